@@ -1,0 +1,47 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace millrace {
+
+/// Key of a counter-based generator (Philox4x32-10, Salmon et al., SC'11; library Random123). Equal (key, counter) gives
+/// equal bits on every machine, whatever the order of the calls: quantizers draw by global index, so a result does not
+/// depend on how a tensor is cut.
+struct RandomKey {
+  uint32_t low = 0;
+  uint32_t high = 0;
+
+  static constexpr RandomKey from(uint64_t seed) {
+    return {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
+  }
+};
+
+/// Four independent uniform 32-bit words of (key, counter). `stream` separates uses under one key.
+std::array<uint32_t, 4> random_words(RandomKey key, uint64_t counter, uint64_t stream = 0);
+
+/// Mixes identities into a key: random_key(job_seed, tensor, step, worker).
+RandomKey random_key(uint64_t seed, uint64_t a = 0, uint64_t b = 0, uint64_t c = 0);
+
+/// A small sequential generator over random_words for tests, synthetic data and jitter; copies continue independently.
+class RandomSequence {
+ public:
+  explicit RandomSequence(RandomKey key, uint64_t stream = 0) : key_(key), stream_(stream) {}
+  uint32_t next_u32();
+  uint64_t next_u64();
+  /// Uniform in [0, bound), bound >= 1; without modulo bias worth the name (Lemire's multiply-shift on 64 bits).
+  uint64_t next_below(uint64_t bound);
+  /// Uniform in [0, 1), 53 bits.
+  double next_unit();
+  /// Standard normal (Box-Muller).
+  double next_normal();
+
+ private:
+  RandomKey key_;
+  uint64_t stream_;
+  uint64_t counter_ = 0;
+  std::array<uint32_t, 4> words_{};
+  uint32_t used_ = 4;
+};
+
+}  // namespace millrace

@@ -1,0 +1,133 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "kernels/base/buffer.h"
+#include "kernels/base/random.h"
+#include "kernels/base/result.h"
+#include "kernels/stream/stream.h"
+
+namespace millrace {
+
+/// How indices become bytes. Numbers are on the wire: never reused. Each is one file; codec/registry.cc lists them.
+enum class IndexCodecId : uint8_t {
+  kNone = 0,    ///< dense stream: no indices
+  kRaw = 1,     ///< u32 each
+  kBitmap = 2,  ///< one bit per index of the dimension
+  kGap = 3,     ///< Rice-coded gaps, entropy-near for uniform indices
+  kBloom = 4,   ///< Bloom filter, policy P0 (DeepReduce 4)
+};
+
+/// How values become bytes. Numbers are on the wire: never reused.
+enum class ValueCodecId : uint8_t {
+  kRaw = 1,   ///< the values as they are, f32 or f64
+  kQsgd = 2,  ///< QSGD in buckets
+};
+
+/// Parameters of a codec. Part of the job's specification, overridable per tensor; what a decoder needs of them travels in
+/// the container as well.
+struct CodecSpec {
+  IndexCodecId index = IndexCodecId::kGap;
+  ValueCodecId value = ValueCodecId::kRaw;
+  double bloom_false_positive_rate = 0.001;  ///< kBloom
+  uint32_t qsgd_bits = 4;                    ///< kQsgd: 2, 4, 8
+  uint32_t qsgd_bucket_size = 512;
+  bool qsgd_scale_max = true;                ///< true: bucket maximum (contraction); false: L2 norm (the paper)
+
+  bool operator==(const CodecSpec&) const = default;
+};
+
+/// Refuses parameters that cannot be (bits not 2/4/8, a rate outside (0, 0.5], ...).
+Status validate(const CodecSpec& spec);
+
+/// Parses "gap", "raw+qsgd4", "bloom:0.01+raw", "gap+qsgd8:l2", "gap+qsgd2:max:1024"; the reverse is codec_text().
+Result<CodecSpec> codec_from_text(std::string_view text);
+std::string codec_text(const CodecSpec& spec);
+
+struct EncodeOptions {
+  CodecSpec spec;
+  RandomKey random;         ///< stochastic rounding; and the seed of Bloom hashes (which travels)
+  uint64_t index_base = 0;  ///< global index of local index 0: counters are cut by global index
+};
+
+/// One way to code a strictly increasing index set of [0, dimension).
+///
+/// Threads  const and reentrant: one object serves all threads.
+class IndexCodec {
+ public:
+  virtual ~IndexCodec() = default;
+  virtual IndexCodecId id() const = 0;
+  virtual std::string_view name() const = 0;
+  virtual std::string_view paper() const = 0;
+  virtual bool lossless() const = 0;
+
+  /// Appends the code to `out`. A codec that is not lossless writes into *decoded the set that decode() will return (a
+  /// superset for Bloom P0); a lossless one leaves it alone.
+  virtual Status encode(IndexSpan indices, uint64_t dimension, const EncodeOptions& options, ByteBuffer& out,
+                        IndexBuffer* decoded) const = 0;
+
+  /// Decodes exactly `count` indices. The bytes are hostile: any input gives a strictly increasing set of `count` indices
+  /// below `dimension`, or an error; never memory beyond count * 4 + a constant.
+  ///
+  /// Errors   malformed.
+  virtual Status decode(ByteSpan bytes, uint64_t dimension, uint64_t count, IndexBuffer& indices) const = 0;
+};
+
+/// One way to code the values of a stream. f32 and f64.
+///
+/// Threads  const and reentrant.
+class ValueCodec {
+ public:
+  virtual ~ValueCodec() = default;
+  virtual ValueCodecId id() const = 0;
+  virtual std::string_view name() const = 0;
+  virtual std::string_view paper() const = 0;
+  virtual bool lossless(const CodecSpec& spec) const = 0;
+
+  /// Appends the code of `values` to `out`; writes what will be decoded into `decoded` (same size) unless lossless.
+  /// `indices` are those of the values (empty: dense), for codecs whose randomness or buckets follow the index.
+  virtual Status encode(IndexSpan indices, std::span<const float> values, const EncodeOptions& options, ByteBuffer& out,
+                        std::span<float> decoded) const = 0;
+  virtual Status encode(IndexSpan indices, std::span<const double> values, const EncodeOptions& options, ByteBuffer& out,
+                        std::span<double> decoded) const = 0;
+
+  /// Decodes exactly out.size() values, all finite where the codec can tell; hostile bytes give an error.
+  virtual Status decode(ByteSpan bytes, std::span<float> out) const = 0;
+  virtual Status decode(ByteSpan bytes, std::span<double> out) const = 0;
+};
+
+/// Every codec this build knows, and lookup; nullptr: unknown.
+std::span<const IndexCodec* const> index_codecs();
+std::span<const ValueCodec* const> value_codecs();
+const IndexCodec* find_index_codec(IndexCodecId id);
+const ValueCodec* find_value_codec(ValueCodecId id);
+
+/// A stream as bytes of its two codecs, before the container wraps them (protocol/container.h), and what will be decoded.
+template <typename T>
+struct CodedStream {
+  IndexCodecId index_codec = IndexCodecId::kNone;
+  ValueCodecId value_codec = ValueCodecId::kRaw;
+  uint64_t dimension = 0;
+  uint64_t count = 0;      ///< entries that will be decoded
+  bool dense = false;
+  ByteBuffer index_bytes;
+  ByteBuffer value_bytes;
+  bool exact = true;       ///< the receiver decodes `selected` itself; `decoded` is then empty
+  Stream<T> decoded;       ///< otherwise: what the receiver will decode
+  uint64_t false_positives = 0;  ///< entries that nobody selected (Bloom)
+};
+
+/// Codes `selected` with the codecs of `options.spec`.
+///
+/// selected  well-formed; a dense stream uses no index codec.
+/// original  what the entries were selected from (the accumulator, the whole sum): fills entries that an index codec adds
+///           (DeepReduce 4, policy P0). Dense or sparse; absent entries are 0. Empty dimension (0): added entries are 0.
+/// Errors    as the codecs'.
+template <typename T>
+Result<CodedStream<T>> encode_stream(const StreamView<T>& selected, const StreamView<T>& original,
+                                     const EncodeOptions& options);
+
+}  // namespace millrace

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/base/bytes.h"
+#include "kernels/base/result.h"
+#include "kernels/stream/stream.h"
+
+namespace millrace {
+
+/// Counts of entries by magnitude, in bins that grow geometrically: the bin of x is the top 15 bits of |x| as f32 (8 exponent,
+/// 7 mantissa bits: neighbours differ by less than 0.8 %). Shards exchange these to agree on one global threshold.
+class MagnitudeHistogram {
+ public:
+  static constexpr uint32_t kBins = 1u << 15;
+
+  /// Bin of a finite value; f64 is rounded towards zero to f32 first. Monotone in |x|; zero is bin 0.
+  static uint32_t bin_of(float value);
+  static uint32_t bin_of(double value);
+
+  template <typename T>
+  void add(std::span<const T> values);
+  void add(const MagnitudeHistogram& other);
+
+  uint64_t count(uint32_t bin) const { return counts_.empty() ? 0 : counts_[bin]; }
+  uint64_t total() const { return total_; }  ///< entries with a non-zero bin
+  bool empty() const { return total_ == 0; }
+
+  /// Compact code: occupied bins as varint deltas and varint counts. decode: hostile bytes, an error or a valid histogram.
+  void encode(ByteBuffer& out) const;
+  static Result<MagnitudeHistogram> decode(ByteSpan bytes);
+
+  bool operator==(const MagnitudeHistogram& other) const;
+
+ private:
+  std::vector<uint64_t> counts_;  ///< [kBins], allocated with the first entry
+  uint64_t total_ = 0;
+};
+
+/// Where the k largest of a histogram end.
+struct ThresholdCut {
+  uint32_t bin = 1;         ///< boundary bin: all entries of higher bins are in
+  uint64_t above = 0;       ///< entries in higher bins
+  uint64_t in_bin = 0;      ///< entries in the boundary bin
+  uint64_t take = 0;        ///< how many of the boundary bin are in: above + take = min(k, total)
+};
+
+/// The cut of the k largest. Zeros (bin 0) are never in.
+ThresholdCut threshold_cut(const MagnitudeHistogram& histogram, uint64_t k);
+
+/// Positions of the entries of `values` with a bin above cut_bin, and the `take` largest of those in cut_bin (ties by lower
+/// position); strictly increasing. take over what is there takes all.
+template <typename T>
+void select_by_cut(std::span<const T> values, uint32_t cut_bin, uint64_t take, std::vector<uint32_t>& positions);
+
+}  // namespace millrace

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/stream/stream.h"
+
+namespace millrace {
+
+/// Sum of two streams of equal dimension. Sparse while that is smaller, dense from dense_from_count() on (the upper bound
+/// |a| + |b| decides whether it is worth asking: SparCML 5.1). Entries that cancel to zero stay stored.
+///
+/// Errors   invalid_argument: dimensions differ.
+/// Source   sparcml.txt, sections 5.1 and 5.2.
+template <typename T>
+Result<Stream<T>> sum_two(const StreamView<T>& a, const StreamView<T>& b);
+
+/// Sum of many streams of equal dimension, in the order given: the result is the same bits whatever the internal slicing.
+/// Stays sparse while that is cheaper, per slice of the index range (a dense region does not make the rest dense work);
+/// the result is dense as a whole from dense_from_count() on.
+///
+/// Cost     O(total entries + touched slices); scratch a thread independent of the dimension.
+/// Errors   invalid_argument: no streams, dimensions differ.
+/// Threads  reentrant; runs on the calling thread.
+template <typename T>
+Result<Stream<T>> sum_many(std::span<const StreamView<T>> streams);
+
+/// Joins streams of consecutive index ranges (disjoint concatenation): piece i covers the next pieces[i].dimension indices.
+template <typename T>
+Result<Stream<T>> concatenate(std::span<const StreamView<T>> pieces);
+
+/// What of `sent` an update did not carry: the entries of `sent` whose index is not in `carried` (a dense update carries all).
+template <typename T>
+Stream<T> not_carried(const StreamView<T>& sent, const StreamView<T>& carried);
+
+/// target[i] += scale * value for every entry. target [dimension].
+template <typename T>
+void add_scaled(std::span<T> target, const StreamView<T>& stream, T scale);
+
+}  // namespace millrace
