@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/base/buffer.h"
 #include "kernels/base/bytes.h"
 #include "kernels/base/result.h"
 #include "kernels/stream/stream.h"
@@ -53,6 +54,6 @@ ThresholdCut threshold_cut(const MagnitudeHistogram& histogram, uint64_t k);
 /// Positions of the entries of `values` with a bin above cut_bin, and the `take` largest of those in cut_bin (ties by lower
 /// position); strictly increasing. take over what is there takes all.
 template <typename T>
-void select_by_cut(std::span<const T> values, uint32_t cut_bin, uint64_t take, std::vector<uint32_t>& positions);
+void select_by_cut(std::span<const T> values, uint32_t cut_bin, uint64_t take, IndexBuffer& positions);
 
 }  // namespace millrace
