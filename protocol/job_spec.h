@@ -1,0 +1,120 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/base/buffer.h"
+#include "kernels/base/result.h"
+#include "kernels/codec/codec.h"
+#include "kernels/select/select.h"
+#include "kernels/stream/stream.h"
+
+namespace millrace::protocol {
+
+/// How a job's steps advance. Numbers are on the wire.
+enum class Mode : uint8_t {
+  kSynchronous = 1,       ///< every live worker takes part in every step
+  kBoundedStaleness = 2,  ///< reserved: refused by this version
+  kAsynchronous = 3,      ///< reserved: refused by this version
+  kPartial = 4,           ///< reserved (quorum, deadline): refused by this version
+};
+
+/// What a step's update means to a weight. The wire always carries the sum; the denominator travels beside it and workers
+/// divide when they apply.
+enum class Combine : uint8_t {
+  kSum = 1,
+  kMean = 2,          ///< divided by the number of contributors of the part
+  kWeightedMean = 3,  ///< divided by the sum of the contributions' weights; workers push weight * gradient
+};
+
+/// What the sum is cut down to before it goes back.
+enum class Reselect : uint8_t {
+  kNone = 1,  ///< the whole sum (SparCML, RedSync, GSpar, DeepReduce)
+  kTopK = 2,  ///< the globally largest k by one threshold over all shards (Ok-Topk)
+};
+
+/// What happens to the difference between what was selected and what its code decodes to.
+enum class CodecError : uint8_t {
+  kRetain = 1,  ///< stays in the worker's residual; for lossless codecs and contractions only
+  kDrop = 2,    ///< dropped and counted in the ledger (SparCML's and RedSync's rule)
+};
+
+/// What a NaN or an infinity in a pushed gradient does.
+enum class NonFinite : uint8_t {
+  kRefuse = 1,        ///< push fails, nothing of it is taken
+  kDropAndCount = 2,  ///< the entry is dropped and counted
+};
+
+struct ReselectSpec {
+  Reselect reselect = Reselect::kNone;
+  double density = 0;             ///< k down = density * dimension, rounded up; used when k is 0
+  uint64_t k = 0;
+  uint32_t threshold_period = 1;  ///< 1: histograms of this step decide (exact with one shard); p > 1: between exact steps a
+                                  ///< part is cut by the last agreed threshold as soon as its own sum is ready
+  bool operator==(const ReselectSpec&) const = default;
+};
+
+/// One flat array of parameters.
+struct TensorSpec {
+  std::string name;
+  uint64_t dimension = 0;  ///< 1 .. kDimensionMax
+  ValueType value_type = ValueType::kF32;
+  int32_t priority = 0;    ///< larger first, where several wait to be sent
+  std::optional<SelectionSpec> select;      ///< overrides the job's
+  std::optional<ReselectSpec> reselect;
+  std::optional<CodecSpec> codec_up;
+  std::optional<CodecSpec> codec_down;
+
+  bool operator==(const TensorSpec&) const = default;
+};
+
+/// Everything that must be equal at all workers of a job. The first worker's creates the job; the others' must be equal.
+struct JobSpec {
+  std::string name;
+  std::vector<TensorSpec> tensors;
+  uint32_t workers = 0;       ///< the job starts when so many have joined; identities are 0 .. workers-1
+  uint32_t workers_min = 1;   ///< the job ends with an error when fewer live
+  Mode mode = Mode::kSynchronous;
+  uint32_t staleness = 0;     ///< steps a worker may push ahead of what it applied (g <= n + staleness)
+  uint32_t quorum = 0;        ///< reserved for kPartial
+  uint32_t deadline_ms = 0;   ///< reserved for kPartial
+  Combine combine = Combine::kSum;
+  SelectionSpec select;
+  ReselectSpec reselect;
+  CodecSpec codec_up;
+  CodecSpec codec_down;
+  CodecError codec_error = CodecError::kRetain;
+  NonFinite non_finite = NonFinite::kRefuse;
+  uint32_t dead_after_ms = 10'000;     ///< a worker silent for so long is removed
+  uint32_t heartbeat_ms = 1'000;
+  uint32_t exchange_timeout_ms = 200;  ///< a shard whose histogram is missing for so long: the last threshold is used
+  uint64_t seed = 1;                   ///< of every random choice in the job
+  uint32_t parts_per_shard = 0;        ///< 0: chosen from the expected entries
+  uint64_t fuse_below = 16'384;        ///< consecutive tensors without overrides below this dimension share a bucket
+  bool audit = false;
+  bool reproducible = false;           ///< reserved: refused by this version
+
+  bool operator==(const JobSpec&) const = default;
+};
+
+inline constexpr uint32_t kWorkersMax = 4096;
+inline constexpr uint32_t kTensorsMax = 65'536;
+inline constexpr uint32_t kStalenessMax = 64;
+inline constexpr uint32_t kNameBytesMax = 255;
+
+/// Refuses what cannot be and what is unsound, each with its reason and what to do instead: an L2-scaled quantizer under
+/// retain, re-selection with a biased ... (protocol/DESIGN.md lists every combination with its reason).
+Status validate(const JobSpec& spec);
+
+/// Canonical bytes (equal specs give equal bytes) and their hash; hostile bytes are validated before they are returned.
+ByteBuffer encode_job_spec(const JobSpec& spec);
+Result<JobSpec> decode_job_spec(ByteSpan bytes);
+uint64_t job_spec_hash(const JobSpec& spec);
+
+/// One sentence naming the first field in which two specifications differ ("tensor 'w': dimension 10 here, 12 there").
+std::string first_difference(const JobSpec& ours, const JobSpec& theirs);
+
+}  // namespace millrace::protocol

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "protocol/job_spec.h"
+
+namespace millrace::protocol {
+
+/// A tensor's place in a bucket.
+struct BucketMember {
+  uint32_t tensor = 0;   ///< index into JobSpec::tensors
+  uint64_t offset = 0;   ///< first index of the tensor in the bucket
+};
+
+/// What the protocol knows as one tensor: a large tensor alone, or several small ones fused end to end.
+struct BucketLayout {
+  uint32_t bucket = 0;
+  uint64_t dimension = 0;
+  ValueType value_type = ValueType::kF32;
+  int32_t priority = 0;
+  SelectionSpec select;
+  ReselectSpec reselect;
+  CodecSpec codec_up;
+  CodecSpec codec_down;
+  std::vector<BucketMember> members;
+  uint32_t first_part = 0;  ///< parts of a bucket are numbered consecutively, in index order
+  uint32_t part_count = 0;
+};
+
+/// An index range [begin, end) of a bucket on one shard.
+struct PartLayout {
+  uint32_t part = 0;    ///< number in the job
+  uint32_t bucket = 0;
+  uint32_t shard = 0;
+  uint64_t begin = 0;
+  uint64_t end = 0;
+};
+
+/// How a job's tensors are cut over the shards. A pure function of (spec, shard count): workers and shards compute it alone
+/// and compare layout_hash() in the handshake.
+struct JobLayout {
+  std::vector<BucketLayout> buckets;
+  std::vector<PartLayout> parts;
+  uint32_t shard_count = 0;
+};
+
+/// REQUIRES: validate(spec) holds, shard_count >= 1.
+///
+/// A tensor below fuse_below without overrides is fused with its neighbours; a bucket below a minimum per shard stays on one
+/// shard (round robin), a larger one is split evenly over all shards, each shard's range into parts_per_shard parts (0: so that
+/// a part carries about 32,768 expected entries, 1 to 16).
+JobLayout plan_layout(const JobSpec& spec, uint32_t shard_count);
+uint64_t layout_hash(const JobLayout& layout);
+
+}  // namespace millrace::protocol

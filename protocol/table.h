@@ -1,0 +1,61 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/base/result.h"
+#include "protocol/messages.h"
+
+namespace millrace::protocol {
+
+/// A job as the membership table keeps it.
+struct JobRecord {
+  std::string name;
+  JobView view;
+  ByteBuffer spec;   ///< encode_job_spec
+  std::vector<std::pair<uint32_t, uint64_t>> last_lives;  ///< last life ever given to a worker, members or not
+};
+
+/// The linearizable table of membership: one machine's SQLite file, in-memory for tests, later etcd. Every change of a job is one
+/// compare-and-swap on its epoch and raises it.
+///
+/// Threads  one object a thread; several objects, and processes, may share one file.
+class MembershipTable {
+ public:
+  virtual ~MembershipTable() = default;
+
+  /// Registers a start of shard `shard` at `address`: its new life (1, 2, ...).
+  /// Errors  shard_map_mismatch: another shard_count than the table's; conflict: another live shard holds this number is not
+  ///         detected here (its life is simply old from now on).
+  virtual Result<uint64_t> start_shard(uint32_t shard, uint32_t shard_count, std::string_view address) = 0;
+
+  /// The shard map now; entries of shards that never started are empty.
+  virtual Result<std::vector<ShardEntry>> shard_map() = 0;
+
+  /// The job of that name that is not finished, if any.
+  virtual Result<std::optional<JobRecord>> read_job(std::string_view name) = 0;
+  virtual Result<std::optional<JobRecord>> read_job(uint64_t job) = 0;
+
+  /// Creates a job (new number, epoch 1, no members, the current shard map) unless one of that name is open: then that one comes
+  /// back. Whoever is first wins; the caller compares specifications.
+  virtual Result<JobRecord> create_job(std::string_view name, ByteSpan spec) = 0;
+
+  /// Replaces the record iff its epoch is `expected_epoch`. The new record must carry expected_epoch + 1.
+  /// Returns true: swapped; false: somebody was faster (read again).
+  virtual Result<bool> compare_and_swap(uint64_t expected_epoch, const JobRecord& next) = 0;
+
+  /// Grows with every change of anything; cheap to poll.
+  virtual Result<uint64_t> change_counter() = 0;
+};
+
+/// An SQLite file (created if absent), WAL, busy timeout 5 s.
+Result<std::unique_ptr<MembershipTable>> open_sqlite_table(const std::string& path);
+/// In memory, for simulations: tables made from one shared state see each other's changes.
+struct MemoryTableState;
+std::shared_ptr<MemoryTableState> make_memory_table_state();
+std::unique_ptr<MembershipTable> open_memory_table(std::shared_ptr<MemoryTableState> state);
+
+}  // namespace millrace::protocol
