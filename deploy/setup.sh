@@ -1,0 +1,117 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that Millrace is built from. Idempotent; says nothing when nothing is missing.
+#
+#   deploy/setup.sh            what the build and the demo need
+#   deploy/setup.sh --tests    also what deploy/test.sh needs (clang 19, network tools, python3)
+#   deploy/setup.sh --check    installs nothing: prints what is missing, one package a line, and exits 1 if anything is
+#
+# Exit codes: 0 done, 1 something is missing (--check), 2 usage, 3 not root, 4 not a Debian-like system, 5 apt failed.
+set -euo pipefail
+
+# name          what it is for
+readonly BUILD_PACKAGES=(
+  g++                  # compiler, C++23 with std::expected
+  cmake                # build, 3.25
+  ninja-build          # build
+  ccache               # rebuilds after a switch of branches
+  git                  # source
+  pkg-config           # finds Highway, xxHash, ZeroMQ, SQLite
+  libzmq3-dev          # transport
+  cppzmq-dev           # transport, C++ binding
+  capnproto            # message compiler
+  libcapnp-dev         # messages
+  libtbb-dev           # parallel kernels and reduction
+  libhwy-dev           # SIMD with run-time dispatch
+  libxxhash-dev        # payload hashes, container checksums
+  librandom123-dev     # counter-based random numbers
+  libsqlite3-dev       # the membership table on one machine
+  prometheus-cpp-dev   # metrics
+  libcpp-httplib-dev   # the HTTP port
+  nlohmann-json3-dev   # JSON of the command line and /status
+  libcli11-dev         # command line flags
+  libfmt-dev           # formatted output
+  zlib1g-dev           # LIBSVM files in .gz
+  libgtest-dev         # unit tests (the dev preset builds them)
+  libgmock-dev         # unit tests
+  librapidcheck-dev    # property tests
+  iproute2             # deploy/netlab.sh: demo and benchmarks with --rate
+  procps               # the scripts' view of processes
+)
+readonly TEST_PACKAGES=(
+  clang-19             # fuzz preset (libFuzzer)
+  libclang-rt-19-dev   # libFuzzer and sanitizer run-time
+  llvm-19              # llvm-symbolizer for readable sanitizer reports
+  clang-tidy-19        # lint
+  clang-format-19      # format check
+  python3              # tests/lint
+  nftables             # packet loss in netlab tests
+)
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+
+usage() {
+  sed -n '2,8p' "$0" | sed 's/^# \{0,1\}//'
+}
+
+# Prints the packages of "$@" that dpkg does not have installed.
+missing_of() {
+  local installed package
+  installed=$(dpkg-query -W -f '${db:Status-Status} ${binary:Package}\n' 2>/dev/null | sed -n 's/^installed \([^:]*\).*/\1/p')
+  for package in "$@"; do
+    grep -qxF -- "$package" <<<"$installed" || printf '%s\n' "$package"
+  done
+}
+
+# apt_retry ARGS…: apt-get, once more after a pause if it fails (a mirror in the middle of an update).
+apt_retry() {
+  local log
+  log=$(mktemp)
+  for attempt in 1 2; do
+    if DEBIAN_FRONTEND=noninteractive apt-get -y -q -o Dpkg::Use-Pty=0 "$@" >"$log" 2>&1; then
+      rm -f "$log"
+      return 0
+    fi
+    [ "$attempt" = 2 ] || { say "apt-get $1 failed, trying once more"; sleep 3; }
+  done
+  tail -n 20 "$log" >&2
+  say "apt-get $1 failed twice (its last lines are above, all of it is in $log)"
+  return 1
+}
+
+main() {
+  local packages=("${BUILD_PACKAGES[@]}") check=no argument
+  for argument in "$@"; do
+    case "$argument" in
+      --tests) packages+=("${TEST_PACKAGES[@]}") ;;
+      --check) check=yes ;;
+      -h | --help) usage; exit 0 ;;
+      *) say "unknown option '$argument'"; usage >&2; exit 2 ;;
+    esac
+  done
+  if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+    say "this is not a Debian-like system (no dpkg and apt-get): install the packages named in deploy/setup.sh by hand"
+    exit 4
+  fi
+  local missing
+  mapfile -t missing < <(missing_of "${packages[@]}")
+  if [ "$check" = yes ]; then
+    [ "${#missing[@]}" -eq 0 ] && exit 0
+    printf '%s\n' "${missing[@]}"
+    exit 1
+  fi
+  [ "${#missing[@]}" -eq 0 ] && exit 0
+  if [ "$(id -u)" -ne 0 ]; then
+    say "${#missing[@]} packages are missing and installing them needs root: run 'sudo deploy/setup.sh', or install ${missing[*]}"
+    exit 3
+  fi
+  say "installing ${#missing[@]} packages: ${missing[*]}"
+  apt_retry update || exit 5
+  apt_retry install --no-install-recommends "${missing[@]}" || exit 5
+  mapfile -t missing < <(missing_of "${packages[@]}")
+  if [ "${#missing[@]}" -ne 0 ]; then
+    say "still missing after the installation: ${missing[*]}"
+    exit 5
+  fi
+}
+
+main "$@"
