@@ -13,9 +13,13 @@ namespace millrace {
 
 /// Counts of entries by magnitude, in bins that grow geometrically: the bin of x is the top 15 bits of |x| as f32 (8 exponent,
 /// 7 mantissa bits: neighbours differ by less than 0.8 %). Shards exchange these to agree on one global threshold.
+/// Bin 0 (zeros, and denormals too small for a bin of their own) is not counted: sparse and dense forms of one stream have
+/// equal histograms.
 class MagnitudeHistogram {
  public:
   static constexpr uint32_t kBins = 1u << 15;
+  /// Bound of total(): sums of 2^16 decoded histograms cannot overflow.
+  static constexpr uint64_t kCountMax = uint64_t{1} << 48;
 
   /// Bin of a finite value; f64 is rounded towards zero to f32 first. Monotone in |x|; zero is bin 0.
   static uint32_t bin_of(float value);
@@ -29,7 +33,8 @@ class MagnitudeHistogram {
   uint64_t total() const { return total_; }  ///< entries with a non-zero bin
   bool empty() const { return total_ == 0; }
 
-  /// Compact code: occupied bins as varint deltas and varint counts. decode: hostile bytes, an error or a valid histogram.
+  /// Compact code: the number of occupied bins, then each as (bin minus the previous one, count), all varints (LEB128,
+  /// shortest form). decode: hostile bytes, an error (malformed) or a valid histogram of total() <= kCountMax.
   void encode(ByteBuffer& out) const;
   static Result<MagnitudeHistogram> decode(ByteSpan bytes);
 
@@ -48,11 +53,14 @@ struct ThresholdCut {
   uint64_t take = 0;        ///< how many of the boundary bin are in: above + take = min(k, total)
 };
 
-/// The cut of the k largest. Zeros (bin 0) are never in.
+/// The cut of the k largest. Zeros (bin 0) are never in. k of 0: the highest bin, take 0. Nothing counted: bin 1, take 0.
 ThresholdCut threshold_cut(const MagnitudeHistogram& histogram, uint64_t k);
 
 /// Positions of the entries of `values` with a bin above cut_bin, and the `take` largest of those in cut_bin (ties by lower
-/// position); strictly increasing. take over what is there takes all.
+/// position); strictly increasing. take over what is there takes all. Nothing of bin 0 is selected, whatever cut_bin.
+///
+/// values     [n], finite, n <= 2^32.
+/// Threads    reentrant.
 template <typename T>
 void select_by_cut(std::span<const T> values, uint32_t cut_bin, uint64_t take, IndexBuffer& positions);
 

@@ -27,14 +27,19 @@ template <typename T>
 Result<Stream<T>> sum_many(std::span<const StreamView<T>> streams);
 
 /// Joins streams of consecutive index ranges (disjoint concatenation): piece i covers the next pieces[i].dimension indices.
+/// Dense when all pieces are; otherwise sparse, with every entry of a dense piece: exactly what the pieces carry is carried,
+/// so that not_carried() of the whole is not_carried() of each piece.
+///
+/// Errors   invalid_argument: the dimensions add up to more than kDimensionMax.
 template <typename T>
 Result<Stream<T>> concatenate(std::span<const StreamView<T>> pieces);
 
 /// What of `sent` an update did not carry: the entries of `sent` whose index is not in `carried` (a dense update carries all).
+/// Always sparse; of a dense `sent` the zeros are left out. REQUIRES: equal dimensions.
 template <typename T>
 Stream<T> not_carried(const StreamView<T>& sent, const StreamView<T>& carried);
 
-/// target[i] += scale * value for every entry. target [dimension].
+/// target[i] += scale * value for every entry, the product rounded before it is added. target [dimension].
 template <typename T>
 void add_scaled(std::span<T> target, const StreamView<T>& stream, T scale);
 

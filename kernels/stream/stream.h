@@ -82,7 +82,7 @@ template <typename T>
 Stream<T> to_sparse(const StreamView<T>& stream);
 
 /// Entries with index in [begin, end), indices rebased to begin; dimension end - begin. For a sparse stream a view into it
-/// cannot be rebased, so `cut` copies; `range_of` gives the positions without copying.
+/// cannot be rebased, so `cut` copies; `range_of` gives the positions without copying. REQUIRES: begin <= end <= dimension.
 template <typename T>
 Stream<T> cut(const StreamView<T>& stream, uint64_t begin, uint64_t end);
 
@@ -91,8 +91,8 @@ std::pair<size_t, size_t> range_of(IndexSpan indices, uint64_t begin, uint64_t e
 
 /// Makes a well-formed stream of unsorted entries: sorts by index, adds up duplicates (in the order given).
 ///
-/// indices, values   [m], any order, duplicates allowed.
-/// Errors   invalid_argument: sizes differ; an index >= dimension (the message names the first).
+/// indices, values   [m], any order, duplicates allowed, m < 2^32.
+/// Errors   invalid_argument: sizes differ; an index >= dimension (the message names the first); m too large.
 template <typename T>
 Result<Stream<T>> coalesce(uint64_t dimension, IndexSpan indices, std::span<const T> values);
 

@@ -1,0 +1,136 @@
+#include "kernels/reduce/magnitude_histogram.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+namespace millrace {
+namespace {
+
+void put_varint(ByteBuffer& out, uint64_t value) {
+  for (; value >= 0x80; value >>= 7) out.push_back(static_cast<uint8_t>(value | 0x80));
+  out.push_back(static_cast<uint8_t>(value));
+}
+
+/// The shortest form only: one histogram has one code.
+std::optional<uint64_t> get_varint(ByteReader& reader) {
+  uint64_t value = 0;
+  for (uint32_t shift = 0; shift < 64; shift += 7) {
+    const std::optional<uint8_t> byte = reader.get<uint8_t>();
+    if (!byte) return std::nullopt;
+    const uint64_t low = *byte & 0x7f;
+    if (shift == 63 && low > 1) return std::nullopt;
+    if (shift > 0 && *byte == 0) return std::nullopt;
+    value |= low << shift;
+    if (*byte < 0x80) return value;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+uint32_t MagnitudeHistogram::bin_of(float value) { return (std::bit_cast<uint32_t>(value) & 0x7fff'ffffu) >> 16; }
+
+uint32_t MagnitudeHistogram::bin_of(double value) {
+  const float nearest = static_cast<float>(value);
+  // Rounded away from zero (to infinity too): the next f32 towards zero is one bit pattern lower.
+  const uint32_t away = std::fabs(static_cast<double>(nearest)) > std::fabs(value);
+  return ((std::bit_cast<uint32_t>(nearest) & 0x7fff'ffffu) - away) >> 16;
+}
+
+template <typename T>
+void MagnitudeHistogram::add(std::span<const T> values) {
+  if (values.empty()) return;
+  if (counts_.empty()) counts_.resize(kBins);
+  for (const T value : values) ++counts_[bin_of(value)];
+  total_ += values.size() - counts_[0];
+  counts_[0] = 0;
+}
+
+void MagnitudeHistogram::add(const MagnitudeHistogram& other) {
+  if (other.counts_.empty()) return;
+  if (counts_.empty()) counts_.resize(kBins);
+  for (uint32_t bin = 0; bin < kBins; ++bin) counts_[bin] += other.counts_[bin];
+  total_ += other.total_;
+}
+
+void MagnitudeHistogram::encode(ByteBuffer& out) const {
+  uint64_t occupied = 0;
+  for (const uint64_t count : counts_) occupied += count != 0;
+  put_varint(out, occupied);
+  uint32_t previous = 0;
+  for (uint32_t bin = 1; bin < counts_.size(); ++bin) {
+    if (counts_[bin] == 0) continue;
+    put_varint(out, bin - previous);
+    put_varint(out, counts_[bin]);
+    previous = bin;
+  }
+}
+
+Result<MagnitudeHistogram> MagnitudeHistogram::decode(ByteSpan bytes) {
+  ByteReader reader(bytes);
+  const auto malformed = [](const char* what) {
+    return fail(ErrorCode::kMalformed, std::string("magnitude histogram: ") + what);
+  };
+  const std::optional<uint64_t> occupied = get_varint(reader);
+  if (!occupied || *occupied >= kBins) return malformed("the number of occupied bins is missing or impossible");
+  MagnitudeHistogram histogram;
+  if (*occupied > 0) histogram.counts_.resize(kBins);
+  uint64_t bin = 0;
+  for (uint64_t i = 0; i < *occupied; ++i) {
+    const std::optional<uint64_t> delta = get_varint(reader);
+    const std::optional<uint64_t> count = get_varint(reader);
+    if (!delta || !count) return malformed("the bytes end within a bin");
+    if (*delta == 0 || *delta >= kBins - bin) return malformed("a bin is out of range");
+    if (*count == 0 || *count > kCountMax - histogram.total_) return malformed("a count is zero or too large");
+    bin += *delta;
+    histogram.counts_[bin] = *count;
+    histogram.total_ += *count;
+  }
+  if (reader.remaining() != 0) return malformed("bytes after the last bin");
+  return histogram;
+}
+
+bool MagnitudeHistogram::operator==(const MagnitudeHistogram& other) const {
+  if (total_ != other.total_) return false;
+  return total_ == 0 || counts_ == other.counts_;
+}
+
+ThresholdCut threshold_cut(const MagnitudeHistogram& histogram, uint64_t k) {
+  if (k == 0) return {.bin = MagnitudeHistogram::kBins - 1, .above = 0, .in_bin = 0, .take = 0};
+  ThresholdCut cut;
+  const uint64_t wanted = std::min(k, histogram.total());
+  if (wanted == 0) return cut;
+  uint32_t bin = MagnitudeHistogram::kBins - 1;
+  while (cut.above + histogram.count(bin) < wanted) cut.above += histogram.count(bin--);
+  cut.bin = bin;
+  cut.in_bin = histogram.count(bin);
+  cut.take = wanted - cut.above;
+  return cut;
+}
+
+template <typename T>
+void select_by_cut(std::span<const T> values, uint32_t cut_bin, uint64_t take, IndexBuffer& positions) {
+  positions.clear();
+  std::vector<std::pair<T, uint32_t>> boundary;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const uint32_t bin = MagnitudeHistogram::bin_of(values[i]);
+    if (bin > cut_bin) positions.push_back(static_cast<uint32_t>(i));
+    if (bin == cut_bin && bin > 0) boundary.emplace_back(-std::fabs(values[i]), static_cast<uint32_t>(i));
+  }
+  if (take < boundary.size()) {
+    std::nth_element(boundary.begin(), boundary.begin() + static_cast<std::ptrdiff_t>(take), boundary.end());
+    boundary.resize(take);
+  }
+  for (const auto& [magnitude, position] : boundary) positions.push_back(position);
+  std::sort(positions.begin(), positions.end());
+}
+
+template void MagnitudeHistogram::add(std::span<const float>);
+template void MagnitudeHistogram::add(std::span<const double>);
+template void select_by_cut(std::span<const float>, uint32_t, uint64_t, IndexBuffer&);
+template void select_by_cut(std::span<const double>, uint32_t, uint64_t, IndexBuffer&);
+
+}  // namespace millrace

@@ -1,0 +1,59 @@
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "kernels/stream/stream.h"
+
+namespace millrace {
+
+template <typename T>
+Result<Stream<T>> coalesce(uint64_t dimension, IndexSpan indices, std::span<const T> values) {
+  if (indices.size() != values.size()) {
+    return fail(ErrorCode::kInvalidArgument, std::to_string(indices.size()) + " indices for " +
+                                                 std::to_string(values.size()) + " values");
+  }
+  if (indices.size() > std::numeric_limits<uint32_t>::max()) {
+    return fail(ErrorCode::kInvalidArgument, "more than 2^32 - 1 entries to coalesce");
+  }
+  Buffer<uint64_t> keys(indices.size());
+  bool increasing = true;
+  for (size_t i = 0; i < indices.size(); ++i) {
+    if (indices[i] >= dimension) {
+      return fail(ErrorCode::kInvalidArgument, "index " + std::to_string(indices[i]) + " (entry " + std::to_string(i) +
+                                                   ") is out of range of dimension " + std::to_string(dimension));
+    }
+    // The position below the index: sorting keeps duplicates in the order given.
+    keys[i] = uint64_t{indices[i]} << 32 | i;
+    increasing &= i == 0 || indices[i - 1] < indices[i];
+  }
+  Stream<T> out = Stream<T>::empty(dimension);
+  if (increasing) {
+    out.indices.assign(indices.begin(), indices.end());
+    out.values.assign(values.begin(), values.end());
+    return out;
+  }
+  std::sort(keys.begin(), keys.end());
+  out.indices.resize(keys.size());
+  out.values.resize(keys.size());
+  size_t at = 0;
+  for (const uint64_t key : keys) {
+    const uint32_t index = static_cast<uint32_t>(key >> 32);
+    const T value = values[static_cast<uint32_t>(key)];
+    if (at > 0 && out.indices[at - 1] == index) {
+      out.values[at - 1] += value;
+    } else {
+      out.indices[at] = index;
+      out.values[at] = value;
+      ++at;
+    }
+  }
+  out.indices.resize(at);
+  out.values.resize(at);
+  return out;
+}
+
+template Result<Stream<float>> coalesce(uint64_t, IndexSpan, std::span<const float>);
+template Result<Stream<double>> coalesce(uint64_t, IndexSpan, std::span<const double>);
+
+}  // namespace millrace

@@ -1,0 +1,244 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <numeric>
+
+#include "kernels/base/random.h"
+#include "kernels/reduce/magnitude_histogram.h"
+
+namespace millrace {
+namespace {
+
+template <typename T>
+class HistogramTest : public ::testing::Test {};
+using ValueTypes = ::testing::Types<float, double>;
+TYPED_TEST_SUITE(HistogramTest, ValueTypes);
+
+template <typename T>
+std::vector<T> random_values(uint64_t seed, size_t count) {
+  RandomSequence random(RandomKey::from(seed));
+  std::vector<T> values(count);
+  for (T& value : values) {
+    // A tenth are zeros, a tenth of few distinct magnitudes: ties.
+    const uint64_t kind = random.next_below(10);
+    value = kind == 0 ? T{0} : kind == 1 ? static_cast<T>(random.next_below(5)) - T{2} : static_cast<T>(random.next_normal());
+  }
+  return values;
+}
+
+/// By definition: the positions of all entries of bins 1 and up, by magnitude, then position; within the boundary bin and
+/// above it that is the order of select_by_cut.
+template <typename T>
+std::vector<uint32_t> oracle_top(const std::vector<T>& values, uint64_t k) {
+  std::vector<uint32_t> order;
+  for (uint32_t i = 0; i < values.size(); ++i) {
+    if (MagnitudeHistogram::bin_of(values[i]) > 0) order.push_back(i);
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [&](uint32_t a, uint32_t b) { return std::fabs(values[a]) > std::fabs(values[b]); });
+  order.resize(std::min<uint64_t>(k, order.size()));
+  std::sort(order.begin(), order.end());
+  return order;
+}
+
+TYPED_TEST(HistogramTest, BinsAreMonotoneAndIgnoreTheSign) {
+  using Limits = std::numeric_limits<TypeParam>;
+  EXPECT_EQ(MagnitudeHistogram::bin_of(TypeParam{0}), 0u);
+  EXPECT_EQ(MagnitudeHistogram::bin_of(-TypeParam{0}), 0u);
+  EXPECT_EQ(MagnitudeHistogram::bin_of(TypeParam{1}), 127u << 7);
+  EXPECT_LT(MagnitudeHistogram::bin_of(Limits::max()), MagnitudeHistogram::kBins);
+  EXPECT_LT(MagnitudeHistogram::bin_of(Limits::infinity()), MagnitudeHistogram::kBins);
+  std::vector<TypeParam> values = random_values<TypeParam>(1, 5000);
+  for (size_t i = 0; i < 1000; ++i) values.push_back(std::ldexp(values[i], static_cast<int>(i % 300) - 150));
+  std::sort(values.begin(), values.end(), [](TypeParam a, TypeParam b) { return std::fabs(a) < std::fabs(b); });
+  for (size_t i = 0; i + 1 < values.size(); ++i) {
+    ASSERT_LE(MagnitudeHistogram::bin_of(values[i]), MagnitudeHistogram::bin_of(values[i + 1])) << values[i];
+    ASSERT_EQ(MagnitudeHistogram::bin_of(values[i]), MagnitudeHistogram::bin_of(-values[i]));
+  }
+}
+
+TEST(HistogramBinTest, DoublesAreRoundedTowardsZeroFirst) {
+  // Just below the edge of a bin: to the nearest f32 it would be the next bin.
+  const double below_one = std::nextafter(1.0, 0.0);
+  EXPECT_EQ(MagnitudeHistogram::bin_of(below_one), (127u << 7) - 1);
+  EXPECT_EQ(MagnitudeHistogram::bin_of(-below_one), (127u << 7) - 1);
+  EXPECT_EQ(MagnitudeHistogram::bin_of(1.0), 127u << 7);
+  EXPECT_EQ(MagnitudeHistogram::bin_of(1e300), MagnitudeHistogram::bin_of(std::numeric_limits<float>::max()));
+  EXPECT_EQ(MagnitudeHistogram::bin_of(1e-300), 0u);
+  RandomSequence random(RandomKey::from(2));
+  for (int i = 0; i < 10'000; ++i) {
+    const double value = std::ldexp(random.next_normal(), static_cast<int>(random.next_below(270)) - 135);
+    float towards_zero = static_cast<float>(value);
+    if (std::fabs(static_cast<double>(towards_zero)) > std::fabs(value)) towards_zero = std::nextafter(towards_zero, 0.0f);
+    ASSERT_EQ(MagnitudeHistogram::bin_of(value), MagnitudeHistogram::bin_of(towards_zero)) << value;
+  }
+}
+
+TYPED_TEST(HistogramTest, CountsEveryNonZeroEntryInItsBin) {
+  for (const size_t count : {0, 1, 2, 15, 16, 17, 1000, 30'011}) {
+    const std::vector<TypeParam> values = random_values<TypeParam>(count, count);
+    std::map<uint32_t, uint64_t> expected;
+    for (const TypeParam value : values) ++expected[MagnitudeHistogram::bin_of(value)];
+    expected.erase(0);
+    MagnitudeHistogram histogram;
+    histogram.add(std::span<const TypeParam>(values));
+    uint64_t total = 0;
+    for (uint32_t bin = 0; bin < MagnitudeHistogram::kBins; ++bin) {
+      const auto at = expected.find(bin);
+      ASSERT_EQ(histogram.count(bin), at == expected.end() ? 0 : at->second) << bin;
+      total += histogram.count(bin);
+    }
+    EXPECT_EQ(histogram.total(), total);
+    EXPECT_EQ(histogram.empty(), total == 0);
+  }
+}
+
+TYPED_TEST(HistogramTest, AddingHistogramsIsAddingTheirEntries) {
+  const std::vector<TypeParam> values = random_values<TypeParam>(3, 9001);
+  const std::span<const TypeParam> all(values);
+  MagnitudeHistogram whole, left, right;
+  whole.add(all);
+  left.add(all.first(1234));
+  right.add(all.subspan(1234));
+  EXPECT_FALSE(left == whole);
+  left.add(right);
+  EXPECT_TRUE(left == whole);
+  left.add(MagnitudeHistogram{});
+  EXPECT_TRUE(left == whole);
+  const std::vector<TypeParam> zeros(10);
+  MagnitudeHistogram of_zeros;
+  of_zeros.add(std::span<const TypeParam>(zeros));
+  EXPECT_TRUE(of_zeros == MagnitudeHistogram{});
+}
+
+TYPED_TEST(HistogramTest, DecodeUndoesEncode) {
+  for (const size_t count : {0, 1, 300, 20'000}) {
+    const std::vector<TypeParam> values = random_values<TypeParam>(4, count);
+    MagnitudeHistogram histogram;
+    histogram.add(std::span<const TypeParam>(values));
+    ByteBuffer bytes;
+    histogram.encode(bytes);
+    const Result<MagnitudeHistogram> decoded = MagnitudeHistogram::decode(bytes);
+    ASSERT_TRUE(decoded.has_value());
+    EXPECT_TRUE(*decoded == histogram);
+    for (size_t length = 0; length < bytes.size(); ++length) {
+      ASSERT_FALSE(MagnitudeHistogram::decode(ByteSpan(bytes).first(length)).has_value()) << length;
+    }
+  }
+}
+
+TEST(HistogramCodeTest, GoldenBytes) {
+  const std::vector<float> values = {1.0f, -1.0f, 2.0f, 0.0f};  // bins 16256, 16256, 16384
+  MagnitudeHistogram histogram;
+  histogram.add(std::span<const float>(values));
+  ByteBuffer bytes;
+  histogram.encode(bytes);
+  const std::vector<uint8_t> golden = {2, 0x80, 0x7f, 2, 0x80, 0x01, 1};
+  EXPECT_EQ(std::vector<uint8_t>(bytes.begin(), bytes.end()), golden);
+}
+
+TEST(HistogramCodeTest, HostileBytesAreRefusedOrGiveAValidHistogram) {
+  const auto refused = [](std::vector<uint8_t> bytes) {
+    const auto decoded = MagnitudeHistogram::decode(bytes);
+    return !decoded && decoded.error().code == ErrorCode::kMalformed;
+  };
+  EXPECT_TRUE(refused({}));
+  EXPECT_TRUE(refused({1, 0, 1}));                      // bin 0
+  EXPECT_TRUE(refused({1, 0x80, 0x80, 0x02, 1}));       // bin 32768
+  EXPECT_TRUE(refused({2, 0xff, 0xff, 0x01, 1, 1, 1}));  // bin 32768 by its delta
+  EXPECT_TRUE(refused({1, 1, 0}));                      // count 0
+  EXPECT_TRUE(refused({1, 1, 1, 0}));                   // bytes left over
+  EXPECT_TRUE(refused({1, 0x81, 0x00, 1}));             // not the shortest form
+  EXPECT_TRUE(refused({0x80, 0x80, 0x02}));             // more bins than there are
+  EXPECT_TRUE(refused({0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f}));
+  EXPECT_TRUE(refused({2, 1, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x40, 1, 1}));  // total over 2^48
+  EXPECT_FALSE(refused({0}));
+  EXPECT_FALSE(refused({1, 1, 1}));
+  RandomSequence random(RandomKey::from(5));
+  const std::vector<float> values = random_values<float>(6, 400);
+  MagnitudeHistogram histogram;
+  histogram.add(std::span<const float>(values));
+  ByteBuffer bytes;
+  histogram.encode(bytes);
+  for (size_t at = 0; at < bytes.size(); ++at) {
+    ByteBuffer damaged = bytes;
+    damaged[at] ^= static_cast<uint8_t>(1 + random.next_below(255));
+    const auto decoded = MagnitudeHistogram::decode(damaged);
+    if (!decoded) continue;
+    // What is accepted is a valid histogram whose only code these bytes are.
+    ByteBuffer again;
+    decoded->encode(again);
+    ASSERT_EQ(again, damaged) << at;
+    ASSERT_EQ(decoded->count(0), 0u);
+  }
+}
+
+TYPED_TEST(HistogramTest, TheCutHoldsExactlyTheKLargest) {
+  const std::vector<TypeParam> values = random_values<TypeParam>(7, 3000);
+  MagnitudeHistogram histogram;
+  histogram.add(std::span<const TypeParam>(values));
+  for (const uint64_t k : {uint64_t{0}, uint64_t{1}, uint64_t{2}, uint64_t{100}, uint64_t{1500}, histogram.total() - 1,
+                           histogram.total(), histogram.total() + 1, std::numeric_limits<uint64_t>::max()}) {
+    const ThresholdCut cut = threshold_cut(histogram, k);
+    ASSERT_GE(cut.bin, 1u);
+    uint64_t above = 0;
+    for (uint32_t bin = cut.bin + 1; bin < MagnitudeHistogram::kBins; ++bin) above += histogram.count(bin);
+    EXPECT_EQ(cut.above, above) << k;
+    EXPECT_EQ(cut.in_bin, histogram.count(cut.bin)) << k;
+    EXPECT_LE(cut.take, cut.in_bin) << k;
+    EXPECT_EQ(cut.above + cut.take, std::min(k, histogram.total())) << k;
+    IndexBuffer positions = {1, 2, 3};
+    select_by_cut<TypeParam>(values, cut.bin, cut.take, positions);
+    EXPECT_EQ(std::vector<uint32_t>(positions.begin(), positions.end()), oracle_top(values, k)) << k;
+  }
+}
+
+TEST(ThresholdCutTest, OfNothingSelectsNothing) {
+  const ThresholdCut cut = threshold_cut(MagnitudeHistogram{}, 10);
+  EXPECT_EQ(cut.bin, 1u);
+  EXPECT_EQ(cut.above + cut.in_bin + cut.take, 0u);
+}
+
+TYPED_TEST(HistogramTest, EveryCutTakesTheLargestOfItsBinAndTiesByPosition) {
+  // Five magnitudes within one bin, many ties.
+  RandomSequence random(RandomKey::from(8));
+  for (const size_t count : {1, 7, 16, 33, 1000}) {
+    std::vector<TypeParam> values(count);
+    for (TypeParam& value : values) {
+      value = TypeParam(1) + TypeParam(0.001) * static_cast<TypeParam>(random.next_below(5));
+      if (random.next_below(2) == 0) value = -value;
+      if (random.next_below(4) == 0) value = 2;
+      if (random.next_below(4) == 0) value = TypeParam(0.5);
+    }
+    const uint32_t bin = MagnitudeHistogram::bin_of(TypeParam{1});
+    const uint64_t above = static_cast<uint64_t>(std::count(values.begin(), values.end(), TypeParam{2}));
+    const uint64_t in_bin = static_cast<uint64_t>(
+        std::count_if(values.begin(), values.end(), [&](TypeParam v) { return MagnitudeHistogram::bin_of(v) == bin; }));
+    for (uint64_t take = 0; take <= in_bin; take += 1 + in_bin / 20) {
+      IndexBuffer positions;
+      select_by_cut<TypeParam>(values, bin, take, positions);
+      EXPECT_EQ(std::vector<uint32_t>(positions.begin(), positions.end()), oracle_top(values, above + take));
+    }
+    IndexBuffer all, clipped;
+    select_by_cut<TypeParam>(values, bin, in_bin, all);
+    select_by_cut<TypeParam>(values, bin, std::numeric_limits<uint64_t>::max(), clipped);
+    EXPECT_EQ(all, clipped);
+  }
+}
+
+TYPED_TEST(HistogramTest, NothingOfBinZeroIsEverSelected) {
+  const std::vector<TypeParam> values = {0, 1, -TypeParam{0}, 2, static_cast<TypeParam>(1e-44)};
+  IndexBuffer positions;
+  select_by_cut<TypeParam>(values, 0, 100, positions);
+  EXPECT_EQ(std::vector<uint32_t>(positions.begin(), positions.end()), (std::vector<uint32_t>{1, 3}));
+  select_by_cut<TypeParam>(values, MagnitudeHistogram::kBins, 100, positions);
+  EXPECT_TRUE(positions.empty());
+  select_by_cut<TypeParam>({}, 1, 1, positions);
+  EXPECT_TRUE(positions.empty());
+}
+
+}  // namespace
+}  // namespace millrace

@@ -1,0 +1,217 @@
+#include "kernels/stream/stream.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "tests/support/stream_oracle.h"
+
+namespace millrace {
+namespace {
+
+using testing::dense_of;
+using testing::describe;
+using testing::entries_of;
+using testing::Entries;
+using testing::random_stream;
+using testing::same_bits;
+using testing::stream_of;
+
+template <typename T>
+class StreamTest : public ::testing::Test {};
+using ValueTypes = ::testing::Types<float, double>;
+TYPED_TEST_SUITE(StreamTest, ValueTypes);
+
+// Lengths around every SIMD width and its multiples.
+const std::vector<uint64_t> kAwkwardLengths = {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 129, 1000, 4099};
+
+TYPED_TEST(StreamTest, DenseFromCountIsWhereTheDenseFormIsNotLarger) {
+  constexpr uint64_t value_bytes = sizeof(TypeParam), pair_bytes = 4 + value_bytes;
+  for (const uint64_t dimension : {uint64_t{1}, uint64_t{2}, uint64_t{3}, uint64_t{7}, uint64_t{1000}, kDimensionMax}) {
+    const uint64_t count = dense_from_count<TypeParam>(dimension);
+    EXPECT_GE(count * pair_bytes, dimension * value_bytes) << dimension;
+    EXPECT_LT((count - 1) * pair_bytes, dimension * value_bytes) << dimension;
+  }
+}
+
+TYPED_TEST(StreamTest, ValidateAcceptsWellFormedStreams) {
+  const Entries<TypeParam> edges = {{0, 1}, {5, 2}, {0xffff'ffffu, 3}};
+  EXPECT_TRUE(validate(stream_of<TypeParam>(kDimensionMax, edges).view()));
+  EXPECT_TRUE(validate(Stream<TypeParam>::empty(1).view()));
+  EXPECT_TRUE(validate(Stream<TypeParam>::empty(kDimensionMax).view()));
+  EXPECT_TRUE(validate(dense_of<TypeParam>({1, 2, 3}).view()));
+  const TypeParam nan = std::numeric_limits<TypeParam>::quiet_NaN();
+  EXPECT_TRUE(validate(dense_of<TypeParam>({nan}).view()));
+}
+
+TYPED_TEST(StreamTest, ValidateRefusesDimensionsAndSizesThatCannotBe) {
+  const std::vector<uint32_t> indices = {1, 2, 3};
+  const std::vector<TypeParam> values = {1, 2, 3};
+  const auto refused = [](const StreamView<TypeParam>& view) {
+    const Status status = validate(view);
+    return !status && status.error().code == ErrorCode::kMalformed;
+  };
+  EXPECT_TRUE(refused({0, false, {}, {}}));
+  EXPECT_TRUE(refused({0, true, {}, {}}));
+  EXPECT_TRUE(refused({kDimensionMax + 1, false, {}, {}}));
+  EXPECT_TRUE(refused({std::numeric_limits<uint64_t>::max(), false, indices, values}));
+  EXPECT_TRUE(refused({10, false, IndexSpan(indices).first(2), values}));
+  EXPECT_TRUE(refused({10, false, indices, {}}));
+  EXPECT_TRUE(refused({10, false, {}, values}));
+  EXPECT_TRUE(refused({10, true, {}, values}));
+  EXPECT_TRUE(refused({3, true, indices, values}));
+  EXPECT_TRUE(refused({2, true, {}, values}));
+  EXPECT_TRUE(refused({3, false, indices, values}));
+  EXPECT_FALSE(refused({4, false, indices, values}));
+  EXPECT_FALSE(refused({3, true, {}, values}));
+}
+
+TYPED_TEST(StreamTest, ValidateFindsOneEqualOrSwappedPairAnywhere) {
+  for (const uint64_t length : kAwkwardLengths) {
+    std::vector<uint32_t> indices(length);
+    for (size_t i = 0; i < length; ++i) indices[i] = static_cast<uint32_t>(2 * i);
+    const std::vector<TypeParam> values(length, 1);
+    const StreamView<TypeParam> view{2 * length, false, indices, values};
+    ASSERT_TRUE(validate(view)) << length;
+    for (size_t at = 1; at < length; at += 1 + length / 67) {
+      const uint32_t kept = indices[at];
+      indices[at] = indices[at - 1];
+      EXPECT_FALSE(validate(view)) << length << " equal at " << at;
+      indices[at] = kept;
+      std::swap(indices[at], indices[at - 1]);
+      EXPECT_FALSE(validate(view)) << length << " swapped at " << at;
+      std::swap(indices[at], indices[at - 1]);
+    }
+    // Order is unsigned: 0x80000000 follows 0x7fffffff.
+    indices[length - 1] = 0x8000'0000u;
+    EXPECT_FALSE(validate(view));
+    EXPECT_TRUE(validate(StreamView<TypeParam>{kDimensionMax, false, indices, values}));
+  }
+}
+
+TYPED_TEST(StreamTest, AllFiniteFindsOneNonFiniteValueAnywhere) {
+  using Limits = std::numeric_limits<TypeParam>;
+  EXPECT_TRUE(all_finite(std::span<const TypeParam>{}));
+  for (const uint64_t length : kAwkwardLengths) {
+    std::vector<TypeParam> values(length + 1, Limits::max());
+    // One element in: the array does not start on a vector boundary.
+    const std::span<const TypeParam> span = std::span<const TypeParam>(values).subspan(1);
+    values[0] = Limits::quiet_NaN();
+    ASSERT_TRUE(all_finite(span)) << length;
+    for (size_t at = 1; at <= length; at += 1 + length / 67) {
+      for (const TypeParam bad : {Limits::quiet_NaN(), Limits::infinity(), -Limits::infinity(), Limits::signaling_NaN()}) {
+        values[at] = bad;
+        EXPECT_FALSE(all_finite(span)) << length << " at " << at;
+      }
+      for (const TypeParam good : {Limits::lowest(), Limits::denorm_min(), TypeParam{0}, -TypeParam{0}}) {
+        values[at] = good;
+        EXPECT_TRUE(all_finite(span)) << length << " at " << at;
+      }
+    }
+  }
+}
+
+TYPED_TEST(StreamTest, DenseAndSparseFormsConvertIntoEachOther) {
+  RandomSequence random(RandomKey::from(1));
+  for (const uint64_t dimension : kAwkwardLengths) {
+    for (const double density : {0.0, 0.1, 0.7, 1.0}) {
+      const Stream<TypeParam> sparse = random_stream<TypeParam>(random, dimension, density);
+      const Stream<TypeParam> dense = to_dense(sparse.view());
+      ASSERT_TRUE(validate(dense.view()));
+      ASSERT_TRUE(dense.dense);
+      for (const auto& [index, value] : entries_of(sparse.view())) ASSERT_EQ(dense.values[index], value);
+      EXPECT_TRUE(same_bits(to_sparse(dense.view()).view(), sparse.view())) << describe(sparse.view());
+      EXPECT_TRUE(same_bits(to_dense(dense.view()).view(), dense.view()));
+      EXPECT_TRUE(same_bits(to_sparse(sparse.view()).view(), sparse.view()));
+    }
+  }
+}
+
+TYPED_TEST(StreamTest, ToSparseKeepsStoredZerosOfSparseStreamsAndDropsThoseOfDenseOnes) {
+  const Stream<TypeParam> sparse = stream_of<TypeParam>(4, {{1, 0}, {2, -TypeParam{0}}});
+  EXPECT_TRUE(same_bits(to_sparse(sparse.view()).view(), sparse.view()));
+  const TypeParam nan = std::numeric_limits<TypeParam>::quiet_NaN();
+  const Stream<TypeParam> found = to_sparse(dense_of<TypeParam>({0, nan, -TypeParam{0}, 3}).view());
+  EXPECT_EQ(std::vector<uint32_t>(found.indices.begin(), found.indices.end()), (std::vector<uint32_t>{1, 3}));
+  EXPECT_TRUE(std::isnan(found.values[0]));
+}
+
+TYPED_TEST(StreamTest, CutRebasesTheEntriesOfTheRange) {
+  RandomSequence random(RandomKey::from(2));
+  const uint64_t dimension = 500;
+  const Stream<TypeParam> sparse = random_stream<TypeParam>(random, dimension, 0.3);
+  const Stream<TypeParam> dense = to_dense(sparse.view());
+  for (int i = 0; i < 200; ++i) {
+    const uint64_t begin = random.next_below(dimension + 1);
+    const uint64_t end = begin + random.next_below(dimension - begin + 1);
+    Entries<TypeParam> expected;
+    for (const auto& [index, value] : entries_of(sparse.view())) {
+      if (index >= begin && index < end) expected[static_cast<uint32_t>(index - begin)] = value;
+    }
+    const Stream<TypeParam> piece = cut(sparse.view(), begin, end);
+    EXPECT_TRUE(same_bits(piece.view(), stream_of(end - begin, expected).view())) << begin << ' ' << end;
+    const Stream<TypeParam> dense_piece = cut(dense.view(), begin, end);
+    EXPECT_TRUE(dense_piece.dense);
+    EXPECT_EQ(dense_piece.count(), end - begin);
+    EXPECT_TRUE(same_bits(to_sparse(dense_piece.view()).view(), piece.view()));
+    const auto [first, last] = range_of(sparse.indices, begin, end);
+    EXPECT_EQ(last - first, expected.size());
+    if (first < last) {
+      EXPECT_EQ(sparse.indices[first] - begin, expected.begin()->first);
+    }
+  }
+}
+
+TYPED_TEST(StreamTest, CutReachesTheLastIndexOfTheLargestDimension) {
+  const Stream<TypeParam> stream = stream_of<TypeParam>(kDimensionMax, {{0, 1}, {0xffff'fffeu, 2}, {0xffff'ffffu, 3}});
+  const Stream<TypeParam> tail = cut(stream.view(), kDimensionMax - 1, kDimensionMax);
+  EXPECT_TRUE(same_bits(tail.view(), stream_of<TypeParam>(1, {{0, 3}}).view()));
+  EXPECT_TRUE(same_bits(cut(stream.view(), 0, kDimensionMax).view(), stream.view()));
+  EXPECT_EQ(range_of(stream.indices, 1, kDimensionMax), (std::pair<size_t, size_t>{1, 3}));
+  EXPECT_EQ(range_of({}, 0, kDimensionMax), (std::pair<size_t, size_t>{0, 0}));
+}
+
+TYPED_TEST(StreamTest, CoalesceSortsAndAddsDuplicatesInTheOrderGiven) {
+  RandomSequence random(RandomKey::from(3));
+  for (const uint64_t dimension : {uint64_t{1}, uint64_t{10}, uint64_t{1000}, uint64_t{70'000}, kDimensionMax}) {
+    for (const size_t length : {0, 1, 2, 17, 1000, 9000}) {
+      std::vector<uint32_t> indices(length);
+      std::vector<TypeParam> values(length);
+      Entries<TypeParam> expected;
+      for (size_t i = 0; i < length; ++i) {
+        indices[i] = static_cast<uint32_t>(random.next_below(dimension));
+        values[i] = static_cast<TypeParam>(random.next_normal() * static_cast<double>(1u << random.next_below(25)));
+        const auto [at, inserted] = expected.try_emplace(indices[i], values[i]);
+        if (!inserted) at->second += values[i];
+      }
+      const Result<Stream<TypeParam>> got = coalesce<TypeParam>(dimension, indices, values);
+      ASSERT_TRUE(got.has_value());
+      EXPECT_TRUE(validate(got->view()));
+      EXPECT_TRUE(same_bits(got->view(), stream_of(dimension, expected).view())) << describe(got->view());
+    }
+  }
+}
+
+TYPED_TEST(StreamTest, CoalesceLeavesSortedEntriesAsTheyAre) {
+  RandomSequence random(RandomKey::from(4));
+  const Stream<TypeParam> sorted = random_stream<TypeParam>(random, 5000, 0.4);
+  const Result<Stream<TypeParam>> got = coalesce<TypeParam>(5000, sorted.indices, sorted.values);
+  ASSERT_TRUE(got.has_value());
+  EXPECT_TRUE(same_bits(got->view(), sorted.view()));
+}
+
+TYPED_TEST(StreamTest, CoalesceNamesTheFirstIndexOutOfRange) {
+  const std::vector<uint32_t> indices = {3, 10, 12, 1};
+  const std::vector<TypeParam> values = {1, 2, 3, 4};
+  const Result<Stream<TypeParam>> got = coalesce<TypeParam>(10, indices, values);
+  ASSERT_FALSE(got.has_value());
+  EXPECT_EQ(got.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_NE(got.error().message.find("index 10 (entry 1)"), std::string::npos) << got.error().message;
+  const Result<Stream<TypeParam>> sizes = coalesce<TypeParam>(10, indices, std::span<const TypeParam>(values).first(3));
+  ASSERT_FALSE(sizes.has_value());
+  EXPECT_EQ(sizes.error().code, ErrorCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace millrace
