@@ -1,0 +1,317 @@
+#!/usr/bin/env python3
+"""Millrace's own lint: what DESIGN.md and STYLE.md settle and no compiler checks. Standard library only.
+
+    tests/lint/lint.py                    lints the tree around it; exits 1 with one line a finding
+    tests/lint/lint.py --update-ratchet   rewrites long_functions.txt; refuses to add to it or to raise a number in it
+    tests/lint/lint.py --list-rules       the rules, a line each
+
+Findings read `path:line: rule: sentence`. An exception is a line of allowed.txt, with its reason.
+"""
+
+import argparse
+import fnmatch
+import os
+import re
+import sys
+from dataclasses import dataclass
+
+import cpp_text
+
+FOLDERS = ("kernels", "protocol", "monitoring", "server", "worker", "switch_agg", "tests", "deploy")
+CPP = (".h", ".cc")
+TEXT = CPP + (".py", ".sh", ".txt", ".cmake", ".md", ".capnp", ".json", ".yaml", ".yml", ".in")
+FUNCTION_LINES_MAX = 70
+FILE_LINES_MAX = 600
+COMMENT_COLUMNS_MAX = 130  # clang-format breaks code at 120; comments it leaves alone
+
+# folder -> prefixes of the project's own headers that it may include (DESIGN.md, "The house").
+LAYERS = {
+    "kernels": ("kernels/",),
+    "protocol": ("kernels/", "protocol/"),
+    "monitoring": ("kernels/base/", "monitoring/"),
+    "server": ("kernels/", "protocol/", "monitoring/", "server/"),
+    "worker": ("kernels/", "protocol/", "monitoring/", "worker/", "millrace/"),
+    "switch_agg": ("kernels/", "protocol/", "monitoring/", "switch_agg/"),
+    "tests": ("kernels/", "protocol/", "monitoring/", "server/", "worker/", "switch_agg/", "tests/", "millrace/"),
+}
+
+# third-party header (pattern of the whole include) -> folders where it may be included.
+THIRD_PARTY = (
+    (r"(capnp|kj)/.*|zmq\.hpp?|sodium\.h", ("protocol/", "tests/protocol/", "tests/support/")),
+    (r"sqlite3\.h", ("protocol/", "tests/protocol/")),
+    (r"prometheus/.*|httplib\.h|civetweb.*", ("monitoring/", "tests/monitoring/")),
+    (r"(hwy/.*|xxhash\.h|Random123/.*)", ("kernels/", "tests/kernels/", "tests/support/")),
+    (r"((oneapi/)?tbb/.*)", ("kernels/", "server/", "worker/", "switch_agg/", "tests/")),
+    (r"nlohmann/.*", ("worker/cli/", "monitoring/", "server/", "switch_agg/", "tests/")),
+    (r"CLI/.*", ("worker/cli/", "server/", "switch_agg/", "tests/bench/")),
+    (r"fmt/.*", ("worker/cli/", "monitoring/", "server/", "protocol/", "switch_agg/", "kernels/", "worker/", "tests/")),
+    (r"(zlib|libdeflate|zstd)\.h", ("worker/cli/", "kernels/codec/", "tests/worker/", "tests/kernels/")),
+    (r"mpi\.h", ("worker/peer/", "tests/worker/peer/")),
+    (r"rte_.*", ("switch_agg/",)),
+    (r"cuda.*|cub/.*|thrust/.*", ("kernels/cuda/",)),
+    (r"(gtest|gmock|rapidcheck|benchmark)/.*|rapidcheck\.h", ("tests/",)),
+)
+SYSTEM = re.compile(
+    r"(sys|netinet|arpa|net|linux|bits|asm)/.*\.h"
+    r"|(unistd|fcntl|signal|poll|dirent|spawn|pthread|sched|errno|ifaddrs|netdb|execinfo|cxxabi|stdlib|string|dlfcn)\.h"
+    r"|[a-z]+intrin\.h|cpuid\.h"
+)
+
+# rule, pattern on code (comments and literals blanked), folders where it holds, exempt folders, sentence
+BANNED = (
+    ("using-namespace", r"\busing\s+namespace\b", ("",), (), "name what you use"),
+    ("print", r"\bstd::c(out|err)\b|\b(f|v|vf)?printf\s*\(|\bputs\s*\(", ("",),
+     ("worker/cli/", "worker/examples/", "tests/"), "libraries log through a callback; only programs print"),
+    ("assert", r"\bassert\s*\(", ("",), (), "MILLRACE_CHECK is on in release builds too"),
+    ("sleep", r"\b(sleep_for|sleep_until|usleep|nanosleep|sleep)\s*\(", ("",), (), "time is injected; shells wait in poll"),
+    ("rand", r"\b(s?rand|random|drand48)\s*\(\s*\)|\bstd::random_device\b", ("",), (), "use kernels/base/random.h with a key"),
+    ("reinterpret-cast", r"\breinterpret_cast\b", ("",), ("tests/",), "use std::memcpy or std::bit_cast, or say why in allowed.txt"),
+    ("throw", r"\bthrow\b", ("kernels/", "protocol/", "server/", "switch_agg/"), (), "return std::expected"),
+)
+WORK_NOTE = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+NATIVE = re.compile(r"-march=native|-mtune=native")
+MACHINE_PATH = re.compile(r"(?<![\w.])/(work|home/\w+|root)/")
+LOOSE_NAME = re.compile(r"(^|[_/])(utils?|common|helpers?|manager)(?=[_./]|$)")
+BOOL_PARAMETER = re.compile(r"[(,]\s*(?:const\s+)?bool\s+\w+\s*(?:=[^,()]*)?(?=[,)])")
+INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)
+
+RULES = {
+    "layer": "a folder includes only what is below it",
+    "third-party": "a third-party header lives in one place",
+    "public-header": "worker/include/millrace includes the standard library and itself only",
+    "pragma-once": "every header has #pragma once",
+    "bool-parameter": "no bare bool parameter in a header",
+    "preprocessor": "no #if inside a function",
+    "function-length": f"a function has at most {FUNCTION_LINES_MAX} lines",
+    "file-length": f"a source file has at most {FILE_LINES_MAX} lines",
+    "line-length": f"a line has at most {COMMENT_COLUMNS_MAX} columns",
+    "file-name": "no utils, common, helpers, manager",
+    "work-note": "no notes of unfinished work",
+    "native": "Highway dispatches at run time",
+    "machine-path": "no path of one machine",
+    "whitespace": "no trailing blanks, tabs or carriage returns; one newline at the end",
+    "allowed": "every line of allowed.txt is used",
+    "ratchet": "long_functions.txt only shrinks",
+} | {name: sentence for name, _, _, _, sentence in BANNED}
+
+
+@dataclass(frozen=True)
+class Finding:
+    path: str
+    line: int
+    rule: str
+    message: str
+
+    def __str__(self):
+        return f"{self.path}:{self.line}: {self.rule}: {self.message}"
+
+
+def line_of(text, at):
+    return text.count("\n", 0, at) + 1
+
+
+def check_includes(path, text):
+    folder = path.split("/", 1)[0]
+    public = path.startswith("worker/include/millrace/")
+    code = cpp_text.blank_comments_and_literals(text, keep_strings=True)
+    for match in INCLUDE.finditer(code):
+        name = match.group(1) or match.group(2)
+        line = line_of(text, match.start())
+        own = match.group(1) is not None and name.split("/", 1)[0] in FOLDERS + ("millrace",)
+        if public and not (name.startswith("millrace/") or (match.group(2) and "." not in name and "/" not in name)):
+            yield Finding(path, line, "public-header", f"{name}: only the standard library and millrace/")
+        elif own or name.startswith("millrace/"):
+            if folder in LAYERS and not name.startswith(LAYERS[folder]):
+                yield Finding(path, line, "layer", f"{folder} may not include {name}")
+        elif match.group(2) and ("." not in name or SYSTEM.fullmatch(name)):
+            if not re.fullmatch(r"[a-z_0-9]+(\.h)?|.*/.*\.h", name):
+                yield Finding(path, line, "third-party", f"{name} has no place in tests/lint/lint.py")
+        else:
+            yield from check_third_party(path, line, name)
+
+
+def check_third_party(path, line, name):
+    for pattern, places in THIRD_PARTY:
+        if re.fullmatch(pattern, name):
+            if not path.startswith(places):
+                yield Finding(path, line, "third-party", f"{name} belongs to {', '.join(places)}")
+            return
+    yield Finding(path, line, "third-party", f"{name} has no place in tests/lint/lint.py: name one")
+
+
+def check_banned(path, text):
+    code = cpp_text.blank_comments_and_literals(text)
+    for rule, pattern, folders, exempt, sentence in BANNED:
+        if not path.startswith(folders) or (exempt and path.startswith(exempt)):
+            continue
+        for match in re.finditer(pattern, code):
+            yield Finding(path, line_of(code, match.start()), rule, f"{match.group(0).strip()}: {sentence}")
+
+
+def check_header(path, text):
+    if not path.endswith(".h"):
+        return
+    if not re.search(r"^#pragma once$", text, re.MULTILINE):
+        yield Finding(path, 1, "pragma-once", RULES["pragma-once"])
+    if path.startswith("tests/"):
+        return
+    code = cpp_text.blank_comments_and_literals(text)
+    for match in BOOL_PARAMETER.finditer(code):
+        yield Finding(path, line_of(code, match.start()), "bool-parameter", "name the two cases in an enum, or use an options struct")
+
+
+def check_functions(path, text, ratchet):
+    seen = {}
+    lines = text.split("\n")
+    for function in cpp_text.functions(text):
+        key = (path, function.name)
+        seen[key] = max(seen.get(key, 0), function.lines)
+        limit = max(FUNCTION_LINES_MAX, ratchet.get(key, 0))
+        if function.lines > limit:
+            yield Finding(path, function.first_line, "function-length", f"{function.name} has {function.lines} lines, the limit is {limit}")
+        for number in range(function.first_line, function.last_line):
+            if re.match(r"\s*#\s*(if|ifdef|ifndef|else|elif)\b", lines[number]):
+                yield Finding(path, number + 1, "preprocessor", f"{function.name}: features are files that CMake selects")
+    for (listed_path, name), listed in ratchet.items():
+        if listed_path != path:
+            continue
+        now = seen.get((path, name), 0)
+        if now < listed:
+            yield Finding(path, 1, "ratchet", f"{name} has {now} lines now, long_functions.txt says {listed}: run --update-ratchet")
+
+
+def check_file(path, text):
+    lines = text.split("\n")
+    if path.endswith(CPP + (".py", ".sh")) and len(lines) - 1 > FILE_LINES_MAX:
+        yield Finding(path, FILE_LINES_MAX, "file-length", f"{len(lines) - 1} lines, the limit is {FILE_LINES_MAX}")
+    if LOOSE_NAME.search(path.lower()):
+        yield Finding(path, 1, "file-name", "say what it holds: " + RULES["file-name"])
+    for number, line in enumerate(lines, 1):
+        if WORK_NOTE.search(line):
+            yield Finding(path, number, "work-note", "finish it, or open an issue")
+        if NATIVE.search(line):
+            yield Finding(path, number, "native", RULES["native"])
+        if MACHINE_PATH.search(line):
+            yield Finding(path, number, "machine-path", "use a relative path or a variable")
+        if path.endswith(CPP) and len(line) > COMMENT_COLUMNS_MAX:
+            yield Finding(path, number, "line-length", f"{len(line)} columns")
+        if line != line.rstrip() or (path.endswith(CPP) and "\t" in line):
+            yield Finding(path, number, "whitespace", RULES["whitespace"])
+    if text and (not text.endswith("\n") or text.endswith("\n\n")):
+        yield Finding(path, len(lines), "whitespace", "exactly one newline at the end")
+
+
+def lint_text(path, text, ratchet=None):
+    """All findings of one file, exceptions not yet taken out."""
+    findings = list(check_file(path, text))
+    if path.endswith(CPP):
+        findings += check_includes(path, text)
+        findings += check_banned(path, text)
+        findings += check_header(path, text)
+        findings += check_functions(path, text, ratchet or {})
+    return findings
+
+
+def read_allowed(text):
+    """Lines `rule path-pattern reason…`; # starts a comment."""
+    allowed = []
+    for number, line in enumerate(text.split("\n"), 1):
+        fields = line.split("#", 1)[0].split(None, 2)
+        if not fields:
+            continue
+        if len(fields) < 3 or fields[0] not in RULES:
+            raise ValueError(f"allowed.txt:{number}: want 'rule path-pattern reason', with a rule of --list-rules")
+        allowed.append((fields[0], fields[1], number))
+    return allowed
+
+
+def take_out_allowed(findings, allowed):
+    used = set()
+    kept = []
+    for finding in findings:
+        match = next((entry for entry in allowed if entry[0] == finding.rule and fnmatch.fnmatch(finding.path, entry[1])), None)
+        if match:
+            used.add(match)
+        else:
+            kept.append(finding)
+    for entry in allowed:
+        if entry not in used:
+            kept.append(Finding("tests/lint/allowed.txt", entry[2], "allowed", f"'{entry[0]} {entry[1]}' is not needed any more: remove it"))
+    return kept
+
+
+def read_ratchet(text):
+    ratchet = {}
+    for line in text.split("\n"):
+        fields = line.split("#", 1)[0].split()
+        if fields:
+            ratchet[(fields[0], fields[1])] = int(fields[2])
+    return ratchet
+
+
+def files_of(root):
+    """Relative paths of the text files of the project's own folders and of the top level."""
+    for name in sorted(os.listdir(root)):
+        if name.endswith(TEXT) and os.path.isfile(os.path.join(root, name)):
+            yield name
+    for folder in FOLDERS:
+        for directory, children, names in os.walk(os.path.join(root, folder)):
+            children[:] = sorted(child for child in children if child not in ("build", "__pycache__", "corpus"))
+            for name in sorted(names):
+                if name.endswith(TEXT):
+                    yield os.path.relpath(os.path.join(directory, name), root)
+
+
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def update_ratchet(root, ratchet_path, ratchet):
+    longest = {}
+    for path in files_of(root):
+        if path.endswith(CPP):
+            for function in cpp_text.functions(read(os.path.join(root, path))):
+                longest[(path, function.name)] = max(longest.get((path, function.name), 0), function.lines)
+    kept = {key: min(listed, longest.get(key, 0)) for key, listed in ratchet.items() if longest.get(key, 0) > FUNCTION_LINES_MAX}
+    head = "".join(line + "\n" for line in read(ratchet_path).split("\n") if line.startswith("#"))
+    with open(ratchet_path, "w", encoding="utf-8") as file:
+        file.write(head + "".join(f"{path} {name} {lines}\n" for (path, name), lines in sorted(kept.items())))
+
+
+def main():
+    here = os.path.dirname(os.path.abspath(__file__))
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--root", default=os.path.dirname(os.path.dirname(here)), help="the tree to lint")
+    parser.add_argument("--update-ratchet", action="store_true", help="shrink long_functions.txt")
+    parser.add_argument("--list-rules", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.list_rules:
+        for rule, sentence in sorted(RULES.items()):
+            print(f"{rule:18} {sentence}")
+        return 0
+    ratchet_path = os.path.join(here, "long_functions.txt")
+    ratchet = read_ratchet(read(ratchet_path))
+    if arguments.update_ratchet:
+        update_ratchet(arguments.root, ratchet_path, ratchet)
+        return 0
+    findings = []
+    count = 0
+    for path in files_of(arguments.root):
+        # The lint's own files name what they ban.
+        if not path.startswith("tests/lint/"):
+            findings += lint_text(path, read(os.path.join(arguments.root, path)), ratchet)
+            count += 1
+    findings += [
+        Finding(path, 1, "ratchet", f"{name}: the file is gone, run --update-ratchet")
+        for path, name in ratchet if not os.path.exists(os.path.join(arguments.root, path))
+    ]
+    findings = take_out_allowed(findings, read_allowed(read(os.path.join(here, "allowed.txt"))))
+    for finding in findings:
+        print(finding)
+    print(f"lint: {count} files, {len(findings)} findings")
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+"""The lint's own tests: every rule is caught on a made-up snippet, and what is right is left alone."""
+
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+import cpp_text
+import lint
+
+HEADER = "#pragma once\n"
+
+
+def rules_of(path, text, ratchet=None):
+    return sorted({finding.rule for finding in lint.lint_text(path, text, ratchet)})
+
+
+def function_of_lines(name, count):
+    return f"int {name}(int x) {{\n" + "  x += 1;\n" * (count - 2) + "}\n"
+
+
+# rule -> (path, text) that must be caught by that rule alone.
+CAUGHT = {
+    "layer": ("kernels/a.cc", '#include "protocol/frame.h"\n'),
+    "third-party": ("server/a.cc", "#include <zmq.hpp>\n"),
+    "public-header": ("worker/include/millrace/a.h", HEADER + '#include "kernels/base/result.h"\n'),
+    "pragma-once": ("kernels/a.h", "int f();\n"),
+    "bool-parameter": ("kernels/a.h", HEADER + "void send(int count, bool urgent);\n"),
+    "preprocessor": ("kernels/a.cc", "int f() {\n#ifdef X\n  return 1;\n#else\n  return 0;\n#endif\n}\n"),
+    "function-length": ("kernels/a.cc", function_of_lines("f", 71)),
+    "file-length": ("kernels/a.cc", "int x;\n" * 601),
+    "line-length": ("kernels/a.cc", "// " + "x" * 130 + "\n"),
+    "file-name": ("kernels/base/string_utils.cc", "int x;\n"),
+    "work-note": ("kernels/a.cc", "// TODO: finish\n"),
+    "native": ("CMakeLists.txt", "add_compile_options(-march=native)\n"),
+    "machine-path": ("deploy/a.sh", "cd /home/somebody/millrace\n"),
+    "whitespace": ("kernels/a.cc", "int x; \n"),
+    "using-namespace": ("tests/a.cc", "using namespace std;\n"),
+    "print": ("server/a.cc", 'void f() { std::cout << "x"; }\n'),
+    "assert": ("kernels/a.cc", "void f(int x) { assert(x); }\n"),
+    "sleep": ("tests/a.cc", "void f() { std::this_thread::sleep_for(s); }\n"),
+    "rand": ("tests/a.cc", "int f() { return rand(); }\n"),
+    "reinterpret-cast": ("kernels/a.cc", "int* f(char* x) { return reinterpret_cast<int*>(x); }\n"),
+    "throw": ("server/a.cc", "void f() { throw 1; }\n"),
+    "ratchet": ("kernels/a.cc", "int f() { return 0; }\n"),
+}
+
+
+class EachRule(unittest.TestCase):
+    def test_IsCaughtOnItsSnippetAndNothingElseIs(self):
+        for rule, (path, text) in CAUGHT.items():
+            with self.subTest(rule):
+                ratchet = {("kernels/a.cc", "f"): 80} if rule == "ratchet" else None
+                self.assertEqual(rules_of(path, text, ratchet), [rule])
+
+    def test_HasASnippet(self):
+        self.assertEqual(set(lint.RULES) - set(CAUGHT), {"allowed"})
+
+
+class Includes(unittest.TestCase):
+    def test_EveryLayerOfTheTableIsKept(self):
+        headers = ["kernels/base/result.h", "kernels/stream/stream.h", "protocol/frame.h", "monitoring/metrics.h",
+                   "server/round.h", "worker/client.h", "switch_agg/slot.h"]
+        may = {"kernels": [0, 1], "protocol": [0, 1, 2], "monitoring": [0, 3], "server": [0, 1, 2, 3, 4],
+               "worker": [0, 1, 2, 3, 5], "switch_agg": [0, 1, 2, 3, 6], "tests": [0, 1, 2, 3, 4, 5, 6]}
+        for folder, allowed in may.items():
+            for number, header in enumerate(headers):
+                with self.subTest(folder=folder, header=header):
+                    want = [] if number in allowed else ["layer"]
+                    self.assertEqual(rules_of(f"{folder}/a.cc", f'#include "{header}"\n'), want)
+
+    def test_ThirdPartyHeadersAreFreeInTheirPlaceOnly(self):
+        for header, place in [("<capnp/message.h>", "protocol"), ("<prometheus/registry.h>", "monitoring"),
+                              ("<httplib.h>", "monitoring"), ('"hwy/highway.h"', "kernels"), ("<CLI/CLI.hpp>", "worker/cli"),
+                              ("<nlohmann/json.hpp>", "worker/cli"), ("<mpi.h>", "worker/peer"), ("<rte_mbuf.h>", "switch_agg")]:
+            with self.subTest(header):
+                self.assertEqual(rules_of(f"{place}/a.cc", f"#include {header}\n"), [])
+                other = "kernels" if place != "kernels" else "protocol"
+                self.assertEqual(rules_of(f"{other}/a.cc", f"#include {header}\n"), ["third-party"])
+
+    def test_UnknownThirdPartyHeadersAreCaught(self):
+        self.assertEqual(rules_of("worker/a.cc", "#include <boost/asio.hpp>\n"), ["third-party"])
+
+    def test_StandardAndSystemHeadersAreFree(self):
+        self.assertEqual(rules_of("server/a.cc", "#include <expected>\n#include <sys/socket.h>\n#include <unistd.h>\n"), [])
+        self.assertEqual(rules_of("worker/include/millrace/a.h", HEADER + '#include <span>\n#include "millrace/job.h"\n'), [])
+
+    def test_IncludesInCommentsAreNotIncludes(self):
+        self.assertEqual(rules_of("kernels/a.cc", '// #include "server/round.h"\n'), [])
+
+
+class Tokens(unittest.TestCase):
+    def test_WordsInCommentsAndStringsAreNotCode(self):
+        self.assertEqual(rules_of("server/a.cc", '// we never throw, nor assert(x)\nauto s = "throw rand() std::cout";\n'), [])
+
+    def test_LookalikesAreFree(self):
+        self.assertEqual(rules_of("kernels/a.cc", "static_assert(sizeof(int) == 4);\nint operand(int);\nauto n = 1'000'000;\n"), [])
+
+    def test_ProgramsAndTestsMayPrint(self):
+        text = 'void f() { std::cout << "x"; }\n'
+        for path in ("worker/cli/a.cc", "tests/a.cc"):
+            self.assertEqual(rules_of(path, text), [])
+
+    def test_BoolMembersAndReturnsAreFree(self):
+        text = HEADER + "struct S { bool dense = false; };\nbool ready(int x);\nusing F = std::function<void(bool)>;\n"
+        self.assertEqual(rules_of("kernels/a.h", text), [])
+
+
+class FunctionLengths(unittest.TestCase):
+    def test_TheLimitItselfIsFree(self):
+        self.assertEqual(rules_of("kernels/a.cc", function_of_lines("f", 70)), [])
+
+    def test_TheRatchetAllowsItsNumberAndNoMore(self):
+        ratchet = {("kernels/a.cc", "f"): 90}
+        self.assertEqual(rules_of("kernels/a.cc", function_of_lines("f", 90), ratchet), [])
+        self.assertEqual(rules_of("kernels/a.cc", function_of_lines("f", 91), ratchet), ["function-length"])
+        self.assertEqual(rules_of("kernels/a.cc", function_of_lines("f", 89), ratchet), ["ratchet"])
+
+    def names(self, text):
+        return [(function.name, function.lines) for function in cpp_text.functions(text)]
+
+    def test_FindsFunctionsWhereverTheyStand(self):
+        text = ("namespace a {\nclass C {\n public:\n  C(int x) : x_{x}, y_(1) {\n    g();\n  }\n  int f() const { return x_; }\n"
+                "  int x_{0};\n};\n}  // namespace a\nTEST(Round, Ends) {\n  auto l = [](int v) {\n    return v;\n  };\n}\n"
+                "template <typename T = std::vector<int>>\nvoid t(Options o = {}) {\n}\nint C::h(int a) { return a; }\n")
+        self.assertEqual(self.names(text), [("C", 3), ("f", 1), ("Round.Ends", 5), ("t", 3), ("C::h", 1)])
+
+    def test_BracesInLiteralsCommentsAndMacrosDoNotCount(self):
+        text = "#define OPEN {\nvoid f() {\n  char c = '{'; // }\n  auto s = \"{{\"; /* } */ auto r = R\"x(})\" {)x\";\n}\nvoid g() {\n}\n"
+        self.assertEqual(self.names(text), [("f", 4), ("g", 2)])
+
+    def test_InitializersAreNotFunctions(self):
+        self.assertEqual(self.names("const int kTable[] = {f(1), f(2)};\nauto x = S{1, 2};\nenum class E { kA = f(1) };\n"), [])
+
+
+class Exceptions(unittest.TestCase):
+    FINDING = lint.Finding("server/main.cc", 3, "print", "x")
+
+    def test_AnAllowedFindingIsTakenOut(self):
+        self.assertEqual(lint.take_out_allowed([self.FINDING], lint.read_allowed("print server/*.cc it is a program\n")), [])
+
+    def test_AnUnusedLineIsAFinding(self):
+        kept = lint.take_out_allowed([], lint.read_allowed("print server/main.cc it is a program\n"))
+        self.assertEqual([finding.rule for finding in kept], ["allowed"])
+
+    def test_ALineWithoutAReasonIsRefused(self):
+        with self.assertRaises(ValueError):
+            lint.read_allowed("print server/main.cc\n")
+
+
+class CommandLine(unittest.TestCase):
+    def run_on(self, files):
+        with tempfile.TemporaryDirectory() as root:
+            lint_folder = Path(root) / "tests/lint"
+            lint_folder.mkdir(parents=True)
+            here = Path(__file__).parent
+            for name in ("lint.py", "cpp_text.py"):
+                (lint_folder / name).write_text((here / name).read_text())
+            (lint_folder / "allowed.txt").write_text("")
+            (lint_folder / "long_functions.txt").write_text("# head\n")
+            for path, text in files.items():
+                (Path(root) / path).parent.mkdir(parents=True, exist_ok=True)
+                (Path(root) / path).write_text(text)
+            return subprocess.run([sys.executable, lint_folder / "lint.py"], capture_output=True, text=True, check=False)
+
+    def test_AFaultFailsTheRunAndNamesItsPlace(self):
+        run = self.run_on({"kernels/a.cc": "int x;\nint f() { return rand(); }\n"})
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("kernels/a.cc:2: rand:", run.stdout)
+
+    def test_ACleanTreePasses(self):
+        run = self.run_on({"kernels/a.cc": "int x;\n", "kernels/a.h": HEADER})
+        self.assertEqual((run.returncode, run.stdout), (0, "lint: 2 files, 0 findings\n"))
+
+
+if __name__ == "__main__":
+    unittest.main()
