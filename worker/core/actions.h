@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/base/result.h"
+#include "kernels/stream/stream.h"
+#include "protocol/messages.h"
+
+namespace millrace::worker {
+
+struct SendAction {
+  uint32_t shard = 0;
+  protocol::Message message;
+};
+
+/// A decided sum has arrived for one part, in step order per part. The receiver owns the stream.
+struct DeliveredUpdate {
+  uint32_t bucket = 0;
+  uint32_t part = 0;
+  uint64_t step = 0;
+  uint64_t begin = 0;         ///< of the part in the bucket; the stream's indices are local to it
+  Stream<float> sum;
+  uint32_t contributors = 0;
+  double weight_sum = 0;
+  double denominator = 1;     ///< as the job combines: 1, contributors or weight_sum
+  bool counted = false;       ///< this worker is among the contributors
+  bool step_complete = false; ///< all parts of the bucket have this step now
+};
+
+enum class Severity : uint8_t { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 };
+
+struct LogLine {
+  Severity severity = Severity::kInfo;
+  std::string text;
+};
+
+/// What a call of the core asks the shell to do, in order within each list. The caller clears it between calls.
+struct Actions {
+  std::vector<SendAction> sends;
+  std::vector<uint32_t> connects;          ///< shards to (re)connect to now; answered by on_connected / on_disconnected
+  std::vector<DeliveredUpdate> delivered;
+  std::vector<LogLine> log;
+
+  void clear() {
+    sends.clear();
+    connects.clear();
+    delivered.clear();
+    log.clear();
+  }
+};
+
+}  // namespace millrace::worker

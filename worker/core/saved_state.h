@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/base/buffer.h"
+#include "kernels/base/result.h"
+#include "kernels/stream/stream.h"
+
+namespace millrace::worker {
+
+/// A part's place in its log at the time of the cut.
+struct SavedPart {
+  uint32_t part = 0;
+  uint64_t n = 0;           ///< next step to apply
+  uint64_t decided_in = 0;  ///< epoch in which step n - 1 was decided (the log position's second half); 0 with n = 0
+};
+
+struct SavedTensor {
+  std::string name;
+  uint64_t steps_pushed = 0;
+  Stream<float> residual;  ///< R + sum of O, as if everything in flight had come back
+};
+
+/// One worker's state in one atomic cut over all parts (ROUNDS.md, "save"); weights are the caller's.
+struct SavedState {
+  uint64_t job = 0;
+  std::string job_name;
+  uint64_t spec_hash = 0;
+  uint64_t layout_hash = 0;
+  uint32_t worker = 0;
+  uint64_t life = 0;
+  uint64_t epoch = 0;
+  uint64_t lineage = 0;
+  std::vector<SavedPart> parts;
+  std::vector<SavedTensor> tensors;
+};
+
+/// The file: "MLRSAVE1", u64 body bytes, body, u64 XXH3 of all before it. Little-endian; worker/DESIGN.md has the grammar.
+ByteBuffer encode_saved_state(const SavedState& state);
+
+/// Errors  malformed: not such a file, cut off, or altered (the checksum); unsupported: a later version.
+Result<SavedState> decode_saved_state(ByteSpan bytes);
+
+}  // namespace millrace::worker

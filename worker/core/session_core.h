@@ -1,0 +1,158 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/base/clock.h"
+#include "kernels/base/random.h"
+#include "kernels/base/result.h"
+#include "kernels/stream/stream.h"
+#include "protocol/job_spec.h"
+#include "protocol/layout.h"
+#include "protocol/messages.h"
+#include "worker/core/actions.h"
+#include "worker/core/bucket.h"
+#include "worker/core/saved_state.h"
+
+namespace millrace::worker {
+
+/// What one worker needs to know before it says Hello.
+struct CoreConfig {
+  uint32_t worker = 0;
+  uint64_t nonce = 0;                     ///< drawn by the process; tells a reconnect from a second process
+  protocol::JobSpec spec;                 ///< REQUIRES: protocol::validate(spec)
+  std::vector<std::string> shard_addresses;
+  uint64_t random_seed = 0;               ///< of jitter only; what is sent follows spec.seed
+  std::string software = "millrace";
+  TimeNs resend_after = 2 * kNsPerS;      ///< doubles, with jitter
+  TimeNs resend_after_max = 30 * kNsPerS;
+  TimeNs reconnect_after = 100 * kNsPerMs;  ///< doubles, with jitter
+  TimeNs reconnect_after_max = 5 * kNsPerS;
+  TimeNs connect_timeout = 10 * kNsPerS;  ///< until every shard has welcomed us for the first time
+  TimeNs shard_silence = 30 * kNsPerS;    ///< afterwards: a shard not heard for so long ends the session
+  bool keep_ledger = false;               ///< per-index sums for tests: dense f64 arrays per bucket
+};
+
+enum class Phase : uint8_t {
+  kJoining = 1,   ///< not every shard has welcomed us
+  kWaiting = 2,   ///< joined; other workers are missing
+  kRunning = 3,
+  kFinishing = 4, ///< finish() asked for; the last updates are awaited
+  kFinished = 5,  ///< Goodbye(finished) is out
+  kEnded = 6,     ///< with error()
+};
+
+/// A contribution that is sent or about to be, and not answered yet (ROUNDS.md's O[t]).
+struct OutstandingView {
+  uint32_t part = 0;
+  uint64_t step = 0;
+  uint64_t life = 0;
+  uint64_t begin = 0;             ///< of the part in the bucket
+  StreamView<float> sent;         ///< as every receiver decodes it; indices local to the part
+};
+
+/// Sums by cause, of what keep_ledger does not need.
+struct CoreCounters {
+  uint64_t bytes_up = 0;                   ///< payloads and envelopes as given to sends; the shell adds framing
+  uint64_t bytes_down = 0;
+  uint64_t raw_bytes_up = 0;
+  uint64_t raw_bytes_down = 0;
+  uint64_t dense_bytes = 0;
+  uint64_t rounds = 0;
+  uint64_t resends = 0;
+  uint64_t reconnects = 0;
+  uint64_t duplicates = 0;
+  uint64_t dropped_stale = 0;
+  uint64_t dropped_early = 0;              ///< of a step after the next one (a resend brings it again)
+  uint64_t dropped_malformed = 0;
+  uint64_t dropped_unexpected = 0;         ///< messages that do not belong here, by kind or identity
+  uint64_t not_counted = 0;
+  double unreturnable = 0;                 ///< sum of |value| of contributions whose fate is known only as "counted"
+  TimeNs time_in_communication = 0;
+};
+
+/// One worker of one job as a state machine: (state, message, now) -> actions. Rules 1, 4, 5 and 7 of ROUNDS.md, the handshake,
+/// liveness, reconnection and resending. No socket, clock or thread: the shell and the simulator drive it.
+///
+/// How to drive: start(); then on_connected/on_disconnected/on_message as they happen, on_tick() no later than next_deadline(),
+/// work() until it returns false (one call is one selection or one coded part, so that a shell can hand bytes to the socket in
+/// between), end_turn() after each batch of messages (gathered acks go out).
+///
+/// Threads  one at a time, but for the slots that begin_push() lends: they may be filled on other threads meanwhile.
+class SessionCore {
+ public:
+  explicit SessionCore(CoreConfig config);
+  ~SessionCore();
+
+  // --- life ---------------------------------------------------------------------------------------------------------------
+  void start(TimeNs now, Actions& actions);
+  void on_connected(uint32_t shard, TimeNs now, Actions& actions);
+  void on_disconnected(uint32_t shard, const std::string& reason, TimeNs now, Actions& actions);
+  void on_message(uint32_t shard, protocol::Message&& message, TimeNs now, Actions& actions);
+  void on_tick(TimeNs now, Actions& actions);
+  void end_turn(TimeNs now, Actions& actions);
+  /// Selects or codes one piece of what is waiting, the highest priority first. False: nothing is waiting.
+  bool work(TimeNs now, Actions& actions);
+  TimeNs next_deadline() const;
+
+  /// Goodbye(finished) as soon as everything pushed is applied and acknowledged.
+  /// Errors  invalid_argument: fused tensors were not pushed equally often.
+  Status finish(TimeNs now, Actions& actions);
+  /// Goodbye with that reason to every shard, at once; the session is over.
+  void leave(protocol::Goodbye::Reason reason, const std::string& sentence, TimeNs now, Actions& actions);
+  /// Ends the session with an error of the shell's own (Goodbye(failed) goes out).
+  void fail_session(Error error, TimeNs now, Actions& actions);
+
+  Phase phase() const;
+  /// Why the session ended; set exactly in Phase::kEnded.
+  const std::optional<Error>& error() const;
+  /// One sentence about what the job waits for: shards not reached, workers not joined, workers the shards wait for.
+  std::string waiting_for() const;
+
+  // --- pushing ------------------------------------------------------------------------------------------------------------
+  /// True when begin_push(tensor) would lend a slot: the step before is coded and the staleness allows it.
+  bool can_push(uint32_t tensor) const;
+  /// Lends the tensor's slot for its next step. Empty: not yet (can_push). Must be given back by commit or cancel.
+  /// Errors  invalid_argument: pushed already, while fused neighbours are not. What ended the session.
+  Result<PushSlot*> begin_push(uint32_t tensor);
+  /// The slot was filled: returns the step. With the last tensor of a bucket its coding is queued for work().
+  uint64_t commit_push(PushSlot* slot);
+  void cancel_push(PushSlot* slot);
+  /// begin, fill, commit in one. unavailable: not yet (can_push is false).
+  Result<uint64_t> push_dense(uint32_t tensor, std::span<const float> gradient, double weight = 1);
+  Result<uint64_t> push_sparse(uint32_t tensor, IndexSpan indices, std::span<const float> values, double weight = 1);
+
+  // --- inspection ---------------------------------------------------------------------------------------------------------
+  const protocol::JobSpec& spec() const;
+  const protocol::JobLayout& layout() const;
+  const protocol::JobView& view() const;
+  uint64_t life() const;
+  uint64_t steps_pushed(uint32_t tensor) const;
+  uint64_t steps_applied(uint32_t bucket) const;   ///< least n over its parts
+  uint64_t part_steps_applied(uint32_t part) const;
+  const CoreCounters& counters() const;
+  const BucketCounters& bucket_counters(uint32_t bucket) const;
+
+  /// R: residual with everything pushed and not sent yet, and everything returned. Copies. REQUIRES: no slot of it is lent.
+  Stream<float> residual(uint32_t bucket) const;
+  /// O: in order of part and step.
+  std::vector<OutstandingView> outstanding(uint32_t bucket) const;
+  /// REQUIRES: keep_ledger. [dimension] of the bucket: what entered; what was applied here (the sums delivered); what was lost
+  /// by name (dropped or rounded quantization errors, non-finite entries excluded).
+  std::span<const double> entered(uint32_t bucket) const;
+  std::span<const double> applied(uint32_t bucket) const;
+  std::span<const double> ledger(uint32_t bucket) const;
+
+  /// What save() writes. REQUIRES: no slot is lent.
+  SavedState saved_state() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace millrace::worker

@@ -1,0 +1,260 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+/// Millrace's worker library: sum sparse gradients over the workers of a job through sharded servers.
+///
+///   millrace::JobOptions job{.name = "demo", .worker = 0, .workers = 4, .shards = {"tcp://10.0.0.1:7400"}};
+///   auto session = millrace::Session::connect(job, {{.name = "w", .dimension = weights.size()}});
+///   session->attach_weights(0, weights, -1.0f, millrace::ApplyWhen::kOnAwait);
+///   for (...) { const uint64_t step = session->push(0, gradient); session->await(0, step); }
+///   session->finish();
+///
+/// Needs C++20. No type of another library, no signal handler, nothing printed.
+namespace millrace {
+
+#define MILLRACE_API __attribute__((visibility("default")))
+
+/// What went wrong, in classes that a caller can act on. The numbers never change.
+enum class JobErrorCode : uint16_t {
+  kInvalidArgument = 1,    ///< asked for something that cannot be (wrong size, unknown word, two pushes of one step)
+  kMalformed = 2,          ///< bytes of a peer or a file that are not what they claim to be
+  kUnsupported = 3,        ///< known, but not in this version
+  kLimitExceeded = 4,      ///< over a stated limit
+  kNonFinite = 5,          ///< NaN or infinity in a gradient, and the job refuses them
+  kVersionMismatch = 6,    ///< worker and shard speak protocol versions without overlap
+  kJobMismatch = 7,        ///< the job is known under another specification (shape, codec, mode ...)
+  kIdentityInUse = 8,      ///< another live process is this worker
+  kNotAMember = 9,         ///< removed from the job, or the job has started without this worker
+  kStale = 10,             ///< an older epoch, incarnation or step
+  kConflict = 11,          ///< same identity with other bytes
+  kShardMapMismatch = 12,  ///< the shards disagree with each other, or with the list of addresses
+  kShardLost = 13,         ///< a shard came back without its state
+  kUnavailable = 14,       ///< a shard cannot be reached, or has left
+  kTimeout = 15,           ///< a stated time has passed
+  kIo = 16,                ///< file or socket error
+  kUnauthenticated = 17,   ///< reserved
+  kInternal = 18,
+};
+
+/// "shard_lost", ...: stable words for logs and scripts.
+MILLRACE_API std::string_view job_error_name(JobErrorCode code);
+
+/// The one exception of this library: a code, and a sentence that says what to do.
+class MILLRACE_API JobError : public std::runtime_error {
+ public:
+  JobError(JobErrorCode code, const std::string& sentence);
+  ~JobError() override;
+  JobErrorCode code() const { return code_; }
+
+ private:
+  JobErrorCode code_;
+};
+
+enum class LogLevel : uint8_t { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 };
+
+/// Called from the session's thread and from connect(); must not call back into the session, must not throw.
+using LogCallback = std::function<void(LogLevel level, std::string_view line)>;
+
+/// A job, as this worker sees it. The first group must be equal at all workers (the first one's creates the job).
+struct JobOptions {
+  std::string name;
+  uint32_t worker = 0;              ///< this worker's identity, 0 .. workers-1 (may differ, of course)
+  uint32_t workers = 1;             ///< the job starts when so many have joined
+  uint32_t workers_min = 1;         ///< it ends with an error when fewer live
+  std::vector<std::string> shards;  ///< "tcp://host:port"; the place in the list is the shard's number
+
+  std::string select = "topk:0.01";   ///< "none", "topk:DENSITY|COUNT", "threshold:MAGNITUDE",
+                                      ///< "threshold_reuse:DENSITY|COUNT[:PERIOD]", "bucket_topk:DENSITY[:BUCKET]";
+                                      ///< a whole number from 2 is a count, up to 1 a density
+  std::string reselect = "none";      ///< "none" or "topk:DENSITY|COUNT": what the sum is cut to before it comes back
+  uint32_t threshold_period = 1;      ///< reselect: steps between exact thresholds
+  std::string codec_up = "gap+raw";   ///< INDEX+VALUE: gap raw bitmap bloom[:RATE] + raw qsgd2 qsgd4 qsgd8
+  std::string codec_down = "gap+raw";
+  std::string combine = "sum";        ///< "sum", "mean", "weighted_mean"
+  std::string codec_error = "retain";  ///< "retain": a quantizer's error stays in the residual; "drop": counted and dropped
+  std::string non_finite = "refuse";  ///< NaN and infinity: "refuse" the push, or "drop" the entry and count it
+  uint32_t staleness = 0;             ///< steps that may be pushed ahead of the last update
+  uint32_t dead_after_ms = 10'000;    ///< a worker silent for so long is removed by the shards
+  uint32_t heartbeat_ms = 1'000;
+  uint32_t exchange_timeout_ms = 200;
+  uint64_t seed = 1;                  ///< of every random choice in the job
+  uint32_t parts_per_shard = 0;       ///< 0: chosen from the expected entries
+  uint64_t fuse_below = 16'384;       ///< neighbouring tensors below this dimension travel together
+  bool audit = false;                 ///< count what enters and what is carried, per part
+
+  // From here on: this worker's own.
+  uint32_t connect_timeout_ms = 10'000;  ///< for reaching every shard
+  uint32_t start_timeout_ms = 60'000;    ///< for all workers to join, once the shards are reached
+  uint32_t shard_silence_ms = 30'000;    ///< a shard not heard for so long ends the session
+  uint32_t resend_after_ms = 2'000;      ///< an unanswered contribution is sent again; doubles to 30 s
+  uint32_t updates_kept_max = 8;         ///< updates a tensor may have that nobody awaited (beyond the staleness)
+  std::string save_path;                 ///< where state goes when the session ends with an error; empty: nowhere
+  LogCallback log;                       ///< empty: silent
+};
+
+/// One flat array of f32 parameters. The list of tensors must be equal at all workers.
+struct TensorOptions {
+  std::string name;
+  uint64_t dimension = 0;   ///< 1 .. 2^32
+  int32_t priority = 0;     ///< larger is sent first where several wait
+  std::string select;       ///< empty: the job's; the same for the next three
+  std::string reselect;
+  std::string codec_up;
+  std::string codec_down;
+};
+
+/// A run of one tensor's update: what one part of the tensor received.
+///
+/// sparse   entry j belongs to index begin + indices[j]; strictly increasing.
+/// dense    entry j belongs to index begin + j; indices is empty.
+struct UpdatePiece {
+  uint64_t begin = 0;
+  uint64_t dimension = 0;             ///< the piece covers [begin, begin + dimension) of the tensor
+  bool dense = false;
+  std::span<const uint32_t> indices;
+  std::span<const float> values;      ///< the sum over the contributors
+  double denominator = 1;             ///< 1, the number of contributors, or the sum of their weights, as `combine` says
+  uint32_t contributors = 0;
+};
+
+/// One step's update of one tensor. Owns what its pieces point to; copies share.
+struct TensorUpdate {
+  size_t tensor = 0;
+  uint64_t step = 0;
+  bool applied = false;                ///< attached weights have it already
+  std::vector<UpdatePiece> pieces;     ///< by begin; empty where weights are attached with kOnArrival
+  std::shared_ptr<const void> owner;
+};
+
+/// When an attached array receives an update.
+enum class ApplyWhen : uint8_t {
+  kOnArrival = 1,  ///< by the session's thread, part by part as they arrive: keep off the array between push and await
+  kOnAwait = 2,    ///< by the thread that calls await(), before it returns; steps in order
+};
+
+struct TensorStats {
+  std::string name;
+  uint64_t steps_pushed = 0;
+  uint64_t steps_applied = 0;
+  uint64_t entries_sent = 0;       ///< after selection and codec, all steps
+  uint64_t entries_sent_last = 0;  ///< in the last step: the k that was achieved
+  uint64_t entries_received = 0;
+  uint64_t entries_returned = 0;   ///< sent, and not in the update: back in the residual
+  uint64_t false_positives = 0;    ///< entries that a lossy index codec added
+  uint64_t non_finite_dropped = 0;
+  double residual_norm = 0;        ///< L2 norm of what is kept back now
+  double dropped_error = 0;        ///< sum of quantization errors dropped (codec_error drop)
+};
+
+/// Sums since connect(). Tensors that share a bucket share its counts, given with the first of them.
+struct Stats {
+  uint64_t bytes_up = 0;            ///< containers and envelopes, resends included
+  uint64_t bytes_down = 0;
+  uint64_t raw_bytes_up = 0;        ///< the entries sent, as plain (u32, f32) pairs
+  uint64_t raw_bytes_down = 0;
+  uint64_t dense_bytes = 0;         ///< what dense exchange would have moved, one way
+  uint64_t rounds = 0;              ///< steps of buckets applied
+  uint64_t resends = 0;
+  uint64_t reconnects = 0;
+  uint64_t duplicates = 0;          ///< contributions that a shard had already
+  uint64_t updates_dropped_stale = 0;      ///< of an older epoch, or seen before
+  uint64_t updates_dropped_malformed = 0;
+  uint64_t not_counted = 0;         ///< contributions that came back whole
+  double time_in_communication_s = 0;  ///< first byte of a step handed to the socket .. its update complete, summed
+  double time_blocked_s = 0;           ///< callers' time in push() and await()
+  std::vector<TensorStats> tensors;
+};
+
+/// This worker's membership in one running job.
+///
+/// Threads  one session thread does all coding and network; every method may be called from any thread. Different tensors may
+///          be pushed at the same time; one tensor is pushed by one thread at a time.
+/// Errors   once the session has ended with an error, every method but stats() and save() throws that error.
+class MILLRACE_API Session {
+ public:
+  /// Joins the job, or creates it, and waits until all workers have joined.
+  ///
+  /// Errors  invalid_argument: options that cannot be, with the reason. unavailable: which shard could not be reached, and how
+  ///         long it was tried. version_mismatch, job_mismatch (the field that differs), identity_in_use, not_a_member,
+  ///         shard_map_mismatch: as a shard said. timeout: who has not joined.
+  static std::unique_ptr<Session> connect(const JobOptions& job, const std::vector<TensorOptions>& tensors);
+
+  /// Leaves at once: Goodbye(shutdown), nothing saved, nothing awaited.
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  /// Adds a gradient to the tensor's residual and sends the selected part of it: the step's contribution.
+  ///
+  /// gradient  [dimension]; read before push returns, not kept.
+  /// weight    the worker's share in a weighted mean (the gradient is multiplied by it); 1 otherwise.
+  /// Returns   the step's number: 0, 1, ... per tensor. Tensors fused into one bucket are sent when the last of them is pushed.
+  /// Blocks    only while the staleness does not allow the step yet (update step - 1 - staleness not here), or the step before
+  ///           is still being coded; never for the network beyond that.
+  /// Cost      one read pass (finite?) and one pass that adds, on the caller's thread.
+  /// Errors    invalid_argument: wrong size; pushed twice before its fused neighbours; a weight where the job has none.
+  ///           non_finite: nothing of it is taken. limit_exceeded: updates_kept_max.
+  uint64_t push(size_t tensor, std::span<const float> gradient, double weight = 1);
+
+  /// The same for a gradient of a few entries: unsorted, duplicates are added up. Strictly increasing indices are fastest.
+  /// A tensor that is only pushed sparse never costs memory by its dimension.
+  uint64_t push_sparse(size_t tensor, std::span<const uint32_t> indices, std::span<const float> values, double weight = 1);
+
+  /// As push and push_sparse, but empty instead of blocking; nothing is taken then.
+  std::optional<uint64_t> try_push(size_t tensor, std::span<const float> gradient, double weight = 1);
+  std::optional<uint64_t> try_push_sparse(size_t tensor, std::span<const uint32_t> indices, std::span<const float> values,
+                                          double weight = 1);
+
+  /// True when await(tensor, step) would not block.
+  bool ready(size_t tensor, uint64_t step);
+
+  /// Waits for the step's update and hands it out, once. Without attached weights an update is kept until awaited.
+  ///
+  /// Errors  timeout: with who the shards wait for, where they said so. invalid_argument: a step that was not pushed, or was handed
+  ///         out before.
+  TensorUpdate await(size_t tensor, uint64_t step,
+                     std::chrono::milliseconds timeout = std::chrono::milliseconds(600'000));
+
+  /// From the next update on: weights[i] += scale * sum[i] / denominator.
+  ///
+  /// weights  [dimension]; the caller's, must outlive the session or the next attach.
+  void attach_weights(size_t tensor, std::span<float> weights, float scale, ApplyWhen when);
+  void set_scale(size_t tensor, float scale);
+
+  /// The indices of a tensor that fuse with others, as laid out: 0 .. bucket_count()-1 by tensor. For displays.
+  size_t bucket_of(size_t tensor) const;
+  size_t bucket_count() const;
+
+  Stats stats();
+
+  /// Writes what this worker holds back: per tensor residual + contributions in flight, steps, identity, specification, with a
+  /// checksum. Weights are the caller's to save. Atomic: a temporary file, fsync, rename; on any failure the old file stays.
+  ///
+  /// Errors  io: with the path and the system's reason.
+  void save(const std::string& path);
+
+  /// Waits until every push is answered and acknowledged, then leaves the job as finished. Fused tensors must be pushed equally
+  /// often. The session cannot be used afterwards (updates can still be awaited).
+  void finish(std::chrono::milliseconds timeout = std::chrono::milliseconds(60'000));
+
+ private:
+  class Impl;
+  explicit Session(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+/// "0.1.0", and the protocol versions it speaks: "1".
+MILLRACE_API std::string_view version();
+
+}  // namespace millrace
