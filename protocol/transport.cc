@@ -1,0 +1,305 @@
+#include "protocol/transport.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "kernels/base/check.h"
+
+namespace millrace::protocol {
+namespace {
+
+// Below this a copy costs less than the bookkeeping of a shared owner.
+constexpr size_t kCopyBelowBytes = 1024;
+constexpr size_t kFramesMax = 2;
+constexpr int kBacklog = 1024;
+constexpr int kKeepaliveIdleS = 30;
+
+void release_owner(void* /*data*/, void* hint) { delete static_cast<std::shared_ptr<const void>*>(hint); }
+
+// A received ZeroMQ message that lives as long as somebody looks at its bytes.
+struct HeldFrame {
+  zmq_msg_t message;
+  HeldFrame() { zmq_msg_init(&message); }
+  ~HeldFrame() { zmq_msg_close(&message); }
+  HeldFrame(const HeldFrame&) = delete;
+  HeldFrame& operator=(const HeldFrame&) = delete;
+};
+
+SharedBytes as_shared(std::shared_ptr<HeldFrame> frame) {
+  const auto* data = static_cast<const uint8_t*>(zmq_msg_data(&frame->message));
+  const size_t size = zmq_msg_size(&frame->message);
+  return {std::move(frame), ByteSpan(data, size)};
+}
+
+void fill_message(zmq_msg_t& message, const SharedBytes& bytes) {
+  if (bytes.bytes.size() < kCopyBelowBytes || !bytes.owner) {
+    MILLRACE_CHECK(zmq_msg_init_size(&message, bytes.bytes.size()) == 0, bytes.bytes.size());
+    if (!bytes.bytes.empty()) std::memcpy(zmq_msg_data(&message), bytes.bytes.data(), bytes.bytes.size());
+    return;
+  }
+  auto* owner = new std::shared_ptr<const void>(bytes.owner);
+  // ZeroMQ's interface is not const-correct; it only reads what is sent.
+  auto* data = const_cast<uint8_t*>(bytes.bytes.data());
+  MILLRACE_CHECK(zmq_msg_init_data(&message, data, bytes.bytes.size(), release_owner, owner) == 0);
+}
+
+std::string monitor_address() {
+  static std::atomic<uint64_t> next{0};
+  return "inproc://millrace-monitor-" + std::to_string(next.fetch_add(1));
+}
+
+}  // namespace
+
+struct TransportContext::State {
+  TransportOptions options;
+  void* context = nullptr;
+};
+
+TransportContext::TransportContext(TransportOptions options) : state_(std::make_unique<State>()) {
+  state_->options = std::move(options);
+  state_->context = zmq_ctx_new();
+  MILLRACE_CHECK(state_->context != nullptr);
+  zmq_ctx_set(state_->context, ZMQ_IO_THREADS, static_cast<int>(state_->options.io_threads));
+  zmq_ctx_set(state_->context, ZMQ_IPV6, 1);
+}
+
+TransportContext::~TransportContext() {
+  while (zmq_ctx_term(state_->context) != 0 && errno == EINTR) {
+  }
+}
+
+const TransportOptions& TransportContext::options() const { return state_->options; }
+void* TransportContext::handle() const { return state_->context; }
+
+/// A ZeroMQ socket with its options set; the one place that calls the library for sending and receiving.
+class Socket {
+ public:
+  Socket(TransportContext& context, int type) : handle_(zmq_socket(context.handle(), type)) {
+    MILLRACE_CHECK(handle_ != nullptr, zmq_strerror(zmq_errno()));
+    const auto& options = context.options();
+    set(ZMQ_LINGER, static_cast<int>(options.linger_ms));
+    set(ZMQ_SNDHWM, static_cast<int>(options.queue_messages_max));
+    set(ZMQ_RCVHWM, static_cast<int>(options.queue_messages_max));
+    const auto frame_max = static_cast<int64_t>(std::max(options.limits.payload_bytes_max, options.limits.envelope_bytes_max));
+    zmq_setsockopt(handle_, ZMQ_MAXMSGSIZE, &frame_max, sizeof(frame_max));
+    set(ZMQ_TCP_KEEPALIVE, 1);
+    set(ZMQ_TCP_KEEPALIVE_IDLE, kKeepaliveIdleS);
+  }
+  ~Socket() { close(); }
+  Socket(const Socket&) = delete;
+  Socket& operator=(const Socket&) = delete;
+
+  void set(int option, int value) { MILLRACE_CHECK(zmq_setsockopt(handle_, option, &value, sizeof(value)) == 0, option, value); }
+  void* handle() const { return handle_; }
+  void close() {
+    if (handle_ != nullptr) zmq_close(handle_);
+    handle_ = nullptr;
+  }
+
+  SendResult send_one(zmq_msg_t& message, int flags) {
+    for (;;) {
+      if (zmq_msg_send(&message, handle_, flags | ZMQ_DONTWAIT) >= 0) return SendResult::kSent;
+      const int error = zmq_errno();
+      if (error == EINTR) continue;
+      zmq_msg_close(&message);
+      if (error == EAGAIN) return SendResult::kWouldBlock;
+      return error == EHOSTUNREACH ? SendResult::kUnknownPeer : SendResult::kFailed;
+    }
+  }
+
+  // Either all frames are queued or none: ZeroMQ decides at the first one, the rest of a multipart message follows.
+  SendResult send_all(const PeerId* to, const SharedBytes& envelope, const SharedBytes& payload) {
+    if (handle_ == nullptr) return SendResult::kFailed;
+    zmq_msg_t message;
+    if (to != nullptr) {
+      MILLRACE_CHECK(zmq_msg_init_size(&message, to->bytes.size()) == 0);
+      std::memcpy(zmq_msg_data(&message), to->bytes.data(), to->bytes.size());
+      if (const auto result = send_one(message, ZMQ_SNDMORE); result != SendResult::kSent) return result;
+    }
+    fill_message(message, envelope);
+    if (const auto result = send_one(message, ZMQ_SNDMORE); result != SendResult::kSent) return result;
+    fill_message(message, payload);
+    return send_one(message, 0);
+  }
+
+  // Reads one whole multipart message; frames beyond kFramesMax (after the routing identity) are read and dropped.
+  std::optional<ReceivedFrames> receive_all(bool routed, bool& too_many) {
+    too_many = false;
+    ReceivedFrames received;
+    bool first = true;
+    for (;;) {
+      auto frame = std::make_shared<HeldFrame>();
+      if (zmq_msg_recv(&frame->message, handle_, ZMQ_DONTWAIT) < 0) {
+        if (zmq_errno() == EINTR) continue;
+        return std::nullopt;  // between messages only: a multipart message arrives as a whole
+      }
+      const bool more = zmq_msg_more(&frame->message) != 0;
+      received.bytes += zmq_msg_size(&frame->message);
+      if (first && routed) {
+        received.peer.bytes.assign(static_cast<const char*>(zmq_msg_data(&frame->message)), zmq_msg_size(&frame->message));
+      } else if (received.frames.size() < kFramesMax) {
+        received.frames.push_back(as_shared(std::move(frame)));
+      } else {
+        too_many = true;
+      }
+      first = false;
+      if (!more) return received;
+    }
+  }
+
+  std::optional<Received> receive_message(bool routed, const FrameLimits& limits) {
+    bool too_many = false;
+    auto frames = receive_all(routed, too_many);
+    if (!frames) return std::nullopt;
+    Received received{std::move(frames->peer), fail(ErrorCode::kMalformed, "not two frames: envelope and payload"), frames->bytes};
+    if (!too_many && frames->frames.size() == kFramesMax) {
+      received.message = decode_message(frames->frames[0].bytes, std::move(frames->frames[1]), limits);
+    }
+    return received;
+  }
+
+ private:
+  void* handle_ = nullptr;
+};
+
+Result<std::unique_ptr<Listener>> Listener::bind(TransportContext& context, const std::string& address) {
+  std::unique_ptr<Listener> listener(new Listener);
+  listener->limits_ = context.options().limits;
+  listener->socket_ = std::make_unique<Socket>(context, ZMQ_ROUTER);
+  listener->socket_->set(ZMQ_ROUTER_MANDATORY, 1);
+  listener->socket_->set(ZMQ_BACKLOG, kBacklog);
+  std::string wanted = address;
+  if (wanted.ends_with(":0")) wanted.replace(wanted.size() - 1, 1, "*");
+  if (zmq_bind(listener->socket_->handle(), wanted.c_str()) != 0) {
+    const int error = zmq_errno();
+    if (error == EADDRINUSE) {
+      return fail(ErrorCode::kIo, address + " is in use: stop what listens there, or choose another port (port 0 takes a free one)");
+    }
+    return fail(ErrorCode::kIo, "cannot listen on " + address + ": " + zmq_strerror(error) +
+                                    "; give an address of this machine as tcp://HOST:PORT");
+  }
+  std::array<char, 256> bound{};
+  size_t length = bound.size();
+  MILLRACE_CHECK(zmq_getsockopt(listener->socket_->handle(), ZMQ_LAST_ENDPOINT, bound.data(), &length) == 0);
+  listener->address_ = bound.data();
+  return listener;
+}
+
+Listener::~Listener() = default;
+
+SendResult Listener::send(const PeerId& to, const Message& message) {
+  return send_frames(to, SharedBytes::from(encode_envelope(message)), message.payload);
+}
+
+SendResult Listener::send_frames(const PeerId& to, const SharedBytes& envelope, const SharedBytes& payload) {
+  return socket_->send_all(&to, envelope, payload);
+}
+
+std::optional<Received> Listener::receive() { return socket_->receive_message(true, limits_); }
+
+std::optional<ReceivedFrames> Listener::receive_frames() {
+  bool too_many = false;
+  return socket_->receive_all(true, too_many);
+}
+
+Result<std::unique_ptr<Connection>> Connection::connect(TransportContext& context, const std::string& address) {
+  std::unique_ptr<Connection> connection(new Connection);
+  connection->context_ = &context;
+  connection->address_ = address;
+  connection->limits_ = context.options().limits;
+  if (auto status = connection->reconnect(); !status) return std::unexpected(status.error());
+  return connection;
+}
+
+Connection::~Connection() {
+  // The monitor's sender is closed with the socket; close it first so that the pair has a living end while it stops.
+  if (socket_) zmq_socket_monitor(socket_->handle(), nullptr, 0);
+}
+
+Status Connection::reconnect() {
+  if (socket_) {
+    zmq_socket_monitor(socket_->handle(), nullptr, 0);
+    socket_->set(ZMQ_LINGER, 0);
+  }
+  monitor_.reset();
+  socket_ = std::make_unique<Socket>(*context_, ZMQ_DEALER);
+  socket_->set(ZMQ_RECONNECT_IVL, -1);
+  const std::string events = monitor_address();
+  constexpr int kWatched = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED |
+                           ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
+                           ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
+  MILLRACE_CHECK(zmq_socket_monitor(socket_->handle(), events.c_str(), kWatched) == 0, zmq_strerror(zmq_errno()));
+  monitor_ = std::make_unique<Socket>(*context_, ZMQ_PAIR);
+  MILLRACE_CHECK(zmq_connect(monitor_->handle(), events.c_str()) == 0, zmq_strerror(zmq_errno()));
+  state_ = ConnectionState::kConnecting;
+  if (zmq_connect(socket_->handle(), address_.c_str()) != 0) {
+    return fail(ErrorCode::kInvalidArgument, "cannot connect to '" + address_ + "': " + zmq_strerror(zmq_errno()) +
+                                                 "; give shard addresses as tcp://HOST:PORT");
+  }
+  return {};
+}
+
+ConnectionState Connection::state() {
+  bool too_many = false;
+  while (auto event = monitor_->receive_all(false, too_many)) {
+    if (event->frames.empty() || event->frames[0].bytes.size() < sizeof(uint16_t)) continue;
+    uint16_t kind = 0;
+    std::memcpy(&kind, event->frames[0].bytes.data(), sizeof(kind));
+    state_ = kind == ZMQ_EVENT_HANDSHAKE_SUCCEEDED ? ConnectionState::kConnected : ConnectionState::kDisconnected;
+  }
+  return state_;
+}
+
+SendResult Connection::send(const Message& message) {
+  return send_frames(SharedBytes::from(encode_envelope(message)), message.payload);
+}
+
+SendResult Connection::send_frames(const SharedBytes& envelope, const SharedBytes& payload) {
+  return socket_->send_all(nullptr, envelope, payload);
+}
+
+std::optional<Received> Connection::receive() { return socket_->receive_message(false, limits_); }
+
+std::optional<ReceivedFrames> Connection::receive_frames() {
+  bool too_many = false;
+  return socket_->receive_all(false, too_many);
+}
+
+Waker::Waker() : descriptor_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) { MILLRACE_CHECK(descriptor_ >= 0, errno); }
+Waker::~Waker() { ::close(descriptor_); }
+
+void Waker::wake() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(descriptor_, &one, sizeof(one));
+}
+
+void Waker::clear() {
+  uint64_t count = 0;
+  [[maybe_unused]] const ssize_t got = ::read(descriptor_, &count, sizeof(count));
+}
+
+bool Poller::wait(int timeout_ms) {
+  std::vector<zmq_pollitem_t> items;
+  items.reserve(listeners_.size() + 2 * connections_.size() + wakers_.size());
+  for (auto* listener : listeners_) items.push_back({listener->socket().handle(), 0, ZMQ_POLLIN, 0});
+  for (auto* connection : connections_) {
+    items.push_back({connection->socket().handle(), 0, ZMQ_POLLIN, 0});
+    items.push_back({connection->monitor().handle(), 0, ZMQ_POLLIN, 0});
+  }
+  for (auto* waker : wakers_) items.push_back({nullptr, waker->descriptor(), ZMQ_POLLIN, 0});
+  const int ready = zmq_poll(items.data(), static_cast<int>(items.size()), timeout_ms);
+  const size_t first_waker = items.size() - wakers_.size();
+  for (size_t at = 0; at < wakers_.size(); ++at) {
+    if (items[first_waker + at].revents != 0) wakers_[at]->clear();
+  }
+  return ready > 0;
+}
+
+}  // namespace millrace::protocol

@@ -1,0 +1,164 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/base/buffer.h"
+#include "kernels/base/result.h"
+#include "protocol/frame.h"
+#include "protocol/messages.h"
+#include "protocol/peer_id.h"
+
+/// Messages over ZeroMQ: a Listener (ROUTER) that others connect to, Connections (DEALER) to others, and a Poller that waits for
+/// both. One message is two ZeroMQ frames: the envelope, and the payload (empty where there is none). See WIRE_FORMAT.md.
+namespace millrace::protocol {
+
+struct TransportOptions {
+  FrameLimits limits;
+  uint32_t io_threads = 1;
+  uint32_t queue_messages_max = 16'384;  ///< waiting to be sent to one peer; over that a send says kWouldBlock
+  uint32_t linger_ms = 1'000;            ///< what is queued may still go out for so long when a socket is closed
+  /// Reserved for CURVE keys; empty in this version.
+  std::string security;
+};
+
+/// Owns the sockets' I/O threads. Made in main, outlives every Listener and Connection.
+class TransportContext {
+ public:
+  explicit TransportContext(TransportOptions options = {});
+  ~TransportContext();
+  TransportContext(const TransportContext&) = delete;
+  TransportContext& operator=(const TransportContext&) = delete;
+
+  const TransportOptions& options() const;
+  void* handle() const;  ///< for this folder's own files
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+enum class SendResult : uint8_t {
+  kSent = 1,         ///< queued; the payload's owner is kept until it has left
+  kWouldBlock = 2,   ///< the peer's queue is full: nothing was queued
+  kUnknownPeer = 3,  ///< no such connection any more
+  kFailed = 4,       ///< the socket is closed
+};
+
+/// A message off the wire, or why it is none. Its payload is the received frame itself, not a copy.
+struct Received {
+  PeerId peer;             ///< empty for a Connection
+  Result<Message> message;
+  uint64_t bytes = 0;      ///< of all frames
+};
+
+/// Frames as they are, for measurements of the bare transport.
+struct ReceivedFrames {
+  PeerId peer;
+  std::vector<SharedBytes> frames;
+  uint64_t bytes = 0;
+};
+
+class Socket;
+
+/// Accepts connections. Threads: one at a time.
+class Listener {
+ public:
+  /// address  "tcp://host:port"; port 0 takes a free one.
+  /// Errors   io: the port is in use, or the address is not this machine's; the sentence says what to do.
+  static Result<std::unique_ptr<Listener>> bind(TransportContext& context, const std::string& address);
+  ~Listener();
+
+  /// The address bound, with the actual port.
+  const std::string& address() const { return address_; }
+
+  SendResult send(const PeerId& to, const Message& message);
+  /// For one message to many: the envelope is encoded by the caller once for each, the payload shared.
+  SendResult send_frames(const PeerId& to, const SharedBytes& envelope, const SharedBytes& payload);
+
+  /// The next message, without waiting.
+  std::optional<Received> receive();
+  std::optional<ReceivedFrames> receive_frames();
+
+  Socket& socket() { return *socket_; }
+
+ private:
+  Listener() = default;
+  std::unique_ptr<Socket> socket_;
+  std::string address_;
+  FrameLimits limits_;
+};
+
+enum class ConnectionState : uint8_t { kConnecting = 1, kConnected = 2, kDisconnected = 3 };
+
+/// One connection to a Listener. It never reconnects by itself: what was queued for an old connection must not reach a new one
+/// before the Hello; the owner calls reconnect() when its backoff says so. Threads: one at a time.
+class Connection {
+ public:
+  /// Starts connecting; returns at once. Errors  invalid_argument: not an address.
+  static Result<std::unique_ptr<Connection>> connect(TransportContext& context, const std::string& address);
+  ~Connection();
+
+  const std::string& address() const { return address_; }
+
+  /// Reads pending connection events. kDisconnected stays until reconnect().
+  ConnectionState state();
+
+  /// Drops the old connection with everything queued on it and starts a new one.
+  Status reconnect();
+
+  SendResult send(const Message& message);
+  SendResult send_frames(const SharedBytes& envelope, const SharedBytes& payload);
+  std::optional<Received> receive();
+  std::optional<ReceivedFrames> receive_frames();
+
+  Socket& socket() { return *socket_; }
+  Socket& monitor() { return *monitor_; }
+
+ private:
+  Connection() = default;
+  TransportContext* context_ = nullptr;
+  std::unique_ptr<Socket> socket_;
+  std::unique_ptr<Socket> monitor_;
+  std::string address_;
+  FrameLimits limits_;
+  ConnectionState state_ = ConnectionState::kConnecting;
+};
+
+/// Wakes a Poller from another thread. wake() is safe from any thread and from signal handlers.
+class Waker {
+ public:
+  Waker();
+  ~Waker();
+  Waker(const Waker&) = delete;
+  Waker& operator=(const Waker&) = delete;
+  void wake();
+  void clear();
+  int descriptor() const { return descriptor_; }
+
+ private:
+  int descriptor_ = -1;
+};
+
+/// Waits until something can be received. Connections are watched for connection events too.
+class Poller {
+ public:
+  /// What is added must outlive the poller or be removed; a Connection may be reconnected in between.
+  void add(Listener& listener) { listeners_.push_back(&listener); }
+  void add(Connection& connection) { connections_.push_back(&connection); }
+  void add(Waker& waker) { wakers_.push_back(&waker); }
+  void remove(Connection& connection) { std::erase(connections_, &connection); }
+
+  /// Waits for at most timeout_ms (-1: no limit). True: something is ready. A waker that fired is cleared.
+  bool wait(int timeout_ms);
+
+ private:
+  std::vector<Listener*> listeners_;
+  std::vector<Connection*> connections_;
+  std::vector<Waker*> wakers_;
+};
+
+}  // namespace millrace::protocol

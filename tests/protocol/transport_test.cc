@@ -1,0 +1,184 @@
+#include "protocol/transport.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "kernels/base/clock.h"
+
+namespace millrace::protocol {
+namespace {
+
+constexpr int kWaitMs = 5'000;
+
+SharedBytes bytes_of(const std::string& text) { return SharedBytes::from(ByteBuffer(text.begin(), text.end())); }
+std::string text_of(const SharedBytes& bytes) { return {bytes.bytes.begin(), bytes.bytes.end()}; }
+
+template <typename Receiver>
+ReceivedFrames wait_for_frames(Poller& poller, Receiver& receiver) {
+  const TimeNs deadline = monotonic_now_ns() + kWaitMs * kNsPerMs;
+  while (monotonic_now_ns() < deadline) {
+    if (auto frames = receiver.receive_frames()) return std::move(*frames);
+    poller.wait(100);
+  }
+  ADD_FAILURE() << "nothing arrived";
+  return {};
+}
+
+ConnectionState wait_for_state(Poller& poller, Connection& connection, ConnectionState wanted) {
+  const TimeNs deadline = monotonic_now_ns() + kWaitMs * kNsPerMs;
+  while (connection.state() != wanted && monotonic_now_ns() < deadline) poller.wait(100);
+  return connection.state();
+}
+
+struct Pair {
+  TransportContext context;
+  std::unique_ptr<Listener> listener = Listener::bind(context, "tcp://127.0.0.1:0").value();
+  std::unique_ptr<Connection> connection = Connection::connect(context, listener->address()).value();
+  Poller poller;
+  Pair() {
+    poller.add(*listener);
+    poller.add(*connection);
+  }
+};
+
+TEST(Transport, FramesTravelBothWays) {
+  Pair pair;
+  ASSERT_EQ(pair.connection->send_frames(bytes_of("envelope"), bytes_of("payload")), SendResult::kSent);
+  const auto up = wait_for_frames(pair.poller, *pair.listener);
+  ASSERT_EQ(up.frames.size(), 2u);
+  EXPECT_EQ(text_of(up.frames[0]), "envelope");
+  EXPECT_EQ(text_of(up.frames[1]), "payload");
+  ASSERT_EQ(pair.listener->send_frames(up.peer, bytes_of("answer"), {}), SendResult::kSent);
+  const auto down = wait_for_frames(pair.poller, *pair.connection);
+  ASSERT_EQ(down.frames.size(), 2u);
+  EXPECT_EQ(text_of(down.frames[0]), "answer");
+  EXPECT_TRUE(down.frames[1].bytes.empty());
+}
+
+TEST(Transport, ALargePayloadIsNotCopiedAndItsOwnerIsReleased) {
+  auto kept = std::make_shared<const ByteBuffer>(ByteBuffer(16u << 20, 0x5a));
+  std::weak_ptr<const ByteBuffer> watched = kept;
+  {
+    Pair pair;
+    ASSERT_EQ(pair.connection->send_frames(bytes_of("e"), SharedBytes{kept, ByteSpan(*kept)}), SendResult::kSent);
+    const auto up = wait_for_frames(pair.poller, *pair.listener);
+    ASSERT_EQ(up.frames.size(), 2u);
+    EXPECT_EQ(up.frames[1].bytes.size(), 16u << 20);
+    EXPECT_EQ(up.frames[1].bytes.back(), 0x5a);
+    kept.reset();
+  }
+  EXPECT_TRUE(watched.expired());
+}
+
+TEST(Transport, ASendToAnUnknownPeerIsSaid) {
+  Pair pair;
+  EXPECT_EQ(pair.listener->send_frames(PeerId{"nobody"}, bytes_of("e"), {}), SendResult::kUnknownPeer);
+}
+
+TEST(Transport, APortInUseIsOneClearSentence) {
+  TransportContext context;
+  const auto first = Listener::bind(context, "tcp://127.0.0.1:0").value();
+  const auto second = Listener::bind(context, first->address());
+  ASSERT_FALSE(second.has_value());
+  EXPECT_EQ(second.error().code, ErrorCode::kIo);
+  EXPECT_NE(second.error().message.find("is in use"), std::string::npos) << second.error().message;
+}
+
+TEST(Transport, NobodyListeningShowsAsDisconnectedAndReconnectTriesAgain) {
+  TransportContext context;
+  std::string address;
+  { address = Listener::bind(context, "tcp://127.0.0.1:0").value()->address(); }
+  auto connection = Connection::connect(context, address).value();
+  Poller poller;
+  poller.add(*connection);
+  EXPECT_EQ(wait_for_state(poller, *connection, ConnectionState::kDisconnected), ConnectionState::kDisconnected);
+
+  Result<std::unique_ptr<Listener>> listener = fail(ErrorCode::kIo, "not bound yet");
+  const TimeNs deadline = monotonic_now_ns() + kWaitMs * kNsPerMs;
+  while (!listener && monotonic_now_ns() < deadline) listener = Listener::bind(context, address);  // the old socket closes in the background
+  ASSERT_TRUE(listener.has_value()) << listener.error().message;
+  ASSERT_TRUE(connection->reconnect().has_value());
+  EXPECT_EQ(wait_for_state(poller, *connection, ConnectionState::kConnected), ConnectionState::kConnected);
+}
+
+TEST(Transport, AListenerThatGoesIsNoticed) {
+  Pair pair;
+  ASSERT_EQ(wait_for_state(pair.poller, *pair.connection, ConnectionState::kConnected), ConnectionState::kConnected);
+  Poller rest;
+  rest.add(*pair.connection);
+  pair.listener.reset();
+  EXPECT_EQ(wait_for_state(rest, *pair.connection, ConnectionState::kDisconnected), ConnectionState::kDisconnected);
+}
+
+TEST(Transport, WhatWasQueuedForAnOldConnectionDoesNotReachTheNewOne) {
+  Pair pair;
+  ASSERT_EQ(wait_for_state(pair.poller, *pair.connection, ConnectionState::kConnected), ConnectionState::kConnected);
+  const std::string address = pair.listener->address();
+  Poller rest;
+  rest.add(*pair.connection);
+  pair.listener.reset();
+  ASSERT_EQ(wait_for_state(rest, *pair.connection, ConnectionState::kDisconnected), ConnectionState::kDisconnected);
+  pair.connection->send_frames(bytes_of("old"), {});
+  Result<std::unique_ptr<Listener>> again = fail(ErrorCode::kIo, "not bound yet");
+  const TimeNs deadline = monotonic_now_ns() + kWaitMs * kNsPerMs;
+  while (!again && monotonic_now_ns() < deadline) again = Listener::bind(pair.context, address);
+  ASSERT_TRUE(again.has_value());
+  ASSERT_TRUE(pair.connection->reconnect().has_value());
+  ASSERT_EQ(pair.connection->send_frames(bytes_of("new"), {}), SendResult::kSent);
+  Poller both;
+  both.add(**again);
+  both.add(*pair.connection);
+  EXPECT_EQ(text_of(wait_for_frames(both, **again).frames.at(0)), "new");
+}
+
+TEST(Transport, MalformedFramesAreErrorsOfTheirPeerAndDisturbNobody) {
+  Pair pair;
+  auto other = Connection::connect(pair.context, pair.listener->address()).value();
+  ASSERT_EQ(pair.connection->send_frames(bytes_of("garbage"), bytes_of("more garbage")), SendResult::kSent);
+  const TimeNs deadline = monotonic_now_ns() + kWaitMs * kNsPerMs;
+  std::optional<Received> received;
+  while (!received && monotonic_now_ns() < deadline) {
+    pair.poller.wait(100);
+    received = pair.listener->receive();
+  }
+  ASSERT_TRUE(received.has_value());
+  EXPECT_FALSE(received->message.has_value());
+  ASSERT_EQ(other->send_frames(bytes_of("fine"), bytes_of("fine")), SendResult::kSent);
+  EXPECT_EQ(text_of(wait_for_frames(pair.poller, *pair.listener).frames.at(0)), "fine");
+}
+
+TEST(Transport, AMessageArrivesWithItsPayload) {
+  Pair pair;
+  Message message;
+  message.header = {.job = 7, .epoch = 3, .worker = 2, .life = 5, .shard = 1, .shard_life = 9};
+  message.body = Contribution{.part = 4, .step = 11, .payload_hash = 42};
+  message.payload = bytes_of("the payload");
+  ASSERT_EQ(pair.connection->send(message), SendResult::kSent);
+  std::optional<Received> received;
+  const TimeNs deadline = monotonic_now_ns() + kWaitMs * kNsPerMs;
+  while (!received && monotonic_now_ns() < deadline) {
+    pair.poller.wait(100);
+    received = pair.listener->receive();
+  }
+  ASSERT_TRUE(received.has_value());
+  ASSERT_TRUE(received->message.has_value()) << received->message.error().message;
+  EXPECT_EQ(received->message->header.job, 7u);
+  EXPECT_EQ(std::get<Contribution>(received->message->body).step, 11u);
+  EXPECT_EQ(text_of(received->message->payload), "the payload");
+}
+
+TEST(Transport, AWakerEndsAWaitFromAnotherThread) {
+  Waker waker;
+  Poller poller;
+  poller.add(waker);
+  std::thread other([&waker] { waker.wake(); });
+  EXPECT_TRUE(poller.wait(kWaitMs));
+  other.join();
+  EXPECT_FALSE(poller.wait(0));
+}
+
+}  // namespace
+}  // namespace millrace::protocol
