@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# From a bare Debian 12 to a trained model: installs what is missing, builds, runs `millrace demo`.
+#
+#   deploy/demo.sh [OPTIONS OF millrace demo]     see deploy/demo.sh --help
+#
+# Exit codes: those of `millrace demo`, or of deploy/setup.sh; 1 if the build fails (log in build/logs/demo-build.log).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
+
+say() { printf 'demo: %s\n' "$*" >&2; }
+
+deploy/setup.sh
+
+# The demo's data is Debian's package index: a machine fresh from an image has none yet.
+if [ "$(id -u)" -eq 0 ] && ! apt-cache dumpavail 2>/dev/null | grep -qm1 '^Package:'; then
+  say "fetching the package index (apt-get update)"
+  apt-get -q update >/dev/null || say "apt-get update failed; the demo says what it misses"
+fi
+
+mkdir -p build/logs
+say "building (a first build takes some minutes, later ones seconds)"
+if ! { cmake --preset release && cmake --build --preset release -j "$(nproc)" --target millrace millrace-server; } \
+  >build/logs/demo-build.log 2>&1; then
+  tail -n 40 build/logs/demo-build.log >&2
+  say "the build failed: all of it is in build/logs/demo-build.log"
+  exit 1
+fi
+exec build/release/bin/millrace demo "$@"

@@ -1,0 +1,137 @@
+#!/usr/bin/env bash
+# Several hosts on one machine: network namespaces behind a bridge, each link limited to a rate. Needs root and iproute2.
+#
+#   deploy/netlab.sh up PREFIX HOSTS RATE     hosts PREFIX-1 … PREFIX-HOSTS with addresses 10.77.0.1 … and links of RATE (1gbit)
+#   deploy/netlab.sh exec PREFIX HOST -- COMMAND…     runs COMMAND on host number HOST
+#   deploy/netlab.sh down PREFIX              removes them; nothing to remove is no error
+#   deploy/netlab.sh run HOSTS RATE -- COMMAND…   up, COMMAND with NETLAB_PREFIX and NETLAB_HOSTS set, down whatever happens
+#   deploy/netlab.sh check                    exit 0 if this machine can do it, else one sentence on what is missing
+#
+# The bridge is in a namespace of its own (PREFIX-switch): no interface, address or route of the machine itself changes.
+# Every direction of a link has its token bucket; the rate counts Ethernet frames, so TCP payload reaches 0.95 of it. RATE "none"
+# leaves links unlimited. A bucket holds 256 KiB (NETLAB_BURST overrides), 2 ms at 1 Gbit/s: where the machine's timers are later
+# than that (a busy virtual machine), links stay below their rate; compare with a bare transfer of the same run.
+# Exit codes: the command's own for exec and run; else 0 done, 1 failed, 2 usage, 3 not root or no iproute2.
+set -euo pipefail
+
+readonly NETWORK=10.77.0
+readonly HOSTS_MAX=64
+readonly BURST=${NETLAB_BURST:-256k}
+
+say() { printf 'netlab: %s\n' "$*" >&2; }
+usage() { sed -n '2,16p' "$0" | sed 's/^# \{0,1\}//'; }
+
+require_tools() {
+  local tool
+  for tool in ip tc; do
+    command -v "$tool" >/dev/null || { say "'$tool' is missing: run deploy/setup.sh (package iproute2)"; exit 3; }
+  done
+  [ "$(id -u)" -eq 0 ] || { say "network namespaces need root: run it with sudo"; exit 3; }
+}
+
+require_prefix() {
+  # Interface names have at most 15 characters.
+  [[ ${1:-} =~ ^[a-z][a-z0-9]{0,7}$ ]] || { say "a prefix is 1 to 8 lower-case letters and digits, not '${1:-}'"; exit 2; }
+}
+
+# limit NAMESPACE INTERFACE RATE
+limit() {
+  [ "$3" = none ] || ip netns exec "$1" tc qdisc add dev "$2" root tbf rate "$3" burst "$BURST" latency 200ms
+}
+
+# Names that start with PREFIX- and belong to a lab: the switch and the numbered hosts.
+namespaces_of() {
+  ip netns list | sed -n "s/^\($1-\(switch\|[0-9][0-9]*\)\)\( .*\)\{0,1\}$/\1/p"
+}
+
+down() {
+  local namespace pids
+  while read -r namespace; do
+    [ -n "$namespace" ] || continue
+    # What still runs in there would keep the namespace alive without a name.
+    pids=$(ip netns pids "$namespace" 2>/dev/null || true)
+    # shellcheck disable=SC2086  # one word a process
+    [ -z "$pids" ] || kill -9 $pids 2>/dev/null || true
+    ip netns del "$namespace" || true
+  done < <(namespaces_of "$1")
+}
+
+up_host() {
+  local prefix=$1 number=$2 rate=$3 host=$1-$2 link=$1-$2
+  ip netns add "$host"
+  # Both ends are made inside namespaces, so that no name of the machine's own is taken.
+  ip -n "$host" link add eth0 type veth peer name "$link" netns "$prefix-switch"
+  ip -n "$host" link set lo up
+  ip -n "$host" addr add "$NETWORK.$number/24" dev eth0
+  ip -n "$host" link set eth0 up
+  ip -n "$prefix-switch" link set "$link" master bridge0 up
+  limit "$host" eth0 "$rate"
+  limit "$prefix-switch" "$link" "$rate"
+}
+
+up() {
+  local prefix=$1 hosts=$2 rate=$3 number
+  [ -z "$(namespaces_of "$prefix")" ] || { say "'$prefix' is up already: deploy/netlab.sh down $prefix"; exit 1; }
+  trap 'down "$prefix"; say "could not set up $hosts hosts with links of $rate (what was made is removed)"' ERR
+  trap 'down "$prefix"; exit 130' INT TERM
+  ip netns add "$prefix-switch"
+  ip -n "$prefix-switch" link add bridge0 type bridge
+  ip -n "$prefix-switch" link set bridge0 up
+  for ((number = 1; number <= hosts; ++number)); do
+    up_host "$prefix" "$number" "$rate"
+  done
+  trap - ERR INT TERM
+}
+
+check() {
+  local prefix=nlchk$((RANDOM % 1000))
+  # On failure up() has said what could not be done.
+  (up "$prefix" 1 1gbit) || exit 1
+  down "$prefix"
+}
+
+require_shape() {
+  [[ ${1:-} =~ ^[0-9]+$ ]] && [ "$1" -ge 1 ] && [ "$1" -le "$HOSTS_MAX" ] || { say "hosts: 1 to $HOSTS_MAX, not '${1:-}'"; exit 2; }
+  [[ ${2:-} =~ ^([0-9]+(\.[0-9]+)?[kmg]?bit|none)$ ]] || { say "a rate is a number with kbit, mbit or gbit, or none; not '${2:-}'"; exit 2; }
+}
+
+run() {
+  local hosts=$1 rate=$2 prefix=lab$((RANDOM % 10000)) code=0
+  shift 2
+  up "$prefix" "$hosts" "$rate"
+  trap 'down "$prefix"' EXIT
+  trap 'exit 130' INT TERM
+  NETLAB_PREFIX=$prefix NETLAB_HOSTS=$hosts "$@" || code=$?
+  exit "$code"
+}
+
+main() {
+  local action=${1:-}
+  shift || true
+  case "$action" in
+    up)
+      require_prefix "${1:-}"; require_shape "${2:-}" "${3:-}"; require_tools
+      up "$1" "$2" "$3" ;;
+    down)
+      require_prefix "${1:-}"; require_tools
+      down "$1" ;;
+    exec)
+      require_prefix "${1:-}"; require_tools
+      [ "${3:-}" = -- ] && [ $# -ge 4 ] || { usage >&2; exit 2; }
+      [ -n "$(namespaces_of "$1" | grep -x -- "$1-$2")" ] || { say "there is no host $2 of '$1': deploy/netlab.sh up"; exit 1; }
+      local namespace=$1-$2
+      shift 3
+      exec ip netns exec "$namespace" "$@" ;;
+    run)
+      require_shape "${1:-}" "${2:-}"; require_tools
+      [ "${3:-}" = -- ] && [ $# -ge 4 ] || { usage >&2; exit 2; }
+      local hosts=$1 rate=$2
+      shift 3
+      run "$hosts" "$rate" "$@" ;;
+    check) require_tools; check ;;
+    -h | --help) usage ;;
+    *) usage >&2; exit 2 ;;
+  esac
+}
+
+main "$@"

@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""deploy/netlab.sh: hosts reach each other at the rate that was asked for, and nothing stays behind.
+
+Exits 77 (skipped, for ctest) where network namespaces cannot be made."""
+
+import os
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+NETLAB = str(Path(__file__).resolve().parents[2] / "deploy/netlab.sh")
+PREFIX = f"nt{os.getpid() % 100000}"
+BURST_BYTES = 256 * 1024
+
+RECEIVE = """
+import socket, sys, time
+server = socket.create_server(("0.0.0.0", 7000))
+print("ready", flush=True)
+peer, _ = server.accept()
+count, started = 0, time.monotonic()
+while chunk := peer.recv(1 << 16):
+    count += len(chunk)
+print(count, time.monotonic() - started, flush=True)
+"""
+SEND = """
+import socket, sys
+with socket.create_connection((sys.argv[1], 7000), timeout=10) as peer:
+    peer.sendall(bytes(int(sys.argv[2])))
+"""
+
+
+def netlab(*arguments):
+    return subprocess.run([NETLAB, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+def lab_namespaces(prefix):
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+    return [line for line in listed.split("\n") if line.startswith(prefix + "-")]
+
+
+def transfer_mbit_s(sender, receiver, count):
+    """Mbit/s of `count` bytes from one host to another, the first bucket's worth not counted."""
+    with subprocess.Popen([NETLAB, "exec", PREFIX, str(receiver), "--", sys.executable, "-c", RECEIVE],
+                          stdout=subprocess.PIPE, text=True) as process:
+        process.stdout.readline()
+        sent = netlab("exec", PREFIX, str(sender), "--", sys.executable, "-c", SEND, f"10.77.0.{receiver}", str(count))
+        received, seconds = process.stdout.readline().split()
+    if sent.returncode != 0 or int(received) != count:
+        raise AssertionError(f"sent {count}, received {received}: {sent.stderr}")
+    return (count - BURST_BYTES) * 8 / 1e6 / float(seconds)
+
+
+class Netlab(unittest.TestCase):
+    def setUp(self):
+        self.addCleanup(netlab, "down", PREFIX)
+
+    def test_HostsReachEachOtherAtTheRateAskedForAndNotAbove(self):
+        up = netlab("up", PREFIX, "2", "100mbit")
+        self.assertEqual(up.returncode, 0, up.stderr)
+        reached = transfer_mbit_s(1, 2, 8_000_000)
+        self.assertLess(reached, 101)
+        self.assertGreater(reached, 60)
+
+    def test_DownRemovesEverythingAndMayBeRepeated(self):
+        netlab("up", PREFIX, "3", "1gbit")
+        self.assertEqual(len(lab_namespaces(PREFIX)), 4)
+        for _ in range(2):
+            self.assertEqual(netlab("down", PREFIX).returncode, 0)
+            self.assertEqual(lab_namespaces(PREFIX), [])
+
+    def test_UpTwiceIsRefusedAndLeavesTheFirst(self):
+        netlab("up", PREFIX, "1", "1gbit")
+        self.assertEqual(netlab("up", PREFIX, "1", "1gbit").returncode, 1)
+        self.assertEqual(len(lab_namespaces(PREFIX)), 2)
+
+    def test_TheMachineItselfKeepsItsInterfaces(self):
+        before = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True).stdout
+        netlab("up", PREFIX, "2", "1gbit")
+        self.assertEqual(subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True).stdout, before)
+
+    def test_RunPassesTheExitCodeOnAndCleansUp(self):
+        script = 'test "$NETLAB_HOSTS" = 2 && echo "$NETLAB_PREFIX" && exit 9'
+        run = netlab("run", "2", "none", "--", "bash", "-c", script)
+        self.assertEqual(run.returncode, 9, run.stderr)
+        self.assertEqual(lab_namespaces(run.stdout.strip()), [])
+
+    def test_ShapesThatCannotBeAreRefused(self):
+        for arguments in (["up", "UPPER", "2", "1gbit"], ["up", PREFIX, "0", "1gbit"], ["up", PREFIX, "2", "fast"], ["what"]):
+            self.assertEqual(netlab(*arguments).returncode, 2, arguments)
+
+
+if __name__ == "__main__":
+    able = netlab("check")
+    if able.returncode != 0:
+        print("skipped: " + able.stderr.strip())
+        sys.exit(77)
+    unittest.main()
