@@ -40,10 +40,14 @@ struct CodecSpec {
   bool operator==(const CodecSpec&) const = default;
 };
 
-/// Refuses parameters that cannot be (bits not 2/4/8, a rate outside (0, 0.5], ...).
+inline constexpr double kBloomRateMin = 1e-9;
+inline constexpr uint32_t kQsgdBucketSizeMax = 1u << 24;
+
+/// Refuses parameters that cannot be (bits not 2/4/8, a rate outside [1e-9, 0.5], ...).
 Status validate(const CodecSpec& spec);
 
-/// Parses "gap", "raw+qsgd4", "bloom:0.01+raw", "gap+qsgd8:l2", "gap+qsgd2:max:1024"; the reverse is codec_text().
+/// Parses "gap", "raw+qsgd4", "bloom:0.01+raw", "gap+qsgd8:l2", "gap+qsgd2:max:1024"; the reverse is codec_text()
+/// (parameters of codecs that the specification does not use are not in the text).
 Result<CodecSpec> codec_from_text(std::string_view text);
 std::string codec_text(const CodecSpec& spec);
 
@@ -63,6 +67,9 @@ class IndexCodec {
   virtual std::string_view name() const = 0;
   virtual std::string_view paper() const = 0;
   virtual bool lossless() const = 0;
+
+  /// About how many bytes encode() will append (uniform indices): to reserve memory and to plan. Not a bound.
+  virtual uint64_t bytes_estimate(uint64_t count, uint64_t dimension, const CodecSpec& spec) const = 0;
 
   /// Appends the code to `out`. A codec that is not lossless writes into *decoded the set that decode() will return (a
   /// superset for Bloom P0); a lossless one leaves it alone.
@@ -87,6 +94,15 @@ class ValueCodec {
   virtual std::string_view paper() const = 0;
   virtual bool lossless(const CodecSpec& spec) const = 0;
 
+  /// Exactly how many bytes encode() will append.
+  virtual uint64_t bytes_exact(uint64_t count, ValueType type, const CodecSpec& spec) const = 0;
+
+  /// Refuses bytes that do not code exactly `count` values, by their size and parameters alone: asked before memory for
+  /// the values is taken.
+  ///
+  /// Errors   malformed.
+  virtual Status check(ByteSpan bytes, uint64_t count, ValueType type) const = 0;
+
   /// Appends the code of `values` to `out`; writes what will be decoded into `decoded` (same size) unless lossless.
   /// `indices` are those of the values (empty: dense), for codecs whose randomness or buckets follow the index.
   virtual Status encode(IndexSpan indices, std::span<const float> values, const EncodeOptions& options, ByteBuffer& out,
@@ -105,19 +121,24 @@ std::span<const ValueCodec* const> value_codecs();
 const IndexCodec* find_index_codec(IndexCodecId id);
 const ValueCodec* find_value_codec(ValueCodecId id);
 
-/// A stream as bytes of its two codecs, before the container wraps them (protocol/container.h), and what will be decoded.
+/// What became of a stream when it was coded.
 template <typename T>
-struct CodedStream {
+struct StreamCoding {
   IndexCodecId index_codec = IndexCodecId::kNone;
   ValueCodecId value_codec = ValueCodecId::kRaw;
   uint64_t dimension = 0;
-  uint64_t count = 0;      ///< entries that will be decoded
+  uint64_t count = 0;  ///< entries that will be decoded
   bool dense = false;
+  bool exact = true;             ///< the receiver decodes `selected` itself; `decoded` is then empty
+  Stream<T> decoded;             ///< otherwise: what the receiver will decode, bit for bit
+  uint64_t false_positives = 0;  ///< entries that nobody selected (Bloom)
+};
+
+/// A stream as bytes of its two codecs, before the container wraps them (protocol/container.h), and what will be decoded.
+template <typename T>
+struct CodedStream : StreamCoding<T> {
   ByteBuffer index_bytes;
   ByteBuffer value_bytes;
-  bool exact = true;       ///< the receiver decodes `selected` itself; `decoded` is then empty
-  Stream<T> decoded;       ///< otherwise: what the receiver will decode
-  uint64_t false_positives = 0;  ///< entries that nobody selected (Bloom)
 };
 
 /// Codes `selected` with the codecs of `options.spec`.
@@ -129,5 +150,12 @@ struct CodedStream {
 template <typename T>
 Result<CodedStream<T>> encode_stream(const StreamView<T>& selected, const StreamView<T>& original,
                                      const EncodeOptions& options);
+
+/// The same into the caller's buffers; both may be one buffer (the container's), which then gets the index code followed by the
+/// value code. On an error what was appended is unspecified.
+template <typename T>
+Result<StreamCoding<T>> append_stream(const StreamView<T>& selected, const StreamView<T>& original,
+                                      const EncodeOptions& options, ByteBuffer& index_out, ByteBuffer& value_out,
+                                      uint64_t& index_bytes);
 
 }  // namespace millrace

@@ -1,0 +1,102 @@
+#include "kernels/codec/bloom_scan.h"
+
+#include <algorithm>
+
+#include "kernels/base/check.h"
+#include "kernels/base/random.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/codec/bloom_scan.cc"
+#include <hwy/foreach_target.h>  // must come before highway.h
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace millrace {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using D = hn::CappedTag<uint32_t, kBloomScanSlack>;
+using V = hn::Vec<D>;
+
+HWY_INLINE V mix(V h) {
+  const D d;
+  h = hn::Mul(hn::Xor(h, hn::ShiftRight<16>(h)), hn::Set(d, 0x85ebca6bu));
+  h = hn::Mul(hn::Xor(h, hn::ShiftRight<13>(h)), hn::Set(d, 0xc2b2ae35u));
+  return hn::Xor(h, hn::ShiftRight<16>(h));
+}
+
+/// floor(a * b / 2^32) lane by lane.
+#if HWY_TARGET == HWY_SCALAR
+HWY_INLINE V multiply_high(V a, V b) {
+  return hn::Set(D(), static_cast<uint32_t>(uint64_t{hn::GetLane(a)} * hn::GetLane(b) >> 32));
+}
+#else
+HWY_INLINE V multiply_high(V a, V b) {
+  const D d;
+  const hn::Repartition<uint64_t, D> d64;
+  const auto even = hn::ShiftRight<32>(hn::MulEven(a, b));
+  const auto odd = hn::MulEven(hn::BitCast(d, hn::ShiftRight<32>(hn::BitCast(d64, a))), b);
+  const auto high_half = hn::Set(d64, 0xffffffff00000000u);
+  return hn::BitCast(d, hn::Or(even, hn::And(odd, high_half)));
+}
+#endif
+
+/// Which lanes' bits of probe `offset` are set.
+HWY_INLINE auto probe(V index, V offset, V bits, const uint32_t* words) {
+  const D d;
+  const hn::RebindToSigned<D> di;
+  const auto bit = multiply_high(mix(hn::Add(index, offset)), bits);
+  const auto word = hn::GatherIndex(d, words, hn::BitCast(di, hn::ShiftRight<5>(bit)));
+  const auto mask = hn::Shl(hn::Set(d, 1), hn::And(bit, hn::Set(d, 31)));
+  return hn::Ne(hn::And(word, mask), hn::Zero(d));
+}
+
+size_t scan(const BloomHashes& hashes, const uint32_t* words, uint32_t begin, size_t length, uint32_t* out) {
+  const D d;
+  const size_t lanes = hn::Lanes(d);
+  const auto bits = hn::Set(d, hashes.bits);
+  size_t left = 0;
+  auto offset = hn::Set(d, hashes.offsets[0]);
+  for (size_t j = 0; j < length; j += lanes) {
+    const auto index = hn::Iota(d, static_cast<uint32_t>(begin + j));
+    const auto kept = hn::And(probe(index, offset, bits, words), hn::FirstN(d, length - j));
+    hn::StoreU(hn::Compress(index, kept), d, out + left);
+    left += hn::CountTrue(d, kept);
+  }
+  for (uint32_t p = 1; p < hashes.probes && left > 0; ++p) {
+    const size_t candidates = left;
+    left = 0;
+    offset = hn::Set(d, hashes.offsets[p]);
+    for (size_t j = 0; j < candidates; j += lanes) {  // writes stay behind reads
+      const auto index = hn::LoadU(d, out + j);
+      const auto kept = hn::And(probe(index, offset, bits, words), hn::FirstN(d, candidates - j));
+      hn::StoreU(hn::Compress(index, kept), d, out + left);
+      left += hn::CountTrue(d, kept);
+    }
+  }
+  return left;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace millrace
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace millrace {
+
+HWY_EXPORT(scan);
+
+BloomHashes BloomHashes::from(uint64_t seed, uint32_t bits, uint32_t probes) {
+  MILLRACE_CHECK(probes >= 1 && probes <= kBloomProbesMax, probes);
+  BloomHashes hashes{bits, probes, {}};
+  for (uint32_t p = 0; p < probes; ++p) hashes.offsets[p] = random_words(RandomKey::from(seed), p / 4)[p % 4];
+  return hashes;
+}
+
+size_t bloom_scan(const BloomHashes& hashes, std::span<const uint32_t> words, uint32_t begin, size_t length, uint32_t* out) {
+  MILLRACE_CHECK(length <= kBloomStrip && words.size() * 32 >= hashes.bits, length, words.size(), hashes.bits);
+  return HWY_DYNAMIC_DISPATCH(scan)(hashes, words.data(), begin, length, out);
+}
+
+}  // namespace millrace
+#endif  // HWY_ONCE

@@ -1,0 +1,125 @@
+#include <algorithm>
+#include <string>
+
+#include "kernels/base/check.h"
+#include "kernels/codec/codec.h"
+
+namespace millrace {
+namespace {
+
+/// Values for the indices that a codec will decode (a superset of the selected ones): the selected value where there is one,
+/// else the original's, else 0.
+template <typename T>
+void fill(const StreamView<T>& selected, const StreamView<T>& original, IndexSpan indices, std::span<T> values) {
+  size_t at_selected = 0;
+  size_t at_original = 0;
+  for (size_t j = 0; j < indices.size(); ++j) {
+    const uint32_t index = indices[j];
+    if (at_selected < selected.indices.size() && selected.indices[at_selected] == index) {
+      values[j] = selected.values[at_selected++];
+    } else if (original.dense) {
+      values[j] = original.values[index];
+    } else {
+      const auto from = original.indices.begin() + static_cast<std::ptrdiff_t>(at_original);
+      const auto found = std::lower_bound(from, original.indices.end(), index);
+      at_original = static_cast<size_t>(found - original.indices.begin());
+      values[j] = found != original.indices.end() && *found == index ? original.values[at_original] : T{0};
+    }
+  }
+  MILLRACE_CHECK(at_selected == selected.indices.size(), at_selected, selected.indices.size());
+}
+
+template <typename T>
+Status check_shapes(const StreamView<T>& selected, const StreamView<T>& original, const CodecSpec& spec) {
+  if (auto valid = validate(spec); !valid) return valid;
+  MILLRACE_CHECK(selected.dense ? selected.values.size() == selected.dimension && selected.indices.empty()
+                                : selected.indices.size() == selected.values.size(),
+                 selected.dimension, selected.indices.size(), selected.values.size());
+  MILLRACE_CHECK(selected.indices.empty() || selected.indices.back() < selected.dimension, selected.dimension);
+  if (original.dimension != 0 && original.dimension != selected.dimension) {
+    return fail(ErrorCode::kInvalidArgument, "the original has " + std::to_string(original.dimension) +
+                                                 " entries and the selected stream " + std::to_string(selected.dimension));
+  }
+  return {};
+}
+
+/// Codes the indices. Where the codec adds some, `filled` becomes the stream that will be decoded.
+template <typename T>
+Status append_indices(const StreamView<T>& selected, const StreamView<T>& original, const EncodeOptions& options,
+                      ByteBuffer& out, StreamCoding<T>& coding, Stream<T>& filled) {
+  const IndexCodec* codec = find_index_codec(options.spec.index);
+  IndexBuffer decoded;
+  if (auto done = codec->encode(selected.indices, selected.dimension, options, out, codec->lossless() ? nullptr : &decoded);
+      !done) {
+    return done;
+  }
+  coding.index_codec = codec->id();
+  if (codec->lossless() || decoded.size() == selected.count()) return {};
+  coding.false_positives = decoded.size() - selected.count();
+  filled.dimension = selected.dimension;
+  filled.indices = std::move(decoded);
+  filled.values.resize(filled.indices.size());
+  fill<T>(selected, original, filled.indices, filled.values);
+  return {};
+}
+
+}  // namespace
+
+template <typename T>
+Result<StreamCoding<T>> append_stream(const StreamView<T>& selected, const StreamView<T>& original,
+                                      const EncodeOptions& options, ByteBuffer& index_out, ByteBuffer& value_out,
+                                      uint64_t& index_bytes) {
+  if (auto checked = check_shapes(selected, original, options.spec); !checked) return std::unexpected(checked.error());
+  StreamCoding<T> coding;
+  coding.dimension = selected.dimension;
+  coding.dense = selected.dense;
+  Stream<T> filled;
+  const size_t start = index_out.size();
+  if (!selected.dense) {
+    if (auto done = append_indices(selected, original, options, index_out, coding, filled); !done) {
+      return std::unexpected(done.error());
+    }
+  }
+  index_bytes = index_out.size() - start;
+  const StreamView<T> sent = coding.false_positives > 0 ? filled.view() : selected;
+  coding.count = sent.count();
+
+  const ValueCodec* codec = find_value_codec(options.spec.value);
+  coding.value_codec = codec->id();
+  const bool values_exact = codec->lossless(options.spec);
+  Buffer<T> decoded(values_exact ? 0 : sent.count());
+  if (auto done = codec->encode(sent.indices, sent.values, options, value_out, std::span<T>(decoded)); !done) {
+    return std::unexpected(done.error());
+  }
+  coding.exact = values_exact && coding.false_positives == 0;
+  if (coding.exact) return coding;
+  coding.decoded.dimension = selected.dimension;
+  coding.decoded.dense = selected.dense;
+  if (coding.false_positives > 0) {
+    coding.decoded.indices = std::move(filled.indices);
+  } else {
+    coding.decoded.indices.assign(selected.indices.begin(), selected.indices.end());
+  }
+  coding.decoded.values = values_exact ? std::move(filled.values) : std::move(decoded);
+  return coding;
+}
+
+template <typename T>
+Result<CodedStream<T>> encode_stream(const StreamView<T>& selected, const StreamView<T>& original,
+                                     const EncodeOptions& options) {
+  CodedStream<T> coded;
+  uint64_t index_bytes = 0;
+  auto coding = append_stream(selected, original, options, coded.index_bytes, coded.value_bytes, index_bytes);
+  if (!coding) return std::unexpected(coding.error());
+  static_cast<StreamCoding<T>&>(coded) = std::move(*coding);
+  return coded;
+}
+
+template Result<StreamCoding<float>> append_stream(const StreamView<float>&, const StreamView<float>&, const EncodeOptions&,
+                                                   ByteBuffer&, ByteBuffer&, uint64_t&);
+template Result<StreamCoding<double>> append_stream(const StreamView<double>&, const StreamView<double>&,
+                                                    const EncodeOptions&, ByteBuffer&, ByteBuffer&, uint64_t&);
+template Result<CodedStream<float>> encode_stream(const StreamView<float>&, const StreamView<float>&, const EncodeOptions&);
+template Result<CodedStream<double>> encode_stream(const StreamView<double>&, const StreamView<double>&, const EncodeOptions&);
+
+}  // namespace millrace
