@@ -47,10 +47,10 @@ class MagnitudeHistogram {
 
 /// Where the k largest of a histogram end.
 struct ThresholdCut {
-  uint32_t bin = 1;         ///< boundary bin: all entries of higher bins are in
-  uint64_t above = 0;       ///< entries in higher bins
-  uint64_t in_bin = 0;      ///< entries in the boundary bin
-  uint64_t take = 0;        ///< how many of the boundary bin are in: above + take = min(k, total)
+  uint32_t bin = 1;     ///< boundary bin: all entries of higher bins are in
+  uint64_t above = 0;   ///< entries in higher bins
+  uint64_t in_bin = 0;  ///< entries in the boundary bin
+  uint64_t take = 0;    ///< how many of the boundary bin are in: above + take = min(k, total)
 };
 
 /// The cut of the k largest. Zeros (bin 0) are never in. k of 0: the highest bin, take 0. Nothing counted: bin 1, take 0.

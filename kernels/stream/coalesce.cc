@@ -1,8 +1,8 @@
-#include <algorithm>
+#include <bit>
 #include <limits>
 #include <string>
-#include <vector>
 
+#include "kernels/stream/index_sort.h"
 #include "kernels/stream/stream.h"
 
 namespace millrace {
@@ -10,8 +10,8 @@ namespace millrace {
 template <typename T>
 Result<Stream<T>> coalesce(uint64_t dimension, IndexSpan indices, std::span<const T> values) {
   if (indices.size() != values.size()) {
-    return fail(ErrorCode::kInvalidArgument, std::to_string(indices.size()) + " indices for " +
-                                                 std::to_string(values.size()) + " values");
+    return fail(ErrorCode::kInvalidArgument,
+                std::to_string(indices.size()) + " indices for " + std::to_string(values.size()) + " values");
   }
   if (indices.size() > std::numeric_limits<uint32_t>::max()) {
     return fail(ErrorCode::kInvalidArgument, "more than 2^32 - 1 entries to coalesce");
@@ -23,8 +23,7 @@ Result<Stream<T>> coalesce(uint64_t dimension, IndexSpan indices, std::span<cons
       return fail(ErrorCode::kInvalidArgument, "index " + std::to_string(indices[i]) + " (entry " + std::to_string(i) +
                                                    ") is out of range of dimension " + std::to_string(dimension));
     }
-    // The position below the index: sorting keeps duplicates in the order given.
-    keys[i] = uint64_t{indices[i]} << 32 | i;
+    keys[i] = index_key(indices[i], static_cast<uint32_t>(i));
     increasing &= i == 0 || indices[i - 1] < indices[i];
   }
   Stream<T> out = Stream<T>::empty(dimension);
@@ -33,13 +32,14 @@ Result<Stream<T>> coalesce(uint64_t dimension, IndexSpan indices, std::span<cons
     out.values.assign(values.begin(), values.end());
     return out;
   }
-  std::sort(keys.begin(), keys.end());
+  Buffer<uint64_t> scratch;
+  sort_by_index(keys, static_cast<uint32_t>(std::bit_width(dimension - 1)), scratch);
   out.indices.resize(keys.size());
   out.values.resize(keys.size());
   size_t at = 0;
   for (const uint64_t key : keys) {
-    const uint32_t index = static_cast<uint32_t>(key >> 32);
-    const T value = values[static_cast<uint32_t>(key)];
+    const uint32_t index = index_of_key(key);
+    const T value = values[order_of_key(key)];
     if (at > 0 && out.indices[at - 1] == index) {
       out.values[at - 1] += value;
     } else {

@@ -1,32 +1,12 @@
 #include "kernels/stream/stream.h"
 
 #include <algorithm>
-#include <bit>
 #include <string>
-#include <type_traits>
 
 #include "kernels/base/check.h"
+#include "kernels/stream/stream_scan.h"
 
 namespace millrace {
-namespace {
-
-template <typename T>
-using BitsOf = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
-
-/// All exponent bits set: NaN or infinity.
-template <typename T>
-constexpr BitsOf<T> kExponentMask = sizeof(T) == 4 ? static_cast<BitsOf<T>>(0x7f80'0000u)
-                                                   : static_cast<BitsOf<T>>(0x7ff0'0000'0000'0000u);
-
-bool strictly_increasing(IndexSpan indices) {
-  for (size_t i = 1; i < indices.size(); ++i) {
-    if (indices[i - 1] >= indices[i]) return false;
-  }
-  return true;
-}
-
-}  // namespace
-
 template <typename T>
 Status validate(const StreamView<T>& stream) {
   if (stream.dimension == 0 || stream.dimension > kDimensionMax) {
@@ -45,7 +25,7 @@ Status validate(const StreamView<T>& stream) {
                                            " indices and " + std::to_string(stream.values.size()) + " values");
   }
   if (stream.indices.empty()) return {};
-  if (!strictly_increasing(stream.indices)) {
+  if (!strictly_increasing(stream.indices.data(), stream.indices.size())) {
     return fail(ErrorCode::kMalformed, "the indices of a sparse stream are not strictly increasing");
   }
   // Increasing, so the last one is the largest; and so there are at most `dimension` of them.
@@ -56,12 +36,14 @@ Status validate(const StreamView<T>& stream) {
   return {};
 }
 
-template <typename T>
-bool all_finite(std::span<const T> values) {
-  for (const T value : values) {
-    if ((std::bit_cast<BitsOf<T>>(value) & kExponentMask<T>) == kExponentMask<T>) return false;
-  }
-  return true;
+template <>
+bool all_finite(std::span<const float> values) {
+  return all_finite_f32(values.data(), values.size());
+}
+
+template <>
+bool all_finite(std::span<const double> values) {
+  return all_finite_f64(values.data(), values.size());
 }
 
 template <typename T>
@@ -87,8 +69,8 @@ Stream<T> to_sparse(const StreamView<T>& stream) {
     out.values.assign(stream.values.begin(), stream.values.end());
     return out;
   }
-  const size_t count = static_cast<size_t>(std::count_if(stream.values.begin(), stream.values.end(),
-                                                         [](T value) { return value != T{0}; }));
+  const size_t count = static_cast<size_t>(
+      std::count_if(stream.values.begin(), stream.values.end(), [](T value) { return value != T{0}; }));
   // One slot more: the entry after the last is written too, and not kept.
   out.indices.resize(count + 1);
   out.values.resize(count + 1);
@@ -132,8 +114,6 @@ Stream<T> cut(const StreamView<T>& stream, uint64_t begin, uint64_t end) {
 
 template Status validate(const StreamView<float>&);
 template Status validate(const StreamView<double>&);
-template bool all_finite(std::span<const float>);
-template bool all_finite(std::span<const double>);
 template Stream<float> to_dense(const StreamView<float>&);
 template Stream<double> to_dense(const StreamView<double>&);
 template Stream<float> to_sparse(const StreamView<float>&);

@@ -24,7 +24,9 @@ std::vector<T> random_values(uint64_t seed, size_t count) {
   for (T& value : values) {
     // A tenth are zeros, a tenth of few distinct magnitudes: ties.
     const uint64_t kind = random.next_below(10);
-    value = kind == 0 ? T{0} : kind == 1 ? static_cast<T>(random.next_below(5)) - T{2} : static_cast<T>(random.next_normal());
+    value = kind == 0   ? T{0}
+            : kind == 1 ? static_cast<T>(random.next_below(5)) - T{2}
+                        : static_cast<T>(random.next_normal());
   }
   return values;
 }
@@ -72,7 +74,8 @@ TEST(HistogramBinTest, DoublesAreRoundedTowardsZeroFirst) {
   for (int i = 0; i < 10'000; ++i) {
     const double value = std::ldexp(random.next_normal(), static_cast<int>(random.next_below(270)) - 135);
     float towards_zero = static_cast<float>(value);
-    if (std::fabs(static_cast<double>(towards_zero)) > std::fabs(value)) towards_zero = std::nextafter(towards_zero, 0.0f);
+    if (std::fabs(static_cast<double>(towards_zero)) > std::fabs(value))
+      towards_zero = std::nextafter(towards_zero, 0.0f);
     ASSERT_EQ(MagnitudeHistogram::bin_of(value), MagnitudeHistogram::bin_of(towards_zero)) << value;
   }
 }
@@ -146,13 +149,13 @@ TEST(HistogramCodeTest, HostileBytesAreRefusedOrGiveAValidHistogram) {
     return !decoded && decoded.error().code == ErrorCode::kMalformed;
   };
   EXPECT_TRUE(refused({}));
-  EXPECT_TRUE(refused({1, 0, 1}));                      // bin 0
-  EXPECT_TRUE(refused({1, 0x80, 0x80, 0x02, 1}));       // bin 32768
+  EXPECT_TRUE(refused({1, 0, 1}));                       // bin 0
+  EXPECT_TRUE(refused({1, 0x80, 0x80, 0x02, 1}));        // bin 32768
   EXPECT_TRUE(refused({2, 0xff, 0xff, 0x01, 1, 1, 1}));  // bin 32768 by its delta
-  EXPECT_TRUE(refused({1, 1, 0}));                      // count 0
-  EXPECT_TRUE(refused({1, 1, 1, 0}));                   // bytes left over
-  EXPECT_TRUE(refused({1, 0x81, 0x00, 1}));             // not the shortest form
-  EXPECT_TRUE(refused({0x80, 0x80, 0x02}));             // more bins than there are
+  EXPECT_TRUE(refused({1, 1, 0}));                       // count 0
+  EXPECT_TRUE(refused({1, 1, 1, 0}));                    // bytes left over
+  EXPECT_TRUE(refused({1, 0x81, 0x00, 1}));              // not the shortest form
+  EXPECT_TRUE(refused({0x80, 0x80, 0x02}));              // more bins than there are
   EXPECT_TRUE(refused({0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f}));
   EXPECT_TRUE(refused({2, 1, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x40, 1, 1}));  // total over 2^48
   EXPECT_FALSE(refused({0}));

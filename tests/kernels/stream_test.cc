@@ -12,8 +12,8 @@ namespace {
 
 using testing::dense_of;
 using testing::describe;
-using testing::entries_of;
 using testing::Entries;
+using testing::entries_of;
 using testing::random_stream;
 using testing::same_bits;
 using testing::stream_of;
@@ -24,7 +24,8 @@ using ValueTypes = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(StreamTest, ValueTypes);
 
 // Lengths around every SIMD width and its multiples.
-const std::vector<uint64_t> kAwkwardLengths = {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 129, 1000, 4099};
+const std::vector<uint64_t> kAwkwardLengths = {1,  2,  3,  7,  8,  9,   15,  16,   17,  31,
+                                               32, 33, 63, 64, 65, 127, 129, 1000, 4099};
 
 TYPED_TEST(StreamTest, DenseFromCountIsWhereTheDenseFormIsNotLarger) {
   constexpr uint64_t value_bytes = sizeof(TypeParam), pair_bytes = 4 + value_bytes;
@@ -100,7 +101,8 @@ TYPED_TEST(StreamTest, AllFiniteFindsOneNonFiniteValueAnywhere) {
     values[0] = Limits::quiet_NaN();
     ASSERT_TRUE(all_finite(span)) << length;
     for (size_t at = 1; at <= length; at += 1 + length / 67) {
-      for (const TypeParam bad : {Limits::quiet_NaN(), Limits::infinity(), -Limits::infinity(), Limits::signaling_NaN()}) {
+      for (const TypeParam bad :
+           {Limits::quiet_NaN(), Limits::infinity(), -Limits::infinity(), Limits::signaling_NaN()}) {
         values[at] = bad;
         EXPECT_FALSE(all_finite(span)) << length << " at " << at;
       }

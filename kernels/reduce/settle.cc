@@ -1,0 +1,135 @@
+#include <algorithm>
+
+#include "kernels/base/check.h"
+#include "kernels/reduce/reduce.h"
+#include "kernels/reduce/slice_kernels.h"
+
+namespace millrace {
+namespace {
+
+// Entries of `sent` that are settled together, and the widest index range that they may span to be looked up in a bitmap
+// (32 KiB, an L1 cache's most); wider chunks are merged.
+constexpr size_t kChunk = 2048;
+constexpr uint64_t kBitmapWidth = uint64_t{1} << 18;
+
+// One binary search an entry beats walking over so many carried entries.
+constexpr size_t kSearchRatio = 64;
+
+// Entries ahead whose cache line is asked for: about a memory's latency of them.
+constexpr size_t kPrefetchAhead = 32;
+
+using Bitmap = Buffer<uint64_t>;
+
+/// Appends those sent[i], i in [begin, end), that `absent(index)` holds for; asked in order, exactly once each.
+template <typename T, typename Absent>
+void keep_absent(const StreamView<T>& sent, size_t begin, size_t end, Stream<T>& out, size_t& kept, Absent&& absent) {
+  for (size_t i = begin; i < end; ++i) {
+    const uint32_t index = sent.indices[i];
+    out.indices[kept] = index;
+    out.values[kept] = sent.values[i];
+    kept += absent(index) ? 1 : 0;
+  }
+}
+
+/// One chunk by bitmap: no branch depends on the data. The bitmap comes and goes clear.
+template <typename T>
+void settle_by_bitmap(const StreamView<T>& sent, size_t begin, size_t end, IndexSpan carried, Bitmap& bitmap,
+                      Stream<T>& out, size_t& kept) {
+  const uint32_t base = sent.indices[begin];
+  for (const uint32_t index : carried) bitmap[(index - base) / 64] |= uint64_t{1} << ((index - base) % 64);
+  keep_absent(sent, begin, end, out, kept, [&](uint32_t index) {
+    const uint32_t offset = index - base;
+    return (bitmap[offset / 64] >> (offset % 64) & 1) == 0;
+  });
+  const uint32_t width = sent.indices[end - 1] - base + 1;
+  std::fill_n(bitmap.begin(), (width + 63) / 64, 0);
+}
+
+template <typename T>
+void settle_by_search(const StreamView<T>& sent, size_t begin, size_t end, IndexSpan carried, Stream<T>& out,
+                      size_t& kept) {
+  auto from = carried.begin();
+  keep_absent(sent, begin, end, out, kept, [&](uint32_t index) {
+    from = std::lower_bound(from, carried.end(), index);
+    return from == carried.end() || *from != index;
+  });
+}
+
+/// A chunk whose entries lie far apart: the carried ones are walked along with them.
+template <typename T>
+void settle_by_merge(const StreamView<T>& sent, size_t begin, size_t end, IndexSpan carried, Stream<T>& out,
+                     size_t& kept) {
+  size_t i = begin, j = 0;
+  while (i < end && j < carried.size()) {
+    const uint32_t left = sent.indices[i], right = carried[j];
+    out.indices[kept] = left;
+    out.values[kept] = sent.values[i];
+    kept += left < right;
+    i += left <= right;
+    j += right <= left;
+  }
+  keep_absent(sent, i, end, out, kept, [](uint32_t) { return true; });
+}
+
+template <typename T>
+Stream<T> not_carried_sparse(const StreamView<T>& sent, IndexSpan carried) {
+  Stream<T> out = Stream<T>::empty(sent.dimension);
+  // One slot more: an entry that is not kept is written too, and overwritten.
+  out.indices.resize(sent.count() + 1);
+  out.values.resize(sent.count() + 1);
+  Bitmap bitmap;
+  size_t kept = 0;
+  for (size_t begin = 0; begin < sent.count(); begin += kChunk) {
+    const size_t end = std::min<size_t>(begin + kChunk, sent.count());
+    const auto [first, last] = range_of(carried, sent.indices[begin], uint64_t{sent.indices[end - 1]} + 1);
+    const IndexSpan within = carried.subspan(first, last - first);
+    carried = carried.subspan(last);
+    const uint64_t width = uint64_t{sent.indices[end - 1]} - sent.indices[begin] + 1;
+    if (within.size() / kSearchRatio >= end - begin) {
+      settle_by_search(sent, begin, end, within, out, kept);
+    } else if (width <= kBitmapWidth && !within.empty()) {
+      if (bitmap.empty()) bitmap.resize(kBitmapWidth / 64, 0);
+      settle_by_bitmap(sent, begin, end, within, bitmap, out, kept);
+    } else {
+      settle_by_merge(sent, begin, end, within, out, kept);
+    }
+  }
+  out.indices.resize(kept);
+  out.values.resize(kept);
+  return out;
+}
+
+}  // namespace
+
+template <typename T>
+Stream<T> not_carried(const StreamView<T>& sent, const StreamView<T>& carried) {
+  MILLRACE_CHECK(sent.dimension == carried.dimension, sent.dimension, carried.dimension);
+  if (carried.dense) return Stream<T>::empty(sent.dimension);
+  if (sent.dense) return not_carried_sparse<T>(to_sparse(sent).view(), carried.indices);
+  return not_carried_sparse(sent, carried.indices);
+}
+
+template <typename T>
+void add_scaled(std::span<T> target, const StreamView<T>& stream, T scale) {
+  MILLRACE_CHECK(target.size() == stream.dimension, target.size(), stream.dimension);
+  if (stream.dense) {
+    add_scaled_dense(target, stream.values, scale);
+    return;
+  }
+  const size_t count = stream.count();
+  const uint32_t* const index = stream.indices.data();
+  size_t i = 0;
+  // The indices are far apart: every entry is a cache miss, and they overlap only when asked for early.
+  for (; i + kPrefetchAhead < count; ++i) {
+    __builtin_prefetch(&target[index[i + kPrefetchAhead]], 1);
+    target[index[i]] += scale * stream.values[i];
+  }
+  for (; i < count; ++i) target[index[i]] += scale * stream.values[i];
+}
+
+template Stream<float> not_carried(const StreamView<float>&, const StreamView<float>&);
+template Stream<double> not_carried(const StreamView<double>&, const StreamView<double>&);
+template void add_scaled(std::span<float>, const StreamView<float>&, float);
+template void add_scaled(std::span<double>, const StreamView<double>&, double);
+
+}  // namespace millrace

@@ -1,0 +1,216 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/reduce/slice_kernels.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <bit>
+#include <vector>
+
+#include "kernels/reduce/slice_kernels.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace millrace {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <typename T>
+void Fill(T* HWY_RESTRICT at, size_t count, T value) {
+  const hn::ScalableTag<T> d;
+  const size_t lanes = hn::Lanes(d);
+  const auto values = hn::Set(d, value);
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) hn::StoreU(values, d, at + i);
+  for (; i < count; ++i) at[i] = value;
+}
+
+/// The sums of one word of the bitmap, back to nothing.
+template <typename T>
+HWY_INLINE void Clear64(T* HWY_RESTRICT sums) {
+  const hn::ScalableTag<T> d;
+  for (size_t i = 0; i < 64; i += hn::Lanes(d)) hn::StoreU(hn::Set(d, -T{0}), d, sums + i);
+}
+
+template <typename T>
+void Add(T* HWY_RESTRICT target, const T* HWY_RESTRICT values, size_t count) {
+  const hn::ScalableTag<T> d;
+  const size_t lanes = hn::Lanes(d);
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    hn::StoreU(hn::Add(hn::LoadU(d, target + i), hn::LoadU(d, values + i)), d, target + i);
+  }
+  for (; i < count; ++i) target[i] += values[i];
+}
+
+template <typename T>
+void AddScaled(T* HWY_RESTRICT target, const T* HWY_RESTRICT values, size_t count, T scale) {
+  const hn::ScalableTag<T> d;
+  const size_t lanes = hn::Lanes(d);
+  const auto factor = hn::Set(d, scale);
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    const auto product = hn::Mul(factor, hn::LoadU(d, values + i));
+    hn::StoreU(hn::Add(hn::LoadU(d, target + i), product), d, target + i);
+  }
+  for (; i < count; ++i) target[i] += scale * values[i];
+}
+
+/// Adds the lane's entries below `end` to the slice that begins at `begin`.
+template <typename T>
+void Scatter(Lane<T>& lane, uint64_t begin, uint64_t end, T* HWY_RESTRICT sums, uint64_t* HWY_RESTRICT present) {
+  const uint32_t base = static_cast<uint32_t>(begin);
+  size_t at = lane.at;
+  for (; at < lane.end && lane.index[at] < end; ++at) {
+    const uint32_t offset = lane.index[at] - base;
+    sums[offset] += lane.value[at];
+    present[offset / 64] |= uint64_t{1} << (offset % 64);
+  }
+  lane.at = at;
+}
+
+/// Takes the entries of one word of the bitmap out of the scratch. Returns how many.
+template <typename T>
+HWY_INLINE size_t TakeWord(uint64_t word, uint32_t base, T* HWY_RESTRICT sums, uint32_t* HWY_RESTRICT out_index,
+                           T* HWY_RESTRICT out_value) {
+  const size_t count = static_cast<size_t>(std::popcount(word));
+  // Four entries a turn, those past the last included: a word mostly needs one turn, so the branch is foreseen. An
+  // exhausted word gives offset 64, which may be read, and the entry is overwritten by the next word's.
+  for (size_t i = 0; i < count; i += 4) {
+    for (size_t j = i; j < i + 4; ++j) {
+      const uint32_t offset = static_cast<uint32_t>(std::countr_zero(word));
+      out_index[j] = base + offset;
+      out_value[j] = sums[offset];
+      word &= word - 1;
+    }
+  }
+  Clear64(sums);
+  return count;
+}
+
+template <typename T>
+HWY_INLINE size_t TakeFullWord(uint32_t base, T* HWY_RESTRICT sums, uint32_t* HWY_RESTRICT out_index,
+                               T* HWY_RESTRICT out_value) {
+  const hn::ScalableTag<uint32_t> d;
+  for (size_t i = 0; i < 64; i += hn::Lanes(d)) {
+    hn::StoreU(hn::Iota(d, base + static_cast<uint32_t>(i)), d, out_index + i);
+  }
+  std::copy_n(sums, 64, out_value);
+  Clear64(sums);
+  return 64;
+}
+
+template <typename T>
+size_t SumScattered(std::span<Lane<T>> lanes, uint64_t begin, uint64_t end, SliceScratch<T>& scratch,
+                    uint32_t* HWY_RESTRICT out_index, T* HWY_RESTRICT out_value) {
+  size_t written = 0;
+  T* const sums = scratch.sums.data();
+  uint64_t* const present = scratch.present.data();
+  for (uint64_t base = begin; base < end; base += SliceScratch<T>::kWidth) {
+    const uint64_t slice_end = std::min(end, base + SliceScratch<T>::kWidth);
+    for (Lane<T>& lane : lanes) Scatter(lane, base, slice_end, sums, present);
+    const size_t words = (slice_end - base + 63) / 64;
+    for (size_t i = 0; i < words; ++i) {
+      const uint64_t word = present[i];
+      if (word == 0) continue;
+      present[i] = 0;
+      const uint32_t first = static_cast<uint32_t>(base + 64 * i);
+      written += word == ~uint64_t{0} ? TakeFullWord(first, sums + 64 * i, out_index + written, out_value + written)
+                                      : TakeWord(word, first, sums + 64 * i, out_index + written, out_value + written);
+    }
+  }
+  return written;
+}
+
+/// One slice [begin, end) of the dense sum; `at` are the positions of the sparse streams, which move on.
+template <typename T>
+void SumDenseSlice(std::span<const StreamView<T>> streams, uint64_t begin, uint64_t end, std::span<size_t> at,
+                   T* HWY_RESTRICT out) {
+  const size_t count = end - begin;
+  const bool copied = streams.front().dense;
+  if (copied) {
+    std::copy_n(streams.front().values.data() + begin, count, out);
+  } else {
+    Fill(out, count, -T{0});
+  }
+  for (size_t i = copied ? 1 : 0; i < streams.size(); ++i) {
+    const StreamView<T>& stream = streams[i];
+    if (stream.dense) {
+      Add(out, stream.values.data() + begin, count);
+      continue;
+    }
+    size_t position = at[i];
+    for (; position < stream.indices.size() && stream.indices[position] < end; ++position) {
+      out[stream.indices[position] - begin] += stream.values[position];
+    }
+    at[i] = position;
+  }
+}
+
+template <typename T>
+void SumIntoDense(std::span<const StreamView<T>> streams, std::span<T> out) {
+  constexpr uint64_t kWidth = SliceScratch<T>::kWidth;
+  std::vector<size_t> at(streams.size(), 0);
+  for (uint64_t begin = 0; begin < out.size(); begin += kWidth) {
+    SumDenseSlice<T>(streams, begin, std::min<uint64_t>(out.size(), begin + kWidth), at, out.data() + begin);
+  }
+}
+
+size_t SumScatteredF32(std::span<Lane<float>> lanes, uint64_t begin, uint64_t end, SliceScratch<float>& scratch,
+                       uint32_t* out_index, float* out_value) {
+  return SumScattered(lanes, begin, end, scratch, out_index, out_value);
+}
+size_t SumScatteredF64(std::span<Lane<double>> lanes, uint64_t begin, uint64_t end, SliceScratch<double>& scratch,
+                       uint32_t* out_index, double* out_value) {
+  return SumScattered(lanes, begin, end, scratch, out_index, out_value);
+}
+void SumIntoDenseF32(std::span<const StreamView<float>> streams, std::span<float> out) { SumIntoDense(streams, out); }
+void SumIntoDenseF64(std::span<const StreamView<double>> streams, std::span<double> out) { SumIntoDense(streams, out); }
+void AddScaledF32(float* target, const float* values, size_t count, float scale) {
+  AddScaled(target, values, count, scale);
+}
+void AddScaledF64(double* target, const double* values, size_t count, double scale) {
+  AddScaled(target, values, count, scale);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace millrace
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include "kernels/base/check.h"
+
+namespace millrace {
+
+HWY_EXPORT(SumScatteredF32);
+HWY_EXPORT(SumScatteredF64);
+HWY_EXPORT(SumIntoDenseF32);
+HWY_EXPORT(SumIntoDenseF64);
+HWY_EXPORT(AddScaledF32);
+HWY_EXPORT(AddScaledF64);
+
+size_t sum_scattered(std::span<Lane<float>> lanes, uint64_t begin, uint64_t end, SliceScratch<float>& scratch,
+                     uint32_t* out_index, float* out_value) {
+  return HWY_DYNAMIC_DISPATCH(SumScatteredF32)(lanes, begin, end, scratch, out_index, out_value);
+}
+size_t sum_scattered(std::span<Lane<double>> lanes, uint64_t begin, uint64_t end, SliceScratch<double>& scratch,
+                     uint32_t* out_index, double* out_value) {
+  return HWY_DYNAMIC_DISPATCH(SumScatteredF64)(lanes, begin, end, scratch, out_index, out_value);
+}
+void sum_into_dense(std::span<const StreamView<float>> streams, std::span<float> out) {
+  HWY_DYNAMIC_DISPATCH(SumIntoDenseF32)(streams, out);
+}
+void sum_into_dense(std::span<const StreamView<double>> streams, std::span<double> out) {
+  HWY_DYNAMIC_DISPATCH(SumIntoDenseF64)(streams, out);
+}
+void add_scaled_dense(std::span<float> target, std::span<const float> values, float scale) {
+  MILLRACE_CHECK(target.size() == values.size(), target.size(), values.size());
+  HWY_DYNAMIC_DISPATCH(AddScaledF32)(target.data(), values.data(), target.size(), scale);
+}
+void add_scaled_dense(std::span<double> target, std::span<const double> values, double scale) {
+  MILLRACE_CHECK(target.size() == values.size(), target.size(), values.size());
+  HWY_DYNAMIC_DISPATCH(AddScaledF64)(target.data(), values.data(), target.size(), scale);
+}
+
+}  // namespace millrace
+#endif

@@ -1,0 +1,90 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/stream/stream_scan.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "kernels/stream/stream_scan.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace millrace {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Answers are asked for once a block: an early end is worth having, a branch a vector is not.
+constexpr size_t kBlock = 2048;
+
+bool StrictlyIncreasing(const uint32_t* HWY_RESTRICT indices, size_t count) {
+  const hn::ScalableTag<uint32_t> d;
+  const hn::RebindToSigned<decltype(d)> di;
+  const size_t lanes = hn::Lanes(d);
+  const auto sign = hn::Set(d, 0x8000'0000u);
+  size_t i = 0;
+  while (i + lanes < count) {
+    const size_t end = std::min(i + kBlock, count);
+    auto right_order = hn::Set(di, -1);
+    for (; i + lanes < end; i += lanes) {
+      // Signed comparison, the one that every instruction set has, of values moved by 2^31 orders them as unsigned.
+      const auto left = hn::BitCast(di, hn::Xor(hn::LoadU(d, indices + i), sign));
+      const auto right = hn::BitCast(di, hn::Xor(hn::LoadU(d, indices + i + 1), sign));
+      right_order = hn::And(right_order, hn::VecFromMask(di, hn::Lt(left, right)));
+    }
+    if (!hn::AllTrue(di, hn::MaskFromVec(right_order))) return false;
+    if (end == count) break;
+  }
+  for (; i + 1 < count; ++i) {
+    if (indices[i] >= indices[i + 1]) return false;
+  }
+  return true;
+}
+
+template <typename T, typename Bits>
+bool AllFinite(const T* HWY_RESTRICT values, size_t count, Bits exponent) {
+  const hn::ScalableTag<T> d;
+  const hn::RebindToUnsigned<decltype(d)> du;
+  const size_t lanes = hn::Lanes(d);
+  const auto mask = hn::Set(du, exponent);
+  size_t i = 0;
+  while (i + lanes <= count) {
+    const size_t end = std::min(i + kBlock, count);
+    auto wrong = hn::Zero(du);
+    for (; i + lanes <= end; i += lanes) {
+      const auto bits = hn::And(hn::BitCast(du, hn::LoadU(d, values + i)), mask);
+      wrong = hn::Or(wrong, hn::VecFromMask(du, hn::Eq(bits, mask)));
+    }
+    if (!hn::AllFalse(du, hn::MaskFromVec(wrong))) return false;
+  }
+  for (; i < count; ++i) {
+    if ((std::bit_cast<Bits>(values[i]) & exponent) == exponent) return false;
+  }
+  return true;
+}
+
+bool AllFiniteF32(const float* values, size_t count) { return AllFinite(values, count, uint32_t{0x7f80'0000u}); }
+
+bool AllFiniteF64(const double* values, size_t count) {
+  return AllFinite(values, count, uint64_t{0x7ff0'0000'0000'0000u});
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace millrace
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace millrace {
+
+HWY_EXPORT(StrictlyIncreasing);
+HWY_EXPORT(AllFiniteF32);
+HWY_EXPORT(AllFiniteF64);
+
+bool strictly_increasing(const uint32_t* indices, size_t count) {
+  return HWY_DYNAMIC_DISPATCH(StrictlyIncreasing)(indices, count);
+}
+bool all_finite_f32(const float* values, size_t count) { return HWY_DYNAMIC_DISPATCH(AllFiniteF32)(values, count); }
+bool all_finite_f64(const double* values, size_t count) { return HWY_DYNAMIC_DISPATCH(AllFiniteF64)(values, count); }
+
+}  // namespace millrace
+#endif

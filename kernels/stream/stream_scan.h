@@ -1,0 +1,15 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace millrace {
+
+/// True when indices[i] < indices[i + 1] for all i + 1 < count. SIMD.
+bool strictly_increasing(const uint32_t* indices, size_t count);
+
+/// True when no bit pattern is that of NaN or infinity. SIMD.
+bool all_finite_f32(const float* values, size_t count);
+bool all_finite_f64(const double* values, size_t count);
+
+}  // namespace millrace
