@@ -63,10 +63,10 @@ struct TensorSpec {
   uint64_t dimension = 0;  ///< 1 .. kDimensionMax
   ValueType value_type = ValueType::kF32;
   int32_t priority = 0;    ///< larger first, where several wait to be sent
-  std::optional<SelectionSpec> select;      ///< overrides the job's
-  std::optional<ReselectSpec> reselect;
-  std::optional<CodecSpec> codec_up;
-  std::optional<CodecSpec> codec_down;
+  std::optional<SelectionSpec> select = std::nullopt;      ///< overrides the job's
+  std::optional<ReselectSpec> reselect = std::nullopt;
+  std::optional<CodecSpec> codec_up = std::nullopt;
+  std::optional<CodecSpec> codec_down = std::nullopt;
 
   bool operator==(const TensorSpec&) const = default;
 };
@@ -113,6 +113,13 @@ Status validate(const JobSpec& spec);
 ByteBuffer encode_job_spec(const JobSpec& spec);
 Result<JobSpec> decode_job_spec(ByteSpan bytes);
 uint64_t job_spec_hash(const JobSpec& spec);
+
+/// The words for the enumerators in sentences, logs and the command line: "synchronous", "weighted_mean", "topk", "retain" ...
+std::string_view mode_name(Mode value);
+std::string_view combine_name(Combine value);
+std::string_view reselect_name(Reselect value);
+std::string_view codec_error_name(CodecError value);
+std::string_view non_finite_name(NonFinite value);
 
 /// One sentence naming the first field in which two specifications differ ("tensor 'w': dimension 10 here, 12 there").
 std::string first_difference(const JobSpec& ours, const JobSpec& theirs);

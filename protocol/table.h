@@ -22,7 +22,9 @@ struct JobRecord {
 /// The linearizable table of membership: one machine's SQLite file, in-memory for tests, later etcd. Every change of a job is one
 /// compare-and-swap on its epoch and raises it.
 ///
-/// Threads  one object a thread; several objects, and processes, may share one file.
+/// Threads  one object a thread; several objects, and processes, may share one file. An object does not survive fork().
+/// Errors   io: the file; timeout: another process has held its lock for 5 s; malformed, unsupported: a record that is damaged
+///          or of another version. Nothing has changed when a write reports an error.
 class MembershipTable {
  public:
   virtual ~MembershipTable() = default;
@@ -37,6 +39,7 @@ class MembershipTable {
 
   /// The job of that name that is not finished, if any.
   virtual Result<std::optional<JobRecord>> read_job(std::string_view name) = 0;
+  /// The job of that number, finished or not (the last 1,000 finished jobs are kept).
   virtual Result<std::optional<JobRecord>> read_job(uint64_t job) = 0;
 
   /// Creates a job (new number, epoch 1, no members, the current shard map) unless one of that name is open: then that one comes
@@ -45,6 +48,7 @@ class MembershipTable {
 
   /// Replaces the record iff its epoch is `expected_epoch`. The new record must carry expected_epoch + 1.
   /// Returns true: swapped; false: somebody was faster (read again).
+  /// Errors  invalid_argument: no such job.
   virtual Result<bool> compare_and_swap(uint64_t expected_epoch, const JobRecord& next) = 0;
 
   /// Grows with every change of anything; cheap to poll.

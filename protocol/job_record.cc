@@ -1,0 +1,145 @@
+#include "protocol/job_record.h"
+
+#include "kernels/base/hash.h"
+#include "protocol/limits.h"
+#include "protocol/text.h"
+
+namespace millrace::protocol {
+namespace {
+
+constexpr uint16_t kRecordVersion = 1;
+constexpr size_t kChecksumBytes = sizeof(uint64_t);
+
+void put_view(const JobView& view, ByteWriter& writer) {
+  writer.put(view.job);
+  writer.put(view.epoch);
+  writer.put(static_cast<uint8_t>(view.started));
+  writer.put(static_cast<uint8_t>(view.finished));
+  writer.put(static_cast<uint32_t>(view.members.size()));
+  for (const Member& member : view.members) {
+    writer.put(member.worker);
+    writer.put(member.life);
+    writer.put(member.nonce);
+    writer.put(member.state);
+  }
+  writer.put(static_cast<uint32_t>(view.shards.size()));
+  for (const ShardEntry& shard : view.shards) {
+    put_text(writer, shard.address);
+    writer.put(shard.life);
+  }
+  writer.put(view.lineage);
+  writer.put(static_cast<uint32_t>(view.lineage_parents.size()));
+  for (const uint64_t parent : view.lineage_parents) writer.put(parent);
+}
+
+/// Reads fields; once one is missing or cannot be, ok() is false and stays so.
+class RecordReader {
+ public:
+  explicit RecordReader(ByteSpan bytes) : reader_(bytes) {}
+
+  template <typename T>
+  T get() {
+    const std::optional<T> read = ok_ ? reader_.get<T>() : std::nullopt;
+    ok_ = read.has_value();
+    return read.value_or(T{});
+  }
+  bool flag() {
+    const auto read = get<uint8_t>();
+    ok_ = ok_ && read <= 1;
+    return read == 1;
+  }
+  /// A list's length: never more than the rest of the bytes can hold.
+  uint32_t count(uint32_t count_max, size_t element_bytes_min) {
+    const auto read = get<uint32_t>();
+    ok_ = ok_ && read <= count_max && read <= reader_.remaining() / element_bytes_min;
+    return ok_ ? read : 0;
+  }
+  std::string text(size_t bytes_max) {
+    std::optional<std::string> read = ok_ ? get_text(reader_, bytes_max) : std::nullopt;
+    ok_ = read.has_value();
+    return std::move(read).value_or(std::string());
+  }
+  ByteBuffer bytes(uint64_t count) {
+    const std::optional<ByteSpan> read = ok_ ? reader_.get_bytes(count) : std::nullopt;
+    ok_ = read.has_value();
+    return read ? ByteBuffer(read->begin(), read->end()) : ByteBuffer();
+  }
+  bool ok() const { return ok_; }
+  bool at_end() const { return ok_ && reader_.remaining() == 0; }
+
+ private:
+  ByteReader reader_;
+  bool ok_ = true;
+};
+
+bool get_member_state(RecordReader& reader, MemberState& state) {
+  state = static_cast<MemberState>(reader.get<uint8_t>());
+  return state == MemberState::kSynced || state == MemberState::kJoining;
+}
+
+bool get_view(RecordReader& reader, JobView& view) {
+  view.job = reader.get<uint64_t>();
+  view.epoch = reader.get<uint64_t>();
+  view.started = reader.flag();
+  view.finished = reader.flag();
+  view.members.resize(reader.count(kWorkersMax, 21));
+  for (Member& member : view.members) {
+    member.worker = reader.get<uint32_t>();
+    member.life = reader.get<uint64_t>();
+    member.nonce = reader.get<uint64_t>();
+    if (!get_member_state(reader, member.state)) return false;
+  }
+  view.shards.resize(reader.count(kShardsMax, 10));
+  for (ShardEntry& shard : view.shards) {
+    shard.address = reader.text(kAddressBytesMax);
+    shard.life = reader.get<uint64_t>();
+  }
+  view.lineage = reader.get<uint64_t>();
+  view.lineage_parents.resize(reader.count(kLineagesMax, 8));
+  for (uint64_t& parent : view.lineage_parents) parent = reader.get<uint64_t>();
+  return reader.ok();
+}
+
+}  // namespace
+
+ByteBuffer encode_job_record(const JobRecord& record) {
+  ByteBuffer bytes;
+  ByteWriter writer(bytes);
+  writer.put(kRecordVersion);
+  put_text(writer, record.name);
+  put_view(record.view, writer);
+  writer.put(static_cast<uint32_t>(record.spec.size()));
+  writer.put_bytes(record.spec);
+  writer.put(static_cast<uint32_t>(record.last_lives.size()));
+  for (const auto& [worker, life] : record.last_lives) {
+    writer.put(worker);
+    writer.put(life);
+  }
+  writer.put(hash64(ByteSpan(bytes)));
+  return bytes;
+}
+
+Result<JobRecord> decode_job_record(ByteSpan bytes) {
+  const auto malformed = [] { return fail(ErrorCode::kMalformed, "membership table: a job's record is damaged"); };
+  if (bytes.size() < kChecksumBytes) return malformed();
+  const ByteSpan body = bytes.first(bytes.size() - kChecksumBytes);
+  if (ByteReader(bytes.last(kChecksumBytes)).get<uint64_t>() != hash64(body)) return malformed();
+
+  RecordReader reader(body);
+  if (reader.get<uint16_t>() != kRecordVersion) {
+    return fail(ErrorCode::kUnsupported, "membership table: a job's record was written by another version of Millrace");
+  }
+  JobRecord record;
+  record.name = reader.text(kNameBytesMax);
+  if (!get_view(reader, record.view)) return malformed();
+  record.spec = reader.bytes(reader.count(kJobSpecBytesMax, 1));
+  record.last_lives.resize(reader.count(kWorkersMax, 12));
+  for (auto& [worker, life] : record.last_lives) {
+    worker = reader.get<uint32_t>();
+    life = reader.get<uint64_t>();
+  }
+  if (!reader.at_end()) return malformed();
+  return record;
+}
+
+}  // namespace millrace::protocol

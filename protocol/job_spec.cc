@@ -1,0 +1,142 @@
+#include "protocol/job_spec.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <type_traits>
+#include <vector>
+
+#include "protocol/job_spec_fields.h"
+
+namespace millrace::protocol {
+namespace {
+
+std::string text_of(const std::string& value) { return fmt::format("'{}'", value); }
+std::string text_of(bool value) { return value ? "on" : "off"; }
+std::string text_of(double value) { return fmt::format("{}", value); }
+std::string text_of(Mode value) { return std::string(mode_name(value)); }
+std::string text_of(Combine value) { return std::string(combine_name(value)); }
+std::string text_of(Reselect value) { return std::string(reselect_name(value)); }
+std::string text_of(CodecError value) { return std::string(codec_error_name(value)); }
+std::string text_of(NonFinite value) { return std::string(non_finite_name(value)); }
+std::string text_of(ValueType value) { return value == ValueType::kF32 ? "f32" : "f64"; }
+template <typename T>
+  requires std::is_integral_v<T>
+std::string text_of(T value) {
+  return fmt::format("{}", value);
+}
+template <typename T>
+  requires std::is_enum_v<T>
+std::string text_of(T value) {
+  return fmt::format("{}", static_cast<uint32_t>(value));
+}
+
+/// Lists every field as (dotted name, readable value), so that two specifications can be compared field by field.
+class Lister {
+ public:
+  struct Entry {
+    std::string name;
+    std::string value;
+  };
+
+  template <typename T>
+  void field(std::string_view name, const T& value) {
+    entries_.push_back({fmt::format("{}{}", prefix_, name), text_of(value)});
+  }
+  template <typename T, typename Visit>
+  void group(std::string_view name, const T& part, Visit visit) {
+    prefix_ = fmt::format("{}.", name);
+    visit(*this, part);
+    prefix_.clear();
+  }
+  template <typename T, typename Visit>
+  void optional(std::string_view name, const std::optional<T>& part, Visit visit) {
+    entries_.push_back({std::string(name), part ? "its own" : "the job's"});
+    // Absent overrides are filled in, so that both lists have the same fields in the same places.
+    group(name, part.value_or(T{}), visit);
+  }
+  const std::vector<Entry>& entries() const { return entries_; }
+
+ private:
+  std::string prefix_;
+  std::vector<Entry> entries_;
+};
+
+std::string first_difference_of(const Lister& ours, const Lister& theirs) {
+  for (size_t i = 0; i < ours.entries().size(); ++i) {
+    const Lister::Entry& here = ours.entries()[i];
+    const Lister::Entry& there = theirs.entries()[i];
+    if (here.value != there.value) return fmt::format("{} {} here, {} there", here.name, here.value, there.value);
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string_view mode_name(Mode value) {
+  switch (value) {
+    case Mode::kSynchronous: return "synchronous";
+    case Mode::kBoundedStaleness: return "bounded_staleness";
+    case Mode::kAsynchronous: return "asynchronous";
+    case Mode::kPartial: return "partial";
+  }
+  return "unknown";
+}
+
+std::string_view combine_name(Combine value) {
+  switch (value) {
+    case Combine::kSum: return "sum";
+    case Combine::kMean: return "mean";
+    case Combine::kWeightedMean: return "weighted_mean";
+  }
+  return "unknown";
+}
+
+std::string_view reselect_name(Reselect value) {
+  switch (value) {
+    case Reselect::kNone: return "none";
+    case Reselect::kTopK: return "topk";
+  }
+  return "unknown";
+}
+
+std::string_view codec_error_name(CodecError value) {
+  switch (value) {
+    case CodecError::kRetain: return "retain";
+    case CodecError::kDrop: return "drop";
+  }
+  return "unknown";
+}
+
+std::string_view non_finite_name(NonFinite value) {
+  switch (value) {
+    case NonFinite::kRefuse: return "refuse";
+    case NonFinite::kDropAndCount: return "drop_and_count";
+  }
+  return "unknown";
+}
+
+std::string first_difference(const JobSpec& ours, const JobSpec& theirs) {
+  Lister here;
+  Lister there;
+  fields::visit_job(here, ours);
+  fields::visit_job(there, theirs);
+  if (std::string difference = first_difference_of(here, there); !difference.empty()) return difference;
+  for (size_t i = 0; i < std::min(ours.tensors.size(), theirs.tensors.size()); ++i) {
+    if (ours.tensors[i] == theirs.tensors[i]) continue;
+    Lister tensor_here;
+    Lister tensor_there;
+    fields::visit_tensor(tensor_here, ours.tensors[i]);
+    fields::visit_tensor(tensor_there, theirs.tensors[i]);
+    if (ours.tensors[i].name != theirs.tensors[i].name) {
+      return fmt::format("tensor {}: {}", i, first_difference_of(tensor_here, tensor_there));
+    }
+    return fmt::format("tensor '{}': {}", ours.tensors[i].name, first_difference_of(tensor_here, tensor_there));
+  }
+  if (ours.tensors.size() != theirs.tensors.size()) {
+    return fmt::format("{} tensors here, {} there", ours.tensors.size(), theirs.tensors.size());
+  }
+  return "no difference";
+}
+
+}  // namespace millrace::protocol

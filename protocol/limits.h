@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstdint>
+
+/// Every limit of the wire beside those of the job specification (job_spec.h) and the frame sizes (frame.h). A message over one
+/// of them is refused with limit_exceeded before anything is allocated for it. Tabled in WIRE_FORMAT.md.
+namespace millrace::protocol {
+
+inline constexpr uint32_t kShardsMax = 1'024;
+inline constexpr uint32_t kJobSpecBytesMax = 3u << 20;   ///< leaves room in an envelope of 4 MiB
+inline constexpr uint32_t kAddressBytesMax = 255;
+inline constexpr uint32_t kSoftwareBytesMax = 255;
+inline constexpr uint32_t kSentenceBytesMax = 1'024;     ///< longer sentences are cut by the sender
+inline constexpr uint32_t kAuthBytesMax = 4'096;
+inline constexpr uint32_t kAckEntriesMax = 65'536;       ///< a worker with more parts sends several acks
+inline constexpr uint32_t kSummaryEpochsMax = 65'536;
+inline constexpr uint32_t kLineagesMax = 65'536;
+
+}  // namespace millrace::protocol

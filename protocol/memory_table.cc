@@ -1,0 +1,99 @@
+#include <map>
+#include <mutex>
+
+#include "kernels/base/check.h"
+#include "protocol/table.h"
+#include "protocol/table_rules.h"
+
+namespace millrace::protocol {
+
+struct MemoryTableState {
+  std::mutex mutex;
+  std::vector<ShardEntry> shards;
+  std::map<uint64_t, JobRecord> jobs;
+  uint64_t last_job = 0;
+  uint64_t changes = 0;
+};
+
+namespace {
+
+class MemoryTable : public MembershipTable {
+ public:
+  explicit MemoryTable(std::shared_ptr<MemoryTableState> state) : state_(std::move(state)) {}
+
+  Result<uint64_t> start_shard(uint32_t shard, uint32_t shard_count, std::string_view address) override {
+    const std::lock_guard lock(state_->mutex);
+    if (Status checked = check_start_shard(shard, shard_count, address); !checked) return std::unexpected(checked.error());
+    if (state_->shards.empty()) state_->shards.resize(shard_count);
+    if (state_->shards.size() != shard_count) return std::unexpected(shard_count_error(state_->shards.size(), shard_count));
+    ShardEntry& entry = state_->shards[shard];
+    entry.address = address;
+    ++state_->changes;
+    return ++entry.life;
+  }
+
+  Result<std::vector<ShardEntry>> shard_map() override {
+    const std::lock_guard lock(state_->mutex);
+    return state_->shards;
+  }
+
+  Result<std::optional<JobRecord>> read_job(std::string_view name) override {
+    const std::lock_guard lock(state_->mutex);
+    return find_open(name);
+  }
+
+  Result<std::optional<JobRecord>> read_job(uint64_t job) override {
+    const std::lock_guard lock(state_->mutex);
+    const auto found = state_->jobs.find(job);
+    return found == state_->jobs.end() ? std::nullopt : std::optional(found->second);
+  }
+
+  Result<JobRecord> create_job(std::string_view name, ByteSpan spec) override {
+    const std::lock_guard lock(state_->mutex);
+    if (Status checked = check_create_job(name, spec); !checked) return std::unexpected(checked.error());
+    if (std::optional<JobRecord> open = find_open(name)) return *open;
+    JobRecord record = new_job_record(name, spec, ++state_->last_job, state_->shards);
+    state_->jobs.emplace(record.view.job, record);
+    std::erase_if(state_->jobs, [&](const auto& job) {
+      return job.second.view.finished && job.first + kFinishedJobsKept < record.view.job;
+    });
+    ++state_->changes;
+    return record;
+  }
+
+  Result<bool> compare_and_swap(uint64_t expected_epoch, const JobRecord& next) override {
+    MILLRACE_CHECK(next.view.epoch == expected_epoch + 1, next.view.epoch, expected_epoch);
+    const std::lock_guard lock(state_->mutex);
+    const auto found = state_->jobs.find(next.view.job);
+    if (found == state_->jobs.end()) return std::unexpected(unknown_job_error(next.view.job));
+    if (found->second.view.epoch != expected_epoch) return false;
+    found->second = next;
+    ++state_->changes;
+    return true;
+  }
+
+  Result<uint64_t> change_counter() override {
+    const std::lock_guard lock(state_->mutex);
+    return state_->changes;
+  }
+
+ private:
+  std::optional<JobRecord> find_open(std::string_view name) const {
+    for (const auto& [number, record] : state_->jobs) {
+      if (!record.view.finished && record.name == name) return record;
+    }
+    return std::nullopt;
+  }
+
+  std::shared_ptr<MemoryTableState> state_;
+};
+
+}  // namespace
+
+std::shared_ptr<MemoryTableState> make_memory_table_state() { return std::make_shared<MemoryTableState>(); }
+
+std::unique_ptr<MembershipTable> open_memory_table(std::shared_ptr<MemoryTableState> state) {
+  return std::make_unique<MemoryTable>(std::move(state));
+}
+
+}  // namespace millrace::protocol

@@ -1,0 +1,33 @@
+#pragma once
+
+#include "protocol/job_spec.h"
+
+namespace millrace::protocol {
+
+/// A specification that uses every field of the format.
+inline JobSpec example_spec() {
+  JobSpec spec;
+  spec.name = "train";
+  spec.workers = 4;
+  spec.workers_min = 2;
+  spec.combine = Combine::kWeightedMean;
+  spec.select = {.selection = Selection::kTopK, .density = 0.01};
+  spec.reselect = {.reselect = Reselect::kTopK, .density = 0.02, .threshold_period = 4};
+  spec.codec_up = {.index = IndexCodecId::kGap, .value = ValueCodecId::kQsgd, .qsgd_bits = 8};
+  spec.seed = 42;
+  TensorSpec large;
+  large.name = "embedding.weight";
+  large.dimension = 1'000'000;
+  large.priority = -3;
+  large.select = SelectionSpec{.selection = Selection::kThresholdReuse, .k = 500, .period = 16};
+  large.codec_down = CodecSpec{.index = IndexCodecId::kRaw};
+  TensorSpec small;
+  small.name = "bias";
+  small.dimension = 64;
+  small.reselect = ReselectSpec{};
+  small.codec_up = CodecSpec{.index = IndexCodecId::kBitmap};
+  spec.tensors = {large, small};
+  return spec;
+}
+
+}  // namespace millrace::protocol

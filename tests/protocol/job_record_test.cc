@@ -1,0 +1,51 @@
+#include "protocol/job_record.h"
+
+#include <gtest/gtest.h>
+
+namespace millrace::protocol {
+namespace {
+
+JobRecord example() {
+  JobRecord record;
+  record.name = "train";
+  record.view.job = 3;
+  record.view.epoch = 9;
+  record.view.started = true;
+  record.view.members = {{.worker = 1, .life = 2, .nonce = 3, .state = MemberState::kJoining}};
+  record.view.shards = {{"tcp://a:1", 4}, {"", 0}};
+  record.view.lineage = 1;
+  record.view.lineage_parents = {0};
+  record.spec = {5, 6};
+  record.last_lives = {{1, 2}};
+  return record;
+}
+
+TEST(JobRecordBytes, GoRoundTrip) {
+  const auto decoded = decode_job_record(encode_job_record(example()));
+  ASSERT_TRUE(decoded) << decoded.error().message;
+  EXPECT_EQ(decoded->name, example().name);
+  EXPECT_EQ(decoded->view, example().view);
+  EXPECT_EQ(decoded->spec, example().spec);
+  EXPECT_EQ(decoded->last_lives, example().last_lives);
+}
+
+TEST(JobRecordBytes, EveryTruncationIsRefused) {
+  const ByteBuffer bytes = encode_job_record(example());
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    EXPECT_FALSE(decode_job_record(ByteSpan(bytes).first(size))) << size;
+  }
+}
+
+TEST(JobRecordBytes, EverySingleByteCorruptionIsRefused) {
+  const ByteBuffer bytes = encode_job_record(example());
+  for (size_t at = 0; at < bytes.size(); ++at) {
+    for (const uint8_t flip : std::initializer_list<uint8_t>{0x01, 0x80, 0xFF}) {
+      ByteBuffer damaged = bytes;
+      damaged[at] ^= flip;
+      EXPECT_FALSE(decode_job_record(damaged)) << at;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace millrace::protocol

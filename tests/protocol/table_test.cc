@@ -1,0 +1,211 @@
+#include "protocol/table.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sqlite3.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
+#include "tests/protocol/temporary_directory.h"
+
+namespace millrace::protocol {
+namespace {
+
+using Open = std::function<std::unique_ptr<MembershipTable>()>;
+
+/// The same behaviours of every implementation. `open` gives another object on the same table.
+class MembershipTables : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (GetParam() == "memory") {
+      open_ = [state = make_memory_table_state()] { return open_memory_table(state); };
+    } else {
+      open_ = [path = directory_.file("table.db")] {
+        auto table = open_sqlite_table(path);
+        EXPECT_TRUE(table) << table.error().message;
+        return std::move(*table);
+      };
+    }
+    table_ = open_();
+  }
+
+  static ByteBuffer spec_bytes() { return {1, 2, 3}; }
+
+  TemporaryDirectory directory_;
+  Open open_;
+  std::unique_ptr<MembershipTable> table_;
+};
+
+INSTANTIATE_TEST_SUITE_P(, MembershipTables, testing::Values("memory", "sqlite"), [](const auto& test) { return test.param; });
+
+TEST_P(MembershipTables, EveryStartOfAShardIsANewLife) {
+  EXPECT_EQ(table_->start_shard(0, 2, "tcp://a:1"), 1u);
+  EXPECT_EQ(table_->start_shard(1, 2, "tcp://b:1"), 1u);
+  EXPECT_EQ(open_()->start_shard(0, 2, "tcp://a:2"), 2u);
+  const auto map = table_->shard_map();
+  ASSERT_TRUE(map);
+  EXPECT_THAT(*map, testing::ElementsAre(ShardEntry{"tcp://a:2", 2}, ShardEntry{"tcp://b:1", 1}));
+}
+
+TEST_P(MembershipTables, ShardsThatNeverStartedAreEmptyInTheMap) {
+  EXPECT_THAT(*table_->shard_map(), testing::IsEmpty());
+  ASSERT_TRUE(table_->start_shard(1, 3, "tcp://b:1"));
+  EXPECT_THAT(*table_->shard_map(), testing::ElementsAre(ShardEntry{}, ShardEntry{"tcp://b:1", 1}, ShardEntry{}));
+}
+
+TEST_P(MembershipTables, AnotherShardCountIsRefusedAndSaysWhatToDo) {
+  ASSERT_TRUE(table_->start_shard(0, 2, "tcp://a:1"));
+  const auto refused = table_->start_shard(0, 3, "tcp://a:1");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kShardMapMismatch);
+  EXPECT_THAT(refused.error().message, testing::HasSubstr("2 shards"));
+}
+
+TEST_P(MembershipTables, ImpossibleShardsAreRefused) {
+  EXPECT_EQ(table_->start_shard(2, 2, "tcp://a:1").error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(table_->start_shard(0, 0, "tcp://a:1").error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(table_->start_shard(0, 1'000'000, "tcp://a:1").error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(table_->start_shard(0, 1, std::string(256, 'a')).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(table_->start_shard(0, 1, "tcp://a\n:1").error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(*table_->shard_map(), testing::IsEmpty());
+}
+
+TEST_P(MembershipTables, WhoeverCreatesAJobFirstWinsAndTheOtherGetsIt) {
+  ASSERT_TRUE(table_->start_shard(0, 1, "tcp://a:1"));
+  const auto first = table_->create_job("train", spec_bytes());
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->view.job, 1u);
+  EXPECT_EQ(first->view.epoch, 1u);
+  EXPECT_EQ(first->spec, spec_bytes());
+  EXPECT_THAT(first->view.shards, testing::ElementsAre(ShardEntry{"tcp://a:1", 1}));
+  const auto second = open_()->create_job("train", ByteBuffer{9});
+  ASSERT_TRUE(second);
+  EXPECT_EQ(second->view, first->view);
+  EXPECT_EQ(second->spec, spec_bytes());
+}
+
+TEST_P(MembershipTables, ImpossibleJobsAreRefused) {
+  EXPECT_EQ(table_->create_job("", spec_bytes()).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(table_->create_job(std::string(256, 'a'), spec_bytes()).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(table_->create_job("a", ByteBuffer(5u << 20)).error().code, ErrorCode::kLimitExceeded);
+}
+
+TEST_P(MembershipTables, ASwapAtTheExpectedEpochIsSeenByAll) {
+  JobRecord record = table_->create_job("train", spec_bytes()).value();
+  record.view.epoch = 2;
+  record.view.started = true;
+  record.view.members = {{.worker = 0, .life = 1, .nonce = 77},
+                         {.worker = 3, .life = 2, .nonce = 78, .state = MemberState::kJoining}};
+  record.view.lineage = 1;
+  record.view.lineage_parents = {0};
+  record.last_lives = {{0, 1}, {3, 2}, {4, 9}};
+  ASSERT_EQ(table_->compare_and_swap(1, record), true);
+  const auto read = open_()->read_job("train");
+  ASSERT_TRUE(read && read->has_value());
+  EXPECT_EQ((*read)->view, record.view);
+  EXPECT_EQ((*read)->last_lives, record.last_lives);
+  EXPECT_EQ((*read)->spec, record.spec);
+  EXPECT_EQ((*read)->name, "train");
+}
+
+TEST_P(MembershipTables, ASwapAtAnOldEpochChangesNothing) {
+  JobRecord record = table_->create_job("train", spec_bytes()).value();
+  record.view.epoch = 2;
+  ASSERT_EQ(table_->compare_and_swap(1, record), true);
+  record.view.started = true;
+  EXPECT_EQ(open_()->compare_and_swap(1, record), false);
+  EXPECT_FALSE(table_->read_job("train").value()->view.started);
+}
+
+TEST_P(MembershipTables, ASwapOfAnUnknownJobIsAnError) {
+  JobRecord record;
+  record.view.job = 5;
+  record.view.epoch = 2;
+  EXPECT_EQ(table_->compare_and_swap(1, record).error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST_P(MembershipTables, AFinishedJobFreesItsNameAndKeepsItsNumber) {
+  JobRecord record = table_->create_job("train", spec_bytes()).value();
+  record.view.epoch = 2;
+  record.view.finished = true;
+  ASSERT_EQ(table_->compare_and_swap(1, record), true);
+  EXPECT_EQ(table_->read_job("train").value(), std::nullopt);
+  EXPECT_TRUE(table_->read_job(uint64_t{1}).value()->view.finished);
+  EXPECT_EQ(table_->create_job("train", spec_bytes()).value().view.job, 2u);
+}
+
+TEST_P(MembershipTables, UnknownJobsAreAbsentNotErrors) {
+  EXPECT_EQ(table_->read_job("nobody").value(), std::nullopt);
+  EXPECT_EQ(table_->read_job(uint64_t{42}).value(), std::nullopt);
+}
+
+TEST_P(MembershipTables, TheChangeCounterGrowsWithEveryChangeAndOnlyThen) {
+  const auto other = open_();
+  uint64_t last = other->change_counter().value();
+  const auto grew = [&] {
+    const uint64_t now = other->change_counter().value();
+    return now > std::exchange(last, now);
+  };
+  ASSERT_TRUE(table_->start_shard(0, 1, "tcp://a:1"));
+  EXPECT_TRUE(grew());
+  JobRecord record = table_->create_job("train", spec_bytes()).value();
+  EXPECT_TRUE(grew());
+  record.view.epoch = 2;
+  ASSERT_EQ(table_->compare_and_swap(1, record), true);
+  EXPECT_TRUE(grew());
+  ASSERT_EQ(table_->compare_and_swap(1, record), false);
+  ASSERT_TRUE(table_->create_job("train", spec_bytes()));
+  ASSERT_TRUE(table_->read_job("train"));
+  EXPECT_FALSE(grew());
+}
+
+TEST(SqliteTable, AFileOfAnotherProgramIsLeftAlone) {
+  TemporaryDirectory directory;
+  const std::string path = directory.file("other.db");
+  sqlite3* other = nullptr;
+  ASSERT_EQ(sqlite3_open(path.c_str(), &other), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(other, "CREATE TABLE mine (x)", nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(other);
+  const auto size_before = std::filesystem::file_size(path);
+  const auto refused = open_sqlite_table(path);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(std::filesystem::file_size(path), size_before);
+}
+
+TEST(SqliteTable, AFileThatIsNoDatabaseIsAnErrorThatNamesIt) {
+  TemporaryDirectory directory;
+  const std::string path = directory.file("notes.txt");
+  std::ofstream(path) << std::string(5'000, 'x');
+  const auto refused = open_sqlite_table(path);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kIo);
+  EXPECT_THAT(refused.error().message, testing::HasSubstr(path));
+}
+
+TEST(SqliteTable, AFolderThatIsNotThereIsAnErrorThatNamesTheFile) {
+  const auto refused = open_sqlite_table("no/such/folder/table.db");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kIo);
+  EXPECT_THAT(refused.error().message, testing::HasSubstr("no/such/folder/table.db"));
+}
+
+TEST(SqliteTable, ADamagedRecordIsAnErrorNotACrash) {
+  TemporaryDirectory directory;
+  const std::string path = directory.file("table.db");
+  auto table = open_sqlite_table(path).value();
+  ASSERT_TRUE(table->create_job("train", ByteBuffer{1, 2, 3}));
+  sqlite3* raw = nullptr;
+  ASSERT_EQ(sqlite3_open(path.c_str(), &raw), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(raw, "UPDATE jobs SET record = substr(record, 1, 20)", nullptr, nullptr, nullptr), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(raw, "UPDATE counters SET value = 1000000000000 WHERE name = 'shard_count'", nullptr, nullptr, nullptr),
+            SQLITE_OK);
+  sqlite3_close(raw);
+  EXPECT_EQ(table->read_job("train").error().code, ErrorCode::kMalformed);
+  EXPECT_EQ(table->shard_map().error().code, ErrorCode::kMalformed);
+}
+
+}  // namespace
+}  // namespace millrace::protocol
