@@ -56,14 +56,15 @@ std::optional<BloomCode> parse(ByteSpan bytes) {
   return code;
 }
 
-/// Appends every index of [0, dimension) that the filter knows; stops once there are more than count_max. The result keeps
-/// at most count_max + one strip of entries.
+/// Every index of [0, dimension) that the filter knows; stops once there are more than count_max. Memory grows with what is
+/// found, to count_max entries and a constant.
 void scan_all(const BloomCode& code, uint64_t dimension, uint64_t count_max, IndexBuffer& found) {
-  size_t count = 0;
+  constexpr uint64_t kRoom = kBloomStrip + kBloomScanSlack;
+  found.clear();
+  uint64_t count = 0;
   for (uint64_t begin = 0; begin < dimension && count <= count_max; begin += kBloomStrip) {
-    if (found.size() < count + kBloomStrip + kBloomScanSlack) {
-      found.resize(std::max<size_t>(count + count / 4, 1) + kBloomStrip + kBloomScanSlack);
-    }
+    if (found.capacity() < count + kRoom) found.reserve(std::min(count + count / 2, count_max) + kRoom);
+    found.resize(count + kRoom);
     const auto length = static_cast<size_t>(std::min(kBloomStrip, dimension - begin));
     count += bloom_scan(code.hashes, code.words, static_cast<uint32_t>(begin), length, found.data() + count);
   }
@@ -109,7 +110,6 @@ class BloomIndexCodec final : public IndexCodec {
     writer.put(code.hashes.probes);
     out.resize(out.size() + shape.bits / 8);
     std::memcpy(out.data() + out.size() - shape.bits / 8, code.words.data(), shape.bits / 8);
-    decoded->clear();
     decoded->reserve(indices.size() + indices.size() / 8 + kBloomStrip);
     scan_all(code, dimension, dimension, *decoded);
     return {};
@@ -121,7 +121,6 @@ class BloomIndexCodec final : public IndexCodec {
     }
     const auto code = parse(bytes);
     if (!code) return fail(ErrorCode::kMalformed, "bloom: header and filter length disagree");
-    indices.clear();
     scan_all(*code, dimension, count, indices);
     if (indices.size() != count) {
       return fail(ErrorCode::kMalformed, "bloom: the filter does not know exactly the stated number of indices");

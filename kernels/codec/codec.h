@@ -115,6 +115,9 @@ class ValueCodec {
   virtual Status decode(ByteSpan bytes, std::span<double> out) const = 0;
 };
 
+/// Bytes over bytes_estimate() that an index codec may need as working room in `out` while it encodes uniform indices.
+inline constexpr uint64_t kIndexCodecSlack = 8192;
+
 /// Every codec this build knows, and lookup; nullptr: unknown.
 std::span<const IndexCodec* const> index_codecs();
 std::span<const ValueCodec* const> value_codecs();

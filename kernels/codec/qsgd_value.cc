@@ -63,7 +63,8 @@ class QsgdValueCodec final : public ValueCodec {
   Status check(ByteSpan bytes, uint64_t count, ValueType) const override {
     const auto header = QsgdHeader::parse(bytes);
     if (!header) return fail(ErrorCode::kMalformed, "qsgd: unknown parameters");
-    if (bytes.size() - kHeaderBytes != qsgd_encoded_bytes(count, header->bits, header->bucket_size)) {
+    if (count > kDimensionMax ||
+        bytes.size() - kHeaderBytes != qsgd_encoded_bytes(count, header->bits, header->bucket_size)) {
       return fail(ErrorCode::kMalformed, "qsgd: the length is not that of the values");
     }
     return {};

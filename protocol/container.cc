@@ -1,0 +1,194 @@
+#include "protocol/container.h"
+
+#include <array>
+#include <cstring>
+#include <optional>
+#include <string>
+
+#include "kernels/base/bytes.h"
+#include "kernels/base/check.h"
+#include "kernels/base/hash.h"
+
+namespace millrace {
+namespace {
+
+constexpr std::array<uint8_t, 4> kMagic = {'M', 'R', 'C', '1'};
+constexpr uint8_t kFlagDense = 1;
+constexpr uint64_t kChecksumAt = 56;
+
+/// XXH3-64 of the sections, seeded by that of the header's fields before the checksum.
+uint64_t checksum_of(ByteSpan container) {
+  return hash64(container.subspan(kContainerHeaderBytes), hash64(container.first(kChecksumAt)));
+}
+
+ByteBuffer header_bytes(const ContainerHeader& header) {
+  ByteBuffer bytes;
+  bytes.reserve(kContainerHeaderBytes);
+  ByteWriter writer(bytes);
+  writer.put_bytes(kMagic);
+  writer.put(kContainerVersion);
+  writer.put(static_cast<uint8_t>(header.value_type));
+  writer.put(static_cast<uint8_t>(header.dense ? kFlagDense : 0));
+  writer.put(static_cast<uint8_t>(header.index_codec));
+  writer.put(static_cast<uint8_t>(header.value_codec));
+  writer.put_bytes(std::array<uint8_t, 7>{});
+  writer.put(header.dimension);
+  writer.put(header.count);
+  writer.put(header.index_bytes);
+  writer.put(header.value_bytes);
+  writer.put(header.coupling_bytes);
+  writer.put(uint64_t{0});
+  MILLRACE_CHECK(bytes.size() == kContainerHeaderBytes, bytes.size());
+  return bytes;
+}
+
+std::unexpected<Error> malformed(const char* what) {
+  return fail(ErrorCode::kMalformed, std::string("codec container: ") + what);
+}
+
+/// Fields that contradict each other.
+Status check_fields(const ContainerHeader& header) {
+  if (header.dimension == 0 || header.dimension > kDimensionMax) return malformed("dimension 0 or over 2^32");
+  if (header.count > header.dimension) return malformed("more entries than the dimension has");
+  if (header.dense != (header.index_codec == IndexCodecId::kNone)) return malformed("dense and an index codec, or neither");
+  if (header.dense && (header.count != header.dimension || header.index_bytes != 0)) {
+    return malformed("dense, but with an index section or not every entry");
+  }
+  return {};
+}
+
+Status check_limits(const ContainerHeader& header, uint64_t bytes, ValueType type, const ContainerLimits& limits) {
+  if (bytes > limits.bytes_max) {
+    return fail(ErrorCode::kLimitExceeded, "codec container of " + std::to_string(bytes) + " bytes; the limit is " +
+                                               std::to_string(limits.bytes_max));
+  }
+  if (header.value_type != type) return malformed("another value type than expected");
+  if (limits.dimension != 0 && header.dimension != limits.dimension) {
+    return fail(ErrorCode::kMalformed, "codec container of dimension " + std::to_string(header.dimension) + "; expected " +
+                                           std::to_string(limits.dimension));
+  }
+  if (header.count > limits.count_max) {
+    return fail(ErrorCode::kLimitExceeded, "codec container of " + std::to_string(header.count) +
+                                               " entries; the limit is " + std::to_string(limits.count_max));
+  }
+  return {};
+}
+
+}  // namespace
+
+template <typename T>
+Result<EncodedContainer<T>> encode_container(const StreamView<T>& selected, const StreamView<T>& original,
+                                             const EncodeOptions& options) {
+  if (auto valid = validate(options.spec); !valid) return std::unexpected(valid.error());
+  EncodedContainer<T> encoded;
+  ContainerHeader header;
+  const uint64_t count = selected.count();
+  const ValueCodec* value_codec = find_value_codec(options.spec.value);
+  uint64_t expected = kContainerHeaderBytes + value_codec->bytes_exact(count, kValueTypeOf<T>, options.spec);
+  if (!selected.dense) {
+    expected += find_index_codec(options.spec.index)->bytes_estimate(count, selected.dimension, options.spec);
+  }
+  encoded.bytes.reserve(expected + expected / 16 + kIndexCodecSlack);
+  encoded.bytes.resize(kContainerHeaderBytes);
+  auto coding = append_stream(selected, original, options, encoded.bytes, encoded.bytes, header.index_bytes);
+  if (!coding) return std::unexpected(coding.error());
+  header.value_type = kValueTypeOf<T>;
+  header.dense = coding->dense;
+  header.index_codec = coding->index_codec;
+  header.value_codec = coding->value_codec;
+  header.dimension = coding->dimension;
+  header.count = coding->count;
+  header.value_bytes = encoded.bytes.size() - kContainerHeaderBytes - header.index_bytes;
+  if (auto valid = check_fields(header); !valid) {  // a dimension of 0, say: the caller's, not the wire's
+    return fail(ErrorCode::kInvalidArgument, valid.error().message);
+  }
+  const ByteBuffer head = header_bytes(header);
+  std::memcpy(encoded.bytes.data(), head.data(), head.size());
+  const uint64_t checksum = checksum_of(encoded.bytes);
+  std::memcpy(encoded.bytes.data() + kChecksumAt, &checksum, sizeof(checksum));
+  encoded.count = coding->count;
+  encoded.exact = coding->exact;
+  encoded.decoded = std::move(coding->decoded);
+  encoded.false_positives = coding->false_positives;
+  return encoded;
+}
+
+Result<ContainerHeader> read_container_header(ByteSpan bytes) {
+  if (bytes.size() < kContainerHeaderBytes) return malformed("shorter than its header");
+  ByteReader reader(bytes);
+  const ByteSpan magic = *reader.get_bytes(kMagic.size());
+  if (std::memcmp(magic.data(), kMagic.data(), kMagic.size()) != 0) return malformed("wrong magic");
+  if (*reader.get<uint8_t>() != kContainerVersion) return fail(ErrorCode::kUnsupported, "codec container: unknown version");
+  ContainerHeader header;
+  const uint8_t value_type = *reader.get<uint8_t>();
+  if (value_type != static_cast<uint8_t>(ValueType::kF32) && value_type != static_cast<uint8_t>(ValueType::kF64)) {
+    return fail(ErrorCode::kUnsupported, "codec container: unknown value type");
+  }
+  header.value_type = static_cast<ValueType>(value_type);
+  const uint8_t flags = *reader.get<uint8_t>();
+  if ((flags & ~kFlagDense) != 0) return malformed("unknown flags");
+  header.dense = flags == kFlagDense;
+  header.index_codec = static_cast<IndexCodecId>(*reader.get<uint8_t>());
+  header.value_codec = static_cast<ValueCodecId>(*reader.get<uint8_t>());
+  for (const uint8_t zero : *reader.get_bytes(7)) {
+    if (zero != 0) return malformed("reserved bytes are not 0");
+  }
+  header.dimension = *reader.get<uint64_t>();
+  header.count = *reader.get<uint64_t>();
+  header.index_bytes = *reader.get<uint64_t>();
+  header.value_bytes = *reader.get<uint64_t>();
+  header.coupling_bytes = *reader.get<uint64_t>();
+  header.checksum = *reader.get<uint64_t>();
+  uint64_t rest = reader.remaining();
+  for (const uint64_t section : {header.index_bytes, header.value_bytes, header.coupling_bytes}) {
+    if (section > rest) return malformed("sections longer than the bytes");
+    rest -= section;
+  }
+  if (rest != 0) return malformed("bytes behind the sections");
+  if (auto valid = check_fields(header); !valid) return std::unexpected(valid.error());
+  return header;
+}
+
+template <typename T>
+Result<Stream<T>> read_container(ByteSpan bytes, const ContainerLimits& limits) {
+  const auto header = read_container_header(bytes);
+  if (!header) return std::unexpected(header.error());
+  if (auto within = check_limits(*header, bytes.size(), kValueTypeOf<T>, limits); !within) {
+    return std::unexpected(within.error());
+  }
+  if (checksum_of(bytes) != header->checksum) return malformed("the checksum is wrong");
+  if (header->coupling_bytes != 0) return fail(ErrorCode::kUnsupported, "codec container: a coupling section");
+  const ValueCodec* value_codec = find_value_codec(header->value_codec);
+  const IndexCodec* index_codec = header->dense ? nullptr : find_index_codec(header->index_codec);
+  if (value_codec == nullptr || (index_codec == nullptr && !header->dense)) {
+    return fail(ErrorCode::kUnsupported, "codec container: a codec that this build does not know");
+  }
+  const ByteSpan index_code = bytes.subspan(kContainerHeaderBytes, header->index_bytes);
+  const ByteSpan value_code = bytes.subspan(kContainerHeaderBytes + header->index_bytes, header->value_bytes);
+  if (auto sized = value_codec->check(value_code, header->count, kValueTypeOf<T>); !sized) {
+    return std::unexpected(sized.error());
+  }
+  Stream<T> stream;
+  stream.dimension = header->dimension;
+  stream.dense = header->dense;
+  if (index_codec != nullptr) {
+    if (auto done = index_codec->decode(index_code, header->dimension, header->count, stream.indices); !done) {
+      return std::unexpected(done.error());
+    }
+  }
+  stream.values.resize(header->count);
+  if (auto done = value_codec->decode(value_code, std::span<T>(stream.values)); !done) return std::unexpected(done.error());
+  if (limits.non_finite == NonFinitePolicy::kRefuse && !all_finite<T>(stream.values)) {
+    return fail(ErrorCode::kNonFinite, "codec container: a value is NaN or infinite");
+  }
+  return stream;
+}
+
+template Result<EncodedContainer<float>> encode_container(const StreamView<float>&, const StreamView<float>&,
+                                                          const EncodeOptions&);
+template Result<EncodedContainer<double>> encode_container(const StreamView<double>&, const StreamView<double>&,
+                                                           const EncodeOptions&);
+template Result<Stream<float>> read_container(ByteSpan, const ContainerLimits&);
+template Result<Stream<double>> read_container(ByteSpan, const ContainerLimits&);
+
+}  // namespace millrace

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/base/buffer.h"
+#include "kernels/base/result.h"
+#include "kernels/codec/codec.h"
+#include "kernels/stream/stream.h"
+
+namespace millrace {
+
+/// The container of one coded stream; its bytes are in WIRE_FORMAT.md, "Codec container".
+inline constexpr uint64_t kContainerHeaderBytes = 64;
+inline constexpr uint8_t kContainerVersion = 1;
+
+/// What a reader does with decoded values that are NaN or infinite.
+enum class NonFinitePolicy : uint8_t { kRefuse = 1, kAccept = 2 };
+
+/// What a reader is willing to decode. Checked before any memory is taken.
+struct ContainerLimits {
+  uint64_t dimension = 0;  ///< the only dimension that is accepted; 0: any
+  uint64_t count_max = kDimensionMax;
+  uint64_t bytes_max = uint64_t{1} << 40;  ///< of the container
+  NonFinitePolicy non_finite = NonFinitePolicy::kRefuse;
+};
+
+/// The container's header, checked against itself and the length of the bytes.
+struct ContainerHeader {
+  ValueType value_type = ValueType::kF32;
+  bool dense = false;
+  IndexCodecId index_codec = IndexCodecId::kNone;  ///< as it stands there: may be one that this build does not know
+  ValueCodecId value_codec = ValueCodecId::kRaw;
+  uint64_t dimension = 0;
+  uint64_t count = 0;
+  uint64_t index_bytes = 0;
+  uint64_t value_bytes = 0;
+  uint64_t coupling_bytes = 0;
+  uint64_t checksum = 0;
+};
+
+/// A coded stream, ready to send, and what will be decoded from it.
+template <typename T>
+struct EncodedContainer {
+  ByteBuffer bytes;
+  uint64_t count = 0;            ///< entries that will be decoded
+  bool exact = true;             ///< the receiver decodes `selected` itself; `decoded` is then empty
+  Stream<T> decoded;             ///< otherwise: what the receiver will decode, bit for bit
+  uint64_t false_positives = 0;  ///< entries that nobody selected (Bloom)
+};
+
+/// Codes `selected` (see append_stream(), kernels/codec/codec.h) into one container. T is float or double.
+///
+/// Cost     the codecs append to the container's own buffer, which is allocated once.
+/// Errors   as the codecs'.
+/// Threads  reentrant.
+template <typename T>
+Result<EncodedContainer<T>> encode_container(const StreamView<T>& selected, const StreamView<T>& original,
+                                             const EncodeOptions& options);
+
+/// Reads the header of a whole container. Hostile bytes; the checksum is not verified.
+///
+/// Errors   malformed: too short, magic, fields that contradict each other or the length. unsupported: version, value type.
+Result<ContainerHeader> read_container_header(ByteSpan bytes);
+
+/// Decodes a whole container of values of type T.
+///
+/// bytes    hostile, any alignment.
+/// Memory   count * (4 + sizeof(T)) and a constant, taken only once the limits, the checksum and the length of the value code
+///          agree with count.
+/// Errors   as read_container_header(); malformed: checksum, another dimension or value type than expected, a codec's own;
+///          limit_exceeded: count_max, bytes_max; unsupported: a codec this build does not know, a coupling section;
+///          non_finite: NaN or infinity under NonFinitePolicy::kRefuse.
+/// Threads  reentrant.
+template <typename T>
+Result<Stream<T>> read_container(ByteSpan bytes, const ContainerLimits& limits);
+
+}  // namespace millrace

@@ -1,0 +1,185 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "kernels/codec/bloom_scan.h"
+#include "kernels/codec/codec_list.h"
+#include "tests/support/index_sets.h"
+#include "tests/support/isa.h"
+
+namespace millrace {
+namespace {
+
+EncodeOptions bloom_options(double rate, uint64_t seed = 5) {
+  EncodeOptions options;
+  options.spec.index = IndexCodecId::kBloom;
+  options.spec.bloom_false_positive_rate = rate;
+  options.random = RandomKey::from(seed);
+  return options;
+}
+
+struct Coded {
+  ByteBuffer bytes;
+  IndexBuffer decoded;
+};
+
+Coded encoded(IndexSpan indices, uint64_t dimension, const EncodeOptions& options) {
+  Coded coded;
+  const Status status = bloom_index_codec().encode(indices, dimension, options, coded.bytes, &coded.decoded);
+  EXPECT_TRUE(status) << status.error().message;
+  return coded;
+}
+
+template <typename T>
+T field(const ByteBuffer& bytes, size_t at) {
+  T value;
+  std::memcpy(&value, bytes.data() + at, sizeof(T));
+  return value;
+}
+
+/// The filter's answer for every index, one bit at a time.
+IndexBuffer oracle_scan(const ByteBuffer& bytes, uint64_t dimension) {
+  const auto hashes = BloomHashes::from(field<uint64_t>(bytes, 0), field<uint32_t>(bytes, 8), field<uint32_t>(bytes, 12));
+  IndexBuffer known;
+  for (uint32_t index = 0; index < dimension; ++index) {
+    bool all = true;
+    for (uint32_t p = 0; p < hashes.probes; ++p) {
+      const uint32_t bit = hashes.bit(index, p);
+      all = all && (bytes[16 + bit / 8] >> (bit % 8) & 1) != 0;
+    }
+    if (all) known.push_back(index);
+  }
+  return known;
+}
+
+TEST(BloomCodec, DecodesWhatTheEncoderSaidOnEveryInstructionSet) {
+  const uint64_t dimension = 20'011;
+  for (const double rate : {0.5, 0.05, 0.001}) {
+    for (const double density : {0.0, 0.002, 0.2, 1.0}) {
+      const IndexBuffer indices = testing::uniform_indices(dimension, density, 3);
+      const Coded first = encoded(indices, dimension, bloom_options(rate));
+      const IndexBuffer expected = oracle_scan(first.bytes, dimension);
+      testing::for_each_isa([&](const std::string& isa) {
+        SCOPED_TRACE(isa + ", rate " + std::to_string(rate) + ", density " + std::to_string(density));
+        const Coded coded = encoded(indices, dimension, bloom_options(rate));
+        EXPECT_EQ(coded.bytes, first.bytes);
+        EXPECT_EQ(coded.decoded, expected);
+        EXPECT_TRUE(std::includes(expected.begin(), expected.end(), indices.begin(), indices.end()));
+        IndexBuffer decoded;
+        ASSERT_TRUE(bloom_index_codec().decode(coded.bytes, dimension, expected.size(), decoded));
+        EXPECT_EQ(decoded, expected);
+      });
+    }
+  }
+}
+
+TEST(BloomCodec, SizeFollowsTheOptimalFormula) {
+  const IndexBuffer indices = testing::uniform_indices(1 << 18, 0.01, 4);
+  const double n = static_cast<double>(indices.size());
+  for (const double rate : {0.5, 0.1, 0.01, 0.001, 1e-6}) {
+    const ByteBuffer bytes = encoded(indices, 1 << 18, bloom_options(rate)).bytes;
+    const double optimal = -n * std::log(rate) / (std::log(2.0) * std::log(2.0));
+    EXPECT_GE(field<uint32_t>(bytes, 8), optimal);
+    EXPECT_LE(field<uint32_t>(bytes, 8), optimal + 33);
+    EXPECT_EQ(field<uint32_t>(bytes, 12), std::round(-std::log2(rate)));
+    EXPECT_EQ(bytes.size(), 16 + field<uint32_t>(bytes, 8) / 8);
+  }
+}
+
+/// Sets whose regularity a weak hash would show.
+std::vector<testing::IndexSet> patterned_sets(uint64_t dimension) {
+  IndexBuffer consecutive;
+  IndexBuffer strided;
+  for (uint32_t i = 0; i < 8000; ++i) consecutive.push_back(100'000 + i);
+  for (uint32_t i = 0; i < 8000; ++i) strided.push_back(64 * i);
+  return {{"uniform", dimension, testing::uniform_indices(dimension, 0.01, 8)},
+          {"clustered", dimension, testing::clustered_indices(dimension, 8000, 9)},
+          {"consecutive", dimension, consecutive},
+          {"strided", dimension, strided}};
+}
+
+TEST(BloomCodec, FalsePositivesComeAtTheFormulasRate) {
+  const uint64_t dimension = 1 << 20;
+  for (const auto& set : patterned_sets(dimension)) {
+    for (const double rate : {0.1, 0.01, 0.001}) {
+      double found = 0;
+      double expected = 0;
+      for (const uint64_t seed : {1, 2, 3}) {
+        const Coded coded = encoded(set.indices, dimension, bloom_options(rate, seed));
+        const double n = static_cast<double>(set.indices.size());
+        const double bits = field<uint32_t>(coded.bytes, 8);
+        const double probes = field<uint32_t>(coded.bytes, 12);
+        const double formula = std::pow(1 - std::exp(-probes * n / bits), probes);  // DeepReduce, section 2
+        EXPECT_NEAR(formula, rate, 0.05 * rate);
+        found += static_cast<double>(coded.decoded.size()) - n;
+        expected += (static_cast<double>(dimension) - n) * formula;
+      }
+      // Counting noise, and 2 % for what the filters' fill varies.
+      EXPECT_NEAR(found, expected, 4.5 * std::sqrt(expected) + 0.02 * expected) << set.name << " at " << rate;
+    }
+  }
+}
+
+TEST(BloomCodec, AnotherSeedGivesOtherFalsePositives) {
+  const IndexBuffer indices = testing::uniform_indices(1 << 16, 0.02, 4);
+  const Coded one = encoded(indices, 1 << 16, bloom_options(0.01, 1));
+  const Coded two = encoded(indices, 1 << 16, bloom_options(0.01, 2));
+  const Coded again = encoded(indices, 1 << 16, bloom_options(0.01, 1));
+  EXPECT_NE(one.decoded, two.decoded);
+  EXPECT_EQ(one.bytes, again.bytes);
+  EncodeOptions elsewhere = bloom_options(0.01, 1);
+  elsewhere.index_base = 1 << 16;
+  EXPECT_NE(encoded(indices, 1 << 16, elsewhere).decoded, one.decoded);
+}
+
+TEST(BloomCodec, DimensionsOver2To28AreRefusedBothWays) {
+  IndexBuffer decoded;
+  ByteBuffer bytes;
+  const IndexBuffer indices{7};
+  const Status status = bloom_index_codec().encode(indices, (uint64_t{1} << 28) + 1, bloom_options(0.01), bytes, &decoded);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kLimitExceeded);
+  const Coded coded = encoded(indices, 100, bloom_options(0.01));
+  EXPECT_FALSE(bloom_index_codec().decode(coded.bytes, (uint64_t{1} << 28) + 1, coded.decoded.size(), decoded));
+}
+
+TEST(BloomCodec, AFilterOfAllOnesTakesNoMemoryBeyondTheCount) {
+  const IndexBuffer indices = testing::uniform_indices(1 << 20, 0.001, 4);
+  ByteBuffer bytes = encoded(indices, 1 << 20, bloom_options(0.01)).bytes;
+  std::fill(bytes.begin() + 16, bytes.end(), 0xff);
+  IndexBuffer decoded;
+  EXPECT_FALSE(bloom_index_codec().decode(bytes, 1 << 20, indices.size(), decoded));
+  EXPECT_LE(decoded.capacity(), indices.size() + 2 * kBloomStrip);
+  EXPECT_TRUE(bloom_index_codec().decode(bytes, 1 << 14, 1 << 14, decoded));  // what it says, after all
+}
+
+TEST(BloomCodec, EveryTruncationAndHeaderCorruptionIsAnErrorOrAValidSet) {
+  const uint64_t dimension = 3000;
+  const Coded coded = encoded(testing::uniform_indices(dimension, 0.02, 4), dimension, bloom_options(0.01));
+  IndexBuffer decoded;
+  for (size_t length = 0; length < coded.bytes.size(); ++length) {
+    const ByteBuffer cut(coded.bytes.begin(), coded.bytes.begin() + static_cast<std::ptrdiff_t>(length));
+    EXPECT_FALSE(bloom_index_codec().decode(cut, dimension, coded.decoded.size(), decoded)) << length;
+  }
+  for (size_t at = 0; at < coded.bytes.size(); ++at) {
+    for (uint32_t bit = 0; bit < 8; ++bit) {
+      ByteBuffer broken = coded.bytes;
+      broken[at] = static_cast<uint8_t>(broken[at] ^ 1u << bit);
+      if (!bloom_index_codec().decode(broken, dimension, coded.decoded.size(), decoded)) continue;
+      ASSERT_EQ(decoded, oracle_scan(broken, dimension));
+      ASSERT_EQ(decoded.size(), coded.decoded.size());
+    }
+  }
+}
+
+TEST(BloomCodec, AnotherCountIsAnError) {
+  const Coded coded = encoded(testing::uniform_indices(5000, 0.02, 4), 5000, bloom_options(0.01));
+  IndexBuffer decoded;
+  for (const uint64_t count : {uint64_t{0}, coded.decoded.size() - 1, coded.decoded.size() + 1, uint64_t{5001}}) {
+    EXPECT_FALSE(bloom_index_codec().decode(coded.bytes, 5000, count, decoded)) << count;
+  }
+}
+
+}  // namespace
+}  // namespace millrace

@@ -1,0 +1,174 @@
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "kernels/codec/codec.h"
+#include "tests/support/index_sets.h"
+#include "tests/support/stream_oracle.h"
+
+namespace millrace {
+namespace {
+
+TEST(CodecText, ParsesWhatItPrints) {
+  for (const char* text : {"raw", "bitmap", "gap", "bloom", "bloom:0.01", "raw+qsgd4", "gap+qsgd8:l2", "gap+qsgd2:max:1024",
+                           "bloom:0.25+qsgd8:l2:64"}) {
+    const auto spec = codec_from_text(text);
+    ASSERT_TRUE(spec) << text << ": " << spec.error().message;
+    EXPECT_EQ(codec_text(*spec), text);
+  }
+  EXPECT_EQ(codec_text(*codec_from_text("bloom:0.01+raw")), "bloom:0.01");
+  EXPECT_EQ(codec_text(*codec_from_text("gap+qsgd4:max:512")), "gap+qsgd4");
+  EXPECT_EQ(codec_text(*codec_from_text("gap+qsgd4:1024")), "gap+qsgd4:max:1024");
+}
+
+TEST(CodecText, ReadsEveryParameter) {
+  const CodecSpec spec = codec_from_text("bloom:0.02+qsgd2:l2:96").value();
+  EXPECT_EQ(spec.index, IndexCodecId::kBloom);
+  EXPECT_EQ(spec.value, ValueCodecId::kQsgd);
+  EXPECT_EQ(spec.bloom_false_positive_rate, 0.02);
+  EXPECT_EQ(spec.qsgd_bits, 2u);
+  EXPECT_FALSE(spec.qsgd_scale_max);
+  EXPECT_EQ(spec.qsgd_bucket_size, 96u);
+}
+
+TEST(CodecText, RefusesWhatIsNoCodec) {
+  for (const char* text : {"", "+", "gap+", "+raw", "gab", "gap:3", "bloom:", "bloom:0", "bloom:0.6", "bloom:nan", "bloom:-1",
+                           "bloom:0.1:2", "gap+qsgd", "gap+qsgd3", "gap+qsgd16", "gap+qsgd4:", "gap+qsgd4:l3", "gap+qsgd4:l2:0",
+                           "gap+qsgd4:l2:512:1", "gap+qsgd4x", "gap+raw+raw", "gap+raw:1", " gap", "gap+qsgd4:99999999999"}) {
+    const auto spec = codec_from_text(text);
+    ASSERT_FALSE(spec) << text;
+    EXPECT_EQ(spec.error().code, ErrorCode::kInvalidArgument);
+  }
+}
+
+TEST(CodecRegistry, NamesAndIdsAreFoundAndUnique) {
+  for (const IndexCodec* codec : index_codecs()) {
+    EXPECT_EQ(find_index_codec(codec->id()), codec);
+    EXPECT_FALSE(codec->paper().empty());
+  }
+  for (const ValueCodec* codec : value_codecs()) EXPECT_EQ(find_value_codec(codec->id()), codec);
+  EXPECT_EQ(find_index_codec(IndexCodecId::kNone), nullptr);
+  EXPECT_EQ(find_index_codec(static_cast<IndexCodecId>(200)), nullptr);
+  EXPECT_EQ(find_value_codec(static_cast<ValueCodecId>(0)), nullptr);
+}
+
+/// The two codes back to a stream, as a reader does it.
+template <typename T>
+Stream<T> decoded_of(const CodedStream<T>& coded) {
+  Stream<T> stream;
+  stream.dimension = coded.dimension;
+  stream.dense = coded.dense;
+  if (!coded.dense) {
+    const IndexCodec* codec = find_index_codec(coded.index_codec);
+    EXPECT_TRUE(codec->decode(coded.index_bytes, coded.dimension, coded.count, stream.indices));
+  }
+  stream.values.resize(coded.count);
+  const ValueCodec* codec = find_value_codec(coded.value_codec);
+  EXPECT_TRUE(codec->check(coded.value_bytes, coded.count, kValueTypeOf<T>));
+  EXPECT_TRUE(codec->decode(coded.value_bytes, std::span<T>(stream.values)));
+  return stream;
+}
+
+template <typename T>
+class StreamCodec : public ::testing::Test {};
+using ValueTypes = ::testing::Types<float, double>;
+TYPED_TEST_SUITE(StreamCodec, ValueTypes);
+
+template <typename T>
+Stream<T> selected_stream(uint64_t dimension, double density, uint64_t seed) {
+  RandomSequence random(RandomKey::from(seed));
+  return testing::random_stream<T>(random, dimension, density);
+}
+
+TYPED_TEST(StreamCodec, WhatTheEncoderSaysIsWhatIsDecodedBitForBit) {
+  for (const char* text :
+       {"raw", "bitmap", "gap", "bloom:0.05", "raw+qsgd4", "bitmap+qsgd2:l2", "gap+qsgd8", "bloom:0.05+qsgd4"}) {
+    for (const double density : {0.0, 0.01, 0.3}) {
+      const auto sparse = selected_stream<TypeParam>(5001, density, 3);
+      const auto original = to_dense(selected_stream<TypeParam>(5001, 0.5, 4).view());
+      for (const auto& selected : {sparse, to_dense(sparse.view())}) {
+        SCOPED_TRACE(std::string(text) + ", density " + std::to_string(density) + (selected.dense ? ", dense" : ", sparse"));
+        EncodeOptions options{codec_from_text(text).value(), RandomKey::from(9), 1000};
+        const auto coded = encode_stream(selected.view(), original.view(), options);
+        ASSERT_TRUE(coded) << coded.error().message;
+        const auto& said = coded->exact ? selected : coded->decoded;
+        EXPECT_TRUE(testing::same_bits(decoded_of(*coded).view(), said.view()));
+        EXPECT_EQ(coded->count, said.count());
+        EXPECT_EQ(coded->decoded.count(), coded->exact ? 0u : said.count());
+      }
+    }
+  }
+}
+
+TYPED_TEST(StreamCodec, LosslessPairsAreExactAndQuantizersAreNot) {
+  const auto selected = selected_stream<TypeParam>(1000, 0.1, 3);
+  for (const char* text : {"raw", "bitmap", "gap"}) {
+    EXPECT_TRUE(encode_stream(selected.view(), {}, {codec_from_text(text).value(), {}, 0})->exact) << text;
+  }
+  EXPECT_FALSE(encode_stream(selected.view(), {}, {codec_from_text("gap+qsgd4").value(), {}, 0})->exact);
+}
+
+TYPED_TEST(StreamCodec, BloomFillsAddedEntriesFromTheOriginal) {
+  const uint64_t dimension = 20'000;
+  const auto selected = selected_stream<TypeParam>(dimension, 0.02, 3);
+  const auto sparse_original = selected_stream<TypeParam>(dimension, 0.5, 4);
+  const auto dense_original = to_dense(sparse_original.view());
+  const auto picked = testing::entries_of(selected.view());
+  const EncodeOptions options{codec_from_text("bloom:0.1").value(), RandomKey::from(1), 0};
+  for (const auto* original : {&sparse_original, &dense_original}) {
+    const auto coded = encode_stream(selected.view(), original->view(), options);
+    ASSERT_TRUE(coded);
+    ASSERT_FALSE(coded->exact);
+    auto entries = testing::entries_of(coded->decoded.view());
+    EXPECT_EQ(coded->false_positives, entries.size() - picked.size());
+    EXPECT_GT(coded->false_positives, 1000u);  // expected: 1960
+    size_t filled = 0;
+    for (const auto& [index, value] : entries) {
+      const auto at = picked.find(index);
+      EXPECT_EQ(value, at != picked.end() ? at->second : dense_original.values[index]);
+      if (at == picked.end() && value != 0) ++filled;
+    }
+    EXPECT_GT(filled, 400u);  // half of the original is there
+  }
+}
+
+TYPED_TEST(StreamCodec, BloomWithoutAnOriginalAddsZeros) {
+  const auto selected = selected_stream<TypeParam>(20'000, 0.02, 3);
+  const auto coded = encode_stream(selected.view(), {}, {codec_from_text("bloom:0.1").value(), RandomKey::from(1), 0});
+  ASSERT_TRUE(coded);
+  const auto picked = testing::entries_of(selected.view());
+  for (const auto& [index, value] : testing::entries_of(coded->decoded.view())) {
+    EXPECT_EQ(value, picked.contains(index) ? picked.at(index) : TypeParam{0});
+  }
+}
+
+TYPED_TEST(StreamCodec, AnOriginalOfAnotherDimensionIsRefused) {
+  const auto selected = selected_stream<TypeParam>(100, 0.1, 3);
+  const auto original = to_dense(selected_stream<TypeParam>(101, 0.1, 3).view());
+  const auto coded = encode_stream(selected.view(), original.view(), {codec_from_text("gap").value(), {}, 0});
+  ASSERT_FALSE(coded);
+  EXPECT_EQ(coded.error().code, ErrorCode::kInvalidArgument);
+}
+
+TYPED_TEST(StreamCodec, ValueCodesOfAnotherLengthAreErrors) {
+  for (const char* text : {"raw", "raw+qsgd4", "raw+qsgd8:l2:100"}) {
+    const CodecSpec spec = codec_from_text(text).value();
+    const auto selected = selected_stream<TypeParam>(3000, 0.3, 3);
+    const auto coded = encode_stream(selected.view(), {}, {spec, RandomKey::from(1), 0});
+    ASSERT_TRUE(coded);
+    const ValueCodec* codec = find_value_codec(coded->value_codec);
+    EXPECT_EQ(coded->value_bytes.size(), codec->bytes_exact(coded->count, kValueTypeOf<TypeParam>, spec));
+    Buffer<TypeParam> out(coded->count);
+    for (size_t length = 0; length < coded->value_bytes.size(); ++length) {
+      const ByteBuffer cut(coded->value_bytes.begin(), coded->value_bytes.begin() + static_cast<std::ptrdiff_t>(length));
+      ASSERT_FALSE(codec->check(cut, coded->count, kValueTypeOf<TypeParam>));
+      ASSERT_FALSE(codec->decode(cut, std::span<TypeParam>(out)));
+    }
+    for (const uint64_t count : {coded->count / 2, coded->count * 2, uint64_t{1} << 32, ~uint64_t{0}}) {
+      EXPECT_FALSE(codec->check(coded->value_bytes, count, kValueTypeOf<TypeParam>)) << text << ' ' << count;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace millrace

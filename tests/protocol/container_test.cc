@@ -1,0 +1,294 @@
+#include "protocol/container.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+#include "kernels/base/hash.h"
+#include "tests/support/index_sets.h"
+#include "tests/support/largest_allocation.h"
+#include "tests/support/stream_oracle.h"
+
+namespace millrace {
+namespace {
+
+constexpr const char* kAllCodecs[] = {"raw",       "bitmap",          "gap",       "bloom:0.05",
+                                      "raw+qsgd4", "bitmap+qsgd2:l2", "gap+qsgd8", "bloom:0.05+qsgd4"};
+
+EncodeOptions options_of(std::string_view text) { return {codec_from_text(text).value(), RandomKey::from(7), 0}; }
+
+template <typename T>
+Stream<T> some_stream(uint64_t dimension, double density) {
+  RandomSequence random(RandomKey::from(dimension));
+  return testing::random_stream<T>(random, dimension, density);
+}
+
+template <typename T>
+ByteBuffer container_of(const Stream<T>& stream, std::string_view codec) {
+  auto encoded = encode_container<T>(stream.view(), {}, options_of(codec));
+  EXPECT_TRUE(encoded);
+  return std::move(encoded->bytes);
+}
+
+template <typename Field>
+void set_field(ByteBuffer& bytes, size_t at, Field value) {
+  std::memcpy(bytes.data() + at, &value, sizeof(value));
+}
+
+/// Makes the checksum right again, as WIRE_FORMAT.md states it: what a hostile sender does.
+void sign(ByteBuffer& bytes) {
+  const ByteSpan all(bytes);
+  set_field(bytes, 56, hash64(all.subspan(64), hash64(all.first(56))));
+}
+
+template <typename T>
+ErrorCode refusal(const ByteBuffer& bytes, const ContainerLimits& limits = {}) {
+  const auto stream = read_container<T>(bytes, limits);
+  EXPECT_FALSE(stream);
+  return stream ? ErrorCode::kInternal : stream.error().code;
+}
+
+template <typename T>
+class Container : public ::testing::Test {};
+using ValueTypes = ::testing::Types<float, double>;
+TYPED_TEST_SUITE(Container, ValueTypes);
+
+TYPED_TEST(Container, DecodesToWhatTheEncoderSaidForEveryCodec) {
+  for (const char* text : kAllCodecs) {
+    for (const double density : {0.0, 0.01, 0.3, 1.0}) {
+      const auto sparse = some_stream<TypeParam>(4099, density);
+      const auto original = to_dense(some_stream<TypeParam>(4099, 0.6).view());
+      for (const auto& selected : {sparse, to_dense(sparse.view())}) {
+        SCOPED_TRACE(std::string(text) + ", density " + std::to_string(density) + (selected.dense ? ", dense" : ", sparse"));
+        const auto encoded = encode_container<TypeParam>(selected.view(), original.view(), options_of(text));
+        ASSERT_TRUE(encoded) << encoded.error().message;
+        const auto& said = encoded->exact ? selected : encoded->decoded;
+        EXPECT_EQ(encoded->count, said.count());
+        const auto decoded = read_container<TypeParam>(encoded->bytes, {.dimension = 4099, .count_max = encoded->count});
+        ASSERT_TRUE(decoded) << decoded.error().message;
+        EXPECT_TRUE(testing::same_bits(decoded->view(), said.view()));
+      }
+    }
+  }
+}
+
+TYPED_TEST(Container, HeaderSaysWhatIsInside) {
+  const auto bytes = container_of(some_stream<TypeParam>(1000, 0.1), "gap+qsgd4");
+  const auto header = read_container_header(bytes);
+  ASSERT_TRUE(header);
+  EXPECT_EQ(header->value_type, kValueTypeOf<TypeParam>);
+  EXPECT_EQ(header->index_codec, IndexCodecId::kGap);
+  EXPECT_EQ(header->value_codec, ValueCodecId::kQsgd);
+  EXPECT_EQ(header->dimension, 1000u);
+  EXPECT_EQ(header->count, some_stream<TypeParam>(1000, 0.1).count());
+  EXPECT_EQ(64 + header->index_bytes + header->value_bytes, bytes.size());
+  EXPECT_FALSE(header->dense);
+}
+
+TYPED_TEST(Container, AnyAlignmentIsRead) {
+  const auto stream = some_stream<TypeParam>(3000, 0.2);
+  for (const char* text : kAllCodecs) {
+    const auto bytes = container_of(stream, text);
+    const auto aligned = read_container<TypeParam>(bytes, {});
+    for (size_t shift = 1; shift < 8; ++shift) {
+      ByteBuffer moved(bytes.size() + shift);
+      std::memcpy(moved.data() + shift, bytes.data(), bytes.size());
+      const auto decoded = read_container<TypeParam>(ByteSpan(moved).subspan(shift), {});
+      ASSERT_TRUE(decoded);
+      EXPECT_TRUE(testing::same_bits(decoded->view(), aligned->view()));
+    }
+  }
+}
+
+TYPED_TEST(Container, EveryTruncationIsMalformed) {
+  for (const char* text : kAllCodecs) {
+    const auto bytes = container_of(some_stream<TypeParam>(400, 0.1), text);
+    for (size_t length = 0; length < bytes.size(); ++length) {
+      const ByteBuffer cut(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(length));
+      ASSERT_EQ(refusal<TypeParam>(cut), ErrorCode::kMalformed) << text << ' ' << length;
+    }
+    ByteBuffer longer = bytes;
+    longer.push_back(0);
+    EXPECT_EQ(refusal<TypeParam>(longer), ErrorCode::kMalformed);
+  }
+}
+
+TYPED_TEST(Container, TheChecksumFindsEveryCorruptByte) {
+  for (const char* text : kAllCodecs) {
+    const auto bytes = container_of(some_stream<TypeParam>(300, 0.1), text);
+    for (size_t at = 0; at < bytes.size(); ++at) {
+      for (uint32_t flip = 1; flip < 256; flip = flip * 2 + 1) {
+        ByteBuffer broken = bytes;
+        broken[at] = static_cast<uint8_t>(broken[at] ^ flip);
+        ASSERT_FALSE(read_container<TypeParam>(broken, {})) << text << ", byte " << at << ", flip " << flip;
+      }
+    }
+  }
+}
+
+TYPED_TEST(Container, CorruptBytesUnderARightChecksumAreAnErrorOrAValidStream) {
+  for (const char* text : kAllCodecs) {
+    const auto bytes = container_of(some_stream<TypeParam>(300, 0.1), text);
+    size_t refused = 0;
+    for (size_t at = 0; at < bytes.size(); ++at) {
+      for (const uint32_t flip : {0x01, 0x40, 0x80, 0xff}) {
+        ByteBuffer broken = bytes;
+        broken[at] = static_cast<uint8_t>(broken[at] ^ flip);
+        sign(broken);
+        const auto decoded = read_container<TypeParam>(broken, {.count_max = 10'000});
+        if (!decoded) {
+          ++refused;
+          continue;
+        }
+        ASSERT_TRUE(validate(decoded->view())) << text << ", byte " << at;
+        ASSERT_TRUE(all_finite<TypeParam>(decoded->values)) << text << ", byte " << at;
+      }
+    }
+    EXPECT_GT(refused, 4u * 50) << text;  // nearly every byte of the header
+  }
+}
+
+TYPED_TEST(Container, LimitsAreKept) {
+  const auto stream = some_stream<TypeParam>(1000, 0.5);
+  const auto bytes = container_of(stream, "gap");
+  EXPECT_TRUE(read_container<TypeParam>(bytes, {.dimension = 1000, .count_max = stream.count(), .bytes_max = bytes.size()}));
+  EXPECT_EQ(refusal<TypeParam>(bytes, {.dimension = 1001}), ErrorCode::kMalformed);
+  EXPECT_EQ(refusal<TypeParam>(bytes, {.count_max = stream.count() - 1}), ErrorCode::kLimitExceeded);
+  EXPECT_EQ(refusal<TypeParam>(bytes, {.bytes_max = bytes.size() - 1}), ErrorCode::kLimitExceeded);
+}
+
+TYPED_TEST(Container, NonFiniteValuesAreRefusedUnlessAccepted) {
+  using Limits = std::numeric_limits<TypeParam>;
+  for (const TypeParam bad : {Limits::quiet_NaN(), Limits::infinity(), -Limits::infinity()}) {
+    auto stream = some_stream<TypeParam>(1000, 0.1);
+    stream.values[stream.values.size() / 2] = bad;
+    const auto bytes = container_of(stream, "gap");
+    EXPECT_EQ(refusal<TypeParam>(bytes), ErrorCode::kNonFinite);
+    const auto accepted = read_container<TypeParam>(bytes, {.non_finite = NonFinitePolicy::kAccept});
+    ASSERT_TRUE(accepted);
+    EXPECT_TRUE(testing::same_bits(accepted->view(), stream.view()));
+  }
+}
+
+TYPED_TEST(Container, TheOtherValueTypeIsRefused) {
+  const auto bytes = container_of(some_stream<TypeParam>(100, 0.1), "raw");
+  using Other = std::conditional_t<sizeof(TypeParam) == 4, double, float>;
+  EXPECT_EQ(refusal<Other>(bytes), ErrorCode::kMalformed);
+}
+
+/// A stream of the largest claims in 100 bytes.
+ByteBuffer claims(IndexCodecId index, ValueCodecId value, uint64_t count, bool dense) {
+  ByteBuffer bytes = container_of(some_stream<float>(100, 0.05), "raw");
+  bytes.resize(100, 0x00);
+  set_field(bytes, 6, static_cast<uint8_t>(dense));
+  set_field(bytes, 7, index);
+  set_field(bytes, 8, value);
+  set_field(bytes, 16, uint64_t{1} << 32);
+  set_field(bytes, 24, count);
+  set_field(bytes, 32, uint64_t{dense ? 0u : 18u});
+  set_field(bytes, 40, uint64_t{dense ? 36u : 18u});
+  set_field(bytes, 48, uint64_t{0});
+  sign(bytes);
+  return bytes;
+}
+
+TEST(ContainerClaims, FourBillionEntriesInAHundredBytesTakeNoMemory) {
+  for (const IndexCodec* index : index_codecs()) {
+    for (const ValueCodec* value : value_codecs()) {
+      for (const uint64_t count : {uint64_t{1} << 32, (uint64_t{1} << 32) - 1}) {
+        for (const bool dense : {false, true}) {
+          const ByteBuffer bytes = claims(dense ? IndexCodecId::kNone : index->id(), value->id(), count, dense);
+          testing::reset_largest_allocation();
+          const bool accepted = read_container<float>(bytes, {}).has_value();
+          const size_t largest = testing::largest_allocation();
+          EXPECT_FALSE(accepted);
+          EXPECT_LT(largest, 1024u) << index->name() << ' ' << value->name();
+        }
+      }
+    }
+  }
+}
+
+TEST(ContainerClaims, SectionLengthsThatOverflowAreMalformed) {
+  for (const size_t field : {32, 40, 48}) {
+    for (const uint64_t length : {~uint64_t{0}, uint64_t{1} << 63, uint64_t{37}}) {
+      ByteBuffer bytes = claims(IndexCodecId::kRaw, ValueCodecId::kRaw, 4, false);
+      set_field(bytes, field, length);
+      sign(bytes);
+      EXPECT_EQ(refusal<float>(bytes), ErrorCode::kMalformed);
+    }
+  }
+}
+
+TEST(ContainerFields, WhatThisBuildDoesNotKnowIsUnsupported) {
+  const ByteBuffer good = container_of(some_stream<float>(100, 0.1), "raw");
+  for (const auto& [at, value] : {std::pair<size_t, uint8_t>{4, 2}, {5, 3}, {7, 99}, {8, 99}}) {
+    ByteBuffer bytes = good;
+    bytes[at] = value;
+    sign(bytes);
+    EXPECT_EQ(refusal<float>(bytes), ErrorCode::kUnsupported) << at;
+  }
+  ByteBuffer coupled = good;
+  coupled.push_back(1);
+  set_field(coupled, 48, uint64_t{1});
+  sign(coupled);
+  EXPECT_EQ(refusal<float>(coupled), ErrorCode::kUnsupported);
+}
+
+TEST(ContainerFields, ContradictionsAreMalformed) {
+  const ByteBuffer sparse = container_of(some_stream<float>(100, 0.1), "raw");
+  const ByteBuffer dense = container_of(to_dense(some_stream<float>(100, 0.1).view()), "raw");
+  const auto with = [](ByteBuffer bytes, size_t at, auto value) {
+    set_field(bytes, at, value);
+    sign(bytes);
+    return bytes;
+  };
+  EXPECT_EQ(refusal<float>(with(sparse, 0, uint8_t{'m'})), ErrorCode::kMalformed);
+  EXPECT_EQ(refusal<float>(with(sparse, 6, uint8_t{2})), ErrorCode::kMalformed);
+  EXPECT_EQ(refusal<float>(with(sparse, 6, uint8_t{1})), ErrorCode::kMalformed);
+  EXPECT_EQ(refusal<float>(with(sparse, 7, uint8_t{0})), ErrorCode::kMalformed);
+  EXPECT_EQ(refusal<float>(with(sparse, 12, uint8_t{1})), ErrorCode::kMalformed);
+  EXPECT_EQ(refusal<float>(with(sparse, 16, uint64_t{0})), ErrorCode::kMalformed);
+  EXPECT_EQ(refusal<float>(with(sparse, 16, (uint64_t{1} << 32) + 1)), ErrorCode::kMalformed);
+  EXPECT_EQ(refusal<float>(with(sparse, 24, uint64_t{101})), ErrorCode::kMalformed);
+  EXPECT_EQ(refusal<float>(with(dense, 24, uint64_t{99})), ErrorCode::kMalformed);
+  EXPECT_EQ(refusal<float>(with(dense, 7, uint8_t{1})), ErrorCode::kMalformed);
+}
+
+TEST(ContainerFields, AStreamWithoutADimensionIsNotEncoded) {
+  const auto encoded = encode_container<float>(StreamView<float>{}, {}, options_of("gap"));
+  ASSERT_FALSE(encoded);
+  EXPECT_EQ(encoded.error().code, ErrorCode::kInvalidArgument);
+}
+
+/// The bytes of the block that starts with ```hex NAME in WIRE_FORMAT.md; what follows '#' on a line is a comment.
+ByteBuffer documented_bytes(const std::string& name) {
+  std::ifstream file(std::string(MILLRACE_SOURCE_DIR) + "/protocol/WIRE_FORMAT.md");
+  EXPECT_TRUE(file);
+  std::string line;
+  while (std::getline(file, line) && line != "```hex " + name) {
+  }
+  ByteBuffer bytes;
+  while (std::getline(file, line) && line != "```") {
+    std::istringstream words(line.substr(0, line.find('#')));
+    for (std::string word; words >> word;) bytes.push_back(static_cast<uint8_t>(std::stoul(word, nullptr, 16)));
+  }
+  return bytes;
+}
+
+TEST(ContainerDocument, TheWorkedExampleIsWhatTheCodeWritesAndReads) {
+  Stream<float> stream = Stream<float>::empty(16);
+  stream.indices = {1, 4, 5};
+  stream.values = {1.0f, -2.0f, 0.5f};
+  const ByteBuffer bytes = documented_bytes("container-example");
+  EXPECT_EQ(container_of(stream, "gap"), bytes);
+  const auto decoded = read_container<float>(bytes, {});
+  ASSERT_TRUE(decoded);
+  EXPECT_TRUE(testing::same_bits(decoded->view(), stream.view()));
+}
+
+}  // namespace
+}  // namespace millrace
