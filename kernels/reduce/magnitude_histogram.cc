@@ -111,26 +111,7 @@ ThresholdCut threshold_cut(const MagnitudeHistogram& histogram, uint64_t k) {
   return cut;
 }
 
-template <typename T>
-void select_by_cut(std::span<const T> values, uint32_t cut_bin, uint64_t take, IndexBuffer& positions) {
-  positions.clear();
-  std::vector<std::pair<T, uint32_t>> boundary;
-  for (size_t i = 0; i < values.size(); ++i) {
-    const uint32_t bin = MagnitudeHistogram::bin_of(values[i]);
-    if (bin > cut_bin) positions.push_back(static_cast<uint32_t>(i));
-    if (bin == cut_bin && bin > 0) boundary.emplace_back(-std::fabs(values[i]), static_cast<uint32_t>(i));
-  }
-  if (take < boundary.size()) {
-    std::nth_element(boundary.begin(), boundary.begin() + static_cast<std::ptrdiff_t>(take), boundary.end());
-    boundary.resize(take);
-  }
-  for (const auto& [magnitude, position] : boundary) positions.push_back(position);
-  std::sort(positions.begin(), positions.end());
-}
-
 template void MagnitudeHistogram::add(std::span<const float>);
 template void MagnitudeHistogram::add(std::span<const double>);
-template void select_by_cut(std::span<const float>, uint32_t, uint64_t, IndexBuffer&);
-template void select_by_cut(std::span<const double>, uint32_t, uint64_t, IndexBuffer&);
 
 }  // namespace millrace

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 #include <vector>
 
 #include "kernels/reduce/slice_kernels.h"
@@ -58,14 +59,26 @@ void AddScaled(T* HWY_RESTRICT target, const T* HWY_RESTRICT values, size_t coun
 
 /// Adds the lane's entries below `end` to the slice that begins at `begin`.
 template <typename T>
-void Scatter(Lane<T>& lane, uint64_t begin, uint64_t end, T* HWY_RESTRICT sums, uint64_t* HWY_RESTRICT present) {
+HWY_INLINE void Scatter(Lane<T>& lane, uint64_t begin, uint64_t end, T* HWY_RESTRICT sums,
+                        uint64_t* HWY_RESTRICT present) {
   const uint32_t base = static_cast<uint32_t>(begin);
-  size_t at = lane.at;
-  for (; at < lane.end && lane.index[at] < end; ++at) {
-    const uint32_t offset = lane.index[at] - base;
-    sums[offset] += lane.value[at];
+  const uint32_t last = static_cast<uint32_t>(end - 1);
+  const uint32_t* HWY_RESTRICT const index = lane.index;
+  const T* HWY_RESTRICT const value = lane.value;
+  const size_t lane_end = lane.end;
+  const auto add = [&](size_t at) {
+    const uint32_t offset = index[at] - base;
+    sums[offset] += value[at];
     present[offset / 64] |= uint64_t{1} << (offset % 64);
+  };
+  size_t at = lane.at;
+  for (; at + 4 <= lane_end && index[at + 3] <= last; at += 4) {
+    add(at);
+    add(at + 1);
+    add(at + 2);
+    add(at + 3);
   }
+  for (; at < lane_end && index[at] <= last; ++at) add(at);
   lane.at = at;
 }
 
@@ -74,16 +87,22 @@ template <typename T>
 HWY_INLINE size_t TakeWord(uint64_t word, uint32_t base, T* HWY_RESTRICT sums, uint32_t* HWY_RESTRICT out_index,
                            T* HWY_RESTRICT out_value) {
   const size_t count = static_cast<size_t>(std::popcount(word));
+  const auto take = [&](size_t at) {
+    const uint32_t offset = static_cast<uint32_t>(std::countr_zero(word));
+    out_index[at] = base + offset;
+    out_value[at] = sums[offset];
+    word &= word - 1;
+  };
   // Four entries a turn, those past the last included: a word mostly needs one turn, so the branch is foreseen. An
   // exhausted word gives offset 64, which may be read, and the entry is overwritten by the next word's.
-  for (size_t i = 0; i < count; i += 4) {
-    for (size_t j = i; j < i + 4; ++j) {
-      const uint32_t offset = static_cast<uint32_t>(std::countr_zero(word));
-      out_index[j] = base + offset;
-      out_value[j] = sums[offset];
-      word &= word - 1;
-    }
-  }
+  size_t at = 0;
+  do {
+    take(at);
+    take(at + 1);
+    take(at + 2);
+    take(at + 3);
+    at += 4;
+  } while (at < count);
   Clear64(sums);
   return count;
 }
@@ -100,23 +119,33 @@ HWY_INLINE size_t TakeFullWord(uint32_t base, T* HWY_RESTRICT sums, uint32_t* HW
   return 64;
 }
 
+/// The words of the bitmap that are not empty, listed without a branch: whether a word is, is a matter of chance.
+HWY_INLINE size_t FindWords(const uint64_t* HWY_RESTRICT present, size_t words, uint32_t* HWY_RESTRICT occupied) {
+  size_t found = 0;
+  for (size_t i = 0; i < words; ++i) {
+    occupied[found] = static_cast<uint32_t>(i);
+    found += present[i] != 0 ? 1 : 0;
+  }
+  return found;
+}
+
 template <typename T>
 size_t SumScattered(std::span<Lane<T>> lanes, uint64_t begin, uint64_t end, SliceScratch<T>& scratch,
                     uint32_t* HWY_RESTRICT out_index, T* HWY_RESTRICT out_value) {
   size_t written = 0;
-  T* const sums = scratch.sums.data();
-  uint64_t* const present = scratch.present.data();
+  uint32_t occupied[SliceScratch<T>::kWidth / 64];
+  T* HWY_RESTRICT const sums = scratch.sums.data();
+  uint64_t* HWY_RESTRICT const present = scratch.present.data();
   for (uint64_t base = begin; base < end; base += SliceScratch<T>::kWidth) {
     const uint64_t slice_end = std::min(end, base + SliceScratch<T>::kWidth);
     for (Lane<T>& lane : lanes) Scatter(lane, base, slice_end, sums, present);
-    const size_t words = (slice_end - base + 63) / 64;
+    const size_t words = FindWords(present, (slice_end - base + 63) / 64, occupied);
     for (size_t i = 0; i < words; ++i) {
-      const uint64_t word = present[i];
-      if (word == 0) continue;
-      present[i] = 0;
-      const uint32_t first = static_cast<uint32_t>(base + 64 * i);
-      written += word == ~uint64_t{0} ? TakeFullWord(first, sums + 64 * i, out_index + written, out_value + written)
-                                      : TakeWord(word, first, sums + 64 * i, out_index + written, out_value + written);
+      const size_t at = occupied[i];
+      const uint64_t word = std::exchange(present[at], 0);
+      const uint32_t first = static_cast<uint32_t>(base + 64 * at);
+      written += word == ~uint64_t{0} ? TakeFullWord(first, sums + 64 * at, out_index + written, out_value + written)
+                                      : TakeWord(word, first, sums + 64 * at, out_index + written, out_value + written);
     }
   }
   return written;

@@ -14,7 +14,10 @@ namespace {
 
 // Where a slice holds an entry or more in so many indices it is scattered, which costs by the 64 indices; below that its
 // entries are sorted, which costs by the entry alone. Measured with `millrace bench reduce`.
-constexpr uint64_t kScatterIndicesPerEntry = 192;
+constexpr uint64_t kScatterIndicesPerEntry = 256;
+
+// Fewer entries than this are not worth preparing the scratch for.
+constexpr size_t kScatterCountMin = 256;
 
 // Entries that are sorted together: keys and values stay in L2. More are halved by index range first, which finds the
 // clusters that are worth scattering.
@@ -48,7 +51,7 @@ class SparseSum {
     size_t count = 0;
     for (const Lane<T>& lane : lanes_) count += lane.end - lane.at;
     if (count == 0) return;
-    if (count >= (end - begin) / kScatterIndicesPerEntry) {
+    if (count >= (end - begin) / kScatterIndicesPerEntry && (scratch_ || count >= kScatterCountMin)) {
       if (!scratch_) scratch_ = std::make_unique<SliceScratch<T>>();
       written_ +=
           sum_scattered(lanes_, begin, end, *scratch_, out_.indices.data() + written_, out_.values.data() + written_);

@@ -119,6 +119,24 @@ TYPED_TEST(ReduceTest, SumOfTheLargestDimensionNeedsMemoryForItsEntriesOnly) {
   EXPECT_LE(got->memory_bytes(), 2 * 44'000 * (4 + sizeof(TypeParam)));
 }
 
+TYPED_TEST(ReduceTest, SumsOfClustersInTheLargestDimension) {
+  RandomSequence random(RandomKey::from(9));
+  std::vector<Stream<TypeParam>> inputs;
+  for (int i = 0; i < 3; ++i) {
+    Entries<TypeParam> entries;
+    for (int j = 0; j < 6'000; ++j) entries[random.next_u32()] = static_cast<TypeParam>(random.next_normal());
+    for (const uint32_t begin : {0u, 0x7fff'f000u, 0xffff'e000u}) {
+      for (uint32_t at = 0; at < 0x2000; at += 1 + random.next_u32() % 8) {
+        entries[begin + at] = static_cast<TypeParam>(random.next_normal() * 1000);
+      }
+    }
+    inputs.push_back(stream_of(kDimensionMax, entries));
+  }
+  expect_sum(inputs);
+  inputs.pop_back();
+  expect_sum(inputs);
+}
+
 TYPED_TEST(ReduceTest, DenseStreamsAloneAndAmongSparseOnesGiveADenseSum) {
   RandomSequence random(RandomKey::from(4));
   for (const uint64_t dimension : {1, 5, 64, 1001, 66'000}) {
@@ -231,6 +249,22 @@ TYPED_TEST(ReduceTest, NotCarriedKeepsWhatTheUpdateLeftOut) {
       }
     }
   }
+}
+
+TYPED_TEST(ReduceTest, NotCarriedInTheLargestDimension) {
+  RandomSequence random(RandomKey::from(10));
+  Entries<TypeParam> sent, carried;
+  for (int i = 0; i < 9'000; ++i) {
+    const uint32_t index = random.next_u32() % 3 == 0 ? 0x9000'0000u + random.next_u32() % 20'000 : random.next_u32();
+    sent[index] = static_cast<TypeParam>(i);
+    if (i % 3 == 0) carried[index] = 1;
+    if (i % 5 == 0) carried[random.next_u32()] = 1;
+  }
+  Entries<TypeParam> expected = sent;
+  for (const auto& [index, value] : carried) expected.erase(index);
+  const auto got =
+      not_carried<TypeParam>(stream_of(kDimensionMax, sent).view(), stream_of(kDimensionMax, carried).view());
+  EXPECT_TRUE(same_bits(got.view(), stream_of(kDimensionMax, expected).view())) << describe(got.view());
 }
 
 TYPED_TEST(ReduceTest, NotCarriedOfOverlappingAndEqualStreams) {
