@@ -295,6 +295,10 @@ bool Poller::wait(int timeout_ms) {
   }
   for (auto* waker : wakers_) items.push_back({nullptr, waker->descriptor(), ZMQ_POLLIN, 0});
   const int ready = zmq_poll(items.data(), static_cast<int>(items.size()), timeout_ms);
+  // Connection events are taken in at once: left unread they would end every later wait too.
+  for (size_t at = 0; at < connections_.size(); ++at) {
+    if (items[listeners_.size() + 2 * at + 1].revents != 0) connections_[at]->state();
+  }
   const size_t first_waker = items.size() - wakers_.size();
   for (size_t at = 0; at < wakers_.size(); ++at) {
     if (items[first_waker + at].revents != 0) wakers_[at]->clear();

@@ -170,6 +170,17 @@ TEST(Transport, AMessageArrivesWithItsPayload) {
   EXPECT_EQ(text_of(received->message->payload), "the payload");
 }
 
+TEST(Transport, AConnectionEventEndsOneWaitOnly) {
+  Pair pair;
+  ASSERT_EQ(wait_for_state(pair.poller, *pair.connection, ConnectionState::kConnected), ConnectionState::kConnected);
+  ASSERT_TRUE(pair.connection->reconnect().has_value());
+  const TimeNs deadline = monotonic_now_ns() + kWaitMs * kNsPerMs;
+  while (pair.poller.wait(100) && monotonic_now_ns() < deadline) {
+  }
+  EXPECT_FALSE(pair.poller.wait(0));
+  EXPECT_EQ(pair.connection->state(), ConnectionState::kConnected);
+}
+
 TEST(Transport, AWakerEndsAWaitFromAnotherThread) {
   Waker waker;
   Poller poller;
