@@ -39,7 +39,7 @@ uint64_t k_of(const SelectionSpec& spec, uint64_t dimension);
 
 struct SelectContext {
   uint64_t step = 0;
-  RandomKey random;  ///< for randomized selections
+  RandomKey random = {};  ///< for randomized selections
 };
 
 /// One tensor's selection with whatever state it carries from step to step (a reused threshold). Not shared by threads.
@@ -59,9 +59,9 @@ class Selector {
 
 struct SelectionInfo {
   Selection selection;
-  std::string_view name;    ///< "topk": the command line's and the job specification's word
-  std::string_view paper;   ///< "SparCML 8.3"
-  std::string_view summary; ///< one line for --help
+  std::string_view name;     ///< "topk": the command line's and the job specification's word
+  std::string_view paper;    ///< "SparCML 8.3"
+  std::string_view summary;  ///< one line for --help
 };
 
 /// Every selection this build knows.

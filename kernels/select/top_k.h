@@ -10,25 +10,36 @@ namespace millrace {
 
 /// Selects the k entries of `values` with the largest magnitude.
 ///
-/// values     [n], any alignment.
-/// positions  out: exactly k positions, strictly increasing.
-/// Order      ties: lower position first; NaN and infinity are errors.
-/// Errors     k > n: invalid_argument. NaN or infinity: non_finite.
+/// values     [n], any alignment; n <= kDimensionMax (u32 positions).
+/// positions  out: exactly k positions, strictly increasing. Empty on error.
+/// Order      ties: lower position first; NaN and infinity are errors. Zeros are selected if k asks for them.
+/// Cost       one memory pass and a sample of it on ordinary data; where the sample misleads (few distinct values,
+///            adversaries) at most five passes. Never quadratic. Scratch O(k).
+/// Errors     k > n: invalid_argument. NaN or infinity: non_finite. n too large: limit_exceeded.
 /// Threads    reentrant; uses TBB above a size, the result does not depend on it.
 template <typename T>
 Status select_top_k(std::span<const T> values, uint64_t k, IndexBuffer& positions);
 
+/// As select_top_k, but zeros are never selected: fewer than k positions where fewer entries are not zero.
+///
+/// Errors     NaN or infinity: non_finite. k > n is as k = n.
+template <typename T>
+Status select_top_k_nonzero(std::span<const T> values, uint64_t k, IndexBuffer& positions);
+
 /// Selects every entry with |x| >= threshold (threshold > 0), at most `count_max` of them (the first ones).
 ///
-/// Errors     NaN or infinity: non_finite.
+/// Errors     NaN or infinity anywhere: non_finite. threshold not positive, or NaN: invalid_argument.
 template <typename T>
 Status select_threshold(std::span<const T> values, T threshold, uint64_t count_max, IndexBuffer& positions);
 
 /// The magnitude of the k-th largest entry: the threshold that top-k used.
+///
+/// Errors     k = 0 or k > n: invalid_argument. NaN or infinity: non_finite.
 template <typename T>
 Result<T> top_k_threshold(std::span<const T> values, uint64_t k);
 
 /// max|x| over the array, SIMD with several accumulators: the memory pass that selections are measured against.
+/// 0 for an empty array; infinite or NaN if a value is.
 template <typename T>
 T max_magnitude(std::span<const T> values);
 

@@ -1,0 +1,34 @@
+#include "kernels/select/magnitude_scan.h"
+#include "kernels/select/registry.h"
+
+namespace millrace {
+namespace {
+
+template <typename T>
+class EverythingSelector final : public Selector<T> {
+ public:
+  Status select(const StreamView<T>& accumulator, const SelectContext&, IndexBuffer& positions) override {
+    const ScanEnd end = collect_positions<T>(accumulator.values, 1, accumulator.count(), positions);
+    if (end == ScanEnd::kComplete) return {};
+    positions.clear();
+    return fail(ErrorCode::kNonFinite, "NaN or infinity among the values to select from");
+  }
+};
+
+template <typename T>
+std::unique_ptr<Selector<T>> make(const SelectionSpec&, uint64_t) {
+  return std::make_unique<EverythingSelector<T>>();
+}
+
+Status accept(const SelectionSpec&) { return {}; }
+
+}  // namespace
+
+SelectionEntry none_selection() {
+  return {{Selection::kNone, "none", "SparCML 8.2", "every stored entry that is not zero (naturally sparse gradients)"},
+          accept,
+          make<float>,
+          make<double>};
+}
+
+}  // namespace millrace

@@ -1,0 +1,111 @@
+#include "kernels/select/registry.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+
+namespace millrace {
+
+// One line a selection.
+#define MILLRACE_SELECTIONS(X) \
+  X(none_selection)            \
+  X(top_k_selection)           \
+  X(threshold_selection)       \
+  X(threshold_reuse_selection) \
+  X(bucket_top_k_selection)
+
+#define MILLRACE_DECLARE(name) SelectionEntry name();
+MILLRACE_SELECTIONS(MILLRACE_DECLARE)
+#undef MILLRACE_DECLARE
+
+namespace {
+
+#define MILLRACE_COUNT(name) +1
+constexpr size_t kSelectionCount = MILLRACE_SELECTIONS(MILLRACE_COUNT);
+#undef MILLRACE_COUNT
+
+const std::array<SelectionEntry, kSelectionCount>& entries() {
+#define MILLRACE_CALL(name) name(),
+  static const std::array<SelectionEntry, kSelectionCount> all = {{MILLRACE_SELECTIONS(MILLRACE_CALL)}};
+#undef MILLRACE_CALL
+  return all;
+}
+
+Result<SelectionEntry> entry_of(Selection selection) {
+  for (const SelectionEntry& entry : entries()) {
+    if (entry.info.selection == selection) return entry;
+  }
+  return fail(ErrorCode::kUnsupported, "unknown selection number " + std::to_string(static_cast<int>(selection)));
+}
+
+}  // namespace
+
+uint64_t k_of(const SelectionSpec& spec, uint64_t dimension) {
+  uint64_t k = spec.k;
+  if (k == 0) {
+    const double wanted = std::ceil(std::clamp(spec.density, 0.0, 1.0) * static_cast<double>(dimension));
+    k = static_cast<uint64_t>(wanted);
+  }
+  return std::min(std::max<uint64_t>(k, 1), dimension);
+}
+
+std::span<const SelectionInfo> selections() {
+  static const auto infos = [] {
+    std::array<SelectionInfo, kSelectionCount> all;
+    std::transform(entries().begin(), entries().end(), all.begin(), [](const SelectionEntry& e) { return e.info; });
+    return all;
+  }();
+  return infos;
+}
+
+Result<Selection> selection_by_name(std::string_view name) {
+  std::string known;
+  for (const SelectionInfo& info : selections()) {
+    if (info.name == name) return info.selection;
+    known += known.empty() ? "" : ", ";
+    known += info.name;
+  }
+  return fail(ErrorCode::kInvalidArgument, "unknown selection '" + std::string(name) + "'; known are " + known);
+}
+
+std::string_view selection_name(Selection selection) {
+  for (const SelectionInfo& info : selections()) {
+    if (info.selection == selection) return info.name;
+  }
+  return "unknown";
+}
+
+Status validate_density_or_k(const SelectionSpec& spec) {
+  if (spec.k != 0) return {};
+  if (!(spec.density > 0 && spec.density <= 1)) {
+    return fail(ErrorCode::kInvalidArgument, "selection needs k, or a density in (0, 1]");
+  }
+  return {};
+}
+
+Status validate(const SelectionSpec& spec) {
+  const auto entry = entry_of(spec.selection);
+  if (!entry) return std::unexpected(entry.error());
+  return entry->validate(spec);
+}
+
+template <typename T>
+Result<std::unique_ptr<Selector<T>>> make_selector(const SelectionSpec& spec, uint64_t dimension) {
+  const auto entry = entry_of(spec.selection);
+  if (!entry) return std::unexpected(entry.error());
+  if (auto valid = entry->validate(spec); !valid) return std::unexpected(valid.error());
+  if (dimension == 0 || dimension > kDimensionMax) {
+    return fail(ErrorCode::kInvalidArgument, "a tensor's dimension is between 1 and 2^32");
+  }
+  if constexpr (sizeof(T) == 4) {
+    return entry->make_f32(spec, dimension);
+  } else {
+    return entry->make_f64(spec, dimension);
+  }
+}
+
+template Result<std::unique_ptr<Selector<float>>> make_selector<float>(const SelectionSpec&, uint64_t);
+template Result<std::unique_ptr<Selector<double>>> make_selector<double>(const SelectionSpec&, uint64_t);
+
+}  // namespace millrace

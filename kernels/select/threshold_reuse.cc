@@ -1,0 +1,112 @@
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/select/magnitude_scan.h"
+#include "kernels/select/radix_select.h"
+#include "kernels/select/registry.h"
+#include "kernels/select/top_k.h"
+
+namespace millrace {
+namespace {
+
+// The slope is measured between the k-th and this part of k above it: near, because it changes fast at a bounded tail.
+constexpr uint64_t kSlopePart = 8;
+constexpr double kSlopeMax = 1e6;  // equal magnitudes: no move of the threshold is small enough
+// A count within 1/32 of k is noise, not drift: the threshold stays as it is.
+constexpr double kDeadBand = 1.0 / 32;
+
+/// The k-th largest magnitude is found exactly once a period and reused in between (Ok-Topk 3.1.3: it changes slowly).
+///
+/// The paper reuses it unchanged; then a scale that grows by 1 % a step selects 8 % more entries each step (Gaussian, 1 %
+/// density), twice k after ten. So after a step whose count is off, the threshold moves by what the count says: near the
+/// threshold the count falls as threshold^-slope, with the slope measured at the exact evaluation. The rest is bounds:
+///
+/// count over 2k or under k/2        the exact top-k is taken at once (and memory stays within O(k))
+/// count outside [3/4 k, 4/3 k]      the next step evaluates exactly
+///
+/// The state is three numbers; a selector that starts without them evaluates exactly.
+/// Source   oktopk.txt, section 3.1.3 and algorithm 1; differs in: the correction, and the bounds.
+template <typename T>
+class ThresholdReuseSelector final : public Selector<T> {
+ public:
+  ThresholdReuseSelector(uint64_t k, uint32_t period) : k_(k), period_(period) {}
+
+  Status select(const StreamView<T>& accumulator, const SelectContext&, IndexBuffer& positions) override {
+    const std::span<const T> values = accumulator.values;
+    const uint64_t k = std::min<uint64_t>(k_, values.size());
+    if (state_.steps_left == 0) return evaluate(values, k, positions);
+    const ScanEnd end = collect_positions(values, magnitude_key(state_.threshold), 2 * k, positions);
+    if (end == ScanEnd::kNonFinite) {
+      positions.clear();
+      return fail(ErrorCode::kNonFinite, "NaN or infinity among the values to select from");
+    }
+    if (end == ScanEnd::kOverLimit || positions.size() < k / 2) return evaluate(values, k, positions);
+    follow(static_cast<double>(positions.size()) / static_cast<double>(std::max<uint64_t>(k, 1)));
+    return {};
+  }
+
+ private:
+  struct State {
+    T threshold = 0;
+    double slope = 1;
+    uint32_t steps_left = 0;  // that reuse the threshold; 0: evaluate
+  };
+
+  Status evaluate(std::span<const T> values, uint64_t k, IndexBuffer& positions) {
+    if (auto done = select_top_k_nonzero(values, k, positions); !done) return done;
+    state_ = {};
+    // Fewer than k entries are not zero: there is no threshold that is worth keeping.
+    if (positions.empty() || positions.size() < k) return {};
+    Buffer<MagnitudeKey<T>> keys(positions.size());
+    std::transform(positions.begin(), positions.end(), keys.begin(),
+                   [&](uint32_t position) { return magnitude_key(values[position]); });
+    state_.threshold = magnitude_of_key<T>(*std::min_element(keys.begin(), keys.end()));
+    state_.slope = kSlopeMax;
+    state_.steps_left = period_ - 1;
+    const uint64_t inner = k - k / kSlopePart;
+    if (inner == k) return {};
+    Buffer<MagnitudeKey<T>> scratch;
+    const T higher = magnitude_of_key<T>(kth_largest_key<T>(keys, inner, scratch));
+    const double fall = std::log(static_cast<double>(k) / static_cast<double>(inner));
+    const double rise = std::log(static_cast<double>(higher) / static_cast<double>(state_.threshold));
+    state_.slope = std::clamp(fall / rise, 1.0, kSlopeMax);
+    return {};
+  }
+
+  // Moves the threshold after a step that selected `over_k` times k entries.
+  void follow(double over_k) {
+    --state_.steps_left;
+    if (over_k < 3.0 / 4 || over_k > 4.0 / 3) state_.steps_left = 0;
+    if (std::abs(over_k - 1) <= kDeadBand) return;
+    const double moved = static_cast<double>(state_.threshold) * std::pow(over_k, 1 / state_.slope);
+    // Denormal thresholds may round to 0, which would select zeros; huge ones to infinity, which no finite value reaches.
+    const MagnitudeKey<T> key = magnitude_key(static_cast<T>(moved));
+    state_.threshold = magnitude_of_key<T>(std::clamp<MagnitudeKey<T>>(key, 1, kInfinityKey<T> - 1));
+  }
+
+  uint64_t k_;
+  uint32_t period_;
+  State state_;
+};
+
+template <typename T>
+std::unique_ptr<Selector<T>> make(const SelectionSpec& spec, uint64_t dimension) {
+  return std::make_unique<ThresholdReuseSelector<T>>(k_of(spec, dimension), spec.period);
+}
+
+Status validate_reuse(const SelectionSpec& spec) {
+  if (spec.period == 0) return fail(ErrorCode::kInvalidArgument, "the period of threshold reuse is at least 1 step");
+  return validate_density_or_k(spec);
+}
+
+}  // namespace
+
+SelectionEntry threshold_reuse_selection() {
+  return {{Selection::kThresholdReuse, "threshold_reuse", "Ok-Topk 3.1.3",
+           "the exact k-th magnitude once a period, reused in between; about k entries"},
+          validate_reuse,
+          make<float>,
+          make<double>};
+}
+
+}  // namespace millrace
