@@ -9,19 +9,20 @@
 #include "protocol/messages.h"
 #include "protocol/peer_id.h"
 
-/// What the shard core asks of whoever drives it (the process millrace-server, the simulator). The core itself has no socket,
-/// clock or thread.
+/// What the shard core asks of whoever drives it (the process millrace-server, the simulator). The core itself has no
+/// socket, clock or thread.
 namespace millrace::server {
 
-/// Heavy numeric work as a value: a pure function of immutable inputs that it shares. Whoever drives the core calls run() once, on
-/// any thread, inline or much later, and hands the task back by ShardCore::on_task_done(). Tasks may finish in any order; a task
-/// that is never handed back stalls its round only.
+/// Heavy numeric work as a value: a pure function of immutable inputs that it shares. Whoever drives the core calls
+/// run() once, on any thread, inline or much later, and hands the task back by ShardCore::on_task_done(). Tasks may
+/// finish in any order; a task that is never handed back stalls its round only.
 class Task {
  public:
   enum class Kind : uint8_t { kDecode, kReduce, kQuota, kEncode };
 
   virtual ~Task() = default;
   virtual Kind kind() const = 0;
+  virtual uint64_t job() const = 0;
   virtual void run() = 0;
   /// About how many entries it goes over: tells what is worth another thread.
   virtual uint64_t entries() const = 0;
@@ -32,7 +33,8 @@ struct SendToPeer {
   protocol::Message message;
 };
 
-/// Over the connection that this shard opened to another (see ConnectShard). While there is none the message may be dropped.
+/// Over the connection that this shard opened to another (see ConnectShard). While there is none the message may be
+/// dropped.
 struct SendToShard {
   uint32_t shard = 0;
   protocol::Message message;
@@ -53,42 +55,42 @@ struct LogLine {
 
 /// What is counted or measured. The label says which (a reason, a message's name); empty where there is one kind only.
 enum class Metric : uint8_t {
-  kMessages,             ///< received, by body name
-  kDropped,              ///< messages not answered, by reason
-  kRefused,              ///< messages answered with Refuse or Abort, by reason
-  kContributions,        ///< admitted
-  kDuplicates,           ///< contributions that were here before
-  kLate,                 ///< contributions to decided steps, by answer: "update", "counted", "not_counted"
-  kRestarted,            ///< decisions begun again because the members changed
-  kRounds,               ///< steps of parts decided
-  kRoundSeconds,         ///< measured: from the first contribution of a step of a part to its decision
-  kWaitSeconds,          ///< measured: from the first contribution to the last one
-  kUpdateEntries,        ///< entries of updates
-  kSumEntries,           ///< entries of sums before they were cut
-  kContributionBytes,    ///< payload bytes admitted
-  kUpdateBytes,          ///< payload bytes of updates, once a round
-  kExchangeFallbacks,    ///< buckets cut by the last threshold because a shard was silent
-  kLateHistograms,       ///< histograms that came when they could not be used any more
-  kCodecErrorDown,       ///< sum over entries of |sum - decoded| of updates
+  kMessages,           ///< received, by body name
+  kDropped,            ///< messages not answered, by reason
+  kRefused,            ///< messages answered with Refuse or Abort, by reason
+  kContributions,      ///< admitted
+  kDuplicates,         ///< contributions that were here before
+  kLate,               ///< contributions to decided steps, by answer: "update", "counted", "not_counted"
+  kRestarted,          ///< decisions begun again because the members changed
+  kRounds,             ///< steps of parts decided
+  kRoundSeconds,       ///< measured: from the first contribution of a step of a part to its decision
+  kWaitSeconds,        ///< measured: from the first contribution to the last one
+  kUpdateEntries,      ///< entries of updates
+  kSumEntries,         ///< entries of sums before they were cut
+  kContributionBytes,  ///< payload bytes admitted
+  kUpdateBytes,        ///< payload bytes of updates, once a round
+  kExchangeFallbacks,  ///< buckets cut by the last threshold because a shard was silent
+  kLateHistograms,     ///< histograms that came when they could not be used any more
+  kCodecErrorDown,     ///< sum over entries of |sum - decoded| of updates
   kMembersJoined,
   kMembersFinished,
-  kMembersRemoved,       ///< by reason: "silent", "failed", "left"
+  kMembersRemoved,  ///< by reason: "silent", "failed", "left"
   kJobsOpened,
-  kJobsEnded,            ///< by reason: "finished", "too_few_workers", "shard_lost", "abandoned", "shutdown"
+  kJobsEnded,  ///< by reason: "finished", "too_few_workers", "shard_lost", "abandoned", "shutdown"
   kTableErrors,
 };
 
 struct MetricEvent {
   Metric metric = Metric::kMessages;
-  std::string job;          ///< empty: none
-  std::string_view label;   ///< static storage
-  double value = 1;         ///< added to a counter; observed by a measure
+  std::string job;         ///< empty: none
+  std::string_view label;  ///< static storage
+  double value = 1;        ///< added to a counter; observed by a measure
 };
 
 /// Filled by the core, emptied by its driver. Sends to one peer go out in this order.
 struct Actions {
   std::vector<SendToPeer> to_peers;
-  std::vector<ConnectShard> connects;   ///< before to_shards
+  std::vector<ConnectShard> connects;  ///< before to_shards
   std::vector<SendToShard> to_shards;
   std::vector<std::shared_ptr<Task>> tasks;
   std::vector<LogLine> log;

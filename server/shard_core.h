@@ -4,7 +4,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -13,28 +15,31 @@
 #include "protocol/peer_id.h"
 #include "protocol/table.h"
 #include "server/actions.h"
+#include "server/job.h"
 #include "server/limits.h"
+#include "server/membership.h"
+#include "server/memory_account.h"
 #include "server/status.h"
 
 namespace millrace::server {
 
-class Job;
-
 struct ShardConfig {
   uint32_t shard = 0;
   uint32_t shard_count = 1;
-  uint64_t life = 0;        ///< from MembershipTable::start_shard
+  uint64_t life = 0;  ///< from MembershipTable::start_shard
   std::string software = "millrace";
   Limits limits;
 };
 
-/// One shard: its jobs, its limits, who is who. A state machine: (state, message, now) -> actions, no socket, clock or thread.
-/// The one effect inside is the membership table, which is read and swapped synchronously (it is the sole judge of membership,
-/// and a decision that waited for it would need a state of its own); its errors are logged, counted and tried again.
+/// One shard: its jobs, its limits, who is who. A state machine: (state, message, now) -> actions, no socket, clock or
+/// thread. The one effect inside is the membership table, which is read and swapped synchronously (it is the sole judge
+/// of membership, and a decision that waited for it would need a state of its own); its errors are logged, counted and
+/// tried again.
 ///
 /// Actions   every method appends to `actions`; the caller carries them out in order after the method has returned.
 /// Time      `now` never goes back. Nothing happens by itself: call on_tick() at next_deadline(), or earlier.
-/// Hostile   any message from any peer in any order: it is admitted, answered or dropped, and counted; it never corrupts a round.
+/// Hostile   any message from any peer in any order: it is admitted, answered or dropped, and counted; it never
+///           corrupts a round.
 /// Threads   one at a time (the loop's). Tasks run anywhere.
 class ShardCore {
  public:
@@ -46,6 +51,10 @@ class ShardCore {
 
   /// A message off a connection that a worker or another shard opened to this one.
   void on_message(const protocol::PeerId& from, protocol::Message message, TimeNs now, Actions& actions);
+
+  /// The connection to another shard was made again after it broke: the driver of a transport that loses connections
+  /// says so.
+  void on_shard_reconnected(uint32_t shard, TimeNs now, Actions& actions);
 
   /// A message that came back over the connection that this shard opened to shard `shard` (ConnectShard): a Refuse.
   void on_shard_reply(uint32_t shard, const protocol::Message& message, TimeNs now, Actions& actions);
@@ -62,8 +71,8 @@ class ShardCore {
   /// When on_tick() has something to do at the latest.
   TimeNs next_deadline() const;
 
-  /// Stops admitting new jobs and steps; rounds in flight may finish for limits.drain_ms. Then every member is told Goodbye(kShutdown),
-  /// the jobs end in the table, and stopped() holds.
+  /// Stops admitting new jobs and steps; rounds in flight may finish for limits.drain_ms. Then every member is told
+  /// Goodbye(kShutdown), the jobs end in the table, and stopped() holds.
   void begin_shutdown(TimeNs now, Actions& actions);
 
   /// Nothing more will happen: the process may exit once its sends are flushed.
@@ -75,11 +84,90 @@ class ShardCore {
   StatusReport status(TimeNs now) const;
 
  private:
+  struct Session {
+    uint64_t job = 0;
+    uint32_t worker = 0;
+    uint64_t life = 0;
+  };
+  /// Another shard, as the table and its ShardHello say.
+  struct Neighbour {
+    protocol::ShardEntry entry;            ///< of the table, as last read
+    std::optional<protocol::PeerId> peer;  ///< said ShardHello in this life
+  };
+  /// A job that runs in the table with an earlier life of this shard: it cannot go on and is not served.
+  struct LostJob {
+    TimeNs since = 0;
+    uint32_t dead_after_ms = 0;
+  };
+  /// A Hello that is admitted: the job and the member that it belongs to.
+  struct Admitted {
+    Job* job = nullptr;
+    protocol::Member member;
+  };
+  class Gate;
+
+  // shard_core.cc: who sends, what to do with it
+  Job* find_job(uint64_t job);
+  void count(Metric metric, std::string_view label, Actions& actions) const;
+  void log(Severity severity, std::string text, Actions& actions) const;
+  void reply(const protocol::PeerId& to, const protocol::Header& about, protocol::Body body, Actions& actions) const;
+  void on_worker_message(const protocol::PeerId& from, protocol::Message message, TimeNs now, Actions& actions);
+  void on_member_message(const protocol::PeerId& from, Job& job, const protocol::Member& member,
+                         protocol::Message message, TimeNs now, Actions& actions);
+  bool fits_session(const protocol::PeerId& from, const protocol::Header& header, Actions& actions);
+  void on_goodbye(Job& job, const protocol::Member& member, const protocol::Goodbye& goodbye, TimeNs now,
+                  Actions& actions);
+  void on_histogram(const protocol::PeerId& from, const protocol::Message& message, Actions& actions);
+
+  // shard_hello.cc: admission of workers and of other shards
+  void on_hello(const protocol::PeerId& from, const protocol::Header& header, const protocol::Hello& hello, TimeNs now,
+                Actions& actions);
+  Status judge_hello(const protocol::Header& header, const protocol::Hello& hello) const;
+  Status judge_spec(const protocol::JobSpec& spec) const;
+  Result<Admitted> admit(const protocol::Header& header, const protocol::Hello& hello, TimeNs now, Actions& actions);
+  Result<Job*> admit_by_table(const protocol::Header& header, const protocol::Hello& hello, TimeNs now,
+                              Actions& actions);
+  Job* open_job(uint64_t number, const protocol::JobSpec& spec, protocol::JobLayout layout, Actions& actions);
+  Result<protocol::JobRecord> open_record(const protocol::Header& header, const protocol::Hello& hello);
+  Result<protocol::JobRecord> join_job(const protocol::JobRecord& record, const protocol::Header& header,
+                                       const protocol::Hello& hello, TimeNs now, Actions& actions);
+  Job* named(std::string_view name);
+  void on_shard_hello(const protocol::PeerId& from, const protocol::Header& header, const protocol::ShardHello& hello,
+                      TimeNs now, Actions& actions);
+  void say_shard_hello(uint32_t shard, Actions& actions) const;
+
+  // shard_table.cc: the table, silence, endings
+  void table_failed(const Error& error, Actions& actions);
+  void poll_table(TimeNs now, Actions& actions);
+  void refresh(TimeNs now, Actions& actions);
+  void refresh_neighbours(Actions& actions);
+  void refresh_lost(TimeNs now, Actions& actions);
+  void adopt(Job& job, protocol::JobView view, TimeNs now, Actions& actions);
+  void remove(Job& job, std::span<const protocol::Member> members, Leaving leaving, TimeNs now, Actions& actions);
+  void remove_silent(TimeNs now, Actions& actions);
+  void end_in_table(Job& job, Error why, std::string_view label, Actions& actions);
+  void close(Job& job, std::optional<protocol::Body> last_word, std::string_view label, Actions& actions);
+  void close_if_failed(Job& job, Actions& actions);
+  void superseded(Actions& actions);
+  void settle_shutdown(TimeNs now, Actions& actions);
+  void note_time(TimeNs now);
+
   ShardConfig config_;
   protocol::MembershipTable& table_;
+  std::unique_ptr<MemoryGate> gate_;
+  MemoryAccount memory_;
+  std::map<uint64_t, std::unique_ptr<Job>> jobs_;  ///< open at this shard, by number
+  std::map<uint64_t, LostJob> lost_;
+  std::unordered_map<protocol::PeerId, Session> sessions_;
+  std::unordered_map<protocol::PeerId, uint32_t> shard_sessions_;  ///< which shard
+  std::vector<Neighbour> neighbours_;                              ///< by shard number, this one included
+  std::optional<uint64_t> table_counter_;                          ///< when the table was last read
+  bool table_works_ = true;                                        ///< its failures are logged once
+  TimeNs next_poll_;
+  TimeNs last_call_;
+  std::optional<TimeNs> draining_until_;
   bool stopped_ = false;
   std::optional<Error> failure_;
-  std::map<uint64_t, std::unique_ptr<Job>> jobs_;
 };
 
 }  // namespace millrace::server

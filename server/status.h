@@ -6,13 +6,14 @@
 
 namespace millrace::server {
 
-/// What a person asks of a shard: who is there, who is waited for, since when, and why a job does not start or stands still.
+/// What a person asks of a shard: who is there, who is waited for, since when, and why a job does not start or stands
+/// still.
 struct MemberStatus {
   uint32_t worker = 0;
   uint64_t life = 0;
-  bool connected = false;        ///< said Hello to this shard
-  int64_t silent_ms = 0;         ///< since its last message here
-  uint64_t steps_applied = 0;    ///< least step count that it acknowledged here
+  bool connected = false;      ///< said Hello to this shard
+  int64_t silent_ms = 0;       ///< since its last message here
+  uint64_t steps_applied = 0;  ///< least step count that it acknowledged here
 };
 
 struct JobStatus {
@@ -20,14 +21,14 @@ struct JobStatus {
   uint64_t job = 0;
   uint64_t epoch = 0;
   bool started = false;
-  uint32_t workers = 0;          ///< expected
+  uint32_t workers = 0;  ///< expected
   std::vector<MemberStatus> members;
-  uint32_t parts = 0;            ///< of this shard
-  uint64_t steps_decided = 0;    ///< by the slowest part
-  uint64_t steps_decided_max = 0;  ///< by the fastest part
+  uint32_t parts = 0;                ///< of this shard
+  uint64_t steps_decided = 0;        ///< by the slowest part
+  uint64_t steps_decided_max = 0;    ///< by the fastest part
   std::vector<uint32_t> waited_for;  ///< workers that the oldest open step, or the start, waits for
-  int64_t waiting_ms = 0;        ///< since when
-  std::string waiting_because;   ///< one sentence; empty when nothing is waited for
+  int64_t waiting_ms = 0;            ///< since when
+  std::string waiting_because;       ///< one sentence; empty when nothing is waited for
   uint64_t memory_bytes = 0;
   uint64_t memory_bytes_max = 0;
 };
@@ -36,7 +37,7 @@ struct PeerShardStatus {
   uint32_t shard = 0;
   std::string address;
   uint64_t life = 0;
-  bool heard = false;            ///< said ShardHello to this shard in that life
+  bool heard = false;  ///< said ShardHello to this shard in that life
 };
 
 struct StatusReport {

@@ -1,0 +1,139 @@
+#include "server/job.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace millrace::server {
+namespace {
+
+/// Lists of workers for people and heartbeats end here: beyond it nobody reads them.
+constexpr size_t kListedMax = 64;
+
+int64_t milliseconds(TimeNs ns) { return ns / kNsPerMs; }
+
+}  // namespace
+
+Job::Job(Setup setup)
+    : setup_(std::move(setup)),
+      spec_hash_(protocol::job_spec_hash(setup_.spec)),
+      layout_hash_(protocol::layout_hash(setup_.layout)),
+      members_(setup_.shard, setup_.shard_life),
+      rounds_(JobRounds::Setup{setup_.spec, setup_.layout, members_, setup_.gate, setup_.limits, setup_.shard_memory,
+                               setup_.shard}) {}
+
+std::vector<protocol::PeerId> Job::adopt(protocol::JobView view, TimeNs now, Actions& actions) {
+  if (opened_ == 0) opened_ = now;
+  Members::Adopted adopted = members_.adopt(std::move(view), now);
+  for (size_t at = 0; at < adopted.gone_peers.size(); ++at) {
+    actions.to_peers.push_back({adopted.gone_peers[at],
+                                {members_.header(adopted.gone_connected[at].worker, adopted.gone_connected[at].life),
+                                 protocol::ViewChange{members_.view()},
+                                 {}}});
+  }
+  if (members_.view().started) {
+    tell_view(actions);
+    view_untold_ = false;
+  } else {
+    view_untold_ = true;
+  }
+  rounds_.on_view(adopted.before, now, actions);
+  return std::move(adopted.gone_peers);
+}
+
+void Job::flush_view(Actions& actions) {
+  if (view_untold_) tell_view(actions);
+  view_untold_ = false;
+}
+
+void Job::tell_view(Actions& actions) const {
+  for (const protocol::Member& member : members_.all()) {
+    members_.send(member, protocol::ViewChange{members_.view()}, actions);
+  }
+}
+
+protocol::Welcome Job::welcome(const std::string& software) const {
+  protocol::Welcome welcome;
+  welcome.software = software;
+  welcome.view = members_.view();
+  welcome.heartbeat_ms = setup_.spec.heartbeat_ms;
+  welcome.dead_after_ms = setup_.spec.dead_after_ms;
+  welcome.message_bytes_max = setup_.limits.message_bytes_max;
+  return welcome;
+}
+
+protocol::Heartbeat Job::heartbeat_answer(uint64_t sequence) const {
+  protocol::Heartbeat answer;
+  answer.sequence = sequence;
+  answer.steps_applied = rounds_.steps_decided();
+  if (!members_.view().started) {
+    answer.waited_for = not_joined();
+  } else if (const std::optional<JobRounds::Waiting> waiting = rounds_.waiting()) {
+    answer.waited_for = waiting->workers;
+  }
+  if (answer.waited_for.size() > kListedMax) answer.waited_for.resize(kListedMax);
+  return answer;
+}
+
+std::vector<uint32_t> Job::not_joined() const {
+  std::vector<uint32_t> missing;
+  for (uint32_t worker = 0; worker < setup_.spec.workers && missing.size() < kListedMax; ++worker) {
+    if (!find_member(members_.view(), worker)) missing.push_back(worker);
+  }
+  return missing;
+}
+
+std::vector<protocol::Member> Job::silent(TimeNs now) const {
+  const protocol::JobView& view = members_.view();
+  if (view.started && view.members.size() <= 1) return {};
+  return members_.silent(now, static_cast<TimeNs>(setup_.spec.dead_after_ms) * kNsPerMs);
+}
+
+bool Job::abandoned(TimeNs now) const {
+  const TimeNs silence = static_cast<TimeNs>(std::max(setup_.limits.abandon_ms, setup_.spec.dead_after_ms)) * kNsPerMs;
+  return !members_.all().empty() && members_.silent(now, silence).size() == members_.all().size();
+}
+
+JobStatus Job::status(TimeNs now) const {
+  const protocol::JobView& view = members_.view();
+  JobStatus status;
+  status.name = setup_.spec.name;
+  status.job = view.job;
+  status.epoch = view.epoch;
+  status.started = view.started;
+  status.workers = setup_.spec.workers;
+  status.parts = static_cast<uint32_t>(rounds_.part_count());
+  status.steps_decided = rounds_.steps_decided();
+  status.steps_decided_max = rounds_.steps_decided_max();
+  status.memory_bytes = rounds_.memory_bytes();
+  status.memory_bytes_max = setup_.limits.job_memory_bytes_max;
+  std::vector<uint32_t> unconnected;
+  for (const protocol::Member& member : view.members) {
+    const Members::Link* link = members_.link(member.worker);
+    MemberStatus& entry = status.members.emplace_back();
+    entry.worker = member.worker;
+    entry.life = member.life;
+    entry.connected = link && link->peer;
+    entry.silent_ms = link ? milliseconds(now - link->heard) : 0;
+    entry.steps_applied = rounds_.steps_applied(member.worker);
+    if (!entry.connected) unconnected.push_back(member.worker);
+  }
+  if (!view.started) {
+    status.waited_for = not_joined();
+    status.waiting_ms = milliseconds(now - opened_);
+    status.waiting_because = fmt::format("the job starts when all {} workers have joined; missing: {}",
+                                         setup_.spec.workers, fmt::join(status.waited_for, ", "));
+  } else if (!unconnected.empty()) {
+    status.waited_for = unconnected;
+    status.waiting_ms = milliseconds(now - opened_);
+    status.waiting_because =
+        fmt::format("worker {} has joined the job but not connected to this shard", fmt::join(unconnected, ", "));
+  } else if (const std::optional<JobRounds::Waiting> waiting = rounds_.waiting()) {
+    status.waited_for = waiting->workers;
+    status.waiting_ms = milliseconds(now - waiting->since);
+    status.waiting_because = waiting->because;
+  }
+  return status;
+}
+
+}  // namespace millrace::server

@@ -1,0 +1,275 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "kernels/base/check.h"
+#include "server/job_rounds.h"
+
+/// How a step of a part is decided: all contributions decoded -> reduce -> (threshold -> quota) -> encode -> keep and
+/// send.
+namespace millrace::server {
+namespace {
+
+/// Marks the shard's own random draws: no worker has this number.
+constexpr uint64_t kShardDraws = UINT64_MAX;
+
+/// Kept updates may fill this share of a job's memory; beyond it decisions are held back until some are acknowledged.
+constexpr uint64_t kKeptShare = 2;
+
+double seconds(TimeNs ns) { return static_cast<double>(ns) / static_cast<double>(kNsPerS); }
+
+}  // namespace
+
+RoundKey JobRounds::key_of(const PartRound& part) const {
+  return {setup_.members.view().job, part.layout().part, part.decided(), part.attempt().token};
+}
+
+size_t JobRounds::index_in(const Bucket& bucket, const PartRound& part) const {
+  return static_cast<size_t>(&part - parts_.data()) - bucket.first;
+}
+
+bool JobRounds::holds_back() const {
+  return kept_account_.used_bytes() > setup_.limits.job_memory_bytes_max / kKeptShare;
+}
+
+void JobRounds::advance(PartRound& part, TimeNs now, Actions& actions) {
+  const protocol::JobView& view = setup_.members.view();
+  if (!view.started || view.finished || failure_ || !part.ready(view.members)) return;
+  if (holds_back()) {
+    held_back_ = true;
+    return;
+  }
+  const bool cut = bucket_of(part).threshold != nullptr;
+  const PartRound::Timing timing = part.timing();
+  count(Metric::kWaitSeconds, "", seconds(timing.last - timing.first), actions);
+  ReduceTask::Input input;
+  input.contributions = part.begin(next_token_++, now);
+  input.key = key_of(part);
+  input.magnitudes = cut ? ReduceTask::Magnitudes::kCounted : ReduceTask::Magnitudes::kNone;
+  if (!cut) input.plan = plan_for(part);
+  actions.tasks.push_back(std::make_shared<ReduceTask>(std::move(input)));
+}
+
+void JobRounds::advance_all(TimeNs now, Actions& actions) {
+  held_back_ = false;
+  for (PartRound& part : parts_) advance(part, now, actions);
+}
+
+void JobRounds::on_task_done(Task& task, TimeNs now, Actions& actions) {
+  switch (task.kind()) {
+    case Task::Kind::kDecode: return on_decoded(static_cast<DecodeTask&>(task), now, actions);
+    case Task::Kind::kReduce: return on_reduced(static_cast<ReduceTask&>(task), now, actions);
+    case Task::Kind::kQuota: return on_quota(static_cast<const QuotaTask&>(task), actions);
+    case Task::Kind::kEncode: return on_encoded(static_cast<const EncodeTask&>(task), now, actions);
+  }
+}
+
+void JobRounds::on_decoded(DecodeTask& task, TimeNs now, Actions& actions) {
+  const DecodeTask::Input& input = task.input();
+  PartRound* part = local_part(input.key.part);
+  MILLRACE_CHECK(part != nullptr, input.key.part);
+  if (task.result()) {
+    MemoryCharge charge(account_, memory_bytes_of(**task.result()));
+    if (part->decoded(input, *task.result(), std::move(charge))) advance(*part, now, actions);
+    return;
+  }
+  if (!part->reject(input)) return;
+  const protocol::Member* member = find_member(setup_.members.view(), input.worker);
+  if (!member) return;
+  const Error& error = task.result().error();
+  protocol::Refuse refusal;
+  refusal.code = error.code;
+  refusal.sentence = fmt::format("contribution of worker {} to step {} of part {}: {}", input.worker, input.key.step,
+                                 input.key.part, error.message);
+  refusal.part = input.key.part;
+  refusal.step = input.key.step;
+  refuse(*member, std::move(refusal), actions);
+}
+
+void JobRounds::on_reduced(ReduceTask& task, TimeNs now, Actions& actions) {
+  PartRound* part = local_part(task.input().key.part);
+  MILLRACE_CHECK(part != nullptr, task.input().key.part);
+  if (!part->is_current(task.input().key.token, PartRound::Stage::kReducing)) return;
+  if (!task.result()) {
+    failure_ = task.result().error();
+    return;
+  }
+  const ReduceTask::Output& output = *task.result();
+  count(Metric::kSumEntries, "", static_cast<double>(count_of(*output.sum)), actions);
+  if (output.update) return finish(*part, *output.update, now, actions);
+  part->summed(output.sum, output.histogram, MemoryCharge(account_, memory_bytes_of(*output.sum)));
+  after_sum(*part, now, actions);
+}
+
+void JobRounds::after_sum(PartRound& part, TimeNs now, Actions& actions) {
+  Bucket& bucket = bucket_of(part);
+  const uint64_t step = part.decided();
+  const size_t index = index_in(bucket, part);
+  const bool reuse = bucket.threshold->may_reuse(step);
+  if (const SharedHistogram own = bucket.threshold->on_local(index, step, part.attempt().histogram, now)) {
+    share_histogram(bucket, step, *own, actions);
+  }
+  if (reuse) return encode(part, bucket.threshold->reuse_cut(index, step, *part.attempt().histogram), actions);
+  settle_threshold(bucket, step, actions);
+}
+
+void JobRounds::share_histogram(const Bucket& bucket, uint64_t step, const MagnitudeHistogram& own,
+                                Actions& actions) const {
+  const std::vector<uint32_t>& shards = bucket.threshold->shards();
+  if (shards.size() == 1) return;
+  ByteBuffer bytes;
+  own.encode(bytes);
+  const SharedBytes payload = SharedBytes::from(std::move(bytes));
+  for (const uint32_t shard : shards) {
+    if (shard == setup_.shard) continue;
+    actions.to_shards.push_back(
+        {shard, {setup_.members.header(0, 0), protocol::ThresholdHistogram{bucket.layout->bucket, step}, payload}});
+  }
+}
+
+void JobRounds::on_histogram(uint32_t shard, const protocol::ThresholdHistogram& body, const SharedBytes& payload,
+                             Actions& actions) {
+  if (body.bucket >= bucket_at_.size() || bucket_at_[body.bucket] == UINT32_MAX) {
+    return count(Metric::kDropped, "unknown_bucket", 1, actions);
+  }
+  Bucket& bucket = buckets_[bucket_at_[body.bucket]];
+  if (!bucket.threshold) return count(Metric::kDropped, "unknown_bucket", 1, actions);
+  Result<MagnitudeHistogram> histogram = MagnitudeHistogram::decode(payload.bytes);
+  if (!histogram || histogram->total() > bucket.layout->dimension) {
+    return count(Metric::kDropped, "malformed_histogram", 1, actions);
+  }
+  switch (bucket.threshold->on_remote(shard, body.step, std::make_shared<MagnitudeHistogram>(std::move(*histogram)))) {
+    case BucketThreshold::Remote::kTaken: return settle_threshold(bucket, body.step, actions);
+    case BucketThreshold::Remote::kLate: return count(Metric::kLateHistograms, "", 1, actions);
+    case BucketThreshold::Remote::kAhead: return count(Metric::kDropped, "histogram_ahead", 1, actions);
+    case BucketThreshold::Remote::kUnknownShard: return count(Metric::kDropped, "unknown_shard", 1, actions);
+  }
+}
+
+std::vector<PartRound*> JobRounds::waiting_parts(const Bucket& bucket, uint64_t step) {
+  std::vector<PartRound*> waiting;
+  for (size_t at = bucket.first; at < bucket.first + bucket.count; ++at) {
+    if (parts_[at].decided() == step && parts_[at].stage() == PartRound::Stage::kSummed) waiting.push_back(&parts_[at]);
+  }
+  return waiting;
+}
+
+void JobRounds::settle_threshold(Bucket& bucket, uint64_t step, Actions& actions) {
+  const std::vector<PartRound*> waiting = waiting_parts(bucket, step);
+  if (waiting.empty()) return;
+  const std::optional<BucketThreshold::LocalCut> cut = bucket.threshold->exact_cut(step);
+  if (cut && waiting.size() == bucket.count) return split_quota(bucket, waiting, *cut, actions);
+  // Given up, or the members changed after the shards had agreed: the quota no longer fits these sums.
+  if (!bucket.threshold->may_reuse(step)) return;
+  for (PartRound* part : waiting) {
+    encode(*part, bucket.threshold->reuse_cut(index_in(bucket, *part), step, *part->attempt().histogram), actions);
+  }
+}
+
+void JobRounds::split_quota(Bucket& bucket, std::span<PartRound* const> waiting, BucketThreshold::LocalCut cut,
+                            Actions& actions) {
+  uint64_t in_bin = 0;
+  size_t holders = 0;
+  for (const PartRound* part : waiting) {
+    const uint64_t here = part->attempt().histogram->count(cut.bin);
+    in_bin += here;
+    holders += here != 0 ? 1 : 0;
+  }
+  const bool all_or_none = cut.quota == 0 || cut.quota >= in_bin;
+  if (all_or_none || holders <= 1) {
+    for (PartRound* part : waiting) encode(*part, {cut.bin, cut.quota}, actions);
+    return;
+  }
+  QuotaTask::Input input{setup_.members.view().job, bucket.layout->bucket, cut.bin, cut.quota, {}};
+  for (PartRound* part : waiting) {
+    if (part->attempt().histogram->count(cut.bin) == 0) {
+      encode(*part, {cut.bin, 0}, actions);
+      continue;
+    }
+    part->set_stage(PartRound::Stage::kQuota);
+    input.parts.push_back({key_of(*part), part->layout().begin, part->attempt().sum});
+  }
+  actions.tasks.push_back(std::make_shared<QuotaTask>(std::move(input)));
+}
+
+void JobRounds::on_quota(const QuotaTask& task, Actions& actions) {
+  for (size_t at = 0; at < task.input().parts.size(); ++at) {
+    const RoundKey& key = task.input().parts[at].key;
+    PartRound* part = local_part(key.part);
+    MILLRACE_CHECK(part != nullptr, key.part);
+    if (part->is_current(key.token, PartRound::Stage::kQuota))
+      encode(*part, {task.input().bin, task.take()[at]}, actions);
+  }
+}
+
+EncodePlan JobRounds::plan_for(const PartRound& part) const {
+  const protocol::BucketLayout& bucket = setup_.layout.buckets[part.layout().bucket];
+  EncodePlan plan;
+  plan.codec = bucket.codec_down;
+  plan.random = random_key(setup_.spec.seed, bucket.bucket, part.decided(), kShardDraws);
+  plan.index_base = part.layout().begin;
+  if (setup_.spec.audit) plan.audited = part.inputs();
+  return plan;
+}
+
+void JobRounds::encode(PartRound& part, PartCut cut, Actions& actions) {
+  part.set_stage(PartRound::Stage::kEncoding);
+  EncodePlan plan = plan_for(part);
+  plan.cut = cut;
+  actions.tasks.push_back(
+      std::make_shared<EncodeTask>(EncodeTask::Input{key_of(part), part.attempt().sum, std::move(plan)}));
+}
+
+void JobRounds::on_encoded(const EncodeTask& task, TimeNs now, Actions& actions) {
+  PartRound* part = local_part(task.input().key.part);
+  MILLRACE_CHECK(part != nullptr, task.input().key.part);
+  if (!part->is_current(task.input().key.token, PartRound::Stage::kEncoding)) return;
+  if (!task.result()) {
+    failure_ = task.result().error();
+    return;
+  }
+  finish(*part, *task.result(), now, actions);
+}
+
+void JobRounds::finish(PartRound& part, EncodedUpdate update, TimeNs now, Actions& actions) {
+  Bucket& bucket = bucket_of(part);
+  count(Metric::kRounds, "", 1, actions);
+  count(Metric::kRoundSeconds, "", seconds(now - part.timing().first), actions);
+  count(Metric::kUpdateEntries, "", static_cast<double>(update.entries), actions);
+  count(Metric::kUpdateBytes, "", static_cast<double>(update.container.bytes.size()), actions);
+  if (update.codec_error != 0) count(Metric::kCodecErrorDown, "", update.codec_error, actions);
+  PartRound::Decision decision;
+  decision.epoch = setup_.members.view().epoch;
+  decision.whole_sum = bucket.threshold == nullptr;
+  decision.payload = std::move(update.container);
+  decision.carried = std::move(update.carried);
+  decision.threshold = bucket.threshold ? bucket.threshold->agreed_magnitude() : 0;
+  const PartRound::KeptUpdate& kept = part.keep(std::move(decision), kept_account_);
+  for (const protocol::Member& member : setup_.members.all()) serve(member, part, kept, actions);
+  starved_since_.reset();
+  bucket.decided = part.decided();
+  for (size_t at = bucket.first; at < bucket.first + bucket.count; ++at) {
+    bucket.decided = std::min(bucket.decided, parts_[at].decided());
+  }
+  if (bucket.threshold) bucket.threshold->decided_below(bucket.decided);
+  advance(part, now, actions);
+}
+
+void JobRounds::on_tick(TimeNs now, Actions& actions) {
+  for (Bucket& bucket : buckets_) {
+    if (!bucket.threshold) continue;
+    for (const uint64_t step : bucket.threshold->expire(now)) {
+      count(Metric::kExchangeFallbacks, "", 1, actions);
+      settle_threshold(bucket, step, actions);
+    }
+  }
+  if (starved_since_ && now >= *starved_since_ + static_cast<TimeNs>(setup_.limits.abandon_ms) * kNsPerMs) {
+    failure_ = Error{
+        ErrorCode::kLimitExceeded,
+        fmt::format("the contributions of one step do not fit this shard's memory ({} bytes in use by the job): raise "
+                    "--job-memory-bytes-max ({}) or --shard-memory-bytes-max ({})",
+                    account_.used_bytes(), setup_.limits.job_memory_bytes_max, setup_.limits.shard_memory_bytes_max)};
+  }
+}
+
+}  // namespace millrace::server

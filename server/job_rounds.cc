@@ -1,0 +1,311 @@
+#include "server/job_rounds.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/base/check.h"
+
+/// Messages of the rounds: contributions, acknowledgements, views. How a step is decided is in job_decisions.cc.
+namespace millrace::server {
+namespace {
+
+constexpr uint32_t kNowhere = UINT32_MAX;
+
+/// A step after the one to decide may fill memory up to this share of the limit: what lies ahead must not keep out what
+/// the present step still needs.
+constexpr uint64_t kAheadShare = 2;
+
+std::vector<uint32_t> shards_of(const protocol::JobLayout& layout, const protocol::BucketLayout& bucket) {
+  std::vector<uint32_t> shards;
+  for (uint32_t at = 0; at < bucket.part_count; ++at) shards.push_back(layout.parts[bucket.first_part + at].shard);
+  std::ranges::sort(shards);
+  shards.erase(std::unique(shards.begin(), shards.end()), shards.end());
+  return shards;
+}
+
+uint64_t entries_down(const protocol::BucketLayout& bucket) {
+  const uint64_t by_density =
+      static_cast<uint64_t>(std::ceil(bucket.reselect.density * static_cast<double>(bucket.dimension)));
+  return std::min(bucket.dimension, bucket.reselect.k != 0 ? bucket.reselect.k : by_density);
+}
+
+}  // namespace
+
+JobRounds::JobRounds(Setup setup) : setup_(setup), account_(&setup.shard_memory), kept_account_(&account_) {
+  local_at_.assign(setup_.layout.parts.size(), kNowhere);
+  bucket_at_.assign(setup_.layout.buckets.size(), kNowhere);
+  for (const protocol::BucketLayout& bucket : setup_.layout.buckets) {
+    const size_t first = parts_.size();
+    for (uint32_t at = 0; at < bucket.part_count; ++at) {
+      const protocol::PartLayout& part = setup_.layout.parts[bucket.first_part + at];
+      if (part.shard != setup_.shard) continue;
+      local_at_[part.part] = static_cast<uint32_t>(parts_.size());
+      parts_.emplace_back(part, bucket.value_type, setup_.spec.staleness);
+    }
+    if (parts_.size() == first) continue;
+    bucket_at_[bucket.bucket] = static_cast<uint32_t>(buckets_.size());
+    Bucket& local = buckets_.emplace_back();
+    local.layout = &bucket;
+    local.first = first;
+    local.count = parts_.size() - first;
+    if (bucket.reselect.reselect != protocol::Reselect::kTopK) continue;
+    local.threshold = std::make_unique<BucketThreshold>(BucketThreshold::Config{
+        .k = entries_down(bucket),
+        .period = bucket.reselect.threshold_period,
+        .staleness = setup_.spec.staleness,
+        .shard = setup_.shard,
+        .shards = shards_of(setup_.layout, bucket),
+        .local_parts = local.count,
+        .timeout_ns = static_cast<TimeNs>(setup_.spec.exchange_timeout_ms) * kNsPerMs,
+    });
+  }
+}
+
+PartRound* JobRounds::local_part(uint32_t part) {
+  if (part >= local_at_.size() || local_at_[part] == kNowhere) return nullptr;
+  return &parts_[local_at_[part]];
+}
+
+void JobRounds::count(Metric metric, std::string_view label, double value, Actions& actions) const {
+  actions.metrics.push_back({metric, setup_.spec.name, label, value});
+}
+
+void JobRounds::refuse(const protocol::Member& to, protocol::Refuse refusal, Actions& actions) const {
+  refusal.about_contribution = true;
+  count(Metric::kRefused, error_code_name(refusal.code), 1, actions);
+  setup_.members.send(to, std::move(refusal), actions);
+}
+
+void JobRounds::on_contribution(const protocol::Member& from, const protocol::Contribution& body, SharedBytes payload,
+                                Intake intake, TimeNs now, Actions& actions) {
+  protocol::Refuse refusal;
+  refusal.part = body.part;
+  refusal.step = body.step;
+  PartRound* part = local_part(body.part);
+  if (!part) {
+    refusal.code = ErrorCode::kInvalidArgument;
+    refusal.sentence = fmt::format("part {} of job '{}' is not on shard {}", body.part, setup_.spec.name, setup_.shard);
+    return refuse(from, std::move(refusal), actions);
+  }
+  switch (part->judge(from.worker, body.step, body.payload_hash)) {
+    case PartRound::Verdict::kDecided: return answer_decided(from, *part, body.step, actions);
+    case PartRound::Verdict::kDuplicate:
+      count(Metric::kDuplicates, "", 1, actions);
+      return setup_.members.send(from, protocol::Duplicate{body.part, body.step}, actions);
+    case PartRound::Verdict::kConflict:
+      refusal.code = ErrorCode::kConflict;
+      refusal.sentence =
+          fmt::format("worker {} already sent other bytes for step {} of part {}; a resend repeats the same bytes",
+                      from.worker, body.step, body.part);
+      return refuse(from, std::move(refusal), actions);
+    case PartRound::Verdict::kAhead:
+      refusal.code = ErrorCode::kInvalidArgument;
+      refusal.sentence = fmt::format(
+          "step {} of part {} is too far ahead: step {} is the next to decide and the job's staleness is {}", body.step,
+          body.part, part->decided(), setup_.spec.staleness);
+      return refuse(from, std::move(refusal), actions);
+    case PartRound::Verdict::kAdmit: break;
+  }
+  if (const std::optional<Error> error = admission_error(*part, body, payload.bytes, intake, now)) {
+    refusal.code = error->code;
+    refusal.sentence = error->message;
+    refusal.retry = error->code == ErrorCode::kUnavailable;
+    return refuse(from, std::move(refusal), actions);
+  }
+  admit(from, *part, body, std::move(payload), now, actions);
+}
+
+std::optional<Error> JobRounds::admission_error(const PartRound& part, const protocol::Contribution& body,
+                                                ByteSpan payload, Intake intake, TimeNs now) {
+  if (!std::isfinite(body.weight) || body.weight < 0 || !std::isfinite(body.entered) ||
+      !std::isfinite(body.opening_residual)) {
+    return Error{ErrorCode::kNonFinite,
+                 "a contribution's weight and audit sums must be finite, its weight not negative"};
+  }
+  if (payload.empty()) return Error{ErrorCode::kMalformed, "a contribution without a payload"};
+  if (payload.size() > setup_.limits.message_bytes_max) {
+    return Error{ErrorCode::kLimitExceeded,
+                 fmt::format("a contribution of {} bytes is over this shard's limit of {} (--message-bytes-max)",
+                             payload.size(), setup_.limits.message_bytes_max)};
+  }
+  if (intake == Intake::kDraining && !part.has_open(body.step)) {
+    return Error{ErrorCode::kUnavailable,
+                 fmt::format("shard {} is shutting down and begins no more steps", setup_.shard)};
+  }
+  const Result<uint64_t> decoded_bytes = decoded_bytes_of(payload, part.dimension(), part.value_type());
+  if (!decoded_bytes) return decoded_bytes.error();
+  const uint64_t bytes = payload.size() + *decoded_bytes;
+  const bool ahead = body.step > part.decided();
+  if (ahead && account_.used_bytes() + bytes > setup_.limits.job_memory_bytes_max / kAheadShare) {
+    return Error{ErrorCode::kUnavailable,
+                 fmt::format("job '{}' uses {} bytes of this shard; steps ahead may fill 1/{} of its limit of {} "
+                             "(--job-memory-bytes-max)",
+                             setup_.spec.name, account_.used_bytes(), kAheadShare, setup_.limits.job_memory_bytes_max)};
+  }
+  if (std::optional<Error> full = setup_.gate.refuses(account_, bytes)) {
+    if (!ahead && !starved_since_) starved_since_ = now;
+    return full;
+  }
+  return std::nullopt;
+}
+
+void JobRounds::admit(const protocol::Member& from, PartRound& part, const protocol::Contribution& body,
+                      SharedBytes payload, TimeNs now, Actions& actions) {
+  count(Metric::kContributions, "", 1, actions);
+  count(Metric::kContributionBytes, "", static_cast<double>(payload.bytes.size()), actions);
+  PartRound::Open open;
+  open.life = from.life;
+  open.hash = body.payload_hash;
+  open.weight = body.weight;
+  open.entered = body.entered;
+  open.charge = MemoryCharge(account_, payload.bytes.size());
+  part.admit(from.worker, body.step, std::move(open), now);
+  RoundKey key = key_of(part);
+  key.step = body.step;
+  actions.tasks.push_back(std::make_shared<DecodeTask>(DecodeTask::Input{
+      .key = key,
+      .worker = from.worker,
+      .life = from.life,
+      .hash = body.payload_hash,
+      .payload = std::move(payload),
+      .dimension = part.dimension(),
+      .value_type = part.value_type(),
+  }));
+}
+
+void JobRounds::answer_decided(const protocol::Member& to, const PartRound& part, uint64_t step,
+                               Actions& actions) const {
+  if (const PartRound::KeptUpdate* kept = part.kept(step)) {
+    count(Metric::kLate, "update", 1, actions);
+    return serve(to, part, *kept, actions);
+  }
+  const bool counted = part.counted(to.worker, to.life, step);
+  count(Metric::kLate, counted ? "counted" : "not_counted", 1, actions);
+  setup_.members.send(to, protocol::Settled{part.layout().part, step, counted}, actions);
+}
+
+void JobRounds::serve(const protocol::Member& to, const PartRound& part, const PartRound::KeptUpdate& kept,
+                      Actions& actions) const {
+  const Members::Link* link = setup_.members.link(to.worker);
+  if (!link || !link->peer) return;  // before the body is copied
+  protocol::Update body = kept.body;
+  body.stable = part.stable();
+  setup_.members.send(to, std::move(body), kept.payload, actions);
+}
+
+void JobRounds::on_ack(const protocol::Member& from, const protocol::Ack& body, TimeNs now, Actions& actions) {
+  for (const protocol::Ack::Entry& entry : body.entries) {
+    PartRound* part = local_part(entry.part);
+    if (!part || !part->acknowledge(from.worker, entry.n, setup_.members.all())) {
+      count(Metric::kDropped, "impossible_ack", 1, actions);
+    }
+  }
+  if (held_back_) advance_all(now, actions);
+}
+
+void JobRounds::on_steps_applied(const protocol::Member& from, uint64_t n, TimeNs now, Actions& actions) {
+  bool impossible = false;
+  for (PartRound& part : parts_) impossible |= !part.acknowledge(from.worker, n, setup_.members.all());
+  if (impossible) count(Metric::kDropped, "impossible_ack", 1, actions);
+  if (held_back_) advance_all(now, actions);
+}
+
+void JobRounds::on_view(const std::vector<protocol::Member>& before, TimeNs now, Actions& actions) {
+  uint64_t dropped = 0;
+  uint64_t restarted = 0;
+  for (PartRound& part : parts_) {
+    const PartRound::Adopted adopted = part.adopt(before, setup_.members.all());
+    dropped += adopted.dropped;
+    restarted += adopted.restarted ? 1 : 0;
+  }
+  if (dropped != 0) count(Metric::kDropped, "removed_worker", static_cast<double>(dropped), actions);
+  if (restarted != 0) count(Metric::kRestarted, "", static_cast<double>(restarted), actions);
+  for (const protocol::Member& member : setup_.members.all()) {
+    for (const PartRound& part : parts_) {
+      for (const PartRound::KeptUpdate& kept : part.all_kept()) {
+        if (kept.body.step >= part.acknowledged(member.worker)) serve(member, part, kept, actions);
+      }
+    }
+  }
+  advance_all(now, actions);
+}
+
+std::optional<TimeNs> JobRounds::deadline() const {
+  std::optional<TimeNs> first;
+  const auto consider = [&first](std::optional<TimeNs> at) {
+    if (at && (!first || *at < *first)) first = at;
+  };
+  for (const Bucket& bucket : buckets_) {
+    if (bucket.threshold) consider(bucket.threshold->deadline());
+  }
+  if (starved_since_) consider(*starved_since_ + static_cast<TimeNs>(setup_.limits.abandon_ms) * kNsPerMs);
+  return first;
+}
+
+bool JobRounds::idle() const {
+  return std::ranges::none_of(parts_, [](const PartRound& part) { return part.has_any_open(); });
+}
+
+uint64_t JobRounds::steps_decided() const {
+  uint64_t least = parts_.empty() ? 0 : UINT64_MAX;
+  for (const PartRound& part : parts_) least = std::min(least, part.decided());
+  return least;
+}
+
+uint64_t JobRounds::steps_decided_max() const {
+  uint64_t most = 0;
+  for (const PartRound& part : parts_) most = std::max(most, part.decided());
+  return most;
+}
+
+uint64_t JobRounds::steps_applied(uint32_t worker) const {
+  uint64_t least = parts_.empty() ? 0 : UINT64_MAX;
+  for (const PartRound& part : parts_) least = std::min(least, part.acknowledged(worker));
+  return least;
+}
+
+std::optional<JobRounds::Waiting> JobRounds::waiting() const {
+  const PartRound* oldest = nullptr;
+  for (const PartRound& part : parts_) {
+    if (part.has_any_open() && (!oldest || part.decided() < oldest->decided())) oldest = &part;
+  }
+  if (!oldest) return std::nullopt;
+  const uint64_t step = oldest->decided();
+  const uint32_t number = oldest->layout().part;
+  Waiting waiting;
+  waiting.since = oldest->timing().first;
+  const Bucket& bucket = buckets_.at(bucket_at_.at(oldest->layout().bucket));
+  if (oldest->stage() == PartRound::Stage::kSummed && bucket.threshold) {
+    waiting.since = oldest->attempt().begun;
+    waiting.because = fmt::format("step {} of part {} waits for the magnitudes of shard {}", step, number,
+                                  fmt::join(bucket.threshold->missing(step), ", "));
+  } else if (oldest->stage() != PartRound::Stage::kCollecting) {
+    waiting.since = oldest->attempt().begun;
+    waiting.because = fmt::format("step {} of part {} is being summed", step, number);
+  } else {
+    waiting.workers = oldest->waited_for(setup_.members.all());
+    if (!waiting.workers.empty()) {
+      waiting.because =
+          fmt::format("step {} of part {} waits for worker {}", step, number, fmt::join(waiting.workers, ", "));
+    } else if (held_back_) {
+      for (const protocol::Member& member : setup_.members.all()) {
+        if (steps_applied(member.worker) < step) waiting.workers.push_back(member.worker);
+      }
+      waiting.because = fmt::format(
+          "kept updates fill half of the job's memory (--job-memory-bytes-max); step {} of part {} waits "
+          "until worker {} acknowledges earlier ones",
+          step, number, fmt::join(waiting.workers, ", "));
+    }
+  }
+  if (starved_since_) {
+    waiting.because += fmt::format(
+        "; contributions are refused because the job's {} bytes are near a limit "
+        "(--job-memory-bytes-max {}, --shard-memory-bytes-max {})",
+        account_.used_bytes(), setup_.limits.job_memory_bytes_max, setup_.limits.shard_memory_bytes_max);
+  }
+  return waiting;
+}
+
+}  // namespace millrace::server

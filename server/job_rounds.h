@@ -1,0 +1,136 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/base/clock.h"
+#include "protocol/job_spec.h"
+#include "protocol/layout.h"
+#include "protocol/messages.h"
+#include "server/actions.h"
+#include "server/limits.h"
+#include "server/members.h"
+#include "server/memory_account.h"
+#include "server/part_round.h"
+#include "server/threshold.h"
+
+namespace millrace::server {
+
+/// What a job may still take; the shard answers, since it sees all jobs.
+class MemoryGate {
+ public:
+  virtual ~MemoryGate() = default;
+  /// Empty: `bytes` more are allowed for this job. Otherwise the refusal, naming the limit and the flag.
+  virtual std::optional<Error> refuses(const MemoryAccount& job, uint64_t bytes) const = 0;
+};
+
+/// The rounds of one job on one shard: its parts, the thresholds of its buckets, and the tasks between them. Pure:
+/// messages and finished tasks in, messages and tasks out.
+class JobRounds {
+ public:
+  /// Which steps take contributions: all that are open, or, while the shard drains, only those that have some already.
+  enum class Intake : uint8_t { kOpen, kDraining };
+
+  struct Setup {
+    const protocol::JobSpec& spec;  ///< all four outlive this
+    const protocol::JobLayout& layout;
+    const Members& members;
+    const MemoryGate& gate;
+    const Limits& limits;
+    MemoryAccount& shard_memory;
+    uint32_t shard = 0;
+  };
+  /// Why nothing moves, for people.
+  struct Waiting {
+    std::vector<uint32_t> workers;
+    TimeNs since = 0;
+    std::string because;
+  };
+
+  explicit JobRounds(Setup setup);
+
+  /// [2] of a member under its present life.
+  void on_contribution(const protocol::Member& from, const protocol::Contribution& body, SharedBytes payload,
+                       Intake intake, TimeNs now, Actions& actions);
+  /// [5]
+  void on_ack(const protocol::Member& from, const protocol::Ack& body, TimeNs now, Actions& actions);
+  /// [5] Every part of the worker has applied the steps below n.
+  void on_steps_applied(const protocol::Member& from, uint64_t n, TimeNs now, Actions& actions);
+  void on_histogram(uint32_t shard, const protocol::ThresholdHistogram& body, const SharedBytes& payload,
+                    Actions& actions);
+  void on_task_done(Task& task, TimeNs now, Actions& actions);
+  /// [7] The view in `members` is new; `before` are the members of the one before. Kept updates that a member has not
+  /// acknowledged are served again, in the new epoch.
+  void on_view(const std::vector<protocol::Member>& before, TimeNs now, Actions& actions);
+  void on_tick(TimeNs now, Actions& actions);
+  std::optional<TimeNs> deadline() const;
+
+  /// A sum or an update could not be made, or memory does not suffice: the job cannot go on.
+  const std::optional<Error>& failure() const { return failure_; }
+
+  size_t part_count() const { return parts_.size(); }
+  bool idle() const;  ///< nothing is open
+  uint64_t steps_decided() const;
+  uint64_t steps_decided_max() const;
+  uint64_t steps_applied(uint32_t worker) const;
+  uint64_t memory_bytes() const { return account_.used_bytes(); }
+  const MemoryAccount& account() const { return account_; }
+  std::optional<Waiting> waiting() const;
+
+ private:
+  struct Bucket {
+    const protocol::BucketLayout* layout = nullptr;
+    size_t first = 0;  ///< of its parts in parts_
+    size_t count = 0;
+    uint64_t decided = 0;                        ///< by all of its local parts
+    std::unique_ptr<BucketThreshold> threshold;  ///< where sums are cut
+  };
+  PartRound* local_part(uint32_t part);
+  Bucket& bucket_of(const PartRound& part) { return buckets_.at(bucket_at_.at(part.layout().bucket)); }
+  size_t index_in(const Bucket& bucket, const PartRound& part) const;
+  void count(Metric metric, std::string_view label, double value, Actions& actions) const;
+  void refuse(const protocol::Member& to, protocol::Refuse refusal, Actions& actions) const;
+  void answer_decided(const protocol::Member& to, const PartRound& part, uint64_t step, Actions& actions) const;
+  std::optional<Error> admission_error(const PartRound& part, const protocol::Contribution& body, ByteSpan payload,
+                                       Intake intake, TimeNs now);
+  void admit(const protocol::Member& from, PartRound& part, const protocol::Contribution& body, SharedBytes payload,
+             TimeNs now, Actions& actions);
+  void serve(const protocol::Member& to, const PartRound& part, const PartRound::KeptUpdate& kept,
+             Actions& actions) const;
+
+  void advance(PartRound& part, TimeNs now, Actions& actions);
+  void advance_all(TimeNs now, Actions& actions);
+  void on_decoded(DecodeTask& task, TimeNs now, Actions& actions);
+  void on_reduced(ReduceTask& task, TimeNs now, Actions& actions);
+  void on_quota(const QuotaTask& task, Actions& actions);
+  void on_encoded(const EncodeTask& task, TimeNs now, Actions& actions);
+  void after_sum(PartRound& part, TimeNs now, Actions& actions);
+  void share_histogram(const Bucket& bucket, uint64_t step, const MagnitudeHistogram& own, Actions& actions) const;
+  void settle_threshold(Bucket& bucket, uint64_t step, Actions& actions);
+  void split_quota(Bucket& bucket, std::span<PartRound* const> waiting, BucketThreshold::LocalCut cut,
+                   Actions& actions);
+  void encode(PartRound& part, PartCut cut, Actions& actions);
+  EncodePlan plan_for(const PartRound& part) const;
+  std::vector<PartRound*> waiting_parts(const Bucket& bucket, uint64_t step);
+  void finish(PartRound& part, EncodedUpdate update, TimeNs now, Actions& actions);
+  bool holds_back() const;
+  RoundKey key_of(const PartRound& part) const;
+
+  Setup setup_;
+  MemoryAccount account_;
+  MemoryAccount kept_account_;
+  std::vector<PartRound> parts_;     ///< this shard's, ascending by number
+  std::vector<uint32_t> local_at_;   ///< by part number: index in parts_, or kNowhere
+  std::vector<Bucket> buckets_;      ///< with parts on this shard
+  std::vector<uint32_t> bucket_at_;  ///< by bucket number: index in buckets_, or kNowhere
+  uint64_t next_token_ = 1;
+  bool held_back_ = false;  ///< a decision waits for acknowledgements to free memory
+  /// contributions that a step needs are refused for memory, and nothing is decided
+  std::optional<TimeNs> starved_since_;
+  std::optional<Error> failure_;
+};
+
+}  // namespace millrace::server

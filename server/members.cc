@@ -1,0 +1,94 @@
+#include "server/members.h"
+
+#include <algorithm>
+
+#include "kernels/base/check.h"
+
+namespace millrace::server {
+
+Members::Adopted Members::adopt(protocol::JobView view, TimeNs now) {
+  Adopted result;
+  result.before = std::move(view_.members);
+  view_ = std::move(view);
+  for (const protocol::Member& old : result.before) {
+    if (is_member(view_, old.worker, old.life)) continue;
+    result.gone.push_back(old);
+    const auto link = links_.find(old.worker);
+    if (link == links_.end()) continue;
+    if (link->second.peer) {
+      result.gone_connected.push_back(old);
+      result.gone_peers.push_back(*link->second.peer);
+    }
+    links_.erase(link);
+  }
+  for (const protocol::Member& member : view_.members) {
+    links_.try_emplace(member.worker, Link{std::nullopt, now, member.life});
+  }
+  return result;
+}
+
+std::optional<protocol::PeerId> Members::connect(uint32_t worker, protocol::PeerId peer, TimeNs now) {
+  Link& link = links_.at(worker);
+  std::optional<protocol::PeerId> old;
+  if (link.peer && *link.peer != peer) old = link.peer;
+  link.peer = std::move(peer);
+  link.heard = now;
+  return old;
+}
+
+void Members::disconnect(uint32_t worker) {
+  const auto link = links_.find(worker);
+  if (link != links_.end()) link->second.peer.reset();
+}
+
+void Members::heard(uint32_t worker, TimeNs now) {
+  const auto link = links_.find(worker);
+  if (link != links_.end()) link->second.heard = now;
+}
+
+const Members::Link* Members::link(uint32_t worker) const {
+  const auto link = links_.find(worker);
+  return link == links_.end() ? nullptr : &link->second;
+}
+
+std::vector<protocol::Member> Members::silent(TimeNs now, TimeNs silence) const {
+  std::vector<protocol::Member> members;
+  for (const protocol::Member& member : view_.members) {
+    if (links_.at(member.worker).heard + silence <= now) members.push_back(member);
+  }
+  return members;
+}
+
+std::optional<TimeNs> Members::first_silent(TimeNs silence) const {
+  std::optional<TimeNs> first;
+  for (const auto& [worker, link] : links_) {
+    if (!first || link.heard + silence < *first) first = link.heard + silence;
+  }
+  return first;
+}
+
+void Members::forgive(TimeNs paused) {
+  for (auto& [worker, link] : links_) link.heard += paused;
+}
+
+protocol::Header Members::header(uint32_t worker, uint64_t life) const {
+  return {.job = view_.job,
+          .epoch = view_.epoch,
+          .worker = worker,
+          .life = life,
+          .shard = shard_,
+          .shard_life = shard_life_};
+}
+
+void Members::send(const protocol::Member& member, protocol::Body body, SharedBytes payload, Actions& actions) const {
+  const auto link = links_.find(member.worker);
+  if (link == links_.end() || !link->second.peer) return;
+  actions.to_peers.push_back(
+      {*link->second.peer, {header(member.worker, member.life), std::move(body), std::move(payload)}});
+}
+
+void Members::send(const protocol::Member& member, protocol::Body body, Actions& actions) const {
+  send(member, std::move(body), SharedBytes{}, actions);
+}
+
+}  // namespace millrace::server

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/base/clock.h"
+#include "protocol/messages.h"
+#include "protocol/peer_id.h"
+#include "server/actions.h"
+#include "server/membership.h"
+
+namespace millrace::server {
+
+/// Who belongs to one job as this shard sees it: the adopted view, the connection of each member, and when each was
+/// last heard.
+class Members {
+ public:
+  struct Link {
+    std::optional<protocol::PeerId> peer;  ///< empty: has not said Hello to this shard
+    TimeNs heard = 0;
+    uint64_t life = 0;
+  };
+  struct Adopted {
+    /// members of the old view that are none now (or under another life)
+    std::vector<protocol::Member> gone;
+    std::vector<protocol::Member> gone_connected;  ///< those of them that said Hello here
+    std::vector<protocol::PeerId> gone_peers;      ///< and their connections, in the same order
+    std::vector<protocol::Member> before;          ///< the old members
+  };
+
+  Members(uint32_t shard, uint64_t shard_life) : shard_(shard), shard_life_(shard_life) {}
+
+  const protocol::JobView& view() const { return view_; }
+  const std::vector<protocol::Member>& all() const { return view_.members; }
+
+  /// [7] Takes over a newer view. Members without a link count as heard now: silence is measured from here.
+  Adopted adopt(protocol::JobView view, TimeNs now);
+
+  /// A member said Hello over `peer`; returns the connection that this one replaces.
+  std::optional<protocol::PeerId> connect(uint32_t worker, protocol::PeerId peer, TimeNs now);
+  /// Nothing is sent to this member until it says Hello again.
+  void disconnect(uint32_t worker);
+  void heard(uint32_t worker, TimeNs now);
+  const Link* link(uint32_t worker) const;
+
+  /// Members not heard for `silence`.
+  std::vector<protocol::Member> silent(TimeNs now, TimeNs silence) const;
+  /// When the first member will have been silent for so long; nothing without members.
+  std::optional<TimeNs> first_silent(TimeNs silence) const;
+  /// This process itself stood still for so long: nobody is to blame for that time.
+  void forgive(TimeNs paused);
+
+  protocol::Header header(uint32_t worker, uint64_t life) const;
+  /// Sends to a member that is connected; does nothing for others.
+  void send(const protocol::Member& member, protocol::Body body, SharedBytes payload, Actions& actions) const;
+  void send(const protocol::Member& member, protocol::Body body, Actions& actions) const;
+
+ private:
+  uint32_t shard_;
+  uint64_t shard_life_;
+  protocol::JobView view_;
+  std::map<uint32_t, Link> links_;  ///< of members only
+};
+
+}  // namespace millrace::server

@@ -1,0 +1,225 @@
+#include "server/part_round.h"
+
+#include <algorithm>
+
+#include "kernels/base/check.h"
+
+namespace millrace::server {
+namespace {
+
+bool is_member(std::span<const protocol::Member> members, uint32_t worker, uint64_t life) {
+  const auto at = std::ranges::lower_bound(members, worker, {}, &protocol::Member::worker);
+  return at != members.end() && at->worker == worker && at->life == life;
+}
+
+}  // namespace
+
+PartRound::Timing PartRound::timing() const {
+  const auto step = open_.find(decided_);
+  return step == open_.end() ? Timing{} : step->second.timing;
+}
+
+PartRound::Verdict PartRound::judge(uint32_t worker, uint64_t step, uint64_t hash) const {
+  if (step < decided_) return Verdict::kDecided;
+  if (step - decided_ > uint64_t{staleness_} + 1) return Verdict::kAhead;
+  const auto open = open_.find(step);
+  if (open == open_.end()) return Verdict::kAdmit;
+  const auto slot = open->second.by_worker.find(worker);
+  if (slot == open->second.by_worker.end()) return Verdict::kAdmit;
+  return slot->second.hash == hash ? Verdict::kDuplicate : Verdict::kConflict;
+}
+
+void PartRound::admit(uint32_t worker, uint64_t step, Open open, TimeNs now) {
+  OpenStep& at = open_[step];
+  if (at.by_worker.empty()) at.timing.first = now;
+  at.timing.last = now;
+  const bool empty = at.by_worker.emplace(worker, std::move(open)).second;
+  MILLRACE_CHECK(empty && step >= decided_, worker, step, decided_);
+}
+
+bool PartRound::decoded(const DecodeTask::Input& input, SharedStream stream, MemoryCharge charge) {
+  const auto open = open_.find(input.key.step);
+  if (open == open_.end()) return false;
+  const auto slot = open->second.by_worker.find(input.worker);
+  if (slot == open->second.by_worker.end()) return false;
+  Open& at = slot->second;
+  if (at.life != input.life || at.hash != input.hash || at.stream) return false;
+  at.stream = std::move(stream);
+  at.charge = std::move(charge);
+  ++open->second.decoded;
+  return true;
+}
+
+bool PartRound::reject(const DecodeTask::Input& input) {
+  const auto open = open_.find(input.key.step);
+  if (open == open_.end()) return false;
+  const auto slot = open->second.by_worker.find(input.worker);
+  if (slot == open->second.by_worker.end()) return false;
+  const Open& at = slot->second;
+  if (at.life != input.life || at.hash != input.hash || at.stream) return false;
+  open->second.by_worker.erase(slot);
+  if (open->second.by_worker.empty()) open_.erase(open);
+  return true;
+}
+
+bool PartRound::ready(std::span<const protocol::Member> members) const {
+  if (stage_ != Stage::kCollecting || members.empty()) return false;
+  const auto open = open_.find(decided_);
+  // Only members under their present lives are open (admission, adopt), so counting is enough.
+  return open != open_.end() && open->second.decoded == members.size();
+}
+
+std::vector<SharedStream> PartRound::begin(uint64_t token, TimeNs now) {
+  attempt_ = Attempt{};
+  attempt_.token = token;
+  attempt_.begun = now;
+  stage_ = Stage::kReducing;
+  for (const auto& [worker, open] : open_.at(decided_).by_worker) attempt_.contributors.push_back({worker, open.life});
+  return inputs();
+}
+
+std::vector<SharedStream> PartRound::inputs() const {
+  const OpenStep& step = open_.at(decided_);
+  std::vector<SharedStream> streams;
+  for (const protocol::ContributorId& who : attempt_.contributors) {
+    const Open& open = step.by_worker.at(who.worker);
+    MILLRACE_CHECK(open.stream != nullptr && open.life == who.life, who.worker, decided_);
+    streams.push_back(open.stream);
+  }
+  return streams;
+}
+
+void PartRound::summed(SharedStream sum, SharedHistogram histogram, MemoryCharge charge) {
+  attempt_.sum = std::move(sum);
+  attempt_.histogram = std::move(histogram);
+  attempt_.charge = std::move(charge);
+  stage_ = Stage::kSummed;
+}
+
+void PartRound::count_in(const protocol::ContributorId& who, double entered, double carried) {
+  auto at = std::ranges::lower_bound(summary_.workers, who.worker, {}, &protocol::SummaryEntry::worker);
+  if (at == summary_.workers.end() || at->worker != who.worker) {
+    at = summary_.workers.insert(at, protocol::SummaryEntry{.worker = who.worker});
+  }
+  if (at->life != who.life) at->counted_mask = 0;
+  const uint64_t shift = decided_ - at->last_step;
+  at->counted_mask = shift >= 64 ? 0 : at->counted_mask << shift;
+  at->counted_mask |= 1;
+  if (staleness_ < 63) at->counted_mask &= (uint64_t{2} << staleness_) - 1;
+  at->life = who.life;
+  at->last_step = decided_;
+  at->entered = entered;
+  at->carried += carried;
+}
+
+const PartRound::KeptUpdate& PartRound::keep(Decision decision, MemoryAccount& kept_account) {
+  const auto open = open_.find(decided_);
+  MILLRACE_CHECK(open != open_.end() && !attempt_.contributors.empty(), decided_);
+  KeptUpdate update;
+  update.body.part = layout_.part;
+  update.body.step = decided_;
+  update.body.decided_in = decision.epoch;
+  update.body.whole_sum = decision.whole_sum;
+  for (size_t at = 0; at < attempt_.contributors.size(); ++at) {
+    const protocol::ContributorId& who = attempt_.contributors[at];
+    const Open& contribution = open->second.by_worker.at(who.worker);
+    MILLRACE_CHECK(contribution.life == who.life, who.worker, who.life, contribution.life);
+    update.body.weight_sum += contribution.weight;
+    count_in(who, contribution.entered, at < decision.carried.size() ? decision.carried[at] : 0);
+  }
+  update.body.contributors = std::move(attempt_.contributors);
+  if (summary_.epochs.empty() || summary_.epochs.back().first != decision.epoch) {
+    summary_.epochs.emplace_back(decision.epoch, decided_);
+  };
+  summary_.threshold = decision.threshold;
+  update.body.summary = summary_;
+  update.body.stable = stable_;
+  update.charge = MemoryCharge(kept_account, decision.payload.bytes.size());
+  update.payload = std::move(decision.payload);
+  kept_.push_back(std::move(update));
+  open_.erase(open);
+  attempt_ = Attempt{};
+  stage_ = Stage::kCollecting;
+  ++decided_;
+  return kept_.back();
+}
+
+const PartRound::KeptUpdate* PartRound::kept(uint64_t step) const {
+  if (step < stable_ || step >= decided_) return nullptr;
+  return &kept_[static_cast<size_t>(step - stable_)];
+}
+
+bool PartRound::counted(uint32_t worker, uint64_t life, uint64_t step) const {
+  const auto at = std::ranges::lower_bound(summary_.workers, worker, {}, &protocol::SummaryEntry::worker);
+  if (at == summary_.workers.end() || at->worker != worker || at->life != life || step > at->last_step) return false;
+  const uint64_t back = at->last_step - step;
+  return back < 64 && ((at->counted_mask >> back) & 1) != 0;
+}
+
+bool PartRound::acknowledge(uint32_t worker, uint64_t n, std::span<const protocol::Member> members) {
+  if (n > decided_) return false;
+  uint64_t& known = acknowledged_[worker];
+  if (n <= known) return true;
+  const bool was_last = known == stable_;
+  known = n;
+  if (was_last) forget_stable(members);
+  return true;
+}
+
+uint64_t PartRound::acknowledged(uint32_t worker) const {
+  const auto at = acknowledged_.find(worker);
+  return at == acknowledged_.end() ? 0 : at->second;
+}
+
+void PartRound::forget_stable(std::span<const protocol::Member> members) {
+  if (members.empty()) return;
+  uint64_t least = decided_;
+  for (const protocol::Member& member : members) least = std::min(least, acknowledged(member.worker));
+  for (; stable_ < least; ++stable_) kept_.pop_front();
+}
+
+PartRound::Adopted PartRound::adopt(std::span<const protocol::Member> before,
+                                    std::span<const protocol::Member> members) {
+  Adopted result;
+  for (auto step = open_.begin(); step != open_.end();) {
+    for (auto slot = step->second.by_worker.begin(); slot != step->second.by_worker.end();) {
+      if (is_member(members, slot->first, slot->second.life)) {
+        ++slot;
+        continue;
+      }
+      if (slot->second.stream) --step->second.decoded;
+      slot = step->second.by_worker.erase(slot);
+      ++result.dropped;
+    }
+    step = step->second.by_worker.empty() ? open_.erase(step) : std::next(step);
+  }
+  for (const protocol::Member& old : before) {
+    if (!is_member(members, old.worker, old.life)) acknowledged_.erase(old.worker);
+  }
+  const bool lost = std::ranges::any_of(attempt_.contributors, [&](const protocol::ContributorId& who) {
+    return !is_member(members, who.worker, who.life);
+  });
+  // A new member must be counted as well: an attempt that began without it is given up.
+  if (stage_ != Stage::kCollecting && (lost || attempt_.contributors.size() != members.size())) {
+    attempt_ = Attempt{};
+    stage_ = Stage::kCollecting;
+    result.restarted = true;
+  }
+  forget_stable(members);
+  return result;
+}
+
+std::vector<uint32_t> PartRound::waited_for(std::span<const protocol::Member> members) const {
+  std::vector<uint32_t> missing;
+  const auto open = open_.find(decided_);
+  for (const protocol::Member& member : members) {
+    if (open != open_.end()) {
+      const auto slot = open->second.by_worker.find(member.worker);
+      if (slot != open->second.by_worker.end() && slot->second.stream) continue;
+    }
+    missing.push_back(member.worker);
+  }
+  return missing;
+}
+
+}  // namespace millrace::server

@@ -1,0 +1,170 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "kernels/base/clock.h"
+#include "protocol/layout.h"
+#include "protocol/messages.h"
+#include "server/memory_account.h"
+#include "server/tasks.h"
+
+namespace millrace::server {
+
+/// The rounds of one part on its shard: rules 2 (ADMIT), 3 (DECIDE), 5 (ACK, FORGET) and 7 (EPOCH CHANGE) of the round
+/// protocol, as pure state. It judges and remembers; messages, tasks and the table are the callers' (JobRounds).
+/// DESIGN.md has the table of rules and functions.
+///
+/// Invariants   steps are decided strictly in order; at most one attempt at a decision runs, told by its token; open
+///              contributions are of the view's members under their present lives; updates of the steps [stable,
+///              decided) are kept.
+class PartRound {
+ public:
+  enum class Verdict : uint8_t {
+    kAdmit,      ///< the slot is empty and the step open
+    kDuplicate,  ///< the same bytes are here
+    kConflict,   ///< other bytes are here under the same identity
+    kDecided,    ///< the step is decided: answered by kept() or settled()
+    kAhead,      ///< beyond decided + staleness + 1
+  };
+
+  /// Where the attempt to decide the step decided() stands.
+  enum class Stage : uint8_t {
+    kCollecting,  ///< contributions come in
+    kReducing,    ///< a ReduceTask is out
+    kSummed,      ///< waits for the bucket's threshold
+    kQuota,       ///< a QuotaTask is out
+    kEncoding,    ///< an EncodeTask is out
+  };
+
+  struct Open {
+    uint64_t life = 0;
+    uint64_t hash = 0;
+    double weight = 1;
+    double entered = 0;
+    SharedStream stream;  ///< empty until its DecodeTask is back
+    MemoryCharge charge;
+  };
+
+  struct KeptUpdate {
+    protocol::Update body;  ///< as first sent, but for `stable`
+    SharedBytes payload;
+    MemoryCharge charge;
+  };
+
+  struct Attempt {
+    uint64_t token = 0;
+    std::vector<protocol::ContributorId> contributors;  ///< ascending by worker
+    SharedStream sum;
+    SharedHistogram histogram;
+    MemoryCharge charge;
+    TimeNs begun = 0;
+  };
+
+  struct Decision {
+    uint64_t epoch = 0;
+    bool whole_sum = true;
+    SharedBytes payload;
+    std::vector<double> carried;  ///< audit, by contributor; empty: not asked
+    double threshold = 0;
+  };
+
+  struct Adopted {
+    uint64_t dropped = 0;    ///< open contributions of who is no longer a member
+    bool restarted = false;  ///< the attempt lost a contributor and was given up
+  };
+
+  /// How a step of this part went, for measures.
+  struct Timing {
+    TimeNs first = 0;
+    TimeNs last = 0;
+  };
+
+  PartRound(protocol::PartLayout layout, ValueType value_type, uint32_t staleness)
+      : layout_(layout), value_type_(value_type), staleness_(staleness) {}
+
+  const protocol::PartLayout& layout() const { return layout_; }
+  ValueType value_type() const { return value_type_; }
+  uint64_t dimension() const { return layout_.end - layout_.begin; }
+  uint64_t decided() const { return decided_; }  ///< number of steps decided; the next to decide
+  uint64_t stable() const { return stable_; }
+  Stage stage() const { return stage_; }
+  const Attempt& attempt() const { return attempt_; }
+  const protocol::Summary& summary() const { return summary_; }
+  Timing timing() const;
+
+  /// [2] What becomes of a contribution of a member. Changes nothing.
+  Verdict judge(uint32_t worker, uint64_t step, uint64_t hash) const;
+
+  /// [2] REQUIRES: judge() said kAdmit.
+  void admit(uint32_t worker, uint64_t step, Open open, TimeNs now);
+
+  /// The payload of an open contribution decoded. False: that contribution is not open any more (or decoded already).
+  bool decoded(const DecodeTask::Input& input, SharedStream stream, MemoryCharge charge);
+
+  /// The payload of an open contribution does not decode: the slot is empty again. False: it was not open any more.
+  bool reject(const DecodeTask::Input& input);
+
+  /// Is anything open at `step`? Draining admits to such steps only.
+  bool has_open(uint64_t step) const { return open_.contains(step); }
+  bool has_any_open() const { return !open_.empty(); }
+
+  /// [3] All members' contributions to the step decided() are here and decoded, and no attempt runs.
+  bool ready(std::span<const protocol::Member> members) const;
+
+  /// [3] Begins an attempt: its inputs in worker order. REQUIRES: ready().
+  std::vector<SharedStream> begin(uint64_t token, TimeNs now);
+  /// Inputs of the running attempt, by contributor. REQUIRES: an attempt runs.
+  std::vector<SharedStream> inputs() const;
+  bool is_current(uint64_t token, Stage stage) const { return stage_ == stage && attempt_.token == token; }
+  void summed(SharedStream sum, SharedHistogram histogram, MemoryCharge charge);
+  void set_stage(Stage stage) { stage_ = stage; }
+
+  /// [3] DECIDE: contributors are fixed, the update is kept, the summary grows, the step is over: one action.
+  const KeptUpdate& keep(Decision decision, MemoryAccount& kept_account);
+
+  /// [2] The kept update of a decided step; nullptr once forgotten.
+  const KeptUpdate* kept(uint64_t step) const;
+  const std::deque<KeptUpdate>& all_kept() const { return kept_; }
+
+  /// [2, 6] Was (step, life) of the worker counted, by the summary?
+  bool counted(uint32_t worker, uint64_t life, uint64_t step) const;
+
+  /// [5] Steps below n are applied at `worker`. False: n is more than was ever decided (a lie; nothing changes).
+  bool acknowledge(uint32_t worker, uint64_t n, std::span<const protocol::Member> members);
+  uint64_t acknowledged(uint32_t worker) const;
+
+  /// [7] Another set of members or lives.
+  Adopted adopt(std::span<const protocol::Member> before, std::span<const protocol::Member> members);
+
+  /// Members whose contribution to the step decided() is missing or not decoded.
+  std::vector<uint32_t> waited_for(std::span<const protocol::Member> members) const;
+
+ private:
+  struct OpenStep {
+    std::map<uint32_t, Open> by_worker;
+    size_t decoded = 0;
+    Timing timing;
+  };
+
+  void forget_stable(std::span<const protocol::Member> members);
+  void count_in(const protocol::ContributorId& who, double entered, double carried);
+
+  protocol::PartLayout layout_;
+  ValueType value_type_;
+  uint32_t staleness_;
+  uint64_t decided_ = 0;
+  uint64_t stable_ = 0;
+  Stage stage_ = Stage::kCollecting;
+  Attempt attempt_;
+  std::map<uint64_t, OpenStep> open_;          ///< by step
+  std::deque<KeptUpdate> kept_;                ///< steps [stable_, decided_)
+  std::map<uint32_t, uint64_t> acknowledged_;  ///< by worker, of its present life
+  protocol::Summary summary_;
+};
+
+}  // namespace millrace::server

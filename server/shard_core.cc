@@ -1,0 +1,255 @@
+#include "server/shard_core.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "kernels/base/check.h"
+
+/// Who sends, and whether that is who it says; then the job that it is for. Admission is in shard_hello.cc, the table
+/// in shard_table.cc.
+namespace millrace::server {
+namespace {
+
+template <typename T>
+bool holds(const protocol::Body& body) {
+  return std::holds_alternative<T>(body);
+}
+
+}  // namespace
+
+/// A job may take what no other job could need to reach its fair share: a full job does not make another one wait.
+class ShardCore::Gate : public MemoryGate {
+ public:
+  explicit Gate(const ShardCore& core) : core_(core) {}
+
+  std::optional<Error> refuses(const MemoryAccount& job, uint64_t bytes) const override {
+    const Limits& limits = core_.config_.limits;
+    if (job.used_bytes() + bytes > limits.job_memory_bytes_max) {
+      return Error{
+          ErrorCode::kUnavailable,
+          fmt::format("the job uses {} bytes of this shard; {} more are over its limit of {} (--job-memory-bytes-max)",
+                      job.used_bytes(), bytes, limits.job_memory_bytes_max)};
+    }
+    const uint64_t share = limits.shard_memory_bytes_max / std::max<size_t>(1, core_.jobs_.size());
+    uint64_t spoken_for = job.used_bytes() + bytes;
+    for (const auto& [number, other] : core_.jobs_) {
+      if (&other->rounds().account() != &job) spoken_for += std::max(other->rounds().memory_bytes(), share);
+    }
+    if (spoken_for <= limits.shard_memory_bytes_max || job.used_bytes() + bytes <= share) return std::nullopt;
+    return Error{
+        ErrorCode::kUnavailable,
+        fmt::format("shard {} has {} bytes for {} jobs and this one uses {}; {} more would be taken from the others "
+                    "(--shard-memory-bytes-max)",
+                    core_.config_.shard, limits.shard_memory_bytes_max, core_.jobs_.size(), job.used_bytes(), bytes)};
+  }
+
+ private:
+  const ShardCore& core_;
+};
+
+ShardCore::ShardCore(ShardConfig config, protocol::MembershipTable& table, TimeNs now)
+    : config_(std::move(config)),
+      table_(table),
+      gate_(std::make_unique<Gate>(*this)),
+      neighbours_(config_.shard_count),
+      next_poll_(now),
+      last_call_(now) {
+  MILLRACE_CHECK(config_.shard < config_.shard_count && config_.life > 0, config_.shard, config_.shard_count,
+                 config_.life);
+}
+
+ShardCore::~ShardCore() = default;
+
+Job* ShardCore::find_job(uint64_t job) {
+  const auto at = jobs_.find(job);
+  return at == jobs_.end() ? nullptr : at->second.get();
+}
+
+void ShardCore::count(Metric metric, std::string_view label, Actions& actions) const {
+  actions.metrics.push_back({metric, {}, label, 1});
+}
+
+void ShardCore::log(Severity severity, std::string text, Actions& actions) const {
+  actions.log.push_back({severity, std::move(text)});
+}
+
+void ShardCore::reply(const protocol::PeerId& to, const protocol::Header& about, protocol::Body body,
+                      Actions& actions) const {
+  protocol::Header header = about;
+  header.shard = config_.shard;
+  header.shard_life = config_.life;
+  actions.to_peers.push_back({to, {header, std::move(body), {}}});
+}
+
+void ShardCore::on_message(const protocol::PeerId& from, protocol::Message message, TimeNs now, Actions& actions) {
+  note_time(now);
+  if (stopped_) return;
+  count(Metric::kMessages, protocol::body_name(message.body), actions);
+  const protocol::Body& body = message.body;
+  if (const auto* hello = std::get_if<protocol::Hello>(&body))
+    return on_hello(from, message.header, *hello, now, actions);
+  if (const auto* hello = std::get_if<protocol::ShardHello>(&body)) {
+    return on_shard_hello(from, message.header, *hello, now, actions);
+  }
+  if (holds<protocol::ThresholdHistogram>(body)) return on_histogram(from, message, actions);
+  const bool from_worker = holds<protocol::Contribution>(body) || holds<protocol::Ack>(body) ||
+                           holds<protocol::Heartbeat>(body) || holds<protocol::Goodbye>(body);
+  if (!from_worker) return count(Metric::kDropped, "unexpected_message", actions);
+  on_worker_message(from, std::move(message), now, actions);
+}
+
+bool ShardCore::fits_session(const protocol::PeerId& from, const protocol::Header& header, Actions& actions) {
+  if (header.shard != config_.shard) {
+    count(Metric::kDropped, "wrong_shard", actions);
+    return false;
+  }
+  if (header.shard_life != config_.life) {
+    // Also of who has not said Hello: a worker that outlived this shard's predecessor must learn it before anything
+    // else.
+    count(Metric::kRefused, error_code_name(ErrorCode::kShardLost), actions);
+    reply(from, header,
+          protocol::Abort{
+              ErrorCode::kShardLost,
+              fmt::format("shard {} was restarted (life {}, the worker knows {}) and has lost the job's rounds",
+                          config_.shard, config_.life, header.shard_life)},
+          actions);
+    return false;
+  }
+  const auto session = sessions_.find(from);
+  if (session == sessions_.end()) {
+    protocol::Refuse refusal;
+    refusal.code = ErrorCode::kNotAMember;
+    refusal.sentence = "this connection has not said Hello";
+    refusal.retry = true;
+    count(Metric::kRefused, "no_hello", actions);
+    reply(from, header, std::move(refusal), actions);
+    return false;
+  }
+  const Session& known = session->second;
+  if (known.job != header.job || known.worker != header.worker || known.life != header.life) {
+    count(Metric::kDropped, "other_identity", actions);
+    return false;
+  }
+  return true;
+}
+
+void ShardCore::on_worker_message(const protocol::PeerId& from, protocol::Message message, TimeNs now,
+                                  Actions& actions) {
+  const protocol::Header header = message.header;
+  if (!fits_session(from, header, actions)) return;
+  Job* job = find_job(header.job);
+  if (!job) return count(Metric::kDropped, "unknown_job", actions);
+  if (header.epoch > job->view().epoch) {
+    // The worker heard of a change from another shard first: read the table, then judge.
+    refresh(now, actions);
+    job = find_job(header.job);
+    if (!job || !sessions_.contains(from)) return;
+    if (header.epoch > job->view().epoch) return count(Metric::kDropped, "unknown_epoch", actions);
+  }
+  const protocol::Member* found = find_member(job->view(), header.worker);
+  if (!found || found->life != header.life) return count(Metric::kDropped, "other_identity", actions);
+  const protocol::Member member = *found;
+  job->members().heard(member.worker, now);
+  on_member_message(from, *job, member, std::move(message), now, actions);
+}
+
+void ShardCore::on_member_message(const protocol::PeerId& from, Job& job, const protocol::Member& member,
+                                  protocol::Message message, TimeNs now, Actions& actions) {
+  if (const auto* contribution = std::get_if<protocol::Contribution>(&message.body)) {
+    const auto intake = draining_until_ ? JobRounds::Intake::kDraining : JobRounds::Intake::kOpen;
+    job.rounds().on_contribution(member, *contribution, std::move(message.payload), intake, now, actions);
+  } else if (const auto* ack = std::get_if<protocol::Ack>(&message.body)) {
+    job.rounds().on_ack(member, *ack, now, actions);
+  } else if (const auto* heartbeat = std::get_if<protocol::Heartbeat>(&message.body)) {
+    job.rounds().on_steps_applied(member, heartbeat->steps_applied, now, actions);
+    reply(from, job.members().header(member.worker, member.life), job.heartbeat_answer(heartbeat->sequence), actions);
+  } else if (const auto* goodbye = std::get_if<protocol::Goodbye>(&message.body)) {
+    return on_goodbye(job, member, *goodbye, now, actions);
+  }
+  close_if_failed(job, actions);
+}
+
+void ShardCore::on_goodbye(Job& job, const protocol::Member& member, const protocol::Goodbye& goodbye, TimeNs now,
+                           Actions& actions) {
+  const bool finished = goodbye.reason == protocol::Goodbye::Reason::kFinished;
+  log(finished ? Severity::kInfo : Severity::kWarning,
+      fmt::format("job '{}': worker {} {}{}{}", job.spec().name, member.worker, finished ? "has finished" : "leaves",
+                  goodbye.sentence.empty() ? "" : ": ", goodbye.sentence),
+      actions);
+  const protocol::Member leaving = member;
+  remove(job, std::span(&leaving, 1), finished ? Leaving::kFinished : Leaving::kFailed, now, actions);
+}
+
+void ShardCore::on_histogram(const protocol::PeerId& from, const protocol::Message& message, Actions& actions) {
+  const auto session = shard_sessions_.find(from);
+  if (session == shard_sessions_.end()) return count(Metric::kDropped, "no_hello", actions);
+  const protocol::Header& header = message.header;
+  if (header.shard != session->second || header.shard_life != neighbours_[session->second].entry.life) {
+    return count(Metric::kDropped, "other_identity", actions);
+  }
+  Job* job = find_job(header.job);
+  if (!job) return count(Metric::kDropped, "unknown_job", actions);
+  job->rounds().on_histogram(session->second, std::get<protocol::ThresholdHistogram>(message.body), message.payload,
+                             actions);
+  close_if_failed(*job, actions);
+}
+
+void ShardCore::on_malformed(const Error& error, TimeNs now, Actions& actions) {
+  note_time(now);
+  count(Metric::kDropped, error_code_name(error.code), actions);
+}
+
+void ShardCore::on_task_done(const std::shared_ptr<Task>& task, TimeNs now, Actions& actions) {
+  note_time(now);
+  if (stopped_) return;
+  Job* job = find_job(task->job());
+  if (!job) return;  // it has ended meanwhile
+  job->rounds().on_task_done(*task, now, actions);
+  close_if_failed(*job, actions);
+  if (draining_until_) settle_shutdown(now, actions);
+}
+
+void ShardCore::on_tick(TimeNs now, Actions& actions) {
+  note_time(now);
+  if (stopped_) return;
+  if (now >= next_poll_) {
+    next_poll_ = now + static_cast<TimeNs>(config_.limits.table_poll_ms) * kNsPerMs;
+    poll_table(now, actions);
+    if (stopped_) return;
+  }
+  for (auto at = jobs_.begin(); at != jobs_.end();) {
+    Job& job = *at++->second;  // closing erases it
+    job.rounds().on_tick(now, actions);
+    close_if_failed(job, actions);
+  }
+  if (draining_until_) settle_shutdown(now, actions);
+}
+
+TimeNs ShardCore::next_deadline() const {
+  TimeNs first = next_poll_;
+  for (const auto& [number, job] : jobs_) {
+    if (const std::optional<TimeNs> at = job->rounds().deadline()) first = std::min(first, *at);
+  }
+  if (draining_until_) first = std::min(first, *draining_until_);
+  return first;
+}
+
+StatusReport ShardCore::status(TimeNs now) const {
+  StatusReport report;
+  report.shard = config_.shard;
+  report.shard_count = config_.shard_count;
+  report.life = config_.life;
+  report.shutting_down = draining_until_.has_value();
+  report.memory_bytes = memory_.used_bytes();
+  report.memory_bytes_max = config_.limits.shard_memory_bytes_max;
+  for (const auto& [number, job] : jobs_) report.jobs.push_back(job->status(now));
+  for (uint32_t shard = 0; shard < config_.shard_count; ++shard) {
+    if (shard == config_.shard) continue;
+    const Neighbour& neighbour = neighbours_[shard];
+    report.peers.push_back({shard, neighbour.entry.address, neighbour.entry.life, neighbour.peer.has_value()});
+  }
+  return report;
+}
+
+}  // namespace millrace::server

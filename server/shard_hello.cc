@@ -1,0 +1,277 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "protocol/shard_map.h"
+#include "server/shard_core.h"
+
+/// Admission: who may speak for a worker of a job, and which other shards are believed.
+namespace millrace::server {
+namespace {
+
+/// A layout of a hostile specification is not computed when it could have more parts than this many times the limit.
+constexpr uint64_t kPartsSlack = 16;
+constexpr uint32_t kPartsPerShardPlanned = 16;  ///< plan_layout's own most, where the job does not say
+
+Status limit(uint64_t asked, uint64_t allowed, std::string_view what, std::string_view flag) {
+  if (asked <= allowed) return {};
+  return fail(ErrorCode::kLimitExceeded,
+              fmt::format("{} {}, over this shard's limit of {} ({})", asked, what, allowed, flag));
+}
+
+/// Whether the same Hello can be welcome later, with nothing changed on the worker's side.
+bool worth_retrying(ErrorCode code) {
+  return code == ErrorCode::kUnavailable || code == ErrorCode::kIo || code == ErrorCode::kTimeout;
+}
+
+std::unexpected<Error> other_layout() {
+  return fail(ErrorCode::kShardMapMismatch,
+              "the worker cuts the job into other parts than this shard: their versions differ");
+}
+
+}  // namespace
+
+void ShardCore::on_hello(const protocol::PeerId& from, const protocol::Header& header, const protocol::Hello& hello,
+                         TimeNs now, Actions& actions) {
+  const Result<Admitted> admitted = admit(header, hello, now, actions);
+  if (!admitted) {
+    protocol::Refuse refusal;
+    refusal.code = admitted.error().code;
+    refusal.sentence = admitted.error().message;
+    refusal.retry = worth_retrying(refusal.code);
+    log(Severity::kWarning,
+        fmt::format("refused worker {} of job '{}': {}", header.worker, hello.spec.name, refusal.sentence), actions);
+    count(Metric::kRefused, error_code_name(refusal.code), actions);
+    return reply(from, header, std::move(refusal), actions);
+  }
+  Job& job = *admitted->job;
+  const protocol::Member& member = admitted->member;
+  if (const auto replaced = job.members().connect(member.worker, from, now)) sessions_.erase(*replaced);
+  const auto other = sessions_.find(from);
+  if (other != sessions_.end() && (other->second.job != job.view().job || other->second.worker != member.worker)) {
+    // One connection speaks for one worker: the earlier one is silent from now on.
+    count(Metric::kDropped, "connection_reused", actions);
+    if (Job* before = find_job(other->second.job)) before->members().disconnect(other->second.worker);
+  }
+  sessions_[from] = {job.view().job, member.worker, member.life};
+  job.members().send(member, job.welcome(config_.software), actions);
+}
+
+Status ShardCore::judge_hello(const protocol::Header& header, const protocol::Hello& hello) const {
+  if (hello.version_min > protocol::kProtocolVersion || hello.version_max < protocol::kProtocolVersionMin) {
+    return fail(ErrorCode::kVersionMismatch,
+                fmt::format("the worker ({}) speaks protocol versions {} to {}, this shard ({}) {} to {}",
+                            hello.software, hello.version_min, hello.version_max, config_.software,
+                            protocol::kProtocolVersionMin, protocol::kProtocolVersion));
+  }
+  if (draining_until_) return fail(ErrorCode::kUnavailable, fmt::format("shard {} is shutting down", config_.shard));
+  if (header.shard != config_.shard || hello.shard_count != config_.shard_count) {
+    return fail(
+        ErrorCode::kShardMapMismatch,
+        fmt::format(
+            "the worker expects shard {} of {} here; this is shard {} of {}: give the worker every shard's address, "
+            "in order of their numbers",
+            header.shard, hello.shard_count, config_.shard, config_.shard_count));
+  }
+  if (const Status spec = judge_spec(hello.spec); !spec) return spec;
+  if (header.worker >= hello.spec.workers) {
+    return fail(ErrorCode::kInvalidArgument, fmt::format("worker {} of a job of {}: numbers are 0 to {}", header.worker,
+                                                         hello.spec.workers, hello.spec.workers - 1));
+  }
+  return {};
+}
+
+Status ShardCore::judge_spec(const protocol::JobSpec& spec) const {
+  const Limits& limits = config_.limits;
+  if (const Status valid = protocol::validate(spec); !valid) return valid;
+  if (const Status ok = limit(spec.workers, limits.workers_max, "workers", "--workers-max"); !ok) return ok;
+  if (const Status ok = limit(spec.tensors.size(), limits.tensors_max, "tensors", "--tensors-max"); !ok) return ok;
+  if (spec.dead_after_ms < limits.dead_after_ms_min) {
+    return fail(ErrorCode::kLimitExceeded,
+                fmt::format("dead_after_ms of {} is below this shard's least of {} (--dead-after-ms-min)",
+                            spec.dead_after_ms, limits.dead_after_ms_min));
+  }
+  const uint64_t per_shard = spec.parts_per_shard != 0 ? spec.parts_per_shard : kPartsPerShardPlanned;
+  const uint64_t parts = spec.tensors.size() * config_.shard_count * per_shard;
+  return limit(parts, uint64_t{limits.parts_max} * kPartsSlack, "parts at most", "--parts-max, with room for fusing");
+}
+
+Job* ShardCore::named(std::string_view name) {
+  for (const auto& [number, job] : jobs_) {
+    if (job->spec().name == name) return job.get();
+  }
+  return nullptr;
+}
+
+Result<protocol::JobRecord> ShardCore::open_record(const protocol::Header& header, const protocol::Hello& hello) {
+  Result<std::optional<protocol::JobRecord>> known = table_.read_job(hello.spec.name);
+  if (!known) return std::unexpected(known.error());
+  if (header.job != 0 && (!*known || (*known)->view.job != header.job)) {
+    return fail(ErrorCode::kNotAMember, fmt::format("job {} ('{}') has ended", header.job, hello.spec.name));
+  }
+  if (*known) return std::move(**known);
+  return table_.create_job(hello.spec.name, protocol::encode_job_spec(hello.spec));
+}
+
+Result<protocol::JobRecord> ShardCore::join_job(const protocol::JobRecord& record, const protocol::Header& header,
+                                                const protocol::Hello& hello, TimeNs now, Actions& actions) {
+  const protocol::ShardEntry own{neighbours_[config_.shard].entry.address, config_.life};
+  Result<protocol::JobRecord> joined =
+      change_job(table_, record.view.job, [&](protocol::JobRecord& at) -> Result<Change> {
+        const Result<Change> claimed = claim_shard(at, config_.shard, own);
+        if (!claimed) return claimed;
+        const Result<Change> join_result = join(at, header.worker, hello.nonce, hello.spec.workers);
+        if (!join_result) return join_result;
+        return *claimed == Change::kChanged ? Change::kChanged : *join_result;
+      });
+  if (joined || joined.error().code != ErrorCode::kShardLost) return joined;
+  // The worker hears that its job is lost: it will end, and is not waited for. A new run of the same name waits until
+  // the old one's workers have all left or are taken for dead.
+  const bool first = lost_.try_emplace(record.view.job, LostJob{now, hello.spec.dead_after_ms}).second;
+  if (first) {
+    log(Severity::kError, fmt::format("job '{}': {}", hello.spec.name, joined.error().message), actions);
+    actions.metrics.push_back({Metric::kJobsEnded, hello.spec.name, "shard_lost", 1});
+  }
+  const protocol::Member* member = find_member(record.view, header.worker);
+  if (!member || member->nonce != hello.nonce) {
+    return fail(ErrorCode::kUnavailable,
+                fmt::format("an earlier run of job '{}' lost shard {}; its name is free once its workers have ended",
+                            hello.spec.name, config_.shard));
+  }
+  const protocol::Member leaving = *member;
+  const Result<protocol::JobRecord> left =
+      change_job(table_, record.view.job, [&](protocol::JobRecord& at) -> Result<Change> {
+        return leave(at, leaving, Leaving::kFailed, hello.spec.workers_min);
+      });
+  if (!left) table_failed(left.error(), actions);
+  return joined;
+}
+
+Result<ShardCore::Admitted> ShardCore::admit(const protocol::Header& header, const protocol::Hello& hello, TimeNs now,
+                                             Actions& actions) {
+  if (const Status ok = judge_hello(header, hello); !ok) return std::unexpected(ok.error());
+  const auto is_here = [&](const Job* job) {
+    const protocol::Member* member = job ? find_member(job->view(), header.worker) : nullptr;
+    return member && member->nonce == hello.nonce && (header.job == 0 || header.job == job->view().job);
+  };
+  Job* job = named(hello.spec.name);
+  if (!is_here(job)) {
+    refresh(now, actions);
+    Result<Job*> joined = admit_by_table(header, hello, now, actions);
+    if (!joined) return std::unexpected(joined.error());
+    job = *joined;
+  }
+  if (!is_here(job))
+    return fail(ErrorCode::kNotAMember, fmt::format("worker {} is not a member any more", header.worker));
+  if (job->spec() != hello.spec) {
+    return fail(ErrorCode::kJobMismatch, fmt::format("job '{}' is open with another specification: {}", hello.spec.name,
+                                                     protocol::first_difference(job->spec(), hello.spec)));
+  }
+  if (job->layout_hash() != hello.layout_hash) return other_layout();
+  return Admitted{job, *find_member(job->view(), header.worker)};
+}
+
+Result<Job*> ShardCore::admit_by_table(const protocol::Header& header, const protocol::Hello& hello, TimeNs now,
+                                       Actions& actions) {
+  // Whatever this shard refuses by itself comes before the table has a row for the job.
+  protocol::JobLayout layout;
+  if (!named(hello.spec.name)) {
+    const Status room = limit(jobs_.size() + 1, config_.limits.jobs_max, "jobs open", "--jobs-max");
+    if (!room) return std::unexpected(room.error());
+    layout = protocol::plan_layout(hello.spec, config_.shard_count);
+    const Status parts = limit(layout.parts.size(), config_.limits.parts_max, "parts", "--parts-max");
+    if (!parts) return std::unexpected(parts.error());
+    if (protocol::layout_hash(layout) != hello.layout_hash) return other_layout();
+  }
+  const Result<protocol::JobRecord> record = open_record(header, hello);
+  if (!record) return std::unexpected(record.error());
+  const Result<protocol::JobSpec> theirs = protocol::decode_job_spec(record->spec);
+  if (!theirs) return std::unexpected(theirs.error());
+  if (*theirs != hello.spec) {
+    return fail(ErrorCode::kJobMismatch, fmt::format("job '{}' is open with another specification: {}", hello.spec.name,
+                                                     protocol::first_difference(*theirs, hello.spec)));
+  }
+  Result<protocol::JobRecord> joined = join_job(*record, header, hello, now, actions);
+  if (!joined) return std::unexpected(joined.error());
+  const uint64_t number = joined->view.job;
+  Job* job = find_job(number);
+  // Only where a job of this name ended between the two reads: the worker's next Hello finds the new one.
+  if (!job && layout.parts.empty())
+    return fail(ErrorCode::kUnavailable, "the job of this name has just ended; try again");
+  if (!job) job = open_job(number, hello.spec, std::move(layout), actions);
+  adopt(*job, std::move(joined->view), now, actions);
+  return find_job(number);
+}
+
+Job* ShardCore::open_job(uint64_t number, const protocol::JobSpec& spec, protocol::JobLayout layout, Actions& actions) {
+  log(Severity::kInfo,
+      fmt::format("job '{}' ({}): {} workers, {} tensors, {} parts", spec.name, number, spec.workers,
+                  spec.tensors.size(), layout.parts.size()),
+      actions);
+  actions.metrics.push_back({Metric::kJobsOpened, spec.name, "", 1});
+  auto job = std::make_unique<Job>(
+      Job::Setup{spec, std::move(layout), *gate_, config_.limits, memory_, config_.shard, config_.life});
+  return jobs_.emplace(number, std::move(job)).first->second.get();
+}
+
+void ShardCore::on_shard_hello(const protocol::PeerId& from, const protocol::Header& header,
+                               const protocol::ShardHello& hello, TimeNs now, Actions& actions) {
+  protocol::Refuse refusal;
+  refusal.retry = true;
+  const uint32_t shard = header.shard;
+  const auto agree = [&] {
+    std::vector<protocol::ShardEntry> map;
+    for (const Neighbour& neighbour : neighbours_) map.push_back(neighbour.entry);
+    return shard < config_.shard_count && shard != config_.shard &&
+           hello.shard_map_hash == protocol::shard_map_hash(map) && header.shard_life == neighbours_[shard].entry.life;
+  };
+  if (hello.version_min > protocol::kProtocolVersion || hello.version_max < protocol::kProtocolVersionMin) {
+    refusal.code = ErrorCode::kVersionMismatch;
+    refusal.retry = false;
+    refusal.sentence = fmt::format("shard {} ({}) speaks protocol versions {} to {}, shard {} ({}) {} to {}", shard,
+                                   hello.software, hello.version_min, hello.version_max, config_.shard,
+                                   config_.software, protocol::kProtocolVersionMin, protocol::kProtocolVersion);
+  } else if (agree() || (refresh(now, actions), agree())) {
+    if (neighbours_[shard].peer) shard_sessions_.erase(*neighbours_[shard].peer);
+    neighbours_[shard].peer = from;
+    shard_sessions_[from] = shard;
+    return;
+  } else {
+    refusal.code = ErrorCode::kShardMapMismatch;
+    refusal.sentence = fmt::format(
+        "shard {} (life {}) and shard {} of {} do not see the same shard map: do they use one membership "
+        "table?",
+        shard, header.shard_life, config_.shard, config_.shard_count);
+  }
+  log(Severity::kWarning, refusal.sentence, actions);
+  count(Metric::kRefused, error_code_name(refusal.code), actions);
+  reply(from, header, std::move(refusal), actions);
+}
+
+void ShardCore::say_shard_hello(uint32_t shard, Actions& actions) const {
+  std::vector<protocol::ShardEntry> map;
+  for (const Neighbour& neighbour : neighbours_) map.push_back(neighbour.entry);
+  protocol::ShardHello hello;
+  hello.shard_map_hash = protocol::shard_map_hash(map);
+  hello.software = config_.software;
+  protocol::Header header;
+  header.shard = config_.shard;
+  header.shard_life = config_.life;
+  actions.to_shards.push_back({shard, {header, std::move(hello), {}}});
+}
+
+void ShardCore::on_shard_reconnected(uint32_t shard, TimeNs now, Actions& actions) {
+  note_time(now);
+  if (!stopped_ && shard < config_.shard_count && shard != config_.shard) say_shard_hello(shard, actions);
+}
+
+void ShardCore::on_shard_reply(uint32_t shard, const protocol::Message& message, TimeNs now, Actions& actions) {
+  note_time(now);
+  if (const auto* refusal = std::get_if<protocol::Refuse>(&message.body)) {
+    log(Severity::kWarning, fmt::format("shard {} refused this shard: {}", shard, refusal->sentence), actions);
+    return count(Metric::kDropped, "refused_by_shard", actions);
+  }
+  count(Metric::kDropped, "unexpected_message", actions);
+}
+
+}  // namespace millrace::server

@@ -1,0 +1,243 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "server/shard_core.h"
+
+/// What the membership table says and is told: views, the shard map, silence, and how jobs and the shard itself end.
+namespace millrace::server {
+namespace {
+
+/// A gap between two calls beyond which this process stood still (suspended, starved): nobody was silent in that time.
+constexpr TimeNs kPause = kNsPerS;
+
+}  // namespace
+
+void ShardCore::note_time(TimeNs now) {
+  if (now - last_call_ > kPause) {
+    for (const auto& [number, job] : jobs_) job->members().forgive(now - last_call_);
+  }
+  last_call_ = now;
+}
+
+void ShardCore::table_failed(const Error& error, Actions& actions) {
+  count(Metric::kTableErrors, error_code_name(error.code), actions);
+  if (table_works_) log(Severity::kError, fmt::format("the membership table: {}", error.message), actions);
+  table_works_ = false;
+}
+
+void ShardCore::poll_table(TimeNs now, Actions& actions) {
+  refresh(now, actions);
+  if (stopped_) return;
+  remove_silent(now, actions);
+  refresh_lost(now, actions);
+  for (const auto& [number, job] : jobs_) job->flush_view(actions);
+}
+
+void ShardCore::refresh(TimeNs now, Actions& actions) {
+  const Result<uint64_t> counter = table_.change_counter();
+  if (!counter) return table_failed(counter.error(), actions);
+  table_works_ = true;
+  if (table_counter_ == *counter) return;
+  table_counter_ = *counter;
+  refresh_neighbours(actions);
+  if (stopped_) return;
+  for (auto at = jobs_.begin(); at != jobs_.end();) {
+    Job& job = *at++->second;  // closing erases it
+    Result<std::optional<protocol::JobRecord>> record = table_.read_job(job.view().job);
+    if (!record) {
+      table_counter_.reset();
+      table_failed(record.error(), actions);
+    } else if (!*record) {
+      close(job, protocol::Abort{ErrorCode::kNotAMember, "the job is not in the membership table any more"}, "removed",
+            actions);
+    } else {
+      adopt(job, std::move((*record)->view), now, actions);
+    }
+  }
+}
+
+void ShardCore::refresh_neighbours(Actions& actions) {
+  const Result<std::vector<protocol::ShardEntry>> map = table_.shard_map();
+  if (!map) {
+    table_counter_.reset();
+    return table_failed(map.error(), actions);
+  }
+  bool changed = false;
+  std::vector<uint32_t> moved;
+  for (uint32_t shard = 0; shard < std::min<size_t>(config_.shard_count, map->size()); ++shard) {
+    Neighbour& neighbour = neighbours_[shard];
+    const protocol::ShardEntry& entry = (*map)[shard];
+    if (neighbour.entry == entry) continue;
+    changed = true;
+    if (neighbour.entry.life != entry.life && neighbour.peer) {
+      shard_sessions_.erase(*neighbour.peer);
+      neighbour.peer.reset();
+    }
+    neighbour.entry = entry;
+    if (shard != config_.shard && !entry.address.empty()) moved.push_back(shard);
+  }
+  if (neighbours_[config_.shard].entry.life > config_.life) return superseded(actions);
+  for (const uint32_t shard : moved) actions.connects.push_back({shard, neighbours_[shard].entry.address});
+  for (uint32_t shard = 0; changed && shard < config_.shard_count; ++shard) {
+    if (shard != config_.shard && !neighbours_[shard].entry.address.empty()) say_shard_hello(shard, actions);
+  }
+}
+
+void ShardCore::superseded(Actions& actions) {
+  failure_ = Error{ErrorCode::kConflict, fmt::format("another process ({}) has started as shard {}; this one stops",
+                                                     neighbours_[config_.shard].entry.address, config_.shard)};
+  log(Severity::kError, failure_->message, actions);
+  while (!jobs_.empty()) {
+    close(*jobs_.begin()->second, protocol::Abort{ErrorCode::kShardLost, failure_->message}, "shard_lost", actions);
+  }
+  stopped_ = true;
+}
+
+void ShardCore::adopt(Job& job, protocol::JobView view, TimeNs now, Actions& actions) {
+  if (view.epoch <= job.view().epoch) return;
+  const uint64_t shard_life = config_.shard < view.shards.size() ? view.shards[config_.shard].life : 0;
+  if (shard_life > config_.life) {
+    return close(job, protocol::Abort{ErrorCode::kShardLost, "a later process serves this shard of the job"},
+                 "shard_lost", actions);
+  }
+  if (view.finished && view.members.empty()) return close(job, std::nullopt, "finished", actions);
+  if (view.finished) {
+    return close(job,
+                 protocol::Abort{ErrorCode::kUnavailable,
+                                 "the job was ended: too few workers are left, or one of its shards has stopped"},
+                 "ended", actions);
+  }
+  const size_t before = job.view().members.size();
+  for (const protocol::PeerId& gone : job.adopt(std::move(view), now, actions)) sessions_.erase(gone);
+  const size_t after = job.view().members.size();
+  if (after > before) {
+    actions.metrics.push_back({Metric::kMembersJoined, job.spec().name, "", static_cast<double>(after - before)});
+  }
+}
+
+void ShardCore::remove(Job& job, std::span<const protocol::Member> members, Leaving leaving, TimeNs now,
+                       Actions& actions) {
+  uint64_t removed = 0;
+  Result<protocol::JobRecord> record =
+      change_job(table_, job.view().job, [&](protocol::JobRecord& at) -> Result<Change> {
+        removed = 0;
+        for (const protocol::Member& member : members) {
+          if (leave(at, member, leaving, job.spec().workers_min) == Change::kChanged) ++removed;
+        }
+        return removed != 0 ? Change::kChanged : Change::kNone;
+      });
+  if (!record) return table_failed(record.error(), actions);
+  if (removed != 0) {
+    const bool finished = leaving == Leaving::kFinished;
+    actions.metrics.push_back({finished ? Metric::kMembersFinished : Metric::kMembersRemoved, job.spec().name,
+                               finished                      ? ""
+                               : leaving == Leaving::kSilent ? "silent"
+                                                             : "failed",
+                               static_cast<double>(removed)});
+  }
+  if (record->view.finished && !record->view.members.empty()) {
+    const std::string sentence = fmt::format("{} of job '{}' {}; the {} left are fewer than workers_min ({})",
+                                             members.size() == 1 ? fmt::format("worker {}", members.front().worker)
+                                                                 : fmt::format("{} workers", members.size()),
+                                             job.spec().name, leaving == Leaving::kSilent ? "went silent" : "left",
+                                             record->view.members.size(), job.spec().workers_min);
+    log(Severity::kError, sentence, actions);
+    return close(job, protocol::Abort{ErrorCode::kUnavailable, sentence}, "too_few_workers", actions);
+  }
+  if (leaving != Leaving::kSilent) {
+    for (const protocol::Member& member : members) {
+      const Members::Link* link = job.members().link(member.worker);
+      if (link && link->peer) sessions_.erase(*link->peer);
+      job.members().disconnect(member.worker);
+    }
+  }
+  adopt(job, std::move(record->view), now, actions);
+}
+
+void ShardCore::remove_silent(TimeNs now, Actions& actions) {
+  for (auto at = jobs_.begin(); at != jobs_.end();) {
+    Job& job = *at++->second;  // closing erases it
+    if (job.abandoned(now)) {
+      end_in_table(job,
+                   {ErrorCode::kTimeout, fmt::format("job '{}': no worker has been heard for long", job.spec().name)},
+                   "abandoned", actions);
+      continue;
+    }
+    const std::vector<protocol::Member> silent = job.silent(now);
+    if (silent.empty()) continue;
+    for (const protocol::Member& member : silent) {
+      log(Severity::kWarning,
+          fmt::format("job '{}': worker {} has been silent for {} ms and is removed", job.spec().name, member.worker,
+                      job.spec().dead_after_ms),
+          actions);
+    }
+    remove(job, silent, Leaving::kSilent, now, actions);
+  }
+}
+
+void ShardCore::refresh_lost(TimeNs now, Actions& actions) {
+  for (auto at = lost_.begin(); at != lost_.end();) {
+    if (now < at->second.since + static_cast<TimeNs>(at->second.dead_after_ms) * kNsPerMs) {
+      ++at;
+      continue;
+    }
+    const Result<protocol::JobRecord> ended =
+        change_job(table_, at->first, [](protocol::JobRecord& record) -> Result<Change> { return end(record); });
+    if (!ended && ended.error().code != ErrorCode::kNotAMember) {
+      table_failed(ended.error(), actions);
+      ++at;
+      continue;
+    }
+    at = lost_.erase(at);
+  }
+}
+
+void ShardCore::end_in_table(Job& job, Error why, std::string_view label, Actions& actions) {
+  const Result<protocol::JobRecord> ended =
+      change_job(table_, job.view().job, [](protocol::JobRecord& record) -> Result<Change> { return end(record); });
+  if (!ended) table_failed(ended.error(), actions);
+  log(Severity::kError, why.message, actions);
+  close(job, protocol::Abort{why.code, std::move(why.message)}, label, actions);
+}
+
+void ShardCore::close(Job& job, std::optional<protocol::Body> last_word, std::string_view label, Actions& actions) {
+  log(Severity::kInfo, fmt::format("job '{}' ({}) is over: {}", job.spec().name, job.view().job, label), actions);
+  actions.metrics.push_back({Metric::kJobsEnded, job.spec().name, label, 1});
+  for (const protocol::Member& member : job.members().all()) {
+    if (last_word) job.members().send(member, *last_word, actions);
+    const Members::Link* link = job.members().link(member.worker);
+    if (link && link->peer) sessions_.erase(*link->peer);
+  }
+  const uint64_t number = job.view().job;  // the key must not die with the job
+  jobs_.erase(number);
+}
+
+void ShardCore::close_if_failed(Job& job, Actions& actions) {
+  if (!job.rounds().failure()) return;
+  end_in_table(job, *job.rounds().failure(), error_code_name(job.rounds().failure()->code), actions);
+}
+
+void ShardCore::begin_shutdown(TimeNs now, Actions& actions) {
+  note_time(now);
+  if (stopped_ || draining_until_) return;
+  draining_until_ = now + static_cast<TimeNs>(config_.limits.drain_ms) * kNsPerMs;
+  log(Severity::kInfo, fmt::format("shard {} is shutting down", config_.shard), actions);
+  settle_shutdown(now, actions);
+}
+
+void ShardCore::settle_shutdown(TimeNs now, Actions& actions) {
+  const bool idle = std::ranges::all_of(jobs_, [](const auto& entry) { return entry.second->rounds().idle(); });
+  if (!idle && now < *draining_until_) return;
+  const std::string sentence = fmt::format("shard {} was shut down", config_.shard);
+  while (!jobs_.empty()) {
+    Job& job = *jobs_.begin()->second;
+    const Result<protocol::JobRecord> ended =
+        change_job(table_, job.view().job, [](protocol::JobRecord& record) -> Result<Change> { return end(record); });
+    if (!ended) table_failed(ended.error(), actions);
+    close(job, protocol::Goodbye{protocol::Goodbye::Reason::kShutdown, sentence}, "shutdown", actions);
+  }
+  stopped_ = true;
+}
+
+}  // namespace millrace::server

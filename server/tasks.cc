@@ -1,0 +1,205 @@
+#include "server/tasks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/base/check.h"
+#include "kernels/base/hash.h"
+#include "kernels/reduce/reduce.h"
+#include "protocol/container.h"
+
+namespace millrace::server {
+namespace {
+
+template <typename T>
+Result<SharedStream> decode_stream(const DecodeTask::Input& input) {
+  ContainerLimits limits;
+  limits.dimension = input.dimension;
+  limits.count_max = input.dimension;
+  limits.bytes_max = input.payload.bytes.size();
+  Result<Stream<T>> stream = read_container<T>(input.payload.bytes, limits);
+  if (!stream) return std::unexpected(stream.error());
+  return std::make_shared<const AnyStream>(std::move(*stream));
+}
+
+/// The entries of `sum` that the cut lets through, sparse.
+template <typename T>
+Stream<T> selected_of(const StreamView<T>& sum, const PartCut& cut) {
+  IndexBuffer positions;
+  select_by_cut<T>(sum.values, cut.bin, cut.take, positions);
+  Stream<T> selected = Stream<T>::empty(sum.dimension);
+  selected.values.resize(positions.size());
+  for (size_t at = 0; at < positions.size(); ++at) selected.values[at] = sum.values[positions[at]];
+  if (sum.dense) {
+    selected.indices = std::move(positions);
+    return selected;
+  }
+  selected.indices.resize(positions.size());
+  for (size_t at = 0; at < positions.size(); ++at) selected.indices[at] = sum.indices[positions[at]];
+  return selected;
+}
+
+/// The value of each entry of `carried` in `stream` (absent: 0), handed to `visit` in order; both ascend.
+template <typename T, typename Visit>
+void for_each_carried(const StreamView<T>& carried, const StreamView<T>& stream, Visit visit) {
+  size_t at = 0;
+  for (size_t entry = 0; entry < carried.count(); ++entry) {
+    const uint32_t index = carried.dense ? static_cast<uint32_t>(entry) : carried.indices[entry];
+    if (stream.dense) {
+      visit(entry, stream.values[index]);
+      continue;
+    }
+    while (at < stream.indices.size() && stream.indices[at] < index) ++at;
+    visit(entry, at < stream.indices.size() && stream.indices[at] == index ? stream.values[at] : T{0});
+  }
+}
+
+template <typename T>
+Result<EncodedUpdate> encode_typed(const Stream<T>& sum, const EncodePlan& plan) {
+  const Stream<T> cut = plan.cut ? selected_of<T>(sum.view(), *plan.cut) : Stream<T>{};
+  const StreamView<T> selected = plan.cut ? cut.view() : sum.view();
+  const EncodeOptions options{plan.codec, plan.random, plan.index_base};
+  Result<EncodedContainer<T>> coded = encode_container<T>(selected, sum.view(), options);
+  if (!coded) return std::unexpected(coded.error());
+  EncodedUpdate update;
+  update.entries = coded->count;
+  const StreamView<T> carried = coded->exact ? selected : coded->decoded.view();
+  if (!coded->exact) {
+    for_each_carried<T>(carried, sum.view(), [&](size_t entry, T value) {
+      update.codec_error += std::fabs(static_cast<double>(value) - static_cast<double>(carried.values[entry]));
+    });
+  }
+  for (const SharedStream& contribution : plan.audited) {
+    double total = 0;
+    for_each_carried<T>(carried, std::get<Stream<T>>(*contribution).view(),
+                        [&](size_t, T value) { total += static_cast<double>(value); });
+    update.carried.push_back(total);
+  }
+  update.container = SharedBytes::from(std::move(coded->bytes));
+  return update;
+}
+
+template <typename T>
+Result<SharedStream> sum_typed(const std::vector<SharedStream>& contributions) {
+  std::vector<StreamView<T>> views;
+  views.reserve(contributions.size());
+  for (const SharedStream& one : contributions) views.push_back(std::get<Stream<T>>(*one).view());
+  Result<Stream<T>> sum = sum_many<T>(views);
+  if (!sum) return std::unexpected(sum.error());
+  if (!all_finite<T>(sum->values)) {
+    return fail(ErrorCode::kNonFinite, "the sum of a step overflowed: the gradients have diverged");
+  }
+  return std::make_shared<const AnyStream>(std::move(*sum));
+}
+
+struct BoundaryEntry {
+  double magnitude = 0;
+  uint64_t index = 0;  ///< of the bucket
+  size_t part = 0;
+};
+
+/// What is taken first: the larger, then the one of lower index.
+bool goes_first(const BoundaryEntry& a, const BoundaryEntry& b) {
+  return a.magnitude != b.magnitude ? a.magnitude > b.magnitude : a.index < b.index;
+}
+
+template <typename T>
+void gather_boundary(const Stream<T>& sum, uint32_t bin, uint64_t begin, size_t part, std::vector<BoundaryEntry>& out) {
+  for (size_t at = 0; at < sum.values.size(); ++at) {
+    if (MagnitudeHistogram::bin_of(sum.values[at]) != bin) continue;
+    const uint64_t local = sum.dense ? at : sum.indices[at];
+    out.push_back({std::fabs(static_cast<double>(sum.values[at])), begin + local, part});
+  }
+}
+
+}  // namespace
+
+uint64_t count_of(const AnyStream& stream) {
+  return std::visit([](const auto& typed) { return typed.count(); }, stream);
+}
+
+uint64_t memory_bytes_of(const AnyStream& stream) {
+  return std::visit([](const auto& typed) { return typed.memory_bytes(); }, stream);
+}
+
+Result<uint64_t> decoded_bytes_of(ByteSpan payload, uint64_t dimension, ValueType value_type) {
+  const Result<ContainerHeader> header = read_container_header(payload);
+  if (!header) return std::unexpected(header.error());
+  if (header->dimension != dimension || header->value_type != value_type || header->count > dimension) {
+    return fail(ErrorCode::kMalformed,
+                fmt::format("a container of {} of dimension {} where {} of dimension {} belongs",
+                            header->value_type == ValueType::kF32 ? "f32" : "f64", header->dimension,
+                            value_type == ValueType::kF32 ? "f32" : "f64", dimension));
+  }
+  const uint64_t value_bytes = value_type == ValueType::kF32 ? sizeof(float) : sizeof(double);
+  return header->count * (value_bytes + (header->dense ? 0 : sizeof(uint32_t)));
+}
+
+void DecodeTask::run() {
+  if (hash64(input_.payload.bytes) != input_.hash) {
+    result_ = fail(ErrorCode::kMalformed, "the payload's hash is not the one announced");
+    return;
+  }
+  result_ = input_.value_type == ValueType::kF32 ? decode_stream<float>(input_) : decode_stream<double>(input_);
+}
+
+Result<EncodedUpdate> encode_update(const AnyStream& sum, const EncodePlan& plan) {
+  return std::visit([&plan](const auto& typed) { return encode_typed(typed, plan); }, sum);
+}
+
+void ReduceTask::run() {
+  MILLRACE_CHECK(!input_.contributions.empty(), input_.key.part);
+  const bool single = std::holds_alternative<Stream<float>>(*input_.contributions.front());
+  const Result<SharedStream> sum =
+      single ? sum_typed<float>(input_.contributions) : sum_typed<double>(input_.contributions);
+  if (!sum) {
+    result_ = std::unexpected(sum.error());
+    return;
+  }
+  Output output;
+  output.sum = *sum;
+  if (input_.magnitudes == Magnitudes::kCounted) {
+    auto histogram = std::make_shared<MagnitudeHistogram>();
+    std::visit([&histogram](const auto& typed) { histogram->add(std::span(std::as_const(typed.values))); }, **sum);
+    output.histogram = std::move(histogram);
+  }
+  if (input_.plan) {
+    Result<EncodedUpdate> update = encode_update(**sum, *input_.plan);
+    if (!update) {
+      result_ = std::unexpected(update.error());
+      return;
+    }
+    output.update = std::move(*update);
+  }
+  result_ = std::move(output);
+}
+
+uint64_t ReduceTask::entries() const {
+  uint64_t entries = 0;
+  for (const SharedStream& one : input_.contributions) entries += count_of(*one);
+  return entries;
+}
+
+void QuotaTask::run() {
+  take_.assign(input_.parts.size(), 0);
+  std::vector<BoundaryEntry> boundary;
+  for (size_t part = 0; part < input_.parts.size(); ++part) {
+    const Part& from = input_.parts[part];
+    std::visit([&](const auto& typed) { gather_boundary(typed, input_.bin, from.begin, part, boundary); }, *from.sum);
+  }
+  const size_t quota = std::min<uint64_t>(input_.quota, boundary.size());
+  if (quota == 0) return;
+  const auto last = boundary.begin() + static_cast<ptrdiff_t>(quota) - 1;
+  std::nth_element(boundary.begin(), last, boundary.end(), goes_first);
+  for (auto entry = boundary.begin(); entry != last + 1; ++entry) ++take_[entry->part];
+}
+
+uint64_t QuotaTask::entries() const {
+  uint64_t entries = 0;
+  for (const Part& part : input_.parts) entries += count_of(*part.sum);
+  return entries;
+}
+
+}  // namespace millrace::server

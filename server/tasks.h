@@ -1,0 +1,175 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "kernels/base/buffer.h"
+#include "kernels/base/random.h"
+#include "kernels/base/result.h"
+#include "kernels/codec/codec.h"
+#include "kernels/reduce/magnitude_histogram.h"
+#include "kernels/stream/stream.h"
+#include "server/actions.h"
+#include "server/threshold.h"
+
+/// The heavy numeric work of a shard. Every task is a pure function: inputs are shared and immutable, the output is its
+/// own until it is handed back. What a task belongs to (job, part, step, token) is carried along and judged by the core
+/// when it comes back.
+namespace millrace::server {
+
+using AnyStream = std::variant<Stream<float>, Stream<double>>;
+using SharedStream = std::shared_ptr<const AnyStream>;
+
+uint64_t count_of(const AnyStream& stream);
+uint64_t memory_bytes_of(const AnyStream& stream);
+
+/// What a contribution's payload will take once decoded, by its header alone: asked before anything is taken for it.
+///
+/// Errors   malformed: not a container, or one of another dimension or value type.
+Result<uint64_t> decoded_bytes_of(ByteSpan payload, uint64_t dimension, ValueType value_type);
+
+/// One part's step of one job; `token` tells one attempt at a decision from the next.
+struct RoundKey {
+  uint64_t job = 0;
+  uint32_t part = 0;
+  uint64_t step = 0;
+  uint64_t token = 0;
+};
+
+/// A contribution's payload becomes a stream: its hash, its container, its dimension and its values are checked.
+///
+/// Errors   malformed: the payload's hash is not the one announced, the container does not decode, another dimension or
+///          value type. non_finite: a NaN or an infinity.
+class DecodeTask : public Task {
+ public:
+  struct Input {
+    RoundKey key;
+    uint32_t worker = 0;
+    uint64_t life = 0;
+    uint64_t hash = 0;
+    SharedBytes payload;
+    uint64_t dimension = 0;
+    ValueType value_type = ValueType::kF32;
+  };
+  explicit DecodeTask(Input input) : input_(std::move(input)) {}
+
+  Kind kind() const override { return Kind::kDecode; }
+  uint64_t job() const override { return input_.key.job; }
+  void run() override;
+  uint64_t entries() const override { return input_.payload.bytes.size() / 4; }
+
+  const Input& input() const { return input_; }
+  const Result<SharedStream>& result() const { return result_; }
+
+ private:
+  Input input_;
+  Result<SharedStream> result_ = fail(ErrorCode::kInternal, "the task has not run");
+};
+
+/// How a sum becomes an update.
+struct EncodePlan {
+  std::optional<PartCut> cut;  ///< nothing: the whole sum
+  CodecSpec codec;
+  RandomKey random;
+  uint64_t index_base = 0;
+  std::vector<SharedStream> audited;  ///< contributions, to say what of each was carried; empty: not asked
+};
+
+struct EncodedUpdate {
+  SharedBytes container;
+  uint64_t entries = 0;
+  double codec_error = 0;       ///< sum over the carried entries of |sum - decoded|
+  std::vector<double> carried;  ///< by audited contribution: sum of its entries that the update carries
+};
+
+/// Cuts and codes a sum. Source: the pieces' own.
+Result<EncodedUpdate> encode_update(const AnyStream& sum, const EncodePlan& plan);
+
+/// The sum of a part over its contributors, in the order given (worker order, whatever the order of arrival); its
+/// magnitudes if asked; and, where nothing has to be waited for in between, the update at once.
+class ReduceTask : public Task {
+ public:
+  enum class Magnitudes : uint8_t { kNone, kCounted };
+  struct Input {
+    RoundKey key;
+    std::vector<SharedStream> contributions;
+    Magnitudes magnitudes = Magnitudes::kNone;
+    std::optional<EncodePlan> plan;
+  };
+  struct Output {
+    SharedStream sum;
+    SharedHistogram histogram;
+    std::optional<EncodedUpdate> update;
+  };
+  explicit ReduceTask(Input input) : input_(std::move(input)) {}
+
+  Kind kind() const override { return Kind::kReduce; }
+  uint64_t job() const override { return input_.key.job; }
+  void run() override;
+  uint64_t entries() const override;
+
+  const Input& input() const { return input_; }
+  const Result<Output>& result() const { return result_; }
+
+ private:
+  Input input_;
+  Result<Output> result_ = fail(ErrorCode::kInternal, "the task has not run");
+};
+
+/// Splits a shard's quota of the boundary bin over its parts: the largest first, ties by lower index of the bucket.
+class QuotaTask : public Task {
+ public:
+  struct Part {
+    RoundKey key;
+    uint64_t begin = 0;  ///< first index of the part in the bucket; parts are in this order
+    SharedStream sum;
+  };
+  struct Input {
+    uint64_t job = 0;
+    uint32_t bucket = 0;
+    uint32_t bin = 1;
+    uint64_t quota = 0;
+    std::vector<Part> parts;
+  };
+  explicit QuotaTask(Input input) : input_(std::move(input)) {}
+
+  Kind kind() const override { return Kind::kQuota; }
+  uint64_t job() const override { return input_.job; }
+  void run() override;
+  uint64_t entries() const override;
+
+  const Input& input() const { return input_; }
+  const std::vector<uint64_t>& take() const { return take_; }  ///< by part
+
+ private:
+  Input input_;
+  std::vector<uint64_t> take_;
+};
+
+class EncodeTask : public Task {
+ public:
+  struct Input {
+    RoundKey key;
+    SharedStream sum;
+    EncodePlan plan;
+  };
+  explicit EncodeTask(Input input) : input_(std::move(input)) {}
+
+  Kind kind() const override { return Kind::kEncode; }
+  uint64_t job() const override { return input_.key.job; }
+  void run() override { result_ = encode_update(*input_.sum, input_.plan); }
+  uint64_t entries() const override { return count_of(*input_.sum); }
+
+  const Input& input() const { return input_; }
+  const Result<EncodedUpdate>& result() const { return result_; }
+
+ private:
+  Input input_;
+  Result<EncodedUpdate> result_ = fail(ErrorCode::kInternal, "the task has not run");
+};
+
+}  // namespace millrace::server

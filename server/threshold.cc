@@ -1,0 +1,211 @@
+#include "server/threshold.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <numeric>
+
+#include "kernels/base/check.h"
+
+namespace millrace::server {
+namespace {
+
+/// Half-width of the band that a reuse step's size is held to.
+constexpr double kReuseBand = 0.02;
+
+uint64_t rounded(double value) { return value <= 0 ? 0 : static_cast<uint64_t>(std::llround(value)); }
+
+}  // namespace
+
+std::vector<uint64_t> split_take(uint64_t take, std::span<const uint64_t> in_bin) {
+  const uint64_t total = std::accumulate(in_bin.begin(), in_bin.end(), uint64_t{0});
+  take = std::min(take, total);
+  std::vector<uint64_t> quotas(in_bin.size(), 0);
+  if (take == 0) return quotas;
+  // Counts are below 2^48 and there are at most 2^32 entries a holder: the product needs 128 bits.
+  using Wide = unsigned __int128;
+  std::vector<std::pair<uint64_t, size_t>> remainders;
+  uint64_t given = 0;
+  for (size_t holder = 0; holder < in_bin.size(); ++holder) {
+    const Wide product = static_cast<Wide>(take) * in_bin[holder];
+    quotas[holder] = static_cast<uint64_t>(product / total);
+    remainders.emplace_back(static_cast<uint64_t>(product % total), holder);
+    given += quotas[holder];
+  }
+  std::ranges::sort(remainders, [](const auto& a, const auto& b) {
+    return a.first != b.first ? a.first > b.first : a.second < b.second;
+  });
+  // A holder with a remainder has quota < in_bin, so one more always fits; the missing ones are fewer than the
+  // remainders.
+  for (size_t at = 0; given < take; ++at, ++given) ++quotas[remainders[at].second];
+  return quotas;
+}
+
+uint64_t count_above(const MagnitudeHistogram& histogram, uint32_t bin) {
+  uint64_t above = 0;
+  for (uint32_t at = bin + 1; at < MagnitudeHistogram::kBins; ++at) above += histogram.count(at);
+  return above;
+}
+
+bool BucketThreshold::is_exact(uint64_t step) const {
+  return config_.period <= 1 || step % config_.period == 0 || !agreed_;
+}
+
+SharedHistogram BucketThreshold::on_local(size_t local_part, uint64_t step, SharedHistogram histogram, TimeNs now) {
+  MILLRACE_CHECK(local_part < config_.local_parts, local_part, config_.local_parts);
+  if (agreed_ && agreed_->whole && agreed_->step >= step) return nullptr;  // summed again after the members changed
+  Board& board = boards_[step];
+  board.local.resize(config_.local_parts);
+  board.local[local_part] = std::move(histogram);
+  if (std::ranges::any_of(board.local, [](const SharedHistogram& one) { return !one; })) return nullptr;
+  if (config_.local_parts == 1) {
+    board.own = board.local[0];
+  } else {
+    auto sum = std::make_shared<MagnitudeHistogram>();
+    for (const SharedHistogram& one : board.local) sum->add(*one);
+    board.own = std::move(sum);
+  }
+  if (!board.waiting_since) board.waiting_since = now;
+  SharedHistogram own = board.own;
+  if (complete(board)) agree(step, board);
+  return own;
+}
+
+BucketThreshold::Remote BucketThreshold::on_remote(uint32_t shard, uint64_t step, SharedHistogram histogram) {
+  if (shard == config_.shard || !std::ranges::binary_search(config_.shards, shard)) return Remote::kUnknownShard;
+  // A shard can be ahead by what staleness lets workers push past the slowest part, and one that it is about to decide.
+  if (step > decided_below_ + config_.staleness + 2) return Remote::kAhead;
+  if (agreed_ && agreed_->whole && step <= agreed_->step) return Remote::kLate;
+  const bool settled = step + config_.staleness + 1 < decided_below_;
+  if (settled) return Remote::kLate;
+  Board& board = boards_[step];
+  const bool late = board.given_up;
+  board.remote[shard] = std::move(histogram);
+  if (complete(board)) agree(step, board);
+  return late ? Remote::kLate : Remote::kTaken;
+}
+
+void BucketThreshold::agree(uint64_t step, const Board& board) {
+  if (agreed_ && agreed_->whole && agreed_->step > step) return;
+  MagnitudeHistogram sum = *board.own;
+  std::vector<uint64_t> in_bin;
+  for (const auto& [shard, histogram] : board.remote) sum.add(*histogram);
+  Agreed agreed;
+  agreed.step = step;
+  agreed.whole = complete(board);
+  agreed.cut = threshold_cut(sum, config_.k);
+  size_t own_at = 0;
+  for (const uint32_t shard : config_.shards) {
+    if (shard == config_.shard) own_at = in_bin.size();
+    const auto remote = board.remote.find(shard);
+    const MagnitudeHistogram* histogram = shard == config_.shard         ? board.own.get()
+                                          : remote == board.remote.end() ? nullptr
+                                                                         : remote->second.get();
+    in_bin.push_back(histogram ? histogram->count(agreed.cut.bin) : 0);
+  }
+  agreed.quota = split_take(agreed.cut.take, in_bin)[own_at];
+  agreed.fraction =
+      agreed.cut.in_bin == 0 ? 0 : static_cast<double>(agreed.cut.take) / static_cast<double>(agreed.cut.in_bin);
+  for (const SharedHistogram& local : board.local) {
+    agreed.expected.push_back(static_cast<double>(count_above(*local, agreed.cut.bin)) +
+                              agreed.fraction * static_cast<double>(local->count(agreed.cut.bin)));
+  }
+  const bool whole = agreed.whole;
+  agreed_ = std::move(agreed);
+  if (whole) std::erase_if(boards_, [step](const auto& entry) { return entry.first <= step; });
+}
+
+std::optional<BucketThreshold::LocalCut> BucketThreshold::exact_cut(uint64_t step) const {
+  if (!agreed_ || !agreed_->whole || agreed_->step != step) return std::nullopt;
+  return LocalCut{agreed_->cut.bin, agreed_->quota};
+}
+
+std::optional<TimeNs> BucketThreshold::deadline() const {
+  std::optional<TimeNs> first;
+  for (const auto& [step, board] : boards_) {
+    if (!board.waiting_since || board.given_up || !is_exact(step)) continue;
+    const TimeNs at = *board.waiting_since + config_.timeout_ns;
+    if (!first || at < *first) first = at;
+  }
+  return first;
+}
+
+std::vector<uint64_t> BucketThreshold::expire(TimeNs now) {
+  std::vector<uint64_t> steps;
+  for (auto& [step, board] : boards_) {
+    if (!board.waiting_since || board.given_up || !is_exact(step)) continue;
+    if (*board.waiting_since + config_.timeout_ns > now) continue;
+    board.given_up = true;
+    steps.push_back(step);
+  }
+  for (const uint64_t step : steps) {
+    if (!agreed_) agree(step, boards_.at(step));
+  }
+  return steps;
+}
+
+bool BucketThreshold::may_reuse(uint64_t step) const {
+  if (!agreed_) return false;
+  if (agreed_->step >= step || !is_exact(step)) return true;
+  const auto board = boards_.find(step);
+  return board != boards_.end() && board->second.given_up;
+}
+
+PartCut BucketThreshold::reuse_cut(size_t local_part, uint64_t step, const MagnitudeHistogram& histogram) {
+  MILLRACE_CHECK(agreed_.has_value() && local_part < config_.local_parts, step, local_part);
+  std::vector<std::optional<Share>>& shares = running_[step];
+  shares.resize(config_.local_parts);
+  shares[local_part].reset();
+  double expected = agreed_->expected[local_part];
+  const double own_expected = expected;
+  uint64_t actual = 0;
+  for (const std::optional<Share>& share : shares) {
+    if (!share) continue;
+    expected += share->expected;
+    actual += share->actual;
+  }
+  const double wanted = static_cast<double>(count_above(histogram, agreed_->cut.bin)) +
+                        agreed_->fraction * static_cast<double>(histogram.count(agreed_->cut.bin));
+  const uint64_t low = rounded(std::ceil((1 - kReuseBand) * expected - 0.5));
+  const uint64_t high = std::max(low, rounded(std::floor((1 + kReuseBand) * expected + 0.5)));
+  const uint64_t least = low > actual ? low - actual : 0;
+  const uint64_t most = high > actual ? high - actual : 0;
+  const uint64_t count = std::min(std::clamp(rounded(wanted), least, std::max(least, most)), histogram.total());
+  shares[local_part] = Share{own_expected, count};
+  const ThresholdCut cut = threshold_cut(histogram, count);
+  return {cut.bin, cut.take};
+}
+
+void BucketThreshold::decided_below(uint64_t step) {
+  decided_below_ = std::max(decided_below_, step);
+  std::erase_if(running_, [this](const auto& entry) { return entry.first < decided_below_; });
+  // A background exchange may still complete a step or two after its parts were decided: that is where the next
+  // threshold comes from.
+  std::erase_if(boards_, [this](const auto& entry) { return entry.first + config_.staleness + 1 < decided_below_; });
+}
+
+std::vector<uint32_t> BucketThreshold::missing(uint64_t step) const {
+  std::vector<uint32_t> shards;
+  const auto board = boards_.find(step);
+  if (board == boards_.end()) return shards;
+  for (const uint32_t shard : config_.shards) {
+    if (shard != config_.shard && !board->second.remote.contains(shard)) shards.push_back(shard);
+  }
+  return shards;
+}
+
+double BucketThreshold::agreed_magnitude() const {
+  return agreed_ ? static_cast<double>(std::bit_cast<float>(agreed_->cut.bin << 16)) : 0;
+}
+
+uint64_t BucketThreshold::memory_bytes() const {
+  constexpr uint64_t kEach = MagnitudeHistogram::kBins * sizeof(uint64_t);
+  uint64_t count = 0;
+  for (const auto& [step, board] : boards_) {
+    count += board.remote.size() + (board.own && config_.local_parts > 1 ? 1 : 0);
+    for (const SharedHistogram& one : board.local) count += one ? 1 : 0;
+  }
+  return count * kEach;
+}
+
+}  // namespace millrace::server

@@ -1,0 +1,305 @@
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/hash.h"
+#include "kernels/stream/stream.h"
+#include "protocol/container.h"
+#include "protocol/job_spec.h"
+#include "protocol/layout.h"
+#include "protocol/table.h"
+#include "server/shard_core.h"
+
+namespace millrace::server {
+
+/// A few shards on one memory table, driven by a script: workers are names of peers, their messages are made by hand.
+/// Tasks run as soon as they come unless they are held; messages between shards arrive at once unless the link is cut.
+class ScriptedCluster {
+ public:
+  explicit ScriptedCluster(protocol::JobSpec spec, uint32_t shard_count = 1, Limits limits = {})
+      : spec_(std::move(spec)), limits_(limits), state_(protocol::make_memory_table_state()) {
+    layout_ = protocol::plan_layout(spec_, shard_count);
+    tables_.resize(shard_count);
+    shards_.resize(shard_count);
+    for (uint32_t shard = 0; shard < shard_count; ++shard) start_shard(shard, shard_count);
+    for (uint32_t shard = 0; shard < shard_count; ++shard) tick(shard);
+  }
+
+  /// One bucket of `dimension`, `workers` workers: what most tests need.
+  static protocol::JobSpec small_job(uint32_t workers, uint64_t dimension = 64) {
+    protocol::JobSpec spec;
+    spec.name = "job";
+    spec.workers = workers;
+    spec.tensors.push_back({.name = "w", .dimension = dimension});
+    spec.codec_up.index = IndexCodecId::kRaw;
+    spec.codec_down.index = IndexCodecId::kRaw;
+    spec.parts_per_shard = 1;
+    return spec;
+  }
+
+  void start_shard(uint32_t shard, uint32_t shard_count) {
+    tables_[shard] = protocol::open_memory_table(state_);
+    const Result<uint64_t> life =
+        tables_[shard]->start_shard(shard, shard_count, "tcp://shard:" + std::to_string(shard));
+    ASSERT_TRUE(life.has_value()) << life.error().message;
+    shards_[shard] =
+        std::make_unique<ShardCore>(ShardConfig{shard, shard_count, *life, "test", limits_}, *tables_[shard], now);
+    lives_[shard] = *life;
+  }
+
+  ShardCore& core(uint32_t shard = 0) { return *shards_[shard]; }
+  protocol::MembershipTable& table() { return *tables_[0]; }
+  const protocol::JobSpec& spec() const { return spec_; }
+  const protocol::JobLayout& layout() const { return layout_; }
+
+  static protocol::PeerId peer(uint32_t worker) { return {"worker-" + std::to_string(worker)}; }
+
+  protocol::Header header(uint32_t worker, uint32_t shard = 0) {
+    protocol::Header header;
+    header.worker = worker;
+    header.shard = shard;
+    header.shard_life = lives_[shard];
+    header.job = views_[{worker, shard}].job;
+    header.epoch = views_[{worker, shard}].epoch;
+    header.life = worker_lives_[{worker, shard}];
+    return header;
+  }
+
+  protocol::Hello hello(uint32_t worker) const {
+    protocol::Hello hello;
+    hello.nonce = 1000 + worker;
+    hello.spec = spec_;
+    hello.shard_count = static_cast<uint32_t>(shards_.size());
+    hello.layout_hash = protocol::layout_hash(layout_);
+    return hello;
+  }
+
+  /// Says Hello at a shard; the answer is what comes back first.
+  protocol::Body join(uint32_t worker, uint32_t shard = 0) { return say_hello(worker, hello(worker), shard); }
+  protocol::Body say_hello(uint32_t worker, protocol::Hello hello, uint32_t shard = 0) {
+    take(worker, shard);
+    protocol::Header head;
+    head.worker = worker;
+    head.shard = shard;
+    send(peer(worker), shard, {head, std::move(hello), {}});
+    const std::vector<protocol::Message> answers = take(worker, shard);
+    for (const protocol::Message& answer : answers) {
+      if (std::holds_alternative<protocol::Welcome>(answer.body) ||
+          std::holds_alternative<protocol::Refuse>(answer.body)) {
+        return answer.body;
+      }
+    }
+    ADD_FAILURE() << "no answer to Hello";
+    return protocol::Refuse{};
+  }
+  void join_all() {
+    for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
+      for (uint32_t worker = 0; worker < spec_.workers; ++worker) {
+        ASSERT_TRUE(std::holds_alternative<protocol::Welcome>(join(worker, shard))) << worker;
+      }
+    }
+    for (uint32_t shard = 0; shard < shards_.size(); ++shard) tick(shard);
+    for (uint32_t worker = 0; worker < spec_.workers; ++worker) {
+      for (uint32_t shard = 0; shard < shards_.size(); ++shard) take(worker, shard);
+    }
+  }
+
+  /// A dense f32 stream of one part, coded with the job's codec for the way up.
+  SharedBytes payload(const std::vector<float>& dense) const {
+    Stream<float> stream;
+    stream.dimension = dense.size();
+    stream.dense = true;
+    stream.values.assign(dense.begin(), dense.end());
+    const Stream<float> sparse = to_sparse<float>(stream.view());
+    auto coded = encode_container<float>(sparse.view(), sparse.view(), EncodeOptions{spec_.codec_up, {}, 0});
+    EXPECT_TRUE(coded.has_value());
+    return SharedBytes::from(std::move(coded->bytes));
+  }
+
+  protocol::Message contribution(uint32_t worker, uint32_t part, uint64_t step, const SharedBytes& bytes,
+                                 uint32_t shard = 0) {
+    protocol::Contribution body;
+    body.part = part;
+    body.step = step;
+    body.payload_hash = hash64(bytes.bytes);
+    return {header(worker, shard), body, bytes};
+  }
+
+  /// Pushes one worker's dense gradient of bucket 0 to all its parts.
+  void push(uint32_t worker, uint64_t step, const std::vector<float>& gradient) {
+    for (const protocol::PartLayout& part : layout_.parts) {
+      const std::vector<float> range(gradient.begin() + static_cast<ptrdiff_t>(part.begin),
+                                     gradient.begin() + static_cast<ptrdiff_t>(part.end));
+      send(peer(worker), part.shard, contribution(worker, part.part, step, payload(range), part.shard));
+    }
+  }
+
+  void ack(uint32_t worker, uint64_t n) {
+    for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
+      protocol::Ack body;
+      for (const protocol::PartLayout& part : layout_.parts) {
+        if (part.shard == shard) body.entries.push_back({part.part, n});
+      }
+      send(peer(worker), shard, {header(worker, shard), body, {}});
+    }
+  }
+
+  void send(const protocol::PeerId& from, uint32_t shard, protocol::Message message) {
+    Actions actions;
+    shards_[shard]->on_message(from, std::move(message), now, actions);
+    carry_out(shard, actions);
+  }
+
+  void tick(uint32_t shard = 0) {
+    Actions actions;
+    shards_[shard]->on_tick(now, actions);
+    carry_out(shard, actions);
+  }
+  /// Lets time pass in steps of what the shards ask for.
+  void pass(int64_t milliseconds) {
+    const TimeNs until = now + milliseconds * kNsPerMs;
+    while (now < until) {
+      now = std::min(until, now + 10 * kNsPerMs);
+      for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
+        if (shards_[shard] && now >= shards_[shard]->next_deadline()) tick(shard);
+      }
+    }
+  }
+  void shut_down(uint32_t shard = 0) {
+    Actions actions;
+    shards_[shard]->begin_shutdown(now, actions);
+    carry_out(shard, actions);
+  }
+
+  void run_held_tasks() {
+    while (!held_.empty()) {
+      auto [shard, task] = held_.front();
+      held_.pop_front();
+      task->run();
+      Actions actions;
+      shards_[shard]->on_task_done(task, now, actions);
+      carry_out(shard, actions);
+    }
+  }
+
+  /// Messages that a worker has got from a shard since the last take.
+  std::vector<protocol::Message> take(uint32_t worker, uint32_t shard = 0) {
+    return std::exchange(inbox_[{worker, shard}], {});
+  }
+  template <typename T>
+  std::vector<T> take_of(uint32_t worker, uint32_t shard = 0) {
+    std::vector<T> found;
+    for (const protocol::Message& message : take(worker, shard)) {
+      if (const T* body = std::get_if<T>(&message.body)) found.push_back(*body);
+    }
+    return found;
+  }
+
+  /// The sum of bucket 0 that the updates of `step` carry to this worker, dense; and how many entries they have.
+  struct Gathered {
+    std::vector<float> dense;
+    uint64_t entries = 0;
+    size_t parts = 0;
+  };
+  Gathered gather(uint32_t worker, uint64_t step) {
+    Gathered gathered;
+    gathered.dense.resize(layout_.buckets[0].dimension);
+    for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
+      for (const protocol::Message& message : take(worker, shard)) {
+        const auto* update = std::get_if<protocol::Update>(&message.body);
+        if (!update || update->step != step) continue;
+        const protocol::PartLayout& part = layout_.parts[update->part];
+        auto stream = read_container<float>(message.payload.bytes, {.dimension = part.end - part.begin});
+        EXPECT_TRUE(stream.has_value());
+        const Stream<float> sparse = to_sparse<float>(stream->view());
+        for (size_t at = 0; at < sparse.indices.size(); ++at) {
+          gathered.dense[part.begin + sparse.indices[at]] = sparse.values[at];
+        }
+        gathered.entries += sparse.count();
+        ++gathered.parts;
+      }
+    }
+    return gathered;
+  }
+
+  double counted(Metric metric, std::string_view label = {}) const {
+    const auto at = counters_.find({metric, std::string(label)});
+    return at == counters_.end() ? 0 : at->second;
+  }
+
+  TimeNs now = kNsPerS;
+  bool hold_tasks = false;
+  std::set<uint32_t> mute;  ///< shards whose messages to other shards are lost
+
+ private:
+  void carry_out(uint32_t shard, Actions& actions) {
+    for (const MetricEvent& event : actions.metrics) {
+      counters_[{event.metric, std::string(event.label)}] += event.value;
+    }
+    for (SendToPeer& send : actions.to_peers) deliver(shard, std::move(send));
+    for (SendToShard& send : actions.to_shards) {
+      if (mute.contains(shard) || !shards_[send.shard]) continue;
+      Actions next;
+      shards_[send.shard]->on_message({"shard-" + std::to_string(shard)}, std::move(send.message), now, next);
+      carry_out(send.shard, next);
+    }
+    for (std::shared_ptr<Task>& task : actions.tasks) {
+      held_.emplace_back(shard, std::move(task));
+    }
+    if (!hold_tasks && !running_) {
+      running_ = true;
+      run_held_tasks();
+      running_ = false;
+    }
+  }
+
+  void deliver(uint32_t shard, SendToPeer send) {
+    constexpr std::string_view kPrefix = "worker-";
+    if (!send.to.bytes.starts_with(kPrefix)) return;
+    const uint32_t worker = static_cast<uint32_t>(std::stoul(send.to.bytes.substr(kPrefix.size())));
+    const protocol::JobView* view = nullptr;
+    if (const auto* welcome = std::get_if<protocol::Welcome>(&send.message.body)) view = &welcome->view;
+    if (const auto* change = std::get_if<protocol::ViewChange>(&send.message.body)) view = &change->view;
+    if (view) {
+      views_[{worker, shard}] = *view;
+      worker_lives_[{worker, shard}] = send.message.header.life;
+    }
+    inbox_[{worker, shard}].push_back(std::move(send.message));
+  }
+
+  protocol::JobSpec spec_;
+  Limits limits_;
+  std::shared_ptr<protocol::MemoryTableState> state_;
+  protocol::JobLayout layout_;
+  std::vector<std::unique_ptr<protocol::MembershipTable>> tables_;
+  std::vector<std::unique_ptr<ShardCore>> shards_;
+  std::map<uint32_t, uint64_t> lives_;
+  std::map<std::pair<uint32_t, uint32_t>, protocol::JobView> views_;
+  std::map<std::pair<uint32_t, uint32_t>, uint64_t> worker_lives_;
+  std::map<std::pair<uint32_t, uint32_t>, std::vector<protocol::Message>> inbox_;
+  std::map<std::pair<Metric, std::string>, double> counters_;
+  std::deque<std::pair<uint32_t, std::shared_ptr<Task>>> held_;
+  bool running_ = false;
+};
+
+/// The body as T; fails the test when it is another.
+template <typename T>
+T expect_body(const protocol::Body& body) {
+  const T* found = std::get_if<T>(&body);
+  if (!found) {
+    ADD_FAILURE() << "got " << protocol::body_name(body);
+    return T{};
+  }
+  return *found;
+}
+
+}  // namespace millrace::server
