@@ -11,12 +11,21 @@ struct FrameLimits {
   uint64_t payload_bytes_max = uint64_t{1} << 30;
 };
 
-/// The envelope (Cap'n Proto, messages.capnp) of a message, without its payload frame.
+/// The envelope (Cap'n Proto, messages.capnp) of a message, without its payload frame. Equal messages give equal bytes.
+/// Sentences are cut to kSentenceBytesMax and freed of control characters.
+///
+/// REQUIRES: lists within limits.h and in their order (members, contributors and summaries by worker, ascending).
+/// Threads   reentrant.
 ByteBuffer encode_envelope(const Message& message);
 
-/// Reads and validates a whole message off hostile frames: sizes, enum values, counts, text lengths, payload presence.
+/// Reads and validates a whole message off hostile frames: sizes, enum values, counts, text, floats, payload presence. Never
+/// throws; allocates at most a few times the envelope's size. The payload is not looked into.
 ///
-/// Errors   malformed, limit_exceeded, version_mismatch.
+/// envelope  any alignment (copied where it is not on a word boundary). Not kept.
+/// payload   handed on into the message, shared.
+/// Errors    malformed; limit_exceeded; unsupported: a body, specification or enum of a later version; version_mismatch: a
+///           Hello or ShardHello without a version in common with this build; and for a Hello what validate(JobSpec) says.
+/// Threads   reentrant.
 Result<Message> decode_message(ByteSpan envelope, SharedBytes payload, const FrameLimits& limits);
 
 }  // namespace millrace::protocol

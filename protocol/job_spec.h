@@ -50,10 +50,11 @@ enum class NonFinite : uint8_t {
 
 struct ReselectSpec {
   Reselect reselect = Reselect::kNone;
-  double density = 0;             ///< k down = density * dimension, rounded up; used when k is 0
+  double density = 0;  ///< k down = density * dimension, rounded up; used when k is 0
   uint64_t k = 0;
-  uint32_t threshold_period = 1;  ///< 1: histograms of this step decide (exact with one shard); p > 1: between exact steps a
-                                  ///< part is cut by the last agreed threshold as soon as its own sum is ready
+  uint32_t threshold_period =
+      1;  ///< 1: histograms of this step decide (exact with one shard); p > 1: between exact steps a
+          ///< part is cut by the last agreed threshold as soon as its own sum is ready
   bool operator==(const ReselectSpec&) const = default;
 };
 
@@ -62,8 +63,8 @@ struct TensorSpec {
   std::string name;
   uint64_t dimension = 0;  ///< 1 .. kDimensionMax
   ValueType value_type = ValueType::kF32;
-  int32_t priority = 0;    ///< larger first, where several wait to be sent
-  std::optional<SelectionSpec> select = std::nullopt;      ///< overrides the job's
+  int32_t priority = 0;                                ///< larger first, where several wait to be sent
+  std::optional<SelectionSpec> select = std::nullopt;  ///< overrides the job's
   std::optional<ReselectSpec> reselect = std::nullopt;
   std::optional<CodecSpec> codec_up = std::nullopt;
   std::optional<CodecSpec> codec_down = std::nullopt;
@@ -75,12 +76,12 @@ struct TensorSpec {
 struct JobSpec {
   std::string name;
   std::vector<TensorSpec> tensors;
-  uint32_t workers = 0;       ///< the job starts when so many have joined; identities are 0 .. workers-1
-  uint32_t workers_min = 1;   ///< the job ends with an error when fewer live
+  uint32_t workers = 0;      ///< the job starts when so many have joined; identities are 0 .. workers-1
+  uint32_t workers_min = 1;  ///< the job ends with an error when fewer live
   Mode mode = Mode::kSynchronous;
-  uint32_t staleness = 0;     ///< steps a worker may push ahead of what it applied (g <= n + staleness)
-  uint32_t quorum = 0;        ///< reserved for kPartial
-  uint32_t deadline_ms = 0;   ///< reserved for kPartial
+  uint32_t staleness = 0;    ///< steps a worker may push ahead of what it applied (g <= n + staleness)
+  uint32_t quorum = 0;       ///< reserved for kPartial
+  uint32_t deadline_ms = 0;  ///< reserved for kPartial
   Combine combine = Combine::kSum;
   SelectionSpec select;
   ReselectSpec reselect;
@@ -88,14 +89,14 @@ struct JobSpec {
   CodecSpec codec_down;
   CodecError codec_error = CodecError::kRetain;
   NonFinite non_finite = NonFinite::kRefuse;
-  uint32_t dead_after_ms = 10'000;     ///< a worker silent for so long is removed
+  uint32_t dead_after_ms = 10'000;  ///< a worker silent for so long is removed
   uint32_t heartbeat_ms = 1'000;
   uint32_t exchange_timeout_ms = 200;  ///< a shard whose histogram is missing for so long: the last threshold is used
   uint64_t seed = 1;                   ///< of every random choice in the job
   uint32_t parts_per_shard = 0;        ///< 0: chosen from the expected entries
   uint64_t fuse_below = 16'384;        ///< consecutive tensors without overrides below this dimension share a bucket
   bool audit = false;
-  bool reproducible = false;           ///< reserved: refused by this version
+  bool reproducible = false;  ///< reserved: refused by this version
 
   bool operator==(const JobSpec&) const = default;
 };

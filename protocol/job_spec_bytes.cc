@@ -155,7 +155,8 @@ class Decoder {
     const auto read = get<std::underlying_type_t<T>>(name);
     if (error_) return;
     if (!known(static_cast<T>(read))) {
-      return fail_with(ErrorCode::kUnsupported, name, fmt::format("has the number {}, which this version does not know", read));
+      return fail_with(ErrorCode::kUnsupported, name,
+                       fmt::format("has the number {}, which this version does not know", read));
     }
     value = static_cast<T>(read);
   }
@@ -211,14 +212,16 @@ Result<JobSpec> decode_job_spec(ByteSpan bytes) {
   Decoder decoder(bytes);
   const auto version = decoder.get<uint16_t>("version");
   if (!decoder.error() && version != kSpecVersion) {
-    decoder.fail_with(ErrorCode::kUnsupported, "version", fmt::format("is {}, this build reads {}", version, kSpecVersion));
+    decoder.fail_with(ErrorCode::kUnsupported, "version",
+                      fmt::format("is {}, this build reads {}", version, kSpecVersion));
   }
   JobSpec spec;
   fields::visit_job(decoder, spec);
   const auto tensors = decoder.get<uint32_t>("tensor count");
   if (decoder.error()) return std::unexpected(*decoder.error());
   if (tensors > kTensorsMax) {
-    return fail(ErrorCode::kLimitExceeded, fmt::format("job specification: {} tensors, the limit is {}", tensors, kTensorsMax));
+    return fail(ErrorCode::kLimitExceeded,
+                fmt::format("job specification: {} tensors, the limit is {}", tensors, kTensorsMax));
   }
   if (tensors > decoder.remaining() / kTensorBytesMin) {
     return fail(ErrorCode::kMalformed, fmt::format("job specification: too short for {} tensors", tensors));

@@ -7,12 +7,12 @@
 namespace millrace::protocol {
 
 inline constexpr uint32_t kShardsMax = 1'024;
-inline constexpr uint32_t kJobSpecBytesMax = 3u << 20;   ///< leaves room in an envelope of 4 MiB
+inline constexpr uint32_t kJobSpecBytesMax = 3u << 20;  ///< leaves room in an envelope of 4 MiB
 inline constexpr uint32_t kAddressBytesMax = 255;
 inline constexpr uint32_t kSoftwareBytesMax = 255;
-inline constexpr uint32_t kSentenceBytesMax = 1'024;     ///< longer sentences are cut by the sender
+inline constexpr uint32_t kSentenceBytesMax = 1'024;  ///< longer sentences are cut by the sender
 inline constexpr uint32_t kAuthBytesMax = 4'096;
-inline constexpr uint32_t kAckEntriesMax = 65'536;       ///< a worker with more parts sends several acks
+inline constexpr uint32_t kAckEntriesMax = 65'536;  ///< a worker with more parts sends several acks
 inline constexpr uint32_t kSummaryEpochsMax = 65'536;
 inline constexpr uint32_t kLineagesMax = 65'536;
 

@@ -23,9 +23,11 @@ class MemoryTable : public MembershipTable {
 
   Result<uint64_t> start_shard(uint32_t shard, uint32_t shard_count, std::string_view address) override {
     const std::lock_guard lock(state_->mutex);
-    if (Status checked = check_start_shard(shard, shard_count, address); !checked) return std::unexpected(checked.error());
+    if (Status checked = check_start_shard(shard, shard_count, address); !checked)
+      return std::unexpected(checked.error());
     if (state_->shards.empty()) state_->shards.resize(shard_count);
-    if (state_->shards.size() != shard_count) return std::unexpected(shard_count_error(state_->shards.size(), shard_count));
+    if (state_->shards.size() != shard_count)
+      return std::unexpected(shard_count_error(state_->shards.size(), shard_count));
     ShardEntry& entry = state_->shards[shard];
     entry.address = address;
     ++state_->changes;

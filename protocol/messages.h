@@ -10,8 +10,8 @@
 #include "kernels/base/result.h"
 #include "protocol/job_spec.h"
 
-/// The messages of workers and shards as values. Their bytes: WIRE_FORMAT.md, messages.capnp, frame.h. What each does when
-/// repeated or late: ../shared rules as copied into server/DESIGN.md; numbers in brackets are ROUNDS.md's transitions.
+/// The messages of workers and shards as values. Their bytes, and what each does when it is repeated or late: WIRE_FORMAT.md,
+/// messages.capnp, frame.h. Numbers in brackets are the transitions of the protocol of rounds (server/DESIGN.md).
 namespace millrace::protocol {
 
 inline constexpr uint32_t kProtocolVersion = 1;
@@ -57,6 +57,7 @@ struct Header {
   uint64_t life = 0;         ///< the worker's incarnation
   uint32_t shard = 0;        ///< the shard's side; between shards: the sender
   uint64_t shard_life = 0;   ///< of that shard, as the sender knows it
+  bool operator==(const Header&) const = default;
 };
 
 /// worker -> shard: first message on every connection, and again after a reconnect (same nonce: same incarnation).
@@ -70,6 +71,7 @@ struct Hello {
   uint32_t shard_count = 0;  ///< the worker's idea of the shard map
   uint64_t layout_hash = 0;
   ByteBuffer auth;           ///< room for authentication; empty in version 1
+  bool operator==(const Hello&) const = default;
 };
 
 /// shard -> worker: admitted. A repeated Hello is answered with the same.
@@ -81,6 +83,7 @@ struct Welcome {
   uint32_t heartbeat_ms = 0;
   uint32_t dead_after_ms = 0;
   uint64_t message_bytes_max = 0;
+  bool operator==(const Welcome&) const = default;
 };
 
 /// shard -> worker: no, why, and whether trying again can help. About one contribution when part/step are set.
@@ -91,11 +94,13 @@ struct Refuse {
   bool about_contribution = false;
   uint32_t part = 0;
   uint64_t step = 0;
+  bool operator==(const Refuse&) const = default;
 };
 
 /// shard -> worker, on every epoch change [7], before anything else of that epoch on this connection.
 struct ViewChange {
   JobView view;
+  bool operator==(const ViewChange&) const = default;
 };
 
 /// worker -> shard [1]. Payload: one container. The bytes of (part, step, worker, life) never change; a resend repeats them.
@@ -106,12 +111,14 @@ struct Contribution {
   double weight = 1;
   double entered = 0;            ///< audit: sum of what entered this worker's accumulator of the part so far
   double opening_residual = 0;   ///< audit: sum of the residual that this life began with
+  bool operator==(const Contribution&) const = default;
 };
 
 /// shard -> worker: the contribution was here before (admitted, not counted again) [2].
 struct Duplicate {
   uint32_t part = 0;
   uint64_t step = 0;
+  bool operator==(const Duplicate&) const = default;
 };
 
 struct ContributorId {
@@ -148,6 +155,7 @@ struct Update {
   bool whole_sum = true;     ///< false: re-selected; entries not carried go back to the contributors' residuals
   uint64_t stable = 0;       ///< every member has acknowledged the steps below
   Summary summary;
+  bool operator==(const Update&) const = default;
 };
 
 /// shard -> worker: the update of this step is forgotten; what became of the worker's contribution [2, 6].
@@ -155,6 +163,7 @@ struct Settled {
   uint32_t part = 0;
   uint64_t step = 0;
   bool counted = false;
+  bool operator==(const Settled&) const = default;
 };
 
 /// worker -> shard [5]: steps below n of the part are applied. Also rides on heartbeats.
@@ -162,8 +171,10 @@ struct Ack {
   struct Entry {
     uint32_t part = 0;
     uint64_t n = 0;
+    bool operator==(const Entry&) const = default;
   };
   std::vector<Entry> entries;
+  bool operator==(const Ack&) const = default;
 };
 
 /// worker -> shard, every heartbeat_ms, and shard -> worker in answer: liveness, and why a job stands still.
@@ -172,6 +183,7 @@ struct Heartbeat {
   uint64_t steps_applied = 0;     ///< least n over the worker's parts
   uint64_t weights_digest = 0;    ///< room for the digest of the weights
   std::vector<uint32_t> waited_for;  ///< shard -> worker: who the oldest open step waits for
+  bool operator==(const Heartbeat&) const = default;
 };
 
 /// shard -> shard: who I am; refused when the shard maps differ.
@@ -180,6 +192,7 @@ struct ShardHello {
   uint32_t version_max = kProtocolVersion;
   uint64_t shard_map_hash = 0;
   std::string software;
+  bool operator==(const ShardHello&) const = default;
 };
 
 /// shard -> shard: magnitudes of this shard's sums of (bucket, step). Payload: MagnitudeHistogram bytes. A later one for the same
@@ -187,6 +200,7 @@ struct ShardHello {
 struct ThresholdHistogram {
   uint32_t bucket = 0;
   uint64_t step = 0;
+  bool operator==(const ThresholdHistogram&) const = default;
 };
 
 /// either way: I leave, and why. A worker that has finished says so and is not waited for any more.
@@ -194,12 +208,14 @@ struct Goodbye {
   enum class Reason : uint8_t { kFinished = 1, kShutdown = 2, kFailed = 3 };
   Reason reason = Reason::kFinished;
   std::string sentence;
+  bool operator==(const Goodbye&) const = default;
 };
 
 /// shard -> worker: the job has ended with an error at this shard (a shard came back empty, too few workers live).
 struct Abort {
   ErrorCode code = ErrorCode::kInternal;
   std::string sentence;
+  bool operator==(const Abort&) const = default;
 };
 
 using Body = std::variant<Hello, Welcome, Refuse, ViewChange, Contribution, Duplicate, Update, Settled, Ack, Heartbeat,

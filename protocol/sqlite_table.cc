@@ -53,8 +53,8 @@ class Database {
   std::unexpected<Error> error(int rc) const {
     const int primary = rc & 0xFF;  // the rest of an extended code says where, which the message says as well
     if (primary == SQLITE_BUSY || primary == SQLITE_LOCKED) {
-      return fail(ErrorCode::kTimeout, fmt::format("membership table {}: another process has held its lock for {} s", path_,
-                                                   kBusyTimeoutMs / 1'000));
+      return fail(ErrorCode::kTimeout, fmt::format("membership table {}: another process has held its lock for {} s",
+                                                   path_, kBusyTimeoutMs / 1'000));
     }
     const char* what = handle_ == nullptr ? sqlite3_errstr(rc) : sqlite3_errmsg(handle_);
     return fail(ErrorCode::kIo, fmt::format("membership table {}: {}", path_, what));
@@ -187,12 +187,14 @@ Status create_schema(Database& database) {
   if (!version) return std::unexpected(version.error());
   if (*version == kSchemaVersion) return {};
   if (*version != 0) {
-    return fail(ErrorCode::kUnsupported, fmt::format("membership table {}: written by another version of Millrace (schema {}, "
-                                                     "this build knows {}): name a new file",
-                                                     database.path(), *version, kSchemaVersion));
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("membership table {}: written by another version of Millrace (schema {}, "
+                            "this build knows {}): name a new file",
+                            database.path(), *version, kSchemaVersion));
   }
   if (Status s = database.execute(kSchema); !s) return s;
-  const std::string marks = fmt::format("PRAGMA application_id = {}; PRAGMA user_version = {}", kApplicationId, kSchemaVersion);
+  const std::string marks =
+      fmt::format("PRAGMA application_id = {}; PRAGMA user_version = {}", kApplicationId, kSchemaVersion);
   if (Status s = database.execute(marks.c_str()); !s) return s;
   return transaction.commit();
 }
@@ -228,22 +230,25 @@ class SqliteTable : public MembershipTable {
     const Result<bool> row = insert.bind(shard).bind(address).step();
     if (!row) return std::unexpected(row.error());
     const uint64_t life = insert.integer(0);
-    if (Status s = insert.run(); !s) return std::unexpected(s.error());  // to the end: an open statement holds up the commit
+    if (Status s = insert.run(); !s)
+      return std::unexpected(s.error());  // to the end: an open statement holds up the commit
     if (Status s = transaction.commit(); !s) return std::unexpected(s.error());
     return life;
   }
 
   Result<std::vector<ShardEntry>> shard_map() override {
     // One statement, so that count and rows are of one moment.
-    Statement select(database_,
-                     "SELECT c.value, s.shard, s.life, s.address FROM counters c LEFT JOIN shards s ON s.shard < c.value "
-                     "WHERE c.name = 'shard_count'");
+    Statement select(
+        database_,
+        "SELECT c.value, s.shard, s.life, s.address FROM counters c LEFT JOIN shards s ON s.shard < c.value "
+        "WHERE c.name = 'shard_count'");
     std::vector<ShardEntry> shards;
     for (;;) {
       const Result<bool> row = select.step();
       if (!row) return std::unexpected(row.error());
       if (!*row) return shards;
-      if (select.integer(0) > kShardsMax) return fail(ErrorCode::kMalformed, "membership table: its shard count is damaged");
+      if (select.integer(0) > kShardsMax)
+        return fail(ErrorCode::kMalformed, "membership table: its shard count is damaged");
       if (shards.empty()) shards.resize(select.integer(0));
       const uint64_t shard = select.integer(1);
       if (shard >= shards.size()) continue;

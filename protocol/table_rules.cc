@@ -9,7 +9,8 @@ namespace millrace::protocol {
 
 Status check_start_shard(uint32_t shard, uint32_t shard_count, std::string_view address) {
   if (shard_count < 1 || shard_count > kShardsMax) {
-    return fail(ErrorCode::kInvalidArgument, fmt::format("{} shards: a shard map has 1 to {}", shard_count, kShardsMax));
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} shards: a shard map has 1 to {}", shard_count, kShardsMax));
   }
   if (shard >= shard_count) {
     return fail(ErrorCode::kInvalidArgument,
@@ -28,17 +29,18 @@ Status check_create_job(std::string_view name, ByteSpan spec) {
                 fmt::format("a job's name must be plain text of 1 to {} bytes", kNameBytesMax));
   }
   if (spec.size() > kJobSpecBytesMax) {
-    return fail(ErrorCode::kLimitExceeded, fmt::format("job '{}': its specification takes {} bytes, the limit is {}", name,
-                                                       spec.size(), kJobSpecBytesMax));
+    return fail(ErrorCode::kLimitExceeded, fmt::format("job '{}': its specification takes {} bytes, the limit is {}",
+                                                       name, spec.size(), kJobSpecBytesMax));
   }
   return {};
 }
 
 Error shard_count_error(uint64_t count_in_table, uint32_t count_asked) {
-  return {ErrorCode::kShardMapMismatch,
-          fmt::format("the membership table holds a map of {} shards and this shard was started for {}: start it with the "
-                      "table's count, or all shards with a new table",
-                      count_in_table, count_asked)};
+  return {
+      ErrorCode::kShardMapMismatch,
+      fmt::format("the membership table holds a map of {} shards and this shard was started for {}: start it with the "
+                  "table's count, or all shards with a new table",
+                  count_in_table, count_asked)};
 }
 
 Error unknown_job_error(uint64_t job) {

@@ -37,7 +37,7 @@ LAYERS = {
 
 # third-party header (pattern of the whole include) -> folders where it may be included.
 THIRD_PARTY = (
-    (r"(capnp|kj)/.*|zmq\.hpp?|sodium\.h", ("protocol/", "tests/protocol/", "tests/support/")),
+    (r"(capnp|kj)/.*|zmq\.h(pp)?|sodium\.h", ("protocol/", "tests/protocol/", "tests/support/")),
     (r"sqlite3\.h", ("protocol/", "tests/protocol/")),
     (r"prometheus/.*|httplib\.h|civetweb.*", ("monitoring/", "tests/monitoring/")),
     (r"(hwy/.*|xxhash\.h|Random123/.*)", ("kernels/", "tests/kernels/", "tests/support/")),

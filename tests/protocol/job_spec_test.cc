@@ -60,7 +60,8 @@ std::vector<Change> every_change() {
       {"tensor 'bias': dimension 64 here, 65 there", [](JobSpec& s) { s.tensors[1].dimension = 65; }},
       {"tensor 'bias': value_type f32 here, f64 there", [](JobSpec& s) { s.tensors[1].value_type = ValueType::kF64; }},
       {"tensor 'bias': priority 0 here, 1 there", [](JobSpec& s) { s.tensors[1].priority = 1; }},
-      {"tensor 'bias': select the job's here, its own there", [](JobSpec& s) { s.tensors[1].select = SelectionSpec{}; }},
+      {"tensor 'bias': select the job's here, its own there",
+       [](JobSpec& s) { s.tensors[1].select = SelectionSpec{}; }},
       {"tensor 'embedding.weight': select.k 500 here, 400 there", [](JobSpec& s) { s.tensors[0].select->k = 400; }},
       {"tensor 'bias': reselect its own here, the job's there", [](JobSpec& s) { s.tensors[1].reselect.reset(); }},
       {"tensor 'bias': codec_up.index", [](JobSpec& s) { s.tensors[1].codec_up->index = IndexCodecId::kRaw; }},
@@ -109,7 +110,8 @@ TEST(JobSpecBytes, ASingleByteCorruptionIsRefusedOrAnotherSpecificationWithThose
       damaged[at] ^= flip;
       const auto decoded = decode_job_spec(damaged);
       if (decoded) {
-        EXPECT_EQ(encode_job_spec(*decoded), damaged) << "every form that is accepted is the canonical one, byte " << at;
+        EXPECT_EQ(encode_job_spec(*decoded), damaged)
+            << "every form that is accepted is the canonical one, byte " << at;
       }
     }
   }

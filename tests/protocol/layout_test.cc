@@ -135,8 +135,8 @@ TEST(Layout, PartsFollowTheExpectedEntriesFromOneToSixteenAShard) {
     return plan_layout(spec, shards).parts.size();
   };
   EXPECT_EQ(parts(1'000'000, 0.001, 1), 1u);
-  EXPECT_EQ(parts(4u << 20, 0.0625, 1), 8u);   // 262,144 entries
-  EXPECT_EQ(parts(4u << 20, 0.0625, 2), 8u);   // 131,072 a shard: 4 each
+  EXPECT_EQ(parts(4u << 20, 0.0625, 1), 8u);  // 262,144 entries
+  EXPECT_EQ(parts(4u << 20, 0.0625, 2), 8u);  // 131,072 a shard: 4 each
   EXPECT_EQ(parts(uint64_t{1} << 32, 0, 1), 16u);
 }
 

@@ -38,7 +38,8 @@ class MembershipTables : public testing::TestWithParam<std::string> {
   std::unique_ptr<MembershipTable> table_;
 };
 
-INSTANTIATE_TEST_SUITE_P(, MembershipTables, testing::Values("memory", "sqlite"), [](const auto& test) { return test.param; });
+INSTANTIATE_TEST_SUITE_P(, MembershipTables, testing::Values("memory", "sqlite"),
+                         [](const auto& test) { return test.param; });
 
 TEST_P(MembershipTables, EveryStartOfAShardIsANewLife) {
   EXPECT_EQ(table_->start_shard(0, 2, "tcp://a:1"), 1u);
@@ -200,7 +201,8 @@ TEST(SqliteTable, ADamagedRecordIsAnErrorNotACrash) {
   sqlite3* raw = nullptr;
   ASSERT_EQ(sqlite3_open(path.c_str(), &raw), SQLITE_OK);
   ASSERT_EQ(sqlite3_exec(raw, "UPDATE jobs SET record = substr(record, 1, 20)", nullptr, nullptr, nullptr), SQLITE_OK);
-  ASSERT_EQ(sqlite3_exec(raw, "UPDATE counters SET value = 1000000000000 WHERE name = 'shard_count'", nullptr, nullptr, nullptr),
+  ASSERT_EQ(sqlite3_exec(raw, "UPDATE counters SET value = 1000000000000 WHERE name = 'shard_count'", nullptr, nullptr,
+                         nullptr),
             SQLITE_OK);
   sqlite3_close(raw);
   EXPECT_EQ(table->read_job("train").error().code, ErrorCode::kMalformed);

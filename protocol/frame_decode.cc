@@ -1,0 +1,381 @@
+#include <capnp/message.h>
+#include <capnp/serialize.h>
+#include <fmt/format.h>
+#include <kj/exception.h>
+
+#include <cmath>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "kernels/base/bytes.h"
+#include "kernels/base/hash.h"
+#include "protocol/frame.h"
+#include "protocol/limits.h"
+#include "protocol/messages.capnp.h"
+#include "protocol/text.h"
+
+namespace millrace::protocol {
+namespace {
+
+constexpr uint32_t kSegmentsMax = 64;
+constexpr size_t kWordBytes = sizeof(capnp::word);
+/// Root, body, view, list, element, text: six pointers deep, and a little air.
+constexpr int kNestingMax = 12;
+
+/// Collects the first thing that is wrong with a message; what is read after it is a default and thrown away.
+class Validator {
+ public:
+  bool ok() const { return !error_; }
+  Error error() const { return *error_; }
+
+  void refuse(ErrorCode code, std::string message) {
+    if (!error_) error_ = Error{code, std::move(message)};
+  }
+  void expect(bool condition, std::string_view what) {
+    if (!condition) refuse(ErrorCode::kMalformed, fmt::format("message: {}", what));
+  }
+  /// A list's or a byte string's size, 0 where it is over its limit.
+  uint32_t count(uint64_t size, uint64_t size_max, std::string_view what) {
+    if (size > size_max) {
+      refuse(ErrorCode::kLimitExceeded, fmt::format("message: {} {}, the limit is {}", size, what, size_max));
+      return 0;
+    }
+    return static_cast<uint32_t>(size);
+  }
+  double finite(double value, std::string_view what) {
+    if (!std::isfinite(value)) refuse(ErrorCode::kNonFinite, fmt::format("message: {} is not finite", what));
+    return value;
+  }
+  double not_negative(double value, std::string_view what) {
+    if (finite(value, what) < 0) refuse(ErrorCode::kMalformed, fmt::format("message: {} is negative", what));
+    return value;
+  }
+  std::string text(capnp::Text::Reader text, uint64_t bytes_max, std::string_view what) {
+    if (count(text.size(), bytes_max, what) == 0) return {};
+    std::string value(text.begin(), text.size());
+    if (!is_plain_text(value)) refuse(ErrorCode::kMalformed, fmt::format("message: {} are not printable text", what));
+    return value;
+  }
+  /// Sentences are for people: what cannot be printed is replaced, the rest is worth reading.
+  std::string sentence(capnp::Text::Reader text) {
+    if (count(text.size(), kSentenceBytesMax, "bytes of sentence") == 0) return {};
+    return plain_text_of({text.begin(), text.size()}, kSentenceBytesMax);
+  }
+  ErrorCode error_code(uint16_t code) {
+    const auto value = static_cast<ErrorCode>(code);
+    if (code == 0 || error_code_name(value) == error_code_name(ErrorCode{0})) {
+      refuse(ErrorCode::kUnsupported, fmt::format("message: error code {} is not known to this version", code));
+      return ErrorCode::kInternal;
+    }
+    return value;
+  }
+  uint32_t worker(uint32_t worker) {
+    expect(worker < kWorkersMax, "a worker's number is over the limit");
+    return worker;
+  }
+  void versions(uint32_t version_min, uint32_t version_max) {
+    expect(version_min <= version_max, "its oldest version is newer than its newest");
+    if (version_max < kProtocolVersionMin || version_min > kProtocolVersion) {
+      refuse(ErrorCode::kVersionMismatch,
+             fmt::format(
+                 "the peer speaks protocol versions {} to {}, this build {} to {}: use builds that have one in common",
+                 version_min, version_max, kProtocolVersionMin, kProtocolVersion));
+    }
+  }
+
+ private:
+  std::optional<Error> error_;
+};
+
+JobView read_view(wire::View::Reader in, Validator& check) {
+  JobView view;
+  view.job = in.getJob();
+  view.epoch = in.getEpoch();
+  view.started = in.getStarted();
+  view.finished = in.getFinished();
+  view.lineage = in.getLineage();
+  const auto members = in.getMembers();
+  view.members.resize(check.count(members.size(), kWorkersMax, "members"));
+  for (uint32_t i = 0; i < view.members.size(); ++i) {
+    const auto member = members[i];
+    const uint8_t state = member.getState();
+    check.expect(
+        state == static_cast<uint8_t>(MemberState::kSynced) || state == static_cast<uint8_t>(MemberState::kJoining),
+        "a member's state is not known");
+    view.members[i] = {check.worker(member.getWorker()), member.getLife(), member.getNonce(),
+                       static_cast<MemberState>(state)};
+    check.expect(i == 0 || view.members[i - 1].worker < view.members[i].worker, "members are not in ascending order");
+  }
+  const auto shards = in.getShards();
+  view.shards.resize(check.count(shards.size(), kShardsMax, "shards"));
+  for (uint32_t i = 0; i < view.shards.size(); ++i) {
+    view.shards[i] = {check.text(shards[i].getAddress(), kAddressBytesMax, "bytes of address"), shards[i].getLife()};
+  }
+  const auto parents = in.getLineageParents();
+  view.lineage_parents.resize(check.count(parents.size(), kLineagesMax, "lineages"));
+  for (uint32_t i = 0; i < view.lineage_parents.size(); ++i) view.lineage_parents[i] = parents[i];
+  return view;
+}
+
+Summary read_summary(wire::Summary::Reader in, Validator& check) {
+  Summary summary;
+  summary.threshold = check.not_negative(in.getThreshold(), "a threshold");
+  const auto workers = in.getWorkers();
+  summary.workers.resize(check.count(workers.size(), kWorkersMax, "workers in a summary"));
+  for (uint32_t i = 0; i < summary.workers.size(); ++i) {
+    const auto entry = workers[i];
+    summary.workers[i] = {.worker = check.worker(entry.getWorker()),
+                          .life = entry.getLife(),
+                          .last_step = entry.getLastStep(),
+                          .counted_mask = entry.getCountedMask(),
+                          .entered = check.finite(entry.getEntered(), "a summary's sum of what entered"),
+                          .carried = check.finite(entry.getCarried(), "a summary's sum of what was carried")};
+    check.expect(i == 0 || summary.workers[i - 1].worker < summary.workers[i].worker,
+                 "a summary is not in ascending order");
+  }
+  const auto epochs = in.getEpochs();
+  summary.epochs.resize(check.count(epochs.size(), kSummaryEpochsMax, "epochs in a summary"));
+  for (uint32_t i = 0; i < summary.epochs.size(); ++i) {
+    summary.epochs[i] = {epochs[i].getEpoch(), epochs[i].getFirstStep()};
+    check.expect(i == 0 || (summary.epochs[i - 1].first < summary.epochs[i].first &&
+                            summary.epochs[i - 1].second <= summary.epochs[i].second),
+                 "a summary's epochs are not in ascending order");
+  }
+  return summary;
+}
+
+Hello read_hello(wire::Hello::Reader in, Validator& check) {
+  Hello hello;
+  hello.version_min = in.getVersionMin();
+  hello.version_max = in.getVersionMax();
+  // First of all: what follows may be in a form that this build does not know.
+  check.versions(hello.version_min, hello.version_max);
+  if (!check.ok()) return hello;
+  hello.capabilities = in.getCapabilities();
+  hello.nonce = in.getNonce();
+  hello.layout_hash = in.getLayoutHash();
+  hello.shard_count = in.getShardCount();
+  check.expect(hello.shard_count >= 1 && hello.shard_count <= kShardsMax, "its count of shards is not possible");
+  hello.software = check.text(in.getSoftware(), kSoftwareBytesMax, "bytes of software name");
+  const auto auth = in.getAuth();
+  if (check.count(auth.size(), kAuthBytesMax, "bytes of authentication") > 0)
+    hello.auth.assign(auth.begin(), auth.end());
+  const auto spec = in.getSpec();
+  const ByteSpan spec_bytes(spec.begin(), spec.size());
+  check.expect(in.getSpecHash() == hash64(spec_bytes),
+               "the job specification does not have the hash that it came with");
+  if (!check.ok()) return hello;
+  Result<JobSpec> decoded = decode_job_spec(spec_bytes);
+  if (decoded) {
+    hello.spec = std::move(*decoded);
+  } else {
+    check.refuse(decoded.error().code, decoded.error().message);
+  }
+  return hello;
+}
+
+Welcome read_welcome(wire::Welcome::Reader in, Validator& check) {
+  Welcome welcome;
+  welcome.version = in.getVersion();
+  check.expect(welcome.version >= kProtocolVersionMin && welcome.version <= kProtocolVersion,
+               "it welcomes with a version that was not offered");
+  welcome.capabilities = in.getCapabilities();
+  welcome.software = check.text(in.getSoftware(), kSoftwareBytesMax, "bytes of software name");
+  welcome.view = read_view(in.getView(), check);
+  welcome.heartbeat_ms = in.getHeartbeatMs();
+  welcome.dead_after_ms = in.getDeadAfterMs();
+  welcome.message_bytes_max = in.getMessageBytesMax();
+  return welcome;
+}
+
+Refuse read_refuse(wire::Refuse::Reader in, Validator& check) {
+  return {.code = check.error_code(in.getCode()),
+          .sentence = check.sentence(in.getSentence()),
+          .retry = in.getRetry(),
+          .about_contribution = in.getAboutContribution(),
+          .part = in.getPart(),
+          .step = in.getStep()};
+}
+
+Contribution read_contribution(wire::Contribution::Reader in, Validator& check) {
+  Contribution contribution{.part = in.getPart(),
+                            .step = in.getStep(),
+                            .payload_hash = in.getPayloadHash(),
+                            .weight = check.finite(in.getWeight(), "a weight"),
+                            .entered = check.finite(in.getEntered(), "the sum of what entered"),
+                            .opening_residual = check.finite(in.getOpeningResidual(), "an opening residual")};
+  check.expect(contribution.weight > 0, "a weight is not positive");
+  return contribution;
+}
+
+Update read_update(wire::Update::Reader in, Validator& check) {
+  Update update;
+  update.part = in.getPart();
+  update.step = in.getStep();
+  update.decided_in = in.getDecidedIn();
+  update.weight_sum = check.not_negative(in.getWeightSum(), "a sum of weights");
+  update.whole_sum = in.getWholeSum();
+  update.stable = in.getStable();
+  const auto contributors = in.getContributors();
+  update.contributors.resize(check.count(contributors.size(), kWorkersMax, "contributors"));
+  for (uint32_t i = 0; i < update.contributors.size(); ++i) {
+    update.contributors[i] = {check.worker(contributors[i].getWorker()), contributors[i].getLife()};
+    check.expect(i == 0 || update.contributors[i - 1].worker < update.contributors[i].worker,
+                 "contributors are not in ascending order");
+  }
+  update.summary = read_summary(in.getSummary(), check);
+  return update;
+}
+
+Ack read_ack(wire::Ack::Reader in, Validator& check) {
+  Ack ack;
+  const auto entries = in.getEntries();
+  ack.entries.resize(check.count(entries.size(), kAckEntriesMax, "parts in an ack"));
+  for (uint32_t i = 0; i < ack.entries.size(); ++i) ack.entries[i] = {entries[i].getPart(), entries[i].getN()};
+  return ack;
+}
+
+Heartbeat read_heartbeat(wire::Heartbeat::Reader in, Validator& check) {
+  Heartbeat heartbeat;
+  heartbeat.sequence = in.getSequence();
+  heartbeat.steps_applied = in.getStepsApplied();
+  heartbeat.weights_digest = in.getWeightsDigest();
+  const auto waited_for = in.getWaitedFor();
+  heartbeat.waited_for.resize(check.count(waited_for.size(), kWorkersMax, "workers waited for"));
+  for (uint32_t i = 0; i < heartbeat.waited_for.size(); ++i) heartbeat.waited_for[i] = check.worker(waited_for[i]);
+  return heartbeat;
+}
+
+ShardHello read_shard_hello(wire::ShardHello::Reader in, Validator& check) {
+  ShardHello hello;
+  hello.version_min = in.getVersionMin();
+  hello.version_max = in.getVersionMax();
+  check.versions(hello.version_min, hello.version_max);
+  if (!check.ok()) return hello;
+  hello.shard_map_hash = in.getShardMapHash();
+  hello.software = check.text(in.getSoftware(), kSoftwareBytesMax, "bytes of software name");
+  return hello;
+}
+
+Goodbye read_goodbye(wire::Goodbye::Reader in, Validator& check) {
+  const uint8_t reason = in.getReason();
+  check.expect(reason >= static_cast<uint8_t>(Goodbye::Reason::kFinished) &&
+                   reason <= static_cast<uint8_t>(Goodbye::Reason::kFailed),
+               "a reason of leaving is not known");
+  return {static_cast<Goodbye::Reason>(reason), check.sentence(in.getSentence())};
+}
+
+Body read_body(wire::Envelope::Reader in, Validator& check) {
+  switch (in.which()) {
+    case wire::Envelope::HELLO: return read_hello(in.getHello(), check);
+    case wire::Envelope::WELCOME: return read_welcome(in.getWelcome(), check);
+    case wire::Envelope::REFUSE: return read_refuse(in.getRefuse(), check);
+    case wire::Envelope::VIEW_CHANGE: return ViewChange{read_view(in.getViewChange().getView(), check)};
+    case wire::Envelope::CONTRIBUTION: return read_contribution(in.getContribution(), check);
+    case wire::Envelope::DUPLICATE: return Duplicate{in.getDuplicate().getPart(), in.getDuplicate().getStep()};
+    case wire::Envelope::UPDATE: return read_update(in.getUpdate(), check);
+    case wire::Envelope::SETTLED: {
+      const auto settled = in.getSettled();
+      return Settled{settled.getPart(), settled.getStep(), settled.getCounted()};
+    }
+    case wire::Envelope::ACK: return read_ack(in.getAck(), check);
+    case wire::Envelope::HEARTBEAT: return read_heartbeat(in.getHeartbeat(), check);
+    case wire::Envelope::SHARD_HELLO: return read_shard_hello(in.getShardHello(), check);
+    case wire::Envelope::THRESHOLD_HISTOGRAM: {
+      const auto histogram = in.getThresholdHistogram();
+      return ThresholdHistogram{histogram.getBucket(), histogram.getStep()};
+    }
+    case wire::Envelope::GOODBYE: return read_goodbye(in.getGoodbye(), check);
+    case wire::Envelope::ABORT: {
+      const auto abort = in.getAbort();
+      return Abort{check.error_code(abort.getCode()), check.sentence(abort.getSentence())};
+    }
+    case wire::Envelope::COLLECT:
+    case wire::Envelope::STATE:
+    case wire::Envelope::RESYNC:
+    case wire::Envelope::SNAPSHOT:
+    case wire::Envelope::SETTLE: break;
+  }
+  check.refuse(ErrorCode::kUnsupported,
+               fmt::format("message: kind {} is not known to this version", static_cast<int>(in.which())));
+  return Goodbye{};
+}
+
+bool carries_payload(const Body& body) {
+  return std::holds_alternative<Contribution>(body) || std::holds_alternative<Update>(body) ||
+         std::holds_alternative<ThresholdHistogram>(body);
+}
+
+Message read_message(wire::Envelope::Reader in, SharedBytes payload, Validator& check) {
+  Message message;
+  message.header = {.job = in.getJob(),
+                    .epoch = in.getEpoch(),
+                    .worker = check.worker(in.getWorker()),
+                    .life = in.getLife(),
+                    .shard = in.getShard(),
+                    .shard_life = in.getShardLife()};
+  check.expect(message.header.shard < kShardsMax, "a shard's number is over the limit");
+  check.expect(in.getPayloadBytes() == payload.bytes.size(), "its payload frame has another size than announced");
+  message.body = read_body(in, check);
+  if (check.ok()) {
+    check.expect(carries_payload(message.body) == !payload.bytes.empty(),
+                 payload.bytes.empty() ? "its payload is missing" : "it carries a payload that its kind does not have");
+  }
+  message.payload = std::move(payload);
+  return message;
+}
+
+/// Cap'n Proto's framing before its own reader sees it: word-sized, few segments, and exactly as long as the segments say.
+Status check_framing(ByteSpan envelope) {
+  const auto malformed = [] {
+    return fail(ErrorCode::kMalformed, "message: its envelope is not a Cap'n Proto message");
+  };
+  if (envelope.size() < 2 * kWordBytes || envelope.size() % kWordBytes != 0) return malformed();
+  ByteReader reader(envelope);
+  const uint64_t segments = uint64_t{reader.get<uint32_t>().value_or(0)} + 1;
+  if (segments > kSegmentsMax) return malformed();
+  uint64_t words = segments / 2 + 1;
+  for (uint64_t i = 0; i < segments; ++i) {
+    const std::optional<uint32_t> segment_words = reader.get<uint32_t>();
+    if (!segment_words) return malformed();
+    words += *segment_words;
+  }
+  return words * kWordBytes == envelope.size() ? Status() : Status(malformed());
+}
+
+}  // namespace
+
+Result<Message> decode_message(ByteSpan envelope, SharedBytes payload, const FrameLimits& limits) {
+  if (envelope.size() > limits.envelope_bytes_max) {
+    return fail(ErrorCode::kLimitExceeded, fmt::format("message: an envelope of {} bytes, the limit is {}",
+                                                       envelope.size(), limits.envelope_bytes_max));
+  }
+  if (payload.bytes.size() > limits.payload_bytes_max) {
+    return fail(ErrorCode::kLimitExceeded, fmt::format("message: a payload of {} bytes, the limit is {}",
+                                                       payload.bytes.size(), limits.payload_bytes_max));
+  }
+  if (Status framed = check_framing(envelope); !framed) return std::unexpected(framed.error());
+  // The reader wants words; a received frame lies anywhere.
+  Buffer<uint64_t> aligned(envelope.size() / kWordBytes);
+  std::memcpy(aligned.data(), envelope.data(), envelope.size());
+  const auto* words = static_cast<const capnp::word*>(static_cast<const void*>(aligned.data()));
+
+  // Nothing is worth reading twice: pointers that share their target (an amplification) run into this limit.
+  const capnp::ReaderOptions options{.traversalLimitInWords = 2 * aligned.size(), .nestingLimit = kNestingMax};
+  Validator check;
+  // Cap'n Proto reports hostile pointers by exception; none passes this function.
+  try {
+    capnp::FlatArrayMessageReader reader(kj::arrayPtr(words, aligned.size()), options);
+    Message message = read_message(reader.getRoot<wire::Envelope>(), std::move(payload), check);
+    if (!check.ok()) return std::unexpected(check.error());
+    return message;
+  } catch (const kj::Exception& exception) {
+    const kj::StringPtr what = exception.getDescription();
+    return fail(ErrorCode::kMalformed,
+                fmt::format("message: {}", plain_text_of({what.begin(), what.size()}, kSentenceBytesMax)));
+  }
+}
+
+}  // namespace millrace::protocol

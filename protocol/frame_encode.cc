@@ -1,0 +1,209 @@
+#include <capnp/message.h>
+#include <capnp/serialize.h>
+#include <kj/io.h>
+
+#include <array>
+#include <cstring>
+#include <string>
+
+#include "kernels/base/check.h"
+#include "kernels/base/hash.h"
+#include "protocol/frame.h"
+#include "protocol/limits.h"
+#include "protocol/messages.capnp.h"
+#include "protocol/text.h"
+
+namespace millrace::protocol {
+namespace {
+
+/// Most envelopes fit in this without an allocation of the builder's.
+constexpr size_t kFirstSegmentWords = 256;
+
+capnp::Data::Reader data_of(ByteSpan bytes) { return {bytes.data(), bytes.size()}; }
+
+capnp::Text::Reader text_of(const std::string& text) { return {text.c_str(), text.size()}; }
+
+std::string sentence_of(const std::string& sentence) { return plain_text_of(sentence, kSentenceBytesMax); }
+
+template <typename List>
+unsigned list_size(const List& list, size_t count_max) {
+  MILLRACE_CHECK(list.size() <= count_max, list.size(), count_max);
+  return static_cast<unsigned>(list.size());
+}
+
+void write(const JobView& view, wire::View::Builder out) {
+  out.setJob(view.job);
+  out.setEpoch(view.epoch);
+  out.setStarted(view.started);
+  out.setFinished(view.finished);
+  out.setLineage(view.lineage);
+  auto members = out.initMembers(list_size(view.members, kWorkersMax));
+  for (unsigned i = 0; i < members.size(); ++i) {
+    members[i].setWorker(view.members[i].worker);
+    members[i].setLife(view.members[i].life);
+    members[i].setNonce(view.members[i].nonce);
+    members[i].setState(static_cast<uint8_t>(view.members[i].state));
+  }
+  auto shards = out.initShards(list_size(view.shards, kShardsMax));
+  for (unsigned i = 0; i < shards.size(); ++i) {
+    shards[i].setAddress(text_of(view.shards[i].address));
+    shards[i].setLife(view.shards[i].life);
+  }
+  auto parents = out.initLineageParents(list_size(view.lineage_parents, kLineagesMax));
+  for (unsigned i = 0; i < parents.size(); ++i) parents.set(i, view.lineage_parents[i]);
+}
+
+void write(const Summary& summary, wire::Summary::Builder out) {
+  out.setThreshold(summary.threshold);
+  auto workers = out.initWorkers(list_size(summary.workers, kWorkersMax));
+  for (unsigned i = 0; i < workers.size(); ++i) {
+    const SummaryEntry& entry = summary.workers[i];
+    workers[i].setWorker(entry.worker);
+    workers[i].setLife(entry.life);
+    workers[i].setLastStep(entry.last_step);
+    workers[i].setCountedMask(entry.counted_mask);
+    workers[i].setEntered(entry.entered);
+    workers[i].setCarried(entry.carried);
+  }
+  auto epochs = out.initEpochs(list_size(summary.epochs, kSummaryEpochsMax));
+  for (unsigned i = 0; i < epochs.size(); ++i) {
+    epochs[i].setEpoch(summary.epochs[i].first);
+    epochs[i].setFirstStep(summary.epochs[i].second);
+  }
+}
+
+/// Writes the body of a message; one overload a kind, so that a kind without one does not compile.
+struct BodyWriter {
+  wire::Envelope::Builder envelope;
+
+  void operator()(const Hello& body) {
+    auto out = envelope.initHello();
+    out.setVersionMin(body.version_min);
+    out.setVersionMax(body.version_max);
+    out.setCapabilities(body.capabilities);
+    out.setNonce(body.nonce);
+    out.setLayoutHash(body.layout_hash);
+    out.setShardCount(body.shard_count);
+    out.setSoftware(text_of(plain_text_of(body.software, kSoftwareBytesMax)));
+    const ByteBuffer spec = encode_job_spec(body.spec);
+    out.setSpec(data_of(spec));
+    out.setSpecHash(hash64(ByteSpan(spec)));
+    out.setAuth(data_of(body.auth));
+  }
+  void operator()(const Welcome& body) {
+    auto out = envelope.initWelcome();
+    out.setVersion(body.version);
+    out.setCapabilities(body.capabilities);
+    out.setHeartbeatMs(body.heartbeat_ms);
+    out.setDeadAfterMs(body.dead_after_ms);
+    out.setMessageBytesMax(body.message_bytes_max);
+    out.setSoftware(text_of(plain_text_of(body.software, kSoftwareBytesMax)));
+    write(body.view, out.initView());
+  }
+  void operator()(const Refuse& body) {
+    auto out = envelope.initRefuse();
+    out.setCode(static_cast<uint16_t>(body.code));
+    out.setRetry(body.retry);
+    out.setAboutContribution(body.about_contribution);
+    out.setPart(body.part);
+    out.setStep(body.step);
+    out.setSentence(text_of(sentence_of(body.sentence)));
+  }
+  void operator()(const ViewChange& body) { write(body.view, envelope.initViewChange().initView()); }
+  void operator()(const Contribution& body) {
+    auto out = envelope.initContribution();
+    out.setPart(body.part);
+    out.setStep(body.step);
+    out.setPayloadHash(body.payload_hash);
+    out.setWeight(body.weight);
+    out.setEntered(body.entered);
+    out.setOpeningResidual(body.opening_residual);
+  }
+  void operator()(const Duplicate& body) {
+    auto out = envelope.initDuplicate();
+    out.setPart(body.part);
+    out.setStep(body.step);
+  }
+  void operator()(const Update& body) {
+    auto out = envelope.initUpdate();
+    out.setPart(body.part);
+    out.setStep(body.step);
+    out.setDecidedIn(body.decided_in);
+    out.setWeightSum(body.weight_sum);
+    out.setWholeSum(body.whole_sum);
+    out.setStable(body.stable);
+    auto contributors = out.initContributors(list_size(body.contributors, kWorkersMax));
+    for (unsigned i = 0; i < contributors.size(); ++i) {
+      contributors[i].setWorker(body.contributors[i].worker);
+      contributors[i].setLife(body.contributors[i].life);
+    }
+    write(body.summary, out.initSummary());
+  }
+  void operator()(const Settled& body) {
+    auto out = envelope.initSettled();
+    out.setPart(body.part);
+    out.setStep(body.step);
+    out.setCounted(body.counted);
+  }
+  void operator()(const Ack& body) {
+    auto entries = envelope.initAck().initEntries(list_size(body.entries, kAckEntriesMax));
+    for (unsigned i = 0; i < entries.size(); ++i) {
+      entries[i].setPart(body.entries[i].part);
+      entries[i].setN(body.entries[i].n);
+    }
+  }
+  void operator()(const Heartbeat& body) {
+    auto out = envelope.initHeartbeat();
+    out.setSequence(body.sequence);
+    out.setStepsApplied(body.steps_applied);
+    out.setWeightsDigest(body.weights_digest);
+    auto waited_for = out.initWaitedFor(list_size(body.waited_for, kWorkersMax));
+    for (unsigned i = 0; i < waited_for.size(); ++i) waited_for.set(i, body.waited_for[i]);
+  }
+  void operator()(const ShardHello& body) {
+    auto out = envelope.initShardHello();
+    out.setVersionMin(body.version_min);
+    out.setVersionMax(body.version_max);
+    out.setShardMapHash(body.shard_map_hash);
+    out.setSoftware(text_of(plain_text_of(body.software, kSoftwareBytesMax)));
+  }
+  void operator()(const ThresholdHistogram& body) {
+    auto out = envelope.initThresholdHistogram();
+    out.setBucket(body.bucket);
+    out.setStep(body.step);
+  }
+  void operator()(const Goodbye& body) {
+    auto out = envelope.initGoodbye();
+    out.setReason(static_cast<uint8_t>(body.reason));
+    out.setSentence(text_of(sentence_of(body.sentence)));
+  }
+  void operator()(const Abort& body) {
+    auto out = envelope.initAbort();
+    out.setCode(static_cast<uint16_t>(body.code));
+    out.setSentence(text_of(sentence_of(body.sentence)));
+  }
+};
+
+}  // namespace
+
+ByteBuffer encode_envelope(const Message& message) {
+  std::array<capnp::word, kFirstSegmentWords> first_segment;
+  std::memset(first_segment.data(), 0, sizeof(first_segment));  // the builder relies on zeros
+  capnp::MallocMessageBuilder builder(kj::arrayPtr(first_segment.data(), first_segment.size()));
+  auto envelope = builder.initRoot<wire::Envelope>();
+  envelope.setJob(message.header.job);
+  envelope.setEpoch(message.header.epoch);
+  envelope.setWorker(message.header.worker);
+  envelope.setLife(message.header.life);
+  envelope.setShard(message.header.shard);
+  envelope.setShardLife(message.header.shard_life);
+  envelope.setPayloadBytes(message.payload.bytes.size());
+  std::visit(BodyWriter{envelope}, message.body);
+
+  ByteBuffer bytes(capnp::computeSerializedSizeInWords(builder) * sizeof(capnp::word));
+  kj::ArrayOutputStream stream(kj::arrayPtr(bytes.data(), bytes.size()));
+  capnp::writeMessage(stream, builder);
+  return bytes;
+}
+
+}  // namespace millrace::protocol

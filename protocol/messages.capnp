@@ -1,0 +1,199 @@
+@0xd45cfbdbe33da749;
+# The envelope of every message between workers and shards. Normative text: WIRE_FORMAT.md; limits: limits.h, job_spec.h, frame.h.
+#
+# Rules of growth: ordinals are never reused and never change their meaning. A reader ignores fields that it does not know, a writer
+# leaves fields that are marked reserved at 0. A body that a reader does not know is refused as unsupported. Refuse keeps its
+# form in every version, so that any two versions can tell each other why they part.
+
+using Cxx = import "/capnp/c++.capnp";
+$Cxx.namespace("millrace::protocol::wire");
+
+struct Envelope {
+  job @0 :UInt64;
+  epoch @1 :UInt64;
+  worker @2 :UInt32;
+  shard @3 :UInt32;
+  life @4 :UInt64;
+  shardLife @5 :UInt64;
+  payloadBytes @6 :UInt64;  # size of the payload frame that follows
+
+  union {
+    hello @7 :Hello;
+    welcome @8 :Welcome;
+    refuse @9 :Refuse;
+    viewChange @10 :ViewChange;
+    contribution @11 :Contribution;
+    duplicate @12 :Duplicate;
+    update @13 :Update;
+    settled @14 :Settled;
+    ack @15 :Ack;
+    heartbeat @16 :Heartbeat;
+    shardHello @17 :ShardHello;
+    thresholdHistogram @18 :ThresholdHistogram;
+    goodbye @19 :Goodbye;
+    abort @20 :Abort;
+
+    # Reserved: not sent in version 1, refused as unsupported when received.
+    collect @21 :AnyPointer;   # shard -> worker: a successor asks what the worker holds
+    state @22 :AnyPointer;     # worker -> shard: the answer
+    resync @23 :AnyPointer;    # worker -> shard: weights, please
+    snapshot @24 :AnyPointer;  # worker or store -> shard -> worker: weights
+    settle @25 :AnyPointer;    # shard -> worker: what became of a returner's outstanding steps
+  }
+}
+
+struct Hello {
+  versionMin @0 :UInt32;
+  versionMax @1 :UInt32;
+  capabilities @2 :UInt64;
+  nonce @3 :UInt64;
+  layoutHash @4 :UInt64;
+  specHash @5 :UInt64;       # XXH3-64 of spec
+  shardCount @6 :UInt32;
+  software @7 :Text;
+  spec @8 :Data;             # job specification, WIRE_FORMAT.md "Job specification"
+  auth @9 :Data;             # reserved
+}
+
+struct Welcome {
+  version @0 :UInt32;
+  capabilities @1 :UInt64;
+  heartbeatMs @2 :UInt32;
+  deadAfterMs @3 :UInt32;
+  messageBytesMax @4 :UInt64;
+  software @5 :Text;
+  view @6 :View;
+}
+
+struct View {
+  job @0 :UInt64;
+  epoch @1 :UInt64;
+  lineage @2 :UInt64;
+  started @3 :Bool;
+  finished @4 :Bool;
+  members @5 :List(Member);  # by worker, strictly ascending
+  shards @6 :List(Shard);    # by shard number
+  lineageParents @7 :List(UInt64);
+}
+
+struct Member {
+  life @0 :UInt64;
+  nonce @1 :UInt64;
+  worker @2 :UInt32;
+  state @3 :UInt8;           # 1 synced, 2 joining
+}
+
+struct Shard {
+  life @0 :UInt64;
+  address @1 :Text;
+}
+
+struct Refuse {
+  code @0 :UInt16;           # ErrorCode
+  retry @1 :Bool;
+  aboutContribution @2 :Bool;
+  part @3 :UInt32;
+  step @4 :UInt64;
+  sentence @5 :Text;
+}
+
+struct ViewChange {
+  view @0 :View;
+}
+
+struct Contribution {
+  part @0 :UInt32;
+  step @1 :UInt64;
+  payloadHash @2 :UInt64;    # XXH3-64 of the payload frame
+  weight @3 :Float64;
+  entered @4 :Float64;
+  openingResidual @5 :Float64;
+  sequence @6 :UInt64;       # reserved (asynchrony): the worker's own counter of contributions to the part
+}
+
+struct Duplicate {
+  part @0 :UInt32;
+  step @1 :UInt64;
+}
+
+struct Contributor {
+  life @0 :UInt64;
+  worker @1 :UInt32;
+}
+
+struct Update {
+  part @0 :UInt32;
+  wholeSum @1 :Bool;
+  step @2 :UInt64;
+  decidedIn @3 :UInt64;
+  weightSum @4 :Float64;
+  stable @5 :UInt64;
+  contributors @6 :List(Contributor);  # by worker, strictly ascending
+  summary @7 :Summary;
+  sequence @8 :UInt64;       # reserved (asynchrony): the log position after this update
+}
+
+struct Summary {
+  threshold @0 :Float64;
+  workers @1 :List(SummaryEntry);      # by worker, strictly ascending
+  epochs @2 :List(SummaryEpoch);       # by epoch, strictly ascending; steps ascending
+}
+
+struct SummaryEntry {
+  worker @0 :UInt32;
+  life @1 :UInt64;
+  lastStep @2 :UInt64;
+  countedMask @3 :UInt64;
+  entered @4 :Float64;
+  carried @5 :Float64;
+}
+
+struct SummaryEpoch {
+  epoch @0 :UInt64;
+  firstStep @1 :UInt64;
+}
+
+struct Settled {
+  part @0 :UInt32;
+  counted @1 :Bool;
+  step @2 :UInt64;
+}
+
+struct Ack {
+  entries @0 :List(AckEntry);
+}
+
+struct AckEntry {
+  part @0 :UInt32;
+  n @1 :UInt64;
+  sequence @2 :UInt64;       # reserved (asynchrony): log position applied
+}
+
+struct Heartbeat {
+  sequence @0 :UInt64;
+  stepsApplied @1 :UInt64;
+  weightsDigest @2 :UInt64;
+  waitedFor @3 :List(UInt32);
+}
+
+struct ShardHello {
+  versionMin @0 :UInt32;
+  versionMax @1 :UInt32;
+  shardMapHash @2 :UInt64;
+  software @3 :Text;
+}
+
+struct ThresholdHistogram {
+  bucket @0 :UInt32;
+  step @1 :UInt64;
+}
+
+struct Goodbye {
+  reason @0 :UInt8;          # 1 finished, 2 shutdown, 3 failed
+  sentence @1 :Text;
+}
+
+struct Abort {
+  code @0 :UInt16;           # ErrorCode
+  sentence @1 :Text;
+}

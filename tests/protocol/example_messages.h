@@ -1,0 +1,86 @@
+#pragma once
+
+#include <vector>
+
+#include "protocol/messages.h"
+#include "tests/protocol/example_spec.h"
+
+namespace millrace::protocol {
+
+inline JobView example_view() {
+  JobView view;
+  view.job = 7;
+  view.epoch = 5;
+  view.started = true;
+  view.members = {{.worker = 0, .life = 1, .nonce = 0x1122334455667788},
+                  {.worker = 3, .life = 2, .nonce = 99, .state = MemberState::kJoining}};
+  view.shards = {{"tcp://127.0.0.1:5555", 1}, {"tcp://[::1]:6666", 4}};
+  view.lineage = 2;
+  view.lineage_parents = {0, 1};
+  return view;
+}
+
+inline SharedBytes example_payload() { return SharedBytes::from(ByteBuffer{1, 2, 3, 4, 5}); }
+
+/// One message of every kind, every field set to something that is not its default.
+inline std::vector<Message> every_message() {
+  const Header header{.job = 7, .epoch = 5, .worker = 3, .life = 2, .shard = 1, .shard_life = 4};
+  Hello hello;
+  hello.capabilities = 6;
+  hello.software = "millrace 0.1.0";
+  hello.nonce = 0xFEDCBA9876543210;
+  hello.spec = example_spec();
+  hello.shard_count = 2;
+  hello.layout_hash = 77;
+  hello.auth = {9, 8};
+  Welcome welcome;
+  welcome.capabilities = 6;
+  welcome.software = "millrace 0.1.0";
+  welcome.view = example_view();
+  welcome.heartbeat_ms = 1'000;
+  welcome.dead_after_ms = 10'000;
+  welcome.message_bytes_max = 1u << 30;
+  Update update;
+  update.part = 11;
+  update.step = 12;
+  update.decided_in = 4;
+  update.contributors = {{0, 1}, {3, 2}};
+  update.weight_sum = 1.5;
+  update.whole_sum = false;
+  update.stable = 10;
+  update.summary.workers = {
+      {.worker = 0, .life = 1, .last_step = 12, .counted_mask = 3, .entered = -1.5, .carried = 2.5},
+      {.worker = 3, .life = 2, .last_step = 11, .counted_mask = 1, .entered = 0.5, .carried = 0.25}};
+  update.summary.epochs = {{1, 0}, {4, 9}};
+  update.summary.threshold = 0.125;
+  Ack ack;
+  ack.entries = {{0, 4}, {11, 12}};
+  Heartbeat heartbeat;
+  heartbeat.sequence = 3;
+  heartbeat.steps_applied = 12;
+  heartbeat.weights_digest = 0xABCD;
+  heartbeat.waited_for = {1, 2};
+  ShardHello shard_hello;
+  shard_hello.shard_map_hash = 0x1234;
+  shard_hello.software = "millrace 0.1.0";
+  return {
+      {header, hello, {}},
+      {header, welcome, {}},
+      {header, Refuse{ErrorCode::kConflict, "other bytes under the same identity", true, true, 11, 12}, {}},
+      {header, ViewChange{example_view()}, {}},
+      {header,
+       Contribution{.part = 11, .step = 12, .payload_hash = 13, .weight = 2, .entered = 0.5, .opening_residual = -0.25},
+       example_payload()},
+      {header, Duplicate{11, 12}, {}},
+      {header, update, example_payload()},
+      {header, Settled{11, 12, true}, {}},
+      {header, ack, {}},
+      {header, heartbeat, {}},
+      {header, shard_hello, {}},
+      {header, ThresholdHistogram{2, 12}, example_payload()},
+      {header, Goodbye{Goodbye::Reason::kFailed, "disk full"}, {}},
+      {header, Abort{ErrorCode::kShardLost, "shard 1 came back without its state"}, {}},
+  };
+}
+
+}  // namespace millrace::protocol

@@ -1,0 +1,219 @@
+#include <capnp/message.h>
+#include <capnp/serialize.h>
+#include <gtest/gtest.h>
+#include <kj/io.h>
+
+#include <cstring>
+#include <functional>
+#include <limits>
+
+#include "kernels/base/hash.h"
+#include "protocol/frame.h"
+#include "protocol/limits.h"
+#include "protocol/messages.capnp.h"
+#include "tests/protocol/example_messages.h"
+
+/// Envelopes that encode_envelope() never writes, made with Cap'n Proto itself: well-formed for it, refused by us.
+namespace millrace::protocol {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+ByteBuffer bytes_of(capnp::MessageBuilder& builder) {
+  ByteBuffer bytes(capnp::computeSerializedSizeInWords(builder) * sizeof(capnp::word));
+  kj::ArrayOutputStream stream(kj::arrayPtr(bytes.data(), bytes.size()));
+  capnp::writeMessage(stream, builder);
+  return bytes;
+}
+
+using Build = std::function<void(wire::Envelope::Builder)>;
+
+/// The error code of an envelope built by hand; kInternal (which no decoder gives) where it is accepted.
+ErrorCode refusal(const Build& build, const SharedBytes& payload = {}) {
+  capnp::MallocMessageBuilder builder;
+  auto envelope = builder.initRoot<wire::Envelope>();
+  envelope.setPayloadBytes(payload.bytes.size());
+  build(envelope);
+  const auto decoded = decode_message(bytes_of(builder), payload, {});
+  return decoded ? ErrorCode::kInternal : decoded.error().code;
+}
+
+TEST(HostileFrame, KindsOfLaterVersionsAreUnsupported) {
+  EXPECT_EQ(refusal([](auto e) { e.initCollect(); }), ErrorCode::kUnsupported);
+  EXPECT_EQ(refusal([](auto e) { e.initState(); }), ErrorCode::kUnsupported);
+  EXPECT_EQ(refusal([](auto e) { e.initResync(); }), ErrorCode::kUnsupported);
+  EXPECT_EQ(refusal([](auto e) { e.initSnapshot(); }), ErrorCode::kUnsupported);
+  EXPECT_EQ(refusal([](auto e) { e.initSettle(); }), ErrorCode::kUnsupported);
+}
+
+TEST(HostileFrame, EnumsOutOfRangeAreRefused) {
+  for (const int code : {0, 19, 65535}) {
+    EXPECT_EQ(refusal([&](auto e) { e.initRefuse().setCode(static_cast<uint16_t>(code)); }), ErrorCode::kUnsupported)
+        << code;
+    EXPECT_EQ(refusal([&](auto e) { e.initAbort().setCode(static_cast<uint16_t>(code)); }), ErrorCode::kUnsupported)
+        << code;
+  }
+  for (const int reason : {0, 4, 255}) {
+    EXPECT_EQ(refusal([&](auto e) { e.initGoodbye().setReason(static_cast<uint8_t>(reason)); }), ErrorCode::kMalformed);
+  }
+  for (const int state : {0, 3, 255}) {
+    EXPECT_EQ(
+        refusal([&](auto e) { e.initViewChange().initView().initMembers(1)[0].setState(static_cast<uint8_t>(state)); }),
+        ErrorCode::kMalformed);
+  }
+}
+
+TEST(HostileFrame, FloatsThatAreNotFiniteAreRefused) {
+  for (const double bad : {kNan, kInfinity, -kInfinity}) {
+    EXPECT_EQ(refusal([&](auto e) { e.initContribution().setWeight(bad); }, example_payload()), ErrorCode::kNonFinite);
+    const auto contribution = [&](auto set) {
+      return refusal(
+          [&](auto e) {
+            auto c = e.initContribution();
+            c.setWeight(1);
+            set(c);
+          },
+          example_payload());
+    };
+    EXPECT_EQ(contribution([&](auto c) { c.setEntered(bad); }), ErrorCode::kNonFinite);
+    EXPECT_EQ(contribution([&](auto c) { c.setOpeningResidual(bad); }), ErrorCode::kNonFinite);
+    EXPECT_EQ(contribution([&](auto) {}), ErrorCode::kInternal);
+    EXPECT_EQ(refusal([&](auto e) { e.initUpdate().setWeightSum(bad); }, example_payload()), ErrorCode::kNonFinite);
+    EXPECT_EQ(refusal([&](auto e) { e.initUpdate().initSummary().setThreshold(bad); }, example_payload()),
+              ErrorCode::kNonFinite);
+    EXPECT_EQ(
+        refusal([&](auto e) { e.initUpdate().initSummary().initWorkers(1)[0].setEntered(bad); }, example_payload()),
+        ErrorCode::kNonFinite);
+    EXPECT_EQ(
+        refusal([&](auto e) { e.initUpdate().initSummary().initWorkers(1)[0].setCarried(bad); }, example_payload()),
+        ErrorCode::kNonFinite);
+  }
+}
+
+TEST(HostileFrame, WeightsAndThresholdsBelowZeroAreRefused) {
+  EXPECT_EQ(refusal([](auto e) { e.initContribution().setWeight(0); }, example_payload()), ErrorCode::kMalformed);
+  EXPECT_EQ(refusal([](auto e) { e.initContribution().setWeight(-1); }, example_payload()), ErrorCode::kMalformed);
+  EXPECT_EQ(refusal([](auto e) { e.initUpdate().setWeightSum(-1); }, example_payload()), ErrorCode::kMalformed);
+  EXPECT_EQ(refusal([](auto e) { e.initUpdate().initSummary().setThreshold(-1); }, example_payload()),
+            ErrorCode::kMalformed);
+}
+
+TEST(HostileFrame, ListsAndTextsOverTheirLimitsAreRefused) {
+  EXPECT_EQ(refusal([](auto e) { e.initViewChange().initView().initMembers(kWorkersMax + 1); }),
+            ErrorCode::kLimitExceeded);
+  EXPECT_EQ(refusal([](auto e) { e.initViewChange().initView().initShards(kShardsMax + 1); }),
+            ErrorCode::kLimitExceeded);
+  EXPECT_EQ(refusal([](auto e) { e.initViewChange().initView().initLineageParents(kLineagesMax + 1); }),
+            ErrorCode::kLimitExceeded);
+  EXPECT_EQ(refusal([](auto e) { e.initUpdate().initContributors(kWorkersMax + 1); }, example_payload()),
+            ErrorCode::kLimitExceeded);
+  EXPECT_EQ(refusal([](auto e) { e.initUpdate().initSummary().initWorkers(kWorkersMax + 1); }, example_payload()),
+            ErrorCode::kLimitExceeded);
+  EXPECT_EQ(refusal([](auto e) { e.initUpdate().initSummary().initEpochs(kSummaryEpochsMax + 1); }, example_payload()),
+            ErrorCode::kLimitExceeded);
+  EXPECT_EQ(refusal([](auto e) { e.initAck().initEntries(kAckEntriesMax + 1); }), ErrorCode::kLimitExceeded);
+  EXPECT_EQ(refusal([](auto e) { e.initHeartbeat().initWaitedFor(kWorkersMax + 1); }), ErrorCode::kLimitExceeded);
+  EXPECT_EQ(refusal([](auto e) { e.initAbort().setCode(1), e.getAbort().initSentence(kSentenceBytesMax + 1); }),
+            ErrorCode::kLimitExceeded);
+  EXPECT_EQ(refusal([](auto e) { e.initViewChange().initView().initShards(1)[0].initAddress(kAddressBytesMax + 1); }),
+            ErrorCode::kLimitExceeded);
+}
+
+TEST(HostileFrame, NumbersOfWorkersAndShardsOverTheirLimitsAreRefused) {
+  EXPECT_EQ(refusal([](auto e) { e.setWorker(kWorkersMax), e.initDuplicate(); }), ErrorCode::kMalformed);
+  EXPECT_EQ(refusal([](auto e) { e.setShard(kShardsMax), e.initDuplicate(); }), ErrorCode::kMalformed);
+  EXPECT_EQ(refusal([](auto e) { e.initUpdate().initContributors(1)[0].setWorker(kWorkersMax); }, example_payload()),
+            ErrorCode::kMalformed);
+  EXPECT_EQ(refusal([](auto e) { e.initHeartbeat().initWaitedFor(1).set(0, kWorkersMax); }), ErrorCode::kMalformed);
+}
+
+TEST(HostileFrame, ListsOutOfOrderAreRefused) {
+  const auto twice_zero = [](auto list) { return list.size(); };
+  EXPECT_EQ(refusal([&](auto e) { twice_zero(e.initUpdate().initContributors(2)); }, example_payload()),
+            ErrorCode::kMalformed);
+  EXPECT_EQ(refusal([&](auto e) { twice_zero(e.initUpdate().initSummary().initWorkers(2)); }, example_payload()),
+            ErrorCode::kMalformed);
+  EXPECT_EQ(refusal([&](auto e) { twice_zero(e.initUpdate().initSummary().initEpochs(2)); }, example_payload()),
+            ErrorCode::kMalformed);
+  EXPECT_EQ(refusal([](auto e) {
+              auto members = e.initViewChange().initView().initMembers(2);
+              members[0].setState(1), members[1].setState(1);
+            }),
+            ErrorCode::kMalformed);
+}
+
+TEST(HostileFrame, AnAddressWithControlCharactersIsRefused) {
+  EXPECT_EQ(refusal([](auto e) { e.initViewChange().initView().initShards(1)[0].setAddress("tcp://a\n:1"); }),
+            ErrorCode::kMalformed);
+}
+
+wire::Hello::Builder init_hello(wire::Envelope::Builder envelope, const ByteBuffer& spec) {
+  auto hello = envelope.initHello();
+  hello.setVersionMin(1);
+  hello.setVersionMax(1);
+  hello.setShardCount(1);
+  hello.setSpec(capnp::Data::Reader(spec.data(), spec.size()));
+  hello.setSpecHash(hash64(ByteSpan(spec)));
+  return hello;
+}
+
+TEST(HostileFrame, AHelloMustHoldTogether) {
+  const ByteBuffer spec = encode_job_spec(example_spec());
+  EXPECT_EQ(refusal([&](auto e) { init_hello(e, spec); }), ErrorCode::kInternal);
+  EXPECT_EQ(refusal([&](auto e) { init_hello(e, spec).setSpecHash(1); }), ErrorCode::kMalformed);
+  EXPECT_EQ(refusal([&](auto e) { init_hello(e, spec).setShardCount(0); }), ErrorCode::kMalformed);
+  EXPECT_EQ(refusal([&](auto e) { init_hello(e, spec).setShardCount(kShardsMax + 1); }), ErrorCode::kMalformed);
+  EXPECT_EQ(refusal([&](auto e) { init_hello(e, spec).setVersionMin(2); }), ErrorCode::kMalformed);
+  EXPECT_EQ(refusal([&](auto e) { init_hello(e, spec).initAuth(kAuthBytesMax + 1); }), ErrorCode::kLimitExceeded);
+  EXPECT_EQ(refusal([&](auto e) { init_hello(e, ByteBuffer{1, 0, 3}); }), ErrorCode::kMalformed);
+  EXPECT_EQ(refusal([&](auto e) { init_hello(e, ByteBuffer(kJobSpecBytesMax + 1)); }), ErrorCode::kLimitExceeded);
+}
+
+TEST(HostileFrame, AWelcomeInAVersionThatWasNotOfferedIsRefused) {
+  EXPECT_EQ(refusal([](auto e) { e.initWelcome().setVersion(2); }), ErrorCode::kMalformed);
+  EXPECT_EQ(refusal([](auto e) { e.initWelcome().setVersion(0); }), ErrorCode::kMalformed);
+}
+
+TEST(HostileFrame, PointersThatShareTheirTargetDoNotAmplify) {
+  // A thousand shards whose addresses are all the one text: read naively this is a thousand times the envelope.
+  capnp::MallocMessageBuilder builder(16'384);
+  auto envelope = builder.initRoot<wire::Envelope>();
+  auto shards = envelope.initViewChange().initView().initShards(kShardsMax);
+  shards[0].initAddress(kAddressBytesMax);
+  ByteBuffer bytes = bytes_of(builder);
+  // Each element is (life, pointer): give every pointer the first one's target by an offset that counts back.
+  const size_t words = bytes.size() / 8;
+  std::vector<uint64_t> word(words);
+  std::memcpy(word.data(), bytes.data(), bytes.size());
+  size_t first_pointer = 0;
+  for (size_t i = 0; i < words && first_pointer == 0; ++i) {
+    if ((word[i] & 3) == 1 && (word[i] >> 35) == kAddressBytesMax + 1) first_pointer = i;
+  }
+  ASSERT_GT(first_pointer, 0u);
+  const auto offset = static_cast<int64_t>((word[first_pointer] & 0xFFFFFFFF) >> 2);
+  for (int64_t i = 1; i < kShardsMax; ++i) {
+    const auto moved = static_cast<uint32_t>((offset - 2 * i) << 2) | 1;
+    word[first_pointer + 2 * static_cast<size_t>(i)] = (word[first_pointer] & ~uint64_t{0xFFFFFFFF}) | moved;
+  }
+  std::memcpy(bytes.data(), word.data(), bytes.size());
+  const auto decoded = decode_message(bytes, {}, {});
+  ASSERT_FALSE(decoded);
+  EXPECT_NE(decoded.error().message.find("traversal"), std::string::npos) << decoded.error().message;
+}
+
+TEST(HostileFrame, AnyNumberInTheSegmentTableIsRefusedOrHolds) {
+  const Message message = every_message()[1];
+  const ByteBuffer envelope = encode_envelope(message);
+  for (const uint32_t segments : {1u, 2u, 63u, 64u, 1000u, 0x7FFFFFFFu, 0xFFFFFFFEu, 0xFFFFFFFFu}) {
+    ByteBuffer damaged = envelope;
+    std::memcpy(damaged.data(), &segments, sizeof(segments));
+    EXPECT_FALSE(decode_message(damaged, {}, {})) << segments;
+    damaged = envelope;
+    std::memcpy(damaged.data() + 4, &segments, sizeof(segments));
+    EXPECT_FALSE(decode_message(damaged, {}, {})) << segments;
+  }
+}
+
+}  // namespace
+}  // namespace millrace::protocol
