@@ -21,13 +21,13 @@ struct DeliveredUpdate {
   uint32_t bucket = 0;
   uint32_t part = 0;
   uint64_t step = 0;
-  uint64_t begin = 0;         ///< of the part in the bucket; the stream's indices are local to it
+  uint64_t begin = 0;  ///< of the part in the bucket; the stream's indices are local to it
   Stream<float> sum;
   uint32_t contributors = 0;
   double weight_sum = 0;
-  double denominator = 1;     ///< as the job combines: 1, contributors or weight_sum
-  bool counted = false;       ///< this worker is among the contributors
-  bool step_complete = false; ///< all parts of the bucket have this step now
+  double denominator = 1;      ///< as the job combines: 1, contributors or weight_sum
+  bool counted = false;        ///< this worker is among the contributors
+  bool step_complete = false;  ///< all parts of the bucket have this step now
 };
 
 enum class Severity : uint8_t { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 };
@@ -40,7 +40,7 @@ struct LogLine {
 /// What a call of the core asks the shell to do, in order within each list. The caller clears it between calls.
 struct Actions {
   std::vector<SendAction> sends;
-  std::vector<uint32_t> connects;          ///< shards to (re)connect to now; answered by on_connected / on_disconnected
+  std::vector<uint32_t> connects;  ///< shards to (re)connect to now; answered by on_connected / on_disconnected
   std::vector<DeliveredUpdate> delivered;
   std::vector<LogLine> log;
 

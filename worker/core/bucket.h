@@ -7,50 +7,118 @@
 
 #include "kernels/base/buffer.h"
 #include "kernels/base/result.h"
+#include "kernels/codec/codec.h"
 #include "kernels/select/select.h"
 #include "kernels/stream/stream.h"
 #include "protocol/job_spec.h"
 #include "protocol/layout.h"
+#include "worker/core/push_slot.h"
 
 namespace millrace::worker {
 
-class Bucket;
-
-/// One tensor's place for one step's gradient, lent by SessionCore::begin_push() and filled on the caller's thread. Slots of
-/// different tensors may be filled at the same time; nothing else touches what a lent slot touches.
-class PushSlot {
- public:
-  /// Adds weight * gradient to the residual. gradient [dimension].
-  /// Errors  invalid_argument: size. non_finite (where the job refuses): nothing is taken.
-  Status add_dense(std::span<const float> gradient, double weight);
-  /// The same for entries in any order, duplicates added up in the order given.
-  /// Errors  invalid_argument: sizes differ, index out of range. non_finite: nothing is taken.
-  Status add_sparse(IndexSpan indices, std::span<const float> values, double weight);
-
-  uint32_t tensor() const { return tensor_; }
-
- private:
-  friend class Bucket;
-  Bucket* bucket_ = nullptr;
-  uint32_t tensor_ = 0;
-  uint64_t offset_ = 0;
-  uint64_t dimension_ = 0;
-  bool lent_ = false;
-  bool committed_ = false;         ///< for the bucket's next step
-  double weight_ = 1;
-  Stream<float> staged_;           ///< sparse, local to the tensor; empty dimension: nothing staged
-  uint64_t steps_ = 0;             ///< committed so far
-  uint64_t non_finite_dropped_ = 0;
-};
-
 struct BucketCounters {
   uint64_t entries_sent = 0;
-  uint64_t entries_sent_last = 0;
+  uint64_t entries_sent_last = 0;  ///< of the last step that is coded whole
   uint64_t entries_received = 0;
-  uint64_t entries_returned = 0;
+  uint64_t entries_returned = 0;  ///< sent, not carried by the update (or not counted): back in the residual
   uint64_t false_positives = 0;
-  uint64_t non_finite_dropped = 0;
-  double dropped_error = 0;
+  double dropped_error = 0;  ///< sum of what was lost by name: selected - decoded, signs kept (codec_error drop)
+};
+
+/// The stream with its indices moved up by `base`, in a bucket of `dimension`; sparse.
+Stream<float> rebased(const StreamView<float>& stream, uint64_t base, uint64_t dimension);
+
+/// A part of the bucket's contribution, coded.
+struct CodedPart {
+  ByteBuffer container;  ///< the payload
+  Stream<float> sent;    ///< as every receiver decodes it; indices local to the part
+};
+
+/// One bucket of one worker: its residual, the slots that its tensors are pushed into, selection and coding. Numbers only: no
+/// step rules, no messages (SessionCore has these).
+///
+/// A step goes: slots are filled (any thread) and committed -> select() -> code() for every part -> [updates] give_back().
+/// Between the last commit and the last code() the bucket belongs to the core's thread; else the residual of a bucket of one
+/// tensor belongs to whoever fills its slot, which is why what comes back meanwhile is put aside until select().
+class Bucket {
+ public:
+  Bucket(const protocol::JobSpec& spec, const protocol::BucketLayout& layout,
+         std::span<const protocol::PartLayout> parts, LedgerMode ledger);
+  ~Bucket();
+  Bucket(const Bucket&) = delete;
+  Bucket& operator=(const Bucket&) = delete;
+
+  uint64_t dimension() const { return dimension_; }
+  size_t slot_count() const { return slots_.size(); }
+  PushSlot& slot(size_t member) { return *slots_[member]; }
+  const PushSlot& slot(size_t member) const { return *slots_[member]; }
+
+  /// Takes the committed slots and what came back into the residual and selects from it: what is to be sent leaves the residual.
+  ///
+  /// REQUIRES  every slot was filled for this step; the step before is coded whole.
+  /// Errors    non_finite: sums overflowed; nothing is selected, nothing is lost.
+  Status select(uint64_t step);
+
+  /// Codes part `at` (0 .. part count - 1, each once, any order) of what select() took out. Sent means decoded: what the code
+  /// loses or adds is settled here, in the residual (retain) or in the ledger (drop).
+  ///
+  /// Cost    one copy of the part's entries, then the codec.
+  /// Errors  as the codecs' and the container's.
+  Result<CodedPart> code(size_t at, const EncodeOptions& options);
+
+  /// Entries that an update did not carry, or that were not counted: back into the residual. Indices local to part `at`.
+  void give_back(size_t at, Stream<float>&& stream);
+
+  /// Into the ledger: mass that is gone for good.
+  void lose(uint64_t index, double amount);
+
+  /// Residual with everything given back and everything filled or selected and not coded yet.
+  Stream<float> residual() const;
+
+  const BucketCounters& counters() const { return counters_; }
+  void count_received(uint64_t entries) { counters_.entries_received += entries; }
+
+  /// LedgerMode::kPerIndex only, [dimension].
+  std::span<const double> entered() const { return entered_; }
+  std::span<const double> lost() const { return lost_; }
+
+ private:
+  friend class PushSlot;
+
+  /// Slots of fused tensors hold streams of their own; they are joined here.
+  void take_staged();
+  void take_returned();
+  void add_to_residual(Stream<float>&& stream);
+  void drop_zeros();
+  void split_off(const IndexBuffer& positions);
+  Stream<float> take_part(size_t at);
+  void settle_code(size_t at, const StreamView<float>& selected, const StreamView<float>& decoded,
+                   const StreamView<float>& rest);
+
+  const protocol::JobSpec& spec_;
+  uint64_t dimension_ = 0;
+  SelectionSpec select_spec_;
+  CodecSpec codec_;
+  std::vector<protocol::PartLayout> parts_;
+  std::vector<std::unique_ptr<PushSlot>> slots_;
+  std::unique_ptr<Selector<float>> selector_;  ///< none for Selection::kNone
+
+  Stream<float> residual_;  ///< sparse; dense from the first dense push of a lone tensor on
+  Buffer<float> spare_;     ///< the dense array of the step before, where everything was sent
+  struct Returned {
+    size_t at = 0;
+    Stream<float> stream;
+  };
+  std::vector<Returned> returned_;
+  Stream<float> selected_;      ///< taken out by select(), indices of the bucket
+  std::vector<uint8_t> coded_;  ///< by part: its share of selected_ is out
+  size_t parts_left_ = 0;
+  uint64_t entries_in_step_ = 0;
+
+  BucketCounters counters_;
+  LedgerMode ledger_ = LedgerMode::kSums;
+  std::vector<double> entered_;
+  std::vector<double> lost_;
 };
 
 }  // namespace millrace::worker

@@ -23,27 +23,27 @@ namespace millrace::worker {
 /// What one worker needs to know before it says Hello.
 struct CoreConfig {
   uint32_t worker = 0;
-  uint64_t nonce = 0;                     ///< drawn by the process; tells a reconnect from a second process
-  protocol::JobSpec spec;                 ///< REQUIRES: protocol::validate(spec)
+  uint64_t nonce = 0;      ///< drawn by the process; tells a reconnect from a second process
+  protocol::JobSpec spec;  ///< REQUIRES: protocol::validate(spec)
   std::vector<std::string> shard_addresses;
-  uint64_t random_seed = 0;               ///< of jitter only; what is sent follows spec.seed
+  uint64_t random_seed = 0;  ///< of jitter only; what is sent follows spec.seed
   std::string software = "millrace";
-  TimeNs resend_after = 2 * kNsPerS;      ///< doubles, with jitter
+  TimeNs resend_after = 2 * kNsPerS;  ///< doubles, with jitter
   TimeNs resend_after_max = 30 * kNsPerS;
   TimeNs reconnect_after = 100 * kNsPerMs;  ///< doubles, with jitter
   TimeNs reconnect_after_max = 5 * kNsPerS;
   TimeNs connect_timeout = 10 * kNsPerS;  ///< until every shard has welcomed us for the first time
   TimeNs shard_silence = 30 * kNsPerS;    ///< afterwards: a shard not heard for so long ends the session
-  bool keep_ledger = false;               ///< per-index sums for tests: dense f64 arrays per bucket
+  LedgerMode ledger = LedgerMode::kSums;
 };
 
 enum class Phase : uint8_t {
-  kJoining = 1,   ///< not every shard has welcomed us
-  kWaiting = 2,   ///< joined; other workers are missing
+  kJoining = 1,  ///< not every shard has welcomed us
+  kWaiting = 2,  ///< joined; other workers are missing
   kRunning = 3,
-  kFinishing = 4, ///< finish() asked for; the last updates are awaited
-  kFinished = 5,  ///< Goodbye(finished) is out
-  kEnded = 6,     ///< with error()
+  kFinishing = 4,  ///< finish() asked for; the last updates are awaited
+  kFinished = 5,   ///< Goodbye(finished) is out
+  kEnded = 6,      ///< with error()
 };
 
 /// A contribution that is sent or about to be, and not answered yet (ROUNDS.md's O[t]).
@@ -51,14 +51,14 @@ struct OutstandingView {
   uint32_t part = 0;
   uint64_t step = 0;
   uint64_t life = 0;
-  uint64_t begin = 0;             ///< of the part in the bucket
-  StreamView<float> sent;         ///< as every receiver decodes it; indices local to the part
+  uint64_t begin = 0;      ///< of the part in the bucket
+  StreamView<float> sent;  ///< as every receiver decodes it; indices local to the part
 };
 
-/// Sums by cause, of what keep_ledger does not need.
+/// Counts since the start.
 struct CoreCounters {
-  uint64_t bytes_up = 0;                   ///< payloads and envelopes as given to sends; the shell adds framing
-  uint64_t bytes_down = 0;
+  uint64_t payload_bytes_up = 0;  ///< containers, resends included
+  uint64_t payload_bytes_down = 0;
   uint64_t raw_bytes_up = 0;
   uint64_t raw_bytes_down = 0;
   uint64_t dense_bytes = 0;
@@ -67,11 +67,11 @@ struct CoreCounters {
   uint64_t reconnects = 0;
   uint64_t duplicates = 0;
   uint64_t dropped_stale = 0;
-  uint64_t dropped_early = 0;              ///< of a step after the next one (a resend brings it again)
+  uint64_t dropped_early = 0;  ///< of a step after the next one (a resend brings it again)
   uint64_t dropped_malformed = 0;
-  uint64_t dropped_unexpected = 0;         ///< messages that do not belong here, by kind or identity
+  uint64_t dropped_unexpected = 0;  ///< messages that do not belong here, by kind or identity
   uint64_t not_counted = 0;
-  double unreturnable = 0;                 ///< sum of |value| of contributions whose fate is known only as "counted"
+  double unreturnable = 0;  ///< sum of |value| of contributions whose fate is known only as "counted"
   TimeNs time_in_communication = 0;
 };
 
@@ -82,7 +82,7 @@ struct CoreCounters {
 /// work() until it returns false (one call is one selection or one coded part, so that a shell can hand bytes to the socket in
 /// between), end_turn() after each batch of messages (gathered acks go out).
 ///
-/// Threads  one at a time, but for the slots that begin_push() lends: they may be filled on other threads meanwhile.
+/// Threads  one at a time, but for slots: those may be filled on other threads meanwhile.
 class SessionCore {
  public:
   explicit SessionCore(CoreConfig config);
@@ -93,6 +93,8 @@ class SessionCore {
   void on_connected(uint32_t shard, TimeNs now, Actions& actions);
   void on_disconnected(uint32_t shard, const std::string& reason, TimeNs now, Actions& actions);
   void on_message(uint32_t shard, protocol::Message&& message, TimeNs now, Actions& actions);
+  /// Bytes came that are no message: counted; a version mismatch ends the session.
+  void on_bad_message(uint32_t shard, const Error& error, TimeNs now, Actions& actions);
   void on_tick(TimeNs now, Actions& actions);
   void end_turn(TimeNs now, Actions& actions);
   /// Selects or codes one piece of what is waiting, the highest priority first. False: nothing is waiting.
@@ -108,23 +110,27 @@ class SessionCore {
   void fail_session(Error error, TimeNs now, Actions& actions);
 
   Phase phase() const;
+  /// Changes whenever steps_allowed(), phase() or error() may have.
+  uint64_t changes() const;
   /// Why the session ended; set exactly in Phase::kEnded.
   const std::optional<Error>& error() const;
   /// One sentence about what the job waits for: shards not reached, workers not joined, workers the shards wait for.
   std::string waiting_for() const;
 
   // --- pushing ------------------------------------------------------------------------------------------------------------
-  /// True when begin_push(tensor) would lend a slot: the step before is coded and the staleness allows it.
-  bool can_push(uint32_t tensor) const;
-  /// Lends the tensor's slot for its next step. Empty: not yet (can_push). Must be given back by commit or cancel.
-  /// Errors  invalid_argument: pushed already, while fused neighbours are not. What ended the session.
-  Result<PushSlot*> begin_push(uint32_t tensor);
-  /// The slot was filled: returns the step. With the last tensor of a bucket its coding is queued for work().
-  uint64_t commit_push(PushSlot* slot);
-  void cancel_push(PushSlot* slot);
-  /// begin, fill, commit in one. unavailable: not yet (can_push is false).
-  Result<uint64_t> push_dense(uint32_t tensor, std::span<const float> gradient, double weight = 1);
-  Result<uint64_t> push_sparse(uint32_t tensor, IndexSpan indices, std::span<const float> values, double weight = 1);
+  /// Steps that may be pushed so far: step s of the tensor may be filled iff s < steps_allowed(tensor) (the step before is coded,
+  /// and s <= applied + staleness). Never falls.
+  uint64_t steps_allowed(uint32_t tensor) const;
+  /// Where the tensor's gradient of its next step is filled in, on any thread, then handed over by commit_push(). Stable address.
+  /// REQUIRES: steps_pushed(tensor) < steps_allowed(tensor) while it is filled.
+  PushSlot& slot(uint32_t tensor);
+  /// The slot was filled: the step's number. With the last tensor of a bucket its coding is queued for work().
+  /// Errors  invalid_argument: the slot is not filled, or was committed while fused neighbours were not.
+  Result<uint64_t> commit_push(uint32_t tensor, TimeNs now);
+  /// Fill and commit in one. unavailable: the step is not allowed yet. What ended the session.
+  Result<uint64_t> push_dense(uint32_t tensor, std::span<const float> gradient, float weight, TimeNs now);
+  Result<uint64_t> push_sparse(uint32_t tensor, IndexSpan indices, std::span<const float> values, float weight,
+                               TimeNs now);
 
   // --- inspection ---------------------------------------------------------------------------------------------------------
   const protocol::JobSpec& spec() const;
@@ -132,22 +138,23 @@ class SessionCore {
   const protocol::JobView& view() const;
   uint64_t life() const;
   uint64_t steps_pushed(uint32_t tensor) const;
-  uint64_t steps_applied(uint32_t bucket) const;   ///< least n over its parts
+  uint64_t steps_applied(uint32_t bucket) const;  ///< least n over its parts
   uint64_t part_steps_applied(uint32_t part) const;
   const CoreCounters& counters() const;
   const BucketCounters& bucket_counters(uint32_t bucket) const;
 
-  /// R: residual with everything pushed and not sent yet, and everything returned. Copies. REQUIRES: no slot of it is lent.
+  /// R: residual with everything filled and not sent yet, and everything returned. Copies.
+  /// REQUIRES: no slot of the bucket is being filled.
   Stream<float> residual(uint32_t bucket) const;
   /// O: in order of part and step.
   std::vector<OutstandingView> outstanding(uint32_t bucket) const;
-  /// REQUIRES: keep_ledger. [dimension] of the bucket: what entered; what was applied here (the sums delivered); what was lost
-  /// by name (dropped or rounded quantization errors, non-finite entries excluded).
+  /// [dimension] of the bucket: what entered; what was applied here (the sums delivered); what was lost by name (quantization errors dropped or rounded off, and what is unreturnable).
+  /// REQUIRES: LedgerMode::kPerIndex.
   std::span<const double> entered(uint32_t bucket) const;
   std::span<const double> applied(uint32_t bucket) const;
   std::span<const double> ledger(uint32_t bucket) const;
 
-  /// What save() writes. REQUIRES: no slot is lent.
+  /// What save() writes. REQUIRES: no slot is being filled.
   SavedState saved_state() const;
 
  private:

@@ -74,24 +74,25 @@ struct JobOptions {
   uint32_t workers_min = 1;         ///< it ends with an error when fewer live
   std::vector<std::string> shards;  ///< "tcp://host:port"; the place in the list is the shard's number
 
-  std::string select = "topk:0.01";   ///< "none", "topk:DENSITY|COUNT", "threshold:MAGNITUDE",
-                                      ///< "threshold_reuse:DENSITY|COUNT[:PERIOD]", "bucket_topk:DENSITY[:BUCKET]";
-                                      ///< a whole number from 2 is a count, up to 1 a density
-  std::string reselect = "none";      ///< "none" or "topk:DENSITY|COUNT": what the sum is cut to before it comes back
-  uint32_t threshold_period = 1;      ///< reselect: steps between exact thresholds
-  std::string codec_up = "gap+raw";   ///< INDEX+VALUE: gap raw bitmap bloom[:RATE] + raw qsgd2 qsgd4 qsgd8
+  std::string select = "topk:0.01";  ///< "none", "topk:DENSITY|COUNT", "threshold:MAGNITUDE",
+                                     ///< "threshold_reuse:DENSITY|COUNT[:PERIOD]", "bucket_topk:DENSITY[:BUCKET]";
+                                     ///< a whole number from 2 is a count, up to 1 a density
+  std::string reselect = "none";     ///< "none" or "topk:DENSITY|COUNT": what the sum is cut to before it comes back
+  uint32_t threshold_period = 1;     ///< reselect: steps between exact thresholds
+  std::string codec_up = "gap+raw";  ///< INDEX+VALUE: gap raw bitmap bloom[:RATE] + raw qsgd2 qsgd4 qsgd8
   std::string codec_down = "gap+raw";
-  std::string combine = "sum";        ///< "sum", "mean", "weighted_mean"
-  std::string codec_error = "retain";  ///< "retain": a quantizer's error stays in the residual; "drop": counted and dropped
+  std::string combine = "sum";  ///< "sum", "mean", "weighted_mean"
+  std::string codec_error =
+      "retain";  ///< "retain": a quantizer's error stays in the residual; "drop": counted and dropped
   std::string non_finite = "refuse";  ///< NaN and infinity: "refuse" the push, or "drop" the entry and count it
   uint32_t staleness = 0;             ///< steps that may be pushed ahead of the last update
   uint32_t dead_after_ms = 10'000;    ///< a worker silent for so long is removed by the shards
   uint32_t heartbeat_ms = 1'000;
   uint32_t exchange_timeout_ms = 200;
-  uint64_t seed = 1;                  ///< of every random choice in the job
-  uint32_t parts_per_shard = 0;       ///< 0: chosen from the expected entries
-  uint64_t fuse_below = 16'384;       ///< neighbouring tensors below this dimension travel together
-  bool audit = false;                 ///< count what enters and what is carried, per part
+  uint64_t seed = 1;             ///< of every random choice in the job
+  uint32_t parts_per_shard = 0;  ///< 0: chosen from the expected entries
+  uint64_t fuse_below = 16'384;  ///< neighbouring tensors below this dimension travel together
+  bool audit = false;            ///< count what enters and what is carried, per part
 
   // From here on: this worker's own.
   uint32_t connect_timeout_ms = 10'000;  ///< for reaching every shard
@@ -106,9 +107,9 @@ struct JobOptions {
 /// One flat array of f32 parameters. The list of tensors must be equal at all workers.
 struct TensorOptions {
   std::string name;
-  uint64_t dimension = 0;   ///< 1 .. 2^32
-  int32_t priority = 0;     ///< larger is sent first where several wait
-  std::string select;       ///< empty: the job's; the same for the next three
+  uint64_t dimension = 0;  ///< 1 .. 2^32
+  int32_t priority = 0;    ///< larger is sent first where several wait
+  std::string select;      ///< empty: the job's; the same for the next three
   std::string reselect;
   std::string codec_up;
   std::string codec_down;
@@ -120,11 +121,11 @@ struct TensorOptions {
 /// dense    entry j belongs to index begin + j; indices is empty.
 struct UpdatePiece {
   uint64_t begin = 0;
-  uint64_t dimension = 0;             ///< the piece covers [begin, begin + dimension) of the tensor
+  uint64_t dimension = 0;  ///< the piece covers [begin, begin + dimension) of the tensor
   bool dense = false;
   std::span<const uint32_t> indices;
-  std::span<const float> values;      ///< the sum over the contributors
-  double denominator = 1;             ///< 1, the number of contributors, or the sum of their weights, as `combine` says
+  std::span<const float> values;  ///< the sum over the contributors
+  double denominator = 1;         ///< 1, the number of contributors, or the sum of their weights, as `combine` says
   uint32_t contributors = 0;
 };
 
@@ -132,8 +133,8 @@ struct UpdatePiece {
 struct TensorUpdate {
   size_t tensor = 0;
   uint64_t step = 0;
-  bool applied = false;                ///< attached weights have it already
-  std::vector<UpdatePiece> pieces;     ///< by begin; empty where weights are attached with kOnArrival
+  bool applied = false;             ///< attached weights have it already
+  std::vector<UpdatePiece> pieces;  ///< by begin; empty where weights are attached with kOnArrival
   std::shared_ptr<const void> owner;
 };
 
@@ -150,27 +151,27 @@ struct TensorStats {
   uint64_t entries_sent = 0;       ///< after selection and codec, all steps
   uint64_t entries_sent_last = 0;  ///< in the last step: the k that was achieved
   uint64_t entries_received = 0;
-  uint64_t entries_returned = 0;   ///< sent, and not in the update: back in the residual
-  uint64_t false_positives = 0;    ///< entries that a lossy index codec added
+  uint64_t entries_returned = 0;  ///< sent, and not in the update: back in the residual
+  uint64_t false_positives = 0;   ///< entries that a lossy index codec added
   uint64_t non_finite_dropped = 0;
-  double residual_norm = 0;        ///< L2 norm of what is kept back now
-  double dropped_error = 0;        ///< sum of quantization errors dropped (codec_error drop)
+  double residual_norm = 0;  ///< L2 norm of what is kept back now
+  double dropped_error = 0;  ///< sum of quantization errors dropped (codec_error drop)
 };
 
 /// Sums since connect(). Tensors that share a bucket share its counts, given with the first of them.
 struct Stats {
-  uint64_t bytes_up = 0;            ///< containers and envelopes, resends included
+  uint64_t bytes_up = 0;  ///< containers and envelopes, resends included
   uint64_t bytes_down = 0;
-  uint64_t raw_bytes_up = 0;        ///< the entries sent, as plain (u32, f32) pairs
+  uint64_t raw_bytes_up = 0;  ///< the entries sent, as plain (u32, f32) pairs
   uint64_t raw_bytes_down = 0;
-  uint64_t dense_bytes = 0;         ///< what dense exchange would have moved, one way
-  uint64_t rounds = 0;              ///< steps of buckets applied
+  uint64_t dense_bytes = 0;  ///< what dense exchange would have moved, one way
+  uint64_t rounds = 0;       ///< steps of buckets applied
   uint64_t resends = 0;
   uint64_t reconnects = 0;
-  uint64_t duplicates = 0;          ///< contributions that a shard had already
-  uint64_t updates_dropped_stale = 0;      ///< of an older epoch, or seen before
+  uint64_t duplicates = 0;             ///< contributions that a shard had already
+  uint64_t updates_dropped_stale = 0;  ///< of an older epoch, or seen before
   uint64_t updates_dropped_malformed = 0;
-  uint64_t not_counted = 0;         ///< contributions that came back whole
+  uint64_t not_counted = 0;            ///< contributions that came back whole
   double time_in_communication_s = 0;  ///< first byte of a step handed to the socket .. its update complete, summed
   double time_blocked_s = 0;           ///< callers' time in push() and await()
   std::vector<TensorStats> tensors;
@@ -209,26 +210,29 @@ class MILLRACE_API Session {
 
   /// The same for a gradient of a few entries: unsorted, duplicates are added up. Strictly increasing indices are fastest.
   /// A tensor that is only pushed sparse never costs memory by its dimension.
-  uint64_t push_sparse(size_t tensor, std::span<const uint32_t> indices, std::span<const float> values, double weight = 1);
+  uint64_t push_sparse(size_t tensor, std::span<const uint32_t> indices, std::span<const float> values,
+                       double weight = 1);
 
   /// As push and push_sparse, but empty instead of blocking; nothing is taken then.
   std::optional<uint64_t> try_push(size_t tensor, std::span<const float> gradient, double weight = 1);
-  std::optional<uint64_t> try_push_sparse(size_t tensor, std::span<const uint32_t> indices, std::span<const float> values,
-                                          double weight = 1);
+  std::optional<uint64_t> try_push_sparse(size_t tensor, std::span<const uint32_t> indices,
+                                          std::span<const float> values, double weight = 1);
 
   /// True when await(tensor, step) would not block.
   bool ready(size_t tensor, uint64_t step);
 
   /// Waits for the step's update and hands it out, once. Without attached weights an update is kept until awaited.
   ///
-  /// Errors  timeout: with who the shards wait for, where they said so. invalid_argument: a step that was not pushed, or was handed
-  ///         out before.
+  /// Threads  one tensor's updates are awaited by one thread at a time.
+  /// Errors  timeout: with who the shards wait for, where they said so. invalid_argument: a step that was not pushed, or was
+  ///         handed out before.
   TensorUpdate await(size_t tensor, uint64_t step,
                      std::chrono::milliseconds timeout = std::chrono::milliseconds(600'000));
 
   /// From the next update on: weights[i] += scale * sum[i] / denominator.
   ///
   /// weights  [dimension]; the caller's, must outlive the session or the next attach.
+  /// Errors   invalid_argument: a step of the tensor is in flight (attach before a push, or after await of the last one).
   void attach_weights(size_t tensor, std::span<float> weights, float scale, ApplyWhen when);
   void set_scale(size_t tensor, float scale);
 

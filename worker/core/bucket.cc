@@ -1,0 +1,238 @@
+#include "worker/core/bucket.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "kernels/reduce/reduce.h"
+
+namespace millrace::worker {
+namespace {
+
+void append_rebased(Stream<float>& out, const StreamView<float>& piece, uint64_t base) {
+  const size_t at = out.indices.size();
+  out.indices.resize(at + piece.indices.size());
+  for (size_t i = 0; i < piece.indices.size(); ++i) {
+    out.indices[at + i] = static_cast<uint32_t>(base + piece.indices[i]);
+  }
+  out.values.insert(out.values.end(), piece.values.begin(), piece.values.end());
+}
+
+Stream<float> must_sum(const StreamView<float>& a, const StreamView<float>& b) {
+  auto sum = sum_two(a, b);
+  MILLRACE_CHECK(sum.has_value(), a.dimension, b.dimension);
+  return std::move(*sum);
+}
+
+}  // namespace
+
+Stream<float> rebased(const StreamView<float>& stream, uint64_t base, uint64_t dimension) {
+  Stream<float> out = stream.dense ? to_sparse(stream) : Stream<float>::empty(dimension);
+  out.dimension = dimension;
+  if (!stream.dense) {
+    out.indices.assign(stream.indices.begin(), stream.indices.end());
+    out.values.assign(stream.values.begin(), stream.values.end());
+  }
+  for (uint32_t& index : out.indices) index += static_cast<uint32_t>(base);
+  return out;
+}
+
+Bucket::Bucket(const protocol::JobSpec& spec, const protocol::BucketLayout& layout,
+               std::span<const protocol::PartLayout> parts, LedgerMode ledger)
+    : spec_(spec),
+      dimension_(layout.dimension),
+      select_spec_(layout.select),
+      codec_(layout.codec_up),
+      parts_(parts.begin(), parts.end()),
+      ledger_(ledger) {
+  if (select_spec_.selection != Selection::kNone) {
+    auto selector = make_selector<float>(select_spec_, dimension_);
+    MILLRACE_CHECK(selector.has_value(), selector.error().message);
+    selector_ = std::move(*selector);
+  }
+  residual_ = Stream<float>::empty(dimension_);
+  selected_ = Stream<float>::empty(dimension_);
+  coded_.assign(parts_.size(), 1);
+  if (ledger_ == LedgerMode::kPerIndex) {
+    entered_.assign(dimension_, 0.0);
+    lost_.assign(dimension_, 0.0);
+  }
+  for (const protocol::BucketMember& member : layout.members) {
+    slots_.push_back(
+        std::make_unique<PushSlot>(*this, member.tensor, member.offset, spec.tensors[member.tensor].dimension));
+  }
+}
+
+Bucket::~Bucket() = default;
+
+void Bucket::add_to_residual(Stream<float>&& stream) {
+  if (residual_.dense) {
+    add_scaled<float>(residual_.values, stream.view(), 1);
+  } else if (residual_.count() == 0) {
+    residual_ = std::move(stream);
+  } else if (stream.dense) {
+    add_scaled<float>(stream.values, residual_.view(), 1);
+    residual_ = std::move(stream);
+  } else {
+    residual_ = must_sum(residual_.view(), stream.view());
+  }
+}
+
+void Bucket::take_staged() {
+  if (slots_.size() == 1) {
+    Stream<float>& staged = slots_[0]->staged_;
+    if (staged.dimension != 0) add_to_residual(std::exchange(staged, {}));
+    return;
+  }
+  const bool all_dense = std::ranges::all_of(slots_, [](const auto& slot) { return slot->staged_.dense; });
+  std::vector<StreamView<float>> views;
+  for (auto& slot : slots_) {
+    // A dense piece among sparse ones must not bring its zeros along.
+    if (!all_dense && slot->staged_.dense) slot->staged_ = to_sparse(slot->staged_.view());
+    views.push_back(slot->staged_.view());
+  }
+  auto joined = concatenate<float>(views);
+  MILLRACE_CHECK(joined.has_value() && joined->dimension == dimension_, dimension_);
+  for (auto& slot : slots_) slot->staged_ = {};
+  add_to_residual(std::move(*joined));
+}
+
+void Bucket::take_returned() {
+  if (returned_.empty()) return;
+  const bool any_dense = std::ranges::any_of(returned_, [](const Returned& piece) { return piece.stream.dense; });
+  if (any_dense && !residual_.dense) residual_ = to_dense(residual_.view());
+  if (residual_.dense) {
+    for (const Returned& piece : returned_) {
+      const protocol::PartLayout& part = parts_[piece.at];
+      add_scaled<float>(std::span<float>(residual_.values).subspan(part.begin, part.end - part.begin),
+                        piece.stream.view(), 1);
+    }
+    returned_.clear();
+    return;
+  }
+  // Pieces of different parts are disjoint: runs of ascending parts are joined first, and merged with the residual once a run.
+  std::ranges::stable_sort(returned_, {}, &Returned::at);
+  while (!returned_.empty()) {
+    Stream<float> run = Stream<float>::empty(dimension_);
+    std::vector<Returned> later;
+    size_t next = 0;
+    for (Returned& piece : returned_) {
+      if (piece.at < next) {
+        later.push_back(std::move(piece));
+        continue;
+      }
+      append_rebased(run, piece.stream.view(), parts_[piece.at].begin);
+      next = piece.at + 1;
+    }
+    add_to_residual(std::move(run));
+    returned_ = std::move(later);
+  }
+}
+
+void Bucket::drop_zeros() {
+  if (residual_.dense) return;
+  size_t kept = 0;
+  for (size_t i = 0; i < residual_.values.size(); ++i) {
+    residual_.indices[kept] = residual_.indices[i];
+    residual_.values[kept] = residual_.values[i];
+    kept += residual_.values[i] != 0.0f;
+  }
+  residual_.indices.resize(kept);
+  residual_.values.resize(kept);
+}
+
+Status Bucket::select(uint64_t step) {
+  MILLRACE_CHECK(parts_left_ == 0, parts_left_);
+  MILLRACE_CHECK(std::ranges::all_of(slots_, [](const auto& slot) { return slot->filled_; }));
+  take_staged();
+  take_returned();
+  // Entries that a Bloom filter took along cancel out exactly; they must not stay stored.
+  if (!find_index_codec(codec_.index)->lossless()) drop_zeros();
+  if (selector_ == nullptr) {
+    if (!all_finite<float>(residual_.values)) {
+      return fail(ErrorCode::kNonFinite, "the gradients pushed so far add up to infinity");
+    }
+    selected_ = std::exchange(residual_, Stream<float>::empty(dimension_));
+  } else {
+    IndexBuffer positions;
+    if (residual_.count() > 0) {
+      const SelectContext context{step, random_key(spec_.seed, parts_.empty() ? 0 : parts_[0].bucket, step)};
+      if (auto done = selector_->select(residual_.view(), context, positions); !done) return done;
+    }
+    split_off(positions);
+  }
+  for (auto& slot : slots_) slot->filled_ = false;
+  coded_.assign(parts_.size(), 0);
+  parts_left_ = parts_.size();
+  entries_in_step_ = 0;
+  return {};
+}
+
+void Bucket::split_off(const IndexBuffer& positions) {
+  selected_ = Stream<float>::empty(dimension_);
+  selected_.values.resize(positions.size());
+  if (residual_.dense) {
+    selected_.indices.assign(positions.begin(), positions.end());
+    for (size_t i = 0; i < positions.size(); ++i) {
+      selected_.values[i] = std::exchange(residual_.values[positions[i]], 0.0f);
+    }
+    return;
+  }
+  selected_.indices.resize(positions.size());
+  size_t kept = 0;
+  size_t next = 0;
+  for (size_t i = 0; i < positions.size(); ++i) {
+    // What lies between two selected entries moves down as a block.
+    const size_t run = positions[i] - next;
+    std::copy_n(residual_.indices.begin() + static_cast<std::ptrdiff_t>(next), run,
+                residual_.indices.begin() + static_cast<std::ptrdiff_t>(kept));
+    std::copy_n(residual_.values.begin() + static_cast<std::ptrdiff_t>(next), run,
+                residual_.values.begin() + static_cast<std::ptrdiff_t>(kept));
+    kept += run;
+    selected_.indices[i] = residual_.indices[positions[i]];
+    selected_.values[i] = residual_.values[positions[i]];
+    next = positions[i] + 1;
+  }
+  const size_t rest = residual_.indices.size() - next;
+  std::copy_n(residual_.indices.begin() + static_cast<std::ptrdiff_t>(next), rest,
+              residual_.indices.begin() + static_cast<std::ptrdiff_t>(kept));
+  std::copy_n(residual_.values.begin() + static_cast<std::ptrdiff_t>(next), rest,
+              residual_.values.begin() + static_cast<std::ptrdiff_t>(kept));
+  residual_.indices.resize(kept + rest);
+  residual_.values.resize(kept + rest);
+}
+
+void Bucket::give_back(size_t at, Stream<float>&& stream) {
+  if (stream.count() == 0) return;
+  counters_.entries_returned += stream.count();
+  returned_.push_back({at, std::move(stream)});
+}
+
+Stream<float> Bucket::residual() const {
+  std::vector<Stream<float>> more;
+  for (const auto& slot : slots_) {
+    if (slot->staged_.dimension != 0) more.push_back(rebased(slot->staged_.view(), slot->offset_, dimension_));
+  }
+  for (const Returned& piece : returned_) {
+    more.push_back(rebased(piece.stream.view(), parts_[piece.at].begin, dimension_));
+  }
+  for (size_t at = 0; at < parts_.size() && parts_left_ > 0; ++at) {
+    if (coded_[at] != 0) continue;
+    more.push_back(
+        rebased(cut(selected_.view(), parts_[at].begin, parts_[at].end).view(), parts_[at].begin, dimension_));
+  }
+  std::vector<StreamView<float>> views{residual_.view()};
+  for (const Stream<float>& stream : more) views.push_back(stream.view());
+  auto sum = sum_many<float>(views);
+  MILLRACE_CHECK(sum.has_value(), dimension_);
+  return std::move(*sum);
+}
+
+void Bucket::lose(uint64_t index, double amount) {
+  if (amount == 0) return;
+  counters_.dropped_error += amount;
+  if (ledger_ == LedgerMode::kPerIndex) lost_[index] += amount;
+}
+
+}  // namespace millrace::worker

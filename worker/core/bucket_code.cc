@@ -1,0 +1,123 @@
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "kernels/reduce/reduce.h"
+#include "protocol/container.h"
+#include "worker/core/bucket.h"
+
+namespace millrace::worker {
+namespace {
+
+constexpr uint64_t kNoIndex = std::numeric_limits<uint64_t>::max();
+
+/// Reads a stream in index order, dense or sparse.
+class Cursor {
+ public:
+  explicit Cursor(const StreamView<float>& stream) : stream_(stream) {}
+  uint64_t index() const {
+    if (at_ >= stream_.values.size()) return kNoIndex;
+    return stream_.dense ? at_ : stream_.indices[at_];
+  }
+  float value() const { return stream_.values[at_]; }
+  void advance() { ++at_; }
+  /// The value at `index`, 0 where there is none. Indices must be asked for in increasing order.
+  float value_at(uint64_t index) {
+    if (stream_.dense) return stream_.values[index];
+    const auto from = stream_.indices.begin() + static_cast<std::ptrdiff_t>(at_);
+    at_ = static_cast<size_t>(std::lower_bound(from, stream_.indices.end(), index) - stream_.indices.begin());
+    return this->index() == index ? value() : 0.0f;
+  }
+
+ private:
+  StreamView<float> stream_;
+  size_t at_ = 0;
+};
+
+uint64_t count_nonzero(std::span<const float> values) {
+  uint64_t count = 0;
+  for (const float value : values) count += value != 0.0f;
+  return count;
+}
+
+}  // namespace
+
+Stream<float> Bucket::take_part(size_t at) {
+  const protocol::PartLayout& part = parts_[at];
+  Stream<float> local = cut(selected_.view(), part.begin, part.end);
+  // A dense push of a mostly zero gradient: the smaller form goes out.
+  if (local.dense && count_nonzero(local.values) < dense_from_count<float>(local.dimension)) {
+    return to_sparse(local.view());
+  }
+  return local;
+}
+
+Result<CodedPart> Bucket::code(size_t at, const EncodeOptions& options) {
+  MILLRACE_CHECK(parts_left_ > 0 && coded_[at] == 0, parts_left_, at);
+  const protocol::PartLayout& part = parts_[at];
+  Stream<float> local = take_part(at);
+  // What was not selected: a codec that sends more than was selected fills in from here.
+  Stream<float> rest;
+  const bool exact_indices = find_index_codec(codec_.index)->lossless();
+  if (!exact_indices && !local.dense) rest = cut(residual_.view(), part.begin, part.end);
+  auto container = encode_container(local.view(), rest.view(), options);
+  if (!container) return std::unexpected(container.error());
+  coded_[at] = 1;
+  CodedPart coded;
+  coded.container = std::move(container->bytes);
+  if (container->exact) {
+    coded.sent = std::move(local);
+  } else {
+    settle_code(at, local.view(), container->decoded.view(), rest.view());
+    counters_.false_positives += container->false_positives;
+    coded.sent = std::move(container->decoded);
+  }
+  entries_in_step_ += coded.sent.count();
+  counters_.entries_sent += coded.sent.count();
+  if (--parts_left_ == 0) {
+    counters_.entries_sent_last = entries_in_step_;
+    if (selected_.dense) spare_ = std::move(selected_.values);
+    selected_ = Stream<float>::empty(dimension_);
+  }
+  return coded;
+}
+
+void Bucket::settle_code(size_t at, const StreamView<float>& selected, const StreamView<float>& decoded,
+                         const StreamView<float>& rest) {
+  const uint64_t base = parts_[at].begin;
+  const bool retain = spec_.codec_error == protocol::CodecError::kRetain;
+  Stream<float> back = Stream<float>::empty(selected.dimension);
+  const auto put_back = [&](uint64_t index, float value) {
+    if (value == 0) return;
+    back.indices.push_back(static_cast<uint32_t>(index));
+    back.values.push_back(value);
+  };
+  Cursor chosen(selected);
+  Cursor sent(decoded);
+  Cursor kept(rest);
+  while (chosen.index() != kNoIndex || sent.index() != kNoIndex) {
+    const uint64_t index = std::min(chosen.index(), sent.index());
+    const bool was_chosen = chosen.index() == index;
+    const bool was_sent = sent.index() == index;
+    // An entry that the codec added was not taken out by select(): it leaves the residual now.
+    const float in_residual = was_chosen || rest.dimension == 0 ? 0.0f : kept.value_at(index);
+    const float had = was_chosen ? chosen.value() : in_residual;
+    const float gone = was_sent ? sent.value() : 0.0f;
+    const double error = static_cast<double>(had) - static_cast<double>(gone);
+    if (retain) {
+      const float stays = static_cast<float>(error);
+      put_back(index, stays - in_residual);
+      // f32 may not hold the difference: what it rounds off is lost by name.
+      lose(base + index, error - static_cast<double>(stays));
+    } else {
+      put_back(index, -in_residual);
+      lose(base + index, error);
+    }
+    if (was_chosen) chosen.advance();
+    if (was_sent) sent.advance();
+  }
+  if (back.count() > 0) returned_.push_back({at, std::move(back)});
+}
+
+}  // namespace millrace::worker

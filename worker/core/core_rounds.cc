@@ -1,0 +1,281 @@
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "kernels/base/hash.h"
+#include "kernels/reduce/reduce.h"
+#include "protocol/container.h"
+#include "worker/core/core_impl.h"
+
+/// Contributions and updates: ROUNDS.md's rules 1 (push), 4 (deliver) and 5 (acknowledge), and resending.
+namespace millrace::worker {
+namespace {
+
+constexpr uint32_t kMalformedMax = 3;        ///< updates of one step that do not decode, before the session gives up
+constexpr size_t kAckEntriesMax = 32'768;    ///< in one message
+constexpr size_t kHeldMessagesMax = 65'536;  ///< updates of an epoch that is not known yet, a shard
+
+double denominator_of(protocol::Combine combine, const protocol::Update& update) {
+  switch (combine) {
+    case protocol::Combine::kSum: return 1;
+    case protocol::Combine::kMean: return static_cast<double>(update.contributors.size());
+    case protocol::Combine::kWeightedMean: return update.weight_sum;
+  }
+  return 1;
+}
+
+}  // namespace
+
+bool SessionCore::Impl::work(TimeNs now, Actions& actions) {
+  if ((phase != Phase::kRunning && phase != Phase::kFinishing) || ready.empty()) return false;
+  const uint32_t bucket = ready.begin()->second;
+  BucketRun& run = buckets[bucket];
+  if (run.steps_selected == run.steps_coded) {
+    if (auto selected = run.bucket->select(run.steps_selected); !selected) {
+      end_session(selected.error(), now, actions);
+      return false;
+    }
+    ++run.steps_selected;
+    run.next_in_order = 0;
+    counters.dense_bytes += run.bucket->dimension() * sizeof(float);
+    return true;
+  }
+  code_next(bucket, now, actions);
+  return !over();
+}
+
+void SessionCore::Impl::code_next(uint32_t bucket, TimeNs now, Actions& actions) {
+  BucketRun& run = buckets[bucket];
+  const uint64_t step = run.steps_coded;
+  PartRun& part = parts[run.order[run.next_in_order]];
+  const protocol::BucketLayout& planned = layout.buckets[bucket];
+  EncodeOptions options;
+  options.spec = planned.codec_up;
+  options.random = random_key(config.spec.seed, part.layout.part, step, config.worker);
+  options.index_base = part.layout.begin;
+  auto coded = run.bucket->code(part.at, options);
+  if (!coded) return end_session(coded.error(), now, actions);
+  const uint64_t bytes_max = links[part.layout.shard].message_bytes_max;
+  Outstanding out;
+  out.step = step;
+  out.life = life;
+  out.sent = std::move(coded->sent);
+  out.payload = SharedBytes::from(std::move(coded->container));
+  out.hash = hash64(out.payload.bytes);
+  out.weight = static_cast<double>(run.bucket->slot(0).weight());
+  for (size_t member = 0; member < run.bucket->slot_count(); ++member) {
+    const std::span<const double> entered = run.bucket->slot(member).entered_by_part();
+    if (!entered.empty()) out.entered += entered[part.at];
+  }
+  counters.raw_bytes_up += out.sent.count() * (sizeof(uint32_t) + sizeof(float));
+  const uint64_t bytes = out.payload.bytes.size();
+  if (run.next_in_order == 0) run.sent_since.emplace_back(step, now);
+  part.outstanding.push_back(std::move(out));
+  if (++run.next_in_order == run.order.size()) {
+    ++run.steps_coded;
+    ++changes;
+    if (run.steps_coded == run.steps_pushed) ready.erase({-static_cast<int64_t>(run.priority), bucket});
+  }
+  if (bytes_max != 0 && bytes > bytes_max) {
+    return end_session(
+        {ErrorCode::kLimitExceeded, "a contribution of " + std::to_string(bytes) + " bytes is over the limit of " +
+                                        shard_text(part.layout.shard) + ", " + std::to_string(bytes_max) +
+                                        " bytes a message: raise the server's limit or parts_per_shard"},
+        now, actions);
+  }
+  if (links[part.layout.shard].state == LinkState::kWelcomed) {
+    send_contribution(part, part.outstanding.back(), now, actions);
+  }
+}
+
+void SessionCore::Impl::send_contribution(PartRun& part, Outstanding& out, TimeNs now, Actions& actions) {
+  protocol::Contribution contribution;
+  contribution.part = part.layout.part;
+  contribution.step = out.step;
+  contribution.payload_hash = out.hash;
+  contribution.weight = out.weight;
+  contribution.entered = out.entered;
+  if (std::exchange(out.on_wire, true)) ++counters.resends;
+  out.resend_interval =
+      out.resend_interval == 0 ? config.resend_after : std::min(out.resend_interval * 2, config.resend_after_max);
+  // What the shard has said to have needs no haste: its answer can only have been lost with the connection.
+  out.resend_at = now + jittered(out.known ? config.resend_after_max : out.resend_interval);
+  resend_check_at = std::min(resend_check_at, out.resend_at);
+  counters.payload_bytes_up += out.payload.bytes.size();
+  send(part.layout.shard, contribution, out.payload, actions);
+}
+
+void SessionCore::Impl::resend_outstanding(uint32_t shard, TimeNs now, Actions& actions) {
+  for (PartRun& part : parts) {
+    if (shard != kAllShards && part.layout.shard != shard) continue;
+    if (links[part.layout.shard].state != LinkState::kWelcomed) continue;
+    for (Outstanding& out : part.outstanding) send_contribution(part, out, now, actions);
+  }
+}
+
+void SessionCore::Impl::resend_due(TimeNs now, Actions& actions) {
+  resend_check_at = kNever;
+  for (PartRun& part : parts) {
+    if (links[part.layout.shard].state != LinkState::kWelcomed) continue;  // its Welcome sends everything
+    for (Outstanding& out : part.outstanding) {
+      if (!out.on_wire) continue;
+      if (now >= out.resend_at) {
+        send_contribution(part, out, now, actions);
+      } else {
+        resend_check_at = std::min(resend_check_at, out.resend_at);
+      }
+    }
+  }
+}
+
+Outstanding* SessionCore::Impl::find_outstanding(uint32_t shard, uint32_t part, uint64_t step) {
+  if (part >= parts.size() || parts[part].layout.shard != shard) return nullptr;
+  const auto found = std::ranges::find(parts[part].outstanding, step, &Outstanding::step);
+  return found == parts[part].outstanding.end() ? nullptr : &*found;
+}
+
+void SessionCore::Impl::on_update(uint32_t shard, protocol::Message&& message, TimeNs now, Actions& actions) {
+  const protocol::Update& update = std::get<protocol::Update>(message.body);
+  if (update.part >= parts.size() || parts[update.part].layout.shard != shard) {
+    ++counters.dropped_unexpected;
+    return;
+  }
+  PartRun& part = parts[update.part];
+  if (update.step < part.n) {
+    // Served again because our ack is on its way or lost: say it again.
+    ++counters.dropped_stale;
+    links[shard].acks.push_back({update.part, part.n});
+    return;
+  }
+  if (message.header.epoch < view.epoch) {
+    // Rule 4: decided, but sent before the change of members that we know of. The shard serves it again in its new epoch.
+    ++counters.dropped_stale;
+    return;
+  }
+  if (message.header.epoch > view.epoch) {
+    std::vector<protocol::Message>& held = links[shard].held;
+    if (held.size() < kHeldMessagesMax) {
+      held.push_back(std::move(message));
+    } else {
+      ++counters.dropped_early;
+    }
+    return;
+  }
+  if (update.step > part.n || part.outstanding.empty() || part.outstanding.front().step != part.n) {
+    ++counters.dropped_early;
+    return;
+  }
+  ContainerLimits limits;
+  limits.dimension = part.layout.end - part.layout.begin;
+  auto decoded = read_container<float>(message.payload.bytes, limits);
+  if (!decoded) return malformed_update(shard, part, decoded.error().message, now, actions);
+  if (config.spec.combine == protocol::Combine::kWeightedMean && !(update.weight_sum > 0)) {
+    return malformed_update(shard, part, "its weights add up to nothing", now, actions);
+  }
+  counters.payload_bytes_down += message.payload.bytes.size();
+  apply_update(part, update, std::move(*decoded), now, actions);
+}
+
+void SessionCore::Impl::malformed_update(uint32_t shard, PartRun& part, const std::string& why, TimeNs now,
+                                         Actions& actions) {
+  ++counters.dropped_malformed;
+  const std::string text = shard_text(shard) + " sent an update of part " + std::to_string(part.layout.part) +
+                           ", step " + std::to_string(part.n) + " that cannot be used: " + why;
+  if (++part.malformed >= kMalformedMax) return end_session({ErrorCode::kMalformed, text}, now, actions);
+  log(actions, Severity::kWarning, text);
+}
+
+bool SessionCore::Impl::settle(PartRun& part, const protocol::Update& update, const StreamView<float>& carried) {
+  Outstanding& out = part.outstanding.front();
+  Bucket& bucket = *buckets[part.layout.bucket].bucket;
+  const bool counted = std::ranges::find(update.contributors, protocol::ContributorId{config.worker, out.life}) !=
+                       update.contributors.end();
+  if (!counted) {
+    ++counters.not_counted;
+    bucket.give_back(part.at, std::move(out.sent));
+  } else if (!update.whole_sum && !carried.dense) {
+    bucket.give_back(part.at, not_carried(out.sent.view(), carried));
+  }
+  part.outstanding.pop_front();
+  return counted;
+}
+
+void SessionCore::Impl::apply_update(PartRun& part, const protocol::Update& update, Stream<float>&& sum, TimeNs now,
+                                     Actions& actions) {
+  BucketRun& run = buckets[part.layout.bucket];
+  DeliveredUpdate delivered;
+  delivered.counted = settle(part, update, sum.view());
+  delivered.bucket = part.layout.bucket;
+  delivered.part = part.layout.part;
+  delivered.step = part.n;
+  delivered.begin = part.layout.begin;
+  delivered.contributors = static_cast<uint32_t>(update.contributors.size());
+  delivered.weight_sum = update.weight_sum;
+  delivered.denominator = denominator_of(config.spec.combine, update);
+  run.bucket->count_received(sum.count());
+  counters.raw_bytes_down += sum.count() * (sizeof(uint32_t) + sizeof(float));
+  if (!run.applied.empty()) {
+    for (size_t i = 0; i < sum.values.size(); ++i) {
+      run.applied[part.layout.begin + (sum.dense ? i : sum.indices[i])] += static_cast<double>(sum.values[i]);
+    }
+  }
+  delivered.sum = std::move(sum);
+  ++part.n;
+  part.decided_in = update.decided_in;
+  part.malformed = 0;
+  links[part.layout.shard].acks.push_back({part.layout.part, part.n});
+  const uint64_t before = run.steps_applied;
+  if (part.n == before + 1) step_applied(run, now);
+  delivered.step_complete = run.steps_applied > before;
+  actions.delivered.push_back(std::move(delivered));
+}
+
+void SessionCore::Impl::step_applied(BucketRun& run, TimeNs now) {
+  for (uint32_t part = run.first_part; part < run.first_part + run.part_count; ++part) {
+    if (parts[part].n <= run.steps_applied) return;
+  }
+  ++run.steps_applied;
+  ++changes;
+  ++counters.rounds;
+  if (!run.sent_since.empty() && run.sent_since.front().first < run.steps_applied) {
+    counters.time_in_communication += now - run.sent_since.front().second;
+    run.sent_since.pop_front();
+  }
+}
+
+void SessionCore::Impl::replay_held(TimeNs now, Actions& actions) {
+  for (uint32_t shard = 0; shard < links.size() && !over(); ++shard) {
+    std::vector<protocol::Message> held = std::exchange(links[shard].held, {});
+    for (protocol::Message& message : held) on_update(shard, std::move(message), now, actions);
+  }
+}
+
+void SessionCore::Impl::end_turn(TimeNs now, Actions& actions) {
+  if (over()) return;
+  for (uint32_t shard = 0; shard < links.size(); ++shard) {
+    Link& link = links[shard];
+    if (link.state != LinkState::kWelcomed) continue;
+    const std::vector<protocol::Ack::Entry> acks = std::exchange(link.acks, {});
+    for (size_t at = 0; at < acks.size(); at += kAckEntriesMax) {
+      const size_t end = std::min(acks.size(), at + kAckEntriesMax);
+      send(shard,
+           protocol::Ack{
+               {acks.begin() + static_cast<std::ptrdiff_t>(at), acks.begin() + static_cast<std::ptrdiff_t>(end)}},
+           {}, actions);
+    }
+  }
+  leave_when_done(now, actions);
+}
+
+void SessionCore::Impl::leave_when_done(TimeNs /*now*/, Actions& actions) {
+  if (phase != Phase::kFinishing || !ready.empty()) return;
+  if (!std::ranges::all_of(buckets, [](const BucketRun& run) { return run.steps_applied == run.steps_pushed; })) return;
+  // An ack that waits for a connection is waited for, too.
+  if (!std::ranges::all_of(links, [](const Link& link) { return link.acks.empty(); })) return;
+  if (!std::ranges::all_of(links, [](const Link& link) { return link.state == LinkState::kWelcomed; })) return;
+  say_goodbye(protocol::Goodbye::Reason::kFinished, "", actions);
+  set_phase(Phase::kFinished);
+}
+
+}  // namespace millrace::worker

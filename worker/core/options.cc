@@ -1,0 +1,196 @@
+#include "worker/core/options.h"
+
+#include <charconv>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace millrace::worker {
+namespace {
+
+std::vector<std::string_view> split(std::string_view text) {
+  std::vector<std::string_view> words;
+  for (;;) {
+    const size_t at = text.find(':');
+    words.push_back(text.substr(0, at));
+    if (at == std::string_view::npos) return words;
+    text.remove_prefix(at + 1);
+  }
+}
+
+template <typename T>
+std::optional<T> number(std::string_view text) {
+  T value{};
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (failure != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+std::unexpected<Error> bad(std::string_view text, const std::string& wanted) {
+  return fail(ErrorCode::kInvalidArgument, "'" + std::string(text) + "' is not " + wanted);
+}
+
+/// Sets density or k.
+Status set_amount(std::string_view word, double& density, uint64_t& k) {
+  if (const auto count = number<uint64_t>(word); count && *count >= 2) {
+    k = *count;
+    return {};
+  }
+  const auto share = number<double>(word);
+  if (!share || !(*share > 0) || *share > 1) {
+    return bad(word, "a density in (0, 1] or a count of at least 2");
+  }
+  density = *share;
+  return {};
+}
+
+template <typename T>
+Status choose(std::string_view option, std::string_view text,
+              std::initializer_list<std::pair<std::string_view, T>> words, T& out) {
+  std::string known;
+  for (const auto& [word, value] : words) {
+    if (word == text) {
+      out = value;
+      return {};
+    }
+    known += (known.empty() ? "'" : ", '") + std::string(word) + "'";
+  }
+  return fail(ErrorCode::kInvalidArgument, std::string(option) + " = '" + std::string(text) + "': known are " + known);
+}
+
+/// The same error with the option named in front.
+template <typename T>
+Result<T> of_option(const std::string& option, Result<T>&& result) {
+  if (result) return std::move(result);
+  return fail(result.error().code, option + ": " + result.error().message);
+}
+
+/// Parses an optional override of a tensor.
+template <typename T, typename Parse>
+Status set_override(const std::string& option, const std::string& text, std::optional<T>& out, Parse parse) {
+  if (text.empty()) return {};
+  auto parsed = of_option<T>(option, parse(text));
+  if (!parsed) return std::unexpected(parsed.error());
+  out = std::move(*parsed);
+  return {};
+}
+
+Result<protocol::TensorSpec> tensor_from_options(const TensorOptions& options, uint32_t threshold_period) {
+  protocol::TensorSpec tensor;
+  tensor.name = options.name;
+  tensor.dimension = options.dimension;
+  tensor.priority = options.priority;
+  const std::string who = "tensor '" + options.name + "': ";
+  const auto reselect = [&](std::string_view text) { return reselect_from_text(text, threshold_period); };
+  for (const Status& done :
+       {set_override(who + "select", options.select, tensor.select, selection_from_text),
+        set_override(who + "reselect", options.reselect, tensor.reselect, reselect),
+        set_override(who + "codec_up", options.codec_up, tensor.codec_up, codec_from_text),
+        set_override(who + "codec_down", options.codec_down, tensor.codec_down, codec_from_text)}) {
+    if (!done) return std::unexpected(done.error());
+  }
+  return tensor;
+}
+
+Status set_words(const JobOptions& job, protocol::JobSpec& spec) {
+  auto select = of_option("select", selection_from_text(job.select));
+  if (!select) return std::unexpected(select.error());
+  auto reselect = of_option("reselect", reselect_from_text(job.reselect, job.threshold_period));
+  if (!reselect) return std::unexpected(reselect.error());
+  auto up = of_option("codec_up", codec_from_text(job.codec_up));
+  if (!up) return std::unexpected(up.error());
+  auto down = of_option("codec_down", codec_from_text(job.codec_down));
+  if (!down) return std::unexpected(down.error());
+  spec.select = *select;
+  spec.reselect = *reselect;
+  spec.codec_up = *up;
+  spec.codec_down = *down;
+  using protocol::CodecError;
+  using protocol::Combine;
+  using protocol::NonFinite;
+  for (const Status& done :
+       {choose<Combine>("combine", job.combine,
+                        {{"sum", Combine::kSum}, {"mean", Combine::kMean}, {"weighted_mean", Combine::kWeightedMean}},
+                        spec.combine),
+        choose<CodecError>("codec_error", job.codec_error,
+                           {{"retain", CodecError::kRetain}, {"drop", CodecError::kDrop}}, spec.codec_error),
+        choose<NonFinite>("non_finite", job.non_finite,
+                          {{"refuse", NonFinite::kRefuse}, {"drop", NonFinite::kDropAndCount}}, spec.non_finite)}) {
+    if (!done) return done;
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<SelectionSpec> selection_from_text(std::string_view text) {
+  const std::vector<std::string_view> words = split(text);
+  const auto selection = selection_by_name(words[0]);
+  if (!selection) return std::unexpected(selection.error());
+  SelectionSpec spec;
+  spec.selection = *selection;
+  const bool takes_more = *selection == Selection::kThresholdReuse || *selection == Selection::kBucketTopK;
+  const size_t words_max = *selection == Selection::kNone ? 1 : takes_more ? 3 : 2;
+  if (words.size() > words_max || (words.size() == 1 && *selection != Selection::kNone)) {
+    return bad(text,
+               "a selection: 'none', 'topk:0.01', 'threshold:0.001', 'threshold_reuse:0.01[:PERIOD]' or "
+               "'bucket_topk:0.01[:BUCKET]'");
+  }
+  if (*selection == Selection::kThreshold) {
+    const auto threshold = number<double>(words[1]);
+    if (!threshold) return bad(words[1], "a magnitude");
+    spec.threshold = *threshold;
+  } else if (*selection != Selection::kNone) {
+    if (auto done = set_amount(words[1], spec.density, spec.k); !done) return std::unexpected(done.error());
+  }
+  if (words.size() == 3) {
+    const auto third = number<uint32_t>(words[2]);
+    if (!third || *third == 0) return bad(words[2], "a whole number from 1");
+    (*selection == Selection::kThresholdReuse ? spec.period : spec.bucket_size) = *third;
+  }
+  if (auto valid = validate(spec); !valid) return std::unexpected(valid.error());
+  return spec;
+}
+
+Result<protocol::ReselectSpec> reselect_from_text(std::string_view text, uint32_t threshold_period) {
+  protocol::ReselectSpec spec;
+  if (text == "none") return spec;
+  const std::vector<std::string_view> words = split(text);
+  if (words.size() != 2 || words[0] != "topk") return bad(text, "a re-selection: 'none' or 'topk:DENSITY|COUNT'");
+  spec.reselect = protocol::Reselect::kTopK;
+  spec.threshold_period = threshold_period;
+  if (auto done = set_amount(words[1], spec.density, spec.k); !done) return std::unexpected(done.error());
+  return spec;
+}
+
+Result<protocol::JobSpec> spec_from_options(const JobOptions& job, std::span<const TensorOptions> tensors) {
+  protocol::JobSpec spec;
+  spec.name = job.name;
+  spec.workers = job.workers;
+  spec.workers_min = job.workers_min;
+  spec.staleness = job.staleness;
+  spec.dead_after_ms = job.dead_after_ms;
+  spec.heartbeat_ms = job.heartbeat_ms;
+  spec.exchange_timeout_ms = job.exchange_timeout_ms;
+  spec.seed = job.seed;
+  spec.parts_per_shard = job.parts_per_shard;
+  spec.fuse_below = job.fuse_below;
+  spec.audit = job.audit;
+  if (auto done = set_words(job, spec); !done) return std::unexpected(done.error());
+  for (const TensorOptions& options : tensors) {
+    auto tensor = tensor_from_options(options, job.threshold_period);
+    if (!tensor) return std::unexpected(tensor.error());
+    spec.tensors.push_back(std::move(*tensor));
+  }
+  if (job.worker >= job.workers) {
+    return fail(ErrorCode::kInvalidArgument, "worker " + std::to_string(job.worker) + " of " +
+                                                 std::to_string(job.workers) +
+                                                 " workers: identities are 0 .. workers - 1");
+  }
+  if (job.shards.empty()) return fail(ErrorCode::kInvalidArgument, "no shards: give at least one \"tcp://host:port\"");
+  if (auto valid = protocol::validate(spec); !valid) return std::unexpected(valid.error());
+  return spec;
+}
+
+}  // namespace millrace::worker

@@ -1,0 +1,158 @@
+#include "worker/core/push_slot.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "kernels/reduce/reduce.h"
+#include "worker/core/bucket.h"
+
+namespace millrace::worker {
+namespace {
+
+bool strictly_increasing(IndexSpan indices) {
+  // No early exit: the loop is a reduction that the compiler can keep in vector registers.
+  uint32_t falls = 0;
+  for (size_t i = 1; i < indices.size(); ++i) falls |= static_cast<uint32_t>(indices[i - 1] >= indices[i]);
+  return falls == 0;
+}
+
+Error index_out_of_range(IndexSpan indices, uint64_t dimension) {
+  const auto at = std::find_if(indices.begin(), indices.end(), [&](uint32_t index) { return index >= dimension; });
+  const uint32_t index = at == indices.end() ? 0 : *at;
+  return {ErrorCode::kInvalidArgument,
+          "index " + std::to_string(index) + " is out of range of a tensor of dimension " + std::to_string(dimension)};
+}
+
+}  // namespace
+
+PushSlot::PushSlot(Bucket& bucket, uint32_t tensor, uint64_t offset, uint64_t dimension)
+    : bucket_(bucket), tensor_(tensor), offset_(offset), dimension_(dimension) {
+  if (bucket_.spec_.audit) entered_by_part_.assign(bucket_.parts_.size(), 0.0);
+}
+
+Status PushSlot::check(float weight) const {
+  if (filled_) return fail(ErrorCode::kInvalidArgument, "this tensor's gradient of the step was pushed already");
+  if (!std::isfinite(weight) || weight == 0) {
+    return fail(ErrorCode::kInvalidArgument, "the weight of a gradient must be finite and not 0");
+  }
+  return {};
+}
+
+Status PushSlot::add_dense(std::span<const float> gradient, float weight) {
+  if (auto valid = check(weight); !valid) return valid;
+  if (gradient.size() != dimension_) {
+    return fail(ErrorCode::kInvalidArgument, "a gradient of " + std::to_string(gradient.size()) +
+                                                 " values for a tensor of dimension " + std::to_string(dimension_));
+  }
+  Buffer<float> clean;
+  if (!all_finite(gradient)) {
+    if (bucket_.spec_.non_finite == protocol::NonFinite::kRefuse) {
+      return fail(ErrorCode::kNonFinite, "the gradient holds NaN or infinity; nothing of it was taken");
+    }
+    clean.assign(gradient.begin(), gradient.end());
+    for (float& value : clean) {
+      if (std::isfinite(value)) continue;
+      value = 0;
+      ++non_finite_dropped_;
+    }
+    gradient = clean;
+  }
+  count_entered({dimension_, true, {}, gradient}, weight);
+  add_whole(gradient, weight);
+  finish(weight);
+  return {};
+}
+
+void PushSlot::add_whole(std::span<const float> gradient, float weight) {
+  const bool lone = bucket_.slots_.size() == 1;
+  Stream<float>& target = lone ? bucket_.residual_ : staged_;
+  if (lone && target.dense) {
+    add_scaled<float>(target.values, {dimension_, true, {}, gradient}, weight);
+    return;
+  }
+  if (lone && target.count() > 0) {
+    target = to_dense(target.view());
+    add_scaled<float>(target.values, {dimension_, true, {}, gradient}, weight);
+    return;
+  }
+  // Nothing to add to: the array of the step before, if there is one, is written over.
+  target.dimension = dimension_;
+  target.dense = true;
+  target.indices.clear();
+  if (lone) target.values = std::exchange(bucket_.spare_, {});
+  target.values.resize(dimension_);
+  for (size_t i = 0; i < gradient.size(); ++i) target.values[i] = weight * gradient[i];
+}
+
+Status PushSlot::add_sparse(IndexSpan indices, std::span<const float> values, float weight) {
+  if (auto valid = check(weight); !valid) return valid;
+  if (indices.size() != values.size()) {
+    return fail(ErrorCode::kInvalidArgument,
+                std::to_string(indices.size()) + " indices and " + std::to_string(values.size()) + " values");
+  }
+  Stream<float> stream = Stream<float>::empty(dimension_);
+  uint64_t dropped = 0;
+  if (!all_finite(values)) {
+    if (bucket_.spec_.non_finite == protocol::NonFinite::kRefuse) {
+      return fail(ErrorCode::kNonFinite, "the gradient holds NaN or infinity; nothing of it was taken");
+    }
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (!std::isfinite(values[i])) continue;
+      stream.indices.push_back(indices[i]);
+      stream.values.push_back(values[i]);
+    }
+    dropped = values.size() - stream.values.size();
+  } else {
+    stream.indices.assign(indices.begin(), indices.end());
+    stream.values.assign(values.begin(), values.end());
+  }
+  if (!strictly_increasing(stream.indices)) {
+    auto coalesced = coalesce<float>(dimension_, stream.indices, stream.values);
+    if (!coalesced) return std::unexpected(coalesced.error());
+    stream = std::move(*coalesced);
+    if (!all_finite<float>(stream.values)) return fail(ErrorCode::kNonFinite, "duplicate entries add up to infinity");
+  } else if (!stream.indices.empty() && stream.indices.back() >= dimension_) {
+    return std::unexpected(index_out_of_range(stream.indices, dimension_));
+  }
+  count_entered(stream.view(), weight);
+  if (weight != 1) {
+    for (float& value : stream.values) value *= weight;
+  }
+  if (bucket_.slots_.size() == 1 && bucket_.residual_.dense) {
+    add_scaled<float>(bucket_.residual_.values, stream.view(), 1);
+  } else {
+    staged_ = std::move(stream);
+  }
+  non_finite_dropped_ += dropped;
+  finish(weight);
+  return {};
+}
+
+void PushSlot::finish(float weight) {
+  weight_ = weight;
+  filled_ = true;
+}
+
+void PushSlot::count_entered(const StreamView<float>& gradient, float weight) {
+  if (!entered_by_part_.empty()) {
+    for (size_t at = 0; at < bucket_.parts_.size(); ++at) {
+      const protocol::PartLayout& part = bucket_.parts_[at];
+      const uint64_t begin = std::clamp(part.begin, offset_, offset_ + dimension_) - offset_;
+      const uint64_t end = std::clamp(part.end, offset_, offset_ + dimension_) - offset_;
+      const auto [first, last] =
+          gradient.dense ? std::pair<size_t, size_t>(begin, end) : range_of(gradient.indices, begin, end);
+      double sum = 0;
+      for (size_t i = first; i < last; ++i) sum += static_cast<double>(gradient.values[i]);
+      entered_by_part_[at] += sum * static_cast<double>(weight);
+    }
+  }
+  if (bucket_.ledger_ != LedgerMode::kPerIndex) return;
+  for (size_t i = 0; i < gradient.values.size(); ++i) {
+    const uint64_t index = offset_ + (gradient.dense ? i : gradient.indices[i]);
+    bucket_.entered_[index] += static_cast<double>(weight * gradient.values[i]);
+  }
+}
+
+}  // namespace millrace::worker

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/base/buffer.h"
+#include "kernels/base/result.h"
+#include "kernels/stream/stream.h"
+
+namespace millrace::worker {
+
+class Bucket;
+
+/// What the law's bookkeeping costs: sums only, or (tests) one f64 per index and cause.
+enum class LedgerMode : uint8_t { kSums = 1, kPerIndex = 2 };
+
+/// One tensor's place for one step's gradient. Filled on the caller's thread, then handed to SessionCore::commit_push(). Slots of
+/// different tensors may be filled at the same time, and while the core runs; the core leaves what a slot touches alone until
+/// the commit.
+class PushSlot {
+ public:
+  PushSlot(Bucket& bucket, uint32_t tensor, uint64_t offset, uint64_t dimension);
+
+  /// Adds weight * gradient. gradient [dimension], weight finite and not 0.
+  ///
+  /// Cost    one pass that looks for NaN and infinity (where the job refuses them), one pass that adds.
+  /// Errors  invalid_argument: wrong size, or filled twice. non_finite (where the job refuses): nothing is taken.
+  Status add_dense(std::span<const float> gradient, float weight);
+
+  /// The same for entries in any order, duplicates added up in the order given.
+  ///
+  /// Errors  also invalid_argument: sizes differ, an index out of range.
+  Status add_sparse(IndexSpan indices, std::span<const float> values, float weight);
+
+  uint32_t tensor() const { return tensor_; }
+  uint64_t dimension() const { return dimension_; }
+  bool filled() const { return filled_; }
+  float weight() const { return weight_; }
+  uint64_t non_finite_dropped() const { return non_finite_dropped_; }
+  /// Audit: what entered each part of the bucket so far, through this slot. Empty where the job does not audit.
+  std::span<const double> entered_by_part() const { return entered_by_part_; }
+
+ private:
+  friend class Bucket;
+
+  Status check(float weight) const;
+  void add_whole(std::span<const float> gradient, float weight);
+  void count_entered(const StreamView<float>& gradient, float weight);
+  void finish(float weight);
+
+  Bucket& bucket_;
+  uint32_t tensor_ = 0;
+  uint64_t offset_ = 0;  ///< of the tensor in the bucket
+  uint64_t dimension_ = 0;
+  bool filled_ = false;  ///< for the step that is not committed or not selected yet
+  float weight_ = 1;
+  Stream<float> staged_;  ///< local to the tensor; dimension 0: nothing is staged (it is in the residual already)
+  uint64_t non_finite_dropped_ = 0;
+  std::vector<double> entered_by_part_;
+};
+
+}  // namespace millrace::worker

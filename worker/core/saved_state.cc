@@ -1,0 +1,170 @@
+#include "worker/core/saved_state.h"
+
+#include <array>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "kernels/base/bytes.h"
+#include "kernels/base/hash.h"
+
+namespace millrace::worker {
+namespace {
+
+constexpr std::array<uint8_t, 7> kMagic = {'M', 'L', 'R', 'S', 'A', 'V', 'E'};
+constexpr uint8_t kVersion = '1';
+constexpr size_t kHeadBytes = kMagic.size() + 1 + sizeof(uint64_t);
+constexpr size_t kTailBytes = sizeof(uint64_t);
+
+void put_text(ByteWriter& writer, std::string_view text) {
+  writer.put(static_cast<uint16_t>(text.size()));
+  for (const char letter : text) writer.put(letter);
+}
+
+template <typename T>
+void put_array(ByteWriter& writer, ByteBuffer& out, std::span<const T> values) {
+  const size_t at = writer.size();
+  out.resize(at + values.size_bytes());
+  if (!values.empty()) std::memcpy(out.data() + at, values.data(), values.size_bytes());
+}
+
+void put_tensor(ByteWriter& writer, ByteBuffer& out, const SavedTensor& tensor) {
+  put_text(writer, tensor.name);
+  writer.put(tensor.steps_pushed);
+  writer.put(tensor.residual.dimension);
+  writer.put(static_cast<uint8_t>(tensor.residual.dense ? 1 : 0));
+  writer.put(tensor.residual.count());
+  put_array<uint32_t>(writer, out, tensor.residual.indices);
+  put_array<float>(writer, out, tensor.residual.values);
+}
+
+/// Reads fields into places; once one is missing everything after it fails, too.
+class Fields {
+ public:
+  explicit Fields(ByteSpan bytes) : reader_(bytes) {}
+
+  template <typename T>
+  Fields& operator>>(T& value) {
+    const auto got = reader_.get<T>();
+    good_ = good_ && got.has_value();
+    if (good_) value = *got;
+    return *this;
+  }
+  Fields& operator>>(std::string& text) {
+    uint16_t size = 0;
+    *this >> size;
+    const auto bytes = good_ ? reader_.get_bytes(size) : std::nullopt;
+    good_ = good_ && bytes.has_value();
+    if (good_) text.assign(bytes->begin(), bytes->end());
+    return *this;
+  }
+  template <typename T>
+  void read_array(Buffer<T>& values, uint64_t count) {
+    // The division keeps a hostile count from overflowing; memory is taken only for bytes that are there.
+    if (!good_ || count > reader_.remaining() / sizeof(T)) {
+      good_ = false;
+      return;
+    }
+    const auto bytes = reader_.get_bytes(count * sizeof(T));
+    values.resize(count);
+    if (count > 0) std::memcpy(values.data(), bytes->data(), bytes->size());
+  }
+  bool good() const { return good_; }
+  bool at_end() const { return good_ && reader_.remaining() == 0; }
+  /// True when `count` things of at least `bytes_each` can still be there.
+  bool can_hold(uint64_t count, uint64_t bytes_each) const {
+    return good_ && count <= reader_.remaining() / bytes_each;
+  }
+
+ private:
+  ByteReader reader_;
+  bool good_ = true;
+};
+
+Status read_tensor(Fields& fields, SavedTensor& tensor) {
+  uint8_t dense = 0;
+  uint64_t count = 0;
+  fields >> tensor.name >> tensor.steps_pushed >> tensor.residual.dimension >> dense >> count;
+  tensor.residual.dense = dense != 0;
+  if (dense == 0) fields.read_array(tensor.residual.indices, count);
+  fields.read_array(tensor.residual.values, count);
+  if (!fields.good() || dense > 1) return fail(ErrorCode::kMalformed, "a tensor of the saved state is cut off");
+  return validate(std::as_const(tensor.residual).view());
+}
+
+Result<SavedState> read_body(ByteSpan body) {
+  Fields fields(body);
+  SavedState state;
+  uint32_t parts = 0;
+  uint32_t tensors = 0;
+  fields >> state.job >> state.job_name >> state.spec_hash >> state.layout_hash >> state.worker >> state.life >>
+      state.epoch >> state.lineage >> parts;
+  constexpr uint64_t kPartBytes = 2 * sizeof(uint64_t) + sizeof(uint32_t);
+  if (!fields.can_hold(parts, kPartBytes))
+    return fail(ErrorCode::kMalformed, "the saved state's list of parts is cut off");
+  state.parts.resize(parts);
+  for (SavedPart& part : state.parts) fields >> part.part >> part.n >> part.decided_in;
+  fields >> tensors;
+  constexpr uint64_t kTensorBytesMin = 27;
+  if (!fields.can_hold(tensors, kTensorBytesMin)) {
+    return fail(ErrorCode::kMalformed, "the saved state's list of tensors is cut off");
+  }
+  state.tensors.resize(tensors);
+  for (SavedTensor& tensor : state.tensors) {
+    if (auto read = read_tensor(fields, tensor); !read) return std::unexpected(read.error());
+  }
+  if (!fields.at_end()) return fail(ErrorCode::kMalformed, "bytes follow the saved state's last tensor");
+  return state;
+}
+
+}  // namespace
+
+ByteBuffer encode_saved_state(const SavedState& state) {
+  ByteBuffer out;
+  ByteWriter writer(out);
+  writer.put_bytes(kMagic);
+  writer.put(kVersion);
+  writer.put(uint64_t{0});
+  writer.put(state.job);
+  put_text(writer, state.job_name);
+  writer.put(state.spec_hash);
+  writer.put(state.layout_hash);
+  writer.put(state.worker);
+  writer.put(state.life);
+  writer.put(state.epoch);
+  writer.put(state.lineage);
+  writer.put(static_cast<uint32_t>(state.parts.size()));
+  for (const SavedPart& part : state.parts) {
+    writer.put(part.part);
+    writer.put(part.n);
+    writer.put(part.decided_in);
+  }
+  writer.put(static_cast<uint32_t>(state.tensors.size()));
+  for (const SavedTensor& tensor : state.tensors) put_tensor(writer, out, tensor);
+  const uint64_t body_bytes = out.size() - kHeadBytes;
+  std::memcpy(out.data() + kMagic.size() + 1, &body_bytes, sizeof(body_bytes));
+  writer.put(hash64(ByteSpan(out)));
+  return out;
+}
+
+Result<SavedState> decode_saved_state(ByteSpan bytes) {
+  if (bytes.size() < kHeadBytes + kTailBytes || std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0) {
+    return fail(ErrorCode::kMalformed, "this is not a saved Millrace worker state");
+  }
+  if (bytes[kMagic.size()] != kVersion) {
+    return fail(ErrorCode::kUnsupported, "the saved state is of another version of the format");
+  }
+  uint64_t body_bytes = 0;
+  uint64_t checksum = 0;
+  std::memcpy(&body_bytes, bytes.data() + kMagic.size() + 1, sizeof(body_bytes));
+  std::memcpy(&checksum, bytes.data() + bytes.size() - kTailBytes, sizeof(checksum));
+  if (body_bytes != bytes.size() - kHeadBytes - kTailBytes) {
+    return fail(ErrorCode::kMalformed, "the saved state is cut off, or something follows it");
+  }
+  if (hash64(bytes.first(bytes.size() - kTailBytes)) != checksum) {
+    return fail(ErrorCode::kMalformed, "the saved state's checksum does not hold: the file was altered");
+  }
+  return read_body(bytes.subspan(kHeadBytes, body_bytes));
+}
+
+}  // namespace millrace::worker

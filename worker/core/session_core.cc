@@ -1,0 +1,261 @@
+#include "worker/core/session_core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "kernels/reduce/reduce.h"
+#include "worker/core/core_impl.h"
+
+namespace millrace::worker {
+namespace {
+
+/// The order in which a bucket's parts are coded: the shards take turns, so that all of them have work early.
+std::vector<uint32_t> coding_order(const protocol::JobLayout& layout, const protocol::BucketLayout& bucket) {
+  std::vector<std::pair<uint32_t, uint32_t>> turns;  // (how many of this shard's came before, part)
+  std::vector<uint32_t> seen(layout.shard_count, 0);
+  for (uint32_t part = bucket.first_part; part < bucket.first_part + bucket.part_count; ++part) {
+    turns.emplace_back(seen[layout.parts[part].shard]++, part);
+  }
+  std::ranges::sort(turns);
+  std::vector<uint32_t> order;
+  for (const auto& [turn, part] : turns) order.push_back(part);
+  return order;
+}
+
+}  // namespace
+
+SessionCore::Impl::Impl(CoreConfig config_)
+    : config(std::move(config_)), jitter(random_key(config.random_seed, config.worker, config.nonce)) {
+  MILLRACE_CHECK(!config.shard_addresses.empty());
+  MILLRACE_CHECK(config.worker < config.spec.workers, config.worker, config.spec.workers);
+  spec_hash = protocol::job_spec_hash(config.spec);
+  layout = protocol::plan_layout(config.spec, static_cast<uint32_t>(config.shard_addresses.size()));
+  layout_hash = protocol::layout_hash(layout);
+  tensors.resize(config.spec.tensors.size());
+  for (const protocol::BucketLayout& planned : layout.buckets) {
+    BucketRun run;
+    const std::span<const protocol::PartLayout> own(layout.parts.data() + planned.first_part, planned.part_count);
+    run.bucket = std::make_unique<Bucket>(config.spec, planned, own, config.ledger);
+    run.priority = planned.priority;
+    run.first_part = planned.first_part;
+    run.part_count = planned.part_count;
+    run.order = coding_order(layout, planned);
+    if (config.ledger == LedgerMode::kPerIndex) run.applied.assign(planned.dimension, 0.0);
+    for (size_t member = 0; member < planned.members.size(); ++member) {
+      TensorRun& tensor = tensors[planned.members[member].tensor];
+      tensor.bucket = static_cast<uint32_t>(buckets.size());
+      tensor.member = static_cast<uint32_t>(member);
+    }
+    buckets.push_back(std::move(run));
+  }
+  for (const protocol::PartLayout& planned : layout.parts) {
+    PartRun part;
+    part.layout = planned;
+    part.at = planned.part - layout.buckets[planned.bucket].first_part;
+    parts.push_back(std::move(part));
+  }
+  for (const std::string& address : config.shard_addresses) {
+    Link link;
+    link.address = address;
+    links.push_back(std::move(link));
+  }
+}
+
+void SessionCore::Impl::send(uint32_t shard, protocol::Body&& body, SharedBytes payload, Actions& actions) {
+  protocol::Message message;
+  message.header = {view.job, view.epoch, config.worker, life, shard, links[shard].shard_life};
+  message.body = std::move(body);
+  message.payload = std::move(payload);
+  actions.sends.push_back({shard, std::move(message)});
+}
+
+TimeNs SessionCore::Impl::jittered(TimeNs interval) {
+  // 0.75 .. 1.25: workers that lost the same shard do not come back in one moment.
+  return static_cast<TimeNs>(static_cast<double>(interval) * (0.75 + 0.5 * jitter.next_unit()));
+}
+
+void SessionCore::Impl::say_goodbye(protocol::Goodbye::Reason reason, const std::string& sentence, Actions& actions) {
+  for (uint32_t shard = 0; shard < links.size(); ++shard) {
+    if (links[shard].state == LinkState::kWelcomed) send(shard, protocol::Goodbye{reason, sentence}, {}, actions);
+  }
+}
+
+void SessionCore::Impl::end_session(Error why, TimeNs /*now*/, Actions& actions) {
+  if (over()) return;
+  log(actions, Severity::kError, why.message);
+  say_goodbye(protocol::Goodbye::Reason::kFailed, why.message, actions);
+  set_phase(Phase::kEnded);
+  error = std::move(why);
+}
+
+SessionCore::SessionCore(CoreConfig config) : impl_(std::make_unique<Impl>(std::move(config))) {}
+SessionCore::~SessionCore() = default;
+
+void SessionCore::start(TimeNs now, Actions& actions) { impl_->start(now, actions); }
+void SessionCore::on_connected(uint32_t shard, TimeNs now, Actions& actions) {
+  impl_->on_connected(shard, now, actions);
+}
+void SessionCore::on_disconnected(uint32_t shard, const std::string& reason, TimeNs now, Actions& actions) {
+  impl_->on_disconnected(shard, reason, now, actions);
+}
+void SessionCore::on_message(uint32_t shard, protocol::Message&& message, TimeNs now, Actions& actions) {
+  impl_->on_message(shard, std::move(message), now, actions);
+}
+void SessionCore::on_tick(TimeNs now, Actions& actions) { impl_->on_tick(now, actions); }
+void SessionCore::end_turn(TimeNs now, Actions& actions) { impl_->end_turn(now, actions); }
+bool SessionCore::work(TimeNs now, Actions& actions) { return impl_->work(now, actions); }
+TimeNs SessionCore::next_deadline() const { return impl_->next_deadline(); }
+
+void SessionCore::on_bad_message(uint32_t shard, const Error& error, TimeNs now, Actions& actions) {
+  ++impl_->counters.dropped_malformed;
+  Impl::log(actions, Severity::kWarning,
+            impl_->shard_text(shard) + " sent bytes that are no message: " + error.message);
+  if (error.code != ErrorCode::kVersionMismatch) return;
+  impl_->end_session({error.code, impl_->shard_text(shard) + ": " + error.message}, now, actions);
+}
+
+Status SessionCore::finish(TimeNs now, Actions& actions) {
+  Impl& impl = *impl_;
+  if (impl.error) return std::unexpected(*impl.error);
+  if (impl.phase == Phase::kFinished) return {};
+  for (const BucketRun& run : impl.buckets) {
+    if (run.committed_slots == 0) continue;
+    return fail(ErrorCode::kInvalidArgument, "some tensors of a fused bucket were pushed for step " +
+                                                 std::to_string(run.steps_pushed) + " and others were not");
+  }
+  impl.set_phase(Phase::kFinishing);
+  impl.end_turn(now, actions);
+  return {};
+}
+
+void SessionCore::leave(protocol::Goodbye::Reason reason, const std::string& sentence, TimeNs /*now*/,
+                        Actions& actions) {
+  if (impl_->over()) return;
+  impl_->say_goodbye(reason, sentence, actions);
+  impl_->set_phase(Phase::kFinished);
+}
+
+void SessionCore::fail_session(Error error, TimeNs now, Actions& actions) {
+  impl_->end_session(std::move(error), now, actions);
+}
+
+Phase SessionCore::phase() const { return impl_->phase; }
+uint64_t SessionCore::changes() const { return impl_->changes; }
+const std::optional<Error>& SessionCore::error() const { return impl_->error; }
+std::string SessionCore::waiting_for() const { return impl_->waiting_for(); }
+
+uint64_t SessionCore::steps_allowed(uint32_t tensor) const {
+  const BucketRun& run = impl_->buckets[impl_->tensors[tensor].bucket];
+  return std::min(run.steps_coded + 1, run.steps_applied + impl_->config.spec.staleness + 1);
+}
+
+PushSlot& SessionCore::slot(uint32_t tensor) {
+  const TensorRun& run = impl_->tensors[tensor];
+  return impl_->buckets[run.bucket].bucket->slot(run.member);
+}
+
+Result<uint64_t> SessionCore::commit_push(uint32_t tensor, TimeNs /*now*/) {
+  TensorRun& run = impl_->tensors[tensor];
+  BucketRun& bucket = impl_->buckets[run.bucket];
+  PushSlot& filled = bucket.bucket->slot(run.member);
+  if (!filled.filled() || run.committed) {
+    return fail(ErrorCode::kInvalidArgument, "tensor '" + impl_->config.spec.tensors[tensor].name +
+                                                 "' has nothing new to send for step " +
+                                                 std::to_string(run.steps_pushed));
+  }
+  run.committed = true;
+  if (++bucket.committed_slots == bucket.bucket->slot_count()) {
+    for (const protocol::BucketMember& member : impl_->layout.buckets[run.bucket].members) {
+      impl_->tensors[member.tensor].committed = false;
+    }
+    bucket.committed_slots = 0;
+    ++bucket.steps_pushed;
+    impl_->ready.emplace(-static_cast<int64_t>(bucket.priority), run.bucket);
+  }
+  return run.steps_pushed++;
+}
+
+Result<uint64_t> SessionCore::push_dense(uint32_t tensor, std::span<const float> gradient, float weight, TimeNs now) {
+  if (impl_->error) return std::unexpected(*impl_->error);
+  if (steps_pushed(tensor) >= steps_allowed(tensor)) {
+    return fail(ErrorCode::kUnavailable, "step " + std::to_string(steps_pushed(tensor)) + " may not be pushed yet");
+  }
+  if (auto filled = slot(tensor).add_dense(gradient, weight); !filled) return std::unexpected(filled.error());
+  return commit_push(tensor, now);
+}
+
+Result<uint64_t> SessionCore::push_sparse(uint32_t tensor, IndexSpan indices, std::span<const float> values,
+                                          float weight, TimeNs now) {
+  if (impl_->error) return std::unexpected(*impl_->error);
+  if (steps_pushed(tensor) >= steps_allowed(tensor)) {
+    return fail(ErrorCode::kUnavailable, "step " + std::to_string(steps_pushed(tensor)) + " may not be pushed yet");
+  }
+  if (auto filled = slot(tensor).add_sparse(indices, values, weight); !filled) return std::unexpected(filled.error());
+  return commit_push(tensor, now);
+}
+
+const protocol::JobSpec& SessionCore::spec() const { return impl_->config.spec; }
+const protocol::JobLayout& SessionCore::layout() const { return impl_->layout; }
+const protocol::JobView& SessionCore::view() const { return impl_->view; }
+uint64_t SessionCore::life() const { return impl_->life; }
+uint64_t SessionCore::steps_pushed(uint32_t tensor) const { return impl_->tensors[tensor].steps_pushed; }
+uint64_t SessionCore::steps_applied(uint32_t bucket) const { return impl_->buckets[bucket].steps_applied; }
+uint64_t SessionCore::part_steps_applied(uint32_t part) const { return impl_->parts[part].n; }
+const CoreCounters& SessionCore::counters() const { return impl_->counters; }
+const BucketCounters& SessionCore::bucket_counters(uint32_t bucket) const {
+  return impl_->buckets[bucket].bucket->counters();
+}
+
+Stream<float> SessionCore::residual(uint32_t bucket) const { return impl_->buckets[bucket].bucket->residual(); }
+
+std::vector<OutstandingView> SessionCore::outstanding(uint32_t bucket) const {
+  std::vector<OutstandingView> views;
+  const BucketRun& run = impl_->buckets[bucket];
+  for (uint32_t part = run.first_part; part < run.first_part + run.part_count; ++part) {
+    const PartRun& own = impl_->parts[part];
+    for (const Outstanding& out : own.outstanding) {
+      views.push_back({part, out.step, out.life, own.layout.begin, out.sent.view()});
+    }
+  }
+  return views;
+}
+
+std::span<const double> SessionCore::entered(uint32_t bucket) const { return impl_->buckets[bucket].bucket->entered(); }
+std::span<const double> SessionCore::applied(uint32_t bucket) const { return impl_->buckets[bucket].applied; }
+std::span<const double> SessionCore::ledger(uint32_t bucket) const { return impl_->buckets[bucket].bucket->lost(); }
+
+SavedState SessionCore::saved_state() const {
+  const Impl& impl = *impl_;
+  SavedState state;
+  state.job = impl.view.job;
+  state.job_name = impl.config.spec.name;
+  state.spec_hash = impl.spec_hash;
+  state.layout_hash = impl.layout_hash;
+  state.worker = impl.config.worker;
+  state.life = impl.life;
+  state.epoch = impl.view.epoch;
+  state.lineage = impl.view.lineage;
+  for (const PartRun& part : impl.parts) state.parts.push_back({part.layout.part, part.n, part.decided_in});
+  state.tensors.resize(impl.tensors.size());
+  for (uint32_t bucket = 0; bucket < impl.buckets.size(); ++bucket) {
+    std::vector<Stream<float>> streams;
+    streams.push_back(residual(bucket));
+    for (const OutstandingView& out : outstanding(bucket))
+      streams.push_back(rebased(out.sent, out.begin, streams[0].dimension));
+    std::vector<StreamView<float>> views;
+    for (const Stream<float>& stream : streams) views.push_back(stream.view());
+    auto whole = sum_many<float>(views);
+    MILLRACE_CHECK(whole.has_value(), bucket);
+    for (const protocol::BucketMember& member : impl.layout.buckets[bucket].members) {
+      SavedTensor& saved = state.tensors[member.tensor];
+      const protocol::TensorSpec& spec = impl.config.spec.tensors[member.tensor];
+      saved.name = spec.name;
+      saved.steps_pushed = impl.tensors[member.tensor].steps_pushed;
+      saved.residual = cut(whole->view(), member.offset, member.offset + spec.dimension);
+    }
+  }
+  return state;
+}
+
+}  // namespace millrace::worker

@@ -1,0 +1,115 @@
+#include "millrace/millrace.h"
+
+#include <utility>
+
+#include "kernels/base/result.h"
+#include "worker/core/options.h"
+#include "worker/session/shell.h"
+
+/// The public interface: Results become exceptions here, and nowhere else.
+namespace millrace {
+namespace {
+
+[[noreturn]] void raise(const Error& error) { throw JobError(static_cast<JobErrorCode>(error.code), error.message); }
+
+void must(const Status& status) {
+  if (!status) raise(status.error());
+}
+
+template <typename T>
+T take(Result<T>&& result) {
+  if (!result) raise(result.error());
+  return std::move(*result);
+}
+
+template <JobErrorCode kOurs, ErrorCode kWire>
+constexpr bool same_number() {
+  return static_cast<uint16_t>(kOurs) == static_cast<uint16_t>(kWire);
+}
+static_assert(same_number<JobErrorCode::kInvalidArgument, ErrorCode::kInvalidArgument>());
+static_assert(same_number<JobErrorCode::kShardMapMismatch, ErrorCode::kShardMapMismatch>());
+static_assert(same_number<JobErrorCode::kInternal, ErrorCode::kInternal>());
+
+}  // namespace
+
+std::string_view job_error_name(JobErrorCode code) { return error_code_name(static_cast<ErrorCode>(code)); }
+
+JobError::JobError(JobErrorCode code, const std::string& sentence) : std::runtime_error(sentence), code_(code) {}
+JobError::~JobError() = default;
+
+class Session::Impl : public worker::SessionShell {
+  using SessionShell::SessionShell;
+};
+
+Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Session::~Session() = default;
+
+std::unique_ptr<Session> Session::connect(const JobOptions& job, const std::vector<TensorOptions>& tensors) {
+  auto spec = take(worker::spec_from_options(job, tensors));
+  auto impl = std::make_unique<Impl>(job, std::move(spec));
+  must(impl->join());
+  return std::unique_ptr<Session>(new Session(std::move(impl)));
+}
+
+namespace {
+
+using worker::PushSlot;
+using worker::SessionShell;
+
+std::optional<uint64_t> push_dense(SessionShell& shell, size_t tensor, std::span<const float> gradient, double weight,
+                                   SessionShell::Patience patience) {
+  return take(shell.push(tensor, weight, patience,
+                         [&](PushSlot& slot) { return slot.add_dense(gradient, static_cast<float>(weight)); }));
+}
+
+std::optional<uint64_t> push_entries(SessionShell& shell, size_t tensor, std::span<const uint32_t> indices,
+                                     std::span<const float> values, double weight, SessionShell::Patience patience) {
+  return take(shell.push(tensor, weight, patience,
+                         [&](PushSlot& slot) { return slot.add_sparse(indices, values, static_cast<float>(weight)); }));
+}
+
+}  // namespace
+
+uint64_t Session::push(size_t tensor, std::span<const float> gradient, double weight) {
+  return *push_dense(*impl_, tensor, gradient, weight, SessionShell::Patience::kWait);
+}
+
+uint64_t Session::push_sparse(size_t tensor, std::span<const uint32_t> indices, std::span<const float> values,
+                              double weight) {
+  return *push_entries(*impl_, tensor, indices, values, weight, SessionShell::Patience::kWait);
+}
+
+std::optional<uint64_t> Session::try_push(size_t tensor, std::span<const float> gradient, double weight) {
+  return push_dense(*impl_, tensor, gradient, weight, SessionShell::Patience::kTry);
+}
+
+std::optional<uint64_t> Session::try_push_sparse(size_t tensor, std::span<const uint32_t> indices,
+                                                 std::span<const float> values, double weight) {
+  return push_entries(*impl_, tensor, indices, values, weight, SessionShell::Patience::kTry);
+}
+
+bool Session::ready(size_t tensor, uint64_t step) { return take(impl_->ready(tensor, step)); }
+
+TensorUpdate Session::await(size_t tensor, uint64_t step, std::chrono::milliseconds timeout) {
+  return take(impl_->await(tensor, step, timeout));
+}
+
+void Session::attach_weights(size_t tensor, std::span<float> weights, float scale, ApplyWhen when) {
+  must(impl_->attach_weights(tensor, weights, scale, when));
+}
+
+void Session::set_scale(size_t tensor, float scale) { must(impl_->set_scale(tensor, scale)); }
+
+size_t Session::bucket_of(size_t tensor) const {
+  if (tensor >= impl_->tensor_count()) raise({ErrorCode::kInvalidArgument, "no such tensor"});
+  return impl_->bucket_of(tensor);
+}
+
+size_t Session::bucket_count() const { return impl_->bucket_count(); }
+Stats Session::stats() { return impl_->stats(); }
+void Session::save(const std::string& path) { must(impl_->save(path)); }
+void Session::finish(std::chrono::milliseconds timeout) { must(impl_->finish(timeout)); }
+
+std::string_view version() { return MILLRACE_VERSION; }
+
+}  // namespace millrace

@@ -1,0 +1,148 @@
+#include "worker/session/shell.h"
+
+#include <sys/random.h>
+
+#include <cmath>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "kernels/base/clock.h"
+#include "worker/session/state_file.h"
+
+/// Making a session, and what is asked of it from time to time: statistics, saved state.
+namespace millrace::worker {
+namespace {
+
+uint64_t draw_nonce() {
+  uint64_t nonce = 0;
+  const ssize_t got = ::getrandom(&nonce, sizeof(nonce), 0);
+  MILLRACE_CHECK(got == static_cast<ssize_t>(sizeof(nonce)), got);
+  return nonce;
+}
+
+CoreConfig config_of(const JobOptions& options, protocol::JobSpec&& spec) {
+  CoreConfig config;
+  config.worker = options.worker;
+  config.nonce = draw_nonce();
+  config.spec = std::move(spec);
+  config.shard_addresses = options.shards;
+  config.random_seed = config.nonce;
+  config.software = "millrace " + std::string(version());
+  config.resend_after = TimeNs{options.resend_after_ms} * kNsPerMs;
+  config.connect_timeout = TimeNs{options.connect_timeout_ms} * kNsPerMs;
+  config.shard_silence = TimeNs{options.shard_silence_ms} * kNsPerMs;
+  return config;
+}
+
+double l2_norm(std::span<const float> values) {
+  double sum = 0;
+  for (const float value : values) sum += static_cast<double>(value) * static_cast<double>(value);
+  return std::sqrt(sum);
+}
+
+}  // namespace
+
+SessionShell::SessionShell(const JobOptions& options, protocol::JobSpec spec)
+    : options_(options), core_(config_of(options, std::move(spec))), shelf_(core_.spec(), core_.layout()) {
+  wires_.resize(options_.shards.size());
+  gates_.resize(core_.spec().tensors.size());
+  for (const protocol::BucketLayout& bucket : core_.layout().buckets) {
+    for (const protocol::BucketMember& member : bucket.members) {
+      gates_[member.tensor].bucket = bucket.bucket;
+      gates_[member.tensor].slot = &core_.slot(member.tensor);
+    }
+  }
+  poller_.add(waker_);
+}
+
+SessionShell::~SessionShell() {
+  post([this] { stop_ = true; });
+  if (thread_.joinable()) thread_.join();
+}
+
+void SessionShell::say(Severity severity, const std::string& text) {
+  if (!options_.log) return;
+  try {
+    options_.log(static_cast<LogLevel>(severity), text);
+  } catch (...) {  // the contract forbids it; nothing may leave this thread
+  }
+}
+
+void SessionShell::wait_for_fills(std::unique_lock<std::mutex>& lock) {
+  fills_blocked_ = true;
+  changed_.wait(lock, [&] { return fills_ == 0; });
+}
+
+Result<ByteBuffer> SessionShell::state_bytes() {
+  std::unique_lock lock(mutex_);
+  wait_for_fills(lock);
+  lock.unlock();
+  SavedState state = core_.saved_state();
+  lock.lock();
+  // What was filled and not handed over yet is in the residual: its step counts as pushed.
+  for (size_t tensor = 0; tensor < gates_.size(); ++tensor)
+    state.tensors[tensor].steps_pushed = gates_[tensor].steps_pushed;
+  fills_blocked_ = false;
+  changed_.notify_all();
+  lock.unlock();
+  return encode_saved_state(state);
+}
+
+void SessionShell::save_at_end() {
+  saved_at_end_ = true;
+  if (options_.save_path.empty()) return;
+  const auto bytes = state_bytes();
+  const Status written = bytes ? write_file_atomically(options_.save_path, *bytes) : std::unexpected(bytes.error());
+  if (written) {
+    say(Severity::kInfo, "state saved to '" + options_.save_path + "'");
+  } else {
+    say(Severity::kError, "the state could not be saved: " + written.error().message);
+  }
+}
+
+Stats SessionShell::collect_stats() {
+  Stats stats;
+  const CoreCounters& counters = core_.counters();
+  stats.bytes_up = bytes_up_;
+  stats.bytes_down = bytes_down_;
+  stats.raw_bytes_up = counters.raw_bytes_up;
+  stats.raw_bytes_down = counters.raw_bytes_down;
+  stats.dense_bytes = counters.dense_bytes;
+  stats.rounds = counters.rounds;
+  stats.resends = counters.resends;
+  stats.reconnects = counters.reconnects;
+  stats.duplicates = counters.duplicates;
+  stats.updates_dropped_stale = counters.dropped_stale + counters.dropped_early;
+  stats.updates_dropped_malformed = counters.dropped_malformed;
+  stats.not_counted = counters.not_counted;
+  stats.time_in_communication_s = static_cast<double>(counters.time_in_communication) * 1e-9;
+  std::unique_lock lock(mutex_);
+  wait_for_fills(lock);
+  stats.time_blocked_s = blocked_s_;
+  lock.unlock();
+  stats.tensors.resize(gates_.size());
+  for (uint32_t tensor = 0; tensor < gates_.size(); ++tensor) {
+    TensorStats& own = stats.tensors[tensor];
+    own.name = core_.spec().tensors[tensor].name;
+    own.steps_pushed = core_.steps_pushed(tensor);
+    own.steps_applied = core_.steps_applied(gates_[tensor].bucket);
+    own.non_finite_dropped = gates_[tensor].slot->non_finite_dropped();
+  }
+  for (const protocol::BucketLayout& bucket : core_.layout().buckets) {
+    TensorStats& first = stats.tensors[bucket.members.front().tensor];
+    const BucketCounters& counted = core_.bucket_counters(bucket.bucket);
+    first.entries_sent = counted.entries_sent;
+    first.entries_sent_last = counted.entries_sent_last;
+    first.entries_received = counted.entries_received;
+    first.entries_returned = counted.entries_returned;
+    first.false_positives = counted.false_positives;
+    first.dropped_error = counted.dropped_error;
+    first.residual_norm = l2_norm(core_.residual(bucket.bucket).values);
+  }
+  lock.lock();
+  fills_blocked_ = false;
+  changed_.notify_all();
+  return stats;
+}
+
+}  // namespace millrace::worker

@@ -1,0 +1,131 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "millrace/millrace.h"
+#include "protocol/transport.h"
+#include "worker/core/session_core.h"
+#include "worker/session/update_shelf.h"
+
+namespace millrace::worker {
+
+/// The thread, the sockets and the clock around one SessionCore; the public Session translates its Results into exceptions.
+///
+/// Three kinds of state: the core and the connections belong to the session thread; the board (steps, phase, updates) is shared
+/// under mutex_; a slot belongs to the caller that fills it. Callers never wait for the core: they read the board, fill their
+/// slot and leave a command. Lock order: mutex_ is the only lock; nothing is called back while it is held.
+class SessionShell {
+ public:
+  SessionShell(const JobOptions& options, protocol::JobSpec spec);
+  ~SessionShell();
+
+  /// Starts the thread and waits until the job runs.
+  Status join();
+
+  enum class Patience : uint8_t { kWait = 1, kTry = 2 };
+  /// Fills the slot of the tensor's next step by `fill` and hands it over. Empty (kTry only): the step may not be pushed yet.
+  using Fill = std::function<Status(PushSlot&)>;
+  Result<std::optional<uint64_t>> push(size_t tensor, double weight, Patience patience, const Fill& fill);
+
+  Result<bool> ready(size_t tensor, uint64_t step);
+  Result<TensorUpdate> await(size_t tensor, uint64_t step, std::chrono::milliseconds timeout);
+  Status attach_weights(size_t tensor, std::span<float> weights, float scale, ApplyWhen when);
+  Status set_scale(size_t tensor, float scale);
+  Stats stats();
+  Status save(const std::string& path);
+  Status finish(std::chrono::milliseconds timeout);
+
+  size_t tensor_count() const { return gates_.size(); }
+  size_t bucket_of(size_t tensor) const { return gates_[tensor].bucket; }
+  size_t bucket_count() const { return core_.layout().buckets.size(); }
+
+ private:
+  /// What a caller must know to push a tensor.
+  struct Gate {
+    uint32_t bucket = 0;
+    PushSlot* slot = nullptr;
+    uint64_t steps_pushed = 0;   ///< by callers; the core's count follows
+    uint64_t steps_allowed = 0;  ///< the core's, as last published
+    bool filling = false;
+    float weight = 1;  ///< of the last step pushed or being filled
+  };
+
+  using Command = std::function<void()>;  ///< runs on the session thread, without the lock
+
+  // shell_callers.cc: any thread
+  Status check_tensor(size_t tensor) const;
+  Status check_weight(const Gate& gate, double weight) const;
+  /// Waits until the gate is open. REQUIRES: lock held. False: not open (kTry).
+  Result<bool> pass_gate(Gate& gate, Patience patience, std::unique_lock<std::mutex>& lock);
+  void post(Command command);
+  /// Runs `command` on the session thread and waits for it.
+  void run_there(const Command& command);
+
+  // shell_thread.cc: the session thread
+  void run();
+  void serve();
+  void take_commands();
+  void receive(uint32_t shard);
+  void watch(uint32_t shard);
+  void carry_out();
+  void deliver(DeliveredUpdate&& delivered);
+  void connect_now(uint32_t shard);
+  void send_now(SendAction&& send);
+  void flush_backlog(uint32_t shard);
+  void publish();
+  void save_at_end();
+  int wait_ms() const;
+  /// Blocks new fills and waits for those under way: the residuals are still. REQUIRES: called with the lock.
+  void wait_for_fills(std::unique_lock<std::mutex>& lock);
+  Result<ByteBuffer> state_bytes();
+  Stats collect_stats();
+  void say(Severity severity, const std::string& text);
+
+  struct Wire {
+    std::unique_ptr<protocol::Connection> connection;
+    protocol::ConnectionState seen = protocol::ConnectionState::kDisconnected;
+    std::deque<protocol::Message> backlog;  ///< the socket's queue is full
+  };
+
+  JobOptions options_;
+  SessionCore core_;
+  protocol::TransportContext context_;  ///< before the connections: it outlives them
+  std::vector<Wire> wires_;
+  protocol::Waker waker_;
+  protocol::Poller poller_;
+  Actions actions_;
+  uint64_t bytes_up_ = 0;
+  uint64_t bytes_down_ = 0;
+  uint64_t published_changes_ = ~uint64_t{0};
+  TimeNs next_text_ = 0;
+  bool updates_complete_ = false;  ///< somebody may be waiting for them
+  bool saved_at_end_ = false;
+  bool stop_ = false;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Gate> gates_;
+  std::vector<Command> commands_;
+  UpdateShelf shelf_;
+  Phase phase_ = Phase::kJoining;
+  std::optional<Error> error_;
+  std::string waiting_for_;
+  uint32_t fills_ = 0;  ///< slots being filled now
+  bool fills_blocked_ = false;
+  double blocked_s_ = 0;
+
+  std::thread thread_;  ///< last: it uses all of the above
+};
+
+}  // namespace millrace::worker

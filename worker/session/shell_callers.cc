@@ -1,0 +1,222 @@
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "kernels/base/clock.h"
+#include "worker/session/shell.h"
+#include "worker/session/state_file.h"
+
+/// What callers' threads do: they read the board, fill slots, leave commands and wait.
+namespace millrace::worker {
+
+Status SessionShell::check_tensor(size_t tensor) const {
+  if (tensor < gates_.size()) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              "tensor " + std::to_string(tensor) + " of a job with " + std::to_string(gates_.size()) + " tensors");
+}
+
+void SessionShell::post(Command command) {
+  {
+    const std::lock_guard lock(mutex_);
+    commands_.push_back(std::move(command));
+  }
+  waker_.wake();
+}
+
+void SessionShell::run_there(const Command& command) {
+  bool done = false;
+  post([&] {
+    command();
+    const std::lock_guard lock(mutex_);
+    done = true;
+    changed_.notify_all();
+  });
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return done; });
+}
+
+Status SessionShell::join() {
+  thread_ = std::thread([this] { run(); });
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return phase_ != Phase::kJoining || error_; });
+  const auto limit = std::chrono::milliseconds(options_.start_timeout_ms);
+  const bool decided = changed_.wait_for(lock, limit, [&] { return phase_ != Phase::kWaiting || error_; });
+  if (error_) return std::unexpected(*error_);
+  if (decided) return {};
+  return fail(ErrorCode::kTimeout, "job '" + options_.name + "' has not started within " +
+                                       std::to_string(options_.start_timeout_ms) + " ms: " + waiting_for_);
+}
+
+Status SessionShell::check_weight(const Gate& gate, double weight) const {
+  const float narrow = static_cast<float>(weight);
+  if (!std::isfinite(narrow) || narrow <= 0) {
+    return fail(ErrorCode::kInvalidArgument, "a weight must be finite and positive");
+  }
+  if (narrow != 1 && core_.spec().combine != protocol::Combine::kWeightedMean) {
+    return fail(ErrorCode::kInvalidArgument, "a weight other than 1 needs combine = weighted_mean");
+  }
+  for (const Gate& other : gates_) {
+    if (&other == &gate || other.bucket != gate.bucket) continue;
+    const uint64_t taken = other.steps_pushed + (other.filling ? 1 : 0);
+    if (taken == gate.steps_pushed + 1 && other.weight != narrow) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "tensors that are fused into one bucket must be pushed with one weight a step");
+    }
+  }
+  return {};
+}
+
+Result<bool> SessionShell::pass_gate(Gate& gate, Patience patience, std::unique_lock<std::mutex>& lock) {
+  const auto open = [&] { return gate.steps_pushed < gate.steps_allowed && !fills_blocked_; };
+  const auto neighbour_is_behind = [&] {
+    return std::ranges::any_of(gates_, [&](const Gate& other) {
+      return other.bucket == gate.bucket && other.steps_pushed + (other.filling ? 1 : 0) < gate.steps_pushed;
+    });
+  };
+  const TimeNs since = monotonic_now_ns();
+  for (;;) {
+    if (error_) return std::unexpected(*error_);
+    if (phase_ == Phase::kFinishing || phase_ == Phase::kFinished) {
+      return fail(ErrorCode::kInvalidArgument, "the session is finished: nothing can be pushed any more");
+    }
+    if (open()) break;
+    if (neighbour_is_behind()) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "this tensor was pushed for the step already, and tensors that travel with it "
+                  "(fuse_below) were not");
+    }
+    if (patience == Patience::kTry) return false;
+    changed_.wait(lock);
+  }
+  blocked_s_ += static_cast<double>(monotonic_now_ns() - since) * 1e-9;
+  return true;
+}
+
+Result<std::optional<uint64_t>> SessionShell::push(size_t tensor, double weight, Patience patience, const Fill& fill) {
+  if (auto valid = check_tensor(tensor); !valid) return std::unexpected(valid.error());
+  std::unique_lock lock(mutex_);
+  Gate& gate = gates_[tensor];
+  if (gate.filling) return fail(ErrorCode::kInvalidArgument, "another thread is pushing this tensor");
+  const auto passed = pass_gate(gate, patience, lock);
+  if (!passed) return std::unexpected(passed.error());
+  if (!*passed) return std::optional<uint64_t>();
+  if (auto valid = check_weight(gate, weight); !valid) return std::unexpected(valid.error());
+  const size_t kept_max = core_.spec().staleness + options_.updates_kept_max;
+  if (shelf_.kept(tensor) >= kept_max && !shelf_.wanted_on_arrival(tensor)) {
+    return fail(ErrorCode::kLimitExceeded, std::to_string(kept_max) +
+                                               " updates of the tensor wait to be awaited: await them, "
+                                               "attach weights, or raise updates_kept_max");
+  }
+  gate.filling = true;
+  gate.weight = static_cast<float>(weight);
+  ++fills_;
+  lock.unlock();
+  const Status filled = fill(*gate.slot);
+  lock.lock();
+  gate.filling = false;
+  --fills_;
+  if (!filled) {
+    changed_.notify_all();
+    return std::unexpected(filled.error());
+  }
+  const uint64_t step = gate.steps_pushed++;
+  commands_.push_back([this, tensor] {
+    const auto committed = core_.commit_push(static_cast<uint32_t>(tensor), monotonic_now_ns());
+    MILLRACE_CHECK(committed.has_value(), tensor);
+  });
+  const bool somebody_waits = fills_blocked_;
+  lock.unlock();
+  waker_.wake();
+  if (somebody_waits) changed_.notify_all();
+  return std::optional<uint64_t>(step);
+}
+
+Result<bool> SessionShell::ready(size_t tensor, uint64_t step) {
+  if (auto valid = check_tensor(tensor); !valid) return std::unexpected(valid.error());
+  const std::lock_guard lock(mutex_);
+  if (shelf_.complete(tensor, step)) return true;
+  if (error_) return std::unexpected(*error_);
+  return shelf_.handed_out(tensor, step);
+}
+
+Result<TensorUpdate> SessionShell::await(size_t tensor, uint64_t step, std::chrono::milliseconds timeout) {
+  if (auto valid = check_tensor(tensor); !valid) return std::unexpected(valid.error());
+  std::unique_lock lock(mutex_);
+  if (step >= gates_[tensor].steps_pushed) {
+    return fail(ErrorCode::kInvalidArgument, "step " + std::to_string(step) + " was not pushed");
+  }
+  const auto arrived = [&] { return shelf_.complete(tensor, step) || shelf_.handed_out(tensor, step); };
+  const TimeNs since = monotonic_now_ns();
+  const bool in_time = changed_.wait_for(lock, timeout, [&] { return arrived() || error_; });
+  blocked_s_ += static_cast<double>(monotonic_now_ns() - since) * 1e-9;
+  if (shelf_.handed_out(tensor, step)) {
+    return fail(ErrorCode::kInvalidArgument, "the update of step " + std::to_string(step) + " was handed out before");
+  }
+  if (!shelf_.complete(tensor, step)) {
+    if (error_) return std::unexpected(*error_);
+    MILLRACE_CHECK(!in_time);
+    return fail(ErrorCode::kTimeout, "no update of step " + std::to_string(step) + " within " +
+                                         std::to_string(timeout.count()) + " ms: " + waiting_for_);
+  }
+  const UpdateShelf::Target target = shelf_.target(tensor);
+  std::vector<TensorUpdate> to_apply;
+  if (!target.weights.empty() && target.when == ApplyWhen::kOnAwait) to_apply = shelf_.take_unapplied(tensor, step);
+  TensorUpdate update = shelf_.take(tensor, step);
+  lock.unlock();
+  for (const TensorUpdate& earlier : to_apply) {
+    for (const UpdatePiece& piece : earlier.pieces) UpdateShelf::apply(target, piece);
+  }
+  return update;
+}
+
+Status SessionShell::attach_weights(size_t tensor, std::span<float> weights, float scale, ApplyWhen when) {
+  if (auto valid = check_tensor(tensor); !valid) return valid;
+  const uint64_t dimension = core_.spec().tensors[tensor].dimension;
+  if (weights.size() != dimension) {
+    return fail(ErrorCode::kInvalidArgument,
+                std::to_string(weights.size()) + " weights for a tensor of dimension " + std::to_string(dimension));
+  }
+  const std::lock_guard lock(mutex_);
+  if (gates_[tensor].filling || gates_[tensor].steps_pushed != shelf_.steps_complete(tensor)) {
+    return fail(ErrorCode::kInvalidArgument,
+                "weights can be attached only while no step of the tensor is in flight: before a "
+                "push, or after await of the last one");
+  }
+  shelf_.attach(tensor, {weights, scale, when, 0});
+  return {};
+}
+
+Status SessionShell::set_scale(size_t tensor, float scale) {
+  if (auto valid = check_tensor(tensor); !valid) return valid;
+  const std::lock_guard lock(mutex_);
+  shelf_.target(tensor).scale = scale;
+  return {};
+}
+
+Stats SessionShell::stats() {
+  Stats stats;
+  run_there([&] { stats = collect_stats(); });
+  return stats;
+}
+
+Status SessionShell::save(const std::string& path) {
+  Result<ByteBuffer> bytes;
+  run_there([&] { bytes = state_bytes(); });
+  if (!bytes) return std::unexpected(bytes.error());
+  return write_file_atomically(path, *bytes);
+}
+
+Status SessionShell::finish(std::chrono::milliseconds timeout) {
+  Status asked;
+  run_there([&] { asked = core_.finish(monotonic_now_ns(), actions_); });
+  if (!asked) return asked;
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, timeout, [&] { return phase_ == Phase::kFinished || error_; });
+  if (phase_ == Phase::kFinished) return {};
+  if (error_) return std::unexpected(*error_);
+  return fail(ErrorCode::kTimeout,
+              "the job has not answered everything within " + std::to_string(timeout.count()) + " ms: " + waiting_for_);
+}
+
+}  // namespace millrace::worker

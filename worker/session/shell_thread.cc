@@ -1,0 +1,202 @@
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "kernels/base/clock.h"
+#include "protocol/frame.h"
+#include "worker/session/shell.h"
+
+/// The session thread: drives the core, owns the connections, delivers updates.
+namespace millrace::worker {
+namespace {
+
+constexpr int kMessagesPerTurn = 256;  ///< of one connection, before the others are looked at
+constexpr int kWaitMaxMs = 1'000;
+constexpr int kBacklogWaitMs = 2;  ///< a full queue is tried again after so long
+constexpr TimeNs kTextEvery = 100 * kNsPerMs;
+
+}  // namespace
+
+void SessionShell::run() {
+  try {
+    core_.start(monotonic_now_ns(), actions_);
+    carry_out();
+    serve();
+  } catch (const std::exception& problem) {
+    core_.fail_session({ErrorCode::kInternal, std::string("the session's thread failed: ") + problem.what()},
+                       monotonic_now_ns(), actions_);
+    actions_.clear();
+    publish();
+    // Callers may still ask for statistics: commands are served until the end.
+    while (!stop_) {
+      poller_.wait(kWaitMaxMs);
+      take_commands();
+    }
+  }
+  for (Wire& wire : wires_) {
+    if (wire.connection) poller_.remove(*wire.connection);
+    wire.connection.reset();
+  }
+}
+
+void SessionShell::serve() {
+  for (;;) {
+    take_commands();
+    if (stop_) break;
+    const bool more = core_.work(monotonic_now_ns(), actions_);
+    carry_out();
+    for (uint32_t shard = 0; shard < wires_.size(); ++shard) receive(shard);
+    const TimeNs now = monotonic_now_ns();
+    if (now >= core_.next_deadline()) core_.on_tick(now, actions_);
+    core_.end_turn(now, actions_);
+    carry_out();
+    if (core_.error() && !saved_at_end_) save_at_end();
+    publish();
+    if (!more) poller_.wait(wait_ms());
+  }
+  core_.leave(protocol::Goodbye::Reason::kShutdown, "the session was closed", monotonic_now_ns(), actions_);
+  carry_out();
+}
+
+void SessionShell::take_commands() {
+  std::vector<Command> commands;
+  {
+    const std::lock_guard lock(mutex_);
+    commands.swap(commands_);
+  }
+  for (const Command& command : commands) command();
+}
+
+int SessionShell::wait_ms() const {
+  if (std::ranges::any_of(wires_, [](const Wire& wire) { return !wire.backlog.empty(); })) return kBacklogWaitMs;
+  const TimeNs left = core_.next_deadline() - monotonic_now_ns();
+  return static_cast<int>(std::clamp<TimeNs>(left / kNsPerMs + 1, 0, kWaitMaxMs));
+}
+
+void SessionShell::receive(uint32_t shard) {
+  Wire& wire = wires_[shard];
+  if (!wire.connection) return;
+  flush_backlog(shard);
+  for (int count = 0; count < kMessagesPerTurn; ++count) {
+    auto received = wire.connection->receive();
+    if (!received) break;
+    bytes_down_ += received->bytes;
+    const TimeNs now = monotonic_now_ns();
+    if (received->message) {
+      core_.on_message(shard, std::move(*received->message), now, actions_);
+    } else {
+      core_.on_bad_message(shard, received->message.error(), now, actions_);
+    }
+    carry_out();
+  }
+  // After the messages: a shard's last words come before the end of its connection.
+  watch(shard);
+}
+
+void SessionShell::watch(uint32_t shard) {
+  Wire& wire = wires_[shard];
+  const protocol::ConnectionState state = wire.connection->state();
+  if (state == wire.seen) return;
+  const bool was_connected = std::exchange(wire.seen, state) == protocol::ConnectionState::kConnected;
+  const TimeNs now = monotonic_now_ns();
+  if (state == protocol::ConnectionState::kConnected) {
+    core_.on_connected(shard, now, actions_);
+  } else if (state == protocol::ConnectionState::kDisconnected) {
+    wire.backlog.clear();
+    core_.on_disconnected(shard, was_connected ? "the connection was closed" : "nobody accepts connections there", now,
+                          actions_);
+  }
+  carry_out();
+}
+
+void SessionShell::connect_now(uint32_t shard) {
+  Wire& wire = wires_[shard];
+  wire.backlog.clear();
+  wire.seen = protocol::ConnectionState::kConnecting;
+  Status connected;
+  if (wire.connection) {
+    connected = wire.connection->reconnect();
+  } else {
+    auto made = protocol::Connection::connect(context_, options_.shards[shard]);
+    if (made) {
+      wire.connection = std::move(*made);
+      poller_.add(*wire.connection);
+    } else {
+      connected = std::unexpected(made.error());
+    }
+  }
+  if (!connected) core_.fail_session(connected.error(), monotonic_now_ns(), actions_);
+}
+
+void SessionShell::send_now(SendAction&& send) {
+  Wire& wire = wires_[send.shard];
+  if (!wire.connection) return;
+  if (!wire.backlog.empty()) {
+    wire.backlog.push_back(std::move(send.message));
+    return;
+  }
+  const SharedBytes envelope = SharedBytes::from(protocol::encode_envelope(send.message));
+  switch (wire.connection->send_frames(envelope, send.message.payload)) {
+    case protocol::SendResult::kSent: bytes_up_ += envelope.bytes.size() + send.message.payload.bytes.size(); return;
+    case protocol::SendResult::kWouldBlock: wire.backlog.push_back(std::move(send.message)); return;
+    case protocol::SendResult::kUnknownPeer:
+    case protocol::SendResult::kFailed:
+      core_.on_disconnected(send.shard, "the socket takes no more", monotonic_now_ns(), actions_);
+      return;
+  }
+}
+
+void SessionShell::flush_backlog(uint32_t shard) {
+  Wire& wire = wires_[shard];
+  std::deque<protocol::Message> waiting = std::exchange(wire.backlog, {});
+  for (protocol::Message& message : waiting) send_now({shard, std::move(message)});
+}
+
+void SessionShell::carry_out() {
+  while (!actions_.sends.empty() || !actions_.connects.empty() || !actions_.delivered.empty() ||
+         !actions_.log.empty()) {
+    Actions now = std::exchange(actions_, {});
+    for (const LogLine& line : now.log) say(line.severity, line.text);
+    for (const uint32_t shard : now.connects) connect_now(shard);
+    for (SendAction& send : now.sends) send_now(std::move(send));
+    for (DeliveredUpdate& delivered : now.delivered) deliver(std::move(delivered));
+  }
+}
+
+void SessionShell::deliver(DeliveredUpdate&& delivered) {
+  const bool complete = delivered.step_complete;
+  for (UpdateShelf::Portion& portion : shelf_.portions(std::move(delivered))) {
+    UpdateShelf::Target target;
+    {
+      const std::lock_guard lock(mutex_);
+      target = shelf_.target(portion.tensor);
+    }
+    const bool now = !target.weights.empty() && target.when == ApplyWhen::kOnArrival;
+    if (now) UpdateShelf::apply(target, portion.piece);
+    const std::lock_guard lock(mutex_);
+    shelf_.put(std::move(portion), now ? UpdateShelf::Keep::kCountOnly : UpdateShelf::Keep::kValues);
+  }
+  if (complete) updates_complete_ = true;
+}
+
+void SessionShell::publish() {
+  const TimeNs now = monotonic_now_ns();
+  const bool steps_changed = std::exchange(published_changes_, core_.changes()) != core_.changes();
+  const bool text_due = now >= next_text_;
+  if (!steps_changed && !text_due && !updates_complete_) return;
+  updates_complete_ = false;
+  const std::lock_guard lock(mutex_);
+  if (steps_changed) {
+    for (uint32_t tensor = 0; tensor < gates_.size(); ++tensor)
+      gates_[tensor].steps_allowed = core_.steps_allowed(tensor);
+    phase_ = core_.phase();
+    error_ = core_.error();
+  }
+  if (text_due || steps_changed) {
+    next_text_ = now + kTextEvery;
+    waiting_for_ = core_.waiting_for();
+  }
+  changed_.notify_all();
+}
+
+}  // namespace millrace::worker
