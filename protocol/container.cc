@@ -50,7 +50,8 @@ std::unexpected<Error> malformed(const char* what) {
 Status check_fields(const ContainerHeader& header) {
   if (header.dimension == 0 || header.dimension > kDimensionMax) return malformed("dimension 0 or over 2^32");
   if (header.count > header.dimension) return malformed("more entries than the dimension has");
-  if (header.dense != (header.index_codec == IndexCodecId::kNone)) return malformed("dense and an index codec, or neither");
+  if (header.dense != (header.index_codec == IndexCodecId::kNone))
+    return malformed("dense and an index codec, or neither");
   if (header.dense && (header.count != header.dimension || header.index_bytes != 0)) {
     return malformed("dense, but with an index section or not every entry");
   }
@@ -64,8 +65,8 @@ Status check_limits(const ContainerHeader& header, uint64_t bytes, ValueType typ
   }
   if (header.value_type != type) return malformed("another value type than expected");
   if (limits.dimension != 0 && header.dimension != limits.dimension) {
-    return fail(ErrorCode::kMalformed, "codec container of dimension " + std::to_string(header.dimension) + "; expected " +
-                                           std::to_string(limits.dimension));
+    return fail(ErrorCode::kMalformed, "codec container of dimension " + std::to_string(header.dimension) +
+                                           "; expected " + std::to_string(limits.dimension));
   }
   if (header.count > limits.count_max) {
     return fail(ErrorCode::kLimitExceeded, "codec container of " + std::to_string(header.count) +
@@ -118,7 +119,8 @@ Result<ContainerHeader> read_container_header(ByteSpan bytes) {
   ByteReader reader(bytes);
   const ByteSpan magic = *reader.get_bytes(kMagic.size());
   if (std::memcmp(magic.data(), kMagic.data(), kMagic.size()) != 0) return malformed("wrong magic");
-  if (*reader.get<uint8_t>() != kContainerVersion) return fail(ErrorCode::kUnsupported, "codec container: unknown version");
+  if (*reader.get<uint8_t>() != kContainerVersion)
+    return fail(ErrorCode::kUnsupported, "codec container: unknown version");
   ContainerHeader header;
   const uint8_t value_type = *reader.get<uint8_t>();
   if (value_type != static_cast<uint8_t>(ValueType::kF32) && value_type != static_cast<uint8_t>(ValueType::kF64)) {
@@ -130,7 +132,8 @@ Result<ContainerHeader> read_container_header(ByteSpan bytes) {
   header.dense = flags == kFlagDense;
   header.index_codec = static_cast<IndexCodecId>(*reader.get<uint8_t>());
   header.value_codec = static_cast<ValueCodecId>(*reader.get<uint8_t>());
-  for (const uint8_t zero : *reader.get_bytes(7)) {
+  const ByteSpan reserved = *reader.get_bytes(7);
+  for (const uint8_t zero : reserved) {
     if (zero != 0) return malformed("reserved bytes are not 0");
   }
   header.dimension = *reader.get<uint64_t>();
@@ -177,7 +180,8 @@ Result<Stream<T>> read_container(ByteSpan bytes, const ContainerLimits& limits) 
     }
   }
   stream.values.resize(header->count);
-  if (auto done = value_codec->decode(value_code, std::span<T>(stream.values)); !done) return std::unexpected(done.error());
+  if (auto done = value_codec->decode(value_code, std::span<T>(stream.values)); !done)
+    return std::unexpected(done.error());
   if (limits.non_finite == NonFinitePolicy::kRefuse && !all_finite<T>(stream.values)) {
     return fail(ErrorCode::kNonFinite, "codec container: a value is NaN or infinite");
   }

@@ -37,11 +37,13 @@ class BitmapIndexCodec final : public IndexCodec {
   }
 
   Status decode(ByteSpan bytes, uint64_t dimension, uint64_t count, IndexBuffer& indices) const override {
-    if (bytes.size() != (dimension + 7) / 8) return fail(ErrorCode::kMalformed, "bitmap: not one bit an index of the dimension");
+    if (bytes.size() != (dimension + 7) / 8)
+      return fail(ErrorCode::kMalformed, "bitmap: not one bit an index of the dimension");
     if (dimension % 8 != 0 && bytes.back() >> (dimension % 8) != 0) {
       return fail(ErrorCode::kMalformed, "bitmap: a bit behind the dimension is set");
     }
-    if (count_bits(bytes) != count) return fail(ErrorCode::kMalformed, "bitmap: set bits and number of indices disagree");
+    if (count_bits(bytes) != count)
+      return fail(ErrorCode::kMalformed, "bitmap: set bits and number of indices disagree");
     indices.resize(count + kExpandSlack);
     expand_bits(bytes, indices.data());
     indices.resize(count);

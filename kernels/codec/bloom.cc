@@ -87,7 +87,8 @@ class BloomIndexCodec final : public IndexCodec {
     MILLRACE_CHECK(decoded != nullptr && (indices.empty() || indices.back() < dimension), dimension);
     if (dimension > kBloomDimensionMax) {
       return fail(ErrorCode::kLimitExceeded,
-                  "bloom: decoding asks the filter for every index, so dimensions end at 2^28; cut the tensor into parts or use "
+                  "bloom: decoding asks the filter for every index, so dimensions end at 2^28; cut the tensor into "
+                  "parts or use "
                   "another index codec (dimension " +
                       std::to_string(dimension) + ")");
     }

@@ -93,7 +93,8 @@ BloomHashes BloomHashes::from(uint64_t seed, uint32_t bits, uint32_t probes) {
   return hashes;
 }
 
-size_t bloom_scan(const BloomHashes& hashes, std::span<const uint32_t> words, uint32_t begin, size_t length, uint32_t* out) {
+size_t bloom_scan(const BloomHashes& hashes, std::span<const uint32_t> words, uint32_t begin, size_t length,
+                  uint32_t* out) {
   MILLRACE_CHECK(length <= kBloomStrip && words.size() * 32 >= hashes.bits, length, words.size(), hashes.bits);
   return HWY_DYNAMIC_DISPATCH(scan)(hashes, words.data(), begin, length, out);
 }

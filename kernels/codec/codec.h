@@ -35,7 +35,7 @@ struct CodecSpec {
   double bloom_false_positive_rate = 0.001;  ///< kBloom
   uint32_t qsgd_bits = 4;                    ///< kQsgd: 2, 4, 8
   uint32_t qsgd_bucket_size = 512;
-  bool qsgd_scale_max = true;                ///< true: bucket maximum (contraction); false: L2 norm (the paper)
+  bool qsgd_scale_max = true;  ///< true: bucket maximum (contraction); false: L2 norm (the paper)
 
   bool operator==(const CodecSpec&) const = default;
 };
@@ -107,8 +107,8 @@ class ValueCodec {
   /// `indices` are those of the values (empty: dense), for codecs whose randomness or buckets follow the index.
   virtual Status encode(IndexSpan indices, std::span<const float> values, const EncodeOptions& options, ByteBuffer& out,
                         std::span<float> decoded) const = 0;
-  virtual Status encode(IndexSpan indices, std::span<const double> values, const EncodeOptions& options, ByteBuffer& out,
-                        std::span<double> decoded) const = 0;
+  virtual Status encode(IndexSpan indices, std::span<const double> values, const EncodeOptions& options,
+                        ByteBuffer& out, std::span<double> decoded) const = 0;
 
   /// Decodes exactly out.size() values, all finite where the codec can tell; hostile bytes give an error.
   virtual Status decode(ByteSpan bytes, std::span<float> out) const = 0;

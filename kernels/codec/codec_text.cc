@@ -37,7 +37,8 @@ bool parse_index(std::string_view text, CodecSpec& spec) {
     if (codec->name() != parts[0]) continue;
     spec.index = codec->id();
     if (parts.size() == 1) return true;
-    return parts.size() == 2 && spec.index == IndexCodecId::kBloom && parse_number(parts[1], spec.bloom_false_positive_rate);
+    return parts.size() == 2 && spec.index == IndexCodecId::kBloom &&
+           parse_number(parts[1], spec.bloom_false_positive_rate);
   }
   return false;
 }
@@ -53,7 +54,8 @@ bool parse_value(std::string_view text, CodecSpec& spec) {
   const auto parts = split(text.substr(kQsgd.size()), ':');
   if (!parse_number(parts[0], spec.qsgd_bits)) return false;
   size_t next = 1;
-  if (next < parts.size() && (parts[next] == "max" || parts[next] == "l2")) spec.qsgd_scale_max = parts[next++] == "max";
+  if (next < parts.size() && (parts[next] == "max" || parts[next] == "l2"))
+    spec.qsgd_scale_max = parts[next++] == "max";
   if (next < parts.size() && !parse_number(parts[next++], spec.qsgd_bucket_size)) return false;
   return next == parts.size();
 }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 #include <string>
 
 #include "kernels/base/check.h"
@@ -38,7 +39,8 @@ Status check_shapes(const StreamView<T>& selected, const StreamView<T>& original
   MILLRACE_CHECK(selected.indices.empty() || selected.indices.back() < selected.dimension, selected.dimension);
   if (original.dimension != 0 && original.dimension != selected.dimension) {
     return fail(ErrorCode::kInvalidArgument, "the original has " + std::to_string(original.dimension) +
-                                                 " entries and the selected stream " + std::to_string(selected.dimension));
+                                                 " entries and the selected stream " +
+                                                 std::to_string(selected.dimension));
   }
   return {};
 }
@@ -49,7 +51,8 @@ Status append_indices(const StreamView<T>& selected, const StreamView<T>& origin
                       ByteBuffer& out, StreamCoding<T>& coding, Stream<T>& filled) {
   const IndexCodec* codec = find_index_codec(options.spec.index);
   IndexBuffer decoded;
-  if (auto done = codec->encode(selected.indices, selected.dimension, options, out, codec->lossless() ? nullptr : &decoded);
+  if (auto done =
+          codec->encode(selected.indices, selected.dimension, options, out, codec->lossless() ? nullptr : &decoded);
       !done) {
     return done;
   }
@@ -98,7 +101,10 @@ Result<StreamCoding<T>> append_stream(const StreamView<T>& selected, const Strea
   if (coding.false_positives > 0) {
     coding.decoded.indices = std::move(filled.indices);
   } else {
-    coding.decoded.indices.assign(selected.indices.begin(), selected.indices.end());
+    coding.decoded.indices.resize(selected.indices.size());
+    if (!selected.indices.empty()) {
+      std::memcpy(coding.decoded.indices.data(), selected.indices.data(), selected.indices.size_bytes());
+    }
   }
   coding.decoded.values = values_exact ? std::move(filled.values) : std::move(decoded);
   return coding;
@@ -115,11 +121,13 @@ Result<CodedStream<T>> encode_stream(const StreamView<T>& selected, const Stream
   return coded;
 }
 
-template Result<StreamCoding<float>> append_stream(const StreamView<float>&, const StreamView<float>&, const EncodeOptions&,
-                                                   ByteBuffer&, ByteBuffer&, uint64_t&);
+template Result<StreamCoding<float>> append_stream(const StreamView<float>&, const StreamView<float>&,
+                                                   const EncodeOptions&, ByteBuffer&, ByteBuffer&, uint64_t&);
 template Result<StreamCoding<double>> append_stream(const StreamView<double>&, const StreamView<double>&,
                                                     const EncodeOptions&, ByteBuffer&, ByteBuffer&, uint64_t&);
-template Result<CodedStream<float>> encode_stream(const StreamView<float>&, const StreamView<float>&, const EncodeOptions&);
-template Result<CodedStream<double>> encode_stream(const StreamView<double>&, const StreamView<double>&, const EncodeOptions&);
+template Result<CodedStream<float>> encode_stream(const StreamView<float>&, const StreamView<float>&,
+                                                  const EncodeOptions&);
+template Result<CodedStream<double>> encode_stream(const StreamView<double>&, const StreamView<double>&,
+                                                   const EncodeOptions&);
 
 }  // namespace millrace

@@ -98,7 +98,9 @@ class GapIndexCodec final : public IndexCodec {
  public:
   IndexCodecId id() const override { return IndexCodecId::kGap; }
   std::string_view name() const override { return "gap"; }
-  std::string_view paper() const override { return "Rice-coded gaps (Golomb 1966, Rice 1979), as DeepReduce 3 compresses keys"; }
+  std::string_view paper() const override {
+    return "Rice-coded gaps (Golomb 1966, Rice 1979), as DeepReduce 3 compresses keys";
+  }
   bool lossless() const override { return true; }
 
   /// Rice codes take about log2(n / k) + 2 bits for uniform indices, and a block 12 bits more.
@@ -144,7 +146,8 @@ class GapIndexCodec final : public IndexCodec {
     const size_t tail = count % kGapBlock;
     GapDecoded run = gap_decode_blocks(bytes.data(), end, blocks, 0, dimension, indices.data());
     if (tail > 0 && (run.at != nullptr || blocks == 0)) {
-      run = decode_tail(blocks == 0 ? bytes.data() : run.at, end, tail, run.next, dimension, indices.data() + blocks * kGapBlock);
+      run = decode_tail(blocks == 0 ? bytes.data() : run.at, end, tail, run.next, dimension,
+                        indices.data() + blocks * kGapBlock);
     }
     if (count == 0 ? !bytes.empty() : (run.at == nullptr || run.at != end)) {
       return fail(ErrorCode::kMalformed, "gap code: cut off, out of range or with bytes left over");

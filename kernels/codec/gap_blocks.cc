@@ -235,7 +235,8 @@ HWY_INLINE V32 unpack_row(const uint8_t* low, size_t row, uint32_t shift, V32 ma
   const size_t bit = row * shift;
   const uint32_t from = bit % 32;
   const size_t first = bit / 32;
-  const size_t last = (bit + shift - 1) / 32;  // == first where the row does not cross a word: the shift below is masked off
+  const size_t last =
+      (bit + shift - 1) / 32;  // == first where the row does not cross a word: the shift below is masked off
   const size_t word_bytes = kGapLanes * sizeof(uint32_t);
   const auto a = hn::ShiftRightSame(load_row(low + first * word_bytes), static_cast<int>(from));
   const auto b = hn::ShiftLeftSame(load_row(low + last * word_bytes), static_cast<int>((32 - from) % 32));
@@ -244,7 +245,8 @@ HWY_INLINE V32 unpack_row(const uint8_t* low, size_t row, uint32_t shift, V32 ma
 
 /// index_j = next + sum of lows up to j + ((terminator_j - j) << shift) + j, modulo 2^32. Returns the sum of all lows, which is
 /// exact: 256 lows of at most 24 bits.
-HWY_INLINE uint64_t join(const uint8_t* low, uint32_t shift, const uint32_t* terminators, uint64_t next, uint32_t* out) {
+HWY_INLINE uint64_t join(const uint8_t* low, uint32_t shift, const uint32_t* terminators, uint64_t next,
+                         uint32_t* out) {
   const D32 d;
   const size_t lanes = hn::Lanes(d);
   const auto mask = hn::Set(d, (uint32_t{1} << shift) - 1);

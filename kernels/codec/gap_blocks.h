@@ -47,7 +47,8 @@ GapDecoded gap_decode_blocks(const uint8_t* begin, const uint8_t* end, size_t bl
                              uint32_t* out);
 
 // The same two without SIMD, bit by bit: for machines without it, and what every instruction set is compared with.
-GapEncoded gap_encode_blocks_scalar(const uint32_t* indices, size_t blocks, uint64_t next, uint8_t* out, size_t capacity);
+GapEncoded gap_encode_blocks_scalar(const uint32_t* indices, size_t blocks, uint64_t next, uint8_t* out,
+                                    size_t capacity);
 GapDecoded gap_decode_blocks_scalar(const uint8_t* begin, const uint8_t* end, size_t blocks, uint64_t next,
                                     uint64_t dimension, uint32_t* out);
 

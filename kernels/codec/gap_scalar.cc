@@ -49,7 +49,8 @@ uint8_t* encode_block(const Gaps& gaps, uint8_t* at) {
 
 }  // namespace
 
-GapEncoded gap_encode_blocks_scalar(const uint32_t* indices, size_t blocks, uint64_t next, uint8_t* out, size_t capacity) {
+GapEncoded gap_encode_blocks_scalar(const uint32_t* indices, size_t blocks, uint64_t next, uint8_t* out,
+                                    size_t capacity) {
   Gaps gaps;
   uint8_t* at = out;
   for (size_t block = 0; block < blocks; ++block) {

@@ -22,7 +22,8 @@ struct QsgdHeader {
     const auto zero = reader.get<uint16_t>();
     const auto bucket_size = reader.get<uint32_t>();
     if (!bits || !scale || !zero || !bucket_size) return std::nullopt;
-    const bool known_scale = *scale == static_cast<uint8_t>(QsgdScale::kL2) || *scale == static_cast<uint8_t>(QsgdScale::kMax);
+    const bool known_scale =
+        *scale == static_cast<uint8_t>(QsgdScale::kL2) || *scale == static_cast<uint8_t>(QsgdScale::kMax);
     if ((*bits != 2 && *bits != 4 && *bits != 8) || !known_scale || *zero != 0) return std::nullopt;
     if (*bucket_size == 0 || *bucket_size > kQsgdBucketSizeMax) return std::nullopt;
     return QsgdHeader{*bits, *bucket_size};

@@ -13,7 +13,9 @@ class RawIndexCodec final : public IndexCodec {
   std::string_view paper() const override { return "SparCML 5.1: index-value pairs"; }
   bool lossless() const override { return true; }
 
-  uint64_t bytes_estimate(uint64_t count, uint64_t, const CodecSpec&) const override { return count * sizeof(uint32_t); }
+  uint64_t bytes_estimate(uint64_t count, uint64_t, const CodecSpec&) const override {
+    return count * sizeof(uint32_t);
+  }
 
   Status encode(IndexSpan indices, uint64_t, const EncodeOptions&, ByteBuffer& out, IndexBuffer*) const override {
     const size_t at = out.size();

@@ -15,7 +15,8 @@ void append(std::span<const T> values, ByteBuffer& out) {
 
 template <typename T>
 Status take(ByteSpan bytes, std::span<T> out) {
-  if (bytes.size() != out.size_bytes()) return fail(ErrorCode::kMalformed, "raw values: the length is not that of the values");
+  if (bytes.size() != out.size_bytes())
+    return fail(ErrorCode::kMalformed, "raw values: the length is not that of the values");
   if (!out.empty()) std::memcpy(out.data(), bytes.data(), bytes.size());
   return {};
 }

@@ -40,7 +40,8 @@ T field(const ByteBuffer& bytes, size_t at) {
 
 /// The filter's answer for every index, one bit at a time.
 IndexBuffer oracle_scan(const ByteBuffer& bytes, uint64_t dimension) {
-  const auto hashes = BloomHashes::from(field<uint64_t>(bytes, 0), field<uint32_t>(bytes, 8), field<uint32_t>(bytes, 12));
+  const auto hashes =
+      BloomHashes::from(field<uint64_t>(bytes, 0), field<uint32_t>(bytes, 8), field<uint32_t>(bytes, 12));
   IndexBuffer known;
   for (uint32_t index = 0; index < dimension; ++index) {
     bool all = true;
@@ -137,7 +138,8 @@ TEST(BloomCodec, DimensionsOver2To28AreRefusedBothWays) {
   IndexBuffer decoded;
   ByteBuffer bytes;
   const IndexBuffer indices{7};
-  const Status status = bloom_index_codec().encode(indices, (uint64_t{1} << 28) + 1, bloom_options(0.01), bytes, &decoded);
+  const Status status =
+      bloom_index_codec().encode(indices, (uint64_t{1} << 28) + 1, bloom_options(0.01), bytes, &decoded);
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code, ErrorCode::kLimitExceeded);
   const Coded coded = encoded(indices, 100, bloom_options(0.01));

@@ -112,7 +112,8 @@ TEST_P(LosslessIndexCodec, RandomBytesAreAnErrorOrAValidSetTheSameOnEveryInstruc
     ByteBuffer bytes(random.next_below(1500));
     for (auto& byte : bytes) byte = static_cast<uint8_t>(random.next_u32() & (round % 2 == 0 ? 0xffu : 0x11u));
     const uint64_t count = random.next_below(800);
-    const uint64_t dimension = round % 3 == 0 ? bytes.size() * 8 + 1 : 1 + (random.next_u64() >> (32 + random.next_below(30)));
+    const uint64_t dimension =
+        round % 3 == 0 ? bytes.size() * 8 + 1 : 1 + (random.next_u64() >> (32 + random.next_below(30)));
     std::optional<bool> accepted;
     testing::for_each_isa([&](const std::string& isa) {
       expect_error_or_valid(*GetParam(), bytes, dimension, count);

@@ -10,8 +10,8 @@ namespace millrace {
 namespace {
 
 TEST(CodecText, ParsesWhatItPrints) {
-  for (const char* text : {"raw", "bitmap", "gap", "bloom", "bloom:0.01", "raw+qsgd4", "gap+qsgd8:l2", "gap+qsgd2:max:1024",
-                           "bloom:0.25+qsgd8:l2:64"}) {
+  for (const char* text : {"raw", "bitmap", "gap", "bloom", "bloom:0.01", "raw+qsgd4", "gap+qsgd8:l2",
+                           "gap+qsgd2:max:1024", "bloom:0.25+qsgd8:l2:64"}) {
     const auto spec = codec_from_text(text);
     ASSERT_TRUE(spec) << text << ": " << spec.error().message;
     EXPECT_EQ(codec_text(*spec), text);
@@ -32,9 +32,30 @@ TEST(CodecText, ReadsEveryParameter) {
 }
 
 TEST(CodecText, RefusesWhatIsNoCodec) {
-  for (const char* text : {"", "+", "gap+", "+raw", "gab", "gap:3", "bloom:", "bloom:0", "bloom:0.6", "bloom:nan", "bloom:-1",
-                           "bloom:0.1:2", "gap+qsgd", "gap+qsgd3", "gap+qsgd16", "gap+qsgd4:", "gap+qsgd4:l3", "gap+qsgd4:l2:0",
-                           "gap+qsgd4:l2:512:1", "gap+qsgd4x", "gap+raw+raw", "gap+raw:1", " gap", "gap+qsgd4:99999999999"}) {
+  for (const char* text : {"",
+                           "+",
+                           "gap+",
+                           "+raw",
+                           "gab",
+                           "gap:3",
+                           "bloom:",
+                           "bloom:0",
+                           "bloom:0.6",
+                           "bloom:nan",
+                           "bloom:-1",
+                           "bloom:0.1:2",
+                           "gap+qsgd",
+                           "gap+qsgd3",
+                           "gap+qsgd16",
+                           "gap+qsgd4:",
+                           "gap+qsgd4:l3",
+                           "gap+qsgd4:l2:0",
+                           "gap+qsgd4:l2:512:1",
+                           "gap+qsgd4x",
+                           "gap+raw+raw",
+                           "gap+raw:1",
+                           " gap",
+                           "gap+qsgd4:99999999999"}) {
     const auto spec = codec_from_text(text);
     ASSERT_FALSE(spec) << text;
     EXPECT_EQ(spec.error().code, ErrorCode::kInvalidArgument);
@@ -87,7 +108,8 @@ TYPED_TEST(StreamCodec, WhatTheEncoderSaysIsWhatIsDecodedBitForBit) {
       const auto sparse = selected_stream<TypeParam>(5001, density, 3);
       const auto original = to_dense(selected_stream<TypeParam>(5001, 0.5, 4).view());
       for (const auto& selected : {sparse, to_dense(sparse.view())}) {
-        SCOPED_TRACE(std::string(text) + ", density " + std::to_string(density) + (selected.dense ? ", dense" : ", sparse"));
+        SCOPED_TRACE(std::string(text) + ", density " + std::to_string(density) +
+                     (selected.dense ? ", dense" : ", sparse"));
         EncodeOptions options{codec_from_text(text).value(), RandomKey::from(9), 1000};
         const auto coded = encode_stream(selected.view(), original.view(), options);
         ASSERT_TRUE(coded) << coded.error().message;
@@ -160,7 +182,8 @@ TYPED_TEST(StreamCodec, ValueCodesOfAnotherLengthAreErrors) {
     EXPECT_EQ(coded->value_bytes.size(), codec->bytes_exact(coded->count, kValueTypeOf<TypeParam>, spec));
     Buffer<TypeParam> out(coded->count);
     for (size_t length = 0; length < coded->value_bytes.size(); ++length) {
-      const ByteBuffer cut(coded->value_bytes.begin(), coded->value_bytes.begin() + static_cast<std::ptrdiff_t>(length));
+      const ByteBuffer cut(coded->value_bytes.begin(),
+                           coded->value_bytes.begin() + static_cast<std::ptrdiff_t>(length));
       ASSERT_FALSE(codec->check(cut, coded->count, kValueTypeOf<TypeParam>));
       ASSERT_FALSE(codec->decode(cut, std::span<TypeParam>(out)));
     }

@@ -62,12 +62,14 @@ TYPED_TEST(Container, DecodesToWhatTheEncoderSaidForEveryCodec) {
       const auto sparse = some_stream<TypeParam>(4099, density);
       const auto original = to_dense(some_stream<TypeParam>(4099, 0.6).view());
       for (const auto& selected : {sparse, to_dense(sparse.view())}) {
-        SCOPED_TRACE(std::string(text) + ", density " + std::to_string(density) + (selected.dense ? ", dense" : ", sparse"));
+        SCOPED_TRACE(std::string(text) + ", density " + std::to_string(density) +
+                     (selected.dense ? ", dense" : ", sparse"));
         const auto encoded = encode_container<TypeParam>(selected.view(), original.view(), options_of(text));
         ASSERT_TRUE(encoded) << encoded.error().message;
         const auto& said = encoded->exact ? selected : encoded->decoded;
         EXPECT_EQ(encoded->count, said.count());
-        const auto decoded = read_container<TypeParam>(encoded->bytes, {.dimension = 4099, .count_max = encoded->count});
+        const auto decoded =
+            read_container<TypeParam>(encoded->bytes, {.dimension = 4099, .count_max = encoded->count});
         ASSERT_TRUE(decoded) << decoded.error().message;
         EXPECT_TRUE(testing::same_bits(decoded->view(), said.view()));
       }
@@ -154,7 +156,8 @@ TYPED_TEST(Container, CorruptBytesUnderARightChecksumAreAnErrorOrAValidStream) {
 TYPED_TEST(Container, LimitsAreKept) {
   const auto stream = some_stream<TypeParam>(1000, 0.5);
   const auto bytes = container_of(stream, "gap");
-  EXPECT_TRUE(read_container<TypeParam>(bytes, {.dimension = 1000, .count_max = stream.count(), .bytes_max = bytes.size()}));
+  EXPECT_TRUE(
+      read_container<TypeParam>(bytes, {.dimension = 1000, .count_max = stream.count(), .bytes_max = bytes.size()}));
   EXPECT_EQ(refusal<TypeParam>(bytes, {.dimension = 1001}), ErrorCode::kMalformed);
   EXPECT_EQ(refusal<TypeParam>(bytes, {.count_max = stream.count() - 1}), ErrorCode::kLimitExceeded);
   EXPECT_EQ(refusal<TypeParam>(bytes, {.bytes_max = bytes.size() - 1}), ErrorCode::kLimitExceeded);

@@ -1,0 +1,154 @@
+#include "worker/cli/bench/codec.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "kernels/base/check.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/random.h"
+#include "kernels/codec/codec.h"
+
+namespace millrace::cli {
+namespace {
+
+/// Uniform indices by geometric gaps.
+IndexBuffer uniform_indices(const CodecBenchOptions& options) {
+  RandomSequence random(RandomKey::from(options.seed));
+  IndexBuffer indices;
+  const double scale = options.density < 1.0 ? 1.0 / std::log1p(-options.density) : 0.0;
+  double at = -1;
+  while (true) {
+    at += 1.0 + std::floor(std::log(1.0 - random.next_unit()) * scale);
+    if (at >= static_cast<double>(options.n)) break;
+    indices.push_back(static_cast<uint32_t>(at));
+  }
+  if (indices.empty()) indices.push_back(0);
+  return indices;
+}
+
+Buffer<float> gaussian_values(size_t count, uint64_t seed) {
+  RandomSequence random(random_key(seed, 1));
+  Buffer<float> values(count);
+  for (float& value : values) value = static_cast<float>(random.next_normal());
+  return values;
+}
+
+/// Median time of `repeats` runs, in seconds.
+template <typename Run>
+double seconds(uint32_t repeats, const Run& run) {
+  run();  // warms the buffers
+  std::vector<double> times;
+  for (uint32_t i = 0; i < repeats; ++i) {
+    const TimeNs start = monotonic_now_ns();
+    run();
+    times.push_back(static_cast<double>(std::max<TimeNs>(monotonic_now_ns() - start, 1)) * 1e-9);
+  }
+  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
+  return times[times.size() / 2];
+}
+
+double entropy_bits_per_index(double n, double k) {
+  return (std::lgamma(n + 1) - std::lgamma(k + 1) - std::lgamma(n - k + 1)) / std::log(2.0) / k;
+}
+
+nlohmann::json index_row(const IndexCodec& codec, IndexSpan indices, const CodecBenchOptions& options) {
+  EncodeOptions encode;
+  encode.spec.index = codec.id();
+  encode.random = RandomKey::from(options.seed);
+  ByteBuffer bytes;
+  IndexBuffer added;
+  const double encode_s = seconds(options.repeats, [&] {
+    bytes.clear();
+    const Status done = codec.encode(indices, options.n, encode, bytes, codec.lossless() ? nullptr : &added);
+    MILLRACE_CHECK(done.has_value());
+  });
+  const IndexSpan said = codec.lossless() ? indices : IndexSpan(added);
+  IndexBuffer decoded;
+  const double decode_s = seconds(options.repeats, [&] {
+    const Status done = codec.decode(bytes, options.n, said.size(), decoded);
+    MILLRACE_CHECK(done.has_value());
+  });
+  MILLRACE_CHECK(std::equal(said.begin(), said.end(), decoded.begin(), decoded.end()), said.size(), decoded.size());
+  const double k = static_cast<double>(indices.size());
+  return {{"algorithm", codec.name()},
+          {"kind", "index"},
+          {"bits_per_index", 8.0 * static_cast<double>(bytes.size()) / k},
+          {"entropy_bits_per_index", entropy_bits_per_index(static_cast<double>(options.n), k)},
+          {"encode_mindex_s", k / encode_s * 1e-6},
+          {"decode_mindex_s", k / decode_s * 1e-6},
+          {"decoded_over_k", static_cast<double>(said.size()) / k}};
+}
+
+double relative_error(std::span<const float> values, std::span<const float> decoded) {
+  double error = 0;
+  double norm = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    error += std::pow(double{decoded[i]} - double{values[i]}, 2);
+    norm += std::pow(double{values[i]}, 2);
+  }
+  return norm == 0 ? 0 : std::sqrt(error / norm);
+}
+
+nlohmann::json value_row(const std::string& name, const CodecSpec& spec, std::span<const float> values,
+                         const CodecBenchOptions& options) {
+  const ValueCodec& codec = *find_value_codec(spec.value);
+  const EncodeOptions encode{spec, RandomKey::from(options.seed), 0};
+  ByteBuffer bytes;
+  Buffer<float> said(codec.lossless(spec) ? 0 : values.size());
+  const double encode_s = seconds(options.repeats, [&] {
+    bytes.clear();
+    MILLRACE_CHECK(codec.encode({}, values, encode, bytes, std::span<float>(said)).has_value());
+  });
+  Buffer<float> decoded(values.size());
+  const double decode_s =
+      seconds(options.repeats, [&] { MILLRACE_CHECK(codec.decode(bytes, std::span<float>(decoded)).has_value()); });
+  const double gb = static_cast<double>(values.size_bytes()) * 1e-9;
+  return {{"algorithm", name},
+          {"kind", "value"},
+          {"bits_per_value", 8.0 * static_cast<double>(bytes.size()) / static_cast<double>(values.size())},
+          {"encode_gb_s", gb / encode_s},
+          {"decode_gb_s", gb / decode_s},
+          {"relative_error", relative_error(values, decoded)}};
+}
+
+nlohmann::json memcpy_row(IndexSpan indices, const CodecBenchOptions& options) {
+  IndexBuffer copy(indices.size());
+  uint64_t seen = 0;
+  const double copy_s = seconds(options.repeats, [&] {
+    std::memcpy(copy.data(), indices.data(), indices.size_bytes());
+    seen += copy[copy.size() / 2];
+  });
+  MILLRACE_CHECK(seen == (options.repeats + uint64_t{1}) * indices[indices.size() / 2], seen);
+  return {
+      {"algorithm", "memcpy"}, {"kind", "memory"}, {"gb_s", static_cast<double>(indices.size_bytes()) / copy_s * 1e-9}};
+}
+
+}  // namespace
+
+nlohmann::json bench_codec(const CodecBenchOptions& options) {
+  MILLRACE_CHECK(options.n >= 1 && options.n <= uint64_t{1} << 28 && options.repeats >= 1, options.n, options.repeats);
+  MILLRACE_CHECK(options.density > 0 && options.density <= 1, options.density);
+  const IndexBuffer indices = uniform_indices(options);
+  const Buffer<float> values = gaussian_values(indices.size(), options.seed);
+  nlohmann::json rows = nlohmann::json::array();
+  rows.push_back(memcpy_row(indices, options));
+  for (const IndexCodec* codec : index_codecs()) rows.push_back(index_row(*codec, indices, options));
+  rows.push_back(value_row("f32", {.value = ValueCodecId::kRaw}, values, options));
+  for (const uint32_t bits : {2u, 4u, 8u}) {
+    const CodecSpec spec{.value = ValueCodecId::kQsgd, .qsgd_bits = bits};
+    rows.push_back(value_row("qsgd" + std::to_string(bits), spec, values, options));
+  }
+  return {{"bench", "codec"},
+          {"n", options.n},
+          {"density", options.density},
+          {"k", indices.size()},
+          {"repeats", options.repeats},
+          {"seed", options.seed},
+          {"threads", 1},
+          {"rows", std::move(rows)}};
+}
+
+}  // namespace millrace::cli

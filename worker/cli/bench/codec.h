@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+
+namespace millrace::cli {
+
+struct CodecBenchOptions {
+  uint64_t n = uint64_t{1} << 24;  ///< dimension
+  double density = 0.01;
+  uint32_t repeats = 9;
+  uint64_t seed = 1;
+};
+
+/// Measures every index codec on uniformly drawn indices and every value codec on as many Gaussian f32 values, on one thread,
+/// output buffers warm.
+///
+/// REQUIRES n in [1, 2^28], density in (0, 1], repeats >= 1.
+/// Returns  {"bench":"codec","n":..,"density":..,"k":..,"repeats":..,"seed":..,"threads":1,"rows":[...]}. Rows:
+///          memcpy, of the indices: {"algorithm":"memcpy","kind":"memory","gb_s":..};
+///          raw, bitmap, gap, bloom: {"algorithm":..,"kind":"index","bits_per_index":..,"entropy_bits_per_index":..,
+///          "encode_mindex_s":..,"decode_mindex_s":..,"decoded_over_k":..}, all per index that went in, the entropy
+///          log2 C(n, k) / k;
+///          f32 (raw), qsgd2, qsgd4, qsgd8: {"algorithm":..,"kind":"value","bits_per_value":..,"encode_gb_s":..,
+///          "decode_gb_s":..,"relative_error":..}, GB of f32 in or out, the error ||decoded - value|| / ||value||.
+///          Times are medians.
+nlohmann::json bench_codec(const CodecBenchOptions& options);
+
+}  // namespace millrace::cli
