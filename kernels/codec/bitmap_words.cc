@@ -1,7 +1,5 @@
 #include "kernels/codec/bitmap_words.h"
 
-#include <array>
-#include <bit>
 #include <cstring>
 
 #undef HWY_TARGET_INCLUDE
@@ -9,11 +7,11 @@
 #include <hwy/foreach_target.h>  // must come before highway.h
 #include <hwy/highway.h>
 
+#include "kernels/codec/bit_positions-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace millrace {
 namespace HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
-
 HWY_INLINE uint64_t word_at(ByteSpan bytes, size_t at) {
   uint64_t word = 0;
   std::memcpy(&word, bytes.data() + at, bytes.size() - at < 8 ? bytes.size() - at : 8);
@@ -27,17 +25,10 @@ uint64_t count(ByteSpan bytes) {
 }
 
 void expand(ByteSpan bytes, uint32_t* out) {
-  const hn::CappedTag<uint32_t, kExpandSlack> d;
-  const size_t lanes = hn::Lanes(d);
+  static_assert(kPositionsSlack <= kExpandSlack);
   for (size_t at = 0; at < bytes.size(); at += 8) {
     const uint64_t word = word_at(bytes, at);
-    if (word == 0) continue;
-    for (size_t c = 0; c < 64; c += lanes) {
-      const uint64_t chunk = (word >> c) & ((uint64_t{1} << lanes) - 1);
-      const auto mask = hn::LoadMaskBits(d, std::bit_cast<std::array<uint8_t, 8>>(chunk).data());
-      hn::StoreU(hn::Compress(hn::Iota(d, static_cast<uint32_t>(at * 8 + c)), mask), d, out);
-      out += hwy::PopCount(chunk);
-    }
+    if (word != 0) out += store_positions(word, static_cast<uint32_t>(at * 8), out);
   }
 }
 

@@ -2,7 +2,6 @@
 // protocol/WIRE_FORMAT.md, "gap"; gap_scalar.cc is the same bit by bit, and the tests' oracle.
 #include "kernels/codec/gap_blocks.h"
 
-#include <array>
 #include <bit>
 #include <cstring>
 
@@ -10,6 +9,8 @@
 #define HWY_TARGET_INCLUDE "kernels/codec/gap_blocks.cc"
 #include <hwy/foreach_target.h>  // must come before highway.h
 #include <hwy/highway.h>
+
+#include "kernels/codec/bit_positions-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace millrace {
@@ -176,8 +177,7 @@ GapEncoded encode_blocks(const uint32_t* indices, size_t blocks, uint64_t next, 
 
 // ---------------------------------------------------------------------------------------------------------- decoding
 
-using DBits = hn::CappedTag<uint32_t, 16>;
-constexpr size_t kPositionsPadded = kGapBlock + 64 + 16;
+constexpr size_t kPositionsPadded = kGapBlock + 64 + kPositionsSlack;
 constexpr uint32_t kVectorShiftMax = 24;
 
 HWY_INLINE uint64_t load_word(const uint8_t* at, const uint8_t* end) {
@@ -193,23 +193,12 @@ HWY_INLINE uint64_t load_word(const uint8_t* at, const uint8_t* end) {
 /// Finds the first 256 set bits of [at, end). Returns the byte behind the last of them; null: too few within the bound, or
 /// a set bit behind it in its byte.
 HWY_INLINE const uint8_t* find_terminators(const uint8_t* at, const uint8_t* end, uint32_t* positions) {
-  const DBits d;
-  const size_t lanes = hn::Lanes(d);
-  const auto step = hn::Set(d, static_cast<uint32_t>(lanes));
-  auto numbers = hn::Iota(d, 0);
   size_t found = 0;
   uint32_t bit = 0;
   const uint8_t* word_at = at;
   while (found < kGapBlock) {
     if (word_at >= end || bit >= kGapUnaryBitsMax) return nullptr;
-    const uint64_t word = load_word(word_at, end);
-    for (size_t c = 0; c < 64; c += lanes) {
-      const uint64_t chunk = (word >> c) & ((uint64_t{1} << lanes) - 1);
-      const auto mask = hn::LoadMaskBits(d, std::bit_cast<std::array<uint8_t, 8>>(chunk).data());
-      hn::StoreU(hn::Compress(numbers, mask), d, positions + found);
-      found += hwy::PopCount(chunk);
-      numbers = hn::Add(numbers, step);
-    }
+    found += store_positions(load_word(word_at, end), bit, positions + found);
     word_at += 8;
     bit += 64;
   }
