@@ -14,14 +14,14 @@ say() { printf 'demo: %s\n' "$*" >&2; }
 deploy/setup.sh
 
 # The demo's data is Debian's package index: a machine fresh from an image has none yet.
-if [ "$(id -u)" -eq 0 ] && ! apt-cache dumpavail 2>/dev/null | grep -qm1 '^Package:'; then
+if [ "$(id -u)" -eq 0 ] && [ -z "$(apt-cache dumpavail 2>/dev/null | head -n 1)" ]; then
   say "fetching the package index (apt-get update)"
   apt-get -q update >/dev/null || say "apt-get update failed; the demo says what it misses"
 fi
 
 mkdir -p build/logs
 say "building (a first build takes some minutes, later ones seconds)"
-if ! { cmake --preset release && cmake --build --preset release -j "$(nproc)" --target millrace millrace-server; } \
+if ! { cmake --preset release && cmake --build --preset release -j "$(nproc)" --target millrace_command millrace-server; } \
   >build/logs/demo-build.log 2>&1; then
   tail -n 40 build/logs/demo-build.log >&2
   say "the build failed: all of it is in build/logs/demo-build.log"

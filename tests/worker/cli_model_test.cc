@@ -1,0 +1,316 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "kernels/base/bytes.h"
+#include "kernels/base/hash.h"
+#include "kernels/base/random.h"
+#include "tests/worker/temporary_folder.h"
+#include "worker/cli/atomic_file.h"
+#include "worker/cli/linear_model.h"
+#include "worker/cli/model_file.h"
+
+namespace millrace::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint64_t kDimension = 12;
+
+Dataset random_data(uint64_t seed, size_t rows) {
+  RandomSequence random(RandomKey::from(seed));
+  Dataset data;
+  data.dimension = kDimension;
+  for (size_t row = 0; row < rows; ++row) {
+    for (uint32_t index = 0; index < kDimension; ++index) {
+      if (random.next_below(2) == 0) continue;
+      data.indices.push_back(index);
+      data.values.push_back(static_cast<float>(random.next_normal()));
+    }
+    data.row_begin.push_back(data.indices.size());
+    data.labels.push_back(random.next_below(2) == 0 ? int8_t{-1} : int8_t{1});
+  }
+  return data;
+}
+
+LinearModel random_model(Loss loss, uint64_t seed, float spread) {
+  LinearModel model(loss, kDimension);
+  RandomSequence random(RandomKey::from(seed));
+  for (float& value : model.values()) value = spread * static_cast<float>(random.next_normal());
+  return model;
+}
+
+std::vector<uint32_t> all_rows(const Dataset& data) {
+  std::vector<uint32_t> rows(data.rows());
+  std::iota(rows.begin(), rows.end(), 0U);
+  return rows;
+}
+
+/// The definition, in long double: mean loss of a dense parameter vector, the intercept last.
+long double mean_loss(Loss loss, const std::vector<long double>& parameters, const Dataset& data) {
+  long double sum = 0;
+  for (size_t at = 0; at < data.rows(); ++at) {
+    const RowView row = data.row(at);
+    long double margin = parameters.back();
+    for (size_t entry = 0; entry < row.indices.size(); ++entry)
+      margin += parameters[row.indices[entry]] * row.values[entry];
+    sum += loss == Loss::kLogistic ? std::log1p(std::exp(-row.label * margin)) : std::max(0.0L, 1 - row.label * margin);
+  }
+  return sum / static_cast<long double>(data.rows());
+}
+
+TEST(BatchGradient, AgreesWithFiniteDifferencesOfTheLoss) {
+  for (const Loss loss : {Loss::kLogistic, Loss::kHinge}) {
+    const Dataset data = random_data(3, 50);
+    LinearModel model = random_model(loss, 4, 0.5F);
+    model.shrink(0.75F);
+    std::vector<long double> parameters;
+    for (uint64_t index = 0; index < model.tensor_dimension(); ++index) parameters.push_back(model.weight(index));
+    const Stream<float> gradient = batch_gradient(model, data, all_rows(data));
+    const Stream<float> dense = to_dense(gradient.view());
+    for (uint64_t index = 0; index < model.tensor_dimension(); ++index) {
+      constexpr long double kStep = 1e-6L;
+      std::vector<long double> up = parameters;
+      std::vector<long double> down = parameters;
+      up[index] += kStep;
+      down[index] -= kStep;
+      const auto slope = static_cast<double>((mean_loss(loss, up, data) - mean_loss(loss, down, data)) / (2 * kStep));
+      EXPECT_NEAR(static_cast<double>(dense.values[index]), slope, 1e-5) << loss_name(loss) << ' ' << index;
+    }
+  }
+}
+
+TEST(BatchGradient, HoldsTouchedFeaturesAndTheInterceptOnly) {
+  const Dataset data = random_data(5, 2);
+  const std::vector<uint32_t> first = {0};
+  const Stream<float> gradient = batch_gradient(LinearModel(Loss::kLogistic, kDimension), data, first);
+  std::vector<uint32_t> touched(data.row(0).indices.begin(), data.row(0).indices.end());
+  touched.push_back(kDimension);
+  EXPECT_THAT(gradient.indices, ::testing::ElementsAreArray(touched));
+}
+
+TEST(BatchGradient, OfNoRowsIsEmpty) {
+  EXPECT_EQ(batch_gradient(LinearModel(Loss::kHinge, kDimension), random_data(5, 2), {}).count(), 0U);
+}
+
+TEST(BatchGradient, StaysFiniteAtExtremeMargins) {
+  const Dataset data = random_data(6, 20);
+  for (const float spread : {1e4F, 1e30F}) {
+    const Stream<float> gradient = batch_gradient(random_model(Loss::kLogistic, 8, spread), data, all_rows(data));
+    EXPECT_TRUE(all_finite<float>(gradient.values));
+  }
+}
+
+TEST(Shrink, IsOneStepOfL2OnWeightsAndLeavesTheIntercept) {
+  LinearModel model = random_model(Loss::kLogistic, 9, 1);
+  const std::vector<float> before(model.values().begin(), model.values().end());
+  double factor = 1;
+  // Far enough that the scale goes into the values many times over.
+  for (int step = 0; step < 500; ++step) {
+    model.shrink(0.9F);
+    factor *= static_cast<double>(0.9F);
+    if (step % 50 != 49) continue;
+    for (uint64_t index = 0; index < kDimension; ++index) {
+      const double want = static_cast<double>(before[index]) * factor;
+      EXPECT_NEAR(model.weight(index), want, 1e-4 * std::abs(want)) << step;
+    }
+    EXPECT_NEAR(model.weight(kDimension), static_cast<double>(before[kDimension]), 1e-4);
+  }
+  EXPECT_GE(model.scale(), 0x1p-41F);
+}
+
+/// Area by the definition: precision and recall counted anew at every distinct threshold.
+double average_precision_oracle(const std::vector<double>& scores, const std::vector<int8_t>& labels) {
+  std::vector<double> thresholds = scores;
+  std::sort(thresholds.begin(), thresholds.end(), std::greater<>());
+  thresholds.erase(std::unique(thresholds.begin(), thresholds.end()), thresholds.end());
+  const auto positives = static_cast<double>(std::count(labels.begin(), labels.end(), 1));
+  double area = 0;
+  double recall_before = 0;
+  for (const double threshold : thresholds) {
+    double taken = 0;
+    double right = 0;
+    for (size_t at = 0; at < scores.size(); ++at) {
+      if (scores[at] < threshold) continue;
+      ++taken;
+      right += labels[at] == 1 ? 1 : 0;
+    }
+    area += (right / positives - recall_before) * (right / taken);
+    recall_before = right / positives;
+  }
+  return area;
+}
+
+TEST(AveragePrecision, AgreesWithTheDefinitionAlsoWhereScoresTie) {
+  RandomSequence random(RandomKey::from(11));
+  for (const uint64_t distinct : {1U, 2U, 5U, 1000U}) {
+    for (const size_t size : {1U, 2U, 7U, 200U}) {
+      std::vector<double> scores;
+      std::vector<int8_t> labels;
+      for (size_t at = 0; at < size; ++at) {
+        scores.push_back(static_cast<double>(random.next_below(distinct)) / 3);
+        labels.push_back(at == 0 || random.next_below(4) == 0 ? int8_t{1} : int8_t{-1});
+      }
+      EXPECT_NEAR(average_precision(scores, labels), average_precision_oracle(scores, labels), 1e-12)
+          << distinct << ' ' << size;
+    }
+  }
+}
+
+TEST(AveragePrecision, OfAPerfectOrderIsOneOfAllTiesThePositiveShareOfNoPositivesZero) {
+  EXPECT_EQ(average_precision(std::vector<double>{3, 2, 1}, std::vector<int8_t>{1, 1, -1}), 1);
+  EXPECT_EQ(average_precision(std::vector<double>{1, 1, 1, 1}, std::vector<int8_t>{1, -1, -1, -1}), 0.25);
+  EXPECT_EQ(average_precision(std::vector<double>{1, 2}, std::vector<int8_t>{-1, -1}), 0);
+}
+
+TEST(Evaluate, CountsRowsOnTheRightSideAndBothLosses) {
+  const Dataset data = random_data(12, 40);
+  const LinearModel model = random_model(Loss::kHinge, 13, 1);
+  std::vector<long double> parameters;
+  for (uint64_t index = 0; index < model.tensor_dimension(); ++index) parameters.push_back(model.weight(index));
+  const Evaluation result = evaluate(model, data);
+  EXPECT_NEAR(result.mean_loss, static_cast<double>(mean_loss(Loss::kHinge, parameters, data)), 1e-9);
+  EXPECT_NEAR(result.log_loss, static_cast<double>(mean_loss(Loss::kLogistic, parameters, data)), 1e-9);
+  double right = 0;
+  for (size_t at = 0; at < data.rows(); ++at)
+    right += (model.margin(data.row(at)) > 0) == (data.labels[at] > 0) ? 1 : 0;
+  EXPECT_DOUBLE_EQ(result.accuracy, right / 40);
+}
+
+void expect_equal(const LinearModel& a, const LinearModel& b) {
+  ASSERT_EQ(a.dimension(), b.dimension());
+  EXPECT_EQ(a.loss(), b.loss());
+  for (uint64_t index = 0; index <= a.dimension(); ++index) {
+    EXPECT_EQ(static_cast<float>(a.weight(index)), static_cast<float>(b.weight(index))) << index;
+  }
+}
+
+TEST(ModelFile, RoundTripsDenseSparseAndScaled) {
+  LinearModel scaled = random_model(Loss::kHinge, 20, 1);
+  scaled.shrink(0.5F);
+  expect_equal(scaled, *decode_model(encode_model(scaled)));
+  LinearModel sparse(Loss::kLogistic, 1'000);
+  sparse.values()[7] = -2;
+  sparse.values()[1'000] = 3;
+  const ByteBuffer bytes = encode_model(sparse);
+  EXPECT_LT(bytes.size(), 100U);
+  expect_equal(sparse, *decode_model(bytes));
+}
+
+TEST(ModelFile, EveryTruncationAndEveryFlippedByteIsRefused) {
+  for (const uint64_t dimension : {3U, 100U}) {
+    LinearModel model(Loss::kLogistic, dimension);
+    model.values()[1] = 1;
+    const ByteBuffer whole = encode_model(model);
+    for (size_t size = 0; size < whole.size(); ++size) {
+      EXPECT_FALSE(decode_model(ByteSpan(whole).first(size))) << size;
+    }
+    for (size_t at = 0; at < whole.size(); ++at) {
+      ByteBuffer damaged = whole;
+      damaged[at] ^= 0x10;
+      EXPECT_FALSE(decode_model(damaged)) << at;
+    }
+  }
+}
+
+/// A model file with a right checksum and whatever else.
+ByteBuffer sealed(ByteBuffer bytes) {
+  bytes.resize(bytes.size() - 8);
+  ByteWriter(bytes).put(hash64(ByteSpan(bytes)));
+  return bytes;
+}
+
+TEST(ModelFile, AHeadThatLiesIsRefusedUnderARightChecksum) {
+  LinearModel model(Loss::kLogistic, 1'000);
+  model.values()[1] = 1;
+  model.values()[2] = 1;
+  const ByteBuffer whole = encode_model(model);
+  const auto with = [&whole](size_t at, auto value) {
+    ByteBuffer bytes = whole;
+    std::memcpy(bytes.data() + at, &value, sizeof value);
+    return sealed(bytes);
+  };
+  ASSERT_TRUE(decode_model(sealed(whole)));
+  EXPECT_EQ(decode_model(with(8, uint32_t{2})).error().code, ErrorCode::kUnsupported);
+  const std::vector<ByteBuffer> lies = {with(12, uint32_t{9}),     with(16, uint64_t{0}),
+                                        with(16, ~uint64_t{0}),    with(24, uint32_t{2}),
+                                        with(28, uint32_t{1}),     with(32, ~uint64_t{0}),
+                                        with(32, uint64_t{1}),     with(40, uint32_t{2}),
+                                        with(44, uint32_t{1'001}), with(48, std::numeric_limits<float>::quiet_NaN())};
+  for (size_t at = 0; at < lies.size(); ++at) {
+    const auto decoded = decode_model(lies[at]);
+    ASSERT_FALSE(decoded) << at;
+    EXPECT_EQ(decoded.error().code, ErrorCode::kMalformed);
+  }
+}
+
+TEST(ModelFile, WritingReplacesTheOldFileAndLeavesNoOther) {
+  const TemporaryFolder folder;
+  ASSERT_TRUE(write_model(folder.write("m", "old"), random_model(Loss::kHinge, 21, 1)));
+  expect_equal(*read_model(folder / "m"), random_model(Loss::kHinge, 21, 1));
+  EXPECT_EQ(folder.file_count(), 1U);
+}
+
+TEST(ModelFile, ErrorsNameTheFile) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(read_model(folder / "absent").error().code, ErrorCode::kIo);
+  EXPECT_EQ(read_model(folder.path().string()).error().code, ErrorCode::kIo);
+  EXPECT_THAT(read_model(folder.write("m", "hello world")).error().message,
+              HasSubstr("it is not a model of `millrace train`"));
+  EXPECT_EQ(write_model(folder / "no/such/m", random_model(Loss::kHinge, 1, 1)).error().code, ErrorCode::kIo);
+}
+
+TEST(AtomicFile, AnEndWithoutCommitLeavesTheOldFile) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("f", "old");
+  {
+    auto file = AtomicFile::create(path);
+    ASSERT_TRUE(file);
+    const ByteBuffer bytes(100, 1);
+    ASSERT_TRUE(file->write(bytes));
+    EXPECT_EQ(folder.file_count(), 2U);
+  }
+  EXPECT_EQ(folder.read("f"), "old");
+  EXPECT_EQ(folder.file_count(), 1U);
+}
+
+TEST(AtomicFile, AFolderInThePlaceOfTheFileIsAnError) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(mkdir((folder / "f").c_str(), 0700), 0);
+  auto file = AtomicFile::create(folder / "f");
+  ASSERT_TRUE(file);
+  EXPECT_EQ(file->commit().error().code, ErrorCode::kIo);
+}
+
+TEST(AtomicFile, OnAFullDiskTheOldFileStays) {
+  const TemporaryFolder folder;
+  const std::string disk = folder / "disk";
+  ASSERT_EQ(mkdir(disk.c_str(), 0700), 0);
+  if (mount("none", disk.c_str(), "tmpfs", 0, "size=64k") != 0) GTEST_SKIP() << "a file system of 64 KiB needs root";
+  folder.write("disk/model", "the old model");
+  const LinearModel large = [] {
+    LinearModel model(Loss::kLogistic, 100'000);
+    std::fill(model.values().begin(), model.values().end(), 1.0F);
+    return model;
+  }();
+  const Status status = write_model(disk + "/model", large);
+  EXPECT_EQ(folder.read("disk/model"), "the old model");
+  const size_t files = static_cast<size_t>(std::distance(std::filesystem::directory_iterator(disk), {}));
+  umount(disk.c_str());
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kIo);
+  EXPECT_THAT(status.error().message, HasSubstr("No space left on device; a file that was there before is unchanged"));
+  EXPECT_EQ(files, 1U) << "the unfinished file is removed";
+}
+
+}  // namespace
+}  // namespace millrace::cli

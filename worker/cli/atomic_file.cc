@@ -1,0 +1,66 @@
+#include "worker/cli/atomic_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace millrace::cli {
+
+Result<AtomicFile> AtomicFile::create(const std::string& path) {
+  // The process's number keeps two writers of one path apart; what an ended process left is overwritten.
+  std::string temporary = path + ".new-" + std::to_string(getpid());
+  const int descriptor = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
+  if (descriptor < 0) {
+    return fail(ErrorCode::kIo, "cannot write " + path + ": " + temporary + ": " + std::strerror(errno));
+  }
+  return AtomicFile(path, std::move(temporary), descriptor);
+}
+
+AtomicFile::AtomicFile(std::string path, std::string temporary, int descriptor)
+    : path_(std::move(path)), temporary_(std::move(temporary)), descriptor_(descriptor) {}
+
+AtomicFile::AtomicFile(AtomicFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      temporary_(std::move(other.temporary_)),
+      descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+AtomicFile::~AtomicFile() {
+  if (descriptor_ < 0) return;
+  close(descriptor_);
+  unlink(temporary_.c_str());
+}
+
+std::unexpected<Error> AtomicFile::refuse(const char* action) const {
+  return fail(ErrorCode::kIo, "cannot write " + path_ + ": " + action + ": " + std::strerror(errno) +
+                                  "; a file that was there before is unchanged");
+}
+
+Status AtomicFile::write(ByteSpan bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(descriptor_, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return refuse("write");
+    bytes = bytes.subspan(static_cast<size_t>(written));
+  }
+  return {};
+}
+
+Status AtomicFile::commit() {
+  if (fsync(descriptor_) != 0) return refuse("fsync");
+  if (rename(temporary_.c_str(), path_.c_str()) != 0) return refuse("rename");
+  close(std::exchange(descriptor_, -1));
+  // The rename itself is on disk once the folder is; where folders cannot be synced the file is whole all the same.
+  const size_t slash = path_.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
+  const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor >= 0) {
+    fsync(descriptor);
+    close(descriptor);
+  }
+  return {};
+}
+
+}  // namespace millrace::cli

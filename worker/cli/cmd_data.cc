@@ -1,0 +1,150 @@
+#include <fmt/core.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "kernels/stream/stream.h"
+#include "worker/cli/commands.h"
+#include "worker/cli/data_debian.h"
+#include "worker/cli/data_synthetic.h"
+#include "worker/cli/progress.h"
+
+namespace millrace::cli {
+namespace {
+
+/// debian.svm.gz -> debian.test.svm.gz; other.txt -> other.test.txt.
+std::string held_out_path_of(const std::string& path) {
+  const size_t slash = path.rfind('/') == std::string::npos ? 0 : path.rfind('/') + 1;
+  size_t at = path.rfind(".svm");
+  if (at == std::string::npos || at < slash) at = path.find('.', slash);
+  if (at == std::string::npos) at = path.size();
+  return path.substr(0, at) + ".test" + path.substr(at);
+}
+
+struct DebianFlags {
+  DebianDataOptions options;
+  bool json = false;
+};
+
+Outcome run_debian(DebianFlags& flags) {
+  DebianDataOptions& options = flags.options;
+  if (options.held_out_path.empty()) options.held_out_path = held_out_path_of(options.train_path);
+  Progress progress("reading the package index", "packages");
+  options.progress = progress.callback();
+  const auto summary = make_debian_data(options);
+  if (!summary) return fail_with(summary.error());
+  const double per_row = static_cast<double>(summary->entries) / static_cast<double>(summary->packages);
+  if (flags.json) {
+    fmt::print("{}\n", nlohmann::json{{"data", "debian"},
+                                      {"train", options.train_path},
+                                      {"held_out", options.held_out_path},
+                                      {"dimension", options.dimension},
+                                      {"packages", summary->packages},
+                                      {"libraries", summary->libraries},
+                                      {"train_rows", summary->train_rows},
+                                      {"held_out_rows", summary->held_out_rows},
+                                      {"entries_per_row", per_row}}
+                           .dump());
+    return {};
+  }
+  fmt::print("{} packages, {} of them libraries; {:.0f} features a row of {}\n", grouped(summary->packages),
+             grouped(summary->libraries), per_row, grouped(options.dimension));
+  fmt::print("{}: {} rows\n{}: {} rows (held out)\n", options.train_path, grouped(summary->train_rows),
+             options.held_out_path, grouped(summary->held_out_rows));
+  return {};
+}
+
+Command add_debian(CLI::App& data) {
+  auto flags = std::make_shared<DebianFlags>();
+  CLI::App* app =
+      data.add_subcommand("debian", "from the package index of this Debian machine: is a package a library?");
+  app->add_option("-o,--output", flags->options.train_path, "training file; .gz: compressed")->required();
+  app->add_option("--held-out", flags->options.held_out_path, "held-out file (default: OUTPUT with .test before .svm)");
+  app->add_option("--input", flags->options.input, "a saved `apt-cache dumpavail` instead of running it");
+  app->add_option("--dimension", flags->options.dimension, "features are hashed into so many")
+      ->capture_default_str()
+      ->check(CLI::Range(uint64_t{1}, kDimensionMax - 1));
+  app->add_option("--held-out-share", flags->options.held_out_share, "share of packages held out, by hash of the name")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 0.9));
+  app->add_flag("--json", flags->json, "one JSON object as the last line");
+  app->footer(
+      "The label is +1 where the Section is libs, libdevel or oldlibs. Features are the hashed character 3- to 5-grams "
+      "of\n"
+      "the description alone, rows have norm 1.\n\n"
+      "Example:\n"
+      "  millrace data debian -o debian.svm.gz        # writes debian.svm.gz and debian.test.svm.gz");
+  return {app, [flags] { return run_debian(*flags); }};
+}
+
+struct SyntheticFlags {
+  SyntheticDataOptions options;
+  std::string like = "url";
+  bool json = false;
+};
+
+Outcome run_synthetic(SyntheticFlags& flags) {
+  SyntheticDataOptions& options = flags.options;
+  const auto shape = synthetic_shape(flags.like);
+  if (!shape) return fail_with(shape.error());
+  options.shape = *shape;
+  if (options.held_out_path.empty()) options.held_out_path = held_out_path_of(options.train_path);
+  Progress progress("making " + options.train_path, "rows");
+  options.progress = progress.callback();
+  const auto summary = make_synthetic_data(options);
+  if (!summary) return fail_with(summary.error());
+  const double per_row = static_cast<double>(summary->entries) / static_cast<double>(options.rows);
+  if (flags.json) {
+    fmt::print("{}\n", nlohmann::json{{"data", "synthetic"},
+                                      {"like", flags.like},
+                                      {"train", options.train_path},
+                                      {"held_out", options.held_out_path},
+                                      {"dimension", options.shape.dimension},
+                                      {"train_rows", summary->train_rows},
+                                      {"held_out_rows", summary->held_out_rows},
+                                      {"entries_per_row", per_row}}
+                           .dump());
+    return {};
+  }
+  fmt::print("like {}: {:.0f} features a row of {}\n", flags.like, per_row, grouped(options.shape.dimension));
+  fmt::print("{}: {} rows\n{}: {} rows (held out)\n", options.train_path, grouped(summary->train_rows),
+             options.held_out_path, grouped(summary->held_out_rows));
+  return {};
+}
+
+Command add_synthetic(CLI::App& data) {
+  auto flags = std::make_shared<SyntheticFlags>();
+  CLI::App* app = data.add_subcommand("synthetic", "rows with the statistics of the URL and Webspam sets");
+  app->add_option("-o,--output", flags->options.train_path, "training file; .gz: compressed")->required();
+  app->add_option("--held-out", flags->options.held_out_path, "held-out file (default: OUTPUT with .test before .svm)");
+  app->add_option("--like", flags->like, "url (3.2 M features, 116 a row) or webspam (16.6 M features, 3,730 a row)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"url", "webspam"}));
+  app->add_option("--rows", flags->options.rows, "rows in both files together")
+      ->required()
+      ->check(CLI::Range(uint64_t{2}, uint64_t{1} << 32));
+  app->add_option("--seed", flags->options.seed, "equal seeds give equal files")->capture_default_str();
+  app->add_option("--held-out-share", flags->options.held_out_share, "share of rows held out")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 0.9));
+  app->add_flag("--json", flags->json, "one JSON object as the last line");
+  app->footer(
+      "Features are drawn by popularity (a power law); labels come from a sparse linear model with noise.\n\n"
+      "Example:\n"
+      "  millrace data synthetic --like url --rows 20000 -o url.svm.gz");
+  return {app, [flags] { return run_synthetic(*flags); }};
+}
+
+}  // namespace
+
+Command add_data_command(CLI::App& root) {
+  CLI::App* app = root.add_subcommand("data", "makes training data: LIBSVM text, plain or .gz");
+  app->require_subcommand(1);
+  const Command debian = add_debian(*app);
+  const Command synthetic = add_synthetic(*app);
+  app->footer("Each source has its own help: millrace data debian --help");
+  return {app, [debian, synthetic] { return debian.app->parsed() ? debian.run() : synthetic.run(); }};
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+
+#include "worker/cli/outcome.h"
+
+namespace millrace::cli {
+
+/// A subcommand: where the parser put it, and what it does once its flags are parsed.
+struct Command {
+  CLI::App* app = nullptr;
+  std::function<Outcome()> run;
+};
+
+/// Each adds its subcommand with its flags and help to `root`. One file each, cmd_NAME.cc.
+Command add_train_command(CLI::App& root);
+Command add_eval_command(CLI::App& root);
+Command add_data_command(CLI::App& root);
+Command add_bench_command(CLI::App& root);
+Command add_status_command(CLI::App& root);
+Command add_serve_command(CLI::App& root);
+
+}  // namespace millrace::cli

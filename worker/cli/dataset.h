@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/base/buffer.h"
+
+namespace millrace::cli {
+
+/// How a file writes its two classes. The first of each pair is the negative class.
+enum class LabelPair : uint8_t {
+  kZeroOne = 1,       ///< 0 and 1
+  kMinusPlusOne = 2,  ///< -1 and +1
+  kOneTwo = 3,        ///< 1 and 2
+};
+
+/// "-1 is negative, +1 is positive".
+std::string label_pair_text(LabelPair pair);
+
+/// One example: features with strictly increasing indices, and its class.
+struct RowView {
+  IndexSpan indices;
+  std::span<const float> values;
+  float label = 0;  ///< -1 or +1
+};
+
+/// Labelled rows in memory, compressed by row (CSR).
+struct Dataset {
+  uint64_t dimension = 0;              ///< every index is below it
+  std::vector<uint64_t> row_begin{0};  ///< [rows + 1] positions into indices and values
+  IndexBuffer indices;
+  Buffer<float> values;
+  std::vector<int8_t> labels;  ///< [rows] -1 or +1
+  LabelPair label_pair = LabelPair::kMinusPlusOne;
+  uint64_t rows_in_file = 0;  ///< of which this holds a part when a part was asked for
+
+  size_t rows() const { return labels.size(); }
+  RowView row(size_t at) const {
+    const uint64_t begin = row_begin[at];
+    const uint64_t count = row_begin[at + 1] - begin;
+    return {IndexSpan(indices).subspan(begin, count), std::span<const float>(values).subspan(begin, count),
+            static_cast<float>(labels[at])};
+  }
+};
+
+}  // namespace millrace::cli

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "kernels/base/buffer.h"
+#include "kernels/base/result.h"
+#include "worker/cli/atomic_file.h"
+
+namespace millrace::cli {
+
+/// Writes LIBSVM text, gzip where the path ends in .gz, as an AtomicFile: the file appears whole at commit() or not at all.
+///
+/// Threads  one.
+class LibsvmWriter {
+ public:
+  /// Errors  io.
+  static Result<LibsvmWriter> create(const std::string& path);
+  LibsvmWriter(LibsvmWriter&& other) noexcept;
+  LibsvmWriter& operator=(LibsvmWriter&&) = delete;
+  ~LibsvmWriter();
+
+  /// One row. `indices` count from 0 and increase strictly (the file counts from 1); values are finite. Errors  io.
+  Status row(int label, IndexSpan indices, std::span<const float> values);
+
+  /// Errors  io: the old file stays.
+  Status commit();
+
+  uint64_t rows() const { return rows_; }
+  uint64_t entries() const { return entries_; }
+
+ private:
+  struct Deflater;
+  LibsvmWriter(AtomicFile file, std::unique_ptr<Deflater> deflater);
+  Status flush();
+
+  AtomicFile file_;
+  std::unique_ptr<Deflater> deflater_;  ///< empty: plain text
+  ByteBuffer text_;
+  uint64_t rows_ = 0;
+  uint64_t entries_ = 0;
+};
+
+}  // namespace millrace::cli

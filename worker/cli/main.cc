@@ -1,0 +1,77 @@
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <csignal>
+#include <exception>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "worker/cli/commands.h"
+#include "worker/cli/outcome.h"
+
+namespace millrace::cli {
+namespace {
+
+/// Help texts are written with their line breaks.
+class PlainFormatter : public CLI::Formatter {
+ public:
+  std::string make_footer(const CLI::App* app) const override {
+    return app->get_footer().empty() ? std::string() : "\n" + app->get_footer() + "\n";
+  }
+};
+
+int report(const CLI::App& command, const Failure& failure) {
+  fmt::print(stderr, "millrace {}: {}\n", command.get_name(), failure.message);
+  return static_cast<int>(failure.code);
+}
+
+std::string name_of(const Command& command) { return command.app->get_name(); }
+
+int run(const std::vector<Command>& commands) {
+  for (const Command& command : commands) {
+    if (!command.app->parsed()) continue;
+    try {
+      const Outcome outcome = command.run();
+      return outcome ? static_cast<int>(ExitCode::kOk) : report(*command.app, outcome.error());
+    } catch (const std::bad_alloc&) {
+      return report(*command.app, {ExitCode::kInternal, "out of memory"});
+    } catch (const std::exception& exception) {
+      return report(*command.app, {ExitCode::kInternal, exception.what()});
+    }
+  }
+  return static_cast<int>(ExitCode::kUsage);
+}
+
+int parse_and_run(int argc, char** argv) {
+  CLI::App root("Millrace: training over sharded servers with sparse, compressed gradients");
+  root.name("millrace");
+  root.formatter(std::make_shared<PlainFormatter>());
+  root.get_formatter()->column_width(34);
+  root.require_subcommand(1);
+  root.set_version_flag("--version", MILLRACE_VERSION);
+  root.footer("Each command has its own help: millrace train --help\n\n" + exit_code_table());
+  const std::vector<Command> commands = {add_data_command(root), add_eval_command(root)};
+  if (argc > 1 && argv[1][0] != '-' && std::ranges::find(commands, argv[1], name_of) == commands.end()) {
+    fmt::print(stderr, "millrace: there is no command '{}'; see millrace --help\n", argv[1]);
+    return static_cast<int>(ExitCode::kUsage);
+  }
+  try {
+    root.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    // --help and --version arrive here too, with code 0.
+    const int code = root.exit(error);
+    return code == 0 ? 0 : static_cast<int>(ExitCode::kUsage);
+  }
+  return run(commands);
+}
+
+}  // namespace
+}  // namespace millrace::cli
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe or socket is an error of the call that meets it
+  return millrace::cli::parse_and_run(argc, argv);
+}

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "kernels/base/buffer.h"
+#include "kernels/base/result.h"
+#include "worker/cli/linear_model.h"
+
+namespace millrace::cli {
+
+/// Model files, little-endian:
+///
+///   bytes 0..7    "MRLINEAR"
+///   u32           version, 1
+///   u32           loss: 1 logistic, 2 hinge
+///   u64           dimension d
+///   u32           form: 0 dense, 1 sparse (whichever is smaller)
+///   u32           0
+///   u64           count of values (dense: d + 1)
+///   sparse only   count * u32, strictly increasing indices; d is the intercept's
+///   count * f32   weights, the scale multiplied in
+///   u64           XXH3 of all bytes before it
+ByteBuffer encode_model(const LinearModel& model);
+
+/// Errors  malformed: not a model, truncated, damaged (checksum), not finite. unsupported: a later version.
+Result<LinearModel> decode_model(ByteSpan bytes);
+
+/// Writes atomically: on any failure, a full disk among them, the old file stays. Errors  io.
+Status write_model(const std::string& path, const LinearModel& model);
+
+/// Errors  io: it cannot be read. Else as decode_model, with the path in front.
+Result<LinearModel> read_model(const std::string& path);
+
+}  // namespace millrace::cli
