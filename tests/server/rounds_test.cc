@@ -209,9 +209,14 @@ TEST_F(ThreeWorkers, DecisionUnderWayIsBegunAgainWhenAContributorIsRemoved) {
   cluster.push(1, 0, constant(2));
   cluster.hold_tasks = true;
   cluster.push(2, 0, constant(100));
-  keep_alive({0, 1}, 12'000);  // worker 2 is removed while its contribution is decoded and summed
+  cluster.run_held_tasks_until(Task::Kind::kReduce);
+  keep_alive({0, 1}, 12'000);  // worker 2 is removed while the three are summed
+  EXPECT_EQ(cluster.counted(Metric::kRestarted), 1);
   cluster.hold_tasks = false;
   cluster.run_held_tasks();
+  const std::vector<Update> updates = cluster.take_of<Update>(1);
+  ASSERT_EQ(updates.size(), 1u);
+  EXPECT_EQ(updates[0].contributors.size(), 2u);
   EXPECT_EQ(cluster.gather(0, 0).dense, constant(3));
 }
 

@@ -181,14 +181,20 @@ class ScriptedCluster {
   }
 
   void run_held_tasks() {
-    while (!held_.empty()) {
-      auto [shard, task] = held_.front();
-      held_.pop_front();
-      task->run();
-      Actions actions;
-      shards_[shard]->on_task_done(task, now, actions);
-      carry_out(shard, actions);
-    }
+    while (!held_.empty()) run_one_held_task();
+  }
+  void run_one_held_task() {
+    auto [shard, task] = held_.front();
+    held_.pop_front();
+    task->run();
+    Actions actions;
+    shards_[shard]->on_task_done(task, now, actions);
+    carry_out(shard, actions);
+  }
+
+  /// Runs held tasks, in order, until one of that kind would be next.
+  void run_held_tasks_until(Task::Kind kind) {
+    while (!held_.empty() && held_.front().second->kind() != kind) run_one_held_task();
   }
 
   /// Messages that a worker has got from a shard since the last take.

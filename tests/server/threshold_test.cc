@@ -1,0 +1,279 @@
+#include "server/threshold.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "kernels/base/random.h"
+#include "tests/server/scripted_cluster.h"
+
+namespace millrace::server {
+namespace {
+
+using testing::ElementsAre;
+
+TEST(SplitTake, SumsExactlyToTakeAndNobodyGivesMoreThanItHas) {
+  RandomSequence random(RandomKey::from(7));
+  for (int round = 0; round < 500; ++round) {
+    std::vector<uint64_t> in_bin(1 + random.next_below(6));
+    for (uint64_t& count : in_bin) count = random.next_below(20);
+    const uint64_t total = std::accumulate(in_bin.begin(), in_bin.end(), uint64_t{0});
+    const uint64_t take = random.next_below(total + 3);
+    const std::vector<uint64_t> quotas = split_take(take, in_bin);
+    EXPECT_EQ(std::accumulate(quotas.begin(), quotas.end(), uint64_t{0}), std::min(take, total));
+    for (size_t at = 0; at < in_bin.size(); ++at) {
+      EXPECT_LE(quotas[at], in_bin[at]);
+      if (take <= total && total > 0) {
+        const double exact = static_cast<double>(take * in_bin[at]) / static_cast<double>(total);
+        EXPECT_LT(std::abs(static_cast<double>(quotas[at]) - exact), 1);
+      }
+    }
+  }
+}
+
+TEST(SplitTake, EqualRemaindersGoToTheLowerHolder) {
+  EXPECT_THAT(split_take(1, std::vector<uint64_t>{5, 5, 5}), ElementsAre(1, 0, 0));
+  EXPECT_THAT(split_take(4, std::vector<uint64_t>{3, 3, 3}), ElementsAre(2, 1, 1));
+  EXPECT_THAT(split_take(0, std::vector<uint64_t>{}), ElementsAre());
+}
+
+/// The k largest by magnitude, ties by lower index, zeros never: what the update must be with one shard.
+std::vector<float> oracle_top_k(const std::vector<float>& sum, uint64_t k) {
+  std::vector<size_t> order(sum.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, [&](size_t a, size_t b) { return std::fabs(sum[a]) > std::fabs(sum[b]); });
+  std::vector<float> kept(sum.size(), 0.0f);
+  for (size_t at = 0; at < std::min<size_t>(k, order.size()); ++at) kept[order[at]] = sum[order[at]];
+  return kept;
+}
+
+struct Shape {
+  uint32_t shards;
+  uint32_t parts_per_shard;
+  uint64_t dimension;
+  uint64_t k;
+};
+
+protocol::JobSpec top_k_job(const Shape& shape, uint32_t workers = 2) {
+  protocol::JobSpec spec = ScriptedCluster::small_job(workers, shape.dimension);
+  spec.parts_per_shard = shape.parts_per_shard;
+  spec.reselect.reselect = protocol::Reselect::kTopK;
+  spec.reselect.k = shape.k;
+  spec.fuse_below = 0;
+  return spec;
+}
+
+std::vector<float> draws(RandomSequence& random, size_t count) {
+  std::vector<float> values(count);
+  for (float& value : values) value = static_cast<float>(std::ldexp(std::round(random.next_normal() * 256), -8));
+  return values;
+}
+
+std::vector<float> added(const std::vector<float>& a, const std::vector<float>& b) {
+  std::vector<float> sum(a);
+  for (size_t at = 0; at < sum.size(); ++at) sum[at] += b[at];
+  return sum;
+}
+
+uint64_t non_zeros(const std::vector<float>& values) {
+  return static_cast<uint64_t>(std::ranges::count_if(values, [](float value) { return value != 0; }));
+}
+
+TEST(GlobalTopK, OneShardIsExactlyTheOracleOverAnyNumberOfParts) {
+  RandomSequence random(RandomKey::from(11));
+  for (const uint32_t parts : {1u, 2u, 5u, 8u}) {
+    const Shape shape{1, parts, 4'000, 300};
+    ScriptedCluster cluster(top_k_job(shape));
+    cluster.join_all();
+    for (uint64_t step = 0; step < 3; ++step) {
+      const std::vector<float> first = draws(random, shape.dimension);
+      const std::vector<float> second = draws(random, shape.dimension);
+      cluster.push(0, step, first);
+      cluster.push(1, step, second);
+      const auto got = cluster.gather(0, step);
+      EXPECT_EQ(got.parts, parts);
+      EXPECT_EQ(got.dense, oracle_top_k(added(first, second), shape.k)) << parts << " parts, step " << step;
+      cluster.take(1);
+    }
+  }
+}
+
+TEST(GlobalTopK, SizeIsExactlyKWithManyShardsAndOnlyTheBoundaryBinIsShared) {
+  RandomSequence random(RandomKey::from(12));
+  for (uint32_t shards = 2; shards <= 5; ++shards) {
+    const Shape shape{shards, 3, 200'000, 5'000};
+    ScriptedCluster cluster(top_k_job(shape), shards);
+    cluster.join_all();
+    ASSERT_EQ(cluster.layout().parts.size(), shards * 3u);
+    const std::vector<float> first = draws(random, shape.dimension);
+    const std::vector<float> second = draws(random, shape.dimension);
+    cluster.push(0, 0, first);
+    cluster.push(1, 0, second);
+    const auto got = cluster.gather(0, 0);
+    EXPECT_EQ(got.entries, shape.k) << shards;
+    const std::vector<float> sum = added(first, second);
+    // Whatever is larger than everything in the boundary bin is in; nothing smaller than it is.
+    const float least = *std::ranges::min_element(got.dense, {}, [](float v) { return v == 0 ? 1e30f : std::fabs(v); });
+    const uint32_t bin = MagnitudeHistogram::bin_of(least);
+    for (size_t at = 0; at < sum.size(); ++at) {
+      if (MagnitudeHistogram::bin_of(sum[at]) <= bin) continue;
+      ASSERT_EQ(got.dense[at], sum[at]) << at;
+    }
+  }
+}
+
+TEST(GlobalTopK, EqualMagnitudesGiveExactlyKEntries) {
+  for (uint32_t shards = 1; shards <= 5; ++shards) {
+    const Shape shape{shards, 2, 100'000, 777};
+    ScriptedCluster cluster(top_k_job(shape), shards);
+    cluster.join_all();
+    std::vector<float> gradient(shape.dimension);
+    for (size_t at = 0; at < gradient.size(); ++at) gradient[at] = at % 3 == 0 ? -0.5f : 0.5f;
+    cluster.push(0, 0, gradient);
+    cluster.push(1, 0, gradient);
+    EXPECT_EQ(cluster.gather(0, 0).entries, shape.k) << shards;
+  }
+}
+
+TEST(GlobalTopK, FewerNonZerosThanKAreAllTaken) {
+  const Shape shape{3, 2, 100'000, 500};
+  ScriptedCluster cluster(top_k_job(shape), 3);
+  cluster.join_all();
+  std::vector<float> gradient(shape.dimension, 0.0f);
+  for (size_t at = 0; at < 20; ++at) gradient[at * 7] = 1.0f;  // all on the first shard: the others are empty
+  cluster.push(0, 0, gradient);
+  cluster.push(1, 0, gradient);
+  const auto got = cluster.gather(0, 0);
+  EXPECT_EQ(got.entries, 20u);
+  EXPECT_EQ(got.parts, 6u) << "parts without entries are decided too";
+}
+
+TEST(GlobalTopK, NothingAtAllIsDecided) {
+  const Shape shape{2, 2, 100'000, 500};
+  ScriptedCluster cluster(top_k_job(shape), 2);
+  cluster.join_all();
+  const std::vector<float> nothing(shape.dimension, 0.0f);
+  cluster.push(0, 0, nothing);
+  cluster.push(1, 0, nothing);
+  const auto got = cluster.gather(0, 0);
+  EXPECT_EQ(got.parts, 4u);
+  EXPECT_EQ(got.entries, 0u);
+}
+
+TEST(ReuseStep, SizeStaysWithinTwoPercentOfKAndNobodyWaits) {
+  RandomSequence random(RandomKey::from(13));
+  const Shape shape{3, 4, 200'000, 4'000};
+  protocol::JobSpec spec = top_k_job(shape);
+  spec.reselect.threshold_period = 100;
+  ScriptedCluster cluster(spec, 3);
+  cluster.join_all();
+  for (uint64_t step = 0; step < 8; ++step) {
+    // Magnitudes grow by a quarter every step: yesterday's threshold alone would let far too many through.
+    const float growth = std::pow(1.25f, static_cast<float>(step));
+    std::vector<float> first = draws(random, shape.dimension);
+    std::vector<float> second = draws(random, shape.dimension);
+    for (float& value : first) value *= growth;
+    for (float& value : second) value *= growth;
+    if (step > 0) cluster.mute = {0, 1, 2};  // no histogram arrives, and still every step is decided
+    if (step > 4) cluster.mute = {};
+    cluster.push(0, step, first);
+    cluster.push(1, step, second);
+    const auto got = cluster.gather(0, step);
+    ASSERT_EQ(got.parts, 12u) << step;
+    EXPECT_NEAR(static_cast<double>(got.entries), 4'000.0, 0.02 * 4'000 + 3) << step;
+    cluster.take(1);
+    cluster.ack(0, step + 1);
+    cluster.ack(1, step + 1);
+  }
+}
+
+TEST(ReuseStep, TiesDoNotMakeAnUpdateLarge) {
+  const Shape shape{2, 3, 100'000, 1'000};
+  protocol::JobSpec spec = top_k_job(shape);
+  spec.reselect.threshold_period = 10;
+  ScriptedCluster cluster(spec, 2);
+  cluster.join_all();
+  const std::vector<float> gradient(shape.dimension, 0.25f);
+  for (uint64_t step = 0; step < 4; ++step) {
+    cluster.push(0, step, gradient);
+    cluster.push(1, step, gradient);
+    EXPECT_NEAR(static_cast<double>(cluster.gather(0, step).entries), 1'000.0, 0.02 * 1'000 + 2) << step;
+  }
+}
+
+TEST(SilentShard, ExactStepFallsBackToTheLastThresholdAndIsCounted) {
+  RandomSequence random(RandomKey::from(14));
+  const Shape shape{2, 2, 100'000, 2'000};
+  ScriptedCluster cluster(top_k_job(shape), 2);
+  cluster.join_all();
+  const auto step_of = [&](uint64_t step) {
+    const std::vector<float> first = draws(random, shape.dimension);
+    cluster.push(0, step, first);
+    cluster.push(1, step, draws(random, shape.dimension));
+  };
+  step_of(0);
+  EXPECT_EQ(cluster.gather(0, 0).entries, shape.k);
+  cluster.mute = {1};
+  step_of(1);
+  cluster.pass(150);
+  EXPECT_EQ(cluster.counted(Metric::kExchangeFallbacks), 0);
+  const auto before = cluster.core(0).status(cluster.now);
+  EXPECT_THAT(before.jobs[0].waiting_because, testing::HasSubstr("magnitudes of shard 1"));
+  cluster.pass(100);
+  EXPECT_EQ(cluster.counted(Metric::kExchangeFallbacks), 1);
+  const auto got = cluster.gather(0, 1);
+  EXPECT_EQ(got.parts, 4u) << "shard 1 had shard 0's magnitudes, shard 0 fell back";
+  EXPECT_NEAR(static_cast<double>(got.entries), 2'000.0, 0.03 * 2'000);
+  cluster.mute = {};
+  step_of(2);
+  EXPECT_EQ(cluster.gather(0, 2).entries, shape.k) << "exact again";
+}
+
+TEST(SilentShard, FirstStepFallsBackToTheMagnitudesThatAreThere) {
+  RandomSequence random(RandomKey::from(15));
+  const Shape shape{2, 2, 100'000, 2'000};
+  ScriptedCluster cluster(top_k_job(shape), 2);
+  cluster.join_all();
+  cluster.mute = {0, 1};
+  const std::vector<float> first = draws(random, shape.dimension);
+  cluster.push(0, 0, first);
+  cluster.push(1, 0, first);
+  cluster.pass(300);
+  EXPECT_EQ(cluster.counted(Metric::kExchangeFallbacks), 2);
+  EXPECT_EQ(cluster.gather(0, 0).parts, 4u);
+}
+
+TEST(Threshold, MembersThatChangeAfterTheAgreementDoNotStopTheStep) {
+  RandomSequence random(RandomKey::from(16));
+  const Shape shape{2, 2, 100'000, 2'000};
+  ScriptedCluster cluster(top_k_job(shape, 3), 2);
+  cluster.join_all();
+  std::vector<std::vector<float>> pushed;
+  for (uint32_t worker = 0; worker < 3; ++worker) pushed.push_back(draws(random, shape.dimension));
+  for (uint32_t worker = 0; worker < 3; ++worker) cluster.push(worker, 0, pushed[worker]);
+  ASSERT_EQ(cluster.gather(0, 0).entries, shape.k);
+  for (uint32_t worker = 0; worker < 2; ++worker) cluster.push(worker, 1, pushed[worker]);
+  cluster.hold_tasks = true;
+  cluster.push(2, 1, pushed[2]);
+  cluster.run_held_tasks_until(Task::Kind::kEncode);  // agreed; the updates are about to be coded
+  cluster.send(ScriptedCluster::peer(2), 0,
+               {cluster.header(2), protocol::Goodbye{protocol::Goodbye::Reason::kFailed, "killed"}, {}});
+  cluster.pass(100);
+  cluster.hold_tasks = false;
+  cluster.run_held_tasks();
+  const auto got = cluster.gather(0, 1);
+  EXPECT_EQ(got.parts, 4u);
+  const std::vector<float> sum = added(pushed[0], pushed[1]);
+  for (size_t at = 0; at < sum.size(); ++at) {
+    if (got.dense[at] == 0) continue;
+    ASSERT_EQ(got.dense[at], sum[at]) << "worker 2 is not in it";
+  }
+  EXPECT_GT(non_zeros(got.dense), 0u);
+  EXPECT_GT(cluster.counted(Metric::kRestarted), 0);
+}
+
+}  // namespace
+}  // namespace millrace::server
