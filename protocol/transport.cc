@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "kernels/base/check.h"
@@ -53,6 +54,16 @@ void fill_message(zmq_msg_t& message, const SharedBytes& bytes) {
 std::string monitor_address() {
   static std::atomic<uint64_t> next{0};
   return "inproc://millrace-monitor-" + std::to_string(next.fetch_add(1));
+}
+
+/// An IPv4 address bound by an IPv6-enabled socket comes back as "[::ffff:a.b.c.d]": people and flags say a.b.c.d.
+std::string plain_ipv4(std::string address) {
+  constexpr std::string_view kMapped = "[::ffff:";
+  const size_t begin = address.find(kMapped);
+  const size_t end = address.find(']');
+  if (begin == std::string::npos || end == std::string::npos) return address;
+  const std::string host = address.substr(begin + kMapped.size(), end - begin - kMapped.size());
+  return address.substr(0, begin) + host + address.substr(end + 1);
 }
 
 }  // namespace
@@ -188,7 +199,7 @@ Result<std::unique_ptr<Listener>> Listener::bind(TransportContext& context, cons
   std::array<char, 256> bound{};
   size_t length = bound.size();
   MILLRACE_CHECK(zmq_getsockopt(listener->socket_->handle(), ZMQ_LAST_ENDPOINT, bound.data(), &length) == 0);
-  listener->address_ = bound.data();
+  listener->address_ = plain_ipv4(bound.data());
   return listener;
 }
 

@@ -1,0 +1,58 @@
+#include <fmt/format.h>
+
+#include <csignal>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "server/options.h"
+#include "server/process.h"
+
+namespace {
+
+millrace::server::ShardProcess* running = nullptr;  // for the signal handler; set once before signals are taken
+
+void on_signal(int) { running->request_stop(); }
+
+void take_signals() {
+  struct sigaction action = {};
+  action.sa_handler = on_signal;
+  sigaction(SIGTERM, &action, nullptr);
+  sigaction(SIGINT, &action, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+}
+
+void print_start_line(const millrace::server::Options& options, const millrace::server::ShardProcess& process) {
+  if (options.json) {
+    const nlohmann::json line = {{"event", "listening"},
+                                 {"shard", options.shard},
+                                 {"address", process.address()},
+                                 {"http", process.http_address()},
+                                 {"life", process.life()}};
+    fmt::print("{}\n", line.dump());
+  } else {
+    fmt::print("shard {} of {} listens on {}{}{}\n", options.shard, options.shards, process.address(),
+               process.http_address().empty() ? "" : ", status on http://", process.http_address());
+  }
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto parsed = millrace::server::parse_options(argc, argv);
+  if (const int* code = std::get_if<int>(&parsed)) return *code;
+  const auto& options = std::get<millrace::server::Options>(parsed);
+  auto process = millrace::server::ShardProcess::start(options);
+  if (!process) {
+    fmt::print(stderr, "millrace-server: {}\n", process.error().message);
+    return 1;
+  }
+  running = process->get();
+  take_signals();
+  print_start_line(options, **process);
+  if (const millrace::Status ended = (*process)->run(); !ended) {
+    fmt::print(stderr, "millrace-server: {}\n", ended.error().message);
+    return 1;
+  }
+  return 0;
+}

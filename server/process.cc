@@ -1,0 +1,269 @@
+#include "server/process.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/clock.h"
+#include "protocol/table.h"
+#include "protocol/transport.h"
+#include "server/process_log.h"
+#include "server/shard_core.h"
+#include "server/task_pool.h"
+
+namespace millrace::server {
+namespace {
+
+constexpr const char* kSoftware = "millrace 0.1.0";
+
+/// Messages taken in before what they ask for is carried out; bounds how long a flood can hold up what is decided.
+constexpr int kMessagesPerTurn = 128;
+/// The loop computes for so long before it looks at the sockets again.
+constexpr TimeNs kComputePerTurn = 500 * kNsPerUs;
+constexpr TimeNs kReconnectAfter = 200 * kNsPerMs;
+
+Result<std::string> advertised(const Options& options, const std::string& bound) {
+  if (!options.advertise.empty()) return options.advertise;
+  for (const std::string_view every : {"//0.0.0.0:", "//*:", "//[::]:"}) {
+    if (bound.find(every) == std::string::npos) continue;
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("--listen {} accepts on every address; say with --advertise tcp://HOST:PORT which one workers and "
+                    "other shards are to use",
+                    options.listen));
+  }
+  return bound;
+}
+
+protocol::TransportOptions transport_options(const Options& options) {
+  protocol::TransportOptions transport;
+  transport.limits.payload_bytes_max = options.limits.message_bytes_max;
+  return transport;
+}
+
+}  // namespace
+
+class ShardProcess::Loop {
+ public:
+  explicit Loop(const Options& options)
+      : options_(options),
+        context_(transport_options(options)),
+        pool_(options.threads != 0 ? options.threads : std::max(1u, std::thread::hardware_concurrency()),
+              [this] { waker_.wake(); }),
+        log_(options.shard, options.quiet ? Severity::kWarning : Severity::kInfo) {}
+
+  Status open();
+  Status run();
+  void request_stop() noexcept {
+    stop_.store(true);
+    waker_.wake();
+  }
+
+  const std::string& address() const { return address_; }
+  const std::string& http_address() const { return http_address_; }
+  uint64_t life() const { return life_; }
+
+ private:
+  /// The connection that this process opened to another shard.
+  struct Link {
+    std::unique_ptr<protocol::Connection> connection;
+    std::optional<TimeNs> reconnect_at;
+  };
+
+  int wait_ms(TimeNs now) const;
+  void receive();
+  void receive_links();
+  void compute();
+  void watch_links(TimeNs now);
+  void carry_out();
+  void connect(const ConnectShard& connect);
+  void send_to_peers();
+  void send_to_shards();
+
+  Options options_;
+  std::unique_ptr<protocol::MembershipTable> table_;
+  protocol::TransportContext context_;
+  std::unique_ptr<protocol::Listener> listener_;
+  std::map<uint32_t, Link> links_;
+  protocol::Waker waker_;
+  protocol::Poller poller_;
+  TaskPool pool_;  ///< after the waker that it wakes
+  std::unique_ptr<ShardCore> core_;
+  ProcessLog log_;
+  Actions actions_;
+  std::vector<std::shared_ptr<Task>> done_;
+  std::atomic<bool> stop_ = false;
+  std::string address_;
+  std::string http_address_;
+  uint64_t life_ = 0;
+};
+
+Status ShardProcess::Loop::open() {
+  auto table = protocol::open_sqlite_table(options_.table);
+  if (!table) return std::unexpected(table.error());
+  table_ = std::move(*table);
+  auto listener = protocol::Listener::bind(context_, options_.listen);
+  if (!listener) return std::unexpected(listener.error());
+  listener_ = std::move(*listener);
+  Result<std::string> address = advertised(options_, listener_->address());
+  if (!address) return std::unexpected(address.error());
+  address_ = std::move(*address);
+  const Result<uint64_t> life = table_->start_shard(options_.shard, options_.shards, address_);
+  if (!life) return std::unexpected(life.error());
+  life_ = *life;
+  core_ = std::make_unique<ShardCore>(ShardConfig{options_.shard, options_.shards, life_, kSoftware, options_.limits},
+                                      *table_, monotonic_now_ns());
+  poller_.add(*listener_);
+  poller_.add(waker_);
+  return {};
+}
+
+int ShardProcess::Loop::wait_ms(TimeNs now) const {
+  if (pool_.has_waiting() || !actions_.to_peers.empty()) return 0;
+  TimeNs until = core_->next_deadline();
+  for (const auto& [shard, link] : links_) {
+    if (link.reconnect_at) until = std::min(until, *link.reconnect_at);
+  }
+  if (until <= now) return 0;
+  return static_cast<int>(std::min<TimeNs>((until - now + kNsPerMs - 1) / kNsPerMs, 1'000));
+}
+
+Status ShardProcess::Loop::run() {
+  bool stopping = false;
+  while (!core_->stopped()) {
+    poller_.wait(wait_ms(monotonic_now_ns()));
+    if (stop_.load() && !std::exchange(stopping, true)) core_->begin_shutdown(monotonic_now_ns(), actions_);
+    receive();
+    receive_links();
+    pool_.take_done(done_);
+    for (const std::shared_ptr<Task>& task : done_) core_->on_task_done(task, monotonic_now_ns(), actions_);
+    done_.clear();
+    const TimeNs now = monotonic_now_ns();
+    if (now >= core_->next_deadline()) core_->on_tick(now, actions_);
+    watch_links(now);
+    carry_out();
+    compute();
+  }
+  carry_out();
+  if (core_->failure()) return std::unexpected(*core_->failure());
+  return {};
+}
+
+void ShardProcess::Loop::receive() {
+  for (int taken = 0; taken < kMessagesPerTurn; ++taken) {
+    std::optional<protocol::Received> received = listener_->receive();
+    if (!received) return;
+    const TimeNs now = monotonic_now_ns();
+    if (received->message) {
+      core_->on_message(received->peer, std::move(*received->message), now, actions_);
+    } else {
+      core_->on_malformed(received->message.error(), now, actions_);
+    }
+  }
+}
+
+void ShardProcess::Loop::receive_links() {
+  for (auto& [shard, link] : links_) {
+    while (std::optional<protocol::Received> received = link.connection->receive()) {
+      const TimeNs now = monotonic_now_ns();
+      if (received->message) {
+        core_->on_shard_reply(shard, *received->message, now, actions_);
+      } else {
+        core_->on_malformed(received->message.error(), now, actions_);
+      }
+    }
+  }
+}
+
+void ShardProcess::Loop::compute() {
+  const TimeNs until = monotonic_now_ns() + kComputePerTurn;
+  while (const std::shared_ptr<Task> task = pool_.run_one()) {
+    const TimeNs now = monotonic_now_ns();
+    core_->on_task_done(task, now, actions_);
+    carry_out();
+    if (now >= until) return;
+  }
+}
+
+void ShardProcess::Loop::watch_links(TimeNs now) {
+  for (auto& [shard, link] : links_) {
+    if (link.reconnect_at && *link.reconnect_at <= now) {
+      link.reconnect_at.reset();
+      if (const Status again = link.connection->reconnect(); !again) {
+        log_.write(Severity::kError, again.error().message, now);
+        link.reconnect_at = now + kReconnectAfter;
+        continue;
+      }
+      core_->on_shard_reconnected(shard, now, actions_);
+    } else if (!link.reconnect_at && link.connection->state() == protocol::ConnectionState::kDisconnected) {
+      link.reconnect_at = now + kReconnectAfter;
+    }
+  }
+}
+
+void ShardProcess::Loop::carry_out() {
+  const TimeNs now = monotonic_now_ns();
+  for (const LogLine& line : actions_.log) log_.write(line.severity, line.text, now);
+  for (const ConnectShard& one : actions_.connects) connect(one);
+  send_to_peers();
+  send_to_shards();
+  if (!actions_.tasks.empty()) pool_.submit(actions_.tasks);
+  actions_.clear();
+}
+
+void ShardProcess::Loop::connect(const ConnectShard& connect) {
+  Link& link = links_[connect.shard];
+  if (link.connection) poller_.remove(*link.connection);
+  link.reconnect_at.reset();
+  auto connection = protocol::Connection::connect(context_, connect.address);
+  if (!connection) {
+    log_.write(Severity::kError, fmt::format("shard {}: {}", connect.shard, connection.error().message),
+               monotonic_now_ns());
+    links_.erase(connect.shard);
+    return;
+  }
+  link.connection = std::move(*connection);
+  poller_.add(*link.connection);
+}
+
+void ShardProcess::Loop::send_to_peers() {
+  for (const SendToPeer& send : actions_.to_peers) {
+    const protocol::SendResult result = listener_->send(send.to, send.message);
+    if (result == protocol::SendResult::kSent) continue;
+    // A worker asks again for what it misses; one that reads nothing is found silent.
+    actions_.metrics.push_back(
+        {Metric::kDropped, {}, result == protocol::SendResult::kWouldBlock ? "send_queue_full" : "peer_gone", 1});
+  }
+}
+
+void ShardProcess::Loop::send_to_shards() {
+  for (const SendToShard& send : actions_.to_shards) {
+    const auto link = links_.find(send.shard);
+    const bool sent =
+        link != links_.end() && link->second.connection->send(send.message) == protocol::SendResult::kSent;
+    if (!sent) actions_.metrics.push_back({Metric::kDropped, {}, "shard_unreachable", 1});
+  }
+}
+
+ShardProcess::ShardProcess(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
+ShardProcess::~ShardProcess() = default;
+
+Result<std::unique_ptr<ShardProcess>> ShardProcess::start(const Options& options) {
+  auto loop = std::make_unique<Loop>(options);
+  if (const Status opened = loop->open(); !opened) return std::unexpected(opened.error());
+  return std::unique_ptr<ShardProcess>(new ShardProcess(std::move(loop)));
+}
+
+const std::string& ShardProcess::address() const { return loop_->address(); }
+const std::string& ShardProcess::http_address() const { return loop_->http_address(); }
+uint64_t ShardProcess::life() const { return loop_->life(); }
+Status ShardProcess::run() { return loop_->run(); }
+void ShardProcess::request_stop() noexcept { loop_->request_stop(); }
+
+}  // namespace millrace::server

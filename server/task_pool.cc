@@ -1,0 +1,97 @@
+#include "server/task_pool.h"
+
+#include <tbb/global_control.h>
+#include <tbb/task_arena.h>
+
+#include <condition_variable>
+#include <optional>
+
+namespace millrace::server {
+
+struct TaskPool::Helpers {
+  explicit Helpers(uint32_t count)
+      : parallelism(tbb::global_control::max_allowed_parallelism, count + 1), arena(static_cast<int>(count), 0) {}
+  tbb::global_control parallelism;  ///< TBB's own default is one thread a core, whatever the arena asks for
+  tbb::task_arena arena;
+  std::condition_variable idle;
+};
+
+TaskPool::TaskPool(uint32_t threads, std::function<void()> wake)
+    : helpers_max_(threads > 1 ? threads - 1 : 0), wake_(std::move(wake)) {
+  if (helpers_max_ > 0) helpers_ = std::make_unique<Helpers>(helpers_max_);
+}
+
+TaskPool::~TaskPool() {
+  std::unique_lock lock(mutex_);
+  closing_ = true;
+  waiting_.clear();
+  if (helpers_) helpers_->idle.wait(lock, [this] { return helping_ == 0; });
+}
+
+void TaskPool::submit(std::vector<std::shared_ptr<Task>>& tasks) {
+  uint32_t wanted = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    for (std::shared_ptr<Task>& task : tasks) {
+      waiting_entries_ += task->entries();
+      waiting_.push_back(std::move(task));
+    }
+    // The loop takes one share of the backlog itself.
+    while (helping_ < helpers_max_ && helping_ + 1 < waiting_.size() &&
+           waiting_entries_ > kHelperEntries * (helping_ + 1)) {
+      ++helping_;
+      ++wanted;
+    }
+  }
+  tasks.clear();
+  for (; wanted > 0; --wanted) helpers_->arena.enqueue([this] { help(); });
+}
+
+std::shared_ptr<Task> TaskPool::pop() {
+  if (waiting_.empty()) return nullptr;
+  std::shared_ptr<Task> task = std::move(waiting_.front());
+  waiting_.pop_front();
+  waiting_entries_ -= task->entries();
+  return task;
+}
+
+std::shared_ptr<Task> TaskPool::run_one() {
+  std::shared_ptr<Task> task;
+  {
+    const std::lock_guard lock(mutex_);
+    task = pop();
+  }
+  if (task) task->run();
+  return task;
+}
+
+void TaskPool::help() {
+  std::unique_lock lock(mutex_);
+  while (std::shared_ptr<Task> task = closing_ ? nullptr : pop()) {
+    lock.unlock();
+    task->run();
+    lock.lock();
+    done_.push_back(std::move(task));
+    if (done_.size() == 1) wake_();
+  }
+  // Notified under the lock: the destructor may free everything as soon as it is released.
+  if (--helping_ == 0) helpers_->idle.notify_all();
+}
+
+void TaskPool::take_done(std::vector<std::shared_ptr<Task>>& done) {
+  const std::lock_guard lock(mutex_);
+  done.swap(done_);
+  done_.clear();
+}
+
+bool TaskPool::idle() const {
+  const std::lock_guard lock(mutex_);
+  return waiting_.empty() && helping_ == 0 && done_.empty();
+}
+
+bool TaskPool::has_waiting() const {
+  const std::lock_guard lock(mutex_);
+  return !waiting_.empty();
+}
+
+}  // namespace millrace::server

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "server/actions.h"
+
+namespace millrace::server {
+
+/// Runs tasks on oneTBB threads and on the loop's own. A shard shares its machine with workers, so a thread is only
+/// woken for work that is worth it: the loop runs tasks itself, and helpers join while a backlog of more than
+/// kHelperEntries waits.
+///
+/// Threads  submit(), run_one(), take_done() and the destructor: the loop's; helpers are this class's own.
+class TaskPool {
+ public:
+  /// Entries of backlog that make another thread worth waking (about a third of a millisecond of decoding).
+  static constexpr uint64_t kHelperEntries = 16'384;
+
+  /// threads  that compute, the loop's included; 1: no helpers.
+  /// wake     called by a helper when it has finished something and take_done() was empty before.
+  TaskPool(uint32_t threads, std::function<void()> wake);
+  /// Waits for the tasks that helpers are running; what waits is dropped.
+  ~TaskPool();
+  TaskPool(const TaskPool&) = delete;
+  TaskPool& operator=(const TaskPool&) = delete;
+
+  void submit(std::vector<std::shared_ptr<Task>>& tasks);
+  /// Runs one waiting task on the calling thread and returns it; nullptr when none waits.
+  std::shared_ptr<Task> run_one();
+  /// What helpers have finished since the last call.
+  void take_done(std::vector<std::shared_ptr<Task>>& done);
+  /// Nothing waits and nothing runs.
+  bool idle() const;
+  bool has_waiting() const;
+
+ private:
+  struct Helpers;
+  std::shared_ptr<Task> pop();
+  void help();
+
+  mutable std::mutex mutex_;
+  std::deque<std::shared_ptr<Task>> waiting_;
+  uint64_t waiting_entries_ = 0;
+  std::vector<std::shared_ptr<Task>> done_;
+  uint32_t helping_ = 0;
+  uint32_t helpers_max_;
+  bool closing_ = false;
+  std::function<void()> wake_;
+  std::unique_ptr<Helpers> helpers_;
+};
+
+}  // namespace millrace::server
