@@ -9,33 +9,48 @@
 
 namespace millrace {
 
-/// What a bucket's levels are multiples of.
+/// What a bucket's levels are multiples of. Stochastic rounding makes both unbiased. With s = 2^(bits-1) - 1 levels no value
+/// moves by more than scale / s.
 enum class QsgdScale : uint8_t {
-  kL2 = 1,   ///< the bucket's L2 norm (the paper): unbiased; its error must not be fed back
-  kMax = 2,  ///< the bucket's largest magnitude: a contraction, may feed its error back
+  /// The bucket's L2 norm (the paper). Its error must not be fed back: where sqrt(bucket_size) is several times s, the residual
+  /// explodes.
+  kL2 = 1,
+  /// The bucket's largest magnitude M: errors are below M / s, a contraction in the maximum norm for s > 1, so with 4 or 8 bits
+  /// the error may be fed back (the residual stays below max|gradient| / (s - 1)). With 2 bits s is 1 (TernGrad) and no bound
+  /// holds: on Gaussian data the residual settles near ten gradients.
+  kMax = 2,
 };
 
 struct QsgdOptions {
   uint32_t bits = 4;           ///< 2, 4 or 8, sign included
   uint32_t bucket_size = 512;  ///< values a scale
   QsgdScale scale = QsgdScale::kMax;
-  RandomKey random;            ///< stochastic rounding draws word (counter_base + position)
+  RandomKey random = {};  ///< stochastic rounding draws word (counter_base + position), as random_fill numbers them
   uint64_t counter_base = 0;
 };
 
 /// Bytes that `count` values take: one f32 scale a bucket, then bits a value, each bucket padded to a byte.
+/// REQUIRES bucket_size >= 1.
 uint64_t qsgd_encoded_bytes(uint64_t count, uint32_t bits, uint32_t bucket_size);
 
 /// Quantizes, appends the code to `out` and writes what the receiver will decode.
 ///
-/// values   [n] finite. decoded [n] out; may be the same array as values.
-/// Bits     bucket by bucket: f32 scale, then codes of `bits` bits, low bits first: sign-magnitude, s = 2^(bits-1) - 1 levels.
-/// Errors   non_finite: NaN or infinity. invalid_argument: bits or bucket_size.
+/// values   [n] finite. decoded [n] out; may be the same array as values. f64 is rounded to f32 first.
+/// Bits     bucket by bucket: f32 scale, then codes of `bits` bits, low bits first: sign-magnitude, s = 2^(bits-1) - 1
+///          levels. Level s is the scale itself, level l below it is l * (scale / s) in f32 arithmetic. What rounds to 0 has
+///          no sign; padding is 0. Equal on every machine, whatever the instruction set and the number of threads.
+/// Limits   a bucket whose scale / s is below the smallest normal f32 is sent as zeros (scale 0).
+/// Errors   non_finite: NaN or infinity. invalid_argument: bits or bucket_size. limit_exceeded: f64 beyond f32's range.
+///          On error nothing is written.
+/// Cost     one read pass more than the quantization, which finds what is not finite before anything is written.
+/// Threads  reentrant; uses TBB above a size.
 /// Source   sparcml.txt, section 6 (QSGD); stochastic rounding by a counter-based generator.
 template <typename T>
 Status qsgd_encode(std::span<const T> values, const QsgdOptions& options, ByteBuffer& out, std::span<T> decoded);
 
-/// Errors   malformed: bytes.size() is not qsgd_encoded_bytes(out.size(), ...); a scale that is NaN, infinite or negative.
+/// Errors   malformed: bytes.size() is not qsgd_encoded_bytes(out.size(), ...); a scale that is NaN, infinite or negative;
+///          padding that is not 0. invalid_argument: bits or bucket_size. On error nothing is written.
+/// Threads  reentrant; uses TBB above a size.
 template <typename T>
 Status qsgd_decode(ByteSpan bytes, uint32_t bits, uint32_t bucket_size, std::span<T> out);
 

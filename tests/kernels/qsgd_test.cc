@@ -1,0 +1,406 @@
+#include "kernels/quantize/qsgd.h"
+
+#include <gtest/gtest.h>
+#include <tbb/global_control.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "tests/support/isa.h"
+#include "tests/support/qsgd_oracle.h"
+#include "tests/support/select_oracle.h"
+
+namespace millrace {
+namespace {
+
+using testing::for_each_isa;
+using testing::kPatterns;
+using testing::Pattern;
+using testing::QsgdOracle;
+using testing::values_of;
+
+constexpr uint32_t kBits[] = {2, 4, 8};
+constexpr QsgdScale kScales[] = {QsgdScale::kL2, QsgdScale::kMax};
+
+std::vector<uint8_t> listed(const ByteBuffer& bytes) { return {bytes.begin(), bytes.end()}; }
+
+template <typename T>
+struct Encoded {
+  ByteBuffer bytes;
+  std::vector<T> decoded;
+};
+
+template <typename T>
+Encoded<T> encode(const std::vector<T>& values, const QsgdOptions& options) {
+  Encoded<T> encoded;
+  encoded.decoded.resize(values.size());
+  const Status done = qsgd_encode<T>(values, options, encoded.bytes, encoded.decoded);
+  EXPECT_TRUE(done.has_value()) << done.error().message;
+  return encoded;
+}
+
+// Equal as bits: 0 and -0 are told apart.
+void expect_same_bits(const std::vector<float>& got, const std::vector<float>& wanted) {
+  ASSERT_EQ(got.size(), wanted.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_EQ(std::bit_cast<uint32_t>(got[i]), std::bit_cast<uint32_t>(wanted[i])) << "at " << i;
+  }
+}
+
+void expect_as_oracle(const std::vector<float>& values, const QsgdOptions& options) {
+  const QsgdOracle wanted(values, options);
+  const auto encoded = encode(values, options);
+  ASSERT_EQ(listed(encoded.bytes), wanted.bytes);
+  ASSERT_EQ(encoded.bytes.size(), qsgd_encoded_bytes(values.size(), options.bits, options.bucket_size));
+  expect_same_bits(encoded.decoded, wanted.decoded);
+  std::vector<float> received(values.size());
+  ASSERT_TRUE(qsgd_decode<float>(encoded.bytes, options.bits, options.bucket_size, received).has_value());
+  expect_same_bits(received, wanted.decoded);
+}
+
+TEST(Qsgd, EqualsTheOracleBitForBitOnEveryInstructionSet) {
+  for_each_isa([](const std::string& isa) {
+    SCOPED_TRACE(isa);
+    for (const uint32_t bits : kBits) {
+      for (const QsgdScale scale : kScales) {
+        for (const size_t n : {0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 65, 200}) {
+          for (const uint32_t bucket_size : {1, 5, 64, 512}) {
+            SCOPED_TRACE("bits " + std::to_string(bits) + " n " + std::to_string(n) + " bucket " +
+                         std::to_string(bucket_size));
+            expect_as_oracle(
+                values_of<float>(Pattern::kGaussian, n, n),
+                {.bits = bits, .bucket_size = bucket_size, .scale = scale, .random = {3, 4}, .counter_base = n});
+            if (::testing::Test::HasFatalFailure()) return;
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST(Qsgd, EqualsTheOracleOnEveryPatternAndAcrossChunks) {
+  for_each_isa([](const std::string& isa) {
+    SCOPED_TRACE(isa);
+    for (const Pattern pattern : kPatterns) {
+      for (const QsgdScale scale : kScales) {
+        SCOPED_TRACE(testing::name_of(pattern, 2050, 0));
+        expect_as_oracle(values_of<float>(pattern, 2050, 1),
+                         {.bits = 4, .bucket_size = 2049, .scale = scale, .random = {1, 2}});
+        expect_as_oracle(values_of<float>(pattern, 1100, 1),
+                         {.bits = 8, .bucket_size = 96, .scale = scale, .random = {1, 2}});
+        if (::testing::Test::HasFatalFailure()) return;
+      }
+    }
+  });
+}
+
+TEST(Qsgd, GoldenBytesOfExactLevels) {
+  // Values that are levels: what is drawn does not matter.
+  const auto four = encode<float>({7, -3, 0, 1, -14}, {.bits = 4, .bucket_size = 4, .scale = QsgdScale::kMax});
+  EXPECT_EQ(listed(four.bytes),
+            (std::vector<uint8_t>{0x00, 0x00, 0xE0, 0x40, 0xB7, 0x10, 0x00, 0x00, 0x60, 0x41, 0x0F}));
+  EXPECT_EQ(four.decoded, (std::vector<float>{7, -3, 0, 1, -14}));
+  const auto two = encode<float>({1, -1, 0, 1, 1}, {.bits = 2, .bucket_size = 512, .scale = QsgdScale::kMax});
+  EXPECT_EQ(listed(two.bytes), (std::vector<uint8_t>{0x00, 0x00, 0x80, 0x3F, 0x4D, 0x01}));
+  const auto eight = encode<float>({127, -127, 64, -1, 0}, {.bits = 8, .bucket_size = 512, .scale = QsgdScale::kMax});
+  EXPECT_EQ(listed(eight.bytes), (std::vector<uint8_t>{0x00, 0x00, 0xFE, 0x42, 0x7F, 0xFF, 0x40, 0x81, 0x00}));
+  const auto norm = encode<float>({3, -4}, {.bits = 2, .bucket_size = 512, .scale = QsgdScale::kL2, .random = {1, 2}});
+  EXPECT_EQ(std::vector<uint8_t>(norm.bytes.begin(), norm.bytes.begin() + 4),
+            (std::vector<uint8_t>{0x00, 0x00, 0xA0, 0x40}));
+}
+
+TEST(Qsgd, GoldenBytesOfWhatIsDrawn) {
+  std::vector<float> values(16, -2.5f);
+  values[0] = 7;
+  const auto encoded =
+      encode(values, {.bits = 4, .bucket_size = 16, .scale = QsgdScale::kMax, .random = {1, 2}, .counter_base = 5});
+  EXPECT_EQ(listed(encoded.bytes),
+            (std::vector<uint8_t>{0x00, 0x00, 0xE0, 0x40, 0xB7, 0xBA, 0xBB, 0xBA, 0xBB, 0xAB, 0xAB, 0xAB}));
+}
+
+// The mean over many draws is the value: at each position within 5 standard errors, and over all positions the squared
+// deviations sum up as chance has it (rounding to nearest, or always up, fails both).
+void expect_unbiased(const QsgdOptions& options_in, const std::vector<float>& values) {
+  constexpr int kTrials = 3000;
+  QsgdOptions options = options_in;
+  std::vector<double> sums(values.size()), squares(values.size());
+  for (int trial = 0; trial < kTrials; ++trial) {
+    options.random = random_key(11, static_cast<uint64_t>(trial));
+    const auto encoded = encode(values, options);
+    for (size_t i = 0; i < values.size(); ++i) {
+      const double error = static_cast<double>(encoded.decoded[i]) - static_cast<double>(values[i]);
+      sums[i] += error;
+      squares[i] += error * error;
+    }
+  }
+  double chi_square = 0;
+  double freedom = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (squares[i] < 1e-6) continue;  // a level, but for rounding
+    const double z = sums[i] / std::sqrt(squares[i]);
+    EXPECT_LT(std::abs(z), 5) << "at " << i;
+    chi_square += z * z;
+    freedom += 1;
+  }
+  ASSERT_GT(freedom, 50);
+  EXPECT_NEAR(chi_square, freedom, 5 * std::sqrt(2 * freedom));
+}
+
+TEST(Qsgd, IsUnbiasedWithEitherScale) {
+  const auto values = values_of<float>(Pattern::kGaussian, 128, 3);
+  for (const uint32_t bits : kBits) {
+    for (const QsgdScale scale : kScales) {
+      SCOPED_TRACE("bits " + std::to_string(bits) + " scale " + std::to_string(static_cast<int>(scale)));
+      expect_unbiased({.bits = bits, .bucket_size = 64, .scale = scale}, values);
+    }
+  }
+}
+
+TEST(Qsgd, NoValueMovesByMoreThanAUnitAndTheLargestStays) {
+  for (const Pattern pattern : {Pattern::kGaussian, Pattern::kHeavyTail, Pattern::kPeriodic}) {
+    for (const uint32_t bits : kBits) {
+      const auto values = values_of<float>(pattern, 512, 9);
+      const auto encoded = encode(values, {.bits = bits, .scale = QsgdScale::kMax, .random = {5, 6}});
+      float largest = 0;
+      for (const float value : values) largest = std::max(largest, std::abs(value));
+      const float unit = largest / static_cast<float>((1 << (bits - 1)) - 1);
+      for (size_t i = 0; i < values.size(); ++i) {
+        ASSERT_LE(std::abs(encoded.decoded[i] - values[i]), unit * 1.00001f);
+        if (std::abs(values[i]) == largest) {
+          ASSERT_EQ(encoded.decoded[i], values[i]);
+        }
+      }
+    }
+  }
+}
+
+TEST(Qsgd, VarianceIsWithinThePapersBound) {
+  // QSGD, lemma 3.1: E|Q(v) - v|^2 <= min(n / s^2, sqrt(n) / s) |v|^2.
+  for (const uint32_t bits : kBits) {
+    const auto values = values_of<float>(Pattern::kGaussian, 256, 9);
+    double norm = 0;
+    for (const float value : values) norm += static_cast<double>(value) * value;
+    double error = 0;
+    constexpr int kTrials = 500;
+    for (int trial = 0; trial < kTrials; ++trial) {
+      const auto encoded = encode(values, {.bits = bits,
+                                           .bucket_size = 256,
+                                           .scale = QsgdScale::kL2,
+                                           .random = random_key(2, static_cast<uint64_t>(trial))});
+      for (size_t i = 0; i < values.size(); ++i)
+        error += std::pow(static_cast<double>(encoded.decoded[i]) - values[i], 2);
+    }
+    const double s = (1 << (bits - 1)) - 1;
+    EXPECT_LE(error / kTrials, std::min(256 / (s * s), 16 / s) * norm);
+    EXPECT_GT(error, 0);
+  }
+}
+
+// The largest residual of the last steps, gradient after gradient fed back; infinite once it overflows.
+float residual_after(const QsgdOptions& options_in, int steps, float& gradient_max) {
+  constexpr size_t kCount = 1024;
+  QsgdOptions options = options_in;
+  RandomSequence random(random_key(5));
+  std::vector<float> residual(kCount), accumulator(kCount), decoded(kCount);
+  float largest = 0;
+  for (int step = 0; step < steps; ++step) {
+    for (size_t i = 0; i < kCount; ++i) {
+      const float gradient = static_cast<float>(random.next_normal());
+      gradient_max = std::max(gradient_max, std::abs(gradient));
+      accumulator[i] = residual[i] + gradient;
+    }
+    options.random = random_key(9, static_cast<uint64_t>(step));
+    ByteBuffer bytes;
+    if (!qsgd_encode<float>(accumulator, options, bytes, decoded)) return std::numeric_limits<float>::infinity();
+    for (size_t i = 0; i < kCount; ++i) {
+      residual[i] = accumulator[i] - decoded[i];
+      if (step > steps / 2) largest = std::max(largest, std::abs(residual[i]));
+    }
+  }
+  return largest;
+}
+
+TEST(Qsgd, TheErrorMayBeFedBackWithTheMaximumAndExplodesWithTheNorm) {
+  for (const uint32_t bits : {4u, 8u}) {
+    float gradient_max = 0;
+    const float residual = residual_after({.bits = bits, .scale = QsgdScale::kMax}, 200, gradient_max);
+    const float s = static_cast<float>((1 << (bits - 1)) - 1);
+    EXPECT_LE(residual, gradient_max / (s - 1));
+  }
+  float gradient_max = 0;
+  EXPECT_GT(residual_after({.bits = 4, .scale = QsgdScale::kL2}, 100, gradient_max), 100 * gradient_max);
+}
+
+TEST(Qsgd, PiecesThatEndOnBucketsAreThePartsOfTheWhole) {
+  const auto values = values_of<float>(Pattern::kGaussian, 1000, 9);
+  const QsgdOptions options{.bits = 4, .bucket_size = 64, .random = {7, 8}, .counter_base = 1'000'003};
+  const auto whole = encode(values, options);
+  ByteBuffer pieces;
+  std::vector<float> decoded(values.size());
+  for (const auto& [begin, end] : {std::pair<size_t, size_t>{0, 192}, {192, 640}, {640, 1000}}) {
+    QsgdOptions piece = options;
+    piece.counter_base += begin;
+    ASSERT_TRUE(qsgd_encode<float>(std::span(values).subspan(begin, end - begin), piece, pieces,
+                                   std::span(decoded).subspan(begin, end - begin)));
+  }
+  EXPECT_EQ(listed(pieces), listed(whole.bytes));
+  EXPECT_EQ(decoded, whole.decoded);
+}
+
+TEST(Qsgd, ValuesMayBeDecodedInPlaceAndTheCodeIsAppended) {
+  auto values = values_of<float>(Pattern::kGaussian, 777, 9);
+  const auto apart = encode(values, {.random = {1, 1}});
+  ByteBuffer out = {9, 9};
+  ASSERT_TRUE(qsgd_encode<float>(values, {.random = {1, 1}}, out, values).has_value());
+  EXPECT_EQ(values, apart.decoded);
+  std::vector<uint8_t> wanted = {9, 9};
+  wanted.insert(wanted.end(), apart.bytes.begin(), apart.bytes.end());
+  EXPECT_EQ(listed(out), wanted);
+}
+
+TEST(Qsgd, TheNumberOfThreadsDoesNotChangeTheResult) {
+  const auto values = values_of<float>(Pattern::kGaussian, 300'007, 9);
+  const tbb::global_control four(tbb::global_control::max_allowed_parallelism, 4);
+  const auto together = encode(values, {.bits = 2, .scale = QsgdScale::kL2, .random = {1, 1}});
+  std::vector<float> received(values.size());
+  ASSERT_TRUE(qsgd_decode<float>(together.bytes, 2, 512, received).has_value());
+  EXPECT_EQ(received, together.decoded);
+  const tbb::global_control one(tbb::global_control::max_allowed_parallelism, 1);
+  const auto alone = encode(values, {.bits = 2, .scale = QsgdScale::kL2, .random = {1, 1}});
+  EXPECT_EQ(listed(alone.bytes), listed(together.bytes));
+  EXPECT_EQ(alone.decoded, together.decoded);
+}
+
+TEST(Qsgd, DoublesAreThoseOfTheirFloats) {
+  const auto wide = values_of<double>(Pattern::kGaussian, 3000, 9);
+  const std::vector<float> narrow(wide.begin(), wide.end());
+  for (const QsgdScale scale : kScales) {
+    const QsgdOptions options{.bits = 8, .bucket_size = 1500, .scale = scale, .random = {1, 3}};
+    const auto of_wide = encode(wide, options);
+    const auto of_narrow = encode(narrow, options);
+    EXPECT_EQ(listed(of_wide.bytes), listed(of_narrow.bytes));
+    std::vector<double> received(wide.size());
+    ASSERT_TRUE(qsgd_decode<double>(of_wide.bytes, 8, 1500, received).has_value());
+    EXPECT_EQ(received, of_wide.decoded);
+    EXPECT_EQ(of_wide.decoded, std::vector<double>(of_narrow.decoded.begin(), of_narrow.decoded.end()));
+  }
+}
+
+TEST(Qsgd, ZerosAndWhatIsTooSmallForAScaleAreSentAsZeros) {
+  for (const QsgdScale scale : kScales) {
+    for (const float value : {0.0f, -0.0f, 1e-40f, -1e-38f}) {
+      const auto encoded = encode(std::vector<float>(5, value), {.bits = 4, .bucket_size = 8, .scale = scale});
+      EXPECT_EQ(listed(encoded.bytes), std::vector<uint8_t>(7, 0));
+      expect_same_bits(encoded.decoded, std::vector<float>(5, 0.0f));
+    }
+  }
+}
+
+TEST(Qsgd, TheLargestFloatsStayFinite) {
+  std::vector<float> values(512, std::numeric_limits<float>::max());
+  values[3] = -values[3];
+  for (const uint32_t bits : kBits) {
+    for (const QsgdScale scale : kScales) {
+      const auto encoded = encode(values, {.bits = bits, .scale = scale});
+      EXPECT_EQ(encoded.decoded, values);
+    }
+  }
+}
+
+TEST(Qsgd, WhatCannotBeEncodedIsRefusedAndNothingIsWritten) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const float bad : {nan, -nan, infinity, -infinity}) {
+    for (const size_t at : {0, 511, 512, 599}) {
+      std::vector<float> values(600, 1.5f);
+      values[at] = bad;
+      std::vector<float> decoded(600, 42);
+      ByteBuffer out = {1};
+      EXPECT_EQ(qsgd_encode<float>(values, {}, out, decoded).error().code, ErrorCode::kNonFinite);
+      EXPECT_EQ(listed(out), std::vector<uint8_t>{1});
+      EXPECT_EQ(decoded, std::vector<float>(600, 42));
+    }
+  }
+  std::vector<float> one = {1};
+  std::vector<double> wide = {1e300};
+  ByteBuffer out;
+  EXPECT_EQ(qsgd_encode<double>(wide, {}, out, wide).error().code, ErrorCode::kLimitExceeded);
+  for (const uint32_t bits : {0u, 1u, 3u, 5u, 16u, 32u}) {
+    EXPECT_EQ(qsgd_encode<float>(one, {.bits = bits}, out, one).error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(qsgd_decode<float>({}, bits, 512, one).error().code, ErrorCode::kInvalidArgument);
+  }
+  EXPECT_EQ(qsgd_encode<float>(one, {.bucket_size = 0}, out, one).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(qsgd_decode<float>({}, 4, 0, one).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(out.empty());
+}
+
+TEST(Qsgd, AnyOtherLengthIsMalformed) {
+  for (const uint32_t bits : kBits) {
+    auto bytes = encode(values_of<float>(Pattern::kGaussian, 21, 9), {.bits = bits, .bucket_size = 8}).bytes;
+    std::vector<float> out(21, 42);
+    for (size_t length = 0; length < bytes.size(); ++length) {
+      EXPECT_EQ(qsgd_decode<float>(ByteSpan(bytes).first(length), bits, 8, out).error().code, ErrorCode::kMalformed);
+    }
+    bytes.push_back(0);
+    EXPECT_EQ(qsgd_decode<float>(bytes, bits, 8, out).error().code, ErrorCode::kMalformed);
+    EXPECT_EQ(out, std::vector<float>(21, 42));
+  }
+}
+
+TEST(Qsgd, AScaleThatIsNotAMagnitudeIsMalformedInAnyBucket) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const auto bytes = encode(values_of<float>(Pattern::kGaussian, 21, 9), {.bucket_size = 8}).bytes;
+  for (const float scale : {std::numeric_limits<float>::quiet_NaN(), infinity, -infinity, -1.0f, -0.0f}) {
+    for (size_t bucket = 0; bucket < 3; ++bucket) {
+      ByteBuffer broken = bytes;
+      std::memcpy(broken.data() + 8 * bucket, &scale, 4);
+      std::vector<float> out(21, 42);
+      EXPECT_EQ(qsgd_decode<float>(broken, 4, 8, out).error().code, ErrorCode::kMalformed);
+      EXPECT_EQ(out, std::vector<float>(21, 42));
+    }
+  }
+}
+
+TEST(Qsgd, EveryCorruptionOfAByteIsAnErrorOrAFiniteValueWithinTheScale) {
+  for (const uint32_t bits : kBits) {
+    const auto bytes = encode(values_of<float>(Pattern::kGaussian, 21, 9), {.bits = bits, .bucket_size = 9}).bytes;
+    size_t padding_errors = 0;
+    for (size_t at = 0; at < bytes.size(); ++at) {
+      for (int value = 0; value < 256; ++value) {
+        ByteBuffer broken = bytes;
+        broken[at] = static_cast<uint8_t>(value);
+        std::vector<float> out(21);
+        const Status done = qsgd_decode<float>(broken, bits, 9, out);
+        if (!done) {
+          ASSERT_EQ(done.error().code, ErrorCode::kMalformed);
+          padding_errors += done.error().message.find("padding") != std::string::npos ? 1 : 0;
+          continue;
+        }
+        for (size_t i = 0; i < out.size(); ++i) {
+          float scale;
+          std::memcpy(&scale, broken.data() + i / 9 * qsgd_encoded_bytes(9, bits, 9), 4);
+          ASSERT_LE(std::abs(out[i]), scale);
+        }
+      }
+    }
+    EXPECT_EQ(padding_errors > 0, bits != 8);
+  }
+}
+
+TEST(Qsgd, TheSmallestAndTheLargestScalesDecode) {
+  for (const float scale : {std::numeric_limits<float>::denorm_min(), std::numeric_limits<float>::max()}) {
+    ByteBuffer bytes(4 + 16);
+    std::memcpy(bytes.data(), &scale, 4);
+    for (size_t i = 0; i < 16; ++i) bytes[4 + i] = static_cast<uint8_t>(i * 17);
+    std::vector<float> out(16);
+    ASSERT_TRUE(qsgd_decode<float>(bytes, 8, 16, out).has_value());
+    for (const float value : out) ASSERT_LE(std::abs(value), scale);
+    EXPECT_EQ(out[15], -scale);
+  }
+}
+
+}  // namespace
+}  // namespace millrace
