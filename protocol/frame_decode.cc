@@ -75,14 +75,11 @@ class Validator {
     expect(worker < kWorkersMax, "a worker's number is over the limit");
     return worker;
   }
-  void versions(uint32_t version_min, uint32_t version_max) {
+  /// Whether what follows can be read at all. A Hello without a version in common is handed on as far as this, for the shard
+  /// to refuse it by name.
+  bool versions(uint32_t version_min, uint32_t version_max) {
     expect(version_min <= version_max, "its oldest version is newer than its newest");
-    if (version_max < kProtocolVersionMin || version_min > kProtocolVersion) {
-      refuse(ErrorCode::kVersionMismatch,
-             fmt::format(
-                 "the peer speaks protocol versions {} to {}, this build {} to {}: use builds that have one in common",
-                 version_min, version_max, kProtocolVersionMin, kProtocolVersion));
-    }
+    return ok() && version_max >= kProtocolVersionMin && version_min <= kProtocolVersion;
   }
 
  private:
@@ -150,15 +147,13 @@ Hello read_hello(wire::Hello::Reader in, Validator& check) {
   Hello hello;
   hello.version_min = in.getVersionMin();
   hello.version_max = in.getVersionMax();
-  // First of all: what follows may be in a form that this build does not know.
-  check.versions(hello.version_min, hello.version_max);
-  if (!check.ok()) return hello;
+  hello.software = check.text(in.getSoftware(), kSoftwareBytesMax, "bytes of software name");
+  if (!check.versions(hello.version_min, hello.version_max)) return hello;
   hello.capabilities = in.getCapabilities();
   hello.nonce = in.getNonce();
   hello.layout_hash = in.getLayoutHash();
   hello.shard_count = in.getShardCount();
   check.expect(hello.shard_count >= 1 && hello.shard_count <= kShardsMax, "its count of shards is not possible");
-  hello.software = check.text(in.getSoftware(), kSoftwareBytesMax, "bytes of software name");
   const auto auth = in.getAuth();
   if (check.count(auth.size(), kAuthBytesMax, "bytes of authentication") > 0)
     hello.auth.assign(auth.begin(), auth.end());
@@ -179,8 +174,11 @@ Hello read_hello(wire::Hello::Reader in, Validator& check) {
 Welcome read_welcome(wire::Welcome::Reader in, Validator& check) {
   Welcome welcome;
   welcome.version = in.getVersion();
-  check.expect(welcome.version >= kProtocolVersionMin && welcome.version <= kProtocolVersion,
-               "it welcomes with a version that was not offered");
+  if (welcome.version < kProtocolVersionMin || welcome.version > kProtocolVersion) {
+    check.refuse(ErrorCode::kVersionMismatch,
+                 fmt::format("the shard welcomes with protocol version {}, offered were {} to {}", welcome.version,
+                             kProtocolVersionMin, kProtocolVersion));
+  }
   welcome.capabilities = in.getCapabilities();
   welcome.software = check.text(in.getSoftware(), kSoftwareBytesMax, "bytes of software name");
   welcome.view = read_view(in.getView(), check);
@@ -200,14 +198,12 @@ Refuse read_refuse(wire::Refuse::Reader in, Validator& check) {
 }
 
 Contribution read_contribution(wire::Contribution::Reader in, Validator& check) {
-  Contribution contribution{.part = in.getPart(),
-                            .step = in.getStep(),
-                            .payload_hash = in.getPayloadHash(),
-                            .weight = check.finite(in.getWeight(), "a weight"),
-                            .entered = check.finite(in.getEntered(), "the sum of what entered"),
-                            .opening_residual = check.finite(in.getOpeningResidual(), "an opening residual")};
-  check.expect(contribution.weight > 0, "a weight is not positive");
-  return contribution;
+  return {.part = in.getPart(),
+          .step = in.getStep(),
+          .payload_hash = in.getPayloadHash(),
+          .weight = check.not_negative(in.getWeight(), "a weight"),
+          .entered = check.finite(in.getEntered(), "the sum of what entered"),
+          .opening_residual = check.finite(in.getOpeningResidual(), "an opening residual")};
 }
 
 Update read_update(wire::Update::Reader in, Validator& check) {
@@ -252,10 +248,8 @@ ShardHello read_shard_hello(wire::ShardHello::Reader in, Validator& check) {
   ShardHello hello;
   hello.version_min = in.getVersionMin();
   hello.version_max = in.getVersionMax();
-  check.versions(hello.version_min, hello.version_max);
-  if (!check.ok()) return hello;
-  hello.shard_map_hash = in.getShardMapHash();
   hello.software = check.text(in.getSoftware(), kSoftwareBytesMax, "bytes of software name");
+  if (check.versions(hello.version_min, hello.version_max)) hello.shard_map_hash = in.getShardMapHash();
   return hello;
 }
 

@@ -103,16 +103,29 @@ struct JobSpec {
 
 inline constexpr uint32_t kWorkersMax = 4096;
 inline constexpr uint32_t kTensorsMax = 65'536;
-inline constexpr uint32_t kStalenessMax = 64;
+inline constexpr uint32_t kStalenessMax = 63;  ///< SummaryEntry::counted_mask has a bit for each of staleness + 1 steps
+inline constexpr uint32_t kPartsPerShardMax = 64;
+inline constexpr uint32_t kPartsMax = 65'536;  ///< parts_per_shard times buckets
+inline constexpr uint32_t kExchangeTimeoutMsMax = 60'000;
 inline constexpr uint32_t kNameBytesMax = 255;
 
-/// Refuses what cannot be and what is unsound, each with its reason and what to do instead: an L2-scaled quantizer under
-/// retain, re-selection with a biased ... (protocol/DESIGN.md lists every combination with its reason).
+/// Refuses what cannot be and what is unsound, each with its reason and what to do instead: protocol/DESIGN.md lists every
+/// combination. Workers call it on what the user gave, shards on what came in a Hello.
+///
+/// Errors   invalid_argument; unsupported: reserved for a later version; limit_exceeded.
 Status validate(const JobSpec& spec);
 
-/// Canonical bytes (equal specs give equal bytes) and their hash; hostile bytes are validated before they are returned.
+/// Canonical bytes: equal specifications give equal bytes.
+/// REQUIRES: names of at most 65,535 bytes (what validate() has passed is well below).
 ByteBuffer encode_job_spec(const JobSpec& spec);
+
+/// Reads hostile bytes: form, limits, known enumerators, one canonical form for each specification. Whether the
+/// specification makes sense is validate()'s to say, so that a shard can refuse it with the reason.
+///
+/// Errors   malformed; limit_exceeded; unsupported: a version or an enumerator that this build does not know.
 Result<JobSpec> decode_job_spec(ByteSpan bytes);
+
+/// XXH3-64 of the canonical bytes.
 uint64_t job_spec_hash(const JobSpec& spec);
 
 /// The words for the enumerators in sentences, logs and the command line: "synchronous", "weighted_mean", "topk", "retain" ...

@@ -1,7 +1,6 @@
 #include "protocol/layout.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/base/bytes.h"
 #include "kernels/base/check.h"
@@ -79,9 +78,7 @@ uint64_t expected_entries(const BucketLayout& bucket) {
     case Selection::kThresholdReuse:
     case Selection::kBucketTopK: break;
   }
-  if (bucket.select.k > 0) return std::min(bucket.select.k, bucket.dimension);
-  const double entries = std::ceil(bucket.select.density * static_cast<double>(bucket.dimension));
-  return std::clamp<uint64_t>(static_cast<uint64_t>(entries), 1, bucket.dimension);
+  return k_of(bucket.select, bucket.dimension);
 }
 
 uint64_t parts_per_shard(const JobSpec& spec, const BucketLayout& bucket, uint64_t shards, uint64_t buckets) {

@@ -92,7 +92,7 @@ TEST(HostileFrame, FloatsThatAreNotFiniteAreRefused) {
 }
 
 TEST(HostileFrame, WeightsAndThresholdsBelowZeroAreRefused) {
-  EXPECT_EQ(refusal([](auto e) { e.initContribution().setWeight(0); }, example_payload()), ErrorCode::kMalformed);
+  EXPECT_EQ(refusal([](auto e) { e.initContribution().setWeight(0); }, example_payload()), ErrorCode::kInternal);
   EXPECT_EQ(refusal([](auto e) { e.initContribution().setWeight(-1); }, example_payload()), ErrorCode::kMalformed);
   EXPECT_EQ(refusal([](auto e) { e.initUpdate().setWeightSum(-1); }, example_payload()), ErrorCode::kMalformed);
   EXPECT_EQ(refusal([](auto e) { e.initUpdate().initSummary().setThreshold(-1); }, example_payload()),
@@ -171,8 +171,8 @@ TEST(HostileFrame, AHelloMustHoldTogether) {
 }
 
 TEST(HostileFrame, AWelcomeInAVersionThatWasNotOfferedIsRefused) {
-  EXPECT_EQ(refusal([](auto e) { e.initWelcome().setVersion(2); }), ErrorCode::kMalformed);
-  EXPECT_EQ(refusal([](auto e) { e.initWelcome().setVersion(0); }), ErrorCode::kMalformed);
+  EXPECT_EQ(refusal([](auto e) { e.initWelcome().setVersion(2); }), ErrorCode::kVersionMismatch);
+  EXPECT_EQ(refusal([](auto e) { e.initWelcome().setVersion(0); }), ErrorCode::kVersionMismatch);
 }
 
 TEST(HostileFrame, PointersThatShareTheirTargetDoNotAmplify) {

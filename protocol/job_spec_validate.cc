@@ -1,0 +1,231 @@
+#include <fmt/format.h>
+
+#include <cmath>
+#include <string_view>
+#include <unordered_set>
+
+#include "kernels/codec/bloom_scan.h"
+#include "protocol/job_spec.h"
+#include "protocol/known_enums.h"
+#include "protocol/layout.h"
+#include "protocol/limits.h"
+#include "protocol/text.h"
+
+/// validate(JobSpec). Each refusal is a row of the table in DESIGN.md, and a test.
+namespace millrace::protocol {
+namespace {
+
+std::unexpected<Error> refuse(std::string sentence) { return fail(ErrorCode::kInvalidArgument, std::move(sentence)); }
+std::unexpected<Error> reserved(std::string sentence) { return fail(ErrorCode::kUnsupported, std::move(sentence)); }
+
+bool name_holds(const std::string& name) {
+  return !name.empty() && name.size() <= kNameBytesMax && is_plain_text(name);
+}
+
+Status check_enums(const JobSpec& spec) {
+  if (known(spec.mode) && known(spec.combine) && known(spec.codec_error) && known(spec.non_finite)) return {};
+  return reserved("mode, combine, codec_error or non_finite has a number that this version does not know");
+}
+
+Status check_mode(const JobSpec& spec) {
+  if (spec.mode != Mode::kSynchronous) {
+    return reserved(fmt::format("mode {} is reserved: this version has synchronous", mode_name(spec.mode)));
+  }
+  if (spec.staleness > kStalenessMax) {
+    return refuse(fmt::format("staleness {} is over the limit of {}: a worker that far ahead needs another mode",
+                              spec.staleness, kStalenessMax));
+  }
+  if (spec.quorum != 0) {
+    return refuse(
+        "quorum belongs to mode partial, which is reserved: mode synchronous waits for every live worker; set it to 0");
+  }
+  if (spec.deadline_ms != 0) {
+    return refuse(
+        "deadline_ms belongs to mode partial, which is reserved: mode synchronous waits for every live worker (see "
+        "dead_after_ms); set it to 0");
+  }
+  if (spec.reproducible) {
+    return reserved(
+        "reproducible is reserved: this version sums in the order of workers, the result depends on how parts "
+        "are cut over shards; leave it off");
+  }
+  return {};
+}
+
+Status check_workers(const JobSpec& spec) {
+  if (spec.workers < 1 || spec.workers > kWorkersMax) {
+    return refuse(fmt::format("workers is {}: a job has 1 to {}", spec.workers, kWorkersMax));
+  }
+  if (spec.workers_min < 1)
+    return refuse("workers_min is 0: without a live worker there is no job, set it to 1 or more");
+  if (spec.workers_min > spec.workers) {
+    return refuse(fmt::format("workers_min {} is over workers {}: the job would end before it starts", spec.workers_min,
+                              spec.workers));
+  }
+  return {};
+}
+
+Status check_times(const JobSpec& spec) {
+  if (spec.heartbeat_ms == 0)
+    return refuse("heartbeat_ms is 0: silence could not be told from death, set it to 1 or more");
+  if (uint64_t{spec.heartbeat_ms} * 3 > spec.dead_after_ms) {
+    return refuse(
+        fmt::format("dead_after_ms {} is under three heartbeats of {} ms: two lost in a row would remove a live "
+                    "worker, raise it or lower heartbeat_ms",
+                    spec.dead_after_ms, spec.heartbeat_ms));
+  }
+  if (spec.exchange_timeout_ms < 1 || spec.exchange_timeout_ms > kExchangeTimeoutMsMax) {
+    return refuse(fmt::format("exchange_timeout_ms is {}: shards wait 1 to {} ms for each other's histograms",
+                              spec.exchange_timeout_ms, kExchangeTimeoutMsMax));
+  }
+  return {};
+}
+
+Status check_select(const SelectionSpec& spec, std::string_view where) {
+  if (!known(spec.selection))
+    return reserved(fmt::format("{}select: a selection that this version does not know", where));
+  if (!std::isfinite(spec.density) || !std::isfinite(spec.threshold)) {
+    return refuse(fmt::format("{}select: density and threshold must be finite numbers", where));
+  }
+  if (const Status valid = millrace::validate(spec); !valid) {
+    return fail(valid.error().code, fmt::format("{}select: {}", where, valid.error().message));
+  }
+  return {};
+}
+
+Status check_reselect(const ReselectSpec& spec, std::string_view where) {
+  if (!known(spec.reselect)) return reserved(fmt::format("{}reselect: a kind that this version does not know", where));
+  if (!std::isfinite(spec.density)) return refuse(fmt::format("{}reselect: density must be a finite number", where));
+  if (spec.reselect == Reselect::kNone) return {};
+  if (spec.k == 0 && !(spec.density > 0 && spec.density <= 1)) {
+    return refuse(fmt::format("{}reselect: topk needs k, or a density in (0, 1]", where));
+  }
+  if (spec.threshold_period == 0) {
+    return refuse(fmt::format(
+        "{}reselect: threshold_period is 0, the threshold would never be agreed on; 1 agrees at every step", where));
+  }
+  return {};
+}
+
+Status check_codec(const CodecSpec& spec, std::string_view which, std::string_view where) {
+  if (!known(spec.index) || !known(spec.value)) {
+    return reserved(fmt::format("{}{}: a codec that this version does not know", where, which));
+  }
+  if (const Status valid = millrace::validate(spec); !valid) {
+    return fail(valid.error().code, fmt::format("{}{}: {}", where, which, valid.error().message));
+  }
+  return {};
+}
+
+Status check_codec_error(const JobSpec& spec, const CodecSpec& up, std::string_view where) {
+  if (spec.codec_error == CodecError::kRetain && up.value == ValueCodecId::kQsgd && !up.qsgd_scale_max) {
+    return refuse(
+        fmt::format("{}codec_up: QSGD scaled by the L2 norm is no contraction, under codec_error retain its error "
+                    "feeds on itself and the residual explodes; scale by the maximum (qsgd{}:max) or set "
+                    "codec_error drop",
+                    where, up.qsgd_bits));
+  }
+  return {};
+}
+
+/// The job's defaults, which every tensor without overrides takes.
+Status check_defaults(const JobSpec& spec) {
+  if (Status s = check_select(spec.select, ""); !s) return s;
+  if (Status s = check_reselect(spec.reselect, ""); !s) return s;
+  if (Status s = check_codec(spec.codec_up, "codec_up", ""); !s) return s;
+  if (Status s = check_codec(spec.codec_down, "codec_down", ""); !s) return s;
+  return check_codec_error(spec, spec.codec_up, "");
+}
+
+Status check_tensor(const JobSpec& spec, const TensorSpec& tensor) {
+  const std::string where = fmt::format("tensor '{}': ", tensor.name);
+  if (tensor.dimension < 1 || tensor.dimension > kDimensionMax) {
+    return refuse(fmt::format("{}dimension {} is not in 1 to 2^32: indices are 32 bits, split a larger tensor", where,
+                              tensor.dimension));
+  }
+  if (tensor.value_type != ValueType::kF32) {
+    return reserved(fmt::format("{}value type f64 is reserved: the workers of this version push and pull f32", where));
+  }
+  if (tensor.select) {
+    if (Status s = check_select(*tensor.select, where); !s) return s;
+  }
+  if (tensor.reselect) {
+    if (Status s = check_reselect(*tensor.reselect, where); !s) return s;
+  }
+  if (tensor.codec_down) {
+    if (Status s = check_codec(*tensor.codec_down, "codec_down", where); !s) return s;
+  }
+  if (!tensor.codec_up) return {};
+  if (Status s = check_codec(*tensor.codec_up, "codec_up", where); !s) return s;
+  return check_codec_error(spec, *tensor.codec_up, where);
+}
+
+Status check_tensors(const JobSpec& spec) {
+  if (spec.tensors.empty()) return refuse("the job has no tensors: name at least one");
+  if (spec.tensors.size() > kTensorsMax) {
+    return fail(ErrorCode::kLimitExceeded,
+                fmt::format("{} tensors, the limit is {}", spec.tensors.size(), kTensorsMax));
+  }
+  std::unordered_set<std::string_view> names;
+  for (size_t i = 0; i < spec.tensors.size(); ++i) {
+    const TensorSpec& tensor = spec.tensors[i];
+    if (!name_holds(tensor.name)) {
+      return refuse(fmt::format("tensor {}: its name must be printable text of 1 to {} bytes", i, kNameBytesMax));
+    }
+    if (!names.insert(tensor.name).second) {
+      return refuse(fmt::format("two tensors have the name '{}': a name stands for one tensor", tensor.name));
+    }
+    if (Status s = check_tensor(spec, tensor); !s) return s;
+  }
+  return {};
+}
+
+/// What can only be seen once small tensors are fused.
+Status check_buckets(const JobSpec& spec) {
+  if (spec.parts_per_shard > kPartsPerShardMax) {
+    return refuse(fmt::format("parts_per_shard {} is over the limit of {}: 0 lets it follow the expected entries",
+                              spec.parts_per_shard, kPartsPerShardMax));
+  }
+  JobSpec planned = spec;
+  planned.parts_per_shard = 1;  // the buckets are asked for, not the parts
+  const JobLayout layout = plan_layout(planned, 1);
+  if (uint64_t{spec.parts_per_shard} * layout.buckets.size() > kPartsMax) {
+    return fail(ErrorCode::kLimitExceeded,
+                fmt::format("parts_per_shard {} of {} buckets are over {} parts: 0 lets it follow the expected entries",
+                            spec.parts_per_shard, layout.buckets.size(), kPartsMax));
+  }
+  for (const BucketLayout& bucket : layout.buckets) {
+    const bool bloom = bucket.codec_up.index == IndexCodecId::kBloom || bucket.codec_down.index == IndexCodecId::kBloom;
+    if (bloom && bucket.dimension > kBloomDimensionMax) {
+      return refuse(fmt::format(
+          "tensor '{}'{}: index codec bloom takes dimensions up to {}, this is {}: its decoder asks for "
+          "every index; use gap",
+          spec.tensors[bucket.members.front().tensor].name, bucket.members.size() > 1 ? " and those fused with it" : "",
+          kBloomDimensionMax, bucket.dimension));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Status validate(const JobSpec& spec) {
+  if (!name_holds(spec.name)) {
+    return refuse(fmt::format("a job's name must be printable text of 1 to {} bytes", kNameBytesMax));
+  }
+  if (Status s = check_enums(spec); !s) return s;
+  if (Status s = check_mode(spec); !s) return s;
+  if (Status s = check_workers(spec); !s) return s;
+  if (Status s = check_times(spec); !s) return s;
+  if (Status s = check_defaults(spec); !s) return s;
+  if (Status s = check_tensors(spec); !s) return s;
+  if (Status s = check_buckets(spec); !s) return s;
+  if (const size_t bytes = encode_job_spec(spec).size(); bytes > kJobSpecBytesMax) {
+    return fail(ErrorCode::kLimitExceeded,
+                fmt::format("the job specification takes {} bytes, the limit is {}: fewer tensors, or shorter names",
+                            bytes, kJobSpecBytesMax));
+  }
+  return {};
+}
+
+}  // namespace millrace::protocol

@@ -1,0 +1,87 @@
+#include "protocol/known_enums.h"
+
+namespace millrace::protocol {
+
+// Each switch names every enumerator, so that the compiler asks for the next one.
+bool known(Mode value) {
+  switch (value) {
+    case Mode::kSynchronous:
+    case Mode::kBoundedStaleness:
+    case Mode::kAsynchronous:
+    case Mode::kPartial: return true;
+  }
+  return false;
+}
+
+bool known(Combine value) {
+  switch (value) {
+    case Combine::kSum:
+    case Combine::kMean:
+    case Combine::kWeightedMean: return true;
+  }
+  return false;
+}
+
+bool known(Reselect value) {
+  switch (value) {
+    case Reselect::kNone:
+    case Reselect::kTopK: return true;
+  }
+  return false;
+}
+
+bool known(CodecError value) {
+  switch (value) {
+    case CodecError::kRetain:
+    case CodecError::kDrop: return true;
+  }
+  return false;
+}
+
+bool known(NonFinite value) {
+  switch (value) {
+    case NonFinite::kRefuse:
+    case NonFinite::kDropAndCount: return true;
+  }
+  return false;
+}
+
+bool known(ValueType value) {
+  switch (value) {
+    case ValueType::kF32:
+    case ValueType::kF64: return true;
+  }
+  return false;
+}
+
+bool known(Selection value) {
+  switch (value) {
+    case Selection::kNone:
+    case Selection::kTopK:
+    case Selection::kThreshold:
+    case Selection::kThresholdReuse:
+    case Selection::kBucketTopK: return true;
+  }
+  return false;
+}
+
+bool known(IndexCodecId value) {
+  switch (value) {
+    case IndexCodecId::kNone:
+    case IndexCodecId::kRaw:
+    case IndexCodecId::kBitmap:
+    case IndexCodecId::kGap:
+    case IndexCodecId::kBloom: return true;
+  }
+  return false;
+}
+
+bool known(ValueCodecId value) {
+  switch (value) {
+    case ValueCodecId::kRaw:
+    case ValueCodecId::kQsgd: return true;
+  }
+  return false;
+}
+
+}  // namespace millrace::protocol

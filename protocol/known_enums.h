@@ -1,0 +1,18 @@
+#pragma once
+
+#include "protocol/job_spec.h"
+
+/// Whether a number that came as an enum of the job specification is one that this build knows. Internal to protocol/.
+namespace millrace::protocol {
+
+bool known(Mode value);
+bool known(Combine value);
+bool known(Reselect value);
+bool known(CodecError value);
+bool known(NonFinite value);
+bool known(ValueType value);
+bool known(Selection value);
+bool known(IndexCodecId value);
+bool known(ValueCodecId value);
+
+}  // namespace millrace::protocol

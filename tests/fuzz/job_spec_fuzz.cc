@@ -1,0 +1,43 @@
+// Job specifications on hostile bytes: accepted bytes are the canonical ones, a valid specification has a layout that covers it.
+#include <algorithm>
+
+#include "kernels/base/check.h"
+#include "protocol/layout.h"
+
+namespace {
+
+using millrace::protocol::JobLayout;
+using millrace::protocol::JobSpec;
+
+void check_layout(const JobSpec& spec, uint32_t shard_count) {
+  const JobLayout layout = millrace::protocol::plan_layout(spec, shard_count);
+  size_t tensors = 0;
+  for (const auto& bucket : layout.buckets) {
+    tensors += bucket.members.size();
+    uint64_t begin = 0;
+    for (uint32_t i = 0; i < bucket.part_count; ++i) {
+      const auto& part = layout.parts.at(bucket.first_part + i);
+      MILLRACE_CHECK(part.begin == begin && part.end > begin && part.shard < shard_count, part.part);
+      begin = part.end;
+    }
+    MILLRACE_CHECK(begin == bucket.dimension, begin, bucket.dimension);
+  }
+  MILLRACE_CHECK(tensors == spec.tensors.size(), tensors);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const millrace::ByteSpan bytes(data, size);
+  const auto spec = millrace::protocol::decode_job_spec(bytes);
+  if (!spec) {
+    MILLRACE_CHECK(!spec.error().message.empty());
+    return 0;
+  }
+  MILLRACE_CHECK(std::ranges::equal(millrace::protocol::encode_job_spec(*spec), bytes));
+  MILLRACE_CHECK(millrace::protocol::first_difference(*spec, *spec) == "no difference");
+  if (!validate(*spec)) return 0;
+  check_layout(*spec, 1);
+  check_layout(*spec, 3);
+  return 0;
+}

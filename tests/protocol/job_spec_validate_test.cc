@@ -1,0 +1,231 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+#include <set>
+
+#include "protocol/job_spec.h"
+#include "tests/protocol/document.h"
+#include "tests/protocol/example_spec.h"
+
+namespace millrace::protocol {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+/// A refused combination: its row in protocol/DESIGN.md, how to get there from example_spec(), and what the sentence must say.
+struct Refused {
+  const char* row;
+  ErrorCode code;
+  const char* says;
+  std::function<void(JobSpec&)> make;
+};
+
+constexpr ErrorCode kImpossible = ErrorCode::kInvalidArgument;
+constexpr ErrorCode kReserved = ErrorCode::kUnsupported;
+
+CodecSpec qsgd(bool scale_max) {
+  return {.index = IndexCodecId::kGap, .value = ValueCodecId::kQsgd, .qsgd_scale_max = scale_max};
+}
+
+CodecSpec bloom() { return {.index = IndexCodecId::kBloom}; }
+
+std::vector<Refused> refused_modes_and_numbers() {
+  return {
+      {"job-name", kImpossible, "name", [](JobSpec& s) { s.name = ""; }},
+      {"job-name", kImpossible, "name", [](JobSpec& s) { s.name = std::string(256, 'a'); }},
+      {"job-name", kImpossible, "name", [](JobSpec& s) { s.name = "a\nb"; }},
+      {"mode-reserved", kReserved, "mode bounded_staleness is reserved: this version has synchronous",
+       [](JobSpec& s) { s.mode = Mode::kBoundedStaleness; }},
+      {"mode-reserved", kReserved, "mode asynchronous is reserved", [](JobSpec& s) { s.mode = Mode::kAsynchronous; }},
+      {"mode-reserved", kReserved, "mode partial is reserved", [](JobSpec& s) { s.mode = Mode::kPartial; }},
+      {"unknown-number", kReserved, "does not know", [](JobSpec& s) { s.mode = static_cast<Mode>(9); }},
+      {"unknown-number", kReserved, "does not know", [](JobSpec& s) { s.combine = static_cast<Combine>(0); }},
+      {"unknown-number", kReserved, "does not know", [](JobSpec& s) { s.codec_error = static_cast<CodecError>(3); }},
+      {"unknown-number", kReserved, "does not know", [](JobSpec& s) { s.non_finite = static_cast<NonFinite>(3); }},
+      {"unknown-number", kReserved, "does not know",
+       [](JobSpec& s) { s.select.selection = static_cast<Selection>(99); }},
+      {"unknown-number", kReserved, "does not know",
+       [](JobSpec& s) { s.reselect.reselect = static_cast<Reselect>(3); }},
+      {"unknown-number", kReserved, "does not know",
+       [](JobSpec& s) { s.codec_up.value = static_cast<ValueCodecId>(9); }},
+      {"staleness-limit", kImpossible, "staleness 64", [](JobSpec& s) { s.staleness = 64; }},
+      {"quorum", kImpossible, "quorum", [](JobSpec& s) { s.quorum = 1; }},
+      {"deadline", kImpossible, "deadline_ms", [](JobSpec& s) { s.deadline_ms = 100; }},
+      {"reproducible", kReserved, "reproducible is reserved", [](JobSpec& s) { s.reproducible = true; }},
+      {"workers", kImpossible, "workers is 0", [](JobSpec& s) { s.workers = 0; }},
+      {"workers", kImpossible, "workers is 4097", [](JobSpec& s) { s.workers = kWorkersMax + 1; }},
+      {"workers-min", kImpossible, "workers_min is 0", [](JobSpec& s) { s.workers_min = 0; }},
+      {"workers-min", kImpossible, "workers_min 5 is over workers 4", [](JobSpec& s) { s.workers_min = 5; }},
+      {"heartbeat", kImpossible, "heartbeat_ms is 0", [](JobSpec& s) { s.heartbeat_ms = 0; }},
+      {"heartbeat", kImpossible, "three heartbeats", [](JobSpec& s) { s.dead_after_ms = 2'999; }},
+      {"exchange-timeout", kImpossible, "exchange_timeout_ms is 0", [](JobSpec& s) { s.exchange_timeout_ms = 0; }},
+      {"exchange-timeout", kImpossible, "exchange_timeout_ms", [](JobSpec& s) { s.exchange_timeout_ms = 60'001; }},
+  };
+}
+
+std::vector<Refused> refused_methods() {
+  return {
+      {"select", kImpossible, "select: ", [](JobSpec& s) { s.select.density = 0; }},
+      {"select", kImpossible, "select: ", [](JobSpec& s) { s.select.density = 1.5; }},
+      {"select", kImpossible, "select: ", [](JobSpec& s) { s.select.density = -0.5; }},
+      {"select", kImpossible, "finite", [](JobSpec& s) { s.select.density = kNan; }},
+      {"select", kImpossible, "finite", [](JobSpec& s) { s.select.threshold = kNan; }},
+      {"select", kImpossible,
+       "select: ", [](JobSpec& s) { s.select = {.selection = Selection::kThreshold, .threshold = 0}; }},
+      {"select", kImpossible, "tensor 'bias': select: ",
+       [](JobSpec& s) { s.tensors[1].select = SelectionSpec{.selection = Selection::kTopK}; }},
+      {"reselect", kImpossible, "reselect: topk needs k", [](JobSpec& s) { s.reselect.density = 0; }},
+      {"reselect", kImpossible, "reselect: topk needs k", [](JobSpec& s) { s.reselect.density = 1.1; }},
+      {"reselect", kImpossible, "finite", [](JobSpec& s) { s.reselect.density = kNan; }},
+      {"reselect", kImpossible, "tensor 'bias': reselect: topk needs k",
+       [](JobSpec& s) { s.tensors[1].reselect = ReselectSpec{.reselect = Reselect::kTopK}; }},
+      {"threshold-period", kImpossible, "threshold_period", [](JobSpec& s) { s.reselect.threshold_period = 0; }},
+      {"codec", kImpossible, "codec_up: ", [](JobSpec& s) { s.codec_up.qsgd_bits = 3; }},
+      {"codec", kImpossible, "codec_down: ", [](JobSpec& s) { s.codec_down.bloom_false_positive_rate = kNan; }},
+      {"codec", kImpossible, "codec_down: ", [](JobSpec& s) { s.codec_down.qsgd_bucket_size = 0; }},
+      {"codec", kImpossible, "tensor 'bias': codec_up: ", [](JobSpec& s) { s.tensors[1].codec_up->qsgd_bits = 5; }},
+      {"codec", kImpossible, "codec_up: ", [](JobSpec& s) { s.codec_up.index = IndexCodecId::kNone; }},
+      {"l2-retain", kImpossible, "codec_error drop", [](JobSpec& s) { s.codec_up = qsgd(false); }},
+      {"l2-retain", kImpossible, "tensor 'bias': codec_up: QSGD scaled by the L2 norm",
+       [](JobSpec& s) { s.tensors[1].codec_up = qsgd(false); }},
+  };
+}
+
+std::vector<Refused> refused_tensors() {
+  return {
+      {"no-tensors", kImpossible, "no tensors", [](JobSpec& s) { s.tensors.clear(); }},
+      {"too-many-tensors", ErrorCode::kLimitExceeded, "65537 tensors",
+       [](JobSpec& s) { s.tensors.resize(kTensorsMax + 1); }},
+      {"tensor-name", kImpossible, "tensor 1: its name", [](JobSpec& s) { s.tensors[1].name = ""; }},
+      {"tensor-name", kImpossible, "tensor 0: its name", [](JobSpec& s) { s.tensors[0].name = "\x7F"; }},
+      {"tensor-name-twice", kImpossible, "two tensors have the name 'bias'",
+       [](JobSpec& s) { s.tensors[0].name = "bias"; }},
+      {"dimension", kImpossible, "tensor 'bias': dimension 0", [](JobSpec& s) { s.tensors[1].dimension = 0; }},
+      {"dimension", kImpossible, "dimension 4294967297",
+       [](JobSpec& s) { s.tensors[1].dimension = kDimensionMax + 1; }},
+      {"f64", kReserved, "tensor 'bias': value type f64 is reserved",
+       [](JobSpec& s) { s.tensors[1].value_type = ValueType::kF64; }},
+      {"bloom-dimension", kImpossible, "use gap",
+       [](JobSpec& s) {
+         s.tensors[0].dimension = (uint64_t{1} << 28) + 1;
+         s.codec_up = bloom();
+       }},
+      {"bloom-dimension", kImpossible, "tensor 'embedding.weight'",
+       [](JobSpec& s) {
+         s.tensors[0].dimension = (uint64_t{1} << 28) + 1;
+         s.tensors[0].codec_down = bloom();
+       }},
+      {"bloom-dimension", kImpossible, "fused with it",
+       [](JobSpec& s) {
+         s.codec_up = bloom();
+         s.fuse_below = UINT64_MAX;
+         s.tensors = {};
+         for (const char* name : {"a", "b"}) {
+           s.tensors.emplace_back();
+           s.tensors.back().name = name;
+           s.tensors.back().dimension = uint64_t{1} << 28;
+         }
+       }},
+      {"parts-per-shard", kImpossible, "parts_per_shard 65", [](JobSpec& s) { s.parts_per_shard = 65; }},
+      {"parts", ErrorCode::kLimitExceeded, "65536 parts",
+       [](JobSpec& s) {
+         s.parts_per_shard = 64;
+         s.fuse_below = 0;
+         s.tensors.clear();
+         for (int i = 0; i < 1'025; ++i) {
+           s.tensors.emplace_back();
+           s.tensors.back().name = "t" + std::to_string(i);
+           s.tensors.back().dimension = 64;
+         }
+       }},
+      {"bytes", ErrorCode::kLimitExceeded, "shorter names",
+       [](JobSpec& s) {
+         s.tensors.clear();
+         for (int i = 0; i < 20'000; ++i) {
+           s.tensors.emplace_back();
+           s.tensors.back().name = std::string(200, 'x') + std::to_string(i);
+           s.tensors.back().dimension = 64;
+         }
+       }},
+  };
+}
+
+std::vector<Refused> refused_jobs() {
+  std::vector<Refused> all = refused_modes_and_numbers();
+  for (auto part : {refused_methods, refused_tensors}) {
+    for (Refused& refused : part()) all.push_back(std::move(refused));
+  }
+  return all;
+}
+
+struct Accepted {
+  const char* what;
+  std::function<void(JobSpec&)> make;
+};
+
+std::vector<Accepted> accepted_jobs() {
+  return {
+      {"as it is", [](JobSpec&) {}},
+      {"selection none with reselection", [](JobSpec& s) { s.select = {}; }},
+      {"nothing selected, nothing reselected", [](JobSpec& s) { s.select = {}, s.reselect = {}; }},
+      {"bloom both ways", [](JobSpec& s) { s.codec_up = s.codec_down = bloom(); }},
+      {"bloom at its largest dimension",
+       [](JobSpec& s) {
+         s.tensors[0].dimension = uint64_t{1} << 28;
+         s.tensors[0].codec_up = bloom();
+       }},
+      {"QSGD scaled by the maximum, retained", [](JobSpec& s) { s.codec_up = qsgd(true); }},
+      {"QSGD scaled by the L2 norm, dropped",
+       [](JobSpec& s) { s.codec_up = qsgd(false), s.codec_error = CodecError::kDrop; }},
+      {"QSGD scaled by the L2 norm on the way down", [](JobSpec& s) { s.codec_down = qsgd(false); }},
+      {"steps ahead", [](JobSpec& s) { s.staleness = kStalenessMax; }},
+      {"k by number",
+       [](JobSpec& s) {
+         s.select = {.selection = Selection::kTopK, .k = 10}, s.reselect.k = 10, s.reselect.density = 0;
+       }},
+      {"k over the dimension", [](JobSpec& s) { s.select = {.selection = Selection::kTopK, .k = uint64_t{1} << 40}; }},
+      {"one worker", [](JobSpec& s) { s.workers = s.workers_min = 1; }},
+      {"the largest tensor", [](JobSpec& s) { s.tensors[0].dimension = kDimensionMax; }},
+      {"every worker needed", [](JobSpec& s) { s.workers_min = s.workers; }},
+      {"three heartbeats", [](JobSpec& s) { s.heartbeat_ms = 100, s.dead_after_ms = 300; }},
+      {"audit", [](JobSpec& s) { s.audit = true; }},
+      {"sum", [](JobSpec& s) { s.combine = Combine::kSum; }},
+  };
+}
+
+TEST(ValidateJobSpec, EveryRefusalNamesItsReason) {
+  for (const Refused& refused : refused_jobs()) {
+    JobSpec spec = example_spec();
+    refused.make(spec);
+    const Status status = validate(spec);
+    ASSERT_FALSE(status) << refused.row << ", " << refused.says;
+    EXPECT_EQ(status.error().code, refused.code) << status.error().message;
+    EXPECT_THAT(status.error().message, testing::HasSubstr(refused.says)) << refused.row;
+  }
+}
+
+TEST(ValidateJobSpec, WhatIsSoundIsAccepted) {
+  for (const Accepted& accepted : accepted_jobs()) {
+    JobSpec spec = example_spec();
+    accepted.make(spec);
+    const Status status = validate(spec);
+    EXPECT_TRUE(status) << accepted.what << ": " << status.error().message;
+  }
+}
+
+TEST(ValidateJobSpec, TheTableInDesignAndTheTestsNameTheSameRows) {
+  std::set<std::string> tested;
+  for (const Refused& refused : refused_jobs()) tested.insert(refused.row);
+  std::set<std::string> documented;
+  bool inside = false;
+  for (const std::string& line : document_lines("DESIGN.md")) {
+    if (line.starts_with("## ")) inside = line == "## What a job may not ask for";
+    if (inside && line.starts_with("| `")) documented.insert(line.substr(3, line.find('`', 3) - 3));
+  }
+  EXPECT_EQ(documented, tested);
+}
+
+}  // namespace
+}  // namespace millrace::protocol

@@ -1,0 +1,75 @@
+#include <gtest/gtest.h>
+
+#include "kernels/base/bytes.h"
+#include "kernels/base/hash.h"
+#include "protocol/frame.h"
+#include "protocol/layout.h"
+#include "protocol/shard_map.h"
+#include "tests/protocol/document.h"
+
+/// The worked examples of WIRE_FORMAT.md are what the code writes and reads.
+namespace millrace::protocol {
+namespace {
+
+std::string hex_of(const ByteBuffer& bytes) {
+  std::string text;
+  char two[4];
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    std::snprintf(two, sizeof(two), "%02x%c", bytes[i], i % 8 == 7 ? '\n' : ' ');
+    text += two;
+  }
+  return text;
+}
+
+JobSpec smallest_spec() {
+  JobSpec spec;
+  spec.name = "demo";
+  spec.workers = 2;
+  spec.tensors.emplace_back();
+  spec.tensors[0].name = "w";
+  spec.tensors[0].dimension = 16;
+  return spec;
+}
+
+TEST(WireFormatDocument, TheWorkedContributionIsWhatTheCodeWritesAndReads) {
+  const SharedBytes payload = SharedBytes::from(documented_bytes("container-example"));
+  const Message message{{.job = 1, .epoch = 3, .worker = 1, .life = 1, .shard = 0, .shard_life = 1},
+                        Contribution{.part = 0, .step = 7, .payload_hash = hash64(payload.bytes)},
+                        payload};
+  const ByteBuffer envelope = encode_envelope(message);
+  EXPECT_EQ(hex_of(envelope), hex_of(documented_bytes("contribution-example")));
+  const auto decoded = decode_message(documented_bytes("contribution-example"), payload, {});
+  ASSERT_TRUE(decoded) << decoded.error().message;
+  EXPECT_EQ(decoded->header, message.header);
+  EXPECT_EQ(decoded->body, message.body);
+}
+
+TEST(WireFormatDocument, TheWorkedJobSpecificationIsWhatTheCodeWritesAndReads) {
+  EXPECT_EQ(hex_of(encode_job_spec(smallest_spec())), hex_of(documented_bytes("job-spec-example")));
+  const auto decoded = decode_job_spec(documented_bytes("job-spec-example"));
+  ASSERT_TRUE(decoded) << decoded.error().message;
+  EXPECT_EQ(*decoded, smallest_spec());
+}
+
+TEST(WireFormatDocument, TheWorkedHashesAreWhatTheCodeComputes) {
+  const auto little_endian = [](uint64_t value) {
+    ByteBuffer bytes;
+    ByteWriter(bytes).put(value);
+    return bytes;
+  };
+  const std::vector<ShardEntry> map = {{"tcp://127.0.0.1:5555", 3}, {"tcp://127.0.0.1:5556", 1}};
+  EXPECT_EQ(hex_of(little_endian(shard_map_hash(map))), hex_of(documented_bytes("shard-map-hash-example")));
+  EXPECT_EQ(hex_of(little_endian(layout_hash(plan_layout(smallest_spec(), 1)))),
+            hex_of(documented_bytes("layout-hash-example")));
+}
+
+TEST(ShardMapHash, LeavesLivesOutAndTellsAddressesAndOrderApart) {
+  const std::vector<ShardEntry> map = {{"a", 1}, {"b", 1}};
+  EXPECT_EQ(shard_map_hash(map), shard_map_hash(std::vector<ShardEntry>{{"a", 2}, {"b", 9}}));
+  EXPECT_NE(shard_map_hash(map), shard_map_hash(std::vector<ShardEntry>{{"b", 1}, {"a", 1}}));
+  EXPECT_NE(shard_map_hash(map), shard_map_hash(std::vector<ShardEntry>{{"ab", 1}, {"", 1}}));
+  EXPECT_NE(shard_map_hash(map), shard_map_hash(std::vector<ShardEntry>{{"a", 1}}));
+}
+
+}  // namespace
+}  // namespace millrace::protocol
