@@ -1,0 +1,129 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "monitoring/metrics.h"
+
+namespace millrace::monitoring {
+
+enum class MetricKind : uint8_t { kCounter, kGauge, kHistogram };
+
+/// One metric that shards or workers export; the table of DESIGN.md and the dashboard are checked against these.
+struct MetricInfo {
+  std::string_view name;
+  MetricKind kind;
+  std::span<const std::string_view> labels;
+  std::string_view help;
+  std::span<const double> bounds = {};  ///< of a histogram
+};
+
+/// Every metric of this build: shards' first, then workers'.
+std::vector<const MetricInfo*> metric_catalog();
+
+/// Metrics of one name that differ in their labels. `values` are those of the labels, in the order of the catalog, as many
+/// as there are. The handle stays valid; keep it where the path is hot.
+class CounterFamily {
+ public:
+  CounterFamily(Metrics& metrics, const MetricInfo& info) : metrics_(metrics), info_(info) {}
+  Counter& with(std::initializer_list<std::string_view> values = {}) const;
+
+ private:
+  Metrics& metrics_;
+  const MetricInfo& info_;
+};
+
+class GaugeFamily {
+ public:
+  GaugeFamily(Metrics& metrics, const MetricInfo& info) : metrics_(metrics), info_(info) {}
+  Gauge& with(std::initializer_list<std::string_view> values = {}) const;
+
+ private:
+  Metrics& metrics_;
+  const MetricInfo& info_;
+};
+
+class HistogramFamily {
+ public:
+  HistogramFamily(Metrics& metrics, const MetricInfo& info) : metrics_(metrics), info_(info) {}
+  Histogram& with(std::initializer_list<std::string_view> values = {}) const;
+
+ private:
+  Metrics& metrics_;
+  const MetricInfo& info_;
+};
+
+/// What a shard exports. Labels in brackets; "raw" bytes are those of the same entries as pairs of index and value.
+struct ShardMetrics {
+  explicit ShardMetrics(Metrics& metrics);
+
+  CounterFamily messages;                ///< [message] received
+  CounterFamily network_bytes;           ///< [direction] "in", "out": whole messages
+  CounterFamily dropped;                 ///< [reason] messages not answered
+  CounterFamily refused;                 ///< [code] messages answered with a refusal
+  CounterFamily handshakes;              ///< [peer, outcome] "worker" or "shard"; "accepted" or "refused"
+  CounterFamily contributions;           ///< [job] admitted
+  CounterFamily duplicates;              ///< [job] acknowledged and not added
+  CounterFamily late;                    ///< [job, answer] to decided steps
+  CounterFamily restarted;               ///< [job] decisions begun again because the members changed
+  CounterFamily rounds;                  ///< [job] steps of parts decided
+  HistogramFamily round_seconds;         ///< [job] first contribution to decision
+  HistogramFamily wait_seconds;          ///< [job] first contribution to last
+  CounterFamily contribution_entries;    ///< [job] the achieved k up, over contributions
+  CounterFamily sum_entries;             ///< [job] of sums before they are cut
+  CounterFamily update_entries;          ///< [job] the achieved k down, over rounds
+  HistogramFamily fill_in_ratio;         ///< [job] entries of a sum / most entries of one of its contributions
+  CounterFamily contribution_bytes;      ///< [job] encoded payload
+  CounterFamily contribution_raw_bytes;  ///< [job]
+  CounterFamily update_bytes;            ///< [job] encoded payload, once a round
+  CounterFamily update_raw_bytes;        ///< [job]
+  CounterFamily stale_thresholds;        ///< [job] buckets cut by the last threshold because a shard was silent
+  CounterFamily late_histograms;         ///< [job] too late to be used
+  CounterFamily codec_error;             ///< [job] sum of |sum - decoded| over the updates' entries
+  CounterFamily members_joined;          ///< [job]
+  CounterFamily members_finished;        ///< [job]
+  CounterFamily members_removed;         ///< [job, reason]
+  CounterFamily jobs_opened;             ///< none
+  CounterFamily jobs_ended;              ///< [reason]
+  CounterFamily table_errors;            ///< [code] of the membership table
+  GaugeFamily live_workers;              ///< [job]
+  GaugeFamily epoch;                     ///< [job]
+  GaugeFamily kept_updates;              ///< [job] not yet acknowledged by all
+  GaugeFamily kept_update_bytes;         ///< [job]
+  GaugeFamily memory_bytes;              ///< none
+  GaugeFamily memory_limit_bytes;        ///< none
+  GaugeFamily audit_imbalance;           ///< [job] of the law; must be 0
+};
+
+/// What a worker exports.
+struct WorkerMetrics {
+  explicit WorkerMetrics(Metrics& metrics);
+
+  CounterFamily network_bytes;           ///< [direction]
+  CounterFamily dropped;                 ///< [reason]
+  CounterFamily refused;                 ///< [code] refusals received
+  CounterFamily handshakes;              ///< [outcome]
+  CounterFamily reconnects;              ///< [shard]
+  CounterFamily resends;                 ///< [job] contributions sent again
+  CounterFamily steps;                   ///< [job] completed
+  HistogramFamily step_seconds;          ///< [job] contribution sent to update complete
+  CounterFamily not_counted;             ///< [job] updates that do not name this worker: all of it taken back
+  CounterFamily contribution_entries;    ///< [job]
+  CounterFamily update_entries;          ///< [job]
+  CounterFamily contribution_bytes;      ///< [job]
+  CounterFamily contribution_raw_bytes;  ///< [job]
+  CounterFamily update_bytes;            ///< [job]
+  CounterFamily update_raw_bytes;        ///< [job]
+  CounterFamily bloom_false_positives;   ///< [job] entries sent that nobody selected
+  CounterFamily codec_error;             ///< [job] dropped by a job whose codec error is "drop"
+  CounterFamily stale_thresholds;        ///< [job] selections by a reused threshold
+  GaugeFamily residual_norm;             ///< [job]
+  GaugeFamily epoch;                     ///< [job]
+  GaugeFamily memory_bytes;              ///< none
+  GaugeFamily audit_imbalance;           ///< [job]
+};
+
+}  // namespace millrace::monitoring

@@ -1,0 +1,244 @@
+#include "monitoring/http_port.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "monitoring/http_address.h"
+#include "monitoring/status_page.h"
+
+namespace millrace::monitoring {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+int connect_to(uint16_t port) {
+  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const timeval limit{.tv_sec = 20, .tv_usec = 0};
+  setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+  if (::connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) return socket;
+  ::close(socket);
+  return -1;
+}
+
+/// Sends the bytes as they are and reads until the port closes the connection.
+std::string answer_to(uint16_t port, const std::string& request) {
+  const int socket = connect_to(port);
+  if (socket < 0) return "no connection";
+  size_t sent = 0;
+  while (sent < request.size()) {
+    const ssize_t now = ::send(socket, request.data() + sent, request.size() - sent, MSG_NOSIGNAL);
+    if (now <= 0) break;
+    sent += static_cast<size_t>(now);
+  }
+  std::string answer;
+  char bytes[4096];
+  for (ssize_t now; (now = ::recv(socket, bytes, sizeof(bytes), 0)) > 0;)
+    answer.append(bytes, static_cast<size_t>(now));
+  ::close(socket);
+  return answer;
+}
+
+std::string get(uint16_t port, const std::string& path) {
+  return answer_to(port, "GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
+}
+
+HttpHandlers handlers() {
+  return {.metrics_text = [] { return std::string("millrace_a_total 1\n"); },
+          .unhealthy = [] { return std::optional<std::string>(); },
+          .status_json = [] { return std::string(R"({"shard": 0})"); },
+          .title = "Millrace test"};
+}
+
+std::unique_ptr<HttpPort> started(HttpHandlers with) {
+  Result<std::unique_ptr<HttpPort>> port = HttpPort::start("127.0.0.1:0", "--http", std::move(with));
+  EXPECT_TRUE(port.has_value()) << (port ? "" : port.error().message);
+  return port ? std::move(*port) : nullptr;
+}
+
+TEST(HttpPortTest, ServesItsFourPages) {
+  const auto port = started(handlers());
+  ASSERT_TRUE(port);
+  ASSERT_NE(port->port(), 0);
+  const std::string metrics = get(port->port(), "/metrics");
+  EXPECT_THAT(metrics, StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(metrics, HasSubstr("text/plain; version=0.0.4"));
+  EXPECT_THAT(metrics, HasSubstr("\r\n\r\nmillrace_a_total 1\n"));
+  EXPECT_THAT(get(port->port(), "/healthz"), HasSubstr("\r\n\r\nok\n"));
+  const std::string status = get(port->port(), "/status?x=1");
+  EXPECT_THAT(status, HasSubstr("application/json"));
+  EXPECT_THAT(status, HasSubstr("\r\n\r\n{\"shard\": 0}"));
+  const std::string page = get(port->port(), "/");
+  EXPECT_THAT(page, StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(page, HasSubstr("Content-Security-Policy: default-src 'none'"));
+  EXPECT_THAT(page, HasSubstr("<title>Millrace test</title>"));
+}
+
+TEST(HttpPortTest, HealthTellsTheReason) {
+  std::atomic<bool> healthy = true;
+  HttpHandlers with = handlers();
+  with.unhealthy = [&] {
+    return healthy ? std::nullopt : std::optional<std::string>("the membership table cannot be reached");
+  };
+  const auto port = started(std::move(with));
+  ASSERT_TRUE(port);
+  EXPECT_THAT(get(port->port(), "/healthz"), StartsWith("HTTP/1.1 200"));
+  healthy = false;
+  const std::string answer = get(port->port(), "/healthz");
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 503"));
+  EXPECT_THAT(answer, HasSubstr("the membership table cannot be reached\n"));
+}
+
+TEST(HttpPortTest, OtherPathsAreNotFoundAndOtherMethodsNotAllowed) {
+  const auto port = started(handlers());
+  ASSERT_TRUE(port);
+  for (const char* path : {"/nothing", "/status/", "//", "/metrics/../status", "/%2e%2e/etc/passwd"}) {
+    EXPECT_THAT(get(port->port(), path), StartsWith("HTTP/1.1 404")) << path;
+  }
+  for (const char* method : {"POST", "PUT", "DELETE", "PATCH", "OPTIONS"}) {
+    const std::string answer = answer_to(
+        port->port(), std::string(method) + " /status HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n");
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 405")) << method;
+    EXPECT_THAT(answer, HasSubstr("Allow: GET, HEAD")) << method;
+  }
+}
+
+TEST(HttpPortTest, HeadIsGetWithoutTheBody) {
+  const auto port = started(handlers());
+  ASSERT_TRUE(port);
+  const std::string answer = answer_to(port->port(), "HEAD /status HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(answer, HasSubstr("Content-Length: 12\r\n"));
+  EXPECT_THAT(answer, ::testing::EndsWith("\r\n\r\n"));
+}
+
+TEST(HttpPortTest, AHandlerThatThrowsGivesAnErrorAndThePortLives) {
+  HttpHandlers with = handlers();
+  with.status_json = []() -> std::string { throw std::runtime_error("secret"); };
+  const auto port = started(std::move(with));
+  ASSERT_TRUE(port);
+  const std::string answer = get(port->port(), "/status");
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 500"));
+  EXPECT_THAT(answer, Not(HasSubstr("secret")));
+  EXPECT_THAT(get(port->port(), "/healthz"), StartsWith("HTTP/1.1 200"));
+}
+
+TEST(HttpPortTest, HostileRequestsAreRefusedAndThePortLives) {
+  const auto port = started(handlers());
+  ASSERT_TRUE(port);
+  const std::string long_path(20'000, 'a'), long_header(100'000, 'b');
+  for (const std::string& request :
+       {std::string("\r\n\r\n"), std::string("\0\xff\n\n", 4), std::string("GET\r\n\r\n"),
+        "GET /" + long_path + " HTTP/1.1\r\n\r\n", "GET /status HTTP/1.1\r\nX: " + long_header + "\r\n\r\n",
+        std::string("POST / HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n")}) {
+    EXPECT_THAT(answer_to(port->port(), request), Not(StartsWith("HTTP/1.1 200"))) << request.substr(0, 40);
+  }
+  EXPECT_THAT(get(port->port(), "/healthz"), StartsWith("HTTP/1.1 200"));
+}
+
+TEST(HttpPortTest, ConcurrentScrapesAllGetTheirAnswer) {
+  std::atomic<int> calls = 0;
+  HttpHandlers with = handlers();
+  with.metrics_text = [&] {
+    return "millrace_calls_total " + std::to_string(++calls) + "\n" + std::string(200'000, '#');
+  };
+  const auto port = started(std::move(with));
+  ASSERT_TRUE(port);
+  std::atomic<int> complete = 0;
+  std::vector<std::thread> scrapers;
+  for (int i = 0; i < 8; ++i) {
+    scrapers.emplace_back([&] {
+      for (int j = 0; j < 5; ++j) complete += get(port->port(), "/metrics").size() > 200'000 ? 1 : 0;
+    });
+  }
+  for (std::thread& scraper : scrapers) scraper.join();
+  EXPECT_EQ(complete, 40);
+  EXPECT_EQ(calls, 40);
+}
+
+TEST(HttpPortTest, MoreSilentConnectionsThanThreadsOnlyDelayTheOthers) {
+  const auto port = started(handlers());
+  ASSERT_TRUE(port);
+  std::vector<int> silent;
+  for (int i = 0; i < 3; ++i) silent.push_back(connect_to(port->port()));
+  EXPECT_THAT(get(port->port(), "/healthz"), StartsWith("HTTP/1.1 200"));
+  for (const int socket : silent) ::close(socket);
+}
+
+TEST(HttpPortTest, APortInUseNamesTheFlagToChange) {
+  const auto port = started(handlers());
+  ASSERT_TRUE(port);
+  const std::string address = "127.0.0.1:" + std::to_string(port->port());
+  const auto second = HttpPort::start(address, "--http", handlers());
+  ASSERT_FALSE(second.has_value());
+  EXPECT_EQ(second.error().code, ErrorCode::kIo);
+  EXPECT_THAT(second.error().message, HasSubstr(address));
+  EXPECT_THAT(second.error().message, HasSubstr("in use"));
+  EXPECT_THAT(second.error().message, HasSubstr("--http"));
+}
+
+TEST(HttpPortTest, AfterStopThePortIsFree) {
+  auto port = started(handlers());
+  ASSERT_TRUE(port);
+  const uint16_t number = port->port();
+  EXPECT_THAT(get(number, "/healthz"), StartsWith("HTTP/1.1 200"));
+  port->stop();
+  port->stop();
+  EXPECT_EQ(get(number, "/healthz"), "no connection");
+  const auto again = HttpPort::start("127.0.0.1:" + std::to_string(number), "--http", handlers());
+  EXPECT_TRUE(again.has_value());
+  for (int i = 0; i < 20; ++i) started(handlers());  // started and stopped at once
+}
+
+TEST(HttpPortTest, AddressesThatCannotBeAreRefusedByName) {
+  for (const char* address : {"", ":", "9100", "127.0.0.1", "127.0.0.1:", ":9100", "127.0.0.1:65536", "127.0.0.1:-1",
+                              "127.0.0.1:1x", "::1:9100", "[]:1", "[::1:9100"}) {
+    const auto port = HttpPort::start(address, "--http", handlers());
+    ASSERT_FALSE(port.has_value()) << address;
+    EXPECT_EQ(port.error().code, ErrorCode::kInvalidArgument) << address;
+    EXPECT_THAT(port.error().message, StartsWith("--http: ")) << address;
+  }
+  const auto elsewhere = HttpPort::start("203.0.113.7:0", "--http", handlers());
+  ASSERT_FALSE(elsewhere.has_value());
+  EXPECT_EQ(elsewhere.error().code, ErrorCode::kIo);
+  EXPECT_THAT(elsewhere.error().message, HasSubstr("--http"));
+}
+
+TEST(HttpAddressTest, ReadsHostAndPort) {
+  EXPECT_EQ(parse_http_address("127.0.0.1:80")->host, "127.0.0.1");
+  EXPECT_EQ(parse_http_address("127.0.0.1:80")->port, 80);
+  EXPECT_EQ(parse_http_address("[::1]:0")->host, "::1");
+  EXPECT_EQ(parse_http_address("localhost:65535")->port, 65535);
+}
+
+TEST(StatusPageTest, EscapesItsTitleAndNeverSetsMarkup) {
+  const std::string page = status_page("</title><script>alert('x')</script>&\"");
+  EXPECT_THAT(page, Not(HasSubstr("<script>alert")));
+  EXPECT_THAT(page, HasSubstr("&lt;/title&gt;&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&amp;&quot;"));
+  for (const char* sink : {"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("}) {
+    EXPECT_THAT(page, Not(HasSubstr(sink)));
+  }
+}
+
+TEST(StatusPageTest, NeedsNothingFromElsewhere) {
+  const std::string page = status_page("Millrace");
+  for (const char* elsewhere : {"http://", "https://", "src=", "@import", "url("}) {
+    EXPECT_THAT(page, Not(HasSubstr(elsewhere)));
+  }
+}
+
+}  // namespace
+}  // namespace millrace::monitoring
