@@ -1,0 +1,96 @@
+#include <fmt/core.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "worker/cli/bench/codec.h"
+#include "worker/cli/bench/reduce.h"
+#include "worker/cli/bench/select.h"
+#include "worker/cli/commands.h"
+#include "worker/cli/table.h"
+
+namespace millrace::cli {
+namespace {
+
+/// Flags of a kernel's benchmark, and whether to print JSON.
+template <typename Options>
+struct BenchFlags {
+  Options options;
+  bool json = false;
+};
+
+Outcome print_result(const nlohmann::json& result, bool json) {
+  if (json) {
+    fmt::print("{}\n", result.dump());
+  } else {
+    fmt::print("{}", bench_table(result));
+  }
+  return {};
+}
+
+/// A benchmark of a kernel: the flags that all of them have, and the call.
+template <typename Options>
+CLI::App* add_kernel_bench(CLI::App& bench, const std::string& name, const std::string& summary, uint64_t n_max,
+                           const std::shared_ptr<BenchFlags<Options>>& flags) {
+  CLI::App* app = bench.add_subcommand(name, summary);
+  app->add_option("--n", flags->options.n, "dimension")->capture_default_str()->check(CLI::Range(uint64_t{1}, n_max));
+  app->add_option("--density", flags->options.density, "entries over dimension")
+      ->capture_default_str()
+      ->check(CLI::Range(1e-9, 1.0));
+  app->add_option("--repeats", flags->options.repeats, "times are medians of so many")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  app->add_option("--seed", flags->options.seed, "of the data")->capture_default_str();
+  app->add_flag("--json", flags->json, "one JSON object as the last line");
+  return app;
+}
+
+Command add_select(CLI::App& bench) {
+  auto flags = std::make_shared<BenchFlags<SelectBenchOptions>>();
+  CLI::App* app = add_kernel_bench(bench, "select", "selections against one read pass over the array", uint64_t{1} << 32, flags);
+  app->footer(
+      "ratio_to_read_pass compares with max|x| over the same array in the same run: single times on a shared machine\n"
+      "mean little, ratios do.\n\n"
+      "Example:\n"
+      "  millrace bench select --n 16777216 --density 0.01 --json");
+  return {app, [flags] { return print_result(bench_select(flags->options), flags->json); }};
+}
+
+Command add_codec(CLI::App& bench) {
+  auto flags = std::make_shared<BenchFlags<CodecBenchOptions>>();
+  CLI::App* app = add_kernel_bench(bench, "codec", "index and value codecs: size against entropy, speed", uint64_t{1} << 28, flags);
+  app->footer(
+      "entropy_bits_per_index is log2 of binomial(n, k), over k: no lossless code of uniform indices is smaller.\n\n"
+      "Example:\n"
+      "  millrace bench codec --n 16777216 --density 0.01 --json");
+  return {app, [flags] { return print_result(bench_codec(flags->options), flags->json); }};
+}
+
+Command add_reduce(CLI::App& bench) {
+  auto flags = std::make_shared<BenchFlags<ReduceBenchOptions>>();
+  CLI::App* app = add_kernel_bench(bench, "reduce", "sums of sparse streams, against a pass over them", uint64_t{1} << 32, flags);
+  app->add_option("--workers", flags->options.workers, "streams that are added up")->capture_default_str()->check(CLI::Range(1, 1024));
+  app->footer(
+      "Example:\n"
+      "  millrace bench reduce --n 16777216 --density 0.01 --workers 4 --json");
+  return {app, [flags] { return print_result(bench_reduce(flags->options), flags->json); }};
+}
+
+}  // namespace
+
+Command add_bench_command(CLI::App& root) {
+  CLI::App* app = root.add_subcommand("bench", "measures the parts of Millrace on this machine");
+  app->require_subcommand(1);
+  const std::vector<Command> benches = {add_select(*app), add_codec(*app), add_reduce(*app)};
+  app->footer("Each benchmark has its own help: millrace bench codec --help");
+  return {app, [benches]() -> Outcome {
+            for (const Command& bench : benches) {
+              if (bench.app->parsed()) return bench.run();
+            }
+            return {};
+          }};
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,79 @@
+#include "worker/cli/table.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "worker/cli/progress.h"
+
+namespace millrace::cli {
+namespace {
+
+std::string cell(const nlohmann::json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_number_unsigned()) return grouped(value.get<uint64_t>());
+  if (value.is_number_float()) return fmt::format("{:.4g}", value.get<double>());
+  return value.is_null() ? "-" : value.dump();
+}
+
+std::vector<std::string> keys_of(const nlohmann::json& row) {
+  std::vector<std::string> keys = {"algorithm"};
+  for (const auto& [key, value] : row.items()) {
+    if (key != "algorithm" && !value.is_structured()) keys.push_back(key);
+  }
+  return keys;
+}
+
+/// Columns as wide as terminal columns: bytes that continue a UTF-8 character take none.
+size_t width_of(const std::string& text) {
+  return static_cast<size_t>(std::ranges::count_if(text, [](char c) { return (c & '\xc0') != '\x80'; }));
+}
+
+}  // namespace
+
+std::string aligned_table(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t at = 0; at < row.size(); ++at) widths[at] = std::max(widths[at], width_of(row[at]));
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line;
+    for (size_t at = 0; at < row.size(); ++at) {
+      const std::string pad(widths[at] - width_of(row[at]), ' ');
+      line += at == 0 ? row[at] + pad : "  " + pad + row[at];
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+    if (&row != &rows.front()) continue;
+    size_t total = 2 * (widths.size() - 1);
+    for (const size_t width : widths) total += width;
+    text += std::string(total, '-') + "\n";
+  }
+  return text;
+}
+
+std::string bench_table(const nlohmann::json& bench) {
+  std::string text;
+  std::vector<std::string> keys;
+  std::vector<std::vector<std::string>> rows;
+  const auto flush = [&] {
+    if (!rows.empty()) text += (text.empty() ? "" : "\n") + aligned_table(rows);
+    rows.clear();
+  };
+  for (const nlohmann::json& row : bench.at("rows")) {
+    if (std::vector<std::string> own = keys_of(row); own != keys) {
+      flush();
+      keys = std::move(own);
+      rows.push_back(keys);
+    }
+    std::vector<std::string> cells;
+    for (const std::string& key : keys) cells.push_back(cell(row.value(key, nlohmann::json())));
+    rows.push_back(std::move(cells));
+  }
+  flush();
+  return text;
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace millrace::cli {
+
+/// Rows of cells as aligned text, the first row above a line: the first column to the left, the others to the right.
+std::string aligned_table(const std::vector<std::vector<std::string>>& rows);
+
+/// The "rows" of a benchmark's JSON as tables for a person: "algorithm" first, neighbours with the same keys in one table.
+std::string bench_table(const nlohmann::json& bench);
+
+}  // namespace millrace::cli
