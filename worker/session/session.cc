@@ -110,6 +110,4 @@ Stats Session::stats() { return impl_->stats(); }
 void Session::save(const std::string& path) { must(impl_->save(path)); }
 void Session::finish(std::chrono::milliseconds timeout) { must(impl_->finish(timeout)); }
 
-std::string_view version() { return MILLRACE_VERSION; }
-
 }  // namespace millrace

@@ -66,13 +66,13 @@ enum class LogLevel : uint8_t { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 
 /// Called from the session's thread and from connect(); must not call back into the session, must not throw.
 using LogCallback = std::function<void(LogLevel level, std::string_view line)>;
 
-/// A job, as this worker sees it. The first group must be equal at all workers (the first one's creates the job).
+/// A job, as this worker sees it. Every field has a default, so that designated initialisers name only what differs. The first group must be equal at all workers (the first one's creates the job).
 struct JobOptions {
-  std::string name;
-  uint32_t worker = 0;              ///< this worker's identity, 0 .. workers-1 (may differ, of course)
-  uint32_t workers = 1;             ///< the job starts when so many have joined
-  uint32_t workers_min = 1;         ///< it ends with an error when fewer live
-  std::vector<std::string> shards;  ///< "tcp://host:port"; the place in the list is the shard's number
+  std::string name = {};
+  uint32_t worker = 0;                   ///< this worker's identity, 0 .. workers-1 (may differ, of course)
+  uint32_t workers = 1;                  ///< the job starts when so many have joined
+  uint32_t workers_min = 1;              ///< it ends with an error when fewer live
+  std::vector<std::string> shards = {};  ///< "tcp://host:port"; the place in the list is the shard's number
 
   std::string select = "topk:0.01";  ///< "none", "topk:DENSITY|COUNT", "threshold:MAGNITUDE",
                                      ///< "threshold_reuse:DENSITY|COUNT[:PERIOD]", "bucket_topk:DENSITY[:BUCKET]";
@@ -100,19 +100,19 @@ struct JobOptions {
   uint32_t shard_silence_ms = 30'000;    ///< a shard not heard for so long ends the session
   uint32_t resend_after_ms = 2'000;      ///< an unanswered contribution is sent again; doubles to 30 s
   uint32_t updates_kept_max = 8;         ///< updates a tensor may have that nobody awaited (beyond the staleness)
-  std::string save_path;                 ///< where state goes when the session ends with an error; empty: nowhere
-  LogCallback log;                       ///< empty: silent
+  std::string save_path = {};            ///< where state goes when the session ends with an error; empty: nowhere
+  LogCallback log = {};                  ///< empty: silent
 };
 
 /// One flat array of f32 parameters. The list of tensors must be equal at all workers.
 struct TensorOptions {
-  std::string name;
-  uint64_t dimension = 0;  ///< 1 .. 2^32
-  int32_t priority = 0;    ///< larger is sent first where several wait
-  std::string select;      ///< empty: the job's; the same for the next three
-  std::string reselect;
-  std::string codec_up;
-  std::string codec_down;
+  std::string name = {};
+  uint64_t dimension = 0;   ///< 1 .. 2^32
+  int32_t priority = 0;     ///< larger is sent first where several wait
+  std::string select = {};  ///< empty: the job's; the same for the next three
+  std::string reselect = {};
+  std::string codec_up = {};
+  std::string codec_down = {};
 };
 
 /// A run of one tensor's update: what one part of the tensor received.
@@ -258,7 +258,7 @@ class MILLRACE_API Session {
   std::unique_ptr<Impl> impl_;
 };
 
-/// "0.1.0", and the protocol versions it speaks: "1".
+/// "0.1.0".
 MILLRACE_API std::string_view version();
 
 }  // namespace millrace

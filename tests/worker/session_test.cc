@@ -1,0 +1,478 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <thread>
+
+#include "millrace/millrace.h"
+#include "tests/worker/fake_cluster.h"
+#include "worker/core/options.h"
+#include "worker/core/saved_state.h"
+#include "worker/session/state_file.h"
+
+/// The public session against toy shards over loopback sockets.
+namespace millrace::testing {
+namespace {
+
+using std::chrono::milliseconds;
+constexpr milliseconds kSoon{20'000};   ///< a limit for what must happen; nothing waits for it when all is well
+
+JobOptions job_of(uint32_t workers) {
+  JobOptions job;
+  job.name = "session-test";
+  job.workers = workers;
+  job.select = "none";
+  job.heartbeat_ms = 100;
+  job.connect_timeout_ms = 10'000;
+  return job;
+}
+
+const std::vector<TensorOptions> kTwoTensors = {{.name = "large", .dimension = 20'000}, {.name = "small", .dimension = 100}};
+
+protocol::JobSpec spec_of(JobOptions job, const std::vector<TensorOptions>& tensors) {
+  job.shards = {"tcp://127.0.0.1:1"};
+  auto spec = worker::spec_from_options(job, tensors);
+  EXPECT_TRUE(spec.has_value()) << spec.error().message;
+  return *spec;
+}
+
+/// Runs `body` expecting a JobError of that code; returns its sentence.
+template <typename Body>
+std::string sentence_of(JobErrorCode code, Body body) {
+  try {
+    body();
+  } catch (const JobError& error) {
+    EXPECT_EQ(job_error_name(error.code()), job_error_name(code)) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "no error where " << job_error_name(code) << " was expected";
+  return {};
+}
+
+/// The sum at each index of a tensor's update.
+std::map<uint64_t, float> entries_of(const TensorUpdate& update) {
+  std::map<uint64_t, float> entries;
+  for (const UpdatePiece& piece : update.pieces) {
+    for (size_t i = 0; i < piece.values.size(); ++i) {
+      entries[piece.begin + (piece.dense ? i : piece.indices[i])] = piece.values[i];
+    }
+  }
+  return entries;
+}
+
+/// Each worker of the job in a thread of its own.
+template <typename Body>
+void run_workers(const JobOptions& job, const std::vector<TensorOptions>& tensors, Body body) {
+  std::vector<std::thread> threads;
+  for (uint32_t worker = 0; worker < job.workers; ++worker) {
+    threads.emplace_back([&, worker] {
+      JobOptions own = job;
+      own.worker = worker;
+      try {
+        auto session = Session::connect(own, tensors);
+        body(worker, *session);
+      } catch (const JobError& error) {
+        ADD_FAILURE() << "worker " << worker << ": " << error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Session, SumsSparseGradientsOfAllWorkersAndFinishes) {
+  JobOptions job = job_of(3);
+  FakeCluster cluster(spec_of(job, kTwoTensors), 2);
+  job.shards = cluster.addresses();
+  run_workers(job, kTwoTensors, [&](uint32_t worker, Session& session) {
+    for (uint32_t i = 0; i < 20; ++i) {
+      const std::vector<uint32_t> indices = {19'999, worker, 5'000, 5'000};   // unsorted, with a duplicate
+      const std::vector<float> values = {1, 2, 0.5f, 0.25f};
+      const uint64_t large = session.push_sparse(0, indices, values);
+      const uint64_t small = session.push_sparse(1, std::vector<uint32_t>{7}, std::vector<float>{1});
+      EXPECT_EQ(large, i);
+      const auto got = entries_of(session.await(0, large, kSoon));
+      EXPECT_EQ(got, (std::map<uint64_t, float>{{0, 2}, {1, 2}, {2, 2}, {5'000, 2.25f}, {19'999, 3}}));
+      EXPECT_EQ(entries_of(session.await(1, small, kSoon)), (std::map<uint64_t, float>{{7, 3}}));
+    }
+    session.finish(kSoon);
+    const Stats stats = session.stats();
+    EXPECT_EQ(stats.rounds, 20u * session.bucket_count());
+    EXPECT_GT(stats.bytes_up, 0u);
+    EXPECT_GT(stats.bytes_down, 0u);
+    EXPECT_EQ(stats.tensors[0].steps_applied, 20u);
+  });
+  cluster.run_there([&] {
+    EXPECT_EQ(cluster.goodbyes.size(), 3u);
+    for (const auto& [worker, goodbye] : cluster.goodbyes) EXPECT_EQ(goodbye.reason, protocol::Goodbye::Reason::kFinished);
+    for (uint32_t shard = 0; shard < 2; ++shard) EXPECT_EQ(cluster.shard(shard).complaints, std::vector<std::string>());
+  });
+}
+
+TEST(Session, AppliesMeansToAttachedWeightsOnArrivalAndOnAwait) {
+  JobOptions job = job_of(2);
+  job.combine = "mean";
+  FakeCluster cluster(spec_of(job, kTwoTensors), 2);
+  job.shards = cluster.addresses();
+  run_workers(job, kTwoTensors, [&](uint32_t worker, Session& session) {
+    std::vector<float> large(20'000, 1.0f);
+    std::vector<float> small(100, 1.0f);
+    session.attach_weights(0, large, -0.5f, ApplyWhen::kOnArrival);
+    session.attach_weights(1, small, -0.5f, ApplyWhen::kOnAwait);
+    std::vector<float> gradient(20'000, 0.0f);
+    gradient[11] = worker == 0 ? 4.0f : 2.0f;
+    session.push(0, gradient);
+    session.push(1, std::vector<float>(100, 2.0f));
+    EXPECT_TRUE(session.await(0, 0, kSoon).applied);
+    EXPECT_EQ(large[11], 1.0f - 0.5f * 3.0f);
+    EXPECT_EQ(large[12], 1.0f);
+    EXPECT_EQ(small[5], 1.0f) << "nothing before await";
+    EXPECT_EQ(session.await(1, 0, kSoon).pieces.front().denominator, 2.0);
+    EXPECT_EQ(small[5], 0.0f);
+    session.set_scale(1, 1.0f);
+    session.push(0, gradient);
+    session.push(1, std::vector<float>(100, 3.0f));
+    session.await(1, 1, kSoon);
+    EXPECT_EQ(small[99], 3.0f);
+    session.finish(kSoon);
+  });
+}
+
+TEST(Session, TensorsThatShareABucketAreSentTogether) {
+  JobOptions job = job_of(1);
+  const std::vector<TensorOptions> tensors = {{.name = "a", .dimension = 10}, {.name = "b", .dimension = 20}, {.name = "c", .dimension = 30}};
+  FakeCluster cluster(spec_of(job, tensors), 1);
+  job.shards = cluster.addresses();
+  auto session = Session::connect(job, tensors);
+  EXPECT_EQ(session->bucket_count(), 1u);
+  session->push(0, std::vector<float>(10, 1.0f));
+  session->push_sparse(2, std::vector<uint32_t>{29}, std::vector<float>{3});
+  sentence_of(JobErrorCode::kInvalidArgument, [&] { session->push(0, std::vector<float>(10, 1.0f)); });
+  EXPECT_FALSE(session->ready(0, 0));
+  sentence_of(JobErrorCode::kTimeout, [&] { session->await(0, 0, milliseconds(1)); });
+  session->push_sparse(1, std::vector<uint32_t>{}, std::vector<float>{});
+  EXPECT_EQ(entries_of(session->await(0, 0, kSoon)).size(), 10u);
+  EXPECT_EQ(entries_of(session->await(1, 0, kSoon)).size(), 0u);
+  EXPECT_EQ(entries_of(session->await(2, 0, kSoon)), (std::map<uint64_t, float>{{29, 3}}));
+  session->finish(kSoon);
+}
+
+TEST(Session, AConnectionLostWithAContributionOnItCountsItOnce) {
+  JobOptions job = job_of(1);
+  int contributions = 0;
+  FakeCluster* self = nullptr;
+  FakeCluster cluster(spec_of(job, kTwoTensors), 1, [&](uint32_t shard, const protocol::PeerId&, const protocol::Message& message) {
+    if (!std::holds_alternative<protocol::Contribution>(message.body)) return false;
+    ++contributions;
+    if (contributions == 2) {   // lost before the shard has seen it
+      self->break_connections(shard);
+      return true;
+    }
+    if (contributions == 5) {   // seen and decided, its update lost
+      ToyShard::Out lost;
+      self->shard(shard).on_message(message.header.worker, message, lost);
+      self->break_connections(shard);
+      return true;
+    }
+    return false;
+  });
+  self = &cluster;
+  job.shards = cluster.addresses();
+  auto session = Session::connect(job, kTwoTensors);
+  std::vector<float> weights(20'000, 0.0f);
+  session->attach_weights(0, weights, 1.0f, ApplyWhen::kOnArrival);
+  for (uint64_t step = 0; step < 8; ++step) {
+    session->push_sparse(0, std::vector<uint32_t>{3}, std::vector<float>{1});
+    session->await(0, step, kSoon);
+  }
+  EXPECT_EQ(weights[3], 8.0f);
+  session->finish(kSoon);
+  EXPECT_EQ(session->stats().reconnects, 2u);
+  EXPECT_GE(session->stats().resends, 2u);
+  cluster.run_there([&] { EXPECT_EQ(cluster.shard(0).complaints, std::vector<std::string>()); });
+}
+
+TEST(Session, AnUnreachableShardIsNamedWithHowLongItWasTried) {
+  JobOptions job = job_of(1);
+  job.connect_timeout_ms = 300;
+  protocol::TransportContext context;
+  std::string closed;
+  {
+    auto listener = protocol::Listener::bind(context, "tcp://127.0.0.1:0");
+    closed = (*listener)->address();
+  }
+  FakeCluster cluster(spec_of(job, kTwoTensors), 2);
+  job.shards = {cluster.addresses()[0], closed};
+  const std::string sentence = sentence_of(JobErrorCode::kUnavailable, [&] { Session::connect(job, kTwoTensors); });
+  EXPECT_NE(sentence.find("shard 1 (" + closed + ")"), std::string::npos) << sentence;
+  EXPECT_NE(sentence.find("tried for 0.3 s"), std::string::npos) << sentence;
+}
+
+TEST(Session, AShardThatRefusesEndsTheAttemptWithItsSentence) {
+  for (const auto& [wire, code] : {std::pair(ErrorCode::kVersionMismatch, JobErrorCode::kVersionMismatch),
+                                   std::pair(ErrorCode::kJobMismatch, JobErrorCode::kJobMismatch),
+                                   std::pair(ErrorCode::kIdentityInUse, JobErrorCode::kIdentityInUse),
+                                   std::pair(ErrorCode::kShardLost, JobErrorCode::kShardLost)}) {
+    JobOptions job = job_of(1);
+    FakeCluster* self = nullptr;
+    FakeCluster cluster(spec_of(job, kTwoTensors), 1,
+                        [&, wire = wire](uint32_t shard, const protocol::PeerId& from, const protocol::Message& message) {
+                          if (!std::holds_alternative<protocol::Hello>(message.body)) return false;
+                          self->reply(shard, from, protocol::Refuse{wire, "the shard's own words", false});
+                          return true;
+                        });
+    self = &cluster;
+    job.shards = cluster.addresses();
+    const std::string sentence = sentence_of(code, [&] { Session::connect(job, kTwoTensors); });
+    EXPECT_NE(sentence.find("the shard's own words"), std::string::npos) << sentence;
+    EXPECT_NE(sentence.find(job.shards[0]), std::string::npos) << sentence;
+  }
+}
+
+TEST(Session, ARefusalThatAllowsTryingAgainIsTriedAgain) {
+  JobOptions job = job_of(1);
+  FakeCluster* self = nullptr;
+  int hellos = 0;
+  FakeCluster cluster(spec_of(job, kTwoTensors), 1,
+                      [&](uint32_t shard, const protocol::PeerId& from, const protocol::Message& message) {
+                        if (!std::holds_alternative<protocol::Hello>(message.body) || ++hellos > 2) return false;
+                        self->reply(shard, from, protocol::Refuse{ErrorCode::kUnavailable, "still starting", true});
+                        return true;
+                      });
+  self = &cluster;
+  job.shards = cluster.addresses();
+  auto session = Session::connect(job, kTwoTensors);
+  session->finish(kSoon);
+  EXPECT_EQ(hellos, 3);
+}
+
+TEST(Session, AJobThatDoesNotStartSaysWhoIsMissing) {
+  JobOptions job = job_of(4);
+  job.worker = 2;
+  job.start_timeout_ms = 200;
+  FakeCluster cluster(spec_of(job, kTwoTensors), 2);
+  job.shards = cluster.addresses();
+  const std::string sentence = sentence_of(JobErrorCode::kTimeout, [&] { Session::connect(job, kTwoTensors); });
+  EXPECT_NE(sentence.find("0, 1, 3"), std::string::npos) << sentence;
+}
+
+TEST(Session, ShardsInTheWrongOrderAreToldApart) {
+  JobOptions job = job_of(1);
+  FakeCluster cluster(spec_of(job, kTwoTensors), 2);
+  job.shards = {cluster.addresses()[1], cluster.addresses()[0]};
+  const std::string sentence = sentence_of(JobErrorCode::kShardMapMismatch, [&] { Session::connect(job, kTwoTensors); });
+  EXPECT_NE(sentence.find("stands at place"), std::string::npos) << sentence;
+}
+
+TEST(Session, WhatIsWrongWithAGradientIsSaidAndNothingOfItIsTaken) {
+  JobOptions job = job_of(1);
+  FakeCluster cluster(spec_of(job, kTwoTensors), 1);
+  job.shards = cluster.addresses();
+  auto session = Session::connect(job, kTwoTensors);
+  std::vector<float> gradient(100, 1.0f);
+  gradient[99] = std::numeric_limits<float>::quiet_NaN();
+  sentence_of(JobErrorCode::kNonFinite, [&] { session->push(1, gradient); });
+  const float infinity = std::numeric_limits<float>::infinity();
+  sentence_of(JobErrorCode::kNonFinite, [&] { session->push_sparse(1, std::vector<uint32_t>{1, 2}, std::vector<float>{1, infinity}); });
+  sentence_of(JobErrorCode::kInvalidArgument, [&] { session->push(1, std::vector<float>(99)); });
+  sentence_of(JobErrorCode::kInvalidArgument, [&] { session->push_sparse(1, std::vector<uint32_t>{1}, std::vector<float>{1, 2}); });
+  const std::string range = sentence_of(JobErrorCode::kInvalidArgument,
+                                        [&] { session->push_sparse(1, std::vector<uint32_t>{3, 100}, std::vector<float>{1, 2}); });
+  EXPECT_NE(range.find("index 100"), std::string::npos) << range;
+  sentence_of(JobErrorCode::kInvalidArgument, [&] { session->push(9, gradient); });
+  sentence_of(JobErrorCode::kInvalidArgument, [&] { session->push(1, std::vector<float>(100), 2.0); });
+  sentence_of(JobErrorCode::kInvalidArgument, [&] { session->await(1, 0, kSoon); });
+  const uint64_t step = session->push_sparse(1, std::vector<uint32_t>{4}, std::vector<float>{1});
+  EXPECT_EQ(entries_of(session->await(1, step, kSoon)), (std::map<uint64_t, float>{{4, 1}}));
+  sentence_of(JobErrorCode::kInvalidArgument, [&] { session->await(1, step, kSoon); });
+  session->finish(kSoon);
+  sentence_of(JobErrorCode::kInvalidArgument, [&] { session->push(1, std::vector<float>(100)); });
+}
+
+TEST(Session, NonFiniteEntriesAreDroppedAndCountedWhereTheJobSaysSo) {
+  JobOptions job = job_of(1);
+  job.non_finite = "drop";
+  FakeCluster cluster(spec_of(job, kTwoTensors), 1);
+  job.shards = cluster.addresses();
+  auto session = Session::connect(job, kTwoTensors);
+  const float infinity = std::numeric_limits<float>::infinity();
+  session->push_sparse(1, std::vector<uint32_t>{1, 2, 3}, std::vector<float>{1, infinity, 3});
+  EXPECT_EQ(entries_of(session->await(1, 0, kSoon)), (std::map<uint64_t, float>{{1, 1}, {3, 3}}));
+  EXPECT_EQ(session->stats().tensors[1].non_finite_dropped, 1u);
+}
+
+TEST(Session, TryPushIsEmptyUntilTheUpdateIsHere) {
+  JobOptions job = job_of(1);
+  bool hold = true;
+  FakeCluster cluster(spec_of(job, kTwoTensors), 1, [&](uint32_t, const protocol::PeerId&, const protocol::Message& message) {
+    return hold && std::holds_alternative<protocol::Contribution>(message.body);   // read, never answered
+  });
+  job.shards = cluster.addresses();
+  job.resend_after_ms = 50;
+  auto session = Session::connect(job, kTwoTensors);
+  const std::vector<float> gradient(100, 1.0f);
+  ASSERT_TRUE(session->try_push(1, gradient).has_value());
+  EXPECT_FALSE(session->try_push(1, gradient).has_value());
+  EXPECT_FALSE(session->ready(1, 0));
+  cluster.run_there([&] { hold = false; });   // the resend is answered
+  session->await(1, 0, kSoon);
+  EXPECT_EQ(session->try_push(1, gradient), std::optional<uint64_t>(1));
+  session->await(1, 1, kSoon);
+  session->finish(kSoon);
+}
+
+TEST(Session, UpdatesThatNobodyAwaitsAreKeptUpToTheLimit) {
+  JobOptions job = job_of(1);
+  job.updates_kept_max = 3;
+  FakeCluster cluster(spec_of(job, kTwoTensors), 1);
+  job.shards = cluster.addresses();
+  auto session = Session::connect(job, kTwoTensors);
+  for (int i = 0; i < 3; ++i) session->push_sparse(0, std::vector<uint32_t>{1}, std::vector<float>{1});
+  session->await(0, 2, kSoon);
+  session->push_sparse(0, std::vector<uint32_t>{1}, std::vector<float>{1});
+  session->await(0, 3, kSoon);
+  session->push_sparse(0, std::vector<uint32_t>{1}, std::vector<float>{1});
+  const std::string sentence = sentence_of(JobErrorCode::kLimitExceeded, [&] {
+    for (int i = 0; i < 2; ++i) session->push_sparse(0, std::vector<uint32_t>{1}, std::vector<float>{1});
+  });
+  EXPECT_NE(sentence.find("updates_kept_max"), std::string::npos) << sentence;
+  EXPECT_EQ(entries_of(session->await(0, 0, kSoon)), (std::map<uint64_t, float>{{1, 1}}));
+}
+
+TEST(Session, ADestroyedSessionSaysThatItLeaves) {
+  JobOptions job = job_of(1);
+  FakeCluster cluster(spec_of(job, kTwoTensors), 1);
+  job.shards = cluster.addresses();
+  Session::connect(job, kTwoTensors).reset();
+  cluster.wait_until([&] { return !cluster.goodbyes.empty(); });
+  EXPECT_EQ(cluster.goodbyes[0].reason, protocol::Goodbye::Reason::kShutdown);
+}
+
+/// A session with one contribution in flight that a script keeps from being answered.
+class SessionEnds : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    path_ = ::testing::TempDir() + "millrace_session_ends_" + std::to_string(::getpid());
+    job_ = job_of(1);
+    job_.save_path = path_;
+    job_.shard_silence_ms = 60'000;
+    job_.log = [this](LogLevel, std::string_view line) { log_ += std::string(line) + "\n"; };
+    cluster_ = std::make_unique<FakeCluster>(
+        spec_of(job_, kTwoTensors), 1, [](uint32_t, const protocol::PeerId&, const protocol::Message& message) {
+          return std::holds_alternative<protocol::Contribution>(message.body);
+        });
+    job_.shards = cluster_->addresses();
+  }
+  void TearDown() override { std::filesystem::remove(path_); }
+
+  void start() {
+    session_ = Session::connect(job_, kTwoTensors);
+    session_->push_sparse(0, std::vector<uint32_t>{5, 6}, std::vector<float>{1, 2});
+  }
+  /// The saved state holds what was in flight.
+  void expect_saved() {
+    const auto bytes = worker::read_file(path_);
+    ASSERT_TRUE(bytes.has_value()) << bytes.error().message;
+    const auto state = worker::decode_saved_state(*bytes);
+    ASSERT_TRUE(state.has_value()) << state.error().message;
+    EXPECT_EQ(state->job_name, "session-test");
+    EXPECT_EQ(state->life, 1u);
+    ASSERT_EQ(state->tensors.size(), 2u);
+    EXPECT_EQ(state->tensors[0].name, "large");
+    EXPECT_EQ(state->tensors[0].steps_pushed, 1u);
+    EXPECT_TRUE(std::ranges::equal(state->tensors[0].residual.indices, std::vector<uint32_t>{5, 6}));
+    EXPECT_TRUE(std::ranges::equal(state->tensors[0].residual.values, std::vector<float>{1, 2}));
+    EXPECT_EQ(state->tensors[1].residual.count(), 0u);
+    EXPECT_EQ(state->parts[0].n, 0u);
+  }
+
+  std::string path_;
+  std::string log_;
+  JobOptions job_;
+  std::unique_ptr<FakeCluster> cluster_;
+  std::unique_ptr<Session> session_;
+};
+
+TEST_F(SessionEnds, WithTheShardsAbortAndASavedState) {
+  start();
+  cluster_->run_there([&] {
+    for (const uint32_t worker : {0u}) {
+      cluster_->say(0, worker, protocol::Abort{ErrorCode::kUnavailable, "too few workers are left"});
+    }
+  });
+  const std::string sentence = sentence_of(JobErrorCode::kUnavailable, [&] { session_->await(0, 0, kSoon); });
+  EXPECT_NE(sentence.find("too few workers are left"), std::string::npos) << sentence;
+  sentence_of(JobErrorCode::kUnavailable, [&] { session_->push(0, std::vector<float>(20'000)); });
+  sentence_of(JobErrorCode::kUnavailable, [&] { session_->finish(kSoon); });
+  EXPECT_EQ(session_->stats().rounds, 0u);
+  expect_saved();
+  EXPECT_NE(log_.find("state saved"), std::string::npos) << log_;
+}
+
+TEST_F(SessionEnds, WhenAShardComesBackWithoutItsState) {
+  start();
+  cluster_->run_there([&] {
+    cluster_->shard(0).life = 2;
+    cluster_->break_connections(0);
+  });
+  const std::string sentence = sentence_of(JobErrorCode::kShardLost, [&] { session_->await(0, 0, kSoon); });
+  EXPECT_NE(sentence.find("shard 0 (" + job_.shards[0] + ") was restarted"), std::string::npos) << sentence;
+  expect_saved();
+}
+
+TEST_F(SessionEnds, WhenAShardIsSilentForTooLong) {
+  job_.shard_silence_ms = 400;
+  start();
+  cluster_->run_there([&] { cluster_->fall_silent(0); });
+  const std::string sentence = sentence_of(JobErrorCode::kUnavailable, [&] { session_->await(0, 0, kSoon); });
+  EXPECT_NE(sentence.find("shard 0 (" + job_.shards[0] + ") has been silent"), std::string::npos) << sentence;
+  expect_saved();
+}
+
+TEST_F(SessionEnds, WhenTheWorkerIsRemoved) {
+  start();
+  cluster_->run_there([&] {
+    cluster_->table().remove(0);
+    cluster_->adopt_views();
+  });
+  const std::string sentence = sentence_of(JobErrorCode::kNotAMember, [&] { session_->await(0, 0, kSoon); });
+  EXPECT_NE(sentence.find("worker 0 was removed"), std::string::npos) << sentence;
+  expect_saved();
+}
+
+TEST_F(SessionEnds, WithAnErrorInsteadOfABlockedPush) {
+  start();
+  std::thread pusher([&] {
+    sentence_of(JobErrorCode::kInternal, [&] { session_->push_sparse(0, std::vector<uint32_t>{1}, std::vector<float>{1}); });
+  });
+  cluster_->run_there([&] { cluster_->say(0, 0, protocol::Abort{ErrorCode::kInternal, "end"}); });
+  pusher.join();
+}
+
+TEST_F(SessionEnds, AndSavesOnDemandWhileItRuns) {
+  start();
+  session_->save(path_);
+  expect_saved();
+  const std::string nowhere = path_ + "/no/such/folder";
+  const std::string sentence = sentence_of(JobErrorCode::kIo, [&] { session_->save(nowhere); });
+  EXPECT_NE(sentence.find(nowhere), std::string::npos) << sentence;
+}
+
+TEST(StateFile, AFullDiskLeavesTheOldFileAndSaysSo) {
+  const std::string path = ::testing::TempDir() + "millrace_state_file_" + std::to_string(::getpid());
+  const ByteBuffer old_bytes = {1, 2, 3};
+  ASSERT_TRUE(worker::write_file_atomically(path, old_bytes).has_value());
+  // The temporary file stands for a disk without room.
+  std::filesystem::create_symlink("/dev/full", path + ".new." + std::to_string(::getpid()));
+  const Status written = worker::write_file_atomically(path, ByteBuffer(100'000, uint8_t{7}));
+  ASSERT_FALSE(written.has_value());
+  EXPECT_EQ(written.error().code, ErrorCode::kIo);
+  EXPECT_NE(written.error().message.find("No space left"), std::string::npos) << written.error().message;
+  EXPECT_EQ(*worker::read_file(path), old_bytes);
+  EXPECT_FALSE(std::filesystem::exists(std::filesystem::symlink_status(path + ".new." + std::to_string(::getpid()))));
+  std::filesystem::remove(path);
+}
+
+}  // namespace
+}  // namespace millrace::testing
