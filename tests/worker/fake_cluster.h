@@ -32,7 +32,9 @@ class FakeCluster {
   ToyShard& shard(uint32_t number) { return *shards_[number]; }
   ToyTable& table() { return table_; }
   void reply(uint32_t shard, const protocol::PeerId& to, protocol::Body body);
-  void say(uint32_t shard, uint32_t worker, protocol::Body body) { reply(shard, peers_[shard][worker], std::move(body)); }
+  void say(uint32_t shard, uint32_t worker, protocol::Body body) {
+    reply(shard, peers_[shard][worker], std::move(body));
+  }
   /// Closes the shard's listener with every connection, and opens it again on the same address.
   void break_connections(uint32_t shard);
   /// From now on the shard reads everything and says nothing.
@@ -55,14 +57,14 @@ class FakeCluster {
   protocol::TransportContext context_;
   std::vector<std::unique_ptr<protocol::Listener>> listeners_;
   std::vector<std::string> addresses_;
-  std::vector<std::map<uint32_t, protocol::PeerId>> peers_;   ///< by shard and worker
+  std::vector<std::map<uint32_t, protocol::PeerId>> peers_;  ///< by shard and worker
   std::vector<bool> silent_;
   Script script_;
   protocol::Waker waker_;
 
   std::mutex mutex_;
   std::condition_variable done_;
-  std::vector<std::function<bool()>> works_;   ///< each until it returns true
+  std::vector<std::function<bool()>> works_;  ///< each until it returns true
   bool stop_ = false;
   std::thread thread_;
 };

@@ -17,7 +17,7 @@ namespace millrace::testing {
 namespace {
 
 using std::chrono::milliseconds;
-constexpr milliseconds kSoon{20'000};   ///< a limit for what must happen; nothing waits for it when all is well
+constexpr milliseconds kSoon{20'000};  ///< a limit for what must happen; nothing waits for it when all is well
 
 JobOptions job_of(uint32_t workers) {
   JobOptions job;
@@ -29,7 +29,8 @@ JobOptions job_of(uint32_t workers) {
   return job;
 }
 
-const std::vector<TensorOptions> kTwoTensors = {{.name = "large", .dimension = 20'000}, {.name = "small", .dimension = 100}};
+const std::vector<TensorOptions> kTwoTensors = {{.name = "large", .dimension = 20'000},
+                                                {.name = "small", .dimension = 100}};
 
 protocol::JobSpec spec_of(JobOptions job, const std::vector<TensorOptions>& tensors) {
   job.shards = {"tcp://127.0.0.1:1"};
@@ -87,7 +88,7 @@ TEST(Session, SumsSparseGradientsOfAllWorkersAndFinishes) {
   job.shards = cluster.addresses();
   run_workers(job, kTwoTensors, [&](uint32_t worker, Session& session) {
     for (uint32_t i = 0; i < 20; ++i) {
-      const std::vector<uint32_t> indices = {19'999, worker, 5'000, 5'000};   // unsorted, with a duplicate
+      const std::vector<uint32_t> indices = {19'999, worker, 5'000, 5'000};  // unsorted, with a duplicate
       const std::vector<float> values = {1, 2, 0.5f, 0.25f};
       const uint64_t large = session.push_sparse(0, indices, values);
       const uint64_t small = session.push_sparse(1, std::vector<uint32_t>{7}, std::vector<float>{1});
@@ -105,7 +106,8 @@ TEST(Session, SumsSparseGradientsOfAllWorkersAndFinishes) {
   });
   cluster.run_there([&] {
     EXPECT_EQ(cluster.goodbyes.size(), 3u);
-    for (const auto& [worker, goodbye] : cluster.goodbyes) EXPECT_EQ(goodbye.reason, protocol::Goodbye::Reason::kFinished);
+    for (const auto& [worker, goodbye] : cluster.goodbyes)
+      EXPECT_EQ(goodbye.reason, protocol::Goodbye::Reason::kFinished);
     for (uint32_t shard = 0; shard < 2; ++shard) EXPECT_EQ(cluster.shard(shard).complaints, std::vector<std::string>());
   });
 }
@@ -141,7 +143,8 @@ TEST(Session, AppliesMeansToAttachedWeightsOnArrivalAndOnAwait) {
 
 TEST(Session, TensorsThatShareABucketAreSentTogether) {
   JobOptions job = job_of(1);
-  const std::vector<TensorOptions> tensors = {{.name = "a", .dimension = 10}, {.name = "b", .dimension = 20}, {.name = "c", .dimension = 30}};
+  const std::vector<TensorOptions> tensors = {
+      {.name = "a", .dimension = 10}, {.name = "b", .dimension = 20}, {.name = "c", .dimension = 30}};
   FakeCluster cluster(spec_of(job, tensors), 1);
   job.shards = cluster.addresses();
   auto session = Session::connect(job, tensors);
@@ -162,21 +165,22 @@ TEST(Session, AConnectionLostWithAContributionOnItCountsItOnce) {
   JobOptions job = job_of(1);
   int contributions = 0;
   FakeCluster* self = nullptr;
-  FakeCluster cluster(spec_of(job, kTwoTensors), 1, [&](uint32_t shard, const protocol::PeerId&, const protocol::Message& message) {
-    if (!std::holds_alternative<protocol::Contribution>(message.body)) return false;
-    ++contributions;
-    if (contributions == 2) {   // lost before the shard has seen it
-      self->break_connections(shard);
-      return true;
-    }
-    if (contributions == 5) {   // seen and decided, its update lost
-      ToyShard::Out lost;
-      self->shard(shard).on_message(message.header.worker, message, lost);
-      self->break_connections(shard);
-      return true;
-    }
-    return false;
-  });
+  FakeCluster cluster(spec_of(job, kTwoTensors), 1,
+                      [&](uint32_t shard, const protocol::PeerId&, const protocol::Message& message) {
+                        if (!std::holds_alternative<protocol::Contribution>(message.body)) return false;
+                        ++contributions;
+                        if (contributions == 2) {  // lost before the shard has seen it
+                          self->break_connections(shard);
+                          return true;
+                        }
+                        if (contributions == 5) {  // seen and decided, its update lost
+                          ToyShard::Out lost;
+                          self->shard(shard).on_message(message.header.worker, message, lost);
+                          self->break_connections(shard);
+                          return true;
+                        }
+                        return false;
+                      });
   self = &cluster;
   job.shards = cluster.addresses();
   auto session = Session::connect(job, kTwoTensors);
@@ -216,12 +220,13 @@ TEST(Session, AShardThatRefusesEndsTheAttemptWithItsSentence) {
                                    std::pair(ErrorCode::kShardLost, JobErrorCode::kShardLost)}) {
     JobOptions job = job_of(1);
     FakeCluster* self = nullptr;
-    FakeCluster cluster(spec_of(job, kTwoTensors), 1,
-                        [&, wire = wire](uint32_t shard, const protocol::PeerId& from, const protocol::Message& message) {
-                          if (!std::holds_alternative<protocol::Hello>(message.body)) return false;
-                          self->reply(shard, from, protocol::Refuse{wire, "the shard's own words", false});
-                          return true;
-                        });
+    FakeCluster cluster(
+        spec_of(job, kTwoTensors), 1,
+        [&, wire = wire](uint32_t shard, const protocol::PeerId& from, const protocol::Message& message) {
+          if (!std::holds_alternative<protocol::Hello>(message.body)) return false;
+          self->reply(shard, from, protocol::Refuse{wire, "the shard's own words", false});
+          return true;
+        });
     self = &cluster;
     job.shards = cluster.addresses();
     const std::string sentence = sentence_of(code, [&] { Session::connect(job, kTwoTensors); });
@@ -261,7 +266,8 @@ TEST(Session, ShardsInTheWrongOrderAreToldApart) {
   JobOptions job = job_of(1);
   FakeCluster cluster(spec_of(job, kTwoTensors), 2);
   job.shards = {cluster.addresses()[1], cluster.addresses()[0]};
-  const std::string sentence = sentence_of(JobErrorCode::kShardMapMismatch, [&] { Session::connect(job, kTwoTensors); });
+  const std::string sentence =
+      sentence_of(JobErrorCode::kShardMapMismatch, [&] { Session::connect(job, kTwoTensors); });
   EXPECT_NE(sentence.find("stands at place"), std::string::npos) << sentence;
 }
 
@@ -274,11 +280,14 @@ TEST(Session, WhatIsWrongWithAGradientIsSaidAndNothingOfItIsTaken) {
   gradient[99] = std::numeric_limits<float>::quiet_NaN();
   sentence_of(JobErrorCode::kNonFinite, [&] { session->push(1, gradient); });
   const float infinity = std::numeric_limits<float>::infinity();
-  sentence_of(JobErrorCode::kNonFinite, [&] { session->push_sparse(1, std::vector<uint32_t>{1, 2}, std::vector<float>{1, infinity}); });
+  sentence_of(JobErrorCode::kNonFinite,
+              [&] { session->push_sparse(1, std::vector<uint32_t>{1, 2}, std::vector<float>{1, infinity}); });
   sentence_of(JobErrorCode::kInvalidArgument, [&] { session->push(1, std::vector<float>(99)); });
-  sentence_of(JobErrorCode::kInvalidArgument, [&] { session->push_sparse(1, std::vector<uint32_t>{1}, std::vector<float>{1, 2}); });
-  const std::string range = sentence_of(JobErrorCode::kInvalidArgument,
-                                        [&] { session->push_sparse(1, std::vector<uint32_t>{3, 100}, std::vector<float>{1, 2}); });
+  sentence_of(JobErrorCode::kInvalidArgument,
+              [&] { session->push_sparse(1, std::vector<uint32_t>{1}, std::vector<float>{1, 2}); });
+  const std::string range = sentence_of(JobErrorCode::kInvalidArgument, [&] {
+    session->push_sparse(1, std::vector<uint32_t>{3, 100}, std::vector<float>{1, 2});
+  });
   EXPECT_NE(range.find("index 100"), std::string::npos) << range;
   sentence_of(JobErrorCode::kInvalidArgument, [&] { session->push(9, gradient); });
   sentence_of(JobErrorCode::kInvalidArgument, [&] { session->push(1, std::vector<float>(100), 2.0); });
@@ -305,9 +314,10 @@ TEST(Session, NonFiniteEntriesAreDroppedAndCountedWhereTheJobSaysSo) {
 TEST(Session, TryPushIsEmptyUntilTheUpdateIsHere) {
   JobOptions job = job_of(1);
   bool hold = true;
-  FakeCluster cluster(spec_of(job, kTwoTensors), 1, [&](uint32_t, const protocol::PeerId&, const protocol::Message& message) {
-    return hold && std::holds_alternative<protocol::Contribution>(message.body);   // read, never answered
-  });
+  FakeCluster cluster(
+      spec_of(job, kTwoTensors), 1, [&](uint32_t, const protocol::PeerId&, const protocol::Message& message) {
+        return hold && std::holds_alternative<protocol::Contribution>(message.body);  // read, never answered
+      });
   job.shards = cluster.addresses();
   job.resend_after_ms = 50;
   auto session = Session::connect(job, kTwoTensors);
@@ -315,7 +325,7 @@ TEST(Session, TryPushIsEmptyUntilTheUpdateIsHere) {
   ASSERT_TRUE(session->try_push(1, gradient).has_value());
   EXPECT_FALSE(session->try_push(1, gradient).has_value());
   EXPECT_FALSE(session->ready(1, 0));
-  cluster.run_there([&] { hold = false; });   // the resend is answered
+  cluster.run_there([&] { hold = false; });  // the resend is answered
   session->await(1, 0, kSoon);
   EXPECT_EQ(session->try_push(1, gradient), std::optional<uint64_t>(1));
   session->await(1, 1, kSoon);
@@ -358,10 +368,10 @@ class SessionEnds : public ::testing::Test {
     job_.save_path = path_;
     job_.shard_silence_ms = 60'000;
     job_.log = [this](LogLevel, std::string_view line) { log_ += std::string(line) + "\n"; };
-    cluster_ = std::make_unique<FakeCluster>(
-        spec_of(job_, kTwoTensors), 1, [](uint32_t, const protocol::PeerId&, const protocol::Message& message) {
-          return std::holds_alternative<protocol::Contribution>(message.body);
-        });
+    cluster_ = std::make_unique<FakeCluster>(spec_of(job_, kTwoTensors), 1,
+                                             [](uint32_t, const protocol::PeerId&, const protocol::Message& message) {
+                                               return std::holds_alternative<protocol::Contribution>(message.body);
+                                             });
     job_.shards = cluster_->addresses();
   }
   void TearDown() override { std::filesystem::remove(path_); }
@@ -444,7 +454,8 @@ TEST_F(SessionEnds, WhenTheWorkerIsRemoved) {
 TEST_F(SessionEnds, WithAnErrorInsteadOfABlockedPush) {
   start();
   std::thread pusher([&] {
-    sentence_of(JobErrorCode::kInternal, [&] { session_->push_sparse(0, std::vector<uint32_t>{1}, std::vector<float>{1}); });
+    sentence_of(JobErrorCode::kInternal,
+                [&] { session_->push_sparse(0, std::vector<uint32_t>{1}, std::vector<float>{1}); });
   });
   cluster_->run_there([&] { cluster_->say(0, 0, protocol::Abort{ErrorCode::kInternal, "end"}); });
   pusher.join();

@@ -148,7 +148,8 @@ class SessionCore {
   Stream<float> residual(uint32_t bucket) const;
   /// O: in order of part and step.
   std::vector<OutstandingView> outstanding(uint32_t bucket) const;
-  /// [dimension] of the bucket: what entered; what was applied here (the sums delivered); what was lost by name (quantization errors dropped or rounded off, and what is unreturnable).
+  /// [dimension] of the bucket: what entered; what was applied here (the sums delivered); what was lost by name (quantization
+  /// errors dropped or rounded off, and what is unreturnable).
   /// REQUIRES: LedgerMode::kPerIndex.
   std::span<const double> entered(uint32_t bucket) const;
   std::span<const double> applied(uint32_t bucket) const;

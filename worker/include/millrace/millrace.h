@@ -66,7 +66,8 @@ enum class LogLevel : uint8_t { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 
 /// Called from the session's thread and from connect(); must not call back into the session, must not throw.
 using LogCallback = std::function<void(LogLevel level, std::string_view line)>;
 
-/// A job, as this worker sees it. Every field has a default, so that designated initialisers name only what differs. The first group must be equal at all workers (the first one's creates the job).
+/// A job, as this worker sees it. Every field has a default, so that designated initialisers name only what differs. The first
+/// group must be equal at all workers (the first one's creates the job).
 struct JobOptions {
   std::string name = {};
   uint32_t worker = 0;                   ///< this worker's identity, 0 .. workers-1 (may differ, of course)
