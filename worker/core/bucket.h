@@ -104,7 +104,7 @@ class Bucket {
   std::unique_ptr<Selector<float>> selector_;  ///< none for Selection::kNone
 
   Stream<float> residual_;  ///< sparse; dense from the first dense push of a lone tensor on
-  Buffer<float> spare_;     ///< the dense array of the step before, where everything was sent
+  Stream<float> spare_;     ///< arrays of the step before, to be written over
   struct Returned {
     size_t at = 0;
     Stream<float> stream;

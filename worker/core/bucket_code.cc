@@ -77,8 +77,7 @@ Result<CodedPart> Bucket::code(size_t at, const EncodeOptions& options) {
   counters_.entries_sent += coded.sent.count();
   if (--parts_left_ == 0) {
     counters_.entries_sent_last = entries_in_step_;
-    if (selected_.dense) spare_ = std::move(selected_.values);
-    selected_ = Stream<float>::empty(dimension_);
+    spare_ = std::exchange(selected_, Stream<float>::empty(dimension_));
   }
   return coded;
 }

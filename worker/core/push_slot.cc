@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -12,10 +13,22 @@ namespace millrace::worker {
 namespace {
 
 bool strictly_increasing(IndexSpan indices) {
-  // No early exit: the loop is a reduction that the compiler can keep in vector registers.
+  // Blocks of a fixed length, without an exit inside: the compiler keeps them in vector registers.
+  constexpr size_t kBlock = 64;
   uint32_t falls = 0;
-  for (size_t i = 1; i < indices.size(); ++i) falls |= static_cast<uint32_t>(indices[i - 1] >= indices[i]);
+  size_t i = 1;
+  for (; i + kBlock <= indices.size() && falls == 0; i += kBlock) {
+    const uint32_t* const at = indices.data() + i;
+    for (size_t j = 0; j < kBlock; ++j) falls |= static_cast<uint32_t>(at[j - 1] >= at[j]);
+  }
+  for (; i < indices.size(); ++i) falls |= static_cast<uint32_t>(indices[i - 1] >= indices[i]);
   return falls == 0;
+}
+
+template <typename T>
+void copy_into(Buffer<T>& out, std::span<const T> values) {
+  out.resize(values.size());
+  if (!values.empty()) std::memcpy(out.data(), values.data(), values.size_bytes());
 }
 
 Error index_out_of_range(IndexSpan indices, uint64_t dimension) {
@@ -81,7 +94,7 @@ void PushSlot::add_whole(std::span<const float> gradient, float weight) {
   target.dimension = dimension_;
   target.dense = true;
   target.indices.clear();
-  if (lone) target.values = std::exchange(bucket_.spare_, {});
+  if (lone) target.values = std::exchange(bucket_.spare_, {}).values;
   target.values.resize(dimension_);
   for (size_t i = 0; i < gradient.size(); ++i) target.values[i] = weight * gradient[i];
 }
@@ -92,12 +105,17 @@ Status PushSlot::add_sparse(IndexSpan indices, std::span<const float> values, fl
     return fail(ErrorCode::kInvalidArgument,
                 std::to_string(indices.size()) + " indices and " + std::to_string(values.size()) + " values");
   }
-  Stream<float> stream = Stream<float>::empty(dimension_);
+  // The arrays of the step before are written over: fresh ones would be paid for page by page.
+  Stream<float> stream = bucket_.slots_.size() == 1 ? std::exchange(bucket_.spare_, {}) : Stream<float>{};
+  stream.dimension = dimension_;
+  stream.dense = false;
   uint64_t dropped = 0;
   if (!all_finite(values)) {
     if (bucket_.spec_.non_finite == protocol::NonFinite::kRefuse) {
       return fail(ErrorCode::kNonFinite, "the gradient holds NaN or infinity; nothing of it was taken");
     }
+    stream.indices.clear();
+    stream.values.clear();
     for (size_t i = 0; i < values.size(); ++i) {
       if (!std::isfinite(values[i])) continue;
       stream.indices.push_back(indices[i]);
@@ -105,8 +123,8 @@ Status PushSlot::add_sparse(IndexSpan indices, std::span<const float> values, fl
     }
     dropped = values.size() - stream.values.size();
   } else {
-    stream.indices.assign(indices.begin(), indices.end());
-    stream.values.assign(values.begin(), values.end());
+    copy_into(stream.indices, indices);
+    copy_into(stream.values, values);
   }
   if (!strictly_increasing(stream.indices)) {
     auto coalesced = coalesce<float>(dimension_, stream.indices, stream.values);
