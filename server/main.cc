@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include <csignal>
 #include <cstdio>
@@ -21,6 +22,13 @@ void take_signals() {
   signal(SIGPIPE, SIG_IGN);
 }
 
+/// A round's buffers are of the sizes of the round before: returning them to the system between rounds would cost a page fault a page.
+void keep_freed_memory() {
+  constexpr int kBytes = 256 << 20;
+  mallopt(M_MMAP_THRESHOLD, kBytes);
+  mallopt(M_TRIM_THRESHOLD, kBytes);
+}
+
 void print_start_line(const millrace::server::Options& options, const millrace::server::ShardProcess& process) {
   if (options.json) {
     const nlohmann::json line = {{"event", "listening"},
@@ -39,6 +47,7 @@ void print_start_line(const millrace::server::Options& options, const millrace::
 }  // namespace
 
 int main(int argc, char** argv) {
+  keep_freed_memory();
   const auto parsed = millrace::server::parse_options(argc, argv);
   if (const int* code = std::get_if<int>(&parsed)) return *code;
   const auto& options = std::get<millrace::server::Options>(parsed);

@@ -107,7 +107,10 @@ bool goes_first(const BoundaryEntry& a, const BoundaryEntry& b) {
 
 template <typename T>
 void gather_boundary(const Stream<T>& sum, uint32_t bin, uint64_t begin, size_t part, std::vector<BoundaryEntry>& out) {
-  for (size_t at = 0; at < sum.values.size(); ++at) {
+  // One SIMD scan finds what is in the bin or above it, a few percent of the sum; only those are looked at one by one.
+  IndexBuffer positions;
+  select_by_cut<T>(sum.values, bin, sum.values.size(), positions);
+  for (const uint32_t at : positions) {
     if (MagnitudeHistogram::bin_of(sum.values[at]) != bin) continue;
     const uint64_t local = sum.dense ? at : sum.indices[at];
     out.push_back({std::fabs(static_cast<double>(sum.values[at])), begin + local, part});

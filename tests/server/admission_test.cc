@@ -1,0 +1,291 @@
+#include "tests/server/scripted_cluster.h"
+
+namespace millrace::server {
+namespace {
+
+using protocol::Abort;
+using protocol::Refuse;
+using protocol::ViewChange;
+using protocol::Welcome;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+protocol::JobSpec job(uint32_t workers = 2) { return ScriptedCluster::small_job(workers); }
+
+TEST(Admission, WelcomeNamesTheMemberAndTheJobStartsWithTheLastJoin) {
+  ScriptedCluster cluster(job());
+  const auto first = expect_body<Welcome>(cluster.join(0));
+  EXPECT_FALSE(first.view.started);
+  EXPECT_EQ(first.view.members.size(), 1u);
+  EXPECT_EQ(first.dead_after_ms, cluster.spec().dead_after_ms);
+  const auto second = expect_body<Welcome>(cluster.join(1));
+  EXPECT_TRUE(second.view.started);
+  const std::vector<ViewChange> changes = cluster.take_of<ViewChange>(0);
+  ASSERT_EQ(changes.size(), 1u);
+  EXPECT_TRUE(changes[0].view.started);
+}
+
+TEST(Admission, RepeatedHelloIsTheSameIncarnation) {
+  ScriptedCluster cluster(job());
+  cluster.join_all();
+  const auto again = expect_body<Welcome>(cluster.join(1));
+  ASSERT_EQ(again.view.members.size(), 2u);
+  EXPECT_EQ(again.view.members[1].life, 1u);
+  EXPECT_EQ(again.view.epoch, cluster.core().status(cluster.now).jobs[0].epoch) << "nothing changed in the table";
+}
+
+TEST(Admission, SecondProcessUnderOneIdentityIsRefusedByName) {
+  ScriptedCluster cluster(job());
+  cluster.join(0);
+  protocol::Hello other = cluster.hello(0);
+  other.nonce = 99;
+  const auto refusal = expect_body<Refuse>(cluster.say_hello(0, other));
+  EXPECT_EQ(refusal.code, ErrorCode::kIdentityInUse);
+  EXPECT_THAT(refusal.sentence, HasSubstr("worker 0"));
+}
+
+TEST(Admission, WorkerBeyondTheJobIsRefused) {
+  ScriptedCluster cluster(job());
+  EXPECT_EQ(expect_body<Refuse>(cluster.join(2)).code, ErrorCode::kInvalidArgument);
+}
+
+TEST(Admission, NewcomerToARunningJobIsRefused) {
+  ScriptedCluster cluster(job(3));
+  cluster.join_all();
+  cluster.send(ScriptedCluster::peer(2), 0, {cluster.header(2), protocol::Goodbye{}, {}});
+  const auto refusal = expect_body<Refuse>(cluster.join(2));
+  EXPECT_EQ(refusal.code, ErrorCode::kNotAMember);
+  EXPECT_THAT(refusal.sentence, HasSubstr("resync"));
+}
+
+TEST(Admission, OtherSpecificationIsRefusedWithTheDifference) {
+  ScriptedCluster cluster(job());
+  cluster.join(0);
+  protocol::Hello other = cluster.hello(1);
+  other.spec.tensors[0].dimension = 65;
+  other.layout_hash = protocol::layout_hash(protocol::plan_layout(other.spec, 1));
+  const auto refusal = expect_body<Refuse>(cluster.say_hello(1, other));
+  EXPECT_EQ(refusal.code, ErrorCode::kJobMismatch);
+  EXPECT_THAT(refusal.sentence, HasSubstr("65"));
+}
+
+TEST(Admission, VersionsWithoutOverlapAreRefused) {
+  ScriptedCluster cluster(job());
+  protocol::Hello hello = cluster.hello(0);
+  hello.version_min = hello.version_max = protocol::kProtocolVersion + 1;
+  EXPECT_EQ(expect_body<Refuse>(cluster.say_hello(0, hello)).code, ErrorCode::kVersionMismatch);
+}
+
+TEST(Admission, OtherShardMapOrLayoutIsRefused) {
+  ScriptedCluster cluster(job());
+  protocol::Hello hello = cluster.hello(0);
+  hello.shard_count = 2;
+  EXPECT_EQ(expect_body<Refuse>(cluster.say_hello(0, hello)).code, ErrorCode::kShardMapMismatch);
+  hello = cluster.hello(0);
+  hello.layout_hash ^= 1;
+  EXPECT_EQ(expect_body<Refuse>(cluster.say_hello(0, hello)).code, ErrorCode::kShardMapMismatch);
+  const auto record = cluster.table().read_job("job");
+  ASSERT_TRUE(record.has_value());
+  EXPECT_FALSE(record->has_value()) << "a refused Hello leaves nothing in the table";
+}
+
+TEST(Admission, ReconnectToAJobThatHasEndedDoesNotOpenANewOne) {
+  ScriptedCluster cluster(job());
+  cluster.join_all();
+  protocol::Header head = cluster.header(0);
+  for (uint32_t worker = 0; worker < 2; ++worker) {
+    cluster.send(ScriptedCluster::peer(worker), 0, {cluster.header(worker), protocol::Goodbye{}, {}});
+  }
+  EXPECT_TRUE(cluster.core().status(cluster.now).jobs.empty());
+  cluster.take(0);
+  cluster.send(ScriptedCluster::peer(0), 0, {head, cluster.hello(0), {}});
+  const std::vector<Refuse> refusals = cluster.take_of<Refuse>(0);
+  ASSERT_EQ(refusals.size(), 1u);
+  EXPECT_EQ(refusals[0].code, ErrorCode::kNotAMember);
+  EXPECT_THAT(refusals[0].sentence, HasSubstr("ended"));
+}
+
+TEST(Admission, NameIsFreeOnceAllMembersHaveFinished) {
+  ScriptedCluster cluster(job());
+  cluster.join_all();
+  const uint64_t first = cluster.core().status(cluster.now).jobs[0].job;
+  for (uint32_t worker = 0; worker < 2; ++worker) {
+    cluster.send(ScriptedCluster::peer(worker), 0, {cluster.header(worker), protocol::Goodbye{}, {}});
+  }
+  const auto welcome = expect_body<Welcome>(cluster.join(0));
+  EXPECT_GT(welcome.view.job, first);
+}
+
+TEST(Lives, MemberThatDiesBeforeTheStartMayComeBackUnderANewLife) {
+  ScriptedCluster cluster(job(3));
+  cluster.join(0);
+  cluster.join(1);
+  for (int second = 0; second < 12; ++second) {
+    cluster.pass(1'000);
+    cluster.send(ScriptedCluster::peer(0), 0, {cluster.header(0), protocol::Heartbeat{}, {}});
+  }
+  protocol::Hello other = cluster.hello(1);
+  other.nonce = 77;
+  const auto welcome = expect_body<Welcome>(cluster.say_hello(1, other));
+  ASSERT_EQ(welcome.view.members.size(), 2u);
+  EXPECT_EQ(welcome.view.members[1].life, 2u);
+}
+
+TEST(Lives, JobWhoseWorkersAreTooFewEndsForAllShards) {
+  protocol::JobSpec spec = job(3);
+  spec.workers_min = 3;
+  ScriptedCluster cluster(spec, 2);
+  cluster.join_all();
+  cluster.send(ScriptedCluster::peer(2), 0,
+               {cluster.header(2), protocol::Goodbye{protocol::Goodbye::Reason::kFailed, "out of memory"}, {}});
+  EXPECT_EQ(cluster.take_of<Abort>(0, 0).size(), 1u);
+  cluster.pass(100);
+  EXPECT_EQ(cluster.take_of<Abort>(0, 1).size(), 1u) << "the other shard learns it from the table";
+  EXPECT_TRUE(cluster.core(1).status(cluster.now).jobs.empty());
+  EXPECT_TRUE(std::holds_alternative<Welcome>(cluster.join(0))) << "the name is free";
+}
+
+TEST(Lives, LastWorkerIsNeverRemovedForSilenceButAnAbandonedJobEnds) {
+  ScriptedCluster cluster(job(1));
+  cluster.join_all();
+  cluster.pass(30'000);
+  EXPECT_EQ(cluster.core().status(cluster.now).jobs.size(), 1u);
+  cluster.pass(40'000);
+  EXPECT_TRUE(cluster.core().status(cluster.now).jobs.empty());
+  EXPECT_EQ(cluster.counted(Metric::kJobsEnded, "abandoned"), 1);
+}
+
+TEST(Lives, NobodyIsBlamedForTimeInWhichTheShardItselfStoodStill) {
+  ScriptedCluster cluster(job());
+  cluster.join_all();
+  cluster.now += 60 * kNsPerS;  // suspended: no tick in between
+  cluster.tick();
+  EXPECT_EQ(cluster.core().status(cluster.now).jobs.size(), 1u);
+  EXPECT_EQ(cluster.counted(Metric::kMembersRemoved, "silent"), 0);
+}
+
+TEST(ShardLife, RestartedShardAnswersWithAbortAndRefusesTheJob) {
+  ScriptedCluster cluster(job());
+  cluster.join_all();
+  const protocol::Message old = cluster.contribution(0, 0, 0, cluster.payload(std::vector<float>(64, 1)));
+  cluster.start_shard(0, 1);
+  cluster.take(0);
+  cluster.send(ScriptedCluster::peer(0), 0, old);
+  const std::vector<Abort> aborts = cluster.take_of<Abort>(0);
+  ASSERT_EQ(aborts.size(), 1u);
+  EXPECT_EQ(aborts[0].code, ErrorCode::kShardLost);
+  const auto refusal = expect_body<Refuse>(cluster.join(0));
+  EXPECT_EQ(refusal.code, ErrorCode::kShardLost);
+  EXPECT_FALSE(refusal.retry);
+  // A new run under that name waits for worker 1, which may still live, and then gets the name.
+  protocol::Hello fresh = cluster.hello(0);
+  fresh.nonce = 5;
+  const auto wait = expect_body<Refuse>(cluster.say_hello(0, fresh));
+  EXPECT_TRUE(wait.retry);
+  cluster.pass(11'000);
+  EXPECT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(0, fresh)));
+}
+
+TEST(ShardLife, SupersededShardStopsAndTellsItsWorkers) {
+  ScriptedCluster cluster(job());
+  cluster.join_all();
+  ASSERT_TRUE(cluster.table().start_shard(0, 1, "tcp://elsewhere:1").has_value());
+  cluster.pass(100);
+  EXPECT_TRUE(cluster.core().stopped());
+  ASSERT_TRUE(cluster.core().failure().has_value());
+  EXPECT_EQ(cluster.take_of<Abort>(0).size(), 1u);
+}
+
+TEST(ShardLife, ShardThatStartsAfterTheJoinsTakesItsPlaceInTheMap) {
+  ScriptedCluster cluster(job(), 2);
+  cluster.join(0, 0);
+  cluster.join(1, 0);
+  EXPECT_TRUE(std::holds_alternative<Welcome>(cluster.join(0, 1)));
+}
+
+TEST(Shards, HelloWithAnotherShardMapIsRefused) {
+  ScriptedCluster cluster(job(), 2);
+  protocol::ShardHello hello;
+  hello.shard_map_hash = 1;
+  protocol::Header head;
+  head.shard = 1;
+  head.shard_life = 1;
+  cluster.send(ScriptedCluster::peer(9), 0, {head, hello, {}});
+  const std::vector<Refuse> refusals = cluster.take_of<Refuse>(9);
+  ASSERT_EQ(refusals.size(), 1u);
+  EXPECT_EQ(refusals[0].code, ErrorCode::kShardMapMismatch);
+}
+
+TEST(Shards, HistogramsOfStrangersAreDropped) {
+  ScriptedCluster cluster(job(), 2);
+  cluster.join_all();
+  protocol::Header head;
+  head.shard = 1;
+  head.shard_life = 1;
+  head.job = 1;
+  cluster.send({"stranger"}, 0, {head, protocol::ThresholdHistogram{}, {}});
+  EXPECT_EQ(cluster.counted(Metric::kDropped, "no_hello"), 1);
+}
+
+TEST(Shutdown, RoundsInFlightFinishAndMembersAreTold) {
+  ScriptedCluster cluster(job());
+  cluster.join_all();
+  const std::vector<float> ones(64, 1);
+  cluster.push(0, 0, ones);
+  cluster.shut_down();
+  EXPECT_FALSE(cluster.core().stopped());
+  EXPECT_EQ(expect_body<Refuse>(cluster.join(0)).code, ErrorCode::kUnavailable);
+  cluster.push(0, 1, ones);
+  EXPECT_EQ(cluster.take_of<Refuse>(0).size(), 1u) << "no new steps";
+  cluster.push(1, 0, ones);
+  EXPECT_TRUE(cluster.core().stopped());
+  bool updated = false;
+  for (const protocol::Message& message : cluster.take(0)) {
+    if (std::holds_alternative<protocol::Update>(message.body)) updated = true;
+    if (const auto* goodbye = std::get_if<protocol::Goodbye>(&message.body)) {
+      EXPECT_EQ(goodbye->reason, protocol::Goodbye::Reason::kShutdown);
+      EXPECT_TRUE(updated) << "the update goes out first";
+      updated = false;
+    }
+  }
+  EXPECT_FALSE(updated);
+  EXPECT_FALSE(cluster.core().failure().has_value());
+}
+
+TEST(Shutdown, DrainingIsBounded) {
+  Limits limits;
+  limits.drain_ms = 2'000;
+  ScriptedCluster cluster(job(), 1, limits);
+  cluster.join_all();
+  cluster.push(0, 0, std::vector<float>(64, 1));
+  cluster.shut_down();
+  cluster.pass(1'900);
+  EXPECT_FALSE(cluster.core().stopped());
+  cluster.pass(200);
+  EXPECT_TRUE(cluster.core().stopped());
+}
+
+TEST(StatusReport, SaysWhoIsMissingAndWhy) {
+  ScriptedCluster cluster(job(3));
+  cluster.join(1);
+  JobStatus status = cluster.core().status(cluster.now).jobs.at(0);
+  EXPECT_THAT(status.waited_for, ElementsAre(0, 2));
+  EXPECT_THAT(status.waiting_because, HasSubstr("missing: 0, 2"));
+  cluster.join(0);
+  cluster.join(2);
+  cluster.push(0, 0, std::vector<float>(64, 1));
+  cluster.pass(300);
+  status = cluster.core().status(cluster.now).jobs.at(0);
+  EXPECT_THAT(status.waited_for, ElementsAre(1, 2));
+  EXPECT_EQ(status.waiting_ms, 300);
+  EXPECT_THAT(status.waiting_because, HasSubstr("step 0 of part 0 waits for worker 1, 2"));
+  cluster.take(0);
+  cluster.send(ScriptedCluster::peer(0), 0, {cluster.header(0), protocol::Heartbeat{5, 0, 0, {}}, {}});
+  const std::vector<protocol::Heartbeat> answers = cluster.take_of<protocol::Heartbeat>(0);
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_EQ(answers[0].sequence, 5u);
+  EXPECT_THAT(answers[0].waited_for, ElementsAre(1, 2));
+}
+
+}  // namespace
+}  // namespace millrace::server

@@ -1,0 +1,274 @@
+#include "kernels/base/random.h"
+#include "tests/server/scripted_cluster.h"
+
+namespace millrace::server {
+namespace {
+
+using protocol::Refuse;
+using protocol::Welcome;
+using testing::HasSubstr;
+
+protocol::JobSpec job(uint32_t workers = 2, uint64_t dimension = 64) {
+  return ScriptedCluster::small_job(workers, dimension);
+}
+
+void expect_limit(const protocol::Body& answer, const std::string& flag) {
+  const auto refusal = expect_body<Refuse>(answer);
+  EXPECT_EQ(refusal.code, ErrorCode::kLimitExceeded);
+  EXPECT_THAT(refusal.sentence, HasSubstr(flag));
+}
+
+TEST(Limits, WorkersTensorsPartsAndDeathAreBoundedByName) {
+  Limits limits;
+  limits.workers_max = 1;
+  ScriptedCluster workers(job(2), 1, limits);
+  expect_limit(workers.join(0), "--workers-max");
+
+  limits = Limits{};
+  limits.tensors_max = 0;
+  ScriptedCluster tensors(job(2), 1, limits);
+  expect_limit(tensors.join(0), "--tensors-max");
+
+  limits = Limits{};
+  limits.parts_max = 1;
+  protocol::JobSpec spec = job(2, 1'000'000);
+  spec.parts_per_shard = 4;
+  ScriptedCluster parts(spec, 1, limits);
+  expect_limit(parts.join(0), "--parts-max");
+
+  limits = Limits{};
+  limits.dead_after_ms_min = 60'000;
+  ScriptedCluster death(job(2), 1, limits);
+  expect_limit(death.join(0), "--dead-after-ms-min");
+}
+
+TEST(Limits, JobsAreBounded) {
+  Limits limits;
+  limits.jobs_max = 1;
+  ScriptedCluster cluster(job(), 1, limits);
+  cluster.join_all();
+  protocol::Hello other = cluster.hello(0);
+  other.spec.name = "another";
+  expect_limit(cluster.say_hello(0, other), "--jobs-max");
+}
+
+TEST(Limits, HugePartsPerShardIsRefusedBeforeItIsPlanned) {
+  ScriptedCluster cluster(job());
+  protocol::Hello hello = cluster.hello(0);
+  hello.spec.parts_per_shard = UINT32_MAX;
+  hello.spec.tensors[0].dimension = kDimensionMax;
+  const auto refusal = expect_body<Refuse>(cluster.say_hello(0, hello));
+  EXPECT_TRUE(refusal.code == ErrorCode::kLimitExceeded || refusal.code == ErrorCode::kInvalidArgument);
+}
+
+TEST(Limits, MessageOverTheLimitIsRefusedWithTheFlag) {
+  Limits limits;
+  limits.message_bytes_max = 100;
+  ScriptedCluster cluster(job(), 1, limits);
+  cluster.join_all();
+  cluster.push(0, 0, std::vector<float>(64, 1));
+  const std::vector<Refuse> refusals = cluster.take_of<Refuse>(0);
+  ASSERT_EQ(refusals.size(), 1u);
+  EXPECT_THAT(refusals[0].sentence, HasSubstr("--message-bytes-max"));
+  EXPECT_FALSE(refusals[0].retry);
+}
+
+TEST(Limits, FullJobRefusesWithRetryAndGoesOnOnceThereIsRoom) {
+  Limits limits;
+  limits.job_memory_bytes_max = 6'500;  // two contributions of the step to decide fit, no step ahead
+  protocol::JobSpec spec = job(2, 256);
+  ScriptedCluster cluster(spec, 1, limits);
+  cluster.join_all();
+  const std::vector<float> ones(256, 1);
+  cluster.push(0, 0, ones);
+  EXPECT_TRUE(cluster.take_of<Refuse>(0).empty());
+  cluster.push(0, 1, ones);
+  const std::vector<Refuse> refusals = cluster.take_of<Refuse>(0);
+  ASSERT_EQ(refusals.size(), 1u);
+  EXPECT_TRUE(refusals[0].retry);
+  EXPECT_THAT(refusals[0].sentence, HasSubstr("--job-memory-bytes-max"));
+  cluster.push(1, 0, ones);
+  EXPECT_EQ(cluster.gather(0, 0).parts, 1u) << "what lies ahead does not keep out what the step needs";
+}
+
+TEST(Limits, FullJobDoesNotMakeAnotherJobWait) {
+  Limits limits;
+  limits.shard_memory_bytes_max = 20'000;
+  ScriptedCluster cluster(job(2, 1'024), 1, limits);
+  cluster.join_all();
+  protocol::Hello second = cluster.hello(0);
+  second.spec = job(1, 256);
+  second.spec.name = "second";
+  second.layout_hash = protocol::layout_hash(protocol::plan_layout(second.spec, 1));
+  ASSERT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(7, [&] {
+    protocol::Hello hello = second;
+    hello.spec.workers = 8;
+    hello.layout_hash = protocol::layout_hash(protocol::plan_layout(hello.spec, 1));
+    return hello;
+  }())));
+  cluster.push(0, 0, std::vector<float>(1'024, 1));  // 8 KiB coded and as much decoded: over the fair share
+  const std::vector<Refuse> refusals = cluster.take_of<Refuse>(0);
+  ASSERT_EQ(refusals.size(), 1u);
+  EXPECT_THAT(refusals[0].sentence, HasSubstr("--shard-memory-bytes-max"));
+  cluster.send(ScriptedCluster::peer(7), 0, cluster.contribution(7, 0, 0, cluster.payload(std::vector<float>(256, 1))));
+  EXPECT_TRUE(cluster.take_of<Refuse>(7).empty()) << "the other job has its share";
+}
+
+TEST(Limits, MemoryThatCanNeverSufficeEndsTheJobWithTheFlags) {
+  Limits limits;
+  limits.job_memory_bytes_max = 4'500;  // one decoded contribution and a payload, not two
+  limits.abandon_ms = 5'000;
+  protocol::JobSpec spec = job(2, 256);
+  ScriptedCluster cluster(spec, 1, limits);
+  cluster.join_all();
+  const std::vector<float> ones(256, 1);
+  cluster.push(0, 0, ones);
+  for (int second = 0; second < 7; ++second) {
+    cluster.push(1, 0, ones);
+    cluster.send(ScriptedCluster::peer(0), 0, {cluster.header(0), protocol::Heartbeat{}, {}});
+    cluster.pass(1'000);
+  }
+  const std::vector<protocol::Abort> aborts = cluster.take_of<protocol::Abort>(0);
+  ASSERT_EQ(aborts.size(), 1u);
+  EXPECT_EQ(aborts[0].code, ErrorCode::kLimitExceeded);
+  EXPECT_THAT(aborts[0].sentence, HasSubstr("--job-memory-bytes-max"));
+}
+
+TEST(Limits, DecisionsAreHeldBackUntilKeptUpdatesAreAcknowledged) {
+  Limits limits;
+  limits.job_memory_bytes_max = 4'000;
+  ScriptedCluster cluster(job(2, 256), 1, limits);
+  cluster.join_all();
+  std::vector<float> few(256, 0.0f);
+  std::fill_n(few.begin(), 32, 1.0f);  // 320 bytes coded
+  for (uint64_t step = 0; step < 8; ++step) {
+    cluster.push(0, step, few);
+    cluster.push(1, step, few);
+  }
+  EXPECT_EQ(cluster.counted(Metric::kRounds), 7) << "seven kept updates fill half of the memory";
+  const JobStatus status = cluster.core().status(cluster.now).jobs.at(0);
+  EXPECT_THAT(status.waiting_because, HasSubstr("acknowledges"));
+  cluster.ack(0, 7);
+  EXPECT_EQ(cluster.counted(Metric::kRounds), 7) << "worker 1 may still ask for them";
+  cluster.ack(1, 7);
+  EXPECT_EQ(cluster.counted(Metric::kRounds), 8);
+}
+
+struct Hostile : testing::Test {
+  Hostile() : cluster(ScriptedCluster::small_job(2)) { cluster.join_all(); }
+  protocol::Message honest() { return cluster.contribution(0, 0, 0, cluster.payload(std::vector<float>(64, 1))); }
+  void expect_unharmed() {
+    cluster.take(0);
+    cluster.push(0, 0, std::vector<float>(64, 1));
+    cluster.push(1, 0, std::vector<float>(64, 2));
+    EXPECT_EQ(cluster.gather(0, 0).dense, std::vector<float>(64, 3));
+  }
+  ScriptedCluster cluster;
+};
+
+TEST_F(Hostile, MessageOfAnotherIdentityThanTheConnectionsIsDropped) {
+  protocol::Message message = honest();
+  message.header.worker = 1;
+  cluster.send(ScriptedCluster::peer(0), 0, message);
+  message = honest();
+  message.header.life = 2;
+  cluster.send(ScriptedCluster::peer(0), 0, message);
+  message = honest();
+  message.header.job = 17;
+  cluster.send(ScriptedCluster::peer(0), 0, message);
+  EXPECT_EQ(cluster.counted(Metric::kDropped, "other_identity"), 3);
+  EXPECT_EQ(cluster.counted(Metric::kContributions), 0);
+  expect_unharmed();
+}
+
+TEST_F(Hostile, ConnectionWithoutHelloIsToldToSayIt) {
+  cluster.send(ScriptedCluster::peer(5), 0, honest());
+  const std::vector<Refuse> refusals = cluster.take_of<Refuse>(5);
+  ASSERT_EQ(refusals.size(), 1u);
+  EXPECT_TRUE(refusals[0].retry);
+  expect_unharmed();
+}
+
+TEST_F(Hostile, EpochThatTheTableDoesNotKnowIsDropped) {
+  protocol::Message message = honest();
+  message.header.epoch = UINT64_MAX;
+  cluster.send(ScriptedCluster::peer(0), 0, message);
+  EXPECT_EQ(cluster.counted(Metric::kDropped, "unknown_epoch"), 1);
+  expect_unharmed();
+}
+
+TEST_F(Hostile, WrongShardNumberIsDropped) {
+  protocol::Message message = honest();
+  message.header.shard = 3;
+  cluster.send(ScriptedCluster::peer(0), 0, message);
+  EXPECT_EQ(cluster.counted(Metric::kDropped, "wrong_shard"), 1);
+  expect_unharmed();
+}
+
+TEST_F(Hostile, AnswersOfAShardSentToAShardAreDropped) {
+  for (const protocol::Body& body : {protocol::Body(protocol::Welcome{}), protocol::Body(protocol::Update{}),
+                                     protocol::Body(protocol::Settled{}), protocol::Body(protocol::Abort{}),
+                                     protocol::Body(protocol::ViewChange{}), protocol::Body(protocol::Refuse{})}) {
+    cluster.send(ScriptedCluster::peer(0), 0, {cluster.header(0), body, {}});
+  }
+  EXPECT_EQ(cluster.counted(Metric::kDropped, "unexpected_message"), 6);
+  expect_unharmed();
+}
+
+TEST_F(Hostile, WeightsThatAreNoNumbersAreRefused) {
+  for (const double weight :
+       {-1.0, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+    protocol::Message message = honest();
+    std::get<protocol::Contribution>(message.body).weight = weight;
+    cluster.send(ScriptedCluster::peer(0), 0, message);
+  }
+  EXPECT_EQ(cluster.take_of<Refuse>(0).size(), 3u);
+  expect_unharmed();
+}
+
+TEST_F(Hostile, EveryDamagedPayloadIsRefusedAndLeavesTheRoundAsItWas) {
+  const protocol::Message good = honest();
+  RandomSequence random(RandomKey::from(21));
+  for (int round = 0; round < 300; ++round) {
+    ByteBuffer bytes(good.payload.bytes.begin(), good.payload.bytes.end());
+    if (round % 2 == 0) bytes.resize(random.next_below(bytes.size()));
+    for (uint64_t flips = round % 2; flips > 0 && !bytes.empty(); --flips) {
+      bytes[random.next_below(bytes.size())] ^= static_cast<uint8_t>(1 + random.next_below(255));
+    }
+    protocol::Message bad = good;
+    bad.payload = SharedBytes::from(std::move(bytes));
+    std::get<protocol::Contribution>(bad.body).payload_hash = hash64(bad.payload.bytes);
+    cluster.send(ScriptedCluster::peer(0), 0, bad);
+    ASSERT_EQ(cluster.take_of<Refuse>(0).size(), 1u) << round;
+  }
+  expect_unharmed();
+}
+
+TEST_F(Hostile, RandomMessagesNeverStopTheShard) {
+  RandomSequence random(RandomKey::from(22));
+  const protocol::Message good = honest();
+  const auto number = [&]() -> uint64_t {
+    return random.next_below(4) == 0 ? random.next_u64() : random.next_below(4);
+  };
+  for (int round = 0; round < 5'000; ++round) {
+    protocol::Message message = good;
+    message.header = {number(), number(), static_cast<uint32_t>(number()), number(), static_cast<uint32_t>(number()),
+                      number()};
+    if (round % 2 == 0) message.header = cluster.header(0);
+    switch (random.next_below(7)) {
+      case 0: message.body = protocol::Contribution{static_cast<uint32_t>(number()), number(), number()}; break;
+      case 1: message.body = protocol::Ack{{{static_cast<uint32_t>(number()), number()}}}; break;
+      case 2: message.body = protocol::Heartbeat{number(), number(), number(), {}}; break;
+      case 3: message.body = protocol::ThresholdHistogram{static_cast<uint32_t>(number()), number()}; break;
+      case 4: message.body = protocol::ShardHello{}; break;
+      case 5: message.body = protocol::Hello{}; break;
+      default: message.body = protocol::Duplicate{};
+    }
+    cluster.send(random.next_below(2) == 0 ? ScriptedCluster::peer(0) : protocol::PeerId{"x"}, 0, message);
+  }
+  cluster.take(0);
+  EXPECT_EQ(cluster.core().status(cluster.now).jobs.size(), 1u);
+}
+
+}  // namespace
+}  // namespace millrace::server
