@@ -22,7 +22,8 @@ void take_signals() {
   signal(SIGPIPE, SIG_IGN);
 }
 
-/// A round's buffers are of the sizes of the round before: returning them to the system between rounds would cost a page fault a page.
+/// A round's buffers are of the sizes of the round before: returning them to the system between rounds would cost a
+/// page fault a page.
 void keep_freed_memory() {
   constexpr int kBytes = 256 << 20;
   mallopt(M_MMAP_THRESHOLD, kBytes);

@@ -53,7 +53,7 @@ THIRD_PARTY = (
 )
 SYSTEM = re.compile(
     r"(sys|netinet|arpa|net|linux|bits|asm)/.*\.h"
-    r"|(unistd|fcntl|signal|poll|dirent|spawn|pthread|sched|errno|ifaddrs|netdb|execinfo|cxxabi|stdlib|string|dlfcn)\.h"
+    r"|(unistd|fcntl|signal|poll|dirent|spawn|pthread|sched|errno|ifaddrs|netdb|execinfo|cxxabi|stdlib|string|dlfcn|malloc)\.h"
     r"|[a-z]+intrin\.h|cpuid\.h"
 )
 
