@@ -1,5 +1,7 @@
 #include "worker/cli/bench/codec.h"
 
+#include <tbb/global_control.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -131,6 +133,7 @@ nlohmann::json memcpy_row(IndexSpan indices, const CodecBenchOptions& options) {
 nlohmann::json bench_codec(const CodecBenchOptions& options) {
   MILLRACE_CHECK(options.n >= 1 && options.n <= uint64_t{1} << 28 && options.repeats >= 1, options.n, options.repeats);
   MILLRACE_CHECK(options.density > 0 && options.density <= 1, options.density);
+  const tbb::global_control one_thread(tbb::global_control::max_allowed_parallelism, 1);
   const IndexBuffer indices = uniform_indices(options);
   const Buffer<float> values = gaussian_values(indices.size(), options.seed);
   nlohmann::json rows = nlohmann::json::array();
