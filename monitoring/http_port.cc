@@ -18,6 +18,7 @@ namespace {
 
 constexpr size_t kThreads = 2;
 constexpr size_t kWaitingMax = 16;
+constexpr time_t kBeginSeconds = 1;
 constexpr time_t kTimeoutSeconds = 2;
 
 class RequestQueue : public httplib::TaskQueue {
@@ -86,6 +87,8 @@ struct HttpPort::Impl {
   void configure() {
     server.set_socket_options(set_listen_options);
     server.set_keep_alive_max_count(1);
+    // With one request a connection this is the time until it begins.
+    server.set_keep_alive_timeout(kBeginSeconds);
     server.set_read_timeout(kTimeoutSeconds);
     server.set_write_timeout(kTimeoutSeconds);
     server.set_payload_max_length(0);

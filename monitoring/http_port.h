@@ -28,8 +28,8 @@ struct HttpHandlers {
 /// and 404 for other paths, 405 for other methods. Nothing can be changed through it, and it asks nobody who they are: it
 /// belongs on the loopback address or in a network that is trusted to read.
 ///
-/// Limits   two threads, 16 connections waiting (more wait in the system's backlog), one request a connection, 2 s for
-///          each read and write, 8 KiB a request line or header, no request body.
+/// Limits   two threads, 16 connections waiting (more wait in the system's backlog), one request a connection, 1 s
+///          until it begins, 2 s for each read and write, 8 KiB a request line or header, no request body.
 class HttpPort {
  public:
   /// Binds and serves until stop() or destruction.

@@ -29,12 +29,12 @@ h3 { font-size: 14px; margin: 16px 0 6px; color: var(--soft); font-weight: 600; 
 #state.good { color: var(--good); } #state.bad { color: var(--bad); }
 #age, footer { color: var(--soft); font-size: 13px; }
 footer { margin-top: 32px; } footer a { color: var(--accent); margin-right: 14px; }
-.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(160px, 1fr)); gap: 10px; }
+.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(170px, 1fr)); gap: 10px; }
 .card { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 10px 13px; min-width: 0; }
 .card .name { color: var(--soft); font-size: 12.5px; }
 .card .value { font-size: 19px; font-weight: 600; font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
 .card .value.long { font-size: 14px; font-weight: 500; }
-.of { color: var(--soft); font-weight: 400; font-size: 13px; }
+.of { color: var(--soft); white-space: nowrap; font-weight: 400; font-size: 13px; }
 .meter { height: 5px; border-radius: 3px; background: var(--bar); margin-top: 6px; overflow: hidden; }
 .meter i { display: block; height: 100%; background: var(--accent); }
 .box { border: 1px solid var(--line); border-radius: 10px; padding: 4px 14px 14px; margin: 0 0 12px; }
