@@ -79,7 +79,7 @@ void FakeCluster::receive(uint32_t shard) {
     const uint32_t worker = message.header.worker;
     if (std::holds_alternative<protocol::Hello>(message.body)) peers_[shard][worker] = received->peer;
     if (const auto* goodbye = std::get_if<protocol::Goodbye>(&message.body)) goodbyes[worker] = *goodbye;
-    if (script_ && script_(shard, received->peer, message)) continue;
+    if (script_ && script_(*this, shard, received->peer, message)) continue;
     ToyShard::Out out;
     shards_[shard]->on_message(worker, message, out);
     send_out(shard, out);

@@ -18,7 +18,8 @@ namespace millrace::testing {
 class FakeCluster {
  public:
   /// What a script does with a message before the toy shard sees it. True: it is dealt with.
-  using Script = std::function<bool(uint32_t shard, const protocol::PeerId& from, const protocol::Message& message)>;
+  using Script = std::function<bool(FakeCluster& self, uint32_t shard, const protocol::PeerId& from,
+                                    const protocol::Message& message)>;
 
   FakeCluster(const protocol::JobSpec& spec, uint32_t shard_count, Script script = {});
   ~FakeCluster();

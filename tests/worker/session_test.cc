@@ -164,24 +164,23 @@ TEST(Session, TensorsThatShareABucketAreSentTogether) {
 TEST(Session, AConnectionLostWithAContributionOnItCountsItOnce) {
   JobOptions job = job_of(1);
   int contributions = 0;
-  FakeCluster* self = nullptr;
-  FakeCluster cluster(spec_of(job, kTwoTensors), 1,
-                      [&](uint32_t shard, const protocol::PeerId&, const protocol::Message& message) {
-                        if (!std::holds_alternative<protocol::Contribution>(message.body)) return false;
-                        ++contributions;
-                        if (contributions == 2) {  // lost before the shard has seen it
-                          self->break_connections(shard);
-                          return true;
-                        }
-                        if (contributions == 5) {  // seen and decided, its update lost
-                          ToyShard::Out lost;
-                          self->shard(shard).on_message(message.header.worker, message, lost);
-                          self->break_connections(shard);
-                          return true;
-                        }
-                        return false;
-                      });
-  self = &cluster;
+  FakeCluster cluster(
+      spec_of(job, kTwoTensors), 1,
+      [&](FakeCluster& self, uint32_t shard, const protocol::PeerId&, const protocol::Message& message) {
+        if (!std::holds_alternative<protocol::Contribution>(message.body)) return false;
+        ++contributions;
+        if (contributions == 2) {  // lost before the shard has seen it
+          self.break_connections(shard);
+          return true;
+        }
+        if (contributions == 5) {  // seen and decided, its update lost
+          ToyShard::Out lost;
+          self.shard(shard).on_message(message.header.worker, message, lost);
+          self.break_connections(shard);
+          return true;
+        }
+        return false;
+      });
   job.shards = cluster.addresses();
   auto session = Session::connect(job, kTwoTensors);
   std::vector<float> weights(20'000, 0.0f);
@@ -219,15 +218,13 @@ TEST(Session, AShardThatRefusesEndsTheAttemptWithItsSentence) {
                                    std::pair(ErrorCode::kIdentityInUse, JobErrorCode::kIdentityInUse),
                                    std::pair(ErrorCode::kShardLost, JobErrorCode::kShardLost)}) {
     JobOptions job = job_of(1);
-    FakeCluster* self = nullptr;
-    FakeCluster cluster(
-        spec_of(job, kTwoTensors), 1,
-        [&, wire = wire](uint32_t shard, const protocol::PeerId& from, const protocol::Message& message) {
-          if (!std::holds_alternative<protocol::Hello>(message.body)) return false;
-          self->reply(shard, from, protocol::Refuse{wire, "the shard's own words", false});
-          return true;
-        });
-    self = &cluster;
+    FakeCluster cluster(spec_of(job, kTwoTensors), 1,
+                        [&, wire = wire](FakeCluster& self, uint32_t shard, const protocol::PeerId& from,
+                                         const protocol::Message& message) {
+                          if (!std::holds_alternative<protocol::Hello>(message.body)) return false;
+                          self.reply(shard, from, protocol::Refuse{wire, "the shard's own words", false});
+                          return true;
+                        });
     job.shards = cluster.addresses();
     const std::string sentence = sentence_of(code, [&] { Session::connect(job, kTwoTensors); });
     EXPECT_NE(sentence.find("the shard's own words"), std::string::npos) << sentence;
@@ -237,19 +234,18 @@ TEST(Session, AShardThatRefusesEndsTheAttemptWithItsSentence) {
 
 TEST(Session, ARefusalThatAllowsTryingAgainIsTriedAgain) {
   JobOptions job = job_of(1);
-  FakeCluster* self = nullptr;
   int hellos = 0;
-  FakeCluster cluster(spec_of(job, kTwoTensors), 1,
-                      [&](uint32_t shard, const protocol::PeerId& from, const protocol::Message& message) {
-                        if (!std::holds_alternative<protocol::Hello>(message.body) || ++hellos > 2) return false;
-                        self->reply(shard, from, protocol::Refuse{ErrorCode::kUnavailable, "still starting", true});
-                        return true;
-                      });
-  self = &cluster;
+  FakeCluster cluster(
+      spec_of(job, kTwoTensors), 1,
+      [&](FakeCluster& self, uint32_t shard, const protocol::PeerId& from, const protocol::Message& message) {
+        if (!std::holds_alternative<protocol::Hello>(message.body) || ++hellos > 2) return false;
+        self.reply(shard, from, protocol::Refuse{ErrorCode::kUnavailable, "still starting", true});
+        return true;
+      });
   job.shards = cluster.addresses();
   auto session = Session::connect(job, kTwoTensors);
   session->finish(kSoon);
-  EXPECT_EQ(hellos, 3);
+  cluster.run_there([&] { EXPECT_EQ(hellos, 3); });
 }
 
 TEST(Session, AJobThatDoesNotStartSaysWhoIsMissing) {
@@ -314,10 +310,11 @@ TEST(Session, NonFiniteEntriesAreDroppedAndCountedWhereTheJobSaysSo) {
 TEST(Session, TryPushIsEmptyUntilTheUpdateIsHere) {
   JobOptions job = job_of(1);
   bool hold = true;
-  FakeCluster cluster(
-      spec_of(job, kTwoTensors), 1, [&](uint32_t, const protocol::PeerId&, const protocol::Message& message) {
-        return hold && std::holds_alternative<protocol::Contribution>(message.body);  // read, never answered
-      });
+  FakeCluster cluster(spec_of(job, kTwoTensors), 1,
+                      [&](FakeCluster&, uint32_t, const protocol::PeerId&, const protocol::Message& message) {
+                        return hold &&
+                               std::holds_alternative<protocol::Contribution>(message.body);  // read, never answered
+                      });
   job.shards = cluster.addresses();
   job.resend_after_ms = 50;
   auto session = Session::connect(job, kTwoTensors);
@@ -368,10 +365,11 @@ class SessionEnds : public ::testing::Test {
     job_.save_path = path_;
     job_.shard_silence_ms = 60'000;
     job_.log = [this](LogLevel, std::string_view line) { log_ += std::string(line) + "\n"; };
-    cluster_ = std::make_unique<FakeCluster>(spec_of(job_, kTwoTensors), 1,
-                                             [](uint32_t, const protocol::PeerId&, const protocol::Message& message) {
-                                               return std::holds_alternative<protocol::Contribution>(message.body);
-                                             });
+    cluster_ = std::make_unique<FakeCluster>(
+        spec_of(job_, kTwoTensors), 1,
+        [](FakeCluster&, uint32_t, const protocol::PeerId&, const protocol::Message& message) {
+          return std::holds_alternative<protocol::Contribution>(message.body);
+        });
     job_.shards = cluster_->addresses();
   }
   void TearDown() override { std::filesystem::remove(path_); }
