@@ -1,0 +1,291 @@
+#include "worker/cli/bench/serve.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "kernels/base/random.h"
+#include "kernels/stream/stream.h"
+#include "worker/cli/bench/serve_hosts.h"
+#include "worker/cli/bench/serve_raw.h"
+#include "worker/cli/bench/serve_shared.h"
+#include "worker/cli/bench/serve_worker.h"
+#include "worker/cli/process/child_process.h"
+#include "worker/cli/process/shard_process.h"
+
+namespace millrace::cli {
+namespace {
+
+using nlohmann::json;
+using Progress = std::function<void(const std::string&)>;
+
+constexpr int kStartTimeoutMs = 30'000;
+constexpr int kStopGraceMs = 5'000;
+constexpr double kMegabyte = 1e6;
+
+double quantile(std::vector<double> values, double q) {
+  std::sort(values.begin(), values.end());
+  return values[static_cast<size_t>(std::llround(q * static_cast<double>(values.size() - 1)))];
+}
+
+// The options with every "choose for me" chosen.
+struct Plan {
+  ServeBenchOptions options;
+  uint64_t k = 0;
+  uint32_t rounds_all = 0;
+  uint32_t checked_round = 0;
+  std::string directory;   // of the membership table and the servers' logs
+};
+
+Result<Plan> make_plan(const ServeBenchOptions& options) {
+  Plan plan{options, 0, 0, 0, {}};
+  if (options.workers == 0 || options.shards == 0 || options.rounds == 0 || options.n == 0 || options.n > kDimensionMax) {
+    return fail(ErrorCode::kInvalidArgument, "workers, shards, rounds and n must be at least 1, n at most 2^32");
+  }
+  if (!(options.density > 0 && options.density <= 0.25)) {
+    return fail(ErrorCode::kInvalidArgument, "density must be over 0 and at most 0.25");
+  }
+  plan.k = std::max<uint64_t>(1, static_cast<uint64_t>(std::llround(options.density * static_cast<double>(options.n))));
+  plan.rounds_all = options.rounds + options.warmup_rounds;
+  const bool limited = !options.rate.empty();
+  if (plan.options.parts_per_shard == 0) plan.options.parts_per_shard = limited ? 16 : 4;
+  if (plan.options.lossless_codec.empty()) plan.options.lossless_codec = limited ? "gap+raw" : "raw+raw";
+  RandomSequence random(random_key(options.seed, 0x5e1ec7));
+  plan.checked_round = options.warmup_rounds + static_cast<uint32_t>(random.next_below(options.rounds));
+  std::string pattern = (std::filesystem::temp_directory_path() / "millrace-bench-XXXXXX").string();
+  if (::mkdtemp(pattern.data()) == nullptr) return fail(ErrorCode::kIo, "cannot make a temporary directory like " + pattern);
+  plan.directory = pattern;
+  return plan;
+}
+
+std::vector<double> measured_ms(ServeShared& shared, const Plan& plan) {
+  std::vector<double> times;
+  for (uint32_t round = plan.options.warmup_rounds; round < plan.rounds_all; ++round) times.push_back(shared.round_ms(round));
+  return times;
+}
+
+// Waits for all workers; when one fails the others are ended too (they wait for it at the barrier).
+Status wait_for_workers(std::vector<ChildProcess>& workers, std::vector<ExitReport>& reports, int timeout_ms) {
+  constexpr int kLookEveryMs = 200;
+  const TimeNs deadline = monotonic_now_ns() + timeout_ms * kNsPerMs;
+  reports.assign(workers.size(), {});
+  for (size_t done = 0; done < workers.size();) {
+    done = 0;
+    for (size_t at = 0; at < workers.size(); ++at) {
+      const auto report = workers[at].try_wait();
+      if (!report) continue;
+      if (report->exit_code != 0) {
+        return fail(ErrorCode::kUnavailable, "worker " + std::to_string(at) + " ended with code " + std::to_string(report->exit_code));
+      }
+      reports[at] = *report;
+      ++done;
+    }
+    if (done == workers.size()) return {};
+    if (monotonic_now_ns() > deadline) return fail(ErrorCode::kTimeout, "the workers did not finish in " + std::to_string(timeout_ms / 1000) + " s");
+    for (auto& worker : workers) {
+      if (!worker.try_wait()) {
+        (void)worker.wait(kLookEveryMs);
+        break;
+      }
+    }
+  }
+  return {};
+}
+
+int round_budget_ms(const Plan& plan) {
+  constexpr int kBaseMs = 120'000;
+  constexpr int kPerRoundMs = 4'000;
+  return kBaseMs + static_cast<int>(plan.rounds_all) * kPerRoundMs;
+}
+
+RawPlan raw_plan(const Plan& plan) {
+  const uint32_t parts = plan.options.parts_per_shard * plan.options.shards;
+  RawPlan raw{plan.options.workers, plan.options.shards, plan.rounds_all, {}};
+  for (uint32_t part = 0; part < parts; ++part) raw.part_entries.push_back(plan.k * (part + 1) / parts - plan.k * part / parts);
+  return raw;
+}
+
+Result<std::vector<double>> run_raw(const Plan& plan, const Hosts& hosts) {
+  const RawPlan raw = raw_plan(plan);
+  auto shared = ServeShared::create(raw.workers, raw.rounds);
+  if (!shared) return std::unexpected(shared.error());
+  std::vector<ChildProcess> shards;
+  std::vector<std::string> addresses;
+  for (uint32_t shard = 0; shard < raw.shards; ++shard) {
+    const SpawnOptions where{{}, hosts.network_namespace(shard), {}, {}};
+    auto child = ChildProcess::fork_call(where, [&, shard] { return run_raw_shard(raw, shard, "tcp://" + hosts.address(shard) + ":0"); });
+    if (!child) return std::unexpected(child.error());
+    auto address = child->read_line(kStartTimeoutMs);
+    if (!address) return std::unexpected(address.error());
+    addresses.push_back(*address);
+    shards.push_back(std::move(*child));
+  }
+  std::vector<ChildProcess> workers;
+  for (uint32_t worker = 0; worker < raw.workers; ++worker) {
+    const SpawnOptions where{{}, hosts.network_namespace(raw.shards + worker), {}, {}};
+    auto child = ChildProcess::fork_call(where, [&, worker] { return run_raw_worker(raw, worker, addresses, **shared); });
+    if (!child) return std::unexpected(child.error());
+    workers.push_back(std::move(*child));
+  }
+  std::vector<ExitReport> reports;
+  if (auto done = wait_for_workers(workers, reports, round_budget_ms(plan)); !done) return std::unexpected(done.error());
+  return measured_ms(**shared, plan);
+}
+
+struct RowSetup {
+  std::string name;
+  std::string codec;
+  bool lossless = true;
+  double error_max = 0;
+};
+
+Result<RowSetup> row_setup(const Plan& plan, const std::string& name) {
+  // Relative errors of QSGD by the bucket's maximum, twice (up and down), for normal values: measured 0.13 at 4 bits and 0.009 at
+  // 8; the bounds leave a factor of three and would not let a wrong sum (error near 1) pass.
+  constexpr double kErrorMax4 = 0.4;
+  constexpr double kErrorMax8 = 0.03;
+  if (name == "lossless") return RowSetup{name, plan.options.lossless_codec, true, 0};
+  if (name == "qsgd4") return RowSetup{name, "gap+qsgd4", false, kErrorMax4};
+  if (name == "qsgd8") return RowSetup{name, "gap+qsgd8", false, kErrorMax8};
+  return fail(ErrorCode::kInvalidArgument, "unknown row '" + name + "': lossless, qsgd4 and qsgd8 are known");
+}
+
+json row_json(const Plan& plan, const RowSetup& row, ServeShared& shared, const std::vector<ExitReport>& workers,
+              const std::vector<ExitReport>& shards) {
+  const auto times = measured_ms(shared, plan);
+  double up = 0;
+  double down = 0;
+  uint64_t worker_peak = 0;
+  uint64_t shard_peak = 0;
+  for (uint32_t worker = 0; worker < plan.options.workers; ++worker) {
+    up += static_cast<double>(shared.report(worker).bytes_up);
+    down += static_cast<double>(shared.report(worker).bytes_down);
+    worker_peak = std::max(worker_peak, workers[worker].peak_memory_bytes);
+  }
+  for (const auto& shard : shards) shard_peak = std::max(shard_peak, shard.peak_memory_bytes);
+  const double per_worker_round = static_cast<double>(plan.options.workers) * plan.options.rounds;
+  const auto& checked = shared.report(0);
+  return json{{"algorithm", row.name},
+              {"codec", row.codec},
+              {"round_ms", quantile(times, 0.5)},
+              {"round_p99_ms", quantile(times, 0.99)},
+              {"round_min_ms", quantile(times, 0)},
+              {"bytes_up", up / per_worker_round},
+              {"bytes_down", down / per_worker_round},
+              {"checked_round", plan.checked_round},
+              {"checked_entries", checked.checked_count},
+              {"agrees_with_oracle", checked.check == 1},
+              {"relative_error", checked.relative_error},
+              {"worker_peak_mb", static_cast<double>(worker_peak) / kMegabyte},
+              {"shard_peak_mb", static_cast<double>(shard_peak) / kMegabyte}};
+}
+
+Result<json> run_row(const Plan& plan, const Hosts& hosts, const RowSetup& row) {
+  const auto& options = plan.options;
+  auto shared = ServeShared::create(options.workers, plan.rounds_all);
+  if (!shared) return std::unexpected(shared.error());
+  std::vector<ShardProcess> shards;
+  std::vector<std::string> addresses;
+  for (uint32_t shard = 0; shard < options.shards; ++shard) {
+    auto started = ShardProcess::start({.shard = shard,
+                                        .shards = options.shards,
+                                        .host = hosts.address(shard),
+                                        .network_namespace = hosts.network_namespace(shard),
+                                        .table = plan.directory + "/" + row.name + ".table",
+                                        .log = plan.directory + "/" + row.name + "-shard" + std::to_string(shard) + ".log",
+                                        .http = {},
+                                        .timeout_ms = kStartTimeoutMs});
+    if (!started) return std::unexpected(started.error());
+    addresses.push_back(started->address());
+    shards.push_back(std::move(*started));
+  }
+  const ServeWorkerSetup setup{.job = "bench-" + row.name,
+                               .workers = options.workers,
+                               .shards = addresses,
+                               .n = options.n,
+                               .k = plan.k,
+                               .seed = options.seed,
+                               .rounds = plan.rounds_all,
+                               .first_measured = options.warmup_rounds,
+                               .checked_round = plan.checked_round,
+                               .parts_per_shard = options.parts_per_shard,
+                               .threshold_period = options.threshold_period,
+                               .codec = row.codec,
+                               .lossless = row.lossless,
+                               .error_max = row.error_max};
+  std::vector<ChildProcess> workers;
+  for (uint32_t worker = 0; worker < options.workers; ++worker) {
+    const SpawnOptions where{{}, hosts.network_namespace(options.shards + worker), {}, {}};
+    auto child = ChildProcess::fork_call(where, [&, worker] { return run_serve_worker(setup, worker, **shared); });
+    if (!child) return std::unexpected(child.error());
+    workers.push_back(std::move(*child));
+  }
+  std::vector<ExitReport> worker_reports;
+  if (auto done = wait_for_workers(workers, worker_reports, round_budget_ms(plan)); !done) {
+    std::string sentence = row.name + ": " + done.error().message;
+    for (uint32_t worker = 0; worker < options.workers; ++worker) {
+      if ((*shared)->report(worker).failure[0] != '\0') sentence += "; worker " + std::to_string(worker) + ": " + (*shared)->report(worker).failure;
+    }
+    return fail(done.error().code, sentence + " (servers' logs: " + plan.directory + ")");
+  }
+  std::vector<ExitReport> shard_reports;
+  for (auto& shard : shards) shard_reports.push_back(shard.stop(kStopGraceMs));
+  return row_json(plan, row, **shared, worker_reports, shard_reports);
+}
+
+// Bits on the busiest link (a shard's, or with one shard and many workers still a shard's) over the median round.
+double raw_gbit_s(const Plan& plan, double round_ms) {
+  const double pairs = static_cast<double>(plan.k) * plan.options.workers / plan.options.shards;
+  return pairs * RawPlan::kPairBytes * 8.0 / (round_ms * 1e-3) / 1e9;
+}
+
+}  // namespace
+
+Result<json> bench_serve(const ServeBenchOptions& options, const Progress& progress) {
+  auto plan = make_plan(options);
+  if (!plan) return std::unexpected(plan.error());
+  auto hosts = Hosts::make(options.shards + options.workers, options.rate);
+  if (!hosts) return std::unexpected(hosts.error());
+  json rows = json::array();
+  progress("bare ZeroMQ, " + std::to_string(options.rounds) + " rounds");
+  auto raw = run_raw(*plan, *hosts);
+  if (!raw) return std::unexpected(raw.error());
+  for (const auto& name : options.rows) {
+    auto setup = row_setup(*plan, name);
+    if (!setup) return std::unexpected(setup.error());
+    progress(name + " (" + setup->codec + "), " + std::to_string(options.rounds) + " rounds");
+    auto row = run_row(*plan, *hosts, *setup);
+    if (!row) return std::unexpected(row.error());
+    rows.push_back(std::move(*row));
+  }
+  // Measured before and after: what the machine did in between shows in both.
+  progress("bare ZeroMQ again");
+  auto raw_after = run_raw(*plan, *hosts);
+  if (!raw_after) return std::unexpected(raw_after.error());
+  raw->insert(raw->end(), raw_after->begin(), raw_after->end());
+  const double raw_ms = quantile(*raw, 0.5);
+  const double gbit_s = raw_gbit_s(*plan, raw_ms);
+  for (auto& row : rows) {
+    row["raw_zmq_ms"] = raw_ms;
+    row["raw_zmq_gbit_s"] = gbit_s;
+    row["ratio_to_raw_zmq"] = row["round_ms"].get<double>() / raw_ms;
+  }
+  rows.push_back({{"algorithm", "raw_zmq"},
+                  {"round_ms", raw_ms},
+                  {"round_p99_ms", quantile(*raw, 0.99)},
+                  {"round_min_ms", quantile(*raw, 0)},
+                  {"bytes_up", plan->k * RawPlan::kPairBytes},
+                  {"bytes_down", plan->k * RawPlan::kPairBytes}});
+  std::error_code ignored;
+  std::filesystem::remove_all(plan->directory, ignored);
+  return json{{"bench", "serve"},         {"workers", options.workers}, {"shards", options.shards},
+              {"n", options.n},           {"density", options.density}, {"k", plan->k},
+              {"rounds", options.rounds}, {"rate", options.rate},       {"parts_per_shard", plan->options.parts_per_shard},
+              {"raw_zmq_ms", raw_ms},     {"raw_zmq_gbit_s", gbit_s},   {"rows", std::move(rows)}};
+}
+
+}  // namespace millrace::cli

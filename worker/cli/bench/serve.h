@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "kernels/base/result.h"
+
+namespace millrace::cli {
+
+struct ServeBenchOptions {
+  uint32_t workers = 4;
+  uint32_t shards = 2;
+  uint64_t n = uint64_t{1} << 24;
+  double density = 0.01;
+  uint32_t rounds = 50;
+  uint32_t warmup_rounds = 5;
+  uint64_t seed = 1;
+  std::string rate;                    ///< "1gbit": every process in a network namespace behind it; empty: loopback
+  uint32_t parts_per_shard = 0;        ///< 0: 4 on loopback, 16 behind a rate
+  uint32_t threshold_period = 32;
+  std::vector<std::string> rows = {"lossless", "qsgd4"};
+  std::string lossless_codec;          ///< empty: "raw+raw" on loopback (costs least), "gap+raw" behind a rate (smallest)
+};
+
+/// Measures whole rounds of real processes: every worker draws k = density * n new uniform indices with normal values, all start
+/// together, and a round lasts until the update, re-selected to k, is applied on every worker. Bare ZeroMQ carrying the same
+/// entries as 8-byte pairs is measured in the same run, before and after. One round, chosen at random, is checked against the
+/// oracle (serve_input.h). Memory: each process's peak.
+///
+/// progress  called with one line at a time.
+/// Errors    io, unavailable, timeout: which process failed and what it said; invalid_argument.
+Result<nlohmann::json> bench_serve(const ServeBenchOptions& options, const std::function<void(const std::string&)>& progress);
+
+}  // namespace millrace::cli

@@ -1,0 +1,70 @@
+#include "worker/cli/bench/serve_hosts.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <utility>
+
+#include "worker/cli/process/child_process.h"
+
+namespace millrace::cli {
+namespace {
+
+constexpr int kScriptTimeoutMs = 60'000;
+
+Result<int> run_script(const std::vector<std::string>& argv) {
+  auto child = ChildProcess::spawn({.argv = argv, .network_namespace = {}, .stdout_path = "/dev/null", .stderr_path = {}});
+  if (!child) return std::unexpected(child.error());
+  auto report = child->wait(kScriptTimeoutMs);
+  if (!report) return std::unexpected(report.error());
+  return report->exit_code;
+}
+
+}  // namespace
+
+std::string netlab_script() {
+  std::error_code ignored;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
+  for (const auto* relative : {"../../../deploy/netlab.sh", "../share/millrace/netlab.sh"}) {
+    const auto candidate = self / relative;
+    if (std::filesystem::exists(candidate, ignored)) return std::filesystem::weakly_canonical(candidate, ignored).string();
+  }
+  return {};
+}
+
+Result<Hosts> Hosts::make(uint32_t count, const std::string& rate) {
+  Hosts hosts;
+  if (rate.empty()) return hosts;
+  hosts.script_ = netlab_script();
+  if (hosts.script_.empty()) {
+    return fail(ErrorCode::kIo, "deploy/netlab.sh was not found beside this build; a rate needs it");
+  }
+  constexpr int kPrefixes = 100'000;
+  const std::string prefix = "mb" + std::to_string(::getpid() % kPrefixes);
+  const auto made = run_script({hosts.script_, "up", prefix, std::to_string(count), rate});
+  if (!made) return std::unexpected(made.error());
+  if (*made != 0) {
+    return fail(ErrorCode::kIo, "no network namespaces behind " + rate +
+                                    " (see the line above): it needs root, iproute2 and a kernel with the tbf qdisc");
+  }
+  hosts.prefix_ = prefix;
+  return hosts;
+}
+
+Hosts::Hosts(Hosts&& other) noexcept
+    : script_(std::exchange(other.script_, {})), prefix_(std::exchange(other.prefix_, {})) {}
+
+Hosts::~Hosts() {
+  // Nothing can be done about a failure here; the script has said what it was.
+  if (!prefix_.empty()) run_script({script_, "down", prefix_}).value_or(0);
+}
+
+std::string Hosts::network_namespace(uint32_t host) const {
+  return prefix_.empty() ? std::string() : prefix_ + "-" + std::to_string(host + 1);
+}
+
+std::string Hosts::address(uint32_t host) const {
+  return prefix_.empty() ? "127.0.0.1" : "10.77.0." + std::to_string(host + 1);
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "kernels/base/result.h"
+
+namespace millrace::cli {
+
+/// Where the processes of a benchmark or a demonstration live: all on loopback, or each in a network namespace of its own behind a
+/// rate (deploy/netlab.sh; root only). The namespaces go with the object.
+class Hosts {
+ public:
+  /// rate  "1gbit" as tc(8) has it; empty: loopback, no root needed.
+  /// Errors  io: not root, a missing tool, or the script not found; invalid_argument: not a rate.
+  static Result<Hosts> make(uint32_t count, const std::string& rate);
+  Hosts(Hosts&& other) noexcept;
+  Hosts& operator=(Hosts&&) = delete;
+  ~Hosts();
+
+  /// The namespace of host 0 .. count-1; empty on loopback.
+  std::string network_namespace(uint32_t host) const;
+  /// Its address without a port: "127.0.0.1" or "10.77.0.1" and up.
+  std::string address(uint32_t host) const;
+
+ private:
+  Hosts() = default;
+  std::string script_;
+  std::string prefix_;
+};
+
+/// deploy/netlab.sh: beside the build tree that this program runs from, or where it was installed.
+std::string netlab_script();
+
+}  // namespace millrace::cli

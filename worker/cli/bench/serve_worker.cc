@@ -1,0 +1,107 @@
+#include "worker/cli/bench/serve_worker.h"
+
+#include <algorithm>
+#include <exception>
+
+#include "millrace/millrace.h"
+#include "worker/cli/bench/serve_input.h"
+
+namespace millrace::cli {
+namespace {
+
+// Up to here the update is added to an array of weights, as training would; beyond, it is handed out as a stream.
+constexpr uint64_t kWeightsMax = uint64_t{1} << 28;
+constexpr uint32_t kPatienceMs = 120'000;
+
+JobOptions job_options(const ServeWorkerSetup& setup, uint32_t worker) {
+  JobOptions job;
+  job.name = setup.job;
+  job.worker = worker;
+  job.workers = setup.workers;
+  job.shards = setup.shards;
+  job.select = "none";
+  // A bare count of 1 would read as a density.
+  job.reselect = "topk:" + std::to_string(std::max<uint64_t>(setup.k, 2));
+  job.threshold_period = setup.threshold_period;
+  job.codec_up = setup.codec;
+  job.codec_down = setup.codec;
+  job.seed = setup.seed;
+  job.parts_per_shard = setup.parts_per_shard;
+  job.dead_after_ms = kPatienceMs;
+  return job;
+}
+
+class ServeWorker {
+ public:
+  ServeWorker(const ServeWorkerSetup& setup, uint32_t worker, ServeShared& shared)
+      : setup_(setup),
+        worker_(worker),
+        shared_(shared),
+        session_(Session::connect(job_options(setup, worker), {{.name = "w", .dimension = setup.n}})) {
+    if (setup.n > kWeightsMax) return;
+    weights_.assign(setup.n, 0.0f);
+    session_->attach_weights(0, weights_, 1.0f, ApplyWhen::kOnArrival);
+  }
+
+  void run() {
+    Stats before;
+    for (uint32_t round = 0; round < setup_.rounds; ++round) {
+      if (round == setup_.first_measured) before = session_->stats();
+      const auto input = serve_input(setup_.n, setup_.k, setup_.seed, worker_, round);
+      const bool check = worker_ == 0 && round == setup_.checked_round;
+      if (check) std::fill(weights_.begin(), weights_.end(), 0.0f);
+      shared_.meet();
+      shared_.start_ns(worker_, round) = monotonic_now_ns();
+      const uint64_t step = session_->push_sparse(0, input.indices, input.values);
+      const auto update = session_->await(0, step);
+      shared_.end_ns(worker_, round) = monotonic_now_ns();
+      // Rounds are independent: what the update did not carry is taken out, not pushed with the next round's entries.
+      session_->take_residual(0);
+      if (check) check_round(update);
+    }
+    const Stats after = session_->stats();
+    shared_.report(worker_).bytes_up = after.bytes_up - before.bytes_up;
+    shared_.report(worker_).bytes_down = after.bytes_down - before.bytes_down;
+    session_->finish();
+  }
+
+ private:
+  void check_round(const TensorUpdate& update) {
+    Stream<float> received = Stream<float>::empty(setup_.n);
+    if (weights_.empty()) {
+      for (const auto& piece : update.pieces) {
+        for (const uint32_t index : piece.indices) received.indices.push_back(static_cast<uint32_t>(piece.begin + index));
+        received.values.insert(received.values.end(), piece.values.begin(), piece.values.end());
+      }
+    } else {
+      received = to_sparse(StreamView<float>{setup_.n, true, {}, weights_});
+    }
+    const auto oracle = serve_oracle(setup_.n, setup_.k, setup_.seed, setup_.workers, setup_.checked_round);
+    const auto verdict = judge_update(oracle, received.view(), setup_.k, setup_.lossless, setup_.error_max);
+    auto& report = shared_.report(worker_);
+    report.checked_count = received.count();
+    report.relative_error = verdict.relative_error;
+    report.check = verdict.agrees ? 1 : -1;
+    if (!verdict.agrees) set_failure(report, verdict.reason);
+  }
+
+  const ServeWorkerSetup& setup_;
+  uint32_t worker_;
+  ServeShared& shared_;
+  std::vector<float> weights_;
+  std::unique_ptr<Session> session_;
+};
+
+}  // namespace
+
+int run_serve_worker(const ServeWorkerSetup& setup, uint32_t worker, ServeShared& shared) {
+  try {
+    ServeWorker(setup, worker, shared).run();
+    return shared.report(worker).check == -1 ? 1 : 0;
+  } catch (const std::exception& problem) {
+    set_failure(shared.report(worker), problem.what());
+    return 1;
+  }
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "worker/cli/bench/serve_shared.h"
+
+namespace millrace::cli {
+
+struct ServeWorkerSetup {
+  std::string job;
+  uint32_t workers = 0;
+  std::vector<std::string> shards;
+  uint64_t n = 0;
+  uint64_t k = 0;
+  uint64_t seed = 0;
+  uint32_t rounds = 0;          ///< all of them
+  uint32_t first_measured = 0;  ///< rounds before are warm-up
+  uint32_t checked_round = 0;
+  uint32_t parts_per_shard = 0;
+  uint32_t threshold_period = 1;
+  std::string codec;            ///< both ways
+  bool lossless = true;
+  double error_max = 0;
+};
+
+/// Body of a worker process of the serve benchmark: pushes serve_input() in every round and waits for its update; worker 0 checks one
+/// round. Times and findings go into `shared`. 0: all went well; what went wrong is in the report.
+int run_serve_worker(const ServeWorkerSetup& setup, uint32_t worker, ServeShared& shared);
+
+}  // namespace millrace::cli
