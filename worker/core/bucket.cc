@@ -203,6 +203,33 @@ void Bucket::split_off(const IndexBuffer& positions) {
   residual_.values.resize(kept + rest);
 }
 
+Stream<float> Bucket::take_residual(uint64_t begin, uint64_t end) {
+  MILLRACE_CHECK(parts_left_ == 0 && begin < end && end <= dimension_, parts_left_, begin, end);
+  take_returned();
+  drop_zeros();
+  Stream<float> taken;
+  if (begin == 0 && end == dimension_) {
+    taken = std::exchange(residual_, Stream<float>::empty(dimension_));
+    if (taken.dense) taken = to_sparse(taken.view());
+  } else {
+    taken = cut(residual_.view(), begin, end);
+    if (taken.dense) taken = to_sparse(taken.view());
+    IndexBuffer indices;
+    Buffer<float> values;
+    const Stream<float> kept = residual_.dense ? to_sparse(residual_.view()) : std::move(residual_);
+    for (size_t i = 0; i < kept.indices.size(); ++i) {
+      if (kept.indices[i] >= begin && kept.indices[i] < end) continue;
+      indices.push_back(kept.indices[i]);
+      values.push_back(kept.values[i]);
+    }
+    residual_ = Stream<float>{dimension_, false, std::move(indices), std::move(values)};
+  }
+  for (auto& slot : slots_) {
+    if (slot->offset_ == begin) slot->uncount_entered(taken.view());
+  }
+  return taken;
+}
+
 void Bucket::give_back(size_t at, Stream<float>&& stream) {
   if (stream.count() == 0) return;
   counters_.entries_returned += stream.count();

@@ -69,6 +69,10 @@ class Bucket {
   /// Entries that an update did not carry, or that were not counted: back into the residual. Indices local to part `at`.
   void give_back(size_t at, Stream<float>&& stream);
 
+  /// Hands out what is kept back of [begin, end) and forgets it, as if it had never entered; indices local to begin.
+  /// REQUIRES  the bucket is idle: nothing filled, selected or coded that is not settled.
+  Stream<float> take_residual(uint64_t begin, uint64_t end);
+
   /// Into the ledger: mass that is gone for good.
   void lose(uint64_t index, double amount);
 

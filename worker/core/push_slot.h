@@ -34,6 +34,7 @@ class PushSlot {
   Status add_sparse(IndexSpan indices, std::span<const float> values, float weight);
 
   uint32_t tensor() const { return tensor_; }
+  uint64_t offset() const { return offset_; }
   uint64_t dimension() const { return dimension_; }
   bool filled() const { return filled_; }
   float weight() const { return weight_; }
@@ -47,6 +48,7 @@ class PushSlot {
   Status check(float weight) const;
   void add_whole(std::span<const float> gradient, float weight);
   void count_entered(const StreamView<float>& gradient, float weight);
+  void uncount_entered(const StreamView<float>& taken);
   void finish(float weight);
 
   Bucket& bucket_;

@@ -199,6 +199,18 @@ const protocol::JobSpec& SessionCore::spec() const { return impl_->config.spec; 
 const protocol::JobLayout& SessionCore::layout() const { return impl_->layout; }
 const protocol::JobView& SessionCore::view() const { return impl_->view; }
 uint64_t SessionCore::life() const { return impl_->life; }
+Result<Stream<float>> SessionCore::take_residual(uint32_t tensor) {
+  if (impl_->error) return std::unexpected(*impl_->error);
+  const TensorRun& run = impl_->tensors[tensor];
+  BucketRun& bucket = impl_->buckets[run.bucket];
+  if (bucket.committed_slots > 0 || bucket.steps_applied < bucket.steps_pushed) {
+    return fail(ErrorCode::kInvalidArgument, "the residual of tensor '" + impl_->config.spec.tensors[tensor].name +
+                                                 "' can be taken only while no step of it is in flight");
+  }
+  const PushSlot& slot = bucket.bucket->slot(run.member);
+  return bucket.bucket->take_residual(slot.offset(), slot.offset() + slot.dimension());
+}
+
 uint64_t SessionCore::steps_pushed(uint32_t tensor) const { return impl_->tensors[tensor].steps_pushed; }
 uint64_t SessionCore::steps_applied(uint32_t bucket) const { return impl_->buckets[bucket].steps_applied; }
 uint64_t SessionCore::part_steps_applied(uint32_t part) const { return impl_->parts[part].n; }

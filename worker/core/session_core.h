@@ -132,6 +132,10 @@ class SessionCore {
   Result<uint64_t> push_sparse(uint32_t tensor, IndexSpan indices, std::span<const float> values, float weight,
                                TimeNs now);
 
+  /// Hands out what is kept back of the tensor and forgets it: from now on it is the caller's, as if it had never entered.
+  /// Errors  invalid_argument: a step of the tensor's bucket is pushed and not applied yet. What ended the session.
+  Result<Stream<float>> take_residual(uint32_t tensor);
+
   // --- inspection ---------------------------------------------------------------------------------------------------------
   const protocol::JobSpec& spec() const;
   const protocol::JobLayout& layout() const;

@@ -100,6 +100,11 @@ void Session::attach_weights(size_t tensor, std::span<float> weights, float scal
 
 void Session::set_scale(size_t tensor, float scale) { must(impl_->set_scale(tensor, scale)); }
 
+SparseEntries Session::take_residual(size_t tensor) {
+  const Stream<float> taken = take(impl_->take_residual(tensor));
+  return {{taken.indices.begin(), taken.indices.end()}, {taken.values.begin(), taken.values.end()}};
+}
+
 size_t Session::bucket_of(size_t tensor) const {
   if (tensor >= impl_->tensor_count()) raise({ErrorCode::kInvalidArgument, "no such tensor"});
   return impl_->bucket_of(tensor);

@@ -42,6 +42,7 @@ class SessionShell {
   Result<TensorUpdate> await(size_t tensor, uint64_t step, std::chrono::milliseconds timeout);
   Status attach_weights(size_t tensor, std::span<float> weights, float scale, ApplyWhen when);
   Status set_scale(size_t tensor, float scale);
+  Result<Stream<float>> take_residual(size_t tensor);
   Stats stats();
   Status save(const std::string& path);
   Status finish(std::chrono::milliseconds timeout);

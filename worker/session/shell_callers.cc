@@ -194,6 +194,22 @@ Status SessionShell::set_scale(size_t tensor, float scale) {
   return {};
 }
 
+Result<Stream<float>> SessionShell::take_residual(size_t tensor) {
+  if (auto valid = check_tensor(tensor); !valid) return std::unexpected(valid.error());
+  {
+    const std::lock_guard lock(mutex_);
+    if (error_) return std::unexpected(*error_);
+    for (const Gate& gate : gates_) {
+      if (gate.bucket == gates_[tensor].bucket && gate.filling) {
+        return fail(ErrorCode::kInvalidArgument, "the tensor, or one that travels with it, is being pushed");
+      }
+    }
+  }
+  Result<Stream<float>> taken;
+  run_there([&] { taken = core_.take_residual(static_cast<uint32_t>(tensor)); });
+  return taken;
+}
+
 Stats SessionShell::stats() {
   Stats stats;
   run_there([&] { stats = collect_stats(); });

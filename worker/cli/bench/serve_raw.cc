@@ -56,7 +56,9 @@ int complain(const char* what) {
 }  // namespace
 
 int run_raw_shard(const RawPlan& plan, uint32_t shard, const std::string& bind_address) {
-  TransportContext context({.linger_ms = kLingerMs});
+  protocol::TransportOptions patient;
+  patient.linger_ms = kLingerMs;
+  TransportContext context(patient);
   auto listener = Listener::bind(context, bind_address);
   if (!listener) return complain(listener.error().message.c_str());
   std::printf("%s\n", (*listener)->address().c_str());

@@ -139,6 +139,12 @@ struct TensorUpdate {
   std::shared_ptr<const void> owner;
 };
 
+/// Entries of a tensor; indices strictly increasing.
+struct SparseEntries {
+  std::vector<uint32_t> indices;
+  std::vector<float> values;
+};
+
 /// When an attached array receives an update.
 enum class ApplyWhen : uint8_t {
   kOnArrival = 1,  ///< by the session's thread, part by part as they arrive: keep off the array between push and await
@@ -236,6 +242,12 @@ class MILLRACE_API Session {
   /// Errors   invalid_argument: a step of the tensor is in flight (attach before a push, or after await of the last one).
   void attach_weights(size_t tensor, std::span<float> weights, float scale, ApplyWhen when);
   void set_scale(size_t tensor, float scale);
+
+  /// Hands out what this worker keeps back of a tensor (the residual, and what updates did not carry) and forgets it: from now on
+  /// it is the caller's, for callers that feed errors back themselves. Without this it goes out with later steps by itself.
+  ///
+  /// Errors  invalid_argument: a step of the tensor, or of one that travels with it, is pushed and not answered yet.
+  SparseEntries take_residual(size_t tensor);
 
   /// The indices of a tensor that fuse with others, as laid out: 0 .. bucket_count()-1 by tensor. For displays.
   size_t bucket_of(size_t tensor) const;
