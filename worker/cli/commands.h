@@ -18,6 +18,7 @@ Command add_train_command(CLI::App& root);
 Command add_eval_command(CLI::App& root);
 Command add_data_command(CLI::App& root);
 Command add_bench_command(CLI::App& root);
+Command add_bench_serve(CLI::App& bench);  ///< below bench
 Command add_status_command(CLI::App& root);
 Command add_serve_command(CLI::App& root);
 
