@@ -43,7 +43,8 @@ std::vector<uint64_t> split_take(uint64_t take, std::span<const uint64_t> in_bin
 
 uint64_t count_above(const MagnitudeHistogram& histogram, uint32_t bin) {
   uint64_t above = 0;
-  for (uint32_t at = bin + 1; at < MagnitudeHistogram::kBins; ++at) above += histogram.count(at);
+  for (uint32_t at = std::max(bin + 1, histogram.first_bin()); at < histogram.end_bin(); ++at)
+    above += histogram.count(at);
   return above;
 }
 
@@ -196,16 +197,6 @@ std::vector<uint32_t> BucketThreshold::missing(uint64_t step) const {
 
 double BucketThreshold::agreed_magnitude() const {
   return agreed_ ? static_cast<double>(std::bit_cast<float>(agreed_->cut.bin << 16)) : 0;
-}
-
-uint64_t BucketThreshold::memory_bytes() const {
-  constexpr uint64_t kEach = MagnitudeHistogram::kBins * sizeof(uint64_t);
-  uint64_t count = 0;
-  for (const auto& [step, board] : boards_) {
-    count += board.remote.size() + (board.own && config_.local_parts > 1 ? 1 : 0);
-    for (const SharedHistogram& one : board.local) count += one ? 1 : 0;
-  }
-  return count * kEach;
 }
 
 }  // namespace millrace::server

@@ -103,9 +103,6 @@ class BucketThreshold {
   /// Lower edge of the agreed boundary bin as a magnitude; 0 while nothing is agreed.
   double agreed_magnitude() const;
 
-  /// Bytes of the histograms that are kept.
-  uint64_t memory_bytes() const;
-
  private:
   struct Board {
     std::vector<SharedHistogram> local;          ///< by local part

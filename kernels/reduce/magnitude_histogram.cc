@@ -9,6 +9,8 @@
 namespace millrace {
 namespace {
 
+constexpr uint32_t kGrain = 512;  // bins: four powers of two of magnitude
+
 void put_varint(ByteBuffer& out, uint64_t value) {
   for (; value >= 0x80; value >>= 7) out.push_back(static_cast<uint8_t>(value | 0x80));
   out.push_back(static_cast<uint8_t>(value));
@@ -40,19 +42,51 @@ uint32_t MagnitudeHistogram::bin_of(double value) {
   return ((std::bit_cast<uint32_t>(nearest) & 0x7fff'ffffu) - away) >> 16;
 }
 
+/// Makes room for the bins [low, high], in steps of kGrain so that it seldom happens twice.
+void MagnitudeHistogram::cover(uint32_t low, uint32_t high) {
+  if (!counts_.empty() && low >= first_bin_ && high < end_bin()) return;
+  uint32_t first = low / kGrain * kGrain;
+  uint32_t end = (high / kGrain + 1) * kGrain;
+  if (!counts_.empty()) {
+    first = std::min(first, first_bin_);
+    end = std::max(end, end_bin());
+  }
+  std::vector<uint64_t> counts(end - first);
+  std::ranges::copy(counts_, counts.begin() + (counts_.empty() ? 0 : first_bin_ - first));
+  counts_ = std::move(counts);
+  first_bin_ = first;
+}
+
 template <typename T>
 void MagnitudeHistogram::add(std::span<const T> values) {
-  if (values.empty()) return;
-  if (counts_.empty()) counts_.resize(kBins);
-  for (const T value : values) ++counts_[bin_of(value)];
-  total_ += values.size() - counts_[0];
-  counts_[0] = 0;
+  uint64_t* counts = counts_.data();
+  uint32_t first = first_bin_;
+  uint32_t size = static_cast<uint32_t>(counts_.size());
+  uint64_t zeros = 0;
+  for (const T value : values) {
+    const uint32_t bin = bin_of(value);
+    uint32_t at = bin - first;  // wraps where bin is lower
+    if (at >= size || bin == 0) [[unlikely]] {
+      if (bin == 0) {
+        ++zeros;
+        continue;
+      }
+      cover(bin, bin);
+      counts = counts_.data();
+      first = first_bin_;
+      size = static_cast<uint32_t>(counts_.size());
+      at = bin - first;
+    }
+    ++counts[at];
+  }
+  total_ += values.size() - zeros;
 }
 
 void MagnitudeHistogram::add(const MagnitudeHistogram& other) {
   if (other.counts_.empty()) return;
-  if (counts_.empty()) counts_.resize(kBins);
-  for (uint32_t bin = 0; bin < kBins; ++bin) counts_[bin] += other.counts_[bin];
+  cover(other.first_bin_, other.end_bin() - 1);
+  uint64_t* into = counts_.data() + (other.first_bin_ - first_bin_);
+  for (size_t at = 0; at < other.counts_.size(); ++at) into[at] += other.counts_[at];
   total_ += other.total_;
 }
 
@@ -61,11 +95,11 @@ void MagnitudeHistogram::encode(ByteBuffer& out) const {
   for (const uint64_t count : counts_) occupied += count != 0;
   put_varint(out, occupied);
   uint32_t previous = 0;
-  for (uint32_t bin = 1; bin < counts_.size(); ++bin) {
-    if (counts_[bin] == 0) continue;
-    put_varint(out, bin - previous);
-    put_varint(out, counts_[bin]);
-    previous = bin;
+  for (uint32_t at = 0; at < counts_.size(); ++at) {
+    if (counts_[at] == 0) continue;
+    put_varint(out, first_bin_ + at - previous);
+    put_varint(out, counts_[at]);
+    previous = first_bin_ + at;
   }
 }
 
@@ -77,7 +111,6 @@ Result<MagnitudeHistogram> MagnitudeHistogram::decode(ByteSpan bytes) {
   const std::optional<uint64_t> occupied = get_varint(reader);
   if (!occupied || *occupied >= kBins) return malformed("the number of occupied bins is missing or impossible");
   MagnitudeHistogram histogram;
-  if (*occupied > 0) histogram.counts_.resize(kBins);
   uint64_t bin = 0;
   for (uint64_t i = 0; i < *occupied; ++i) {
     const std::optional<uint64_t> delta = get_varint(reader);
@@ -86,7 +119,8 @@ Result<MagnitudeHistogram> MagnitudeHistogram::decode(ByteSpan bytes) {
     if (*delta == 0 || *delta >= kBins - bin) return malformed("a bin is out of range");
     if (*count == 0 || *count > kCountMax - histogram.total_) return malformed("a count is zero or too large");
     bin += *delta;
-    histogram.counts_[bin] = *count;
+    histogram.cover(static_cast<uint32_t>(bin), static_cast<uint32_t>(bin));
+    histogram.counts_[bin - histogram.first_bin_] = *count;
     histogram.total_ += *count;
   }
   if (reader.remaining() != 0) return malformed("bytes after the last bin");
@@ -95,7 +129,10 @@ Result<MagnitudeHistogram> MagnitudeHistogram::decode(ByteSpan bytes) {
 
 bool MagnitudeHistogram::operator==(const MagnitudeHistogram& other) const {
   if (total_ != other.total_) return false;
-  return total_ == 0 || counts_ == other.counts_;
+  for (uint32_t bin = std::min(first_bin_, other.first_bin_); bin < std::max(end_bin(), other.end_bin()); ++bin) {
+    if (count(bin) != other.count(bin)) return false;
+  }
+  return true;
 }
 
 ThresholdCut threshold_cut(const MagnitudeHistogram& histogram, uint64_t k) {
@@ -103,7 +140,7 @@ ThresholdCut threshold_cut(const MagnitudeHistogram& histogram, uint64_t k) {
   ThresholdCut cut;
   const uint64_t wanted = std::min(k, histogram.total());
   if (wanted == 0) return cut;
-  uint32_t bin = MagnitudeHistogram::kBins - 1;
+  uint32_t bin = histogram.end_bin() - 1;
   while (cut.above + histogram.count(bin) < wanted) cut.above += histogram.count(bin--);
   cut.bin = bin;
   cut.in_bin = histogram.count(bin);

@@ -29,7 +29,13 @@ class MagnitudeHistogram {
   void add(std::span<const T> values);
   void add(const MagnitudeHistogram& other);
 
-  uint64_t count(uint32_t bin) const { return counts_.empty() ? 0 : counts_[bin]; }
+  uint64_t count(uint32_t bin) const {
+    const uint32_t at = bin - first_bin_;  // wraps where bin is lower
+    return at < counts_.size() ? counts_[at] : 0;
+  }
+  /// Every occupied bin is in [first_bin(), end_bin()): walks need not look elsewhere.
+  uint32_t first_bin() const { return first_bin_; }
+  uint32_t end_bin() const { return first_bin_ + static_cast<uint32_t>(counts_.size()); }
   uint64_t total() const { return total_; }  ///< entries with a non-zero bin
   bool empty() const { return total_ == 0; }
 
@@ -38,10 +44,15 @@ class MagnitudeHistogram {
   void encode(ByteBuffer& out) const;
   static Result<MagnitudeHistogram> decode(ByteSpan bytes);
 
+  uint64_t memory_bytes() const { return counts_.capacity() * sizeof(uint64_t); }
+
   bool operator==(const MagnitudeHistogram& other) const;
 
  private:
-  std::vector<uint64_t> counts_;  ///< [kBins], allocated with the first entry
+  void cover(uint32_t low, uint32_t high);
+
+  std::vector<uint64_t> counts_;  ///< of the bins from first_bin_: gradients occupy a few thousand of the 32,768
+  uint32_t first_bin_ = 0;
   uint64_t total_ = 0;
 };
 
