@@ -75,7 +75,7 @@ TEST(BatchGradient, AgreesWithFiniteDifferencesOfTheLoss) {
     model.shrink(0.75F);
     std::vector<long double> parameters;
     for (uint64_t index = 0; index < model.tensor_dimension(); ++index) parameters.push_back(model.weight(index));
-    const Stream<float> gradient = batch_gradient(model, data, all_rows(data));
+    const Stream<float> gradient = batch_gradient(model, data, all_rows(data)).gradient;
     const Stream<float> dense = to_dense(gradient.view());
     for (uint64_t index = 0; index < model.tensor_dimension(); ++index) {
       constexpr long double kStep = 1e-6L;
@@ -92,20 +92,20 @@ TEST(BatchGradient, AgreesWithFiniteDifferencesOfTheLoss) {
 TEST(BatchGradient, HoldsTouchedFeaturesAndTheInterceptOnly) {
   const Dataset data = random_data(5, 2);
   const std::vector<uint32_t> first = {0};
-  const Stream<float> gradient = batch_gradient(LinearModel(Loss::kLogistic, kDimension), data, first);
+  const Stream<float> gradient = batch_gradient(LinearModel(Loss::kLogistic, kDimension), data, first).gradient;
   std::vector<uint32_t> touched(data.row(0).indices.begin(), data.row(0).indices.end());
   touched.push_back(kDimension);
   EXPECT_THAT(gradient.indices, ::testing::ElementsAreArray(touched));
 }
 
 TEST(BatchGradient, OfNoRowsIsEmpty) {
-  EXPECT_EQ(batch_gradient(LinearModel(Loss::kHinge, kDimension), random_data(5, 2), {}).count(), 0U);
+  EXPECT_EQ(batch_gradient(LinearModel(Loss::kHinge, kDimension), random_data(5, 2), {}).gradient.count(), 0U);
 }
 
 TEST(BatchGradient, StaysFiniteAtExtremeMargins) {
   const Dataset data = random_data(6, 20);
   for (const float spread : {1e4F, 1e30F}) {
-    const Stream<float> gradient = batch_gradient(random_model(Loss::kLogistic, 8, spread), data, all_rows(data));
+    const Stream<float> gradient = batch_gradient(random_model(Loss::kLogistic, 8, spread), data, all_rows(data)).gradient;
     EXPECT_TRUE(all_finite<float>(gradient.values));
   }
 }

@@ -49,7 +49,8 @@ CLI::App* add_kernel_bench(CLI::App& bench, const std::string& name, const std::
 
 Command add_select(CLI::App& bench) {
   auto flags = std::make_shared<BenchFlags<SelectBenchOptions>>();
-  CLI::App* app = add_kernel_bench(bench, "select", "selections against one read pass over the array", uint64_t{1} << 32, flags);
+  CLI::App* app =
+      add_kernel_bench(bench, "select", "selections against one read pass over the array", uint64_t{1} << 32, flags);
   app->footer(
       "ratio_to_read_pass compares with max|x| over the same array in the same run: single times on a shared machine\n"
       "mean little, ratios do.\n\n"
@@ -60,7 +61,8 @@ Command add_select(CLI::App& bench) {
 
 Command add_codec(CLI::App& bench) {
   auto flags = std::make_shared<BenchFlags<CodecBenchOptions>>();
-  CLI::App* app = add_kernel_bench(bench, "codec", "index and value codecs: size against entropy, speed", uint64_t{1} << 28, flags);
+  CLI::App* app =
+      add_kernel_bench(bench, "codec", "index and value codecs: size against entropy, speed", uint64_t{1} << 28, flags);
   app->footer(
       "entropy_bits_per_index is log2 of binomial(n, k), over k: no lossless code of uniform indices is smaller.\n\n"
       "Example:\n"
@@ -70,8 +72,11 @@ Command add_codec(CLI::App& bench) {
 
 Command add_reduce(CLI::App& bench) {
   auto flags = std::make_shared<BenchFlags<ReduceBenchOptions>>();
-  CLI::App* app = add_kernel_bench(bench, "reduce", "sums of sparse streams, against a pass over them", uint64_t{1} << 32, flags);
-  app->add_option("--workers", flags->options.workers, "streams that are added up")->capture_default_str()->check(CLI::Range(1, 1024));
+  CLI::App* app =
+      add_kernel_bench(bench, "reduce", "sums of sparse streams, against a pass over them", uint64_t{1} << 32, flags);
+  app->add_option("--workers", flags->options.workers, "streams that are added up")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
   app->footer(
       "Example:\n"
       "  millrace bench reduce --n 16777216 --density 0.01 --workers 4 --json");

@@ -56,7 +56,7 @@ void LinearModel::shrink(float factor) {
   scale_ = 1;
 }
 
-Stream<float> batch_gradient(const LinearModel& model, const Dataset& data, std::span<const uint32_t> rows) {
+BatchGradient batch_gradient(const LinearModel& model, const Dataset& data, std::span<const uint32_t> rows) {
   IndexBuffer indices;
   Buffer<float> values;
   size_t count = 0;
@@ -64,10 +64,13 @@ Stream<float> batch_gradient(const LinearModel& model, const Dataset& data, std:
   indices.reserve(count);
   values.reserve(count);
   double intercept = 0;
+  BatchGradient result;
   for (const uint32_t at : rows) {
     const RowView row = data.row(at);
-    const double slope =
-        loss_slope(model.loss(), static_cast<double>(row.label), model.margin(row)) / static_cast<double>(rows.size());
+    const auto label = static_cast<double>(row.label);
+    const double margin = model.margin(row);
+    result.loss_sum += loss_at(model.loss(), label, margin);
+    const double slope = loss_slope(model.loss(), label, margin) / static_cast<double>(rows.size());
     if (slope == 0) continue;
     intercept += slope;
     for (size_t entry = 0; entry < row.indices.size(); ++entry) {
@@ -81,7 +84,8 @@ Stream<float> batch_gradient(const LinearModel& model, const Dataset& data, std:
   }
   auto gradient = coalesce<float>(model.tensor_dimension(), indices, values);
   MILLRACE_CHECK(gradient.has_value(), gradient.error().message);
-  return std::move(*gradient);
+  result.gradient = std::move(*gradient);
+  return result;
 }
 
 Evaluation evaluate(const LinearModel& model, const Dataset& data) {

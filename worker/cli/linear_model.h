@@ -50,11 +50,17 @@ class LinearModel {
   std::vector<float> values_;
 };
 
-/// The gradient of the mean loss over `rows` (positions into `data`) at `model`: only touched features and the intercept, L2 not
-/// in it. With no rows, an empty stream.
+/// A mini-batch's gradient, and how good the model was on it.
+struct BatchGradient {
+  Stream<float>
+      gradient;         ///< of the mean loss: only touched features and the intercept, L2 not in it; empty without rows
+  double loss_sum = 0;  ///< over the rows
+};
+
+/// The gradient over `rows` (positions into `data`) at `model`.
 ///
 /// Cost     O(non-zeros log non-zeros).
-Stream<float> batch_gradient(const LinearModel& model, const Dataset& data, std::span<const uint32_t> rows);
+BatchGradient batch_gradient(const LinearModel& model, const Dataset& data, std::span<const uint32_t> rows);
 
 /// How good a model is on data.
 struct Evaluation {

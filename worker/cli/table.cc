@@ -12,7 +12,11 @@ namespace {
 std::string cell(const nlohmann::json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_number_unsigned()) return grouped(value.get<uint64_t>());
-  if (value.is_number_float()) return fmt::format("{:.4g}", value.get<double>());
+  if (value.is_number_float()) {
+    const double number = value.get<double>();
+    const bool large = number >= 1000 && number < 1e15;
+    return large ? grouped(static_cast<uint64_t>(number + 0.5)) : fmt::format("{:.4g}", number);
+  }
   return value.is_null() ? "-" : value.dump();
 }
 

@@ -1,0 +1,252 @@
+#include <fmt/core.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "kernels/stream/stream.h"
+#include "worker/cli/commands.h"
+#include "worker/cli/interruption.h"
+#include "worker/cli/libsvm.h"
+#include "worker/cli/model_file.h"
+#include "worker/cli/progress.h"
+#include "worker/cli/trainer.h"
+
+namespace millrace::cli {
+namespace {
+
+struct TrainFlags {
+  TrainOptions options;
+  std::string train_path;
+  std::string test_path;
+  std::string servers;
+  std::string model = "lr";
+  std::string mode = "sync";
+  std::string output;
+  double density = 0;
+  uint64_t dimension = 0;
+  bool dense = false;
+  bool json = false;
+  bool verbose = false;
+};
+
+Outcome complete(TrainFlags& flags) {
+  TrainOptions& options = flags.options;
+  if (options.worker >= options.workers) {
+    return fail_with(ExitCode::kUsage,
+                     fmt::format("--worker {} of --workers {}: workers count from 0", options.worker, options.workers));
+  }
+  if (options.learning_rate * options.l2 >= 1) {
+    return fail_with(ExitCode::kUsage, "--lr times --l2 must be below 1: one step would shrink the weights to nothing");
+  }
+  if (flags.density > 0 && options.select != "none") {
+    return fail_with(ExitCode::kUsage, "--density is short for --select topk:DENSITY; give one of them");
+  }
+  if (flags.dense && (flags.density > 0 || options.select != "none")) {
+    return fail_with(ExitCode::kUsage, "--dense sends every parameter; it cannot select");
+  }
+  auto servers = server_addresses(flags.servers);
+  if (!servers) return fail_with(servers.error());
+  options.servers = std::move(*servers);
+  const auto loss = loss_by_name(flags.model);
+  if (!loss) return fail_with(loss.error());
+  options.loss = *loss;
+  if (flags.density > 0) options.select = fmt::format("topk:{}", flags.density);
+  if (flags.dense) options.form = GradientForm::kDense;
+  if (flags.verbose) options.log = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  return {};
+}
+
+void print_head() {
+  fmt::print("{:>5} {:>7} {:>9} {:>9} {:>9} {:>12} {:>12} {:>9} {:>9} {:>9}\n", "epoch", "steps", "loss", "held-out",
+             "accuracy", "bytes up", "bytes down", "seconds", "waiting", "network");
+}
+
+void print_epoch(const EpochReport& epoch) {
+  const auto held_out = [&](double value) { return epoch.evaluated ? fmt::format("{:.5f}", value) : std::string("-"); };
+  fmt::print("{:>5} {:>7} {:>9.5f} {:>9} {:>9} {:>12} {:>12} {:>9.2f} {:>9.2f} {:>9.2f}\n", epoch.epoch, epoch.steps,
+             epoch.loss, held_out(epoch.held_out.mean_loss), held_out(epoch.held_out.accuracy), grouped(epoch.bytes_up),
+             grouped(epoch.bytes_down), epoch.seconds, epoch.blocked_s, epoch.communication_s);
+  std::fflush(stdout);
+}
+
+nlohmann::json epoch_json(const EpochReport& epoch) {
+  nlohmann::json json = {
+      {"epoch", epoch.epoch},       {"steps", epoch.steps},           {"loss", epoch.loss},
+      {"bytes_up", epoch.bytes_up}, {"bytes_down", epoch.bytes_down}, {"entries_up", epoch.entries_up},
+      {"seconds", epoch.seconds},   {"blocked_s", epoch.blocked_s},   {"communication_s", epoch.communication_s}};
+  if (epoch.evaluated) {
+    json["held_out"] = {{"loss", epoch.held_out.mean_loss},
+                        {"log_loss", epoch.held_out.log_loss},
+                        {"accuracy", epoch.held_out.accuracy},
+                        {"average_precision", epoch.held_out.average_precision}};
+  }
+  return json;
+}
+
+nlohmann::json run_json(const TrainFlags& flags, const TrainResult& result) {
+  nlohmann::json rows = nlohmann::json::array();
+  uint64_t steps = 0;
+  uint64_t up = 0;
+  uint64_t down = 0;
+  for (const EpochReport& epoch : result.epochs) {
+    rows.push_back(epoch_json(epoch));
+    steps += epoch.steps;
+    up += epoch.bytes_up;
+    down += epoch.bytes_down;
+  }
+  return {{"train", flags.options.job},
+          {"worker", flags.options.worker},
+          {"workers", flags.options.workers},
+          {"dimension", result.model.dimension()},
+          {"steps", steps},
+          {"bytes_up", up},
+          {"bytes_down", down},
+          {"dense_bytes", result.dense_bytes},
+          {"epochs", rows}};
+}
+
+Outcome run_train(TrainFlags& flags) {
+  if (Outcome outcome = complete(flags); !outcome) return outcome;
+  const TrainOptions& options = flags.options;
+  const std::atomic<bool>& stop = interruption_flag();
+  const auto read = [](const std::string& path, LibsvmOptions how) {
+    Progress progress("reading " + path, "rows");
+    how.progress = progress.callback();
+    return read_libsvm(path, how);
+  };
+  const auto data =
+      read(flags.train_path, {.dimension = flags.dimension, .part = options.worker, .parts = options.workers});
+  if (!data) return fail_with(data.error());
+  if (data->dimension >= kDimensionMax)
+    return fail_with(ExitCode::kBadData,
+                     flags.train_path + ": features above 2^32 - 1 leave no room for the intercept");
+  std::optional<Dataset> test;
+  if (!flags.test_path.empty()) {
+    auto read_test = read(flags.test_path, {.dimension = data->dimension});
+    if (!read_test) return fail_with(read_test.error());
+    test = std::move(*read_test);
+  }
+  if (!flags.json) {
+    fmt::print("worker {} of {}: {} of {} rows, {} features; {}\n", options.worker, options.workers,
+               grouped(data->rows()), grouped(data->rows_in_file), grouped(data->dimension),
+               label_pair_text(data->label_pair));
+    print_head();
+  }
+  const auto on_epoch = [&](const EpochReport& epoch) {
+    if (!flags.json) print_epoch(epoch);
+  };
+  const auto result = train(options, *data, test ? &*test : nullptr, on_epoch, stop);
+  if (!result) return std::unexpected(result.error());
+  if (!flags.output.empty() && options.worker == 0) {
+    if (Status status = write_model(flags.output, result->model); !status) return fail_with(status.error());
+    if (!flags.json) fmt::print("model: {}\n", flags.output);
+  }
+  if (flags.json) fmt::print("{}\n", run_json(flags, *result).dump());
+  return {};
+}
+
+void add_data_flags(CLI::App& app, TrainFlags& flags) {
+  app.add_option("--train", flags.train_path, "LIBSVM text, plain or .gz; this worker takes its share of the rows")
+      ->required();
+  app.add_option("--test", flags.test_path, "held-out rows, evaluated after every epoch");
+  app.add_option("--dimension", flags.dimension, "largest feature index (default: that of --train)")
+      ->check(CLI::Range(uint64_t{1}, kDimensionMax - 1));
+  app.add_option("-o,--output", flags.output, "model file, written by worker 0 at the end");
+  app.add_option("--model", flags.model, "lr (logistic regression) or svm (linear SVM)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"lr", "svm"}));
+}
+
+void add_job_flags(CLI::App& app, TrainFlags& flags) {
+  TrainOptions& options = flags.options;
+  app.add_option("--servers", flags.servers, "host:port,host:port: one shard each, the same list at all workers")
+      ->required();
+  app.add_option("--job", options.job, "name of the job at the servers")->capture_default_str();
+  app.add_option("--worker", options.worker, "this worker, from 0")->capture_default_str();
+  app.add_option("--workers", options.workers, "workers of the job")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 65535));
+  app.add_option("--mode", flags.mode, "sync: every step waits for all workers")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"sync"}));
+  app.add_option("--staleness", options.staleness, "steps that may be in flight beyond the last update")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 64));
+  app.add_option("--connect-timeout-ms", options.connect_timeout_ms, "for reaching every shard")->capture_default_str();
+  app.add_option("--start-timeout-ms", options.start_timeout_ms, "for all workers to join")->capture_default_str();
+  app.add_option("--state", options.state_path, "where residual and steps go when the job ends with an error");
+}
+
+void add_compression_flags(CLI::App& app, TrainFlags& flags) {
+  TrainOptions& options = flags.options;
+  app.add_option("--density", flags.density, "send this share of the parameters a step: --select topk:DENSITY")
+      ->check(CLI::Range(1e-9, 1.0));
+  app.add_option("--select", options.select,
+                 "none, topk:D, threshold:M, threshold_reuse:D[:PERIOD], bucket_topk:D[:BUCKET]")
+      ->capture_default_str();
+  app.add_option("--reselect", options.reselect, "what the sum is cut to before it comes back: none or topk:D")
+      ->capture_default_str();
+  app.add_option("--codec-up", options.codec_up, "INDEX+VALUE: gap raw bitmap bloom[:RATE] + raw qsgd2 qsgd4 qsgd8")
+      ->capture_default_str();
+  app.add_option("--codec-down", options.codec_down, "the same, for what comes back")->capture_default_str();
+  app.add_option("--codec-error", options.codec_error, "a quantizer's error: retain it in the residual, or drop it")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"retain", "drop"}));
+  app.add_option("--non-finite", options.non_finite, "NaN in a gradient: refuse (ends the run) or drop (counted)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"refuse", "drop"}));
+  app.add_flag("--dense", flags.dense, "send every parameter in every step, for comparison");
+}
+
+void add_descent_flags(CLI::App& app, TrainFlags& flags) {
+  TrainOptions& options = flags.options;
+  app.add_option("--lr", options.learning_rate, "learning rate")->capture_default_str()->check(CLI::Range(1e-12, 1e6));
+  app.add_option("--lr-decay", options.learning_rate_decay, "the rate of epoch e is lr / (1 + e * decay)")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1e6));
+  app.add_option("--epochs", options.epochs, "passes over the rows")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1'000'000));
+  app.add_option("--steps", options.steps_max, "end after so many steps (default: whole epochs)");
+  app.add_option("--batch", options.batch_rows, "rows a worker and step")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--l2", options.l2, "L2 regularisation, applied here and never sent; not on the intercept")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--seed", options.seed, "of the order of rows and of every random choice in the job")
+      ->capture_default_str();
+}
+
+}  // namespace
+
+Command add_train_command(CLI::App& root) {
+  auto flags = std::make_shared<TrainFlags>();
+  CLI::App* app = root.add_subcommand("train", "trains a linear model through servers: one process a worker");
+  add_data_flags(*app, *flags);
+  add_job_flags(*app, *flags);
+  add_compression_flags(*app, *flags);
+  add_descent_flags(*app, *flags);
+  app->add_flag("--json", flags->json, "one JSON object as the last line");
+  app->add_flag("-v,--verbose", flags->verbose, "the session's log on stderr");
+  app->footer(
+      "Servers first (millrace serve), then every worker with the same flags but --worker. Columns: loss is the mean "
+      "over the\n"
+      "rows as they were trained on, held-out the loss on --test; waiting is the time this worker waited for updates, "
+      "network\n"
+      "the time from a step's first byte out to its update complete (steps in flight overlap).\n\n"
+      "Examples:\n"
+      "  millrace serve --shards 2 &\n"
+      "  for w in 0 1 2 3; do\n"
+      "    millrace train --train debian.svm.gz --test debian.test.svm.gz --servers 127.0.0.1:7600,127.0.0.1:7601 \\\n"
+      "      --worker $w --workers 4 --codec-up gap+qsgd4 --select topk:0.00003 --lr 2 -o debian.model &\n"
+      "  done; wait\n"
+      "  millrace eval --model debian.model --data debian.test.svm.gz\n\n" +
+      exit_code_table());
+  return {app, [flags] { return run_train(*flags); }};
+}
+
+}  // namespace millrace::cli

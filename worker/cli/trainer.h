@@ -1,0 +1,91 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "worker/cli/dataset.h"
+#include "worker/cli/linear_model.h"
+#include "worker/cli/outcome.h"
+
+namespace millrace::cli {
+
+/// How a gradient is handed to the session.
+enum class GradientForm : uint8_t {
+  kSparse = 1,  ///< the touched features
+  kDense = 2,   ///< the whole array, every entry on the wire: what a dense exchange costs
+};
+
+/// One worker's part in a training run. The fields of the first group must be equal at all workers.
+struct TrainOptions {
+  std::string job = "train";
+  uint32_t worker = 0;
+  uint32_t workers = 1;
+  std::vector<std::string> servers;  ///< "host:port" or "tcp://host:port", by shard
+  Loss loss = Loss::kLogistic;
+  GradientForm form = GradientForm::kSparse;
+  std::string select = "none";  ///< this and the next: words of millrace.h
+  std::string reselect = "none";
+  std::string codec_up = "gap+raw";
+  std::string codec_down = "gap+raw";
+  std::string codec_error = "retain";
+  std::string non_finite = "refuse";
+  uint32_t staleness = 0;
+  uint32_t batch_rows = 64;  ///< a worker and step
+  uint32_t epochs = 3;
+  uint64_t steps_max = 0;  ///< ends the run early; 0: never
+  double learning_rate = 1;
+  double learning_rate_decay = 0;  ///< the rate of epoch e is learning_rate / (1 + e * this)
+  double l2 = 0;
+  uint64_t seed = 1;
+
+  std::string state_path;  ///< where the session's state goes when the job ends with an error; empty: nowhere
+  uint32_t connect_timeout_ms = 10'000;
+  uint32_t start_timeout_ms = 60'000;
+  std::function<void(const std::string&)> log = {};  ///< the session's lines; empty: silent
+};
+
+/// What an epoch took and gave, for this worker.
+struct EpochReport {
+  uint32_t epoch = 0;  ///< from 1
+  uint64_t steps = 0;  ///< of this epoch
+  double loss = 0;     ///< mean over the rows as they were trained on
+  uint64_t bytes_up = 0;
+  uint64_t bytes_down = 0;
+  uint64_t entries_up = 0;
+  double seconds = 0;          ///< without the evaluation
+  double blocked_s = 0;        ///< of these, waiting for the servers
+  double communication_s = 0;  ///< first byte of a step out .. its update complete, summed over steps
+  bool evaluated = false;      ///< there is held-out data
+  Evaluation held_out;
+};
+
+struct TrainResult {
+  LinearModel model;
+  std::vector<EpochReport> epochs;
+  uint64_t dense_bytes = 0;  ///< what dense exchange would have moved in all, one way
+};
+
+/// Trains through servers: mini-batch SGD, L2 applied here and never sent. Joins the job, runs, leaves it as finished.
+///
+/// train     this worker's rows (part `worker` of `workers`); rows_in_file counts those of all workers.
+/// held_out  evaluated after every epoch; nullptr: none.
+/// on_epoch  after every epoch, and after the steps of one that steps_max cut short.
+/// stop      becomes true when the run is to end: between two steps, or while it waits for servers.
+/// Errors    as the session's, with its exit code; interrupted.
+std::expected<TrainResult, Failure> train(const TrainOptions& options, const Dataset& train, const Dataset* held_out,
+                                          const std::function<void(const EpochReport&)>& on_epoch,
+                                          const std::atomic<bool>& stop);
+
+/// Steps of an epoch: equal at all workers, enough for the one with the most rows.
+uint64_t steps_per_epoch(uint64_t rows_of_all_workers, uint32_t workers, uint32_t batch_rows);
+
+/// The order in which a worker takes its rows in an epoch; a function of its arguments alone.
+std::vector<uint32_t> epoch_order(size_t rows, uint64_t seed, uint32_t worker, uint32_t epoch);
+
+/// "a:1,tcp://b:2" as {"tcp://a:1", "tcp://b:2"}. Errors  invalid_argument: an empty address, or one without a port.
+Result<std::vector<std::string>> server_addresses(const std::string& text);
+
+}  // namespace millrace::cli
