@@ -1,3 +1,5 @@
+#include "protocol/kj_compare.h"  // before the others
+
 #include <capnp/message.h>
 #include <capnp/serialize.h>
 #include <fmt/format.h>
