@@ -90,7 +90,9 @@ TEST(Transport, APortInUseIsOneClearSentence) {
 TEST(Transport, NobodyListeningShowsAsDisconnectedAndReconnectTriesAgain) {
   TransportContext context;
   std::string address;
-  { address = Listener::bind(context, "tcp://127.0.0.1:0").value()->address(); }
+  {
+    address = Listener::bind(context, "tcp://127.0.0.1:0").value()->address();
+  }
   auto connection = Connection::connect(context, address).value();
   Poller poller;
   poller.add(*connection);
@@ -98,7 +100,8 @@ TEST(Transport, NobodyListeningShowsAsDisconnectedAndReconnectTriesAgain) {
 
   Result<std::unique_ptr<Listener>> listener = fail(ErrorCode::kIo, "not bound yet");
   const TimeNs deadline = monotonic_now_ns() + kWaitMs * kNsPerMs;
-  while (!listener && monotonic_now_ns() < deadline) listener = Listener::bind(context, address);  // the old socket closes in the background
+  while (!listener && monotonic_now_ns() < deadline)
+    listener = Listener::bind(context, address);  // the old socket closes in the background
   ASSERT_TRUE(listener.has_value()) << listener.error().message;
   ASSERT_TRUE(connection->reconnect().has_value());
   EXPECT_EQ(wait_for_state(poller, *connection, ConnectionState::kConnected), ConnectionState::kConnected);
