@@ -46,8 +46,8 @@ Stream<T> merge(const StreamView<T>& a, const StreamView<T>& b) {
 
 template <typename T>
 Result<Stream<T>> sum_two(const StreamView<T>& a, const StreamView<T>& b) {
-  // The slices' upper bound is below the dense form's count here: what is merged stays sparse.
-  static_assert(kMergeIndicesPerEntry >= 4);
+  // What is merged stays sparse: the dense form begins at a third of the dimension or later.
+  static_assert(kMergeIndicesPerEntry > 3);
   if (a.dimension == b.dimension && !a.dense && !b.dense &&
       a.count() + b.count() < a.dimension / kMergeIndicesPerEntry) {
     return merge(a, b);

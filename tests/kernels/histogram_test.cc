@@ -8,6 +8,7 @@
 
 #include "kernels/base/random.h"
 #include "kernels/reduce/magnitude_histogram.h"
+#include "tests/support/isa.h"
 
 namespace millrace {
 namespace {
@@ -193,9 +194,11 @@ TYPED_TEST(HistogramTest, TheCutHoldsExactlyTheKLargest) {
     EXPECT_EQ(cut.in_bin, histogram.count(cut.bin)) << k;
     EXPECT_LE(cut.take, cut.in_bin) << k;
     EXPECT_EQ(cut.above + cut.take, std::min(k, histogram.total())) << k;
-    IndexBuffer positions = {1, 2, 3};
-    select_by_cut<TypeParam>(values, cut.bin, cut.take, positions);
-    EXPECT_EQ(std::vector<uint32_t>(positions.begin(), positions.end()), oracle_top(values, k)) << k;
+    testing::for_each_isa([&](const std::string& isa) {
+      IndexBuffer positions = {1, 2, 3};
+      select_by_cut<TypeParam>(values, cut.bin, cut.take, positions);
+      EXPECT_EQ(std::vector<uint32_t>(positions.begin(), positions.end()), oracle_top(values, k)) << k << ' ' << isa;
+    });
   }
 }
 

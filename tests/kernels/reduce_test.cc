@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "tests/support/isa.h"
 #include "tests/support/stream_oracle.h"
 
 namespace millrace {
@@ -306,6 +307,29 @@ TYPED_TEST(ReduceTest, AddScaledRoundsTheProductAndThenTheSum) {
       }
     }
   }
+}
+
+TYPED_TEST(ReduceTest, EveryInstructionSetGivesTheSameBits) {
+  testing::for_each_isa([](const std::string& isa) {
+    SCOPED_TRACE(isa);
+    RandomSequence random(RandomKey::from(11));
+    for (const uint64_t dimension : {1, 63, 65, 1000, 40'001}) {
+      for (const double density : {0.01, 0.3, 0.97}) {
+        std::vector<Stream<TypeParam>> inputs;
+        for (int i = 0; i < 3; ++i) inputs.push_back(random_stream<TypeParam>(random, dimension, density));
+        expect_sum(inputs);
+        inputs[1] = to_dense(inputs[1].view());
+        expect_sum(inputs);
+        auto target = to_dense(inputs[0].view()).values, expected = target;
+        for (uint64_t i = 0; i < dimension; ++i) {
+          const volatile TypeParam product = TypeParam(0.3) * inputs[1].values[i];
+          expected[i] = expected[i] + product;
+        }
+        add_scaled<TypeParam>(target, inputs[1].view(), TypeParam(0.3));
+        EXPECT_EQ(target, expected);
+      }
+    }
+  });
 }
 
 }  // namespace

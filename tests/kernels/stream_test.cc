@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "tests/support/isa.h"
 #include "tests/support/stream_oracle.h"
 
 namespace millrace {
@@ -68,12 +69,13 @@ TYPED_TEST(StreamTest, ValidateRefusesDimensionsAndSizesThatCannotBe) {
   EXPECT_FALSE(refused({3, true, {}, values}));
 }
 
-TYPED_TEST(StreamTest, ValidateFindsOneEqualOrSwappedPairAnywhere) {
+template <typename T>
+void expect_order_faults_found() {
   for (const uint64_t length : kAwkwardLengths) {
     std::vector<uint32_t> indices(length);
     for (size_t i = 0; i < length; ++i) indices[i] = static_cast<uint32_t>(2 * i);
-    const std::vector<TypeParam> values(length, 1);
-    const StreamView<TypeParam> view{2 * length, false, indices, values};
+    const std::vector<T> values(length, 1);
+    const StreamView<T> view{2 * length, false, indices, values};
     ASSERT_TRUE(validate(view)) << length;
     for (size_t at = 1; at < length; at += 1 + length / 67) {
       const uint32_t kept = indices[at];
@@ -87,31 +89,45 @@ TYPED_TEST(StreamTest, ValidateFindsOneEqualOrSwappedPairAnywhere) {
     // Order is unsigned: 0x80000000 follows 0x7fffffff.
     indices[length - 1] = 0x8000'0000u;
     EXPECT_FALSE(validate(view));
-    EXPECT_TRUE(validate(StreamView<TypeParam>{kDimensionMax, false, indices, values}));
+    EXPECT_TRUE(validate(StreamView<T>{kDimensionMax, false, indices, values}));
   }
 }
 
-TYPED_TEST(StreamTest, AllFiniteFindsOneNonFiniteValueAnywhere) {
-  using Limits = std::numeric_limits<TypeParam>;
-  EXPECT_TRUE(all_finite(std::span<const TypeParam>{}));
+template <typename T>
+void expect_non_finite_found() {
+  using Limits = std::numeric_limits<T>;
+  EXPECT_TRUE(all_finite(std::span<const T>{}));
   for (const uint64_t length : kAwkwardLengths) {
-    std::vector<TypeParam> values(length + 1, Limits::max());
+    std::vector<T> values(length + 1, Limits::max());
     // One element in: the array does not start on a vector boundary.
-    const std::span<const TypeParam> span = std::span<const TypeParam>(values).subspan(1);
+    const std::span<const T> span = std::span<const T>(values).subspan(1);
     values[0] = Limits::quiet_NaN();
     ASSERT_TRUE(all_finite(span)) << length;
     for (size_t at = 1; at <= length; at += 1 + length / 67) {
-      for (const TypeParam bad :
-           {Limits::quiet_NaN(), Limits::infinity(), -Limits::infinity(), Limits::signaling_NaN()}) {
+      for (const T bad : {Limits::quiet_NaN(), Limits::infinity(), -Limits::infinity(), Limits::signaling_NaN()}) {
         values[at] = bad;
         EXPECT_FALSE(all_finite(span)) << length << " at " << at;
       }
-      for (const TypeParam good : {Limits::lowest(), Limits::denorm_min(), TypeParam{0}, -TypeParam{0}}) {
+      for (const T good : {Limits::lowest(), Limits::denorm_min(), T{0}, -T{0}}) {
         values[at] = good;
         EXPECT_TRUE(all_finite(span)) << length << " at " << at;
       }
     }
   }
+}
+
+TYPED_TEST(StreamTest, ValidateFindsOneEqualOrSwappedPairAnywhereOnEveryInstructionSet) {
+  testing::for_each_isa([](const std::string& isa) {
+    SCOPED_TRACE(isa);
+    expect_order_faults_found<TypeParam>();
+  });
+}
+
+TYPED_TEST(StreamTest, AllFiniteFindsOneNonFiniteValueAnywhereOnEveryInstructionSet) {
+  testing::for_each_isa([](const std::string& isa) {
+    SCOPED_TRACE(isa);
+    expect_non_finite_found<TypeParam>();
+  });
 }
 
 TYPED_TEST(StreamTest, DenseAndSparseFormsConvertIntoEachOther) {

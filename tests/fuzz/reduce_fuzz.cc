@@ -1,0 +1,80 @@
+// Sums, settlement and conversion of streams made of fuzzed bytes, against maps.
+#include <cstring>
+#include <map>
+#include <vector>
+
+#include "kernels/base/bytes.h"
+#include "kernels/base/check.h"
+#include "kernels/reduce/reduce.h"
+#include "tests/support/stream_oracle.h"
+
+namespace millrace {
+namespace {
+
+using testing::entries_of;
+using testing::same_bits;
+using testing::stream_of;
+
+/// A stream of runs: each record skips some indices, then stores some, a step apart.
+Stream<float> read_stream(ByteReader& reader, uint64_t dimension) {
+  testing::Entries<float> entries;
+  uint64_t at = 0;
+  const uint32_t records = reader.get<uint8_t>().value_or(0) % 16;
+  for (uint32_t i = 0; i < records; ++i) {
+    at += uint64_t{reader.get<uint32_t>().value_or(0)} >> (reader.get<uint8_t>().value_or(0) % 32);
+    const uint32_t length = reader.get<uint16_t>().value_or(0) % 600;
+    const uint32_t step = 1 + reader.get<uint8_t>().value_or(0) % 70;
+    const float value = static_cast<float>(reader.get<int8_t>().value_or(0)) / 3;
+    for (uint32_t j = 0; j < length && at < dimension; ++j, at += step) {
+      entries[static_cast<uint32_t>(at)] = value * static_cast<float>(j + 1);
+    }
+  }
+  return stream_of(dimension, entries);
+}
+
+Stream<float> oracle_sum(const std::vector<StreamView<float>>& views, uint64_t dimension) {
+  testing::Entries<float> sum;
+  for (const StreamView<float>& view : views) {
+    for (const auto& [index, value] : entries_of(view)) {
+      const auto [entry, inserted] = sum.try_emplace(index, value);
+      if (!inserted) entry->second += value;
+    }
+  }
+  Stream<float> out = stream_of(dimension, sum);
+  return out.count() >= dense_from_count<float>(dimension) ? to_dense(out.view()) : out;
+}
+
+void check_all(ByteSpan bytes) {
+  ByteReader reader(bytes);
+  const uint8_t shape = reader.get<uint8_t>().value_or(0);
+  // Dense forms only where they are small.
+  const uint64_t dimension = 1 + (uint64_t{reader.get<uint32_t>().value_or(0)} >> (shape % 32));
+  std::vector<Stream<float>> streams;
+  std::vector<StreamView<float>> views;
+  for (uint32_t i = 0; i < 1u + shape / 32; ++i) {
+    streams.push_back(read_stream(reader, dimension));
+    if (dimension <= 4096 && reader.get<uint8_t>().value_or(0) % 4 == 0)
+      streams.back() = to_dense(streams.back().view());
+  }
+  for (const Stream<float>& stream : streams) {
+    MILLRACE_CHECK(validate(stream.view()).has_value(), dimension);
+    views.push_back(stream.view());
+  }
+  const Result<Stream<float>> sum = sum_many<float>(views);
+  MILLRACE_CHECK(sum.has_value() && validate(sum->view()).has_value(), dimension);
+  MILLRACE_CHECK(same_bits(sum->view(), oracle_sum(views, dimension).view()), dimension, views.size());
+  const StreamView<float>& first = views.front();
+  const StreamView<float>& last = views.back();
+  MILLRACE_CHECK(same_bits(sum_two(first, last)->view(), oracle_sum({first, last}, dimension).view()), dimension);
+  testing::Entries<float> left = entries_of(to_sparse(first).view());
+  for (const auto& [index, value] : entries_of(last)) left.erase(index);
+  MILLRACE_CHECK(same_bits(not_carried(first, last).view(), stream_of(dimension, left).view()), dimension);
+}
+
+}  // namespace
+}  // namespace millrace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  millrace::check_all({data, size});
+  return 0;
+}
