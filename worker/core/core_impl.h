@@ -48,6 +48,7 @@ struct BucketRun {
   uint64_t steps_selected = 0;
   uint64_t steps_coded = 0;
   uint64_t steps_applied = 0;  ///< least n over its parts
+  uint32_t parts_behind = 0;   ///< parts whose n is steps_applied
   size_t committed_slots = 0;
   std::vector<uint32_t> order;  ///< parts in the order of coding: the shards take turns
   size_t next_in_order = 0;

@@ -170,8 +170,8 @@ void SessionCore::Impl::on_update(uint32_t shard, protocol::Message&& message, T
   limits.dimension = part.layout.end - part.layout.begin;
   auto decoded = read_container<float>(message.payload.bytes, limits);
   if (!decoded) return malformed_update(shard, part, decoded.error().message, now, actions);
-  if (config.spec.combine == protocol::Combine::kWeightedMean && !(update.weight_sum > 0)) {
-    return malformed_update(shard, part, "its weights add up to nothing", now, actions);
+  if (decoded->count() > 0 && !(denominator_of(config.spec.combine, update) > 0)) {
+    return malformed_update(shard, part, "it has values and nobody who contributed them", now, actions);
   }
   counters.payload_bytes_down += message.payload.bytes.size();
   apply_update(part, update, std::move(*decoded), now, actions);
@@ -212,7 +212,7 @@ void SessionCore::Impl::apply_update(PartRun& part, const protocol::Update& upda
   delivered.begin = part.layout.begin;
   delivered.contributors = static_cast<uint32_t>(update.contributors.size());
   delivered.weight_sum = update.weight_sum;
-  delivered.denominator = denominator_of(config.spec.combine, update);
+  delivered.denominator = sum.count() > 0 ? denominator_of(config.spec.combine, update) : 1;
   run.bucket->count_received(sum.count());
   counters.raw_bytes_down += sum.count() * (sizeof(uint32_t) + sizeof(float));
   if (!run.applied.empty()) {
@@ -225,19 +225,20 @@ void SessionCore::Impl::apply_update(PartRun& part, const protocol::Update& upda
   part.decided_in = update.decided_in;
   part.malformed = 0;
   links[part.layout.shard].acks.push_back({part.layout.part, part.n});
-  const uint64_t before = run.steps_applied;
-  if (part.n == before + 1) step_applied(run, now);
-  delivered.step_complete = run.steps_applied > before;
+  // The last of the parts that stood at the bucket's step completes it.
+  delivered.step_complete = part.n == run.steps_applied + 1 && --run.parts_behind == 0;
+  if (delivered.step_complete) step_applied(run, now);
   actions.delivered.push_back(std::move(delivered));
 }
 
 void SessionCore::Impl::step_applied(BucketRun& run, TimeNs now) {
-  for (uint32_t part = run.first_part; part < run.first_part + run.part_count; ++part) {
-    if (parts[part].n <= run.steps_applied) return;
-  }
   ++run.steps_applied;
   ++changes;
   ++counters.rounds;
+  run.parts_behind = 0;
+  for (uint32_t part = run.first_part; part < run.first_part + run.part_count; ++part) {
+    run.parts_behind += parts[part].n == run.steps_applied ? 1 : 0;
+  }
   if (!run.sent_since.empty() && run.sent_since.front().first < run.steps_applied) {
     counters.time_in_communication += now - run.sent_since.front().second;
     run.sent_since.pop_front();

@@ -91,12 +91,10 @@ void PushSlot::add_whole(std::span<const float> gradient, float weight) {
     return;
   }
   // Nothing to add to: the array of the step before, if there is one, is written over.
-  target.dimension = dimension_;
-  target.dense = true;
-  target.indices.clear();
-  if (lone) target.values = std::exchange(bucket_.spare_, {}).values;
-  target.values.resize(dimension_);
-  for (size_t i = 0; i < gradient.size(); ++i) target.values[i] = weight * gradient[i];
+  Buffer<float> values = lone ? std::exchange(bucket_.spare_, {}).values : Buffer<float>{};
+  values.resize(dimension_);
+  for (size_t i = 0; i < gradient.size(); ++i) values[i] = weight * gradient[i];
+  target = {dimension_, true, {}, std::move(values)};
 }
 
 Status PushSlot::add_sparse(IndexSpan indices, std::span<const float> values, float weight) {

@@ -40,6 +40,7 @@ SessionCore::Impl::Impl(CoreConfig config_)
     run.priority = planned.priority;
     run.first_part = planned.first_part;
     run.part_count = planned.part_count;
+    run.parts_behind = planned.part_count;
     run.order = coding_order(layout, planned);
     if (config.ledger == LedgerMode::kPerIndex) run.applied.assign(planned.dimension, 0.0);
     for (size_t member = 0; member < planned.members.size(); ++member) {

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <new>
 #include <utility>
 
 #include "kernels/base/check.h"
@@ -112,7 +113,13 @@ Result<std::optional<uint64_t>> SessionShell::push(size_t tensor, double weight,
   gate.weight = static_cast<float>(weight);
   ++fills_;
   lock.unlock();
-  const Status filled = fill(*gate.slot);
+  Status filled;
+  try {
+    filled = fill(*gate.slot);
+  } catch (const std::bad_alloc&) {
+    filled = fail(ErrorCode::kLimitExceeded, "not enough memory for a gradient of tensor '" +
+                                                 core_.spec().tensors[tensor].name + "'; nothing of it was taken");
+  }
   lock.lock();
   gate.filling = false;
   --fills_;
