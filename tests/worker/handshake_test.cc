@@ -1,0 +1,330 @@
+#include <gtest/gtest.h>
+
+#include "tests/worker/scripted_core.h"
+
+/// How a worker joins, stays connected and notices that it is not: connections, Hello and Welcome, views, silence.
+namespace millrace::testing {
+namespace {
+
+using protocol::Hello;
+using worker::Phase;
+
+class Handshake : public ScriptedCore {};
+
+TEST_F(Handshake, EveryShardIsConnectedAndGreetedAndTheJobRunsWhenAllHaveJoined) {
+  view_.started = false;
+  view_.members.pop_back();
+  make();
+  EXPECT_EQ(actions_.connects, (std::vector<uint32_t>{0, 1}));
+  core().on_connected(0, now_, actions_);
+  const auto hellos = take_sent<Hello>();
+  ASSERT_EQ(hellos.size(), 1u);
+  EXPECT_EQ(hellos[0].first, 0u);
+  EXPECT_EQ(hellos[0].second.header.worker, 0u);
+  const auto& hello = std::get<Hello>(hellos[0].second.body);
+  EXPECT_EQ(hello.nonce, kNonce);
+  EXPECT_EQ(hello.spec, config_.spec);
+  EXPECT_EQ(hello.shard_count, 2u);
+  EXPECT_EQ(hello.layout_hash, protocol::layout_hash(core().layout()));
+  welcome(0);
+  EXPECT_EQ(core().phase(), Phase::kJoining);
+  EXPECT_NE(core().waiting_for().find("shard 1 (tcp://b:2)"), std::string::npos) << core().waiting_for();
+  core().on_connected(1, now_, actions_);
+  welcome(1);
+  EXPECT_EQ(core().phase(), Phase::kWaiting);
+  EXPECT_NE(core().waiting_for().find("not joined: 1"), std::string::npos) << core().waiting_for();
+  view_.started = true;
+  ++view_.epoch;
+  view_.members.push_back({1, 1, 2'000});
+  hear(1, protocol::ViewChange{view_});
+  EXPECT_EQ(core().phase(), Phase::kRunning);
+  EXPECT_EQ(core().life(), 1u);
+}
+
+TEST_F(Handshake, NothingIsSentBeforeTheJobRuns) {
+  view_.started = false;
+  make();
+  for (uint32_t shard = 0; shard < 2; ++shard) {
+    core().on_connected(shard, now_, actions_);
+    welcome(shard);
+  }
+  push({1}, {1});
+  EXPECT_TRUE(take_sent<protocol::Contribution>().empty());
+  view_.started = true;
+  ++view_.epoch;
+  hear(0, protocol::ViewChange{view_});
+  while (core().work(now_, actions_)) {
+  }
+  EXPECT_EQ(take_sent<protocol::Contribution>().size(), 2u);
+}
+
+TEST_F(Handshake, AHelloWithoutAnswerIsSaidAgainUntilTheTimeIsUp) {
+  config_.connect_timeout = 5 * kNsPerS;
+  make();
+  core().on_connected(0, now_, actions_);
+  welcome(0);
+  core().on_connected(1, now_, actions_);
+  take_sent<Hello>();
+  pass(3 * kNsPerS);
+  EXPECT_EQ(take_sent<Hello>().size(), 3u);
+  pass(3 * kNsPerS);
+  expect_ended(ErrorCode::kUnavailable, "shard 1 (tcp://b:2) accepts connections but does not answer");
+}
+
+TEST_F(Handshake, AttemptsAreSpacedByADoublingTimeWithJitterAndEndWithWhoWasNotReached) {
+  config_.connect_timeout = 60 * kNsPerS;
+  config_.shard_silence = 1'000 * kNsPerS;
+  make();
+  core().on_connected(0, now_, actions_);
+  welcome(0);
+  actions_.clear();
+  std::vector<TimeNs> gaps;
+  for (int attempt = 0; attempt < 9; ++attempt) {
+    core().on_disconnected(1, "nobody there", now_, actions_);
+    const TimeNs since = now_;
+    for (actions_.clear(); actions_.connects.empty(); core().on_tick(now_, actions_)) {
+      now_ = std::max(now_ + 1, core().next_deadline());
+      hear(0, protocol::Heartbeat{});
+    }
+    EXPECT_EQ(actions_.connects, std::vector<uint32_t>{1});
+    gaps.push_back(now_ - since);
+  }
+  TimeNs expected = 100 * kNsPerMs;
+  for (const TimeNs gap : gaps) {
+    EXPECT_GE(gap, expected * 3 / 4);
+    EXPECT_LE(gap, expected * 5 / 4 + 1);
+    expected = std::min(expected * 2, 5 * kNsPerS);
+  }
+  core().on_disconnected(1, "nobody there", now_, actions_);
+  pass(60 * kNsPerS);
+  expect_ended(ErrorCode::kUnavailable, "shard 1 (tcp://b:2) could not be joined (tried for 60.0 s, ");
+}
+
+TEST_F(Handshake, ARefusalToBeTriedAgainIsTriedAgainAndItsWordsAreInTheTimeout) {
+  make();
+  core().on_connected(0, now_, actions_);
+  take_sent<Hello>();
+  hear(0, protocol::Refuse{ErrorCode::kLimitExceeded, "64 jobs are open (--jobs-max)", true});
+  EXPECT_EQ(core().phase(), Phase::kJoining);
+  pass(kNsPerS);
+  EXPECT_FALSE(take_sent<Hello>().empty());
+  hear(0, protocol::Refuse{ErrorCode::kLimitExceeded, "64 jobs are open (--jobs-max)", true});
+  pass(20 * kNsPerS);
+  expect_ended(ErrorCode::kLimitExceeded, "64 jobs are open (--jobs-max)");
+}
+
+TEST_F(Handshake, ARefusalForGoodEndsTheSessionWithTheShardsWords) {
+  make();
+  core().on_connected(0, now_, actions_);
+  hear(0, protocol::Refuse{ErrorCode::kJobMismatch, "tensor 'w': dimension 10 here, 12 there", false});
+  expect_ended(ErrorCode::kJobMismatch, "shard 0 (tcp://a:1) refuses: tensor 'w': dimension 10 here, 12 there");
+}
+
+TEST_F(Handshake, AVersionThatThisWorkerDoesNotSpeakEndsTheSession) {
+  make();
+  core().on_connected(0, now_, actions_);
+  protocol::Welcome welcome;
+  welcome.version = protocol::kProtocolVersion + 1;
+  welcome.view = view_;
+  hear(0, welcome);
+  expect_ended(ErrorCode::kVersionMismatch, "protocol version 2");
+}
+
+TEST_F(Handshake, BytesThatAreNoMessageAreCountedAndAVersionMismatchAmongThemEndsTheSession) {
+  make();
+  core().on_bad_message(0, {ErrorCode::kMalformed, "not an envelope"}, now_, actions_);
+  EXPECT_EQ(core().phase(), Phase::kJoining);
+  EXPECT_EQ(core().counters().dropped_malformed, 1u);
+  core().on_bad_message(0, {ErrorCode::kVersionMismatch, "version 9"}, now_, actions_);
+  expect_ended(ErrorCode::kVersionMismatch, "version 9");
+}
+
+/// What the second shard's Welcome says differently from the first one's.
+struct Disagreement {
+  const char* name;
+  void (*bend)(protocol::JobView& view);
+  ErrorCode code;
+  const char* words;
+};
+
+void PrintTo(const Disagreement& disagreement, std::ostream* out) { *out << disagreement.name; }
+
+class ShardsDisagree : public ScriptedCore, public ::testing::WithParamInterface<Disagreement> {};
+
+TEST_P(ShardsDisagree, AndTheSessionEndsSayingOverWhat) {
+  make();
+  core().on_connected(0, now_, actions_);
+  welcome(0);
+  core().on_connected(1, now_, actions_);
+  protocol::Welcome welcome;
+  welcome.view = view_;
+  GetParam().bend(welcome.view);
+  hear(1, welcome);
+  expect_ended(GetParam().code, GetParam().words);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Views, ShardsDisagree,
+    ::testing::Values(Disagreement{"JobNumber", [](protocol::JobView& view) { view.job = 8; },
+                                   ErrorCode::kShardMapMismatch,
+                                   "knows the job as number 8, another shard as number 7"},
+                      Disagreement{"ShardCount", [](protocol::JobView& view) { view.shards.pop_back(); },
+                                   ErrorCode::kShardMapMismatch, "knows 1 shards, this worker 2"},
+                      Disagreement{"MembersOfOneEpoch", [](protocol::JobView& view) { view.members[1].nonce = 1; },
+                                   ErrorCode::kShardMapMismatch, "disagrees with another shard about one epoch"},
+                      Disagreement{"ShardAddress",
+                                   [](protocol::JobView& view) {
+                                     ++view.epoch;
+                                     view.shards[0].address = "tcp://elsewhere:1";
+                                   },
+                                   ErrorCode::kShardMapMismatch, "another address for shard 0"},
+                      Disagreement{"ShardLife",
+                                   [](protocol::JobView& view) {
+                                     ++view.epoch;
+                                     view.shards[0].life = 2;
+                                   },
+                                   ErrorCode::kShardLost, "shard 0 (tcp://a:1) was restarted"},
+                      Disagreement{"ThisWorkerIsGone",
+                                   [](protocol::JobView& view) {
+                                     ++view.epoch;
+                                     view.members.erase(view.members.begin());
+                                   },
+                                   ErrorCode::kNotAMember, "worker 0 was removed"},
+                      Disagreement{"AnotherProcessIsThisWorker",
+                                   [](protocol::JobView& view) {
+                                     ++view.epoch;
+                                     view.members[0].nonce = 5;
+                                   },
+                                   ErrorCode::kIdentityInUse, "another process is worker 0"},
+                      Disagreement{"AnotherLifeOfThisWorker",
+                                   [](protocol::JobView& view) {
+                                     ++view.epoch;
+                                     view.members[0].life = 2;
+                                   },
+                                   ErrorCode::kIdentityInUse, "another process is worker 0"}),
+    [](const auto& of_case) { return std::string(of_case.param.name); });
+
+TEST_F(Handshake, AShardAtTheWrongPlaceOfTheListIsNamed) {
+  make();
+  core().on_connected(0, now_, actions_);
+  protocol::Welcome welcome;
+  welcome.view = view_;
+  protocol::Message message = from_shard(0, welcome);
+  message.header.shard = 1;
+  core().on_message(0, std::move(message), now_, actions_);
+  expect_ended(ErrorCode::kShardMapMismatch, "the server at tcp://a:1 is shard 1, but stands at place 0");
+}
+
+TEST_F(Handshake, AnOlderViewChangesNothing) {
+  make_running();
+  protocol::JobView older = view_;
+  --older.epoch;
+  older.members.clear();
+  hear(0, protocol::ViewChange{older});
+  EXPECT_EQ(core().phase(), Phase::kRunning);
+  EXPECT_EQ(core().view().epoch, view_.epoch);
+}
+
+TEST_F(Handshake, HeartbeatsGoOutEveryIntervalAndSayHowFarTheWorkerIs) {
+  make_running();
+  for (int i = 0; i < 3; ++i) {
+    pass(TimeNs{config_.spec.heartbeat_ms} * kNsPerMs);
+    hear(0, protocol::Heartbeat{});
+    hear(1, protocol::Heartbeat{.waited_for = {1}});
+  }
+  const auto sent = take_sent<protocol::Heartbeat>();
+  ASSERT_EQ(sent.size(), 6u);
+  EXPECT_EQ(std::get<protocol::Heartbeat>(sent[5].second.body).sequence, 3u);
+  EXPECT_NE(core().waiting_for().find("shard 1 (tcp://b:2) waits for contributions of workers 1"), std::string::npos)
+      << core().waiting_for();
+}
+
+TEST_F(Handshake, ASilentShardGetsANewConnectionAndThenEndsTheSession) {
+  config_.shard_silence = 20 * kNsPerS;
+  make_running();
+  TimeNs spoken = now_;
+  bool connected_anew = false;
+  while (core().phase() == Phase::kRunning && now_ < spoken + 60 * kNsPerS) {
+    pass(kNsPerS);
+    hear(0, protocol::Heartbeat{});
+    for (const uint32_t shard : actions_.connects) {
+      EXPECT_EQ(shard, 1u);
+      connected_anew = true;
+      core().on_connected(shard, now_, actions_);  // connects, and stays mute
+    }
+    actions_.clear();
+  }
+  EXPECT_TRUE(connected_anew);
+  expect_ended(ErrorCode::kUnavailable, "shard 1 (tcp://b:2) has been silent for 20.0 s");
+}
+
+TEST_F(Handshake, AReconnectIsGreetedWithTheSameNonceAndGetsEveryAckAgain) {
+  make_running();
+  push({3}, {1});
+  hear_update(0, 0, {{3, 2}});
+  core().end_turn(now_, actions_);
+  actions_.clear();
+  core().on_disconnected(0, "closed", now_, actions_);
+  pass(kNsPerS);
+  ASSERT_FALSE(actions_.connects.empty());
+  core().on_connected(0, now_, actions_);
+  const auto hellos = take_sent<Hello>();
+  ASSERT_EQ(hellos.size(), 1u);
+  EXPECT_EQ(std::get<Hello>(hellos[0].second.body).nonce, kNonce);
+  welcome(0);
+  core().end_turn(now_, actions_);
+  const auto acks = take_sent<protocol::Ack>();
+  ASSERT_EQ(acks.size(), 1u);
+  const auto& entries = std::get<protocol::Ack>(acks[0].second.body).entries;
+  ASSERT_EQ(entries.size(), 1u);
+  EXPECT_EQ(entries[0].part, 0u);
+  EXPECT_EQ(entries[0].n, 1u);
+  EXPECT_EQ(core().counters().reconnects, 1u);
+}
+
+TEST_F(Handshake, AnAbortAndAGoodbyeOfAShardEndTheSession) {
+  make_running();
+  hear(1, protocol::Abort{ErrorCode::kShardLost, "shard 0 came back empty"});
+  expect_ended(ErrorCode::kShardLost, "shard 1 (tcp://b:2) ended the job: shard 0 came back empty");
+  // The other shard is told, so that nobody waits for this worker until it counts as silent.
+  const auto goodbyes = take_sent<protocol::Goodbye>();
+  ASSERT_EQ(goodbyes.size(), 2u);
+  EXPECT_EQ(std::get<protocol::Goodbye>(goodbyes[0].second.body).reason, protocol::Goodbye::Reason::kFailed);
+  make_running();
+  hear(0, protocol::Goodbye{protocol::Goodbye::Reason::kShutdown, "stopped by its operator"});
+  expect_ended(ErrorCode::kUnavailable, "has left the job: stopped by its operator");
+}
+
+TEST_F(Handshake, AYoungerStartOfAShardEndsTheSessionAndAnOlderOneIsNotHeard) {
+  make_running();
+  protocol::Message zombie = from_shard(0, protocol::Heartbeat{});
+  zombie.header.shard_life = 0;
+  core().on_message(0, std::move(zombie), now_, actions_);
+  EXPECT_EQ(core().phase(), Phase::kRunning);
+  EXPECT_EQ(core().counters().dropped_unexpected, 1u);
+  protocol::Message younger = from_shard(0, protocol::Heartbeat{});
+  younger.header.shard_life = 2;
+  core().on_message(0, std::move(younger), now_, actions_);
+  expect_ended(ErrorCode::kShardLost, "shard 0 (tcp://a:1) was restarted");
+}
+
+TEST_F(Handshake, WhatDoesNotBelongHereIsDroppedAndCounted) {
+  make_running();
+  const auto send = [&](auto bend) {
+    protocol::Message message = from_shard(0, protocol::ViewChange{});
+    bend(message);
+    const uint64_t before = core().counters().dropped_unexpected;
+    core().on_message(0, std::move(message), now_, actions_);
+    EXPECT_EQ(core().counters().dropped_unexpected, before + 1);
+  };
+  send([](protocol::Message& m) { m.header.job = 8; });
+  send([](protocol::Message& m) { m.header.worker = 1; });
+  send([](protocol::Message& m) { m.header.shard = 1; });
+  send([](protocol::Message& m) { m.header.life = 2; });
+  send([](protocol::Message& m) { m.body = protocol::Hello{}; });
+  send([](protocol::Message& m) { m.body = protocol::ThresholdHistogram{}; });
+  EXPECT_EQ(core().phase(), Phase::kRunning);
+}
+
+}  // namespace
+}  // namespace millrace::testing

@@ -1,0 +1,124 @@
+#include <gtest/gtest.h>
+
+#include "worker/core/options.h"
+
+namespace millrace::worker {
+namespace {
+
+JobOptions good_job() {
+  JobOptions job;
+  job.name = "job";
+  job.shards = {"tcp://localhost:1"};
+  return job;
+}
+
+const std::vector<TensorOptions> kTensors = {{.name = "w", .dimension = 1'000}};
+
+std::string refusal(const JobOptions& job, const std::vector<TensorOptions>& tensors = kTensors) {
+  const auto spec = spec_from_options(job, tensors);
+  EXPECT_FALSE(spec.has_value());
+  return spec ? "" : spec.error().message;
+}
+
+TEST(Options, SelectionsAreWrittenAsTextWithADensityOrACount) {
+  EXPECT_EQ(selection_from_text("none"), SelectionSpec{});
+  EXPECT_EQ(selection_from_text("topk:0.01"), (SelectionSpec{.selection = Selection::kTopK, .density = 0.01}));
+  EXPECT_EQ(selection_from_text("topk:1000"), (SelectionSpec{.selection = Selection::kTopK, .k = 1'000}));
+  EXPECT_EQ(selection_from_text("topk:1"), (SelectionSpec{.selection = Selection::kTopK, .density = 1}));
+  EXPECT_EQ(selection_from_text("threshold:0.5"),
+            (SelectionSpec{.selection = Selection::kThreshold, .threshold = 0.5}));
+  EXPECT_EQ(selection_from_text("threshold_reuse:0.1:8"),
+            (SelectionSpec{.selection = Selection::kThresholdReuse, .density = 0.1, .period = 8}));
+  EXPECT_EQ(selection_from_text("bucket_topk:0.1:64"),
+            (SelectionSpec{.selection = Selection::kBucketTopK, .density = 0.1, .bucket_size = 64}));
+  for (const char* bad :
+       {"", "topk", "topk:", "topk:0", "topk:-1", "topk:1.5", "topk:0.1:3", "topk:0.1x", "best:0.1", "none:1",
+        "threshold:", "threshold:-1", "threshold:nan", "threshold_reuse:0.1:0", "bucket_topk:0.1:2:3"}) {
+    const auto parsed = selection_from_text(bad);
+    EXPECT_FALSE(parsed.has_value()) << bad;
+    if (!parsed) {
+      EXPECT_EQ(parsed.error().code, ErrorCode::kInvalidArgument) << bad;
+    }
+  }
+}
+
+TEST(Options, ReselectionsToo) {
+  EXPECT_EQ(reselect_from_text("none", 4), protocol::ReselectSpec{});
+  const auto parsed = reselect_from_text("topk:0.02", 4);
+  ASSERT_TRUE(parsed.has_value());
+  EXPECT_EQ(parsed->reselect, protocol::Reselect::kTopK);
+  EXPECT_EQ(parsed->density, 0.02);
+  EXPECT_EQ(parsed->threshold_period, 4u);
+  for (const char* bad : {"", "topk", "threshold:1", "topk:0", "topk:0.1:2"})
+    EXPECT_FALSE(reselect_from_text(bad, 1).has_value()) << bad;
+}
+
+TEST(Options, EveryFieldReachesTheSpecification) {
+  JobOptions job = good_job();
+  job.workers = 3;
+  job.workers_min = 2;
+  job.select = "topk:10";
+  job.reselect = "topk:20";
+  job.threshold_period = 5;
+  job.codec_up = "raw+raw";
+  job.codec_down = "bitmap+raw";
+  job.combine = "weighted_mean";
+  job.codec_error = "drop";
+  job.non_finite = "drop";
+  job.staleness = 2;
+  job.dead_after_ms = 5'000;
+  job.heartbeat_ms = 500;
+  job.exchange_timeout_ms = 50;
+  job.seed = 9;
+  job.parts_per_shard = 4;
+  job.fuse_below = 10;
+  job.audit = true;
+  const auto spec = spec_from_options(
+      job, std::vector<TensorOptions>{{.name = "w", .dimension = 1'000, .priority = 3, .select = "none"}});
+  ASSERT_TRUE(spec.has_value()) << spec.error().message;
+  EXPECT_EQ(spec->workers, 3u);
+  EXPECT_EQ(spec->workers_min, 2u);
+  EXPECT_EQ(spec->select.k, 10u);
+  EXPECT_EQ(spec->reselect.k, 20u);
+  EXPECT_EQ(spec->reselect.threshold_period, 5u);
+  EXPECT_EQ(spec->codec_up.index, IndexCodecId::kRaw);
+  EXPECT_EQ(spec->codec_down.index, IndexCodecId::kBitmap);
+  EXPECT_EQ(spec->combine, protocol::Combine::kWeightedMean);
+  EXPECT_EQ(spec->codec_error, protocol::CodecError::kDrop);
+  EXPECT_EQ(spec->non_finite, protocol::NonFinite::kDropAndCount);
+  EXPECT_EQ(spec->staleness, 2u);
+  EXPECT_EQ(spec->dead_after_ms, 5'000u);
+  EXPECT_EQ(spec->heartbeat_ms, 500u);
+  EXPECT_EQ(spec->exchange_timeout_ms, 50u);
+  EXPECT_EQ(spec->seed, 9u);
+  EXPECT_EQ(spec->parts_per_shard, 4u);
+  EXPECT_EQ(spec->fuse_below, 10u);
+  EXPECT_TRUE(spec->audit);
+  ASSERT_EQ(spec->tensors.size(), 1u);
+  EXPECT_EQ(spec->tensors[0].priority, 3);
+  EXPECT_EQ(spec->tensors[0].select, SelectionSpec{});
+  EXPECT_FALSE(spec->tensors[0].codec_up.has_value());
+}
+
+TEST(Options, WhatIsWrongIsSaidWithTheOptionsName) {
+  JobOptions job = good_job();
+  job.combine = "average";
+  EXPECT_NE(refusal(job).find("combine = 'average': known are 'sum', 'mean', 'weighted_mean'"), std::string::npos)
+      << refusal(job);
+  job = good_job();
+  job.codec_up = "zip";
+  EXPECT_NE(refusal(job).find("codec_up: "), std::string::npos) << refusal(job);
+  job = good_job();
+  job.worker = 1;
+  EXPECT_NE(refusal(job).find("worker 1 of 1 workers"), std::string::npos) << refusal(job);
+  job = good_job();
+  job.shards.clear();
+  EXPECT_NE(refusal(job).find("no shards"), std::string::npos) << refusal(job);
+  EXPECT_NE(refusal(good_job(), {{.name = "v", .dimension = 5, .select = "topk"}}).find("tensor 'v': select: "),
+            std::string::npos);
+  EXPECT_FALSE(refusal(good_job(), {}).empty()) << "a job without tensors";
+  EXPECT_FALSE(refusal(good_job(), {{.name = "v", .dimension = 0}}).empty());
+}
+
+}  // namespace
+}  // namespace millrace::worker

@@ -1,0 +1,110 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "kernels/base/hash.h"
+#include "worker/core/saved_state.h"
+
+namespace millrace::worker {
+namespace {
+
+SavedState some_state() {
+  SavedState state;
+  state.job = 7;
+  state.job_name = "job";
+  state.spec_hash = 1;
+  state.layout_hash = 2;
+  state.worker = 3;
+  state.life = 4;
+  state.epoch = 5;
+  state.lineage = 6;
+  state.parts = {{0, 10, 3}, {1, 11, 5}};
+  SavedTensor sparse;
+  sparse.name = "sparse";
+  sparse.steps_pushed = 12;
+  sparse.residual = Stream<float>::empty(100);
+  sparse.residual.indices = {3, 99};
+  sparse.residual.values = {1.5f, -2};
+  SavedTensor dense;
+  dense.name = "dense";
+  dense.residual.dimension = 3;
+  dense.residual.dense = true;
+  dense.residual.values = {1, 0, 2};
+  state.tensors = {sparse, dense};
+  return state;
+}
+
+TEST(SavedState, WhatIsWrittenIsReadBack) {
+  const SavedState state = some_state();
+  const auto read = decode_saved_state(encode_saved_state(state));
+  ASSERT_TRUE(read.has_value()) << read.error().message;
+  EXPECT_EQ(read->job, 7u);
+  EXPECT_EQ(read->job_name, "job");
+  EXPECT_EQ(read->spec_hash, 1u);
+  EXPECT_EQ(read->layout_hash, 2u);
+  EXPECT_EQ(read->worker, 3u);
+  EXPECT_EQ(read->life, 4u);
+  EXPECT_EQ(read->epoch, 5u);
+  EXPECT_EQ(read->lineage, 6u);
+  ASSERT_EQ(read->parts.size(), 2u);
+  EXPECT_EQ(read->parts[1].part, 1u);
+  EXPECT_EQ(read->parts[1].n, 11u);
+  EXPECT_EQ(read->parts[1].decided_in, 5u);
+  ASSERT_EQ(read->tensors.size(), 2u);
+  EXPECT_EQ(read->tensors[0].name, "sparse");
+  EXPECT_EQ(read->tensors[0].steps_pushed, 12u);
+  EXPECT_EQ(read->tensors[0].residual.indices, state.tensors[0].residual.indices);
+  EXPECT_EQ(read->tensors[0].residual.values, state.tensors[0].residual.values);
+  EXPECT_TRUE(read->tensors[1].residual.dense);
+  EXPECT_EQ(read->tensors[1].residual.values, state.tensors[1].residual.values);
+}
+
+TEST(SavedState, GoldenBytes) {
+  SavedState state;
+  state.job_name = "j";
+  const ByteBuffer bytes = encode_saved_state(state);
+  const std::vector<uint8_t> head = {'M', 'L', 'R', 'S', 'A', 'V', 'E', '1', 63, 0, 0, 0, 0, 0, 0, 0};
+  ASSERT_EQ(bytes.size(), 16u + 63u + 8u);
+  EXPECT_TRUE(std::equal(head.begin(), head.end(), bytes.begin()));
+}
+
+TEST(SavedState, EveryTruncationIsRefused) {
+  const ByteBuffer bytes = encode_saved_state(some_state());
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    const auto read = decode_saved_state(ByteSpan(bytes).first(size));
+    ASSERT_FALSE(read.has_value()) << size;
+    EXPECT_EQ(read.error().code, ErrorCode::kMalformed);
+  }
+}
+
+TEST(SavedState, EveryAlteredByteIsRefused) {
+  ByteBuffer bytes = encode_saved_state(some_state());
+  for (size_t at = 0; at < bytes.size(); ++at) {
+    bytes[at] ^= 0x10;
+    EXPECT_FALSE(decode_saved_state(bytes).has_value()) << at;
+    bytes[at] ^= 0x10;
+  }
+  EXPECT_TRUE(decode_saved_state(bytes).has_value());
+}
+
+TEST(SavedState, HostileFieldsUnderAValidChecksumAreRefused) {
+  const ByteBuffer good = encode_saved_state(some_state());
+  size_t refused = 0;
+  for (size_t at = 16; at + 8 < good.size(); ++at) {
+    for (const uint8_t value : {uint8_t{0xff}, uint8_t{0x80}}) {
+      ByteBuffer bytes = good;
+      bytes[at] = value;
+      const uint64_t checksum = hash64(ByteSpan(bytes).first(bytes.size() - 8));
+      std::copy_n(reinterpret_cast<const uint8_t*>(&checksum), 8, bytes.end() - 8);
+      // Any answer but a crash, a huge allocation or a stream that is not well formed.
+      const auto read = decode_saved_state(bytes);
+      refused += read.has_value() ? 0 : 1;
+      if (!read) continue;
+      for (const SavedTensor& tensor : read->tensors) EXPECT_TRUE(validate(tensor.residual.view()).has_value());
+    }
+  }
+  EXPECT_GT(refused, 50u);
+}
+
+}  // namespace
+}  // namespace millrace::worker
