@@ -15,24 +15,30 @@ struct ServeFlags {
 };
 
 void print_table(const nlohmann::json& result) {
-  fmt::print("{} workers, {} shards, n = {}, k = {}, {} rounds{}\n", result["workers"].get<int>(), result["shards"].get<int>(),
-             result["n"].get<uint64_t>(), result["k"].get<uint64_t>(), result["rounds"].get<int>(),
-             result["rate"].get<std::string>().empty() ? " on loopback" : ", each process behind " + result["rate"].get<std::string>());
-  fmt::print("{:<10} {:<10} {:>9} {:>9} {:>8} {:>11} {:>11} {:>8} {:>10} {:>9}\n", "row", "codec", "median ms", "p99 ms", "/ bare",
-             "bytes up", "bytes down", "checked", "worker MB", "shard MB");
+  fmt::print("{} workers, {} shards, n = {}, k = {}, {} rounds{}\n", result["workers"].get<int>(),
+             result["shards"].get<int>(), result["n"].get<uint64_t>(), result["k"].get<uint64_t>(),
+             result["rounds"].get<int>(),
+             result["rate"].get<std::string>().empty() ? " on loopback"
+                                                       : ", each process behind " + result["rate"].get<std::string>());
+  fmt::print("{:<10} {:<10} {:>9} {:>9} {:>8} {:>11} {:>11} {:>8} {:>10} {:>9}\n", "row", "codec", "median ms",
+             "p99 ms", "/ bare", "bytes up", "bytes down", "checked", "worker MB", "shard MB");
   for (const auto& row : result["rows"]) {
     const bool bare = row["algorithm"] == "raw_zmq";
     fmt::print("{:<10} {:<10} {:>9.2f} {:>9.2f} {:>8.2f} {:>11.0f} {:>11.0f} {:>8} {:>10.0f} {:>9.0f}\n",
                row["algorithm"].get<std::string>(), row.value("codec", "pairs"), row["round_ms"].get<double>(),
                row["round_p99_ms"].get<double>(), row.value("ratio_to_raw_zmq", 1.0), row["bytes_up"].get<double>(),
-               row["bytes_down"].get<double>(), bare ? "-" : row["agrees_with_oracle"].get<bool>() ? "agrees" : "DIFFERS",
+               row["bytes_down"].get<double>(),
+               bare                                    ? "-"
+               : row["agrees_with_oracle"].get<bool>() ? "agrees"
+                                                       : "DIFFERS",
                row.value("worker_peak_mb", 0.0), row.value("shard_peak_mb", 0.0));
   }
   fmt::print("bare ZeroMQ carries {:.2f} Gbit/s on the busiest link\n", result["raw_zmq_gbit_s"].get<double>());
 }
 
 Outcome run_serve(const ServeFlags& flags) {
-  const auto result = bench_serve(flags.options, [](const std::string& line) { fmt::print(stderr, "bench serve: {}\n", line); });
+  const auto result =
+      bench_serve(flags.options, [](const std::string& line) { fmt::print(stderr, "bench serve: {}\n", line); });
   if (!result) return fail_with(result.error());
   if (flags.json) {
     fmt::print("{}\n", result->dump());
@@ -50,24 +56,33 @@ Command add_bench_serve(CLI::App& bench) {
   CLI::App* app = bench.add_subcommand("serve", "whole rounds of real shards and workers against bare ZeroMQ");
   app->add_option("--workers", options.workers, "worker processes")->capture_default_str()->check(CLI::Range(1, 48));
   app->add_option("--shards", options.shards, "server processes")->capture_default_str()->check(CLI::Range(1, 16));
-  app->add_option("--n", options.n, "dimension")->capture_default_str()->check(CLI::Range(uint64_t{16}, uint64_t{1} << 32));
+  app->add_option("--n", options.n, "dimension")
+      ->capture_default_str()
+      ->check(CLI::Range(uint64_t{16}, uint64_t{1} << 32));
   app->add_option("--density", options.density, "entries that a worker pushes, and that come back, over the dimension")
       ->capture_default_str()
       ->check(CLI::Range(1e-9, 0.25));
   app->add_option("--rounds", options.rounds, "measured rounds")->capture_default_str()->check(CLI::Range(1, 100'000));
-  app->add_option("--warmup", options.warmup_rounds, "rounds before them")->capture_default_str()->check(CLI::Range(0, 10'000));
-  app->add_option("--rate", options.rate, "every process in a network namespace of its own behind this rate (1gbit); needs root");
+  app->add_option("--warmup", options.warmup_rounds, "rounds before them")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 10'000));
+  app->add_option("--rate", options.rate,
+                  "every process in a network namespace of its own behind this rate (1gbit); needs root");
   app->add_option("--rows", options.rows, "what to measure: lossless, qsgd4, qsgd8")->delimiter(',');
-  app->add_option("--codec", options.lossless_codec, "of the row lossless (default: raw+raw on loopback, gap+raw behind a rate)");
-  app->add_option("--parts", options.parts_per_shard, "parts a shard (default: 4 on loopback, 16 behind a rate)")->check(CLI::Range(0, 256));
+  app->add_option("--codec", options.lossless_codec,
+                  "of the row lossless (default: raw+raw on loopback, gap+raw behind a rate)");
+  app->add_option("--parts", options.parts_per_shard, "parts a shard (default: 4 on loopback, 16 behind a rate)")
+      ->check(CLI::Range(0, 256));
   app->add_option("--threshold-period", options.threshold_period, "steps between exact global thresholds")
       ->capture_default_str()
       ->check(CLI::Range(1, 100'000));
   app->add_option("--seed", options.seed, "of the data and of the round that is checked")->capture_default_str();
   app->add_flag("--json", flags->json, "one JSON object as the last line");
   app->footer(
-      "A round lasts from the common start until the update, cut to the global top-k, is applied on every worker. Bare ZeroMQ\n"
-      "carries as many entries as plain 8-byte pairs over the same sockets, before and after; compare with it, not with the clock.\n\n"
+      "A round lasts from the common start until the update, cut to the global top-k, is applied on every worker. Bare "
+      "ZeroMQ\n"
+      "carries as many entries as plain 8-byte pairs over the same sockets, before and after; compare with it, not "
+      "with the clock.\n\n"
       "Examples:\n"
       "  millrace bench serve --workers 4 --shards 2 --n 16777216 --density 0.01 --rounds 50 --json\n"
       "  millrace bench serve --rate 1gbit\n"

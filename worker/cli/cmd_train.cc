@@ -13,6 +13,7 @@
 #include "worker/cli/model_file.h"
 #include "worker/cli/progress.h"
 #include "worker/cli/trainer.h"
+#include "worker/cli/worker_port.h"
 
 namespace millrace::cli {
 namespace {
@@ -25,6 +26,7 @@ struct TrainFlags {
   std::string model = "lr";
   std::string mode = "sync";
   std::string output;
+  std::string http;
   double density = 0;
   uint64_t dimension = 0;
   bool dense = false;
@@ -108,6 +110,19 @@ nlohmann::json run_json(const TrainFlags& flags, const TrainResult& result) {
           {"epochs", rows}};
 }
 
+/// The status port, where --http asks for one, fed by the run.
+Outcome open_port(TrainFlags& flags, std::unique_ptr<WorkerPort>& port) {
+  TrainOptions& options = flags.options;
+  if (flags.http.empty()) return {};
+  auto started = WorkerPort::start(flags.http, {options.job, options.worker, options.workers});
+  if (!started) return fail_with(started.error());
+  port = std::move(*started);
+  options.on_step = [at = port.get()](double seconds) { at->step_done(seconds); };
+  options.on_stats = [at = port.get()](const Stats& stats) { at->update(stats); };
+  if (!flags.json) fmt::print("status: port {}\n", port->port());
+  return {};
+}
+
 Outcome run_train(TrainFlags& flags) {
   if (Outcome outcome = complete(flags); !outcome) return outcome;
   const TrainOptions& options = flags.options;
@@ -135,6 +150,8 @@ Outcome run_train(TrainFlags& flags) {
                label_pair_text(data->label_pair));
     print_head();
   }
+  std::unique_ptr<WorkerPort> port;
+  if (Outcome outcome = open_port(flags, port); !outcome) return outcome;
   const auto on_epoch = [&](const EpochReport& epoch) {
     if (!flags.json) print_epoch(epoch);
   };
@@ -177,6 +194,8 @@ void add_job_flags(CLI::App& app, TrainFlags& flags) {
       ->check(CLI::Range(0, 64));
   app.add_option("--connect-timeout-ms", options.connect_timeout_ms, "for reaching every shard")->capture_default_str();
   app.add_option("--start-timeout-ms", options.start_timeout_ms, "for all workers to join")->capture_default_str();
+  app.add_option("--http", flags.http,
+                 "host:port of this worker's /metrics, /healthz and /status; port 0 takes a free one");
   app.add_option("--state", options.state_path, "where residual and steps go when the job ends with an error");
 }
 

@@ -10,7 +10,12 @@ namespace millrace::cli {
 namespace {
 
 std::string cell(const nlohmann::json& value) {
-  if (value.is_string()) return value.get<std::string>();
+  if (value.is_string()) {
+    // Names come from other processes: nothing of them is to reach the terminal as a command.
+    std::string text = value.get<std::string>();
+    std::ranges::replace_if(text, [](char c) { return (c >= 0 && c < ' ') || c == '\x7f'; }, '?');
+    return text;
+  }
   if (value.is_number_unsigned()) return grouped(value.get<uint64_t>());
   if (value.is_number_float()) {
     const double number = value.get<double>();
@@ -77,6 +82,62 @@ std::string bench_table(const nlohmann::json& bench) {
     rows.push_back(std::move(cells));
   }
   flush();
+  return text;
+}
+
+namespace {
+
+bool is_flat(const nlohmann::json& object) {
+  return object.is_object() && std::ranges::none_of(object, [](const auto& value) { return value.is_structured(); });
+}
+
+std::string indented(const std::string& text, size_t indent) {
+  std::string out;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    out += std::string(indent, ' ') + text.substr(begin, end - begin) + "\n";
+    begin = end + 1;
+  }
+  return out;
+}
+
+/// Objects without inner structure and with the same keys, one a row.
+std::string objects_table(const nlohmann::json& objects) {
+  std::vector<std::vector<std::string>> rows(1);
+  for (const auto& [key, value] : objects.front().items()) rows[0].push_back(key);
+  for (const nlohmann::json& object : objects) {
+    std::vector<std::string>& cells = rows.emplace_back();
+    for (const std::string& key : rows[0]) cells.push_back(cell(object.value(key, nlohmann::json())));
+  }
+  return aligned_table(rows);
+}
+
+std::string array_text(const nlohmann::json& array, size_t indent) {
+  if (std::ranges::all_of(array, is_flat)) return indented(objects_table(array), indent);
+  std::string text;
+  for (const nlohmann::json& item : array) {
+    text += item.is_object() ? object_text(item, indent) + "\n" : indented(cell(item), indent);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string object_text(const nlohmann::json& object, size_t indent) {
+  std::string text;
+  const std::string margin(indent, ' ');
+  for (const auto& [key, value] : object.items()) {
+    const bool plain_list =
+        value.is_array() && std::ranges::none_of(value, [](const auto& item) { return item.is_structured(); });
+    if (!value.is_structured()) text += margin + key + ": " + cell(value) + "\n";
+    if (plain_list) text += margin + key + ": " + (value.empty() ? "-" : value.dump()) + "\n";
+  }
+  for (const auto& [key, value] : object.items()) {
+    const bool plain_list =
+        value.is_array() && std::ranges::none_of(value, [](const auto& item) { return item.is_structured(); });
+    if (!value.is_structured() || plain_list) continue;
+    text += margin + key + ":\n" + (value.is_array() ? array_text(value, indent + 2) : object_text(value, indent + 2));
+  }
   return text;
 }
 

@@ -12,4 +12,7 @@ std::string aligned_table(const std::vector<std::vector<std::string>>& rows);
 /// The "rows" of a benchmark's JSON as tables for a person: "algorithm" first, neighbours with the same keys in one table.
 std::string bench_table(const nlohmann::json& bench);
 
+/// Any JSON object for a person: plain values first, then arrays of plain objects as tables, others indented by two more.
+std::string object_text(const nlohmann::json& object, size_t indent);
+
 }  // namespace millrace::cli

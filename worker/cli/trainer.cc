@@ -10,7 +10,6 @@
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/random.h"
-#include "millrace/millrace.h"
 
 namespace millrace::cli {
 namespace {
@@ -18,6 +17,7 @@ namespace {
 constexpr uint64_t kOrderStream = 11;
 /// await() is called in slices, so that an interruption is seen; this many of them are the time a step may take.
 constexpr std::chrono::milliseconds kAwaitSlice(500);
+constexpr TimeNs kStatsEvery = kNsPerS / 4;  // they cost a pass over the residual
 constexpr int kAwaitSlices = 1200;
 
 /// What a dense gradient holds where the batch touched nothing. The library sends a mostly zero array in its sparse form, which
@@ -105,21 +105,24 @@ class Run {
 
   TrainResult finish() {
     session_->finish();
-    const uint64_t dense_bytes = session_->stats().dense_bytes;
+    const Stats stats = session_->stats();
+    if (options_.on_stats) options_.on_stats(stats);
     session_.reset();
-    return {std::move(model_), {}, dense_bytes};
+    return {std::move(model_), {}, stats.dense_bytes};
   }
 
  private:
   struct InFlight {
     uint64_t step = 0;
     double rate = 0;
+    TimeNs pushed_at = 0;
   };
 
   /// Returns the sum of the rows' losses.
   double push(std::span<const uint32_t> rows, double rate) {
     const BatchGradient batch = batch_gradient(model_, data_, rows);
     const Stream<float>& gradient = batch.gradient;
+    const TimeNs pushed_at = monotonic_now_ns();
     uint64_t step = 0;
     if (options_.form == GradientForm::kSparse) {
       step = session_->push_sparse(0, gradient.indices, gradient.values);
@@ -128,7 +131,7 @@ class Run {
       step = session_->push(0, dense_);
       for (const uint32_t index : gradient.indices) dense_[index] = kUntouched;
     }
-    in_flight_.push_back({step, rate});
+    in_flight_.push_back({step, rate, pushed_at});
     ++steps_;
     return batch.loss_sum;
   }
@@ -142,12 +145,21 @@ class Run {
       try {
         session_->await(0, oldest.step, kAwaitSlice);
         in_flight_.pop_front();
+        report_step(oldest.pushed_at);
         return true;
       } catch (const JobError& error) {
         if (error.code() != JobErrorCode::kTimeout || slice >= kAwaitSlices) throw;
       }
     }
     return false;
+  }
+
+  void report_step(TimeNs pushed_at) {
+    const TimeNs now = monotonic_now_ns();
+    if (options_.on_step) options_.on_step(static_cast<double>(now - pushed_at) / static_cast<double>(kNsPerS));
+    if (!options_.on_stats || now < next_stats_ns_) return;
+    next_stats_ns_ = now + kStatsEvery;
+    options_.on_stats(session_->stats());
   }
 
   void take_difference(const Stats& before, EpochReport& report) {
@@ -167,6 +179,7 @@ class Run {
   std::vector<float> dense_;
   std::deque<InFlight> in_flight_;
   uint64_t steps_ = 0;
+  TimeNs next_stats_ns_ = 0;
 };
 
 }  // namespace

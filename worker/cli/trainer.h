@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "millrace/millrace.h"
 #include "worker/cli/dataset.h"
 #include "worker/cli/linear_model.h"
 #include "worker/cli/outcome.h"
@@ -45,6 +46,8 @@ struct TrainOptions {
   uint32_t connect_timeout_ms = 10'000;
   uint32_t start_timeout_ms = 60'000;
   std::function<void(const std::string&)> log = {};  ///< the session's lines; empty: silent
+  std::function<void(double seconds)> on_step = {};  ///< from a step's push to its update applied
+  std::function<void(const Stats&)> on_stats = {};   ///< the session's sums, a few times a second
 };
 
 /// What an epoch took and gave, for this worker.

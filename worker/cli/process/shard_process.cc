@@ -7,8 +7,16 @@ namespace millrace::cli {
 
 Result<ShardProcess> ShardProcess::start(const ShardProcessOptions& options) {
   SpawnOptions spawn;
-  spawn.argv = {sibling_program("millrace-server"), "--shard", std::to_string(options.shard), "--shards", std::to_string(options.shards),
-                "--listen", "tcp://" + options.host + ":0", "--table", options.table, "--json"};
+  spawn.argv = {sibling_program("millrace-server"),
+                "--shard",
+                std::to_string(options.shard),
+                "--shards",
+                std::to_string(options.shards),
+                "--listen",
+                "tcp://" + options.host + ":" + std::to_string(options.port),
+                "--table",
+                options.table,
+                "--json"};
   if (!options.http.empty()) {
     spawn.argv.push_back("--http");
     spawn.argv.push_back(options.http);
@@ -20,10 +28,13 @@ Result<ShardProcess> ShardProcess::start(const ShardProcessOptions& options) {
   ShardProcess shard(std::move(*child));
   auto line = shard.process_.read_line(options.timeout_ms);
   const std::string where = options.log.empty() ? "" : "; its log: " + options.log;
-  if (!line) return fail(line.error().code, "shard " + std::to_string(options.shard) + " did not come up: " + line.error().message + where);
+  if (!line)
+    return fail(line.error().code,
+                "shard " + std::to_string(options.shard) + " did not come up: " + line.error().message + where);
   const auto ready = nlohmann::json::parse(*line, nullptr, false);
   if (!ready.is_object() || !ready.contains("address")) {
-    return fail(ErrorCode::kMalformed, "shard " + std::to_string(options.shard) + " said '" + *line + "' instead of its address" + where);
+    return fail(ErrorCode::kMalformed,
+                "shard " + std::to_string(options.shard) + " said '" + *line + "' instead of its address" + where);
   }
   shard.address_ = ready.value("address", "");
   shard.http_address_ = ready.value("http", "");

@@ -12,11 +12,12 @@ struct ShardProcessOptions {
   uint32_t shard = 0;
   uint32_t shards = 1;
   std::string host = "127.0.0.1";
-  std::string network_namespace;      ///< empty: the caller's
-  std::string table;                  ///< path of the membership table all shards share
-  std::string log;                    ///< where its log goes; empty: the caller's stderr
-  std::string http;                   ///< "127.0.0.1:0"; empty: no HTTP port
-  int timeout_ms = 30'000;            ///< to come up
+  uint16_t port = 0;              ///< 0: a free one
+  std::string network_namespace;  ///< empty: the caller's
+  std::string table;              ///< path of the membership table all shards share
+  std::string log;                ///< where its log goes; empty: the caller's stderr
+  std::string http;               ///< "127.0.0.1:0"; empty: no HTTP port
+  int timeout_ms = 30'000;        ///< to come up
 };
 
 /// A millrace-server that this process started and that ends with it.
@@ -25,7 +26,7 @@ class ShardProcess {
   /// Errors  as ChildProcess; unavailable: it ended before it was ready (its log says why), timeout.
   static Result<ShardProcess> start(const ShardProcessOptions& options);
 
-  const std::string& address() const { return address_; }       ///< "tcp://127.0.0.1:41234"
+  const std::string& address() const { return address_; }            ///< "tcp://127.0.0.1:41234"
   const std::string& http_address() const { return http_address_; }  ///< "127.0.0.1:8080"; empty without
   ChildProcess& process() { return process_; }
 

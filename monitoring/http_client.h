@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "kernels/base/result.h"
+
+namespace millrace::monitoring {
+
+struct HttpReply {
+  int status = 0;
+  std::string body;
+};
+
+/// Longest body that is read.
+inline constexpr size_t kHttpReplyBytesMax = size_t{16} << 20;
+
+/// GET http://ADDRESS/PATH, for what an HttpPort shows.
+///
+/// address  "127.0.0.1:9100", "[::1]:9100".
+/// Errors   invalid_argument: not an address. unavailable: nobody answers there, or not within timeout_ms for each of connecting
+///          and reading. limit_exceeded: a longer body.
+/// Threads  reentrant; blocks.
+Result<HttpReply> http_get(std::string_view address, const std::string& path, int timeout_ms);
+
+}  // namespace millrace::monitoring

@@ -1,0 +1,141 @@
+#include <fmt/core.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "worker/cli/commands.h"
+#include "worker/cli/interruption.h"
+#include "worker/cli/process/shard_process.h"
+
+namespace millrace::cli {
+namespace {
+
+constexpr int kLookEveryMs = 200;
+
+struct ServeFlags {
+  uint32_t shards = 2;
+  std::string host = "127.0.0.1";
+  uint16_t port = 7600;
+  uint16_t http_port = 7700;
+  std::string table;
+  int grace_ms = 35'000;
+  bool json = false;
+};
+
+/// A folder for a membership table that nobody asked to keep.
+class OwnFolder {
+ public:
+  ~OwnFolder() {
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+  Result<std::string> make() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "millrace-serve-XXXXXX").string();
+    if (mkdtemp(pattern.data()) == nullptr)
+      return fail(ErrorCode::kIo, "cannot make a folder for the membership table: " + pattern);
+    path_ = pattern;
+    return path_ + "/table.db";
+  }
+
+ private:
+  std::string path_;
+};
+
+Result<std::vector<ShardProcess>> start_shards(const ServeFlags& flags, const std::string& table) {
+  std::vector<ShardProcess> shards;
+  for (uint32_t shard = 0; shard < flags.shards; ++shard) {
+    ShardProcessOptions options;
+    options.shard = shard;
+    options.shards = flags.shards;
+    options.host = flags.host;
+    options.table = table;
+    if (flags.port != 0) options.port = static_cast<uint16_t>(flags.port + shard);
+    const uint32_t http_port = flags.http_port == 0 ? 0 : flags.http_port + shard;
+    options.http = flags.host + ":" + std::to_string(http_port);
+    auto started = ShardProcess::start(options);
+    if (!started) return std::unexpected(started.error());
+    shards.push_back(std::move(*started));
+  }
+  return shards;
+}
+
+void announce(const ServeFlags& flags, const std::vector<ShardProcess>& shards) {
+  std::string servers;
+  nlohmann::json rows = nlohmann::json::array();
+  for (const ShardProcess& shard : shards) {
+    const std::string address = shard.address().substr(shard.address().find("//") + 2);
+    servers += (servers.empty() ? "" : ",") + address;
+    rows.push_back({{"address", shard.address()}, {"http", shard.http_address()}});
+    if (!flags.json) {
+      const std::string status = shard.http_address().empty() ? "" : ", status on http://" + shard.http_address() + "/";
+      fmt::print("shard {}: {}{}\n", rows.size() - 1, shard.address(), status);
+    }
+  }
+  if (flags.json) {
+    fmt::print("{}\n", nlohmann::json{{"event", "listening"}, {"servers", servers}, {"shards", rows}}.dump());
+  } else {
+    fmt::print("workers: millrace train --servers {} …\nCtrl-C ends the shards in order.\n", servers);
+  }
+  std::fflush(stdout);
+}
+
+Outcome run_serve(const ServeFlags& flags) {
+  const std::atomic<bool>& stop = interruption_flag();
+  OwnFolder folder;
+  std::string table = flags.table;
+  if (table.empty()) {
+    auto made = folder.make();
+    if (!made) return fail_with(made.error());
+    table = *made;
+  }
+  auto shards = start_shards(flags, table);
+  // Why a shard did not come up is on its stderr, which is ours: a port in use, a table of another cluster.
+  if (!shards) return fail_with(ExitCode::kIo, shards.error().message);
+  announce(flags, *shards);
+  Outcome outcome;
+  while (!stop.load() && outcome) {
+    ::poll(nullptr, 0, kLookEveryMs);
+    for (size_t shard = 0; shard < shards->size() && outcome; ++shard) {
+      const auto report = (*shards)[shard].process().try_wait();
+      // A signal to the whole process group reaches the shards as well: then their end is ours.
+      if (!report || stop.load()) continue;
+      outcome = fail_with(ExitCode::kJobEnded, fmt::format("shard {} ended (exit code {}); the others are ended too",
+                                                           shard, report->exit_code));
+    }
+  }
+  for (ShardProcess& shard : *shards) shard.stop(flags.grace_ms);
+  return outcome;
+}
+
+}  // namespace
+
+Command add_serve_command(CLI::App& root) {
+  auto flags = std::make_shared<ServeFlags>();
+  CLI::App* app = root.add_subcommand("serve", "runs all shards of a small cluster on this machine");
+  app->add_option("--shards", flags->shards, "server processes")->capture_default_str()->check(CLI::Range(1, 64));
+  app->add_option("--host", flags->host, "address to listen on")->capture_default_str();
+  app->add_option("--port", flags->port, "of the first shard, the next ones count up; 0: free ones")
+      ->capture_default_str();
+  app->add_option("--http-port", flags->http_port,
+                  "status page of the first shard, the next ones count up; 0: free ones")
+      ->capture_default_str();
+  app->add_option("--table", flags->table, "membership table, kept between runs (default: a temporary one)");
+  app->add_option("--grace-ms", flags->grace_ms, "at the end: time for rounds in flight")->capture_default_str();
+  app->add_flag("--json", flags->json, "the addresses as one JSON object, once all shards listen");
+  app->footer(
+      "Each shard is a millrace-server process; run those yourself, on several machines, for a larger cluster. SIGINT "
+      "or SIGTERM\n"
+      "ends them in order, with exit code 0.\n\n"
+      "Example:\n"
+      "  millrace serve --shards 2");
+  return {app, [flags] { return run_serve(*flags); }};
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,94 @@
+#include "worker/cli/worker_port.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace millrace::cli {
+namespace {
+
+/// The sums over tensors that the metrics show.
+struct TensorSums {
+  uint64_t entries_sent = 0;
+  uint64_t entries_received = 0;
+  uint64_t false_positives = 0;
+  double dropped_error = 0;
+  double residual_norm = 0;
+
+  explicit TensorSums(const Stats& stats) {
+    for (const TensorStats& tensor : stats.tensors) {
+      entries_sent += tensor.entries_sent;
+      entries_received += tensor.entries_received;
+      false_positives += tensor.false_positives;
+      dropped_error += tensor.dropped_error;
+      residual_norm = std::hypot(residual_norm, tensor.residual_norm);
+    }
+  }
+};
+
+double grown(uint64_t now, uint64_t before) { return static_cast<double>(now - before); }
+
+}  // namespace
+
+Result<std::unique_ptr<WorkerPort>> WorkerPort::start(const std::string& address, Identity identity) {
+  std::unique_ptr<WorkerPort> worker(new WorkerPort(std::move(identity)));
+  auto port =
+      monitoring::HttpPort::start(address, "--http",
+                                  {.metrics_text = [at = worker.get()] { return at->metrics_.prometheus_text(); },
+                                   .unhealthy = [] { return std::optional<std::string>(); },
+                                   .status_json = [at = worker.get()] { return at->status_json(); },
+                                   .title = "Millrace worker " + std::to_string(worker->identity_.worker)});
+  if (!port) return std::unexpected(port.error());
+  worker->port_ = std::move(*port);
+  worker->update({});
+  return worker;
+}
+
+WorkerPort::WorkerPort(Identity identity) : identity_(std::move(identity)), exported_(metrics_) {}
+
+std::string WorkerPort::status_json() {
+  const std::lock_guard lock(mutex_);
+  return status_;
+}
+
+void WorkerPort::update(const Stats& stats) {
+  const std::string& job = identity_.job;
+  const TensorSums now(stats);
+  const TensorSums before(shown_);
+  exported_.network_bytes.with({"out"}).increment(grown(stats.bytes_up, shown_.bytes_up));
+  exported_.network_bytes.with({"in"}).increment(grown(stats.bytes_down, shown_.bytes_down));
+  exported_.dropped.with({"stale"}).increment(grown(stats.updates_dropped_stale, shown_.updates_dropped_stale));
+  exported_.dropped.with({"malformed"})
+      .increment(grown(stats.updates_dropped_malformed, shown_.updates_dropped_malformed));
+  exported_.resends.with({job}).increment(grown(stats.resends, shown_.resends));
+  exported_.steps.with({job}).increment(grown(stats.rounds, shown_.rounds));
+  exported_.not_counted.with({job}).increment(grown(stats.not_counted, shown_.not_counted));
+  exported_.contribution_entries.with({job}).increment(grown(now.entries_sent, before.entries_sent));
+  exported_.update_entries.with({job}).increment(grown(now.entries_received, before.entries_received));
+  exported_.contribution_raw_bytes.with({job}).increment(grown(stats.raw_bytes_up, shown_.raw_bytes_up));
+  exported_.update_raw_bytes.with({job}).increment(grown(stats.raw_bytes_down, shown_.raw_bytes_down));
+  exported_.bloom_false_positives.with({job}).increment(grown(now.false_positives, before.false_positives));
+  exported_.codec_error.with({job}).increment(now.dropped_error - before.dropped_error);
+  exported_.residual_norm.with({job}).set(now.residual_norm);
+  shown_ = stats;
+
+  const nlohmann::json status = {{"job", job},
+                                 {"worker", identity_.worker},
+                                 {"workers", identity_.workers},
+                                 {"rounds", stats.rounds},
+                                 {"sent_bytes", stats.bytes_up},
+                                 {"received_bytes", stats.bytes_down},
+                                 {"dense_bytes", stats.dense_bytes},
+                                 {"entries_sent", now.entries_sent},
+                                 {"entries_received", now.entries_received},
+                                 {"residual_norm", now.residual_norm},
+                                 {"not_counted", stats.not_counted},
+                                 {"resends", stats.resends},
+                                 {"reconnects", stats.reconnects},
+                                 {"blocked_seconds", stats.time_blocked_s},
+                                 {"communication_seconds", stats.time_in_communication_s}};
+  const std::lock_guard lock(mutex_);
+  status_ = status.dump();
+}
+
+}  // namespace millrace::cli
