@@ -55,14 +55,14 @@ struct LogLine {
 
 /// What is counted or measured. The label says which (a reason, a message's name); empty where there is one kind only.
 enum class Metric : uint8_t {
-  kMessages,           ///< received, by body name
-  kDropped,            ///< messages not answered, by reason
-  kRefused,            ///< messages answered with Refuse or Abort, by reason
-  kContributions,      ///< admitted
-  kDuplicates,         ///< contributions that were here before
-  kLate,               ///< contributions to decided steps, by answer: "update", "counted", "not_counted"
-  kRestarted,          ///< decisions begun again because the members changed
-  kRounds,             ///< steps of parts decided
+  kMessages,       ///< received, by body name
+  kDropped,        ///< messages not answered, by reason
+  kRefused,        ///< messages answered with Refuse or Abort, by reason
+  kContributions,  ///< admitted
+  kDuplicates,     ///< contributions that were here before
+  kLate,       ///< contributions to decided steps, by answer: "update", "counted", "not_counted", "acknowledged" (none)
+  kRestarted,  ///< decisions begun again because the members changed
+  kRounds,     ///< steps of parts decided
   kRoundSeconds,       ///< measured: from the first contribution of a step of a part to its decision
   kWaitSeconds,        ///< measured: from the first contribution to the last one
   kUpdateEntries,      ///< entries of updates

@@ -83,6 +83,7 @@ void JobRounds::on_decoded(DecodeTask& task, TimeNs now, Actions& actions) {
                                  input.key.part, error.message);
   refusal.part = input.key.part;
   refusal.step = input.key.step;
+  refusal.retry = arrived_damaged(input.payload.bytes, input.hash);
   refuse(*member, std::move(refusal), actions);
 }
 

@@ -111,7 +111,7 @@ void JobRounds::on_contribution(const protocol::Member& from, const protocol::Co
   if (const std::optional<Error> error = admission_error(*part, body, payload.bytes, intake, now)) {
     refusal.code = error->code;
     refusal.sentence = error->message;
-    refusal.retry = error->code == ErrorCode::kUnavailable;
+    refusal.retry = error->code == ErrorCode::kUnavailable || arrived_damaged(payload.bytes, body.payload_hash);
     return refuse(from, std::move(refusal), actions);
   }
   admit(from, *part, body, std::move(payload), now, actions);
@@ -181,9 +181,10 @@ void JobRounds::answer_decided(const protocol::Member& to, const PartRound& part
     count(Metric::kLate, "update", 1, actions);
     return serve(to, part, *kept, actions);
   }
-  const bool counted = part.counted(to.worker, to.life, step);
-  count(Metric::kLate, counted ? "counted" : "not_counted", 1, actions);
-  setup_.members.send(to, protocol::Settled{part.layout().part, step, counted}, actions);
+  const std::optional<bool> counted = part.counted(to.worker, to.life, step);
+  if (!counted) return count(Metric::kLate, "acknowledged", 1, actions);
+  count(Metric::kLate, *counted ? "counted" : "not_counted", 1, actions);
+  setup_.members.send(to, protocol::Settled{part.layout().part, step, *counted}, actions);
 }
 
 void JobRounds::serve(const protocol::Member& to, const PartRound& part, const PartRound::KeptUpdate& kept,

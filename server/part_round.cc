@@ -149,11 +149,12 @@ const PartRound::KeptUpdate* PartRound::kept(uint64_t step) const {
   return &kept_[static_cast<size_t>(step - stable_)];
 }
 
-bool PartRound::counted(uint32_t worker, uint64_t life, uint64_t step) const {
+std::optional<bool> PartRound::counted(uint32_t worker, uint64_t life, uint64_t step) const {
   const auto at = std::ranges::lower_bound(summary_.workers, worker, {}, &protocol::SummaryEntry::worker);
   if (at == summary_.workers.end() || at->worker != worker || at->life != life || step > at->last_step) return false;
   const uint64_t back = at->last_step - step;
-  return back < 64 && ((at->counted_mask >> back) & 1) != 0;
+  if (back > staleness_ || back >= 64) return std::nullopt;
+  return ((at->counted_mask >> back) & 1) != 0;
 }
 
 bool PartRound::acknowledge(uint32_t worker, uint64_t n, std::span<const protocol::Member> members) {

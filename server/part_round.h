@@ -131,8 +131,9 @@ class PartRound {
   const KeptUpdate* kept(uint64_t step) const;
   const std::deque<KeptUpdate>& all_kept() const { return kept_; }
 
-  /// [2, 6] Was (step, life) of the worker counted, by the summary?
-  bool counted(uint32_t worker, uint64_t life, uint64_t step) const;
+  /// [2, 6] Was (step, life) of the worker counted, by the summary? Empty: further back than it reaches, where the worker
+  /// cannot have anything in flight (what it counted last is at most `staleness` steps after its oldest).
+  std::optional<bool> counted(uint32_t worker, uint64_t life, uint64_t step) const;
 
   /// [5] Steps below n are applied at `worker`. False: n is more than was ever decided (a lie; nothing changes).
   bool acknowledge(uint32_t worker, uint64_t n, std::span<const protocol::Member> members);

@@ -162,6 +162,10 @@ void ShardCore::on_member_message(const protocol::PeerId& from, Job& job, const 
   } else if (const auto* ack = std::get_if<protocol::Ack>(&message.body)) {
     job.rounds().on_ack(member, *ack, now, actions);
   } else if (const auto* heartbeat = std::get_if<protocol::Heartbeat>(&message.body)) {
+    // A view that did not reach the worker (its queue was full) would hold back all that is served in the new epoch.
+    if (message.header.epoch < job.view().epoch) {
+      job.members().send(member, protocol::ViewChange{job.view()}, actions);
+    }
     job.rounds().on_steps_applied(member, heartbeat->steps_applied, now, actions);
     reply(from, job.members().header(member.worker, member.life), job.heartbeat_answer(heartbeat->sequence), actions);
   } else if (const auto* goodbye = std::get_if<protocol::Goodbye>(&message.body)) {

@@ -127,6 +127,8 @@ uint64_t memory_bytes_of(const AnyStream& stream) {
   return std::visit([](const auto& typed) { return typed.memory_bytes(); }, stream);
 }
 
+bool arrived_damaged(ByteSpan payload, uint64_t announced_hash) { return hash64(payload) != announced_hash; }
+
 Result<uint64_t> decoded_bytes_of(ByteSpan payload, uint64_t dimension, ValueType value_type) {
   const Result<ContainerHeader> header = read_container_header(payload);
   if (!header) return std::unexpected(header.error());
@@ -141,7 +143,7 @@ Result<uint64_t> decoded_bytes_of(ByteSpan payload, uint64_t dimension, ValueTyp
 }
 
 void DecodeTask::run() {
-  if (hash64(input_.payload.bytes) != input_.hash) {
+  if (arrived_damaged(input_.payload.bytes, input_.hash)) {
     result_ = fail(ErrorCode::kMalformed, "the payload's hash is not the one announced");
     return;
   }

@@ -32,6 +32,9 @@ uint64_t memory_bytes_of(const AnyStream& stream);
 /// Errors   malformed: not a container, or one of another dimension or value type.
 Result<uint64_t> decoded_bytes_of(ByteSpan payload, uint64_t dimension, ValueType value_type);
 
+/// The bytes are not those that were announced: they changed on the way, and sending them again can help.
+bool arrived_damaged(ByteSpan payload, uint64_t announced_hash);
+
 /// One part's step of one job; `token` tells one attempt at a decision from the next.
 struct RoundKey {
   uint64_t job = 0;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -32,11 +33,12 @@ struct Outstanding {
 
 struct PartRun {
   protocol::PartLayout layout;
-  size_t at = 0;                        ///< place among the bucket's parts
-  uint64_t n = 0;                       ///< next step to apply
-  uint64_t decided_in = 0;              ///< epoch of step n - 1's decision
-  uint32_t malformed = 0;               ///< updates of step n that did not decode
-  std::deque<Outstanding> outstanding;  ///< by step, ascending
+  size_t at = 0;                                ///< place among the bucket's parts
+  uint64_t n = 0;                               ///< next step to apply
+  uint64_t decided_in = 0;                      ///< epoch of step n - 1's decision
+  uint32_t malformed = 0;                       ///< updates of step n that did not decode
+  std::deque<Outstanding> outstanding;          ///< by step, ascending
+  std::map<uint64_t, protocol::Message> early;  ///< updates of outstanding steps after n: the one of n is still missing
 };
 
 struct BucketRun {
@@ -149,6 +151,10 @@ struct SessionCore::Impl {
   /// Sends what is in flight again: to one shard, or (kAllShards) to all.
   void resend_outstanding(uint32_t shard, TimeNs now, Actions& actions);
   void resend_due(TimeNs now, Actions& actions);
+  /// The update of the part's next step has been decided and did not come: its contribution is sent again, which brings it.
+  void ask_again(PartRun& part, TimeNs now);
+  void on_heartbeat(uint32_t shard, const protocol::Heartbeat& heartbeat, TimeNs now);
+  void keep_early(PartRun& part, uint64_t step, protocol::Message&& message, TimeNs now);
   void on_update(uint32_t shard, protocol::Message&& message, TimeNs now, Actions& actions);
   void apply_update(PartRun& part, const protocol::Update& update, Stream<float>&& sum, TimeNs now, Actions& actions);
   bool settle(PartRun& part, const protocol::Update& update, const StreamView<float>& carried);

@@ -8,8 +8,8 @@
 namespace millrace::worker {
 namespace {
 
-constexpr TimeNs kHelloAgainAfter = kNsPerS;  ///< a Hello without any answer is said again
-constexpr TimeNs kAttemptMax = 5 * kNsPerS;   ///< an attempt to connect that comes to nothing
+constexpr TimeNs kHelloAgainMax = kNsPerS;   ///< a Hello without any answer is said again
+constexpr TimeNs kAttemptMax = 5 * kNsPerS;  ///< an attempt to connect that comes to nothing
 constexpr uint32_t kHeartbeatsMissed = 4;  ///< silent for so many: the connection may be half open, a new one is tried
 
 std::string seconds_text(TimeNs span) {
@@ -18,6 +18,11 @@ std::string seconds_text(TimeNs span) {
 }
 
 TimeNs heartbeat_interval(const CoreConfig& config) { return TimeNs{config.spec.heartbeat_ms} * kNsPerMs; }
+
+/// Soon enough that one lost Hello does not make a member of the job look dead to that shard.
+TimeNs hello_again_after(const CoreConfig& config) {
+  return std::min(kHelloAgainMax, TimeNs{config.spec.dead_after_ms} * kNsPerMs / 8);
+}
 
 TimeNs half_open_after(const CoreConfig& config) {
   return std::max<TimeNs>(kHeartbeatsMissed * heartbeat_interval(config), 2 * kNsPerS);
@@ -69,7 +74,7 @@ void SessionCore::Impl::say_hello(uint32_t shard, TimeNs now, Actions& actions) 
   hello.spec = config.spec;
   hello.shard_count = static_cast<uint32_t>(links.size());
   hello.layout_hash = layout_hash;
-  links[shard].next_attempt = now + kHelloAgainAfter;
+  links[shard].next_attempt = now + hello_again_after(config);
   send(shard, std::move(hello), {}, actions);
 }
 

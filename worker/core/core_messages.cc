@@ -9,7 +9,9 @@
 namespace millrace::worker {
 namespace {
 
-constexpr uint32_t kRefusalsMax = 20;  ///< of one contribution, each with "try again"
+constexpr uint32_t kRefusalsMax =
+    20;  ///< of one contribution, each with "try again"; not of one for which there is no room
+constexpr uint32_t kBackoffDoublings = 6;
 
 template <typename T>
 const T* as(const protocol::Message& message) {
@@ -43,7 +45,7 @@ void SessionCore::Impl::on_message(uint32_t shard, protocol::Message&& message, 
   } else if (const auto* settled = as<protocol::Settled>(message)) {
     on_settled(shard, *settled, now, actions);
   } else if (const auto* heartbeat = as<protocol::Heartbeat>(message)) {
-    link.waited_for = heartbeat->waited_for;
+    on_heartbeat(shard, *heartbeat, now);
   } else {
     ++counters.dropped_unexpected;
   }
@@ -52,6 +54,11 @@ void SessionCore::Impl::on_message(uint32_t shard, protocol::Message&& message, 
 bool SessionCore::Impl::header_fits(uint32_t shard, const protocol::Header& header, TimeNs now, Actions& actions) {
   const Link& link = links[shard];
   if (!link.ever_welcomed || header.job != view.job || header.worker != config.worker || header.shard != shard) {
+    ++counters.dropped_unexpected;
+    return false;
+  }
+  if (header.shard_life > link.shard_life && !view.started) {
+    // Nothing was in that shard yet: its Welcome will tell whether the job goes on with its new start.
     ++counters.dropped_unexpected;
     return false;
   }
@@ -89,7 +96,7 @@ void SessionCore::Impl::on_welcome(uint32_t shard, const protocol::Header& heade
                                            ", but stands at place " + std::to_string(shard) + " of the list of shards"},
         now, actions);
   }
-  if (link.ever_welcomed && header.shard_life != link.shard_life) {
+  if (link.ever_welcomed && view.started && header.shard_life != link.shard_life) {
     return end_session({ErrorCode::kShardLost, shard_text(shard) + " was restarted and has lost its state"}, now,
                        actions);
   }
@@ -140,12 +147,16 @@ void SessionCore::Impl::on_refused_contribution(uint32_t shard, const protocol::
   }
   const std::string about = "the contribution to part " + std::to_string(refuse.part) + ", step " +
                             std::to_string(refuse.step) + ": " + refuse.sentence;
-  if (!refuse.retry || ++out->refusals > kRefusalsMax) {
+  // A shard without room asks for patience, however long others need to make room: it ends the job itself when that is hopeless.
+  const bool busy = refuse.code == ErrorCode::kUnavailable;
+  ++out->refusals;
+  if (!refuse.retry || (!busy && out->refusals > kRefusalsMax)) {
     return end_session({refuse.code, shard_text(shard) + " refuses " + about}, now, actions);
   }
-  log(actions, Severity::kWarning, shard_text(shard) + " refuses for now " + about);
+  if (out->refusals == 1) log(actions, Severity::kWarning, shard_text(shard) + " refuses for now " + about);
   out->known = false;
-  out->resend_at = now + jittered(config.reconnect_after);
+  const TimeNs pause = config.reconnect_after << std::min(out->refusals - 1, kBackoffDoublings);
+  out->resend_at = now + jittered(std::min(pause, config.reconnect_after_max));
   resend_check_at = std::min(resend_check_at, out->resend_at);
 }
 
@@ -202,6 +213,8 @@ bool SessionCore::Impl::shards_agree(uint32_t shard, const protocol::JobView& ne
   if (next.epoch == view.epoch && !(next == view)) return mismatch("disagrees with another shard about one epoch");
   if (next.epoch <= view.epoch) return true;
   for (uint32_t other = 0; other < links.size(); ++other) {
+    // Workers may come before a shard does, and before the job starts there is nothing in a shard that could be lost.
+    if (view.shards[other].life == 0 || !view.started) continue;
     if (next.shards[other].life == view.shards[other].life) {
       if (next.shards[other].address == view.shards[other].address) continue;
       return mismatch("has another address for shard " + std::to_string(other));
@@ -222,10 +235,17 @@ bool SessionCore::Impl::find_myself(uint32_t shard, TimeNs now, Actions& actions
         now, actions);
     return false;
   }
-  if (own->nonce != config.nonce || (life != 0 && own->life != life)) {
+  if (own->nonce != config.nonce) {
     end_session(
         {ErrorCode::kIdentityInUse, "another process is " + who + " of this job now, said " + shard_text(shard)}, now,
         actions);
+    return false;
+  }
+  // Removed for silence and admitted again before the job started: nothing was sent under the earlier life.
+  const bool unsent = phase == Phase::kJoining || phase == Phase::kWaiting;
+  if (life != 0 && own->life != life && !unsent) {
+    end_session({ErrorCode::kNotAMember, who + " was removed from the job and is back under another life"}, now,
+                actions);
     return false;
   }
   life = own->life;

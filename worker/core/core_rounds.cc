@@ -129,6 +129,33 @@ void SessionCore::Impl::resend_due(TimeNs now, Actions& actions) {
   }
 }
 
+void SessionCore::Impl::ask_again(PartRun& part, TimeNs now) {
+  if (part.outstanding.empty() || part.outstanding.front().step != part.n) return;
+  Outstanding& out = part.outstanding.front();
+  const TimeNs soon = now + jittered(config.reconnect_after);
+  if (!out.on_wire || out.resend_at <= soon) return;
+  out.resend_at = soon;
+  resend_check_at = std::min(resend_check_at, soon);
+}
+
+void SessionCore::Impl::on_heartbeat(uint32_t shard, const protocol::Heartbeat& heartbeat, TimeNs now) {
+  links[shard].waited_for = heartbeat.waited_for;
+  // The answer left after the updates: what is decided and not here is lost (a full queue drops messages).
+  for (PartRun& part : parts) {
+    if (part.layout.shard == shard && part.n < heartbeat.steps_applied) ask_again(part, now);
+  }
+}
+
+void SessionCore::Impl::keep_early(PartRun& part, uint64_t step, protocol::Message&& message, TimeNs now) {
+  const bool asked_for = std::ranges::find(part.outstanding, step, &Outstanding::step) != part.outstanding.end();
+  if (!asked_for) {
+    ++counters.dropped_early;
+    return;
+  }
+  part.early.insert_or_assign(step, std::move(message));
+  ask_again(part, now);
+}
+
 Outstanding* SessionCore::Impl::find_outstanding(uint32_t shard, uint32_t part, uint64_t step) {
   if (part >= parts.size() || parts[part].layout.shard != shard) return nullptr;
   const auto found = std::ranges::find(parts[part].outstanding, step, &Outstanding::step);
@@ -162,7 +189,8 @@ void SessionCore::Impl::on_update(uint32_t shard, protocol::Message&& message, T
     }
     return;
   }
-  if (update.step > part.n || part.outstanding.empty() || part.outstanding.front().step != part.n) {
+  if (update.step > part.n) return keep_early(part, update.step, std::move(message), now);
+  if (part.outstanding.empty() || part.outstanding.front().step != part.n) {
     ++counters.dropped_early;
     return;
   }
@@ -175,6 +203,9 @@ void SessionCore::Impl::on_update(uint32_t shard, protocol::Message&& message, T
   }
   counters.payload_bytes_down += message.payload.bytes.size();
   apply_update(part, update, std::move(*decoded), now, actions);
+  // Judged again like any other: its epoch may be an older one by now.
+  auto next = part.early.extract(part.n);
+  if (!next.empty()) on_update(shard, std::move(next.mapped()), now, actions);
 }
 
 void SessionCore::Impl::malformed_update(uint32_t shard, PartRun& part, const std::string& why, TimeNs now,

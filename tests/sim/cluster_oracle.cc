@@ -1,0 +1,284 @@
+#include "tests/sim/cluster_oracle.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/base/hash.h"
+#include "kernels/reduce/magnitude_histogram.h"
+#include "protocol/container.h"
+
+namespace millrace::testing {
+namespace {
+
+std::string at(uint32_t part, uint64_t step) {
+  return "part " + std::to_string(part) + " step " + std::to_string(step);
+}
+
+std::string who(uint32_t worker, uint64_t life) { return std::to_string(worker) + "/" + std::to_string(life); }
+
+Result<Stream<float>> decode_payload(ByteSpan bytes) { return read_container<float>(bytes, {}); }
+
+uint64_t reselect_k(const protocol::BucketLayout& bucket) {
+  if (bucket.reselect.k > 0) return std::min(bucket.reselect.k, bucket.dimension);
+  const auto k = static_cast<uint64_t>(std::ceil(bucket.reselect.density * static_cast<double>(bucket.dimension)));
+  return std::clamp<uint64_t>(k, 1, bucket.dimension);
+}
+
+}  // namespace
+
+void apply_update(std::span<float> weights, const StreamView<float>& sum, double denominator) {
+  for (size_t i = 0; i < sum.values.size(); ++i) {
+    const size_t index = sum.dense ? i : sum.indices[i];
+    weights[index] -= static_cast<float>(static_cast<double>(sum.values[i]) / denominator);
+  }
+}
+
+double denominator_of(const protocol::JobSpec& spec, size_t contributors, double weight_sum) {
+  switch (spec.combine) {
+    case protocol::Combine::kSum: return 1;
+    case protocol::Combine::kMean: return static_cast<double>(contributors);
+    case protocol::Combine::kWeightedMean: return weight_sum;
+  }
+  return 1;
+}
+
+ClusterOracle::ClusterOracle(const Scenario& scenario, const protocol::JobLayout& layout)
+    : scenario_(scenario), layout_(layout), log_(layout.parts.size()) {
+  // Histograms carry no hash: an altered one is an approximate cut.
+  approximate_cuts_ = scenario.link.corruption > 0;
+}
+
+void ClusterOracle::on_sent_by_worker(const protocol::Message& message) {
+  if (const auto* body = std::get_if<protocol::Contribution>(&message.body)) on_contribution(message, *body);
+}
+
+void ClusterOracle::on_sent_by_shard(const protocol::Message& message) {
+  if (const auto* body = std::get_if<protocol::Update>(&message.body)) on_update(message, *body);
+  if (const auto* body = std::get_if<protocol::Settled>(&message.body)) on_settled(message, *body);
+}
+
+void ClusterOracle::on_view(const protocol::JobView& view) { views_.emplace(view.epoch, view); }
+
+bool ClusterOracle::counted(uint32_t part, uint64_t step, uint32_t worker, uint64_t life) const {
+  const auto& steps = log_[part];
+  if (step >= steps.size()) return false;
+  const auto& ids = steps[step].contributors;
+  return std::find(ids.begin(), ids.end(), protocol::ContributorId{worker, life}) != ids.end();
+}
+
+std::span<const double> ClusterOracle::carried(uint32_t worker, uint64_t life, uint32_t bucket) {
+  std::vector<std::vector<double>>& buckets = carried_[{worker, life}];
+  if (buckets.empty()) {
+    for (const auto& planned : layout_.buckets) buckets.emplace_back(planned.dimension, 0.0);
+  }
+  return buckets[bucket];
+}
+
+std::vector<float> ClusterOracle::weights(uint32_t part, uint64_t steps) const {
+  if (steps > 0) return log_[part][steps - 1].weights;
+  return std::vector<float>(layout_.parts[part].end - layout_.parts[part].begin, 0.0f);
+}
+
+const Stream<float>* ClusterOracle::contribution(uint32_t part, uint64_t step, uint32_t worker, uint64_t life) const {
+  const auto found = contributions_.find({part, step, worker, life});
+  return found == contributions_.end() ? nullptr : &found->second.stream;
+}
+
+void ClusterOracle::on_contribution(const protocol::Message& message, const protocol::Contribution& body) {
+  const uint64_t hash = hash64(message.payload.bytes);
+  if (body.part >= layout_.parts.size())
+    return fault("a contribution to part " + std::to_string(body.part) + ", which is not there");
+  const auto [place, fresh] =
+      contributions_.try_emplace({body.part, body.step, message.header.worker, message.header.life});
+  if (!fresh) {
+    if (place->second.hash != hash)
+      fault(at(body.part, body.step) + ": a resend of " + who(message.header.worker, message.header.life) +
+            " carries other bytes");
+    return;
+  }
+  auto stream = decode_payload(message.payload.bytes);
+  if (!stream)
+    return fault(at(body.part, body.step) + ": a worker sent what does not decode: " + stream.error().message);
+  place->second = {hash, body.weight, std::move(*stream)};
+}
+
+void ClusterOracle::on_settled(const protocol::Message& message, const protocol::Settled& body) {
+  if (body.part >= layout_.parts.size() || body.step >= log_[body.part].size())
+    return fault("settled an undecided " + at(body.part, body.step));
+  const bool truly = counted(body.part, body.step, message.header.worker, message.header.life);
+  if (truly != body.counted) {
+    fault(at(body.part, body.step) + ": settled " + who(message.header.worker, message.header.life) + " as " +
+          (body.counted ? "counted" : "not counted") + ", which is false");
+  }
+}
+
+void ClusterOracle::on_update(const protocol::Message& message, const protocol::Update& body) {
+  if (body.part >= layout_.parts.size())
+    return fault("an update of part " + std::to_string(body.part) + ", which is not there");
+  auto& steps = log_[body.part];
+  if (body.step > steps.size())
+    return fault(at(body.part, body.step) + " was decided before step " + std::to_string(steps.size()));
+  if (body.step == steps.size()) return decide(message, body);
+  const DecidedStep& known = steps[body.step];
+  const bool same = known.decided_in == body.decided_in && known.contributors == body.contributors &&
+                    known.weight_sum == body.weight_sum && known.whole_sum == body.whole_sum &&
+                    known.payload_hash == hash64(message.payload.bytes);
+  if (!same) fault(at(body.part, body.step) + ": two different updates were sent");
+}
+
+void ClusterOracle::decide(const protocol::Message& message, const protocol::Update& body) {
+  DecidedStep decided{.decided_in = body.decided_in,
+                      .contributors = body.contributors,
+                      .weight_sum = body.weight_sum,
+                      .whole_sum = body.whole_sum,
+                      .payload_hash = hash64(message.payload.bytes),
+                      .update = {},
+                      .carried = {},
+                      .sum = {},
+                      .weights = {}};
+  auto update = decode_payload(message.payload.bytes);
+  const protocol::PartLayout& part = layout_.parts[body.part];
+  if (!update || update->dimension != part.end - part.begin) {
+    // The log goes on with nothing in this step, so that one fault stays one.
+    fault(at(body.part, body.step) + ": the update does not decode to the part's dimension");
+    update = Stream<float>::empty(part.end - part.begin);
+  }
+  decided.update = std::move(*update);
+  check_contributors(body.part, body.step, body);
+  add_up(body.part, body.step, body, decided);
+  decided.weights = weights(body.part, body.step);
+  apply_update(decided.weights, decided.update.view(),
+               denominator_of(scenario_.spec, body.contributors.size(), body.weight_sum));
+  check_values(body.part, body.step, decided);
+  log_[body.part].push_back(std::move(decided));
+  ++steps_decided_;
+  check_cut(part.bucket, body.step);
+}
+
+void ClusterOracle::add_up(uint32_t part, uint64_t step, const protocol::Update& body, DecidedStep& decided) {
+  const protocol::PartLayout& range = layout_.parts[part];
+  const size_t dimension = range.end - range.begin;
+  decided.sum.assign(dimension, 0.0f);
+  decided.carried.assign(dimension, body.whole_sum || decided.update.dense);
+  for (uint32_t index : decided.update.indices) decided.carried[index] = true;
+  double weight_sum = 0;
+  for (const auto& id : body.contributors) {
+    const auto found = contributions_.find({part, step, id.worker, id.life});
+    if (found == contributions_.end()) {
+      fault(at(part, step) + " counts a contribution of " + who(id.worker, id.life) + " that was never sent");
+      continue;
+    }
+    weight_sum += found->second.weight;
+    carried(id.worker, id.life, range.bucket);
+    std::vector<double>& carried = carried_.at(id)[range.bucket];
+    const Stream<float>& stream = found->second.stream;
+    for (size_t i = 0; i < stream.values.size(); ++i) {
+      const size_t index = stream.dense ? i : stream.indices[i];
+      decided.sum[index] += stream.values[i];
+      if (decided.carried[index]) carried[range.begin + index] += static_cast<double>(stream.values[i]);
+    }
+  }
+  if (weight_sum != body.weight_sum)
+    fault(at(part, step) + ": weight sum " + std::to_string(body.weight_sum) + ", the contributors' is " +
+          std::to_string(weight_sum));
+}
+
+void ClusterOracle::check_contributors(uint32_t part, uint64_t step, const protocol::Update& body) {
+  for (size_t i = 1; i < body.contributors.size(); ++i) {
+    if (body.contributors[i - 1].worker >= body.contributors[i].worker)
+      fault(at(part, step) + " names contributors out of order or twice");
+  }
+  for (const auto& id : body.contributors) {
+    if (id.worker >= scenario_.spec.workers)
+      return fault(at(part, step) + " names worker " + std::to_string(id.worker) + ", which is not there");
+  }
+  const auto view = views_.find(body.decided_in);
+  if (view == views_.end()) return;
+  std::vector<protocol::ContributorId> members;
+  for (const auto& member : view->second.members) members.push_back({member.worker, member.life});
+  if (members != body.contributors)
+    fault(at(part, step) + " was not decided by exactly the members of epoch " + std::to_string(body.decided_in));
+}
+
+void ClusterOracle::check_values(uint32_t part, uint64_t step, const DecidedStep& decided) {
+  const protocol::BucketLayout& bucket = layout_.buckets[layout_.parts[part].bucket];
+  const bool exact = bucket.codec_down.value == ValueCodecId::kRaw;
+  // A quantizer rounds to the next level: at most one level of its bucket's scale away.
+  double bound = 0;
+  for (float value : decided.sum) {
+    const double magnitude = std::fabs(static_cast<double>(value));
+    bound = bucket.codec_down.qsgd_scale_max ? std::max(bound, magnitude) : std::hypot(bound, magnitude);
+  }
+  bound = bound / ((1u << (bucket.codec_down.qsgd_bits - 1)) - 1) * 1.001;
+  std::vector<float> carried(decided.sum.size(), 0.0f);
+  const Stream<float>& update = decided.update;
+  for (size_t i = 0; i < update.values.size(); ++i) carried[update.dense ? i : update.indices[i]] = update.values[i];
+  for (size_t i = 0; i < carried.size(); ++i) {
+    if (!decided.carried[i]) continue;
+    const bool right = exact
+                           ? carried[i] == decided.sum[i]
+                           : std::fabs(static_cast<double>(carried[i]) - static_cast<double>(decided.sum[i])) <= bound;
+    if (!right) {
+      return fault(at(part, step) + " index " + std::to_string(i) + ": the update says " + std::to_string(carried[i]) +
+                   ", the contributions add up to " + std::to_string(decided.sum[i]));
+    }
+  }
+}
+
+void ClusterOracle::check_cut(uint32_t bucket_number, uint64_t step) {
+  const protocol::BucketLayout& bucket = layout_.buckets[bucket_number];
+  const bool whole = bucket.reselect.reselect == protocol::Reselect::kNone;
+  for (uint32_t p = bucket.first_part; p < bucket.first_part + bucket.part_count; ++p) {
+    if (log_[p].size() <= step) return;
+    if (log_[p][step].whole_sum != whole) return fault(at(p, step) + (whole ? " was cut" : " was not cut"));
+    // Parts that were decided by other members were cut by other histograms: sizes are then not exact, rightly.
+    if (log_[p][step].contributors != log_[bucket.first_part][step].contributors) return;
+  }
+  const bool exact_step = step % bucket.reselect.threshold_period == 0;
+  if (whole || approximate_cuts_ || !exact_step || bucket.codec_down.index == IndexCodecId::kBloom) return;
+  check_cut_entries(bucket_number, step, reselect_k(bucket));
+}
+
+void ClusterOracle::check_cut_entries(uint32_t bucket_number, uint64_t step, uint64_t k) {
+  const protocol::BucketLayout& bucket = layout_.buckets[bucket_number];
+  struct Entry {
+    float magnitude;
+    uint64_t index;
+    bool carried;
+  };
+  std::vector<Entry> entries;
+  bool one_shard = true;
+  for (uint32_t p = bucket.first_part; p < bucket.first_part + bucket.part_count; ++p) {
+    const DecidedStep& decided = log_[p][step];
+    one_shard = one_shard && layout_.parts[p].shard == layout_.parts[bucket.first_part].shard;
+    for (size_t i = 0; i < decided.sum.size(); ++i) {
+      const bool zero = MagnitudeHistogram::bin_of(decided.sum[i]) == 0;
+      if (zero && decided.carried[i] && !decided.update.dense) fault(at(p, step) + ": a zero was selected");
+      if (!zero)
+        entries.push_back(
+            {std::fabs(decided.sum[i]), layout_.parts[p].begin + i, static_cast<bool>(decided.carried[i])});
+    }
+  }
+  const auto carried = static_cast<uint64_t>(
+      std::count_if(entries.begin(), entries.end(), [](const Entry& entry) { return entry.carried; }));
+  const std::string where = "bucket " + std::to_string(bucket_number) + " step " + std::to_string(step);
+  const uint64_t expected = std::min<uint64_t>(k, entries.size());
+  if (carried != expected)
+    return fault(where + ": " + std::to_string(carried) + " entries instead of " + std::to_string(expected));
+  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    return a.magnitude != b.magnitude ? a.magnitude > b.magnitude : a.index < b.index;
+  });
+  const uint32_t boundary =
+      expected == 0 ? MagnitudeHistogram::kBins : MagnitudeHistogram::bin_of(entries[expected - 1].magnitude);
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const bool should = i < expected;
+    // Several shards share the boundary bin by quota; above and below it there is no choice.
+    if (!one_shard && MagnitudeHistogram::bin_of(entries[i].magnitude) == boundary) continue;
+    if (entries[i].carried == should) continue;
+    return fault(where + ": not the " + std::to_string(expected) + " largest: index " +
+                 std::to_string(entries[i].index) + " of magnitude " + std::to_string(entries[i].magnitude) +
+                 ", rank " + std::to_string(i) + (should ? ", is missing" : ", is there"));
+  }
+}
+
+}  // namespace millrace::testing

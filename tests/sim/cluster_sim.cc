@@ -1,0 +1,279 @@
+#include "tests/sim/cluster_sim.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "tests/sim/sim_shard.h"
+#include "tests/sim/sim_worker.h"
+
+namespace millrace::testing {
+namespace {
+
+using worker::Phase;
+using Kind = SimFault::Kind;
+
+/// After the network is calm: a resend (30 s at most, with jitter), reconnecting, removing the dead, and the steps left.
+constexpr TimeNs kProgressBound = 120 * kNsPerS;
+/// How often, over events, the law is checked.
+constexpr uint64_t kLawCheckEvery = 400;
+
+class Cluster {
+ public:
+  Cluster(const Scenario& scenario, SimTrace trace) : world_(scenario) { world_.tracing = trace == SimTrace::kPrinted; }
+
+  SimReport run();
+
+ private:
+  void start();
+  void inject(const SimFault& fault);
+  void isolate(uint32_t node, TimeNs until);
+  void restart_worker(uint32_t worker);
+  void kill_worker(uint32_t worker);
+  void expect_removal(uint32_t process, uint64_t life);
+  void calm_down();
+  void check_law();
+  bool all_over() const;
+  bool a_shard_fell() const;
+  bool was_removed(uint32_t worker, uint64_t life) const;
+  bool below_minimum() const;
+  bool job_can_start() const;
+  bool explained(const SimWorker& process) const;
+  void judge_worker(const SimWorker& process);
+  void judge();
+  void check_name_is_free();
+  SimReport report() const;
+
+  SimWorld world_;
+  TimeNs calm_from_ = 0;
+  uint64_t law_checks_ = 0;
+};
+
+void Cluster::start() {
+  const Scenario& scenario = world_.scenario;
+  if (world_.tracing) world_.trace(describe(scenario));
+  world_.network.set_faults(scenario.link);
+  world_.network.set_real_bytes(scenario.real_bytes);
+  for (uint32_t shard = 0; shard < scenario.shards; ++shard)
+    world_.shards.push_back(std::make_unique<SimShard>(world_, shard));
+  for (uint32_t worker = 0; worker < scenario.spec.workers; ++worker)
+    world_.workers.push_back(std::make_unique<SimWorker>(world_, worker, worker));
+  // Anybody may be first: workers that start before the servers must find them.
+  for (const auto& shard : world_.shards) {
+    world_.scheduler.at(world_.scheduler.draw(0, scenario.shard_start_max), [&shard] { shard->start(); });
+  }
+  for (const auto& worker : world_.workers) {
+    world_.scheduler.at(world_.scheduler.draw(0, 300 * kNsPerMs), [process = worker.get()] { process->start(); });
+  }
+  calm_from_ = scenario.calm_from;
+  for (const SimFault& fault : scenario.faults) {
+    calm_from_ = std::max(calm_from_, fault.at + fault.duration);
+    world_.scheduler.at(fault.at, [this, &fault] { inject(fault); });
+  }
+  world_.scheduler.at(calm_from_, [this] { calm_down(); });
+}
+
+void Cluster::calm_down() {
+  if (calm_from_ > 0) world_.trace("the network is calm from now on");
+  world_.network.set_faults({});
+}
+
+void Cluster::inject(const SimFault& fault) {
+  world_.trace("inject: " + describe(fault));
+  world_.scheduler.note(static_cast<uint64_t>(fault.kind));
+  const TimeNs until = world_.scheduler.now() + fault.duration;
+  switch (fault.kind) {
+    case Kind::kPartition:
+      world_.network.block(fault.a, fault.b, until);
+      world_.network.block(fault.b, fault.a, until);
+      return;
+    case Kind::kOneWay: world_.network.block(fault.a, fault.b, until); return;
+    case Kind::kIsolate: isolate(fault.a, until); return;
+    case Kind::kStall:
+      if (fault.a < world_.shards.size()) {
+        world_.shards[fault.a]->stall_until(until);
+      } else {
+        world_.workers[fault.a - world_.shards.size()]->stall_until(until);
+      }
+      return;
+    case Kind::kDisconnect: world_.workers[fault.a]->lose_connection(fault.b, "the connection broke"); return;
+    case Kind::kKillWorker: kill_worker(fault.a); return;
+    case Kind::kLeave: world_.workers[fault.a]->leave(); return;
+    case Kind::kRestartWorker: restart_worker(fault.a); return;
+    case Kind::kKillShard:
+      world_.shards[fault.a]->kill();
+      if (fault.duration > 0)
+        world_.scheduler.at(until, [shard = world_.shards[fault.a].get()] {
+          if (!shard->alive()) shard->start();
+        });
+      return;
+    case Kind::kShutdownShard: world_.shards[fault.a]->shut_down(); return;
+  }
+}
+
+void Cluster::isolate(uint32_t node, TimeNs until) {
+  for (uint32_t other = 0; other < world_.scenario.shards + world_.scenario.spec.workers; ++other) {
+    world_.network.block(node, other, until);
+    world_.network.block(other, node, until);
+  }
+}
+
+void Cluster::restart_worker(uint32_t worker) {
+  world_.workers.push_back(std::make_unique<SimWorker>(world_, static_cast<uint32_t>(world_.workers.size()), worker));
+  world_.workers.back()->start();
+}
+
+void Cluster::kill_worker(uint32_t worker) {
+  SimWorker& process = *world_.workers[worker];
+  if (!process.alive() || process.over()) return;
+  const uint64_t life = process.life();
+  process.kill();
+  if (life != 0) expect_removal(worker, life);
+}
+
+/// Whoever is dead leaves the table within dead_after and a few heartbeats of a calm network, unless nobody else is in it.
+void Cluster::expect_removal(uint32_t process, uint64_t life) {
+  const TimeNs from = std::max(world_.scheduler.now(), calm_from_);
+  const TimeNs bound =
+      from + (world_.scenario.spec.dead_after_ms + 5 * world_.scenario.spec.heartbeat_ms) * kNsPerMs + kNsPerS;
+  world_.scheduler.at(bound, [this, process, life] {
+    const bool moot = world_.oracle.views().empty() || a_shard_fell() || all_over();
+    if (moot || was_removed(world_.workers[process]->worker(), life)) return;
+    const protocol::JobView& view = world_.oracle.views().rbegin()->second;
+    if (view.finished || view.members.size() == 1) return;
+    world_.fault(world_.workers[process]->name() + " is dead and still a member");
+  });
+}
+
+bool Cluster::was_removed(uint32_t worker, uint64_t life) const {
+  if (world_.oracle.views().empty()) return false;
+  const auto& members = world_.oracle.views().rbegin()->second.members;
+  return std::none_of(members.begin(), members.end(),
+                      [&](const protocol::Member& member) { return member.worker == worker && member.life == life; });
+}
+
+void Cluster::check_law() {
+  ++law_checks_;
+  for (const auto& worker : world_.workers) worker->check_law();
+}
+
+bool Cluster::all_over() const {
+  return std::all_of(world_.workers.begin(), world_.workers.end(),
+                     [](const auto& worker) { return worker->core() != nullptr && worker->over(); });
+}
+
+bool Cluster::a_shard_fell() const {
+  return std::any_of(world_.shards.begin(), world_.shards.end(),
+                     [](const auto& shard) { return shard->was_killed() || shard->was_shut_down(); });
+}
+
+bool Cluster::below_minimum() const {
+  const auto& views = world_.oracle.views();
+  return !views.empty() && views.rbegin()->second.started &&
+         views.rbegin()->second.members.size() < world_.scenario.spec.workers_min;
+}
+
+/// A job starts when all have joined once; who died before that leaves the others waiting, which is for their caller to end.
+bool Cluster::job_can_start() const {
+  const auto& views = world_.oracle.views();
+  return !views.empty() &&
+         std::any_of(views.begin(), views.end(), [](const auto& view) { return view.second.started; });
+}
+
+bool Cluster::explained(const SimWorker& process) const {
+  // Too few are left; or bytes were altered on the way, which TCP all but excludes: no wrong sum and no hang is enough.
+  if (below_minimum() || world_.scenario.link.corruption > 0 || process.has_left()) return true;
+  const bool second = &process != world_.workers[process.worker()].get();
+  const bool removed = may_silence_workers(world_.scenario) && was_removed(process.worker(), process.life());
+  switch (process.core()->error()->code) {
+    case ErrorCode::kNotAMember: return second || a_shard_fell() || removed;
+    case ErrorCode::kIdentityInUse: return second || world_.workers.size() > world_.scenario.spec.workers;
+    case ErrorCode::kShardLost:
+      return std::any_of(world_.shards.begin(), world_.shards.end(),
+                         [](const auto& shard) { return shard->was_killed(); });
+    case ErrorCode::kUnavailable: return !world_.scenario.faults.empty();
+    case ErrorCode::kLimitExceeded: return world_.scenario.job_memory_bytes > 0;
+    default: return false;
+  }
+}
+
+void Cluster::judge_worker(const SimWorker& process) {
+  if (!process.alive()) return;
+  if (process.core()->phase() == Phase::kFinished) return;
+  if (process.core()->phase() == Phase::kEnded) {
+    if (!explained(process))
+      world_.fault(process.name() + " ended without a reason in the scenario: " + process.core()->error()->message);
+    return;
+  }
+  // A run that a fault cut short has not hung.
+  if (!job_can_start() || !world_.faults.empty() || !world_.oracle.faults().empty()) return;
+  world_.fault(process.name() + " hangs: " + process.core()->waiting_for());
+}
+
+/// When all that took part have finished, and nothing was in the way of their goodbyes, the job's name is free again.
+void Cluster::check_name_is_free() {
+  if (!world_.scenario.faults.empty() || world_.scenario.link.loss > 0 || world_.scenario.link.corruption > 0) return;
+  const auto open = world_.table->read_job(world_.scenario.spec.name);
+  if (open && open->has_value()) world_.fault("all workers have finished and the job is still open");
+}
+
+void Cluster::judge() {
+  check_law();
+  for (const auto& worker : world_.workers) {
+    judge_worker(*worker);
+    if (worker->core() != nullptr && worker->alive() && worker->core()->phase() == Phase::kFinished &&
+        !worker->has_left())
+      worker->check_finished();
+  }
+  for (const auto& sentence : world_.oracle.faults()) world_.fault(sentence);
+  for (const auto& sentence : world_.network.byte_faults()) world_.fault("message bytes: " + sentence);
+}
+
+SimReport Cluster::report() const {
+  SimReport report;
+  report.faults = world_.faults;
+  report.trace_hash = world_.scheduler.trace_hash();
+  report.events = world_.scheduler.events_run();
+  report.steps_decided = world_.oracle.steps_decided();
+  report.law_checks = law_checks_;
+  report.virtual_time = world_.scheduler.now();
+  for (const auto& worker : world_.workers) {
+    if (worker->was_killed()) ++report.killed;
+    if (!worker->alive() || worker->core() == nullptr) continue;
+    if (worker->core()->phase() == Phase::kFinished) ++report.finished;
+    if (worker->core()->phase() == Phase::kEnded) ++report.ended;
+  }
+  for (const auto& shard : world_.shards) report.removed += static_cast<uint32_t>(shard->removed());
+  return report;
+}
+
+SimReport Cluster::run() {
+  start();
+  const TimeNs limit = calm_from_ + kProgressBound;
+  uint64_t next_check = 50;
+  size_t oracle_faults = 0;
+  while (!world_.scheduler.idle() && world_.scheduler.next_time() <= limit && world_.faults.empty()) {
+    if (all_over() && world_.scheduler.now() >= calm_from_) break;
+    world_.scheduler.step();
+    if (world_.scheduler.events_run() >= next_check) {
+      next_check += 1 + world_.scheduler.dice().next_below(2 * kLawCheckEvery);
+      check_law();
+    }
+    if (world_.oracle.faults().size() == oracle_faults) continue;
+    oracle_faults = world_.oracle.faults().size();
+    break;
+  }
+  const bool finished = all_over();
+  judge();
+  // The last goodbyes are still on their way.
+  const TimeNs settled = world_.scheduler.now() + 10 * kNsPerS;
+  while (world_.faults.empty() && finished && !world_.scheduler.idle() && world_.scheduler.next_time() <= settled)
+    world_.scheduler.step();
+  if (finished && world_.faults.empty()) check_name_is_free();
+  return report();
+}
+
+}  // namespace
+
+SimReport run_cluster(const Scenario& scenario, SimTrace trace) { return Cluster(scenario, trace).run(); }
+
+}  // namespace millrace::testing

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/sim/scenario.h"
+
+namespace millrace::testing {
+
+/// What came of a run.
+struct SimReport {
+  std::vector<std::string> faults;  ///< empty: everything that must hold held
+  uint64_t trace_hash = 0;
+  uint64_t events = 0;
+  uint64_t steps_decided = 0;  ///< of parts
+  uint32_t finished = 0;       ///< workers that finished
+  uint32_t ended = 0;          ///< ... that ended with an error that the scenario explains
+  uint32_t killed = 0;
+  uint32_t removed = 0;  ///< removals by shards
+  uint64_t law_checks = 0;
+  TimeNs virtual_time = 0;
+};
+
+enum class SimTrace : uint8_t { kSilent, kPrinted };
+
+/// Runs a whole cluster of production cores (shards, workers, the in-memory table) through the scenario and checks, against books
+/// that it keeps itself:
+///   - the law, per tensor and index, for every worker that lives, at random moments and at the end;
+///   - every update against the contributions that it names; nothing counted twice; one update per part and step for all;
+///   - weights bit by bit against the replay of the updates' contributors;
+///   - that every worker that lives finishes, or ends with an error that the scenario explains, within bounded time after the
+///     network is calm; that the dead are removed; that nothing is waited for in a busy loop.
+SimReport run_cluster(const Scenario& scenario, SimTrace trace = SimTrace::kSilent);
+
+}  // namespace millrace::testing

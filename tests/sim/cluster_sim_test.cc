@@ -1,0 +1,134 @@
+// The whole cluster, simulated: production cores of shards and workers under loss, duplication, reordering, partitions, stalls
+// and crashes. A failing seed is run again, with its trace, by
+//     cluster_sim_test --seed N                (or MILLRACE_SIM_SEED=N MILLRACE_SIM_TRACE=1)
+// and becomes a named test below. MILLRACE_SIM_SEEDS and MILLRACE_SIM_FIRST_SEED say how many seeds, from where.
+#include "tests/sim/cluster_sim.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "tests/sim/cluster_oracle.h"
+
+namespace millrace::testing {
+namespace {
+
+uint64_t number_from(const char* variable, uint64_t otherwise) {
+  const char* text = std::getenv(variable);
+  return text == nullptr || *text == '\0' ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+SimTrace trace_asked_for() {
+  return number_from("MILLRACE_SIM_TRACE", 0) != 0 ? SimTrace::kPrinted : SimTrace::kSilent;
+}
+
+std::string failure_text(uint64_t seed, const SimReport& report) {
+  std::string text = "cluster_sim_test --seed " + std::to_string(seed) + "\n" + describe(draw_scenario(seed));
+  for (const auto& fault : report.faults) text += "  " + fault + "\n";
+  return text;
+}
+
+void expect_clean(uint64_t seed) {
+  const SimReport report = run_cluster(draw_scenario(seed), trace_asked_for());
+  EXPECT_TRUE(report.faults.empty()) << failure_text(seed, report);
+}
+
+TEST(ClusterSim, EverySeedKeepsTheLawAndMakesProgress) {
+  if (std::getenv("MILLRACE_SIM_SEED") != nullptr) GTEST_SKIP() << "one seed is asked for";
+  const uint64_t first = number_from("MILLRACE_SIM_FIRST_SEED", 1);
+  const uint64_t seeds = number_from("MILLRACE_SIM_SEEDS", MILLRACE_SIM_SEEDS_DEFAULT);
+  uint64_t failed = 0;
+  SimReport sum;
+  for (uint64_t seed = first; seed < first + seeds && failed < 10; ++seed) {
+    const SimReport report = run_cluster(draw_scenario(seed));
+    EXPECT_TRUE(report.faults.empty()) << failure_text(seed, report);
+    failed += report.faults.empty() ? 0 : 1;
+    sum.events += report.events;
+    sum.steps_decided += report.steps_decided;
+    sum.finished += report.finished;
+    sum.ended += report.ended;
+    sum.killed += report.killed;
+    sum.removed += report.removed;
+    sum.law_checks += report.law_checks;
+  }
+  std::printf(
+      "%llu seeds: %llu events, %llu steps of parts decided, %u workers finished, %u ended with an error, %u killed, "
+      "%u removed, %llu checks of the law\n",
+      static_cast<unsigned long long>(seeds), static_cast<unsigned long long>(sum.events),
+      static_cast<unsigned long long>(sum.steps_decided), sum.finished, sum.ended, sum.killed, sum.removed,
+      static_cast<unsigned long long>(sum.law_checks));
+  // A simulator in which nothing happens proves nothing.
+  if (seeds < 100) return;
+  EXPECT_GT(sum.steps_decided, 10 * seeds);
+  EXPECT_GT(sum.finished, seeds);
+  EXPECT_GT(sum.killed, seeds / 20);
+  EXPECT_GT(sum.removed, seeds / 20);
+  EXPECT_GT(sum.ended, seeds / 50);
+}
+
+TEST(ClusterSim, TheSeedThatIsAskedFor) {
+  if (std::getenv("MILLRACE_SIM_SEED") == nullptr) GTEST_SKIP() << "MILLRACE_SIM_SEED is not set";
+  expect_clean(number_from("MILLRACE_SIM_SEED", 1));
+}
+
+TEST(ClusterSim, EqualSeedsGiveEqualRuns) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    const SimReport once = run_cluster(draw_scenario(seed));
+    const SimReport again = run_cluster(draw_scenario(seed));
+    EXPECT_EQ(once.trace_hash, again.trace_hash) << seed;
+    EXPECT_EQ(once.events, again.events) << seed;
+  }
+}
+
+// Faults that seeds found, each with the seed that showed it. A seed stands for its scenario only while
+// draw_scenario() draws as it
+// did; what each fault was is the name.
+TEST(ClusterSimFound, ShardThatStartsAfterTheJobWasCreatedIsNotTakenForARestartedOne) { expect_clean(13); }
+TEST(ClusterSimFound, LostViewChangeIsToldAgain) { expect_clean(43); }
+TEST(ClusterSimFound, LostHelloDoesNotMakeAMemberLookDead) { expect_clean(14); }
+TEST(ClusterSimFound, MemberRemovedBeforeTheStartComesBackUnderANewLife) { expect_clean(92); }
+TEST(ClusterSimFound, UpdatesThatOvertakeALostOneAreKeptAndTheLostOneIsAskedFor) { expect_clean(163); }
+TEST(ClusterSimFound, ResendBeyondTheSummaryIsNotCalledUncounted) { expect_clean(200); }
+TEST(ClusterSimFound, ContributionDamagedOnTheWayIsSentAgain) { expect_clean(742); }
+TEST(ClusterSimFound, ShardWithoutRoomMakesWorkersWaitAndNotFail) { expect_clean(53); }
+
+/// Workers first, shards later, one of them much later.
+TEST(ClusterSimScripted, WorkersWaitForServersThatStartLater) {
+  Scenario scenario = draw_scenario(13);
+  scenario.faults.clear();
+  scenario.link = {};
+  scenario.calm_from = 0;
+  scenario.shard_start_max = 3 * kNsPerS;
+  const SimReport report = run_cluster(scenario);
+  EXPECT_TRUE(report.faults.empty()) << failure_text(13, report);
+  EXPECT_EQ(report.finished, scenario.spec.workers);
+}
+
+/// The oracle is no oracle if it cannot find anything: a step that nobody could have decided so.
+TEST(ClusterSimScripted, OracleFindsAnUpdateThatNamesWhatWasNeverSent) {
+  const Scenario scenario = draw_scenario(1);
+  const protocol::JobLayout layout = protocol::plan_layout(scenario.spec, scenario.shards);
+  ClusterOracle oracle(scenario, layout);
+  protocol::Message message;
+  protocol::Update update;
+  update.contributors = {{0, 1}};
+  message.body = update;
+  oracle.on_sent_by_shard(message);
+  EXPECT_FALSE(oracle.faults().empty());
+}
+
+}  // namespace
+}  // namespace millrace::testing
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  for (int i = 1; i + 1 < argc; ++i) {
+    if (std::strcmp(argv[i], "--seed") != 0) continue;
+    setenv("MILLRACE_SIM_SEED", argv[i + 1], 1);
+    setenv("MILLRACE_SIM_TRACE", "1", 0);
+    GTEST_FLAG_SET(filter, "ClusterSim.TheSeedThatIsAskedFor");
+  }
+  return RUN_ALL_TESTS();
+}

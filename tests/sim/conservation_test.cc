@@ -1,0 +1,95 @@
+// Nothing is lost, over thousands of steps: production cores on a perfect network, gradients on a binary grid, the
+// law asserted per
+// tensor and index by equality (see SimWorker::check_law and ClusterOracle).
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/sim/cluster_sim.h"
+
+namespace millrace::testing {
+namespace {
+
+/// Two tensors, one of them over all shards; 3 workers on 2 shards.
+Scenario long_run(uint64_t seed) {
+  Scenario scenario;
+  scenario.seed = seed;
+  scenario.shards = 2;
+  scenario.spec.name = "sim";
+  scenario.spec.tensors.resize(2);
+  scenario.spec.tensors[0].name = "small";
+  scenario.spec.tensors[0].dimension = 257;
+  scenario.spec.tensors[1].name = "large";
+  scenario.spec.tensors[1].dimension = 2 * 4'096 + 3;
+  scenario.spec.workers = 3;
+  scenario.spec.fuse_below = 1;
+  scenario.spec.seed = seed;
+  scenario.spec.select = {.selection = Selection::kTopK, .density = 0.02, .k = 0, .threshold = 0};
+  scenario.steps.assign(3, MILLRACE_CONSERVATION_STEPS);
+  scenario.density_max = 0.05;
+  scenario.link.latency_max = 5 * kNsPerMs;
+  return scenario;
+}
+
+void expect_conserved(const Scenario& scenario) {
+  ASSERT_TRUE(protocol::validate(scenario.spec).has_value()) << protocol::validate(scenario.spec).error().message;
+  const SimReport report = run_cluster(scenario);
+  std::string faults;
+  for (const auto& fault : report.faults) faults += "  " + fault + "\n";
+  EXPECT_TRUE(report.faults.empty()) << describe(scenario) << faults;
+  EXPECT_EQ(report.finished, scenario.spec.workers);
+  EXPECT_GE(report.steps_decided, scenario.spec.workers * scenario.steps[0]);
+  EXPECT_GT(report.law_checks, scenario.steps[0] / 20);
+}
+
+TEST(Conservation, TopKUpWholeSumDown) { expect_conserved(long_run(1)); }
+
+TEST(Conservation, TopKUpTopKDown) {
+  Scenario scenario = long_run(2);
+  scenario.spec.reselect = {.reselect = protocol::Reselect::kTopK, .density = 0.01};
+  expect_conserved(scenario);
+}
+
+TEST(Conservation, TopKDownByAReusedThreshold) {
+  Scenario scenario = long_run(3);
+  scenario.spec.reselect = {.reselect = protocol::Reselect::kTopK, .density = 0.01, .k = 0, .threshold_period = 8};
+  scenario.spec.staleness = 2;
+  expect_conserved(scenario);
+}
+
+TEST(Conservation, BloomFiltersBothWays) {
+  Scenario scenario = long_run(4);
+  scenario.spec.codec_up.index = IndexCodecId::kBloom;
+  scenario.spec.codec_up.bloom_false_positive_rate = 0.05;
+  scenario.spec.codec_down = scenario.spec.codec_up;
+  scenario.spec.reselect = {.reselect = protocol::Reselect::kTopK, .density = 0.01};
+  expect_conserved(scenario);
+}
+
+TEST(Conservation, QuantizerWhoseErrorIsRetained) {
+  Scenario scenario = long_run(5);
+  scenario.spec.codec_up.value = ValueCodecId::kQsgd;
+  scenario.spec.codec_up.qsgd_bits = 2;  // levels -max, 0, max: on the grid
+  expect_conserved(scenario);
+}
+
+TEST(Conservation, QuantizerWhoseErrorIsDroppedIntoTheLedger) {
+  Scenario scenario = long_run(6);
+  scenario.spec.codec_up.value = ValueCodecId::kQsgd;
+  scenario.spec.codec_up.qsgd_bits = 2;
+  scenario.spec.codec_error = protocol::CodecError::kDrop;
+  scenario.spec.combine = protocol::Combine::kMean;
+  expect_conserved(scenario);
+}
+
+TEST(Conservation, EverythingPushedGoesThroughWithStaleness) {
+  Scenario scenario = long_run(7);
+  scenario.spec.select = {};
+  scenario.spec.staleness = 3;
+  scenario.spec.combine = protocol::Combine::kWeightedMean;
+  scenario.spec.parts_per_shard = 3;
+  expect_conserved(scenario);
+}
+
+}  // namespace
+}  // namespace millrace::testing

@@ -1,0 +1,245 @@
+#include "tests/sim/scenario.h"
+
+#include <algorithm>
+
+#include "kernels/base/check.h"
+
+namespace millrace::testing {
+namespace {
+
+using Kind = SimFault::Kind;
+
+bool chance(RandomSequence& random, double probability) { return random.next_unit() < probability; }
+uint64_t between(RandomSequence& random, uint64_t low, uint64_t high) {
+  return low + random.next_below(high - low + 1);
+}
+
+template <typename T>
+T one_of(RandomSequence& random, std::initializer_list<T> values) {
+  return *(values.begin() + random.next_below(values.size()));
+}
+
+CodecSpec draw_codec(RandomSequence& random, double lossy_values) {
+  CodecSpec codec;
+  codec.index = one_of(random, {IndexCodecId::kRaw, IndexCodecId::kBitmap, IndexCodecId::kGap, IndexCodecId::kGap,
+                                IndexCodecId::kBloom});
+  codec.bloom_false_positive_rate = one_of(random, {0.001, 0.05, 0.3});
+  if (!chance(random, lossy_values)) return codec;
+  codec.value = ValueCodecId::kQsgd;
+  codec.qsgd_bits = one_of<uint32_t>(random, {2, 2, 4, 8});
+  codec.qsgd_bucket_size = one_of<uint32_t>(random, {16, 128, 512});
+  codec.qsgd_scale_max = chance(random, 0.8);
+  return codec;
+}
+
+SelectionSpec draw_selection(RandomSequence& random) {
+  SelectionSpec select;
+  select.selection = one_of(random, {Selection::kNone, Selection::kTopK, Selection::kTopK, Selection::kThresholdReuse,
+                                     Selection::kBucketTopK});
+  if (select.selection == Selection::kNone) return select;
+  select.density = one_of(random, {0.001, 0.01, 0.1, 0.5});
+  if (select.selection == Selection::kThresholdReuse) select.period = one_of<uint32_t>(random, {1, 3, 8});
+  if (select.selection == Selection::kBucketTopK) select.bucket_size = one_of<uint32_t>(random, {32, 512});
+  if (select.selection == Selection::kTopK && chance(random, 0.2)) {
+    select.density = 0;
+    select.k = between(random, 1, 20);
+  }
+  return select;
+}
+
+protocol::ReselectSpec draw_reselect(RandomSequence& random) {
+  protocol::ReselectSpec reselect;
+  if (chance(random, 0.5)) return reselect;
+  reselect.reselect = protocol::Reselect::kTopK;
+  reselect.density = one_of(random, {0.001, 0.01, 0.1});
+  reselect.threshold_period = one_of<uint32_t>(random, {1, 1, 2, 4});
+  return reselect;
+}
+
+std::vector<protocol::TensorSpec> draw_tensors(RandomSequence& random, uint32_t shards) {
+  std::vector<protocol::TensorSpec> tensors(between(random, 1, 3));
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    tensors[i].name = "t" + std::to_string(i);
+    tensors[i].dimension = chance(random, 0.3) ? between(random, 1, 8) : between(random, 1, 300);
+    tensors[i].priority = static_cast<int32_t>(between(random, 0, 1));
+    if (chance(random, 0.2)) tensors[i].select = draw_selection(random);
+  }
+  // From 4,096 indices a shard on, a bucket is split over the shards.
+  if (shards > 1 && chance(random, 0.6)) tensors.back().dimension = shards * between(random, 4'096, 4'500);
+  return tensors;
+}
+
+void draw_spec(RandomSequence& random, Scenario& scenario) {
+  protocol::JobSpec& spec = scenario.spec;
+  spec = {};
+  spec.name = "sim";
+  spec.tensors = draw_tensors(random, scenario.shards);
+  spec.workers = static_cast<uint32_t>(between(random, 1, 5));
+  spec.workers_min = chance(random, 0.8) ? 1 : std::max(1u, spec.workers / 2);
+  spec.staleness = one_of<uint32_t>(random, {0, 0, 1, 2, 3});
+  spec.combine = one_of(random, {protocol::Combine::kSum, protocol::Combine::kMean, protocol::Combine::kWeightedMean});
+  spec.select = draw_selection(random);
+  spec.reselect = draw_reselect(random);
+  spec.codec_up = draw_codec(random, 0.4);
+  spec.codec_down = draw_codec(random, 0.2);
+  spec.codec_error = chance(random, 0.7) ? protocol::CodecError::kRetain : protocol::CodecError::kDrop;
+  spec.dead_after_ms = one_of<uint32_t>(random, {1'000, 3'000});
+  spec.heartbeat_ms = spec.dead_after_ms / 10;
+  spec.exchange_timeout_ms = one_of<uint32_t>(random, {20, 200});
+  spec.seed = random.next_u64();
+  spec.parts_per_shard = one_of<uint32_t>(random, {0, 1, 2, 3});
+  spec.fuse_below = one_of<uint64_t>(random, {1, 64, 16'384});
+  spec.audit = chance(random, 0.3);
+  spec.non_finite = chance(random, 0.5) ? protocol::NonFinite::kRefuse : protocol::NonFinite::kDropAndCount;
+}
+
+/// Quantizers of more than two levels divide: their values leave the grid.
+bool on_grid(const CodecSpec& codec) {
+  return codec.value == ValueCodecId::kRaw || (codec.qsgd_bits == 2 && codec.qsgd_scale_max);
+}
+
+void draw_network(RandomSequence& random, Scenario& scenario) {
+  SimLinkFaults& link = scenario.link;
+  link.latency_max = one_of<TimeNs>(random, {60 * kNsPerUs, kNsPerMs, 20 * kNsPerMs});
+  link.in_order = chance(random, 0.6);
+  if (chance(random, 0.5)) {
+    link.slow = 0.05;
+    link.slow_max = 300 * kNsPerMs;
+  }
+  link.loss = one_of(random, {0.0, 0.01, 0.1, 0.2});
+  link.duplication = one_of(random, {0.0, 0.02, 0.2});
+  link.corruption = chance(random, 0.15) ? 0.05 : 0.0;
+}
+
+SimFault draw_fault(RandomSequence& random, const Scenario& scenario) {
+  const uint32_t workers = scenario.spec.workers;
+  const uint32_t nodes = scenario.shards + workers;
+  const TimeNs dead_after = scenario.spec.dead_after_ms * kNsPerMs;
+  SimFault fault;
+  fault.at = static_cast<TimeNs>(between(random, 0, static_cast<uint64_t>(scenario.calm_from)));
+  fault.duration = static_cast<TimeNs>(between(random, kNsPerMs, static_cast<uint64_t>(2 * dead_after)));
+  fault.a = static_cast<uint32_t>(random.next_below(nodes));
+  fault.b = static_cast<uint32_t>(random.next_below(nodes));
+  const double which = random.next_unit();
+  if (which < 0.15) {
+    fault.kind = Kind::kPartition;
+  } else if (which < 0.3) {
+    fault.kind = Kind::kOneWay;
+  } else if (which < 0.4) {
+    fault.kind = Kind::kIsolate;
+  } else if (which < 0.55) {
+    fault.kind = Kind::kStall;
+  } else if (which < 0.7) {
+    fault.kind = Kind::kDisconnect;
+    fault.b %= scenario.shards;
+  } else if (which < 0.84) {
+    fault.kind = Kind::kKillWorker;
+  } else if (which < 0.87) {
+    fault.kind = Kind::kLeave;
+  } else if (which < 0.94) {
+    fault.kind = Kind::kRestartWorker;
+  } else if (which < 0.98) {
+    fault.kind = Kind::kKillShard;
+    if (chance(random, 0.2)) fault.duration = 0;
+  } else {
+    fault.kind = Kind::kShutdownShard;
+  }
+  const bool about_worker = fault.kind == Kind::kDisconnect || fault.kind == Kind::kKillWorker ||
+                            fault.kind == Kind::kRestartWorker || fault.kind == Kind::kLeave;
+  const bool about_shard = fault.kind == Kind::kKillShard || fault.kind == Kind::kShutdownShard;
+  if (about_worker) fault.a = fault.a % workers;  // a worker's number, not its node
+  if (about_shard) fault.a = fault.a % scenario.shards;
+  return fault;
+}
+
+void draw_faults(RandomSequence& random, Scenario& scenario) {
+  const double profile = random.next_unit();
+  if (profile < 0.25) {
+    scenario.link.latency_max = one_of<TimeNs>(random, {50 * kNsPerUs, 5 * kNsPerMs});
+    return;
+  }
+  scenario.calm_from = static_cast<TimeNs>(between(random, 1, 8)) * kNsPerS;
+  draw_network(random, scenario);
+  if (profile < 0.5) return;
+  const uint64_t count = between(random, 1, 5);
+  for (uint64_t i = 0; i < count; ++i) scenario.faults.push_back(draw_fault(random, scenario));
+  std::sort(scenario.faults.begin(), scenario.faults.end(),
+            [](const SimFault& a, const SimFault& b) { return a.at < b.at; });
+}
+
+}  // namespace
+
+Scenario draw_scenario(uint64_t seed) {
+  RandomSequence random(RandomKey::from(seed), /*stream=*/1);
+  Scenario scenario;
+  scenario.seed = seed;
+  scenario.shards = static_cast<uint32_t>(between(random, 1, 3));
+  // What the job's rules refuse (an L2 quantizer under retain, ...) is drawn again.
+  int draws = 0;
+  do {
+    MILLRACE_CHECK(++draws < 1'000, seed);
+    draw_spec(random, scenario);
+  } while (!protocol::validate(scenario.spec));
+  const uint64_t steps = between(random, 1, 14);
+  scenario.steps.assign(scenario.spec.workers, steps);
+  if (chance(random, 0.2)) {
+    for (uint64_t& own : scenario.steps) own = between(random, 1, steps);
+  }
+  scenario.density_max = one_of(random, {0.01, 0.2, 1.0});
+  scenario.sparse_pushes = one_of(random, {0.0, 0.5, 1.0});
+  scenario.non_finite_pushes = chance(random, 0.2) ? 0.2 : 0.0;
+  scenario.think_max = one_of<TimeNs>(random, {0, 5 * kNsPerMs, 400 * kNsPerMs});
+  scenario.real_bytes = chance(random, 0.3);
+  scenario.task_max = one_of<TimeNs>(random, {0, 0, kNsPerMs, 100 * kNsPerMs});
+  scenario.eager_work = chance(random, 0.6);
+  scenario.exact = on_grid(scenario.spec.codec_up) && on_grid(scenario.spec.codec_down);
+  if (chance(random, 0.2)) scenario.hostile = 0.1;
+  if (chance(random, 0.1)) scenario.job_memory_bytes = between(random, 4, 200) << 10;
+  draw_faults(random, scenario);
+  return scenario;
+}
+
+bool may_silence_workers(const Scenario& scenario) {
+  const TimeNs dead_after = scenario.spec.dead_after_ms * kNsPerMs;
+  if (scenario.link.loss > 0.15 || scenario.link.slow_max + scenario.link.latency_max > dead_after / 2) return true;
+  return std::any_of(scenario.faults.begin(), scenario.faults.end(), [](const SimFault& fault) {
+    return fault.kind != Kind::kRestartWorker && fault.kind != Kind::kKillShard && fault.kind != Kind::kShutdownShard;
+  });
+}
+
+std::string describe(const SimFault& fault) {
+  const char* names[] = {"partition",   "one-way partition", "isolate",        "stall",      "disconnect",
+                         "kill worker", "worker leaves",     "restart worker", "kill shard", "shut down shard"};
+  return std::string(names[static_cast<size_t>(fault.kind)]) + " a=" + std::to_string(fault.a) +
+         " b=" + std::to_string(fault.b) + " at " + std::to_string(fault.at / kNsPerMs) + " ms for " +
+         std::to_string(fault.duration / kNsPerMs) + " ms";
+}
+
+std::string describe(const Scenario& scenario) {
+  const protocol::JobSpec& spec = scenario.spec;
+  std::string text = "seed " + std::to_string(scenario.seed) + ": " + std::to_string(scenario.shards) +
+                     " shards (nodes 0..), " + std::to_string(spec.workers) + " workers (nodes " +
+                     std::to_string(scenario.shards) + "..), staleness " + std::to_string(spec.staleness) +
+                     ", select " + std::string(selection_name(spec.select.selection)) + ", reselect " +
+                     (spec.reselect.reselect == protocol::Reselect::kTopK
+                          ? "topk period " + std::to_string(spec.reselect.threshold_period)
+                          : "none") +
+                     ", up " + codec_text(spec.codec_up) + ", down " + codec_text(spec.codec_down) +
+                     (spec.codec_error == protocol::CodecError::kRetain ? ", retain" : ", drop") + ", dead_after " +
+                     std::to_string(spec.dead_after_ms) + " ms\n  tensors:";
+  for (const auto& tensor : spec.tensors) text += ' ' + std::to_string(tensor.dimension);
+  text += "; fuse_below " + std::to_string(spec.fuse_below) + ", parts_per_shard " +
+          std::to_string(spec.parts_per_shard) + "; steps:";
+  for (uint64_t steps : scenario.steps) text += ' ' + std::to_string(steps);
+  text += "\n  network: latency up to " + std::to_string(scenario.link.latency_max / kNsPerUs) + " us, loss " +
+          std::to_string(scenario.link.loss) + ", duplication " + std::to_string(scenario.link.duplication) +
+          ", corruption " + std::to_string(scenario.link.corruption) +
+          (scenario.link.in_order ? ", in order" : ", reordered") + (scenario.real_bytes ? ", real bytes" : "") +
+          (scenario.hostile > 0 ? ", a stranger" : "") +
+          (scenario.job_memory_bytes > 0 ? ", " + std::to_string(scenario.job_memory_bytes) + " bytes a job" : "") +
+          ", calm from " + std::to_string(scenario.calm_from / kNsPerMs) + " ms\n";
+  for (const SimFault& fault : scenario.faults) text += "  " + describe(fault) + "\n";
+  return text;
+}
+
+}  // namespace millrace::testing

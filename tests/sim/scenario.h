@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/base/clock.h"
+#include "kernels/base/random.h"
+#include "protocol/job_spec.h"
+#include "tests/support/sim_network.h"
+
+namespace millrace::testing {
+
+/// One thing that goes wrong in a run, and when.
+struct SimFault {
+  enum class Kind : uint8_t {
+    kPartition,      ///< nodes a and b cannot reach each other
+    kOneWay,         ///< nothing from a reaches b
+    kIsolate,        ///< node a reaches nobody and nobody reaches it
+    kStall,          ///< node a handles nothing, then everything at once
+    kDisconnect,     ///< worker a's connection to shard b breaks
+    kKillWorker,     ///< SIGKILL: its state is gone
+    kLeave,          ///< worker a leaves by itself, with a goodbye
+    kRestartWorker,  ///< a new process under the identity of worker a (the old one may live: then it is an impostor)
+    kKillShard,      ///< SIGKILL; it starts again, empty, after `duration` (0: never)
+    kShutdownShard,  ///< SIGTERM: it drains
+  };
+  Kind kind = Kind::kPartition;
+  TimeNs at = 0;
+  TimeNs duration = 0;
+  uint32_t a = 0;
+  uint32_t b = 0;
+};
+
+/// Everything about a run that a seed decides in advance.
+struct Scenario {
+  uint64_t seed = 0;
+  uint32_t shards = 1;
+  protocol::JobSpec spec;
+  std::vector<uint64_t> steps;   ///< [workers] that each pushes before it finishes
+  int grid_exponent = -4;        ///< gradients are multiples of 2^this
+  uint32_t grid_steps_max = 64;  ///< ... up to so many of them
+  double density_max = 1;        ///< of a pushed gradient
+  double sparse_pushes = 0.5;    ///< share of pushes by push_sparse
+  double non_finite_pushes = 0;  ///< share of pushes that first try a gradient with NaN or infinity in it
+  TimeNs think_max = 0;          ///< between pushes
+  double hostile = 0;            ///< share of the workers' messages that a stranger repeats, altered, to the same shard
+  uint64_t job_memory_bytes = 0;  ///< a shard's limit for the job; 0: its default
+  bool real_bytes = false;
+  TimeNs shard_start_max = 300 * kNsPerMs;  ///< shards start within this
+  TimeNs task_max = 0;                      ///< tasks take up to this; 0: inline
+  bool eager_work = true;                   ///< false: coding is spread over several turns
+  SimLinkFaults link;                       ///< until calm_from
+  std::vector<SimFault> faults;             ///< all over by calm_from, but for what never heals
+  TimeNs calm_from = 0;                     ///< from here on the network is perfect
+  bool exact = true;                        ///< every value stays on a binary grid: the law holds bit for bit
+};
+
+/// REQUIRES nothing: every seed is a scenario. Shares: a quarter perfect networks, a quarter lossy ones, half with processes and
+/// partitions failing.
+Scenario draw_scenario(uint64_t seed);
+
+/// A few lines for the reader of a trace.
+std::string describe(const Scenario& scenario);
+std::string describe(const SimFault& fault);
+
+/// True when something in the scenario may make a shard remove a worker that lives.
+bool may_silence_workers(const Scenario& scenario);
+
+}  // namespace millrace::testing

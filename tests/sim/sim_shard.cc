@@ -1,0 +1,151 @@
+#include "tests/sim/sim_shard.h"
+
+#include "kernels/base/check.h"
+#include "tests/sim/sim_worker.h"
+
+namespace millrace::testing {
+
+SimShard::SimShard(SimWorld& world, uint32_t shard)
+    : SimProcess(world, "shard " + std::to_string(shard)), shard_(shard) {}
+
+void SimShard::start() {
+  table_ = protocol::open_memory_table(world_.table_state);
+  const auto life = table_->start_shard(shard_, world_.scenario.shards, "tcp://sim:" + std::to_string(7'000 + shard_));
+  MILLRACE_CHECK(life.has_value(), shard_);
+  life_ = *life;
+  server::ShardConfig config;
+  config.shard = shard_;
+  config.shard_count = world_.scenario.shards;
+  config.life = life_;
+  config.software = "sim";
+  if (world_.scenario.job_memory_bytes > 0) config.limits.job_memory_bytes_max = world_.scenario.job_memory_bytes;
+  core_ = std::make_unique<server::ShardCore>(config, *table_, world_.scheduler.now());
+  connected_.clear();
+  set_alive(true);
+  world_.trace(name() + " starts, life " + std::to_string(life_));
+  arm(core_->next_deadline());
+}
+
+void SimShard::kill() {
+  if (!alive()) return;
+  world_.trace(name() + " is killed");
+  was_killed_ = true;
+  set_alive(false);
+  core_.reset();
+  for (const auto& worker : world_.workers) worker->lose_connection(shard_, "the shard's process is gone");
+}
+
+void SimShard::shut_down() {
+  run([this] {
+    world_.trace(name() + " is told to shut down");
+    was_shut_down_ = true;
+    server::Actions actions;
+    core_->begin_shutdown(world_.scheduler.now(), actions);
+    after_call(actions);
+  });
+}
+
+void SimShard::deliver(const protocol::PeerId& peer, protocol::Message message) {
+  run([this, peer, message = std::move(message)] {
+    world_.trace("  " + name() + " <- " + peer.bytes + ": " + (world_.tracing ? describe_message(message) : ""));
+    server::Actions actions;
+    core_->on_message(peer, message, world_.scheduler.now(), actions);
+    after_call(actions);
+  });
+}
+
+void SimShard::deliver_reply(uint32_t from_shard, const protocol::Message& message) {
+  run([this, from_shard, message] {
+    server::Actions actions;
+    core_->on_shard_reply(from_shard, message, world_.scheduler.now(), actions);
+    after_call(actions);
+  });
+}
+
+void SimShard::tick() {
+  server::Actions actions;
+  core_->on_tick(world_.scheduler.now(), actions);
+  after_call(actions);
+}
+
+void SimShard::after_call(server::Actions& actions) {
+  // The table first: an update that this call decided may name an epoch that this call made.
+  world_.watch_table();
+  carry_out(std::move(actions));
+  if (!alive()) return;
+  if (core_->stopped()) {
+    world_.trace(name() + " has stopped" + (core_->failure() ? ": " + core_->failure()->message : ""));
+    set_alive(false);
+    for (const auto& worker : world_.workers) worker->lose_connection(shard_, "the shard has stopped");
+    return;
+  }
+  arm(core_->next_deadline());
+}
+
+void SimShard::carry_out(server::Actions&& actions) {
+  for (const auto& line : actions.log) world_.trace("  " + name() + " says: " + line.text);
+  for (const auto& metric : actions.metrics) {
+    const bool approximate =
+        metric.metric == server::Metric::kExchangeFallbacks || metric.metric == server::Metric::kRestarted;
+    if (approximate) world_.oracle.on_approximate_cut();
+    if (metric.metric == server::Metric::kMembersRemoved) ++removed_;
+    if (metric.metric == server::Metric::kDropped || metric.metric == server::Metric::kRefused) {
+      world_.trace("  " + name() + " drops or refuses: " + std::string(metric.label));
+    }
+  }
+  for (const auto& send : actions.to_peers) send_to_peer(send);
+  for (const auto& connect : actions.connects) connected_.insert(connect.shard);
+  for (const auto& send : actions.to_shards) send_to_shard(send);
+  for (const auto& task : actions.tasks) start_task(task);
+}
+
+void SimShard::send_to_peer(const server::SendToPeer& send) {
+  world_.oracle.on_sent_by_shard(send.message);
+  world_.scheduler.note(fingerprint(send.message));
+  if (world_.tracing) world_.trace(name() + " -> " + send.to.bytes + ": " + describe_message(send.message));
+  if (send.to.bytes[0] == 'x') return;  // a stranger: whatever it is told
+  const SimPeer peer = SimPeer::from(send.to);
+  if (peer.is_shard) {
+    world_.network.send(shard_, peer.number, send.message, [this, peer](const protocol::Message& message) {
+      world_.shards[peer.number]->deliver_reply(shard_, message);
+    });
+    return;
+  }
+  if (peer.number >= world_.workers.size()) return world_.fault(name() + " sends to nobody");
+  SimWorker& worker = *world_.workers[peer.number];
+  world_.network.send(shard_, world_.worker_node(worker.worker()), send.message,
+                      [this, &worker, peer](protocol::Message message) {
+                        worker.deliver(shard_, peer.connection, std::move(message));
+                      });
+}
+
+void SimShard::send_to_shard(const server::SendToShard& send) {
+  world_.scheduler.note(fingerprint(send.message));
+  if (world_.tracing)
+    world_.trace(name() + " -> shard " + std::to_string(send.shard) + ": " + describe_message(send.message));
+  if (send.shard >= world_.shards.size() || send.shard == shard_)
+    return world_.fault(name() + " sends to itself, or to no shard");
+  if (!connected_.contains(send.shard))
+    return world_.fault(name() + " sends to shard " + std::to_string(send.shard) + " without a connection");
+  SimShard& other = *world_.shards[send.shard];
+  const protocol::PeerId peer = SimPeer{.is_shard = true, .number = shard_, .connection = life_}.id();
+  world_.network.send(shard_, send.shard, send.message,
+                      [&other, peer](protocol::Message message) { other.deliver(peer, std::move(message)); });
+}
+
+void SimShard::start_task(const std::shared_ptr<server::Task>& task) {
+  if (world_.scenario.task_max == 0) return finish_task(task);
+  const TimeNs takes = world_.scheduler.draw(0, world_.scenario.task_max);
+  world_.scheduler.after(
+      takes, [this, generation = generation(), task] { run_in(generation, [this, task] { finish_task(task); }); });
+}
+
+void SimShard::finish_task(const std::shared_ptr<server::Task>& task) {
+  if (!alive()) return;
+  task->run();
+  server::Actions actions;
+  core_->on_task_done(task, world_.scheduler.now(), actions);
+  after_call(actions);
+}
+
+}  // namespace millrace::testing

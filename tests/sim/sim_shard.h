@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "server/shard_core.h"
+#include "tests/sim/sim_world.h"
+
+namespace millrace::testing {
+
+/// A shard's process: the production core, its table handle, its tasks.
+class SimShard : public SimProcess {
+ public:
+  SimShard(SimWorld& world, uint32_t shard);
+
+  void start();
+  void kill();
+  void shut_down();
+
+  /// A message off a connection that `peer` opened.
+  void deliver(const protocol::PeerId& peer, protocol::Message message);
+  void deliver_reply(uint32_t from_shard, const protocol::Message& message);
+
+  uint64_t life() const { return life_; }
+  bool was_killed() const { return was_killed_; }
+  bool was_shut_down() const { return was_shut_down_; }
+  uint64_t removed() const { return removed_; }
+  const server::ShardCore* core() const { return core_.get(); }
+
+ private:
+  void tick() override;
+  TimeNs deadline() const override { return core_->next_deadline(); }
+  void carry_out(server::Actions&& actions);
+  void send_to_peer(const server::SendToPeer& send);
+  void send_to_shard(const server::SendToShard& send);
+  void start_task(const std::shared_ptr<server::Task>& task);
+  void finish_task(const std::shared_ptr<server::Task>& task);
+  void after_call(server::Actions& actions);
+
+  uint32_t shard_;
+  uint64_t life_ = 0;
+  bool was_killed_ = false;
+  bool was_shut_down_ = false;
+  uint64_t removed_ = 0;
+  std::unique_ptr<protocol::MembershipTable> table_;
+  std::unique_ptr<server::ShardCore> core_;
+  std::set<uint32_t> connected_;  ///< shards that this one has opened a connection to
+};
+
+}  // namespace millrace::testing

@@ -1,0 +1,158 @@
+#include "tests/support/sim_network.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "kernels/base/check.h"
+#include "kernels/base/hash.h"
+#include "protocol/frame.h"
+
+namespace millrace::testing {
+
+void SimScheduler::at(TimeNs when, std::function<void()> run) {
+  events_.push({std::max(when, now_), order_++, std::move(run)});
+}
+
+bool SimScheduler::step() {
+  if (events_.empty()) return false;
+  // priority_queue only lends a const top; the closure is moved out before the pop forgets it.
+  auto run = std::move(const_cast<Event&>(events_.top()).run);
+  now_ = events_.top().when;
+  events_.pop();
+  ++events_run_;
+  run();
+  return true;
+}
+
+void SimScheduler::note(uint64_t what) {
+  const uint64_t words[3] = {trace_hash_, what, static_cast<uint64_t>(now_)};
+  trace_hash_ = hash64(ByteSpan(reinterpret_cast<const uint8_t*>(words), sizeof(words)));
+}
+
+void SimNetwork::block(uint32_t from, uint32_t to, TimeNs until) {
+  TimeNs& blocked = blocked_until_[from * nodes_ + to];
+  blocked = std::max(blocked, until);
+}
+
+TimeNs SimNetwork::draw_latency() {
+  TimeNs latency = scheduler_.draw(faults_.latency_min, std::max(faults_.latency_min, faults_.latency_max));
+  if (scheduler_.chance(faults_.slow)) latency += scheduler_.draw(0, faults_.slow_max);
+  return latency;
+}
+
+void SimNetwork::send(uint32_t from, uint32_t to, const protocol::Message& message, const Deliver& deliver) {
+  MILLRACE_CHECK(from < nodes_ && to < nodes_, from, to, nodes_);
+  ++sent_;
+  if (blocked(from, to) || scheduler_.chance(faults_.loss)) {
+    ++lost_;
+    return;
+  }
+  protocol::Message travelling = real_bytes_ ? through_bytes(message) : message;
+  if (!travelling.payload.bytes.empty() && scheduler_.chance(faults_.corruption)) {
+    ByteBuffer damaged(travelling.payload.bytes.begin(), travelling.payload.bytes.end());
+    damaged[scheduler_.dice().next_below(damaged.size())] ^=
+        static_cast<uint8_t>(1u << scheduler_.dice().next_below(8));
+    travelling.payload = SharedBytes::from(std::move(damaged));
+  }
+  if (scheduler_.chance(faults_.duplication)) schedule(from, to, travelling, deliver);
+  schedule(from, to, std::move(travelling), deliver);
+}
+
+void SimNetwork::schedule(uint32_t from, uint32_t to, protocol::Message message, const Deliver& deliver) {
+  TimeNs arrival = scheduler_.now() + draw_latency();
+  if (faults_.in_order) {
+    TimeNs& last = last_arrival_[{from, to}];
+    arrival = last = std::max(arrival, last);
+  }
+  // What was sent before a partition began is lost with it when it has not arrived by then.
+  scheduler_.at(arrival, [this, from, to, message = std::move(message), deliver]() mutable {
+    if (blocked(from, to)) {
+      ++lost_;
+      return;
+    }
+    deliver(std::move(message));
+  });
+}
+
+protocol::Message SimNetwork::through_bytes(const protocol::Message& message) {
+  const ByteBuffer envelope = protocol::encode_envelope(message);
+  SharedBytes payload = SharedBytes::from(ByteBuffer(message.payload.bytes.begin(), message.payload.bytes.end()));
+  auto decoded = protocol::decode_message(envelope, std::move(payload), {});
+  if (!decoded) {
+    byte_faults_.push_back(describe_message(message) + ": " + decoded.error().message);
+    return message;
+  }
+  return std::move(*decoded);
+}
+
+namespace {
+
+struct Describe {
+  std::string operator()(const protocol::Contribution& body) const {
+    return " part " + std::to_string(body.part) + " step " + std::to_string(body.step);
+  }
+  std::string operator()(const protocol::Update& body) const {
+    std::string text = " part " + std::to_string(body.part) + " step " + std::to_string(body.step) + " decided_in " +
+                       std::to_string(body.decided_in) + " stable " + std::to_string(body.stable) + " of";
+    for (const auto& id : body.contributors) text += ' ' + std::to_string(id.worker) + '/' + std::to_string(id.life);
+    return text;
+  }
+  std::string operator()(const protocol::Duplicate& body) const {
+    return " part " + std::to_string(body.part) + " step " + std::to_string(body.step);
+  }
+  std::string operator()(const protocol::Settled& body) const {
+    return " part " + std::to_string(body.part) + " step " + std::to_string(body.step) +
+           (body.counted ? " counted" : " not counted");
+  }
+  std::string operator()(const protocol::Refuse& body) const {
+    std::string text = std::string(" ") + std::string(error_code_name(body.code)) + (body.retry ? " (retry)" : "");
+    if (body.about_contribution) text += " part " + std::to_string(body.part) + " step " + std::to_string(body.step);
+    return text + ": " + body.sentence;
+  }
+  std::string operator()(const protocol::Abort& body) const {
+    return std::string(" ") + std::string(error_code_name(body.code)) + ": " + body.sentence;
+  }
+  std::string operator()(const protocol::Goodbye& body) const {
+    return " reason " + std::to_string(static_cast<int>(body.reason)) + ": " + body.sentence;
+  }
+  std::string operator()(const protocol::Ack& body) const {
+    std::string text;
+    for (const auto& entry : body.entries) text += ' ' + std::to_string(entry.part) + '<' + std::to_string(entry.n);
+    return text;
+  }
+  std::string operator()(const protocol::ThresholdHistogram& body) const {
+    return " bucket " + std::to_string(body.bucket) + " step " + std::to_string(body.step);
+  }
+  std::string operator()(const protocol::Welcome& body) const { return view(body.view); }
+  std::string operator()(const protocol::ViewChange& body) const { return view(body.view); }
+  std::string operator()(const protocol::Heartbeat& body) const {
+    return " applied " + std::to_string(body.steps_applied);
+  }
+  std::string operator()(const protocol::Hello& body) const { return " nonce " + std::to_string(body.nonce); }
+  std::string operator()(const protocol::ShardHello&) const { return ""; }
+
+  static std::string view(const protocol::JobView& view) {
+    std::string text =
+        " epoch " + std::to_string(view.epoch) + (view.started ? " started" : "") + (view.finished ? " finished" : "");
+    for (const auto& member : view.members)
+      text += ' ' + std::to_string(member.worker) + '/' + std::to_string(member.life);
+    return text;
+  }
+};
+
+}  // namespace
+
+std::string describe_message(const protocol::Message& message) {
+  const protocol::Header& header = message.header;
+  return std::string(protocol::body_name(message.body)) + " [job " + std::to_string(header.job) + " epoch " +
+         std::to_string(header.epoch) + " worker " + std::to_string(header.worker) + '/' + std::to_string(header.life) +
+         " shard " + std::to_string(header.shard) + '/' + std::to_string(header.shard_life) + "]" +
+         std::visit(Describe(), message.body) +
+         (message.payload.bytes.empty() ? "" : " payload " + std::to_string(message.payload.bytes.size()));
+}
+
+uint64_t fingerprint(const protocol::Message& message) {
+  return hash64(message.payload.bytes, hash64(describe_message(message)));
+}
+
+}  // namespace millrace::testing

@@ -1,0 +1,125 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <queue>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/clock.h"
+#include "kernels/base/random.h"
+#include "protocol/messages.h"
+
+namespace millrace::testing {
+
+/// Virtual time and everything that happens in it, in one order that a seed decides. The only source of time and chance of a
+/// simulation: equal seeds give equal runs.
+class SimScheduler {
+ public:
+  explicit SimScheduler(uint64_t seed) : random_(RandomKey::from(seed)) {}
+
+  TimeNs now() const { return now_; }
+  RandomSequence& dice() { return random_; }
+
+  /// Runs `run` at `when` (not before now). Events of one time run in the order in which they were asked for.
+  void at(TimeNs when, std::function<void()> run);
+  void after(TimeNs delay, std::function<void()> run) { at(now_ + delay, std::move(run)); }
+
+  /// Runs the next event. False: none is left.
+  bool step();
+  bool idle() const { return events_.empty(); }
+  TimeNs next_time() const { return events_.empty() ? now_ : events_.top().when; }
+  uint64_t events_run() const { return events_run_; }
+
+  /// Mixes what happened into the run's fingerprint.
+  void note(uint64_t what);
+  uint64_t trace_hash() const { return trace_hash_; }
+
+  /// Uniform in [low, high].
+  TimeNs draw(TimeNs low, TimeNs high) {
+    return low + static_cast<TimeNs>(random_.next_below(static_cast<uint64_t>(high - low) + 1));
+  }
+  bool chance(double probability) { return probability > 0 && random_.next_unit() < probability; }
+
+ private:
+  struct Event {
+    TimeNs when;
+    uint64_t order;
+    std::function<void()> run;
+    bool operator<(const Event& other) const { return when != other.when ? when > other.when : order > other.order; }
+  };
+
+  RandomSequence random_;
+  std::priority_queue<Event> events_;
+  TimeNs now_ = 0;
+  uint64_t order_ = 0;
+  uint64_t events_run_ = 0;
+  uint64_t trace_hash_ = 0x9E3779B97F4A7C15u;
+};
+
+/// What the network does to a message. All zero: perfect, in order, latency_min.
+struct SimLinkFaults {
+  TimeNs latency_min = 50 * kNsPerUs;
+  TimeNs latency_max = 50 * kNsPerUs;
+  double slow = 0;  ///< share of messages that take up to slow_max more
+  TimeNs slow_max = 0;
+  double loss = 0;
+  double duplication = 0;
+  double corruption = 0;  ///< share of payloads in which one bit flips
+  bool in_order = true;   ///< per direction, as TCP; false: latency reorders
+};
+
+/// Messages between numbered nodes, with loss, duplication, delay, reordering and partitions. Nodes are whoever the
+/// simulation says;
+/// what a delivery does is the sender's closure, so that the network needs to know neither workers nor shards.
+class SimNetwork {
+ public:
+  using Deliver = std::function<void(protocol::Message)>;
+
+  SimNetwork(SimScheduler& scheduler, uint32_t nodes)
+      : scheduler_(scheduler), nodes_(nodes), blocked_until_(nodes * nodes, 0) {}
+
+  void set_faults(const SimLinkFaults& faults) { faults_ = faults; }
+  const SimLinkFaults& faults() const { return faults_; }
+
+  /// Every message becomes bytes and a message again on its way (encode_envelope, decode_message), its payload a copy.
+  void set_real_bytes(bool real_bytes) { real_bytes_ = real_bytes; }
+
+  /// Nothing goes from `from` to `to` until then (one direction).
+  void block(uint32_t from, uint32_t to, TimeNs until);
+  bool blocked(uint32_t from, uint32_t to) const { return blocked_until_[from * nodes_ + to] > scheduler_.now(); }
+
+  void send(uint32_t from, uint32_t to, const protocol::Message& message, const Deliver& deliver);
+
+  /// A trip's time of a message that is not lost: connection set-up and the like.
+  TimeNs draw_latency();
+
+  uint64_t sent() const { return sent_; }
+  uint64_t lost() const { return lost_; }
+  /// Messages whose own bytes did not decode to a message: a fault of the codec of messages.
+  const std::vector<std::string>& byte_faults() const { return byte_faults_; }
+
+ private:
+  void schedule(uint32_t from, uint32_t to, protocol::Message message, const Deliver& deliver);
+  protocol::Message through_bytes(const protocol::Message& message);
+
+  SimScheduler& scheduler_;
+  uint32_t nodes_;
+  SimLinkFaults faults_;
+  bool real_bytes_ = false;
+  std::vector<TimeNs> blocked_until_;
+  std::map<std::pair<uint32_t, uint32_t>, TimeNs> last_arrival_;
+  uint64_t sent_ = 0;
+  uint64_t lost_ = 0;
+  std::vector<std::string> byte_faults_;
+};
+
+/// One line about a message: traces.
+std::string describe_message(const protocol::Message& message);
+
+/// A number for a message's identity: the run's fingerprint.
+uint64_t fingerprint(const protocol::Message& message);
+
+}  // namespace millrace::testing
