@@ -163,7 +163,15 @@ void ShardProcess::Loop::receive() {
     if (received->message) {
       core_->on_message(received->peer, std::move(*received->message), now, actions_);
     } else {
-      core_->on_malformed(received->message.error(), now, actions_);
+      const Error& error = received->message.error();
+      core_->on_malformed(error, now, actions_);
+      // A Hello that asks for what only a later build knows: silence would leave its worker waiting for a Welcome.
+      if (error.code == ErrorCode::kUnsupported) {
+        protocol::Refuse refusal;
+        refusal.code = error.code;
+        refusal.sentence = error.message;
+        listener_->send(received->peer, {{}, refusal, {}});
+      }
     }
   }
 }

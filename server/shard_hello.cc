@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "protocol/handshake.h"
 #include "protocol/shard_map.h"
 #include "server/shard_core.h"
 
@@ -58,11 +59,8 @@ void ShardCore::on_hello(const protocol::PeerId& from, const protocol::Header& h
 }
 
 Status ShardCore::judge_hello(const protocol::Header& header, const protocol::Hello& hello) const {
-  if (hello.version_min > protocol::kProtocolVersion || hello.version_max < protocol::kProtocolVersionMin) {
-    return fail(ErrorCode::kVersionMismatch,
-                fmt::format("the worker ({}) speaks protocol versions {} to {}, this shard ({}) {} to {}",
-                            hello.software, hello.version_min, hello.version_max, config_.software,
-                            protocol::kProtocolVersionMin, protocol::kProtocolVersion));
+  if (const auto agreed = protocol::negotiate(hello, {.software = config_.software}); !agreed) {
+    return fail(agreed.error().code, agreed.error().sentence);
   }
   if (draining_until_) return fail(ErrorCode::kUnavailable, fmt::format("shard {} is shutting down", config_.shard));
   if (header.shard != config_.shard || hello.shard_count != config_.shard_count) {
@@ -225,12 +223,8 @@ void ShardCore::on_shard_hello(const protocol::PeerId& from, const protocol::Hea
     return shard < config_.shard_count && shard != config_.shard &&
            hello.shard_map_hash == protocol::shard_map_hash(map) && header.shard_life == neighbours_[shard].entry.life;
   };
-  if (hello.version_min > protocol::kProtocolVersion || hello.version_max < protocol::kProtocolVersionMin) {
-    refusal.code = ErrorCode::kVersionMismatch;
-    refusal.retry = false;
-    refusal.sentence = fmt::format("shard {} ({}) speaks protocol versions {} to {}, shard {} ({}) {} to {}", shard,
-                                   hello.software, hello.version_min, hello.version_max, config_.shard,
-                                   config_.software, protocol::kProtocolVersionMin, protocol::kProtocolVersion);
+  if (const auto agreed = protocol::negotiate(hello, {.software = config_.software}); !agreed) {
+    refusal = agreed.error();
   } else if (agree() || (refresh(now, actions), agree())) {
     if (neighbours_[shard].peer) shard_sessions_.erase(*neighbours_[shard].peer);
     neighbours_[shard].peer = from;
