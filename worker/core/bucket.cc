@@ -6,18 +6,10 @@
 
 #include "kernels/base/check.h"
 #include "kernels/reduce/reduce.h"
+#include "worker/core/merge.h"
 
 namespace millrace::worker {
 namespace {
-
-void append_rebased(Stream<float>& out, const StreamView<float>& piece, uint64_t base) {
-  const size_t at = out.indices.size();
-  out.indices.resize(at + piece.indices.size());
-  for (size_t i = 0; i < piece.indices.size(); ++i) {
-    out.indices[at + i] = static_cast<uint32_t>(base + piece.indices[i]);
-  }
-  out.values.insert(out.values.end(), piece.values.begin(), piece.values.end());
-}
 
 Stream<float> must_sum(const StreamView<float>& a, const StreamView<float>& b) {
   auto sum = sum_two(a, b);
@@ -111,23 +103,23 @@ void Bucket::take_returned() {
     returned_.clear();
     return;
   }
-  // Pieces of different parts are disjoint: runs of ascending parts are joined first, and merged with the residual once a run.
+  // Pieces of different parts are disjoint: all of them are merged in one pass. Only steps that ran ahead give a part two.
   std::ranges::stable_sort(returned_, {}, &Returned::at);
   while (!returned_.empty()) {
-    Stream<float> run = Stream<float>::empty(dimension_);
+    std::vector<Piece> pieces;
+    std::vector<Returned> now;
     std::vector<Returned> later;
-    size_t next = 0;
     for (Returned& piece : returned_) {
-      if (piece.at < next) {
-        later.push_back(std::move(piece));
-        continue;
-      }
-      append_rebased(run, piece.stream.view(), parts_[piece.at].begin);
-      next = piece.at + 1;
+      const bool second = !now.empty() && now.back().at == piece.at;
+      (second ? later : now).push_back(std::move(piece));
     }
-    add_to_residual(std::move(run));
+    for (const Returned& piece : now) pieces.push_back({parts_[piece.at].begin, piece.stream.view()});
+    merge_pieces(std::as_const(residual_).view(), pieces, merged_);
+    std::swap(residual_, merged_);
     returned_ = std::move(later);
   }
+  // Past the density where that is smaller, dense.
+  if (residual_.count() >= dense_from_count<float>(dimension_)) residual_ = to_dense(residual_.view());
 }
 
 void Bucket::drop_zeros() {

@@ -108,6 +108,7 @@ class Bucket {
   std::unique_ptr<Selector<float>> selector_;  ///< none for Selection::kNone
 
   Stream<float> residual_;  ///< sparse; dense from the first dense push of a lone tensor on
+  Stream<float> merged_;    ///< where the residual is merged to; then they change places
   Stream<float> spare_;     ///< arrays of the step before, to be written over
   struct Returned {
     size_t at = 0;

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/stream/stream.h"
+
+namespace millrace::worker {
+
+/// A sparse stream of an index range of a larger one: local index 0 stands for `begin`.
+struct Piece {
+  uint64_t begin = 0;
+  StreamView<float> stream;
+};
+
+/// out := base + pieces, index by index. All sparse.
+///
+/// pieces   disjoint ranges, ascending.
+/// out      written over; its arrays are reused. May not be base.
+/// Cost     one pass without branches that depend on the data; no allocation once `out` has grown.
+void merge_pieces(const StreamView<float>& base, const std::vector<Piece>& pieces, Stream<float>& out);
+
+}  // namespace millrace::worker
