@@ -222,7 +222,8 @@ void SimWorker::apply(const worker::DeliveredUpdate& update) {
     return world_.fault(where + " is delivered, and was never decided");
   const DecidedStep& decided = world_.oracle.log(update.part)[update.step];
   const double denominator = denominator_of(world_.scenario.spec, decided.contributors.size(), decided.weight_sum);
-  if (update.denominator != denominator)
+  // An update without entries divides nothing.
+  if (update.sum.count() > 0 && update.denominator != denominator)
     world_.fault(where + ": denominator " + std::to_string(update.denominator) + " instead of " +
                  std::to_string(denominator));
   if (update.contributors != decided.contributors.size())
