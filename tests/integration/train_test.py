@@ -1,0 +1,228 @@
+#!/usr/bin/env python3
+"""`millrace train` with real shards and workers: what compression costs in quality, and every way to fail in one sentence.
+
+    train_test.py FOLDER_OF_PROGRAMS [unittest arguments]
+
+Real data is read from $MILLRACE_SHARED/data; those tests skip where it is missing.
+"""
+
+import gzip
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+PROGRAMS = Path(sys.argv.pop(1) if len(sys.argv) > 1 else "build/dev/bin").resolve()
+SHARED = Path(os.environ.get("MILLRACE_SHARED", Path(__file__).resolve().parents[3] / "shared"))
+W8A = SHARED / "data/w8a.svm.gz"
+TIMEOUT_S = 240
+
+
+def millrace(*arguments):
+    return [str(PROGRAMS / "millrace"), *map(str, arguments)]
+
+
+def run(*arguments):
+    return subprocess.run(millrace(*arguments), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+
+
+def start(*arguments):
+    return subprocess.Popen(millrace(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def made_up_rows(count, seed):
+    """Rows of 40 features that a linear model separates but for a little noise."""
+    draw = random.Random(seed)
+    truth = random.Random(1)
+    weights = [truth.gauss(0, 1) for _ in range(40)]
+    lines = []
+    for _ in range(count):
+        features = sorted(draw.sample(range(40), 8))
+        label = 1 if sum(weights[index] for index in features) + draw.gauss(0, 0.3) > 0 else -1
+        lines.append(f"{label:+d} " + " ".join(f"{index + 1}:1" for index in features))
+    return "\n".join(lines) + "\n"
+
+
+class WithServers(unittest.TestCase):
+    """Two shards on free ports for all tests of a class; a job's name keeps tests apart."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.log = open(Path(cls.folder.name) / "serve.log", "w", encoding="utf-8")
+        cls.serve = subprocess.Popen(millrace("serve", "--shards", 2, "--port", 0, "--http-port", 0, "--json"),
+                                     stdout=subprocess.PIPE, stderr=cls.log, text=True)
+        cls.cluster = json.loads(cls.serve.stdout.readline())
+        cls.servers = cls.cluster["servers"]
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.serve.send_signal(signal.SIGTERM)
+        code = cls.serve.wait(timeout=60)
+        cls.serve.stdout.close()
+        cls.log.close()
+        cls.folder.cleanup()
+        if code != 0:
+            raise AssertionError(f"millrace serve ended with {code}")
+
+    def path(self, name, text=None):
+        path = Path(self.folder.name) / name
+        if text is not None:
+            path.write_text(text, encoding="utf-8")
+        return path
+
+    def flags(self, worker=0, workers=1, job=None):
+        return ["--servers", self.servers, "--job", job or self.id().rsplit(".", 1)[-1], "--worker", worker, "--workers", workers]
+
+    def train(self, workers, *arguments, job=None):
+        """Runs all workers to their end; the JSON that each printed last."""
+        running = [start("train", *self.flags(worker, workers, job), "--json", *arguments) for worker in range(workers)]
+        results = []
+        for process in running:
+            out, err = process.communicate(timeout=TIMEOUT_S)
+            self.assertEqual(process.returncode, 0, err)
+            results.append(json.loads(out.strip().split("\n")[-1]))
+        return results
+
+    def refused(self, code, sentence, *arguments):
+        """A command must end with `code` and one line on stderr that holds `sentence`."""
+        ended = run(*arguments)
+        self.assertEqual(ended.returncode, code, ended.stderr)
+        self.assertIn(sentence, ended.stderr)
+        return ended
+
+
+@unittest.skipUnless(W8A.exists(), f"no {W8A}")
+class Quality(WithServers):
+    """97 % of w8a is one class: accuracy says nothing there, average precision and log-loss do."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        with gzip.open(W8A, "rt", encoding="utf-8") as file:
+            lines = [line for line in file if line.strip()]
+        for name, keep in (("train.svm", lambda row: row % 5), ("test.svm", lambda row: row % 5 == 0)):
+            text = "".join(line for row, line in enumerate(lines) if keep(row))
+            (Path(cls.folder.name) / name).write_text(text, encoding="utf-8")
+
+    def held_out(self, job, *arguments):
+        model = self.path(job + ".model")
+        results = self.train(4, "--train", self.path("train.svm"), "--test", self.path("test.svm"), "--batch", 64, "--epochs", 6,
+                             "--lr-decay", 1, "--l2", 1e-6, "-o", model, *arguments, job=job)
+        ends = [result["epochs"][-1]["held_out"] for result in results]
+        for other in ends[1:]:
+            self.assertEqual(other, ends[0], "all workers hold the same weights, to the bit")
+        evaluated = json.loads(run("eval", "--model", model, "--data", self.path("test.svm"), "--json").stdout)
+        self.assertAlmostEqual(evaluated["log_loss"], ends[0]["log_loss"], places=5)
+        return ends[0], sum(result["bytes_up"] for result in results)
+
+    def test_SelectedAndQuantizedGradientsReachWhatDenseOnesDo(self):
+        dense, dense_bytes = self.held_out("dense", "--lr", 8, "--dense")
+        sent, sent_bytes = self.held_out("compressed", "--lr", 8, "--select", "topk:0.1", "--reselect", "topk:0.1", "--codec-up", "gap+qsgd4",
+                                         "--codec-down", "gap+qsgd8")
+        self.assertGreater(dense["average_precision"], 0.6)
+        self.assertLess(abs(sent["log_loss"] / dense["log_loss"] - 1), 0.01)
+        self.assertLess(abs(sent["average_precision"] / dense["average_precision"] - 1), 0.005)
+        self.assertLess(sent_bytes, dense_bytes / 3)
+
+    def test_LosslessSparseGradientsGiveTheLossOfDenseOnes(self):
+        dense, _ = self.held_out("dense-svm", "--dense", "--model", "svm", "--lr", 1)
+        sparse, _ = self.held_out("sparse-svm", "--model", "svm", "--lr", 1)
+        self.assertAlmostEqual(sparse["loss"], dense["loss"], places=4)
+
+
+class Runs(WithServers):
+    def test_StepsInFlightAndOneWorkerTrainAsWell(self):
+        train = self.path("a.svm", made_up_rows(3000, 2))
+        test = self.path("b.svm", made_up_rows(500, 3))
+        for staleness in (0, 3):
+            result, = self.train(1, "--train", train, "--test", test, "--epochs", 4, "--batch", 50, "--staleness", staleness,
+                                 job=f"staleness{staleness}")
+            self.assertGreater(result["epochs"][-1]["held_out"]["accuracy"], 0.9)
+            self.assertEqual(result["steps"], 240)
+
+    def test_MoreWorkersThanSomeBatchesStayInStep(self):
+        # Seven rows for three workers with batches of two: the last batches are short, one is empty.
+        train = self.path("few.svm", "1 1:1\n0 2:1\n1 1:1\n0 2:1\n1 1:1 2:1\n0 3:1\n1 1:1\n")
+        results = self.train(3, "--train", train, "--epochs", 2, "--batch", 2)
+        self.assertEqual({result["steps"] for result in results}, {4})
+
+    def test_StepsEndARunEarly(self):
+        result, = self.train(1, "--train", self.path("c.svm", made_up_rows(1000, 4)), "--steps", 7, "--epochs", 5)
+        self.assertEqual((result["steps"], len(result["epochs"])), (7, 1))
+
+    def test_TheStatusPortAnswersWhileAWorkerTrains(self):
+        train = self.path("d.svm", made_up_rows(2000, 5))
+        worker = subprocess.Popen(millrace("train", *self.flags(), "--train", train, "--epochs", 1_000_000, "--http", "127.0.0.1:0"),
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        port = None
+        for line in worker.stdout:
+            if line.startswith("status: port "):
+                port = line.split()[-1]
+            if line.lstrip().startswith("1 "):
+                break
+        status = run("status", f"127.0.0.1:{port}", "--json")
+        worker.send_signal(signal.SIGINT)
+        worker.communicate(timeout=60)
+        self.assertEqual(worker.returncode, 7)
+        self.assertEqual(status.returncode, 0, status.stderr)
+        self.assertEqual(json.loads(status.stdout)[f"127.0.0.1:{port}"]["workers"], 1)
+
+
+class Refusals(WithServers):
+    def test_BadDataIsNamedByFileAndLine(self):
+        broken = self.path("broken.svm", "1 1:1\n0 2:nan\n")
+        self.refused(3, "broken.svm:2: the value in '2:nan' is not a finite number", "train", *self.flags(), "--train", broken)
+        empty = self.path("empty.svm", "")
+        self.refused(3, "empty.svm: it holds no rows", "train", *self.flags(), "--train", empty)
+        fine = self.path("fine.svm", "1 1:1\n0 2:1\n")
+        self.refused(3, "fine.svm:2: index 2 is past the dimension, 1", "train", *self.flags(), "--train", fine, "--dimension", 1)
+        self.refused(6, "absent.svm: No such file or directory", "train", *self.flags(), "--train", self.path("absent.svm"))
+
+    def test_FlagsThatCannotBeAreRefusedBeforeAnythingIsRead(self):
+        fine = self.path("flags.svm", "1 1:1\n0 2:1\n")
+        for sentence, flags in (("workers count from 0", ["--worker", 3, "--workers", 3]), ("--lr times --l2", ["--lr", 100, "--l2", 0.5]),
+                                ("--density", ["--density", 1.5]), ("cannot select", ["--dense", "--density", 0.1])):
+            self.refused(2, sentence, "train", "--servers", self.servers, "--train", fine, *flags)
+        self.refused(2, "is not host:port", "train", "--servers", "somewhere", "--train", fine)
+        self.refused(2, "", "train", *self.flags(), "--train", fine, "--codec-up", "gap+nothing")
+
+    def test_AServerThatCannotBeReachedIsNamed(self):
+        fine = self.path("reach.svm", "1 1:1\n0 2:1\n")
+        self.refused(4, "127.0.0.1:1", "train", "--servers", "127.0.0.1:1", "--train", fine, "--connect-timeout-ms", 300)
+
+    def test_WorkersThatDisagreeOnTheShapeAreRefusedWithTheReason(self):
+        small = self.path("small.svm", "1 1:1\n0 2:1\n")
+        large = self.path("large.svm", "1 1:1\n0 3:1\n")
+        first = start("train", *self.flags(0, 2), "--train", small, "--start-timeout-ms", 30_000)
+        second = start("train", *self.flags(1, 2), "--train", large, "--start-timeout-ms", 30_000)
+        # Whoever comes second is refused; the first one waits for it until it is ended.
+        codes = {}
+        for process in (first, second):
+            try:
+                _, err = process.communicate(timeout=8)
+                codes[process.returncode] = err
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+        self.assertIn(5, codes)
+        self.assertIn("dimension", codes[5])
+
+    def test_AModelThatCannotBeWrittenIsSaidAndTheOldOneStays(self):
+        train = self.path("e.svm", made_up_rows(100, 6))
+        ended = run("train", *self.flags(), "--train", train, "--epochs", 1, "-o", self.path("no") / "such" / "model")
+        self.assertEqual(ended.returncode, 6, ended.stderr)
+        self.assertIn("cannot write", ended.stderr)
+
+    def test_APortInUseIsSaid(self):
+        port = self.servers.split(",", 1)[0].rsplit(":", 1)[1]
+        self.refused(6, "in use", "serve", "--shards", 1, "--port", port)
+
+
+if __name__ == "__main__":
+    unittest.main()
