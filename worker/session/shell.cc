@@ -1,5 +1,6 @@
 #include "worker/session/shell.h"
 
+#include <malloc.h>
 #include <sys/random.h>
 
 #include <cmath>
@@ -12,6 +13,15 @@
 /// Making a session, and what is asked of it from time to time: statistics, saved state.
 namespace millrace::worker {
 namespace {
+
+/// Received frames and decoded updates are blocks of some 100 KiB that come and go once a round. By default glibc returns them to
+/// the system at once and gets every page anew: measured, half of a worker's CPU and a third of the round.
+void keep_freed_memory() {
+  constexpr int kOwnMappingFrom = 32 << 20;  // the most that glibc accepts
+  constexpr int kKeptBytes = 128 << 20;
+  ::mallopt(M_MMAP_THRESHOLD, kOwnMappingFrom);
+  ::mallopt(M_TRIM_THRESHOLD, kKeptBytes);
+}
 
 uint64_t draw_nonce() {
   uint64_t nonce = 0;
@@ -44,6 +54,7 @@ double l2_norm(std::span<const float> values) {
 
 SessionShell::SessionShell(const JobOptions& options, protocol::JobSpec spec)
     : options_(options), core_(config_of(options, std::move(spec))), shelf_(core_.spec(), core_.layout()) {
+  if (options_.keep_freed_memory) keep_freed_memory();
   wires_.resize(options_.shards.size());
   gates_.resize(core_.spec().tensors.size());
   for (const protocol::BucketLayout& bucket : core_.layout().buckets) {

@@ -101,8 +101,11 @@ struct JobOptions {
   uint32_t shard_silence_ms = 30'000;    ///< a shard not heard for so long ends the session
   uint32_t resend_after_ms = 2'000;      ///< an unanswered contribution is sent again; doubles to 30 s
   uint32_t updates_kept_max = 8;         ///< updates a tensor may have that nobody awaited (beyond the staleness)
-  std::string save_path = {};            ///< where state goes when the session ends with an error; empty: nowhere
-  LogCallback log = {};                  ///< empty: silent
+  bool keep_freed_memory =
+      true;                    ///< tells malloc, for the whole process, to keep up to 128 MiB of what is freed instead
+                               ///< of giving it back to the system every round: halves the CPU of large updates
+  std::string save_path = {};  ///< where state goes when the session ends with an error; empty: nowhere
+  LogCallback log = {};        ///< empty: silent
 };
 
 /// One flat array of f32 parameters. The list of tensors must be equal at all workers.
