@@ -55,29 +55,36 @@ struct LogLine {
 
 /// What is counted or measured. The label says which (a reason, a message's name); empty where there is one kind only.
 enum class Metric : uint8_t {
-  kMessages,       ///< received, by body name
-  kDropped,        ///< messages not answered, by reason
-  kRefused,        ///< messages answered with Refuse or Abort, by reason
-  kContributions,  ///< admitted
-  kDuplicates,     ///< contributions that were here before
-  kLate,       ///< contributions to decided steps, by answer: "update", "counted", "not_counted", "acknowledged" (none)
-  kRestarted,  ///< decisions begun again because the members changed
-  kRounds,     ///< steps of parts decided
-  kRoundSeconds,       ///< measured: from the first contribution of a step of a part to its decision
-  kWaitSeconds,        ///< measured: from the first contribution to the last one
-  kUpdateEntries,      ///< entries of updates
-  kSumEntries,         ///< entries of sums before they were cut
-  kContributionBytes,  ///< payload bytes admitted
-  kUpdateBytes,        ///< payload bytes of updates, once a round
+  kMessages,              ///< received, by body name
+  kDropped,               ///< messages not answered, by reason
+  kRefused,               ///< messages answered with Refuse or Abort, by reason
+  kWorkerHandshakes,      ///< Hellos, "accepted" or "refused"
+  kShardHandshakes,       ///< ShardHellos, likewise
+  kContributions,         ///< admitted
+  kContributionBytes,     ///< payload bytes admitted
+  kContributionEntries,   ///< decoded
+  kContributionRawBytes,  ///< the same as plain pairs of index and value
+  kDuplicates,            ///< contributions that were here before
+  kLate,            ///< contributions to decided steps, by answer: "update", "counted", "not_counted", "acknowledged"
+  kRestarted,       ///< decisions begun again because the members changed
+  kRounds,          ///< steps of parts decided
+  kRoundSeconds,    ///< measured: from the first contribution of a step of a part to its decision
+  kWaitSeconds,     ///< measured: from the first contribution to the last one
+  kSumEntries,      ///< entries of sums before they were cut
+  kFillIn,          ///< measured: entries of a sum / entries of its largest contribution
+  kUpdateEntries,   ///< entries of updates
+  kUpdateBytes,     ///< payload bytes of updates, once a round
+  kUpdateRawBytes,  ///< the same as plain pairs of index and value
   kExchangeFallbacks,  ///< buckets cut by the last threshold because a shard was silent
   kLateHistograms,     ///< histograms that came when they could not be used any more
   kCodecErrorDown,     ///< sum over entries of |sum - decoded| of updates
+  kAuditImbalance,     ///< of audited jobs: what updates carry and their contributors did not send; 0 but for a bug
   kMembersJoined,
   kMembersFinished,
-  kMembersRemoved,  ///< by reason: "silent", "failed", "left"
+  kMembersRemoved,  ///< by reason: "silent", "failed"
   kJobsOpened,
-  kJobsEnded,  ///< by reason: "finished", "too_few_workers", "shard_lost", "abandoned", "shutdown"
-  kTableErrors,
+  kJobsEnded,    ///< by reason: "finished", "too_few_workers", "shard_lost", "abandoned", "shutdown", ...
+  kTableErrors,  ///< by error code
 };
 
 struct MetricEvent {

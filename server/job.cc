@@ -105,6 +105,8 @@ JobStatus Job::status(TimeNs now) const {
   status.parts = static_cast<uint32_t>(rounds_.part_count());
   status.steps_decided = rounds_.steps_decided();
   status.steps_decided_max = rounds_.steps_decided_max();
+  status.kept_updates = rounds_.kept_updates();
+  status.kept_bytes = rounds_.kept_bytes();
   status.memory_bytes = rounds_.memory_bytes();
   status.memory_bytes_max = setup_.limits.job_memory_bytes_max;
   std::vector<uint32_t> unconnected;

@@ -69,7 +69,11 @@ void JobRounds::on_decoded(DecodeTask& task, TimeNs now, Actions& actions) {
   PartRound* part = local_part(input.key.part);
   MILLRACE_CHECK(part != nullptr, input.key.part);
   if (task.result()) {
-    MemoryCharge charge(account_, memory_bytes_of(**task.result()));
+    const AnyStream& stream = **task.result();
+    const double entries = static_cast<double>(count_of(stream));
+    count(Metric::kContributionEntries, "", entries, actions);
+    count(Metric::kContributionRawBytes, "", entries * static_cast<double>(pair_bytes_of(stream)), actions);
+    MemoryCharge charge(account_, memory_bytes_of(stream));
     if (part->decoded(input, *task.result(), std::move(charge))) advance(*part, now, actions);
     return;
   }
@@ -96,7 +100,11 @@ void JobRounds::on_reduced(ReduceTask& task, TimeNs now, Actions& actions) {
     return;
   }
   const ReduceTask::Output& output = *task.result();
-  count(Metric::kSumEntries, "", static_cast<double>(count_of(*output.sum)), actions);
+  const double entries = static_cast<double>(count_of(*output.sum));
+  uint64_t largest = 0;
+  for (const SharedStream& one : task.input().contributions) largest = std::max(largest, count_of(*one));
+  count(Metric::kSumEntries, "", entries, actions);
+  if (largest != 0) count(Metric::kFillIn, "", entries / static_cast<double>(largest), actions);
   if (output.update) return finish(*part, *output.update, now, actions);
   part->summed(output.sum, output.histogram, MemoryCharge(account_, memory_bytes_of(*output.sum)));
   after_sum(*part, now, actions);
@@ -238,6 +246,10 @@ void JobRounds::finish(PartRound& part, EncodedUpdate update, TimeNs now, Action
   count(Metric::kRoundSeconds, "", seconds(now - part.timing().first), actions);
   count(Metric::kUpdateEntries, "", static_cast<double>(update.entries), actions);
   count(Metric::kUpdateBytes, "", static_cast<double>(update.container.bytes.size()), actions);
+  const uint64_t pair_bytes =
+      sizeof(uint32_t) + (part.value_type() == ValueType::kF32 ? sizeof(float) : sizeof(double));
+  count(Metric::kUpdateRawBytes, "", static_cast<double>(update.entries * pair_bytes), actions);
+  if (update.imbalance != 0) count(Metric::kAuditImbalance, "", update.imbalance, actions);
   if (update.codec_error != 0) count(Metric::kCodecErrorDown, "", update.codec_error, actions);
   PartRound::Decision decision;
   decision.epoch = setup_.members.view().epoch;

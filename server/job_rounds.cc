@@ -261,6 +261,12 @@ uint64_t JobRounds::steps_decided_max() const {
   return most;
 }
 
+uint64_t JobRounds::kept_updates() const {
+  uint64_t kept = 0;
+  for (const PartRound& part : parts_) kept += part.all_kept().size();
+  return kept;
+}
+
 uint64_t JobRounds::steps_applied(uint32_t worker) const {
   uint64_t least = parts_.empty() ? 0 : UINT64_MAX;
   for (const PartRound& part : parts_) least = std::min(least, part.acknowledged(worker));
@@ -270,7 +276,13 @@ uint64_t JobRounds::steps_applied(uint32_t worker) const {
 std::optional<JobRounds::Waiting> JobRounds::waiting() const {
   const PartRound* oldest = nullptr;
   for (const PartRound& part : parts_) {
-    if (part.has_any_open() && (!oldest || part.decided() < oldest->decided())) oldest = &part;
+    if (!part.has_any_open()) continue;
+    // Of parts at one step, one that still lacks contributions says more than one that waits for the others.
+    const bool collecting = part.stage() == PartRound::Stage::kCollecting;
+    if (!oldest || part.decided() < oldest->decided() ||
+        (part.decided() == oldest->decided() && collecting && oldest->stage() != PartRound::Stage::kCollecting)) {
+      oldest = &part;
+    }
   }
   if (!oldest) return std::nullopt;
   const uint64_t step = oldest->decided();
@@ -280,8 +292,9 @@ std::optional<JobRounds::Waiting> JobRounds::waiting() const {
   const Bucket& bucket = buckets_.at(bucket_at_.at(oldest->layout().bucket));
   if (oldest->stage() == PartRound::Stage::kSummed && bucket.threshold) {
     waiting.since = oldest->attempt().begun;
-    waiting.because = fmt::format("step {} of part {} waits for the magnitudes of shard {}", step, number,
-                                  fmt::join(bucket.threshold->missing(step), ", "));
+    const std::vector<uint32_t> missing = bucket.threshold->missing(step);
+    waiting.because = fmt::format("step {} of part {} is summed and waits for the magnitudes of {} {}", step, number,
+                                  missing.empty() ? "the bucket's other parts" : "shard", fmt::join(missing, ", "));
   } else if (oldest->stage() != PartRound::Stage::kCollecting) {
     waiting.since = oldest->attempt().begun;
     waiting.because = fmt::format("step {} of part {} is being summed", step, number);

@@ -77,6 +77,8 @@ class JobRounds {
   uint64_t steps_decided_max() const;
   uint64_t steps_applied(uint32_t worker) const;
   uint64_t memory_bytes() const { return account_.used_bytes(); }
+  uint64_t kept_bytes() const { return kept_account_.used_bytes(); }
+  uint64_t kept_updates() const;
   const MemoryAccount& account() const { return account_; }
   std::optional<Waiting> waiting() const;
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <map>
 #include <optional>
 #include <thread>
@@ -11,10 +12,16 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
+#include "monitoring/http_port.h"
+#include "monitoring/metrics.h"
+#include "protocol/frame.h"
 #include "protocol/table.h"
 #include "protocol/transport.h"
+#include "server/metrics_export.h"
 #include "server/process_log.h"
 #include "server/shard_core.h"
+#include "server/status_board.h"
+#include "server/status_json.h"
 #include "server/task_pool.h"
 
 namespace millrace::server {
@@ -27,6 +34,9 @@ constexpr int kMessagesPerTurn = 128;
 /// The loop computes for so long before it looks at the sockets again.
 constexpr TimeNs kComputePerTurn = 500 * kNsPerUs;
 constexpr TimeNs kReconnectAfter = 200 * kNsPerMs;
+constexpr TimeNs kGaugesEvery = kNsPerS;
+/// Without a turn of the loop for so long, /healthz says that the shard is not well.
+constexpr TimeNs kStandstill = 5 * kNsPerS;
 
 Result<std::string> advertised(const Options& options, const std::string& bound) {
   if (!options.advertise.empty()) return options.advertise;
@@ -56,9 +66,12 @@ class ShardProcess::Loop {
         context_(transport_options(options)),
         pool_(options.threads != 0 ? options.threads : std::max(1u, std::thread::hardware_concurrency()),
               [this] { waker_.wake(); }),
+        export_(metrics_),
+        board_([this] { waker_.wake(); }),
         log_(options.shard, options.quiet ? Severity::kWarning : Severity::kInfo) {}
 
   Status open();
+  Status open_http();
   Status run();
   void request_stop() noexcept {
     stop_.store(true);
@@ -85,6 +98,7 @@ class ShardProcess::Loop {
   void connect(const ConnectShard& connect);
   void send_to_peers();
   void send_to_shards();
+  void watch(TimeNs now);
 
   Options options_;
   std::unique_ptr<protocol::MembershipTable> table_;
@@ -95,6 +109,14 @@ class ShardProcess::Loop {
   protocol::Poller poller_;
   TaskPool pool_;  ///< after the waker that it wakes
   std::unique_ptr<ShardCore> core_;
+  monitoring::Metrics metrics_;
+  MetricsExport export_;
+  StatusBoard board_;
+  std::atomic<TimeNs> last_turn_ = 0;
+  std::atomic<bool> draining_ = false;
+  TimeNs next_gauges_ = 0;
+  uint64_t bytes_in_ = 0;
+  uint64_t bytes_out_ = 0;
   ProcessLog log_;
   Actions actions_;
   std::vector<std::shared_ptr<Task>> done_;
@@ -102,6 +124,7 @@ class ShardProcess::Loop {
   std::string address_;
   std::string http_address_;
   uint64_t life_ = 0;
+  std::unique_ptr<monitoring::HttpPort> http_;  ///< last: its threads ask the others
 };
 
 Status ShardProcess::Loop::open() {
@@ -121,7 +144,40 @@ Status ShardProcess::Loop::open() {
                                       *table_, monotonic_now_ns());
   poller_.add(*listener_);
   poller_.add(waker_);
+  return options_.http.empty() ? Status{} : open_http();
+}
+
+Status ShardProcess::Loop::open_http() {
+  monitoring::HttpHandlers handlers;
+  handlers.title = fmt::format("Millrace shard {} of {}", options_.shard, options_.shards);
+  handlers.metrics_text = [this] { return metrics_.prometheus_text(); };
+  handlers.unhealthy = [this]() -> std::optional<std::string> {
+    const TimeNs turn = last_turn_.load();
+    const TimeNs stood_ns = turn == 0 ? 0 : monotonic_now_ns() - turn;
+    if (stood_ns > kStandstill) return fmt::format("the loop has stood still for {} ms", stood_ns / kNsPerMs);
+    if (draining_.load()) return "shutting down";
+    return std::nullopt;
+  };
+  handlers.status_json = [this]() -> std::string {
+    constexpr std::chrono::milliseconds kPatience(2'000);
+    return board_.ask(kPatience).value_or(R"({"error": "the shard's loop did not answer within 2000 ms"})");
+  };
+  auto http = monitoring::HttpPort::start(options_.http, "--http", std::move(handlers));
+  if (!http) return std::unexpected(http.error());
+  http_ = std::move(*http);
+  http_address_ = fmt::format("{}:{}", options_.http.substr(0, options_.http.rfind(':')), http_->port());
   return {};
+}
+
+/// Answers who asks for the status, and brings the gauges up to date now and then.
+void ShardProcess::Loop::watch(TimeNs now) {
+  last_turn_.store(now);
+  export_.count_network(std::exchange(bytes_in_, 0), std::exchange(bytes_out_, 0));
+  if (now >= next_gauges_) {
+    next_gauges_ = now + kGaugesEvery;
+    export_.update_gauges(core_->status(now));
+  }
+  if (board_.wanted()) board_.publish(status_json(core_->status(now)));
 }
 
 int ShardProcess::Loop::wait_ms(TimeNs now) const {
@@ -138,7 +194,10 @@ Status ShardProcess::Loop::run() {
   bool stopping = false;
   while (!core_->stopped()) {
     poller_.wait(wait_ms(monotonic_now_ns()));
-    if (stop_.load() && !std::exchange(stopping, true)) core_->begin_shutdown(monotonic_now_ns(), actions_);
+    if (stop_.load() && !std::exchange(stopping, true)) {
+      draining_.store(true);
+      core_->begin_shutdown(monotonic_now_ns(), actions_);
+    }
     receive();
     receive_links();
     pool_.take_done(done_);
@@ -148,6 +207,7 @@ Status ShardProcess::Loop::run() {
     if (now >= core_->next_deadline()) core_->on_tick(now, actions_);
     watch_links(now);
     carry_out();
+    watch(now);
     compute();
   }
   carry_out();
@@ -159,6 +219,7 @@ void ShardProcess::Loop::receive() {
   for (int taken = 0; taken < kMessagesPerTurn; ++taken) {
     std::optional<protocol::Received> received = listener_->receive();
     if (!received) return;
+    bytes_in_ += received->bytes;
     const TimeNs now = monotonic_now_ns();
     if (received->message) {
       core_->on_message(received->peer, std::move(*received->message), now, actions_);
@@ -221,6 +282,7 @@ void ShardProcess::Loop::carry_out() {
   for (const ConnectShard& one : actions_.connects) connect(one);
   send_to_peers();
   send_to_shards();
+  for (const MetricEvent& event : actions_.metrics) export_.record(event);
   if (!actions_.tasks.empty()) pool_.submit(actions_.tasks);
   actions_.clear();
 }
@@ -242,8 +304,12 @@ void ShardProcess::Loop::connect(const ConnectShard& connect) {
 
 void ShardProcess::Loop::send_to_peers() {
   for (const SendToPeer& send : actions_.to_peers) {
-    const protocol::SendResult result = listener_->send(send.to, send.message);
-    if (result == protocol::SendResult::kSent) continue;
+    const SharedBytes envelope = SharedBytes::from(protocol::encode_envelope(send.message));
+    const protocol::SendResult result = listener_->send_frames(send.to, envelope, send.message.payload);
+    if (result == protocol::SendResult::kSent) {
+      bytes_out_ += envelope.bytes.size() + send.message.payload.bytes.size();
+      continue;
+    }
     // A worker asks again for what it misses; one that reads nothing is found silent.
     actions_.metrics.push_back(
         {Metric::kDropped, {}, result == protocol::SendResult::kWouldBlock ? "send_queue_full" : "peer_gone", 1});

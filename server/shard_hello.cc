@@ -43,8 +43,10 @@ void ShardCore::on_hello(const protocol::PeerId& from, const protocol::Header& h
     log(Severity::kWarning,
         fmt::format("refused worker {} of job '{}': {}", header.worker, hello.spec.name, refusal.sentence), actions);
     count(Metric::kRefused, error_code_name(refusal.code), actions);
+    count(Metric::kWorkerHandshakes, "refused", actions);
     return reply(from, header, std::move(refusal), actions);
   }
+  count(Metric::kWorkerHandshakes, "accepted", actions);
   Job& job = *admitted->job;
   const protocol::Member& member = admitted->member;
   if (const auto replaced = job.members().connect(member.worker, from, now)) sessions_.erase(*replaced);
@@ -229,7 +231,7 @@ void ShardCore::on_shard_hello(const protocol::PeerId& from, const protocol::Hea
     if (neighbours_[shard].peer) shard_sessions_.erase(*neighbours_[shard].peer);
     neighbours_[shard].peer = from;
     shard_sessions_[from] = shard;
-    return;
+    return count(Metric::kShardHandshakes, "accepted", actions);
   } else {
     refusal.code = ErrorCode::kShardMapMismatch;
     refusal.sentence = fmt::format(
@@ -238,6 +240,7 @@ void ShardCore::on_shard_hello(const protocol::PeerId& from, const protocol::Hea
         shard, header.shard_life, config_.shard, config_.shard_count);
   }
   log(Severity::kWarning, refusal.sentence, actions);
+  count(Metric::kShardHandshakes, "refused", actions);
   count(Metric::kRefused, error_code_name(refusal.code), actions);
   reply(from, header, std::move(refusal), actions);
 }

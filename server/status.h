@@ -29,6 +29,8 @@ struct JobStatus {
   std::vector<uint32_t> waited_for;  ///< workers that the oldest open step, or the start, waits for
   int64_t waiting_ms = 0;            ///< since when
   std::string waiting_because;       ///< one sentence; empty when nothing is waited for
+  uint64_t kept_updates = 0;         ///< that some member has not acknowledged
+  uint64_t kept_bytes = 0;
   uint64_t memory_bytes = 0;
   uint64_t memory_bytes_max = 0;
 };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "kernels/base/check.h"
 #include "kernels/base/hash.h"
@@ -56,6 +57,27 @@ void for_each_carried(const StreamView<T>& carried, const StreamView<T>& stream,
   }
 }
 
+/// What of each contribution the update carries, and whether that is what the sum has there.
+template <typename T>
+void audit(const StreamView<T>& carried, const StreamView<T>& sum, const std::vector<SharedStream>& contributions,
+           EncodedUpdate& update) {
+  double difference = 0;
+  double magnitude = 0;
+  for_each_carried<T>(carried, sum, [&](size_t, T value) { difference += static_cast<double>(value); });
+  for (const SharedStream& contribution : contributions) {
+    double total = 0;
+    for_each_carried<T>(carried, std::get<Stream<T>>(*contribution).view(), [&](size_t, T value) {
+      total += static_cast<double>(value);
+      magnitude += std::fabs(static_cast<double>(value));
+    });
+    update.carried.push_back(total);
+    difference -= total;
+  }
+  // Each of n additions rounds by at most half a unit in the last place of what is added up.
+  const double rounding = static_cast<double>(contributions.size()) * std::numeric_limits<T>::epsilon() * magnitude;
+  if (std::fabs(difference) > rounding) update.imbalance = difference;
+}
+
 template <typename T>
 Result<EncodedUpdate> encode_typed(const Stream<T>& sum, const EncodePlan& plan) {
   const Stream<T> cut = plan.cut ? selected_of<T>(sum.view(), *plan.cut) : Stream<T>{};
@@ -71,12 +93,7 @@ Result<EncodedUpdate> encode_typed(const Stream<T>& sum, const EncodePlan& plan)
       update.codec_error += std::fabs(static_cast<double>(value) - static_cast<double>(carried.values[entry]));
     });
   }
-  for (const SharedStream& contribution : plan.audited) {
-    double total = 0;
-    for_each_carried<T>(carried, std::get<Stream<T>>(*contribution).view(),
-                        [&](size_t, T value) { total += static_cast<double>(value); });
-    update.carried.push_back(total);
-  }
+  if (!plan.audited.empty()) audit<T>(carried, sum.view(), plan.audited, update);
   update.container = SharedBytes::from(std::move(coded->bytes));
   return update;
 }
@@ -121,6 +138,10 @@ void gather_boundary(const Stream<T>& sum, uint32_t bin, uint64_t begin, size_t 
 
 uint64_t count_of(const AnyStream& stream) {
   return std::visit([](const auto& typed) { return typed.count(); }, stream);
+}
+
+uint64_t pair_bytes_of(const AnyStream& stream) {
+  return sizeof(uint32_t) + (std::holds_alternative<Stream<float>>(stream) ? sizeof(float) : sizeof(double));
 }
 
 uint64_t memory_bytes_of(const AnyStream& stream) {

@@ -26,6 +26,8 @@ using SharedStream = std::shared_ptr<const AnyStream>;
 
 uint64_t count_of(const AnyStream& stream);
 uint64_t memory_bytes_of(const AnyStream& stream);
+/// Bytes of one entry as a plain pair of index and value.
+uint64_t pair_bytes_of(const AnyStream& stream);
 
 /// What a contribution's payload will take once decoded, by its header alone: asked before anything is taken for it.
 ///
@@ -86,6 +88,7 @@ struct EncodedUpdate {
   SharedBytes container;
   uint64_t entries = 0;
   double codec_error = 0;       ///< sum over the carried entries of |sum - decoded|
+  double imbalance = 0;         ///< audited: sum of the update - sum of carried, where that is more than rounding
   std::vector<double> carried;  ///< by audited contribution: sum of its entries that the update carries
 };
 

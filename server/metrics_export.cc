@@ -1,0 +1,111 @@
+#include "server/metrics_export.h"
+
+namespace millrace::server {
+
+using monitoring::Counter;
+using monitoring::Histogram;
+
+/// Series of one job without further labels: those of every round.
+struct MetricsExport::JobSeries {
+  JobSeries(const monitoring::ShardMetrics& shard, const std::string& job)
+      : contributions(shard.contributions.with({job})),
+        contribution_bytes(shard.contribution_bytes.with({job})),
+        contribution_entries(shard.contribution_entries.with({job})),
+        contribution_raw_bytes(shard.contribution_raw_bytes.with({job})),
+        rounds(shard.rounds.with({job})),
+        sum_entries(shard.sum_entries.with({job})),
+        update_entries(shard.update_entries.with({job})),
+        update_bytes(shard.update_bytes.with({job})),
+        update_raw_bytes(shard.update_raw_bytes.with({job})),
+        round_seconds(shard.round_seconds.with({job})),
+        wait_seconds(shard.wait_seconds.with({job})),
+        fill_in(shard.fill_in_ratio.with({job})) {
+    shard.audit_imbalance.with({job}).set(0);
+  }
+
+  Counter& contributions;
+  Counter& contribution_bytes;
+  Counter& contribution_entries;
+  Counter& contribution_raw_bytes;
+  Counter& rounds;
+  Counter& sum_entries;
+  Counter& update_entries;
+  Counter& update_bytes;
+  Counter& update_raw_bytes;
+  Histogram& round_seconds;
+  Histogram& wait_seconds;
+  Histogram& fill_in;
+};
+
+MetricsExport::MetricsExport(monitoring::Metrics& metrics) : shard_(metrics) {}
+MetricsExport::~MetricsExport() = default;
+
+MetricsExport::JobSeries& MetricsExport::series_of(const std::string& job) {
+  std::unique_ptr<JobSeries>& series = jobs_[job];
+  if (!series) series = std::make_unique<JobSeries>(shard_, job);
+  return *series;
+}
+
+bool MetricsExport::record_of_job(const MetricEvent& event) {
+  switch (event.metric) {
+    case Metric::kContributions: return series_of(event.job).contributions.increment(event.value), true;
+    case Metric::kContributionBytes: return series_of(event.job).contribution_bytes.increment(event.value), true;
+    case Metric::kContributionEntries: return series_of(event.job).contribution_entries.increment(event.value), true;
+    case Metric::kContributionRawBytes: return series_of(event.job).contribution_raw_bytes.increment(event.value), true;
+    case Metric::kRounds: return series_of(event.job).rounds.increment(event.value), true;
+    case Metric::kSumEntries: return series_of(event.job).sum_entries.increment(event.value), true;
+    case Metric::kUpdateEntries: return series_of(event.job).update_entries.increment(event.value), true;
+    case Metric::kUpdateBytes: return series_of(event.job).update_bytes.increment(event.value), true;
+    case Metric::kUpdateRawBytes: return series_of(event.job).update_raw_bytes.increment(event.value), true;
+    case Metric::kRoundSeconds: return series_of(event.job).round_seconds.observe(event.value), true;
+    case Metric::kWaitSeconds: return series_of(event.job).wait_seconds.observe(event.value), true;
+    case Metric::kFillIn: return series_of(event.job).fill_in.observe(event.value), true;
+    default: return false;
+  }
+}
+
+void MetricsExport::record(const MetricEvent& event) {
+  if (record_of_job(event)) return;
+  switch (event.metric) {
+    case Metric::kMessages: return shard_.messages.with({event.label}).increment(event.value);
+    case Metric::kDropped: return shard_.dropped.with({event.label}).increment(event.value);
+    case Metric::kRefused: return shard_.refused.with({event.label}).increment(event.value);
+    case Metric::kWorkerHandshakes: return shard_.handshakes.with({"worker", event.label}).increment(event.value);
+    case Metric::kShardHandshakes: return shard_.handshakes.with({"shard", event.label}).increment(event.value);
+    case Metric::kDuplicates: return shard_.duplicates.with({event.job}).increment(event.value);
+    case Metric::kLate: return shard_.late.with({event.job, event.label}).increment(event.value);
+    case Metric::kRestarted: return shard_.restarted.with({event.job}).increment(event.value);
+    case Metric::kExchangeFallbacks: return shard_.stale_thresholds.with({event.job}).increment(event.value);
+    case Metric::kLateHistograms: return shard_.late_histograms.with({event.job}).increment(event.value);
+    case Metric::kCodecErrorDown: return shard_.codec_error.with({event.job}).increment(event.value);
+    case Metric::kAuditImbalance: return shard_.audit_imbalance.with({event.job}).add(event.value);
+    case Metric::kMembersJoined: return shard_.members_joined.with({event.job}).increment(event.value);
+    case Metric::kMembersFinished: return shard_.members_finished.with({event.job}).increment(event.value);
+    case Metric::kMembersRemoved: return shard_.members_removed.with({event.job, event.label}).increment(event.value);
+    case Metric::kJobsOpened: return shard_.jobs_opened.with({}).increment(event.value);
+    case Metric::kJobsEnded:
+      shard_.live_workers.with({event.job}).set(0);
+      jobs_.erase(event.job);
+      return shard_.jobs_ended.with({event.label}).increment(event.value);
+    case Metric::kTableErrors: return shard_.table_errors.with({event.label}).increment(event.value);
+    default: return;  // those of record_of_job()
+  }
+}
+
+void MetricsExport::update_gauges(const StatusReport& status) {
+  for (const JobStatus& job : status.jobs) {
+    shard_.live_workers.with({job.name}).set(static_cast<double>(job.members.size()));
+    shard_.epoch.with({job.name}).set(static_cast<double>(job.epoch));
+    shard_.kept_updates.with({job.name}).set(static_cast<double>(job.kept_updates));
+    shard_.kept_update_bytes.with({job.name}).set(static_cast<double>(job.kept_bytes));
+  }
+  shard_.memory_bytes.with({}).set(static_cast<double>(status.memory_bytes));
+  shard_.memory_limit_bytes.with({}).set(static_cast<double>(status.memory_bytes_max));
+}
+
+void MetricsExport::count_network(uint64_t in_bytes, uint64_t out_bytes) {
+  if (in_bytes != 0) shard_.network_bytes.with({"in"}).increment(static_cast<double>(in_bytes));
+  if (out_bytes != 0) shard_.network_bytes.with({"out"}).increment(static_cast<double>(out_bytes));
+}
+
+}  // namespace millrace::server

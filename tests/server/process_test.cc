@@ -1,0 +1,257 @@
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kernels/base/clock.h"
+#include "kernels/base/hash.h"
+#include "monitoring/http_address.h"
+#include "protocol/container.h"
+#include "protocol/layout.h"
+#include "protocol/transport.h"
+#include "server/process.h"
+#include "server/status_json.h"
+
+extern char** environ;
+
+namespace millrace::server {
+namespace {
+
+using testing::HasSubstr;
+
+/// A folder that goes with the test.
+struct TemporaryFolder {
+  TemporaryFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "millrace-server-XXXXXX").string();
+    path = ::mkdtemp(pattern.data());
+  }
+  ~TemporaryFolder() { std::filesystem::remove_all(path); }
+  std::string path;
+};
+
+/// The program itself, with its stdout.
+class Program {
+ public:
+  explicit Program(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), MILLRACE_SERVER_PROGRAM);
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    int ends[2];
+    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    posix_spawn_file_actions_t files;
+    posix_spawn_file_actions_init(&files);
+    posix_spawn_file_actions_adddup2(&files, ends[1], STDOUT_FILENO);
+    EXPECT_EQ(::posix_spawn(&pid_, argv[0], &files, nullptr, argv.data(), environ), 0);
+    posix_spawn_file_actions_destroy(&files);
+    ::close(ends[1]);
+    output_ = ends[0];
+  }
+  ~Program() {
+    if (pid_ > 0) {
+      ::kill(pid_, SIGKILL);
+      ::waitpid(pid_, nullptr, 0);
+    }
+    ::close(output_);
+  }
+
+  /// All of stdout up to the first line's end, or to the end of file.
+  std::string read_line() {
+    std::string line;
+    char byte = 0;
+    pollfd readable{output_, POLLIN, 0};
+    while (::poll(&readable, 1, 20'000) > 0 && ::read(output_, &byte, 1) == 1 && byte != '\n') line += byte;
+    return line;
+  }
+  void signal(int number) const { ::kill(pid_, number); }
+  /// Its exit code; -1 when a signal ended it.
+  int wait() {
+    int status = 0;
+    ::waitpid(pid_, &status, 0);
+    pid_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+
+ private:
+  pid_t pid_ = -1;
+  int output_ = -1;
+};
+
+/// One worker by hand: a connection, and what comes back over it.
+class HandWorker {
+ public:
+  HandWorker(protocol::TransportContext& context, const std::string& address) {
+    connection_ = std::move(*protocol::Connection::connect(context, address));
+    poller_.add(*connection_);
+  }
+  void send(const protocol::Message& message) { EXPECT_EQ(connection_->send(message), protocol::SendResult::kSent); }
+  template <typename T>
+  std::optional<protocol::Message> next() {
+    const TimeNs until = monotonic_now_ns() + 20 * kNsPerS;
+    while (monotonic_now_ns() < until) {
+      while (std::optional<protocol::Received> received = connection_->receive()) {
+        if (received->message && std::holds_alternative<T>(received->message->body)) return *received->message;
+      }
+      poller_.wait(100);
+    }
+    return std::nullopt;
+  }
+
+ private:
+  std::unique_ptr<protocol::Connection> connection_;
+  protocol::Poller poller_;
+};
+
+/// One GET over a socket of its own: everything that comes back.
+std::string http_get(uint16_t port, const std::string& path) {
+  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  std::string answer;
+  if (::connect(socket, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) {
+    const std::string request = "GET " + path + " HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n";
+    EXPECT_EQ(::write(socket, request.data(), request.size()), static_cast<ssize_t>(request.size()));
+    char bytes[4096];
+    for (ssize_t got = 0; (got = ::read(socket, bytes, sizeof(bytes))) > 0;)
+      answer.append(bytes, static_cast<size_t>(got));
+  }
+  ::close(socket);
+  return answer;
+}
+
+protocol::Hello hello_of(uint32_t workers) {
+  protocol::Hello hello;
+  hello.nonce = 7;
+  hello.spec.name = "smoke";
+  hello.spec.workers = workers;
+  hello.spec.tensors.push_back({.name = "w", .dimension = 100});
+  hello.shard_count = 1;
+  hello.layout_hash = protocol::layout_hash(protocol::plan_layout(hello.spec, 1));
+  return hello;
+}
+
+TEST(ServerProgram, ListensServesARoundAndLeavesOrderly) {
+  TemporaryFolder folder;
+  Program program({"--table", folder.path + "/table.db", "--listen", "tcp://127.0.0.1:0", "--json", "--quiet"});
+  const auto line = nlohmann::json::parse(program.read_line(), nullptr, false);
+  ASSERT_TRUE(line.is_object());
+  EXPECT_EQ(line.value("event", ""), "listening");
+  EXPECT_EQ(line.value("http", "-"), "");
+  protocol::TransportContext context;
+  HandWorker worker(context, line.value("address", ""));
+  worker.send({{}, hello_of(1), {}});
+  const auto welcome = worker.next<protocol::Welcome>();
+  ASSERT_TRUE(welcome.has_value());
+  EXPECT_TRUE(std::get<protocol::Welcome>(welcome->body).view.started);
+
+  Stream<float> gradient = Stream<float>::empty(100);
+  gradient.indices = {3, 50};
+  gradient.values = {1.5f, -2.0f};
+  auto coded = encode_container<float>(gradient.view(), gradient.view(), EncodeOptions{});
+  ASSERT_TRUE(coded.has_value());
+  const SharedBytes payload = SharedBytes::from(std::move(coded->bytes));
+  protocol::Contribution contribution;
+  contribution.payload_hash = hash64(payload.bytes);
+  worker.send({welcome->header, contribution, payload});
+  const auto update = worker.next<protocol::Update>();
+  ASSERT_TRUE(update.has_value());
+  const auto sum = read_container<float>(update->payload.bytes, {.dimension = 100});
+  ASSERT_TRUE(sum.has_value());
+  EXPECT_EQ(sum->values, gradient.values);
+
+  program.signal(SIGTERM);
+  const auto goodbye = worker.next<protocol::Goodbye>();
+  ASSERT_TRUE(goodbye.has_value());
+  EXPECT_EQ(std::get<protocol::Goodbye>(goodbye->body).reason, protocol::Goodbye::Reason::kShutdown);
+  EXPECT_EQ(program.wait(), 0);
+}
+
+TEST(ServerProgram, ConfigurationComesFromAFile) {
+  TemporaryFolder folder;
+  const std::string path = folder.path + "/shard.toml";
+  std::FILE* file = std::fopen(path.c_str(), "w");
+  ASSERT_NE(file, nullptr);
+  std::fputs(("table = \"" + folder.path + "/table.db\"\nlisten = \"tcp://127.0.0.1:0\"\njson = true\n").c_str(), file);
+  std::fclose(file);
+  Program program({"--config", path});
+  EXPECT_THAT(program.read_line(), HasSubstr("listening"));
+  program.signal(SIGINT);
+  EXPECT_EQ(program.wait(), 0);
+}
+
+TEST(ServerProgram, WrongArgumentsAndTablesAreRefused) {
+  TemporaryFolder folder;
+  Program number({"--table", folder.path + "/t.db", "--shard", "2", "--shards", "2"});
+  EXPECT_NE(number.wait(), 0);
+  Program table({"--table", folder.path + "/no/such/folder/t.db", "--listen", "tcp://127.0.0.1:0"});
+  EXPECT_EQ(table.wait(), 1);
+  Program everywhere({"--table", folder.path + "/t.db", "--listen", "tcp://0.0.0.0:0"});
+  EXPECT_EQ(everywhere.wait(), 1) << "needs --advertise";
+  Program help({"--help"});
+  EXPECT_EQ(help.wait(), 0);
+}
+
+TEST(ShardProcess, LaterProcessUnderTheSameNumberStopsTheEarlierOne) {
+  TemporaryFolder folder;
+  Options options;
+  options.table = folder.path + "/table.db";
+  options.listen = "tcp://127.0.0.1:0";
+  options.threads = 2;
+  options.quiet = true;
+  auto first = ShardProcess::start(options);
+  ASSERT_TRUE(first.has_value()) << first.error().message;
+  Status ended;
+  std::thread loop([&] { ended = (*first)->run(); });
+  auto second = ShardProcess::start(options);
+  ASSERT_TRUE(second.has_value());
+  EXPECT_EQ((*second)->life(), (*first)->life() + 1);
+  loop.join();
+  ASSERT_FALSE(ended.has_value());
+  EXPECT_EQ(ended.error().code, ErrorCode::kConflict);
+}
+
+TEST(ShardProcess, HttpPortAnswersFromTheLoop) {
+  TemporaryFolder folder;
+  Options options;
+  options.table = folder.path + "/table.db";
+  options.listen = "tcp://127.0.0.1:0";
+  options.http = "127.0.0.1:0";
+  options.quiet = true;
+  auto process = ShardProcess::start(options);
+  ASSERT_TRUE(process.has_value()) << process.error().message;
+  const auto address = monitoring::parse_http_address((*process)->http_address());
+  ASSERT_TRUE(address.has_value());
+  EXPECT_NE(address->port, 0);
+  std::thread loop([&] { EXPECT_TRUE((*process)->run().has_value()); });
+  EXPECT_THAT(http_get(address->port, "/status"), HasSubstr("\"shard_count\":1"));
+  EXPECT_THAT(http_get(address->port, "/healthz"), HasSubstr("200"));
+  EXPECT_THAT(http_get(address->port, "/metrics"), HasSubstr("millrace_shard_memory_limit_bytes"));
+  (*process)->request_stop();
+  loop.join();
+}
+
+TEST(StatusJson, SurvivesNamesThatAreNotText) {
+  StatusReport report;
+  report.jobs.emplace_back().name = "bad \xff\xfe name";
+  const auto json = nlohmann::json::parse(status_json(report), nullptr, false);
+  ASSERT_TRUE(json.is_object());
+  EXPECT_EQ(json["jobs"].size(), 1u);
+}
+
+}  // namespace
+}  // namespace millrace::server

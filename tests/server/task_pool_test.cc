@@ -1,0 +1,82 @@
+#include "server/task_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <set>
+#include <thread>
+
+namespace millrace::server {
+namespace {
+
+struct CountingTask : Task {
+  CountingTask(std::atomic<int>& counter_, uint64_t entries_) : counter(counter_), size(entries_) {}
+  Kind kind() const override { return Kind::kDecode; }
+  uint64_t job() const override { return 1; }
+  void run() override { ++counter; }
+  uint64_t entries() const override { return size; }
+  std::atomic<int>& counter;
+  uint64_t size;
+};
+
+std::vector<std::shared_ptr<Task>> tasks_of(std::atomic<int>& counter, int count, uint64_t entries) {
+  std::vector<std::shared_ptr<Task>> tasks;
+  for (int at = 0; at < count; ++at) tasks.push_back(std::make_shared<CountingTask>(counter, entries));
+  return tasks;
+}
+
+/// Drives the pool as the loop does, until all are back.
+std::set<Task*> drain(TaskPool& pool, size_t count, std::mutex& mutex, std::condition_variable& woken) {
+  std::set<Task*> back;
+  std::vector<std::shared_ptr<Task>> done;
+  while (back.size() < count) {
+    if (const std::shared_ptr<Task> task = pool.run_one()) back.insert(task.get());
+    pool.take_done(done);
+    for (const std::shared_ptr<Task>& task : done) back.insert(task.get());
+    if (!done.empty() || pool.has_waiting() || back.size() == count) continue;
+    std::unique_lock lock(mutex);
+    woken.wait_for(lock, std::chrono::milliseconds(1));
+  }
+  return back;
+}
+
+TEST(TaskPool, EveryTaskRunsOnceAndComesBackOnce) {
+  for (const uint32_t threads : {1u, 2u, 4u}) {
+    std::mutex mutex;
+    std::condition_variable woken;
+    std::atomic<int> ran = 0;
+    TaskPool pool(threads, [&] { woken.notify_one(); });
+    for (int burst = 0; burst < 20; ++burst) {
+      std::vector<std::shared_ptr<Task>> tasks = tasks_of(ran, 50, 10'000);
+      const std::vector<std::shared_ptr<Task>> kept = tasks;
+      pool.submit(tasks);
+      EXPECT_TRUE(tasks.empty());
+      EXPECT_EQ(drain(pool, kept.size(), mutex, woken).size(), kept.size());
+    }
+    EXPECT_EQ(ran.load(), 1'000) << threads;
+  }
+}
+
+TEST(TaskPool, LittleWorkWakesNobody) {
+  std::atomic<int> ran = 0;
+  std::atomic<int> wakes = 0;
+  TaskPool pool(4, [&] { ++wakes; });
+  std::vector<std::shared_ptr<Task>> tasks = tasks_of(ran, 5, 100);
+  pool.submit(tasks);
+  while (pool.run_one()) {
+  }
+  EXPECT_EQ(ran.load(), 5);
+  EXPECT_EQ(wakes.load(), 0);
+  EXPECT_TRUE(pool.idle());
+}
+
+TEST(TaskPool, EndsWithTasksStillWaiting) {
+  std::atomic<int> ran = 0;
+  std::vector<std::shared_ptr<Task>> tasks = tasks_of(ran, 1'000, 100'000);
+  TaskPool pool(3, [] {});
+  pool.submit(tasks);
+}
+
+}  // namespace
+}  // namespace millrace::server
