@@ -114,6 +114,15 @@ Result<EncodedContainer<T>> encode_container(const StreamView<T>& selected, cons
   return encoded;
 }
 
+Result<uint64_t> container_identity(ByteSpan container) {
+  if (container.size() < kContainerHeaderBytes) return malformed("shorter than its header");
+  return *ByteReader(container.subspan(kChecksumAt)).get<uint64_t>();
+}
+
+uint64_t container_checksum(ByteSpan container) {
+  return container.size() < kContainerHeaderBytes ? 0 : checksum_of(container);
+}
+
 Result<ContainerHeader> read_container_header(ByteSpan bytes) {
   if (bytes.size() < kContainerHeaderBytes) return malformed("shorter than its header");
   ByteReader reader(bytes);

@@ -57,6 +57,13 @@ template <typename T>
 Result<EncodedContainer<T>> encode_container(const StreamView<T>& selected, const StreamView<T>& original,
                                              const EncodeOptions& options);
 
+/// The checksum that a whole container carries: covers every byte of it but itself, so it is the container's identity
+/// (Contribution::payload_hash). Not verified here; read_container() does. Errors  malformed: too short for a header.
+Result<uint64_t> container_identity(ByteSpan container);
+
+/// The checksum that these bytes should carry; 0 where they are too short for a container.
+uint64_t container_checksum(ByteSpan container);
+
 /// Reads the header of a whole container. Hostile bytes; the checksum is not verified.
 ///
 /// Errors   malformed: too short, magic, fields that contradict each other or the length. unsupported: version, value type.

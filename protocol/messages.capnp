@@ -104,7 +104,7 @@ struct ViewChange {
 struct Contribution {
   part @0 :UInt32;
   step @1 :UInt64;
-  payloadHash @2 :UInt64;    # XXH3-64 of the payload frame
+  payloadHash @2 :UInt64;    # the checksum in the payload's container
   weight @3 :Float64;
   entered @4 :Float64;
   openingResidual @5 :Float64;

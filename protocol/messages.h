@@ -107,7 +107,7 @@ struct ViewChange {
 struct Contribution {
   uint32_t part = 0;
   uint64_t step = 0;
-  uint64_t payload_hash = 0;
+  uint64_t payload_hash = 0;     ///< container_identity() of the payload
   double weight = 1;
   double entered = 0;            ///< audit: sum of what entered this worker's accumulator of the part so far
   double opening_residual = 0;   ///< audit: sum of the residual that this life began with

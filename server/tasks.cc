@@ -148,7 +148,7 @@ uint64_t memory_bytes_of(const AnyStream& stream) {
   return std::visit([](const auto& typed) { return typed.memory_bytes(); }, stream);
 }
 
-bool arrived_damaged(ByteSpan payload, uint64_t announced_hash) { return hash64(payload) != announced_hash; }
+bool arrived_damaged(ByteSpan payload, uint64_t announced_hash) { return container_checksum(payload) != announced_hash; }
 
 Result<uint64_t> decoded_bytes_of(ByteSpan payload, uint64_t dimension, ValueType value_type) {
   const Result<ContainerHeader> header = read_container_header(payload);
@@ -164,7 +164,8 @@ Result<uint64_t> decoded_bytes_of(ByteSpan payload, uint64_t dimension, ValueTyp
 }
 
 void DecodeTask::run() {
-  if (arrived_damaged(input_.payload.bytes, input_.hash)) {
+  // read_container() verifies that the bytes are what their identity says; here, that it is the one announced.
+  if (container_identity(input_.payload.bytes) != input_.hash) {
     result_ = fail(ErrorCode::kMalformed, "the payload's hash is not the one announced");
     return;
   }

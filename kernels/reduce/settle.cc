@@ -16,7 +16,7 @@ constexpr uint64_t kBitmapWidth = uint64_t{1} << 18;
 constexpr size_t kSearchRatio = 64;
 
 // Entries ahead whose cache line is asked for: about a memory's latency of them.
-constexpr size_t kPrefetchAhead = 32;
+constexpr size_t kPrefetchAhead = 64;
 
 using Bitmap = Buffer<uint64_t>;
 

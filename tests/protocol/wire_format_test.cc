@@ -2,6 +2,7 @@
 
 #include "kernels/base/bytes.h"
 #include "kernels/base/hash.h"
+#include "protocol/container.h"
 #include "protocol/frame.h"
 #include "protocol/layout.h"
 #include "protocol/shard_map.h"
@@ -34,7 +35,7 @@ JobSpec smallest_spec() {
 TEST(WireFormatDocument, TheWorkedContributionIsWhatTheCodeWritesAndReads) {
   const SharedBytes payload = SharedBytes::from(documented_bytes("container-example"));
   const Message message{{.job = 1, .epoch = 3, .worker = 1, .life = 1, .shard = 0, .shard_life = 1},
-                        Contribution{.part = 0, .step = 7, .payload_hash = hash64(payload.bytes)},
+                        Contribution{.part = 0, .step = 7, .payload_hash = container_identity(payload.bytes).value()},
                         payload};
   const ByteBuffer envelope = encode_envelope(message);
   EXPECT_EQ(hex_of(envelope), hex_of(documented_bytes("contribution-example")));

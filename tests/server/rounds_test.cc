@@ -119,7 +119,7 @@ TEST_F(Rounds, PayloadThatDoesNotDecodeLeavesTheSlotEmpty) {
   ByteBuffer bytes(bad.payload.bytes.begin(), bad.payload.bytes.end());
   bytes.back() ^= 1;
   bad.payload = SharedBytes::from(std::move(bytes));
-  std::get<protocol::Contribution>(bad.body).payload_hash = hash64(bad.payload.bytes);
+  std::get<protocol::Contribution>(bad.body).payload_hash = container_identity(bad.payload.bytes).value_or(0);
   cluster.send(ScriptedCluster::peer(0), 0, bad);
   ASSERT_EQ(cluster.take_of<Refuse>(0).size(), 1u);
   cluster.push(0, 0, constant(1));

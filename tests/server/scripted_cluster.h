@@ -130,7 +130,7 @@ class ScriptedCluster {
     protocol::Contribution body;
     body.part = part;
     body.step = step;
-    body.payload_hash = hash64(bytes.bytes);
+    body.payload_hash = container_identity(bytes.bytes).value_or(0);
     return {header(worker, shard), body, bytes};
   }
 

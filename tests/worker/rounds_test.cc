@@ -30,7 +30,7 @@ TEST_F(Rounds, APushIsSentAsOneContributionAPartWithItsHashAndIdentity) {
     const auto& contribution = std::get<Contribution>(sent[part].second.body);
     EXPECT_EQ(contribution.part, part);
     EXPECT_EQ(contribution.step, 0u);
-    EXPECT_EQ(contribution.payload_hash, hash64(sent[part].second.payload.bytes));
+    EXPECT_EQ(contribution.payload_hash, container_identity(sent[part].second.payload.bytes));
     const protocol::Header& header = sent[part].second.header;
     EXPECT_EQ(header.job, kJob);
     EXPECT_EQ(header.epoch, view_.epoch);

@@ -20,11 +20,11 @@ void print_table(const nlohmann::json& result) {
              result["rounds"].get<int>(),
              result["rate"].get<std::string>().empty() ? " on loopback"
                                                        : ", each process behind " + result["rate"].get<std::string>());
-  fmt::print("{:<10} {:<10} {:>9} {:>9} {:>8} {:>11} {:>11} {:>8} {:>10} {:>9}\n", "row", "codec", "median ms",
+  fmt::print("{:<24} {:<10} {:>9} {:>9} {:>8} {:>11} {:>11} {:>8} {:>10} {:>9}\n", "row", "codec", "median ms",
              "p99 ms", "/ bare", "bytes up", "bytes down", "checked", "worker MB", "shard MB");
   for (const auto& row : result["rows"]) {
-    const bool bare = row["algorithm"] == "raw_zmq";
-    fmt::print("{:<10} {:<10} {:>9.2f} {:>9.2f} {:>8.2f} {:>11.0f} {:>11.0f} {:>8} {:>10.0f} {:>9.0f}\n",
+    const bool bare = row["algorithm"].get<std::string>().starts_with("raw_zmq");
+    fmt::print("{:<24} {:<10} {:>9.2f} {:>9.2f} {:>8.2f} {:>11.0f} {:>11.0f} {:>8} {:>10.0f} {:>9.0f}\n",
                row["algorithm"].get<std::string>(), row.value("codec", "pairs"), row["round_ms"].get<double>(),
                row["round_p99_ms"].get<double>(), row.value("ratio_to_raw_zmq", 1.0), row["bytes_up"].get<double>(),
                row["bytes_down"].get<double>(),

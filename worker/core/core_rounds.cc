@@ -62,7 +62,7 @@ void SessionCore::Impl::code_next(uint32_t bucket, TimeNs now, Actions& actions)
   out.life = life;
   out.sent = std::move(coded->sent);
   out.payload = SharedBytes::from(std::move(coded->container));
-  out.hash = hash64(out.payload.bytes);
+  out.hash = container_identity(out.payload.bytes).value();
   out.weight = static_cast<double>(run.bucket->slot(0).weight());
   for (size_t member = 0; member < run.bucket->slot_count(); ++member) {
     const std::span<const double> entered = run.bucket->slot(member).entered_by_part();

@@ -14,6 +14,7 @@
 #include "worker/cli/bench/serve_raw.h"
 #include "worker/cli/bench/serve_shared.h"
 #include "worker/cli/bench/serve_worker.h"
+#include "worker/cli/process/allocator.h"
 #include "worker/cli/process/child_process.h"
 #include "worker/cli/process/shard_process.h"
 
@@ -109,7 +110,10 @@ RawPlan raw_plan(const Plan& plan) {
   return raw;
 }
 
-Result<std::vector<double>> run_raw(const Plan& plan, const Hosts& hosts) {
+// With the allocator as every program has it, or tuned as Millrace's own processes are (process/allocator.h).
+enum class RawAllocator : uint8_t { kDefault = 1, kTuned = 2 };
+
+Result<std::vector<double>> run_raw(const Plan& plan, const Hosts& hosts, RawAllocator allocator) {
   const RawPlan raw = raw_plan(plan);
   auto shared = ServeShared::create(raw.workers, raw.rounds);
   if (!shared) return std::unexpected(shared.error());
@@ -117,7 +121,10 @@ Result<std::vector<double>> run_raw(const Plan& plan, const Hosts& hosts) {
   std::vector<std::string> addresses;
   for (uint32_t shard = 0; shard < raw.shards; ++shard) {
     const SpawnOptions where{{}, hosts.network_namespace(shard), {}, {}};
-    auto child = ChildProcess::fork_call(where, [&, shard] { return run_raw_shard(raw, shard, "tcp://" + hosts.address(shard) + ":0"); });
+    auto child = ChildProcess::fork_call(where, [&, shard] {
+      if (allocator == RawAllocator::kTuned) keep_freed_memory();
+      return run_raw_shard(raw, shard, "tcp://" + hosts.address(shard) + ":0");
+    });
     if (!child) return std::unexpected(child.error());
     auto address = child->read_line(kStartTimeoutMs);
     if (!address) return std::unexpected(address.error());
@@ -127,7 +134,10 @@ Result<std::vector<double>> run_raw(const Plan& plan, const Hosts& hosts) {
   std::vector<ChildProcess> workers;
   for (uint32_t worker = 0; worker < raw.workers; ++worker) {
     const SpawnOptions where{{}, hosts.network_namespace(raw.shards + worker), {}, {}};
-    auto child = ChildProcess::fork_call(where, [&, worker] { return run_raw_worker(raw, worker, addresses, **shared); });
+    auto child = ChildProcess::fork_call(where, [&, worker] {
+      if (allocator == RawAllocator::kTuned) keep_freed_memory();
+      return run_raw_worker(raw, worker, addresses, **shared);
+    });
     if (!child) return std::unexpected(child.error());
     workers.push_back(std::move(*child));
   }
@@ -243,6 +253,15 @@ double raw_gbit_s(const Plan& plan, double round_ms) {
   return pairs * RawPlan::kPairBytes * 8.0 / (round_ms * 1e-3) / 1e9;
 }
 
+json raw_row(const char* name, const Plan& plan, const std::vector<double>& times) {
+  return json{{"algorithm", name},
+              {"round_ms", quantile(times, 0.5)},
+              {"round_p99_ms", quantile(times, 0.99)},
+              {"round_min_ms", quantile(times, 0)},
+              {"bytes_up", plan.k * RawPlan::kPairBytes},
+              {"bytes_down", plan.k * RawPlan::kPairBytes}};
+}
+
 }  // namespace
 
 Result<json> bench_serve(const ServeBenchOptions& options, const Progress& progress) {
@@ -252,7 +271,7 @@ Result<json> bench_serve(const ServeBenchOptions& options, const Progress& progr
   if (!hosts) return std::unexpected(hosts.error());
   json rows = json::array();
   progress("bare ZeroMQ, " + std::to_string(options.rounds) + " rounds");
-  auto raw = run_raw(*plan, *hosts);
+  auto raw = run_raw(*plan, *hosts, RawAllocator::kDefault);
   if (!raw) return std::unexpected(raw.error());
   for (const auto& name : options.rows) {
     auto setup = row_setup(*plan, name);
@@ -264,9 +283,11 @@ Result<json> bench_serve(const ServeBenchOptions& options, const Progress& progr
   }
   // Measured before and after: what the machine did in between shows in both.
   progress("bare ZeroMQ again");
-  auto raw_after = run_raw(*plan, *hosts);
+  auto raw_after = run_raw(*plan, *hosts, RawAllocator::kDefault);
   if (!raw_after) return std::unexpected(raw_after.error());
   raw->insert(raw->end(), raw_after->begin(), raw_after->end());
+  auto tuned = run_raw(*plan, *hosts, RawAllocator::kTuned);
+  if (!tuned) return std::unexpected(tuned.error());
   const double raw_ms = quantile(*raw, 0.5);
   const double gbit_s = raw_gbit_s(*plan, raw_ms);
   for (auto& row : rows) {
@@ -274,12 +295,8 @@ Result<json> bench_serve(const ServeBenchOptions& options, const Progress& progr
     row["raw_zmq_gbit_s"] = gbit_s;
     row["ratio_to_raw_zmq"] = row["round_ms"].get<double>() / raw_ms;
   }
-  rows.push_back({{"algorithm", "raw_zmq"},
-                  {"round_ms", raw_ms},
-                  {"round_p99_ms", quantile(*raw, 0.99)},
-                  {"round_min_ms", quantile(*raw, 0)},
-                  {"bytes_up", plan->k * RawPlan::kPairBytes},
-                  {"bytes_down", plan->k * RawPlan::kPairBytes}});
+  rows.push_back(raw_row("raw_zmq", *plan, *raw));
+  rows.push_back(raw_row("raw_zmq_tuned_allocator", *plan, *tuned));
   std::error_code ignored;
   std::filesystem::remove_all(plan->directory, ignored);
   return json{{"bench", "serve"},         {"workers", options.workers}, {"shards", options.shards},
