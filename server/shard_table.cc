@@ -136,7 +136,8 @@ void ShardCore::remove(Job& job, std::span<const protocol::Member> members, Leav
                                                              : "failed",
                                static_cast<double>(removed)});
   }
-  if (record->view.finished && !record->view.members.empty()) {
+  // Ended by this removal; where another shard ended the job before, adopt() says so.
+  if (removed != 0 && record->view.finished && !record->view.members.empty()) {
     const std::string sentence = fmt::format("{} of job '{}' {}; the {} left are fewer than workers_min ({})",
                                              members.size() == 1 ? fmt::format("worker {}", members.front().worker)
                                                                  : fmt::format("{} workers", members.size()),

@@ -5,15 +5,14 @@
 // SHARDS: addresses with commas between. Every worker w pushes, at step t, 2^w * level(t, i) at every index i, so
 // that each entry of a
 // sum over workers is level(t, i) times the set of its contributors as a bit mask. It prints a line for each thing it does:
-//     joined | pushed STEP | update STEP BEGIN MASK CONTRIBUTORS | weights HASH | finished | error CODE: SENTENCE
+//     log LINE | joined | pushed STEP | update STEP BEGIN MASK CONTRIBUTORS | weights HASH | finished | error CODE: SENTENCE
 // and exits 0 when finished, 3 after an error of the job.
 //
 // job=NAME dimension=N dead_after_ms=N staleness=N parts=N seed=N save=PATH connect_timeout_ms=N start_timeout_ms=N codec=TEXT
-// hold_at=STEP   after pushing that step: prints "holding" and waits for a signal
-#include <unistd.h>
-
+// hold_at=STEP   after pushing that step: prints "holding" and waits for SIGUSR1
 #include <bit>
 #include <cmath>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -121,7 +120,11 @@ void train(const Settings& settings) {
     std::printf("pushed %llu\n", static_cast<unsigned long long>(step));
     if (step == settings.hold_at) {
       std::printf("holding\n");
-      pause();
+      sigset_t go_on;
+      sigemptyset(&go_on);
+      sigaddset(&go_on, SIGUSR1);
+      int signal = 0;
+      sigwait(&go_on, &signal);
     }
     if (step < settings.job.staleness) continue;
     const uint64_t due = step - settings.job.staleness;
@@ -151,8 +154,13 @@ int main(int argc, char** argv) {
   settings.job.dead_after_ms = 1'000;
   settings.job.heartbeat_ms = 100;
   settings.job.log = [](millrace::LogLevel, std::string_view line) {
-    std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
+    std::printf("log %.*s\n", static_cast<int>(line.size()), line.data());
   };
+  // Blocked before the session's threads start, so that only sigwait() takes it.
+  sigset_t blocked;
+  sigemptyset(&blocked);
+  sigaddset(&blocked, SIGUSR1);
+  sigprocmask(SIG_BLOCK, &blocked, nullptr);
   for (int i = 5; i < argc; ++i) {
     if (!apply_setting(settings, argv[i])) return 2;
   }

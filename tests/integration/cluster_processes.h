@@ -1,0 +1,63 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "worker/cli/process/child_process.h"
+
+namespace millrace::testing {
+
+/// Nothing of a healthy run takes so long, also under sanitizers on a busy machine.
+inline constexpr int kPatienceMs = 120'000;
+
+/// What one worker's output said: see test_worker.cc.
+struct WorkerLog {
+  std::vector<std::string> lines;
+  std::map<std::pair<uint64_t, uint64_t>, uint64_t> contributors;  ///< (step, begin of the piece) -> bit mask
+  std::string weights;
+  std::string error;  ///< "shard_lost: sentence"; empty: none
+  bool finished = false;
+  bool broken = false;  ///< a piece's entries disagreed about who contributed
+  int exit_code = -1;
+};
+
+/// Real millrace-servers and test_workers in a directory of their own; all are ended with the test.
+class ClusterProcesses : public ::testing::Test {
+ protected:
+  void SetUp() override;
+  void TearDown() override;
+
+  /// Starts shard `shard` of `shards` on a free port, or on that one; its address goes to addresses_.
+  void start_shard(uint32_t shard, uint32_t shards, const std::string& listen = "tcp://127.0.0.1:0");
+  void start_shards(uint32_t shards);
+  /// The program alone: for those that are expected not to come up.
+  cli::ChildProcess spawn_server(uint32_t shard, uint32_t shards, const std::string& listen);
+
+  cli::ChildProcess start_worker(uint32_t worker, uint32_t workers, uint64_t steps,
+                                 const std::vector<std::string>& settings = {});
+
+  /// Reads lines until one begins with `beginning`; fails the test when the output ends or nothing comes. Returns that line.
+  std::string wait_for_line(cli::ChildProcess& process, const std::string& beginning, WorkerLog* log = nullptr);
+  /// Reads all that is left and waits for the end.
+  void read_to_end(cli::ChildProcess& process, WorkerLog& log);
+
+  std::string path(const std::string& name) const { return directory_ + "/" + name; }
+  std::string text_of(const std::string& name) const;
+  std::string addresses() const;
+
+  std::string directory_;
+  std::vector<std::unique_ptr<cli::ChildProcess>> shards_;
+  std::vector<std::string> addresses_;
+  uint32_t logs_ = 0;
+};
+
+/// What the weights of test_worker are after these contributors, by the definition of its gradients; in the words of its output.
+std::string replayed_weights(const WorkerLog& log, uint64_t dimension);
+
+}  // namespace millrace::testing
