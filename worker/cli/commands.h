@@ -15,6 +15,7 @@ struct Command {
 
 /// Each adds its subcommand with its flags and help to `root`. One file each, cmd_NAME.cc.
 Command add_train_command(CLI::App& root);
+Command add_demo_command(CLI::App& root);
 Command add_eval_command(CLI::App& root);
 Command add_data_command(CLI::App& root);
 Command add_bench_command(CLI::App& root);

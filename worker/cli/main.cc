@@ -54,7 +54,8 @@ int parse_and_run(int argc, char** argv) {
   root.set_version_flag("--version", MILLRACE_VERSION);
   root.footer("Each command has its own help: millrace train --help\n\n" + exit_code_table());
   const std::vector<Command> commands = {add_train_command(root), add_eval_command(root),   add_data_command(root),
-                                         add_bench_command(root), add_status_command(root), add_serve_command(root)};
+                                         add_bench_command(root), add_status_command(root), add_serve_command(root),
+                                         add_demo_command(root)};
   if (argc > 1 && argv[1][0] != '-' && std::ranges::find(commands, argv[1], name_of) == commands.end()) {
     fmt::print(stderr, "millrace: there is no command '{}'; see millrace --help\n", argv[1]);
     return static_cast<int>(ExitCode::kUsage);

@@ -10,12 +10,12 @@
 
 #include "kernels/base/random.h"
 #include "kernels/stream/stream.h"
-#include "worker/cli/bench/serve_hosts.h"
 #include "worker/cli/bench/serve_raw.h"
 #include "worker/cli/bench/serve_shared.h"
 #include "worker/cli/bench/serve_worker.h"
 #include "worker/cli/process/allocator.h"
 #include "worker/cli/process/child_process.h"
+#include "worker/cli/process/hosts.h"
 #include "worker/cli/process/shard_process.h"
 
 namespace millrace::cli {
@@ -39,12 +39,13 @@ struct Plan {
   uint64_t k = 0;
   uint32_t rounds_all = 0;
   uint32_t checked_round = 0;
-  std::string directory;   // of the membership table and the servers' logs
+  std::string directory;  // of the membership table and the servers' logs
 };
 
 Result<Plan> make_plan(const ServeBenchOptions& options) {
   Plan plan{options, 0, 0, 0, {}};
-  if (options.workers == 0 || options.shards == 0 || options.rounds == 0 || options.n == 0 || options.n > kDimensionMax) {
+  if (options.workers == 0 || options.shards == 0 || options.rounds == 0 || options.n == 0 ||
+      options.n > kDimensionMax) {
     return fail(ErrorCode::kInvalidArgument, "workers, shards, rounds and n must be at least 1, n at most 2^32");
   }
   if (!(options.density > 0 && options.density <= 0.25)) {
@@ -58,14 +59,16 @@ Result<Plan> make_plan(const ServeBenchOptions& options) {
   RandomSequence random(random_key(options.seed, 0x5e1ec7));
   plan.checked_round = options.warmup_rounds + static_cast<uint32_t>(random.next_below(options.rounds));
   std::string pattern = (std::filesystem::temp_directory_path() / "millrace-bench-XXXXXX").string();
-  if (::mkdtemp(pattern.data()) == nullptr) return fail(ErrorCode::kIo, "cannot make a temporary directory like " + pattern);
+  if (::mkdtemp(pattern.data()) == nullptr)
+    return fail(ErrorCode::kIo, "cannot make a temporary directory like " + pattern);
   plan.directory = pattern;
   return plan;
 }
 
 std::vector<double> measured_ms(ServeShared& shared, const Plan& plan) {
   std::vector<double> times;
-  for (uint32_t round = plan.options.warmup_rounds; round < plan.rounds_all; ++round) times.push_back(shared.round_ms(round));
+  for (uint32_t round = plan.options.warmup_rounds; round < plan.rounds_all; ++round)
+    times.push_back(shared.round_ms(round));
   return times;
 }
 
@@ -80,13 +83,15 @@ Status wait_for_workers(std::vector<ChildProcess>& workers, std::vector<ExitRepo
       const auto report = workers[at].try_wait();
       if (!report) continue;
       if (report->exit_code != 0) {
-        return fail(ErrorCode::kUnavailable, "worker " + std::to_string(at) + " ended with code " + std::to_string(report->exit_code));
+        return fail(ErrorCode::kUnavailable,
+                    "worker " + std::to_string(at) + " ended with code " + std::to_string(report->exit_code));
       }
       reports[at] = *report;
       ++done;
     }
     if (done == workers.size()) return {};
-    if (monotonic_now_ns() > deadline) return fail(ErrorCode::kTimeout, "the workers did not finish in " + std::to_string(timeout_ms / 1000) + " s");
+    if (monotonic_now_ns() > deadline)
+      return fail(ErrorCode::kTimeout, "the workers did not finish in " + std::to_string(timeout_ms / 1000) + " s");
     for (auto& worker : workers) {
       if (!worker.try_wait()) {
         (void)worker.wait(kLookEveryMs);
@@ -106,7 +111,8 @@ int round_budget_ms(const Plan& plan) {
 RawPlan raw_plan(const Plan& plan) {
   const uint32_t parts = plan.options.parts_per_shard * plan.options.shards;
   RawPlan raw{plan.options.workers, plan.options.shards, plan.rounds_all, {}};
-  for (uint32_t part = 0; part < parts; ++part) raw.part_entries.push_back(plan.k * (part + 1) / parts - plan.k * part / parts);
+  for (uint32_t part = 0; part < parts; ++part)
+    raw.part_entries.push_back(plan.k * (part + 1) / parts - plan.k * part / parts);
   return raw;
 }
 
@@ -142,7 +148,8 @@ Result<std::vector<double>> run_raw(const Plan& plan, const Hosts& hosts, RawAll
     workers.push_back(std::move(*child));
   }
   std::vector<ExitReport> reports;
-  if (auto done = wait_for_workers(workers, reports, round_budget_ms(plan)); !done) return std::unexpected(done.error());
+  if (auto done = wait_for_workers(workers, reports, round_budget_ms(plan)); !done)
+    return std::unexpected(done.error());
   return measured_ms(**shared, plan);
 }
 
@@ -201,14 +208,15 @@ Result<json> run_row(const Plan& plan, const Hosts& hosts, const RowSetup& row) 
   std::vector<ShardProcess> shards;
   std::vector<std::string> addresses;
   for (uint32_t shard = 0; shard < options.shards; ++shard) {
-    auto started = ShardProcess::start({.shard = shard,
-                                        .shards = options.shards,
-                                        .host = hosts.address(shard),
-                                        .network_namespace = hosts.network_namespace(shard),
-                                        .table = plan.directory + "/" + row.name + ".table",
-                                        .log = plan.directory + "/" + row.name + "-shard" + std::to_string(shard) + ".log",
-                                        .http = {},
-                                        .timeout_ms = kStartTimeoutMs});
+    auto started =
+        ShardProcess::start({.shard = shard,
+                             .shards = options.shards,
+                             .host = hosts.address(shard),
+                             .network_namespace = hosts.network_namespace(shard),
+                             .table = plan.directory + "/" + row.name + ".table",
+                             .log = plan.directory + "/" + row.name + "-shard" + std::to_string(shard) + ".log",
+                             .http = {},
+                             .timeout_ms = kStartTimeoutMs});
     if (!started) return std::unexpected(started.error());
     addresses.push_back(started->address());
     shards.push_back(std::move(*started));
@@ -238,7 +246,8 @@ Result<json> run_row(const Plan& plan, const Hosts& hosts, const RowSetup& row) 
   if (auto done = wait_for_workers(workers, worker_reports, round_budget_ms(plan)); !done) {
     std::string sentence = row.name + ": " + done.error().message;
     for (uint32_t worker = 0; worker < options.workers; ++worker) {
-      if ((*shared)->report(worker).failure[0] != '\0') sentence += "; worker " + std::to_string(worker) + ": " + (*shared)->report(worker).failure;
+      if ((*shared)->report(worker).failure[0] != '\0')
+        sentence += "; worker " + std::to_string(worker) + ": " + (*shared)->report(worker).failure;
     }
     return fail(done.error().code, sentence + " (servers' logs: " + plan.directory + ")");
   }
@@ -299,10 +308,11 @@ Result<json> bench_serve(const ServeBenchOptions& options, const Progress& progr
   rows.push_back(raw_row("raw_zmq_tuned_allocator", *plan, *tuned));
   std::error_code ignored;
   std::filesystem::remove_all(plan->directory, ignored);
-  return json{{"bench", "serve"},         {"workers", options.workers}, {"shards", options.shards},
-              {"n", options.n},           {"density", options.density}, {"k", plan->k},
-              {"rounds", options.rounds}, {"rate", options.rate},       {"parts_per_shard", plan->options.parts_per_shard},
-              {"raw_zmq_ms", raw_ms},     {"raw_zmq_gbit_s", gbit_s},   {"rows", std::move(rows)}};
+  return json{
+      {"bench", "serve"},         {"workers", options.workers}, {"shards", options.shards},
+      {"n", options.n},           {"density", options.density}, {"k", plan->k},
+      {"rounds", options.rounds}, {"rate", options.rate},       {"parts_per_shard", plan->options.parts_per_shard},
+      {"raw_zmq_ms", raw_ms},     {"raw_zmq_gbit_s", gbit_s},   {"rows", std::move(rows)}};
 }
 
 }  // namespace millrace::cli

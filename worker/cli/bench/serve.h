@@ -18,11 +18,11 @@ struct ServeBenchOptions {
   uint32_t rounds = 50;
   uint32_t warmup_rounds = 5;
   uint64_t seed = 1;
-  std::string rate;                    ///< "1gbit": every process in a network namespace behind it; empty: loopback
-  uint32_t parts_per_shard = 0;        ///< 0: 4 on loopback, 16 behind a rate
+  std::string rate;              ///< "1gbit": every process in a network namespace behind it; empty: loopback
+  uint32_t parts_per_shard = 0;  ///< 0: 4 on loopback, 16 behind a rate
   uint32_t threshold_period = 32;
   std::vector<std::string> rows = {"lossless", "qsgd4"};
-  std::string lossless_codec;          ///< empty: "raw+raw" on loopback (costs least), "gap+raw" behind a rate (smallest)
+  std::string lossless_codec;  ///< empty: "raw+raw" on loopback (costs least), "gap+raw" behind a rate (smallest)
 };
 
 /// Measures whole rounds of real processes: every worker draws k = density * n new uniform indices with normal values, all start
@@ -32,6 +32,7 @@ struct ServeBenchOptions {
 ///
 /// progress  called with one line at a time.
 /// Errors    io, unavailable, timeout: which process failed and what it said; invalid_argument.
-Result<nlohmann::json> bench_serve(const ServeBenchOptions& options, const std::function<void(const std::string&)>& progress);
+Result<nlohmann::json> bench_serve(const ServeBenchOptions& options,
+                                   const std::function<void(const std::string&)>& progress);
 
 }  // namespace millrace::cli

@@ -47,18 +47,21 @@ ServeOracle serve_oracle(uint64_t n, uint64_t k, uint64_t seed, uint32_t workers
     magnitudes.push_back(std::fabs(value));
   }
   if (k > 0 && k <= magnitudes.size()) {
-    std::nth_element(magnitudes.begin(), magnitudes.begin() + static_cast<ptrdiff_t>(k - 1), magnitudes.end(), std::greater<>());
+    std::nth_element(magnitudes.begin(), magnitudes.begin() + static_cast<ptrdiff_t>(k - 1), magnitudes.end(),
+                     std::greater<>());
     oracle.kth_magnitude = magnitudes[k - 1];
   }
   return oracle;
 }
 
-ServeVerdict judge_update(const ServeOracle& oracle, const StreamView<float>& update, uint64_t k, bool lossless, double error_max) {
+ServeVerdict judge_update(const ServeOracle& oracle, const StreamView<float>& update, uint64_t k, bool lossless,
+                          double error_max) {
   constexpr double kBand = 0.02;
   ServeVerdict verdict;
   const auto count = static_cast<double>(update.indices.size());
   if (update.dense || std::fabs(count - static_cast<double>(k)) > kBand * static_cast<double>(k)) {
-    verdict.reason = "the update has " + std::to_string(update.count()) + " entries where " + std::to_string(k) + " are asked for";
+    verdict.reason =
+        "the update has " + std::to_string(update.count()) + " entries where " + std::to_string(k) + " are asked for";
     return verdict;
   }
   double error = 0;
@@ -74,8 +77,9 @@ ServeVerdict judge_update(const ServeOracle& oracle, const StreamView<float>& up
     if (at >= update.indices.size() || update.indices[at] != oracle.sum.indices[entry]) continue;
     const float value = update.values[at++];
     if (lossless && (value != expected || std::fabs(expected) < low)) {
-      verdict.reason = "index " + std::to_string(oracle.sum.indices[entry]) + " carries " + std::to_string(value) + ", the sum is " +
-                       std::to_string(expected) + ", the k-th magnitude " + std::to_string(oracle.kth_magnitude);
+      verdict.reason = "index " + std::to_string(oracle.sum.indices[entry]) + " carries " + std::to_string(value) +
+                       ", the sum is " + std::to_string(expected) + ", the k-th magnitude " +
+                       std::to_string(oracle.kth_magnitude);
       return verdict;
     }
     carried_large += std::fabs(expected) > high ? 1 : 0;

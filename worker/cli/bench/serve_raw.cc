@@ -40,8 +40,8 @@ uint32_t part_of(const protocol::ReceivedFrames& received, size_t parts) {
 class PairBuffer {
  public:
   explicit PairBuffer(const RawPlan& plan)
-      : bytes_(std::make_shared<const ByteBuffer>(
-            ByteBuffer(*std::max_element(plan.part_entries.begin(), plan.part_entries.end()) * RawPlan::kPairBytes, 0x55))) {}
+      : bytes_(std::make_shared<const ByteBuffer>(ByteBuffer(
+            *std::max_element(plan.part_entries.begin(), plan.part_entries.end()) * RawPlan::kPairBytes, 0x55))) {}
   SharedBytes entries(uint64_t count) const { return {bytes_, ByteSpan(*bytes_).first(count * RawPlan::kPairBytes)}; }
 
  private:
@@ -92,7 +92,8 @@ int run_raw_shard(const RawPlan& plan, uint32_t shard, const std::string& bind_a
   return 0;
 }
 
-int run_raw_worker(const RawPlan& plan, uint32_t worker, const std::vector<std::string>& addresses, ServeShared& shared) {
+int run_raw_worker(const RawPlan& plan, uint32_t worker, const std::vector<std::string>& addresses,
+                   ServeShared& shared) {
   TransportContext context;
   std::vector<std::unique_ptr<Connection>> connections;
   Poller poller;

@@ -14,7 +14,7 @@ namespace millrace::cli {
 struct RawPlan {
   uint32_t workers = 0;
   uint32_t shards = 0;
-  uint32_t rounds = 0;                   ///< all of them, warm-up included
+  uint32_t rounds = 0;  ///< all of them, warm-up included
   std::vector<uint64_t> part_entries;
 
   static constexpr uint64_t kPairBytes = 8;
@@ -25,6 +25,7 @@ struct RawPlan {
 int run_raw_shard(const RawPlan& plan, uint32_t shard, const std::string& bind_address);
 
 /// Body of a bare worker process. Start and end times go into `shared`.
-int run_raw_worker(const RawPlan& plan, uint32_t worker, const std::vector<std::string>& addresses, ServeShared& shared);
+int run_raw_worker(const RawPlan& plan, uint32_t worker, const std::vector<std::string>& addresses,
+                   ServeShared& shared);
 
 }  // namespace millrace::cli

@@ -16,7 +16,8 @@ Result<std::unique_ptr<ServeShared>> ServeShared::create(uint32_t workers, uint3
   const size_t report_bytes = workers * sizeof(ServeWorkerReport);
   shared->memory_bytes_ = kBarrierBytes + report_bytes + 2 * sizeof(TimeNs) * workers * rounds;
   void* memory = ::mmap(nullptr, shared->memory_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return fail(ErrorCode::kIo, std::string("cannot map shared memory: ") + std::strerror(errno));
+  if (memory == MAP_FAILED)
+    return fail(ErrorCode::kIo, std::string("cannot map shared memory: ") + std::strerror(errno));
   shared->memory_ = memory;
   auto* bytes = static_cast<uint8_t*>(memory);
   shared->barrier_ = new (bytes) pthread_barrier_t;

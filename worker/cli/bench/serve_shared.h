@@ -14,12 +14,12 @@ namespace millrace::cli {
 
 /// What one worker process of the serve benchmark reports. Plain data in shared memory.
 struct ServeWorkerReport {
-  uint64_t bytes_up = 0;      ///< payload and envelope bytes of the measured rounds
+  uint64_t bytes_up = 0;  ///< payload and envelope bytes of the measured rounds
   uint64_t bytes_down = 0;
-  uint64_t checked_count = 0; ///< entries of the checked round's update
-  double relative_error = 0;  ///< of the checked round against the oracle (0 when lossless)
-  int32_t check = 0;          ///< 0 not checked here, 1 agrees with the oracle, -1 does not
-  char failure[480] = {};     ///< what went wrong, if anything did
+  uint64_t checked_count = 0;  ///< entries of the checked round's update
+  double relative_error = 0;   ///< of the checked round against the oracle (0 when lossless)
+  int32_t check = 0;           ///< 0 not checked here, 1 agrees with the oracle, -1 does not
+  char failure[480] = {};      ///< what went wrong, if anything did
 };
 
 /// The meeting place of the benchmark's processes: a barrier, a start and an end time for every (worker, round) and a report for
@@ -34,8 +34,12 @@ class ServeShared {
   /// Waits until every worker is here.
   void meet();
 
-  TimeNs& start_ns(uint32_t worker, uint32_t round) { return times_[2 * (static_cast<size_t>(round) * workers_ + worker)]; }
-  TimeNs& end_ns(uint32_t worker, uint32_t round) { return times_[2 * (static_cast<size_t>(round) * workers_ + worker) + 1]; }
+  TimeNs& start_ns(uint32_t worker, uint32_t round) {
+    return times_[2 * (static_cast<size_t>(round) * workers_ + worker)];
+  }
+  TimeNs& end_ns(uint32_t worker, uint32_t round) {
+    return times_[2 * (static_cast<size_t>(round) * workers_ + worker) + 1];
+  }
   ServeWorkerReport& report(uint32_t worker) { return reports_[worker]; }
 
   /// From the first start to the last end of a round, over all workers.

@@ -82,7 +82,8 @@ class ServeWorker {
     Stream<float> received = Stream<float>::empty(setup_.n);
     if (weights_.empty()) {
       for (const auto& piece : update.pieces) {
-        for (const uint32_t index : piece.indices) received.indices.push_back(static_cast<uint32_t>(piece.begin + index));
+        for (const uint32_t index : piece.indices)
+          received.indices.push_back(static_cast<uint32_t>(piece.begin + index));
         received.values.insert(received.values.end(), piece.values.begin(), piece.values.end());
       }
     } else {

@@ -20,7 +20,7 @@ struct ServeWorkerSetup {
   uint32_t checked_round = 0;
   uint32_t parts_per_shard = 0;
   uint32_t threshold_period = 1;
-  std::string codec;            ///< both ways
+  std::string codec;  ///< both ways
   bool lossless = true;
   double error_max = 0;
 };

@@ -59,7 +59,9 @@ ExitReport report_of(int status, const rusage& usage) {
   ExitReport report;
   report.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   report.peak_memory_bytes = static_cast<uint64_t>(usage.ru_maxrss) * 1024;
-  const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6; };
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
+  };
   report.cpu_seconds = seconds(usage.ru_utime) + seconds(usage.ru_stime);
   return report;
 }
@@ -79,7 +81,8 @@ Result<ChildProcess> ChildProcess::spawn(const SpawnOptions& options) {
 
 Result<ChildProcess> ChildProcess::fork_call(const SpawnOptions& options, const std::function<int()>& body) {
   std::array<int, 2> ends{-1, -1};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return fail(ErrorCode::kIo, std::string("cannot make a pipe: ") + std::strerror(errno));
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0)
+    return fail(ErrorCode::kIo, std::string("cannot make a pipe: ") + std::strerror(errno));
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
   if (pid < 0) {
@@ -156,7 +159,8 @@ Result<ExitReport> ChildProcess::wait(int timeout_ms) {
     if (handle >= 0) ::close(handle);
   }
   if (try_wait()) return *report_;
-  return fail(ErrorCode::kTimeout, "process " + std::to_string(pid_) + " still runs after " + std::to_string(timeout_ms) + " ms");
+  return fail(ErrorCode::kTimeout,
+              "process " + std::to_string(pid_) + " still runs after " + std::to_string(timeout_ms) + " ms");
 }
 
 ExitReport ChildProcess::terminate(int grace_ms) {

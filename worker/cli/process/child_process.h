@@ -14,17 +14,17 @@ namespace millrace::cli {
 
 /// How to start a program or a function as a process of its own.
 struct SpawnOptions {
-  std::vector<std::string> argv;      ///< program and arguments; argv[0] is looked up in PATH when it has no slash
-  std::string network_namespace;      ///< name under /run/netns to enter first (root only); empty: the caller's
-  std::string stdout_path;            ///< where its output goes; empty: a pipe that read_line() reads
-  std::string stderr_path;            ///< empty: the caller's stderr
+  std::vector<std::string> argv;  ///< program and arguments; argv[0] is looked up in PATH when it has no slash
+  std::string network_namespace;  ///< name under /run/netns to enter first (root only); empty: the caller's
+  std::string stdout_path;        ///< where its output goes; empty: a pipe that read_line() reads
+  std::string stderr_path;        ///< empty: the caller's stderr
 };
 
 /// What a process used, once it has ended.
 struct ExitReport {
-  int exit_code = 0;                  ///< 128 + signal where a signal ended it, as shells say it
-  uint64_t peak_memory_bytes = 0;     ///< largest resident set
-  double cpu_seconds = 0;             ///< user and system
+  int exit_code = 0;               ///< 128 + signal where a signal ended it, as shells say it
+  uint64_t peak_memory_bytes = 0;  ///< largest resident set
+  double cpu_seconds = 0;          ///< user and system
 };
 
 /// A process that this one started. It gets SIGTERM when its parent dies; the destructor ends it, then reaps it.

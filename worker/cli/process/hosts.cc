@@ -1,4 +1,4 @@
-#include "worker/cli/bench/serve_hosts.h"
+#include "worker/cli/process/hosts.h"
 
 #include <unistd.h>
 
@@ -13,7 +13,8 @@ namespace {
 constexpr int kScriptTimeoutMs = 60'000;
 
 Result<int> run_script(const std::vector<std::string>& argv) {
-  auto child = ChildProcess::spawn({.argv = argv, .network_namespace = {}, .stdout_path = "/dev/null", .stderr_path = {}});
+  auto child =
+      ChildProcess::spawn({.argv = argv, .network_namespace = {}, .stdout_path = "/dev/null", .stderr_path = {}});
   if (!child) return std::unexpected(child.error());
   auto report = child->wait(kScriptTimeoutMs);
   if (!report) return std::unexpected(report.error());
@@ -27,7 +28,8 @@ std::string netlab_script() {
   const auto self = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
   for (const auto* relative : {"../../../deploy/netlab.sh", "../share/millrace/netlab.sh"}) {
     const auto candidate = self / relative;
-    if (std::filesystem::exists(candidate, ignored)) return std::filesystem::weakly_canonical(candidate, ignored).string();
+    if (std::filesystem::exists(candidate, ignored))
+      return std::filesystem::weakly_canonical(candidate, ignored).string();
   }
   return {};
 }

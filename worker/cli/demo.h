@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "worker/cli/outcome.h"
+
+namespace millrace::cli {
+
+struct DemoOptions {
+  uint32_t workers = 4;
+  uint32_t shards = 2;
+  uint32_t epochs = 3;
+  uint32_t batch = 64;
+  double learning_rate = 4;
+  double l2 = 1e-6;
+  uint32_t dense_steps = 8;
+  uint64_t dimension = uint64_t{1} << 24;
+  std::string rate;    ///< "1gbit": every process behind it; empty: loopback
+  std::string folder;  ///< data, table, logs
+};
+
+/// What one run of all workers came to. Bytes, entries and times are of one worker and step.
+struct DemoRow {
+  std::string name;  ///< "natural", "sparse", "dense"
+  std::string title;
+  std::vector<std::string> flags;  ///< of `millrace train`, beside those that all rows share
+  uint64_t steps = 0;
+  uint64_t epochs = 0;
+  double accuracy = 0;  ///< held out, after the last epoch
+  double log_loss = 0;
+  double average_precision = 0;
+  double entries_up = 0;
+  double bytes_up = 0;
+  double bytes_down = 0;
+  double step_ms = 0;  ///< median over epochs of the epoch's mean
+  double communication_ms = 0;
+};
+
+struct DemoResult {
+  std::vector<DemoRow> rows;
+};
+
+/// Makes the data (once), starts shards, runs `millrace train` in every worker for each row, ends the shards.
+///
+/// say     called with one line at a time: what happens now, where the status page is.
+/// Errors  as the data's, the servers' and the workers': the sentence names the log. interrupted: SIGINT or SIGTERM; every
+///         process that was started is ended.
+std::expected<DemoResult, Failure> run_demo(const DemoOptions& options,
+                                            const std::function<void(const std::string&)>& say);
+
+}  // namespace millrace::cli
