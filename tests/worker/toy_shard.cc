@@ -100,7 +100,8 @@ void ToyShard::on_contribution(uint32_t worker, const protocol::Message& message
   const protocol::PartLayout& layout = table_.layout.parts[contribution.part];
   if (layout.shard != number_) complaints.push_back("a contribution to a part of another shard");
   if (message.header.shard_life != life || message.header.job != view_.job) complaints.push_back("a wrong header");
-  if (container_identity(message.payload.bytes).value_or(0) != contribution.payload_hash) complaints.push_back("the hash is not the payload's");
+  if (container_identity(message.payload.bytes).value_or(0) != contribution.payload_hash)
+    complaints.push_back("the hash is not the payload's");
   const auto identity = std::pair(uint64_t{contribution.part} << 32 | worker, contribution.step);
   if (hashes_.emplace(identity, contribution.payload_hash).first->second != contribution.payload_hash) {
     complaints.push_back("a resend with other bytes");
