@@ -9,8 +9,8 @@ namespace millrace::protocol {
 
 /// A tensor's place in a bucket.
 struct BucketMember {
-  uint32_t tensor = 0;   ///< index into JobSpec::tensors
-  uint64_t offset = 0;   ///< first index of the tensor in the bucket
+  uint32_t tensor = 0;  ///< index into JobSpec::tensors
+  uint64_t offset = 0;  ///< first index of the tensor in the bucket
 };
 
 /// What the protocol knows as one tensor: a large tensor alone, or several small ones fused end to end.
@@ -30,7 +30,7 @@ struct BucketLayout {
 
 /// An index range [begin, end) of a bucket on one shard.
 struct PartLayout {
-  uint32_t part = 0;    ///< number in the job
+  uint32_t part = 0;  ///< number in the job
   uint32_t bucket = 0;
   uint32_t shard = 0;
   uint64_t begin = 0;

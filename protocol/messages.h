@@ -40,10 +40,10 @@ struct ShardEntry {
 struct JobView {
   uint64_t job = 0;
   uint64_t epoch = 0;
-  bool started = false;   ///< all expected workers have joined once; set with the last join
+  bool started = false;  ///< all expected workers have joined once; set with the last join
   bool finished = false;
-  std::vector<Member> members;      ///< by worker, ascending
-  std::vector<ShardEntry> shards;   ///< by shard number
+  std::vector<Member> members;     ///< by worker, ascending
+  std::vector<ShardEntry> shards;  ///< by shard number
   uint64_t lineage = 0;
   std::vector<uint64_t> lineage_parents;  ///< parent of lineage i, for i >= 1
   bool operator==(const JobView&) const = default;
@@ -53,10 +53,10 @@ struct JobView {
 struct Header {
   uint64_t job = 0;
   uint64_t epoch = 0;
-  uint32_t worker = 0;       ///< the worker's side of the conversation; unused between shards
-  uint64_t life = 0;         ///< the worker's incarnation
-  uint32_t shard = 0;        ///< the shard's side; between shards: the sender
-  uint64_t shard_life = 0;   ///< of that shard, as the sender knows it
+  uint32_t worker = 0;      ///< the worker's side of the conversation; unused between shards
+  uint64_t life = 0;        ///< the worker's incarnation
+  uint32_t shard = 0;       ///< the shard's side; between shards: the sender
+  uint64_t shard_life = 0;  ///< of that shard, as the sender knows it
   bool operator==(const Header&) const = default;
 };
 
@@ -65,12 +65,12 @@ struct Hello {
   uint32_t version_min = kProtocolVersionMin;
   uint32_t version_max = kProtocolVersion;
   Capabilities capabilities = 0;
-  std::string software;      ///< "millrace 0.1.0"
+  std::string software;  ///< "millrace 0.1.0"
   uint64_t nonce = 0;
   JobSpec spec;
   uint32_t shard_count = 0;  ///< the worker's idea of the shard map
   uint64_t layout_hash = 0;
-  ByteBuffer auth;           ///< room for authentication; empty in version 1
+  ByteBuffer auth;  ///< room for authentication; empty in version 1
   bool operator==(const Hello&) const = default;
 };
 
@@ -107,10 +107,10 @@ struct ViewChange {
 struct Contribution {
   uint32_t part = 0;
   uint64_t step = 0;
-  uint64_t payload_hash = 0;     ///< container_identity() of the payload
+  uint64_t payload_hash = 0;  ///< container_identity() of the payload
   double weight = 1;
-  double entered = 0;            ///< audit: sum of what entered this worker's accumulator of the part so far
-  double opening_residual = 0;   ///< audit: sum of the residual that this life began with
+  double entered = 0;           ///< audit: sum of what entered this worker's accumulator of the part so far
+  double opening_residual = 0;  ///< audit: sum of the residual that this life began with
   bool operator==(const Contribution&) const = default;
 };
 
@@ -130,10 +130,10 @@ struct ContributorId {
 /// Per part, a function of the part's log: rides in every update, never forgotten.
 struct SummaryEntry {
   uint32_t worker = 0;
-  uint64_t life = 0;           ///< of the last counted contribution
-  uint64_t last_step = 0;      ///< last counted step of any life
-  uint64_t counted_mask = 0;   ///< bit i: step last_step - i counted under `life` (last staleness + 1 pairs)
-  double entered = 0;          ///< audit, cumulative
+  uint64_t life = 0;          ///< of the last counted contribution
+  uint64_t last_step = 0;     ///< last counted step of any life
+  uint64_t counted_mask = 0;  ///< bit i: step last_step - i counted under `life` (last staleness + 1 pairs)
+  double entered = 0;         ///< audit, cumulative
   double carried = 0;
   bool operator==(const SummaryEntry&) const = default;
 };
@@ -149,11 +149,11 @@ struct Summary {
 struct Update {
   uint32_t part = 0;
   uint64_t step = 0;
-  uint64_t decided_in = 0;   ///< epoch of deciding; re-serving does not change it
+  uint64_t decided_in = 0;  ///< epoch of deciding; re-serving does not change it
   std::vector<ContributorId> contributors;
-  double weight_sum = 0;     ///< of the contributors
-  bool whole_sum = true;     ///< false: re-selected; entries not carried go back to the contributors' residuals
-  uint64_t stable = 0;       ///< every member has acknowledged the steps below
+  double weight_sum = 0;  ///< of the contributors
+  bool whole_sum = true;  ///< false: re-selected; entries not carried go back to the contributors' residuals
+  uint64_t stable = 0;    ///< every member has acknowledged the steps below
   Summary summary;
   bool operator==(const Update&) const = default;
 };
@@ -180,8 +180,8 @@ struct Ack {
 /// worker -> shard, every heartbeat_ms, and shard -> worker in answer: liveness, and why a job stands still.
 struct Heartbeat {
   uint64_t sequence = 0;
-  uint64_t steps_applied = 0;     ///< least n over the worker's parts
-  uint64_t weights_digest = 0;    ///< room for the digest of the weights
+  uint64_t steps_applied = 0;        ///< least n over the worker's parts
+  uint64_t weights_digest = 0;       ///< room for the digest of the weights
   std::vector<uint32_t> waited_for;  ///< shard -> worker: who the oldest open step waits for
   bool operator==(const Heartbeat&) const = default;
 };

@@ -19,5 +19,7 @@ struct PeerId {
 
 template <>
 struct std::hash<millrace::protocol::PeerId> {
-  size_t operator()(const millrace::protocol::PeerId& peer) const noexcept { return std::hash<std::string>()(peer.bytes); }
+  size_t operator()(const millrace::protocol::PeerId& peer) const noexcept {
+    return std::hash<std::string>()(peer.bytes);
+  }
 };

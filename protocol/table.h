@@ -15,7 +15,7 @@ namespace millrace::protocol {
 struct JobRecord {
   std::string name;
   JobView view;
-  ByteBuffer spec;   ///< encode_job_spec
+  ByteBuffer spec;                                        ///< encode_job_spec
   std::vector<std::pair<uint32_t, uint64_t>> last_lives;  ///< last life ever given to a worker, members or not
 };
 

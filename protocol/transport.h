@@ -50,9 +50,9 @@ enum class SendResult : uint8_t {
 
 /// A message off the wire, or why it is none. Its payload is the received frame itself, not a copy.
 struct Received {
-  PeerId peer;             ///< empty for a Connection
+  PeerId peer;  ///< empty for a Connection
   Result<Message> message;
-  uint64_t bytes = 0;      ///< of all frames
+  uint64_t bytes = 0;  ///< of all frames
 };
 
 /// Frames as they are, for measurements of the bare transport.

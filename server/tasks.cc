@@ -148,7 +148,9 @@ uint64_t memory_bytes_of(const AnyStream& stream) {
   return std::visit([](const auto& typed) { return typed.memory_bytes(); }, stream);
 }
 
-bool arrived_damaged(ByteSpan payload, uint64_t announced_hash) { return container_checksum(payload) != announced_hash; }
+bool arrived_damaged(ByteSpan payload, uint64_t announced_hash) {
+  return container_checksum(payload) != announced_hash;
+}
 
 Result<uint64_t> decoded_bytes_of(ByteSpan payload, uint64_t dimension, ValueType value_type) {
   const Result<ContainerHeader> header = read_container_header(payload);

@@ -10,7 +10,8 @@
 
 namespace millrace {
 
-static_assert(std::endian::native == std::endian::little, "the wire is little-endian; this build assumes the machine is too");
+static_assert(std::endian::native == std::endian::little,
+              "the wire is little-endian; this build assumes the machine is too");
 
 /// Appends little-endian fields to a byte buffer.
 class ByteWriter {

@@ -24,10 +24,10 @@ std::string check_operands(const char* names, const Operands&... operands) {
 
 /// A bug of ours if it does not hold: on in release builds, prints its operands, aborts.
 /// Never for what a peer, a file or a flag can cause: those return an Error.
-#define MILLRACE_CHECK(condition, ...)                                                        \
-  do {                                                                                        \
-    if (!(condition)) [[unlikely]] {                                                          \
-      ::millrace::check_failed(__FILE__, __LINE__, #condition,                                \
+#define MILLRACE_CHECK(condition, ...)                                                                       \
+  do {                                                                                                       \
+    if (!(condition)) [[unlikely]] {                                                                         \
+      ::millrace::check_failed(__FILE__, __LINE__, #condition,                                               \
                                ::millrace::detail::check_operands(#__VA_ARGS__ __VA_OPT__(, ) __VA_ARGS__)); \
-    }                                                                                         \
+    }                                                                                                        \
   } while (false)

@@ -40,7 +40,7 @@ THIRD_PARTY = (
     (r"(capnp|kj)/.*|zmq\.h(pp)?|sodium\.h", ("protocol/", "tests/protocol/", "tests/support/")),
     (r"sqlite3\.h", ("protocol/", "tests/protocol/")),
     (r"prometheus/.*|httplib\.h|civetweb.*", ("monitoring/", "tests/monitoring/")),
-    (r"(hwy/.*|xxhash\.h|Random123/.*)", ("kernels/", "tests/kernels/", "tests/support/")),
+    (r"hwy/.*|xxhash\.h|xxh_x86dispatch\.h|Random123/.*", ("kernels/", "tests/kernels/", "tests/support/")),
     (r"((oneapi/)?tbb/.*)", ("kernels/", "server/", "worker/", "switch_agg/", "tests/")),
     (r"nlohmann/.*", ("worker/cli/", "monitoring/", "server/", "switch_agg/", "tests/")),
     (r"CLI/.*", ("worker/cli/", "server/", "switch_agg/", "tests/bench/")),

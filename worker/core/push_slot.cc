@@ -172,8 +172,8 @@ void PushSlot::count_entered(const StreamView<float>& gradient, float weight) {
 }
 
 void PushSlot::uncount_entered(const StreamView<float>& taken) {
-  Stream<float> negated{taken.dimension, false, {taken.indices.begin(), taken.indices.end()},
-                        {taken.values.begin(), taken.values.end()}};
+  Stream<float> negated{
+      taken.dimension, false, {taken.indices.begin(), taken.indices.end()}, {taken.values.begin(), taken.values.end()}};
   for (float& value : negated.values) value = -value;
   count_entered(negated.view(), 1);
 }

@@ -54,7 +54,7 @@ ServeOracle serve_oracle(uint64_t n, uint64_t k, uint64_t seed, uint32_t workers
   return oracle;
 }
 
-ServeVerdict judge_update(const ServeOracle& oracle, const StreamView<float>& update, uint64_t k, bool lossless,
+ServeVerdict judge_update(const ServeOracle& oracle, const StreamView<float>& update, uint64_t k, ServeValues values,
                           double error_max) {
   constexpr double kBand = 0.02;
   ServeVerdict verdict;
@@ -76,7 +76,7 @@ ServeVerdict judge_update(const ServeOracle& oracle, const StreamView<float>& up
     large += std::fabs(expected) > high ? 1 : 0;
     if (at >= update.indices.size() || update.indices[at] != oracle.sum.indices[entry]) continue;
     const float value = update.values[at++];
-    if (lossless && (value != expected || std::fabs(expected) < low)) {
+    if (values == ServeValues::kExact && (value != expected || std::fabs(expected) < low)) {
       verdict.reason = "index " + std::to_string(oracle.sum.indices[entry]) + " carries " + std::to_string(value) +
                        ", the sum is " + std::to_string(expected) + ", the k-th magnitude " +
                        std::to_string(oracle.kth_magnitude);
@@ -89,7 +89,7 @@ ServeVerdict judge_update(const ServeOracle& oracle, const StreamView<float>& up
   verdict.relative_error = norm > 0 ? std::sqrt(error / norm) : 0;
   if (at != update.indices.size()) {
     verdict.reason = "index " + std::to_string(update.indices[at]) + " of the update was pushed by nobody";
-  } else if (lossless && carried_large != large) {
+  } else if (values == ServeValues::kExact && carried_large != large) {
     verdict.reason = std::to_string(large - carried_large) + " entries over the threshold are missing";
   } else if (verdict.relative_error > error_max) {
     verdict.reason = "relative error " + std::to_string(verdict.relative_error) + " over " + std::to_string(error_max);

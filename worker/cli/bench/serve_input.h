@@ -26,10 +26,13 @@ struct ServeVerdict {
   std::string reason;         ///< where it does not agree
 };
 
-/// An update agrees when (a) each of its entries is an entry of the sum, with the same bits when `lossless`, else within a
-/// relative error of `error_max` over all; (b) it has k entries within 2 %; (c) it holds every entry of the sum that is 2 % larger
-/// than the k-th, and none that is 2 % smaller (lossless only: a quantized sum has another order).
-ServeVerdict judge_update(const ServeOracle& oracle, const StreamView<float>& update, uint64_t k, bool lossless,
+/// What the codec of the update leaves of the values.
+enum class ServeValues : uint8_t { kExact, kQuantized };
+
+/// An update agrees when (a) each of its entries is an entry of the sum, with the same bits when `values` are exact, else within
+/// a relative error of `error_max` over all; (b) it has k entries within 2 %; (c) it holds every entry of the sum that is 2 %
+/// larger than the k-th, and none that is 2 % smaller (exact values only: a quantized sum has another order).
+ServeVerdict judge_update(const ServeOracle& oracle, const StreamView<float>& update, uint64_t k, ServeValues values,
                           double error_max);
 
 }  // namespace millrace::cli

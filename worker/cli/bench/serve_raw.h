@@ -8,9 +8,9 @@
 
 namespace millrace::cli {
 
-/// What bare ZeroMQ carries in the serve benchmark: per round and worker, `part_entries[p]` 8-byte pairs up to part p's shard and as
-/// many down; part p belongs to shard p % shards. Same sockets, parts, zero-copy and pipelining as Millrace's own rounds, no other
-/// work: the floor under every figure.
+/// What bare ZeroMQ carries in the serve benchmark: per round and worker, `part_entries[p]` 8-byte pairs up to part p's shard
+/// and as many down; part p belongs to shard p % shards. Same sockets, parts, zero-copy and pipelining as Millrace's own
+/// rounds, no other work: the floor under every figure.
 struct RawPlan {
   uint32_t workers = 0;
   uint32_t shards = 0;

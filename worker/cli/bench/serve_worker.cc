@@ -90,7 +90,8 @@ class ServeWorker {
       received = to_sparse(StreamView<float>{setup_.n, true, {}, weights_});
     }
     const auto oracle = serve_oracle(setup_.n, setup_.k, setup_.seed, setup_.workers, setup_.checked_round);
-    const auto verdict = judge_update(oracle, received.view(), setup_.k, setup_.lossless, setup_.error_max);
+    const ServeValues values = setup_.lossless ? ServeValues::kExact : ServeValues::kQuantized;
+    const auto verdict = judge_update(oracle, received.view(), setup_.k, values, setup_.error_max);
     auto& report = shared_.report(worker_);
     report.checked_count = received.count();
     report.relative_error = verdict.relative_error;

@@ -25,8 +25,8 @@ struct ServeWorkerSetup {
   double error_max = 0;
 };
 
-/// Body of a worker process of the serve benchmark: pushes serve_input() in every round and waits for its update; worker 0 checks one
-/// round. Times and findings go into `shared`. 0: all went well; what went wrong is in the report.
+/// Body of a worker process of the serve benchmark: pushes serve_input() in every round and waits for its update; worker 0
+/// checks one round. Times and findings go into `shared`. 0: all went well; what went wrong is in the report.
 int run_serve_worker(const ServeWorkerSetup& setup, uint32_t worker, ServeShared& shared);
 
 }  // namespace millrace::cli

@@ -2,8 +2,8 @@
 
 namespace millrace::cli {
 
-/// Keeps freed memory in this process instead of returning it to the system: a round's buffers are of the sizes of the round before,
-/// and taking them anew would cost a page fault a page. For processes that do little else than rounds.
+/// Keeps freed memory in this process instead of returning it to the system: a round's buffers are of the sizes of the round
+/// before, and taking them anew would cost a page fault a page. For processes that do little else than rounds.
 void keep_freed_memory();
 
 }  // namespace millrace::cli

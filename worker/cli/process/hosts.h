@@ -7,8 +7,8 @@
 
 namespace millrace::cli {
 
-/// Where the processes of a benchmark or a demonstration live: all on loopback, or each in a network namespace of its own behind a
-/// rate (deploy/netlab.sh; root only). The namespaces go with the object.
+/// Where the processes of a benchmark or a demonstration live: all on loopback, or each in a network namespace of its own behind
+/// a rate (deploy/netlab.sh; root only). The namespaces go with the object.
 class Hosts {
  public:
   /// rate  "1gbit" as tc(8) has it; empty: loopback, no root needed.
