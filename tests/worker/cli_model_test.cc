@@ -105,7 +105,8 @@ TEST(BatchGradient, OfNoRowsIsEmpty) {
 TEST(BatchGradient, StaysFiniteAtExtremeMargins) {
   const Dataset data = random_data(6, 20);
   for (const float spread : {1e4F, 1e30F}) {
-    const Stream<float> gradient = batch_gradient(random_model(Loss::kLogistic, 8, spread), data, all_rows(data)).gradient;
+    const Stream<float> gradient =
+        batch_gradient(random_model(Loss::kLogistic, 8, spread), data, all_rows(data)).gradient;
     EXPECT_TRUE(all_finite<float>(gradient.values));
   }
 }

@@ -195,14 +195,45 @@ INSTANTIATE_TEST_SUITE_P(
                                      ++view.epoch;
                                      view.members[0].nonce = 5;
                                    },
-                                   ErrorCode::kIdentityInUse, "another process is worker 0"},
-                      Disagreement{"AnotherLifeOfThisWorker",
-                                   [](protocol::JobView& view) {
-                                     ++view.epoch;
-                                     view.members[0].life = 2;
-                                   },
                                    ErrorCode::kIdentityInUse, "another process is worker 0"}),
     [](const auto& of_case) { return std::string(of_case.param.name); });
+
+TEST_F(Handshake, AnotherLifeBeforeTheStartIsTakenOnAndNothingCarriesTheEarlierOne) {
+  view_.started = false;
+  make();
+  ASSERT_TRUE(core().push_sparse(0, std::vector<uint32_t>{5}, std::vector<float>{1}, 1, now_).has_value());
+  for (uint32_t shard = 0; shard < 2; ++shard) {
+    core().on_connected(shard, now_, actions_);
+    welcome(shard);
+  }
+  ASSERT_EQ(core().phase(), Phase::kWaiting);
+  // Silent for too long and removed, then admitted again by its next Hello: the nonce says that it is the same process.
+  ++view_.epoch;
+  view_.members[0].life = 2;
+  life_ = 2;
+  welcome(1);
+  ASSERT_EQ(core().phase(), Phase::kWaiting);
+  EXPECT_EQ(core().life(), 2u);
+  EXPECT_TRUE(take_sent<protocol::Contribution>().empty());
+  ++view_.epoch;
+  view_.started = true;
+  hear(0, protocol::ViewChange{view_});
+  ASSERT_EQ(core().phase(), Phase::kRunning);
+  while (core().work(now_, actions_)) {
+  }
+  const auto sent = take_sent<protocol::Contribution>();
+  ASSERT_EQ(sent.size(), 2u);
+  for (const auto& [shard, message] : sent) EXPECT_EQ(message.header.life, 2u);
+}
+
+TEST_F(Handshake, AnotherLifeInARunningJobEndsTheSession) {
+  make_running();
+  ++view_.epoch;
+  view_.members[0].life = 2;
+  hear(1, protocol::ViewChange{view_});
+  expect_ended(ErrorCode::kNotAMember, "worker 0 was removed from the job and is back under another life");
+  EXPECT_EQ(core().life(), 1u) << "what was sent, was sent under this one";
+}
 
 TEST_F(Handshake, AShardAtTheWrongPlaceOfTheListIsNamed) {
   make();

@@ -251,17 +251,63 @@ TEST_F(Rounds, ADuplicateUpdateIsNotAppliedAndAcknowledgedAgain) {
   EXPECT_EQ(std::get<Ack>(acks[0].second.body).entries[0].n, 1u);
 }
 
-TEST_F(Rounds, AnUpdateOfALaterStepIsNotAppliedOutOfOrder) {
+TEST_F(Rounds, AnUpdateOfALaterStepWaitsForTheOneBeforeIt) {
+  config_.spec.staleness = 1;
+  make_running();
+  push({5}, {1});
+  push({6}, {1});
+  actions_.clear();
+  hear_update(0, 1, {{6, 1}});
+  EXPECT_EQ(core().part_steps_applied(0), 0u);
+  EXPECT_TRUE(actions_.delivered.empty());
+  hear_update(0, 0, {{5, 1}});
+  EXPECT_EQ(core().part_steps_applied(0), 2u);
+  ASSERT_EQ(actions_.delivered.size(), 2u);
+  for (uint32_t step = 0; step < 2; ++step) {
+    EXPECT_EQ(actions_.delivered[step].step, step);
+    EXPECT_TRUE(std::ranges::equal(actions_.delivered[step].sum.indices, std::vector<uint32_t>{5 + step}));
+  }
+  EXPECT_EQ(core().counters().dropped_early, 0u);
+  for (const worker::OutstandingView& out : core().outstanding(0)) EXPECT_EQ(out.part, 1u);
+}
+
+TEST_F(Rounds, AnUpdateThatOvertookALostOneAsksForThatOne) {
+  config_.spec.staleness = 1;
+  make_running();
+  push({5}, {1});
+  push({6}, {1});
+  take_sent<Contribution>();
+  hear_update(0, 1, {{6, 1}});
+  pass(kNsPerS / 2);
+  const auto again = take_sent<Contribution>();
+  ASSERT_EQ(again.size(), 1u) << "long before the resend of every contribution is due";
+  EXPECT_EQ(std::get<Contribution>(again[0].second.body).part, 0u);
+  EXPECT_EQ(std::get<Contribution>(again[0].second.body).step, 0u);
+}
+
+TEST_F(Rounds, AnUpdateOfALaterStepIsJudgedByItsEpochWhenItsTurnComes) {
   config_.spec.staleness = 1;
   make_running();
   push({5}, {1});
   push({6}, {1});
   hear_update(0, 1, {{6, 1}});
-  EXPECT_EQ(core().part_steps_applied(0), 0u);
-  EXPECT_EQ(core().counters().dropped_early, 1u);
+  ++view_.epoch;
+  hear(0, protocol::ViewChange{view_});
   hear_update(0, 0, {{5, 1}});
+  EXPECT_EQ(core().part_steps_applied(0), 1u) << "what was sent before the change of members is served again";
+  EXPECT_EQ(core().counters().dropped_stale, 1u);
   hear_update(0, 1, {{6, 1}});
   EXPECT_EQ(core().part_steps_applied(0), 2u);
+}
+
+TEST_F(Rounds, AnUpdateOfAStepThatWasNeverPushedIsDropped) {
+  config_.spec.staleness = 1;
+  make_running();
+  push({5}, {1});
+  hear_update(0, 1, {{6, 1}});
+  EXPECT_EQ(core().counters().dropped_early, 1u);
+  hear_update(0, 0, {{5, 1}});
+  EXPECT_EQ(core().part_steps_applied(0), 1u);
 }
 
 TEST_F(Rounds, UpdatesThatCannotBeUsedAreCountedAndEndTheSessionWhenTheyGoOn) {

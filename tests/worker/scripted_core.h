@@ -55,7 +55,7 @@ class ScriptedCore : public ::testing::Test {
 
   protocol::Message from_shard(uint32_t shard, protocol::Body body, SharedBytes payload = {}) const {
     protocol::Message message;
-    message.header = {kJob, view_.epoch, 0, 1, shard, view_.shards[shard].life};
+    message.header = {kJob, view_.epoch, 0, life_, shard, view_.shards[shard].life};
     message.body = std::move(body);
     message.payload = std::move(payload);
     return message;
@@ -144,6 +144,7 @@ class ScriptedCore : public ::testing::Test {
 
   worker::CoreConfig config_;
   protocol::JobView view_;
+  uint64_t life_ = 1;  ///< of the worker, as the shards know it
   TimeNs now_ = kStart;
   worker::Actions actions_;
   std::unique_ptr<worker::SessionCore> core_;

@@ -12,8 +12,8 @@ int main() {
     millrace::Session::connect(job, {{.name = "w", .dimension = 10}});
   } catch (const millrace::JobError& error) {
     const bool named = std::string_view(error.what()).find("tcp://127.0.0.1:1") != std::string_view::npos;
-    std::cout << "millrace " << millrace::version() << ": " << millrace::job_error_name(error.code()) << ": " << error.what()
-              << "\n";
+    std::cout << "millrace " << millrace::version() << ": " << millrace::job_error_name(error.code()) << ": "
+              << error.what() << "\n";
     return error.code() == millrace::JobErrorCode::kUnavailable && named ? 0 : 1;
   }
   return 1;
