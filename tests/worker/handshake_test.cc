@@ -235,6 +235,26 @@ TEST_F(Handshake, AnotherLifeInARunningJobEndsTheSession) {
   EXPECT_EQ(core().life(), 1u) << "what was sent, was sent under this one";
 }
 
+TEST_F(Handshake, AShardThatComesBackBeforeTheStartHasLostNothing) {
+  view_.started = false;
+  view_.shards[1].life = 0;  // it was not there when the job was made
+  make();
+  core().on_connected(0, now_, actions_);
+  welcome(0);
+  ++view_.epoch;
+  view_.shards[1].life = 1;
+  core().on_connected(1, now_, actions_);
+  welcome(1);
+  EXPECT_EQ(core().phase(), Phase::kWaiting);
+  ++view_.epoch;
+  view_.shards[1].life = 2;
+  view_.started = true;
+  core().on_disconnected(1, "closed", now_, actions_);
+  core().on_connected(1, now_, actions_);
+  welcome(1);
+  EXPECT_EQ(core().phase(), Phase::kRunning);
+}
+
 TEST_F(Handshake, AShardAtTheWrongPlaceOfTheListIsNamed) {
   make();
   core().on_connected(0, now_, actions_);

@@ -310,6 +310,46 @@ TEST_F(Rounds, AnUpdateOfAStepThatWasNeverPushedIsDropped) {
   EXPECT_EQ(core().part_steps_applied(0), 1u);
 }
 
+TEST_F(Rounds, AHeartbeatOfAShardThatIsAheadBringsTheLostUpdate) {
+  make_running();
+  push({5}, {1});
+  hear(1, protocol::Duplicate{1, 0});
+  take_sent<Contribution>();
+  protocol::Heartbeat ahead;
+  ahead.steps_applied = 1;
+  hear(0, ahead);
+  hear(1, protocol::Heartbeat{});
+  pass(kNsPerS / 5);
+  const auto again = take_sent<Contribution>();
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].first, 0u);
+}
+
+TEST_F(Rounds, AShardWithoutRoomIsAskedWithGrowingPausesForAsLongAsItTakes) {
+  make_running();
+  push({5}, {1});
+  protocol::Refuse refuse{ErrorCode::kUnavailable, "no room for this step yet", true};
+  refuse.about_contribution = true;
+  take_sent<Contribution>();
+  TimeNs longest = 0;
+  for (int i = 0; i < 40; ++i) {
+    hear(0, refuse);
+    const TimeNs since = now_;
+    bool again = false;
+    while (!again && now_ < since + 10 * kNsPerS) {
+      pass(kNsPerS / 50);
+      hear(0, protocol::Heartbeat{});
+      hear(1, protocol::Heartbeat{});
+      for (const auto& [shard, message] : take_sent<Contribution>()) again |= shard == 0;
+    }
+    ASSERT_TRUE(again) << i;
+    longest = std::max(longest, now_ - since);
+  }
+  EXPECT_EQ(core().phase(), Phase::kRunning);
+  EXPECT_GE(longest, 3 * kNsPerS);
+  EXPECT_LE(longest, 7 * kNsPerS);
+}
+
 TEST_F(Rounds, UpdatesThatCannotBeUsedAreCountedAndEndTheSessionWhenTheyGoOn) {
   make_running();
   push({5}, {1});
