@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
-#include "kernels/base/hash.h"
 #include "monitoring/http_address.h"
 #include "protocol/container.h"
 #include "protocol/layout.h"
@@ -166,7 +165,7 @@ TEST(ServerProgram, ListensServesARoundAndLeavesOrderly) {
   ASSERT_TRUE(coded.has_value());
   const SharedBytes payload = SharedBytes::from(std::move(coded->bytes));
   protocol::Contribution contribution;
-  contribution.payload_hash = hash64(payload.bytes);
+  contribution.payload_hash = container_identity(payload.bytes).value();
   worker.send({welcome->header, contribution, payload});
   const auto update = worker.next<protocol::Update>();
   ASSERT_TRUE(update.has_value());
