@@ -3,6 +3,7 @@
 #include <capnp/message.h>
 #include <capnp/serialize.h>
 #include <fmt/format.h>
+#include <kj/array.h>
 #include <kj/exception.h>
 
 #include <cmath>
@@ -354,16 +355,15 @@ Result<Message> decode_message(ByteSpan envelope, SharedBytes payload, const Fra
   }
   if (Status framed = check_framing(envelope); !framed) return std::unexpected(framed.error());
   // The reader wants words; a received frame lies anywhere.
-  Buffer<uint64_t> aligned(envelope.size() / kWordBytes);
-  std::memcpy(aligned.data(), envelope.data(), envelope.size());
-  const auto* words = static_cast<const capnp::word*>(static_cast<const void*>(aligned.data()));
+  kj::Array<capnp::word> aligned = kj::heapArray<capnp::word>(envelope.size() / kWordBytes);
+  std::memcpy(aligned.asBytes().begin(), envelope.data(), envelope.size());
 
   // Nothing is worth reading twice: pointers that share their target (an amplification) run into this limit.
   const capnp::ReaderOptions options{.traversalLimitInWords = 2 * aligned.size(), .nestingLimit = kNestingMax};
   Validator check;
   // Cap'n Proto reports hostile pointers by exception; none passes this function.
   try {
-    capnp::FlatArrayMessageReader reader(kj::arrayPtr(words, aligned.size()), options);
+    capnp::FlatArrayMessageReader reader(aligned, options);
     Message message = read_message(reader.getRoot<wire::Envelope>(), std::move(payload), check);
     if (!check.ok()) return std::unexpected(check.error());
     return message;
