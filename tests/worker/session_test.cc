@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <atomic>
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -159,6 +162,52 @@ TEST(Session, TensorsThatShareABucketAreSentTogether) {
   EXPECT_EQ(entries_of(session->await(1, 0, kSoon)).size(), 0u);
   EXPECT_EQ(entries_of(session->await(2, 0, kSoon)), (std::map<uint64_t, float>{{29, 3}}));
   session->finish(kSoon);
+}
+
+TEST(Session, ThreadsPushTheirOwnTensorsWhileOthersAskAndSave) {
+  JobOptions job = job_of(2);
+  job.staleness = 2;
+  job.select = "topk:0.5";
+  const std::vector<TensorOptions> tensors = {{.name = "a", .dimension = 20'000}, {.name = "b", .dimension = 30'000}};
+  const std::string path = ::testing::TempDir() + "millrace_threads_" + std::to_string(::getpid());
+  FakeCluster cluster(spec_of(job, tensors), 2);
+  job.shards = cluster.addresses();
+  constexpr uint64_t kSteps = 40;
+  run_workers(job, tensors, [&](uint32_t worker, Session& session) {
+    std::vector<std::vector<float>> weights = {std::vector<float>(20'000, 0.0f), std::vector<float>(30'000, 0.0f)};
+    std::atomic<int> pushing = 2;
+    std::vector<std::thread> threads;
+    for (size_t tensor = 0; tensor < 2; ++tensor) {
+      session.attach_weights(tensor, weights[tensor], 1.0f, ApplyWhen::kOnArrival);
+      threads.emplace_back([&, tensor] {
+        for (uint64_t step = 0; step < kSteps; ++step) {
+          std::vector<float> gradient(tensors[tensor].dimension, 0.0f);
+          gradient[step] = 1;
+          gradient[1'000 + worker] = 0.5f;
+          if (step % 2 == 0) {
+            session.push(tensor, gradient);
+          } else {
+            session.push_sparse(tensor, std::vector<uint32_t>{1'000 + worker, static_cast<uint32_t>(step)},
+                                std::vector<float>{0.5f, 1});
+          }
+        }
+        session.await(tensor, kSteps - 1, kSoon);
+        --pushing;
+      });
+    }
+    while (pushing > 0) {
+      EXPECT_LE(session.stats().tensors[0].steps_applied, kSteps);
+      session.save(path + std::to_string(worker));
+    }
+    for (std::thread& thread : threads) thread.join();
+    session.finish(kSoon);
+    for (size_t tensor = 0; tensor < 2; ++tensor) {
+      for (uint64_t step = 0; step < kSteps; ++step) EXPECT_EQ(weights[tensor][step], 2.0f) << tensor << " " << step;
+      EXPECT_EQ(weights[tensor][1'000], 20.0f);
+      EXPECT_EQ(weights[tensor][1'001], 20.0f);
+    }
+    std::filesystem::remove(path + std::to_string(worker));
+  });
 }
 
 TEST(Session, AConnectionLostWithAContributionOnItCountsItOnce) {
@@ -468,18 +517,40 @@ TEST_F(SessionEnds, AndSavesOnDemandWhileItRuns) {
   EXPECT_NE(sentence.find(nowhere), std::string::npos) << sentence;
 }
 
-TEST(StateFile, AFullDiskLeavesTheOldFileAndSaysSo) {
+/// Files may not grow past so many bytes while this lives: what a full disk does to a writer, without one.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  void (*handler_)(int);
+  rlimit before_{};
+};
+
+TEST(StateFile, AWriteThatFailsHalfWayLeavesTheOldFileAndSaysSo) {
   const std::string path = ::testing::TempDir() + "millrace_state_file_" + std::to_string(::getpid());
   const ByteBuffer old_bytes = {1, 2, 3};
   ASSERT_TRUE(worker::write_file_atomically(path, old_bytes).has_value());
-  // The temporary file stands for a disk without room.
-  std::filesystem::create_symlink("/dev/full", path + ".new." + std::to_string(::getpid()));
-  const Status written = worker::write_file_atomically(path, ByteBuffer(100'000, uint8_t{7}));
+  Status written;
+  {
+    const FileSizeLimit full(50'000);
+    written = worker::write_file_atomically(path, ByteBuffer(100'000, uint8_t{7}));
+  }
   ASSERT_FALSE(written.has_value());
   EXPECT_EQ(written.error().code, ErrorCode::kIo);
-  EXPECT_NE(written.error().message.find("No space left"), std::string::npos) << written.error().message;
+  EXPECT_NE(written.error().message.find("cannot write 100000 bytes to '" + path), std::string::npos)
+      << written.error().message;
+  EXPECT_NE(written.error().message.find("File too large"), std::string::npos) << written.error().message;
   EXPECT_EQ(*worker::read_file(path), old_bytes);
-  EXPECT_FALSE(std::filesystem::exists(std::filesystem::symlink_status(path + ".new." + std::to_string(::getpid()))));
+  EXPECT_FALSE(std::filesystem::exists(path + ".new." + std::to_string(::getpid())));
   std::filesystem::remove(path);
 }
 

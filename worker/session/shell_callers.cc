@@ -104,7 +104,7 @@ Result<std::optional<uint64_t>> SessionShell::push(size_t tensor, double weight,
   if (!*passed) return std::optional<uint64_t>();
   if (auto valid = check_weight(gate, weight); !valid) return std::unexpected(valid.error());
   const size_t kept_max = core_.spec().staleness + options_.updates_kept_max;
-  if (shelf_.kept(tensor) >= kept_max && !shelf_.wanted_on_arrival(tensor)) {
+  if (shelf_.kept(tensor) >= kept_max) {
     return fail(ErrorCode::kLimitExceeded, std::to_string(kept_max) +
                                                " updates of the tensor wait to be awaited: await them, "
                                                "attach weights, or raise updates_kept_max");

@@ -90,23 +90,37 @@ void UpdateShelf::put(Portion&& portion, Keep keep) {
   ++step->portions;
   MILLRACE_CHECK(step->portions <= shelf.portions_per_step, step->portions, shelf.portions_per_step);
   // Parts deliver their steps in order, so steps become complete in order.
-  if (step->portions == shelf.portions_per_step) shelf.steps_complete = portion.step + 1;
-  if (keep == Keep::kCountOnly) return;
+  const bool complete_now = step->portions == shelf.portions_per_step;
+  if (complete_now) shelf.steps_complete = portion.step + 1;
+  if (keep == Keep::kCountOnly) {
+    // Applied already: nothing is left to be kept, however many steps nobody awaits.
+    if (complete_now) std::erase_if(shelf.steps, [&](const Step& kept_step) { return kept_step.step == portion.step; });
+    return;
+  }
   step->update.pieces.push_back(portion.piece);
   step->owners.push_back(std::move(portion.owner));
 }
 
+bool UpdateShelf::applied_on_arrival(size_t tensor, uint64_t step) const {
+  const Shelf& shelf = shelves_[tensor];
+  return wanted_on_arrival(tensor) && step >= shelf.target.from_step && step < shelf.steps_complete;
+}
+
 bool UpdateShelf::complete(size_t tensor, uint64_t step) const {
+  if (applied_on_arrival(tensor, step)) return true;
   const Step* found = find(tensor, step);
   return found != nullptr && found->portions == shelves_[tensor].portions_per_step;
 }
 
 bool UpdateShelf::handed_out(size_t tensor, uint64_t step) const {
-  return step < shelves_[tensor].steps_complete && find(tensor, step) == nullptr;
+  return step < shelves_[tensor].steps_complete && !applied_on_arrival(tensor, step) && find(tensor, step) == nullptr;
 }
 
 TensorUpdate UpdateShelf::take(size_t tensor, uint64_t step) {
   Step* found = find(tensor, step);
+  if (found == nullptr && applied_on_arrival(tensor, step)) {
+    return {.tensor = tensor, .step = step, .applied = true, .pieces = {}, .owner = nullptr};
+  }
   MILLRACE_CHECK(found != nullptr, tensor, step);
   TensorUpdate update = std::move(found->update);
   std::ranges::sort(update.pieces, {}, &UpdatePiece::begin);

@@ -50,6 +50,8 @@ class UpdateShelf {
   enum class Keep : uint8_t { kValues = 1, kCountOnly = 2 };
   void put(Portion&& portion, Keep keep);
 
+  /// Complete and in the attached weights: counts only were kept, and these no longer than until it was complete.
+  bool applied_on_arrival(size_t tensor, uint64_t step) const;
   bool complete(size_t tensor, uint64_t step) const;
   bool handed_out(size_t tensor, uint64_t step) const;
   size_t kept(size_t tensor) const { return shelves_[tensor].steps.size(); }

@@ -231,7 +231,8 @@ class MILLRACE_API Session {
   /// True when await(tensor, step) would not block.
   bool ready(size_t tensor, uint64_t step);
 
-  /// Waits for the step's update and hands it out, once. Without attached weights an update is kept until awaited.
+  /// Waits for the step's update and hands it out, once. An update is kept until awaited; one that went into attached weights on
+  /// arrival is not kept, need not be awaited, and may be any number of times.
   ///
   /// Threads  one tensor's updates are awaited by one thread at a time.
   /// Errors  timeout: with who the shards wait for, where they said so. invalid_argument: a step that was not pushed, or was

@@ -1,0 +1,136 @@
+#include <gtest/gtest.h>
+
+#include <utility>
+
+#include "tests/worker/toy_cluster.h"
+#include "worker/session/update_shelf.h"
+
+namespace millrace::worker {
+namespace {
+
+using testing::toy_spec;
+
+class UpdateShelfTest : public ::testing::Test {
+ protected:
+  void plan(const std::vector<uint64_t>& dimensions, uint32_t shards) {
+    spec_ = toy_spec(1, dimensions);
+    spec_.parts_per_shard = 2;
+    layout_ = protocol::plan_layout(spec_, shards);
+    shelf_ = std::make_unique<UpdateShelf>(spec_, layout_);
+  }
+  /// A part's update whose entries all lie at the given local indices, each with its bucket index as value.
+  DeliveredUpdate part_update(uint32_t part, uint64_t step, const std::vector<uint32_t>& local) const {
+    DeliveredUpdate update;
+    update.bucket = layout_.parts[part].bucket;
+    update.part = part;
+    update.step = step;
+    update.begin = layout_.parts[part].begin;
+    update.contributors = 3;
+    update.denominator = 3;
+    update.sum = Stream<float>::empty(layout_.parts[part].end - layout_.parts[part].begin);
+    for (const uint32_t index : local) {
+      update.sum.indices.push_back(index);
+      update.sum.values.push_back(static_cast<float>(update.begin + index));
+    }
+    return update;
+  }
+  void put(uint32_t part, uint64_t step, const std::vector<uint32_t>& local, UpdateShelf::Keep keep) {
+    for (auto& portion : shelf_->portions(part_update(part, step, local))) shelf_->put(std::move(portion), keep);
+  }
+
+  protocol::JobSpec spec_;
+  protocol::JobLayout layout_;
+  std::unique_ptr<UpdateShelf> shelf_;
+};
+
+TEST_F(UpdateShelfTest, PartsComeTogetherInOrderOfTheirRanges) {
+  plan({100'000}, 2);
+  ASSERT_EQ(layout_.parts.size(), 4u);
+  for (const uint32_t part : {2u, 0u, 3u, 1u}) {
+    EXPECT_FALSE(shelf_->complete(0, 0));
+    put(part, 0, {1, 7}, UpdateShelf::Keep::kValues);
+  }
+  ASSERT_TRUE(shelf_->complete(0, 0));
+  const TensorUpdate update = shelf_->take(0, 0);
+  ASSERT_EQ(update.pieces.size(), 4u);
+  uint64_t next = 0;
+  for (const UpdatePiece& piece : update.pieces) {
+    EXPECT_EQ(piece.begin, next);
+    next += piece.dimension;
+    EXPECT_EQ(piece.denominator, 3.0);
+    EXPECT_EQ(piece.contributors, 3u);
+    EXPECT_EQ(piece.values[1], static_cast<float>(piece.begin + 7));
+  }
+  EXPECT_EQ(next, 100'000u);
+  EXPECT_TRUE(shelf_->handed_out(0, 0));
+  EXPECT_FALSE(shelf_->handed_out(0, 1));
+}
+
+TEST_F(UpdateShelfTest, FusedTensorsGetTheirShareWithIndicesOfTheirOwn) {
+  plan({10, 20, 30}, 1);
+  ASSERT_EQ(layout_.buckets.size(), 1u);
+  ASSERT_EQ(layout_.buckets[0].part_count, layout_.parts.size());
+  for (const protocol::PartLayout& part : layout_.parts) {
+    std::vector<uint32_t> all(part.end - part.begin);
+    for (uint32_t i = 0; i < all.size(); ++i) all[i] = i;
+    put(part.part, 0, all, UpdateShelf::Keep::kValues);
+  }
+  uint64_t offset = 0;
+  for (size_t tensor = 0; tensor < 3; ++tensor) {
+    ASSERT_TRUE(shelf_->complete(tensor, 0));
+    const TensorUpdate update = shelf_->take(tensor, 0);
+    uint64_t entries = 0;
+    for (const UpdatePiece& piece : update.pieces) {
+      for (size_t i = 0; i < piece.values.size(); ++i, ++entries) {
+        EXPECT_EQ(piece.values[i], static_cast<float>(offset + piece.begin + piece.indices[i]));
+      }
+    }
+    EXPECT_EQ(entries, spec_.tensors[tensor].dimension);
+    offset += entries;
+  }
+}
+
+TEST_F(UpdateShelfTest, WhatWasAppliedOnArrivalIsNotKept) {
+  plan({100'000}, 1);
+  std::vector<float> weights(100'000);
+  shelf_->attach(0, {weights, 1.0f, ApplyWhen::kOnArrival, 0});
+  for (uint64_t step = 0; step < 50; ++step) {
+    for (uint32_t part = 0; part < layout_.parts.size(); ++part) put(part, step, {0}, UpdateShelf::Keep::kCountOnly);
+    EXPECT_EQ(shelf_->kept(0), 0u);
+    EXPECT_TRUE(shelf_->complete(0, step));
+  }
+  EXPECT_FALSE(shelf_->complete(0, 50));
+  EXPECT_TRUE(shelf_->take(0, 3).applied);
+  EXPECT_FALSE(shelf_->handed_out(0, 3));
+}
+
+TEST_F(UpdateShelfTest, WeightsGetTheStepsFromTheirAttachmentOnEachOnce) {
+  plan({100'000}, 1);
+  const auto put_step = [&](uint64_t step) {
+    for (uint32_t part = 0; part < layout_.parts.size(); ++part) put(part, step, {0}, UpdateShelf::Keep::kValues);
+  };
+  put_step(0);
+  std::vector<float> weights(100'000);
+  shelf_->attach(0, {weights, 1.0f, ApplyWhen::kOnAwait, 0});
+  put_step(1);
+  put_step(2);
+  const auto first = shelf_->take_unapplied(0, 1);
+  ASSERT_EQ(first.size(), 1u) << "step 0 was there before";
+  EXPECT_EQ(first[0].step, 1u);
+  EXPECT_TRUE(shelf_->take(0, 1).applied);
+  const auto second = shelf_->take_unapplied(0, 2);
+  ASSERT_EQ(second.size(), 1u);
+  EXPECT_EQ(second[0].step, 2u);
+  EXPECT_TRUE(shelf_->take_unapplied(0, 2).empty());
+}
+
+TEST_F(UpdateShelfTest, ApplyingScalesByTheDenominator) {
+  std::vector<float> weights = {1, 1, 1, 1};
+  const std::vector<uint32_t> indices = {0, 2};
+  const std::vector<float> values = {3, 6};
+  UpdateShelf::apply({weights, -0.5f, ApplyWhen::kOnAwait, 0}, {1, 3, false, indices, values, 3, 3});
+  EXPECT_EQ(weights, (std::vector<float>{1, 0.5f, 1, 0}));
+}
+
+}  // namespace
+}  // namespace millrace::worker
