@@ -73,12 +73,12 @@ struct TrainResult {
 
 /// Trains through servers: mini-batch SGD, L2 applied here and never sent. Joins the job, runs, leaves it as finished.
 ///
-/// train     this worker's rows (part `worker` of `workers`); rows_in_file counts those of all workers.
+/// data      this worker's rows (part `worker` of `workers`); rows_in_file counts those of all workers.
 /// held_out  evaluated after every epoch; nullptr: none.
 /// on_epoch  after every epoch, and after the steps of one that steps_max cut short.
 /// stop      becomes true when the run is to end: between two steps, or while it waits for servers.
 /// Errors    as the session's, with its exit code; interrupted.
-std::expected<TrainResult, Failure> train(const TrainOptions& options, const Dataset& train, const Dataset* held_out,
+std::expected<TrainResult, Failure> train(const TrainOptions& options, const Dataset& data, const Dataset* held_out,
                                           const std::function<void(const EpochReport&)>& on_epoch,
                                           const std::atomic<bool>& stop);
 
