@@ -19,12 +19,25 @@ if [ "$(id -u)" -eq 0 ] && [ -z "$(apt-cache dumpavail 2>/dev/null | head -n 1)"
   apt-get -q update >/dev/null || say "apt-get update failed; the demo says what it misses"
 fi
 
+# On a terminal ninja's count of steps is shown while it builds.
+readonly LOG=build/logs/demo-build.log
+build() { cmake --preset release && cmake --build --preset release -j "$(nproc)" --target millrace_command millrace-server; }
+build_quietly() {
+  local code=0
+  if [ -t 2 ]; then
+    build 2>&1 | tee "$LOG" | sed -nu 's/^\(\[[0-9]*\/[0-9]*\]\).*/\r\1 /p' | tr -d '\n' >&2 || code=$?
+    printf '\r\033[K' >&2
+  else
+    build >"$LOG" 2>&1 || code=$?
+  fi
+  return "$code"
+}
+
 mkdir -p build/logs
 say "building (a first build takes some minutes, later ones seconds)"
-if ! { cmake --preset release && cmake --build --preset release -j "$(nproc)" --target millrace_command millrace-server; } \
-  >build/logs/demo-build.log 2>&1; then
-  tail -n 40 build/logs/demo-build.log >&2
-  say "the build failed: all of it is in build/logs/demo-build.log"
+if ! build_quietly; then
+  tail -n 40 "$LOG" >&2
+  say "the build failed: all of it is in $LOG"
   exit 1
 fi
 exec build/release/bin/millrace demo "$@"
