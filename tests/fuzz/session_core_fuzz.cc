@@ -1,5 +1,5 @@
-// Arbitrary messages of shards, well formed and not, and anything the shell may do, into a worker's core. It never aborts; what entered is
-// in the residual, in flight, or was counted by an update: nothing else may take from it.
+// Arbitrary messages of shards, well formed and not, and anything the shell may do, into a worker's core. It never aborts;
+// what entered is in the residual, in flight, or was counted by an update: nothing else may take from it.
 #include <algorithm>
 #include <cmath>
 

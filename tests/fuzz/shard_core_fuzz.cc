@@ -1,5 +1,5 @@
-// Arbitrary messages, well formed and not, from anybody and in any order, into a shard's core. It never aborts; what it decides stays
-// decided; what it says of a step is one thing to all.
+// Arbitrary messages, well formed and not, from anybody and in any order, into a shard's core. It never aborts; what it
+// decides stays decided; what it says of a step is one thing to all.
 #include <algorithm>
 #include <map>
 
