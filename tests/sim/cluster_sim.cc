@@ -242,7 +242,10 @@ SimReport Cluster::report() const {
     if (worker->core()->phase() == Phase::kFinished) ++report.finished;
     if (worker->core()->phase() == Phase::kEnded) ++report.ended;
   }
-  for (const auto& shard : world_.shards) report.removed += static_cast<uint32_t>(shard->removed());
+  for (const auto& shard : world_.shards) {
+    report.removed += static_cast<uint32_t>(shard->removed());
+    report.refused += shard->refused();
+  }
   return report;
 }
 
@@ -252,7 +255,7 @@ SimReport Cluster::run() {
   uint64_t next_check = 50;
   size_t oracle_faults = 0;
   while (!world_.scheduler.idle() && world_.scheduler.next_time() <= limit && world_.faults.empty()) {
-    if (all_over() && world_.scheduler.now() >= calm_from_) break;
+    if (all_over() && (world_.scenario.stop_when_over || world_.scheduler.now() >= calm_from_)) break;
     world_.scheduler.step();
     if (world_.scheduler.events_run() >= next_check) {
       next_check += 1 + world_.scheduler.dice().next_below(2 * kLawCheckEvery);

@@ -17,6 +17,7 @@ struct SimReport {
   uint32_t finished = 0;       ///< workers that finished
   uint32_t ended = 0;          ///< ... that ended with an error that the scenario explains
   uint32_t killed = 0;
+  uint64_t refused = 0;  ///< messages that shards refused
   uint32_t removed = 0;  ///< removals by shards
   uint64_t law_checks = 0;
   TimeNs virtual_time = 0;

@@ -190,7 +190,7 @@ Scenario draw_scenario(uint64_t seed) {
   scenario.non_finite_pushes = chance(random, 0.2) ? 0.2 : 0.0;
   scenario.think_max = one_of<TimeNs>(random, {0, 5 * kNsPerMs, 400 * kNsPerMs});
   scenario.real_bytes = chance(random, 0.3);
-  scenario.task_max = one_of<TimeNs>(random, {0, 0, kNsPerMs, 100 * kNsPerMs});
+  scenario.task_max = one_of<TimeNs>(random, {0, 0, kNsPerMs, 100 * kNsPerMs, 1'500 * kNsPerMs});
   scenario.eager_work = chance(random, 0.6);
   scenario.exact = on_grid(scenario.spec.codec_up) && on_grid(scenario.spec.codec_down);
   if (chance(random, 0.2)) scenario.hostile = 0.1;

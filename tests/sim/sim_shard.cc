@@ -89,6 +89,7 @@ void SimShard::carry_out(server::Actions&& actions) {
         metric.metric == server::Metric::kExchangeFallbacks || metric.metric == server::Metric::kRestarted;
     if (approximate) world_.oracle.on_approximate_cut();
     if (metric.metric == server::Metric::kMembersRemoved) ++removed_;
+    if (metric.metric == server::Metric::kRefused) ++refused_;
     if (metric.metric == server::Metric::kDropped || metric.metric == server::Metric::kRefused) {
       world_.trace("  " + name() + " drops or refuses: " + std::string(metric.label));
     }

@@ -28,6 +28,7 @@ class SimShard : public SimProcess {
   bool was_killed() const { return was_killed_; }
   bool was_shut_down() const { return was_shut_down_; }
   uint64_t removed() const { return removed_; }
+  uint64_t refused() const { return refused_; }
   const server::ShardCore* core() const { return core_.get(); }
 
  private:
@@ -45,6 +46,7 @@ class SimShard : public SimProcess {
   bool was_killed_ = false;
   bool was_shut_down_ = false;
   uint64_t removed_ = 0;
+  uint64_t refused_ = 0;
   std::unique_ptr<protocol::MembershipTable> table_;
   std::unique_ptr<server::ShardCore> core_;
   std::set<uint32_t> connected_;  ///< shards that this one has opened a connection to
