@@ -75,7 +75,7 @@ void SessionShell::say(Severity severity, const std::string& text) {
   if (!options_.log) return;
   try {
     options_.log(static_cast<LogLevel>(severity), text);
-  } catch (...) {  // the contract forbids it; nothing may leave this thread
+  } catch (...) {  // NOLINT(bugprone-empty-catch): the contract forbids it; nothing may leave this thread
   }
 }
 
