@@ -82,8 +82,8 @@ TEST(ClusterSim, EqualSeedsGiveEqualRuns) {
   }
 }
 
-// Faults that seeds found, each with a seed that shows it when its repair is taken back. A seed stands for its scenario only while
-// draw_scenario() draws as it did; what does not depend on much is scripted below.
+// Faults that seeds found, each with a seed that shows it when its repair is taken back. A seed stands for its scenario only
+// while draw_scenario() draws as it did; what does not depend on much is scripted below.
 TEST(ClusterSimFound, ShardThatStartsAfterTheJobWasCreatedIsNotTakenForARestartedOne) { expect_clean(13); }
 TEST(ClusterSimFound, LostViewChangeIsToldAgain) { expect_clean(43); }
 TEST(ClusterSimFound, LostHelloDoesNotMakeAMemberLookDead) { expect_clean(482); }
