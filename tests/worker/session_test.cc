@@ -210,6 +210,41 @@ TEST(Session, ThreadsPushTheirOwnTensorsWhileOthersAskAndSave) {
   });
 }
 
+TEST(Session, AResidualTakenWhileAnotherThreadPushesLosesAndDoublesNothing) {
+  JobOptions job = job_of(1);
+  job.select = "topk:0.01";
+  const std::vector<TensorOptions> tensors = {{.name = "a", .dimension = 20'000}};
+  FakeCluster cluster(spec_of(job, tensors), 1);
+  job.shards = cluster.addresses();
+  constexpr uint64_t kSteps = 60;
+  run_workers(job, tensors, [&](uint32_t, Session& session) {
+    std::vector<float> weights(20'000, 0.0f);
+    session.attach_weights(0, weights, 1.0f, ApplyWhen::kOnArrival);
+    std::atomic<bool> pushing = true;
+    std::thread pusher([&] {
+      const std::vector<float> ones(20'000, 1.0f);
+      for (uint64_t step = 0; step < kSteps; ++step) session.push(0, ones);
+      session.await(0, kSteps - 1, kSoon);
+      pushing = false;
+    });
+    double taken = 0;
+    const auto take = [&] {
+      try {
+        for (const float value : session.take_residual(0).values) taken += static_cast<double>(value);
+      } catch (const JobError& error) {
+        EXPECT_EQ(error.code(), JobErrorCode::kInvalidArgument) << error.what();
+      }
+    };
+    while (pushing) take();
+    pusher.join();
+    take();
+    double applied = 0;
+    for (const float value : weights) applied += static_cast<double>(value);
+    EXPECT_EQ(applied + taken, 20'000.0 * kSteps);
+    session.finish(kSoon);
+  });
+}
+
 TEST(Session, AConnectionLostWithAContributionOnItCountsItOnce) {
   JobOptions job = job_of(1);
   int contributions = 0;

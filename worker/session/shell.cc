@@ -79,23 +79,28 @@ void SessionShell::say(Severity severity, const std::string& text) {
   }
 }
 
-void SessionShell::wait_for_fills(std::unique_lock<std::mutex>& lock) {
-  fills_blocked_ = true;
-  changed_.wait(lock, [&] { return fills_ == 0; });
+SessionShell::StillFills::StillFills(SessionShell& shell) : shell_(shell) {
+  std::unique_lock lock(shell_.mutex_);
+  shell_.fills_blocked_ = true;
+  shell_.changed_.wait(lock, [this] { return shell_.fills_ == 0; });
+}
+
+SessionShell::StillFills::~StillFills() {
+  const std::lock_guard lock(shell_.mutex_);
+  shell_.fills_blocked_ = false;
+  shell_.changed_.notify_all();
 }
 
 Result<ByteBuffer> SessionShell::state_bytes() {
-  std::unique_lock lock(mutex_);
-  wait_for_fills(lock);
-  lock.unlock();
-  SavedState state = core_.saved_state();
-  lock.lock();
-  // What was filled and not handed over yet is in the residual: its step counts as pushed.
-  for (size_t tensor = 0; tensor < gates_.size(); ++tensor)
-    state.tensors[tensor].steps_pushed = gates_[tensor].steps_pushed;
-  fills_blocked_ = false;
-  changed_.notify_all();
-  lock.unlock();
+  SavedState state;
+  {
+    const StillFills still(*this);
+    state = core_.saved_state();
+    const std::lock_guard lock(mutex_);
+    // What was filled and not handed over yet is in the residual: its step counts as pushed.
+    for (size_t tensor = 0; tensor < gates_.size(); ++tensor)
+      state.tensors[tensor].steps_pushed = gates_[tensor].steps_pushed;
+  }
   return encode_saved_state(state);
 }
 
@@ -127,10 +132,11 @@ Stats SessionShell::collect_stats() {
   stats.updates_dropped_malformed = counters.dropped_malformed;
   stats.not_counted = counters.not_counted;
   stats.time_in_communication_s = static_cast<double>(counters.time_in_communication) * 1e-9;
-  std::unique_lock lock(mutex_);
-  wait_for_fills(lock);
-  stats.time_blocked_s = blocked_s_;
-  lock.unlock();
+  const StillFills still(*this);
+  {
+    const std::lock_guard lock(mutex_);
+    stats.time_blocked_s = blocked_s_;
+  }
   stats.tensors.resize(gates_.size());
   for (uint32_t tensor = 0; tensor < gates_.size(); ++tensor) {
     TensorStats& own = stats.tensors[tensor];
@@ -150,9 +156,6 @@ Stats SessionShell::collect_stats() {
     first.dropped_error = counted.dropped_error;
     first.residual_norm = l2_norm(core_.residual(bucket.bucket).values);
   }
-  lock.lock();
-  fills_blocked_ = false;
-  changed_.notify_all();
   return stats;
 }
 

@@ -87,8 +87,17 @@ class SessionShell {
   void publish();
   void save_at_end();
   int wait_ms() const;
-  /// Blocks new fills and waits for those under way: the residuals are still. REQUIRES: called with the lock.
-  void wait_for_fills(std::unique_lock<std::mutex>& lock);
+  /// While it lives no slot is being filled: new fills wait, those under way have ended. REQUIRES: made without the lock.
+  class StillFills {
+   public:
+    explicit StillFills(SessionShell& shell);
+    ~StillFills();
+    StillFills(const StillFills&) = delete;
+    StillFills& operator=(const StillFills&) = delete;
+
+   private:
+    SessionShell& shell_;
+  };
   Result<ByteBuffer> state_bytes();
   Stats collect_stats();
   void say(Severity severity, const std::string& text);

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <new>
 #include <utility>
 
@@ -27,14 +28,21 @@ void SessionShell::post(Command command) {
 
 void SessionShell::run_there(const Command& command) {
   bool done = false;
+  std::exception_ptr thrown;
   post([&] {
-    command();
+    // What the command throws (no memory) is its caller's: it must neither end the session nor leave the caller waiting.
+    try {
+      command();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
     const std::lock_guard lock(mutex_);
     done = true;
     changed_.notify_all();
   });
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return done; });
+  if (thrown) std::rethrow_exception(thrown);
 }
 
 Status SessionShell::join() {
@@ -203,17 +211,20 @@ Status SessionShell::set_scale(size_t tensor, float scale) {
 
 Result<Stream<float>> SessionShell::take_residual(size_t tensor) {
   if (auto valid = check_tensor(tensor); !valid) return std::unexpected(valid.error());
-  {
-    const std::lock_guard lock(mutex_);
-    if (error_) return std::unexpected(*error_);
-    for (const Gate& gate : gates_) {
-      if (gate.bucket == gates_[tensor].bucket && gate.filling) {
-        return fail(ErrorCode::kInvalidArgument, "the tensor, or one that travels with it, is being pushed");
-      }
-    }
-  }
   Result<Stream<float>> taken;
-  run_there([&] { taken = core_.take_residual(static_cast<uint32_t>(tensor)); });
+  run_there([&] {
+    // A fill under way adds to the residual on its caller's thread; one that has ended may not have reached the core yet.
+    const StillFills still(*this);
+    std::unique_lock lock(mutex_);
+    for (uint32_t other = 0; other < gates_.size(); ++other) {
+      const Gate& gate = gates_[other];
+      if (gate.bucket != gates_[tensor].bucket || gate.steps_pushed == core_.steps_pushed(other)) continue;
+      taken = fail(ErrorCode::kInvalidArgument, "the tensor, or one that travels with it, is being pushed");
+      return;
+    }
+    lock.unlock();
+    taken = core_.take_residual(static_cast<uint32_t>(tensor));
+  });
   return taken;
 }
 
