@@ -23,6 +23,7 @@ class Task {
   virtual ~Task() = default;
   virtual Kind kind() const = 0;
   virtual uint64_t job() const = 0;
+  /// May throw std::bad_alloc: the result is then the error that the task was made with.
   virtual void run() = 0;
   /// About how many entries it goes over: tells what is worth another thread.
   virtual uint64_t entries() const = 0;

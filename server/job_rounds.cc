@@ -161,6 +161,8 @@ void JobRounds::admit(const protocol::Member& from, PartRound& part, const proto
   open.weight = body.weight;
   open.entered = body.entered;
   open.charge = MemoryCharge(account_, payload.bytes.size());
+  // There was room again: from here a long step is slow, not starved.
+  if (body.step == part.decided()) starved_since_.reset();
   part.admit(from.worker, body.step, std::move(open), now);
   RoundKey key = key_of(part);
   key.step = body.step;

@@ -130,7 +130,7 @@ class JobRounds {
   std::vector<uint32_t> bucket_at_;  ///< by bucket number: index in buckets_, or kNowhere
   uint64_t next_token_ = 1;
   bool held_back_ = false;  ///< a decision waits for acknowledgements to free memory
-  /// contributions that a step needs are refused for memory, and nothing is decided
+  /// contributions that a step needs are refused for memory, and since then none is taken and nothing is decided
   std::optional<TimeNs> starved_since_;
   std::optional<Error> failure_;
 };

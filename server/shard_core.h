@@ -94,10 +94,15 @@ class ShardCore {
     protocol::ShardEntry entry;            ///< of the table, as last read
     std::optional<protocol::PeerId> peer;  ///< said ShardHello in this life
   };
-  /// A job that runs in the table with an earlier life of this shard: it cannot go on and is not served.
+  /// A job that is open in the table and cannot go on here: after its workers' time to die it is ended there.
   struct LostJob {
+    enum class Fate : uint8_t {
+      kOver,            ///< its rounds are lost, or it has ended here and the table could not be told
+      kUnlessReopened,  ///< a row from before this start, or that nobody joined: its workers may still come
+    };
     TimeNs since = 0;
     uint32_t dead_after_ms = 0;
+    Fate fate = Fate::kOver;
   };
   /// A Hello that is admitted: the job and the member that it belongs to.
   struct Admitted {
@@ -131,6 +136,8 @@ class ShardCore {
   Result<protocol::JobRecord> open_record(const protocol::Header& header, const protocol::Hello& hello);
   Result<protocol::JobRecord> join_job(const protocol::JobRecord& record, const protocol::Header& header,
                                        const protocol::Hello& hello, TimeNs now, Actions& actions);
+  std::optional<Error> left_behind(const protocol::JobRecord& record, const protocol::JobSpec& theirs,
+                                   const protocol::Header& header, const protocol::Hello& hello, TimeNs now);
   Job* named(std::string_view name);
   void on_shard_hello(const protocol::PeerId& from, const protocol::Header& header, const protocol::ShardHello& hello,
                       TimeNs now, Actions& actions);

@@ -147,6 +147,32 @@ Result<protocol::JobRecord> ShardCore::join_job(const protocol::JobRecord& recor
   return joined;
 }
 
+/// A row that this process does not serve and that stands in the way of the Hello: of processes that died before they could
+/// end it. Without this a crash would keep the job's name for ever.
+std::optional<Error> ShardCore::left_behind(const protocol::JobRecord& record, const protocol::JobSpec& theirs,
+                                            const protocol::Header& header, const protocol::Hello& hello, TimeNs now) {
+  const protocol::JobView& view = record.view;
+  if (find_job(view.job)) return std::nullopt;
+  const auto lost = lost_.find(view.job);
+  if (lost != lost_.end() && lost->second.fate == LostJob::Fate::kOver && view.shards.size() > config_.shard &&
+      view.shards[config_.shard].life == config_.life) {
+    return Error{ErrorCode::kUnavailable,
+                 fmt::format("job '{}' has ended and the membership table could not be told yet", record.name)};
+  }
+  const uint64_t life = config_.shard < view.shards.size() ? view.shards[config_.shard].life : 0;
+  const bool earlier = life != 0 && life < config_.life;
+  if (!earlier && !view.members.empty()) return std::nullopt;
+  const protocol::Member* member = find_member(view, header.worker);
+  const bool in_the_way = theirs != hello.spec || (!view.started && member && member->nonce != hello.nonce);
+  if (!in_the_way) return std::nullopt;
+  lost_.try_emplace(view.job, LostJob{now, theirs.dead_after_ms, LostJob::Fate::kUnlessReopened});
+  return Error{
+      ErrorCode::kUnavailable,
+      fmt::format("an earlier run of job '{}' was not ended; its name is free once its workers have been silent "
+                  "for {} ms",
+                  record.name, theirs.dead_after_ms)};
+}
+
 Result<ShardCore::Admitted> ShardCore::admit(const protocol::Header& header, const protocol::Hello& hello, TimeNs now,
                                              Actions& actions) {
   if (const Status ok = judge_hello(header, hello); !ok) return std::unexpected(ok.error());
@@ -187,6 +213,7 @@ Result<Job*> ShardCore::admit_by_table(const protocol::Header& header, const pro
   if (!record) return std::unexpected(record.error());
   const Result<protocol::JobSpec> theirs = protocol::decode_job_spec(record->spec);
   if (!theirs) return std::unexpected(theirs.error());
+  if (std::optional<Error> wait = left_behind(*record, *theirs, header, hello, now)) return std::unexpected(*wait);
   if (*theirs != hello.spec) {
     return fail(ErrorCode::kJobMismatch, fmt::format("job '{}' is open with another specification: {}", hello.spec.name,
                                                      protocol::first_difference(*theirs, hello.spec)));

@@ -183,6 +183,10 @@ void ShardCore::refresh_lost(TimeNs now, Actions& actions) {
       ++at;
       continue;
     }
+    if (at->second.fate == LostJob::Fate::kUnlessReopened && find_job(at->first)) {
+      at = lost_.erase(at);
+      continue;
+    }
     const Result<protocol::JobRecord> ended =
         change_job(table_, at->first, [](protocol::JobRecord& record) -> Result<Change> { return end(record); });
     if (!ended && ended.error().code != ErrorCode::kNotAMember) {
@@ -197,7 +201,11 @@ void ShardCore::refresh_lost(TimeNs now, Actions& actions) {
 void ShardCore::end_in_table(Job& job, Error why, std::string_view label, Actions& actions) {
   const Result<protocol::JobRecord> ended =
       change_job(table_, job.view().job, [](protocol::JobRecord& record) -> Result<Change> { return end(record); });
-  if (!ended) table_failed(ended.error(), actions);
+  if (!ended) {
+    table_failed(ended.error(), actions);
+    // Told again at every poll; until then nobody may open it anew, without the rounds that were decided here.
+    lost_.insert_or_assign(job.view().job, LostJob{last_call_, 0, LostJob::Fate::kOver});
+  }
   log(Severity::kError, why.message, actions);
   close(job, protocol::Abort{why.code, std::move(why.message)}, label, actions);
 }

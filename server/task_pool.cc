@@ -4,7 +4,9 @@
 #include <tbb/task_arena.h>
 
 #include <condition_variable>
+#include <new>
 #include <optional>
+#include <stdexcept>
 
 namespace millrace::server {
 
@@ -55,13 +57,26 @@ std::shared_ptr<Task> TaskPool::pop() {
   return task;
 }
 
+namespace {
+
+/// Nothing may leave the thread. A task that did not come to an end holds the error that it was made with.
+void run_guarded(Task& task) {
+  try {
+    task.run();
+  } catch (const std::bad_alloc&) {     // NOLINT(bugprone-empty-catch): see above
+  } catch (const std::length_error&) {  // NOLINT(bugprone-empty-catch)
+  }
+}
+
+}  // namespace
+
 std::shared_ptr<Task> TaskPool::run_one() {
   std::shared_ptr<Task> task;
   {
     const std::lock_guard lock(mutex_);
     task = pop();
   }
-  if (task) task->run();
+  if (task) run_guarded(*task);
   return task;
 }
 
@@ -69,7 +84,7 @@ void TaskPool::help() {
   std::unique_lock lock(mutex_);
   while (std::shared_ptr<Task> task = closing_ ? nullptr : pop()) {
     lock.unlock();
-    task->run();
+    run_guarded(*task);
     lock.lock();
     done_.push_back(std::move(task));
     if (done_.size() == 1) wake_();

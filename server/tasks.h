@@ -37,6 +37,10 @@ Result<uint64_t> decoded_bytes_of(ByteSpan payload, uint64_t dimension, ValueTyp
 /// The bytes are not those that were announced: they changed on the way, and sending them again can help.
 bool arrived_damaged(ByteSpan payload, uint64_t announced_hash);
 
+/// What a task says that did not come to an end: its memory could not be had.
+inline constexpr const char* kNotRun =
+    "this shard has not the memory to work on it; give its machine more, or fewer jobs";
+
 /// One part's step of one job; `token` tells one attempt at a decision from the next.
 struct RoundKey {
   uint64_t job = 0;
@@ -72,7 +76,7 @@ class DecodeTask : public Task {
 
  private:
   Input input_;
-  Result<SharedStream> result_ = fail(ErrorCode::kInternal, "the task has not run");
+  Result<SharedStream> result_ = fail(ErrorCode::kLimitExceeded, kNotRun);
 };
 
 /// How a sum becomes an update.
@@ -123,7 +127,7 @@ class ReduceTask : public Task {
 
  private:
   Input input_;
-  Result<Output> result_ = fail(ErrorCode::kInternal, "the task has not run");
+  Result<Output> result_ = fail(ErrorCode::kLimitExceeded, kNotRun);
 };
 
 /// Splits a shard's quota of the boundary bin over its parts: the largest first, ties by lower index of the bucket.
@@ -141,7 +145,7 @@ class QuotaTask : public Task {
     uint64_t quota = 0;
     std::vector<Part> parts;
   };
-  explicit QuotaTask(Input input) : input_(std::move(input)) {}
+  explicit QuotaTask(Input input) : input_(std::move(input)), take_(input_.parts.size(), 0) {}
 
   Kind kind() const override { return Kind::kQuota; }
   uint64_t job() const override { return input_.job; }
@@ -175,7 +179,7 @@ class EncodeTask : public Task {
 
  private:
   Input input_;
-  Result<EncodedUpdate> result_ = fail(ErrorCode::kInternal, "the task has not run");
+  Result<EncodedUpdate> result_ = fail(ErrorCode::kLimitExceeded, kNotRun);
 };
 
 }  // namespace millrace::server

@@ -186,6 +186,69 @@ TEST(ShardLife, RestartedShardAnswersWithAbortAndRefusesTheJob) {
   EXPECT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(0, fresh)));
 }
 
+TEST(ShardLife, RowOfACrashedRunDoesNotKeepItsNameFromAnotherSpecification) {
+  for (const bool started : {false, true}) {
+    ScriptedCluster cluster(job());
+    if (started) {
+      cluster.join_all();
+    } else {
+      cluster.join(0);
+    }
+    cluster.start_shard(0, 1);  // killed with everything on the machine
+    for (const uint32_t dimension : {64u, 128u}) {
+      if (started && dimension == 64) continue;  // RestartedShardAnswersWithAbortAndRefusesTheJob
+      protocol::Hello fresh = cluster.hello(0);
+      fresh.nonce = 5;
+      fresh.spec.tensors[0].dimension = dimension;
+      fresh.layout_hash = protocol::layout_hash(protocol::plan_layout(fresh.spec, 1));
+      const auto wait = expect_body<Refuse>(cluster.say_hello(0, fresh));
+      EXPECT_EQ(wait.code, ErrorCode::kUnavailable) << wait.sentence;
+      EXPECT_TRUE(wait.retry);
+      EXPECT_THAT(wait.sentence, HasSubstr("earlier run"));
+      cluster.pass(11'000);
+      EXPECT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(0, fresh))) << started << dimension;
+      cluster.start_shard(0, 1);
+    }
+  }
+}
+
+TEST(ShardLife, RowFromBeforeARestartIsNotEndedWhileItsWorkersComeBack) {
+  ScriptedCluster cluster(job());
+  const auto first = expect_body<Welcome>(cluster.join(0));
+  cluster.start_shard(0, 1);
+  protocol::Hello other = cluster.hello(0);
+  other.nonce = 5;
+  EXPECT_TRUE(expect_body<Refuse>(cluster.say_hello(0, other)).retry);
+  EXPECT_EQ(expect_body<Welcome>(cluster.join(0)).view.job, first.view.job);
+  EXPECT_EQ(expect_body<Refuse>(cluster.say_hello(0, other)).code, ErrorCode::kIdentityInUse);
+  for (int second = 0; second < 12; ++second) {
+    cluster.pass(1'000);
+    cluster.send(ScriptedCluster::peer(0), 0, {cluster.header(0), protocol::Heartbeat{}, {}});
+  }
+  EXPECT_EQ(expect_body<Welcome>(cluster.join(1)).view.job, first.view.job);
+}
+
+TEST(ShardLife, JobWhoseEndTheTableCouldNotBeToldIsNotOpenedAnew) {
+  ScriptedCluster cluster(job());
+  cluster.join_all();
+  cluster.push(0, 0, std::vector<float>(64, 3e38F));
+  cluster.fail_swaps(true);
+  cluster.push(1, 0, std::vector<float>(64, 3e38F));  // the sum overflows: the job ends
+  EXPECT_EQ(cluster.take_of<Abort>(0).size(), 1u);
+  // A worker that did not hear of it says Hello again; the rounds that were decided are gone.
+  const auto wait = expect_body<Refuse>(cluster.join(1));
+  EXPECT_EQ(wait.code, ErrorCode::kUnavailable);
+  EXPECT_TRUE(wait.retry);
+  cluster.fail_swaps(false);
+  cluster.pass(100);
+  protocol::Header head = cluster.header(1);
+  cluster.send(ScriptedCluster::peer(1), 0, {head, cluster.hello(1), {}});
+  const std::vector<Refuse> refusals = cluster.take_of<Refuse>(1);
+  ASSERT_EQ(refusals.size(), 1u);
+  EXPECT_EQ(refusals[0].code, ErrorCode::kNotAMember) << refusals[0].sentence;
+  EXPECT_TRUE(std::holds_alternative<Welcome>(cluster.join(1))) << "the name is free";
+}
+
 TEST(ShardLife, SupersededShardStopsAndTellsItsWorkers) {
   ScriptedCluster cluster(job());
   cluster.join_all();

@@ -134,6 +134,33 @@ TEST(Limits, MemoryThatCanNeverSufficeEndsTheJobWithTheFlags) {
   EXPECT_THAT(aborts[0].sentence, HasSubstr("--job-memory-bytes-max"));
 }
 
+TEST(Limits, StepThatOnceHadNoRoomIsNotEndedBecauseAWorkerIsSlow) {
+  Limits limits;
+  limits.shard_memory_bytes_max = 30'000;
+  limits.abandon_ms = 5'000;
+  ScriptedCluster cluster(job(2, 1'024), 1, limits);
+  cluster.join_all();
+  protocol::Hello second = cluster.hello(7);
+  second.spec = job(8, 256);
+  second.spec.name = "second";
+  second.layout_hash = protocol::layout_hash(protocol::plan_layout(second.spec, 1));
+  ASSERT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(7, second)));
+  const std::vector<float> ones(1'024, 1);  // 8 KiB coded and as much decoded: over half of the shard's
+  cluster.push(0, 0, ones);
+  ASSERT_EQ(cluster.take_of<Refuse>(0).size(), 1u);
+  cluster.send(ScriptedCluster::peer(7), 0, {cluster.header(7), protocol::Goodbye{}, {}});
+  cluster.push(0, 0, ones);
+  ASSERT_TRUE(cluster.take_of<Refuse>(0).empty()) << "the other job has made room";
+  for (int second_passed = 0; second_passed < 8; ++second_passed) {
+    for (const uint32_t worker : {0u, 1u}) {
+      cluster.send(ScriptedCluster::peer(worker), 0, {cluster.header(worker), protocol::Heartbeat{}, {}});
+    }
+    cluster.pass(1'000);
+  }
+  cluster.push(1, 0, ones);  // computed for longer than --abandon-seconds
+  EXPECT_EQ(cluster.gather(1, 0).parts, 1u);
+}
+
 TEST(Limits, DecisionsAreHeldBackUntilKeptUpdatesAreAcknowledged) {
   Limits limits;
   limits.job_memory_bytes_max = 4'000;

@@ -71,6 +71,29 @@ TEST(TaskPool, LittleWorkWakesNobody) {
   EXPECT_TRUE(pool.idle());
 }
 
+struct HungryTask : CountingTask {
+  using CountingTask::CountingTask;
+  void run() override {
+    CountingTask::run();
+    throw std::bad_alloc();
+  }
+};
+
+TEST(TaskPool, TaskThatFindsNoMemoryComesBackAndNothingLeavesItsThread) {
+  for (const uint32_t threads : {1u, 3u}) {
+    std::mutex mutex;
+    std::condition_variable woken;
+    std::atomic<int> ran = 0;
+    TaskPool pool(threads, [&] { woken.notify_one(); });
+    std::vector<std::shared_ptr<Task>> tasks;
+    for (int at = 0; at < 40; ++at) tasks.push_back(std::make_shared<HungryTask>(ran, 10'000));
+    const std::vector<std::shared_ptr<Task>> kept = tasks;
+    pool.submit(tasks);
+    EXPECT_EQ(drain(pool, kept.size(), mutex, woken).size(), kept.size());
+    EXPECT_EQ(ran.load(), 40);
+  }
+}
+
 TEST(TaskPool, EndsWithTasksStillWaiting) {
   std::atomic<int> ran = 0;
   std::vector<std::shared_ptr<Task>> tasks = tasks_of(ran, 1'000, 100'000);
