@@ -54,10 +54,12 @@ bool parse_value(std::string_view text, CodecSpec& spec) {
   const auto parts = split(text.substr(kQsgd.size()), ':');
   if (!parse_number(parts[0], spec.qsgd_bits)) return false;
   size_t next = 1;
-  if (next < parts.size() && (parts[next] == "max" || parts[next] == "l2"))
-    spec.qsgd_scale_max = parts[next++] == "max";
-  if (next < parts.size() && !parse_number(parts[next++], spec.qsgd_bucket_size)) return false;
-  return next == parts.size();
+  if (next < parts.size() && (parts[next] == "max" || parts[next] == "l2")) {
+    spec.qsgd_scale_max = parts[next] == "max";
+    ++next;
+  }
+  if (next == parts.size()) return true;
+  return next + 1 == parts.size() && parse_number(parts[next], spec.qsgd_bucket_size);
 }
 
 }  // namespace

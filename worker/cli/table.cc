@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "worker/cli/progress.h"
 
@@ -20,7 +21,7 @@ std::string cell(const nlohmann::json& value) {
   if (value.is_number_float()) {
     const double number = value.get<double>();
     const bool large = number >= 1000 && number < 1e15;
-    return large ? grouped(static_cast<uint64_t>(number + 0.5)) : fmt::format("{:.4g}", number);
+    return large ? grouped(static_cast<uint64_t>(std::llround(number))) : fmt::format("{:.4g}", number);
   }
   return value.is_null() ? "-" : value.dump();
 }
