@@ -38,10 +38,12 @@ size_t plain_bytes(std::string_view rest) {
 }  // namespace
 
 ByteSpan bytes_of(std::string_view text) {
+  // NOLINTNEXTLINE(bugprone-casting-through-void): bytes of text, as they are
   return {static_cast<const uint8_t*>(static_cast<const void*>(text.data())), text.size()};
 }
 
 std::string_view text_of(ByteSpan bytes) {
+  // NOLINTNEXTLINE(bugprone-casting-through-void)
   return {static_cast<const char*>(static_cast<const void*>(bytes.data())), bytes.size()};
 }
 
