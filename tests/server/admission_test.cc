@@ -7,8 +7,8 @@ using protocol::Abort;
 using protocol::Refuse;
 using protocol::ViewChange;
 using protocol::Welcome;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 protocol::JobSpec job(uint32_t workers = 2) { return ScriptedCluster::small_job(workers); }
 
@@ -232,14 +232,14 @@ TEST(ShardLife, JobWhoseEndTheTableCouldNotBeToldIsNotOpenedAnew) {
   ScriptedCluster cluster(job());
   cluster.join_all();
   cluster.push(0, 0, std::vector<float>(64, 3e38F));
-  cluster.fail_swaps(true);
+  cluster.fail_table_writes(true);
   cluster.push(1, 0, std::vector<float>(64, 3e38F));  // the sum overflows: the job ends
   EXPECT_EQ(cluster.take_of<Abort>(0).size(), 1u);
   // A worker that did not hear of it says Hello again; the rounds that were decided are gone.
   const auto wait = expect_body<Refuse>(cluster.join(1));
   EXPECT_EQ(wait.code, ErrorCode::kUnavailable);
   EXPECT_TRUE(wait.retry);
-  cluster.fail_swaps(false);
+  cluster.fail_table_writes(false);
   cluster.pass(100);
   protocol::Header head = cluster.header(1);
   cluster.send(ScriptedCluster::peer(1), 0, {head, cluster.hello(1), {}});

@@ -6,7 +6,7 @@ namespace {
 
 using protocol::Refuse;
 using protocol::Welcome;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 protocol::JobSpec job(uint32_t workers = 2, uint64_t dimension = 64) {
   return ScriptedCluster::small_job(workers, dimension);
@@ -181,7 +181,7 @@ TEST(Limits, DecisionsAreHeldBackUntilKeptUpdatesAreAcknowledged) {
   EXPECT_EQ(cluster.counted(Metric::kRounds), 8);
 }
 
-struct Hostile : testing::Test {
+struct Hostile : ::testing::Test {
   Hostile() : cluster(ScriptedCluster::small_job(2)) { cluster.join_all(); }
   protocol::Message honest() { return cluster.contribution(0, 0, 0, cluster.payload(std::vector<float>(64, 1))); }
   void expect_unharmed() {

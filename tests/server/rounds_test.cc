@@ -8,11 +8,11 @@ using protocol::Refuse;
 using protocol::Settled;
 using protocol::Update;
 using protocol::ViewChange;
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 std::vector<float> constant(float value, size_t dimension = 64) { return std::vector<float>(dimension, value); }
 
-struct Rounds : testing::Test {
+struct Rounds : ::testing::Test {
   explicit Rounds(uint32_t workers = 2) : cluster(ScriptedCluster::small_job(workers)) { cluster.join_all(); }
   ScriptedCluster cluster;
 };

@@ -18,33 +18,9 @@
 #include "protocol/layout.h"
 #include "protocol/table.h"
 #include "server/shard_core.h"
+#include "tests/support/failing_table.h"
 
 namespace millrace::server {
-
-/// A table that others can read and write, but for swaps through this object while they fail.
-class FailingTable : public protocol::MembershipTable {
- public:
-  explicit FailingTable(std::unique_ptr<protocol::MembershipTable> table) : table_(std::move(table)) {}
-  Result<uint64_t> start_shard(uint32_t shard, uint32_t shard_count, std::string_view address) override {
-    return table_->start_shard(shard, shard_count, address);
-  }
-  Result<std::vector<protocol::ShardEntry>> shard_map() override { return table_->shard_map(); }
-  Result<std::optional<protocol::JobRecord>> read_job(std::string_view name) override { return table_->read_job(name); }
-  Result<std::optional<protocol::JobRecord>> read_job(uint64_t job) override { return table_->read_job(job); }
-  Result<protocol::JobRecord> create_job(std::string_view name, ByteSpan spec) override {
-    return table_->create_job(name, spec);
-  }
-  Result<bool> compare_and_swap(uint64_t expected_epoch, const protocol::JobRecord& next) override {
-    if (swaps_fail) return fail(ErrorCode::kTimeout, "the table is locked");
-    return table_->compare_and_swap(expected_epoch, next);
-  }
-  Result<uint64_t> change_counter() override { return table_->change_counter(); }
-
-  bool swaps_fail = false;
-
- private:
-  std::unique_ptr<protocol::MembershipTable> table_;
-};
 
 /// A few shards on one memory table, driven by a script: workers are names of peers, their messages are made by hand.
 /// Tasks run as soon as they come unless they are held; messages between shards arrive at once unless the link is cut.
@@ -73,7 +49,7 @@ class ScriptedCluster {
 
   void start_shard(uint32_t shard, uint32_t shard_count) {
     shards_[shard].reset();  // before the table that it uses
-    tables_[shard] = std::make_unique<FailingTable>(protocol::open_memory_table(state_));
+    tables_[shard] = std::make_unique<millrace::testing::FailingTable>(protocol::open_memory_table(state_));
     const Result<uint64_t> life =
         tables_[shard]->start_shard(shard, shard_count, "tcp://shard:" + std::to_string(shard));
     ASSERT_TRUE(life.has_value()) << life.error().message;
@@ -83,7 +59,7 @@ class ScriptedCluster {
   }
 
   ShardCore& core(uint32_t shard = 0) { return *shards_[shard]; }
-  void fail_swaps(bool fail_them, uint32_t shard = 0) { tables_[shard]->swaps_fail = fail_them; }
+  void fail_table_writes(bool fail_them, uint32_t shard = 0) { tables_[shard]->writes_fail = fail_them; }
   protocol::MembershipTable& table() { return *tables_[0]; }
   const protocol::JobSpec& spec() const { return spec_; }
   const protocol::JobLayout& layout() const { return layout_; }
@@ -313,7 +289,7 @@ class ScriptedCluster {
   Limits limits_;
   std::shared_ptr<protocol::MemoryTableState> state_;
   protocol::JobLayout layout_;
-  std::vector<std::unique_ptr<FailingTable>> tables_;
+  std::vector<std::unique_ptr<millrace::testing::FailingTable>> tables_;
   std::vector<std::unique_ptr<ShardCore>> shards_;
   std::map<uint32_t, uint64_t> lives_;
   std::map<std::pair<uint32_t, uint32_t>, protocol::JobView> views_;

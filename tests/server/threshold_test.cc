@@ -13,7 +13,7 @@
 namespace millrace::server {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 TEST(SplitTake, SumsExactlyToTakeAndNobodyGivesMoreThanItHas) {
   RandomSequence random(RandomKey::from(7));
@@ -221,7 +221,7 @@ TEST(SilentShard, ExactStepFallsBackToTheLastThresholdAndIsCounted) {
   cluster.pass(150);
   EXPECT_EQ(cluster.counted(Metric::kExchangeFallbacks), 0);
   const auto before = cluster.core(0).status(cluster.now);
-  EXPECT_THAT(before.jobs[0].waiting_because, testing::HasSubstr("magnitudes of shard 1"));
+  EXPECT_THAT(before.jobs[0].waiting_because, ::testing::HasSubstr("magnitudes of shard 1"));
   cluster.pass(100);
   EXPECT_EQ(cluster.counted(Metric::kExchangeFallbacks), 1);
   const auto got = cluster.gather(0, 1);

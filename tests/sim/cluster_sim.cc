@@ -107,6 +107,10 @@ void Cluster::inject(const SimFault& fault) {
         });
       return;
     case Kind::kShutdownShard: world_.shards[fault.a]->shut_down(); return;
+    case Kind::kTableFails:
+      world_.shards[fault.a]->fail_table_writes(true);
+      world_.scheduler.at(until, [shard = world_.shards[fault.a].get()] { shard->fail_table_writes(false); });
+      return;
   }
 }
 

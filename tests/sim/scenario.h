@@ -24,6 +24,7 @@ struct SimFault {
     kRestartWorker,  ///< a new process under the identity of worker a (the old one may live: then it is an impostor)
     kKillShard,      ///< SIGKILL; it starts again, empty, after `duration` (0: never)
     kShutdownShard,  ///< SIGTERM: it drains
+    kTableFails,     ///< what shard a writes to the membership table fails
   };
   Kind kind = Kind::kPartition;
   TimeNs at = 0;

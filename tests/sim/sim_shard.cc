@@ -9,7 +9,8 @@ SimShard::SimShard(SimWorld& world, uint32_t shard)
     : SimProcess(world, "shard " + std::to_string(shard)), shard_(shard) {}
 
 void SimShard::start() {
-  table_ = protocol::open_memory_table(world_.table_state);
+  core_.reset();  // before the table that it uses
+  table_ = std::make_unique<FailingTable>(protocol::open_memory_table(world_.table_state));
   const auto life = table_->start_shard(shard_, world_.scenario.shards, "tcp://sim:" + std::to_string(7'000 + shard_));
   MILLRACE_CHECK(life.has_value(), shard_);
   life_ = *life;
@@ -24,6 +25,10 @@ void SimShard::start() {
   set_alive(true);
   world_.trace(name() + " starts, life " + std::to_string(life_));
   arm(core_->next_deadline());
+}
+
+void SimShard::fail_table_writes(bool fail_them) {
+  if (table_) table_->writes_fail = fail_them;
 }
 
 void SimShard::kill() {

@@ -8,6 +8,7 @@
 
 #include "server/shard_core.h"
 #include "tests/sim/sim_world.h"
+#include "tests/support/failing_table.h"
 
 namespace millrace::testing {
 
@@ -19,6 +20,8 @@ class SimShard : public SimProcess {
   void start();
   void kill();
   void shut_down();
+  /// What it writes to the table fails, or no longer does.
+  void fail_table_writes(bool fail_them);
 
   /// A message off a connection that `peer` opened.
   void deliver(const protocol::PeerId& peer, protocol::Message message);
@@ -47,7 +50,7 @@ class SimShard : public SimProcess {
   bool was_shut_down_ = false;
   uint64_t removed_ = 0;
   uint64_t refused_ = 0;
-  std::unique_ptr<protocol::MembershipTable> table_;
+  std::unique_ptr<FailingTable> table_;
   std::unique_ptr<server::ShardCore> core_;
   std::set<uint32_t> connected_;  ///< shards that this one has opened a connection to
 };
