@@ -26,8 +26,10 @@ Result<HttpReply> http_get(std::string_view address, const std::string& path, in
                 std::string(address) + path + " is longer than 16 MiB: it is no status of Millrace");
   }
   if (!result) {
+    const bool connected = result.error() == httplib::Error::Read || result.error() == httplib::Error::Write;
     return fail(ErrorCode::kUnavailable,
-                std::string(address) + " does not answer (" + httplib::to_string(result.error()) + ")");
+                std::string(address) + " does not answer" +
+                    (connected ? " as HTTP does: is it the port of --http?" : ": does a process listen there?"));
   }
   reply.status = result->status;
   return reply;

@@ -45,6 +45,17 @@ void print_start_line(const millrace::server::Options& options, const millrace::
   std::fflush(stdout);
 }
 
+/// The exit codes of --help; a shard that cannot run as it was asked to is no fault of Millrace.
+int exit_code_of(millrace::ErrorCode code) {
+  switch (code) {
+    case millrace::ErrorCode::kInvalidArgument: return 2;
+    case millrace::ErrorCode::kShardMapMismatch: return 5;
+    case millrace::ErrorCode::kIo:
+    case millrace::ErrorCode::kTimeout: return 6;
+    default: return 1;
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -55,14 +66,14 @@ int main(int argc, char** argv) {
   auto process = millrace::server::ShardProcess::start(options);
   if (!process) {
     fmt::print(stderr, "millrace-server: {}\n", process.error().message);
-    return 1;
+    return exit_code_of(process.error().code);
   }
   running = process->get();
   take_signals();
   print_start_line(options, **process);
   if (const millrace::Status ended = (*process)->run(); !ended) {
     fmt::print(stderr, "millrace-server: {}\n", ended.error().message);
-    return 1;
+    return exit_code_of(ended.error().code);
   }
   return 0;
 }

@@ -1,7 +1,15 @@
 #include "server/options.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdio>
+#include <limits>
+#include <string>
+#include <string_view>
+
+#include "monitoring/http_address.h"
 
 namespace millrace::server {
 namespace {
@@ -27,14 +35,32 @@ constexpr const char* kFooter =
     "\n"
     "Signals\n"
     "  SIGTERM, SIGINT  no new steps; rounds in flight may finish for --drain-seconds; workers are told; exit code "
-    "0.\n";
+    "0.\n"
+    "\n"
+    "Exit codes\n"
+    "  0  ended by a signal, in order\n"
+    "  1  a fault of Millrace itself\n"
+    "  2  usage: a flag is unknown, missing or out of range\n"
+    "  5  the membership table is of a cluster of another shape\n"
+    "  6  a port is in use, or the membership table cannot be read or written\n";
 
 void add_limits(CLI::App& app, Limits& limits, uint32_t& drain_seconds, uint32_t& abandon_seconds) {
+  const CLI::Range from_one(1U, std::numeric_limits<uint32_t>::max());
   const std::string group = "Limits (a refusal names the one it met)";
-  app.add_option("--jobs-max", limits.jobs_max, "Jobs open at a time")->group(group)->capture_default_str();
-  app.add_option("--workers-max", limits.workers_max, "Workers of a job")->group(group)->capture_default_str();
-  app.add_option("--tensors-max", limits.tensors_max, "Tensors of a job")->group(group)->capture_default_str();
+  app.add_option("--jobs-max", limits.jobs_max, "Jobs open at a time")
+      ->check(from_one)
+      ->group(group)
+      ->capture_default_str();
+  app.add_option("--workers-max", limits.workers_max, "Workers of a job")
+      ->check(from_one)
+      ->group(group)
+      ->capture_default_str();
+  app.add_option("--tensors-max", limits.tensors_max, "Tensors of a job")
+      ->check(from_one)
+      ->group(group)
+      ->capture_default_str();
   app.add_option("--parts-max", limits.parts_max, "Parts of a job, over all shards")
+      ->check(from_one)
       ->group(group)
       ->capture_default_str();
   app.add_option("--message-bytes-max", limits.message_bytes_max, "Payload of one message")
@@ -63,6 +89,33 @@ void add_limits(CLI::App& app, Limits& limits, uint32_t& drain_seconds, uint32_t
       ->capture_default_str();
 }
 
+/// What the parser cannot see in one flag alone; throws as it does.
+void check_together(const Options& options) {
+  if (options.shard >= options.shards) {
+    throw CLI::ValidationError("--shard",
+                               fmt::format("numbers are 0 to {} with --shards {}", options.shards - 1, options.shards));
+  }
+  if (options.advertise.ends_with(":0")) throw CLI::ValidationError("--advertise", "others cannot reach port 0");
+}
+
+/// A check for tcp://HOST:PORT; ZeroMQ would take a port above 65535 modulo 65536.
+std::string refuse_address(std::string& text) {
+  constexpr std::string_view kScheme = "tcp://";
+  const std::string_view rest = std::string_view(text).substr(std::min(text.size(), kScheme.size()));
+  if (text.starts_with(kScheme) && monitoring::parse_http_address(rest)) return {};
+  return fmt::format("'{}' is not an address: give tcp://HOST:PORT, as tcp://127.0.0.1:7600", text);
+}
+
+/// One line, as every other failure.
+int report_usage(const CLI::App& app, const CLI::ParseError& error) {
+  constexpr int kUsage = 2;
+  if (error.get_exit_code() == 0) return app.exit(error);  // --help
+  std::string sentence = error.what();
+  std::ranges::replace(sentence, '\n', ' ');
+  fmt::print(stderr, "millrace-server: {}; see millrace-server --help\n", sentence);
+  return kUsage;
+}
+
 }  // namespace
 
 std::variant<Options, int> parse_options(int argc, const char* const* argv) {
@@ -78,9 +131,11 @@ std::variant<Options, int> parse_options(int argc, const char* const* argv) {
       ->check(CLI::Range(1u, 1024u))
       ->capture_default_str();
   app.add_option("--listen", options.listen, "Address to accept workers and shards on; port 0 takes a free one")
+      ->check(CLI::Validator(refuse_address, ""))
       ->type_name("tcp://HOST:PORT")
       ->capture_default_str();
   app.add_option("--advertise", options.advertise, "Address that others use, where it is not the one bound")
+      ->check(CLI::Validator(refuse_address, ""))
       ->type_name("tcp://HOST:PORT");
   app.add_option("--http", options.http, "Serves /metrics, /healthz and /status; port 0 takes a free one")
       ->type_name("HOST:PORT");
@@ -92,13 +147,9 @@ std::variant<Options, int> parse_options(int argc, const char* const* argv) {
   add_limits(app, options.limits, drain_seconds, abandon_seconds);
   try {
     app.parse(argc, argv);
-    if (options.shard >= options.shards) {
-      const std::string most = std::to_string(options.shards - 1);
-      return app.exit(CLI::ValidationError(
-          "--shard", "numbers are 0 to " + most + " with --shards " + std::to_string(options.shards)));
-    }
+    check_together(options);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error);
+    return report_usage(app, error);
   }
   options.limits.drain_ms = drain_seconds * 1000;
   options.limits.abandon_ms = abandon_seconds * 1000;

@@ -219,6 +219,69 @@ class Refusals(WithServers):
         self.assertEqual(ended.returncode, 6, ended.stderr)
         self.assertIn("cannot write", ended.stderr)
 
+    def test_OutputsThatCannotBeAreSaidBeforeTraining(self):
+        fine = self.path("outputs.svm", "1 1:1\n0 2:1\n")
+        for flag in ("-o", "--state"):
+            ended = self.refused(6, "cannot write", "train", *self.flags(), "--train", fine, flag, self.path("no") / "such" / "file")
+            self.assertEqual(ended.stdout, "")
+        self.refused(6, "is a folder", "train", *self.flags(), "--train", fine, "-o", self.folder.name)
+
+    def test_EveryUsageErrorIsOneLineWithTheCommandAndItsHelp(self):
+        data = ("--train", "a.svm", "--servers", "127.0.0.1:1")
+        for sentence, arguments in (("millrace train: --lr: 'nan' is not a number from 1e-12", ["train", *data, "--lr", "nan"]),
+                                    ("--l2: 'nan'", ["train", *data, "--l2", "nan"]), ("--lr-decay", ["train", *data, "--lr-decay", "nan"]),
+                                    ("--density: 'nan'", ["bench", "select", "--density", "nan"]), ("--lr", ["demo", "--lr", "nan"]),
+                                    ("--seed: '-1'", ["train", *data, "--seed", -1]), ("--steps: '-1'", ["train", *data, "--steps", -1]),
+                                    ("millrace train: --train is required", ["train"]), ("is not host:port", ["train", *data[:3], "127.0.0.1:70000"]),
+                                    ("there is no 'nothing'", ["data", "nothing"]), ("see millrace bench --help", ["bench"]),
+                                    ("leaves no port for shard 1", ["serve", "--port", 65535]), ("leaves no port", ["serve", "--http-port", 65535]),
+                                    ("--grace-ms", ["serve", "--grace-ms", -5]), ("--rows", ["bench", "serve", "--rows", "none"]),
+                                    ("is the file of --output", ["data", "synthetic", "--rows", 10, "-o", "a", "--held-out", "./a"])):
+            with self.subTest(arguments=arguments):
+                ended = self.refused(2, sentence, *arguments)
+                self.assertEqual(ended.stderr.count("\n"), 1, ended.stderr)
+                self.assertEqual(ended.stdout, "")
+
+    def test_TheServersUsageErrorsAreOneLineToo(self):
+        table = ["--table", self.path("unused.db")]
+        for sentence, flags in (("--table is required", []), ("--shard", [*table, "--shard", 3, "--shards", 2]), ("65536", [*table, "--listen", "tcp://127.0.0.1:65536"]),
+                                ("tcp://HOST:PORT", [*table, "--listen", "ipc:///tmp/x"]), ("--advertise", [*table, "--advertise", "here"]),
+                                ("--jobs-max", [*table, "--jobs-max", 0]), ("--http", [*table, "--listen", "tcp://127.0.0.1:0", "--http", "x"])):
+            with self.subTest(flags=flags):
+                ended = subprocess.run([str(PROGRAMS / "millrace-server"), *map(str, flags)], capture_output=True, text=True, timeout=30, check=False)
+                self.assertEqual(ended.returncode, 2, ended.stderr)
+                self.assertIn(sentence, ended.stderr)
+                self.assertEqual(ended.stderr.count("\n"), 1, ended.stderr)
+
+    def test_AnInterruptionWhileOtherWorkersAreWaitedForEndsAtOnce(self):
+        worker = start("train", *self.flags(0, 2), "--train", self.path("wait.svm", "1 1:1\n0 2:1\n"), "--start-timeout-ms", 600_000)
+        while not json.loads(run("status", self.cluster["shards"][0]["http"], "--json").stdout)[self.cluster["shards"][0]["http"]]["jobs"]:
+            self.assertIsNone(worker.poll())
+        worker.send_signal(signal.SIGINT)
+        _, err = worker.communicate(timeout=10)
+        self.assertEqual(worker.returncode, 7, err)
+        self.assertIn("interrupted", err)
+
+    def test_AnInterruptionWhileDataIsMadeLeavesNoFile(self):
+        folder = self.path("interrupted")
+        folder.mkdir()
+        maker = start("data", "synthetic", "--like", "webspam", "--rows", 1_000_000, "-o", folder / "a.svm")
+        while not list(folder.iterdir()):
+            self.assertIsNone(maker.poll())
+        maker.send_signal(signal.SIGTERM)
+        _, err = maker.communicate(timeout=10)
+        self.assertEqual((maker.returncode, list(folder.iterdir())), (7, []), err)
+
+    def test_ABenchmarkThatIsInterruptedLeavesNoProcessAndNoFolder(self):
+        folder = self.path("bench")
+        folder.mkdir()
+        bench = subprocess.Popen(millrace("bench", "serve", "--n", 100_000, "--rounds", 100_000, "--workers", 1, "--shards", 1), text=True,
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "TMPDIR": str(folder)})
+        self.assertIn("bare ZeroMQ", bench.stderr.readline())
+        bench.send_signal(signal.SIGTERM)
+        _, err = bench.communicate(timeout=30)
+        self.assertEqual((bench.returncode, list(folder.iterdir())), (7, []), err)
+
     def test_APortInUseIsSaid(self):
         port = self.servers.split(",", 1)[0].rsplit(":", 1)[1]
         self.refused(6, "in use", "serve", "--shards", 1, "--port", port)

@@ -284,12 +284,38 @@ TEST(AtomicFile, AnEndWithoutCommitLeavesTheOldFile) {
   EXPECT_EQ(folder.file_count(), 1U);
 }
 
-TEST(AtomicFile, AFolderInThePlaceOfTheFileIsAnError) {
+TEST(AtomicFile, WhatIsNoFileIsRefusedAndNotReplaced) {
   const TemporaryFolder folder;
   ASSERT_EQ(mkdir((folder / "f").c_str(), 0700), 0);
-  auto file = AtomicFile::create(folder / "f");
-  ASSERT_TRUE(file);
-  EXPECT_EQ(file->commit().error().code, ErrorCode::kIo);
+  EXPECT_THAT(AtomicFile::create(folder / "f").error().message, HasSubstr("it is a folder"));
+  // A pipe stands for devices as well: renaming onto /dev/null would put a file in its place.
+  ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);
+  EXPECT_THAT(AtomicFile::create(folder / "pipe").error().message, HasSubstr("a device, a pipe or a socket"));
+  EXPECT_EQ(folder.file_count(), 2U) << "no temporary file is left";
+}
+
+TEST(AtomicFile, UnfinishedFilesAreRemovedAtAnEndWithoutDestructors) {
+  const TemporaryFolder folder;
+  auto done = AtomicFile::create(folder / "done");
+  ASSERT_TRUE(done && done->commit());
+  auto open = AtomicFile::create(folder / "open");
+  ASSERT_TRUE(open);
+  AtomicFile moved = std::move(*open);
+  EXPECT_EQ(folder.file_count(), 2U);
+  remove_unfinished_files();
+  EXPECT_EQ(folder.file_count(), 1U);
+  EXPECT_TRUE(std::filesystem::exists(folder / "done"));
+}
+
+TEST(ModelFile, WeightsThatAreNotFiniteAreNotWritten) {
+  const TemporaryFolder folder;
+  LinearModel model = random_model(Loss::kHinge, 21, 1);
+  model.values()[3] = std::numeric_limits<float>::infinity();
+  const Status status = write_model(folder.write("m", "old"), model);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kNonFinite);
+  EXPECT_THAT(status.error().message, HasSubstr("lower --lr"));
+  EXPECT_EQ(folder.read("m"), "old");
 }
 
 TEST(AtomicFile, OnAFullDiskTheOldFileStays) {

@@ -13,7 +13,8 @@ namespace millrace::cli {
 /// Threads  one.
 class AtomicFile {
  public:
-  /// Errors  io: the temporary file cannot be made; the sentence names it and the system's reason.
+  /// Errors  io: the temporary file cannot be made; the sentence names it and the system's reason; `path` is something else
+  /// than a file.
   static Result<AtomicFile> create(const std::string& path);
 
   AtomicFile(AtomicFile&& other) noexcept;
@@ -36,6 +37,12 @@ class AtomicFile {
   std::string path_;
   std::string temporary_;
   int descriptor_ = -1;
+  int slot_ = -1;  ///< where remove_unfinished_files() finds it; −1: all places were taken
 };
+
+/// Removes the temporary files of all AtomicFiles that are open, for a process that ends without running destructors.
+///
+/// Threads  any; safe in a signal handler.
+void remove_unfinished_files();
 
 }  // namespace millrace::cli

@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -9,6 +10,7 @@
 #include "worker/cli/bench/reduce.h"
 #include "worker/cli/bench/select.h"
 #include "worker/cli/commands.h"
+#include "worker/cli/flag_range.h"
 #include "worker/cli/table.h"
 
 namespace millrace::cli {
@@ -35,14 +37,16 @@ template <typename Options>
 CLI::App* add_kernel_bench(CLI::App& bench, const std::string& name, const std::string& summary, uint64_t n_max,
                            const std::shared_ptr<BenchFlags<Options>>& flags) {
   CLI::App* app = bench.add_subcommand(name, summary);
-  app->add_option("--n", flags->options.n, "dimension")->capture_default_str()->check(CLI::Range(uint64_t{1}, n_max));
+  app->add_option("--n", flags->options.n, "dimension")->capture_default_str()->check(in_range(uint64_t{1}, n_max));
   app->add_option("--density", flags->options.density, "entries over dimension")
       ->capture_default_str()
-      ->check(CLI::Range(1e-9, 1.0));
+      ->check(in_range(1e-9, 1.0));
   app->add_option("--repeats", flags->options.repeats, "times are medians of so many")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1000));
-  app->add_option("--seed", flags->options.seed, "of the data")->capture_default_str();
+      ->check(in_range(1, 1000));
+  app->add_option("--seed", flags->options.seed, "of the data")
+      ->capture_default_str()
+      ->check(in_range(uint64_t{0}, std::numeric_limits<uint64_t>::max()));
   app->add_flag("--json", flags->json, "one JSON object as the last line");
   return app;
 }
@@ -76,7 +80,7 @@ Command add_reduce(CLI::App& bench) {
       add_kernel_bench(bench, "reduce", "sums of sparse streams, against a pass over them", uint64_t{1} << 32, flags);
   app->add_option("--workers", flags->options.workers, "streams that are added up")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1024));
+      ->check(in_range(1, 1024));
   app->footer(
       "Example:\n"
       "  millrace bench reduce --n 16777216 --density 0.01 --workers 4 --json");

@@ -1,10 +1,13 @@
 #include <fmt/core.h>
 
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "worker/cli/bench/serve.h"
 #include "worker/cli/commands.h"
+#include "worker/cli/flag_range.h"
+#include "worker/cli/interruption.h"
 
 namespace millrace::cli {
 namespace {
@@ -39,6 +42,9 @@ void print_table(const nlohmann::json& result) {
 Outcome run_serve(const ServeFlags& flags) {
   const auto result =
       bench_serve(flags.options, [](const std::string& line) { fmt::print(stderr, "bench serve: {}\n", line); });
+  if (interruption_flag().load()) {
+    return fail_with(ExitCode::kInterrupted, "interrupted; every process of the benchmark is ended");
+  }
   if (!result) return fail_with(result.error());
   if (flags.json) {
     fmt::print("{}\n", result->dump());
@@ -54,29 +60,33 @@ Command add_bench_serve(CLI::App& bench) {
   auto flags = std::make_shared<ServeFlags>();
   auto& options = flags->options;
   CLI::App* app = bench.add_subcommand("serve", "whole rounds of real shards and workers against bare ZeroMQ");
-  app->add_option("--workers", options.workers, "worker processes")->capture_default_str()->check(CLI::Range(1, 48));
-  app->add_option("--shards", options.shards, "server processes")->capture_default_str()->check(CLI::Range(1, 16));
+  app->add_option("--workers", options.workers, "worker processes")->capture_default_str()->check(in_range(1, 48));
+  app->add_option("--shards", options.shards, "server processes")->capture_default_str()->check(in_range(1, 16));
   app->add_option("--n", options.n, "dimension")
       ->capture_default_str()
-      ->check(CLI::Range(uint64_t{16}, uint64_t{1} << 32));
+      ->check(in_range(uint64_t{16}, uint64_t{1} << 32));
   app->add_option("--density", options.density, "entries that a worker pushes, and that come back, over the dimension")
       ->capture_default_str()
-      ->check(CLI::Range(1e-9, 0.25));
-  app->add_option("--rounds", options.rounds, "measured rounds")->capture_default_str()->check(CLI::Range(1, 100'000));
+      ->check(in_range(1e-9, 0.25));
+  app->add_option("--rounds", options.rounds, "measured rounds")->capture_default_str()->check(in_range(1, 100'000));
   app->add_option("--warmup", options.warmup_rounds, "rounds before them")
       ->capture_default_str()
-      ->check(CLI::Range(0, 10'000));
+      ->check(in_range(0, 10'000));
   app->add_option("--rate", options.rate,
                   "every process in a network namespace of its own behind this rate (1gbit); needs root");
-  app->add_option("--rows", options.rows, "what to measure: lossless, qsgd4, qsgd8")->delimiter(',');
+  app->add_option("--rows", options.rows, "what to measure: lossless, qsgd4, qsgd8")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"lossless", "qsgd4", "qsgd8"}));
   app->add_option("--codec", options.lossless_codec,
                   "of the row lossless (default: raw+raw on loopback, gap+raw behind a rate)");
   app->add_option("--parts", options.parts_per_shard, "parts a shard (default: 4 on loopback, 16 behind a rate)")
-      ->check(CLI::Range(0, 256));
+      ->check(in_range(0, 256));
   app->add_option("--threshold-period", options.threshold_period, "steps between exact global thresholds")
       ->capture_default_str()
-      ->check(CLI::Range(1, 100'000));
-  app->add_option("--seed", options.seed, "of the data and of the round that is checked")->capture_default_str();
+      ->check(in_range(1, 100'000));
+  app->add_option("--seed", options.seed, "of the data and of the round that is checked")
+      ->capture_default_str()
+      ->check(in_range(uint64_t{0}, std::numeric_limits<uint64_t>::max()));
   app->add_flag("--json", flags->json, "one JSON object as the last line");
   app->footer(
       "A round lasts from the common start until the update, cut to the global top-k, is applied on every worker. Bare "

@@ -1,5 +1,7 @@
 #include <fmt/core.h>
 
+#include <filesystem>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -8,6 +10,7 @@
 #include "worker/cli/commands.h"
 #include "worker/cli/data_debian.h"
 #include "worker/cli/data_synthetic.h"
+#include "worker/cli/flag_range.h"
 #include "worker/cli/progress.h"
 
 namespace millrace::cli {
@@ -22,6 +25,13 @@ std::string held_out_path_of(const std::string& path) {
   return path.substr(0, at) + ".test" + path.substr(at);
 }
 
+/// Names the held-out file where no flag did, and refuses one that is the training file.
+Outcome settle_paths(const std::string& train, std::string& held_out) {
+  if (held_out.empty()) held_out = held_out_path_of(train);
+  if (std::filesystem::path(held_out).lexically_normal() != std::filesystem::path(train).lexically_normal()) return {};
+  return fail_with(ExitCode::kUsage, "--held-out is the file of --output, " + train + "; give it another name");
+}
+
 struct DebianFlags {
   DebianDataOptions options;
   bool json = false;
@@ -29,7 +39,7 @@ struct DebianFlags {
 
 Outcome run_debian(DebianFlags& flags) {
   DebianDataOptions& options = flags.options;
-  if (options.held_out_path.empty()) options.held_out_path = held_out_path_of(options.train_path);
+  if (Outcome outcome = settle_paths(options.train_path, options.held_out_path); !outcome) return outcome;
   Progress progress("reading the package index", "packages");
   options.progress = progress.callback();
   const auto summary = make_debian_data(options);
@@ -64,10 +74,10 @@ Command add_debian(CLI::App& data) {
   app->add_option("--input", flags->options.input, "a saved `apt-cache dumpavail` instead of running it");
   app->add_option("--dimension", flags->options.dimension, "features are hashed into so many")
       ->capture_default_str()
-      ->check(CLI::Range(uint64_t{1}, kDimensionMax - 1));
+      ->check(in_range(uint64_t{1}, kDimensionMax - 1));
   app->add_option("--held-out-share", flags->options.held_out_share, "share of packages held out, by hash of the name")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 0.9));
+      ->check(in_range(0.0, 0.9));
   app->add_flag("--json", flags->json, "one JSON object as the last line");
   app->footer(
       "The label is +1 where the Section is libs, libdevel or oldlibs. Features are the hashed character 3- to 5-grams "
@@ -89,7 +99,7 @@ Outcome run_synthetic(SyntheticFlags& flags) {
   const auto shape = synthetic_shape(flags.like);
   if (!shape) return fail_with(shape.error());
   options.shape = *shape;
-  if (options.held_out_path.empty()) options.held_out_path = held_out_path_of(options.train_path);
+  if (Outcome outcome = settle_paths(options.train_path, options.held_out_path); !outcome) return outcome;
   Progress progress("making " + options.train_path, "rows");
   options.progress = progress.callback();
   const auto summary = make_synthetic_data(options);
@@ -123,11 +133,13 @@ Command add_synthetic(CLI::App& data) {
       ->check(CLI::IsMember({"url", "webspam"}));
   app->add_option("--rows", flags->options.rows, "rows in both files together")
       ->required()
-      ->check(CLI::Range(uint64_t{2}, uint64_t{1} << 32));
-  app->add_option("--seed", flags->options.seed, "equal seeds give equal files")->capture_default_str();
+      ->check(in_range(uint64_t{2}, uint64_t{1} << 32));
+  app->add_option("--seed", flags->options.seed, "equal seeds give equal files")
+      ->capture_default_str()
+      ->check(in_range(uint64_t{0}, std::numeric_limits<uint64_t>::max()));
   app->add_option("--held-out-share", flags->options.held_out_share, "share of rows held out")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 0.9));
+      ->check(in_range(0.0, 0.9));
   app->add_flag("--json", flags->json, "one JSON object as the last line");
   app->footer(
       "Features are drawn by popularity (a power law); labels come from a sparse linear model with noise.\n\n"

@@ -7,6 +7,7 @@
 
 #include "worker/cli/commands.h"
 #include "worker/cli/demo.h"
+#include "worker/cli/flag_range.h"
 #include "worker/cli/table.h"
 
 namespace millrace::cli {
@@ -99,24 +100,24 @@ Command add_demo_command(CLI::App& root) {
   options.folder = default_folder();
   CLI::App* app =
       root.add_subcommand("demo", "trains a real model through shards and workers of its own, sparse against dense");
-  app->add_option("--workers", options.workers, "worker processes")->capture_default_str()->check(CLI::Range(1, 32));
-  app->add_option("--shards", options.shards, "server processes")->capture_default_str()->check(CLI::Range(1, 16));
+  app->add_option("--workers", options.workers, "worker processes")->capture_default_str()->check(in_range(1, 32));
+  app->add_option("--shards", options.shards, "server processes")->capture_default_str()->check(in_range(1, 16));
   app->add_option("--epochs", options.epochs, "of the two sparse rows")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1000));
+      ->check(in_range(1, 1000));
   app->add_option("--batch", options.batch, "rows a worker and step")
       ->capture_default_str()
-      ->check(CLI::Range(1, 65'536));
-  app->add_option("--lr", options.learning_rate, "learning rate")->capture_default_str()->check(CLI::Range(1e-6, 1e6));
+      ->check(in_range(1, 65'536));
+  app->add_option("--lr", options.learning_rate, "learning rate")->capture_default_str()->check(in_range(1e-6, 1e6));
   app->add_option("--l2", options.l2, "L2 regularisation, applied at the workers and never sent")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(in_range(0.0, 1.0));
   app->add_option("--dense-steps", options.dense_steps, "steps of the dense row")
       ->capture_default_str()
-      ->check(CLI::Range(1, 10'000));
+      ->check(in_range(1, 10'000));
   app->add_option("--dimension", options.dimension, "features of the data are hashed into so many")
       ->capture_default_str()
-      ->check(CLI::Range(uint64_t{1024}, uint64_t{1} << 28));
+      ->check(in_range(uint64_t{1024}, uint64_t{1} << 28));
   app->add_option("--rate", options.rate,
                   "every process in a network namespace of its own behind this rate (1gbit); needs root");
   app->add_option("--folder", options.folder, "where the data and logs are kept")->capture_default_str();

@@ -5,12 +5,15 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "worker/cli/commands.h"
+#include "worker/cli/flag_range.h"
 #include "worker/cli/interruption.h"
 #include "worker/cli/process/shard_process.h"
 
@@ -86,7 +89,19 @@ void announce(const ServeFlags& flags, const std::vector<ShardProcess>& shards) 
   std::fflush(stdout);
 }
 
+/// The ports of all shards exist.
+Outcome check_ports(const ServeFlags& flags) {
+  for (const auto& [name, first] : {std::pair("--port", flags.port), std::pair("--http-port", flags.http_port)}) {
+    const uint32_t last = first + flags.shards - 1;
+    if (first == 0 || last <= std::numeric_limits<uint16_t>::max()) continue;
+    return fail_with(ExitCode::kUsage, fmt::format("{} {} leaves no port for shard {}; the largest is 65535", name,
+                                                   first, std::numeric_limits<uint16_t>::max() + 1 - first));
+  }
+  return {};
+}
+
 Outcome run_serve(const ServeFlags& flags) {
+  if (Outcome outcome = check_ports(flags); !outcome) return outcome;
   const std::atomic<bool>& stop = interruption_flag();
   OwnFolder folder;
   std::string table = flags.table;
@@ -119,15 +134,19 @@ Outcome run_serve(const ServeFlags& flags) {
 Command add_serve_command(CLI::App& root) {
   auto flags = std::make_shared<ServeFlags>();
   CLI::App* app = root.add_subcommand("serve", "runs all shards of a small cluster on this machine");
-  app->add_option("--shards", flags->shards, "server processes")->capture_default_str()->check(CLI::Range(1, 64));
+  app->add_option("--shards", flags->shards, "server processes")->capture_default_str()->check(in_range(1, 64));
   app->add_option("--host", flags->host, "address to listen on")->capture_default_str();
   app->add_option("--port", flags->port, "of the first shard, the next ones count up; 0: free ones")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(in_range(0, 65535));
   app->add_option("--http-port", flags->http_port,
                   "status page of the first shard, the next ones count up; 0: free ones")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(in_range(0, 65535));
   app->add_option("--table", flags->table, "membership table, kept between runs (default: a temporary one)");
-  app->add_option("--grace-ms", flags->grace_ms, "at the end: time for rounds in flight")->capture_default_str();
+  app->add_option("--grace-ms", flags->grace_ms, "at the end: time for rounds in flight")
+      ->capture_default_str()
+      ->check(in_range(0, 86'400'000));
   app->add_flag("--json", flags->json, "the addresses as one JSON object, once all shards listen");
   app->footer(
       "Each shard is a millrace-server process; run those yourself, on several machines, for a larger cluster. SIGINT "

@@ -7,6 +7,7 @@
 
 #include "monitoring/http_client.h"
 #include "worker/cli/commands.h"
+#include "worker/cli/flag_range.h"
 #include "worker/cli/table.h"
 
 namespace millrace::cli {
@@ -58,7 +59,7 @@ Command add_status_command(CLI::App& root) {
   app->add_option("addresses", flags->addresses, "HTTP ports: host:port host:port (what --http said)")->required();
   app->add_option("--timeout-ms", flags->timeout_ms, "for connecting and for reading, each")
       ->capture_default_str()
-      ->check(CLI::Range(1, 600'000));
+      ->check(in_range(1, 600'000));
   app->add_flag("--json", flags->json, "one JSON object as the last line: what each address said");
   app->footer(
       "The same is at http://HOST:PORT/ in a browser, and at /metrics for Prometheus. Exit code 4 when one does not "

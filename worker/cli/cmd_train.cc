@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -7,7 +8,9 @@
 #include <utility>
 
 #include "kernels/stream/stream.h"
+#include "worker/cli/atomic_file.h"
 #include "worker/cli/commands.h"
+#include "worker/cli/flag_range.h"
 #include "worker/cli/interruption.h"
 #include "worker/cli/libsvm.h"
 #include "worker/cli/model_file.h"
@@ -57,7 +60,9 @@ Outcome complete(TrainFlags& flags) {
   options.loss = *loss;
   if (flags.density > 0) options.select = fmt::format("topk:{}", flags.density);
   if (flags.dense) options.form = GradientForm::kDense;
-  if (flags.verbose) options.log = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  options.log = [verbose = flags.verbose](LogLevel level, std::string_view line) {
+    if (verbose || level == LogLevel::kError) fmt::print(stderr, "millrace train: {}\n", line);
+  };
   return {};
 }
 
@@ -123,10 +128,21 @@ Outcome open_port(TrainFlags& flags, std::unique_ptr<WorkerPort>& port) {
   return {};
 }
 
+/// What can be known to fail at the end is said before hours of training: files that cannot be written, a port in use.
+Outcome prepare_outputs(TrainFlags& flags, std::unique_ptr<WorkerPort>& port) {
+  const bool writes_model = !flags.output.empty() && flags.options.worker == 0;
+  for (const std::string& path : {writes_model ? flags.output : std::string(), flags.options.state_path}) {
+    if (path.empty()) continue;
+    if (const auto probe = AtomicFile::create(path); !probe) return fail_with(probe.error());
+  }
+  return open_port(flags, port);
+}
+
 Outcome run_train(TrainFlags& flags) {
   if (Outcome outcome = complete(flags); !outcome) return outcome;
   const TrainOptions& options = flags.options;
-  const std::atomic<bool>& stop = interruption_flag();
+  std::unique_ptr<WorkerPort> port;
+  if (Outcome outcome = prepare_outputs(flags, port); !outcome) return outcome;
   const auto read = [](const std::string& path, LibsvmOptions how) {
     Progress progress("reading " + path, "rows");
     how.progress = progress.callback();
@@ -150,11 +166,11 @@ Outcome run_train(TrainFlags& flags) {
                label_pair_text(data->label_pair));
     print_head();
   }
-  std::unique_ptr<WorkerPort> port;
-  if (Outcome outcome = open_port(flags, port); !outcome) return outcome;
   const auto on_epoch = [&](const EpochReport& epoch) {
     if (!flags.json) print_epoch(epoch);
   };
+  // Until here nothing is held that an end at once would leave behind.
+  const std::atomic<bool>& stop = interruption_flag();
   const auto result = train(options, *data, test ? &*test : nullptr, on_epoch, stop);
   if (!result) return std::unexpected(result.error());
   if (!flags.output.empty() && options.worker == 0) {
@@ -170,7 +186,7 @@ void add_data_flags(CLI::App& app, TrainFlags& flags) {
       ->required();
   app.add_option("--test", flags.test_path, "held-out rows, evaluated after every epoch");
   app.add_option("--dimension", flags.dimension, "largest feature index (default: that of --train)")
-      ->check(CLI::Range(uint64_t{1}, kDimensionMax - 1));
+      ->check(in_range(uint64_t{1}, kDimensionMax - 1));
   app.add_option("-o,--output", flags.output, "model file, written by worker 0 at the end");
   app.add_option("--model", flags.model, "lr (logistic regression) or svm (linear SVM)")
       ->capture_default_str()
@@ -182,18 +198,20 @@ void add_job_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--servers", flags.servers, "host:port,host:port: one shard each, the same list at all workers")
       ->required();
   app.add_option("--job", options.job, "name of the job at the servers")->capture_default_str();
-  app.add_option("--worker", options.worker, "this worker, from 0")->capture_default_str();
-  app.add_option("--workers", options.workers, "workers of the job")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 65535));
+  app.add_option("--worker", options.worker, "this worker, from 0")->capture_default_str()->check(in_range(0, 65534));
+  app.add_option("--workers", options.workers, "workers of the job")->capture_default_str()->check(in_range(1, 65535));
   app.add_option("--mode", flags.mode, "sync: every step waits for all workers")
       ->capture_default_str()
       ->check(CLI::IsMember({"sync"}));
   app.add_option("--staleness", options.staleness, "steps that may be in flight beyond the last update")
       ->capture_default_str()
-      ->check(CLI::Range(0, 64));
-  app.add_option("--connect-timeout-ms", options.connect_timeout_ms, "for reaching every shard")->capture_default_str();
-  app.add_option("--start-timeout-ms", options.start_timeout_ms, "for all workers to join")->capture_default_str();
+      ->check(in_range(0, 64));
+  app.add_option("--connect-timeout-ms", options.connect_timeout_ms, "for reaching every shard")
+      ->capture_default_str()
+      ->check(in_range(1, 86'400'000));
+  app.add_option("--start-timeout-ms", options.start_timeout_ms, "for all workers to join")
+      ->capture_default_str()
+      ->check(in_range(1, 86'400'000));
   app.add_option("--http", flags.http,
                  "host:port of this worker's /metrics, /healthz and /status; port 0 takes a free one");
   app.add_option("--state", options.state_path, "where residual and steps go when the job ends with an error");
@@ -202,7 +220,7 @@ void add_job_flags(CLI::App& app, TrainFlags& flags) {
 void add_compression_flags(CLI::App& app, TrainFlags& flags) {
   TrainOptions& options = flags.options;
   app.add_option("--density", flags.density, "send this share of the parameters a step: --select topk:DENSITY")
-      ->check(CLI::Range(1e-9, 1.0));
+      ->check(in_range(1e-9, 1.0));
   app.add_option("--select", options.select,
                  "none, topk:D, threshold:M, threshold_reuse:D[:PERIOD], bucket_topk:D[:BUCKET]")
       ->capture_default_str();
@@ -222,22 +240,24 @@ void add_compression_flags(CLI::App& app, TrainFlags& flags) {
 
 void add_descent_flags(CLI::App& app, TrainFlags& flags) {
   TrainOptions& options = flags.options;
-  app.add_option("--lr", options.learning_rate, "learning rate")->capture_default_str()->check(CLI::Range(1e-12, 1e6));
+  app.add_option("--lr", options.learning_rate, "learning rate")->capture_default_str()->check(in_range(1e-12, 1e6));
   app.add_option("--lr-decay", options.learning_rate_decay, "the rate of epoch e is lr / (1 + e * decay)")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 1e6));
+      ->check(in_range(0.0, 1e6));
   app.add_option("--epochs", options.epochs, "passes over the rows")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1'000'000));
-  app.add_option("--steps", options.steps_max, "end after so many steps (default: whole epochs)");
+      ->check(in_range(1, 1'000'000));
+  app.add_option("--steps", options.steps_max, "end after so many steps (default: whole epochs)")
+      ->check(in_range(uint64_t{1}, std::numeric_limits<uint64_t>::max()));
   app.add_option("--batch", options.batch_rows, "rows a worker and step")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(in_range(1, 1 << 20));
   app.add_option("--l2", options.l2, "L2 regularisation, applied here and never sent; not on the intercept")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(in_range(0.0, 1.0));
   app.add_option("--seed", options.seed, "of the order of rows and of every random choice in the job")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(in_range(uint64_t{0}, std::numeric_limits<uint64_t>::max()));
 }
 
 }  // namespace

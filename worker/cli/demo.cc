@@ -135,11 +135,12 @@ class Cluster {
     const std::atomic<bool>& stop = interruption_flag();
     const TimeNs deadline = monotonic_now_ns() + kRunTimeoutMs * kNsPerMs;
     for (uint32_t done = 0; done < workers.size();) {
-      if (stop.load())
-        return fail_with(ExitCode::kInterrupted, "interrupted; every process of the demonstration is ended");
       if (monotonic_now_ns() > deadline)
         return fail_with(ExitCode::kJobEnded, "the workers did not finish; logs in " + options_.folder);
       const auto report = workers[done].wait(kLookEveryMs);
+      // Ctrl-C reaches the workers as well: their end is then ours.
+      if (stop.load())
+        return fail_with(ExitCode::kInterrupted, "interrupted; every process of the demonstration is ended");
       if (!report) continue;
       if (report->exit_code != 0) {
         return fail_with(ExitCode::kJobEnded, fmt::format("worker {} ended with exit code {}; its log: {}", done,
@@ -239,9 +240,9 @@ std::vector<std::string> sparse_flags(const DemoOptions& options, double natural
 }  // namespace
 
 std::expected<DemoResult, Failure> run_demo(const DemoOptions& options, const Say& say) {
-  interruption_flag();
   const auto data = prepare_data(options, say);
   if (!data) return std::unexpected(data.error());
+  interruption_flag();
   auto hosts = Hosts::make(options.shards + options.workers, options.rate);
   if (!hosts) return std::unexpected(failure(hosts.error()));
   auto cluster = Cluster::start(options, std::move(*hosts), say);

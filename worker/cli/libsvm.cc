@@ -130,7 +130,8 @@ Status LibsvmParser::feature(std::string_view token) {
   }
   if (index == 0) return refuse("index 0 in " + quoted(token) + ": LIBSVM counts from 1");
   if (options_.dimension > 0 && index > options_.dimension) {
-    return refuse("index " + std::to_string(index) + " is past the dimension, " + std::to_string(options_.dimension));
+    return refuse("index " + std::to_string(index) + " is past the dimension, " + std::to_string(options_.dimension) +
+                  "; train with a larger --dimension");
   }
   if (index <= previous_index_) {
     return refuse("index " + std::to_string(index) + " after " + std::to_string(previous_index_) +
@@ -191,8 +192,8 @@ Status feed(gzFile file, const std::string& path, LibsvmParser& parser, uint64_t
     int code = Z_OK;
     const char* reason = gzerror(file, &code);
     if (got < 0 || (got == 0 && code != Z_OK && code != Z_STREAM_END)) {
+      if (code == Z_ERRNO) return fail(ErrorCode::kIo, path + ": " + std::strerror(errno));
       const std::string at = path + ": after line " + std::to_string(lines) + ": ";
-      if (code == Z_ERRNO) return fail(ErrorCode::kIo, at + std::strerror(errno));
       if (code == Z_BUF_ERROR)
         return fail(ErrorCode::kMalformed, at + "the gzip data ends too early; the file is truncated");
       return fail(ErrorCode::kMalformed, at + "damaged gzip data (" + reason + ")");

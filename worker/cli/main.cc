@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "worker/cli/commands.h"
+#include "worker/cli/interruption.h"
 #include "worker/cli/outcome.h"
 
 namespace millrace::cli {
@@ -28,11 +29,29 @@ int report(const CLI::App& command, const Failure& failure) {
   return static_cast<int>(failure.code);
 }
 
+/// One line, as every other failure: which command, what is wrong with which flag, where to read more.
+int report_usage(const CLI::App& root, const CLI::ParseError& error) {
+  const CLI::App* command = &root;
+  std::string path = "millrace";
+  while (!command->get_subcommands().empty()) {
+    command = command->get_subcommands().front();
+    path += " " + command->get_name();
+  }
+  const std::vector<std::string> rest = command->remaining();
+  const bool no_command = error.get_name() == "RequiredError" && command->get_require_subcommand_min() > 0;
+  std::string sentence = error.what();
+  if (no_command) sentence = rest.empty() ? "which command?" : fmt::format("there is no '{}' here", rest.front());
+  std::ranges::replace(sentence, '\n', ' ');
+  fmt::print(stderr, "{}: {}; see {} --help\n", path, sentence, path);
+  return static_cast<int>(ExitCode::kUsage);
+}
+
 std::string name_of(const Command& command) { return command.app->get_name(); }
 
 int run(const std::vector<Command>& commands) {
   for (const Command& command : commands) {
     if (!command.app->parsed()) continue;
+    end_at_interruption();
     try {
       const Outcome outcome = command.run();
       return outcome ? static_cast<int>(ExitCode::kOk) : report(*command.app, outcome.error());
@@ -64,8 +83,8 @@ int parse_and_run(int argc, char** argv) {
     root.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     // --help and --version arrive here too, with code 0.
-    const int code = root.exit(error);
-    return code == 0 ? 0 : static_cast<int>(ExitCode::kUsage);
+    if (error.get_exit_code() == 0) return root.exit(error);
+    return report_usage(root, error);
   }
   return run(commands);
 }

@@ -1,5 +1,6 @@
 #include "worker/cli/model_file.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cmath>
@@ -108,6 +109,10 @@ Result<LinearModel> decode_model(ByteSpan bytes) {
 }
 
 Status write_model(const std::string& path, const LinearModel& model) {
+  if (!std::ranges::all_of(model.values(), [](float value) { return std::isfinite(value); })) {
+    return fail(ErrorCode::kNonFinite, "a weight is no longer finite: training diverged, " + path +
+                                           " is not written; train with a lower --lr");
+  }
   auto file = AtomicFile::create(path);
   if (!file) return std::unexpected(file.error());
   if (Status status = file->write(encode_model(model)); !status) return status;

@@ -10,6 +10,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/random.h"
+#include "monitoring/http_address.h"
 
 namespace millrace::cli {
 namespace {
@@ -28,6 +29,9 @@ Failure failure_of(const JobError& error) {
   switch (error.code()) {
     case JobErrorCode::kUnsupported:
     case JobErrorCode::kLimitExceeded: return {ExitCode::kRefused, error.what()};
+    case JobErrorCode::kNonFinite:
+      return {ExitCode::kBadData,
+              std::string(error.what()) + "; lower --lr, or leave such values out: --non-finite drop"};
     case JobErrorCode::kTimeout: return {ExitCode::kJobEnded, error.what()};
     default: return cli::failure_of(Error{static_cast<ErrorCode>(error.code()), error.what()});
   }
@@ -51,7 +55,7 @@ JobOptions job_options(const TrainOptions& options) {
   job.save_path = options.state_path;
   job.connect_timeout_ms = options.connect_timeout_ms;
   job.start_timeout_ms = options.start_timeout_ms;
-  if (options.log) job.log = [log = options.log](LogLevel, std::string_view line) { log(std::string(line)); };
+  job.log = options.log;
   return job;
 }
 
@@ -65,7 +69,9 @@ class Run {
     TensorOptions tensor;
     tensor.name = "linear";
     tensor.dimension = model_.tensor_dimension();
-    session_ = Session::connect(job_options(options_), {tensor});
+    JobOptions job = job_options(options_);
+    job.give_up = [this] { return stop_.load(); };
+    session_ = Session::connect(job, {tensor});
     // On await, so that no update arrives while a gradient is being computed from the weights.
     session_->attach_weights(0, model_.values(), 0, ApplyWhen::kOnAwait);
     if (options_.form == GradientForm::kDense) dense_.assign(model_.tensor_dimension(), kUntouched);
@@ -205,10 +211,8 @@ Result<std::vector<std::string>> server_addresses(const std::string& text) {
     const size_t end = std::min(text.find(',', begin), text.size());
     std::string address = text.substr(begin, end - begin);
     if (!address.starts_with(kScheme)) address.insert(0, kScheme);
-    const size_t colon = address.rfind(':');
-    const bool port =
-        colon + 1 < address.size() && address.find_first_not_of("0123456789", colon + 1) == std::string::npos;
-    if (!port || colon <= kScheme.size()) {
+    const auto parsed = monitoring::parse_http_address(std::string_view(address).substr(kScheme.size()));
+    if (!parsed || parsed->port == 0) {
       return fail(ErrorCode::kInvalidArgument,
                   "'" + text.substr(begin, end - begin) + "' is not host:port; servers are host:port,host:port");
     }
@@ -240,6 +244,7 @@ std::expected<TrainResult, Failure> train(const TrainOptions& options, const Dat
     result.epochs = std::move(epochs);
     return result;
   } catch (const JobError& error) {
+    if (stop.load()) return fail_with(ExitCode::kInterrupted, "interrupted; no model was written");
     return std::unexpected(failure_of(error));
   }
 }

@@ -46,13 +46,22 @@ void SessionShell::run_there(const Command& command) {
 }
 
 Status SessionShell::join() {
+  constexpr std::chrono::milliseconds kAskEvery(100);
+  const auto given_up = [this] { return options_.give_up && options_.give_up(); };
+  const auto refused = [] { return fail(ErrorCode::kTimeout, "given up while waiting for the job to start"); };
   thread_ = std::thread([this] { run(); });
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return phase_ != Phase::kJoining || error_; });
-  const auto limit = std::chrono::milliseconds(options_.start_timeout_ms);
-  const bool decided = changed_.wait_for(lock, limit, [&] { return phase_ != Phase::kWaiting || error_; });
+  // Reaching the shards ends by itself: in an error after connect_timeout_ms.
+  while (!changed_.wait_for(lock, kAskEvery, [&] { return phase_ != Phase::kJoining || error_; })) {
+    if (given_up()) return refused();
+  }
+  const TimeNs limit = monotonic_now_ns() + TimeNs{options_.start_timeout_ms} * kNsPerMs;
+  while (!changed_.wait_for(lock, kAskEvery, [&] { return phase_ != Phase::kWaiting || error_; })) {
+    if (given_up()) return refused();
+    if (monotonic_now_ns() >= limit) break;
+  }
   if (error_) return std::unexpected(*error_);
-  if (decided) return {};
+  if (phase_ != Phase::kWaiting) return {};
   return fail(ErrorCode::kTimeout, "job '" + options_.name + "' has not started within " +
                                        std::to_string(options_.start_timeout_ms) + " ms: " + waiting_for_);
 }

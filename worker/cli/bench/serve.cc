@@ -13,6 +13,7 @@
 #include "worker/cli/bench/serve_raw.h"
 #include "worker/cli/bench/serve_shared.h"
 #include "worker/cli/bench/serve_worker.h"
+#include "worker/cli/interruption.h"
 #include "worker/cli/process/allocator.h"
 #include "worker/cli/process/child_process.h"
 #include "worker/cli/process/hosts.h"
@@ -65,6 +66,22 @@ Result<Plan> make_plan(const ServeBenchOptions& options) {
   return plan;
 }
 
+/// The servers' logs stay where a failure points to them, and nowhere else.
+class LogFolder {
+ public:
+  explicit LogFolder(const std::filesystem::path& path) : path_(path) {}
+  LogFolder(const LogFolder&) = delete;
+  LogFolder& operator=(const LogFolder&) = delete;
+  ~LogFolder() {
+    std::error_code ignored;
+    if (interruption_flag().load()) std::filesystem::remove_all(path_, ignored);
+    std::filesystem::remove(path_, ignored);  // an empty one
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
 std::vector<double> measured_ms(ServeShared& shared, const Plan& plan) {
   std::vector<double> times;
   for (uint32_t round = plan.options.warmup_rounds; round < plan.rounds_all; ++round)
@@ -90,6 +107,7 @@ Status wait_for_workers(std::vector<ChildProcess>& workers, std::vector<ExitRepo
       ++done;
     }
     if (done == workers.size()) return {};
+    if (interruption_flag().load()) return fail(ErrorCode::kTimeout, "interrupted");
     if (monotonic_now_ns() > deadline)
       return fail(ErrorCode::kTimeout, "the workers did not finish in " + std::to_string(timeout_ms / 1000) + " s");
     for (auto& worker : workers) {
@@ -274,8 +292,10 @@ json raw_row(const char* name, const Plan& plan, const std::vector<double>& time
 }  // namespace
 
 Result<json> bench_serve(const ServeBenchOptions& options, const Progress& progress) {
+  interruption_flag();
   auto plan = make_plan(options);
   if (!plan) return std::unexpected(plan.error());
+  const LogFolder folder(plan->directory);
   auto hosts = Hosts::make(options.shards + options.workers, options.rate);
   if (!hosts) return std::unexpected(hosts.error());
   json rows = json::array();

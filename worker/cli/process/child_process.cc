@@ -135,7 +135,7 @@ Result<std::string> ChildProcess::read_line(int timeout_ms) {
     if (got > 0) {
       pending_.append(chunk.data(), static_cast<size_t>(got));
     } else if (got == 0) {
-      if (pending_.empty()) return fail(ErrorCode::kUnavailable, "the process closed its output");
+      if (pending_.empty()) return fail(ErrorCode::kUnavailable, "the process ended");
       return std::exchange(pending_, {});
     }
   }

@@ -102,10 +102,11 @@ struct JobOptions {
   uint32_t resend_after_ms = 2'000;      ///< an unanswered contribution is sent again; doubles to 30 s
   uint32_t updates_kept_max = 8;         ///< updates a tensor may have that nobody awaited (beyond the staleness)
   bool keep_freed_memory =
-      true;                    ///< tells malloc, for the whole process, to keep up to 128 MiB of what is freed instead
-                               ///< of giving it back to the system every round: halves the CPU of large updates
-  std::string save_path = {};  ///< where state goes when the session ends with an error; empty: nowhere
-  LogCallback log = {};        ///< empty: silent
+      true;  ///< tells malloc, for the whole process, to keep up to 128 MiB of what is freed instead
+             ///< of giving it back to the system every round: halves the CPU of large updates
+  std::function<bool()> give_up = {};  ///< asked now and then while connect() waits; true ends it (timeout)
+  std::string save_path = {};          ///< where state goes when the session ends with an error; empty: nowhere
+  LogCallback log = {};                ///< empty: silent
 };
 
 /// One flat array of f32 parameters. The list of tensors must be equal at all workers.

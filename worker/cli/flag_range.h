@@ -1,0 +1,26 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <string>
+#include <system_error>
+
+namespace millrace::cli {
+
+/// A check for a flag that takes a number from `least` to `most`. Stricter than the parser's own: NaN is in no range, a negative
+/// number does not wrap round to an unsigned one, and the sentence shows small bounds as they are.
+template <typename Number>
+CLI::Validator in_range(Number least, Number most) {
+  const auto check = [least, most](std::string& text) {
+    Number value{};
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const bool number = error == std::errc() && end == text.data() + text.size();
+    if (number && value >= least && value <= most) return std::string();
+    return fmt::format("'{}' is not a number from {} to {}", text, least, most);
+  };
+  return CLI::Validator(check, fmt::format("{}..{}", least, most), "range");
+}
+
+}  // namespace millrace::cli
