@@ -89,13 +89,12 @@ void add_limits(CLI::App& app, Limits& limits, uint32_t& drain_seconds, uint32_t
       ->capture_default_str();
 }
 
-/// What the parser cannot see in one flag alone; throws as it does.
-void check_together(const Options& options) {
-  if (options.shard >= options.shards) {
-    throw CLI::ValidationError("--shard",
-                               fmt::format("numbers are 0 to {} with --shards {}", options.shards - 1, options.shards));
-  }
-  if (options.advertise.ends_with(":0")) throw CLI::ValidationError("--advertise", "others cannot reach port 0");
+/// What the parser cannot see in one flag alone; empty where all is well.
+std::string refuse_together(const Options& options) {
+  if (options.shard >= options.shards)
+    return fmt::format("--shard: numbers are 0 to {} with --shards {}", options.shards - 1, options.shards);
+  if (options.advertise.ends_with(":0")) return "--advertise: others cannot reach port 0";
+  return {};
 }
 
 /// A check for tcp://HOST:PORT; ZeroMQ would take a port above 65535 modulo 65536.
@@ -106,11 +105,9 @@ std::string refuse_address(std::string& text) {
   return fmt::format("'{}' is not an address: give tcp://HOST:PORT, as tcp://127.0.0.1:7600", text);
 }
 
-/// One line, as every other failure.
-int report_usage(const CLI::App& app, const CLI::ParseError& error) {
+/// One line, as every other failure. Returns the exit code.
+int report_usage(std::string sentence) {
   constexpr int kUsage = 2;
-  if (error.get_exit_code() == 0) return app.exit(error);  // --help
-  std::string sentence = error.what();
   std::ranges::replace(sentence, '\n', ' ');
   fmt::print(stderr, "millrace-server: {}; see millrace-server --help\n", sentence);
   return kUsage;
@@ -147,10 +144,10 @@ std::variant<Options, int> parse_options(int argc, const char* const* argv) {
   add_limits(app, options.limits, drain_seconds, abandon_seconds);
   try {
     app.parse(argc, argv);
-    check_together(options);
   } catch (const CLI::ParseError& error) {
-    return report_usage(app, error);
+    return error.get_exit_code() == 0 ? app.exit(error) : report_usage(error.what());  // --help comes here too
   }
+  if (const std::string refusal = refuse_together(options); !refusal.empty()) return report_usage(refusal);
   options.limits.drain_ms = drain_seconds * 1000;
   options.limits.abandon_ms = abandon_seconds * 1000;
   return options;

@@ -189,7 +189,7 @@ TEST_F(Cluster, PortInUseEndsTheServerWithAnErrorThatSaysSo) {
   cli::ChildProcess second = spawn_server(0, 1, addresses_[0]);
   const auto report = second.wait(kPatienceMs);
   ASSERT_TRUE(report.has_value()) << report.error().message;
-  EXPECT_EQ(report->exit_code, 1);
+  EXPECT_EQ(report->exit_code, 6);
   EXPECT_NE(text_of("shard-1.log").find("in use"), std::string::npos) << text_of("shard-1.log");
 }
 

@@ -95,7 +95,8 @@ TEST(Libsvm, TokensOfHostileFilesAreShortenedAndMadePrintable) {
 
 TEST(Libsvm, AnIndexPastTheDimensionIsRefusedAndTheLastOneIsNot) {
   EXPECT_EQ(parse("1 10:1\n0 1:1\n", {.dimension = 10})->dimension, 10U);
-  EXPECT_EQ(refusal("1 1:1\n0 11:1\n", {.dimension = 10}), "a.svm:2: index 11 is past the dimension, 10; train with a larger --dimension");
+  EXPECT_EQ(refusal("1 1:1\n0 11:1\n", {.dimension = 10}),
+            "a.svm:2: index 11 is past the dimension, 10; train with a larger --dimension");
 }
 
 TEST(Libsvm, PartsShareOutTheRowsAndAgreeOnDimensionAndLabels) {

@@ -33,6 +33,7 @@ int note_unfinished(const std::string& path) {
   return -1;
 }
 
+/// Keeps errno.
 void forget_unfinished(int slot) {
   if (slot < 0) return;
   unfinished[static_cast<size_t>(slot)].ready.store(false);
@@ -56,18 +57,17 @@ Result<AtomicFile> AtomicFile::create(const std::string& path) {
   }
   // The process's number keeps two writers of one path apart; what an ended process left is overwritten.
   std::string temporary = path + ".new-" + std::to_string(getpid());
+  const int slot = note_unfinished(temporary);  // before it exists: a signal may come right after
   const int descriptor = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
   if (descriptor < 0) {
+    forget_unfinished(slot);
     return fail(ErrorCode::kIo, "cannot write " + path + ": " + temporary + ": " + std::strerror(errno));
   }
-  return AtomicFile(path, std::move(temporary), descriptor);
+  return AtomicFile(path, std::move(temporary), descriptor, slot);
 }
 
-AtomicFile::AtomicFile(std::string path, std::string temporary, int descriptor)
-    : path_(std::move(path)),
-      temporary_(std::move(temporary)),
-      descriptor_(descriptor),
-      slot_(note_unfinished(temporary_)) {}
+AtomicFile::AtomicFile(std::string path, std::string temporary, int descriptor, int slot)
+    : path_(std::move(path)), temporary_(std::move(temporary)), descriptor_(descriptor), slot_(slot) {}
 
 AtomicFile::AtomicFile(AtomicFile&& other) noexcept
     : path_(std::move(other.path_)),

@@ -31,7 +31,7 @@ class AtomicFile {
   const std::string& temporary_path() const { return temporary_; }
 
  private:
-  AtomicFile(std::string path, std::string temporary, int descriptor);
+  AtomicFile(std::string path, std::string temporary, int descriptor, int slot);
   std::unexpected<Error> refuse(const char* action) const;
 
   std::string path_;

@@ -45,7 +45,7 @@ struct TrainOptions {
   std::string state_path;  ///< where the session's state goes when the job ends with an error; empty: nowhere
   uint32_t connect_timeout_ms = 10'000;
   uint32_t start_timeout_ms = 60'000;
-  LogCallback log = {};  ///< the session's lines; empty: silent
+  LogCallback log = {};                              ///< the session's lines; empty: silent
   std::function<void(double seconds)> on_step = {};  ///< from a step's push to its update applied
   std::function<void(const Stats&)> on_stats = {};   ///< the session's sums, a few times a second
 };
