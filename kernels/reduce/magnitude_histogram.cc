@@ -136,7 +136,11 @@ bool MagnitudeHistogram::operator==(const MagnitudeHistogram& other) const {
 }
 
 ThresholdCut threshold_cut(const MagnitudeHistogram& histogram, uint64_t k) {
-  if (k == 0) return {.bin = MagnitudeHistogram::kBins - 1, .above = 0, .in_bin = 0, .take = 0};
+  if (k == 0) {
+    // Of the values of a decoded histogram nothing is known: its highest bin, which only a NaN has, may be occupied.
+    constexpr uint32_t kHighest = MagnitudeHistogram::kBins - 1;
+    return {.bin = kHighest, .above = 0, .in_bin = histogram.count(kHighest), .take = 0};
+  }
   ThresholdCut cut;
   const uint64_t wanted = std::min(k, histogram.total());
   if (wanted == 0) return cut;

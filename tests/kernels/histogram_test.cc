@@ -202,6 +202,17 @@ TYPED_TEST(HistogramTest, TheCutHoldsExactlyTheKLargest) {
   }
 }
 
+// Found by the fuzzer: only a NaN has the highest bin, but anybody can send its count.
+TEST(ThresholdCutTest, OfNoneCountsTheHighestBinThatADecodedHistogramMayOccupy) {
+  const ByteBuffer bytes = {0x01, 0xff, 0xff, 0x01, 0xff, 0xff, 0x02};
+  const auto histogram = MagnitudeHistogram::decode(bytes);
+  ASSERT_TRUE(histogram.has_value());
+  const ThresholdCut cut = threshold_cut(*histogram, 0);
+  EXPECT_EQ(cut.bin, MagnitudeHistogram::kBins - 1);
+  EXPECT_EQ(cut.in_bin, 0xbfffu);
+  EXPECT_EQ(cut.above + cut.take, 0u);
+}
+
 TEST(ThresholdCutTest, OfNothingSelectsNothing) {
   const ThresholdCut cut = threshold_cut(MagnitudeHistogram{}, 10);
   EXPECT_EQ(cut.bin, 1u);
