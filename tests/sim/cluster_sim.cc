@@ -59,7 +59,7 @@ void Cluster::start() {
     world_.workers.push_back(std::make_unique<SimWorker>(world_, worker, worker));
   // Anybody may be first: workers that start before the servers must find them.
   for (const auto& shard : world_.shards) {
-    world_.scheduler.at(world_.scheduler.draw(0, scenario.shard_start_max), [&shard] { shard->start(); });
+    world_.scheduler.at(world_.scheduler.draw(0, scenario.shard_start_max), [&shard] { shard->start_first(); });
   }
   for (const auto& worker : world_.workers) {
     world_.scheduler.at(world_.scheduler.draw(0, 300 * kNsPerMs), [process = worker.get()] { process->start(); });
@@ -102,9 +102,7 @@ void Cluster::inject(const SimFault& fault) {
     case Kind::kKillShard:
       world_.shards[fault.a]->kill();
       if (fault.duration > 0)
-        world_.scheduler.at(until, [shard = world_.shards[fault.a].get()] {
-          if (!shard->alive()) shard->start();
-        });
+        world_.scheduler.at(until, [shard = world_.shards[fault.a].get()] { shard->start_again(); });
       return;
     case Kind::kShutdownShard: world_.shards[fault.a]->shut_down(); return;
     case Kind::kTableFails:

@@ -17,7 +17,13 @@ class SimShard : public SimProcess {
  public:
   SimShard(SimWorld& world, uint32_t shard);
 
-  void start();
+  /// The first start; later ones come only after a kill: two processes of one shard are another scenario.
+  void start_first() {
+    if (life_ == 0) start();
+  }
+  void start_again() {
+    if (was_killed_ && !alive()) start();
+  }
   void kill();
   void shut_down();
   /// What it writes to the table fails, or no longer does.
@@ -35,6 +41,7 @@ class SimShard : public SimProcess {
   const server::ShardCore* core() const { return core_.get(); }
 
  private:
+  void start();
   void tick() override;
   TimeNs deadline() const override { return core_->next_deadline(); }
   void carry_out(server::Actions&& actions);
