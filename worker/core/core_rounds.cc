@@ -253,6 +253,11 @@ void SessionCore::Impl::apply_update(PartRun& part, const protocol::Update& upda
   }
   delivered.sum = std::move(sum);
   ++part.n;
+  if (!part.outstanding.empty() && part.outstanding.front().refusals > 0) {
+    // Refused for want of room as a step ahead; now it is the one that the others wait for.
+    part.outstanding.front().refusals = 0;
+    ask_again(part, now);
+  }
   part.decided_in = update.decided_in;
   part.malformed = 0;
   links[part.layout.shard].acks.push_back({part.layout.part, part.n});
