@@ -39,7 +39,7 @@ void RequestThreads::run() {
     }
     try {
       job();
-    } catch (...) {
+    } catch (...) {  // NOLINT(bugprone-empty-catch)
       // Nothing that one request does ends the process; its connection is lost.
     }
   }
