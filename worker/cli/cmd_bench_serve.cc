@@ -36,6 +36,9 @@ void print_table(const nlohmann::json& result) {
                                                        : "DIFFERS",
                row.value("worker_peak_mb", 0.0), row.value("shard_peak_mb", 0.0));
   }
+  fmt::print(
+      "/ bare: against ZeroMQ with the allocator every program has; Millrace runs with a tuned one, as the last row "
+      "does\n");
   fmt::print("bare ZeroMQ carries {:.2f} Gbit/s on the busiest link\n", result["raw_zmq_gbit_s"].get<double>());
 }
 
