@@ -12,6 +12,7 @@ using Names = std::span<const std::string_view>;
 constexpr std::array<std::string_view, 1> kJob = {"job"};
 constexpr std::array<std::string_view, 2> kJobAnswer = {"job", "answer"};
 constexpr std::array<std::string_view, 2> kJobReason = {"job", "reason"};
+constexpr std::array<std::string_view, 2> kJobResult = {"job", "result"};
 constexpr std::array<std::string_view, 1> kReason = {"reason"};
 constexpr std::array<std::string_view, 1> kCode = {"code"};
 constexpr std::array<std::string_view, 1> kMessage = {"message"};
@@ -28,7 +29,7 @@ constexpr std::array<double, 20> kSeconds = {5e-5,   1e-4,   2e-4,   4e-4,   8e-
 // 1: all contributions have the same entries; the number of workers: none has another's.
 constexpr std::array<double, 12> kRatios = {1, 1.25, 1.5, 2, 3, 4, 6, 8, 16, 32, 64, 128};
 
-constexpr std::array<MetricInfo, 36> kShardMetrics = {{
+constexpr std::array<MetricInfo, 37> kShardMetrics = {{
     {"millrace_shard_messages_total", MetricKind::kCounter, kMessage, "Messages received, by kind"},
     {"millrace_shard_network_bytes_total", MetricKind::kCounter, kDirection, "Bytes of whole messages, in and out"},
     {"millrace_shard_dropped_total", MetricKind::kCounter, kReason, "Messages dropped without an answer, by reason"},
@@ -48,10 +49,13 @@ constexpr std::array<MetricInfo, 36> kShardMetrics = {{
      "From the first contribution of a step of a part to the last one", kSeconds},
     {"millrace_shard_contribution_entries_total", MetricKind::kCounter, kJob,
      "Entries of admitted contributions: the achieved k up"},
-    {"millrace_shard_sum_entries_total", MetricKind::kCounter, kJob, "Entries of sums before they are cut"},
+    {"millrace_shard_sum_entries_total", MetricKind::kCounter, kJob,
+     "Entries of sums that were made whole, before they are cut"},
     {"millrace_shard_update_entries_total", MetricKind::kCounter, kJob, "Entries of updates: the achieved k down"},
     {"millrace_shard_fill_in_ratio", MetricKind::kHistogram, kJob,
-     "Entries of a sum over the most entries of one of its contributions", kRatios},
+     "Of whole sums: entries over the most entries of one of its contributions", kRatios},
+    {"millrace_shard_quick_cuts_total", MetricKind::kCounter, kJobResult,
+     "Parts cut while they were summed: as_it_was, trimmed to the right size, or summed_again"},
     {"millrace_shard_contribution_bytes_total", MetricKind::kCounter, kJob,
      "Encoded payload of admitted contributions"},
     {"millrace_shard_contribution_raw_bytes_total", MetricKind::kCounter, kJob,
@@ -170,6 +174,7 @@ ShardMetrics::ShardMetrics(Metrics& metrics)
       sum_entries(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_sum_entries_total")]),
       update_entries(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_update_entries_total")]),
       fill_in_ratio(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_fill_in_ratio")]),
+      quick_cuts(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_quick_cuts_total")]),
       contribution_bytes(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_contribution_bytes_total")]),
       contribution_raw_bytes(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_contribution_raw_bytes_total")]),
       update_bytes(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_update_bytes_total")]),

@@ -73,9 +73,10 @@ struct ShardMetrics {
   HistogramFamily round_seconds;         ///< [job] first contribution to decision
   HistogramFamily wait_seconds;          ///< [job] first contribution to last
   CounterFamily contribution_entries;    ///< [job] the achieved k up, over contributions
-  CounterFamily sum_entries;             ///< [job] of sums before they are cut
+  CounterFamily sum_entries;             ///< [job] of sums that were made whole, before they are cut
   CounterFamily update_entries;          ///< [job] the achieved k down, over rounds
-  HistogramFamily fill_in_ratio;         ///< [job] entries of a sum / most entries of one of its contributions
+  HistogramFamily fill_in_ratio;         ///< [job] of whole sums: entries / most entries of one of its contributions
+  CounterFamily quick_cuts;              ///< [job, result] parts cut while they were summed
   CounterFamily contribution_bytes;      ///< [job] encoded payload
   CounterFamily contribution_raw_bytes;  ///< [job]
   CounterFamily update_bytes;            ///< [job] encoded payload, once a round

@@ -161,40 +161,98 @@ Result<ContainerHeader> read_container_header(ByteSpan bytes) {
   return header;
 }
 
-template <typename T>
-Result<Stream<T>> read_container(ByteSpan bytes, const ContainerLimits& limits) {
+namespace {
+
+/// A container whose header, limits and checksum are right, and its sections.
+struct CheckedContainer {
+  ContainerHeader header;
+  ByteSpan index_code;
+  ByteSpan value_code;
+};
+
+Result<CheckedContainer> check_container(ByteSpan bytes, ValueType type, const ContainerLimits& limits) {
   const auto header = read_container_header(bytes);
   if (!header) return std::unexpected(header.error());
-  if (auto within = check_limits(*header, bytes.size(), kValueTypeOf<T>, limits); !within) {
+  if (auto within = check_limits(*header, bytes.size(), type, limits); !within) {
     return std::unexpected(within.error());
   }
   if (checksum_of(bytes) != header->checksum) return malformed("the checksum is wrong");
   if (header->coupling_bytes != 0) return fail(ErrorCode::kUnsupported, "codec container: a coupling section");
-  const ValueCodec* value_codec = find_value_codec(header->value_codec);
-  const IndexCodec* index_codec = header->dense ? nullptr : find_index_codec(header->index_codec);
-  if (value_codec == nullptr || (index_codec == nullptr && !header->dense)) {
+  return CheckedContainer{*header, bytes.subspan(kContainerHeaderBytes, header->index_bytes),
+                          bytes.subspan(kContainerHeaderBytes + header->index_bytes, header->value_bytes)};
+}
+
+template <typename T>
+Status check_finite(std::span<const T> values, NonFinitePolicy policy) {
+  if (policy == NonFinitePolicy::kAccept || all_finite<T>(values)) return {};
+  return fail(ErrorCode::kNonFinite, "codec container: a value is NaN or infinite");
+}
+
+template <typename T>
+bool is_plain(const ContainerHeader& header, ByteSpan bytes) {
+  if (header.value_codec != ValueCodecId::kRaw || header.value_type != kValueTypeOf<T>) return false;
+  if (header.index_codec != (header.dense ? IndexCodecId::kNone : IndexCodecId::kRaw)) return false;
+  const auto at = reinterpret_cast<uintptr_t>(bytes.data()) + kContainerHeaderBytes;
+  return at % alignof(uint32_t) == 0 && (at + header.index_bytes) % alignof(T) == 0;
+}
+
+}  // namespace
+
+template <typename T>
+Result<Stream<T>> read_container(ByteSpan bytes, const ContainerLimits& limits) {
+  const auto checked = check_container(bytes, kValueTypeOf<T>, limits);
+  if (!checked) return std::unexpected(checked.error());
+  const ContainerHeader& header = checked->header;
+  const ValueCodec* value_codec = find_value_codec(header.value_codec);
+  const IndexCodec* index_codec = header.dense ? nullptr : find_index_codec(header.index_codec);
+  if (value_codec == nullptr || (index_codec == nullptr && !header.dense)) {
     return fail(ErrorCode::kUnsupported, "codec container: a codec that this build does not know");
   }
-  const ByteSpan index_code = bytes.subspan(kContainerHeaderBytes, header->index_bytes);
-  const ByteSpan value_code = bytes.subspan(kContainerHeaderBytes + header->index_bytes, header->value_bytes);
-  if (auto sized = value_codec->check(value_code, header->count, kValueTypeOf<T>); !sized) {
+  if (auto sized = value_codec->check(checked->value_code, header.count, kValueTypeOf<T>); !sized) {
     return std::unexpected(sized.error());
   }
   Stream<T> stream;
-  stream.dimension = header->dimension;
-  stream.dense = header->dense;
+  stream.dimension = header.dimension;
+  stream.dense = header.dense;
   if (index_codec != nullptr) {
-    if (auto done = index_codec->decode(index_code, header->dimension, header->count, stream.indices); !done) {
+    if (auto done = index_codec->decode(checked->index_code, header.dimension, header.count, stream.indices); !done) {
       return std::unexpected(done.error());
     }
   }
-  stream.values.resize(header->count);
-  if (auto done = value_codec->decode(value_code, std::span<T>(stream.values)); !done)
+  stream.values.resize(header.count);
+  if (auto done = value_codec->decode(checked->value_code, std::span<T>(stream.values)); !done)
     return std::unexpected(done.error());
-  if (limits.non_finite == NonFinitePolicy::kRefuse && !all_finite<T>(stream.values)) {
-    return fail(ErrorCode::kNonFinite, "codec container: a value is NaN or infinite");
+  if (auto finite = check_finite<T>(stream.values, limits.non_finite); !finite) {
+    return std::unexpected(finite.error());
   }
   return stream;
+}
+
+template <typename T>
+bool is_plain(ByteSpan bytes) {
+  const auto header = read_container_header(bytes);
+  return header && is_plain<T>(*header, bytes);
+}
+
+template <typename T>
+Result<StreamView<T>> view_container(ByteSpan bytes, const ContainerLimits& limits) {
+  const auto checked = check_container(bytes, kValueTypeOf<T>, limits);
+  if (!checked) return std::unexpected(checked.error());
+  const ContainerHeader& header = checked->header;
+  if (!is_plain<T>(header, bytes)) return fail(ErrorCode::kUnsupported, "codec container: not plain, cannot be viewed");
+  if (checked->index_code.size() != (header.dense ? 0 : header.count * sizeof(uint32_t)) ||
+      checked->value_code.size() != header.count * sizeof(T)) {
+    return malformed("the sections are not as long as raw entries are");
+  }
+  StreamView<T> view{header.dimension, header.dense, {}, {}};
+  // The sender's arrays, of types without a representation that is not a value, at their alignment.
+  view.values = {reinterpret_cast<const T*>(checked->value_code.data()), header.count};
+  if (!header.dense) view.indices = {reinterpret_cast<const uint32_t*>(checked->index_code.data()), header.count};
+  if (auto valid = validate(view); !valid) return std::unexpected(valid.error());
+  if (auto finite = check_finite<T>(view.values, limits.non_finite); !finite) {
+    return std::unexpected(finite.error());
+  }
+  return view;
 }
 
 template Result<EncodedContainer<float>> encode_container(const StreamView<float>&, const StreamView<float>&,
@@ -203,5 +261,9 @@ template Result<EncodedContainer<double>> encode_container(const StreamView<doub
                                                            const EncodeOptions&);
 template Result<Stream<float>> read_container(ByteSpan, const ContainerLimits&);
 template Result<Stream<double>> read_container(ByteSpan, const ContainerLimits&);
+template bool is_plain<float>(ByteSpan);
+template bool is_plain<double>(ByteSpan);
+template Result<StreamView<float>> view_container(ByteSpan, const ContainerLimits&);
+template Result<StreamView<double>> view_container(ByteSpan, const ContainerLimits&);
 
 }  // namespace millrace

@@ -81,4 +81,16 @@ Result<ContainerHeader> read_container_header(ByteSpan bytes);
 template <typename T>
 Result<Stream<T>> read_container(ByteSpan bytes, const ContainerLimits& limits);
 
+/// The stream lies in the container as it is: both codecs are raw, and its arrays are aligned. Read off the header, which
+/// may be anybody's; nothing is promised but that view_container() then does not fail for want of it.
+template <typename T>
+bool is_plain(ByteSpan bytes);
+
+/// read_container() of a plain container in place: a view into `bytes`, checked as much.
+///
+/// Memory   none.
+/// Errors   as read_container(); unsupported: not plain.
+template <typename T>
+Result<StreamView<T>> view_container(ByteSpan bytes, const ContainerLimits& limits);
+
 }  // namespace millrace

@@ -71,8 +71,9 @@ enum class Metric : uint8_t {
   kRounds,          ///< steps of parts decided
   kRoundSeconds,    ///< measured: from the first contribution of a step of a part to its decision
   kWaitSeconds,     ///< measured: from the first contribution to the last one
-  kSumEntries,      ///< entries of sums before they were cut
-  kFillIn,          ///< measured: entries of a sum / entries of its largest contribution
+  kSumEntries,      ///< entries of sums that were made whole, before they were cut
+  kFillIn,          ///< measured, of whole sums: entries / entries of its largest contribution
+  kQuickCuts,       ///< parts cut while they were summed, by result: "as_it_was", "trimmed", "summed_again"
   kUpdateEntries,   ///< entries of updates
   kUpdateBytes,     ///< payload bytes of updates, once a round
   kUpdateRawBytes,  ///< the same as plain pairs of index and value

@@ -39,14 +39,27 @@ void JobRounds::advance(PartRound& part, TimeNs now, Actions& actions) {
     held_back_ = true;
     return;
   }
-  const bool cut = bucket_of(part).threshold != nullptr;
   const PartRound::Timing timing = part.timing();
   count(Metric::kWaitSeconds, "", seconds(timing.last - timing.first), actions);
+  part.begin(next_token_++, now);
+  reduce(part, quick_cut(part), actions);
+}
+
+std::optional<QuickCut> JobRounds::quick_cut(const PartRound& part) {
+  const Bucket& bucket = bucket_of(part);
+  // An index codec that adds entries takes their values from the whole sum.
+  if (!bucket.threshold || !find_index_codec(bucket.layout->codec_down.index)->lossless()) return std::nullopt;
+  return bucket.threshold->quick_cut(index_in(bucket, part), part.decided());
+}
+
+void JobRounds::reduce(PartRound& part, std::optional<QuickCut> quick, Actions& actions) {
+  const bool cut = bucket_of(part).threshold != nullptr;
   ReduceTask::Input input;
-  input.contributions = part.begin(next_token_++, now);
+  input.contributions = part.inputs();
   input.key = key_of(part);
-  input.magnitudes = cut ? ReduceTask::Magnitudes::kCounted : ReduceTask::Magnitudes::kNone;
-  if (!cut) input.plan = plan_for(part);
+  input.magnitudes = cut && !quick ? ReduceTask::Magnitudes::kCounted : ReduceTask::Magnitudes::kNone;
+  if (!cut || quick) input.plan = plan_for(part);
+  input.quick = quick;
   actions.tasks.push_back(std::make_shared<ReduceTask>(std::move(input)));
 }
 
@@ -69,12 +82,12 @@ void JobRounds::on_decoded(DecodeTask& task, TimeNs now, Actions& actions) {
   PartRound* part = local_part(input.key.part);
   MILLRACE_CHECK(part != nullptr, input.key.part);
   if (task.result()) {
-    const AnyStream& stream = **task.result();
-    const double entries = static_cast<double>(count_of(stream));
+    const SharedStream& stream = *task.result();
+    const double entries = static_cast<double>(stream.count());
     count(Metric::kContributionEntries, "", entries, actions);
-    count(Metric::kContributionRawBytes, "", entries * static_cast<double>(pair_bytes_of(stream)), actions);
-    MemoryCharge charge(account_, memory_bytes_of(stream));
-    if (part->decoded(input, *task.result(), std::move(charge))) advance(*part, now, actions);
+    count(Metric::kContributionRawBytes, "", entries * static_cast<double>(stream.pair_bytes()), actions);
+    MemoryCharge charge(account_, stream.memory_bytes());
+    if (part->decoded(input, stream, std::move(charge))) advance(*part, now, actions);
     return;
   }
   if (!part->reject(input)) return;
@@ -100,14 +113,35 @@ void JobRounds::on_reduced(ReduceTask& task, TimeNs now, Actions& actions) {
     return;
   }
   const ReduceTask::Output& output = *task.result();
-  const double entries = static_cast<double>(count_of(*output.sum));
+  if (task.input().quick) return on_quick(*part, output, now, actions);
+  const double entries = static_cast<double>(output.sum.count());
   uint64_t largest = 0;
-  for (const SharedStream& one : task.input().contributions) largest = std::max(largest, count_of(*one));
+  for (const SharedStream& one : task.input().contributions) largest = std::max(largest, one.count());
   count(Metric::kSumEntries, "", entries, actions);
   if (largest != 0) count(Metric::kFillIn, "", entries / static_cast<double>(largest), actions);
   if (output.update) return finish(*part, *output.update, now, actions);
-  part->summed(output.sum, output.histogram, MemoryCharge(account_, memory_bytes_of(*output.sum)));
+  part->summed(output.sum, output.histogram, MemoryCharge(account_, output.sum.memory_bytes()));
   after_sum(*part, now, actions);
+}
+
+/// A part that was cut while it was summed. Too few or too many: the right number of its large sums; and if it has not so
+/// many, it is summed again whole.
+void JobRounds::on_quick(PartRound& part, const ReduceTask::Output& output, TimeNs now, Actions& actions) {
+  const Bucket& bucket = bucket_of(part);
+  const size_t index = index_in(bucket, part);
+  bucket.threshold->reached(index, part.decided(), output.reached);
+  if (output.update) {
+    if (bucket.threshold->accept(index, part.decided(), output.reached)) {
+      count(Metric::kQuickCuts, "as_it_was", 1, actions);
+      return finish(part, *output.update, now, actions);
+    }
+  } else if (const auto cut = bucket.threshold->reuse_cut_of_large(index, part.decided(), *output.histogram)) {
+    count(Metric::kQuickCuts, "trimmed", 1, actions);
+    part.summed(output.sum, output.histogram, MemoryCharge(account_, output.sum.memory_bytes()));
+    return encode(part, *cut, actions);
+  }
+  count(Metric::kQuickCuts, "summed_again", 1, actions);
+  reduce(part, std::nullopt, actions);
 }
 
 void JobRounds::after_sum(PartRound& part, TimeNs now, Actions& actions) {
@@ -115,8 +149,12 @@ void JobRounds::after_sum(PartRound& part, TimeNs now, Actions& actions) {
   const uint64_t step = part.decided();
   const size_t index = index_in(bucket, part);
   const bool reuse = bucket.threshold->may_reuse(step);
-  if (const SharedHistogram own = bucket.threshold->on_local(index, step, part.attempt().histogram, now)) {
-    share_histogram(bucket, step, *own, actions);
+  if (bucket.threshold->counts_magnitudes(step)) {
+    if (const SharedHistogram own = bucket.threshold->on_local(index, step, part.attempt().histogram, now)) {
+      share_histogram(bucket, step, *own, actions);
+    }
+  } else {
+    bucket.threshold->counted_again(index, step, part.attempt().histogram);
   }
   if (reuse) return encode(part, bucket.threshold->reuse_cut(index, step, *part.attempt().histogram), actions);
   settle_threshold(bucket, step, actions);

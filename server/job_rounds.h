@@ -109,6 +109,9 @@ class JobRounds {
   void on_reduced(ReduceTask& task, TimeNs now, Actions& actions);
   void on_quota(const QuotaTask& task, Actions& actions);
   void on_encoded(const EncodeTask& task, TimeNs now, Actions& actions);
+  std::optional<QuickCut> quick_cut(const PartRound& part);
+  void reduce(PartRound& part, std::optional<QuickCut> quick, Actions& actions);
+  void on_quick(PartRound& part, const ReduceTask::Output& output, TimeNs now, Actions& actions);
   void after_sum(PartRound& part, TimeNs now, Actions& actions);
   void share_histogram(const Bucket& bucket, uint64_t step, const MagnitudeHistogram& own, Actions& actions) const;
   void settle_threshold(Bucket& bucket, uint64_t step, Actions& actions);

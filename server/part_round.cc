@@ -83,7 +83,7 @@ std::vector<SharedStream> PartRound::inputs() const {
   std::vector<SharedStream> streams;
   for (const protocol::ContributorId& who : attempt_.contributors) {
     const Open& open = step.by_worker.at(who.worker);
-    MILLRACE_CHECK(open.stream != nullptr && open.life == who.life, who.worker, decided_);
+    MILLRACE_CHECK(static_cast<bool>(open.stream) && open.life == who.life, who.worker, decided_);
     streams.push_back(open.stream);
   }
   return streams;

@@ -14,15 +14,23 @@
 namespace millrace::server {
 namespace {
 
+/// A view keeps the whole of the buffer that a message was received into; below this one copies less than that may be.
+constexpr size_t kViewBytesMin = 16'384;
+
 template <typename T>
 Result<SharedStream> decode_stream(const DecodeTask::Input& input) {
   ContainerLimits limits;
   limits.dimension = input.dimension;
   limits.count_max = input.dimension;
   limits.bytes_max = input.payload.bytes.size();
+  if (input.payload.owner && input.payload.bytes.size() >= kViewBytesMin && is_plain<T>(input.payload.bytes)) {
+    const Result<StreamView<T>> view = view_container<T>(input.payload.bytes, limits);
+    if (!view) return std::unexpected(view.error());
+    return SharedStream::within(input.payload, *view);
+  }
   Result<Stream<T>> stream = read_container<T>(input.payload.bytes, limits);
   if (!stream) return std::unexpected(stream.error());
-  return std::make_shared<const AnyStream>(std::move(*stream));
+  return SharedStream::from(std::move(*stream));
 }
 
 /// The entries of `sum` that the cut lets through, sparse.
@@ -66,7 +74,7 @@ void audit(const StreamView<T>& carried, const StreamView<T>& sum, const std::ve
   for_each_carried<T>(carried, sum, [&](size_t, T value) { difference += static_cast<double>(value); });
   for (const SharedStream& contribution : contributions) {
     double total = 0;
-    for_each_carried<T>(carried, std::get<Stream<T>>(*contribution).view(), [&](size_t, T value) {
+    for_each_carried<T>(carried, contribution.view<T>(), [&](size_t, T value) {
       total += static_cast<double>(value);
       magnitude += std::fabs(static_cast<double>(value));
     });
@@ -78,37 +86,93 @@ void audit(const StreamView<T>& carried, const StreamView<T>& sum, const std::ve
   if (std::fabs(difference) > rounding) update.imbalance = difference;
 }
 
+/// Codes what of `sum` was selected. `sum` has all of `selected`, and where the index codec adds entries all of those.
 template <typename T>
-Result<EncodedUpdate> encode_typed(const Stream<T>& sum, const EncodePlan& plan) {
-  const Stream<T> cut = plan.cut ? selected_of<T>(sum.view(), *plan.cut) : Stream<T>{};
-  const StreamView<T> selected = plan.cut ? cut.view() : sum.view();
+Result<EncodedUpdate> encode_selected(const StreamView<T>& selected, const StreamView<T>& sum, const EncodePlan& plan) {
   const EncodeOptions options{plan.codec, plan.random, plan.index_base};
-  Result<EncodedContainer<T>> coded = encode_container<T>(selected, sum.view(), options);
+  Result<EncodedContainer<T>> coded = encode_container<T>(selected, sum, options);
   if (!coded) return std::unexpected(coded.error());
   EncodedUpdate update;
   update.entries = coded->count;
   const StreamView<T> carried = coded->exact ? selected : coded->decoded.view();
   if (!coded->exact) {
-    for_each_carried<T>(carried, sum.view(), [&](size_t entry, T value) {
+    for_each_carried<T>(carried, sum, [&](size_t entry, T value) {
       update.codec_error += std::fabs(static_cast<double>(value) - static_cast<double>(carried.values[entry]));
     });
   }
-  if (!plan.audited.empty()) audit<T>(carried, sum.view(), plan.audited, update);
+  if (!plan.audited.empty()) audit<T>(carried, sum, plan.audited, update);
   update.container = SharedBytes::from(std::move(coded->bytes));
   return update;
 }
 
 template <typename T>
-Result<SharedStream> sum_typed(const std::vector<SharedStream>& contributions) {
+Result<EncodedUpdate> encode_typed(const StreamView<T>& sum, const EncodePlan& plan) {
+  if (!plan.cut) return encode_selected<T>(sum, sum, plan);
+  return encode_selected<T>(selected_of<T>(sum, *plan.cut).view(), sum, plan);
+}
+
+template <typename T>
+std::vector<StreamView<T>> views_of(const std::vector<SharedStream>& contributions) {
   std::vector<StreamView<T>> views;
   views.reserve(contributions.size());
-  for (const SharedStream& one : contributions) views.push_back(std::get<Stream<T>>(*one).view());
-  Result<Stream<T>> sum = sum_many<T>(views);
-  if (!sum) return std::unexpected(sum.error());
-  if (!all_finite<T>(sum->values)) {
+  for (const SharedStream& one : contributions) views.push_back(one.view<T>());
+  return views;
+}
+
+template <typename T>
+Result<Stream<T>> checked_sum(Result<Stream<T>> sum) {
+  if (sum && !all_finite<T>(sum->values)) {
     return fail(ErrorCode::kNonFinite, "the sum of a step overflowed: the gradients have diverged");
   }
-  return std::make_shared<const AnyStream>(std::move(*sum));
+  return sum;
+}
+
+template <typename T>
+SharedHistogram magnitudes_of(const Stream<T>& sum) {
+  auto histogram = std::make_shared<MagnitudeHistogram>();
+  histogram->add(std::span(sum.values));
+  return histogram;
+}
+
+template <typename T>
+Result<ReduceTask::Output> reduce_whole(const ReduceTask::Input& input) {
+  Result<Stream<T>> sum = checked_sum<T>(sum_many<T>(views_of<T>(input.contributions)));
+  if (!sum) return std::unexpected(sum.error());
+  ReduceTask::Output output;
+  if (input.magnitudes == ReduceTask::Magnitudes::kCounted) output.histogram = magnitudes_of(*sum);
+  if (input.plan) {
+    Result<EncodedUpdate> update = encode_typed<T>(sum->view(), *input.plan);
+    if (!update) return std::unexpected(update.error());
+    output.update = std::move(*update);
+  }
+  output.sum = SharedStream::from(std::move(*sum));
+  return output;
+}
+
+/// Contributions are finite, so a sum is never NaN; one that overflowed is among the large.
+template <typename T>
+Result<ReduceTask::Output> reduce_quick(const ReduceTask::Input& input, const QuickCut& quick) {
+  Result<Stream<T>> sum = checked_sum<T>(sum_at_least<T>(views_of<T>(input.contributions), quick.edge));
+  if (!sum) return std::unexpected(sum.error());
+  Stream<T> smaller_cut;
+  if (quick.edge < quick.threshold) smaller_cut = entries_at_least<T>(sum->view(), quick.threshold);
+  const Stream<T>& selected = quick.edge < quick.threshold ? smaller_cut : *sum;
+  ReduceTask::Output output;
+  output.reached = selected.count();
+  if (output.reached >= quick.least && output.reached <= quick.most) {
+    Result<EncodedUpdate> update = encode_selected<T>(selected.view(), sum->view(), *input.plan);
+    if (!update) return std::unexpected(update.error());
+    output.update = std::move(*update);
+    return output;
+  }
+  output.histogram = magnitudes_of(*sum);
+  output.sum = SharedStream::from(std::move(*sum));
+  return output;
+}
+
+template <typename T>
+Result<ReduceTask::Output> reduce_typed(const ReduceTask::Input& input) {
+  return input.quick ? reduce_quick<T>(input, *input.quick) : reduce_whole<T>(input);
 }
 
 struct BoundaryEntry {
@@ -123,7 +187,8 @@ bool goes_first(const BoundaryEntry& a, const BoundaryEntry& b) {
 }
 
 template <typename T>
-void gather_boundary(const Stream<T>& sum, uint32_t bin, uint64_t begin, size_t part, std::vector<BoundaryEntry>& out) {
+void gather_boundary(const StreamView<T>& sum, uint32_t bin, uint64_t begin, size_t part,
+                     std::vector<BoundaryEntry>& out) {
   // One SIMD scan finds what is in the bin or above it, a few percent of the sum; only those are looked at one by one.
   IndexBuffer positions;
   select_by_cut<T>(sum.values, bin, sum.values.size(), positions);
@@ -135,18 +200,6 @@ void gather_boundary(const Stream<T>& sum, uint32_t bin, uint64_t begin, size_t 
 }
 
 }  // namespace
-
-uint64_t count_of(const AnyStream& stream) {
-  return std::visit([](const auto& typed) { return typed.count(); }, stream);
-}
-
-uint64_t pair_bytes_of(const AnyStream& stream) {
-  return sizeof(uint32_t) + (std::holds_alternative<Stream<float>>(stream) ? sizeof(float) : sizeof(double));
-}
-
-uint64_t memory_bytes_of(const AnyStream& stream) {
-  return std::visit([](const auto& typed) { return typed.memory_bytes(); }, stream);
-}
 
 bool arrived_damaged(ByteSpan payload, uint64_t announced_hash) {
   return container_checksum(payload) != announced_hash;
@@ -174,40 +227,19 @@ void DecodeTask::run() {
   result_ = input_.value_type == ValueType::kF32 ? decode_stream<float>(input_) : decode_stream<double>(input_);
 }
 
-Result<EncodedUpdate> encode_update(const AnyStream& sum, const EncodePlan& plan) {
-  return std::visit([&plan](const auto& typed) { return encode_typed(typed, plan); }, sum);
+Result<EncodedUpdate> encode_update(const SharedStream& sum, const EncodePlan& plan) {
+  return sum.visit([&plan](const auto& view) { return encode_typed(view, plan); });
 }
 
 void ReduceTask::run() {
   MILLRACE_CHECK(!input_.contributions.empty(), input_.key.part);
-  const bool single = std::holds_alternative<Stream<float>>(*input_.contributions.front());
-  const Result<SharedStream> sum =
-      single ? sum_typed<float>(input_.contributions) : sum_typed<double>(input_.contributions);
-  if (!sum) {
-    result_ = std::unexpected(sum.error());
-    return;
-  }
-  Output output;
-  output.sum = *sum;
-  if (input_.magnitudes == Magnitudes::kCounted) {
-    auto histogram = std::make_shared<MagnitudeHistogram>();
-    std::visit([&histogram](const auto& typed) { histogram->add(std::span(std::as_const(typed.values))); }, **sum);
-    output.histogram = std::move(histogram);
-  }
-  if (input_.plan) {
-    Result<EncodedUpdate> update = encode_update(**sum, *input_.plan);
-    if (!update) {
-      result_ = std::unexpected(update.error());
-      return;
-    }
-    output.update = std::move(*update);
-  }
-  result_ = std::move(output);
+  const bool single = input_.contributions.front().value_type() == ValueType::kF32;
+  result_ = single ? reduce_typed<float>(input_) : reduce_typed<double>(input_);
 }
 
 uint64_t ReduceTask::entries() const {
   uint64_t entries = 0;
-  for (const SharedStream& one : input_.contributions) entries += count_of(*one);
+  for (const SharedStream& one : input_.contributions) entries += one.count();
   return entries;
 }
 
@@ -216,7 +248,7 @@ void QuotaTask::run() {
   std::vector<BoundaryEntry> boundary;
   for (size_t part = 0; part < input_.parts.size(); ++part) {
     const Part& from = input_.parts[part];
-    std::visit([&](const auto& typed) { gather_boundary(typed, input_.bin, from.begin, part, boundary); }, *from.sum);
+    from.sum.visit([&](const auto& view) { gather_boundary(view, input_.bin, from.begin, part, boundary); });
   }
   const size_t quota = std::min<uint64_t>(input_.quota, boundary.size());
   if (quota == 0) return;
@@ -227,7 +259,7 @@ void QuotaTask::run() {
 
 uint64_t QuotaTask::entries() const {
   uint64_t entries = 0;
-  for (const Part& part : input_.parts) entries += count_of(*part.sum);
+  for (const Part& part : input_.parts) entries += part.sum.count();
   return entries;
 }
 

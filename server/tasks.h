@@ -4,7 +4,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "kernels/base/buffer.h"
@@ -14,6 +13,7 @@
 #include "kernels/reduce/magnitude_histogram.h"
 #include "kernels/stream/stream.h"
 #include "server/actions.h"
+#include "server/shared_stream.h"
 #include "server/threshold.h"
 
 /// The heavy numeric work of a shard. Every task is a pure function: inputs are shared and immutable, the output is its
@@ -21,15 +21,8 @@
 /// when it comes back.
 namespace millrace::server {
 
-using AnyStream = std::variant<Stream<float>, Stream<double>>;
-using SharedStream = std::shared_ptr<const AnyStream>;
-
-uint64_t count_of(const AnyStream& stream);
-uint64_t memory_bytes_of(const AnyStream& stream);
-/// Bytes of one entry as a plain pair of index and value.
-uint64_t pair_bytes_of(const AnyStream& stream);
-
-/// What a contribution's payload will take once decoded, by its header alone: asked before anything is taken for it.
+/// The most that a contribution's payload will take once decoded, by its header alone: asked before anything is taken for
+/// it. One that is raw on the wire takes nothing where it can be read in place.
 ///
 /// Errors   malformed: not a container, or one of another dimension or value type.
 Result<uint64_t> decoded_bytes_of(ByteSpan payload, uint64_t dimension, ValueType value_type);
@@ -49,7 +42,8 @@ struct RoundKey {
   uint64_t token = 0;
 };
 
-/// A contribution's payload becomes a stream: its hash, its container, its dimension and its values are checked.
+/// A contribution's payload becomes a stream: its hash, its container, its dimension and its values are checked. What is
+/// raw on the wire stays where it is, and the payload with it.
 ///
 /// Errors   malformed: the payload's hash is not the one announced, the container does not decode, another dimension or
 ///          value type. non_finite: a NaN or an infinity.
@@ -97,7 +91,7 @@ struct EncodedUpdate {
 };
 
 /// Cuts and codes a sum. Source: the pieces' own.
-Result<EncodedUpdate> encode_update(const AnyStream& sum, const EncodePlan& plan);
+Result<EncodedUpdate> encode_update(const SharedStream& sum, const EncodePlan& plan);
 
 /// The sum of a part over its contributors, in the order given (worker order, whatever the order of arrival); its
 /// magnitudes if asked; and, where nothing has to be waited for in between, the update at once.
@@ -109,11 +103,14 @@ class ReduceTask : public Task {
     std::vector<SharedStream> contributions;
     Magnitudes magnitudes = Magnitudes::kNone;
     std::optional<EncodePlan> plan;
+    std::optional<QuickCut> quick;  ///< with a plan: cut while it is summed
   };
+  /// Of a quick cut: the update if its size was right, else its large sums and their magnitudes.
   struct Output {
     SharedStream sum;
     SharedHistogram histogram;
     std::optional<EncodedUpdate> update;
+    uint64_t reached = 0;  ///< quick cut: entries of its threshold and more
   };
   explicit ReduceTask(Input input) : input_(std::move(input)) {}
 
@@ -171,8 +168,8 @@ class EncodeTask : public Task {
 
   Kind kind() const override { return Kind::kEncode; }
   uint64_t job() const override { return input_.key.job; }
-  void run() override { result_ = encode_update(*input_.sum, input_.plan); }
-  uint64_t entries() const override { return count_of(*input_.sum); }
+  void run() override { result_ = encode_update(input_.sum, input_.plan); }
+  uint64_t entries() const override { return input_.sum.count(); }
 
   const Input& input() const { return input_; }
   const Result<EncodedUpdate>& result() const { return result_; }

@@ -13,7 +13,27 @@ namespace {
 /// Half-width of the band that a reuse step's size is held to.
 constexpr double kReuseBand = 0.02;
 
+/// Between exact steps, every so many-th is summed whole for its histogram. Shares between shards and parts move with
+/// the gradients, over tens of steps; a step with a histogram costs about twice one without.
+constexpr uint64_t kCountEvery = 8;
+
+/// A quick threshold that lately missed the share by less than this is trusted to hit the band; otherwise smaller sums
+/// are kept at hand as well, for so many times the miss, of which the right number is then taken.
+constexpr double kTrustedSpread = kReuseBand / 2;
+constexpr double kSpreadMargin = 2;
+constexpr double kMarginMax = 1;
+constexpr double kSpreadDecay = 0.9;
+
+/// Half of a miss is corrected at a time: chance is then not followed, and drift is with a lag of two steps.
+constexpr double kCorrection = 0.5;
+constexpr double kMissMax = 8;
+constexpr double kAimMax = 4;
+
+constexpr uint32_t kInfiniteBin = 0x7f80;
+
 uint64_t rounded(double value) { return value <= 0 ? 0 : static_cast<uint64_t>(std::llround(value)); }
+
+float bin_edge(uint32_t bin) { return std::bit_cast<float>(bin << 16); }
 
 }  // namespace
 
@@ -46,6 +66,14 @@ uint64_t count_above(const MagnitudeHistogram& histogram, uint32_t bin) {
   for (uint32_t at = std::max(bin + 1, histogram.first_bin()); at < histogram.end_bin(); ++at)
     above += histogram.count(at);
   return above;
+}
+
+float magnitude_reached_by(const MagnitudeHistogram& histogram, double count) {
+  const ThresholdCut cut = threshold_cut(histogram, std::max<uint64_t>(rounded(count), 1));
+  const float low = bin_edge(cut.bin);
+  if (cut.in_bin == 0 || cut.bin + 1 >= kInfiniteBin) return low;
+  const double left_out = 1 - static_cast<double>(cut.take) / static_cast<double>(cut.in_bin);
+  return low + static_cast<float>(left_out) * (bin_edge(cut.bin + 1) - low);
 }
 
 bool BucketThreshold::is_exact(uint64_t step) const {
@@ -110,9 +138,12 @@ void BucketThreshold::agree(uint64_t step, const Board& board) {
   for (const SharedHistogram& local : board.local) {
     agreed.expected.push_back(static_cast<double>(count_above(*local, agreed.cut.bin)) +
                               agreed.fraction * static_cast<double>(local->count(agreed.cut.bin)));
+    agreed.expected_sum += agreed.expected.back();
   }
+  agreed.cuts = sum.total() > config_.k;
   const bool whole = agreed.whole;
-  agreed_ = std::move(agreed);
+  agreed_ = std::make_shared<const Agreed>(std::move(agreed));
+  set_level(board.own);
   if (whole) std::erase_if(boards_, [step](const auto& entry) { return entry.first <= step; });
 }
 
@@ -152,29 +183,117 @@ bool BucketThreshold::may_reuse(uint64_t step) const {
   return board != boards_.end() && board->second.given_up;
 }
 
-PartCut BucketThreshold::reuse_cut(size_t local_part, uint64_t step, const MagnitudeHistogram& histogram) {
-  MILLRACE_CHECK(agreed_.has_value() && local_part < config_.local_parts, step, local_part);
-  std::vector<std::optional<Share>>& shares = running_[step];
-  shares.resize(config_.local_parts);
-  shares[local_part].reset();
-  double expected = agreed_->expected[local_part];
-  const double own_expected = expected;
+bool BucketThreshold::counts_magnitudes(uint64_t step) const {
+  return is_exact(step) || step % kCountEvery == 0 || !agreed_->cuts;
+}
+
+void BucketThreshold::set_level(SharedHistogram own) {
+  level_.own = std::move(own);
+  level_.aim = 1;
+  aim();
+}
+
+/// Sets edge and threshold by the aim, the spread and the histogram.
+void BucketThreshold::aim() {
+  const double aimed = level_.aim * agreed_->expected_sum;
+  level_.threshold = magnitude_reached_by(*level_.own, aimed);
+  level_.edge = level_.threshold;
+  if (level_.spread < kTrustedSpread) return;
+  // The lower edge of a bin: where many are equal, they are all there to choose from.
+  const double margin = std::min(kSpreadMargin * level_.spread, kMarginMax);
+  level_.edge = bin_edge(threshold_cut(*level_.own, rounded(aimed * (1 + margin))).bin);
+}
+
+std::optional<QuickCut> BucketThreshold::quick_cut(size_t local_part, uint64_t step) {
+  if (!may_reuse(step) || counts_magnitudes(step) || agreed_->expected_sum == 0) return std::nullopt;
+  const Band allowed = band(local_part, running(step));
+  return QuickCut{level_.edge, level_.threshold, allowed.least, allowed.most};
+}
+
+BucketThreshold::Running& BucketThreshold::running(uint64_t step) {
+  Running& running = running_[step];
+  if (running.agreed) return running;
+  running.agreed = agreed_;
+  running.shares.resize(config_.local_parts);
+  running.reached.resize(config_.local_parts);
+  running.counted.resize(config_.local_parts);
+  return running;
+}
+
+void BucketThreshold::reached(size_t local_part, uint64_t step, uint64_t count) {
+  Running& now = running(step);
+  const bool first = !now.reached[local_part];
+  now.reached[local_part] = count;
+  if (!first || std::ranges::any_of(now.reached, [](const auto& one) { return !one; })) return;
+  double sum = 0;
+  for (const std::optional<uint64_t>& one : now.reached) sum += static_cast<double>(*one);
+  const double ratio = sum / now.agreed->expected_sum;
+  level_.spread = std::max(std::min(std::fabs(ratio - 1), kMarginMax), kSpreadDecay * level_.spread);
+  level_.aim *= std::pow(std::clamp(ratio, 1 / kMissMax, kMissMax), -kCorrection);
+  level_.aim = std::clamp(level_.aim, 1 / kAimMax, kAimMax);
+  aim();
+}
+
+void BucketThreshold::counted_again(size_t local_part, uint64_t step, SharedHistogram histogram) {
+  Running& now = running(step);
+  now.counted[local_part] = std::move(histogram);
+  if (std::ranges::any_of(now.counted, [](const SharedHistogram& one) { return !one; })) return;
+  auto sum = std::make_shared<MagnitudeHistogram>();
+  for (const SharedHistogram& one : now.counted) sum->add(*one);
+  set_level(std::move(sum));
+}
+
+BucketThreshold::Band BucketThreshold::band(size_t local_part, const Running& running) const {
+  const Agreed& agreed = *running.agreed;
+  double expected = agreed.expected[local_part];
   uint64_t actual = 0;
-  for (const std::optional<Share>& share : shares) {
-    if (!share) continue;
-    expected += share->expected;
-    actual += share->actual;
+  for (size_t part = 0; part < running.shares.size(); ++part) {
+    const std::optional<uint64_t>& share = running.shares[part];
+    if (!share || part == local_part) continue;
+    expected += agreed.expected[part];
+    actual += *share;
   }
-  const double wanted = static_cast<double>(count_above(histogram, agreed_->cut.bin)) +
-                        agreed_->fraction * static_cast<double>(histogram.count(agreed_->cut.bin));
-  const uint64_t low = rounded(std::ceil((1 - kReuseBand) * expected - 0.5));
-  const uint64_t high = std::max(low, rounded(std::floor((1 + kReuseBand) * expected + 0.5)));
+  // Of the whole share, for one part as for all: what one part has by chance too many another lacks.
+  const double slack = kReuseBand * agreed.expected_sum;
+  const uint64_t low = rounded(std::ceil(expected - slack - 0.5));
+  const uint64_t high = std::max(low, rounded(std::floor(expected + slack + 0.5)));
   const uint64_t least = low > actual ? low - actual : 0;
-  const uint64_t most = high > actual ? high - actual : 0;
-  const uint64_t count = std::min(std::clamp(rounded(wanted), least, std::max(least, most)), histogram.total());
-  shares[local_part] = Share{own_expected, count};
+  return {least, std::max(least, high > actual ? high - actual : 0)};
+}
+
+bool BucketThreshold::accept(size_t local_part, uint64_t step, uint64_t count) {
+  Running& now = running(step);
+  const Band allowed = band(local_part, now);
+  if (count < allowed.least || count > allowed.most) return false;
+  now.shares[local_part] = count;
+  return true;
+}
+
+double BucketThreshold::wanted(const MagnitudeHistogram& histogram) const {
+  return static_cast<double>(count_above(histogram, agreed_->cut.bin)) +
+         agreed_->fraction * static_cast<double>(histogram.count(agreed_->cut.bin));
+}
+
+PartCut BucketThreshold::take(size_t local_part, Running& running, double wanted, const MagnitudeHistogram& histogram) {
+  const Band allowed = band(local_part, running);
+  const uint64_t count = std::min(std::clamp(rounded(wanted), allowed.least, allowed.most), histogram.total());
+  running.shares[local_part] = count;
   const ThresholdCut cut = threshold_cut(histogram, count);
   return {cut.bin, cut.take};
+}
+
+PartCut BucketThreshold::reuse_cut(size_t local_part, uint64_t step, const MagnitudeHistogram& histogram) {
+  MILLRACE_CHECK(agreed_ != nullptr && local_part < config_.local_parts, step, local_part);
+  return take(local_part, running(step), wanted(histogram), histogram);
+}
+
+std::optional<PartCut> BucketThreshold::reuse_cut_of_large(size_t local_part, uint64_t step,
+                                                           const MagnitudeHistogram& histogram) {
+  MILLRACE_CHECK(agreed_ != nullptr && local_part < config_.local_parts, step, local_part);
+  Running& now = running(step);
+  if (histogram.total() < band(local_part, now).least) return std::nullopt;
+  // Below the edge nothing is counted: what the agreed threshold would let through is not known, the share is.
+  return take(local_part, now, now.agreed->expected[local_part], histogram);
 }
 
 void BucketThreshold::decided_below(uint64_t step) {

@@ -31,8 +31,20 @@ struct PartCut {
 
 using SharedHistogram = std::shared_ptr<const MagnitudeHistogram>;
 
+/// How a part is summed and cut in one pass: only sums of magnitude `edge` and more are looked at further; those of
+/// `threshold` and more are the update if they are at least `least` and at most `most`.
+struct QuickCut {
+  float edge = 0;  ///< > 0, at most `threshold`
+  float threshold = 0;
+  uint64_t least = 0;
+  uint64_t most = 0;
+};
+
 /// Entries in bins above `bin`.
 uint64_t count_above(const MagnitudeHistogram& histogram, uint32_t bin);
+
+/// The magnitude that about `count` entries reach, by where they lie in their bin if they lie evenly; > 0.
+float magnitude_reached_by(const MagnitudeHistogram& histogram, double count);
 
 /// The threshold of one bucket at one shard: a state machine of its own.
 ///
@@ -41,6 +53,8 @@ uint64_t count_above(const MagnitudeHistogram& histogram, uint32_t bin);
 ///               lower shard, then lower index.
 /// Reuse steps   never wait: a part is cut by the last agreed threshold; the running count of the step is held within 2
 ///               % of this shard's share at that threshold.
+/// Quick steps   reuse steps without a histogram (most: see counts_magnitudes): this shard's own threshold follows what
+///               the last one let through, so that its share is met without knowing all magnitudes.
 /// Silent shard  an exact step that has waited for `timeout` falls back to a reuse step, or, with nothing agreed yet,
 ///               to the threshold of the histograms that are there.
 /// Memory        histograms of at most staleness + 3 steps; see on_remote.
@@ -90,9 +104,28 @@ class BucketThreshold {
   /// True when `step` was given up, or is otherwise not waited for: reuse_cut() is what its parts get.
   bool may_reuse(uint64_t step) const;
 
+  /// Do all shards count the magnitudes of this step, to agree on a threshold? Exact steps; every kCountEvery-th; and
+  /// while the sums have no more entries than an update may, since a share is then not a size to hold to.
+  bool counts_magnitudes(uint64_t step) const;
+
+  /// How a local part is cut in one pass; nothing where its magnitudes are needed.
+  std::optional<QuickCut> quick_cut(size_t local_part, uint64_t step);
+
+  /// So many entries of the part reached the threshold of its quick_cut(): the next one is set by it.
+  void reached(size_t local_part, uint64_t step, uint64_t count);
+
+  /// A quick cut missed by so much that the part was summed whole: if all were, the next threshold is set by that.
+  void counted_again(size_t local_part, uint64_t step, SharedHistogram histogram);
+
+  /// May `count` entries be the part's update? If so it is counted. REQUIRES: may_reuse(step).
+  bool accept(size_t local_part, uint64_t step, uint64_t count);
+
   /// The cut of one local part at `step` by the last agreed threshold, held to the band of this shard's share.
-  /// REQUIRES: may_reuse(step). The part's histogram was given to on_local().
+  /// REQUIRES: may_reuse(step).
   PartCut reuse_cut(size_t local_part, uint64_t step, const MagnitudeHistogram& histogram);
+
+  /// The same where only the magnitudes from quick_cut()'s edge on were counted; nothing where those are too few to tell.
+  std::optional<PartCut> reuse_cut_of_large(size_t local_part, uint64_t step, const MagnitudeHistogram& histogram);
 
   /// All local parts have decided the steps below `step`: what they needed is forgotten.
   void decided_below(uint64_t step);
@@ -111,13 +144,32 @@ class BucketThreshold {
     std::optional<TimeNs> waiting_since;
     bool given_up = false;
   };
-  struct Share {
-    double expected = 0;
-    uint64_t actual = 0;
+  struct Agreed;
+  /// A reuse step, by local part: what each got, what reached the quick threshold, what was counted nevertheless.
+  struct Running {
+    std::shared_ptr<const Agreed> agreed;  ///< when it began: the share that it is held to
+    std::vector<std::optional<uint64_t>> shares;
+    std::vector<std::optional<uint64_t>> reached;
+    std::vector<SharedHistogram> counted;
+  };
+  /// The counts that keep a step's running count in the band, for one part.
+  struct Band {
+    uint64_t least = 0;
+    uint64_t most = 0;
+  };
+  /// The quick threshold.
+  struct Level {
+    SharedHistogram own;  ///< the newest of all local parts
+    double aim = 1;       ///< what is to reach the threshold by that histogram, of the share
+    double spread = 0;    ///< by how much of the share quick thresholds have missed it lately
+    float edge = 0;
+    float threshold = 0;
   };
   struct Agreed {
     uint64_t step = 0;
     bool whole = false;  ///< all shards were in it
+    bool cuts = false;   ///< there were more entries than k
+    double expected_sum = 0;
     ThresholdCut cut;
     uint64_t quota = 0;            ///< of this shard
     double fraction = 0;           ///< of the boundary bin that is taken
@@ -125,13 +177,20 @@ class BucketThreshold {
   };
 
   void agree(uint64_t step, const Board& board);
+  Band band(size_t local_part, const Running& running) const;
+  double wanted(const MagnitudeHistogram& histogram) const;
+  PartCut take(size_t local_part, Running& running, double wanted, const MagnitudeHistogram& histogram);
+  Running& running(uint64_t step);
+  void set_level(SharedHistogram own);
+  void aim();
   bool complete(const Board& board) const { return board.own && board.remote.size() + 1 == config_.shards.size(); }
 
   Config config_;
   uint64_t decided_below_ = 0;
   std::map<uint64_t, Board> boards_;
-  std::optional<Agreed> agreed_;
-  std::map<uint64_t, std::vector<std::optional<Share>>> running_;  ///< reuse steps: what each local part got
+  std::shared_ptr<const Agreed> agreed_;
+  Level level_;
+  std::map<uint64_t, Running> running_;  ///< by reuse step
 };
 
 }  // namespace millrace::server

@@ -26,6 +26,20 @@ Result<Stream<T>> sum_two(const StreamView<T>& a, const StreamView<T>& b);
 template <typename T>
 Result<Stream<T>> sum_many(std::span<const StreamView<T>> streams);
 
+/// The entries of sum_many() whose magnitude is `edge` or more, with the same bits, always sparse; a sum that is NaN is
+/// left out. Of a sum of which a small share is wanted nothing else is written anywhere.
+///
+/// edge     > 0, finite.
+/// Cost     as sum_many(), and a look at every index where an entry or more is in 64 of them.
+/// Errors   as sum_many().
+/// Threads  reentrant; runs on the calling thread.
+template <typename T>
+Result<Stream<T>> sum_at_least(std::span<const StreamView<T>> streams, T edge);
+
+/// The entries of `stream` whose magnitude is `edge` (> 0) or more, sparse.
+template <typename T>
+Stream<T> entries_at_least(const StreamView<T>& stream, T edge);
+
 /// Joins streams of consecutive index ranges (disjoint concatenation): piece i covers the next pieces[i].dimension indices.
 /// Dense when all pieces are; otherwise sparse, with every entry of a dense piece: exactly what the pieces carry is carried,
 /// so that not_carried() of the whole is not_carried() of each piece.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 #include "tests/support/isa.h"
@@ -43,6 +44,28 @@ Views<T> views_of(const std::vector<Stream<T>>& streams) {
   return views;
 }
 
+/// sum_at_least() against its definition, at edges below, between, on and above the sums.
+template <typename T>
+void expect_large_sums(const std::vector<Stream<T>>& streams) {
+  const Views<T> views = views_of(streams);
+  const Entries<T> sum = entries_of(oracle_sum(views).view());
+  std::vector<T> edges = {std::numeric_limits<T>::denorm_min(), T(0.25), std::numeric_limits<T>::max()};
+  for (const auto& [index, value] : sum) {
+    if (index % (sum.size() / 3 + 1) == 0 && std::isfinite(value) && value != 0) edges.push_back(std::fabs(value));
+  }
+  for (const T edge : edges) {
+    Entries<T> large = sum;
+    std::erase_if(large, [edge](const auto& entry) { return !(std::fabs(entry.second) >= edge); });
+    const Stream<T> expected = stream_of(streams.front().dimension, large);
+    const Result<Stream<T>> got = sum_at_least<T>(views, edge);
+    ASSERT_TRUE(got.has_value());
+    EXPECT_TRUE(same_bits(got->view(), expected.view()))
+        << edge << ": " << describe(got->view()) << "\nexpected " << describe(expected.view());
+    const Result<Stream<T>> whole = sum_many<T>(views);
+    EXPECT_TRUE(same_bits(entries_at_least<T>(whole->view(), edge).view(), expected.view())) << edge;
+  }
+}
+
 template <typename T>
 void expect_sum(const std::vector<Stream<T>>& streams) {
   const Views<T> views = views_of(streams);
@@ -52,6 +75,7 @@ void expect_sum(const std::vector<Stream<T>>& streams) {
   EXPECT_TRUE(validate(got->view()));
   EXPECT_TRUE(same_bits(got->view(), expected.view()))
       << describe(got->view()) << "\nexpected " << describe(expected.view());
+  expect_large_sums(streams);
   if (streams.size() != 2) return;
   const Result<Stream<T>> two = sum_two<T>(views[0], views[1]);
   ASSERT_TRUE(two.has_value());
@@ -190,8 +214,37 @@ TYPED_TEST(ReduceTest, TheSumIsDenseFromExactlyDenseFromCountOn) {
   expect_sum<TypeParam>({a, stream_of(dimension, odd)});
 }
 
+TYPED_TEST(ReduceTest, LargeSumsOfTiesDenormalsCancellationsAndFullSlices) {
+  RandomSequence random(RandomKey::from(12));
+  const TypeParam tiny = std::numeric_limits<TypeParam>::denorm_min();
+  // A slice of the kernel is 8192 or 4096 indices: lengths around it, with every index taken somewhere.
+  for (const uint64_t dimension : {1, 64, 100, 4095, 4096, 4097, 8191, 8193, 20'000}) {
+    std::vector<Stream<TypeParam>> ties, small, cancel;
+    for (int i = 0; i < 3; ++i) {
+      Entries<TypeParam> same, tinies, opposite;
+      for (uint32_t at = 0; at < dimension; ++at) {
+        if (i == 0 || random.next_below(2) == 0)
+          same[at] = random.next_below(2) == 0 ? TypeParam(0.25) : TypeParam(-0.25);
+        if (random.next_below(20) == 0) tinies[at] = random.next_below(2) == 0 ? tiny : -TypeParam{0};
+        if (i < 2 && random.next_below(30) != 0) opposite[at] = i == 0 ? TypeParam(3) : TypeParam(-3);
+      }
+      ties.push_back(stream_of(dimension, same));
+      small.push_back(stream_of(dimension, tinies));
+      cancel.push_back(stream_of(dimension, opposite));
+    }
+    expect_large_sums(ties);
+    expect_large_sums(small);
+    expect_large_sums(cancel);
+    expect_large_sums<TypeParam>({stream_of<TypeParam>(dimension, {{static_cast<uint32_t>(dimension - 1), 7}})});
+    expect_large_sums<TypeParam>({Stream<TypeParam>::empty(dimension)});
+  }
+}
+
 TYPED_TEST(ReduceTest, DifferentDimensionsAndNoStreamsAreRefused) {
   const auto a = Stream<TypeParam>::empty(10), b = Stream<TypeParam>::empty(11);
+  EXPECT_EQ(sum_at_least<TypeParam>(Views<TypeParam>{a.view(), b.view()}, TypeParam(1)).error().code,
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(sum_at_least<TypeParam>(Views<TypeParam>{}, TypeParam(1)).error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(sum_two<TypeParam>(a.view(), b.view()).error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(sum_many<TypeParam>(Views<TypeParam>{a.view(), a.view(), b.view()}).error().code,
             ErrorCode::kInvalidArgument);

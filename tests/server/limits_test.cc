@@ -114,6 +114,31 @@ TEST(Limits, FullJobDoesNotMakeAnotherJobWait) {
   EXPECT_TRUE(cluster.take_of<Refuse>(7).empty()) << "the other job has its share";
 }
 
+TEST(Limits, ContributionThatIsReadInPlaceIsChargedOnceAndForAsLongAsItIsOpen) {
+  const uint64_t dimension = 20'000;
+  ScriptedCluster cluster(job(2, dimension));
+  cluster.join_all();
+  const std::vector<float> ones(dimension, 1);
+  const auto used = [&] { return cluster.core().status(cluster.now).memory_bytes; };
+  const uint64_t before = used();
+  const SharedBytes payload = cluster.payload(ones);
+  cluster.send(ScriptedCluster::peer(0), 0, cluster.contribution(0, 0, 0, payload));
+  EXPECT_EQ(used() - before, payload.bytes.size()) << "the payload, and no copy of it";
+  EXPECT_GT(payload.owner.use_count(), 1);
+  // One whose bytes lie at an odd address is copied, its payload let go.
+  ByteBuffer moved(payload.bytes.size() + 1);
+  std::copy(payload.bytes.begin(), payload.bytes.end(), moved.begin() + 1);
+  SharedBytes odd = SharedBytes::from(std::move(moved));
+  odd.bytes = odd.bytes.subspan(1);
+  cluster.push(1, 0, ones);
+  EXPECT_EQ(cluster.gather(0, 0).dense, std::vector<float>(dimension, 2));
+  EXPECT_EQ(payload.owner.use_count(), 1) << "decided";
+  const uint64_t decided = used();
+  cluster.send(ScriptedCluster::peer(0), 0, cluster.contribution(0, 0, 1, odd));
+  EXPECT_EQ(odd.owner.use_count(), 1);
+  EXPECT_EQ(used() - decided, dimension * 8);
+}
+
 TEST(Limits, MemoryThatCanNeverSufficeEndsTheJobWithTheFlags) {
   Limits limits;
   limits.job_memory_bytes_max = 4'500;  // one decoded contribution and a payload, not two

@@ -204,6 +204,151 @@ TEST(ReuseStep, TiesDoNotMakeAnUpdateLarge) {
   }
 }
 
+/// How the magnitudes of a job go on: `scale` of each step, drawn about it anew where `noise` is not 0.
+struct Drift {
+  const char* name;
+  float (*scale)(uint64_t step);
+  double noise;
+  double quick_steps;  ///< of the 10 that may be: at least so many are cut while they are summed
+};
+
+/// Of a step's update: its entries are those of the sum, bit for bit, and there are about k of them.
+void expect_reused(const ScriptedCluster::Gathered& got, const std::vector<float>& sum, const Shape& shape) {
+  EXPECT_EQ(got.parts, shape.shards * shape.parts_per_shard);
+  EXPECT_NEAR(static_cast<double>(got.entries), static_cast<double>(shape.k),
+              0.02 * static_cast<double>(shape.k) + shape.shards);
+  uint64_t wrong = 0;
+  for (size_t at = 0; at < sum.size(); ++at) wrong += got.dense[at] != 0 && got.dense[at] != sum[at] ? 1 : 0;
+  EXPECT_EQ(wrong, 0u);
+}
+
+TEST(ReuseStep, SizeIsHeldWhileMagnitudesDriftJumpShrinkAndScatter) {
+  const std::vector<Drift> drifts = {
+      {"steady", [](uint64_t) { return 1.0f; }, 0, 9},
+      {"slow growth", [](uint64_t step) { return std::pow(1.01f, static_cast<float>(step)); }, 0, 9},
+      {"slow decay", [](uint64_t step) { return std::pow(0.98f, static_cast<float>(step)); }, 0, 8},
+      {"halved every step", [](uint64_t step) { return std::pow(0.5f, static_cast<float>(step)); }, 0, 0},
+      {"doubled every step", [](uint64_t step) { return std::pow(2.0f, static_cast<float>(step)); }, 0, 8},
+      {"falls at once", [](uint64_t step) { return step < 5 ? 1.0f : 0.001f; }, 0, 8},
+      {"to and fro", [](uint64_t step) { return step % 2 == 0 ? 1.0f : 3.0f; }, 0, 4},
+      {"noise", [](uint64_t) { return 1.0f; }, 0.15, 5},
+  };
+  for (const Shape& shape : {Shape{1, 1, 60'000, 1'500}, Shape{3, 4, 90'000, 3'000}}) {
+    for (const Drift& drift : drifts) {
+      SCOPED_TRACE(std::string(drift.name) + ", shards " + std::to_string(shape.shards));
+      RandomSequence random(RandomKey::from(21));
+      protocol::JobSpec spec = top_k_job(shape);
+      spec.reselect.threshold_period = 64;
+      ScriptedCluster cluster(spec, shape.shards);
+      cluster.join_all();
+      for (uint64_t step = 0; step < 12; ++step) {
+        const double noise = drift.noise == 0 ? 0 : drift.noise * random.next_normal();
+        const float scale = drift.scale(step) * static_cast<float>(std::exp(noise));
+        std::vector<float> first = draws(random, shape.dimension);
+        std::vector<float> second = draws(random, shape.dimension);
+        for (float& value : first) value *= scale;
+        for (float& value : second) value *= scale;
+        cluster.push(0, step, first);
+        cluster.push(1, step, second);
+        expect_reused(cluster.gather(0, step), added(first, second), shape);
+        cluster.take(1);
+        cluster.ack(0, step + 1);
+        cluster.ack(1, step + 1);
+      }
+      const double quick =
+          cluster.counted(Metric::kQuickCuts, "as_it_was") + cluster.counted(Metric::kQuickCuts, "trimmed");
+      EXPECT_GE(quick, drift.quick_steps * shape.shards * shape.parts_per_shard);
+    }
+  }
+}
+
+TEST(ReuseStep, SteadyMagnitudesAreCutWhileTheyAreSummed) {
+  RandomSequence random(RandomKey::from(22));
+  const Shape shape{2, 4, 200'000, 20'000};
+  protocol::JobSpec spec = top_k_job(shape);
+  spec.reselect.threshold_period = 64;
+  ScriptedCluster cluster(spec, shape.shards);
+  cluster.join_all();
+  const std::vector<float> first = draws(random, shape.dimension);
+  for (uint64_t step = 0; step < 10; ++step) {
+    // Finer than a bin: the quick threshold lies within one.
+    std::vector<float> second(shape.dimension);
+    for (float& value : second) value = static_cast<float>(random.next_normal());
+    cluster.push(0, step, first);
+    cluster.push(1, step, second);
+    expect_reused(cluster.gather(0, step), added(first, second), shape);
+    cluster.ack(0, step + 1);
+    cluster.ack(1, step + 1);
+  }
+  // Steps 1 to 9 but for step 8, which counts magnitudes; by the noise of a few thousand entries a part now and then more.
+  EXPECT_GE(cluster.counted(Metric::kQuickCuts, "as_it_was"), 0.9 * 8 * 8);
+}
+
+TEST(ReuseStep, CodecThatAddsEntriesTakesThemFromTheWholeSum) {
+  RandomSequence random(RandomKey::from(23));
+  const Shape shape{1, 2, 60'000, 1'500};
+  protocol::JobSpec spec = top_k_job(shape);
+  spec.reselect.threshold_period = 64;
+  spec.codec_down.index = IndexCodecId::kBloom;
+  spec.codec_down.bloom_false_positive_rate = 0.01;
+  ScriptedCluster cluster(spec);
+  cluster.join_all();
+  for (uint64_t step = 0; step < 4; ++step) {
+    const std::vector<float> first = draws(random, shape.dimension);
+    const std::vector<float> second = draws(random, shape.dimension);
+    cluster.push(0, step, first);
+    cluster.push(1, step, second);
+    const auto got = cluster.gather(0, step);
+    EXPECT_GT(got.entries, shape.k) << "false positives";
+    const std::vector<float> sum = added(first, second);
+    uint64_t wrong = 0;
+    for (size_t at = 0; at < sum.size(); ++at) wrong += got.dense[at] != 0 && got.dense[at] != sum[at] ? 1 : 0;
+    EXPECT_EQ(wrong, 0u);
+    cluster.ack(0, step + 1);
+    cluster.ack(1, step + 1);
+  }
+  EXPECT_EQ(cluster.counted(Metric::kQuickCuts, "as_it_was") + cluster.counted(Metric::kQuickCuts, "trimmed"), 0);
+}
+
+TEST(ReuseStep, SumThatOverflowsEndsTheJobThoughOnlyLargeSumsAreLookedAt) {
+  RandomSequence random(RandomKey::from(24));
+  const Shape shape{1, 1, 60'000, 1'500};
+  protocol::JobSpec spec = top_k_job(shape);
+  spec.reselect.threshold_period = 64;
+  ScriptedCluster cluster(spec);
+  cluster.join_all();
+  std::vector<float> gradient = draws(random, shape.dimension);
+  for (uint64_t step = 0; step < 2; ++step) {
+    cluster.push(0, step, gradient);
+    cluster.push(1, step, gradient);
+    cluster.ack(0, step + 1);
+    cluster.ack(1, step + 1);
+  }
+  cluster.take(0);
+  gradient[77] = 3e38f;
+  cluster.push(0, 2, gradient);
+  cluster.push(1, 2, gradient);
+  const std::vector<protocol::Abort> aborts = cluster.take_of<protocol::Abort>(0);
+  ASSERT_EQ(aborts.size(), 1u);
+  EXPECT_EQ(aborts[0].code, ErrorCode::kNonFinite);
+}
+
+TEST(MagnitudeReachedBy, LiesWhereSoManyEntriesAreAbove) {
+  RandomSequence random(RandomKey::from(25));
+  std::vector<float> values(100'000);
+  for (float& value : values) value = static_cast<float>(random.next_normal());
+  MagnitudeHistogram histogram;
+  histogram.add<float>(values);
+  for (const double count : {1.0, 100.0, 5'000.0, 50'000.0, 99'000.0}) {
+    const float magnitude = magnitude_reached_by(histogram, count);
+    const auto above = std::ranges::count_if(values, [&](float value) { return std::fabs(value) >= magnitude; });
+    EXPECT_NEAR(static_cast<double>(above), count, 3 + 0.002 * count);
+  }
+  EXPECT_GT(magnitude_reached_by(histogram, 1e9), 0) << "as small as any";
+  EXPECT_GT(magnitude_reached_by(histogram, 0), 3) << "one entry";
+  EXPECT_GT(magnitude_reached_by(MagnitudeHistogram{}, 5), 0);
+}
+
 TEST(SilentShard, ExactStepFallsBackToTheLastThresholdAndIsCounted) {
   RandomSequence random(RandomKey::from(14));
   const Shape shape{2, 2, 100'000, 2'000};

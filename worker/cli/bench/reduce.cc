@@ -1,6 +1,7 @@
 #include "worker/cli/bench/reduce.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -128,6 +129,13 @@ nlohmann::json bench_reduce(const ReduceBenchOptions& options) {
   row("memory_pass", input.entries, [&] { kept += memory_pass(input); });
   row("sum_two", first.count() + second.count(), [&] { kept += static_cast<double>(sum_two(first, second)->count()); });
   row("sum_many", input.entries, [&] { kept += static_cast<double>(sum_many<float>(input.views)->count()); });
+  // Where a quarter of the sum is: what stays of four workers' entries when the update is as large as one's contribution.
+  MagnitudeHistogram magnitudes;
+  magnitudes.add<float>(input.sum.values);
+  const uint32_t edge_bin = threshold_cut(magnitudes, magnitudes.total() / 4 + 1).bin;
+  const float edge = std::bit_cast<float>(edge_bin << 16);
+  row("sum_at_least", input.entries,
+      [&] { kept += static_cast<double>(sum_at_least<float>(input.views, edge)->count()); });
   row("not_carried", first.count() + input.carried.count(),
       [&] { kept += static_cast<double>(not_carried(first, input.carried.view()).count()); });
   std::vector<float> target(options.n);
