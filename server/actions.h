@@ -25,8 +25,8 @@ class Task {
   virtual uint64_t job() const = 0;
   /// May throw std::bad_alloc: the result is then the error that the task was made with.
   virtual void run() = 0;
-  /// About how many entries it goes over: tells what is worth another thread.
-  virtual uint64_t entries() const = 0;
+  /// About how long one core takes: tells what is worth another thread.
+  virtual uint64_t cost_ns() const = 0;
 };
 
 struct SendToPeer {

@@ -35,12 +35,11 @@ void TaskPool::submit(std::vector<std::shared_ptr<Task>>& tasks) {
   {
     const std::lock_guard lock(mutex_);
     for (std::shared_ptr<Task>& task : tasks) {
-      waiting_entries_ += task->entries();
+      waiting_ns_ += task->cost_ns();
       waiting_.push_back(std::move(task));
     }
     // The loop takes one share of the backlog itself.
-    while (helping_ < helpers_max_ && helping_ + 1 < waiting_.size() &&
-           waiting_entries_ > kHelperEntries * (helping_ + 1)) {
+    while (helping_ < helpers_max_ && helping_ + 1 < waiting_.size() && waiting_ns_ > kHelperNs * (helping_ + 1)) {
       ++helping_;
       ++wanted;
     }
@@ -53,7 +52,7 @@ std::shared_ptr<Task> TaskPool::pop() {
   if (waiting_.empty()) return nullptr;
   std::shared_ptr<Task> task = std::move(waiting_.front());
   waiting_.pop_front();
-  waiting_entries_ -= task->entries();
+  waiting_ns_ -= task->cost_ns();
   return task;
 }
 

@@ -13,13 +13,13 @@ namespace millrace::server {
 
 /// Runs tasks on oneTBB threads and on the loop's own. A shard shares its machine with workers, so a thread is only
 /// woken for work that is worth it: the loop runs tasks itself, and helpers join while a backlog of more than
-/// kHelperEntries waits.
+/// kHelperNs waits.
 ///
 /// Threads  submit(), run_one(), take_done() and the destructor: the loop's; helpers are this class's own.
 class TaskPool {
  public:
-  /// Entries of backlog that make another thread worth waking (about a third of a millisecond of decoding).
-  static constexpr uint64_t kHelperEntries = 16'384;
+  /// Backlog that makes another thread worth waking: the wake-up costs tens of microseconds, here and there.
+  static constexpr uint64_t kHelperNs = 100'000;
 
   /// threads  that compute, the loop's included; 1: no helpers.
   /// wake     called by a helper when it has finished something and take_done() was empty before.
@@ -45,7 +45,7 @@ class TaskPool {
 
   mutable std::mutex mutex_;
   std::deque<std::shared_ptr<Task>> waiting_;
-  uint64_t waiting_entries_ = 0;
+  uint64_t waiting_ns_ = 0;
   std::vector<std::shared_ptr<Task>> done_;
   uint32_t helping_ = 0;
   uint32_t helpers_max_;

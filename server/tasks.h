@@ -63,7 +63,7 @@ class DecodeTask : public Task {
   Kind kind() const override { return Kind::kDecode; }
   uint64_t job() const override { return input_.key.job; }
   void run() override;
-  uint64_t entries() const override { return input_.payload.bytes.size() / 4; }
+  uint64_t cost_ns() const override;
 
   const Input& input() const { return input_; }
   const Result<SharedStream>& result() const { return result_; }
@@ -117,7 +117,7 @@ class ReduceTask : public Task {
   Kind kind() const override { return Kind::kReduce; }
   uint64_t job() const override { return input_.key.job; }
   void run() override;
-  uint64_t entries() const override;
+  uint64_t cost_ns() const override;
 
   const Input& input() const { return input_; }
   const Result<Output>& result() const { return result_; }
@@ -147,7 +147,7 @@ class QuotaTask : public Task {
   Kind kind() const override { return Kind::kQuota; }
   uint64_t job() const override { return input_.job; }
   void run() override;
-  uint64_t entries() const override;
+  uint64_t cost_ns() const override;
 
   const Input& input() const { return input_; }
   const std::vector<uint64_t>& take() const { return take_; }  ///< by part
@@ -169,7 +169,7 @@ class EncodeTask : public Task {
   Kind kind() const override { return Kind::kEncode; }
   uint64_t job() const override { return input_.key.job; }
   void run() override { result_ = encode_update(input_.sum, input_.plan); }
-  uint64_t entries() const override { return input_.sum.count(); }
+  uint64_t cost_ns() const override;
 
   const Input& input() const { return input_; }
   const Result<EncodedUpdate>& result() const { return result_; }

@@ -11,18 +11,18 @@ namespace millrace::server {
 namespace {
 
 struct CountingTask : Task {
-  CountingTask(std::atomic<int>& counter_, uint64_t entries_) : counter(counter_), size(entries_) {}
+  CountingTask(std::atomic<int>& counter_, uint64_t cost_ns_) : counter(counter_), cost(cost_ns_) {}
   Kind kind() const override { return Kind::kDecode; }
   uint64_t job() const override { return 1; }
   void run() override { ++counter; }
-  uint64_t entries() const override { return size; }
+  uint64_t cost_ns() const override { return cost; }
   std::atomic<int>& counter;
-  uint64_t size;
+  uint64_t cost;
 };
 
-std::vector<std::shared_ptr<Task>> tasks_of(std::atomic<int>& counter, int count, uint64_t entries) {
+std::vector<std::shared_ptr<Task>> tasks_of(std::atomic<int>& counter, int count, uint64_t cost_ns) {
   std::vector<std::shared_ptr<Task>> tasks;
-  for (int at = 0; at < count; ++at) tasks.push_back(std::make_shared<CountingTask>(counter, entries));
+  for (int at = 0; at < count; ++at) tasks.push_back(std::make_shared<CountingTask>(counter, cost_ns));
   return tasks;
 }
 
@@ -48,7 +48,7 @@ TEST(TaskPool, EveryTaskRunsOnceAndComesBackOnce) {
     std::atomic<int> ran = 0;
     TaskPool pool(threads, [&] { woken.notify_one(); });
     for (int burst = 0; burst < 20; ++burst) {
-      std::vector<std::shared_ptr<Task>> tasks = tasks_of(ran, 50, 10'000);
+      std::vector<std::shared_ptr<Task>> tasks = tasks_of(ran, 50, 100'000);
       const std::vector<std::shared_ptr<Task>> kept = tasks;
       pool.submit(tasks);
       EXPECT_TRUE(tasks.empty());
@@ -62,7 +62,7 @@ TEST(TaskPool, LittleWorkWakesNobody) {
   std::atomic<int> ran = 0;
   std::atomic<int> wakes = 0;
   TaskPool pool(4, [&] { ++wakes; });
-  std::vector<std::shared_ptr<Task>> tasks = tasks_of(ran, 5, 100);
+  std::vector<std::shared_ptr<Task>> tasks = tasks_of(ran, 5, 100'000);
   pool.submit(tasks);
   while (pool.run_one()) {
   }
@@ -86,7 +86,7 @@ TEST(TaskPool, TaskThatFindsNoMemoryComesBackAndNothingLeavesItsThread) {
     std::atomic<int> ran = 0;
     TaskPool pool(threads, [&] { woken.notify_one(); });
     std::vector<std::shared_ptr<Task>> tasks;
-    for (int at = 0; at < 40; ++at) tasks.push_back(std::make_shared<HungryTask>(ran, 10'000));
+    for (int at = 0; at < 40; ++at) tasks.push_back(std::make_shared<HungryTask>(ran, 100'000));
     const std::vector<std::shared_ptr<Task>> kept = tasks;
     pool.submit(tasks);
     EXPECT_EQ(drain(pool, kept.size(), mutex, woken).size(), kept.size());
@@ -96,7 +96,7 @@ TEST(TaskPool, TaskThatFindsNoMemoryComesBackAndNothingLeavesItsThread) {
 
 TEST(TaskPool, EndsWithTasksStillWaiting) {
   std::atomic<int> ran = 0;
-  std::vector<std::shared_ptr<Task>> tasks = tasks_of(ran, 1'000, 100'000);
+  std::vector<std::shared_ptr<Task>> tasks = tasks_of(ran, 1'000, 1'000'000);
   TaskPool pool(3, [] {});
   pool.submit(tasks);
 }
