@@ -1,37 +1,26 @@
 #include "server/task_pool.h"
 
-#include <tbb/global_control.h>
-#include <tbb/task_arena.h>
-
-#include <condition_variable>
 #include <new>
-#include <optional>
 #include <stdexcept>
+#include <system_error>
 
 namespace millrace::server {
 
-struct TaskPool::Helpers {
-  explicit Helpers(uint32_t count)
-      : parallelism(tbb::global_control::max_allowed_parallelism, count + 1), arena(static_cast<int>(count), 0) {}
-  tbb::global_control parallelism;  ///< TBB's own default is one thread a core, whatever the arena asks for
-  tbb::task_arena arena;
-  std::condition_variable idle;
-};
-
 TaskPool::TaskPool(uint32_t threads, std::function<void()> wake)
-    : helpers_max_(threads > 1 ? threads - 1 : 0), wake_(std::move(wake)) {
-  if (helpers_max_ > 0) helpers_ = std::make_unique<Helpers>(helpers_max_);
-}
+    : helpers_max_(threads > 1 ? threads - 1 : 0), wake_(std::move(wake)) {}
 
 TaskPool::~TaskPool() {
-  std::unique_lock lock(mutex_);
-  closing_ = true;
-  waiting_.clear();
-  if (helpers_) helpers_->idle.wait(lock, [this] { return helping_ == 0; });
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+    waiting_.clear();
+  }
+  call_.notify_all();
+  for (std::thread& helper : helpers_) helper.join();
 }
 
 void TaskPool::submit(std::vector<std::shared_ptr<Task>>& tasks) {
-  uint32_t wanted = 0;
+  uint32_t called = 0;
   {
     const std::lock_guard lock(mutex_);
     for (std::shared_ptr<Task>& task : tasks) {
@@ -40,12 +29,25 @@ void TaskPool::submit(std::vector<std::shared_ptr<Task>>& tasks) {
     }
     // The loop takes one share of the backlog itself.
     while (helping_ < helpers_max_ && helping_ + 1 < waiting_.size() && waiting_ns_ > kHelperNs * (helping_ + 1)) {
+      if (helping_ == helpers_.size() && !start_helper()) break;
       ++helping_;
-      ++wanted;
+      ++called;
     }
+    called_ += called;
   }
   tasks.clear();
-  for (; wanted > 0; --wanted) helpers_->arena.enqueue([this] { help(); });
+  for (; called > 0; --called) call_.notify_one();
+}
+
+/// False: the machine has no thread to give, and those that there are compute alone.
+bool TaskPool::start_helper() {
+  try {
+    helpers_.emplace_back([this] { help(); });
+    return true;
+  } catch (const std::system_error&) {
+    helpers_max_ = static_cast<uint32_t>(helpers_.size());
+    return false;
+  }
 }
 
 std::shared_ptr<Task> TaskPool::pop() {
@@ -81,15 +83,19 @@ std::shared_ptr<Task> TaskPool::run_one() {
 
 void TaskPool::help() {
   std::unique_lock lock(mutex_);
-  while (std::shared_ptr<Task> task = closing_ ? nullptr : pop()) {
-    lock.unlock();
-    run_guarded(*task);
-    lock.lock();
-    done_.push_back(std::move(task));
-    if (done_.size() == 1) wake_();
+  for (;;) {
+    call_.wait(lock, [this] { return called_ > 0 || closing_; });
+    if (closing_) return;
+    --called_;
+    while (std::shared_ptr<Task> task = closing_ ? nullptr : pop()) {
+      lock.unlock();
+      run_guarded(*task);
+      lock.lock();
+      done_.push_back(std::move(task));
+      if (done_.size() == 1) wake_();
+    }
+    --helping_;
   }
-  // Notified under the lock: the destructor may free everything as soon as it is released.
-  if (--helping_ == 0) helpers_->idle.notify_all();
 }
 
 void TaskPool::take_done(std::vector<std::shared_ptr<Task>>& done) {

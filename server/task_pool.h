@@ -1,19 +1,22 @@
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "server/actions.h"
 
 namespace millrace::server {
 
-/// Runs tasks on oneTBB threads and on the loop's own. A shard shares its machine with workers, so a thread is only
+/// Runs tasks on threads of its own and on the loop's. A shard shares its machine with workers, so a thread is only
 /// woken for work that is worth it: the loop runs tasks itself, and helpers join while a backlog of more than
-/// kHelperNs waits.
+/// kHelperNs waits. They sleep as soon as nothing waits: those of a task library look about for more first, dozens of
+/// times a round for nothing, on cores that workers need.
 ///
 /// Threads  submit(), run_one(), take_done() and the destructor: the loop's; helpers are this class's own.
 class TaskPool {
@@ -21,7 +24,7 @@ class TaskPool {
   /// Backlog that makes another thread worth waking: the wake-up costs tens of microseconds, here and there.
   static constexpr uint64_t kHelperNs = 100'000;
 
-  /// threads  that compute, the loop's included; 1: no helpers.
+  /// threads  that compute, the loop's included; 1: no helpers. They are started when they are first needed.
   /// wake     called by a helper when it has finished something and take_done() was empty before.
   TaskPool(uint32_t threads, std::function<void()> wake);
   /// Waits for the tasks that helpers are running; what waits is dropped.
@@ -39,19 +42,21 @@ class TaskPool {
   bool has_waiting() const;
 
  private:
-  struct Helpers;
   std::shared_ptr<Task> pop();
+  bool start_helper();
   void help();
 
   mutable std::mutex mutex_;
   std::deque<std::shared_ptr<Task>> waiting_;
   uint64_t waiting_ns_ = 0;
   std::vector<std::shared_ptr<Task>> done_;
-  uint32_t helping_ = 0;
+  uint32_t helping_ = 0;  ///< called, and not yet done
+  uint32_t called_ = 0;   ///< of them: not yet awake
   uint32_t helpers_max_;
   bool closing_ = false;
   std::function<void()> wake_;
-  std::unique_ptr<Helpers> helpers_;
+  std::condition_variable call_;
+  std::vector<std::thread> helpers_;
 };
 
 }  // namespace millrace::server

@@ -71,6 +71,33 @@ TEST(TaskPool, LittleWorkWakesNobody) {
   EXPECT_TRUE(pool.idle());
 }
 
+/// Waits for the others of its kind: they must run at the same time.
+struct MeetingTask : CountingTask {
+  using CountingTask::CountingTask;
+  void run() override {
+    CountingTask::run();
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (counter.load() < 3 && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+    met = counter.load() == 3;
+  }
+  bool met = false;
+};
+
+TEST(TaskPool, BacklogIsWorkedOffByAsManyThreadsAsItIsWorth) {
+  std::mutex mutex;
+  std::condition_variable woken;
+  TaskPool pool(3, [&] { woken.notify_one(); });
+  for (int burst = 0; burst < 3; ++burst) {  // threads that have slept are called again
+    std::atomic<int> running = 0;
+    std::vector<std::shared_ptr<Task>> tasks;
+    for (int at = 0; at < 3; ++at) tasks.push_back(std::make_shared<MeetingTask>(running, 1'000'000));
+    const std::vector<std::shared_ptr<Task>> kept = tasks;
+    pool.submit(tasks);
+    EXPECT_EQ(drain(pool, kept.size(), mutex, woken).size(), kept.size());
+    for (const std::shared_ptr<Task>& task : kept) EXPECT_TRUE(static_cast<MeetingTask&>(*task).met);
+  }
+}
+
 struct HungryTask : CountingTask {
   using CountingTask::CountingTask;
   void run() override {
