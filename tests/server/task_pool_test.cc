@@ -62,7 +62,7 @@ TEST(TaskPool, LittleWorkWakesNobody) {
   std::atomic<int> ran = 0;
   std::atomic<int> wakes = 0;
   TaskPool pool(4, [&] { ++wakes; });
-  std::vector<std::shared_ptr<Task>> tasks = tasks_of(ran, 5, 100'000);
+  std::vector<std::shared_ptr<Task>> tasks = tasks_of(ran, 5, 10'000);
   pool.submit(tasks);
   while (pool.run_one()) {
   }

@@ -235,8 +235,23 @@ void ClusterOracle::check_cut(uint32_t bucket_number, uint64_t step) {
     if (log_[p][step].contributors != log_[bucket.first_part][step].contributors) return;
   }
   const bool exact_step = step % bucket.reselect.threshold_period == 0;
-  if (whole || approximate_cuts_ || !exact_step || bucket.codec_down.index == IndexCodecId::kBloom) return;
-  check_cut_entries(bucket_number, step, reselect_k(bucket));
+  if (whole || bucket.codec_down.index == IndexCodecId::kBloom) return;
+  if (!exact_step) return check_reuse_size(bucket_number, step, reselect_k(bucket));
+  if (!approximate_cuts_) check_cut_entries(bucket_number, step, reselect_k(bucket));
+}
+
+/// By an older threshold an update has at most 2 % more than k entries. Of one shard: two may go by different agreements.
+void ClusterOracle::check_reuse_size(uint32_t bucket_number, uint64_t step, uint64_t k) {
+  const protocol::BucketLayout& bucket = layout_.buckets[bucket_number];
+  uint64_t carried = 0;
+  for (uint32_t p = bucket.first_part; p < bucket.first_part + bucket.part_count; ++p) {
+    if (layout_.parts[p].shard != layout_.parts[bucket.first_part].shard) return;
+    carried += log_[p][step].update.count();
+  }
+  if (static_cast<double>(carried) > 1.02 * static_cast<double>(k) + 1) {
+    fault("bucket " + std::to_string(bucket_number) + " step " + std::to_string(step) + ": " + std::to_string(carried) +
+          " entries where " + std::to_string(k) + " are wanted");
+  }
 }
 
 void ClusterOracle::check_cut_entries(uint32_t bucket_number, uint64_t step, uint64_t k) {

@@ -85,6 +85,7 @@ class ClusterOracle {
   void check_values(uint32_t part, uint64_t step, const DecidedStep& decided);
   void check_contributors(uint32_t part, uint64_t step, const protocol::Update& body);
   void check_cut(uint32_t bucket, uint64_t step);
+  void check_reuse_size(uint32_t bucket_number, uint64_t step, uint64_t k);
   void check_cut_entries(uint32_t bucket, uint64_t step, uint64_t k);
   void fault(const std::string& sentence) { faults_.push_back(sentence); }
 
