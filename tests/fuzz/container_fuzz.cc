@@ -1,11 +1,12 @@
 // The codec container on hostile bytes, as they are and under a right checksum. What is accepted is a valid stream that
-// encodes and decodes to itself.
+// encodes and decodes to itself; viewed in place it is the same, or refused as well.
 #include <cmath>
 #include <cstring>
 
 #include "kernels/base/check.h"
 #include "kernels/base/hash.h"
 #include "protocol/container.h"
+#include "tests/support/stream_oracle.h"
 
 namespace millrace {
 namespace {
@@ -28,6 +29,11 @@ bool same(const Stream<T>& a, const Stream<T>& b) {
 template <typename T>
 void read(ByteSpan bytes) {
   const auto stream = read_container<T>(bytes, kLimits);
+  if (is_plain<T>(bytes)) {
+    const auto view = view_container<T>(bytes, kLimits);
+    MILLRACE_CHECK(view.has_value() == stream.has_value(), bytes.size());
+    MILLRACE_CHECK(!view || testing::same_bits(*view, stream->view()), stream->count());
+  }
   if (!stream) return;
   MILLRACE_CHECK(validate(stream->view()).has_value(), stream->dimension);
   for (const T value : stream->values) MILLRACE_CHECK(std::isfinite(value), value);
