@@ -6,6 +6,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "kernels/codec/codec.h"
+#include "kernels/select/select.h"
 #include "protocol/job_spec_fields.h"
 
 namespace millrace::protocol {
@@ -20,18 +22,27 @@ std::string text_of(Reselect value) { return std::string(reselect_name(value)); 
 std::string text_of(CodecError value) { return std::string(codec_error_name(value)); }
 std::string text_of(NonFinite value) { return std::string(non_finite_name(value)); }
 std::string text_of(ValueType value) { return value == ValueType::kF32 ? "f32" : "f64"; }
+std::string text_of(Selection value) { return std::string(selection_name(value)); }
+std::string text_of(IndexCodecId value) {
+  const IndexCodec* codec = find_index_codec(value);
+  return codec == nullptr ? "none" : std::string(codec->name());
+}
+std::string text_of(ValueCodecId value) {
+  const ValueCodec* codec = find_value_codec(value);
+  return codec == nullptr ? "unknown" : std::string(codec->name());
+}
+// Numbers only: an enum without words of its own does not compile.
 template <typename T>
   requires std::is_integral_v<T>
 std::string text_of(T value) {
   return fmt::format("{}", value);
 }
-template <typename T>
-  requires std::is_enum_v<T>
-std::string text_of(T value) {
-  return fmt::format("{}", static_cast<uint32_t>(value));
-}
 
-/// Lists every field as (dotted name, readable value), so that two specifications can be compared field by field.
+/// The field that its group is named for: "select: topk here", not "select: selection topk here".
+template <typename T>
+inline constexpr bool kNamesItsGroup = std::is_same_v<T, Selection> || std::is_same_v<T, Reselect>;
+
+/// Lists every field as (name, readable value), so that two specifications can be compared field by field.
 class Lister {
  public:
   struct Entry {
@@ -41,17 +52,18 @@ class Lister {
 
   template <typename T>
   void field(std::string_view name, const T& value) {
-    entries_.push_back({fmt::format("{}{}", prefix_, name), text_of(value)});
+    if constexpr (kNamesItsGroup<T>) name = {};
+    entries_.push_back({fmt::format("{}{}{}", prefix_, name, name.empty() ? "" : " "), text_of(value)});
   }
   template <typename T, typename Visit>
   void group(std::string_view name, const T& part, Visit visit) {
-    prefix_ = fmt::format("{}.", name);
+    prefix_ = fmt::format("{}: ", name);
     visit(*this, part);
     prefix_.clear();
   }
   template <typename T, typename Visit>
   void optional(std::string_view name, const std::optional<T>& part, Visit visit) {
-    entries_.push_back({std::string(name), part ? "its own" : "the job's"});
+    entries_.push_back({fmt::format("{} ", name), part ? "its own" : "the job's"});
     // Absent overrides are filled in, so that both lists have the same fields in the same places.
     group(name, part.value_or(T{}), visit);
   }
@@ -66,7 +78,7 @@ std::string first_difference_of(const Lister& ours, const Lister& theirs) {
   for (size_t i = 0; i < ours.entries().size(); ++i) {
     const Lister::Entry& here = ours.entries()[i];
     const Lister::Entry& there = theirs.entries()[i];
-    if (here.value != there.value) return fmt::format("{} {} here, {} there", here.name, here.value, there.value);
+    if (here.value != there.value) return fmt::format("{}{} here, {} there", here.name, here.value, there.value);
   }
   return {};
 }

@@ -135,7 +135,8 @@ std::string_view reselect_name(Reselect value);
 std::string_view codec_error_name(CodecError value);
 std::string_view non_finite_name(NonFinite value);
 
-/// One sentence naming the first field in which two specifications differ ("tensor 'w': dimension 10 here, 12 there").
+/// One sentence naming the first field in which two specifications differ, in the words of the command line: "select: none
+/// here, topk there", "codec_up: qsgd_bits 4 here, 8 there", "tensor 'w': dimension 10 here, 12 there".
 std::string first_difference(const JobSpec& ours, const JobSpec& theirs);
 
 }  // namespace millrace::protocol
