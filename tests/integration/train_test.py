@@ -190,7 +190,27 @@ class Refusals(WithServers):
                                 ("--density", ["--density", 1.5]), ("cannot select", ["--dense", "--density", 0.1])):
             self.refused(2, sentence, "train", "--servers", self.servers, "--train", fine, *flags)
         self.refused(2, "is not host:port", "train", "--servers", "somewhere", "--train", fine)
-        self.refused(2, "", "train", *self.flags(), "--train", fine, "--codec-up", "gap+nothing")
+        # A file that is not there would be found first if data were read before the job is checked.
+        absent = self.path("absent.svm")
+        for sentence, flags in (("codec_up: codec 'gap+nothing' is not", ["--codec-up", "gap+nothing"]), ("codec_down", ["--codec-down", "qsgd4"]),
+                                ("select", ["--select", "topk:2.5"]), ("select", ["--select", "largest:0.1"]), ("reselect", ["--reselect", "topk"]),
+                                ("codec_error drop", ["--codec-up", "gap+qsgd4:l2"]), ("a job's name", ["--job", ""]), ("--staleness", ["--staleness", 64]),
+                                ("bloom takes dimensions up to", ["--codec-up", "bloom+raw", "--dimension", 1 << 29])):
+            with self.subTest(flags=flags):
+                ended = self.refused(2, sentence, "train", *self.flags(), "--train", absent, *flags)
+                self.assertEqual((ended.stdout, ended.stderr.count("\n")), ("", 1), ended.stderr)
+
+    def test_ABenchmarkOrADemonstrationThatCannotBeIsRefusedBeforeItBegins(self):
+        nowhere = self.path("nowhere")
+        for sentence, arguments in (("codec 'gap+nothing' is not", ["bench", "serve", "--codec", "gap+nothing"]),
+                                    ("qsgd4' loses something", ["bench", "serve", "--codec", "gap+qsgd4"]), ("bloom", ["bench", "serve", "--codec", "bloom:0.7+raw"]),
+                                    ("--parts", ["bench", "serve", "--parts", 65]), ("--rate: 'fast' is not a rate", ["bench", "serve", "--rate", "fast"]),
+                                    ("--rate: 'fast' is not a rate", ["demo", "--folder", nowhere, "--rate", "fast"]),
+                                    ("--lr times --l2", ["demo", "--folder", nowhere, "--lr", 100, "--l2", 0.5])):
+            with self.subTest(arguments=arguments):
+                ended = self.refused(2, sentence, *arguments)
+                self.assertEqual((ended.stdout, ended.stderr.count("\n")), ("", 1), ended.stderr)
+        self.assertFalse(nowhere.exists())
 
     def test_AServerThatCannotBeReachedIsNamed(self):
         fine = self.path("reach.svm", "1 1:1\n0 2:1\n")

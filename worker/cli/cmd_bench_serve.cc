@@ -83,7 +83,7 @@ Command add_bench_serve(CLI::App& bench) {
   app->add_option("--codec", options.lossless_codec,
                   "of the row lossless (default: raw+raw on loopback, gap+raw behind a rate)");
   app->add_option("--parts", options.parts_per_shard, "parts a shard (default: 4 on loopback, 16 behind a rate)")
-      ->check(in_range(0, 256));
+      ->check(in_range(0, 64));
   app->add_option("--threshold-period", options.threshold_period, "steps between exact global thresholds")
       ->capture_default_str()
       ->check(in_range(1, 100'000));

@@ -63,7 +63,7 @@ Outcome complete(TrainFlags& flags) {
   options.log = [verbose = flags.verbose](LogLevel level, std::string_view line) {
     if (verbose || level == LogLevel::kError) fmt::print(stderr, "millrace train: {}\n", line);
   };
-  return {};
+  return check_job(options, flags.dimension);
 }
 
 void print_head() {
@@ -198,14 +198,14 @@ void add_job_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--servers", flags.servers, "host:port,host:port: one shard each, the same list at all workers")
       ->required();
   app.add_option("--job", options.job, "name of the job at the servers")->capture_default_str();
-  app.add_option("--worker", options.worker, "this worker, from 0")->capture_default_str()->check(in_range(0, 65534));
-  app.add_option("--workers", options.workers, "workers of the job")->capture_default_str()->check(in_range(1, 65535));
+  app.add_option("--worker", options.worker, "this worker, from 0")->capture_default_str()->check(in_range(0, 4095));
+  app.add_option("--workers", options.workers, "workers of the job")->capture_default_str()->check(in_range(1, 4096));
   app.add_option("--mode", flags.mode, "sync: every step waits for all workers")
       ->capture_default_str()
       ->check(CLI::IsMember({"sync"}));
   app.add_option("--staleness", options.staleness, "steps that may be in flight beyond the last update")
       ->capture_default_str()
-      ->check(in_range(0, 64));
+      ->check(in_range(0, 63));
   app.add_option("--connect-timeout-ms", options.connect_timeout_ms, "for reaching every shard")
       ->capture_default_str()
       ->check(in_range(1, 86'400'000));

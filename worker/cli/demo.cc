@@ -240,6 +240,9 @@ std::vector<std::string> sparse_flags(const DemoOptions& options, double natural
 }  // namespace
 
 std::expected<DemoResult, Failure> run_demo(const DemoOptions& options, const Say& say) {
+  if (const Status valid = check_hosts(options.rate); !valid) return std::unexpected(failure(valid.error()));
+  if (options.learning_rate * options.l2 >= 1)
+    return fail_with(ExitCode::kUsage, "--lr times --l2 must be below 1: one step would shrink the weights to nothing");
   const auto data = prepare_data(options, say);
   if (!data) return std::unexpected(data.error());
   interruption_flag();

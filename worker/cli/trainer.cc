@@ -59,6 +59,13 @@ JobOptions job_options(const TrainOptions& options) {
   return job;
 }
 
+TensorOptions tensor_options(uint64_t dimension) {
+  TensorOptions tensor;
+  tensor.name = "linear";
+  tensor.dimension = dimension;
+  return tensor;
+}
+
 /// One run: the session, the model and the steps in flight.
 class Run {
  public:
@@ -66,12 +73,9 @@ class Run {
       : options_(options), data_(data), stop_(stop), model_(options.loss, data.dimension) {}
 
   void connect() {
-    TensorOptions tensor;
-    tensor.name = "linear";
-    tensor.dimension = model_.tensor_dimension();
     JobOptions job = job_options(options_);
     job.give_up = [this] { return stop_.load(); };
-    session_ = Session::connect(job, {tensor});
+    session_ = Session::connect(job, {tensor_options(model_.tensor_dimension())});
     // On await, so that no update arrives while a gradient is being computed from the weights.
     session_->attach_weights(0, model_.values(), 0, ApplyWhen::kOnAwait);
     if (options_.form == GradientForm::kDense) dense_.assign(model_.tensor_dimension(), kUntouched);
@@ -189,6 +193,15 @@ class Run {
 };
 
 }  // namespace
+
+Outcome check_job(const TrainOptions& options, uint64_t features) {
+  try {
+    Session::check(job_options(options), {tensor_options(features + 1)});
+    return {};
+  } catch (const JobError& error) {
+    return fail_with(ExitCode::kUsage, error.what());
+  }
+}
 
 uint64_t steps_per_epoch(uint64_t rows_of_all_workers, uint32_t workers, uint32_t batch_rows) {
   const uint64_t rows = (rows_of_all_workers + workers - 1) / workers;

@@ -82,6 +82,12 @@ std::expected<TrainResult, Failure> train(const TrainOptions& options, const Dat
                                           const std::function<void(const EpochReport&)>& on_epoch,
                                           const std::atomic<bool>& stop);
 
+/// Refuses a job that no server would be asked for: select, codecs and their combinations, names, counts. Before data is read.
+///
+/// features  of the data; 0: not known yet.
+/// Errors    usage.
+Outcome check_job(const TrainOptions& options, uint64_t features);
+
 /// Steps of an epoch: equal at all workers, enough for the one with the most rows.
 uint64_t steps_per_epoch(uint64_t rows_of_all_workers, uint32_t workers, uint32_t batch_rows);
 

@@ -51,6 +51,10 @@ std::unique_ptr<Session> Session::connect(const JobOptions& job, const std::vect
   return std::unique_ptr<Session>(new Session(std::move(impl)));
 }
 
+void Session::check(const JobOptions& job, const std::vector<TensorOptions>& tensors) {
+  take(worker::spec_from_options(job, tensors));
+}
+
 namespace {
 
 using worker::PushSlot;

@@ -59,11 +59,15 @@ Result<Plan> make_plan(const ServeBenchOptions& options) {
   if (plan.options.lossless_codec.empty()) plan.options.lossless_codec = limited ? "gap+raw" : "raw+raw";
   RandomSequence random(random_key(options.seed, 0x5e1ec7));
   plan.checked_round = options.warmup_rounds + static_cast<uint32_t>(random.next_below(options.rounds));
+  return plan;
+}
+
+Status make_folder(Plan& plan) {
   std::string pattern = (std::filesystem::temp_directory_path() / "millrace-bench-XXXXXX").string();
   if (::mkdtemp(pattern.data()) == nullptr)
     return fail(ErrorCode::kIo, "cannot make a temporary directory like " + pattern);
   plan.directory = pattern;
-  return plan;
+  return {};
 }
 
 /// The servers' logs stay where a failure points to them, and nowhere else.
@@ -219,6 +223,35 @@ json row_json(const Plan& plan, const RowSetup& row, ServeShared& shared, const 
               {"shard_peak_mb", static_cast<double>(shard_peak) / kMegabyte}};
 }
 
+ServeWorkerSetup worker_setup(const Plan& plan, const RowSetup& row, std::vector<std::string> shards) {
+  const auto& options = plan.options;
+  return {.job = "bench-" + row.name,
+          .workers = options.workers,
+          .shards = std::move(shards),
+          .n = options.n,
+          .k = plan.k,
+          .seed = options.seed,
+          .rounds = plan.rounds_all,
+          .first_measured = options.warmup_rounds,
+          .checked_round = plan.checked_round,
+          .parts_per_shard = options.parts_per_shard,
+          .threshold_period = options.threshold_period,
+          .codec = row.codec,
+          .lossless = row.lossless,
+          .error_max = row.error_max};
+}
+
+/// Before any process is started.
+Status check_rows(const Plan& plan) {
+  const std::vector<std::string> shards(plan.options.shards, "tcp://127.0.0.1:1");  // nobody connects to them
+  for (const std::string& name : plan.options.rows) {
+    const auto row = row_setup(plan, name);
+    if (!row) return std::unexpected(row.error());
+    if (Status valid = check_serve_job(worker_setup(plan, *row, shards)); !valid) return valid;
+  }
+  return {};
+}
+
 Result<json> run_row(const Plan& plan, const Hosts& hosts, const RowSetup& row) {
   const auto& options = plan.options;
   auto shared = ServeShared::create(options.workers, plan.rounds_all);
@@ -239,20 +272,7 @@ Result<json> run_row(const Plan& plan, const Hosts& hosts, const RowSetup& row) 
     addresses.push_back(started->address());
     shards.push_back(std::move(*started));
   }
-  const ServeWorkerSetup setup{.job = "bench-" + row.name,
-                               .workers = options.workers,
-                               .shards = addresses,
-                               .n = options.n,
-                               .k = plan.k,
-                               .seed = options.seed,
-                               .rounds = plan.rounds_all,
-                               .first_measured = options.warmup_rounds,
-                               .checked_round = plan.checked_round,
-                               .parts_per_shard = options.parts_per_shard,
-                               .threshold_period = options.threshold_period,
-                               .codec = row.codec,
-                               .lossless = row.lossless,
-                               .error_max = row.error_max};
+  const ServeWorkerSetup setup = worker_setup(plan, row, addresses);
   std::vector<ChildProcess> workers;
   for (uint32_t worker = 0; worker < options.workers; ++worker) {
     const SpawnOptions where{{}, hosts.network_namespace(options.shards + worker), {}, {}};
@@ -295,6 +315,8 @@ Result<json> bench_serve(const ServeBenchOptions& options, const Progress& progr
   interruption_flag();
   auto plan = make_plan(options);
   if (!plan) return std::unexpected(plan.error());
+  if (const Status valid = check_rows(*plan); !valid) return std::unexpected(valid.error());
+  if (const Status made = make_folder(*plan); !made) return std::unexpected(made.error());
   const LogFolder folder(plan->directory);
   auto hosts = Hosts::make(options.shards + options.workers, options.rate);
   if (!hosts) return std::unexpected(hosts.error());

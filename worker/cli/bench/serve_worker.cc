@@ -7,6 +7,7 @@
 #include <exception>
 #include <new>
 
+#include "kernels/codec/codec.h"
 #include "millrace/millrace.h"
 #include "worker/cli/bench/serve_input.h"
 #include "worker/cli/process/allocator.h"
@@ -111,6 +112,21 @@ class ServeWorker {
 };
 
 }  // namespace
+
+Status check_serve_job(const ServeWorkerSetup& setup) {
+  try {
+    Session::check(job_options(setup, 0), {{.name = "w", .dimension = setup.n}});
+  } catch (const JobError& error) {
+    return fail(ErrorCode::kInvalidArgument, error.what());
+  }
+  const Result<CodecSpec> codec = codec_from_text(setup.codec);
+  if (!codec) return std::unexpected(codec.error());
+  const bool lossless = find_index_codec(codec->index)->lossless() && find_value_codec(codec->value)->lossless(*codec);
+  if (lossless || !setup.lossless) return {};
+  return fail(ErrorCode::kInvalidArgument, "--codec: '" + setup.codec +
+                                               "' loses something, and the row lossless is checked to the bit; give "
+                                               "gap+raw, raw+raw or bitmap+raw");
+}
 
 int run_serve_worker(const ServeWorkerSetup& setup, uint32_t worker, ServeShared& shared) {
   keep_freed_memory();

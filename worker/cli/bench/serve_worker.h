@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/base/result.h"
 #include "worker/cli/bench/serve_shared.h"
 
 namespace millrace::cli {
@@ -24,6 +25,12 @@ struct ServeWorkerSetup {
   bool lossless = true;
   double error_max = 0;
 };
+
+/// Refuses a benchmark whose workers would refuse it: a codec that is none, parts over the limit, "lossless" with a codec that
+/// is not.
+///
+/// Errors  invalid_argument.
+Status check_serve_job(const ServeWorkerSetup& setup);
 
 /// Body of a worker process of the serve benchmark: pushes serve_input() in every round and waits for its update; worker 0
 /// checks one round. Times and findings go into `shared`. 0: all went well; what went wrong is in the report.

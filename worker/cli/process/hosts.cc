@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <regex>
 #include <utility>
 
 #include "worker/cli/process/child_process.h"
@@ -34,13 +35,24 @@ std::string netlab_script() {
   return {};
 }
 
+Status check_hosts(const std::string& rate) {
+  if (rate.empty()) return {};
+  const std::regex rates(R"([0-9]+(\.[0-9]+)?[kmg]?bit|none)");  // those of the script
+  if (!std::regex_match(rate, rates)) {
+    return fail(ErrorCode::kInvalidArgument,
+                "--rate: '" + rate + "' is not a rate: a number with kbit, mbit or gbit, or none");
+  }
+  if (::geteuid() != 0) return fail(ErrorCode::kIo, "--rate: network namespaces need root: run it with sudo");
+  if (netlab_script().empty())
+    return fail(ErrorCode::kIo, "deploy/netlab.sh was not found beside this build; a rate needs it");
+  return {};
+}
+
 Result<Hosts> Hosts::make(uint32_t count, const std::string& rate) {
   Hosts hosts;
+  if (const Status valid = check_hosts(rate); !valid) return std::unexpected(valid.error());
   if (rate.empty()) return hosts;
   hosts.script_ = netlab_script();
-  if (hosts.script_.empty()) {
-    return fail(ErrorCode::kIo, "deploy/netlab.sh was not found beside this build; a rate needs it");
-  }
   constexpr int kPrefixes = 100'000;
   const std::string prefix = "mb" + std::to_string(::getpid() % kPrefixes);
   const auto made = run_script({hosts.script_, "up", prefix, std::to_string(count), rate});

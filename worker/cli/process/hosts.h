@@ -7,6 +7,12 @@
 
 namespace millrace::cli {
 
+/// What Hosts::make() would refuse without trying: for commands that have long work to do before.
+///
+/// rate    "1gbit", "2.5mbit", "none"; empty: loopback.
+/// Errors  invalid_argument: not a rate; io: not root, or the script was not found.
+Status check_hosts(const std::string& rate);
+
 /// Where the processes of a benchmark or a demonstration live: all on loopback, or each in a network namespace of its own behind
 /// a rate (deploy/netlab.sh; root only). The namespaces go with the object.
 class Hosts {

@@ -202,6 +202,11 @@ class MILLRACE_API Session {
   ///         shard_map_mismatch: as a shard said. timeout: who has not joined.
   static std::unique_ptr<Session> connect(const JobOptions& job, const std::vector<TensorOptions>& tensors);
 
+  /// Refuses what connect() would refuse by itself, without asking a shard: for programs that read much data before they connect.
+  ///
+  /// Errors  invalid_argument, unsupported, limit_exceeded: options that cannot be, with the reason.
+  static void check(const JobOptions& job, const std::vector<TensorOptions>& tensors);
+
   /// Leaves at once: Goodbye(shutdown), nothing saved, nothing awaited.
   ~Session();
   Session(const Session&) = delete;
