@@ -302,6 +302,26 @@ class Refusals(WithServers):
         _, err = bench.communicate(timeout=30)
         self.assertEqual((bench.returncode, list(folder.iterdir())), (7, []), err)
 
+    def test_ASecondSignalEndsServeAtOnceAndLeavesNoProcessAndNoFolder(self):
+        for again, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
+            folder = self.path(f"serve{code}")
+            folder.mkdir()
+            serve = subprocess.Popen(millrace("serve", "--shards", 2, "--port", 0, "--http-port", 0, "--json"), text=True, stdout=subprocess.PIPE,
+                                     stderr=subprocess.PIPE, env={**os.environ, "TMPDIR": str(folder)})
+            self.assertIn("listening", serve.stdout.readline())
+            shards = Path(f"/proc/{serve.pid}/task/{serve.pid}/children").read_text(encoding="utf-8").split()
+            self.assertEqual((len(shards), len(list(folder.iterdir()))), (2, 1))
+            for shard in shards:  # they do not end by themselves
+                os.kill(int(shard), signal.SIGSTOP)
+            serve.send_signal(signal.SIGTERM)
+            with self.assertRaises(subprocess.TimeoutExpired):
+                serve.wait(timeout=1)
+            serve.send_signal(again)
+            _, err = serve.communicate(timeout=10)
+            self.assertEqual((serve.returncode, list(folder.iterdir())), (code, []), err)
+            self.assertIn("second signal", err)
+            self.assertFalse([shard for shard in shards if Path(f"/proc/{shard}").exists()])
+
     def test_APortInUseIsSaid(self):
         port = self.servers.split(",", 1)[0].rsplit(":", 1)[1]
         self.refused(6, "in use", "serve", "--shards", 1, "--port", port)

@@ -2,6 +2,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -12,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/base/clock.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/flag_range.h"
 #include "worker/cli/interruption.h"
@@ -21,6 +23,7 @@ namespace millrace::cli {
 namespace {
 
 constexpr int kLookEveryMs = 200;
+constexpr int kLookAtEndEveryMs = 20;
 
 struct ServeFlags {
   uint32_t shards = 2;
@@ -100,9 +103,19 @@ Outcome check_ports(const ServeFlags& flags) {
   return {};
 }
 
+/// Asks all shards to end; after grace_ms, or at a second signal, those that still run are killed.
+void stop_shards(std::vector<ShardProcess>& shards, int grace_ms, const std::atomic<int>& signals) {
+  const TimeNs deadline = monotonic_now_ns() + grace_ms * kNsPerMs;
+  for (ShardProcess& shard : shards) shard.process().ask_to_end();
+  const auto ended = [](ShardProcess& shard) { return shard.process().try_wait().has_value(); };
+  while (!std::ranges::all_of(shards, ended) && signals.load() < 2 && monotonic_now_ns() < deadline)
+    ::poll(nullptr, 0, kLookAtEndEveryMs);
+  for (ShardProcess& shard : shards) shard.process().kill_now();
+}
+
 Outcome run_serve(const ServeFlags& flags) {
   if (Outcome outcome = check_ports(flags); !outcome) return outcome;
-  const std::atomic<bool>& stop = interruption_flag();
+  const std::atomic<int>& signals = interruption_count();
   OwnFolder folder;
   std::string table = flags.table;
   if (table.empty()) {
@@ -115,17 +128,20 @@ Outcome run_serve(const ServeFlags& flags) {
   if (!shards) return fail_with(ExitCode::kIo, shards.error().message);
   announce(flags, *shards);
   Outcome outcome;
-  while (!stop.load() && outcome) {
+  while (signals.load() == 0 && outcome) {
     ::poll(nullptr, 0, kLookEveryMs);
     for (size_t shard = 0; shard < shards->size() && outcome; ++shard) {
       const auto report = (*shards)[shard].process().try_wait();
       // A signal to the whole process group reaches the shards as well: then their end is ours.
-      if (!report || stop.load()) continue;
+      if (!report || signals.load() > 0) continue;
       outcome = fail_with(ExitCode::kJobEnded, fmt::format("shard {} ended (exit code {}); the others are ended too",
                                                            shard, report->exit_code));
     }
   }
-  for (ShardProcess& shard : *shards) shard.stop(flags.grace_ms);
+  stop_shards(*shards, flags.grace_ms, signals);
+  if (signals.load() > 1) {
+    return fail_with(last_interruption_code(), "ended by a second signal: rounds in flight were not waited for");
+  }
   return outcome;
 }
 
@@ -151,7 +167,7 @@ Command add_serve_command(CLI::App& root) {
   app->footer(
       "Each shard is a millrace-server process; run those yourself, on several machines, for a larger cluster. SIGINT "
       "or SIGTERM\n"
-      "ends them in order, with exit code 0.\n\n"
+      "ends them in order, with exit code 0; a second one at once, with 130 or 143.\n\n"
       "Example:\n"
       "  millrace serve --shards 2");
   return {app, [flags] { return run_serve(*flags); }};

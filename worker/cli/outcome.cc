@@ -12,7 +12,8 @@ std::string exit_code_table() {
          "  5  the servers refuse the job or this worker; the sentence says why\n"
          "  6  a file cannot be read or written\n"
          "  7  interrupted (SIGINT, SIGTERM)\n"
-         "  8  the job ended early: a shard was lost, too few workers are left, a time ran out\n";
+         "  8  the job ended early: a shard was lost, too few workers are left, a time ran out\n"
+         "  130, 143  serve: a second SIGINT, SIGTERM did not wait for rounds in flight\n";
 }
 
 Failure failure_of(const Error& error) {

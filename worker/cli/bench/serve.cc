@@ -78,7 +78,7 @@ class LogFolder {
   LogFolder& operator=(const LogFolder&) = delete;
   ~LogFolder() {
     std::error_code ignored;
-    if (interruption_flag().load()) std::filesystem::remove_all(path_, ignored);
+    if (interruption_count().load() > 0) std::filesystem::remove_all(path_, ignored);
     std::filesystem::remove(path_, ignored);  // an empty one
   }
 
@@ -111,7 +111,7 @@ Status wait_for_workers(std::vector<ChildProcess>& workers, std::vector<ExitRepo
       ++done;
     }
     if (done == workers.size()) return {};
-    if (interruption_flag().load()) return fail(ErrorCode::kTimeout, "interrupted");
+    if (interruption_count().load() > 0) return fail(ErrorCode::kTimeout, "interrupted");
     if (monotonic_now_ns() > deadline)
       return fail(ErrorCode::kTimeout, "the workers did not finish in " + std::to_string(timeout_ms / 1000) + " s");
     for (auto& worker : workers) {
@@ -312,7 +312,7 @@ json raw_row(const char* name, const Plan& plan, const std::vector<double>& time
 }  // namespace
 
 Result<json> bench_serve(const ServeBenchOptions& options, const Progress& progress) {
-  interruption_flag();
+  interruption_count();
   auto plan = make_plan(options);
   if (!plan) return std::unexpected(plan.error());
   if (const Status valid = check_rows(*plan); !valid) return std::unexpected(valid.error());

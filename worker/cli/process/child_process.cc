@@ -34,10 +34,21 @@ void redirect(const std::string& path, int target) {
   if (file < 0 || ::dup2(file, target) < 0) die_in_child("cannot write to", path);
 }
 
+// A forked body ends at a signal, whatever its parent does at one; what was ignored (nohup) stays so.
+void restore_default(int signal) {
+  struct sigaction action{};
+  if (::sigaction(signal, nullptr, &action) != 0 || action.sa_handler == SIG_IGN) return;
+  action = {};
+  action.sa_handler = SIG_DFL;
+  ::sigaction(signal, &action, nullptr);
+}
+
 // Runs in the child between fork and exec.
 void become(const SpawnOptions& options, int output, pid_t parent) {
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (::getppid() != parent) _exit(kSetupFailed);  // the parent died before the line above
+  restore_default(SIGINT);
+  restore_default(SIGTERM);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -163,8 +174,12 @@ Result<ExitReport> ChildProcess::wait(int timeout_ms) {
               "process " + std::to_string(pid_) + " still runs after " + std::to_string(timeout_ms) + " ms");
 }
 
-ExitReport ChildProcess::terminate(int grace_ms) {
+void ChildProcess::ask_to_end() {
   if (!try_wait()) ::kill(pid_, SIGTERM);
+}
+
+ExitReport ChildProcess::terminate(int grace_ms) {
+  ask_to_end();
   if (const auto ended = wait(grace_ms)) return *ended;
   return kill_now();
 }

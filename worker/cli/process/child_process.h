@@ -53,6 +53,9 @@ class ChildProcess {
   /// Waits for its end. Errors  timeout.
   Result<ExitReport> wait(int timeout_ms);
 
+  /// SIGTERM, unless it has ended.
+  void ask_to_end();
+
   /// SIGTERM, and SIGKILL after grace_ms; then its report.
   ExitReport terminate(int grace_ms);
 
