@@ -45,6 +45,16 @@ void print_start_line(const millrace::server::Options& options, const millrace::
   std::fflush(stdout);
 }
 
+/// A program that started this one reads the failure where it expected the address; people read stderr.
+void print_failed_start(const millrace::server::Options& options, const millrace::Error& error) {
+  if (options.json) {
+    const nlohmann::json line = {{"event", "failed"}, {"error", error.message}, {"code", error_code_name(error.code)}};
+    fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  } else {
+    fmt::print(stderr, "millrace-server: {}\n", error.message);
+  }
+}
+
 /// The exit codes of --help; a shard that cannot run as it was asked to is no fault of Millrace.
 int exit_code_of(millrace::ErrorCode code) {
   switch (code) {
@@ -65,7 +75,7 @@ int main(int argc, char** argv) {
   const auto& options = std::get<millrace::server::Options>(parsed);
   auto process = millrace::server::ShardProcess::start(options);
   if (!process) {
-    fmt::print(stderr, "millrace-server: {}\n", process.error().message);
+    print_failed_start(options, process.error());
     return exit_code_of(process.error().code);
   }
   running = process->get();

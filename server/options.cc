@@ -137,7 +137,8 @@ std::variant<Options, int> parse_options(int argc, const char* const* argv) {
   app.add_option("--http", options.http, "Serves /metrics, /healthz and /status; port 0 takes a free one")
       ->type_name("HOST:PORT");
   app.add_option("--threads", options.threads, "Threads that compute; 0: one a core")->check(CLI::Range(0u, 1024u));
-  app.add_flag("--json", options.json, "Prints the start line as JSON: address, http, shard, life");
+  app.add_flag("--json", options.json,
+               "Prints the start line as JSON: address, http, shard, life; instead of it: code, error");
   app.add_flag("--quiet", options.quiet, "Logs warnings and errors only");
   uint32_t drain_seconds = options.limits.drain_ms / 1000;
   uint32_t abandon_seconds = options.limits.abandon_ms / 1000;

@@ -26,4 +26,11 @@ std::string_view error_code_name(ErrorCode code) {
   return "unknown";
 }
 
+ErrorCode error_code_by_name(std::string_view name) {
+  for (auto code = uint16_t{1}; code <= static_cast<uint16_t>(ErrorCode::kInternal); ++code) {
+    if (error_code_name(ErrorCode{code}) == name) return ErrorCode{code};
+  }
+  return ErrorCode::kInternal;
+}
+
 }  // namespace millrace

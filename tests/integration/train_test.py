@@ -11,6 +11,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -324,7 +325,27 @@ class Refusals(WithServers):
 
     def test_APortInUseIsSaid(self):
         port = self.servers.split(",", 1)[0].rsplit(":", 1)[1]
-        self.refused(6, "in use", "serve", "--shards", 1, "--port", port)
+        ended = self.refused(6, "shard 0: ", "serve", "--shards", 1, "--port", port)
+        self.assertIn("in use", ended.stderr)
+        self.assertEqual((ended.stdout, ended.stderr.count("\n")), ("", 1), ended.stderr)
+
+    def test_ServeSaysInOneLineWhyAShardDidNotStart(self):
+        table = self.path("other.db")
+        with socket.socket() as taken:  # the second shard's port
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            for code, sentence, flags in ((6, "in use", ["--port", port - 1, "--http-port", 0]), (6, "shard 0: ", ["--port", 0, "--table", self.path("no") / "t.db"]),
+                                          (6, "in use", ["--port", 0, "--http-port", port - 1]), (2, "--host", ["--port", 0, "--host", "::1"])):
+                with self.subTest(flags=flags):
+                    ended = self.refused(code, sentence, "serve", "--shards", 2, *flags)
+                    self.assertEqual((ended.stdout, ended.stderr.count("\n")), ("", 1), ended.stderr)
+        three = start("serve", "--shards", 3, "--port", 0, "--http-port", 0, "--table", table)
+        self.assertIn("shard 0", three.stdout.readline())
+        three.send_signal(signal.SIGTERM)
+        three.communicate(timeout=60)
+        ended = self.refused(5, "3 shards", "serve", "--shards", 2, "--port", 0, "--http-port", 0, "--table", table)
+        self.assertEqual(ended.stderr.count("\n"), 1, ended.stderr)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
+#include "monitoring/http_address.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/flag_range.h"
 #include "worker/cli/interruption.h"
@@ -92,8 +93,10 @@ void announce(const ServeFlags& flags, const std::vector<ShardProcess>& shards) 
   std::fflush(stdout);
 }
 
-/// The ports of all shards exist.
-Outcome check_ports(const ServeFlags& flags) {
+/// The host is one, and the ports of all shards exist.
+Outcome check_addresses(const ServeFlags& flags) {
+  if (!monitoring::parse_http_address(flags.host + ":0"))
+    return fail_with(ExitCode::kUsage, fmt::format("--host: '{}' is not a host; IPv6 goes in brackets", flags.host));
   for (const auto& [name, first] : {std::pair("--port", flags.port), std::pair("--http-port", flags.http_port)}) {
     const uint32_t last = first + flags.shards - 1;
     if (first == 0 || last <= std::numeric_limits<uint16_t>::max()) continue;
@@ -101,6 +104,13 @@ Outcome check_ports(const ServeFlags& flags) {
                                                    first, std::numeric_limits<uint16_t>::max() + 1 - first));
   }
   return {};
+}
+
+/// A port in use, a table of another cluster; a shard that ended without a word is a fault, one that is slow waits for a disk.
+Failure start_failure(const Error& error) {
+  if (error.code == ErrorCode::kUnavailable) return {ExitCode::kInternal, error.message};
+  if (error.code == ErrorCode::kTimeout) return {ExitCode::kIo, error.message};
+  return failure_of(error);
 }
 
 /// Asks all shards to end; after grace_ms, or at a second signal, those that still run are killed.
@@ -114,7 +124,7 @@ void stop_shards(std::vector<ShardProcess>& shards, int grace_ms, const std::ato
 }
 
 Outcome run_serve(const ServeFlags& flags) {
-  if (Outcome outcome = check_ports(flags); !outcome) return outcome;
+  if (Outcome outcome = check_addresses(flags); !outcome) return outcome;
   const std::atomic<int>& signals = interruption_count();
   OwnFolder folder;
   std::string table = flags.table;
@@ -124,8 +134,7 @@ Outcome run_serve(const ServeFlags& flags) {
     table = *made;
   }
   auto shards = start_shards(flags, table);
-  // Why a shard did not come up is on its stderr, which is ours: a port in use, a table of another cluster.
-  if (!shards) return fail_with(ExitCode::kIo, shards.error().message);
+  if (!shards) return std::unexpected(start_failure(shards.error()));
   announce(flags, *shards);
   Outcome outcome;
   while (signals.load() == 0 && outcome) {

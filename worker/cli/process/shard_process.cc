@@ -32,6 +32,10 @@ Result<ShardProcess> ShardProcess::start(const ShardProcessOptions& options) {
     return fail(line.error().code,
                 "shard " + std::to_string(options.shard) + " did not come up: " + line.error().message + where);
   const auto ready = nlohmann::json::parse(*line, nullptr, false);
+  if (ready.is_object() && ready.value("event", "") == "failed") {
+    return fail(error_code_by_name(ready.value("code", "")),
+                "shard " + std::to_string(options.shard) + ": " + ready.value("error", ""));
+  }
   if (!ready.is_object() || !ready.contains("address")) {
     return fail(ErrorCode::kMalformed,
                 "shard " + std::to_string(options.shard) + " said '" + *line + "' instead of its address" + where);
