@@ -32,14 +32,7 @@ void check_names(Kind kind, std::string_view name, const Labels& labels) {
 
 /// The format asks for UTF-8, which bytes off the wire need not be; ASCII is enough for names.
 constexpr size_t kLabelBytesMax = 200;
-
-std::string printable(std::string_view value) {
-  std::string out(value.substr(0, kLabelBytesMax));
-  for (char& c : out) {
-    if (c < 0x20 || c > 0x7e) c = '?';
-  }
-  return out;
-}
+constexpr const char* kOther = "other";
 
 }  // namespace
 
@@ -80,14 +73,24 @@ struct Metrics::Impl {
   template <typename Handle, typename Build>
   static Handle& handle(Series<Handle>& series, const Labels& labels, Build&& build) {
     std::map<std::string, std::string> key;
-    for (const auto& [label, value] : labels) key[label] = printable(value);
+    for (const auto& [label, value] : labels) key[label] = label_text(value);
     auto found = series.find(key);
     if (found == series.end() && series.size() >= kSeriesMax) {
-      for (auto& [label, value] : key) value = "other";
+      for (auto& [label, value] : key) value = kOther;
       found = series.find(key);
     }
     if (found == series.end()) found = series.emplace(key, build(key)).first;
     return *found->second;
+  }
+
+  template <typename Metric, typename Handle>
+  static void forget(Named& named, Series<Handle>& series, const std::string& label, const std::string& value) {
+    std::erase_if(series, [&](const auto& entry) {
+      const auto found = entry.first.find(label);
+      if (found == entry.first.end() || found->second != value) return false;
+      static_cast<prometheus::Family<Metric>*>(named.family)->Remove(static_cast<Metric*>(entry.second->series_));
+      return true;
+    });
   }
 
   mutable std::mutex mutex;
@@ -136,6 +139,26 @@ Histogram& Metrics::histogram(std::string_view name, std::string_view help, std:
     prometheus::Histogram& made = static_cast<Family*>(named.family)->Add(key, named.bounds);
     return std::unique_ptr<Histogram>(new Histogram(&made));
   });
+}
+
+void Metrics::forget(std::string_view label, std::string_view value) {
+  const std::string name(label);
+  const std::string text = label_text(value);
+  if (text == kOther) return;
+  const std::lock_guard lock(impl_->mutex);
+  for (auto& [metric, named] : impl_->names) {
+    Impl::forget<prometheus::Counter>(named, named.counters, name, text);
+    Impl::forget<prometheus::Gauge>(named, named.gauges, name, text);
+    Impl::forget<prometheus::Histogram>(named, named.histograms, name, text);
+  }
+}
+
+std::string Metrics::label_text(std::string_view value) {
+  std::string out(value.substr(0, kLabelBytesMax));
+  for (char& c : out) {
+    if (c < 0x20 || c > 0x7e) c = '?';
+  }
+  return out;
 }
 
 std::string Metrics::prometheus_text() const {

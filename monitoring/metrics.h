@@ -12,7 +12,7 @@
 
 namespace millrace::monitoring {
 
-/// A number that only grows. Handles live as long as their Metrics and are thread-safe.
+/// A number that only grows. Handles live as long as their Metrics, or until forget() takes them, and are thread-safe.
 class Counter {
  public:
   /// REQUIRES: amount >= 0 and finite (anything else is not counted).
@@ -75,6 +75,13 @@ class Metrics {
   /// upper_bounds  strictly increasing, without the last, infinite one.
   Histogram& histogram(std::string_view name, std::string_view help, std::span<const double> upper_bounds,
                        const Labels& labels = {});
+
+  /// Forgets every series, of whatever name, whose `label` has this value, so that another label set takes its place; their
+  /// handles are invalid from then on. "other" is kept: whoever came too late counts there.
+  void forget(std::string_view label, std::string_view value);
+
+  /// A label value as it is exported, the same for values that share their series.
+  static std::string label_text(std::string_view value);
 
   /// All of them in Prometheus' text exposition format 0.0.4.
   std::string prometheus_text() const;

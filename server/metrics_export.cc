@@ -1,5 +1,8 @@
 #include "server/metrics_export.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace millrace::server {
 
 using monitoring::Counter;
@@ -37,11 +40,11 @@ struct MetricsExport::JobSeries {
   Histogram& fill_in;
 };
 
-MetricsExport::MetricsExport(monitoring::Metrics& metrics) : shard_(metrics) {}
+MetricsExport::MetricsExport(monitoring::Metrics& metrics) : metrics_(metrics), shard_(metrics) {}
 MetricsExport::~MetricsExport() = default;
 
 MetricsExport::JobSeries& MetricsExport::series_of(const std::string& job) {
-  std::unique_ptr<JobSeries>& series = jobs_[job];
+  std::unique_ptr<JobSeries>& series = jobs_[monitoring::Metrics::label_text(job)];
   if (!series) series = std::make_unique<JobSeries>(shard_, job);
   return *series;
 }
@@ -86,14 +89,37 @@ void MetricsExport::record(const MetricEvent& event) {
     case Metric::kJobsOpened: return shard_.jobs_opened.with({}).increment(event.value);
     case Metric::kJobsEnded:
       shard_.live_workers.with({event.job}).set(0);
-      jobs_.erase(event.job);
+      ended_[monitoring::Metrics::label_text(event.job)].reset();
       return shard_.jobs_ended.with({event.label}).increment(event.value);
     case Metric::kTableErrors: return shard_.table_errors.with({event.label}).increment(event.value);
     default: return;  // those of record_of_job()
   }
 }
 
-void MetricsExport::update_gauges(const StatusReport& status) {
+void MetricsExport::forget_ended(const StatusReport& status, TimeNs now) {
+  for (const JobStatus& job : status.jobs) ended_.erase(monitoring::Metrics::label_text(job.name));
+  const auto forget = [this](const std::string& job) {
+    jobs_.erase(job);  // before the handles in it die
+    metrics_.forget("job", job);
+  };
+  for (auto& [job, since] : ended_) {
+    if (!since) since = now;
+  }
+  std::erase_if(ended_, [&](const auto& entry) {
+    if (now - *entry.second < kEndedSeriesKept) return false;
+    forget(entry.first);
+    return true;
+  });
+  while (ended_.size() > kEndedJobsMax) {
+    const auto first =
+        std::ranges::min_element(ended_, {}, [](const auto& entry) { return std::pair(entry.second, entry.first); });
+    forget(first->first);
+    ended_.erase(first);
+  }
+}
+
+void MetricsExport::update_gauges(const StatusReport& status, TimeNs now) {
+  forget_ended(status, now);
   for (const JobStatus& job : status.jobs) {
     shard_.live_workers.with({job.name}).set(static_cast<double>(job.members.size()));
     shard_.epoch.with({job.name}).set(static_cast<double>(job.epoch));

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 
+#include "kernels/base/clock.h"
 #include "monitoring/catalog.h"
 #include "server/actions.h"
 #include "server/status.h"
@@ -11,25 +13,31 @@
 namespace millrace::server {
 
 /// The core's events and status as the shard's metrics. Handles of jobs are kept: a round of a part costs a few dozen
-/// events.
+/// events. A job's series are forgotten kEndedSeriesKept after its end, or when kEndedJobsMax jobs have ended since.
 ///
 /// Threads  one at a time (the loop's); what is counted may be read at any time by anyone.
 class MetricsExport {
  public:
+  static constexpr TimeNs kEndedSeriesKept = 600 * kNsPerS;
+  static constexpr size_t kEndedJobsMax = 64;
+
   explicit MetricsExport(monitoring::Metrics& metrics);
   ~MetricsExport();
 
   void record(const MetricEvent& event);
-  void update_gauges(const StatusReport& status);
+  void update_gauges(const StatusReport& status, TimeNs now);
   void count_network(uint64_t in_bytes, uint64_t out_bytes);
 
  private:
   struct JobSeries;
   bool record_of_job(const MetricEvent& event);
   JobSeries& series_of(const std::string& job);
+  void forget_ended(const StatusReport& status, TimeNs now);
 
+  monitoring::Metrics& metrics_;
   monitoring::ShardMetrics shard_;
-  std::unordered_map<std::string, std::unique_ptr<JobSeries>> jobs_;
+  std::unordered_map<std::string, std::unique_ptr<JobSeries>> jobs_;  ///< by label text: what jobs may share
+  std::unordered_map<std::string, std::optional<TimeNs>> ended_;      ///< by label text; empty: since the last update
 };
 
 }  // namespace millrace::server

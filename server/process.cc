@@ -175,7 +175,7 @@ void ShardProcess::Loop::watch(TimeNs now) {
   export_.count_network(std::exchange(bytes_in_, 0), std::exchange(bytes_out_, 0));
   if (now >= next_gauges_) {
     next_gauges_ = now + kGaugesEvery;
-    export_.update_gauges(core_->status(now));
+    export_.update_gauges(core_->status(now), now);
   }
   if (board_.wanted()) board_.publish(status_json(core_->status(now)));
 }

@@ -88,6 +88,31 @@ TEST(MetricsTest, SeriesBeyondTheLimitAreCountedAsOther) {
   EXPECT_EQ(lines, Metrics::kSeriesMax + 1);
 }
 
+TEST(MetricsTest, ForgottenSeriesMakeRoomForOthers) {
+  Metrics metrics;
+  const std::vector<double> bounds = {1};
+  for (size_t i = 0; i < Metrics::kSeriesMax; ++i) {
+    metrics.counter("millrace_a_total", "A", {{"job", std::to_string(i)}, {"reason", "x"}}).increment();
+  }
+  metrics.counter("millrace_a_total", "A", {{"job", "late"}, {"reason", "x"}}).increment();
+  metrics.gauge("millrace_g", "G", {{"job", "7"}}).set(1);
+  metrics.gauge("millrace_g", "G", {{"job", "8"}}).set(1);
+  metrics.histogram("millrace_h", "H", bounds, {{"job", "7"}}).observe(1);
+  metrics.counter("millrace_b_total", "B", {{"reason", "7"}}).increment();
+  metrics.forget("job", "7");
+  metrics.forget("job", "other");
+  metrics.forget("job", "never there");
+  const std::string text = metrics.prometheus_text();
+  EXPECT_THAT(text, Not(HasSubstr("job=\"7\"")));
+  for (const char* kept :
+       {"millrace_a_total{job=\"8\",reason=\"x\"} 1\n", "millrace_g{job=\"8\"} 1\n",
+        "millrace_b_total{reason=\"7\"} 1\n", "millrace_a_total{job=\"other\",reason=\"other\"} 1\n"}) {
+    EXPECT_THAT(text, HasSubstr(kept));
+  }
+  metrics.counter("millrace_a_total", "A", {{"job", "late"}, {"reason", "x"}}).increment();
+  EXPECT_THAT(metrics.prometheus_text(), HasSubstr("millrace_a_total{job=\"late\",reason=\"x\"} 1\n"));
+}
+
 TEST(MetricsTest, CountsFromManyThreadsAreAllThereWhileOthersScrape) {
   Metrics metrics;
   std::vector<std::thread> threads;

@@ -1,0 +1,105 @@
+#include "server/metrics_export.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "monitoring/metrics.h"
+
+namespace millrace::server {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+/// A shard whose jobs open, count and end; gauges every second, as the process does it.
+class MetricsExportTest : public testing::Test {
+ protected:
+  void open(const std::string& job) {
+    status_.jobs.emplace_back().name = job;
+    export_.record({Metric::kJobsOpened, job, "", 1});
+    export_.record({Metric::kRounds, job, "", 1});
+    export_.record({Metric::kDuplicates, job, "", 1});
+  }
+  void end(const std::string& job) {
+    std::erase_if(status_.jobs, [&](const JobStatus& one) { return one.name == job; });
+    export_.record({Metric::kJobsEnded, job, "finished", 1});
+  }
+  void pass(TimeNs time) {
+    for (const TimeNs until = now_ + time; now_ < until; now_ += kNsPerS) export_.update_gauges(status_, now_);
+  }
+  std::string text() const { return metrics_.prometheus_text(); }
+  size_t series_of(const std::string& metric) const {
+    const std::string exported = text();
+    size_t lines = 0;
+    for (size_t at = 0; (at = exported.find("\n" + metric + "{", at)) != std::string::npos; ++at) ++lines;
+    return lines;
+  }
+
+  monitoring::Metrics metrics_;
+  MetricsExport export_{metrics_};
+  StatusReport status_;
+  TimeNs now_ = kNsPerS;
+};
+
+TEST_F(MetricsExportTest, SeriesOfAJobGoAStatedTimeAfterItsEnd) {
+  open("short");
+  open("long");
+  pass(5 * kNsPerS);
+  EXPECT_THAT(text(), HasSubstr("job=\"short\""));
+  end("short");
+  pass(MetricsExport::kEndedSeriesKept - 5 * kNsPerS);
+  EXPECT_THAT(text(), HasSubstr("millrace_shard_rounds_total{job=\"short\"} 1\n"));
+  EXPECT_THAT(text(), HasSubstr("millrace_shard_live_workers{job=\"short\"} 0\n"));
+  pass(10 * kNsPerS);
+  EXPECT_THAT(text(), Not(HasSubstr("job=\"short\"")));
+  EXPECT_THAT(text(), HasSubstr("millrace_shard_rounds_total{job=\"long\"} 1\n"));
+  EXPECT_THAT(text(), HasSubstr("millrace_shard_jobs_ended_total{reason=\"finished\"} 1\n"));
+}
+
+TEST_F(MetricsExportTest, AJobThatBeginsAgainGoesOnCounting) {
+  open("again");
+  pass(2 * kNsPerS);
+  end("again");
+  pass(MetricsExport::kEndedSeriesKept / 2);
+  open("again");
+  pass(2 * MetricsExport::kEndedSeriesKept);
+  export_.record({Metric::kRounds, "again", "", 1});
+  EXPECT_THAT(text(), HasSubstr("millrace_shard_rounds_total{job=\"again\"} 3\n"));
+}
+
+TEST_F(MetricsExportTest, JobsThatShareALabelKeepItWhileOneOfThemLives) {
+  open("m\xc3\xbchle");
+  open("m\xc3\xb6hle");  // both are exported as m??hle
+  pass(2 * kNsPerS);
+  end("m\xc3\xbchle");
+  pass(2 * MetricsExport::kEndedSeriesKept);
+  export_.record({Metric::kRounds, "m\xc3\xb6hle", "", 1});
+  EXPECT_THAT(text(), HasSubstr("millrace_shard_rounds_total{job=\"m??hle\"} 3\n"));
+}
+
+TEST_F(MetricsExportTest, WhatIsCountedAfterTheEndGoesAsWell) {
+  open("late");
+  end("late");
+  export_.record({Metric::kRounds, "late", "", 1});
+  pass(MetricsExport::kEndedSeriesKept + 5 * kNsPerS);
+  export_.record({Metric::kRounds, "later", "", 1});
+  EXPECT_EQ(series_of("millrace_shard_rounds_total"), 1u);
+}
+
+TEST_F(MetricsExportTest, AFloodOfJobsLeavesABoundedNumberOfSeries) {
+  open("steady");
+  for (int job = 0; job < 3000; ++job) {
+    open("flood-" + std::to_string(job));
+    end("flood-" + std::to_string(job));
+    if (job % 50 == 0) pass(kNsPerS);
+  }
+  pass(kNsPerS);
+  EXPECT_LE(series_of("millrace_shard_rounds_total"), MetricsExport::kEndedJobsMax + 1);
+  EXPECT_THAT(text(), HasSubstr("millrace_shard_rounds_total{job=\"steady\"} 1\n"));
+  EXPECT_THAT(text(), Not(HasSubstr("job=\"other\"")));
+}
+
+}  // namespace
+}  // namespace millrace::server
