@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "kernels/base/check.h"
+#include "protocol/limits.h"
 
 /// Messages of the rounds: contributions, acknowledgements, views. How a step is decided is in job_decisions.cc.
 namespace millrace::server {
@@ -123,6 +124,12 @@ std::optional<Error> JobRounds::admission_error(const PartRound& part, const pro
       !std::isfinite(body.opening_residual)) {
     return Error{ErrorCode::kNonFinite,
                  "a contribution's weight and audit sums must be finite, its weight not negative"};
+  }
+  if (body.weight > protocol::kContributionWeightMax) {
+    return Error{ErrorCode::kLimitExceeded,
+                 fmt::format("a contribution's weight of {} is over the limit of {}: with the others' its sum could be "
+                             "infinite, and the mean nothing",
+                             body.weight, protocol::kContributionWeightMax)};
   }
   if (payload.empty()) return Error{ErrorCode::kMalformed, "a contribution without a payload"};
   if (payload.size() > setup_.limits.message_bytes_max) {

@@ -1,3 +1,6 @@
+#include <cmath>
+
+#include "protocol/limits.h"
 #include "tests/server/scripted_cluster.h"
 
 namespace millrace::server {
@@ -85,6 +88,30 @@ TEST_F(Rounds, UpdateIsKeptUntilEveryMemberHasAcknowledgedIt) {
   const uint64_t before = cluster.core().status(cluster.now).memory_bytes;
   cluster.ack(1, 1);
   EXPECT_LT(cluster.core().status(cluster.now).memory_bytes, before);
+}
+
+TEST_F(Rounds, WeightsWhoseSumWouldBeInfiniteAreRefusedAndTheirPlaceStaysEmpty) {
+  const auto push_weighing = [this](uint32_t worker, double weight) {
+    protocol::Message message = cluster.contribution(worker, 0, 0, cluster.payload(constant(1)));
+    std::get<protocol::Contribution>(message.body).weight = weight;
+    cluster.send(ScriptedCluster::peer(worker), 0, std::move(message));
+  };
+  for (const double weight : {1.7e308, std::nextafter(protocol::kContributionWeightMax, HUGE_VAL)}) {
+    push_weighing(0, weight);
+    push_weighing(1, weight);
+    for (const uint32_t worker : {0u, 1u}) {
+      const std::vector<Refuse> refusals = cluster.take_of<Refuse>(worker);
+      ASSERT_EQ(refusals.size(), 1u) << weight;
+      EXPECT_EQ(refusals[0].code, ErrorCode::kLimitExceeded);
+      EXPECT_FALSE(refusals[0].retry);
+    }
+  }
+  push_weighing(0, protocol::kContributionWeightMax);
+  push_weighing(1, 0.5);
+  const std::vector<Update> updates = cluster.take_of<Update>(1);
+  ASSERT_EQ(updates.size(), 1u);
+  EXPECT_EQ(updates[0].weight_sum, protocol::kContributionWeightMax + 0.5);
+  EXPECT_TRUE(std::isfinite(protocol::kContributionWeightMax * protocol::kWorkersMax));
 }
 
 TEST_F(Rounds, SameIdentityOtherHashIsRefused) {
