@@ -282,7 +282,7 @@ Body read_body(wire::Envelope::Reader in, Validator& check) {
     case wire::Envelope::SHARD_HELLO: return read_shard_hello(in.getShardHello(), check);
     case wire::Envelope::THRESHOLD_HISTOGRAM: {
       const auto histogram = in.getThresholdHistogram();
-      return ThresholdHistogram{histogram.getBucket(), histogram.getStep()};
+      return ThresholdHistogram{histogram.getBucket(), histogram.getStep(), histogram.getPayloadHash()};
     }
     case wire::Envelope::GOODBYE: return read_goodbye(in.getGoodbye(), check);
     case wire::Envelope::ABORT: {

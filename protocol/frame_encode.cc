@@ -173,6 +173,7 @@ struct BodyWriter {
     auto out = envelope.initThresholdHistogram();
     out.setBucket(body.bucket);
     out.setStep(body.step);
+    out.setPayloadHash(body.payload_hash);
   }
   void operator()(const Goodbye& body) {
     auto out = envelope.initGoodbye();

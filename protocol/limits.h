@@ -15,6 +15,7 @@ inline constexpr uint32_t kAuthBytesMax = 4'096;
 inline constexpr uint32_t kAckEntriesMax = 65'536;  ///< a worker with more parts sends several acks
 inline constexpr uint32_t kSummaryEpochsMax = 65'536;
 inline constexpr uint32_t kLineagesMax = 65'536;
-inline constexpr double kContributionWeightMax = 0x1p128;  ///< above every f32; as many as there are workers have a finite sum
+inline constexpr double kContributionWeightMax =
+    0x1p128;  ///< above every f32; as many as there are workers have a finite sum
 
 }  // namespace millrace::protocol

@@ -186,6 +186,7 @@ struct ShardHello {
 struct ThresholdHistogram {
   bucket @0 :UInt32;
   step @1 :UInt64;
+  payloadHash @2 :UInt64;    # of the payload, job, bucket and step
 }
 
 struct Goodbye {

@@ -2,7 +2,19 @@
 
 #include <array>
 
+#include "kernels/base/bytes.h"
+#include "kernels/base/hash.h"
+
 namespace millrace::protocol {
+
+uint64_t histogram_hash(uint64_t job, const ThresholdHistogram& body, ByteSpan payload) {
+  ByteBuffer about;
+  ByteWriter writer(about);
+  writer.put(job);
+  writer.put(body.bucket);
+  writer.put(body.step);
+  return hash64(payload, hash64(about));
+}
 
 std::string_view body_name(const Body& body) {
   // In the order of the variant's alternatives.

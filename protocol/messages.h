@@ -196,10 +196,12 @@ struct ShardHello {
 };
 
 /// shard -> shard: magnitudes of this shard's sums of (bucket, step). Payload: MagnitudeHistogram bytes. A later one for the same
-/// (bucket, step) replaces the earlier (the epoch changed in between); a late one is only counted.
+/// (bucket, step) replaces the earlier (the epoch changed in between); a late one is only counted, one whose hash does not fit
+/// is dropped.
 struct ThresholdHistogram {
   uint32_t bucket = 0;
   uint64_t step = 0;
+  uint64_t payload_hash = 0;  ///< histogram_hash()
   bool operator==(const ThresholdHistogram&) const = default;
 };
 
@@ -227,6 +229,10 @@ struct Message {
   Body body;
   SharedBytes payload;
 };
+
+/// What a histogram message of a job must carry as its hash: a changed bin, bucket or step would cut the shards' sums at
+/// different thresholds without anybody noticing.
+uint64_t histogram_hash(uint64_t job, const ThresholdHistogram& body, ByteSpan payload);
 
 /// "contribution", "update", ...: logs and metric labels.
 std::string_view body_name(const Body& body);

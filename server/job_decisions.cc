@@ -167,10 +167,11 @@ void JobRounds::share_histogram(const Bucket& bucket, uint64_t step, const Magni
   ByteBuffer bytes;
   own.encode(bytes);
   const SharedBytes payload = SharedBytes::from(std::move(bytes));
+  const protocol::Header header = setup_.members.header(0, 0);
+  protocol::ThresholdHistogram body{bucket.layout->bucket, step};
+  body.payload_hash = protocol::histogram_hash(header.job, body, payload.bytes);
   for (const uint32_t shard : shards) {
-    if (shard == setup_.shard) continue;
-    actions.to_shards.push_back(
-        {shard, {setup_.members.header(0, 0), protocol::ThresholdHistogram{bucket.layout->bucket, step}, payload}});
+    if (shard != setup_.shard) actions.to_shards.push_back({shard, {header, body, payload}});
   }
 }
 

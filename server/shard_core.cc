@@ -194,8 +194,11 @@ void ShardCore::on_histogram(const protocol::PeerId& from, const protocol::Messa
   }
   Job* job = find_job(header.job);
   if (!job) return count(Metric::kDropped, "unknown_job", actions);
-  job->rounds().on_histogram(session->second, std::get<protocol::ThresholdHistogram>(message.body), message.payload,
-                             actions);
+  const auto& body = std::get<protocol::ThresholdHistogram>(message.body);
+  if (protocol::histogram_hash(header.job, body, message.payload.bytes) != body.payload_hash) {
+    return count(Metric::kDropped, "damaged_histogram", actions);  // as if it had not come: the last threshold is used
+  }
+  job->rounds().on_histogram(session->second, body, message.payload, actions);
   close_if_failed(*job, actions);
 }
 

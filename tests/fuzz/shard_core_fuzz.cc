@@ -206,7 +206,10 @@ class ShardFuzz {
       ByteBuffer bytes;
       histogram.encode(bytes);
       message.payload = SharedBytes::from(source_.one_in(8) ? source_.bytes(40) : std::move(bytes));
-      message.body = protocol::ThresholdHistogram{static_cast<uint32_t>(source_.number(3)), source_.number(4)};
+      protocol::ThresholdHistogram body{static_cast<uint32_t>(source_.number(3)), source_.number(4)};
+      body.payload_hash =
+          source_.one_in(8) ? 0 : protocol::histogram_hash(message.header.job, body, message.payload.bytes);
+      message.body = body;
     }
     core_->on_message({"s"}, std::move(message), now_, actions_);
   }

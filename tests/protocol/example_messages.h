@@ -77,7 +77,7 @@ inline std::vector<Message> every_message() {
       {header, ack, {}},
       {header, heartbeat, {}},
       {header, shard_hello, {}},
-      {header, ThresholdHistogram{2, 12}, example_payload()},
+      {header, ThresholdHistogram{2, 12, 14}, example_payload()},
       {header, Goodbye{Goodbye::Reason::kFailed, "disk full"}, {}},
       {header, Abort{ErrorCode::kShardLost, "shard 1 came back without its state"}, {}},
   };

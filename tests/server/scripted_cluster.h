@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -247,7 +248,8 @@ class ScriptedCluster {
 
   TimeNs now = kNsPerS;
   bool hold_tasks = false;
-  std::set<uint32_t> mute;  ///< shards whose messages to other shards are lost
+  std::set<uint32_t> mute;                             ///< shards whose messages to other shards are lost
+  std::function<void(protocol::Message&)> on_the_way;  ///< changes messages between shards
 
  private:
   void carry_out(uint32_t shard, Actions& actions) {
@@ -257,6 +259,7 @@ class ScriptedCluster {
     for (SendToPeer& send : actions.to_peers) deliver(shard, std::move(send));
     for (SendToShard& send : actions.to_shards) {
       if (mute.contains(shard) || !shards_[send.shard]) continue;
+      if (on_the_way) on_the_way(send.message);
       Actions next;
       shards_[send.shard]->on_message({"shard-" + std::to_string(shard)}, std::move(send.message), now, next);
       carry_out(send.shard, next);

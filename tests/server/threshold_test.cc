@@ -391,6 +391,46 @@ TEST(SilentShard, FirstStepFallsBackToTheMagnitudesThatAreThere) {
   EXPECT_EQ(cluster.gather(0, 0).parts, 4u);
 }
 
+TEST(Threshold, DamagedHistogramsAreDroppedAndTheLastThresholdIsUsed) {
+  RandomSequence random(RandomKey::from(17));
+  const Shape shape{2, 2, 100'000, 2'000};
+  ScriptedCluster cluster(top_k_job(shape), 2);
+  cluster.join_all();
+  const auto step_of = [&](uint64_t step) {
+    cluster.push(0, step, draws(random, shape.dimension));
+    cluster.push(1, step, draws(random, shape.dimension));
+  };
+  step_of(0);
+  ASSERT_EQ(cluster.gather(0, 0).entries, shape.k);
+  // A count that is one too high, another bucket's or another step's: each is a well-formed histogram.
+  const std::vector<std::function<void(protocol::Message&)>> damages = {
+      [](protocol::Message& message) {
+        ByteBuffer bytes(message.payload.bytes.begin(), message.payload.bytes.end());
+        bytes[bytes.size() - 1] = bytes[bytes.size() - 1] == 1 ? 2 : bytes[bytes.size() - 1] - 1;
+        message.payload = SharedBytes::from(std::move(bytes));
+      },
+      [](protocol::Message& message) { std::get<protocol::ThresholdHistogram>(message.body).step ^= 1; },
+      [](protocol::Message& message) { std::get<protocol::ThresholdHistogram>(message.body).bucket ^= 1; },
+      [](protocol::Message& message) { std::get<protocol::ThresholdHistogram>(message.body).payload_hash ^= 1; },
+  };
+  for (uint64_t step = 1; step <= damages.size(); ++step) {
+    cluster.on_the_way = [&](protocol::Message& message) {
+      if (std::holds_alternative<protocol::ThresholdHistogram>(message.body)) damages[step - 1](message);
+    };
+    step_of(step);
+    EXPECT_EQ(cluster.counted(Metric::kDropped, "damaged_histogram"), 2.0 * static_cast<double>(step));
+    cluster.pass(300);
+    EXPECT_EQ(cluster.counted(Metric::kExchangeFallbacks), 2.0 * static_cast<double>(step));
+    EXPECT_EQ(cluster.gather(0, step).parts, 4u) << step;
+    cluster.take(1);
+    cluster.ack(0, step + 1);
+    cluster.ack(1, step + 1);
+  }
+  cluster.on_the_way = {};
+  step_of(damages.size() + 1);
+  EXPECT_EQ(cluster.gather(0, damages.size() + 1).entries, shape.k) << "exact again";
+}
+
 TEST(Threshold, MembersThatChangeAfterTheAgreementDoNotStopTheStep) {
   RandomSequence random(RandomKey::from(16));
   const Shape shape{2, 2, 100'000, 2'000};

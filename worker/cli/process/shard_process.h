@@ -23,8 +23,8 @@ struct ShardProcessOptions {
 /// A millrace-server that this process started and that ends with it.
 class ShardProcess {
  public:
-  /// Errors  as ChildProcess; the server's own, with its sentence: a port in use, a table of another cluster; unavailable: it ended
-  ///         without a word before it was ready, timeout.
+  /// Errors  as ChildProcess; the server's own, with its sentence: a port in use, a table of another cluster; unavailable: it
+  ///         ended without a word before it was ready, timeout.
   static Result<ShardProcess> start(const ShardProcessOptions& options);
 
   const std::string& address() const { return address_; }            ///< "tcp://127.0.0.1:41234"
