@@ -51,6 +51,10 @@ TEST(CodecBenchTest, SizesAndErrorsAreThoseOfTheCodecs) {
     EXPECT_GT(error, 0) << algorithm;
     last = error;
   }
+  // README's limit of error feedback with 2 bits, and that 4 and 8 do not have it.
+  EXPECT_GT(row_of(report, "qsgd2").at("residual_over_gradient"), 3.0);
+  EXPECT_LT(row_of(report, "qsgd4").at("residual_over_gradient"), 1.0);
+  EXPECT_LT(row_of(report, "qsgd8").at("residual_over_gradient"), 0.1);
 }
 
 }  // namespace

@@ -94,6 +94,33 @@ double relative_error(std::span<const float> values, std::span<const float> deco
   return norm == 0 ? 0 : std::sqrt(error / norm);
 }
 
+/// Where the residual of error feedback settles, in gradients: every step a new Gaussian one is added, what is coded leaves.
+/// About 0.5 and less where the codec is a contraction for such values.
+double residual_over_gradient(const CodecSpec& spec, size_t count, uint64_t seed) {
+  constexpr uint64_t kSteps = 400;
+  constexpr uint64_t kMeasured = 100;  // of them, the last ones
+  const ValueCodec& codec = *find_value_codec(spec.value);
+  Buffer<float> accumulator(count);
+  Buffer<float> decoded(count);
+  ByteBuffer bytes;
+  double residual_norm = 0;
+  double gradient_norm = 0;
+  for (uint64_t step = 0; step < kSteps; ++step) {
+    const Buffer<float> gradient = gaussian_values(count, seed + step);
+    for (size_t i = 0; i < count; ++i) accumulator[i] += gradient[i];
+    bytes.clear();
+    const EncodeOptions encode{spec, random_key(seed, step), 0};
+    MILLRACE_CHECK(codec.encode({}, accumulator, encode, bytes, std::span<float>(decoded)).has_value());
+    for (size_t i = 0; i < count; ++i) accumulator[i] -= decoded[i];
+    if (step + kMeasured < kSteps) continue;
+    for (size_t i = 0; i < count; ++i) {
+      residual_norm += std::pow(double{accumulator[i]}, 2);
+      gradient_norm += std::pow(double{gradient[i]}, 2);
+    }
+  }
+  return std::sqrt(residual_norm / gradient_norm);
+}
+
 nlohmann::json value_row(const std::string& name, const CodecSpec& spec, std::span<const float> values,
                          const CodecBenchOptions& options) {
   const ValueCodec& codec = *find_value_codec(spec.value);
@@ -142,7 +169,10 @@ nlohmann::json bench_codec(const CodecBenchOptions& options) {
   rows.push_back(value_row("f32", {.value = ValueCodecId::kRaw}, values, options));
   for (const uint32_t bits : {2u, 4u, 8u}) {
     const CodecSpec spec{.value = ValueCodecId::kQsgd, .qsgd_bits = bits};
+    constexpr size_t kFedBack = 8192;
     rows.push_back(value_row("qsgd" + std::to_string(bits), spec, values, options));
+    rows.back()["residual_over_gradient"] =
+        residual_over_gradient(spec, std::min(values.size(), kFedBack), options.seed);
   }
   return {{"bench", "codec"},
           {"n", options.n},
