@@ -100,6 +100,7 @@ TEST(MetricsTest, ForgottenSeriesMakeRoomForOthers) {
   metrics.histogram("millrace_h", "H", bounds, {{"job", "7"}}).observe(1);
   metrics.counter("millrace_b_total", "B", {{"reason", "7"}}).increment();
   metrics.forget("job", "7");
+  metrics.forget("job", "9");
   metrics.forget("job", "other");
   metrics.forget("job", "never there");
   const std::string text = metrics.prometheus_text();
