@@ -100,7 +100,7 @@ double residual_over_gradient(const CodecSpec& spec, size_t count, uint64_t seed
   constexpr uint64_t kSteps = 400;
   constexpr uint64_t kMeasured = 100;  // of them, the last ones
   const ValueCodec& codec = *find_value_codec(spec.value);
-  Buffer<float> accumulator(count);
+  Buffer<float> accumulator(count, 0.0F);
   Buffer<float> decoded(count);
   ByteBuffer bytes;
   double residual_norm = 0;
