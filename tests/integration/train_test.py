@@ -195,7 +195,7 @@ class Refusals(WithServers):
         absent = self.path("absent.svm")
         for sentence, flags in (("codec_up: codec 'gap+nothing' is not", ["--codec-up", "gap+nothing"]), ("codec_down", ["--codec-down", "qsgd4"]),
                                 ("select", ["--select", "topk:2.5"]), ("select", ["--select", "largest:0.1"]), ("reselect", ["--reselect", "topk"]),
-                                ("codec_error drop", ["--codec-up", "gap+qsgd4:l2"]), ("a job's name", ["--job", ""]), ("--staleness", ["--staleness", 64]),
+                                ("codec_error drop", ["--codec-up", "gap+qsgd4:l2"]), ("--staleness", ["--staleness", 64]),
                                 ("bloom takes dimensions up to", ["--codec-up", "bloom+raw", "--dimension", 1 << 29])):
             with self.subTest(flags=flags):
                 ended = self.refused(2, sentence, "train", *self.flags(), "--train", absent, *flags)
@@ -204,7 +204,7 @@ class Refusals(WithServers):
     def test_ABenchmarkOrADemonstrationThatCannotBeIsRefusedBeforeItBegins(self):
         nowhere = self.path("nowhere")
         for sentence, arguments in (("codec 'gap+nothing' is not", ["bench", "serve", "--codec", "gap+nothing"]),
-                                    ("qsgd4' loses something", ["bench", "serve", "--codec", "gap+qsgd4"]), ("bloom", ["bench", "serve", "--codec", "bloom:0.7+raw"]),
+                                    ("qsgd4' loses something", ["bench", "serve", "--codec", "gap+qsgd4"]), ("Bloom false positive rate", ["bench", "serve", "--codec", "bloom:0.7+raw"]),
                                     ("--parts", ["bench", "serve", "--parts", 65]), ("--rate: 'fast' is not a rate", ["bench", "serve", "--rate", "fast"]),
                                     ("--rate: 'fast' is not a rate", ["demo", "--folder", nowhere, "--rate", "fast"]),
                                     ("--lr times --l2", ["demo", "--folder", nowhere, "--lr", 100, "--l2", 0.5])):

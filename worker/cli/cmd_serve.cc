@@ -67,7 +67,11 @@ Result<std::vector<ShardProcess>> start_shards(const ServeFlags& flags, const st
     const uint32_t http_port = flags.http_port == 0 ? 0 : flags.http_port + shard;
     options.http = flags.host + ":" + std::to_string(http_port);
     auto started = ShardProcess::start(options);
-    if (!started) return std::unexpected(started.error());
+    if (!started) {
+      // Nobody knows of those that came up: they have nothing to end in order, and nothing to say.
+      for (ShardProcess& other : shards) other.process().kill_now();
+      return std::unexpected(started.error());
+    }
     shards.push_back(std::move(*started));
   }
   return shards;
