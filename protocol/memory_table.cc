@@ -69,7 +69,8 @@ class MemoryTable : public MembershipTable {
     const auto found = state_->jobs.find(next.view.job);
     if (found == state_->jobs.end()) return std::unexpected(unknown_job_error(next.view.job));
     if (found->second.view.epoch != expected_epoch) return false;
-    found->second = next;
+    JobRecord copy = next;  // a copy that breaks off for want of memory changes nothing
+    found->second = std::move(copy);
     ++state_->changes;
     return true;
   }

@@ -8,10 +8,12 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <string_view>
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "protocol/text.h"
 
 namespace millrace::protocol {
 namespace {
@@ -50,18 +52,36 @@ SharedBytes as_shared(std::shared_ptr<HeldFrame> frame) {
   return {std::move(frame), ByteSpan(data, size)};
 }
 
-void fill_message(zmq_msg_t& message, const SharedBytes& bytes) {
-  if (bytes.bytes.size() < kCopyBelowBytes || !bytes.owner) {
-    MILLRACE_CHECK(zmq_msg_init_size(&message, bytes.bytes.size()) == 0, bytes.bytes.size());
-    if (!bytes.bytes.empty()) std::memcpy(zmq_msg_data(&message), bytes.bytes.data(), bytes.bytes.size());
-    return;
+/// A frame on its way out, empty until it is filled.
+struct OutgoingFrame {
+  zmq_msg_t message;
+  OutgoingFrame() { zmq_msg_init(&message); }
+  ~OutgoingFrame() { zmq_msg_close(&message); }
+  OutgoingFrame(const OutgoingFrame&) = delete;
+  OutgoingFrame& operator=(const OutgoingFrame&) = delete;
+
+  /// False: there is no memory for it.
+  bool copy(ByteSpan bytes) {
+    if (zmq_msg_init_size(&message, bytes.size()) != 0) {
+      zmq_msg_init(&message);
+      return false;
+    }
+    if (!bytes.empty()) std::memcpy(zmq_msg_data(&message), bytes.data(), bytes.size());
+    return true;
   }
-  auto* held = new HeldOwner{bytes.owner};
-  held->handed.store(true, std::memory_order_release);
-  // ZeroMQ's interface is not const-correct; it only reads what is sent.
-  auto* data = const_cast<uint8_t*>(bytes.bytes.data());
-  MILLRACE_CHECK(zmq_msg_init_data(&message, data, bytes.bytes.size(), release_owner, held) == 0);
-}
+  bool fill(const SharedBytes& bytes) {
+    if (bytes.bytes.size() < kCopyBelowBytes || !bytes.owner) return copy(bytes.bytes);
+    auto* held = new (std::nothrow) HeldOwner{bytes.owner};
+    if (held == nullptr) return false;
+    held->handed.store(true, std::memory_order_release);
+    // ZeroMQ's interface is not const-correct; it only reads what is sent.
+    auto* data = const_cast<uint8_t*>(bytes.bytes.data());
+    if (zmq_msg_init_data(&message, data, bytes.bytes.size(), release_owner, held) == 0) return true;
+    zmq_msg_init(&message);
+    delete held;
+    return false;
+  }
+};
 
 std::string monitor_address() {
   static std::atomic<uint64_t> next{0};
@@ -101,6 +121,29 @@ TransportContext::~TransportContext() {
 const TransportOptions& TransportContext::options() const { return state_->options; }
 void* TransportContext::handle() const { return state_->context; }
 
+/// Reads what is left of the message that its socket stands in, unless disarmed. Takes no memory.
+class RestOfMessage {
+ public:
+  explicit RestOfMessage(void* socket) : socket_(socket) {}
+  ~RestOfMessage() {
+    int more = 0;
+    size_t size = sizeof(more);
+    while (socket_ != nullptr && zmq_getsockopt(socket_, ZMQ_RCVMORE, &more, &size) == 0 && more != 0) {
+      zmq_msg_t frame;
+      zmq_msg_init(&frame);
+      const bool read = zmq_msg_recv(&frame, socket_, ZMQ_DONTWAIT) >= 0 || zmq_errno() == EINTR;
+      zmq_msg_close(&frame);
+      if (!read) return;
+    }
+  }
+  RestOfMessage(const RestOfMessage&) = delete;
+  RestOfMessage& operator=(const RestOfMessage&) = delete;
+  void disarm() { socket_ = nullptr; }
+
+ private:
+  void* socket_;
+};
+
 /// A ZeroMQ socket with its options set; the one place that calls the library for sending and receiving.
 class Socket {
  public:
@@ -129,34 +172,42 @@ class Socket {
     handle_ = nullptr;
   }
 
-  SendResult send_one(zmq_msg_t& message, int flags) {
+  SendResult send_one(OutgoingFrame& frame, int flags) {
     for (;;) {
-      if (zmq_msg_send(&message, handle_, flags | ZMQ_DONTWAIT) >= 0) return SendResult::kSent;
+      if (zmq_msg_send(&frame.message, handle_, flags | ZMQ_DONTWAIT) >= 0) return SendResult::kSent;
       const int error = zmq_errno();
       if (error == EINTR) continue;
-      zmq_msg_close(&message);
       if (error == EAGAIN) return SendResult::kWouldBlock;
       return error == EHOSTUNREACH ? SendResult::kUnknownPeer : SendResult::kFailed;
     }
   }
 
-  // Either all frames are queued or none: ZeroMQ decides at the first one, the rest of a multipart message follows.
+  // Either all frames are queued or none: ZeroMQ decides at the first one, the rest of a multipart message follows. All are made
+  // before the first one goes: one that could not be made would leave half a message, and the next one would be its end.
   SendResult send_all(const PeerId* to, const SharedBytes& envelope, const SharedBytes& payload) {
     if (handle_ == nullptr) return SendResult::kFailed;
-    zmq_msg_t message;
+    OutgoingFrame identity;
+    OutgoingFrame first;
+    OutgoingFrame second;
+    if (to != nullptr && !identity.copy(bytes_of(to->bytes))) return SendResult::kFailed;
+    if (!first.fill(envelope) || !second.fill(payload)) return SendResult::kFailed;
     if (to != nullptr) {
-      MILLRACE_CHECK(zmq_msg_init_size(&message, to->bytes.size()) == 0);
-      std::memcpy(zmq_msg_data(&message), to->bytes.data(), to->bytes.size());
-      if (const auto result = send_one(message, ZMQ_SNDMORE); result != SendResult::kSent) return result;
+      if (const auto result = send_one(identity, ZMQ_SNDMORE); result != SendResult::kSent) return result;
     }
-    fill_message(message, envelope);
-    if (const auto result = send_one(message, ZMQ_SNDMORE); result != SendResult::kSent) return result;
-    fill_message(message, payload);
-    return send_one(message, 0);
+    if (const auto result = send_one(first, ZMQ_SNDMORE); result != SendResult::kSent) return result;
+    return send_one(second, 0);
   }
 
   // Reads one whole multipart message; frames beyond kFramesMax (after the routing identity) are read and dropped.
+  // Throws std::bad_alloc with that message read and dropped: its rest must not be taken for the next one.
   std::optional<ReceivedFrames> receive_all(bool routed, bool& too_many) {
+    RestOfMessage rest(handle_);
+    auto received = receive_frames(routed, too_many);
+    rest.disarm();
+    return received;
+  }
+
+  std::optional<ReceivedFrames> receive_frames(bool routed, bool& too_many) {
     too_many = false;
     ReceivedFrames received;
     bool first = true;

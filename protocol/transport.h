@@ -45,7 +45,7 @@ enum class SendResult : uint8_t {
   kSent = 1,         ///< queued; the payload's owner is kept until it has left
   kWouldBlock = 2,   ///< the peer's queue is full: nothing was queued
   kUnknownPeer = 3,  ///< no such connection any more
-  kFailed = 4,       ///< the socket is closed
+  kFailed = 4,       ///< the socket is closed, or there is no memory for the message
 };
 
 /// A message off the wire, or why it is none. Its payload is the received frame itself, not a copy.

@@ -64,6 +64,10 @@ JobRounds::JobRounds(Setup setup) : setup_(setup), account_(&setup.shard_memory)
   }
 }
 
+void JobRounds::broke_off() noexcept {
+  if (!failure_) failure_.emplace(std::move(no_memory_));
+}
+
 PartRound* JobRounds::local_part(uint32_t part) {
   if (part >= local_at_.size() || local_at_[part] == kNowhere) return nullptr;
   return &parts_[local_at_[part]];

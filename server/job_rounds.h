@@ -70,6 +70,8 @@ class JobRounds {
 
   /// A sum or an update could not be made, or memory does not suffice: the job cannot go on.
   const std::optional<Error>& failure() const { return failure_; }
+  /// What was at work on this job broke off for want of memory: its rounds may be half changed. Takes no memory itself.
+  void broke_off() noexcept;
 
   size_t part_count() const { return parts_.size(); }
   bool idle() const;  ///< nothing is open
@@ -136,6 +138,7 @@ class JobRounds {
   /// contributions that a step needs are refused for memory, and since then none is taken and nothing is decided
   std::optional<TimeNs> starved_since_;
   std::optional<Error> failure_;
+  Error no_memory_{ErrorCode::kLimitExceeded, kNotRun};  ///< made while there was some
 };
 
 }  // namespace millrace::server

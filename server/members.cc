@@ -54,7 +54,8 @@ const Members::Link* Members::link(uint32_t worker) const {
 std::vector<protocol::Member> Members::silent(TimeNs now, TimeNs silence) const {
   std::vector<protocol::Member> members;
   for (const protocol::Member& member : view_.members) {
-    if (links_.at(member.worker).heard + silence <= now) members.push_back(member);
+    const Link* at = link(member.worker);
+    if (at && at->heard + silence <= now) members.push_back(member);
   }
   return members;
 }

@@ -6,7 +6,9 @@
 #include <atomic>
 #include <chrono>
 #include <map>
+#include <new>
 #include <optional>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -35,6 +37,8 @@ constexpr int kMessagesPerTurn = 128;
 constexpr TimeNs kComputePerTurn = 500 * kNsPerUs;
 constexpr TimeNs kReconnectAfter = 200 * kNsPerMs;
 constexpr TimeNs kGaugesEvery = kNsPerS;
+/// Between two tries to begin tasks for which there was no memory.
+constexpr int kStarvedMs = 10;
 /// Without a turn of the loop for so long, /healthz says that the shard is not well.
 constexpr TimeNs kStandstill = 5 * kNsPerS;
 
@@ -89,6 +93,19 @@ class ShardProcess::Loop {
     std::optional<TimeNs> reconnect_at;
   };
 
+  /// Runs `work`. Nothing leaves the loop for want of memory: what breaks off is counted, the next turn goes on from there.
+  template <typename Work>
+  bool contain(const Work& work) {
+    try {
+      work();
+      return true;
+    } catch (const std::bad_alloc&) {     // NOLINT(bugprone-empty-catch): below, when what it held is free again
+    } catch (const std::length_error&) {  // NOLINT(bugprone-empty-catch)
+    }
+    ++broken_off_;
+    return false;
+  }
+  void turn();
   int wait_ms(TimeNs now) const;
   void receive();
   void receive_links();
@@ -96,8 +113,8 @@ class ShardProcess::Loop {
   void watch_links(TimeNs now);
   void carry_out();
   void connect(const ConnectShard& connect);
-  void send_to_peers();
-  void send_to_shards();
+  void send_to_peer(const SendToPeer& send);
+  void send_to_shard(const SendToShard& send);
   void watch(TimeNs now);
 
   Options options_;
@@ -115,6 +132,7 @@ class ShardProcess::Loop {
   std::atomic<TimeNs> last_turn_ = 0;
   std::atomic<bool> draining_ = false;
   TimeNs next_gauges_ = 0;
+  uint64_t broken_off_ = 0;  ///< for want of memory, not counted in the metrics yet
   uint64_t bytes_in_ = 0;
   uint64_t bytes_out_ = 0;
   ProcessLog log_;
@@ -173,6 +191,10 @@ Status ShardProcess::Loop::open_http() {
 void ShardProcess::Loop::watch(TimeNs now) {
   last_turn_.store(now);
   export_.count_network(std::exchange(bytes_in_, 0), std::exchange(bytes_out_, 0));
+  if (broken_off_ != 0) {
+    export_.record({Metric::kDropped, {}, "out_of_memory", static_cast<double>(broken_off_)});
+    broken_off_ = 0;
+  }
   if (now >= next_gauges_) {
     next_gauges_ = now + kGaugesEvery;
     export_.update_gauges(core_->status(now), now);
@@ -182,6 +204,7 @@ void ShardProcess::Loop::watch(TimeNs now) {
 
 int ShardProcess::Loop::wait_ms(TimeNs now) const {
   if (pool_.has_waiting() || !actions_.to_peers.empty()) return 0;
+  if (!actions_.tasks.empty()) return kStarvedMs;
   TimeNs until = core_->next_deadline();
   for (const auto& [shard, link] : links_) {
     if (link.reconnect_at) until = std::min(until, *link.reconnect_at);
@@ -191,33 +214,34 @@ int ShardProcess::Loop::wait_ms(TimeNs now) const {
 }
 
 Status ShardProcess::Loop::run() {
-  bool stopping = false;
   while (!core_->stopped()) {
-    poller_.wait(wait_ms(monotonic_now_ns()));
-    if (stop_.load() && !std::exchange(stopping, true)) {
-      draining_.store(true);
-      core_->begin_shutdown(monotonic_now_ns(), actions_);
-    }
-    receive();
-    receive_links();
-    pool_.take_done(done_);
-    for (const std::shared_ptr<Task>& task : done_) core_->on_task_done(task, monotonic_now_ns(), actions_);
-    done_.clear();
-    const TimeNs now = monotonic_now_ns();
-    if (now >= core_->next_deadline()) core_->on_tick(now, actions_);
-    watch_links(now);
-    carry_out();
-    watch(now);
-    compute();
+    contain([this] { turn(); });
   }
-  carry_out();
+  contain([this] { carry_out(); });
   if (core_->failure()) return std::unexpected(*core_->failure());
   return {};
 }
 
+void ShardProcess::Loop::turn() {
+  poller_.wait(wait_ms(monotonic_now_ns()));
+  if (stop_.load() && !draining_.exchange(true)) core_->begin_shutdown(monotonic_now_ns(), actions_);
+  receive();
+  receive_links();
+  pool_.take_done(done_);
+  for (const std::shared_ptr<Task>& task : done_) core_->on_task_done(task, monotonic_now_ns(), actions_);
+  done_.clear();
+  const TimeNs now = monotonic_now_ns();
+  if (now >= core_->next_deadline()) core_->on_tick(now, actions_);
+  watch_links(now);
+  carry_out();
+  watch(now);
+  compute();
+}
+
 void ShardProcess::Loop::receive() {
   for (int taken = 0; taken < kMessagesPerTurn; ++taken) {
-    std::optional<protocol::Received> received = listener_->receive();
+    std::optional<protocol::Received> received;
+    if (!contain([&] { received = listener_->receive(); })) continue;  // that one message is lost
     if (!received) return;
     bytes_in_ += received->bytes;
     const TimeNs now = monotonic_now_ns();
@@ -239,7 +263,10 @@ void ShardProcess::Loop::receive() {
 
 void ShardProcess::Loop::receive_links() {
   for (auto& [shard, link] : links_) {
-    while (std::optional<protocol::Received> received = link.connection->receive()) {
+    for (int taken = 0; taken < kMessagesPerTurn; ++taken) {
+      std::optional<protocol::Received> received;
+      if (!contain([&] { received = link.connection->receive(); })) continue;
+      if (!received) break;
       const TimeNs now = monotonic_now_ns();
       if (received->message) {
         core_->on_shard_reply(shard, *received->message, now, actions_);
@@ -278,13 +305,16 @@ void ShardProcess::Loop::watch_links(TimeNs now) {
 
 void ShardProcess::Loop::carry_out() {
   const TimeNs now = monotonic_now_ns();
-  for (const LogLine& line : actions_.log) log_.write(line.severity, line.text, now);
-  for (const ConnectShard& one : actions_.connects) connect(one);
-  send_to_peers();
-  send_to_shards();
-  for (const MetricEvent& event : actions_.metrics) export_.record(event);
-  if (!actions_.tasks.empty()) pool_.submit(actions_.tasks);
+  for (const LogLine& line : actions_.log) contain([&] { log_.write(line.severity, line.text, now); });
+  for (const ConnectShard& one : actions_.connects) contain([&] { connect(one); });
+  for (const SendToPeer& one : actions_.to_peers) contain([&] { send_to_peer(one); });
+  for (const SendToShard& one : actions_.to_shards) contain([&] { send_to_shard(one); });
+  for (const MetricEvent& event : actions_.metrics) contain([&] { export_.record(event); });
+  // A message that was not sent is asked for again; a task that was not begun nobody asks for, so that it is kept.
+  contain([this] { pool_.submit(actions_.tasks); });
+  std::vector<std::shared_ptr<Task>> tasks = std::move(actions_.tasks);
   actions_.clear();
+  actions_.tasks = std::move(tasks);
 }
 
 void ShardProcess::Loop::connect(const ConnectShard& connect) {
@@ -302,27 +332,22 @@ void ShardProcess::Loop::connect(const ConnectShard& connect) {
   poller_.add(*link.connection);
 }
 
-void ShardProcess::Loop::send_to_peers() {
-  for (const SendToPeer& send : actions_.to_peers) {
-    const SharedBytes envelope = SharedBytes::from(protocol::encode_envelope(send.message));
-    const protocol::SendResult result = listener_->send_frames(send.to, envelope, send.message.payload);
-    if (result == protocol::SendResult::kSent) {
-      bytes_out_ += envelope.bytes.size() + send.message.payload.bytes.size();
-      continue;
-    }
-    // A worker asks again for what it misses; one that reads nothing is found silent.
-    actions_.metrics.push_back(
-        {Metric::kDropped, {}, result == protocol::SendResult::kWouldBlock ? "send_queue_full" : "peer_gone", 1});
+void ShardProcess::Loop::send_to_peer(const SendToPeer& send) {
+  const SharedBytes envelope = SharedBytes::from(protocol::encode_envelope(send.message));
+  const protocol::SendResult result = listener_->send_frames(send.to, envelope, send.message.payload);
+  if (result == protocol::SendResult::kSent) {
+    bytes_out_ += envelope.bytes.size() + send.message.payload.bytes.size();
+    return;
   }
+  // A worker asks again for what it misses; one that reads nothing is found silent.
+  actions_.metrics.push_back(
+      {Metric::kDropped, {}, result == protocol::SendResult::kWouldBlock ? "send_queue_full" : "peer_gone", 1});
 }
 
-void ShardProcess::Loop::send_to_shards() {
-  for (const SendToShard& send : actions_.to_shards) {
-    const auto link = links_.find(send.shard);
-    const bool sent =
-        link != links_.end() && link->second.connection->send(send.message) == protocol::SendResult::kSent;
-    if (!sent) actions_.metrics.push_back({Metric::kDropped, {}, "shard_unreachable", 1});
-  }
+void ShardProcess::Loop::send_to_shard(const SendToShard& send) {
+  const auto link = links_.find(send.shard);
+  const bool sent = link != links_.end() && link->second.connection->send(send.message) == protocol::SendResult::kSent;
+  if (!sent) actions_.metrics.push_back({Metric::kDropped, {}, "shard_unreachable", 1});
 }
 
 ShardProcess::ShardProcess(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 
 #include "kernels/base/check.h"
 
@@ -82,9 +83,34 @@ void ShardCore::reply(const protocol::PeerId& to, const protocol::Header& about,
   actions.to_peers.push_back({to, {header, std::move(body), {}}});
 }
 
+void ShardCore::broke_off(std::optional<uint64_t> number, Actions& actions) noexcept {
+  Job* job = number ? find_job(*number) : nullptr;
+  if (job) job->rounds().broke_off();
+  table_counter_.reset();  // what the table said may have been adopted by some jobs only
+  try {
+    count(Metric::kDropped, "out_of_memory", actions);
+    if (job) close_if_failed(*job, actions);
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): on_tick() closes it
+  }
+}
+
 void ShardCore::on_message(const protocol::PeerId& from, protocol::Message message, TimeNs now, Actions& actions) {
   note_time(now);
   if (stopped_) return;
+  const protocol::Header header = message.header;
+  const bool hello = holds<protocol::Hello>(message.body);
+  const bool done = contain(std::nullopt, actions, [&] { handle_message(from, std::move(message), now, actions); });
+  if (done || !hello) return;  // who sent anything else says it again
+  contain(std::nullopt, actions, [&] {
+    protocol::Refuse refusal;
+    refusal.code = ErrorCode::kUnavailable;
+    refusal.sentence = kNotRun;
+    refusal.retry = true;
+    reply(from, header, std::move(refusal), actions);
+  });
+}
+
+void ShardCore::handle_message(const protocol::PeerId& from, protocol::Message message, TimeNs now, Actions& actions) {
   count(Metric::kMessages, protocol::body_name(message.body), actions);
   const protocol::Body& body = message.body;
   if (const auto* hello = std::get_if<protocol::Hello>(&body))
@@ -151,7 +177,7 @@ void ShardCore::on_worker_message(const protocol::PeerId& from, protocol::Messag
   if (!found || found->life != header.life) return count(Metric::kDropped, "other_identity", actions);
   const protocol::Member member = *found;
   job->members().heard(member.worker, now);
-  on_member_message(from, *job, member, std::move(message), now, actions);
+  contain(header.job, actions, [&] { on_member_message(from, *job, member, std::move(message), now, actions); });
 }
 
 void ShardCore::on_member_message(const protocol::PeerId& from, Job& job, const protocol::Member& member,
@@ -198,13 +224,15 @@ void ShardCore::on_histogram(const protocol::PeerId& from, const protocol::Messa
   if (protocol::histogram_hash(header.job, body, message.payload.bytes) != body.payload_hash) {
     return count(Metric::kDropped, "damaged_histogram", actions);  // as if it had not come: the last threshold is used
   }
-  job->rounds().on_histogram(session->second, body, message.payload, actions);
-  close_if_failed(*job, actions);
+  contain(header.job, actions, [&] {
+    job->rounds().on_histogram(session->second, body, message.payload, actions);
+    close_if_failed(*job, actions);
+  });
 }
 
 void ShardCore::on_malformed(const Error& error, TimeNs now, Actions& actions) {
   note_time(now);
-  count(Metric::kDropped, error_code_name(error.code), actions);
+  contain(std::nullopt, actions, [&] { count(Metric::kDropped, error_code_name(error.code), actions); });
 }
 
 void ShardCore::on_task_done(const std::shared_ptr<Task>& task, TimeNs now, Actions& actions) {
@@ -212,9 +240,11 @@ void ShardCore::on_task_done(const std::shared_ptr<Task>& task, TimeNs now, Acti
   if (stopped_) return;
   Job* job = find_job(task->job());
   if (!job) return;  // it has ended meanwhile
-  job->rounds().on_task_done(*task, now, actions);
-  close_if_failed(*job, actions);
-  if (draining_until_) settle_shutdown(now, actions);
+  contain(task->job(), actions, [&] {
+    job->rounds().on_task_done(*task, now, actions);
+    close_if_failed(*job, actions);
+  });
+  if (draining_until_) contain(std::nullopt, actions, [&] { settle_shutdown(now, actions); });
 }
 
 void ShardCore::on_tick(TimeNs now, Actions& actions) {
@@ -222,15 +252,18 @@ void ShardCore::on_tick(TimeNs now, Actions& actions) {
   if (stopped_) return;
   if (now >= next_poll_) {
     next_poll_ = now + static_cast<TimeNs>(config_.limits.table_poll_ms) * kNsPerMs;
-    poll_table(now, actions);
+    contain(std::nullopt, actions, [&] { poll_table(now, actions); });
     if (stopped_) return;
   }
   for (auto at = jobs_.begin(); at != jobs_.end();) {
+    const uint64_t number = at->first;
     Job& job = *at++->second;  // closing erases it
-    job.rounds().on_tick(now, actions);
-    close_if_failed(job, actions);
+    contain(number, actions, [&] {
+      job.rounds().on_tick(now, actions);
+      close_if_failed(job, actions);
+    });
   }
-  if (draining_until_) settle_shutdown(now, actions);
+  if (draining_until_) contain(std::nullopt, actions, [&] { settle_shutdown(now, actions); });
 }
 
 TimeNs ShardCore::next_deadline() const {

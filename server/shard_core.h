@@ -3,8 +3,10 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <new>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -40,6 +42,8 @@ struct ShardConfig {
 /// Time      `now` never goes back. Nothing happens by itself: call on_tick() at next_deadline(), or earlier.
 /// Hostile   any message from any peer in any order: it is admitted, answered or dropped, and counted; it never
 ///           corrupts a round.
+/// Memory    std::bad_alloc stays inside: what was being worked on is dropped and counted as "out_of_memory"; a job whose
+///           rounds it was working on ends with limit_exceeded, at once or at the next tick, the others go on.
 /// Threads   one at a time (the loop's). Tasks run anywhere.
 class ShardCore {
  public:
@@ -112,6 +116,20 @@ class ShardCore {
   class Gate;
 
   // shard_core.cc: who sends, what to do with it
+  /// Runs `work`; false: it broke off. job: whose rounds it changes, and which therefore cannot go on when that happens.
+  template <typename Work>
+  bool contain(std::optional<uint64_t> job, Actions& actions, const Work& work) {
+    try {
+      work();
+      return true;
+    } catch (const std::bad_alloc&) {     // NOLINT(bugprone-empty-catch): below, when what it held is free again
+    } catch (const std::length_error&) {  // NOLINT(bugprone-empty-catch)
+    }
+    broke_off(job, actions);
+    return false;
+  }
+  void broke_off(std::optional<uint64_t> job, Actions& actions) noexcept;
+  void handle_message(const protocol::PeerId& from, protocol::Message message, TimeNs now, Actions& actions);
   Job* find_job(uint64_t job);
   void count(Metric metric, std::string_view label, Actions& actions) const;
   void log(Severity severity, std::string text, Actions& actions) const;

@@ -227,7 +227,9 @@ Result<Job*> ShardCore::admit_by_table(const protocol::Header& header, const pro
     return fail(ErrorCode::kUnavailable, "the job of this name has just ended; try again");
   if (!job) job = open_job(number, hello.spec, std::move(layout), actions);
   adopt(*job, std::move(joined->view), now, actions);
-  return find_job(number);
+  job = find_job(number);
+  if (!job) return fail(ErrorCode::kUnavailable, kNotRun);  // it broke off while it was opened; a new Hello begins anew
+  return job;
 }
 
 Job* ShardCore::open_job(uint64_t number, const protocol::JobSpec& spec, protocol::JobLayout layout, Actions& actions) {

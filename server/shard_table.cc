@@ -108,12 +108,14 @@ void ShardCore::adopt(Job& job, protocol::JobView view, TimeNs now, Actions& act
                                  "the job was ended: too few workers are left, or one of its shards has stopped"},
                  "ended", actions);
   }
-  const size_t before = job.view().members.size();
-  for (const protocol::PeerId& gone : job.adopt(std::move(view), now, actions)) sessions_.erase(gone);
-  const size_t after = job.view().members.size();
-  if (after > before) {
-    actions.metrics.push_back({Metric::kMembersJoined, job.spec().name, "", static_cast<double>(after - before)});
-  }
+  contain(view.job, actions, [&] {
+    const size_t before = job.view().members.size();
+    for (const protocol::PeerId& gone : job.adopt(std::move(view), now, actions)) sessions_.erase(gone);
+    const size_t after = job.view().members.size();
+    if (after > before) {
+      actions.metrics.push_back({Metric::kMembersJoined, job.spec().name, "", static_cast<double>(after - before)});
+    }
+  });
 }
 
 void ShardCore::remove(Job& job, std::span<const protocol::Member> members, Leaving leaving, TimeNs now,
@@ -218,8 +220,8 @@ void ShardCore::close(Job& job, std::optional<protocol::Body> last_word, std::st
     const Members::Link* link = job.members().link(member.worker);
     if (link && link->peer) sessions_.erase(*link->peer);
   }
-  const uint64_t number = job.view().job;  // the key must not die with the job
-  jobs_.erase(number);
+  // Not by its view's number: a job that broke off while it was opened has none.
+  std::erase_if(jobs_, [&job](const auto& entry) { return entry.second.get() == &job; });
 }
 
 void ShardCore::close_if_failed(Job& job, Actions& actions) {

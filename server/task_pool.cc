@@ -1,5 +1,6 @@
 #include "server/task_pool.h"
 
+#include <chrono>
 #include <new>
 #include <stdexcept>
 #include <system_error>
@@ -19,13 +20,29 @@ TaskPool::~TaskPool() {
   for (std::thread& helper : helpers_) helper.join();
 }
 
+namespace {
+
+constexpr std::chrono::milliseconds kNoMemoryPause(10);
+
+/// Takes the first `count` tasks out, also where memory ended before the last one was handed on.
+struct TakenOut {
+  std::vector<std::shared_ptr<Task>>& tasks;
+  size_t count = 0;
+  ~TakenOut() { tasks.erase(tasks.begin(), tasks.begin() + static_cast<std::ptrdiff_t>(count)); }
+};
+
+}  // namespace
+
 void TaskPool::submit(std::vector<std::shared_ptr<Task>>& tasks) {
   uint32_t called = 0;
   {
     const std::lock_guard lock(mutex_);
+    TakenOut out{tasks};
     for (std::shared_ptr<Task>& task : tasks) {
-      waiting_ns_ += task->cost_ns();
+      const uint64_t cost_ns = task->cost_ns();
       waiting_.push_back(std::move(task));
+      waiting_ns_ += cost_ns;
+      ++out.count;
     }
     // The loop takes one share of the backlog itself.
     while (helping_ < helpers_max_ && helping_ + 1 < waiting_.size() && waiting_ns_ > kHelperNs * (helping_ + 1)) {
@@ -35,7 +52,6 @@ void TaskPool::submit(std::vector<std::shared_ptr<Task>>& tasks) {
     }
     called_ += called;
   }
-  tasks.clear();
   for (; called > 0; --called) call_.notify_one();
 }
 
@@ -46,6 +62,8 @@ bool TaskPool::start_helper() {
     return true;
   } catch (const std::system_error&) {
     helpers_max_ = static_cast<uint32_t>(helpers_.size());
+    return false;
+  } catch (const std::bad_alloc&) {  // there may be memory again
     return false;
   }
 }
@@ -81,6 +99,16 @@ std::shared_ptr<Task> TaskPool::run_one() {
   return task;
 }
 
+bool TaskPool::hand_back(const std::shared_ptr<Task>& task) {
+  try {
+    done_.push_back(task);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  if (done_.size() == 1) wake_();
+  return true;
+}
+
 void TaskPool::help() {
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -91,8 +119,8 @@ void TaskPool::help() {
       lock.unlock();
       run_guarded(*task);
       lock.lock();
-      done_.push_back(std::move(task));
-      if (done_.size() == 1) wake_();
+      // A result that there is no memory to hand back waits for some: nobody would ask for it.
+      while (!closing_ && !hand_back(task)) call_.wait_for(lock, kNoMemoryPause);
     }
     --helping_;
   }

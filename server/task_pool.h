@@ -32,6 +32,7 @@ class TaskPool {
   TaskPool(const TaskPool&) = delete;
   TaskPool& operator=(const TaskPool&) = delete;
 
+  /// Takes the tasks out of `tasks`; those that std::bad_alloc keeps it from taking are left there.
   void submit(std::vector<std::shared_ptr<Task>>& tasks);
   /// Runs one waiting task on the calling thread and returns it; nullptr when none waits.
   std::shared_ptr<Task> run_one();
@@ -44,6 +45,7 @@ class TaskPool {
  private:
   std::shared_ptr<Task> pop();
   bool start_helper();
+  bool hand_back(const std::shared_ptr<Task>& task);  ///< under the lock; false: no memory
   void help();
 
   mutable std::mutex mutex_;

@@ -1,0 +1,49 @@
+#include "tests/support/failing_allocation.h"
+
+#include <cstdlib>
+#include <new>
+
+namespace {
+
+thread_local bool armed = false;
+thread_local bool stays_out = false;
+thread_local bool has_failed = false;
+thread_local uint64_t fails_at = 0;
+thread_local uint64_t asked = 0;
+
+void* take(size_t bytes) {
+  if (armed && !(has_failed && !stays_out)) {
+    if (asked == fails_at) {
+      has_failed = true;
+      throw std::bad_alloc();
+    }
+    ++asked;
+  }
+  void* memory = std::malloc(bytes == 0 ? 1 : bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+}  // namespace
+
+void* operator new(size_t bytes) { return take(bytes); }
+void* operator new[](size_t bytes) { return take(bytes); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
+
+namespace millrace::testing {
+
+FailingAllocation::FailingAllocation(uint64_t at, Then then) {
+  fails_at = at;
+  asked = 0;
+  stays_out = then == Then::kStaysOut;
+  has_failed = false;
+  armed = true;
+}
+FailingAllocation::~FailingAllocation() { armed = false; }
+bool FailingAllocation::failed() const { return has_failed; }
+uint64_t FailingAllocation::taken() const { return asked; }
+
+}  // namespace millrace::testing
