@@ -2,6 +2,7 @@
 #include <poll.h>
 #include <sqlite3.h>
 
+#include <optional>
 #include <utility>
 
 #include "kernels/base/check.h"
@@ -17,7 +18,10 @@
 namespace millrace::protocol {
 namespace {
 
-constexpr int kBusyTimeoutMs = 5'000;
+constexpr int kOpenWaitMs = static_cast<int>(kTableOpenWaitMs);
+/// After a lock was waited for in vain it is not waited for at all for so many times as long: whoever holds it for that long is
+/// stopped, and every call would be held up by it.
+constexpr TimeNs kInVainFactor = 10;
 constexpr int64_t kApplicationId = 0x4D4C5243;  // "MLRC" in the file's header: no other program's database is touched
 constexpr int64_t kSchemaVersion = 1;
 
@@ -41,8 +45,18 @@ class Database {
   Status open() {
     const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX;
     if (const int rc = sqlite3_open_v2(path_.c_str(), &handle_, flags, nullptr); rc != SQLITE_OK) return error(rc);
-    sqlite3_busy_timeout(handle_, kBusyTimeoutMs);
+    wait_for_locks(kOpenWaitMs);
     return {};
+  }
+
+  /// From now on: how long a statement waits for another process's lock.
+  void wait_for_locks(int wait_ms) {
+    if (std::exchange(wait_ms_, wait_ms) != wait_ms) sqlite3_busy_timeout(handle_, wait_ms);
+  }
+  /// The same, unless it was waited for in vain just now.
+  void wait_unless_in_vain(int wait_ms) {
+    const bool in_vain = busy_at_ && monotonic_now_ns() - *busy_at_ < kInVainFactor * wait_ms * kNsPerMs;
+    wait_for_locks(in_vain ? 0 : wait_ms);
   }
 
   Status execute(const char* sql) {
@@ -50,11 +64,12 @@ class Database {
     return rc == SQLITE_OK ? Status() : Status(error(rc));
   }
 
-  std::unexpected<Error> error(int rc) const {
+  std::unexpected<Error> error(int rc) {
     const int primary = rc & 0xFF;  // the rest of an extended code says where, which the message says as well
     if (primary == SQLITE_BUSY || primary == SQLITE_LOCKED) {
-      return fail(ErrorCode::kTimeout, fmt::format("membership table {}: another process has held its lock for {} s",
-                                                   path_, kBusyTimeoutMs / 1'000));
+      if (wait_ms_ > 0) busy_at_ = monotonic_now_ns();
+      return fail(ErrorCode::kTimeout,
+                  fmt::format("membership table {}: another process holds its lock (waited {} ms)", path_, wait_ms_));
     }
     const char* what = handle_ == nullptr ? sqlite3_errstr(rc) : sqlite3_errmsg(handle_);
     return fail(ErrorCode::kIo, fmt::format("membership table {}: {}", path_, what));
@@ -66,6 +81,8 @@ class Database {
  private:
   std::string path_;
   sqlite3* handle_ = nullptr;
+  int wait_ms_ = -1;
+  std::optional<TimeNs> busy_at_;  ///< when a lock was last waited for in vain
 };
 
 /// One statement, prepared and bound; a failure is kept and comes out of step().
@@ -172,7 +189,7 @@ Status check_owner(Database& database) {
 
 /// The switch to the write-ahead log does not wait for other processes that switch at the same moment: it is tried again.
 Status switch_to_wal(Database& database) {
-  const TimeNs deadline = monotonic_now_ns() + kBusyTimeoutMs * kNsPerMs;
+  const TimeNs deadline = monotonic_now_ns() + kOpenWaitMs * kNsPerMs;
   for (;;) {
     Status switched = database.execute("PRAGMA journal_mode = WAL");
     if (switched || switched.error().code != ErrorCode::kTimeout || monotonic_now_ns() > deadline) return switched;
@@ -201,7 +218,7 @@ Status create_schema(Database& database) {
 
 class SqliteTable : public MembershipTable {
  public:
-  explicit SqliteTable(std::string path) : database_(std::move(path)) {}
+  SqliteTable(std::string path, uint32_t wait_ms) : database_(std::move(path)), wait_ms_(static_cast<int>(wait_ms)) {}
 
   Status open() {
     if (Status s = database_.open(); !s) return s;
@@ -214,6 +231,7 @@ class SqliteTable : public MembershipTable {
 
   Result<uint64_t> start_shard(uint32_t shard, uint32_t shard_count, std::string_view address) override {
     if (Status s = check_start_shard(shard, shard_count, address); !s) return std::unexpected(s.error());
+    database_.wait_for_locks(kOpenWaitMs);
     Transaction transaction(database_);
     if (Status s = transaction.begin(); !s) return std::unexpected(s.error());
     const Result<uint64_t> known = read_shard_count();
@@ -237,6 +255,7 @@ class SqliteTable : public MembershipTable {
   }
 
   Result<std::vector<ShardEntry>> shard_map() override {
+    database_.wait_unless_in_vain(wait_ms_);
     // One statement, so that count and rows are of one moment.
     Statement select(
         database_,
@@ -257,12 +276,14 @@ class SqliteTable : public MembershipTable {
   }
 
   Result<std::optional<JobRecord>> read_job(std::string_view name) override {
+    database_.wait_unless_in_vain(wait_ms_);
     Statement select(database_, "SELECT record FROM jobs WHERE name = ? AND finished = 0");
     select.bind(name);
     return read_record(select);
   }
 
   Result<std::optional<JobRecord>> read_job(uint64_t job) override {
+    database_.wait_unless_in_vain(wait_ms_);
     Statement select(database_, "SELECT record FROM jobs WHERE job = ?");
     select.bind(job);
     return read_record(select);
@@ -270,6 +291,7 @@ class SqliteTable : public MembershipTable {
 
   Result<JobRecord> create_job(std::string_view name, ByteSpan spec) override {
     if (Status s = check_create_job(name, spec); !s) return std::unexpected(s.error());
+    database_.wait_unless_in_vain(wait_ms_);
     Transaction transaction(database_);
     if (Status s = transaction.begin(); !s) return std::unexpected(s.error());
     Result<std::optional<JobRecord>> open = read_job(name);
@@ -295,6 +317,7 @@ class SqliteTable : public MembershipTable {
 
   Result<bool> compare_and_swap(uint64_t expected_epoch, const JobRecord& next) override {
     MILLRACE_CHECK(next.view.epoch == expected_epoch + 1, next.view.epoch, expected_epoch);
+    database_.wait_unless_in_vain(wait_ms_);
     Transaction transaction(database_);
     if (Status s = transaction.begin(); !s) return std::unexpected(s.error());
     {
@@ -313,6 +336,7 @@ class SqliteTable : public MembershipTable {
   }
 
   Result<uint64_t> change_counter() override {
+    database_.wait_unless_in_vain(wait_ms_);
     return read_integer(database_, "SELECT value FROM counters WHERE name = 'changes'");
   }
 
@@ -331,12 +355,13 @@ class SqliteTable : public MembershipTable {
   }
 
   Database database_;
+  int wait_ms_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<MembershipTable>> open_sqlite_table(const std::string& path) {
-  auto table = std::make_unique<SqliteTable>(path);
+Result<std::unique_ptr<MembershipTable>> open_sqlite_table(const std::string& path, uint32_t wait_ms) {
+  auto table = std::make_unique<SqliteTable>(path, wait_ms);
   if (Status opened = table->open(); !opened) return std::unexpected(opened.error());
   return table;
 }

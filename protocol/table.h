@@ -23,7 +23,7 @@ struct JobRecord {
 /// compare-and-swap on its epoch and raises it.
 ///
 /// Threads  one object a thread; several objects, and processes, may share one file. An object does not survive fork().
-/// Errors   io: the file; timeout: another process has held its lock for 5 s; malformed, unsupported: a record that is damaged
+/// Errors   io: the file; timeout: another process holds its lock; malformed, unsupported: a record that is damaged
 ///          or of another version. Nothing has changed when a write reports an error.
 class MembershipTable {
  public:
@@ -55,8 +55,16 @@ class MembershipTable {
   virtual Result<uint64_t> change_counter() = 0;
 };
 
-/// An SQLite file (created if absent), WAL, busy timeout 5 s.
-Result<std::unique_ptr<MembershipTable>> open_sqlite_table(const std::string& path);
+/// How long opening a table, and start_shard(), wait for another process's lock.
+inline constexpr uint32_t kTableOpenWaitMs = 5'000;
+
+/// An SQLite file (created if absent), WAL.
+///
+/// wait_ms  how long everything but opening and start_shard() waits for another process's lock. When that was in vain, ten times
+///          as long nothing waits at all: a process that is stopped while it writes holds up a caller for at most wait_ms in any
+///          eleven times wait_ms. What the disk takes to sync comes on top.
+Result<std::unique_ptr<MembershipTable>> open_sqlite_table(const std::string& path,
+                                                           uint32_t wait_ms = kTableOpenWaitMs);
 /// In memory, for simulations: tables made from one shared state see each other's changes.
 struct MemoryTableState;
 std::shared_ptr<MemoryTableState> make_memory_table_state();

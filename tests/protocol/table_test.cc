@@ -8,6 +8,7 @@
 #include <fstream>
 #include <functional>
 
+#include "kernels/base/clock.h"
 #include "tests/protocol/temporary_directory.h"
 
 namespace millrace::protocol {
@@ -40,6 +41,42 @@ class MembershipTables : public testing::TestWithParam<std::string> {
 
 INSTANTIATE_TEST_SUITE_P(, MembershipTables, testing::Values("memory", "sqlite"),
                          [](const auto& test) { return test.param; });
+
+/// A process that was stopped in the middle of a write: its lock stays.
+class StoppedWriter {
+ public:
+  explicit StoppedWriter(const std::string& path) {
+    EXPECT_EQ(sqlite3_open(path.c_str(), &handle_), SQLITE_OK);
+    EXPECT_EQ(sqlite3_exec(handle_, "BEGIN IMMEDIATE", nullptr, nullptr, nullptr), SQLITE_OK);
+  }
+  ~StoppedWriter() { sqlite3_close_v2(handle_); }
+
+ private:
+  sqlite3* handle_ = nullptr;
+};
+
+TEST(SqliteTable, AStoppedWriterHoldsUpManyCallsForAFractionOfTheTimeOnly) {
+  constexpr uint32_t kWaitMs = 20;
+  constexpr int kCalls = 300;
+  TemporaryDirectory directory;
+  const auto table = open_sqlite_table(directory.file("table.db"), kWaitMs).value();
+  const JobRecord record = table->create_job("train", ByteBuffer{1}).value();
+  JobRecord next = record;
+  ++next.view.epoch;
+  {
+    const StoppedWriter writer(directory.file("table.db"));
+    const TimeNs before = monotonic_now_ns();
+    for (int call = 0; call < kCalls; ++call) {
+      const auto swapped = table->compare_and_swap(record.view.epoch, next);
+      ASSERT_FALSE(swapped);
+      EXPECT_EQ(swapped.error().code, ErrorCode::kTimeout);
+      ASSERT_TRUE(table->read_job("train")) << "reads go on";
+    }
+    // Waiting every time would take 6 s, waiting the open's time 25 minutes.
+    EXPECT_LT(monotonic_now_ns() - before, kCalls * TimeNs{kWaitMs} * kNsPerMs / 3);
+  }
+  EXPECT_EQ(table->compare_and_swap(record.view.epoch, next), true);
+}
 
 TEST_P(MembershipTables, EveryStartOfAShardIsANewLife) {
   EXPECT_EQ(table_->start_shard(0, 2, "tcp://a:1"), 1u);
