@@ -108,6 +108,12 @@ class ShardCore {
     uint32_t dead_after_ms = 0;
     Fate fate = Fate::kOver;
   };
+  /// A member that said Goodbye when the table could not be told.
+  struct Leaver {
+    uint64_t job = 0;
+    protocol::Member member;
+    Leaving leaving = Leaving::kFinished;
+  };
   /// A Hello that is admitted: the job and the member that it belongs to.
   struct Admitted {
     Job* job = nullptr;
@@ -169,6 +175,7 @@ class ShardCore {
   void refresh_lost(TimeNs now, Actions& actions);
   void adopt(Job& job, protocol::JobView view, TimeNs now, Actions& actions);
   void remove(Job& job, std::span<const protocol::Member> members, Leaving leaving, TimeNs now, Actions& actions);
+  void remove_leavers(TimeNs now, Actions& actions);
   void remove_silent(TimeNs now, Actions& actions);
   void end_in_table(Job& job, Error why, std::string_view label, Actions& actions);
   void close(Job& job, std::optional<protocol::Body> last_word, std::string_view label, Actions& actions);
@@ -183,6 +190,7 @@ class ShardCore {
   MemoryAccount memory_;
   std::map<uint64_t, std::unique_ptr<Job>> jobs_;  ///< open at this shard, by number
   std::map<uint64_t, LostJob> lost_;
+  std::vector<Leaver> leavers_;  ///< at most one a member of an open job
   std::unordered_map<protocol::PeerId, Session> sessions_;
   std::unordered_map<protocol::PeerId, uint32_t> shard_sessions_;  ///< which shard
   std::vector<Neighbour> neighbours_;                              ///< by shard number, this one included

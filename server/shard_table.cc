@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "server/shard_core.h"
 
@@ -29,6 +30,7 @@ void ShardCore::table_failed(const Error& error, Actions& actions) {
 void ShardCore::poll_table(TimeNs now, Actions& actions) {
   refresh(now, actions);
   if (stopped_) return;
+  remove_leavers(now, actions);  // before they are taken for silent: who has finished has not failed
   remove_silent(now, actions);
   refresh_lost(now, actions);
   for (const auto& [number, job] : jobs_) job->flush_view(actions);
@@ -129,7 +131,12 @@ void ShardCore::remove(Job& job, std::span<const protocol::Member> members, Leav
         }
         return removed != 0 ? Change::kChanged : Change::kNone;
       });
-  if (!record) return table_failed(record.error(), actions);
+  if (!record) {
+    table_failed(record.error(), actions);
+    if (leaving == Leaving::kSilent) return;  // found silent again at the next poll
+    for (const protocol::Member& member : members) leavers_.push_back({job.view().job, member, leaving});
+    return;
+  }
   if (removed != 0) {
     const bool finished = leaving == Leaving::kFinished;
     actions.metrics.push_back({finished ? Metric::kMembersFinished : Metric::kMembersRemoved, job.spec().name,
@@ -156,6 +163,16 @@ void ShardCore::remove(Job& job, std::span<const protocol::Member> members, Leav
     }
   }
   adopt(job, std::move(record->view), now, actions);
+}
+
+void ShardCore::remove_leavers(TimeNs now, Actions& actions) {
+  for (const Leaver& leaver : std::exchange(leavers_, {})) {
+    Job* job = find_job(leaver.job);
+    const protocol::Member* member = job ? find_member(job->view(), leaver.member.worker) : nullptr;
+    if (member && member->life == leaver.member.life) {
+      remove(*job, std::span(&leaver.member, 1), leaver.leaving, now, actions);
+    }
+  }
 }
 
 void ShardCore::remove_silent(TimeNs now, Actions& actions) {

@@ -249,6 +249,26 @@ TEST(ShardLife, JobWhoseEndTheTableCouldNotBeToldIsNotOpenedAnew) {
   EXPECT_TRUE(std::holds_alternative<Welcome>(cluster.join(1))) << "the name is free";
 }
 
+TEST(Ends, AGoodbyeWhileTheTableCannotBeWrittenIsNotForgotten) {
+  ScriptedCluster cluster(job());
+  cluster.join_all();
+  cluster.fail_table_writes(true);
+  for (const uint32_t worker : {0u, 1u}) {
+    const protocol::Message goodbye{cluster.header(worker), protocol::Goodbye{}, {}};
+    cluster.send(ScriptedCluster::peer(worker), 0, goodbye);
+    cluster.send(ScriptedCluster::peer(worker), 0, goodbye);  // once more changes nothing
+  }
+  cluster.pass(30'000);  // both are taken for dead, which cannot be written either
+  EXPECT_EQ(cluster.core().status(cluster.now).jobs.size(), 1u) << "only the table can say that it is over";
+  cluster.fail_table_writes(false);
+  cluster.pass(1'000);
+  EXPECT_TRUE(cluster.core().status(cluster.now).jobs.empty());
+  EXPECT_EQ(cluster.counted(Metric::kMembersFinished), 2);
+  EXPECT_EQ(cluster.counted(Metric::kMembersRemoved, "silent"), 0);
+  EXPECT_EQ(cluster.counted(Metric::kJobsEnded, "finished"), 1);
+  EXPECT_TRUE(std::holds_alternative<Welcome>(cluster.join(0))) << "the name is free";
+}
+
 TEST(ShardLife, SupersededShardStopsAndTellsItsWorkers) {
   ScriptedCluster cluster(job());
   cluster.join_all();
@@ -343,7 +363,7 @@ TEST(StatusReport, SaysWhoIsMissingAndWhy) {
   EXPECT_EQ(status.waiting_ms, 300);
   EXPECT_THAT(status.waiting_because, HasSubstr("step 0 of part 0 waits for worker 1, 2"));
   cluster.take(0);
-  cluster.send(ScriptedCluster::peer(0), 0, {cluster.header(0), protocol::Heartbeat{5, 0, 0, {}}, {}});
+  cluster.send(ScriptedCluster::peer(0), 0, {cluster.header(0), protocol::Heartbeat{5, 0, 0, {}, {}}, {}});
   const std::vector<protocol::Heartbeat> answers = cluster.take_of<protocol::Heartbeat>(0);
   ASSERT_EQ(answers.size(), 1u);
   EXPECT_EQ(answers[0].sequence, 5u);
