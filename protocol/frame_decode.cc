@@ -228,12 +228,15 @@ Update read_update(wire::Update::Reader in, Validator& check) {
   return update;
 }
 
+std::vector<Ack::Entry> read_entries(capnp::List<wire::AckEntry>::Reader in, uint32_t count) {
+  std::vector<Ack::Entry> entries(count);
+  for (uint32_t i = 0; i < count; ++i) entries[i] = {in[i].getPart(), in[i].getN()};
+  return entries;
+}
+
 Ack read_ack(wire::Ack::Reader in, Validator& check) {
-  Ack ack;
   const auto entries = in.getEntries();
-  ack.entries.resize(check.count(entries.size(), kAckEntriesMax, "parts in an ack"));
-  for (uint32_t i = 0; i < ack.entries.size(); ++i) ack.entries[i] = {entries[i].getPart(), entries[i].getN()};
-  return ack;
+  return {read_entries(entries, check.count(entries.size(), kAckEntriesMax, "parts in an ack"))};
 }
 
 Heartbeat read_heartbeat(wire::Heartbeat::Reader in, Validator& check) {
@@ -244,6 +247,8 @@ Heartbeat read_heartbeat(wire::Heartbeat::Reader in, Validator& check) {
   const auto waited_for = in.getWaitedFor();
   heartbeat.waited_for.resize(check.count(waited_for.size(), kWorkersMax, "workers waited for"));
   for (uint32_t i = 0; i < heartbeat.waited_for.size(); ++i) heartbeat.waited_for[i] = check.worker(waited_for[i]);
+  const auto decided = in.getDecided();
+  heartbeat.decided = read_entries(decided, check.count(decided.size(), kHeartbeatPartsMax, "parts in a heartbeat"));
   return heartbeat;
 }
 

@@ -55,6 +55,13 @@ void write(const JobView& view, wire::View::Builder out) {
   for (unsigned i = 0; i < parents.size(); ++i) parents.set(i, view.lineage_parents[i]);
 }
 
+void write(const std::vector<Ack::Entry>& entries, capnp::List<wire::AckEntry>::Builder out) {
+  for (unsigned i = 0; i < out.size(); ++i) {
+    out[i].setPart(entries[i].part);
+    out[i].setN(entries[i].n);
+  }
+}
+
 void write(const Summary& summary, wire::Summary::Builder out) {
   out.setThreshold(summary.threshold);
   auto workers = out.initWorkers(list_size(summary.workers, kWorkersMax));
@@ -148,11 +155,7 @@ struct BodyWriter {
     out.setCounted(body.counted);
   }
   void operator()(const Ack& body) {
-    auto entries = envelope.initAck().initEntries(list_size(body.entries, kAckEntriesMax));
-    for (unsigned i = 0; i < entries.size(); ++i) {
-      entries[i].setPart(body.entries[i].part);
-      entries[i].setN(body.entries[i].n);
-    }
+    write(body.entries, envelope.initAck().initEntries(list_size(body.entries, kAckEntriesMax)));
   }
   void operator()(const Heartbeat& body) {
     auto out = envelope.initHeartbeat();
@@ -161,6 +164,7 @@ struct BodyWriter {
     out.setWeightsDigest(body.weights_digest);
     auto waited_for = out.initWaitedFor(list_size(body.waited_for, kWorkersMax));
     for (unsigned i = 0; i < waited_for.size(); ++i) waited_for.set(i, body.waited_for[i]);
+    write(body.decided, out.initDecided(list_size(body.decided, kHeartbeatPartsMax)));
   }
   void operator()(const ShardHello& body) {
     auto out = envelope.initShardHello();

@@ -174,6 +174,7 @@ struct Heartbeat {
   stepsApplied @1 :UInt64;
   weightsDigest @2 :UInt64;
   waitedFor @3 :List(UInt32);
+  decided @4 :List(AckEntry);  # s to w
 }
 
 struct ShardHello {

@@ -183,6 +183,9 @@ struct Heartbeat {
   uint64_t steps_applied = 0;        ///< least n over the worker's parts
   uint64_t weights_digest = 0;       ///< room for the digest of the weights
   std::vector<uint32_t> waited_for;  ///< shard -> worker: who the oldest open step waits for
+  std::vector<Ack::Entry>
+      decided;  ///< shard -> worker: parts that are further than steps_applied says and than the worker
+                ///< has acknowledged, with their number of steps; at most kHeartbeatPartsMax
   bool operator==(const Heartbeat&) const = default;
 };
 

@@ -62,7 +62,7 @@ protocol::Welcome Job::welcome(const std::string& software) const {
   return welcome;
 }
 
-protocol::Heartbeat Job::heartbeat_answer(uint64_t sequence) const {
+protocol::Heartbeat Job::heartbeat_answer(const protocol::Member& to, uint64_t sequence) const {
   protocol::Heartbeat answer;
   answer.sequence = sequence;
   answer.steps_applied = rounds_.steps_decided();
@@ -72,6 +72,7 @@ protocol::Heartbeat Job::heartbeat_answer(uint64_t sequence) const {
     answer.waited_for = waiting->workers;
   }
   if (answer.waited_for.size() > kListedMax) answer.waited_for.resize(kListedMax);
+  answer.decided = rounds_.unacknowledged(to.worker, answer.steps_applied);
   return answer;
 }
 

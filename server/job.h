@@ -50,7 +50,7 @@ class Job {
   void flush_view(Actions& actions);
 
   protocol::Welcome welcome(const std::string& software) const;
-  protocol::Heartbeat heartbeat_answer(uint64_t sequence) const;
+  protocol::Heartbeat heartbeat_answer(const protocol::Member& to, uint64_t sequence) const;
 
   /// Members to be removed for silence now. Empty also where only the last one is silent: see abandoned().
   std::vector<protocol::Member> silent(TimeNs now) const;

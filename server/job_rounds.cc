@@ -286,6 +286,16 @@ uint64_t JobRounds::steps_applied(uint32_t worker) const {
   return least;
 }
 
+std::vector<protocol::Ack::Entry> JobRounds::unacknowledged(uint32_t worker, uint64_t least) const {
+  std::vector<protocol::Ack::Entry> parts;
+  for (const PartRound& part : parts_) {
+    if (parts.size() == protocol::kHeartbeatPartsMax) break;
+    if (part.decided() > std::max(least, part.acknowledged(worker)))
+      parts.push_back({part.layout().part, part.decided()});
+  }
+  return parts;
+}
+
 std::optional<JobRounds::Waiting> JobRounds::waiting() const {
   const PartRound* oldest = nullptr;
   for (const PartRound& part : parts_) {

@@ -193,7 +193,8 @@ void ShardCore::on_member_message(const protocol::PeerId& from, Job& job, const 
       job.members().send(member, protocol::ViewChange{job.view()}, actions);
     }
     job.rounds().on_steps_applied(member, heartbeat->steps_applied, now, actions);
-    reply(from, job.members().header(member.worker, member.life), job.heartbeat_answer(heartbeat->sequence), actions);
+    reply(from, job.members().header(member.worker, member.life), job.heartbeat_answer(member, heartbeat->sequence),
+          actions);
   } else if (const auto* goodbye = std::get_if<protocol::Goodbye>(&message.body)) {
     return on_goodbye(job, member, *goodbye, now, actions);
   }

@@ -60,6 +60,7 @@ inline std::vector<Message> every_message() {
   heartbeat.steps_applied = 12;
   heartbeat.weights_digest = 0xABCD;
   heartbeat.waited_for = {1, 2};
+  heartbeat.decided = {{3, 14}, {5, 13}};
   ShardHello shard_hello;
   shard_hello.shard_map_hash = 0x1234;
   shard_hello.software = "millrace 0.1.0";

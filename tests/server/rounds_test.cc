@@ -63,6 +63,28 @@ TEST_F(Rounds, LateContributionIsAnsweredWithTheKeptUpdate) {
   EXPECT_EQ(cluster.counted(Metric::kLate, "update"), 1);
 }
 
+TEST(RoundsOfTwoBuckets, AHeartbeatNamesThePartsThatAreAheadAndNotAcknowledged) {
+  protocol::JobSpec spec = ScriptedCluster::small_job(2);
+  spec.tensors.push_back({.name = "later", .dimension = 64});
+  spec.fuse_below = 1;
+  ScriptedCluster cluster(spec);
+  cluster.join_all();
+  ASSERT_EQ(cluster.layout().parts.size(), 2u);
+  for (const uint32_t worker : {0u, 1u}) {
+    cluster.send(ScriptedCluster::peer(worker), 0, cluster.contribution(worker, 0, 0, cluster.payload(constant(1))));
+  }
+  const auto answer = [&](uint32_t worker) {
+    cluster.take(worker);
+    cluster.send(ScriptedCluster::peer(worker), 0, {cluster.header(worker), protocol::Heartbeat{}, {}});
+    return cluster.take_of<protocol::Heartbeat>(worker).at(0);
+  };
+  EXPECT_EQ(answer(0).steps_applied, 0u) << "the slowest part";
+  EXPECT_THAT(answer(0).decided, ElementsAre(protocol::Ack::Entry{0, 1}));
+  cluster.send(ScriptedCluster::peer(0), 0, {cluster.header(0), protocol::Ack{{{0, 1}}}, {}});
+  EXPECT_THAT(answer(0).decided, ElementsAre());
+  EXPECT_THAT(answer(1).decided, ElementsAre(protocol::Ack::Entry{0, 1}));
+}
+
 TEST_F(Rounds, ForgottenStepIsAnsweredFromTheSummary) {
   for (uint64_t step = 0; step < 2; ++step) {
     cluster.push(0, step, constant(1));

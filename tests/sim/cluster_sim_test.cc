@@ -151,6 +151,22 @@ TEST(ClusterSimScripted, LostUpdateIsAskedForAndWhatOvertookItIsKept) {
   EXPECT_LT(report.virtual_time, 40 * kNsPerS);
 }
 
+TEST(ClusterSimScripted, LostUpdateIsAskedForWhereBucketsAdvanceUnevenly) {
+  Scenario scenario = plain(2, 20);
+  scenario.spec.tensors.push_back(scenario.spec.tensors[0]);
+  scenario.spec.tensors[1].name = "later";
+  scenario.spec.fuse_below = 1;
+  scenario.spec.dead_after_ms = 60'000;
+  scenario.tensors_in_turn = true;   // until the end the job's slowest part has decided nothing
+  scenario.think_max = 6 * kNsPerS;  // longer than a resend takes: shards say that they have it
+  scenario.link.loss = 0.1;
+  scenario.calm_from = 3600 * kNsPerS;
+  scenario.stop_when_over = true;
+  const SimReport report = expect_all_finish(scenario);
+  // 177 s; without the list of decided parts in heartbeats 222 s.
+  EXPECT_LT(report.virtual_time, 200 * kNsPerS);
+}
+
 /// Workers first, shards later, one of them much later.
 TEST(ClusterSimScripted, WorkersWaitForServersThatStartLater) {
   Scenario scenario = draw_scenario(13);

@@ -45,6 +45,7 @@ struct Scenario {
   double sparse_pushes = 0.5;    ///< share of pushes by push_sparse
   double non_finite_pushes = 0;  ///< share of pushes that first try a gradient with NaN or infinity in it
   TimeNs think_max = 0;          ///< between pushes
+  bool tensors_in_turn = false;  ///< a bucket's steps are pushed once those of the bucket before are
   double hostile = 0;            ///< share of the workers' messages that a stranger repeats, altered, to the same shard
   uint64_t job_memory_bytes = 0;  ///< a shard's limit for the job; 0: its default
   bool real_bytes = false;

@@ -260,6 +260,7 @@ std::vector<uint32_t> SimWorker::pushable() const {
       const bool wanted = pushed_[member.tensor] == least && least < world_.scenario.steps[worker_];
       if (wanted && pushed_[member.tensor] < core_->steps_allowed(member.tensor)) tensors.push_back(member.tensor);
     }
+    if (world_.scenario.tensors_in_turn && least < world_.scenario.steps[worker_]) break;
   }
   return tensors;
 }

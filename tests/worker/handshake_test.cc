@@ -281,7 +281,7 @@ TEST_F(Handshake, HeartbeatsGoOutEveryIntervalAndSayHowFarTheWorkerIs) {
   for (int i = 0; i < 3; ++i) {
     pass(TimeNs{config_.spec.heartbeat_ms} * kNsPerMs);
     hear(0, protocol::Heartbeat{});
-    hear(1, protocol::Heartbeat{.waited_for = {1}});
+    hear(1, protocol::Heartbeat{.waited_for = {1}, .decided = {}});
   }
   const auto sent = take_sent<protocol::Heartbeat>();
   ASSERT_EQ(sent.size(), 6u);

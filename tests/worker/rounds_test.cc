@@ -325,6 +325,29 @@ TEST_F(Rounds, AHeartbeatOfAShardThatIsAheadBringsTheLostUpdate) {
   EXPECT_EQ(again[0].first, 0u);
 }
 
+TEST_F(Rounds, AHeartbeatThatNamesAPartAsDecidedBringsItsLostUpdateThoughTheShardHadSaidToHaveIt) {
+  make_running();
+  push({5}, {1});
+  pass(3 * kNsPerS);
+  for (const uint32_t shard : {0u, 1u}) hear(shard, protocol::Duplicate{shard, 0});
+  pass(2 * kNsPerS);  // the resend that was due
+  for (const uint32_t shard : {0u, 1u}) hear(shard, protocol::Heartbeat{});
+  pass(2 * kNsPerS);
+  take_sent<Contribution>();
+  protocol::Heartbeat answer;                  // another bucket of the job has decided nothing
+  answer.decided = {{0, 1}, {1, 1}, {77, 5}};  // part 1 is not this shard's, 77 nobody's
+  hear(0, answer);
+  hear(1, protocol::Heartbeat{});
+  pass(kNsPerS / 5);
+  const auto again = take_sent<Contribution>();
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].first, 0u);
+  hear_update(0, 0, {{5, 1}});
+  hear(0, answer);
+  pass(kNsPerS / 5);
+  EXPECT_TRUE(take_sent<Contribution>().empty());
+}
+
 TEST_F(Rounds, AShardWithoutRoomIsAskedWithGrowingPausesForAsLongAsItTakes) {
   make_running();
   push({5}, {1});

@@ -144,6 +144,10 @@ void SessionCore::Impl::on_heartbeat(uint32_t shard, const protocol::Heartbeat& 
   for (PartRun& part : parts) {
     if (part.layout.shard == shard && part.n < heartbeat.steps_applied) ask_again(part, now);
   }
+  for (const protocol::Ack::Entry& decided : heartbeat.decided) {
+    if (decided.part >= parts.size() || parts[decided.part].layout.shard != shard) continue;
+    if (parts[decided.part].n < decided.n) ask_again(parts[decided.part], now);
+  }
 }
 
 void SessionCore::Impl::keep_early(PartRun& part, uint64_t step, protocol::Message&& message, TimeNs now) {
