@@ -46,6 +46,8 @@ namespaces_of() {
 
 down() {
   local namespace pids
+  # A second Ctrl-C reaches this script as well: what is half removed stays for ever.
+  trap '' INT TERM
   while read -r namespace; do
     [ -n "$namespace" ] || continue
     # What still runs in there would keep the namespace alive without a name.

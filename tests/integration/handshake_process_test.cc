@@ -1,11 +1,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "kernels/base/clock.h"
+#include "protocol/handshake.h"
 #include "protocol/layout.h"
 #include "protocol/transport.h"
 #include "tests/protocol/temporary_directory.h"
@@ -111,6 +115,67 @@ TEST_F(HandshakeProcess, AnotherShardCountIsRefused) {
   Message message = hello_message();
   std::get<Hello>(message.body).shard_count = 2;
   expect_refusal(message, ErrorCode::kShardMapMismatch, "shard 0 of 1");
+}
+
+/// `millrace train` as a process of its own, at a shard of another version: this test, with the real transport.
+class WorkerProcess : public testing::Test {
+ protected:
+  void SetUp() override {
+    listener_ = Listener::bind(context_, "tcp://127.0.0.1:0").value();
+    poller_.add(*listener_);
+    const std::string data = directory_.file("data.svm");
+    std::ofstream(data) << "1 1:1\n0 2:1\n";
+    cli::SpawnOptions spawn;
+    spawn.argv = {MILLRACE_PROGRAM, "train", "--train", data, "--servers", listener_->address()};
+    spawn.stderr_path = directory_.file("stderr");
+    worker_ = std::make_unique<cli::ChildProcess>(cli::ChildProcess::spawn(spawn).value());
+  }
+
+  std::optional<Received> wait_for_hello() {
+    const TimeNs deadline = monotonic_now_ns() + kWaitMs * kNsPerMs;
+    while (monotonic_now_ns() < deadline) {
+      std::optional<Received> received = listener_->receive();
+      if (received && received->message && std::holds_alternative<Hello>(received->message->body)) return received;
+      poller_.wait(50);
+    }
+    return std::nullopt;
+  }
+
+  void expect_end(const char* says) {
+    constexpr int kRefused = 5;
+    const auto report = worker_->wait(kWaitMs);
+    ASSERT_TRUE(report) << report.error().message;
+    EXPECT_EQ(report->exit_code, kRefused);
+    std::ifstream file(directory_.file("stderr"));
+    const std::string said((std::istreambuf_iterator<char>(file)), {});
+    EXPECT_THAT(said, testing::HasSubstr(says));
+    EXPECT_EQ(std::ranges::count(said, '\n'), 1) << said;
+  }
+
+  TemporaryDirectory directory_;
+  TransportContext context_;
+  Poller poller_;
+  std::unique_ptr<Listener> listener_;
+  std::unique_ptr<cli::ChildProcess> worker_;
+};
+
+TEST_F(WorkerProcess, AShardThatSpeaksOnlyLaterVersionsEndsItWithTheVersionsOfBoth) {
+  const std::optional<Received> hello = wait_for_hello();
+  ASSERT_TRUE(hello.has_value());
+  const auto agreed =
+      negotiate(std::get<Hello>(hello->message->body), {.version_min = 98, .version_max = 99, .software = "later"});
+  ASSERT_FALSE(agreed.has_value());
+  ASSERT_EQ(listener_->send(hello->peer, {hello->message->header, agreed.error(), {}}), SendResult::kSent);
+  expect_end("later speaks 98 to 99");
+}
+
+TEST_F(WorkerProcess, AWelcomeInAVersionThatWasNotOfferedEndsItToo) {
+  const std::optional<Received> hello = wait_for_hello();
+  ASSERT_TRUE(hello.has_value());
+  Welcome welcome;
+  welcome.version = 99;
+  ASSERT_EQ(listener_->send(hello->peer, {hello->message->header, welcome, {}}), SendResult::kSent);
+  expect_end("version 99");
 }
 
 }  // namespace

@@ -21,6 +21,7 @@ from pathlib import Path
 PROGRAMS = Path(sys.argv.pop(1) if len(sys.argv) > 1 else "build/dev/bin").resolve()
 SHARED = Path(os.environ.get("MILLRACE_SHARED", Path(__file__).resolve().parents[3] / "shared"))
 W8A = SHARED / "data/w8a.svm.gz"
+NETLAB = Path(__file__).resolve().parents[2] / "deploy/netlab.sh"
 TIMEOUT_S = 240
 
 
@@ -302,6 +303,32 @@ class Refusals(WithServers):
         bench.send_signal(signal.SIGTERM)
         _, err = bench.communicate(timeout=30)
         self.assertEqual((bench.returncode, list(folder.iterdir())), (7, []), err)
+
+    @unittest.skipUnless(subprocess.run([str(NETLAB), "check"], capture_output=True, check=False).returncode == 0, "no network namespaces")
+    def test_ABenchmarkBehindARateThatIsInterruptedLeavesNoNamespace(self):
+        def namespaces(bench):
+            listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+            return [line for line in listed.split("\n") if line.startswith(f"mb{bench.pid % 100000}-")]
+
+        # While they are made, while processes run in them, and a second time while they are removed.
+        for phase in ("making", "running", "removing"):
+            folder = self.path(phase)
+            folder.mkdir()
+            bench = subprocess.Popen(millrace("bench", "serve", "--rate", "1gbit", "--n", 100_000, "--rounds", 100_000, "--workers", 2, "--shards", 2),
+                                     text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "TMPDIR": str(folder)},
+                                     start_new_session=True)  # a group of its own: Ctrl-C reaches all of it
+            while not namespaces(bench):
+                self.assertIsNone(bench.poll())
+            if phase != "making":
+                self.assertIn("bare ZeroMQ", bench.stderr.readline())
+            made = len(namespaces(bench))
+            os.killpg(bench.pid, signal.SIGINT)
+            if phase == "removing":
+                while len(namespaces(bench)) == made and bench.poll() is None:
+                    pass
+                os.killpg(bench.pid, signal.SIGINT)
+            _, err = bench.communicate(timeout=60)
+            self.assertEqual((bench.returncode, namespaces(bench), list(folder.iterdir())), (7, [], []), f"{phase}: {err}")
 
     def test_ASecondSignalEndsServeAtOnceAndLeavesNoProcessAndNoFolder(self):
         for again, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):

@@ -1,9 +1,7 @@
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <atomic>
 #include <cmath>
-#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -550,43 +548,6 @@ TEST_F(SessionEnds, AndSavesOnDemandWhileItRuns) {
   const std::string nowhere = path_ + "/no/such/folder";
   const std::string sentence = sentence_of(JobErrorCode::kIo, [&] { session_->save(nowhere); });
   EXPECT_NE(sentence.find(nowhere), std::string::npos) << sentence;
-}
-
-/// Files may not grow past so many bytes while this lives: what a full disk does to a writer, without one.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
-    getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{bytes, before_.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() {
-    setrlimit(RLIMIT_FSIZE, &before_);
-    std::signal(SIGXFSZ, handler_);
-  }
-
- private:
-  void (*handler_)(int);
-  rlimit before_{};
-};
-
-TEST(StateFile, AWriteThatFailsHalfWayLeavesTheOldFileAndSaysSo) {
-  const std::string path = ::testing::TempDir() + "millrace_state_file_" + std::to_string(::getpid());
-  const ByteBuffer old_bytes = {1, 2, 3};
-  ASSERT_TRUE(worker::write_file_atomically(path, old_bytes).has_value());
-  Status written;
-  {
-    const FileSizeLimit full(50'000);
-    written = worker::write_file_atomically(path, ByteBuffer(100'000, uint8_t{7}));
-  }
-  ASSERT_FALSE(written.has_value());
-  EXPECT_EQ(written.error().code, ErrorCode::kIo);
-  EXPECT_NE(written.error().message.find("cannot write 100000 bytes to '" + path), std::string::npos)
-      << written.error().message;
-  EXPECT_NE(written.error().message.find("File too large"), std::string::npos) << written.error().message;
-  EXPECT_EQ(*worker::read_file(path), old_bytes);
-  EXPECT_FALSE(std::filesystem::exists(path + ".new." + std::to_string(::getpid())));
-  std::filesystem::remove(path);
 }
 
 }  // namespace

@@ -2,10 +2,13 @@
 
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "kernels/stream/stream.h"
 #include "worker/cli/atomic_file.h"
@@ -21,8 +24,29 @@
 namespace millrace::cli {
 namespace {
 
+/// Error lines of the session's log, held back until it is known which of them the command's own failure repeats.
+class ErrorLines {
+ public:
+  void add(std::string_view line) {
+    const std::lock_guard lock(mutex_);
+    lines_.emplace_back(line);
+  }
+  void print_but(std::string_view failure) {
+    const std::lock_guard lock(mutex_);
+    for (const std::string& line : lines_) {
+      if (!failure.starts_with(line)) fmt::print(stderr, "millrace train: {}\n", line);
+    }
+    lines_.clear();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> lines_;
+};
+
 struct TrainFlags {
   TrainOptions options;
+  ErrorLines errors;
   std::string train_path;
   std::string test_path;
   std::string servers;
@@ -60,8 +84,12 @@ Outcome complete(TrainFlags& flags) {
   options.loss = *loss;
   if (flags.density > 0) options.select = fmt::format("topk:{}", flags.density);
   if (flags.dense) options.form = GradientForm::kDense;
-  options.log = [verbose = flags.verbose](LogLevel level, std::string_view line) {
-    if (verbose || level == LogLevel::kError) fmt::print(stderr, "millrace train: {}\n", line);
+  options.log = [&flags](LogLevel level, std::string_view line) {
+    if (level == LogLevel::kError) {
+      flags.errors.add(line);
+    } else if (flags.verbose) {
+      fmt::print(stderr, "millrace train: {}\n", line);
+    }
   };
   return check_job(options, flags.dimension);
 }
@@ -172,6 +200,7 @@ Outcome run_train(TrainFlags& flags) {
   // Until here nothing is held that an end at once would leave behind.
   const std::atomic<bool>& stop = interruption_flag();
   const auto result = train(options, *data, test ? &*test : nullptr, on_epoch, stop);
+  flags.errors.print_but(result ? "" : result.error().message);
   if (!result) return std::unexpected(result.error());
   if (!flags.output.empty() && options.worker == 0) {
     if (Status status = write_model(flags.output, result->model); !status) return fail_with(status.error());
