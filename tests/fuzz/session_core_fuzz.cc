@@ -78,7 +78,10 @@ class SessionFuzz {
       case 5: return refuse(shard);
       case 6:
         return message(shard,
-                       protocol::Heartbeat{.sequence = 1, .steps_applied = source_.number(4), .waited_for = {0}});
+                       protocol::Heartbeat{.sequence = 1,
+                                           .steps_applied = source_.number(4),
+                                           .waited_for = {0},
+                                           .decided = {{static_cast<uint32_t>(source_.number(3)), source_.number(4)}}});
       case 7: return last_words(shard);
       case 8: return raw(shard);
       case 9:
