@@ -10,16 +10,18 @@
 # The bridge is in a namespace of its own (PREFIX-switch): no interface, address or route of the machine itself changes.
 # Every direction of a link has its token bucket; the rate counts Ethernet frames, so TCP payload reaches 0.95 of it. RATE "none"
 # leaves links unlimited. A bucket holds 256 KiB (NETLAB_BURST overrides), 2 ms at 1 Gbit/s: where the machine's timers are later
-# than that (a busy virtual machine), links stay below their rate; compare with a bare transfer of the same run.
+# than that (a busy virtual machine), links stay below their rate; compare with a bare transfer of the same run. TCP on the hosts
+# uses Reno (NETLAB_CONGESTION overrides; "default" leaves the machine's): see deploy/DESIGN.md.
 # Exit codes: the command's own for exec and run; else 0 done, 1 failed, 2 usage, 3 not root or no iproute2.
 set -euo pipefail
 
 readonly NETWORK=10.77.0
 readonly HOSTS_MAX=64
 readonly BURST=${NETLAB_BURST:-256k}
+readonly CONGESTION=${NETLAB_CONGESTION:-reno}
 
 say() { printf 'netlab: %s\n' "$*" >&2; }
-usage() { sed -n '2,16p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,15p' "$0" | sed 's/^# \{0,1\}//'; }
 
 require_tools() {
   local tool
@@ -37,6 +39,14 @@ require_prefix() {
 # limit NAMESPACE INTERFACE RATE
 limit() {
   [ "$3" = none ] || ip netns exec "$1" tc qdisc add dev "$2" root tbf rate "$3" burst "$BURST" latency 200ms
+}
+
+# choose_congestion_control NAMESPACE
+choose_congestion_control() {
+  [ "$CONGESTION" = default ] && return
+  # shellcheck disable=SC2016  # expanded by the inner shell
+  ip netns exec "$1" sh -c 'echo "$1" >/proc/sys/net/ipv4/tcp_congestion_control' sh "$CONGESTION" 2>/dev/null ||
+    say "$1 cannot use TCP congestion control '$CONGESTION': it keeps the machine's default"
 }
 
 # Names that start with PREFIX- and belong to a lab: the switch and the numbered hosts.
@@ -66,6 +76,7 @@ up_host() {
   ip -n "$host" link set lo up
   ip -n "$host" addr add "$NETWORK.$number/24" dev eth0
   ip -n "$host" link set eth0 up
+  choose_congestion_control "$host"
   ip -n "$prefix-switch" link set "$link" master bridge0 up
   limit "$host" eth0 "$rate"
   limit "$prefix-switch" "$link" "$rate"
