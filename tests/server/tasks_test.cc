@@ -1,0 +1,85 @@
+#include "server/tasks.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "protocol/container.h"
+
+namespace millrace::server {
+namespace {
+
+constexpr uint64_t kDimension = 40'000;
+
+Stream<float> some_sum() {
+  RandomSequence random(random_key(7));
+  Stream<float> sum = Stream<float>::empty(kDimension);
+  for (uint32_t index = 3; index < kDimension; index += 1 + static_cast<uint32_t>(random.next_below(20))) {
+    sum.indices.push_back(index);
+    sum.values.push_back(static_cast<float>(random.next_normal()));
+  }
+  return sum;
+}
+
+/// Sum of |sum - decoded| over the entries of the update, by looking every one up.
+double error_by_lookup(const Stream<float>& sum, const Stream<float>& decoded) {
+  double error = 0;
+  for (size_t at = 0; at < decoded.indices.size(); ++at) {
+    const auto found = std::ranges::lower_bound(sum.indices, decoded.indices[at]);
+    const bool held = found != sum.indices.end() && *found == decoded.indices[at];
+    const float value = held ? sum.values[static_cast<size_t>(found - sum.indices.begin())] : 0.0f;
+    error += std::fabs(static_cast<double>(value) - static_cast<double>(decoded.values[at]));
+  }
+  return error;
+}
+
+EncodePlan plan_with(const char* codec) {
+  EncodePlan plan;
+  plan.codec = codec_from_text(codec).value();
+  plan.random = random_key(5);
+  plan.cut = PartCut{MagnitudeHistogram::bin_of(1.0f), 10};
+  return plan;
+}
+
+TEST(EncodeUpdate, ErrorOfALossyCodeIsWhatTheCarriedEntriesChangedBy) {
+  const Stream<float> sum = some_sum();
+  for (const char* codec : {"gap+qsgd4", "raw+qsgd8", "bloom:0.01+qsgd4", "bloom:0.01+raw"}) {
+    const auto update = encode_update(SharedStream::from(Stream<float>(sum)), plan_with(codec));
+    ASSERT_TRUE(update) << codec << ": " << update.error().message;
+    const auto decoded = read_container<float>(update->container.bytes, {});
+    ASSERT_TRUE(decoded) << codec;
+    ASSERT_EQ(update->entries, decoded->count()) << codec;
+    ASSERT_LT(decoded->count(), sum.count()) << codec;
+    const double expected = error_by_lookup(sum, *decoded);
+    EXPECT_NEAR(update->codec_error, expected, 1e-9 * expected) << codec;
+  }
+}
+
+TEST(EncodeUpdate, ErrorOfAnExactCodeIsNothing) {
+  const auto update = encode_update(SharedStream::from(some_sum()), plan_with("gap+raw"));
+  ASSERT_TRUE(update);
+  EXPECT_EQ(update->codec_error, 0);
+}
+
+TEST(EncodeUpdate, ErrorOfADenseSumIsThatOfEveryEntry) {
+  RandomSequence random(random_key(8));
+  Stream<float> sum{1'003, true, {}, {}};
+  for (uint64_t index = 0; index < sum.dimension; ++index)
+    sum.values.push_back(static_cast<float>(random.next_normal()));
+  EncodePlan plan = plan_with("gap+qsgd4");
+  plan.cut.reset();
+  const auto update = encode_update(SharedStream::from(Stream<float>(sum)), plan);
+  ASSERT_TRUE(update);
+  const auto decoded = read_container<float>(update->container.bytes, {});
+  ASSERT_TRUE(decoded && decoded->dense);
+  double expected = 0;
+  for (size_t at = 0; at < sum.values.size(); ++at) {
+    expected += std::fabs(static_cast<double>(sum.values[at]) - static_cast<double>(decoded->values[at]));
+  }
+  ASSERT_GT(expected, 0);
+  EXPECT_NEAR(update->codec_error, expected, 1e-9 * expected);
+}
+
+}  // namespace
+}  // namespace millrace::server
