@@ -53,8 +53,8 @@ class SharedStream {
 
  private:
   using View = std::variant<StreamView<float>, StreamView<double>>;
-  SharedStream(std::shared_ptr<const void> owner, View view, uint64_t bytes)
-      : owner_(std::move(owner)), view_(std::move(view)), memory_bytes_(bytes) {}
+  SharedStream(std::shared_ptr<const void> owner, const View& view, uint64_t bytes)
+      : owner_(std::move(owner)), view_(view), memory_bytes_(bytes) {}
 
   std::shared_ptr<const void> owner_;
   View view_;
