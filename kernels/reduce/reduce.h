@@ -30,7 +30,7 @@ Result<Stream<T>> sum_many(std::span<const StreamView<T>> streams);
 /// left out. Of a sum of which a small share is wanted nothing else is written anywhere.
 ///
 /// edge     > 0, finite.
-/// Cost     as sum_many(), and a look at every index where an entry or more is in 64 of them.
+/// Cost     as sum_many(), of which it takes two thirds and less.
 /// Errors   as sum_many().
 /// Threads  reentrant; runs on the calling thread.
 template <typename T>

@@ -11,11 +11,10 @@ namespace millrace {
 /// Entries past the last that sum_scattered_at_least() writes.
 inline constexpr size_t kSliceCutSlack = 4;
 
-/// sum_scattered() of which only the sums of magnitude `edge` and more are taken out, with the same bits. Looks at every
-/// index of the range and at no bitmap: cheaper from an entry in 64 indices on.
+/// sum_scattered() of which only the sums of magnitude `edge` and more are taken out, with the same bits.
 ///
 /// edge     > 0: what no lane has an entry of is never taken.
-/// Cost     O(entries + (end - begin)); the scratch is as it was.
+/// Cost     O(entries + (end - begin) / 64), or O(entries + (end - begin)) where they are many; the scratch is as it was.
 size_t sum_scattered_at_least(std::span<Lane<float>> lanes, uint64_t begin, uint64_t end, SliceScratch<float>& scratch,
                               float edge, uint32_t* out_index, float* out_value);
 size_t sum_scattered_at_least(std::span<Lane<double>> lanes, uint64_t begin, uint64_t end,

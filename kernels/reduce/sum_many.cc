@@ -28,10 +28,6 @@ constexpr size_t kScatterCountMin = 256;
 // clusters that are worth scattering.
 constexpr size_t kSortCountMax = 8192;
 
-// Where only large sums are wanted and a slice holds an entry or more in so many indices, looking at all of its sums costs
-// less than the bitmap of which are there. Measured with `millrace bench reduce`.
-constexpr uint64_t kScanIndicesPerEntry = 64;
-
 // Sums filtered at a time: their positions stay in a first-level cache.
 constexpr size_t kFilterBlock = 2048;
 
@@ -91,7 +87,7 @@ class SparseSum {
     for (const Lane<T>& lane : lanes_) count += lane.end - lane.at;
     if (count == 0) return;
     if (count >= (end - begin) / kScatterIndicesPerEntry && (scratch_ || count >= kScatterCountMin)) {
-      scatter(begin, end, count);
+      scatter(begin, end);
     } else if (count <= kSortCountMax) {
       const size_t first = written_;
       sum_sorted(begin, end);
@@ -101,17 +97,12 @@ class SparseSum {
     }
   }
 
-  void scatter(uint64_t begin, uint64_t end, size_t count) {
+  void scatter(uint64_t begin, uint64_t end) {
     if (!scratch_) scratch_ = std::make_unique<SliceScratch<T>>();
     uint32_t* const indices = out_.indices.data() + written_;
     T* const values = out_.values.data() + written_;
-    if (edge_ && count >= (end - begin) / kScanIndicesPerEntry) {
-      written_ += sum_scattered_at_least(lanes_, begin, end, *scratch_, *edge_, indices, values);
-      return;
-    }
-    const size_t first = written_;
-    written_ += sum_scattered(lanes_, begin, end, *scratch_, indices, values);
-    keep_large_from(first);
+    written_ += edge_ ? sum_scattered_at_least(lanes_, begin, end, *scratch_, *edge_, indices, values)
+                      : sum_scattered(lanes_, begin, end, *scratch_, indices, values);
   }
 
   /// Of the sums written from `first` on.
