@@ -12,9 +12,11 @@ import os
 import random
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -174,6 +176,42 @@ class Runs(WithServers):
         self.assertEqual(worker.returncode, 7)
         self.assertEqual(status.returncode, 0, status.stderr)
         self.assertEqual(json.loads(status.stdout)[f"127.0.0.1:{port}"]["workers"], 1)
+
+
+class StoppedWriter(unittest.TestCase):
+    """Another process was stopped while it wrote the membership table: its lock stays."""
+
+    def test_AJobThatRunsGoesOnAndOneThatBeginsWaitsForTheTable(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            data = folder / "a.svm"
+            data.write_text(made_up_rows(2000, 7), encoding="utf-8")
+            serve = start("serve", "--shards", 2, "--port", 0, "--http-port", 0, "--json", "--table", folder / "table.db")
+            servers = json.loads(serve.stdout.readline())["servers"]
+            running = start("train", "--servers", servers, "--job", "running", "--train", data, "--epochs", 1_000_000)
+            lines = iter(running.stdout.readline, "")
+            while not next(lines).lstrip().startswith("1 "):
+                pass
+            writer = sqlite3.connect(folder / "table.db", isolation_level=None)
+            writer.execute("BEGIN IMMEDIATE")
+            # Its Hello asks the shards to write, again and again.
+            beginning = start("train", "--servers", servers, "--job", "beginning", "--train", data, "--epochs", 1, "--connect-timeout-ms", 60_000)
+            locked, last, longest = time.monotonic(), time.monotonic(), 0
+            while time.monotonic() < locked + 4:
+                next(lines)
+                longest, last = max(longest, time.monotonic() - last), time.monotonic()
+            self.assertIsNone(beginning.poll())
+            writer.execute("ROLLBACK")
+            writer.close()
+            out, err = beginning.communicate(timeout=TIMEOUT_S)
+            self.assertEqual(beginning.returncode, 0, out + err)
+            running.send_signal(signal.SIGINT)
+            running.communicate(timeout=60)
+            serve.send_signal(signal.SIGTERM)
+            _, err = serve.communicate(timeout=60)
+            self.assertEqual(serve.returncode, 0, err)
+            # Waiting for the lock as long as at the start, 5 s, would have held up every step.
+            self.assertLess(longest, 2)
 
 
 class Refusals(WithServers):
