@@ -134,7 +134,7 @@ class ShardCore {
     broke_off(job, actions);
     return false;
   }
-  void broke_off(std::optional<uint64_t> job, Actions& actions) noexcept;
+  void broke_off(std::optional<uint64_t> number, Actions& actions) noexcept;
   void handle_message(const protocol::PeerId& from, protocol::Message message, TimeNs now, Actions& actions);
   Job* find_job(uint64_t job);
   void count(Metric metric, std::string_view label, Actions& actions) const;
