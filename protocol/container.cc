@@ -8,6 +8,7 @@
 #include "kernels/base/bytes.h"
 #include "kernels/base/check.h"
 #include "kernels/base/hash.h"
+#include "kernels/stream/stream_scan.h"
 
 namespace millrace {
 namespace {
@@ -76,6 +77,29 @@ Status check_limits(const ContainerHeader& header, uint64_t bytes, ValueType typ
 }
 
 }  // namespace
+
+PlainContainer plain_container(const StreamView<float>& entries, uint64_t base, uint64_t dimension) {
+  MILLRACE_CHECK(!entries.dense && dimension > 0 && dimension <= kDimensionMax, dimension);
+  const size_t count = entries.count();
+  MILLRACE_CHECK(count == 0 || (entries.indices.front() >= base && entries.indices.back() - base < dimension), base,
+                 dimension);
+  ContainerHeader header;
+  header.index_codec = IndexCodecId::kRaw;
+  header.dimension = dimension;
+  header.count = count;
+  header.index_bytes = count * sizeof(uint32_t);
+  header.value_bytes = count * sizeof(float);
+  ByteBuffer bytes = header_bytes(header);
+  bytes.resize(kContainerHeaderBytes + header.index_bytes + header.value_bytes);
+  // The allocator's alignment and a header of 64 bytes leave both arrays aligned.
+  auto* const indices = reinterpret_cast<uint32_t*>(bytes.data() + kContainerHeaderBytes);
+  auto* const values = reinterpret_cast<float*>(bytes.data() + kContainerHeaderBytes + header.index_bytes);
+  moved_down(entries.indices.data(), count, static_cast<uint32_t>(base), indices);
+  if (count > 0) std::memcpy(values, entries.values.data(), entries.values.size_bytes());
+  const uint64_t checksum = checksum_of(bytes);
+  std::memcpy(bytes.data() + kChecksumAt, &checksum, sizeof(checksum));
+  return {SharedBytes::from(std::move(bytes)), {dimension, false, {indices, count}, {values, count}}};
+}
 
 template <typename T>
 Result<EncodedContainer<T>> encode_container(const StreamView<T>& selected, const StreamView<T>& original,

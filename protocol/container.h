@@ -57,6 +57,18 @@ template <typename T>
 Result<EncodedContainer<T>> encode_container(const StreamView<T>& selected, const StreamView<T>& original,
                                              const EncodeOptions& options);
 
+/// A container of raw indices and raw values, and its entries as they lie in it.
+struct PlainContainer {
+  SharedBytes bytes;
+  StreamView<float> stream;  ///< into `bytes`
+};
+
+/// encode_container() of a sparse stream with codec "raw+raw", in one pass.
+///
+/// entries    sparse, well-formed, all indices in [base, base + dimension); they are moved down by base.
+/// dimension  1 to kDimensionMax.
+PlainContainer plain_container(const StreamView<float>& entries, uint64_t base, uint64_t dimension);
+
 /// The checksum that a whole container carries: covers every byte of it but itself, so it is the container's identity
 /// (Contribution::payload_hash). Not verified here; read_container() does. Errors  malformed: too short for a header.
 Result<uint64_t> container_identity(ByteSpan container);

@@ -1,7 +1,7 @@
 #include <cstring>
 
 #include "kernels/codec/codec_list.h"
-#include "kernels/codec/index_order.h"
+#include "kernels/stream/stream.h"
 
 namespace millrace {
 namespace {
@@ -29,7 +29,7 @@ class RawIndexCodec final : public IndexCodec {
       return fail(ErrorCode::kMalformed, "raw indices: the length is not 4 bytes an index");
     }
     indices.resize(count);
-    if (!copy_increasing(bytes, indices) || (count > 0 && indices.back() >= dimension)) {
+    if (!copy_increasing(bytes.data(), indices) || (count > 0 && indices.back() >= dimension)) {
       return fail(ErrorCode::kMalformed, "raw indices: not strictly increasing below the dimension");
     }
     return {};

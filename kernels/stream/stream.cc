@@ -1,12 +1,27 @@
 #include "kernels/stream/stream.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 
 #include "kernels/base/check.h"
 #include "kernels/stream/stream_scan.h"
 
 namespace millrace {
+namespace {
+
+/// Entries that are looked at while they are still in the first-level cache.
+constexpr size_t kCached = 2048;
+
+template <typename T>
+Buffer<T> copy_of(std::span<const T> values) {
+  Buffer<T> out(values.size());
+  if (!values.empty()) std::memcpy(out.data(), values.data(), values.size_bytes());
+  return out;
+}
+
+}  // namespace
+
 template <typename T>
 Status validate(const StreamView<T>& stream) {
   if (stream.dimension == 0 || stream.dimension > kDimensionMax) {
@@ -46,13 +61,35 @@ bool all_finite(std::span<const double> values) {
   return all_finite_f64(values.data(), values.size());
 }
 
+bool copy_increasing(const void* indices, std::span<uint32_t> out) {
+  const auto* from = static_cast<const uint8_t*>(indices);
+  for (size_t begin = 0; begin < out.size(); begin += kCached) {
+    const size_t count = std::min(kCached, out.size() - begin);
+    std::memcpy(out.data() + begin, from + begin * sizeof(uint32_t), count * sizeof(uint32_t));
+    const size_t overlap = begin == 0 ? 0 : 1;
+    if (!strictly_increasing(out.data() + begin - overlap, count + overlap)) return false;
+  }
+  return true;
+}
+
+template <typename T>
+bool copy_finite(const void* values, std::span<T> out) {
+  const auto* from = static_cast<const uint8_t*>(values);
+  for (size_t begin = 0; begin < out.size(); begin += kCached) {
+    const std::span<T> block = out.subspan(begin, std::min(kCached, out.size() - begin));
+    std::memcpy(block.data(), from + begin * sizeof(T), block.size_bytes());
+    if (!all_finite<T>(block)) return false;
+  }
+  return true;
+}
+
 template <typename T>
 Stream<T> to_dense(const StreamView<T>& stream) {
   Stream<T> out;
   out.dimension = stream.dimension;
   out.dense = true;
   if (stream.dense) {
-    out.values.assign(stream.values.begin(), stream.values.end());
+    out.values = copy_of(stream.values);
     return out;
   }
   out.values.assign(stream.dimension, T{0});
@@ -65,8 +102,8 @@ Stream<T> to_sparse(const StreamView<T>& stream) {
   Stream<T> out;
   out.dimension = stream.dimension;
   if (!stream.dense) {
-    out.indices.assign(stream.indices.begin(), stream.indices.end());
-    out.values.assign(stream.values.begin(), stream.values.end());
+    out.indices = copy_of(stream.indices);
+    out.values = copy_of(stream.values);
     return out;
   }
   const size_t count = static_cast<size_t>(
@@ -99,21 +136,20 @@ Stream<T> cut(const StreamView<T>& stream, uint64_t begin, uint64_t end) {
   out.dimension = end - begin;
   out.dense = stream.dense;
   if (stream.dense) {
-    const auto piece = stream.values.subspan(begin, end - begin);
-    out.values.assign(piece.begin(), piece.end());
+    out.values = copy_of(stream.values.subspan(begin, end - begin));
     return out;
   }
   const auto [first, last] = range_of(stream.indices, begin, end);
-  const auto values = stream.values.subspan(first, last - first);
-  out.values.assign(values.begin(), values.end());
+  out.values = copy_of(stream.values.subspan(first, last - first));
   out.indices.resize(last - first);
-  const uint32_t base = static_cast<uint32_t>(begin);
-  for (size_t i = first; i < last; ++i) out.indices[i - first] = stream.indices[i] - base;
+  moved_down(stream.indices.data() + first, last - first, static_cast<uint32_t>(begin), out.indices.data());
   return out;
 }
 
 template Status validate(const StreamView<float>&);
 template Status validate(const StreamView<double>&);
+template bool copy_finite(const void*, std::span<float>);
+template bool copy_finite(const void*, std::span<double>);
 template Stream<float> to_dense(const StreamView<float>&);
 template Stream<double> to_dense(const StreamView<double>&);
 template Stream<float> to_sparse(const StreamView<float>&);

@@ -73,6 +73,15 @@ Status validate(const StreamView<T>& stream);
 template <typename T>
 bool all_finite(std::span<const T> values);
 
+/// Copies and looks on the way: block by block, while what was copied is in the first-level cache. False: what was asked for
+/// does not hold, and `out` is unspecified.
+///
+/// indices, values   out.size() of them, any alignment, not overlapping `out`.
+/// Cost              one pass.
+bool copy_increasing(const void* indices, std::span<uint32_t> out);
+template <typename T>
+bool copy_finite(const void* values, std::span<T> out);
+
 /// The stream as a dense array of `dimension` values (absent entries are 0).
 template <typename T>
 Stream<T> to_dense(const StreamView<T>& stream);

@@ -69,6 +69,15 @@ bool AllFiniteF64(const double* values, size_t count) {
   return AllFinite(values, count, uint64_t{0x7ff0'0000'0000'0000u});
 }
 
+void MovedDown(const uint32_t* HWY_RESTRICT indices, size_t count, uint32_t base, uint32_t* HWY_RESTRICT out) {
+  const hn::ScalableTag<uint32_t> d;
+  const size_t lanes = hn::Lanes(d);
+  const auto by = hn::Set(d, base);
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) hn::StoreU(hn::Sub(hn::LoadU(d, indices + i), by), d, out + i);
+  for (; i < count; ++i) out[i] = indices[i] - base;
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace millrace
 HWY_AFTER_NAMESPACE();
@@ -79,12 +88,16 @@ namespace millrace {
 HWY_EXPORT(StrictlyIncreasing);
 HWY_EXPORT(AllFiniteF32);
 HWY_EXPORT(AllFiniteF64);
+HWY_EXPORT(MovedDown);
 
 bool strictly_increasing(const uint32_t* indices, size_t count) {
   return HWY_DYNAMIC_DISPATCH(StrictlyIncreasing)(indices, count);
 }
 bool all_finite_f32(const float* values, size_t count) { return HWY_DYNAMIC_DISPATCH(AllFiniteF32)(values, count); }
 bool all_finite_f64(const double* values, size_t count) { return HWY_DYNAMIC_DISPATCH(AllFiniteF64)(values, count); }
+void moved_down(const uint32_t* indices, size_t count, uint32_t base, uint32_t* out) {
+  HWY_DYNAMIC_DISPATCH(MovedDown)(indices, count, base, out);
+}
 
 }  // namespace millrace
 #endif

@@ -130,6 +130,37 @@ TYPED_TEST(StreamTest, AllFiniteFindsOneNonFiniteValueAnywhereOnEveryInstruction
   });
 }
 
+template <typename T>
+void expect_copies_that_look() {
+  constexpr uint64_t kLengths[] = {0, 1, 2, 63, 2047, 2048, 2049, 5000};  // a block is 2,048
+  for (const uint64_t length : kLengths) {
+    std::vector<uint32_t> indices(length);
+    for (size_t i = 0; i < length; ++i) indices[i] = static_cast<uint32_t>(3 * i + 5);
+    std::vector<T> values(length, T{-2});
+    std::vector<uint32_t> index_copy(length);
+    std::vector<T> value_copy(length);
+    ASSERT_TRUE(copy_increasing(indices.data(), index_copy));
+    ASSERT_TRUE(copy_finite<T>(values.data(), value_copy));
+    EXPECT_EQ(index_copy, indices);
+    EXPECT_EQ(value_copy, values);
+    for (size_t at = 1; at < length; at += 1 + length / 67) {
+      const uint32_t kept = std::exchange(indices[at], indices[at - 1]);
+      EXPECT_FALSE(copy_increasing(indices.data(), index_copy)) << length << " at " << at;
+      indices[at] = kept;
+      values[at] = std::numeric_limits<T>::infinity();
+      EXPECT_FALSE(copy_finite<T>(values.data(), value_copy)) << length << " at " << at;
+      values[at] = T{-2};
+    }
+  }
+}
+
+TYPED_TEST(StreamTest, CopiesTellOrderAndNonFiniteValuesAnywhereOnEveryInstructionSet) {
+  testing::for_each_isa([](const std::string& isa) {
+    SCOPED_TRACE(isa);
+    expect_copies_that_look<TypeParam>();
+  });
+}
+
 TYPED_TEST(StreamTest, DenseAndSparseFormsConvertIntoEachOther) {
   RandomSequence random(RandomKey::from(1));
   for (const uint64_t dimension : kAwkwardLengths) {

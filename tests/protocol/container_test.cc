@@ -345,5 +345,25 @@ TEST(ContainerDocument, TheWorkedExampleIsWhatTheCodeWritesAndReads) {
   EXPECT_TRUE(testing::same_bits(decoded->view(), stream.view()));
 }
 
+TEST(PlainContainer, IsWhatTheCodecsMakeOfTheSameEntries) {
+  constexpr uint64_t kDimension = 100'000;
+  const Stream<float> whole = some_stream<float>(kDimension, 0.05);
+  for (const auto& [begin, end] :
+       {std::pair<uint64_t, uint64_t>{0, kDimension}, {40'000, 70'001}, {99'999, 100'000}, {7, 8}}) {
+    const auto [first, last] = range_of(whole.indices, begin, end);
+    const StreamView<float> within{kDimension, false, IndexSpan(whole.indices).subspan(first, last - first),
+                                   std::span<const float>(whole.values).subspan(first, last - first)};
+    const PlainContainer plain = plain_container(within, begin, end - begin);
+    const Stream<float> local = cut(whole.view(), begin, end);
+    const ByteBuffer coded = container_of(local, "raw");
+    EXPECT_TRUE(std::ranges::equal(plain.bytes.bytes, coded)) << begin;
+    EXPECT_TRUE(testing::same_bits(plain.stream, local.view())) << begin;
+    EXPECT_TRUE(plain.stream.values.empty() ||
+                (plain.stream.values.data() > static_cast<const void*>(plain.bytes.bytes.data()) &&
+                 static_cast<const void*>(plain.stream.values.data() + plain.stream.values.size()) ==
+                     plain.bytes.bytes.data() + plain.bytes.bytes.size()));
+  }
+}
+
 }  // namespace
 }  // namespace millrace

@@ -129,6 +129,7 @@ void SimWorker::turn(worker::Actions& actions) {
 }
 
 void SimWorker::code(worker::Actions& actions) {
+  if (world_.scheduler.dice().next_below(3) == 0) core_->settle_one();
   uint64_t pieces = world_.scenario.eager_work ? UINT64_MAX : world_.scheduler.dice().next_below(3);
   for (; pieces > 0; --pieces) {
     if (!core_->work(world_.scheduler.now(), actions)) return;
@@ -223,14 +224,14 @@ void SimWorker::apply(const worker::DeliveredUpdate& update) {
   const DecidedStep& decided = world_.oracle.log(update.part)[update.step];
   const double denominator = denominator_of(world_.scenario.spec, decided.contributors.size(), decided.weight_sum);
   // An update without entries divides nothing.
-  if (update.sum.count() > 0 && update.denominator != denominator)
+  if (update.sum.view.count() > 0 && update.denominator != denominator)
     world_.fault(where + ": denominator " + std::to_string(update.denominator) + " instead of " +
                  std::to_string(denominator));
   if (update.contributors != decided.contributors.size())
     world_.fault(where + ": another number of contributors than the update's");
   if (update.counted != world_.oracle.counted(update.part, update.step, worker_, core_->life()))
     world_.fault(where + ": the worker is wrong about being counted");
-  apply_update(weights_[update.part], update.sum.view(), update.denominator);
+  apply_update(weights_[update.part], update.sum.view, update.denominator);
   ++applied_[update.part];
   if (weights_[update.part] != world_.oracle.weights(update.part, applied_[update.part]))
     world_.fault(where + ": other weights than the contributors' replay");

@@ -152,7 +152,7 @@ TEST_F(Rounds, AnUpdateIsDeliveredSettledAndAcknowledgedOnceAPoll) {
   EXPECT_FALSE(first.step_complete);
   EXPECT_EQ(first.contributors, 2u);
   EXPECT_EQ(first.denominator, 1.0);
-  EXPECT_TRUE(std::ranges::equal(first.sum.indices, std::vector<uint32_t>{5, 9}));
+  EXPECT_TRUE(std::ranges::equal(first.sum.view.indices, std::vector<uint32_t>{5, 9}));
   EXPECT_TRUE(actions_.delivered[1].step_complete);
   EXPECT_EQ(actions_.delivered[1].begin, second_part());
   EXPECT_TRUE(core().outstanding(0).empty());
@@ -171,6 +171,11 @@ TEST_F(Rounds, EntriesThatWereSentAndAreNotInTheUpdateComeBack) {
   protocol::Update update = update_of(0, 0);
   update.whole_sum = false;
   hear(0, update, sum_of({{4, 1}, {6, 8}}, part_dimension(0)));
+  EXPECT_EQ(residual(), (Entries{{5, 1}, {9, 3}}));
+  EXPECT_FALSE(core().settled());
+  EXPECT_TRUE(core().settle_one());
+  EXPECT_FALSE(core().settle_one());
+  EXPECT_TRUE(core().settled());
   EXPECT_EQ(residual(), (Entries{{5, 1}, {9, 3}}));
   EXPECT_EQ(core().bucket_counters(0).entries_returned, 2u);
   hear_update(1, 0, {});
@@ -265,7 +270,7 @@ TEST_F(Rounds, AnUpdateOfALaterStepWaitsForTheOneBeforeIt) {
   ASSERT_EQ(actions_.delivered.size(), 2u);
   for (uint32_t step = 0; step < 2; ++step) {
     EXPECT_EQ(actions_.delivered[step].step, step);
-    EXPECT_TRUE(std::ranges::equal(actions_.delivered[step].sum.indices, std::vector<uint32_t>{5 + step}));
+    EXPECT_TRUE(std::ranges::equal(actions_.delivered[step].sum.view.indices, std::vector<uint32_t>{5 + step}));
   }
   EXPECT_EQ(core().counters().dropped_early, 0u);
   for (const worker::OutstandingView& out : core().outstanding(0)) EXPECT_EQ(out.part, 1u);

@@ -27,11 +27,12 @@ class UpdateShelfTest : public ::testing::Test {
     update.begin = layout_.parts[part].begin;
     update.contributors = 3;
     update.denominator = 3;
-    update.sum = Stream<float>::empty(layout_.parts[part].end - layout_.parts[part].begin);
+    auto sum = Stream<float>::empty(layout_.parts[part].end - layout_.parts[part].begin);
     for (const uint32_t index : local) {
-      update.sum.indices.push_back(index);
-      update.sum.values.push_back(static_cast<float>(update.begin + index));
+      sum.indices.push_back(index);
+      sum.values.push_back(static_cast<float>(update.begin + index));
     }
+    update.sum = worker::HeldStream::from(std::move(sum));
     return update;
   }
   void put(uint32_t part, uint64_t step, const std::vector<uint32_t>& local, UpdateShelf::Keep keep) {

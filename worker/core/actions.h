@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "kernels/base/result.h"
-#include "kernels/stream/stream.h"
 #include "protocol/messages.h"
+#include "worker/core/held_stream.h"
 
 namespace millrace::worker {
 
@@ -16,13 +16,13 @@ struct SendAction {
   protocol::Message message;
 };
 
-/// A decided sum has arrived for one part, in step order per part. The receiver owns the stream.
+/// A decided sum has arrived for one part, in step order per part. The stream is shared with the core, which settles by it later.
 struct DeliveredUpdate {
   uint32_t bucket = 0;
   uint32_t part = 0;
   uint64_t step = 0;
   uint64_t begin = 0;  ///< of the part in the bucket; the stream's indices are local to it
-  Stream<float> sum;
+  HeldStream sum;
   uint32_t contributors = 0;
   double weight_sum = 0;
   double denominator = 1;      ///< as the job combines: 1, contributors or weight_sum

@@ -91,6 +91,8 @@ void Bucket::take_staged() {
 }
 
 void Bucket::take_returned() {
+  while (settle_one()) {
+  }
   if (returned_.empty()) return;
   const bool any_dense = std::ranges::any_of(returned_, [](const Returned& piece) { return piece.stream.dense; });
   if (any_dense && !residual_.dense) residual_ = to_dense(residual_.view());
@@ -122,6 +124,12 @@ void Bucket::take_returned() {
   if (residual_.count() >= dense_from_count<float>(dimension_)) residual_ = to_dense(residual_.view());
 }
 
+/// Whether what is selected from will be one sparse push and nothing else: its values were looked at when they came.
+bool Bucket::staged_alone() const {
+  return slots_.size() == 1 && slots_[0]->staged_.dimension != 0 && slots_[0]->weight_ == 1 && residual_.count() == 0 &&
+         returned_.empty() && unsettled_.empty();
+}
+
 void Bucket::drop_zeros() {
   if (residual_.dense) return;
   size_t kept = 0;
@@ -137,12 +145,13 @@ void Bucket::drop_zeros() {
 Status Bucket::select(uint64_t step) {
   MILLRACE_CHECK(parts_left_ == 0, parts_left_);
   MILLRACE_CHECK(std::ranges::all_of(slots_, [](const auto& slot) { return slot->filled_; }));
+  const bool known_finite = staged_alone();
   take_staged();
   take_returned();
   // Entries that a Bloom filter took along cancel out exactly; they must not stay stored.
   if (!find_index_codec(codec_.index)->lossless()) drop_zeros();
   if (selector_ == nullptr) {
-    if (!all_finite<float>(residual_.values)) {
+    if (!known_finite && !all_finite<float>(residual_.values)) {
       return fail(ErrorCode::kNonFinite, "the gradients pushed so far add up to infinity");
     }
     selected_ = std::exchange(residual_, Stream<float>::empty(dimension_));
@@ -228,6 +237,18 @@ void Bucket::give_back(size_t at, Stream<float>&& stream) {
   returned_.push_back({at, std::move(stream)});
 }
 
+void Bucket::give_back_rest(size_t at, HeldStream&& sent, const HeldStream& carried) {
+  if (sent.view.count() > 0) unsettled_.push_back({at, std::move(sent), carried});
+}
+
+bool Bucket::settle_one() {
+  if (unsettled_.empty()) return false;
+  const Unsettled first = std::move(unsettled_.front());
+  unsettled_.pop_front();
+  give_back(first.at, not_carried(first.sent.view, first.carried.view));
+  return true;
+}
+
 Stream<float> Bucket::residual() const {
   std::vector<Stream<float>> more;
   for (const auto& slot : slots_) {
@@ -235,6 +256,10 @@ Stream<float> Bucket::residual() const {
   }
   for (const Returned& piece : returned_) {
     more.push_back(rebased(piece.stream.view(), parts_[piece.at].begin, dimension_));
+  }
+  for (const Unsettled& one : unsettled_) {
+    const Stream<float> rest = not_carried(one.sent.view, one.carried.view);
+    more.push_back(rebased(rest.view(), parts_[one.at].begin, dimension_));
   }
   for (size_t at = 0; at < parts_.size() && parts_left_ > 0; ++at) {
     if (coded_[at] != 0) continue;

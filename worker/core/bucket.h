@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "kernels/stream/stream.h"
 #include "protocol/job_spec.h"
 #include "protocol/layout.h"
+#include "worker/core/held_stream.h"
 #include "worker/core/push_slot.h"
 
 namespace millrace::worker {
@@ -20,7 +22,8 @@ struct BucketCounters {
   uint64_t entries_sent = 0;
   uint64_t entries_sent_last = 0;  ///< of the last step that is coded whole
   uint64_t entries_received = 0;
-  uint64_t entries_returned = 0;  ///< sent, not carried by the update (or not counted): back in the residual
+  uint64_t entries_returned =
+      0;  ///< sent, not carried by the update (or not counted): back in the residual; once settled
   uint64_t false_positives = 0;
   double dropped_error = 0;  ///< sum of what was lost by name: selected - decoded, signs kept (codec_error drop)
 };
@@ -30,8 +33,8 @@ Stream<float> rebased(const StreamView<float>& stream, uint64_t base, uint64_t d
 
 /// A part of the bucket's contribution, coded.
 struct CodedPart {
-  ByteBuffer container;  ///< the payload
-  Stream<float> sent;    ///< as every receiver decodes it; indices local to the part
+  SharedBytes container;  ///< the payload
+  HeldStream sent;        ///< as every receiver decodes it; indices local to the part
 };
 
 /// One bucket of one worker: its residual, the slots that its tensors are pushed into, selection and coding. Numbers only: no
@@ -62,12 +65,19 @@ class Bucket {
   /// Codes part `at` (0 .. part count - 1, each once, any order) of what select() took out. Sent means decoded: what the code
   /// loses or adds is settled here, in the residual (retain) or in the ledger (drop).
   ///
-  /// Cost    one copy of the part's entries, then the codec.
+  /// Cost    one copy of the part's entries, then the codec; raw indices and values: that copy alone.
   /// Errors  as the codecs' and the container's.
   Result<CodedPart> code(size_t at, const EncodeOptions& options);
 
   /// Entries that an update did not carry, or that were not counted: back into the residual. Indices local to part `at`.
   void give_back(size_t at, Stream<float>&& stream);
+
+  /// What of `sent` the update did not carry is to come back. Found out later, by settle_one() or when it is next needed: the
+  /// update has been waited for, the bookkeeping has not.
+  void give_back_rest(size_t at, HeldStream&& sent, const HeldStream& carried);
+
+  /// Does one piece of what give_back_rest() has put off. False: there was nothing to do.
+  bool settle_one();
 
   /// Hands out what is kept back of [begin, end) and forgets it, as if it had never entered; indices local to begin.
   /// REQUIRES  the bucket is idle: nothing filled, selected or coded that is not settled.
@@ -92,10 +102,14 @@ class Bucket {
   /// Slots of fused tensors hold streams of their own; they are joined here.
   void take_staged();
   void take_returned();
+  bool staged_alone() const;
   void add_to_residual(Stream<float>&& stream);
   void drop_zeros();
   void split_off(const IndexBuffer& positions);
   Stream<float> take_part(size_t at);
+  bool goes_plain() const;
+  Result<CodedPart> code_plain(size_t at);
+  void part_is_coded(size_t at, uint64_t entries);
   void settle_code(size_t at, const StreamView<float>& selected, const StreamView<float>& decoded,
                    const StreamView<float>& rest);
 
@@ -115,8 +129,14 @@ class Bucket {
     Stream<float> stream;
   };
   std::vector<Returned> returned_;
-  Stream<float> selected_;      ///< taken out by select(), indices of the bucket
-  std::vector<uint8_t> coded_;  ///< by part: its share of selected_ is out
+  struct Unsettled {
+    size_t at = 0;
+    HeldStream sent;
+    HeldStream carried;
+  };
+  std::deque<Unsettled> unsettled_;  ///< counted, but what of it was not carried is not in returned_ yet
+  Stream<float> selected_;           ///< taken out by select(), indices of the bucket
+  std::vector<uint8_t> coded_;       ///< by part: its share of selected_ is out
   size_t parts_left_ = 0;
   uint64_t entries_in_step_ = 0;
 

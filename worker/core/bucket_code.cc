@@ -55,6 +55,7 @@ Stream<float> Bucket::take_part(size_t at) {
 
 Result<CodedPart> Bucket::code(size_t at, const EncodeOptions& options) {
   MILLRACE_CHECK(parts_left_ > 0 && coded_[at] == 0, parts_left_, at);
+  if (goes_plain()) return code_plain(at);
   const protocol::PartLayout& part = parts_[at];
   Stream<float> local = take_part(at);
   // What was not selected: a codec that sends more than was selected fills in from here.
@@ -63,23 +64,37 @@ Result<CodedPart> Bucket::code(size_t at, const EncodeOptions& options) {
   if (!exact_indices && !local.dense) rest = cut(residual_.view(), part.begin, part.end);
   auto container = encode_container(local.view(), rest.view(), options);
   if (!container) return std::unexpected(container.error());
-  coded_[at] = 1;
-  CodedPart coded;
-  coded.container = std::move(container->bytes);
-  if (container->exact) {
-    coded.sent = std::move(local);
-  } else {
+  if (!container->exact) {
     settle_code(at, local.view(), container->decoded.view(), rest.view());
     counters_.false_positives += container->false_positives;
-    coded.sent = std::move(container->decoded);
+    local = std::move(container->decoded);
   }
-  entries_in_step_ += coded.sent.count();
-  counters_.entries_sent += coded.sent.count();
-  if (--parts_left_ == 0) {
-    counters_.entries_sent_last = entries_in_step_;
-    spare_ = std::exchange(selected_, Stream<float>::empty(dimension_));
-  }
-  return coded;
+  part_is_coded(at, local.count());
+  return CodedPart{SharedBytes::from(std::move(container->bytes)), HeldStream::from(std::move(local))};
+}
+
+/// Raw indices and raw values: what is sent lies in the container as it is, and needs no copy beside it.
+bool Bucket::goes_plain() const {
+  return codec_.index == IndexCodecId::kRaw && codec_.value == ValueCodecId::kRaw && !selected_.dense;
+}
+
+Result<CodedPart> Bucket::code_plain(size_t at) {
+  const protocol::PartLayout& part = parts_[at];
+  const auto [first, last] = range_of(selected_.indices, part.begin, part.end);
+  const StreamView<float> chosen{dimension_, false, IndexSpan(selected_.indices).subspan(first, last - first),
+                                 std::span<const float>(selected_.values).subspan(first, last - first)};
+  PlainContainer plain = plain_container(chosen, part.begin, part.end - part.begin);
+  part_is_coded(at, last - first);
+  return CodedPart{plain.bytes, {plain.stream, plain.bytes.owner}};
+}
+
+void Bucket::part_is_coded(size_t at, uint64_t entries) {
+  coded_[at] = 1;
+  entries_in_step_ += entries;
+  counters_.entries_sent += entries;
+  if (--parts_left_ > 0) return;
+  counters_.entries_sent_last = entries_in_step_;
+  spare_ = std::exchange(selected_, Stream<float>::empty(dimension_));
 }
 
 void Bucket::settle_code(size_t at, const StreamView<float>& selected, const StreamView<float>& decoded,

@@ -176,14 +176,14 @@ void SessionCore::Impl::on_settled(uint32_t shard, const protocol::Settled& sett
   BucketRun& run = buckets[part.layout.bucket];
   if (settled.counted) {
     // It was added, but the update that would say what of it was carried is gone for good.
-    const StreamView<float> sent = out->sent.view();
+    const StreamView<float> sent = out->sent.view;
     for (size_t i = 0; i < sent.values.size(); ++i) {
       counters.unreturnable += static_cast<double>(sent.values[i]);
       run.bucket->lose(part.layout.begin + (sent.dense ? i : sent.indices[i]), static_cast<double>(sent.values[i]));
     }
   } else {
     ++counters.not_counted;
-    run.bucket->give_back(part.at, std::move(out->sent));
+    run.bucket->give_back(part.at, out->sent.copy());
   }
   part.outstanding.pop_front();
   end_session(

@@ -61,14 +61,14 @@ void SessionCore::Impl::code_next(uint32_t bucket, TimeNs now, Actions& actions)
   out.step = step;
   out.life = life;
   out.sent = std::move(coded->sent);
-  out.payload = SharedBytes::from(std::move(coded->container));
+  out.payload = std::move(coded->container);
   out.hash = container_identity(out.payload.bytes).value();
   out.weight = static_cast<double>(run.bucket->slot(0).weight());
   for (size_t member = 0; member < run.bucket->slot_count(); ++member) {
     const std::span<const double> entered = run.bucket->slot(member).entered_by_part();
     if (!entered.empty()) out.entered += entered[part.at];
   }
-  counters.raw_bytes_up += out.sent.count() * (sizeof(uint32_t) + sizeof(float));
+  counters.raw_bytes_up += out.sent.view.count() * (sizeof(uint32_t) + sizeof(float));
   const uint64_t bytes = out.payload.bytes.size();
   if (run.next_in_order == 0) run.sent_since.emplace_back(step, now);
   part.outstanding.push_back(std::move(out));
@@ -206,7 +206,7 @@ void SessionCore::Impl::on_update(uint32_t shard, protocol::Message&& message, T
     return malformed_update(shard, part, "it has values and nobody who contributed them", now, actions);
   }
   counters.payload_bytes_down += message.payload.bytes.size();
-  apply_update(part, update, std::move(*decoded), now, actions);
+  apply_update(part, update, HeldStream::from(std::move(*decoded)), now, actions);
   // Judged again like any other: its epoch may be an older one by now.
   auto next = part.early.extract(part.n);
   if (!next.empty()) on_update(shard, std::move(next.mapped()), now, actions);
@@ -221,26 +221,29 @@ void SessionCore::Impl::malformed_update(uint32_t shard, PartRun& part, const st
   log(actions, Severity::kWarning, text);
 }
 
-bool SessionCore::Impl::settle(PartRun& part, const protocol::Update& update, const StreamView<float>& carried) {
+bool SessionCore::Impl::settle(PartRun& part, const protocol::Update& update, const HeldStream& carried) {
   Outstanding& out = part.outstanding.front();
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
   const bool counted = std::ranges::find(update.contributors, protocol::ContributorId{config.worker, out.life}) !=
                        update.contributors.end();
   if (!counted) {
     ++counters.not_counted;
-    bucket.give_back(part.at, std::move(out.sent));
-  } else if (!update.whole_sum && !carried.dense) {
-    bucket.give_back(part.at, not_carried(out.sent.view(), carried));
+    bucket.give_back(part.at, out.sent.copy());
+  } else if (!update.whole_sum && !carried.view.dense) {
+    bucket.give_back_rest(part.at, std::move(out.sent), carried);
+    unsettled.push_back(part.layout.bucket);
   }
   part.outstanding.pop_front();
   return counted;
 }
 
-void SessionCore::Impl::apply_update(PartRun& part, const protocol::Update& update, Stream<float>&& sum, TimeNs now,
+void SessionCore::Impl::apply_update(PartRun& part, const protocol::Update& update, HeldStream&& held, TimeNs now,
                                      Actions& actions) {
   BucketRun& run = buckets[part.layout.bucket];
   DeliveredUpdate delivered;
-  delivered.counted = settle(part, update, sum.view());
+  delivered.sum = std::move(held);
+  const StreamView<float>& sum = delivered.sum.view;
+  delivered.counted = settle(part, update, delivered.sum);
   delivered.bucket = part.layout.bucket;
   delivered.part = part.layout.part;
   delivered.step = part.n;
@@ -255,7 +258,6 @@ void SessionCore::Impl::apply_update(PartRun& part, const protocol::Update& upda
       run.applied[part.layout.begin + (sum.dense ? i : sum.indices[i])] += static_cast<double>(sum.values[i]);
     }
   }
-  delivered.sum = std::move(sum);
   ++part.n;
   if (!part.outstanding.empty() && part.outstanding.front().refusals > 0) {
     // Refused for want of room as a step ahead; now it is the one that the others wait for.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <string>
 #include <utility>
 
@@ -12,23 +11,16 @@
 namespace millrace::worker {
 namespace {
 
-bool strictly_increasing(IndexSpan indices) {
-  // Blocks of a fixed length, without an exit inside: the compiler keeps them in vector registers.
-  constexpr size_t kBlock = 64;
-  uint32_t falls = 0;
-  size_t i = 1;
-  for (; i + kBlock <= indices.size() && falls == 0; i += kBlock) {
-    const uint32_t* const at = indices.data() + i;
-    for (size_t j = 0; j < kBlock; ++j) falls |= static_cast<uint32_t>(at[j - 1] >= at[j]);
+/// The entries with a finite value; returns how many were left out.
+uint64_t copy_only_finite(IndexSpan indices, std::span<const float> values, Stream<float>& out) {
+  out.indices.clear();
+  out.values.clear();
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (!std::isfinite(values[i])) continue;
+    out.indices.push_back(indices[i]);
+    out.values.push_back(values[i]);
   }
-  for (; i < indices.size(); ++i) falls |= static_cast<uint32_t>(indices[i - 1] >= indices[i]);
-  return falls == 0;
-}
-
-template <typename T>
-void copy_into(Buffer<T>& out, std::span<const T> values) {
-  out.resize(values.size());
-  if (!values.empty()) std::memcpy(out.data(), values.data(), values.size_bytes());
+  return values.size() - out.values.size();
 }
 
 Error index_out_of_range(IndexSpan indices, uint64_t dimension) {
@@ -107,25 +99,20 @@ Status PushSlot::add_sparse(IndexSpan indices, std::span<const float> values, fl
   Stream<float> stream = bucket_.slots_.size() == 1 ? std::exchange(bucket_.spare_, {}) : Stream<float>{};
   stream.dimension = dimension_;
   stream.dense = false;
+  stream.indices.resize(indices.size());
+  stream.values.resize(values.size());
   uint64_t dropped = 0;
-  if (!all_finite(values)) {
+  bool increasing = copy_increasing(indices.data(), stream.indices);
+  if (!copy_finite<float>(values.data(), stream.values)) {
     if (bucket_.spec_.non_finite == protocol::NonFinite::kRefuse) {
       return fail(ErrorCode::kNonFinite, "the gradient holds NaN or infinity; nothing of it was taken");
     }
-    stream.indices.clear();
-    stream.values.clear();
-    for (size_t i = 0; i < values.size(); ++i) {
-      if (!std::isfinite(values[i])) continue;
-      stream.indices.push_back(indices[i]);
-      stream.values.push_back(values[i]);
-    }
-    dropped = values.size() - stream.values.size();
-  } else {
-    copy_into(stream.indices, indices);
-    copy_into(stream.values, values);
+    dropped = copy_only_finite(indices, values, stream);
+    increasing = false;  // coalesce() looks again at what is left
   }
-  if (!strictly_increasing(stream.indices)) {
-    auto coalesced = coalesce<float>(dimension_, stream.indices, stream.values);
+  if (!increasing) {
+    auto coalesced = dropped == 0 ? coalesce<float>(dimension_, indices, values)
+                                  : coalesce<float>(dimension_, stream.indices, stream.values);
     if (!coalesced) return std::unexpected(coalesced.error());
     stream = std::move(*coalesced);
     if (!all_finite<float>(stream.values)) return fail(ErrorCode::kNonFinite, "duplicate entries add up to infinity");

@@ -200,6 +200,17 @@ const protocol::JobSpec& SessionCore::spec() const { return impl_->config.spec; 
 const protocol::JobLayout& SessionCore::layout() const { return impl_->layout; }
 const protocol::JobView& SessionCore::view() const { return impl_->view; }
 uint64_t SessionCore::life() const { return impl_->life; }
+bool SessionCore::settle_one() {
+  while (!impl_->unsettled.empty()) {
+    const uint32_t bucket = impl_->unsettled.front();
+    impl_->unsettled.pop_front();
+    if (impl_->buckets[bucket].bucket->settle_one()) return true;
+  }
+  return false;
+}
+
+bool SessionCore::settled() const { return impl_->unsettled.empty(); }
+
 Result<Stream<float>> SessionCore::take_residual(uint32_t tensor) {
   if (impl_->error) return std::unexpected(*impl_->error);
   const TensorRun& run = impl_->tensors[tensor];
@@ -228,7 +239,7 @@ std::vector<OutstandingView> SessionCore::outstanding(uint32_t bucket) const {
   for (uint32_t part = run.first_part; part < run.first_part + run.part_count; ++part) {
     const PartRun& own = impl_->parts[part];
     for (const Outstanding& out : own.outstanding) {
-      views.push_back({part, out.step, out.life, own.layout.begin, out.sent.view()});
+      views.push_back({part, out.step, out.life, own.layout.begin, out.sent.view});
     }
   }
   return views;

@@ -100,6 +100,10 @@ class SessionCore {
   /// Selects or codes one piece of what is waiting, the highest priority first. False: nothing is waiting.
   bool work(TimeNs now, Actions& actions);
   TimeNs next_deadline() const;
+  /// Does one piece of the bookkeeping of applied updates that nobody waits for (what comes back into the residual). False: all
+  /// is done. For moments without messages; what the next step needs of it is done there at the latest.
+  bool settle_one();
+  bool settled() const;
 
   /// Goodbye(finished) as soon as everything pushed is applied and acknowledged.
   /// Errors  invalid_argument: fused tensors were not pushed equally often.

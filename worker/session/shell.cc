@@ -118,6 +118,8 @@ void SessionShell::save_at_end() {
 
 Stats SessionShell::collect_stats() {
   Stats stats;
+  while (core_.settle_one()) {
+  }
   const CoreCounters& counters = core_.counters();
   stats.bytes_up = bytes_up_;
   stats.bytes_down = bytes_down_;

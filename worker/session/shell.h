@@ -86,6 +86,7 @@ class SessionShell {
   void flush_backlog(uint32_t shard);
   void publish();
   void save_at_end();
+  void wait();
   int wait_ms() const;
   /// While it lives no slot is being filled: new fills wait, those under way have ended. REQUIRES: made without the lock.
   class StillFills {

@@ -12,6 +12,7 @@ namespace {
 
 constexpr int kMessagesPerTurn = 256;  ///< of one connection, before the others are looked at
 constexpr int kWaitMaxMs = 1'000;
+constexpr int kQuietMs = 2;
 constexpr int kBacklogWaitMs = 2;  ///< a full queue is tried again after so long
 constexpr TimeNs kTextEvery = 100 * kNsPerMs;
 
@@ -52,7 +53,7 @@ void SessionShell::serve() {
     carry_out();
     if (core_.error() && !saved_at_end_) save_at_end();
     publish();
-    if (!more) poller_.wait(wait_ms());
+    if (!more) wait();
   }
   core_.leave(protocol::Goodbye::Reason::kShutdown, "the session was closed", monotonic_now_ns(), actions_);
   carry_out();
@@ -65,6 +66,16 @@ void SessionShell::take_commands() {
     commands.swap(commands_);
   }
   for (const Command& command : commands) command();
+}
+
+void SessionShell::wait() {
+  if (core_.settled()) {
+    poller_.wait(wait_ms());
+    return;
+  }
+  // Settling is for quiet moments: a step that is under way here or in a process beside this one has the cores first.
+  bool heard = poller_.wait(std::min(wait_ms(), kQuietMs));
+  while (!heard && core_.settle_one()) heard = poller_.wait(0);
 }
 
 int SessionShell::wait_ms() const {

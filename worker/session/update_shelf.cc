@@ -28,8 +28,8 @@ UpdateShelf::UpdateShelf(const protocol::JobSpec& spec, const protocol::JobLayou
 
 std::vector<UpdateShelf::Portion> UpdateShelf::portions(DeliveredUpdate&& delivered) const {
   const uint64_t part_begin = delivered.begin;
-  const uint64_t part_end = part_begin + delivered.sum.dimension;
-  const auto whole = std::make_shared<const Stream<float>>(std::move(delivered.sum));
+  const uint64_t part_end = part_begin + delivered.sum.view.dimension;
+  const HeldStream whole = std::move(delivered.sum);
   std::vector<Portion> out;
   for (const Member& member : members_[delivered.bucket]) {
     const uint64_t begin = std::max(part_begin, member.begin);
@@ -37,15 +37,13 @@ std::vector<UpdateShelf::Portion> UpdateShelf::portions(DeliveredUpdate&& delive
     if (begin >= end) continue;
     // A fused tensor starts or ends inside the part: its share is cut out, with indices of its own.
     const bool own_cut = begin != part_begin || end != part_end;
-    const auto stream =
-        own_cut ? std::make_shared<const Stream<float>>(cut(whole->view(), begin - part_begin, end - part_begin))
-                : whole;
+    const HeldStream own = own_cut ? HeldStream::from(cut(whole.view, begin - part_begin, end - part_begin)) : whole;
     Portion portion;
     portion.tensor = member.tensor;
     portion.step = delivered.step;
-    portion.piece = {begin - member.begin, stream->dimension,     stream->dense,         stream->indices,
-                     stream->values,       delivered.denominator, delivered.contributors};
-    portion.owner = stream;
+    portion.piece = {begin - member.begin, own.view.dimension,    own.view.dense,        own.view.indices,
+                     own.view.values,      delivered.denominator, delivered.contributors};
+    portion.owner = own.owner;
     out.push_back(std::move(portion));
   }
   return out;
