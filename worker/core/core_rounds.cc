@@ -25,6 +25,21 @@ double denominator_of(protocol::Combine combine, const protocol::Update& update)
   return 1;
 }
 
+/// A view keeps the whole of the buffer that a message was received into; below this one copies.
+constexpr size_t kViewBytesMin = 16'384;
+
+/// The stream of an update; raw indices and values are read where they arrived.
+Result<HeldStream> decode_update(const SharedBytes& payload, const ContainerLimits& limits) {
+  if (payload.owner && payload.bytes.size() >= kViewBytesMin && is_plain<float>(payload.bytes)) {
+    const Result<StreamView<float>> view = view_container<float>(payload.bytes, limits);
+    if (!view) return std::unexpected(view.error());
+    return HeldStream{*view, payload.owner};
+  }
+  Result<Stream<float>> stream = read_container<float>(payload.bytes, limits);
+  if (!stream) return std::unexpected(stream.error());
+  return HeldStream::from(std::move(*stream));
+}
+
 }  // namespace
 
 bool SessionCore::Impl::work(TimeNs now, Actions& actions) {
@@ -200,13 +215,13 @@ void SessionCore::Impl::on_update(uint32_t shard, protocol::Message&& message, T
   }
   ContainerLimits limits;
   limits.dimension = part.layout.end - part.layout.begin;
-  auto decoded = read_container<float>(message.payload.bytes, limits);
+  auto decoded = decode_update(message.payload, limits);
   if (!decoded) return malformed_update(shard, part, decoded.error().message, now, actions);
-  if (decoded->count() > 0 && !(denominator_of(config.spec.combine, update) > 0)) {
+  if (decoded->view.count() > 0 && !(denominator_of(config.spec.combine, update) > 0)) {
     return malformed_update(shard, part, "it has values and nobody who contributed them", now, actions);
   }
   counters.payload_bytes_down += message.payload.bytes.size();
-  apply_update(part, update, HeldStream::from(std::move(*decoded)), now, actions);
+  apply_update(part, update, std::move(*decoded), now, actions);
   // Judged again like any other: its epoch may be an older one by now.
   auto next = part.early.extract(part.n);
   if (!next.empty()) on_update(shard, std::move(next.mapped()), now, actions);
