@@ -129,7 +129,7 @@ void SimWorker::turn(worker::Actions& actions) {
 }
 
 void SimWorker::code(worker::Actions& actions) {
-  if (world_.scheduler.dice().next_below(3) == 0) core_->settle_one();
+  if (++code_turns_ % 3 == 0) core_->settle_one();  // else it is done where it is needed
   uint64_t pieces = world_.scenario.eager_work ? UINT64_MAX : world_.scheduler.dice().next_below(3);
   for (; pieces > 0; --pieces) {
     if (!core_->work(world_.scheduler.now(), actions)) return;

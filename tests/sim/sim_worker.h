@@ -88,6 +88,7 @@ class SimWorker : public SimProcess {
   bool finish_asked_ = false;
   bool push_scheduled_ = false;
   bool turn_scheduled_ = false;
+  uint32_t code_turns_ = 0;
   uint64_t pushes_ = 0;
   RandomSequence random_;
   std::unique_ptr<worker::SessionCore> core_;
