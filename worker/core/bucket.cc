@@ -127,7 +127,7 @@ void Bucket::take_returned() {
 /// Whether what is selected from will be one sparse push and nothing else: its values were looked at when they came.
 bool Bucket::staged_alone() const {
   return slots_.size() == 1 && slots_[0]->staged_.dimension != 0 && slots_[0]->weight_ == 1 && residual_.count() == 0 &&
-         returned_.empty() && unsettled_.empty();
+         returned_.empty() && !unsettled();
 }
 
 void Bucket::drop_zeros() {
@@ -242,6 +242,12 @@ void Bucket::give_back_rest(size_t at, HeldStream&& sent, const HeldStream& carr
 }
 
 bool Bucket::settle_one() {
+  if (!recoded_.empty()) {
+    const Recoded first = std::move(recoded_.front());
+    recoded_.pop_front();
+    settle_recoded(first);
+    return true;
+  }
   if (unsettled_.empty()) return false;
   const Unsettled first = std::move(unsettled_.front());
   unsettled_.pop_front();
@@ -256,6 +262,9 @@ Stream<float> Bucket::residual() const {
   }
   for (const Returned& piece : returned_) {
     more.push_back(rebased(piece.stream.view(), parts_[piece.at].begin, dimension_));
+  }
+  for (const Recoded& one : recoded_) {
+    more.push_back(rebased(error_of(one).view(), parts_[one.at].begin, dimension_));
   }
   for (const Unsettled& one : unsettled_) {
     const Stream<float> rest = not_carried(one.sent.view, one.carried.view);

@@ -63,7 +63,7 @@ class Bucket {
   Status select(uint64_t step);
 
   /// Codes part `at` (0 .. part count - 1, each once, any order) of what select() took out. Sent means decoded: what the code
-  /// loses or adds is settled here, in the residual (retain) or in the ledger (drop).
+  /// loses or adds is settled here, in the residual (retain) or in the ledger (drop); where it is values alone, by settle_one().
   ///
   /// Cost    one copy of the part's entries, then the codec; raw indices and values: that copy alone.
   /// Errors  as the codecs' and the container's.
@@ -76,8 +76,9 @@ class Bucket {
   /// update has been waited for, the bookkeeping has not.
   void give_back_rest(size_t at, HeldStream&& sent, const HeldStream& carried);
 
-  /// Does one piece of what give_back_rest() has put off. False: there was nothing to do.
+  /// Does one piece of what code() and give_back_rest() have put off. False: there was nothing to do.
   bool settle_one();
+  bool unsettled() const { return !recoded_.empty() || !unsettled_.empty(); }
 
   /// Hands out what is kept back of [begin, end) and forgets it, as if it had never entered; indices local to begin.
   /// REQUIRES  the bucket is idle: nothing filled, selected or coded that is not settled.
@@ -98,6 +99,11 @@ class Bucket {
 
  private:
   friend class PushSlot;
+  struct Recoded {
+    size_t at = 0;
+    Stream<float> selected;
+    HeldStream sent;  ///< other values at the same indices
+  };
 
   /// Slots of fused tensors hold streams of their own; they are joined here.
   void take_staged();
@@ -112,6 +118,10 @@ class Bucket {
   void part_is_coded(size_t at, uint64_t entries);
   void settle_code(size_t at, const StreamView<float>& selected, const StreamView<float>& decoded,
                    const StreamView<float>& rest);
+  /// selected - sent, in f32, without zeros.
+  static Stream<float> error_of(const Recoded& recoded);
+  void settle_recoded(const Recoded& recoded);
+  void lose_all(size_t at, const StreamView<float>& where, std::span<const float> amounts);
 
   const protocol::JobSpec& spec_;
   uint64_t dimension_ = 0;
@@ -134,6 +144,7 @@ class Bucket {
     HeldStream sent;
     HeldStream carried;
   };
+  std::deque<Recoded> recoded_;      ///< sent, but what the codec changed is not in returned_ or the ledger yet
   std::deque<Unsettled> unsettled_;  ///< counted, but what of it was not carried is not in returned_ yet
   Stream<float> selected_;           ///< taken out by select(), indices of the bucket
   std::vector<uint8_t> coded_;       ///< by part: its share of selected_ is out

@@ -71,6 +71,7 @@ void SessionCore::Impl::code_next(uint32_t bucket, TimeNs now, Actions& actions)
   options.index_base = part.layout.begin;
   auto coded = run.bucket->code(part.at, options);
   if (!coded) return end_session(coded.error(), now, actions);
+  if (run.bucket->unsettled()) unsettled.push_back(bucket);
   const uint64_t bytes_max = links[part.layout.shard].message_bytes_max;
   Outstanding out;
   out.step = step;
