@@ -38,7 +38,7 @@ readonly BUILD_PACKAGES=(
   procps               # the scripts' view of processes
 )
 readonly TEST_PACKAGES=(
-  clang-19             # fuzz preset (libFuzzer)
+  clang-19             # asan and fuzz presets (libFuzzer)
   libclang-rt-19-dev   # libFuzzer and sanitizer run-time
   llvm-19              # llvm-symbolizer for readable sanitizer reports
   clang-tidy-19        # lint

@@ -62,8 +62,8 @@ export -f fuzz_one
 export LOGS FUZZ_SECONDS
 
 stage_fuzz() {
-  cmake --preset fuzz && cmake --build --preset fuzz -j "$JOBS" --target millrace_fuzzers || return 1
-  find build/fuzz/tests/fuzz -maxdepth 1 -name '*_fuzz' -type f -perm -u+x | sort |
+  cmake --preset fuzz && cmake --build --preset fuzz -j "$JOBS" || return 1
+  find build/asan/tests/fuzz -maxdepth 1 -name '*_fuzz' -type f -perm -u+x | sort |
     xargs -r -P 2 -I {} bash -c 'fuzz_one {}'
 }
 
