@@ -295,14 +295,14 @@ TEST(Session, AnUnreachableShardIsNamedWithHowLongItWasTried) {
 }
 
 TEST(Session, AShardThatRefusesEndsTheAttemptWithItsSentence) {
-  for (const auto& [wire, code] : {std::pair(ErrorCode::kVersionMismatch, JobErrorCode::kVersionMismatch),
-                                   std::pair(ErrorCode::kJobMismatch, JobErrorCode::kJobMismatch),
-                                   std::pair(ErrorCode::kIdentityInUse, JobErrorCode::kIdentityInUse),
-                                   std::pair(ErrorCode::kShardLost, JobErrorCode::kShardLost)}) {
+  for (const auto& [refused_with, code] : {std::pair(ErrorCode::kVersionMismatch, JobErrorCode::kVersionMismatch),
+                                           std::pair(ErrorCode::kJobMismatch, JobErrorCode::kJobMismatch),
+                                           std::pair(ErrorCode::kIdentityInUse, JobErrorCode::kIdentityInUse),
+                                           std::pair(ErrorCode::kShardLost, JobErrorCode::kShardLost)}) {
     JobOptions job = job_of(1);
     FakeCluster cluster(spec_of(job, kTwoTensors), 1,
-                        [&, wire = wire](FakeCluster& self, uint32_t shard, const protocol::PeerId& from,
-                                         const protocol::Message& message) {
+                        [&, wire = refused_with](FakeCluster& self, uint32_t shard, const protocol::PeerId& from,
+                                                 const protocol::Message& message) {
                           if (!std::holds_alternative<protocol::Hello>(message.body)) return false;
                           self.reply(shard, from, protocol::Refuse{wire, "the shard's own words", false});
                           return true;
