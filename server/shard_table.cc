@@ -166,12 +166,16 @@ void ShardCore::remove(Job& job, std::span<const protocol::Member> members, Leav
 }
 
 void ShardCore::remove_leavers(TimeNs now, Actions& actions) {
-  for (const Leaver& leaver : std::exchange(leavers_, {})) {
+  // One at a time, and forgotten when that is done: should memory end in the middle, the next poll goes on. Who cannot be removed
+  // now is put at the end again.
+  for (size_t left = leavers_.size(); left > 0; --left) {
+    const Leaver leaver = leavers_.front();
     Job* job = find_job(leaver.job);
     const protocol::Member* member = job ? find_member(job->view(), leaver.member.worker) : nullptr;
     if (member && member->life == leaver.member.life) {
       remove(*job, std::span(&leaver.member, 1), leaver.leaving, now, actions);
     }
+    leavers_.erase(leavers_.begin());
   }
 }
 

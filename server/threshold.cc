@@ -201,11 +201,14 @@ void BucketThreshold::aim() {
   if (level_.spread < kTrustedSpread) return;
   // The lower edge of a bin: where many are equal, they are all there to choose from.
   const double margin = std::min(kSpreadMargin * level_.spread, kMarginMax);
-  level_.edge = bin_edge(threshold_cut(*level_.own, rounded(aimed * (1 + margin))).bin);
+  // One at least: of none the cut is above every magnitude.
+  const uint64_t at_least = std::max<uint64_t>(rounded(aimed * (1 + margin)), 1);
+  level_.edge = bin_edge(threshold_cut(*level_.own, at_least).bin);
 }
 
 std::optional<QuickCut> BucketThreshold::quick_cut(size_t local_part, uint64_t step) {
-  if (!may_reuse(step) || counts_magnitudes(step) || agreed_->expected_sum == 0) return std::nullopt;
+  if (!may_reuse(step) || counts_magnitudes(step) || agreed_->expected_sum == 0 || !(level_.edge > 0))
+    return std::nullopt;
   const Band allowed = band(local_part, running(step));
   return QuickCut{level_.edge, level_.threshold, allowed.least, allowed.most};
 }
@@ -225,6 +228,7 @@ void BucketThreshold::reached(size_t local_part, uint64_t step, uint64_t count) 
   const bool first = !now.reached[local_part];
   now.reached[local_part] = count;
   if (!first || std::ranges::any_of(now.reached, [](const auto& one) { return !one; })) return;
+  if (!(now.agreed->expected_sum > 0)) return;  // nothing of this shard is awaited: there is no ratio
   double sum = 0;
   for (const std::optional<uint64_t>& one : now.reached) sum += static_cast<double>(*one);
   const double ratio = sum / now.agreed->expected_sum;

@@ -139,11 +139,14 @@ HWY_INLINE uint8_t* put_quotients(const uint32_t* gaps, uint32_t shift, uint8_t*
   const auto one = hn::Set(d64, 1);
   const auto two = hn::Set(d64, 2);
   const auto low_half = hn::Set(d64, 0xffffffffu);
+  // A pair that needs a longer shift is written bit by bit below; not every target shifts so far.
+  const auto shift_max = hn::Set(d64, 63);
   for (size_t j = 0; j < kGapBlock; j += hn::Lanes(d)) {
     const auto quotients = hn::BitCast(d64, hn::ShiftRightSame(hn::Load(d, gaps + j), static_cast<int>(shift)));
     const auto first = hn::And(quotients, low_half);
     const auto both = hn::Add(first, hn::ShiftRight<32>(quotients));
-    hn::Store(hn::Or(hn::Shl(one, first), hn::Shl(two, both)), d64, codes + j / 2);
+    const auto codes_of_pair = hn::Or(hn::Shl(one, hn::And(first, shift_max)), hn::Shl(two, hn::And(both, shift_max)));
+    hn::Store(codes_of_pair, d64, codes + j / 2);
     hn::Store(hn::Add(both, two), d64, lengths + j / 2);
   }
   BitAppender bits{out};

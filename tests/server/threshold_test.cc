@@ -284,6 +284,35 @@ TEST(ReuseStep, SteadyMagnitudesAreCutWhileTheyAreSummed) {
   EXPECT_GE(cluster.counted(Metric::kQuickCuts, "as_it_was"), 0.9 * 8 * 8);
 }
 
+/// A shard whose share of k is less than one entry: a few large sums come and go on it.
+TEST(ReuseStep, ShardsWithAShareOfLessThanOneEntryAreCutLikeOthers) {
+  for (const uint64_t seed : {1, 2, 3, 4, 5, 6, 7, 8}) {
+    SCOPED_TRACE(seed);
+    RandomSequence random(RandomKey::from(seed));
+    const Shape shape{2, 1 + static_cast<uint32_t>(seed % 2) * 3, 16'384, 10};
+    protocol::JobSpec spec = top_k_job(shape);
+    spec.reselect.threshold_period = 64;
+    ScriptedCluster cluster(spec, shape.shards);
+    cluster.join_all();
+    for (uint64_t step = 0; step < 24; ++step) {
+      std::vector<float> gradient(shape.dimension, 0.0f);
+      // 50 of equal magnitude, all but one of them on the first shard; later, one to ten large ones on the second.
+      for (size_t at = 0; at < 49; ++at) gradient[at * 100] = 1;
+      gradient[shape.dimension - 1] = step == 0 ? 1.0f : 0.0f;
+      const uint64_t large = step == 0 ? 0 : random.next_below(10);
+      for (uint64_t at = 0; at < large; ++at) gradient[shape.dimension / 2 + 700 * at] = 2;
+      cluster.push(0, step, gradient);
+      cluster.push(1, step, std::vector<float>(shape.dimension, 0.0f));
+      const auto got = cluster.gather(0, step);
+      ASSERT_EQ(got.parts, shape.shards * shape.parts_per_shard) << step;
+      EXPECT_LE(got.entries, 2 * shape.k) << step;  // shares of less than one are rounded part by part
+      cluster.take(1);
+      cluster.ack(0, step + 1);
+      cluster.ack(1, step + 1);
+    }
+  }
+}
+
 TEST(ReuseStep, CodecThatAddsEntriesTakesThemFromTheWholeSum) {
   RandomSequence random(RandomKey::from(23));
   const Shape shape{1, 2, 60'000, 1'500};

@@ -90,6 +90,7 @@ class Bucket {
   /// Residual with everything given back and everything filled or selected and not coded yet.
   Stream<float> residual() const;
 
+  /// Once settled: what waits for settle_one() is not in entries_returned, what f32 rounds off of it not in the ledger.
   const BucketCounters& counters() const { return counters_; }
   void count_received(uint64_t entries) { counters_.entries_received += entries; }
 

@@ -111,7 +111,7 @@ struct SessionCore::Impl {
   TimeNs started_at = 0;
   TimeNs resend_check_at = INT64_MAX;            ///< no outstanding resend is due before
   std::set<std::pair<int64_t, uint32_t>> ready;  ///< (-priority, bucket) with something to select or to code
-  std::deque<uint32_t> unsettled;  ///< buckets, one entry for each piece that Bucket::settle_one() is to do
+  std::set<uint32_t> unsettled;  ///< buckets that may have something to settle; select() may have done it
   CoreCounters counters;
   uint64_t changes = 0;
 

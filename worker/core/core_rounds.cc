@@ -51,6 +51,7 @@ bool SessionCore::Impl::work(TimeNs now, Actions& actions) {
       end_session(selected.error(), now, actions);
       return false;
     }
+    unsettled.erase(bucket);  // select() has settled what was left
     ++run.steps_selected;
     run.next_in_order = 0;
     counters.dense_bytes += run.bucket->dimension() * sizeof(float);
@@ -71,7 +72,7 @@ void SessionCore::Impl::code_next(uint32_t bucket, TimeNs now, Actions& actions)
   options.index_base = part.layout.begin;
   auto coded = run.bucket->code(part.at, options);
   if (!coded) return end_session(coded.error(), now, actions);
-  if (run.bucket->unsettled()) unsettled.push_back(bucket);
+  if (run.bucket->unsettled()) unsettled.insert(bucket);
   const uint64_t bytes_max = links[part.layout.shard].message_bytes_max;
   Outstanding out;
   out.step = step;
@@ -247,7 +248,7 @@ bool SessionCore::Impl::settle(PartRun& part, const protocol::Update& update, co
     bucket.give_back(part.at, out.sent.copy());
   } else if (!update.whole_sum && !carried.view.dense) {
     bucket.give_back_rest(part.at, std::move(out.sent), carried);
-    unsettled.push_back(part.layout.bucket);
+    unsettled.insert(part.layout.bucket);
   }
   part.outstanding.pop_front();
   return counted;

@@ -202,9 +202,11 @@ const protocol::JobView& SessionCore::view() const { return impl_->view; }
 uint64_t SessionCore::life() const { return impl_->life; }
 bool SessionCore::settle_one() {
   while (!impl_->unsettled.empty()) {
-    const uint32_t bucket = impl_->unsettled.front();
-    impl_->unsettled.pop_front();
-    if (impl_->buckets[bucket].bucket->settle_one()) return true;
+    const auto first = impl_->unsettled.begin();
+    Bucket& bucket = *impl_->buckets[*first].bucket;
+    const bool done = bucket.settle_one();
+    if (!bucket.unsettled()) impl_->unsettled.erase(first);
+    if (done) return true;
   }
   return false;
 }
