@@ -304,19 +304,21 @@ Connection::~Connection() {
 }
 
 Status Connection::reconnect() {
+  // All that takes memory first: the connection has two sockets whatever happens.
+  const std::string events = monitor_address();
+  auto socket = std::make_unique<Socket>(*context_, ZMQ_DEALER);
+  auto monitor = std::make_unique<Socket>(*context_, ZMQ_PAIR);
   if (socket_) {
     zmq_socket_monitor(socket_->handle(), nullptr, 0);
     socket_->set(ZMQ_LINGER, 0);
   }
-  monitor_.reset();
-  socket_ = std::make_unique<Socket>(*context_, ZMQ_DEALER);
+  monitor_ = std::move(monitor);
+  socket_ = std::move(socket);
   socket_->set(ZMQ_RECONNECT_IVL, -1);
-  const std::string events = monitor_address();
   constexpr int kWatched = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED |
                            ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
                            ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
   MILLRACE_CHECK(zmq_socket_monitor(socket_->handle(), events.c_str(), kWatched) == 0, zmq_strerror(zmq_errno()));
-  monitor_ = std::make_unique<Socket>(*context_, ZMQ_PAIR);
   MILLRACE_CHECK(zmq_connect(monitor_->handle(), events.c_str()) == 0, zmq_strerror(zmq_errno()));
   state_ = ConnectionState::kConnecting;
   if (zmq_connect(socket_->handle(), address_.c_str()) != 0) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/base/check.h"
+#include "server/membership.h"
 
 namespace millrace::server {
 
@@ -28,7 +29,9 @@ Members::Adopted Members::adopt(protocol::JobView view, TimeNs now) {
 }
 
 std::optional<protocol::PeerId> Members::connect(uint32_t worker, protocol::PeerId peer, TimeNs now) {
-  Link& link = links_.at(worker);
+  // adopt() has made it, where memory did not end before.
+  const protocol::Member* const member = find_member(view_, worker);
+  Link& link = links_.try_emplace(worker, Link{std::nullopt, now, member ? member->life : 0}).first->second;
   std::optional<protocol::PeerId> old;
   if (link.peer && *link.peer != peer) old = link.peer;
   link.peer = std::move(peer);

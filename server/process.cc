@@ -321,10 +321,11 @@ void ShardProcess::Loop::carry_out() {
 }
 
 void ShardProcess::Loop::connect(const ConnectShard& connect) {
+  // First, so that no link stands without a connection should memory end here.
+  auto connection = protocol::Connection::connect(context_, connect.address);
   Link& link = links_[connect.shard];
   if (link.connection) poller_.remove(*link.connection);
   link.reconnect_at.reset();
-  auto connection = protocol::Connection::connect(context_, connect.address);
   if (!connection) {
     log_.write(Severity::kError, fmt::format("shard {}: {}", connect.shard, connection.error().message),
                monotonic_now_ns());

@@ -216,10 +216,10 @@ std::optional<QuickCut> BucketThreshold::quick_cut(size_t local_part, uint64_t s
 BucketThreshold::Running& BucketThreshold::running(uint64_t step) {
   Running& running = running_[step];
   if (running.agreed) return running;
-  running.agreed = agreed_;
   running.shares.resize(config_.local_parts);
   running.reached.resize(config_.local_parts);
   running.counted.resize(config_.local_parts);
+  running.agreed = agreed_;  // last: it says that the others have their size
   return running;
 }
 
