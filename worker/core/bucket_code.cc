@@ -109,18 +109,20 @@ Result<CodedPart> Bucket::code(size_t at, const EncodeOptions& options) {
   if (!exact_indices && !local.dense) rest = cut(residual_.view(), part.begin, part.end);
   auto container = encode_container(local.view(), rest.view(), options);
   if (!container) return std::unexpected(container.error());
-  HeldStream sent = HeldStream::from(container->exact ? std::move(local) : std::move(container->decoded));
-  if (!container->exact) {
-    counters_.false_positives += container->false_positives;
-    // Values at the indices selected, as QSGD leaves them: what it changed can wait until the bytes are on their way.
-    const bool same_indices = local.dense == sent.view.dense && std::ranges::equal(local.indices, sent.view.indices);
-    if (same_indices && spec_.codec_error == protocol::CodecError::kRetain) {
-      recoded_.push_back({at, std::move(local), sent});
-    } else if (same_indices) {
-      settle_recoded({at, std::move(local), sent});
-    } else {
-      settle_code(at, local.view(), sent.view, rest.view());
-    }
+  if (container->exact) {
+    part_is_coded(at, local.count());
+    return CodedPart{SharedBytes::from(std::move(container->bytes)), HeldStream::from(std::move(local))};
+  }
+  HeldStream sent = HeldStream::from(std::move(container->decoded));
+  counters_.false_positives += container->false_positives;
+  // Values at the indices selected, as QSGD leaves them: what it changed can wait until the bytes are on their way.
+  const bool same_indices = local.dense == sent.view.dense && std::ranges::equal(local.indices, sent.view.indices);
+  if (!same_indices) {
+    settle_code(at, local.view(), sent.view, rest.view());
+  } else if (spec_.codec_error == protocol::CodecError::kRetain) {
+    recoded_.push_back({at, std::move(local), sent});
+  } else {
+    settle_recoded({at, std::move(local), sent});
   }
   part_is_coded(at, sent.view.count());
   return CodedPart{SharedBytes::from(std::move(container->bytes)), std::move(sent)};
