@@ -69,6 +69,7 @@ void JobRounds::advance_all(TimeNs now, Actions& actions) {
 }
 
 void JobRounds::on_task_done(Task& task, TimeNs now, Actions& actions) {
+  if (failure_) return;
   switch (task.kind()) {
     case Task::Kind::kDecode: return on_decoded(static_cast<DecodeTask&>(task), now, actions);
     case Task::Kind::kReduce: return on_reduced(static_cast<ReduceTask&>(task), now, actions);
@@ -177,6 +178,7 @@ void JobRounds::share_histogram(const Bucket& bucket, uint64_t step, const Magni
 
 void JobRounds::on_histogram(uint32_t shard, const protocol::ThresholdHistogram& body, const SharedBytes& payload,
                              Actions& actions) {
+  if (failure_) return;
   if (body.bucket >= bucket_at_.size() || bucket_at_[body.bucket] == UINT32_MAX) {
     return count(Metric::kDropped, "unknown_bucket", 1, actions);
   }
@@ -308,6 +310,7 @@ void JobRounds::finish(PartRound& part, EncodedUpdate update, TimeNs now, Action
 }
 
 void JobRounds::on_tick(TimeNs now, Actions& actions) {
+  if (failure_) return;
   for (Bucket& bucket : buckets_) {
     if (!bucket.threshold) continue;
     for (const uint64_t step : bucket.threshold->expire(now)) {

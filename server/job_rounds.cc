@@ -85,6 +85,7 @@ void JobRounds::refuse(const protocol::Member& to, protocol::Refuse refusal, Act
 
 void JobRounds::on_contribution(const protocol::Member& from, const protocol::Contribution& body, SharedBytes payload,
                                 Intake intake, TimeNs now, Actions& actions) {
+  if (failure_) return;
   protocol::Refuse refusal;
   refusal.part = body.part;
   refusal.step = body.step;
@@ -210,6 +211,7 @@ void JobRounds::serve(const protocol::Member& to, const PartRound& part, const P
 }
 
 void JobRounds::on_ack(const protocol::Member& from, const protocol::Ack& body, TimeNs now, Actions& actions) {
+  if (failure_) return;
   for (const protocol::Ack::Entry& entry : body.entries) {
     PartRound* part = local_part(entry.part);
     if (!part || !part->acknowledge(from.worker, entry.n, setup_.members.all())) {
@@ -220,6 +222,7 @@ void JobRounds::on_ack(const protocol::Member& from, const protocol::Ack& body, 
 }
 
 void JobRounds::on_steps_applied(const protocol::Member& from, uint64_t n, TimeNs now, Actions& actions) {
+  if (failure_) return;
   bool impossible = false;
   for (PartRound& part : parts_) impossible |= !part.acknowledge(from.worker, n, setup_.members.all());
   if (impossible) count(Metric::kDropped, "impossible_ack", 1, actions);
@@ -227,6 +230,7 @@ void JobRounds::on_steps_applied(const protocol::Member& from, uint64_t n, TimeN
 }
 
 void JobRounds::on_view(const std::vector<protocol::Member>& before, TimeNs now, Actions& actions) {
+  if (failure_) return;
   uint64_t dropped = 0;
   uint64_t restarted = 0;
   for (PartRound& part : parts_) {

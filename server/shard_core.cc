@@ -209,10 +209,7 @@ void ShardCore::on_goodbye(Job& job, const protocol::Member& member, const proto
                   goodbye.sentence.empty() ? "" : ": ", goodbye.sentence),
       actions);
   const protocol::Member leaving = member;
-  const auto known = [&](const Leaver& one) {
-    return one.job == job.view().job && one.member.worker == member.worker && one.member.life == member.life;
-  };
-  if (std::ranges::any_of(leavers_, known)) return;
+  if (is_leaving(job.view().job, member)) return;
   remove(job, std::span(&leaving, 1), finished ? Leaving::kFinished : Leaving::kFailed, now, actions);
 }
 

@@ -176,6 +176,7 @@ class ShardCore {
   void adopt(Job& job, protocol::JobView view, TimeNs now, Actions& actions);
   void remove(Job& job, std::span<const protocol::Member> members, Leaving leaving, TimeNs now, Actions& actions);
   void remove_leavers(TimeNs now, Actions& actions);
+  bool is_leaving(uint64_t job, const protocol::Member& member) const;
   void remove_silent(TimeNs now, Actions& actions);
   void end_in_table(Job& job, Error why, std::string_view label, Actions& actions);
   void close(Job& job, std::optional<protocol::Body> last_word, std::string_view label, Actions& actions);

@@ -166,29 +166,46 @@ void ShardCore::remove(Job& job, std::span<const protocol::Member> members, Leav
 }
 
 void ShardCore::remove_leavers(TimeNs now, Actions& actions) {
-  // One at a time, and forgotten when that is done: should memory end in the middle, the next poll goes on. Who cannot be removed
-  // now is put at the end again.
-  for (size_t left = leavers_.size(); left > 0; --left) {
-    const Leaver leaver = leavers_.front();
-    Job* job = find_job(leaver.job);
-    const protocol::Member* member = job ? find_member(job->view(), leaver.member.worker) : nullptr;
-    if (member && member->life == leaver.member.life) {
-      remove(*job, std::span(&leaver.member, 1), leaver.leaving, now, actions);
+  // All of one job in one change. Forgotten only after that: should memory end in the middle, the next poll goes on. Who cannot
+  // be removed now is put at the end again, behind the `left` of this poll.
+  for (size_t left = leavers_.size(); left > 0;) {
+    const uint64_t number = leavers_.front().job;
+    const Leaving leaving = leavers_.front().leaving;
+    const auto together = [&](const Leaver& one) { return one.job == number && one.leaving == leaving; };
+    Job* job = find_job(number);
+    std::vector<protocol::Member> members;
+    for (size_t at = 0; job && at < left; ++at) {
+      const protocol::Member& leaver = leavers_[at].member;
+      const protocol::Member* member = find_member(job->view(), leaver.worker);
+      if (together(leavers_[at]) && member && member->life == leaver.life) members.push_back(leaver);
     }
-    leavers_.erase(leavers_.begin());
+    if (!members.empty()) remove(*job, members, leaving, now, actions);
+    const auto end = leavers_.begin() + static_cast<std::ptrdiff_t>(left);
+    const auto kept = std::remove_if(leavers_.begin(), end, together);
+    left = static_cast<size_t>(kept - leavers_.begin());
+    leavers_.erase(kept, end);
   }
+}
+
+bool ShardCore::is_leaving(uint64_t job, const protocol::Member& member) const {
+  return std::ranges::any_of(leavers_, [&](const Leaver& one) {
+    return one.job == job && one.member.worker == member.worker && one.member.life == member.life;
+  });
 }
 
 void ShardCore::remove_silent(TimeNs now, Actions& actions) {
   for (auto at = jobs_.begin(); at != jobs_.end();) {
     Job& job = *at++->second;  // closing erases it
-    if (job.abandoned(now)) {
+    const auto leaves = [&](const protocol::Member& member) { return is_leaving(job.view().job, member); };
+    if (job.abandoned(now) && !std::ranges::all_of(job.view().members, leaves)) {
       end_in_table(job,
                    {ErrorCode::kTimeout, fmt::format("job '{}': no worker has been heard for long", job.spec().name)},
                    "abandoned", actions);
       continue;
     }
-    const std::vector<protocol::Member> silent = job.silent(now);
+    std::vector<protocol::Member> silent = job.silent(now);
+    // Who said Goodbye is removed for that, as soon as the table can be told.
+    std::erase_if(silent, leaves);
     if (silent.empty()) continue;
     for (const protocol::Member& member : silent) {
       log(Severity::kWarning,
