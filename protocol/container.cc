@@ -279,6 +279,18 @@ Result<StreamView<T>> view_container(ByteSpan bytes, const ContainerLimits& limi
   return view;
 }
 
+template <typename T>
+Result<HeldStream<T>> hold_container(const SharedBytes& payload, const ContainerLimits& limits) {
+  if (payload.owner && payload.bytes.size() >= kViewBytesMin && is_plain<T>(payload.bytes)) {
+    const Result<StreamView<T>> view = view_container<T>(payload.bytes, limits);
+    if (!view) return std::unexpected(view.error());
+    return HeldStream<T>::within(payload, *view);
+  }
+  Result<Stream<T>> stream = read_container<T>(payload.bytes, limits);
+  if (!stream) return std::unexpected(stream.error());
+  return HeldStream<T>::from(std::move(*stream));
+}
+
 template Result<EncodedContainer<float>> encode_container(const StreamView<float>&, const StreamView<float>&,
                                                           const EncodeOptions&);
 template Result<EncodedContainer<double>> encode_container(const StreamView<double>&, const StreamView<double>&,
@@ -289,5 +301,7 @@ template bool is_plain<float>(ByteSpan);
 template bool is_plain<double>(ByteSpan);
 template Result<StreamView<float>> view_container(ByteSpan, const ContainerLimits&);
 template Result<StreamView<double>> view_container(ByteSpan, const ContainerLimits&);
+template Result<HeldStream<float>> hold_container(const SharedBytes&, const ContainerLimits&);
+template Result<HeldStream<double>> hold_container(const SharedBytes&, const ContainerLimits&);
 
 }  // namespace millrace

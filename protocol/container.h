@@ -5,6 +5,7 @@
 #include "kernels/base/buffer.h"
 #include "kernels/base/result.h"
 #include "kernels/codec/codec.h"
+#include "kernels/stream/held_stream.h"
 #include "kernels/stream/stream.h"
 
 namespace millrace {
@@ -104,5 +105,17 @@ bool is_plain(ByteSpan bytes);
 /// Errors   as read_container(); unsupported: not plain.
 template <typename T>
 Result<StreamView<T>> view_container(ByteSpan bytes, const ContainerLimits& limits);
+
+/// From this size on a plain container is viewed. A view keeps the whole buffer that a message was received into; below this a
+/// copy takes less than that may be.
+inline constexpr size_t kViewBytesMin = 16'384;
+
+/// The stream of a received container, for as long as it is needed: a plain one of kViewBytesMin and more is viewed where it
+/// arrived, and keeps the payload; any other is decoded.
+///
+/// payload  hostile. Without an owner it is decoded.
+/// Memory, errors, threads   as read_container().
+template <typename T>
+Result<HeldStream<T>> hold_container(const SharedBytes& payload, const ContainerLimits& limits);
 
 }  // namespace millrace

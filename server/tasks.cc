@@ -16,9 +16,6 @@
 namespace millrace::server {
 namespace {
 
-/// A view keeps the whole of the buffer that a message was received into; below this one copies less than that may be.
-constexpr size_t kViewBytesMin = 16'384;
-
 /// Rough costs on one core, of four workers with 1 % each (`millrace bench reduce`, `bench serve`).
 constexpr uint64_t kDecodedBytesPerNs = 4;
 constexpr uint64_t kQuickEntryNs = 4;
@@ -31,14 +28,9 @@ Result<SharedStream> decode_stream(const DecodeTask::Input& input) {
   limits.dimension = input.dimension;
   limits.count_max = input.dimension;
   limits.bytes_max = input.payload.bytes.size();
-  if (input.payload.owner && input.payload.bytes.size() >= kViewBytesMin && is_plain<T>(input.payload.bytes)) {
-    const Result<StreamView<T>> view = view_container<T>(input.payload.bytes, limits);
-    if (!view) return std::unexpected(view.error());
-    return SharedStream::within(input.payload, *view);
-  }
-  Result<Stream<T>> stream = read_container<T>(input.payload.bytes, limits);
+  Result<HeldStream<T>> stream = hold_container<T>(input.payload, limits);
   if (!stream) return std::unexpected(stream.error());
-  return SharedStream::from(std::move(*stream));
+  return SharedStream(std::move(*stream));
 }
 
 /// The entries of `sum` that the cut lets through, sparse.

@@ -5,7 +5,9 @@
 #include <cstring>
 #include <fstream>
 #include <limits>
+#include <memory>
 #include <sstream>
+#include <utility>
 
 #include "kernels/base/hash.h"
 #include "tests/support/index_sets.h"
@@ -151,6 +153,69 @@ TYPED_TEST(Container, OnlyAlignedRawContainersAreViewedAndTheViewIsOfTheirBytes)
         EXPECT_EQ(reinterpret_cast<const uint8_t*>(view->values.data()), at.data() + 64 + header->index_bytes);
       }
     }
+  }
+}
+
+TYPED_TEST(Container, IsHeldWhereItArrivedOrDecoded) {
+  // Of either type over kViewBytesMin; after an even count of indices, values of 8 bytes are aligned.
+  auto large = some_stream<TypeParam>(60'000, 0.1);
+  large.indices.resize(4'000);
+  large.values.resize(4'000);
+  auto small = large;
+  small.indices.resize(100);
+  small.values.resize(100);
+  struct Case {
+    const char* name;
+    const Stream<TypeParam>& stream;
+    const char* codec;
+    size_t shift;  ///< of the bytes against the start of their buffer
+    bool owned;
+    bool in_place;
+  };
+  for (const Case& of :
+       {Case{"raw", large, "raw", 0, true, true}, Case{"of another codec", large, "gap", 0, true, false},
+        Case{"not aligned", large, "raw", 1, true, false}, Case{"nobody's", large, "raw", 0, false, false},
+        Case{"small", small, "raw", 0, true, false}}) {
+    SCOPED_TRACE(of.name);
+    const auto bytes = container_of(of.stream, of.codec);
+    ByteBuffer moved(bytes.size() + of.shift);
+    std::memcpy(moved.data() + of.shift, bytes.data(), bytes.size());
+    auto buffer = std::make_shared<const ByteBuffer>(std::move(moved));
+    const std::weak_ptr<const ByteBuffer> watched = buffer;
+    SharedBytes payload{of.owned ? buffer : nullptr, ByteSpan(*buffer).subspan(of.shift)};
+    auto held = hold_container<TypeParam>(payload, {.dimension = 60'000});
+    ASSERT_TRUE(held) << held.error().message;
+    EXPECT_TRUE(testing::same_bits(held->view, of.stream.view()));
+    EXPECT_GE(held->memory_bytes, of.in_place ? bytes.size() : of.stream.count() * (4 + sizeof(TypeParam)));
+    payload = {};
+    buffer.reset();
+    EXPECT_EQ(watched.expired(), !of.in_place);
+    const HeldStream<TypeParam> copy = *held;
+    held = HeldStream<TypeParam>{};
+    EXPECT_TRUE(testing::same_bits(copy.view, of.stream.view())) << "a copy keeps the stream alive by itself";
+    EXPECT_TRUE(testing::same_bits(copy.copy().view(), of.stream.view()));
+  }
+}
+
+TYPED_TEST(Container, WhatIsHeldIsCheckedInPlaceTooAndAgainstTheSameLimits) {
+  auto stream = some_stream<TypeParam>(60'000, 0.1);
+  stream.indices.resize(4'000);
+  stream.values.resize(4'000);
+  for (const char* codec : {"raw", "gap"}) {
+    const ByteBuffer bytes = container_of(stream, codec);
+    const auto refused = [](const ByteBuffer& of, const ContainerLimits& limits) {
+      const auto held = hold_container<TypeParam>(SharedBytes::from(ByteBuffer(of)), limits);
+      return held ? ErrorCode::kInternal : held.error().code;
+    };
+    EXPECT_EQ(refused(bytes, {.dimension = 60'001}), ErrorCode::kMalformed);
+    EXPECT_EQ(refused(bytes, {.count_max = 3'999}), ErrorCode::kLimitExceeded);
+    EXPECT_EQ(refused(bytes, {.bytes_max = bytes.size() - 1}), ErrorCode::kLimitExceeded);
+    ByteBuffer broken = bytes;
+    broken.back() ^= 1;
+    EXPECT_EQ(refused(broken, {}), ErrorCode::kMalformed);
+    auto infinite = stream;
+    infinite.values[17] = std::numeric_limits<TypeParam>::infinity();
+    EXPECT_EQ(refused(container_of(infinite, codec), {}), ErrorCode::kNonFinite);
   }
 }
 

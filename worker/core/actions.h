@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "kernels/base/result.h"
+#include "kernels/stream/held_stream.h"
 #include "protocol/messages.h"
-#include "worker/core/held_stream.h"
 
 namespace millrace::worker {
 
@@ -22,7 +22,7 @@ struct DeliveredUpdate {
   uint32_t part = 0;
   uint64_t step = 0;
   uint64_t begin = 0;  ///< of the part in the bucket; the stream's indices are local to it
-  HeldStream sum;
+  HeldStream<float> sum;
   uint32_t contributors = 0;
   double weight_sum = 0;
   double denominator = 1;      ///< as the job combines: 1, contributors or weight_sum

@@ -237,7 +237,7 @@ void Bucket::give_back(size_t at, Stream<float>&& stream) {
   returned_.push_back({at, std::move(stream)});
 }
 
-void Bucket::give_back_rest(size_t at, HeldStream&& sent, const HeldStream& carried) {
+void Bucket::give_back_rest(size_t at, HeldStream<float>&& sent, const HeldStream<float>& carried) {
   if (sent.view.count() > 0) unsettled_.push_back({at, std::move(sent), carried});
 }
 

@@ -10,10 +10,10 @@
 #include "kernels/base/result.h"
 #include "kernels/codec/codec.h"
 #include "kernels/select/select.h"
+#include "kernels/stream/held_stream.h"
 #include "kernels/stream/stream.h"
 #include "protocol/job_spec.h"
 #include "protocol/layout.h"
-#include "worker/core/held_stream.h"
 #include "worker/core/push_slot.h"
 
 namespace millrace::worker {
@@ -33,8 +33,8 @@ Stream<float> rebased(const StreamView<float>& stream, uint64_t base, uint64_t d
 
 /// A part of the bucket's contribution, coded.
 struct CodedPart {
-  SharedBytes container;  ///< the payload
-  HeldStream sent;        ///< as every receiver decodes it; indices local to the part
+  SharedBytes container;   ///< the payload
+  HeldStream<float> sent;  ///< as every receiver decodes it; indices local to the part
 };
 
 /// One bucket of one worker: its residual, the slots that its tensors are pushed into, selection and coding. Numbers only: no
@@ -74,7 +74,7 @@ class Bucket {
 
   /// What of `sent` the update did not carry is to come back. Found out later, by settle_one() or when it is next needed: the
   /// update has been waited for, the bookkeeping has not.
-  void give_back_rest(size_t at, HeldStream&& sent, const HeldStream& carried);
+  void give_back_rest(size_t at, HeldStream<float>&& sent, const HeldStream<float>& carried);
 
   /// Does one piece of what code() and give_back_rest() have put off. False: there was nothing to do.
   bool settle_one();
@@ -103,7 +103,7 @@ class Bucket {
   struct Recoded {
     size_t at = 0;
     Stream<float> selected;
-    HeldStream sent;  ///< other values at the same indices
+    HeldStream<float> sent;  ///< other values at the same indices
   };
 
   /// Slots of fused tensors hold streams of their own; they are joined here.
@@ -142,8 +142,8 @@ class Bucket {
   std::vector<Returned> returned_;
   struct Unsettled {
     size_t at = 0;
-    HeldStream sent;
-    HeldStream carried;
+    HeldStream<float> sent;
+    HeldStream<float> carried;
   };
   std::deque<Recoded> recoded_;      ///< sent, but what the codec changed is not in returned_ or the ledger yet
   std::deque<Unsettled> unsettled_;  ///< counted, but what of it was not carried is not in returned_ yet

@@ -111,9 +111,9 @@ Result<CodedPart> Bucket::code(size_t at, const EncodeOptions& options) {
   if (!container) return std::unexpected(container.error());
   if (container->exact) {
     part_is_coded(at, local.count());
-    return CodedPart{SharedBytes::from(std::move(container->bytes)), HeldStream::from(std::move(local))};
+    return CodedPart{SharedBytes::from(std::move(container->bytes)), HeldStream<float>::from(std::move(local))};
   }
-  HeldStream sent = HeldStream::from(std::move(container->decoded));
+  HeldStream<float> sent = HeldStream<float>::from(std::move(container->decoded));
   counters_.false_positives += container->false_positives;
   // Values at the indices selected, as QSGD leaves them: what it changed can wait until the bytes are on their way.
   const bool same_indices = local.dense == sent.view.dense && std::ranges::equal(local.indices, sent.view.indices);
@@ -140,7 +140,7 @@ Result<CodedPart> Bucket::code_plain(size_t at) {
                                  std::span<const float>(selected_.values).subspan(first, last - first)};
   PlainContainer plain = plain_container(chosen, part.begin, part.end - part.begin);
   part_is_coded(at, last - first);
-  return CodedPart{plain.bytes, {plain.stream, plain.bytes.owner}};
+  return CodedPart{plain.bytes, HeldStream<float>::within(plain.bytes, plain.stream)};
 }
 
 void Bucket::part_is_coded(size_t at, uint64_t entries) {

@@ -19,7 +19,7 @@ namespace millrace::worker {
 struct Outstanding {
   uint64_t step = 0;
   uint64_t life = 0;  ///< under which it was sent: the update names it
-  HeldStream sent;
+  HeldStream<float> sent;
   SharedBytes payload;  ///< the bytes that every resend repeats
   uint64_t hash = 0;
   double weight = 1;
@@ -157,8 +157,9 @@ struct SessionCore::Impl {
   void on_heartbeat(uint32_t shard, const protocol::Heartbeat& heartbeat, TimeNs now);
   void keep_early(PartRun& part, uint64_t step, protocol::Message&& message, TimeNs now);
   void on_update(uint32_t shard, protocol::Message&& message, TimeNs now, Actions& actions);
-  void apply_update(PartRun& part, const protocol::Update& update, HeldStream&& held, TimeNs now, Actions& actions);
-  bool settle(PartRun& part, const protocol::Update& update, const HeldStream& carried);
+  void apply_update(PartRun& part, const protocol::Update& update, HeldStream<float>&& held, TimeNs now,
+                    Actions& actions);
+  bool settle(PartRun& part, const protocol::Update& update, const HeldStream<float>& carried);
   void step_applied(BucketRun& run, TimeNs now);
   void malformed_update(uint32_t shard, PartRun& part, const std::string& why, TimeNs now, Actions& actions);
   void replay_held(TimeNs now, Actions& actions);

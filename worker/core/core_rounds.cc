@@ -25,21 +25,6 @@ double denominator_of(protocol::Combine combine, const protocol::Update& update)
   return 1;
 }
 
-/// A view keeps the whole of the buffer that a message was received into; below this one copies.
-constexpr size_t kViewBytesMin = 16'384;
-
-/// The stream of an update; raw indices and values are read where they arrived.
-Result<HeldStream> decode_update(const SharedBytes& payload, const ContainerLimits& limits) {
-  if (payload.owner && payload.bytes.size() >= kViewBytesMin && is_plain<float>(payload.bytes)) {
-    const Result<StreamView<float>> view = view_container<float>(payload.bytes, limits);
-    if (!view) return std::unexpected(view.error());
-    return HeldStream{*view, payload.owner};
-  }
-  Result<Stream<float>> stream = read_container<float>(payload.bytes, limits);
-  if (!stream) return std::unexpected(stream.error());
-  return HeldStream::from(std::move(*stream));
-}
-
 }  // namespace
 
 bool SessionCore::Impl::work(TimeNs now, Actions& actions) {
@@ -217,7 +202,7 @@ void SessionCore::Impl::on_update(uint32_t shard, protocol::Message&& message, T
   }
   ContainerLimits limits;
   limits.dimension = part.layout.end - part.layout.begin;
-  auto decoded = decode_update(message.payload, limits);
+  auto decoded = hold_container<float>(message.payload, limits);
   if (!decoded) return malformed_update(shard, part, decoded.error().message, now, actions);
   if (decoded->view.count() > 0 && !(denominator_of(config.spec.combine, update) > 0)) {
     return malformed_update(shard, part, "it has values and nobody who contributed them", now, actions);
@@ -238,7 +223,7 @@ void SessionCore::Impl::malformed_update(uint32_t shard, PartRun& part, const st
   log(actions, Severity::kWarning, text);
 }
 
-bool SessionCore::Impl::settle(PartRun& part, const protocol::Update& update, const HeldStream& carried) {
+bool SessionCore::Impl::settle(PartRun& part, const protocol::Update& update, const HeldStream<float>& carried) {
   Outstanding& out = part.outstanding.front();
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
   const bool counted = std::ranges::find(update.contributors, protocol::ContributorId{config.worker, out.life}) !=
@@ -254,8 +239,8 @@ bool SessionCore::Impl::settle(PartRun& part, const protocol::Update& update, co
   return counted;
 }
 
-void SessionCore::Impl::apply_update(PartRun& part, const protocol::Update& update, HeldStream&& held, TimeNs now,
-                                     Actions& actions) {
+void SessionCore::Impl::apply_update(PartRun& part, const protocol::Update& update, HeldStream<float>&& held,
+                                     TimeNs now, Actions& actions) {
   BucketRun& run = buckets[part.layout.bucket];
   DeliveredUpdate delivered;
   delivered.sum = std::move(held);
