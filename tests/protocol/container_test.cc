@@ -11,7 +11,7 @@
 
 #include "kernels/base/hash.h"
 #include "tests/support/index_sets.h"
-#include "tests/support/largest_allocation.h"
+#include "tests/support/replaced_new.h"
 #include "tests/support/stream_oracle.h"
 
 namespace millrace {

@@ -8,7 +8,7 @@
 #include "kernels/base/clock.h"
 #include "protocol/transport.h"
 #include "tests/protocol/example_messages.h"
-#include "tests/support/failing_allocation.h"
+#include "tests/support/replaced_new.h"
 
 /// Memory that ends while a message is received or sent: that message is lost, the next one is whole.
 namespace millrace::protocol {

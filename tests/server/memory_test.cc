@@ -1,5 +1,5 @@
 #include "tests/server/scripted_cluster.h"
-#include "tests/support/failing_allocation.h"
+#include "tests/support/replaced_new.h"
 
 /// Memory that ends anywhere in the core: the process goes on, other jobs go on, and no update is wrong.
 namespace millrace::server {

@@ -1,11 +1,16 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
+/// For programs that list replaced_new.cc: their operator new counts, and fails when it is told to.
 namespace millrace::testing {
 
+/// The largest single operator new of this process since the last reset, on any thread.
+size_t largest_allocation();
+void reset_largest_allocation();
+
 /// While it lives, the operator new number `at` (from 0) of this thread throws std::bad_alloc, once, or with every one after it.
-/// For programs that list failing_allocation.cc.
 class FailingAllocation {
  public:
   enum class Then : uint8_t { kGoesOn, kStaysOut };

@@ -1,15 +1,25 @@
-#include "tests/support/failing_allocation.h"
+#include "tests/support/replaced_new.h"
 
+#include <atomic>
 #include <cstdlib>
 #include <new>
 
 namespace {
+
+std::atomic<size_t> largest{0};
 
 thread_local bool armed = false;
 thread_local bool stays_out = false;
 thread_local bool has_failed = false;
 thread_local uint64_t fails_at = 0;
 thread_local uint64_t asked = 0;
+
+void* take_nothrow(size_t bytes) noexcept {
+  size_t before = largest.load(std::memory_order_relaxed);
+  while (bytes > before && !largest.compare_exchange_weak(before, bytes, std::memory_order_relaxed)) {
+  }
+  return std::malloc(bytes == 0 ? 1 : bytes);
+}
 
 void* take(size_t bytes) {
   if (armed && !(has_failed && !stays_out)) {
@@ -19,7 +29,7 @@ void* take(size_t bytes) {
     }
     ++asked;
   }
-  void* memory = std::malloc(bytes == 0 ? 1 : bytes);
+  void* memory = take_nothrow(bytes);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
@@ -28,17 +38,18 @@ void* take(size_t bytes) {
 
 void* operator new(size_t bytes) { return take(bytes); }
 void* operator new[](size_t bytes) { return take(bytes); }
-// Left alone: who asks this way expects failure, and ZeroMQ ends the process then. Taken over so that both are freed alike.
-void* operator new(size_t bytes, const std::nothrow_t& /*tag*/) noexcept { return std::malloc(bytes == 0 ? 1 : bytes); }
-void* operator new[](size_t bytes, const std::nothrow_t& /*tag*/) noexcept {
-  return std::malloc(bytes == 0 ? 1 : bytes);
-}
+// Never made to fail: who asks this way expects failure, and ZeroMQ ends the process then.
+void* operator new(size_t bytes, const std::nothrow_t& /*tag*/) noexcept { return take_nothrow(bytes); }
+void* operator new[](size_t bytes, const std::nothrow_t& /*tag*/) noexcept { return take_nothrow(bytes); }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
 
 namespace millrace::testing {
+
+size_t largest_allocation() { return largest.load(std::memory_order_relaxed); }
+void reset_largest_allocation() { largest.store(0, std::memory_order_relaxed); }
 
 FailingAllocation::FailingAllocation(uint64_t at, Then then) {
   fails_at = at;
