@@ -15,8 +15,10 @@ constexpr uint64_t kBitmapWidth = uint64_t{1} << 18;
 // One binary search an entry beats walking over so many carried entries.
 constexpr size_t kSearchRatio = 64;
 
-// Entries ahead whose cache line is asked for: about a memory's latency of them.
-constexpr size_t kPrefetchAhead = 64;
+// Entries ahead whose cache line is asked for, into the second level: what the first one misses at a time is few, and a
+// machine that looks ahead has asked for that many by itself.
+constexpr size_t kPrefetchAhead = 128;
+constexpr int kSecondLevel = 2;
 
 using Bitmap = Buffer<uint64_t>;
 
@@ -119,9 +121,9 @@ void add_scaled(std::span<T> target, const StreamView<T>& stream, T scale) {
   const size_t count = stream.count();
   const uint32_t* const index = stream.indices.data();
   size_t i = 0;
-  // The indices are far apart: every entry is a cache miss, and they overlap only when asked for early.
+  // The indices are far apart: every entry is a cache miss.
   for (; i + kPrefetchAhead < count; ++i) {
-    __builtin_prefetch(&target[index[i + kPrefetchAhead]], 1);
+    __builtin_prefetch(&target[index[i + kPrefetchAhead]], 0, kSecondLevel);
     target[index[i]] += scale * stream.values[i];
   }
   for (; i < count; ++i) target[index[i]] += scale * stream.values[i];

@@ -82,7 +82,8 @@ Command add_bench_serve(CLI::App& bench) {
       ->check(CLI::IsMember({"lossless", "qsgd4", "qsgd8"}));
   app->add_option("--codec", options.lossless_codec,
                   "of the row lossless (default: raw+raw on loopback, gap+raw behind a rate)");
-  app->add_option("--parts", options.parts_per_shard, "parts a shard (default: 4 on loopback, 16 behind a rate)")
+  app->add_option("--parts", options.parts_per_shard,
+                  "parts a shard (default: 3; behind a rate 9, and 3 where values are quantized)")
       ->check(in_range(0, 64));
   app->add_option("--threshold-period", options.threshold_period, "steps between exact global thresholds")
       ->capture_default_str()

@@ -213,6 +213,10 @@ bool SessionCore::settle_one() {
 
 bool SessionCore::settled() const { return impl_->unsettled.empty(); }
 
+bool SessionCore::in_flight() const {
+  return std::ranges::any_of(impl_->buckets, [](const BucketRun& run) { return run.steps_applied < run.steps_pushed; });
+}
+
 Result<Stream<float>> SessionCore::take_residual(uint32_t tensor) {
   if (impl_->error) return std::unexpected(*impl_->error);
   const TensorRun& run = impl_->tensors[tensor];

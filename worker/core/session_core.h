@@ -104,6 +104,8 @@ class SessionCore {
   /// is done. For moments without messages; what the next step needs of it is done there at the latest.
   bool settle_one();
   bool settled() const;
+  /// Whether a step was pushed whose update is not applied.
+  bool in_flight() const;
 
   /// Goodbye(finished) as soon as everything pushed is applied and acknowledged.
   /// Errors  invalid_argument: fused tensors were not pushed equally often.

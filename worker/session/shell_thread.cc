@@ -12,7 +12,9 @@ namespace {
 
 constexpr int kMessagesPerTurn = 256;  ///< of one connection, before the others are looked at
 constexpr int kWaitMaxMs = 1'000;
+/// Without a message for so long the moment is quiet: nothing is in flight, or others are far from done with what is.
 constexpr int kQuietMs = 2;
+constexpr int kQuietInFlightMs = 20;
 constexpr int kBacklogWaitMs = 2;  ///< a full queue is tried again after so long
 constexpr TimeNs kTextEvery = 100 * kNsPerMs;
 
@@ -74,7 +76,7 @@ void SessionShell::wait() {
     return;
   }
   // Settling is for quiet moments: a step that is under way here or in a process beside this one has the cores first.
-  bool heard = poller_.wait(std::min(wait_ms(), kQuietMs));
+  bool heard = poller_.wait(std::min(wait_ms(), core_.in_flight() ? kQuietInFlightMs : kQuietMs));
   while (!heard && core_.settle_one()) heard = poller_.wait(0);
 }
 
