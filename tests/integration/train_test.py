@@ -178,6 +178,37 @@ class Runs(WithServers):
         self.assertEqual(json.loads(status.stdout)[f"127.0.0.1:{port}"]["workers"], 1)
 
 
+class BenchServe(unittest.TestCase):
+    """The benchmark's own oracle, and how it ends when a process of it does."""
+
+    def test_UpdatesOfAFewEntriesAShardAgreeWithTheOracleWhateverRoundIsChecked(self):
+        for seed in range(1, 5):
+            for workers, n, density in ((3, 60_000, 0.01), (1, 20_000, 0.01), (2, 40, 0.05)):
+                ended = run("bench", "serve", "--n", n, "--density", density, "--workers", workers, "--shards", 3, "--rounds", 12,
+                            "--warmup", 1, "--threshold-period", 9, "--seed", seed, "--json")
+                self.assertEqual(ended.returncode, 0, ended.stderr)
+                rows = [row for row in json.loads(ended.stdout.strip().split("\n")[-1])["rows"] if "codec" in row]
+                self.assertEqual([(row["algorithm"], row["agrees_with_oracle"]) for row in rows], [("lossless", True), ("qsgd4", True)])
+
+    def test_AWorkerOrAShardThatIsKilledEndsTheBenchmarkAsAJobThatEndedEarly(self):
+        for victim in ("worker", "shard"):
+            with self.subTest(victim=victim), tempfile.TemporaryDirectory() as folder:
+                bench = subprocess.Popen(millrace("bench", "serve", "--n", 1000, "--workers", 2, "--shards", 1, "--rounds", 5000, "--rows", "lossless"),
+                                         text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "TMPDIR": folder})
+                while not bench.stderr.readline().startswith("bench serve: lossless"):
+                    self.assertIsNone(bench.poll())
+                running = {}
+                while len(running.get("millrace", [])) < 2:  # the workers, which begin when the shard has
+                    self.assertIsNone(bench.poll())
+                    running = {}
+                    for child in Path(f"/proc/{bench.pid}/task/{bench.pid}/children").read_text(encoding="utf-8").split():
+                        running.setdefault(Path(os.readlink(f"/proc/{child}/exe")).name, []).append(int(child))
+                os.kill(running["millrace" if victim == "worker" else "millrace-server"][0], signal.SIGKILL)
+                _, err = bench.communicate(timeout=60)
+                self.assertEqual(bench.returncode, 8, err)
+                self.assertIn(f"lossless: {victim} 0 was ended by signal 9", err)
+
+
 class StoppedWriter(unittest.TestCase):
     """Another process was stopped while it wrote the membership table: its lock stays."""
 
@@ -212,6 +243,24 @@ class StoppedWriter(unittest.TestCase):
             self.assertEqual(serve.returncode, 0, err)
             # Waiting for the lock as long as at the start, 5 s, would have held up every step.
             self.assertLess(longest, 2)
+
+
+class ServersThatEnd(unittest.TestCase):
+    def test_AJobWhoseServersAreShutDownHasEndedEarly(self):
+        with tempfile.TemporaryDirectory() as name:
+            data = Path(name) / "a.svm"
+            data.write_text(made_up_rows(2000, 7), encoding="utf-8")
+            serve = start("serve", "--shards", 2, "--port", 0, "--http-port", 0, "--json")
+            servers = json.loads(serve.stdout.readline())["servers"]
+            worker = start("train", "--servers", servers, "--train", data, "--epochs", 1_000_000)
+            while not worker.stdout.readline().lstrip().startswith("1 "):
+                self.assertIsNone(worker.poll())
+            serve.send_signal(signal.SIGTERM)
+            _, err = worker.communicate(timeout=TIMEOUT_S)
+            self.assertEqual((worker.returncode, err.count("\n")), (8, 1), err)
+            self.assertIn("was shut down", err)
+            _, err = serve.communicate(timeout=60)
+            self.assertEqual(serve.returncode, 0, err)
 
 
 class Refusals(WithServers):

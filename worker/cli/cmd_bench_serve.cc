@@ -48,7 +48,7 @@ Outcome run_serve(const ServeFlags& flags) {
   if (interruption_count().load() > 0) {
     return fail_with(ExitCode::kInterrupted, "interrupted; every process of the benchmark is ended");
   }
-  if (!result) return fail_with(result.error());
+  if (!result) return std::unexpected(result.error());
   if (flags.json) {
     fmt::print("{}\n", result->dump());
   } else {
@@ -100,7 +100,8 @@ Command add_bench_serve(CLI::App& bench) {
       "Examples:\n"
       "  millrace bench serve --workers 4 --shards 2 --n 16777216 --density 0.01 --rounds 50 --json\n"
       "  millrace bench serve --rate 1gbit\n"
-      "  millrace bench serve --n 4294967296 --density 1e-5 --rows lossless");
+      "  millrace bench serve --n 4294967296 --density 1e-5 --rows lossless\n\n" +
+      exit_code_table());
   return {app, [flags] { return run_serve(*flags); }};
 }
 

@@ -110,13 +110,6 @@ Outcome check_addresses(const ServeFlags& flags) {
   return {};
 }
 
-/// A port in use, a table of another cluster; a shard that ended without a word is a fault, one that is slow waits for a disk.
-Failure start_failure(const Error& error) {
-  if (error.code == ErrorCode::kUnavailable) return {ExitCode::kInternal, error.message};
-  if (error.code == ErrorCode::kTimeout) return {ExitCode::kIo, error.message};
-  return failure_of(error);
-}
-
 /// Asks all shards to end; after grace_ms, or at a second signal, those that still run are killed.
 void stop_shards(std::vector<ShardProcess>& shards, int grace_ms, const std::atomic<int>& signals) {
   const TimeNs deadline = monotonic_now_ns() + grace_ms * kNsPerMs;

@@ -78,7 +78,7 @@ class Cluster {
       process.timeout_ms = kStartTimeoutMs;
       std::filesystem::remove(process.log, ignored);
       auto started = ShardProcess::start(process);
-      if (!started) return std::unexpected(failure(started.error()));
+      if (!started) return std::unexpected(start_failure(started.error()));
       const std::string inside =
           process.network_namespace.empty() ? "" : " (from inside: ip netns exec " + process.network_namespace + " …)";
       say(fmt::format("shard {}: {}, status page http://{}/{}", shard, started->address(), started->http_address(),

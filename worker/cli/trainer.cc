@@ -11,6 +11,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/random.h"
 #include "monitoring/http_address.h"
+#include "worker/cli/job_failure.h"
 
 namespace millrace::cli {
 namespace {
@@ -25,16 +26,11 @@ constexpr int kAwaitSlices = 1200;
 /// is what a dense exchange is to be compared with; this is no zero, and too small to change a weight.
 constexpr float kUntouched = 1e-30F;
 
-Failure failure_of(const JobError& error) {
-  switch (error.code()) {
-    case JobErrorCode::kUnsupported:
-    case JobErrorCode::kLimitExceeded: return {ExitCode::kRefused, error.what()};
-    case JobErrorCode::kNonFinite:
-      return {ExitCode::kBadData,
-              std::string(error.what()) + "; lower --lr, or leave such values out: --non-finite drop"};
-    case JobErrorCode::kTimeout: return {ExitCode::kJobEnded, error.what()};
-    default: return cli::failure_of(Error{static_cast<ErrorCode>(error.code()), error.what()});
-  }
+Failure failure_of_run(const JobError& error, JobStage stage) {
+  Failure failure = failure_of(error, stage);
+  if (error.code() == JobErrorCode::kNonFinite)
+    failure.message += "; lower --lr, or leave such values out: --non-finite drop";
+  return failure;
 }
 
 JobOptions job_options(const TrainOptions& options) {
@@ -239,9 +235,11 @@ std::expected<TrainResult, Failure> train(const TrainOptions& options, const Dat
                                           const std::function<void(const EpochReport&)>& on_epoch,
                                           const std::atomic<bool>& stop) {
   MILLRACE_CHECK(options.batch_rows > 0 && options.workers > 0, options.batch_rows, options.workers);
+  JobStage stage = JobStage::kJoining;
   try {
     Run run(options, data, stop);
     run.connect();
+    stage = JobStage::kRunning;
     std::vector<EpochReport> epochs;
     for (uint32_t epoch = 0; epoch < options.epochs && !run.finished(); ++epoch) {
       EpochReport& report = epochs.emplace_back();
@@ -258,7 +256,7 @@ std::expected<TrainResult, Failure> train(const TrainOptions& options, const Dat
     return result;
   } catch (const JobError& error) {
     if (stop.load()) return fail_with(ExitCode::kInterrupted, "interrupted; no model was written");
-    return std::unexpected(failure_of(error));
+    return std::unexpected(failure_of_run(error, stage));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "kernels/base/random.h"
@@ -27,6 +28,7 @@ using Progress = std::function<void(const std::string&)>;
 
 constexpr int kStartTimeoutMs = 30'000;
 constexpr int kStopGraceMs = 5'000;
+constexpr int kEndedBySignal = 128;  // and the signal's number: ExitReport::exit_code
 constexpr double kMegabyte = 1e6;
 
 // Parts a shard where nobody says how many: of 2, 3, 4, 6, 8, 9, 11, 12, 14 and 16 the ones with the shortest rounds, tried at
@@ -104,8 +106,23 @@ std::vector<double> measured_ms(ServeShared& shared, const Plan& plan) {
   return times;
 }
 
-// Waits for all workers; when one fails the others are ended too (they wait for it at the barrier).
-Status wait_for_workers(std::vector<ChildProcess>& workers, std::vector<ExitReport>& reports, int timeout_ms) {
+/// A process that ended before its time, by its exit code: a worker says with it what kind of failure it was.
+ExitCode code_of_end(int exit_code) {
+  const bool known =
+      exit_code >= static_cast<int>(ExitCode::kInternal) && exit_code <= static_cast<int>(ExitCode::kJobEnded);
+  if (known) return static_cast<ExitCode>(exit_code);
+  return exit_code >= kEndedBySignal ? ExitCode::kJobEnded : ExitCode::kInternal;
+}
+
+std::string end_text(const char* what, size_t number, int exit_code) {
+  const std::string who = what + (" " + std::to_string(number));
+  if (exit_code > kEndedBySignal) return who + " was ended by signal " + std::to_string(exit_code - kEndedBySignal);
+  return who + " ended with code " + std::to_string(exit_code);
+}
+
+/// Waits for all workers; when one fails, or a shard, the others are ended too (they wait for it at the barrier).
+Outcome wait_for_workers(std::vector<ChildProcess>& workers, std::span<ChildProcess* const> shards,
+                         std::vector<ExitReport>& reports, int timeout_ms) {
   constexpr int kLookEveryMs = 200;
   const TimeNs deadline = monotonic_now_ns() + timeout_ms * kNsPerMs;
   reports.assign(workers.size(), {});
@@ -114,17 +131,22 @@ Status wait_for_workers(std::vector<ChildProcess>& workers, std::vector<ExitRepo
     for (size_t at = 0; at < workers.size(); ++at) {
       const auto report = workers[at].try_wait();
       if (!report) continue;
-      if (report->exit_code != 0) {
-        return fail(ErrorCode::kUnavailable,
-                    "worker " + std::to_string(at) + " ended with code " + std::to_string(report->exit_code));
-      }
+      if (report->exit_code != 0)
+        return fail_with(code_of_end(report->exit_code), end_text("worker", at, report->exit_code));
       reports[at] = *report;
       ++done;
     }
     if (done == workers.size()) return {};
-    if (interruption_count().load() > 0) return fail(ErrorCode::kTimeout, "interrupted");
-    if (monotonic_now_ns() > deadline)
-      return fail(ErrorCode::kTimeout, "the workers did not finish in " + std::to_string(timeout_ms / 1000) + " s");
+    for (size_t at = 0; at < shards.size(); ++at) {
+      const auto report = shards[at]->try_wait();
+      if (report && report->exit_code != 0)
+        return fail_with(ExitCode::kJobEnded, end_text("shard", at, report->exit_code));
+    }
+    if (interruption_count().load() > 0) return fail_with(ExitCode::kInterrupted, "interrupted");
+    if (monotonic_now_ns() > deadline) {
+      return fail_with(ExitCode::kJobEnded,
+                       "the workers did not finish in " + std::to_string(timeout_ms / 1000) + " s");
+    }
     for (auto& worker : workers) {
       if (!worker.try_wait()) {
         (void)worker.wait(kLookEveryMs);
@@ -152,10 +174,10 @@ RawPlan raw_plan(const Plan& plan) {
 // With the allocator as every program has it, or tuned as Millrace's own processes are (process/allocator.h).
 enum class RawAllocator : uint8_t { kDefault = 1, kTuned = 2 };
 
-Result<std::vector<double>> run_raw(const Plan& plan, const Hosts& hosts, RawAllocator allocator) {
+std::expected<std::vector<double>, Failure> run_raw(const Plan& plan, const Hosts& hosts, RawAllocator allocator) {
   const RawPlan raw = raw_plan(plan);
   auto shared = ServeShared::create(raw.workers, raw.rounds);
-  if (!shared) return std::unexpected(shared.error());
+  if (!shared) return fail_with(shared.error());
   std::vector<ChildProcess> shards;
   std::vector<std::string> addresses;
   for (uint32_t shard = 0; shard < raw.shards; ++shard) {
@@ -164,9 +186,10 @@ Result<std::vector<double>> run_raw(const Plan& plan, const Hosts& hosts, RawAll
       if (allocator == RawAllocator::kTuned) keep_freed_memory();
       return run_raw_shard(raw, shard, "tcp://" + hosts.address(shard) + ":0");
     });
-    if (!child) return std::unexpected(child.error());
+    if (!child) return fail_with(child.error());
     auto address = child->read_line(kStartTimeoutMs);
-    if (!address) return std::unexpected(address.error());
+    if (!address)
+      return fail_with(ExitCode::kInternal, "the bare shard " + std::to_string(shard) + ": " + address.error().message);
     addresses.push_back(*address);
     shards.push_back(std::move(*child));
   }
@@ -177,20 +200,21 @@ Result<std::vector<double>> run_raw(const Plan& plan, const Hosts& hosts, RawAll
       if (allocator == RawAllocator::kTuned) keep_freed_memory();
       return run_raw_worker(raw, worker, addresses, **shared);
     });
-    if (!child) return std::unexpected(child.error());
+    if (!child) return fail_with(child.error());
     workers.push_back(std::move(*child));
   }
   std::vector<ExitReport> reports;
-  if (auto done = wait_for_workers(workers, reports, round_budget_ms(plan)); !done)
-    return std::unexpected(done.error());
+  std::vector<ChildProcess*> beside;
+  for (ChildProcess& shard : shards) beside.push_back(&shard);
+  if (auto done = wait_for_workers(workers, beside, reports, round_budget_ms(plan)); !done)
+    return fail_with(done.error().code, "bare ZeroMQ: " + done.error().message);
   return measured_ms(**shared, plan);
 }
 
 struct RowSetup {
   std::string name;
   std::string codec;
-  bool lossless = true;
-  double error_max = 0;
+  double error_max = 0;  // where the codec may change values
   uint32_t parts_per_shard = 0;
 };
 
@@ -200,9 +224,9 @@ Result<RowSetup> row_setup(const Plan& plan, const std::string& name) {
   constexpr double kErrorMax4 = 0.4;
   constexpr double kErrorMax8 = 0.03;
   const uint32_t few = plan.parts_or(kPartsLimitedFewBits);
-  if (name == "lossless") return RowSetup{name, plan.options.lossless_codec, true, 0, plan.parts_or(kPartsLimited)};
-  if (name == "qsgd4") return RowSetup{name, "gap+qsgd4", false, kErrorMax4, few};
-  if (name == "qsgd8") return RowSetup{name, "gap+qsgd8", false, kErrorMax8, few};
+  if (name == "lossless") return RowSetup{name, plan.options.lossless_codec, 0, plan.parts_or(kPartsLimited)};
+  if (name == "qsgd4") return RowSetup{name, "gap+qsgd4", kErrorMax4, few};
+  if (name == "qsgd8") return RowSetup{name, "gap+qsgd8", kErrorMax8, few};
   return fail(ErrorCode::kInvalidArgument, "unknown row '" + name + "': lossless, qsgd4 and qsgd8 are known");
 }
 
@@ -251,7 +275,6 @@ ServeWorkerSetup worker_setup(const Plan& plan, const RowSetup& row, std::vector
           .parts_per_shard = row.parts_per_shard,
           .threshold_period = options.threshold_period,
           .codec = row.codec,
-          .lossless = row.lossless,
           .error_max = row.error_max};
 }
 
@@ -266,10 +289,10 @@ Status check_rows(const Plan& plan) {
   return {};
 }
 
-Result<json> run_row(const Plan& plan, const Hosts& hosts, const RowSetup& row) {
+std::expected<json, Failure> run_row(const Plan& plan, const Hosts& hosts, const RowSetup& row) {
   const auto& options = plan.options;
   auto shared = ServeShared::create(options.workers, plan.rounds_all);
-  if (!shared) return std::unexpected(shared.error());
+  if (!shared) return fail_with(shared.error());
   std::vector<ShardProcess> shards;
   std::vector<std::string> addresses;
   for (uint32_t shard = 0; shard < options.shards; ++shard) {
@@ -282,7 +305,7 @@ Result<json> run_row(const Plan& plan, const Hosts& hosts, const RowSetup& row) 
                              .log = plan.directory + "/" + row.name + "-shard" + std::to_string(shard) + ".log",
                              .http = {},
                              .timeout_ms = kStartTimeoutMs});
-    if (!started) return std::unexpected(started.error());
+    if (!started) return std::unexpected(start_failure(started.error()));
     addresses.push_back(started->address());
     shards.push_back(std::move(*started));
   }
@@ -291,17 +314,19 @@ Result<json> run_row(const Plan& plan, const Hosts& hosts, const RowSetup& row) 
   for (uint32_t worker = 0; worker < options.workers; ++worker) {
     const SpawnOptions where{{}, hosts.network_namespace(options.shards + worker), {}, {}};
     auto child = ChildProcess::fork_call(where, [&, worker] { return run_serve_worker(setup, worker, **shared); });
-    if (!child) return std::unexpected(child.error());
+    if (!child) return fail_with(child.error());
     workers.push_back(std::move(*child));
   }
   std::vector<ExitReport> worker_reports;
-  if (auto done = wait_for_workers(workers, worker_reports, round_budget_ms(plan)); !done) {
+  std::vector<ChildProcess*> beside;
+  for (ShardProcess& shard : shards) beside.push_back(&shard.process());
+  if (auto done = wait_for_workers(workers, beside, worker_reports, round_budget_ms(plan)); !done) {
     std::string sentence = row.name + ": " + done.error().message;
     for (uint32_t worker = 0; worker < options.workers; ++worker) {
       if ((*shared)->report(worker).failure[0] != '\0')
         sentence += "; worker " + std::to_string(worker) + ": " + (*shared)->report(worker).failure;
     }
-    return fail(done.error().code, sentence + " (servers' logs: " + plan.directory + ")");
+    return fail_with(done.error().code, sentence + " (servers' logs: " + plan.directory + ")");
   }
   std::vector<ExitReport> shard_reports;
   for (auto& shard : shards) shard_reports.push_back(shard.stop(kStopGraceMs));
@@ -326,22 +351,22 @@ json raw_row(const char* name, const Plan& plan, const std::vector<double>& time
 
 }  // namespace
 
-Result<json> bench_serve(const ServeBenchOptions& options, const Progress& progress) {
+std::expected<json, Failure> bench_serve(const ServeBenchOptions& options, const Progress& progress) {
   interruption_count();
   auto plan = make_plan(options);
-  if (!plan) return std::unexpected(plan.error());
-  if (const Status valid = check_rows(*plan); !valid) return std::unexpected(valid.error());
-  if (const Status made = make_folder(*plan); !made) return std::unexpected(made.error());
+  if (!plan) return fail_with(plan.error());
+  if (const Status valid = check_rows(*plan); !valid) return fail_with(valid.error());
+  if (const Status made = make_folder(*plan); !made) return fail_with(made.error());
   const LogFolder folder(plan->directory);
   auto hosts = Hosts::make(options.shards + options.workers, options.rate);
-  if (!hosts) return std::unexpected(hosts.error());
+  if (!hosts) return fail_with(hosts.error());
   json rows = json::array();
   progress("bare ZeroMQ, " + std::to_string(options.rounds) + " rounds");
   auto raw = run_raw(*plan, *hosts, RawAllocator::kDefault);
   if (!raw) return std::unexpected(raw.error());
   for (const auto& name : options.rows) {
     auto setup = row_setup(*plan, name);
-    if (!setup) return std::unexpected(setup.error());
+    if (!setup) return fail_with(setup.error());
     progress(name + " (" + setup->codec + "), " + std::to_string(options.rounds) + " rounds");
     auto row = run_row(*plan, *hosts, *setup);
     if (!row) return std::unexpected(row.error());

@@ -1,12 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <expected>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
-#include "kernels/base/result.h"
+#include "worker/cli/outcome.h"
 
 namespace millrace::cli {
 
@@ -28,11 +29,12 @@ struct ServeBenchOptions {
 /// Measures whole rounds of real processes: every worker draws k = density * n new uniform indices with normal values, all start
 /// together, and a round lasts until the update, re-selected to k, is applied on every worker. Bare ZeroMQ carrying the same
 /// entries as 8-byte pairs is measured in the same run, before and after. One round, chosen at random, is checked against the
-/// oracle (serve_input.h). Memory: each process's peak.
+/// oracle (serve_oracle.h). Memory: each process's peak.
 ///
 /// progress  called with one line at a time.
-/// Errors    io, unavailable, timeout: which process failed and what it said; invalid_argument.
-Result<nlohmann::json> bench_serve(const ServeBenchOptions& options,
-                                   const std::function<void(const std::string&)>& progress);
+/// Errors    a flag; what cannot be started; which process ended, and what it said: as its session failed, job_ended where it
+///           was killed or the time ran out, internal where the update differs from the oracle's.
+std::expected<nlohmann::json, Failure> bench_serve(const ServeBenchOptions& options,
+                                                   const std::function<void(const std::string&)>& progress);
 
 }  // namespace millrace::cli

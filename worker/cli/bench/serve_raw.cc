@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "protocol/transport.h"
+#include "worker/cli/outcome.h"
 
 namespace millrace::cli {
 namespace {
@@ -50,7 +51,7 @@ class PairBuffer {
 
 int complain(const char* what) {
   std::fprintf(stderr, "millrace bench serve: bare transport: %s\n", what);
-  return 1;
+  return static_cast<int>(ExitCode::kJobEnded);
 }
 
 }  // namespace

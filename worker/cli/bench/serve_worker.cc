@@ -3,13 +3,17 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdlib>
 #include <exception>
 #include <new>
 
 #include "kernels/codec/codec.h"
 #include "millrace/millrace.h"
+#include "protocol/layout.h"
 #include "worker/cli/bench/serve_input.h"
+#include "worker/cli/bench/serve_oracle.h"
+#include "worker/cli/job_failure.h"
 #include "worker/cli/process/allocator.h"
 
 namespace millrace::cli {
@@ -17,8 +21,15 @@ namespace {
 
 // Up to here the update is added to an array of weights, as training would; beyond, it is handed out as a stream.
 constexpr uint64_t kWeightsMax = uint64_t{1} << 28;
+// Of a weight, in the round that is checked: -0 + x has other bits for every x that an update carries, 0 too.
+constexpr float kUntouched = -0.0f;
 constexpr size_t kHugePageBytes = size_t{2} << 20;
 constexpr uint32_t kPatienceMs = 120'000;
+// As long as a job may ask for: on a busy machine an exact step is to be late, not cut by an older threshold.
+constexpr uint32_t kExchangePatienceMs = 60'000;
+
+/// A bare count of 1 would read as a density.
+uint64_t reselected(const ServeWorkerSetup& setup) { return std::max<uint64_t>(setup.k, 2); }
 
 JobOptions job_options(const ServeWorkerSetup& setup, uint32_t worker) {
   JobOptions job;
@@ -27,14 +38,35 @@ JobOptions job_options(const ServeWorkerSetup& setup, uint32_t worker) {
   job.workers = setup.workers;
   job.shards = setup.shards;
   job.select = "none";
-  // A bare count of 1 would read as a density.
-  job.reselect = "topk:" + std::to_string(std::max<uint64_t>(setup.k, 2));
+  job.reselect = "topk:" + std::to_string(reselected(setup));
   job.threshold_period = setup.threshold_period;
   job.codec_up = setup.codec;
   job.codec_down = setup.codec;
   job.seed = setup.seed;
   job.parts_per_shard = setup.parts_per_shard;
   job.dead_after_ms = kPatienceMs;
+  job.exchange_timeout_ms = kExchangePatienceMs;
+  return job;
+}
+
+/// The job as the oracle sees it; the layout is the library's own, a function of what is set here.
+ServeJob oracle_job(const ServeWorkerSetup& setup) {
+  protocol::JobSpec spec;
+  spec.tensors = {{.name = "w", .dimension = setup.n}};
+  spec.select.selection = Selection::kNone;
+  spec.reselect = {.reselect = protocol::Reselect::kTopK, .k = reselected(setup)};
+  spec.parts_per_shard = setup.parts_per_shard;
+  ServeJob job;
+  job.n = setup.n;
+  job.pushed = setup.k;
+  job.k = reselected(setup);
+  job.seed = setup.seed;
+  job.workers = setup.workers;
+  job.threshold_period = setup.threshold_period;
+  for (const auto& part : protocol::plan_layout(spec, static_cast<uint32_t>(setup.shards.size())).parts)
+    job.parts.push_back({part.shard, part.begin, part.end});
+  job.codec = codec_from_text(setup.codec).value();
+  job.error_max = setup.error_max;
   return job;
 }
 
@@ -62,7 +94,7 @@ class ServeWorker {
       if (round == setup_.first_measured) before = session_->stats();
       const auto input = serve_input(setup_.n, setup_.k, setup_.seed, worker_, round);
       const bool check = worker_ == 0 && round == setup_.checked_round;
-      if (check) std::fill(weights_.begin(), weights_.end(), 0.0f);
+      if (check) std::fill(weights_.begin(), weights_.end(), kUntouched);
       shared_.meet();
       shared_.start_ns(worker_, round) = monotonic_now_ns();
       const uint64_t step = session_->push_sparse(0, input.indices, input.values);
@@ -81,25 +113,29 @@ class ServeWorker {
   }
 
  private:
-  void check_round(const TensorUpdate& update) {
+  /// What the round's update brought: entries that a quantizer made 0 as well.
+  Stream<float> received_entries(const TensorUpdate& update) const {
     Stream<float> received = Stream<float>::empty(setup_.n);
-    if (weights_.empty()) {
-      for (const auto& piece : update.pieces) {
-        for (const uint32_t index : piece.indices)
-          received.indices.push_back(static_cast<uint32_t>(piece.begin + index));
-        received.values.insert(received.values.end(), piece.values.begin(), piece.values.end());
-      }
-    } else {
-      received = to_sparse(StreamView<float>{setup_.n, true, {}, weights_});
+    for (size_t index = 0; index < weights_.size(); ++index) {
+      if (std::bit_cast<uint32_t>(weights_[index]) == std::bit_cast<uint32_t>(kUntouched)) continue;
+      received.indices.push_back(static_cast<uint32_t>(index));
+      received.values.push_back(weights_[index]);
     }
-    const auto oracle = serve_oracle(setup_.n, setup_.k, setup_.seed, setup_.workers, setup_.checked_round);
-    const ServeValues values = setup_.lossless ? ServeValues::kExact : ServeValues::kQuantized;
-    const auto verdict = judge_update(oracle, received.view(), setup_.k, values, setup_.error_max);
+    for (const auto& piece : update.pieces) {
+      for (const uint32_t index : piece.indices) received.indices.push_back(static_cast<uint32_t>(piece.begin + index));
+      received.values.insert(received.values.end(), piece.values.begin(), piece.values.end());
+    }
+    return received;
+  }
+
+  void check_round(const TensorUpdate& update) {
+    const Stream<float> received = received_entries(update);
+    const auto verdict = judge_update(oracle_job(setup_), setup_.checked_round, received.view());
     auto& report = shared_.report(worker_);
     report.checked_count = received.count();
     report.relative_error = verdict.relative_error;
     report.check = verdict.agrees ? 1 : -1;
-    if (!verdict.agrees) set_failure(report, verdict.reason);
+    if (!verdict.agrees) set_failure(report, "the update differs from the oracle's: " + verdict.reason);
   }
 
   const ServeWorkerSetup& setup_;
@@ -124,7 +160,7 @@ Status check_serve_job(const ServeWorkerSetup& setup) {
   const Result<CodecSpec> codec = codec_from_text(setup.codec);
   if (!codec) return std::unexpected(codec.error());
   const bool lossless = find_index_codec(codec->index)->lossless() && find_value_codec(codec->value)->lossless(*codec);
-  if (lossless || !setup.lossless) return {};
+  if (lossless || setup.error_max > 0) return {};
   return fail(ErrorCode::kInvalidArgument, "--codec: '" + setup.codec +
                                                "' loses something, and the row lossless is checked to the bit; give "
                                                "gap+raw, raw+raw or bitmap+raw");
@@ -132,12 +168,18 @@ Status check_serve_job(const ServeWorkerSetup& setup) {
 
 int run_serve_worker(const ServeWorkerSetup& setup, uint32_t worker, ServeShared& shared) {
   keep_freed_memory();
+  JobStage stage = JobStage::kJoining;
   try {
-    ServeWorker(setup, worker, shared).run();
-    return shared.report(worker).check == -1 ? 1 : 0;
+    ServeWorker running(setup, worker, shared);
+    stage = JobStage::kRunning;
+    running.run();
+    return static_cast<int>(shared.report(worker).check == -1 ? ExitCode::kInternal : ExitCode::kOk);
+  } catch (const JobError& error) {
+    set_failure(shared.report(worker), error.what());
+    return static_cast<int>(failure_of(error, stage).code);
   } catch (const std::exception& problem) {
     set_failure(shared.report(worker), problem.what());
-    return 1;
+    return static_cast<int>(ExitCode::kInternal);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/base/result.h"
+#include "worker/cli/bench/serve_oracle.h"
 #include "worker/cli/bench/serve_shared.h"
 
 namespace millrace::cli {
@@ -21,9 +22,8 @@ struct ServeWorkerSetup {
   uint32_t checked_round = 0;
   uint32_t parts_per_shard = 0;
   uint32_t threshold_period = 1;
-  std::string codec;  ///< both ways
-  bool lossless = true;
-  double error_max = 0;
+  std::string codec;     ///< both ways
+  double error_max = 0;  ///< of an update, where the codec may change values; 0: it may not
 };
 
 /// Refuses a benchmark whose workers would refuse it: a codec that is none, parts over the limit, "lossless" with a codec that
@@ -33,7 +33,7 @@ struct ServeWorkerSetup {
 Status check_serve_job(const ServeWorkerSetup& setup);
 
 /// Body of a worker process of the serve benchmark: pushes serve_input() in every round and waits for its update; worker 0
-/// checks one round. Times and findings go into `shared`. 0: all went well; what went wrong is in the report.
+/// checks one round. Times and findings go into `shared`. Returns an ExitCode; what went wrong is in the report.
 int run_serve_worker(const ServeWorkerSetup& setup, uint32_t worker, ServeShared& shared);
 
 }  // namespace millrace::cli

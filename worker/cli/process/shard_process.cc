@@ -45,4 +45,11 @@ Result<ShardProcess> ShardProcess::start(const ShardProcessOptions& options) {
   return shard;
 }
 
+Failure start_failure(const Error& error) {
+  if (error.code == ErrorCode::kUnavailable) return {ExitCode::kInternal, error.message};
+  if (error.code == ErrorCode::kTimeout) return {ExitCode::kIo, error.message};
+  if (error.code == ErrorCode::kUnsupported) return {ExitCode::kRefused, error.message};  // the table's version
+  return failure_of(error);
+}
+
 }  // namespace millrace::cli

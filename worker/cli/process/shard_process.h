@@ -4,6 +4,7 @@
 #include <string>
 
 #include "kernels/base/result.h"
+#include "worker/cli/outcome.h"
 #include "worker/cli/process/child_process.h"
 
 namespace millrace::cli {
@@ -40,5 +41,9 @@ class ShardProcess {
   std::string address_;
   std::string http_address_;
 };
+
+/// What ShardProcess::start() said as the end of a command: a port in use, a table of another cluster; a shard that ended
+/// without a word is a fault, one that is slow waits for a disk.
+Failure start_failure(const Error& error);
 
 }  // namespace millrace::cli

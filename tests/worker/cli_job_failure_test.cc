@@ -1,0 +1,39 @@
+#include <gtest/gtest.h>
+
+#include "worker/cli/job_failure.h"
+
+namespace millrace::cli {
+namespace {
+
+ExitCode code_of(JobErrorCode code, JobStage stage) {
+  const Failure failure = failure_of(JobError(code, "why"), stage);
+  EXPECT_EQ(failure.message, "why");
+  return failure.code;
+}
+
+TEST(JobFailure, AShardThatIsNotReachedIsUnreachableWhileJoiningAndEndsTheJobAfterwards) {
+  EXPECT_EQ(code_of(JobErrorCode::kUnavailable, JobStage::kJoining), ExitCode::kUnreachable);
+  EXPECT_EQ(code_of(JobErrorCode::kUnavailable, JobStage::kRunning), ExitCode::kJobEnded);
+  EXPECT_EQ(code_of(JobErrorCode::kMalformed, JobStage::kJoining), ExitCode::kUnreachable);
+  EXPECT_EQ(code_of(JobErrorCode::kMalformed, JobStage::kRunning), ExitCode::kJobEnded);
+}
+
+TEST(JobFailure, TheOthersMeanTheSameAtAnyTime) {
+  for (const JobStage stage : {JobStage::kJoining, JobStage::kRunning}) {
+    EXPECT_EQ(code_of(JobErrorCode::kInvalidArgument, stage), ExitCode::kUsage);
+    EXPECT_EQ(code_of(JobErrorCode::kNonFinite, stage), ExitCode::kBadData);
+    for (const JobErrorCode refused :
+         {JobErrorCode::kUnsupported, JobErrorCode::kLimitExceeded, JobErrorCode::kVersionMismatch,
+          JobErrorCode::kJobMismatch, JobErrorCode::kIdentityInUse, JobErrorCode::kNotAMember,
+          JobErrorCode::kShardMapMismatch}) {
+      EXPECT_EQ(code_of(refused, stage), ExitCode::kRefused);
+    }
+    EXPECT_EQ(code_of(JobErrorCode::kIo, stage), ExitCode::kIo);
+    EXPECT_EQ(code_of(JobErrorCode::kTimeout, stage), ExitCode::kJobEnded);
+    EXPECT_EQ(code_of(JobErrorCode::kShardLost, stage), ExitCode::kJobEnded);
+    EXPECT_EQ(code_of(JobErrorCode::kInternal, stage), ExitCode::kInternal);
+  }
+}
+
+}  // namespace
+}  // namespace millrace::cli
