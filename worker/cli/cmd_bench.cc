@@ -9,6 +9,7 @@
 #include "worker/cli/bench/codec.h"
 #include "worker/cli/bench/reduce.h"
 #include "worker/cli/bench/select.h"
+#include "worker/cli/bench/worker.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/flag_range.h"
 #include "worker/cli/table.h"
@@ -87,12 +88,32 @@ Command add_reduce(CLI::App& bench) {
   return {app, [flags] { return print_result(bench_reduce(flags->options), flags->json); }};
 }
 
+Command add_worker(CLI::App& bench) {
+  auto flags = std::make_shared<BenchFlags<WorkerBenchOptions>>();
+  CLI::App* app =
+      add_kernel_bench(bench, "worker", "a worker's rounds without sockets, against a pass over what it pushes",
+                       uint64_t{1} << 32, flags);
+  app->get_option("--n")->check(in_range(uint64_t{64}, uint64_t{1} << 32));
+  app->get_option("--density")->check(in_range(1e-9, 0.25));
+  app->add_option("--parts", flags->options.parts, "parts of the tensor, on one shard")
+      ->capture_default_str()
+      ->check(in_range(1, 64));
+  app->footer(
+      "A round is push, select and code, the updates of all parts, and what comes back into the residual. The updates "
+      "are made\n"
+      "beforehand: carrying all that was sent, or every second entry, so that twice as many are sent as are pushed.\n\n"
+      "Example:\n"
+      "  millrace bench worker --n 16777216 --density 0.01 --json");
+  return {app, [flags] { return print_result(bench_worker(flags->options), flags->json); }};
+}
+
 }  // namespace
 
 Command add_bench_command(CLI::App& root) {
   CLI::App* app = root.add_subcommand("bench", "measures the parts of Millrace on this machine");
   app->require_subcommand(1);
-  const std::vector<Command> benches = {add_select(*app), add_codec(*app), add_reduce(*app), add_bench_serve(*app)};
+  const std::vector<Command> benches = {add_select(*app), add_codec(*app), add_reduce(*app), add_worker(*app),
+                                        add_bench_serve(*app)};
   app->footer("Each benchmark has its own help: millrace bench codec --help");
   return {app, [benches]() -> Outcome {
             for (const Command& bench : benches) {

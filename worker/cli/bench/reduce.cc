@@ -12,16 +12,10 @@
 #include "kernels/base/random.h"
 #include "kernels/reduce/magnitude_histogram.h"
 #include "kernels/reduce/reduce.h"
+#include "worker/cli/bench/measure.h"
 
 namespace millrace::cli {
 namespace {
-
-double median(std::vector<double> of) {
-  MILLRACE_CHECK(!of.empty());
-  const auto middle = of.begin() + static_cast<ptrdiff_t>(of.size() / 2);
-  std::nth_element(of.begin(), middle, of.end());
-  return *middle;
-}
 
 /// Indices drawn with geometric gaps: every index with probability `density`, without a look at the others.
 Stream<float> uniform_stream(uint64_t n, double density, RandomSequence& random) {
@@ -67,25 +61,6 @@ Input make_input(const ReduceBenchOptions& options) {
   return input;
 }
 
-/// Every index and value of the workers once: the least that a sum has to read.
-double memory_pass(const Input& input) {
-  uint64_t indices = 0;
-  double values = 0;
-  for (const Stream<float>& stream : input.streams) {
-    // Four sums: one would wait for itself at every addition.
-    float sums[4] = {};
-    size_t i = 0;
-    for (; i + 4 <= stream.count(); i += 4) {
-      for (size_t j = 0; j < 4; ++j) {
-        indices += stream.indices[i + j];
-        sums[j] += stream.values[i + j];
-      }
-    }
-    values += static_cast<double>(sums[0] + sums[1] + sums[2] + sums[3]);
-  }
-  return values + static_cast<double>(indices);
-}
-
 double ns_since(TimeNs begin) { return static_cast<double>(monotonic_now_ns() - begin); }
 
 /// A row: `run` over `entries` entries, each time after a memory pass.
@@ -98,7 +73,7 @@ nlohmann::json measure(const std::string& algorithm, const Input& input, uint64_
   run();
   for (uint32_t i = 0; i < repeats; ++i) {
     const TimeNs pass_begin = monotonic_now_ns();
-    const double seen = memory_pass(input);
+    const double seen = memory_pass(input.streams);
     const double pass_ns = std::max(ns_since(pass_begin), 1.0) / pass_count;
     MILLRACE_CHECK(std::isfinite(seen), seen);
     const TimeNs begin = monotonic_now_ns();
@@ -126,7 +101,7 @@ nlohmann::json bench_reduce(const ReduceBenchOptions& options) {
     rows.push_back(measure(algorithm, input, entries, options.repeats, run));
   };
   double kept = 0;
-  row("memory_pass", input.entries, [&] { kept += memory_pass(input); });
+  row("memory_pass", input.entries, [&] { kept += memory_pass(input.streams); });
   row("sum_two", first.count() + second.count(), [&] { kept += static_cast<double>(sum_two(first, second)->count()); });
   row("sum_many", input.entries, [&] { kept += static_cast<double>(sum_many<float>(input.views)->count()); });
   // Where a quarter of the sum is: what stays of four workers' entries when the update is as large as one's contribution.

@@ -15,6 +15,7 @@
 #include "kernels/base/random.h"
 #include "kernels/select/select.h"
 #include "kernels/select/top_k.h"
+#include "worker/cli/bench/measure.h"
 
 namespace millrace::cli {
 namespace {
@@ -26,13 +27,6 @@ constexpr double kSwing = 0.3;
 constexpr double kSwingSteps = 256;
 constexpr uint32_t kReusePeriod = 32;
 constexpr uint32_t kReuseSteps = 2 * kReusePeriod + 4;
-
-double median(std::vector<double> of) {
-  MILLRACE_CHECK(!of.empty());
-  const auto middle = of.begin() + static_cast<ptrdiff_t>(of.size() / 2);
-  std::nth_element(of.begin(), middle, of.end());
-  return *middle;
-}
 
 std::vector<float> gaussian(uint64_t n, uint64_t seed) {
   std::vector<float> values(n);

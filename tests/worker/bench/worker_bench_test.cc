@@ -1,0 +1,39 @@
+#include "worker/cli/bench/worker.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+
+namespace millrace::cli {
+namespace {
+
+TEST(WorkerBenchTest, EveryRowHasItsFiguresForAwkwardSizesToo) {
+  for (const WorkerBenchOptions& options :
+       {WorkerBenchOptions{.n = 100'000, .parts = 4, .repeats = 3},
+        WorkerBenchOptions{.n = 64, .density = 1e-9, .parts = 64, .repeats = 1},
+        WorkerBenchOptions{.n = 1'000, .density = 0.25, .parts = 1, .repeats = 2}}) {
+    const nlohmann::json report = bench_worker(options);
+    EXPECT_EQ(report.at("bench"), "worker");
+    ASSERT_EQ(report.at("rows").size(), 2u);
+    for (const nlohmann::json& row : report.at("rows")) {
+      EXPECT_GT(row.at("round_ms").get<double>(), 0);
+      for (const auto& [key, value] : row.items())
+        EXPECT_TRUE(!value.is_number() || std::isfinite(value.get<double>())) << row.at("algorithm") << key;
+    }
+  }
+}
+
+TEST(WorkerBenchTest, WhatIsNotCarriedIsSentAgain) {
+  const nlohmann::json report = bench_worker({.n = 1'000'000, .density = 0.01, .parts = 8, .repeats = 5});
+  const nlohmann::json& all = report.at("rows").at(0);
+  const nlohmann::json& half = report.at("rows").at(1);
+  EXPECT_EQ(all.at("algorithm"), "all_carried");
+  EXPECT_EQ(all.at("entries_sent"), all.at("entries_pushed"));
+  EXPECT_EQ(half.at("algorithm"), "half_carried");
+  // Indices drawn twice make one entry: a little less than twice as many.
+  EXPECT_NEAR(half.at("entries_sent").get<double>(), 20'000, 400);
+}
+
+}  // namespace
+}  // namespace millrace::cli
