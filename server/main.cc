@@ -67,7 +67,9 @@ void print_failed_start(const millrace::server::Options& options, const millrace
 int exit_code_of(millrace::ErrorCode code) {
   switch (code) {
     case millrace::ErrorCode::kInvalidArgument: return 2;
-    case millrace::ErrorCode::kShardMapMismatch: return 5;
+    case millrace::ErrorCode::kShardMapMismatch:
+    case millrace::ErrorCode::kUnsupported:
+    case millrace::ErrorCode::kConflict: return 5;
     case millrace::ErrorCode::kIo:
     case millrace::ErrorCode::kTimeout: return 6;
     default: return 1;

@@ -41,7 +41,7 @@ constexpr const char* kFooter =
     "  0  ended by a signal, in order\n"
     "  1  a fault of Millrace itself\n"
     "  2  usage: a flag is unknown, missing or out of range\n"
-    "  5  the membership table is of a cluster of another shape\n"
+    "  5  the membership table is of a cluster of another shape or version, or another process took this number\n"
     "  6  a port is in use, or the membership table cannot be read or written\n";
 
 void add_limits(CLI::App& app, Limits& limits, uint32_t& drain_seconds, uint32_t& abandon_seconds) {

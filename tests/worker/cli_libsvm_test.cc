@@ -43,6 +43,13 @@ TEST(Libsvm, RowsLabelsAndEntriesAreReadAndIndicesCountFromZero) {
   EXPECT_THAT(data->row(3).indices, ElementsAre(8)) << "an entry of value 0 is not stored";
 }
 
+TEST(Libsvm, AByteOrderMarkAtTheBeginningIsNoPartOfTheFirstLabel) {
+  EXPECT_EQ(parse("\xEF\xBB\xBF+1 1:1\r\n-1 2:1\r\n")->rows(), 2U);
+  EXPECT_THAT(refusal("1 1:1\n\xEF\xBB\xBF"
+                      "0 1:1\n"),
+              HasSubstr("a.svm:2: the label"));
+}
+
 TEST(Libsvm, TheLastLineNeedsNoNewline) { EXPECT_EQ(parse("1 1:1\n0 2:1")->rows(), 2U); }
 
 TEST(Libsvm, EachPairOfLabelsIsMappedAsStated) {
@@ -78,6 +85,8 @@ TEST(Libsvm, WhatIsWrongIsNamedWithFileAndLine) {
       {"1 qid:3 1:1\n", "a.svm:1: the index in 'qid:3' is not a whole number"},
       {"cat 1:1\n", "a.svm:1: the label 'cat' is not a number"},
       {"nan 1:1\n", "a.svm:1: the label 'nan' is not a number"},
+      {"+-1 1:1\n", "a.svm:1: the label '+-1' is not a number"},
+      {"1 1:+-1\n", "a.svm:1: the value in '1:+-1' is not a finite number"},
       {"1 1:1\n0 1:1\n2 1:1\n", "a.svm:3: a third class, '2'; seen before: 0 (line 2) 1 (line 1)"},
       {"3 1:1\n5 1:1\n", "a.svm: its labels are 3 and 5; write the two classes as 0 and 1, -1 and +1, or 1 and 2"},
       {"1 1:1\n1 2:1\n", "a.svm: all of its 2 rows have the label 1; two classes are needed"},

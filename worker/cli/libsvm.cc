@@ -40,7 +40,7 @@ std::string quoted(std::string_view token) {
 
 /// A whole token as a finite number.
 bool parse_number(std::string_view token, double& value) {
-  if (token.starts_with('+')) token.remove_prefix(1);
+  if (token.starts_with('+') && !token.starts_with("+-")) token.remove_prefix(1);
   const char* end = token.data() + token.size();
   const auto [at, error] = std::from_chars(token.data(), end, value);
   return error == std::errc() && at == end && std::isfinite(value);
@@ -87,6 +87,8 @@ std::unexpected<Error> LibsvmParser::refuse(const std::string& sentence) const {
 
 Status LibsvmParser::line(std::string_view text) {
   ++lines_;
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // some editors begin a UTF-8 file with it
+  if (lines_ == 1 && text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   text = text.substr(0, text.find('#'));
   const std::string_view first = next_token(text);
   if (first.empty()) return {};
