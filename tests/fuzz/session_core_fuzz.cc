@@ -93,6 +93,7 @@ class SessionFuzz {
         while (core_->work(now_, actions_)) {
         }
         return;
+      case 13: (void)core_->settle_one(); return;
       default: return update(shard);
     }
   }

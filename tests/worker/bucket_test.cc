@@ -2,9 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
+#include <deque>
+#include <functional>
 #include <map>
 #include <utility>
+#include <vector>
 
+#include "kernels/base/hash.h"
 #include "kernels/base/random.h"
 
 namespace millrace::worker {
@@ -14,10 +20,10 @@ constexpr uint64_t kDimension = 20'000;
 
 /// A job of one tensor in several parts that sends 4-bit values.
 struct QuantizedJob {
-  explicit QuantizedJob(protocol::CodecError codec_error) {
+  explicit QuantizedJob(protocol::CodecError codec_error, const SelectionSpec& select = {}) {
     spec.name = "bucket";
     spec.tensors.push_back({.name = "w", .dimension = kDimension});
-    spec.select.selection = Selection::kNone;
+    spec.select = select;
     spec.parts_per_shard = 3;
     spec.codec_up = codec_from_text("gap+qsgd4").value();
     spec.codec_error = codec_error;
@@ -65,20 +71,25 @@ TEST(Bucket, WhatACodeChangedIsInTheResidualBeforeAndAfterItIsSettled) {
   ASSERT_EQ(sent.size(), pushed.count());
   ASSERT_TRUE(job.bucket->unsettled());
   const Stream<float> before = job.bucket->residual();
+  const auto lost_before = job.bucket->lost();
+  const double dropped_before = job.bucket->counters().dropped_error;
   while (job.bucket->settle_one()) {
   }
   ASSERT_FALSE(job.bucket->unsettled());
   const Stream<float> after = job.bucket->residual();
   EXPECT_EQ(before.indices, after.indices);
   EXPECT_EQ(before.values, after.values);
+  const auto lost = job.bucket->lost();
+  EXPECT_TRUE(std::ranges::equal(lost_before, lost));
+  EXPECT_EQ(dropped_before, job.bucket->counters().dropped_error);
   std::map<uint32_t, float> stays;
   for (size_t i = 0; i < after.indices.size(); ++i) stays[after.indices[i]] = after.values[i];
   uint64_t rounded = 0;
   for (size_t i = 0; i < pushed.indices.size(); ++i) {
     const uint32_t index = pushed.indices[i];
-    const double kept = static_cast<double>(stays[index]) + job.bucket->lost()[index];
+    const double kept = static_cast<double>(stays[index]) + lost[index];
     ASSERT_EQ(static_cast<double>(sent[index]) + kept, static_cast<double>(pushed.values[i])) << "index " << index;
-    rounded += job.bucket->lost()[index] != 0 ? 1 : 0;
+    rounded += lost[index] != 0 ? 1 : 0;
   }
   EXPECT_GT(rounded, 0) << "no difference went beyond f32: the case that the ledger is for was not met";
 }
@@ -89,14 +100,130 @@ TEST(Bucket, WhatACodeChangedIsInTheLedgerAtOnceWhereItIsDropped) {
   auto sent = job.send(pushed);
   EXPECT_FALSE(job.bucket->unsettled());
   EXPECT_EQ(job.bucket->residual().count(), 0);
+  const auto lost = job.bucket->lost();
   double dropped = 0;
   for (size_t i = 0; i < pushed.indices.size(); ++i) {
     const uint32_t index = pushed.indices[i];
-    const double lost = job.bucket->lost()[index];
-    ASSERT_EQ(static_cast<double>(sent[index]) + lost, static_cast<double>(pushed.values[i])) << "index " << index;
-    dropped += lost;
+    ASSERT_EQ(static_cast<double>(sent[index]) + lost[index], static_cast<double>(pushed.values[i]))
+        << "index " << index;
+    dropped += lost[index];
   }
   EXPECT_NEAR(job.bucket->counters().dropped_error, dropped, 1e-9 * static_cast<double>(pushed.count()));
+}
+
+/// One run of steps that overlap by one: what happens, in which order, follows from the seed; when it is settled, from `settle`.
+class OverlappingSteps {
+ public:
+  using Settle = std::function<void(Bucket& bucket)>;
+  OverlappingSteps(uint64_t seed, Settle settle)
+      : job_(protocol::CodecError::kRetain, {.selection = Selection::kTopK, .density = 0.15}),
+        random_(random_key(seed)),
+        settle_(std::move(settle)) {}
+
+  void run(uint64_t steps) {
+    for (uint64_t step = 0; step < steps; ++step) {
+      push();
+      ASSERT_TRUE(bucket().select(step));
+      // Each part is coded, and its update of the step before comes earlier or later than that.
+      std::vector<std::pair<size_t, bool>> events;
+      for (size_t at = 0; at < job_.layout.parts.size(); ++at) {
+        const bool coded_first = random_.next_below(2) == 0;
+        events.insert(events.begin() + static_cast<std::ptrdiff_t>(random_.next_below(events.size() + 1)),
+                      {{at, coded_first}, {at, !coded_first}});
+      }
+      for (const auto& [at, is_code] : events) {
+        is_code ? code(at) : update(at);
+        look();
+      }
+    }
+    for (size_t at = 0; at < job_.layout.parts.size(); ++at) update(at);
+    look();
+    // The first half is taken, the rest stays.
+    const Stream<float> taken = bucket().take_residual(0, kDimension / 2);
+    take_down(taken);
+    look();
+  }
+
+  std::vector<uint64_t> seen;  ///< hashes of all that could be asked for, after every event
+  uint64_t unsettled_met = 0;
+
+ private:
+  Bucket& bucket() { return *job_.bucket; }
+
+  void push() {
+    Stream<float> gradient = Stream<float>::empty(kDimension);
+    for (uint32_t index = 0; index < kDimension; index += 1 + static_cast<uint32_t>(random_.next_below(19))) {
+      gradient.indices.push_back(index);
+      gradient.values.push_back(static_cast<float>(random_.next_normal()));
+    }
+    ASSERT_TRUE(bucket().slot(0).add_sparse(gradient.indices, gradient.values, 1));
+  }
+  void code(size_t at) {
+    EncodeOptions options;
+    options.spec = job_.spec.codec_up;
+    auto coded = bucket().code(at, options);
+    ASSERT_TRUE(coded);
+    seen.push_back(hash64(coded->container.bytes));
+    in_flight_[at].push_back(std::move(coded->sent));
+  }
+  /// Of the oldest step in flight: not counted, or carried in part.
+  void update(size_t at) {
+    if (in_flight_[at].empty()) return;
+    HeldStream<float> sent = std::move(in_flight_[at].front());
+    in_flight_[at].pop_front();
+    if (random_.next_below(4) == 0) return bucket().give_back(at, sent.copy());
+    Stream<float> carried = Stream<float>::empty(sent.view.dimension);
+    for (const uint32_t index : sent.view.indices) {
+      if (random_.next_below(2) == 0) continue;
+      carried.indices.push_back(index);
+      carried.values.push_back(1);
+    }
+    bucket().give_back_rest(at, std::move(sent), HeldStream<float>::from(std::move(carried)));
+  }
+
+  void look() {
+    settle_(bucket());
+    unsettled_met += bucket().unsettled() ? 1 : 0;
+    take_down(bucket().residual());
+    const auto lost = bucket().lost();
+    seen.push_back(hash64(bytes_of(std::span<const double>(lost))));
+    const BucketCounters counters = bucket().counters();
+    seen.push_back(counters.entries_returned);
+    seen.push_back(std::bit_cast<uint64_t>(counters.dropped_error));
+  }
+  void take_down(const Stream<float>& stream) {
+    seen.push_back(hash64(bytes_of(std::span<const uint32_t>(stream.indices))));
+    seen.push_back(hash64(bytes_of(std::span<const float>(stream.values))));
+  }
+  template <typename T>
+  static ByteSpan bytes_of(std::span<const T> values) {
+    return {reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()};
+  }
+
+  QuantizedJob job_;
+  RandomSequence random_;
+  Settle settle_;
+  std::map<size_t, std::deque<HeldStream<float>>> in_flight_;
+};
+
+TEST(Bucket, WhenItIsSettledDoesNotShowInOneBit) {
+  constexpr uint64_t kSteps = 12;
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    OverlappingSteps never(seed, [](Bucket&) {});
+    OverlappingSteps at_once(seed, [](Bucket& bucket) {
+      while (bucket.settle_one()) {
+      }
+    });
+    RandomSequence moments(random_key(seed, 7));
+    OverlappingSteps sometimes(seed, [&](Bucket& bucket) {
+      for (uint64_t pieces = moments.next_below(3); pieces > 0; --pieces) bucket.settle_one();
+    });
+    for (OverlappingSteps* steps : {&never, &at_once, &sometimes}) ASSERT_NO_FATAL_FAILURE(steps->run(kSteps));
+    EXPECT_GT(never.unsettled_met, sometimes.unsettled_met);
+    EXPECT_GT(sometimes.unsettled_met, at_once.unsettled_met);
+    EXPECT_EQ(never.seen, at_once.seen) << "seed " << seed;
+    EXPECT_EQ(sometimes.seen, at_once.seen) << "seed " << seed;
+  }
 }
 
 }  // namespace

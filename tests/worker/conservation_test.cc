@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -129,6 +130,82 @@ TEST_P(Conservation, HoldsExactlyAfterEveryKindOfStep) {
       }
     }
   }
+}
+
+/// A job in which much is put off: values off the grid in 4 bits, steps that overlap, shards that leave out and carry a part.
+std::unique_ptr<ToyCluster> lossy_cluster(double settle_rate, RandomSequence& random) {
+  ToyClusterOptions options;
+  options.spec = toy_spec(2, {700, 90});
+  options.spec.select = {.selection = Selection::kTopK, .density = 0.1};
+  options.spec.codec_up = codec_from_text("gap+qsgd4").value();
+  options.spec.parts_per_shard = 2;
+  options.spec.staleness = 2;
+  options.shards = 2;
+  options.settle_rate = settle_rate;
+  auto cluster = std::make_unique<ToyCluster>(options);
+  bend_shards(*cluster, random);
+  return cluster;
+}
+
+TEST(Settling, AtNoMomentShowsInTheResidualTheLedgerOrWhatIsSent) {
+  const std::vector<double> rates = {0.0, 0.03, 1.0};
+  std::vector<RandomSequence> random(rates.size(), RandomSequence(random_key(5)));
+  std::vector<RandomSequence> bending(rates.size(), RandomSequence(random_key(6)));
+  std::vector<std::unique_ptr<ToyCluster>> clusters;
+  for (size_t i = 0; i < rates.size(); ++i) clusters.push_back(lossy_cluster(rates[i], bending[i]));
+  uint64_t unsettled_met = 0;
+  for (uint64_t at = 0; at < 6'000; ++at) {
+    for (size_t i = 0; i < rates.size(); ++i) {
+      clusters[i]->step();
+      if (at % 5 == 0) {
+        push_something(*clusters[i], static_cast<uint32_t>(random[i].next_below(2)),
+                       static_cast<uint32_t>(random[i].next_below(2)), random[i], 0.1);
+      }
+    }
+    for (uint32_t worker = 0; worker < 2; ++worker) {
+      const worker::SessionCore& eager = clusters.back()->core(worker);
+      unsettled_met += clusters.front()->core(worker).settled() ? 0 : 1;
+      for (const auto& cluster : clusters) {
+        const worker::SessionCore& core = cluster->core(worker);
+        ASSERT_EQ(core.counters().payload_bytes_up, eager.counters().payload_bytes_up) << at;
+        for (uint32_t bucket = 0; bucket < core.layout().buckets.size() && at % 7 == 0; ++bucket) {
+          const Stream<float> residual = core.residual(bucket);
+          const Stream<float> expected = eager.residual(bucket);
+          ASSERT_EQ(residual.indices, expected.indices) << at;
+          ASSERT_EQ(residual.values, expected.values) << at;
+          ASSERT_TRUE(std::ranges::equal(core.ledger(bucket), eager.ledger(bucket))) << at;
+        }
+      }
+    }
+  }
+  EXPECT_GT(unsettled_met, 1'000u);
+  EXPECT_GT(clusters[0]->core(0).steps_applied(0), 50u);
+}
+
+TEST(Settling, LeavesTheLawExactOffTheGridTooFromThePushToTheLastUpdate) {
+  ToyClusterOptions options;
+  options.spec = toy_spec(1, {3'000});
+  options.spec.select = {};
+  options.spec.codec_up = codec_from_text("gap+qsgd4").value();
+  options.spec.parts_per_shard = 4;
+  options.settle_rate = 0.05;
+  ToyCluster cluster(options);
+  const auto all_zero = [&] { return std::ranges::all_of(cluster.imbalance(0), [](double sum) { return sum == 0; }); };
+  while (cluster.core(0).steps_allowed(0) == 0 || cluster.core(0).phase() != worker::Phase::kRunning) cluster.step();
+  std::vector<float> gradient(3'000);
+  RandomSequence random(random_key(8));
+  for (float& value : gradient) value = static_cast<float>(random.next_normal());
+  ASSERT_TRUE(cluster.core(0).push_dense(0, gradient, 1, cluster.now()));
+  uint64_t unsettled_met = 0;
+  for (uint64_t at = 0; at < 10'000 && !(cluster.quiet() && cluster.core(0).settled()); ++at) {
+    cluster.step();
+    unsettled_met += cluster.core(0).settled() ? 0 : 1;
+    ASSERT_TRUE(all_zero()) << at;
+  }
+  EXPECT_TRUE(cluster.quiet() && cluster.core(0).settled());
+  EXPECT_GT(unsettled_met, 20u);
+  const auto ledger = cluster.core(0).ledger(0);
+  EXPECT_TRUE(std::ranges::any_of(ledger, [](double lost) { return lost != 0; })) << "nothing went beyond f32";
 }
 
 INSTANTIATE_TEST_SUITE_P(

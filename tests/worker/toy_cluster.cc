@@ -18,7 +18,10 @@ protocol::JobSpec toy_spec(uint32_t workers, const std::vector<uint64_t>& dimens
 }
 
 ToyCluster::ToyCluster(const ToyClusterOptions& options)
-    : options_(options), table_(options.spec, options.shards), random_(random_key(options.seed)) {
+    : options_(options),
+      table_(options.spec, options.shards),
+      random_(random_key(options.seed)),
+      settle_random_(random_key(options.seed, 1)) {
   for (uint32_t number = 0; number < options.shards; ++number) {
     shards_.push_back(std::make_unique<ToyShard>(table_, number));
   }
@@ -147,6 +150,9 @@ void ToyCluster::pass_time() {
 }
 
 void ToyCluster::step() {
+  for (const auto& core : cores_) {
+    if (settle_random_.next_unit() < options_.settle_rate) core->settle_one();
+  }
   if (breaks_ && random_.next_unit() < options_.disconnect_rate) break_one();
   if (breaks_ && random_.next_unit() < options_.epoch_rate) raise_epoch();
   // The network is usually faster than the deadlines; sometimes time passes with messages under way.
@@ -197,7 +203,8 @@ std::vector<double> ToyCluster::imbalance(uint32_t bucket) const {
   std::vector<double> difference(layout.dimension, 0.0);
   for (uint32_t worker = 0; worker < cores_.size(); ++worker) {
     const worker::SessionCore& core = *cores_[worker];
-    for (uint64_t i = 0; i < layout.dimension; ++i) difference[i] += core.entered(bucket)[i] - core.ledger(bucket)[i];
+    const auto ledger = core.ledger(bucket);
+    for (uint64_t i = 0; i < layout.dimension; ++i) difference[i] += core.entered(bucket)[i] - ledger[i];
     const Stream<float> residual = core.residual(bucket);
     for (size_t i = 0; i < residual.values.size(); ++i) {
       difference[residual.dense ? i : residual.indices[i]] -= static_cast<double>(residual.values[i]);

@@ -19,6 +19,7 @@ struct ToyClusterOptions {
   uint64_t seed = 1;
   double disconnect_rate = 0;  ///< chance that a step of the network breaks a connection, with all that is on it
   double epoch_rate = 0;       ///< chance that the table's epoch rises for no reason
+  double settle_rate = 0;      ///< chance that a worker settles one piece; nothing else that happens depends on it
   worker::LedgerMode ledger = worker::LedgerMode::kPerIndex;
 };
 
@@ -70,6 +71,7 @@ class ToyCluster {
   ToyClusterOptions options_;
   ToyTable table_;
   RandomSequence random_;
+  RandomSequence settle_random_;
   TimeNs now_ = kNsPerS;
   bool breaks_ = true;
   std::vector<std::unique_ptr<worker::SessionCore>> cores_;

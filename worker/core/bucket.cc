@@ -6,7 +6,6 @@
 
 #include "kernels/base/check.h"
 #include "kernels/reduce/reduce.h"
-#include "worker/core/merge.h"
 
 namespace millrace::worker {
 namespace {
@@ -90,44 +89,13 @@ void Bucket::take_staged() {
   add_to_residual(std::move(*joined));
 }
 
-void Bucket::take_returned() {
-  while (settle_one()) {
-  }
-  if (returned_.empty()) return;
-  const bool any_dense = std::ranges::any_of(returned_, [](const Returned& piece) { return piece.stream.dense; });
-  if (any_dense && !residual_.dense) residual_ = to_dense(residual_.view());
-  if (residual_.dense) {
-    for (const Returned& piece : returned_) {
-      const protocol::PartLayout& part = parts_[piece.at];
-      add_scaled<float>(std::span<float>(residual_.values).subspan(part.begin, part.end - part.begin),
-                        piece.stream.view(), 1);
-    }
-    returned_.clear();
-    return;
-  }
-  // Pieces of different parts are disjoint: all of them are merged in one pass. Only steps that ran ahead give a part two.
-  std::ranges::stable_sort(returned_, {}, &Returned::at);
-  while (!returned_.empty()) {
-    std::vector<Piece> pieces;
-    std::vector<Returned> now;
-    std::vector<Returned> later;
-    for (Returned& piece : returned_) {
-      const bool second = !now.empty() && now.back().at == piece.at;
-      (second ? later : now).push_back(std::move(piece));
-    }
-    for (const Returned& piece : now) pieces.push_back({parts_[piece.at].begin, piece.stream.view()});
-    merge_pieces(std::as_const(residual_).view(), pieces, merged_);
-    std::swap(residual_, merged_);
-    returned_ = std::move(later);
-  }
-  // Past the density where that is smaller, dense.
-  if (residual_.count() >= dense_from_count<float>(dimension_)) residual_ = to_dense(residual_.view());
-}
-
 /// Whether what is selected from will be one sparse push and nothing else: its values were looked at when they came.
 bool Bucket::staged_alone() const {
+  const auto nothing = [](const Returning& piece) {
+    return !piece.is_put_off() && std::get<Stream<float>>(piece.what).count() == 0;
+  };
   return slots_.size() == 1 && slots_[0]->staged_.dimension != 0 && slots_[0]->weight_ == 1 && residual_.count() == 0 &&
-         returned_.empty() && !unsettled();
+         std::ranges::all_of(returning_, nothing);
 }
 
 void Bucket::drop_zeros() {
@@ -229,63 +197,6 @@ Stream<float> Bucket::take_residual(uint64_t begin, uint64_t end) {
     if (slot->offset_ == begin) slot->uncount_entered(taken.view());
   }
   return taken;
-}
-
-void Bucket::give_back(size_t at, Stream<float>&& stream) {
-  if (stream.count() == 0) return;
-  counters_.entries_returned += stream.count();
-  returned_.push_back({at, std::move(stream)});
-}
-
-void Bucket::give_back_rest(size_t at, HeldStream<float>&& sent, const HeldStream<float>& carried) {
-  if (sent.view.count() > 0) unsettled_.push_back({at, std::move(sent), carried});
-}
-
-bool Bucket::settle_one() {
-  if (!recoded_.empty()) {
-    const Recoded first = std::move(recoded_.front());
-    recoded_.pop_front();
-    settle_recoded(first);
-    return true;
-  }
-  if (unsettled_.empty()) return false;
-  const Unsettled first = std::move(unsettled_.front());
-  unsettled_.pop_front();
-  give_back(first.at, not_carried(first.sent.view, first.carried.view));
-  return true;
-}
-
-Stream<float> Bucket::residual() const {
-  std::vector<Stream<float>> more;
-  for (const auto& slot : slots_) {
-    if (slot->staged_.dimension != 0) more.push_back(rebased(slot->staged_.view(), slot->offset_, dimension_));
-  }
-  for (const Returned& piece : returned_) {
-    more.push_back(rebased(piece.stream.view(), parts_[piece.at].begin, dimension_));
-  }
-  for (const Recoded& one : recoded_) {
-    more.push_back(rebased(error_of(one).view(), parts_[one.at].begin, dimension_));
-  }
-  for (const Unsettled& one : unsettled_) {
-    const Stream<float> rest = not_carried(one.sent.view, one.carried.view);
-    more.push_back(rebased(rest.view(), parts_[one.at].begin, dimension_));
-  }
-  for (size_t at = 0; at < parts_.size() && parts_left_ > 0; ++at) {
-    if (coded_[at] != 0) continue;
-    more.push_back(
-        rebased(cut(selected_.view(), parts_[at].begin, parts_[at].end).view(), parts_[at].begin, dimension_));
-  }
-  std::vector<StreamView<float>> views{residual_.view()};
-  for (const Stream<float>& stream : more) views.push_back(stream.view());
-  auto sum = sum_many<float>(views);
-  MILLRACE_CHECK(sum.has_value(), dimension_);
-  return std::move(*sum);
-}
-
-void Bucket::lose(uint64_t index, double amount) {
-  if (amount == 0) return;
-  counters_.dropped_error += amount;
-  if (ledger_ == LedgerMode::kPerIndex) lost_[index] += amount;
 }
 
 }  // namespace millrace::worker

@@ -1,9 +1,9 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <span>
+#include <variant>
 #include <vector>
 
 #include "kernels/base/buffer.h"
@@ -22,8 +22,7 @@ struct BucketCounters {
   uint64_t entries_sent = 0;
   uint64_t entries_sent_last = 0;  ///< of the last step that is coded whole
   uint64_t entries_received = 0;
-  uint64_t entries_returned =
-      0;  ///< sent, not carried by the update (or not counted): back in the residual; once settled
+  uint64_t entries_returned = 0;  ///< sent, not carried by the update (or not counted): back in the residual
   uint64_t false_positives = 0;
   double dropped_error = 0;  ///< sum of what was lost by name: selected - decoded, signs kept (codec_error drop)
 };
@@ -43,6 +42,9 @@ struct CodedPart {
 /// A step goes: slots are filled (any thread) and committed -> select() -> code() for every part -> [updates] give_back().
 /// Between the last commit and the last code() the bucket belongs to the core's thread; else the residual of a bucket of one
 /// tensor belongs to whoever fills its slot, which is why what comes back meanwhile is put aside until select().
+///
+/// Order    what comes back is added in the order of its events (code(), give_back(), give_back_rest()), whenever settle_one()
+///          works it out: f32 sums are the same bits in every run that has the same events.
 class Bucket {
  public:
   Bucket(const protocol::JobSpec& spec, const protocol::BucketLayout& layout,
@@ -76,9 +78,10 @@ class Bucket {
   /// update has been waited for, the bookkeeping has not.
   void give_back_rest(size_t at, HeldStream<float>&& sent, const HeldStream<float>& carried);
 
-  /// Does one piece of what code() and give_back_rest() have put off. False: there was nothing to do.
+  /// Does one piece of what code() and give_back_rest() have put off, the oldest. False: there was nothing to do. Nothing that
+  /// can be asked for depends on it but unsettled() and what the asking costs.
   bool settle_one();
-  bool unsettled() const { return !recoded_.empty() || !unsettled_.empty(); }
+  bool unsettled() const { return put_off_ > 0; }
 
   /// Hands out what is kept back of [begin, end) and forgets it, as if it had never entered; indices local to begin.
   /// REQUIRES  the bucket is idle: nothing filled, selected or coded that is not settled.
@@ -90,20 +93,35 @@ class Bucket {
   /// Residual with everything given back and everything filled or selected and not coded yet.
   Stream<float> residual() const;
 
-  /// Once settled: what waits for settle_one() is not in entries_returned, what f32 rounds off of it not in the ledger.
-  const BucketCounters& counters() const { return counters_; }
+  BucketCounters counters() const;
   void count_received(uint64_t entries) { counters_.entries_received += entries; }
 
-  /// LedgerMode::kPerIndex only, [dimension].
+  /// LedgerMode::kPerIndex only, [dimension]. What was lost is a copy: of what is put off it is worked out for the caller alone,
+  /// so that it fits residual() at any moment.
   std::span<const double> entered() const { return entered_; }
-  std::span<const double> lost() const { return lost_; }
+  std::vector<double> lost() const;
 
  private:
   friend class PushSlot;
+  /// Coded; what the code changed comes back: selected - sent.
   struct Recoded {
-    size_t at = 0;
     Stream<float> selected;
     HeldStream<float> sent;  ///< other values at the same indices
+  };
+  /// Counted; what of `sent` was not carried comes back.
+  struct Rest {
+    HeldStream<float> sent;
+    HeldStream<float> carried;
+  };
+  /// Something that comes back to part `at`: the entries, or what they are to be worked out from.
+  struct Returning {
+    size_t at = 0;
+    std::variant<Stream<float>, Recoded, Rest> what;
+    bool is_put_off() const { return !std::holds_alternative<Stream<float>>(what); }
+  };
+  struct WorkedOut {
+    Stream<float> back;
+    Buffer<float> beyond;  ///< of Recoded, by entry: what f32 does not hold of the difference
   };
 
   /// Slots of fused tensors hold streams of their own; they are joined here.
@@ -119,10 +137,14 @@ class Bucket {
   void part_is_coded(size_t at, uint64_t entries);
   void settle_code(size_t at, const StreamView<float>& selected, const StreamView<float>& decoded,
                    const StreamView<float>& rest);
-  /// selected - sent, in f32, without zeros.
-  static Stream<float> error_of(const Recoded& recoded);
-  void settle_recoded(const Recoded& recoded);
-  void lose_all(size_t at, const StreamView<float>& where, std::span<const float> amounts);
+  void put_off(Returning&& piece);
+  /// REQUIRES  it is put off.
+  static WorkedOut work_out(const Returning& piece);
+  static void count(const Returning& piece, const WorkedOut& found, BucketCounters& counters);
+  void book(size_t at, const StreamView<float>& where, std::span<const float> amounts,
+            std::vector<double>& ledger) const;
+  void book_beyond(const Returning& piece, const WorkedOut& found, std::vector<double>& ledger) const;
+  void drop_error(size_t at, const StreamView<float>& selected, const StreamView<float>& sent);
 
   const protocol::JobSpec& spec_;
   uint64_t dimension_ = 0;
@@ -132,23 +154,14 @@ class Bucket {
   std::vector<std::unique_ptr<PushSlot>> slots_;
   std::unique_ptr<Selector<float>> selector_;  ///< none for Selection::kNone
 
-  Stream<float> residual_;  ///< sparse; dense from the first dense push of a lone tensor on
-  Stream<float> merged_;    ///< where the residual is merged to; then they change places
-  Stream<float> spare_;     ///< arrays of the step before, to be written over
-  struct Returned {
-    size_t at = 0;
-    Stream<float> stream;
-  };
-  std::vector<Returned> returned_;
-  struct Unsettled {
-    size_t at = 0;
-    HeldStream<float> sent;
-    HeldStream<float> carried;
-  };
-  std::deque<Recoded> recoded_;      ///< sent, but what the codec changed is not in returned_ or the ledger yet
-  std::deque<Unsettled> unsettled_;  ///< counted, but what of it was not carried is not in returned_ yet
-  Stream<float> selected_;           ///< taken out by select(), indices of the bucket
-  std::vector<uint8_t> coded_;       ///< by part: its share of selected_ is out
+  Stream<float> residual_;            ///< sparse; dense from the first dense push of a lone tensor on
+  Stream<float> merged_;              ///< where the residual is merged to; then they change places
+  Stream<float> spare_;               ///< arrays of the step before, to be written over
+  std::vector<Returning> returning_;  ///< since the last select(), in the order of their events
+  size_t put_off_ = 0;                ///< how many of them are not worked out
+  size_t settled_to_ = 0;             ///< those before this one are
+  Stream<float> selected_;            ///< taken out by select(), indices of the bucket
+  std::vector<uint8_t> coded_;        ///< by part: its share of selected_ is out
   size_t parts_left_ = 0;
   uint64_t entries_in_step_ = 0;
 

@@ -1,11 +1,8 @@
 #include <algorithm>
-#include <array>
 #include <limits>
-#include <numeric>
 #include <utility>
 
 #include "kernels/base/check.h"
-#include "kernels/reduce/reduce.h"
 #include "protocol/container.h"
 #include "worker/core/bucket.h"
 
@@ -36,49 +33,6 @@ class Cursor {
   StreamView<float> stream_;
   size_t at_ = 0;
 };
-
-/// had - gone, entry by entry: `stays` in f32, and in `beyond` what f32 does not hold of it. Their sum is the difference exactly
-/// (Knuth's TwoSum), where it does not overflow.
-void subtract_exactly(std::span<const float> had, std::span<const float> gone, Buffer<float>& stays,
-                      Buffer<float>& beyond) {
-  stays.resize(had.size());
-  beyond.resize(had.size());
-  for (size_t i = 0; i < had.size(); ++i) {
-    const float difference = had[i] - gone[i];
-    const float taken = difference - had[i];
-    stays[i] = difference;
-    beyond[i] = (had[i] - (difference - taken)) - (gone[i] + taken);
-  }
-}
-
-/// In f64, in an order that fits vectors.
-double sum_of(std::span<const float> values) {
-  constexpr size_t kLanes = 8;
-  std::array<double, kLanes> sums{};
-  size_t i = 0;
-  for (; i + kLanes <= values.size(); i += kLanes) {
-    for (size_t lane = 0; lane < kLanes; ++lane) sums[lane] += static_cast<double>(values[i + lane]);
-  }
-  for (; i < values.size(); ++i) sums[0] += static_cast<double>(values[i]);
-  return std::accumulate(sums.begin(), sums.end(), 0.0);
-}
-
-/// `values` at the indices of `where`, without the zeros; sparse.
-Stream<float> nonzero_of(const StreamView<float>& where, std::span<const float> values) {
-  Stream<float> out = Stream<float>::empty(where.dimension);
-  // One slot more: a zero is written too, and overwritten.
-  out.indices.resize(values.size() + 1);
-  out.values.resize(values.size() + 1);
-  size_t kept = 0;
-  for (size_t i = 0; i < values.size(); ++i) {
-    out.indices[kept] = where.dense ? static_cast<uint32_t>(i) : where.indices[i];
-    out.values[kept] = values[i];
-    kept += values[i] != 0 ? 1 : 0;
-  }
-  out.indices.resize(kept);
-  out.values.resize(kept);
-  return out;
-}
 
 uint64_t count_nonzero(std::span<const float> values) {
   uint64_t count = 0;
@@ -120,9 +74,9 @@ Result<CodedPart> Bucket::code(size_t at, const EncodeOptions& options) {
   if (!same_indices) {
     settle_code(at, local.view(), sent.view, rest.view());
   } else if (spec_.codec_error == protocol::CodecError::kRetain) {
-    recoded_.push_back({at, std::move(local), sent});
+    put_off({at, Recoded{std::move(local), sent}});
   } else {
-    settle_recoded({at, std::move(local), sent});
+    drop_error(at, local.view(), sent.view);
   }
   part_is_coded(at, sent.view.count());
   return CodedPart{SharedBytes::from(std::move(container->bytes)), std::move(sent)};
@@ -186,31 +140,7 @@ void Bucket::settle_code(size_t at, const StreamView<float>& selected, const Str
     if (was_chosen) chosen.advance();
     if (was_sent) sent.advance();
   }
-  if (back.count() > 0) returned_.push_back({at, std::move(back)});
-}
-
-void Bucket::settle_recoded(const Recoded& recoded) {
-  Buffer<float> error;
-  Buffer<float> beyond;
-  subtract_exactly(recoded.selected.values, recoded.sent.view.values, error, beyond);
-  lose_all(recoded.at, recoded.selected.view(), beyond);
-  if (spec_.codec_error != protocol::CodecError::kRetain) return lose_all(recoded.at, recoded.selected.view(), error);
-  returned_.push_back({recoded.at, nonzero_of(recoded.selected.view(), error)});
-}
-
-Stream<float> Bucket::error_of(const Recoded& recoded) {
-  Buffer<float> error;
-  Buffer<float> beyond;
-  subtract_exactly(recoded.selected.values, recoded.sent.view.values, error, beyond);
-  return nonzero_of(recoded.selected.view(), error);
-}
-
-void Bucket::lose_all(size_t at, const StreamView<float>& where, std::span<const float> amounts) {
-  counters_.dropped_error += sum_of(amounts);
-  if (ledger_ != LedgerMode::kPerIndex) return;
-  for (size_t i = 0; i < amounts.size(); ++i) {
-    lost_[parts_[at].begin + (where.dense ? i : where.indices[i])] += static_cast<double>(amounts[i]);
-  }
+  if (back.count() > 0) returning_.push_back({at, std::move(back)});
 }
 
 }  // namespace millrace::worker

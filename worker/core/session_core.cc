@@ -233,9 +233,7 @@ uint64_t SessionCore::steps_pushed(uint32_t tensor) const { return impl_->tensor
 uint64_t SessionCore::steps_applied(uint32_t bucket) const { return impl_->buckets[bucket].steps_applied; }
 uint64_t SessionCore::part_steps_applied(uint32_t part) const { return impl_->parts[part].n; }
 const CoreCounters& SessionCore::counters() const { return impl_->counters; }
-const BucketCounters& SessionCore::bucket_counters(uint32_t bucket) const {
-  return impl_->buckets[bucket].bucket->counters();
-}
+BucketCounters SessionCore::bucket_counters(uint32_t bucket) const { return impl_->buckets[bucket].bucket->counters(); }
 
 Stream<float> SessionCore::residual(uint32_t bucket) const { return impl_->buckets[bucket].bucket->residual(); }
 
@@ -253,7 +251,7 @@ std::vector<OutstandingView> SessionCore::outstanding(uint32_t bucket) const {
 
 std::span<const double> SessionCore::entered(uint32_t bucket) const { return impl_->buckets[bucket].bucket->entered(); }
 std::span<const double> SessionCore::applied(uint32_t bucket) const { return impl_->buckets[bucket].applied; }
-std::span<const double> SessionCore::ledger(uint32_t bucket) const { return impl_->buckets[bucket].bucket->lost(); }
+std::vector<double> SessionCore::ledger(uint32_t bucket) const { return impl_->buckets[bucket].bucket->lost(); }
 
 SavedState SessionCore::saved_state() const {
   const Impl& impl = *impl_;

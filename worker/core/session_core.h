@@ -151,7 +151,7 @@ class SessionCore {
   uint64_t steps_applied(uint32_t bucket) const;  ///< least n over its parts
   uint64_t part_steps_applied(uint32_t part) const;
   const CoreCounters& counters() const;
-  const BucketCounters& bucket_counters(uint32_t bucket) const;
+  BucketCounters bucket_counters(uint32_t bucket) const;
 
   /// R: residual with everything filled and not sent yet, and everything returned. Copies.
   /// REQUIRES: no slot of the bucket is being filled.
@@ -159,11 +159,11 @@ class SessionCore {
   /// O: in order of part and step.
   std::vector<OutstandingView> outstanding(uint32_t bucket) const;
   /// [dimension] of the bucket: what entered; what was applied here (the sums delivered); what was lost by name (quantization
-  /// errors dropped or rounded off, and what is unreturnable).
+  /// errors dropped or rounded off, and what is unreturnable), a copy.
   /// REQUIRES: LedgerMode::kPerIndex.
   std::span<const double> entered(uint32_t bucket) const;
   std::span<const double> applied(uint32_t bucket) const;
-  std::span<const double> ledger(uint32_t bucket) const;
+  std::vector<double> ledger(uint32_t bucket) const;
 
   /// What save() writes. REQUIRES: no slot is being filled.
   SavedState saved_state() const;
