@@ -1,23 +1,32 @@
 #include "server/task_pool.h"
 
+#include <tbb/global_control.h>
+#include <tbb/task_arena.h>
+
 #include <chrono>
 #include <new>
 #include <stdexcept>
-#include <system_error>
 
 namespace millrace::server {
 
+struct TaskPool::Helpers {
+  explicit Helpers(uint32_t count)
+      : parallelism(tbb::global_control::max_allowed_parallelism, count + 1), arena(static_cast<int>(count), 0) {}
+  tbb::global_control parallelism;  ///< oneTBB's own default is one thread a core, whatever the arena asks for
+  tbb::task_arena arena;
+};
+
 TaskPool::TaskPool(uint32_t threads, std::function<void()> wake)
-    : helpers_max_(threads > 1 ? threads - 1 : 0), wake_(std::move(wake)) {}
+    : helpers_max_(threads > 1 ? threads - 1 : 0), wake_(std::move(wake)) {
+  if (helpers_max_ > 0) helpers_ = std::make_unique<Helpers>(helpers_max_);
+}
 
 TaskPool::~TaskPool() {
-  {
-    const std::lock_guard lock(mutex_);
-    closing_ = true;
-    waiting_.clear();
-  }
-  call_.notify_all();
-  for (std::thread& helper : helpers_) helper.join();
+  std::unique_lock lock(mutex_);
+  closing_ = true;
+  waiting_.clear();
+  changed_.notify_all();
+  changed_.wait(lock, [this] { return helping_ == 0; });
 }
 
 namespace {
@@ -46,25 +55,19 @@ void TaskPool::submit(std::vector<std::shared_ptr<Task>>& tasks) {
     }
     // The loop takes one share of the backlog itself.
     while (helping_ < helpers_max_ && helping_ + 1 < waiting_.size() && waiting_ns_ > kHelperNs * (helping_ + 1)) {
-      if (helping_ == helpers_.size() && !start_helper()) break;
       ++helping_;
       ++called;
     }
-    called_ += called;
   }
-  for (; called > 0; --called) call_.notify_one();
+  call_helpers(called);
 }
 
-/// False: the machine has no thread to give, and those that there are compute alone.
-bool TaskPool::start_helper() {
+void TaskPool::call_helpers(uint32_t count) {
   try {
-    helpers_.emplace_back([this] { help(); });
-    return true;
-  } catch (const std::system_error&) {
-    helpers_max_ = static_cast<uint32_t>(helpers_.size());
-    return false;
-  } catch (const std::bad_alloc&) {  // there may be memory again
-    return false;
+    for (; count > 0; --count) helpers_->arena.enqueue([this] { help(); });
+  } catch (const std::bad_alloc&) {  // who was not called is not waited for; the loop computes what waits
+    const std::lock_guard lock(mutex_);
+    helping_ -= count;
   }
 }
 
@@ -111,19 +114,15 @@ bool TaskPool::hand_back(const std::shared_ptr<Task>& task) {
 
 void TaskPool::help() {
   std::unique_lock lock(mutex_);
-  for (;;) {
-    call_.wait(lock, [this] { return called_ > 0 || closing_; });
-    if (closing_) return;
-    --called_;
-    while (std::shared_ptr<Task> task = closing_ ? nullptr : pop()) {
-      lock.unlock();
-      run_guarded(*task);
-      lock.lock();
-      // A result that there is no memory to hand back waits for some: nobody would ask for it.
-      while (!closing_ && !hand_back(task)) call_.wait_for(lock, kNoMemoryPause);
-    }
-    --helping_;
+  while (std::shared_ptr<Task> task = closing_ ? nullptr : pop()) {
+    lock.unlock();
+    run_guarded(*task);
+    lock.lock();
+    // A result that there is no memory to hand back waits for some: nobody would ask for it.
+    while (!closing_ && !hand_back(task)) changed_.wait_for(lock, kNoMemoryPause);
   }
+  // Notified under the lock: the destructor may free everything as soon as it is released.
+  if (--helping_ == 0) changed_.notify_all();
 }
 
 void TaskPool::take_done(std::vector<std::shared_ptr<Task>>& done) {

@@ -6,25 +6,23 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <vector>
 
 #include "server/actions.h"
 
 namespace millrace::server {
 
-/// Runs tasks on threads of its own and on the loop's. A shard shares its machine with workers, so a thread is only
+/// Runs tasks on oneTBB threads and on the loop's own. A shard shares its machine with workers, so a thread is only
 /// woken for work that is worth it: the loop runs tasks itself, and helpers join while a backlog of more than
-/// kHelperNs waits. They sleep as soon as nothing waits: those of a task library look about for more first, dozens of
-/// times a round for nothing, on cores that workers need.
+/// kHelperNs waits.
 ///
-/// Threads  submit(), run_one(), take_done() and the destructor: the loop's; helpers are this class's own.
+/// Threads  submit(), run_one(), take_done() and the destructor: the loop's; helpers are oneTBB's.
 class TaskPool {
  public:
   /// Backlog that makes another thread worth waking: the wake-up costs tens of microseconds, here and there.
   static constexpr uint64_t kHelperNs = 100'000;
 
-  /// threads  that compute, the loop's included; 1: no helpers. They are started when they are first needed.
+  /// threads  that compute, the loop's included; 1: no helpers.
   /// wake     called by a helper when it has finished something and take_done() was empty before.
   TaskPool(uint32_t threads, std::function<void()> wake);
   /// Waits for the tasks that helpers are running; what waits is dropped.
@@ -43,8 +41,9 @@ class TaskPool {
   bool has_waiting() const;
 
  private:
+  struct Helpers;
   std::shared_ptr<Task> pop();
-  bool start_helper();
+  void call_helpers(uint32_t count);
   bool hand_back(const std::shared_ptr<Task>& task);  ///< under the lock; false: no memory
   void help();
 
@@ -53,12 +52,11 @@ class TaskPool {
   uint64_t waiting_ns_ = 0;
   std::vector<std::shared_ptr<Task>> done_;
   uint32_t helping_ = 0;  ///< called, and not yet done
-  uint32_t called_ = 0;   ///< of them: not yet awake
   uint32_t helpers_max_;
   bool closing_ = false;
   std::function<void()> wake_;
-  std::condition_variable call_;
-  std::vector<std::thread> helpers_;
+  std::condition_variable changed_;  ///< helping_, or closing_
+  std::unique_ptr<Helpers> helpers_;
 };
 
 }  // namespace millrace::server
