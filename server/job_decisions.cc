@@ -125,21 +125,22 @@ void JobRounds::on_reduced(ReduceTask& task, TimeNs now, Actions& actions) {
   after_sum(*part, now, actions);
 }
 
-/// A part that was cut while it was summed. Too few or too many: the right number of its large sums; and if it has not so
-/// many, it is summed again whole.
+/// A part that was cut while it was summed. Too few or too many, by what the other parts have got since as well: the right
+/// number of its large sums; and if it has not so many, it is summed again whole.
 void JobRounds::on_quick(PartRound& part, const ReduceTask::Output& output, TimeNs now, Actions& actions) {
   const Bucket& bucket = bucket_of(part);
   const size_t index = index_in(bucket, part);
   bucket.threshold->reached(index, part.decided(), output.reached);
-  if (output.update) {
-    if (bucket.threshold->accept(index, part.decided(), output.reached)) {
-      count(Metric::kQuickCuts, "as_it_was", 1, actions);
-      return finish(part, *output.update, now, actions);
-    }
-  } else if (const auto cut = bucket.threshold->reuse_cut_of_large(index, part.decided(), *output.histogram)) {
+  if (output.update && bucket.threshold->accept(index, part.decided(), output.reached)) {
+    count(Metric::kQuickCuts, "as_it_was", 1, actions);
+    return finish(part, *output.update, now, actions);
+  }
+  if (const auto largest = bucket.threshold->reuse_largest(index, part.decided(), output.sum.count())) {
     count(Metric::kQuickCuts, "trimmed", 1, actions);
-    part.summed(output.sum, output.histogram, MemoryCharge(account_, output.sum.memory_bytes()));
-    return encode(part, *cut, actions);
+    part.summed(output.sum, nullptr, MemoryCharge(account_, output.sum.memory_bytes()));
+    EncodePlan plan = plan_for(part);
+    plan.largest = *largest;
+    return encode_by(part, std::move(plan), actions);
   }
   count(Metric::kQuickCuts, "summed_again", 1, actions);
   reduce(part, std::nullopt, actions);
@@ -263,9 +264,13 @@ EncodePlan JobRounds::plan_for(const PartRound& part) const {
 }
 
 void JobRounds::encode(PartRound& part, PartCut cut, Actions& actions) {
-  part.set_stage(PartRound::Stage::kEncoding);
   EncodePlan plan = plan_for(part);
   plan.cut = cut;
+  encode_by(part, std::move(plan), actions);
+}
+
+void JobRounds::encode_by(PartRound& part, EncodePlan plan, Actions& actions) {
+  part.set_stage(PartRound::Stage::kEncoding);
   actions.tasks.push_back(
       std::make_shared<EncodeTask>(EncodeTask::Input{key_of(part), part.attempt().sum, std::move(plan)}));
 }

@@ -122,6 +122,7 @@ class JobRounds {
   void split_quota(Bucket& bucket, std::span<PartRound* const> waiting, BucketThreshold::LocalCut cut,
                    Actions& actions);
   void encode(PartRound& part, PartCut cut, Actions& actions);
+  void encode_by(PartRound& part, EncodePlan plan, Actions& actions);
   EncodePlan plan_for(const PartRound& part) const;
   std::vector<PartRound*> waiting_parts(const Bucket& bucket, uint64_t step);
   void finish(PartRound& part, EncodedUpdate update, TimeNs now, Actions& actions);

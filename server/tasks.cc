@@ -127,9 +127,18 @@ Result<EncodedUpdate> encode_selected(const StreamView<T>& selected, const Strea
 }
 
 template <typename T>
+PartCut cut_of_largest(const StreamView<T>& sum, uint64_t count) {
+  MagnitudeHistogram histogram;
+  histogram.add(sum.values);
+  const ThresholdCut cut = threshold_cut(histogram, count);
+  return {cut.bin, cut.take};
+}
+
+template <typename T>
 Result<EncodedUpdate> encode_typed(const StreamView<T>& sum, const EncodePlan& plan) {
-  if (!plan.cut) return encode_selected<T>(sum, sum, plan);
-  return encode_selected<T>(selected_of<T>(sum, *plan.cut).view(), sum, plan);
+  if (!plan.cut && !plan.largest) return encode_selected<T>(sum, sum, plan);
+  const PartCut cut = plan.cut ? *plan.cut : cut_of_largest<T>(sum, *plan.largest);
+  return encode_selected<T>(selected_of<T>(sum, cut).view(), sum, plan);
 }
 
 template <typename T>
@@ -184,9 +193,8 @@ Result<ReduceTask::Output> reduce_quick(const ReduceTask::Input& input, const Qu
     Result<EncodedUpdate> update = encode_selected<T>(selected.view(), sum->view(), *input.plan);
     if (!update) return std::unexpected(update.error());
     output.update = std::move(*update);
-    return output;
   }
-  output.histogram = magnitudes_of(*sum);
+  // Beside the update as well: other parts may have moved the band meanwhile, and another number is taken then.
   output.sum = SharedStream::from(std::move(*sum));
   return output;
 }

@@ -75,7 +75,8 @@ class DecodeTask : public Task {
 
 /// How a sum becomes an update.
 struct EncodePlan {
-  std::optional<PartCut> cut;  ///< nothing: the whole sum
+  std::optional<PartCut> cut;
+  std::optional<uint64_t> largest;  ///< so many of the largest, ties by lower index; neither: the whole sum
   CodecSpec codec;
   RandomKey random;
   uint64_t index_base = 0;
@@ -105,10 +106,10 @@ class ReduceTask : public Task {
     std::optional<EncodePlan> plan;
     std::optional<QuickCut> quick;  ///< with a plan: cut while it is summed
   };
-  /// Of a quick cut: the update if its size was right, else its large sums and their magnitudes.
+  /// Of a quick cut: its large sums, and the update if its size was right when it was cut.
   struct Output {
     SharedStream sum;
-    SharedHistogram histogram;
+    SharedHistogram histogram;  ///< of a whole sum, if asked
     std::optional<EncodedUpdate> update;
     uint64_t reached = 0;  ///< quick cut: entries of its threshold and more
   };

@@ -278,26 +278,27 @@ double BucketThreshold::wanted(const MagnitudeHistogram& histogram) const {
          agreed_->fraction * static_cast<double>(histogram.count(agreed_->cut.bin));
 }
 
-PartCut BucketThreshold::take(size_t local_part, Running& running, double wanted, const MagnitudeHistogram& histogram) {
+/// How many entries the part gets of those at hand: what is wanted, within the band. They are counted.
+uint64_t BucketThreshold::take(size_t local_part, Running& running, double wanted, uint64_t at_hand) const {
   const Band allowed = band(local_part, running);
-  const uint64_t count = std::min(std::clamp(rounded(wanted), allowed.least, allowed.most), histogram.total());
+  const uint64_t count = std::min(std::clamp(rounded(wanted), allowed.least, allowed.most), at_hand);
   running.shares[local_part] = count;
-  const ThresholdCut cut = threshold_cut(histogram, count);
-  return {cut.bin, cut.take};
+  return count;
 }
 
 PartCut BucketThreshold::reuse_cut(size_t local_part, uint64_t step, const MagnitudeHistogram& histogram) {
   MILLRACE_CHECK(agreed_ != nullptr && local_part < config_.local_parts, step, local_part);
-  return take(local_part, running(step), wanted(histogram), histogram);
+  const ThresholdCut cut =
+      threshold_cut(histogram, take(local_part, running(step), wanted(histogram), histogram.total()));
+  return {cut.bin, cut.take};
 }
 
-std::optional<PartCut> BucketThreshold::reuse_cut_of_large(size_t local_part, uint64_t step,
-                                                           const MagnitudeHistogram& histogram) {
+std::optional<uint64_t> BucketThreshold::reuse_largest(size_t local_part, uint64_t step, uint64_t at_hand) {
   MILLRACE_CHECK(agreed_ != nullptr && local_part < config_.local_parts, step, local_part);
   Running& now = running(step);
-  if (histogram.total() < band(local_part, now).least) return std::nullopt;
-  // Below the edge nothing is counted: what the agreed threshold would let through is not known, the share is.
-  return take(local_part, now, now.agreed->expected[local_part], histogram);
+  if (at_hand < band(local_part, now).least) return std::nullopt;
+  // Below the edge nothing is known: not what the agreed threshold would let through, but the share.
+  return take(local_part, now, now.agreed->expected[local_part], at_hand);
 }
 
 void BucketThreshold::decided_below(uint64_t step) {

@@ -124,8 +124,9 @@ class BucketThreshold {
   /// REQUIRES: may_reuse(step).
   PartCut reuse_cut(size_t local_part, uint64_t step, const MagnitudeHistogram& histogram);
 
-  /// The same where only the magnitudes from quick_cut()'s edge on were counted; nothing where those are too few to tell.
-  std::optional<PartCut> reuse_cut_of_large(size_t local_part, uint64_t step, const MagnitudeHistogram& histogram);
+  /// The same where only the sums from quick_cut()'s edge on are at hand, so many: how many of the largest of them are the
+  /// update; nothing where they are too few.
+  std::optional<uint64_t> reuse_largest(size_t local_part, uint64_t step, uint64_t at_hand);
 
   /// All local parts have decided the steps below `step`: what they needed is forgotten.
   void decided_below(uint64_t step);
@@ -179,7 +180,7 @@ class BucketThreshold {
   void agree(uint64_t step, const Board& board);
   Band band(size_t local_part, const Running& running) const;
   double wanted(const MagnitudeHistogram& histogram) const;
-  PartCut take(size_t local_part, Running& running, double wanted, const MagnitudeHistogram& histogram);
+  uint64_t take(size_t local_part, Running& running, double wanted, uint64_t at_hand) const;
   Running& running(uint64_t step);
   void set_level(SharedHistogram own);
   void aim();

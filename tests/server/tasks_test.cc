@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <vector>
 
 #include "protocol/container.h"
 
@@ -53,6 +55,28 @@ TEST(EncodeUpdate, ErrorOfALossyCodeIsWhatTheCarriedEntriesChangedBy) {
     ASSERT_LT(decoded->count(), sum.count()) << codec;
     const double expected = error_by_lookup(sum, *decoded);
     EXPECT_NEAR(update->codec_error, expected, 1e-9 * expected) << codec;
+  }
+}
+
+TEST(EncodeUpdate, SoManyOfTheLargestAreTakenTiesByLowerIndex) {
+  Stream<float> sum = some_sum();
+  for (size_t at = 0; at < sum.values.size(); at += 5) sum.values[at] = at % 2 == 0 ? 1.5f : -1.5f;
+  std::vector<size_t> order(sum.values.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, {}, [&](size_t at) { return -std::fabs(sum.values[at]); });
+  EncodePlan plan = plan_with("gap+raw");
+  plan.cut.reset();
+  for (const size_t count : {size_t{0}, size_t{1}, size_t{400}, sum.values.size(), 2 * sum.values.size()}) {
+    plan.largest = count;
+    const auto update = encode_update(SharedStream::from(Stream<float>(sum)), plan);
+    ASSERT_TRUE(update) << count;
+    const auto decoded = read_container<float>(update->container.bytes, {});
+    ASSERT_TRUE(decoded) << count;
+    std::vector<size_t> expected(order.begin(), order.begin() + static_cast<ptrdiff_t>(std::min(count, order.size())));
+    std::ranges::sort(expected);
+    const Stream<float> sparse = to_sparse<float>(decoded->view());
+    ASSERT_EQ(sparse.indices.size(), expected.size());
+    for (size_t at = 0; at < expected.size(); ++at) ASSERT_EQ(sparse.indices[at], sum.indices[expected[at]]) << count;
   }
 }
 

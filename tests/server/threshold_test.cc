@@ -284,6 +284,67 @@ TEST(ReuseStep, SteadyMagnitudesAreCutWhileTheyAreSummed) {
   EXPECT_GE(cluster.counted(Metric::kQuickCuts, "as_it_was"), 0.9 * 8 * 8);
 }
 
+/// One shard, two parts of 2,048 entries whose k-th is agreed at step 0: 500 of each part. Step 1 then has so many large
+/// ones in each part, and both parts are summed and cut before either of the two is counted.
+struct TwoPartsCutAtOnce {
+  explicit TwoPartsCutAtOnce(size_t large_in_each_part) {
+    spec.reselect.threshold_period = 64;
+    cluster = std::make_unique<ScriptedCluster>(spec);
+    cluster->join_all();
+    step_of(0, 500);
+    cluster->gather(0, 0);
+    cluster->take(1);
+    cluster->ack(0, 1);
+    cluster->ack(1, 1);
+    cluster->hold_tasks = true;
+    sum = step_of(1, large_in_each_part);
+    cluster->run_held_tasks_until(Task::Kind::kReduce);
+    cluster->hold_tasks = false;
+    cluster->run_held_tasks();
+    got = cluster->gather(0, 1);
+  }
+  /// Magnitudes in [1, 2) where they are large, in [0.25, 0.5) where they are not; all differ.
+  std::vector<float> step_of(uint64_t step, size_t large) {
+    std::vector<float> gradient(4'096);
+    for (size_t at = 0; at < gradient.size(); ++at) {
+      const float magnitude = 1 + static_cast<float>(at * 7'919 % 4'096) / 4'096.0f;
+      gradient[at] = (at % 2'048 < large ? magnitude : magnitude / 4) * (at % 3 == 0 ? -1.0f : 1.0f);
+    }
+    cluster->push(0, step, gradient);
+    cluster->push(1, step, std::vector<float>(4'096, 0.0f));
+    return gradient;
+  }
+  double quick(const char* result) const { return cluster->counted(Metric::kQuickCuts, result); }
+
+  protocol::JobSpec spec = top_k_job({1, 2, 4'096, 1'000});
+  std::unique_ptr<ScriptedCluster> cluster;
+  std::vector<float> sum;
+  ScriptedCluster::Gathered got;
+};
+
+TEST(ReuseStep, APartThatIsTooLargeOnceTheOthersAreCountedIsTrimmedAndNotSummedAgain) {
+  // 515 are in the band of either part alone (500 and 2 % of 1,000 give or take); 515 and 515 are not.
+  const TwoPartsCutAtOnce cut(515);
+  EXPECT_EQ(cut.quick("as_it_was"), 1);
+  EXPECT_EQ(cut.quick("trimmed"), 1);
+  EXPECT_EQ(cut.quick("summed_again"), 0);
+  EXPECT_EQ(cut.cluster->counted(Metric::kSumEntries), 4'096) << "step 0 alone was summed whole";
+  EXPECT_EQ(cut.got.entries, 1'015u);
+  // What was left out of the second part are the 15 smallest of its large ones, and of the first part nothing.
+  const std::vector<float> second(cut.sum.begin() + 2'048, cut.sum.end());
+  std::vector<float> expected = oracle_top_k(second, 500);
+  EXPECT_EQ(std::vector<float>(cut.got.dense.begin() + 2'048, cut.got.dense.end()), expected);
+  for (size_t at = 0; at < 515; ++at) ASSERT_EQ(cut.got.dense[at], cut.sum[at]) << at;
+}
+
+TEST(ReuseStep, APartThatIsTooSmallOnceTheOthersAreCountedIsSummedAgain) {
+  const TwoPartsCutAtOnce cut(485);
+  EXPECT_EQ(cut.quick("as_it_was"), 1);
+  EXPECT_EQ(cut.quick("trimmed"), 0);
+  EXPECT_EQ(cut.quick("summed_again"), 1);
+  EXPECT_EQ(cut.got.entries, 980u) << "the least that the band allows";
+}
+
 /// A shard whose share of k is less than one entry: a few large sums come and go on it.
 TEST(ReuseStep, ShardsWithAShareOfLessThanOneEntryAreCutLikeOthers) {
   for (const uint64_t seed : {1, 2, 3, 4, 5, 6, 7, 8}) {
