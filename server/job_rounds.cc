@@ -125,10 +125,14 @@ void JobRounds::on_contribution(const protocol::Member& from, const protocol::Co
 
 std::optional<Error> JobRounds::admission_error(const PartRound& part, const protocol::Contribution& body,
                                                 ByteSpan payload, Intake intake, TimeNs now) {
-  if (!std::isfinite(body.weight) || body.weight < 0 || !std::isfinite(body.entered) ||
-      !std::isfinite(body.opening_residual)) {
-    return Error{ErrorCode::kNonFinite,
-                 "a contribution's weight and audit sums must be finite, its weight not negative"};
+  if (!std::isfinite(body.weight) || !std::isfinite(body.entered) || !std::isfinite(body.opening_residual)) {
+    return Error{ErrorCode::kNonFinite, "a contribution's weight and audit sums must be finite"};
+  }
+  if (body.weight <= 0) {
+    return Error{ErrorCode::kInvalidArgument,
+                 fmt::format("a contribution's weight of {} is not positive: if all were 0, a weighted mean would be "
+                             "divided by nothing",
+                             body.weight)};
   }
   if (body.weight > protocol::kContributionWeightMax) {
     return Error{ErrorCode::kLimitExceeded,

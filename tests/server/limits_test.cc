@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "kernels/base/random.h"
 #include "tests/server/scripted_cluster.h"
 
@@ -267,14 +269,19 @@ TEST_F(Hostile, AnswersOfAShardSentToAShardAreDropped) {
   expect_unharmed();
 }
 
-TEST_F(Hostile, WeightsThatAreNoNumbersAreRefused) {
-  for (const double weight :
-       {-1.0, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+TEST_F(Hostile, WeightsThatAreNoNumbersOrNotPositiveAreRefused) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const double weight : {0.0, -0.0, -1.0, infinity, -infinity, std::numeric_limits<double>::quiet_NaN()}) {
     protocol::Message message = honest();
     std::get<protocol::Contribution>(message.body).weight = weight;
     cluster.send(ScriptedCluster::peer(0), 0, message);
+    const std::vector<Refuse> refusals = cluster.take_of<Refuse>(0);
+    ASSERT_EQ(refusals.size(), 1u) << weight;
+    EXPECT_TRUE(refusals[0].about_contribution);
+    EXPECT_FALSE(refusals[0].retry) << "the same weight would be refused again";
+    EXPECT_EQ(refusals[0].code, std::isfinite(weight) ? ErrorCode::kInvalidArgument : ErrorCode::kNonFinite) << weight;
+    EXPECT_THAT(refusals[0].sentence, HasSubstr("weight"));
   }
-  EXPECT_EQ(cluster.take_of<Refuse>(0).size(), 3u);
   expect_unharmed();
 }
 

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "tests/worker/scripted_core.h"
 
 /// Whatever a shard says, in whatever order: the core answers, drops and counts, or ends with an error; it never breaks, and what
@@ -85,6 +87,27 @@ class Hostile : public ScriptedCore {
     return message;
   }
 };
+
+TEST_F(Hostile, AWeightThatIsNotPositiveIsRefusedAndNothingOfTheGradientIsTaken) {
+  config_.spec.combine = protocol::Combine::kWeightedMean;
+  make_running();
+  const std::vector<uint32_t> indices{5};
+  const std::vector<float> values{1};
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const float weight : {0.0f, -0.0f, -1.0f, infinity, std::numeric_limits<float>::quiet_NaN()}) {
+    const auto sparse = core().push_sparse(0, indices, values, weight, now_);
+    ASSERT_FALSE(sparse.has_value()) << weight;
+    EXPECT_EQ(sparse.error().code, ErrorCode::kInvalidArgument) << weight;
+    EXPECT_NE(sparse.error().message.find("weight"), std::string::npos) << sparse.error().message;
+    const auto dense = core().push_dense(0, std::vector<float>(kDimension, 1), weight, now_);
+    ASSERT_FALSE(dense.has_value()) << weight;
+    EXPECT_EQ(dense.error().code, ErrorCode::kInvalidArgument) << weight;
+  }
+  EXPECT_EQ(core().steps_pushed(0), 0u);
+  EXPECT_TRUE(residual().empty());
+  push(indices, values);
+  EXPECT_EQ(take_sent<protocol::Contribution>().size(), 2u) << "a positive one goes";
+}
 
 TEST_F(Hostile, NothingAShardSaysBreaksTheCore) {
   config_.spec.staleness = 2;

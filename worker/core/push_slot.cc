@@ -39,8 +39,8 @@ PushSlot::PushSlot(Bucket& bucket, uint32_t tensor, uint64_t offset, uint64_t di
 
 Status PushSlot::check(float weight) const {
   if (filled_) return fail(ErrorCode::kInvalidArgument, "this tensor's gradient of the step was pushed already");
-  if (!std::isfinite(weight) || weight == 0) {
-    return fail(ErrorCode::kInvalidArgument, "the weight of a gradient must be finite and not 0");
+  if (!std::isfinite(weight) || weight <= 0) {
+    return fail(ErrorCode::kInvalidArgument, "the weight of a gradient must be finite and positive");
   }
   return {};
 }

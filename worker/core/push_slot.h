@@ -22,10 +22,12 @@ class PushSlot {
  public:
   PushSlot(Bucket& bucket, uint32_t tensor, uint64_t offset, uint64_t dimension);
 
-  /// Adds weight * gradient. gradient [dimension], weight finite and not 0.
+  /// Adds weight * gradient. gradient [dimension], weight finite and positive: with weights of 0 the update of a weighted
+  /// mean could have values (of residuals) and nothing to divide them by.
   ///
   /// Cost    one pass that looks for NaN and infinity (where the job refuses them), one pass that adds.
-  /// Errors  invalid_argument: wrong size, or filled twice. non_finite (where the job refuses): nothing is taken.
+  /// Errors  invalid_argument: wrong size, such a weight, or filled twice. non_finite (where the job refuses): nothing is
+  ///         taken.
   Status add_dense(std::span<const float> gradient, float weight);
 
   /// The same for entries in any order, duplicates added up in the order given.

@@ -215,12 +215,13 @@ class MILLRACE_API Session {
   /// Adds a gradient to the tensor's residual and sends the selected part of it: the step's contribution.
   ///
   /// gradient  [dimension]; read before push returns, not kept.
-  /// weight    the worker's share in a weighted mean (the gradient is multiplied by it); 1 otherwise.
+  /// weight    the worker's share in a weighted mean, finite and positive (the gradient is multiplied by it); 1 otherwise.
   /// Returns   the step's number: 0, 1, ... per tensor. Tensors fused into one bucket are sent when the last of them is pushed.
   /// Blocks    only while the staleness does not allow the step yet (update step - 1 - staleness not here), or the step before
   ///           is still being coded; never for the network beyond that.
   /// Cost      one read pass (finite?) and one pass that adds, on the caller's thread.
-  /// Errors    invalid_argument: wrong size; pushed twice before its fused neighbours; a weight where the job has none.
+  /// Errors    invalid_argument: wrong size; pushed twice before its fused neighbours; another weight, or one where the job has
+  ///           none.
   ///           non_finite: nothing of it is taken. limit_exceeded: updates_kept_max.
   uint64_t push(size_t tensor, std::span<const float> gradient, double weight = 1);
 
