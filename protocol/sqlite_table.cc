@@ -2,13 +2,14 @@
 #include <poll.h>
 #include <sqlite3.h>
 
+#include <functional>
 #include <optional>
 #include <utility>
 
 #include "kernels/base/check.h"
-#include "kernels/base/clock.h"
 #include "protocol/job_record.h"
 #include "protocol/limits.h"
+#include "protocol/lock_patience.h"
 #include "protocol/table.h"
 #include "protocol/table_rules.h"
 #include "protocol/text.h"
@@ -19,9 +20,6 @@ namespace millrace::protocol {
 namespace {
 
 constexpr int kOpenWaitMs = static_cast<int>(kTableOpenWaitMs);
-/// After a lock was waited for in vain it is not waited for at all for so many times as long: whoever holds it for that long is
-/// stopped, and every call would be held up by it.
-constexpr TimeNs kInVainFactor = 10;
 constexpr int64_t kApplicationId = 0x4D4C5243;  // "MLRC" in the file's header: no other program's database is touched
 constexpr int64_t kSchemaVersion = 1;
 
@@ -37,7 +35,8 @@ constexpr const char* kSchema = R"sql(
 /// A connection to the file. Its errors name the file.
 class Database {
  public:
-  explicit Database(std::string path) : path_(std::move(path)) {}
+  Database(std::string path, LockPatience patience, std::function<TimeNs()> now)
+      : path_(std::move(path)), patience_(patience), now_(std::move(now)) {}
   ~Database() { sqlite3_close_v2(handle_); }
   Database(const Database&) = delete;
   Database& operator=(const Database&) = delete;
@@ -53,11 +52,9 @@ class Database {
   void wait_for_locks(int wait_ms) {
     if (std::exchange(wait_ms_, wait_ms) != wait_ms) sqlite3_busy_timeout(handle_, wait_ms);
   }
-  /// The same, unless it was waited for in vain just now.
-  void wait_unless_in_vain(int wait_ms) {
-    const bool in_vain = busy_at_ && monotonic_now_ns() - *busy_at_ < kInVainFactor * wait_ms * kNsPerMs;
-    wait_for_locks(in_vain ? 0 : wait_ms);
-  }
+  /// The same, for as long as it is worth it now.
+  void wait_with_patience() { wait_for_locks(static_cast<int>(patience_.wait_ms(now_()))); }
+  void had_the_lock() { patience_.had_it(); }
 
   Status execute(const char* sql) {
     const int rc = sqlite3_exec(handle_, sql, nullptr, nullptr, nullptr);
@@ -67,7 +64,7 @@ class Database {
   std::unexpected<Error> error(int rc) {
     const int primary = rc & 0xFF;  // the rest of an extended code says where, which the message says as well
     if (primary == SQLITE_BUSY || primary == SQLITE_LOCKED) {
-      if (wait_ms_ > 0) busy_at_ = monotonic_now_ns();
+      if (wait_ms_ > 0) patience_.waited_in_vain(now_());
       return fail(ErrorCode::kTimeout,
                   fmt::format("membership table {}: another process holds its lock (waited {} ms)", path_, wait_ms_));
     }
@@ -82,7 +79,8 @@ class Database {
   std::string path_;
   sqlite3* handle_ = nullptr;
   int wait_ms_ = -1;
-  std::optional<TimeNs> busy_at_;  ///< when a lock was last waited for in vain
+  LockPatience patience_;
+  std::function<TimeNs()> now_;
 };
 
 /// One statement, prepared and bound; a failure is kept and comes out of step().
@@ -150,6 +148,7 @@ class Transaction {
   Status begin() {
     Status begun = database_.execute("BEGIN IMMEDIATE");
     open_ = begun.has_value();
+    if (open_) database_.had_the_lock();  // reads say nothing: they go on beside whoever holds it
     return begun;
   }
   /// Counts the change and commits.
@@ -218,7 +217,8 @@ Status create_schema(Database& database) {
 
 class SqliteTable : public MembershipTable {
  public:
-  SqliteTable(std::string path, uint32_t wait_ms) : database_(std::move(path)), wait_ms_(static_cast<int>(wait_ms)) {}
+  SqliteTable(std::string path, uint32_t wait_ms, std::function<TimeNs()> now)
+      : database_(std::move(path), LockPatience(wait_ms), std::move(now)) {}
 
   Status open() {
     if (Status s = database_.open(); !s) return s;
@@ -255,7 +255,7 @@ class SqliteTable : public MembershipTable {
   }
 
   Result<std::vector<ShardEntry>> shard_map() override {
-    database_.wait_unless_in_vain(wait_ms_);
+    database_.wait_with_patience();
     // One statement, so that count and rows are of one moment.
     Statement select(
         database_,
@@ -276,14 +276,14 @@ class SqliteTable : public MembershipTable {
   }
 
   Result<std::optional<JobRecord>> read_job(std::string_view name) override {
-    database_.wait_unless_in_vain(wait_ms_);
+    database_.wait_with_patience();
     Statement select(database_, "SELECT record FROM jobs WHERE name = ? AND finished = 0");
     select.bind(name);
     return read_record(select);
   }
 
   Result<std::optional<JobRecord>> read_job(uint64_t job) override {
-    database_.wait_unless_in_vain(wait_ms_);
+    database_.wait_with_patience();
     Statement select(database_, "SELECT record FROM jobs WHERE job = ?");
     select.bind(job);
     return read_record(select);
@@ -291,7 +291,7 @@ class SqliteTable : public MembershipTable {
 
   Result<JobRecord> create_job(std::string_view name, ByteSpan spec) override {
     if (Status s = check_create_job(name, spec); !s) return std::unexpected(s.error());
-    database_.wait_unless_in_vain(wait_ms_);
+    database_.wait_with_patience();
     Transaction transaction(database_);
     if (Status s = transaction.begin(); !s) return std::unexpected(s.error());
     Result<std::optional<JobRecord>> open = read_job(name);
@@ -317,7 +317,7 @@ class SqliteTable : public MembershipTable {
 
   Result<bool> compare_and_swap(uint64_t expected_epoch, const JobRecord& next) override {
     MILLRACE_CHECK(next.view.epoch == expected_epoch + 1, next.view.epoch, expected_epoch);
-    database_.wait_unless_in_vain(wait_ms_);
+    database_.wait_with_patience();
     Transaction transaction(database_);
     if (Status s = transaction.begin(); !s) return std::unexpected(s.error());
     {
@@ -336,7 +336,7 @@ class SqliteTable : public MembershipTable {
   }
 
   Result<uint64_t> change_counter() override {
-    database_.wait_unless_in_vain(wait_ms_);
+    database_.wait_with_patience();
     return read_integer(database_, "SELECT value FROM counters WHERE name = 'changes'");
   }
 
@@ -355,13 +355,13 @@ class SqliteTable : public MembershipTable {
   }
 
   Database database_;
-  int wait_ms_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<MembershipTable>> open_sqlite_table(const std::string& path, uint32_t wait_ms) {
-  auto table = std::make_unique<SqliteTable>(path, wait_ms);
+Result<std::unique_ptr<MembershipTable>> open_sqlite_table(const std::string& path, uint32_t wait_ms,
+                                                           std::function<TimeNs()> now) {
+  auto table = std::make_unique<SqliteTable>(path, wait_ms, std::move(now));
   if (Status opened = table->open(); !opened) return std::unexpected(opened.error());
   return table;
 }

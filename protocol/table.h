@@ -1,11 +1,13 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "kernels/base/clock.h"
 #include "kernels/base/result.h"
 #include "protocol/messages.h"
 
@@ -60,11 +62,13 @@ inline constexpr uint32_t kTableOpenWaitMs = 5'000;
 
 /// An SQLite file (created if absent), WAL.
 ///
-/// wait_ms  how long everything but opening and start_shard() waits for another process's lock. When that was in vain, ten times
-///          as long nothing waits at all: a process that is stopped while it writes holds up a caller for at most wait_ms in any
-///          eleven times wait_ms. What the disk takes to sync comes on top.
-Result<std::unique_ptr<MembershipTable>> open_sqlite_table(const std::string& path,
-                                                           uint32_t wait_ms = kTableOpenWaitMs);
+/// wait_ms  how long everything but opening and start_shard() waits for another process's lock. When three waits in a row were
+///          in vain, nothing waits for ten times as long (lock_patience.h): a process that is stopped while it writes holds up
+///          a caller for three times wait_ms, and then for at most wait_ms in any eleven times wait_ms. What the disk takes
+///          to sync comes on top.
+/// now      the clock of those ten times.
+Result<std::unique_ptr<MembershipTable>> open_sqlite_table(const std::string& path, uint32_t wait_ms = kTableOpenWaitMs,
+                                                           std::function<TimeNs()> now = monotonic_now_ns);
 /// In memory, for simulations: tables made from one shared state see each other's changes.
 struct MemoryTableState;
 std::shared_ptr<MemoryTableState> make_memory_table_state();

@@ -35,8 +35,9 @@ constexpr const char* kSoftware = "millrace 0.1.0";
 constexpr int kMessagesPerTurn = 128;
 /// The loop computes for so long before it looks at the sockets again.
 constexpr TimeNs kComputePerTurn = 500 * kNsPerUs;
-/// The loop waits for another process's lock on the table for so long, and then for ten times as long not at all: a process
-/// that was stopped while it wrote costs the jobs that need no write a tenth of the time at most. Writes are tried again.
+/// The loop waits for another process's lock on the table for so long; after three times in vain, for ten times as long not
+/// at all: a process that was stopped while it wrote costs the jobs that need no write 60 ms, and then a tenth of the time at
+/// most. Writes are tried again.
 constexpr uint32_t kTableWaitMs = 20;
 constexpr TimeNs kReconnectAfter = 200 * kNsPerMs;
 constexpr TimeNs kGaugesEvery = kNsPerS;

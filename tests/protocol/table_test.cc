@@ -8,7 +8,6 @@
 #include <fstream>
 #include <functional>
 
-#include "kernels/base/clock.h"
 #include "tests/protocol/temporary_directory.h"
 
 namespace millrace::protocol {
@@ -55,27 +54,43 @@ class StoppedWriter {
   sqlite3* handle_ = nullptr;
 };
 
-TEST(SqliteTable, AStoppedWriterHoldsUpManyCallsForAFractionOfTheTimeOnly) {
+TEST(SqliteTable, AStoppedWriterIsWaitedForThreeTimesAndThenOnceInElevenWaits) {
   constexpr uint32_t kWaitMs = 20;
-  constexpr int kCalls = 300;
+  TimeNs now = kNsPerS;
   TemporaryDirectory directory;
-  const auto table = open_sqlite_table(directory.file("table.db"), kWaitMs).value();
-  const JobRecord record = table->create_job("train", ByteBuffer{1}).value();
-  JobRecord next = record;
+  const auto table = open_sqlite_table(directory.file("table.db"), kWaitMs, [&now] { return now; }).value();
+  JobRecord next = table->create_job("train", ByteBuffer{1}).value();
   ++next.view.epoch;
+  // Of so many writes that fail, how many waited.
+  const auto waits = [&](int calls) {
+    int waited = 0;
+    for (int call = 0; call < calls; ++call) {
+      const auto swapped = table->compare_and_swap(next.view.epoch - 1, next);
+      EXPECT_FALSE(swapped);
+      if (swapped) break;
+      EXPECT_EQ(swapped.error().code, ErrorCode::kTimeout);
+      waited += swapped.error().message.contains("(waited 20 ms)") ? 1 : 0;
+      EXPECT_TRUE(table->read_job("train")) << "reads go on";
+    }
+    return waited;
+  };
+  for (int again = 0; again < 2; ++again) {
+    {
+      const StoppedWriter writer(directory.file("table.db"));
+      EXPECT_EQ(waits(2), 2) << "plain contention is waited for";
+    }
+    ASSERT_EQ(table->compare_and_swap(next.view.epoch - 1, next), true);
+    ++next.view.epoch;
+  }
   {
     const StoppedWriter writer(directory.file("table.db"));
-    const TimeNs before = monotonic_now_ns();
-    for (int call = 0; call < kCalls; ++call) {
-      const auto swapped = table->compare_and_swap(record.view.epoch, next);
-      ASSERT_FALSE(swapped);
-      EXPECT_EQ(swapped.error().code, ErrorCode::kTimeout);
-      ASSERT_TRUE(table->read_job("train")) << "reads go on";
-    }
-    // Waiting every time would take 6 s, waiting the open's time 25 minutes.
-    EXPECT_LT(monotonic_now_ns() - before, kCalls * TimeNs{kWaitMs} * kNsPerMs / 3);
+    EXPECT_EQ(waits(100), 3);
+    now += 10 * TimeNs{kWaitMs} * kNsPerMs - 1;
+    EXPECT_EQ(waits(100), 0);
+    now += 1;
+    EXPECT_EQ(waits(100), 1);
   }
-  EXPECT_EQ(table->compare_and_swap(record.view.epoch, next), true);
+  EXPECT_EQ(table->compare_and_swap(next.view.epoch - 1, next), true);
 }
 
 TEST_P(MembershipTables, EveryStartOfAShardIsANewLife) {

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/base/clock.h"
+
+namespace millrace::protocol {
+
+/// How long a call waits for a lock that other processes take and give back. Others that come and go are waited for every
+/// time. When kInVainMax waits in a row were in vain, whoever holds the lock is taken for stopped, and every call would be
+/// held up by it: for kPauseFactor waits no call waits at all, then one does, and so on until the lock was had. A stopped
+/// process so costs its callers kInVainMax waits, and from then on one wait in any 1 + kPauseFactor.
+///
+/// Time     `now` never goes back.
+/// Threads  one at a time.
+class LockPatience {
+ public:
+  static constexpr uint32_t kInVainMax = 3;
+  static constexpr int64_t kPauseFactor = 10;
+
+  explicit LockPatience(uint32_t wait_ms) : wait_ms_(wait_ms) {}
+
+  /// For a call that begins now.
+  uint32_t wait_ms(TimeNs now) const {
+    const bool pauses = in_vain_ == kInVainMax && now - last_in_vain_ < kPauseFactor * wait_ms_ * kNsPerMs;
+    return pauses ? 0 : wait_ms_;
+  }
+  void waited_in_vain(TimeNs now) {
+    in_vain_ = std::min(in_vain_ + 1, kInVainMax);
+    last_in_vain_ = now;
+  }
+  void had_it() { in_vain_ = 0; }
+
+ private:
+  uint32_t wait_ms_;
+  uint32_t in_vain_ = 0;  ///< in a row
+  TimeNs last_in_vain_ = 0;
+};
+
+}  // namespace millrace::protocol
