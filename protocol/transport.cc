@@ -147,17 +147,25 @@ class RestOfMessage {
 /// A ZeroMQ socket with its options set; the one place that calls the library for sending and receiving.
 class Socket {
  public:
-  Socket(TransportContext& context, int type) : handle_(zmq_socket(context.handle(), type)) {
-    MILLRACE_CHECK(handle_ != nullptr, zmq_strerror(zmq_errno()));
+  /// Errors   io: the process has no descriptor for it.
+  static Result<std::unique_ptr<Socket>> open(TransportContext& context, int type) {
+    std::unique_ptr<Socket> socket(new Socket);  // first: whoever owns the handle is there before it
+    socket->handle_ = zmq_socket(context.handle(), type);
+    if (socket->handle_ == nullptr) return not_opened();
     const auto& options = context.options();
-    set(ZMQ_LINGER, static_cast<int>(options.linger_ms));
-    set(ZMQ_SNDHWM, static_cast<int>(options.queue_messages_max));
-    set(ZMQ_RCVHWM, static_cast<int>(options.queue_messages_max));
+    socket->set(ZMQ_LINGER, static_cast<int>(options.linger_ms));
+    socket->set(ZMQ_SNDHWM, static_cast<int>(options.queue_messages_max));
+    socket->set(ZMQ_RCVHWM, static_cast<int>(options.queue_messages_max));
     const auto frame_max =
         static_cast<int64_t>(std::max(options.limits.payload_bytes_max, options.limits.envelope_bytes_max));
-    zmq_setsockopt(handle_, ZMQ_MAXMSGSIZE, &frame_max, sizeof(frame_max));
-    set(ZMQ_TCP_KEEPALIVE, 1);
-    set(ZMQ_TCP_KEEPALIVE_IDLE, kKeepaliveIdleS);
+    zmq_setsockopt(socket->handle_, ZMQ_MAXMSGSIZE, &frame_max, sizeof(frame_max));
+    socket->set(ZMQ_TCP_KEEPALIVE, 1);
+    socket->set(ZMQ_TCP_KEEPALIVE_IDLE, kKeepaliveIdleS);
+    return socket;
+  }
+  static std::unexpected<Error> not_opened() {
+    return fail(ErrorCode::kIo, std::string("cannot open a socket: ") + zmq_strerror(zmq_errno()) +
+                                    "; raise the limit of open files (ulimit -n), or close what holds them");
   }
   ~Socket() { close(); }
   Socket(const Socket&) = delete;
@@ -232,6 +240,19 @@ class Socket {
     }
   }
 
+  // The kind of a monitor's next event, 0 where it has none. Takes no memory: an event that was read and lost would be a
+  // broken connection that nobody makes again.
+  std::optional<uint16_t> receive_event() {
+    const RestOfMessage rest(handle_);  // the address
+    HeldFrame frame;
+    while (zmq_msg_recv(&frame.message, handle_, ZMQ_DONTWAIT) < 0) {
+      if (zmq_errno() != EINTR) return std::nullopt;
+    }
+    uint16_t kind = 0;
+    if (zmq_msg_size(&frame.message) >= sizeof(kind)) std::memcpy(&kind, zmq_msg_data(&frame.message), sizeof(kind));
+    return kind;
+  }
+
   std::optional<Received> receive_message(bool routed, const FrameLimits& limits) {
     bool too_many = false;
     auto frames = receive_all(routed, too_many);
@@ -245,13 +266,16 @@ class Socket {
   }
 
  private:
+  Socket() = default;
   void* handle_ = nullptr;
 };
 
 Result<std::unique_ptr<Listener>> Listener::bind(TransportContext& context, const std::string& address) {
   std::unique_ptr<Listener> listener(new Listener);
   listener->limits_ = context.options().limits;
-  listener->socket_ = std::make_unique<Socket>(context, ZMQ_ROUTER);
+  auto socket = Socket::open(context, ZMQ_ROUTER);
+  if (!socket) return std::unexpected(socket.error());
+  listener->socket_ = std::move(*socket);
   listener->socket_->set(ZMQ_ROUTER_MANDATORY, 1);
   listener->socket_->set(ZMQ_BACKLOG, kBacklog);
   std::string wanted = address;
@@ -304,22 +328,24 @@ Connection::~Connection() {
 }
 
 Status Connection::reconnect() {
-  // All that takes memory first: the connection has two sockets whatever happens.
+  // All that takes memory or descriptors first: without them the connection stays as it was.
   const std::string events = monitor_address();
-  auto socket = std::make_unique<Socket>(*context_, ZMQ_DEALER);
-  auto monitor = std::make_unique<Socket>(*context_, ZMQ_PAIR);
+  auto socket = Socket::open(*context_, ZMQ_DEALER);
+  if (!socket) return std::unexpected(socket.error());
+  auto monitor = Socket::open(*context_, ZMQ_PAIR);
+  if (!monitor) return std::unexpected(monitor.error());
+  (*socket)->set(ZMQ_RECONNECT_IVL, -1);
+  constexpr int kWatched = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED |
+                           ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
+                           ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
+  if (zmq_socket_monitor((*socket)->handle(), events.c_str(), kWatched) != 0) return Socket::not_opened();
+  MILLRACE_CHECK(zmq_connect((*monitor)->handle(), events.c_str()) == 0, zmq_strerror(zmq_errno()));
   if (socket_) {
     zmq_socket_monitor(socket_->handle(), nullptr, 0);
     socket_->set(ZMQ_LINGER, 0);
   }
-  monitor_ = std::move(monitor);
-  socket_ = std::move(socket);
-  socket_->set(ZMQ_RECONNECT_IVL, -1);
-  constexpr int kWatched = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED |
-                           ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
-                           ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
-  MILLRACE_CHECK(zmq_socket_monitor(socket_->handle(), events.c_str(), kWatched) == 0, zmq_strerror(zmq_errno()));
-  MILLRACE_CHECK(zmq_connect(monitor_->handle(), events.c_str()) == 0, zmq_strerror(zmq_errno()));
+  monitor_ = std::move(*monitor);
+  socket_ = std::move(*socket);
   state_ = ConnectionState::kConnecting;
   if (zmq_connect(socket_->handle(), address_.c_str()) != 0) {
     return fail(ErrorCode::kInvalidArgument, "cannot connect to '" + address_ + "': " + zmq_strerror(zmq_errno()) +
@@ -329,12 +355,9 @@ Status Connection::reconnect() {
 }
 
 ConnectionState Connection::state() {
-  bool too_many = false;
-  while (auto event = monitor_->receive_all(false, too_many)) {
-    if (event->frames.empty() || event->frames[0].bytes.size() < sizeof(uint16_t)) continue;
-    uint16_t kind = 0;
-    std::memcpy(&kind, event->frames[0].bytes.data(), sizeof(kind));
-    state_ = kind == ZMQ_EVENT_HANDSHAKE_SUCCEEDED ? ConnectionState::kConnected : ConnectionState::kDisconnected;
+  while (const std::optional<uint16_t> event = monitor_->receive_event()) {
+    if (*event == 0) continue;
+    state_ = *event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED ? ConnectionState::kConnected : ConnectionState::kDisconnected;
   }
   return state_;
 }

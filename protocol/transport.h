@@ -98,16 +98,17 @@ enum class ConnectionState : uint8_t { kConnecting = 1, kConnected = 2, kDisconn
 /// before the Hello; the owner calls reconnect() when its backoff says so. Threads: one at a time.
 class Connection {
  public:
-  /// Starts connecting; returns at once. Errors  invalid_argument: not an address.
+  /// Starts connecting; returns at once. Errors  invalid_argument: not an address. io: no descriptor for a socket.
   static Result<std::unique_ptr<Connection>> connect(TransportContext& context, const std::string& address);
   ~Connection();
 
   const std::string& address() const { return address_; }
 
-  /// Reads pending connection events. kDisconnected stays until reconnect().
+  /// Reads pending connection events; takes no memory. kDisconnected stays until reconnect().
   ConnectionState state();
 
-  /// Drops the old connection with everything queued on it and starts a new one.
+  /// Drops the old connection with everything queued on it and starts a new one. Errors as connect(); without memory or
+  /// descriptors the old one stays.
   Status reconnect();
 
   SendResult send(const Message& message);

@@ -1,6 +1,7 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <zmq.h>
@@ -9,6 +10,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kernels/base/clock.h"
 #include "protocol/transport.h"
@@ -188,6 +190,39 @@ TEST(TransportQueue, AFullQueueSaysSoAndTakesNothing) {
   }
   EXPECT_NE(result, SendResult::kSent);
   EXPECT_LE(sent, 3);
+}
+
+TEST(TransportWithoutDescriptors, AConnectionIsAnErrorAndCanBeMadeLater) {
+  TransportContext context;
+  auto listener = Listener::bind(context, "tcp://127.0.0.1:0").value();
+  const auto connection = Connection::connect(context, listener->address()).value();
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit few = before;
+  few.rlim_cur = 64;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  std::vector<int> taken;
+  for (int descriptor = ::dup(STDERR_FILENO); descriptor >= 0; descriptor = ::dup(STDERR_FILENO))
+    taken.push_back(descriptor);
+  const Status again = connection->reconnect();
+  const auto another = Connection::connect(context, listener->address());
+  const auto second = Listener::bind(context, "tcp://127.0.0.1:0");
+  for (const int descriptor : taken) ::close(descriptor);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_FALSE(again);
+  EXPECT_EQ(again.error().code, ErrorCode::kIo);
+  EXPECT_NE(again.error().message.find("open files"), std::string::npos) << again.error().message;
+  EXPECT_FALSE(another);
+  EXPECT_FALSE(second);
+  ASSERT_TRUE(connection->reconnect());
+  Heartbeat heartbeat;
+  heartbeat.sequence = 7;
+  ASSERT_EQ(connection->send({{}, heartbeat, {}}), SendResult::kSent);
+  Poller poller;
+  poller.add(*listener);
+  const std::optional<Received> received = wait_for_message(poller, *listener);
+  ASSERT_TRUE(received && received->message);
+  EXPECT_EQ(std::get<Heartbeat>(received->message->body).sequence, 7u);
 }
 
 }  // namespace

@@ -36,6 +36,13 @@ class StarvedTransport : public ::testing::Test {
     return std::nullopt;
   }
 
+  /// Nothing where there is no message, or one that is not whole.
+  static std::optional<uint64_t> step_of(const std::optional<Received>& received) {
+    if (!received || !received->message) return std::nullopt;
+    const auto* body = std::get_if<Contribution>(&received->message->body);
+    return body == nullptr ? std::nullopt : std::optional(body->step);
+  }
+
   static Message numbered(uint64_t step) {
     Contribution body;
     body.step = step;
@@ -63,10 +70,9 @@ TEST_F(StarvedTransport, AMessageThatMemoryDoesNotSufficeToReceiveIsLostAndTheNe
     }
     // A failure before anything was read leaves the message where it is.
     if (!first) first = wait_for_message();
-    ASSERT_TRUE(first.has_value());
-    uint64_t seen = std::get<Contribution>(first->message.value().body).step;
-    if (seen == 2 * at) seen = std::get<Contribution>(wait_for_message()->message.value().body).step;
-    EXPECT_EQ(seen, 2 * at + 1);
+    std::optional<uint64_t> seen = step_of(first);
+    if (seen == 2 * at) seen = step_of(wait_for_message());
+    ASSERT_EQ(seen, 2 * at + 1) << at;
   }
   EXPECT_TRUE(came_to_an_end);
 }
@@ -85,12 +91,66 @@ TEST_F(StarvedTransport, AMessageThatMemoryDoesNotSufficeToSendLeavesNoHalfOfIts
     if (!sent) {
       ASSERT_EQ(connection_->send(message), SendResult::kSent);
     }
-    const std::optional<Received> received = wait_for_message();
-    ASSERT_TRUE(received.has_value());
-    ASSERT_TRUE(received->message.has_value()) << at << ": " << received->message.error().message;
-    EXPECT_EQ(std::get<Contribution>(received->message->body).step, at);
+    ASSERT_EQ(step_of(wait_for_message()), at);
   }
   EXPECT_TRUE(came_to_an_end);
+}
+
+TEST_F(StarvedTransport, AConnectionThatMemoryDoesNotSufficeToOpenCanBeOpenedAfterwards) {
+  bool came_to_an_end = false;
+  for (uint64_t at = 0; at < kAllocationsMax && !came_to_an_end; ++at) {
+    connection_.reset();
+    try {
+      const FailingAllocation failing(at, FailingAllocation::Then::kGoesOn);
+      auto opened = Connection::connect(context_, listener_->address());
+      if (opened) connection_ = std::move(*opened);
+      came_to_an_end = !failing.failed();
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): what is left then is what this is about
+    }
+    if (!connection_) connection_ = Connection::connect(context_, listener_->address()).value();
+    ASSERT_EQ(connection_->send(numbered(at)), SendResult::kSent) << at;
+    ASSERT_EQ(step_of(wait_for_message()), at);
+  }
+  EXPECT_TRUE(came_to_an_end);
+}
+
+TEST_F(StarvedTransport, AConnectionThatMemoryDoesNotSufficeToMakeAgainIsAsItWas) {
+  bool came_to_an_end = false;
+  uint64_t kept = 0;
+  for (uint64_t at = 0; at < kAllocationsMax && !came_to_an_end; ++at) {
+    ASSERT_EQ(connection_->send(numbered(2 * at)), SendResult::kSent);
+    ASSERT_EQ(step_of(wait_for_message()), 2 * at);
+    bool made = false;
+    try {
+      const FailingAllocation failing(at, FailingAllocation::Then::kGoesOn);
+      made = connection_->reconnect().has_value();
+      came_to_an_end = !failing.failed();
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): what is left then is what this is about
+    }
+    if (!made) {
+      EXPECT_EQ(connection_->state(), ConnectionState::kConnected) << at << ": the old one goes on";
+      ++kept;
+    }
+    ASSERT_EQ(connection_->send(numbered(2 * at + 1)), SendResult::kSent) << at;
+    ASSERT_EQ(step_of(wait_for_message()), 2 * at + 1) << at;
+  }
+  EXPECT_TRUE(came_to_an_end);
+  EXPECT_GT(kept, 0u);
+}
+
+TEST_F(StarvedTransport, TheEndOfAConnectionIsSeenWithoutMemory) {
+  ASSERT_EQ(connection_->send(numbered(1)), SendResult::kSent);
+  ASSERT_EQ(step_of(wait_for_message()), 1u);
+  ASSERT_EQ(connection_->state(), ConnectionState::kConnected);
+  listener_.reset();
+  const TimeNs deadline = monotonic_now_ns() + kWaitMs * kNsPerMs;
+  ConnectionState state = ConnectionState::kConnected;
+  while (state == ConnectionState::kConnected && monotonic_now_ns() < deadline) {
+    const FailingAllocation failing(0, FailingAllocation::Then::kStaysOut);
+    ASSERT_NO_THROW(state = connection_->state());
+    ASSERT_FALSE(failing.failed());
+  }
+  EXPECT_EQ(state, ConnectionState::kDisconnected);
 }
 
 }  // namespace

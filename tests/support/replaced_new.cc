@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <new>
+#include <utility>
 
 namespace {
 
@@ -61,5 +62,8 @@ FailingAllocation::FailingAllocation(uint64_t at, Then then) {
 FailingAllocation::~FailingAllocation() { armed = false; }
 bool FailingAllocation::failed() const { return has_failed; }
 uint64_t FailingAllocation::taken() const { return asked; }
+
+SparedAllocations::SparedAllocations() : armed_before_(std::exchange(armed, false)) {}
+SparedAllocations::~SparedAllocations() { armed = armed_before_; }
 
 }  // namespace millrace::testing

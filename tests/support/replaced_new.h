@@ -25,4 +25,16 @@ class FailingAllocation {
   uint64_t taken() const;
 };
 
+/// While it lives no allocation of this thread fails or counts: around calls of a library that ends the process without memory.
+class SparedAllocations {
+ public:
+  SparedAllocations();
+  ~SparedAllocations();
+  SparedAllocations(const SparedAllocations&) = delete;
+  SparedAllocations& operator=(const SparedAllocations&) = delete;
+
+ private:
+  bool armed_before_;
+};
+
 }  // namespace millrace::testing
