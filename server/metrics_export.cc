@@ -1,7 +1,9 @@
 #include "server/metrics_export.h"
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
+#include <vector>
 
 namespace millrace::server {
 
@@ -44,9 +46,10 @@ MetricsExport::MetricsExport(monitoring::Metrics& metrics) : metrics_(metrics), 
 MetricsExport::~MetricsExport() = default;
 
 MetricsExport::JobSeries& MetricsExport::series_of(const std::string& job) {
-  std::unique_ptr<JobSeries>& series = jobs_[monitoring::Metrics::label_text(job)];
-  if (!series) series = std::make_unique<JobSeries>(shard_, job);
-  return *series;
+  std::string label = monitoring::Metrics::label_text(job);
+  if (const auto known = jobs_.find(label); known != jobs_.end()) return *known->second;
+  counted_.try_emplace(label);  // first: no series that is never forgotten
+  return *jobs_.emplace(std::move(label), std::make_unique<JobSeries>(shard_, job)).first->second;
 }
 
 bool MetricsExport::record_of_job(const MetricEvent& event) {
@@ -69,6 +72,7 @@ bool MetricsExport::record_of_job(const MetricEvent& event) {
 
 void MetricsExport::record(const MetricEvent& event) {
   if (record_of_job(event)) return;
+  if (!event.job.empty()) counted_.try_emplace(monitoring::Metrics::label_text(event.job));
   switch (event.metric) {
     case Metric::kMessages: return shard_.messages.with({event.label}).increment(event.value);
     case Metric::kDropped: return shard_.dropped.with({event.label}).increment(event.value);
@@ -87,34 +91,32 @@ void MetricsExport::record(const MetricEvent& event) {
     case Metric::kMembersFinished: return shard_.members_finished.with({event.job}).increment(event.value);
     case Metric::kMembersRemoved: return shard_.members_removed.with({event.job, event.label}).increment(event.value);
     case Metric::kJobsOpened: return shard_.jobs_opened.with({}).increment(event.value);
-    case Metric::kJobsEnded:
-      shard_.live_workers.with({event.job}).set(0);
-      ended_[monitoring::Metrics::label_text(event.job)].reset();
-      return shard_.jobs_ended.with({event.label}).increment(event.value);
+    case Metric::kJobsEnded: return shard_.jobs_ended.with({event.label}).increment(event.value);
     case Metric::kTableErrors: return shard_.table_errors.with({event.label}).increment(event.value);
     default: return;  // those of record_of_job()
   }
 }
 
 void MetricsExport::forget_ended(const StatusReport& status, TimeNs now) {
-  for (const JobStatus& job : status.jobs) ended_.erase(monitoring::Metrics::label_text(job.name));
-  const auto forget = [this](const std::string& job) {
-    jobs_.erase(job);  // before the handles in it die
-    metrics_.forget("job", job);
-  };
-  for (auto& [job, since] : ended_) {
-    if (!since) since = now;
+  std::unordered_set<std::string> open;
+  for (const JobStatus& job : status.jobs) open.insert(monitoring::Metrics::label_text(job.name));
+  for (const std::string& label : open) counted_[label].reset();
+  std::vector<std::pair<TimeNs, std::string>> ended;
+  for (auto& [label, since] : counted_) {
+    if (open.contains(label)) continue;
+    if (!since) {
+      shard_.live_workers.with({label}).set(0);
+      since = now;
+    }
+    ended.emplace_back(*since, label);
   }
-  std::erase_if(ended_, [&](const auto& entry) {
-    if (now - *entry.second < kEndedSeriesKept) return false;
-    forget(entry.first);
-    return true;
-  });
-  while (ended_.size() > kEndedJobsMax) {
-    const auto first =
-        std::ranges::min_element(ended_, {}, [](const auto& entry) { return std::pair(entry.second, entry.first); });
-    forget(first->first);
-    ended_.erase(first);
+  std::ranges::sort(ended);
+  for (size_t at = 0; at < ended.size(); ++at) {
+    const auto& [since, label] = ended[at];
+    if (now - since < kEndedSeriesKept && ended.size() - at <= kEndedJobsMax) return;
+    jobs_.erase(label);  // before the handles in it die
+    metrics_.forget("job", label);
+    counted_.erase(label);  // last: what breaks off before is forgotten at the next update
   }
 }
 

@@ -58,6 +58,34 @@ TEST_F(MetricsExportTest, SeriesOfAJobGoAStatedTimeAfterItsEnd) {
   EXPECT_THAT(text(), HasSubstr("millrace_shard_jobs_ended_total{reason=\"finished\"} 1\n"));
 }
 
+TEST_F(MetricsExportTest, AnEndWhoseEventWasLostIsSeenInTheStatus) {
+  open("lost");
+  pass(2 * kNsPerS);
+  status_.jobs.clear();
+  pass(MetricsExport::kEndedSeriesKept - kNsPerS);
+  EXPECT_THAT(text(), HasSubstr("millrace_shard_live_workers{job=\"lost\"} 0\n"));
+  pass(5 * kNsPerS);
+  EXPECT_THAT(text(), Not(HasSubstr("job=\"lost\"")));
+}
+
+TEST_F(MetricsExportTest, AnEndThatIsToldBeforeTheStatusHasItIsNotForgotten) {
+  open("early");
+  export_.record({Metric::kJobsEnded, "early", "finished", 1});
+  pass(2 * kNsPerS);  // the status still has it
+  status_.jobs.clear();
+  pass(MetricsExport::kEndedSeriesKept + 5 * kNsPerS);
+  EXPECT_THAT(text(), Not(HasSubstr("job=\"early\"")));
+}
+
+TEST_F(MetricsExportTest, AJobThatNeverCountedARoundIsForgottenAsWell) {
+  status_.jobs.emplace_back().name = "idle";
+  pass(2 * kNsPerS);
+  EXPECT_THAT(text(), HasSubstr("job=\"idle\""));
+  status_.jobs.clear();
+  pass(MetricsExport::kEndedSeriesKept + 5 * kNsPerS);
+  EXPECT_THAT(text(), Not(HasSubstr("job=\"idle\"")));
+}
+
 TEST_F(MetricsExportTest, AJobThatBeginsAgainGoesOnCounting) {
   open("again");
   pass(2 * kNsPerS);
