@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <map>
 #include <new>
 #include <optional>
 #include <stdexcept>
@@ -22,6 +21,7 @@
 #include "server/metrics_export.h"
 #include "server/process_log.h"
 #include "server/shard_core.h"
+#include "server/shard_links.h"
 #include "server/status_board.h"
 #include "server/status_json.h"
 #include "server/task_pool.h"
@@ -39,7 +39,6 @@ constexpr TimeNs kComputePerTurn = 500 * kNsPerUs;
 /// at all: a process that was stopped while it wrote costs the jobs that need no write 60 ms, and then a tenth of the time at
 /// most. Writes are tried again.
 constexpr uint32_t kTableWaitMs = 20;
-constexpr TimeNs kReconnectAfter = 200 * kNsPerMs;
 constexpr TimeNs kGaugesEvery = kNsPerS;
 /// Between two tries to begin tasks for which there was no memory.
 constexpr int kStarvedMs = 10;
@@ -75,8 +74,7 @@ class ShardProcess::Loop {
         pool_(options.threads != 0 ? options.threads : std::max(1u, std::thread::hardware_concurrency()),
               [this] { waker_.wake(); }),
         export_(metrics_),
-        board_([this] { waker_.wake(); }),
-        log_(options.shard, options.quiet ? Severity::kWarning : Severity::kInfo) {}
+        board_([this] { waker_.wake(); }) {}
 
   Status open();
   Status open_http();
@@ -91,12 +89,6 @@ class ShardProcess::Loop {
   uint64_t life() const { return life_; }
 
  private:
-  /// The connection that this process opened to another shard.
-  struct Link {
-    std::unique_ptr<protocol::Connection> connection;
-    std::optional<TimeNs> reconnect_at;
-  };
-
   /// Runs `work`. Nothing leaves the loop for want of memory: what breaks off is counted, the next turn goes on from there.
   template <typename Work>
   bool contain(const Work& work) {
@@ -116,18 +108,17 @@ class ShardProcess::Loop {
   void compute();
   void watch_links(TimeNs now);
   void carry_out();
-  void connect(const ConnectShard& connect);
   void send_to_peer(const SendToPeer& send);
-  void send_to_shard(const SendToShard& send);
   void watch(TimeNs now);
 
   Options options_;
+  ProcessLog log_{options_.shard, options_.quiet ? Severity::kWarning : Severity::kInfo};
   std::unique_ptr<protocol::MembershipTable> table_;
   protocol::TransportContext context_;
   std::unique_ptr<protocol::Listener> listener_;
-  std::map<uint32_t, Link> links_;
   protocol::Waker waker_;
   protocol::Poller poller_;
+  std::unique_ptr<ShardLinks> links_;
   TaskPool pool_;  ///< after the waker that it wakes
   std::unique_ptr<ShardCore> core_;
   monitoring::Metrics metrics_;
@@ -139,7 +130,6 @@ class ShardProcess::Loop {
   uint64_t broken_off_ = 0;  ///< for want of memory, not counted in the metrics yet
   uint64_t bytes_in_ = 0;
   uint64_t bytes_out_ = 0;
-  ProcessLog log_;
   Actions actions_;
   std::vector<std::shared_ptr<Task>> done_;
   std::atomic<bool> stop_ = false;
@@ -162,6 +152,7 @@ Status ShardProcess::Loop::open() {
   const Result<uint64_t> life = table_->start_shard(options_.shard, options_.shards, address_);
   if (!life) return std::unexpected(life.error());
   life_ = *life;
+  links_ = std::make_unique<ShardLinks>(options_.shards, context_, poller_, log_);
   core_ = std::make_unique<ShardCore>(ShardConfig{options_.shard, options_.shards, life_, kSoftware, options_.limits},
                                       *table_, monotonic_now_ns());
   poller_.add(*listener_);
@@ -210,9 +201,7 @@ int ShardProcess::Loop::wait_ms(TimeNs now) const {
   if (pool_.has_waiting() || !actions_.to_peers.empty()) return 0;
   if (!actions_.tasks.empty()) return kStarvedMs;
   TimeNs until = core_->next_deadline();
-  for (const auto& [shard, link] : links_) {
-    if (link.reconnect_at) until = std::min(until, *link.reconnect_at);
-  }
+  if (const std::optional<TimeNs> at = links_->deadline()) until = std::min(until, *at);
   if (until <= now) return 0;
   return static_cast<int>(std::min<TimeNs>((until - now + kNsPerMs - 1) / kNsPerMs, 1'000));
 }
@@ -236,7 +225,7 @@ void ShardProcess::Loop::turn() {
   done_.clear();
   const TimeNs now = monotonic_now_ns();
   if (now >= core_->next_deadline()) core_->on_tick(now, actions_);
-  watch_links(now);
+  contain([&] { watch_links(now); });
   carry_out();
   watch(now);
   compute();
@@ -266,10 +255,10 @@ void ShardProcess::Loop::receive() {
 }
 
 void ShardProcess::Loop::receive_links() {
-  for (auto& [shard, link] : links_) {
+  for (uint32_t shard = 0; shard < links_->shard_count(); ++shard) {
     for (int taken = 0; taken < kMessagesPerTurn; ++taken) {
       std::optional<protocol::Received> received;
-      if (!contain([&] { received = link.connection->receive(); })) continue;
+      if (!contain([&] { received = links_->receive(shard); })) continue;
       if (!received) break;
       const TimeNs now = monotonic_now_ns();
       if (received->message) {
@@ -292,49 +281,25 @@ void ShardProcess::Loop::compute() {
 }
 
 void ShardProcess::Loop::watch_links(TimeNs now) {
-  for (auto& [shard, link] : links_) {
-    if (link.reconnect_at && *link.reconnect_at <= now) {
-      link.reconnect_at.reset();
-      if (const Status again = link.connection->reconnect(); !again) {
-        log_.write(Severity::kError, again.error().message, now);
-        link.reconnect_at = now + kReconnectAfter;
-        continue;
-      }
-      core_->on_shard_reconnected(shard, now, actions_);
-    } else if (!link.reconnect_at && link.connection->state() == protocol::ConnectionState::kDisconnected) {
-      link.reconnect_at = now + kReconnectAfter;
-    }
-  }
+  while (const std::optional<uint32_t> shard = links_->watch(now)) core_->on_shard_reconnected(*shard, now, actions_);
 }
 
 void ShardProcess::Loop::carry_out() {
   const TimeNs now = monotonic_now_ns();
   for (const LogLine& line : actions_.log) contain([&] { log_.write(line.severity, line.text, now); });
-  for (const ConnectShard& one : actions_.connects) contain([&] { connect(one); });
+  for (ConnectShard& one : actions_.connects) contain([&] { links_->connect(std::move(one), now); });
   for (const SendToPeer& one : actions_.to_peers) contain([&] { send_to_peer(one); });
-  for (const SendToShard& one : actions_.to_shards) contain([&] { send_to_shard(one); });
+  for (const SendToShard& one : actions_.to_shards) {
+    contain([&] {
+      if (!links_->send(one)) actions_.metrics.push_back({Metric::kDropped, {}, "shard_unreachable", 1});
+    });
+  }
   for (const MetricEvent& event : actions_.metrics) contain([&] { export_.record(event); });
   // A message that was not sent is asked for again; a task that was not begun nobody asks for, so that it is kept.
   contain([this] { pool_.submit(actions_.tasks); });
   std::vector<std::shared_ptr<Task>> tasks = std::move(actions_.tasks);
   actions_.clear();
   actions_.tasks = std::move(tasks);
-}
-
-void ShardProcess::Loop::connect(const ConnectShard& connect) {
-  // First, so that no link stands without a connection should memory end here.
-  auto connection = protocol::Connection::connect(context_, connect.address);
-  Link& link = links_[connect.shard];
-  if (link.connection) poller_.remove(*link.connection);
-  link.reconnect_at.reset();
-  if (!connection) {
-    log_.write(Severity::kError, fmt::format("shard {}: {}", connect.shard, connection.error().message),
-               monotonic_now_ns());
-    links_.erase(connect.shard);
-    return;
-  }
-  link.connection = std::move(*connection);
-  poller_.add(*link.connection);
 }
 
 void ShardProcess::Loop::send_to_peer(const SendToPeer& send) {
@@ -347,12 +312,6 @@ void ShardProcess::Loop::send_to_peer(const SendToPeer& send) {
   // A worker asks again for what it misses; one that reads nothing is found silent.
   actions_.metrics.push_back(
       {Metric::kDropped, {}, result == protocol::SendResult::kWouldBlock ? "send_queue_full" : "peer_gone", 1});
-}
-
-void ShardProcess::Loop::send_to_shard(const SendToShard& send) {
-  const auto link = links_.find(send.shard);
-  const bool sent = link != links_.end() && link->second.connection->send(send.message) == protocol::SendResult::kSent;
-  if (!sent) actions_.metrics.push_back({Metric::kDropped, {}, "shard_unreachable", 1});
 }
 
 ShardProcess::ShardProcess(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}

@@ -98,7 +98,7 @@ void ShardCore::on_message(const protocol::PeerId& from, protocol::Message messa
   note_time(now);
   if (stopped_) return;
   const protocol::Header header = message.header;
-  const bool hello = holds<protocol::Hello>(message.body);
+  const bool hello = holds<protocol::Hello>(message.body) || holds<protocol::ShardHello>(message.body);
   const bool done = contain(std::nullopt, actions, [&] { handle_message(from, std::move(message), now, actions); });
   if (done || !hello) return;  // who sent anything else says it again
   contain(std::nullopt, actions, [&] {
@@ -252,6 +252,9 @@ void ShardCore::on_task_done(const std::shared_ptr<Task>& task, TimeNs now, Acti
 void ShardCore::on_tick(TimeNs now, Actions& actions) {
   note_time(now);
   if (stopped_) return;
+  // Before the poll: to it, jobs that this shard has ended in the table look like those that another one has.
+  if (draining_until_) contain(std::nullopt, actions, [&] { settle_shutdown(now, actions); });
+  if (stopped_) return;
   if (now >= next_poll_) {
     next_poll_ = now + static_cast<TimeNs>(config_.limits.table_poll_ms) * kNsPerMs;
     contain(std::nullopt, actions, [&] { poll_table(now, actions); });
@@ -265,7 +268,6 @@ void ShardCore::on_tick(TimeNs now, Actions& actions) {
       close_if_failed(job, actions);
     });
   }
-  if (draining_until_) contain(std::nullopt, actions, [&] { settle_shutdown(now, actions); });
 }
 
 TimeNs ShardCore::next_deadline() const {
@@ -273,7 +275,7 @@ TimeNs ShardCore::next_deadline() const {
   for (const auto& [number, job] : jobs_) {
     if (const std::optional<TimeNs> at = job->rounds().deadline()) first = std::min(first, *at);
   }
-  if (draining_until_) first = std::min(first, *draining_until_);
+  if (draining_until_) first = std::min(first, ending_until_ ? next_ending_ : *draining_until_);
   return first;
 }
 

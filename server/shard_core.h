@@ -75,8 +75,9 @@ class ShardCore {
   /// When on_tick() has something to do at the latest.
   TimeNs next_deadline() const;
 
-  /// Stops admitting new jobs and steps; rounds in flight may finish for limits.drain_ms. Then every member is told
-  /// Goodbye(kShutdown), the jobs end in the table, and stopped() holds.
+  /// Stops admitting new jobs and steps; rounds in flight may finish for limits.drain_ms. Then the jobs end in the table,
+  /// every member is told Goodbye(kShutdown), and stopped() holds. A table that cannot be written is tried again until the end
+  /// of drain_ms, for a second at least; what it could not be told is logged, job by job.
   void begin_shutdown(TimeNs now, Actions& actions);
 
   /// Nothing more will happen: the process may exit once its sends are flushed.
@@ -97,6 +98,7 @@ class ShardCore {
   struct Neighbour {
     protocol::ShardEntry entry;            ///< of the table, as last read
     std::optional<protocol::PeerId> peer;  ///< said ShardHello in this life
+    std::optional<TimeNs> hello_at;        ///< this shard owes it a ShardHello, from then on
   };
   /// A job that is open in the table and cannot go on here: after its workers' time to die it is ended there.
   struct LostJob {
@@ -104,9 +106,12 @@ class ShardCore {
       kOver,            ///< its rounds are lost, or it has ended here and the table could not be told
       kUnlessReopened,  ///< a row from before this start, or that nobody joined: its workers may still come
     };
+    std::string name;
     TimeNs since = 0;
     uint32_t dead_after_ms = 0;
     Fate fate = Fate::kOver;
+
+    bool due(TimeNs now) const { return now >= since + static_cast<TimeNs>(dead_after_ms) * kNsPerMs; }
   };
   /// A member that said Goodbye when the table could not be told.
   struct Leaver {
@@ -166,12 +171,13 @@ class ShardCore {
   void on_shard_hello(const protocol::PeerId& from, const protocol::Header& header, const protocol::ShardHello& hello,
                       TimeNs now, Actions& actions);
   void say_shard_hello(uint32_t shard, Actions& actions) const;
+  void say_owed_hellos(TimeNs now, Actions& actions);
 
   // shard_table.cc: the table, silence, endings
   void table_failed(const Error& error, Actions& actions);
   void poll_table(TimeNs now, Actions& actions);
   void refresh(TimeNs now, Actions& actions);
-  void refresh_neighbours(Actions& actions);
+  void refresh_neighbours(TimeNs now, Actions& actions);
   void refresh_lost(TimeNs now, Actions& actions);
   void adopt(Job& job, protocol::JobView view, TimeNs now, Actions& actions);
   void remove(Job& job, std::span<const protocol::Member> members, Leaving leaving, TimeNs now, Actions& actions);
@@ -183,6 +189,7 @@ class ShardCore {
   void close_if_failed(Job& job, Actions& actions);
   void superseded(Actions& actions);
   void settle_shutdown(TimeNs now, Actions& actions);
+  bool end_at_shutdown(Job& job, TimeNs now, Actions& actions);
   void note_time(TimeNs now);
 
   ShardConfig config_;
@@ -196,10 +203,13 @@ class ShardCore {
   std::unordered_map<protocol::PeerId, uint32_t> shard_sessions_;  ///< which shard
   std::vector<Neighbour> neighbours_;                              ///< by shard number, this one included
   std::optional<uint64_t> table_counter_;                          ///< when the table was last read
-  bool table_works_ = true;                                        ///< its failures are logged once
+  std::optional<TimeNs> table_said_at_;                            ///< when a failure of it was last logged
   TimeNs next_poll_;
   TimeNs last_call_;
   std::optional<TimeNs> draining_until_;
+  std::optional<TimeNs>
+      ending_until_;  ///< the rounds are over: so long the table is told, again and again, that the jobs are
+  TimeNs next_ending_ = 0;
   bool stopped_ = false;
   std::optional<Error> failure_;
 };

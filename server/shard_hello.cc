@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "protocol/handshake.h"
 #include "protocol/shard_map.h"
@@ -13,6 +15,9 @@ namespace {
 /// A layout of a hostile specification is not computed when it could have more parts than this many times the limit.
 constexpr uint64_t kPartsSlack = 16;
 constexpr uint32_t kPartsPerShardPlanned = 16;  ///< plan_layout's own most, where the job does not say
+
+/// A ShardHello that was refused for a reason that passes is said again after so long.
+constexpr TimeNs kHelloAgain = kNsPerS;
 
 Status limit(uint64_t asked, uint64_t allowed, std::string_view what, std::string_view flag) {
   if (asked <= allowed) return {};
@@ -127,7 +132,7 @@ Result<protocol::JobRecord> ShardCore::join_job(const protocol::JobRecord& recor
   if (joined || joined.error().code != ErrorCode::kShardLost) return joined;
   // The worker hears that its job is lost: it will end, and is not waited for. A new run of the same name waits until
   // the old one's workers have all left or are taken for dead.
-  const bool first = lost_.try_emplace(record.view.job, LostJob{now, hello.spec.dead_after_ms}).second;
+  const bool first = lost_.try_emplace(record.view.job, LostJob{hello.spec.name, now, hello.spec.dead_after_ms}).second;
   if (first) {
     log(Severity::kError, fmt::format("job '{}': {}", hello.spec.name, joined.error().message), actions);
     actions.metrics.push_back({Metric::kJobsEnded, hello.spec.name, "shard_lost", 1});
@@ -165,7 +170,7 @@ std::optional<Error> ShardCore::left_behind(const protocol::JobRecord& record, c
   const protocol::Member* member = find_member(view, header.worker);
   const bool in_the_way = theirs != hello.spec || (!view.started && member && member->nonce != hello.nonce);
   if (!in_the_way) return std::nullopt;
-  lost_.try_emplace(view.job, LostJob{now, theirs.dead_after_ms, LostJob::Fate::kUnlessReopened});
+  lost_.try_emplace(view.job, LostJob{record.name, now, theirs.dead_after_ms, LostJob::Fate::kUnlessReopened});
   return Error{
       ErrorCode::kUnavailable,
       fmt::format("an earlier run of job '{}' was not ended; its name is free once its workers have been silent "
@@ -183,6 +188,7 @@ Result<ShardCore::Admitted> ShardCore::admit(const protocol::Header& header, con
   Job* job = named(hello.spec.name);
   if (!is_here(job)) {
     refresh(now, actions);
+    if (stopped_) return fail(ErrorCode::kUnavailable, failure_->message);
     Result<Job*> joined = admit_by_table(header, hello, now, actions);
     if (!joined) return std::unexpected(joined.error());
     job = *joined;
@@ -257,9 +263,10 @@ void ShardCore::on_shard_hello(const protocol::PeerId& from, const protocol::Hea
   if (const auto agreed = protocol::negotiate(hello, {.software = config_.software}); !agreed) {
     refusal = agreed.error();
   } else if (agree() || (refresh(now, actions), agree())) {
-    if (neighbours_[shard].peer) shard_sessions_.erase(*neighbours_[shard].peer);
-    neighbours_[shard].peer = from;
-    shard_sessions_[from] = shard;
+    std::optional<protocol::PeerId> peer = from;
+    shard_sessions_[from] = shard;  // what takes memory comes before the change
+    std::swap(neighbours_[shard].peer, peer);
+    if (peer && *peer != from) shard_sessions_.erase(*peer);
     return count(Metric::kShardHandshakes, "accepted", actions);
   } else {
     refusal.code = ErrorCode::kShardMapMismatch;
@@ -286,18 +293,35 @@ void ShardCore::say_shard_hello(uint32_t shard, Actions& actions) const {
   actions.to_shards.push_back({shard, {header, std::move(hello), {}}});
 }
 
+/// What breaks off here is said at the next poll of the table.
+void ShardCore::say_owed_hellos(TimeNs now, Actions& actions) {
+  for (uint32_t shard = 0; shard < config_.shard_count; ++shard) {
+    Neighbour& neighbour = neighbours_[shard];
+    if (shard == config_.shard || neighbour.entry.address.empty()) continue;
+    if (!neighbour.hello_at || *neighbour.hello_at > now) continue;
+    say_shard_hello(shard, actions);
+    neighbour.hello_at.reset();
+  }
+}
+
 void ShardCore::on_shard_reconnected(uint32_t shard, TimeNs now, Actions& actions) {
   note_time(now);
-  if (!stopped_ && shard < config_.shard_count && shard != config_.shard) say_shard_hello(shard, actions);
+  if (stopped_ || shard >= config_.shard_count) return;
+  neighbours_[shard].hello_at = now;
+  contain(std::nullopt, actions, [&] { say_owed_hellos(now, actions); });
 }
 
 void ShardCore::on_shard_reply(uint32_t shard, const protocol::Message& message, TimeNs now, Actions& actions) {
   note_time(now);
-  if (const auto* refusal = std::get_if<protocol::Refuse>(&message.body)) {
+  if (stopped_ || shard >= config_.shard_count) return;
+  contain(std::nullopt, actions, [&] {
+    const auto* refusal = std::get_if<protocol::Refuse>(&message.body);
+    if (!refusal) return count(Metric::kDropped, "unexpected_message", actions);
+    // Only a ShardHello is refused. Without one that is accepted no histogram is: it is said again.
+    if (refusal->retry && !neighbours_[shard].hello_at) neighbours_[shard].hello_at = now + kHelloAgain;
     log(Severity::kWarning, fmt::format("shard {} refused this shard: {}", shard, refusal->sentence), actions);
-    return count(Metric::kDropped, "refused_by_shard", actions);
-  }
-  count(Metric::kDropped, "unexpected_message", actions);
+    count(Metric::kDropped, "refused_by_shard", actions);
+  });
 }
 
 }  // namespace millrace::server

@@ -12,6 +12,19 @@ namespace {
 /// A gap between two calls beyond which this process stood still (suspended, starved): nobody was silent in that time.
 constexpr TimeNs kPause = kNsPerS;
 
+/// A table that fails is tried at every poll and by every Hello; it is said so often.
+constexpr TimeNs kTableSaidAgain = 10 * kNsPerS;
+
+/// At shutdown the table is told the ends of jobs for so long at least, whatever is left of the drain time.
+constexpr TimeNs kEndingMin = kNsPerS;
+
+std::string not_ended(std::string_view name, uint64_t number) {
+  return fmt::format(
+      "job '{}' ({}) is over, and the membership table could not be told: its name stays taken until its workers have "
+      "left it at another shard; or, once this shard is started again, for dead_after_ms after somebody asks for it",
+      name, number);
+}
+
 }  // namespace
 
 void ShardCore::note_time(TimeNs now) {
@@ -23,13 +36,15 @@ void ShardCore::note_time(TimeNs now) {
 
 void ShardCore::table_failed(const Error& error, Actions& actions) {
   count(Metric::kTableErrors, error_code_name(error.code), actions);
-  if (table_works_) log(Severity::kError, fmt::format("the membership table: {}", error.message), actions);
-  table_works_ = false;
+  if (table_said_at_ && last_call_ - *table_said_at_ < kTableSaidAgain) return;
+  log(Severity::kError, fmt::format("the membership table: {}", error.message), actions);
+  table_said_at_ = last_call_;
 }
 
 void ShardCore::poll_table(TimeNs now, Actions& actions) {
   refresh(now, actions);
   if (stopped_) return;
+  say_owed_hellos(now, actions);
   remove_leavers(now, actions);  // before they are taken for silent: who has finished has not failed
   remove_silent(now, actions);
   refresh_lost(now, actions);
@@ -39,10 +54,9 @@ void ShardCore::poll_table(TimeNs now, Actions& actions) {
 void ShardCore::refresh(TimeNs now, Actions& actions) {
   const Result<uint64_t> counter = table_.change_counter();
   if (!counter) return table_failed(counter.error(), actions);
-  table_works_ = true;
   if (table_counter_ == *counter) return;
   table_counter_ = *counter;
-  refresh_neighbours(actions);
+  refresh_neighbours(now, actions);
   if (stopped_) return;
   for (auto at = jobs_.begin(); at != jobs_.end();) {
     Job& job = *at++->second;  // closing erases it
@@ -59,31 +73,29 @@ void ShardCore::refresh(TimeNs now, Actions& actions) {
   }
 }
 
-void ShardCore::refresh_neighbours(Actions& actions) {
-  const Result<std::vector<protocol::ShardEntry>> map = table_.shard_map();
+void ShardCore::refresh_neighbours(TimeNs now, Actions& actions) {
+  Result<std::vector<protocol::ShardEntry>> map = table_.shard_map();
   if (!map) {
     table_counter_.reset();
     return table_failed(map.error(), actions);
   }
-  bool changed = false;
-  std::vector<uint32_t> moved;
-  for (uint32_t shard = 0; shard < std::min<size_t>(config_.shard_count, map->size()); ++shard) {
+  map->resize(config_.shard_count);
+  neighbours_[config_.shard].entry = std::move((*map)[config_.shard]);
+  if (neighbours_[config_.shard].entry.life > config_.life) return superseded(actions);
+  for (uint32_t shard = 0; shard < config_.shard_count; ++shard) {
     Neighbour& neighbour = neighbours_[shard];
-    const protocol::ShardEntry& entry = (*map)[shard];
-    if (neighbour.entry == entry) continue;
-    changed = true;
+    protocol::ShardEntry& entry = (*map)[shard];
+    if (shard == config_.shard || neighbour.entry == entry) continue;
+    // Only what has been asked for is known: where memory ends before, the change is found again at the next poll.
+    if (!entry.address.empty()) actions.connects.push_back({shard, entry.address});
     if (neighbour.entry.life != entry.life && neighbour.peer) {
       shard_sessions_.erase(*neighbour.peer);
       neighbour.peer.reset();
     }
-    neighbour.entry = entry;
-    if (shard != config_.shard && !entry.address.empty()) moved.push_back(shard);
+    neighbour.entry = std::move(entry);
+    for (Neighbour& each : neighbours_) each.hello_at = now;  // all of them: the map is another one
   }
-  if (neighbours_[config_.shard].entry.life > config_.life) return superseded(actions);
-  for (const uint32_t shard : moved) actions.connects.push_back({shard, neighbours_[shard].entry.address});
-  for (uint32_t shard = 0; changed && shard < config_.shard_count; ++shard) {
-    if (shard != config_.shard && !neighbours_[shard].entry.address.empty()) say_shard_hello(shard, actions);
-  }
+  say_owed_hellos(now, actions);
 }
 
 void ShardCore::superseded(Actions& actions) {
@@ -122,14 +134,14 @@ void ShardCore::adopt(Job& job, protocol::JobView view, TimeNs now, Actions& act
 
 void ShardCore::remove(Job& job, std::span<const protocol::Member> members, Leaving leaving, TimeNs now,
                        Actions& actions) {
-  uint64_t removed = 0;
+  std::vector<uint32_t> removed;
   Result<protocol::JobRecord> record =
       change_job(table_, job.view().job, [&](protocol::JobRecord& at) -> Result<Change> {
-        removed = 0;
+        removed.clear();
         for (const protocol::Member& member : members) {
-          if (leave(at, member, leaving, job.spec().workers_min) == Change::kChanged) ++removed;
+          if (leave(at, member, leaving, job.spec().workers_min) == Change::kChanged) removed.push_back(member.worker);
         }
-        return removed != 0 ? Change::kChanged : Change::kNone;
+        return removed.empty() ? Change::kNone : Change::kChanged;
       });
   if (!record) {
     table_failed(record.error(), actions);
@@ -137,16 +149,23 @@ void ShardCore::remove(Job& job, std::span<const protocol::Member> members, Leav
     for (const protocol::Member& member : members) leavers_.push_back({job.view().job, member, leaving});
     return;
   }
-  if (removed != 0) {
+  if (!removed.empty()) {
     const bool finished = leaving == Leaving::kFinished;
     actions.metrics.push_back({finished ? Metric::kMembersFinished : Metric::kMembersRemoved, job.spec().name,
                                finished                      ? ""
                                : leaving == Leaving::kSilent ? "silent"
                                                              : "failed",
-                               static_cast<double>(removed)});
+                               static_cast<double>(removed.size())});
+  }
+  for (const uint32_t worker : removed) {
+    if (leaving != Leaving::kSilent) break;
+    log(Severity::kWarning,
+        fmt::format("job '{}': worker {} has been silent for {} ms and is removed", job.spec().name, worker,
+                    job.spec().dead_after_ms),
+        actions);
   }
   // Ended by this removal; where another shard ended the job before, adopt() says so.
-  if (removed != 0 && record->view.finished && !record->view.members.empty()) {
+  if (!removed.empty() && record->view.finished && !record->view.members.empty()) {
     const std::string sentence = fmt::format("{} of job '{}' {}; the {} left are fewer than workers_min ({})",
                                              members.size() == 1 ? fmt::format("worker {}", members.front().worker)
                                                                  : fmt::format("{} workers", members.size()),
@@ -206,20 +225,13 @@ void ShardCore::remove_silent(TimeNs now, Actions& actions) {
     std::vector<protocol::Member> silent = job.silent(now);
     // Who said Goodbye is removed for that, as soon as the table can be told.
     std::erase_if(silent, leaves);
-    if (silent.empty()) continue;
-    for (const protocol::Member& member : silent) {
-      log(Severity::kWarning,
-          fmt::format("job '{}': worker {} has been silent for {} ms and is removed", job.spec().name, member.worker,
-                      job.spec().dead_after_ms),
-          actions);
-    }
-    remove(job, silent, Leaving::kSilent, now, actions);
+    if (!silent.empty()) remove(job, silent, Leaving::kSilent, now, actions);
   }
 }
 
 void ShardCore::refresh_lost(TimeNs now, Actions& actions) {
   for (auto at = lost_.begin(); at != lost_.end();) {
-    if (now < at->second.since + static_cast<TimeNs>(at->second.dead_after_ms) * kNsPerMs) {
+    if (!at->second.due(now)) {
       ++at;
       continue;
     }
@@ -244,20 +256,25 @@ void ShardCore::end_in_table(Job& job, Error why, std::string_view label, Action
   if (!ended) {
     table_failed(ended.error(), actions);
     // Told again at every poll; until then nobody may open it anew, without the rounds that were decided here.
-    lost_.insert_or_assign(job.view().job, LostJob{last_call_, 0, LostJob::Fate::kOver});
+    lost_.insert_or_assign(job.view().job, LostJob{job.spec().name, last_call_, 0, LostJob::Fate::kOver});
   }
   log(Severity::kError, why.message, actions);
   close(job, protocol::Abort{why.code, std::move(why.message)}, label, actions);
 }
 
 void ShardCore::close(Job& job, std::optional<protocol::Body> last_word, std::string_view label, Actions& actions) {
-  log(Severity::kInfo, fmt::format("job '{}' ({}) is over: {}", job.spec().name, job.view().job, label), actions);
-  actions.metrics.push_back({Metric::kJobsEnded, job.spec().name, label, 1});
+  // All that takes memory comes first: where it ends the job is still open, and is closed again. So its end counts once.
+  LogLine line{Severity::kInfo, fmt::format("job '{}' ({}) is over: {}", job.spec().name, job.view().job, label)};
+  MetricEvent event{Metric::kJobsEnded, job.spec().name, label, 1};
+  actions.log.reserve(actions.log.size() + 1);
+  actions.metrics.reserve(actions.metrics.size() + 1);
   for (const protocol::Member& member : job.members().all()) {
     if (last_word) job.members().send(member, *last_word, actions);
     const Members::Link* link = job.members().link(member.worker);
     if (link && link->peer) sessions_.erase(*link->peer);
   }
+  actions.log.push_back(std::move(line));
+  actions.metrics.push_back(std::move(event));
   // Not by its view's number: a job that broke off while it was opened has none.
   std::erase_if(jobs_, [&job](const auto& entry) { return entry.second.get() == &job; });
 }
@@ -271,22 +288,46 @@ void ShardCore::begin_shutdown(TimeNs now, Actions& actions) {
   note_time(now);
   if (stopped_ || draining_until_) return;
   draining_until_ = now + static_cast<TimeNs>(config_.limits.drain_ms) * kNsPerMs;
-  log(Severity::kInfo, fmt::format("shard {} is shutting down", config_.shard), actions);
-  settle_shutdown(now, actions);
+  contain(std::nullopt, actions, [&] {
+    log(Severity::kInfo, fmt::format("shard {} is shutting down", config_.shard), actions);
+    settle_shutdown(now, actions);
+  });
 }
 
 void ShardCore::settle_shutdown(TimeNs now, Actions& actions) {
-  const bool idle = std::ranges::all_of(jobs_, [](const auto& entry) { return entry.second->rounds().idle(); });
-  if (!idle && now < *draining_until_) return;
-  const std::string sentence = fmt::format("shard {} was shut down", config_.shard);
-  while (!jobs_.empty()) {
-    Job& job = *jobs_.begin()->second;
-    const Result<protocol::JobRecord> ended =
-        change_job(table_, job.view().job, [](protocol::JobRecord& record) -> Result<Change> { return end(record); });
-    if (!ended) table_failed(ended.error(), actions);
+  if (!ending_until_) {
+    const bool idle = std::ranges::all_of(jobs_, [](const auto& entry) { return entry.second->rounds().idle(); });
+    if (!idle && now < *draining_until_) return;
+    ending_until_ = std::max(*draining_until_, now + kEndingMin);
+    next_ending_ = now;
+  }
+  if (now < next_ending_) return;
+  next_ending_ = now + static_cast<TimeNs>(config_.limits.table_poll_ms) * kNsPerMs;
+  for (auto at = jobs_.begin(); at != jobs_.end();) {
+    Job& job = *at++->second;  // closing erases it
+    if (!end_at_shutdown(job, now, actions)) continue;
+    const std::string sentence = fmt::format("shard {} was shut down", config_.shard);
     close(job, protocol::Goodbye{protocol::Goodbye::Reason::kShutdown, sentence}, "shutdown", actions);
   }
-  stopped_ = true;
+  // Jobs that ended here before, of which the table could not be told: poll_table() does it.
+  const bool owes = std::ranges::any_of(lost_, [now](const auto& entry) { return entry.second.due(now); });
+  if (owes && now >= *ending_until_) {
+    for (const auto& [number, lost] : lost_) {
+      if (lost.due(now)) log(Severity::kError, not_ended(lost.name, number), actions);
+    }
+  }
+  stopped_ = jobs_.empty() && (!owes || now >= *ending_until_);
+}
+
+/// True: the table knows that the job is over, or it was tried for long enough.
+bool ShardCore::end_at_shutdown(Job& job, TimeNs now, Actions& actions) {
+  const Result<protocol::JobRecord> ended =
+      change_job(table_, job.view().job, [](protocol::JobRecord& record) -> Result<Change> { return end(record); });
+  if (ended || ended.error().code == ErrorCode::kNotAMember) return true;
+  table_failed(ended.error(), actions);
+  if (now < *ending_until_) return false;
+  log(Severity::kError, not_ended(job.spec().name, job.view().job), actions);
+  return true;
 }
 
 }  // namespace millrace::server

@@ -269,6 +269,21 @@ TEST(Ends, AGoodbyeWhileTheTableCannotBeWrittenIsNotForgotten) {
   EXPECT_TRUE(std::holds_alternative<Welcome>(cluster.join(0))) << "the name is free";
 }
 
+TEST(Ends, AFailingTableAndWhoIsSilentMeanwhileAreNotSaidAtEveryPoll) {
+  ScriptedCluster cluster(job());
+  cluster.join_all();
+  cluster.pass(9'000);
+  cluster.send(ScriptedCluster::peer(0), 0, {cluster.header(0), protocol::Heartbeat{}, {}});
+  cluster.fail_table_writes(true);
+  cluster.pass(9'000);  // worker 1 is silent, and cannot be removed
+  EXPECT_EQ(cluster.said("the table is locked"), 1u);
+  EXPECT_EQ(cluster.said("is removed"), 0u) << "it is not";
+  EXPECT_GT(cluster.counted(Metric::kTableErrors, "timeout"), 1);
+  cluster.fail_table_writes(false);
+  cluster.pass(100);
+  EXPECT_EQ(cluster.said("worker 1 has been silent for 10000 ms and is removed"), 1u);
+}
+
 TEST(ShardLife, SupersededShardStopsAndTellsItsWorkers) {
   ScriptedCluster cluster(job());
   cluster.join_all();
@@ -297,6 +312,32 @@ TEST(Shards, HelloWithAnotherShardMapIsRefused) {
   const std::vector<Refuse> refusals = cluster.take_of<Refuse>(9);
   ASSERT_EQ(refusals.size(), 1u);
   EXPECT_EQ(refusals[0].code, ErrorCode::kShardMapMismatch);
+}
+
+TEST(Shards, AShardHelloThatIsRefusedWithRetryIsSaidAgain) {
+  ScriptedCluster cluster(job(), 2);
+  const auto believed = [&] { return cluster.core(1).status(cluster.now).peers.at(0).heard; };
+  ASSERT_TRUE(believed());
+  cluster.start_shard(1, 2);
+  cluster.on_the_way = [](protocol::Message& message) {
+    if (auto* hello = std::get_if<protocol::ShardHello>(&message.body)) hello->shard_map_hash ^= 1;
+  };
+  cluster.pass(500);
+  EXPECT_FALSE(believed());
+  EXPECT_GE(cluster.counted(Metric::kDropped, "refused_by_shard"), 1);
+  cluster.on_the_way = {};
+  cluster.pass(1'500);
+  EXPECT_TRUE(believed());
+}
+
+TEST(Shards, OneThatMovesIsConnectedToAtItsNewAddress) {
+  ScriptedCluster cluster(job(), 2);
+  EXPECT_EQ(cluster.connected_to(0, 1), "tcp://shard:1");
+  cluster.start_shard(1, 2, "elsewhere");
+  cluster.pass(100);
+  EXPECT_EQ(cluster.connected_to(0, 1), "tcp://elsewhere:1");
+  EXPECT_TRUE(cluster.core(1).status(cluster.now).peers.at(0).heard);
+  EXPECT_TRUE(cluster.core(0).status(cluster.now).peers.at(0).heard);
 }
 
 TEST(Shards, HistogramsOfStrangersAreDropped) {
@@ -346,6 +387,67 @@ TEST(Shutdown, DrainingIsBounded) {
   EXPECT_FALSE(cluster.core().stopped());
   cluster.pass(200);
   EXPECT_TRUE(cluster.core().stopped());
+}
+
+TEST(Shutdown, TheEndOfAJobIsToldAgainWhileTheTableCannotBeWritten) {
+  ScriptedCluster cluster(job());
+  cluster.join_all();
+  cluster.fail_table_writes(true);
+  cluster.shut_down();
+  cluster.pass(3'000);
+  EXPECT_FALSE(cluster.core().stopped());
+  EXPECT_EQ(cluster.core().status(cluster.now).jobs.size(), 1u);
+  EXPECT_LE(cluster.said("the table is locked"), 1u) << "once in ten seconds";
+  cluster.fail_table_writes(false);
+  cluster.pass(100);
+  EXPECT_TRUE(cluster.core().stopped());
+  EXPECT_TRUE(cluster.table().read_job(uint64_t{1}).value()->view.finished);
+  for (const uint32_t worker : {0u, 1u}) EXPECT_EQ(cluster.take_of<protocol::Goodbye>(worker).size(), 1u);
+  EXPECT_EQ(cluster.counted(Metric::kJobsEnded, "shutdown"), 1);
+  EXPECT_EQ(cluster.said("could not be told"), 0u);
+}
+
+TEST(Shutdown, AJobThatTheTableCannotBeToldOfIsNamedWhenTheTimeIsOver) {
+  for (const uint32_t drain_ms : {0u, 5'000u}) {
+    Limits limits;
+    limits.drain_ms = drain_ms;
+    ScriptedCluster cluster(job(), 1, limits);
+    cluster.join_all();
+    cluster.fail_table_writes(true);
+    cluster.shut_down();
+    const int64_t tried_ms = std::max(drain_ms, 1'000u);
+    cluster.pass(tried_ms - 100);
+    EXPECT_FALSE(cluster.core().stopped()) << drain_ms;
+    cluster.pass(200);
+    EXPECT_TRUE(cluster.core().stopped()) << drain_ms;
+    EXPECT_FALSE(cluster.core().failure().has_value());
+    for (const uint32_t worker : {0u, 1u}) EXPECT_EQ(cluster.take_of<protocol::Goodbye>(worker).size(), 1u);
+    EXPECT_EQ(cluster.counted(Metric::kJobsEnded, "shutdown"), 1);
+    EXPECT_EQ(cluster.said("job 'job' (1) is over, and the membership table could not be told"), 1u);
+    // What the sentence says of a shard that is started again.
+    cluster.start_shard(0, 1);
+    protocol::Hello fresh = cluster.hello(0);
+    fresh.nonce = 5;
+    EXPECT_TRUE(expect_body<Refuse>(cluster.say_hello(0, fresh)).retry);
+    cluster.pass(cluster.spec().dead_after_ms + 100);
+    EXPECT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(0, fresh)));
+  }
+}
+
+TEST(Shutdown, AJobThatEndedBeforeIsToldTooWhileTheTableCannotBeWritten) {
+  ScriptedCluster cluster(job());
+  cluster.join_all();
+  cluster.push(0, 0, std::vector<float>(64, 3e38F));
+  cluster.fail_table_writes(true);
+  cluster.push(1, 0, std::vector<float>(64, 3e38F));  // the sum overflows: the job ends
+  ASSERT_TRUE(cluster.core().status(cluster.now).jobs.empty());
+  cluster.shut_down();
+  cluster.pass(500);
+  EXPECT_FALSE(cluster.core().stopped());
+  cluster.fail_table_writes(false);
+  cluster.pass(100);
+  EXPECT_TRUE(cluster.core().stopped());
+  EXPECT_TRUE(cluster.table().read_job(uint64_t{1}).value()->view.finished);
 }
 
 TEST(StatusReport, SaysWhoIsMissingAndWhy) {

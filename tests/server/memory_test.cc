@@ -7,10 +7,29 @@ namespace {
 
 using millrace::testing::FailingAllocation;
 using protocol::Abort;
+using protocol::Goodbye;
 using protocol::Refuse;
 using protocol::Update;
 
 constexpr uint64_t kAllocationsMax = 2'000;
+
+/// Calls `run` with 0, 1, 2, ... for the number of the allocation that fails, until one returns false: none has failed.
+void at_every_allocation(const std::function<bool(uint64_t at)>& run) {
+  uint64_t at = 0;
+  while (at < kAllocationsMax && run(at)) {
+    if (::testing::Test::HasFatalFailure()) return;
+    ++at;
+  }
+  EXPECT_GT(at, 0u) << "nothing was tried";
+  EXPECT_LT(at, kAllocationsMax) << "it does not come to an end";
+}
+
+/// Runs `work` with that allocation failing. True: it was asked for.
+bool fails_at(uint64_t at, FailingAllocation::Then then, const std::function<void()>& work) {
+  const FailingAllocation failing(at, then);
+  work();
+  return failing.failed();
+}
 
 /// Job "job" of two workers, whose step 0 lacks one contribution; and job "other" beside it.
 struct Starved {
@@ -24,24 +43,48 @@ struct Starved {
     cluster.take(0);
     cluster.take(1);
   }
-  bool open(const std::string& name) {
-    const std::vector<JobStatus> jobs = cluster.core().status(cluster.now).jobs;
-    return std::ranges::any_of(jobs, [&](const JobStatus& job) { return job.name == name; });
+  const JobStatus* open(const std::string& name) {
+    status = cluster.core().status(cluster.now);
+    const auto at = std::ranges::find(status.jobs, name, &JobStatus::name);
+    return at == status.jobs.end() ? nullptr : &*at;
+  }
+  /// What a tick does where that allocation fails, and what it asked for before goes out. True: it was asked for.
+  bool tick_fails_at(uint64_t at) {
+    Actions actions;
+    const bool failed =
+        fails_at(at, FailingAllocation::Then::kGoesOn, [&] { cluster.core().on_tick(cluster.now, actions); });
+    cluster.carry_out(0, actions);
+    return failed;
   }
   ScriptedCluster cluster;
+  StatusReport status;
 };
 
-/// The update of step 0 where there is one, and a reason where the job was aborted.
-void expect_nothing_wrong(const protocol::Message& message, uint64_t at) {
-  if (const auto* abort = std::get_if<Abort>(&message.body)) {
-    EXPECT_EQ(abort->code, ErrorCode::kLimitExceeded) << at;
+/// The update of step 0 where there is one, each entry the value; and a reason where the job was aborted. Returns whether it was.
+bool expect_nothing_wrong(const std::vector<protocol::Message>& messages, float expected, uint64_t at) {
+  bool aborted = false;
+  for (const protocol::Message& message : messages) {
+    if (const auto* abort = std::get_if<Abort>(&message.body)) {
+      EXPECT_EQ(abort->code, ErrorCode::kLimitExceeded) << at;
+      aborted = true;
+    }
+    if (!std::holds_alternative<Update>(message.body)) continue;
+    const auto stream = read_container<float>(message.payload.bytes, {.dimension = 64});
+    EXPECT_TRUE(stream.has_value()) << at;
+    if (!stream) continue;
+    const Stream<float> sparse = to_sparse<float>(stream->view());
+    EXPECT_EQ(sparse.count(), 64u) << at;
+    EXPECT_TRUE(std::ranges::all_of(sparse.values, [&](float value) { return value == expected; })) << at;
   }
-  if (!std::holds_alternative<Update>(message.body)) return;
-  const auto stream = read_container<float>(message.payload.bytes, {.dimension = 64});
-  ASSERT_TRUE(stream.has_value()) << at;
-  const Stream<float> sparse = to_sparse<float>(stream->view());
-  EXPECT_EQ(sparse.count(), 64u) << at;
-  EXPECT_TRUE(std::ranges::all_of(sparse.values, [](float value) { return value == 3; })) << at;
+  return aborted;
+}
+
+/// The job has ended for want of memory: both workers are told, once in the count.
+void expect_ended(Starved& starved, float expected, uint64_t at) {
+  for (const uint32_t worker : {0u, 1u}) {
+    EXPECT_TRUE(expect_nothing_wrong(starved.cluster.take(worker), expected, at)) << at << ": worker " << worker;
+  }
+  EXPECT_EQ(starved.cluster.counted(Metric::kJobsEnded, "limit_exceeded"), 1) << at;
 }
 
 /// The job has ended with a reason for its workers, or goes on: what is missing said again, its update is right.
@@ -49,37 +92,29 @@ void expect_ended_or_right(Starved& starved, uint64_t at) {
   ScriptedCluster& cluster = starved.cluster;
   cluster.pass(1'000);
   ASSERT_TRUE(starved.open("other")) << at;
-  if (!starved.open("job")) {
-    for (const uint32_t worker : {0u, 1u}) {
-      for (const protocol::Message& message : cluster.take(worker)) expect_nothing_wrong(message, at);
-    }
-    return;
-  }
+  if (!starved.open("job")) return expect_ended(starved, 3, at);
   cluster.push(1, 0, std::vector<float>(64, 2));
   cluster.push(0, 0, std::vector<float>(64, 1));
   const auto got = cluster.gather(0, 0);
   EXPECT_GE(got.parts, 1u) << at;
   EXPECT_EQ(got.dense, std::vector<float>(64, 3)) << at;
+  EXPECT_EQ(cluster.counted(Metric::kJobsEnded, "limit_exceeded"), 0) << at;
 }
 
 void expect_contained(FailingAllocation::Then then) {
-  bool came_to_an_end = false;
   uint64_t ended = 0;
-  for (uint64_t at = 0; at < kAllocationsMax && !came_to_an_end; ++at) {
+  at_every_allocation([&](uint64_t at) {
     Starved starved;
     ScriptedCluster& cluster = starved.cluster;
     protocol::Message last = cluster.contribution(1, 0, 0, cluster.payload(std::vector<float>(64, 2)));
     Actions actions;
-    {
-      const FailingAllocation failing(at, then);
-      cluster.core().on_message(ScriptedCluster::peer(1), std::move(last), cluster.now, actions);
-      came_to_an_end = !failing.failed();
-    }
+    const bool failed = fails_at(
+        at, then, [&] { cluster.core().on_message(ScriptedCluster::peer(1), std::move(last), cluster.now, actions); });
     cluster.carry_out(0, actions);  // what it had to say before goes out
     expect_ended_or_right(starved, at);
     ended += starved.open("job") ? 0 : 1;
-  }
-  EXPECT_TRUE(came_to_an_end);
+    return failed;
+  });
   EXPECT_GT(ended, 0u);
 }
 
@@ -88,73 +123,189 @@ TEST(OutOfMemory, AContributionThatBreaksOffEndsItsJobAtMost) { expect_contained
 TEST(OutOfMemory, MemoryThatStaysOutIsNoOtherMatter) { expect_contained(FailingAllocation::Then::kStaysOut); }
 
 TEST(OutOfMemory, ADecisionThatBreaksOffEndsItsJobAtMost) {
-  bool came_to_an_end = false;
-  for (uint64_t at = 0; at < kAllocationsMax && !came_to_an_end; ++at) {
+  std::map<Task::Kind, uint64_t> broken_off;
+  at_every_allocation([&](uint64_t at) {
     Starved starved;
     ScriptedCluster& cluster = starved.cluster;
     cluster.hold_tasks = true;
     cluster.push(1, 0, std::vector<float>(64, 2));
-    // Decode, reduce and encode: where their results come back, one allocation after another fails.
+    // Decode, and the whole sum with its update: where their results come back, one allocation after another fails.
     uint64_t left = at;
+    bool failed = false;
     while (!cluster.held_tasks().empty()) {
       const std::shared_ptr<Task> task = cluster.take_held_task();
       task->run();
       Actions actions;
       {
-        const FailingAllocation failing(left, FailingAllocation::Then::kGoesOn);
+        // Once it has failed there is memory again.
+        const FailingAllocation failing(failed ? UINT64_MAX : left, FailingAllocation::Then::kGoesOn);
         cluster.core().on_task_done(task, cluster.now, actions);
-        came_to_an_end = !failing.failed();
-        left = failing.failed() ? kAllocationsMax : left - std::min(left, failing.taken());
+        if (failing.failed()) ++broken_off[task->kind()];
+        failed |= failing.failed();
+        left -= std::min(left, failing.taken());
       }
       cluster.carry_out(0, actions);
     }
     cluster.hold_tasks = false;
     expect_ended_or_right(starved, at);
-  }
-  EXPECT_TRUE(came_to_an_end);
+    return failed;
+  });
+  EXPECT_GT(broken_off[Task::Kind::kDecode], 0u);
+  EXPECT_GT(broken_off[Task::Kind::kReduce], 0u);
 }
 
 TEST(OutOfMemory, AHelloThatBreaksOffIsAnsweredAndMayComeAgain) {
-  bool came_to_an_end = false;
-  for (uint64_t at = 0; at < kAllocationsMax && !came_to_an_end; ++at) {
+  at_every_allocation([&](uint64_t at) {
     ScriptedCluster cluster(ScriptedCluster::small_job(1));
     protocol::Message hello{{}, cluster.hello(0), {}};
     Actions actions;
-    {
-      const FailingAllocation failing(at, FailingAllocation::Then::kGoesOn);
+    const bool failed = fails_at(at, FailingAllocation::Then::kGoesOn, [&] {
       cluster.core().on_message(ScriptedCluster::peer(0), std::move(hello), cluster.now, actions);
-      came_to_an_end = !failing.failed();
-    }
-    if (!came_to_an_end) {
-      ASSERT_FALSE(actions.to_peers.empty()) << at;
-      if (const auto* refusal = std::get_if<Refuse>(&actions.to_peers.back().message.body)) {
-        EXPECT_TRUE(refusal->retry) << at << refusal->sentence;
-      }
+    });
+    EXPECT_FALSE(actions.to_peers.empty()) << at;
+    if (actions.to_peers.empty()) return failed;
+    if (const auto* refusal = std::get_if<Refuse>(&actions.to_peers.back().message.body)) {
+      EXPECT_TRUE(refusal->retry) << at << refusal->sentence;
     }
     cluster.pass(1'000);
     const protocol::Body again = cluster.join(0);
     const auto* refused = std::get_if<Refuse>(&again);
     EXPECT_FALSE(refused) << at << ": " << (refused ? refused->sentence : "");
-  }
-  EXPECT_TRUE(came_to_an_end);
+    return failed;
+  });
 }
 
-TEST(OutOfMemory, ATickThatBreaksOffIsMadeUpFor) {
-  bool came_to_an_end = false;
-  for (uint64_t at = 0; at < kAllocationsMax && !came_to_an_end; ++at) {
+TEST(OutOfMemory, AShardHelloThatBreaksOffIsAskedForAgain) {
+  at_every_allocation([&](uint64_t at) {
+    ScriptedCluster cluster(ScriptedCluster::small_job(1), 2);
+    Actions said;
+    cluster.core(0).on_shard_reconnected(1, cluster.now, said);
+    protocol::Message hello = said.to_shards.at(0).message;
+    cluster.start_shard(1, 2);
+    Actions actions;
+    const bool failed = fails_at(at, FailingAllocation::Then::kGoesOn, [&] {
+      cluster.core(1).on_message({"shard-0"}, std::move(hello), cluster.now, actions);
+    });
+    cluster.mute = {0};  // nothing else that shard 0 says by itself helps
+    cluster.pass(500);
+    cluster.carry_out(1, actions);
+    cluster.mute = {};
+    cluster.pass(1'500);
+    EXPECT_TRUE(cluster.core(1).status(cluster.now).peers.at(0).heard) << at;
+    return failed;
+  });
+}
+
+TEST(OutOfMemory, AShardThatMovesWhileMemoryEndsIsConnectedToAndHearsThisOne) {
+  at_every_allocation([&](uint64_t at) {
+    ScriptedCluster cluster(ScriptedCluster::small_job(1), 3);
+    cluster.start_shard(1, 3, "elsewhere");
+    cluster.start_shard(2, 3, "elsewhere");
+    cluster.now += 50 * kNsPerMs;
+    Actions actions;
+    const bool failed =
+        fails_at(at, FailingAllocation::Then::kGoesOn, [&] { cluster.core(0).on_tick(cluster.now, actions); });
+    cluster.carry_out(0, actions);
+    cluster.pass(2'000);
+    for (const uint32_t shard : {1u, 2u}) {
+      EXPECT_EQ(cluster.connected_to(0, shard), "tcp://elsewhere:" + std::to_string(shard)) << at;
+      EXPECT_TRUE(cluster.core(shard).status(cluster.now).peers.at(0).heard) << at << ": shard " << shard;
+      EXPECT_TRUE(cluster.core(0).status(cluster.now).peers.at(shard - 1).heard) << at << ": shard " << shard;
+    }
+    return failed;
+  });
+}
+
+TEST(OutOfMemory, ASilentWorkerIsRemovedAndTheStepGoesOnWithoutIt) {
+  uint64_t went_on = 0;
+  at_every_allocation([&](uint64_t at) {
     Starved starved;
     ScriptedCluster& cluster = starved.cluster;
-    cluster.now += 12 * kNsPerS;  // both workers of the job, and the neighbour, have been silent
-    Actions actions;
-    {
-      const FailingAllocation failing(at, FailingAllocation::Then::kGoesOn);
-      cluster.core().on_tick(cluster.now, actions);
-      came_to_an_end = !failing.failed();
+    for (int second = 0; second < 9; ++second) {
+      cluster.pass(1'000);
+      cluster.send(ScriptedCluster::peer(0), 0, {cluster.header(0), protocol::Heartbeat{}, {}});
     }
+    cluster.pass(950);
+    cluster.take(0);
+    cluster.now += 60 * kNsPerMs;  // worker 1 has been silent for dead_after_ms now
+    const bool failed = starved.tick_fails_at(at);
     cluster.pass(1'000);
-    cluster.core().status(cluster.now);
-  }
-  EXPECT_TRUE(came_to_an_end);
+    EXPECT_TRUE(starved.open("other")) << at;
+    EXPECT_LE(cluster.counted(Metric::kMembersRemoved, "silent"), 1) << at;
+    const JobStatus* job = starved.open("job");
+    const std::vector<protocol::Message> messages = cluster.take(0);
+    if (!job) {
+      EXPECT_TRUE(expect_nothing_wrong(messages, 1, at)) << at;
+      EXPECT_EQ(cluster.counted(Metric::kJobsEnded, "limit_exceeded"), 1) << at;
+      return failed;
+    }
+    ++went_on;
+    EXPECT_EQ(job->members.size(), 1u) << at;
+    EXPECT_EQ(job->steps_decided, 1u) << at;
+    EXPECT_FALSE(expect_nothing_wrong(messages, 1, at)) << at;
+    EXPECT_TRUE(std::ranges::any_of(messages, [](const auto& one) { return std::holds_alternative<Update>(one.body); }))
+        << at;
+    return failed;
+  });
+  EXPECT_GT(went_on, 1u) << "where memory ends before the rounds are touched";
+}
+
+TEST(OutOfMemory, AnEndThatTheTableSaysIsToldToEveryWorkerAndCountedOnce) {
+  at_every_allocation([&](uint64_t at) {
+    Starved starved;
+    ScriptedCluster& cluster = starved.cluster;
+    protocol::JobRecord record = cluster.table().read_job("job").value().value();
+    const uint64_t epoch = record.view.epoch++;
+    record.view.finished = true;  // by another shard
+    EXPECT_EQ(cluster.table().compare_and_swap(epoch, record), true);
+    cluster.now += 60 * kNsPerMs;
+    const bool failed = starved.tick_fails_at(at);
+    cluster.pass(200);
+    EXPECT_FALSE(starved.open("job")) << at;
+    EXPECT_TRUE(starved.open("other")) << at;
+    for (const uint32_t worker : {0u, 1u}) EXPECT_FALSE(cluster.take_of<Abort>(worker).empty()) << at;
+    EXPECT_EQ(cluster.counted(Metric::kJobsEnded, "ended"), 1) << at;
+    EXPECT_EQ(cluster.said("is over"), 1u) << at;
+    return failed;
+  });
+}
+
+TEST(OutOfMemory, AnAbandonedJobEndsInTheTableAndCountsOnce) {
+  at_every_allocation([&](uint64_t at) {
+    ScriptedCluster cluster(ScriptedCluster::small_job(1));
+    cluster.join_all();
+    cluster.pass(59'950);
+    cluster.now += 60 * kNsPerMs;
+    Actions actions;
+    const bool failed =
+        fails_at(at, FailingAllocation::Then::kGoesOn, [&] { cluster.core().on_tick(cluster.now, actions); });
+    cluster.carry_out(0, actions);
+    cluster.pass(200);
+    EXPECT_TRUE(cluster.core().status(cluster.now).jobs.empty()) << at;
+    EXPECT_TRUE(cluster.table().read_job(uint64_t{1}).value()->view.finished) << at;
+    // As "ended" where memory ended between the table and the rest: what the next poll finds is that it is over.
+    EXPECT_EQ(cluster.counted_in_all(Metric::kJobsEnded), 1) << at;
+    EXPECT_FALSE(cluster.take_of<Abort>(0).empty()) << at;
+    return failed;
+  });
+}
+
+TEST(OutOfMemory, AShutdownEndsAllTheSame) {
+  at_every_allocation([&](uint64_t at) {
+    ScriptedCluster cluster(ScriptedCluster::small_job(2));
+    cluster.join_all();
+    Actions actions;
+    const bool failed =
+        fails_at(at, FailingAllocation::Then::kGoesOn, [&] { cluster.core().begin_shutdown(cluster.now, actions); });
+    cluster.carry_out(0, actions);
+    cluster.pass(11'000);
+    EXPECT_TRUE(cluster.core().stopped()) << at;
+    EXPECT_FALSE(cluster.core().failure().has_value()) << at;
+    EXPECT_TRUE(cluster.table().read_job(uint64_t{1}).value()->view.finished) << at;
+    EXPECT_EQ(cluster.counted(Metric::kJobsEnded, "shutdown"), 1) << at;
+    for (const uint32_t worker : {0u, 1u}) EXPECT_FALSE(cluster.take_of<Goodbye>(worker).empty()) << at;
+    return failed;
+  });
 }
 
 }  // namespace

@@ -48,11 +48,12 @@ class ScriptedCluster {
     return spec;
   }
 
-  void start_shard(uint32_t shard, uint32_t shard_count) {
+  void start_shard(uint32_t shard, uint32_t shard_count, const std::string& host = "shard") {
     shards_[shard].reset();  // before the table that it uses
+    std::erase_if(connected_, [shard](const auto& entry) { return entry.first.first == shard; });
     tables_[shard] = std::make_unique<millrace::testing::FailingTable>(protocol::open_memory_table(state_));
     const Result<uint64_t> life =
-        tables_[shard]->start_shard(shard, shard_count, "tcp://shard:" + std::to_string(shard));
+        tables_[shard]->start_shard(shard, shard_count, "tcp://" + host + ":" + std::to_string(shard));
     ASSERT_TRUE(life.has_value()) << life.error().message;
     shards_[shard] =
         std::make_unique<ShardCore>(ShardConfig{shard, shard_count, *life, "test", limits_}, *tables_[shard], now);
@@ -253,15 +254,34 @@ class ScriptedCluster {
     return at == counters_.end() ? 0 : at->second;
   }
 
+  /// The same over all labels.
+  double counted_in_all(Metric metric) const {
+    double sum = 0;
+    for (const auto& [counter, value] : counters_) sum += counter.first == metric ? value : 0;
+    return sum;
+  }
+  /// Where a shard's connection to another one leads; empty: it has opened none.
+  std::string connected_to(uint32_t from, uint32_t to) const {
+    const auto at = connected_.find({from, to});
+    return at == connected_.end() ? "" : at->second;
+  }
+  /// Lines of all shards' logs that have this in them.
+  size_t said(std::string_view words) const {
+    return static_cast<size_t>(
+        std::ranges::count_if(log_, [words](const std::string& line) { return line.contains(words); }));
+  }
+
   TimeNs now = kNsPerS;
   /// What one of the core's methods asked for; for tests that call them themselves.
   void carry_out(uint32_t shard, Actions& actions) {
     for (const MetricEvent& event : actions.metrics) {
       counters_[{event.metric, std::string(event.label)}] += event.value;
     }
+    for (LogLine& line : actions.log) log_.push_back(std::move(line.text));
+    for (const ConnectShard& connect : actions.connects) connected_[{shard, connect.shard}] = connect.address;
     for (SendToPeer& send : actions.to_peers) deliver(shard, std::move(send));
     for (SendToShard& send : actions.to_shards) {
-      if (mute.contains(shard) || !shards_[send.shard]) continue;
+      if (mute.contains(shard) || !shards_[send.shard] || !connected_.contains({shard, send.shard})) continue;
       if (on_the_way) on_the_way(send.message);
       Actions next;
       shards_[send.shard]->on_message({"shard-" + std::to_string(shard)}, std::move(send.message), now, next);
@@ -284,6 +304,13 @@ class ScriptedCluster {
  private:
   void deliver(uint32_t shard, SendToPeer send) {
     constexpr std::string_view kPrefix = "worker-";
+    constexpr std::string_view kShardPrefix = "shard-";
+    if (send.to.bytes.starts_with(kShardPrefix)) {
+      const uint32_t to = static_cast<uint32_t>(std::stoul(send.to.bytes.substr(kShardPrefix.size())));
+      Actions next;
+      shards_[to]->on_shard_reply(shard, send.message, now, next);
+      return carry_out(to, next);
+    }
     if (!send.to.bytes.starts_with(kPrefix)) return;
     const uint32_t worker = static_cast<uint32_t>(std::stoul(send.to.bytes.substr(kPrefix.size())));
     const protocol::JobView* view = nullptr;
@@ -307,6 +334,8 @@ class ScriptedCluster {
   std::map<std::pair<uint32_t, uint32_t>, uint64_t> worker_lives_;
   std::map<std::pair<uint32_t, uint32_t>, std::vector<protocol::Message>> inbox_;
   std::map<std::pair<Metric, std::string>, double> counters_;
+  std::map<std::pair<uint32_t, uint32_t>, std::string> connected_;  ///< (from, to): the address
+  std::vector<std::string> log_;
   std::deque<std::pair<uint32_t, std::shared_ptr<Task>>> held_;
   bool running_ = false;
 };
