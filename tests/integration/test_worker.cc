@@ -151,7 +151,9 @@ int main(int argc, char** argv) {
   settings.job.workers = static_cast<uint32_t>(std::strtoul(argv[3], nullptr, 10));
   settings.steps = std::strtoull(argv[4], nullptr, 10);
   settings.job.select = "none";
-  settings.job.dead_after_ms = 1'000;
+  // Nobody who lives is taken for dead or unreachable, however busy the machine is; who waits for a death sets it lower.
+  settings.job.dead_after_ms = 60'000;
+  settings.job.connect_timeout_ms = 60'000;
   settings.job.heartbeat_ms = 100;
   settings.job.log = [](millrace::LogLevel, std::string_view line) {
     std::printf("log %.*s\n", static_cast<int>(line.size()), line.data());

@@ -56,6 +56,7 @@ struct Scenario {
   std::vector<SimFault> faults;             ///< all over by calm_from, but for what never heals
   TimeNs calm_from = 0;                     ///< from here on the network is perfect
   bool stop_when_over = false;              ///< do not wait for the calm when all workers are over
+  bool decided_lists = true;                ///< false: workers see heartbeats without the list of decided parts
   bool exact = true;                        ///< every value stays on a binary grid: the law holds bit for bit
 };
 

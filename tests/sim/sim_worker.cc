@@ -87,7 +87,10 @@ void SimWorker::deliver(uint32_t shard, uint64_t connection, protocol::Message m
     if (world_.tracing)
       world_.trace("  " + name() + " <- shard " + std::to_string(shard) + ": " + describe_message(message));
     worker::Actions actions;
-    core_->on_message(shard, protocol::Message(message), world_.scheduler.now(), actions);
+    protocol::Message seen(message);
+    auto* heartbeat = std::get_if<protocol::Heartbeat>(&seen.body);
+    if (heartbeat != nullptr && !world_.scenario.decided_lists) heartbeat->decided.clear();
+    core_->on_message(shard, std::move(seen), world_.scheduler.now(), actions);
     turn(actions);
   });
 }

@@ -18,7 +18,8 @@ namespace millrace::testing {
 namespace {
 
 using std::chrono::milliseconds;
-constexpr milliseconds kSoon{20'000};  ///< a limit for what must happen; nothing waits for it when all is well
+/// A limit for what must happen, on a machine that is busy with other things too; nothing waits for it when all is well.
+constexpr milliseconds kSoon{120'000};
 
 JobOptions job_of(uint32_t workers) {
   JobOptions job;
@@ -26,7 +27,7 @@ JobOptions job_of(uint32_t workers) {
   job.workers = workers;
   job.select = "none";
   job.heartbeat_ms = 100;
-  job.connect_timeout_ms = 10'000;
+  job.connect_timeout_ms = static_cast<uint32_t>(kSoon.count());
   return job;
 }
 
@@ -105,8 +106,9 @@ TEST(Session, SumsSparseGradientsOfAllWorkersAndFinishes) {
     EXPECT_GT(stats.bytes_down, 0u);
     EXPECT_EQ(stats.tensors[0].steps_applied, 20u);
   });
+  // A goodbye that was handed to the socket is not yet one that was read.
+  cluster.wait_until([&] { return cluster.goodbyes.size() == 3; });
   cluster.run_there([&] {
-    EXPECT_EQ(cluster.goodbyes.size(), 3u);
     for (const auto& [worker, goodbye] : cluster.goodbyes)
       EXPECT_EQ(goodbye.reason, protocol::Goodbye::Reason::kFinished);
     for (uint32_t shard = 0; shard < 2; ++shard) EXPECT_EQ(cluster.shard(shard).complaints, std::vector<std::string>());
@@ -245,6 +247,7 @@ TEST(Session, AResidualTakenWhileAnotherThreadPushesLosesAndDoublesNothing) {
 
 TEST(Session, AConnectionLostWithAContributionOnItCountsItOnce) {
   JobOptions job = job_of(1);
+  job.heartbeat_ms = 3'000;  // no pause of the shard's thread may look like another lost connection
   int contributions = 0;
   FakeCluster cluster(
       spec_of(job, kTwoTensors), 1,
@@ -288,10 +291,13 @@ TEST(Session, AnUnreachableShardIsNamedWithHowLongItWasTried) {
     closed = (*listener)->address();
   }
   FakeCluster cluster(spec_of(job, kTwoTensors), 2);
-  job.shards = {cluster.addresses()[0], closed};
+  // It comes first: on a busy machine the other one may not be reached in so short a time either.
+  job.shards = {closed, cluster.addresses()[1]};
   const std::string sentence = sentence_of(JobErrorCode::kUnavailable, [&] { Session::connect(job, kTwoTensors); });
-  EXPECT_NE(sentence.find("shard 1 (" + closed + ")"), std::string::npos) << sentence;
-  EXPECT_NE(sentence.find("tried for 0.3 s"), std::string::npos) << sentence;
+  EXPECT_NE(sentence.find("shard 0 (" + closed + ")"), std::string::npos) << sentence;
+  const std::string tried = "tried for ";
+  ASSERT_NE(sentence.find(tried), std::string::npos) << sentence;
+  EXPECT_GE(std::stod(sentence.substr(sentence.find(tried) + tried.size())), 0.3) << sentence;
 }
 
 TEST(Session, AShardThatRefusesEndsTheAttemptWithItsSentence) {
@@ -512,7 +518,7 @@ TEST_F(SessionEnds, WhenAShardComesBackWithoutItsState) {
 }
 
 TEST_F(SessionEnds, WhenAShardIsSilentForTooLong) {
-  job_.shard_silence_ms = 400;
+  job_.shard_silence_ms = 3'000;  // more than a pause of the shard's thread before it falls silent
   start();
   cluster_->run_there([&] { cluster_->fall_silent(0); });
   const std::string sentence = sentence_of(JobErrorCode::kUnavailable, [&] { session_->await(0, 0, kSoon); });
