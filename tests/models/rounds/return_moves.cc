@@ -1,0 +1,152 @@
+// Coming (back) in, and catching up: rules 6 and 9 of ROUNDS.md.
+
+#include "tests/models/rounds/moves.h"
+
+namespace millrace::model {
+
+namespace {
+
+/// Whether the first `length` entries of `mine` are where `theirs`, of `their_length`, has the same.
+bool is_prefix(const Log& mine, int length, const Log& theirs, int their_length, bool positions) {
+  if (length > their_length) return false;
+  // What the protocol can see: the length, and in which epoch the last step was decided.
+  if (positions) return length == 0 || mine[length - 1].epoch == theirs[length - 1].epoch;
+  return std::equal(mine.begin(), mine.begin() + length, theirs.begin());
+}
+
+}  // namespace
+
+bool Moves::is_ancestor(const Table& table, int part, int lineage) const {
+  if (!on(Rule::kLineage)) return true;
+  for (int at = table.lineage[part];; at = table.parent[part][at]) {
+    if (at == lineage) return true;
+    if (at == 0) return false;
+  }
+}
+
+bool Moves::on_log(const State& state, int w, int part, const Shard& shard) const {
+  const WorkerPart& mine = state.worker[w].part[part];
+  return is_prefix(mine.weights, mine.next, shard.log, shard.decided, config_.positions) &&
+         is_ancestor(state.table, part, mine.lineage);
+}
+
+// 9d: with its own weights, because the part's shard keeps all that they lack.
+bool Moves::can_go_on(int w, int part) const {
+  const Shard& shard = now().current(part);
+  if (!on_log(now(), w, part, shard)) return false;
+  for (int step = worker(w).part[part].next; step < shard.decided; ++step)
+    if (!(shard.kept >> step & 1)) return false;
+  return true;
+}
+
+bool Moves::can_go_on_everywhere(int w) const {
+  for (int part = 0; part < kParts; ++part) {
+    const Shard& shard = now().current(part);
+    if (!shard.up || !shard.active || (!shard.has_weights && !can_go_on(w, part))) return false;
+  }
+  return true;
+}
+
+// The account of one part, against the log of its active shard; then the weights: a snapshot's, or its own.
+void Moves::settle(State& state, int w, int part, const Log& weights, int next, int kept) const {
+  Worker& me = state.worker[w];
+  WorkerPart& mine = me.part[part];
+  const Shard& shard = state.current(part);
+  const bool mine_is_on_log = on_log(state, w, part, shard);
+  Log taken = weights;
+  if (on(Rule::kKeepAhead) && mine_is_on_log && mine.next >= next) {
+    taken = mine.weights;
+    next = mine.next;
+    kept = mine.kept;
+  }
+  const bool usable = mine_is_on_log || !on(Rule::kOnLog);
+  if (me.standing == Standing::kLoaded) {
+    if (!usable || (on(Rule::kResidualOnce) && counted_since(shard, w, mine.next))) mine.residual = 0;
+    mine.outstanding.fill(0);
+    mine.entered = mine.residual;
+    mine.ledger = 0;
+  } else if (!usable) {
+    mine.residual = mine.entered = mine.ledger = 0;
+    mine.outstanding.fill(0);
+  } else if (config_.asynchronous) {
+    settle_expelled_asynchronous(mine, w, next, kept, shard);
+  } else {
+    settle_expelled(mine, w, next, kept, shard);
+  }
+  mine.lineage = state.table.lineage[part];
+  if (!on(Rule::kPartLineage))
+    for (WorkerPart& other : me.part) other.lineage = mine.lineage;
+  mine.next = static_cast<uint8_t>(next);
+  mine.weights = {};
+  std::copy_n(taken.begin(), next, mine.weights.begin());
+  mine.kept = static_cast<uint8_t>(on(Rule::kWorkersKeep) && on(Rule::kSnapshotKept) ? kept : 0);
+  settle_old_lives(mine, me.life);
+  me.settled |= 1 << part;
+  if (me.settled == (1 << kParts) - 1) become_synced(state, w);
+}
+
+// 9e: it takes part from one step on, the same in all parts.
+void Moves::become_synced(State& state, int w) const {
+  Worker& me = state.worker[w];
+  me.standing = Standing::kSynced;
+  me.settled = me.only_loaded = 0;
+  int first = 0;
+  for (WorkerPart& mine : me.part) {
+    mine.push = config_.asynchronous ? 0 : mine.next;
+    for (int step = 0; step < kSteps; ++step)
+      if (mine.outstanding[step] != 0) mine.push = std::max<uint8_t>(mine.push, static_cast<uint8_t>(step + 1));
+    first = std::max<int>(first, mine.push);
+    mine.first = config_.asynchronous ? mine.push : uint8_t{0};
+  }
+  if (config_.asynchronous || !on(Rule::kFirstStep)) return;
+  for (WorkerPart& mine : me.part) mine.push = static_cast<uint8_t>(first);
+}
+
+void Moves::moves_of_returning(int w, int part) {
+  const Worker& me = worker(w);
+  const Shard& shard = now().current(part);
+  if (!returning(me) || (me.settled >> part & 1)) return;
+  if (!shard.up || !shard.active || shard.member[w] != me.life || shard.view != me.view) return;
+  const Snapshot& here = now().snapshot[w][part];
+  for (int giver = 0; giver < kWorkers; ++giver) {
+    const Worker& other = worker(giver);
+    if (giver == w || !synced(other) || other.view != me.view || shard.member[giver] != other.life) continue;
+    const WorkerPart& theirs = other.part[part];
+    if (here.view == me.view && here.next >= theirs.next) continue;
+    Snapshot& sent = add(Move::kSnapshot, w, part, giver).state.snapshot[w][part];
+    sent = {theirs.weights, me.view, theirs.next, theirs.kept, 0};
+  }
+  if (here.view != 0 && (here.view == me.view || !on(Rule::kSnapshotEpoch)))
+    settle(add(Move::kTakeSnapshot, w, part).state, w, part, here.weights, here.next, here.kept);
+  if (on(Rule::kGoOn) && can_go_on(w, part)) {
+    const WorkerPart& mine = me.part[part];
+    settle(add(Move::kGoOn, w, part).state, w, part, mine.weights, mine.next, mine.kept);
+  }
+}
+
+// A live member too far behind: nobody has the bytes that it needs next.
+void Moves::resync(int w, int part) {
+  const Worker& me = worker(w);
+  const WorkerPart& mine = me.part[part];
+  const Shard& shard = now().current(part);
+  if (!synced(me) || !shard.up || !shard.active || shard.member[w] != me.life || shard.view != me.view) return;
+  if (mine.next >= shard.decided || (shard.kept >> mine.next & 1)) return;
+  if (now().updates[me.view][part][mine.next].decided) return;
+  for (int giver = 0; giver < kWorkers; ++giver) {
+    const Worker& other = worker(giver);
+    const WorkerPart& theirs = other.part[part];
+    if (giver == w || !synced(other) || other.view != me.view || shard.member[giver] != other.life) continue;
+    if (theirs.next <= mine.next) continue;
+    WorkerPart& after = add(Move::kResync, w, part, giver).state.worker[w].part[part];
+    for (int index = mine.next; index < theirs.next; ++index) {
+      settle_with(after, w, index, shard.log[index], (shard.kept | theirs.kept) >> index & 1);
+      after.weights[index] = theirs.weights[index];
+    }
+    after.next = theirs.next;
+    settle_old_lives(after, me.life);
+    if (!config_.asynchronous) after.push = std::max(after.push, after.next);
+    after.kept = on(Rule::kWorkersKeep) && on(Rule::kSnapshotKept) ? theirs.kept : uint8_t{0};
+  }
+}
+
+}  // namespace millrace::model

@@ -1,0 +1,162 @@
+// What an active shard does: rules 2, 3, 5 and 6 of ROUNDS.md.
+
+#include "tests/models/rounds/moves.h"
+
+namespace millrace::model {
+
+void Moves::moves_of_active(int part, int life) {
+  admit(part, life);
+  if (config_.asynchronous)
+    decide_asynchronous(part, life);
+  else
+    decide(part, life);
+  serve(part, life);
+  if (config_.forget) acknowledge(part, life);
+  forget_by_bound(part, life);
+  if (now().is_current(part, life)) cut_if_stranded(part, life);
+  if (config_.store) moves_of_store(part, life);
+}
+
+void Moves::admit(int part, int life) {
+  const Shard& shard = now().shard[part][life];
+  for (int w = 0; w < kWorkers; ++w) {
+    for (int step = config_.asynchronous ? 0 : shard.decided; step < kSteps; ++step) {
+      if (shard.member[w] == 0 || shard.open[step][w].life != 0) continue;
+      for (int epoch = 1; epoch <= now().table.epoch; ++epoch) {
+        const Contribution sent = now().contributions[epoch][part][w][step];
+        if (sent.life == 0 || (on(Rule::kContributionEpoch) && epoch != shard.view)) continue;
+        if (on(Rule::kContributionLife) && shard.member[w] != sent.life) continue;
+        if (config_.asynchronous && already_counted(shard, w, static_cast<int>(sent.life), step)) continue;
+        add(Move::kAdmit, life, part, w * kSteps + step, epoch).state.shard[part][life].open[step][w] = sent;
+      }
+    }
+  }
+}
+
+bool Moves::expected_are_in(const Shard& shard) const {
+  for (int w = 0; w < kWorkers; ++w) {
+    const bool expected = shard.member[w] != 0 && (shard.first[w] <= shard.decided || !on(Rule::kFirstStep));
+    if (expected && shard.open[shard.decided][w].life == 0) return false;
+  }
+  return true;
+}
+
+// The only place where contributors are fixed: decide, keep and first sending are one action.
+void Moves::record(int part, int life, int step, int worker, const Update& update) {
+  Successor& next = add(Move::kDecide, life, part, step, worker * 2 + static_cast<int>(update.carried));
+  Shard& shard = next.state.shard[part][life];
+  shard.log[step] = update;
+  if (shard.has_weights) shard.weights[step] = update;
+  shard.kept |= 1 << step;
+  ++shard.decided;
+  Update& sent = next.state.updates[shard.view][part][step];
+  if (sent.decided && sent != update) next.violation = "IDENTITY: two different updates of one step in one epoch";
+  sent = update;
+  if (config_.asynchronous)
+    shard.open[update.counter][worker] = {};
+  else
+    shard.open[step].fill({});
+}
+
+void Moves::decide(int part, int life) {
+  const Shard& shard = now().shard[part][life];
+  if (shard.decided >= kSteps) return;
+  Update update;
+  int in = 0;
+  for (int w = 0; w < kWorkers; ++w) {
+    const Contribution& open = shard.open[shard.decided][w];
+    if (open.life == 0) continue;
+    ++in;
+    update.mass |= open.mass;
+    update.count(w, static_cast<int>(open.life));
+  }
+  // Without `everyone` the deadline may pass at any moment.
+  if (in < config_.quorum || (config_.everyone && !expected_are_in(shard))) return;
+  update.epoch = shard.view;
+  update.decided = 1;
+  for (int carried = config_.reselect ? 0 : 1; carried < 2; ++carried) {
+    update.carried = static_cast<uint64_t>(carried);
+    record(part, life, shard.decided, 0, update);
+  }
+}
+
+// Each contribution is a step of its own. Those of one life are counted in the order in which it sent them.
+void Moves::decide_asynchronous(int part, int life) {
+  const Shard& shard = now().shard[part][life];
+  if (shard.decided >= kSteps) return;
+  for (int w = 0; w < kWorkers; ++w) {
+    for (int counter = 0; counter < kSteps; ++counter) {
+      const Contribution& open = shard.open[counter][w];
+      if (open.life == 0) continue;
+      const int sent_by = static_cast<int>(open.life);
+      const bool first = worker(w).life == sent_by && worker(w).part[part].first == counter;
+      const bool next_in_order = first || counter == 0 || already_counted(shard, w, sent_by, counter - 1);
+      if (on(Rule::kInOrder) && !next_in_order) continue;
+      Update update;
+      update.mass = open.mass;
+      update.count(w, sent_by);
+      update.counter = static_cast<uint64_t>(counter);
+      update.epoch = shard.view;
+      update.decided = 1;
+      for (int carried = config_.reselect ? 0 : 1; carried < 2; ++carried) {
+        update.carried = static_cast<uint64_t>(carried);
+        record(part, life, shard.decided, w, update);
+      }
+    }
+  }
+}
+
+void Moves::serve(int part, int life) {
+  const Shard& shard = now().shard[part][life];
+  for (int step = 0; step < shard.decided; ++step) {
+    if (!(shard.kept >> step & 1) || now().updates[shard.view][part][step].decided) continue;
+    bool wanted = false;
+    for (const Worker& other : now().worker)
+      wanted = wanted || (synced(other) && other.part[part].next <= step && other.view <= shard.view);
+    if (wanted) add(Move::kServe, life, part, step).state.updates[shard.view][part][step] = shard.log[step];
+  }
+}
+
+void Moves::acknowledge(int part, int life) {
+  const Shard& shard = now().shard[part][life];
+  for (int w = 0; w < kWorkers; ++w) {
+    const Worker& other = worker(w);
+    if (shard.member[w] == 0 || !synced(other) || other.life != shard.member[w] || other.view != shard.view) continue;
+    if (shard.acked[w] >= other.part[part].next) continue;
+    State& state = add(Move::kAck, life, part, w).state;
+    Shard& after = state.shard[part][life];
+    after.acked[w] = other.part[part].next;
+    int stable = kSteps;
+    for (int member = 0; member < kWorkers; ++member) {
+      if (after.member[member] == 0) continue;
+      if (!on(Rule::kAckAll) && up(worker(member)) && !synced(worker(member))) continue;
+      stable = std::min<int>(stable, after.acked[member]);
+    }
+    const int forgotten = (1 << stable) - 1;
+    after.kept &= ~forgotten;
+    for (int member = 0; member < kWorkers; ++member) {
+      Worker& reader = state.worker[member];
+      if (synced(reader) && reader.view == shard.view && shard.member[member] == reader.life)
+        reader.part[part].kept &= ~forgotten;
+    }
+  }
+}
+
+// Updates forgotten everywhere, because memory ends.
+void Moves::forget_by_bound(int part, int life) {
+  const Shard& shard = now().shard[part][life];
+  if (now().spent.forgotten >= at_most().forgotten) return;
+  for (int step = 0; step < shard.decided; ++step) {
+    if (!(shard.kept >> step & 1)) continue;
+    bool one_has_it = false;
+    for (int w = 0; w < kWorkers; ++w) one_has_it = one_has_it || (shard.member[w] != 0 && shard.acked[w] > step);
+    if (on(Rule::kMemoryBound) && !one_has_it) continue;
+    State& state = add(Move::kForget, life, part, step, 0, Kind::kFault).state;
+    state.shard[part][life].kept &= ~(1 << step);
+    for (auto& epoch : state.updates) epoch[part][step] = {};
+    for (Worker& other : state.worker) other.part[part].kept &= ~(1 << step);
+    ++state.spent.forgotten;
+  }
+}
+
+}  // namespace millrace::model

@@ -1,0 +1,301 @@
+// A shard's end and its successor, the cut, and reading the table: rules 7, 8 and 10 of ROUNDS.md.
+
+#include "tests/models/rounds/moves.h"
+
+namespace millrace::model {
+
+// Answering moves the worker into the successor's epoch, for good.
+void Moves::collect(int part, int life) {
+  const Shard& shard = now().shard[part][life];
+  for (int w = 0; w < kWorkers; ++w) {
+    const Worker& other = worker(w);
+    if (shard.member[w] == 0 || (shard.answered >> w & 1) || !up(other) || other.standing == Standing::kRemoved)
+      continue;
+    if (other.life != shard.member[w] || other.view > shard.view) continue;
+    State& state = add(Move::kCollect, life, part, w).state;
+    Shard& after = state.shard[part][life];
+    Worker& answering = state.worker[w];
+    if (on(Rule::kCollectFence)) {
+      if (answering.view != shard.view && on(Rule::kSettleEpoch)) answering.settled = 0;
+      answering.view = shard.view;
+    }
+    after.answered |= 1 << w;
+    if (!synced(other)) continue;
+    const WorkerPart& theirs = other.part[part];
+    after.synced_answers |= 1 << w;
+    after.parent = std::max(after.parent, theirs.lineage);
+    for (; after.decided < theirs.next; ++after.decided) after.log[after.decided] = theirs.weights[after.decided];
+    after.kept |= theirs.kept;
+  }
+}
+
+// A new branch of the log: it may be shorter than what was decided before.
+void Moves::activate(int part, int life) {
+  const Shard& shard = now().shard[part][life];
+  const bool is_judge = shard.view == now().table.epoch && now().is_current(part, life);
+  if (on(Rule::kActivationLineage) && (!is_judge || now().table.lineages + 1 >= kLineages)) return;
+  bool all = true;
+  for (int w = 0; w < kWorkers; ++w) all = all && (shard.member[w] == 0 || (shard.answered >> w & 1));
+  if (shard.synced_answers == 0 || (!all && on(Rule::kCollectAll))) return;
+  State& state = add(Move::kActivate, life, part).state;
+  Shard& after = state.shard[part][life];
+  Table& table = state.table;
+  if (on(Rule::kActivationLineage)) {
+    const uint8_t fresh = ++table.lineages;
+    for (int other = 0; other < kParts; ++other) {
+      if (other != part && on(Rule::kPartLineage)) continue;
+      table.lineage[other] = fresh;
+      table.parent[other][fresh] = shard.parent;
+    }
+    table.activated[part] = table.epoch;
+  }
+  after.active = 1;
+  after.answered = after.synced_answers = after.parent = 0;
+  if (config_.store) load_store(state, part, life);
+}
+
+void Moves::cut_if_nobody_is_synced(int part, int life) {
+  const Shard& shard = now().shard[part][life];
+  if (shard.view != now().table.epoch || !now().is_current(part, life) || shard.synced_answers != 0) return;
+  bool any = false;
+  for (int w = 0; w < kWorkers; ++w) {
+    if (shard.member[w] == 0) continue;
+    any = true;
+    if (!(shard.answered >> w & 1)) return;
+  }
+  if (any) cut(part, life);
+}
+
+// The shard lives, but everybody came back from older saves, and it does not keep what they lack.
+void Moves::cut_if_stranded(int part, int life) {
+  const Shard& shard = now().shard[part][life];
+  if (!on(Rule::kGoOn) || shard.view != now().table.epoch || !epoch_left()) return;
+  bool any = false;
+  for (int w = 0; w < kWorkers; ++w) {
+    if (shard.member[w] == 0) continue;
+    any = true;
+    const Worker& other = worker(w);
+    if (!returning(other) || other.life != shard.member[w] || other.view != shard.view) return;
+    if (on(Rule::kGoOnAllParts) ? can_go_on_everywhere(w) : shard.has_weights || can_go_on(w, part)) return;
+  }
+  if (any) cut(part, life);
+}
+
+namespace {
+
+/// How far a state is: of two branches the younger, of one branch the longer.
+int reach_of(int lineage, const Log& weights, int next, bool by_lineage) {
+  const int epoch = next > 0 ? static_cast<int>(weights[next - 1].epoch) : 0;
+  return ((by_lineage ? lineage : 0) * 32 + epoch) * 8 + next;
+}
+
+using Reach = std::array<int, kParts>;
+
+bool beats(const Reach& a, const Reach& b) {
+  return a != b && std::equal(a.begin(), a.end(), b.begin(), [](int x, int y) { return x >= y; });
+}
+
+}  // namespace
+
+// Whoever is chosen, no other state is further in one part and as far in the others.
+void Moves::cut(int part, int life) {
+  const Shard& shard = now().shard[part][life];
+  if (now().table.lineages + 1 >= kLineages || (on(Rule::kGoOn) && !epoch_left())) return;
+  std::vector<Reach> states;
+  std::array<Reach, kWorkers> of{};
+  const bool by_lineage = on(Rule::kLineage);
+  for (int w = 0; w < kWorkers; ++w) {
+    if (!up(worker(w)) || shard.member[w] == 0 || shard.member[w] != worker(w).life) continue;
+    for (int p = 0; p < kParts; ++p) {
+      const WorkerPart& mine = worker(w).part[p];
+      of[w][p] = reach_of(mine.lineage, mine.weights, mine.next, by_lineage);
+    }
+    states.push_back(of[w]);
+  }
+  Reach stores{};
+  bool have_stores = config_.store;
+  for (int p = 0; p < kParts; ++p) {
+    const StoreSave& saved = now().store[p];
+    have_stores = have_stores && saved.exists;
+    stores[p] = reach_of(saved.lineage, saved.weights, saved.decided, by_lineage);
+  }
+  if (have_stores) states.push_back(stores);
+  const auto beaten = [&](const Reach& one) {
+    return on(Rule::kCutNewest) && std::ranges::any_of(states, [&](const Reach& other) { return beats(other, one); });
+  };
+  for (int w = 0; w < kWorkers; ++w) {
+    const Worker& other = worker(w);
+    if (!up(other) || synced(other) || shard.member[w] == 0 || shard.member[w] != other.life || beaten(of[w])) continue;
+    cut_to_worker(part, life, w);
+  }
+  if (have_stores && !beaten(stores)) cut_to_stores(part, life);
+}
+
+void Moves::begin_cut(State& state, int part, int life, std::span<const uint8_t> parents) const {
+  Table& table = state.table;
+  const uint8_t fresh = ++table.lineages;
+  for (int p = 0; p < kParts; ++p) {
+    table.parent[p][fresh] = on(Rule::kPartLineage) ? parents[p] : std::ranges::max(parents);
+    table.lineage[p] = fresh;
+    table.activated[p] = table.epoch + 1;
+  }
+  // A new epoch, so that what was sent before is fenced.
+  if (on(Rule::kGoOn)) ++table.epoch;
+  table.cut = table.epoch;
+  table.cut_lineage = fresh;
+  table.cut_to_stores = 0;
+  Shard& shard = state.shard[part][life];
+  shard.view = table.epoch;
+  shard.open = {};
+  shard.acked = {};
+  shard.kept = shard.answered = shard.synced_answers = shard.parent = 0;
+  shard.active = 1;
+  shard.log = {};
+  shard.weights = {};
+  shard.has_weights = 0;
+  if (config_.store) shard.lineage = fresh;
+}
+
+void Moves::cut_to_worker(int part, int life, int w) {
+  State& state = add(Move::kCut, life, part, w).state;
+  Worker& chosen = state.worker[w];
+  std::array<uint8_t, kParts> parents{};
+  for (int p = 0; p < kParts; ++p) parents[p] = chosen.part[p].lineage;
+  begin_cut(state, part, life, parents);
+  for (WorkerPart& mine : chosen.part) {
+    mine.lineage = state.table.cut_lineage;
+    for (Mass& sent : mine.outstanding) {
+      if (chosen.standing == Standing::kExpelled) mine.residual |= sent;
+      sent = 0;
+    }
+    mine.kept = mine.told = 0;
+    if (chosen.standing != Standing::kLoaded) continue;
+    mine.entered = mine.residual;
+    mine.ledger = 0;
+  }
+  chosen.view = state.table.epoch;
+  become_synced(state, w);
+  if (config_.everyone) state.table.first[w] = 0;
+  Shard& shard = state.shard[part][life];
+  shard.first = state.table.first;
+  shard.decided = chosen.part[part].next;
+  std::copy_n(chosen.part[part].weights.begin(), shard.decided, shard.log.begin());
+  for (int p = 0; p < kParts; ++p)
+    if (p != part && config_.one_process && on(Rule::kCutAllParts)) restart_part(state, p);
+}
+
+// Every other shard, also one that did not crash, starts as its own successor: what it decided past the cut is void, and its
+// summary as of the cut is with the chosen worker.
+void Moves::restart_part(State& state, int part) const {
+  Shard& shard = state.current(part);
+  if (!shard.up) return;
+  start_empty(state, part);
+  if (state.table.cut_to_stores) start_from_store(state, part, state.table.shard_life[part] - 1);
+}
+
+// One process reads the table for all the parts that it holds.
+void Moves::shard_reads_table(int process) {
+  bool late = false;
+  for (int part = 0; part < kParts; ++part) {
+    const Shard& current = now().current(part);
+    late = late || (holds(process, part) && current.up && current.view < now().table.epoch);
+    for (int life = 0; life < kShardLives; ++life) {
+      const Shard& other = now().shard[part][life];
+      if (!holds(process, part) || !other.up || now().is_current(part, life) || other.view >= now().table.epoch)
+        continue;
+      add(Move::kShardReadsTable, life, part).state.shard[part][life] = {};
+    }
+  }
+  if (!late) return;
+  State& state = add(Move::kShardReadsTable, now().table.shard_life[process] - 1, process).state;
+  for (int part = 0; part < kParts; ++part)
+    if (holds(process, part) && now().current(part).up && now().current(part).view < now().table.epoch)
+      adopt_view(state, part);
+}
+
+void Moves::adopt_view(State& state, int part) const {
+  Shard& shard = state.current(part);
+  const Table& table = state.table;
+  if (kParts > 1 && shard.view < table.cut && on(Rule::kCutAllParts)) {
+    restart_part(state, part);
+    return;
+  }
+  shard.view = table.epoch;
+  for (int w = 0; w < kWorkers; ++w) {
+    const bool same = shard.member[w] == table.member[w];
+    if (!same) shard.acked[w] = 0;
+    if (on(Rule::kDropOpen) && !(same && config_.keep_open))
+      for (auto& step : shard.open) step[w] = {};
+  }
+  shard.member = table.member;
+  shard.first = table.first;
+  if (shard.active) return;
+  shard.answered = shard.synced_answers = shard.parent = shard.decided = shard.kept = 0;
+  shard.log = {};
+}
+
+void Moves::shard_crash(int process) {
+  if (now().spent.shard_crashes >= at_most().shard_crashes) return;
+  bool lives = false;
+  for (int part = 0; part < kParts; ++part) lives = lives || (holds(process, part) && now().current(part).up);
+  if (!lives) return;
+  State& state = add(Move::kShardCrash, now().table.shard_life[process] - 1, process, 0, 0, Kind::kFault).state;
+  for (int part = 0; part < kParts; ++part)
+    if (holds(process, part)) state.current(part) = {};
+  ++state.spent.shard_crashes;
+}
+
+// A process starts, empty, for the parts whose shard is dead, or replaces one that only seemed to be.
+void Moves::takeover(int process) {
+  if (!epoch_left()) return;
+  bool dead = false, possible = true;
+  for (int part = 0; part < kParts; ++part) {
+    if (!holds(process, part)) continue;
+    dead = dead || !now().current(part).up;
+    possible = possible && now().table.shard_life[part] < kShardLives;
+  }
+  if (!possible || (!dead && now().spent.replacements >= at_most().replacements)) return;
+  const Kind kind = dead ? Kind::kProtocol : Kind::kFault;
+  State& state = add(Move::kTakeover, now().table.shard_life[process], process, dead ? 1 : 0, 0, kind).state;
+  if (!dead) ++state.spent.replacements;
+  ++state.table.epoch;
+  for (int part = 0; part < kParts; ++part) {
+    if (!holds(process, part) || (dead && now().current(part).up)) continue;
+    ++state.table.shard_life[part];
+    start_empty(state, part);
+  }
+}
+
+void Moves::start_empty(State& state, int part) const {
+  Shard& shard = state.current(part);
+  shard = {};
+  shard.up = 1;
+  shard.view = state.table.epoch;
+  shard.member = state.table.member;
+  shard.first = state.table.first;
+}
+
+// All live synced members stand at one step, and nobody keeps its update: the part starts again, which makes it void.
+void Moves::takeover_by_bound(int part) {
+  const Shard& shard = now().current(part);
+  if (!on(Rule::kMemoryBound) || !epoch_left() || now().table.shard_life[part] >= kShardLives) return;
+  if (!shard.up || !shard.active || shard.view != now().table.epoch || shard.has_weights) return;
+  int furthest = -1;
+  for (int w = 0; w < kWorkers; ++w) {
+    if (shard.member[w] == 0) continue;
+    const Worker& other = worker(w);
+    if (!up(other) || other.life != shard.member[w] || other.view != shard.view) return;
+    if (synced(other))
+      furthest = std::max<int>(furthest, other.part[part].next);
+    else if (can_go_on(w, part))
+      return;
+  }
+  if (furthest < 0 || furthest >= shard.decided || (shard.kept >> furthest & 1)) return;
+  State& state = add(Move::kTakeover, now().table.shard_life[part], part, 2).state;
+  state.current(part) = {};
+  ++state.table.shard_life[part];
+  ++state.table.epoch;
+  start_empty(state, part);
+}
+
+}  // namespace millrace::model
