@@ -139,7 +139,7 @@ void JobRounds::on_quick(PartRound& part, const ReduceTask::Output& output, Time
     count(Metric::kQuickCuts, "trimmed", 1, actions);
     part.summed(output.sum, nullptr, MemoryCharge(account_, output.sum.memory_bytes()));
     EncodePlan plan = plan_for(part);
-    plan.largest = *largest;
+    plan.largest = largest;
     return encode_by(part, std::move(plan), actions);
   }
   count(Metric::kQuickCuts, "summed_again", 1, actions);

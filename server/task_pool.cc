@@ -4,8 +4,10 @@
 #include <tbb/task_arena.h>
 
 #include <chrono>
+#include <exception>
 #include <new>
 #include <stdexcept>
+#include <utility>
 
 namespace millrace::server {
 
@@ -16,8 +18,34 @@ struct TaskPool::Helpers {
   tbb::task_arena arena;
 };
 
+/// A helper's way in, counted off when it goes: when the helper is done, or when it never came.
+struct TaskPool::Call {
+  explicit Call(std::shared_ptr<Door> to) : door_(std::move(to)) {}
+  ~Call() {
+    const std::lock_guard lock(door_->mutex);
+    count_off();
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  void come_in() {
+    std::unique_lock lock(door_->mutex);
+    if (door_->pool) door_->pool->help(lock);
+    count_off();  // before the lock is released: what is submitted next finds no helper that has left
+  }
+
+ private:
+  void count_off() {
+    if (!std::exchange(counted_off_, true) && door_->pool) --door_->pool->helping_;
+  }
+
+  std::shared_ptr<Door> door_;
+  bool counted_off_ = false;
+};
+
 TaskPool::TaskPool(uint32_t threads, std::function<void()> wake)
     : helpers_max_(threads > 1 ? threads - 1 : 0), wake_(std::move(wake)) {
+  door_->pool = this;
   if (helpers_max_ > 0) helpers_ = std::make_unique<Helpers>(helpers_max_);
 }
 
@@ -26,7 +54,8 @@ TaskPool::~TaskPool() {
   closing_ = true;
   waiting_.clear();
   changed_.notify_all();
-  changed_.wait(lock, [this] { return helping_ == 0; });
+  changed_.wait(lock, [this] { return inside_ == 0; });
+  door_->pool = nullptr;
 }
 
 namespace {
@@ -64,8 +93,12 @@ void TaskPool::submit(std::vector<std::shared_ptr<Task>>& tasks) {
 
 void TaskPool::call_helpers(uint32_t count) {
   try {
-    for (; count > 0; --count) helpers_->arena.enqueue([this] { help(); });
-  } catch (const std::bad_alloc&) {  // who was not called is not waited for; the loop computes what waits
+    while (count > 0) {
+      auto call = std::make_shared<Call>(door_);
+      --count;
+      helpers_->arena.enqueue([call = std::move(call)] { call->come_in(); });
+    }
+  } catch (const std::exception&) {  // no memory; or oneTBB had no thread for it: the loop computes what waits
     const std::lock_guard lock(mutex_);
     helping_ -= count;
   }
@@ -112,8 +145,8 @@ bool TaskPool::hand_back(const std::shared_ptr<Task>& task) {
   return true;
 }
 
-void TaskPool::help() {
-  std::unique_lock lock(mutex_);
+void TaskPool::help(std::unique_lock<std::mutex>& lock) {
+  ++inside_;
   while (std::shared_ptr<Task> task = closing_ ? nullptr : pop()) {
     lock.unlock();
     run_guarded(*task);
@@ -121,8 +154,8 @@ void TaskPool::help() {
     // A result that there is no memory to hand back waits for some: nobody would ask for it.
     while (!closing_ && !hand_back(task)) changed_.wait_for(lock, kNoMemoryPause);
   }
-  // Notified under the lock: the destructor may free everything as soon as it is released.
-  if (--helping_ == 0) changed_.notify_all();
+  // Notified under the lock: the destructor may free everything but the door as soon as it is released.
+  if (--inside_ == 0) changed_.notify_all();
 }
 
 void TaskPool::take_done(std::vector<std::shared_ptr<Task>>& done) {

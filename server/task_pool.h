@@ -25,7 +25,8 @@ class TaskPool {
   /// threads  that compute, the loop's included; 1: no helpers.
   /// wake     called by a helper when it has finished something and take_done() was empty before.
   TaskPool(uint32_t threads, std::function<void()> wake);
-  /// Waits for the tasks that helpers are running; what waits is dropped.
+  /// Waits for the tasks that helpers are running; what waits is dropped. A helper that was called and never came (the machine
+  /// has no thread to give) is not waited for.
   ~TaskPool();
   TaskPool(const TaskPool&) = delete;
   TaskPool& operator=(const TaskPool&) = delete;
@@ -42,20 +43,28 @@ class TaskPool {
 
  private:
   struct Helpers;
+  /// What helpers come in by; it outlives the pool for those that come too late.
+  struct Door {
+    std::mutex mutex;
+    TaskPool* pool = nullptr;  ///< empty: closed
+  };
+  struct Call;
   std::shared_ptr<Task> pop();
   void call_helpers(uint32_t count);
   bool hand_back(const std::shared_ptr<Task>& task);  ///< under the lock; false: no memory
-  void help();
+  void help(std::unique_lock<std::mutex>& lock);
 
-  mutable std::mutex mutex_;
+  std::shared_ptr<Door> door_ = std::make_shared<Door>();
+  std::mutex& mutex_ = door_->mutex;
   std::deque<std::shared_ptr<Task>> waiting_;
   uint64_t waiting_ns_ = 0;
   std::vector<std::shared_ptr<Task>> done_;
-  uint32_t helping_ = 0;  ///< called, and not yet done
+  uint32_t helping_ = 0;  ///< called, and not yet done (or dropped)
+  uint32_t inside_ = 0;   ///< of them: come in
   uint32_t helpers_max_;
   bool closing_ = false;
   std::function<void()> wake_;
-  std::condition_variable changed_;  ///< helping_, or closing_
+  std::condition_variable changed_;  ///< inside_, or closing_
   std::unique_ptr<Helpers> helpers_;
 };
 

@@ -1,6 +1,8 @@
 #include "server/task_pool.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <condition_variable>
@@ -119,6 +121,29 @@ TEST(TaskPool, TaskThatFindsNoMemoryComesBackAndNothingLeavesItsThread) {
     EXPECT_EQ(drain(pool, kept.size(), mutex, woken).size(), kept.size());
     EXPECT_EQ(ran.load(), 40);
   }
+}
+
+/// In a process of its own, which may have no second thread.
+TEST(TaskPoolDeathTest, WorksAndEndsWhereTheMachineHasNoThreadToGive) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto work = [] {
+    constexpr uid_t kNobody = 65'534;  // root's threads are not counted
+    const rlimit none{0, 0};
+    if ((::getuid() == 0 && ::setuid(kNobody) != 0) || ::setrlimit(RLIMIT_NPROC, &none) != 0) ::_exit(2);
+    ::alarm(60);
+    std::atomic<int> ran = 0;
+    {
+      std::mutex mutex;
+      std::condition_variable woken;
+      TaskPool pool(4, [&] { woken.notify_one(); });
+      std::vector<std::shared_ptr<Task>> tasks = tasks_of(ran, 50, 100'000);
+      const std::vector<std::shared_ptr<Task>> kept = tasks;
+      pool.submit(tasks);
+      drain(pool, kept.size(), mutex, woken);
+    }
+    ::_exit(ran.load() == 50 ? 0 : 1);
+  };
+  EXPECT_EXIT(work(), ::testing::ExitedWithCode(0), "");
 }
 
 TEST(TaskPool, EndsWithTasksStillWaiting) {
