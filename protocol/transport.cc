@@ -335,9 +335,9 @@ Status Connection::reconnect() {
   auto monitor = Socket::open(*context_, ZMQ_PAIR);
   if (!monitor) return std::unexpected(monitor.error());
   (*socket)->set(ZMQ_RECONNECT_IVL, -1);
-  constexpr int kWatched = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED |
-                           ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
-                           ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
+  constexpr int kWatched = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED |
+                           ZMQ_EVENT_CLOSED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+                           ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
   if (zmq_socket_monitor((*socket)->handle(), events.c_str(), kWatched) != 0) return Socket::not_opened();
   MILLRACE_CHECK(zmq_connect((*monitor)->handle(), events.c_str()) == 0, zmq_strerror(zmq_errno()));
   if (socket_) {
@@ -347,6 +347,7 @@ Status Connection::reconnect() {
   monitor_ = std::move(*monitor);
   socket_ = std::move(*socket);
   state_ = ConnectionState::kConnecting;
+  accepted_ = false;
   if (zmq_connect(socket_->handle(), address_.c_str()) != 0) {
     return fail(ErrorCode::kInvalidArgument, "cannot connect to '" + address_ + "': " + zmq_strerror(zmq_errno()) +
                                                  "; give shard addresses as tcp://HOST:PORT");
@@ -357,6 +358,10 @@ Status Connection::reconnect() {
 ConnectionState Connection::state() {
   while (const std::optional<uint16_t> event = monitor_->receive_event()) {
     if (*event == 0) continue;
+    if (*event == ZMQ_EVENT_CONNECTED) {
+      accepted_ = true;
+      continue;
+    }
     state_ = *event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED ? ConnectionState::kConnected : ConnectionState::kDisconnected;
   }
   return state_;

@@ -107,6 +107,10 @@ class Connection {
   /// Reads pending connection events; takes no memory. kDisconnected stays until reconnect().
   ConnectionState state();
 
+  /// Since the last (re)connect: somebody took the connection, though perhaps nobody who speaks the protocol. As of the last
+  /// state().
+  bool accepted() const { return accepted_; }
+
   /// Drops the old connection with everything queued on it and starts a new one. Errors as connect(); without memory or
   /// descriptors the old one stays.
   Status reconnect();
@@ -127,6 +131,7 @@ class Connection {
   std::string address_;
   FrameLimits limits_;
   ConnectionState state_ = ConnectionState::kConnecting;
+  bool accepted_ = false;
 };
 
 /// Wakes a Poller from another thread. wake() is safe from any thread and from signal handlers.

@@ -1,6 +1,9 @@
 #include "protocol/transport.h"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <memory>
 #include <string>
@@ -105,6 +108,30 @@ TEST(Transport, NobodyListeningShowsAsDisconnectedAndReconnectTriesAgain) {
   ASSERT_TRUE(listener.has_value()) << listener.error().message;
   ASSERT_TRUE(connection->reconnect().has_value());
   EXPECT_EQ(wait_for_state(poller, *connection, ConnectionState::kConnected), ConnectionState::kConnected);
+}
+
+TEST(Transport, WhoTakesAConnectionAndSpeaksAnotherProtocolHasAcceptedItAndNoMore) {
+  const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  ASSERT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&address), length), 0);
+  ASSERT_EQ(::listen(listener, 1), 0);
+  ASSERT_EQ(::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length), 0);
+  TransportContext context;
+  auto connection = Connection::connect(context, "tcp://127.0.0.1:" + std::to_string(ntohs(address.sin_port))).value();
+  Poller poller;
+  poller.add(*connection);
+  EXPECT_FALSE(connection->accepted());
+  const TimeNs deadline = monotonic_now_ns() + kWaitMs * kNsPerMs;
+  for (; !connection->accepted() && monotonic_now_ns() < deadline; connection->state()) poller.wait(100);
+  EXPECT_TRUE(connection->accepted());
+  EXPECT_EQ(connection->state(), ConnectionState::kConnecting);
+  ::close(listener);
+  ASSERT_TRUE(connection->reconnect().has_value());
+  EXPECT_EQ(wait_for_state(poller, *connection, ConnectionState::kDisconnected), ConnectionState::kDisconnected);
+  EXPECT_FALSE(connection->accepted());
 }
 
 TEST(Transport, AListenerThatGoesIsNoticed) {

@@ -71,6 +71,58 @@ TEST_F(Handshake, AHelloWithoutAnswerIsSaidAgainUntilTheTimeIsUp) {
   expect_ended(ErrorCode::kUnavailable, "shard 1 (tcp://b:2) accepts connections but does not answer");
 }
 
+TEST_F(Handshake, WhoAcceptsConnectionsButSpeaksNoMillraceIsNamedAsThat) {
+  config_.connect_timeout = 3 * kNsPerS;
+  make();
+  core().on_connected(0, now_, actions_);
+  welcome(0);
+  core().on_accepted(1);
+  pass(4 * kNsPerS);
+  expect_ended(ErrorCode::kUnavailable,
+               "shard 1 (tcp://b:2) could not be joined (tried for 3.0 s, 1 attempt): what accepts "
+               "connections there does not answer as a Millrace server does");
+}
+
+TEST_F(Handshake, OfAnAttemptThatNobodyAcceptedNothingElseIsSaid) {
+  config_.connect_timeout = 60 * kNsPerS;
+  make();
+  core().on_connected(0, now_, actions_);
+  welcome(0);
+  core().on_accepted(1);
+  core().on_disconnected(1, "nobody accepts connections there", now_, actions_);
+  EXPECT_NE(core().waiting_for().find("does not answer as a Millrace server does"), std::string::npos);
+  actions_.clear();
+  while (actions_.connects.empty()) {
+    now_ = core().next_deadline();
+    core().on_tick(now_, actions_);
+  }
+  core().on_disconnected(1, "nobody accepts connections there", now_, actions_);
+  EXPECT_NE(core().waiting_for().find("nobody accepts connections there"), std::string::npos) << core().waiting_for();
+}
+
+TEST_F(Handshake, AShardOfAnotherClusterThatAdmittedThisWorkerIsToldThatItGoes) {
+  make();
+  core().on_connected(0, now_, actions_);
+  welcome(0);
+  core().on_connected(1, now_, actions_);
+  actions_.clear();
+  protocol::Welcome other;
+  other.view = view_;
+  other.view.job = 8;
+  protocol::Message message = from_shard(1, other);
+  message.header.job = 8;
+  core().on_message(1, std::move(message), now_, actions_);
+  expect_ended(ErrorCode::kShardMapMismatch, "number 8");
+  const auto told = take_sent<protocol::Goodbye>();
+  ASSERT_EQ(told.size(), 2u);
+  for (const auto& [shard, goodbye] : told) {
+    EXPECT_EQ(goodbye.header.job, shard == 0 ? kJob : 8u);
+    EXPECT_EQ(goodbye.header.life, life_);
+    EXPECT_EQ(goodbye.header.shard_life, 1u);
+    EXPECT_EQ(std::get<protocol::Goodbye>(goodbye.body).reason, protocol::Goodbye::Reason::kFailed);
+  }
+}
+
 TEST_F(Handshake, AttemptsAreSpacedByADoublingTimeWithJitterAndEndWithWhoWasNotReached) {
   config_.connect_timeout = 60 * kNsPerS;
   config_.shard_silence = 1'000 * kNsPerS;

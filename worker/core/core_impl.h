@@ -76,6 +76,7 @@ struct Link {
   std::string address;
   LinkState state = LinkState::kDown;
   bool ever_welcomed = false;
+  bool accepted = false;  ///< somebody took the present attempt's connection, whoever that is
   uint64_t shard_life = 0;
   TimeNs next_attempt = 0;
   TimeNs retry_interval = 0;
@@ -118,6 +119,7 @@ struct SessionCore::Impl {
   // core_links.cc
   void start(TimeNs now, Actions& actions);
   void open(uint32_t shard, TimeNs now, Actions& actions);
+  void on_accepted(uint32_t shard);
   void on_connected(uint32_t shard, TimeNs now, Actions& actions);
   void on_disconnected(uint32_t shard, const std::string& reason, TimeNs now, Actions& actions);
   void schedule_retry(Link& link, TimeNs now);

@@ -12,6 +12,10 @@ constexpr TimeNs kHelloAgainMax = kNsPerS;   ///< a Hello without any answer is 
 constexpr TimeNs kAttemptMax = 5 * kNsPerS;  ///< an attempt to connect that comes to nothing
 constexpr uint32_t kHeartbeatsMissed = 4;  ///< silent for so many: the connection may be half open, a new one is tried
 
+constexpr const char* kForeign =
+    "what accepts connections there does not answer as a Millrace server does: is it stopped, another program, or a "
+    "server's --http port?";
+
 std::string seconds_text(TimeNs span) {
   const TimeNs tenths = (span + kNsPerS / 20) / (kNsPerS / 10);
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
@@ -49,6 +53,7 @@ void SessionCore::Impl::start(TimeNs now, Actions& actions) {
 void SessionCore::Impl::open(uint32_t shard, TimeNs now, Actions& actions) {
   Link& link = links[shard];
   link.state = LinkState::kConnecting;
+  link.accepted = false;
   link.next_attempt = now + kAttemptMax;
   ++link.attempts;
   actions.connects.push_back(shard);
@@ -59,6 +64,8 @@ void SessionCore::Impl::schedule_retry(Link& link, TimeNs now) {
       link.retry_interval == 0 ? config.reconnect_after : std::min(link.retry_interval * 2, config.reconnect_after_max);
   link.next_attempt = now + jittered(link.retry_interval);
 }
+
+void SessionCore::Impl::on_accepted(uint32_t shard) { links[shard].accepted = true; }
 
 void SessionCore::Impl::on_connected(uint32_t shard, TimeNs now, Actions& actions) {
   Link& link = links[shard];
@@ -84,8 +91,9 @@ void SessionCore::Impl::on_disconnected(uint32_t shard, const std::string& reaso
   if (link.state == LinkState::kWelcomed) {
     log(actions, Severity::kWarning, "the connection to " + shard_text(shard) + " is lost: " + reason);
   }
+  const bool foreign = link.state == LinkState::kConnecting && link.accepted;
   link.state = LinkState::kDown;
-  link.last_trouble = reason;
+  link.last_trouble = foreign ? kForeign : reason;
   link.trouble_code = ErrorCode::kUnavailable;
   link.held.clear();
   schedule_retry(link, now);
@@ -109,6 +117,8 @@ Error SessionCore::Impl::not_reached(uint32_t shard, TimeNs now) const {
   if (!link.last_trouble.empty()) {
     return {link.trouble_code, shard_text(shard) + " could not be joined (" + tried + "): " + link.last_trouble};
   }
+  if (link.state == LinkState::kConnecting && link.accepted)
+    return {ErrorCode::kUnavailable, shard_text(shard) + " could not be joined (" + tried + "): " + kForeign};
   if (link.state == LinkState::kGreeting) {
     return {ErrorCode::kUnavailable, shard_text(shard) + " accepts connections but does not answer Hello (" + tried +
                                          "): is it a Millrace server?"};

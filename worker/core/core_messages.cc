@@ -102,7 +102,13 @@ void SessionCore::Impl::on_welcome(uint32_t shard, const protocol::Header& heade
   }
   link.shard_life = header.shard_life;
   link.message_bytes_max = welcome.message_bytes_max;
-  if (!adopt_view(shard, welcome.view, now, actions)) return;
+  if (!adopt_view(shard, welcome.view, now, actions)) {
+    // Admitted there, if not to the job of the others: that shard is not to wait for this worker.
+    if (link.state == LinkState::kGreeting)
+      actions.sends.push_back(
+          {shard, {header, protocol::Goodbye{protocol::Goodbye::Reason::kFailed, error->message}, {}}});
+    return;
+  }
   const bool again = std::exchange(link.ever_welcomed, true);
   const bool was_down = link.state != LinkState::kWelcomed;
   link.state = LinkState::kWelcomed;

@@ -83,7 +83,7 @@ void SessionCore::Impl::code_next(uint32_t bucket, TimeNs now, Actions& actions)
     return end_session(
         {ErrorCode::kLimitExceeded, "a contribution of " + std::to_string(bytes) + " bytes is over the limit of " +
                                         shard_text(part.layout.shard) + ", " + std::to_string(bytes_max) +
-                                        " bytes a message: raise the server's limit or parts_per_shard"},
+                                        " bytes a message: raise the server's --message-bytes-max, or parts_per_shard"},
         now, actions);
   }
   if (links[part.layout.shard].state == LinkState::kWelcomed) {

@@ -94,6 +94,7 @@ SessionCore::SessionCore(CoreConfig config) : impl_(std::make_unique<Impl>(std::
 SessionCore::~SessionCore() = default;
 
 void SessionCore::start(TimeNs now, Actions& actions) { impl_->start(now, actions); }
+void SessionCore::on_accepted(uint32_t shard) { impl_->on_accepted(shard); }
 void SessionCore::on_connected(uint32_t shard, TimeNs now, Actions& actions) {
   impl_->on_connected(shard, now, actions);
 }

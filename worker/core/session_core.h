@@ -90,6 +90,8 @@ class SessionCore {
 
   // --- life ---------------------------------------------------------------------------------------------------------------
   void start(TimeNs now, Actions& actions);
+  /// Somebody took the connection of the present attempt; whether it speaks the protocol is not known yet. For sentences only.
+  void on_accepted(uint32_t shard);
   void on_connected(uint32_t shard, TimeNs now, Actions& actions);
   void on_disconnected(uint32_t shard, const std::string& reason, TimeNs now, Actions& actions);
   void on_message(uint32_t shard, protocol::Message&& message, TimeNs now, Actions& actions);

@@ -109,6 +109,7 @@ void SessionShell::receive(uint32_t shard) {
 void SessionShell::watch(uint32_t shard) {
   Wire& wire = wires_[shard];
   const protocol::ConnectionState state = wire.connection->state();
+  if (wire.connection->accepted()) core_.on_accepted(shard);
   if (state == wire.seen) return;
   const bool was_connected = std::exchange(wire.seen, state) == protocol::ConnectionState::kConnected;
   const TimeNs now = monotonic_now_ns();
