@@ -32,6 +32,16 @@ constexpr const char* kSchema = R"sql(
   CREATE UNIQUE INDEX open_jobs ON jobs (name) WHERE finished = 0;
 )sql";
 
+/// What to do about SQLite's commonest complaints about a file.
+const char* advice(int primary_code) {
+  switch (primary_code) {
+    case SQLITE_CANTOPEN: return "; name a file in a folder that exists and can be written";
+    case SQLITE_NOTADB:
+    case SQLITE_CORRUPT: return "; name another file for the membership table";
+    default: return "";
+  }
+}
+
 /// A connection to the file. Its errors name the file.
 class Database {
  public:
@@ -69,7 +79,7 @@ class Database {
                   fmt::format("membership table {}: another process holds its lock (waited {} ms)", path_, wait_ms_));
     }
     const char* what = handle_ == nullptr ? sqlite3_errstr(rc) : sqlite3_errmsg(handle_);
-    return fail(ErrorCode::kIo, fmt::format("membership table {}: {}", path_, what));
+    return fail(ErrorCode::kIo, fmt::format("membership table {}: {}{}", path_, what, advice(primary)));
   }
 
   sqlite3* handle() const { return handle_; }

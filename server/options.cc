@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <limits>
 #include <string>
@@ -44,6 +45,36 @@ constexpr const char* kFooter =
     "  5  the membership table is of a cluster of another shape or version, or another process took this number\n"
     "  6  a port is in use, or the membership table cannot be read or written\n";
 
+/// Refuses what is no size from one byte to 2^62; else makes a plain number of it. CLI11's own would take -1 and 10^30, modulo
+/// 2^64.
+std::string to_bytes(std::string& text) {
+  constexpr std::string_view kUnits = "kmgtpe";
+  constexpr uint64_t kMost = uint64_t{1} << 62;
+  uint64_t count = 0;
+  const char* const end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(text.data(), end, count);
+  std::string unit(at, end);
+  std::ranges::transform(unit, unit.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c; });
+  size_t power = 0;
+  bool known = unit.empty() || unit == "b";
+  if (const size_t which = unit.empty() ? std::string::npos : kUnits.find(unit.front()); which != std::string::npos) {
+    const std::string rest = unit.substr(1);
+    known = rest.empty() || rest == "b" || rest == "i" || rest == "ib";
+    power = which + 1;
+  }
+  if (error != std::errc() || !known || count == 0 || count > (kMost >> (10 * power)))
+    return fmt::format(
+        "'{}' is not a size: give a number of bytes from 1, or with a unit, as 64M or 2GiB (powers of 1024)", text);
+  text = std::to_string(count << (10 * power));
+  return {};
+}
+
+/// SQLite would take these for a table of the process's own, which no other shard sees.
+std::string refuse_table(std::string& text) {
+  if (!text.empty() && text != ":memory:") return {};
+  return fmt::format("'{}' is not the name of a file that all shards can share", text);
+}
+
 void add_limits(CLI::App& app, Limits& limits, uint32_t& drain_seconds, uint32_t& abandon_seconds) {
   const CLI::Range from_one(1U, std::numeric_limits<uint32_t>::max());
   const std::string group = "Limits (a refusal names the one it met)";
@@ -64,16 +95,16 @@ void add_limits(CLI::App& app, Limits& limits, uint32_t& drain_seconds, uint32_t
       ->group(group)
       ->capture_default_str();
   app.add_option("--message-bytes-max", limits.message_bytes_max, "Payload of one message")
-      ->transform(CLI::AsSizeValue(false))
+      ->transform(CLI::Validator(to_bytes, "SIZE"))
       ->group(group)
       ->capture_default_str();
   app.add_option("--job-memory-bytes-max", limits.job_memory_bytes_max, "Open, decoded and kept bytes of one job")
-      ->transform(CLI::AsSizeValue(false))
+      ->transform(CLI::Validator(to_bytes, "SIZE"))
       ->group(group)
       ->capture_default_str();
   app.add_option("--shard-memory-bytes-max", limits.shard_memory_bytes_max,
                  "The same of all jobs; each may always use its fair share")
-      ->transform(CLI::AsSizeValue(false))
+      ->transform(CLI::Validator(to_bytes, "SIZE"))
       ->group(group)
       ->capture_default_str();
   app.add_option("--dead-after-ms-min", limits.dead_after_ms_min, "Least dead_after_ms that a job may ask for")
@@ -105,6 +136,11 @@ std::string refuse_address(std::string& text) {
   return fmt::format("'{}' is not an address: give tcp://HOST:PORT, as tcp://127.0.0.1:7600", text);
 }
 
+std::string refuse_http(std::string& text) {
+  const auto parsed = monitoring::parse_http_address(text);
+  return parsed ? std::string() : parsed.error().message;
+}
+
 /// One line, as every other failure. Returns the exit code.
 int report_usage(std::string sentence) {
   constexpr int kUsage = 2;
@@ -122,8 +158,11 @@ std::variant<Options, int> parse_options(int argc, const char* const* argv) {
   app.set_config("--config", "", "Reads flags from a TOML or INI file");
   app.add_option("--table", options.table, "Membership table: an SQLite file that all shards share; made if absent")
       ->required()
+      ->check(CLI::Validator(refuse_table, ""))
       ->type_name("FILE");
-  app.add_option("--shard", options.shard, "Number of this shard, from 0")->capture_default_str();
+  app.add_option("--shard", options.shard, "Number of this shard, from 0")
+      ->check(CLI::Range(0u, 1023u))
+      ->capture_default_str();
   app.add_option("--shards", options.shards, "Shards of the cluster; the same at all of them")
       ->check(CLI::Range(1u, 1024u))
       ->capture_default_str();
@@ -135,6 +174,7 @@ std::variant<Options, int> parse_options(int argc, const char* const* argv) {
       ->check(CLI::Validator(refuse_address, ""))
       ->type_name("tcp://HOST:PORT");
   app.add_option("--http", options.http, "Serves /metrics, /healthz and /status; port 0 takes a free one")
+      ->check(CLI::Validator(refuse_http, ""))
       ->type_name("HOST:PORT");
   app.add_option("--threads", options.threads, "Threads that compute; 0: one a core")->check(CLI::Range(0u, 1024u));
   app.add_flag("--json", options.json,

@@ -149,6 +149,8 @@ Status ShardProcess::Loop::open() {
   Result<std::string> address = advertised(options_, listener_->address());
   if (!address) return std::unexpected(address.error());
   address_ = std::move(*address);
+  // Before the table hears of this process: a start that fails must not end the one that has the number.
+  if (const Status opened = options_.http.empty() ? Status{} : open_http(); !opened) return opened;
   const Result<uint64_t> life = table_->start_shard(options_.shard, options_.shards, address_);
   if (!life) return std::unexpected(life.error());
   life_ = *life;
@@ -157,7 +159,7 @@ Status ShardProcess::Loop::open() {
                                       *table_, monotonic_now_ns());
   poller_.add(*listener_);
   poller_.add(waker_);
-  return options_.http.empty() ? Status{} : open_http();
+  return {};
 }
 
 Status ShardProcess::Loop::open_http() {

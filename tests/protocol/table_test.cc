@@ -236,6 +236,7 @@ TEST(SqliteTable, AFileThatIsNoDatabaseIsAnErrorThatNamesIt) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kIo);
   EXPECT_THAT(refused.error().message, testing::HasSubstr(path));
+  EXPECT_THAT(refused.error().message, testing::HasSubstr("name another file"));
 }
 
 TEST(SqliteTable, AFolderThatIsNotThereIsAnErrorThatNamesTheFile) {
@@ -243,6 +244,7 @@ TEST(SqliteTable, AFolderThatIsNotThereIsAnErrorThatNamesTheFile) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kIo);
   EXPECT_THAT(refused.error().message, testing::HasSubstr("no/such/folder/table.db"));
+  EXPECT_THAT(refused.error().message, testing::HasSubstr("name a file in a folder that exists"));
 }
 
 TEST(SqliteTable, ADamagedRecordIsAnErrorNotACrash) {

@@ -20,6 +20,7 @@
 #include "monitoring/http_address.h"
 #include "protocol/container.h"
 #include "protocol/layout.h"
+#include "protocol/table.h"
 #include "protocol/transport.h"
 #include "server/process.h"
 #include "server/status_json.h"
@@ -222,6 +223,26 @@ TEST(ShardProcess, LaterProcessUnderTheSameNumberStopsTheEarlierOne) {
   loop.join();
   ASSERT_FALSE(ended.has_value());
   EXPECT_EQ(ended.error().code, ErrorCode::kConflict);
+}
+
+TEST(ShardProcess, AStartThatFailsLeavesTheProcessThatHasTheNumberAlone) {
+  TemporaryFolder folder;
+  Options options;
+  options.table = folder.path + "/table.db";
+  options.listen = "tcp://127.0.0.1:0";
+  options.http = "127.0.0.1:0";
+  options.quiet = true;
+  auto running = ShardProcess::start(options);
+  ASSERT_TRUE(running.has_value()) << running.error().message;
+  options.http = (*running)->http_address();
+  const auto failed = ShardProcess::start(options);
+  ASSERT_FALSE(failed.has_value());
+  EXPECT_EQ(failed.error().code, ErrorCode::kIo);
+  auto table = protocol::open_sqlite_table(options.table);
+  ASSERT_TRUE(table.has_value());
+  const auto map = (*table)->shard_map();
+  ASSERT_TRUE(map.has_value());
+  EXPECT_EQ(map->front(), (protocol::ShardEntry{(*running)->address(), (*running)->life()}));
 }
 
 TEST(ShardProcess, HttpPortAnswersFromTheLoop) {
