@@ -20,7 +20,9 @@ Result<HttpAddress> parse_http_address(std::string_view text) {
   }
   HttpAddress address;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), address.port);
-  if (host.empty() || digits.empty() || error != std::errc() || end != digits.data() + digits.size()) return refused();
+  const bool blank = host.find_first_of(" \t\r\n\v\f/") != std::string_view::npos;
+  if (blank || host.empty() || digits.empty() || error != std::errc() || end != digits.data() + digits.size())
+    return refused();
   address.host = host;
   return address;
 }

@@ -305,6 +305,22 @@ class Refusals(WithServers):
         fine = self.path("reach.svm", "1 1:1\n0 2:1\n")
         self.refused(4, "127.0.0.1:1", "train", "--servers", "127.0.0.1:1", "--train", fine, "--connect-timeout-ms", 300)
 
+    def test_WhatIsNoMillraceServerIsNamedAsThat(self):
+        fine = self.path("foreign.svm", "1 1:1\n0 2:1\n")
+        http = self.cluster["shards"][0]["http"]
+        self.refused(4, "does not answer as a Millrace server does", "train", "--servers", http, "--train", fine, "--connect-timeout-ms", 1500)
+
+    def test_ValuesThatAreNotFiniteAreLeftOutAndCountedWhereTheJobSaysSo(self):
+        # Weights overflow in the first steps, and gradients with them.
+        huge = self.path("huge.svm", "".join(f"{row % 2} 1:3e38 2:3e38\n" for row in range(200)))
+        self.refused(3, "the gradient holds NaN or infinity", "train", *self.flags(job="refuse"), "--train", huge, "--lr", 1e6)
+        ended = run("train", *self.flags(job="drop"), "--train", huge, "--lr", 1e6, "--non-finite", "drop", "--json")
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        epochs = json.loads(ended.stdout.strip().split("\n")[-1])["epochs"]
+        self.assertGreater(sum(epoch["non_finite_dropped"] for epoch in epochs), 0)
+        said = run("train", *self.flags(job="said"), "--train", huge, "--lr", 1e6, "--non-finite", "drop")
+        self.assertIn("values of gradients were NaN or infinite and are left out", said.stdout)
+
     def test_WorkersThatDisagreeOnTheShapeAreRefusedWithTheReason(self):
         small = self.path("small.svm", "1 1:1\n0 2:1\n")
         large = self.path("large.svm", "1 1:1\n0 3:1\n")
@@ -345,6 +361,11 @@ class Refusals(WithServers):
                                     ("there is no 'nothing'", ["data", "nothing"]), ("see millrace bench --help", ["bench"]),
                                     ("leaves no port for shard 1", ["serve", "--port", 65535]), ("leaves no port", ["serve", "--http-port", 65535]),
                                     ("--grace-ms", ["serve", "--grace-ms", -5]), ("--rows", ["bench", "serve", "--rows", "none"]),
+                                    ("--output: it is empty", ["train", *data, "-o", ""]), ("--state: it is empty", ["train", *data, "--state", ""]),
+                                    ("--train: it is empty", ["train", "--train", "", *data[2:]]), ("--http: it is empty", ["train", *data, "--http", ""]),
+                                    ("--model: it is empty", ["eval", "--model", "", "--data", "a"]), ("--input: it is empty", ["data", "debian", "-o", "a", "--input", ""]),
+                                    ("--table: it is empty", ["serve", "--table", ""]), ("--codec: it is empty", ["bench", "serve", "--codec", ""]),
+                                    ("'a b:1' is not host:port", ["train", *data[:3], "a b:1"]),
                                     ("is the file of --output", ["data", "synthetic", "--rows", 10, "-o", "a", "--held-out", "./a"])):
             with self.subTest(arguments=arguments):
                 ended = self.refused(2, sentence, *arguments)
@@ -355,6 +376,9 @@ class Refusals(WithServers):
         table = ["--table", self.path("unused.db")]
         for sentence, flags in (("--table is required", []), ("--shard", [*table, "--shard", 3, "--shards", 2]), ("65536", [*table, "--listen", "tcp://127.0.0.1:65536"]),
                                 ("tcp://HOST:PORT", [*table, "--listen", "ipc:///tmp/x"]), ("--advertise", [*table, "--advertise", "here"]),
+                                *[("is not a size", [*table, "--message-bytes-max", size]) for size in ("0", "-1", "1" + 30 * "0", "16E", "10QB", "1.5G", "", "x")],
+                                ("--shard: Value -1", [*table, "--shard", -1]), ("--table: ''", ["--table", ""]), ("':memory:' is not the name", ["--table", ":memory:"]),
+                                ("--http: ''", [*table, "--http", ""]), ("was not readable", [*table, "--config", self.folder.name]),
                                 ("--jobs-max", [*table, "--jobs-max", 0]), ("--http", [*table, "--listen", "tcp://127.0.0.1:0", "--http", "x"])):
             with self.subTest(flags=flags):
                 ended = subprocess.run([str(PROGRAMS / "millrace-server"), *map(str, flags)], capture_output=True, text=True, timeout=30, check=False)
@@ -436,6 +460,12 @@ class Refusals(WithServers):
             self.assertEqual((serve.returncode, list(folder.iterdir())), (code, []), err)
             self.assertIn("second signal", err)
             self.assertFalse([shard for shard in shards if Path(f"/proc/{shard}").exists()])
+
+    def test_AFolderForTemporaryFilesThatIsNotThereIsSaid(self):
+        for arguments in (["serve", "--port", 0, "--http-port", 0], ["bench", "serve", "--rounds", 1]):
+            ended = subprocess.run(millrace(*arguments), capture_output=True, text=True, timeout=30, check=False, env={**os.environ, "TMPDIR": "/no/such/folder"})
+            self.assertEqual((ended.returncode, ended.stdout, ended.stderr.count("\n")), (6, "", 1), ended.stderr)
+            self.assertIn("TMPDIR", ended.stderr)
 
     def test_APortInUseIsSaid(self):
         port = self.servers.split(",", 1)[0].rsplit(":", 1)[1]

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <map>
 #include <string>
 #include <vector>
@@ -188,6 +189,9 @@ TEST(LibsvmFile, AnEmptyFileHoldsNoRows) {
 
 TEST(LibsvmFile, AGzThatIsNotOneIsNamed) {
   const TemporaryFolder folder;
+  EXPECT_THAT(refusal_of_file(folder.path().string(), ErrorCode::kIo), HasSubstr("Is a directory"));
+  std::filesystem::create_directory(folder / "folder.gz");
+  EXPECT_THAT(refusal_of_file(folder / "folder.gz", ErrorCode::kIo), HasSubstr("folder.gz: Is a directory"));
   EXPECT_THAT(refusal_of_file(folder.write("a.svm.gz", "1 1:1\n0 1:1\n"), ErrorCode::kMalformed),
               HasSubstr("it is not gzip data"));
 }

@@ -267,6 +267,8 @@ TEST(ModelFile, ErrorsNameTheFile) {
   EXPECT_EQ(read_model(folder.path().string()).error().code, ErrorCode::kIo);
   EXPECT_THAT(read_model(folder.write("m", "hello world")).error().message,
               HasSubstr("it is not a model of `millrace train`"));
+  EXPECT_THAT(read_model("/dev/zero").error().message, HasSubstr("it is not a model"))
+      << "what has no end is not read to it";
   EXPECT_EQ(write_model(folder / "no/such/m", random_model(Loss::kHinge, 1, 1)).error().code, ErrorCode::kIo);
 }
 

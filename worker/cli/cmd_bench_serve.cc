@@ -76,12 +76,14 @@ Command add_bench_serve(CLI::App& bench) {
       ->capture_default_str()
       ->check(in_range(0, 10'000));
   app->add_option("--rate", options.rate,
-                  "every process in a network namespace of its own behind this rate (1gbit); needs root");
+                  "every process in a network namespace of its own behind this rate (1gbit); needs root")
+      ->check(not_empty());
   app->add_option("--rows", options.rows, "what to measure: lossless, qsgd4, qsgd8")
       ->delimiter(',')
       ->check(CLI::IsMember({"lossless", "qsgd4", "qsgd8"}));
   app->add_option("--codec", options.lossless_codec,
-                  "of the row lossless (default: raw+raw on loopback, gap+raw behind a rate)");
+                  "of the row lossless (default: raw+raw on loopback, gap+raw behind a rate)")
+      ->check(not_empty());
   app->add_option("--parts", options.parts_per_shard,
                   "parts a shard (default: 3; behind a rate 9, and 3 where values are quantized)")
       ->check(in_range(0, 64));

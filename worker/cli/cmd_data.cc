@@ -69,9 +69,13 @@ Command add_debian(CLI::App& data) {
   auto flags = std::make_shared<DebianFlags>();
   CLI::App* app =
       data.add_subcommand("debian", "from the package index of this Debian machine: is a package a library?");
-  app->add_option("-o,--output", flags->options.train_path, "training file; .gz: compressed")->required();
-  app->add_option("--held-out", flags->options.held_out_path, "held-out file (default: OUTPUT with .test before .svm)");
-  app->add_option("--input", flags->options.input, "a saved `apt-cache dumpavail` instead of running it");
+  app->add_option("-o,--output", flags->options.train_path, "training file; .gz: compressed")
+      ->required()
+      ->check(not_empty());
+  app->add_option("--held-out", flags->options.held_out_path, "held-out file (default: OUTPUT with .test before .svm)")
+      ->check(not_empty());
+  app->add_option("--input", flags->options.input, "a saved `apt-cache dumpavail` instead of running it")
+      ->check(not_empty());
   app->add_option("--dimension", flags->options.dimension, "features are hashed into so many")
       ->capture_default_str()
       ->check(in_range(uint64_t{1}, kDimensionMax - 1));
@@ -126,8 +130,11 @@ Outcome run_synthetic(SyntheticFlags& flags) {
 Command add_synthetic(CLI::App& data) {
   auto flags = std::make_shared<SyntheticFlags>();
   CLI::App* app = data.add_subcommand("synthetic", "rows with the statistics of the URL and Webspam sets");
-  app->add_option("-o,--output", flags->options.train_path, "training file; .gz: compressed")->required();
-  app->add_option("--held-out", flags->options.held_out_path, "held-out file (default: OUTPUT with .test before .svm)");
+  app->add_option("-o,--output", flags->options.train_path, "training file; .gz: compressed")
+      ->required()
+      ->check(not_empty());
+  app->add_option("--held-out", flags->options.held_out_path, "held-out file (default: OUTPUT with .test before .svm)")
+      ->check(not_empty());
   app->add_option("--like", flags->like, "url (3.2 M features, 116 a row) or webspam (16.6 M features, 3,730 a row)")
       ->capture_default_str()
       ->check(CLI::IsMember({"url", "webspam"}));

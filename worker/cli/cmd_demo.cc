@@ -119,8 +119,11 @@ Command add_demo_command(CLI::App& root) {
       ->capture_default_str()
       ->check(in_range(uint64_t{1024}, uint64_t{1} << 28));
   app->add_option("--rate", options.rate,
-                  "every process in a network namespace of its own behind this rate (1gbit); needs root");
-  app->add_option("--folder", options.folder, "where the data and logs are kept")->capture_default_str();
+                  "every process in a network namespace of its own behind this rate (1gbit); needs root")
+      ->check(not_empty());
+  app->add_option("--folder", options.folder, "where the data and logs are kept")
+      ->capture_default_str()
+      ->check(not_empty());
   app->add_flag("--json", flags->json, "one JSON object as the last line");
   app->footer(
       "The data is this machine's Debian package index: is a package a library, told from its description alone? "

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "worker/cli/commands.h"
+#include "worker/cli/flag_range.h"
 #include "worker/cli/libsvm.h"
 #include "worker/cli/linear_model.h"
 #include "worker/cli/model_file.h"
@@ -50,8 +51,8 @@ Outcome run_eval(const EvalFlags& flags) {
 Command add_eval_command(CLI::App& root) {
   auto flags = std::make_shared<EvalFlags>();
   CLI::App* app = root.add_subcommand("eval", "measures a model that `train` wrote on held-out data");
-  app->add_option("--model", flags->model, "model file")->required();
-  app->add_option("--data", flags->data, "LIBSVM text, plain or .gz")->required();
+  app->add_option("--model", flags->model, "model file")->required()->check(not_empty());
+  app->add_option("--data", flags->data, "LIBSVM text, plain or .gz")->required()->check(not_empty());
   app->add_flag("--json", flags->json, "one JSON object as the last line");
   app->footer(
       "Average precision is the area under precision over recall; read it rather than the accuracy where one class is "

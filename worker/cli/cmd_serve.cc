@@ -19,6 +19,7 @@
 #include "worker/cli/flag_range.h"
 #include "worker/cli/interruption.h"
 #include "worker/cli/process/shard_process.h"
+#include "worker/cli/scratch_folder.h"
 
 namespace millrace::cli {
 namespace {
@@ -44,10 +45,9 @@ class OwnFolder {
     if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
   }
   Result<std::string> make() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "millrace-serve-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr)
-      return fail(ErrorCode::kIo, "cannot make a folder for the membership table: " + pattern);
-    path_ = pattern;
+    auto made = make_scratch_folder("millrace-serve");
+    if (!made) return std::unexpected(made.error());
+    path_ = std::move(*made);
     return path_ + "/table.db";
   }
 
@@ -165,7 +165,8 @@ Command add_serve_command(CLI::App& root) {
                   "status page of the first shard, the next ones count up; 0: free ones")
       ->capture_default_str()
       ->check(in_range(0, 65535));
-  app->add_option("--table", flags->table, "membership table, kept between runs (default: a temporary one)");
+  app->add_option("--table", flags->table, "membership table, kept between runs (default: a temporary one)")
+      ->check(not_empty());
   app->add_option("--grace-ms", flags->grace_ms, "at the end: time for rounds in flight")
       ->capture_default_str()
       ->check(in_range(0, 86'400'000));

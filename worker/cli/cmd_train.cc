@@ -104,14 +104,24 @@ void print_epoch(const EpochReport& epoch) {
   fmt::print("{:>5} {:>7} {:>9.5f} {:>9} {:>9} {:>12} {:>12} {:>9.2f} {:>9.2f} {:>9.2f}\n", epoch.epoch, epoch.steps,
              epoch.loss, held_out(epoch.held_out.mean_loss), held_out(epoch.held_out.accuracy), grouped(epoch.bytes_up),
              grouped(epoch.bytes_down), epoch.seconds, epoch.blocked_s, epoch.communication_s);
+  if (epoch.non_finite_dropped > 0) {
+    fmt::print("      {} values of gradients were NaN or infinite and are left out (--non-finite drop)\n",
+               grouped(epoch.non_finite_dropped));
+  }
   std::fflush(stdout);
 }
 
 nlohmann::json epoch_json(const EpochReport& epoch) {
-  nlohmann::json json = {
-      {"epoch", epoch.epoch},       {"steps", epoch.steps},           {"loss", epoch.loss},
-      {"bytes_up", epoch.bytes_up}, {"bytes_down", epoch.bytes_down}, {"entries_up", epoch.entries_up},
-      {"seconds", epoch.seconds},   {"blocked_s", epoch.blocked_s},   {"communication_s", epoch.communication_s}};
+  nlohmann::json json = {{"epoch", epoch.epoch},
+                         {"steps", epoch.steps},
+                         {"loss", epoch.loss},
+                         {"bytes_up", epoch.bytes_up},
+                         {"bytes_down", epoch.bytes_down},
+                         {"entries_up", epoch.entries_up},
+                         {"non_finite_dropped", epoch.non_finite_dropped},
+                         {"seconds", epoch.seconds},
+                         {"blocked_s", epoch.blocked_s},
+                         {"communication_s", epoch.communication_s}};
   if (epoch.evaluated) {
     json["held_out"] = {{"loss", epoch.held_out.mean_loss},
                         {"log_loss", epoch.held_out.log_loss},
@@ -212,11 +222,12 @@ Outcome run_train(TrainFlags& flags) {
 
 void add_data_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--train", flags.train_path, "LIBSVM text, plain or .gz; this worker takes its share of the rows")
-      ->required();
-  app.add_option("--test", flags.test_path, "held-out rows, evaluated after every epoch");
+      ->required()
+      ->check(not_empty());
+  app.add_option("--test", flags.test_path, "held-out rows, evaluated after every epoch")->check(not_empty());
   app.add_option("--dimension", flags.dimension, "largest feature index (default: that of --train)")
       ->check(in_range(uint64_t{1}, kDimensionMax - 1));
-  app.add_option("-o,--output", flags.output, "model file, written by worker 0 at the end");
+  app.add_option("-o,--output", flags.output, "model file, written by worker 0 at the end")->check(not_empty());
   app.add_option("--model", flags.model, "lr (logistic regression) or svm (linear SVM)")
       ->capture_default_str()
       ->check(CLI::IsMember({"lr", "svm"}));
@@ -242,8 +253,10 @@ void add_job_flags(CLI::App& app, TrainFlags& flags) {
       ->capture_default_str()
       ->check(in_range(1, 86'400'000));
   app.add_option("--http", flags.http,
-                 "host:port of this worker's /metrics, /healthz and /status; port 0 takes a free one");
-  app.add_option("--state", options.state_path, "where residual and steps go when the job ends with an error");
+                 "host:port of this worker's /metrics, /healthz and /status; port 0 takes a free one")
+      ->check(not_empty());
+  app.add_option("--state", options.state_path, "where residual and steps go when the job ends with an error")
+      ->check(not_empty());
 }
 
 void add_compression_flags(CLI::App& app, TrainFlags& flags) {

@@ -23,4 +23,10 @@ CLI::Validator in_range(Number least, Number most) {
   return CLI::Validator(check, fmt::format("{}..{}", least, most), "range");
 }
 
+/// A check for a flag that names a file, a folder or an address: given empty it would mean as much as not given.
+inline CLI::Validator not_empty() {
+  return CLI::Validator([](std::string& text) { return text.empty() ? std::string("it is empty") : std::string(); },
+                        "");
+}
+
 }  // namespace millrace::cli

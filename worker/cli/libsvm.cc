@@ -1,5 +1,6 @@
 #include "worker/cli/libsvm.h"
 
+#include <sys/stat.h>
 #include <zlib.h>
 
 #include <cerrno>
@@ -220,6 +221,9 @@ Status feed(gzFile file, const std::string& path, LibsvmParser& parser, uint64_t
 }  // namespace
 
 Result<Dataset> read_libsvm(const std::string& path, const LibsvmOptions& options) {
+  struct stat there = {};
+  if (stat(path.c_str(), &there) == 0 && S_ISDIR(there.st_mode))
+    return fail(ErrorCode::kIo, path + ": " + std::strerror(EISDIR));
   errno = 0;
   const GzHandle file(gzopen(path.c_str(), "rb"));
   if (!file) return fail(ErrorCode::kIo, path + ": " + (errno != 0 ? std::strerror(errno) : "cannot be opened"));

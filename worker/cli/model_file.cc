@@ -26,6 +26,10 @@ struct CloseFile {
   void operator()(FILE* file) const { std::fclose(file); }
 };
 
+bool begins_as_a_model(ByteSpan bytes) {
+  return bytes.size() >= kMagic.size() && std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) == 0;
+}
+
 std::unexpected<Error> malformed(const char* sentence) { return fail(ErrorCode::kMalformed, sentence); }
 
 /// The parameters with the scale multiplied in, written into model.values().
@@ -76,9 +80,7 @@ ByteBuffer encode_model(const LinearModel& model) {
 
 Result<LinearModel> decode_model(ByteSpan bytes) {
   constexpr size_t kChecksumBytes = 8;
-  if (bytes.size() < kMagic.size() || std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0) {
-    return malformed("it is not a model of `millrace train`");
-  }
+  if (!begins_as_a_model(bytes)) return malformed("it is not a model of `millrace train`");
   if (bytes.size() < kMagic.size() + kChecksumBytes) return malformed("it ends too early");
   ByteReader reader(bytes.subspan(kMagic.size(), bytes.size() - kMagic.size() - kChecksumBytes));
   const auto version = reader.get<uint32_t>();
@@ -130,6 +132,7 @@ Result<LinearModel> read_model(const std::string& path) {
     bytes.resize(held + kReadBytes);
     got = std::fread(bytes.data() + held, 1, kReadBytes, file.get());
     bytes.resize(held + got);
+    if (!begins_as_a_model(bytes)) break;  // what else it is may have no end
   }
   if (std::ferror(file.get()) != 0) return refuse();
   auto model = decode_model(bytes);

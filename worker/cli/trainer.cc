@@ -173,6 +173,7 @@ class Run {
     report.bytes_up = after.bytes_up - before.bytes_up;
     report.bytes_down = after.bytes_down - before.bytes_down;
     report.entries_up = after.tensors[0].entries_sent - before.tensors[0].entries_sent;
+    report.non_finite_dropped = after.tensors[0].non_finite_dropped - before.tensors[0].non_finite_dropped;
     report.blocked_s = after.time_blocked_s - before.time_blocked_s;
     report.communication_s = after.time_in_communication_s - before.time_in_communication_s;
   }

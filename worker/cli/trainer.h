@@ -58,10 +58,11 @@ struct EpochReport {
   uint64_t bytes_up = 0;
   uint64_t bytes_down = 0;
   uint64_t entries_up = 0;
-  double seconds = 0;          ///< without the evaluation
-  double blocked_s = 0;        ///< of these, waiting for the servers
-  double communication_s = 0;  ///< first byte of a step out .. its update complete, summed over steps
-  bool evaluated = false;      ///< there is held-out data
+  uint64_t non_finite_dropped = 0;  ///< values of gradients that were NaN or infinite, and left out
+  double seconds = 0;               ///< without the evaluation
+  double blocked_s = 0;             ///< of these, waiting for the servers
+  double communication_s = 0;       ///< first byte of a step out .. its update complete, summed over steps
+  bool evaluated = false;           ///< there is held-out data
   Evaluation held_out;
 };
 

@@ -19,6 +19,7 @@
 #include "worker/cli/process/child_process.h"
 #include "worker/cli/process/hosts.h"
 #include "worker/cli/process/shard_process.h"
+#include "worker/cli/scratch_folder.h"
 
 namespace millrace::cli {
 namespace {
@@ -73,14 +74,6 @@ Result<Plan> make_plan(const ServeBenchOptions& options) {
   RandomSequence random(random_key(options.seed, 0x5e1ec7));
   plan.checked_round = options.warmup_rounds + static_cast<uint32_t>(random.next_below(options.rounds));
   return plan;
-}
-
-Status make_folder(Plan& plan) {
-  std::string pattern = (std::filesystem::temp_directory_path() / "millrace-bench-XXXXXX").string();
-  if (::mkdtemp(pattern.data()) == nullptr)
-    return fail(ErrorCode::kIo, "cannot make a temporary directory like " + pattern);
-  plan.directory = pattern;
-  return {};
 }
 
 /// The servers' logs stay where a failure points to them, and nowhere else.
@@ -356,7 +349,9 @@ std::expected<json, Failure> bench_serve(const ServeBenchOptions& options, const
   auto plan = make_plan(options);
   if (!plan) return fail_with(plan.error());
   if (const Status valid = check_rows(*plan); !valid) return fail_with(valid.error());
-  if (const Status made = make_folder(*plan); !made) return fail_with(made.error());
+  auto made = make_scratch_folder("millrace-bench");
+  if (!made) return fail_with(made.error());
+  plan->directory = std::move(*made);
   const LogFolder folder(plan->directory);
   auto hosts = Hosts::make(options.shards + options.workers, options.rate);
   if (!hosts) return fail_with(hosts.error());
