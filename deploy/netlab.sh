@@ -25,8 +25,8 @@ usage() { sed -n '2,15p' "$0" | sed 's/^# \{0,1\}//'; }
 
 require_tools() {
   local tool
-  for tool in ip tc; do
-    command -v "$tool" >/dev/null || { say "'$tool' is missing: run deploy/setup.sh (package iproute2)"; exit 3; }
+  for tool in ip tc setsid; do
+    command -v "$tool" >/dev/null || { say "'$tool' is missing: run deploy/setup.sh (packages iproute2, util-linux)"; exit 3; }
   done
   [ "$(id -u)" -eq 0 ] || { say "network namespaces need root: run it with sudo"; exit 3; }
 }
@@ -54,10 +54,20 @@ namespaces_of() {
   ip netns list | sed -n "s/^\($1-\(switch\|[0-9][0-9]*\)\)\( .*\)\{0,1\}$/\1/p"
 }
 
+# down PREFIX: removes all in a session of its own, which Ctrl-C does not reach: what is half removed stays for ever. (An ignored
+# SIGINT is no way: bash 5.2 lets go of it around every wait, and may then send itself one without end.)
 down() {
+  local tries=3
+  # The new process may meet a signal before it has its session.
+  while ((tries-- > 0)); do
+    setsid --wait "$BASH" "$0" remove "$1" && return 0
+  done
+  say "could not remove all of '$1': deploy/netlab.sh down $1"
+  return 1
+}
+
+remove() {
   local namespace pids
-  # A second Ctrl-C reaches this script as well: what is half removed stays for ever.
-  trap '' INT TERM
   while read -r namespace; do
     [ -n "$namespace" ] || continue
     # What still runs in there would keep the namespace alive without a name.
@@ -82,25 +92,32 @@ up_host() {
   limit "$prefix-switch" "$link" "$rate"
 }
 
+# abandon PREFIX HOSTS RATE: at the end of a script that did not get through up().
+abandon() {
+  local code=$?
+  down "$1"
+  [ "$code" -eq 130 ] || say "could not set up $2 hosts with links of $3 (what was made is removed)"
+}
+
+# From its first namespace on, whatever ends the script removes the lab; who calls this decides how long that stays so.
 up() {
   local prefix=$1 hosts=$2 rate=$3 number
   [ -z "$(namespaces_of "$prefix")" ] || { say "'$prefix' is up already: deploy/netlab.sh down $prefix"; exit 1; }
-  trap 'down "$prefix"; say "could not set up $hosts hosts with links of $rate (what was made is removed)"' ERR
-  trap 'down "$prefix"; exit 130' INT TERM
+  # An ERR trap would not see what fails in a function.
+  # shellcheck disable=SC2064  # locals, expanded now
+  trap "abandon '$prefix' '$hosts' '$rate'" EXIT
+  trap 'trap : INT TERM; exit 130' INT TERM
   ip netns add "$prefix-switch"
   ip -n "$prefix-switch" link add bridge0 type bridge
   ip -n "$prefix-switch" link set bridge0 up
   for ((number = 1; number <= hosts; ++number)); do
     up_host "$prefix" "$number" "$rate"
   done
-  trap - ERR INT TERM
 }
 
 check() {
-  local prefix=nlchk$((RANDOM % 1000))
-  # On failure up() has said what could not be done.
-  (up "$prefix" 1 1gbit) || exit 1
-  down "$prefix"
+  # A process of its own: in a list with || bash goes on after what fails. It says what could not be done.
+  "$BASH" "$0" run 1 1gbit -- true || exit 1
 }
 
 require_shape() {
@@ -112,8 +129,8 @@ run() {
   local hosts=$1 rate=$2 prefix=lab$((RANDOM % 10000)) code=0
   shift 2
   up "$prefix" "$hosts" "$rate"
-  trap 'down "$prefix"' EXIT
-  trap 'exit 130' INT TERM
+  # shellcheck disable=SC2064  # a local, expanded now
+  trap "down '$prefix'" EXIT
   NETLAB_PREFIX=$prefix NETLAB_HOSTS=$hosts "$@" || code=$?
   exit "$code"
 }
@@ -124,10 +141,11 @@ main() {
   case "$action" in
     up)
       require_prefix "${1:-}"; require_shape "${2:-}" "${3:-}"; require_tools
-      up "$1" "$2" "$3" ;;
-    down)
+      up "$1" "$2" "$3"
+      trap - EXIT INT TERM ;;
+    down | remove)
       require_prefix "${1:-}"; require_tools
-      down "$1" ;;
+      "$action" "$1" ;;
     exec)
       require_prefix "${1:-}"; require_tools
       [ "${3:-}" = -- ] && [ $# -ge 4 ] || { usage >&2; exit 2; }

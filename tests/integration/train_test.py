@@ -6,6 +6,7 @@
 Real data is read from $MILLRACE_SHARED/data; those tests skip where it is missing.
 """
 
+import contextlib
 import gzip
 import json
 import os
@@ -421,8 +422,9 @@ class Refusals(WithServers):
             listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
             return [line for line in listed.split("\n") if line.startswith(f"mb{bench.pid % 100000}-")]
 
-        # While they are made, while processes run in them, and a second time while they are removed.
-        for phase in ("making", "running", "removing"):
+        # While they are made, while processes run in them, a second time while they are removed; and again and again until the end,
+        # so that every script and every process meets one while it is starting.
+        for phase in ("making", "running", "removing", "always"):
             folder = self.path(phase)
             folder.mkdir()
             bench = subprocess.Popen(millrace("bench", "serve", "--rate", "1gbit", "--n", 100_000, "--rounds", 100_000, "--workers", 2, "--shards", 2),
@@ -438,6 +440,10 @@ class Refusals(WithServers):
                 while len(namespaces(bench)) == made and bench.poll() is None:
                     pass
                 os.killpg(bench.pid, signal.SIGINT)
+            while phase == "always" and bench.poll() is None:
+                os.killpg(bench.pid, signal.SIGINT)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    bench.wait(timeout=0.01)
             _, err = bench.communicate(timeout=60)
             self.assertEqual((bench.returncode, namespaces(bench), list(folder.iterdir())), (7, [], []), f"{phase}: {err}")
 
@@ -453,9 +459,10 @@ class Refusals(WithServers):
             for shard in shards:  # they do not end by themselves
                 os.kill(int(shard), signal.SIGSTOP)
             serve.send_signal(signal.SIGTERM)
-            with self.assertRaises(subprocess.TimeoutExpired):
-                serve.wait(timeout=1)
-            serve.send_signal(again)
+            while serve.poll() is None:  # the same signal within a second of the first is no second request
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    serve.wait(timeout=1.1)
+                serve.send_signal(again)
             _, err = serve.communicate(timeout=10)
             self.assertEqual((serve.returncode, list(folder.iterdir())), (code, []), err)
             self.assertIn("second signal", err)
@@ -466,6 +473,30 @@ class Refusals(WithServers):
             ended = subprocess.run(millrace(*arguments), capture_output=True, text=True, timeout=30, check=False, env={**os.environ, "TMPDIR": "/no/such/folder"})
             self.assertEqual((ended.returncode, ended.stdout, ended.stderr.count("\n")), (6, "", 1), ended.stderr)
             self.assertIn("TMPDIR", ended.stderr)
+
+    def test_AnInterruptionWhileShardsStartEndsServeInOrder(self):
+        serve = subprocess.Popen(millrace("serve", "--shards", 2, "--port", 0, "--http-port", 0, "--json"), text=True, stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE, start_new_session=True)
+        exe = ""
+        while not exe.endswith("millrace-server"):
+            self.assertIsNone(serve.poll())
+            for shard in Path(f"/proc/{serve.pid}/task/{serve.pid}/children").read_text(encoding="utf-8").split():
+                exe = os.readlink(f"/proc/{shard}/exe")
+        os.killpg(serve.pid, signal.SIGINT)  # as Ctrl-C: to the shard as well
+        _, err = serve.communicate(timeout=60)
+        self.assertEqual(serve.returncode, 0, err)
+        self.assertNotIn("millrace serve:", err)
+
+    def test_OneRequestThatTimeoutSendsTwiceEndsServeInOrder(self):
+        # timeout passes a signal on to its child, and then to the group that its child is in.
+        for _ in range(3):
+            serve = subprocess.Popen(["timeout", "600", *millrace("serve", "--shards", 2, "--port", 0, "--http-port", 0, "--json")], text=True,
+                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            self.assertIn("listening", serve.stdout.readline())
+            serve.send_signal(signal.SIGTERM)
+            _, err = serve.communicate(timeout=60)
+            self.assertEqual(serve.returncode, 0, err)
+            self.assertNotIn("millrace serve:", err)
 
     def test_APortInUseIsSaid(self):
         port = self.servers.split(",", 1)[0].rsplit(":", 1)[1]

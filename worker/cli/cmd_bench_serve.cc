@@ -45,7 +45,7 @@ void print_table(const nlohmann::json& result) {
 Outcome run_serve(const ServeFlags& flags) {
   const auto result =
       bench_serve(flags.options, [](const std::string& line) { fmt::print(stderr, "bench serve: {}\n", line); });
-  if (interruption_count().load() > 0) {
+  if (interruption_requests().count() > 0) {
     return fail_with(ExitCode::kInterrupted, "interrupted; every process of the benchmark is ended");
   }
   if (!result) return std::unexpected(result.error());

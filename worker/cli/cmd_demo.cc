@@ -8,6 +8,7 @@
 #include "worker/cli/commands.h"
 #include "worker/cli/demo.h"
 #include "worker/cli/flag_range.h"
+#include "worker/cli/interruption.h"
 #include "worker/cli/table.h"
 
 namespace millrace::cli {
@@ -75,6 +76,9 @@ nlohmann::json row_json(const DemoRow& row) {
 Outcome run_demo_command(const DemoFlags& flags) {
   const auto say = [](const std::string& line) { fmt::print(stderr, "demo: {}\n", line); };
   const auto result = run_demo(flags.options, say);
+  // Whatever it fails of then: Ctrl-C reaches shards and scripts that are starting, too.
+  if (!result && interruption_requests().count() > 0)
+    return fail_with(ExitCode::kInterrupted, "interrupted; every process of the demonstration is ended");
   if (!result) return std::unexpected(result.error());
   if (!flags.json) {
     print_result(*result);

@@ -110,19 +110,19 @@ Outcome check_addresses(const ServeFlags& flags) {
   return {};
 }
 
-/// Asks all shards to end; after grace_ms, or at a second signal, those that still run are killed.
-void stop_shards(std::vector<ShardProcess>& shards, int grace_ms, const std::atomic<int>& signals) {
+/// Asks all shards to end; after grace_ms, or at a second request, those that still run are killed.
+void stop_shards(std::vector<ShardProcess>& shards, int grace_ms, const InterruptionRequests& requests) {
   const TimeNs deadline = monotonic_now_ns() + grace_ms * kNsPerMs;
   for (ShardProcess& shard : shards) shard.process().ask_to_end();
   const auto ended = [](ShardProcess& shard) { return shard.process().try_wait().has_value(); };
-  while (!std::ranges::all_of(shards, ended) && signals.load() < 2 && monotonic_now_ns() < deadline)
+  while (!std::ranges::all_of(shards, ended) && requests.count() < 2 && monotonic_now_ns() < deadline)
     ::poll(nullptr, 0, kLookAtEndEveryMs);
   for (ShardProcess& shard : shards) shard.process().kill_now();
 }
 
 Outcome run_serve(const ServeFlags& flags) {
   if (Outcome outcome = check_addresses(flags); !outcome) return outcome;
-  const std::atomic<int>& signals = interruption_count();
+  const InterruptionRequests& requests = interruption_requests();
   OwnFolder folder;
   std::string table = flags.table;
   if (table.empty()) {
@@ -131,21 +131,23 @@ Outcome run_serve(const ServeFlags& flags) {
     table = *made;
   }
   auto shards = start_shards(flags, table);
+  // Ctrl-C reaches a shard that is starting, too.
+  if (!shards && requests.count() > 0) return {};
   if (!shards) return std::unexpected(start_failure(shards.error()));
   announce(flags, *shards);
   Outcome outcome;
-  while (signals.load() == 0 && outcome) {
+  while (requests.count() == 0 && outcome) {
     ::poll(nullptr, 0, kLookEveryMs);
     for (size_t shard = 0; shard < shards->size() && outcome; ++shard) {
       const auto report = (*shards)[shard].process().try_wait();
       // A signal to the whole process group reaches the shards as well: then their end is ours.
-      if (!report || signals.load() > 0) continue;
+      if (!report || requests.count() > 0) continue;
       outcome = fail_with(ExitCode::kJobEnded, fmt::format("shard {} ended (exit code {}); the others are ended too",
                                                            shard, report->exit_code));
     }
   }
-  stop_shards(*shards, flags.grace_ms, signals);
-  if (signals.load() > 1) {
+  stop_shards(*shards, flags.grace_ms, requests);
+  if (requests.count() > 1) {
     return fail_with(last_interruption_code(), "ended by a second signal: rounds in flight were not waited for");
   }
   return outcome;
@@ -174,7 +176,10 @@ Command add_serve_command(CLI::App& root) {
   app->footer(
       "Each shard is a millrace-server process; run those yourself, on several machines, for a larger cluster. SIGINT "
       "or SIGTERM\n"
-      "ends them in order, with exit code 0; a second one at once, with 130 or 143.\n\n"
+      "ends them in order, with exit code 0; a second one at once, with 130 or 143. The same signal again within a "
+      "second "
+      "(as\n"
+      "timeout sends it, to a process and its group) is the same request.\n\n"
       "Example:\n"
       "  millrace serve --shards 2");
   return {app, [flags] { return run_serve(*flags); }};

@@ -132,14 +132,14 @@ class Cluster {
   }
 
   Outcome wait(std::vector<ChildProcess>& workers, const std::string& job) const {
-    const std::atomic<int>& signals = interruption_count();
+    const InterruptionRequests& requests = interruption_requests();
     const TimeNs deadline = monotonic_now_ns() + kRunTimeoutMs * kNsPerMs;
     for (uint32_t done = 0; done < workers.size();) {
       if (monotonic_now_ns() > deadline)
         return fail_with(ExitCode::kJobEnded, "the workers did not finish; logs in " + options_.folder);
       const auto report = workers[done].wait(kLookEveryMs);
       // Ctrl-C reaches the workers as well: their end is then ours.
-      if (signals.load() > 0)
+      if (requests.count() > 0)
         return fail_with(ExitCode::kInterrupted, "interrupted; every process of the demonstration is ended");
       if (!report) continue;
       if (report->exit_code != 0) {
@@ -245,7 +245,7 @@ std::expected<DemoResult, Failure> run_demo(const DemoOptions& options, const Sa
     return fail_with(ExitCode::kUsage, "--lr times --l2 must be below 1: one step would shrink the weights to nothing");
   const auto data = prepare_data(options, say);
   if (!data) return std::unexpected(data.error());
-  interruption_count();
+  interruption_requests();
   auto hosts = Hosts::make(options.shards + options.workers, options.rate);
   if (!hosts) return std::unexpected(failure(hosts.error()));
   auto cluster = Cluster::start(options, std::move(*hosts), say);

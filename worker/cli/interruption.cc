@@ -12,17 +12,20 @@ namespace millrace::cli {
 namespace {
 
 std::atomic<bool> interrupted{false};
-std::atomic<int> interruptions{0};
-std::atomic<int> last_signal{0};
-static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free,
+InterruptionRequests requests;
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free &&
+                  std::atomic<TimeNs>::is_always_lock_free,
               "set in signal handlers");
 
-extern "C" void on_signal(int /*signal*/) { interrupted.store(true); }
-
-extern "C" void on_each_signal(int signal) {
-  last_signal.store(signal);
-  interruptions.fetch_add(1);
+extern "C" void on_first_signal(int signal) {
+  if (!requests.is_new(signal, monotonic_now_ns())) return;
+  if (!interrupted.exchange(true)) return;
+  // It waits until this handler returns, and ends the process then.
+  ::signal(signal, SIG_DFL);
+  ::raise(signal);
 }
+
+extern "C" void on_each_signal(int signal) { requests.is_new(signal, monotonic_now_ns()); }
 
 extern "C" void on_last_signal(int /*signal*/) {
   constexpr std::string_view kLine = "millrace: interrupted; nothing was written\n";
@@ -41,20 +44,28 @@ void take_signals(void (*handler)(int), int flags) {
 
 }  // namespace
 
+bool InterruptionRequests::is_new(int signal, TimeNs now) {
+  if (count_.load() > 0 && signal_.load() == signal && now - since_.load() < kSameRequestNs) return false;
+  signal_.store(signal);
+  since_.store(now);
+  count_.fetch_add(1);
+  return true;
+}
+
 void end_at_interruption() { take_signals(on_last_signal, static_cast<int>(SA_RESETHAND)); }
 
 const std::atomic<bool>& interruption_flag() {
-  take_signals(on_signal, static_cast<int>(SA_RESETHAND));
+  take_signals(on_first_signal, 0);
   return interrupted;
 }
 
-const std::atomic<int>& interruption_count() {
+const InterruptionRequests& interruption_requests() {
   take_signals(on_each_signal, 0);
-  return interruptions;
+  return requests;
 }
 
 ExitCode last_interruption_code() {
-  return last_signal.load() == SIGINT ? ExitCode::kEndedBySigint : ExitCode::kEndedBySigterm;
+  return requests.last_signal() == SIGINT ? ExitCode::kEndedBySigint : ExitCode::kEndedBySigterm;
 }
 
 }  // namespace millrace::cli

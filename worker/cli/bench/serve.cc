@@ -84,7 +84,7 @@ class LogFolder {
   LogFolder& operator=(const LogFolder&) = delete;
   ~LogFolder() {
     std::error_code ignored;
-    if (interruption_count().load() > 0) std::filesystem::remove_all(path_, ignored);
+    if (interruption_requests().count() > 0) std::filesystem::remove_all(path_, ignored);
     std::filesystem::remove(path_, ignored);  // an empty one
   }
 
@@ -135,7 +135,7 @@ Outcome wait_for_workers(std::vector<ChildProcess>& workers, std::span<ChildProc
       if (report && report->exit_code != 0)
         return fail_with(ExitCode::kJobEnded, end_text("shard", at, report->exit_code));
     }
-    if (interruption_count().load() > 0) return fail_with(ExitCode::kInterrupted, "interrupted");
+    if (interruption_requests().count() > 0) return fail_with(ExitCode::kInterrupted, "interrupted");
     if (monotonic_now_ns() > deadline) {
       return fail_with(ExitCode::kJobEnded,
                        "the workers did not finish in " + std::to_string(timeout_ms / 1000) + " s");
@@ -345,7 +345,7 @@ json raw_row(const char* name, const Plan& plan, const std::vector<double>& time
 }  // namespace
 
 std::expected<json, Failure> bench_serve(const ServeBenchOptions& options, const Progress& progress) {
-  interruption_count();
+  interruption_requests();
   auto plan = make_plan(options);
   if (!plan) return fail_with(plan.error());
   if (const Status valid = check_rows(*plan); !valid) return fail_with(valid.error());

@@ -43,10 +43,19 @@ void restore_default(int signal) {
   ::sigaction(signal, &action, nullptr);
 }
 
-// Runs in the child between fork and exec.
-void become(const SpawnOptions& options, int output, pid_t parent) {
+// While its signals are still its parent's: one that comes until then ends nothing.
+void leave_session(pid_t parent, ChildSession session) {
+  if (session == ChildSession::kOwn) {
+    ::setsid();
+    return;
+  }
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (::getppid() != parent) _exit(kSetupFailed);  // the parent died before the line above
+}
+
+// Runs in the child between fork and exec.
+void become(const SpawnOptions& options, int output, pid_t parent) {
+  leave_session(parent, options.session);
   restore_default(SIGINT);
   restore_default(SIGTERM);
   sigset_t none;
@@ -165,8 +174,10 @@ Result<ExitReport> ChildProcess::wait(int timeout_ms) {
     // A pidfd becomes readable when the process ends: no polling, no SIGCHLD handler.
     const int handle = static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0));
     pollfd ended{handle, POLLIN, 0};
-    while (handle >= 0 && ::poll(&ended, 1, timeout_ms) < 0 && errno == EINTR) {
-    }
+    const TimeNs deadline = monotonic_now_ns() + timeout_ms * kNsPerMs;
+    int left_ms = timeout_ms;
+    while (handle >= 0 && left_ms >= 0 && ::poll(&ended, 1, left_ms) < 0 && errno == EINTR)
+      left_ms = static_cast<int>((deadline - monotonic_now_ns()) / kNsPerMs);
     if (handle >= 0) ::close(handle);
   }
   if (try_wait()) return *report_;

@@ -12,12 +12,19 @@
 
 namespace millrace::cli {
 
+/// Whose signals reach a child.
+enum class ChildSession : uint8_t {
+  kParents = 1,  ///< Ctrl-C, and what else its parent's group gets; SIGTERM when its parent dies
+  kOwn = 2,      ///< none of these: for what must come to its end
+};
+
 /// How to start a program or a function as a process of its own.
 struct SpawnOptions {
   std::vector<std::string> argv;  ///< program and arguments; argv[0] is looked up in PATH when it has no slash
   std::string network_namespace;  ///< name under /run/netns to enter first (root only); empty: the caller's
   std::string stdout_path;        ///< where its output goes; empty: a pipe that read_line() reads
   std::string stderr_path;        ///< empty: the caller's stderr
+  ChildSession session = ChildSession::kParents;
 };
 
 /// What a process used, once it has ended.
@@ -27,7 +34,7 @@ struct ExitReport {
   double cpu_seconds = 0;          ///< user and system
 };
 
-/// A process that this one started. It gets SIGTERM when its parent dies; the destructor ends it, then reaps it.
+/// A process that this one started. The destructor ends it, then reaps it.
 ///
 /// Threads  one object a thread.
 class ChildProcess {

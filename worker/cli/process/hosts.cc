@@ -13,13 +13,18 @@ namespace {
 
 constexpr int kScriptTimeoutMs = 60'000;
 
-Result<int> run_script(const std::vector<std::string>& argv) {
-  auto child =
-      ChildProcess::spawn({.argv = argv, .network_namespace = {}, .stdout_path = "/dev/null", .stderr_path = {}});
+Result<int> run_script(const std::vector<std::string>& argv, ChildSession session) {
+  auto child = ChildProcess::spawn(
+      {.argv = argv, .network_namespace = {}, .stdout_path = "/dev/null", .stderr_path = {}, .session = session});
   if (!child) return std::unexpected(child.error());
   auto report = child->wait(kScriptTimeoutMs);
   if (!report) return std::unexpected(report.error());
   return report->exit_code;
+}
+
+/// Nothing can be done about a failure here; the script has said what it was.
+void remove_hosts(const std::string& script, const std::string& prefix) {
+  run_script({script, "down", prefix}, ChildSession::kOwn).value_or(0);
 }
 
 }  // namespace
@@ -55,7 +60,10 @@ Result<Hosts> Hosts::make(uint32_t count, const std::string& rate) {
   hosts.script_ = netlab_script();
   constexpr int kPrefixes = 100'000;
   const std::string prefix = "mb" + std::to_string(::getpid() % kPrefixes);
-  const auto made = run_script({hosts.script_, "up", prefix, std::to_string(count), rate});
+  constexpr int kEndedBySignal = 128;
+  const auto made = run_script({hosts.script_, "up", prefix, std::to_string(count), rate}, ChildSession::kParents);
+  // Where it fails it removes what it made; where it is ended it may not have come to that.
+  if (!made || *made >= kEndedBySignal) remove_hosts(hosts.script_, prefix);
   if (!made) return std::unexpected(made.error());
   if (*made != 0) {
     return fail(ErrorCode::kIo, "no network namespaces behind " + rate +
@@ -69,8 +77,7 @@ Hosts::Hosts(Hosts&& other) noexcept
     : script_(std::exchange(other.script_, {})), prefix_(std::exchange(other.prefix_, {})) {}
 
 Hosts::~Hosts() {
-  // Nothing can be done about a failure here; the script has said what it was.
-  if (!prefix_.empty()) run_script({script_, "down", prefix_}).value_or(0);
+  if (!prefix_.empty()) remove_hosts(script_, prefix_);
 }
 
 std::string Hosts::network_namespace(uint32_t host) const {
