@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "monitoring/standard_streams.h"
 #include "server/options.h"
 #include "server/process.h"
 
@@ -21,6 +22,7 @@ void take_signals() {
   sigaction(SIGTERM, &action, nullptr);
   sigaction(SIGINT, &action, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // a file that may not grow (ulimit -f) is an error of the call that meets it
 }
 
 /// A round's buffers are of the sizes of the round before: returning them to the system between rounds would cost a
@@ -50,7 +52,8 @@ void print_start_line(const millrace::server::Options& options, const millrace::
     fmt::print("shard {} of {} listens on {}{}{}\n", options.shard, options.shards, process.address(),
                process.http_address().empty() ? "" : ", status on http://", process.http_address());
   }
-  std::fflush(stdout);
+  if (const millrace::Status written = millrace::monitoring::flush_output(); !written)
+    millrace::monitoring::say("millrace-server: " + written.error().message);
 }
 
 /// A program that started this one reads the failure where it expected the address; people read stderr.
@@ -59,7 +62,7 @@ void print_failed_start(const millrace::server::Options& options, const millrace
     const nlohmann::json line = {{"event", "failed"}, {"error", error.message}, {"code", error_code_name(error.code)}};
     fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
-    fmt::print(stderr, "millrace-server: {}\n", error.message);
+    millrace::monitoring::say("millrace-server: " + error.message);
   }
 }
 
@@ -79,6 +82,7 @@ int exit_code_of(millrace::ErrorCode code) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  millrace::monitoring::hold_standard_streams();
   keep_freed_memory();
   const auto parsed = millrace::server::parse_options(argc, argv);
   if (const int* code = std::get_if<int>(&parsed)) return *code;
@@ -93,7 +97,7 @@ int main(int argc, char** argv) {
   take_signals();
   print_start_line(options, **process);
   if (const millrace::Status ended = (*process)->run(); !ended) {
-    fmt::print(stderr, "millrace-server: {}\n", ended.error().message);
+    millrace::monitoring::say("millrace-server: " + ended.error().message);
     return exit_code_of(ended.error().code);
   }
   return 0;

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "monitoring/http_address.h"
+#include "monitoring/standard_streams.h"
 
 namespace millrace::server {
 namespace {
@@ -145,7 +146,7 @@ std::string refuse_http(std::string& text) {
 int report_usage(std::string sentence) {
   constexpr int kUsage = 2;
   std::ranges::replace(sentence, '\n', ' ');
-  fmt::print(stderr, "millrace-server: {}; see millrace-server --help\n", sentence);
+  monitoring::say(fmt::format("millrace-server: {}; see millrace-server --help", sentence));
   return kUsage;
 }
 
@@ -156,6 +157,7 @@ std::variant<Options, int> parse_options(int argc, const char* const* argv) {
   CLI::App app(kDescription, "millrace-server");
   app.footer(kFooter);
   app.set_config("--config", "", "Reads flags from a TOML or INI file");
+  app.allow_config_extras(CLI::config_extras_mode::error);  // a flag with a typing error is not to be left out silently
   app.add_option("--table", options.table, "Membership table: an SQLite file that all shards share; made if absent")
       ->required()
       ->check(CLI::Validator(refuse_table, ""))

@@ -4,7 +4,8 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <cstdio>
+
+#include "monitoring/standard_streams.h"
 
 namespace millrace::server {
 namespace {
@@ -24,8 +25,8 @@ void ProcessLog::print(Severity severity, std::string_view text) const {
   const auto now = std::chrono::time_point_cast<std::chrono::milliseconds>(std::chrono::system_clock::now());
   const auto milliseconds = now.time_since_epoch().count() % 1000;
   const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
-  fmt::print(stderr, "{:%Y-%m-%dT%H:%M:%S}.{:03}Z shard {} {}: {}\n", fmt::gmtime(seconds), milliseconds, shard_,
-             severity_name(severity), text);
+  monitoring::say(fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z shard {} {}: {}", fmt::gmtime(seconds), milliseconds, shard_,
+                              severity_name(severity), text));
 }
 
 void ProcessLog::write(Severity severity, std::string_view text, TimeNs now) {

@@ -246,6 +246,55 @@ class StoppedWriter(unittest.TestCase):
             self.assertLess(longest, 2)
 
 
+class StreamsThatFail(unittest.TestCase):
+    """Standard output or error is a full disk, or closed."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.data = Path(self.folder.name) / "a.svm"
+        self.data.write_text(made_up_rows(100, 8), encoding="utf-8")
+
+    def shell(self, command):
+        return subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=self.folder.name)
+
+    def test_ALogThatCannotBeWrittenEndsNeitherAShardNorAWorker(self):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            shard = subprocess.Popen([str(PROGRAMS / "millrace-server"), "--table", Path(self.folder.name) / "t.db", "--listen", "tcp://127.0.0.1:0", "--json"],
+                                     stdout=subprocess.PIPE, stderr=full, text=True)
+            address = json.loads(shard.stdout.readline())["address"].removeprefix("tcp://")
+            worker = subprocess.run(millrace("train", "-v", "--servers", address, "--train", self.data, "--epochs", 1), stdout=subprocess.DEVNULL,
+                                    stderr=full, timeout=TIMEOUT_S, check=False)
+            self.assertEqual((worker.returncode, shard.poll()), (0, None))
+            shard.send_signal(signal.SIGTERM)
+            self.assertEqual(shard.wait(timeout=60), 0)
+            shard.stdout.close()
+            usage = subprocess.run(millrace("train", "--lr", "nan"), stderr=full, timeout=TIMEOUT_S, check=False)
+            self.assertEqual(usage.returncode, 2)
+
+    def test_OutputThatCannotBeWrittenIsAFailure(self):
+        program = PROGRAMS / "millrace"
+        for command in ("bench worker --n 64 --repeats 1 --json", "data synthetic --rows 10 -o x.svm", "--help", "--version", "serve --port 0 --http-port 0"):
+            with self.subTest(command=command):
+                ended = self.shell(f"{program} {command} > /dev/full")
+                self.assertEqual(ended.returncode, 6, ended.stderr)
+                self.assertIn("standard output could not be written", ended.stderr)
+
+    def test_AFileThatMayNotGrowIsAFailureThatLeavesNothing(self):
+        ended = self.shell(f"ulimit -f 4; exec {PROGRAMS / 'millrace'} data synthetic --rows 2000 -o large.svm")
+        self.assertEqual(ended.returncode, 6, ended.stderr)
+        self.assertIn("File too large", ended.stderr)
+        self.assertEqual([path.name for path in Path(self.folder.name).iterdir()], ["a.svm"])
+
+    def test_WithoutStreamsNothingIsPrintedIntoOtherFiles(self):
+        program = PROGRAMS / "millrace"
+        self.assertEqual(self.shell(f"{program} data synthetic --rows 100 -o open.svm").returncode, 0)
+        self.assertEqual(self.shell(f"{program} data synthetic --rows 100 -o closed.svm <&- >&- 2>&-").returncode, 0)
+        folder = Path(self.folder.name)
+        self.assertEqual((folder / "open.svm").read_bytes(), (folder / "closed.svm").read_bytes())
+        self.assertEqual(self.shell(f"{program} eval --model none --data a.svm 2>&-").returncode, 6)
+
+
 class ServersThatEnd(unittest.TestCase):
     def test_AJobWhoseServersAreShutDownHasEndedEarly(self):
         with tempfile.TemporaryDirectory() as name:
@@ -380,6 +429,7 @@ class Refusals(WithServers):
                                 *[("is not a size", [*table, "--message-bytes-max", size]) for size in ("0", "-1", "1" + 30 * "0", "16E", "10QB", "1.5G", "", "x")],
                                 ("--shard: Value -1", [*table, "--shard", -1]), ("--table: ''", ["--table", ""]), ("':memory:' is not the name", ["--table", ":memory:"]),
                                 ("--http: ''", [*table, "--http", ""]), ("was not readable", [*table, "--config", self.folder.name]),
+                                ("nonsense", [*table, "--config", self.path("typing-error.ini", "nonsense=3\n")]),
                                 ("--jobs-max", [*table, "--jobs-max", 0]), ("--http", [*table, "--listen", "tcp://127.0.0.1:0", "--http", "x"])):
             with self.subTest(flags=flags):
                 ended = subprocess.run([str(PROGRAMS / "millrace-server"), *map(str, flags)], capture_output=True, text=True, timeout=30, check=False)

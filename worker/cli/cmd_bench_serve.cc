@@ -4,6 +4,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "monitoring/standard_streams.h"
 #include "worker/cli/bench/serve.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/flag_range.h"
@@ -43,8 +44,8 @@ void print_table(const nlohmann::json& result) {
 }
 
 Outcome run_serve(const ServeFlags& flags) {
-  const auto result =
-      bench_serve(flags.options, [](const std::string& line) { fmt::print(stderr, "bench serve: {}\n", line); });
+  const auto result = bench_serve(
+      flags.options, [](const std::string& line) { monitoring::say(fmt::format("bench serve: {}", line)); });
   if (interruption_requests().count() > 0) {
     return fail_with(ExitCode::kInterrupted, "interrupted; every process of the benchmark is ended");
   }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "monitoring/standard_streams.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/demo.h"
 #include "worker/cli/flag_range.h"
@@ -74,7 +75,7 @@ nlohmann::json row_json(const DemoRow& row) {
 }
 
 Outcome run_demo_command(const DemoFlags& flags) {
-  const auto say = [](const std::string& line) { fmt::print(stderr, "demo: {}\n", line); };
+  const auto say = [](const std::string& line) { monitoring::say(fmt::format("demo: {}", line)); };
   const auto result = run_demo(flags.options, say);
   // Whatever it fails of then: Ctrl-C reaches shards and scripts that are starting, too.
   if (!result && interruption_requests().count() > 0)

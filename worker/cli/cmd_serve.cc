@@ -15,6 +15,7 @@
 
 #include "kernels/base/clock.h"
 #include "monitoring/http_address.h"
+#include "monitoring/standard_streams.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/flag_range.h"
 #include "worker/cli/interruption.h"
@@ -77,7 +78,7 @@ Result<std::vector<ShardProcess>> start_shards(const ServeFlags& flags, const st
   return shards;
 }
 
-void announce(const ServeFlags& flags, const std::vector<ShardProcess>& shards) {
+Outcome announce(const ServeFlags& flags, const std::vector<ShardProcess>& shards) {
   std::string servers;
   nlohmann::json rows = nlohmann::json::array();
   for (const ShardProcess& shard : shards) {
@@ -94,7 +95,8 @@ void announce(const ServeFlags& flags, const std::vector<ShardProcess>& shards) 
   } else {
     fmt::print("workers: millrace train --servers {} …\nCtrl-C ends the shards in order.\n", servers);
   }
-  std::fflush(stdout);
+  const Status written = monitoring::flush_output();
+  return written ? Outcome() : fail_with(written.error());
 }
 
 /// The host is one, and the ports of all shards exist.
@@ -134,8 +136,7 @@ Outcome run_serve(const ServeFlags& flags) {
   // Ctrl-C reaches a shard that is starting, too.
   if (!shards && requests.count() > 0) return {};
   if (!shards) return std::unexpected(start_failure(shards.error()));
-  announce(flags, *shards);
-  Outcome outcome;
+  Outcome outcome = announce(flags, *shards);
   while (requests.count() == 0 && outcome) {
     ::poll(nullptr, 0, kLookEveryMs);
     for (size_t shard = 0; shard < shards->size() && outcome; ++shard) {

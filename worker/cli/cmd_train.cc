@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/stream/stream.h"
+#include "monitoring/standard_streams.h"
 #include "worker/cli/atomic_file.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/flag_range.h"
@@ -34,7 +35,7 @@ class ErrorLines {
   void print_but(std::string_view failure) {
     const std::lock_guard lock(mutex_);
     for (const std::string& line : lines_) {
-      if (!failure.starts_with(line)) fmt::print(stderr, "millrace train: {}\n", line);
+      if (!failure.starts_with(line)) monitoring::say(fmt::format("millrace train: {}", line));
     }
     lines_.clear();
   }
@@ -88,7 +89,7 @@ Outcome complete(TrainFlags& flags) {
     if (level == LogLevel::kError) {
       flags.errors.add(line);
     } else if (flags.verbose) {
-      fmt::print(stderr, "millrace train: {}\n", line);
+      monitoring::say(fmt::format("millrace train: {}", line));
     }
   };
   return check_job(options, flags.dimension);

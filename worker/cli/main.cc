@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <csignal>
 #include <exception>
+#include <iostream>
 #include <memory>
 #include <new>
 #include <string>
 #include <vector>
 
+#include "monitoring/standard_streams.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/interruption.h"
 #include "worker/cli/outcome.h"
@@ -25,7 +27,7 @@ class PlainFormatter : public CLI::Formatter {
 };
 
 int report(const CLI::App& command, const Failure& failure) {
-  fmt::print(stderr, "millrace {}: {}\n", command.get_name(), failure.message);
+  monitoring::say(fmt::format("millrace {}: {}", command.get_name(), failure.message));
   return static_cast<int>(failure.code);
 }
 
@@ -42,7 +44,7 @@ int report_usage(const CLI::App& root, const CLI::ParseError& error) {
   std::string sentence = error.what();
   if (no_command) sentence = rest.empty() ? "which command?" : fmt::format("there is no '{}' here", rest.front());
   std::ranges::replace(sentence, '\n', ' ');
-  fmt::print(stderr, "{}: {}; see {} --help\n", path, sentence, path);
+  monitoring::say(fmt::format("{}: {}; see {} --help", path, sentence, path));
   return static_cast<int>(ExitCode::kUsage);
 }
 
@@ -53,11 +55,15 @@ int run(const std::vector<Command>& commands) {
     if (!command.app->parsed()) continue;
     end_at_interruption();
     try {
-      const Outcome outcome = command.run();
+      Outcome outcome = command.run();
+      if (const Status written = monitoring::flush_output(); outcome && !written) outcome = fail_with(written.error());
       return outcome ? static_cast<int>(ExitCode::kOk) : report(*command.app, outcome.error());
     } catch (const std::bad_alloc&) {
       return report(*command.app, {ExitCode::kInternal, "out of memory"});
     } catch (const std::exception& exception) {
+      // What is printed in the middle of a command is written out now and then, and that fails with an exception.
+      if (const Status written = monitoring::flush_output(); !written)
+        return report(*command.app, failure_of(written.error()));
       return report(*command.app, {ExitCode::kInternal, exception.what()});
     }
   }
@@ -76,14 +82,19 @@ int parse_and_run(int argc, char** argv) {
                                          add_bench_command(root), add_status_command(root), add_serve_command(root),
                                          add_demo_command(root)};
   if (argc > 1 && argv[1][0] != '-' && std::ranges::find(commands, argv[1], name_of) == commands.end()) {
-    fmt::print(stderr, "millrace: there is no command '{}'; see millrace --help\n", argv[1]);
+    monitoring::say(fmt::format("millrace: there is no command '{}'; see millrace --help", argv[1]));
     return static_cast<int>(ExitCode::kUsage);
   }
   try {
     root.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     // --help and --version arrive here too, with code 0.
-    if (error.get_exit_code() == 0) return root.exit(error);
+    if (error.get_exit_code() == 0) {
+      root.exit(error);
+      if (std::cout.flush()) return static_cast<int>(ExitCode::kOk);
+      monitoring::say("millrace: standard output could not be written");
+      return static_cast<int>(ExitCode::kIo);
+    }
     return report_usage(root, error);
   }
   return run(commands);
@@ -93,6 +104,8 @@ int parse_and_run(int argc, char** argv) {
 }  // namespace millrace::cli
 
 int main(int argc, char** argv) {
+  millrace::monitoring::hold_standard_streams();
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe or socket is an error of the call that meets it
+  std::signal(SIGXFSZ, SIG_IGN);  // and so is a file that may not grow (ulimit -f)
   return millrace::cli::parse_and_run(argc, argv);
 }

@@ -3,8 +3,9 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <utility>
+
+#include "monitoring/standard_streams.h"
 
 namespace millrace::cli {
 namespace {
@@ -27,7 +28,7 @@ Progress::Progress(std::string what, std::string unit)
       next_ns_(monotonic_now_ns() + (terminal_ ? kTerminalEvery : kLogEvery)) {}
 
 Progress::~Progress() {
-  if (shown_ && terminal_) fmt::print(stderr, "\r\033[K");
+  if (shown_ && terminal_) monitoring::write_error("\r\033[K");
 }
 
 void Progress::at(uint64_t count) {
@@ -35,8 +36,8 @@ void Progress::at(uint64_t count) {
   if (now < next_ns_) return;
   next_ns_ = now + (terminal_ ? kTerminalEvery : kLogEvery);
   shown_ = true;
-  fmt::print(stderr, "{}{}: {} {}{}", terminal_ ? "\r\033[K" : "", what_, grouped(count), unit_, terminal_ ? "" : "\n");
-  std::fflush(stderr);
+  monitoring::write_error(
+      fmt::format("{}{}: {} {}{}", terminal_ ? "\r\033[K" : "", what_, grouped(count), unit_, terminal_ ? "" : "\n"));
 }
 
 }  // namespace millrace::cli
