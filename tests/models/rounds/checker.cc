@@ -164,12 +164,27 @@ bool has_majority(const State& state, const Config& config) {
   return alive >= config.quorum && 2 * alive > kWorkers;
 }
 
+State first_state(const Config& config) {
+  State state = initial_state();
+  for (auto& of_part : state.shard) of_part[0].has_weights = config.store;
+  return state;
+}
+
+/// Nothing moves any more although it should: no move is left, and not because the model's own numbers are at their end.
+bool is_deadlock(const State& state, const Config& config) {
+  if (is_complete(state) || !has_majority(state, config) || state.table.epoch + 2 >= kEpochs) return false;
+  for (const Worker& worker : state.worker)
+    if (worker.standing == Standing::kRemoved && worker.life >= kLives) return false;
+  if (state.table.lineages + 1 >= kLineages) return false;
+  return std::ranges::all_of(state.table.shard_life, [](uint8_t life) { return life < kShardLives; });
+}
+
 class Search {
  public:
   explicit Search(const Config& config) : config_(config), moves_(config) {}
 
   Report run() {
-    const State initial = initial_state();
+    const State initial = first_state(config_);
     seen_.number_of(canonical_hash(initial), 0);
     parents_.push_back({kNone, {}});
     frontier_.add(initial, 0);
@@ -255,11 +270,16 @@ Report walk(const Config& config) {
     return static_cast<size_t>(random % below);
   };
   for (uint64_t walk = 0; walk < config.walks; ++walk) {
-    State state = initial_state();
+    State state = first_state(config);
     report.trace.clear();
     for (uint64_t step = 0; step < config.walk_steps; ++step) {
       const std::vector<Successor>& all = moves.from(state);
-      if (all.empty()) break;
+      if (all.empty()) {
+        if (!is_deadlock(state, config)) break;
+        report.verdict = Verdict::kStuck;
+        report.sentence = "nothing moves any more, and the job is not done";
+        return report;
+      }
       size_t chosen = draw(all.size());
       if (all[chosen].kind == Kind::kFault && draw(3) != 0) chosen = draw(all.size());
       ++report.transitions;
@@ -281,7 +301,7 @@ Report walk(const Config& config) {
 std::string text_of(const Config& config, const std::vector<Action>& trace) {
   std::string text;
   Moves moves(config);
-  State state = initial_state();
+  State state = first_state(config);
   int line = 0;
   for (const Action& action : trace) {
     const auto& all = moves.from(state);

@@ -24,7 +24,7 @@ struct Report {
 /// Memory     about 40 bytes a state, 12 a transition with progress, and two frontiers.
 Report search(const Config& config);
 
-/// `config.walks` random walks. Faults are taken less often than other moves.
+/// `config.walks` random walks. Faults are taken less often than other moves. Stuck is a state without any move.
 Report walk(const Config& config);
 
 /// The trace, a line a move.

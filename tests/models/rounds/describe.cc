@@ -49,11 +49,11 @@ std::string move_of_worker(const State& before, const State& after, const Action
       return fmt::format("{} gives {} its weights{} (n = {})", name_of(act.a), name_of(act.actor), part,
                          after.snapshot[act.actor][act.part].next);
     case Move::kTakeSnapshot:
-      return fmt::format("{} settles{} and takes the snapshot: n = {}, residual {}", who, part, mine.next,
+      return fmt::format("{} settles its account{}, takes the snapshot: n = {}, residual {}", who, part, mine.next,
                          text_of(mine.residual));
     case Move::kGoOn:
-      return fmt::format("{} settles{} and goes on with its own weights: n = {}, residual {}", who, part, mine.next,
-                         text_of(mine.residual));
+      return fmt::format("{} settles its account{}, goes on with its own weights: n = {}, residual {}", who, part,
+                         mine.next, text_of(mine.residual));
     default:
       return fmt::format("{} is too far behind, takes weights{} of {}: n = {}, residual {}, ledger {}", who, part,
                          name_of(act.a), mine.next, text_of(mine.residual), text_of(mine.ledger));

@@ -16,7 +16,7 @@ void print(const Config& config, const Report& report) {
   fmt::print("{}\n", millrace::model::summary_of(config));
   if (config.walks > 0)
     fmt::print("{} walks, {} moves, {} completed the job, {:.1f} s: {}\n", config.walks, report.transitions,
-               report.completed, seconds, report.verdict == Verdict::kClean ? "CLEAN" : "VIOLATION");
+               report.completed, seconds, report.verdict == Verdict::kClean ? "CLEAN" : "NOT CLEAN");
   else
     fmt::print("{} states, {} transitions, depth {}, {:.1f} s: ", report.states, report.transitions, report.depth,
                seconds);

@@ -114,7 +114,8 @@ class Moves {
   bool is_ancestor(const Table& table, int part, int lineage) const;
   bool can_go_on(int w, int part) const;
   bool can_go_on_everywhere(int w) const;
-  void settle(State& state, int w, int part, const Log& weights, int next, int kept) const;
+  bool is_dropped_needlessly(const State& state, int w, int part) const;
+  void settle(Successor& successor, int w, int part, const Log& weights, int next, int kept) const;
   void become_synced(State& state, int w) const;
 
   // shard_moves.cc

@@ -16,6 +16,16 @@ bool is_prefix(const Log& mine, int length, const Log& theirs, int their_length,
 
 }  // namespace
 
+// Without the rule part-lineage: whether a state that is on the part's log is dropped all the same, because the job's lineage
+// that its worker knows is not on the path to the one that another part's activation began.
+bool Moves::is_dropped_needlessly(const State& state, int w, int part) const {
+  if (on(Rule::kPartLineage) || !on(Rule::kLineage) || !on_log(state, w, part, state.current(part))) return false;
+  for (int at = state.table.lineages;; at = state.table.job_parent[at]) {
+    if (at == state.worker[w].job_lineage) return false;
+    if (at == 0) return true;
+  }
+}
+
 bool Moves::is_ancestor(const Table& table, int part, int lineage) const {
   if (!on(Rule::kLineage)) return true;
   for (int at = table.lineage[part];; at = table.parent[part][at]) {
@@ -39,16 +49,20 @@ bool Moves::can_go_on(int w, int part) const {
   return true;
 }
 
+// A part whose shard is dead or collecting is not judged here: its successor will find nobody synced, and cut.
 bool Moves::can_go_on_everywhere(int w) const {
   for (int part = 0; part < kParts; ++part) {
     const Shard& shard = now().current(part);
-    if (!shard.up || !shard.active || (!shard.has_weights && !can_go_on(w, part))) return false;
+    if (shard.up && shard.active && !shard.has_weights && !can_go_on(w, part)) return false;
   }
   return true;
 }
 
 // The account of one part, against the log of its active shard; then the weights: a snapshot's, or its own.
-void Moves::settle(State& state, int w, int part, const Log& weights, int next, int kept) const {
+void Moves::settle(Successor& successor, int w, int part, const Log& weights, int next, int kept) const {
+  State& state = successor.state;
+  if (is_dropped_needlessly(state, w, part))
+    successor.violation = "NEEDLESS LOSS: a state on the log of its part is dropped";
   Worker& me = state.worker[w];
   WorkerPart& mine = me.part[part];
   const Shard& shard = state.current(part);
@@ -74,15 +88,15 @@ void Moves::settle(State& state, int w, int part, const Log& weights, int next, 
     settle_expelled(mine, w, next, kept, shard);
   }
   mine.lineage = state.table.lineage[part];
-  if (!on(Rule::kPartLineage))
-    for (WorkerPart& other : me.part) other.lineage = mine.lineage;
   mine.next = static_cast<uint8_t>(next);
   mine.weights = {};
   std::copy_n(taken.begin(), next, mine.weights.begin());
   mine.kept = static_cast<uint8_t>(on(Rule::kWorkersKeep) && on(Rule::kSnapshotKept) ? kept : 0);
   settle_old_lives(mine, me.life);
   me.settled |= 1 << part;
-  if (me.settled == (1 << kParts) - 1) become_synced(state, w);
+  if (me.settled != (1 << kParts) - 1) return;
+  become_synced(state, w);
+  if (!on(Rule::kPartLineage)) me.job_lineage = state.table.lineages;
 }
 
 // 9e: it takes part from one step on, the same in all parts.
@@ -117,10 +131,10 @@ void Moves::moves_of_returning(int w, int part) {
     sent = {theirs.weights, me.view, theirs.next, theirs.kept, 0};
   }
   if (here.view != 0 && (here.view == me.view || !on(Rule::kSnapshotEpoch)))
-    settle(add(Move::kTakeSnapshot, w, part).state, w, part, here.weights, here.next, here.kept);
+    settle(add(Move::kTakeSnapshot, w, part), w, part, here.weights, here.next, here.kept);
   if (on(Rule::kGoOn) && can_go_on(w, part)) {
     const WorkerPart& mine = me.part[part];
-    settle(add(Move::kGoOn, w, part).state, w, part, mine.weights, mine.next, mine.kept);
+    settle(add(Move::kGoOn, w, part), w, part, mine.weights, mine.next, mine.kept);
   }
 }
 

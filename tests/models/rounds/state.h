@@ -82,7 +82,8 @@ struct Worker {
   uint8_t view;     ///< the epoch that it knows
   uint8_t settled;  ///< bit p: settled with the shard of part p
   uint8_t has_save;
-  uint8_t only_loaded;  ///< the state came from a save and was never settled
+  uint8_t only_loaded;                     ///< the state came from a save and was never settled
+  uint8_t job_lineage, saved_job_lineage;  ///< without the rule part-lineage: one for all parts
 };
 
 /// One life of the shard of one part.
@@ -95,6 +96,7 @@ struct Shard {
   uint8_t answered;                      ///< bit w: answered COLLECT
   uint8_t synced_answers;                ///< bit w: and was synced
   uint8_t parent;                        ///< the greatest lineage among those
+  uint8_t job_parent;                    ///< the same of the job's lineage, without the rule part-lineage
   uint8_t has_weights;                   ///< with a store: `weights` are those at `decided`
   uint8_t lineage;                       ///< with a store: of its own activation
   std::array<uint8_t, kWorkers> member;  ///< the view: life, or 0
@@ -126,9 +128,10 @@ struct Table {
   std::array<uint8_t, kParts> activated;  ///< the epoch of the part's last activation
   uint8_t lineages;                       ///< numbered so far
   std::array<std::array<uint8_t, kLineages>, kParts> parent;
-  uint8_t cut;            ///< the epoch of the last cut
-  uint8_t cut_lineage;    ///< the lineage that it began
-  uint8_t cut_to_stores;  ///< it took the stores' saves, not a worker's
+  std::array<uint8_t, kLineages> job_parent;  ///< without the rule part-lineage
+  uint8_t cut;                                ///< the epoch of the last cut
+  uint8_t cut_lineage;                        ///< the lineage that it began
+  uint8_t cut_to_stores;                      ///< it took the stores' saves, not a worker's
 };
 
 /// How often each fault has happened: Config bounds them.

@@ -24,6 +24,7 @@ void Moves::collect(int part, int life) {
     const WorkerPart& theirs = other.part[part];
     after.synced_answers |= 1 << w;
     after.parent = std::max(after.parent, theirs.lineage);
+    if (!on(Rule::kPartLineage)) after.job_parent = std::max(after.job_parent, other.job_lineage);
     for (; after.decided < theirs.next; ++after.decided) after.log[after.decided] = theirs.weights[after.decided];
     after.kept |= theirs.kept;
   }
@@ -42,15 +43,13 @@ void Moves::activate(int part, int life) {
   Table& table = state.table;
   if (on(Rule::kActivationLineage)) {
     const uint8_t fresh = ++table.lineages;
-    for (int other = 0; other < kParts; ++other) {
-      if (other != part && on(Rule::kPartLineage)) continue;
-      table.lineage[other] = fresh;
-      table.parent[other][fresh] = shard.parent;
-    }
+    table.lineage[part] = fresh;
+    table.parent[part][fresh] = shard.parent;
+    table.job_parent[fresh] = shard.job_parent;
     table.activated[part] = table.epoch;
   }
   after.active = 1;
-  after.answered = after.synced_answers = after.parent = 0;
+  after.answered = after.synced_answers = after.parent = after.job_parent = 0;
   if (config_.store) load_store(state, part, life);
 }
 
@@ -135,7 +134,7 @@ void Moves::begin_cut(State& state, int part, int life, std::span<const uint8_t>
   Table& table = state.table;
   const uint8_t fresh = ++table.lineages;
   for (int p = 0; p < kParts; ++p) {
-    table.parent[p][fresh] = on(Rule::kPartLineage) ? parents[p] : std::ranges::max(parents);
+    table.parent[p][fresh] = parents[p];
     table.lineage[p] = fresh;
     table.activated[p] = table.epoch + 1;
   }
@@ -148,7 +147,7 @@ void Moves::begin_cut(State& state, int part, int life, std::span<const uint8_t>
   shard.view = table.epoch;
   shard.open = {};
   shard.acked = {};
-  shard.kept = shard.answered = shard.synced_answers = shard.parent = 0;
+  shard.kept = shard.answered = shard.synced_answers = shard.parent = shard.job_parent = 0;
   shard.active = 1;
   shard.log = {};
   shard.weights = {};
@@ -162,6 +161,10 @@ void Moves::cut_to_worker(int part, int life, int w) {
   std::array<uint8_t, kParts> parents{};
   for (int p = 0; p < kParts; ++p) parents[p] = chosen.part[p].lineage;
   begin_cut(state, part, life, parents);
+  if (!on(Rule::kPartLineage)) {
+    state.table.job_parent[state.table.lineages] = chosen.job_lineage;
+    chosen.job_lineage = state.table.lineages;
+  }
   for (WorkerPart& mine : chosen.part) {
     mine.lineage = state.table.cut_lineage;
     for (Mass& sent : mine.outstanding) {
@@ -230,7 +233,7 @@ void Moves::adopt_view(State& state, int part) const {
   shard.member = table.member;
   shard.first = table.first;
   if (shard.active) return;
-  shard.answered = shard.synced_answers = shard.parent = shard.decided = shard.kept = 0;
+  shard.answered = shard.synced_answers = shard.parent = shard.job_parent = shard.decided = shard.kept = 0;
   shard.log = {};
 }
 

@@ -108,8 +108,7 @@ void Moves::apply_update(State& state, int w, int part, int epoch, const Update&
   // The lineage is the activation's whose update this is.
   if (on(Rule::kActivationLineage) && epoch >= state.table.activated[part]) {
     mine.lineage = state.table.lineage[part];
-    if (!on(Rule::kPartLineage))
-      for (WorkerPart& other : me.part) other.lineage = mine.lineage;
+    if (!on(Rule::kPartLineage)) me.job_lineage = std::max(me.job_lineage, mine.lineage);
   }
   if (on(Rule::kWorkersKeep)) mine.kept |= 1 << step;
   if (!config_.asynchronous) mine.push = std::max(mine.push, mine.next);
@@ -134,12 +133,14 @@ void Moves::save(int w) {
     State& state = add(Move::kSave, w, part, 1, 0, Kind::kFault).state;
     save_part(state.worker[w], part);
     state.worker[w].has_save = 1;
+    state.worker[w].saved_job_lineage = me.job_lineage;
     ++state.spent.saves;
   }
   if (!changed || !on(Rule::kOneCut)) return;
   State& state = add(Move::kSave, w, 0, 0, 0, Kind::kFault).state;
   for (int part = 0; part < kParts; ++part) save_part(state.worker[w], part);
   state.worker[w].has_save = 1;
+  state.worker[w].saved_job_lineage = me.job_lineage;
   ++state.spent.saves;
 }
 
@@ -161,7 +162,7 @@ void Moves::crash_and_restart(int w) {
     Worker& after = state.worker[w];
     after.part = {};
     after.standing = Standing::kDown;
-    after.settled = after.only_loaded = 0;
+    after.settled = after.only_loaded = after.job_lineage = 0;
     ++state.spent.worker_crashes;
   }
   if (up(me) || me.life >= kLives || !epoch_left()) return;
@@ -170,6 +171,7 @@ void Moves::crash_and_restart(int w) {
   ++after.life;
   after.standing = Standing::kLoaded;
   after.only_loaded = 1;
+  after.job_lineage = me.saved_job_lineage;
   after.view = ++state.table.epoch;
   state.table.member[w] = after.life;
   state.table.first[w] = config_.everyone ? kJoining : 0;
