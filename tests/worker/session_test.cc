@@ -245,6 +245,38 @@ TEST(Session, AResidualTakenWhileAnotherThreadPushesLosesAndDoublesNothing) {
   });
 }
 
+TEST(Session, TwoThreadsThatWaitToPushOneTensorDoNotFillItTogether) {
+  JobOptions job = job_of(1);
+  FakeCluster cluster(spec_of(job, kTwoTensors), 1);
+  job.shards = cluster.addresses();
+  auto session = Session::connect(job, kTwoTensors);
+  std::vector<float> weights(20'000, 0.0f);
+  session->attach_weights(0, weights, 1.0f, ApplyWhen::kOnArrival);
+  constexpr int kPushesEach = 100;
+  // Many entries of one index: slow to take in, so that the two meet, and little to send.
+  const std::vector<uint32_t> indices(50'000, 7);
+  const std::vector<float> ones(indices.size(), 1.0f);
+  std::atomic<uint64_t> pushed = 0;
+  const auto push_all = [&] {
+    for (int own = 0; own < kPushesEach;) {
+      try {
+        session->push_sparse(0, indices, ones);
+        ++pushed;
+        ++own;
+      } catch (const JobError& error) {
+        EXPECT_EQ(error.code(), JobErrorCode::kInvalidArgument) << error.what();
+        EXPECT_NE(std::string(error.what()).find("another thread"), std::string::npos) << error.what();
+      }
+    }
+  };
+  std::thread other(push_all);
+  push_all();
+  other.join();
+  session->await(0, pushed - 1, kSoon);
+  EXPECT_EQ(weights[7], static_cast<float>(pushed * ones.size()));
+  session->finish(kSoon);
+}
+
 TEST(Session, AConnectionLostWithAContributionOnItCountsItOnce) {
   JobOptions job = job_of(1);
   job.heartbeat_ms = 3'000;  // no pause of the shard's thread may look like another lost connection

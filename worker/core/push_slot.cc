@@ -64,8 +64,9 @@ Status PushSlot::add_dense(std::span<const float> gradient, float weight) {
     }
     gradient = clean;
   }
-  count_entered({dimension_, true, {}, gradient}, weight);
   add_whole(gradient, weight);
+  // After what may fail for want of memory.
+  count_entered({dimension_, true, {}, gradient}, weight);
   finish(weight);
   return {};
 }

@@ -127,7 +127,7 @@ class SessionShell {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Gate> gates_;
-  std::vector<Command> commands_;
+  std::deque<Command> commands_;
   UpdateShelf shelf_;
   Phase phase_ = Phase::kJoining;
   std::optional<Error> error_;

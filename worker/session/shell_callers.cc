@@ -98,6 +98,8 @@ Result<bool> SessionShell::pass_gate(Gate& gate, Patience patience, std::unique_
     if (phase_ == Phase::kFinishing || phase_ == Phase::kFinished) {
       return fail(ErrorCode::kInvalidArgument, "the session is finished: nothing can be pushed any more");
     }
+    // Also after waiting: of two that wait here one goes first.
+    if (gate.filling) return fail(ErrorCode::kInvalidArgument, "another thread is pushing this tensor");
     if (open()) break;
     if (neighbour_is_behind()) {
       return fail(ErrorCode::kInvalidArgument,
@@ -115,7 +117,6 @@ Result<std::optional<uint64_t>> SessionShell::push(size_t tensor, double weight,
   if (auto valid = check_tensor(tensor); !valid) return std::unexpected(valid.error());
   std::unique_lock lock(mutex_);
   Gate& gate = gates_[tensor];
-  if (gate.filling) return fail(ErrorCode::kInvalidArgument, "another thread is pushing this tensor");
   const auto passed = pass_gate(gate, patience, lock);
   if (!passed) return std::unexpected(passed.error());
   if (!*passed) return std::optional<uint64_t>();

@@ -62,12 +62,15 @@ void SessionShell::serve() {
 }
 
 void SessionShell::take_commands() {
-  std::vector<Command> commands;
-  {
-    const std::lock_guard lock(mutex_);
-    commands.swap(commands_);
+  std::unique_lock lock(mutex_);
+  // One at a time: what one of them throws must not take along the others, which callers wait for.
+  while (!commands_.empty()) {
+    const Command command = std::move(commands_.front());
+    commands_.pop_front();
+    lock.unlock();
+    command();
+    lock.lock();
   }
-  for (const Command& command : commands) command();
 }
 
 void SessionShell::wait() {
