@@ -106,10 +106,18 @@ class ShardCore {
       kOver,            ///< its rounds are lost, or it has ended here and the table could not be told
       kUnlessReopened,  ///< a row from before this start, or that nobody joined: its workers may still come
     };
+    /// A member that was told and will end. It stays in the table until it has heard: else another shard tells it first that it
+    /// is no member any more, and the reason is lost.
+    struct Told {
+      protocol::Member member;
+      uint32_t workers_min = 0;
+      TimeNs at = 0;
+    };
     std::string name;
     TimeNs since = 0;
     uint32_t dead_after_ms = 0;
     Fate fate = Fate::kOver;
+    std::vector<Told> told = {};
 
     bool due(TimeNs now) const { return now >= since + static_cast<TimeNs>(dead_after_ms) * kNsPerMs; }
   };
@@ -179,6 +187,7 @@ class ShardCore {
   void refresh(TimeNs now, Actions& actions);
   void refresh_neighbours(TimeNs now, Actions& actions);
   void refresh_lost(TimeNs now, Actions& actions);
+  void remove_told(uint64_t number, LostJob& lost, TimeNs now, Actions& actions);
   void adopt(Job& job, protocol::JobView view, TimeNs now, Actions& actions);
   void remove(Job& job, std::span<const protocol::Member> members, Leaving leaving, TimeNs now, Actions& actions);
   void remove_leavers(TimeNs now, Actions& actions);

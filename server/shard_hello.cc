@@ -132,7 +132,8 @@ Result<protocol::JobRecord> ShardCore::join_job(const protocol::JobRecord& recor
   if (joined || joined.error().code != ErrorCode::kShardLost) return joined;
   // The worker hears that its job is lost: it will end, and is not waited for. A new run of the same name waits until
   // the old one's workers have all left or are taken for dead.
-  const bool first = lost_.try_emplace(record.view.job, LostJob{hello.spec.name, now, hello.spec.dead_after_ms}).second;
+  const auto [lost, first] =
+      lost_.try_emplace(record.view.job, LostJob{hello.spec.name, now, hello.spec.dead_after_ms});
   if (first) {
     log(Severity::kError, fmt::format("job '{}': {}", hello.spec.name, joined.error().message), actions);
     actions.metrics.push_back({Metric::kJobsEnded, hello.spec.name, "shard_lost", 1});
@@ -143,12 +144,8 @@ Result<protocol::JobRecord> ShardCore::join_job(const protocol::JobRecord& recor
                 fmt::format("an earlier run of job '{}' lost shard {}; its name is free once its workers have ended",
                             hello.spec.name, config_.shard));
   }
-  const protocol::Member leaving = *member;
-  const Result<protocol::JobRecord> left =
-      change_job(table_, record.view.job, [&](protocol::JobRecord& at) -> Result<Change> {
-        return leave(at, leaving, Leaving::kFailed, hello.spec.workers_min);
-      });
-  if (!left) table_failed(left.error(), actions);
+  std::erase_if(lost->second.told, [&](const LostJob::Told& one) { return one.member.worker == member->worker; });
+  lost->second.told.push_back({*member, hello.spec.workers_min, now});
   return joined;
 }
 

@@ -18,6 +18,9 @@ constexpr TimeNs kTableSaidAgain = 10 * kNsPerS;
 /// At shutdown the table is told the ends of jobs for so long at least, whatever is left of the drain time.
 constexpr TimeNs kEndingMin = kNsPerS;
 
+/// Who was told that its job is lost is a member for so long: other shards look into the table every 50 ms.
+constexpr TimeNs kHears = kNsPerS;
+
 std::string not_ended(std::string_view name, uint64_t number) {
   return fmt::format(
       "job '{}' ({}) is over, and the membership table could not be told: its name stays taken until its workers have "
@@ -229,8 +232,25 @@ void ShardCore::remove_silent(TimeNs now, Actions& actions) {
   }
 }
 
+void ShardCore::remove_told(uint64_t number, LostJob& lost, TimeNs now, Actions& actions) {
+  const auto heard = [&](const LostJob::Told& one) { return draining_until_ || now >= one.at + kHears; };
+  if (std::ranges::none_of(lost.told, heard)) return;
+  const Result<protocol::JobRecord> left =
+      change_job(table_, number, [&](protocol::JobRecord& record) -> Result<Change> {
+        Change change = Change::kNone;
+        for (const LostJob::Told& one : lost.told) {
+          if (heard(one) && leave(record, one.member, Leaving::kFailed, one.workers_min) == Change::kChanged)
+            change = Change::kChanged;
+        }
+        return change;
+      });
+  if (!left && left.error().code != ErrorCode::kNotAMember) return table_failed(left.error(), actions);
+  std::erase_if(lost.told, heard);
+}
+
 void ShardCore::refresh_lost(TimeNs now, Actions& actions) {
   for (auto at = lost_.begin(); at != lost_.end();) {
+    remove_told(at->first, at->second, now, actions);
     if (!at->second.due(now)) {
       ++at;
       continue;
@@ -298,6 +318,7 @@ void ShardCore::settle_shutdown(TimeNs now, Actions& actions) {
   if (!ending_until_) {
     const bool idle = std::ranges::all_of(jobs_, [](const auto& entry) { return entry.second->rounds().idle(); });
     if (!idle && now < *draining_until_) return;
+    for (auto& [number, lost] : lost_) remove_told(number, lost, now, actions);
     ending_until_ = std::max(*draining_until_, now + kEndingMin);
     next_ending_ = now;
   }

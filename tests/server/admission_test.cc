@@ -186,6 +186,30 @@ TEST(ShardLife, RestartedShardAnswersWithAbortAndRefusesTheJob) {
   EXPECT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(0, fresh)));
 }
 
+TEST(ShardLife, WhoIsToldThatItsJobIsLostIsAMemberUntilItHasHeard) {
+  for (const bool shut_down : {false, true}) {
+    ScriptedCluster cluster(job());
+    cluster.join_all();
+    cluster.start_shard(0, 1);
+    const auto is_there = [&](uint32_t worker) {
+      const auto record = cluster.table().read_job(cluster.hello(0).spec.name);
+      return record && *record && find_member((*record)->view, worker) != nullptr;
+    };
+    EXPECT_EQ(expect_body<Refuse>(cluster.join(0)).code, ErrorCode::kShardLost);
+    // Another shard that saw the table without it would tell it so, and not the reason.
+    EXPECT_TRUE(is_there(0));
+    cluster.pass(900);
+    EXPECT_TRUE(is_there(0));
+    if (shut_down) {
+      cluster.shut_down();
+    } else {
+      cluster.pass(200);
+    }
+    EXPECT_FALSE(is_there(0)) << shut_down;
+    EXPECT_TRUE(is_there(1)) << shut_down;
+  }
+}
+
 TEST(ShardLife, RowOfACrashedRunDoesNotKeepItsNameFromAnotherSpecification) {
   for (const bool started : {false, true}) {
     ScriptedCluster cluster(job());
