@@ -30,7 +30,8 @@ Result<Stream<T>> sum_many(std::span<const StreamView<T>> streams);
 /// left out. Of a sum of which a small share is wanted nothing else is written anywhere.
 ///
 /// edge     > 0, finite.
-/// Cost     as sum_many(), of which it takes two thirds and less.
+/// Cost     of four streams, a quarter of the sum wanted, against sum_many() (`millrace bench reduce`): three quarters at 1 %
+///          each, less than half from 5 % on; below an entry in 256 indices a tenth more: sum_many()'s way and a filter.
 /// Errors   as sum_many().
 /// Threads  reentrant; runs on the calling thread.
 template <typename T>
