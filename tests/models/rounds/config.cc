@@ -103,7 +103,7 @@ bool read_option(Config& config, const std::vector<std::string>& words, size_t& 
 std::expected<Config, std::string> read_options(const std::vector<std::string>& arguments) {
   Config config;
   for (size_t at = 0; at < arguments.size();) {
-    const std::string word = arguments[at];
+    const std::string& word = arguments[at];
     if (!read_option(config, arguments, at))
       return std::unexpected("cannot read '" + word + "'; --help has all options");
   }

@@ -87,7 +87,8 @@ void Moves::settle(Successor& successor, int w, int part, const Log& weights, in
   } else {
     settle_expelled(mine, w, next, kept, shard);
   }
-  mine.lineage = state.table.lineage[part];
+  const bool by_shard = kShardsKnowLineage && on(Rule::kSettleLineage);
+  mine.lineage = by_shard ? shard.lineage : state.table.lineage[part];
   mine.next = static_cast<uint8_t>(next);
   mine.weights = {};
   std::copy_n(taken.begin(), next, mine.weights.begin());

@@ -40,6 +40,8 @@ constexpr std::array<RuleText, static_cast<size_t>(Rule::kCount)> kTexts{{
     {"first-step", "9e", "who joins takes part from one step on, the same in all parts, and is not waited for below"},
     {"empty", "9e", "below it, and where an older life's contribution waits, it sends empty contributions"},
     {"part-lineage", "8, new", "every part has a tree of lineages of its own"},
+    {"settle-lineage", "9, new",
+     "SETTLE gives the lineage of the shard's own activation, not the one that the table has by now"},
     {"counted-once", "2", "asynchronous: what the summary says was counted is not admitted again"},
     {"in-order", "async", "asynchronous: the contributions of a life are counted in the order of sending"},
     {"keep-until-told", "9c",

@@ -42,6 +42,7 @@ enum class Rule : uint8_t {
   kFirstStep,
   kEmpty,
   kPartLineage,
+  kSettleLineage,
   kCountedOnce,
   kInOrder,
   kKeepUntilTold,

@@ -98,7 +98,7 @@ struct Shard {
   uint8_t parent;                        ///< the greatest lineage among those
   uint8_t job_parent;                    ///< the same of the job's lineage, without the rule part-lineage
   uint8_t has_weights;                   ///< with a store: `weights` are those at `decided`
-  uint8_t lineage;                       ///< with a store: of its own activation
+  uint8_t lineage;                       ///< of its own activation (kShardsKnowLineage)
   std::array<uint8_t, kWorkers> member;  ///< the view: life, or 0
   std::array<uint8_t, kWorkers> first;   ///< the view: Table::first
   std::array<uint8_t, kWorkers> acked;
@@ -115,6 +115,9 @@ struct StoreSave {
   Log weights;
   uint8_t decided, lineage, exists, unused;
 };
+
+/// With one part and no store a shard's lineage is the table's whenever it matters: leaving it out keeps the states fewer.
+inline constexpr bool kShardsKnowLineage = kParts > 1;
 
 inline constexpr uint8_t kJoining = 15;
 

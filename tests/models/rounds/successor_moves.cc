@@ -47,6 +47,7 @@ void Moves::activate(int part, int life) {
     table.parent[part][fresh] = shard.parent;
     table.job_parent[fresh] = shard.job_parent;
     table.activated[part] = table.epoch;
+    if (kShardsKnowLineage) after.lineage = fresh;
   }
   after.active = 1;
   after.answered = after.synced_answers = after.parent = after.job_parent = 0;
@@ -152,7 +153,7 @@ void Moves::begin_cut(State& state, int part, int life, std::span<const uint8_t>
   shard.log = {};
   shard.weights = {};
   shard.has_weights = 0;
-  if (config_.store) shard.lineage = fresh;
+  if (config_.store || kShardsKnowLineage) shard.lineage = fresh;
 }
 
 void Moves::cut_to_worker(int part, int life, int w) {
