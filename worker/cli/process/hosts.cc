@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <regex>
+#include <string>
 #include <utility>
 
 #include "worker/cli/process/child_process.h"
@@ -12,6 +13,18 @@ namespace millrace::cli {
 namespace {
 
 constexpr int kScriptTimeoutMs = 60'000;
+
+/// A rate of the script that a link can have.
+bool is_rate(const std::string& text) {
+  constexpr double kBitsMin = 1e3;
+  constexpr double kBitsMax = 1e12;
+  const std::regex rates(R"(([0-9]{1,15}(?:\.[0-9]{1,15})?)([kmg]?)bit)");
+  std::smatch parts;
+  if (!std::regex_match(text, parts, rates)) return text == "none";
+  const std::string unit = parts[2];
+  const double bits = std::stod(parts[1]) * (unit == "k" ? 1e3 : unit == "m" ? 1e6 : unit == "g" ? 1e9 : 1);
+  return bits >= kBitsMin && bits <= kBitsMax;
+}
 
 Result<int> run_script(const std::vector<std::string>& argv, ChildSession session) {
   auto child = ChildProcess::spawn(
@@ -42,10 +55,10 @@ std::string netlab_script() {
 
 Status check_hosts(const std::string& rate) {
   if (rate.empty()) return {};
-  const std::regex rates(R"([0-9]+(\.[0-9]+)?[kmg]?bit|none)");  // those of the script
-  if (!std::regex_match(rate, rates)) {
-    return fail(ErrorCode::kInvalidArgument,
-                "--rate: '" + rate + "' is not a rate: a number with kbit, mbit or gbit, or none");
+  if (!is_rate(rate)) {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        "--rate: '" + rate + "' is not a rate: a number with kbit, mbit or gbit, from 1kbit to 1000gbit, or none");
   }
   if (::geteuid() != 0) return fail(ErrorCode::kIo, "--rate: network namespaces need root: run it with sudo");
   if (netlab_script().empty())
