@@ -230,10 +230,10 @@ TEST(JudgeReuseStep, WhatNoAgreementExplainsIsRefused) {
   erase_range(wrong, 10'000, 20'000);
   EXPECT_THAT(judged(job, 5, wrong), HasSubstr("shard 0")) << "one part";
   // 2 % of a shard's 200 entries is 4.
-  for (const int more : {-12, 12}) {
+  for (const uint64_t count : {counts[3] - 12, counts[3] + 12}) {
     std::vector<uint64_t> off = counts;
-    off[3] = static_cast<uint64_t>(static_cast<int>(off[3]) + more);
-    EXPECT_THAT(judged(job, 5, largest(sum, job.parts, off)), HasSubstr("shard 1 carries")) << more;
+    off[3] = count;
+    EXPECT_THAT(judged(job, 5, largest(sum, job.parts, off)), HasSubstr("shard 1 carries")) << count;
   }
   // The parts of a shard may trade twice the band, not a half of it.
   std::vector<uint64_t> traded = counts;
