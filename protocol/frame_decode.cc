@@ -206,7 +206,8 @@ Contribution read_contribution(wire::Contribution::Reader in, Validator& check) 
           .payload_hash = in.getPayloadHash(),
           .weight = check.not_negative(in.getWeight(), "a weight"),
           .entered = check.finite(in.getEntered(), "the sum of what entered"),
-          .opening_residual = check.finite(in.getOpeningResidual(), "an opening residual")};
+          .opening_residual = check.finite(in.getOpeningResidual(), "an opening residual"),
+          .again = in.getAgain()};
 }
 
 Update read_update(wire::Update::Reader in, Validator& check) {
@@ -230,7 +231,7 @@ Update read_update(wire::Update::Reader in, Validator& check) {
 
 std::vector<Ack::Entry> read_entries(capnp::List<wire::AckEntry>::Reader in, uint32_t count) {
   std::vector<Ack::Entry> entries(count);
-  for (uint32_t i = 0; i < count; ++i) entries[i] = {in[i].getPart(), in[i].getN()};
+  for (uint32_t i = 0; i < count; ++i) entries[i] = {in[i].getPart(), in[i].getN(), in[i].getAgain()};
   return entries;
 }
 
@@ -244,6 +245,7 @@ Heartbeat read_heartbeat(wire::Heartbeat::Reader in, Validator& check) {
   heartbeat.sequence = in.getSequence();
   heartbeat.steps_applied = in.getStepsApplied();
   heartbeat.weights_digest = in.getWeightsDigest();
+  heartbeat.finishing = in.getFinishing();
   const auto waited_for = in.getWaitedFor();
   heartbeat.waited_for.resize(check.count(waited_for.size(), kWorkersMax, "workers waited for"));
   for (uint32_t i = 0; i < heartbeat.waited_for.size(); ++i) heartbeat.waited_for[i] = check.worker(waited_for[i]);

@@ -59,6 +59,7 @@ void write(const std::vector<Ack::Entry>& entries, capnp::List<wire::AckEntry>::
   for (unsigned i = 0; i < out.size(); ++i) {
     out[i].setPart(entries[i].part);
     out[i].setN(entries[i].n);
+    out[i].setAgain(entries[i].again);
   }
 }
 
@@ -127,6 +128,7 @@ struct BodyWriter {
     out.setWeight(body.weight);
     out.setEntered(body.entered);
     out.setOpeningResidual(body.opening_residual);
+    out.setAgain(body.again);
   }
   void operator()(const Duplicate& body) {
     auto out = envelope.initDuplicate();
@@ -162,6 +164,7 @@ struct BodyWriter {
     out.setSequence(body.sequence);
     out.setStepsApplied(body.steps_applied);
     out.setWeightsDigest(body.weights_digest);
+    out.setFinishing(body.finishing);
     auto waited_for = out.initWaitedFor(list_size(body.waited_for, kWorkersMax));
     for (unsigned i = 0; i < waited_for.size(); ++i) waited_for.set(i, body.waited_for[i]);
     write(body.decided, out.initDecided(list_size(body.decided, kHeartbeatPartsMax)));

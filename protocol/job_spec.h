@@ -17,9 +17,9 @@ namespace millrace::protocol {
 /// How a job's steps advance. Numbers are on the wire.
 enum class Mode : uint8_t {
   kSynchronous = 1,       ///< every live worker takes part in every step
-  kBoundedStaleness = 2,  ///< reserved: refused by this version
+  kBoundedStaleness = 2,  ///< who is slow is left out of steps, of `staleness` in a row at most
   kAsynchronous = 3,      ///< reserved: refused by this version
-  kPartial = 4,           ///< reserved (quorum, deadline): refused by this version
+  kPartial = 4,           ///< steps of those who come in time: a quorum, a deadline, a sample of the members
 };
 
 /// What a step's update means to a weight. The wire always carries the sum; the denominator travels beside it and workers
@@ -79,9 +79,10 @@ struct JobSpec {
   uint32_t workers = 0;      ///< the job starts when so many have joined; identities are 0 .. workers-1
   uint32_t workers_min = 1;  ///< the job ends with an error when fewer live
   Mode mode = Mode::kSynchronous;
-  uint32_t staleness = 0;    ///< steps a worker may push ahead of what it applied (g <= n + staleness)
-  uint32_t quorum = 0;       ///< reserved for kPartial
-  uint32_t deadline_ms = 0;  ///< reserved for kPartial
+  uint32_t staleness = 0;     ///< steps a worker may push ahead of what it applied (g <= n + staleness)
+  uint32_t quorum = 0;        ///< a step is not decided before so many have contributed
+  uint32_t deadline_ms = 0;   ///< with its quorum, a step waits for the others so long after its first contribution
+  uint32_t participants = 0;  ///< kPartial: members drawn for each step (participants.h); 0: all
   Combine combine = Combine::kSum;
   SelectionSpec select;
   ReselectSpec reselect;

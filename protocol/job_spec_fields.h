@@ -61,6 +61,7 @@ void visit_job(Visitor& v, Spec& spec) {
   v.field("staleness", spec.staleness);
   v.field("quorum", spec.quorum);
   v.field("deadline_ms", spec.deadline_ms);
+  v.field("participants", spec.participants);
   v.field("combine", spec.combine);
   v.group("select", spec.select, [](auto& to, auto& part) { visit_selection(to, part); });
   v.group("reselect", spec.reselect, [](auto& to, auto& part) { visit_reselect(to, part); });

@@ -27,23 +27,57 @@ Status check_enums(const JobSpec& spec) {
   return reserved("mode, combine, codec_error or non_finite has a number that this version does not know");
 }
 
+/// What belongs to steps that do not wait for everybody.
+Status check_absence(const JobSpec& spec) {
+  const uint32_t expected = spec.participants != 0 ? spec.participants : spec.workers;
+  if (spec.quorum > expected) {
+    return refuse(fmt::format("quorum {} is over the {} {}: no step would ever be decided", spec.quorum, expected,
+                              spec.participants != 0 ? "participants of a step" : "workers"));
+  }
+  if (spec.participants != 0 && spec.mode != Mode::kPartial) {
+    return refuse(
+        "participants belongs to mode partial: the other modes take contributions of every worker; set it to 0");
+  }
+  if (spec.participants != 0 && spec.staleness != 0) {
+    return refuse(
+        "participants with staleness: who is not drawn for a step must not be past it when a death draws it after all; "
+        "set "
+        "staleness to 0");
+  }
+  if (spec.participants > spec.workers) {
+    return refuse(fmt::format("participants {} is over workers {}", spec.participants, spec.workers));
+  }
+  if (spec.mode == Mode::kBoundedStaleness && spec.staleness == 0) {
+    return refuse(
+        "mode bounded_staleness with staleness 0 would wait for everybody in every step: that is mode synchronous");
+  }
+  const bool waits = spec.quorum != 0 || spec.deadline_ms != 0 || spec.participants != 0;
+  if (spec.mode != Mode::kSynchronous && !waits) {
+    return refuse(fmt::format(
+        "mode {} needs a quorum or a deadline_ms (or, in mode partial, participants): the first contribution would "
+        "decide every step alone; a quorum of all workers but one, for example, leaves out the slowest",
+        mode_name(spec.mode)));
+  }
+  return {};
+}
+
 Status check_mode(const JobSpec& spec) {
-  if (spec.mode != Mode::kSynchronous) {
-    return reserved(fmt::format("mode {} is reserved: this version has synchronous", mode_name(spec.mode)));
+  if (spec.mode == Mode::kAsynchronous) {
+    return reserved("mode asynchronous is reserved: this version has synchronous, bounded_staleness and partial");
   }
   if (spec.staleness > kStalenessMax) {
     return refuse(fmt::format("staleness {} is over the limit of {}: a worker that far ahead needs another mode",
                               spec.staleness, kStalenessMax));
   }
-  if (spec.quorum != 0) {
-    return refuse(
-        "quorum belongs to mode partial, which is reserved: mode synchronous waits for every live worker; set it to 0");
+  if (spec.mode == Mode::kSynchronous && spec.quorum != 0) {
+    return refuse("quorum belongs to mode partial: mode synchronous waits for every live worker; set it to 0");
   }
-  if (spec.deadline_ms != 0) {
+  if (spec.mode == Mode::kSynchronous && spec.deadline_ms != 0) {
     return refuse(
-        "deadline_ms belongs to mode partial, which is reserved: mode synchronous waits for every live worker (see "
-        "dead_after_ms); set it to 0");
+        "deadline_ms belongs to mode partial: mode synchronous waits for every live worker (see dead_after_ms); set it "
+        "to 0");
   }
+  if (const Status valid = check_absence(spec); !valid) return valid;
   if (spec.reproducible) {
     return reserved(
         "reproducible is reserved: this version sums in the order of workers, the result depends on how parts "
@@ -214,8 +248,8 @@ Status validate(const JobSpec& spec) {
     return refuse(fmt::format("a job's name must be printable text of 1 to {} bytes", kNameBytesMax));
   }
   if (Status s = check_enums(spec); !s) return s;
-  if (Status s = check_mode(spec); !s) return s;
   if (Status s = check_workers(spec); !s) return s;
+  if (Status s = check_mode(spec); !s) return s;
   if (Status s = check_times(spec); !s) return s;
   if (Status s = check_defaults(spec); !s) return s;
   if (Status s = check_tensors(spec); !s) return s;

@@ -109,6 +109,7 @@ struct Contribution {
   entered @4 :Float64;
   openingResidual @5 :Float64;
   sequence @6 :UInt64;       # reserved (asynchrony): the worker's own counter of contributions to the part
+  again @7 :Bool;            # sent before: its answer, or the step's update, may be lost
 }
 
 struct Duplicate {
@@ -167,6 +168,7 @@ struct AckEntry {
   part @0 :UInt32;
   n @1 :UInt64;
   sequence @2 :UInt64;       # reserved (asynchrony): log position applied
+  again @3 :Bool;            # w to s: the update of step n was decided and is not here
 }
 
 struct Heartbeat {
@@ -175,6 +177,7 @@ struct Heartbeat {
   weightsDigest @2 :UInt64;
   waitedFor @3 :List(UInt32);
   decided @4 :List(AckEntry);  # s to w
+  finishing @5 :Bool;          # w to s: pushes nothing more
 }
 
 struct ShardHello {

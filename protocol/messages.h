@@ -111,6 +111,7 @@ struct Contribution {
   double weight = 1;
   double entered = 0;           ///< audit: sum of what entered this worker's accumulator of the part so far
   double opening_residual = 0;  ///< audit: sum of the residual that this life began with
+  bool again = false;           ///< sent before: its answer, or the step's update, may be lost
   bool operator==(const Contribution&) const = default;
 };
 
@@ -171,6 +172,7 @@ struct Ack {
   struct Entry {
     uint32_t part = 0;
     uint64_t n = 0;
+    bool again = false;  ///< worker -> shard: the update of step n was decided and is not here
     bool operator==(const Entry&) const = default;
   };
   std::vector<Entry> entries;
@@ -184,8 +186,9 @@ struct Heartbeat {
   uint64_t weights_digest = 0;       ///< room for the digest of the weights
   std::vector<uint32_t> waited_for;  ///< shard -> worker: who the oldest open step waits for
   std::vector<Ack::Entry>
-      decided;  ///< shard -> worker: parts that are further than steps_applied says and than the worker
-                ///< has acknowledged, with their number of steps; at most kHeartbeatPartsMax
+      decided;             ///< shard -> worker: parts that are further than steps_applied says and than the worker
+                           ///< has acknowledged, with their number of steps; at most kHeartbeatPartsMax
+  bool finishing = false;  ///< worker -> shard: it pushes nothing more, and leaves when all of it is answered
   bool operator==(const Heartbeat&) const = default;
 };
 

@@ -66,17 +66,20 @@ enum class Metric : uint8_t {
   kContributionEntries,   ///< decoded
   kContributionRawBytes,  ///< the same as plain pairs of index and value
   kDuplicates,            ///< contributions that were here before
-  kLate,            ///< contributions to decided steps, by answer: "update", "counted", "not_counted", "acknowledged"
-  kRestarted,       ///< decisions begun again because the members changed
-  kRounds,          ///< steps of parts decided
-  kRoundSeconds,    ///< measured: from the first contribution of a step of a part to its decision
-  kWaitSeconds,     ///< measured: from the first contribution to the last one
-  kSumEntries,      ///< entries of sums that were made whole, before they were cut
-  kFillIn,          ///< measured, of whole sums: entries / entries of its largest contribution
-  kQuickCuts,       ///< parts cut while they were summed, by result: "as_it_was", "trimmed", "summed_again"
-  kUpdateEntries,   ///< entries of updates
-  kUpdateBytes,     ///< payload bytes of updates, once a round
-  kUpdateRawBytes,  ///< the same as plain pairs of index and value
+  kLate,  ///< contributions to decided steps, by answer: "crossed" (none: the update is under way), "update", "counted",
+          ///< "not_counted", "acknowledged"
+  kServedAgain,        ///< kept updates sent because a worker says that they are not there
+  kLeftOut,            ///< expected contributions that steps were decided without
+  kRestarted,          ///< decisions begun again because the members changed
+  kRounds,             ///< steps of parts decided
+  kRoundSeconds,       ///< measured: from the first contribution of a step of a part to its decision
+  kWaitSeconds,        ///< measured: from the first contribution to the last one
+  kSumEntries,         ///< entries of sums that were made whole, before they were cut
+  kFillIn,             ///< measured, of whole sums: entries / entries of its largest contribution
+  kQuickCuts,          ///< parts cut while they were summed, by result: "as_it_was", "trimmed", "summed_again"
+  kUpdateEntries,      ///< entries of updates
+  kUpdateBytes,        ///< payload bytes of updates, once a round
+  kUpdateRawBytes,     ///< the same as plain pairs of index and value
   kExchangeFallbacks,  ///< buckets cut by the last threshold because a shard was silent
   kLateHistograms,     ///< histograms that came when they could not be used any more
   kCodecErrorDown,     ///< sum over entries of |sum - decoded| of updates

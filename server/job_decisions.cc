@@ -34,13 +34,22 @@ bool JobRounds::holds_back() const {
 
 void JobRounds::advance(PartRound& part, TimeNs now, Actions& actions) {
   const protocol::JobView& view = setup_.members.view();
-  if (!view.started || view.finished || failure_ || !part.ready(view.members)) return;
+  if (!view.started || view.finished || failure_) return;
+  const std::optional<TimeNs> due = part.due(setup_.members);
+  if (!due) return;
+  if (*due > now) {
+    next_due_ = std::min(next_due_.value_or(*due), *due);
+    return;
+  }
   if (holds_back()) {
     held_back_ = true;
     return;
   }
   const PartRound::Timing timing = part.timing();
   count(Metric::kWaitSeconds, "", seconds(timing.last - timing.first), actions);
+  if (setup_.spec.mode != protocol::Mode::kSynchronous) {
+    count(Metric::kLeftOut, "", static_cast<double>(part.waited_for(setup_.members).size()), actions);
+  }
   part.begin(next_token_++, now);
   reduce(part, quick_cut(part), actions);
 }
@@ -92,6 +101,7 @@ void JobRounds::on_decoded(DecodeTask& task, TimeNs now, Actions& actions) {
     return;
   }
   if (!part->reject(input)) return;
+  advance(*part, now, actions);  // the others may have waited for it
   const protocol::Member* member = find_member(setup_.members.view(), input.worker);
   if (!member) return;
   const Error& error = task.result().error();
@@ -299,6 +309,7 @@ void JobRounds::finish(PartRound& part, EncodedUpdate update, TimeNs now, Action
   if (update.codec_error != 0) count(Metric::kCodecErrorDown, "", update.codec_error, actions);
   PartRound::Decision decision;
   decision.epoch = setup_.members.view().epoch;
+  decision.at = now;
   decision.whole_sum = bucket.threshold == nullptr;
   decision.payload = std::move(update.container);
   decision.carried = std::move(update.carried);
@@ -316,6 +327,10 @@ void JobRounds::finish(PartRound& part, EncodedUpdate update, TimeNs now, Action
 
 void JobRounds::on_tick(TimeNs now, Actions& actions) {
   if (failure_) return;
+  if (next_due_ && now >= *next_due_) {
+    next_due_.reset();
+    advance_all(now, actions);
+  }
   for (Bucket& bucket : buckets_) {
     if (!bucket.threshold) continue;
     for (const uint64_t step : bucket.threshold->expire(now)) {

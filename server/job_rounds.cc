@@ -43,7 +43,7 @@ JobRounds::JobRounds(Setup setup) : setup_(setup), account_(&setup.shard_memory)
       const protocol::PartLayout& part = setup_.layout.parts[bucket.first_part + at];
       if (part.shard != setup_.shard) continue;
       local_at_[part.part] = static_cast<uint32_t>(parts_.size());
-      parts_.emplace_back(part, bucket.value_type, setup_.spec.staleness);
+      parts_.emplace_back(part, bucket.value_type, setup_.spec);
     }
     if (parts_.size() == first) continue;
     bucket_at_[bucket.bucket] = static_cast<uint32_t>(buckets_.size());
@@ -96,7 +96,7 @@ void JobRounds::on_contribution(const protocol::Member& from, const protocol::Co
     return refuse(from, std::move(refusal), actions);
   }
   switch (part->judge(from.worker, body.step, body.payload_hash)) {
-    case PartRound::Verdict::kDecided: return answer_decided(from, *part, body.step, actions);
+    case PartRound::Verdict::kDecided: return answer_decided(from, *part, body, actions);
     case PartRound::Verdict::kDuplicate:
       count(Metric::kDuplicates, "", 1, actions);
       return setup_.members.send(from, protocol::Duplicate{body.part, body.step}, actions);
@@ -193,16 +193,18 @@ void JobRounds::admit(const protocol::Member& from, PartRound& part, const proto
   }));
 }
 
-void JobRounds::answer_decided(const protocol::Member& to, const PartRound& part, uint64_t step,
+void JobRounds::answer_decided(const protocol::Member& to, const PartRound& part, const protocol::Contribution& body,
                                Actions& actions) const {
-  if (const PartRound::KeptUpdate* kept = part.kept(step)) {
+  if (const PartRound::KeptUpdate* kept = part.kept(body.step)) {
+    // Sent for the first time, it has crossed the update, which every member was sent.
+    if (!body.again) return count(Metric::kLate, "crossed", 1, actions);
     count(Metric::kLate, "update", 1, actions);
     return serve(to, part, *kept, actions);
   }
-  const std::optional<bool> counted = part.counted(to.worker, to.life, step);
+  const std::optional<bool> counted = part.counted(to.worker, to.life, body.step);
   if (!counted) return count(Metric::kLate, "acknowledged", 1, actions);
   count(Metric::kLate, *counted ? "counted" : "not_counted", 1, actions);
-  setup_.members.send(to, protocol::Settled{part.layout().part, step, *counted}, actions);
+  setup_.members.send(to, protocol::Settled{part.layout().part, body.step, *counted}, actions);
 }
 
 void JobRounds::serve(const protocol::Member& to, const PartRound& part, const PartRound::KeptUpdate& kept,
@@ -220,9 +222,23 @@ void JobRounds::on_ack(const protocol::Member& from, const protocol::Ack& body, 
     PartRound* part = local_part(entry.part);
     if (!part || !part->acknowledge(from.worker, entry.n, setup_.members.all())) {
       count(Metric::kDropped, "impossible_ack", 1, actions);
+    } else if (entry.again) {
+      serve_from(from, *part, entry.n, actions);
     }
   }
   if (held_back_) advance_all(now, actions);
+}
+
+void JobRounds::serve_from(const protocol::Member& to, const PartRound& part, uint64_t step, Actions& actions) const {
+  for (const PartRound::KeptUpdate& kept : part.all_kept()) {
+    if (kept.body.step < step) continue;
+    count(Metric::kServedAgain, "", 1, actions);
+    serve(to, part, kept, actions);
+  }
+}
+
+void JobRounds::on_finishing(TimeNs now, Actions& actions) {
+  if (!failure_) advance_all(now, actions);
 }
 
 void JobRounds::on_steps_applied(const protocol::Member& from, uint64_t n, TimeNs now, Actions& actions) {
@@ -262,6 +278,7 @@ std::optional<TimeNs> JobRounds::deadline() const {
   for (const Bucket& bucket : buckets_) {
     if (bucket.threshold) consider(bucket.threshold->deadline());
   }
+  consider(next_due_);
   if (starved_since_) consider(*starved_since_ + static_cast<TimeNs>(setup_.limits.abandon_ms) * kNsPerMs);
   return first;
 }
@@ -330,7 +347,7 @@ std::optional<JobRounds::Waiting> JobRounds::waiting() const {
     waiting.since = oldest->attempt().begun;
     waiting.because = fmt::format("step {} of part {} is being summed", step, number);
   } else {
-    waiting.workers = oldest->waited_for(setup_.members.all());
+    waiting.workers = oldest->waited_for(setup_.members);
     if (!waiting.workers.empty()) {
       waiting.because =
           fmt::format("step {} of part {} waits for worker {}", step, number, fmt::join(waiting.workers, ", "));

@@ -59,6 +59,8 @@ class JobRounds {
   void on_ack(const protocol::Member& from, const protocol::Ack& body, TimeNs now, Actions& actions);
   /// [5] Every part of the worker has applied the steps below n.
   void on_steps_applied(const protocol::Member& from, uint64_t n, TimeNs now, Actions& actions);
+  /// A member pushes nothing more: who waits for it need not.
+  void on_finishing(TimeNs now, Actions& actions);
   void on_histogram(uint32_t shard, const protocol::ThresholdHistogram& body, const SharedBytes& payload,
                     Actions& actions);
   void on_task_done(Task& task, TimeNs now, Actions& actions);
@@ -99,13 +101,16 @@ class JobRounds {
   size_t index_in(const Bucket& bucket, const PartRound& part) const;
   void count(Metric metric, std::string_view label, double value, Actions& actions) const;
   void refuse(const protocol::Member& to, protocol::Refuse refusal, Actions& actions) const;
-  void answer_decided(const protocol::Member& to, const PartRound& part, uint64_t step, Actions& actions) const;
+  void answer_decided(const protocol::Member& to, const PartRound& part, const protocol::Contribution& body,
+                      Actions& actions) const;
   std::optional<Error> admission_error(const PartRound& part, const protocol::Contribution& body, ByteSpan payload,
                                        Intake intake, TimeNs now);
   void admit(const protocol::Member& from, PartRound& part, const protocol::Contribution& body, SharedBytes payload,
              TimeNs now, Actions& actions);
   void serve(const protocol::Member& to, const PartRound& part, const PartRound::KeptUpdate& kept,
              Actions& actions) const;
+  /// The kept updates of the steps from `step` on.
+  void serve_from(const protocol::Member& to, const PartRound& part, uint64_t step, Actions& actions) const;
 
   void advance(PartRound& part, TimeNs now, Actions& actions);
   void advance_all(TimeNs now, Actions& actions);
@@ -137,6 +142,8 @@ class JobRounds {
   std::vector<Bucket> buckets_;      ///< with parts on this shard
   std::vector<uint32_t> bucket_at_;  ///< by bucket number: index in buckets_, or kNowhere
   uint64_t next_token_ = 1;
+  std::optional<TimeNs>
+      next_due_;            ///< the first deadline of a step that has its quorum; a passed one is looked at again
   bool held_back_ = false;  ///< a decision waits for acknowledgements to free memory
   /// contributions that a step needs are refused for memory, and since then none is taken and nothing is decided
   std::optional<TimeNs> starved_since_;

@@ -23,15 +23,32 @@ Members::Adopted Members::adopt(protocol::JobView view, TimeNs now) {
     links_.erase(link);
   }
   for (const protocol::Member& member : view_.members) {
-    links_.try_emplace(member.worker, Link{std::nullopt, now, member.life});
+    links_.try_emplace(member.worker, Link{std::nullopt, now, member.life, false});
   }
+  gather_pushing();
   return result;
+}
+
+void Members::gather_pushing() {
+  pushing_.clear();
+  for (const protocol::Member& member : view_.members) {
+    const Link* at = link(member.worker);
+    if (!at || !at->finishing) pushing_.push_back(member);
+  }
+}
+
+bool Members::finishes(uint32_t worker) {
+  const auto link = links_.find(worker);
+  if (link == links_.end() || link->second.finishing) return false;
+  link->second.finishing = true;
+  gather_pushing();
+  return true;
 }
 
 std::optional<protocol::PeerId> Members::connect(uint32_t worker, protocol::PeerId peer, TimeNs now) {
   // adopt() has made it, where memory did not end before.
   const protocol::Member* const member = find_member(view_, worker);
-  Link& link = links_.try_emplace(worker, Link{std::nullopt, now, member ? member->life : 0}).first->second;
+  Link& link = links_.try_emplace(worker, Link{std::nullopt, now, member ? member->life : 0, false}).first->second;
   std::optional<protocol::PeerId> old;
   if (link.peer && *link.peer != peer) old = link.peer;
   link.peer = std::move(peer);

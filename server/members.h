@@ -22,6 +22,7 @@ class Members {
     std::optional<protocol::PeerId> peer;  ///< empty: has not said Hello to this shard
     TimeNs heard = 0;
     uint64_t life = 0;
+    bool finishing = false;  ///< said that it pushes nothing more
   };
   struct Adopted {
     /// members of the old view that are none now (or under another life)
@@ -44,6 +45,10 @@ class Members {
   /// Nothing is sent to this member until it says Hello again.
   void disconnect(uint32_t worker);
   void heard(uint32_t worker, TimeNs now);
+  /// This member pushes nothing more. False: that is not new.
+  bool finishes(uint32_t worker);
+  /// Members of whom contributions may still be expected.
+  const std::vector<protocol::Member>& pushing() const { return pushing_; }
   const Link* link(uint32_t worker) const;
 
   /// Members not heard for `silence`.
@@ -62,7 +67,10 @@ class Members {
   uint32_t shard_;
   uint64_t shard_life_;
   protocol::JobView view_;
-  std::map<uint32_t, Link> links_;  ///< of members only
+  void gather_pushing();
+
+  std::map<uint32_t, Link> links_;         ///< of members only
+  std::vector<protocol::Member> pushing_;  ///< by worker, ascending
 };
 
 }  // namespace millrace::server

@@ -21,7 +21,7 @@ PartRound::Timing PartRound::timing() const {
 
 PartRound::Verdict PartRound::judge(uint32_t worker, uint64_t step, uint64_t hash) const {
   if (step < decided_) return Verdict::kDecided;
-  if (step - decided_ > uint64_t{staleness_} + 1) return Verdict::kAhead;
+  if (step - decided_ > uint64_t{spec_->staleness} + 1) return Verdict::kAhead;
   const auto open = open_.find(step);
   if (open == open_.end()) return Verdict::kAdmit;
   const auto slot = open->second.by_worker.find(worker);
@@ -62,13 +62,6 @@ bool PartRound::reject(const DecodeTask::Input& input) {
   return true;
 }
 
-bool PartRound::ready(std::span<const protocol::Member> members) const {
-  if (stage_ != Stage::kCollecting || members.empty()) return false;
-  const auto open = open_.find(decided_);
-  // Only members under their present lives are open (admission, adopt), so counting is enough.
-  return open != open_.end() && open->second.decoded == members.size();
-}
-
 std::vector<SharedStream> PartRound::begin(uint64_t token, TimeNs now) {
   attempt_ = Attempt{};
   attempt_.token = token;
@@ -105,7 +98,7 @@ void PartRound::count_in(const protocol::ContributorId& who, double entered, dou
   const uint64_t shift = decided_ - at->last_step;
   at->counted_mask = shift >= 64 ? 0 : at->counted_mask << shift;
   at->counted_mask |= 1;
-  if (staleness_ < 63) at->counted_mask &= (uint64_t{2} << staleness_) - 1;
+  if (spec_->staleness < 63) at->counted_mask &= (uint64_t{2} << spec_->staleness) - 1;
   at->life = who.life;
   at->last_step = decided_;
   at->entered = entered;
@@ -141,6 +134,7 @@ const PartRound::KeptUpdate& PartRound::keep(Decision decision, MemoryAccount& k
   attempt_ = Attempt{};
   stage_ = Stage::kCollecting;
   ++decided_;
+  turned_at_ = decision.at;
   return kept_.back();
 }
 
@@ -153,7 +147,7 @@ std::optional<bool> PartRound::counted(uint32_t worker, uint64_t life, uint64_t 
   const auto at = std::ranges::lower_bound(summary_.workers, worker, {}, &protocol::SummaryEntry::worker);
   if (at == summary_.workers.end() || at->worker != worker || at->life != life || step > at->last_step) return false;
   const uint64_t back = at->last_step - step;
-  if (back > staleness_ || back >= 64) return std::nullopt;
+  if (back > spec_->staleness || back >= 64) return std::nullopt;
   return ((at->counted_mask >> back) & 1) != 0;
 }
 
@@ -200,27 +194,15 @@ PartRound::Adopted PartRound::adopt(std::span<const protocol::Member> before,
   const bool lost = std::ranges::any_of(attempt_.contributors, [&](const protocol::ContributorId& who) {
     return !is_member(members, who.worker, who.life);
   });
-  // A new member must be counted as well: an attempt that began without it is given up.
-  if (stage_ != Stage::kCollecting && (lost || attempt_.contributors.size() != members.size())) {
+  // Where everybody is counted a new member must be as well: an attempt that began without it is given up.
+  const bool incomplete = spec_->mode == protocol::Mode::kSynchronous && attempt_.contributors.size() != members.size();
+  if (stage_ != Stage::kCollecting && (lost || incomplete)) {
     attempt_ = Attempt{};
     stage_ = Stage::kCollecting;
     result.restarted = true;
   }
   forget_stable(members);
   return result;
-}
-
-std::vector<uint32_t> PartRound::waited_for(std::span<const protocol::Member> members) const {
-  std::vector<uint32_t> missing;
-  const auto open = open_.find(decided_);
-  for (const protocol::Member& member : members) {
-    if (open != open_.end()) {
-      const auto slot = open->second.by_worker.find(member.worker);
-      if (slot != open->second.by_worker.end() && slot->second.stream) continue;
-    }
-    missing.push_back(member.worker);
-  }
-  return missing;
 }
 
 }  // namespace millrace::server

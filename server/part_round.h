@@ -10,6 +10,7 @@
 #include "kernels/base/clock.h"
 #include "protocol/layout.h"
 #include "protocol/messages.h"
+#include "server/members.h"
 #include "server/memory_account.h"
 #include "server/tasks.h"
 
@@ -67,6 +68,7 @@ class PartRound {
 
   struct Decision {
     uint64_t epoch = 0;
+    TimeNs at = 0;
     bool whole_sum = true;
     SharedBytes payload;
     std::vector<double> carried;  ///< audit, by contributor; empty: not asked
@@ -84,8 +86,9 @@ class PartRound {
     TimeNs last = 0;
   };
 
-  PartRound(protocol::PartLayout layout, ValueType value_type, uint32_t staleness)
-      : layout_(layout), value_type_(value_type), staleness_(staleness) {}
+  /// spec  outlives this
+  PartRound(protocol::PartLayout layout, ValueType value_type, const protocol::JobSpec& spec)
+      : layout_(layout), value_type_(value_type), spec_(&spec) {}
 
   const protocol::PartLayout& layout() const { return layout_; }
   ValueType value_type() const { return value_type_; }
@@ -113,10 +116,11 @@ class PartRound {
   bool has_open(uint64_t step) const { return open_.contains(step); }
   bool has_any_open() const { return !open_.empty(); }
 
-  /// [3] All members' contributions to the step decided() are here and decoded, and no attempt runs.
-  bool ready(std::span<const protocol::Member> members) const;
+  /// [3] When the step decided() may be decided with the contributions that are here: at that time, or now where it has passed.
+  /// Empty: not without more of them, or an attempt runs. patience.cc has the rules of the modes.
+  std::optional<TimeNs> due(const Members& members) const;
 
-  /// [3] Begins an attempt: its inputs in worker order. REQUIRES: ready().
+  /// [3] Begins an attempt: its inputs in worker order. REQUIRES: due().
   std::vector<SharedStream> begin(uint64_t token, TimeNs now);
   /// Inputs of the running attempt, by contributor. REQUIRES: an attempt runs.
   std::vector<SharedStream> inputs() const;
@@ -142,8 +146,8 @@ class PartRound {
   /// [7] Another set of members or lives.
   Adopted adopt(std::span<const protocol::Member> before, std::span<const protocol::Member> members);
 
-  /// Members whose contribution to the step decided() is missing or not decoded.
-  std::vector<uint32_t> waited_for(std::span<const protocol::Member> members) const;
+  /// Those of whom a contribution to the step decided() is expected, and missing or not decoded.
+  std::vector<uint32_t> waited_for(const Members& members) const;
 
  private:
   struct OpenStep {
@@ -152,13 +156,16 @@ class PartRound {
     Timing timing;
   };
 
+  bool is_in(uint32_t worker) const;
+  uint64_t left_out(uint32_t worker) const;
   void forget_stable(std::span<const protocol::Member> members);
   void count_in(const protocol::ContributorId& who, double entered, double carried);
 
   protocol::PartLayout layout_;
   ValueType value_type_;
-  uint32_t staleness_;
+  const protocol::JobSpec* spec_;
   uint64_t decided_ = 0;
+  TimeNs turned_at_ = 0;  ///< when the step before was decided
   uint64_t stable_ = 0;
   Stage stage_ = Stage::kCollecting;
   Attempt attempt_;

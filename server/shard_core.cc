@@ -192,6 +192,7 @@ void ShardCore::on_member_message(const protocol::PeerId& from, Job& job, const 
     if (message.header.epoch < job.view().epoch) {
       job.members().send(member, protocol::ViewChange{job.view()}, actions);
     }
+    if (heartbeat->finishing && job.members().finishes(member.worker)) job.rounds().on_finishing(now, actions);
     job.rounds().on_steps_applied(member, heartbeat->steps_applied, now, actions);
     reply(from, job.members().header(member.worker, member.life), job.heartbeat_answer(member, heartbeat->sequence),
           actions);

@@ -28,6 +28,7 @@ std::vector<Change> every_change() {
       {"staleness", [](JobSpec& s) { s.staleness = 1; }},
       {"quorum", [](JobSpec& s) { s.quorum = 1; }},
       {"deadline_ms", [](JobSpec& s) { s.deadline_ms = 1; }},
+      {"participants", [](JobSpec& s) { s.participants = 1; }},
       {"combine weighted_mean here, mean there", [](JobSpec& s) { s.combine = Combine::kMean; }},
       {"select: topk here, none there", [](JobSpec& s) { s.select.selection = Selection::kNone; }},
       {"select: density 0.01 here, 0.02 there", [](JobSpec& s) { s.select.density = 0.02; }},

@@ -36,10 +36,15 @@ std::vector<Refused> refused_modes_and_numbers() {
       {"job-name", kImpossible, "name", [](JobSpec& s) { s.name = ""; }},
       {"job-name", kImpossible, "name", [](JobSpec& s) { s.name = std::string(256, 'a'); }},
       {"job-name", kImpossible, "name", [](JobSpec& s) { s.name = "a\nb"; }},
-      {"mode-reserved", kReserved, "mode bounded_staleness is reserved: this version has synchronous",
-       [](JobSpec& s) { s.mode = Mode::kBoundedStaleness; }},
       {"mode-reserved", kReserved, "mode asynchronous is reserved", [](JobSpec& s) { s.mode = Mode::kAsynchronous; }},
-      {"mode-reserved", kReserved, "mode partial is reserved", [](JobSpec& s) { s.mode = Mode::kPartial; }},
+      {"bounded-staleness", kImpossible, "that is mode synchronous",
+       [](JobSpec& s) { s.mode = Mode::kBoundedStaleness; }},
+      {"patience", kImpossible, "mode partial needs a quorum", [](JobSpec& s) { s.mode = Mode::kPartial; }},
+      {"patience", kImpossible, "mode bounded_staleness needs a quorum",
+       [](JobSpec& s) {
+         s.mode = Mode::kBoundedStaleness;
+         s.staleness = 4;
+       }},
       {"unknown-number", kReserved, "does not know", [](JobSpec& s) { s.mode = static_cast<Mode>(9); }},
       {"unknown-number", kReserved, "does not know", [](JobSpec& s) { s.combine = static_cast<Combine>(0); }},
       {"unknown-number", kReserved, "does not know", [](JobSpec& s) { s.codec_error = static_cast<CodecError>(3); }},
@@ -52,7 +57,30 @@ std::vector<Refused> refused_modes_and_numbers() {
        [](JobSpec& s) { s.codec_up.value = static_cast<ValueCodecId>(9); }},
       {"staleness-limit", kImpossible, "staleness 64", [](JobSpec& s) { s.staleness = 64; }},
       {"quorum", kImpossible, "quorum", [](JobSpec& s) { s.quorum = 1; }},
+      {"quorum", kImpossible, "quorum 5 is over the 4 workers",
+       [](JobSpec& s) {
+         s.mode = Mode::kPartial;
+         s.quorum = 5;
+       }},
+      {"quorum", kImpossible, "quorum 3 is over the 2 participants of a step",
+       [](JobSpec& s) {
+         s.mode = Mode::kPartial;
+         s.participants = 2;
+         s.quorum = 3;
+       }},
       {"deadline", kImpossible, "deadline_ms", [](JobSpec& s) { s.deadline_ms = 100; }},
+      {"participants", kImpossible, "belongs to mode partial", [](JobSpec& s) { s.participants = 2; }},
+      {"participants", kImpossible, "participants with staleness",
+       [](JobSpec& s) {
+         s.mode = Mode::kPartial;
+         s.participants = 2;
+         s.staleness = 1;
+       }},
+      {"participants", kImpossible, "participants 5 is over workers 4",
+       [](JobSpec& s) {
+         s.mode = Mode::kPartial;
+         s.participants = 5;
+       }},
       {"reproducible", kReserved, "reproducible is reserved", [](JobSpec& s) { s.reproducible = true; }},
       {"workers", kImpossible, "workers is 0", [](JobSpec& s) { s.workers = 0; }},
       {"workers", kImpossible, "workers is 4097", [](JobSpec& s) { s.workers = kWorkersMax + 1; }},

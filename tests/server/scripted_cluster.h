@@ -9,6 +9,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -144,7 +145,9 @@ class ScriptedCluster {
     for (const protocol::PartLayout& part : layout_.parts) {
       const std::vector<float> range(gradient.begin() + static_cast<ptrdiff_t>(part.begin),
                                      gradient.begin() + static_cast<ptrdiff_t>(part.end));
-      send(peer(worker), part.shard, contribution(worker, part.part, step, payload(range), part.shard));
+      protocol::Message message = contribution(worker, part.part, step, payload(range), part.shard);
+      std::get<protocol::Contribution>(message.body).again = !pushed_.emplace(worker, part.part, step).second;
+      send(peer(worker), part.shard, std::move(message));
     }
   }
 
@@ -327,6 +330,7 @@ class ScriptedCluster {
   Limits limits_;
   std::shared_ptr<protocol::MemoryTableState> state_;
   protocol::JobLayout layout_;
+  std::set<std::tuple<uint32_t, uint32_t, uint64_t>> pushed_;  ///< (worker, part, step): a second push says again
   std::vector<std::unique_ptr<millrace::testing::FailingTable>> tables_;
   std::vector<std::unique_ptr<ShardCore>> shards_;
   std::map<uint32_t, uint64_t> lives_;

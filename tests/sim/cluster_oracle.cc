@@ -6,6 +6,7 @@
 #include "kernels/base/hash.h"
 #include "kernels/reduce/magnitude_histogram.h"
 #include "protocol/container.h"
+#include "protocol/participants.h"
 
 namespace millrace::testing {
 namespace {
@@ -50,6 +51,8 @@ ClusterOracle::ClusterOracle(const Scenario& scenario, const protocol::JobLayout
 
 void ClusterOracle::on_sent_by_worker(const protocol::Message& message) {
   if (const auto* body = std::get_if<protocol::Contribution>(&message.body)) on_contribution(message, *body);
+  const auto* heartbeat = std::get_if<protocol::Heartbeat>(&message.body);
+  if (heartbeat && heartbeat->finishing) finishing_.emplace(message.header.worker, message.header.life);
 }
 
 void ClusterOracle::on_sent_by_shard(const protocol::Message& message) {
@@ -194,10 +197,58 @@ void ClusterOracle::check_contributors(uint32_t part, uint64_t step, const proto
   }
   const auto view = views_.find(body.decided_in);
   if (view == views_.end()) return;
+  check_absence(part, step, body, view->second);
+}
+
+/// Who was left out, against the mode: everybody, or a quorum of members; and not too often in a row.
+void ClusterOracle::check_absence(uint32_t part, uint64_t step, const protocol::Update& body,
+                                  const protocol::JobView& view) {
+  const protocol::JobSpec& spec = scenario_.spec;
   std::vector<protocol::ContributorId> members;
-  for (const auto& member : view->second.members) members.push_back({member.worker, member.life});
-  if (members != body.contributors)
-    fault(at(part, step) + " was not decided by exactly the members of epoch " + std::to_string(body.decided_in));
+  for (const auto& member : view.members) members.push_back({member.worker, member.life});
+  if (members == body.contributors) return;
+  const std::string epoch = std::to_string(body.decided_in);
+  if (spec.mode == protocol::Mode::kSynchronous) {
+    return fault(at(part, step) + " was not decided by exactly the members of epoch " + epoch);
+  }
+  for (const auto& id : body.contributors) {
+    if (std::find(members.begin(), members.end(), id) == members.end())
+      fault(at(part, step) + " counts " + who(id.worker, id.life) + ", no member of epoch " + epoch);
+  }
+  const std::vector<uint32_t> expected = protocol::participants_of(spec, view.members, step);
+  const auto is_finishing = [&](uint32_t worker) {
+    const auto member = std::ranges::find(view.members, worker, &protocol::Member::worker);
+    return finishing_.contains({worker, member->life});
+  };
+  const auto is_in = [&](uint32_t worker) {
+    return std::ranges::find(body.contributors, worker, &protocol::ContributorId::worker) != body.contributors.end();
+  };
+  std::vector<uint32_t> absent;
+  for (const uint32_t worker : expected) {
+    if (!is_in(worker) && !is_finishing(worker)) absent.push_back(worker);
+  }
+  if (absent.empty()) return;
+  const auto may_come = std::ranges::count_if(
+      view.members, [&](const protocol::Member& one) { return !is_in(one.worker) && !is_finishing(one.worker); });
+  const size_t quorum =
+      std::min<size_t>(std::max(spec.quorum, 1u), body.contributors.size() + static_cast<size_t>(may_come));
+  const bool patient = spec.quorum == 0 && spec.deadline_ms == 0;
+  if (patient || body.contributors.size() < quorum) {
+    if (spec.participants != 0 && views_.size() > 1) return;  // drawn of the members that there were when it was begun
+    fault(at(part, step) + " was decided with " + std::to_string(body.contributors.size()) +
+          " contributions, without worker " + std::to_string(absent.front()) + " and without a quorum");
+  }
+  if (spec.mode != protocol::Mode::kBoundedStaleness) return;
+  for (const uint32_t worker : absent) {
+    uint64_t left_out = 1;
+    for (uint64_t before = step; before > 0; --before, ++left_out) {
+      const auto& ids = log_[part][before - 1].contributors;
+      if (std::ranges::find(ids, worker, &protocol::ContributorId::worker) != ids.end()) break;
+    }
+    if (left_out > spec.staleness)
+      fault(at(part, step) + " leaves out worker " + std::to_string(worker) + " for the " + std::to_string(left_out) +
+            "th time in a row");
+  }
 }
 
 void ClusterOracle::check_values(uint32_t part, uint64_t step, const DecidedStep& decided) {

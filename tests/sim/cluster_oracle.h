@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <tuple>
@@ -84,6 +85,7 @@ class ClusterOracle {
   void add_up(uint32_t part, uint64_t step, const protocol::Update& body, DecidedStep& decided);
   void check_values(uint32_t part, uint64_t step, const DecidedStep& decided);
   void check_contributors(uint32_t part, uint64_t step, const protocol::Update& body);
+  void check_absence(uint32_t part, uint64_t step, const protocol::Update& body, const protocol::JobView& view);
   void check_cut(uint32_t bucket, uint64_t step);
   void check_reuse_size(uint32_t bucket_number, uint64_t step, uint64_t k);
   void check_cut_entries(uint32_t bucket, uint64_t step, uint64_t k);
@@ -95,6 +97,7 @@ class ClusterOracle {
   std::vector<std::vector<DecidedStep>> log_;                                                     ///< [part][step]
   std::map<protocol::ContributorId, std::vector<std::vector<double>>, ByWorkerAndLife> carried_;  ///< [bucket][index]
   std::map<uint64_t, protocol::JobView> views_;                                                   ///< by epoch
+  std::set<std::pair<uint32_t, uint64_t>> finishing_;  ///< (worker, life) that said so
   std::vector<std::string> faults_;
   uint64_t steps_decided_ = 0;
   bool approximate_cuts_ = false;

@@ -93,6 +93,27 @@ void draw_spec(RandomSequence& random, Scenario& scenario) {
   spec.non_finite = chance(random, 0.5) ? protocol::NonFinite::kRefuse : protocol::NonFinite::kDropAndCount;
 }
 
+/// Last, so that the other draws of a seed stay what they are.
+void draw_mode(RandomSequence& random, Scenario& scenario) {
+  protocol::JobSpec& spec = scenario.spec;
+  const bool slow_tasks = scenario.task_max > 100 * kNsPerMs;  // together they would take longer than a run may
+  scenario.slow_worker =
+      chance(random, 0.3) && !slow_tasks ? static_cast<uint32_t>(random.next_below(spec.workers)) : kNobody;
+  const double which = random.next_unit();
+  if (which < 0.4) return;
+  spec.mode = which < 0.7 ? protocol::Mode::kBoundedStaleness : protocol::Mode::kPartial;
+  spec.quorum = static_cast<uint32_t>(between(random, 0, spec.workers));
+  spec.deadline_ms = one_of<uint32_t>(random, {0, 0, 2, 50, 1'000});
+  if (spec.mode == protocol::Mode::kBoundedStaleness) {
+    spec.staleness = std::max(spec.staleness, 1u);
+  } else if (chance(random, 0.3)) {
+    spec.participants = static_cast<uint32_t>(between(random, 1, spec.workers));
+    spec.quorum = std::min(spec.quorum, spec.participants);
+    spec.staleness = 0;
+  }
+  if (spec.quorum == 0 && spec.deadline_ms == 0 && spec.participants == 0) spec.quorum = 1;
+}
+
 /// Quantizers of more than two levels divide: their values leave the grid.
 bool on_grid(const CodecSpec& codec) {
   return codec.value == ValueCodecId::kRaw || (codec.qsgd_bits == 2 && codec.qsgd_scale_max);
@@ -208,6 +229,7 @@ Scenario draw_scenario(uint64_t seed) {
   draw_faults(random, scenario);
   // Drawn last: what the seeds of named tests meant before stays what it is, but for this.
   if (!scenario.faults.empty() && chance(random, 0.15)) draw_table_fault(random, scenario);
+  draw_mode(random, scenario);
   return scenario;
 }
 
@@ -232,8 +254,11 @@ std::string describe(const Scenario& scenario) {
   const protocol::JobSpec& spec = scenario.spec;
   std::string text = "seed " + std::to_string(scenario.seed) + ": " + std::to_string(scenario.shards) +
                      " shards (nodes 0..), " + std::to_string(spec.workers) + " workers (nodes " +
-                     std::to_string(scenario.shards) + "..), staleness " + std::to_string(spec.staleness) +
-                     ", select " + std::string(selection_name(spec.select.selection)) + ", reselect " +
+                     std::to_string(scenario.shards) + "..), " + std::string(protocol::mode_name(spec.mode)) +
+                     ", quorum " + std::to_string(spec.quorum) + ", deadline " + std::to_string(spec.deadline_ms) +
+                     " ms, participants " + std::to_string(spec.participants) + ", staleness " +
+                     std::to_string(spec.staleness) + ", select " + std::string(selection_name(spec.select.selection)) +
+                     ", reselect " +
                      (spec.reselect.reselect == protocol::Reselect::kTopK
                           ? "topk period " + std::to_string(spec.reselect.threshold_period)
                           : "none") +
@@ -244,6 +269,7 @@ std::string describe(const Scenario& scenario) {
   text += "; fuse_below " + std::to_string(spec.fuse_below) + ", parts_per_shard " +
           std::to_string(spec.parts_per_shard) + "; steps:";
   for (uint64_t steps : scenario.steps) text += ' ' + std::to_string(steps);
+  if (scenario.slow_worker != kNobody) text += "; worker " + std::to_string(scenario.slow_worker) + " is slow";
   text += "\n  network: latency up to " + std::to_string(scenario.link.latency_max / kNsPerUs) + " us, loss " +
           std::to_string(scenario.link.loss) + ", duplication " + std::to_string(scenario.link.duplication) +
           ", corruption " + std::to_string(scenario.link.corruption) +

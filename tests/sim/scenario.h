@@ -33,20 +33,23 @@ struct SimFault {
   uint32_t b = 0;
 };
 
+inline constexpr uint32_t kNobody = UINT32_MAX;
+
 /// Everything about a run that a seed decides in advance.
 struct Scenario {
   uint64_t seed = 0;
   uint32_t shards = 1;
   protocol::JobSpec spec;
-  std::vector<uint64_t> steps;   ///< [workers] that each pushes before it finishes
-  int grid_exponent = -4;        ///< gradients are multiples of 2^this
-  uint32_t grid_steps_max = 64;  ///< ... up to so many of them
-  double density_max = 1;        ///< of a pushed gradient
-  double sparse_pushes = 0.5;    ///< share of pushes by push_sparse
-  double non_finite_pushes = 0;  ///< share of pushes that first try a gradient with NaN or infinity in it
-  TimeNs think_max = 0;          ///< between pushes
-  bool tensors_in_turn = false;  ///< a bucket's steps are pushed once those of the bucket before are
-  double hostile = 0;            ///< share of the workers' messages that a stranger repeats, altered, to the same shard
+  std::vector<uint64_t> steps;     ///< [workers] that each pushes before it finishes
+  int grid_exponent = -4;          ///< gradients are multiples of 2^this
+  uint32_t grid_steps_max = 64;    ///< ... up to so many of them
+  double density_max = 1;          ///< of a pushed gradient
+  double sparse_pushes = 0.5;      ///< share of pushes by push_sparse
+  double non_finite_pushes = 0;    ///< share of pushes that first try a gradient with NaN or infinity in it
+  TimeNs think_max = 0;            ///< between pushes
+  uint32_t slow_worker = kNobody;  ///< thinks ten times as long
+  bool tensors_in_turn = false;    ///< a bucket's steps are pushed once those of the bucket before are
+  double hostile = 0;  ///< share of the workers' messages that a stranger repeats, altered, to the same shard
   uint64_t job_memory_bytes = 0;  ///< a shard's limit for the job; 0: its default
   bool real_bytes = false;
   TimeNs shard_start_max = 300 * kNsPerMs;  ///< shards start within this

@@ -220,6 +220,11 @@ void SimWorker::connect(uint32_t shard) {
 void SimWorker::apply(const worker::DeliveredUpdate& update) {
   const std::string where = name() + " part " + std::to_string(update.part) + " step " + std::to_string(update.step);
   if (update.part >= applied_.size()) return world_.fault(where + ": no such part");
+  if (update.delivered_before) {
+    if (update.step >= applied_[update.part] || update.sum.view.count() != 0)
+      world_.fault(where + " was not delivered before");
+    return;
+  }
   if (update.step != applied_[update.part])
     return world_.fault(where + " is delivered, " + std::to_string(applied_[update.part]) + " is next");
   if (update.step >= world_.oracle.log(update.part).size())
@@ -247,7 +252,10 @@ void SimWorker::schedule_push() {
   if (done && finish_asked_) return;
   if (!done && pushable().empty()) return;
   push_scheduled_ = true;
-  world_.scheduler.after(world_.scheduler.draw(0, world_.scenario.think_max), [this] {
+  constexpr TimeNs kSlowThinkMin = 50 * kNsPerMs;
+  const TimeNs think = worker_ == world_.scenario.slow_worker ? 10 * std::max(world_.scenario.think_max, kSlowThinkMin)
+                                                              : world_.scenario.think_max;
+  world_.scheduler.after(world_.scheduler.draw(0, think), [this] {
     run([this] {
       push_scheduled_ = false;
       if (!over()) push_one();
@@ -257,8 +265,11 @@ void SimWorker::schedule_push() {
 
 std::vector<uint32_t> SimWorker::pushable() const {
   std::vector<uint32_t> tensors;
+  // Where pushes are not steps, whoever is through with one tensor and not with another would keep a quorum of the first waiting.
+  const bool abreast = world_.scenario.spec.mode != protocol::Mode::kSynchronous;
+  const uint64_t behind = std::ranges::min(pushed_);
   for (const auto& bucket : world_.layout.buckets) {
-    uint64_t least = UINT64_MAX;
+    uint64_t least = abreast ? behind : UINT64_MAX;
     for (const auto& member : bucket.members) least = std::min(least, pushed_[member.tensor]);
     for (const auto& member : bucket.members) {
       const bool wanted = pushed_[member.tensor] == least && least < world_.scenario.steps[worker_];

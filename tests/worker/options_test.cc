@@ -65,7 +65,10 @@ TEST(Options, EveryFieldReachesTheSpecification) {
   job.combine = "weighted_mean";
   job.codec_error = "drop";
   job.non_finite = "drop";
-  job.staleness = 2;
+  job.mode = "partial";
+  job.quorum = 2;
+  job.deadline_ms = 70;
+  job.participants = 3;
   job.dead_after_ms = 5'000;
   job.heartbeat_ms = 500;
   job.exchange_timeout_ms = 50;
@@ -86,7 +89,10 @@ TEST(Options, EveryFieldReachesTheSpecification) {
   EXPECT_EQ(spec->combine, protocol::Combine::kWeightedMean);
   EXPECT_EQ(spec->codec_error, protocol::CodecError::kDrop);
   EXPECT_EQ(spec->non_finite, protocol::NonFinite::kDropAndCount);
-  EXPECT_EQ(spec->staleness, 2u);
+  EXPECT_EQ(spec->mode, protocol::Mode::kPartial);
+  EXPECT_EQ(spec->quorum, 2u);
+  EXPECT_EQ(spec->deadline_ms, 70u);
+  EXPECT_EQ(spec->participants, 3u);
   EXPECT_EQ(spec->dead_after_ms, 5'000u);
   EXPECT_EQ(spec->heartbeat_ms, 500u);
   EXPECT_EQ(spec->exchange_timeout_ms, 50u);

@@ -24,6 +24,7 @@ class UpdateShelfTest : public ::testing::Test {
     update.bucket = layout_.parts[part].bucket;
     update.part = part;
     update.step = step;
+    update.push = step;
     update.begin = layout_.parts[part].begin;
     update.contributors = 3;
     update.denominator = 3;
@@ -65,6 +66,31 @@ TEST_F(UpdateShelfTest, PartsComeTogetherInOrderOfTheirRanges) {
   EXPECT_EQ(next, 100'000u);
   EXPECT_TRUE(shelf_->handed_out(0, 0));
   EXPECT_FALSE(shelf_->handed_out(0, 1));
+}
+
+TEST_F(UpdateShelfTest, StepsWithoutThisWorkerComeWithTheNextAnswerInTheirOrder) {
+  plan({100'000}, 1);
+  ASSERT_EQ(layout_.parts.size(), 2u);
+  const auto put_push = [&](uint32_t part, uint64_t step, bool answers, uint32_t index) {
+    DeliveredUpdate update = part_update(part, step, {index});
+    update.push = 0;
+    update.answers_push = answers;
+    for (auto& portion : shelf_->portions(std::move(update)))
+      shelf_->put(std::move(portion), UpdateShelf::Keep::kValues);
+  };
+  put_push(0, 0, false, 1);
+  put_push(0, 1, false, 2);
+  put_push(1, 0, false, 3);
+  EXPECT_FALSE(shelf_->complete(0, 0));
+  put_push(0, 2, true, 4);
+  EXPECT_FALSE(shelf_->complete(0, 0));
+  put_push(1, 1, true, 5);
+  ASSERT_TRUE(shelf_->complete(0, 0));
+  const TensorUpdate update = shelf_->take(0, 0);
+  std::vector<uint32_t> indices;
+  for (const UpdatePiece& piece : update.pieces) indices.push_back(piece.indices[0]);
+  EXPECT_EQ(indices, (std::vector<uint32_t>{1, 2, 4, 3, 5}));
+  EXPECT_EQ(shelf_->steps_complete(0), 1u);
 }
 
 TEST_F(UpdateShelfTest, FusedTensorsGetTheirShareWithIndicesOfTheirOwn) {

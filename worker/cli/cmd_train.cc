@@ -52,7 +52,6 @@ struct TrainFlags {
   std::string test_path;
   std::string servers;
   std::string model = "lr";
-  std::string mode = "sync";
   std::string output;
   std::string http;
   double density = 0;
@@ -241,12 +240,22 @@ void add_job_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--job", options.job, "name of the job at the servers")->capture_default_str();
   app.add_option("--worker", options.worker, "this worker, from 0")->capture_default_str()->check(in_range(0, 4095));
   app.add_option("--workers", options.workers, "workers of the job")->capture_default_str()->check(in_range(1, 4096));
-  app.add_option("--mode", flags.mode, "sync: every step waits for all workers")
+  app.add_option("--mode", options.mode,
+                 "synchronous (or sync): every step waits for all workers; bounded_staleness: a slow worker is left "
+                 "out of up to "
+                 "--staleness steps in a row; partial: a step waits for --quorum workers, or --deadline-ms, or both")
       ->capture_default_str()
-      ->check(CLI::IsMember({"sync"}));
+      ->check(CLI::IsMember({"sync", "synchronous", "bounded_staleness", "partial"}));
   app.add_option("--staleness", options.staleness, "steps that may be in flight beyond the last update")
       ->capture_default_str()
       ->check(in_range(0, 63));
+  app.add_option("--quorum", options.quorum, "contributions that a step needs before it is decided without the others")
+      ->check(in_range(0, 4096));
+  app.add_option("--deadline-ms", options.deadline_ms, "how long a step with its quorum waits for the others")
+      ->check(in_range(0, 86'400'000));
+  app.add_option("--participants", options.participants,
+                 "mode partial: workers drawn for each step, the others sit it out (federated training)")
+      ->check(in_range(0, 4096));
   app.add_option("--connect-timeout-ms", options.connect_timeout_ms, "for reaching every shard")
       ->capture_default_str()
       ->check(in_range(1, 86'400'000));

@@ -45,7 +45,11 @@ JobOptions job_options(const TrainOptions& options) {
   job.codec_down = options.codec_down;
   job.codec_error = options.codec_error;
   job.non_finite = options.non_finite;
+  job.mode = options.mode == "sync" ? "synchronous" : options.mode;
   job.staleness = options.staleness;
+  job.quorum = options.quorum;
+  job.deadline_ms = options.deadline_ms;
+  job.participants = options.participants;
   job.combine = "mean";
   job.seed = options.seed;
   job.save_path = options.state_path;

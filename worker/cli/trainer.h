@@ -33,7 +33,11 @@ struct TrainOptions {
   std::string codec_down = "gap+raw";
   std::string codec_error = "retain";
   std::string non_finite = "refuse";
+  std::string mode = "synchronous";
   uint32_t staleness = 0;
+  uint32_t quorum = 0;
+  uint32_t deadline_ms = 0;
+  uint32_t participants = 0;
   uint32_t batch_rows = 64;  ///< a worker and step
   uint32_t epochs = 3;
   uint64_t steps_max = 0;  ///< ends the run early; 0: never

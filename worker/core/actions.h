@@ -17,11 +17,16 @@ struct SendAction {
 };
 
 /// A decided sum has arrived for one part, in step order per part. The stream is shared with the core, which settles by it later.
+/// Steps that were decided without this worker are delivered with the next push of the bucket, which goes into a later one.
 struct DeliveredUpdate {
   uint32_t bucket = 0;
   uint32_t part = 0;
   uint64_t step = 0;
-  uint64_t begin = 0;  ///< of the part in the bucket; the stream's indices are local to it
+  uint64_t push = 0;  ///< the bucket's push whose answer this is, or comes before
+  bool delivered_before =
+      false;  ///< the step's update came before the push was told to go into it: nothing is to be applied
+  bool answers_push = true;  ///< it is the answer: that push went into this step
+  uint64_t begin = 0;        ///< of the part in the bucket; the stream's indices are local to it
   HeldStream<float> sum;
   uint32_t contributors = 0;
   double weight_sum = 0;

@@ -71,6 +71,9 @@ class Bucket {
   /// Errors  as the codecs' and the container's.
   Result<CodedPart> code(size_t at, const EncodeOptions& options);
 
+  /// In place of code(): the part's step is decided already, what was selected for it stays here.
+  void keep_part(size_t at);
+
   /// Entries that an update did not carry, or that were not counted: back into the residual. Indices local to part `at`.
   void give_back(size_t at, Stream<float>&& stream);
 

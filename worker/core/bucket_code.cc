@@ -97,6 +97,12 @@ Result<CodedPart> Bucket::code_plain(size_t at) {
   return CodedPart{plain.bytes, HeldStream<float>::within(plain.bytes, plain.stream)};
 }
 
+void Bucket::keep_part(size_t at) {
+  MILLRACE_CHECK(parts_left_ > 0 && coded_[at] == 0, parts_left_, at);
+  give_back(at, take_part(at));
+  part_is_coded(at, 0);
+}
+
 void Bucket::part_is_coded(size_t at, uint64_t entries) {
   coded_[at] = 1;
   entries_in_step_ += entries;

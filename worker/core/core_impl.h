@@ -38,7 +38,8 @@ struct PartRun {
   uint64_t decided_in = 0;                      ///< epoch of step n - 1's decision
   uint32_t malformed = 0;                       ///< updates of step n that did not decode
   std::deque<Outstanding> outstanding;          ///< by step, ascending
-  std::map<uint64_t, protocol::Message> early;  ///< updates of outstanding steps after n: the one of n is still missing
+  std::map<uint64_t, protocol::Message> early;  ///< updates of steps after n: the one of n is still missing
+  TimeNs ask_at = 0;                            ///< not asked for it again before
 };
 
 struct BucketRun {
@@ -46,11 +47,17 @@ struct BucketRun {
   int32_t priority = 0;
   uint32_t first_part = 0;
   uint32_t part_count = 0;
-  uint64_t steps_pushed = 0;  ///< all slots committed
-  uint64_t steps_selected = 0;
-  uint64_t steps_coded = 0;
+  // What callers push is numbered one after the other; which step of the job a push goes into is chosen when it is selected. In
+  // mode synchronous the two are one number; where steps are decided without this worker it goes into the next that is open.
+  uint64_t pushed = 0;  ///< all slots committed
+  uint64_t selected = 0;
+  uint64_t coded = 0;
+  uint64_t answered = 0;       ///< pushes whose steps are below steps_applied
+  std::deque<uint64_t> steps;  ///< of the pushes [answered, selected), ascending
+  uint64_t coding = 0;         ///< the step of the last push selected
   uint64_t steps_applied = 0;  ///< least n over its parts
   uint32_t parts_behind = 0;   ///< parts whose n is steps_applied
+  TimeNs moved_at = 0;         ///< when steps_applied grew, or the first push since came
   size_t committed_slots = 0;
   std::vector<uint32_t> order;  ///< parts in the order of coding: the shards take turns
   size_t next_in_order = 0;
@@ -61,8 +68,8 @@ struct BucketRun {
 struct TensorRun {
   uint32_t bucket = 0;
   uint32_t member = 0;
-  uint64_t steps_pushed = 0;
-  bool committed = false;  ///< for the step that the bucket is collecting
+  uint64_t pushed = 0;
+  bool committed = false;  ///< for the push that the bucket is collecting
 };
 
 enum class LinkState : uint8_t {
@@ -103,6 +110,16 @@ struct SessionCore::Impl {
   std::vector<PartRun> parts;
   std::vector<TensorRun> tensors;
   std::vector<Link> links;
+
+  /// The steps that pushes go into, alike for all buckets, by push from first_numbered on; and how many buckets have yet to
+  /// select theirs.
+  struct Numbered {
+    uint64_t step = 0;
+    size_t buckets_left = 0;
+  };
+  std::deque<Numbered> numbered;
+  uint64_t first_numbered = 0;
+  uint64_t next_step = 0;  ///< after the last of them
   RandomSequence jitter;
 
   Phase phase = Phase::kJoining;
@@ -149,12 +166,25 @@ struct SessionCore::Impl {
 
   // core_rounds.cc
   bool work(TimeNs now, Actions& actions);
+  bool has_work(TimeNs now) const {
+    return (phase == Phase::kRunning || phase == Phase::kFinishing) && next_ready(now).has_value();
+  }
+  /// The bucket of the highest priority with something to select or to code, and that may go on.
+  std::optional<uint32_t> next_ready(TimeNs now) const;
+  /// The step that the bucket's next push goes into; empty: it is not near enough yet.
+  std::optional<uint64_t> step_for_push(const BucketRun& run, TimeNs now) const;
+  uint64_t steps_applied_by_all(uint64_t push) const;
+  void number(uint64_t push, uint64_t step);
+  void select_for(BucketRun& run, uint64_t step, Actions& actions);
+  void answer_pushes(BucketRun& run);
   void code_next(uint32_t bucket, TimeNs now, Actions& actions);
+  void part_is_coded(uint32_t bucket);
   void send_contribution(PartRun& part, Outstanding& out, TimeNs now, Actions& actions);
   /// Sends what is in flight again: to one shard, or (kAllShards) to all.
   void resend_outstanding(uint32_t shard, TimeNs now, Actions& actions);
   void resend_due(TimeNs now, Actions& actions);
-  /// The update of the part's next step has been decided and did not come: its contribution is sent again, which brings it.
+  /// The update of the part's next step has been decided and did not come: its contribution is sent again, which brings it, or
+  /// where there is none the update is asked for.
   void ask_again(PartRun& part, TimeNs now);
   void on_heartbeat(uint32_t shard, const protocol::Heartbeat& heartbeat, TimeNs now);
   void keep_early(PartRun& part, uint64_t step, protocol::Message&& message, TimeNs now);
@@ -178,6 +208,7 @@ struct SessionCore::Impl {
     phase = next;
     ++changes;
   }
+  bool waits_for_all() const { return config.spec.mode == protocol::Mode::kSynchronous; }
   bool over() const { return phase == Phase::kFinished || phase == Phase::kEnded; }
   static void log(Actions& actions, Severity severity, std::string text) {
     actions.log.push_back({severity, std::move(text)});

@@ -107,6 +107,7 @@ void SessionCore::Impl::send_heartbeat(uint32_t shard, TimeNs now, Actions& acti
   uint64_t least = UINT64_MAX;
   for (const BucketRun& run : buckets) least = std::min(least, run.steps_applied);
   heartbeat.steps_applied = buckets.empty() ? 0 : least;
+  heartbeat.finishing = phase == Phase::kFinishing;
   send(shard, std::move(heartbeat), {}, actions);
 }
 

@@ -122,8 +122,10 @@ void SessionCore::Impl::on_welcome(uint32_t shard, const protocol::Header& heade
     log(actions, Severity::kInfo, "connected to " + shard_text(shard) + " again");
     // Acks may have been lost with the connection: the shard gets all of them.
     link.acks.clear();
+    // What was decided meanwhile without this worker, no resend of its own would bring: it is asked for.
+    const bool ask = !waits_for_all();
     for (const PartRun& part : parts) {
-      if (part.layout.shard == shard && part.n > 0) link.acks.push_back({part.layout.part, part.n});
+      if (part.layout.shard == shard && (part.n > 0 || ask)) link.acks.push_back({part.layout.part, part.n, ask});
     }
   }
   resend_outstanding(shard, now, actions);

@@ -6,6 +6,7 @@
 #include "kernels/base/hash.h"
 #include "kernels/reduce/reduce.h"
 #include "protocol/container.h"
+#include "protocol/participants.h"
 #include "worker/core/core_impl.h"
 
 /// Contributions and updates: ROUNDS.md's rules 1 (push), 4 (deliver) and 5 (acknowledge), and resending.
@@ -14,6 +15,8 @@ namespace {
 
 constexpr uint32_t kMalformedMax = 3;        ///< updates of one step that do not decode, before the session gives up
 constexpr size_t kAckEntriesMax = 32'768;    ///< in one message
+constexpr uint64_t kEarlyStepsMax = 64;      ///< how far ahead of its turn an update is held where none was contributed
+constexpr int kDrawHeartbeats = 3;           ///< without progress, after which one contributes without being drawn
 constexpr size_t kHeldMessagesMax = 65'536;  ///< updates of an epoch that is not known yet, a shard
 
 double denominator_of(protocol::Combine combine, const protocol::Update& update) {
@@ -28,28 +31,119 @@ double denominator_of(protocol::Combine combine, const protocol::Update& update)
 }  // namespace
 
 bool SessionCore::Impl::work(TimeNs now, Actions& actions) {
-  if ((phase != Phase::kRunning && phase != Phase::kFinishing) || ready.empty()) return false;
-  const uint32_t bucket = ready.begin()->second;
-  BucketRun& run = buckets[bucket];
-  if (run.steps_selected == run.steps_coded) {
-    if (auto selected = run.bucket->select(run.steps_selected); !selected) {
+  if (phase != Phase::kRunning && phase != Phase::kFinishing) return false;
+  const std::optional<uint32_t> bucket = next_ready(now);
+  if (!bucket) return false;
+  BucketRun& run = buckets[*bucket];
+  if (run.selected == run.coded) {
+    const uint64_t step = step_for_push(run, now).value();
+    if (auto selected = run.bucket->select(step); !selected) {
       end_session(selected.error(), now, actions);
       return false;
     }
-    unsettled.erase(bucket);  // select() has settled what was left
-    ++run.steps_selected;
+    unsettled.erase(*bucket);  // select() has settled what was left
+    select_for(run, step, actions);
     run.next_in_order = 0;
     counters.dense_bytes += run.bucket->dimension() * sizeof(float);
     return true;
   }
-  code_next(bucket, now, actions);
+  code_next(*bucket, now, actions);
   return !over();
+}
+
+std::optional<uint32_t> SessionCore::Impl::next_ready(TimeNs now) const {
+  for (const auto& [priority, bucket] : ready) {
+    const BucketRun& run = buckets[bucket];
+    if (run.selected > run.coded || step_for_push(run, now)) return bucket;
+  }
+  return std::nullopt;
+}
+
+uint64_t SessionCore::Impl::steps_applied_by_all(uint64_t push) const {
+  uint64_t least = UINT64_MAX;
+  for (const BucketRun& run : buckets) {
+    if (run.pushed > 0 || push == 0)
+      least = std::min(least, run.steps_applied);  // one that is never pushed holds up nobody
+  }
+  return least;
+}
+
+/// Only steps that all parts of all buckets have decided are passed over. So a step that some part still waits for has this
+/// worker's contribution, or gets it with a later push: that everybody waits for somebody else's cannot happen. Where the others
+/// have decided the step already, what was meant for it stays here.
+std::optional<uint64_t> SessionCore::Impl::step_for_push(const BucketRun& run, TimeNs now) const {
+  const uint64_t end = run.steps_applied + config.spec.staleness + 1;
+  if (waits_for_all()) return run.selected < end ? std::optional(run.selected) : std::nullopt;
+  if (run.selected < first_numbered + numbered.size()) {
+    const uint64_t step = numbered[run.selected - first_numbered].step;
+    return step < end ? std::optional(step) : std::nullopt;
+  }
+  const uint64_t by_all = steps_applied_by_all(run.selected);
+  const uint64_t step = std::max(next_step, by_all);
+  if (step >= end) return std::nullopt;
+  if (config.spec.participants == 0 || protocol::takes_part(config.spec, view.members, step, config.worker))
+    return step;
+  // Not drawn: it waits until the step is decided. When nothing has moved for long, who was drawn may have nothing to give.
+  const TimeNs patience = kDrawHeartbeats * TimeNs{config.spec.heartbeat_ms} * kNsPerMs;
+  return now < run.moved_at + patience ? std::nullopt : std::optional(step);
+}
+
+void SessionCore::Impl::number(uint64_t push, uint64_t step) {
+  if (push == first_numbered + numbered.size()) {
+    numbered.push_back({step, buckets.size()});
+    next_step = step + 1;
+  }
+  --numbered[push - first_numbered].buckets_left;
+  while (!numbered.empty() && numbered.front().buckets_left == 0) {
+    numbered.pop_front();
+    ++first_numbered;
+  }
+}
+
+void SessionCore::Impl::select_for(BucketRun& run, uint64_t step, Actions& actions) {
+  if (!waits_for_all()) number(run.selected, step);
+  // Parts that have decided the step before it was chosen have nothing more to answer.
+  for (uint32_t part = run.first_part; part < run.first_part + run.part_count; ++part) {
+    if (parts[part].n <= step) continue;
+    DeliveredUpdate answered;
+    answered.bucket = parts[part].layout.bucket;
+    answered.part = part;
+    answered.step = step;
+    answered.push = run.selected;
+    answered.begin = parts[part].layout.begin;
+    answered.sum = HeldStream<float>::from(Stream<float>::empty(parts[part].layout.end - parts[part].layout.begin));
+    answered.delivered_before = true;
+    actions.delivered.push_back(std::move(answered));
+  }
+  ++run.selected;
+  run.steps.push_back(step);
+  run.coding = step;
+  answer_pushes(run);
+}
+
+void SessionCore::Impl::answer_pushes(BucketRun& run) {
+  for (; !run.steps.empty() && run.steps.front() < run.steps_applied; ++changes) {
+    run.steps.pop_front();
+    ++run.answered;
+  }
+}
+
+void SessionCore::Impl::part_is_coded(uint32_t bucket) {
+  BucketRun& run = buckets[bucket];
+  if (++run.next_in_order < run.order.size()) return;
+  ++run.coded;
+  ++changes;
+  if (run.coded == run.pushed) ready.erase({-static_cast<int64_t>(run.priority), bucket});
 }
 
 void SessionCore::Impl::code_next(uint32_t bucket, TimeNs now, Actions& actions) {
   BucketRun& run = buckets[bucket];
-  const uint64_t step = run.steps_coded;
+  const uint64_t step = run.coding;
   PartRun& part = parts[run.order[run.next_in_order]];
+  if (part.n > step) {  // decided meanwhile, without this worker
+    run.bucket->keep_part(part.at);
+    return part_is_coded(bucket);
+  }
   const protocol::BucketLayout& planned = layout.buckets[bucket];
   EncodeOptions options;
   options.spec = planned.codec_up;
@@ -74,11 +168,7 @@ void SessionCore::Impl::code_next(uint32_t bucket, TimeNs now, Actions& actions)
   const uint64_t bytes = out.payload.bytes.size();
   if (run.next_in_order == 0) run.sent_since.emplace_back(step, now);
   part.outstanding.push_back(std::move(out));
-  if (++run.next_in_order == run.order.size()) {
-    ++run.steps_coded;
-    ++changes;
-    if (run.steps_coded == run.steps_pushed) ready.erase({-static_cast<int64_t>(run.priority), bucket});
-  }
+  part_is_coded(bucket);
   if (bytes_max != 0 && bytes > bytes_max) {
     return end_session(
         {ErrorCode::kLimitExceeded, "a contribution of " + std::to_string(bytes) + " bytes is over the limit of " +
@@ -98,6 +188,7 @@ void SessionCore::Impl::send_contribution(PartRun& part, Outstanding& out, TimeN
   contribution.payload_hash = out.hash;
   contribution.weight = out.weight;
   contribution.entered = out.entered;
+  contribution.again = out.on_wire;
   if (std::exchange(out.on_wire, true)) ++counters.resends;
   out.resend_interval =
       out.resend_interval == 0 ? config.resend_after : std::min(out.resend_interval * 2, config.resend_after_max);
@@ -132,7 +223,12 @@ void SessionCore::Impl::resend_due(TimeNs now, Actions& actions) {
 }
 
 void SessionCore::Impl::ask_again(PartRun& part, TimeNs now) {
-  if (part.outstanding.empty() || part.outstanding.front().step != part.n) return;
+  if (part.outstanding.empty() || part.outstanding.front().step != part.n) {
+    if (waits_for_all() || now < part.ask_at) return;
+    part.ask_at = now + jittered(config.resend_after);
+    links[part.layout.shard].acks.push_back({part.layout.part, part.n, true});
+    return;
+  }
   Outstanding& out = part.outstanding.front();
   const TimeNs soon = now + jittered(config.reconnect_after);
   if (!out.on_wire || out.resend_at <= soon) return;
@@ -153,8 +249,9 @@ void SessionCore::Impl::on_heartbeat(uint32_t shard, const protocol::Heartbeat& 
 }
 
 void SessionCore::Impl::keep_early(PartRun& part, uint64_t step, protocol::Message&& message, TimeNs now) {
-  const bool asked_for = std::ranges::find(part.outstanding, step, &Outstanding::step) != part.outstanding.end();
-  if (!asked_for) {
+  const bool own = std::ranges::find(part.outstanding, step, &Outstanding::step) != part.outstanding.end();
+  const bool near = !waits_for_all() && step - part.n <= kEarlyStepsMax;
+  if (!own && !near) {
     ++counters.dropped_early;
     return;
   }
@@ -196,7 +293,8 @@ void SessionCore::Impl::on_update(uint32_t shard, protocol::Message&& message, T
     return;
   }
   if (update.step > part.n) return keep_early(part, update.step, std::move(message), now);
-  if (part.outstanding.empty() || part.outstanding.front().step != part.n) {
+  // Where everybody takes part, nothing can be decided that this worker has not contributed to.
+  if (waits_for_all() && (part.outstanding.empty() || part.outstanding.front().step != part.n)) {
     ++counters.dropped_early;
     return;
   }
@@ -224,6 +322,7 @@ void SessionCore::Impl::malformed_update(uint32_t shard, PartRun& part, const st
 }
 
 bool SessionCore::Impl::settle(PartRun& part, const protocol::Update& update, const HeldStream<float>& carried) {
+  if (part.outstanding.empty() || part.outstanding.front().step != part.n) return false;  // without this worker
   Outstanding& out = part.outstanding.front();
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
   const bool counted = std::ranges::find(update.contributors, protocol::ContributorId{config.worker, out.life}) !=
@@ -248,6 +347,9 @@ void SessionCore::Impl::apply_update(PartRun& part, const protocol::Update& upda
   delivered.counted = settle(part, update, delivered.sum);
   delivered.bucket = part.layout.bucket;
   delivered.part = part.layout.part;
+  const auto answers = std::ranges::lower_bound(run.steps, part.n);
+  delivered.push = run.answered + static_cast<uint64_t>(answers - run.steps.begin());
+  delivered.answers_push = answers != run.steps.end() && *answers == part.n;
   delivered.step = part.n;
   delivered.begin = part.layout.begin;
   delivered.contributors = static_cast<uint32_t>(update.contributors.size());
@@ -277,13 +379,15 @@ void SessionCore::Impl::apply_update(PartRun& part, const protocol::Update& upda
 
 void SessionCore::Impl::step_applied(BucketRun& run, TimeNs now) {
   ++run.steps_applied;
+  run.moved_at = now;
   ++changes;
   ++counters.rounds;
   run.parts_behind = 0;
   for (uint32_t part = run.first_part; part < run.first_part + run.part_count; ++part) {
     run.parts_behind += parts[part].n == run.steps_applied ? 1 : 0;
   }
-  if (!run.sent_since.empty() && run.sent_since.front().first < run.steps_applied) {
+  answer_pushes(run);
+  while (!run.sent_since.empty() && run.sent_since.front().first < run.steps_applied) {
     counters.time_in_communication += now - run.sent_since.front().second;
     run.sent_since.pop_front();
   }
@@ -315,7 +419,7 @@ void SessionCore::Impl::end_turn(TimeNs now, Actions& actions) {
 
 void SessionCore::Impl::leave_when_done(TimeNs /*now*/, Actions& actions) {
   if (phase != Phase::kFinishing || !ready.empty()) return;
-  if (!std::ranges::all_of(buckets, [](const BucketRun& run) { return run.steps_applied == run.steps_pushed; })) return;
+  if (!std::ranges::all_of(buckets, [](const BucketRun& run) { return run.answered == run.pushed; })) return;
   // An ack that waits for a connection is waited for, too.
   if (!std::ranges::all_of(links, [](const Link& link) { return link.acks.empty(); })) return;
   if (!std::ranges::all_of(links, [](const Link& link) { return link.state == LinkState::kWelcomed; })) return;

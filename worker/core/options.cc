@@ -108,9 +108,15 @@ Status set_words(const JobOptions& job, protocol::JobSpec& spec) {
   spec.codec_down = *down;
   using protocol::CodecError;
   using protocol::Combine;
+  using protocol::Mode;
   using protocol::NonFinite;
   for (const Status& done :
-       {choose<Combine>("combine", job.combine,
+       {choose<Mode>("mode", job.mode,
+                     {{"synchronous", Mode::kSynchronous},
+                      {"bounded_staleness", Mode::kBoundedStaleness},
+                      {"partial", Mode::kPartial}},
+                     spec.mode),
+        choose<Combine>("combine", job.combine,
                         {{"sum", Combine::kSum}, {"mean", Combine::kMean}, {"weighted_mean", Combine::kWeightedMean}},
                         spec.combine),
         choose<CodecError>("codec_error", job.codec_error,
@@ -170,6 +176,9 @@ Result<protocol::JobSpec> spec_from_options(const JobOptions& job, std::span<con
   spec.workers = job.workers;
   spec.workers_min = job.workers_min;
   spec.staleness = job.staleness;
+  spec.quorum = job.quorum;
+  spec.deadline_ms = job.deadline_ms;
+  spec.participants = job.participants;
   spec.dead_after_ms = job.dead_after_ms;
   spec.heartbeat_ms = job.heartbeat_ms;
   spec.exchange_timeout_ms = job.exchange_timeout_ms;

@@ -107,6 +107,7 @@ void SessionCore::on_message(uint32_t shard, protocol::Message&& message, TimeNs
 void SessionCore::on_tick(TimeNs now, Actions& actions) { impl_->on_tick(now, actions); }
 void SessionCore::end_turn(TimeNs now, Actions& actions) { impl_->end_turn(now, actions); }
 bool SessionCore::work(TimeNs now, Actions& actions) { return impl_->work(now, actions); }
+bool SessionCore::has_work(TimeNs now) const { return impl_->has_work(now); }
 TimeNs SessionCore::next_deadline() const { return impl_->next_deadline(); }
 
 void SessionCore::on_bad_message(uint32_t shard, const Error& error, TimeNs now, Actions& actions) {
@@ -124,9 +125,13 @@ Status SessionCore::finish(TimeNs now, Actions& actions) {
   for (const BucketRun& run : impl.buckets) {
     if (run.committed_slots == 0) continue;
     return fail(ErrorCode::kInvalidArgument, "some tensors of a fused bucket were pushed for step " +
-                                                 std::to_string(run.steps_pushed) + " and others were not");
+                                                 std::to_string(run.pushed) + " and others were not");
   }
   impl.set_phase(Phase::kFinishing);
+  // Said at once, so that nobody waits for more of this worker, and with every heartbeat again.
+  for (uint32_t shard = 0; shard < impl.links.size() && !impl.waits_for_all(); ++shard) {
+    if (impl.links[shard].state == LinkState::kWelcomed) impl.send_heartbeat(shard, now, actions);
+  }
   impl.end_turn(now, actions);
   return {};
 }
@@ -149,7 +154,7 @@ std::string SessionCore::waiting_for() const { return impl_->waiting_for(); }
 
 uint64_t SessionCore::steps_allowed(uint32_t tensor) const {
   const BucketRun& run = impl_->buckets[impl_->tensors[tensor].bucket];
-  return std::min(run.steps_coded + 1, run.steps_applied + impl_->config.spec.staleness + 1);
+  return std::min(run.coded + 1, run.answered + impl_->config.spec.staleness + 1);
 }
 
 PushSlot& SessionCore::slot(uint32_t tensor) {
@@ -157,14 +162,13 @@ PushSlot& SessionCore::slot(uint32_t tensor) {
   return impl_->buckets[run.bucket].bucket->slot(run.member);
 }
 
-Result<uint64_t> SessionCore::commit_push(uint32_t tensor, TimeNs /*now*/) {
+Result<uint64_t> SessionCore::commit_push(uint32_t tensor, TimeNs now) {
   TensorRun& run = impl_->tensors[tensor];
   BucketRun& bucket = impl_->buckets[run.bucket];
   PushSlot& filled = bucket.bucket->slot(run.member);
   if (!filled.filled() || run.committed) {
     return fail(ErrorCode::kInvalidArgument, "tensor '" + impl_->config.spec.tensors[tensor].name +
-                                                 "' has nothing new to send for step " +
-                                                 std::to_string(run.steps_pushed));
+                                                 "' has nothing new to send for step " + std::to_string(run.pushed));
   }
   run.committed = true;
   if (++bucket.committed_slots == bucket.bucket->slot_count()) {
@@ -172,10 +176,11 @@ Result<uint64_t> SessionCore::commit_push(uint32_t tensor, TimeNs /*now*/) {
       impl_->tensors[member.tensor].committed = false;
     }
     bucket.committed_slots = 0;
-    ++bucket.steps_pushed;
+    ++bucket.pushed;
+    bucket.moved_at = now;
     impl_->ready.emplace(-static_cast<int64_t>(bucket.priority), run.bucket);
   }
-  return run.steps_pushed++;
+  return run.pushed++;
 }
 
 Result<uint64_t> SessionCore::push_dense(uint32_t tensor, std::span<const float> gradient, float weight, TimeNs now) {
@@ -215,14 +220,14 @@ bool SessionCore::settle_one() {
 bool SessionCore::settled() const { return impl_->unsettled.empty(); }
 
 bool SessionCore::in_flight() const {
-  return std::ranges::any_of(impl_->buckets, [](const BucketRun& run) { return run.steps_applied < run.steps_pushed; });
+  return std::ranges::any_of(impl_->buckets, [](const BucketRun& run) { return run.answered < run.pushed; });
 }
 
 Result<Stream<float>> SessionCore::take_residual(uint32_t tensor) {
   if (impl_->error) return std::unexpected(*impl_->error);
   const TensorRun& run = impl_->tensors[tensor];
   BucketRun& bucket = impl_->buckets[run.bucket];
-  if (bucket.committed_slots > 0 || bucket.steps_applied < bucket.steps_pushed) {
+  if (bucket.committed_slots > 0 || bucket.answered < bucket.pushed) {
     return fail(ErrorCode::kInvalidArgument, "the residual of tensor '" + impl_->config.spec.tensors[tensor].name +
                                                  "' can be taken only while no step of it is in flight");
   }
@@ -230,7 +235,7 @@ Result<Stream<float>> SessionCore::take_residual(uint32_t tensor) {
   return bucket.bucket->take_residual(slot.offset(), slot.offset() + slot.dimension());
 }
 
-uint64_t SessionCore::steps_pushed(uint32_t tensor) const { return impl_->tensors[tensor].steps_pushed; }
+uint64_t SessionCore::steps_pushed(uint32_t tensor) const { return impl_->tensors[tensor].pushed; }
 uint64_t SessionCore::steps_applied(uint32_t bucket) const { return impl_->buckets[bucket].steps_applied; }
 uint64_t SessionCore::part_steps_applied(uint32_t part) const { return impl_->parts[part].n; }
 const CoreCounters& SessionCore::counters() const { return impl_->counters; }
@@ -280,7 +285,7 @@ SavedState SessionCore::saved_state() const {
       SavedTensor& saved = state.tensors[member.tensor];
       const protocol::TensorSpec& spec = impl.config.spec.tensors[member.tensor];
       saved.name = spec.name;
-      saved.steps_pushed = impl.tensors[member.tensor].steps_pushed;
+      saved.steps_pushed = impl.tensors[member.tensor].pushed;
       saved.residual = cut(whole->view(), member.offset, member.offset + spec.dimension);
     }
   }

@@ -101,6 +101,8 @@ class SessionCore {
   void end_turn(TimeNs now, Actions& actions);
   /// Selects or codes one piece of what is waiting, the highest priority first. False: nothing is waiting.
   bool work(TimeNs now, Actions& actions);
+  /// Whether work() would find something: a message may have opened the step that a push waits for.
+  bool has_work(TimeNs now) const;
   TimeNs next_deadline() const;
   /// Does one piece of the bookkeeping of applied updates that nobody waits for (what comes back into the residual). False: all
   /// is done. For moments without messages; what the next step needs of it is done there at the latest.

@@ -202,6 +202,12 @@ Status SessionShell::attach_weights(size_t tensor, std::span<float> weights, flo
     return fail(ErrorCode::kInvalidArgument,
                 std::to_string(weights.size()) + " weights for a tensor of dimension " + std::to_string(dimension));
   }
+  if (when == ApplyWhen::kOnArrival && core_.spec().mode != protocol::Mode::kSynchronous) {
+    return fail(ErrorCode::kInvalidArgument,
+                "weights are applied on arrival in mode synchronous only: in others, updates of steps without this "
+                "worker come at "
+                "any time, also while it computes; attach with kOnAwait");
+  }
   const std::lock_guard lock(mutex_);
   if (gates_[tensor].filling || gates_[tensor].steps_pushed != shelf_.steps_complete(tensor)) {
     return fail(ErrorCode::kInvalidArgument,

@@ -55,7 +55,7 @@ void SessionShell::serve() {
     carry_out();
     if (core_.error() && !saved_at_end_) save_at_end();
     publish();
-    if (!more) wait();
+    if (!more && !core_.has_work(monotonic_now_ns())) wait();
   }
   core_.leave(protocol::Goodbye::Reason::kShutdown, "the session was closed", monotonic_now_ns(), actions_);
   carry_out();

@@ -41,7 +41,8 @@ std::vector<UpdateShelf::Portion> UpdateShelf::portions(DeliveredUpdate&& delive
         own_cut ? HeldStream<float>::from(cut(whole.view, begin - part_begin, end - part_begin)) : whole;
     Portion portion;
     portion.tensor = member.tensor;
-    portion.step = delivered.step;
+    portion.step = delivered.push;
+    portion.answers = delivered.answers_push;
     portion.piece = {begin - member.begin, own.view.dimension,    own.view.dense,        own.view.indices,
                      own.view.values,      delivered.denominator, delivered.contributors};
     portion.owner = own.owner;
@@ -86,10 +87,10 @@ void UpdateShelf::put(Portion&& portion, Keep keep) {
     step->update.step = portion.step;
     step->update.applied = keep == Keep::kCountOnly;
   }
-  ++step->portions;
+  step->portions += portion.answers ? 1 : 0;
   MILLRACE_CHECK(step->portions <= shelf.portions_per_step, step->portions, shelf.portions_per_step);
   // Parts deliver their steps in order, so steps become complete in order.
-  const bool complete_now = step->portions == shelf.portions_per_step;
+  const bool complete_now = portion.answers && step->portions == shelf.portions_per_step;
   if (complete_now) shelf.steps_complete = portion.step + 1;
   if (keep == Keep::kCountOnly) {
     // Applied already: nothing is left to be kept, however many steps nobody awaits.
@@ -122,7 +123,7 @@ TensorUpdate UpdateShelf::take(size_t tensor, uint64_t step) {
   }
   MILLRACE_CHECK(found != nullptr, tensor, step);
   TensorUpdate update = std::move(found->update);
-  std::ranges::sort(update.pieces, {}, &UpdatePiece::begin);
+  std::ranges::stable_sort(update.pieces, {}, &UpdatePiece::begin);  // of one range: the earlier step first
   update.owner = std::make_shared<const std::vector<std::shared_ptr<const void>>>(std::move(found->owners));
   std::erase_if(shelves_[tensor].steps, [&](const Step& kept_step) { return kept_step.step == step; });
   return update;

@@ -24,7 +24,8 @@ class UpdateShelf {
   /// What one delivered part means for one tensor.
   struct Portion {
     size_t tensor = 0;
-    uint64_t step = 0;
+    uint64_t step = 0;  ///< the push whose answer it is, or comes before
+    bool answers = true;
     UpdatePiece piece;
     std::shared_ptr<const void> owner;
   };
@@ -66,7 +67,7 @@ class UpdateShelf {
  private:
   struct Step {
     uint64_t step = 0;
-    size_t portions = 0;
+    size_t portions = 0;  ///< of the answer; those of steps without this worker come on top
     TensorUpdate update;
     std::vector<std::shared_ptr<const void>> owners;
   };

@@ -86,8 +86,16 @@ struct JobOptions {
   std::string codec_error =
       "retain";  ///< "retain": a quantizer's error stays in the residual; "drop": counted and dropped
   std::string non_finite = "refuse";  ///< NaN and infinity: "refuse" the push, or "drop" the entry and count it
-  uint32_t staleness = 0;             ///< steps that may be pushed ahead of the last update
-  uint32_t dead_after_ms = 10'000;    ///< a worker silent for so long is removed by the shards
+  // In the modes that leave workers out, push all tensors equally often: who is through with one and not with another
+  // keeps a quorum of the first waiting until it finishes.
+  std::string mode =
+      "synchronous";  ///< "synchronous": every live worker takes part in every step; "bounded_staleness": who is slow
+                      ///< is left out of `staleness` steps in a row at most; "partial": steps of those in time
+  uint32_t staleness = 0;     ///< steps that may be pushed ahead of the last update
+  uint32_t quorum = 0;        ///< not synchronous: a step is not decided before so many have contributed
+  uint32_t deadline_ms = 0;   ///< not synchronous: a step with its quorum waits so long, from its first contribution on
+  uint32_t participants = 0;  ///< partial: workers drawn for each step, which it waits for; 0: all
+  uint32_t dead_after_ms = 10'000;  ///< a worker silent for so long is removed by the shards
   uint32_t heartbeat_ms = 1'000;
   uint32_t exchange_timeout_ms = 200;
   uint64_t seed = 1;             ///< of every random choice in the job
@@ -250,7 +258,8 @@ class MILLRACE_API Session {
   /// From the next update on: weights[i] += scale * sum[i] / denominator.
   ///
   /// weights  [dimension]; the caller's, must outlive the session or the next attach.
-  /// Errors   invalid_argument: a step of the tensor is in flight (attach before a push, or after await of the last one).
+  /// Errors   invalid_argument: a step of the tensor is in flight (attach before a push, or after await of the last one);
+  ///          kOnArrival in another mode than synchronous.
   void attach_weights(size_t tensor, std::span<float> weights, float scale, ApplyWhen when);
   void set_scale(size_t tensor, float scale);
 
