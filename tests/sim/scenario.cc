@@ -208,7 +208,8 @@ Scenario draw_scenario(uint64_t seed) {
   // What the job's rules refuse (an L2 quantizer under retain, ...) is drawn again.
   int draws = 0;
   do {
-    MILLRACE_CHECK(++draws < 1'000, seed);
+    ++draws;
+    MILLRACE_CHECK(draws < 1'000, seed);
     draw_spec(random, scenario);
   } while (!protocol::validate(scenario.spec));
   const uint64_t steps = between(random, 1, 14);
