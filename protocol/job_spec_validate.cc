@@ -41,8 +41,7 @@ Status check_absence(const JobSpec& spec) {
   if (spec.participants != 0 && spec.staleness != 0) {
     return refuse(
         "participants with staleness: who is not drawn for a step must not be past it when a death draws it after all; "
-        "set "
-        "staleness to 0");
+        "set staleness to 0");
   }
   if (spec.participants > spec.workers) {
     return refuse(fmt::format("participants {} is over workers {}", spec.participants, spec.workers));

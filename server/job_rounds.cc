@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "kernels/base/check.h"
 #include "protocol/limits.h"
@@ -218,11 +219,12 @@ void JobRounds::serve(const protocol::Member& to, const PartRound& part, const P
 
 void JobRounds::on_ack(const protocol::Member& from, const protocol::Ack& body, TimeNs now, Actions& actions) {
   if (failure_) return;
+  std::set<uint32_t> asked;  // a part is served once a message, however often it stands in it
   for (const protocol::Ack::Entry& entry : body.entries) {
     PartRound* part = local_part(entry.part);
     if (!part || !part->acknowledge(from.worker, entry.n, setup_.members.all())) {
       count(Metric::kDropped, "impossible_ack", 1, actions);
-    } else if (entry.again) {
+    } else if (entry.again && asked.insert(entry.part).second) {
       serve_from(from, *part, entry.n, actions);
     }
   }

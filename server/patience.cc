@@ -38,13 +38,16 @@ std::optional<TimeNs> PartRound::due(const Members& members) const {
   if (spec_->mode == Mode::kSynchronous) return std::nullopt;
   // What has come is counted: it is decoded in a moment.
   if (open.decoded < open.by_worker.size()) return std::nullopt;
+  // The common answer, without looking at every member: too few are in, and enough of them may still come.
+  const size_t quorum = spec_->quorum;
+  if (spec_->participants == 0 && open.decoded < quorum && members.pushing().size() >= quorum) return std::nullopt;
   const std::vector<uint32_t> absent = waited_for(members);
   if (absent.empty()) return open.timing.last;
   if (spec_->quorum == 0 && spec_->deadline_ms == 0) return std::nullopt;  // all participants, nobody else
   // A quorum of those who may still come, where so many are not left.
   const auto may_come =
       std::ranges::count_if(members.pushing(), [this](const protocol::Member& one) { return !is_in(one.worker); });
-  if (open.decoded < std::min<size_t>(spec_->quorum, open.decoded + static_cast<size_t>(may_come))) return std::nullopt;
+  if (open.decoded < std::min<size_t>(quorum, open.decoded + static_cast<size_t>(may_come))) return std::nullopt;
   const bool bounded = spec_->mode == Mode::kBoundedStaleness;
   if (bounded && std::ranges::any_of(absent, [&](uint32_t worker) { return left_out(worker) >= spec_->staleness; })) {
     return std::nullopt;

@@ -160,6 +160,7 @@ TEST_F(Modes, LostUpdateIsServedAgainToWhoAsksForIt) {
   cluster->send(ScriptedCluster::peer(2), 0, {cluster->header(2), ask, {}});
   EXPECT_THAT(cluster->take(2), IsEmpty()) << "an ack that asks for nothing";
   ask.entries[0].again = true;
+  ask.entries.resize(1'000, ask.entries[0]);  // is served once
   cluster->send(ScriptedCluster::peer(2), 0, {cluster->header(2), ask, {}});
   const std::vector<Update> updates = cluster->take_of<Update>(2);
   ASSERT_EQ(updates.size(), 2u);

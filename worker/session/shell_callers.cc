@@ -205,8 +205,7 @@ Status SessionShell::attach_weights(size_t tensor, std::span<float> weights, flo
   if (when == ApplyWhen::kOnArrival && core_.spec().mode != protocol::Mode::kSynchronous) {
     return fail(ErrorCode::kInvalidArgument,
                 "weights are applied on arrival in mode synchronous only: in others, updates of steps without this "
-                "worker come at "
-                "any time, also while it computes; attach with kOnAwait");
+                "worker come at any time, also while it computes; attach with kOnAwait");
   }
   const std::lock_guard lock(mutex_);
   if (gates_[tensor].filling || gates_[tensor].steps_pushed != shelf_.steps_complete(tensor)) {
