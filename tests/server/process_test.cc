@@ -225,13 +225,18 @@ TEST(ShardProcess, LaterProcessUnderTheSameNumberStopsTheEarlierOne) {
   EXPECT_EQ(ended.error().code, ErrorCode::kConflict);
 }
 
-TEST(ShardProcess, AStartThatFailsLeavesTheProcessThatHasTheNumberAlone) {
-  TemporaryFolder folder;
+Options options_with_http(const TemporaryFolder& folder) {
   Options options;
   options.table = folder.path + "/table.db";
   options.listen = "tcp://127.0.0.1:0";
   options.http = "127.0.0.1:0";
   options.quiet = true;
+  return options;
+}
+
+TEST(ShardProcess, AStartThatFailsLeavesTheProcessThatHasTheNumberAlone) {
+  TemporaryFolder folder;
+  Options options = options_with_http(folder);
   auto running = ShardProcess::start(options);
   ASSERT_TRUE(running.has_value()) << running.error().message;
   options.http = (*running)->http_address();
@@ -247,11 +252,7 @@ TEST(ShardProcess, AStartThatFailsLeavesTheProcessThatHasTheNumberAlone) {
 
 TEST(ShardProcess, HttpPortAnswersFromTheLoop) {
   TemporaryFolder folder;
-  Options options;
-  options.table = folder.path + "/table.db";
-  options.listen = "tcp://127.0.0.1:0";
-  options.http = "127.0.0.1:0";
-  options.quiet = true;
+  Options options = options_with_http(folder);
   auto process = ShardProcess::start(options);
   ASSERT_TRUE(process.has_value()) << process.error().message;
   const auto address = monitoring::parse_http_address((*process)->http_address());
