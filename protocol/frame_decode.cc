@@ -16,6 +16,7 @@
 #include "kernels/base/hash.h"
 #include "protocol/frame.h"
 #include "protocol/limits.h"
+#include "protocol/lineage.h"
 #include "protocol/messages.capnp.h"
 #include "protocol/text.h"
 
@@ -95,7 +96,9 @@ JobView read_view(wire::View::Reader in, Validator& check) {
   view.epoch = in.getEpoch();
   view.started = in.getStarted();
   view.finished = in.getFinished();
-  view.lineage = in.getLineage();
+  view.lineages = in.getLineages();
+  view.cut = in.getCut();
+  view.cut_worker = check.worker(in.getCutWorker());
   const auto members = in.getMembers();
   view.members.resize(check.count(members.size(), kWorkersMax, "members"));
   for (uint32_t i = 0; i < view.members.size(); ++i) {
@@ -113,10 +116,35 @@ JobView read_view(wire::View::Reader in, Validator& check) {
   for (uint32_t i = 0; i < view.shards.size(); ++i) {
     view.shards[i] = {check.text(shards[i].getAddress(), kAddressBytesMax, "bytes of address"), shards[i].getLife()};
   }
-  const auto parents = in.getLineageParents();
-  view.lineage_parents.resize(check.count(parents.size(), kLineagesMax, "lineages"));
-  for (uint32_t i = 0; i < view.lineage_parents.size(); ++i) view.lineage_parents[i] = parents[i];
+  const auto activations = in.getActivations();
+  view.activations.resize(check.count(activations.size(), kActivationsMax, "activations"));
+  for (uint32_t i = 0; i < view.activations.size(); ++i) {
+    const auto each = activations[i];
+    view.activations[i] = {each.getShard(), each.getLineage(), each.getParent()};
+  }
+  check.expect(view.cut <= view.epoch, "a cut is of a later epoch than its view");
+  check.expect(activations_make_sense(view), "its activations cannot be");
   return view;
+}
+
+SummaryEntry read_entry(wire::SummaryEntry::Reader in, Validator& check) {
+  SummaryEntry entry{.worker = check.worker(in.getWorker()),
+                     .life = in.getLife(),
+                     .last_step = in.getLastStep(),
+                     .counted_mask = in.getCountedMask(),
+                     .entered = check.finite(in.getEntered(), "a summary's sum of what entered"),
+                     .carried = check.finite(in.getCarried(), "a summary's sum of what was carried"),
+                     .earlier_lives = {}};
+  const auto lives = in.getEarlierLives();
+  entry.earlier_lives.resize(check.count(lives.size(), kEarlierLivesMax, "earlier lives in a summary"));
+  for (uint32_t i = 0; i < entry.earlier_lives.size(); ++i) {
+    entry.earlier_lives[i] = {lives[i].getLife(), lives[i].getLastStep()};
+    const auto& [life, step] = entry.earlier_lives[i];
+    check.expect(life < entry.life && step < entry.last_step, "a life in a summary is not an earlier one");
+    check.expect(i == 0 || (entry.earlier_lives[i - 1].first < life && entry.earlier_lives[i - 1].second < step),
+                 "a summary's lives are not in ascending order");
+  }
+  return entry;
 }
 
 Summary read_summary(wire::Summary::Reader in, Validator& check) {
@@ -125,13 +153,7 @@ Summary read_summary(wire::Summary::Reader in, Validator& check) {
   const auto workers = in.getWorkers();
   summary.workers.resize(check.count(workers.size(), kWorkersMax, "workers in a summary"));
   for (uint32_t i = 0; i < summary.workers.size(); ++i) {
-    const auto entry = workers[i];
-    summary.workers[i] = {.worker = check.worker(entry.getWorker()),
-                          .life = entry.getLife(),
-                          .last_step = entry.getLastStep(),
-                          .counted_mask = entry.getCountedMask(),
-                          .entered = check.finite(entry.getEntered(), "a summary's sum of what entered"),
-                          .carried = check.finite(entry.getCarried(), "a summary's sum of what was carried")};
+    summary.workers[i] = read_entry(workers[i], check);
     check.expect(i == 0 || summary.workers[i - 1].worker < summary.workers[i].worker,
                  "a summary is not in ascending order");
   }
@@ -160,6 +182,8 @@ Hello read_hello(wire::Hello::Reader in, Validator& check) {
   const auto auth = in.getAuth();
   if (check.count(auth.size(), kAuthBytesMax, "bytes of authentication") > 0)
     hello.auth.assign(auth.begin(), auth.end());
+  hello.returns = in.getReturns();
+  hello.has_weights = in.getHasWeights();
   const auto spec = in.getSpec();
   const ByteSpan spec_bytes(spec.begin(), spec.size());
   check.expect(in.getSpecHash() == hash64(spec_bytes),
@@ -218,6 +242,7 @@ Update read_update(wire::Update::Reader in, Validator& check) {
   update.weight_sum = check.not_negative(in.getWeightSum(), "a sum of weights");
   update.whole_sum = in.getWholeSum();
   update.stable = in.getStable();
+  update.lineage = in.getLineage();
   const auto contributors = in.getContributors();
   update.contributors.resize(check.count(contributors.size(), kWorkersMax, "contributors"));
   for (uint32_t i = 0; i < update.contributors.size(); ++i) {
@@ -271,6 +296,64 @@ Goodbye read_goodbye(wire::Goodbye::Reader in, Validator& check) {
   return {static_cast<Goodbye::Reason>(reason), check.sentence(in.getSentence())};
 }
 
+State read_state(wire::State::Reader in, Validator& check) {
+  State state;
+  state.synced = in.getSynced();
+  state.stranded = in.getStranded();
+  const auto parts = in.getParts();
+  state.parts.resize(check.count(parts.size(), kStatePartsMax, "parts in a state"));
+  for (uint32_t i = 0; i < state.parts.size(); ++i) {
+    const auto part = parts[i];
+    state.parts[i] = {.part = part.getPart(),
+                      .n = part.getN(),
+                      .decided_in = part.getDecidedIn(),
+                      .lineage = part.getLineage(),
+                      .kept_from = part.getKeptFrom()};
+    check.expect(i == 0 || state.parts[i - 1].part < state.parts[i].part, "a state's parts are not in ascending order");
+    check.expect(state.parts[i].kept_from <= state.parts[i].n, "a state keeps updates that it does not have");
+  }
+  return state;
+}
+
+Settle read_settle(wire::Settle::Reader in, Validator& check) {
+  const uint8_t weights = in.getWeights();
+  check.expect(
+      weights >= static_cast<uint8_t>(Settle::Weights::kOwn) && weights <= static_cast<uint8_t>(Settle::Weights::kNone),
+      "whose weights a worker goes on with is not known");
+  Settle settle{.part = in.getPart(),
+                .decided = in.getDecided(),
+                .lineage = in.getLineage(),
+                .on_log = in.getOnLog(),
+                .weights = static_cast<Settle::Weights>(weights),
+                .counted = std::nullopt};
+  if (in.hasCounted()) settle.counted = read_entry(in.getCounted(), check);
+  return settle;
+}
+
+SnapshotRequest read_snapshot_request(wire::SnapshotRequest::Reader in, Validator& check) {
+  SnapshotRequest request;
+  request.for_worker = check.worker(in.getForWorker());
+  request.for_life = in.getForLife();
+  const auto parts = in.getParts();
+  request.parts.resize(check.count(parts.size(), kStatePartsMax, "parts of a snapshot"));
+  for (uint32_t i = 0; i < request.parts.size(); ++i) {
+    request.parts[i] = parts[i];
+    check.expect(i == 0 || request.parts[i - 1] < request.parts[i], "a snapshot's parts are not in ascending order");
+  }
+  return request;
+}
+
+Snapshot read_snapshot(wire::Snapshot::Reader in, Validator& check) {
+  return {.part = in.getPart(),
+          .for_worker = check.worker(in.getForWorker()),
+          .for_life = in.getForLife(),
+          .n = in.getN(),
+          .decided_in = in.getDecidedIn(),
+          .offset = in.getOffset(),
+          .payload_hash = in.getPayloadHash(),
+          .summary = read_summary(in.getSummary(), check)};
+}
+
 Body read_body(wire::Envelope::Reader in, Validator& check) {
   switch (in.which()) {
     case wire::Envelope::HELLO: return read_hello(in.getHello(), check);
@@ -296,11 +379,19 @@ Body read_body(wire::Envelope::Reader in, Validator& check) {
       const auto abort = in.getAbort();
       return Abort{check.error_code(abort.getCode()), check.sentence(abort.getSentence())};
     }
-    case wire::Envelope::COLLECT:
-    case wire::Envelope::STATE:
-    case wire::Envelope::RESYNC:
-    case wire::Envelope::SNAPSHOT:
-    case wire::Envelope::SETTLE: break;
+    case wire::Envelope::COLLECT: return Collect{};
+    case wire::Envelope::STATE: return read_state(in.getState(), check);
+    case wire::Envelope::FETCH: return Fetch{in.getFetch().getPart(), in.getFetch().getFirstStep()};
+    case wire::Envelope::FETCHED: {
+      const auto fetched = in.getFetched();
+      return Fetched{fetched.getPart(), fetched.getN(), fetched.getDecidedIn(),
+                     read_summary(fetched.getSummary(), check)};
+    }
+    case wire::Envelope::SETTLE: return read_settle(in.getSettle(), check);
+    case wire::Envelope::SNAPSHOT_REQUEST: return read_snapshot_request(in.getSnapshotRequest(), check);
+    case wire::Envelope::SNAPSHOT: return read_snapshot(in.getSnapshot(), check);
+    case wire::Envelope::SYNCED: return Synced{};
+    case wire::Envelope::LATER: break;
   }
   check.refuse(ErrorCode::kUnsupported,
                fmt::format("message: kind {} is not known to this version", static_cast<int>(in.which())));
@@ -309,7 +400,7 @@ Body read_body(wire::Envelope::Reader in, Validator& check) {
 
 bool carries_payload(const Body& body) {
   return std::holds_alternative<Contribution>(body) || std::holds_alternative<Update>(body) ||
-         std::holds_alternative<ThresholdHistogram>(body);
+         std::holds_alternative<ThresholdHistogram>(body) || std::holds_alternative<Snapshot>(body);
 }
 
 Message read_message(wire::Envelope::Reader in, SharedBytes payload, Validator& check) {

@@ -38,7 +38,9 @@ void write(const JobView& view, wire::View::Builder out) {
   out.setEpoch(view.epoch);
   out.setStarted(view.started);
   out.setFinished(view.finished);
-  out.setLineage(view.lineage);
+  out.setLineages(view.lineages);
+  out.setCut(view.cut);
+  out.setCutWorker(view.cut_worker);
   auto members = out.initMembers(list_size(view.members, kWorkersMax));
   for (unsigned i = 0; i < members.size(); ++i) {
     members[i].setWorker(view.members[i].worker);
@@ -51,8 +53,12 @@ void write(const JobView& view, wire::View::Builder out) {
     shards[i].setAddress(text_of(view.shards[i].address));
     shards[i].setLife(view.shards[i].life);
   }
-  auto parents = out.initLineageParents(list_size(view.lineage_parents, kLineagesMax));
-  for (unsigned i = 0; i < parents.size(); ++i) parents.set(i, view.lineage_parents[i]);
+  auto activations = out.initActivations(list_size(view.activations, kActivationsMax));
+  for (unsigned i = 0; i < activations.size(); ++i) {
+    activations[i].setShard(view.activations[i].shard);
+    activations[i].setLineage(view.activations[i].lineage);
+    activations[i].setParent(view.activations[i].parent);
+  }
 }
 
 void write(const std::vector<Ack::Entry>& entries, capnp::List<wire::AckEntry>::Builder out) {
@@ -63,17 +69,26 @@ void write(const std::vector<Ack::Entry>& entries, capnp::List<wire::AckEntry>::
   }
 }
 
+void write(const SummaryEntry& entry, wire::SummaryEntry::Builder out) {
+  out.setWorker(entry.worker);
+  out.setLife(entry.life);
+  out.setLastStep(entry.last_step);
+  out.setCountedMask(entry.counted_mask);
+  out.setEntered(entry.entered);
+  out.setCarried(entry.carried);
+  if (entry.earlier_lives.empty()) return;
+  auto lives = out.initEarlierLives(list_size(entry.earlier_lives, kEarlierLivesMax));
+  for (unsigned i = 0; i < lives.size(); ++i) {
+    lives[i].setLife(entry.earlier_lives[i].first);
+    lives[i].setLastStep(entry.earlier_lives[i].second);
+  }
+}
+
 void write(const Summary& summary, wire::Summary::Builder out) {
   out.setThreshold(summary.threshold);
   auto workers = out.initWorkers(list_size(summary.workers, kWorkersMax));
   for (unsigned i = 0; i < workers.size(); ++i) {
-    const SummaryEntry& entry = summary.workers[i];
-    workers[i].setWorker(entry.worker);
-    workers[i].setLife(entry.life);
-    workers[i].setLastStep(entry.last_step);
-    workers[i].setCountedMask(entry.counted_mask);
-    workers[i].setEntered(entry.entered);
-    workers[i].setCarried(entry.carried);
+    write(summary.workers[i], workers[i]);
   }
   auto epochs = out.initEpochs(list_size(summary.epochs, kSummaryEpochsMax));
   for (unsigned i = 0; i < epochs.size(); ++i) {
@@ -99,6 +114,8 @@ struct BodyWriter {
     out.setSpec(data_of(spec));
     out.setSpecHash(hash64(ByteSpan(spec)));
     out.setAuth(data_of(body.auth));
+    out.setReturns(body.returns);
+    out.setHasWeights(body.has_weights);
   }
   void operator()(const Welcome& body) {
     auto out = envelope.initWelcome();
@@ -143,6 +160,7 @@ struct BodyWriter {
     out.setWeightSum(body.weight_sum);
     out.setWholeSum(body.whole_sum);
     out.setStable(body.stable);
+    out.setLineage(body.lineage);
     auto contributors = out.initContributors(list_size(body.contributors, kWorkersMax));
     for (unsigned i = 0; i < contributors.size(); ++i) {
       contributors[i].setWorker(body.contributors[i].worker);
@@ -192,6 +210,60 @@ struct BodyWriter {
     out.setCode(static_cast<uint16_t>(body.code));
     out.setSentence(text_of(sentence_of(body.sentence)));
   }
+  void operator()(const Collect&) { envelope.setCollect(); }
+  void operator()(const State& body) {
+    auto out = envelope.initState();
+    out.setSynced(body.synced);
+    out.setStranded(body.stranded);
+    auto parts = out.initParts(list_size(body.parts, kStatePartsMax));
+    for (unsigned i = 0; i < parts.size(); ++i) {
+      parts[i].setPart(body.parts[i].part);
+      parts[i].setN(body.parts[i].n);
+      parts[i].setDecidedIn(body.parts[i].decided_in);
+      parts[i].setLineage(body.parts[i].lineage);
+      parts[i].setKeptFrom(body.parts[i].kept_from);
+    }
+  }
+  void operator()(const Fetch& body) {
+    auto out = envelope.initFetch();
+    out.setPart(body.part);
+    out.setFirstStep(body.first_step);
+  }
+  void operator()(const Fetched& body) {
+    auto out = envelope.initFetched();
+    out.setPart(body.part);
+    out.setN(body.n);
+    out.setDecidedIn(body.decided_in);
+    write(body.summary, out.initSummary());
+  }
+  void operator()(const Settle& body) {
+    auto out = envelope.initSettle();
+    out.setPart(body.part);
+    out.setDecided(body.decided);
+    out.setLineage(body.lineage);
+    out.setOnLog(body.on_log);
+    out.setWeights(static_cast<uint8_t>(body.weights));
+    if (body.counted) write(*body.counted, out.initCounted());
+  }
+  void operator()(const SnapshotRequest& body) {
+    auto out = envelope.initSnapshotRequest();
+    out.setForWorker(body.for_worker);
+    out.setForLife(body.for_life);
+    auto parts = out.initParts(list_size(body.parts, kStatePartsMax));
+    for (unsigned i = 0; i < parts.size(); ++i) parts.set(i, body.parts[i]);
+  }
+  void operator()(const Snapshot& body) {
+    auto out = envelope.initSnapshot();
+    out.setPart(body.part);
+    out.setForWorker(body.for_worker);
+    out.setForLife(body.for_life);
+    out.setN(body.n);
+    out.setDecidedIn(body.decided_in);
+    out.setOffset(body.offset);
+    out.setPayloadHash(body.payload_hash);
+    write(body.summary, out.initSummary());
+  }
+  void operator()(const Synced&) { envelope.setSynced(); }
 };
 
 }  // namespace

@@ -2,12 +2,13 @@
 
 #include "kernels/base/hash.h"
 #include "protocol/limits.h"
+#include "protocol/lineage.h"
 #include "protocol/text.h"
 
 namespace millrace::protocol {
 namespace {
 
-constexpr uint16_t kRecordVersion = 1;
+constexpr uint16_t kRecordVersion = 2;
 constexpr size_t kChecksumBytes = sizeof(uint64_t);
 
 void put_view(const JobView& view, ByteWriter& writer) {
@@ -27,9 +28,15 @@ void put_view(const JobView& view, ByteWriter& writer) {
     put_text(writer, shard.address);
     writer.put(shard.life);
   }
-  writer.put(view.lineage);
-  writer.put(static_cast<uint32_t>(view.lineage_parents.size()));
-  for (const uint64_t parent : view.lineage_parents) writer.put(parent);
+  writer.put(view.lineages);
+  writer.put(static_cast<uint32_t>(view.activations.size()));
+  for (const Activation& each : view.activations) {
+    writer.put(each.shard);
+    writer.put(each.lineage);
+    writer.put(each.parent);
+  }
+  writer.put(view.cut);
+  writer.put(view.cut_worker);
 }
 
 /// Reads fields; once one is missing or cannot be, ok() is false and stays so.
@@ -94,10 +101,16 @@ bool get_view(RecordReader& reader, JobView& view) {
     shard.address = reader.text(kAddressBytesMax);
     shard.life = reader.get<uint64_t>();
   }
-  view.lineage = reader.get<uint64_t>();
-  view.lineage_parents.resize(reader.count(kLineagesMax, 8));
-  for (uint64_t& parent : view.lineage_parents) parent = reader.get<uint64_t>();
-  return reader.ok();
+  view.lineages = reader.get<uint64_t>();
+  view.activations.resize(reader.count(kActivationsMax, 20));
+  for (Activation& each : view.activations) {
+    each.shard = reader.get<uint32_t>();
+    each.lineage = reader.get<uint64_t>();
+    each.parent = reader.get<uint64_t>();
+  }
+  view.cut = reader.get<uint64_t>();
+  view.cut_worker = reader.get<uint32_t>();
+  return reader.ok() && view.cut <= view.epoch && activations_make_sense(view);
 }
 
 }  // namespace

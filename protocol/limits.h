@@ -15,7 +15,11 @@ inline constexpr uint32_t kAuthBytesMax = 4'096;
 inline constexpr uint32_t kAckEntriesMax = 65'536;     ///< a worker with more parts sends several acks
 inline constexpr uint32_t kHeartbeatPartsMax = 1'024;  ///< the others come with a later heartbeat
 inline constexpr uint32_t kSummaryEpochsMax = 65'536;
-inline constexpr uint32_t kLineagesMax = 65'536;
+inline constexpr uint32_t kEarlierLivesMax = 64;  ///< as many steps as a summary's mask has
+inline constexpr uint32_t kActivationsMax = 65'536;
+inline constexpr uint32_t kStatePartsMax =
+    65'536;  ///< in State and SnapshotRequest: jobs with more cannot go on after a restart
+inline constexpr uint32_t kSnapshotRunBytes = 4u << 20;  ///< of weights in one Snapshot
 inline constexpr double kContributionWeightMax =
     0x1p128;  ///< above every f32; as many as there are workers have a finite sum
 

@@ -33,12 +33,15 @@ struct Envelope {
     goodbye @19 :Goodbye;
     abort @20 :Abort;
 
-    # Reserved: not sent in version 1, refused as unsupported when received.
-    collect @21 :AnyPointer;   # shard -> worker: a successor asks what the worker holds
-    state @22 :AnyPointer;     # worker -> shard: the answer
-    resync @23 :AnyPointer;    # worker -> shard: weights, please
-    snapshot @24 :AnyPointer;  # worker or store -> shard -> worker: weights
-    settle @25 :AnyPointer;    # shard -> worker: what became of a returner's outstanding steps
+    collect @21 :Void;
+    state @22 :State;
+    fetch @23 :Fetch;
+    fetched @24 :Fetched;
+    settle @25 :Settle;
+    snapshotRequest @26 :SnapshotRequest;
+    snapshot @27 :Snapshot;
+    synced @28 :Void;
+    later @29 :AnyPointer;     # reserved: stands for all that later versions add
   }
 }
 
@@ -53,6 +56,8 @@ struct Hello {
   software @7 :Text;
   spec @8 :Data;             # job specification, WIRE_FORMAT.md "Job specification"
   auth @9 :Data;             # reserved
+  returns @10 :Bool;         # takes the place of an earlier process of this worker
+  hasWeights @11 :Bool;      # can give and take snapshots
 }
 
 struct Welcome {
@@ -68,12 +73,20 @@ struct Welcome {
 struct View {
   job @0 :UInt64;
   epoch @1 :UInt64;
-  lineage @2 :UInt64;
+  lineages @2 :UInt64;
   started @3 :Bool;
   finished @4 :Bool;
   members @5 :List(Member);  # by worker, strictly ascending
   shards @6 :List(Shard);    # by shard number
-  lineageParents @7 :List(UInt64);
+  activations @7 :List(Activation);  # by lineage, then shard, strictly ascending
+  cut @8 :UInt64;
+  cutWorker @9 :UInt32;
+}
+
+struct Activation {
+  lineage @0 :UInt64;
+  parent @1 :UInt64;
+  shard @2 :UInt32;
 }
 
 struct Member {
@@ -132,6 +145,7 @@ struct Update {
   contributors @6 :List(Contributor);  # by worker, strictly ascending
   summary @7 :Summary;
   sequence @8 :UInt64;       # reserved (asynchrony): the log position after this update
+  lineage @9 :UInt64;
 }
 
 struct Summary {
@@ -147,6 +161,12 @@ struct SummaryEntry {
   countedMask @3 :UInt64;
   entered @4 :Float64;
   carried @5 :Float64;
+  earlierLives @6 :List(CountedLife);  # by life, strictly ascending; steps ascending
+}
+
+struct CountedLife {
+  life @0 :UInt64;
+  lastStep @1 :UInt64;
 }
 
 struct SummaryEpoch {
@@ -201,4 +221,56 @@ struct Goodbye {
 struct Abort {
   code @0 :UInt16;           # ErrorCode
   sentence @1 :Text;
+}
+
+struct State {
+  synced @0 :Bool;
+  stranded @1 :Bool;
+  parts @2 :List(PartState);           # by part, strictly ascending
+}
+
+struct PartState {
+  part @0 :UInt32;
+  n @1 :UInt64;
+  decidedIn @2 :UInt64;
+  lineage @3 :UInt64;
+  keptFrom @4 :UInt64;
+}
+
+struct Fetch {
+  part @0 :UInt32;
+  firstStep @1 :UInt64;
+}
+
+struct Fetched {
+  part @0 :UInt32;
+  n @1 :UInt64;
+  decidedIn @2 :UInt64;
+  summary @3 :Summary;
+}
+
+struct Settle {
+  part @0 :UInt32;
+  onLog @1 :Bool;
+  weights @2 :UInt8;         # 1 own, 2 snapshot, 3 none
+  decided @3 :UInt64;
+  lineage @4 :UInt64;
+  counted @5 :SummaryEntry;  # null: nothing ever
+}
+
+struct SnapshotRequest {
+  forWorker @0 :UInt32;
+  forLife @1 :UInt64;
+  parts @2 :List(UInt32);    # strictly ascending
+}
+
+struct Snapshot {
+  part @0 :UInt32;
+  forWorker @1 :UInt32;
+  forLife @2 :UInt64;
+  n @3 :UInt64;
+  decidedIn @4 :UInt64;
+  offset @5 :UInt64;
+  payloadHash @6 :UInt64;    # XXH3-64 of the payload
+  summary @7 :Summary;
 }

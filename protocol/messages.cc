@@ -19,8 +19,9 @@ uint64_t histogram_hash(uint64_t job, const ThresholdHistogram& body, ByteSpan p
 std::string_view body_name(const Body& body) {
   // In the order of the variant's alternatives.
   static constexpr std::array<std::string_view, std::variant_size_v<Body>> kNames = {
-      "hello",   "welcome", "refuse",    "view_change", "contribution",        "duplicate", "update",
-      "settled", "ack",     "heartbeat", "shard_hello", "threshold_histogram", "goodbye",   "abort"};
+      "hello", "welcome",   "refuse",      "view_change",         "contribution", "duplicate", "update",  "settled",
+      "ack",   "heartbeat", "shard_hello", "threshold_histogram", "goodbye",      "abort",     "collect", "state",
+      "fetch", "fetched",   "settle",      "snapshot_request",    "snapshot",     "synced"};
   return kNames[body.index()];
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -36,16 +37,27 @@ struct ShardEntry {
   bool operator==(const ShardEntry&) const = default;
 };
 
+/// A shard has begun to serve a log that grew out of another: `lineage` is the number of the new one, `parent` that of the one
+/// before [8, 10]. Lineage 0 is the job's beginning.
+struct Activation {
+  uint32_t shard = 0;
+  uint64_t lineage = 0;
+  uint64_t parent = 0;
+  bool operator==(const Activation&) const = default;
+};
+
 /// A job's row in the membership table, as every process sees it. Every change is one compare-and-swap on the epoch.
 struct JobView {
   uint64_t job = 0;
   uint64_t epoch = 0;
   bool started = false;  ///< all expected workers have joined once; set with the last join
   bool finished = false;
-  std::vector<Member> members;     ///< by worker, ascending
-  std::vector<ShardEntry> shards;  ///< by shard number
-  uint64_t lineage = 0;
-  std::vector<uint64_t> lineage_parents;  ///< parent of lineage i, for i >= 1
+  std::vector<Member> members;          ///< by worker, ascending
+  std::vector<ShardEntry> shards;       ///< by shard number
+  uint64_t lineages = 0;                ///< numbered so far, for all shards together
+  std::vector<Activation> activations;  ///< by lineage, then shard: a tree a shard; a cut has one for every shard
+  uint64_t cut = 0;  ///< the epoch that the last cut [10] began; 0: there was none. Shards whose state is older drop it
+  uint32_t cut_worker = 0;  ///< whose state it went back to
   bool operator==(const JobView&) const = default;
 };
 
@@ -70,7 +82,9 @@ struct Hello {
   JobSpec spec;
   uint32_t shard_count = 0;  ///< the worker's idea of the shard map
   uint64_t layout_hash = 0;
-  ByteBuffer auth;  ///< room for authentication; empty in version 1
+  ByteBuffer auth;           ///< room for authentication; empty in version 1
+  bool returns = false;      ///< this process takes the place of an earlier one of this worker, if that is silent
+  bool has_weights = false;  ///< can give and take snapshots [9]
   bool operator==(const Hello&) const = default;
 };
 
@@ -110,7 +124,7 @@ struct Contribution {
   uint64_t payload_hash = 0;  ///< container_identity() of the payload
   double weight = 1;
   double entered = 0;           ///< audit: sum of what entered this worker's accumulator of the part so far
-  double opening_residual = 0;  ///< audit: sum of the residual that this life began with
+  double opening_residual = 0;  ///< audit: sum of the residual that this life began with, in its first of the part
   bool again = false;           ///< sent before: its answer, or the step's update, may be lost
   bool operator==(const Contribution&) const = default;
 };
@@ -131,11 +145,14 @@ struct ContributorId {
 /// Per part, a function of the part's log: rides in every update, never forgotten.
 struct SummaryEntry {
   uint32_t worker = 0;
-  uint64_t life = 0;          ///< of the last counted contribution
-  uint64_t last_step = 0;     ///< last counted step of any life
-  uint64_t counted_mask = 0;  ///< bit i: step last_step - i counted under `life` (last staleness + 1 pairs)
-  double entered = 0;         ///< audit, cumulative
+  uint64_t life = 0;       ///< of the last counted contribution
+  uint64_t last_step = 0;  ///< last counted step of any life
+  uint64_t counted_mask =
+      0;               ///< bit i: step last_step - i was counted, under whichever life (the last staleness + 1 steps)
+  double entered = 0;  ///< audit, cumulative
   double carried = 0;
+  std::vector<std::pair<uint64_t, uint64_t>> earlier_lives = {};  ///< (life, last step counted under it), both
+      ///< ascending: lives before `life` in the mask's reach
   bool operator==(const SummaryEntry&) const = default;
 };
 
@@ -155,7 +172,8 @@ struct Update {
   double weight_sum = 0;  ///< of the contributors
   bool whole_sum = true;  ///< false: re-selected; entries not carried go back to the contributors' residuals
   uint64_t stable = 0;    ///< every member has acknowledged the steps below
-  Summary summary;
+  uint64_t lineage = 0;   ///< of the activation of the shard that sends it
+  Summary summary;        ///< as of step + 1
   bool operator==(const Update&) const = default;
 };
 
@@ -226,8 +244,90 @@ struct Abort {
   bool operator==(const Abort&) const = default;
 };
 
+/// shard -> worker [8]: this shard starts from nothing; where do you stand? Answered with State, in the epoch of the header.
+struct Collect {
+  bool operator==(const Collect&) const = default;
+};
+
+/// worker -> shard: where it stands in every part of the job. A synced member says it when it is asked [8], one that joins says
+/// it to every shard in every epoch [9].
+struct State {
+  struct Part {
+    uint32_t part = 0;
+    uint64_t n = 0;           ///< steps in its weights
+    uint64_t decided_in = 0;  ///< epoch in which step n - 1 was decided; 0 with n = 0
+    uint64_t lineage = 0;     ///< of its shard, as this worker knows it
+    uint64_t kept_from = 0;   ///< it keeps the updates of [kept_from, n); n: none
+    bool operator==(const Part&) const = default;
+  };
+  bool synced = false;
+  bool stranded = false;    ///< [10] a shard has said that nobody can help this worker to go on
+  std::vector<Part> parts;  ///< all of the job, ascending
+  bool operator==(const State&) const = default;
+};
+
+/// shard -> worker [8]: send me the updates that you keep of a part, from that step on. Answered with Updates, then Fetched.
+struct Fetch {
+  uint32_t part = 0;
+  uint64_t first_step = 0;
+  bool operator==(const Fetch&) const = default;
+};
+
+/// worker -> shard [8]: that was all; and the summary of the part as of n.
+struct Fetched {
+  uint32_t part = 0;
+  uint64_t n = 0;
+  uint64_t decided_in = 0;
+  Summary summary;
+  bool operator==(const Fetched&) const = default;
+};
+
+/// shard -> worker [9]: how a part of a worker that joins goes on. What it needs of snapshot and updates comes before it.
+struct Settle {
+  enum class Weights : uint8_t {
+    kOwn = 1,       ///< it goes on with its own: the updates that they lack come
+    kSnapshot = 2,  ///< it goes on with the snapshot that it has just been sent
+    kNone = 3,      ///< neither its own will do nor can anybody give a snapshot: it is stranded [10]
+  };
+  uint32_t part = 0;
+  uint64_t decided = 0;  ///< steps decided
+  uint64_t lineage = 0;  ///< of the activation of the shard that says so
+  bool on_log = false;   ///< its state is on the log: residual and outstanding contributions count [9a]
+  Weights weights = Weights::kOwn;
+  std::optional<SummaryEntry> counted;  ///< what was counted of this worker, under any life
+  bool operator==(const Settle&) const = default;
+};
+
+/// shard -> worker [9]: another worker needs your weights of these parts. Answered with Snapshots.
+struct SnapshotRequest {
+  uint32_t for_worker = 0;
+  uint64_t for_life = 0;
+  std::vector<uint32_t> parts;  ///< ascending, of this shard
+  bool operator==(const SnapshotRequest&) const = default;
+};
+
+/// worker -> shard -> worker [9]: a run of the weights of a part after n steps. Payload: values of the part's type,
+/// little-endian, from index `offset` on. The runs of one snapshot come in order and have one n.
+struct Snapshot {
+  uint32_t part = 0;
+  uint32_t for_worker = 0;
+  uint64_t for_life = 0;
+  uint64_t n = 0;
+  uint64_t decided_in = 0;    ///< epoch in which step n - 1 was decided
+  uint64_t offset = 0;        ///< values before this run; the part's dimension tells which run is the last
+  uint64_t payload_hash = 0;  ///< XXH3-64 of the payload
+  Summary summary;            ///< as of n; in the last run
+  bool operator==(const Snapshot&) const = default;
+};
+
+/// worker -> shard [9e]: every part is settled in the epoch of the header. The table makes it synced.
+struct Synced {
+  bool operator==(const Synced&) const = default;
+};
+
 using Body = std::variant<Hello, Welcome, Refuse, ViewChange, Contribution, Duplicate, Update, Settled, Ack, Heartbeat,
-                          ShardHello, ThresholdHistogram, Goodbye, Abort>;
+                          ShardHello, ThresholdHistogram, Goodbye, Abort, Collect, State, Fetch, Fetched, Settle,
+                          SnapshotRequest, Snapshot, Synced>;
 
 /// A message and its raw payload frame (empty where it has none). Copying shares the payload.
 struct Message {

@@ -15,31 +15,18 @@ inline JobView example_view() {
   view.members = {{.worker = 0, .life = 1, .nonce = 0x1122334455667788},
                   {.worker = 3, .life = 2, .nonce = 99, .state = MemberState::kJoining}};
   view.shards = {{"tcp://127.0.0.1:5555", 1}, {"tcp://[::1]:6666", 4}};
-  view.lineage = 2;
-  view.lineage_parents = {0, 1};
+  view.lineages = 3;
+  view.activations = {{0, 1, 0}, {0, 3, 1}, {1, 3, 0}};
+  view.cut = 4;
+  view.cut_worker = 3;
   return view;
 }
 
 inline SharedBytes example_payload() { return SharedBytes::from(ByteBuffer{1, 2, 3, 4, 5}); }
 
-/// One message of every kind, every field set to something that is not its default.
-inline std::vector<Message> every_message() {
-  const Header header{.job = 7, .epoch = 5, .worker = 3, .life = 2, .shard = 1, .shard_life = 4};
-  Hello hello;
-  hello.capabilities = 6;
-  hello.software = "millrace 0.1.0";
-  hello.nonce = 0xFEDCBA9876543210;
-  hello.spec = example_spec();
-  hello.shard_count = 2;
-  hello.layout_hash = 77;
-  hello.auth = {9, 8};
-  Welcome welcome;
-  welcome.capabilities = 6;
-  welcome.software = "millrace 0.1.0";
-  welcome.view = example_view();
-  welcome.heartbeat_ms = 1'000;
-  welcome.dead_after_ms = 10'000;
-  welcome.message_bytes_max = 1u << 30;
+inline Header example_header() { return {.job = 7, .epoch = 5, .worker = 3, .life = 2, .shard = 1, .shard_life = 4}; }
+
+inline Update example_update() {
   Update update;
   update.part = 11;
   update.step = 12;
@@ -48,11 +35,58 @@ inline std::vector<Message> every_message() {
   update.weight_sum = 1.5;
   update.whole_sum = false;
   update.stable = 10;
+  update.lineage = 3;
   update.summary.workers = {
       {.worker = 0, .life = 1, .last_step = 12, .counted_mask = 3, .entered = -1.5, .carried = 2.5},
-      {.worker = 3, .life = 2, .last_step = 11, .counted_mask = 1, .entered = 0.5, .carried = 0.25}};
+      {.worker = 3,
+       .life = 4,
+       .last_step = 11,
+       .counted_mask = 7,
+       .entered = 0.5,
+       .carried = 0.25,
+       .earlier_lives = {{1, 9}, {2, 10}}}};
   update.summary.epochs = {{1, 0}, {4, 9}};
   update.summary.threshold = 0.125;
+  return update;
+}
+
+/// Those of the return of shards and workers.
+inline std::vector<Message> every_message_of_returns() {
+  const Header header = example_header();
+  const Update update = example_update();
+  return {
+      {header, Collect{}, {}},
+      {header, State{true, true, {{0, 4, 3, 1, 2}, {11, 12, 4, 3, 12}}}, {}},
+      {header, Fetch{11, 10}, {}},
+      {header, Fetched{11, 12, 4, update.summary}, {}},
+      {header, Settle{11, 12, 3, true, Settle::Weights::kSnapshot, update.summary.workers[1]}, {}},
+      {header, SnapshotRequest{2, 5, {0, 11}}, {}},
+      {header, Snapshot{11, 2, 5, 12, 4, 1'000, 0x77, update.summary}, example_payload()},
+      {header, Synced{}, {}},
+  };
+}
+
+/// One message of every kind, every field set to something that is not its default.
+inline std::vector<Message> every_message() {
+  const Header header = example_header();
+  Hello hello;
+  hello.capabilities = 6;
+  hello.software = "millrace 0.1.0";
+  hello.nonce = 0xFEDCBA9876543210;
+  hello.spec = example_spec();
+  hello.shard_count = 2;
+  hello.layout_hash = 77;
+  hello.auth = {9, 8};
+  hello.returns = true;
+  hello.has_weights = true;
+  Welcome welcome;
+  welcome.capabilities = 6;
+  welcome.software = "millrace 0.1.0";
+  welcome.view = example_view();
+  welcome.heartbeat_ms = 1'000;
+  welcome.dead_after_ms = 10'000;
+  welcome.message_bytes_max = 1u << 30;
+  const Update update = example_update();
   Ack ack;
   ack.entries = {{0, 4}, {11, 12}};
   Heartbeat heartbeat;
@@ -64,7 +98,7 @@ inline std::vector<Message> every_message() {
   ShardHello shard_hello;
   shard_hello.shard_map_hash = 0x1234;
   shard_hello.software = "millrace 0.1.0";
-  return {
+  std::vector<Message> messages = {
       {header, hello, {}},
       {header, welcome, {}},
       {header, Refuse{ErrorCode::kConflict, "other bytes under the same identity", true, true, 11, 12}, {}},
@@ -82,6 +116,8 @@ inline std::vector<Message> every_message() {
       {header, Goodbye{Goodbye::Reason::kFailed, "disk full"}, {}},
       {header, Abort{ErrorCode::kShardLost, "shard 1 came back without its state"}, {}},
   };
+  for (Message& message : every_message_of_returns()) messages.push_back(std::move(message));
+  return messages;
 }
 
 }  // namespace millrace::protocol

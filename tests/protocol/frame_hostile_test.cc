@@ -42,11 +42,7 @@ ErrorCode refusal(const Build& build, const SharedBytes& payload = {}) {
 }
 
 TEST(HostileFrame, KindsOfLaterVersionsAreUnsupported) {
-  EXPECT_EQ(refusal([](auto e) { e.initCollect(); }), ErrorCode::kUnsupported);
-  EXPECT_EQ(refusal([](auto e) { e.initState(); }), ErrorCode::kUnsupported);
-  EXPECT_EQ(refusal([](auto e) { e.initResync(); }), ErrorCode::kUnsupported);
-  EXPECT_EQ(refusal([](auto e) { e.initSnapshot(); }), ErrorCode::kUnsupported);
-  EXPECT_EQ(refusal([](auto e) { e.initSettle(); }), ErrorCode::kUnsupported);
+  EXPECT_EQ(refusal([](auto e) { e.initLater(); }), ErrorCode::kUnsupported);
 }
 
 TEST(HostileFrame, EnumsOutOfRangeAreRefused) {
@@ -106,8 +102,13 @@ TEST(HostileFrame, ListsAndTextsOverTheirLimitsAreRefused) {
             ErrorCode::kLimitExceeded);
   EXPECT_EQ(refusal([](auto e) { e.initViewChange().initView().initShards(kShardsMax + 1); }),
             ErrorCode::kLimitExceeded);
-  EXPECT_EQ(refusal([](auto e) { e.initViewChange().initView().initLineageParents(kLineagesMax + 1); }),
+  EXPECT_EQ(refusal([](auto e) { e.initViewChange().initView().initActivations(kActivationsMax + 1); }),
             ErrorCode::kLimitExceeded);
+  EXPECT_EQ(refusal([](auto e) { e.initState().initParts(kStatePartsMax + 1); }), ErrorCode::kLimitExceeded);
+  EXPECT_EQ(refusal([](auto e) { e.initSnapshotRequest().initParts(kStatePartsMax + 1); }), ErrorCode::kLimitExceeded);
+  EXPECT_EQ(
+      refusal([](auto e) { e.initFetched().initSummary().initWorkers(1)[0].initEarlierLives(kEarlierLivesMax + 1); }),
+      ErrorCode::kLimitExceeded);
   EXPECT_EQ(refusal([](auto e) { e.initUpdate().initContributors(kWorkersMax + 1); }, example_payload()),
             ErrorCode::kLimitExceeded);
   EXPECT_EQ(refusal([](auto e) { e.initUpdate().initSummary().initWorkers(kWorkersMax + 1); }, example_payload()),
@@ -143,6 +144,50 @@ TEST(HostileFrame, ListsOutOfOrderAreRefused) {
               members[0].setState(1), members[1].setState(1);
             }),
             ErrorCode::kMalformed);
+}
+
+TEST(HostileFrame, StatesAndSettlementsThatCannotBeAreRefused) {
+  EXPECT_EQ(refusal([](auto e) { e.initState().initParts(1)[0].setN(3); }), ErrorCode::kInternal);
+  EXPECT_EQ(refusal([](auto e) { e.initState().initParts(1)[0].setKeptFrom(1); }), ErrorCode::kMalformed)
+      << "keeps more than it has";
+  EXPECT_EQ(refusal([](auto e) { e.initState().initParts(2); }), ErrorCode::kMalformed) << "one part twice";
+  EXPECT_EQ(refusal([](auto e) { e.initSnapshotRequest().initParts(2); }), ErrorCode::kMalformed);
+  EXPECT_EQ(refusal([](auto e) { e.initSettle().setWeights(3); }), ErrorCode::kInternal);
+  for (const int weights : {0, 4, 255}) {
+    EXPECT_EQ(refusal([&](auto e) { e.initSettle().setWeights(static_cast<uint8_t>(weights)); }), ErrorCode::kMalformed)
+        << weights;
+  }
+  EXPECT_EQ(refusal([](auto e) { e.initSnapshot(); }), ErrorCode::kMalformed) << "without values";
+  EXPECT_EQ(refusal([](auto e) { e.setCollect(); }, example_payload()), ErrorCode::kMalformed) << "with values";
+}
+
+TEST(HostileFrame, LivesThatDoNotComeBeforeTheLastAreRefused) {
+  const auto summary = [](uint64_t life, uint64_t step) {
+    return refusal([&](auto e) {
+      auto entry = e.initFetched().initSummary().initWorkers(1)[0];
+      entry.setLife(3), entry.setLastStep(9);
+      entry.initEarlierLives(1)[0].setLife(life), entry.getEarlierLives()[0].setLastStep(step);
+    });
+  };
+  EXPECT_EQ(summary(2, 8), ErrorCode::kInternal);
+  EXPECT_EQ(summary(3, 8), ErrorCode::kMalformed);
+  EXPECT_EQ(summary(2, 9), ErrorCode::kMalformed);
+}
+
+TEST(HostileFrame, AViewWhoseLineagesCannotBeIsRefused) {
+  const auto view = [](uint64_t lineage, uint64_t parent, uint32_t shard, uint64_t cut) {
+    return refusal([&](auto e) {
+      auto out = e.initViewChange().initView();
+      out.initShards(1), out.setLineages(2), out.setEpoch(5), out.setCut(cut);
+      auto activation = out.initActivations(1)[0];
+      activation.setLineage(lineage), activation.setParent(parent), activation.setShard(shard);
+    });
+  };
+  EXPECT_EQ(view(2, 1, 0, 5), ErrorCode::kInternal);
+  EXPECT_EQ(view(3, 1, 0, 5), ErrorCode::kMalformed);
+  EXPECT_EQ(view(2, 2, 0, 5), ErrorCode::kMalformed);
+  EXPECT_EQ(view(2, 1, 1, 5), ErrorCode::kMalformed);
+  EXPECT_EQ(view(2, 1, 0, 6), ErrorCode::kMalformed);
 }
 
 TEST(HostileFrame, AnAddressWithControlCharactersIsRefused) {

@@ -13,8 +13,10 @@ JobRecord example() {
   record.view.started = true;
   record.view.members = {{.worker = 1, .life = 2, .nonce = 3, .state = MemberState::kJoining}};
   record.view.shards = {{"tcp://a:1", 4}, {"", 0}};
-  record.view.lineage = 1;
-  record.view.lineage_parents = {0};
+  record.view.lineages = 1;
+  record.view.activations = {{0, 1, 0}};
+  record.view.cut = 1;
+  record.view.cut_worker = 2;
   record.spec = {5, 6};
   record.last_lives = {{1, 2}};
   return record;

@@ -151,8 +151,9 @@ TEST_P(MembershipTables, ASwapAtTheExpectedEpochIsSeenByAll) {
   record.view.started = true;
   record.view.members = {{.worker = 0, .life = 1, .nonce = 77},
                          {.worker = 3, .life = 2, .nonce = 78, .state = MemberState::kJoining}};
-  record.view.lineage = 1;
-  record.view.lineage_parents = {0};
+  record.view.shards = {{"tcp://a:1", 1}};
+  record.view.lineages = 1;
+  record.view.activations = {{0, 1, 0}};
   record.last_lives = {{0, 1}, {3, 2}, {4, 9}};
   ASSERT_EQ(table_->compare_and_swap(1, record), true);
   const auto read = open_()->read_job("train");

@@ -269,7 +269,7 @@ SavedState SessionCore::saved_state() const {
   state.worker = impl.config.worker;
   state.life = impl.life;
   state.epoch = impl.view.epoch;
-  state.lineage = impl.view.lineage;
+  state.lineage = impl.view.lineages;
   for (const PartRun& part : impl.parts) state.parts.push_back({part.layout.part, part.n, part.decided_in});
   state.tensors.resize(impl.tensors.size());
   for (uint32_t bucket = 0; bucket < impl.buckets.size(); ++bucket) {
