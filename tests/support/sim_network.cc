@@ -130,12 +130,51 @@ struct Describe {
   }
   std::string operator()(const protocol::Hello& body) const { return " nonce " + std::to_string(body.nonce); }
   std::string operator()(const protocol::ShardHello&) const { return ""; }
+  std::string operator()(const protocol::Collect&) const { return ""; }
+  std::string operator()(const protocol::Synced&) const { return ""; }
+  std::string operator()(const protocol::State& body) const {
+    std::string text = std::string(body.synced ? " synced" : " joining") + (body.stranded ? " stranded" : "");
+    for (const auto& part : body.parts) {
+      text += ' ' + std::to_string(part.part) + ':' + std::to_string(part.n) + '@' + std::to_string(part.decided_in) +
+              " lineage " + std::to_string(part.lineage) + " keeps " + std::to_string(part.kept_from) + "..";
+    }
+    return text;
+  }
+  std::string operator()(const protocol::Fetch& body) const {
+    return " part " + std::to_string(body.part) + " from step " + std::to_string(body.first_step);
+  }
+  std::string operator()(const protocol::Fetched& body) const {
+    return " part " + std::to_string(body.part) + " n " + std::to_string(body.n) + " decided_in " +
+           std::to_string(body.decided_in);
+  }
+  std::string operator()(const protocol::Settle& body) const {
+    const char* weights[] = {"?", "own", "snapshot", "none"};
+    std::string text = " part " + std::to_string(body.part) + " decided " + std::to_string(body.decided) + " lineage " +
+                       std::to_string(body.lineage) + (body.on_log ? " on the log" : " off the log") + ", weights " +
+                       weights[static_cast<size_t>(body.weights) % 4];
+    if (body.counted) {
+      text += ", counted " + std::to_string(body.counted->last_step) + '/' + std::to_string(body.counted->life) +
+              " mask " + std::to_string(body.counted->counted_mask);
+    }
+    return text;
+  }
+  std::string operator()(const protocol::SnapshotRequest& body) const {
+    std::string text = " for " + std::to_string(body.for_worker) + '/' + std::to_string(body.for_life) + " parts";
+    for (const uint32_t part : body.parts) text += ' ' + std::to_string(part);
+    return text;
+  }
+  std::string operator()(const protocol::Snapshot& body) const {
+    return " for " + std::to_string(body.for_worker) + '/' + std::to_string(body.for_life) + " part " +
+           std::to_string(body.part) + " n " + std::to_string(body.n) + '@' + std::to_string(body.decided_in) +
+           " from " + std::to_string(body.offset);
+  }
 
   static std::string view(const protocol::JobView& view) {
     std::string text =
         " epoch " + std::to_string(view.epoch) + (view.started ? " started" : "") + (view.finished ? " finished" : "");
     for (const auto& member : view.members)
-      text += ' ' + std::to_string(member.worker) + '/' + std::to_string(member.life);
+      text += ' ' + std::to_string(member.worker) + '/' + std::to_string(member.life) +
+              (member.state == protocol::MemberState::kJoining ? "?" : "");
     return text;
   }
 };
