@@ -84,6 +84,7 @@ struct ShardMetrics {
   CounterFamily stale_thresholds;        ///< [job] buckets cut by the last threshold because a shard was silent
   CounterFamily late_histograms;         ///< [job] too late to be used
   CounterFamily codec_error;             ///< [job] sum of |sum - decoded| over the updates' entries
+  CounterFamily weight_digests;          ///< [job, result] of members, compared with what was decided
   CounterFamily members_joined;          ///< [job]
   CounterFamily members_finished;        ///< [job]
   CounterFamily members_removed;         ///< [job, reason]

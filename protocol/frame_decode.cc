@@ -150,6 +150,7 @@ SummaryEntry read_entry(wire::SummaryEntry::Reader in, Validator& check) {
 Summary read_summary(wire::Summary::Reader in, Validator& check) {
   Summary summary;
   summary.threshold = check.not_negative(in.getThreshold(), "a threshold");
+  summary.log_digest = in.getLogDigest();
   const auto workers = in.getWorkers();
   summary.workers.resize(check.count(workers.size(), kWorkersMax, "workers in a summary"));
   for (uint32_t i = 0; i < summary.workers.size(); ++i) {
@@ -269,13 +270,17 @@ Heartbeat read_heartbeat(wire::Heartbeat::Reader in, Validator& check) {
   Heartbeat heartbeat;
   heartbeat.sequence = in.getSequence();
   heartbeat.steps_applied = in.getStepsApplied();
-  heartbeat.weights_digest = in.getWeightsDigest();
   heartbeat.finishing = in.getFinishing();
   const auto waited_for = in.getWaitedFor();
   heartbeat.waited_for.resize(check.count(waited_for.size(), kWorkersMax, "workers waited for"));
   for (uint32_t i = 0; i < heartbeat.waited_for.size(); ++i) heartbeat.waited_for[i] = check.worker(waited_for[i]);
   const auto decided = in.getDecided();
   heartbeat.decided = read_entries(decided, check.count(decided.size(), kHeartbeatPartsMax, "parts in a heartbeat"));
+  const auto digests = in.getDigests();
+  heartbeat.digests.resize(check.count(digests.size(), kHeartbeatPartsMax, "digests in a heartbeat"));
+  for (uint32_t i = 0; i < heartbeat.digests.size(); ++i) {
+    heartbeat.digests[i] = {digests[i].getPart(), digests[i].getN(), digests[i].getDigest()};
+  }
   return heartbeat;
 }
 

@@ -86,6 +86,7 @@ void write(const SummaryEntry& entry, wire::SummaryEntry::Builder out) {
 
 void write(const Summary& summary, wire::Summary::Builder out) {
   out.setThreshold(summary.threshold);
+  out.setLogDigest(summary.log_digest);
   auto workers = out.initWorkers(list_size(summary.workers, kWorkersMax));
   for (unsigned i = 0; i < workers.size(); ++i) {
     write(summary.workers[i], workers[i]);
@@ -181,11 +182,16 @@ struct BodyWriter {
     auto out = envelope.initHeartbeat();
     out.setSequence(body.sequence);
     out.setStepsApplied(body.steps_applied);
-    out.setWeightsDigest(body.weights_digest);
     out.setFinishing(body.finishing);
     auto waited_for = out.initWaitedFor(list_size(body.waited_for, kWorkersMax));
     for (unsigned i = 0; i < waited_for.size(); ++i) waited_for.set(i, body.waited_for[i]);
     write(body.decided, out.initDecided(list_size(body.decided, kHeartbeatPartsMax)));
+    auto digests = out.initDigests(list_size(body.digests, kHeartbeatPartsMax));
+    for (unsigned i = 0; i < digests.size(); ++i) {
+      digests[i].setPart(body.digests[i].part);
+      digests[i].setN(body.digests[i].n);
+      digests[i].setDigest(body.digests[i].digest);
+    }
   }
   void operator()(const ShardHello& body) {
     auto out = envelope.initShardHello();

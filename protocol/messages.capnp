@@ -152,6 +152,7 @@ struct Summary {
   threshold @0 :Float64;
   workers @1 :List(SummaryEntry);      # by worker, strictly ascending
   epochs @2 :List(SummaryEpoch);       # by epoch, strictly ascending; steps ascending
+  logDigest @3 :UInt64;                # of the updates of the steps summarised
 }
 
 struct SummaryEntry {
@@ -194,10 +195,17 @@ struct AckEntry {
 struct Heartbeat {
   sequence @0 :UInt64;
   stepsApplied @1 :UInt64;
-  weightsDigest @2 :UInt64;
+  weightsDigest @2 :UInt64;    # reserved
   waitedFor @3 :List(UInt32);
   decided @4 :List(AckEntry);  # s to w
   finishing @5 :Bool;          # w to s: pushes nothing more
+  digests @6 :List(PartDigest);  # w to s
+}
+
+struct PartDigest {
+  part @0 :UInt32;
+  n @1 :UInt64;
+  digest @2 :UInt64;         # of the updates of the steps below n
 }
 
 struct ShardHello {

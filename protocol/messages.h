@@ -160,6 +160,7 @@ struct Summary {
   std::vector<SummaryEntry> workers;
   std::vector<std::pair<uint64_t, uint64_t>> epochs;  ///< (epoch, first step decided in it)
   double threshold = 0;                               ///< what the next decision depends on
+  uint64_t log_digest = 0;                            ///< after the steps that this is a summary of (log_digest.h)
   bool operator==(const Summary&) const = default;
 };
 
@@ -199,14 +200,22 @@ struct Ack {
 
 /// worker -> shard, every heartbeat_ms, and shard -> worker in answer: liveness, and why a job stands still.
 struct Heartbeat {
+  /// What the worker has applied of a part: the digest of the steps below n (log_digest.h).
+  struct Digest {
+    uint32_t part = 0;
+    uint64_t n = 0;
+    uint64_t digest = 0;
+    bool operator==(const Digest&) const = default;
+  };
   uint64_t sequence = 0;
   uint64_t steps_applied = 0;        ///< least n over the worker's parts
-  uint64_t weights_digest = 0;       ///< room for the digest of the weights
   std::vector<uint32_t> waited_for;  ///< shard -> worker: who the oldest open step waits for
   std::vector<Ack::Entry>
       decided;             ///< shard -> worker: parts that are further than steps_applied says and than the worker
                            ///< has acknowledged, with their number of steps; at most kHeartbeatPartsMax
   bool finishing = false;  ///< worker -> shard: it pushes nothing more, and leaves when all of it is answered
+  /// worker -> shard: of that shard's parts, at most kHeartbeatPartsMax; the others come with the next ones.
+  std::vector<Digest> digests = {};
   bool operator==(const Heartbeat&) const = default;
 };
 

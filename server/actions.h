@@ -80,6 +80,7 @@ enum class Metric : uint8_t {
   kUpdateEntries,      ///< entries of updates
   kUpdateBytes,        ///< payload bytes of updates, once a round
   kUpdateRawBytes,     ///< the same as plain pairs of index and value
+  kDigests,            ///< digests of members compared: "agree", "differ", "too_old" to be known here
   kExchangeFallbacks,  ///< buckets cut by the last threshold because a shard was silent
   kLateHistograms,     ///< histograms that came when they could not be used any more
   kCodecErrorDown,     ///< sum over entries of |sum - decoded| of updates

@@ -121,6 +121,10 @@ JobStatus Job::status(TimeNs now) const {
     entry.steps_applied = rounds_.steps_applied(member.worker);
     if (!entry.connected) unconnected.push_back(member.worker);
   }
+  for (const Disagreement& one : rounds_.digest_watch().all()) {
+    if (status.disagreements.size() == kListedMax) break;
+    status.disagreements.push_back({one.worker, one.part, one.steps, milliseconds(now - one.since)});
+  }
   if (!view.started) {
     status.waited_for = not_joined();
     status.waiting_ms = milliseconds(now - opened_);

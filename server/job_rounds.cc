@@ -260,6 +260,7 @@ void JobRounds::on_view(const std::vector<protocol::Member>& before, TimeNs now,
     dropped += adopted.dropped;
     restarted += adopted.restarted ? 1 : 0;
   }
+  digest_watch_.keep(setup_.members.all());
   if (dropped != 0) count(Metric::kDropped, "removed_worker", static_cast<double>(dropped), actions);
   if (restarted != 0) count(Metric::kRestarted, "", static_cast<double>(restarted), actions);
   for (const protocol::Member& member : setup_.members.all()) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "protocol/layout.h"
 #include "protocol/messages.h"
 #include "server/actions.h"
+#include "server/digest_watch.h"
 #include "server/limits.h"
 #include "server/members.h"
 #include "server/memory_account.h"
@@ -59,6 +61,10 @@ class JobRounds {
   void on_ack(const protocol::Member& from, const protocol::Ack& body, TimeNs now, Actions& actions);
   /// [5] Every part of the worker has applied the steps below n.
   void on_steps_applied(const protocol::Member& from, uint64_t n, TimeNs now, Actions& actions);
+  /// What a member says to have applied, compared with what was decided here.
+  void on_digests(const protocol::Member& from, std::span<const protocol::Heartbeat::Digest> digests, TimeNs now,
+                  Actions& actions);
+  const DigestWatch& digest_watch() const { return digest_watch_; }
   /// A member pushes nothing more: who waits for it need not.
   void on_finishing(TimeNs now, Actions& actions);
   void on_histogram(uint32_t shard, const protocol::ThresholdHistogram& body, const SharedBytes& payload,
@@ -141,6 +147,7 @@ class JobRounds {
   std::vector<uint32_t> local_at_;   ///< by part number: index in parts_, or kNowhere
   std::vector<Bucket> buckets_;      ///< with parts on this shard
   std::vector<uint32_t> bucket_at_;  ///< by bucket number: index in buckets_, or kNowhere
+  DigestWatch digest_watch_;
   uint64_t next_token_ = 1;
   std::optional<TimeNs>
       next_due_;            ///< the first deadline of a step that has its quorum; a passed one is looked at again

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/base/check.h"
+#include "protocol/log_digest.h"
 
 namespace millrace::server {
 namespace {
@@ -125,6 +126,8 @@ const PartRound::KeptUpdate& PartRound::keep(Decision decision, MemoryAccount& k
     summary_.epochs.emplace_back(decision.epoch, decided_);
   };
   summary_.threshold = decision.threshold;
+  summary_.log_digest = protocol::extend_log_digest(summary_.log_digest, update.body, decision.payload.bytes);
+  digests_.record(decided_ + 1, summary_.log_digest);
   update.body.summary = summary_;
   update.body.stable = stable_;
   update.charge = MemoryCharge(kept_account, decision.payload.bytes.size());
@@ -141,6 +144,11 @@ const PartRound::KeptUpdate& PartRound::keep(Decision decision, MemoryAccount& k
 const PartRound::KeptUpdate* PartRound::kept(uint64_t step) const {
   if (step < stable_ || step >= decided_) return nullptr;
   return &kept_[static_cast<size_t>(step - stable_)];
+}
+
+std::optional<uint64_t> PartRound::digest_after(uint64_t n) const {
+  if (n == decided_) return summary_.log_digest;
+  return digests_.last() == decided_ ? digests_.after(n) : std::nullopt;
 }
 
 std::optional<bool> PartRound::counted(uint32_t worker, uint64_t life, uint64_t step) const {

@@ -10,6 +10,7 @@
 #include "kernels/base/clock.h"
 #include "protocol/layout.h"
 #include "protocol/messages.h"
+#include "server/log_digests.h"
 #include "server/members.h"
 #include "server/memory_account.h"
 #include "server/tasks.h"
@@ -98,6 +99,8 @@ class PartRound {
   Stage stage() const { return stage_; }
   const Attempt& attempt() const { return attempt_; }
   const protocol::Summary& summary() const { return summary_; }
+  /// The digest of the log after n steps. Empty: not decided yet, too long ago, or not by this process.
+  std::optional<uint64_t> digest_after(uint64_t n) const;
   Timing timing() const;
 
   /// [2] What becomes of a contribution of a member. Changes nothing.
@@ -173,6 +176,7 @@ class PartRound {
   std::deque<KeptUpdate> kept_;                ///< steps [stable_, decided_)
   std::map<uint32_t, uint64_t> acknowledged_;  ///< by worker, of its present life
   protocol::Summary summary_;
+  LogDigests digests_;
 };
 
 }  // namespace millrace::server

@@ -194,6 +194,7 @@ void ShardCore::on_member_message(const protocol::PeerId& from, Job& job, const 
     }
     if (heartbeat->finishing && job.members().finishes(member.worker)) job.rounds().on_finishing(now, actions);
     job.rounds().on_steps_applied(member, heartbeat->steps_applied, now, actions);
+    job.rounds().on_digests(member, heartbeat->digests, now, actions);
     reply(from, job.members().header(member.worker, member.life), job.heartbeat_answer(member, heartbeat->sequence),
           actions);
   } else if (const auto* goodbye = std::get_if<protocol::Goodbye>(&message.body)) {

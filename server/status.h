@@ -16,6 +16,14 @@ struct MemberStatus {
   uint64_t steps_applied = 0;  ///< least step count that it acknowledged here
 };
 
+/// A member whose digest of a part is not the shard's: its weights are not those of the others.
+struct DisagreementStatus {
+  uint32_t worker = 0;
+  uint32_t part = 0;
+  uint64_t steps = 0;    ///< after so many it was found
+  int64_t since_ms = 0;  ///< when
+};
+
 struct JobStatus {
   std::string name;
   uint64_t job = 0;
@@ -23,6 +31,7 @@ struct JobStatus {
   bool started = false;
   uint32_t workers = 0;  ///< expected
   std::vector<MemberStatus> members;
+  std::vector<DisagreementStatus> disagreements;
   uint32_t parts = 0;                ///< of this shard
   uint64_t steps_decided = 0;        ///< by the slowest part
   uint64_t steps_decided_max = 0;    ///< by the fastest part

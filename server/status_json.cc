@@ -14,6 +14,11 @@ nlohmann::ordered_json json_of(const JobStatus& job) {
                        {"silent_ms", member.silent_ms},
                        {"steps_applied", member.steps_applied}});
   }
+  nlohmann::ordered_json disagreements = nlohmann::ordered_json::array();
+  for (const DisagreementStatus& one : job.disagreements) {
+    disagreements.push_back(
+        {{"worker", one.worker}, {"part", one.part}, {"steps", one.steps}, {"since_ms", one.since_ms}});
+  }
   return {{"name", job.name},
           {"job", job.job},
           {"epoch", job.epoch},
@@ -29,6 +34,7 @@ nlohmann::ordered_json json_of(const JobStatus& job) {
           {"kept_bytes", job.kept_bytes},
           {"memory_bytes", job.memory_bytes},
           {"memory_bytes_max", job.memory_bytes_max},
+          {"disagreements", std::move(disagreements)},
           {"members", std::move(members)}};
 }
 

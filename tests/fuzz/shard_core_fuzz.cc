@@ -69,8 +69,11 @@ class ShardFuzz {
       case 4: return tick();
       case 5: return deliver(protocol::Ack{{{part(), source_.number(4)}, {part(), source_.number(4)}}});
       case 6:
-        return deliver(
-            protocol::Heartbeat{.sequence = 1, .steps_applied = source_.number(4), .waited_for = {}, .decided = {}});
+        return deliver(protocol::Heartbeat{.sequence = 1,
+                                           .steps_applied = source_.number(4),
+                                           .waited_for = {},
+                                           .decided = {},
+                                           .digests = {{part(), source_.number(4), source_.number(2)}}});
       case 7: return shard_message();
       case 8: return goodbye();
       default: return contribution();

@@ -47,6 +47,7 @@ inline Update example_update() {
        .earlier_lives = {{1, 9}, {2, 10}}}};
   update.summary.epochs = {{1, 0}, {4, 9}};
   update.summary.threshold = 0.125;
+  update.summary.log_digest = 0x2345;
   return update;
 }
 
@@ -92,7 +93,7 @@ inline std::vector<Message> every_message() {
   Heartbeat heartbeat;
   heartbeat.sequence = 3;
   heartbeat.steps_applied = 12;
-  heartbeat.weights_digest = 0xABCD;
+  heartbeat.digests = {{3, 12, 0xABCD}, {7, 13, 0xEF01}};
   heartbeat.waited_for = {1, 2};
   heartbeat.decided = {{3, 14}, {5, 13}};
   ShardHello shard_hello;

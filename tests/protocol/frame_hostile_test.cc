@@ -117,6 +117,7 @@ TEST(HostileFrame, ListsAndTextsOverTheirLimitsAreRefused) {
             ErrorCode::kLimitExceeded);
   EXPECT_EQ(refusal([](auto e) { e.initAck().initEntries(kAckEntriesMax + 1); }), ErrorCode::kLimitExceeded);
   EXPECT_EQ(refusal([](auto e) { e.initHeartbeat().initWaitedFor(kWorkersMax + 1); }), ErrorCode::kLimitExceeded);
+  EXPECT_EQ(refusal([](auto e) { e.initHeartbeat().initDigests(kHeartbeatPartsMax + 1); }), ErrorCode::kLimitExceeded);
   EXPECT_EQ(refusal([](auto e) { e.initAbort().setCode(1), e.getAbort().initSentence(kSentenceBytesMax + 1); }),
             ErrorCode::kLimitExceeded);
   EXPECT_EQ(refusal([](auto e) { e.initViewChange().initView().initShards(1)[0].initAddress(kAddressBytesMax + 1); }),

@@ -1,10 +1,13 @@
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "kernels/base/bytes.h"
 #include "kernels/base/hash.h"
 #include "protocol/container.h"
 #include "protocol/frame.h"
 #include "protocol/layout.h"
+#include "protocol/log_digest.h"
 #include "protocol/shard_map.h"
 #include "tests/protocol/document.h"
 
@@ -62,6 +65,40 @@ TEST(WireFormatDocument, TheWorkedHashesAreWhatTheCodeComputes) {
   EXPECT_EQ(hex_of(little_endian(shard_map_hash(map))), hex_of(documented_bytes("shard-map-hash-example")));
   EXPECT_EQ(hex_of(little_endian(layout_hash(plan_layout(smallest_spec(), 1)))),
             hex_of(documented_bytes("layout-hash-example")));
+  const Update update{.contributors = {{0, 1}, {1, 1}}, .weight_sum = 2, .summary = {}};
+  const ByteBuffer payload = documented_bytes("container-example");
+  EXPECT_EQ(hex_of(little_endian(extend_log_digest(kLogDigestStart, update, payload))),
+            hex_of(documented_bytes("log-digest-example")));
+}
+
+/// Of the checksum in a container's header.
+constexpr size_t kChecksumAt = 56;
+
+TEST(LogDigest, DependsOnEverythingThatChangesWeightsAndOnTheOrder) {
+  const ByteBuffer one = documented_bytes("container-example");
+  ByteBuffer other = one;
+  other[kChecksumAt] ^= 1;
+  ByteBuffer damaged = one;  // where the checksum does not hold nothing is applied
+  damaged.back() ^= 1;
+  const Update first{.part = 1, .contributors = {{0, 1}}, .weight_sum = 1, .summary = {}};
+  const auto digest = [&](auto change, const ByteBuffer& payload) {
+    Update changed = first;
+    change(changed);
+    return extend_log_digest(kLogDigestStart, changed, payload);
+  };
+  const std::vector<uint64_t> all = {
+      digest([](Update&) {}, one),
+      digest([](Update& update) { update.part = 2; }, one),
+      digest([](Update& update) { update.step = 1; }, one),
+      digest([](Update& update) { update.contributors.push_back({1, 1}); }, one),
+      digest([](Update& update) { update.weight_sum = 2; }, one),
+      extend_log_digest(1, first, one),
+      digest([](Update&) {}, other),
+  };
+  EXPECT_EQ(std::set<uint64_t>(all.begin(), all.end()).size(), all.size());
+  EXPECT_EQ(digest([](Update& update) { update.decided_in = update.stable = 9; }, one), all[0])
+      << "what differs when an update is served again does not count";
+  EXPECT_EQ(digest([](Update&) {}, damaged), all[0]);
 }
 
 TEST(ShardMapHash, LeavesLivesOutAndTellsAddressesAndOrderApart) {

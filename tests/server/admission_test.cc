@@ -489,7 +489,7 @@ TEST(StatusReport, SaysWhoIsMissingAndWhy) {
   EXPECT_EQ(status.waiting_ms, 300);
   EXPECT_THAT(status.waiting_because, HasSubstr("step 0 of part 0 waits for worker 1, 2"));
   cluster.take(0);
-  cluster.send(ScriptedCluster::peer(0), 0, {cluster.header(0), protocol::Heartbeat{5, 0, 0, {}, {}, false}, {}});
+  cluster.send(ScriptedCluster::peer(0), 0, {cluster.header(0), protocol::Heartbeat{5, 0, {}, {}, false}, {}});
   const std::vector<protocol::Heartbeat> answers = cluster.take_of<protocol::Heartbeat>(0);
   ASSERT_EQ(answers.size(), 1u);
   EXPECT_EQ(answers[0].sequence, 5u);

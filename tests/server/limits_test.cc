@@ -317,7 +317,10 @@ TEST_F(Hostile, RandomMessagesNeverStopTheShard) {
     switch (random.next_below(7)) {
       case 0: message.body = protocol::Contribution{static_cast<uint32_t>(number()), number(), number()}; break;
       case 1: message.body = protocol::Ack{{{static_cast<uint32_t>(number()), number(), number() % 2 == 1}}}; break;
-      case 2: message.body = protocol::Heartbeat{number(), number(), number(), {}, {}, number() % 2 == 1}; break;
+      case 2:
+        message.body = protocol::Heartbeat{
+            number(), number(), {}, {}, number() % 2 == 1, {{static_cast<uint32_t>(number()), number(), number()}}};
+        break;
       case 3: message.body = protocol::ThresholdHistogram{static_cast<uint32_t>(number()), number()}; break;
       case 4: message.body = protocol::ShardHello{}; break;
       case 5: message.body = protocol::Hello{}; break;

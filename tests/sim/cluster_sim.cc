@@ -247,6 +247,7 @@ SimReport Cluster::report() const {
   for (const auto& shard : world_.shards) {
     report.removed += static_cast<uint32_t>(shard->removed());
     report.refused += shard->refused();
+    report.digests_agreed += shard->digests_agreed();
   }
   return report;
 }

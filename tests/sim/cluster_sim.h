@@ -18,6 +18,7 @@ struct SimReport {
   uint32_t ended = 0;          ///< ... that ended with an error that the scenario explains
   uint32_t killed = 0;
   uint64_t refused = 0;  ///< messages that shards refused
+  uint64_t digests_agreed = 0;
   uint32_t removed = 0;  ///< removals by shards
   uint64_t law_checks = 0;
   TimeNs virtual_time = 0;
@@ -30,6 +31,7 @@ enum class SimTrace : uint8_t { kSilent, kPrinted };
 ///   - the law, per tensor and index, for every worker that lives, at random moments and at the end;
 ///   - every update against the contributions that it names; nothing counted twice; one update per part and step for all;
 ///   - weights bit by bit against the replay of the updates' contributors;
+///   - that the digests of what workers applied are those of what was decided;
 ///   - that every worker that lives finishes, or ends with an error that the scenario explains, within bounded time after the
 ///     network is calm; that the dead are removed; that nothing is waited for in a busy loop.
 SimReport run_cluster(const Scenario& scenario, SimTrace trace = SimTrace::kSilent);

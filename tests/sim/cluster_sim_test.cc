@@ -51,6 +51,7 @@ TEST(ClusterSim, EverySeedKeepsTheLawAndMakesProgress) {
     sum.ended += report.ended;
     sum.killed += report.killed;
     sum.removed += report.removed;
+    sum.digests_agreed += report.digests_agreed;
     sum.law_checks += report.law_checks;
   }
   std::printf(
@@ -66,6 +67,7 @@ TEST(ClusterSim, EverySeedKeepsTheLawAndMakesProgress) {
   EXPECT_GT(sum.killed, seeds / 20);
   EXPECT_GT(sum.removed, seeds / 20);
   EXPECT_GT(sum.ended, seeds / 50);
+  EXPECT_GT(sum.digests_agreed, 10 * seeds);
 }
 
 TEST(ClusterSim, TheSeedThatIsAskedFor) {

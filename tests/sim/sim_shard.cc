@@ -95,6 +95,10 @@ void SimShard::carry_out(server::Actions&& actions) {
     if (approximate) world_.oracle.on_approximate_cut();
     if (metric.metric == server::Metric::kMembersRemoved) ++removed_;
     if (metric.metric == server::Metric::kRefused) ++refused_;
+    if (metric.metric == server::Metric::kDigests && metric.label == "agree") ++digests_agreed_;
+    if (metric.metric == server::Metric::kDigests && metric.label == "differ") {
+      world_.fault(name() + ": a worker's digest is not that of what was decided");
+    }
     if (metric.metric == server::Metric::kDropped || metric.metric == server::Metric::kRefused) {
       world_.trace("  " + name() + " drops or refuses: " + std::string(metric.label));
     }

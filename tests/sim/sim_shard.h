@@ -38,6 +38,7 @@ class SimShard : public SimProcess {
   bool was_shut_down() const { return was_shut_down_; }
   uint64_t removed() const { return removed_; }
   uint64_t refused() const { return refused_; }
+  uint64_t digests_agreed() const { return digests_agreed_; }
   const server::ShardCore* core() const { return core_.get(); }
 
  private:
@@ -57,6 +58,7 @@ class SimShard : public SimProcess {
   bool was_shut_down_ = false;
   uint64_t removed_ = 0;
   uint64_t refused_ = 0;
+  uint64_t digests_agreed_ = 0;
   std::unique_ptr<FailingTable> table_;
   std::unique_ptr<server::ShardCore> core_;
   std::set<uint32_t> connected_;  ///< shards that this one has opened a connection to

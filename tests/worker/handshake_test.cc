@@ -1,5 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <set>
+
+#include "protocol/limits.h"
+#include "protocol/log_digest.h"
 #include "tests/worker/scripted_core.h"
 
 /// How a worker joins, stays connected and notices that it is not: connections, Hello and Welcome, views, silence.
@@ -340,6 +345,66 @@ TEST_F(Handshake, HeartbeatsGoOutEveryIntervalAndSayHowFarTheWorkerIs) {
   EXPECT_EQ(std::get<protocol::Heartbeat>(sent[5].second.body).sequence, 3u);
   EXPECT_NE(core().waiting_for().find("shard 1 (tcp://b:2) waits for contributions of workers 1"), std::string::npos)
       << core().waiting_for();
+}
+
+TEST_F(Handshake, HeartbeatsCarryTheDigestOfEachOfTheShardsPartsOnceSomethingIsApplied) {
+  make_running();
+  const auto heartbeat_of = [this](uint32_t shard) {
+    pass(TimeNs{config_.spec.heartbeat_ms} * kNsPerMs);
+    for (const uint32_t heard : {0u, 1u}) hear(heard, protocol::Heartbeat{});
+    std::optional<protocol::Heartbeat> last;
+    for (const auto& [to, message] : take_sent<protocol::Heartbeat>()) {
+      if (to == shard) last = std::get<protocol::Heartbeat>(message.body);
+    }
+    return last.value();
+  };
+  EXPECT_TRUE(heartbeat_of(1).digests.empty());
+  uint64_t digest = protocol::kLogDigestStart;
+  for (const uint64_t step : {0u, 1u}) {
+    push({3, 150'000}, {1, 2});
+    const SharedBytes payload = sum_of({{50'000, 4.0f + static_cast<float>(step)}}, part_dimension(1));
+    digest = protocol::extend_log_digest(digest, update_of(1, step), payload.bytes);
+    hear_update(0, step, {{3, 2}});
+    hear(1, update_of(1, step), payload);
+    hear(1, update_of(1, step), payload);  // served again: not applied again
+  }
+  EXPECT_EQ(heartbeat_of(1).digests, (std::vector<protocol::Heartbeat::Digest>{{1, 2, digest}}));
+  EXPECT_EQ(core().saved_state().parts[1].log_digest, digest);
+}
+
+TEST_F(Handshake, MoreDigestsThanAHeartbeatHoldsComeInTurn) {
+  config_.spec = toy_spec(2, std::vector<uint64_t>(17, 20'000));
+  config_.spec.fuse_below = 0;
+  config_.spec.parts_per_shard = 64;
+  core_ = std::make_unique<worker::SessionCore>(config_);
+  core_->start(now_, actions_);
+  for (const uint32_t shard : {0u, 1u}) {
+    core_->on_connected(shard, now_, actions_);
+    welcome(shard);
+  }
+  for (uint32_t tensor = 0; tensor < 17; ++tensor) {
+    ASSERT_TRUE(core_->push_sparse(tensor, std::vector<uint32_t>{3}, std::vector<float>{1}, 1, now_).has_value());
+  }
+  while (core_->work(now_, actions_)) {
+  }
+  std::set<uint32_t> on_shard_0;
+  for (const protocol::PartLayout& part : core_->layout().parts) {
+    if (part.shard != 0) continue;
+    hear(0, update_of(part.part, 0), sum_of({}, part_dimension(part.part)));
+    on_shard_0.insert(part.part);
+  }
+  ASSERT_EQ(on_shard_0.size(), 17u * 64);
+  std::set<uint32_t> said;
+  for (int beat = 0; beat < 2; ++beat) {
+    pass(TimeNs{config_.spec.heartbeat_ms} * kNsPerMs);
+    for (const uint32_t shard : {0u, 1u}) hear(shard, protocol::Heartbeat{});
+    for (const auto& [to, message] : take_sent<protocol::Heartbeat>()) {
+      const auto& digests = std::get<protocol::Heartbeat>(message.body).digests;
+      EXPECT_EQ(digests.size(), to == 0 ? protocol::kHeartbeatPartsMax : 0);
+      for (const auto& one : digests) said.insert(one.part);
+    }
+  }
+  EXPECT_EQ(said, on_shard_0);
 }
 
 TEST_F(Handshake, ASilentShardGetsANewConnectionAndThenEndsTheSession) {

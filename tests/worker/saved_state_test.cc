@@ -18,7 +18,7 @@ SavedState some_state() {
   state.life = 4;
   state.epoch = 5;
   state.lineage = 6;
-  state.parts = {{0, 10, 3}, {1, 11, 5}};
+  state.parts = {{0, 10, 3, 21}, {1, 11, 5, 22}};
   SavedTensor sparse;
   sparse.name = "sparse";
   sparse.steps_pushed = 12;
@@ -50,6 +50,7 @@ TEST(SavedState, WhatIsWrittenIsReadBack) {
   EXPECT_EQ(read->parts[1].part, 1u);
   EXPECT_EQ(read->parts[1].n, 11u);
   EXPECT_EQ(read->parts[1].decided_in, 5u);
+  EXPECT_EQ(read->parts[1].log_digest, 22u);
   ASSERT_EQ(read->tensors.size(), 2u);
   EXPECT_EQ(read->tensors[0].name, "sparse");
   EXPECT_EQ(read->tensors[0].steps_pushed, 12u);

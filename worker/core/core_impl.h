@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/base/random.h"
+#include "protocol/log_digest.h"
 #include "worker/core/session_core.h"
 
 namespace millrace::worker {
@@ -33,13 +34,14 @@ struct Outstanding {
 
 struct PartRun {
   protocol::PartLayout layout;
-  size_t at = 0;                                ///< place among the bucket's parts
-  uint64_t n = 0;                               ///< next step to apply
-  uint64_t decided_in = 0;                      ///< epoch of step n - 1's decision
-  uint32_t malformed = 0;                       ///< updates of step n that did not decode
-  std::deque<Outstanding> outstanding;          ///< by step, ascending
-  std::map<uint64_t, protocol::Message> early;  ///< updates of steps after n: the one of n is still missing
-  TimeNs ask_at = 0;                            ///< not asked for it again before
+  size_t at = 0;                                    ///< place among the bucket's parts
+  uint64_t n = 0;                                   ///< next step to apply
+  uint64_t decided_in = 0;                          ///< epoch of step n - 1's decision
+  uint64_t log_digest = protocol::kLogDigestStart;  ///< of the updates of the steps below n
+  uint32_t malformed = 0;                           ///< updates of step n that did not decode
+  std::deque<Outstanding> outstanding;              ///< by step, ascending
+  std::map<uint64_t, protocol::Message> early;      ///< updates of steps after n: the one of n is still missing
+  TimeNs ask_at = 0;                                ///< not asked for it again before
 };
 
 struct BucketRun {
@@ -93,6 +95,7 @@ struct Link {
   TimeNs last_heard = 0;
   TimeNs next_heartbeat = 0;
   uint64_t heartbeats = 0;
+  size_t next_digest = 0;  ///< where the next heartbeat's digests begin, among all parts
   uint64_t message_bytes_max = 0;
   std::vector<protocol::Ack::Entry> acks;
   std::vector<protocol::Message> held;  ///< updates of an epoch that this worker has not seen yet

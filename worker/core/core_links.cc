@@ -2,6 +2,7 @@
 #include <string>
 #include <utility>
 
+#include "protocol/limits.h"
 #include "worker/core/core_impl.h"
 
 /// Connections: reaching shards, greeting them, hearing from them, losing and finding them again.
@@ -108,6 +109,11 @@ void SessionCore::Impl::send_heartbeat(uint32_t shard, TimeNs now, Actions& acti
   for (const BucketRun& run : buckets) least = std::min(least, run.steps_applied);
   heartbeat.steps_applied = buckets.empty() ? 0 : least;
   heartbeat.finishing = phase == Phase::kFinishing;
+  for (size_t looked = 0; looked < parts.size() && heartbeat.digests.size() < protocol::kHeartbeatPartsMax; ++looked) {
+    const PartRun& part = parts[link.next_digest++ % parts.size()];
+    if (part.layout.shard == shard && part.n > 0)
+      heartbeat.digests.push_back({part.layout.part, part.n, part.log_digest});
+  }
   send(shard, std::move(heartbeat), {}, actions);
 }
 

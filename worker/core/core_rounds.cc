@@ -306,6 +306,7 @@ void SessionCore::Impl::on_update(uint32_t shard, protocol::Message&& message, T
     return malformed_update(shard, part, "it has values and nobody who contributed them", now, actions);
   }
   counters.payload_bytes_down += message.payload.bytes.size();
+  part.log_digest = protocol::extend_log_digest(part.log_digest, update, message.payload.bytes);
   apply_update(part, update, std::move(*decoded), now, actions);
   // Judged again like any other: its epoch may be an older one by now.
   auto next = part.early.extract(part.n);

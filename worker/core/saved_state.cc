@@ -99,11 +99,11 @@ Result<SavedState> read_body(ByteSpan body) {
   uint32_t tensors = 0;
   fields >> state.job >> state.job_name >> state.spec_hash >> state.layout_hash >> state.worker >> state.life >>
       state.epoch >> state.lineage >> parts;
-  constexpr uint64_t kPartBytes = 2 * sizeof(uint64_t) + sizeof(uint32_t);
+  constexpr uint64_t kPartBytes = 3 * sizeof(uint64_t) + sizeof(uint32_t);
   if (!fields.can_hold(parts, kPartBytes))
     return fail(ErrorCode::kMalformed, "the saved state's list of parts is cut off");
   state.parts.resize(parts);
-  for (SavedPart& part : state.parts) fields >> part.part >> part.n >> part.decided_in;
+  for (SavedPart& part : state.parts) fields >> part.part >> part.n >> part.decided_in >> part.log_digest;
   fields >> tensors;
   constexpr uint64_t kTensorBytesMin = 27;
   if (!fields.can_hold(tensors, kTensorBytesMin)) {
@@ -138,6 +138,7 @@ ByteBuffer encode_saved_state(const SavedState& state) {
     writer.put(part.part);
     writer.put(part.n);
     writer.put(part.decided_in);
+    writer.put(part.log_digest);
   }
   writer.put(static_cast<uint32_t>(state.tensors.size()));
   for (const SavedTensor& tensor : state.tensors) put_tensor(writer, out, tensor);

@@ -15,6 +15,7 @@ struct SavedPart {
   uint32_t part = 0;
   uint64_t n = 0;           ///< next step to apply
   uint64_t decided_in = 0;  ///< epoch in which step n - 1 was decided (the log position's second half); 0 with n = 0
+  uint64_t log_digest = 0;  ///< of the steps below n (protocol/log_digest.h): who goes on from here says so
 };
 
 struct SavedTensor {

@@ -270,7 +270,8 @@ SavedState SessionCore::saved_state() const {
   state.life = impl.life;
   state.epoch = impl.view.epoch;
   state.lineage = impl.view.lineages;
-  for (const PartRun& part : impl.parts) state.parts.push_back({part.layout.part, part.n, part.decided_in});
+  for (const PartRun& part : impl.parts)
+    state.parts.push_back({part.layout.part, part.n, part.decided_in, part.log_digest});
   state.tensors.resize(impl.tensors.size());
   for (uint32_t bucket = 0; bucket < impl.buckets.size(); ++bucket) {
     std::vector<Stream<float>> streams;

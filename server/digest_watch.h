@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/clock.h"
+#include "protocol/messages.h"
+
+namespace millrace::server {
+
+/// A member whose log of a part is another one than the shard's: its weights are not those of the others.
+struct Disagreement {
+  uint32_t worker = 0;
+  uint64_t life = 0;
+  uint32_t part = 0;
+  uint64_t steps = 0;  ///< after so many it was found; it may be older
+  TimeNs since = 0;
+};
+
+/// Which members of a job disagree, part by part. Told by log digests (protocol/log_digest.h), which only who takes over
+/// another's weights can bring to agree again.
+class DigestWatch {
+ public:
+  enum class News : uint8_t { kNone, kFirstOfWorker, kAgreesAgain };
+
+  News differs(const protocol::Member& member, uint32_t part, uint64_t steps, TimeNs now);
+  News agrees(const protocol::Member& member, uint32_t part);
+  /// Who is no longer a member under that life is forgotten.
+  void keep(std::span<const protocol::Member> members);
+  /// By worker, then part.
+  std::vector<Disagreement> all() const;
+
+ private:
+  std::map<std::pair<uint32_t, uint32_t>, Disagreement> known_;  ///< by (worker, part)
+};
+
+}  // namespace millrace::server
