@@ -46,6 +46,7 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 th, td { text-align: left; padding: 6px 13px; border-top: 1px solid var(--line); white-space: nowrap; }
 thead th { border-top: 0; color: var(--soft); font-weight: 600; font-size: 12.5px; }
 td.number, th.number { text-align: right; }
+td.long { white-space: normal; min-width: 22em; overflow-wrap: anywhere; }
 .none { color: var(--soft); }
 </style>
 </head>
@@ -120,7 +121,10 @@ const table = rows => {
   for (const c of columns) head.append(make('th', side(c), label(c)));
   for (const row of rows) {
     const line = make('tr');
-    for (const c of columns) line.append(make('td', side(c), isPlain(row[c]) ? show(c, row[c]) : JSON.stringify(row[c])));
+    for (const c of columns) {
+      const text = isPlain(row[c]) ? show(c, row[c]) : JSON.stringify(row[c]);
+      line.append(make('td', text.length > 40 ? 'long' : side(c), text));
+    }
     body.append(line);
   }
   top.append(head);

@@ -20,7 +20,7 @@ Job::Job(Setup setup)
       layout_hash_(protocol::layout_hash(setup_.layout)),
       members_(setup_.shard, setup_.shard_life),
       rounds_(JobRounds::Setup{setup_.spec, setup_.layout, members_, setup_.gate, setup_.limits, setup_.shard_memory,
-                               setup_.shard}) {}
+                               setup_.refusals, setup_.shard}) {}
 
 std::vector<protocol::PeerId> Job::adopt(protocol::JobView view, TimeNs now, Actions& actions) {
   if (opened_ == 0) opened_ = now;
@@ -32,6 +32,7 @@ std::vector<protocol::PeerId> Job::adopt(protocol::JobView view, TimeNs now, Act
                                  {}}});
   }
   if (members_.view().started) {
+    if (started_ == 0) started_ = now;
     tell_view(actions);
     view_untold_ = false;
   } else {
@@ -68,7 +69,7 @@ protocol::Heartbeat Job::heartbeat_answer(const protocol::Member& to, uint64_t s
   answer.steps_applied = rounds_.steps_decided();
   if (!members_.view().started) {
     answer.waited_for = not_joined();
-  } else if (const std::optional<JobRounds::Waiting> waiting = rounds_.waiting()) {
+  } else if (const std::optional<Waiting> waiting = rounds_.waiting()) {
     answer.waited_for = waiting->workers;
   }
   if (answer.waited_for.size() > kListedMax) answer.waited_for.resize(kListedMax);
@@ -95,6 +96,50 @@ bool Job::abandoned(TimeNs now) const {
   return !members_.all().empty() && members_.silent(now, silence).size() == members_.all().size();
 }
 
+void Job::add_members(JobStatus& status, TimeNs now) const {
+  for (const protocol::Member& member : members_.all()) {
+    const Members::Link* link = members_.link(member.worker);
+    MemberStatus& entry = status.members.emplace_back();
+    entry.worker = member.worker;
+    entry.life = member.life;
+    entry.connected = link && link->peer;
+    entry.finishing = link && link->finishing;
+    entry.silent_ms = link ? milliseconds(now - link->heard) : 0;
+    entry.steps_applied = rounds_.steps_applied(member.worker);
+    entry.steps_behind = status.steps_decided - std::min(status.steps_decided, entry.steps_applied);
+  }
+}
+
+void Job::add_wait(JobStatus& status, TimeNs now) const {
+  TimeNs since = now;
+  for (const protocol::Member& member : members_.all()) {
+    const Members::Link* link = members_.link(member.worker);
+    if (link && link->peer) continue;
+    status.waited_for.push_back(member.worker);
+    if (link) since = std::min(since, link->heard);
+  }
+  if (!members_.view().started) {
+    status.waiting_for = Wait::kJoin;
+    status.waited_for = not_joined();
+    status.waiting_ms = milliseconds(now - opened_);
+    status.waiting_because = fmt::format("the job starts when all {} workers have joined; missing: {}",
+                                         setup_.spec.workers, fmt::join(status.waited_for, ", "));
+  } else if (!status.waited_for.empty()) {
+    status.waiting_for = Wait::kHello;
+    status.waiting_ms = milliseconds(now - since);
+    status.waiting_because =
+        fmt::format("worker {} has joined the job but not connected to this shard", fmt::join(status.waited_for, ", "));
+  } else if (const std::optional<Waiting> waiting = rounds_.waiting()) {
+    status.waiting_for = waiting->wait;
+    status.waited_for = waiting->workers;
+    status.waiting_shards = waiting->shards;
+    status.waiting_ms = milliseconds(now - waiting->since);
+    status.waiting_because = waiting->because;
+    status.waiting_step = waiting->at;
+    if (waiting->wait == Wait::kDeadline) status.decided_in_ms = milliseconds(std::max<TimeNs>(0, waiting->due - now));
+  }
+}
+
 JobStatus Job::status(TimeNs now) const {
   const protocol::JobView& view = members_.view();
   JobStatus status;
@@ -102,44 +147,26 @@ JobStatus Job::status(TimeNs now) const {
   status.job = view.job;
   status.epoch = view.epoch;
   status.started = view.started;
+  status.mode = protocol::mode_name(setup_.spec.mode);
   status.workers = setup_.spec.workers;
+  status.quorum = setup_.spec.quorum;
+  status.deadline_ms = setup_.spec.deadline_ms;
+  status.heartbeat_ms = setup_.spec.heartbeat_ms;
+  status.dead_after_ms = setup_.spec.dead_after_ms;
   status.parts = static_cast<uint32_t>(rounds_.part_count());
   status.steps_decided = rounds_.steps_decided();
   status.steps_decided_max = rounds_.steps_decided_max();
+  status.moved_ms = started_ == 0 ? 0 : milliseconds(now - std::max(started_, rounds_.decided_at()));
   status.kept_updates = rounds_.kept_updates();
   status.kept_bytes = rounds_.kept_bytes();
   status.memory_bytes = rounds_.memory_bytes();
   status.memory_bytes_max = setup_.limits.job_memory_bytes_max;
-  std::vector<uint32_t> unconnected;
-  for (const protocol::Member& member : view.members) {
-    const Members::Link* link = members_.link(member.worker);
-    MemberStatus& entry = status.members.emplace_back();
-    entry.worker = member.worker;
-    entry.life = member.life;
-    entry.connected = link && link->peer;
-    entry.silent_ms = link ? milliseconds(now - link->heard) : 0;
-    entry.steps_applied = rounds_.steps_applied(member.worker);
-    if (!entry.connected) unconnected.push_back(member.worker);
-  }
   for (const Disagreement& one : rounds_.digest_watch().all()) {
     if (status.disagreements.size() == kListedMax) break;
     status.disagreements.push_back({one.worker, one.part, one.steps, milliseconds(now - one.since)});
   }
-  if (!view.started) {
-    status.waited_for = not_joined();
-    status.waiting_ms = milliseconds(now - opened_);
-    status.waiting_because = fmt::format("the job starts when all {} workers have joined; missing: {}",
-                                         setup_.spec.workers, fmt::join(status.waited_for, ", "));
-  } else if (!unconnected.empty()) {
-    status.waited_for = unconnected;
-    status.waiting_ms = milliseconds(now - opened_);
-    status.waiting_because =
-        fmt::format("worker {} has joined the job but not connected to this shard", fmt::join(unconnected, ", "));
-  } else if (const std::optional<JobRounds::Waiting> waiting = rounds_.waiting()) {
-    status.waited_for = waiting->workers;
-    status.waiting_ms = milliseconds(now - waiting->since);
-    status.waiting_because = waiting->because;
-  }
+  add_members(status, now);
+  add_wait(status, now);
   return status;
 }
 

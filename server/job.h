@@ -23,9 +23,10 @@ class Job {
   struct Setup {
     protocol::JobSpec spec;
     protocol::JobLayout layout;
-    const MemoryGate& gate;  ///< both outlive the job
+    const MemoryGate& gate;  ///< all that are referred to outlive the job
     const Limits& limits;
     MemoryAccount& shard_memory;
+    RefusalLog& refusals;
     uint32_t shard = 0;
     uint64_t shard_life = 0;
   };
@@ -62,6 +63,8 @@ class Job {
  private:
   void tell_view(Actions& actions) const;
   std::vector<uint32_t> not_joined() const;
+  void add_members(JobStatus& status, TimeNs now) const;
+  void add_wait(JobStatus& status, TimeNs now) const;
 
   Setup setup_;
   uint64_t spec_hash_;
@@ -70,6 +73,7 @@ class Job {
   JobRounds rounds_;
   bool view_untold_ = false;
   TimeNs opened_ = 0;
+  TimeNs started_ = 0;  ///< when this shard learned it; 0: not yet
 };
 
 }  // namespace millrace::server

@@ -112,7 +112,7 @@ void JobRounds::on_decoded(DecodeTask& task, TimeNs now, Actions& actions) {
   refusal.part = input.key.part;
   refusal.step = input.key.step;
   refusal.retry = arrived_damaged(input.payload.bytes, input.hash);
-  refuse(*member, std::move(refusal), actions);
+  refuse(*member, std::move(refusal), now, actions);
 }
 
 void JobRounds::on_reduced(ReduceTask& task, TimeNs now, Actions& actions) {

@@ -78,8 +78,15 @@ void JobRounds::count(Metric metric, std::string_view label, double value, Actio
   actions.metrics.push_back({metric, setup_.spec.name, label, value});
 }
 
-void JobRounds::refuse(const protocol::Member& to, protocol::Refuse refusal, Actions& actions) const {
+void JobRounds::refuse(const protocol::Member& to, protocol::Refuse refusal, TimeNs now, Actions& actions) const {
   refusal.about_contribution = true;
+  setup_.refusals.note({.of = Refusal::Of::kContribution,
+                        .job = setup_.spec.name,
+                        .number = to.worker,
+                        .software = {},
+                        .code = refusal.code,
+                        .sentence = refusal.sentence},
+                       now);
   count(Metric::kRefused, error_code_name(refusal.code), 1, actions);
   setup_.members.send(to, std::move(refusal), actions);
 }
@@ -94,7 +101,7 @@ void JobRounds::on_contribution(const protocol::Member& from, const protocol::Co
   if (!part) {
     refusal.code = ErrorCode::kInvalidArgument;
     refusal.sentence = fmt::format("part {} of job '{}' is not on shard {}", body.part, setup_.spec.name, setup_.shard);
-    return refuse(from, std::move(refusal), actions);
+    return refuse(from, std::move(refusal), now, actions);
   }
   switch (part->judge(from.worker, body.step, body.payload_hash)) {
     case PartRound::Verdict::kDecided: return answer_decided(from, *part, body, actions);
@@ -106,20 +113,20 @@ void JobRounds::on_contribution(const protocol::Member& from, const protocol::Co
       refusal.sentence =
           fmt::format("worker {} already sent other bytes for step {} of part {}; a resend repeats the same bytes",
                       from.worker, body.step, body.part);
-      return refuse(from, std::move(refusal), actions);
+      return refuse(from, std::move(refusal), now, actions);
     case PartRound::Verdict::kAhead:
       refusal.code = ErrorCode::kInvalidArgument;
       refusal.sentence = fmt::format(
           "step {} of part {} is too far ahead: step {} is the next to decide and the job's staleness is {}", body.step,
           body.part, part->decided(), setup_.spec.staleness);
-      return refuse(from, std::move(refusal), actions);
+      return refuse(from, std::move(refusal), now, actions);
     case PartRound::Verdict::kAdmit: break;
   }
   if (const std::optional<Error> error = admission_error(*part, body, payload.bytes, intake, now)) {
     refusal.code = error->code;
     refusal.sentence = error->message;
     refusal.retry = error->code == ErrorCode::kUnavailable || arrived_damaged(payload.bytes, body.payload_hash);
-    return refuse(from, std::move(refusal), actions);
+    return refuse(from, std::move(refusal), now, actions);
   }
   admit(from, *part, body, std::move(payload), now, actions);
 }
@@ -296,6 +303,12 @@ uint64_t JobRounds::steps_decided() const {
   return least;
 }
 
+TimeNs JobRounds::decided_at() const {
+  TimeNs last = 0;
+  for (const PartRound& part : parts_) last = std::max(last, part.turned_at());
+  return last;
+}
+
 uint64_t JobRounds::steps_decided_max() const {
   uint64_t most = 0;
   for (const PartRound& part : parts_) most = std::max(most, part.decided());
@@ -322,55 +335,6 @@ std::vector<protocol::Ack::Entry> JobRounds::unacknowledged(uint32_t worker, uin
       parts.push_back({part.layout().part, part.decided()});
   }
   return parts;
-}
-
-std::optional<JobRounds::Waiting> JobRounds::waiting() const {
-  const PartRound* oldest = nullptr;
-  for (const PartRound& part : parts_) {
-    if (!part.has_any_open()) continue;
-    // Of parts at one step, one that still lacks contributions says more than one that waits for the others.
-    const bool collecting = part.stage() == PartRound::Stage::kCollecting;
-    if (!oldest || part.decided() < oldest->decided() ||
-        (part.decided() == oldest->decided() && collecting && oldest->stage() != PartRound::Stage::kCollecting)) {
-      oldest = &part;
-    }
-  }
-  if (!oldest) return std::nullopt;
-  const uint64_t step = oldest->decided();
-  const uint32_t number = oldest->layout().part;
-  Waiting waiting;
-  waiting.since = oldest->timing().first;
-  const Bucket& bucket = buckets_.at(bucket_at_.at(oldest->layout().bucket));
-  if (oldest->stage() == PartRound::Stage::kSummed && bucket.threshold) {
-    waiting.since = oldest->attempt().begun;
-    const std::vector<uint32_t> missing = bucket.threshold->missing(step);
-    waiting.because = fmt::format("step {} of part {} is summed and waits for the magnitudes of {} {}", step, number,
-                                  missing.empty() ? "the bucket's other parts" : "shard", fmt::join(missing, ", "));
-  } else if (oldest->stage() != PartRound::Stage::kCollecting) {
-    waiting.since = oldest->attempt().begun;
-    waiting.because = fmt::format("step {} of part {} is being summed", step, number);
-  } else {
-    waiting.workers = oldest->waited_for(setup_.members);
-    if (!waiting.workers.empty()) {
-      waiting.because =
-          fmt::format("step {} of part {} waits for worker {}", step, number, fmt::join(waiting.workers, ", "));
-    } else if (held_back_) {
-      for (const protocol::Member& member : setup_.members.all()) {
-        if (steps_applied(member.worker) < step) waiting.workers.push_back(member.worker);
-      }
-      waiting.because = fmt::format(
-          "kept updates fill half of the job's memory (--job-memory-bytes-max); step {} of part {} waits "
-          "until worker {} acknowledges earlier ones",
-          step, number, fmt::join(waiting.workers, ", "));
-    }
-  }
-  if (starved_since_) {
-    waiting.because += fmt::format(
-        "; contributions are refused because the job's {} bytes are near a limit "
-        "(--job-memory-bytes-max {}, --shard-memory-bytes-max {})",
-        account_.used_bytes(), setup_.limits.job_memory_bytes_max, setup_.limits.shard_memory_bytes_max);
-  }
-  return waiting;
 }
 
 }  // namespace millrace::server

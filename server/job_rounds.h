@@ -17,7 +17,9 @@
 #include "server/members.h"
 #include "server/memory_account.h"
 #include "server/part_round.h"
+#include "server/refusal_log.h"
 #include "server/threshold.h"
+#include "server/waiting.h"
 
 namespace millrace::server {
 
@@ -37,19 +39,14 @@ class JobRounds {
   enum class Intake : uint8_t { kOpen, kDraining };
 
   struct Setup {
-    const protocol::JobSpec& spec;  ///< all four outlive this
+    const protocol::JobSpec& spec;  ///< all that are referred to outlive this
     const protocol::JobLayout& layout;
     const Members& members;
     const MemoryGate& gate;
     const Limits& limits;
     MemoryAccount& shard_memory;
+    RefusalLog& refusals;
     uint32_t shard = 0;
-  };
-  /// Why nothing moves, for people.
-  struct Waiting {
-    std::vector<uint32_t> workers;
-    TimeNs since = 0;
-    std::string because;
   };
 
   explicit JobRounds(Setup setup);
@@ -92,7 +89,10 @@ class JobRounds {
   uint64_t kept_bytes() const { return kept_account_.used_bytes(); }
   uint64_t kept_updates() const;
   const MemoryAccount& account() const { return account_; }
+  /// waiting.cc
   std::optional<Waiting> waiting() const;
+  /// When a step was decided last; 0: none yet.
+  TimeNs decided_at() const;
 
  private:
   struct Bucket {
@@ -103,10 +103,13 @@ class JobRounds {
     std::unique_ptr<BucketThreshold> threshold;  ///< where sums are cut
   };
   PartRound* local_part(uint32_t part);
+  const PartRound* oldest_open() const;
+  void wait_of_attempt(const PartRound& part, Waiting& waiting) const;
+  void wait_of_collecting(const PartRound& part, Waiting& waiting) const;
   Bucket& bucket_of(const PartRound& part) { return buckets_.at(bucket_at_.at(part.layout().bucket)); }
   size_t index_in(const Bucket& bucket, const PartRound& part) const;
   void count(Metric metric, std::string_view label, double value, Actions& actions) const;
-  void refuse(const protocol::Member& to, protocol::Refuse refusal, Actions& actions) const;
+  void refuse(const protocol::Member& to, protocol::Refuse refusal, TimeNs now, Actions& actions) const;
   void answer_decided(const protocol::Member& to, const PartRound& part, const protocol::Contribution& body,
                       Actions& actions) const;
   std::optional<Error> admission_error(const PartRound& part, const protocol::Contribution& body, ByteSpan payload,

@@ -20,6 +20,18 @@ PartRound::Timing PartRound::timing() const {
   return step == open_.end() ? Timing{} : step->second.timing;
 }
 
+TimeNs PartRound::collecting_since() const { return std::max(timing().first, turned_at_); }
+
+uint32_t PartRound::here() const {
+  const auto step = open_.find(decided_);
+  return step == open_.end() ? 0 : static_cast<uint32_t>(step->second.by_worker.size());
+}
+
+bool PartRound::is_here(uint32_t worker) const {
+  const auto step = open_.find(decided_);
+  return step != open_.end() && step->second.by_worker.contains(worker);
+}
+
 PartRound::Verdict PartRound::judge(uint32_t worker, uint64_t step, uint64_t hash) const {
   if (step < decided_) return Verdict::kDecided;
   if (step - decided_ > uint64_t{spec_->staleness} + 1) return Verdict::kAhead;

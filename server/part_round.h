@@ -102,6 +102,10 @@ class PartRound {
   /// The digest of the log after n steps. Empty: not decided yet, too long ago, or not by this process.
   std::optional<uint64_t> digest_after(uint64_t n) const;
   Timing timing() const;
+  TimeNs turned_at() const { return turned_at_; }  ///< when the step before decided() was decided; 0: there is none
+  TimeNs collecting_since() const;                 ///< the step decided() has contributions and could be decided
+  uint32_t here() const;                           ///< contributions to it
+  bool is_here(uint32_t worker) const;             ///< decoded or not
 
   /// [2] What becomes of a contribution of a member. Changes nothing.
   Verdict judge(uint32_t worker, uint64_t step, uint64_t hash) const;

@@ -196,7 +196,11 @@ void ShardProcess::Loop::watch(TimeNs now) {
     next_gauges_ = now + kGaugesEvery;
     export_.update_gauges(core_->status(now), now);
   }
-  if (board_.wanted()) board_.publish(status_json(core_->status(now)));
+  if (board_.wanted()) {
+    StatusReport status = core_->status(now);
+    status.table = options_.table;
+    board_.publish(status_json(status));
+  }
 }
 
 int ShardProcess::Loop::wait_ms(TimeNs now) const {

@@ -236,7 +236,17 @@ void ShardCore::on_histogram(const protocol::PeerId& from, const protocol::Messa
 
 void ShardCore::on_malformed(const Error& error, TimeNs now, Actions& actions) {
   note_time(now);
-  contain(std::nullopt, actions, [&] { count(Metric::kDropped, error_code_name(error.code), actions); });
+  contain(std::nullopt, actions, [&] {
+    count(Metric::kDropped, error_code_name(error.code), actions);
+    if (error.code != ErrorCode::kUnsupported) return;  // what is no message at all is nobody's refusal
+    refusals_.note({.of = Refusal::Of::kUnreadable,
+                    .job = {},
+                    .number = 0,
+                    .software = {},
+                    .code = error.code,
+                    .sentence = error.message},
+                   now);
+  });
 }
 
 void ShardCore::on_task_done(const std::shared_ptr<Task>& task, TimeNs now, Actions& actions) {
@@ -279,23 +289,6 @@ TimeNs ShardCore::next_deadline() const {
   }
   if (draining_until_) first = std::min(first, ending_until_ ? next_ending_ : *draining_until_);
   return first;
-}
-
-StatusReport ShardCore::status(TimeNs now) const {
-  StatusReport report;
-  report.shard = config_.shard;
-  report.shard_count = config_.shard_count;
-  report.life = config_.life;
-  report.shutting_down = draining_until_.has_value();
-  report.memory_bytes = memory_.used_bytes();
-  report.memory_bytes_max = config_.limits.shard_memory_bytes_max;
-  for (const auto& [number, job] : jobs_) report.jobs.push_back(job->status(now));
-  for (uint32_t shard = 0; shard < config_.shard_count; ++shard) {
-    if (shard == config_.shard) continue;
-    const Neighbour& neighbour = neighbours_[shard];
-    report.peers.push_back({shard, neighbour.entry.address, neighbour.entry.life, neighbour.peer.has_value()});
-  }
-  return report;
 }
 
 }  // namespace millrace::server

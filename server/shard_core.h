@@ -21,6 +21,7 @@
 #include "server/limits.h"
 #include "server/membership.h"
 #include "server/memory_account.h"
+#include "server/refusal_log.h"
 #include "server/status.h"
 
 namespace millrace::server {
@@ -121,6 +122,23 @@ class ShardCore {
 
     bool due(TimeNs now) const { return now >= since + static_cast<TimeNs>(dead_after_ms) * kNsPerMs; }
   };
+  /// For people who ask what became of a job.
+  struct Ended {
+    std::string name;
+    uint64_t job = 0;
+    std::string how;
+    std::string sentence;
+    TimeNs at = 0;
+  };
+  static constexpr size_t kEndedMax = 16;
+  /// Failures of the table less than kTroubleOver apart.
+  struct TableTrouble {
+    Error error;
+    uint64_t count = 0;
+    TimeNs first = 0;
+    TimeNs last = 0;
+  };
+  static constexpr TimeNs kTroubleOver = 10 * kNsPerS;
   /// A member that said Goodbye when the table could not be told.
   struct Leaver {
     uint64_t job = 0;
@@ -183,6 +201,7 @@ class ShardCore {
 
   // shard_table.cc: the table, silence, endings
   void table_failed(const Error& error, Actions& actions);
+  void note_table_trouble(const Error& error);
   void poll_table(TimeNs now, Actions& actions);
   void refresh(TimeNs now, Actions& actions);
   void refresh_neighbours(TimeNs now, Actions& actions);
@@ -207,6 +226,9 @@ class ShardCore {
   MemoryAccount memory_;
   std::map<uint64_t, std::unique_ptr<Job>> jobs_;  ///< open at this shard, by number
   std::map<uint64_t, LostJob> lost_;
+  RefusalLog refusals_;
+  std::vector<Ended> ended_;  ///< the latest last
+  std::optional<TableTrouble> table_trouble_;
   std::vector<Leaver> leavers_;  ///< at most one a member of an open job
   std::unordered_map<protocol::PeerId, Session> sessions_;
   std::unordered_map<protocol::PeerId, uint32_t> shard_sessions_;  ///< which shard

@@ -47,6 +47,15 @@ void ShardCore::on_hello(const protocol::PeerId& from, const protocol::Header& h
     refusal.retry = worth_retrying(refusal.code);
     log(Severity::kWarning,
         fmt::format("refused worker {} of job '{}': {}", header.worker, hello.spec.name, refusal.sentence), actions);
+    // Nothing but the table takes its time, or has a file.
+    if (refusal.code == ErrorCode::kTimeout || refusal.code == ErrorCode::kIo) note_table_trouble(admitted.error());
+    refusals_.note({.of = Refusal::Of::kWorker,
+                    .job = hello.spec.name,
+                    .number = header.worker,
+                    .software = hello.software,
+                    .code = refusal.code,
+                    .sentence = refusal.sentence},
+                   now);
     count(Metric::kRefused, error_code_name(refusal.code), actions);
     count(Metric::kWorkerHandshakes, "refused", actions);
     return reply(from, header, std::move(refusal), actions);
@@ -242,7 +251,7 @@ Job* ShardCore::open_job(uint64_t number, const protocol::JobSpec& spec, protoco
       actions);
   actions.metrics.push_back({Metric::kJobsOpened, spec.name, "", 1});
   auto job = std::make_unique<Job>(
-      Job::Setup{spec, std::move(layout), *gate_, config_.limits, memory_, config_.shard, config_.life});
+      Job::Setup{spec, std::move(layout), *gate_, config_.limits, memory_, refusals_, config_.shard, config_.life});
   return jobs_.emplace(number, std::move(job)).first->second.get();
 }
 
@@ -268,10 +277,20 @@ void ShardCore::on_shard_hello(const protocol::PeerId& from, const protocol::Hea
   } else {
     refusal.code = ErrorCode::kShardMapMismatch;
     refusal.sentence = fmt::format(
-        "shard {} (life {}) and shard {} of {} do not see the same shard map: do they use one membership "
-        "table?",
-        shard, header.shard_life, config_.shard, config_.shard_count);
+        "shard {} (life {}) and shard {} of {} do not see the same shard map (here shard {} is at {}, life "
+        "{}): do they use one membership table?",
+        shard, header.shard_life, config_.shard, config_.shard_count, shard,
+        shard < config_.shard_count && !neighbours_[shard].entry.address.empty() ? neighbours_[shard].entry.address
+                                                                                 : "no address",
+        shard < config_.shard_count ? neighbours_[shard].entry.life : 0);
   }
+  refusals_.note({.of = Refusal::Of::kShard,
+                  .job = {},
+                  .number = shard,
+                  .software = hello.software,
+                  .code = refusal.code,
+                  .sentence = refusal.sentence},
+                 now);
   log(Severity::kWarning, refusal.sentence, actions);
   count(Metric::kShardHandshakes, "refused", actions);
   count(Metric::kRefused, error_code_name(refusal.code), actions);
@@ -316,6 +335,13 @@ void ShardCore::on_shard_reply(uint32_t shard, const protocol::Message& message,
     if (!refusal) return count(Metric::kDropped, "unexpected_message", actions);
     // Only a ShardHello is refused. Without one that is accepted no histogram is: it is said again.
     if (refusal->retry && !neighbours_[shard].hello_at) neighbours_[shard].hello_at = now + kHelloAgain;
+    refusals_.note({.of = Refusal::Of::kByShard,
+                    .job = {},
+                    .number = shard,
+                    .software = {},
+                    .code = refusal->code,
+                    .sentence = refusal->sentence},
+                   now);
     log(Severity::kWarning, fmt::format("shard {} refused this shard: {}", shard, refusal->sentence), actions);
     count(Metric::kDropped, "refused_by_shard", actions);
   });

@@ -21,6 +21,13 @@ constexpr TimeNs kEndingMin = kNsPerS;
 /// Who was told that its job is lost is a member for so long: other shards look into the table every 50 ms.
 constexpr TimeNs kHears = kNsPerS;
 
+/// What members are told at the end of a job.
+std::string sentence_of(const protocol::Body& last_word) {
+  if (const auto* abort = std::get_if<protocol::Abort>(&last_word)) return abort->sentence;
+  if (const auto* goodbye = std::get_if<protocol::Goodbye>(&last_word)) return goodbye->sentence;
+  return {};
+}
+
 std::string not_ended(std::string_view name, uint64_t number) {
   return fmt::format(
       "job '{}' ({}) is over, and the membership table could not be told: its name stays taken until its workers have "
@@ -37,8 +44,18 @@ void ShardCore::note_time(TimeNs now) {
   last_call_ = now;
 }
 
+void ShardCore::note_table_trouble(const Error& error) {
+  if (!table_trouble_ || last_call_ - table_trouble_->last >= kTroubleOver) {
+    table_trouble_ = TableTrouble{error, 0, last_call_, last_call_};
+  }
+  table_trouble_->error = error;
+  table_trouble_->last = last_call_;
+  ++table_trouble_->count;
+}
+
 void ShardCore::table_failed(const Error& error, Actions& actions) {
   count(Metric::kTableErrors, error_code_name(error.code), actions);
+  note_table_trouble(error);
   if (table_said_at_ && last_call_ - *table_said_at_ < kTableSaidAgain) return;
   log(Severity::kError, fmt::format("the membership table: {}", error.message), actions);
   table_said_at_ = last_call_;
@@ -286,6 +303,9 @@ void ShardCore::close(Job& job, std::optional<protocol::Body> last_word, std::st
   // All that takes memory comes first: where it ends the job is still open, and is closed again. So its end counts once.
   LogLine line{Severity::kInfo, fmt::format("job '{}' ({}) is over: {}", job.spec().name, job.view().job, label)};
   MetricEvent event{Metric::kJobsEnded, job.spec().name, label, 1};
+  Ended ended{job.spec().name, job.view().job, std::string(label), last_word ? sentence_of(*last_word) : "",
+              last_call_};
+  ended_.reserve(kEndedMax + 1);
   actions.log.reserve(actions.log.size() + 1);
   actions.metrics.reserve(actions.metrics.size() + 1);
   for (const protocol::Member& member : job.members().all()) {
@@ -295,6 +315,8 @@ void ShardCore::close(Job& job, std::optional<protocol::Body> last_word, std::st
   }
   actions.log.push_back(std::move(line));
   actions.metrics.push_back(std::move(event));
+  ended_.push_back(std::move(ended));
+  if (ended_.size() > kEndedMax) ended_.erase(ended_.begin());
   // Not by its view's number: a job that broke off while it was opened has none.
   std::erase_if(jobs_, [&job](const auto& entry) { return entry.second.get() == &job; });
 }

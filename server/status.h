@@ -1,19 +1,25 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "server/waiting.h"
 
 namespace millrace::server {
 
 /// What a person asks of a shard: who is there, who is waited for, since when, and why a job does not start or stands
-/// still.
+/// still. What several shards say is put together by `millrace status`. Times are ages: milliseconds before the moment of asking.
 struct MemberStatus {
   uint32_t worker = 0;
   uint64_t life = 0;
   bool connected = false;      ///< said Hello to this shard
-  int64_t silent_ms = 0;       ///< since its last message here
+  bool finishing = false;      ///< pushes nothing more
+  int64_t silent_ms = 0;       ///< since its last message here; where it never said one, since it was joined
   uint64_t steps_applied = 0;  ///< least step count that it acknowledged here
+  uint64_t steps_behind = 0;   ///< of what the slowest part has decided
 };
 
 /// A member whose digest of a part is not the shard's: its weights are not those of the others.
@@ -29,16 +35,27 @@ struct JobStatus {
   uint64_t job = 0;
   uint64_t epoch = 0;
   bool started = false;
+  std::string mode;
   uint32_t workers = 0;  ///< expected
+  uint32_t quorum = 0;
+  uint32_t deadline_ms = 0;
+  uint32_t heartbeat_ms = 0;
+  uint32_t dead_after_ms = 0;
   std::vector<MemberStatus> members;
   std::vector<DisagreementStatus> disagreements;
-  uint32_t parts = 0;                ///< of this shard
-  uint64_t steps_decided = 0;        ///< by the slowest part
-  uint64_t steps_decided_max = 0;    ///< by the fastest part
-  std::vector<uint32_t> waited_for;  ///< workers that the oldest open step, or the start, waits for
-  int64_t waiting_ms = 0;            ///< since when
-  std::string waiting_because;       ///< one sentence; empty when nothing is waited for
-  uint64_t kept_updates = 0;         ///< that some member has not acknowledged
+  uint32_t parts = 0;              ///< of this shard
+  uint64_t steps_decided = 0;      ///< by the slowest part
+  uint64_t steps_decided_max = 0;  ///< by the fastest part
+  int64_t moved_ms = 0;            ///< since a step was decided here, or the job started
+  // What the oldest open step, or the start, waits for.
+  Wait waiting_for = Wait::kNothing;
+  std::vector<uint32_t> waited_for;      ///< workers
+  std::vector<uint32_t> waiting_shards;  ///< for their magnitudes
+  int64_t waiting_ms = 0;                ///< since when
+  std::string waiting_because;           ///< one sentence; empty when nothing is waited for
+  std::optional<WaitingStep> waiting_step;
+  int64_t decided_in_ms = 0;  ///< Wait::kDeadline: so long, if nobody comes
+  uint64_t kept_updates = 0;  ///< that some member has not acknowledged
   uint64_t kept_bytes = 0;
   uint64_t memory_bytes = 0;
   uint64_t memory_bytes_max = 0;
@@ -51,15 +68,50 @@ struct PeerShardStatus {
   bool heard = false;  ///< said ShardHello to this shard in that life
 };
 
+struct RefusalStatus {
+  std::string of;  ///< "worker", "contribution", "shard", "by_shard", "unreadable"
+  std::string job;
+  uint32_t number = 0;  ///< of the worker or shard
+  std::string software;
+  std::string code;
+  std::string sentence;
+  uint64_t count = 0;
+  int64_t first_ms = 0;
+  int64_t last_ms = 0;
+};
+
+struct EndedJobStatus {
+  std::string name;
+  uint64_t job = 0;
+  std::string how;       ///< "finished", "too_few_workers", ...
+  std::string sentence;  ///< what its members were told; empty: nothing
+  int64_t since_ms = 0;
+};
+
+/// The membership table, while it fails.
+struct TableTroubleStatus {
+  std::string code;
+  std::string sentence;
+  uint64_t count = 0;
+  int64_t first_ms = 0;
+  int64_t last_ms = 0;
+};
+
 struct StatusReport {
   uint32_t shard = 0;
   uint32_t shard_count = 0;
   uint64_t life = 0;
+  std::string address;  ///< for workers
+  std::string software;
+  std::string table;  ///< path; whoever knows it says so
   bool shutting_down = false;
   uint64_t memory_bytes = 0;
   uint64_t memory_bytes_max = 0;
   std::vector<JobStatus> jobs;
   std::vector<PeerShardStatus> peers;
+  std::vector<RefusalStatus> refusals;  ///< the latest first
+  std::vector<EndedJobStatus> ended;    ///< the latest first
+  std::optional<TableTroubleStatus> table_trouble;
 };
 
 }  // namespace millrace::server

@@ -5,59 +5,99 @@
 namespace millrace::server {
 namespace {
 
-nlohmann::ordered_json json_of(const JobStatus& job) {
-  nlohmann::ordered_json members = nlohmann::ordered_json::array();
-  for (const MemberStatus& member : job.members) {
-    members.push_back({{"worker", member.worker},
-                       {"life", member.life},
-                       {"connected", member.connected},
-                       {"silent_ms", member.silent_ms},
-                       {"steps_applied", member.steps_applied}});
+using Json = nlohmann::ordered_json;
+
+template <typename T, typename Write>
+Json list_of(const std::vector<T>& items, const Write& write) {
+  Json list = Json::array();
+  for (const T& item : items) list.push_back(write(item));
+  return list;
+}
+
+Json json_of_member(const MemberStatus& member) {
+  return {{"worker", member.worker},
+          {"life", member.life},
+          {"connected", member.connected},
+          {"finishing", member.finishing},
+          {"silent_ms", member.silent_ms},
+          {"steps_applied", member.steps_applied},
+          {"steps_behind", member.steps_behind}};
+}
+
+Json json_of_disagreement(const DisagreementStatus& one) {
+  return {{"worker", one.worker}, {"part", one.part}, {"steps", one.steps}, {"since_ms", one.since_ms}};
+}
+
+Json json_of_job(const JobStatus& job) {
+  Json json = {{"name", job.name},
+               {"job", job.job},
+               {"epoch", job.epoch},
+               {"started", job.started},
+               {"mode", job.mode},
+               {"workers", job.workers},
+               {"waiting_because", job.waiting_because},
+               {"waiting_for", wait_name(job.waiting_for)},
+               {"waited_for", job.waited_for},
+               {"waiting_shards", job.waiting_shards},
+               {"waiting_ms", job.waiting_ms},
+               {"decided_in_ms", job.decided_in_ms},
+               {"moved_ms", job.moved_ms},
+               {"parts", job.parts},
+               {"steps_decided", job.steps_decided},
+               {"steps_decided_max", job.steps_decided_max},
+               {"quorum", job.quorum},
+               {"deadline_ms", job.deadline_ms},
+               {"heartbeat_ms", job.heartbeat_ms},
+               {"dead_after_ms", job.dead_after_ms},
+               {"kept_updates", job.kept_updates},
+               {"kept_bytes", job.kept_bytes},
+               {"memory_bytes", job.memory_bytes},
+               {"memory_bytes_max", job.memory_bytes_max}};
+  if (const auto& at = job.waiting_step) {
+    json["waiting_step"] = {
+        {"bucket", at->bucket}, {"part", at->part}, {"step", at->step}, {"contributions", at->here}};
   }
-  nlohmann::ordered_json disagreements = nlohmann::ordered_json::array();
-  for (const DisagreementStatus& one : job.disagreements) {
-    disagreements.push_back(
-        {{"worker", one.worker}, {"part", one.part}, {"steps", one.steps}, {"since_ms", one.since_ms}});
-  }
-  return {{"name", job.name},
-          {"job", job.job},
-          {"epoch", job.epoch},
-          {"started", job.started},
-          {"workers", job.workers},
-          {"waiting_because", job.waiting_because},
-          {"waited_for", job.waited_for},
-          {"waiting_ms", job.waiting_ms},
-          {"parts", job.parts},
-          {"steps_decided", job.steps_decided},
-          {"steps_decided_max", job.steps_decided_max},
-          {"kept_updates", job.kept_updates},
-          {"kept_bytes", job.kept_bytes},
-          {"memory_bytes", job.memory_bytes},
-          {"memory_bytes_max", job.memory_bytes_max},
-          {"disagreements", std::move(disagreements)},
-          {"members", std::move(members)}};
+  json["disagreements"] = list_of(job.disagreements, json_of_disagreement);
+  json["members"] = list_of(job.members, json_of_member);
+  return json;
+}
+
+Json json_of_refusal(const RefusalStatus& one) {
+  return {{"refused", one.of},        {"number", one.number},     {"job", one.job},
+          {"code", one.code},         {"sentence", one.sentence}, {"count", one.count},
+          {"first_ms", one.first_ms}, {"last_ms", one.last_ms},   {"software", one.software}};
 }
 
 }  // namespace
 
 std::string status_json(const StatusReport& report) {
-  nlohmann::ordered_json jobs = nlohmann::ordered_json::array();
-  for (const JobStatus& job : report.jobs) jobs.push_back(json_of(job));
-  nlohmann::ordered_json shards = nlohmann::ordered_json::array();
-  for (const PeerShardStatus& peer : report.peers) {
-    shards.push_back(
-        {{"shard", peer.shard}, {"address", peer.address}, {"life", peer.life}, {"said_hello", peer.heard}});
+  Json json = {{"shard", report.shard},
+               {"shard_count", report.shard_count},
+               {"life", report.life},
+               {"address", report.address},
+               {"software", report.software},
+               {"table", report.table},
+               {"shutting_down", report.shutting_down},
+               {"memory_bytes", report.memory_bytes},
+               {"memory_bytes_max", report.memory_bytes_max}};
+  if (const auto& trouble = report.table_trouble) {
+    json["table_error"] = trouble->sentence;
+    json["table_failures"] = {{"code", trouble->code},
+                              {"count", trouble->count},
+                              {"first_ms", trouble->first_ms},
+                              {"last_ms", trouble->last_ms}};
   }
-  const nlohmann::ordered_json json = {{"shard", report.shard},
-                                       {"shard_count", report.shard_count},
-                                       {"life", report.life},
-                                       {"shutting_down", report.shutting_down},
-                                       {"memory_bytes", report.memory_bytes},
-                                       {"memory_bytes_max", report.memory_bytes_max},
-                                       {"jobs", std::move(jobs)},
-                                       {"other_shards", std::move(shards)}};
+  json["jobs"] = list_of(report.jobs, json_of_job);
+  json["other_shards"] = list_of(report.peers, [](const PeerShardStatus& peer) -> Json {
+    return {{"shard", peer.shard}, {"address", peer.address}, {"life", peer.life}, {"said_hello", peer.heard}};
+  });
+  json["refusals"] = list_of(report.refusals, json_of_refusal);
+  json["ended_jobs"] = list_of(report.ended, [](const EndedJobStatus& one) -> Json {
+    return {
+        {"name", one.name}, {"job", one.job}, {"how", one.how}, {"sentence", one.sentence}, {"since_ms", one.since_ms}};
+  });
   // Names were checked for plain text at admission; replacing instead of throwing costs nothing.
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 }  // namespace millrace::server

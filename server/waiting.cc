@@ -1,0 +1,106 @@
+#include "server/waiting.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "server/job_rounds.h"
+
+/// Why the oldest open step stands, and since when.
+namespace millrace::server {
+
+std::string_view wait_name(Wait wait) {
+  switch (wait) {
+    case Wait::kNothing: return "";
+    case Wait::kJoin: return "join";
+    case Wait::kHello: return "hello";
+    case Wait::kContributions: return "contributions";
+    case Wait::kDeadline: return "deadline";
+    case Wait::kMagnitudes: return "magnitudes";
+    case Wait::kMemory: return "memory";
+    case Wait::kComputing: return "computing";
+  }
+  return "";
+}
+
+const PartRound* JobRounds::oldest_open() const {
+  const PartRound* oldest = nullptr;
+  for (const PartRound& part : parts_) {
+    if (!part.has_any_open()) continue;
+    // Of parts at one step, one that still lacks contributions says more than one that waits for the others.
+    const bool collecting = part.stage() == PartRound::Stage::kCollecting;
+    if (!oldest || part.decided() < oldest->decided() ||
+        (part.decided() == oldest->decided() && collecting && oldest->stage() != PartRound::Stage::kCollecting)) {
+      oldest = &part;
+    }
+  }
+  return oldest;
+}
+
+void JobRounds::wait_of_attempt(const PartRound& part, Waiting& waiting) const {
+  const std::string step = fmt::format("step {} of part {}", part.decided(), part.layout().part);
+  const Bucket& bucket = buckets_.at(bucket_at_.at(part.layout().bucket));
+  waiting.since = part.attempt().begun;
+  if (part.stage() != PartRound::Stage::kSummed || !bucket.threshold) {
+    waiting.wait = Wait::kComputing;
+    waiting.because = fmt::format("{} is being summed", step);
+    return;
+  }
+  waiting.wait = Wait::kMagnitudes;
+  waiting.shards = bucket.threshold->missing(part.decided());
+  waiting.because =
+      fmt::format("{} is summed and waits for the magnitudes of {} {}", step,
+                  waiting.shards.empty() ? "the bucket's other parts" : "shard", fmt::join(waiting.shards, ", "));
+}
+
+void JobRounds::wait_of_collecting(const PartRound& part, Waiting& waiting) const {
+  const std::string step = fmt::format("step {} of part {}", part.decided(), part.layout().part);
+  waiting.since = part.collecting_since();
+  const std::optional<TimeNs> due = part.due(setup_.members);
+  waiting.workers = part.waited_for(setup_.members);
+  std::erase_if(waiting.workers, [&part](uint32_t worker) { return part.is_here(worker); });
+  if (due && held_back_ && holds_back()) {
+    waiting.wait = Wait::kMemory;
+    waiting.since = *due;
+    waiting.workers.clear();
+    for (const protocol::Member& member : setup_.members.all()) {
+      if (steps_applied(member.worker) < part.decided()) waiting.workers.push_back(member.worker);
+    }
+    waiting.because = fmt::format(
+        "kept updates fill half of the job's memory (--job-memory-bytes-max); {} waits until worker {} acknowledges "
+        "earlier ones",
+        step, fmt::join(waiting.workers, ", "));
+  } else if (waiting.workers.empty()) {
+    waiting.wait = Wait::kComputing;
+    waiting.because = fmt::format("{} is being decoded", step);
+  } else if (due) {
+    waiting.wait = Wait::kDeadline;
+    waiting.due = *due;
+    waiting.because = fmt::format("{} has its quorum and waits for worker {} until its deadline", step,
+                                  fmt::join(waiting.workers, ", "));
+  } else {
+    waiting.wait = Wait::kContributions;
+    waiting.because = fmt::format("{} waits for worker {}", step, fmt::join(waiting.workers, ", "));
+  }
+}
+
+std::optional<Waiting> JobRounds::waiting() const {
+  const PartRound* oldest = oldest_open();
+  if (!oldest) return std::nullopt;
+  Waiting waiting;
+  waiting.at = {oldest->layout().bucket, oldest->layout().part, oldest->decided(), oldest->here()};
+  if (oldest->stage() == PartRound::Stage::kCollecting) {
+    wait_of_collecting(*oldest, waiting);
+  } else {
+    wait_of_attempt(*oldest, waiting);
+  }
+  if (starved_since_) {
+    waiting.because += fmt::format(
+        "; contributions are refused because the job's {} bytes are near a limit "
+        "(--job-memory-bytes-max {}, --shard-memory-bytes-max {})",
+        account_.used_bytes(), setup_.limits.job_memory_bytes_max, setup_.limits.shard_memory_bytes_max);
+  }
+  return waiting;
+}
+
+}  // namespace millrace::server

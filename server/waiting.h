@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/base/clock.h"
+
+namespace millrace::server {
+
+/// What a job at one shard waits for.
+enum class Wait : uint8_t {
+  kNothing = 0,
+  kJoin,           ///< the job has not started: workers that have not joined it
+  kHello,          ///< members that have not said Hello to this shard
+  kContributions,  ///< members that have not contributed
+  kDeadline,       ///< the quorum is in; the others may still come until the deadline
+  kMagnitudes,     ///< histograms of other shards, or of the bucket's other parts
+  kMemory,         ///< acknowledgements, without which there is no room for another update
+  kComputing,      ///< decoding, summing or coding
+};
+
+/// "join", "contributions", ...; "" for nothing.
+std::string_view wait_name(Wait wait);
+
+/// A step of a part that is open.
+struct WaitingStep {
+  uint32_t bucket = 0;
+  uint32_t part = 0;
+  uint64_t step = 0;
+  uint32_t here = 0;  ///< contributions that are in
+};
+
+/// Why nothing moves, for people: of the oldest open step.
+struct Waiting {
+  Wait wait = Wait::kNothing;
+  std::vector<uint32_t> workers;
+  std::vector<uint32_t> shards;
+  TimeNs since = 0;
+  std::string because;
+  WaitingStep at;
+  TimeNs due = 0;  ///< Wait::kDeadline
+};
+
+}  // namespace millrace::server
