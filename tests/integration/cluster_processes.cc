@@ -54,9 +54,20 @@ void ClusterProcesses::TearDown() {
 
 cli::ChildProcess ClusterProcesses::spawn_server(uint32_t shard, uint32_t shards, const std::string& listen) {
   cli::SpawnOptions options;
-  options.argv = {
-      MILLRACE_SERVER_PROGRAM, "--json",   "--table", path("table.db"),  "--shard", std::to_string(shard), "--shards",
-      std::to_string(shards),  "--listen", listen,    "--drain-seconds", "2"};
+  options.argv = {MILLRACE_SERVER_PROGRAM,
+                  "--json",
+                  "--table",
+                  path("table.db"),
+                  "--shard",
+                  std::to_string(shard),
+                  "--shards",
+                  std::to_string(shards),
+                  "--listen",
+                  listen,
+                  "--drain-seconds",
+                  "2",
+                  "--http",
+                  "127.0.0.1:0"};
   options.stderr_path = path("shard-" + std::to_string(logs_++) + ".log");
   auto child = cli::ChildProcess::spawn(options);
   if (!child) {
@@ -69,11 +80,13 @@ cli::ChildProcess ClusterProcesses::spawn_server(uint32_t shard, uint32_t shards
 void ClusterProcesses::start_shard(uint32_t shard, uint32_t shards, const std::string& listen) {
   if (shards_.size() < shards) shards_.resize(shards);
   if (addresses_.size() < shards) addresses_.resize(shards);
+  if (http_addresses_.size() < shards) http_addresses_.resize(shards);
   shards_[shard] = std::make_unique<cli::ChildProcess>(spawn_server(shard, shards, listen));
   const auto line = shards_[shard]->read_line(kPatienceMs);
   ASSERT_TRUE(line.has_value()) << line.error().message;
   addresses_[shard] = nlohmann::json::parse(*line).value("address", "");
   ASSERT_FALSE(addresses_[shard].empty()) << *line;
+  http_addresses_[shard] = nlohmann::json::parse(*line).value("http", "");
 }
 
 void ClusterProcesses::start_shards(uint32_t shards) {

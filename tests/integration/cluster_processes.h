@@ -54,6 +54,7 @@ class ClusterProcesses : public ::testing::Test {
   std::string directory_;
   std::vector<std::unique_ptr<cli::ChildProcess>> shards_;
   std::vector<std::string> addresses_;
+  std::vector<std::string> http_addresses_;
   uint32_t logs_ = 0;
 };
 

@@ -176,7 +176,7 @@ class Runs(WithServers):
         worker.communicate(timeout=60)
         self.assertEqual(worker.returncode, 7)
         self.assertEqual(status.returncode, 0, status.stderr)
-        self.assertEqual(json.loads(status.stdout)[f"127.0.0.1:{port}"]["workers"], 1)
+        self.assertEqual(json.loads(status.stdout)["said"][f"127.0.0.1:{port}"]["workers"], 1)
 
 
 class BenchServe(unittest.TestCase):
@@ -440,7 +440,7 @@ class Refusals(WithServers):
 
     def test_AnInterruptionWhileOtherWorkersAreWaitedForEndsAtOnce(self):
         worker = start("train", *self.flags(0, 2), "--train", self.path("wait.svm", "1 1:1\n0 2:1\n"), "--start-timeout-ms", 600_000)
-        while not json.loads(run("status", self.cluster["shards"][0]["http"], "--json").stdout)[self.cluster["shards"][0]["http"]]["jobs"]:
+        while not json.loads(run("status", self.cluster["shards"][0]["http"], "--json").stdout)["said"][self.cluster["shards"][0]["http"]]["jobs"]:
             self.assertIsNone(worker.poll())
         worker.send_signal(signal.SIGINT)
         _, err = worker.communicate(timeout=10)

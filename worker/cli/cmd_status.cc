@@ -1,69 +1,128 @@
 #include <fmt/core.h>
+#include <poll.h>
 
+#include <algorithm>
+#include <ctime>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "monitoring/http_client.h"
+#include "monitoring/standard_streams.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/flag_range.h"
-#include "worker/cli/table.h"
+#include "worker/cli/interruption.h"
+#include "worker/cli/status/report.h"
+#include "worker/cli/trainer.h"
 
 namespace millrace::cli {
 namespace {
 
+constexpr int kLookEveryMs = 50;
+
 struct StatusFlags {
   std::vector<std::string> addresses;
+  std::string servers;
+  std::string table;
   int timeout_ms = 3'000;
+  double still_after = 5;
+  double watch = 0;
   bool json = false;
 };
 
-Result<nlohmann::json> status_of(const std::string& address, int timeout_ms) {
-  const auto reply = monitoring::http_get(address, "/status", timeout_ms);
-  if (!reply) return std::unexpected(reply.error());
-  if (reply->status != 200) {
-    return fail(ErrorCode::kUnavailable,
-                address + " answers /status with " + std::to_string(reply->status) + ": is it a process of Millrace?");
+/// All HTTP addresses that the flags come to.
+std::expected<std::vector<std::string>, Failure> addresses_of(const StatusFlags& flags) {
+  std::vector<std::string> addresses = flags.addresses;
+  std::vector<std::string> for_workers;
+  if (!flags.servers.empty()) {
+    auto servers = server_addresses(flags.servers);
+    if (!servers) return fail_with(servers.error());
+    for_workers = std::move(*servers);
   }
-  auto status = nlohmann::json::parse(reply->body, nullptr, false);
-  if (!status.is_object())
-    return fail(ErrorCode::kUnavailable, address + " answers /status with something else than a JSON object");
-  return status;
+  if (!flags.table.empty()) {
+    auto in_table = addresses_in_table(flags.table);
+    if (!in_table) return fail_with(in_table.error());
+    std::ranges::copy(*in_table, std::back_inserter(for_workers));
+  }
+  for (const std::string& address : for_workers) {
+    auto http = http_address_of(address);
+    if (!http) return fail_with(http.error());
+    if (std::ranges::find(addresses, *http) == addresses.end()) addresses.push_back(std::move(*http));
+  }
+  if (addresses.empty()) {
+    return fail_with(ExitCode::kUsage,
+                     "whom to ask? Give HTTP addresses (millrace status 127.0.0.1:7700), --servers or "
+                     "--table");
+  }
+  return addresses;
 }
 
-/// All addresses are asked, whatever one of them says; the first failure is the outcome.
-Outcome run_status(const StatusFlags& flags) {
-  Outcome outcome;
-  nlohmann::json all = nlohmann::json::object();
-  for (const std::string& address : flags.addresses) {
-    const auto status = status_of(address, flags.timeout_ms);
-    if (!status) {
-      all[address] = {{"error", status.error().message}};
-      if (!flags.json) fmt::print("{}\n  {}\n", address, status.error().message);
-      if (outcome) outcome = fail_with(status.error());
-      continue;
-    }
-    all[address] = *status;
-    if (!flags.json) fmt::print("{}\n{}", address, object_text(*status, 2));
+Outcome show(const StatusFlags& flags, const std::vector<std::string>& addresses) {
+  const Answers answers =
+      ask_all(addresses, [&](const std::string& address) { return fetch_status(address, flags.timeout_ms); });
+  const ClusterPicture picture = picture_of(answers.shards, answers.why_missing, flags.still_after);
+  if (flags.json) {
+    fmt::print("{}\n", report_json(picture, answers).dump());
+  } else {
+    fmt::print("{}", report_text(picture, answers));
   }
-  if (flags.json) fmt::print("{}\n", all.dump());
-  return outcome;
+  return outcome_of(picture, answers);
+}
+
+Outcome run_status(const StatusFlags& flags) {
+  const auto addresses = addresses_of(flags);
+  if (!addresses) return std::unexpected(addresses.error());
+  if (flags.watch == 0) return show(flags, *addresses);
+  const InterruptionRequests& requests = interruption_requests();
+  while (requests.count() == 0) {
+    if (!flags.json) {
+      const std::time_t now = std::time(nullptr);
+      std::tm local{};
+      localtime_r(&now, &local);
+      fmt::print("--- {:02}:{:02}:{:02}\n", local.tm_hour, local.tm_min, local.tm_sec);
+    }
+    (void)show(flags, *addresses);  // what it shows says it; watching goes on
+    if (const Status written = monitoring::flush_output(); !written) return fail_with(written.error());
+    for (double waited_ms = 0; waited_ms < flags.watch * 1e3 && requests.count() == 0; waited_ms += kLookEveryMs) {
+      ::poll(nullptr, 0, kLookEveryMs);
+    }
+  }
+  return {};
 }
 
 }  // namespace
 
 Command add_status_command(CLI::App& root) {
   auto flags = std::make_shared<StatusFlags>();
-  CLI::App* app = root.add_subcommand("status", "asks running servers and workers how they are");
-  app->add_option("addresses", flags->addresses, "HTTP ports: host:port host:port (what --http said)")->required();
+  CLI::App* app = root.add_subcommand("status", "who is waited for, since when, and why a job does not start or move");
+  app->add_option("addresses", flags->addresses, "HTTP ports: host:port host:port (what --http said)");
+  app->add_option("--servers", flags->servers,
+                  "host:port,host:port as for train: asked at these ports + 100, where serve puts the status")
+      ->check(not_empty());
+  app->add_option("--table", flags->table, "the servers' membership table: all shards in it, at their ports + 100")
+      ->check(not_empty());
+  app->add_option("--still-after", flags->still_after, "seconds without a step after which a job stands still")
+      ->capture_default_str()
+      ->check(in_range(0.01, 86'400.0));
+  app->add_option("--watch", flags->watch, "again every so many seconds, until Ctrl-C (exit code 0)")
+      ->check(in_range(0.1, 86'400.0));
   app->add_option("--timeout-ms", flags->timeout_ms, "for connecting and for reading, each")
       ->capture_default_str()
       ->check(in_range(1, 600'000));
-  app->add_flag("--json", flags->json, "one JSON object as the last line: what each address said");
+  app->add_flag("--json", flags->json, "one JSON object as the last line: jobs, shards, and what each address said");
   app->footer(
-      "The same is at http://HOST:PORT/ in a browser, and at /metrics for Prometheus. Exit code 4 when one does not "
-      "answer.\n\n"
+      "One address is enough where all shards' HTTP ports lie as far from their ports for workers: the others are "
+      "found. "
+      "The\n"
+      "same of one shard is at http://HOST:PORT/ in a browser, and at /metrics for Prometheus. A worker's port (train "
+      "--http) is\n"
+      "shown as it is.\n\n"
+      "Exit codes: 0 all jobs move, or none is open; 4 an address, or a shard of the cluster, does not answer; 9 a job "
+      "stands\n"
+      "still; 10 a job waits for its start; 11 the weights of a job's workers disagree. Of several the first of 4, 11, "
+      "9, "
+      "10.\n\n"
       "Example:\n"
       "  millrace status 127.0.0.1:7700 127.0.0.1:7701");
   return {app, [flags] { return run_status(*flags); }};

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "worker/cli/outcome.h"
+#include "worker/cli/status/ask.h"
+
+namespace millrace::cli {
+
+/// The picture for a person: a verdict a job, what it rests on, the shards.
+std::string report_text(const ClusterPicture& picture, const Answers& answers);
+
+/// The same for programs: {"jobs": [...], "shards": [...], "missing": [...], "refusals": [...], "troubles": [...], "unanswered":
+/// {address: why}, "said": {address: what it said}}. Times in seconds.
+nlohmann::json report_json(const ClusterPicture& picture, const Answers& answers);
+
+/// The outcome of `millrace status`: the first that holds of unreachable (4), weights that disagree (11), standing still (9),
+/// waiting to start (10).
+Outcome outcome_of(const ClusterPicture& picture, const Answers& answers);
+
+}  // namespace millrace::cli

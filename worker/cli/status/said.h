@@ -1,0 +1,115 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace millrace::cli {
+
+/// What one shard's /status says, as values. Another process wrote it: what is missing or of another type reads as 0, empty or
+/// false, and texts are made printable. Fields are those of server/status.h; times are ages in seconds.
+struct MemberSaid {
+  uint32_t worker = 0;
+  uint64_t life = 0;
+  bool connected = false;
+  bool finishing = false;
+  double silent_s = 0;
+  uint64_t steps_behind = 0;
+};
+
+struct WaitSaid {
+  std::string
+      kind;  ///< "join", "hello", "contributions", "deadline", "magnitudes", "memory", "computing"; empty: nothing
+  std::string because;
+  std::vector<uint32_t> workers;
+  std::vector<uint32_t> shards;
+  double seconds = 0;
+  double decided_in_s = 0;
+  bool has_step = false;  ///< the next four are of an open step
+  uint64_t bucket = 0;
+  uint64_t part = 0;
+  uint64_t step = 0;
+  uint64_t contributions = 0;
+};
+
+struct DisagreementSaid {
+  uint32_t worker = 0;
+  uint64_t part = 0;
+  uint64_t steps = 0;
+  double since_s = 0;
+};
+
+struct JobSaid {
+  std::string name;
+  uint64_t job = 0;
+  uint64_t epoch = 0;
+  bool started = false;
+  std::string mode;
+  uint32_t workers = 0;
+  uint64_t quorum = 0;
+  double deadline_s = 0;
+  double heartbeat_s = 0;
+  double dead_after_s = 0;
+  uint64_t parts = 0;
+  uint64_t steps_decided = 0;
+  double moved_s = 0;
+  uint64_t memory_bytes = 0;
+  uint64_t memory_bytes_max = 0;
+  WaitSaid wait;
+  std::vector<MemberSaid> members;
+  std::vector<DisagreementSaid> disagreements;
+};
+
+struct PeerSaid {
+  uint32_t shard = 0;
+  std::string address;
+  bool said_hello = false;
+};
+
+struct RefusalSaid {
+  std::string of;  ///< "worker", "contribution", "shard", "by_shard", "unreadable"
+  std::string job;
+  uint32_t number = 0;
+  std::string software;
+  std::string code;
+  std::string sentence;
+  uint64_t count = 0;
+  double first_s = 0;
+  double last_s = 0;
+};
+
+struct EndedSaid {
+  std::string name;
+  uint64_t job = 0;
+  std::string how;
+  std::string sentence;
+  double since_s = 0;
+};
+
+struct ShardSaid {
+  uint32_t shard = 0;
+  uint32_t shard_count = 0;
+  uint64_t life = 0;
+  std::string address;
+  std::string software;
+  std::string table;
+  bool shutting_down = false;
+  uint64_t memory_bytes = 0;
+  uint64_t memory_bytes_max = 0;
+  std::string table_error;
+  double table_error_s = 0;  ///< since it fails
+  std::vector<JobSaid> jobs;
+  std::vector<PeerSaid> peers;
+  std::vector<RefusalSaid> refusals;
+  std::vector<EndedSaid> ended;
+};
+
+/// Workers named in a list end here, members and jobs at what a shard may have.
+inline constexpr size_t kSaidListMax = 4'096;
+
+/// Empty: this is no shard's status (a worker's, say).
+std::optional<ShardSaid> read_said(const nlohmann::json& status);
+
+}  // namespace millrace::cli

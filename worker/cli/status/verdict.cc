@@ -1,0 +1,260 @@
+#include "worker/cli/status/verdict.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+
+namespace millrace::cli {
+namespace {
+
+constexpr size_t kNamedMax = 8;    ///< workers or shards in one list
+constexpr size_t kNotesMax = 3;    ///< workers of whom more is said
+constexpr size_t kCausesMax = 3;   ///< different waits in one sentence
+constexpr double kRefusedS = 60;   ///< a refusal that explains why a worker is not here is not older
+constexpr double kHeartbeats = 3;  ///< silent for more of them: worth saying
+
+std::string join(const std::vector<std::string>& pieces, std::string_view between) {
+  return fmt::format("{}", fmt::join(pieces, between));
+}
+
+/// "worker 3", "workers 1, 2 and 3", "workers 0, 1, ... (57 of them)".
+std::string named(std::string_view what, const std::vector<uint32_t>& numbers) {
+  if (numbers.empty()) return fmt::format("no {}", what);
+  if (numbers.size() == 1) return fmt::format("{} {}", what, numbers.front());
+  if (numbers.size() > kNamedMax) {
+    const std::vector<uint32_t> first(numbers.begin(), numbers.begin() + kNamedMax);
+    return fmt::format("{}s {}, ... ({} of them)", what, fmt::join(first, ", "), numbers.size());
+  }
+  const std::vector<uint32_t> but_last(numbers.begin(), numbers.end() - 1);
+  return fmt::format("{}s {} and {}", what, fmt::join(but_last, ", "), numbers.back());
+}
+
+const MemberSeen* member_of(const JobPicture& job, uint32_t worker) {
+  const auto at = std::ranges::find(job.members, worker, &MemberSeen::worker);
+  return at == job.members.end() ? nullptr : &*at;
+}
+
+const RefusalAt* refusal_of(const JobPicture& job, std::string_view of, uint32_t worker) {
+  const auto at = std::ranges::find_if(job.refusals, [&](const RefusalAt& one) {
+    return one.said.of == of && one.said.number == worker && one.said.last_s <= kRefusedS;
+  });
+  return at == job.refusals.end() ? nullptr : &*at;
+}
+
+double heartbeats_s(const JobPicture& job) { return kHeartbeats * job.at.front().said.heartbeat_s; }
+
+/// Why a worker that is waited for does not come, as far as shards can know.
+std::string note_on(const ClusterPicture& picture, const JobPicture& job, uint32_t worker) {
+  if (const RefusalAt* refusal = refusal_of(job, "contribution", worker)) {
+    return fmt::format("shard {} refused its contribution {:.1f} s ago: {}", refusal->shard, refusal->said.last_s,
+                       refusal->said.sentence);
+  }
+  const MemberSeen* member = member_of(job, worker);
+  if (!member) return "not a member";
+  if (member->silent_s > heartbeats_s(job)) {
+    return fmt::format("last heard {:.1f} s ago; removed at {:g} s", member->silent_s,
+                       job.at.front().said.dead_after_s);
+  }
+  if (!member->not_said_hello.empty()) {
+    return fmt::format("it has not said Hello to {}", picture.shard_text(member->not_said_hello.front()));
+  }
+  return fmt::format("heard {:.1f} s ago: its program computes, or hangs", member->silent_s);
+}
+
+std::string notes_on(const ClusterPicture& picture, const JobPicture& job, const std::vector<uint32_t>& workers) {
+  std::vector<std::string> notes;
+  for (const uint32_t worker : workers) {
+    if (notes.size() == kNotesMax) break;
+    const std::string note = note_on(picture, job, worker);
+    notes.push_back(workers.size() == 1 ? note : fmt::format("worker {}: {}", worker, note));
+  }
+  if (workers.size() > notes.size()) notes.emplace_back("...");
+  return notes.empty() ? "" : fmt::format(" ({})", join(notes, "; "));
+}
+
+/// Shards that wait alike.
+struct Cause {
+  WaitSaid wait;
+  std::vector<uint32_t> shards;
+  double seconds = 0;
+};
+
+int rank(const WaitSaid& wait) {
+  constexpr std::array<std::string_view, 5> kOrder = {"hello", "memory", "contributions", "magnitudes", "computing"};
+  return static_cast<int>(std::ranges::find(kOrder, wait.kind) - kOrder.begin());
+}
+
+void add_cause(std::vector<Cause>& causes, const WaitSaid& wait, uint32_t shard, double seconds) {
+  const auto same = std::ranges::find_if(causes, [&](const Cause& one) {
+    return std::tie(one.wait.kind, one.wait.workers, one.wait.shards, one.wait.step) ==
+           std::tie(wait.kind, wait.workers, wait.shards, wait.step);
+  });
+  Cause& cause = same == causes.end() ? causes.emplace_back(Cause{wait, {}, 0}) : *same;
+  cause.shards.push_back(shard);
+  cause.seconds = std::max(cause.seconds, seconds);
+}
+
+/// Waits that have lasted; what is only a consequence of another wait is left out. Those at the root first.
+std::vector<Cause> causes_of(const JobPicture& job, double still_after_s) {
+  std::vector<Cause> causes;
+  double longest = 0;
+  for (const JobAt& at : job.at) {
+    if (at.said.parts == 0) continue;
+    WaitSaid wait = at.said.wait;
+    longest = std::max({longest, wait.seconds, at.said.moved_s});
+    if (wait.kind.empty()) {  // nothing is open: the workers have sent nothing to the next step
+      wait.kind = "idle";
+      wait.step = at.said.steps_decided;
+      wait.seconds = at.said.moved_s;
+    }
+    if (wait.kind != "deadline" && wait.kind != "join" && wait.seconds >= still_after_s) {
+      add_cause(causes, wait, at.shard, wait.seconds);
+    }
+  }
+  if (longest >= still_after_s) {
+    WaitSaid not_open;
+    not_open.kind = "not_open";
+    for (const uint32_t shard : job.not_open) add_cause(causes, not_open, shard, longest);
+  }
+  if (std::ranges::any_of(causes, [](const Cause& one) { return one.wait.kind != "idle"; })) {
+    std::erase_if(causes, [](const Cause& one) { return one.wait.kind == "idle"; });
+  }
+  std::ranges::stable_sort(causes, {}, [](const Cause& one) { return std::pair(one.wait.step, rank(one.wait)); });
+  if (causes.size() > kCausesMax) causes.resize(kCausesMax);
+  return causes;
+}
+
+std::string sentence_of(const ClusterPicture& picture, const JobPicture& job, const Cause& cause) {
+  const WaitSaid& wait = cause.wait;
+  const std::string who = named("shard", cause.shards);
+  const std::string waits = cause.shards.size() == 1 ? "waits" : "wait";
+  if (wait.kind == "hello") {
+    return fmt::format("{} {} for {} to say Hello{}", who, waits, named("worker", wait.workers),
+                       notes_on(picture, job, wait.workers));
+  }
+  if (wait.kind == "not_open") {
+    std::vector<std::string> texts;
+    for (const uint32_t shard : cause.shards) texts.push_back(picture.shard_text(shard));
+    return fmt::format("no worker has said Hello to {}: is that address in the workers' list, and can they reach it?",
+                       join(texts, ", "));
+  }
+  if (wait.kind == "contributions") {
+    return fmt::format("{} {} for {} in step {}{}", who, waits, named("worker", wait.workers), wait.step,
+                       notes_on(picture, job, wait.workers));
+  }
+  if (wait.kind == "magnitudes") {
+    const std::string whose =
+        wait.shards.empty() ? std::string("the bucket's other parts") : named("shard", wait.shards);
+    return fmt::format("{} {} for the magnitudes of {} in step {}", who, waits, whose, wait.step);
+  }
+  if (wait.kind == "idle") {
+    std::vector<uint32_t> silent;
+    for (const MemberSeen& member : job.members) {
+      if (member.silent_s > heartbeats_s(job)) silent.push_back(member.worker);
+    }
+    return silent.empty() ? fmt::format(
+                                "no worker has sent anything to step {}; all {} are heard: their programs compute, "
+                                "or hang",
+                                wait.step, job.members.size())
+                          : fmt::format("no worker has sent anything to step {}; {} not heard{}", wait.step,
+                                        named("worker", silent) + (silent.size() == 1 ? " is" : " are"),
+                                        notes_on(picture, job, silent));
+  }
+  return fmt::format("{}: {}", who, wait.because);
+}
+
+std::vector<std::string> why_not_started(const ClusterPicture& picture, const JobPicture& job) {
+  std::vector<std::string> reasons;
+  std::vector<uint32_t> unheard;
+  for (const uint32_t worker : job.never_here) {
+    const RefusalAt* refusal = refusal_of(job, "worker", worker);
+    if (refusal && reasons.size() < kNotesMax) {
+      reasons.push_back(fmt::format("shard {} refused worker {} {:.1f} s ago: {}", refusal->shard, worker,
+                                    refusal->said.last_s, refusal->said.sentence));
+    } else {
+      unheard.push_back(worker);
+    }
+  }
+  if (!unheard.empty()) reasons.push_back(fmt::format("{} never said Hello", named("worker", unheard)));
+  for (const MemberSeen& member : job.members) {
+    if (member.not_said_hello.empty() || reasons.size() > kNotesMax) continue;
+    reasons.push_back(member.said_hello.empty()
+                          ? fmt::format("worker {} has joined and left its connections", member.worker)
+                          : fmt::format("worker {} said Hello to {} but not to {}", member.worker,
+                                        named("shard", member.said_hello),
+                                        picture.shard_text(member.not_said_hello.front())));
+  }
+  for (const MemberSeen& member : job.members) {
+    if (member.silent_s <= heartbeats_s(job) || reasons.size() > kNotesMax) continue;
+    reasons.push_back(fmt::format("worker {} was last heard {:.1f} s ago", member.worker, member.silent_s));
+  }
+  if (reasons.empty())
+    reasons.push_back(fmt::format("all {} workers are here; it starts in a moment", job.members.size()));
+  return reasons;
+}
+
+/// What is wrong whatever the job does.
+std::vector<std::string> afterthoughts(const ClusterPicture& picture, const JobPicture& job) {
+  std::vector<std::string> notes;
+  for (const JobAt& at : job.at) {
+    if (at.said.job != job.at.front().said.job) {
+      notes.push_back(
+          fmt::format("shards {} and {} know it under different numbers, {} and {}: do they use one membership "
+                      "table?",
+                      job.at.front().shard, at.shard, job.at.front().said.job, at.said.job));
+      break;
+    }
+  }
+  for (const JobAt& at : job.at) {
+    for (const DisagreementSaid& one : at.said.disagreements) {
+      notes.push_back(
+          fmt::format("the weights of worker {} are not those of the others (shard {}, part {}, found after {} "
+                      "steps, {:.1f} s ago)",
+                      one.worker, at.shard, one.part, one.steps, one.since_s));
+      break;  // the others are in the lists
+    }
+  }
+  if (job.state == JobState::kRunning) return notes;
+  for (const auto& [shard, missing] : picture.missing) {
+    notes.push_back(fmt::format("{} was not heard: {}", picture.shard_text(shard), missing.why));
+  }
+  for (const auto& [number, shard] : picture.shards) {
+    if (!shard.table_error.empty()) notes.push_back(fmt::format("shard {}: {}", number, shard.table_error));
+  }
+  return notes;
+}
+
+}  // namespace
+
+void judge(const ClusterPicture& picture, double still_after_s, JobPicture& job) {
+  std::vector<std::string> reasons;
+  const bool shutting_down =
+      std::ranges::any_of(picture.shards, [](const auto& one) { return one.second.shutting_down; });
+  const bool finishing = !job.members.empty() && std::ranges::all_of(job.members, &MemberSeen::finishing);
+  if (!job.started) {
+    job.state = JobState::kStarting;
+    for (const JobAt& at : job.at) job.since_s = std::max(job.since_s, at.said.wait.seconds);
+    reasons = why_not_started(picture, job);
+  } else if (const std::vector<Cause> causes = causes_of(job, still_after_s); !causes.empty()) {
+    job.state = JobState::kStandingStill;
+    for (const Cause& cause : causes) {
+      job.since_s = std::max(job.since_s, cause.seconds);
+      reasons.push_back(sentence_of(picture, job, cause));
+    }
+  } else if (finishing || shutting_down) {
+    job.state = JobState::kEnding;
+    reasons.emplace_back(finishing ? "its workers push nothing more" : "a shard is shutting down");
+  } else {
+    uint64_t step = UINT64_MAX;
+    for (const JobAt& at : job.at) step = at.said.parts == 0 ? step : std::min(step, at.said.steps_decided);
+    reasons.push_back(fmt::format("step {}, {} of {} workers", step == UINT64_MAX ? 0 : step, job.members.size(),
+                                  job.at.front().said.workers));
+  }
+  for (std::string& note : afterthoughts(picture, job)) reasons.push_back(std::move(note));
+  const bool waits = job.state == JobState::kStarting || job.state == JobState::kStandingStill;
+  job.verdict = fmt::format("{}{}: {}", state_name(job.state), waits ? fmt::format(" for {:.1f} s", job.since_s) : "",
+                            join(reasons, "; "));
+}
+
+}  // namespace millrace::cli
