@@ -20,6 +20,7 @@ std::string text_of(Mode value) { return std::string(mode_name(value)); }
 std::string text_of(Combine value) { return std::string(combine_name(value)); }
 std::string text_of(Reselect value) { return std::string(reselect_name(value)); }
 std::string text_of(CodecError value) { return std::string(codec_error_name(value)); }
+std::string text_of(Momentum value) { return std::string(momentum_name(value)); }
 std::string text_of(NonFinite value) { return std::string(non_finite_name(value)); }
 std::string text_of(ValueType value) { return value == ValueType::kF32 ? "f32" : "f64"; }
 std::string text_of(Selection value) { return std::string(selection_name(value)); }
@@ -40,7 +41,8 @@ std::string text_of(T value) {
 
 /// The field that its group is named for: "select: topk here", not "select: selection topk here".
 template <typename T>
-inline constexpr bool kNamesItsGroup = std::is_same_v<T, Selection> || std::is_same_v<T, Reselect>;
+inline constexpr bool kNamesItsGroup =
+    std::is_same_v<T, Selection> || std::is_same_v<T, Reselect> || std::is_same_v<T, Momentum>;
 
 /// Lists every field as (name, readable value), so that two specifications can be compared field by field.
 class Lister {
@@ -124,6 +126,15 @@ std::string_view non_finite_name(NonFinite value) {
   switch (value) {
     case NonFinite::kRefuse: return "refuse";
     case NonFinite::kDropAndCount: return "drop_and_count";
+  }
+  return "unknown";
+}
+
+std::string_view momentum_name(Momentum value) {
+  switch (value) {
+    case Momentum::kNone: return "none";
+    case Momentum::kCorrection: return "correction";
+    case Momentum::kNesterov: return "nesterov";
   }
   return "unknown";
 }

@@ -48,6 +48,20 @@ enum class NonFinite : uint8_t {
   kDropAndCount = 2,  ///< the entry is dropped and counted
 };
 
+/// What a worker adds to a gradient before it enters the residual (worker/DESIGN.md, "What enters").
+enum class Momentum : uint8_t {
+  kNone = 1,
+  kCorrection = 2,  ///< velocity = factor * velocity + gradient, and the velocity enters (RedSync, algorithm 4)
+  kNesterov = 3,    ///< gradient + factor * velocity enters
+};
+
+struct MomentumSpec {
+  Momentum momentum = Momentum::kNone;
+  double factor = 0;   ///< in (0, 1)
+  bool masked = true;  ///< the velocity of an entry ends when an update has applied what was sent of it
+  bool operator==(const MomentumSpec&) const = default;
+};
+
 struct ReselectSpec {
   Reselect reselect = Reselect::kNone;
   double density = 0;  ///< k down = density * dimension, rounded up; used when k is 0
@@ -90,6 +104,9 @@ struct JobSpec {
   CodecSpec codec_down;
   CodecError codec_error = CodecError::kRetain;
   NonFinite non_finite = NonFinite::kRefuse;
+  bool unbiased = false;  ///< workers keep nothing back: what is sent is the gradient in expectation
+  MomentumSpec momentum;
+  double clip = 0;  ///< L2 norm that a step's gradients are scaled down to, over the square root of the workers; 0: off
   uint32_t dead_after_ms = 10'000;  ///< a worker silent for so long is removed
   uint32_t heartbeat_ms = 1'000;
   uint32_t exchange_timeout_ms = 200;  ///< a shard whose histogram is missing for so long: the last threshold is used
@@ -135,6 +152,7 @@ std::string_view combine_name(Combine value);
 std::string_view reselect_name(Reselect value);
 std::string_view codec_error_name(CodecError value);
 std::string_view non_finite_name(NonFinite value);
+std::string_view momentum_name(Momentum value);
 
 /// One sentence naming the first field in which two specifications differ, in the words of the command line: "select: none
 /// here, topk there", "codec_up: qsgd_bits 4 here, 8 there", "tensor 'w': dimension 10 here, 12 there".

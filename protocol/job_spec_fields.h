@@ -39,6 +39,13 @@ void visit_codec(Visitor& v, Spec& spec) {
   v.field("qsgd_scale_max", spec.qsgd_scale_max);
 }
 
+template <typename Visitor, typename Spec>
+void visit_momentum(Visitor& v, Spec& spec) {
+  v.field("momentum", spec.momentum);
+  v.field("factor", spec.factor);
+  v.field("masked", spec.masked);
+}
+
 template <typename Visitor, typename Tensor>
 void visit_tensor(Visitor& v, Tensor& tensor) {
   v.field("name", tensor.name);
@@ -69,6 +76,9 @@ void visit_job(Visitor& v, Spec& spec) {
   v.group("codec_down", spec.codec_down, [](auto& to, auto& part) { visit_codec(to, part); });
   v.field("codec_error", spec.codec_error);
   v.field("non_finite", spec.non_finite);
+  v.field("unbiased", spec.unbiased);
+  v.group("momentum", spec.momentum, [](auto& to, auto& part) { visit_momentum(to, part); });
+  v.field("clip", spec.clip);
   v.field("dead_after_ms", spec.dead_after_ms);
   v.field("heartbeat_ms", spec.heartbeat_ms);
   v.field("exchange_timeout_ms", spec.exchange_timeout_ms);

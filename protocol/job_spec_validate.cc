@@ -23,8 +23,11 @@ bool name_holds(const std::string& name) {
 }
 
 Status check_enums(const JobSpec& spec) {
-  if (known(spec.mode) && known(spec.combine) && known(spec.codec_error) && known(spec.non_finite)) return {};
-  return reserved("mode, combine, codec_error or non_finite has a number that this version does not know");
+  if (known(spec.mode) && known(spec.combine) && known(spec.codec_error) && known(spec.non_finite) &&
+      known(spec.momentum.momentum)) {
+    return {};
+  }
+  return reserved("mode, combine, codec_error, non_finite or momentum has a number that this version does not know");
 }
 
 /// What belongs to steps that do not wait for everybody.
@@ -161,13 +164,65 @@ Status check_codec_error(const JobSpec& spec, const CodecSpec& up, std::string_v
   return {};
 }
 
+/// What an unbiased job may not do: keep something back, send by size, or send what no draw chose.
+Status check_unbiased(const JobSpec& spec, const SelectionSpec& select, const ReselectSpec& reselect,
+                      const CodecSpec& up, std::string_view where) {
+  if (!spec.unbiased) return {};
+  if (select.selection != Selection::kNone) {
+    return refuse(
+        fmt::format("{}select: {} sends the largest and keeps the rest in a residual, an unbiased job keeps none: what "
+                    "is left out would be lost, always the small ones; set select none, or unbiased off",
+                    where, selection_name(select.selection)));
+  }
+  if (reselect.reselect != Reselect::kNone) {
+    return refuse(
+        fmt::format("{}reselect: what an update leaves out would have to go back into a residual, an unbiased job "
+                    "keeps none; set reselect none, or unbiased off",
+                    where));
+  }
+  if (!find_index_codec(up.index)->lossless()) {
+    return refuse(
+        fmt::format("{}codec_up: {} takes along entries that no draw chose, unscaled: what is sent would not be the "
+                    "gradient in expectation; use gap",
+                    where, find_index_codec(up.index)->name()));
+  }
+  return {};
+}
+
+/// Momentum, clipping and unbiased, as far as the job decides them.
+Status check_entering(const JobSpec& spec) {
+  const MomentumSpec& momentum = spec.momentum;
+  if (momentum.momentum != Momentum::kNone && !(momentum.factor > 0 && momentum.factor < 1)) {
+    return refuse(
+        fmt::format("momentum: factor {} is not in (0, 1): from 1 on what has entered never fades", momentum.factor));
+  }
+  if (!std::isfinite(momentum.factor)) return refuse("momentum: factor must be a finite number");
+  if (!(spec.clip >= 0) || !std::isfinite(spec.clip)) {
+    return refuse(fmt::format("clip is {}: the norm to clip at is a positive number, 0 does not clip", spec.clip));
+  }
+  if (!spec.unbiased) return {};
+  if (spec.codec_error == CodecError::kRetain) {
+    return refuse(
+        "codec_error retain keeps the quantizer's error in a residual, an unbiased job keeps none; set codec_error "
+        "drop, or unbiased off");
+  }
+  if (momentum.momentum != Momentum::kNone && momentum.masked) {
+    return refuse(
+        "momentum with masking in an unbiased job: what is masked follows the draws, so that what is sent is no longer "
+        "the momentum in expectation; use it unmasked, or set unbiased off");
+  }
+  return {};
+}
+
 /// The job's defaults, which every tensor without overrides takes.
 Status check_defaults(const JobSpec& spec) {
   if (Status s = check_select(spec.select, ""); !s) return s;
   if (Status s = check_reselect(spec.reselect, ""); !s) return s;
   if (Status s = check_codec(spec.codec_up, "codec_up", ""); !s) return s;
   if (Status s = check_codec(spec.codec_down, "codec_down", ""); !s) return s;
-  return check_codec_error(spec, spec.codec_up, "");
+  if (Status s = check_codec_error(spec, spec.codec_up, ""); !s) return s;
+  if (Status s = check_entering(spec); !s) return s;
+  return check_unbiased(spec, spec.select, spec.reselect, spec.codec_up, "");
 }
 
 Status check_tensor(const JobSpec& spec, const TensorSpec& tensor) {
@@ -188,9 +243,12 @@ Status check_tensor(const JobSpec& spec, const TensorSpec& tensor) {
   if (tensor.codec_down) {
     if (Status s = check_codec(*tensor.codec_down, "codec_down", where); !s) return s;
   }
-  if (!tensor.codec_up) return {};
-  if (Status s = check_codec(*tensor.codec_up, "codec_up", where); !s) return s;
-  return check_codec_error(spec, *tensor.codec_up, where);
+  if (tensor.codec_up) {
+    if (Status s = check_codec(*tensor.codec_up, "codec_up", where); !s) return s;
+    if (Status s = check_codec_error(spec, *tensor.codec_up, where); !s) return s;
+  }
+  return check_unbiased(spec, tensor.select.value_or(spec.select), tensor.reselect.value_or(spec.reselect),
+                        tensor.codec_up.value_or(spec.codec_up), where);
 }
 
 Status check_tensors(const JobSpec& spec) {

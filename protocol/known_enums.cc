@@ -46,6 +46,15 @@ bool known(NonFinite value) {
   return false;
 }
 
+bool known(Momentum value) {
+  switch (value) {
+    case Momentum::kNone:
+    case Momentum::kCorrection:
+    case Momentum::kNesterov: return true;
+  }
+  return false;
+}
+
 bool known(ValueType value) {
   switch (value) {
     case ValueType::kF32:

@@ -10,6 +10,7 @@ bool known(Combine value);
 bool known(Reselect value);
 bool known(CodecError value);
 bool known(NonFinite value);
+bool known(Momentum value);
 bool known(ValueType value);
 bool known(Selection value);
 bool known(IndexCodecId value);

@@ -14,6 +14,8 @@ inline JobSpec example_spec() {
   spec.select = {.selection = Selection::kTopK, .density = 0.01};
   spec.reselect = {.reselect = Reselect::kTopK, .density = 0.02, .threshold_period = 4};
   spec.codec_up = {.index = IndexCodecId::kGap, .value = ValueCodecId::kQsgd, .qsgd_bits = 8};
+  spec.momentum = {.momentum = Momentum::kCorrection, .factor = 0.75};
+  spec.clip = 8;
   spec.seed = 42;
   TensorSpec large;
   large.name = "embedding.weight";

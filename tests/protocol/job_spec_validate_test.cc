@@ -121,6 +121,60 @@ std::vector<Refused> refused_methods() {
   };
 }
 
+/// A sound unbiased job, to be bent.
+void make_unbiased(JobSpec& spec) {
+  spec.unbiased = true;
+  spec.select = {};
+  spec.reselect = {};
+  spec.codec_error = CodecError::kDrop;
+  spec.momentum.masked = false;
+  for (TensorSpec& tensor : spec.tensors) tensor.select.reset(), tensor.reselect.reset();
+}
+
+template <typename Bend>
+std::function<void(JobSpec&)> unbiased_but(Bend bend) {
+  return [bend](JobSpec& spec) {
+    make_unbiased(spec);
+    bend(spec);
+  };
+}
+
+std::vector<Refused> refused_entering() {
+  return {
+      {"momentum", kImpossible, "momentum: factor 1 is not in (0, 1)", [](JobSpec& s) { s.momentum.factor = 1; }},
+      {"momentum", kImpossible, "momentum: factor 0 is not in (0, 1)", [](JobSpec& s) { s.momentum.factor = 0; }},
+      {"momentum", kImpossible, "momentum: factor -0.5", [](JobSpec& s) { s.momentum.factor = -0.5; }},
+      {"momentum", kImpossible, "momentum: factor", [](JobSpec& s) { s.momentum.factor = kNan; }},
+      {"momentum", kImpossible, "momentum: factor must be a finite number",
+       [](JobSpec& s) { s.momentum = {.momentum = Momentum::kNone, .factor = kNan}; }},
+      {"clip", kImpossible, "clip is -1", [](JobSpec& s) { s.clip = -1; }},
+      {"clip", kImpossible, "clip is inf", [](JobSpec& s) { s.clip = std::numeric_limits<double>::infinity(); }},
+      {"clip", kImpossible, "clip is ", [](JobSpec& s) { s.clip = kNan; }},
+      {"unknown-number", kReserved, "does not know",
+       [](JobSpec& s) { s.momentum.momentum = static_cast<Momentum>(4); }},
+      {"unbiased-select", kImpossible, "select: topk sends the largest",
+       unbiased_but([](JobSpec& s) { s.select = {.selection = Selection::kTopK, .density = 0.5}; })},
+      {"unbiased-select", kImpossible, "select: threshold sends the largest",
+       unbiased_but([](JobSpec& s) { s.select = {.selection = Selection::kThreshold, .threshold = 0.5}; })},
+      {"unbiased-select", kImpossible, "tensor 'bias': select: bucket_topk sends the largest",
+       unbiased_but([](JobSpec& s) {
+         s.tensors[1].select = SelectionSpec{.selection = Selection::kBucketTopK, .density = 0.5};
+       })},
+      {"unbiased-reselect", kImpossible, "reselect: what an update leaves out",
+       unbiased_but([](JobSpec& s) { s.reselect = {.reselect = Reselect::kTopK, .density = 0.5}; })},
+      {"unbiased-reselect", kImpossible, "tensor 'bias': reselect: what an update leaves out",
+       unbiased_but(
+           [](JobSpec& s) { s.tensors[1].reselect = ReselectSpec{.reselect = Reselect::kTopK, .density = 0.5}; })},
+      {"unbiased-retain", kImpossible, "codec_error retain keeps",
+       unbiased_but([](JobSpec& s) { s.codec_error = CodecError::kRetain; })},
+      {"unbiased-bloom", kImpossible, "codec_up: bloom takes along",
+       unbiased_but([](JobSpec& s) { s.codec_up = bloom(); })},
+      {"unbiased-bloom", kImpossible, "tensor 'bias': codec_up: bloom takes along",
+       unbiased_but([](JobSpec& s) { s.tensors[1].codec_up = bloom(); })},
+      {"unbiased-masked", kImpossible, "use it unmasked", unbiased_but([](JobSpec& s) { s.momentum.masked = true; })},
+  };
+}
+
 std::vector<Refused> refused_tensors() {
   return {
       {"no-tensors", kImpossible, "no tensors", [](JobSpec& s) { s.tensors.clear(); }},
@@ -182,7 +236,7 @@ std::vector<Refused> refused_tensors() {
 
 std::vector<Refused> refused_jobs() {
   std::vector<Refused> all = refused_modes_and_numbers();
-  for (auto part : {refused_methods, refused_tensors}) {
+  for (auto part : {refused_methods, refused_entering, refused_tensors}) {
     for (Refused& refused : part()) all.push_back(std::move(refused));
   }
   return all;
@@ -208,6 +262,19 @@ std::vector<Accepted> accepted_jobs() {
       {"QSGD scaled by the L2 norm, dropped",
        [](JobSpec& s) { s.codec_up = qsgd(false), s.codec_error = CodecError::kDrop; }},
       {"QSGD scaled by the L2 norm on the way down", [](JobSpec& s) { s.codec_down = qsgd(false); }},
+      {"no momentum", [](JobSpec& s) { s.momentum = {}; }},
+      {"Nesterov's momentum, unmasked, clipped",
+       [](JobSpec& s) {
+         s.momentum = {.momentum = Momentum::kNesterov, .factor = 0.9, .masked = false};
+         s.clip = 0.25;
+       }},
+      {"unbiased, with momentum and clipping", make_unbiased},
+      {"unbiased, in 4 bits by the L2 norm, with steps that leave workers out", unbiased_but([](JobSpec& s) {
+         s.momentum = {};
+         s.codec_up = s.codec_down = qsgd(false);
+         s.mode = Mode::kPartial;
+         s.quorum = 1;
+       })},
       {"steps ahead", [](JobSpec& s) { s.staleness = kStalenessMax; }},
       {"k by number",
        [](JobSpec& s) {
