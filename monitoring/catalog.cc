@@ -87,7 +87,7 @@ constexpr std::array<MetricInfo, 38> kShardMetrics = {{
     {"millrace_shard_audit_imbalance", MetricKind::kGauge, kJob, "What the conservation law misses; must be 0"},
 }};
 
-constexpr std::array<MetricInfo, 22> kWorkerMetrics = {{
+constexpr std::array<MetricInfo, 23> kWorkerMetrics = {{
     {"millrace_worker_network_bytes_total", MetricKind::kCounter, kDirection, "Bytes of whole messages, in and out"},
     {"millrace_worker_dropped_total", MetricKind::kCounter, kReason, "Messages dropped, by reason"},
     {"millrace_worker_refused_total", MetricKind::kCounter, kCode, "Refusals received, by error code"},
@@ -99,6 +99,8 @@ constexpr std::array<MetricInfo, 22> kWorkerMetrics = {{
      kSeconds},
     {"millrace_worker_not_counted_total", MetricKind::kCounter, kJob,
      "Updates that do not name this worker: what it sent went back to the residual"},
+    {"millrace_worker_discarded_entries_total", MetricKind::kCounter, kJob,
+     "Entries that an unbiased job discarded, their contribution having missed its step"},
     {"millrace_worker_contribution_entries_total", MetricKind::kCounter, kJob,
      "Entries of contributions: the achieved k up"},
     {"millrace_worker_update_entries_total", MetricKind::kCounter, kJob, "Entries of updates: the achieved k down"},
@@ -210,6 +212,7 @@ WorkerMetrics::WorkerMetrics(Metrics& metrics)
       steps(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_steps_total")]),
       step_seconds(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_step_seconds")]),
       not_counted(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_not_counted_total")]),
+      discarded_entries(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_discarded_entries_total")]),
       contribution_entries(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_contribution_entries_total")]),
       update_entries(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_update_entries_total")]),
       contribution_bytes(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_contribution_bytes_total")]),

@@ -113,6 +113,7 @@ struct WorkerMetrics {
   CounterFamily steps;                   ///< [job] completed
   HistogramFamily step_seconds;          ///< [job] contribution sent to update complete
   CounterFamily not_counted;             ///< [job] updates that do not name this worker: all of it taken back
+  CounterFamily discarded_entries;       ///< [job] entries of such contributions of an unbiased job: gone
   CounterFamily contribution_entries;    ///< [job]
   CounterFamily update_entries;          ///< [job]
   CounterFamily contribution_bytes;      ///< [job]

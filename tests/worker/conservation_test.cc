@@ -246,7 +246,31 @@ INSTANTIATE_TEST_SUITE_P(
                o.disconnect_rate = 0.001;
              },
              0.0, true},
-        // Off the grid f32 rounds: the bound is 2^-24 of the magnitudes met, times the additions.
+        Case{"UnbiasedShardsLeaveOut",
+             [](ToyClusterOptions& o) {
+               o.spec.unbiased = true;
+               o.spec.select = {};
+               o.spec.codec_error = protocol::CodecError::kDrop;
+               o.disconnect_rate = 0.002;
+             },
+             0.3, true},
+        // Off the grid f32 rounds: the bound is 2^-24 of the magnitudes met, times the additions. Velocities
+        // leave it after some steps.
+        Case{"Momentum",
+             [](ToyClusterOptions& o) {
+               o.spec.momentum = {protocol::Momentum::kCorrection, 0.75, true};
+               o.spec.staleness = 1;
+               o.disconnect_rate = 0.002;
+               o.epoch_rate = 0.002;
+             },
+             0.3, true, 0.05},
+        Case{"NesterovClippedSparseOnly",
+             [](ToyClusterOptions& o) {
+               o.spec.momentum = {protocol::Momentum::kNesterov, 0.5, true};
+               o.spec.clip = 20;
+               o.disconnect_rate = 0.002;
+             },
+             0.0, true, 0.05},
         Case{"QuantizedRetain", [](ToyClusterOptions& o) { o.spec.codec_up = {.value = ValueCodecId::kQsgd}; }, 0.3,
              false, 0.05},
         Case{"QuantizedDrop",

@@ -53,6 +53,34 @@ TEST(Options, ReselectionsToo) {
     EXPECT_FALSE(reselect_from_text(bad, 1).has_value()) << bad;
 }
 
+TEST(Options, MomentumIsWrittenAsTextWithItsFactor) {
+  EXPECT_EQ(momentum_from_text("none"), protocol::MomentumSpec{});
+  EXPECT_EQ(momentum_from_text("correction:0.9"), (protocol::MomentumSpec{protocol::Momentum::kCorrection, 0.9, true}));
+  EXPECT_EQ(momentum_from_text("nesterov:0.5:unmasked"),
+            (protocol::MomentumSpec{protocol::Momentum::kNesterov, 0.5, false}));
+  for (const char* bad :
+       {"", "0.9", "correction", "correction:", "correction:0", "correction:1", "correction:-0.5", "correction:nan",
+        "correction:0.9:masked", "nesterov:0.9:unmasked:", "adam:0.9", "none:0.9"}) {
+    const auto parsed = momentum_from_text(bad);
+    ASSERT_FALSE(parsed.has_value()) << bad;
+    EXPECT_EQ(parsed.error().code, ErrorCode::kInvalidArgument) << bad;
+  }
+}
+
+TEST(Options, AnUnbiasedJobIsAskedForInOneWordAndItsPartsByName) {
+  JobOptions job = good_job();
+  job.unbiased = true;
+  job.select = "none";
+  job.codec_up = "gap+qsgd4";
+  EXPECT_NE(refusal(job).find("set codec_error drop"), std::string::npos) << refusal(job);
+  job.codec_error = "drop";
+  const auto spec = spec_from_options(job, kTensors);
+  ASSERT_TRUE(spec.has_value()) << spec.error().message;
+  EXPECT_TRUE(spec->unbiased);
+  job.clip = -1;
+  EXPECT_NE(refusal(job).find("clip is -1"), std::string::npos) << refusal(job);
+}
+
 TEST(Options, EveryFieldReachesTheSpecification) {
   JobOptions job = good_job();
   job.workers = 3;
@@ -73,6 +101,8 @@ TEST(Options, EveryFieldReachesTheSpecification) {
   job.heartbeat_ms = 500;
   job.exchange_timeout_ms = 50;
   job.seed = 9;
+  job.momentum = "nesterov:0.75:unmasked";
+  job.clip = 2.5;
   job.parts_per_shard = 4;
   job.fuse_below = 10;
   job.audit = true;
@@ -97,9 +127,12 @@ TEST(Options, EveryFieldReachesTheSpecification) {
   EXPECT_EQ(spec->heartbeat_ms, 500u);
   EXPECT_EQ(spec->exchange_timeout_ms, 50u);
   EXPECT_EQ(spec->seed, 9u);
+  EXPECT_EQ(spec->momentum, (protocol::MomentumSpec{protocol::Momentum::kNesterov, 0.75, false}));
+  EXPECT_EQ(spec->clip, 2.5);
   EXPECT_EQ(spec->parts_per_shard, 4u);
   EXPECT_EQ(spec->fuse_below, 10u);
   EXPECT_TRUE(spec->audit);
+  EXPECT_FALSE(spec->unbiased);
   ASSERT_EQ(spec->tensors.size(), 1u);
   EXPECT_EQ(spec->tensors[0].priority, 3);
   EXPECT_EQ(spec->tensors[0].select, SelectionSpec{});

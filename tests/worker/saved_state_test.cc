@@ -30,6 +30,9 @@ SavedState some_state() {
   dense.residual.dimension = 3;
   dense.residual.dense = true;
   dense.residual.values = {1, 0, 2};
+  dense.momentum = Stream<float>::empty(3);
+  dense.momentum->indices = {1};
+  dense.momentum->values = {0.25f};
   state.tensors = {sparse, dense};
   return state;
 }
@@ -54,17 +57,22 @@ TEST(SavedState, WhatIsWrittenIsReadBack) {
   ASSERT_EQ(read->tensors.size(), 2u);
   EXPECT_EQ(read->tensors[0].name, "sparse");
   EXPECT_EQ(read->tensors[0].steps_pushed, 12u);
+  EXPECT_FALSE(read->tensors[0].momentum.has_value());
   EXPECT_EQ(read->tensors[0].residual.indices, state.tensors[0].residual.indices);
   EXPECT_EQ(read->tensors[0].residual.values, state.tensors[0].residual.values);
   EXPECT_TRUE(read->tensors[1].residual.dense);
   EXPECT_EQ(read->tensors[1].residual.values, state.tensors[1].residual.values);
+  ASSERT_TRUE(read->tensors[1].momentum.has_value());
+  EXPECT_EQ(read->tensors[1].momentum->dimension, 3u);
+  EXPECT_EQ(read->tensors[1].momentum->indices, (IndexBuffer{1}));
+  EXPECT_EQ(read->tensors[1].momentum->values, (Buffer<float>{0.25f}));
 }
 
 TEST(SavedState, GoldenBytes) {
   SavedState state;
   state.job_name = "j";
   const ByteBuffer bytes = encode_saved_state(state);
-  const std::vector<uint8_t> head = {'M', 'L', 'R', 'S', 'A', 'V', 'E', '1', 63, 0, 0, 0, 0, 0, 0, 0};
+  const std::vector<uint8_t> head = {'M', 'L', 'R', 'S', 'A', 'V', 'E', '2', 63, 0, 0, 0, 0, 0, 0, 0};
   ASSERT_EQ(bytes.size(), 16u + 63u + 8u);
   EXPECT_TRUE(std::equal(head.begin(), head.end(), bytes.begin()));
 }
@@ -101,7 +109,12 @@ TEST(SavedState, HostileFieldsUnderAValidChecksumAreRefused) {
       const auto read = decode_saved_state(bytes);
       refused += read.has_value() ? 0 : 1;
       if (!read) continue;
-      for (const SavedTensor& tensor : read->tensors) EXPECT_TRUE(validate(tensor.residual.view()).has_value());
+      for (const SavedTensor& tensor : read->tensors) {
+        EXPECT_TRUE(validate(tensor.residual.view()).has_value());
+        if (tensor.momentum) {
+          EXPECT_TRUE(validate(tensor.momentum->view()).has_value());
+        }
+      }
     }
   }
   EXPECT_GT(refused, 50u);

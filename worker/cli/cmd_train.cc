@@ -284,6 +284,17 @@ void add_compression_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--codec-error", options.codec_error, "a quantizer's error: retain it in the residual, or drop it")
       ->capture_default_str()
       ->check(CLI::IsMember({"retain", "drop"}));
+  app.add_option(
+         "--momentum", options.momentum,
+         "none, correction:FACTOR or nesterov:FACTOR: momentum of this worker, in what it sends; ends for entries "
+         "that an update has applied, unless :unmasked follows")
+      ->capture_default_str();
+  app.add_option("--clip", options.clip,
+                 "scale a step's gradients down to this L2 norm over the square root of the workers; 0 does not")
+      ->capture_default_str()
+      ->check(in_range(0.0, 1e30));
+  app.add_flag("--unbiased", options.unbiased,
+               "keep nothing back: what is sent is the gradient in expectation (--select none, --codec-error drop)");
   app.add_option("--non-finite", options.non_finite, "NaN in a gradient: refuse (ends the run) or drop (counted)")
       ->capture_default_str()
       ->check(CLI::IsMember({"refuse", "drop"}));

@@ -44,6 +44,9 @@ JobOptions job_options(const TrainOptions& options) {
   job.codec_up = options.codec_up;
   job.codec_down = options.codec_down;
   job.codec_error = options.codec_error;
+  job.momentum = options.momentum;
+  job.clip = options.clip;
+  job.unbiased = options.unbiased;
   job.non_finite = options.non_finite;
   job.mode = options.mode == "sync" ? "synchronous" : options.mode;
   job.staleness = options.staleness;

@@ -32,6 +32,9 @@ struct TrainOptions {
   std::string codec_up = "gap+raw";
   std::string codec_down = "gap+raw";
   std::string codec_error = "retain";
+  std::string momentum = "none";
+  double clip = 0;
+  bool unbiased = false;
   std::string non_finite = "refuse";
   std::string mode = "synchronous";
   uint32_t staleness = 0;

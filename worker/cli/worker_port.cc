@@ -12,6 +12,7 @@ struct TensorSums {
   uint64_t entries_sent = 0;
   uint64_t entries_received = 0;
   uint64_t false_positives = 0;
+  uint64_t entries_discarded = 0;
   double dropped_error = 0;
   double residual_norm = 0;
 
@@ -20,6 +21,7 @@ struct TensorSums {
       entries_sent += tensor.entries_sent;
       entries_received += tensor.entries_received;
       false_positives += tensor.false_positives;
+      entries_discarded += tensor.entries_discarded;
       dropped_error += tensor.dropped_error;
       residual_norm = std::hypot(residual_norm, tensor.residual_norm);
     }
@@ -63,6 +65,7 @@ void WorkerPort::update(const Stats& stats) {
   exported_.resends.with({job}).increment(grown(stats.resends, shown_.resends));
   exported_.steps.with({job}).increment(grown(stats.rounds, shown_.rounds));
   exported_.not_counted.with({job}).increment(grown(stats.not_counted, shown_.not_counted));
+  exported_.discarded_entries.with({job}).increment(grown(now.entries_discarded, before.entries_discarded));
   exported_.contribution_entries.with({job}).increment(grown(now.entries_sent, before.entries_sent));
   exported_.update_entries.with({job}).increment(grown(now.entries_received, before.entries_received));
   exported_.contribution_raw_bytes.with({job}).increment(grown(stats.raw_bytes_up, shown_.raw_bytes_up));

@@ -42,6 +42,11 @@ Bucket::Bucket(const protocol::JobSpec& spec, const protocol::BucketLayout& layo
     MILLRACE_CHECK(selector.has_value(), selector.error().message);
     selector_ = std::move(*selector);
   }
+  if (spec_.momentum.momentum != protocol::Momentum::kNone) {
+    velocity_.emplace(spec_.momentum, dimension_);
+    const bool holds_back = selector_ != nullptr || layout.reselect.reselect != protocol::Reselect::kNone;
+    masked_ = spec_.momentum.masked && holds_back;
+  }
   residual_ = Stream<float>::empty(dimension_);
   selected_ = Stream<float>::empty(dimension_);
   coded_.assign(parts_.size(), 1);
@@ -76,6 +81,11 @@ void Bucket::take_staged() {
     if (staged.dimension != 0) add_to_residual(std::exchange(staged, {}));
     return;
   }
+  add_to_residual(join_staged());
+}
+
+Stream<float> Bucket::join_staged() {
+  if (slots_.size() == 1) return std::exchange(slots_[0]->staged_, {});
   const bool all_dense = std::ranges::all_of(slots_, [](const auto& slot) { return slot->staged_.dense; });
   std::vector<StreamView<float>> views;
   for (auto& slot : slots_) {
@@ -86,7 +96,7 @@ void Bucket::take_staged() {
   auto joined = concatenate<float>(views);
   MILLRACE_CHECK(joined.has_value() && joined->dimension == dimension_, dimension_);
   for (auto& slot : slots_) slot->staged_ = {};
-  add_to_residual(std::move(*joined));
+  return std::move(*joined);
 }
 
 /// Whether what is selected from will be one sparse push and nothing else: its values were looked at when they came.
@@ -94,8 +104,8 @@ bool Bucket::staged_alone() const {
   const auto nothing = [](const Returning& piece) {
     return !piece.is_put_off() && std::get<Stream<float>>(piece.what).count() == 0;
   };
-  return slots_.size() == 1 && slots_[0]->staged_.dimension != 0 && slots_[0]->weight_ == 1 && residual_.count() == 0 &&
-         std::ranges::all_of(returning_, nothing);
+  return slots_.size() == 1 && !enters_in_select() && slots_[0]->staged_.dimension != 0 && slots_[0]->weight_ == 1 &&
+         residual_.count() == 0 && std::ranges::all_of(returning_, nothing);
 }
 
 void Bucket::drop_zeros() {
@@ -110,11 +120,15 @@ void Bucket::drop_zeros() {
   residual_.values.resize(kept);
 }
 
-Status Bucket::select(uint64_t step) {
+Status Bucket::select(uint64_t step, float clip) {
   MILLRACE_CHECK(parts_left_ == 0, parts_left_);
   MILLRACE_CHECK(std::ranges::all_of(slots_, [](const auto& slot) { return slot->filled_; }));
   const bool known_finite = staged_alone();
-  take_staged();
+  if (enters_in_select()) {
+    let_enter(clip);
+  } else {
+    take_staged();
+  }
   take_returned();
   // Entries that a Bloom filter took along cancel out exactly; they must not stay stored.
   if (!find_index_codec(codec_.index)->lossless()) drop_zeros();

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <variant>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "kernels/stream/stream.h"
 #include "protocol/job_spec.h"
 #include "protocol/layout.h"
+#include "worker/core/momentum.h"
 #include "worker/core/push_slot.h"
 
 namespace millrace::worker {
@@ -24,7 +26,9 @@ struct BucketCounters {
   uint64_t entries_received = 0;
   uint64_t entries_returned = 0;  ///< sent, not carried by the update (or not counted): back in the residual
   uint64_t false_positives = 0;
-  double dropped_error = 0;  ///< sum of what was lost by name: selected - decoded, signs kept (codec_error drop)
+  uint64_t entries_discarded = 0;  ///< unbiased jobs: sent, or to be sent, into a step that went without them
+  double discarded = 0;            ///< their sum
+  double dropped_error = 0;        ///< sum of what was lost by name: selected - decoded, signs kept (codec_error drop)
 };
 
 /// The stream with its indices moved up by `base`, in a bucket of `dimension`; sparse.
@@ -36,12 +40,19 @@ struct CodedPart {
   HeldStream<float> sent;  ///< as every receiver decodes it; indices local to the part
 };
 
+/// What a cut of a bucket holds (O apart).
+struct BucketState {
+  Stream<float> residual;                 ///< with what was pushed and has not entered yet, as if it had
+  std::optional<Stream<float>> velocity;  ///< of jobs with momentum
+};
+
 /// One bucket of one worker: its residual, the slots that its tensors are pushed into, selection and coding. Numbers only: no
 /// step rules, no messages (SessionCore has these).
 ///
 /// A step goes: slots are filled (any thread) and committed -> select() -> code() for every part -> [updates] give_back().
 /// Between the last commit and the last code() the bucket belongs to the core's thread; else the residual of a bucket of one
-/// tensor belongs to whoever fills its slot, which is why what comes back meanwhile is put aside until select().
+/// tensor belongs to whoever fills its slot, which is why what comes back meanwhile is put aside until select(). With momentum or
+/// clipping slots only stage: what enters is worked out by select(), so that residual and velocity are the core's alone.
 ///
 /// Order    what comes back is added in the order of its events (code(), give_back(), give_back_rest()), whenever settle_one()
 ///          works it out: f32 sums are the same bits in every run that has the same events.
@@ -60,9 +71,10 @@ class Bucket {
 
   /// Takes the committed slots and what came back into the residual and selects from it: what is to be sent leaves the residual.
   ///
+  /// clip      what the slots' gradients are scaled by before they enter; 1 where the job does not clip.
   /// REQUIRES  every slot was filled for this step; the step before is coded whole.
   /// Errors    non_finite: sums overflowed; nothing is selected, nothing is lost.
-  Status select(uint64_t step);
+  Status select(uint64_t step, float clip = 1);
 
   /// Codes part `at` (0 .. part count - 1, each once, any order) of what select() took out. Sent means decoded: what the code
   /// loses or adds is settled here, in the residual (retain) or in the ledger (drop); where it is values alone, by settle_one().
@@ -74,17 +86,22 @@ class Bucket {
   /// In place of code(): the part's step is decided already, what was selected for it stays here.
   void keep_part(size_t at);
 
-  /// Entries that an update did not carry, or that were not counted: back into the residual. Indices local to part `at`.
+  /// Entries that an update did not carry, or that were not counted: back into the residual. Indices local to part `at`. In an
+  /// unbiased job they go into the ledger.
   void give_back(size_t at, Stream<float>&& stream);
 
   /// What of `sent` the update did not carry is to come back. Found out later, by settle_one() or when it is next needed: the
   /// update has been waited for, the bookkeeping has not.
   void give_back_rest(size_t at, HeldStream<float>&& sent, const HeldStream<float>& carried);
 
+  /// An update has applied what was sent of part `at`: all (`carried` is null), or what it carries of it. For the velocity; what
+  /// comes back is give_back_rest()'s.
+  void mask_applied(size_t at, const HeldStream<float>& sent, const HeldStream<float>* carried);
+
   /// Does one piece of what code() and give_back_rest() have put off, the oldest. False: there was nothing to do. Nothing that
   /// can be asked for depends on it but unsettled() and what the asking costs.
   bool settle_one();
-  bool unsettled() const { return put_off_ > 0; }
+  bool unsettled() const { return put_off_ > 0 || (velocity_ && velocity_->unsettled()); }
 
   /// Hands out what is kept back of [begin, end) and forgets it, as if it had never entered; indices local to begin.
   /// REQUIRES  the bucket is idle: nothing filled, selected or coded that is not settled.
@@ -93,8 +110,12 @@ class Bucket {
   /// Into the ledger: mass that is gone for good.
   void lose(uint64_t index, double amount);
 
-  /// Residual with everything given back and everything filled or selected and not coded yet.
+  /// Residual with everything given back and everything filled or selected and not coded yet. With momentum or clipping what is
+  /// filled has not entered before select(), and is not in it.
   Stream<float> residual() const;
+
+  /// clip  as for select(), as far as it is known.
+  BucketState state(float clip) const;
 
   BucketCounters counters() const;
   void count_received(uint64_t entries) { counters_.entries_received += entries; }
@@ -129,6 +150,12 @@ class Bucket {
 
   /// Slots of fused tensors hold streams of their own; they are joined here.
   void take_staged();
+  Stream<float> join_staged();
+  void let_enter(float clip);
+  /// Whether gradients enter in select(), not in their slots.
+  bool enters_in_select() const { return velocity_.has_value() || spec_.clip != 0; }
+  /// Whether a slot adds to the residual itself.
+  bool enters_in_slot() const { return slots_.size() == 1 && !enters_in_select(); }
   void take_returned();
   bool staged_alone() const;
   void add_to_residual(Stream<float>&& stream);
@@ -141,6 +168,7 @@ class Bucket {
   void settle_code(size_t at, const StreamView<float>& selected, const StreamView<float>& decoded,
                    const StreamView<float>& rest);
   void put_off(Returning&& piece);
+  void discard(size_t at, const StreamView<float>& stream);
   /// REQUIRES  it is put off.
   static WorkedOut work_out(const Returning& piece);
   static void count(const Returning& piece, const WorkedOut& found, BucketCounters& counters);
@@ -156,6 +184,8 @@ class Bucket {
   std::vector<protocol::PartLayout> parts_;
   std::vector<std::unique_ptr<PushSlot>> slots_;
   std::unique_ptr<Selector<float>> selector_;  ///< none for Selection::kNone
+  std::optional<Velocity> velocity_;           ///< jobs with momentum
+  bool masked_ = false;                        ///< ... where something is held back that could be late
 
   Stream<float> residual_;            ///< sparse; dense from the first dense push of a lone tensor on
   Stream<float> merged_;              ///< where the residual is merged to; then they change places

@@ -66,12 +66,22 @@ Stream<float> nonzero_of(const StreamView<float>& where, std::span<const float> 
 
 void Bucket::give_back(size_t at, Stream<float>&& stream) {
   if (stream.count() == 0) return;
+  if (spec_.unbiased) return discard(at, stream.view());
   counters_.entries_returned += stream.count();
   returning_.push_back({at, std::move(stream)});
 }
 
 void Bucket::give_back_rest(size_t at, HeldStream<float>&& sent, const HeldStream<float>& carried) {
-  if (sent.view.count() > 0) put_off({at, Rest{std::move(sent), carried}});
+  if (sent.view.count() == 0) return;
+  // The whole sum comes back to unbiased jobs; whatever a shard leaves out all the same must not be sent a second time.
+  if (spec_.unbiased) return discard(at, not_carried(sent.view, carried.view).view());
+  put_off({at, Rest{std::move(sent), carried}});
+}
+
+void Bucket::discard(size_t at, const StreamView<float>& stream) {
+  counters_.entries_discarded += stream.count();
+  counters_.discarded += sum_of(stream.values);
+  book(at, stream, stream.values, lost_);
 }
 
 void Bucket::put_off(Returning&& piece) {
@@ -108,7 +118,7 @@ void Bucket::book_beyond(const Returning& piece, const WorkedOut& found, std::ve
 }
 
 bool Bucket::settle_one() {
-  if (put_off_ == 0) return false;
+  if (put_off_ == 0) return velocity_ && velocity_->settle_one();
   while (!returning_[settled_to_].is_put_off()) ++settled_to_;
   Returning& oldest = returning_[settled_to_];
   WorkedOut found = work_out(oldest);
@@ -120,8 +130,7 @@ bool Bucket::settle_one() {
 }
 
 void Bucket::take_returned() {
-  while (settle_one()) {
-  }
+  while (put_off_ > 0) settle_one();
   std::vector<Returned> returned;
   returned.reserve(returning_.size());
   for (Returning& piece : returning_) {
@@ -164,7 +173,8 @@ void Bucket::take_returned() {
 Stream<float> Bucket::residual() const {
   std::vector<Stream<float>> more;
   for (const auto& slot : slots_) {
-    if (slot->staged_.dimension != 0) more.push_back(rebased(slot->staged_.view(), slot->offset_, dimension_));
+    if (slot->staged_.dimension != 0 && !enters_in_select())
+      more.push_back(rebased(slot->staged_.view(), slot->offset_, dimension_));
   }
   for (const Returning& piece : returning_) {
     const auto* known = std::get_if<Stream<float>>(&piece.what);

@@ -12,6 +12,7 @@
 
 #include "kernels/base/random.h"
 #include "protocol/log_digest.h"
+#include "worker/core/clip.h"
 #include "worker/core/session_core.h"
 
 namespace millrace::worker {
@@ -112,6 +113,7 @@ struct SessionCore::Impl {
   std::vector<BucketRun> buckets;
   std::vector<PartRun> parts;
   std::vector<TensorRun> tensors;
+  LocalClip clip;
   std::vector<Link> links;
 
   /// The steps that pushes go into, alike for all buckets, by push from first_numbered on; and how many buckets have yet to
@@ -174,7 +176,7 @@ struct SessionCore::Impl {
   }
   /// The bucket of the highest priority with something to select or to code, and that may go on.
   std::optional<uint32_t> next_ready(TimeNs now) const;
-  /// The step that the bucket's next push goes into; empty: it is not near enough yet.
+  /// The step that the bucket's next push goes into; empty: it is not near enough yet, or clipping waits for other tensors.
   std::optional<uint64_t> step_for_push(const BucketRun& run, TimeNs now) const;
   uint64_t steps_applied_by_all(uint64_t push) const;
   void number(uint64_t push, uint64_t step);
@@ -201,6 +203,10 @@ struct SessionCore::Impl {
   Outstanding* find_outstanding(uint32_t shard, uint32_t part, uint64_t step);
   void end_turn(TimeNs now, Actions& actions);
   void leave_when_done(TimeNs now, Actions& actions);
+
+  // core_clip.cc
+  /// A sentence about the tensor that clipping waits for; empty where it waits for none.
+  std::string clip_waits_for() const;
 
   // session_core.cc
   void send(uint32_t shard, protocol::Body&& body, SharedBytes payload, Actions& actions);

@@ -207,6 +207,7 @@ std::string SessionCore::Impl::waiting_for() const {
     }
     return "of " + std::to_string(config.spec.workers) + " workers these have not joined: " + numbers_text(missing);
   }
+  if (std::string missing = clip_waits_for(); !missing.empty()) return missing;
   for (uint32_t shard = 0; shard < links.size(); ++shard) {
     if (links[shard].state != LinkState::kWelcomed) {
       return shard_text(shard) + " is not connected: " + links[shard].last_trouble;

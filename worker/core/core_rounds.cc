@@ -37,10 +37,11 @@ bool SessionCore::Impl::work(TimeNs now, Actions& actions) {
   BucketRun& run = buckets[*bucket];
   if (run.selected == run.coded) {
     const uint64_t step = step_for_push(run, now).value();
-    if (auto selected = run.bucket->select(step); !selected) {
+    if (auto selected = run.bucket->select(step, clip.factor(run.selected)); !selected) {
       end_session(selected.error(), now, actions);
       return false;
     }
+    clip.taken(run.selected, buckets.size());
     unsettled.erase(*bucket);  // select() has settled what was left
     select_for(run, step, actions);
     run.next_in_order = 0;
@@ -72,6 +73,7 @@ uint64_t SessionCore::Impl::steps_applied_by_all(uint64_t push) const {
 /// worker's contribution, or gets it with a later push: that everybody waits for somebody else's cannot happen. Where the others
 /// have decided the step already, what was meant for it stays here.
 std::optional<uint64_t> SessionCore::Impl::step_for_push(const BucketRun& run, TimeNs now) const {
+  if (!clip.complete(run.selected)) return std::nullopt;
   const uint64_t end = run.steps_applied + config.spec.staleness + 1;
   if (waits_for_all()) return run.selected < end ? std::optional(run.selected) : std::nullopt;
   if (run.selected < first_numbered + numbered.size()) {
@@ -328,13 +330,15 @@ bool SessionCore::Impl::settle(PartRun& part, const protocol::Update& update, co
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
   const bool counted = std::ranges::find(update.contributors, protocol::ContributorId{config.worker, out.life}) !=
                        update.contributors.end();
+  const bool in_part = !update.whole_sum && !carried.view.dense;
+  if (counted) bucket.mask_applied(part.at, out.sent, in_part ? &carried : nullptr);
   if (!counted) {
     ++counters.not_counted;
     bucket.give_back(part.at, out.sent.copy());
-  } else if (!update.whole_sum && !carried.view.dense) {
+  } else if (in_part) {
     bucket.give_back_rest(part.at, std::move(out.sent), carried);
-    unsettled.insert(part.layout.bucket);
   }
+  if (bucket.unsettled()) unsettled.insert(part.layout.bucket);
   part.outstanding.pop_front();
   return counted;
 }

@@ -102,6 +102,9 @@ Status set_words(const JobOptions& job, protocol::JobSpec& spec) {
   if (!up) return std::unexpected(up.error());
   auto down = of_option("codec_down", codec_from_text(job.codec_down));
   if (!down) return std::unexpected(down.error());
+  auto momentum = of_option("momentum", momentum_from_text(job.momentum));
+  if (!momentum) return std::unexpected(momentum.error());
+  spec.momentum = *momentum;
   spec.select = *select;
   spec.reselect = *reselect;
   spec.codec_up = *up;
@@ -170,6 +173,23 @@ Result<protocol::ReselectSpec> reselect_from_text(std::string_view text, uint32_
   return spec;
 }
 
+Result<protocol::MomentumSpec> momentum_from_text(std::string_view text) {
+  protocol::MomentumSpec spec;
+  if (text == "none") return spec;
+  const std::vector<std::string_view> words = split(text);
+  const auto wanted = [&] {
+    return bad(text, "a momentum: 'none', 'correction:FACTOR[:unmasked]' or 'nesterov:FACTOR[:unmasked]'");
+  };
+  if (words.size() < 2 || words.size() > 3 || (words.size() == 3 && words[2] != "unmasked")) return wanted();
+  if (words[0] != "correction" && words[0] != "nesterov") return wanted();
+  spec.momentum = words[0] == "nesterov" ? protocol::Momentum::kNesterov : protocol::Momentum::kCorrection;
+  const auto factor = number<double>(words[1]);
+  if (!factor || !(*factor > 0) || !(*factor < 1)) return bad(words[1], "a momentum factor between 0 and 1");
+  spec.factor = *factor;
+  spec.masked = words.size() == 2;
+  return spec;
+}
+
 Result<protocol::JobSpec> spec_from_options(const JobOptions& job, std::span<const TensorOptions> tensors) {
   protocol::JobSpec spec;
   spec.name = job.name;
@@ -186,6 +206,8 @@ Result<protocol::JobSpec> spec_from_options(const JobOptions& job, std::span<con
   spec.parts_per_shard = job.parts_per_shard;
   spec.fuse_below = job.fuse_below;
   spec.audit = job.audit;
+  spec.unbiased = job.unbiased;
+  spec.clip = job.clip;
   if (auto done = set_words(job, spec); !done) return std::unexpected(done.error());
   for (const TensorOptions& options : tensors) {
     auto tensor = tensor_from_options(options, job.threshold_period);

@@ -18,6 +18,9 @@ Result<protocol::JobSpec> spec_from_options(const JobOptions& job, std::span<con
 /// 2 on is a count, a number up to 1 a density.
 Result<SelectionSpec> selection_from_text(std::string_view text);
 
+/// "none", "correction:FACTOR[:unmasked]" or "nesterov:FACTOR[:unmasked]".
+Result<protocol::MomentumSpec> momentum_from_text(std::string_view text);
+
 /// "none" or "topk:DENSITY|COUNT".
 Result<protocol::ReselectSpec> reselect_from_text(std::string_view text, uint32_t threshold_period);
 

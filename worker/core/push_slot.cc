@@ -23,6 +23,12 @@ uint64_t copy_only_finite(IndexSpan indices, std::span<const float> values, Stre
   return values.size() - out.values.size();
 }
 
+double squared_norm_of(std::span<const float> values) {
+  double sum = 0;
+  for (const float value : values) sum += static_cast<double>(value) * static_cast<double>(value);
+  return sum;
+}
+
 Error index_out_of_range(IndexSpan indices, uint64_t dimension) {
   const auto at = std::find_if(indices.begin(), indices.end(), [&](uint32_t index) { return index >= dimension; });
   const uint32_t index = at == indices.end() ? 0 : *at;
@@ -66,13 +72,12 @@ Status PushSlot::add_dense(std::span<const float> gradient, float weight) {
   }
   add_whole(gradient, weight);
   // After what may fail for want of memory.
-  count_entered({dimension_, true, {}, gradient}, weight);
-  finish(weight);
+  finish({dimension_, true, {}, gradient}, weight);
   return {};
 }
 
 void PushSlot::add_whole(std::span<const float> gradient, float weight) {
-  const bool lone = bucket_.slots_.size() == 1;
+  const bool lone = bucket_.enters_in_slot();
   Stream<float>& target = lone ? bucket_.residual_ : staged_;
   if (lone && target.dense) {
     add_scaled<float>(target.values, {dimension_, true, {}, gradient}, weight);
@@ -120,21 +125,22 @@ Status PushSlot::add_sparse(IndexSpan indices, std::span<const float> values, fl
   } else if (!stream.indices.empty() && stream.indices.back() >= dimension_) {
     return std::unexpected(index_out_of_range(stream.indices, dimension_));
   }
-  count_entered(stream.view(), weight);
+  finish(stream.view(), weight);
   if (weight != 1) {
     for (float& value : stream.values) value *= weight;
   }
-  if (bucket_.slots_.size() == 1 && bucket_.residual_.dense) {
+  if (bucket_.enters_in_slot() && bucket_.residual_.dense) {
     add_scaled<float>(bucket_.residual_.values, stream.view(), 1);
   } else {
     staged_ = std::move(stream);
   }
   non_finite_dropped_ += dropped;
-  finish(weight);
   return {};
 }
 
-void PushSlot::finish(float weight) {
+void PushSlot::finish(const StreamView<float>& gradient, float weight) {
+  if (bucket_.spec_.clip != 0) squared_norm_ = squared_norm_of(gradient.values);
+  if (!bucket_.enters_in_select()) count_entered(gradient, weight);
   weight_ = weight;
   filled_ = true;
 }

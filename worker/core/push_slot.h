@@ -41,6 +41,8 @@ class PushSlot {
   bool filled() const { return filled_; }
   float weight() const { return weight_; }
   uint64_t non_finite_dropped() const { return non_finite_dropped_; }
+  /// Of the gradient filled in last, before its weight; 0 where the job does not clip.
+  double squared_norm() const { return squared_norm_; }
   /// Audit: what entered each part of the bucket so far, through this slot. Empty where the job does not audit.
   std::span<const double> entered_by_part() const { return entered_by_part_; }
 
@@ -49,9 +51,10 @@ class PushSlot {
 
   Status check(float weight) const;
   void add_whole(std::span<const float> gradient, float weight);
+  /// Counts into the books what enters with this: a gradient of the slot, or (momentum, clipping) what select() makes of it.
   void count_entered(const StreamView<float>& gradient, float weight);
   void uncount_entered(const StreamView<float>& taken);
-  void finish(float weight);
+  void finish(const StreamView<float>& gradient, float weight);
 
   Bucket& bucket_;
   uint32_t tensor_ = 0;
@@ -59,6 +62,7 @@ class PushSlot {
   uint64_t dimension_ = 0;
   bool filled_ = false;  ///< for the step that is not committed or not selected yet
   float weight_ = 1;
+  double squared_norm_ = 0;
   Stream<float> staged_;  ///< local to the tensor; dimension 0: nothing is staged (it is in the residual already)
   uint64_t non_finite_dropped_ = 0;
   std::vector<double> entered_by_part_;

@@ -12,7 +12,7 @@ namespace millrace::worker {
 namespace {
 
 constexpr std::array<uint8_t, 7> kMagic = {'M', 'L', 'R', 'S', 'A', 'V', 'E'};
-constexpr uint8_t kVersion = '1';
+constexpr uint8_t kVersion = '2';
 constexpr size_t kHeadBytes = kMagic.size() + 1 + sizeof(uint64_t);
 constexpr size_t kTailBytes = sizeof(uint64_t);
 
@@ -28,14 +28,20 @@ void put_array(ByteWriter& writer, ByteBuffer& out, std::span<const T> values) {
   if (!values.empty()) std::memcpy(out.data() + at, values.data(), values.size_bytes());
 }
 
+void put_entries(ByteWriter& writer, ByteBuffer& out, const Stream<float>& stream) {
+  writer.put(static_cast<uint8_t>(stream.dense ? 1 : 0));
+  writer.put(stream.count());
+  put_array<uint32_t>(writer, out, stream.indices);
+  put_array<float>(writer, out, stream.values);
+}
+
 void put_tensor(ByteWriter& writer, ByteBuffer& out, const SavedTensor& tensor) {
   put_text(writer, tensor.name);
   writer.put(tensor.steps_pushed);
   writer.put(tensor.residual.dimension);
-  writer.put(static_cast<uint8_t>(tensor.residual.dense ? 1 : 0));
-  writer.put(tensor.residual.count());
-  put_array<uint32_t>(writer, out, tensor.residual.indices);
-  put_array<float>(writer, out, tensor.residual.values);
+  put_entries(writer, out, tensor.residual);
+  writer.put(static_cast<uint8_t>(tensor.momentum ? 1 : 0));
+  if (tensor.momentum) put_entries(writer, out, *tensor.momentum);
 }
 
 /// Reads fields into places; once one is missing everything after it fails, too.
@@ -81,15 +87,27 @@ class Fields {
   bool good_ = true;
 };
 
-Status read_tensor(Fields& fields, SavedTensor& tensor) {
+Status read_entries(Fields& fields, Stream<float>& stream) {
   uint8_t dense = 0;
   uint64_t count = 0;
-  fields >> tensor.name >> tensor.steps_pushed >> tensor.residual.dimension >> dense >> count;
-  tensor.residual.dense = dense != 0;
-  if (dense == 0) fields.read_array(tensor.residual.indices, count);
-  fields.read_array(tensor.residual.values, count);
+  fields >> dense >> count;
+  stream.dense = dense != 0;
+  if (dense == 0) fields.read_array(stream.indices, count);
+  fields.read_array(stream.values, count);
   if (!fields.good() || dense > 1) return fail(ErrorCode::kMalformed, "a tensor of the saved state is cut off");
-  return validate(std::as_const(tensor.residual).view());
+  return validate(std::as_const(stream).view());
+}
+
+Status read_tensor(Fields& fields, SavedTensor& tensor) {
+  uint8_t with_momentum = 0;
+  fields >> tensor.name >> tensor.steps_pushed >> tensor.residual.dimension;
+  if (auto read = read_entries(fields, tensor.residual); !read) return read;
+  fields >> with_momentum;
+  if (!fields.good() || with_momentum > 1) {
+    return fail(ErrorCode::kMalformed, "a tensor of the saved state is cut off");
+  }
+  if (with_momentum == 0) return {};
+  return read_entries(fields, tensor.momentum.emplace(Stream<float>::empty(tensor.residual.dimension)));
 }
 
 Result<SavedState> read_body(ByteSpan body) {
@@ -105,7 +123,7 @@ Result<SavedState> read_body(ByteSpan body) {
   state.parts.resize(parts);
   for (SavedPart& part : state.parts) fields >> part.part >> part.n >> part.decided_in >> part.log_digest;
   fields >> tensors;
-  constexpr uint64_t kTensorBytesMin = 27;
+  constexpr uint64_t kTensorBytesMin = 28;
   if (!fields.can_hold(tensors, kTensorBytesMin)) {
     return fail(ErrorCode::kMalformed, "the saved state's list of tensors is cut off");
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,8 @@ struct SavedPart {
 struct SavedTensor {
   std::string name;
   uint64_t steps_pushed = 0;
-  Stream<float> residual;  ///< R + sum of O, as if everything in flight had come back
+  Stream<float> residual;                                ///< R + sum of O, as if everything in flight had come back
+  std::optional<Stream<float>> momentum = std::nullopt;  ///< the velocity, of jobs with momentum
 };
 
 /// One worker's state in one atomic cut over all parts (ROUNDS.md, "save"); weights are the caller's.
@@ -38,10 +40,11 @@ struct SavedState {
   std::vector<SavedTensor> tensors;
 };
 
-/// The file: "MLRSAVE1", u64 body bytes, body, u64 XXH3 of all before it. Little-endian; worker/DESIGN.md has the grammar.
+/// The file: "MLRSAVE2", u64 body bytes, body, u64 XXH3 of all before it. Little-endian; worker/DESIGN.md has the grammar.
 ByteBuffer encode_saved_state(const SavedState& state);
 
-/// Errors  malformed: not such a file, cut off, or altered (the checksum); unsupported: a later version.
+/// Errors  malformed: not such a file, cut off, or altered (the checksum); unsupported: another version (1 had no momentum, and
+///         nothing read it).
 Result<SavedState> decode_saved_state(ByteSpan bytes);
 
 }  // namespace millrace::worker

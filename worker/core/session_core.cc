@@ -26,7 +26,9 @@ std::vector<uint32_t> coding_order(const protocol::JobLayout& layout, const prot
 }  // namespace
 
 SessionCore::Impl::Impl(CoreConfig config_)
-    : config(std::move(config_)), jitter(random_key(config.random_seed, config.worker, config.nonce)) {
+    : config(std::move(config_)),
+      clip(config.spec),
+      jitter(random_key(config.random_seed, config.worker, config.nonce)) {
   MILLRACE_CHECK(!config.shard_addresses.empty());
   MILLRACE_CHECK(config.worker < config.spec.workers, config.worker, config.spec.workers);
   spec_hash = protocol::job_spec_hash(config.spec);
@@ -127,6 +129,8 @@ Status SessionCore::finish(TimeNs now, Actions& actions) {
     return fail(ErrorCode::kInvalidArgument, "some tensors of a fused bucket were pushed for step " +
                                                  std::to_string(run.pushed) + " and others were not");
   }
+  if (const std::string missing = impl.clip_waits_for(); !missing.empty())
+    return fail(ErrorCode::kInvalidArgument, missing);
   impl.set_phase(Phase::kFinishing);
   // Said at once, so that nobody waits for more of this worker, and with every heartbeat again.
   for (uint32_t shard = 0; shard < impl.links.size() && !impl.waits_for_all(); ++shard) {
@@ -171,6 +175,7 @@ Result<uint64_t> SessionCore::commit_push(uint32_t tensor, TimeNs now) {
                                                  "' has nothing new to send for step " + std::to_string(run.pushed));
   }
   run.committed = true;
+  impl_->clip.pushed(run.pushed, tensor, filled.squared_norm());
   if (++bucket.committed_slots == bucket.bucket->slot_count()) {
     for (const protocol::BucketMember& member : impl_->layout.buckets[run.bucket].members) {
       impl_->tensors[member.tensor].committed = false;
@@ -274,8 +279,10 @@ SavedState SessionCore::saved_state() const {
     state.parts.push_back({part.layout.part, part.n, part.decided_in, part.log_digest});
   state.tensors.resize(impl.tensors.size());
   for (uint32_t bucket = 0; bucket < impl.buckets.size(); ++bucket) {
+    const BucketRun& run = impl.buckets[bucket];
+    BucketState own = run.bucket->state(impl.clip.factor(run.selected));
     std::vector<Stream<float>> streams;
-    streams.push_back(residual(bucket));
+    streams.push_back(std::move(own.residual));
     for (const OutstandingView& out : outstanding(bucket))
       streams.push_back(rebased(out.sent, out.begin, streams[0].dimension));
     std::vector<StreamView<float>> views;
@@ -288,6 +295,7 @@ SavedState SessionCore::saved_state() const {
       saved.name = spec.name;
       saved.steps_pushed = impl.tensors[member.tensor].pushed;
       saved.residual = cut(whole->view(), member.offset, member.offset + spec.dimension);
+      if (own.velocity) saved.momentum = cut(own.velocity->view(), member.offset, member.offset + spec.dimension);
     }
   }
   return state;

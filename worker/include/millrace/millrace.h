@@ -85,6 +85,16 @@ struct JobOptions {
   std::string combine = "sum";  ///< "sum", "mean", "weighted_mean"
   std::string codec_error =
       "retain";  ///< "retain": a quantizer's error stays in the residual; "drop": counted and dropped
+  // Keep nothing back: what is sent is the gradient in expectation. Needs select and reselect "none", codec_error "drop"; what
+  // misses its step is discarded and counted.
+  bool unbiased = false;
+  // What enters the residual is the gradient after clipping and momentum, worked out when the step is selected.
+  // momentum: "none", "correction:FACTOR" (RedSync, algorithm 4) or "nesterov:FACTOR"; the momentum of an entry ends when an
+  // update has applied what was sent of it, unless ":unmasked" follows.
+  std::string momentum = "none";
+  // The L2 norm over all tensors that a step's gradients are scaled down to, over the square root of the workers; 0: off. Push
+  // all tensors of a step before one of it is awaited, and all equally often.
+  double clip = 0;
   std::string non_finite = "refuse";  ///< NaN and infinity: "refuse" the push, or "drop" the entry and count it
   // In the modes that leave workers out, push all tensors equally often: who is through with one and not with another
   // keeps a quorum of the first waiting until it finishes.
@@ -173,8 +183,10 @@ struct TensorStats {
   uint64_t entries_returned = 0;  ///< sent, and not in the update: back in the residual
   uint64_t false_positives = 0;   ///< entries that a lossy index codec added
   uint64_t non_finite_dropped = 0;
-  double residual_norm = 0;  ///< L2 norm of what is kept back now
-  double dropped_error = 0;  ///< sum of quantization errors dropped (codec_error drop)
+  uint64_t entries_discarded = 0;  ///< unbiased: of contributions that missed their step
+  double discarded = 0;            ///< the sum of their values
+  double residual_norm = 0;        ///< L2 norm of what is kept back now
+  double dropped_error = 0;        ///< sum of quantization errors dropped (codec_error drop)
 };
 
 /// Sums since connect(). Tensors that share a bucket share its counts, given with the first of them.
@@ -190,7 +202,7 @@ struct Stats {
   uint64_t duplicates = 0;             ///< contributions that a shard had already
   uint64_t updates_dropped_stale = 0;  ///< of an older epoch, or seen before
   uint64_t updates_dropped_malformed = 0;
-  uint64_t not_counted = 0;            ///< contributions that came back whole
+  uint64_t not_counted = 0;            ///< contributions that came back whole (unbiased: were discarded)
   double time_in_communication_s = 0;  ///< first byte of a step handed to the socket .. its update complete, summed
   double time_blocked_s = 0;           ///< callers' time in push() and await()
   std::vector<TensorStats> tensors;
@@ -264,7 +276,8 @@ class MILLRACE_API Session {
   void set_scale(size_t tensor, float scale);
 
   /// Hands out what this worker keeps back of a tensor (the residual, and what updates did not carry) and forgets it: from now on
-  /// it is the caller's, for callers that feed errors back themselves. Without this it goes out with later steps by itself.
+  /// it is the caller's, for callers that feed errors back themselves. Without this it goes out with later steps by itself. With
+  /// momentum, what is fed back is taken for a gradient and gains momentum once more.
   ///
   /// Errors  invalid_argument: a step of the tensor, or of one that travels with it, is pushed and not answered yet.
   SparseEntries take_residual(size_t tensor);

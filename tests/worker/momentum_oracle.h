@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "tests/support/select_oracle.h"
+
+namespace millrace::testing {
+
+/// RedSync's algorithm 4 for one bucket of one worker, slow and dense: U and V as arrays, the largest k of V sent. Two uses: as
+/// printed, the mask follows the selection at once (send_and_mask()); as Millrace has it, it follows the update (send(),
+/// applied(), returned()).
+class Algorithm4 {
+ public:
+  Algorithm4(uint64_t dimension, uint64_t k, float factor, bool nesterov)
+      : velocity(dimension, 0.0f), residual(dimension, 0.0f), k_(k), factor_(factor), nesterov_(nesterov) {}
+
+  /// U = factor U + G; V = V + U (of Nesterov's: + G + factor U).
+  void push(const std::vector<float>& gradient) {
+    for (size_t i = 0; i < velocity.size(); ++i) {
+      velocity[i] = factor_ * velocity[i] + gradient[i];
+      residual[i] += nesterov_ ? gradient[i] + factor_ * velocity[i] : velocity[i];
+    }
+  }
+
+  /// Masks = selection(V); V = V (1 - Masks). What was selected, zeros left out.
+  std::map<uint64_t, float> send() {
+    std::map<uint64_t, float> sent;
+    for (const uint32_t index : top_k_oracle<float>(residual, k_)) {
+      if (residual[index] != 0) sent[index] = residual[index];
+      residual[index] = 0;
+    }
+    return sent;
+  }
+  /// And U = U (1 - Masks): the algorithm as printed.
+  std::map<uint64_t, float> send_and_mask() {
+    const std::map<uint64_t, float> sent = send();
+    for (const auto& [index, value] : sent) velocity[index] = 0;
+    return sent;
+  }
+
+  void applied(uint64_t index) { velocity[index] = 0; }
+  void returned(uint64_t index, float value) { residual[index] += value; }
+
+  std::vector<float> velocity;  ///< U
+  std::vector<float> residual;  ///< V
+
+ private:
+  uint64_t k_ = 0;
+  float factor_ = 0;
+  bool nesterov_ = false;
+};
+
+}  // namespace millrace::testing

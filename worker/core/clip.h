@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "protocol/job_spec.h"
+
+namespace millrace::worker {
+
+/// Local clipping: the gradients of one push of all tensors are scaled down together, to an L2 norm of clip / sqrt(N) at most,
+/// where N is the number of workers that a step expects. So a push is let in only when every tensor has been pushed.
+///
+/// Source   redsync.txt, appendix B (after Lin et al.): the threshold of a dense job, times N^-1/2.
+class LocalClip {
+ public:
+  explicit LocalClip(const protocol::JobSpec& spec);
+
+  bool on() const { return norm_max_ > 0; }
+  /// A tensor's gradient of push number `push` is filled in.
+  void pushed(uint64_t push, uint32_t tensor, double squared_norm);
+  /// Whether every tensor has been pushed so often.
+  bool complete(uint64_t push) const;
+  /// What the push's gradients are to be multiplied by: 1 where they are short enough. Of the tensors pushed so far.
+  float factor(uint64_t push) const;
+  /// A bucket has let its gradients of that push in. REQUIRES: complete(push).
+  void taken(uint64_t push, size_t buckets);
+
+ private:
+  struct Push {
+    std::vector<double> squared_norms;  ///< by tensor
+    size_t tensors = 0;
+    size_t buckets_taken = 0;
+  };
+  const Push* find(uint64_t push) const;
+
+  double norm_max_ = 0;
+  size_t tensors_ = 0;
+  uint64_t first_ = 0;  ///< the oldest push that a bucket has not taken
+  std::deque<Push> pushes_;
+};
+
+}  // namespace millrace::worker

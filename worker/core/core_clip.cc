@@ -1,0 +1,19 @@
+#include <algorithm>
+#include <string>
+
+#include "worker/core/core_impl.h"
+
+/// Jobs that clip: a push goes out when every tensor has been pushed, so all tensors must be pushed equally often.
+namespace millrace::worker {
+
+std::string SessionCore::Impl::clip_waits_for() const {
+  if (!clip.on()) return {};
+  const uint64_t most = std::ranges::max(tensors, {}, &TensorRun::pushed).pushed;
+  const auto behind = std::ranges::find_if(tensors, [&](const TensorRun& run) { return run.pushed < most; });
+  if (behind == tensors.end()) return {};
+  return "tensor '" + config.spec.tensors[static_cast<size_t>(behind - tensors.begin())].name +
+         "' has not been pushed for step " + std::to_string(most - 1) +
+         ": gradients are clipped by the norm over all tensors";
+}
+
+}  // namespace millrace::worker

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+
+#include "kernels/stream/held_stream.h"
+#include "kernels/stream/stream.h"
+#include "protocol/job_spec.h"
+
+namespace millrace::worker {
+
+/// The velocity U of one bucket of one worker: what is added to a gradient before it enters the residual. No part of the law's
+/// sums: the law counts what enters.
+///
+///     correction   U := factor U + G,  U enters
+///     nesterov     U := factor U + G,  G + factor U enters
+///
+/// Masked: when an update has applied an entry that this worker sent, the entry's velocity ends there. What came back, or was not
+/// counted, keeps its velocity.
+///
+/// Memory   sparse while what is pushed is: an index has a velocity from its first push until it is masked or has faded below
+///          the least normal f32. Dense from the first dense push on, or past the density where that is smaller.
+/// Source   redsync.txt, appendix C and algorithm 4. Differs in: masks follow the update, not the selection (with everything
+///          applied they are the same); Nesterov's is the usual look-ahead, and that of Lin et al.'s own code. Algorithm 4 as
+///          printed lets U + G enter: each gradient would count 1 + 1 / (1 - factor) times in all, not 1 / (1 - factor).
+class Velocity {
+ public:
+  Velocity(const protocol::MomentumSpec& spec, uint64_t dimension);
+
+  /// What enters for this gradient, in the gradient's own arrays where it is dense. Masks put aside are worked out first.
+  ///
+  /// Cost   dense: one pass over both; sparse: one pass over the entries of both.
+  Stream<float> enter(Stream<float>&& gradient);
+
+  /// An update applied what was sent for [begin, begin + dimension of `sent`): of the entries that are not 0, all (`carried`
+  /// is null), or those that it carries. Put aside until settle_one() or the next enter().
+  void applied(uint64_t begin, const HeldStream<float>& sent, const HeldStream<float>* carried);
+
+  /// Works out the oldest mask. False: there is none.
+  bool settle_one();
+  bool unsettled() const { return !masks_.empty(); }
+
+  /// The velocity with every mask worked out, a copy.
+  Stream<float> values() const;
+
+ private:
+  struct Mask {
+    uint64_t begin = 0;
+    HeldStream<float> sent;
+    std::optional<HeldStream<float>> carried;
+  };
+
+  Stream<float> enter_dense(Stream<float>&& gradient);
+  Stream<float> enter_sparse(const Stream<float>& gradient);
+  static void end(Stream<float>& velocity, const Mask& mask);
+
+  bool nesterov_ = false;
+  float factor_ = 0;
+  Stream<float> velocity_;
+  std::deque<Mask> masks_;
+};
+
+}  // namespace millrace::worker
