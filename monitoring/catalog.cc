@@ -13,6 +13,8 @@ constexpr std::array<std::string_view, 1> kJob = {"job"};
 constexpr std::array<std::string_view, 2> kJobAnswer = {"job", "answer"};
 constexpr std::array<std::string_view, 2> kJobReason = {"job", "reason"};
 constexpr std::array<std::string_view, 2> kJobResult = {"job", "result"};
+constexpr std::array<std::string_view, 2> kJobOutcome = {"job", "outcome"};
+constexpr std::array<std::string_view, 2> kJobWeights = {"job", "weights"};
 constexpr std::array<std::string_view, 1> kReason = {"reason"};
 constexpr std::array<std::string_view, 1> kCode = {"code"};
 constexpr std::array<std::string_view, 1> kMessage = {"message"};
@@ -29,7 +31,7 @@ constexpr std::array<double, 20> kSeconds = {5e-5,   1e-4,   2e-4,   4e-4,   8e-
 // 1: all contributions have the same entries; the number of workers: none has another's.
 constexpr std::array<double, 12> kRatios = {1, 1.25, 1.5, 2, 3, 4, 6, 8, 16, 32, 64, 128};
 
-constexpr std::array<MetricInfo, 38> kShardMetrics = {{
+constexpr std::array<MetricInfo, 41> kShardMetrics = {{
     {"millrace_shard_messages_total", MetricKind::kCounter, kMessage, "Messages received, by kind"},
     {"millrace_shard_network_bytes_total", MetricKind::kCounter, kDirection, "Bytes of whole messages, in and out"},
     {"millrace_shard_dropped_total", MetricKind::kCounter, kReason, "Messages dropped without an answer, by reason"},
@@ -75,6 +77,11 @@ constexpr std::array<MetricInfo, 38> kShardMetrics = {{
     {"millrace_shard_members_joined_total", MetricKind::kCounter, kJob, "Workers that joined"},
     {"millrace_shard_members_finished_total", MetricKind::kCounter, kJob, "Workers that finished"},
     {"millrace_shard_members_removed_total", MetricKind::kCounter, kJobReason, "Workers that were removed, by reason"},
+    {"millrace_shard_recoveries_total", MetricKind::kCounter, kJobOutcome,
+     "Rounds of a job that were not known: begun to be found, activated, cut to a worker's state"},
+    {"millrace_shard_settled_parts_total", MetricKind::kCounter, kJobWeights,
+     "Parts of joining workers that go on: with their own weights, a snapshot, or none yet"},
+    {"millrace_shard_snapshot_bytes_total", MetricKind::kCounter, kJob, "Weights handed on to joining workers"},
     {"millrace_shard_jobs_opened_total", MetricKind::kCounter, {}, "Jobs opened"},
     {"millrace_shard_jobs_ended_total", MetricKind::kCounter, kReason, "Jobs ended, by reason"},
     {"millrace_shard_table_errors_total", MetricKind::kCounter, kCode, "Errors of the membership table, by error code"},
@@ -191,6 +198,9 @@ ShardMetrics::ShardMetrics(Metrics& metrics)
       members_joined(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_members_joined_total")]),
       members_finished(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_members_finished_total")]),
       members_removed(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_members_removed_total")]),
+      recoveries(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_recoveries_total")]),
+      settled_parts(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_settled_parts_total")]),
+      snapshot_bytes(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_snapshot_bytes_total")]),
       jobs_opened(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_jobs_opened_total")]),
       jobs_ended(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_jobs_ended_total")]),
       table_errors(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_table_errors_total")]),

@@ -88,6 +88,9 @@ struct ShardMetrics {
   CounterFamily members_joined;          ///< [job]
   CounterFamily members_finished;        ///< [job]
   CounterFamily members_removed;         ///< [job, reason]
+  CounterFamily recoveries;              ///< [job, outcome] of this shard's rounds of the job
+  CounterFamily settled_parts;           ///< [job, weights] of joining workers
+  CounterFamily snapshot_bytes;          ///< [job] of weights, handed on to joining workers
   CounterFamily jobs_opened;             ///< none
   CounterFamily jobs_ended;              ///< [reason]
   CounterFamily table_errors;            ///< [code] of the membership table

@@ -22,12 +22,13 @@ uint64_t lot_of(uint64_t seed, uint64_t step, uint32_t worker) {
 
 std::vector<uint32_t> participants_of(const JobSpec& spec, std::span<const Member> members, uint64_t step) {
   std::vector<uint32_t> drawn;
-  if (spec.participants == 0 || members.size() <= spec.participants) {
-    for (const Member& member : members) drawn.push_back(member.worker);
-    return drawn;
+  for (const Member& member : members) {
+    if (member.state == MemberState::kSynced) drawn.push_back(member.worker);
   }
+  if (spec.participants == 0 || drawn.size() <= spec.participants) return drawn;
   std::vector<std::pair<uint64_t, uint32_t>> lots;
-  for (const Member& member : members) lots.emplace_back(lot_of(spec.seed, step, member.worker), member.worker);
+  for (const uint32_t worker : drawn) lots.emplace_back(lot_of(spec.seed, step, worker), worker);
+  drawn.clear();
   const auto last = lots.begin() + static_cast<std::ptrdiff_t>(spec.participants);
   std::ranges::nth_element(lots, last);
   for (auto lot = lots.begin(); lot != last; ++lot) drawn.push_back(lot->second);

@@ -12,8 +12,8 @@ namespace millrace::protocol {
 /// the step (federated training: a sample of the clients takes part). WIRE_FORMAT.md has the draw; workers and shards make it
 /// alone, of the same view.
 ///
-/// members  by worker, ascending
-/// Returns  worker numbers, ascending; all members where the job draws none or not fewer than there are.
+/// members  by worker, ascending; those that are joining are never among them
+/// Returns  worker numbers, ascending; all synced members where the job draws none or not fewer than there are.
 std::vector<uint32_t> participants_of(const JobSpec& spec, std::span<const Member> members, uint64_t step);
 
 /// Whether `worker` is one of them.

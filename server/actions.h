@@ -87,9 +87,12 @@ enum class Metric : uint8_t {
   kAuditImbalance,     ///< of audited jobs: what updates carry and their contributors did not send; 0 but for a bug
   kMembersJoined,
   kMembersFinished,
-  kMembersRemoved,  ///< by reason: "silent", "failed"
+  kMembersRemoved,  ///< by reason: "silent", "failed", "behind", "wrong"
+  kRecoveries,      ///< by outcome: "begun", "activated", "cut"
+  kSettled,         ///< parts of joining members, by weights: "own", "snapshot", "none"
+  kSnapshotBytes,   ///< of weights, handed on to joining members
   kJobsOpened,
-  kJobsEnded,    ///< by reason: "finished", "too_few_workers", "shard_lost", "abandoned", "shutdown", ...
+  kJobsEnded,    ///< by reason: "finished", "too_few_workers", "superseded", "abandoned", "shutdown", ...
   kTableErrors,  ///< by error code
 };
 

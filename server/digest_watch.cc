@@ -39,6 +39,7 @@ void JobRounds::on_digests(const protocol::Member& from, std::span<const protoco
                            TimeNs now, Actions& actions) {
   for (const protocol::Heartbeat::Digest& theirs : digests) {
     const PartRound* part = local_part(theirs.part);
+    if (part && !part->takes(from)) continue;  // its weights are not settled
     if (!part || theirs.n > part->decided()) {
       count(Metric::kDropped, "impossible_digest", 1, actions);
       continue;

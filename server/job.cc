@@ -20,10 +20,13 @@ Job::Job(Setup setup)
       layout_hash_(protocol::layout_hash(setup_.layout)),
       members_(setup_.shard, setup_.shard_life),
       rounds_(JobRounds::Setup{setup_.spec, setup_.layout, members_, setup_.gate, setup_.limits, setup_.shard_memory,
-                               setup_.refusals, setup_.shard}) {}
+                               setup_.refusals, setup_.shard}),
+      settlement_(Settlement::Setup{setup_.spec, setup_.layout, members_, rounds_, setup_.shard}) {}
 
 std::vector<protocol::PeerId> Job::adopt(protocol::JobView view, TimeNs now, Actions& actions) {
-  if (opened_ == 0) opened_ = now;
+  const bool first = opened_ == 0;
+  if (first) opened_ = now;
+  const bool is_void = view.cut > members_.view().epoch || (first && setup_.start == Start::kSuccessor);
   Members::Adopted adopted = members_.adopt(std::move(view), now);
   for (size_t at = 0; at < adopted.gone_peers.size(); ++at) {
     actions.to_peers.push_back({adopted.gone_peers[at],
@@ -38,7 +41,18 @@ std::vector<protocol::PeerId> Job::adopt(protocol::JobView view, TimeNs now, Act
   } else {
     view_untold_ = true;
   }
-  rounds_.on_view(adopted.before, now, actions);
+  if (is_void && !recovery_) {
+    rounds_.drop();
+    recovery_.emplace(Recovery::Setup{setup_.spec, setup_.layout, members_, rounds_.kept_account(), setup_.shard}, now);
+    recovering_since_ = now;
+    actions.metrics.push_back({Metric::kRecoveries, setup_.spec.name, "begun", 1});
+  }
+  settlement_.begin_epoch();
+  if (recovery_) {
+    recovery_->begin_epoch(now, actions);
+  } else {
+    rounds_.on_view(adopted.before, now, actions);
+  }
   return std::move(adopted.gone_peers);
 }
 
@@ -69,6 +83,8 @@ protocol::Heartbeat Job::heartbeat_answer(const protocol::Member& to, uint64_t s
   answer.steps_applied = rounds_.steps_decided();
   if (!members_.view().started) {
     answer.waited_for = not_joined();
+  } else if (recovery_) {
+    answer.waited_for = recovery_->waited_for();
   } else if (const std::optional<Waiting> waiting = rounds_.waiting()) {
     answer.waited_for = waiting->workers;
   }
@@ -85,15 +101,108 @@ std::vector<uint32_t> Job::not_joined() const {
   return missing;
 }
 
+void Job::on_return_message(const protocol::Member& from, protocol::Message message, TimeNs now, Actions& actions) {
+  const auto drop = [&](std::string_view reason) {
+    actions.metrics.push_back({Metric::kDropped, setup_.spec.name, reason, 1});
+  };
+  if (const auto* state = std::get_if<protocol::State>(&message.body)) return on_state(from, *state, now, actions);
+  if (const auto* snapshot = std::get_if<protocol::Snapshot>(&message.body)) {
+    if (recovery_) return drop("recovering");
+    return settlement_.on_snapshot(from, *snapshot, std::move(message.payload), now, actions);
+  }
+  if (!recovery_) return drop("unexpected_message");
+  if (const auto* update = std::get_if<protocol::Update>(&message.body)) {
+    recovery_->on_update(from, *update, message.payload, now, actions);
+  } else if (const auto* fetched = std::get_if<protocol::Fetched>(&message.body)) {
+    recovery_->on_fetched(from, *fetched, now, actions);
+  }
+}
+
+void Job::on_state(const protocol::Member& from, const protocol::State& state, TimeNs now, Actions& actions) {
+  const auto drop = [&](std::string_view reason) {
+    actions.metrics.push_back({Metric::kDropped, setup_.spec.name, reason, 1});
+  };
+  if (!makes_sense(state, setup_.layout, members_.view())) return drop("malformed_state");
+  if (recovery_) return recovery_->on_state(from, state, now, actions);
+  if (from.state != protocol::MemberState::kJoining) return drop("unasked_state");
+  settlement_.on_state(from, state, now, actions);
+}
+
+void Job::on_welcomed(const protocol::Member& member, TimeNs now, Actions& actions) {
+  if (recovery_) {
+    recovery_->greet(member.worker, now, actions);
+  } else {
+    settlement_.on_welcomed(now, actions);
+  }
+}
+
+void Job::on_tick(TimeNs now, Actions& actions) {
+  rounds_.on_tick(now, actions);
+  if (recovery_) {
+    recovery_->on_tick(now, actions);
+  } else {
+    settlement_.on_tick(now, actions);
+  }
+}
+
+std::optional<TimeNs> Job::deadline() const {
+  const std::optional<TimeNs> rounds = rounds_.deadline();
+  const std::optional<TimeNs> returns = recovery_ ? recovery_->deadline() : settlement_.deadline();
+  return rounds && returns ? std::min(*rounds, *returns) : rounds ? rounds : returns;
+}
+
+Job::Wish Job::wish(TimeNs now) {
+  Wish wish;
+  if (!members_.view().started || rounds_.failure()) return wish;
+  if (recovery_ && recovery_->stage() == Recovery::Stage::kReady) {
+    wish.kind = Wish::Kind::kActivate;
+    wish.parent = recovery_->parent();
+  } else if (recovery_ && recovery_->stage() == Recovery::Stage::kCut) {
+    wish.kind = Wish::Kind::kCut;
+    wish.choice = recovery_->choice();
+  } else if (recovery_) {
+    Recovery::Removals removals = recovery_->removals(now);
+    wish.leaving = removals.why;
+    wish.members = std::move(removals.members);
+  } else if (std::optional<CutChoice> choice = settlement_.cut()) {
+    wish.kind = Wish::Kind::kCut;
+    wish.choice = std::move(*choice);
+  } else {
+    wish.leaving = Leaving::kBehind;
+    wish.members = rounds_.behind(now);
+  }
+  if (!wish.members.empty()) wish.kind = Wish::Kind::kRemove;
+  return wish;
+}
+
+void Job::activated(uint64_t lineage, TimeNs now) {
+  rounds_.restore(recovery_->take(), lineage, now);
+  recovery_->for_each_synced([this](uint32_t worker, const protocol::State& state) { rounds_.trust(worker, state); });
+  recovery_.reset();
+}
+
+void Job::forgive(TimeNs paused) {
+  members_.forgive(paused);
+  if (recovery_) recovery_->forgive(paused);
+}
+
 std::vector<protocol::Member> Job::silent(TimeNs now) const {
   const protocol::JobView& view = members_.view();
-  if (view.started && view.members.size() <= 1) return {};
+  if (recovery_ || (view.started && view.members.size() <= 1)) return {};
   return members_.silent(now, static_cast<TimeNs>(setup_.spec.dead_after_ms) * kNsPerMs);
 }
 
-bool Job::abandoned(TimeNs now) const {
+std::optional<std::string> Job::abandoned(TimeNs now) const {
   const TimeNs silence = static_cast<TimeNs>(std::max(setup_.limits.abandon_ms, setup_.spec.dead_after_ms)) * kNsPerMs;
-  return !members_.all().empty() && members_.silent(now, silence).size() == members_.all().size();
+  if (!members_.all().empty() && members_.silent(now, silence).size() == members_.all().size()) {
+    return fmt::format("job '{}': no worker has been heard for long", setup_.spec.name);
+  }
+  if (!recovery_ || recovery_->without_majority(now) < silence) return std::nullopt;
+  return fmt::format(
+      "job '{}': shard {} came back without its rounds, and for {} ms no majority of its {} workers has said where "
+      "they "
+      "stand: it cannot go on without knowing what the others were sent",
+      setup_.spec.name, setup_.shard, milliseconds(silence), members_.all().size());
 }
 
 void Job::add_members(JobStatus& status, TimeNs now) const {
@@ -102,6 +211,7 @@ void Job::add_members(JobStatus& status, TimeNs now) const {
     MemberStatus& entry = status.members.emplace_back();
     entry.worker = member.worker;
     entry.life = member.life;
+    entry.joining = member.state == protocol::MemberState::kJoining;
     entry.connected = link && link->peer;
     entry.finishing = link && link->finishing;
     entry.silent_ms = link ? milliseconds(now - link->heard) : 0;
@@ -124,6 +234,13 @@ void Job::add_wait(JobStatus& status, TimeNs now) const {
     status.waiting_ms = milliseconds(now - opened_);
     status.waiting_because = fmt::format("the job starts when all {} workers have joined; missing: {}",
                                          setup_.spec.workers, fmt::join(status.waited_for, ", "));
+  } else if (recovery_) {
+    status.waiting_for = Wait::kRecovery;
+    status.waited_for = recovery_->waited_for();
+    status.waiting_ms = milliseconds(now - recovering_since_);
+    status.waiting_because =
+        fmt::format("shard {} came back without this job's rounds and finds out from worker {} where they stand",
+                    setup_.shard, fmt::join(status.waited_for, ", "));
   } else if (!status.waited_for.empty()) {
     status.waiting_for = Wait::kHello;
     status.waiting_ms = milliseconds(now - since);
@@ -137,7 +254,23 @@ void Job::add_wait(JobStatus& status, TimeNs now) const {
     status.waiting_because = waiting->because;
     status.waiting_step = waiting->at;
     if (waiting->wait == Wait::kDeadline) status.decided_in_ms = milliseconds(std::max<TimeNs>(0, waiting->due - now));
+  } else {
+    add_joining(status, now);
   }
+}
+
+void Job::add_joining(JobStatus& status, TimeNs now) const {
+  const Settlement::Waiting joining = settlement_.waiting();
+  if (joining.joiners.empty()) return;
+  status.waiting_for = Wait::kWeights;
+  status.waited_for = joining.givers;
+  status.waiting_ms = milliseconds(now - joining.since);
+  status.waiting_because =
+      joining.givers.empty()
+          ? fmt::format("worker {} joins: no synced worker that has weights is connected to this shard",
+                        fmt::join(joining.joiners, ", "))
+          : fmt::format("worker {} joins with the weights of worker {}", fmt::join(joining.joiners, ", "),
+                        fmt::join(joining.givers, ", "));
 }
 
 JobStatus Job::status(TimeNs now) const {
@@ -165,6 +298,8 @@ JobStatus Job::status(TimeNs now) const {
     if (status.disagreements.size() == kListedMax) break;
     status.disagreements.push_back({one.worker, one.part, one.steps, milliseconds(now - one.since)});
   }
+  status.recovering = recovering();
+  status.lineage = rounds_.lineage();
   add_members(status, now);
   add_wait(status, now);
   return status;

@@ -12,14 +12,19 @@
 #include "server/job_rounds.h"
 #include "server/limits.h"
 #include "server/members.h"
+#include "server/membership.h"
+#include "server/recovery.h"
+#include "server/settlement.h"
 #include "server/status.h"
 
 namespace millrace::server {
 
-/// One open job at this shard: its specification, its members as this shard sees them, and its rounds. The table is not
-/// touched here: ShardCore changes it and hands in what came out.
+/// One open job at this shard: its specification, its members as this shard sees them, and its rounds, which are active or being
+/// recovered [8]. The table is not touched here: ShardCore asks wish(), changes it and hands in what came out.
 class Job {
  public:
+  /// Whether an earlier start of this shard has served the running job: its rounds are lost, the members have what is left.
+  enum class Start : uint8_t { kFresh, kSuccessor };
   struct Setup {
     protocol::JobSpec spec;
     protocol::JobLayout layout;
@@ -29,6 +34,16 @@ class Job {
     RefusalLog& refusals;
     uint32_t shard = 0;
     uint64_t shard_life = 0;
+    Start start = Start::kFresh;
+  };
+  /// What this job needs of the table, in the epoch of its view.
+  struct Wish {
+    enum class Kind : uint8_t { kNone, kActivate, kCut, kRemove };
+    Kind kind = Kind::kNone;
+    uint64_t parent = 0;                    ///< kActivate
+    CutChoice choice;                       ///< kCut
+    Leaving leaving = Leaving::kSilent;     ///< kRemove
+    std::vector<protocol::Member> members;  ///< kRemove
   };
 
   explicit Job(Setup setup);
@@ -46,22 +61,42 @@ class Job {
 
   /// [7] A view that is newer than the present one (or the first): members hear of it first, then their rounds go on in
   /// it. While the job has not started, members are told at flush_view() only, so that the joins of many workers are
-  /// few messages. Returns the connections of who is no longer a member; they are told at once.
+  /// few messages. Returns the connections of who is no longer a member; they are told at once. A cut that the present view does
+  /// not know makes void what this shard has: it recovers [10].
   std::vector<protocol::PeerId> adopt(protocol::JobView view, TimeNs now, Actions& actions);
   void flush_view(Actions& actions);
+
+  /// The rounds are not known yet: contributions and acks are dropped, workers send them again in the epoch of the activation.
+  bool recovering() const { return recovery_.has_value(); }
+  /// [8, 9] State, Snapshot, Update, Fetched of a member, sent in the view's epoch.
+  void on_return_message(const protocol::Member& from, protocol::Message message, TimeNs now, Actions& actions);
+  /// A member has been sent its Welcome.
+  void on_welcomed(const protocol::Member& member, TimeNs now, Actions& actions);
+  void on_tick(TimeNs now, Actions& actions);
+  std::optional<TimeNs> deadline() const;
+  Wish wish(TimeNs now);
+  /// [8] The table has this shard's activation: the next view is adopted as active. REQUIRES: wish() was kActivate, and no other
+  /// event since.
+  void activated(uint64_t lineage, TimeNs now);
+  /// This process stood still for so long.
+  void forgive(TimeNs paused);
 
   protocol::Welcome welcome(const std::string& software) const;
   protocol::Heartbeat heartbeat_answer(const protocol::Member& to, uint64_t sequence) const;
 
-  /// Members to be removed for silence now. Empty also where only the last one is silent: see abandoned().
+  /// Members to be removed for silence now. Empty also where only the last one is silent: see abandoned(); and in a job that
+  /// recovers, whose wish() says.
   std::vector<protocol::Member> silent(TimeNs now) const;
-  /// Every member has been silent for limits.abandon_ms: nobody is left to end the job.
-  bool abandoned(TimeNs now) const;
+  /// Why the job is to be ended: every member has been silent for limits.abandon_ms and nobody is left to end it; or it recovers,
+  /// and so long no majority of its members has answered [11].
+  std::optional<std::string> abandoned(TimeNs now) const;
 
   JobStatus status(TimeNs now) const;
 
  private:
   void tell_view(Actions& actions) const;
+  void on_state(const protocol::Member& from, const protocol::State& state, TimeNs now, Actions& actions);
+  void add_joining(JobStatus& status, TimeNs now) const;
   std::vector<uint32_t> not_joined() const;
   void add_members(JobStatus& status, TimeNs now) const;
   void add_wait(JobStatus& status, TimeNs now) const;
@@ -71,6 +106,9 @@ class Job {
   uint64_t layout_hash_;
   Members members_;
   JobRounds rounds_;
+  Settlement settlement_;
+  std::optional<Recovery> recovery_;  ///< while the rounds are not known
+  TimeNs recovering_since_ = 0;
   bool view_untold_ = false;
   TimeNs opened_ = 0;
   TimeNs started_ = 0;  ///< when this shard learned it; 0: not yet

@@ -43,8 +43,10 @@ void JobRounds::advance(PartRound& part, TimeNs now, Actions& actions) {
   }
   if (holds_back()) {
     held_back_ = true;
+    if (!held_back_since_) held_back_since_ = now;
     return;
   }
+  held_back_since_.reset();
   const PartRound::Timing timing = part.timing();
   count(Metric::kWaitSeconds, "", seconds(timing.last - timing.first), actions);
   if (setup_.spec.mode != protocol::Mode::kSynchronous) {
@@ -217,13 +219,16 @@ std::vector<PartRound*> JobRounds::waiting_parts(const Bucket& bucket, uint64_t 
 
 void JobRounds::settle_threshold(Bucket& bucket, uint64_t step, Actions& actions) {
   const std::vector<PartRound*> waiting = waiting_parts(bucket, step);
-  if (waiting.empty()) return;
-  const std::optional<BucketThreshold::LocalCut> cut = bucket.threshold->exact_cut(step);
+  const std::optional<BucketThreshold::LocalCut> cut =
+      waiting.empty() ? std::nullopt : bucket.threshold->exact_cut(step);
   if (cut && waiting.size() == bucket.count) return split_quota(bucket, waiting, *cut, actions);
-  // Given up, or the members changed after the shards had agreed: the quota no longer fits these sums.
-  if (!bucket.threshold->may_reuse(step)) return;
-  for (PartRound* part : waiting) {
-    encode(*part, bucket.threshold->reuse_cut(index_in(bucket, *part), step, *part->attempt().histogram), actions);
+  // Given up, or the members changed after the shards had agreed: the quota no longer fits these sums. Or they are of a later
+  // step (parts need not be equally far where a shard came back), and waited because nothing was agreed at all.
+  for (size_t at = bucket.first; at < bucket.first + bucket.count; ++at) {
+    PartRound& part = parts_[at];
+    if (part.stage() != PartRound::Stage::kSummed || !bucket.threshold->may_reuse(part.decided())) continue;
+    const PartCut reused = bucket.threshold->reuse_cut(at - bucket.first, part.decided(), *part.attempt().histogram);
+    encode(part, reused, actions);
   }
 }
 
@@ -315,7 +320,9 @@ void JobRounds::finish(PartRound& part, EncodedUpdate update, TimeNs now, Action
   decision.carried = std::move(update.carried);
   decision.threshold = bucket.threshold ? bucket.threshold->agreed_magnitude() : 0;
   const PartRound::KeptUpdate& kept = part.keep(std::move(decision), kept_account_);
-  for (const protocol::Member& member : setup_.members.all()) serve(member, part, kept, actions);
+  for (const protocol::Member& member : setup_.members.all()) {
+    if (part.takes(member)) serve(member, part, kept, actions);
+  }
   starved_since_.reset();
   bucket.decided = part.decided();
   for (size_t at = bucket.first; at < bucket.first + bucket.count; ++at) {

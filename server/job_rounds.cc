@@ -52,17 +52,22 @@ JobRounds::JobRounds(Setup setup) : setup_(setup), account_(&setup.shard_memory)
     local.layout = &bucket;
     local.first = first;
     local.count = parts_.size() - first;
-    if (bucket.reselect.reselect != protocol::Reselect::kTopK) continue;
-    local.threshold = std::make_unique<BucketThreshold>(BucketThreshold::Config{
-        .k = entries_down(bucket),
-        .period = bucket.reselect.threshold_period,
-        .staleness = setup_.spec.staleness,
-        .shard = setup_.shard,
-        .shards = shards_of(setup_.layout, bucket),
-        .local_parts = local.count,
-        .timeout_ns = static_cast<TimeNs>(setup_.spec.exchange_timeout_ms) * kNsPerMs,
-    });
+    make_threshold(local);
   }
+}
+
+void JobRounds::make_threshold(Bucket& bucket) const {
+  const protocol::BucketLayout& layout = *bucket.layout;
+  if (layout.reselect.reselect != protocol::Reselect::kTopK) return;
+  bucket.threshold = std::make_unique<BucketThreshold>(BucketThreshold::Config{
+      .k = entries_down(layout),
+      .period = layout.reselect.threshold_period,
+      .staleness = setup_.spec.staleness,
+      .shard = setup_.shard,
+      .shards = shards_of(setup_.layout, layout),
+      .local_parts = bucket.count,
+      .timeout_ns = static_cast<TimeNs>(setup_.spec.exchange_timeout_ms) * kNsPerMs,
+  });
 }
 
 void JobRounds::broke_off() noexcept {
@@ -94,6 +99,7 @@ void JobRounds::refuse(const protocol::Member& to, protocol::Refuse refusal, Tim
 void JobRounds::on_contribution(const protocol::Member& from, const protocol::Contribution& body, SharedBytes payload,
                                 Intake intake, TimeNs now, Actions& actions) {
   if (failure_) return;
+  if (from.state != protocol::MemberState::kSynced) return count(Metric::kDropped, "joining", 1, actions);
   protocol::Refuse refusal;
   refusal.part = body.part;
   refusal.step = body.step;
@@ -221,6 +227,7 @@ void JobRounds::serve(const protocol::Member& to, const PartRound& part, const P
   if (!link || !link->peer) return;  // before the body is copied
   protocol::Update body = kept.body;
   body.stable = part.stable();
+  body.lineage = lineage_;
   setup_.members.send(to, std::move(body), kept.payload, actions);
 }
 
@@ -229,7 +236,9 @@ void JobRounds::on_ack(const protocol::Member& from, const protocol::Ack& body, 
   std::set<uint32_t> asked;  // a part is served once a message, however often it stands in it
   for (const protocol::Ack::Entry& entry : body.entries) {
     PartRound* part = local_part(entry.part);
-    if (!part || !part->acknowledge(from.worker, entry.n, setup_.members.all())) {
+    if (part && !part->takes(from)) {
+      count(Metric::kDropped, "joining", 1, actions);
+    } else if (!part || !part->acknowledge(from.worker, entry.n, setup_.members.all())) {
       count(Metric::kDropped, "impossible_ack", 1, actions);
     } else if (entry.again && asked.insert(entry.part).second) {
       serve_from(from, *part, entry.n, actions);
@@ -239,11 +248,10 @@ void JobRounds::on_ack(const protocol::Member& from, const protocol::Ack& body, 
 }
 
 void JobRounds::serve_from(const protocol::Member& to, const PartRound& part, uint64_t step, Actions& actions) const {
-  for (const PartRound::KeptUpdate& kept : part.all_kept()) {
-    if (kept.body.step < step) continue;
-    count(Metric::kServedAgain, "", 1, actions);
-    serve(to, part, kept, actions);
+  if (step < part.decided()) {
+    count(Metric::kServedAgain, "", static_cast<double>(part.decided() - std::max(step, part.stable())), actions);
   }
+  serve_between(to, part, step, part.decided(), actions);
 }
 
 void JobRounds::on_finishing(TimeNs now, Actions& actions) {
@@ -251,7 +259,8 @@ void JobRounds::on_finishing(TimeNs now, Actions& actions) {
 }
 
 void JobRounds::on_steps_applied(const protocol::Member& from, uint64_t n, TimeNs now, Actions& actions) {
-  if (failure_) return;
+  // Where one that joins stands is known part by part, by its acks.
+  if (failure_ || from.state != protocol::MemberState::kSynced) return;
   bool impossible = false;
   for (PartRound& part : parts_) impossible |= !part.acknowledge(from.worker, n, setup_.members.all());
   if (impossible) count(Metric::kDropped, "impossible_ack", 1, actions);
@@ -263,18 +272,16 @@ void JobRounds::on_view(const std::vector<protocol::Member>& before, TimeNs now,
   uint64_t dropped = 0;
   uint64_t restarted = 0;
   for (PartRound& part : parts_) {
-    const PartRound::Adopted adopted = part.adopt(before, setup_.members.all());
+    const PartRound::Adopted adopted = part.adopt(before, setup_.members);
     dropped += adopted.dropped;
     restarted += adopted.restarted ? 1 : 0;
   }
   digest_watch_.keep(setup_.members.all());
   if (dropped != 0) count(Metric::kDropped, "removed_worker", static_cast<double>(dropped), actions);
   if (restarted != 0) count(Metric::kRestarted, "", static_cast<double>(restarted), actions);
-  for (const protocol::Member& member : setup_.members.all()) {
+  for (const protocol::Member& member : setup_.members.synced()) {  // one that joins: when it is settled
     for (const PartRound& part : parts_) {
-      for (const PartRound::KeptUpdate& kept : part.all_kept()) {
-        if (kept.body.step >= part.acknowledged(member.worker)) serve(member, part, kept, actions);
-      }
+      serve_between(member, part, part.acknowledged(member.worker), part.decided(), actions);
     }
   }
   advance_all(now, actions);

@@ -51,7 +51,7 @@ class JobRounds {
 
   explicit JobRounds(Setup setup);
 
-  /// [2] of a member under its present life.
+  /// [2] of a member under its present life. Of one that joins: dropped, it sends it again once it is synced.
   void on_contribution(const protocol::Member& from, const protocol::Contribution& body, SharedBytes payload,
                        Intake intake, TimeNs now, Actions& actions);
   /// [5]
@@ -72,6 +72,30 @@ class JobRounds {
   void on_view(const std::vector<protocol::Member>& before, TimeNs now, Actions& actions);
   void on_tick(TimeNs now, Actions& actions);
   std::optional<TimeNs> deadline() const;
+
+  // job_returns.cc: shards and workers that come back
+  /// [8, 10] Forgets all that was admitted and decided: what goes on is what restore() is given.
+  void drop();
+  /// [8] Serves again, as the activation of that lineage. parts: this shard's, ascending. on_view() tells the members.
+  /// REQUIRES: drop() before, or nothing was ever decided.
+  void restore(std::vector<PartRound::Restored> parts, uint64_t lineage, TimeNs now);
+  /// [8] What the member said it has applied; after restore().
+  void trust(uint32_t worker, const protocol::State& state);
+  uint64_t lineage() const { return lineage_; }
+  const std::vector<PartRound>& parts() const { return parts_; }
+  /// REQUIRES: a part of this shard.
+  const PartRound& part(uint32_t number) const { return parts_.at(local_at_.at(number)); }
+  /// [9] A joining member goes on with the part, in this epoch.
+  void settle(uint32_t number, uint32_t worker) { parts_.at(local_at_.at(number)).settle(worker); }
+  /// [9e] With every part of this shard.
+  bool is_settled(uint32_t worker) const;
+  /// The kept updates of the steps [from, below).
+  void serve_between(const protocol::Member& to, const PartRound& part, uint64_t from, uint64_t below,
+                     Actions& actions) const;
+  /// [6] Decisions have been held back for dead_after_ms: whose acknowledgements memory waits for, where another synced member is
+  /// further. Counts from now again.
+  std::vector<protocol::Member> behind(TimeNs now);
+  MemoryAccount& kept_account() { return kept_account_; }
 
   /// A sum or an update could not be made, or memory does not suffice: the job cannot go on.
   const std::optional<Error>& failure() const { return failure_; }
@@ -106,6 +130,7 @@ class JobRounds {
   const PartRound* oldest_open() const;
   void wait_of_attempt(const PartRound& part, Waiting& waiting) const;
   void wait_of_collecting(const PartRound& part, Waiting& waiting) const;
+  void make_threshold(Bucket& bucket) const;
   Bucket& bucket_of(const PartRound& part) { return buckets_.at(bucket_at_.at(part.layout().bucket)); }
   size_t index_in(const Bucket& bucket, const PartRound& part) const;
   void count(Metric metric, std::string_view label, double value, Actions& actions) const;
@@ -155,6 +180,8 @@ class JobRounds {
   std::optional<TimeNs>
       next_due_;            ///< the first deadline of a step that has its quorum; a passed one is looked at again
   bool held_back_ = false;  ///< a decision waits for acknowledgements to free memory
+  std::optional<TimeNs> held_back_since_;
+  uint64_t lineage_ = 0;  ///< of the activation that this shard serves under
   /// contributions that a step needs are refused for memory, and since then none is taken and nothing is decided
   std::optional<TimeNs> starved_since_;
   std::optional<Error> failure_;

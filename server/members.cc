@@ -23,15 +23,18 @@ Members::Adopted Members::adopt(protocol::JobView view, TimeNs now) {
     links_.erase(link);
   }
   for (const protocol::Member& member : view_.members) {
-    links_.try_emplace(member.worker, Link{std::nullopt, now, member.life, false});
+    links_.try_emplace(member.worker, Link{.heard = now, .life = member.life});
   }
   gather_pushing();
   return result;
 }
 
 void Members::gather_pushing() {
+  synced_.clear();
   pushing_.clear();
   for (const protocol::Member& member : view_.members) {
+    if (member.state != protocol::MemberState::kSynced) continue;
+    synced_.push_back(member);
     const Link* at = link(member.worker);
     if (!at || !at->finishing) pushing_.push_back(member);
   }
@@ -45,13 +48,14 @@ bool Members::finishes(uint32_t worker) {
   return true;
 }
 
-std::optional<protocol::PeerId> Members::connect(uint32_t worker, protocol::PeerId peer, TimeNs now) {
+std::optional<protocol::PeerId> Members::connect(uint32_t worker, protocol::PeerId peer, Weights weights, TimeNs now) {
   // adopt() has made it, where memory did not end before.
   const protocol::Member* const member = find_member(view_, worker);
-  Link& link = links_.try_emplace(worker, Link{std::nullopt, now, member ? member->life : 0, false}).first->second;
+  Link& link = links_.try_emplace(worker, Link{.heard = now, .life = member ? member->life : 0}).first->second;
   std::optional<protocol::PeerId> old;
   if (link.peer && *link.peer != peer) old = link.peer;
   link.peer = std::move(peer);
+  link.weights = weights;
   link.heard = now;
   return old;
 }

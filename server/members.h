@@ -18,11 +18,15 @@ namespace millrace::server {
 /// last heard.
 class Members {
  public:
+  /// Whether a member can give snapshots [9].
+  enum class Weights : uint8_t { kNone, kAttached };
+
   struct Link {
-    std::optional<protocol::PeerId> peer;  ///< empty: has not said Hello to this shard
+    std::optional<protocol::PeerId> peer = std::nullopt;  ///< empty: has not said Hello to this shard
     TimeNs heard = 0;
     uint64_t life = 0;
     bool finishing = false;  ///< said that it pushes nothing more
+    Weights weights = Weights::kNone;
   };
   struct Adopted {
     /// members of the old view that are none now (or under another life)
@@ -41,13 +45,15 @@ class Members {
   Adopted adopt(protocol::JobView view, TimeNs now);
 
   /// A member said Hello over `peer`; returns the connection that this one replaces.
-  std::optional<protocol::PeerId> connect(uint32_t worker, protocol::PeerId peer, TimeNs now);
+  std::optional<protocol::PeerId> connect(uint32_t worker, protocol::PeerId peer, Weights weights, TimeNs now);
   /// Nothing is sent to this member until it says Hello again.
   void disconnect(uint32_t worker);
   void heard(uint32_t worker, TimeNs now);
   /// This member pushes nothing more. False: that is not new.
   bool finishes(uint32_t worker);
-  /// Members of whom contributions may still be expected.
+  /// Members that take part: all but those that join [9].
+  const std::vector<protocol::Member>& synced() const { return synced_; }
+  /// Those of them of whom contributions may still be expected.
   const std::vector<protocol::Member>& pushing() const { return pushing_; }
   const Link* link(uint32_t worker) const;
 
@@ -70,7 +76,8 @@ class Members {
   void gather_pushing();
 
   std::map<uint32_t, Link> links_;         ///< of members only
-  std::vector<protocol::Member> pushing_;  ///< by worker, ascending
+  std::vector<protocol::Member> synced_;   ///< by worker, ascending
+  std::vector<protocol::Member> pushing_;  ///< the same
 };
 
 }  // namespace millrace::server

@@ -91,6 +91,9 @@ void MetricsExport::record(const MetricEvent& event) {
     case Metric::kMembersJoined: return shard_.members_joined.with({event.job}).increment(event.value);
     case Metric::kMembersFinished: return shard_.members_finished.with({event.job}).increment(event.value);
     case Metric::kMembersRemoved: return shard_.members_removed.with({event.job, event.label}).increment(event.value);
+    case Metric::kRecoveries: return shard_.recoveries.with({event.job, event.label}).increment(event.value);
+    case Metric::kSettled: return shard_.settled_parts.with({event.job, event.label}).increment(event.value);
+    case Metric::kSnapshotBytes: return shard_.snapshot_bytes.with({event.job}).increment(event.value);
     case Metric::kJobsOpened: return shard_.jobs_opened.with({}).increment(event.value);
     case Metric::kJobsEnded: return shard_.jobs_ended.with({event.label}).increment(event.value);
     case Metric::kTableErrors: return shard_.table_errors.with({event.label}).increment(event.value);

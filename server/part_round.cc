@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/base/check.h"
+#include "protocol/limits.h"
 #include "protocol/log_digest.h"
 
 namespace millrace::server {
@@ -107,7 +108,8 @@ void PartRound::count_in(const protocol::ContributorId& who, double entered, dou
   if (at == summary_.workers.end() || at->worker != who.worker) {
     at = summary_.workers.insert(at, protocol::SummaryEntry{.worker = who.worker});
   }
-  if (at->life != who.life) at->counted_mask = 0;
+  if (at->counted_mask != 0 && at->life != who.life) at->earlier_lives.emplace_back(at->life, at->last_step);
+  std::erase_if(at->earlier_lives, [&](const auto& earlier) { return decided_ - earlier.second > spec_->staleness; });
   const uint64_t shift = decided_ - at->last_step;
   at->counted_mask = shift >= 64 ? 0 : at->counted_mask << shift;
   at->counted_mask |= 1;
@@ -135,8 +137,10 @@ const PartRound::KeptUpdate& PartRound::keep(Decision decision, MemoryAccount& k
   }
   update.body.contributors = std::move(attempt_.contributors);
   if (summary_.epochs.empty() || summary_.epochs.back().first != decision.epoch) {
+    // A state from before the oldest that is left cannot be told to be on the log: it is dropped, with its name [9a].
+    if (summary_.epochs.size() == protocol::kSummaryEpochsMax) summary_.epochs.erase(summary_.epochs.begin());
     summary_.epochs.emplace_back(decision.epoch, decided_);
-  };
+  }
   summary_.threshold = decision.threshold;
   summary_.log_digest = protocol::extend_log_digest(summary_.log_digest, update.body, decision.payload.bytes);
   digests_.record(decided_ + 1, summary_.log_digest);
@@ -163,19 +167,33 @@ std::optional<uint64_t> PartRound::digest_after(uint64_t n) const {
   return digests_.last() == decided_ ? digests_.after(n) : std::nullopt;
 }
 
-std::optional<bool> PartRound::counted(uint32_t worker, uint64_t life, uint64_t step) const {
+const protocol::SummaryEntry* PartRound::counted_of(uint32_t worker) const {
   const auto at = std::ranges::lower_bound(summary_.workers, worker, {}, &protocol::SummaryEntry::worker);
-  if (at == summary_.workers.end() || at->worker != worker || at->life != life || step > at->last_step) return false;
+  return at != summary_.workers.end() && at->worker == worker ? &*at : nullptr;
+}
+
+std::optional<bool> PartRound::counted(uint32_t worker, uint64_t life, uint64_t step) const {
+  const protocol::SummaryEntry* at = counted_of(worker);
+  if (!at || step > at->last_step || life > at->life) return false;
   const uint64_t back = at->last_step - step;
   if (back > spec_->staleness || back >= 64) return std::nullopt;
-  return ((at->counted_mask >> back) & 1) != 0;
+  if (((at->counted_mask >> back) & 1) == 0) return false;
+  const auto under = std::ranges::find_if(at->earlier_lives, [step](const auto& one) { return one.second >= step; });
+  return (under == at->earlier_lives.end() ? at->life : under->first) == life;
+}
+
+bool PartRound::is_in_log(uint64_t n, uint64_t decided_in) const {
+  if (n > decided_) return false;
+  if (n == 0) return true;
+  const auto after = std::ranges::upper_bound(summary_.epochs, n - 1, {}, &std::pair<uint64_t, uint64_t>::second);
+  return after != summary_.epochs.begin() && std::prev(after)->first == decided_in;
 }
 
 bool PartRound::acknowledge(uint32_t worker, uint64_t n, std::span<const protocol::Member> members) {
   if (n > decided_) return false;
   uint64_t& known = acknowledged_[worker];
   if (n <= known) return true;
-  const bool was_last = known == stable_;
+  const bool was_last = known <= stable_;  // below it: one that joined when the steps before were forgotten
   known = n;
   if (was_last) forget_stable(members);
   return true;
@@ -193,8 +211,9 @@ void PartRound::forget_stable(std::span<const protocol::Member> members) {
   for (; stable_ < least; ++stable_) kept_.pop_front();
 }
 
-PartRound::Adopted PartRound::adopt(std::span<const protocol::Member> before,
-                                    std::span<const protocol::Member> members) {
+PartRound::Adopted PartRound::adopt(std::span<const protocol::Member> before, const Members& view) {
+  const std::span<const protocol::Member> members = view.all();
+  settled_.clear();
   Adopted result;
   for (auto step = open_.begin(); step != open_.end();) {
     for (auto slot = step->second.by_worker.begin(); slot != step->second.by_worker.end();) {
@@ -215,7 +234,8 @@ PartRound::Adopted PartRound::adopt(std::span<const protocol::Member> before,
     return !is_member(members, who.worker, who.life);
   });
   // Where everybody is counted a new member must be as well: an attempt that began without it is given up.
-  const bool incomplete = spec_->mode == protocol::Mode::kSynchronous && attempt_.contributors.size() != members.size();
+  const bool incomplete =
+      spec_->mode == protocol::Mode::kSynchronous && attempt_.contributors.size() != view.synced().size();
   if (stage_ != Stage::kCollecting && (lost || incomplete)) {
     attempt_ = Attempt{};
     stage_ = Stage::kCollecting;
@@ -223,6 +243,16 @@ PartRound::Adopted PartRound::adopt(std::span<const protocol::Member> before,
   }
   forget_stable(members);
   return result;
+}
+
+void PartRound::restore(Restored restored, TimeNs now) {
+  MILLRACE_CHECK(decided_ == 0 && open_.empty() && restored.kept.size() <= restored.decided, layout_.part, decided_);
+  decided_ = restored.decided;
+  turned_at_ = now;
+  stable_ = decided_ - restored.kept.size();
+  for (KeptUpdate& kept : restored.kept) kept_.push_back(std::move(kept));
+  summary_ = std::move(restored.summary);
+  if (decided_ != 0) digests_.record(decided_, summary_.log_digest);
 }
 
 }  // namespace millrace::server

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -17,12 +19,12 @@
 
 namespace millrace::server {
 
-/// The rounds of one part on its shard: rules 2 (ADMIT), 3 (DECIDE), 5 (ACK, FORGET) and 7 (EPOCH CHANGE) of the round
-/// protocol, as pure state. It judges and remembers; messages, tasks and the table are the callers' (JobRounds).
+/// The rounds of one part on its shard: rules 2 (ADMIT), 3 (DECIDE), 5 (ACK, FORGET), 7 (EPOCH CHANGE) and 9a (on the log?)
+/// of the round protocol, as pure state. It judges and remembers; messages, tasks and the table are the callers' (JobRounds).
 /// DESIGN.md has the table of rules and functions.
 ///
 /// Invariants   steps are decided strictly in order; at most one attempt at a decision runs, told by its token; open
-///              contributions are of the view's members under their present lives; updates of the steps [stable,
+///              contributions are of the view's synced members under their present lives; updates of the steps [stable,
 ///              decided) are kept.
 class PartRound {
  public:
@@ -74,6 +76,13 @@ class PartRound {
     SharedBytes payload;
     std::vector<double> carried;  ///< audit, by contributor; empty: not asked
     double threshold = 0;
+  };
+
+  /// What a successor goes on from [8].
+  struct Restored {
+    uint64_t decided = 0;
+    protocol::Summary summary;     ///< as of `decided`
+    std::vector<KeptUpdate> kept;  ///< of the last steps decided, without a gap
   };
 
   struct Adopted {
@@ -146,12 +155,32 @@ class PartRound {
   /// cannot have anything in flight (what it counted last is at most `staleness` steps after its oldest).
   std::optional<bool> counted(uint32_t worker, uint64_t life, uint64_t step) const;
 
-  /// [5] Steps below n are applied at `worker`. False: n is more than was ever decided (a lie; nothing changes).
+  /// [5] Steps below n are applied at `worker`. One that has joined and not acknowledged counts as 0. False: n is more than
+  /// was ever decided (a lie; nothing changes).
   bool acknowledge(uint32_t worker, uint64_t n, std::span<const protocol::Member> members);
   uint64_t acknowledged(uint32_t worker) const;
 
-  /// [7] Another set of members or lives.
-  Adopted adopt(std::span<const protocol::Member> before, std::span<const protocol::Member> members);
+  /// [7] Another set of members, lives or states. Whom this part has settled has to be settled again [9].
+  Adopted adopt(std::span<const protocol::Member> before, const Members& members);
+
+  /// [8] Goes on where the members stand. REQUIRES: nothing was decided or admitted here.
+  void restore(Restored restored, TimeNs now);
+  /// [8] The member said that it has applied the steps below n. For all of a restored part's members, before forget_stable().
+  void trust(uint32_t worker, uint64_t n) { acknowledged_[worker] = std::min(n, decided_); }
+
+  /// [9a] Whether the state (n steps, the last of them decided in that epoch) is one that this part's log went through. That
+  /// its lineage is on the path is the caller's to see.
+  bool is_in_log(uint64_t n, uint64_t decided_in) const;
+  /// [9d] All that is lacking after n steps is kept.
+  bool keeps_from(uint64_t n) const { return n >= stable_ && n <= decided_; }
+  /// What was counted of the worker; nothing: it never was.
+  const protocol::SummaryEntry* counted_of(uint32_t worker) const;
+  /// [9] A joining member has been told how it goes on: it gets updates, and its acks count.
+  void settle(uint32_t worker) { settled_.insert(worker); }
+  bool is_settled(uint32_t worker) const { return settled_.contains(worker); }
+  bool takes(const protocol::Member& member) const {
+    return member.state == protocol::MemberState::kSynced || is_settled(member.worker);
+  }
 
   /// Those of whom a contribution to the step decided() is expected, and missing or not decoded.
   std::vector<uint32_t> waited_for(const Members& members) const;
@@ -181,6 +210,7 @@ class PartRound {
   std::map<uint32_t, uint64_t> acknowledged_;  ///< by worker, of its present life
   protocol::Summary summary_;
   LogDigests digests_;
+  std::set<uint32_t> settled_;  ///< joining members, in this epoch
 };
 
 }  // namespace millrace::server

@@ -6,7 +6,9 @@
 /// Whom a step waits for, and how long. Whoever is left out loses nothing: the update does not name it, and it takes what it sent
 /// back (rule 4). So every choice here is safe; what differs is how much a step carries and how soon.
 ///
-///   synchronous        every member
+/// Members that join are waited for by nobody.
+///
+///   synchronous        every synced member
 ///   bounded staleness  a quorum and the deadline; and who has been left out of `staleness` steps in a row, as long as it takes
 ///   partial            a quorum and the deadline; with participants only they are expected, and without quorum and deadline all
 ///                      of them are waited for
@@ -30,11 +32,11 @@ uint64_t PartRound::left_out(uint32_t worker) const {
 
 std::optional<TimeNs> PartRound::due(const Members& members) const {
   const auto found = open_.find(decided_);
-  if (stage_ != Stage::kCollecting || members.all().empty() || found == open_.end()) return std::nullopt;
+  if (stage_ != Stage::kCollecting || members.synced().empty() || found == open_.end()) return std::nullopt;
   const OpenStep& open = found->second;
   if (open.decoded == 0) return std::nullopt;
-  // Only members under their present lives are open (admission, adopt), so counting is enough.
-  if (open.decoded == members.all().size()) return open.timing.last;
+  // Only synced members under their present lives are open (admission, adopt), so counting is enough.
+  if (open.decoded == members.synced().size()) return open.timing.last;
   if (spec_->mode == Mode::kSynchronous) return std::nullopt;
   // What has come is counted: it is decoded in a moment.
   if (open.decoded < open.by_worker.size()) return std::nullopt;

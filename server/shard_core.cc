@@ -17,6 +17,12 @@ bool holds(const protocol::Body& body) {
   return std::holds_alternative<T>(body);
 }
 
+/// What a member says about where it stands, of one epoch: in another one it is not true any more.
+bool is_return(const protocol::Body& body) {
+  return holds<protocol::State>(body) || holds<protocol::Update>(body) || holds<protocol::Fetched>(body) ||
+         holds<protocol::Snapshot>(body) || holds<protocol::Synced>(body);
+}
+
 }  // namespace
 
 /// A job may take what no other job could need to reach its fair share: a full job does not make another one wait.
@@ -120,7 +126,7 @@ void ShardCore::handle_message(const protocol::PeerId& from, protocol::Message m
   }
   if (holds<protocol::ThresholdHistogram>(body)) return on_histogram(from, message, actions);
   const bool from_worker = holds<protocol::Contribution>(body) || holds<protocol::Ack>(body) ||
-                           holds<protocol::Heartbeat>(body) || holds<protocol::Goodbye>(body);
+                           holds<protocol::Heartbeat>(body) || holds<protocol::Goodbye>(body) || is_return(body);
   if (!from_worker) return count(Metric::kDropped, "unexpected_message", actions);
   on_worker_message(from, std::move(message), now, actions);
 }
@@ -131,15 +137,14 @@ bool ShardCore::fits_session(const protocol::PeerId& from, const protocol::Heade
     return false;
   }
   if (header.shard_life != config_.life) {
-    // Also of who has not said Hello: a worker that outlived this shard's predecessor must learn it before anything
-    // else.
-    count(Metric::kRefused, error_code_name(ErrorCode::kShardLost), actions);
-    reply(from, header,
-          protocol::Abort{
-              ErrorCode::kShardLost,
-              fmt::format("shard {} was restarted (life {}, the worker knows {}) and has lost the job's rounds",
-                          config_.shard, config_.life, header.shard_life)},
-          actions);
+    // Of a worker that outlived this shard's predecessor, or has been told of a successor: a Hello sets it right.
+    protocol::Refuse refusal;
+    refusal.code = ErrorCode::kUnavailable;
+    refusal.sentence = fmt::format("shard {} was started again (start {}, the worker knows start {}): say Hello to it",
+                                   config_.shard, config_.life, header.shard_life);
+    refusal.retry = true;
+    count(Metric::kRefused, "other_start", actions);
+    reply(from, header, std::move(refusal), actions);
     return false;
   }
   const auto session = sessions_.find(from);
@@ -177,15 +182,22 @@ void ShardCore::on_worker_message(const protocol::PeerId& from, protocol::Messag
   if (!found || found->life != header.life) return count(Metric::kDropped, "other_identity", actions);
   const protocol::Member member = *found;
   job->members().heard(member.worker, now);
+  const bool returns = is_return(message.body);
+  if (returns && header.epoch != job->view().epoch) return count(Metric::kDropped, "late_answer", actions);
   contain(header.job, actions, [&] { on_member_message(from, *job, member, std::move(message), now, actions); });
+  if (returns) pursue(header.job, now, actions);
 }
 
 void ShardCore::on_member_message(const protocol::PeerId& from, Job& job, const protocol::Member& member,
                                   protocol::Message message, TimeNs now, Actions& actions) {
-  if (const auto* contribution = std::get_if<protocol::Contribution>(&message.body)) {
+  const auto* contribution = std::get_if<protocol::Contribution>(&message.body);
+  const auto* ack = std::get_if<protocol::Ack>(&message.body);
+  if ((contribution || ack) && job.recovering()) {
+    count(Metric::kDropped, "recovering", actions);
+  } else if (contribution) {
     const auto intake = draining_until_ ? JobRounds::Intake::kDraining : JobRounds::Intake::kOpen;
     job.rounds().on_contribution(member, *contribution, std::move(message.payload), intake, now, actions);
-  } else if (const auto* ack = std::get_if<protocol::Ack>(&message.body)) {
+  } else if (ack) {
     job.rounds().on_ack(member, *ack, now, actions);
   } else if (const auto* heartbeat = std::get_if<protocol::Heartbeat>(&message.body)) {
     // A view that did not reach the worker (its queue was full) would hold back all that is served in the new epoch.
@@ -193,14 +205,38 @@ void ShardCore::on_member_message(const protocol::PeerId& from, Job& job, const 
       job.members().send(member, protocol::ViewChange{job.view()}, actions);
     }
     if (heartbeat->finishing && job.members().finishes(member.worker)) job.rounds().on_finishing(now, actions);
-    job.rounds().on_steps_applied(member, heartbeat->steps_applied, now, actions);
-    job.rounds().on_digests(member, heartbeat->digests, now, actions);
+    if (!job.recovering()) {
+      job.rounds().on_steps_applied(member, heartbeat->steps_applied, now, actions);
+      // Who joins says what it came with, which may be off the log: it will be settled.
+      if (member.state == protocol::MemberState::kSynced) {
+        job.rounds().on_digests(member, heartbeat->digests, now, actions);
+      }
+    }
     reply(from, job.members().header(member.worker, member.life), job.heartbeat_answer(member, heartbeat->sequence),
           actions);
   } else if (const auto* goodbye = std::get_if<protocol::Goodbye>(&message.body)) {
     return on_goodbye(job, member, *goodbye, now, actions);
+  } else if (holds<protocol::Synced>(message.body)) {
+    return on_synced(job, member, now, actions);
+  } else {
+    job.on_return_message(member, std::move(message), now, actions);
   }
   close_if_failed(job, actions);
+}
+
+void ShardCore::on_synced(Job& job, const protocol::Member& member, TimeNs now, Actions& actions) {
+  if (member.state == protocol::MemberState::kSynced) return count(Metric::kDropped, "synced", actions);
+  if (job.recovering()) return count(Metric::kDropped, "recovering", actions);
+  if (!job.rounds().is_settled(member.worker)) return count(Metric::kDropped, "not_settled", actions);
+  Result<std::optional<protocol::JobRecord>> record =
+      change_job_in(table_, job.view().job, job.view().epoch,
+                    [&](protocol::JobRecord& at) -> Result<Change> { return synced(at, member.worker, member.life); });
+  if (!record) return table_failed(record.error(), actions);  // it says so again
+  if (!*record) return refresh(now, actions);                 // another epoch: it settles again
+  log(Severity::kInfo,
+      fmt::format("job '{}': worker {} takes part again under life {}", job.spec().name, member.worker, member.life),
+      actions);
+  adopt(job, std::move((*record)->view), now, actions);
 }
 
 void ShardCore::on_goodbye(Job& job, const protocol::Member& member, const protocol::Goodbye& goodbye, TimeNs now,
@@ -228,6 +264,7 @@ void ShardCore::on_histogram(const protocol::PeerId& from, const protocol::Messa
   if (protocol::histogram_hash(header.job, body, message.payload.bytes) != body.payload_hash) {
     return count(Metric::kDropped, "damaged_histogram", actions);  // as if it had not come: the last threshold is used
   }
+  if (job->recovering()) return count(Metric::kDropped, "recovering", actions);
   contain(header.job, actions, [&] {
     job->rounds().on_histogram(session->second, body, message.payload, actions);
     close_if_failed(*job, actions);
@@ -276,7 +313,7 @@ void ShardCore::on_tick(TimeNs now, Actions& actions) {
     const uint64_t number = at->first;
     Job& job = *at++->second;  // closing erases it
     contain(number, actions, [&] {
-      job.rounds().on_tick(now, actions);
+      job.on_tick(now, actions);
       close_if_failed(job, actions);
     });
   }
@@ -285,7 +322,7 @@ void ShardCore::on_tick(TimeNs now, Actions& actions) {
 TimeNs ShardCore::next_deadline() const {
   TimeNs first = next_poll_;
   for (const auto& [number, job] : jobs_) {
-    if (const std::optional<TimeNs> at = job->rounds().deadline()) first = std::min(first, *at);
+    if (const std::optional<TimeNs> at = job->deadline()) first = std::min(first, *at);
   }
   if (draining_until_) first = std::min(first, ending_until_ ? next_ending_ : *draining_until_);
   return first;

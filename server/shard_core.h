@@ -5,6 +5,7 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <set>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -104,21 +105,13 @@ class ShardCore {
   /// A job that is open in the table and cannot go on here: after its workers' time to die it is ended there.
   struct LostJob {
     enum class Fate : uint8_t {
-      kOver,            ///< its rounds are lost, or it has ended here and the table could not be told
+      kOver,            ///< it has ended here and the table could not be told
       kUnlessReopened,  ///< a row from before this start, or that nobody joined: its workers may still come
-    };
-    /// A member that was told and will end. It stays in the table until it has heard: else another shard tells it first that it
-    /// is no member any more, and the reason is lost.
-    struct Told {
-      protocol::Member member;
-      uint32_t workers_min = 0;
-      TimeNs at = 0;
     };
     std::string name;
     TimeNs since = 0;
     uint32_t dead_after_ms = 0;
     Fate fate = Fate::kOver;
-    std::vector<Told> told = {};
 
     bool due(TimeNs now) const { return now >= since + static_cast<TimeNs>(dead_after_ms) * kNsPerMs; }
   };
@@ -177,6 +170,7 @@ class ShardCore {
   bool fits_session(const protocol::PeerId& from, const protocol::Header& header, Actions& actions);
   void on_goodbye(Job& job, const protocol::Member& member, const protocol::Goodbye& goodbye, TimeNs now,
                   Actions& actions);
+  void on_synced(Job& job, const protocol::Member& member, TimeNs now, Actions& actions);
   void on_histogram(const protocol::PeerId& from, const protocol::Message& message, Actions& actions);
 
   // shard_hello.cc: admission of workers and of other shards
@@ -189,8 +183,10 @@ class ShardCore {
                               Actions& actions);
   Job* open_job(uint64_t number, const protocol::JobSpec& spec, protocol::JobLayout layout, Actions& actions);
   Result<protocol::JobRecord> open_record(const protocol::Header& header, const protocol::Hello& hello);
+  /// The record after the join, or after this shard has taken over a job in which the join was refused: then `refused` says why.
   Result<protocol::JobRecord> join_job(const protocol::JobRecord& record, const protocol::Header& header,
-                                       const protocol::Hello& hello, TimeNs now, Actions& actions);
+                                       const protocol::Hello& hello, TimeNs now, std::optional<Error>& refused);
+  uint64_t replaceable_life(uint64_t job, const protocol::Header& header, const protocol::Hello& hello, TimeNs now);
   std::optional<Error> left_behind(const protocol::JobRecord& record, const protocol::JobSpec& theirs,
                                    const protocol::Header& header, const protocol::Hello& hello, TimeNs now);
   Job* named(std::string_view name);
@@ -206,12 +202,16 @@ class ShardCore {
   void refresh(TimeNs now, Actions& actions);
   void refresh_neighbours(TimeNs now, Actions& actions);
   void refresh_lost(TimeNs now, Actions& actions);
-  void remove_told(uint64_t number, LostJob& lost, TimeNs now, Actions& actions);
+  void redirect_shards(protocol::JobRecord& record, Actions& actions);
+  void hand_over(Job& job, const protocol::JobView& view, Actions& actions);
   void adopt(Job& job, protocol::JobView view, TimeNs now, Actions& actions);
   void remove(Job& job, std::span<const protocol::Member> members, Leaving leaving, TimeNs now, Actions& actions);
   void remove_leavers(TimeNs now, Actions& actions);
   bool is_leaving(uint64_t job, const protocol::Member& member) const;
   void remove_silent(TimeNs now, Actions& actions);
+  /// Does in the table what the job wishes; nothing where it wishes nothing. The job may be over afterwards.
+  void pursue(uint64_t number, TimeNs now, Actions& actions);
+  void pursue_removal(Job& job, Job::Wish wish, TimeNs now, Actions& actions);
   void end_in_table(Job& job, Error why, std::string_view label, Actions& actions);
   void close(Job& job, std::optional<protocol::Body> last_word, std::string_view label, Actions& actions);
   void close_if_failed(Job& job, Actions& actions);
@@ -229,13 +229,15 @@ class ShardCore {
   RefusalLog refusals_;
   std::vector<Ended> ended_;  ///< the latest last
   std::optional<TableTrouble> table_trouble_;
-  std::vector<Leaver> leavers_;  ///< at most one a member of an open job
+  std::vector<Leaver> leavers_;     ///< at most one a member of an open job
+  std::set<uint64_t> successions_;  ///< running jobs that an earlier start of this shard has served
   std::unordered_map<protocol::PeerId, Session> sessions_;
   std::unordered_map<protocol::PeerId, uint32_t> shard_sessions_;  ///< which shard
   std::vector<Neighbour> neighbours_;                              ///< by shard number, this one included
   std::optional<uint64_t> table_counter_;                          ///< when the table was last read
   std::optional<TimeNs> table_said_at_;                            ///< when a failure of it was last logged
   TimeNs next_poll_;
+  TimeNs pursue_after_ = 0;  ///< the table has just failed
   TimeNs last_call_;
   std::optional<TimeNs> draining_until_;
   std::optional<TimeNs>

@@ -19,6 +19,9 @@ constexpr uint32_t kPartsPerShardPlanned = 16;  ///< plan_layout's own most, whe
 /// A ShardHello that was refused for a reason that passes is said again after so long.
 constexpr TimeNs kHelloAgain = kNsPerS;
 
+/// A process that returns does not replace an earlier one that was heard later than this, however often it sends heartbeats.
+constexpr TimeNs kReplacedAfter = kNsPerS;
+
 Status limit(uint64_t asked, uint64_t allowed, std::string_view what, std::string_view flag) {
   if (asked <= allowed) return {};
   return fail(ErrorCode::kLimitExceeded,
@@ -28,6 +31,27 @@ Status limit(uint64_t asked, uint64_t allowed, std::string_view what, std::strin
 /// Whether the same Hello can be welcome later, with nothing changed on the worker's side.
 bool worth_retrying(ErrorCode code) {
   return code == ErrorCode::kUnavailable || code == ErrorCode::kIo || code == ErrorCode::kTimeout;
+}
+
+/// Who is no member of a job that runs: whether it may become one.
+Status may_join(const protocol::JobRecord& record, const protocol::Header& header, const protocol::Hello& hello,
+                const Joiner& joiner) {
+  const protocol::Member* member = find_member(record.view, header.worker);
+  const bool is_there = member && (member->nonce == hello.nonce || member->life != joiner.replaces);
+  if (record.view.finished || !record.view.started || is_there) return {};
+  if (header.life != 0 && !hello.returns) {
+    return fail(ErrorCode::kNotAMember,
+                fmt::format("worker {} is not a member of job '{}' any more (it was under life {}): it comes back by a "
+                            "Hello that says that it returns",
+                            header.worker, record.name, header.life));
+  }
+  if (!hello.has_weights) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("worker {} would join job '{}', which is running: it needs the weights of a worker that is "
+                            "in it, and can take them only where weights are attached; attach weights to every tensor",
+                            header.worker, record.name));
+  }
+  return {};
 }
 
 std::unexpected<Error> other_layout() {
@@ -44,7 +68,10 @@ void ShardCore::on_hello(const protocol::PeerId& from, const protocol::Header& h
     protocol::Refuse refusal;
     refusal.code = admitted.error().code;
     refusal.sentence = admitted.error().message;
-    refusal.retry = worth_retrying(refusal.code);
+    // Who returns waits until its earlier process is taken for dead; others wait where the job may be one of dead workers only.
+    Job* job = named(hello.spec.name);
+    const bool may_pass = hello.returns || (job && job->recovering());
+    refusal.retry = worth_retrying(refusal.code) || (refusal.code == ErrorCode::kIdentityInUse && may_pass);
     log(Severity::kWarning,
         fmt::format("refused worker {} of job '{}': {}", header.worker, hello.spec.name, refusal.sentence), actions);
     // Nothing but the table takes its time, or has a file.
@@ -63,7 +90,8 @@ void ShardCore::on_hello(const protocol::PeerId& from, const protocol::Header& h
   count(Metric::kWorkerHandshakes, "accepted", actions);
   Job& job = *admitted->job;
   const protocol::Member& member = admitted->member;
-  if (const auto replaced = job.members().connect(member.worker, from, now)) sessions_.erase(*replaced);
+  const auto weights = hello.has_weights ? Members::Weights::kAttached : Members::Weights::kNone;
+  if (const auto replaced = job.members().connect(member.worker, from, weights, now)) sessions_.erase(*replaced);
   const auto other = sessions_.find(from);
   if (other != sessions_.end() && (other->second.job != job.view().job || other->second.worker != member.worker)) {
     // One connection speaks for one worker: the earlier one is silent from now on.
@@ -72,6 +100,7 @@ void ShardCore::on_hello(const protocol::PeerId& from, const protocol::Header& h
   }
   sessions_[from] = {job.view().job, member.worker, member.life};
   job.members().send(member, job.welcome(config_.software), actions);
+  contain(job.view().job, actions, [&] { job.on_welcomed(member, now, actions); });
 }
 
 Status ShardCore::judge_hello(const protocol::Header& header, const protocol::Hello& hello) const {
@@ -127,35 +156,37 @@ Result<protocol::JobRecord> ShardCore::open_record(const protocol::Header& heade
   return table_.create_job(hello.spec.name, protocol::encode_job_spec(hello.spec));
 }
 
+/// The life of an earlier process of this worker that the Hello may replace: not heard for two heartbeats, and a second.
+uint64_t ShardCore::replaceable_life(uint64_t job, const protocol::Header& header, const protocol::Hello& hello,
+                                     TimeNs now) {
+  Job* open = find_job(job);
+  const Members::Link* link = open && hello.returns ? open->members().link(header.worker) : nullptr;
+  const TimeNs silence = std::max(2 * static_cast<TimeNs>(hello.spec.heartbeat_ms) * kNsPerMs, kReplacedAfter);
+  return link && link->heard + silence <= now ? link->life : 0;
+}
+
 Result<protocol::JobRecord> ShardCore::join_job(const protocol::JobRecord& record, const protocol::Header& header,
-                                                const protocol::Hello& hello, TimeNs now, Actions& actions) {
+                                                const protocol::Hello& hello, TimeNs now,
+                                                std::optional<Error>& refused) {
   const protocol::ShardEntry own{neighbours_[config_.shard].entry.address, config_.life};
-  Result<protocol::JobRecord> joined =
-      change_job(table_, record.view.job, [&](protocol::JobRecord& at) -> Result<Change> {
-        const Result<Change> claimed = claim_shard(at, config_.shard, own);
-        if (!claimed) return claimed;
-        const Result<Change> join_result = join(at, header.worker, hello.nonce, hello.spec.workers);
-        if (!join_result) return join_result;
-        return *claimed == Change::kChanged ? Change::kChanged : *join_result;
-      });
-  if (joined || joined.error().code != ErrorCode::kShardLost) return joined;
-  // The worker hears that its job is lost: it will end, and is not waited for. A new run of the same name waits until
-  // the old one's workers have all left or are taken for dead.
-  const auto [lost, first] =
-      lost_.try_emplace(record.view.job, LostJob{hello.spec.name, now, hello.spec.dead_after_ms});
-  if (first) {
-    log(Severity::kError, fmt::format("job '{}': {}", hello.spec.name, joined.error().message), actions);
-    actions.metrics.push_back({Metric::kJobsEnded, hello.spec.name, "shard_lost", 1});
-  }
-  const protocol::Member* member = find_member(record.view, header.worker);
-  if (!member || member->nonce != hello.nonce) {
-    return fail(ErrorCode::kUnavailable,
-                fmt::format("an earlier run of job '{}' lost shard {}; its name is free once its workers have ended",
-                            hello.spec.name, config_.shard));
-  }
-  std::erase_if(lost->second.told, [&](const LostJob::Told& one) { return one.member.worker == member->worker; });
-  lost->second.told.push_back({*member, hello.spec.workers_min, now});
-  return joined;
+  const Joiner joiner{header.worker, hello.nonce, replaceable_life(record.view.job, header, hello, now)};
+  return change_job(table_, record.view.job, [&](protocol::JobRecord& at) -> Result<Change> {
+    refused.reset();
+    protocol::JobRecord claimed_only = at;
+    const Result<Claim> claimed = claim_shard(claimed_only, config_.shard, own);
+    if (!claimed) return std::unexpected(claimed.error());
+    // Known before it can be in the table: whoever opens the job here later has to recover.
+    if (*claimed == Claim::kSuccessor && !at.view.finished) successions_.insert(at.view.job);
+    at = claimed_only;
+    const Status may = may_join(at, header, hello, joiner);
+    const Result<Change> joined = may ? join(at, joiner, hello.spec.workers) : std::unexpected(may.error());
+    if (joined) return *claimed == Claim::kKnown ? *joined : Change::kChanged;
+    if (*claimed != Claim::kSuccessor || at.view.finished) return joined;
+    // Whoever asks, the job runs, and its members are to be asked where they stand.
+    refused = joined.error();
+    at = std::move(claimed_only);
+    return Change::kChanged;
+  });
 }
 
 /// A row that this process does not serve and that stands in the way of the Hello: of processes that died before they could
@@ -174,7 +205,7 @@ std::optional<Error> ShardCore::left_behind(const protocol::JobRecord& record, c
   const bool earlier = life != 0 && life < config_.life;
   if (!earlier && !view.members.empty()) return std::nullopt;
   const protocol::Member* member = find_member(view, header.worker);
-  const bool in_the_way = theirs != hello.spec || (!view.started && member && member->nonce != hello.nonce);
+  const bool in_the_way = theirs != hello.spec || (member && member->nonce != hello.nonce && !hello.returns);
   if (!in_the_way) return std::nullopt;
   lost_.try_emplace(view.job, LostJob{record.name, now, theirs.dead_after_ms, LostJob::Fate::kUnlessReopened});
   return Error{
@@ -230,7 +261,8 @@ Result<Job*> ShardCore::admit_by_table(const protocol::Header& header, const pro
     return fail(ErrorCode::kJobMismatch, fmt::format("job '{}' is open with another specification: {}", hello.spec.name,
                                                      protocol::first_difference(*theirs, hello.spec)));
   }
-  Result<protocol::JobRecord> joined = join_job(*record, header, hello, now, actions);
+  std::optional<Error> refused;
+  Result<protocol::JobRecord> joined = join_job(*record, header, hello, now, refused);
   if (!joined) return std::unexpected(joined.error());
   const uint64_t number = joined->view.job;
   Job* job = find_job(number);
@@ -240,6 +272,7 @@ Result<Job*> ShardCore::admit_by_table(const protocol::Header& header, const pro
   if (!job) job = open_job(number, hello.spec, std::move(layout), actions);
   adopt(*job, std::move(joined->view), now, actions);
   job = find_job(number);
+  if (refused) return std::unexpected(*refused);
   if (!job) return fail(ErrorCode::kUnavailable, kNotRun);  // it broke off while it was opened; a new Hello begins anew
   return job;
 }
@@ -250,8 +283,15 @@ Job* ShardCore::open_job(uint64_t number, const protocol::JobSpec& spec, protoco
                   spec.tensors.size(), layout.parts.size()),
       actions);
   actions.metrics.push_back({Metric::kJobsOpened, spec.name, "", 1});
-  auto job = std::make_unique<Job>(
-      Job::Setup{spec, std::move(layout), *gate_, config_.limits, memory_, refusals_, config_.shard, config_.life});
+  const auto start = successions_.contains(number) ? Job::Start::kSuccessor : Job::Start::kFresh;
+  if (start == Job::Start::kSuccessor) {
+    log(Severity::kWarning,
+        fmt::format("job '{}' ({}): an earlier start of shard {} has served it; its workers are asked where they stand",
+                    spec.name, number, config_.shard),
+        actions);
+  }
+  auto job = std::make_unique<Job>(Job::Setup{spec, std::move(layout), *gate_, config_.limits, memory_, refusals_,
+                                              config_.shard, config_.life, start});
   return jobs_.emplace(number, std::move(job)).first->second.get();
 }
 

@@ -18,8 +18,22 @@ constexpr TimeNs kTableSaidAgain = 10 * kNsPerS;
 /// At shutdown the table is told the ends of jobs for so long at least, whatever is left of the drain time.
 constexpr TimeNs kEndingMin = kNsPerS;
 
-/// Who was told that its job is lost is a member for so long: other shards look into the table every 50 ms.
-constexpr TimeNs kHears = kNsPerS;
+std::string_view name_of(Leaving leaving) {
+  switch (leaving) {
+    case Leaving::kFinished: return "";
+    case Leaving::kFailed: return "failed";
+    case Leaving::kSilent: return "silent";
+    case Leaving::kWrong: return "wrong";
+    case Leaving::kBehind: return "behind";
+  }
+  return "";
+}
+
+std::string why_removed(Leaving leaving, const protocol::JobSpec& spec) {
+  if (leaving == Leaving::kSilent) return fmt::format("has been silent for {} ms", spec.dead_after_ms);
+  if (leaving == Leaving::kWrong) return "gives no update where it says that it keeps one";
+  return "is so far behind that what it needs is not kept";
+}
 
 /// What members are told at the end of a job.
 std::string sentence_of(const protocol::Body& last_word) {
@@ -39,7 +53,7 @@ std::string not_ended(std::string_view name, uint64_t number) {
 
 void ShardCore::note_time(TimeNs now) {
   if (now - last_call_ > kPause) {
-    for (const auto& [number, job] : jobs_) job->members().forgive(now - last_call_);
+    for (const auto& [number, job] : jobs_) job->forgive(now - last_call_);
   }
   last_call_ = now;
 }
@@ -68,6 +82,9 @@ void ShardCore::poll_table(TimeNs now, Actions& actions) {
   remove_leavers(now, actions);  // before they are taken for silent: who has finished has not failed
   remove_silent(now, actions);
   refresh_lost(now, actions);
+  std::vector<uint64_t> open;
+  for (const auto& [number, job] : jobs_) open.push_back(number);
+  for (const uint64_t number : open) pursue(number, now, actions);
   for (const auto& [number, job] : jobs_) job->flush_view(actions);
 }
 
@@ -88,8 +105,30 @@ void ShardCore::refresh(TimeNs now, Actions& actions) {
       close(job, protocol::Abort{ErrorCode::kNotAMember, "the job is not in the membership table any more"}, "removed",
             actions);
     } else {
+      redirect_shards(**record, actions);
       adopt(job, std::move((*record)->view), now, actions);
     }
+  }
+}
+
+/// A shard that was started again elsewhere hears of its jobs by their workers' Hellos: they are told where.
+void ShardCore::redirect_shards(protocol::JobRecord& record, Actions& actions) {
+  const auto redirect_all = [this](protocol::JobRecord& at) {
+    Change change = Change::kNone;
+    for (uint32_t shard = 0; shard < config_.shard_count; ++shard) {
+      if (redirect(at, shard, neighbours_[shard].entry) == Change::kChanged) change = Change::kChanged;
+    }
+    return change;
+  };
+  protocol::JobRecord trial = record;
+  if (redirect_all(trial) == Change::kNone) return;
+  Result<protocol::JobRecord> told =
+      change_job(table_, record.view.job, [&](protocol::JobRecord& at) -> Result<Change> { return redirect_all(at); });
+  if (told) {
+    record = std::move(*told);
+  } else {
+    table_counter_.reset();
+    table_failed(told.error(), actions);
   }
 }
 
@@ -122,8 +161,12 @@ void ShardCore::superseded(Actions& actions) {
   failure_ = Error{ErrorCode::kConflict, fmt::format("another process ({}) has started as shard {}; this one stops",
                                                      neighbours_[config_.shard].entry.address, config_.shard)};
   log(Severity::kError, failure_->message, actions);
-  while (!jobs_.empty()) {
-    close(*jobs_.begin()->second, protocol::Abort{ErrorCode::kShardLost, failure_->message}, "shard_lost", actions);
+  for (auto at = jobs_.begin(); at != jobs_.end();) {
+    Job& job = *at++->second;  // closing erases it
+    Result<std::optional<protocol::JobRecord>> record = table_.read_job(job.view().job);
+    if (record && *record) redirect_shards(**record, actions);
+    // The workers go on with the other process: it asks them where they stand.
+    hand_over(job, record && *record ? (*record)->view : job.view(), actions);
   }
   stopped_ = true;
 }
@@ -132,8 +175,7 @@ void ShardCore::adopt(Job& job, protocol::JobView view, TimeNs now, Actions& act
   if (view.epoch <= job.view().epoch) return;
   const uint64_t shard_life = config_.shard < view.shards.size() ? view.shards[config_.shard].life : 0;
   if (shard_life > config_.life) {
-    return close(job, protocol::Abort{ErrorCode::kShardLost, "a later process serves this shard of the job"},
-                 "shard_lost", actions);
+    return hand_over(job, view, actions);
   }
   if (view.finished && view.members.empty()) return close(job, std::nullopt, "finished", actions);
   if (view.finished) {
@@ -143,13 +185,26 @@ void ShardCore::adopt(Job& job, protocol::JobView view, TimeNs now, Actions& act
                  "ended", actions);
   }
   contain(view.job, actions, [&] {
-    const size_t before = job.view().members.size();
+    const auto joined = std::ranges::count_if(view.members, [&](const protocol::Member& member) {
+      return !is_member(job.view(), member.worker, member.life);
+    });
     for (const protocol::PeerId& gone : job.adopt(std::move(view), now, actions)) sessions_.erase(gone);
-    const size_t after = job.view().members.size();
-    if (after > before) {
-      actions.metrics.push_back({Metric::kMembersJoined, job.spec().name, "", static_cast<double>(after - before)});
+    if (joined > 0) {
+      actions.metrics.push_back({Metric::kMembersJoined, job.spec().name, "", static_cast<double>(joined)});
     }
   });
+}
+
+/// Another process serves this shard of the job: the members are told where.
+void ShardCore::hand_over(Job& job, const protocol::JobView& view, Actions& actions) {
+  for (const protocol::Member& member : job.members().all()) {
+    const Members::Link* link = job.members().link(member.worker);
+    if (!link || !link->peer) continue;
+    protocol::Header header = job.members().header(member.worker, member.life);
+    header.epoch = view.epoch;
+    actions.to_peers.push_back({*link->peer, {header, protocol::ViewChange{view}, {}}});
+  }
+  close(job, std::nullopt, "superseded", actions);
 }
 
 void ShardCore::remove(Job& job, std::span<const protocol::Member> members, Leaving leaving, TimeNs now,
@@ -165,23 +220,19 @@ void ShardCore::remove(Job& job, std::span<const protocol::Member> members, Leav
       });
   if (!record) {
     table_failed(record.error(), actions);
-    if (leaving == Leaving::kSilent) return;  // found silent again at the next poll
+    const bool said = leaving == Leaving::kFinished || leaving == Leaving::kFailed;
+    if (!said) return;  // found again at the next poll
     for (const protocol::Member& member : members) leavers_.push_back({job.view().job, member, leaving});
     return;
   }
   if (!removed.empty()) {
-    const bool finished = leaving == Leaving::kFinished;
-    actions.metrics.push_back({finished ? Metric::kMembersFinished : Metric::kMembersRemoved, job.spec().name,
-                               finished                      ? ""
-                               : leaving == Leaving::kSilent ? "silent"
-                                                             : "failed",
-                               static_cast<double>(removed.size())});
+    actions.metrics.push_back({leaving == Leaving::kFinished ? Metric::kMembersFinished : Metric::kMembersRemoved,
+                               job.spec().name, name_of(leaving), static_cast<double>(removed.size())});
   }
   for (const uint32_t worker : removed) {
-    if (leaving != Leaving::kSilent) break;
+    if (leaving == Leaving::kFinished || leaving == Leaving::kFailed) break;
     log(Severity::kWarning,
-        fmt::format("job '{}': worker {} has been silent for {} ms and is removed", job.spec().name, worker,
-                    job.spec().dead_after_ms),
+        fmt::format("job '{}': worker {} {} and is removed", job.spec().name, worker, why_removed(leaving, job.spec())),
         actions);
   }
   // Ended by this removal; where another shard ended the job before, adopt() says so.
@@ -189,12 +240,15 @@ void ShardCore::remove(Job& job, std::span<const protocol::Member> members, Leav
     const std::string sentence = fmt::format("{} of job '{}' {}; the {} left are fewer than workers_min ({})",
                                              members.size() == 1 ? fmt::format("worker {}", members.front().worker)
                                                                  : fmt::format("{} workers", members.size()),
-                                             job.spec().name, leaving == Leaving::kSilent ? "went silent" : "left",
+                                             job.spec().name,
+                                             leaving == Leaving::kSilent  ? "went silent"
+                                             : leaving == Leaving::kWrong ? "had to be removed"
+                                                                          : "left",
                                              record->view.members.size(), job.spec().workers_min);
     log(Severity::kError, sentence, actions);
     return close(job, protocol::Abort{ErrorCode::kUnavailable, sentence}, "too_few_workers", actions);
   }
-  if (leaving != Leaving::kSilent) {
+  if (leaving == Leaving::kFinished || leaving == Leaving::kFailed) {
     for (const protocol::Member& member : members) {
       const Members::Link* link = job.members().link(member.worker);
       if (link && link->peer) sessions_.erase(*link->peer);
@@ -236,10 +290,9 @@ void ShardCore::remove_silent(TimeNs now, Actions& actions) {
   for (auto at = jobs_.begin(); at != jobs_.end();) {
     Job& job = *at++->second;  // closing erases it
     const auto leaves = [&](const protocol::Member& member) { return is_leaving(job.view().job, member); };
-    if (job.abandoned(now) && !std::ranges::all_of(job.view().members, leaves)) {
-      end_in_table(job,
-                   {ErrorCode::kTimeout, fmt::format("job '{}': no worker has been heard for long", job.spec().name)},
-                   "abandoned", actions);
+    const std::optional<std::string> abandoned = job.abandoned(now);
+    if (abandoned && !std::ranges::all_of(job.view().members, leaves)) {
+      end_in_table(job, {ErrorCode::kTimeout, *abandoned}, "abandoned", actions);
       continue;
     }
     std::vector<protocol::Member> silent = job.silent(now);
@@ -249,25 +302,58 @@ void ShardCore::remove_silent(TimeNs now, Actions& actions) {
   }
 }
 
-void ShardCore::remove_told(uint64_t number, LostJob& lost, TimeNs now, Actions& actions) {
-  const auto heard = [&](const LostJob::Told& one) { return draining_until_ || now >= one.at + kHears; };
-  if (std::ranges::none_of(lost.told, heard)) return;
-  const Result<protocol::JobRecord> left =
-      change_job(table_, number, [&](protocol::JobRecord& record) -> Result<Change> {
-        Change change = Change::kNone;
-        for (const LostJob::Told& one : lost.told) {
-          if (heard(one) && leave(record, one.member, Leaving::kFailed, one.workers_min) == Change::kChanged)
-            change = Change::kChanged;
-        }
-        return change;
+void ShardCore::pursue(uint64_t number, TimeNs now, Actions& actions) {
+  Job* job = find_job(number);
+  if (!job || stopped_ || now < pursue_after_) return;
+  Job::Wish wish = job->wish(now);
+  const uint64_t epoch = job->view().epoch;
+  if (wish.kind == Job::Wish::Kind::kNone) return;
+  if (wish.kind == Job::Wish::Kind::kRemove) return pursue_removal(*job, std::move(wish), now, actions);
+  const bool activates = wish.kind == Job::Wish::Kind::kActivate;
+  Result<std::optional<protocol::JobRecord>> record =
+      change_job_in(table_, number, epoch, [&](protocol::JobRecord& at) -> Result<Change> {
+        return activates ? activate(at, config_.shard, wish.parent) : cut(at, wish.choice);
       });
-  if (!left && left.error().code != ErrorCode::kNotAMember) return table_failed(left.error(), actions);
-  std::erase_if(lost.told, heard);
+  if (!record && record.error().code == ErrorCode::kLimitExceeded) {
+    return end_in_table(*job, record.error(), "limit_exceeded", actions);
+  }
+  if (!record) {
+    pursue_after_ = now + static_cast<TimeNs>(config_.limits.table_poll_ms) * kNsPerMs;
+    return table_failed(record.error(), actions);
+  }
+  if (!*record) {
+    table_counter_.reset();
+    return refresh(now, actions);
+  }
+  contain(number, actions, [&] {
+    actions.metrics.push_back({Metric::kRecoveries, job->spec().name, activates ? "activated" : "cut", 1});
+    log(activates ? Severity::kInfo : Severity::kWarning,
+        activates ? fmt::format("job '{}': shard {} goes on as lineage {}", job->spec().name, config_.shard,
+                                (*record)->view.lineages)
+                  : fmt::format("job '{}': no worker has the weights of all parts; it goes back to the state of worker "
+                                "{}",
+                                job->spec().name, wish.choice.worker),
+        actions);
+    if (activates) job->activated((*record)->view.lineages, now);
+  });
+  job = find_job(number);
+  if (job) adopt(*job, std::move((*record)->view), now, actions);
+}
+
+void ShardCore::pursue_removal(Job& job, Job::Wish wish, TimeNs now, Actions& actions) {
+  std::erase_if(wish.members, [&](const protocol::Member& member) { return is_leaving(job.view().job, member); });
+  if (wish.members.empty()) return;
+  if (wish.leaving == Leaving::kWrong && job.view().members.size() == wish.members.size()) {
+    return end_in_table(job,
+                        {ErrorCode::kMalformed, fmt::format("job '{}': what its workers keep of shard {} is damaged",
+                                                            job.spec().name, config_.shard)},
+                        "malformed", actions);
+  }
+  remove(job, wish.members, wish.leaving, now, actions);
 }
 
 void ShardCore::refresh_lost(TimeNs now, Actions& actions) {
   for (auto at = lost_.begin(); at != lost_.end();) {
-    remove_told(at->first, at->second, now, actions);
     if (!at->second.due(now)) {
       ++at;
       continue;
@@ -317,6 +403,7 @@ void ShardCore::close(Job& job, std::optional<protocol::Body> last_word, std::st
   actions.metrics.push_back(std::move(event));
   ended_.push_back(std::move(ended));
   if (ended_.size() > kEndedMax) ended_.erase(ended_.begin());
+  successions_.erase(job.view().job);
   // Not by its view's number: a job that broke off while it was opened has none.
   std::erase_if(jobs_, [&job](const auto& entry) { return entry.second.get() == &job; });
 }
@@ -340,7 +427,6 @@ void ShardCore::settle_shutdown(TimeNs now, Actions& actions) {
   if (!ending_until_) {
     const bool idle = std::ranges::all_of(jobs_, [](const auto& entry) { return entry.second->rounds().idle(); });
     if (!idle && now < *draining_until_) return;
-    for (auto& [number, lost] : lost_) remove_told(number, lost, now, actions);
     ending_until_ = std::max(*draining_until_, now + kEndingMin);
     next_ending_ = now;
   }

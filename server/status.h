@@ -15,6 +15,7 @@ namespace millrace::server {
 struct MemberStatus {
   uint32_t worker = 0;
   uint64_t life = 0;
+  bool joining = false;        ///< not synced: takes no part in steps yet
   bool connected = false;      ///< said Hello to this shard
   bool finishing = false;      ///< pushes nothing more
   int64_t silent_ms = 0;       ///< since its last message here; where it never said one, since it was joined
@@ -41,6 +42,8 @@ struct JobStatus {
   uint32_t deadline_ms = 0;
   uint32_t heartbeat_ms = 0;
   uint32_t dead_after_ms = 0;
+  bool recovering = false;  ///< this shard came back, or the job was cut: it finds out where the members stand
+  uint64_t lineage = 0;     ///< of the activation that it serves under; 0: the job's beginning
   std::vector<MemberStatus> members;
   std::vector<DisagreementStatus> disagreements;
   uint32_t parts = 0;              ///< of this shard

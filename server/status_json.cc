@@ -17,6 +17,7 @@ Json list_of(const std::vector<T>& items, const Write& write) {
 Json json_of_member(const MemberStatus& member) {
   return {{"worker", member.worker},
           {"life", member.life},
+          {"joining", member.joining},
           {"connected", member.connected},
           {"finishing", member.finishing},
           {"silent_ms", member.silent_ms},
@@ -33,6 +34,8 @@ Json json_of_job(const JobStatus& job) {
                {"job", job.job},
                {"epoch", job.epoch},
                {"started", job.started},
+               {"recovering", job.recovering},
+               {"lineage", job.lineage},
                {"mode", job.mode},
                {"workers", job.workers},
                {"waiting_because", job.waiting_because},

@@ -80,12 +80,20 @@ bool BucketThreshold::is_exact(uint64_t step) const {
   return config_.period <= 1 || step % config_.period == 0 || !agreed_;
 }
 
+void BucketThreshold::begins_at(size_t local_part, uint64_t step) {
+  MILLRACE_CHECK(local_part < config_.local_parts, local_part, config_.local_parts);
+  begins_[local_part] = step;
+}
+
 SharedHistogram BucketThreshold::on_local(size_t local_part, uint64_t step, SharedHistogram histogram, TimeNs now) {
   MILLRACE_CHECK(local_part < config_.local_parts, local_part, config_.local_parts);
   if (agreed_ && agreed_->whole && agreed_->step >= step) return nullptr;  // summed again after the members changed
   Board& board = boards_[step];
   board.local.resize(config_.local_parts);
   board.local[local_part] = std::move(histogram);
+  for (size_t other = 0; other < config_.local_parts; ++other) {
+    if (begins_[other] > step && !board.local[other]) board.local[other] = std::make_shared<MagnitudeHistogram>();
+  }
   if (std::ranges::any_of(board.local, [](const SharedHistogram& one) { return !one; })) return nullptr;
   if (config_.local_parts == 1) {
     board.own = board.local[0];

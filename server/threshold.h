@@ -78,7 +78,11 @@ class BucketThreshold {
     uint64_t quota = 0;
   };
 
-  explicit BucketThreshold(Config config) : config_(std::move(config)) {}
+  explicit BucketThreshold(Config config) : config_(std::move(config)), begins_(config_.local_parts, 0) {}
+
+  /// [8] The part goes on at `step`, after its shard came back without its state: nothing of it is to come for steps before, in
+  /// which other parts of the bucket may still be. Before anything else is said about the part.
+  void begins_at(size_t local_part, uint64_t step);
 
   const std::vector<uint32_t>& shards() const { return config_.shards; }
 
@@ -187,6 +191,7 @@ class BucketThreshold {
   bool complete(const Board& board) const { return board.own && board.remote.size() + 1 == config_.shards.size(); }
 
   Config config_;
+  std::vector<uint64_t> begins_;  ///< by local part: the first step that it is summed in here
   uint64_t decided_below_ = 0;
   std::map<uint64_t, Board> boards_;
   std::shared_ptr<const Agreed> agreed_;

@@ -19,6 +19,8 @@ std::string_view wait_name(Wait wait) {
     case Wait::kMagnitudes: return "magnitudes";
     case Wait::kMemory: return "memory";
     case Wait::kComputing: return "computing";
+    case Wait::kRecovery: return "recovery";
+    case Wait::kWeights: return "weights";
   }
   return "";
 }

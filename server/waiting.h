@@ -20,6 +20,8 @@ enum class Wait : uint8_t {
   kMagnitudes,     ///< histograms of other shards, or of the bucket's other parts
   kMemory,         ///< acknowledgements, without which there is no room for another update
   kComputing,      ///< decoding, summing or coding
+  kRecovery,       ///< members of a job whose rounds this shard does not know, to say where they stand
+  kWeights,        ///< members that give their weights to one that joins
 };
 
 /// "join", "contributions", ...; "" for nothing.

@@ -1,13 +1,16 @@
-// Arbitrary messages, well formed and not, from anybody and in any order, into a shard's core. It never aborts; what it
-// decides stays decided; what it says of a step is one thing to all.
+// Arbitrary messages, well formed and not, from anybody and in any order, into a shard's core, which now and then is another
+// process: then what it is told to go on from may be true, or anything. It never aborts; what it decides stays decided; what it
+// says of a step under one lineage is one thing to all; what it hands on of weights is what was given.
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "kernels/base/check.h"
 #include "kernels/base/hash.h"
 #include "protocol/container.h"
 #include "protocol/frame.h"
 #include "protocol/layout.h"
+#include "protocol/lineage.h"
 #include "server/shard_core.h"
 #include "tests/fuzz/byte_source.h"
 
@@ -37,14 +40,9 @@ class ShardFuzz {
     }
     MILLRACE_CHECK(protocol::validate(spec_).has_value());  // a refused job would let nothing through
     layout_ = protocol::plan_layout(spec_, 2);
-    MILLRACE_CHECK(table_->start_shard(0, 2, "tcp://fuzz:1").has_value());
     if (!source_.one_in(3)) MILLRACE_CHECK(table_->start_shard(1, 2, "tcp://fuzz:2").has_value());
-    server::ShardConfig config;
-    config.shard = 0;
-    config.shard_count = 2;
-    config.life = 1;
-    if (source_.one_in(4)) config.limits.job_memory_bytes_max = 20'000;
-    core_ = std::make_unique<server::ShardCore>(config, *table_, now_);
+    if (source_.one_in(4)) limits_.job_memory_bytes_max = 20'000;
+    start();
   }
 
   void run() {
@@ -60,7 +58,7 @@ class ShardFuzz {
 
  private:
   void step() {
-    switch (source_.below(14)) {
+    switch (source_.below(20)) {
       case 9: return round();
       case 0: return hello();
       case 1: return core_->on_message(peer(), raw(), now_, actions_);
@@ -76,8 +74,153 @@ class ShardFuzz {
                                            .digests = {{part(), source_.number(4), source_.number(2)}}});
       case 7: return shard_message();
       case 8: return goodbye();
+      case 10: return deliver(state(source_.below(2)));
+      case 11: return answer();
+      case 12: return deliver(protocol::Synced{});
+      case 13: return answer();
+      case 14: return greet();
+      case 15: return unasked();
+      case 16: return recover();
+      case 17: return join();
+      case 18: return source_.below(4) == 3 ? start() : join();
       default: return contribution();
     }
+  }
+
+  /// The shard's process, or another one in its place.
+  void start() {
+    core_.reset();
+    tasks_.clear();
+    asked_.clear();
+    const auto life = table_->start_shard(0, 2, "tcp://fuzz:" + std::to_string(1 + source_.below(2)));
+    MILLRACE_CHECK(life.has_value());
+    life_ = *life;
+    server::ShardConfig config;
+    config.shard = 0;
+    config.shard_count = 2;
+    config.life = life_;
+    config.limits = limits_;
+    core_ = std::make_unique<server::ShardCore>(config, *table_, now_);
+  }
+
+  /// Seldom, so that what is said is true but for one thing at a time; and never once the bytes have run out.
+  bool lies() { return source_.below(16) == 15; }
+
+  /// What a worker has that has applied all that was seen, or less.
+  protocol::State state(uint32_t worker) {
+    protocol::State state;
+    state.synced = synced_.contains(worker) != lies();
+    state.stranded = source_.below(4) == 3;
+    for (const protocol::PartLayout& planned : layout_.parts) {
+      const Held& held = held_[planned.part];
+      state.parts.push_back({planned.part, held.n, held.n == 0 ? 0 : held.decided_in, held.lineage, 0});
+    }
+    protocol::State::Part& one = state.parts[source_.below(static_cast<uint32_t>(state.parts.size()))];
+    if (source_.below(4) == 3) {
+      one.n = std::min<uint64_t>(one.n, source_.number(4));  // behind
+      one.decided_in = one.n == 0 ? 0 : held_[one.part].decided_in;
+    }
+    if (source_.below(4) == 3) one.kept_from = std::min<uint64_t>(one.n, source_.number(4));
+    if (lies()) one.n = source_.number(4);
+    if (lies()) one.decided_in = source_.number(6);
+    if (lies()) one.lineage = source_.number(4);
+    if (lies()) state.parts.pop_back();
+    return state;
+  }
+
+  /// Another process takes the shard's place, and everybody answers.
+  void recover() {
+    start();
+    greet();
+    for (uint32_t most = source_.below(60); most > 0 && !asked_.empty(); --most) {
+      answer();
+      carry_out();
+    }
+  }
+  /// Members that join say where they stand, and take what they are given.
+  void join() {
+    for (const uint32_t worker : {0u, 1u}) {
+      say(peer_of(worker), state(worker));
+      carry_out();
+    }
+    for (uint32_t most = source_.below(20); most > 0 && !asked_.empty(); --most) {
+      answer();
+      carry_out();
+    }
+    for (const uint32_t worker : {0u, 1u}) {
+      if (source_.below(4) != 3) say(peer_of(worker), protocol::Synced{});
+      carry_out();
+    }
+  }
+  static protocol::PeerId peer_of(uint32_t worker) { return {std::string(1, static_cast<char>('a' + worker))}; }
+
+  /// The oldest question that has not been answered; most answers are right.
+  void answer() {
+    if (asked_.empty()) return deliver(state(source_.below(2)));
+    const auto [to, question] = asked_.front();
+    asked_.erase(asked_.begin());
+    if (const auto* fetch = std::get_if<protocol::Fetch>(&question)) {
+      const Held& held = held_[fetch->part];
+      for (const auto& [step, message] : held.updates) {
+        if (step < fetch->first_step || lies()) continue;
+        say(to, message.body, lies() ? SharedBytes::from(source_.bytes(80)) : message.payload);
+      }
+      protocol::Fetched fetched{fetch->part, held.n, held.decided_in, held.summary};
+      if (lies()) fetched.n = source_.number(4);
+      if (lies()) fetched.summary.epochs.clear();
+      say(to, fetched);
+    } else if (const auto* request = std::get_if<protocol::SnapshotRequest>(&question)) {
+      for (const uint32_t part : request->parts) give_weights(to, *request, part);
+    } else {
+      say(to, state(static_cast<uint32_t>(to.bytes[0] - 'a') % 2));
+    }
+  }
+
+  void give_weights(const protocol::PeerId& to, const protocol::SnapshotRequest& request, uint32_t part) {
+    const Held& held = held_[part];
+    const uint64_t dimension = layout_.parts[part].end - layout_.parts[part].begin;
+    const uint64_t run = source_.below(2) == 0 ? dimension : 1 + dimension / 3;
+    for (uint64_t offset = 0; offset < dimension; offset += run) {
+      const uint64_t count = std::min(run, dimension - offset);
+      const SharedBytes payload = SharedBytes::from(ByteBuffer(count * sizeof(float), source_.byte()));
+      protocol::Snapshot body{part, request.for_worker, request.for_life, held.n, held.decided_in, offset,
+                              0,    held.summary};
+      body.payload_hash = lies() ? 1 : hash64(payload.bytes);
+      if (lies()) body.n = source_.number(4);
+      if (lies()) body.offset = source_.number(60);
+      say(to, body, payload);
+      carry_out();
+    }
+  }
+
+  /// What was not asked for, or of somebody else.
+  void unasked() {
+    const uint32_t number = part();
+    Held& held = held_[std::min<uint32_t>(number, static_cast<uint32_t>(layout_.parts.size()) - 1)];
+    switch (source_.below(3)) {
+      case 0: return deliver(protocol::Fetched{number, source_.number(4), source_.number(6), held.summary});
+      case 1: {
+        if (held.updates.empty()) return;
+        const protocol::Message& message = held.updates.begin()->second;
+        return deliver(message.body, message.payload);
+      }
+      default: {
+        const SharedBytes payload = SharedBytes::from(source_.bytes(40));
+        deliver(
+            protocol::Snapshot{number, static_cast<uint32_t>(source_.number(3)), source_.number(3), source_.number(4),
+                               source_.number(6), source_.number(40), hash64(payload.bytes), held.summary},
+            payload);
+      }
+    }
+  }
+
+  void say(const protocol::PeerId& to, protocol::Body body, SharedBytes payload = {}) {
+    const uint32_t worker = static_cast<uint32_t>(to.bytes[0] - 'a') % 2;
+    core_->on_message(to, {header(worker), std::move(body), std::move(payload)}, now_, actions_);
+    if (actions_.to_peers.size() > 64) carry_out();
+  }
+  protocol::Header header(uint32_t worker) {
+    return {.job = job_, .epoch = epoch_, .worker = worker, .life = lives_[worker], .shard = 0, .shard_life = life_};
   }
 
   protocol::PeerId peer() { return {std::string(1, static_cast<char>('a' + source_.below(4)))}; }
@@ -89,12 +232,12 @@ class ShardFuzz {
     const uint32_t worker =
         source_.one_in(8) ? static_cast<uint32_t>(source_.number(3)) : static_cast<uint32_t>(from.bytes[0] - 'a') % 2;
     protocol::Message message;
-    message.header = {.job = source_.one_in(16) ? source_.number(3) : 1,
-                      .epoch = source_.one_in(4) ? source_.number(6) : 3,
-                      .worker = worker,
-                      .life = source_.one_in(8) ? source_.number(3) : 1,
-                      .shard = source_.one_in(32) ? 1u : 0u,
-                      .shard_life = source_.one_in(32) ? source_.number(3) : 1};
+    message.header = header(worker);
+    if (source_.one_in(16)) message.header.job = source_.number(3);
+    if (source_.one_in(8)) message.header.epoch = source_.number(6);
+    if (source_.one_in(8)) message.header.life = source_.number(3);
+    if (source_.one_in(32)) message.header.shard = 1;
+    if (source_.one_in(32)) message.header.shard_life = source_.number(3);
     message.body = std::move(body);
     message.payload = std::move(payload);
     core_->on_message(from, std::move(message), now_, actions_);
@@ -108,6 +251,8 @@ class ShardFuzz {
       hello.spec = spec_;
       hello.shard_count = 2;
       hello.layout_hash = protocol::layout_hash(layout_);
+      hello.has_weights = !lies();
+      hello.returns = source_.below(2) == 0;
       protocol::Message message;
       message.header.worker = worker;
       message.body = std::move(hello);
@@ -121,13 +266,13 @@ class ShardFuzz {
     for (const protocol::PartLayout& planned : layout_.parts) {
       if (planned.shard != 0) continue;
       uint64_t step = 0;
-      while (updates_.contains({1, planned.part, step})) ++step;
+      while (held_[planned.part].n > step) ++step;
       for (uint32_t worker = 0; worker < 2; ++worker) {
         Stream<float> stream = Stream<float>::empty(planned.end - planned.begin);
         stream.indices.push_back(source_.byte() % static_cast<uint32_t>(stream.dimension));
         stream.values.push_back(static_cast<float>(1 + source_.below(4)));
         protocol::Message message;
-        message.header = {.job = 1, .epoch = 3, .worker = worker, .life = 1, .shard = 0, .shard_life = 1};
+        message.header = header(worker);
         message.payload =
             SharedBytes::from(std::move(encode_container<float>(stream.view(), stream.view(), {})->bytes));
         message.body = protocol::Contribution{
@@ -152,6 +297,8 @@ class ShardFuzz {
     if (source_.one_in(16)) hello.spec.name = "other";
     hello.shard_count = source_.one_in(16) ? static_cast<uint32_t>(source_.number(4)) : 2;
     hello.layout_hash = source_.one_in(16) ? 1 : protocol::layout_hash(layout_);
+    hello.has_weights = !lies();
+    hello.returns = source_.below(2) == 0;
     protocol::Message message;
     message.header.worker = source_.one_in(16) ? static_cast<uint32_t>(source_.number(4)) : worker;
     message.header.job = source_.one_in(8) ? source_.number(3) : 0;
@@ -198,7 +345,7 @@ class ShardFuzz {
   void shard_message() {
     protocol::Message message;
     message.header = {
-        .job = 1, .epoch = 1, .worker = 0, .life = 0, .shard = source_.one_in(8) ? 0u : 1u, .shard_life = 1};
+        .job = job_, .epoch = 1, .worker = 0, .life = 0, .shard = source_.one_in(8) ? 0u : 1u, .shard_life = 1};
     if (source_.one_in(2)) {
       protocol::ShardHello hello;
       const auto map = table_->shard_map();
@@ -222,7 +369,7 @@ class ShardFuzz {
   void tick() {
     now_ += static_cast<TimeNs>(source_.byte()) * (source_.one_in(16) ? 100 : 1) * kNsPerMs;
     if (source_.one_in(64)) core_->begin_shutdown(now_, actions_);
-    if (source_.one_in(128)) (void)table_->start_shard(0, 2, "tcp://fuzz:3");
+    if (source_.one_in(128)) (void)table_->start_shard(0, 2, "tcp://fuzz:3");  // another process: this one stops
     core_->on_tick(now_, actions_);
   }
 
@@ -239,6 +386,7 @@ class ShardFuzz {
     for (const auto& send : actions_.to_peers) {
       if (const auto* update = std::get_if<protocol::Update>(&send.message.body)) check_update(send.message, *update);
       MILLRACE_CHECK(!protocol::encode_envelope(send.message).empty());
+      note(send);
     }
     // What the other shard would be told is how a fuzzer learns to speak for it.
     for (const auto& send : actions_.to_shards) {
@@ -248,19 +396,70 @@ class ShardFuzz {
     actions_.clear();
   }
 
+  /// What a well-behaved worker remembers of what it is sent.
+  void note(const server::SendToPeer& send) {
+    const protocol::Body& body = send.message.body;
+    const protocol::JobView* view = nullptr;
+    if (const auto* welcome = std::get_if<protocol::Welcome>(&body)) view = &welcome->view;
+    if (const auto* change = std::get_if<protocol::ViewChange>(&body)) view = &change->view;
+    if (view) {
+      if (view->job != job_) held_.clear();
+      job_ = view->job;
+      epoch_ = view->epoch;
+      synced_.clear();
+      for (const protocol::Member& member : view->members) {
+        lives_[member.worker] = member.life;
+        if (member.state == protocol::MemberState::kSynced) synced_.insert(member.worker);
+      }
+      MILLRACE_CHECK(protocol::activations_make_sense(*view), view->epoch);
+    }
+    const bool question = std::holds_alternative<protocol::Collect>(body) ||
+                          std::holds_alternative<protocol::Fetch>(body) ||
+                          std::holds_alternative<protocol::SnapshotRequest>(body);
+    if (question && asked_.size() < 64) asked_.emplace_back(send.to, body);
+    if (const auto* snapshot = std::get_if<protocol::Snapshot>(&body)) {
+      MILLRACE_CHECK(snapshot->part < layout_.parts.size() && layout_.parts[snapshot->part].shard == 0, snapshot->part);
+      MILLRACE_CHECK(hash64(send.message.payload.bytes) == snapshot->payload_hash, snapshot->part);
+      const uint64_t dimension = layout_.parts[snapshot->part].end - layout_.parts[snapshot->part].begin;
+      const uint64_t count = send.message.payload.bytes.size() / sizeof(float);
+      MILLRACE_CHECK(count > 0 && snapshot->offset + count <= dimension, snapshot->offset, count, dimension);
+    }
+    if (const auto* update = std::get_if<protocol::Update>(&body)) hold(send.message, *update);
+  }
+
+  void hold(const protocol::Message& message, const protocol::Update& update) {
+    Held& held = held_[update.part];
+    if (update.step > held.n || message.header.job != job_) return;
+    held.n = update.step + 1;  // a step that was void is another one now
+    held.updates.erase(held.updates.lower_bound(update.step), held.updates.end());
+    held.updates[update.step] = message;
+    held.decided_in = update.decided_in;
+    held.lineage = update.lineage;
+    held.summary = update.summary;
+  }
+
   void check_update(const protocol::Message& message, const protocol::Update& update) {
     MILLRACE_CHECK(update.part < layout_.parts.size(), update.part);
     MILLRACE_CHECK(!update.contributors.empty(), update.part, update.step);
     for (size_t i = 1; i < update.contributors.size(); ++i) {
       MILLRACE_CHECK(update.contributors[i - 1].worker < update.contributors[i].worker, update.part, update.step);
     }
-    const auto [known, fresh] =
-        updates_.try_emplace({message.header.job, update.part, update.step}, hash64(message.payload.bytes));
+    const auto [known, fresh] = updates_.try_emplace({message.header.job, update.part, update.step, update.lineage},
+                                                     hash64(message.payload.bytes));
     MILLRACE_CHECK(known->second == hash64(message.payload.bytes), update.part, update.step);
     const protocol::PartLayout& range = layout_.parts[update.part];
     const auto decoded = read_container<float>(message.payload.bytes, {.dimension = range.end - range.begin});
-    MILLRACE_CHECK(decoded.has_value() || message.header.job != 1, update.part, update.step);
+    MILLRACE_CHECK(decoded.has_value(), update.part, update.step);
   }
+
+  /// Of one part, by a worker that applies all it can.
+  struct Held {
+    uint64_t n = 0;
+    uint64_t decided_in = 0;
+    uint64_t lineage = 0;
+    protocol::Summary summary;
+    std::map<uint64_t, protocol::Message> updates;
+  };
 
   ByteSource& source_;
   std::unique_ptr<protocol::MembershipTable> table_;
@@ -271,7 +470,15 @@ class ShardFuzz {
   server::Actions actions_;
   std::vector<std::shared_ptr<server::Task>> tasks_;
   uint64_t map_hash_ = 0;
-  std::map<std::tuple<uint64_t, uint32_t, uint64_t>, uint64_t> updates_;
+  std::map<std::tuple<uint64_t, uint32_t, uint64_t, uint64_t>, uint64_t> updates_;  ///< by job, part, step and lineage
+  server::Limits limits_;
+  uint64_t life_ = 0;  ///< of the shard
+  uint64_t job_ = 1;
+  uint64_t epoch_ = 1;
+  std::map<uint32_t, uint64_t> lives_;
+  std::set<uint32_t> synced_;
+  std::map<uint32_t, Held> held_;  ///< by part
+  std::vector<std::pair<protocol::PeerId, protocol::Body>> asked_;
 };
 
 }  // namespace

@@ -49,13 +49,39 @@ TEST(Admission, WorkerBeyondTheJobIsRefused) {
   EXPECT_EQ(expect_body<Refuse>(cluster.join(2)).code, ErrorCode::kInvalidArgument);
 }
 
-TEST(Admission, NewcomerToARunningJobIsRefused) {
+TEST(Admission, NewcomerToARunningJobJoinsIfItCanTakeWeights) {
   ScriptedCluster cluster(job(3));
   cluster.join_all();
   cluster.send(ScriptedCluster::peer(2), 0, {cluster.header(2), protocol::Goodbye{}, {}});
   const auto refusal = expect_body<Refuse>(cluster.join(2));
-  EXPECT_EQ(refusal.code, ErrorCode::kNotAMember);
-  EXPECT_THAT(refusal.sentence, HasSubstr("resync"));
+  EXPECT_EQ(refusal.code, ErrorCode::kUnsupported);
+  EXPECT_FALSE(refusal.retry);
+  EXPECT_THAT(refusal.sentence, HasSubstr("attach weights"));
+  protocol::Hello hello = cluster.hello(2);
+  hello.has_weights = true;
+  const auto welcome = expect_body<Welcome>(cluster.say_hello(2, hello));
+  ASSERT_EQ(welcome.view.members.size(), 3u);
+  EXPECT_EQ(welcome.view.members[2].state, protocol::MemberState::kJoining);
+  EXPECT_EQ(welcome.view.members[2].life, 2u);
+  const auto again = expect_body<Welcome>(cluster.say_hello(2, hello));
+  EXPECT_EQ(again.view.epoch, welcome.view.epoch) << "the same process: nothing changes";
+}
+
+TEST(Admission, HelloOfARemovedWorkerThatDoesNotKnowItIsNoReturn) {
+  ScriptedCluster cluster(job(3));
+  cluster.join_all();
+  const protocol::Header known = cluster.header(2);
+  cluster.send(ScriptedCluster::peer(2), 0, {known, protocol::Goodbye{protocol::Goodbye::Reason::kFailed, ""}, {}});
+  protocol::Hello hello = cluster.hello(2);
+  hello.has_weights = true;
+  cluster.take(2);
+  cluster.send(ScriptedCluster::peer(2), 0, {known, hello, {}});
+  const std::vector<Refuse> refusals = cluster.take_of<Refuse>(2);
+  ASSERT_EQ(refusals.size(), 1u);
+  EXPECT_EQ(refusals[0].code, ErrorCode::kNotAMember) << "it would go on as if nothing had happened";
+  hello.returns = true;
+  cluster.send(ScriptedCluster::peer(2), 0, {known, hello, {}});
+  EXPECT_EQ(cluster.take_of<Welcome>(2).size(), 1u);
 }
 
 TEST(Admission, OtherSpecificationIsRefusedWithTheDifference) {
@@ -164,50 +190,29 @@ TEST(Lives, NobodyIsBlamedForTimeInWhichTheShardItselfStoodStill) {
   EXPECT_EQ(cluster.counted(Metric::kMembersRemoved, "silent"), 0);
 }
 
-TEST(ShardLife, RestartedShardAnswersWithAbortAndRefusesTheJob) {
+TEST(ShardLife, RestartedShardTakesTheRunningJobUpAgain) {
+  ScriptedCluster cluster(job());
+  const auto first = expect_body<Welcome>(cluster.join(0));
+  cluster.join(1);
+  cluster.start_shard(0, 1);
+  const auto welcome = expect_body<Welcome>(cluster.join(0));
+  EXPECT_EQ(welcome.view.job, first.view.job);
+  EXPECT_GT(welcome.view.shards[0].life, first.view.shards[0].life);
+  EXPECT_TRUE(cluster.core().status(cluster.now).jobs.at(0).recovering);
+}
+
+TEST(ShardLife, RunOfDeadWorkersGivesItsNameToAnotherRunOfTheSameSpecification) {
   ScriptedCluster cluster(job());
   cluster.join_all();
-  const protocol::Message old = cluster.contribution(0, 0, 0, cluster.payload(std::vector<float>(64, 1)));
-  cluster.start_shard(0, 1);
-  cluster.take(0);
-  cluster.send(ScriptedCluster::peer(0), 0, old);
-  const std::vector<Abort> aborts = cluster.take_of<Abort>(0);
-  ASSERT_EQ(aborts.size(), 1u);
-  EXPECT_EQ(aborts[0].code, ErrorCode::kShardLost);
-  const auto refusal = expect_body<Refuse>(cluster.join(0));
-  EXPECT_EQ(refusal.code, ErrorCode::kShardLost);
-  EXPECT_FALSE(refusal.retry);
-  // A new run under that name waits for worker 1, which may still live, and then gets the name.
+  const uint64_t job = cluster.core().status(cluster.now).jobs.at(0).job;
+  cluster.start_shard(0, 1);  // killed with everything on the machine
   protocol::Hello fresh = cluster.hello(0);
   fresh.nonce = 5;
   const auto wait = expect_body<Refuse>(cluster.say_hello(0, fresh));
+  EXPECT_EQ(wait.code, ErrorCode::kUnavailable) << wait.sentence;
   EXPECT_TRUE(wait.retry);
   cluster.pass(11'000);
-  EXPECT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(0, fresh)));
-}
-
-TEST(ShardLife, WhoIsToldThatItsJobIsLostIsAMemberUntilItHasHeard) {
-  for (const bool shut_down : {false, true}) {
-    ScriptedCluster cluster(job());
-    cluster.join_all();
-    cluster.start_shard(0, 1);
-    const auto is_there = [&](uint32_t worker) {
-      const auto record = cluster.table().read_job(cluster.hello(0).spec.name);
-      return record && *record && find_member((*record)->view, worker) != nullptr;
-    };
-    EXPECT_EQ(expect_body<Refuse>(cluster.join(0)).code, ErrorCode::kShardLost);
-    // Another shard that saw the table without it would tell it so, and not the reason.
-    EXPECT_TRUE(is_there(0));
-    cluster.pass(900);
-    EXPECT_TRUE(is_there(0));
-    if (shut_down) {
-      cluster.shut_down();
-    } else {
-      cluster.pass(200);
-    }
-    EXPECT_FALSE(is_there(0)) << shut_down;
-    EXPECT_TRUE(is_there(1)) << shut_down;
-  }
+  EXPECT_GT(expect_body<Welcome>(cluster.say_hello(0, fresh)).view.job, job);
 }
 
 TEST(ShardLife, RowOfACrashedRunDoesNotKeepItsNameFromAnotherSpecification) {
@@ -220,7 +225,7 @@ TEST(ShardLife, RowOfACrashedRunDoesNotKeepItsNameFromAnotherSpecification) {
     }
     cluster.start_shard(0, 1);  // killed with everything on the machine
     for (const uint32_t dimension : {64u, 128u}) {
-      if (started && dimension == 64) continue;  // RestartedShardAnswersWithAbortAndRefusesTheJob
+      if (started && dimension == 64) continue;  // RunOfDeadWorkersGivesItsNameToAnotherRunOfTheSameSpecification
       protocol::Hello fresh = cluster.hello(0);
       fresh.nonce = 5;
       fresh.spec.tensors[0].dimension = dimension;
@@ -308,21 +313,12 @@ TEST(Ends, AFailingTableAndWhoIsSilentMeanwhileAreNotSaidAtEveryPoll) {
   EXPECT_EQ(cluster.said("worker 1 has been silent for 10000 ms and is removed"), 1u);
 }
 
-TEST(ShardLife, SupersededShardStopsAndTellsItsWorkers) {
-  ScriptedCluster cluster(job());
-  cluster.join_all();
-  ASSERT_TRUE(cluster.table().start_shard(0, 1, "tcp://elsewhere:1").has_value());
-  cluster.pass(100);
-  EXPECT_TRUE(cluster.core().stopped());
-  ASSERT_TRUE(cluster.core().failure().has_value());
-  EXPECT_EQ(cluster.take_of<Abort>(0).size(), 1u);
-}
-
 TEST(ShardLife, ShardThatStartsAfterTheJoinsTakesItsPlaceInTheMap) {
   ScriptedCluster cluster(job(), 2);
   cluster.join(0, 0);
   cluster.join(1, 0);
   EXPECT_TRUE(std::holds_alternative<Welcome>(cluster.join(0, 1)));
+  EXPECT_FALSE(cluster.core(1).status(cluster.now).jobs.at(0).recovering) << "nothing can have been decided there";
 }
 
 TEST(Shards, HelloWithAnotherShardMapIsRefused) {

@@ -98,10 +98,11 @@ class ScriptedCluster {
     head.shard = shard;
     send(peer(worker), shard, {head, std::move(hello), {}});
     const std::vector<protocol::Message> answers = take(worker, shard);
-    for (const protocol::Message& answer : answers) {
-      if (std::holds_alternative<protocol::Welcome>(answer.body) ||
-          std::holds_alternative<protocol::Refuse>(answer.body)) {
-        return answer.body;
+    for (auto answer = answers.begin(); answer != answers.end(); ++answer) {
+      if (std::holds_alternative<protocol::Welcome>(answer->body) ||
+          std::holds_alternative<protocol::Refuse>(answer->body)) {
+        inbox_[{worker, shard}].assign(answer + 1, answers.end());
+        return answer->body;
       }
     }
     ADD_FAILURE() << "no answer to Hello";

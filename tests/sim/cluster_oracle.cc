@@ -51,6 +51,7 @@ ClusterOracle::ClusterOracle(const Scenario& scenario, const protocol::JobLayout
 
 void ClusterOracle::on_sent_by_worker(const protocol::Message& message) {
   if (const auto* body = std::get_if<protocol::Contribution>(&message.body)) on_contribution(message, *body);
+  if (const auto* body = std::get_if<protocol::Update>(&message.body)) on_update(message, *body);  // for a successor
   const auto* heartbeat = std::get_if<protocol::Heartbeat>(&message.body);
   if (heartbeat && heartbeat->finishing) finishing_.emplace(message.header.worker, message.header.life);
 }
@@ -62,24 +63,57 @@ void ClusterOracle::on_sent_by_shard(const protocol::Message& message) {
 
 void ClusterOracle::on_view(const protocol::JobView& view) { views_.emplace(view.epoch, view); }
 
-bool ClusterOracle::counted(uint32_t part, uint64_t step, uint32_t worker, uint64_t life) const {
-  const auto& steps = log_[part];
-  if (step >= steps.size()) return false;
-  const auto& ids = steps[step].contributors;
-  return std::find(ids.begin(), ids.end(), protocol::ContributorId{worker, life}) != ids.end();
+const DecidedStep* ClusterOracle::find(uint32_t part, LogPosition at) const {
+  if (at.n == 0 || part >= log_.size() || at.n > log_[part].size()) return nullptr;
+  const auto& step = log_[part][at.n - 1];
+  const auto found = step.find(at.decided_in);
+  return found == step.end() ? nullptr : &found->second;
 }
 
-std::span<const double> ClusterOracle::carried(uint32_t worker, uint64_t life, uint32_t bucket) {
-  std::vector<std::vector<double>>& buckets = carried_[{worker, life}];
-  if (buckets.empty()) {
-    for (const auto& planned : layout_.buckets) buckets.emplace_back(planned.dimension, 0.0);
+const DecidedStep* ClusterOracle::newest(uint32_t part, uint64_t step) const {
+  if (step >= log_[part].size() || log_[part][step].empty()) return nullptr;
+  return &log_[part][step].rbegin()->second;
+}
+
+bool ClusterOracle::is_on_path(uint32_t part, LogPosition earlier, LogPosition later) const {
+  while (later.n > earlier.n) {
+    const DecidedStep* last = find(part, later);
+    if (last == nullptr) return false;
+    later = last->before;
   }
-  return buckets[bucket];
+  return later == earlier;
 }
 
-std::vector<float> ClusterOracle::weights(uint32_t part, uint64_t steps) const {
-  if (steps > 0) return log_[part][steps - 1].weights;
+std::vector<LogPosition> ClusterOracle::path(uint32_t part, uint64_t first, LogPosition at) const {
+  std::vector<LogPosition> places;
+  for (const DecidedStep* last = find(part, at); at.n > first && last != nullptr; last = find(part, at)) {
+    places.push_back(at);
+    at = last->before;
+  }
+  std::ranges::reverse(places);
+  return places;
+}
+
+bool ClusterOracle::counted(uint32_t part, LogPosition at, uint32_t worker, uint64_t life) const {
+  const DecidedStep* last = find(part, at);
+  return last != nullptr &&
+         std::ranges::find(last->contributors, protocol::ContributorId{worker, life}) != last->contributors.end();
+}
+
+std::vector<float> ClusterOracle::weights(uint32_t part, LogPosition at) const {
+  if (const DecidedStep* last = find(part, at)) return last->weights;
   return std::vector<float>(layout_.parts[part].end - layout_.parts[part].begin, 0.0f);
+}
+
+void ClusterOracle::add_carried(uint32_t part, LogPosition at, uint32_t worker, uint64_t life,
+                                std::span<double> carried) const {
+  const DecidedStep* last = find(part, at);
+  const Stream<float>* sent = contribution(part, at.n - 1, worker, life);
+  if (last == nullptr || sent == nullptr) return;
+  for (size_t i = 0; i < sent->values.size(); ++i) {
+    const size_t index = sent->dense ? i : sent->indices[i];
+    if (last->carried[index]) carried[index] += static_cast<double>(sent->values[i]);
+  }
 }
 
 const Stream<float>* ClusterOracle::contribution(uint32_t part, uint64_t step, uint32_t worker, uint64_t life) const {
@@ -108,7 +142,10 @@ void ClusterOracle::on_contribution(const protocol::Message& message, const prot
 void ClusterOracle::on_settled(const protocol::Message& message, const protocol::Settled& body) {
   if (body.part >= layout_.parts.size() || body.step >= log_[body.part].size())
     return fault("settled an undecided " + at(body.part, body.step));
-  const bool truly = counted(body.part, body.step, message.header.worker, message.header.life);
+  if (log_[body.part][body.step].size() != 1)
+    return;  // decided anew: which of them the shard speaks of is not seen here
+  const LogPosition at_step{body.step + 1, log_[body.part][body.step].begin()->first};
+  const bool truly = counted(body.part, at_step, message.header.worker, message.header.life);
   if (truly != body.counted) {
     fault(at(body.part, body.step) + ": settled " + who(message.header.worker, message.header.life) + " as " +
           (body.counted ? "counted" : "not counted") + ", which is false");
@@ -118,11 +155,9 @@ void ClusterOracle::on_settled(const protocol::Message& message, const protocol:
 void ClusterOracle::on_update(const protocol::Message& message, const protocol::Update& body) {
   if (body.part >= layout_.parts.size())
     return fault("an update of part " + std::to_string(body.part) + ", which is not there");
-  auto& steps = log_[body.part];
-  if (body.step > steps.size())
-    return fault(at(body.part, body.step) + " was decided before step " + std::to_string(steps.size()));
-  if (body.step == steps.size()) return decide(message, body);
-  const DecidedStep& known = steps[body.step];
+  const DecidedStep* found = find(body.part, {body.step + 1, body.decided_in});
+  if (found == nullptr) return decide(message, body);
+  const DecidedStep& known = *found;
   const bool same = known.decided_in == body.decided_in && known.contributors == body.contributors &&
                     known.weight_sum == body.weight_sum && known.whole_sum == body.whole_sum &&
                     known.payload_hash == hash64(message.payload.bytes);
@@ -130,7 +165,24 @@ void ClusterOracle::on_update(const protocol::Message& message, const protocol::
 }
 
 void ClusterOracle::decide(const protocol::Message& message, const protocol::Update& body) {
+  auto& steps = log_[body.part];
+  LogPosition before{body.step, 0};
+  for (const auto& [epoch, first_step] : body.summary.epochs) {
+    if (body.step > 0 && first_step < body.step) before.decided_in = epoch;
+  }
+  if (body.step > 0 && find(body.part, before) == nullptr)
+    return fault(at(body.part, body.step) + " was decided, and step " + std::to_string(body.step - 1) + " of epoch " +
+                 std::to_string(before.decided_in) + " never was");
+  if (body.step == steps.size()) steps.emplace_back();
+  for (const auto& [epoch, other] : steps[body.step]) {
+    if (other.lineage == body.lineage)
+      fault(at(body.part, body.step) + ": decided in the epochs " + std::to_string(epoch) + " and " +
+            std::to_string(body.decided_in) + " of one lineage");
+  }
+  if (!steps[body.step].empty()) ++steps_void_;
   DecidedStep decided{.decided_in = body.decided_in,
+                      .lineage = body.lineage,
+                      .before = before,
                       .contributors = body.contributors,
                       .weight_sum = body.weight_sum,
                       .whole_sum = body.whole_sum,
@@ -147,13 +199,13 @@ void ClusterOracle::decide(const protocol::Message& message, const protocol::Upd
     update = Stream<float>::empty(part.end - part.begin);
   }
   decided.update = std::move(*update);
-  check_contributors(body.part, body.step, body);
+  check_contributors(body.part, before, body);
   add_up(body.part, body.step, body, decided);
-  decided.weights = weights(body.part, body.step);
+  decided.weights = weights(body.part, before);
   apply_update(decided.weights, decided.update.view(),
                denominator_of(scenario_.spec, body.contributors.size(), body.weight_sum));
   check_values(body.part, body.step, decided);
-  log_[body.part].push_back(std::move(decided));
+  steps[body.step].emplace(body.decided_in, std::move(decided));
   ++steps_decided_;
   check_cut(part.bucket, body.step);
 }
@@ -172,13 +224,10 @@ void ClusterOracle::add_up(uint32_t part, uint64_t step, const protocol::Update&
       continue;
     }
     weight_sum += found->second.weight;
-    carried(id.worker, id.life, range.bucket);
-    std::vector<double>& carried = carried_.at(id)[range.bucket];
     const Stream<float>& stream = found->second.stream;
     for (size_t i = 0; i < stream.values.size(); ++i) {
       const size_t index = stream.dense ? i : stream.indices[i];
       decided.sum[index] += stream.values[i];
-      if (decided.carried[index]) carried[range.begin + index] += static_cast<double>(stream.values[i]);
     }
   }
   if (weight_sum != body.weight_sum)
@@ -186,7 +235,8 @@ void ClusterOracle::add_up(uint32_t part, uint64_t step, const protocol::Update&
           std::to_string(weight_sum));
 }
 
-void ClusterOracle::check_contributors(uint32_t part, uint64_t step, const protocol::Update& body) {
+void ClusterOracle::check_contributors(uint32_t part, LogPosition before, const protocol::Update& body) {
+  const uint64_t step = before.n;
   for (size_t i = 1; i < body.contributors.size(); ++i) {
     if (body.contributors[i - 1].worker >= body.contributors[i].worker)
       fault(at(part, step) + " names contributors out of order or twice");
@@ -195,29 +245,50 @@ void ClusterOracle::check_contributors(uint32_t part, uint64_t step, const proto
     if (id.worker >= scenario_.spec.workers)
       return fault(at(part, step) + " names worker " + std::to_string(id.worker) + ", which is not there");
   }
-  const auto view = views_.find(body.decided_in);
+  check_absence(part, before, body);
+}
+
+void ClusterOracle::check_absence(uint32_t part, LogPosition before, const protocol::Update& body) {
+  auto view = views_.find(body.decided_in);
   if (view == views_.end()) return;
-  check_absence(part, step, body, view->second);
+  std::string why = absence(part, before, body, view->second);
+  if (why.empty()) return;
+  // Where a step may leave workers out, who becomes synced while its sum is made is not waited for.
+  while (scenario_.spec.mode != protocol::Mode::kSynchronous && view != views_.begin()) {
+    --view;
+    const auto later = std::next(view)->second.members;
+    const bool joined = std::ranges::any_of(later, [&](const protocol::Member& member) {
+      return member.state == protocol::MemberState::kSynced &&
+             std::ranges::find(view->second.members, member) == view->second.members.end();
+    });
+    if (joined && absence(part, before, body, view->second).empty()) return;
+  }
+  fault(at(part, before.n) + why);
 }
 
 /// Who was left out, against the mode: everybody, or a quorum of members; and not too often in a row.
-void ClusterOracle::check_absence(uint32_t part, uint64_t step, const protocol::Update& body,
-                                  const protocol::JobView& view) {
+std::string ClusterOracle::absence(uint32_t part, LogPosition before, const protocol::Update& body,
+                                   const protocol::JobView& view) const {
   const protocol::JobSpec& spec = scenario_.spec;
+  std::vector<protocol::Member> synced;  // who joins is not waited for, and contributes nothing
   std::vector<protocol::ContributorId> members;
-  for (const auto& member : view.members) members.push_back({member.worker, member.life});
-  if (members == body.contributors) return;
+  for (const auto& member : view.members) {
+    if (member.state != protocol::MemberState::kSynced) continue;
+    synced.push_back(member);
+    members.push_back({member.worker, member.life});
+  }
+  if (members == body.contributors) return "";
   const std::string epoch = std::to_string(body.decided_in);
   if (spec.mode == protocol::Mode::kSynchronous) {
-    return fault(at(part, step) + " was not decided by exactly the members of epoch " + epoch);
+    return " was not decided by exactly the synced members of epoch " + epoch;
   }
   for (const auto& id : body.contributors) {
-    if (std::find(members.begin(), members.end(), id) == members.end())
-      fault(at(part, step) + " counts " + who(id.worker, id.life) + ", no member of epoch " + epoch);
+    if (std::ranges::find(members, id) == members.end())
+      return " counts " + who(id.worker, id.life) + ", no synced member of epoch " + epoch;
   }
-  const std::vector<uint32_t> expected = protocol::participants_of(spec, view.members, step);
+  const std::vector<uint32_t> expected = protocol::participants_of(spec, synced, before.n);
   const auto is_finishing = [&](uint32_t worker) {
-    const auto member = std::ranges::find(view.members, worker, &protocol::Member::worker);
+    const auto member = std::ranges::find(synced, worker, &protocol::Member::worker);
     return finishing_.contains({worker, member->life});
   };
   const auto is_in = [&](uint32_t worker) {
@@ -227,28 +298,30 @@ void ClusterOracle::check_absence(uint32_t part, uint64_t step, const protocol::
   for (const uint32_t worker : expected) {
     if (!is_in(worker) && !is_finishing(worker)) absent.push_back(worker);
   }
-  if (absent.empty()) return;
+  if (absent.empty()) return "";
   const auto may_come = std::ranges::count_if(
-      view.members, [&](const protocol::Member& one) { return !is_in(one.worker) && !is_finishing(one.worker); });
+      synced, [&](const protocol::Member& one) { return !is_in(one.worker) && !is_finishing(one.worker); });
   const size_t quorum =
       std::min<size_t>(std::max(spec.quorum, 1u), body.contributors.size() + static_cast<size_t>(may_come));
   const bool patient = spec.quorum == 0 && spec.deadline_ms == 0;
   if (patient || body.contributors.size() < quorum) {
-    if (spec.participants != 0 && views_.size() > 1) return;  // drawn of the members that there were when it was begun
-    fault(at(part, step) + " was decided with " + std::to_string(body.contributors.size()) +
-          " contributions, without worker " + std::to_string(absent.front()) + " and without a quorum");
+    if (spec.participants != 0 && views_.size() > 1)
+      return "";  // drawn of the members that there were when it was begun
+    return " was decided with " + std::to_string(body.contributors.size()) + " contributions, without worker " +
+           std::to_string(absent.front()) + " and without a quorum";
   }
-  if (spec.mode != protocol::Mode::kBoundedStaleness) return;
+  if (spec.mode != protocol::Mode::kBoundedStaleness) return "";
   for (const uint32_t worker : absent) {
     uint64_t left_out = 1;
-    for (uint64_t before = step; before > 0; --before, ++left_out) {
-      const auto& ids = log_[part][before - 1].contributors;
-      if (std::ranges::find(ids, worker, &protocol::ContributorId::worker) != ids.end()) break;
+    for (const DecidedStep* one = find(part, before); one != nullptr; one = find(part, one->before), ++left_out) {
+      if (std::ranges::find(one->contributors, worker, &protocol::ContributorId::worker) != one->contributors.end())
+        break;
     }
     if (left_out > spec.staleness)
-      fault(at(part, step) + " leaves out worker " + std::to_string(worker) + " for the " + std::to_string(left_out) +
-            "th time in a row");
+      return " leaves out worker " + std::to_string(worker) + " for the " + std::to_string(left_out) +
+             "th time in a row";
   }
+  return "";
 }
 
 void ClusterOracle::check_values(uint32_t part, uint64_t step, const DecidedStep& decided) {
@@ -280,10 +353,11 @@ void ClusterOracle::check_cut(uint32_t bucket_number, uint64_t step) {
   const protocol::BucketLayout& bucket = layout_.buckets[bucket_number];
   const bool whole = bucket.reselect.reselect == protocol::Reselect::kNone;
   for (uint32_t p = bucket.first_part; p < bucket.first_part + bucket.part_count; ++p) {
-    if (log_[p].size() <= step) return;
-    if (log_[p][step].whole_sum != whole) return fault(at(p, step) + (whole ? " was cut" : " was not cut"));
+    const DecidedStep* decided = newest(p, step);
+    if (decided == nullptr || log_[p][step].size() > 1) return;
+    if (decided->whole_sum != whole) return fault(at(p, step) + (whole ? " was cut" : " was not cut"));
     // Parts that were decided by other members were cut by other histograms: sizes are then not exact, rightly.
-    if (log_[p][step].contributors != log_[bucket.first_part][step].contributors) return;
+    if (decided->contributors != newest(bucket.first_part, step)->contributors) return;
   }
   const bool exact_step = step % bucket.reselect.threshold_period == 0;
   if (whole || bucket.codec_down.index == IndexCodecId::kBloom) return;
@@ -297,7 +371,7 @@ void ClusterOracle::check_reuse_size(uint32_t bucket_number, uint64_t step, uint
   uint64_t carried = 0;
   for (uint32_t p = bucket.first_part; p < bucket.first_part + bucket.part_count; ++p) {
     if (layout_.parts[p].shard != layout_.parts[bucket.first_part].shard) return;
-    carried += log_[p][step].update.count();
+    carried += newest(p, step)->update.count();
   }
   if (static_cast<double>(carried) > 1.02 * static_cast<double>(k) + 1) {
     fault("bucket " + std::to_string(bucket_number) + " step " + std::to_string(step) + ": " + std::to_string(carried) +
@@ -315,7 +389,7 @@ void ClusterOracle::check_cut_entries(uint32_t bucket_number, uint64_t step, uin
   std::vector<Entry> entries;
   bool one_shard = true;
   for (uint32_t p = bucket.first_part; p < bucket.first_part + bucket.part_count; ++p) {
-    const DecidedStep& decided = log_[p][step];
+    const DecidedStep& decided = *newest(p, step);
     one_shard = one_shard && layout_.parts[p].shard == layout_.parts[bucket.first_part].shard;
     for (size_t i = 0; i < decided.sum.size(); ++i) {
       const bool zero = MagnitudeHistogram::bin_of(decided.sum[i]) == 0;

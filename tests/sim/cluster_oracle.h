@@ -1,5 +1,6 @@
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -16,9 +17,19 @@
 
 namespace millrace::testing {
 
+/// A place in a part's log: after n steps, the last of them decided in that epoch. {0, 0}: the beginning. In one epoch at most
+/// one shard decides a part's steps, so that this names one log, also where shards came back and decided a step anew.
+struct LogPosition {
+  uint64_t n = 0;
+  uint64_t decided_in = 0;
+  auto operator<=>(const LogPosition&) const = default;
+};
+
 /// A part's step as the wire showed it.
 struct DecidedStep {
   uint64_t decided_in = 0;
+  uint64_t lineage = 0;  ///< in which it was first seen
+  LogPosition before;    ///< the log that it goes on
   std::vector<protocol::ContributorId> contributors;
   double weight_sum = 0;
   bool whole_sum = true;
@@ -48,17 +59,27 @@ class ClusterOracle {
   /// sizes of updates are not exact.
   void on_approximate_cut() { approximate_cuts_ = true; }
 
-  const std::vector<DecidedStep>& log(uint32_t part) const { return log_[part]; }
-  bool counted(uint32_t part, uint64_t step, uint32_t worker, uint64_t life) const;
+  /// The last step before that place; nullptr: never decided, or at.n is 0.
+  const DecidedStep* find(uint32_t part, LogPosition at) const;
+  /// Whether the log that ends at `later` goes through `earlier`.
+  bool is_on_path(uint32_t part, LogPosition earlier, LogPosition later) const;
+  /// The places that the log goes through from step `first` on: of the steps [first, at.n), ascending.
+  std::vector<LogPosition> path(uint32_t part, uint64_t first, LogPosition at) const;
+  bool counted(uint32_t part, LogPosition at, uint32_t worker, uint64_t life) const;
 
-  /// What updates carried of the contributions of that life of the worker so far. [dimension of the bucket]
-  std::span<const double> carried(uint32_t worker, uint64_t life, uint32_t bucket);
+  /// Weights of a part at a place of its log, from zero. REQUIRES: decided.
+  std::vector<float> weights(uint32_t part, LogPosition at) const;
 
-  /// Weights of a part after `steps` of its steps, from zero. REQUIRES: so many are decided.
-  std::vector<float> weights(uint32_t part, uint64_t steps) const;
+  /// Adds to `carried` [dimension of the part] what the step before that place carried of that life's contribution.
+  void add_carried(uint32_t part, LogPosition at, uint32_t worker, uint64_t life, std::span<double> carried) const;
 
   /// What was sent as (part, step) by that life of the worker, if the wire saw it.
   const Stream<float>* contribution(uint32_t part, uint64_t step, uint32_t worker, uint64_t life) const;
+
+  /// A shard came back without its state: what it knew of thresholds is gone, and updates may have become void.
+  void on_shard_restart() { approximate_cuts_ = true; }
+  /// Steps that were decided and then decided anew: nobody who was asked had the first.
+  uint64_t steps_void() const { return steps_void_; }
 
   bool started() const { return !views_.empty() && views_.rbegin()->second.started; }
   uint64_t steps_decided() const { return steps_decided_; }
@@ -71,11 +92,6 @@ class ClusterOracle {
     double weight = 1;
     Stream<float> stream;
   };
-  struct ByWorkerAndLife {
-    bool operator()(const protocol::ContributorId& a, const protocol::ContributorId& b) const {
-      return std::tie(a.worker, a.life) < std::tie(b.worker, b.life);
-    }
-  };
   using ContributionKey = std::tuple<uint32_t, uint64_t, uint32_t, uint64_t>;  // part, step, worker, life
 
   void on_contribution(const protocol::Message& message, const protocol::Contribution& body);
@@ -84,8 +100,12 @@ class ClusterOracle {
   void decide(const protocol::Message& message, const protocol::Update& body);
   void add_up(uint32_t part, uint64_t step, const protocol::Update& body, DecidedStep& decided);
   void check_values(uint32_t part, uint64_t step, const DecidedStep& decided);
-  void check_contributors(uint32_t part, uint64_t step, const protocol::Update& body);
-  void check_absence(uint32_t part, uint64_t step, const protocol::Update& body, const protocol::JobView& view);
+  void check_contributors(uint32_t part, LogPosition before, const protocol::Update& body);
+  /// Empty: whoever is left out may be, by the mode and the members of that view.
+  std::string absence(uint32_t part, LogPosition before, const protocol::Update& body,
+                      const protocol::JobView& view) const;
+  void check_absence(uint32_t part, LogPosition before, const protocol::Update& body);
+  const DecidedStep* newest(uint32_t part, uint64_t step) const;
   void check_cut(uint32_t bucket, uint64_t step);
   void check_reuse_size(uint32_t bucket_number, uint64_t step, uint64_t k);
   void check_cut_entries(uint32_t bucket, uint64_t step, uint64_t k);
@@ -94,12 +114,12 @@ class ClusterOracle {
   const Scenario& scenario_;
   const protocol::JobLayout& layout_;
   std::map<ContributionKey, Contributed> contributions_;
-  std::vector<std::vector<DecidedStep>> log_;                                                     ///< [part][step]
-  std::map<protocol::ContributorId, std::vector<std::vector<double>>, ByWorkerAndLife> carried_;  ///< [bucket][index]
-  std::map<uint64_t, protocol::JobView> views_;                                                   ///< by epoch
-  std::set<std::pair<uint32_t, uint64_t>> finishing_;  ///< (worker, life) that said so
+  std::vector<std::vector<std::map<uint64_t, DecidedStep>>> log_;  ///< [part][step], by the epoch of the decision
+  std::map<uint64_t, protocol::JobView> views_;                    ///< by epoch
+  std::set<std::pair<uint32_t, uint64_t>> finishing_;              ///< (worker, life) that said so
   std::vector<std::string> faults_;
   uint64_t steps_decided_ = 0;
+  uint64_t steps_void_ = 0;
   bool approximate_cuts_ = false;
 };
 

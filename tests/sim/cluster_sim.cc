@@ -27,8 +27,9 @@ class Cluster {
   void start();
   void inject(const SimFault& fault);
   void isolate(uint32_t node, TimeNs until);
+  SimWorker& newest(uint32_t worker);
   void restart_worker(uint32_t worker);
-  void kill_worker(uint32_t worker);
+  void kill_worker(uint32_t worker, TimeNs restart_after);
   void expect_removal(uint32_t process, uint64_t life);
   void calm_down();
   void check_law();
@@ -46,6 +47,7 @@ class Cluster {
   SimWorld world_;
   TimeNs calm_from_ = 0;
   uint64_t law_checks_ = 0;
+  uint32_t starts_to_come_ = 0;
 };
 
 void Cluster::start() {
@@ -56,7 +58,7 @@ void Cluster::start() {
   for (uint32_t shard = 0; shard < scenario.shards; ++shard)
     world_.shards.push_back(std::make_unique<SimShard>(world_, shard));
   for (uint32_t worker = 0; worker < scenario.spec.workers; ++worker)
-    world_.workers.push_back(std::make_unique<SimWorker>(world_, worker, worker));
+    world_.workers.push_back(std::make_unique<SimWorker>(world_, worker, worker, nullptr, scenario.steps[worker]));
   // Anybody may be first: workers that start before the servers must find them.
   for (const auto& shard : world_.shards) {
     world_.scheduler.at(world_.scheduler.draw(0, scenario.shard_start_max), [&shard] { shard->start_first(); });
@@ -92,12 +94,16 @@ void Cluster::inject(const SimFault& fault) {
       if (fault.a < world_.shards.size()) {
         world_.shards[fault.a]->stall_until(until);
       } else {
-        world_.workers[fault.a - world_.shards.size()]->stall_until(until);
+        newest(static_cast<uint32_t>(fault.a - world_.shards.size())).stall_until(until);
       }
       return;
-    case Kind::kDisconnect: world_.workers[fault.a]->lose_connection(fault.b, "the connection broke"); return;
-    case Kind::kKillWorker: kill_worker(fault.a); return;
-    case Kind::kLeave: world_.workers[fault.a]->leave(); return;
+    case Kind::kDisconnect: newest(fault.a).lose_connection(fault.b, "the connection broke"); return;
+    case Kind::kKillWorker: kill_worker(fault.a, fault.duration); return;
+    case Kind::kKillAllWorkers:
+      for (uint32_t worker = 0; worker < world_.scenario.spec.workers; ++worker)
+        kill_worker(worker, world_.scheduler.draw(0, fault.duration));
+      return;
+    case Kind::kLeave: newest(fault.a).leave(); return;
     case Kind::kRestartWorker: restart_worker(fault.a); return;
     case Kind::kKillShard:
       world_.shards[fault.a]->kill();
@@ -119,17 +125,37 @@ void Cluster::isolate(uint32_t node, TimeNs until) {
   }
 }
 
+SimWorker& Cluster::newest(uint32_t worker) {
+  for (auto process = world_.workers.rbegin(); process != world_.workers.rend(); ++process) {
+    if ((*process)->worker() == worker) return **process;
+  }
+  return *world_.workers[worker];
+}
+
+/// Another process of that worker, with what the one before left on its disk; it pushes what is left to push.
 void Cluster::restart_worker(uint32_t worker) {
-  world_.workers.push_back(std::make_unique<SimWorker>(world_, static_cast<uint32_t>(world_.workers.size()), worker));
+  const SimWorker& before = newest(worker);
+  const bool forgets = world_.scheduler.chance(world_.scenario.forgets);
+  const uint64_t left =
+      std::max<uint64_t>(1, before.pushes_wanted() - std::min(before.pushes_wanted(), before.pushed()));
+  auto process = std::make_unique<SimWorker>(world_, static_cast<uint32_t>(world_.workers.size()), worker,
+                                             forgets ? nullptr : before.save().get(), left);
+  world_.workers.push_back(std::move(process));
   world_.workers.back()->start();
 }
 
-void Cluster::kill_worker(uint32_t worker) {
-  SimWorker& process = *world_.workers[worker];
+void Cluster::kill_worker(uint32_t worker, TimeNs restart_after) {
+  SimWorker& process = newest(worker);
   if (!process.alive() || process.over()) return;
   const uint64_t life = process.life();
   process.kill();
-  if (life != 0) expect_removal(worker, life);
+  if (life != 0) expect_removal(process.number(), life);
+  if (!world_.scenario.restarts) return;
+  ++starts_to_come_;
+  world_.scheduler.after(restart_after, [this, worker] {
+    --starts_to_come_;
+    restart_worker(worker);
+  });
 }
 
 /// Whoever is dead leaves the table within dead_after and a few heartbeats of a calm network, unless nobody else is in it.
@@ -159,8 +185,9 @@ void Cluster::check_law() {
 }
 
 bool Cluster::all_over() const {
-  return std::all_of(world_.workers.begin(), world_.workers.end(),
-                     [](const auto& worker) { return worker->core() != nullptr && worker->over(); });
+  return starts_to_come_ == 0 && std::all_of(world_.workers.begin(), world_.workers.end(), [](const auto& worker) {
+           return worker->core() != nullptr && worker->over();
+         });
 }
 
 bool Cluster::a_shard_fell() const {
@@ -186,12 +213,14 @@ bool Cluster::explained(const SimWorker& process) const {
   if (below_minimum() || world_.scenario.link.corruption > 0 || process.has_left()) return true;
   const bool second = &process != world_.workers[process.worker()].get();
   const bool removed = may_silence_workers(world_.scenario) && was_removed(process.worker(), process.life());
+  const bool job_ended = !world_.oracle.views().empty() && world_.oracle.views().rbegin()->second.finished;
+  // Who cannot take weights over can only come back where the updates that it lacks are kept.
+  const bool no_return = !world_.scenario.has_weights || job_ended;
   switch (process.core()->error()->code) {
-    case ErrorCode::kNotAMember: return second || a_shard_fell() || removed;
-    case ErrorCode::kIdentityInUse: return second || world_.workers.size() > world_.scenario.spec.workers;
-    case ErrorCode::kShardLost:
-      return std::any_of(world_.shards.begin(), world_.shards.end(),
-                         [](const auto& shard) { return shard->was_killed(); });
+    case ErrorCode::kNotAMember: return no_return && (second || a_shard_fell() || removed);
+    case ErrorCode::kUnsupported: return !world_.scenario.has_weights && second;
+    case ErrorCode::kIdentityInUse:
+      return second || world_.workers.size() > world_.scenario.spec.workers || world_.scenario.hostile > 0;
     case ErrorCode::kUnavailable: return !world_.scenario.faults.empty();
     case ErrorCode::kLimitExceeded: return world_.scenario.job_memory_bytes > 0;
     default: return false;
@@ -244,10 +273,17 @@ SimReport Cluster::report() const {
     if (worker->core()->phase() == Phase::kFinished) ++report.finished;
     if (worker->core()->phase() == Phase::kEnded) ++report.ended;
   }
+  for (const auto& worker : world_.workers) {
+    if (worker->core() != nullptr) report.returns += worker->core()->counters().returns;
+  }
+  report.steps_void = world_.oracle.steps_void();
+  for (auto view = world_.oracle.views().begin(); view != world_.oracle.views().end(); ++view)
+    report.cuts += view->second.cut == view->first ? 1 : 0;
   for (const auto& shard : world_.shards) {
     report.removed += static_cast<uint32_t>(shard->removed());
     report.refused += shard->refused();
     report.digests_agreed += shard->digests_agreed();
+    report.shard_restarts += shard->life() > 1 ? shard->life() - 1 : 0;
   }
   return report;
 }

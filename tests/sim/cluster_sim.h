@@ -20,6 +20,10 @@ struct SimReport {
   uint64_t refused = 0;  ///< messages that shards refused
   uint64_t digests_agreed = 0;
   uint32_t removed = 0;  ///< removals by shards
+  uint64_t returns = 0;  ///< workers that became synced again
+  uint64_t shard_restarts = 0;
+  uint64_t cuts = 0;
+  uint64_t steps_void = 0;  ///< steps of parts that were decided anew
   uint64_t law_checks = 0;
   TimeNs virtual_time = 0;
 };

@@ -53,12 +53,18 @@ TEST(ClusterSim, EverySeedKeepsTheLawAndMakesProgress) {
     sum.removed += report.removed;
     sum.digests_agreed += report.digests_agreed;
     sum.law_checks += report.law_checks;
+    sum.returns += report.returns;
+    sum.shard_restarts += report.shard_restarts;
+    sum.cuts += report.cuts;
+    sum.steps_void += report.steps_void;
   }
   std::printf(
-      "%llu seeds: %llu events, %llu steps of parts decided, %u workers finished, %u ended with an error, %u killed, "
-      "%u removed, %llu checks of the law\n",
+      "%llu seeds: %llu events, %llu steps of parts decided (%llu of them anew), %u workers finished, %u ended with an "
+      "error, %u killed, %u removed, %llu came back, %llu shards started again, %llu cuts, %llu checks of the law\n",
       static_cast<unsigned long long>(seeds), static_cast<unsigned long long>(sum.events),
-      static_cast<unsigned long long>(sum.steps_decided), sum.finished, sum.ended, sum.killed, sum.removed,
+      static_cast<unsigned long long>(sum.steps_decided), static_cast<unsigned long long>(sum.steps_void), sum.finished,
+      sum.ended, sum.killed, sum.removed, static_cast<unsigned long long>(sum.returns),
+      static_cast<unsigned long long>(sum.shard_restarts), static_cast<unsigned long long>(sum.cuts),
       static_cast<unsigned long long>(sum.law_checks));
   // A simulator in which nothing happens proves nothing.
   if (seeds < 100) return;
@@ -66,8 +72,12 @@ TEST(ClusterSim, EverySeedKeepsTheLawAndMakesProgress) {
   EXPECT_GT(sum.finished, seeds);
   EXPECT_GT(sum.killed, seeds / 20);
   EXPECT_GT(sum.removed, seeds / 20);
-  EXPECT_GT(sum.ended, seeds / 50);
   EXPECT_GT(sum.digests_agreed, 10 * seeds);
+  EXPECT_GT(sum.ended, seeds / 100);
+  EXPECT_GT(sum.returns, seeds / 20);
+  EXPECT_GT(sum.shard_restarts, seeds / 20);
+  EXPECT_GT(sum.cuts, seeds / 100);
+  EXPECT_GT(sum.steps_void, 0u);
 }
 
 TEST(ClusterSim, TheSeedThatIsAskedFor) {

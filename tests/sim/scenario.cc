@@ -114,6 +114,27 @@ void draw_mode(RandomSequence& random, Scenario& scenario) {
   if (spec.quorum == 0 && spec.deadline_ms == 0 && spec.participants == 0) spec.quorum = 1;
 }
 
+/// Who comes back, and with what. Last of all, for the same reason.
+void draw_returns(RandomSequence& random, Scenario& scenario) {
+  scenario.has_weights = chance(random, 0.9);
+  scenario.restarts = chance(random, 0.7);
+  scenario.saves = one_of(random, {0.0, 0.05, 0.3, 1.0});
+  scenario.forgets = one_of(random, {0.0, 0.2, 1.0});
+  if (scenario.calm_from == 0 || !scenario.restarts || chance(random, 0.4)) return;
+  const uint64_t count = between(random, 1, 4);
+  for (uint64_t i = 0; i < count; ++i) {
+    SimFault fault;
+    fault.at = static_cast<TimeNs>(between(random, 0, static_cast<uint64_t>(scenario.calm_from)));
+    fault.duration = static_cast<TimeNs>(between(random, kNsPerMs, 2ull * scenario.spec.dead_after_ms * kNsPerMs));
+    fault.kind = one_of(random, {Kind::kKillWorker, Kind::kKillWorker, Kind::kRestartWorker, Kind::kKillShard,
+                                 Kind::kKillShard, Kind::kKillShard, Kind::kKillAllWorkers});
+    const bool shard = fault.kind == Kind::kKillShard;
+    fault.a = static_cast<uint32_t>(random.next_below(shard ? scenario.shards : scenario.spec.workers));
+    scenario.faults.push_back(fault);
+  }
+  std::ranges::stable_sort(scenario.faults, {}, &SimFault::at);
+}
+
 /// Quantizers of more than two levels divide: their values leave the grid.
 bool on_grid(const CodecSpec& codec) {
   return codec.value == ValueCodecId::kRaw || (codec.qsgd_bits == 2 && codec.qsgd_scale_max);
@@ -231,6 +252,7 @@ Scenario draw_scenario(uint64_t seed) {
   // Drawn last: what the seeds of named tests meant before stays what it is, but for this.
   if (!scenario.faults.empty() && chance(random, 0.15)) draw_table_fault(random, scenario);
   draw_mode(random, scenario);
+  draw_returns(random, scenario);
   return scenario;
 }
 
@@ -243,9 +265,9 @@ bool may_silence_workers(const Scenario& scenario) {
 }
 
 std::string describe(const SimFault& fault) {
-  const char* names[] = {"partition",  "one-way partition", "isolate",          "stall",
-                         "disconnect", "kill worker",       "worker leaves",    "restart worker",
-                         "kill shard", "shut down shard",   "table writes fail"};
+  const char* names[] = {"partition",  "one-way partition", "isolate",           "stall",
+                         "disconnect", "kill worker",       "worker leaves",     "restart worker",
+                         "kill shard", "shut down shard",   "table writes fail", "kill all workers"};
   return std::string(names[static_cast<size_t>(fault.kind)]) + " a=" + std::to_string(fault.a) +
          " b=" + std::to_string(fault.b) + " at " + std::to_string(fault.at / kNsPerMs) + " ms for " +
          std::to_string(fault.duration / kNsPerMs) + " ms";
@@ -275,7 +297,10 @@ std::string describe(const Scenario& scenario) {
           std::to_string(scenario.link.loss) + ", duplication " + std::to_string(scenario.link.duplication) +
           ", corruption " + std::to_string(scenario.link.corruption) +
           (scenario.link.in_order ? ", in order" : ", reordered") + (scenario.real_bytes ? ", real bytes" : "") +
-          (scenario.hostile > 0 ? ", a stranger" : "") +
+          (scenario.hostile > 0 ? ", a stranger" : "") + (scenario.has_weights ? "" : ", no weights") +
+          (scenario.restarts ? ", the killed start again, saves " + std::to_string(scenario.saves) + ", forgets " +
+                                   std::to_string(scenario.forgets)
+                             : "") +
           (scenario.job_memory_bytes > 0 ? ", " + std::to_string(scenario.job_memory_bytes) + " bytes a job" : "") +
           ", calm from " + std::to_string(scenario.calm_from / kNsPerMs) + " ms\n";
   for (const SimFault& fault : scenario.faults) text += "  " + describe(fault) + "\n";

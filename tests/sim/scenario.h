@@ -14,17 +14,18 @@ namespace millrace::testing {
 /// One thing that goes wrong in a run, and when.
 struct SimFault {
   enum class Kind : uint8_t {
-    kPartition,      ///< nodes a and b cannot reach each other
-    kOneWay,         ///< nothing from a reaches b
-    kIsolate,        ///< node a reaches nobody and nobody reaches it
-    kStall,          ///< node a handles nothing, then everything at once
-    kDisconnect,     ///< worker a's connection to shard b breaks
-    kKillWorker,     ///< SIGKILL: its state is gone
-    kLeave,          ///< worker a leaves by itself, with a goodbye
-    kRestartWorker,  ///< a new process under the identity of worker a (the old one may live: then it is an impostor)
-    kKillShard,      ///< SIGKILL; it starts again, empty, after `duration` (0: never)
-    kShutdownShard,  ///< SIGTERM: it drains
-    kTableFails,     ///< what shard a writes to the membership table fails
+    kPartition,       ///< nodes a and b cannot reach each other
+    kOneWay,          ///< nothing from a reaches b
+    kIsolate,         ///< node a reaches nobody and nobody reaches it
+    kStall,           ///< node a handles nothing, then everything at once
+    kDisconnect,      ///< worker a's connection to shard b breaks
+    kKillWorker,      ///< SIGKILL; where the scenario says so it starts again after `duration`
+    kLeave,           ///< worker a leaves by itself, with a goodbye
+    kRestartWorker,   ///< a new process under the identity of worker a (the old one may live: then it is an impostor)
+    kKillShard,       ///< SIGKILL; it starts again, empty, after `duration` (0: never)
+    kShutdownShard,   ///< SIGTERM: it drains
+    kTableFails,      ///< what shard a writes to the membership table fails
+    kKillAllWorkers,  ///< SIGKILL of all of them; they start again, each within `duration`
   };
   Kind kind = Kind::kPartition;
   TimeNs at = 0;
@@ -59,6 +60,10 @@ struct Scenario {
   std::vector<SimFault> faults;             ///< all over by calm_from, but for what never heals
   TimeNs calm_from = 0;                     ///< from here on the network is perfect
   bool stop_when_over = false;              ///< do not wait for the calm when all workers are over
+  bool has_weights = true;                  ///< workers can give and take snapshots
+  bool restarts = false;                    ///< who is killed starts again
+  double saves = 0;                         ///< share of pushes after which a worker saves its state
+  double forgets = 0;                       ///< share of starts that find no saved state
   bool decided_lists = true;                ///< false: workers see heartbeats without the list of decided parts
   bool exact = true;                        ///< every value stays on a binary grid: the law holds bit for bit
 };

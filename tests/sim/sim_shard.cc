@@ -14,6 +14,7 @@ void SimShard::start() {
   const auto life = table_->start_shard(shard_, world_.scenario.shards, "tcp://sim:" + std::to_string(7'000 + shard_));
   MILLRACE_CHECK(life.has_value(), shard_);
   life_ = *life;
+  if (life_ > 1) world_.oracle.on_shard_restart();
   server::ShardConfig config;
   config.shard = shard_;
   config.shard_count = world_.scenario.shards;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "protocol/lineage.h"
 #include "tests/sim/sim_shard.h"
 
 namespace millrace::testing {
@@ -21,17 +22,27 @@ SimPeer SimPeer::from(const protocol::PeerId& id) {
           .connection = std::stoull(id.bytes.substr(mark + 1))};
 }
 
-SimWorker::SimWorker(SimWorld& world, uint32_t number, uint32_t worker)
+SimWorker::SimWorker(SimWorld& world, uint32_t number, uint32_t worker, const SimSave* save, uint64_t pushes)
     : SimProcess(world, "worker " + std::to_string(worker) +
                             (number == worker ? "" : " (process " + std::to_string(number) + ")")),
       number_(number),
       worker_(worker),
+      steps_(pushes),
       random_(random_key(world.scenario.seed, number, 7)),
       connection_(world.scenario.shards, 0),
       pushed_(world.scenario.spec.tensors.size(), 0),
-      applied_(world.layout.parts.size(), 0) {
+      at_(world.layout.parts.size()),
+      opening_(world.layout.parts.size()),
+      verdicts_(world.layout.parts.size()),
+      was_usable_(world.layout.parts.size()),
+      was_unusable_(world.layout.parts.size()) {
   for (const auto& bucket : world.layout.buckets) entered_.emplace_back(bucket.dimension, 0.0);
+  credited_ = entered_;
   for (const auto& part : world.layout.parts) weights_.emplace_back(part.end - part.begin, 0.0f);
+  if (save == nullptr) return;
+  loaded_ = std::make_shared<SimSave>(*save);
+  weights_ = save->weights;
+  at_ = save->at;
 }
 
 void SimWorker::start() {
@@ -44,6 +55,9 @@ void SimWorker::start() {
   config.random_seed = random_.next_u64();
   config.software = "sim";
   config.ledger = worker::LedgerMode::kPerIndex;
+  config.has_weights = world_.scenario.has_weights;
+  config.returns = number_ != worker_;
+  if (loaded_) config.saved = loaded_->state;
   core_ = std::make_unique<worker::SessionCore>(std::move(config));
   set_alive(true);
   world_.trace(name() + " starts");
@@ -90,6 +104,8 @@ void SimWorker::deliver(uint32_t shard, uint64_t connection, protocol::Message m
     protocol::Message seen(message);
     auto* heartbeat = std::get_if<protocol::Heartbeat>(&seen.body);
     if (heartbeat != nullptr && !world_.scenario.decided_lists) heartbeat->decided.clear();
+    const auto* settle = std::get_if<protocol::Settle>(&seen.body);
+    if (settle != nullptr && seen.header.epoch == core_->view().epoch) note_settle(*settle);
     core_->on_message(shard, std::move(seen), world_.scheduler.now(), actions);
     turn(actions);
   });
@@ -151,8 +167,10 @@ void SimWorker::code(worker::Actions& actions) {
 
 void SimWorker::carry_out(worker::Actions&& actions) {
   for (const auto& line : actions.log) world_.trace("  " + name() + " says: " + line.text);
+  if (core_->life() != 0) lives_.insert(core_->life());
   for (const auto& delivered : actions.delivered) apply(delivered);
   for (const auto& action : actions.sends) send(action);
+  for (const auto& asked : actions.give_weights) give_weights(asked);
   for (uint32_t shard : actions.connects) connect(shard);
 }
 
@@ -219,17 +237,28 @@ void SimWorker::connect(uint32_t shard) {
 
 void SimWorker::apply(const worker::DeliveredUpdate& update) {
   const std::string where = name() + " part " + std::to_string(update.part) + " step " + std::to_string(update.step);
-  if (update.part >= applied_.size()) return world_.fault(where + ": no such part");
+  if (update.part >= at_.size()) return world_.fault(where + ": no such part");
+  LogPosition& at = at_[update.part];
+  if (update.replaces) return replace(where, update);
   if (update.delivered_before) {
-    if (update.step >= applied_[update.part] || update.sum.view.count() != 0)
-      world_.fault(where + " was not delivered before");
+    if (update.sum.view.count() != 0) world_.fault(where + " was not delivered before");
     return;
   }
-  if (update.step != applied_[update.part])
-    return world_.fault(where + " is delivered, " + std::to_string(applied_[update.part]) + " is next");
-  if (update.step >= world_.oracle.log(update.part).size())
-    return world_.fault(where + " is delivered, and was never decided");
-  const DecidedStep& decided = world_.oracle.log(update.part)[update.step];
+  if (update.step != at.n) return world_.fault(where + " is delivered, " + std::to_string(at.n) + " is next");
+  const LogPosition after{update.step + 1, update.decided_in};
+  const DecidedStep* decided = world_.oracle.find(update.part, after);
+  if (decided == nullptr) return world_.fault(where + " is delivered, and was never decided");
+  if (decided->before != at) return world_.fault(where + " goes on another log than this worker's");
+  check_applied(where, update, *decided);
+  apply_update(weights_[update.part], update.sum.view, update.denominator);
+  at = after;
+  credit(update.part, at);
+  if (weights_[update.part] != world_.oracle.weights(update.part, at))
+    world_.fault(where + ": other weights than the contributors' replay");
+}
+
+void SimWorker::check_applied(const std::string& where, const worker::DeliveredUpdate& update,
+                              const DecidedStep& decided) {
   const double denominator = denominator_of(world_.scenario.spec, decided.contributors.size(), decided.weight_sum);
   // An update without entries divides nothing.
   if (update.sum.view.count() > 0 && update.denominator != denominator)
@@ -237,18 +266,89 @@ void SimWorker::apply(const worker::DeliveredUpdate& update) {
                  std::to_string(denominator));
   if (update.contributors != decided.contributors.size())
     world_.fault(where + ": another number of contributors than the update's");
-  if (update.counted != world_.oracle.counted(update.part, update.step, worker_, core_->life()))
-    world_.fault(where + ": the worker is wrong about being counted");
-  apply_update(weights_[update.part], update.sum.view, update.denominator);
-  ++applied_[update.part];
-  if (weights_[update.part] != world_.oracle.weights(update.part, applied_[update.part]))
-    world_.fault(where + ": other weights than the contributors' replay");
+  const bool counted = std::ranges::any_of(lives_, [&](uint64_t life) {
+    return world_.oracle.counted(update.part, {update.step + 1, update.decided_in}, worker_, life);
+  });
+  if (update.counted != counted) world_.fault(where + ": the worker is wrong about being counted");
+}
+
+void SimWorker::credit(uint32_t part, LogPosition at) {
+  const protocol::PartLayout& range = world_.layout.parts[part];
+  for (const uint64_t life : lives_) {
+    if (!world_.oracle.counted(part, at, worker_, life) || !credited_at_.emplace(part, at).second) continue;
+    const std::span<double> books = std::span(credited_[range.bucket]).subspan(range.begin, range.end - range.begin);
+    world_.oracle.add_carried(part, at, worker_, life, books);
+  }
+}
+
+/// Weights of another worker, after some steps of the log: all of these are this worker's now.
+void SimWorker::replace(const std::string& where, const worker::DeliveredUpdate& update) {
+  const LogPosition after{update.steps, update.decided_in};
+  if (after.n > 0 && world_.oracle.find(update.part, after) == nullptr)
+    return world_.fault(where + ": weights of a place that no log has");
+  const std::span<const float> given = update.sum.view.values;
+  if (!update.sum.view.dense || !std::ranges::equal(given, world_.oracle.weights(update.part, after)))
+    return world_.fault(where + ": the weights taken over are not the replay's");
+  world_.trace("  " + name() + " takes over part " + std::to_string(update.part) + " after " + std::to_string(after.n) +
+               " steps");
+  for (const LogPosition& place : world_.oracle.path(update.part, 0, after)) {
+    if (credited_at_.contains({update.part, place})) continue;
+    credit(update.part, place);
+    const DecidedStep* decided = world_.oracle.find(update.part, place);
+    if (decided->whole_sum || decided->update.dense || !credited_at_.contains({update.part, place})) continue;
+    for (const uint64_t life : lives_) {
+      if (world_.oracle.counted(update.part, place, worker_, life)) doubtful_.push_back({update.part, place, life});
+    }
+  }
+  weights_[update.part].assign(given.begin(), given.end());
+  at_[update.part] = after;
+}
+
+void SimWorker::give_weights(const worker::GiveWeights& asked) {
+  // The shell may take its time: what it gives are the weights of that moment.
+  const TimeNs takes = world_.scheduler.chance(0.5) ? 0 : world_.scheduler.draw(0, 100 * kNsPerMs);
+  world_.scheduler.after(takes, [this, asked] {
+    run([this, asked] {
+      if (over()) return;
+      worker::Actions actions;
+      core_->give_weights(asked, weights_[asked.part], world_.scheduler.now(), actions);
+      turn(actions);
+    });
+  });
+}
+
+void SimWorker::save_now() {
+  auto save = std::make_shared<SimSave>();
+  save->state = core_->saved_state();
+  save->weights = weights_;
+  save->at = at_;
+  for (uint32_t part = 0; part < at_.size(); ++part) {
+    const worker::SavedPart& saved = save->state.parts[part];
+    if (saved.n != at_[part].n || (saved.n > 0 && saved.decided_in != at_[part].decided_in))
+      world_.fault(name() + ": the saved place of part " + std::to_string(part) + " is not the one that is applied");
+  }
+  save_ = std::move(save);
+  world_.trace(name() + " saves its state");
+}
+
+/// The shard judges the state of this worker: what it may keep is checked when the log up to there is here.
+void SimWorker::note_settle(const protocol::Settle& settle) {
+  if (!loaded_ || settle.part >= at_.size() || settle.weights == protocol::Settle::Weights::kNone) return;
+  const uint32_t shard = world_.layout.parts[settle.part].shard;
+  const bool on_path = protocol::is_on_path(core_->view(), shard, loaded_->state.parts[settle.part].lineage);
+  const uint64_t saved_n = loaded_->state.parts[settle.part].n;
+  const bool counted = settle.counted && settle.counted->last_step >= saved_n;
+  const bool usable = settle.on_log && !counted;
+  std::optional<bool>& verdict = verdicts_[settle.part];
+  was_usable_[settle.part] = was_usable_[settle.part] || (verdict && *verdict);
+  was_unusable_[settle.part] = was_unusable_[settle.part] || (verdict && !*verdict);
+  verdict = usable;
+  opening_[settle.part] = Opening{settle.decided, on_path};
 }
 
 void SimWorker::schedule_push() {
   if (push_scheduled_ || core_->phase() != Phase::kRunning) return;
-  const bool done = std::all_of(pushed_.begin(), pushed_.end(),
-                                [this](uint64_t steps) { return steps >= world_.scenario.steps[worker_]; });
+  const bool done = has_pushed_all();
   if (done && finish_asked_) return;
   if (!done && pushable().empty()) return;
   push_scheduled_ = true;
@@ -263,19 +363,50 @@ void SimWorker::schedule_push() {
   });
 }
 
+/// Where all wait for all, everybody must go on to one step, whatever it began with.
+bool SimWorker::goes_by_steps() const {
+  const bool came_back = number_ != worker_ || core_->counters().returns > 0;
+  return came_back && world_.scenario.spec.mode == protocol::Mode::kSynchronous;
+}
+
+uint64_t SimWorker::steps_done(uint64_t otherwise_in_flight) const {
+  uint64_t least = UINT64_MAX;
+  bool in_flight = false;
+  for (uint32_t bucket = 0; bucket < world_.layout.buckets.size(); ++bucket) {
+    least = std::min(least, core_->steps_applied(bucket));
+    in_flight = in_flight || !core_->outstanding(bucket).empty();
+  }
+  return least + (in_flight ? otherwise_in_flight : 0);
+}
+
+bool SimWorker::wants_to_push(uint64_t least) const {
+  if (!goes_by_steps()) return least < steps_;
+  const uint64_t steps = world_.scenario.steps[worker_];
+  return std::ranges::max(pushed_) > least || steps_done(steps) < steps;
+}
+
+bool SimWorker::has_pushed_all() const {
+  const uint64_t least = std::ranges::min(pushed_);
+  if (!goes_by_steps()) return least >= steps_;
+  return std::ranges::max(pushed_) == least && steps_done(1) >= world_.scenario.steps[worker_];
+}
+
 std::vector<uint32_t> SimWorker::pushable() const {
   std::vector<uint32_t> tensors;
   // Where pushes are not steps, whoever is through with one tensor and not with another would keep a quorum of the first waiting.
-  const bool abreast = world_.scenario.spec.mode != protocol::Mode::kSynchronous;
+  // And who may come back must have pushed all equally often.
+  const bool undisturbed = world_.scenario.faults.empty() && !may_silence_workers(world_.scenario);
+  const bool abreast =
+      world_.scenario.spec.mode != protocol::Mode::kSynchronous || (!undisturbed && !world_.scenario.tensors_in_turn);
   const uint64_t behind = std::ranges::min(pushed_);
   for (const auto& bucket : world_.layout.buckets) {
     uint64_t least = abreast ? behind : UINT64_MAX;
     for (const auto& member : bucket.members) least = std::min(least, pushed_[member.tensor]);
     for (const auto& member : bucket.members) {
-      const bool wanted = pushed_[member.tensor] == least && least < world_.scenario.steps[worker_];
+      const bool wanted = pushed_[member.tensor] == least && wants_to_push(least);
       if (wanted && pushed_[member.tensor] < core_->steps_allowed(member.tensor)) tensors.push_back(member.tensor);
     }
-    if (world_.scenario.tensors_in_turn && least < world_.scenario.steps[worker_]) break;
+    if (world_.scenario.tensors_in_turn && wants_to_push(least)) break;
   }
   return tensors;
 }
@@ -284,8 +415,7 @@ void SimWorker::push_one() {
   worker::Actions actions;
   const std::vector<uint32_t> tensors = pushable();
   if (tensors.empty()) {
-    const bool done = std::all_of(pushed_.begin(), pushed_.end(),
-                                  [this](uint64_t steps) { return steps >= world_.scenario.steps[worker_]; });
+    const bool done = has_pushed_all();
     if (done && !finish_asked_ && core_->phase() == Phase::kRunning) {
       finish_asked_ = true;
       world_.trace(name() + " asks to finish");
@@ -314,8 +444,8 @@ void SimWorker::push_one() {
                  std::to_string(pushed_[tensor]));
   enter(tensor, gradient);
   ++pushed_[tensor];
-  ++pushes_;
   turn(actions);
+  if (alive() && core_->phase() == Phase::kRunning && random_.next_unit() < world_.scenario.saves) save_now();
 }
 
 SimWorker::Gradient SimWorker::draw_gradient(uint32_t tensor, uint64_t step) const {

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -22,11 +24,19 @@ struct SimPeer {
   static SimPeer from(const protocol::PeerId& id);
 };
 
+/// What a worker's process left on its disk: one atomic cut over all parts.
+struct SimSave {
+  worker::SavedState state;
+  std::vector<std::vector<float>> weights;  ///< [part]
+  std::vector<LogPosition> at;              ///< [part]
+};
+
 /// A worker's process: the production core and a training loop that pushes gradients, applies updates and finishes.
 class SimWorker : public SimProcess {
  public:
   /// `number`: its place in SimWorld::workers. `worker`: the identity that it claims.
-  SimWorker(SimWorld& world, uint32_t number, uint32_t worker);
+  /// `save`: what it begins with, of an earlier process; nullptr: nothing. `pushes`: how many steps of each tensor it pushes.
+  SimWorker(SimWorld& world, uint32_t number, uint32_t worker, const SimSave* save, uint64_t pushes);
 
   void start();
   void kill();
@@ -41,6 +51,7 @@ class SimWorker : public SimProcess {
   /// Every part stands where every step of it ends, with the oracle's weights.
   void check_finished();
 
+  uint32_t number() const { return number_; }
   uint32_t worker() const { return worker_; }
   uint64_t life() const { return core_ ? core_->life() : 0; }
   bool was_killed() const { return was_killed_; }
@@ -49,7 +60,12 @@ class SimWorker : public SimProcess {
   bool over() const {
     return !alive() || core_->phase() == worker::Phase::kFinished || core_->phase() == worker::Phase::kEnded;
   }
-  bool has_started_pushing() const { return pushes_ > 0; }
+  /// Least over its tensors.
+  uint64_t pushed() const { return std::ranges::min(pushed_); }
+  uint64_t pushes_wanted() const { return steps_; }
+  /// The last state that it saved; empty: none.
+  const std::shared_ptr<const SimSave>& save() const { return save_; }
+  LogPosition at(uint32_t part) const { return at_[part]; }
   const worker::SessionCore* core() const { return core_.get(); }
 
  private:
@@ -68,7 +84,20 @@ class SimWorker : public SimProcess {
   void repeat_as_stranger(const worker::SendAction& action);
   void connect(uint32_t shard);
   void apply(const worker::DeliveredUpdate& update);
+  void check_applied(const std::string& where, const worker::DeliveredUpdate& update, const DecidedStep& decided);
+  void replace(const std::string& where, const worker::DeliveredUpdate& update);
+  /// Its contributions to the steps up to that place are carried, in the books of this process.
+  void credit(uint32_t part, LogPosition at);
+  void give_weights(const worker::GiveWeights& asked);
+  void save_now();
+  void note_settle(const protocol::Settle& settle);
   void schedule_push();
+  bool goes_by_steps() const;
+  /// Steps applied by all buckets; and so many more while something is in flight.
+  uint64_t steps_done(uint64_t otherwise_in_flight) const;
+  /// Whether it has another push for tensors that were pushed `least` times.
+  bool wants_to_push(uint64_t least) const;
+  bool has_pushed_all() const;
   std::vector<uint32_t> pushable() const;
   void push_one();
   Gradient draw_gradient(uint32_t tensor, uint64_t step) const;
@@ -78,7 +107,9 @@ class SimWorker : public SimProcess {
   void enter(uint32_t tensor, const Gradient& gradient);
   void check_bucket(uint32_t bucket);
   void check_saved_state();
-  void add_outstanding(uint32_t bucket, std::vector<double>& whole, std::vector<double>& still_owed);
+  void check_opening(uint32_t part);
+  bool accounts_agree(uint32_t bucket, std::string& why);
+  void add_outstanding(uint32_t bucket, std::vector<double>& whole);
 
   uint32_t number_;
   uint32_t worker_;
@@ -89,14 +120,38 @@ class SimWorker : public SimProcess {
   bool push_scheduled_ = false;
   bool turn_scheduled_ = false;
   uint32_t code_turns_ = 0;
-  uint64_t pushes_ = 0;
+  uint64_t steps_;
   RandomSequence random_;
+  std::shared_ptr<const SimSave> loaded_;  ///< what it began with
+  std::shared_ptr<const SimSave> save_;
   std::unique_ptr<worker::SessionCore> core_;
   std::vector<uint64_t> connection_;          ///< [shard] number of the open connection; 0: none
   std::vector<uint64_t> pushed_;              ///< [tensor]
   std::vector<std::vector<double>> entered_;  ///< [bucket][index]
   std::vector<std::vector<float>> weights_;   ///< [part]
-  std::vector<uint64_t> applied_;             ///< [part]
+  std::vector<LogPosition> at_;               ///< [part] what is applied
+  // Contributions that updates carried: those whose update went into the weights here, or is inside weights that this
+  // process took over. An update that becomes void stays in these books: what it carried is lost, and found missing nowhere else.
+  std::set<uint64_t> lives_;
+  std::vector<std::vector<double>> credited_;               ///< [bucket][index]
+  std::set<std::pair<uint32_t, LogPosition>> credited_at_;  ///< (part, place)
+  /// Of updates that were skipped: it may be that nobody could say what of the contribution was carried.
+  struct Doubtful {
+    uint32_t part = 0;
+    LogPosition at;
+    uint64_t life = 0;
+  };
+  std::vector<Doubtful> doubtful_;
+  /// How the shard judged the state that it began with.
+  struct Opening {
+    uint64_t decided = 0;  ///< steps, when it was judged
+    bool lineage_is_on_path = false;
+  };
+  std::vector<std::optional<Opening>> opening_;  ///< [part] empty: not settled, or checked
+  // A verdict counts in its epoch only; what it took over or gave up by an earlier one stays so.
+  std::vector<std::optional<bool>> verdicts_;  ///< [part] the last one: usable
+  std::vector<bool> was_usable_;               ///< [part] by a verdict before
+  std::vector<bool> was_unusable_;             ///< [part]
 };
 
 }  // namespace millrace::testing

@@ -25,52 +25,108 @@ bool same_entries(const StreamView<float>& a, const StreamView<float>& b) {
 void SimWorker::check_law() {
   if (!core_ || was_killed_ || left_the_run_) return;
   for (uint32_t bucket = 0; bucket < entered_.size(); ++bucket) check_bucket(bucket);
-  check_saved_state();
+  for (uint32_t part = 0; part < at_.size(); ++part) check_opening(part);
+  const worker::Phase phase = core_->phase();
+  const bool settled = phase == worker::Phase::kRunning || phase == worker::Phase::kFinishing;
+  if (settled || !loaded_) check_saved_state();  // else what was loaded is in no book yet
 }
 
-/// whole: all of O. still_owed: what of it is not yet in the log's books: everything of a contribution that is
-/// undecided or was not
-/// counted, the entries that were not carried of one that was counted.
-void SimWorker::add_outstanding(uint32_t bucket, std::vector<double>& whole, std::vector<double>& still_owed) {
+void SimWorker::add_outstanding(uint32_t bucket, std::vector<double>& whole) {
   for (const auto& out : core_->outstanding(bucket)) {
-    const std::string where = name() + " part " + std::to_string(out.part) + " step " + std::to_string(out.step);
     add_to(whole, out.sent, out.begin);
     const Stream<float>* seen = world_.oracle.contribution(out.part, out.step, worker_, out.life);
     if (seen != nullptr && !same_entries(out.sent, seen->view()))
-      world_.fault(where + ": sent is not what the receiver decodes");
-    if (!world_.oracle.counted(out.part, out.step, worker_, out.life)) {
-      add_to(still_owed, out.sent, out.begin);
-      continue;
-    }
-    const DecidedStep& decided = world_.oracle.log(out.part)[out.step];
-    for (size_t i = 0; i < out.sent.values.size(); ++i) {
-      const size_t index = out.sent.dense ? i : out.sent.indices[i];
-      if (!decided.carried[index]) still_owed[out.begin + index] += static_cast<double>(out.sent.values[i]);
-    }
+      world_.fault(name() + " part " + std::to_string(out.part) + " step " + std::to_string(out.step) +
+                   ": sent is not what the receiver decodes");
   }
 }
 
-void SimWorker::check_bucket(uint32_t bucket) {
+/// entered + what it began with = residual + in flight + carried + ledger, per index.
+bool SimWorker::accounts_agree(uint32_t bucket, std::string& why) {
   const std::vector<double>& entered = entered_[bucket];
   std::vector<double> held(entered.size(), 0.0);
   const Stream<float> residual = core_->residual(bucket);
   add_to(held, residual.view(), 0);
-  std::vector<double> whole(entered.size(), 0.0);
-  add_outstanding(bucket, whole, held);
-  const auto carried = world_.oracle.carried(worker_, core_->life(), bucket);
+  add_outstanding(bucket, held);
+  const std::vector<double>& carried = credited_[bucket];
   const auto ledger = core_->ledger(bucket);
   const auto entered_core = core_->entered(bucket);
+  const auto opening = core_->opening_residual(bucket);
   const double slack = world_.scenario.exact ? 0.0 : 1e-3;
   for (size_t i = 0; i < entered.size(); ++i) {
     const double accounted = held[i] + carried[i] + ledger[i];
-    const bool lawful = std::fabs(entered[i] - accounted) <= slack * (1 + std::fabs(entered[i]));
+    const double came = entered[i] + opening[i];
+    const bool lawful = std::fabs(came - accounted) <= slack * (1 + std::fabs(came));
     if (lawful && entered_core[i] == entered[i]) continue;
-    return world_.fault(name() + " bucket " + std::to_string(bucket) + " index " + std::to_string(i) + ": entered " +
-                        std::to_string(entered[i]) + " (the core says " + std::to_string(entered_core[i]) +
-                        "), accounted for " + std::to_string(accounted) + " = residual and in flight " +
-                        std::to_string(held[i]) + " + carried " + std::to_string(carried[i]) + " + ledger " +
-                        std::to_string(ledger[i]));
+    why = name() + " bucket " + std::to_string(bucket) + " index " + std::to_string(i) + ": entered " +
+          std::to_string(entered[i]) + " (the core says " + std::to_string(entered_core[i]) + "), began with " +
+          std::to_string(opening[i]) + ", accounted for " + std::to_string(accounted) + " = residual and in flight " +
+          std::to_string(held[i]) + " + carried " + std::to_string(carried[i]) + " + ledger " +
+          std::to_string(ledger[i]);
+    return false;
   }
+  return true;
+}
+
+void SimWorker::check_bucket(uint32_t bucket) {
+  std::string why;
+  if (accounts_agree(bucket, why)) return;
+  // Where an update was skipped, its bytes may be gone: then all of the contribution is in the ledger, carried or not.
+  std::vector<Doubtful> here;
+  for (const Doubtful& one : doubtful_) {
+    if (world_.layout.parts[one.part].bucket == bucket) here.push_back(one);
+  }
+  const auto add = [&](const Doubtful& one, double sign) {
+    const protocol::PartLayout& range = world_.layout.parts[one.part];
+    std::vector<double> carried(range.end - range.begin, 0.0);
+    world_.oracle.add_carried(one.part, one.at, worker_, one.life, carried);
+    for (size_t i = 0; i < carried.size(); ++i) credited_[bucket][range.begin + i] += sign * carried[i];
+  };
+  constexpr size_t kDoubtsMax = 8;
+  for (uint32_t blind = 1; here.size() <= kDoubtsMax && blind < 1u << here.size(); ++blind) {
+    for (size_t one = 0; one < here.size(); ++one) {
+      if (blind >> one & 1) add(here[one], -1);
+    }
+    std::string ignored;
+    if (accounts_agree(bucket, ignored)) {
+      std::erase_if(doubtful_, [&](const Doubtful& one) { return world_.layout.parts[one.part].bucket == bucket; });
+      return;
+    }
+    for (size_t one = 0; one < here.size(); ++one) {
+      if (blind >> one & 1) add(here[one], 1);
+    }
+  }
+  world_.fault(why);
+}
+
+/// A saved residual counts exactly where the state is on the log and nothing of the worker was counted since it was saved.
+void SimWorker::check_opening(uint32_t part) {
+  if (!opening_[part] || at_[part].n < opening_[part]->decided) return;
+  const Opening judged = *opening_[part];
+  const protocol::PartLayout& range = world_.layout.parts[part];
+  const LogPosition saved_at = loaded_->at[part];
+  bool counted_since = false;
+  for (const LogPosition& place : world_.oracle.path(part, saved_at.n, at_[part])) {
+    for (const auto& id : world_.oracle.find(part, place)->contributors)
+      counted_since = counted_since || (id.worker == worker_ && !lives_.contains(id.life));
+  }
+  const bool on_log = judged.lineage_is_on_path && world_.oracle.is_on_path(part, saved_at, at_[part]);
+  const std::string where = name() + " part " + std::to_string(part);
+  std::vector<double> saved(world_.layout.buckets[range.bucket].dimension, 0.0);
+  for (const auto& member : world_.layout.buckets[range.bucket].members)
+    add_to(saved, loaded_->state.tensors[member.tensor].residual.view(), member.offset);
+  const auto opening = core_->opening_residual(range.bucket);
+  bool all = true, none = true;
+  for (uint64_t i = range.begin; i < range.end; ++i) {
+    all = all && opening[i] == saved[i];
+    none = none && opening[i] == 0;
+  }
+  opening_[part].reset();
+  if (counted_since && !none && !was_usable_[part])
+    world_.fault(where + " began with a residual of which something was counted");
+  if (!on_log && !none && !was_usable_[part]) world_.fault(where + " began with a residual of a state off the log");
+  if (on_log && !counted_since && !all && !was_unusable_[part])
+    world_.fault(where + " dropped a saved residual without need");
 }
 
 void SimWorker::check_saved_state() {
@@ -82,15 +138,15 @@ void SimWorker::check_saved_state() {
   if (!decoded) return world_.fault(name() + ": the saved state cannot be read: " + decoded.error().message);
   for (const auto& bucket : world_.layout.buckets) {
     std::vector<double> whole(bucket.dimension, 0.0);
-    std::vector<double> ignored(bucket.dimension, 0.0);
     const Stream<float> residual = core_->residual(bucket.bucket);
     add_to(whole, residual.view(), 0);
-    add_outstanding(bucket.bucket, whole, ignored);
+    add_outstanding(bucket.bucket, whole);
     std::vector<double> saved(bucket.dimension, 0.0);
     for (const auto& member : bucket.members) {
       const auto& tensor = decoded->tensors[member.tensor];
       add_to(saved, tensor.residual.view(), member.offset);
-      if (tensor.steps_pushed != pushed_[member.tensor])
+      const uint64_t before = loaded_ ? loaded_->state.tensors[member.tensor].steps_pushed : 0;
+      if (tensor.steps_pushed != before + pushed_[member.tensor])
         return world_.fault(name() + ": the saved state has another number of steps pushed");
     }
     const double slack = world_.scenario.exact ? 0.0 : 1e-3;
@@ -104,11 +160,10 @@ void SimWorker::check_saved_state() {
 }
 
 void SimWorker::check_finished() {
-  for (uint32_t part = 0; part < applied_.size(); ++part) {
-    const uint64_t steps = world_.scenario.steps[worker_];
-    if (applied_[part] < steps)
-      world_.fault(name() + " finished with part " + std::to_string(part) + " at step " +
-                   std::to_string(applied_[part]));
+  for (uint32_t part = 0; part < at_.size(); ++part) {
+    // Every push went into a step of its own, but for those that came back whole when this worker was out for a while.
+    if (core_->counters().returns == 0 && at_[part].n < steps_)
+      world_.fault(name() + " finished with part " + std::to_string(part) + " at step " + std::to_string(at_[part].n));
   }
   for (uint32_t bucket = 0; bucket < entered_.size(); ++bucket) {
     if (!core_->outstanding(bucket).empty()) world_.fault(name() + " finished with contributions in flight");

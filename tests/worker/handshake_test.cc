@@ -238,9 +238,9 @@ INSTANTIATE_TEST_SUITE_P(
                       Disagreement{"ShardLife",
                                    [](protocol::JobView& view) {
                                      ++view.epoch;
-                                     view.shards[0].life = 2;
+                                     view.shards[0].life = 0;
                                    },
-                                   ErrorCode::kShardLost, "shard 0 (tcp://a:1) was restarted"},
+                                   ErrorCode::kShardMapMismatch, "knows an earlier start of shard 0"},
                       Disagreement{"ThisWorkerIsGone",
                                    [](protocol::JobView& view) {
                                      ++view.epoch;
@@ -452,8 +452,8 @@ TEST_F(Handshake, AReconnectIsGreetedWithTheSameNonceAndGetsEveryAckAgain) {
 
 TEST_F(Handshake, AnAbortAndAGoodbyeOfAShardEndTheSession) {
   make_running();
-  hear(1, protocol::Abort{ErrorCode::kShardLost, "shard 0 came back empty"});
-  expect_ended(ErrorCode::kShardLost, "shard 1 (tcp://b:2) ended the job: shard 0 came back empty");
+  hear(1, protocol::Abort{ErrorCode::kUnavailable, "too few workers are left"});
+  expect_ended(ErrorCode::kUnavailable, "shard 1 (tcp://b:2) ended the job: too few workers are left");
   // The other shard is told, so that nobody waits for this worker until it counts as silent.
   const auto goodbyes = take_sent<protocol::Goodbye>();
   ASSERT_EQ(goodbyes.size(), 2u);
@@ -463,17 +463,68 @@ TEST_F(Handshake, AnAbortAndAGoodbyeOfAShardEndTheSession) {
   expect_ended(ErrorCode::kUnavailable, "has left the job: stopped by its operator");
 }
 
-TEST_F(Handshake, AYoungerStartOfAShardEndsTheSessionAndAnOlderOneIsNotHeard) {
+TEST_F(Handshake, OnlyTheStartOfAShardThatTheViewNamesIsHeard) {
   make_running();
-  protocol::Message zombie = from_shard(0, protocol::Heartbeat{});
-  zombie.header.shard_life = 0;
-  core().on_message(0, std::move(zombie), now_, actions_);
+  for (const uint64_t start : {0u, 2u}) {
+    protocol::Message other = from_shard(0, protocol::Heartbeat{});
+    other.header.shard_life = start;
+    core().on_message(0, std::move(other), now_, actions_);
+    EXPECT_EQ(core().phase(), Phase::kRunning);
+  }
+  EXPECT_EQ(core().counters().dropped_unexpected, 2u);
+}
+
+TEST_F(Handshake, AShardThatWasStartedAgainElsewhereIsFollowed) {
+  make_running();
+  push({5, 150'000}, {1, 2});
+  actions_.clear();
+  ++view_.epoch;
+  view_.shards[0] = {"tcp://elsewhere:9", 2};
+  hear(1, protocol::ViewChange{view_});
+  EXPECT_EQ(actions_.connects, std::vector<uint32_t>{0});
+  EXPECT_EQ(core().shard_address(0), "tcp://elsewhere:9");
+  take_sent<Hello>();
+  core().on_connected(0, now_, actions_);
+  EXPECT_EQ(take_sent<Hello>().size(), 1u);
+  welcome(0);
   EXPECT_EQ(core().phase(), Phase::kRunning);
+  const auto sent = take_sent<protocol::Contribution>();
+  ASSERT_EQ(sent.size(), 1u) << "what is in flight goes to the new start";
+  EXPECT_EQ(sent[0].first, 0u);
+  EXPECT_EQ(sent[0].second.header.shard_life, 2u);
+}
+
+TEST_F(Handshake, AShardThatWasStartedAgainWhereItWasTellsItselfAndKeepsItsConnection) {
+  make_running();
+  core().on_disconnected(0, "closed", now_, actions_);
+  pass(kNsPerS / 2);
+  core().on_connected(0, now_, actions_);
+  ++view_.epoch;
+  view_.shards[0].life = 2;
+  actions_.clear();
+  welcome(0);
+  EXPECT_TRUE(actions_.connects.empty());
+  EXPECT_EQ(core().phase(), Phase::kRunning);
+  hear(0, protocol::Heartbeat{});
+  EXPECT_EQ(core().counters().dropped_unexpected, 0u);
+}
+
+TEST_F(Handshake, AProcessThatIsNoLongerTheShardIsNotWelcomed) {
+  make_running();
+  ++view_.epoch;
+  view_.shards[0].life = 2;
+  hear(1, protocol::ViewChange{view_});
+  core().on_connected(0, now_, actions_);
+  actions_.clear();
+  protocol::Welcome old;
+  old.view = view_;
+  protocol::Message zombie = from_shard(0, old);
+  zombie.header.shard_life = 1;
+  core().on_message(0, std::move(zombie), now_, actions_);
   EXPECT_EQ(core().counters().dropped_unexpected, 1u);
-  protocol::Message younger = from_shard(0, protocol::Heartbeat{});
-  younger.header.shard_life = 2;
-  core().on_message(0, std::move(younger), now_, actions_);
-  expect_ended(ErrorCode::kShardLost, "shard 0 (tcp://a:1) was restarted");
+  EXPECT_NE(core().waiting_for().find("not the process that the membership table names"), std::string::npos);
+  hear(0, protocol::Abort{ErrorCode::kShardLost, "a later process serves this shard"});
+  EXPECT_EQ(core().phase(), Phase::kRunning) << "its successor is looked for";
 }
 
 TEST_F(Handshake, WhatDoesNotBelongHereIsDroppedAndCounted) {

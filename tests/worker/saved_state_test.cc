@@ -18,7 +18,8 @@ SavedState some_state() {
   state.life = 4;
   state.epoch = 5;
   state.lineage = 6;
-  state.parts = {{0, 10, 3, 21}, {1, 11, 5, 22}};
+  state.parts = {{.part = 0, .n = 10, .decided_in = 3, .log_digest = 21, .lineage = 2},
+                 {.part = 1, .n = 11, .decided_in = 5, .log_digest = 22, .lineage = 4}};
   SavedTensor sparse;
   sparse.name = "sparse";
   sparse.steps_pushed = 12;
@@ -54,6 +55,7 @@ TEST(SavedState, WhatIsWrittenIsReadBack) {
   EXPECT_EQ(read->parts[1].n, 11u);
   EXPECT_EQ(read->parts[1].decided_in, 5u);
   EXPECT_EQ(read->parts[1].log_digest, 22u);
+  EXPECT_EQ(read->parts[1].lineage, 4u);
   ASSERT_EQ(read->tensors.size(), 2u);
   EXPECT_EQ(read->tensors[0].name, "sparse");
   EXPECT_EQ(read->tensors[0].steps_pushed, 12u);

@@ -538,14 +538,16 @@ TEST_F(SessionEnds, WithTheShardsAbortAndASavedState) {
   EXPECT_NE(log_.find("state saved"), std::string::npos) << log_;
 }
 
-TEST_F(SessionEnds, WhenAShardComesBackWithoutItsState) {
+TEST_F(SessionEnds, WhenAShardThatWasStartedAgainRefuses) {
   start();
   cluster_->run_there([&] {
     cluster_->shard(0).life = 2;
+    cluster_->shard(0).refuses = protocol::Refuse{ErrorCode::kShardLost, "the job has ended without this shard", false};
     cluster_->break_connections(0);
   });
   const std::string sentence = sentence_of(JobErrorCode::kShardLost, [&] { session_->await(0, 0, kSoon); });
-  EXPECT_NE(sentence.find("shard 0 (" + job_.shards[0] + ") was restarted"), std::string::npos) << sentence;
+  EXPECT_NE(sentence.find("shard 0 (" + job_.shards[0] + ") refuses: the job has ended"), std::string::npos)
+      << sentence;
   expect_saved();
 }
 

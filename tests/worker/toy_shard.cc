@@ -14,15 +14,20 @@ ToyTable::ToyTable(const protocol::JobSpec& spec_, uint32_t shard_count)
   for (uint32_t shard = 0; shard < shard_count; ++shard) view.shards.push_back({"toy:" + std::to_string(shard), 1});
 }
 
-uint64_t ToyTable::join(uint32_t worker, uint64_t nonce) {
+uint64_t ToyTable::join(uint32_t worker, const protocol::Hello& hello) {
   const auto found = std::ranges::find(view.members, worker, &protocol::Member::worker);
-  if (found != view.members.end()) return found->nonce == nonce ? found->life : 0;
-  if (view.started) return 0;
-  view.members.push_back({worker, 1, nonce, protocol::MemberState::kSynced});
+  if (found != view.members.end()) {
+    if (found->nonce == hello.nonce) return found->life;
+    if (!hello.returns) return 0;
+    view.members.erase(found);
+  }
+  if (view.started && !hello.has_weights) return 0;
+  const auto state = view.started ? protocol::MemberState::kJoining : protocol::MemberState::kSynced;
+  view.members.push_back({worker, ++lives_[worker], hello.nonce, state});
   std::ranges::sort(view.members, {}, &protocol::Member::worker);
-  view.started = view.members.size() == spec.workers;
+  view.started = view.started || view.members.size() == spec.workers;
   ++view.epoch;
-  return 1;
+  return lives_[worker];
 }
 
 void ToyTable::remove(uint32_t worker) {
@@ -30,40 +35,113 @@ void ToyTable::remove(uint32_t worker) {
   ++view.epoch;
 }
 
+const protocol::Member* ToyTable::member(uint32_t worker) const {
+  const auto found = std::ranges::find(view.members, worker, &protocol::Member::worker);
+  return found == view.members.end() ? nullptr : &*found;
+}
+
+uint64_t ToyTable::synced_members() const {
+  return static_cast<uint64_t>(
+      std::ranges::count(view.members, protocol::MemberState::kSynced, &protocol::Member::state));
+}
+
+bool ToyTable::make_synced(uint32_t worker, uint64_t life, uint64_t epoch) {
+  const auto found = std::ranges::find(view.members, worker, &protocol::Member::worker);
+  if (epoch != view.epoch || found == view.members.end() || found->life != life) return false;
+  found->state = protocol::MemberState::kSynced;
+  ++view.epoch;
+  return true;
+}
+
+bool ToyTable::activate(uint32_t shard, uint64_t parent, uint64_t epoch) {
+  if (epoch != view.epoch) return false;
+  view.activations.push_back({shard, ++view.lineages, parent});
+  ++view.epoch;
+  return true;
+}
+
+bool ToyTable::cut(uint32_t worker, const std::vector<uint64_t>& parents, uint64_t epoch) {
+  if (epoch != view.epoch) return false;
+  ++view.lineages;
+  for (uint32_t shard = 0; shard < parents.size(); ++shard)
+    view.activations.push_back({shard, view.lineages, parents[shard]});
+  view.cut = ++view.epoch;
+  view.cut_worker = worker;
+  std::ranges::find(view.members, worker, &protocol::Member::worker)->state = protocol::MemberState::kSynced;
+  return true;
+}
+
 uint64_t ToyShard::acknowledged(uint32_t part, uint32_t worker) const {
   const auto found = parts_[part].acks.find(worker);
   return found == parts_[part].acks.end() ? 0 : found->second;
 }
 
+uint64_t ToyShard::life_of(uint32_t worker) const {
+  const auto found = std::ranges::find(view_.members, worker, &protocol::Member::worker);
+  return found == view_.members.end() ? 0 : found->life;
+}
+
+uint64_t ToyShard::stable(uint32_t part) const {
+  uint64_t least = UINT64_MAX;
+  for (const protocol::Member& member : view_.members) least = std::min(least, acknowledged(part, member.worker));
+  return view_.members.empty() ? 0 : least;
+}
+
 protocol::Message ToyShard::to(uint32_t worker, protocol::Body body, SharedBytes payload) const {
   protocol::Message message;
-  message.header = {view_.job, view_.epoch, worker, 1, number_, life};
+  message.header = {view_.job, view_.epoch, worker, life_of(worker), number_, life};
   message.body = std::move(body);
   message.payload = std::move(payload);
   return message;
 }
 
 void ToyShard::serve(uint32_t worker, const ToyDecision& decision, Out& out) const {
-  if (connected_.contains(worker)) out.emplace_back(worker, to(worker, decision.update, decision.payload));
+  const uint32_t part = decision.update.part;
+  if (!connected_.contains(worker) || decision.update.step < parts_[part].first_kept) return;
+  protocol::Update update = decision.update;
+  update.lineage = lineage_;
+  update.stable = stable(part);
+  update.summary = summary(part, update.step + 1);
+  out.emplace_back(worker, to(worker, std::move(update), decision.payload));
 }
 
 void ToyShard::on_message(uint32_t worker, const protocol::Message& message, Out& out) {
   if (const auto* hello = std::get_if<protocol::Hello>(&message.body)) return on_hello(worker, *hello, out);
   if (!connected_.contains(worker)) return;
+  if (message.header.epoch > view_.epoch) adopt_view(out);
+  if (message.header.life != life_of(worker) || message.header.shard_life != life) return;
   if (std::holds_alternative<protocol::Contribution>(message.body)) return on_contribution(worker, message, out);
   if (const auto* ack = std::get_if<protocol::Ack>(&message.body)) {
     for (const auto& entry : ack->entries) {
+      if (entry.n > parts_[entry.part].log.size() && !recovering_)
+        complaints.push_back("an ack of what is not decided");
       uint64_t& acked = parts_[entry.part].acks[worker];
       acked = std::max(acked, entry.n);
+      parts_[entry.part].first_kept = std::max(parts_[entry.part].first_kept, stable(entry.part));
+      for (const auto& [step, decision] : parts_[entry.part].log) {
+        if (entry.again && !recovering_ && step >= entry.n) serve(worker, decision, out);
+      }
     }
+    return;
   }
   if (const auto* heartbeat = std::get_if<protocol::Heartbeat>(&message.body)) {
-    out.emplace_back(worker, to(worker, *heartbeat));
+    protocol::Heartbeat answer = *heartbeat;
+    for (uint32_t part = 0; part < parts_.size() && !recovering_; ++part) {
+      if (is_mine(part) && parts_[part].log.size() > acknowledged(part, worker))
+        answer.decided.push_back({part, parts_[part].log.size()});
+    }
+    out.emplace_back(worker, to(worker, answer));
+    return;
   }
+  on_return_message(worker, message, out);
 }
 
 void ToyShard::on_hello(uint32_t worker, const protocol::Hello& hello, Out& out) {
-  if (table_.join(worker, hello.nonce) == 0) {
+  if (refuses) {
+    out.emplace_back(worker, to(worker, *refuses));
+    return;
+  }
+  if (table_.join(worker, hello) == 0) {
     out.emplace_back(worker, to(worker, protocol::Refuse{ErrorCode::kIdentityInUse, "another process is here", false}));
     return;
   }
@@ -75,17 +153,27 @@ void ToyShard::on_hello(uint32_t worker, const protocol::Hello& hello, Out& out)
 }
 
 void ToyShard::adopt_view(Out& out) {
-  view_ = table_.view;
-  std::set<uint32_t> members;
-  for (const protocol::Member& member : view_.members) members.insert(member.worker);
-  for (Part& part : parts_) {
-    for (auto& [step, slots] : part.open) {
-      std::erase_if(slots, [&](const auto& slot) { return !members.contains(slot.first); });
-    }
-  }
+  const protocol::JobView before = std::exchange(view_, table_.view);
   for (const uint32_t worker : connected_) out.emplace_back(worker, to(worker, protocol::ViewChange{view_}));
+  std::map<uint32_t, uint64_t> lives;
+  for (const protocol::Member& member : view_.members) lives[member.worker] = member.life;
+  for (Part& part : parts_) {
+    for (auto& [step, slots] : part.open)
+      std::erase_if(slots, [&](const auto& slot) {
+        return !lives.contains(slot.first) || lives[slot.first] != slot.second.life;
+      });
+    std::erase_if(part.acks, [&](const auto& ack) {
+      return !lives.contains(ack.first) || lives[ack.first] != ack_lives_[ack.first];
+    });
+  }
+  ack_lives_ = lives;
+  states_.clear();
+  joiners_.clear();
+  // Everything that was decided past a cut is void, also here.
+  if (view_.cut > before.epoch) recovering_ = true;
+  if (recovering_) return begin_recovery(out);
   for (uint32_t part = 0; part < parts_.size(); ++part) {
-    if (table_.layout.parts[part].shard != number_) continue;
+    if (!is_mine(part)) continue;
     for (const uint32_t worker : connected_) {
       for (const auto& [step, decision] : parts_[part].log) {
         if (step >= acknowledged(part, worker)) serve(worker, decision, out);
@@ -102,10 +190,12 @@ void ToyShard::on_contribution(uint32_t worker, const protocol::Message& message
   if (message.header.shard_life != life || message.header.job != view_.job) complaints.push_back("a wrong header");
   if (container_identity(message.payload.bytes).value_or(0) != contribution.payload_hash)
     complaints.push_back("the hash is not the payload's");
-  const auto identity = std::pair(uint64_t{contribution.part} << 32 | worker, contribution.step);
+  const auto identity = std::tuple(contribution.part, worker, message.header.life, contribution.step);
   if (hashes_.emplace(identity, contribution.payload_hash).first->second != contribution.payload_hash) {
     complaints.push_back("a resend with other bytes");
   }
+  const protocol::Member* sender = table_.member(worker);
+  if (recovering_ || sender == nullptr || sender->state != protocol::MemberState::kSynced) return;
   Part& part = parts_[contribution.part];
   const auto decided = part.log.find(contribution.step);
   if (decided != part.log.end()) return serve(worker, decided->second, out);
@@ -127,9 +217,9 @@ void ToyShard::decide(uint32_t part, Out& out) {
   for (;;) {
     const uint64_t step = parts_[part].log.size();
     const auto open = parts_[part].open.find(step);
-    if (!view_.started || open == parts_[part].open.end()) return;
+    if (!view_.started || recovering_ || open == parts_[part].open.end() || open->second.empty()) return;
     for (const protocol::Member& member : view_.members) {
-      if (!open->second.contains(member.worker)) return;
+      if (member.state == protocol::MemberState::kSynced && !open->second.contains(member.worker)) return;
     }
     close(part, step, out);
   }
@@ -147,6 +237,7 @@ void ToyShard::close(uint32_t part, uint64_t step, Out& out) {
   for (const auto& [worker, slot] : slots) {
     if (!decision.counted.contains(worker)) continue;
     decision.update.contributors.push_back({worker, slot.life});
+    decision.streams[worker] = slot.stream;
     decision.update.weight_sum += slot.contribution.weight;
     for (size_t i = 0; i < slot.stream.values.size(); ++i) {
       total[slot.stream.dense ? i : slot.stream.indices[i]] += static_cast<double>(slot.stream.values[i]);

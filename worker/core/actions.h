@@ -33,6 +33,20 @@ struct DeliveredUpdate {
   double denominator = 1;      ///< as the job combines: 1, contributors or weight_sum
   bool counted = false;        ///< this worker is among the contributors
   bool step_complete = false;  ///< all parts of the bucket have this step now
+  /// `sum` is not added: it is dense and is the part's weights after `steps` steps, which take the place of what is there [9d].
+  /// It comes before any update of a later step, answers no push, and may have fewer steps than were applied before.
+  bool replaces = false;
+  uint64_t steps = 0;       ///< where it replaces: steps in these weights
+  uint64_t decided_in = 0;  ///< epoch in which the step, or where it replaces the last of `steps`, was decided
+};
+
+/// Another worker needs this worker's weights of a part: to be answered with SessionCore::give_weights(), now or later.
+struct GiveWeights {
+  uint32_t shard = 0;
+  uint32_t part = 0;
+  uint32_t for_worker = 0;
+  uint64_t for_life = 0;
+  uint64_t epoch = 0;  ///< in which it was asked for; in another one nobody wants the answer
 };
 
 enum class Severity : uint8_t { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 };
@@ -47,12 +61,14 @@ struct Actions {
   std::vector<SendAction> sends;
   std::vector<uint32_t> connects;  ///< shards to (re)connect to now; answered by on_connected / on_disconnected
   std::vector<DeliveredUpdate> delivered;
+  std::vector<GiveWeights> give_weights;  ///< after `delivered`: what they deliver is in the weights that are given
   std::vector<LogLine> log;
 
   void clear() {
     sends.clear();
     connects.clear();
     delivered.clear();
+    give_weights.clear();
     log.clear();
   }
 };

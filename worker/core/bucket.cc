@@ -53,6 +53,7 @@ Bucket::Bucket(const protocol::JobSpec& spec, const protocol::BucketLayout& layo
   if (ledger_ == LedgerMode::kPerIndex) {
     entered_.assign(dimension_, 0.0);
     lost_.assign(dimension_, 0.0);
+    opening_.assign(dimension_, 0.0);
   }
   for (const protocol::BucketMember& member : layout.members) {
     slots_.push_back(

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <variant>
@@ -110,6 +111,32 @@ class Bucket {
   /// Into the ledger: mass that is gone for good.
   void lose(uint64_t index, double amount);
 
+  // --- coming back [9]: what is kept back waits apart until each part of it is judged, and what is pushed meanwhile is no part
+  // of it. Until merge_aside().
+
+  /// Puts all that is kept back apart. False: a slot is being filled at this moment; to be tried again.
+  /// REQUIRES  nothing is selected and not coded.
+  bool set_aside();
+  /// The residual of a saved state: apart, and in none of the books until take_over_aside().
+  void set_aside_loaded(Stream<float>&& residual);
+  /// That of a saved state; nothing in a job without momentum.
+  void load_velocity(Stream<float>&& velocity);
+  bool is_aside() const { return aside_ != nullptr; }
+  /// As give_back() and give_back_rest(), to what is apart.
+  void return_aside(size_t at, Stream<float>&& stream);
+  void return_rest_aside(size_t at, HeldStream<float>&& sent, const HeldStream<float>& carried);
+  /// The part's share counts: a loaded one is in opening() and residual() from now on.
+  void take_over_aside(size_t at);
+  /// It does not: into the ledger, but for a loaded one that was never taken over. The sum of |value|.
+  double drop_aside(size_t at);
+  /// Back into the residual. REQUIRES: every part's share was taken over or dropped, where it was loaded.
+  void merge_aside();
+  /// What is apart and in none of the books, indices of the bucket.
+  std::vector<Stream<float>> loaded_aside() const;
+
+  /// Into the ledger: all of the stream, indices local to part `at`. The sum of |value|.
+  double lose_all(size_t at, const StreamView<float>& stream);
+
   /// Residual with everything given back and everything filled or selected and not coded yet. With momentum or clipping what is
   /// filled has not entered before select(), and is not in it.
   Stream<float> residual() const;
@@ -124,6 +151,7 @@ class Bucket {
   /// so that it fits residual() at any moment.
   std::span<const double> entered() const { return entered_; }
   std::vector<double> lost() const;
+  std::span<const double> opening() const { return opening_; }
 
  private:
   friend class PushSlot;
@@ -147,6 +175,20 @@ class Bucket {
     Stream<float> back;
     Buffer<float> beyond;  ///< of Recoded, by entry: what f32 does not hold of the difference
   };
+
+  /// Of what is apart, by part.
+  enum class Share : uint8_t { kLoaded = 1, kInBooks = 2, kGone = 3 };
+  struct Aside {
+    struct Piece {
+      size_t at = 0;
+      Stream<float> stream;
+    };
+    Stream<float> residual;
+    std::vector<Share> shares;    ///< what of `residual` each part's is
+    std::vector<Piece> returned;  ///< in the books
+  };
+  Stream<float> share_of(size_t at) const;
+  void add_aside(std::vector<Stream<float>>& streams) const;
 
   /// Slots of fused tensors hold streams of their own; they are joined here.
   void take_staged();
@@ -187,6 +229,8 @@ class Bucket {
   std::optional<Velocity> velocity_;           ///< jobs with momentum
   bool masked_ = false;                        ///< ... where something is held back that could be late
 
+  std::mutex fill_;  ///< held while a lone tensor's slot is filled into residual_
+  std::unique_ptr<Aside> aside_;
   Stream<float> residual_;            ///< sparse; dense from the first dense push of a lone tensor on
   Stream<float> merged_;              ///< where the residual is merged to; then they change places
   Stream<float> spare_;               ///< arrays of the step before, to be written over
@@ -202,6 +246,7 @@ class Bucket {
   LedgerMode ledger_ = LedgerMode::kSums;
   std::vector<double> entered_;
   std::vector<double> lost_;
+  std::vector<double> opening_;
 };
 
 }  // namespace millrace::worker

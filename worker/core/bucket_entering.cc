@@ -33,6 +33,10 @@ void Bucket::mask_applied(size_t at, const HeldStream<float>& sent, const HeldSt
   if (masked_) velocity_->applied(parts_[at].begin, sent, carried);
 }
 
+void Bucket::load_velocity(Stream<float>&& velocity) {
+  if (velocity_) velocity_->load(std::move(velocity));
+}
+
 BucketState Bucket::state(float clip) const {
   BucketState state{residual(), std::nullopt};
   std::optional<Velocity> velocity = velocity_;

@@ -181,6 +181,7 @@ Stream<float> Bucket::residual() const {
     const Stream<float> found = known == nullptr ? work_out(piece).back : Stream<float>{};
     more.push_back(rebased(known == nullptr ? found.view() : known->view(), parts_[piece.at].begin, dimension_));
   }
+  add_aside(more);
   for (size_t at = 0; at < parts_.size() && parts_left_ > 0; ++at) {
     if (coded_[at] != 0) continue;
     more.push_back(

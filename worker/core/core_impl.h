@@ -15,6 +15,9 @@
 #include "worker/core/clip.h"
 #include "worker/core/session_core.h"
 
+/// What SessionCore's files share. core_links: connections. core_messages: what shards say, one by one. core_places: views, this
+/// worker's place in them, losing it and getting it back. core_returns: where it stands, and how its parts are settled.
+/// core_snapshots: weights that leave and come. core_rounds: contributions and updates. core_numbers: pushes and steps.
 namespace millrace::worker {
 
 /// O[t]: what was sent into one step of one part, until that step's update.
@@ -33,16 +36,44 @@ struct Outstanding {
   TimeNs resend_interval = 0;
 };
 
+/// An update that was applied, as it came: a shard that lost its state may ask for it [8]. Bytes are shared with whoever else
+/// holds them.
+struct KeptUpdate {
+  protocol::Update body;
+  SharedBytes payload;
+};
+
+/// Weights of a part that are coming in, run by run.
+struct Incoming {
+  Buffer<float> values;
+  uint64_t n = 0;
+  uint64_t decided_in = 0;
+  protocol::Summary summary;
+};
+
 struct PartRun {
   protocol::PartLayout layout;
   size_t at = 0;                                    ///< place among the bucket's parts
   uint64_t n = 0;                                   ///< next step to apply
   uint64_t decided_in = 0;                          ///< epoch of step n - 1's decision
   uint64_t log_digest = protocol::kLogDigestStart;  ///< of the updates of the steps below n
+  uint64_t lineage = 0;                             ///< of the part's shard, by what was applied or settled last
   uint32_t malformed = 0;                           ///< updates of step n that did not decode
   std::deque<Outstanding> outstanding;              ///< by step, ascending
-  std::map<uint64_t, protocol::Message> early;      ///< updates of steps after n: the one of n is still missing
-  TimeNs ask_at = 0;                                ///< not asked for it again before
+  std::map<uint64_t, protocol::Message>
+      early;                    ///< updates of steps after n: the one of n is still missing, or Settle is
+  TimeNs ask_at = 0;            ///< not asked for it again before
+  std::deque<KeptUpdate> kept;  ///< by step, up to n - 1; what all members have is forgotten, but for the last
+  protocol::Summary summary;    ///< as of n, where nothing is kept
+  uint64_t answers = 0;         ///< pushes of the bucket that this part has answered
+  // While this worker is not synced, in the present epoch:
+  bool settled = false;
+  bool stranded = false;  ///< nobody can help it to go on [10]
+  std::optional<Incoming> incoming;
+
+  uint64_t dimension() const { return layout.end - layout.begin; }
+  uint64_t kept_from() const { return kept.empty() ? n : kept.front().body.step; }
+  const protocol::Summary& summary_of_n() const { return kept.empty() ? summary : kept.back().body.summary; }
 };
 
 struct BucketRun {
@@ -57,7 +88,13 @@ struct BucketRun {
   uint64_t coded = 0;
   uint64_t answered = 0;       ///< pushes whose steps are below steps_applied
   std::deque<uint64_t> steps;  ///< of the pushes [answered, selected), ascending
-  uint64_t coding = 0;         ///< the step of the last push selected
+  uint64_t returned_to =
+      0;  ///< pushes below were selected before this worker came back: parts may answer them without a step
+  uint64_t number_offset =
+      0;                ///< push i is the job's push i + number_offset: not 0 where others were pushed long before
+  uint64_t coding = 0;  ///< the step of the last push selected
+  uint64_t next_step =
+      0;  ///< mode synchronous: after the step of the last push selected, and after all that is outstanding
   uint64_t steps_applied = 0;  ///< least n over its parts
   uint32_t parts_behind = 0;   ///< parts whose n is steps_applied
   TimeNs moved_at = 0;         ///< when steps_applied grew, or the first push since came
@@ -73,6 +110,13 @@ struct TensorRun {
   uint32_t member = 0;
   uint64_t pushed = 0;
   bool committed = false;  ///< for the push that the bucket is collecting
+};
+
+/// What the shards may hold of this worker's state [8, 9].
+enum class Standing : uint8_t {
+  kSynced = 1,    ///< a member whose weights are the log's
+  kLoaded = 2,    ///< state from a save, or none: never settled with the log [9b]
+  kExpelled = 3,  ///< was synced, and lost its place: holds residual and outstanding contributions [9c]
 };
 
 enum class LinkState : uint8_t {
@@ -116,6 +160,16 @@ struct SessionCore::Impl {
   LocalClip clip;
   std::vector<Link> links;
 
+  Standing standing = Standing::kLoaded;
+  bool has_place = false;      ///< the view has this process, under `life`
+  bool came_back = false;      ///< steps may have been decided without this worker, in any mode
+  bool lost_place = false;     ///< at some time
+  uint64_t resigned = 0;       ///< the life that it gave up itself
+  uint64_t synced_in = 0;      ///< the last epoch in which it was synced
+  bool aside_pending = false;  ///< a slot was being filled when the residual was to be put apart
+  bool finish_asked = false;   ///< while it comes back
+  TimeNs progress_at = 0;      ///< when coming back last got further
+
   /// The steps that pushes go into, alike for all buckets, by push from first_numbered on; and how many buckets have yet to
   /// select theirs.
   struct Numbered {
@@ -136,6 +190,7 @@ struct SessionCore::Impl {
   std::set<std::pair<int64_t, uint32_t>> ready;  ///< (-priority, bucket) with something to select or to code
   std::set<uint32_t> unsettled;  ///< buckets that may have something to settle; select() may have done it
   CoreCounters counters;
+  std::vector<UnreturnableView> unreturnable;  ///< LedgerMode::kPerIndex
   uint64_t changes = 0;
 
   // core_links.cc
@@ -156,32 +211,70 @@ struct SessionCore::Impl {
 
   // core_messages.cc
   void on_message(uint32_t shard, protocol::Message&& message, TimeNs now, Actions& actions);
-  bool header_fits(uint32_t shard, const protocol::Header& header, TimeNs now, Actions& actions);
+  bool header_fits(uint32_t shard, const protocol::Message& message);
   void on_welcome(uint32_t shard, const protocol::Header& header, const protocol::Welcome& welcome, TimeNs now,
                   Actions& actions);
   void on_refuse(uint32_t shard, const protocol::Refuse& refuse, TimeNs now, Actions& actions);
   void on_refused_contribution(uint32_t shard, const protocol::Refuse& refuse, TimeNs now, Actions& actions);
   void on_duplicate(uint32_t shard, const protocol::Duplicate& duplicate);
   void on_settled(uint32_t shard, const protocol::Settled& settled, TimeNs now, Actions& actions);
+  void on_abort(uint32_t shard, const protocol::Abort& abort, TimeNs now, Actions& actions);
+  void on_message_of_returns(uint32_t shard, const protocol::Message& message, TimeNs now, Actions& actions);
+
+  // core_places.cc
+  /// Of this process in that view; 0: it is not in it.
+  uint64_t life_in(const protocol::JobView& of) const;
+  bool synced() const { return standing == Standing::kSynced; }
+  /// The job runs, and knows this life as one that comes (back) in.
+  bool joining() const { return has_place && !synced() && view.started && !over(); }
   /// False: the session ended over it.
   bool adopt_view(uint32_t shard, const protocol::JobView& next, TimeNs now, Actions& actions);
   bool shards_agree(uint32_t shard, const protocol::JobView& next, TimeNs now, Actions& actions);
-  bool find_myself(uint32_t shard, TimeNs now, Actions& actions);
-  void begin_when_all_joined(Actions& actions);
+  /// Shards that were started again: their addresses and lives; whoever was connected to the earlier one connects anew.
+  void follow_shards(const protocol::JobView& before, TimeNs now, Actions& actions);
+  bool find_myself(uint32_t shard, const protocol::JobView& before, TimeNs now, Actions& actions);
+  void take_first_place(const protocol::Member& own);
+  bool take_new_life(const protocol::Member& own, TimeNs now, Actions& actions);
+  bool stand_as(const protocol::Member& own, const protocol::JobView& before, TimeNs now, Actions& actions);
+  /// Stops applying and sending [7]; says Hello for a new life where the view does not have one yet [9].
+  void lose_place(TimeNs now, Actions& actions);
+  void greet_again(TimeNs now, Actions& actions);
+  /// Gives up its place, because a shard has forgotten what it needs next [6].
+  void resign(uint32_t shard, const std::string& why, TimeNs now, Actions& actions);
+  void put_aside();
+  void begin_when_all_joined(TimeNs now, Actions& actions);
+  void become_synced(TimeNs now, Actions& actions);
+  void give_up_returning(TimeNs now, Actions& actions);
+  std::string returning_text() const;
+
+  // core_returns.cc
+  void begin_settling(Actions& actions);
+  void send_state(uint32_t shard, Actions& actions);
+  bool all_settled() const;
+  void on_fetch(uint32_t shard, const protocol::Fetch& fetch, Actions& actions);
+  void on_settle(uint32_t shard, const protocol::Settle& settle, TimeNs now, Actions& actions);
+  void settle_account(PartRun& part, const protocol::Settle& settle, uint64_t next);
+  void settle_outstanding(PartRun& part, const protocol::Settle& settle, uint64_t next);
+  void settle_decided(PartRun& part, Outstanding&& out, const protocol::Settle& settle);
+  void lose_unreturnable(PartRun& part, const Outstanding& out);
+  /// 9a: nothing of the part's state counts.
+  void drop_off_log(PartRun& part);
+  void take_snapshot(PartRun& part, const protocol::Settle& settle, Actions& actions);
+  void keep_for_settling(PartRun& part, protocol::Message&& message);
+  void repeat_joining(uint32_t shard, Actions& actions);
+  /// The job's log goes on from this worker's state [10].
+  void go_on_from_cut();
 
   // core_rounds.cc
+  bool sends_now() const { return (phase == Phase::kRunning || phase == Phase::kFinishing) && synced(); }
   bool work(TimeNs now, Actions& actions);
-  bool has_work(TimeNs now) const {
-    return (phase == Phase::kRunning || phase == Phase::kFinishing) && next_ready(now).has_value();
-  }
+  bool has_work(TimeNs now) const { return sends_now() && next_ready(now).has_value(); }
   /// The bucket of the highest priority with something to select or to code, and that may go on.
   std::optional<uint32_t> next_ready(TimeNs now) const;
   /// The step that the bucket's next push goes into; empty: it is not near enough yet, or clipping waits for other tensors.
   std::optional<uint64_t> step_for_push(const BucketRun& run, TimeNs now) const;
   uint64_t steps_applied_by_all(uint64_t push) const;
-  void number(uint64_t push, uint64_t step);
-  void select_for(BucketRun& run, uint64_t step, Actions& actions);
-  void answer_pushes(BucketRun& run);
+  void select_for(BucketRun& run, uint64_t step, TimeNs now, Actions& actions);
   void code_next(uint32_t bucket, TimeNs now, Actions& actions);
   void part_is_coded(uint32_t bucket);
   void send_contribution(PartRun& part, Outstanding& out, TimeNs now, Actions& actions);
@@ -194,10 +287,14 @@ struct SessionCore::Impl {
   void on_heartbeat(uint32_t shard, const protocol::Heartbeat& heartbeat, TimeNs now);
   void keep_early(PartRun& part, uint64_t step, protocol::Message&& message, TimeNs now);
   void on_update(uint32_t shard, protocol::Message&& message, TimeNs now, Actions& actions);
+  /// One update, judged and applied or put where it belongs. True: applied, the next one's turn has come.
+  bool take_update(uint32_t shard, protocol::Message&& message, TimeNs now, Actions& actions);
   void apply_update(PartRun& part, const protocol::Update& update, HeldStream<float>&& held, TimeNs now,
                     Actions& actions);
+  static void keep_update(PartRun& part, protocol::Update&& update, SharedBytes&& payload);
   bool settle(PartRun& part, const protocol::Update& update, const HeldStream<float>& carried);
   void step_applied(BucketRun& run, TimeNs now);
+  void count_parts_behind(BucketRun& run);
   void malformed_update(uint32_t shard, PartRun& part, const std::string& why, TimeNs now, Actions& actions);
   void replay_held(TimeNs now, Actions& actions);
   Outstanding* find_outstanding(uint32_t shard, uint32_t part, uint64_t step);
@@ -207,6 +304,30 @@ struct SessionCore::Impl {
   // core_clip.cc
   /// A sentence about the tensor that clipping waits for; empty where it waits for none.
   std::string clip_waits_for() const;
+  // core_numbers.cc
+  void number(uint64_t push, uint64_t step, TimeNs now, Actions& actions);
+  void answer_pushes(BucketRun& run);
+  /// Pushes to come are numbered from what this worker came back with; those it had sent are answered, now or by the updates that
+  /// settle what is left of them. False: the session ended over it.
+  bool restart_numbers(TimeNs now, Actions& actions);
+  void recall_pushes(BucketRun& run);
+  void answer_returned(PartRun& part, Actions& actions);
+  void answer_without_update(PartRun& part, uint64_t push, uint64_t step, Actions& actions);
+  /// An empty contribution to every step of [n, below) that this worker has none for [9e]: nobody waits for one that never comes.
+  void fill_gaps(BucketRun& run, uint64_t below);
+  void send_unsent(BucketRun& run, TimeNs now, Actions& actions);
+  void make_empty(const PartRun& part, Outstanding& out) const;
+  uint64_t number_of(const BucketRun& run) const { return run.selected + run.number_offset; }
+
+  // core_snapshots.cc: weights that leave and come
+  void on_snapshot_request(uint32_t shard, const protocol::SnapshotRequest& request, Actions& actions);
+  void on_snapshot(uint32_t shard, const protocol::Message& message, TimeNs now);
+  void give_weights(const GiveWeights& asked, std::span<const float> weights, Actions& actions);
+
+  // core_saves.cc
+  void load(SavedState& saved);
+  void take_saved_positions();
+  SavedState saved_state() const;
 
   // session_core.cc
   void send(uint32_t shard, protocol::Body&& body, SharedBytes payload, Actions& actions);
@@ -217,7 +338,10 @@ struct SessionCore::Impl {
     phase = next;
     ++changes;
   }
+  /// No step can be decided without this worker: every member is waited for, and it has been one all the time.
   bool waits_for_all() const { return config.spec.mode == protocol::Mode::kSynchronous; }
+  /// Nothing can have been decided without this worker.
+  bool is_in_every_step() const { return waits_for_all() && !came_back; }
   bool over() const { return phase == Phase::kFinished || phase == Phase::kEnded; }
   static void log(Actions& actions, Severity severity, std::string text) {
     actions.log.push_back({severity, std::move(text)});

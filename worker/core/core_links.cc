@@ -82,6 +82,9 @@ void SessionCore::Impl::say_hello(uint32_t shard, TimeNs now, Actions& actions) 
   hello.spec = config.spec;
   hello.shard_count = static_cast<uint32_t>(links.size());
   hello.layout_hash = layout_hash;
+  // One that was a member may have been removed meanwhile, without hearing of it.
+  hello.returns = config.returns || lost_place || (config.has_weights && life != 0);
+  hello.has_weights = config.has_weights;
   links[shard].next_attempt = now + hello_again_after(config);
   send(shard, std::move(hello), {}, actions);
 }
@@ -115,6 +118,7 @@ void SessionCore::Impl::send_heartbeat(uint32_t shard, TimeNs now, Actions& acti
       heartbeat.digests.push_back({part.layout.part, part.n, part.log_digest});
   }
   send(shard, std::move(heartbeat), {}, actions);
+  if (joining()) repeat_joining(shard, actions);
 }
 
 Error SessionCore::Impl::not_reached(uint32_t shard, TimeNs now) const {
@@ -172,6 +176,8 @@ void SessionCore::Impl::on_tick(TimeNs now, Actions& actions) {
       return;
     }
   }
+  if (phase == Phase::kReturning && now - progress_at >= config.shard_silence) return give_up_returning(now, actions);
+  if (aside_pending) put_aside();
   if (now >= resend_check_at) resend_due(now, actions);
   end_turn(now, actions);
 }
@@ -180,6 +186,7 @@ TimeNs SessionCore::Impl::next_deadline() const {
   if (over()) return kNever;
   TimeNs next = resend_check_at;
   if (phase == Phase::kJoining) next = std::min(next, started_at + config.connect_timeout);
+  if (phase == Phase::kReturning) next = std::min(next, progress_at + config.shard_silence);
   for (const Link& link : links) {
     if (link.ever_welcomed) next = std::min(next, link.last_heard + config.shard_silence);
     if (link.state == LinkState::kWelcomed) {
@@ -207,6 +214,7 @@ std::string SessionCore::Impl::waiting_for() const {
     }
     return "of " + std::to_string(config.spec.workers) + " workers these have not joined: " + numbers_text(missing);
   }
+  if (phase == Phase::kReturning) return returning_text();
   if (std::string missing = clip_waits_for(); !missing.empty()) return missing;
   for (uint32_t shard = 0; shard < links.size(); ++shard) {
     if (links[shard].state != LinkState::kWelcomed) {

@@ -5,7 +5,7 @@
 
 #include "worker/core/core_impl.h"
 
-/// What shards say: admission, refusals, views (ROUNDS.md, rule 7), what became of contributions.
+/// What shards say: admission, refusals, what became of contributions.
 namespace millrace::worker {
 namespace {
 
@@ -25,9 +25,7 @@ void SessionCore::Impl::on_message(uint32_t shard, protocol::Message&& message, 
   Link& link = links[shard];
   link.last_heard = now;
   if (const auto* refuse = as<protocol::Refuse>(message)) return on_refuse(shard, *refuse, now, actions);
-  if (const auto* abort = as<protocol::Abort>(message)) {
-    return end_session({abort->code, shard_text(shard) + " ended the job: " + abort->sentence}, now, actions);
-  }
+  if (const auto* abort = as<protocol::Abort>(message)) return on_abort(shard, *abort, now, actions);
   if (const auto* goodbye = as<protocol::Goodbye>(message)) {
     const std::string why = goodbye->sentence.empty() ? "" : ": " + goodbye->sentence;
     return end_session({ErrorCode::kUnavailable, shard_text(shard) + " has left the job" + why}, now, actions);
@@ -35,9 +33,9 @@ void SessionCore::Impl::on_message(uint32_t shard, protocol::Message&& message, 
   if (const auto* welcome = as<protocol::Welcome>(message)) {
     return on_welcome(shard, message.header, *welcome, now, actions);
   }
-  if (!header_fits(shard, message.header, now, actions)) return;
+  if (!header_fits(shard, message)) return;
   if (const auto* change = as<protocol::ViewChange>(message)) {
-    if (adopt_view(shard, change->view, now, actions)) begin_when_all_joined(actions);
+    if (adopt_view(shard, change->view, now, actions)) begin_when_all_joined(now, actions);
   } else if (std::holds_alternative<protocol::Update>(message.body)) {
     on_update(shard, std::move(message), now, actions);
   } else if (const auto* duplicate = as<protocol::Duplicate>(message)) {
@@ -47,30 +45,51 @@ void SessionCore::Impl::on_message(uint32_t shard, protocol::Message&& message, 
   } else if (const auto* heartbeat = as<protocol::Heartbeat>(message)) {
     on_heartbeat(shard, *heartbeat, now);
   } else {
+    on_message_of_returns(shard, message, now, actions);
+  }
+}
+
+void SessionCore::Impl::on_message_of_returns(uint32_t shard, const protocol::Message& message, TimeNs now,
+                                              Actions& actions) {
+  if (message.header.epoch != view.epoch || !has_place) {
+    // All of these are about one epoch, whose view comes first.
+    ++counters.dropped_stale;
+  } else if (std::holds_alternative<protocol::Collect>(message.body)) {
+    send_state(shard, actions);
+  } else if (const auto* fetch = as<protocol::Fetch>(message)) {
+    on_fetch(shard, *fetch, actions);
+  } else if (const auto* settle = as<protocol::Settle>(message)) {
+    on_settle(shard, *settle, now, actions);
+  } else if (const auto* request = as<protocol::SnapshotRequest>(message)) {
+    on_snapshot_request(shard, *request, actions);
+  } else if (std::holds_alternative<protocol::Snapshot>(message.body)) {
+    on_snapshot(shard, message, now);
+  } else {
     ++counters.dropped_unexpected;
   }
 }
 
-bool SessionCore::Impl::header_fits(uint32_t shard, const protocol::Header& header, TimeNs now, Actions& actions) {
+void SessionCore::Impl::on_abort(uint32_t shard, const protocol::Abort& abort, TimeNs now, Actions& actions) {
+  if (abort.code == ErrorCode::kShardLost && links[shard].ever_welcomed && view.started) {
+    // A process that is no longer this shard, or one that has just become it: greeted anew, and if the job has ended it says so.
+    return on_disconnected(shard, abort.sentence, now, actions);
+  }
+  end_session({abort.code, shard_text(shard) + " ended the job: " + abort.sentence}, now, actions);
+}
+
+bool SessionCore::Impl::header_fits(uint32_t shard, const protocol::Message& message) {
+  const protocol::Header& header = message.header;
   const Link& link = links[shard];
   if (!link.ever_welcomed || header.job != view.job || header.worker != config.worker || header.shard != shard) {
     ++counters.dropped_unexpected;
     return false;
   }
-  if (header.shard_life > link.shard_life && !view.started) {
-    // Nothing was in that shard yet: its Welcome will tell whether the job goes on with its new start.
-    ++counters.dropped_unexpected;
-    return false;
-  }
-  if (header.shard_life > link.shard_life) {
-    end_session({ErrorCode::kShardLost, shard_text(shard) + " was restarted and has lost its state (start " +
-                                            std::to_string(header.shard_life) + ", the job knows start " +
-                                            std::to_string(link.shard_life) + ")"},
-                now, actions);
-    return false;
-  }
-  if (header.shard_life < link.shard_life || header.life != life) {
-    // An earlier start of the shard that is still alive, or words for an earlier life of this worker.
+  // A view that gives this worker another life is the table's word, whoever brings it.
+  const auto* change = as<protocol::ViewChange>(message);
+  if (change != nullptr && change->view.job == view.job && life_in(change->view) == header.life) return true;
+  if (header.shard_life != link.shard_life || header.life != life) {
+    // An earlier start of the shard that is still alive, or a later one whose Welcome is yet to come; or words for another life
+    // of this worker.
     ++counters.dropped_unexpected;
     return false;
   }
@@ -96,10 +115,6 @@ void SessionCore::Impl::on_welcome(uint32_t shard, const protocol::Header& heade
                                            ", but stands at place " + std::to_string(shard) + " of the list of shards"},
         now, actions);
   }
-  if (link.ever_welcomed && view.started && header.shard_life != link.shard_life) {
-    return end_session({ErrorCode::kShardLost, shard_text(shard) + " was restarted and has lost its state"}, now,
-                       actions);
-  }
   link.shard_life = header.shard_life;
   link.message_bytes_max = welcome.message_bytes_max;
   if (!adopt_view(shard, welcome.view, now, actions)) {
@@ -109,21 +124,30 @@ void SessionCore::Impl::on_welcome(uint32_t shard, const protocol::Header& heade
           {shard, {header, protocol::Goodbye{protocol::Goodbye::Reason::kFailed, error->message}, {}}});
     return;
   }
+  if (view.started && header.shard_life != view.shards[shard].life) {
+    ++counters.dropped_unexpected;
+    link.shard_life = view.shards[shard].life;
+    return on_disconnected(shard, "who answers there is not the process that the membership table names", now, actions);
+  }
   const bool again = std::exchange(link.ever_welcomed, true);
   const bool was_down = link.state != LinkState::kWelcomed;
   link.state = LinkState::kWelcomed;
   link.retry_interval = 0;
   link.last_trouble.clear();
   link.next_heartbeat = now + TimeNs{config.spec.heartbeat_ms} * kNsPerMs;
-  begin_when_all_joined(actions);
+  progress_at = now;
+  begin_when_all_joined(now, actions);
   if (!was_down) return;
+  link.acks.clear();
+  if (joining()) send_state(shard, actions);
   if (again) {
     ++counters.reconnects;
     log(actions, Severity::kInfo, "connected to " + shard_text(shard) + " again");
+  }
+  if (again && synced()) {
     // Acks may have been lost with the connection: the shard gets all of them.
-    link.acks.clear();
     // What was decided meanwhile without this worker, no resend of its own would bring: it is asked for.
-    const bool ask = !waits_for_all();
+    const bool ask = !is_in_every_step();
     for (const PartRun& part : parts) {
       if (part.layout.shard == shard && (part.n > 0 || ask)) link.acks.push_back({part.layout.part, part.n, ask});
     }
@@ -176,118 +200,25 @@ void SessionCore::Impl::on_duplicate(uint32_t shard, const protocol::Duplicate& 
 
 void SessionCore::Impl::on_settled(uint32_t shard, const protocol::Settled& settled, TimeNs now, Actions& actions) {
   Outstanding* out = find_outstanding(shard, settled.part, settled.step);
-  if (out == nullptr || settled.step != parts[settled.part].n) {
+  if (out == nullptr || settled.step != parts[settled.part].n || !synced()) {
     ++counters.dropped_stale;
     return;
   }
+  const std::string why = shard_text(shard) + " has forgotten the update of part " + std::to_string(settled.part) +
+                          ", step " + std::to_string(settled.step) + ": this worker is too far behind";
+  // What became of the contribution it learns when it comes back.
+  if (config.has_weights) return resign(shard, why, now, actions);
   PartRun& part = parts[settled.part];
   BucketRun& run = buckets[part.layout.bucket];
   if (settled.counted) {
     // It was added, but the update that would say what of it was carried is gone for good.
-    const StreamView<float> sent = out->sent.view;
-    for (size_t i = 0; i < sent.values.size(); ++i) {
-      counters.unreturnable += static_cast<double>(sent.values[i]);
-      run.bucket->lose(part.layout.begin + (sent.dense ? i : sent.indices[i]), static_cast<double>(sent.values[i]));
-    }
+    lose_unreturnable(part, *out);
   } else {
     ++counters.not_counted;
     run.bucket->give_back(part.at, out->sent.copy());
   }
   part.outstanding.pop_front();
-  end_session(
-      {ErrorCode::kStale, shard_text(shard) + " has forgotten the update of part " + std::to_string(settled.part) +
-                              ", step " + std::to_string(settled.step) +
-                              ": this worker is too far behind and needs a resync, which this version does not have"},
-      now, actions);
-}
-
-bool SessionCore::Impl::shards_agree(uint32_t shard, const protocol::JobView& next, TimeNs now, Actions& actions) {
-  const auto mismatch = [&](const std::string& what) {
-    end_session({ErrorCode::kShardMapMismatch, shard_text(shard) + " " + what +
-                                                   ": do all shards use one membership table, and "
-                                                   "does the list of shards name each of them once?"},
-                now, actions);
-    return false;
-  };
-  if (next.shards.size() != links.size()) {
-    return mismatch("knows " + std::to_string(next.shards.size()) + " shards, this worker " +
-                    std::to_string(links.size()));
-  }
-  if (view.job == 0) return true;
-  if (next.job != view.job) {
-    return mismatch("knows the job as number " + std::to_string(next.job) + ", another shard as number " +
-                    std::to_string(view.job));
-  }
-  if (next.epoch == view.epoch && !(next == view)) return mismatch("disagrees with another shard about one epoch");
-  if (next.epoch <= view.epoch) return true;
-  for (uint32_t other = 0; other < links.size(); ++other) {
-    // Workers may come before a shard does, and before the job starts there is nothing in a shard that could be lost.
-    if (view.shards[other].life == 0 || !view.started) continue;
-    if (next.shards[other].life == view.shards[other].life) {
-      if (next.shards[other].address == view.shards[other].address) continue;
-      return mismatch("has another address for shard " + std::to_string(other));
-    }
-    end_session({ErrorCode::kShardLost, shard_text(other) + " was restarted and has lost its state"}, now, actions);
-    return false;
-  }
-  return true;
-}
-
-bool SessionCore::Impl::find_myself(uint32_t shard, TimeNs now, Actions& actions) {
-  const auto own = std::ranges::find(view.members, config.worker, &protocol::Member::worker);
-  const std::string who = "worker " + std::to_string(config.worker);
-  if (own == view.members.end()) {
-    end_session(
-        {ErrorCode::kNotAMember, who + " was removed from the job (epoch " + std::to_string(view.epoch) + ", said " +
-                                     shard_text(shard) + "): it was silent for too long, or said that it failed"},
-        now, actions);
-    return false;
-  }
-  if (own->nonce != config.nonce) {
-    end_session(
-        {ErrorCode::kIdentityInUse, "another process is " + who + " of this job now, said " + shard_text(shard)}, now,
-        actions);
-    return false;
-  }
-  // Removed for silence and admitted again before the job started: nothing was sent under the earlier life.
-  const bool unsent = phase == Phase::kJoining || phase == Phase::kWaiting;
-  if (life != 0 && own->life != life && !unsent) {
-    end_session({ErrorCode::kNotAMember, who + " was removed from the job and is back under another life"}, now,
-                actions);
-    return false;
-  }
-  life = own->life;
-  return true;
-}
-
-bool SessionCore::Impl::adopt_view(uint32_t shard, const protocol::JobView& next, TimeNs now, Actions& actions) {
-  if (!shards_agree(shard, next, now, actions)) return false;
-  if (next.epoch <= view.epoch && view.job != 0) return true;
-  const bool first = view.job == 0;
-  view = next;
-  if (!find_myself(shard, now, actions)) return false;
-  if (first) return true;
-  if (phase == Phase::kRunning || phase == Phase::kFinishing) {
-    log(actions, Severity::kInfo,
-        "epoch " + std::to_string(view.epoch) + ": " + std::to_string(view.members.size()) + " workers");
-    // Rule 7: what is in flight goes out again, the same bytes, in the new epoch.
-    resend_outstanding(kAllShards, now, actions);
-  }
-  replay_held(now, actions);
-  return !over();
-}
-
-void SessionCore::Impl::begin_when_all_joined(Actions& actions) {
-  if (phase == Phase::kJoining && std::ranges::all_of(links, &Link::ever_welcomed)) {
-    set_phase(Phase::kWaiting);
-    log(actions, Severity::kInfo,
-        "joined job '" + config.spec.name + "' as worker " + std::to_string(config.worker) + ", life " +
-            std::to_string(life));
-  }
-  if (phase == Phase::kWaiting && view.started) {
-    set_phase(Phase::kRunning);
-    log(actions, Severity::kInfo, "all " + std::to_string(config.spec.workers) + " workers have joined");
-  }
+  end_session({ErrorCode::kStale, why + " and needs a resync, for which there are no weights attached"}, now, actions);
 }
 
 }  // namespace millrace::worker

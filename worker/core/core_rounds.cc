@@ -31,7 +31,7 @@ double denominator_of(protocol::Combine combine, const protocol::Update& update)
 }  // namespace
 
 bool SessionCore::Impl::work(TimeNs now, Actions& actions) {
-  if (phase != Phase::kRunning && phase != Phase::kFinishing) return false;
+  if (!sends_now()) return false;
   const std::optional<uint32_t> bucket = next_ready(now);
   if (!bucket) return false;
   BucketRun& run = buckets[*bucket];
@@ -43,7 +43,7 @@ bool SessionCore::Impl::work(TimeNs now, Actions& actions) {
     }
     clip.taken(run.selected, buckets.size());
     unsettled.erase(*bucket);  // select() has settled what was left
-    select_for(run, step, actions);
+    select_for(run, step, now, actions);
     run.next_in_order = 0;
     counters.dense_bytes += run.bucket->dimension() * sizeof(float);
     return true;
@@ -75,12 +75,15 @@ uint64_t SessionCore::Impl::steps_applied_by_all(uint64_t push) const {
 std::optional<uint64_t> SessionCore::Impl::step_for_push(const BucketRun& run, TimeNs now) const {
   if (!clip.complete(run.selected)) return std::nullopt;
   const uint64_t end = run.steps_applied + config.spec.staleness + 1;
-  if (waits_for_all()) return run.selected < end ? std::optional(run.selected) : std::nullopt;
-  if (run.selected < first_numbered + numbered.size()) {
-    const uint64_t step = numbered[run.selected - first_numbered].step;
+  if (is_in_every_step()) return run.selected < end ? std::optional(run.selected) : std::nullopt;
+  const uint64_t push = number_of(run);
+  if (push < first_numbered + numbered.size()) {
+    const uint64_t step = numbered[push - first_numbered].step;
     return step < end ? std::optional(step) : std::nullopt;
   }
-  const uint64_t by_all = steps_applied_by_all(run.selected);
+  // After a return a bucket may be ahead by a push: its number comes after the one that another bucket has yet to select.
+  if (push > first_numbered + numbered.size()) return std::nullopt;
+  const uint64_t by_all = steps_applied_by_all(push);
   const uint64_t step = std::max(next_step, by_all);
   if (step >= end) return std::nullopt;
   if (config.spec.participants == 0 || protocol::takes_part(config.spec, view.members, step, config.worker))
@@ -90,44 +93,21 @@ std::optional<uint64_t> SessionCore::Impl::step_for_push(const BucketRun& run, T
   return now < run.moved_at + patience ? std::nullopt : std::optional(step);
 }
 
-void SessionCore::Impl::number(uint64_t push, uint64_t step) {
-  if (push == first_numbered + numbered.size()) {
-    numbered.push_back({step, buckets.size()});
-    next_step = step + 1;
+void SessionCore::Impl::select_for(BucketRun& run, uint64_t step, TimeNs now, Actions& actions) {
+  if (!is_in_every_step()) number(number_of(run), step, now, actions);
+  // All wait for this worker in every step: one that is passed over gets an empty contribution.
+  if (waits_for_all() && came_back) {
+    fill_gaps(run, step);
+    send_unsent(run, now, actions);
   }
-  --numbered[push - first_numbered].buckets_left;
-  while (!numbered.empty() && numbered.front().buckets_left == 0) {
-    numbered.pop_front();
-    ++first_numbered;
-  }
-}
-
-void SessionCore::Impl::select_for(BucketRun& run, uint64_t step, Actions& actions) {
-  if (!waits_for_all()) number(run.selected, step);
   // Parts that have decided the step before it was chosen have nothing more to answer.
   for (uint32_t part = run.first_part; part < run.first_part + run.part_count; ++part) {
-    if (parts[part].n <= step) continue;
-    DeliveredUpdate answered;
-    answered.bucket = parts[part].layout.bucket;
-    answered.part = part;
-    answered.step = step;
-    answered.push = run.selected;
-    answered.begin = parts[part].layout.begin;
-    answered.sum = HeldStream<float>::from(Stream<float>::empty(parts[part].layout.end - parts[part].layout.begin));
-    answered.delivered_before = true;
-    actions.delivered.push_back(std::move(answered));
+    if (parts[part].n > step) answer_without_update(parts[part], run.selected, step, actions);
   }
   ++run.selected;
   run.steps.push_back(step);
   run.coding = step;
   answer_pushes(run);
-}
-
-void SessionCore::Impl::answer_pushes(BucketRun& run) {
-  for (; !run.steps.empty() && run.steps.front() < run.steps_applied; ++changes) {
-    run.steps.pop_front();
-    ++run.answered;
-  }
 }
 
 void SessionCore::Impl::part_is_coded(uint32_t bucket) {
@@ -202,6 +182,7 @@ void SessionCore::Impl::send_contribution(PartRun& part, Outstanding& out, TimeN
 }
 
 void SessionCore::Impl::resend_outstanding(uint32_t shard, TimeNs now, Actions& actions) {
+  if (!synced()) return;
   for (PartRun& part : parts) {
     if (shard != kAllShards && part.layout.shard != shard) continue;
     if (links[part.layout.shard].state != LinkState::kWelcomed) continue;
@@ -211,6 +192,7 @@ void SessionCore::Impl::resend_outstanding(uint32_t shard, TimeNs now, Actions& 
 
 void SessionCore::Impl::resend_due(TimeNs now, Actions& actions) {
   resend_check_at = kNever;
+  if (!synced()) return;
   for (PartRun& part : parts) {
     if (links[part.layout.shard].state != LinkState::kWelcomed) continue;  // its Welcome sends everything
     for (Outstanding& out : part.outstanding) {
@@ -226,7 +208,7 @@ void SessionCore::Impl::resend_due(TimeNs now, Actions& actions) {
 
 void SessionCore::Impl::ask_again(PartRun& part, TimeNs now) {
   if (part.outstanding.empty() || part.outstanding.front().step != part.n) {
-    if (waits_for_all() || now < part.ask_at) return;
+    if (is_in_every_step() || now < part.ask_at) return;
     part.ask_at = now + jittered(config.resend_after);
     links[part.layout.shard].acks.push_back({part.layout.part, part.n, true});
     return;
@@ -240,6 +222,7 @@ void SessionCore::Impl::ask_again(PartRun& part, TimeNs now) {
 
 void SessionCore::Impl::on_heartbeat(uint32_t shard, const protocol::Heartbeat& heartbeat, TimeNs now) {
   links[shard].waited_for = heartbeat.waited_for;
+  if (!synced()) return;
   // The answer left after the updates: what is decided and not here is lost (a full queue drops messages).
   for (PartRun& part : parts) {
     if (part.layout.shard == shard && part.n < heartbeat.steps_applied) ask_again(part, now);
@@ -252,7 +235,7 @@ void SessionCore::Impl::on_heartbeat(uint32_t shard, const protocol::Heartbeat& 
 
 void SessionCore::Impl::keep_early(PartRun& part, uint64_t step, protocol::Message&& message, TimeNs now) {
   const bool own = std::ranges::find(part.outstanding, step, &Outstanding::step) != part.outstanding.end();
-  const bool near = !waits_for_all() && step - part.n <= kEarlyStepsMax;
+  const bool near = !is_in_every_step() && step - part.n <= kEarlyStepsMax;
   if (!own && !near) {
     ++counters.dropped_early;
     return;
@@ -268,22 +251,31 @@ Outstanding* SessionCore::Impl::find_outstanding(uint32_t shard, uint32_t part, 
 }
 
 void SessionCore::Impl::on_update(uint32_t shard, protocol::Message&& message, TimeNs now, Actions& actions) {
+  const uint32_t part = std::get<protocol::Update>(message.body).part;
+  for (bool applied = take_update(shard, std::move(message), now, actions); applied;) {
+    // Judged again like any other: its epoch may be an older one by now.
+    auto next = parts[part].early.extract(parts[part].n);
+    applied = !next.empty() && take_update(shard, std::move(next.mapped()), now, actions);
+  }
+}
+
+bool SessionCore::Impl::take_update(uint32_t shard, protocol::Message&& message, TimeNs now, Actions& actions) {
   const protocol::Update& update = std::get<protocol::Update>(message.body);
   if (update.part >= parts.size() || parts[update.part].layout.shard != shard) {
     ++counters.dropped_unexpected;
-    return;
+    return false;
   }
   PartRun& part = parts[update.part];
   if (update.step < part.n) {
     // Served again because our ack is on its way or lost: say it again.
     ++counters.dropped_stale;
-    links[shard].acks.push_back({update.part, part.n});
-    return;
+    if (synced()) links[shard].acks.push_back({update.part, part.n});
+    return false;
   }
   if (message.header.epoch < view.epoch) {
     // Rule 4: decided, but sent before the change of members that we know of. The shard serves it again in its new epoch.
     ++counters.dropped_stale;
-    return;
+    return false;
   }
   if (message.header.epoch > view.epoch) {
     std::vector<protocol::Message>& held = links[shard].held;
@@ -292,27 +284,46 @@ void SessionCore::Impl::on_update(uint32_t shard, protocol::Message&& message, T
     } else {
       ++counters.dropped_early;
     }
-    return;
+    return false;
   }
-  if (update.step > part.n) return keep_early(part, update.step, std::move(message), now);
+  if (!synced()) {
+    keep_for_settling(part, std::move(message));
+    return false;
+  }
+  if (update.step > part.n) {
+    keep_early(part, update.step, std::move(message), now);
+    return false;
+  }
   // Where everybody takes part, nothing can be decided that this worker has not contributed to.
-  if (waits_for_all() && (part.outstanding.empty() || part.outstanding.front().step != part.n)) {
+  if (is_in_every_step() && (part.outstanding.empty() || part.outstanding.front().step != part.n)) {
     ++counters.dropped_early;
-    return;
+    return false;
   }
   ContainerLimits limits;
   limits.dimension = part.layout.end - part.layout.begin;
   auto decoded = hold_container<float>(message.payload, limits);
-  if (!decoded) return malformed_update(shard, part, decoded.error().message, now, actions);
+  if (!decoded) {
+    malformed_update(shard, part, decoded.error().message, now, actions);
+    return false;
+  }
   if (decoded->view.count() > 0 && !(denominator_of(config.spec.combine, update) > 0)) {
-    return malformed_update(shard, part, "it has values and nobody who contributed them", now, actions);
+    malformed_update(shard, part, "it has values and nobody who contributed them", now, actions);
+    return false;
   }
   counters.payload_bytes_down += message.payload.bytes.size();
   part.log_digest = protocol::extend_log_digest(part.log_digest, update, message.payload.bytes);
   apply_update(part, update, std::move(*decoded), now, actions);
-  // Judged again like any other: its epoch may be an older one by now.
-  auto next = part.early.extract(part.n);
-  if (!next.empty()) on_update(shard, std::move(next.mapped()), now, actions);
+  keep_update(part, std::move(std::get<protocol::Update>(message.body)), std::move(message.payload));
+  answer_returned(part, actions);
+  if (BucketRun& run = buckets[part.layout.bucket]; run.answered < run.returned_to) answer_pushes(run);
+  return true;
+}
+
+void SessionCore::Impl::keep_update(PartRun& part, protocol::Update&& update, SharedBytes&& payload) {
+  const uint64_t stable = update.stable;
+  part.kept.push_back({std::move(update), std::move(payload)});
+  // The last one stays: it has the summary.
+  while (part.kept.size() > 1 && part.kept.front().body.step < stable) part.kept.pop_front();
 }
 
 void SessionCore::Impl::malformed_update(uint32_t shard, PartRun& part, const std::string& why, TimeNs now,
@@ -353,9 +364,12 @@ void SessionCore::Impl::apply_update(PartRun& part, const protocol::Update& upda
   delivered.bucket = part.layout.bucket;
   delivered.part = part.layout.part;
   const auto answers = std::ranges::lower_bound(run.steps, part.n);
-  delivered.push = run.answered + static_cast<uint64_t>(answers - run.steps.begin());
-  delivered.answers_push = answers != run.steps.end() && *answers == part.n;
+  const uint64_t push = run.answered + static_cast<uint64_t>(answers - run.steps.begin());
+  delivered.answers_push = answers != run.steps.end() && *answers == part.n && push >= part.answers;
+  delivered.push = std::max(push, part.answers);
+  if (delivered.answers_push) part.answers = push + 1;
   delivered.step = part.n;
+  delivered.decided_in = update.decided_in;
   delivered.begin = part.layout.begin;
   delivered.contributors = static_cast<uint32_t>(update.contributors.size());
   delivered.weight_sum = update.weight_sum;
@@ -374,6 +388,7 @@ void SessionCore::Impl::apply_update(PartRun& part, const protocol::Update& upda
     ask_again(part, now);
   }
   part.decided_in = update.decided_in;
+  part.lineage = update.lineage;
   part.malformed = 0;
   links[part.layout.shard].acks.push_back({part.layout.part, part.n});
   // The last of the parts that stood at the bucket's step completes it.
@@ -387,14 +402,18 @@ void SessionCore::Impl::step_applied(BucketRun& run, TimeNs now) {
   run.moved_at = now;
   ++changes;
   ++counters.rounds;
-  run.parts_behind = 0;
-  for (uint32_t part = run.first_part; part < run.first_part + run.part_count; ++part) {
-    run.parts_behind += parts[part].n == run.steps_applied ? 1 : 0;
-  }
+  count_parts_behind(run);
   answer_pushes(run);
   while (!run.sent_since.empty() && run.sent_since.front().first < run.steps_applied) {
     counters.time_in_communication += now - run.sent_since.front().second;
     run.sent_since.pop_front();
+  }
+}
+
+void SessionCore::Impl::count_parts_behind(BucketRun& run) {
+  run.parts_behind = 0;
+  for (uint32_t part = run.first_part; part < run.first_part + run.part_count; ++part) {
+    run.parts_behind += parts[part].n == run.steps_applied ? 1 : 0;
   }
 }
 
@@ -423,8 +442,17 @@ void SessionCore::Impl::end_turn(TimeNs now, Actions& actions) {
 }
 
 void SessionCore::Impl::leave_when_done(TimeNs /*now*/, Actions& actions) {
-  if (phase != Phase::kFinishing || !ready.empty()) return;
-  if (!std::ranges::all_of(buckets, [](const BucketRun& run) { return run.answered == run.pushed; })) return;
+  // After a return also contributions of an earlier life may be open, whose pushes have been answered.
+  const bool all_answered =
+      ready.empty() && std::ranges::all_of(buckets, [](const BucketRun& run) { return run.answered == run.pushed; }) &&
+      std::ranges::all_of(parts, [](const PartRun& part) { return part.outstanding.empty(); });
+  // While it comes back: what is left to do for somebody who has everything?
+  const bool needs_no_place = phase == Phase::kReturning && finish_asked;
+  if (needs_no_place && all_answered) {
+    say_goodbye(protocol::Goodbye::Reason::kFinished, "", actions);
+    return set_phase(Phase::kFinished);
+  }
+  if (phase != Phase::kFinishing || !all_answered) return;
   // An ack that waits for a connection is waited for, too.
   if (!std::ranges::all_of(links, [](const Link& link) { return link.acks.empty(); })) return;
   if (!std::ranges::all_of(links, [](const Link& link) { return link.state == LinkState::kWelcomed; })) return;

@@ -41,6 +41,9 @@ class Velocity {
   bool settle_one();
   bool unsettled() const { return !masks_.empty(); }
 
+  /// Takes over that of a saved state. REQUIRES: nothing was masked yet.
+  void load(Stream<float>&& velocity) { velocity_ = std::move(velocity); }
+
   /// The velocity with every mask worked out, a copy.
   Stream<float> values() const;
 

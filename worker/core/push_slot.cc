@@ -70,7 +70,11 @@ Status PushSlot::add_dense(std::span<const float> gradient, float weight) {
     }
     gradient = clean;
   }
-  add_whole(gradient, weight);
+  {
+    std::unique_lock<std::mutex> fill(bucket_.fill_, std::defer_lock);
+    if (bucket_.slots_.size() == 1) fill.lock();
+    add_whole(gradient, weight);
+  }
   // After what may fail for want of memory.
   finish({dimension_, true, {}, gradient}, weight);
   return {};
@@ -129,6 +133,9 @@ Status PushSlot::add_sparse(IndexSpan indices, std::span<const float> values, fl
   if (weight != 1) {
     for (float& value : stream.values) value *= weight;
   }
+  const bool lone = bucket_.slots_.size() == 1;
+  std::unique_lock<std::mutex> fill(bucket_.fill_, std::defer_lock);
+  if (lone) fill.lock();
   if (bucket_.enters_in_slot() && bucket_.residual_.dense) {
     add_scaled<float>(bucket_.residual_.values, stream.view(), 1);
   } else {

@@ -44,6 +44,30 @@ void put_tensor(ByteWriter& writer, ByteBuffer& out, const SavedTensor& tensor) 
   if (tensor.momentum) put_entries(writer, out, *tensor.momentum);
 }
 
+void put_summary(ByteWriter& writer, const protocol::Summary& summary) {
+  writer.put(static_cast<uint32_t>(summary.workers.size()));
+  for (const protocol::SummaryEntry& entry : summary.workers) {
+    writer.put(entry.worker);
+    writer.put(entry.life);
+    writer.put(entry.last_step);
+    writer.put(entry.counted_mask);
+    writer.put(entry.entered);
+    writer.put(entry.carried);
+    writer.put(static_cast<uint32_t>(entry.earlier_lives.size()));
+    for (const auto& [life, last] : entry.earlier_lives) {
+      writer.put(life);
+      writer.put(last);
+    }
+  }
+  writer.put(static_cast<uint32_t>(summary.epochs.size()));
+  for (const auto& [epoch, first] : summary.epochs) {
+    writer.put(epoch);
+    writer.put(first);
+  }
+  writer.put(summary.threshold);
+  writer.put(summary.log_digest);
+}
+
 /// Reads fields into places; once one is missing everything after it fails, too.
 class Fields {
  public:
@@ -110,6 +134,32 @@ Status read_tensor(Fields& fields, SavedTensor& tensor) {
   return read_entries(fields, tensor.momentum.emplace(Stream<float>::empty(tensor.residual.dimension)));
 }
 
+using Pairs = std::vector<std::pair<uint64_t, uint64_t>>;
+
+bool read_pairs(Fields& fields, Pairs& pairs) {
+  uint32_t count = 0;
+  fields >> count;
+  if (!fields.can_hold(count, 2 * sizeof(uint64_t))) return false;
+  pairs.resize(count);
+  for (auto& [first, second] : pairs) fields >> first >> second;
+  return true;
+}
+
+bool read_summary(Fields& fields, protocol::Summary& summary) {
+  constexpr uint64_t kEntryBytes = 2 * sizeof(uint32_t) + 5 * sizeof(uint64_t);
+  uint32_t workers = 0;
+  fields >> workers;
+  if (!fields.can_hold(workers, kEntryBytes)) return false;
+  summary.workers.resize(workers);
+  for (protocol::SummaryEntry& entry : summary.workers) {
+    fields >> entry.worker >> entry.life >> entry.last_step >> entry.counted_mask >> entry.entered >> entry.carried;
+    if (!read_pairs(fields, entry.earlier_lives)) return false;
+  }
+  if (!read_pairs(fields, summary.epochs)) return false;
+  fields >> summary.threshold >> summary.log_digest;
+  return fields.good();
+}
+
 Result<SavedState> read_body(ByteSpan body) {
   Fields fields(body);
   SavedState state;
@@ -117,11 +167,14 @@ Result<SavedState> read_body(ByteSpan body) {
   uint32_t tensors = 0;
   fields >> state.job >> state.job_name >> state.spec_hash >> state.layout_hash >> state.worker >> state.life >>
       state.epoch >> state.lineage >> parts;
-  constexpr uint64_t kPartBytes = 3 * sizeof(uint64_t) + sizeof(uint32_t);
+  constexpr uint64_t kPartBytes = 5 * sizeof(uint64_t) + 3 * sizeof(uint32_t);
   if (!fields.can_hold(parts, kPartBytes))
     return fail(ErrorCode::kMalformed, "the saved state's list of parts is cut off");
   state.parts.resize(parts);
-  for (SavedPart& part : state.parts) fields >> part.part >> part.n >> part.decided_in >> part.log_digest;
+  for (SavedPart& part : state.parts) {
+    fields >> part.part >> part.n >> part.decided_in >> part.log_digest >> part.lineage;
+    if (!read_summary(fields, part.summary)) return fail(ErrorCode::kMalformed, "a part of the saved state is cut off");
+  }
   fields >> tensors;
   constexpr uint64_t kTensorBytesMin = 28;
   if (!fields.can_hold(tensors, kTensorBytesMin)) {
@@ -136,6 +189,28 @@ Result<SavedState> read_body(ByteSpan body) {
 }
 
 }  // namespace
+
+Status fits(const SavedState& state, uint32_t worker, const protocol::JobSpec& spec) {
+  const auto differs = [](const std::string& what, const std::string& here, const std::string& there) {
+    return fail(ErrorCode::kJobMismatch,
+                "the saved state does not fit: " + what + " " + there + " in it, " + here + " in this job");
+  };
+  if (state.worker != worker) return differs("worker", std::to_string(worker), std::to_string(state.worker));
+  if (state.tensors.size() != spec.tensors.size()) {
+    return differs("number of tensors", std::to_string(spec.tensors.size()), std::to_string(state.tensors.size()));
+  }
+  for (size_t i = 0; i < spec.tensors.size(); ++i) {
+    const SavedTensor& saved = state.tensors[i];
+    if (saved.name != spec.tensors[i].name) {
+      return differs("name of tensor " + std::to_string(i), "'" + spec.tensors[i].name + "'", "'" + saved.name + "'");
+    }
+    if (saved.residual.dimension != spec.tensors[i].dimension) {
+      return differs("dimension of tensor '" + saved.name + "'", std::to_string(spec.tensors[i].dimension),
+                     std::to_string(saved.residual.dimension));
+    }
+  }
+  return {};
+}
 
 ByteBuffer encode_saved_state(const SavedState& state) {
   ByteBuffer out;
@@ -157,6 +232,8 @@ ByteBuffer encode_saved_state(const SavedState& state) {
     writer.put(part.n);
     writer.put(part.decided_in);
     writer.put(part.log_digest);
+    writer.put(part.lineage);
+    put_summary(writer, part.summary);
   }
   writer.put(static_cast<uint32_t>(state.tensors.size()));
   for (const SavedTensor& tensor : state.tensors) put_tensor(writer, out, tensor);

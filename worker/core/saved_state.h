@@ -8,6 +8,8 @@
 #include "kernels/base/buffer.h"
 #include "kernels/base/result.h"
 #include "kernels/stream/stream.h"
+#include "protocol/job_spec.h"
+#include "protocol/messages.h"
 
 namespace millrace::worker {
 
@@ -17,6 +19,8 @@ struct SavedPart {
   uint64_t n = 0;           ///< next step to apply
   uint64_t decided_in = 0;  ///< epoch in which step n - 1 was decided (the log position's second half); 0 with n = 0
   uint64_t log_digest = 0;  ///< of the steps below n (protocol/log_digest.h): who goes on from here says so
+  uint64_t lineage = 0;     ///< of the part's shard
+  protocol::Summary summary = {};  ///< as of n: a shard may have to begin with it, if the job goes on from this state
 };
 
 struct SavedTensor {
@@ -39,6 +43,12 @@ struct SavedState {
   std::vector<SavedPart> parts;
   std::vector<SavedTensor> tensors;
 };
+
+/// Whether a job of that specification can begin, or go on, with the state: the same worker and tensors of the same names and
+/// dimensions. Number of workers, shards and codecs may differ: then the state is of another job, of which the residual alone is
+/// taken over.
+/// Errors  job_mismatch, naming the first difference.
+Status fits(const SavedState& state, uint32_t worker, const protocol::JobSpec& spec);
 
 /// The file: "MLRSAVE2", u64 body bytes, body, u64 XXH3 of all before it. Little-endian; worker/DESIGN.md has the grammar.
 ByteBuffer encode_saved_state(const SavedState& state);

@@ -63,6 +63,7 @@ SessionCore::Impl::Impl(CoreConfig config_)
     link.address = address;
     links.push_back(std::move(link));
   }
+  if (config.saved) load(*config.saved);
 }
 
 void SessionCore::Impl::send(uint32_t shard, protocol::Body&& body, SharedBytes payload, Actions& actions) {
@@ -129,11 +130,16 @@ Status SessionCore::finish(TimeNs now, Actions& actions) {
     return fail(ErrorCode::kInvalidArgument, "some tensors of a fused bucket were pushed for step " +
                                                  std::to_string(run.pushed) + " and others were not");
   }
+  if (impl.phase == Phase::kReturning) {
+    impl.finish_asked = true;
+    impl.end_turn(now, actions);
+    return {};
+  }
   if (const std::string missing = impl.clip_waits_for(); !missing.empty())
     return fail(ErrorCode::kInvalidArgument, missing);
   impl.set_phase(Phase::kFinishing);
   // Said at once, so that nobody waits for more of this worker, and with every heartbeat again.
-  for (uint32_t shard = 0; shard < impl.links.size() && !impl.waits_for_all(); ++shard) {
+  for (uint32_t shard = 0; shard < impl.links.size() && !impl.is_in_every_step(); ++shard) {
     if (impl.links[shard].state == LinkState::kWelcomed) impl.send_heartbeat(shard, now, actions);
   }
   impl.end_turn(now, actions);
@@ -155,6 +161,11 @@ Phase SessionCore::phase() const { return impl_->phase; }
 uint64_t SessionCore::changes() const { return impl_->changes; }
 const std::optional<Error>& SessionCore::error() const { return impl_->error; }
 std::string SessionCore::waiting_for() const { return impl_->waiting_for(); }
+const std::string& SessionCore::shard_address(uint32_t shard) const { return impl_->links[shard].address; }
+void SessionCore::give_weights(const GiveWeights& asked, std::span<const float> weights, TimeNs /*now*/,
+                               Actions& actions) {
+  impl_->give_weights(asked, weights, actions);
+}
 
 uint64_t SessionCore::steps_allowed(uint32_t tensor) const {
   const BucketRun& run = impl_->buckets[impl_->tensors[tensor].bucket];
@@ -232,9 +243,10 @@ Result<Stream<float>> SessionCore::take_residual(uint32_t tensor) {
   if (impl_->error) return std::unexpected(*impl_->error);
   const TensorRun& run = impl_->tensors[tensor];
   BucketRun& bucket = impl_->buckets[run.bucket];
-  if (bucket.committed_slots > 0 || bucket.answered < bucket.pushed) {
+  if (bucket.bucket->is_aside() || bucket.committed_slots > 0 || bucket.answered < bucket.pushed) {
     return fail(ErrorCode::kInvalidArgument, "the residual of tensor '" + impl_->config.spec.tensors[tensor].name +
-                                                 "' can be taken only while no step of it is in flight");
+                                                 "' can be taken only while no step of it is in flight and "
+                                                 "this worker is not coming back");
   }
   const PushSlot& slot = bucket.bucket->slot(run.member);
   return bucket.bucket->take_residual(slot.offset(), slot.offset() + slot.dimension());
@@ -262,43 +274,12 @@ std::vector<OutstandingView> SessionCore::outstanding(uint32_t bucket) const {
 
 std::span<const double> SessionCore::entered(uint32_t bucket) const { return impl_->buckets[bucket].bucket->entered(); }
 std::span<const double> SessionCore::applied(uint32_t bucket) const { return impl_->buckets[bucket].applied; }
+const std::vector<UnreturnableView>& SessionCore::unreturnable() const { return impl_->unreturnable; }
+std::span<const double> SessionCore::opening_residual(uint32_t bucket) const {
+  return impl_->buckets[bucket].bucket->opening();
+}
 std::vector<double> SessionCore::ledger(uint32_t bucket) const { return impl_->buckets[bucket].bucket->lost(); }
 
-SavedState SessionCore::saved_state() const {
-  const Impl& impl = *impl_;
-  SavedState state;
-  state.job = impl.view.job;
-  state.job_name = impl.config.spec.name;
-  state.spec_hash = impl.spec_hash;
-  state.layout_hash = impl.layout_hash;
-  state.worker = impl.config.worker;
-  state.life = impl.life;
-  state.epoch = impl.view.epoch;
-  state.lineage = impl.view.lineages;
-  for (const PartRun& part : impl.parts)
-    state.parts.push_back({part.layout.part, part.n, part.decided_in, part.log_digest});
-  state.tensors.resize(impl.tensors.size());
-  for (uint32_t bucket = 0; bucket < impl.buckets.size(); ++bucket) {
-    const BucketRun& run = impl.buckets[bucket];
-    BucketState own = run.bucket->state(impl.clip.factor(run.selected));
-    std::vector<Stream<float>> streams;
-    streams.push_back(std::move(own.residual));
-    for (const OutstandingView& out : outstanding(bucket))
-      streams.push_back(rebased(out.sent, out.begin, streams[0].dimension));
-    std::vector<StreamView<float>> views;
-    for (const Stream<float>& stream : streams) views.push_back(stream.view());
-    auto whole = sum_many<float>(views);
-    MILLRACE_CHECK(whole.has_value(), bucket);
-    for (const protocol::BucketMember& member : impl.layout.buckets[bucket].members) {
-      SavedTensor& saved = state.tensors[member.tensor];
-      const protocol::TensorSpec& spec = impl.config.spec.tensors[member.tensor];
-      saved.name = spec.name;
-      saved.steps_pushed = impl.tensors[member.tensor].pushed;
-      saved.residual = cut(whole->view(), member.offset, member.offset + spec.dimension);
-      if (own.velocity) saved.momentum = cut(own.velocity->view(), member.offset, member.offset + spec.dimension);
-    }
-  }
-  return state;
-}
+SavedState SessionCore::saved_state() const { return impl_->saved_state(); }
 
 }  // namespace millrace::worker

@@ -35,15 +35,22 @@ struct CoreConfig {
   TimeNs connect_timeout = 10 * kNsPerS;  ///< until every shard has welcomed us for the first time
   TimeNs shard_silence = 30 * kNsPerS;    ///< afterwards: a shard not heard for so long ends the session
   LedgerMode ledger = LedgerMode::kSums;
+  /// The shell can give the weights of a part, and take others in their place: this worker may join a job that has started, and
+  /// comes back when it was removed. Without, its removal ends the session.
+  bool has_weights = false;
+  bool returns = false;  ///< this process takes the place of an earlier one of this worker, as soon as that is silent
+  /// What an earlier process saved; weights are the shell's. REQUIRES: fits(*saved, worker, spec).
+  std::optional<SavedState> saved;
 };
 
 enum class Phase : uint8_t {
-  kJoining = 1,  ///< not every shard has welcomed us
-  kWaiting = 2,  ///< joined; other workers are missing
-  kRunning = 3,
-  kFinishing = 4,  ///< finish() asked for; the last updates are awaited
-  kFinished = 5,   ///< Goodbye(finished) is out
-  kEnded = 6,      ///< with error()
+  kJoining = 1,    ///< not every shard has welcomed us
+  kWaiting = 2,    ///< joined; other workers are missing
+  kReturning = 3,  ///< the job runs, and this worker is not (or no longer) a synced member: nothing is sent or applied
+  kRunning = 4,
+  kFinishing = 5,  ///< finish() asked for; the last updates are awaited
+  kFinished = 6,   ///< Goodbye(finished) is out
+  kEnded = 7,      ///< with error()
 };
 
 /// A contribution that is sent or about to be, and not answered yet (ROUNDS.md's O[t]).
@@ -53,6 +60,13 @@ struct OutstandingView {
   uint64_t life = 0;
   uint64_t begin = 0;      ///< of the part in the bucket
   StreamView<float> sent;  ///< as every receiver decodes it; indices local to the part
+};
+
+/// A contribution of which all that is known is that it was counted: what the update did not carry of it cannot come back.
+struct UnreturnableView {
+  uint32_t part = 0;
+  uint64_t step = 0;
+  uint64_t life = 0;
 };
 
 /// Counts since the start.
@@ -71,7 +85,13 @@ struct CoreCounters {
   uint64_t dropped_malformed = 0;
   uint64_t dropped_unexpected = 0;  ///< messages that do not belong here, by kind or identity
   uint64_t not_counted = 0;
-  double unreturnable = 0;  ///< sum of |value| of contributions whose fate is known only as "counted"
+  // What was lost by name: sums of |value|.
+  double unreturnable = 0;       ///< of contributions whose fate is known only as "counted"
+  double lost_save_too_old = 0;  ///< a loaded residual: something of this worker was counted since it was saved [9b]
+  double lost_off_log = 0;       ///< what belonged to a state that is not on the log [9a]
+  double lost_cut = 0;           ///< the same, where a cut went back to somebody else's state [10]
+  uint64_t returns = 0;          ///< how often this process was removed and came back
+  uint64_t resyncs = 0;          ///< those of them that it asked for itself, because an update was forgotten [6]
   TimeNs time_in_communication = 0;
 };
 
@@ -126,6 +146,13 @@ class SessionCore {
   const std::optional<Error>& error() const;
   /// One sentence about what the job waits for: shards not reached, workers not joined, workers the shards wait for.
   std::string waiting_for() const;
+  /// Where the shard is to be reached: as configured, or, when it was started again elsewhere, as the view says.
+  const std::string& shard_address(uint32_t shard) const;
+
+  /// Answers an Actions::give_weights with the weights of the part after part_steps_applied(part) steps; they are copied, and go
+  /// out in runs of protocol::kSnapshotRunBytes. Nothing is sent where the epoch is another by now.
+  /// REQUIRES: weights.size() is the part's dimension.
+  void give_weights(const GiveWeights& asked, std::span<const float> weights, TimeNs now, Actions& actions);
 
   // --- pushing ------------------------------------------------------------------------------------------------------------
   /// Steps that may be pushed so far: step s of the tensor may be filled iff s < steps_allowed(tensor) (the step before is coded,
@@ -168,6 +195,12 @@ class SessionCore {
   std::span<const double> entered(uint32_t bucket) const;
   std::span<const double> applied(uint32_t bucket) const;
   std::vector<double> ledger(uint32_t bucket) const;
+  /// The ledger has all of these, also what the update carried of them: only who knows the log can tell one from the other.
+  const std::vector<UnreturnableView>& unreturnable() const;
+  /// [dimension]: what of a loaded state was taken over; entered() does not include it. A loaded residual is in none of the books
+  /// until its part is settled: then it is here and in residual(), or it is dropped, and only the counters know it.
+  /// REQUIRES: LedgerMode::kPerIndex.
+  std::span<const double> opening_residual(uint32_t bucket) const;
 
   /// What save() writes. REQUIRES: no slot is being filled.
   SavedState saved_state() const;

@@ -1,0 +1,66 @@
+#include <algorithm>
+
+#include "kernels/base/check.h"
+#include "server/job_rounds.h"
+
+/// Rounds that go on: from what the members keep [8], for those that join [9], without those that hold them up [6].
+namespace millrace::server {
+
+void JobRounds::drop() {
+  for (PartRound& part : parts_) part = PartRound(part.layout(), part.value_type(), setup_.spec);
+  for (Bucket& bucket : buckets_) {
+    bucket.decided = 0;
+    make_threshold(bucket);
+  }
+  next_due_.reset();
+  held_back_ = false;
+  held_back_since_.reset();
+  starved_since_.reset();
+}
+
+void JobRounds::restore(std::vector<PartRound::Restored> parts, uint64_t lineage, TimeNs now) {
+  MILLRACE_CHECK(parts.size() == parts_.size(), parts.size(), parts_.size());
+  for (size_t at = 0; at < parts.size(); ++at) parts_[at].restore(std::move(parts[at]), now);
+  for (Bucket& bucket : buckets_) {
+    bucket.decided = parts_[bucket.first].decided();
+    for (size_t at = bucket.first; at < bucket.first + bucket.count; ++at) {
+      bucket.decided = std::min(bucket.decided, parts_[at].decided());
+      if (bucket.threshold) bucket.threshold->begins_at(at - bucket.first, parts_[at].decided());
+    }
+    if (bucket.threshold) bucket.threshold->decided_below(bucket.decided);
+  }
+  lineage_ = lineage;
+}
+
+void JobRounds::trust(uint32_t worker, const protocol::State& state) {
+  for (PartRound& part : parts_) part.trust(worker, state.parts.at(part.layout().part).n);
+}
+
+bool JobRounds::is_settled(uint32_t worker) const {
+  return std::ranges::all_of(parts_, [worker](const PartRound& part) { return part.is_settled(worker); });
+}
+
+void JobRounds::serve_between(const protocol::Member& to, const PartRound& part, uint64_t from, uint64_t below,
+                              Actions& actions) const {
+  for (uint64_t step = std::max(from, part.stable()); step < std::min(below, part.decided()); ++step) {
+    serve(to, part, *part.kept(step), actions);
+  }
+}
+
+std::vector<protocol::Member> JobRounds::behind(TimeNs now) {
+  const TimeNs patience = static_cast<TimeNs>(setup_.spec.dead_after_ms) * kNsPerMs;
+  if (failure_ || !held_back_since_ || now < *held_back_since_ + patience) return {};
+  held_back_since_ = now;
+  const auto kept = [](const PartRound& part) { return part.all_kept().size(); };
+  const auto longest = std::ranges::max_element(parts_, {}, kept);
+  if (longest == parts_.end() || setup_.members.all().empty()) return {};
+  const auto applied = [&](const protocol::Member& member) { return longest->acknowledged(member.worker); };
+  const uint64_t least = applied(*std::ranges::min_element(setup_.members.all(), {}, applied));
+  const auto is_further = [&](const protocol::Member& member) { return applied(member) > least; };
+  if (std::ranges::none_of(setup_.members.synced(), is_further)) return {};
+  std::vector<protocol::Member> members = setup_.members.all();
+  std::erase_if(members, is_further);
+  return members;
+}
+
+}  // namespace millrace::server

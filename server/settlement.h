@@ -1,0 +1,102 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "kernels/base/clock.h"
+#include "protocol/job_spec.h"
+#include "protocol/layout.h"
+#include "protocol/messages.h"
+#include "server/actions.h"
+#include "server/job_rounds.h"
+#include "server/members.h"
+#include "server/membership.h"
+
+namespace millrace::server {
+
+/// How the members of a job that join come in at one active shard: rule 9 of the round protocol, part by part. Who is on the
+/// log and lacks only what the shard keeps goes on with its own weights; any other gets a synced member's, handed on run by
+/// run as they come, one part at a time, so that what is under way is one part a joiner. Where nobody can give them it is
+/// stranded, and when all members are, the log is cut to one of their states [10].
+///
+/// Epochs   what is settled counts in one epoch: begin_epoch() forgets it.
+/// Order    on a joiner's connection: updates that its own state lacks up to the snapshot (they say what of what it has sent
+///          was
+///          carried), the snapshot, Settle, the updates from there on.
+/// Hostile  runs are checked against what was asked for; a giver that sends others is passed over.
+class Settlement {
+ public:
+  struct Setup {
+    const protocol::JobSpec& spec;  ///< all outlive this
+    const protocol::JobLayout& layout;
+    const Members& members;
+    JobRounds& rounds;
+    uint32_t shard = 0;
+  };
+
+  explicit Settlement(Setup setup) : setup_(setup) {}
+
+  void begin_epoch() { joiners_.clear(); }
+  /// REQUIRES: sent in the view's epoch by that member; makes_sense().
+  void on_state(const protocol::Member& from, const protocol::State& state, TimeNs now, Actions& actions);
+  /// REQUIRES: sent in the view's epoch by that member.
+  void on_snapshot(const protocol::Member& from, const protocol::Snapshot& body, SharedBytes payload, TimeNs now,
+                   Actions& actions);
+  /// Somebody who may give weights is connected.
+  void on_welcomed(TimeNs now, Actions& actions) { ask_givers(now, actions); }
+  /// Passes over givers that have been silent for two heartbeats.
+  void on_tick(TimeNs now, Actions& actions);
+  std::optional<TimeNs> deadline() const;
+
+  /// [10] All members join, and none of them can go on: the state to go back to.
+  std::optional<CutChoice> cut() const;
+  /// Joiners that wait for weights, and whom they wait for (nobody, where no synced member that has weights is connected).
+  struct Waiting {
+    std::vector<uint32_t> joiners;
+    std::vector<uint32_t> givers;
+    TimeNs since = 0;
+  };
+  Waiting waiting() const;
+
+ private:
+  struct Transfer {
+    uint32_t part = 0;
+    uint32_t giver = 0;
+    TimeNs heard = 0;           ///< asked, or when the last run came
+    std::optional<uint64_t> n;  ///< of its runs
+    uint64_t offset = 0;        ///< values that have come
+  };
+  struct Joiner {
+    uint64_t life = 0;
+    protocol::State state;
+    MemoryCharge charge;
+    TimeNs since = 0;                 ///< when it first said where it stands
+    std::map<uint32_t, TimeNs> told;  ///< by part: when it was last told how to go on
+    std::deque<uint32_t> wanting;  ///< parts that need a snapshot; the first one is under way while there is a transfer
+    std::optional<Transfer> transfer;
+    std::set<uint32_t> passed_over;  ///< givers
+  };
+
+  TimeNs heartbeat() const { return static_cast<TimeNs>(setup_.spec.heartbeat_ms) * kNsPerMs; }
+  const protocol::Member& member(uint32_t worker) const;
+  bool is_on_log(const Joiner& joiner, const PartRound& part) const;
+  void judge(const protocol::Member& who, Joiner& joiner, const PartRound& part, TimeNs now, Actions& actions);
+  void settle(const protocol::Member& who, Joiner& joiner, const PartRound& part, protocol::Settle::Weights weights,
+              Actions& actions) const;
+  void ask_givers(TimeNs now, Actions& actions);
+  std::optional<uint32_t> giver_for(Joiner& joiner, uint32_t worker) const;
+  bool fits(const Joiner& joiner, const protocol::Snapshot& body, const SharedBytes& payload) const;
+  void hand_on(const protocol::Member& who, Joiner& joiner, const protocol::Snapshot& body, SharedBytes payload,
+               TimeNs now, Actions& actions);
+  void give_up(Joiner& joiner) const;
+  void count(Metric metric, std::string_view label, double value, Actions& actions) const;
+
+  Setup setup_;
+  std::map<uint32_t, Joiner> joiners_;  ///< that have said where they stand in this epoch, by worker
+};
+
+}  // namespace millrace::server

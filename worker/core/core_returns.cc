@@ -1,0 +1,198 @@
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "protocol/container.h"
+#include "protocol/lineage.h"
+#include "worker/core/core_impl.h"
+#include "worker/core/fate.h"
+
+/// Where this worker stands, for shards that lost their state (ROUNDS.md, rule 8) and for those that settle it (9); and what
+/// becomes of residual and outstanding contributions then. server/DESIGN.md, "What the model shows", has the traces.
+namespace millrace::worker {
+namespace {
+
+constexpr size_t kSettlingUpdatesMax = 65'536;  ///< of a part that is not settled
+
+}  // namespace
+
+// What was settled counts in the epoch in which it was: weights of parts must not be of different logs.
+void SessionCore::Impl::begin_settling(Actions& actions) {
+  for (PartRun& part : parts) {
+    part.settled = part.stranded = false;
+    part.incoming.reset();
+    part.early.clear();
+  }
+  for (uint32_t shard = 0; shard < links.size(); ++shard) {
+    if (links[shard].state == LinkState::kWelcomed) send_state(shard, actions);
+  }
+}
+
+void SessionCore::Impl::send_state(uint32_t shard, Actions& actions) {
+  protocol::State state;
+  state.synced = synced();
+  for (const PartRun& part : parts) {
+    state.stranded = state.stranded || part.stranded;
+    state.parts.push_back({part.layout.part, part.n, part.decided_in, part.lineage, part.kept_from()});
+  }
+  send(shard, std::move(state), {}, actions);
+}
+
+bool SessionCore::Impl::all_settled() const { return std::ranges::all_of(parts, &PartRun::settled); }
+
+void SessionCore::Impl::repeat_joining(uint32_t shard, Actions& actions) {
+  if (all_settled()) return send(shard, protocol::Synced{}, {}, actions);
+  const bool done_there =
+      std::ranges::all_of(parts, [shard](const PartRun& part) { return part.settled || part.layout.shard != shard; });
+  if (!done_there || std::ranges::any_of(parts, &PartRun::stranded)) send_state(shard, actions);
+}
+
+// Only a synced member's updates may make a log longer.
+void SessionCore::Impl::on_fetch(uint32_t shard, const protocol::Fetch& fetch, Actions& actions) {
+  if (fetch.part >= parts.size() || parts[fetch.part].layout.shard != shard || !synced()) {
+    ++counters.dropped_unexpected;
+    return;
+  }
+  const PartRun& part = parts[fetch.part];
+  for (const KeptUpdate& update : part.kept) {
+    if (update.body.step >= fetch.first_step) send(shard, update.body, update.payload, actions);
+  }
+  send(shard, protocol::Fetched{fetch.part, part.n, part.decided_in, part.summary_of_n()}, {}, actions);
+}
+
+void SessionCore::Impl::keep_for_settling(PartRun& part, protocol::Message&& message) {
+  const uint64_t step = std::get<protocol::Update>(message.body).step;
+  if (!joining() || part.early.size() >= kSettlingUpdatesMax) {
+    ++counters.dropped_early;
+    return;
+  }
+  part.early.insert_or_assign(step, std::move(message));
+}
+
+void SessionCore::Impl::on_settle(uint32_t shard, const protocol::Settle& settle, TimeNs now, Actions& actions) {
+  const bool fits = settle.part < parts.size() && parts[settle.part].layout.shard == shard && joining();
+  if (!fits || parts[settle.part].settled) {
+    ++counters.dropped_unexpected;
+    return;
+  }
+  PartRun& part = parts[settle.part];
+  if (settle.weights == protocol::Settle::Weights::kNone) {
+    if (std::exchange(part.stranded, true)) return;
+    for (uint32_t other = 0; other < links.size(); ++other) {
+      if (links[other].state == LinkState::kWelcomed) send_state(other, actions);
+    }
+    return;
+  }
+  const bool own = settle.weights == protocol::Settle::Weights::kOwn;
+  const bool has_snapshot = part.incoming && part.incoming->values.size() == part.dimension();
+  const uint64_t next = own || !has_snapshot ? part.n : part.incoming->n;
+  if ((own && !settle.on_log) || (!own && !has_snapshot) || next > settle.decided) {
+    ++counters.dropped_unexpected;
+    return;
+  }
+  if (aside_pending) put_aside();
+  if (aside_pending) return;  // a slot is being filled at this moment: the next State brings the same answer
+  settle_account(part, settle, next);
+  if (own) {
+    part.incoming.reset();
+  } else {
+    take_snapshot(part, settle, actions);
+  }
+  part.early.erase(part.early.begin(), part.early.lower_bound(part.n));
+  part.lineage = settle.lineage;
+  part.malformed = 0;
+  part.settled = true;
+  part.stranded = false;
+  progress_at = now;
+  if (all_settled()) send(shard, protocol::Synced{}, {}, actions);
+}
+
+void SessionCore::Impl::settle_account(PartRun& part, const protocol::Settle& settle, uint64_t next) {
+  Bucket& bucket = *buckets[part.layout.bucket].bucket;
+  if (!settle.on_log) return drop_off_log(part);
+  if (standing == Standing::kExpelled) return settle_outstanding(part, settle, next);
+  if (counted_since(settle.counted, part.n)) {
+    counters.lost_save_too_old += bucket.drop_aside(part.at);
+  } else {
+    bucket.take_over_aside(part.at);
+  }
+}
+
+void SessionCore::Impl::drop_off_log(PartRun& part) {
+  Bucket& bucket = *buckets[part.layout.bucket].bucket;
+  double& lost = view.cut > synced_in ? counters.lost_cut : counters.lost_off_log;
+  for (const Outstanding& out : part.outstanding) lost += bucket.lose_all(part.at, out.sent.view);
+  part.outstanding.clear();
+  lost += bucket.drop_aside(part.at);
+  part.kept.clear();
+}
+
+// 9c: what the weights that it goes on with contain is settled; what is decided beyond them waits for its update, under the life
+// that sent it; what is open can never be counted any more.
+void SessionCore::Impl::settle_outstanding(PartRun& part, const protocol::Settle& settle, uint64_t next) {
+  Bucket& bucket = *buckets[part.layout.bucket].bucket;
+  for (Outstanding& out : std::exchange(part.outstanding, {})) {
+    if (out.step < next) {
+      settle_decided(part, std::move(out), settle);
+    } else if (out.step >= settle.decided) {
+      bucket.return_aside(part.at, out.sent.copy());
+    } else {
+      make_empty(part, out);
+      part.outstanding.push_back(std::move(out));
+    }
+  }
+}
+
+void SessionCore::Impl::settle_decided(PartRun& part, Outstanding&& out, const protocol::Settle& settle) {
+  Bucket& bucket = *buckets[part.layout.bucket].bucket;
+  const auto update = part.early.find(out.step);
+  if (update != part.early.end()) {
+    const auto& body = std::get<protocol::Update>(update->second.body);
+    const auto carried = hold_container<float>(update->second.payload, {.dimension = part.dimension()});
+    if (carried) {
+      const bool counted = std::ranges::find(body.contributors, protocol::ContributorId{config.worker, out.life}) !=
+                           body.contributors.end();
+      if (!counted) {
+        ++counters.not_counted;
+        bucket.return_aside(part.at, out.sent.copy());
+      } else if (!body.whole_sum && !carried->view.dense) {
+        bucket.return_rest_aside(part.at, std::move(out.sent), *carried);
+      }
+      return;
+    }
+    ++counters.dropped_malformed;
+    part.early.erase(update);
+  }
+  const bool whole = layout.buckets[part.layout.bucket].reselect.reselect == protocol::Reselect::kNone;
+  switch (fate_of(settle.counted, out.life, out.step, config.spec.staleness)) {
+    case Fate::kNotCounted:
+      ++counters.not_counted;
+      bucket.return_aside(part.at, out.sent.copy());
+      return;
+    case Fate::kCounted:
+      if (whole) return;  // an update that is not cut down carries all of it
+      [[fallthrough]];
+    case Fate::kUnknown: lose_unreturnable(part, out); return;
+  }
+}
+
+void SessionCore::Impl::lose_unreturnable(PartRun& part, const Outstanding& out) {
+  counters.unreturnable += buckets[part.layout.bucket].bucket->lose_all(part.at, out.sent.view);
+  if (config.ledger == LedgerMode::kPerIndex) unreturnable.push_back({part.layout.part, out.step, out.life});
+}
+
+void SessionCore::Impl::go_on_from_cut() {
+  for (PartRun& part : parts) {
+    Bucket& bucket = *buckets[part.layout.bucket].bucket;
+    // No step beyond this state has happened: what was sent for one goes back.
+    for (const Outstanding& out : part.outstanding) bucket.return_aside(part.at, out.sent.copy());
+    part.outstanding.clear();
+    bucket.take_over_aside(part.at);
+    part.summary = part.summary_of_n();
+    part.kept.clear();
+    part.lineage = protocol::lineage_of(view, part.layout.shard);
+  }
+}
+
+}  // namespace millrace::worker

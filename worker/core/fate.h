@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "protocol/messages.h"
+
+namespace millrace::worker {
+
+enum class Fate : uint8_t {
+  kCounted = 1,
+  kNotCounted = 2,
+  kUnknown = 3,  ///< further back than the summary reaches
+};
+
+/// What became of a worker's contribution to `step` that was sent under `life`, by its entry of the summary.
+/// REQUIRES: the step is decided.
+Fate fate_of(const std::optional<protocol::SummaryEntry>& counted, uint64_t life, uint64_t step, uint32_t staleness);
+
+/// [9b] Whether anything of the worker, under any life, was counted at step n or later: a residual saved at n is too old then.
+bool counted_since(const std::optional<protocol::SummaryEntry>& counted, uint64_t n);
+
+}  // namespace millrace::worker
