@@ -161,7 +161,7 @@ class PartRound {
   uint64_t acknowledged(uint32_t worker) const;
 
   /// [7] Another set of members, lives or states. Whom this part has settled has to be settled again [9].
-  Adopted adopt(std::span<const protocol::Member> before, const Members& members);
+  Adopted adopt(std::span<const protocol::Member> before, const Members& view);
 
   /// [8] Goes on where the members stand. REQUIRES: nothing was decided or admitted here.
   void restore(Restored restored, TimeNs now);
