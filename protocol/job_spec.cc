@@ -22,6 +22,7 @@ std::string text_of(Reselect value) { return std::string(reselect_name(value)); 
 std::string text_of(CodecError value) { return std::string(codec_error_name(value)); }
 std::string text_of(Momentum value) { return std::string(momentum_name(value)); }
 std::string text_of(NonFinite value) { return std::string(non_finite_name(value)); }
+std::string text_of(InitialWeights value) { return std::string(initial_weights_name(value)); }
 std::string text_of(ValueType value) { return value == ValueType::kF32 ? "f32" : "f64"; }
 std::string text_of(Selection value) { return std::string(selection_name(value)); }
 std::string text_of(IndexCodecId value) {
@@ -135,6 +136,14 @@ std::string_view momentum_name(Momentum value) {
     case Momentum::kNone: return "none";
     case Momentum::kCorrection: return "correction";
     case Momentum::kNesterov: return "nesterov";
+  }
+  return "unknown";
+}
+
+std::string_view initial_weights_name(InitialWeights value) {
+  switch (value) {
+    case InitialWeights::kOwn: return "own";
+    case InitialWeights::kFirst: return "first";
   }
   return "unknown";
 }

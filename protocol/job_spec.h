@@ -62,6 +62,12 @@ struct MomentumSpec {
   bool operator==(const MomentumSpec&) const = default;
 };
 
+/// Which weights a job begins with. They are the workers'; what differs is whose.
+enum class InitialWeights : uint8_t {
+  kOwn = 1,    ///< every worker's, equal by the promise of who started them
+  kFirst = 2,  ///< the lowest-numbered worker's: the others join it as they would a job that runs
+};
+
 struct ReselectSpec {
   Reselect reselect = Reselect::kNone;
   double density = 0;  ///< k down = density * dimension, rounded up; used when k is 0
@@ -115,6 +121,7 @@ struct JobSpec {
   uint64_t fuse_below = 16'384;        ///< consecutive tensors without overrides below this dimension share a bucket
   bool audit = false;
   bool reproducible = false;  ///< reserved: refused by this version
+  InitialWeights initial_weights = InitialWeights::kOwn;
 
   bool operator==(const JobSpec&) const = default;
 };
@@ -153,6 +160,7 @@ std::string_view reselect_name(Reselect value);
 std::string_view codec_error_name(CodecError value);
 std::string_view non_finite_name(NonFinite value);
 std::string_view momentum_name(Momentum value);
+std::string_view initial_weights_name(InitialWeights value);
 
 /// One sentence naming the first field in which two specifications differ, in the words of the command line: "select: none
 /// here, topk there", "codec_up: qsgd_bits 4 here, 8 there", "tensor 'w': dimension 10 here, 12 there".

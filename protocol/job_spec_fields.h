@@ -87,6 +87,7 @@ void visit_job(Visitor& v, Spec& spec) {
   v.field("fuse_below", spec.fuse_below);
   v.field("audit", spec.audit);
   v.field("reproducible", spec.reproducible);
+  v.field("initial_weights", spec.initial_weights);
 }
 
 }  // namespace millrace::protocol::fields

@@ -23,11 +23,11 @@ bool name_holds(const std::string& name) {
 }
 
 Status check_enums(const JobSpec& spec) {
-  if (known(spec.mode) && known(spec.combine) && known(spec.codec_error) && known(spec.non_finite) &&
-      known(spec.momentum.momentum)) {
-    return {};
-  }
-  return reserved("mode, combine, codec_error, non_finite or momentum has a number that this version does not know");
+  const bool all_known = known(spec.mode) && known(spec.combine) && known(spec.codec_error) && known(spec.non_finite) &&
+                         known(spec.momentum.momentum) && known(spec.initial_weights);
+  if (all_known) return {};
+  return reserved(
+      "mode, combine, codec_error, non_finite, momentum or initial_weights has a number that this version does not know");
 }
 
 /// What belongs to steps that do not wait for everybody.

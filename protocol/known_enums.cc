@@ -55,6 +55,14 @@ bool known(Momentum value) {
   return false;
 }
 
+bool known(InitialWeights value) {
+  switch (value) {
+    case InitialWeights::kOwn:
+    case InitialWeights::kFirst: return true;
+  }
+  return false;
+}
+
 bool known(ValueType value) {
   switch (value) {
     case ValueType::kF32:

@@ -11,6 +11,7 @@ bool known(Reselect value);
 bool known(CodecError value);
 bool known(NonFinite value);
 bool known(Momentum value);
+bool known(InitialWeights value);
 bool known(ValueType value);
 bool known(Selection value);
 bool known(IndexCodecId value);

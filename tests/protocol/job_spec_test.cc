@@ -62,6 +62,7 @@ std::vector<Change> every_change() {
       {"fuse_below", [](JobSpec& s) { s.fuse_below = 1; }},
       {"audit off here, on there", [](JobSpec& s) { s.audit = true; }},
       {"reproducible", [](JobSpec& s) { s.reproducible = true; }},
+      {"initial_weights own here, first there", [](JobSpec& s) { s.initial_weights = InitialWeights::kFirst; }},
       {"tensor 0: name", [](JobSpec& s) { s.tensors[0].name = "other"; }},
       {"tensor 'bias': dimension 64 here, 65 there", [](JobSpec& s) { s.tensors[1].dimension = 65; }},
       {"tensor 'bias': value_type f32 here, f64 there", [](JobSpec& s) { s.tensors[1].value_type = ValueType::kF64; }},

@@ -50,6 +50,8 @@ std::vector<Refused> refused_modes_and_numbers() {
       {"unknown-number", kReserved, "does not know", [](JobSpec& s) { s.codec_error = static_cast<CodecError>(3); }},
       {"unknown-number", kReserved, "does not know", [](JobSpec& s) { s.non_finite = static_cast<NonFinite>(3); }},
       {"unknown-number", kReserved, "does not know",
+       [](JobSpec& s) { s.initial_weights = static_cast<InitialWeights>(0); }},
+      {"unknown-number", kReserved, "does not know",
        [](JobSpec& s) { s.select.selection = static_cast<Selection>(99); }},
       {"unknown-number", kReserved, "does not know",
        [](JobSpec& s) { s.reselect.reselect = static_cast<Reselect>(3); }},
@@ -286,6 +288,7 @@ std::vector<Accepted> accepted_jobs() {
       {"every worker needed", [](JobSpec& s) { s.workers_min = s.workers; }},
       {"three heartbeats", [](JobSpec& s) { s.heartbeat_ms = 100, s.dead_after_ms = 300; }},
       {"audit", [](JobSpec& s) { s.audit = true; }},
+      {"initial-weights", [](JobSpec& s) { s.initial_weights = InitialWeights::kFirst; }},
       {"sum", [](JobSpec& s) { s.combine = Combine::kSum; }},
   };
 }
