@@ -36,8 +36,8 @@ class UpdateShelfTest : public ::testing::Test {
     update.sum = HeldStream<float>::from(std::move(sum));
     return update;
   }
-  void put(uint32_t part, uint64_t step, const std::vector<uint32_t>& local, UpdateShelf::Keep keep) {
-    for (auto& portion : shelf_->portions(part_update(part, step, local))) shelf_->put(std::move(portion), keep);
+  void put(uint32_t part, uint64_t step, const std::vector<uint32_t>& local) {
+    for (auto& portion : shelf_->portions(part_update(part, step, local))) shelf_->put(std::move(portion));
   }
 
   protocol::JobSpec spec_;
@@ -50,7 +50,7 @@ TEST_F(UpdateShelfTest, PartsComeTogetherInOrderOfTheirRanges) {
   ASSERT_EQ(layout_.parts.size(), 4u);
   for (const uint32_t part : {2u, 0u, 3u, 1u}) {
     EXPECT_FALSE(shelf_->complete(0, 0));
-    put(part, 0, {1, 7}, UpdateShelf::Keep::kValues);
+    put(part, 0, {1, 7});
   }
   ASSERT_TRUE(shelf_->complete(0, 0));
   const TensorUpdate update = shelf_->take(0, 0);
@@ -75,8 +75,7 @@ TEST_F(UpdateShelfTest, StepsWithoutThisWorkerComeWithTheNextAnswerInTheirOrder)
     DeliveredUpdate update = part_update(part, step, {index});
     update.push = 0;
     update.answers_push = answers;
-    for (auto& portion : shelf_->portions(std::move(update)))
-      shelf_->put(std::move(portion), UpdateShelf::Keep::kValues);
+    for (auto& portion : shelf_->portions(std::move(update))) shelf_->put(std::move(portion));
   };
   put_push(0, 0, false, 1);
   put_push(0, 1, false, 2);
@@ -100,7 +99,7 @@ TEST_F(UpdateShelfTest, FusedTensorsGetTheirShareWithIndicesOfTheirOwn) {
   for (const protocol::PartLayout& part : layout_.parts) {
     std::vector<uint32_t> all(part.end - part.begin);
     for (uint32_t i = 0; i < all.size(); ++i) all[i] = i;
-    put(part.part, 0, all, UpdateShelf::Keep::kValues);
+    put(part.part, 0, all);
   }
   uint64_t offset = 0;
   for (size_t tensor = 0; tensor < 3; ++tensor) {
@@ -119,10 +118,9 @@ TEST_F(UpdateShelfTest, FusedTensorsGetTheirShareWithIndicesOfTheirOwn) {
 
 TEST_F(UpdateShelfTest, WhatWasAppliedOnArrivalIsNotKept) {
   plan({100'000}, 1);
-  std::vector<float> weights(100'000);
-  shelf_->attach(0, {weights, 1.0f, ApplyWhen::kOnArrival, 0});
+  shelf_->attach(0, ApplyWhen::kOnArrival);
   for (uint64_t step = 0; step < 50; ++step) {
-    for (uint32_t part = 0; part < layout_.parts.size(); ++part) put(part, step, {0}, UpdateShelf::Keep::kCountOnly);
+    for (uint32_t part = 0; part < layout_.parts.size(); ++part) put(part, step, {0});
     EXPECT_EQ(shelf_->kept(0), 0u);
     EXPECT_TRUE(shelf_->complete(0, step));
   }
@@ -131,32 +129,16 @@ TEST_F(UpdateShelfTest, WhatWasAppliedOnArrivalIsNotKept) {
   EXPECT_FALSE(shelf_->handed_out(0, 3));
 }
 
-TEST_F(UpdateShelfTest, WeightsGetTheStepsFromTheirAttachmentOnEachOnce) {
+TEST_F(UpdateShelfTest, OnlyStepsFromTheAttachmentOnAreInTheWeights) {
   plan({100'000}, 1);
   const auto put_step = [&](uint64_t step) {
-    for (uint32_t part = 0; part < layout_.parts.size(); ++part) put(part, step, {0}, UpdateShelf::Keep::kValues);
+    for (uint32_t part = 0; part < layout_.parts.size(); ++part) put(part, step, {0});
   };
   put_step(0);
-  std::vector<float> weights(100'000);
-  shelf_->attach(0, {weights, 1.0f, ApplyWhen::kOnAwait, 0});
+  shelf_->attach(0, ApplyWhen::kOnAwait);
   put_step(1);
-  put_step(2);
-  const auto first = shelf_->take_unapplied(0, 1);
-  ASSERT_EQ(first.size(), 1u) << "step 0 was there before";
-  EXPECT_EQ(first[0].step, 1u);
   EXPECT_TRUE(shelf_->take(0, 1).applied);
-  const auto second = shelf_->take_unapplied(0, 2);
-  ASSERT_EQ(second.size(), 1u);
-  EXPECT_EQ(second[0].step, 2u);
-  EXPECT_TRUE(shelf_->take_unapplied(0, 2).empty());
-}
-
-TEST_F(UpdateShelfTest, ApplyingScalesByTheDenominator) {
-  std::vector<float> weights = {1, 1, 1, 1};
-  const std::vector<uint32_t> indices = {0, 2};
-  const std::vector<float> values = {3, 6};
-  UpdateShelf::apply({weights, -0.5f, ApplyWhen::kOnAwait, 0}, {1, 3, false, indices, values, 3, 3});
-  EXPECT_EQ(weights, (std::vector<float>{1, 0.5f, 1, 0}));
+  EXPECT_FALSE(shelf_->take(0, 0).applied) << "step 0 was there before";
 }
 
 }  // namespace

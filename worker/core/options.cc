@@ -111,6 +111,7 @@ Status set_words(const JobOptions& job, protocol::JobSpec& spec) {
   spec.codec_down = *down;
   using protocol::CodecError;
   using protocol::Combine;
+  using protocol::InitialWeights;
   using protocol::Mode;
   using protocol::NonFinite;
   for (const Status& done :
@@ -125,7 +126,10 @@ Status set_words(const JobOptions& job, protocol::JobSpec& spec) {
         choose<CodecError>("codec_error", job.codec_error,
                            {{"retain", CodecError::kRetain}, {"drop", CodecError::kDrop}}, spec.codec_error),
         choose<NonFinite>("non_finite", job.non_finite,
-                          {{"refuse", NonFinite::kRefuse}, {"drop", NonFinite::kDropAndCount}}, spec.non_finite)}) {
+                          {{"refuse", NonFinite::kRefuse}, {"drop", NonFinite::kDropAndCount}}, spec.non_finite),
+        choose<InitialWeights>("initial_weights", job.initial_weights,
+                               {{"own", InitialWeights::kOwn}, {"first", InitialWeights::kFirst}},
+                               spec.initial_weights)}) {
     if (!done) return done;
   }
   return {};

@@ -42,6 +42,8 @@ void put_tensor(ByteWriter& writer, ByteBuffer& out, const SavedTensor& tensor) 
   put_entries(writer, out, tensor.residual);
   writer.put(static_cast<uint8_t>(tensor.momentum ? 1 : 0));
   if (tensor.momentum) put_entries(writer, out, *tensor.momentum);
+  writer.put(static_cast<uint8_t>(tensor.weights.empty() ? 0 : 1));
+  put_array<float>(writer, out, tensor.weights);
 }
 
 void put_summary(ByteWriter& writer, const protocol::Summary& summary) {
@@ -130,8 +132,17 @@ Status read_tensor(Fields& fields, SavedTensor& tensor) {
   if (!fields.good() || with_momentum > 1) {
     return fail(ErrorCode::kMalformed, "a tensor of the saved state is cut off");
   }
-  if (with_momentum == 0) return {};
-  return read_entries(fields, tensor.momentum.emplace(Stream<float>::empty(tensor.residual.dimension)));
+  if (with_momentum == 1) {
+    Stream<float>& velocity = tensor.momentum.emplace(Stream<float>::empty(tensor.residual.dimension));
+    if (auto read = read_entries(fields, velocity); !read) return read;
+  }
+  uint8_t with_weights = 0;
+  fields >> with_weights;
+  if (with_weights == 1) fields.read_array(tensor.weights, tensor.residual.dimension);
+  if (!fields.good() || with_weights > 1) {
+    return fail(ErrorCode::kMalformed, "a tensor of the saved state is cut off");
+  }
+  return {};
 }
 
 using Pairs = std::vector<std::pair<uint64_t, uint64_t>>;
@@ -176,7 +187,7 @@ Result<SavedState> read_body(ByteSpan body) {
     if (!read_summary(fields, part.summary)) return fail(ErrorCode::kMalformed, "a part of the saved state is cut off");
   }
   fields >> tensors;
-  constexpr uint64_t kTensorBytesMin = 28;
+  constexpr uint64_t kTensorBytesMin = 29;
   if (!fields.can_hold(tensors, kTensorBytesMin)) {
     return fail(ErrorCode::kMalformed, "the saved state's list of tensors is cut off");
   }

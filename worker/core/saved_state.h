@@ -28,9 +28,10 @@ struct SavedTensor {
   uint64_t steps_pushed = 0;
   Stream<float> residual;                                ///< R + sum of O, as if everything in flight had come back
   std::optional<Stream<float>> momentum = std::nullopt;  ///< the velocity, of jobs with momentum
+  Buffer<float> weights;  ///< [dimension], of every part after its n steps; empty: they are the caller's to save
 };
 
-/// One worker's state in one atomic cut over all parts (ROUNDS.md, "save"); weights are the caller's.
+/// One worker's state in one atomic cut over all parts (ROUNDS.md, "save").
 struct SavedState {
   uint64_t job = 0;
   std::string job_name;

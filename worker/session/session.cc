@@ -4,6 +4,7 @@
 
 #include "kernels/base/result.h"
 #include "worker/core/options.h"
+#include "worker/session/beginning.h"
 #include "worker/session/shell.h"
 
 /// The public interface: Results become exceptions here, and nowhere else.
@@ -46,7 +47,8 @@ Session::~Session() = default;
 
 std::unique_ptr<Session> Session::connect(const JobOptions& job, const std::vector<TensorOptions>& tensors) {
   auto spec = take(worker::spec_from_options(job, tensors));
-  auto impl = std::make_unique<Impl>(job, std::move(spec));
+  auto beginning = take(worker::begin_with(job, tensors, spec));
+  auto impl = std::make_unique<Impl>(job, std::move(spec), std::move(beginning));
   must(impl->join());
   return std::unique_ptr<Session>(new Session(std::move(impl)));
 }
@@ -103,6 +105,9 @@ void Session::attach_weights(size_t tensor, std::span<float> weights, float scal
 }
 
 void Session::set_scale(size_t tensor, float scale) { must(impl_->set_scale(tensor, scale)); }
+
+uint64_t Session::steps_applied(size_t tensor) { return take(impl_->steps_applied(tensor)); }
+SessionStatus Session::status() const { return impl_->status(); }
 
 SparseEntries Session::take_residual(size_t tensor) {
   const Stream<float> taken = take(impl_->take_residual(tensor));

@@ -30,7 +30,7 @@ uint64_t draw_nonce() {
   return nonce;
 }
 
-CoreConfig config_of(const JobOptions& options, protocol::JobSpec&& spec) {
+CoreConfig config_of(const JobOptions& options, protocol::JobSpec&& spec, Beginning& beginning) {
   CoreConfig config;
   config.worker = options.worker;
   config.nonce = draw_nonce();
@@ -41,6 +41,9 @@ CoreConfig config_of(const JobOptions& options, protocol::JobSpec&& spec) {
   config.resend_after = TimeNs{options.resend_after_ms} * kNsPerMs;
   config.connect_timeout = TimeNs{options.connect_timeout_ms} * kNsPerMs;
   config.shard_silence = TimeNs{options.shard_silence_ms} * kNsPerMs;
+  config.has_weights = beginning.has_weights;
+  config.returns = options.returns;
+  config.saved = std::move(beginning.saved);
   return config;
 }
 
@@ -52,8 +55,11 @@ double l2_norm(std::span<const float> values) {
 
 }  // namespace
 
-SessionShell::SessionShell(const JobOptions& options, protocol::JobSpec spec)
-    : options_(options), core_(config_of(options, std::move(spec))), shelf_(core_.spec(), core_.layout()) {
+SessionShell::SessionShell(const JobOptions& options, protocol::JobSpec spec, Beginning beginning)
+    : options_(options),
+      core_(config_of(options, std::move(spec), beginning)),
+      weights_(core_.spec().tensors.size()),
+      shelf_(core_.spec(), core_.layout()) {
   if (options_.keep_freed_memory) keep_freed_memory();
   wires_.resize(options_.shards.size());
   gates_.resize(core_.spec().tensors.size());
@@ -63,7 +69,24 @@ SessionShell::SessionShell(const JobOptions& options, protocol::JobSpec spec)
       gates_[member.tensor].slot = &core_.slot(member.tensor);
     }
   }
+  say_positions();
+  for (size_t tensor = 0; tensor < weights_.size(); ++tensor) {
+    AttachedWeights::Target& given = beginning.targets[tensor];
+    if (given.weights.empty()) continue;
+    gates_[tensor].weights_given = true;
+    shelf_.attach(tensor, given.when);
+    weights_[tensor].attach(std::move(given), 0);
+  }
   poller_.add(waker_);
+}
+
+void SessionShell::say_positions() {
+  for (size_t tensor = 0; tensor < weights_.size(); ++tensor) {
+    std::vector<AttachedWeights::Run> runs;
+    for (const UpdateShelf::Run& run : shelf_.runs(tensor))
+      runs.push_back({run.begin, core_.part_steps_applied(run.part)});
+    weights_[tensor].stand_at(std::move(runs));
+  }
 }
 
 SessionShell::~SessionShell() {
@@ -101,6 +124,13 @@ Result<ByteBuffer> SessionShell::state_bytes() {
     for (size_t tensor = 0; tensor < gates_.size(); ++tensor)
       state.tensors[tensor].steps_pushed = gates_[tensor].steps_pushed;
   }
+  for (uint32_t tensor = 0; tensor < gates_.size(); ++tensor) {
+    if (!shelf_.attached(tensor)) continue;
+    Buffer<float>& weights = state.tensors[tensor].weights;
+    weights.resize(core_.spec().tensors[tensor].dimension);
+    for (const UpdateShelf::Run& run : shelf_.runs(tensor))
+      weights_[tensor].copy_run(run.begin, std::span(weights).subspan(run.begin, run.dimension));
+  }
   return encode_saved_state(state);
 }
 
@@ -133,6 +163,11 @@ Stats SessionShell::collect_stats() {
   stats.updates_dropped_stale = counters.dropped_stale + counters.dropped_early;
   stats.updates_dropped_malformed = counters.dropped_malformed;
   stats.not_counted = counters.not_counted;
+  stats.returns = counters.returns;
+  stats.lost_save_too_old = counters.lost_save_too_old;
+  stats.lost_off_log = counters.lost_off_log;
+  stats.lost_cut = counters.lost_cut;
+  stats.unreturnable = counters.unreturnable;
   stats.time_in_communication_s = static_cast<double>(counters.time_in_communication) * 1e-9;
   const StillFills still(*this);
   {

@@ -16,6 +16,8 @@
 #include "millrace/millrace.h"
 #include "protocol/transport.h"
 #include "worker/core/session_core.h"
+#include "worker/session/attached_weights.h"
+#include "worker/session/beginning.h"
 #include "worker/session/update_shelf.h"
 
 namespace millrace::worker {
@@ -24,13 +26,14 @@ namespace millrace::worker {
 ///
 /// Three kinds of state: the core and the connections belong to the session thread; the board (steps, phase, updates) is shared
 /// under mutex_; a slot belongs to the caller that fills it. Callers never wait for the core: they read the board, fill their
-/// slot and leave a command. Lock order: mutex_ is the only lock; nothing is called back while it is held.
+/// slot and leave a command. mutex_ is held over no arithmetic and no other lock; nothing is called back while it is held. Attached
+/// weights have locks of their own.
 class SessionShell {
  public:
-  SessionShell(const JobOptions& options, protocol::JobSpec spec);
+  SessionShell(const JobOptions& options, protocol::JobSpec spec, Beginning beginning);
   ~SessionShell();
 
-  /// Starts the thread and waits until the job runs.
+  /// Starts the thread and waits until the job runs, and this worker takes part in it.
   Status join();
 
   enum class Patience : uint8_t { kWait = 1, kTry = 2 };
@@ -42,6 +45,8 @@ class SessionShell {
   Result<TensorUpdate> await(size_t tensor, uint64_t step, std::chrono::milliseconds timeout);
   Status attach_weights(size_t tensor, std::span<float> weights, float scale, ApplyWhen when);
   Status set_scale(size_t tensor, float scale);
+  Result<uint64_t> steps_applied(size_t tensor);
+  SessionStatus status() const;
   Result<Stream<float>> take_residual(size_t tensor);
   Stats stats();
   Status save(const std::string& path);
@@ -59,7 +64,8 @@ class SessionShell {
     uint64_t steps_pushed = 0;   ///< by callers; the core's count follows
     uint64_t steps_allowed = 0;  ///< the core's, as last published
     bool filling = false;
-    float weight = 1;  ///< of the last step pushed or being filled
+    bool weights_given = false;  ///< to connect()
+    float weight = 1;            ///< of the last step pushed or being filled
   };
 
   using Command = std::function<void()>;  ///< runs on the session thread, without the lock
@@ -67,6 +73,7 @@ class SessionShell {
   // shell_callers.cc: any thread
   Status check_tensor(size_t tensor) const;
   Status check_weight(const Gate& gate, double weight) const;
+  Status check_not_given(size_t tensor) const;
   /// Waits until the gate is open. REQUIRES: lock held. False: not open (kTry).
   Result<bool> pass_gate(Gate& gate, Patience patience, std::unique_lock<std::mutex>& lock);
   void post(Command command);
@@ -81,6 +88,12 @@ class SessionShell {
   void watch(uint32_t shard);
   void carry_out();
   void deliver(DeliveredUpdate&& delivered);
+  /// Tells the weights how far the core is: before the first arrival, and where it goes on from a saved state.
+  void say_positions();
+  /// Answers one request for weights; false: there is none, or the socket is full.
+  bool give_next_weights();
+  /// The part's weights at the core's position.
+  Buffer<float> weights_of(uint32_t part);
   void connect_now(uint32_t shard);
   void send_now(SendAction&& send);
   void flush_backlog(uint32_t shard);
@@ -105,6 +118,7 @@ class SessionShell {
 
   struct Wire {
     std::unique_ptr<protocol::Connection> connection;
+    std::string address;
     protocol::ConnectionState seen = protocol::ConnectionState::kDisconnected;
     std::deque<protocol::Message> backlog;  ///< the socket's queue is full
   };
@@ -116,6 +130,7 @@ class SessionShell {
   protocol::Waker waker_;
   protocol::Poller poller_;
   Actions actions_;
+  std::deque<GiveWeights> weights_wanted_;
   uint64_t bytes_up_ = 0;
   uint64_t bytes_down_ = 0;
   uint64_t published_changes_ = ~uint64_t{0};
@@ -123,6 +138,8 @@ class SessionShell {
   bool updates_complete_ = false;  ///< somebody may be waiting for them
   bool saved_at_end_ = false;
   bool stop_ = false;
+
+  std::vector<AttachedWeights> weights_;  ///< by tensor
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -47,23 +47,33 @@ void SessionShell::run_there(const Command& command) {
 
 Status SessionShell::join() {
   constexpr std::chrono::milliseconds kAskEvery(100);
-  const auto given_up = [this] { return options_.give_up && options_.give_up(); };
-  const auto refused = [] { return fail(ErrorCode::kTimeout, "given up while waiting for the job to start"); };
   thread_ = std::thread([this] { run(); });
   std::unique_lock lock(mutex_);
-  // Reaching the shards ends by itself: in an error after connect_timeout_ms.
-  while (!changed_.wait_for(lock, kAskEvery, [&] { return phase_ != Phase::kJoining || error_; })) {
-    if (given_up()) return refused();
-  }
-  const TimeNs limit = monotonic_now_ns() + TimeNs{options_.start_timeout_ms} * kNsPerMs;
-  while (!changed_.wait_for(lock, kAskEvery, [&] { return phase_ != Phase::kWaiting || error_; })) {
-    if (given_up()) return refused();
-    if (monotonic_now_ns() >= limit) break;
+  // Reaching the shards ends by itself, in an error after connect_timeout_ms, and so does a return that comes to nothing.
+  const auto ended = [&] {
+    return error_ || (phase_ != Phase::kJoining && phase_ != Phase::kWaiting && phase_ != Phase::kReturning);
+  };
+  TimeNs waits_until = 0;  // for the other workers; 0: it does not
+  while (!changed_.wait_for(lock, kAskEvery, ended)) {
+    lock.unlock();
+    const bool given_up = options_.give_up && options_.give_up();
+    lock.lock();
+    if (given_up) return fail(ErrorCode::kTimeout, "given up while waiting for the job to start");
+    if (phase_ != Phase::kWaiting) {
+      waits_until = 0;
+      continue;
+    }
+    const TimeNs now = monotonic_now_ns();
+    if (waits_until == 0) waits_until = now + TimeNs{options_.start_timeout_ms} * kNsPerMs;
+    if (now < waits_until) continue;
+    return fail(ErrorCode::kTimeout, "job '" + options_.name + "' has not started within " +
+                                         std::to_string(options_.start_timeout_ms) + " ms: " + waiting_for_);
   }
   if (error_) return std::unexpected(*error_);
-  if (phase_ != Phase::kWaiting) return {};
-  return fail(ErrorCode::kTimeout, "job '" + options_.name + "' has not started within " +
-                                       std::to_string(options_.start_timeout_ms) + " ms: " + waiting_for_);
+  lock.unlock();
+  run_there([this] { say_positions(); });
+  for (AttachedWeights& weights : weights_) weights.catch_up_whole();
+  return {};
 }
 
 Status SessionShell::check_weight(const Gate& gate, double weight) const {
@@ -115,6 +125,7 @@ Result<bool> SessionShell::pass_gate(Gate& gate, Patience patience, std::unique_
 
 Result<std::optional<uint64_t>> SessionShell::push(size_t tensor, double weight, Patience patience, const Fill& fill) {
   if (auto valid = check_tensor(tensor); !valid) return std::unexpected(valid.error());
+  weights_[tensor].take_over();
   std::unique_lock lock(mutex_);
   Gate& gate = gates_[tensor];
   const auto passed = pass_gate(gate, patience, lock);
@@ -184,44 +195,60 @@ Result<TensorUpdate> SessionShell::await(size_t tensor, uint64_t step, std::chro
     return fail(ErrorCode::kTimeout, "no update of step " + std::to_string(step) + " within " +
                                          std::to_string(timeout.count()) + " ms: " + waiting_for_);
   }
-  const UpdateShelf::Target target = shelf_.target(tensor);
-  std::vector<TensorUpdate> to_apply;
-  if (!target.weights.empty() && target.when == ApplyWhen::kOnAwait) to_apply = shelf_.take_unapplied(tensor, step);
-  TensorUpdate update = shelf_.take(tensor, step);
   lock.unlock();
-  for (const TensorUpdate& earlier : to_apply) {
-    for (const UpdatePiece& piece : earlier.pieces) UpdateShelf::apply(target, piece);
-  }
+  weights_[tensor].catch_up(step);
+  const bool replaced = weights_[tensor].take_replaced();
+  lock.lock();
+  TensorUpdate update = shelf_.take(tensor, step);
+  update.replaced = replaced;
   return update;
+}
+
+Status SessionShell::check_not_given(size_t tensor) const {
+  if (!gates_[tensor].weights_given) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              "the weights of tensor '" + core_.spec().tensors[tensor].name +
+                  "' were given to connect(): they stay, and their scale is a function of the step "
+                  "(TensorOptions::schedule), so that a worker that joins applies every step as the others did");
 }
 
 Status SessionShell::attach_weights(size_t tensor, std::span<float> weights, float scale, ApplyWhen when) {
   if (auto valid = check_tensor(tensor); !valid) return valid;
+  if (auto valid = check_not_given(tensor); !valid) return valid;
   const uint64_t dimension = core_.spec().tensors[tensor].dimension;
   if (weights.size() != dimension) {
     return fail(ErrorCode::kInvalidArgument,
                 std::to_string(weights.size()) + " weights for a tensor of dimension " + std::to_string(dimension));
   }
-  if (when == ApplyWhen::kOnArrival && core_.spec().mode != protocol::Mode::kSynchronous) {
-    return fail(ErrorCode::kInvalidArgument,
-                "weights are applied on arrival in mode synchronous only: in others, updates of steps without this "
-                "worker come at any time, also while it computes; attach with kOnAwait");
-  }
-  const std::lock_guard lock(mutex_);
+  if (auto valid = check_apply(when, core_.spec().mode); !valid) return valid;
+  std::unique_lock lock(mutex_);
   if (gates_[tensor].filling || gates_[tensor].steps_pushed != shelf_.steps_complete(tensor)) {
     return fail(ErrorCode::kInvalidArgument,
                 "weights can be attached only while no step of the tensor is in flight: before a "
                 "push, or after await of the last one");
   }
-  shelf_.attach(tensor, {weights, scale, when, 0});
+  shelf_.attach(tensor, when);
+  const uint64_t pushes_made = gates_[tensor].steps_pushed;
+  lock.unlock();
+  weights_[tensor].attach({.weights = weights, .scale = scale, .when = when}, pushes_made);
   return {};
 }
 
 Status SessionShell::set_scale(size_t tensor, float scale) {
   if (auto valid = check_tensor(tensor); !valid) return valid;
-  const std::lock_guard lock(mutex_);
-  shelf_.target(tensor).scale = scale;
+  if (auto valid = check_not_given(tensor); !valid) return valid;
+  weights_[tensor].set_scale(scale);
   return {};
+}
+
+Result<uint64_t> SessionShell::steps_applied(size_t tensor) {
+  if (auto valid = check_tensor(tensor); !valid) return std::unexpected(valid.error());
+  return weights_[tensor].steps();
+}
+
+SessionStatus SessionShell::status() const {
+  const std::lock_guard lock(mutex_);
+  return {phase_ == Phase::kReturning, waiting_for_};
 }
 
 Result<Stream<float>> SessionShell::take_residual(size_t tensor) {
@@ -262,7 +289,11 @@ Status SessionShell::finish(std::chrono::milliseconds timeout) {
   if (!asked) return asked;
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, timeout, [&] { return phase_ == Phase::kFinished || error_; });
-  if (phase_ == Phase::kFinished) return {};
+  if (phase_ == Phase::kFinished) {
+    lock.unlock();
+    for (AttachedWeights& weights : weights_) weights.take_over();
+    return {};
+  }
   if (error_) return std::unexpected(*error_);
   return fail(ErrorCode::kTimeout,
               "the job has not answered everything within " + std::to_string(timeout.count()) + " ms: " + waiting_for_);

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <exception>
+#include <iterator>
 #include <utility>
 
 #include "kernels/base/clock.h"
@@ -53,9 +54,10 @@ void SessionShell::serve() {
     if (now >= core_.next_deadline()) core_.on_tick(now, actions_);
     core_.end_turn(now, actions_);
     carry_out();
+    const bool gave = give_next_weights();
     if (core_.error() && !saved_at_end_) save_at_end();
     publish();
-    if (!more && !core_.has_work(monotonic_now_ns())) wait();
+    if (!more && !gave && !core_.has_work(monotonic_now_ns())) wait();
   }
   core_.leave(protocol::Goodbye::Reason::kShutdown, "the session was closed", monotonic_now_ns(), actions_);
   carry_out();
@@ -131,10 +133,16 @@ void SessionShell::connect_now(uint32_t shard) {
   wire.backlog.clear();
   wire.seen = protocol::ConnectionState::kConnecting;
   Status connected;
+  const std::string& address = core_.shard_address(shard);
+  if (wire.connection && wire.address != address) {  // the shard was started again elsewhere
+    poller_.remove(*wire.connection);
+    wire.connection.reset();
+  }
   if (wire.connection) {
     connected = wire.connection->reconnect();
   } else {
-    auto made = protocol::Connection::connect(context_, options_.shards[shard]);
+    wire.address = address;
+    auto made = protocol::Connection::connect(context_, address);
     if (made) {
       wire.connection = std::move(*made);
       poller_.add(*wire.connection);
@@ -171,29 +179,53 @@ void SessionShell::flush_backlog(uint32_t shard) {
 
 void SessionShell::carry_out() {
   while (!actions_.sends.empty() || !actions_.connects.empty() || !actions_.delivered.empty() ||
-         !actions_.log.empty()) {
+         !actions_.give_weights.empty() || !actions_.log.empty()) {
     Actions now = std::exchange(actions_, {});
     for (const LogLine& line : now.log) say(line.severity, line.text);
     for (const uint32_t shard : now.connects) connect_now(shard);
     for (SendAction& send : now.sends) send_now(std::move(send));
     for (DeliveredUpdate& delivered : now.delivered) deliver(std::move(delivered));
+    std::ranges::copy(now.give_weights, std::back_inserter(weights_wanted_));
   }
 }
 
 void SessionShell::deliver(DeliveredUpdate&& delivered) {
   const bool complete = delivered.step_complete;
   for (UpdateShelf::Portion& portion : shelf_.portions(std::move(delivered))) {
-    UpdateShelf::Target target;
+    uint64_t pushes_made = 0;
     {
       const std::lock_guard lock(mutex_);
-      target = shelf_.target(portion.tensor);
+      pushes_made = gates_[portion.tensor].steps_pushed;
     }
-    const bool now = !target.weights.empty() && target.when == ApplyWhen::kOnArrival;
-    if (now) UpdateShelf::apply(target, portion.piece);
+    // Before the shelf says that the step is complete: who awaits it finds it in the weights.
+    if (portion.arrives) weights_[portion.tensor].arrive(Arrival(portion.arrival), pushes_made);
+    if (portion.arrival.replaces) continue;
     const std::lock_guard lock(mutex_);
-    shelf_.put(std::move(portion), now ? UpdateShelf::Keep::kCountOnly : UpdateShelf::Keep::kValues);
+    shelf_.put(std::move(portion));
   }
   if (complete) updates_complete_ = true;
+}
+
+bool SessionShell::give_next_weights() {
+  if (weights_wanted_.empty() || !wires_[weights_wanted_.front().shard].backlog.empty()) return false;
+  const GiveWeights wanted = weights_wanted_.front();
+  weights_wanted_.pop_front();
+  core_.give_weights(wanted, weights_of(wanted.part), monotonic_now_ns(), actions_);
+  carry_out();
+  return true;
+}
+
+Buffer<float> SessionShell::weights_of(uint32_t part) {
+  const protocol::PartLayout& layout = core_.layout().parts[part];
+  Buffer<float> weights(layout.end - layout.begin);
+  for (const protocol::BucketMember& member : core_.layout().buckets[layout.bucket].members) {
+    const auto& runs = shelf_.runs(member.tensor);
+    const auto run = std::ranges::find(runs, part, &UpdateShelf::Run::part);
+    if (run == runs.end()) continue;
+    const uint64_t at = member.offset + run->begin - layout.begin;
+    weights_[member.tensor].copy_run(run->begin, std::span(weights).subspan(at, run->dimension));
+  }
+  return weights;
 }
 
 void SessionShell::publish() {

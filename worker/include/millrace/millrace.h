@@ -112,6 +112,9 @@ struct JobOptions {
   uint32_t parts_per_shard = 0;  ///< 0: chosen from the expected entries
   uint64_t fuse_below = 16'384;  ///< neighbouring tensors below this dimension travel together
   bool audit = false;            ///< count what enters and what is carried, per part
+  std::string initial_weights =
+      "own";  ///< "own": every worker's, equal by the callers' promise; "first": the lowest-numbered worker's
+              ///< are everybody's, the others take them over when the job starts (TensorOptions::weights)
 
   // From here on: this worker's own.
   uint32_t connect_timeout_ms = 10'000;  ///< for reaching every shard
@@ -123,11 +126,27 @@ struct JobOptions {
       true;  ///< tells malloc, for the whole process, to keep up to 128 MiB of what is freed instead
              ///< of giving it back to the system every round: halves the CPU of large updates
   std::function<bool()> give_up = {};  ///< asked now and then while connect() waits; true ends it (timeout)
-  std::string save_path = {};          ///< where state goes when the session ends with an error; empty: nowhere
-  LogCallback log = {};                ///< empty: silent
+  bool returns = false;        ///< this process takes the place of an earlier one of this worker, as soon as that is
+                               ///< silent; without, a second process of one worker is refused
+  std::string load_path = {};  ///< a saved state to begin with: what was kept back, the place in the log, and the
+                               ///< weights; empty: none. With `returns` the file may be missing
+  std::string save_path = {};  ///< where state goes when the session ends with an error; empty: nowhere
+  LogCallback log = {};        ///< empty: silent
 };
 
-/// One flat array of f32 parameters. The list of tensors must be equal at all workers.
+/// When an attached array receives an update.
+enum class ApplyWhen : uint8_t {
+  kOnArrival = 1,  ///< by the session's thread, part by part as they arrive: keep off the array between push and await
+  kOnAwait = 2,    ///< by the thread that calls await(), before it returns; steps in order
+};
+
+/// The scale of a step's update, where it is not the same for all, and what else the step does to the weights: called once for
+/// every step and part, before the update is added to weights [begin, begin + run.size()) of the tensor. It may change `run`,
+/// which is the attached array or a copy of it. Must depend on its arguments alone and be equal at all workers: a worker that
+/// joins later applies steps as the others have. Any thread, at any time; must not throw, nor call into the session.
+using Schedule = std::function<float(uint64_t step, uint64_t begin, std::span<float> run)>;
+
+/// One flat array of f32 parameters. The first group must be equal at all workers.
 struct TensorOptions {
   std::string name = {};
   uint64_t dimension = 0;   ///< 1 .. 2^32
@@ -136,6 +155,15 @@ struct TensorOptions {
   std::string reselect = {};
   std::string codec_up = {};
   std::string codec_down = {};
+
+  // Weights that are attached from connect() on: weights[i] += scale * sum[i] / denominator for every step of the job. With
+  // weights for every tensor this worker can give them to others and take theirs: it may join a job that runs already, and
+  // comes back when it was removed. Without, or attached later, it cannot. The array is read at any time: only the session
+  // writes to it, and `schedule` is the place for all else that happens to weights.
+  std::span<float> weights = {};  ///< [dimension]; the caller's, must outlive the session
+  float scale = 0;
+  Schedule schedule = {};                 ///< in place of `scale`
+  ApplyWhen apply = ApplyWhen::kOnAwait;  ///< kOnArrival: in mode synchronous only
 };
 
 /// A run of one tensor's update: what one part of the tensor received.
@@ -157,6 +185,8 @@ struct TensorUpdate {
   size_t tensor = 0;
   uint64_t step = 0;
   bool applied = false;             ///< attached weights have it already
+  bool replaced = false;            ///< since the last await the weights were replaced by another worker's, of another
+                                    ///< step perhaps: for callers that keep state of their own beside them
   std::vector<UpdatePiece> pieces;  ///< by begin; empty where weights are attached with kOnArrival
   std::shared_ptr<const void> owner;
 };
@@ -165,12 +195,6 @@ struct TensorUpdate {
 struct SparseEntries {
   std::vector<uint32_t> indices;
   std::vector<float> values;
-};
-
-/// When an attached array receives an update.
-enum class ApplyWhen : uint8_t {
-  kOnArrival = 1,  ///< by the session's thread, part by part as they arrive: keep off the array between push and await
-  kOnAwait = 2,    ///< by the thread that calls await(), before it returns; steps in order
 };
 
 struct TensorStats {
@@ -202,10 +226,22 @@ struct Stats {
   uint64_t duplicates = 0;             ///< contributions that a shard had already
   uint64_t updates_dropped_stale = 0;  ///< of an older epoch, or seen before
   uint64_t updates_dropped_malformed = 0;
-  uint64_t not_counted = 0;            ///< contributions that came back whole (unbiased: were discarded)
+  uint64_t not_counted = 0;  ///< contributions that came back whole (unbiased: were discarded)
+  uint64_t returns = 0;      ///< how often this session was removed from the job, or left behind, and came back
+  // What was lost by name: sums of |value|.
+  double lost_save_too_old = 0;        ///< kept back when it was saved, and something of this worker was counted since
+  double lost_off_log = 0;             ///< of a state that the job's log does not contain
+  double lost_cut = 0;                 ///< of a state that the job went back behind, since nobody alive had it
+  double unreturnable = 0;             ///< counted in a step whose update is forgotten: what it carried is not known
   double time_in_communication_s = 0;  ///< first byte of a step handed to the socket .. its update complete, summed
   double time_blocked_s = 0;           ///< callers' time in push() and await()
   std::vector<TensorStats> tensors;
+};
+
+/// Where a session stands, for displays.
+struct SessionStatus {
+  bool returning = false;   ///< the job runs, and this worker is not, or no longer, one that takes part: pushes wait
+  std::string waiting_for;  ///< one sentence: which shard or worker the job, or this worker, waits for
 };
 
 /// This worker's membership in one running job.
@@ -215,11 +251,13 @@ struct Stats {
 /// Errors   once the session has ended with an error, every method but stats() and save() throws that error.
 class MILLRACE_API Session {
  public:
-  /// Joins the job, or creates it, and waits until all workers have joined.
+  /// Joins the job, or creates it, and waits until all workers have joined. Where the job runs already, or the weights are
+  /// another worker's: waits until this one takes part and the weights are in the arrays.
   ///
   /// Errors  invalid_argument: options that cannot be, with the reason. unavailable: which shard could not be reached, and how
-  ///         long it was tried. version_mismatch, job_mismatch (the field that differs), identity_in_use, not_a_member,
-  ///         shard_map_mismatch: as a shard said. timeout: who has not joined.
+  ///         long it was tried. version_mismatch, job_mismatch (the field that differs, of the job or of a saved state),
+  ///         identity_in_use, not_a_member, shard_map_mismatch: as a shard said. timeout: who has not joined. io, malformed: of
+  ///         load_path.
   static std::unique_ptr<Session> connect(const JobOptions& job, const std::vector<TensorOptions>& tensors);
 
   /// Refuses what connect() would refuse by itself, without asking a shard: for programs that read much data before they connect.
@@ -269,11 +307,19 @@ class MILLRACE_API Session {
 
   /// From the next update on: weights[i] += scale * sum[i] / denominator.
   ///
+  /// For callers that need neither joiners nor returns: those give their weights to connect().
+  ///
   /// weights  [dimension]; the caller's, must outlive the session or the next attach.
   /// Errors   invalid_argument: a step of the tensor is in flight (attach before a push, or after await of the last one);
-  ///          kOnArrival in another mode than synchronous.
+  ///          kOnArrival in another mode than synchronous; weights were given to connect() (they stay, and their scale is a
+  ///          function of the step: Schedule).
   void attach_weights(size_t tensor, std::span<float> weights, float scale, ApplyWhen when);
   void set_scale(size_t tensor, float scale);
+
+  /// Steps of the job in the attached weights: the least over the tensor's parts. A worker that joined or came back trains on
+  /// from there; in mode synchronous, without either, it is the number of pushes answered. Without weights: steps that arrived.
+  uint64_t steps_applied(size_t tensor);
+  SessionStatus status() const;
 
   /// Hands out what this worker keeps back of a tensor (the residual, and what updates did not carry) and forgets it: from now on
   /// it is the caller's, for callers that feed errors back themselves. Without this it goes out with later steps by itself. With
@@ -288,8 +334,9 @@ class MILLRACE_API Session {
 
   Stats stats();
 
-  /// Writes what this worker holds back: per tensor residual + contributions in flight, steps, identity, specification, with a
-  /// checksum. Weights are the caller's to save. Atomic: a temporary file, fsync, rename; on any failure the old file stays.
+  /// Writes what this worker has, in one cut: per tensor residual + contributions in flight and the attached weights, the place
+  /// in the log, identity, specification, with a checksum; load_path begins with it. Weights of which no array is attached are
+  /// the caller's to save. Atomic: a temporary file, fsync, rename; on any failure the old file stays.
   ///
   /// Errors  io: with the path and the system's reason.
   void save(const std::string& path);

@@ -1,0 +1,121 @@
+#include "worker/session/attached_weights.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "kernels/reduce/reduce.h"
+#include "kernels/stream/stream.h"
+
+namespace millrace::worker {
+
+void AttachedWeights::stand_at(std::vector<Run> runs) {
+  const std::lock_guard array(array_);
+  const std::lock_guard behind(behind_);
+  runs_ = std::move(runs);
+  for (auto arrival = waiting_.rbegin(); arrival != waiting_.rend(); ++arrival) {
+    run_at(arrival->piece.begin).steps = arrival->replaces ? 0 : arrival->step;
+  }
+}
+
+void AttachedWeights::attach(Target target, uint64_t pushes_made) {
+  const std::lock_guard array(array_);
+  const std::lock_guard behind(behind_);
+  const auto is_past = [&](const Arrival& arrival) { return arrival.push < pushes_made; };
+  for (const Arrival& arrival : waiting_) {
+    if (is_past(arrival)) run_at(arrival.piece.begin).steps = arrival.step + 1;
+  }
+  std::erase_if(waiting_, is_past);
+  target_ = std::move(target);
+}
+
+void AttachedWeights::set_scale(float scale) {
+  const std::lock_guard array(array_);
+  target_.scale = scale;
+}
+
+AttachedWeights::Run& AttachedWeights::run_at(uint64_t begin) {
+  const auto found = std::ranges::lower_bound(runs_, begin, {}, &Run::begin);
+  MILLRACE_CHECK(found != runs_.end() && found->begin == begin, begin);
+  return *found;
+}
+
+void AttachedWeights::apply(const Arrival& arrival, std::span<float> run) const {
+  const UpdatePiece& piece = arrival.piece;
+  if (arrival.replaces) {
+    MILLRACE_CHECK(piece.dense && piece.values.size() == run.size(), piece.values.size(), run.size());
+    std::ranges::copy(piece.values, run.begin());
+    return;
+  }
+  const float scale = target_.schedule ? target_.schedule(arrival.step, piece.begin, run) : target_.scale;
+  const float factor = static_cast<float>(static_cast<double>(scale) / piece.denominator);
+  add_scaled<float>(run, {piece.dimension, piece.dense, piece.indices, piece.values}, factor);
+}
+
+void AttachedWeights::apply_to_array(const Arrival& arrival) {
+  if (!target_.weights.empty()) {
+    apply(arrival, target_.weights.subspan(arrival.piece.begin, arrival.piece.dimension));
+    replaced_ = replaced_ || arrival.replaces;
+  }
+  run_at(arrival.piece.begin).steps = arrival.replaces ? arrival.steps : arrival.step + 1;
+}
+
+void AttachedWeights::arrive(Arrival&& arrival, uint64_t pushes_made) {
+  {
+    const std::lock_guard behind(behind_);
+    const bool in_turn = waiting_.empty() && !arrival.replaces;
+    const bool wanted_now = target_.weights.empty() || target_.when == ApplyWhen::kOnArrival;
+    if (!in_turn || !wanted_now || arrival.push >= pushes_made) {
+      if (arrival.replaces) {
+        std::erase_if(waiting_, [&](const Arrival& older) { return older.piece.begin == arrival.piece.begin; });
+        replacement_waits_ = true;
+      }
+      waiting_.push_back(std::move(arrival));
+      return;
+    }
+  }
+  // Nobody else adds to what waits: it is still in turn.
+  const std::lock_guard array(array_);
+  apply_to_array(arrival);
+}
+
+void AttachedWeights::bring_up(std::optional<uint64_t> push) {
+  const std::lock_guard array(array_);
+  std::deque<Arrival> due;
+  {
+    const std::lock_guard behind(behind_);
+    const bool whole = std::exchange(replacement_waits_, false) || target_.when == ApplyWhen::kOnArrival;
+    const auto is_due = [&](const Arrival& arrival) { return whole || (push && arrival.push <= *push); };
+    std::ranges::copy_if(waiting_, std::back_inserter(due), is_due);
+    std::erase_if(waiting_, is_due);
+  }
+  for (const Arrival& arrival : due) apply_to_array(arrival);
+}
+
+bool AttachedWeights::take_replaced() {
+  const std::lock_guard array(array_);
+  return std::exchange(replaced_, false);
+}
+
+void AttachedWeights::copy_run(uint64_t begin, std::span<float> out) {
+  const std::lock_guard array(array_);
+  std::vector<Arrival> missing;
+  {
+    const std::lock_guard behind(behind_);
+    for (const Arrival& arrival : waiting_) {
+      if (arrival.piece.begin == begin) missing.push_back(arrival);
+    }
+  }
+  MILLRACE_CHECK(begin + out.size() <= target_.weights.size(), begin, out.size(), target_.weights.size());
+  std::ranges::copy(target_.weights.subspan(begin, out.size()), out.begin());
+  for (const Arrival& arrival : missing) apply(arrival, out);
+}
+
+uint64_t AttachedWeights::steps() {
+  const std::lock_guard array(array_);
+  MILLRACE_CHECK(!runs_.empty());
+  return std::ranges::min_element(runs_, {}, &Run::steps)->steps;
+}
+
+}  // namespace millrace::worker

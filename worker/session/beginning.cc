@@ -1,0 +1,93 @@
+#include "worker/session/beginning.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "worker/session/state_file.h"
+
+namespace millrace::worker {
+namespace {
+
+Status check_weights(const TensorOptions& tensor, protocol::Mode mode) {
+  if (tensor.weights.empty()) {
+    if (!tensor.schedule) return {};
+    return fail(ErrorCode::kInvalidArgument, "tensor '" + tensor.name + "' has a schedule, and no weights for it");
+  }
+  if (tensor.weights.size() != tensor.dimension) {
+    return fail(ErrorCode::kInvalidArgument, "tensor '" + tensor.name + "': " + std::to_string(tensor.weights.size()) +
+                                                 " weights for a dimension of " + std::to_string(tensor.dimension));
+  }
+  if (!std::isfinite(tensor.scale)) {
+    return fail(ErrorCode::kInvalidArgument, "tensor '" + tensor.name + "': the scale of its weights is not finite");
+  }
+  return check_apply(tensor.apply, mode);
+}
+
+bool is_missing(const std::string& path) { return ::access(path.c_str(), F_OK) != 0 && errno == ENOENT; }
+
+/// The state without its weights, which are in the arrays then.
+Result<SavedState> load(const JobOptions& job, std::span<const TensorOptions> tensors, const protocol::JobSpec& spec) {
+  const auto in_file = [&](const Error& error) {
+    return fail(error.code, "'" + job.load_path + "': " + error.message);
+  };
+  auto bytes = read_file(job.load_path);
+  if (!bytes) return std::unexpected(bytes.error());
+  auto state = decode_saved_state(*bytes);
+  if (!state) return in_file(state.error());
+  if (state->job_name != spec.name) {
+    return in_file({ErrorCode::kJobMismatch,
+                    "the saved state is of job '" + state->job_name + "', this is job '" + spec.name + "'"});
+  }
+  if (auto fit = fits(*state, job.worker, spec); !fit) return in_file(fit.error());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    Buffer<float> saved = std::exchange(state->tensors[i].weights, {});
+    if (tensors[i].weights.empty()) continue;
+    if (saved.empty()) {
+      return in_file({ErrorCode::kJobMismatch, "the saved state has no weights of tensor '" + tensors[i].name +
+                                                   "': it was saved by a session without them"});
+    }
+    std::ranges::copy(saved, tensors[i].weights.begin());
+  }
+  return state;
+}
+
+}  // namespace
+
+Status check_apply(ApplyWhen when, protocol::Mode mode) {
+  if (when != ApplyWhen::kOnArrival || mode == protocol::Mode::kSynchronous) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              "weights are applied on arrival in mode synchronous only: in others, updates of steps without this "
+              "worker come at any time, also while it computes; attach with kOnAwait");
+}
+
+Result<Beginning> begin_with(const JobOptions& job, std::span<const TensorOptions> tensors,
+                             const protocol::JobSpec& spec) {
+  Beginning beginning;
+  for (const TensorOptions& tensor : tensors) {
+    if (auto valid = check_weights(tensor, spec.mode); !valid) return std::unexpected(valid.error());
+    beginning.targets.push_back({tensor.weights, tensor.scale, tensor.schedule, tensor.apply});
+  }
+  beginning.has_weights =
+      std::ranges::none_of(tensors, [](const TensorOptions& tensor) { return tensor.weights.empty(); });
+  if (job.returns && !beginning.has_weights) {
+    return fail(ErrorCode::kInvalidArgument,
+                "returns: who comes back takes over the weights of a worker that went on; give every tensor its "
+                "weights (TensorOptions::weights)");
+  }
+  if (spec.initial_weights == protocol::InitialWeights::kFirst && !beginning.has_weights) {
+    return fail(ErrorCode::kInvalidArgument,
+                "initial_weights = first: give every tensor its weights (TensorOptions::weights), the session is to "
+                "hand out the first worker's, or to take them over");
+  }
+  if (job.load_path.empty() || (job.returns && is_missing(job.load_path))) return beginning;
+  auto state = load(job, tensors, spec);
+  if (!state) return std::unexpected(state.error());
+  beginning.saved = std::move(*state);
+  return beginning;
+}
+
+}  // namespace millrace::worker

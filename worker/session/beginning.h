@@ -1,0 +1,33 @@
+#pragma once
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "kernels/base/result.h"
+#include "millrace/millrace.h"
+#include "worker/core/saved_state.h"
+#include "worker/session/attached_weights.h"
+
+namespace millrace::worker {
+
+/// What a session begins with, beside the job's specification.
+struct Beginning {
+  std::vector<AttachedWeights::Target> targets;  ///< by tensor; without weights where none were given
+  bool has_weights = false;                      ///< for every tensor
+  std::optional<SavedState> saved;               ///< its weights are in the arrays already
+};
+
+/// Checks the weights that were given with the tensors, reads the saved state that the options name, and writes its weights into
+/// the arrays.
+///
+/// Errors  invalid_argument: weights of another size, kOnArrival in a mode that leaves workers out, returns or initial_weights
+///         "first" without weights. io, malformed, unsupported: of the file. job_mismatch: a state of another job or worker, or
+///         without weights where some were given; the first difference.
+Result<Beginning> begin_with(const JobOptions& job, std::span<const TensorOptions> tensors,
+                             const protocol::JobSpec& spec);
+
+/// kOnArrival writes while a caller may compute, in modes in which updates come without a push.
+Status check_apply(ApplyWhen when, protocol::Mode mode);
+
+}  // namespace millrace::worker
