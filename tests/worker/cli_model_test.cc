@@ -16,6 +16,7 @@
 #include "kernels/base/random.h"
 #include "tests/worker/temporary_folder.h"
 #include "worker/cli/atomic_file.h"
+#include "worker/cli/descent.h"
 #include "worker/cli/linear_model.h"
 #include "worker/cli/model_file.h"
 
@@ -72,7 +73,7 @@ TEST(BatchGradient, AgreesWithFiniteDifferencesOfTheLoss) {
   for (const Loss loss : {Loss::kLogistic, Loss::kHinge}) {
     const Dataset data = random_data(3, 50);
     LinearModel model = random_model(loss, 4, 0.5F);
-    model.shrink(0.75F);
+    model.set_scale(0.75F);
     std::vector<long double> parameters;
     for (uint64_t index = 0; index < model.tensor_dimension(); ++index) parameters.push_back(model.weight(index));
     const Stream<float> gradient = batch_gradient(model, data, all_rows(data)).gradient;
@@ -111,22 +112,69 @@ TEST(BatchGradient, StaysFiniteAtExtremeMargins) {
   }
 }
 
-TEST(Shrink, IsOneStepOfL2OnWeightsAndLeavesTheIntercept) {
+Descent descent_of(double rate, double l2, uint64_t steps_per_epoch = 100, uint32_t epochs = 5) {
+  return Descent({.learning_rate = rate,
+                  .learning_rate_decay = 0.5,
+                  .l2 = l2,
+                  .steps_per_epoch = steps_per_epoch,
+                  .epochs = epochs,
+                  .intercept = kDimension});
+}
+
+TEST(Descent, IsOneStepOfL2OnWeightsAndLeavesTheIntercept) {
   LinearModel model = random_model(Loss::kLogistic, 9, 1);
   const std::vector<float> before(model.values().begin(), model.values().end());
+  const Descent descent = descent_of(0.5, 0.2);
   double factor = 1;
   // Far enough that the scale goes into the values many times over.
-  for (int step = 0; step < 500; ++step) {
-    model.shrink(0.9F);
-    factor *= static_cast<double>(0.9F);
+  for (uint64_t step = 0; step < 700; ++step) {
+    descent.before_step(step, 0, model.values());
+    model.set_scale(descent.scale_after(step + 1));
+    factor *= 1 - descent.rate(step) * 0.2;
     if (step % 50 != 49) continue;
     for (uint64_t index = 0; index < kDimension; ++index) {
       const double want = static_cast<double>(before[index]) * factor;
       EXPECT_NEAR(model.weight(index), want, 1e-4 * std::abs(want)) << step;
     }
     EXPECT_NEAR(model.weight(kDimension), static_cast<double>(before[kDimension]), 1e-4);
+    EXPECT_GT(model.scale(), 0x1p-41F);
   }
-  EXPECT_GE(model.scale(), 0x1p-41F);
+  EXPECT_TRUE(descent.folds_before(700));
+}
+
+TEST(Descent, SumsCountAsMuchAsTheRateSays) {
+  const Descent descent = descent_of(0.5, 0.01, 10, 3);
+  std::vector<float> values(kDimension + 1, 0.0F);
+  for (const auto& [step, rate] :
+       std::vector<std::pair<uint64_t, double>>{{0, 0.5}, {9, 0.5}, {10, 0.5 / 1.5}, {29, 0.25}, {50, 0.25}}) {
+    EXPECT_DOUBLE_EQ(descent.rate(step), rate) << step;
+    const float factor = descent.before_step(step, 0, values);
+    EXPECT_NEAR(static_cast<double>(factor * descent.scale_after(step + 1)), -rate, 1e-6) << step;
+  }
+  EXPECT_EQ(descent_of(0.5, 0, 10, 3).before_step(10, 0, values), static_cast<float>(-0.5 / 1.5));
+}
+
+TEST(Descent, PartsOneAfterTheOtherAreTheWhole) {
+  const Descent descent = descent_of(0.5, 1.9, 10, 3);
+  const LinearModel model = random_model(Loss::kLogistic, 9, 1);
+  std::vector<float> whole(model.values().begin(), model.values().end());
+  std::vector<float> parts = whole;
+  for (uint64_t step = 0; step < 60; ++step) {
+    const float factor = descent.before_step(step, 0, whole);
+    EXPECT_EQ(descent.before_step(step, 0, std::span(parts).first(2)), factor);
+    EXPECT_EQ(descent.before_step(step, 2, std::span(parts).subspan(2)), factor);
+    EXPECT_EQ(parts, whole);
+  }
+}
+
+TEST(Descent, TheStrongestL2StaysFinite) {
+  const Descent descent = descent_of(1, 0.999999, 1'000, 100);
+  std::vector<float> values(kDimension + 1, 1.0F);
+  for (const uint64_t step : {uint64_t{0}, uint64_t{1}, uint64_t{5'000}, uint64_t{99'999}}) {
+    EXPECT_TRUE(std::isfinite(descent.before_step(step, 0, values)));
+    EXPECT_GT(descent.scale_after(step), 0x1p-41F);
+    EXPECT_LE(descent.scale_after(step), 1.0F);
+  }
 }
 
 /// Area by the definition: precision and recall counted anew at every distinct threshold.
@@ -197,7 +245,7 @@ void expect_equal(const LinearModel& a, const LinearModel& b) {
 
 TEST(ModelFile, RoundTripsDenseSparseAndScaled) {
   LinearModel scaled = random_model(Loss::kHinge, 20, 1);
-  scaled.shrink(0.5F);
+  scaled.set_scale(0.5F);
   expect_equal(scaled, *decode_model(encode_model(scaled)));
   LinearModel sparse(Loss::kLogistic, 1'000);
   sparse.values()[7] = -2;

@@ -207,15 +207,20 @@ Outcome run_train(TrainFlags& flags) {
   const auto on_epoch = [&](const EpochReport& epoch) {
     if (!flags.json) print_epoch(epoch);
   };
+  flags.options.on_return = [&](const std::string& line) {
+    monitoring::say(fmt::format("millrace train: worker {}: {}", options.worker, line));
+  };
+  flags.options.on_model = [&](const LinearModel& model) -> Outcome {
+    if (flags.output.empty() || options.worker != 0) return {};
+    if (Status status = write_model(flags.output, model); !status) return fail_with(status.error());
+    return {};
+  };
   // Until here nothing is held that an end at once would leave behind.
   const std::atomic<bool>& stop = interruption_flag();
   const auto result = train(options, *data, test ? &*test : nullptr, on_epoch, stop);
   flags.errors.print_but(result ? "" : result.error().message);
   if (!result) return std::unexpected(result.error());
-  if (!flags.output.empty() && options.worker == 0) {
-    if (Status status = write_model(flags.output, result->model); !status) return fail_with(status.error());
-    if (!flags.json) fmt::print("model: {}\n", flags.output);
-  }
+  if (!flags.output.empty() && options.worker == 0 && !flags.json) fmt::print("model: {}\n", flags.output);
   if (flags.json) fmt::print("{}\n", run_json(flags, *result).dump());
   return {};
 }
@@ -265,8 +270,19 @@ void add_job_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--http", flags.http,
                  "host:port of this worker's /metrics, /healthz and /status; port 0 takes a free one")
       ->check(not_empty());
-  app.add_option("--state", options.state_path, "where residual and steps go when the job ends with an error")
+  app.add_option("--state", options.state_path,
+                 "file of this worker's state: begun with if it is there, saved while it trains and when the run ends "
+                 "early, gone at the end; "
+                 "with it a worker that was killed is started again by the same command")
       ->check(not_empty());
+  app.add_option("--save-every", options.save_every,
+                 "steps between two savings of --state; 0: only when the run ends early")
+      ->capture_default_str()
+      ->check(in_range(0, 1'000'000'000));
+  app.add_option("--initial-weights", options.initial_weights,
+                 "own: every worker's (zeros, or of --state); first: those of the lowest-numbered worker, for all")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"own", "first"}));
 }
 
 void add_compression_flags(CLI::App& app, TrainFlags& flags) {
@@ -340,6 +356,13 @@ Command add_train_command(CLI::App& root) {
       "rows as they were trained on, held-out the loss on --test; waiting is the time this worker waited for updates, "
       "network\n"
       "the time from a step's first byte out to its update complete (steps in flight overlap).\n\n"
+      "A worker that is killed, or that the others had to go on without, comes back: with --state by the same command. "
+      "It "
+      "takes\n"
+      "over the others' weights where it has missed steps, and trains from the job's present step on; what it kept "
+      "back is in "
+      "its\n"
+      "state. A server that is killed is started again by its command: the workers have what it needs.\n\n"
       "Examples:\n"
       "  millrace serve --shards 2 &\n"
       "  for w in 0 1 2 3; do\n"

@@ -10,9 +10,6 @@
 namespace millrace::cli {
 namespace {
 
-/// Below this the scale goes into the values: f32 has room for 2^-40 more on either side.
-constexpr float kScaleMin = 0x1p-40F;
-
 /// log(1 + exp(x)) without overflow.
 double softplus(double x) { return x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x)); }
 
@@ -45,15 +42,6 @@ double LinearModel::margin(const RowView& row) const {
     sum += static_cast<double>(values_[row.indices[at]]) * static_cast<double>(row.values[at]);
   }
   return sum * static_cast<double>(scale_);
-}
-
-void LinearModel::shrink(float factor) {
-  MILLRACE_CHECK(factor > 0 && factor <= 1, factor);
-  scale_ *= factor;
-  values_.back() /= factor;
-  if (scale_ >= kScaleMin) return;
-  for (float& value : values_) value *= scale_;
-  scale_ = 1;
 }
 
 BatchGradient batch_gradient(const LinearModel& model, const Dataset& data, std::span<const uint32_t> rows) {

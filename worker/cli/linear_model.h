@@ -20,7 +20,7 @@ Result<Loss> loss_by_name(std::string_view name);
 
 /// A linear model's parameters as they are trained: margin = scale * (values . x) + scale * values[dimension], the last one
 /// being the intercept. The common factor `scale` is how L2 is applied without touching every parameter at every step:
-/// shrinking all weights is one multiplication (Bottou, "Stochastic gradient descent tricks", 5.1).
+/// shrinking all weights is one multiplication (Bottou, "Stochastic gradient descent tricks", 5.1; descent.h has the steps).
 ///
 /// Threads  none of its own; whoever writes `values` keeps readers away.
 class LinearModel {
@@ -36,13 +36,10 @@ class LinearModel {
   std::span<float> values() { return values_; }
   std::span<const float> values() const { return values_; }
   float scale() const { return scale_; }
+  void set_scale(float scale) { scale_ = scale; }
 
   double margin(const RowView& row) const;
   double weight(uint64_t index) const { return static_cast<double>(scale_) * static_cast<double>(values_[index]); }
-
-  /// Multiplies every weight but the intercept by `factor` in (0, 1]: one step of L2 with 1 - learning_rate * l2. Folds the
-  /// scale into the values (one pass) when it has become small, so that values stay in range.
-  void shrink(float factor);
 
  private:
   Loss loss_;

@@ -1,5 +1,8 @@
 #include "worker/cli/trainer.h"
 
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <deque>
@@ -11,6 +14,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/random.h"
 #include "monitoring/http_address.h"
+#include "worker/cli/descent.h"
 #include "worker/cli/job_failure.h"
 
 namespace millrace::cli {
@@ -55,7 +59,10 @@ JobOptions job_options(const TrainOptions& options) {
   job.participants = options.participants;
   job.combine = "mean";
   job.seed = options.seed;
+  job.initial_weights = options.initial_weights;
   job.save_path = options.state_path;
+  job.load_path = options.state_path;
+  job.returns = !options.state_path.empty();
   job.connect_timeout_ms = options.connect_timeout_ms;
   job.start_timeout_ms = options.start_timeout_ms;
   job.log = options.log;
@@ -69,39 +76,78 @@ TensorOptions tensor_options(uint64_t dimension) {
   return tensor;
 }
 
-/// One run: the session, the model and the steps in flight.
+DescentOptions descent_options(const TrainOptions& options, const Dataset& data) {
+  return {
+      .learning_rate = options.learning_rate,
+      .learning_rate_decay = options.learning_rate_decay,
+      .l2 = options.l2,
+      .steps_per_epoch = std::max<uint64_t>(steps_per_epoch(data.rows_in_file, options.workers, options.batch_rows), 1),
+      .epochs = std::max(options.epochs, 1U),
+      .intercept = data.dimension};
+}
+
+/// One run: the session, the model and the steps in flight. Rows, rates and epochs follow the job's steps, not this process's:
+/// a worker that joins or comes back goes on where the others are.
 class Run {
  public:
   Run(const TrainOptions& options, const Dataset& data, const std::atomic<bool>& stop)
-      : options_(options), data_(data), stop_(stop), model_(options.loss, data.dimension) {}
+      : options_(options),
+        data_(data),
+        stop_(stop),
+        descent_(descent_options(options, data)),
+        steps_per_epoch_(descent_options(options, data).steps_per_epoch),
+        steps_end_(steps_per_epoch_ * options.epochs),
+        model_(options.loss, data.dimension) {
+    if (options_.steps_max > 0) steps_end_ = std::min(steps_end_, options_.steps_max);
+  }
+
+  /// In modes that leave workers out, parts may have different steps at one moment: all must be under one scale.
+  Outcome check_shrinking() const {
+    const bool synchronous = options_.mode == "sync" || options_.mode == "synchronous";
+    if (synchronous || !descent_.folds_before(steps_end_)) return {};
+    return fail_with(ExitCode::kUsage,
+                     fmt::format("--l2 {} at --lr {} shrinks weights by more than 2^-40 in {} steps: in mode {} less "
+                                 "of it, or fewer steps",
+                                 options_.l2, options_.learning_rate, steps_end_, options_.mode));
+  }
 
   void connect() {
     JobOptions job = job_options(options_);
     job.give_up = [this] { return stop_.load(); };
-    session_ = Session::connect(job, {tensor_options(model_.tensor_dimension())});
+    TensorOptions tensor = tensor_options(model_.tensor_dimension());
+    tensor.weights = model_.values();
+    tensor.schedule = [descent = &descent_](uint64_t step, uint64_t begin, std::span<float> run) {
+      return descent->before_step(step, begin, run);
+    };
     // On await, so that no update arrives while a gradient is being computed from the weights.
-    session_->attach_weights(0, model_.values(), 0, ApplyWhen::kOnAwait);
+    tensor.apply = ApplyWhen::kOnAwait;
+    session_ = Session::connect(job, {tensor});
     if (options_.form == GradientForm::kDense) dense_.assign(model_.tensor_dimension(), kUntouched);
+    follow_weights();
+    position_ = std::min(session_->steps_applied(0), steps_end_);
+    if (position_ > 0) say_return(fmt::format("the job is at step {}: this worker goes on from there", position_));
   }
 
-  /// False when it was stopped.
-  bool epoch(uint32_t epoch, EpochReport& report) {
+  /// The rest of the epoch that the job is in. False when it was stopped.
+  bool epoch(EpochReport& report) {
+    const auto epoch = static_cast<uint32_t>(position_ / steps_per_epoch_);
     report.epoch = epoch + 1;
     const Stats before = session_->stats();
     const TimeNs started = monotonic_now_ns();
     const std::vector<uint32_t> order = epoch_order(data_.rows(), options_.seed, options_.worker, epoch);
-    const double rate = options_.learning_rate / (1 + epoch * options_.learning_rate_decay);
-    const uint64_t steps = steps_per_epoch(data_.rows_in_file, options_.workers, options_.batch_rows);
+    const uint64_t first = epoch * steps_per_epoch_;
+    const uint64_t end = std::min(first + steps_per_epoch_, steps_end_);
     uint64_t rows_seen = 0;
-    for (uint64_t step = 0; step < steps && !finished(); ++step) {
-      const size_t begin = std::min<size_t>(step * options_.batch_rows, order.size());
-      const size_t end = std::min<size_t>(begin + options_.batch_rows, order.size());
-      report.loss += push(std::span(order).subspan(begin, end - begin), rate);
-      rows_seen += end - begin;
+    while (position_ < end) {
+      const size_t begin_row = std::min<size_t>((position_ - first) * options_.batch_rows, order.size());
+      const size_t end_row = std::min<size_t>(begin_row + options_.batch_rows, order.size());
+      report.loss += push(std::span(order).subspan(begin_row, end_row - begin_row));
+      rows_seen += end_row - begin_row;
       ++report.steps;
       while (in_flight_.size() > options_.staleness) {
         if (!await_oldest()) return false;
       }
+      save_when_due();
     }
     // What is still in flight belongs to this epoch: its model is what is evaluated.
     while (!in_flight_.empty()) {
@@ -113,7 +159,7 @@ class Run {
     return true;
   }
 
-  bool finished() const { return options_.steps_max > 0 && steps_ >= options_.steps_max; }
+  bool finished() const { return position_ >= steps_end_; }
   const LinearModel& model() const { return model_; }
 
   TrainResult finish() {
@@ -121,50 +167,93 @@ class Run {
     const Stats stats = session_->stats();
     if (options_.on_stats) options_.on_stats(stats);
     session_.reset();
+    if (!options_.state_path.empty()) ::unlink(options_.state_path.c_str());
     return {std::move(model_), {}, stats.dense_bytes};
+  }
+
+  /// The end of a run that was interrupted; what a session that ended had was saved by itself.
+  Failure interrupted() {
+    Failure failure{ExitCode::kInterrupted, "interrupted; no model was written"};
+    if (!session_ || options_.state_path.empty()) return failure;
+    try {
+      session_->save(options_.state_path);
+      failure.message += "; the state is in " + options_.state_path;
+    } catch (const JobError& error) {
+      failure.message += std::string("; the state could not be saved: ") + error.what();
+    }
+    return failure;
   }
 
  private:
   struct InFlight {
-    uint64_t step = 0;
-    double rate = 0;
+    uint64_t push = 0;
     TimeNs pushed_at = 0;
   };
 
   /// Returns the sum of the rows' losses.
-  double push(std::span<const uint32_t> rows, double rate) {
+  double push(std::span<const uint32_t> rows) {
     const BatchGradient batch = batch_gradient(model_, data_, rows);
     const Stream<float>& gradient = batch.gradient;
     const TimeNs pushed_at = monotonic_now_ns();
-    uint64_t step = 0;
+    uint64_t number = 0;
     if (options_.form == GradientForm::kSparse) {
-      step = session_->push_sparse(0, gradient.indices, gradient.values);
+      number = session_->push_sparse(0, gradient.indices, gradient.values);
     } else {
       for (size_t at = 0; at < gradient.indices.size(); ++at) dense_[gradient.indices[at]] = gradient.values[at];
-      step = session_->push(0, dense_);
+      number = session_->push(0, dense_);
       for (const uint32_t index : gradient.indices) dense_[index] = kUntouched;
     }
-    in_flight_.push_back({step, rate, pushed_at});
-    ++steps_;
+    in_flight_.push_back({number, pushed_at});
+    ++position_;
+    ++pushes_;
     return batch.loss_sum;
   }
 
-  /// Waits for the oldest step and applies it: weights shrink by L2, then the mean gradient is subtracted. False when stopped.
+  /// Waits for the oldest step: weights have shrunk by L2 then, and the mean gradient is subtracted. False when stopped.
   bool await_oldest() {
     const InFlight oldest = in_flight_.front();
-    model_.shrink(static_cast<float>(1 - oldest.rate * options_.l2));
-    session_->set_scale(0, static_cast<float>(-oldest.rate / static_cast<double>(model_.scale())));
     for (int slice = 1; !stop_.load(); ++slice) {
       try {
-        session_->await(0, oldest.step, kAwaitSlice);
+        session_->await(0, oldest.push, kAwaitSlice);
         in_flight_.pop_front();
+        follow_weights();
+        follow_job();
         report_step(oldest.pushed_at);
         return true;
       } catch (const JobError& error) {
         if (error.code() != JobErrorCode::kTimeout || slice >= kAwaitSlices) throw;
+        say_while_out();
       }
     }
     return false;
+  }
+
+  void follow_weights() { model_.set_scale(descent_.scale_after(session_->steps_applied(0))); }
+
+  /// Who was away goes on where the job is: the others do not wait for the steps in between.
+  void follow_job() {
+    const uint64_t returns = session_->status().returns;
+    if (returns == returns_seen_) return;
+    returns_seen_ = returns;
+    said_out_ = false;
+    position_ = std::min(std::max(position_, session_->steps_applied(0)), steps_end_);
+    say_return(fmt::format("back in the job, which is at step {}", position_));
+  }
+
+  void say_while_out() {
+    const SessionStatus status = session_->status();
+    if (!status.returning || said_out_) return;
+    said_out_ = true;
+    say_return("out of the job, and coming back: " + status.waiting_for);
+  }
+
+  void say_return(const std::string& line) const {
+    if (options_.on_return) options_.on_return(line);
+  }
+
+  void save_when_due() {
+    if (options_.save_every == 0 || options_.state_path.empty() || pushes_ % options_.save_every != 0) return;
+    session_->save(options_.state_path);
   }
 
   void report_step(TimeNs pushed_at) {
@@ -188,11 +277,17 @@ class Run {
   const TrainOptions& options_;
   const Dataset& data_;
   const std::atomic<bool>& stop_;
+  const Descent descent_;  ///< before the session: its thread asks
+  uint64_t steps_per_epoch_ = 1;
+  uint64_t steps_end_ = 0;
   LinearModel model_;
   std::unique_ptr<Session> session_;
   std::vector<float> dense_;
   std::deque<InFlight> in_flight_;
-  uint64_t steps_ = 0;
+  uint64_t position_ = 0;  ///< of the job: the step that the next push is for
+  uint64_t pushes_ = 0;
+  uint64_t returns_seen_ = 0;
+  bool said_out_ = false;
   TimeNs next_stats_ns_ = 0;
 };
 
@@ -246,18 +341,21 @@ std::expected<TrainResult, Failure> train(const TrainOptions& options, const Dat
   JobStage stage = JobStage::kJoining;
   try {
     Run run(options, data, stop);
+    if (Outcome valid = run.check_shrinking(); !valid) return std::unexpected(valid.error());
     run.connect();
     stage = JobStage::kRunning;
     std::vector<EpochReport> epochs;
-    for (uint32_t epoch = 0; epoch < options.epochs && !run.finished(); ++epoch) {
+    while (!run.finished()) {
       EpochReport& report = epochs.emplace_back();
-      if (!run.epoch(epoch, report) || stop.load())
-        return fail_with(ExitCode::kInterrupted, "interrupted; no model was written");
+      if (!run.epoch(report) || stop.load()) return std::unexpected(run.interrupted());
       if (held_out != nullptr) {
         report.held_out = evaluate(run.model(), *held_out);
         report.evaluated = true;
       }
       if (on_epoch) on_epoch(report);
+    }
+    if (options.on_model) {
+      if (Outcome taken = options.on_model(run.model()); !taken) return std::unexpected(taken.error());
     }
     TrainResult result = run.finish();
     result.epochs = std::move(epochs);

@@ -36,6 +36,7 @@ struct TrainOptions {
   double clip = 0;
   bool unbiased = false;
   std::string non_finite = "refuse";
+  std::string initial_weights = "own";
   std::string mode = "synchronous";
   uint32_t staleness = 0;
   uint32_t quorum = 0;
@@ -49,12 +50,19 @@ struct TrainOptions {
   double l2 = 0;
   uint64_t seed = 1;
 
-  std::string state_path;  ///< where the session's state goes when the job ends with an error; empty: nowhere
+  std::string
+      state_path;  ///< where this worker's state is kept while it trains, and what it begins with if it is there;
+                   ///< with it the process takes the place of an earlier one of this worker. Empty: nowhere
+  uint32_t save_every = 1'000;  ///< steps between two savings; 0: only when the run ends early
   uint32_t connect_timeout_ms = 10'000;
   uint32_t start_timeout_ms = 60'000;
   LogCallback log = {};                              ///< the session's lines; empty: silent
   std::function<void(double seconds)> on_step = {};  ///< from a step's push to its update applied
   std::function<void(const Stats&)> on_stats = {};   ///< the session's sums, a few times a second
+  std::function<void(const std::string&)> on_return =
+      {};  ///< one line: it is out of the job, it goes on from a later step
+  /// Takes the model when all steps are in it, before this worker leaves the job: who is killed meanwhile comes back for it.
+  std::function<Outcome(const LinearModel&)> on_model = {};
 };
 
 /// What an epoch took and gave, for this worker.
@@ -79,13 +87,15 @@ struct TrainResult {
   uint64_t dense_bytes = 0;  ///< what dense exchange would have moved in all, one way
 };
 
-/// Trains through servers: mini-batch SGD, L2 applied here and never sent. Joins the job, runs, leaves it as finished.
+/// Trains through servers: mini-batch SGD, L2 applied here and never sent. Joins the job, runs, leaves it as finished. In a job
+/// that runs already it trains from the job's present step on.
 ///
 /// data      this worker's rows (part `worker` of `workers`); rows_in_file counts those of all workers.
 /// held_out  evaluated after every epoch; nullptr: none.
 /// on_epoch  after every epoch, and after the steps of one that steps_max cut short.
 /// stop      becomes true when the run is to end: between two steps, or while it waits for servers.
-/// Errors    as the session's, with its exit code; interrupted.
+/// Errors    as the session's, with its exit code; of on_model; interrupted. The state is at state_path then; after a run that
+///           came to its end it is gone.
 std::expected<TrainResult, Failure> train(const TrainOptions& options, const Dataset& data, const Dataset* held_out,
                                           const std::function<void(const EpochReport&)>& on_epoch,
                                           const std::atomic<bool>& stop);

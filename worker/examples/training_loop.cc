@@ -59,13 +59,13 @@ void train(const char* shard, uint32_t worker, uint32_t workers, int steps) {
   job.log = [](millrace::LogLevel, std::string_view line) {
     std::printf("%.*s\n", static_cast<int>(line.size()), line.data());
   };
-  auto session = millrace::Session::connect(job, {{.name = "weights", .dimension = kDimension}});
-
   std::vector<Row> rows;
   for (size_t i = 0; i < kRows; ++i) rows.push_back(make_row(worker * kRows + i + 1));
   std::vector<float> weights(kDimension, 0.0f);
   std::vector<float> gradient;
-  session->attach_weights(0, weights, -0.02f, millrace::ApplyWhen::kOnAwait);
+  // The weights go with the tensor: so this worker can come back after it was removed, or join a job that runs.
+  auto session = millrace::Session::connect(
+      job, {{.name = "weights", .dimension = kDimension, .weights = weights, .scale = -0.02f}});
   for (int i = 0; i < steps; ++i) {
     const double loss = gradient_of(rows, weights, gradient);
     const uint64_t step = session->push(0, gradient);

@@ -62,7 +62,8 @@ class AttachedWeights {
   /// Whether the array was replaced since this was asked last.
   bool take_replaced();
 
-  /// The weights of the run that begins there after all that has arrived. REQUIRES: out has the run's size, and an array is there.
+  /// The weights of the run that begins there after all that has arrived.
+  /// REQUIRES: out has the run's size, and an array is there.
   void copy_run(uint64_t begin, std::span<float> out);
   /// Steps in the array: the least over its runs. Without an array: that have arrived.
   uint64_t steps();

@@ -26,8 +26,8 @@ namespace millrace::worker {
 ///
 /// Three kinds of state: the core and the connections belong to the session thread; the board (steps, phase, updates) is shared
 /// under mutex_; a slot belongs to the caller that fills it. Callers never wait for the core: they read the board, fill their
-/// slot and leave a command. mutex_ is held over no arithmetic and no other lock; nothing is called back while it is held. Attached
-/// weights have locks of their own.
+/// slot and leave a command. mutex_ is held over no arithmetic and no other lock; nothing is called back while it is held.
+/// Attached weights have locks of their own.
 class SessionShell {
  public:
   SessionShell(const JobOptions& options, protocol::JobSpec spec, Beginning beginning);
@@ -147,6 +147,7 @@ class SessionShell {
   std::deque<Command> commands_;
   UpdateShelf shelf_;
   Phase phase_ = Phase::kJoining;
+  uint64_t returns_ = 0;
   std::optional<Error> error_;
   std::string waiting_for_;
   uint32_t fills_ = 0;  ///< slots being filled now

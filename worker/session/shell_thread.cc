@@ -239,6 +239,7 @@ void SessionShell::publish() {
     for (uint32_t tensor = 0; tensor < gates_.size(); ++tensor)
       gates_[tensor].steps_allowed = core_.steps_allowed(tensor);
     phase_ = core_.phase();
+    returns_ = core_.counters().returns;
     error_ = core_.error();
   }
   if (text_due || steps_changed) {

@@ -15,8 +15,8 @@
 /// Millrace's worker library: sum sparse gradients over the workers of a job through sharded servers.
 ///
 ///   millrace::JobOptions job{.name = "demo", .worker = 0, .workers = 4, .shards = {"tcp://10.0.0.1:7400"}};
-///   auto session = millrace::Session::connect(job, {{.name = "w", .dimension = weights.size()}});
-///   session->attach_weights(0, weights, -1.0f, millrace::ApplyWhen::kOnAwait);
+///   auto session = millrace::Session::connect(
+///       job, {{.name = "w", .dimension = weights.size(), .weights = weights, .scale = -1}});
 ///   for (...) { const uint64_t step = session->push(0, gradient); session->await(0, step); }
 ///   session->finish();
 ///
@@ -241,6 +241,7 @@ struct Stats {
 /// Where a session stands, for displays.
 struct SessionStatus {
   bool returning = false;   ///< the job runs, and this worker is not, or no longer, one that takes part: pushes wait
+  uint64_t returns = 0;     ///< how often it came back
   std::string waiting_for;  ///< one sentence: which shard or worker the job, or this worker, waits for
 };
 

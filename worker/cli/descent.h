@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace millrace::cli {
+
+struct DescentOptions {
+  double learning_rate = 1;
+  double learning_rate_decay = 0;  ///< the rate of epoch e is learning_rate / (1 + e * this)
+  double l2 = 0;                   ///< REQUIRES: learning_rate * l2 < 1
+  uint64_t steps_per_epoch = 1;
+  uint32_t epochs = 1;
+  uint64_t intercept = 0;  ///< index of the parameter that is not shrunk
+};
+
+/// What a step of mini-batch SGD with L2 does to a LinearModel's parameters beside adding the sum of the gradients: a function of
+/// the step's number, so that a worker that joins in the middle applies every step as the others have, to the bit.
+///
+/// Threads  any: nothing changes after the constructor.
+class Descent {
+ public:
+  explicit Descent(const DescentOptions& options);
+
+  double rate(uint64_t step) const;
+  /// LinearModel::scale() after so many steps.
+  float scale_after(uint64_t steps) const;
+  /// Whether the common factor goes into the values before that step: LinearModel's values change by 2^-40 at once then.
+  bool folds_before(uint64_t steps) const { return shrinking_after(steps).folds > 0; }
+  /// What precedes the addition of a step's sum to the values [begin, begin + run.size()): the intercept is kept as it was under
+  /// the new scale, and where the scale has become small it goes into the values. Returns the factor of the sum.
+  float before_step(uint64_t step, uint64_t begin, std::span<float> run) const;
+
+ private:
+  /// A factor in (0, 1] without underflow: mantissa * 2^exponent, mantissa in [0.5, 1).
+  struct Scaled {
+    double mantissa = 0.5;
+    int64_t exponent = 1;
+    Scaled times(const Scaled& other) const;
+    Scaled power(uint64_t count) const;
+  };
+  struct Shrinking {
+    float scale = 1;
+    int64_t folds = 0;  ///< times 2^-40 that are in the values
+  };
+  static Scaled scaled(double factor);
+  double rate_of_epoch(uint64_t epoch) const;
+  uint64_t epoch_of(uint64_t step) const;
+  Shrinking shrinking_after(uint64_t steps) const;
+
+  DescentOptions options_;
+  std::vector<Scaled> at_epoch_;  ///< by what all weights are shrunk when an epoch begins
+};
+
+}  // namespace millrace::cli
