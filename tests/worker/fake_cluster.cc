@@ -94,10 +94,11 @@ void FakeCluster::send_out(uint32_t shard, ToyShard::Out& out) {
   }
 }
 
-void FakeCluster::reply(uint32_t shard, const protocol::PeerId& to, protocol::Body body) {
+void FakeCluster::reply(uint32_t shard, const protocol::PeerId& to, protocol::Body body, SharedBytes payload) {
   protocol::Message message;
-  message.header = {table_.view.job, table_.view.epoch, 0, 1, shard, shards_[shard]->life};
+  message.header = {table_.view.job, table_.view.epoch, 0, worker_life, shard, shards_[shard]->life};
   message.body = std::move(body);
+  message.payload = std::move(payload);
   listeners_[shard]->send(to, message);
 }
 

@@ -32,10 +32,11 @@ class FakeCluster {
   // For scripts and run_there(): the cluster's thread only.
   ToyShard& shard(uint32_t number) { return *shards_[number]; }
   ToyTable& table() { return table_; }
-  void reply(uint32_t shard, const protocol::PeerId& to, protocol::Body body);
-  void say(uint32_t shard, uint32_t worker, protocol::Body body) {
-    reply(shard, peers_[shard][worker], std::move(body));
+  void reply(uint32_t shard, const protocol::PeerId& to, protocol::Body body, SharedBytes payload = {});
+  void say(uint32_t shard, uint32_t worker, protocol::Body body, SharedBytes payload = {}) {
+    reply(shard, peers_[shard][worker], std::move(body), std::move(payload));
   }
+  uint64_t worker_life = 1;  ///< of worker 0, in what reply() and say() send it
   /// Closes the shard's listener with every connection, and opens it again on the same address.
   void break_connections(uint32_t shard);
   /// From now on the shard reads everything and says nothing.

@@ -44,13 +44,13 @@ Result<SavedState> load(const JobOptions& job, std::span<const TensorOptions> te
   }
   if (auto fit = fits(*state, job.worker, spec); !fit) return in_file(fit.error());
   for (size_t i = 0; i < tensors.size(); ++i) {
-    Buffer<float> saved = std::exchange(state->tensors[i].weights, {});
-    if (tensors[i].weights.empty()) continue;
-    if (saved.empty()) {
-      return in_file({ErrorCode::kJobMismatch, "the saved state has no weights of tensor '" + tensors[i].name +
-                                                   "': it was saved by a session without them"});
-    }
-    std::ranges::copy(saved, tensors[i].weights.begin());
+    if (tensors[i].weights.empty() || !state->tensors[i].weights.empty()) continue;
+    return in_file({ErrorCode::kJobMismatch, "the saved state has no weights of tensor '" + tensors[i].name +
+                                                 "': it was saved by a session without them"});
+  }
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const Buffer<float> saved = std::exchange(state->tensors[i].weights, {});
+    if (!tensors[i].weights.empty()) std::ranges::copy(saved, tensors[i].weights.begin());
   }
   return state;
 }
