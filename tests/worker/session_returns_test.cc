@@ -126,8 +126,8 @@ TEST(SessionReturns, WeightsAreGivenAsTheyWillBeWhenAllThatArrivedIsInThem) {
       for (uint32_t part = 0; part < parts; ++part) all = all && cluster.shard(0).acknowledged(part, 0) == 2;
       return all;
     });
-    EXPECT_EQ(model.large[7], when == ApplyWhen::kOnAwait ? 1.5f : 1.75f);
     EXPECT_EQ(session->steps_applied(0), when == ApplyWhen::kOnAwait ? 1u : 2u);
+    EXPECT_EQ(model.large[7], when == ApplyWhen::kOnAwait ? 1.5f : 1.75f);
     cluster.run_there([&] {
       protocol::SnapshotRequest request{.for_worker = 1, .for_life = 4, .parts = {}};
       for (uint32_t part = 0; part < parts; ++part) request.parts.push_back(part);

@@ -186,7 +186,8 @@ struct TensorUpdate {
   uint64_t step = 0;
   bool applied = false;             ///< attached weights have it already
   bool replaced = false;            ///< since the last await the weights were replaced by another worker's, of another
-                                    ///< step perhaps: for callers that keep state of their own beside them
+                                    ///< step perhaps: for callers that keep state of their own beside them. What pieces
+                                    ///< hold until the next push is answered may be in them already
   std::vector<UpdatePiece> pieces;  ///< by begin; empty where weights are attached with kOnArrival
   std::shared_ptr<const void> owner;
 };
