@@ -5,11 +5,17 @@
 // SHARDS: addresses with commas between. Every worker w pushes, at step t, 2^w * level(t, i) at every index i, so
 // that each entry of a
 // sum over workers is level(t, i) times the set of its contributors as a bit mask. It prints a line for each thing it does:
-//     log LINE | joined | pushed STEP | update STEP BEGIN MASK CONTRIBUTORS | weights HASH | finished | error CODE: SENTENCE
+//     log LINE | joined | begins STEP | pushed STEP | saved | update STEP BEGIN MASK CONTRIBUTORS | weights HASH | finished | error CODE: SENTENCE
 // and exits 0 when finished, 3 after an error of the job.
 //
 // job=NAME dimension=N dead_after_ms=N staleness=N parts=N seed=N save=PATH connect_timeout_ms=N start_timeout_ms=N codec=TEXT
 // hold_at=STEP   after pushing that step: prints "holding" and waits for SIGUSR1
+// weights=1      gives its weights to connect(): it may join a job that runs, and comes back. It trains from the job's step on
+//                to STEPS, and says "begins STEP" where that is not 0
+// state=PATH     takes the place of an earlier process of this worker, with the state that this one saved, if it is there; with
+//                save_every=N it saves its own every N pushes and says "saved"
+// begin=VALUE    every weight's first value; initial=own|first
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <csignal>
@@ -17,9 +23,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "millrace/millrace.h"
@@ -31,6 +40,9 @@ struct Settings {
   uint64_t dimension = 20'000;
   uint64_t steps = 0;
   uint64_t hold_at = UINT64_MAX;
+  bool gives_weights = false;
+  uint32_t save_every = 0;
+  float begin = 0;
 };
 
 /// Small and never zero, so that no entry of a sum vanishes.
@@ -51,6 +63,7 @@ bool apply_setting(Settings& settings, const std::string& word) {
                                                     {"start_timeout_ms", &settings.job.start_timeout_ms},
                                                     {"shard_silence_ms", &settings.job.shard_silence_ms},
                                                     {"resend_after_ms", &settings.job.resend_after_ms},
+                                                    {"save_every", &settings.save_every},
                                                     {"workers_min", &settings.job.workers_min}};
   if (const auto found = numbers.find(key); found != numbers.end()) {
     *found->second = small;
@@ -64,6 +77,15 @@ bool apply_setting(Settings& settings, const std::string& word) {
     settings.job.codec_up = settings.job.codec_down = value;
   } else if (key == "hold_at") {
     settings.hold_at = number;
+  } else if (key == "weights") {
+    settings.gives_weights = number == 1;
+  } else if (key == "state") {
+    settings.job.load_path = settings.job.save_path = value;
+    settings.job.returns = settings.gives_weights = true;
+  } else if (key == "begin") {
+    settings.begin = static_cast<float>(number);
+  } else if (key == "initial") {
+    settings.job.initial_weights = value;
   } else {
     return false;
   }
@@ -103,41 +125,75 @@ uint64_t fnv(std::span<const float> values) {
   return hash;
 }
 
-void train(const Settings& settings) {
-  millrace::TensorOptions tensor;
-  tensor.name = "w";
-  tensor.dimension = settings.dimension;
-  auto session = millrace::Session::connect(settings.job, {tensor});
-  std::printf("joined\n");
-  std::vector<float> weights(settings.dimension, 0.0f);
-  session->attach_weights(0, weights, -1.0f, millrace::ApplyWhen::kOnAwait);
-  std::vector<float> gradient(settings.dimension);
-  const double own = std::ldexp(1.0, static_cast<int>(settings.job.worker));
-  for (uint64_t step = 0; step < settings.steps; ++step) {
-    for (uint64_t i = 0; i < gradient.size(); ++i)
-      gradient[i] = static_cast<float>(own * static_cast<double>(level(step, i)));
-    session->push(0, gradient);
-    std::printf("pushed %llu\n", static_cast<unsigned long long>(step));
-    if (step == settings.hold_at) {
-      std::printf("holding\n");
-      sigset_t go_on;
-      sigemptyset(&go_on);
-      sigaddset(&go_on, SIGUSR1);
-      int signal = 0;
-      sigwait(&go_on, &signal);
-    }
-    if (step < settings.job.staleness) continue;
-    const uint64_t due = step - settings.job.staleness;
-    for (const auto& piece : session->await(0, due).pieces) print_piece(due, piece);
-  }
-  const uint64_t awaited = settings.steps > settings.job.staleness ? settings.steps - settings.job.staleness : 0;
-  for (uint64_t step = awaited; step < settings.steps; ++step) {
-    for (const auto& piece : session->await(0, step).pieces) print_piece(step, piece);
-  }
-  session->finish();
-  std::printf("weights %016llx\n", static_cast<unsigned long long>(fnv(weights)));
-  std::printf("finished\n");
+void hold() {
+  std::printf("holding\n");
+  sigset_t go_on;
+  sigemptyset(&go_on);
+  sigaddset(&go_on, SIGUSR1);
+  int signal = 0;
+  sigwait(&go_on, &signal);
 }
+
+class Training {
+ public:
+  explicit Training(const Settings& settings)
+      : settings_(settings), weights_(settings.dimension, settings.begin), gradient_(settings.dimension) {
+    millrace::TensorOptions tensor;
+    tensor.name = "w";
+    tensor.dimension = settings.dimension;
+    if (settings.gives_weights) {
+      tensor.weights = weights_;
+      tensor.scale = -1;
+    }
+    session_ = millrace::Session::connect(settings.job, {tensor});
+    std::printf("joined\n");
+    if (!settings.gives_weights) session_->attach_weights(0, weights_, -1.0f, millrace::ApplyWhen::kOnAwait);
+  }
+
+  void run() {
+    step_ = session_->steps_applied(0);
+    if (step_ > 0) std::printf("begins %llu\n", static_cast<unsigned long long>(step_));
+    while (step_ < settings_.steps) {
+      push();
+      while (pushed_.size() > settings_.job.staleness) await();
+    }
+    while (!pushed_.empty()) await();
+    session_->finish();
+    std::printf("weights %016llx\n", static_cast<unsigned long long>(fnv(weights_)));
+    std::printf("finished\n");
+  }
+
+ private:
+  void push() {
+    const double own = std::ldexp(1.0, static_cast<int>(settings_.job.worker));
+    for (uint64_t i = 0; i < gradient_.size(); ++i)
+      gradient_[i] = static_cast<float>(own * static_cast<double>(level(step_, i)));
+    const uint64_t number = session_->push(0, gradient_);
+    std::printf("pushed %llu\n", static_cast<unsigned long long>(step_));
+    pushed_.emplace_back(number, step_);
+    if (settings_.save_every != 0 && (number + 1) % settings_.save_every == 0) {
+      session_->save(settings_.job.save_path);
+      std::printf("saved\n");
+    }
+    if (step_ == settings_.hold_at) hold();
+    ++step_;
+  }
+
+  void await() {
+    const auto [number, step] = pushed_.front();
+    pushed_.pop_front();
+    for (const auto& piece : session_->await(0, number).pieces) print_piece(step, piece);
+    // Where the others went on without it, the steps that it missed are not made up for.
+    step_ = std::max(step_, session_->steps_applied(0));
+  }
+
+  const Settings& settings_;
+  std::vector<float> weights_;
+  std::vector<float> gradient_;
+  std::unique_ptr<millrace::Session> session_;
+  std::deque<std::pair<uint64_t, uint64_t>> pushed_;  ///< (push, step), not awaited yet
+  uint64_t step_ = 0;
+};
 
 }  // namespace
 
@@ -167,7 +223,7 @@ int main(int argc, char** argv) {
     if (!apply_setting(settings, argv[i])) return 2;
   }
   try {
-    train(settings);
+    Training(settings).run();
   } catch (const millrace::JobError& error) {
     std::printf("error %s: %s\n", std::string(millrace::job_error_name(error.code())).c_str(), error.what());
     return 3;
