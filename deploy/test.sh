@@ -8,20 +8,23 @@
 #                                    tsan   ThreadSanitizer over the tests labelled tsan (server, worker, simulation)
 #                                    fuzz   every fuzzer, 30 seconds each, two at a time
 #                                    lint   clang-format and clang-tidy (Millrace's own lint is a test of the dev build)
+#                                    punish kills and restarts workers and shards of a job, 60 seconds of it
 #                                    dev    every test of the dev build, but those labelled perf
 #   deploy/test.sh --quick         setup, build, dev
 #   deploy/test.sh --stage NAME    that stage alone (repeatable); also: perf, the tests labelled perf
 #
-# Environment: MILLRACE_JOBS (default: the number of cores), MILLRACE_FUZZ_SECONDS (default: 30).
+# Environment: MILLRACE_JOBS (default: the number of cores), MILLRACE_FUZZ_SECONDS (default: 30), MILLRACE_PUNISH_SECONDS
+# (default: 60).
 # Logs stay in build/logs/STAGE.log. Exit codes: 0 all passed, 1 a stage failed, 2 usage.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-readonly ALL_STAGES=(setup build asan tsan fuzz lint dev)
+readonly ALL_STAGES=(setup build asan tsan fuzz lint punish dev)
 readonly QUICK_STAGES=(setup build dev)
 readonly LOGS=build/logs
 readonly JOBS=${MILLRACE_JOBS:-$(nproc)}
 readonly FUZZ_SECONDS=${MILLRACE_FUZZ_SECONDS:-30}
+readonly PUNISH_SECONDS=${MILLRACE_PUNISH_SECONDS:-60}
 readonly SUMMARY_LINES=40
 
 # A fresh clone elsewhere on the machine finds what an earlier one compiled.
@@ -72,6 +75,13 @@ stage_lint() {
   deploy/lint.sh --only format || failed=1
   deploy/lint.sh --only tidy || failed=1
   return "$failed"
+}
+
+# Of another mode every time: the seed is the time's, and printed.
+stage_punish() {
+  cmake --preset dev && cmake --build --preset dev -j "$JOBS" --target punished_worker millrace-server &&
+    tests/integration/punisher_test.py build/dev/bin/millrace-server build/dev/tests/integration/punisher/punished_worker \
+      --seconds "$PUNISH_SECONDS"
 }
 
 stage_dev() { ctest --preset dev -j 1 -LE '^perf$' --no-tests=error; }

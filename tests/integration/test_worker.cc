@@ -5,7 +5,8 @@
 // SHARDS: addresses with commas between. Every worker w pushes, at step t, 2^w * level(t, i) at every index i, so
 // that each entry of a
 // sum over workers is level(t, i) times the set of its contributors as a bit mask. It prints a line for each thing it does:
-//     log LINE | joined | begins STEP | pushed STEP | saved | update STEP BEGIN MASK CONTRIBUTORS | weights HASH | finished | error CODE: SENTENCE
+//     log LINE | joined | begins STEP | pushed STEP | saved | update STEP BEGIN MASK CONTRIBUTORS | weights HASH | finished |
+//     error CODE: SENTENCE
 // and exits 0 when finished, 3 after an error of the job.
 //
 // job=NAME dimension=N dead_after_ms=N staleness=N parts=N seed=N save=PATH connect_timeout_ms=N start_timeout_ms=N codec=TEXT

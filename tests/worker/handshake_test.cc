@@ -229,12 +229,6 @@ INSTANTIATE_TEST_SUITE_P(
                                    ErrorCode::kShardMapMismatch, "knows 1 shards, this worker 2"},
                       Disagreement{"MembersOfOneEpoch", [](protocol::JobView& view) { view.members[1].nonce = 1; },
                                    ErrorCode::kShardMapMismatch, "disagrees with another shard about one epoch"},
-                      Disagreement{"ShardAddress",
-                                   [](protocol::JobView& view) {
-                                     ++view.epoch;
-                                     view.shards[0].address = "tcp://elsewhere:1";
-                                   },
-                                   ErrorCode::kShardMapMismatch, "another address for shard 0"},
                       Disagreement{"ShardLife",
                                    [](protocol::JobView& view) {
                                      ++view.epoch;
@@ -254,6 +248,23 @@ INSTANTIATE_TEST_SUITE_P(
                                    },
                                    ErrorCode::kIdentityInUse, "another process is worker 0"}),
     [](const auto& of_case) { return std::string(of_case.param.name); });
+
+TEST_F(Handshake, AShardThatMovedIsSoughtWhereTheViewSays) {
+  make_running();
+  ++view_.epoch;
+  view_.shards[0].address = "tcp://elsewhere:1";
+  hear(1, protocol::ViewChange{view_});
+  EXPECT_EQ(actions_.connects, std::vector<uint32_t>{0});
+  EXPECT_EQ(core().shard_address(0), "tcp://elsewhere:1");
+  core().on_connected(0, now_, actions_);
+  EXPECT_EQ(take_sent<protocol::Hello>().size(), 1u);
+  // It takes the job up with that Hello.
+  ++view_.epoch;
+  view_.shards[0].life = 2;
+  welcome(0);
+  EXPECT_EQ(core().phase(), worker::Phase::kRunning);
+  EXPECT_TRUE(actions_.connects.empty()) << "it is there already";
+}
 
 TEST_F(Handshake, AnotherLifeBeforeTheStartIsTakenOnAndNothingCarriesTheEarlierOne) {
   view_.started = false;

@@ -400,6 +400,23 @@ TEST_F(Returns, WhoIsFinishedAndHasEverythingNeedsNoPlaceAnyMore) {
   EXPECT_EQ(core().phase(), Phase::kFinished);
 }
 
+TEST_F(Returns, WhoIsFinishedStaysForWhoComesIn) {
+  make_running();
+  ++view_.epoch;
+  view_.members[1].state = MemberState::kJoining;
+  for (uint32_t shard = 0; shard < 2; ++shard) hear(shard, protocol::ViewChange{view_});
+  ASSERT_TRUE(core().finish(now_, actions_).has_value());
+  EXPECT_EQ(core().phase(), Phase::kFinishing);
+  actions_.clear();
+  hear(0, protocol::SnapshotRequest{1, 1, {0}});
+  EXPECT_EQ(actions_.give_weights.size(), 1u);
+  ++view_.epoch;
+  view_.members[1].state = MemberState::kSynced;
+  for (uint32_t shard = 0; shard < 2; ++shard) hear(shard, protocol::ViewChange{view_});
+  core().end_turn(now_, actions_);
+  EXPECT_EQ(core().phase(), Phase::kFinished);
+}
+
 TEST_F(Returns, AForgottenUpdateMakesItGiveUpItsPlaceItself) {
   make_running();
   push({5}, {1});

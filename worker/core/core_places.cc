@@ -36,9 +36,6 @@ bool SessionCore::Impl::shards_agree(uint32_t shard, const protocol::JobView& ne
     if (view.shards[other].life == 0 || !view.started) continue;
     if (next.shards[other].life < view.shards[other].life)
       return mismatch("knows an earlier start of shard " + std::to_string(other));
-    const bool same = next.shards[other].life == view.shards[other].life;
-    if (same && next.shards[other].address != view.shards[other].address)
-      return mismatch("has another address for shard " + std::to_string(other));
   }
   return true;
 }
@@ -68,13 +65,17 @@ void SessionCore::Impl::follow_shards(const protocol::JobView& before, TimeNs no
     const protocol::ShardEntry& was = before.shards[shard];
     const protocol::ShardEntry& is = view.shards[shard];
     Link& link = links[shard];
-    if (was.life == 0 || is.life == was.life || link.shard_life == is.life) continue;
-    log(actions, Severity::kInfo, shard_text(shard) + " was started again, at " + is.address);
+    // The address may come first: a shard that was started again elsewhere takes the job up when a worker comes to it.
     const bool moved = is.address != was.address;
+    if (was.life == 0 || (is.life == was.life && !moved) || (is.life != was.life && link.shard_life == is.life))
+      continue;
+    log(actions, Severity::kInfo, shard_text(shard) + " was started again, at " + is.address);
     if (moved) link.address = is.address;
-    if (link.ever_welcomed) link.shard_life = is.life;
-    // Words of the earlier process count no more, also those that wait here for their epoch.
-    link.held.clear();
+    if (is.life != was.life) {
+      if (link.ever_welcomed) link.shard_life = is.life;
+      // Words of the earlier process count no more, also those that wait here for their epoch.
+      link.held.clear();
+    }
     if (!moved && link.state != LinkState::kWelcomed) continue;
     link.last_trouble = "it was started again";
     open(shard, now, actions);

@@ -456,6 +456,10 @@ void SessionCore::Impl::leave_when_done(TimeNs /*now*/, Actions& actions) {
   // An ack that waits for a connection is waited for, too.
   if (!std::ranges::all_of(links, [](const Link& link) { return link.acks.empty(); })) return;
   if (!std::ranges::all_of(links, [](const Link& link) { return link.state == LinkState::kWelcomed; })) return;
+  // Who is coming in may need this worker's weights: it takes part, or is removed, before the last who has them leaves.
+  const bool somebody_joins = std::ranges::any_of(
+      view.members, [](const protocol::Member& member) { return member.state == protocol::MemberState::kJoining; });
+  if (config.has_weights && somebody_joins) return;
   say_goodbye(protocol::Goodbye::Reason::kFinished, "", actions);
   set_phase(Phase::kFinished);
 }
