@@ -32,9 +32,18 @@ bool JobRounds::holds_back() const {
   return kept_account_.used_bytes() > setup_.limits.job_memory_bytes_max / kKeptShare;
 }
 
+std::vector<uint32_t> JobRounds::beginners(const PartRound& part) const {
+  std::vector<uint32_t> workers;
+  if (setup_.spec.initial_weights != protocol::InitialWeights::kFirst || part.decided() != 0) return workers;
+  for (const protocol::Member& member : setup_.members.all()) {
+    if (member.state == protocol::MemberState::kJoining) workers.push_back(member.worker);
+  }
+  return workers;
+}
+
 void JobRounds::advance(PartRound& part, TimeNs now, Actions& actions) {
   const protocol::JobView& view = setup_.members.view();
-  if (!view.started || view.finished || failure_) return;
+  if (!view.started || view.finished || failure_ || !beginners(part).empty()) return;
   const std::optional<TimeNs> due = part.due(setup_.members);
   if (!due) return;
   if (*due > now) {

@@ -166,6 +166,8 @@ class JobRounds {
   std::vector<PartRound*> waiting_parts(const Bucket& bucket, uint64_t step);
   void finish(PartRound& part, EncodedUpdate update, TimeNs now, Actions& actions);
   bool holds_back() const;
+  /// Who is taking over the weights that the job begins with: the part's first step waits for them.
+  std::vector<uint32_t> beginners(const PartRound& part) const;
   RoundKey key_of(const PartRound& part) const;
 
   Setup setup_;

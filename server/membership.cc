@@ -63,7 +63,7 @@ Result<std::optional<protocol::JobRecord>> change_job_in(protocol::MembershipTab
   return std::optional(std::move(record));
 }
 
-Result<Change> join(protocol::JobRecord& record, const Joiner& joiner, uint32_t workers) {
+Result<Change> join(protocol::JobRecord& record, const Joiner& joiner, const protocol::JobSpec& spec) {
   protocol::JobView& view = record.view;
   if (view.finished) return fail(ErrorCode::kNotAMember, fmt::format("job '{}' has ended", record.name));
   const auto at = member_at(view.members, joiner.worker);
@@ -77,14 +77,16 @@ Result<Change> join(protocol::JobRecord& record, const Joiner& joiner, uint32_t 
             "or wait until the other one is removed",
             joiner.worker, record.name));
   }
-  const auto state = view.started ? protocol::MemberState::kJoining : protocol::MemberState::kSynced;
+  // The job starts when all of 0 .. workers - 1 are there: the lowest-numbered worker is 0.
+  const bool takes_weights = spec.initial_weights == protocol::InitialWeights::kFirst && joiner.worker != 0;
+  const auto state = view.started || takes_weights ? protocol::MemberState::kJoining : protocol::MemberState::kSynced;
   const protocol::Member member{joiner.worker, next_life(record, joiner.worker), joiner.nonce, state};
   if (present) {
     *at = member;
   } else {
     view.members.insert(at, member);
   }
-  if (view.members.size() >= workers) view.started = true;
+  if (view.members.size() >= spec.workers) view.started = true;
   return Change::kChanged;
 }
 

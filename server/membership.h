@@ -42,12 +42,12 @@ struct Joiner {
       0;  ///< the life of an earlier process of the worker that may go: silent, and said to be over; 0: none
 };
 
-/// Makes the worker a member under a new life: synced while the job has not started (the join that makes `workers` members
-/// starts it), joining in a job that runs [9]. The same nonce again: nothing to do. An earlier process that is in the way is
-/// replaced in the same change, if `joiner` may.
+/// Makes the worker a member under a new life: synced while the job has not started (the join that makes spec.workers members
+/// starts it), joining in a job that runs [9], and in one that begins with the weights of worker 0 if it is another one. The
+/// same nonce again: nothing to do. An earlier process that is in the way is replaced in the same change, if `joiner` may.
 ///
 /// Errors   identity_in_use: another process is that member; not_a_member: the job has ended.
-Result<Change> join(protocol::JobRecord& record, const Joiner& joiner, uint32_t workers);
+Result<Change> join(protocol::JobRecord& record, const Joiner& joiner, const protocol::JobSpec& spec);
 
 enum class Leaving : uint8_t {
   kFinished,  ///< said Goodbye(finished)

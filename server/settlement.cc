@@ -47,6 +47,11 @@ bool Settlement::is_on_log(const Joiner& joiner, const PartRound& part) const {
          part.is_in_log(mine.n, mine.decided_in);
 }
 
+bool Settlement::may_keep_own(const Joiner& joiner, const PartRound& part) const {
+  const bool begins = joiner.state.parts[part.layout().part].n == 0;
+  return is_on_log(joiner, part) && !(begins && setup_.spec.initial_weights == protocol::InitialWeights::kFirst);
+}
+
 void Settlement::on_state(const protocol::Member& from, const protocol::State& state, TimeNs now, Actions& actions) {
   const auto [at, first] = joiners_.try_emplace(from.worker);
   Joiner& joiner = at->second;
@@ -68,7 +73,7 @@ void Settlement::on_state(const protocol::Member& from, const protocol::State& s
 void Settlement::judge(const protocol::Member& who, Joiner& joiner, const PartRound& part, TimeNs now,
                        Actions& actions) {
   const uint32_t number = part.layout().part;
-  if (!is_on_log(joiner, part) || !part.keeps_from(joiner.state.parts[number].n)) {
+  if (!may_keep_own(joiner, part) || !part.keeps_from(joiner.state.parts[number].n)) {
     joiner.wanting.push_back(number);
     return;
   }
@@ -177,7 +182,8 @@ void Settlement::hand_on(const protocol::Member& who, Joiner& joiner, const prot
     joiner.transfer.reset();
     joiner.told[body.part] = now;
   };
-  if (on_log && own >= body.n) {  // [9d] it is not behind the giver: its own may be the only copy of a step
+  // [9d] It is not behind the giver: its own may be the only copy of a step.
+  if (own >= body.n && may_keep_own(joiner, part)) {
     done();
     settle(who, joiner, part, Settle::Weights::kOwn, actions);
     return setup_.rounds.serve_between(who, part, own, part.decided(), actions);

@@ -84,6 +84,8 @@ class Settlement {
   TimeNs heartbeat() const { return static_cast<TimeNs>(setup_.spec.heartbeat_ms) * kNsPerMs; }
   const protocol::Member& member(uint32_t worker) const;
   bool is_on_log(const Joiner& joiner, const PartRound& part) const;
+  /// Its own weights will do [9d]: they are on the log, and not those that a job begins with whose beginning is another's.
+  bool may_keep_own(const Joiner& joiner, const PartRound& part) const;
   void judge(const protocol::Member& who, Joiner& joiner, const PartRound& part, TimeNs now, Actions& actions);
   void settle(const protocol::Member& who, Joiner& joiner, const PartRound& part, protocol::Settle::Weights weights,
               Actions& actions) const;

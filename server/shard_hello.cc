@@ -33,9 +33,16 @@ bool worth_retrying(ErrorCode code) {
   return code == ErrorCode::kUnavailable || code == ErrorCode::kIo || code == ErrorCode::kTimeout;
 }
 
-/// Who is no member of a job that runs: whether it may become one.
+/// Whether it may become a member: who comes to a job that runs, and who comes without weights where they are needed.
 Status may_join(const protocol::JobRecord& record, const protocol::Header& header, const protocol::Hello& hello,
                 const Joiner& joiner) {
+  if (hello.spec.initial_weights == protocol::InitialWeights::kFirst && !hello.has_weights) {
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("job '{}' begins with the weights of worker 0: worker {} is to give or take them, and can only "
+                    "where weights are attached; attach weights to every tensor",
+                    record.name, header.worker));
+  }
   const protocol::Member* member = find_member(record.view, header.worker);
   const bool is_there = member && (member->nonce == hello.nonce || member->life != joiner.replaces);
   if (record.view.finished || !record.view.started || is_there) return {};
@@ -179,7 +186,7 @@ Result<protocol::JobRecord> ShardCore::join_job(const protocol::JobRecord& recor
     if (*claimed == Claim::kSuccessor && !at.view.finished) successions_.insert(at.view.job);
     at = claimed_only;
     const Status may = may_join(at, header, hello, joiner);
-    const Result<Change> joined = may ? join(at, joiner, hello.spec.workers) : std::unexpected(may.error());
+    const Result<Change> joined = may ? join(at, joiner, hello.spec) : std::unexpected(may.error());
     if (joined) return *claimed == Claim::kKnown ? *joined : Change::kChanged;
     if (*claimed != Claim::kSuccessor || at.view.finished) return joined;
     // Whoever asks, the job runs, and its members are to be asked where they stand.

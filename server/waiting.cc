@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "server/job_rounds.h"
 
@@ -72,6 +73,11 @@ void JobRounds::wait_of_collecting(const PartRound& part, Waiting& waiting) cons
         "kept updates fill half of the job's memory (--job-memory-bytes-max); {} waits until worker {} acknowledges "
         "earlier ones",
         step, fmt::join(waiting.workers, ", "));
+  } else if (std::vector<uint32_t> joiners = beginners(part); !joiners.empty()) {
+    waiting.wait = Wait::kContributions;
+    waiting.workers = std::move(joiners);
+    waiting.because = fmt::format("{} waits for worker {} to take over the weights of worker 0", step,
+                                  fmt::join(waiting.workers, ", "));
   } else if (waiting.workers.empty()) {
     waiting.wait = Wait::kComputing;
     waiting.because = fmt::format("{} is being decoded", step);

@@ -148,13 +148,13 @@ std::string ClusterProcesses::text_of(const std::string& name) const {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-std::string replayed_weights(const WorkerLog& log, uint64_t dimension) {
-  std::vector<float> weights(dimension, 0.0f);
+std::string replayed_weights(const WorkerLog& log, uint64_t dimension, float begin) {
+  std::vector<float> weights(dimension, begin);
   for (auto piece = log.contributors.begin(); piece != log.contributors.end(); ++piece) {
-    const auto [step, begin] = piece->first;
+    const auto [step, first] = piece->first;
     const auto next = std::next(piece);
     const uint64_t end = next != log.contributors.end() && next->first.first == step ? next->first.second : dimension;
-    for (uint64_t i = begin; i < end; ++i) {
+    for (uint64_t i = first; i < end; ++i) {
       weights[i] -= static_cast<float>(piece->second * (1 + (step * 7 + i * 3) % 5));
     }
   }

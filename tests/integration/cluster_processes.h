@@ -59,6 +59,6 @@ class ClusterProcesses : public ::testing::Test {
 };
 
 /// What the weights of test_worker are after these contributors, by the definition of its gradients; in the words of its output.
-std::string replayed_weights(const WorkerLog& log, uint64_t dimension);
+std::string replayed_weights(const WorkerLog& log, uint64_t dimension, float begin = 0);
 
 }  // namespace millrace::testing

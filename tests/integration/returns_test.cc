@@ -140,5 +140,16 @@ TEST_F(Returns, BothShardsAtOnceComeBack) {
   expect_nothing_lost();
 }
 
+TEST_F(Returns, AJobMayBeginWithTheWeightsOfItsFirstWorker) {
+  ASSERT_NO_FATAL_FAILURE(start_shards(2));
+  for (uint32_t worker = 0; worker < kWorkers; ++worker)
+    workers_.push_back(start(worker, {"initial=first", "begin=" + std::to_string(5 + worker)}));
+  logs_.resize(kWorkers);
+  expect_all_finish_alike();
+  EXPECT_EQ(logs_[0].contributors.size(), kSteps * 4);
+  for (const auto& [piece, mask] : logs_[0].contributors) EXPECT_EQ(mask, 7u) << "step " << piece.first;
+  EXPECT_EQ(logs_[0].weights, replayed_weights(logs_[0], kDimension, 5));
+}
+
 }  // namespace
 }  // namespace millrace::testing

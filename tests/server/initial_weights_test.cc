@@ -1,0 +1,84 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/server/returning_cluster.h"
+
+namespace millrace::server {
+namespace {
+
+using protocol::MemberState;
+using protocol::Refuse;
+using protocol::Settle;
+using protocol::Snapshot;
+using protocol::SnapshotRequest;
+using protocol::Synced;
+using protocol::Welcome;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+/// A job that begins with the weights of worker 0.
+struct Beginning : ::testing::Test {
+  static protocol::JobSpec first(uint32_t workers) {
+    protocol::JobSpec spec = ReturningCluster::job(workers);
+    spec.initial_weights = protocol::InitialWeights::kFirst;
+    return spec;
+  }
+  ReturningCluster cluster{first(3), 1};
+};
+
+TEST_F(Beginning, TheOthersJoinWorkerZeroAndTakeItsWeightsAlthoughTheyAreOnTheLog) {
+  cluster.join_all_with_weights();
+  ASSERT_TRUE(cluster.view().started);
+  for (const uint32_t worker : {1u, 2u}) {
+    EXPECT_EQ(find_member(cluster.view(), worker)->state, MemberState::kJoining);
+    cluster.say_state(worker, false);
+    const auto requests = ReturningCluster::of<SnapshotRequest>(cluster.deliver_all(0));
+    ASSERT_THAT(requests, SizeIs(1));
+    cluster.give_weights(0, requests[0]);
+    const std::vector<protocol::Message> got = cluster.take(worker);
+    ASSERT_THAT(got, SizeIs(2));
+    EXPECT_EQ(std::get<Snapshot>(got[0].body).n, 0u);
+    EXPECT_EQ(std::get<Settle>(got[1].body).weights, Settle::Weights::kSnapshot);
+    EXPECT_TRUE(std::get<Settle>(got[1].body).on_log);
+    cluster.say(worker, Synced{});
+    for (uint32_t all = 0; all < 3; ++all) cluster.deliver_all(all);
+    // The other one's turn is in a new epoch: it says again where it stands.
+  }
+  EXPECT_EQ(find_member(cluster.view(), 2)->state, MemberState::kSynced);
+  cluster.step({0, 1, 2});
+  EXPECT_EQ(cluster.holds(2).n, 1u);
+}
+
+TEST_F(Beginning, TheFirstStepWaitsForThemAndStatusSaysSo) {
+  cluster.join_all_with_weights();
+  cluster.step({0});
+  EXPECT_EQ(cluster.holds(0).n, 0u);
+  const auto waiting = cluster.core().status(cluster.now).jobs.at(0).waited_for;
+  EXPECT_THAT(waiting, ElementsAre(1, 2));
+  // Who dies meanwhile is not waited for.
+  for (const uint32_t worker : {1u, 2u}) cluster.say(worker, protocol::Goodbye{protocol::Goodbye::Reason::kFailed, ""});
+  cluster.deliver_all(0);
+  EXPECT_EQ(cluster.holds(0).n, 1u);
+}
+
+TEST_F(Beginning, OnceItHasAStepAWorkerGoesOnWithItsOwn) {
+  cluster.join_all_with_weights();
+  for (const uint32_t worker : {1u, 2u}) cluster.say(worker, protocol::Goodbye{protocol::Goodbye::Reason::kFailed, ""});
+  cluster.deliver_all(0);
+  cluster.step({0});
+  ASSERT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(1, cluster.returning(1, 77))));
+  cluster.holds(1) = cluster.holds(0);
+  cluster.take(1);
+  cluster.say_state(1, false);
+  EXPECT_THAT(cluster.take_of<Settle>(1), ElementsAre(::testing::Field(&Settle::weights, Settle::Weights::kOwn)));
+}
+
+TEST_F(Beginning, WhoHasNoWeightsIsRefused) {
+  const auto refusal = std::get<Refuse>(cluster.say_hello(1, cluster.hello(1)));
+  EXPECT_EQ(refusal.code, ErrorCode::kUnsupported);
+  EXPECT_THAT(refusal.sentence, HasSubstr("begins with the weights of worker 0"));
+}
+
+}  // namespace
+}  // namespace millrace::server
