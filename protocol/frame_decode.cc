@@ -359,12 +359,20 @@ Snapshot read_snapshot(wire::Snapshot::Reader in, Validator& check) {
           .summary = read_summary(in.getSummary(), check)};
 }
 
+ViewChange read_view_change(wire::ViewChange::Reader in, Validator& check) {
+  ViewChange change{read_view(in.getView(), check)};
+  const auto decided = in.getDecided();
+  change.decided.resize(check.count(decided.size(), kPartsMax, "parts in a change of view"));
+  for (uint32_t i = 0; i < change.decided.size(); ++i) change.decided[i] = decided[i];
+  return change;
+}
+
 Body read_body(wire::Envelope::Reader in, Validator& check) {
   switch (in.which()) {
     case wire::Envelope::HELLO: return read_hello(in.getHello(), check);
     case wire::Envelope::WELCOME: return read_welcome(in.getWelcome(), check);
     case wire::Envelope::REFUSE: return read_refuse(in.getRefuse(), check);
-    case wire::Envelope::VIEW_CHANGE: return ViewChange{read_view(in.getViewChange().getView(), check)};
+    case wire::Envelope::VIEW_CHANGE: return read_view_change(in.getViewChange(), check);
     case wire::Envelope::CONTRIBUTION: return read_contribution(in.getContribution(), check);
     case wire::Envelope::DUPLICATE: return Duplicate{in.getDuplicate().getPart(), in.getDuplicate().getStep()};
     case wire::Envelope::UPDATE: return read_update(in.getUpdate(), check);

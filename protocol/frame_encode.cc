@@ -137,7 +137,12 @@ struct BodyWriter {
     out.setStep(body.step);
     out.setSentence(text_of(sentence_of(body.sentence)));
   }
-  void operator()(const ViewChange& body) { write(body.view, envelope.initViewChange().initView()); }
+  void operator()(const ViewChange& body) {
+    auto out = envelope.initViewChange();
+    write(body.view, out.initView());
+    auto decided = out.initDecided(static_cast<uint32_t>(body.decided.size()));
+    for (uint32_t at = 0; at < body.decided.size(); ++at) decided.set(at, body.decided[at]);
+  }
   void operator()(const Contribution& body) {
     auto out = envelope.initContribution();
     out.setPart(body.part);

@@ -112,6 +112,7 @@ struct Refuse {
 
 struct ViewChange {
   view @0 :View;
+  decided @1 :List(UInt64);
 }
 
 struct Contribution {

@@ -114,6 +114,9 @@ struct Refuse {
 /// shard -> worker, on every epoch change [7], before anything else of that epoch on this connection.
 struct ViewChange {
   JobView view;
+  /// To a member that is synced from this epoch on: steps decided of each of the shard's parts, by number. From there on the
+  /// shard waits for it. To others: none.
+  std::vector<uint64_t> decided = {};
   bool operator==(const ViewChange&) const = default;
 };
 

@@ -36,7 +36,7 @@ std::vector<protocol::PeerId> Job::adopt(protocol::JobView view, TimeNs now, Act
   }
   if (members_.view().started) {
     if (started_ == 0) started_ = now;
-    tell_view(actions);
+    tell_view(adopted.before, actions);
     view_untold_ = false;
   } else {
     view_untold_ = true;
@@ -57,14 +57,23 @@ std::vector<protocol::PeerId> Job::adopt(protocol::JobView view, TimeNs now, Act
 }
 
 void Job::flush_view(Actions& actions) {
-  if (view_untold_) tell_view(actions);
+  if (view_untold_) tell_view({}, actions);
   view_untold_ = false;
 }
 
-void Job::tell_view(Actions& actions) const {
+void Job::tell_view(const std::vector<protocol::Member>& before, Actions& actions) const {
   for (const protocol::Member& member : members_.all()) {
-    members_.send(member, protocol::ViewChange{members_.view()}, actions);
+    const bool was_synced = std::ranges::find(before, member) != before.end();
+    members_.send(member, was_synced ? protocol::ViewChange{members_.view()} : change_for(member), actions);
   }
+}
+
+protocol::ViewChange Job::change_for(const protocol::Member& member) const {
+  protocol::ViewChange change{members_.view()};
+  const bool is_news = member.state == protocol::MemberState::kSynced && rounds_.steps_decided_max() > 0;
+  if (!is_news || recovery_) return change;
+  for (const PartRound& part : rounds_.parts()) change.decided.push_back(part.decided());
+  return change;
 }
 
 protocol::Welcome Job::welcome(const std::string& software) const {

@@ -93,8 +93,11 @@ class Job {
 
   JobStatus status(TimeNs now) const;
 
+  /// The present view for a member that may not know that it is synced: with what has been decided without it.
+  protocol::ViewChange change_for(const protocol::Member& member) const;
+
  private:
-  void tell_view(Actions& actions) const;
+  void tell_view(const std::vector<protocol::Member>& before, Actions& actions) const;
   void on_state(const protocol::Member& from, const protocol::State& state, TimeNs now, Actions& actions);
   void add_joining(JobStatus& status, TimeNs now) const;
   std::vector<uint32_t> not_joined() const;

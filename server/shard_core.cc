@@ -202,7 +202,7 @@ void ShardCore::on_member_message(const protocol::PeerId& from, Job& job, const 
   } else if (const auto* heartbeat = std::get_if<protocol::Heartbeat>(&message.body)) {
     // A view that did not reach the worker (its queue was full) would hold back all that is served in the new epoch.
     if (message.header.epoch < job.view().epoch) {
-      job.members().send(member, protocol::ViewChange{job.view()}, actions);
+      job.members().send(member, job.change_for(member), actions);
     }
     if (heartbeat->finishing && job.members().finishes(member.worker)) job.rounds().on_finishing(now, actions);
     if (!job.recovering()) {

@@ -10,96 +10,16 @@ import contextlib
 import gzip
 import json
 import os
-import random
 import signal
 import socket
 import sqlite3
 import subprocess
-import sys
 import tempfile
 import time
 import unittest
 from pathlib import Path
 
-PROGRAMS = Path(sys.argv.pop(1) if len(sys.argv) > 1 else "build/dev/bin").resolve()
-SHARED = Path(os.environ.get("MILLRACE_SHARED", Path(__file__).resolve().parents[3] / "shared"))
-W8A = SHARED / "data/w8a.svm.gz"
-NETLAB = Path(__file__).resolve().parents[2] / "deploy/netlab.sh"
-TIMEOUT_S = 240
-
-
-def millrace(*arguments):
-    return [str(PROGRAMS / "millrace"), *map(str, arguments)]
-
-
-def run(*arguments):
-    return subprocess.run(millrace(*arguments), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-
-
-def start(*arguments):
-    return subprocess.Popen(millrace(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def made_up_rows(count, seed):
-    """Rows of 40 features that a linear model separates but for a little noise."""
-    draw = random.Random(seed)
-    truth = random.Random(1)
-    weights = [truth.gauss(0, 1) for _ in range(40)]
-    lines = []
-    for _ in range(count):
-        features = sorted(draw.sample(range(40), 8))
-        label = 1 if sum(weights[index] for index in features) + draw.gauss(0, 0.3) > 0 else -1
-        lines.append(f"{label:+d} " + " ".join(f"{index + 1}:1" for index in features))
-    return "\n".join(lines) + "\n"
-
-
-class WithServers(unittest.TestCase):
-    """Two shards on free ports for all tests of a class; a job's name keeps tests apart."""
-
-    @classmethod
-    def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory()
-        cls.log = open(Path(cls.folder.name) / "serve.log", "w", encoding="utf-8")
-        cls.serve = subprocess.Popen(millrace("serve", "--shards", 2, "--port", 0, "--http-port", 0, "--json"),
-                                     stdout=subprocess.PIPE, stderr=cls.log, text=True)
-        cls.cluster = json.loads(cls.serve.stdout.readline())
-        cls.servers = cls.cluster["servers"]
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.serve.send_signal(signal.SIGTERM)
-        code = cls.serve.wait(timeout=60)
-        cls.serve.stdout.close()
-        cls.log.close()
-        cls.folder.cleanup()
-        if code != 0:
-            raise AssertionError(f"millrace serve ended with {code}")
-
-    def path(self, name, text=None):
-        path = Path(self.folder.name) / name
-        if text is not None:
-            path.write_text(text, encoding="utf-8")
-        return path
-
-    def flags(self, worker=0, workers=1, job=None):
-        return ["--servers", self.servers, "--job", job or self.id().rsplit(".", 1)[-1], "--worker", worker, "--workers", workers]
-
-    def train(self, workers, *arguments, job=None):
-        """Runs all workers to their end; the JSON that each printed last."""
-        running = [start("train", *self.flags(worker, workers, job), "--json", *arguments) for worker in range(workers)]
-        results = []
-        for process in running:
-            out, err = process.communicate(timeout=TIMEOUT_S)
-            self.assertEqual(process.returncode, 0, err)
-            results.append(json.loads(out.strip().split("\n")[-1]))
-        return results
-
-    def refused(self, code, sentence, *arguments):
-        """A command must end with `code` and one line on stderr that holds `sentence`."""
-        ended = run(*arguments)
-        self.assertEqual(ended.returncode, code, ended.stderr)
-        self.assertIn(sentence, ended.stderr)
-        return ended
+from commands import NETLAB, PROGRAMS, TIMEOUT_S, W8A, WithServers, made_up_rows, millrace, run, start
 
 
 @unittest.skipUnless(W8A.exists(), f"no {W8A}")
@@ -293,80 +213,6 @@ class StreamsThatFail(unittest.TestCase):
         folder = Path(self.folder.name)
         self.assertEqual((folder / "open.svm").read_bytes(), (folder / "closed.svm").read_bytes())
         self.assertEqual(self.shell(f"{program} eval --model none --data a.svm 2>&-").returncode, 6)
-
-
-class Restarts(WithServers):
-    """A worker that ends early is started again by the same command."""
-
-    def begin(self, workers, *more):
-        """Starts all workers of a training of some seconds whose rate and L2 change every step."""
-        data = self.path("restarts.svm", made_up_rows(900, 5))
-        test = self.path("restarts.test.svm", made_up_rows(200, 6))
-        flags = ["--train", data, "--test", test, "--batch", 2, "--epochs", 8, "--lr", 0.5, "--lr-decay", 0.3, "--l2", 1e-3, *more]
-
-        def command(worker):
-            return start("train", *self.flags(worker, workers), "--json", "--state", self.state(worker), *flags)
-
-        self.command = command
-        return [command(worker) for worker in range(workers)]
-
-    def state(self, worker):
-        return self.path(f"{self.id().rsplit('.', 1)[-1]}.state{worker}")
-
-    def wait_for(self, condition):
-        deadline = time.monotonic() + TIMEOUT_S
-        while not condition():
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.01)
-
-    def end(self, processes):
-        """All must train to the end with the same weights; what each said on stderr."""
-        said, losses = [], set()
-        for process in processes:
-            out, err = process.communicate(timeout=TIMEOUT_S)
-            self.assertEqual(process.returncode, 0, err)
-            losses.add(json.dumps(json.loads(out.strip().split("\n")[-1])["epochs"][-1]["held_out"]))
-            said.append(err)
-        self.assertEqual(len(losses), 1, losses)
-        for worker in range(len(processes)):
-            self.assertFalse(self.state(worker).exists(), "a state belongs to a run that has not ended")
-        return said
-
-    def test_AKilledWorkerGoesOnWhereTheOthersAre(self):
-        workers = self.begin(3, "--save-every", 20)
-        self.wait_for(self.state(1).exists)
-        workers[1].kill()
-        workers[1].communicate()
-        workers[1] = self.command(1)
-        self.assertRegex(self.end(workers)[1], "worker 1: the job is at step [0-9]+: this worker goes on from there")
-
-    def test_AKilledWorkerWithoutAStateTakesTheWeightsOfTheOthers(self):
-        workers = self.begin(2, "--save-every", 20, "-o", self.path("restarts.model"))
-        self.wait_for(self.state(0).exists)
-        workers[0].kill()
-        workers[0].communicate()
-        self.state(0).unlink()
-        workers[0] = self.command(0)
-        self.assertIn("this worker goes on from there", self.end(workers)[0])
-        self.assertTrue(self.path("restarts.model").exists())
-
-    def test_AnInterruptedWorkerSavesItsStateAndIsStartedAgain(self):
-        workers = self.begin(2, "--save-every", 30)
-        self.wait_for(self.state(0).exists)
-        workers[0].send_signal(signal.SIGINT)
-        _, err = workers[0].communicate(timeout=TIMEOUT_S)
-        self.assertEqual(workers[0].returncode, 7, err)
-        self.assertIn(f"the state is in {self.state(0)}", err)
-        workers[0] = self.command(0)
-        self.end(workers)
-
-    def test_AStateOfAnotherJobIsRefusedByName(self):
-        workers = self.begin(1, "--save-every", 10)
-        self.wait_for(self.state(0).exists)
-        workers[0].kill()
-        workers[0].communicate()
-        self.refused(5, "this is job 'another'", "train", *self.flags(job="another"), "--state", self.state(0), "--train",
-                     self.path("restarts.svm"))
 
 
 class ServersThatEnd(unittest.TestCase):

@@ -103,7 +103,7 @@ inline std::vector<Message> every_message() {
       {header, hello, {}},
       {header, welcome, {}},
       {header, Refuse{ErrorCode::kConflict, "other bytes under the same identity", true, true, 11, 12}, {}},
-      {header, ViewChange{example_view()}, {}},
+      {header, ViewChange{example_view(), {7, 8}}, {}},
       {header,
        Contribution{.part = 11, .step = 12, .payload_hash = 13, .weight = 2, .entered = 0.5, .opening_residual = -0.25},
        example_payload()},

@@ -104,6 +104,7 @@ TEST(HostileFrame, ListsAndTextsOverTheirLimitsAreRefused) {
             ErrorCode::kLimitExceeded);
   EXPECT_EQ(refusal([](auto e) { e.initViewChange().initView().initActivations(kActivationsMax + 1); }),
             ErrorCode::kLimitExceeded);
+  EXPECT_EQ(refusal([](auto e) { e.initViewChange().initDecided(kPartsMax + 1); }), ErrorCode::kLimitExceeded);
   EXPECT_EQ(refusal([](auto e) { e.initState().initParts(kStatePartsMax + 1); }), ErrorCode::kLimitExceeded);
   EXPECT_EQ(refusal([](auto e) { e.initSnapshotRequest().initParts(kStatePartsMax + 1); }), ErrorCode::kLimitExceeded);
   EXPECT_EQ(

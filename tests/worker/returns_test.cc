@@ -380,6 +380,30 @@ TEST_F(Returns, StepsThatWereDecidedWithoutItAreAppliedAndItGoesOnWithTheNext) {
   EXPECT_EQ(std::get<Contribution>(sent[0].second.body).step, 2u);
 }
 
+TEST_F(Returns, ItIsWaitedForWhereEveryShardSaysSoAndWhatWasDecidedWithoutItIsApplied) {
+  make_running();
+  EXPECT_TRUE(core().is_waited_for());
+  lose_place();
+  enter(2);
+  EXPECT_FALSE(core().is_waited_for());
+  for (uint32_t part = 0; part < 2; ++part) hear(part, settle_of(part, 0));
+  ++view_.epoch;
+  view_.members[0].state = protocol::MemberState::kSynced;
+  hear(0, protocol::ViewChange{view_, {1}});
+  EXPECT_EQ(core().phase(), Phase::kRunning);
+  EXPECT_FALSE(core().is_waited_for()) << "shard 0 has decided a step without it";
+  hear_update(0, 0, {{1, 1}});
+  EXPECT_FALSE(core().is_waited_for()) << "shard 1 may still decide steps without it";
+  const protocol::ViewChange late{view_, {1}};
+  ++view_.epoch;
+  hear(0, protocol::ViewChange{view_});
+  hear(1, late);
+  EXPECT_FALSE(core().is_waited_for()) << "shard 1 has decided a step, and said so before it knew of the next epoch";
+  hear(1, protocol::ViewChange{view_});
+  hear_update(1, 0, {{1, 1}});
+  EXPECT_TRUE(core().is_waited_for());
+}
+
 TEST_F(Returns, WhoIsFinishedAndHasEverythingNeedsNoPlaceAnyMore) {
   make_running();
   push({5}, {1});

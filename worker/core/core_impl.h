@@ -56,6 +56,7 @@ struct PartRun {
   size_t at = 0;                                    ///< place among the bucket's parts
   uint64_t n = 0;                                   ///< next step to apply
   uint64_t decided_in = 0;                          ///< epoch of step n - 1's decision
+  uint64_t decided_without = 0;                     ///< steps that were decided before this worker was waited for again
   uint64_t log_digest = protocol::kLogDigestStart;  ///< of the updates of the steps below n
   uint64_t lineage = 0;                             ///< of the part's shard, by what was applied or settled last
   uint32_t malformed = 0;                           ///< updates of step n that did not decode
@@ -142,6 +143,7 @@ struct Link {
   uint64_t heartbeats = 0;
   size_t next_digest = 0;  ///< where the next heartbeat's digests begin, among all parts
   uint64_t message_bytes_max = 0;
+  uint64_t told_epoch = 0;  ///< of the latest view it has sent
   std::vector<protocol::Ack::Entry> acks;
   std::vector<protocol::Message> held;  ///< updates of an epoch that this worker has not seen yet
   std::vector<uint32_t> waited_for;
@@ -166,6 +168,7 @@ struct SessionCore::Impl {
   bool lost_place = false;     ///< at some time
   uint64_t resigned = 0;       ///< the life that it gave up itself
   uint64_t synced_in = 0;      ///< the last epoch in which it was synced
+  uint64_t synced_since = 0;   ///< the first one of this time
   bool aside_pending = false;  ///< a slot was being filled when the residual was to be put apart
   bool finish_asked = false;   ///< while it comes back
   TimeNs progress_at = 0;      ///< when coming back last got further
@@ -229,6 +232,7 @@ struct SessionCore::Impl {
   bool joining() const { return has_place && !synced() && view.started && !over(); }
   /// False: the session ended over it.
   bool adopt_view(uint32_t shard, const protocol::JobView& next, TimeNs now, Actions& actions);
+  void take_decided(uint32_t shard, const protocol::ViewChange& change);
   bool shards_agree(uint32_t shard, const protocol::JobView& next, TimeNs now, Actions& actions);
   /// Shards that were started again: their addresses and lives; whoever was connected to the earlier one connects anew.
   void follow_shards(const protocol::JobView& before, TimeNs now, Actions& actions);

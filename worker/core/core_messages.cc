@@ -35,7 +35,9 @@ void SessionCore::Impl::on_message(uint32_t shard, protocol::Message&& message, 
   }
   if (!header_fits(shard, message)) return;
   if (const auto* change = as<protocol::ViewChange>(message)) {
-    if (adopt_view(shard, change->view, now, actions)) begin_when_all_joined(now, actions);
+    if (!adopt_view(shard, change->view, now, actions)) return;
+    take_decided(shard, *change);
+    begin_when_all_joined(now, actions);
   } else if (std::holds_alternative<protocol::Update>(message.body)) {
     on_update(shard, std::move(message), now, actions);
   } else if (const auto* duplicate = as<protocol::Duplicate>(message)) {

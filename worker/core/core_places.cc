@@ -42,6 +42,7 @@ bool SessionCore::Impl::shards_agree(uint32_t shard, const protocol::JobView& ne
 
 bool SessionCore::Impl::adopt_view(uint32_t shard, const protocol::JobView& next, TimeNs now, Actions& actions) {
   if (!shards_agree(shard, next, now, actions)) return false;
+  if (next.epoch > std::exchange(links[shard].told_epoch, std::max(links[shard].told_epoch, next.epoch))) ++changes;
   if (next.epoch <= view.epoch && view.job != 0) return true;
   const protocol::JobView before = std::exchange(view, next);
   follow_shards(before, now, actions);
@@ -128,6 +129,15 @@ void SessionCore::Impl::take_first_place(const protocol::Member& own) {
   for (BucketRun& run : buckets) {
     for (size_t at = 0; at < run.part_count; ++at) run.bucket->take_over_aside(at);
     run.bucket->merge_aside();
+  }
+}
+
+void SessionCore::Impl::take_decided(uint32_t shard, const protocol::ViewChange& change) {
+  if (change.view.epoch < synced_since || !synced()) return;
+  auto decided = change.decided.begin();
+  for (PartRun& part : parts) {
+    if (part.layout.shard != shard || decided == change.decided.end()) continue;
+    part.decided_without = std::max(part.decided_without, *decided++);
   }
 }
 
@@ -252,12 +262,13 @@ void SessionCore::Impl::begin_when_all_joined(TimeNs now, Actions& actions) {
 void SessionCore::Impl::become_synced(TimeNs now, Actions& actions) {
   if (standing == Standing::kExpelled) ++counters.returns;
   standing = Standing::kSynced;
-  synced_in = view.epoch;
+  synced_in = synced_since = view.epoch;
   aside_pending = false;
   for (PartRun& part : parts) {
     part.settled = part.stranded = false;
     part.incoming.reset();
     part.early.clear();
+    part.decided_without = 0;
   }
   for (BucketRun& run : buckets) {
     run.bucket->merge_aside();

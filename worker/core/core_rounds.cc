@@ -382,6 +382,7 @@ void SessionCore::Impl::apply_update(PartRun& part, const protocol::Update& upda
     }
   }
   ++part.n;
+  changes += part.n == part.decided_without ? 1 : 0;  // is_waited_for()
   if (!part.outstanding.empty() && part.outstanding.front().refusals > 0) {
     // Refused for want of room as a step ahead; now it is the one that the others wait for.
     part.outstanding.front().refusals = 0;

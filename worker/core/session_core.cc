@@ -254,6 +254,11 @@ Result<Stream<float>> SessionCore::take_residual(uint32_t tensor) {
 
 uint64_t SessionCore::steps_pushed(uint32_t tensor) const { return impl_->tensors[tensor].pushed; }
 uint64_t SessionCore::steps_applied(uint32_t bucket) const { return impl_->buckets[bucket].steps_applied; }
+bool SessionCore::is_waited_for() const {
+  const auto says_so = [this](const Link& link) { return link.told_epoch >= impl_->synced_since; };
+  const auto is_there = [](const PartRun& part) { return part.n >= part.decided_without; };
+  return impl_->synced() && std::ranges::all_of(impl_->links, says_so) && std::ranges::all_of(impl_->parts, is_there);
+}
 uint64_t SessionCore::part_steps_applied(uint32_t part) const { return impl_->parts[part].n; }
 const CoreCounters& SessionCore::counters() const { return impl_->counters; }
 BucketCounters SessionCore::bucket_counters(uint32_t bucket) const { return impl_->buckets[bucket].bucket->counters(); }

@@ -181,6 +181,9 @@ class SessionCore {
   uint64_t steps_pushed(uint32_t tensor) const;
   uint64_t steps_applied(uint32_t bucket) const;  ///< least n over its parts
   uint64_t part_steps_applied(uint32_t part) const;
+  /// Every shard has said that this worker is a synced member, and what they decided without it has come: the next steps wait for
+  /// this worker, if the job's mode waits for anybody.
+  bool is_waited_for() const;
   const CoreCounters& counters() const;
   BucketCounters bucket_counters(uint32_t bucket) const;
 

@@ -147,6 +147,7 @@ class SessionShell {
   std::deque<Command> commands_;
   UpdateShelf shelf_;
   Phase phase_ = Phase::kJoining;
+  bool is_waited_for_ = false;
   uint64_t returns_ = 0;
   std::optional<Error> error_;
   std::string waiting_for_;

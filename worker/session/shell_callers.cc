@@ -51,7 +51,8 @@ Status SessionShell::join() {
   std::unique_lock lock(mutex_);
   // Reaching the shards ends by itself, in an error after connect_timeout_ms, and so does a return that comes to nothing.
   const auto ended = [&] {
-    return error_ || (phase_ != Phase::kJoining && phase_ != Phase::kWaiting && phase_ != Phase::kReturning);
+    const bool outside = phase_ == Phase::kJoining || phase_ == Phase::kWaiting || phase_ == Phase::kReturning;
+    return error_ || (!outside && is_waited_for_);
   };
   TimeNs waits_until = 0;  // for the other workers; 0: it does not
   while (!changed_.wait_for(lock, kAskEvery, ended)) {

@@ -239,6 +239,7 @@ void SessionShell::publish() {
     for (uint32_t tensor = 0; tensor < gates_.size(); ++tensor)
       gates_[tensor].steps_allowed = core_.steps_allowed(tensor);
     phase_ = core_.phase();
+    is_waited_for_ = core_.is_waited_for();
     returns_ = core_.counters().returns;
     error_ = core_.error();
   }

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""`millrace train --state`: workers that are killed or interrupted go on by the same command.
+
+    train_restarts_test.py FOLDER_OF_PROGRAMS [unittest arguments]
+"""
+
+import json
+import signal
+import time
+import unittest
+
+from commands import TIMEOUT_S, WithServers, made_up_rows, start
+
+
+class Restarts(WithServers):
+    """A worker that ends early is started again by the same command."""
+
+    def begin(self, workers, *more):
+        """Starts all workers of a training of some seconds whose rate and L2 change every step."""
+        data = self.path("restarts.svm", made_up_rows(900, 5))
+        test = self.path("restarts.test.svm", made_up_rows(200, 6))
+        flags = ["--train", data, "--test", test, "--batch", 2, "--epochs", 8, "--lr", 0.5, "--lr-decay", 0.3, "--l2", 1e-3, *more]
+
+        def command(worker):
+            return start("train", *self.flags(worker, workers), "--json", "--state", self.state(worker), *flags)
+
+        self.command = command
+        return [command(worker) for worker in range(workers)]
+
+    def state(self, worker):
+        return self.path(f"{self.id().rsplit('.', 1)[-1]}.state{worker}")
+
+    def wait_for(self, condition):
+        deadline = time.monotonic() + TIMEOUT_S
+        while not condition():
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
+
+    def end(self, processes):
+        """All must train to the end with the same weights; what each said on stderr."""
+        said, losses = [], set()
+        for process in processes:
+            out, err = process.communicate(timeout=TIMEOUT_S)
+            self.assertEqual(process.returncode, 0, err)
+            losses.add(json.dumps(json.loads(out.strip().split("\n")[-1])["epochs"][-1]["held_out"]))
+            said.append(err)
+        self.assertEqual(len(losses), 1, losses)
+        for worker in range(len(processes)):
+            self.assertFalse(self.state(worker).exists(), "a state belongs to a run that has not ended")
+        return said
+
+    def test_AKilledWorkerGoesOnWhereTheOthersAre(self):
+        workers = self.begin(3, "--save-every", 20)
+        self.wait_for(self.state(1).exists)
+        workers[1].kill()
+        workers[1].communicate()
+        workers[1] = self.command(1)
+        self.assertRegex(self.end(workers)[1], "worker 1: the job is at step [0-9]+: this worker goes on from there")
+
+    def test_AKilledWorkerWithoutAStateTakesTheWeightsOfTheOthers(self):
+        workers = self.begin(2, "--save-every", 20, "-o", self.path("restarts.model"))
+        self.wait_for(self.state(0).exists)
+        workers[0].kill()
+        workers[0].communicate()
+        self.state(0).unlink()
+        workers[0] = self.command(0)
+        self.assertIn("this worker goes on from there", self.end(workers)[0])
+        self.assertTrue(self.path("restarts.model").exists())
+
+    def test_AnInterruptedWorkerSavesItsStateAndIsStartedAgain(self):
+        workers = self.begin(2, "--save-every", 30)
+        self.wait_for(self.state(0).exists)
+        workers[0].send_signal(signal.SIGINT)
+        _, err = workers[0].communicate(timeout=TIMEOUT_S)
+        self.assertEqual(workers[0].returncode, 7, err)
+        self.assertIn(f"the state is in {self.state(0)}", err)
+        workers[0] = self.command(0)
+        self.end(workers)
+
+    def test_AStateOfAnotherJobIsRefusedByName(self):
+        workers = self.begin(1, "--save-every", 10)
+        self.wait_for(self.state(0).exists)
+        workers[0].kill()
+        workers[0].communicate()
+        self.refused(5, "this is job 'another'", "train", *self.flags(job="another"), "--state", self.state(0), "--train",
+                     self.path("restarts.svm"))
+
+
+if __name__ == "__main__":
+    unittest.main()
