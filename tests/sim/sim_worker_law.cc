@@ -125,7 +125,9 @@ void SimWorker::check_opening(uint32_t part) {
   if (counted_since && !none && !was_usable_[part])
     world_.fault(where + " began with a residual of which something was counted");
   if (!on_log && !none && !was_usable_[part]) world_.fault(where + " began with a residual of a state off the log");
-  if (on_log && !counted_since && !all && !was_unusable_[part])
+  // What was counted when it was judged may be void since a cut; it is given up all the same.
+  const bool cut_since = core_->view().cut > judged.epoch;
+  if (on_log && !counted_since && !all && !was_unusable_[part] && !cut_since)
     world_.fault(where + " dropped a saved residual without need");
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <deque>
 #include <functional>
 #include <map>
@@ -102,12 +103,17 @@ TEST(Bucket, WhatACodeChangedIsInTheLedgerAtOnceWhereItIsDropped) {
   EXPECT_EQ(job.bucket->residual().count(), 0);
   const auto lost = job.bucket->lost();
   double dropped = 0;
+  double magnitude = 0;
   for (size_t i = 0; i < pushed.indices.size(); ++i) {
     const uint32_t index = pushed.indices[i];
     ASSERT_EQ(static_cast<double>(sent[index]) + lost[index], static_cast<double>(pushed.values[i]))
         << "index " << index;
     dropped += lost[index];
+    magnitude += std::abs(lost[index]);
   }
+  EXPECT_GT(magnitude, std::abs(dropped)) << "errors of both signs";
+  // What f32 does not hold of an error is counted beside it.
+  EXPECT_NEAR(job.bucket->counters().dropped_magnitude, magnitude, magnitude * 0x1p-22);
   EXPECT_NEAR(job.bucket->counters().dropped_error, dropped, 1e-9 * static_cast<double>(pushed.count()));
 }
 

@@ -28,6 +28,7 @@ ToyCluster::ToyCluster(const ToyClusterOptions& options)
     shards_.back()->prefers_snapshot = [this] { return fault_random_.next_unit() < options_.snapshot_rate; };
     shards_.back()->voided = [this](uint32_t part, const ToyDecision& decision) { void_step(part, decision); };
   }
+  table_.truncate = [this](uint32_t part, uint64_t n) { shards_[table_.layout.parts[part].shard]->truncate(part, n); };
   for (const protocol::BucketLayout& bucket : table_.layout.buckets) voided_.emplace_back(bucket.dimension, 0.0);
   saved_.resize(options.spec.workers);
   lives_.resize(options.spec.workers);

@@ -40,6 +40,14 @@ void ToyShard::crash() {
   ack_lives_.clear();
 }
 
+/// Answers may be lost with the connection: of the joiner, of who gives it weights, of who is collected from.
+void ToyShard::disconnect(uint32_t worker) {
+  connected_.erase(worker);
+  joiners_.clear();
+  states_.erase(worker);
+  fetching_ = false;
+}
+
 void ToyShard::poll(Out& out) {
   if (!recovering_ || fetching_) return;
   for (const uint32_t worker : connected_) {
@@ -140,11 +148,16 @@ void ToyShard::activate(Out& out) {
   adopt_view(out);
 }
 
+void ToyShard::truncate(uint32_t part, uint64_t n) {
+  std::map<uint64_t, ToyDecision>& log = parts_[part].log;
+  for (auto at = log.lower_bound(n); at != log.end(); at = log.erase(at)) {
+    if (voided) voided(part, at->second);
+  }
+}
+
 void ToyShard::restore(uint32_t number) {
   Part& part = parts_[number];
-  for (auto at = part.log.lower_bound(part.furthest); at != part.log.end(); at = part.log.erase(at)) {
-    if (voided) voided(number, at->second);
-  }
+  truncate(number, part.furthest);
   if (part.log.size() != part.furthest) complaints.push_back("a worker has a step that was never decided");
   part.first_kept = part.furthest;
   uint64_t least = UINT64_MAX;
@@ -172,12 +185,7 @@ void ToyShard::cut_when_nobody_can_go_on(Out& out) {
     return std::ranges::none_of(states_, [&](const auto& other) { return beats(other.second, one.second); });
   });
   if (unbeaten == states_.end()) return;
-  std::vector<uint64_t> parents(table_.view.shards.size(), 0);
-  for (const protocol::State::Part& part : unbeaten->second.parts) {
-    uint64_t& parent = parents[table_.layout.parts[part.part].shard];
-    parent = std::max(parent, part.lineage);
-  }
-  table_.cut(unbeaten->first, parents, view_.epoch);
+  table_.cut(unbeaten->first, unbeaten->second, view_.epoch);
   adopt_view(out);
 }
 

@@ -60,8 +60,14 @@ bool ToyTable::activate(uint32_t shard, uint64_t parent, uint64_t epoch) {
   return true;
 }
 
-bool ToyTable::cut(uint32_t worker, const std::vector<uint64_t>& parents, uint64_t epoch) {
+bool ToyTable::cut(uint32_t worker, const protocol::State& state, uint64_t epoch) {
   if (epoch != view.epoch) return false;
+  std::vector<uint64_t> parents(view.shards.size(), 0);
+  for (const protocol::State::Part& part : state.parts) {
+    uint64_t& parent = parents[layout.parts[part.part].shard];
+    parent = std::max(parent, part.lineage);
+    truncate(part.part, part.n);
+  }
   ++view.lineages;
   for (uint32_t shard = 0; shard < parents.size(); ++shard)
     view.activations.push_back({shard, view.lineages, parents[shard]});

@@ -32,7 +32,8 @@ struct ToyTable {
   // Each conditional on the epoch. False: it is another by now.
   bool make_synced(uint32_t worker, uint64_t life, uint64_t epoch);
   bool activate(uint32_t shard, uint64_t parent, uint64_t epoch);
-  bool cut(uint32_t worker, const std::vector<uint64_t>& parents, uint64_t epoch);
+  bool cut(uint32_t worker, const protocol::State& state, uint64_t epoch);
+  std::function<void(uint32_t part, uint64_t n)> truncate;  ///< by a cut: what was decided from step n on is void
 
  private:
   std::map<uint32_t, uint64_t> lives_;
@@ -61,12 +62,13 @@ class ToyShard {
   void on_message(uint32_t worker, const protocol::Message& message, Out& out);
   /// Takes over the table's view: tells everybody, then serves again what was not acknowledged.
   void adopt_view(Out& out);
-  void disconnect(uint32_t worker) { connected_.erase(worker); }
+  void disconnect(uint32_t worker);
   /// A new process, that knows nothing. REQUIRES: the table has its new life.
   void crash();
   /// As a heartbeat would: asks again who has not answered.
   void poll(Out& out);
   bool recovering() const { return recovering_; }
+  void truncate(uint32_t part, uint64_t n);
 
   const std::map<uint64_t, ToyDecision>& log(uint32_t part) const { return parts_[part].log; }
   uint64_t acknowledged(uint32_t part, uint32_t worker) const;

@@ -140,5 +140,27 @@ TEST_F(UnbiasedCore, WhatIsPushedForADecidedPartIsDiscardedToo) {
   EXPECT_EQ(core().outstanding(0).size(), 1u);
 }
 
+TEST(Unbiased, WhatAReturningWorkerHadInFlightIsDiscardedAndCounted) {
+  const protocol::JobSpec spec = unbiased(testing::toy_spec(1, {8}), "gap+raw");
+  const protocol::JobLayout layout = protocol::plan_layout(spec, 1);
+  for (const bool from_a_save : {true, false}) {
+    Bucket bucket(spec, layout.buckets.at(0), layout.parts, LedgerMode::kPerIndex);
+    Stream<float> in_flight{8, false, {2, 5}, {1, 4}};
+    if (from_a_save) {
+      bucket.set_aside_loaded(std::move(in_flight));
+      bucket.take_over_aside(0);
+    } else {
+      ASSERT_TRUE(bucket.set_aside());
+      bucket.return_aside(0, std::move(in_flight));
+    }
+    bucket.merge_aside();
+    EXPECT_EQ(bucket.residual().count(), 0u);
+    EXPECT_EQ(bucket.counters().entries_discarded, 2u);
+    EXPECT_EQ(bucket.counters().discarded, 5.0);
+    EXPECT_EQ(bucket.lost()[2], 1.0);
+    EXPECT_EQ(bucket.lost()[5], 4.0);
+  }
+}
+
 }  // namespace
 }  // namespace millrace::worker

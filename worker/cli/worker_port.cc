@@ -13,7 +13,7 @@ struct TensorSums {
   uint64_t entries_received = 0;
   uint64_t false_positives = 0;
   uint64_t entries_discarded = 0;
-  double dropped_error = 0;
+  double dropped_magnitude = 0;
   double residual_norm = 0;
 
   explicit TensorSums(const Stats& stats) {
@@ -22,7 +22,7 @@ struct TensorSums {
       entries_received += tensor.entries_received;
       false_positives += tensor.false_positives;
       entries_discarded += tensor.entries_discarded;
-      dropped_error += tensor.dropped_error;
+      dropped_magnitude += tensor.dropped_magnitude;
       residual_norm = std::hypot(residual_norm, tensor.residual_norm);
     }
   }
@@ -71,7 +71,7 @@ void WorkerPort::update(const Stats& stats) {
   exported_.contribution_raw_bytes.with({job}).increment(grown(stats.raw_bytes_up, shown_.raw_bytes_up));
   exported_.update_raw_bytes.with({job}).increment(grown(stats.raw_bytes_down, shown_.raw_bytes_down));
   exported_.bloom_false_positives.with({job}).increment(grown(now.false_positives, before.false_positives));
-  exported_.codec_error.with({job}).increment(now.dropped_error - before.dropped_error);
+  exported_.codec_error.with({job}).increment(now.dropped_magnitude - before.dropped_magnitude);
   exported_.residual_norm.with({job}).set(now.residual_norm);
   shown_ = stats;
 

@@ -30,6 +30,7 @@ struct BucketCounters {
   uint64_t entries_discarded = 0;  ///< unbiased jobs: sent, or to be sent, into a step that went without them
   double discarded = 0;            ///< their sum
   double dropped_error = 0;        ///< sum of what was lost by name: selected - decoded, signs kept (codec_error drop)
+  double dropped_magnitude = 0;    ///< the same, without the signs: never falls
 };
 
 /// The stream with its indices moved up by `base`, in a bucket of `dimension`; sparse.
@@ -211,6 +212,7 @@ class Bucket {
                    const StreamView<float>& rest);
   void put_off(Returning&& piece);
   void discard(size_t at, const StreamView<float>& stream);
+  void merge_piece(size_t at, Stream<float>&& stream);
   /// REQUIRES  it is put off.
   static WorkedOut work_out(const Returning& piece);
   static void count(const Returning& piece, const WorkedOut& found, BucketCounters& counters);

@@ -49,7 +49,7 @@ Stream<float> Bucket::share_of(size_t at) const {
 void Bucket::return_aside(size_t at, Stream<float>&& stream) {
   if (!aside_) return give_back(at, std::move(stream));
   if (stream.count() == 0) return;
-  counters_.entries_returned += stream.count();
+  if (!spec_.unbiased) counters_.entries_returned += stream.count();
   aside_->returned.push_back({at, std::move(stream)});
 }
 
@@ -99,11 +99,17 @@ void Bucket::merge_aside() {
   for (size_t at = 0; at < parts_.size(); ++at) {
     MILLRACE_CHECK(aside_->shares[at] != Share::kLoaded, at);
     if (aside_->shares[at] == Share::kGone) continue;
-    Stream<float> share = share_of(at);
-    if (share.count() > 0) returning_.push_back({at, std::move(share)});
+    merge_piece(at, share_of(at));
   }
-  for (Aside::Piece& piece : aside_->returned) returning_.push_back({piece.at, std::move(piece.stream)});
+  for (Aside::Piece& piece : aside_->returned) merge_piece(piece.at, std::move(piece.stream));
   aside_.reset();
+}
+
+void Bucket::merge_piece(size_t at, Stream<float>&& stream) {
+  if (stream.count() == 0) return;
+  // An unbiased job keeps nothing: what was in flight has missed its step.
+  if (spec_.unbiased) return discard(at, stream.view());
+  returning_.push_back({at, std::move(stream)});
 }
 
 void Bucket::add_aside(std::vector<Stream<float>>& streams) const {

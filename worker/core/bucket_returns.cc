@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <functional>
 #include <numeric>
 #include <utility>
@@ -43,6 +44,12 @@ double sum_of(std::span<const float> values) {
   }
   for (; i < values.size(); ++i) sums[0] += static_cast<double>(values[i]);
   return std::accumulate(sums.begin(), sums.end(), 0.0);
+}
+
+double magnitude_of(std::span<const float> values) {
+  double sum = 0;
+  for (const float value : values) sum += std::abs(static_cast<double>(value));
+  return sum;
 }
 
 /// `values` at the indices of `where`, without the zeros; sparse.
@@ -102,6 +109,7 @@ Bucket::WorkedOut Bucket::work_out(const Returning& piece) {
 void Bucket::count(const Returning& piece, const WorkedOut& found, BucketCounters& counters) {
   if (std::holds_alternative<Rest>(piece.what)) counters.entries_returned += found.back.count();
   counters.dropped_error += sum_of(found.beyond);
+  counters.dropped_magnitude += magnitude_of(found.beyond);
 }
 
 void Bucket::book(size_t at, const StreamView<float>& where, std::span<const float> amounts,
@@ -213,6 +221,7 @@ std::vector<double> Bucket::lost() const {
 void Bucket::lose(uint64_t index, double amount) {
   if (amount == 0) return;
   counters_.dropped_error += amount;
+  counters_.dropped_magnitude += std::abs(amount);
   if (ledger_ == LedgerMode::kPerIndex) lost_[index] += amount;
 }
 
@@ -222,6 +231,7 @@ void Bucket::drop_error(size_t at, const StreamView<float>& selected, const Stre
   subtract_exactly(selected.values, sent.values, error, beyond);
   for (const Buffer<float>& amounts : {std::cref(beyond), std::cref(error)}) {
     counters_.dropped_error += sum_of(amounts);
+    counters_.dropped_magnitude += magnitude_of(amounts);
     book(at, selected, amounts, lost_);
   }
 }

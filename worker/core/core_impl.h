@@ -260,6 +260,7 @@ struct SessionCore::Impl {
   void settle_account(PartRun& part, const protocol::Settle& settle, uint64_t next);
   void settle_outstanding(PartRun& part, const protocol::Settle& settle, uint64_t next);
   void settle_decided(PartRun& part, Outstanding&& out, const protocol::Settle& settle);
+  void mask_applied(PartRun& part, const Outstanding& out, const HeldStream<float>* carried);
   void lose_unreturnable(PartRun& part, const Outstanding& out);
   /// 9a: nothing of the part's state counts.
   void drop_off_log(PartRun& part);

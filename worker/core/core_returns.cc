@@ -156,9 +156,11 @@ void SessionCore::Impl::settle_decided(PartRun& part, Outstanding&& out, const p
       if (!counted) {
         ++counters.not_counted;
         bucket.return_aside(part.at, out.sent.copy());
-      } else if (!body.whole_sum && !carried->view.dense) {
-        bucket.return_rest_aside(part.at, std::move(out.sent), *carried);
+        return;
       }
+      const bool all = body.whole_sum || carried->view.dense;
+      mask_applied(part, out, all ? nullptr : &*carried);
+      if (!all) bucket.return_rest_aside(part.at, std::move(out.sent), *carried);
       return;
     }
     ++counters.dropped_malformed;
@@ -171,10 +173,17 @@ void SessionCore::Impl::settle_decided(PartRun& part, Outstanding&& out, const p
       bucket.return_aside(part.at, out.sent.copy());
       return;
     case Fate::kCounted:
-      if (whole) return;  // an update that is not cut down carries all of it
+      // An update that is not cut down carries all of it.
+      if (whole) return mask_applied(part, out, nullptr);
       [[fallthrough]];
     case Fate::kUnknown: lose_unreturnable(part, out); return;
   }
+}
+
+void SessionCore::Impl::mask_applied(PartRun& part, const Outstanding& out, const HeldStream<float>* carried) {
+  Bucket& bucket = *buckets[part.layout.bucket].bucket;
+  bucket.mask_applied(part.at, out.sent, carried);
+  if (bucket.unsettled()) unsettled.insert(part.layout.bucket);
 }
 
 void SessionCore::Impl::lose_unreturnable(PartRun& part, const Outstanding& out) {

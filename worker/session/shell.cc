@@ -191,6 +191,7 @@ Stats SessionShell::collect_stats() {
     first.entries_returned = counted.entries_returned;
     first.false_positives = counted.false_positives;
     first.dropped_error = counted.dropped_error;
+    first.dropped_magnitude = counted.dropped_magnitude;
     first.entries_discarded = counted.entries_discarded;
     first.discarded = counted.discarded;
     first.residual_norm = l2_norm(core_.residual(bucket.bucket).values);

@@ -212,6 +212,7 @@ struct TensorStats {
   double discarded = 0;            ///< the sum of their values
   double residual_norm = 0;        ///< L2 norm of what is kept back now
   double dropped_error = 0;        ///< sum of quantization errors dropped (codec_error drop)
+  double dropped_magnitude = 0;    ///< the sum of their magnitudes
 };
 
 /// Sums since connect(). Tensors that share a bucket share its counts, given with the first of them.
