@@ -8,12 +8,10 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "kernels/base/clock.h"
 #include "worker/cli/data_debian.h"
 #include "worker/cli/interruption.h"
-#include "worker/cli/process/child_process.h"
 #include "worker/cli/process/hosts.h"
-#include "worker/cli/process/shard_process.h"
+#include "worker/cli/process/training_cluster.h"
 
 namespace millrace::cli {
 namespace {
@@ -21,10 +19,6 @@ namespace {
 using nlohmann::json;
 using Say = std::function<void(const std::string&)>;
 
-constexpr int kStartTimeoutMs = 30'000;
-constexpr int kStopGraceMs = 15'000;
-constexpr int kLookEveryMs = 200;
-constexpr int kRunTimeoutMs = 30 * 60 * 1000;
 constexpr double kSparseShare = 0.095;  // of the natural count of entries: less than a tenth
 constexpr double kDownOverUp = 3;       // entries that come back for each that a worker sends
 
@@ -57,119 +51,6 @@ std::expected<DemoData, Failure> prepare_data(const DemoOptions& options, const 
                   made->libraries, made->train_rows, made->held_out_rows));
   return data;
 }
-
-/// The processes of the demonstration, ended with it in any case: workers first.
-class Cluster {
- public:
-  static std::expected<Cluster, Failure> start(const DemoOptions& options, Hosts hosts, const Say& say) {
-    Cluster cluster(options, std::move(hosts));
-    std::error_code ignored;
-    const std::string table = options.folder + "/table";
-    for (const char* suffix : {"", "-wal", "-shm"}) std::filesystem::remove(table + suffix, ignored);
-    for (uint32_t shard = 0; shard < options.shards; ++shard) {
-      ShardProcessOptions process;
-      process.shard = shard;
-      process.shards = options.shards;
-      process.host = cluster.hosts_.address(shard);
-      process.network_namespace = cluster.hosts_.network_namespace(shard);
-      process.table = table;
-      process.log = options.folder + "/shard" + std::to_string(shard) + ".log";
-      process.http = cluster.hosts_.address(shard) + ":0";
-      process.timeout_ms = kStartTimeoutMs;
-      std::filesystem::remove(process.log, ignored);
-      auto started = ShardProcess::start(process);
-      if (!started) return std::unexpected(start_failure(started.error()));
-      const std::string inside =
-          process.network_namespace.empty() ? "" : " (from inside: ip netns exec " + process.network_namespace + " …)";
-      say(fmt::format("shard {}: {}, status page http://{}/{}", shard, started->address(), started->http_address(),
-                      inside));
-      const std::string address = started->address();
-      cluster.servers_ += (shard == 0 ? "" : ",") + address.substr(address.find("//") + 2);
-      cluster.shards_.push_back(std::move(*started));
-    }
-    return cluster;
-  }
-
-  void stop() {
-    for (ShardProcess& shard : shards_) shard.stop(kStopGraceMs);
-    shards_.clear();
-  }
-
-  /// Runs `millrace train` with `flags` in every worker; their JSON, by worker.
-  std::expected<std::vector<json>, Failure> train(const std::string& job, const std::vector<std::string>& flags) {
-    std::vector<ChildProcess> workers;
-    for (uint32_t worker = 0; worker < options_.workers; ++worker) {
-      SpawnOptions spawn;
-      spawn.argv = {sibling_program("millrace"),
-                    "train",
-                    "--json",
-                    "--job",
-                    job,
-                    "--servers",
-                    servers_,
-                    "--worker",
-                    std::to_string(worker),
-                    "--workers",
-                    std::to_string(options_.workers)};
-      spawn.argv.insert(spawn.argv.end(), flags.begin(), flags.end());
-      spawn.network_namespace = hosts_.network_namespace(options_.shards + worker);
-      spawn.stderr_path = log_of(job, worker);
-      std::error_code ignored;
-      std::filesystem::remove(spawn.stderr_path, ignored);
-      auto child = ChildProcess::spawn(spawn);
-      if (!child) return std::unexpected(failure(child.error()));
-      workers.push_back(std::move(*child));
-    }
-    if (auto done = wait(workers, job); !done) return std::unexpected(done.error());
-    return outputs(workers, job);
-  }
-
- private:
-  Cluster(const DemoOptions& options, Hosts hosts) : options_(options), hosts_(std::move(hosts)) {}
-
-  std::string log_of(const std::string& job, uint32_t worker) const {
-    return options_.folder + "/" + job + "-worker" + std::to_string(worker) + ".log";
-  }
-
-  Outcome wait(std::vector<ChildProcess>& workers, const std::string& job) const {
-    const InterruptionRequests& requests = interruption_requests();
-    const TimeNs deadline = monotonic_now_ns() + kRunTimeoutMs * kNsPerMs;
-    for (uint32_t done = 0; done < workers.size();) {
-      if (monotonic_now_ns() > deadline)
-        return fail_with(ExitCode::kJobEnded, "the workers did not finish; logs in " + options_.folder);
-      const auto report = workers[done].wait(kLookEveryMs);
-      // Ctrl-C reaches the workers as well: their end is then ours.
-      if (requests.count() > 0)
-        return fail_with(ExitCode::kInterrupted, "interrupted; every process of the demonstration is ended");
-      if (!report) continue;
-      if (report->exit_code != 0) {
-        return fail_with(ExitCode::kJobEnded, fmt::format("worker {} ended with exit code {}; its log: {}", done,
-                                                          report->exit_code, log_of(job, done)));
-      }
-      ++done;
-    }
-    return {};
-  }
-
-  std::expected<std::vector<json>, Failure> outputs(std::vector<ChildProcess>& workers, const std::string& job) const {
-    std::vector<json> results;
-    for (uint32_t worker = 0; worker < workers.size(); ++worker) {
-      json last;
-      while (auto line = workers[worker].read_line(kLookEveryMs)) last = json::parse(*line, nullptr, false);
-      if (!last.is_object() || !last.contains("epochs") || last["epochs"].empty()) {
-        return fail_with(ExitCode::kInternal,
-                         fmt::format("worker {} printed no result; its log: {}", worker, log_of(job, worker)));
-      }
-      results.push_back(std::move(last));
-    }
-    return results;
-  }
-
-  const DemoOptions& options_;
-  Hosts hosts_;
-  std::string servers_;
-  std::vector<ShardProcess> shards_;
-};
 
 double median(std::vector<double> values) {
   std::ranges::sort(values);
@@ -213,12 +94,12 @@ std::vector<std::string> shared_flags(const DemoOptions& options, const DemoData
           "--l2",        fmt::format("{}", options.l2)};
 }
 
-std::expected<DemoRow, Failure> run_row(Cluster& cluster, const std::vector<std::string>& shared, DemoRow row,
+std::expected<DemoRow, Failure> run_row(TrainingCluster& cluster, const std::vector<std::string>& shared, DemoRow row,
                                         const Say& say) {
   say(row.title + " …");
   std::vector<std::string> flags = shared;
   flags.insert(flags.end(), row.flags.begin(), row.flags.end());
-  const auto outputs = cluster.train("demo-" + row.name, flags);
+  const auto outputs = cluster.train("demo-" + row.name, [&flags](uint32_t) { return flags; });
   if (!outputs) return std::unexpected(outputs.error());
   row = summarise(std::move(row), *outputs);
   say(fmt::format("{}: {} steps, held-out accuracy {:.4f}, {:.0f} bytes up and {:.0f} down a step, {:.1f} ms a step",
@@ -248,7 +129,9 @@ std::expected<DemoResult, Failure> run_demo(const DemoOptions& options, const Sa
   interruption_requests();
   auto hosts = Hosts::make(options.shards + options.workers, options.rate);
   if (!hosts) return std::unexpected(failure(hosts.error()));
-  auto cluster = Cluster::start(options, std::move(*hosts), say);
+  auto cluster = TrainingCluster::start(
+      {.workers = options.workers, .shards = options.shards, .folder = options.folder, .what = "the demonstration"},
+      std::move(*hosts), say);
   if (!cluster) return std::unexpected(cluster.error());
   const auto shared = shared_flags(options, *data);
   DemoResult result;
