@@ -246,6 +246,7 @@ class Refusals(WithServers):
     def test_FlagsThatCannotBeAreRefusedBeforeAnythingIsRead(self):
         fine = self.path("flags.svm", "1 1:1\n0 2:1\n")
         for sentence, flags in (("workers count from 0", ["--worker", 3, "--workers", 3]), ("--lr times --l2", ["--lr", 100, "--l2", 0.5]),
+                                ("--test names the held-out rows", ["--curve-every", 5]),
                                 ("--density", ["--density", 1.5]), ("cannot select", ["--dense", "--density", 0.1])):
             self.refused(2, sentence, "train", "--servers", self.servers, "--train", fine, *flags)
         self.refused(2, "is not host:port", "train", "--servers", "somewhere", "--train", fine)

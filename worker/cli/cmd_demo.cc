@@ -1,7 +1,5 @@
 #include <fmt/core.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -10,6 +8,7 @@
 #include "worker/cli/demo.h"
 #include "worker/cli/flag_range.h"
 #include "worker/cli/interruption.h"
+#include "worker/cli/scratch_folder.h"
 #include "worker/cli/table.h"
 
 namespace millrace::cli {
@@ -19,15 +18,6 @@ struct DemoFlags {
   DemoOptions options;
   bool json = false;
 };
-
-/// Where the data and the servers' table and logs go: kept between runs, so that the data is made once.
-std::string default_folder() {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  if (cache != nullptr && *cache != '\0') return std::string(cache) + "/millrace-demo";
-  if (home != nullptr && *home != '\0') return std::string(home) + "/.cache/millrace-demo";
-  return (std::filesystem::temp_directory_path() / ("millrace-demo-" + std::to_string(::getuid()))).string();
-}
 
 std::string bytes_text(double bytes) {
   if (bytes >= 1e6) return fmt::format("{:.1f} MB", bytes / 1e6);
@@ -102,7 +92,7 @@ Outcome run_demo_command(const DemoFlags& flags) {
 Command add_demo_command(CLI::App& root) {
   auto flags = std::make_shared<DemoFlags>();
   DemoOptions& options = flags->options;
-  options.folder = default_folder();
+  options.folder = kept_folder("millrace-demo");
   CLI::App* app =
       root.add_subcommand("demo", "trains a real model through shards and workers of its own, sparse against dense");
   app->add_option("--workers", options.workers, "worker processes")->capture_default_str()->check(in_range(1, 32));

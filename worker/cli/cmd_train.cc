@@ -73,6 +73,10 @@ Outcome complete(TrainFlags& flags) {
   if (flags.density > 0 && options.select != "none") {
     return fail_with(ExitCode::kUsage, "--density is short for --select topk:DENSITY; give one of them");
   }
+  if (options.curve_every > 0 && flags.test_path.empty()) {
+    return fail_with(ExitCode::kUsage,
+                     "--curve-every is the held-out loss over rounds; --test names the held-out rows");
+  }
   if (flags.dense && (flags.density > 0 || options.select != "none")) {
     return fail_with(ExitCode::kUsage, "--dense sends every parameter; it cannot select");
   }
@@ -131,6 +135,18 @@ nlohmann::json epoch_json(const EpochReport& epoch) {
   return json;
 }
 
+nlohmann::json curve_json(const std::vector<CurvePoint>& points) {
+  nlohmann::json curve = nlohmann::json::array();
+  for (const CurvePoint& point : points) {
+    curve.push_back({{"round", point.round},
+                     {"seconds", point.seconds},
+                     {"bytes_up", point.bytes_up},
+                     {"bytes_down", point.bytes_down},
+                     {"log_loss", point.log_loss}});
+  }
+  return curve;
+}
+
 nlohmann::json run_json(const TrainFlags& flags, const TrainResult& result) {
   nlohmann::json rows = nlohmann::json::array();
   uint64_t steps = 0;
@@ -142,15 +158,20 @@ nlohmann::json run_json(const TrainFlags& flags, const TrainResult& result) {
     up += epoch.bytes_up;
     down += epoch.bytes_down;
   }
-  return {{"train", flags.options.job},
-          {"worker", flags.options.worker},
-          {"workers", flags.options.workers},
-          {"dimension", result.model.dimension()},
-          {"steps", steps},
-          {"bytes_up", up},
-          {"bytes_down", down},
-          {"dense_bytes", result.dense_bytes},
-          {"epochs", rows}};
+  nlohmann::json json = {{"train", flags.options.job},
+                         {"worker", flags.options.worker},
+                         {"workers", flags.options.workers},
+                         {"dimension", result.model.dimension()},
+                         {"steps", steps},
+                         {"rounds", result.rounds},
+                         {"contributions", result.contributions},
+                         {"rounds_per_s", result.rounds_per_s},
+                         {"bytes_up", up},
+                         {"bytes_down", down},
+                         {"dense_bytes", result.dense_bytes},
+                         {"epochs", rows}};
+  if (!result.curve.empty()) json["curve"] = curve_json(result.curve);
+  return json;
 }
 
 /// The status port, where --http asks for one, fed by the run.
@@ -328,6 +349,15 @@ void add_descent_flags(CLI::App& app, TrainFlags& flags) {
       ->check(in_range(1, 1'000'000));
   app.add_option("--steps", options.steps_max, "end after so many steps (default: whole epochs)")
       ->check(in_range(uint64_t{1}, std::numeric_limits<uint64_t>::max()));
+  app.add_option("--rounds", options.rounds_max,
+                 "end once so many steps of the job are in the weights, with this worker or without (default: never)")
+      ->check(in_range(uint64_t{1}, std::numeric_limits<uint64_t>::max()));
+  app.add_option("--curve-every", options.curve_every,
+                 "log-loss on --test every so many steps of the job, in --json; evaluated at the end, not by epochs")
+      ->check(in_range(uint64_t{1}, std::numeric_limits<uint64_t>::max()));
+  app.add_option("--compute-ms", options.compute_ms,
+                 "let every gradient take at least so long: a slower machine, for measurements")
+      ->check(in_range(0, 60'000));
   app.add_option("--batch", options.batch_rows, "rows a worker and step")
       ->capture_default_str()
       ->check(in_range(1, 1 << 20));

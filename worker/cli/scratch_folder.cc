@@ -1,5 +1,7 @@
 #include "worker/cli/scratch_folder.h"
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -16,6 +18,15 @@ Result<std::string> make_scratch_folder(const std::string& stem) {
   if (::mkdtemp(path.data()) == nullptr)
     return fail(ErrorCode::kIo, "cannot make a folder in " + place.string() + ": " + std::strerror(errno) + kAdvice);
   return path;
+}
+
+std::string kept_folder(const std::string& name) {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  if (cache != nullptr && *cache != '\0') return std::string(cache) + "/" + name;
+  if (home != nullptr && *home != '\0') return std::string(home) + "/.cache/" + name;
+  std::error_code ignored;
+  return (std::filesystem::temp_directory_path(ignored) / (name + "-" + std::to_string(::getuid()))).string();
 }
 
 }  // namespace millrace::cli

@@ -11,4 +11,8 @@ namespace millrace::cli {
 /// Errors  io.
 Result<std::string> make_scratch_folder(const std::string& stem);
 
+/// Where what takes long to make is kept between runs: a folder of this name in the user's cache, else among the temporary files.
+/// It need not exist.
+std::string kept_folder(const std::string& name);
+
 }  // namespace millrace::cli

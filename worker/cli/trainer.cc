@@ -1,6 +1,7 @@
 #include "worker/cli/trainer.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <deque>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "kernels/base/check.h"
@@ -52,7 +54,7 @@ JobOptions job_options(const TrainOptions& options) {
   job.clip = options.clip;
   job.unbiased = options.unbiased;
   job.non_finite = options.non_finite;
-  job.mode = options.mode == "sync" ? "synchronous" : options.mode;
+  job.mode = is_synchronous(options) ? "synchronous" : options.mode;
   job.staleness = options.staleness;
   job.quorum = options.quorum;
   job.deadline_ms = options.deadline_ms;
@@ -90,7 +92,7 @@ DescentOptions descent_options(const TrainOptions& options, const Dataset& data)
 /// a worker that joins or comes back goes on where the others are.
 class Run {
  public:
-  Run(const TrainOptions& options, const Dataset& data, const std::atomic<bool>& stop)
+  Run(const TrainOptions& options, const Dataset& data, const Dataset* held_out, const std::atomic<bool>& stop)
       : options_(options),
         data_(data),
         stop_(stop),
@@ -99,12 +101,12 @@ class Run {
         steps_end_(steps_per_epoch_ * options.epochs),
         model_(options.loss, data.dimension) {
     if (options_.steps_max > 0) steps_end_ = std::min(steps_end_, options_.steps_max);
+    if (held_out != nullptr && options.curve_every > 0) curve_.emplace(*held_out);
   }
 
   /// In modes that leave workers out, parts may have different steps at one moment: all must be under one scale.
   Outcome check_shrinking() const {
-    const bool synchronous = options_.mode == "sync" || options_.mode == "synchronous";
-    if (synchronous || !descent_.folds_before(steps_end_)) return {};
+    if (is_synchronous(options_) || !descent_.folds_before(steps_end_)) return {};
     return fail_with(ExitCode::kUsage,
                      fmt::format("--l2 {} at --lr {} shrinks weights by more than 2^-40 in {} steps: in mode {} less "
                                  "of it, or fewer steps",
@@ -125,7 +127,11 @@ class Run {
     if (options_.form == GradientForm::kDense) dense_.assign(model_.tensor_dimension(), kUntouched);
     follow_weights();
     position_ = std::min(session_->steps_applied(0), steps_end_);
+    rounds_ = session_->steps_applied(0);
     if (position_ > 0) say_return(fmt::format("the job is at step {}: this worker goes on from there", position_));
+    started_ns_ = monotonic_now_ns();
+    first_round_ = rounds_;
+    take_point();
   }
 
   /// The rest of the epoch that the job is in. False when it was stopped.
@@ -138,13 +144,13 @@ class Run {
     const uint64_t first = epoch * steps_per_epoch_;
     const uint64_t end = std::min(first + steps_per_epoch_, steps_end_);
     uint64_t rows_seen = 0;
-    while (position_ < end) {
+    while (position_ < end && !finished()) {
       const size_t begin_row = std::min<size_t>((position_ - first) * options_.batch_rows, order.size());
       const size_t end_row = std::min<size_t>(begin_row + options_.batch_rows, order.size());
       report.loss += push(std::span(order).subspan(begin_row, end_row - begin_row));
       rows_seen += end_row - begin_row;
       ++report.steps;
-      while (in_flight_.size() > options_.staleness) {
+      while (must_await() || answer_is_here()) {
         if (!await_oldest()) return false;
       }
       save_when_due();
@@ -159,16 +165,25 @@ class Run {
     return true;
   }
 
-  bool finished() const { return position_ >= steps_end_; }
+  bool finished() const {
+    return position_ >= steps_end_ || (options_.rounds_max > 0 && rounds_ >= options_.rounds_max);
+  }
   const LinearModel& model() const { return model_; }
 
   TrainResult finish() {
+    if (curve_ && curve_->points().back().round < rounds_) take_point();
     session_->finish();
     const Stats stats = session_->stats();
     if (options_.on_stats) options_.on_stats(stats);
     session_.reset();
     if (!options_.state_path.empty()) ::unlink(options_.state_path.c_str());
-    return {std::move(model_), {}, stats.dense_bytes};
+    TrainResult result{.model = std::move(model_), .epochs = {}, .curve = {}};
+    if (curve_) result.curve = curve_->evaluated();
+    result.rounds = rounds_;
+    result.contributions = contributions_;
+    result.rounds_per_s = rounds_per_s_;
+    result.dense_bytes = stats.dense_bytes;
+    return result;
   }
 
   /// The end of a run that was interrupted; what a session that ended had was saved by itself.
@@ -192,7 +207,9 @@ class Run {
 
   /// Returns the sum of the rows' losses.
   double push(std::span<const uint32_t> rows) {
+    const TimeNs began = monotonic_now_ns();
     const BatchGradient batch = batch_gradient(model_, data_, rows);
+    wait_until(began + options_.compute_ms * kNsPerMs);
     const Stream<float>& gradient = batch.gradient;
     const TimeNs pushed_at = monotonic_now_ns();
     uint64_t number = 0;
@@ -209,12 +226,20 @@ class Run {
     return batch.loss_sum;
   }
 
+  bool must_await() const { return in_flight_.size() > options_.staleness; }
+
+  /// Mode synchronous takes updates `staleness` steps later whenever they come, so that a run can be repeated to the bit. Where
+  /// who is in a step is chance anyway, a slow worker would compute from weights of `staleness` of its own, long steps ago.
+  bool answer_is_here() {
+    return !is_synchronous(options_) && !in_flight_.empty() && session_->ready(0, in_flight_.front().push);
+  }
+
   /// Waits for the oldest step: weights have shrunk by L2 then, and the mean gradient is subtracted. False when stopped.
   bool await_oldest() {
     const InFlight oldest = in_flight_.front();
     for (int slice = 1; !stop_.load(); ++slice) {
       try {
-        session_->await(0, oldest.push, kAwaitSlice);
+        count_rounds(session_->await(0, oldest.push, kAwaitSlice));
         in_flight_.pop_front();
         follow_weights();
         follow_job();
@@ -256,6 +281,39 @@ class Run {
     session_->save(options_.state_path);
   }
 
+  /// An update brings the rounds that passed without this worker as well: the first part has a piece of each.
+  void count_rounds(const TensorUpdate& update) {
+    const bool open = !finished();
+    for (const UpdatePiece& piece : update.pieces) {
+      if (piece.begin != 0) continue;
+      ++rounds_;
+      contributions_ += piece.contributors;
+    }
+    if (update.replaced) rounds_ = session_->steps_applied(0);
+    // What is in flight beyond the last round asked for is not waited for in this figure: others may have left by then.
+    if (open) rounds_per_s_ = static_cast<double>(rounds_ - first_round_) / seconds_since_start();
+    if (curve_ && rounds_ >= curve_->points().back().round + options_.curve_every) take_point();
+  }
+
+  void take_point() {
+    if (!curve_) return;
+    const Stats stats = session_->stats();
+    curve_->take(model_, {rounds_, seconds_since_start(), stats.bytes_up, stats.bytes_down});
+  }
+
+  double seconds_since_start() const {
+    return static_cast<double>(monotonic_now_ns() - started_ns_) / static_cast<double>(kNsPerS);
+  }
+
+  /// In slices, so that an interruption is seen.
+  void wait_until(TimeNs due) const {
+    for (TimeNs now = monotonic_now_ns(); now < due && !stop_.load(); now = monotonic_now_ns()) {
+      const TimeNs slice = std::min<TimeNs>(due - now, kAwaitSlice.count() * kNsPerMs);
+      const timespec wait{slice / kNsPerS, slice % kNsPerS};
+      ::ppoll(nullptr, 0, &wait, nullptr);
+    }
+  }
+
   void report_step(TimeNs pushed_at) {
     const TimeNs now = monotonic_now_ns();
     if (options_.on_step) options_.on_step(static_cast<double>(now - pushed_at) / static_cast<double>(kNsPerS));
@@ -288,10 +346,18 @@ class Run {
   uint64_t pushes_ = 0;
   uint64_t returns_seen_ = 0;
   bool said_out_ = false;
+  std::optional<LearningCurve> curve_;
+  uint64_t rounds_ = 0;
+  uint64_t first_round_ = 0;
+  uint64_t contributions_ = 0;
+  double rounds_per_s_ = 0;
+  TimeNs started_ns_ = 0;
   TimeNs next_stats_ns_ = 0;
 };
 
 }  // namespace
+
+bool is_synchronous(const TrainOptions& options) { return options.mode == "sync" || options.mode == "synchronous"; }
 
 Outcome check_job(const TrainOptions& options, uint64_t features) {
   try {
@@ -340,7 +406,7 @@ std::expected<TrainResult, Failure> train(const TrainOptions& options, const Dat
   MILLRACE_CHECK(options.batch_rows > 0 && options.workers > 0, options.batch_rows, options.workers);
   JobStage stage = JobStage::kJoining;
   try {
-    Run run(options, data, stop);
+    Run run(options, data, held_out, stop);
     if (Outcome valid = run.check_shrinking(); !valid) return std::unexpected(valid.error());
     run.connect();
     stage = JobStage::kRunning;
@@ -348,7 +414,7 @@ std::expected<TrainResult, Failure> train(const TrainOptions& options, const Dat
     while (!run.finished()) {
       EpochReport& report = epochs.emplace_back();
       if (!run.epoch(report) || stop.load()) return std::unexpected(run.interrupted());
-      if (held_out != nullptr) {
+      if (held_out != nullptr && options.curve_every == 0) {
         report.held_out = evaluate(run.model(), *held_out);
         report.evaluated = true;
       }

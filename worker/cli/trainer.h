@@ -8,6 +8,7 @@
 
 #include "millrace/millrace.h"
 #include "worker/cli/dataset.h"
+#include "worker/cli/learning_curve.h"
 #include "worker/cli/linear_model.h"
 #include "worker/cli/outcome.h"
 
@@ -44,7 +45,10 @@ struct TrainOptions {
   uint32_t participants = 0;
   uint32_t batch_rows = 64;  ///< a worker and step
   uint32_t epochs = 3;
-  uint64_t steps_max = 0;  ///< ends the run early; 0: never
+  uint64_t steps_max = 0;    ///< ends the run early; 0: never
+  uint64_t rounds_max = 0;   ///< the same, by the job's rounds in the weights: with this worker or without
+  uint64_t curve_every = 0;  ///< rounds between points of the learning curve; 0: no curve
+  uint32_t compute_ms = 0;   ///< a gradient takes at least so long: a slower machine, for measurements
   double learning_rate = 1;
   double learning_rate_decay = 0;  ///< the rate of epoch e is learning_rate / (1 + e * this)
   double l2 = 0;
@@ -84,14 +88,19 @@ struct EpochReport {
 struct TrainResult {
   LinearModel model;
   std::vector<EpochReport> epochs;
-  uint64_t dense_bytes = 0;  ///< what dense exchange would have moved in all, one way
+  std::vector<CurvePoint>
+      curve;                   ///< first before any round, last at the end; empty without held-out data or curve_every
+  uint64_t rounds = 0;         ///< of the job, in the weights (its first part's)
+  uint64_t contributions = 0;  ///< counted in these rounds, of all workers
+  double rounds_per_s = 0;     ///< of training, until rounds_max were in the weights
+  uint64_t dense_bytes = 0;    ///< what dense exchange would have moved in all, one way
 };
 
 /// Trains through servers: mini-batch SGD, L2 applied here and never sent. Joins the job, runs, leaves it as finished. In a job
 /// that runs already it trains from the job's present step on.
 ///
 /// data      this worker's rows (part `worker` of `workers`); rows_in_file counts those of all workers.
-/// held_out  evaluated after every epoch; nullptr: none.
+/// held_out  evaluated after every epoch, or with curve_every at the end for all points; nullptr: none.
 /// on_epoch  after every epoch, and after the steps of one that steps_max cut short.
 /// stop      becomes true when the run is to end: between two steps, or while it waits for servers.
 /// Errors    as the session's, with its exit code; of on_model; interrupted. The state is at state_path then; after a run that
@@ -105,6 +114,9 @@ std::expected<TrainResult, Failure> train(const TrainOptions& options, const Dat
 /// features  of the data; 0: not known yet.
 /// Errors    usage.
 Outcome check_job(const TrainOptions& options, uint64_t features);
+
+/// "sync" is short for "synchronous".
+bool is_synchronous(const TrainOptions& options);
 
 /// Steps of an epoch: equal at all workers, enough for the one with the most rows.
 uint64_t steps_per_epoch(uint64_t rows_of_all_workers, uint32_t workers, uint32_t batch_rows);

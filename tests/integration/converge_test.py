@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""`millrace bench converge` with real shards and workers, as small as it goes: a slow worker is hidden, the plot is one.
+
+    converge_test.py FOLDER_OF_PROGRAMS [unittest arguments]
+"""
+
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree
+from pathlib import Path
+
+PROGRAMS = Path(sys.argv.pop(1) if len(sys.argv) > 1 else "build/dev/bin").resolve()
+TIMEOUT_S = 60
+
+
+def converge(folder, *arguments):
+    command = [PROGRAMS / "millrace", "bench", "converge", "--folder", folder, *arguments]
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+
+
+def made_up_rows(count):
+    draw = random.Random(1)
+    lines = []
+    for _ in range(count):
+        features = sorted(draw.sample(range(1, 17), 4))
+        lines.append(f"{1 if features[0] < 4 else -1:+d} " + " ".join(f"{index}:1" for index in features))
+    return "\n".join(lines) + "\n"
+
+
+class Converge(unittest.TestCase):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.folder = Path(scratch.name)
+        self.data = self.folder / "rows.svm"
+        self.data.write_text(made_up_rows(400), encoding="utf-8")
+
+    def test_ASlowWorkerIsHiddenByTheModesThatLeaveWorkersOut(self):
+        plot = self.folder / "plot.svg"
+        ended = converge(self.folder, "--data", self.data, "--workers", 3, "--shards", 1, "--rounds", 10, "--points", 5, "--batch", 8,
+                         "--lr", 0.25, "--select", "none", "--reselect", "none", "--compute-ms", 3, "--slow-worker", "0:20", "--rows",
+                         "synchronous,staleness-16,quorum", "--plot", plot, "--json")
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        result = json.loads(ended.stdout.strip().split("\n")[-1])
+        self.assertEqual(result["slow_worker"], {"worker": 0, "factor": 20.0})
+        rows = {row["algorithm"]: row for row in result["rows"]}
+        self.assertEqual(list(rows), ["synchronous", "staleness-16", "quorum"])
+        for row in rows.values():
+            self.assertEqual(row["curve"][0]["round"], 0)
+            self.assertEqual(row["curve"][-1]["round"], row["rounds"])
+            self.assertGreaterEqual(row["rounds"], 10)
+            self.assertEqual(row["curve"][-1]["log_loss"], row["log_loss"])
+            self.assertLess(row["log_loss"], row["curve"][0]["log_loss"])
+        self.assertEqual(rows["synchronous"]["contributors"], 3)
+        self.assertLess(rows["synchronous"]["rounds_per_s"], 1000 / (3 * 20))
+        for name in ("staleness-16", "quorum"):
+            self.assertLess(rows[name]["contributors"], 3)
+            self.assertLess(rows[name]["slow_steps"], rows["synchronous"]["slow_steps"])
+            self.assertGreater(rows[name]["rate_over_synchronous"], 2)  # 10 and more on a quiet machine
+        lines = xml.etree.ElementTree.parse(plot).findall("{http://www.w3.org/2000/svg}polyline")
+        self.assertEqual(len(lines), 2 * len(rows))
+
+    def test_WhatCannotBeIsSaidBeforeAnythingIsStarted(self):
+        for sentence, flags in (("there is no row 'other'", ["--rows", "other"]), ("--slow-worker 4 of --workers 4", ["--compute-ms", 1, "--slow-worker", "4:2"]),
+                                ("--compute-ms, which is 0", ["--slow-worker", "1:2"]), ("WORKER:FACTOR", ["--slow-worker", "1"]),
+                                ("select", ["--select", "best"])):
+            ended = converge(self.folder, "--data", self.data, *flags)
+            self.assertEqual(ended.returncode, 2, ended.stderr)
+            self.assertIn(sentence, ended.stderr)
+            self.assertNotIn("shard 0", ended.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
