@@ -33,6 +33,9 @@ constexpr const char* kSoftware = "millrace 0.1.0";
 
 /// Messages taken in before what they ask for is carried out; bounds how long a flood can hold up what is decided.
 constexpr int kMessagesPerTurn = 128;
+/// Sends that may wait for the end of a turn. One Goodbye in a job of many workers is a view for each of them, as long as the
+/// list of all: a turn's worth of Goodbyes would be more memory than the job's rounds.
+constexpr size_t kSendsHeldMax = 256;
 /// The loop computes for so long before it looks at the sockets again.
 constexpr TimeNs kComputePerTurn = 500 * kNsPerUs;
 /// The loop waits for another process's lock on the table for so long; after three times in vain, for ten times as long not
@@ -108,6 +111,7 @@ class ShardProcess::Loop {
   void compute();
   void watch_links(TimeNs now);
   void carry_out();
+  void carry_out_many();
   void send_to_peer(const SendToPeer& send);
   void watch(TimeNs now);
 
@@ -227,7 +231,10 @@ void ShardProcess::Loop::turn() {
   receive();
   receive_links();
   pool_.take_done(done_);
-  for (const std::shared_ptr<Task>& task : done_) core_->on_task_done(task, monotonic_now_ns(), actions_);
+  for (const std::shared_ptr<Task>& task : done_) {
+    core_->on_task_done(task, monotonic_now_ns(), actions_);
+    carry_out_many();
+  }
   done_.clear();
   const TimeNs now = monotonic_now_ns();
   if (now >= core_->next_deadline()) core_->on_tick(now, actions_);
@@ -257,6 +264,7 @@ void ShardProcess::Loop::receive() {
         listener_->send(received->peer, {{}, refusal, {}});
       }
     }
+    carry_out_many();
   }
 }
 
@@ -294,7 +302,10 @@ void ShardProcess::Loop::carry_out() {
   const TimeNs now = monotonic_now_ns();
   for (const LogLine& line : actions_.log) contain([&] { log_.write(line.severity, line.text, now); });
   for (ConnectShard& one : actions_.connects) contain([&] { links_->connect(std::move(one), now); });
-  for (const SendToPeer& one : actions_.to_peers) contain([&] { send_to_peer(one); });
+  for (SendToPeer& one : actions_.to_peers) {
+    const SendToPeer gone_when_sent = std::move(one);
+    contain([&] { send_to_peer(gone_when_sent); });
+  }
   for (const SendToShard& one : actions_.to_shards) {
     contain([&] {
       if (!links_->send(one)) actions_.metrics.push_back({Metric::kDropped, {}, "shard_unreachable", 1});
@@ -306,6 +317,10 @@ void ShardProcess::Loop::carry_out() {
   std::vector<std::shared_ptr<Task>> tasks = std::move(actions_.tasks);
   actions_.clear();
   actions_.tasks = std::move(tasks);
+}
+
+void ShardProcess::Loop::carry_out_many() {
+  if (actions_.to_peers.size() >= kSendsHeldMax) carry_out();
 }
 
 void ShardProcess::Loop::send_to_peer(const SendToPeer& send) {

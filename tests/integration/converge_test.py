@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""`millrace bench converge` with real shards and workers, as small as it goes: a slow worker is hidden, the plot is one.
+"""`millrace bench converge` and `bench crowd` with real shards and workers, as small as they go: a slow worker is hidden, the plot is
+one; many workers are threads of few processes.
 
     converge_test.py FOLDER_OF_PROGRAMS [unittest arguments]
 """
@@ -17,9 +18,13 @@ PROGRAMS = Path(sys.argv.pop(1) if len(sys.argv) > 1 else "build/dev/bin").resol
 TIMEOUT_S = 60
 
 
-def converge(folder, *arguments):
-    command = [PROGRAMS / "millrace", "bench", "converge", "--folder", folder, *arguments]
+def bench(*arguments):
+    command = [PROGRAMS / "millrace", "bench", *arguments]
     return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+
+
+def converge(folder, *arguments):
+    return bench("converge", "--folder", folder, *arguments)
 
 
 def made_up_rows(count):
@@ -72,6 +77,23 @@ class Converge(unittest.TestCase):
             self.assertEqual(ended.returncode, 2, ended.stderr)
             self.assertIn(sentence, ended.stderr)
             self.assertNotIn("shard 0", ended.stderr)
+
+
+class Crowd(unittest.TestCase):
+    def test_EveryRowsUpdateIsTheOraclesHoweverManyWorkersThereAre(self):
+        ended = bench("crowd", "--workers", "1,7", "--processes", 2, "--n", 4096, "--density", 0.01, "--rounds", 2, "--warmup", 0, "--json")
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        rows = json.loads(ended.stdout.strip().split("\n")[-1])["rows"]
+        self.assertEqual([(row["workers"], row["agrees_with_oracle"]) for row in rows], [(1, True), (7, True)])
+        self.assertEqual(rows[0]["time_per_byte_over_first"], 1)
+        self.assertNotIn("memory_over_stream", rows[0])
+        self.assertGreater(rows[1]["bytes_up"], 8 * 41)  # raw pairs of a step, and envelopes
+
+    def test_WhatCannotBeIsSaidBeforeAnythingIsStarted(self):
+        for sentence, flags in (("numbers that increase", ["--workers", "4,4"]), ("loses something", ["--codec", "gap+qsgd4"])):
+            ended = bench("crowd", *flags)
+            self.assertEqual((ended.returncode, ended.stderr.count("\n")), (2, 1), ended.stderr)
+            self.assertIn(sentence, ended.stderr)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ struct CrowdFlags {
 void print_rows(const nlohmann::json& result) {
   std::vector<std::vector<std::string>> table = {{"workers", "round ms", "p99 ms", "kB up", "kB down", "MB a round",
                                                   "time a byte / first", "shard MB", "kB a worker", "/ stream",
-                                                  "start s", "checked"}};
+                                                  "/ here", "start s", "checked"}};
   for (const auto& row : result["rows"]) {
     const auto number = [&row](const char* key, const char* form, double scale = 1) {
       return row.contains(key) ? fmt::format(fmt::runtime(form), row[key].get<double>() * scale) : std::string("-");
@@ -35,13 +35,14 @@ void print_rows(const nlohmann::json& result) {
                      number("bytes_up", "{:.1f}", 1e-3), number("bytes_down", "{:.1f}", 1e-3),
                      fmt::format("{:.2f}", bytes * 1e-6), number("time_per_byte_over_first", "{:.2f}"),
                      number("shard_peak_mb", "{:.0f}"), number("memory_a_worker_bytes", "{:.0f}", 1e-3),
-                     number("memory_over_stream", "{:.2f}"), number("start_s", "{:.1f}"),
-                     row["agrees_with_oracle"].get<bool>() ? "agrees" : "DIFFERS"});
+                     number("memory_over_stream", "{:.2f}"), number("memory_over_stream_here", "{:.2f}"),
+                     number("start_s", "{:.1f}"), row["agrees_with_oracle"].get<bool>() ? "agrees" : "DIFFERS"});
   }
   fmt::print("{}", aligned_table(table));
   fmt::print(
-      "\nkB a worker: what a shard's resident set grows by for each worker more than in the first row; / stream: "
-      "over the bytes\nthat a worker sends to a shard in a round.\n");
+      "\nkB a worker: what a shard's resident set grows by for each worker more than in the first row; over all the "
+      "bytes that a "
+      "worker\nsends in a round, and over those that it sends to one shard.\n");
 }
 
 Outcome run_crowd(const CrowdFlags& flags) {

@@ -199,7 +199,8 @@ json compare_crowd(const CrowdRow& row, const CrowdRow& first, uint32_t shards) 
   if (row.workers <= first.workers) return result;
   const double memory = (row.shard_memory_bytes - first.shard_memory_bytes) / (row.workers - first.workers);
   result["memory_a_worker_bytes"] = memory;
-  result["memory_over_stream"] = memory / (row.bytes_up / shards);
+  result["memory_over_stream"] = memory / row.bytes_up;
+  result["memory_over_stream_here"] = memory / (row.bytes_up / shards);
   return result;
 }
 
