@@ -369,6 +369,7 @@ TEST_F(Joining, StrandedJoinersAreCutToAStateThatNoOtherBeats) {
   EXPECT_EQ(state_of(0), MemberState::kSynced);
   EXPECT_EQ(state_of(2), MemberState::kJoining);
   EXPECT_TRUE(status().recovering) << "also the shard that made the cut";
+  EXPECT_THAT(cluster.take_of<ViewChange>(0).back().decided, IsEmpty()) << "what it had decided is void";
   EXPECT_EQ(cluster.counted(Metric::kRecoveries, "cut"), 1);
   cluster.holds(0).lineage = view.lineages;
   cluster.say_state(0, true);

@@ -404,6 +404,22 @@ TEST_F(Returns, ItIsWaitedForWhereEveryShardSaysSoAndWhatWasDecidedWithoutItIsAp
   EXPECT_TRUE(core().is_waited_for());
 }
 
+TEST_F(Returns, WhatAShardHadDecidedThatWasStartedAgainIsNotWaitedFor) {
+  make_running();
+  lose_place();
+  enter(2);
+  for (uint32_t part = 0; part < 2; ++part) hear(part, settle_of(part, 0));
+  ++view_.epoch;
+  view_.members[0].state = protocol::MemberState::kSynced;
+  hear(0, protocol::ViewChange{view_, {3}});
+  hear(1, protocol::ViewChange{view_});
+  EXPECT_FALSE(core().is_waited_for()) << "shard 0 has decided three steps without it";
+  ++view_.epoch;
+  ++view_.shards[0].life;
+  hear(1, protocol::ViewChange{view_});
+  EXPECT_TRUE(core().is_waited_for()) << "those steps may be void, and its successor waits for this worker";
+}
+
 TEST_F(Returns, WhoIsFinishedAndHasEverythingNeedsNoPlaceAnyMore) {
   make_running();
   push({5}, {1});

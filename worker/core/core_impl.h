@@ -233,6 +233,7 @@ struct SessionCore::Impl {
   /// False: the session ended over it.
   bool adopt_view(uint32_t shard, const protocol::JobView& next, TimeNs now, Actions& actions);
   void take_decided(uint32_t shard, const protocol::ViewChange& change);
+  void forget_decided(uint32_t shard);
   bool shards_agree(uint32_t shard, const protocol::JobView& next, TimeNs now, Actions& actions);
   /// Shards that were started again: their addresses and lives; whoever was connected to the earlier one connects anew.
   void follow_shards(const protocol::JobView& before, TimeNs now, Actions& actions);

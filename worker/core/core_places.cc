@@ -66,6 +66,7 @@ void SessionCore::Impl::follow_shards(const protocol::JobView& before, TimeNs no
     const protocol::ShardEntry& was = before.shards[shard];
     const protocol::ShardEntry& is = view.shards[shard];
     Link& link = links[shard];
+    if (is.life != was.life) forget_decided(shard);
     // The address may come first: a shard that was started again elsewhere takes the job up when a worker comes to it.
     const bool moved = is.address != was.address;
     if (was.life == 0 || (is.life == was.life && !moved) || (is.life != was.life && link.shard_life == is.life))
@@ -130,6 +131,14 @@ void SessionCore::Impl::take_first_place(const protocol::Member& own) {
     for (size_t at = 0; at < run.part_count; ++at) run.bucket->take_over_aside(at);
     run.bucket->merge_aside();
   }
+}
+
+// What a shard had decided and nobody had when it died is void.
+void SessionCore::Impl::forget_decided(uint32_t shard) {
+  for (PartRun& part : parts) {
+    if (part.layout.shard == shard) part.decided_without = 0;
+  }
+  ++changes;
 }
 
 void SessionCore::Impl::take_decided(uint32_t shard, const protocol::ViewChange& change) {
