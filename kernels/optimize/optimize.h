@@ -1,0 +1,85 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "kernels/base/result.h"
+#include "kernels/stream/stream.h"
+
+namespace millrace {
+
+/// The rules by which a sum of gradients changes weights. Each is one file in this folder; optimize/registry.cc lists them.
+/// Numbers are on the wire.
+enum class Optimizer : uint8_t {
+  kNone = 0,      ///< there are no weights to change
+  kSgd = 1,       ///< w -= rate g
+  kMomentum = 2,  ///< v = momentum v + g; w -= rate v
+  kAdagrad = 3,   ///< a += g^2; w -= rate g / (sqrt(a) + epsilon)
+  kAdam = 4,      ///< Kingma and Ba 2015, algorithm 1, with bias correction
+};
+
+/// Which rule, and its parameters; those that it does not have are 0, so that one rule has one form. Part of a job's
+/// specification. Arithmetic is f32: every parameter is rounded to it first.
+struct OptimizerSpec {
+  Optimizer optimizer = Optimizer::kNone;
+  double rate = 0;      ///< above 0
+  double momentum = 0;  ///< kMomentum: what is left of the velocity; kAdam: of the first moment (beta 1); in [0, 1)
+  double decay = 0;     ///< kAdam: what is left of the second moment (beta 2); in [0, 1)
+  double epsilon = 0;   ///< kAdagrad, kAdam: added to the root; above 0
+
+  bool operator==(const OptimizerSpec&) const = default;
+};
+
+inline constexpr size_t kOptimizerStatesMax = 2;
+
+/// What a rule changes: weights, and as many arrays of state as it has (OptimizerInfo::states), all of one length.
+/// Before the first step weights are anything and all state is 0.
+struct OptimizerArrays {
+  std::span<float> weights;
+  std::array<std::span<float>, kOptimizerStatesMax> states;
+};
+
+struct OptimizerInfo {
+  Optimizer optimizer;
+  std::string_view name;     ///< "adam": the command line's and the job specification's word
+  std::string_view form;     ///< "adam:RATE[:BETA1[:BETA2[:EPSILON]]]"
+  std::string_view paper;    ///< the source of the rule
+  std::string_view summary;  ///< one line for --help
+  size_t states;             ///< arrays beside the weights
+};
+
+/// Every rule this build knows, none included.
+std::span<const OptimizerInfo> optimizers();
+std::string_view optimizer_name(Optimizer optimizer);
+/// REQUIRES: a known one.
+size_t optimizer_states(Optimizer optimizer);
+
+/// "none", "sgd:0.1", "momentum:0.1:0.9", "adagrad:0.1:1e-10", "adam:0.001:0.9:0.999:1e-08"; parameters after the rate may be
+/// left out. The two are each other's reverse. Errors  invalid_argument.
+Result<OptimizerSpec> optimizer_from_text(std::string_view text);
+std::string optimizer_text(const OptimizerSpec& spec);
+
+/// Refuses parameters that cannot be, also those that are nothing, or infinite, in f32; and such as the rule does not have.
+Status validate(const OptimizerSpec& spec);
+
+/// One step: `sum` divided by `denominator` is the gradient g, and goes into weights and state.
+///
+/// Sparse   An entry that the sum does not carry, or that is 0 in it, stays as it is: its weight and its state. So the form of
+///          the stream (sparse, dense) is the same to the bit. For sgd and adagrad this is the textbook's rule; momentum and
+///          adam are lazy: no velocity carries a weight on, no moment decays, in a step that does not touch it
+///          (torch.optim.SparseAdam's rule). Adam's bias correction counts all steps, not those of the entry.
+/// arrays   [sum.dimension] each; `sum` well-formed and finite.
+/// step     steps before this one that these arrays have been through; only adam looks at it.
+/// Bits     a function of the arguments alone, on every machine: f32, no fused operations, powers by multiplication. For sgd
+///          those of add_scaled() with the factor f32(-f32(rate) / denominator).
+/// Cost     one pass over the entries, no allocation.
+/// Errors   non_finite: a weight or a state overflowed; the arrays are then worth nothing.
+/// Threads  reentrant.
+/// REQUIRES: validate(spec), another rule than none, denominator above 0.
+Status optimize(const OptimizerSpec& spec, const OptimizerArrays& arrays, const StreamView<float>& sum,
+                double denominator, uint64_t step);
+
+}  // namespace millrace

@@ -1,0 +1,172 @@
+#include "kernels/optimize/registry.h"
+
+#include <algorithm>
+#include <charconv>
+#include <string>
+#include <vector>
+
+#include "kernels/base/check.h"
+
+namespace millrace {
+
+// One line a rule.
+#define MILLRACE_OPTIMIZERS(X) \
+  X(none_optimizer)            \
+  X(sgd_optimizer)             \
+  X(momentum_optimizer)        \
+  X(adagrad_optimizer)         \
+  X(adam_optimizer)
+
+#define MILLRACE_DECLARE(name) OptimizerEntry name();
+MILLRACE_OPTIMIZERS(MILLRACE_DECLARE)
+#undef MILLRACE_DECLARE
+
+namespace {
+
+#define MILLRACE_COUNT(name) +1
+constexpr size_t kOptimizerCount = MILLRACE_OPTIMIZERS(MILLRACE_COUNT);
+#undef MILLRACE_COUNT
+
+const std::array<OptimizerEntry, kOptimizerCount>& entries() {
+#define MILLRACE_CALL(name) name(),
+  static const std::array<OptimizerEntry, kOptimizerCount> all = {{MILLRACE_OPTIMIZERS(MILLRACE_CALL)}};
+#undef MILLRACE_CALL
+  return all;
+}
+
+const OptimizerEntry* find_entry(Optimizer optimizer) {
+  const auto at =
+      std::ranges::find(entries(), optimizer, [](const OptimizerEntry& entry) { return entry.info.optimizer; });
+  return at == entries().end() ? nullptr : &*at;
+}
+
+const OptimizerEntry& entry_of(Optimizer optimizer) {
+  const OptimizerEntry* entry = find_entry(optimizer);
+  MILLRACE_CHECK(entry != nullptr, static_cast<int>(optimizer));
+  return *entry;
+}
+
+std::unexpected<Error> refuse(std::string sentence) { return fail(ErrorCode::kInvalidArgument, std::move(sentence)); }
+
+Status check_parameter(const OptimizerParameter& parameter, double value, std::string_view rule) {
+  const float narrow = static_cast<float>(value);
+  switch (parameter.range) {
+    case OptimizerParameter::Range::kAboveZero:
+      if (std::isfinite(narrow) && narrow > 0) return {};
+      return refuse(std::string(rule) + ": " + std::string(parameter.name) + " must be finite and above 0, in f32 too");
+    case OptimizerParameter::Range::kShare:
+      if (narrow >= 0 && narrow < 1) return {};
+      return refuse(std::string(rule) + ": " + std::string(parameter.name) + " must be in [0, 1), in f32 too");
+  }
+  return {};
+}
+
+std::string number_text(double value) {
+  std::array<char, 32> text;
+  const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value);
+  MILLRACE_CHECK(error == std::errc(), value);
+  return {text.data(), end};
+}
+
+std::vector<std::string_view> split(std::string_view text) {
+  std::vector<std::string_view> words;
+  for (;;) {
+    const size_t at = text.find(':');
+    words.push_back(text.substr(0, at));
+    if (at == std::string_view::npos) return words;
+    text.remove_prefix(at + 1);
+  }
+}
+
+std::string known_forms() {
+  std::string known;
+  for (const OptimizerEntry& entry : entries()) {
+    known += (known.empty() ? "" : ", ") + std::string(entry.info.form);
+  }
+  return known;
+}
+
+}  // namespace
+
+std::span<const OptimizerInfo> optimizers() {
+  static const auto infos = [] {
+    std::array<OptimizerInfo, kOptimizerCount> all;
+    std::ranges::transform(entries(), all.begin(), [](const OptimizerEntry& entry) { return entry.info; });
+    return all;
+  }();
+  return infos;
+}
+
+std::string_view optimizer_name(Optimizer optimizer) {
+  const OptimizerEntry* entry = find_entry(optimizer);
+  return entry == nullptr ? "unknown" : entry->info.name;
+}
+
+size_t optimizer_states(Optimizer optimizer) { return entry_of(optimizer).info.states; }
+
+Result<OptimizerSpec> optimizer_from_text(std::string_view text) {
+  const std::vector<std::string_view> words = split(text);
+  const auto entry = std::ranges::find(entries(), words[0], [](const OptimizerEntry& one) { return one.info.name; });
+  if (entry == entries().end() || words.size() > entry->parameters.size() + 1) {
+    return refuse("'" + std::string(text) + "' is not an optimizer; known are " + known_forms());
+  }
+  OptimizerSpec spec;
+  spec.optimizer = entry->info.optimizer;
+  for (size_t at = 0; at < entry->parameters.size(); ++at) {
+    const OptimizerParameter& parameter = entry->parameters[at];
+    if (at + 1 >= words.size() && parameter.fallback) {
+      spec.*parameter.field = *parameter.fallback;
+      continue;
+    }
+    const std::string_view word = at + 1 < words.size() ? words[at + 1] : std::string_view();
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), spec.*parameter.field);
+    if (error != std::errc() || end != word.data() + word.size()) {
+      return refuse("'" + std::string(text) + "': its " + std::string(parameter.name) +
+                    " is not a number; the form is " + std::string(entry->info.form));
+    }
+  }
+  if (const Status valid = validate(spec); !valid) return std::unexpected(valid.error());
+  return spec;
+}
+
+std::string optimizer_text(const OptimizerSpec& spec) {
+  const OptimizerEntry& entry = entry_of(spec.optimizer);
+  std::string text(entry.info.name);
+  for (const OptimizerParameter& parameter : entry.parameters) text += ":" + number_text(spec.*parameter.field);
+  return text;
+}
+
+Status validate(const OptimizerSpec& spec) {
+  const OptimizerEntry* entry = find_entry(spec.optimizer);
+  if (entry == nullptr) {
+    return fail(ErrorCode::kUnsupported,
+                "unknown optimizer number " + std::to_string(static_cast<int>(spec.optimizer)));
+  }
+  OptimizerSpec others = spec;
+  others.optimizer = Optimizer::kNone;
+  for (const OptimizerParameter& parameter : entry->parameters) {
+    if (const Status valid = check_parameter(parameter, spec.*parameter.field, entry->info.name); !valid) return valid;
+    others.*parameter.field = 0;
+  }
+  if (others != OptimizerSpec{}) {
+    return refuse(std::string(entry->info.name) +
+                  " has a parameter set that belongs to another optimizer; its form is " +
+                  std::string(entry->info.form));
+  }
+  return {};
+}
+
+Status optimize(const OptimizerSpec& spec, const OptimizerArrays& arrays, const StreamView<float>& sum,
+                double denominator, uint64_t step) {
+  const OptimizerEntry& entry = entry_of(spec.optimizer);
+  MILLRACE_CHECK(arrays.weights.size() == sum.dimension && denominator > 0, arrays.weights.size(), sum.dimension,
+                 denominator);
+  for (size_t at = 0; at < entry.info.states; ++at) {
+    MILLRACE_CHECK(arrays.states[at].size() == sum.dimension, at, arrays.states[at].size(), sum.dimension);
+  }
+  if (entry.step({spec, arrays, sum, denominator, step})) return {};
+  return fail(ErrorCode::kNonFinite,
+              "a weight or the optimizer's state overflowed: the job has diverged, or the rate is too high");
+}
+
+}  // namespace millrace

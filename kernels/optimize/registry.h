@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cmath>
+#include <optional>
+#include <span>
+
+#include "kernels/optimize/optimize.h"
+
+namespace millrace {
+
+/// A parameter of a rule, in the order of its text.
+struct OptimizerParameter {
+  enum class Range : uint8_t {
+    kAboveZero,  ///< finite and above 0
+    kShare,      ///< in [0, 1)
+  };
+  std::string_view name;
+  double OptimizerSpec::* field;
+  Range range;
+  std::optional<double> fallback;  ///< where it is left out; empty: it must be there
+};
+
+/// What a step works on, rounded and checked.
+struct OptimizerStep {
+  const OptimizerSpec& spec;
+  const OptimizerArrays& arrays;
+  const StreamView<float>& sum;
+  double denominator = 1;
+  uint64_t step = 0;
+
+  float rate() const { return static_cast<float>(spec.rate); }
+  /// g is the sum times this.
+  float per_sum() const { return static_cast<float>(1 / denominator); }
+};
+
+/// What a rule's file gives to the registry. Adding one: its enum value, its file with a function
+/// `OptimizerEntry NAME_optimizer()`, and its line in registry.cc.
+struct OptimizerEntry {
+  OptimizerInfo info;
+  std::span<const OptimizerParameter> parameters;
+  /// False: something overflowed.
+  bool (*step)(const OptimizerStep& step);
+};
+
+/// Calls change(index, value) for what the sum carries and is not 0; all of them say whether what they wrote is finite.
+template <typename Change>
+bool for_each_carried(const StreamView<float>& sum, Change change) {
+  bool finite = true;
+  if (sum.dense) {
+    for (size_t at = 0; at < sum.values.size(); ++at) {
+      if (sum.values[at] != 0) finite &= change(at, sum.values[at]);
+    }
+    return finite;
+  }
+  for (size_t at = 0; at < sum.values.size(); ++at) {
+    if (sum.values[at] != 0) finite &= change(sum.indices[at], sum.values[at]);
+  }
+  return finite;
+}
+
+}  // namespace millrace

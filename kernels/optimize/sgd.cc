@@ -1,0 +1,28 @@
+#include <array>
+
+#include "kernels/optimize/registry.h"
+
+namespace millrace {
+namespace {
+
+constexpr std::array<OptimizerParameter, 1> kParameters = {{
+    {"rate", &OptimizerSpec::rate, OptimizerParameter::Range::kAboveZero, std::nullopt},
+}};
+
+bool step_of_sgd(const OptimizerStep& step) {
+  const std::span<float> weights = step.arrays.weights;
+  // As a worker applies an update with the scale -rate: the same bits.
+  const float factor = static_cast<float>(-static_cast<double>(step.rate()) / step.denominator);
+  return for_each_carried(step.sum, [&](size_t index, float value) {
+    weights[index] += factor * value;
+    return std::isfinite(weights[index]);
+  });
+}
+
+}  // namespace
+
+OptimizerEntry sgd_optimizer() {
+  return {{Optimizer::kSgd, "sgd", "sgd:RATE", "Robbins and Monro 1951", "w -= rate g", 0}, kParameters, step_of_sgd};
+}
+
+}  // namespace millrace
