@@ -367,6 +367,36 @@ ViewChange read_view_change(wire::ViewChange::Reader in, Validator& check) {
   return change;
 }
 
+Pull read_pull(wire::Pull::Reader in, Validator& check) {
+  Pull pull{.id = in.getId(),
+            .part = in.getPart(),
+            .indices = check.count(in.getIndices(), kPullValuesMax, "indices to pull"),
+            .at_least = in.getAtLeast(),
+            .offset = in.getOffset(),
+            .count = check.count(in.getCount(), kPullValuesMax, "values to pull")};
+  check.expect(pull.indices == 0 || (pull.offset == 0 && pull.count == 0), "it pulls indices and a range");
+  check.expect(pull.offset <= kDimensionMax, "a range behind every dimension");
+  return pull;
+}
+
+Pulled read_pulled(wire::Pulled::Reader in, Validator& check) {
+  Pulled pulled{.id = in.getId(),
+                .part = in.getPart(),
+                .values = check.count(in.getValues(), kPullValuesMax, "values pulled"),
+                .n = in.getN(),
+                .payload_hash = in.getPayloadHash(),
+                .code = {},
+                .sentence = check.sentence(in.getSentence())};
+  if (in.getCode() != 0) pulled.code = check.error_code(in.getCode());
+  check.expect(!pulled.code || pulled.values == 0, "it has values and an error");
+  return pulled;
+}
+
+Place read_place(wire::Place::Reader in, Validator& check) {
+  check.expect(in.getOffset() < kDimensionMax, "a run of weights behind every dimension");
+  return {in.getPart(), in.getOffset(), in.getPayloadHash()};
+}
+
 Body read_body(wire::Envelope::Reader in, Validator& check) {
   switch (in.which()) {
     case wire::Envelope::HELLO: return read_hello(in.getHello(), check);
@@ -404,6 +434,9 @@ Body read_body(wire::Envelope::Reader in, Validator& check) {
     case wire::Envelope::SNAPSHOT_REQUEST: return read_snapshot_request(in.getSnapshotRequest(), check);
     case wire::Envelope::SNAPSHOT: return read_snapshot(in.getSnapshot(), check);
     case wire::Envelope::SYNCED: return Synced{};
+    case wire::Envelope::PULL: return read_pull(in.getPull(), check);
+    case wire::Envelope::PULLED: return read_pulled(in.getPulled(), check);
+    case wire::Envelope::PLACE: return read_place(in.getPlace(), check);
     case wire::Envelope::LATER: break;
   }
   check.refuse(ErrorCode::kUnsupported,
@@ -412,8 +445,19 @@ Body read_body(wire::Envelope::Reader in, Validator& check) {
 }
 
 bool carries_payload(const Body& body) {
+  if (const auto* pull = std::get_if<Pull>(&body)) return pull->indices != 0;
+  if (const auto* pulled = std::get_if<Pulled>(&body)) return pulled->values != 0;
   return std::holds_alternative<Contribution>(body) || std::holds_alternative<Update>(body) ||
-         std::holds_alternative<ThresholdHistogram>(body) || std::holds_alternative<Snapshot>(body);
+         std::holds_alternative<ThresholdHistogram>(body) || std::holds_alternative<Snapshot>(body) ||
+         std::holds_alternative<Place>(body);
+}
+
+/// Of the kinds that say how many values their payload has, or have a run of them.
+bool payload_fits(const Body& body, uint64_t bytes) {
+  if (const auto* pull = std::get_if<Pull>(&body)) return bytes == uint64_t{pull->indices} * sizeof(uint32_t);
+  if (const auto* pulled = std::get_if<Pulled>(&body)) return bytes == uint64_t{pulled->values} * sizeof(float);
+  if (std::holds_alternative<Place>(body)) return bytes % sizeof(float) == 0 && bytes <= kSnapshotRunBytes;
+  return true;
 }
 
 Message read_message(wire::Envelope::Reader in, SharedBytes payload, Validator& check) {
@@ -431,6 +475,8 @@ Message read_message(wire::Envelope::Reader in, SharedBytes payload, Validator& 
     check.expect(carries_payload(message.body) == !payload.bytes.empty(),
                  payload.bytes.empty() ? "its payload is missing" : "it carries a payload that its kind does not have");
   }
+  if (check.ok())
+    check.expect(payload_fits(message.body, payload.bytes.size()), "its payload has another size than it says");
   message.payload = std::move(payload);
   return message;
 }

@@ -275,6 +275,31 @@ struct BodyWriter {
     write(body.summary, out.initSummary());
   }
   void operator()(const Synced&) { envelope.setSynced(); }
+  void operator()(const Pull& body) {
+    auto out = envelope.initPull();
+    out.setId(body.id);
+    out.setPart(body.part);
+    out.setIndices(body.indices);
+    out.setAtLeast(body.at_least);
+    out.setOffset(body.offset);
+    out.setCount(body.count);
+  }
+  void operator()(const Pulled& body) {
+    auto out = envelope.initPulled();
+    out.setId(body.id);
+    out.setPart(body.part);
+    out.setValues(body.values);
+    out.setN(body.n);
+    out.setPayloadHash(body.payload_hash);
+    out.setCode(body.code ? static_cast<uint16_t>(*body.code) : uint16_t{0});
+    out.setSentence(text_of(sentence_of(body.sentence)));
+  }
+  void operator()(const Place& body) {
+    auto out = envelope.initPlace();
+    out.setPart(body.part);
+    out.setOffset(body.offset);
+    out.setPayloadHash(body.payload_hash);
+  }
 };
 
 }  // namespace

@@ -25,6 +25,8 @@ std::string text_of(NonFinite value) { return std::string(non_finite_name(value)
 std::string text_of(InitialWeights value) { return std::string(initial_weights_name(value)); }
 std::string text_of(ValueType value) { return value == ValueType::kF32 ? "f32" : "f64"; }
 std::string text_of(Selection value) { return std::string(selection_name(value)); }
+std::string text_of(Optimizer value) { return std::string(optimizer_name(value)); }
+std::string text_of(StoreBegin value) { return std::string(store_begin_name(value)); }
 std::string text_of(IndexCodecId value) {
   const IndexCodec* codec = find_index_codec(value);
   return codec == nullptr ? "none" : std::string(codec->name());
@@ -43,7 +45,8 @@ std::string text_of(T value) {
 /// The field that its group is named for: "select: topk here", not "select: selection topk here".
 template <typename T>
 inline constexpr bool kNamesItsGroup =
-    std::is_same_v<T, Selection> || std::is_same_v<T, Reselect> || std::is_same_v<T, Momentum>;
+    std::is_same_v<T, Selection> || std::is_same_v<T, Reselect> || std::is_same_v<T, Momentum> ||
+    std::is_same_v<T, Optimizer>;
 
 /// Lists every field as (name, readable value), so that two specifications can be compared field by field.
 class Lister {
@@ -146,6 +149,24 @@ std::string_view initial_weights_name(InitialWeights value) {
     case InitialWeights::kFirst: return "first";
   }
   return "unknown";
+}
+
+std::string_view store_begin_name(StoreBegin value) {
+  switch (value) {
+    case StoreBegin::kZeros: return "zeros";
+    case StoreBegin::kWorker: return "worker";
+    case StoreBegin::kSaved: return "saved";
+  }
+  return "unknown";
+}
+
+double denominator_of(Combine combine, size_t contributors, double weight_sum) {
+  switch (combine) {
+    case Combine::kSum: return 1;
+    case Combine::kMean: return static_cast<double>(contributors);
+    case Combine::kWeightedMean: return weight_sum;
+  }
+  return 1;
 }
 
 std::string first_difference(const JobSpec& ours, const JobSpec& theirs) {

@@ -9,6 +9,7 @@
 #include "kernels/base/buffer.h"
 #include "kernels/base/result.h"
 #include "kernels/codec/codec.h"
+#include "kernels/optimize/optimize.h"
 #include "kernels/select/select.h"
 #include "kernels/stream/stream.h"
 
@@ -68,6 +69,20 @@ enum class InitialWeights : uint8_t {
   kFirst = 2,  ///< the lowest-numbered worker's: the others join it as they would a job that runs
 };
 
+/// Where the weights that the shards hold come from.
+enum class StoreBegin : uint8_t {
+  kZeros = 1,
+  kWorker = 2,  ///< the member with the lowest number places them; until then nothing is decided
+  kSaved = 3,   ///< the shards' saves of the last job of this name; weights and optimizer state
+};
+
+/// The parameter store: whether the shards hold the weights, and by which rule a step's update goes into them.
+struct StoreSpec {
+  OptimizerSpec optimizer;  ///< kNone: there is no store
+  StoreBegin begin = StoreBegin::kZeros;
+  bool operator==(const StoreSpec&) const = default;
+};
+
 struct ReselectSpec {
   Reselect reselect = Reselect::kNone;
   double density = 0;  ///< k down = density * dimension, rounded up; used when k is 0
@@ -122,6 +137,7 @@ struct JobSpec {
   bool audit = false;
   bool reproducible = false;  ///< reserved: refused by this version
   InitialWeights initial_weights = InitialWeights::kOwn;
+  StoreSpec store;
 
   bool operator==(const JobSpec&) const = default;
 };
@@ -161,9 +177,13 @@ std::string_view codec_error_name(CodecError value);
 std::string_view non_finite_name(NonFinite value);
 std::string_view momentum_name(Momentum value);
 std::string_view initial_weights_name(InitialWeights value);
+std::string_view store_begin_name(StoreBegin value);
 
 /// One sentence naming the first field in which two specifications differ, in the words of the command line: "select: none
 /// here, topk there", "codec_up: qsgd_bits 4 here, 8 there", "tensor 'w': dimension 10 here, 12 there".
 std::string first_difference(const JobSpec& ours, const JobSpec& theirs);
+
+/// What a step's sum is divided by: 1, its contributors, or the sum of their weights.
+double denominator_of(Combine combine, size_t contributors, double weight_sum);
 
 }  // namespace millrace::protocol

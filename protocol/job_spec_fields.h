@@ -58,6 +58,16 @@ void visit_tensor(Visitor& v, Tensor& tensor) {
   v.optional("codec_down", tensor.codec_down, [](auto& to, auto& spec) { visit_codec(to, spec); });
 }
 
+template <typename Visitor, typename Spec>
+void visit_store(Visitor& v, Spec& spec) {
+  v.field("optimizer", spec.optimizer.optimizer);
+  v.field("rate", spec.optimizer.rate);
+  v.field("momentum", spec.optimizer.momentum);
+  v.field("decay", spec.optimizer.decay);
+  v.field("epsilon", spec.optimizer.epsilon);
+  v.field("begin", spec.begin);
+}
+
 /// Everything but the tensors, which follow.
 template <typename Visitor, typename Spec>
 void visit_job(Visitor& v, Spec& spec) {
@@ -88,6 +98,7 @@ void visit_job(Visitor& v, Spec& spec) {
   v.field("audit", spec.audit);
   v.field("reproducible", spec.reproducible);
   v.field("initial_weights", spec.initial_weights);
+  v.group("store", spec.store, [](auto& to, auto& part) { visit_store(to, part); });
 }
 
 }  // namespace millrace::protocol::fields

@@ -214,6 +214,19 @@ Status check_entering(const JobSpec& spec) {
   return {};
 }
 
+Status check_store(const StoreSpec& spec) {
+  if (!known(spec.optimizer.optimizer) || !known(spec.begin))
+    return reserved("store: an optimizer or a beginning that this version does not know");
+  if (const Status valid = millrace::validate(spec.optimizer); !valid) {
+    return fail(valid.error().code, fmt::format("store: {}", valid.error().message));
+  }
+  if (spec.optimizer.optimizer == Optimizer::kNone && spec.begin != StoreBegin::kZeros) {
+    return refuse(fmt::format("store_begin {} without a store: name the store's optimizer, as sgd:0.1",
+                              store_begin_name(spec.begin)));
+  }
+  return {};
+}
+
 /// The job's defaults, which every tensor without overrides takes.
 Status check_defaults(const JobSpec& spec) {
   if (Status s = check_select(spec.select, ""); !s) return s;
@@ -310,6 +323,7 @@ Status validate(const JobSpec& spec) {
   if (Status s = check_times(spec); !s) return s;
   if (Status s = check_defaults(spec); !s) return s;
   if (Status s = check_tensors(spec); !s) return s;
+  if (Status s = check_store(spec.store); !s) return s;
   if (Status s = check_buckets(spec); !s) return s;
   if (const size_t bytes = encode_job_spec(spec).size(); bytes > kJobSpecBytesMax) {
     return fail(ErrorCode::kLimitExceeded,

@@ -63,6 +63,26 @@ bool known(InitialWeights value) {
   return false;
 }
 
+bool known(Optimizer value) {
+  switch (value) {
+    case Optimizer::kNone:
+    case Optimizer::kSgd:
+    case Optimizer::kMomentum:
+    case Optimizer::kAdagrad:
+    case Optimizer::kAdam: return true;
+  }
+  return false;
+}
+
+bool known(StoreBegin value) {
+  switch (value) {
+    case StoreBegin::kZeros:
+    case StoreBegin::kWorker:
+    case StoreBegin::kSaved: return true;
+  }
+  return false;
+}
+
 bool known(ValueType value) {
   switch (value) {
     case ValueType::kF32:

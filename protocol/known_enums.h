@@ -12,6 +12,8 @@ bool known(CodecError value);
 bool known(NonFinite value);
 bool known(Momentum value);
 bool known(InitialWeights value);
+bool known(Optimizer value);
+bool known(StoreBegin value);
 bool known(ValueType value);
 bool known(Selection value);
 bool known(IndexCodecId value);

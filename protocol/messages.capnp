@@ -41,7 +41,10 @@ struct Envelope {
     snapshotRequest @26 :SnapshotRequest;
     snapshot @27 :Snapshot;
     synced @28 :Void;
-    later @29 :AnyPointer;     # reserved: stands for all that later versions add
+    pull @29 :Pull;
+    pulled @30 :Pulled;
+    place @31 :Place;
+    later @32 :AnyPointer;     # reserved: stands for all that later versions add
   }
 }
 
@@ -282,4 +285,29 @@ struct Snapshot {
   offset @5 :UInt64;
   payloadHash @6 :UInt64;    # XXH3-64 of the payload
   summary @7 :Summary;
+}
+
+struct Pull {
+  id @0 :UInt64;
+  part @1 :UInt32;
+  indices @2 :UInt32;        # in the payload, u32 each; 0: the range
+  atLeast @3 :UInt64;
+  offset @4 :UInt64;
+  count @5 :UInt64;
+}
+
+struct Pulled {
+  id @0 :UInt64;
+  part @1 :UInt32;
+  values @2 :UInt32;         # in the payload, f32 each
+  n @3 :UInt64;
+  payloadHash @4 :UInt64;    # XXH3-64 of the payload
+  code @5 :UInt16;           # ErrorCode; 0: none
+  sentence @6 :Text;
+}
+
+struct Place {
+  part @0 :UInt32;
+  offset @1 :UInt64;
+  payloadHash @2 :UInt64;    # XXH3-64 of the payload
 }

@@ -21,7 +21,8 @@ std::string_view body_name(const Body& body) {
   static constexpr std::array<std::string_view, std::variant_size_v<Body>> kNames = {
       "hello", "welcome",   "refuse",      "view_change",         "contribution", "duplicate", "update",  "settled",
       "ack",   "heartbeat", "shard_hello", "threshold_histogram", "goodbye",      "abort",     "collect", "state",
-      "fetch", "fetched",   "settle",      "snapshot_request",    "snapshot",     "synced"};
+      "fetch", "fetched",   "settle",      "snapshot_request",    "snapshot",     "synced",    "pull",    "pulled",
+      "place"};
   return kNames[body.index()];
 }
 

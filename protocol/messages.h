@@ -337,9 +337,42 @@ struct Synced {
   bool operator==(const Synced&) const = default;
 };
 
+/// worker -> shard: weights of a part out of the store, once it has applied that many steps. Payload: u32 indices of the part,
+/// strictly increasing, where `indices` is not 0; else none, and the range counts. Answered with one Pulled.
+struct Pull {
+  uint64_t id = 0;  ///< the worker's own; the answer has it
+  uint32_t part = 0;
+  uint32_t indices = 0;  ///< in the payload; at most kPullValuesMax
+  uint64_t at_least = 0;
+  uint64_t offset = 0;  ///< of the range [offset, offset + count) of the part; count 0 asks for n alone
+  uint64_t count = 0;   ///< at most kPullValuesMax
+  bool operator==(const Pull&) const = default;
+};
+
+/// shard -> worker: the weights that were pulled, in their order, after n steps. Payload: f32, little-endian.
+struct Pulled {
+  uint64_t id = 0;
+  uint32_t part = 0;
+  uint32_t values = 0;  ///< in the payload
+  uint64_t n = 0;
+  uint64_t payload_hash = 0;      ///< XXH3-64 of the payload; 0 without one
+  std::optional<ErrorCode> code;  ///< there are none, and why
+  std::string sentence;
+  bool operator==(const Pulled&) const = default;
+};
+
+/// worker -> shard: a run of the weights that a part of the store begins with, from index `offset` on. Payload: f32. The runs
+/// of a part come in order; one at offset 0 begins anew. Not answered: a Pull is, once they are all there.
+struct Place {
+  uint32_t part = 0;
+  uint64_t offset = 0;
+  uint64_t payload_hash = 0;  ///< XXH3-64 of the payload
+  bool operator==(const Place&) const = default;
+};
+
 using Body = std::variant<Hello, Welcome, Refuse, ViewChange, Contribution, Duplicate, Update, Settled, Ack, Heartbeat,
                           ShardHello, ThresholdHistogram, Goodbye, Abort, Collect, State, Fetch, Fetched, Settle,
-                          SnapshotRequest, Snapshot, Synced>;
+                          SnapshotRequest, Snapshot, Synced, Pull, Pulled, Place>;
 
 /// A message and its raw payload frame (empty where it has none). Copying shares the payload.
 struct Message {

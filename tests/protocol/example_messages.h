@@ -67,6 +67,17 @@ inline std::vector<Message> every_message_of_returns() {
   };
 }
 
+/// Those of the parameter store.
+inline std::vector<Message> every_message_of_the_store() {
+  const Header header = example_header();
+  const SharedBytes words = SharedBytes::from(ByteBuffer{1, 0, 0, 0, 5, 0, 0, 0});
+  return {
+      {header, Pull{5, 11, 0, 12, 100, 1'000}, {}},
+      {header, Pulled{5, 11, 2, 13, 0x77, std::nullopt, ""}, words},
+      {header, Place{11, 1'000, 0x78}, words},
+  };
+}
+
 /// One message of every kind, every field set to something that is not its default.
 inline std::vector<Message> every_message() {
   const Header header = example_header();
@@ -118,6 +129,7 @@ inline std::vector<Message> every_message() {
       {header, Abort{ErrorCode::kShardLost, "shard 1 came back without its state"}, {}},
   };
   for (Message& message : every_message_of_returns()) messages.push_back(std::move(message));
+  for (Message& message : every_message_of_the_store()) messages.push_back(std::move(message));
   return messages;
 }
 

@@ -163,6 +163,38 @@ TEST(HostileFrame, StatesAndSettlementsThatCannotBeAreRefused) {
   EXPECT_EQ(refusal([](auto e) { e.setCollect(); }, example_payload()), ErrorCode::kMalformed) << "with values";
 }
 
+SharedBytes words(size_t count) { return SharedBytes::from(ByteBuffer(count * sizeof(uint32_t))); }
+
+TEST(HostileFrame, PullsThatCannotBeAreRefused) {
+  EXPECT_EQ(refusal([](auto e) { e.initPull(); }), ErrorCode::kInternal) << "asks for n alone";
+  EXPECT_EQ(refusal([](auto e) { e.initPull().setCount(kPullValuesMax); }), ErrorCode::kInternal);
+  EXPECT_EQ(refusal([](auto e) { e.initPull().setCount(kPullValuesMax + 1); }), ErrorCode::kLimitExceeded);
+  EXPECT_EQ(refusal([](auto e) { e.initPull().setOffset(kDimensionMax + 1); }), ErrorCode::kMalformed);
+  EXPECT_EQ(refusal([](auto e) { e.initPull().setIndices(2); }, words(2)), ErrorCode::kInternal);
+  EXPECT_EQ(refusal([](auto e) { e.initPull().setIndices(2); }, words(3)), ErrorCode::kMalformed);
+  EXPECT_EQ(refusal([](auto e) { e.initPull().setIndices(2); }), ErrorCode::kMalformed);
+  EXPECT_EQ(refusal([](auto e) { e.initPull().setIndices(kPullValuesMax + 1); }, words(kPullValuesMax + 1)),
+            ErrorCode::kLimitExceeded);
+  EXPECT_EQ(refusal([](auto e) { e.initPull().setIndices(2), e.getPull().setCount(1); }, words(2)),
+            ErrorCode::kMalformed)
+      << "both";
+}
+
+TEST(HostileFrame, PulledAndPlacedWeightsMustBeAsManyAsTheySay) {
+  EXPECT_EQ(refusal([](auto e) { e.initPulled().setValues(2); }, words(2)), ErrorCode::kInternal);
+  EXPECT_EQ(refusal([](auto e) { e.initPulled().setValues(2); }, words(1)), ErrorCode::kMalformed);
+  EXPECT_EQ(refusal([](auto e) { e.initPulled(); }, words(1)), ErrorCode::kMalformed);
+  EXPECT_EQ(refusal([](auto e) { e.initPulled().setCode(1); }), ErrorCode::kInternal);
+  EXPECT_EQ(refusal([](auto e) { e.initPulled().setCode(60'000); }), ErrorCode::kUnsupported);
+  EXPECT_EQ(refusal([](auto e) { e.initPulled().setValues(1), e.getPulled().setCode(1); }, words(1)),
+            ErrorCode::kMalformed);
+  EXPECT_EQ(refusal([](auto e) { e.initPlace(); }, words(1)), ErrorCode::kInternal);
+  EXPECT_EQ(refusal([](auto e) { e.initPlace(); }), ErrorCode::kMalformed);
+  EXPECT_EQ(refusal([](auto e) { e.initPlace(); }, example_payload()), ErrorCode::kMalformed) << "5 bytes";
+  EXPECT_EQ(refusal([](auto e) { e.initPlace(); }, words(kSnapshotRunBytes / 4 + 1)), ErrorCode::kMalformed);
+  EXPECT_EQ(refusal([](auto e) { e.initPlace().setOffset(kDimensionMax); }, words(1)), ErrorCode::kMalformed);
+}
+
 TEST(HostileFrame, LivesThatDoNotComeBeforeTheLastAreRefused) {
   const auto summary = [](uint64_t life, uint64_t step) {
     return refusal([&](auto e) {

@@ -132,6 +132,16 @@ struct Describe {
   std::string operator()(const protocol::ShardHello&) const { return ""; }
   std::string operator()(const protocol::Collect&) const { return ""; }
   std::string operator()(const protocol::Synced&) const { return ""; }
+  std::string operator()(const protocol::Pull& body) const {
+    return " part " + std::to_string(body.part) + ", at least " + std::to_string(body.at_least);
+  }
+  std::string operator()(const protocol::Pulled& body) const {
+    return " part " + std::to_string(body.part) + ", n " + std::to_string(body.n) + ", values " +
+           std::to_string(body.values);
+  }
+  std::string operator()(const protocol::Place& body) const {
+    return " part " + std::to_string(body.part) + " from " + std::to_string(body.offset);
+  }
   std::string operator()(const protocol::State& body) const {
     std::string text = std::string(body.synced ? " synced" : " joining") + (body.stranded ? " stranded" : "");
     for (const auto& part : body.parts) {

@@ -106,6 +106,8 @@ TEST(Options, EveryFieldReachesTheSpecification) {
   job.parts_per_shard = 4;
   job.fuse_below = 10;
   job.audit = true;
+  job.store = "adam:0.5";
+  job.store_begin = "worker";
   const auto spec = spec_from_options(
       job, std::vector<TensorOptions>{{.name = "w", .dimension = 1'000, .priority = 3, .select = "none"}});
   ASSERT_TRUE(spec.has_value()) << spec.error().message;
@@ -133,6 +135,8 @@ TEST(Options, EveryFieldReachesTheSpecification) {
   EXPECT_EQ(spec->fuse_below, 10u);
   EXPECT_TRUE(spec->audit);
   EXPECT_FALSE(spec->unbiased);
+  EXPECT_EQ(spec->store.optimizer, optimizer_from_text("adam:0.5:0.9:0.999:1e-8"));
+  EXPECT_EQ(spec->store.begin, protocol::StoreBegin::kWorker);
   ASSERT_EQ(spec->tensors.size(), 1u);
   EXPECT_EQ(spec->tensors[0].priority, 3);
   EXPECT_EQ(spec->tensors[0].select, SelectionSpec{});
@@ -147,6 +151,12 @@ TEST(Options, WhatIsWrongIsSaidWithTheOptionsName) {
   job = good_job();
   job.codec_up = "zip";
   EXPECT_NE(refusal(job).find("codec_up: "), std::string::npos) << refusal(job);
+  job = good_job();
+  job.store = "rmsprop:1";
+  EXPECT_NE(refusal(job).find("store: 'rmsprop:1' is not an optimizer"), std::string::npos) << refusal(job);
+  job = good_job();
+  job.store_begin = "saved";
+  EXPECT_NE(refusal(job).find("store_begin saved without a store"), std::string::npos) << refusal(job);
   job = good_job();
   job.worker = 1;
   EXPECT_NE(refusal(job).find("worker 1 of 1 workers"), std::string::npos) << refusal(job);

@@ -19,15 +19,6 @@ constexpr uint64_t kEarlyStepsMax = 64;      ///< how far ahead of its turn an u
 constexpr int kDrawHeartbeats = 3;           ///< without progress, after which one contributes without being drawn
 constexpr size_t kHeldMessagesMax = 65'536;  ///< updates of an epoch that is not known yet, a shard
 
-double denominator_of(protocol::Combine combine, const protocol::Update& update) {
-  switch (combine) {
-    case protocol::Combine::kSum: return 1;
-    case protocol::Combine::kMean: return static_cast<double>(update.contributors.size());
-    case protocol::Combine::kWeightedMean: return update.weight_sum;
-  }
-  return 1;
-}
-
 }  // namespace
 
 bool SessionCore::Impl::work(TimeNs now, Actions& actions) {
@@ -306,7 +297,9 @@ bool SessionCore::Impl::take_update(uint32_t shard, protocol::Message&& message,
     malformed_update(shard, part, decoded.error().message, now, actions);
     return false;
   }
-  if (decoded->view.count() > 0 && !(denominator_of(config.spec.combine, update) > 0)) {
+  const double denominator =
+      protocol::denominator_of(config.spec.combine, update.contributors.size(), update.weight_sum);
+  if (decoded->view.count() > 0 && !(denominator > 0)) {
     malformed_update(shard, part, "it has values and nobody who contributed them", now, actions);
     return false;
   }
@@ -373,7 +366,9 @@ void SessionCore::Impl::apply_update(PartRun& part, const protocol::Update& upda
   delivered.begin = part.layout.begin;
   delivered.contributors = static_cast<uint32_t>(update.contributors.size());
   delivered.weight_sum = update.weight_sum;
-  delivered.denominator = sum.count() > 0 ? denominator_of(config.spec.combine, update) : 1;
+  delivered.denominator =
+      sum.count() > 0 ? protocol::denominator_of(config.spec.combine, update.contributors.size(), update.weight_sum)
+                      : 1;
   run.bucket->count_received(sum.count());
   counters.raw_bytes_down += sum.count() * (sizeof(uint32_t) + sizeof(float));
   if (!run.applied.empty()) {

@@ -105,6 +105,9 @@ Status set_words(const JobOptions& job, protocol::JobSpec& spec) {
   auto momentum = of_option("momentum", momentum_from_text(job.momentum));
   if (!momentum) return std::unexpected(momentum.error());
   spec.momentum = *momentum;
+  auto optimizer = of_option("store", optimizer_from_text(job.store));
+  if (!optimizer) return std::unexpected(optimizer.error());
+  spec.store.optimizer = *optimizer;
   spec.select = *select;
   spec.reselect = *reselect;
   spec.codec_up = *up;
@@ -114,6 +117,7 @@ Status set_words(const JobOptions& job, protocol::JobSpec& spec) {
   using protocol::InitialWeights;
   using protocol::Mode;
   using protocol::NonFinite;
+  using protocol::StoreBegin;
   for (const Status& done :
        {choose<Mode>("mode", job.mode,
                      {{"synchronous", Mode::kSynchronous},
@@ -129,7 +133,11 @@ Status set_words(const JobOptions& job, protocol::JobSpec& spec) {
                           {{"refuse", NonFinite::kRefuse}, {"drop", NonFinite::kDropAndCount}}, spec.non_finite),
         choose<InitialWeights>("initial_weights", job.initial_weights,
                                {{"own", InitialWeights::kOwn}, {"first", InitialWeights::kFirst}},
-                               spec.initial_weights)}) {
+                               spec.initial_weights),
+        choose<StoreBegin>(
+            "store_begin", job.store_begin,
+            {{"zeros", StoreBegin::kZeros}, {"worker", StoreBegin::kWorker}, {"saved", StoreBegin::kSaved}},
+            spec.store.begin)}) {
     if (!done) return done;
   }
   return {};

@@ -115,6 +115,12 @@ struct JobOptions {
   std::string initial_weights =
       "own";  ///< "own": every worker's, equal by the callers' promise; "first": the lowest-numbered worker's
               ///< are everybody's, the others take them over when the job starts (TensorOptions::weights)
+  std::string store = "none";  ///< the shards hold the weights as well, and change them with every update by this rule:
+                               ///< "sgd:RATE", "momentum:RATE[:MOMENTUM]", "adagrad:RATE[:EPSILON]",
+                               ///< "adam:RATE[:BETA1[:BETA2[:EPSILON]]]"; entries that an update lacks stay as they are
+  std::string store_begin =
+      "zeros";  ///< the store's first weights: "zeros"; "worker": place_weights() of the lowest worker, before which
+                ///< nothing is decided; "saved": the shards' saves of the last job of this name, optimizer and all
 
   // From here on: this worker's own.
   uint32_t connect_timeout_ms = 10'000;  ///< for reaching every shard
