@@ -84,6 +84,8 @@ struct ShardMetrics {
   CounterFamily stale_thresholds;        ///< [job] buckets cut by the last threshold because a shard was silent
   CounterFamily late_histograms;         ///< [job] too late to be used
   CounterFamily codec_error;             ///< [job] sum of |sum - decoded| over the updates' entries
+  CounterFamily pulls;                   ///< [job, result] of weights out of a store
+  CounterFamily store_saves;             ///< [job, result]
   CounterFamily weight_digests;          ///< [job, result] of members, compared with what was decided
   CounterFamily members_joined;          ///< [job]
   CounterFamily members_finished;        ///< [job]

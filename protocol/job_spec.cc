@@ -44,9 +44,8 @@ std::string text_of(T value) {
 
 /// The field that its group is named for: "select: topk here", not "select: selection topk here".
 template <typename T>
-inline constexpr bool kNamesItsGroup =
-    std::is_same_v<T, Selection> || std::is_same_v<T, Reselect> || std::is_same_v<T, Momentum> ||
-    std::is_same_v<T, Optimizer>;
+inline constexpr bool kNamesItsGroup = std::is_same_v<T, Selection> || std::is_same_v<T, Reselect> ||
+                                       std::is_same_v<T, Momentum> || std::is_same_v<T, Optimizer>;
 
 /// Lists every field as (name, readable value), so that two specifications can be compared field by field.
 class Lister {

@@ -27,7 +27,8 @@ Status check_enums(const JobSpec& spec) {
                          known(spec.momentum.momentum) && known(spec.initial_weights);
   if (all_known) return {};
   return reserved(
-      "mode, combine, codec_error, non_finite, momentum or initial_weights has a number that this version does not know");
+      "mode, combine, codec_error, non_finite, momentum or initial_weights has a number that this version does not "
+      "know");
 }
 
 /// What belongs to steps that do not wait for everybody.
@@ -214,7 +215,7 @@ Status check_entering(const JobSpec& spec) {
   return {};
 }
 
-Status check_store(const StoreSpec& spec) {
+Status check_store(const StoreSpec& spec, const MomentumSpec& entering) {
   if (!known(spec.optimizer.optimizer) || !known(spec.begin))
     return reserved("store: an optimizer or a beginning that this version does not know");
   if (const Status valid = millrace::validate(spec.optimizer); !valid) {
@@ -223,6 +224,12 @@ Status check_store(const StoreSpec& spec) {
   if (spec.optimizer.optimizer == Optimizer::kNone && spec.begin != StoreBegin::kZeros) {
     return refuse(fmt::format("store_begin {} without a store: name the store's optimizer, as sgd:0.1",
                               store_begin_name(spec.begin)));
+  }
+  if (spec.optimizer.momentum > 0 && entering.momentum != Momentum::kNone) {
+    return refuse(fmt::format(
+        "store {} with momentum {}: what the workers send is a momentum already, and would be averaged twice; "
+        "set momentum none, or the store to sgd or adagrad",
+        optimizer_name(spec.optimizer.optimizer), momentum_name(entering.momentum)));
   }
   return {};
 }
@@ -323,7 +330,7 @@ Status validate(const JobSpec& spec) {
   if (Status s = check_times(spec); !s) return s;
   if (Status s = check_defaults(spec); !s) return s;
   if (Status s = check_tensors(spec); !s) return s;
-  if (Status s = check_store(spec.store); !s) return s;
+  if (Status s = check_store(spec.store, spec.momentum); !s) return s;
   if (Status s = check_buckets(spec); !s) return s;
   if (const size_t bytes = encode_job_spec(spec).size(); bytes > kJobSpecBytesMax) {
     return fail(ErrorCode::kLimitExceeded,

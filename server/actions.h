@@ -13,12 +13,13 @@
 /// socket, clock or thread.
 namespace millrace::server {
 
-/// Heavy numeric work as a value: a pure function of immutable inputs that it shares. Whoever drives the core calls
+/// Heavy numeric work as a value: a pure function of immutable inputs that it shares (a StoreTask: of arrays that are its own
+/// meanwhile). Whoever drives the core calls
 /// run() once, on any thread, inline or much later, and hands the task back by ShardCore::on_task_done(). Tasks may
 /// finish in any order; a task that is never handed back stalls its round only.
 class Task {
  public:
-  enum class Kind : uint8_t { kDecode, kReduce, kQuota, kEncode };
+  enum class Kind : uint8_t { kDecode, kReduce, kQuota, kEncode, kStore };
 
   virtual ~Task() = default;
   virtual Kind kind() const = 0;
@@ -45,6 +46,21 @@ struct SendToShard {
 struct ConnectShard {
   uint32_t shard = 0;
   std::string address;
+};
+
+/// What a job's store asks of the disk (DESIGN.md, "The store"). Carried out in order; each is answered by
+/// ShardCore::on_store_written() or on_store_loaded(), at any time.
+struct StoreRequest {
+  enum class What : uint8_t {
+    kLoad,    ///< the save of that name, whole
+    kBegin,   ///< a new save: its file begins with these bytes; one that was not ended is given up
+    kAppend,  ///< these bytes go on
+    kEnd,     ///< these are the last: it takes the place of the save before
+  };
+  What what = What::kLoad;
+  uint64_t job = 0;
+  std::string name;  ///< the job's
+  SharedBytes bytes;
 };
 
 enum class Severity : uint8_t { kInfo, kWarning, kError };
@@ -80,6 +96,8 @@ enum class Metric : uint8_t {
   kUpdateEntries,      ///< entries of updates
   kUpdateBytes,        ///< payload bytes of updates, once a round
   kUpdateRawBytes,     ///< the same as plain pairs of index and value
+  kPulls,              ///< weights pulled out of a store, by result: "answered", "refused"
+  kStoreSaves,         ///< of a job's store, by result: "written", "failed"
   kDigests,            ///< digests of members compared: "agree", "differ", "too_old" to be known here
   kExchangeFallbacks,  ///< buckets cut by the last threshold because a shard was silent
   kLateHistograms,     ///< histograms that came when they could not be used any more
@@ -109,6 +127,7 @@ struct Actions {
   std::vector<ConnectShard> connects;  ///< before to_shards
   std::vector<SendToShard> to_shards;
   std::vector<std::shared_ptr<Task>> tasks;
+  std::vector<StoreRequest> store_requests;
   std::vector<LogLine> log;
   std::vector<MetricEvent> metrics;
 
@@ -117,6 +136,7 @@ struct Actions {
     connects.clear();
     to_shards.clear();
     tasks.clear();
+    store_requests.clear();
     log.clear();
     metrics.clear();
   }

@@ -20,7 +20,7 @@ Job::Job(Setup setup)
       layout_hash_(protocol::layout_hash(setup_.layout)),
       members_(setup_.shard, setup_.shard_life),
       rounds_(JobRounds::Setup{setup_.spec, setup_.layout, members_, setup_.gate, setup_.limits, setup_.shard_memory,
-                               setup_.refusals, setup_.shard}),
+                               setup_.refusals, setup_.shard, setup_.shard_count}),
       settlement_(Settlement::Setup{setup_.spec, setup_.layout, members_, rounds_, setup_.shard}) {}
 
 std::vector<protocol::PeerId> Job::adopt(protocol::JobView view, TimeNs now, Actions& actions) {
@@ -304,6 +304,7 @@ JobStatus Job::status(TimeNs now) const {
   status.kept_bytes = rounds_.kept_bytes();
   status.memory_bytes = rounds_.memory_bytes();
   status.memory_bytes_max = setup_.limits.job_memory_bytes_max;
+  if (rounds_.store()) status.store = rounds_.store()->status();
   for (const Disagreement& one : rounds_.digest_watch().all()) {
     if (status.disagreements.size() == kListedMax) break;
     status.disagreements.push_back({one.worker, one.part, one.steps, milliseconds(now - one.since)});

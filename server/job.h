@@ -34,6 +34,7 @@ class Job {
     RefusalLog& refusals;
     uint32_t shard = 0;
     uint64_t shard_life = 0;
+    uint32_t shard_count = 1;
     Start start = Start::kFresh;
   };
   /// What this job needs of the table, in the epoch of its view.

@@ -28,9 +28,7 @@ size_t JobRounds::index_in(const Bucket& bucket, const PartRound& part) const {
   return static_cast<size_t>(&part - parts_.data()) - bucket.first;
 }
 
-bool JobRounds::holds_back() const {
-  return kept_account_.used_bytes() > setup_.limits.job_memory_bytes_max / kKeptShare;
-}
+bool JobRounds::holds_back() const { return kept_account_.used_bytes() > memory_for_rounds() / kKeptShare; }
 
 std::vector<uint32_t> JobRounds::beginners(const PartRound& part) const {
   std::vector<uint32_t> workers;
@@ -45,7 +43,7 @@ void JobRounds::advance(PartRound& part, TimeNs now, Actions& actions) {
   const protocol::JobView& view = setup_.members.view();
   if (!view.started || view.finished || failure_ || !beginners(part).empty()) return;
   const std::optional<TimeNs> due = part.due(setup_.members);
-  if (!due) return;
+  if (!due || (store_ && !store_->takes(part.layout().part, part.decided()))) return;
   if (*due > now) {
     next_due_ = std::min(next_due_.value_or(*due), *due);
     return;
@@ -95,6 +93,7 @@ void JobRounds::on_task_done(Task& task, TimeNs now, Actions& actions) {
     case Task::Kind::kReduce: return on_reduced(static_cast<ReduceTask&>(task), now, actions);
     case Task::Kind::kQuota: return on_quota(static_cast<const QuotaTask&>(task), actions);
     case Task::Kind::kEncode: return on_encoded(static_cast<const EncodeTask&>(task), now, actions);
+    case Task::Kind::kStore: return on_stored(static_cast<const StoreTask&>(task), now, actions);
   }
 }
 
@@ -310,6 +309,35 @@ void JobRounds::on_encoded(const EncodeTask& task, TimeNs now, Actions& actions)
   finish(*part, *task.result(), now, actions);
 }
 
+void JobRounds::on_stored(const StoreTask& task, TimeNs now, Actions& actions) {
+  store_->on_task_done(task, &setup_.members, actions);
+  if (store_->failure()) {
+    failure_ = store_->failure();
+    return;
+  }
+  PartRound* part = local_part(task.input().part);
+  MILLRACE_CHECK(part != nullptr, task.input().part);
+  advance(*part, now, actions);
+}
+
+void JobRounds::on_store_moved(TimeNs now, Actions& actions) {
+  if (failure_) return;
+  recover_store(actions);
+  if (store_->failure()) {
+    failure_ = store_->failure();
+  } else {
+    advance_all(now, actions);
+  }
+}
+
+void JobRounds::on_store_written(const Status& written, TimeNs now, Actions& actions) {
+  store_->on_written(written, actions);
+  if (store_->is_saving()) return;
+  forget_stored();
+  if (store_->failure()) failure_ = store_->failure();
+  if (!failure_) advance_all(now, actions);
+}
+
 void JobRounds::finish(PartRound& part, EncodedUpdate update, TimeNs now, Actions& actions) {
   Bucket& bucket = bucket_of(part);
   count(Metric::kRounds, "", 1, actions);
@@ -329,9 +357,11 @@ void JobRounds::finish(PartRound& part, EncodedUpdate update, TimeNs now, Action
   decision.carried = std::move(update.carried);
   decision.threshold = bucket.threshold ? bucket.threshold->agreed_magnitude() : 0;
   const PartRound::KeptUpdate& kept = part.keep(std::move(decision), kept_account_);
+  if (store_) store_->decided(kept.body, kept.payload, lineage_, actions);
   for (const protocol::Member& member : setup_.members.all()) {
     if (part.takes(member)) serve(member, part, kept, actions);
   }
+  keep_for_store(part, actions);
   starved_since_.reset();
   bucket.decided = part.decided();
   for (size_t at = bucket.first; at < bucket.first + bucket.count; ++at) {
@@ -343,6 +373,7 @@ void JobRounds::finish(PartRound& part, EncodedUpdate update, TimeNs now, Action
 
 void JobRounds::on_tick(TimeNs now, Actions& actions) {
   if (failure_) return;
+  if (store_) store_->on_tick(now, actions);
   if (next_due_ && now >= *next_due_) {
     next_due_.reset();
     advance_all(now, actions);

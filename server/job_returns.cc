@@ -1,12 +1,27 @@
 #include <algorithm>
 
 #include "kernels/base/check.h"
+#include "protocol/lineage.h"
 #include "server/job_rounds.h"
 
 /// Rounds that go on: from what the members keep [8], for those that join [9], without those that hold them up [6].
 namespace millrace::server {
+namespace {
+
+/// Updates that are kept for the store may have this share of the rounds' memory: half of what may be kept at all.
+constexpr uint64_t kStoredShare = 4;
+
+uint64_t bytes_beside_payload(const PartRound::KeptUpdate& kept) {
+  const protocol::Summary& summary = kept.body.summary;
+  return sizeof(kept) + kept.body.contributors.size() * sizeof(protocol::ContributorId) +
+         summary.workers.size() * sizeof(protocol::SummaryEntry) + summary.epochs.size() * sizeof(summary.epochs[0]);
+}
+
+}  // namespace
 
 void JobRounds::drop() {
+  goes_on_ = false;
+  if (store_) store_->drop();
   for (PartRound& part : parts_) part = PartRound(part.layout(), part.value_type(), setup_.spec);
   for (Bucket& bucket : buckets_) {
     bucket.decided = 0;
@@ -21,6 +36,7 @@ void JobRounds::drop() {
 void JobRounds::restore(std::vector<PartRound::Restored> parts, uint64_t lineage, TimeNs now) {
   MILLRACE_CHECK(parts.size() == parts_.size(), parts.size(), parts_.size());
   for (size_t at = 0; at < parts.size(); ++at) parts_[at].restore(std::move(parts[at]), now);
+  hold_for_store();
   for (Bucket& bucket : buckets_) {
     bucket.decided = parts_[bucket.first].decided();
     for (size_t at = bucket.first; at < bucket.first + bucket.count; ++at) {
@@ -30,6 +46,40 @@ void JobRounds::restore(std::vector<PartRound::Restored> parts, uint64_t lineage
     if (bucket.threshold) bucket.threshold->decided_below(bucket.decided);
   }
   lineage_ = lineage;
+  goes_on_ = true;
+}
+
+void JobRounds::recover_store(Actions& actions) {
+  if (!store_ || !store_->is_dropped() || !goes_on_ || failure_) return;
+  JobStore::Log log;
+  log.has = [this](uint32_t number, const StorePosition& position) {
+    return protocol::is_on_path(setup_.members.view(), setup_.shard, position.lineage) &&
+           part(number).is_in_log(position.n, position.decided_in);
+  };
+  log.part = [this](uint32_t number) -> const PartRound& { return part(number); };
+  log.lineage = lineage_;
+  store_->recover(log, actions);
+  if (store_->failure()) failure_ = store_->failure();
+  forget_stored();
+}
+
+void JobRounds::hold_for_store() {
+  if (!store_) return;
+  for (PartRound& part : parts_) part.hold(store_->needs_from(part.layout().part));
+}
+
+void JobRounds::forget_stored() {
+  hold_for_store();
+  for (PartRound& part : parts_) part.forget_stable(setup_.members.all());
+}
+
+void JobRounds::keep_for_store(const PartRound& part, Actions& actions) {
+  if (!store_) return;
+  const uint64_t before = store_->needs_from(part.layout().part);
+  // Parts move together: what the other ones keep beside payloads is as much.
+  const uint64_t bodies = part.all_kept().size() * bytes_beside_payload(part.all_kept().back()) * parts_.size();
+  store_->on_kept(kept_account_.used_bytes() + bodies, memory_for_rounds() / kStoredShare, actions);
+  if (store_->needs_from(part.layout().part) != before) forget_stored();
 }
 
 void JobRounds::trust(uint32_t worker, const protocol::State& state) {

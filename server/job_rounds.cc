@@ -36,6 +36,10 @@ uint64_t entries_down(const protocol::BucketLayout& bucket) {
 }  // namespace
 
 JobRounds::JobRounds(Setup setup) : setup_(setup), account_(&setup.shard_memory), kept_account_(&account_) {
+  if (setup_.spec.store.optimizer.optimizer != Optimizer::kNone) {
+    store_ = std::make_unique<JobStore>(
+        JobStore::Setup{setup_.spec, setup_.layout, setup_.shard, setup_.shard_count, account_});
+  }
   local_at_.assign(setup_.layout.parts.size(), kNowhere);
   bucket_at_.assign(setup_.layout.buckets.size(), kNowhere);
   for (const protocol::BucketLayout& bucket : setup_.layout.buckets) {
@@ -168,7 +172,8 @@ std::optional<Error> JobRounds::admission_error(const PartRound& part, const pro
   if (!decoded_bytes) return decoded_bytes.error();
   const uint64_t bytes = payload.size() + *decoded_bytes;
   const bool ahead = body.step > part.decided();
-  if (ahead && account_.used_bytes() + bytes > setup_.limits.job_memory_bytes_max / kAheadShare) {
+  const uint64_t by_store = setup_.limits.job_memory_bytes_max - memory_for_rounds();
+  if (ahead && account_.used_bytes() - by_store + bytes > memory_for_rounds() / kAheadShare) {
     return Error{ErrorCode::kUnavailable,
                  fmt::format("job '{}' uses {} bytes of this shard; steps ahead may fill 1/{} of its limit of {} "
                              "(--job-memory-bytes-max)",
@@ -269,6 +274,7 @@ void JobRounds::on_steps_applied(const protocol::Member& from, uint64_t n, TimeN
 
 void JobRounds::on_view(const std::vector<protocol::Member>& before, TimeNs now, Actions& actions) {
   if (failure_) return;
+  hold_for_store();
   uint64_t dropped = 0;
   uint64_t restarted = 0;
   for (PartRound& part : parts_) {
@@ -277,6 +283,15 @@ void JobRounds::on_view(const std::vector<protocol::Member>& before, TimeNs now,
     restarted += adopted.restarted ? 1 : 0;
   }
   digest_watch_.keep(setup_.members.all());
+  if (store_) {
+    store_->on_view(setup_.members);
+    // Who comes in keeps nothing of what went before: with everybody else it would be gone.
+    const auto is_new = [&before](const protocol::Member& member) {
+      return std::ranges::find(before, member) == before.end();
+    };
+    if (steps_decided_max() != 0 && std::ranges::any_of(setup_.members.synced(), is_new)) store_->save(actions);
+  }
+  recover_store(actions);
   if (dropped != 0) count(Metric::kDropped, "removed_worker", static_cast<double>(dropped), actions);
   if (restarted != 0) count(Metric::kRestarted, "", static_cast<double>(restarted), actions);
   for (const protocol::Member& member : setup_.members.synced()) {  // one that joins: when it is settled
@@ -296,6 +311,7 @@ std::optional<TimeNs> JobRounds::deadline() const {
     if (bucket.threshold) consider(bucket.threshold->deadline());
   }
   consider(next_due_);
+  if (store_) consider(store_->deadline());
   if (starved_since_) consider(*starved_since_ + static_cast<TimeNs>(setup_.limits.abandon_ms) * kNsPerMs);
   return first;
 }
@@ -320,6 +336,10 @@ uint64_t JobRounds::steps_decided_max() const {
   uint64_t most = 0;
   for (const PartRound& part : parts_) most = std::max(most, part.decided());
   return most;
+}
+
+uint64_t JobRounds::memory_for_rounds() const {
+  return setup_.limits.job_memory_bytes_max - (store_ ? store_->bytes() : 0);
 }
 
 uint64_t JobRounds::kept_updates() const {

@@ -18,6 +18,7 @@
 #include "server/memory_account.h"
 #include "server/part_round.h"
 #include "server/refusal_log.h"
+#include "server/store.h"
 #include "server/threshold.h"
 #include "server/waiting.h"
 
@@ -47,6 +48,7 @@ class JobRounds {
     MemoryAccount& shard_memory;
     RefusalLog& refusals;
     uint32_t shard = 0;
+    uint32_t shard_count = 1;
   };
 
   explicit JobRounds(Setup setup);
@@ -118,6 +120,15 @@ class JobRounds {
   /// When a step was decided last; 0: none yet.
   TimeNs decided_at() const;
 
+  /// The weights of a job that has a store; nullptr: it has none.
+  JobStore* store() { return store_.get(); }
+  const JobStore* store() const { return store_.get(); }
+  /// Something came that the store waited for: steps may be decided.
+  void on_store_moved(TimeNs now, Actions& actions);
+  void on_store_written(const Status& written, TimeNs now, Actions& actions);
+  /// For its last save, which outlives the job.
+  std::unique_ptr<JobStore> take_store() { return std::move(store_); }
+
  private:
   struct Bucket {
     const protocol::BucketLayout* layout = nullptr;
@@ -152,6 +163,15 @@ class JobRounds {
   void on_reduced(ReduceTask& task, TimeNs now, Actions& actions);
   void on_quota(const QuotaTask& task, Actions& actions);
   void on_encoded(const EncodeTask& task, TimeNs now, Actions& actions);
+  void on_stored(const StoreTask& task, TimeNs now, Actions& actions);
+  /// [8, 10] After restore() and the view that says so, and when a save was read.
+  void recover_store(Actions& actions);
+  /// Updates that the store's last save lacks are kept.
+  void hold_for_store();
+  void forget_stored();
+  void keep_for_store(const PartRound& part, Actions& actions);
+  /// What is left of the job's memory to the rounds.
+  uint64_t memory_for_rounds() const;
   std::optional<QuickCut> quick_cut(const PartRound& part);
   void reduce(PartRound& part, std::optional<QuickCut> quick, Actions& actions);
   void on_quick(PartRound& part, const ReduceTask::Output& output, TimeNs now, Actions& actions);
@@ -173,6 +193,7 @@ class JobRounds {
   Setup setup_;
   MemoryAccount account_;
   MemoryAccount kept_account_;
+  std::unique_ptr<JobStore> store_;
   std::vector<PartRound> parts_;     ///< this shard's, ascending by number
   std::vector<uint32_t> local_at_;   ///< by part number: index in parts_, or kNowhere
   std::vector<Bucket> buckets_;      ///< with parts on this shard
@@ -183,6 +204,7 @@ class JobRounds {
       next_due_;            ///< the first deadline of a step that has its quorum; a passed one is looked at again
   bool held_back_ = false;  ///< a decision waits for acknowledgements to free memory
   std::optional<TimeNs> held_back_since_;
+  bool goes_on_ = true;   ///< false from drop() to restore()
   uint64_t lineage_ = 0;  ///< of the activation that this shard serves under
   /// contributions that a step needs are refused for memory, and since then none is taken and nothing is decided
   std::optional<TimeNs> starved_since_;

@@ -15,12 +15,15 @@ namespace {
 millrace::server::ShardProcess* running = nullptr;  // for the signal handler; set once before signals are taken
 
 void on_signal(int) { running->request_stop(); }
+void on_save(int) { running->request_save(); }
 
 void take_signals() {
   struct sigaction action = {};
   action.sa_handler = on_signal;
   sigaction(SIGTERM, &action, nullptr);
   sigaction(SIGINT, &action, nullptr);
+  action.sa_handler = on_save;
+  sigaction(SIGUSR2, &action, nullptr);
   signal(SIGPIPE, SIG_IGN);
   signal(SIGXFSZ, SIG_IGN);  // a file that may not grow (ulimit -f) is an error of the call that meets it
 }

@@ -82,6 +82,8 @@ void MetricsExport::record(const MetricEvent& event) {
     case Metric::kDuplicates: return shard_.duplicates.with({event.job}).increment(event.value);
     case Metric::kLate: return shard_.late.with({event.job, event.label}).increment(event.value);
     case Metric::kQuickCuts: return shard_.quick_cuts.with({event.job, event.label}).increment(event.value);
+    case Metric::kPulls: return shard_.pulls.with({event.job, event.label}).increment(event.value);
+    case Metric::kStoreSaves: return shard_.store_saves.with({event.job, event.label}).increment(event.value);
     case Metric::kDigests: return shard_.weight_digests.with({event.job, event.label}).increment(event.value);
     case Metric::kRestarted: return shard_.restarted.with({event.job}).increment(event.value);
     case Metric::kExchangeFallbacks: return shard_.stale_thresholds.with({event.job}).increment(event.value);

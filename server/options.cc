@@ -38,6 +38,7 @@ constexpr const char* kFooter =
     "Signals\n"
     "  SIGTERM, SIGINT  no new steps; rounds in flight may finish for --drain-seconds; workers are told; exit code "
     "0.\n"
+    "  SIGUSR2          saves the weights of all jobs with a store to --store-dir now.\n"
     "\n"
     "Exit codes\n"
     "  0  ended by a signal, in order\n"
@@ -125,6 +126,8 @@ void add_limits(CLI::App& app, Limits& limits, uint32_t& drain_seconds, uint32_t
 std::string refuse_together(const Options& options) {
   if (options.shard >= options.shards)
     return fmt::format("--shard: numbers are 0 to {} with --shards {}", options.shards - 1, options.shards);
+  if (options.store_save_seconds != 0 && options.store_dir.empty())
+    return "--store-save-seconds without --store-dir: there is no place to save to";
   if (options.advertise.ends_with(":0")) return "--advertise: others cannot reach port 0";
   return {};
 }
@@ -178,6 +181,13 @@ std::variant<Options, int> parse_options(int argc, const char* const* argv) {
   app.add_option("--http", options.http, "Serves /metrics, /healthz and /status; port 0 takes a free one")
       ->check(CLI::Validator(refuse_http, ""))
       ->type_name("HOST:PORT");
+  app.add_option("--store-dir", options.store_dir,
+                 "Folder for the weights of jobs with a store: saved when a job is over, on SIGUSR2, and every "
+                 "--store-save-seconds")
+      ->type_name("FOLDER");
+  app.add_option("--store-save-seconds", options.store_save_seconds, "Saves running jobs' stores so often; 0: never")
+      ->check(CLI::Range(0u, 86'400u))
+      ->capture_default_str();
   app.add_option("--threads", options.threads, "Threads that compute; 0: one a core")->check(CLI::Range(0u, 1024u));
   app.add_flag("--json", options.json,
                "Prints the start line as JSON: address, http, shard, life; instead of it: code, error");

@@ -13,12 +13,14 @@ struct Options {
   uint32_t shard = 0;
   uint32_t shards = 1;
   std::string listen = "tcp://127.0.0.1:7600";
-  std::string advertise;  ///< empty: as bound
-  std::string table;      ///< path of the SQLite file
-  std::string http;       ///< "host:port"; empty: none
-  uint32_t threads = 0;   ///< 0: one a core
-  bool json = false;      ///< the start line on stdout as JSON
-  bool quiet = false;     ///< warnings and errors only
+  std::string advertise;            ///< empty: as bound
+  std::string table;                ///< path of the SQLite file
+  std::string http;                 ///< "host:port"; empty: none
+  std::string store_dir;            ///< folder of the saves of jobs' stores; empty: none
+  uint32_t store_save_seconds = 0;  ///< 0: when asked, and at a job's end
+  uint32_t threads = 0;             ///< 0: one a core
+  bool json = false;                ///< the start line on stdout as JSON
+  bool quiet = false;               ///< warnings and errors only
   Limits limits;
 };
 

@@ -206,7 +206,7 @@ uint64_t PartRound::acknowledged(uint32_t worker) const {
 
 void PartRound::forget_stable(std::span<const protocol::Member> members) {
   if (members.empty()) return;
-  uint64_t least = decided_;
+  uint64_t least = std::min(decided_, hold_);
   for (const protocol::Member& member : members) least = std::min(least, acknowledged(member.worker));
   for (; stable_ < least; ++stable_) kept_.pop_front();
 }

@@ -25,7 +25,7 @@ namespace millrace::server {
 ///
 /// Invariants   steps are decided strictly in order; at most one attempt at a decision runs, told by its token; open
 ///              contributions are of the view's synced members under their present lives; updates of the steps [stable,
-///              decided) are kept.
+///              decided) are kept; stable does not pass what hold() said last.
 class PartRound {
  public:
   enum class Verdict : uint8_t {
@@ -160,6 +160,12 @@ class PartRound {
   bool acknowledge(uint32_t worker, uint64_t n, std::span<const protocol::Member> members);
   uint64_t acknowledged(uint32_t worker) const;
 
+  /// From now on updates of the steps from n on are kept also where everybody has them: the weights that a store has saved lack
+  /// them. UINT64_MAX: as nothing was said. What is kept too long goes with the next forget_stable().
+  void hold(uint64_t n) { hold_ = n; }
+  /// [5] Forgets what all members have acknowledged, and nobody holds.
+  void forget_stable(std::span<const protocol::Member> members);
+
   /// [7] Another set of members, lives or states. Whom this part has settled has to be settled again [9].
   Adopted adopt(std::span<const protocol::Member> before, const Members& view);
 
@@ -194,7 +200,6 @@ class PartRound {
 
   bool is_in(uint32_t worker) const;
   uint64_t left_out(uint32_t worker) const;
-  void forget_stable(std::span<const protocol::Member> members);
   void count_in(const protocol::ContributorId& who, double entered, double carried);
 
   protocol::PartLayout layout_;
@@ -203,6 +208,7 @@ class PartRound {
   uint64_t decided_ = 0;
   TimeNs turned_at_ = 0;  ///< when the step before was decided
   uint64_t stable_ = 0;
+  uint64_t hold_ = UINT64_MAX;
   Stage stage_ = Stage::kCollecting;
   Attempt attempt_;
   std::map<uint64_t, OpenStep> open_;          ///< by step

@@ -24,6 +24,7 @@
 #include "server/shard_links.h"
 #include "server/status_board.h"
 #include "server/status_json.h"
+#include "server/store_thread.h"
 #include "server/task_pool.h"
 
 namespace millrace::server {
@@ -87,6 +88,11 @@ class ShardProcess::Loop {
     waker_.wake();
   }
 
+  void request_save() noexcept {
+    save_.store(true);
+    waker_.wake();
+  }
+
   const std::string& address() const { return address_; }
   const std::string& http_address() const { return http_address_; }
   uint64_t life() const { return life_; }
@@ -114,6 +120,7 @@ class ShardProcess::Loop {
   void carry_out_many();
   void send_to_peer(const SendToPeer& send);
   void watch(TimeNs now);
+  void take_from_disk();
 
   Options options_;
   ProcessLog log_{options_.shard, options_.quiet ? Severity::kWarning : Severity::kInfo};
@@ -123,7 +130,9 @@ class ShardProcess::Loop {
   protocol::Waker waker_;
   protocol::Poller poller_;
   std::unique_ptr<ShardLinks> links_;
-  TaskPool pool_;  ///< after the waker that it wakes
+  TaskPool pool_;                      ///< after the waker that it wakes
+  std::unique_ptr<StoreThread> disk_;  ///< where there is a place for saves
+  std::vector<StoreThread::Answer> from_disk_;
   std::unique_ptr<ShardCore> core_;
   monitoring::Metrics metrics_;
   MetricsExport export_;
@@ -137,6 +146,7 @@ class ShardProcess::Loop {
   Actions actions_;
   std::vector<std::shared_ptr<Task>> done_;
   std::atomic<bool> stop_ = false;
+  std::atomic<bool> save_ = false;
   std::string address_;
   std::string http_address_;
   uint64_t life_ = 0;
@@ -144,6 +154,11 @@ class ShardProcess::Loop {
 };
 
 Status ShardProcess::Loop::open() {
+  JobStore::Saves saves;
+  if (!options_.store_dir.empty()) {
+    if (const Status usable = check_folder(options_.store_dir); !usable) return usable;
+    saves = {true, static_cast<TimeNs>(options_.store_save_seconds) * kNsPerS};
+  }
   auto table = protocol::open_sqlite_table(options_.table, kTableWaitMs);
   if (!table) return std::unexpected(table.error());
   table_ = std::move(*table);
@@ -159,8 +174,12 @@ Status ShardProcess::Loop::open() {
   if (!life) return std::unexpected(life.error());
   life_ = *life;
   links_ = std::make_unique<ShardLinks>(options_.shards, context_, poller_, log_);
-  core_ = std::make_unique<ShardCore>(ShardConfig{options_.shard, options_.shards, life_, kSoftware, options_.limits},
-                                      *table_, monotonic_now_ns());
+  if (saves.possible) {
+    disk_ = std::make_unique<StoreThread>(options_.store_dir, options_.shard, system_disk(), [this] { waker_.wake(); });
+  }
+  core_ = std::make_unique<ShardCore>(
+      ShardConfig{options_.shard, options_.shards, life_, kSoftware, options_.limits, saves}, *table_,
+      monotonic_now_ns());
   poller_.add(*listener_);
   poller_.add(waker_);
   return {};
@@ -228,8 +247,10 @@ Status ShardProcess::Loop::run() {
 void ShardProcess::Loop::turn() {
   poller_.wait(wait_ms(monotonic_now_ns()));
   if (stop_.load() && !draining_.exchange(true)) core_->begin_shutdown(monotonic_now_ns(), actions_);
+  if (save_.exchange(false)) core_->save_stores(monotonic_now_ns(), actions_);
   receive();
   receive_links();
+  if (disk_) take_from_disk();
   pool_.take_done(done_);
   for (const std::shared_ptr<Task>& task : done_) {
     core_->on_task_done(task, monotonic_now_ns(), actions_);
@@ -242,6 +263,19 @@ void ShardProcess::Loop::turn() {
   carry_out();
   watch(now);
   compute();
+}
+
+void ShardProcess::Loop::take_from_disk() {
+  disk_->take_done(from_disk_);
+  for (StoreThread::Answer& answer : from_disk_) {
+    const TimeNs now = monotonic_now_ns();
+    if (auto* loaded = std::get_if<Result<StoreFile>>(&answer.result)) {
+      core_->on_store_loaded(answer.job, std::move(*loaded), now, actions_);
+    } else {
+      core_->on_store_written(answer.job, std::get<Status>(answer.result), now, actions_);
+    }
+  }
+  from_disk_.clear();
 }
 
 void ShardProcess::Loop::receive() {
@@ -314,9 +348,12 @@ void ShardProcess::Loop::carry_out() {
   for (const MetricEvent& event : actions_.metrics) contain([&] { export_.record(event); });
   // A message that was not sent is asked for again; a task that was not begun nobody asks for, so that it is kept.
   contain([this] { pool_.submit(actions_.tasks); });
+  if (disk_) contain([this] { disk_->submit(actions_.store_requests); });
   std::vector<std::shared_ptr<Task>> tasks = std::move(actions_.tasks);
+  std::vector<StoreRequest> requests = std::move(actions_.store_requests);
   actions_.clear();
   actions_.tasks = std::move(tasks);
+  actions_.store_requests = std::move(requests);
 }
 
 void ShardProcess::Loop::carry_out_many() {
@@ -349,5 +386,6 @@ const std::string& ShardProcess::http_address() const { return loop_->http_addre
 uint64_t ShardProcess::life() const { return loop_->life(); }
 Status ShardProcess::run() { return loop_->run(); }
 void ShardProcess::request_stop() noexcept { loop_->request_stop(); }
+void ShardProcess::request_save() noexcept { loop_->request_save(); }
 
 }  // namespace millrace::server

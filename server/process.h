@@ -32,6 +32,9 @@ class ShardProcess {
   /// Begins an orderly shutdown. Safe from signal handlers and any thread; may be called more than once.
   void request_stop() noexcept;
 
+  /// Saves the stores of all jobs soon. As request_stop().
+  void request_save() noexcept;
+
  private:
   class Loop;
   explicit ShardProcess(std::unique_ptr<Loop> loop);

@@ -158,9 +158,12 @@ void Recovery::plan(TimeNs now, Actions& actions) {
     part.layout = &layout;
     part.value_type = setup_.layout.buckets[layout.bucket].value_type;
     part.first = UINT64_MAX;
+    part.wanted = UINT64_MAX;
+    const bool stored = setup_.spec.store.optimizer.optimizer != Optimizer::kNone;
     for_each_synced([&](uint32_t, const protocol::State& state) {
       const protocol::State::Part& theirs = state.parts[layout.part];
       part.first = std::min(part.first, theirs.n);
+      part.wanted = std::min(part.wanted, stored ? theirs.kept_from : theirs.n);
       if (theirs.n < part.decided) return;
       part.decided = theirs.n;
       part.decided_in = theirs.decided_in;
@@ -179,9 +182,10 @@ void Recovery::plan(TimeNs now, Actions& actions) {
 /// those who keep it. Where nobody does, the others come back by 9.
 void Recovery::choose_sources(PartFetch& part, TimeNs now) {
   part.sources.clear();
+  part.from = part.decided;
   uint64_t from = part.decided + 1;  // the first source need not keep anything
   uint64_t below = part.decided;
-  while (from > part.first) {
+  while (from > part.wanted) {
     const protocol::State::Part* best = nullptr;
     uint32_t holder = 0;
     for_each_synced([&](uint32_t worker, const protocol::State& state) {
@@ -192,15 +196,17 @@ void Recovery::choose_sources(PartFetch& part, TimeNs now) {
       holder = worker;
     });
     if (!best) break;
-    from = std::max(best->kept_from, part.first);
+    from = std::max(best->kept_from, part.wanted);
     part.sources.push_back({.worker = holder, .first = from, .below = below, .since = now});
     below = from;
   }
+  part.from = below;
+  std::erase_if(part.got, [&part](const auto& one) { return one.first < part.from; });
   if (part.sources.empty()) {
     for (const uint32_t worker : part.wrong) stuck_.emplace(worker, Leaving::kWrong);
     return;
   }
-  if (below == part.first) return;
+  if (below <= part.first) return;
   for_each_synced([&](uint32_t worker, const protocol::State& state) {
     if (state.parts[part.layout->part].n < below) stuck_.emplace(worker, Leaving::kBehind);
   });

@@ -30,7 +30,8 @@ bool makes_sense(const protocol::State& state, const protocol::JobLayout& layout
 /// Epochs   what was answered and fetched holds for one epoch; begin_epoch() asks everybody anew.
 /// Hostile  answers are checked against the view, fetched updates are decoded. Who gives what is none twice is passed over, and
 ///          removed where nobody else has it.
-/// Cost     an update is decoded on the caller's thread; there are as many as the slowest synced member lacks.
+/// Store    a job with one needs more: what came after the shard's last save. All that is kept without a gap is fetched.
+/// Cost     an update is decoded on the caller's thread; there are as many as the slowest synced member, or the store, lacks.
 class Recovery {
  public:
   struct Setup {
@@ -116,7 +117,10 @@ class Recovery {
   struct PartFetch {
     const protocol::PartLayout* layout = nullptr;
     ValueType value_type = ValueType::kF32;
-    uint64_t first = 0;    ///< the least step that a synced member needs
+    uint64_t first = 0;  ///< the least step that a synced member needs
+    uint64_t wanted =
+        0;              ///< the least step that the job's store may need, if somebody keeps it; `first` without a store
+    uint64_t from = 0;  ///< steps [from, decided) are fetched
     uint64_t decided = 0;  ///< the furthest synced member's
     uint64_t decided_in = 0;
     std::vector<Source> sources;  ///< the first one gives the summary
@@ -124,7 +128,7 @@ class Recovery {
     std::optional<protocol::Summary> summary;
     std::set<uint32_t> wrong;  ///< members that are not asked any more
 
-    bool complete() const { return summary && got.size() == decided - first; }
+    bool complete() const { return summary && got.size() == decided - from; }
   };
 
   TimeNs heartbeat() const { return static_cast<TimeNs>(setup_.spec.heartbeat_ms) * kNsPerMs; }

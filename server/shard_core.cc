@@ -23,6 +23,8 @@ bool is_return(const protocol::Body& body) {
          holds<protocol::Snapshot>(body) || holds<protocol::Synced>(body);
 }
 
+bool is_pull(const protocol::Body& body) { return holds<protocol::Pull>(body) || holds<protocol::Place>(body); }
+
 }  // namespace
 
 /// A job may take what no other job could need to reach its fair share: a full job does not make another one wait.
@@ -126,7 +128,8 @@ void ShardCore::handle_message(const protocol::PeerId& from, protocol::Message m
   }
   if (holds<protocol::ThresholdHistogram>(body)) return on_histogram(from, message, actions);
   const bool from_worker = holds<protocol::Contribution>(body) || holds<protocol::Ack>(body) ||
-                           holds<protocol::Heartbeat>(body) || holds<protocol::Goodbye>(body) || is_return(body);
+                           holds<protocol::Heartbeat>(body) || holds<protocol::Goodbye>(body) || is_return(body) ||
+                           is_pull(body);
   if (!from_worker) return count(Metric::kDropped, "unexpected_message", actions);
   on_worker_message(from, std::move(message), now, actions);
 }
@@ -218,6 +221,8 @@ void ShardCore::on_member_message(const protocol::PeerId& from, Job& job, const 
     return on_goodbye(job, member, *goodbye, now, actions);
   } else if (holds<protocol::Synced>(message.body)) {
     return on_synced(job, member, now, actions);
+  } else if (is_pull(message.body)) {
+    on_pull(job, member, std::move(message), actions);
   } else {
     job.on_return_message(member, std::move(message), now, actions);
   }
@@ -289,12 +294,14 @@ void ShardCore::on_malformed(const Error& error, TimeNs now, Actions& actions) {
 void ShardCore::on_task_done(const std::shared_ptr<Task>& task, TimeNs now, Actions& actions) {
   note_time(now);
   if (stopped_) return;
-  Job* job = find_job(task->job());
-  if (!job) return;  // it has ended meanwhile
-  contain(task->job(), actions, [&] {
-    job->rounds().on_task_done(*task, now, actions);
-    close_if_failed(*job, actions);
-  });
+  if (Job* job = find_job(task->job())) {
+    contain(task->job(), actions, [&] {
+      job->rounds().on_task_done(*task, now, actions);
+      close_if_failed(*job, actions);
+    });
+  } else if (task->kind() == Task::Kind::kStore) {
+    on_last_task_done(static_cast<const StoreTask&>(*task), actions);
+  }
   if (draining_until_) contain(std::nullopt, actions, [&] { settle_shutdown(now, actions); });
 }
 

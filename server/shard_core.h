@@ -33,6 +33,7 @@ struct ShardConfig {
   uint64_t life = 0;  ///< from MembershipTable::start_shard
   std::string software = "millrace";
   Limits limits;
+  JobStore::Saves saves;  ///< of the stores of jobs: whether there is a place for them
 };
 
 /// One shard: its jobs, its limits, who is who. A state machine: (state, message, now) -> actions, no socket, clock or
@@ -70,6 +71,13 @@ class ShardCore {
 
   /// A task of an earlier Actions::tasks whose run() has returned.
   void on_task_done(const std::shared_ptr<Task>& task, TimeNs now, Actions& actions);
+
+  /// A StoreRequest of an earlier Actions::store_requests was carried out, or could not be.
+  void on_store_written(uint64_t number, const Status& written, TimeNs now, Actions& actions);
+  void on_store_loaded(uint64_t number, Result<StoreFile> loaded, TimeNs now, Actions& actions);
+
+  /// Saves the stores of all jobs now, for whoever asks for it.
+  void save_stores(TimeNs now, Actions& actions);
 
   /// Deadlines: silent members, silent shards, the table's change counter, the end of draining.
   void on_tick(TimeNs now, Actions& actions);
@@ -173,6 +181,14 @@ class ShardCore {
   void on_synced(Job& job, const protocol::Member& member, TimeNs now, Actions& actions);
   void on_histogram(const protocol::PeerId& from, const protocol::Message& message, Actions& actions);
 
+  // shard_store.cc: the stores of jobs
+  void on_pull(Job& job, const protocol::Member& member, protocol::Message message, Actions& actions);
+  Status judge_store(const protocol::JobSpec& spec, const protocol::JobLayout& layout) const;
+  void end_store(Job& job, std::string_view label, Actions& actions);
+  JobStore* ending_store(uint64_t job);
+  void on_last_task_done(const StoreTask& task, Actions& actions);
+  void forget_ended_store(uint64_t job);
+
   // shard_hello.cc: admission of workers and of other shards
   void on_hello(const protocol::PeerId& from, const protocol::Header& header, const protocol::Hello& hello, TimeNs now,
                 Actions& actions);
@@ -229,6 +245,8 @@ class ShardCore {
   RefusalLog refusals_;
   std::vector<Ended> ended_;  ///< the latest last
   std::optional<TableTrouble> table_trouble_;
+  std::map<uint64_t, std::unique_ptr<JobStore>>
+      ending_stores_;               ///< of jobs that are over: their last save is not written
   std::vector<Leaver> leavers_;     ///< at most one a member of an open job
   std::set<uint64_t> successions_;  ///< running jobs that an earlier start of this shard has served
   std::unordered_map<protocol::PeerId, Session> sessions_;

@@ -251,6 +251,11 @@ Result<Job*> ShardCore::admit_by_table(const protocol::Header& header, const pro
                                        Actions& actions) {
   // Whatever this shard refuses by itself comes before the table has a row for the job.
   protocol::JobLayout layout;
+  for (const auto& [number, store] : ending_stores_) {
+    if (store && store->name() == hello.spec.name)
+      return fail(ErrorCode::kUnavailable,
+                  fmt::format("the store of the job '{}' that was is being saved", store->name()));
+  }
   if (!named(hello.spec.name)) {
     const Status room = limit(jobs_.size() + 1, config_.limits.jobs_max, "jobs open", "--jobs-max");
     if (!room) return std::unexpected(room.error());
@@ -258,6 +263,7 @@ Result<Job*> ShardCore::admit_by_table(const protocol::Header& header, const pro
     const Status parts = limit(layout.parts.size(), config_.limits.parts_max, "parts", "--parts-max");
     if (!parts) return std::unexpected(parts.error());
     if (protocol::layout_hash(layout) != hello.layout_hash) return other_layout();
+    if (const Status store = judge_store(hello.spec, layout); !store) return std::unexpected(store.error());
   }
   const Result<protocol::JobRecord> record = open_record(header, hello);
   if (!record) return std::unexpected(record.error());
@@ -297,9 +303,14 @@ Job* ShardCore::open_job(uint64_t number, const protocol::JobSpec& spec, protoco
                     spec.name, number, config_.shard),
         actions);
   }
-  auto job = std::make_unique<Job>(Job::Setup{spec, std::move(layout), *gate_, config_.limits, memory_, refusals_,
-                                              config_.shard, config_.life, start});
-  return jobs_.emplace(number, std::move(job)).first->second.get();
+  auto made = std::make_unique<Job>(Job::Setup{spec, std::move(layout), *gate_, config_.limits, memory_, refusals_,
+                                               config_.shard, config_.life, config_.shard_count, start});
+  // Before it is known: one that breaks off here is opened anew by the next Hello.
+  if (JobStore* store = made->rounds().store()) {
+    const auto begin = start == Job::Start::kFresh ? JobStore::Begin::kFresh : JobStore::Begin::kSuccessor;
+    store->open(number, config_.saves, begin, last_call_, actions);
+  }
+  return jobs_.emplace(number, std::move(made)).first->second.get();
 }
 
 void ShardCore::on_shard_hello(const protocol::PeerId& from, const protocol::Header& header,

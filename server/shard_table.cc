@@ -399,6 +399,7 @@ void ShardCore::close(Job& job, std::optional<protocol::Body> last_word, std::st
     const Members::Link* link = job.members().link(member.worker);
     if (link && link->peer) sessions_.erase(*link->peer);
   }
+  end_store(job, label, actions);
   actions.log.push_back(std::move(line));
   actions.metrics.push_back(std::move(event));
   ended_.push_back(std::move(ended));
@@ -445,7 +446,7 @@ void ShardCore::settle_shutdown(TimeNs now, Actions& actions) {
       if (lost.due(now)) log(Severity::kError, not_ended(lost.name, number), actions);
     }
   }
-  stopped_ = jobs_.empty() && (!owes || now >= *ending_until_);
+  stopped_ = jobs_.empty() && ending_stores_.empty() && (!owes || now >= *ending_until_);
 }
 
 /// True: the table knows that the job is over, or it was tried for long enough.

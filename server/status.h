@@ -31,6 +31,20 @@ struct DisagreementStatus {
   int64_t since_ms = 0;  ///< when
 };
 
+/// The weights of a job with a store.
+struct StoreStatus {
+  std::string optimizer;          ///< as in the job's options
+  bool ready = false;             ///< it has its first weights
+  uint64_t bytes = 0;             ///< of weights and the optimizer's state, here
+  uint64_t steps_applied = 0;     ///< by the slowest part
+  bool survives_restart = false;  ///< of this shard: by its last save, and the updates that are kept since
+  uint64_t pulls_waiting = 0;
+  uint64_t saves_written = 0;
+  uint64_t saves_failed = 0;
+  uint64_t saved_steps = 0;  ///< of the last save: steps of the slowest part
+  std::string last_failure;  ///< of the saves since; empty: none
+};
+
 struct JobStatus {
   std::string name;
   uint64_t job = 0;
@@ -62,6 +76,7 @@ struct JobStatus {
   uint64_t kept_bytes = 0;
   uint64_t memory_bytes = 0;
   uint64_t memory_bytes_max = 0;
+  std::optional<StoreStatus> store;
 };
 
 struct PeerShardStatus {

@@ -60,6 +60,18 @@ Json json_of_job(const JobStatus& job) {
     json["waiting_step"] = {
         {"bucket", at->bucket}, {"part", at->part}, {"step", at->step}, {"contributions", at->here}};
   }
+  if (job.store) {
+    json["store"] = {{"optimizer", job.store->optimizer},
+                     {"ready", job.store->ready},
+                     {"bytes", job.store->bytes},
+                     {"steps_applied", job.store->steps_applied},
+                     {"survives_restart", job.store->survives_restart},
+                     {"pulls_waiting", job.store->pulls_waiting},
+                     {"saves_written", job.store->saves_written},
+                     {"saves_failed", job.store->saves_failed},
+                     {"saved_steps", job.store->saved_steps},
+                     {"last_failure", job.store->last_failure}};
+  }
   json["disagreements"] = list_of(job.disagreements, json_of_disagreement);
   json["members"] = list_of(job.members, json_of_member);
   return json;

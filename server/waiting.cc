@@ -18,6 +18,7 @@ std::string_view wait_name(Wait wait) {
     case Wait::kContributions: return "contributions";
     case Wait::kDeadline: return "deadline";
     case Wait::kMagnitudes: return "magnitudes";
+    case Wait::kStore: return "store";
     case Wait::kMemory: return "memory";
     case Wait::kComputing: return "computing";
     case Wait::kRecovery: return "recovery";
@@ -62,7 +63,11 @@ void JobRounds::wait_of_collecting(const PartRound& part, Waiting& waiting) cons
   const std::optional<TimeNs> due = part.due(setup_.members);
   waiting.workers = part.waited_for(setup_.members);
   std::erase_if(waiting.workers, [&part](uint32_t worker) { return part.is_here(worker); });
-  if (due && held_back_ && holds_back()) {
+  if (due && store_ && !store_->takes(part.layout().part, part.decided())) {
+    waiting.wait = Wait::kStore;
+    waiting.workers = store_->waits_for(setup_.members);
+    waiting.because = fmt::format("{} waits for the store: {}", step, store_->waiting_because(setup_.members));
+  } else if (due && held_back_ && holds_back()) {
     waiting.wait = Wait::kMemory;
     waiting.since = *due;
     waiting.workers.clear();

@@ -68,6 +68,7 @@ cli::ChildProcess ClusterProcesses::spawn_server(uint32_t shard, uint32_t shards
                   "2",
                   "--http",
                   "127.0.0.1:0"};
+  options.argv.insert(options.argv.end(), server_flags_.begin(), server_flags_.end());
   options.stderr_path = path("shard-" + std::to_string(logs_++) + ".log");
   auto child = cli::ChildProcess::spawn(options);
   if (!child) {

@@ -51,6 +51,7 @@ class ClusterProcesses : public ::testing::Test {
   std::string text_of(const std::string& name) const;
   std::string addresses() const;
 
+  std::vector<std::string> server_flags_;  ///< for those that are started from now on
   std::string directory_;
   std::vector<std::unique_ptr<cli::ChildProcess>> shards_;
   std::vector<std::string> addresses_;

@@ -17,8 +17,7 @@ inline JobSpec example_spec() {
   spec.momentum = {.momentum = Momentum::kCorrection, .factor = 0.75};
   spec.clip = 8;
   spec.seed = 42;
-  spec.store.optimizer = {
-      .optimizer = Optimizer::kAdam, .rate = 0.001, .momentum = 0.9, .decay = 0.999, .epsilon = 1e-8};
+  spec.store.optimizer = {.optimizer = Optimizer::kAdagrad, .rate = 0.001, .epsilon = 1e-8};
   spec.store.begin = StoreBegin::kWorker;
   TensorSpec large;
   large.name = "embedding.weight";

@@ -63,7 +63,7 @@ std::vector<Change> every_change() {
       {"audit off here, on there", [](JobSpec& s) { s.audit = true; }},
       {"reproducible", [](JobSpec& s) { s.reproducible = true; }},
       {"initial_weights own here, first there", [](JobSpec& s) { s.initial_weights = InitialWeights::kFirst; }},
-      {"store: adam here, adagrad there", [](JobSpec& s) { s.store.optimizer.optimizer = Optimizer::kAdagrad; }},
+      {"store: adagrad here, adam there", [](JobSpec& s) { s.store.optimizer.optimizer = Optimizer::kAdam; }},
       {"store: rate 0.001 here, 0.5 there", [](JobSpec& s) { s.store.optimizer.rate = 0.5; }},
       {"store: momentum", [](JobSpec& s) { s.store.optimizer.momentum = 0.5; }},
       {"store: decay", [](JobSpec& s) { s.store.optimizer.decay = 0.5; }},

@@ -28,8 +28,9 @@ namespace millrace::server {
 /// Tasks run as soon as they come unless they are held; messages between shards arrive at once unless the link is cut.
 class ScriptedCluster {
  public:
-  explicit ScriptedCluster(protocol::JobSpec spec, uint32_t shard_count = 1, Limits limits = {})
-      : spec_(std::move(spec)), limits_(limits), state_(protocol::make_memory_table_state()) {
+  explicit ScriptedCluster(protocol::JobSpec spec, uint32_t shard_count = 1, Limits limits = {},
+                           JobStore::Saves saves = {})
+      : spec_(std::move(spec)), limits_(limits), saves_(saves), state_(protocol::make_memory_table_state()) {
     layout_ = protocol::plan_layout(spec_, shard_count);
     tables_.resize(shard_count);
     shards_.resize(shard_count);
@@ -56,8 +57,8 @@ class ScriptedCluster {
     const Result<uint64_t> life =
         tables_[shard]->start_shard(shard, shard_count, "tcp://" + host + ":" + std::to_string(shard));
     ASSERT_TRUE(life.has_value()) << life.error().message;
-    shards_[shard] =
-        std::make_unique<ShardCore>(ShardConfig{shard, shard_count, *life, "test", limits_}, *tables_[shard], now);
+    shards_[shard] = std::make_unique<ShardCore>(ShardConfig{shard, shard_count, *life, "test", limits_, saves_},
+                                                 *tables_[shard], now);
     lives_[shard] = *life;
   }
 
@@ -192,9 +193,10 @@ class ScriptedCluster {
   void run_held_tasks() {
     while (!held_.empty()) run_one_held_task();
   }
-  void run_one_held_task() {
-    auto [shard, task] = held_.front();
-    held_.pop_front();
+  void run_one_held_task() { run_held_task(0); }
+  void run_held_task(size_t at) {
+    auto [shard, task] = held_[at];
+    held_.erase(held_.begin() + static_cast<ptrdiff_t>(at));
     task->run();
     Actions actions;
     shards_[shard]->on_task_done(task, now, actions);
@@ -294,12 +296,57 @@ class ScriptedCluster {
     for (std::shared_ptr<Task>& task : actions.tasks) {
       held_.emplace_back(shard, std::move(task));
     }
+    for (StoreRequest& request : actions.store_requests) disk.asked.emplace_back(shard, std::move(request));
+    if (!disk.holds) serve_disk();
     if (!hold_tasks && !running_) {
       running_ = true;
       run_held_tasks();
       running_ = false;
     }
   }
+
+  /// Carries out what stores have asked of the disk.
+  void serve_disk() {
+    while (!disk.asked.empty()) {
+      const auto [shard, request] = std::move(disk.asked.front());
+      disk.asked.pop_front();
+      Actions next;
+      if (request.what == StoreRequest::What::kLoad) {
+        shards_[shard]->on_store_loaded(request.job, disk.load(shard, request.name), now, next);
+      } else {
+        shards_[shard]->on_store_written(request.job, disk.write(shard, request), now, next);
+      }
+      carry_out(shard, next);
+    }
+  }
+
+  /// Where saves go: by shard and job.
+  struct FakeDisk {
+    Status write(uint32_t shard, const StoreRequest& request) {
+      if (fails) return fail(ErrorCode::kIo, "no space left on this disk");
+      ByteBuffer& file = unfinished[{shard, request.name}];
+      if (request.what == StoreRequest::What::kBegin) file.clear();
+      file.insert(file.end(), request.bytes.bytes.begin(), request.bytes.bytes.end());
+      if (request.what == StoreRequest::What::kEnd) saves[{shard, request.name}] = file;
+      return {};
+    }
+    Result<StoreFile> load(uint32_t shard, const std::string& name) const {
+      const auto at = saves.find({shard, name});
+      if (at == saves.end()) return fail(ErrorCode::kIo, "no such save");
+      ByteSpan left = at->second;
+      return read_store_file(left.size(), [&left](std::span<uint8_t> out) -> Status {
+        std::ranges::copy(left.first(out.size()), out.begin());
+        left = left.subspan(out.size());
+        return {};
+      });
+    }
+    bool holds = false;
+    bool fails = false;
+    std::deque<std::pair<uint32_t, StoreRequest>> asked;
+    std::map<std::pair<uint32_t, std::string>, ByteBuffer> unfinished;
+    std::map<std::pair<uint32_t, std::string>, ByteBuffer> saves;
+  };
+  FakeDisk disk;
 
   bool hold_tasks = false;
   std::set<uint32_t> mute;                             ///< shards whose messages to other shards are lost
@@ -329,6 +376,7 @@ class ScriptedCluster {
 
   protocol::JobSpec spec_;
   Limits limits_;
+  JobStore::Saves saves_;
   std::shared_ptr<protocol::MemoryTableState> state_;
   protocol::JobLayout layout_;
   std::set<std::tuple<uint32_t, uint32_t, uint64_t>> pushed_;  ///< (worker, part, step): a second push says again

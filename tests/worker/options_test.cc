@@ -106,7 +106,7 @@ TEST(Options, EveryFieldReachesTheSpecification) {
   job.parts_per_shard = 4;
   job.fuse_below = 10;
   job.audit = true;
-  job.store = "adam:0.5";
+  job.store = "adagrad:0.5";
   job.store_begin = "worker";
   const auto spec = spec_from_options(
       job, std::vector<TensorOptions>{{.name = "w", .dimension = 1'000, .priority = 3, .select = "none"}});
@@ -135,7 +135,7 @@ TEST(Options, EveryFieldReachesTheSpecification) {
   EXPECT_EQ(spec->fuse_below, 10u);
   EXPECT_TRUE(spec->audit);
   EXPECT_FALSE(spec->unbiased);
-  EXPECT_EQ(spec->store.optimizer, optimizer_from_text("adam:0.5:0.9:0.999:1e-8"));
+  EXPECT_EQ(spec->store.optimizer, optimizer_from_text("adagrad:0.5"));
   EXPECT_EQ(spec->store.begin, protocol::StoreBegin::kWorker);
   ASSERT_EQ(spec->tensors.size(), 1u);
   EXPECT_EQ(spec->tensors[0].priority, 3);

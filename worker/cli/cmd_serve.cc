@@ -34,6 +34,8 @@ struct ServeFlags {
   uint16_t port = 7600;
   uint16_t http_port = 7700;
   std::string table;
+  std::string store_dir;
+  uint32_t store_save_seconds = 0;
   int grace_ms = 35'000;
   bool json = false;
 };
@@ -64,6 +66,8 @@ Result<std::vector<ShardProcess>> start_shards(const ServeFlags& flags, const st
     options.shards = flags.shards;
     options.host = flags.host;
     options.table = table;
+    options.store_dir = flags.store_dir;
+    options.store_save_seconds = flags.store_save_seconds;
     if (flags.port != 0) options.port = static_cast<uint16_t>(flags.port + shard);
     const uint32_t http_port = flags.http_port == 0 ? 0 : flags.http_port + shard;
     options.http = flags.host + ":" + std::to_string(http_port);
@@ -124,6 +128,8 @@ void stop_shards(std::vector<ShardProcess>& shards, int grace_ms, const Interrup
 
 Outcome run_serve(const ServeFlags& flags) {
   if (Outcome outcome = check_addresses(flags); !outcome) return outcome;
+  if (flags.store_save_seconds != 0 && flags.store_dir.empty())
+    return fail_with(ExitCode::kUsage, "--store-save-seconds without --store-dir: there is no place to save to");
   const InterruptionRequests& requests = interruption_requests();
   OwnFolder folder;
   std::string table = flags.table;
@@ -168,6 +174,12 @@ Command add_serve_command(CLI::App& root) {
                   "status page of the first shard, the next ones count up; 0: free ones")
       ->capture_default_str()
       ->check(in_range(0, 65535));
+  app->add_option("--store-dir", flags->store_dir,
+                  "folder where the weights of jobs with a store are saved when they are over (default: nowhere)")
+      ->check(not_empty());
+  app->add_option("--store-save-seconds", flags->store_save_seconds, "saves stores of running jobs so often; 0: never")
+      ->capture_default_str()
+      ->check(in_range(0, 86'400));
   app->add_option("--table", flags->table, "membership table, kept between runs (default: a temporary one)")
       ->check(not_empty());
   app->add_option("--grace-ms", flags->grace_ms, "at the end: time for rounds in flight")

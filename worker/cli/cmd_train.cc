@@ -59,6 +59,7 @@ struct TrainFlags {
   bool dense = false;
   bool json = false;
   bool verbose = false;
+  bool rate_given = false;  ///< --lr or --lr-decay
 };
 
 Outcome complete(TrainFlags& flags) {
@@ -69,6 +70,18 @@ Outcome complete(TrainFlags& flags) {
   }
   if (options.learning_rate * options.l2 >= 1) {
     return fail_with(ExitCode::kUsage, "--lr times --l2 must be below 1: one step would shrink the weights to nothing");
+  }
+  if (options.store == "none" && options.store_begin != "zeros")
+    return fail_with(ExitCode::kUsage, "--store-begin belongs to --store: without it the servers hold no weights");
+  if (options.store != "none" && (flags.rate_given || options.l2 > 0)) {
+    return fail_with(ExitCode::kUsage,
+                     "--lr, --lr-decay and --l2 are applied by workers, and with --store the servers change the "
+                     "weights: the rate is the store's, as sgd:0.1");
+  }
+  if (options.store != "none" && (!options.state_path.empty() || options.initial_weights != "own")) {
+    return fail_with(ExitCode::kUsage,
+                     "--state and --initial-weights are about weights that workers hold, and with --store they pull "
+                     "what a batch touches: a run goes on with --store-begin saved");
   }
   if (flags.density > 0 && options.select != "none") {
     return fail_with(ExitCode::kUsage, "--density is short for --select topk:DENSITY; give one of them");
@@ -282,6 +295,14 @@ void add_job_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--participants", options.participants,
                  "mode partial: workers drawn for each step, the others sit it out (federated training)")
       ->check(in_range(0, 4096));
+  app.add_option("--store", options.store,
+                 "the servers hold the weights and change them: sgd:RATE, momentum:RATE[:M], adagrad:RATE[:E], "
+                 "adam:RATE[:B1[:B2[:E]]]; workers pull what a batch touches")
+      ->capture_default_str();
+  app.add_option("--store-begin", options.store_begin,
+                 "zeros, or saved: what the servers saved of the last job of this name (their --store-dir)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"zeros", "saved"}));
   app.add_option("--connect-timeout-ms", options.connect_timeout_ms, "for reaching every shard")
       ->capture_default_str()
       ->check(in_range(1, 86'400'000));
@@ -340,9 +361,14 @@ void add_compression_flags(CLI::App& app, TrainFlags& flags) {
 
 void add_descent_flags(CLI::App& app, TrainFlags& flags) {
   TrainOptions& options = flags.options;
-  app.add_option("--lr", options.learning_rate, "learning rate")->capture_default_str()->check(in_range(1e-12, 1e6));
+  const auto given = [&flags](const std::string&) { flags.rate_given = true; };
+  app.add_option("--lr", options.learning_rate, "learning rate")
+      ->capture_default_str()
+      ->each(given)
+      ->check(in_range(1e-12, 1e6));
   app.add_option("--lr-decay", options.learning_rate_decay, "the rate of epoch e is lr / (1 + e * decay)")
       ->capture_default_str()
+      ->each(given)
       ->check(in_range(0.0, 1e6));
   app.add_option("--epochs", options.epochs, "passes over the rows")
       ->capture_default_str()

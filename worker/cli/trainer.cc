@@ -59,6 +59,8 @@ JobOptions job_options(const TrainOptions& options) {
   job.quorum = options.quorum;
   job.deadline_ms = options.deadline_ms;
   job.participants = options.participants;
+  job.store = options.store;
+  job.store_begin = options.store_begin;
   job.combine = "mean";
   job.seed = options.seed;
   job.initial_weights = options.initial_weights;
@@ -117,10 +119,12 @@ class Run {
     JobOptions job = job_options(options_);
     job.give_up = [this] { return stop_.load(); };
     TensorOptions tensor = tensor_options(model_.tensor_dimension());
-    tensor.weights = model_.values();
-    tensor.schedule = [descent = &descent_](uint64_t step, uint64_t begin, std::span<float> run) {
-      return descent->before_step(step, begin, run);
-    };
+    if (!pulls()) {
+      tensor.weights = model_.values();
+      tensor.schedule = [descent = &descent_](uint64_t step, uint64_t begin, std::span<float> run) {
+        return descent->before_step(step, begin, run);
+      };
+    }
     // On await, so that no update arrives while a gradient is being computed from the weights.
     tensor.apply = ApplyWhen::kOnAwait;
     session_ = Session::connect(job, {tensor});
@@ -147,8 +151,10 @@ class Run {
     while (position_ < end && !finished()) {
       const size_t begin_row = std::min<size_t>((position_ - first) * options_.batch_rows, order.size());
       const size_t end_row = std::min<size_t>(begin_row + options_.batch_rows, order.size());
-      report.loss += push(std::span(order).subspan(begin_row, end_row - begin_row));
-      rows_seen += end_row - begin_row;
+      const auto rows = std::span(order).subspan(begin_row, end_row - begin_row);
+      if (pulls() && !pull_for(rows)) return false;
+      report.loss += push(rows);
+      rows_seen += rows.size();
       ++report.steps;
       while (must_await() || answer_is_here()) {
         if (!await_oldest()) return false;
@@ -159,6 +165,7 @@ class Run {
     while (!in_flight_.empty()) {
       if (!await_oldest()) return false;
     }
+    if (pulls() && !pull_all()) return false;
     report.seconds = static_cast<double>(monotonic_now_ns() - started) / static_cast<double>(kNsPerS);
     report.loss /= static_cast<double>(std::max<uint64_t>(rows_seen, 1));
     take_difference(before, report);
@@ -205,6 +212,45 @@ class Run {
     TimeNs pushed_at = 0;
   };
 
+  bool pulls() const { return options_.store != "none"; }
+
+  /// Calls it until it does not time out any more: in slices, so that an interruption is seen. False when stopped.
+  template <typename Call, typename Between>
+  bool in_slices(const Call& call, const Between& between) const {
+    for (int slice = 1; !stop_.load(); ++slice) {
+      try {
+        call();
+        return true;
+      } catch (const JobError& error) {
+        if (error.code() != JobErrorCode::kTimeout || slice >= kAwaitSlices) throw;
+        between();
+      }
+    }
+    return false;
+  }
+
+  bool pull_all() {
+    const auto pull = [this] { session_->pull(0, model_.values(), {.timeout = kAwaitSlice}); };
+    return in_slices(pull, [this] { say_while_out(); });
+  }
+
+  /// The weights that the rows touch.
+  bool pull_for(std::span<const uint32_t> rows) {
+    touched_.clear();
+    for (const uint32_t row : rows) {
+      const IndexSpan indices = data_.row(row).indices;
+      touched_.insert(touched_.end(), indices.begin(), indices.end());
+    }
+    touched_.push_back(static_cast<uint32_t>(model_.dimension()));  // the intercept
+    std::ranges::sort(touched_);
+    touched_.erase(std::unique(touched_.begin(), touched_.end()), touched_.end());
+    pulled_.resize(touched_.size());
+    const auto pull = [this] { session_->pull_indices(0, touched_, pulled_, {.timeout = kAwaitSlice}); };
+    if (!in_slices(pull, [this] { say_while_out(); })) return false;
+    for (size_t at = 0; at < touched_.size(); ++at) model_.values()[touched_[at]] = pulled_[at];
+    return true;
+  }
+
   /// Returns the sum of the rows' losses.
   double push(std::span<const uint32_t> rows) {
     const TimeNs began = monotonic_now_ns();
@@ -237,20 +283,13 @@ class Run {
   /// Waits for the oldest step: weights have shrunk by L2 then, and the mean gradient is subtracted. False when stopped.
   bool await_oldest() {
     const InFlight oldest = in_flight_.front();
-    for (int slice = 1; !stop_.load(); ++slice) {
-      try {
-        count_rounds(session_->await(0, oldest.push, kAwaitSlice));
-        in_flight_.pop_front();
-        follow_weights();
-        follow_job();
-        report_step(oldest.pushed_at);
-        return true;
-      } catch (const JobError& error) {
-        if (error.code() != JobErrorCode::kTimeout || slice >= kAwaitSlices) throw;
-        say_while_out();
-      }
-    }
-    return false;
+    const auto take = [&] { count_rounds(session_->await(0, oldest.push, kAwaitSlice)); };
+    if (!in_slices(take, [this] { say_while_out(); })) return false;
+    in_flight_.pop_front();
+    follow_weights();
+    follow_job();
+    report_step(oldest.pushed_at);
+    return true;
   }
 
   void follow_weights() { model_.set_scale(descent_.scale_after(session_->steps_applied(0))); }
@@ -341,6 +380,8 @@ class Run {
   LinearModel model_;
   std::unique_ptr<Session> session_;
   std::vector<float> dense_;
+  std::vector<uint32_t> touched_;
+  std::vector<float> pulled_;
   std::deque<InFlight> in_flight_;
   uint64_t position_ = 0;  ///< of the job: the step that the next push is for
   uint64_t pushes_ = 0;

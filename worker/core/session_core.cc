@@ -222,6 +222,12 @@ const protocol::JobSpec& SessionCore::spec() const { return impl_->config.spec; 
 const protocol::JobLayout& SessionCore::layout() const { return impl_->layout; }
 const protocol::JobView& SessionCore::view() const { return impl_->view; }
 uint64_t SessionCore::life() const { return impl_->life; }
+std::optional<protocol::Header> SessionCore::header_to(uint32_t shard) const {
+  const Link& link = impl_->links[shard];
+  if (link.state != LinkState::kWelcomed || impl_->over()) return std::nullopt;
+  return protocol::Header{impl_->view.job, impl_->view.epoch, impl_->config.worker, impl_->life,
+                          shard,           link.shard_life};
+}
 bool SessionCore::settle_one() {
   while (!impl_->unsettled.empty()) {
     const auto first = impl_->unsettled.begin();

@@ -178,6 +178,8 @@ class SessionCore {
   const protocol::JobLayout& layout() const;
   const protocol::JobView& view() const;
   uint64_t life() const;
+  /// What goes to a shard beside the rounds is headed with it. Empty: the shard has not welcomed us on this connection.
+  std::optional<protocol::Header> header_to(uint32_t shard) const;
   uint64_t steps_pushed(uint32_t tensor) const;
   uint64_t steps_applied(uint32_t bucket) const;  ///< least n over its parts
   uint64_t part_steps_applied(uint32_t part) const;

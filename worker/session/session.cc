@@ -114,6 +114,27 @@ SparseEntries Session::take_residual(size_t tensor) {
   return {{taken.indices.begin(), taken.indices.end()}, {taken.values.begin(), taken.values.end()}};
 }
 
+PulledSteps Session::pull(size_t tensor, std::span<float> out, const PullOptions& options) {
+  if (tensor < impl_->tensor_count() && out.size() != impl_->dimension_of(tensor)) {
+    raise({ErrorCode::kInvalidArgument, std::to_string(out.size()) + " places for a tensor of dimension " +
+                                            std::to_string(impl_->dimension_of(tensor))});
+  }
+  return take(impl_->pull(tensor, 0, out, options));
+}
+
+PulledSteps Session::pull_range(size_t tensor, uint64_t begin, std::span<float> out, const PullOptions& options) {
+  return take(impl_->pull(tensor, begin, out, options));
+}
+
+PulledSteps Session::pull_indices(size_t tensor, std::span<const uint32_t> indices, std::span<float> out,
+                                  const PullOptions& options) {
+  return take(impl_->pull_indices(tensor, indices, out, options));
+}
+
+void Session::place_weights(std::span<const std::span<const float>> weights, std::chrono::milliseconds timeout) {
+  must(impl_->place_weights(weights, timeout));
+}
+
 size_t Session::bucket_of(size_t tensor) const {
   if (tensor >= impl_->tensor_count()) raise({ErrorCode::kInvalidArgument, "no such tensor"});
   return impl_->bucket_of(tensor);

@@ -58,6 +58,7 @@ double l2_norm(std::span<const float> values) {
 SessionShell::SessionShell(const JobOptions& options, protocol::JobSpec spec, Beginning beginning)
     : options_(options),
       core_(config_of(options, std::move(spec), beginning)),
+      store_({.resend_after = TimeNs{options.resend_after_ms} * kNsPerMs}),
       weights_(core_.spec().tensors.size()),
       shelf_(core_.spec(), core_.layout()) {
   if (options_.keep_freed_memory) keep_freed_memory();

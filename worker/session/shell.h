@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "millrace/millrace.h"
 #include "protocol/transport.h"
 #include "worker/core/session_core.h"
+#include "worker/core/store_client.h"
 #include "worker/session/attached_weights.h"
 #include "worker/session/beginning.h"
 #include "worker/session/update_shelf.h"
@@ -52,7 +54,15 @@ class SessionShell {
   Status save(const std::string& path);
   Status finish(std::chrono::milliseconds timeout);
 
+  // shell_store.cc: weights that the shards hold
+  /// Of the tensor's range from `begin` on, as many as `out` has; or of the indices.
+  Result<PulledSteps> pull(size_t tensor, uint64_t begin, std::span<float> out, const PullOptions& options);
+  Result<PulledSteps> pull_indices(size_t tensor, std::span<const uint32_t> indices, std::span<float> out,
+                                   const PullOptions& options);
+  Status place_weights(std::span<const std::span<const float>> weights, std::chrono::milliseconds timeout);
+
   size_t tensor_count() const { return gates_.size(); }
+  uint64_t dimension_of(size_t tensor) const { return core_.spec().tensors[tensor].dimension; }
   size_t bucket_of(size_t tensor) const { return gates_[tensor].bucket; }
   size_t bucket_count() const { return core_.layout().buckets.size(); }
 
@@ -116,6 +126,28 @@ class SessionShell {
   Stats collect_stats();
   void say(Severity severity, const std::string& text);
 
+  // shell_store.cc
+  /// What a caller of pull() waits for; lives on its stack.
+  struct PullCall {
+    size_t left = 0;  ///< pieces; with the next two the session thread's, under mutex_
+    PulledSteps steps;
+    std::optional<Error> error;
+  };
+  /// A run of weights of one part, and where it goes.
+  struct PullPiece {
+    StoreClient::Request request;
+    std::span<float> out;
+  };
+  struct Pulling {
+    PullCall* call = nullptr;
+    std::span<float> out;
+  };
+  Status check_store(size_t tensor) const;
+  Result<PulledSteps> carry_out_pull(std::vector<PullPiece>&& pieces, const PullOptions& options);
+  void ask_stores(TimeNs now);
+  void take_pulled();
+  StoreClient::Reach reach() const;
+
   struct Wire {
     std::unique_ptr<protocol::Connection> connection;
     std::string address;
@@ -131,6 +163,9 @@ class SessionShell {
   protocol::Poller poller_;
   Actions actions_;
   std::deque<GiveWeights> weights_wanted_;
+  StoreClient store_;
+  std::map<uint64_t, Pulling> pulling_;
+  std::vector<StoreClient::Done> pulled_;
   uint64_t bytes_up_ = 0;
   uint64_t bytes_down_ = 0;
   uint64_t published_changes_ = ~uint64_t{0};

@@ -53,6 +53,7 @@ void SessionShell::serve() {
     const TimeNs now = monotonic_now_ns();
     if (now >= core_.next_deadline()) core_.on_tick(now, actions_);
     core_.end_turn(now, actions_);
+    ask_stores(now);
     carry_out();
     const bool gave = give_next_weights();
     if (core_.error() && !saved_at_end_) save_at_end();
@@ -87,7 +88,7 @@ void SessionShell::wait() {
 
 int SessionShell::wait_ms() const {
   if (std::ranges::any_of(wires_, [](const Wire& wire) { return !wire.backlog.empty(); })) return kBacklogWaitMs;
-  const TimeNs left = core_.next_deadline() - monotonic_now_ns();
+  const TimeNs left = std::min(core_.next_deadline(), store_.next_deadline()) - monotonic_now_ns();
   return static_cast<int>(std::clamp<TimeNs>(left / kNsPerMs + 1, 0, kWaitMaxMs));
 }
 
@@ -100,7 +101,10 @@ void SessionShell::receive(uint32_t shard) {
     if (!received) break;
     bytes_down_ += received->bytes;
     const TimeNs now = monotonic_now_ns();
-    if (received->message) {
+    if (received->message && std::holds_alternative<protocol::Pulled>(received->message->body)) {
+      store_.on_pulled(*received->message, now, pulled_);
+      take_pulled();
+    } else if (received->message) {
       core_.on_message(shard, std::move(*received->message), now, actions_);
     } else {
       core_.on_bad_message(shard, received->message.error(), now, actions_);

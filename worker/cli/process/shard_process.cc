@@ -21,6 +21,12 @@ Result<ShardProcess> ShardProcess::start(const ShardProcessOptions& options) {
     spawn.argv.push_back("--http");
     spawn.argv.push_back(options.http);
   }
+  if (!options.store_dir.empty()) {
+    spawn.argv.push_back("--store-dir");
+    spawn.argv.push_back(options.store_dir);
+    spawn.argv.push_back("--store-save-seconds");
+    spawn.argv.push_back(std::to_string(options.store_save_seconds));
+  }
   spawn.network_namespace = options.network_namespace;
   spawn.stderr_path = options.log;
   auto child = ChildProcess::spawn(spawn);

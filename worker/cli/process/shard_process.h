@@ -13,12 +13,14 @@ struct ShardProcessOptions {
   uint32_t shard = 0;
   uint32_t shards = 1;
   std::string host = "127.0.0.1";
-  uint16_t port = 0;              ///< 0: a free one
-  std::string network_namespace;  ///< empty: the caller's
-  std::string table;              ///< path of the membership table all shards share
-  std::string log;                ///< where its log goes; empty: the caller's stderr
-  std::string http;               ///< "127.0.0.1:0"; empty: no HTTP port
-  int timeout_ms = 30'000;        ///< to come up
+  uint16_t port = 0;                ///< 0: a free one
+  std::string network_namespace;    ///< empty: the caller's
+  std::string table;                ///< path of the membership table all shards share
+  std::string log;                  ///< where its log goes; empty: the caller's stderr
+  std::string http;                 ///< "127.0.0.1:0"; empty: no HTTP port
+  uint32_t store_save_seconds = 0;  ///< how often while a job runs; 0: never
+  std::string store_dir = {};       ///< where jobs' stores are saved; empty: nowhere
+  int timeout_ms = 30'000;          ///< to come up
 };
 
 /// A millrace-server that this process started and that ends with it.

@@ -21,7 +21,7 @@ struct MemberSaid {
 
 struct WaitSaid {
   std::string
-      kind;  ///< "join", "hello", "contributions", "deadline", "magnitudes", "memory", "computing"; empty: nothing
+      kind;  ///< "join", "hello", "contributions", "deadline", "magnitudes", "store", "memory", "computing"; empty: nothing
   std::string because;
   std::vector<uint32_t> workers;
   std::vector<uint32_t> shards;

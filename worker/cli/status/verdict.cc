@@ -81,7 +81,8 @@ struct Cause {
 };
 
 int rank(const WaitSaid& wait) {
-  constexpr std::array<std::string_view, 5> kOrder = {"hello", "memory", "contributions", "magnitudes", "computing"};
+  constexpr std::array<std::string_view, 6> kOrder = {"hello",         "store",      "memory",
+                                                      "contributions", "magnitudes", "computing"};
   return static_cast<int>(std::ranges::find(kOrder, wait.kind) - kOrder.begin());
 }
 

@@ -204,6 +204,20 @@ struct SparseEntries {
   std::vector<float> values;
 };
 
+/// How a pull waits.
+struct PullOptions {
+  uint64_t at_least_step =
+      0;  ///< weights with the updates of the job's steps below it. In any case with all that this worker
+          ///< has received: what a pull shows does not go back behind await()
+  std::chrono::milliseconds timeout = std::chrono::milliseconds(60'000);
+};
+
+/// Steps in the weights that were pulled: of the part that has the fewest, and of the one that has the most.
+struct PulledSteps {
+  uint64_t least = 0;
+  uint64_t most = 0;
+};
+
 struct TensorStats {
   std::string name;
   uint64_t steps_pushed = 0;
@@ -336,6 +350,28 @@ class MILLRACE_API Session {
   ///
   /// Errors  invalid_argument: a step of the tensor, or of one that travels with it, is pushed and not answered yet.
   SparseEntries take_residual(size_t tensor);
+
+  /// The weights that the shards hold, of a job with a store: the whole tensor; [begin, begin + out.size()); or those of a list
+  /// of indices. Before the first step: those that the store begins with. While steps are decided, parts may be after different
+  /// numbers of them; each part is after a whole number.
+  ///
+  /// out      [dimension], any length, [indices]; the caller's, written until the call returns.
+  /// indices  strictly increasing.
+  /// Errors   invalid_argument: the job has no store, a wrong size, an index behind the tensor. timeout: also where the step
+  ///          never comes, or the store waits for its first weights.
+  /// Threads  any number of pulls at a time.
+  PulledSteps pull(size_t tensor, std::span<float> out, const PullOptions& options = {});
+  PulledSteps pull_range(size_t tensor, uint64_t begin, std::span<float> out, const PullOptions& options = {});
+  PulledSteps pull_indices(size_t tensor, std::span<const uint32_t> indices, std::span<float> out,
+                           const PullOptions& options = {});
+
+  /// The weights that the store begins with (store_begin "worker"), of all tensors at once: those of the lowest worker count, the
+  /// others' calls wait until they are there. All workers should give the same, so that whoever is the lowest may leave.
+  ///
+  /// weights  by tensor, [dimension] each, finite; read until the call returns.
+  /// Errors   invalid_argument: the store begins with something else. timeout.
+  void place_weights(std::span<const std::span<const float>> weights,
+                     std::chrono::milliseconds timeout = std::chrono::milliseconds(60'000));
 
   /// The indices of a tensor that fuse with others, as laid out: 0 .. bucket_count()-1 by tensor. For displays.
   size_t bucket_of(size_t tensor) const;

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "kernels/base/buffer.h"
+#include "kernels/base/result.h"
+
+namespace millrace::server {
+
+/// What saves do to a file system, a call each: the seam at which tests let disks fill up and processes die.
+///
+/// Errors   of every call: io, with the path and the system's reason.
+class Disk {
+ public:
+  virtual ~Disk() = default;
+
+  /// An empty file, in place of what was there; its number for the calls below.
+  virtual Result<int> create(const std::string& path) = 0;
+  virtual Status write(int file, ByteSpan bytes) = 0;
+  virtual Status sync(int file) = 0;
+  /// The number means nothing any more, whatever comes back: a full disk may speak up only here.
+  virtual Status close(int file) = 0;
+  virtual Status rename(const std::string& from, const std::string& to) = 0;
+  virtual Status sync_folder(const std::string& path) = 0;
+  virtual void remove(const std::string& path) = 0;
+
+  struct Opened {
+    int file = 0;
+    uint64_t bytes = 0;
+  };
+  virtual Result<Opened> open(const std::string& path) = 0;
+  /// Fills all of `out`.
+  virtual Status read(int file, std::span<uint8_t> out) = 0;
+};
+
+/// The system's.
+std::unique_ptr<Disk> system_disk();
+
+/// Refuses what is no folder that files can be made in.
+Status check_folder(const std::string& path);
+
+}  // namespace millrace::server

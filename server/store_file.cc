@@ -1,0 +1,349 @@
+#include "server/store_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "kernels/base/bytes.h"
+#include "kernels/base/hash.h"
+#include "protocol/limits.h"
+#include "protocol/text.h"
+
+namespace millrace::server {
+namespace {
+
+constexpr std::array<uint8_t, 8> kMagic = {'M', 'L', 'R', 'S', 'T', 'O', 'R', '1'};
+constexpr uint64_t kFrameBytes = 2 * sizeof(uint64_t);  ///< a record's length and hash
+
+using protocol::Summary;
+using protocol::SummaryEntry;
+
+/// Puts length and hash around the body that begins behind the length's place.
+StoreRecord framed(ByteBuffer&& record, uint64_t previous_hash) {
+  const uint64_t bytes = record.size() - sizeof(uint64_t);
+  std::memcpy(record.data(), &bytes, sizeof(bytes));
+  const uint64_t hash = hash64(ByteSpan(record).subspan(sizeof(uint64_t)), previous_hash);
+  ByteWriter(record).put(hash);
+  return {std::move(record), hash};
+}
+
+void put_values(ByteWriter& writer, const std::vector<float>& values) {
+  ByteBuffer bytes(values.size() * sizeof(float));
+  if (!values.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
+  writer.put_bytes(bytes);
+}
+
+void put_summary(ByteWriter& writer, const Summary& summary) {
+  writer.put(summary.threshold);
+  writer.put(summary.log_digest);
+  writer.put(static_cast<uint32_t>(summary.workers.size()));
+  for (const SummaryEntry& entry : summary.workers) {
+    writer.put(entry.worker);
+    writer.put(entry.life);
+    writer.put(entry.last_step);
+    writer.put(entry.counted_mask);
+    writer.put(entry.entered);
+    writer.put(entry.carried);
+    writer.put(static_cast<uint32_t>(entry.earlier_lives.size()));
+    for (const auto& [life, last_step] : entry.earlier_lives) {
+      writer.put(life);
+      writer.put(last_step);
+    }
+  }
+  writer.put(static_cast<uint32_t>(summary.epochs.size()));
+  for (const auto& [epoch, first_step] : summary.epochs) {
+    writer.put(epoch);
+    writer.put(first_step);
+  }
+}
+
+/// Reads fields; after the first that is not there all are zeros, and good() says so.
+class Fields {
+ public:
+  explicit Fields(ByteSpan bytes) : reader_(bytes) {}
+
+  template <typename T>
+  T get() {
+    const std::optional<T> value = reader_.get<T>();
+    good_ &= value.has_value();
+    return value.value_or(T{});
+  }
+  double finite() {
+    const auto value = get<double>();
+    good_ &= std::isfinite(value);
+    return value;
+  }
+  /// Of things of so many bytes at least, and at most so many: what cannot be there is not made room for.
+  uint32_t count(uint64_t each_bytes, uint32_t most) {
+    const auto value = get<uint32_t>();
+    good_ &= value <= most && value <= reader_.remaining() / each_bytes;
+    return good_ ? value : 0;
+  }
+  ByteSpan bytes(uint64_t count) {
+    const std::optional<ByteSpan> found = good_ ? reader_.get_bytes(count) : std::nullopt;
+    good_ &= found.has_value();
+    return found.value_or(ByteSpan());
+  }
+  std::string text() {
+    const ByteSpan found = bytes(get<uint16_t>());
+    std::string value(found.begin(), found.end());
+    good_ &= protocol::is_plain_text(value);
+    return value;
+  }
+  void expect(bool condition) { good_ &= condition; }
+  size_t remaining() const { return reader_.remaining(); }
+  bool good() const { return good_; }
+
+ private:
+  ByteReader reader_;
+  bool good_ = true;
+};
+
+std::vector<float> get_values(Fields& in, uint64_t count) {
+  const ByteSpan bytes = in.bytes(count * sizeof(float));
+  std::vector<float> values(in.good() ? count : 0);
+  in.expect(copy_finite<float>(bytes.data(), values));
+  return values;
+}
+
+SummaryEntry get_entry(Fields& in) {
+  SummaryEntry entry;
+  entry.worker = in.get<uint32_t>();
+  entry.life = in.get<uint64_t>();
+  entry.last_step = in.get<uint64_t>();
+  entry.counted_mask = in.get<uint64_t>();
+  entry.entered = in.finite();
+  entry.carried = in.finite();
+  const uint32_t lives = in.count(2 * sizeof(uint64_t), protocol::kEarlierLivesMax);
+  for (uint32_t at = 0; at < lives; ++at) {
+    const auto life = in.get<uint64_t>();
+    entry.earlier_lives.emplace_back(life, in.get<uint64_t>());
+  }
+  return entry;
+}
+
+Summary get_summary(Fields& in) {
+  constexpr uint64_t kEntryBytes = 2 * sizeof(uint32_t) + 5 * sizeof(uint64_t);
+  Summary summary;
+  summary.threshold = in.finite();
+  summary.log_digest = in.get<uint64_t>();
+  const uint32_t workers = in.count(kEntryBytes, protocol::kWorkersMax);
+  for (uint32_t at = 0; at < workers && in.good(); ++at) {
+    summary.workers.push_back(get_entry(in));
+    in.expect(at == 0 || summary.workers[at - 1].worker < summary.workers[at].worker);
+  }
+  const uint32_t epochs = in.count(2 * sizeof(uint64_t), protocol::kSummaryEpochsMax);
+  for (uint32_t at = 0; at < epochs && in.good(); ++at) {
+    const auto epoch = in.get<uint64_t>();
+    summary.epochs.emplace_back(epoch, in.get<uint64_t>());
+    in.expect(at == 0 || summary.epochs[at - 1].first < epoch);
+  }
+  return summary;
+}
+
+std::unexpected<Error> malformed(std::string_view what) {
+  return fail(ErrorCode::kMalformed, fmt::format("the save is damaged: {}", what));
+}
+
+Result<StoreHeader> read_header(ByteSpan body) {
+  Fields in(body);
+  StoreHeader header;
+  header.job = in.get<uint64_t>();
+  header.name = in.text();
+  header.shard = in.get<uint32_t>();
+  header.shard_count = in.get<uint32_t>();
+  header.layout_hash = in.get<uint64_t>();
+  header.parts = in.get<uint32_t>();
+  const ByteSpan spec_bytes = in.bytes(in.get<uint32_t>());
+  if (!in.good() || in.remaining() != 0) return malformed("its header does not hold together");
+  Result<protocol::JobSpec> spec = protocol::decode_job_spec(spec_bytes);
+  if (!spec) return std::unexpected(spec.error());
+  header.spec = std::move(*spec);
+  return header;
+}
+
+Result<StorePart> read_part(ByteSpan body, const OptimizerSpec& optimizer) {
+  Fields in(body);
+  StorePart part;
+  part.part = in.get<uint32_t>();
+  part.position.n = in.get<uint64_t>();
+  part.arrays.steps = in.get<uint64_t>();
+  part.position.decided_in = in.get<uint64_t>();
+  part.position.lineage = in.get<uint64_t>();
+  part.position.summary = get_summary(in);
+  const auto dimension = in.get<uint64_t>();
+  const size_t states = optimizer_states(optimizer.optimizer);
+  // The rest is the arrays, to the byte: nothing is made room for that is not there.
+  in.expect(dimension >= 1 && dimension <= kDimensionMax && in.remaining() == dimension * sizeof(float) * (1 + states));
+  if (!in.good()) return malformed("a part does not hold together");
+  part.arrays.weights = get_values(in, dimension);
+  for (size_t at = 0; at < states; ++at) part.arrays.states[at] = get_values(in, dimension);
+  if (!in.good()) return malformed("a weight or a state is not finite");
+  return part;
+}
+
+/// The records of a file, one after the other.
+class Records {
+ public:
+  Records(uint64_t bytes, const ReadExactly& read) : left_(bytes), read_(read) {}
+
+  Status begin() {
+    std::array<uint8_t, kMagic.size()> magic = {};
+    if (left_ < magic.size()) return malformed("it is too short");
+    if (const Status got = read_(magic); !got) return got;
+    left_ -= magic.size();
+    if (magic == kMagic) return {};
+    if (std::equal(kMagic.begin(), kMagic.end() - 1, magic.begin())) {
+      return fail(ErrorCode::kUnsupported, "the save is of a version that this build does not read");
+    }
+    return malformed("it does not begin as one");
+  }
+  /// The body of the next record; valid until the one after it.
+  Result<ByteSpan> next() {
+    uint64_t bytes = 0;
+    if (left_ < kFrameBytes) return malformed("it is cut off");
+    if (const Status got = get(bytes); !got) return std::unexpected(got.error());
+    left_ -= kFrameBytes;
+    if (bytes > left_) return malformed("it is cut off");
+    left_ -= bytes;
+    body_.resize(bytes);
+    if (const Status got = read_(body_); !got) return std::unexpected(got.error());
+    uint64_t hash = 0;
+    if (const Status got = get(hash); !got) return std::unexpected(got.error());
+    if (hash64(ByteSpan(body_), hash_) != hash) return malformed("a checksum does not fit");
+    hash_ = hash;
+    return ByteSpan(body_);
+  }
+  bool at_end() const { return left_ == 0; }
+
+ private:
+  Status get(uint64_t& value) {
+    std::array<uint8_t, sizeof(value)> bytes = {};
+    const Status got = read_(bytes);
+    std::memcpy(&value, bytes.data(), sizeof(value));
+    return got;
+  }
+
+  uint64_t left_;
+  const ReadExactly& read_;
+  ByteBuffer body_;
+  uint64_t hash_ = 0;
+};
+
+}  // namespace
+
+ByteSpan store_file_magic() { return kMagic; }
+
+uint64_t store_record_hash(ByteSpan record) {
+  uint64_t hash = 0;
+  std::memcpy(&hash, record.last(sizeof(hash)).data(), sizeof(hash));
+  return hash;
+}
+
+StoreRecord encode_store_header(const StoreHeader& header) {
+  ByteBuffer record;
+  ByteWriter writer(record);
+  writer.put(uint64_t{0});
+  writer.put(header.job);
+  protocol::put_text(writer, header.name);
+  writer.put(header.shard);
+  writer.put(header.shard_count);
+  writer.put(header.layout_hash);
+  writer.put(header.parts);
+  const ByteBuffer spec = protocol::encode_job_spec(header.spec);
+  writer.put(static_cast<uint32_t>(spec.size()));
+  writer.put_bytes(spec);
+  return framed(std::move(record), 0);
+}
+
+StoreRecord encode_store_part(uint32_t part, const StorePosition& position, const StoreArrays& arrays,
+                              uint64_t previous_hash) {
+  ByteBuffer record;
+  uint64_t bytes = arrays.weights.size() * sizeof(float);
+  for (const std::vector<float>& state : arrays.states) bytes += state.size() * sizeof(float);
+  record.reserve(bytes + 4096);
+  ByteWriter writer(record);
+  writer.put(uint64_t{0});
+  writer.put(part);
+  writer.put(position.n);
+  writer.put(arrays.steps);
+  writer.put(position.decided_in);
+  writer.put(position.lineage);
+  put_summary(writer, position.summary);
+  writer.put(uint64_t{arrays.weights.size()});
+  put_values(writer, arrays.weights);
+  for (const std::vector<float>& state : arrays.states) put_values(writer, state);
+  return framed(std::move(record), previous_hash);
+}
+
+StoreRecord encode_store_end(uint32_t parts, uint64_t previous_hash) {
+  ByteBuffer record;
+  ByteWriter writer(record);
+  writer.put(uint64_t{0});
+  writer.put(parts);
+  return framed(std::move(record), previous_hash);
+}
+
+Result<StoreFile> read_store_file(uint64_t bytes, const ReadExactly& read) {
+  Records records(bytes, read);
+  if (const Status begun = records.begin(); !begun) return std::unexpected(begun.error());
+  const Result<ByteSpan> first = records.next();
+  if (!first) return std::unexpected(first.error());
+  Result<StoreHeader> header = read_header(*first);
+  if (!header) return std::unexpected(header.error());
+  StoreFile file{std::move(*header), {}};
+  for (uint32_t at = 0; at < file.header.parts; ++at) {
+    const Result<ByteSpan> body = records.next();
+    if (!body) return std::unexpected(body.error());
+    Result<StorePart> part = read_part(*body, file.header.spec.store.optimizer);
+    if (!part) return std::unexpected(part.error());
+    if (!file.parts.empty() && file.parts.back().part >= part->part) return malformed("its parts are out of order");
+    file.parts.push_back(std::move(*part));
+  }
+  const Result<ByteSpan> last = records.next();
+  if (!last) return std::unexpected(last.error());
+  Fields end(*last);
+  const auto parts = end.get<uint32_t>();
+  if (!end.good() || end.remaining() != 0 || parts != file.header.parts || !records.at_end()) {
+    return malformed("its end is not one");
+  }
+  return file;
+}
+
+Status may_begin_with(const StoreFile& saved, const StoreHeader& own) {
+  const auto refuse = [&own](std::string_view difference) {
+    return fail(ErrorCode::kJobMismatch,
+                fmt::format("the save of job '{}' is of another one: {}", own.name, difference));
+  };
+  const StoreHeader& theirs = saved.header;
+  if (theirs.name != own.name) return refuse(fmt::format("its name is '{}'", theirs.name));
+  // Of the specification counts what weights and state are of: tensors and optimizer.
+  protocol::JobSpec comparable = own.spec;
+  comparable.store.optimizer = theirs.spec.store.optimizer;
+  comparable.tensors = theirs.spec.tensors;
+  for (size_t at = 0; at < std::min(comparable.tensors.size(), own.spec.tensors.size()); ++at) {
+    protocol::TensorSpec tensor = own.spec.tensors[at];
+    tensor.name = comparable.tensors[at].name;
+    tensor.dimension = comparable.tensors[at].dimension;
+    tensor.value_type = comparable.tensors[at].value_type;
+    comparable.tensors[at] = std::move(tensor);
+  }
+  if (comparable != own.spec) {
+    return refuse(fmt::format("{} (here: the save, there: the job)", protocol::first_difference(comparable, own.spec)));
+  }
+  if (theirs.shard_count != own.shard_count || theirs.shard != own.shard) {
+    return refuse(fmt::format("it is of shard {} of {}, this is shard {} of {}", theirs.shard, theirs.shard_count,
+                              own.shard, own.shard_count));
+  }
+  if (theirs.layout_hash != own.layout_hash || theirs.parts != own.parts) {
+    return refuse("its tensors are cut into other parts (by selection, parts_per_shard or fuse_below)");
+  }
+  return {};
+}
+
+}  // namespace millrace::server

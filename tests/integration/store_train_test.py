@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""`millrace train --store`: the servers hold the weights, workers pull what a batch touches.
+
+    store_train_test.py FOLDER_OF_PROGRAMS [unittest arguments]
+"""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+PROGRAMS = Path(sys.argv.pop(1) if len(sys.argv) > 1 else "build/dev/bin").resolve()
+TIMEOUT_S = 240
+
+
+def millrace(*arguments):
+    return [str(PROGRAMS / "millrace"), *map(str, arguments)]
+
+
+def made_up_rows(count, seed):
+    """Rows of 60 features, 6 of them in each, that a linear model separates but for a little noise."""
+    draw = random.Random(seed)
+    truth = random.Random(1)
+    weights = [truth.gauss(0, 1) for _ in range(60)]
+    lines = []
+    for _ in range(count):
+        features = sorted(draw.sample(range(60), 6))
+        label = 1 if sum(weights[index] for index in features) + draw.gauss(0, 0.3) > 0 else -1
+        lines.append(f"{label:+d} " + " ".join(f"{index + 1}:{draw.choice([0.5, 1, 2])}" for index in features))
+    return "\n".join(lines) + "\n"
+
+
+class StoreTraining(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.rows = self.path("rows.svm")
+        self.rows.write_text(made_up_rows(600, 3), encoding="utf-8")
+        self.path("saves").mkdir()
+        self.serve()
+
+    def path(self, name):
+        return Path(self.folder.name) / name
+
+    def serve(self):
+        with open(self.path("serve.log"), "a", encoding="utf-8") as log:
+            self.server = subprocess.Popen(
+                millrace("serve", "--shards", 2, "--port", 0, "--http-port", 0, "--json", "--store-dir", self.path("saves"),
+                         "--table", self.path("table.db")), stdout=subprocess.PIPE, stderr=log, text=True)
+        self.servers = json.loads(self.server.stdout.readline())["servers"]
+        self.addCleanup(self.end, self.server)
+
+    def end(self, server):
+        if server.poll() is None:
+            server.send_signal(signal.SIGTERM)
+        self.assertEqual(server.wait(timeout=60), 0)
+        server.stdout.close()
+
+    def train(self, job, *arguments, workers=2):
+        """The bytes of the model, and what worker 0 printed last."""
+        model = self.path(f"{job}.model")
+        running = [subprocess.Popen(millrace("train", "--servers", self.servers, "--job", job, "--worker", worker, "--workers",
+                                             workers, "--train", self.rows, "--json", "-o", model, "--batch", 16, *arguments),
+                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for worker in range(workers)]
+        results = []
+        for process in running:
+            out, err = process.communicate(timeout=TIMEOUT_S)
+            self.assertEqual(process.returncode, 0, err)
+            results.append(json.loads(out.strip().split("\n")[-1]))
+        return model.read_bytes(), results[0]
+
+    def refused(self, sentence, *arguments):
+        ended = subprocess.run(millrace("train", "--servers", self.servers, "--train", self.rows, *arguments),
+                               capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        self.assertEqual(ended.returncode, 2, ended.stderr)
+        self.assertIn(sentence, ended.stderr)
+
+    def test_SgdAtTheServersIsSgdAtTheWorkersToTheBit(self):
+        plain, _ = self.train("plain", "--lr", 0.75, "--epochs", 2)
+        stored, _ = self.train("stored", "--store", "sgd:0.75", "--epochs", 2)
+        self.assertEqual(plain, stored)
+        sparse, _ = self.train("sparse", "--lr", 0.75, "--epochs", 2, "--select", "topk:0.2", "--reselect", "topk:0.3")
+        kept, _ = self.train("kept", "--store", "sgd:0.75", "--epochs", 2, "--select", "topk:0.2", "--reselect", "topk:0.3")
+        self.assertEqual(sparse, kept)
+        self.assertNotEqual(plain, sparse)
+
+    def test_EveryOptimizerTrains(self):
+        for optimizer in ("momentum:0.1:0.9", "adagrad:0.5", "adam:0.05"):
+            _, report = self.train(optimizer.split(":")[0], "--store", optimizer, "--epochs", 4)
+            losses = [epoch["loss"] for epoch in report["epochs"]]
+            self.assertLess(losses[-1], 0.75 * losses[0], optimizer)
+
+    def test_ALaterRunGoesOnWithWhatWasSaved(self):
+        _, first = self.train("on", "--store", "adam:0.05", "--epochs", 3)
+        self.end(self.server)
+        self.serve()
+        _, second = self.train("on", "--store", "adam:0.05", "--store-begin", "saved", "--epochs", 1, workers=1)
+        self.assertLess(second["epochs"][0]["loss"], 0.8 * first["epochs"][0]["loss"])
+
+    def test_WhatDoesNotBelongToAStoreIsRefused(self):
+        for flag in (("--lr", 1), ("--lr-decay", 0.5), ("--l2", 0.001)):
+            self.refused("the rate is the store's", "--store", "sgd:0.1", *flag)
+        self.refused("--store-begin belongs to --store", "--store-begin", "saved")
+        for flag in (("--state", self.path("state")), ("--initial-weights", "first")):
+            self.refused("with --store they pull", "--store", "sgd:0.1", *flag)
+        self.refused("is not an optimizer", "--store", "rmsprop:1")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

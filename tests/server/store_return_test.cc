@@ -1,0 +1,191 @@
+#include <cstring>
+
+#include "tests/server/returning_cluster.h"
+
+/// Shards with a store that start from nothing in a job that runs: their last save, and the updates that workers keep.
+namespace millrace::server {
+namespace {
+
+using protocol::Fetch;
+using protocol::Pull;
+using protocol::Pulled;
+using protocol::Update;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+std::vector<float> constant(float value) { return std::vector<float>(64, value); }
+
+/// Two workers that forget as they are told, and a shard that keeps saves; sgd with rate 1, so that a step of both with the
+/// value v takes 2 v from every weight.
+struct StoreReturns : ::testing::Test {
+  explicit StoreReturns(bool saves = true) : cluster(job(), 1, {}, {saves, 0}) { cluster.join_all_with_weights(); }
+  static protocol::JobSpec job() {
+    protocol::JobSpec spec = ReturningCluster::job(2, 2);
+    spec.store.optimizer = optimizer_from_text("sgd:1").value();
+    return spec;
+  }
+  void step(float value) {
+    cluster.step({0, 1}, value);
+    for (const uint32_t worker : {0u, 1u}) {
+      cluster.ack(worker, cluster.holds(worker).n);
+      forget(worker);
+    }
+  }
+  /// What the last update says that nobody needs any more.
+  void forget(uint32_t worker) {
+    for (uint32_t part = 0; part < 2; ++part) {
+      auto& kept = cluster.holds(worker, part).kept;
+      if (kept.empty()) continue;
+      const uint64_t stable = std::get<Update>(kept.rbegin()->second.body).stable;
+      std::erase_if(kept, [stable](const auto& one) { return one.first < stable; });
+    }
+  }
+  uint64_t kept_from(uint32_t worker) { return cluster.state_of(worker).parts[0].kept_from; }
+  void save() {
+    Actions actions;
+    cluster.core().save_stores(cluster.now, actions);
+    cluster.carry_out(0, actions);
+  }
+  /// The shard is another process; both say where they are, and give what they are asked for. Returns what was asked of them.
+  std::vector<Fetch> restart() {
+    cluster.start_shard(0, 1);
+    for (const uint32_t worker : {0u, 1u}) cluster.welcome_with_weights(worker);
+    for (const uint32_t worker : {0u, 1u}) cluster.say_state(worker, true);
+    std::vector<Fetch> asked;
+    for (const uint32_t worker : {0u, 1u}) {
+      for (const Fetch& fetch : ReturningCluster::of<Fetch>(cluster.give_all(worker))) asked.push_back(fetch);
+    }
+    for (const uint32_t worker : {0u, 1u}) cluster.deliver_all(worker);
+    return asked;
+  }
+  /// The weights of part 0 or 1, all of which are equal; NaN: they are not there.
+  float weight(uint32_t part = 0) {
+    cluster.take(0);
+    cluster.say(0, Pull{.id = 1, .part = part, .count = 64});
+    for (const protocol::Message& message : cluster.take(0)) {
+      const auto* pulled = std::get_if<Pulled>(&message.body);
+      if (!pulled || pulled->values != 64) continue;
+      EXPECT_EQ(pulled->n, cluster.holds(0, part).n);
+      std::vector<float> values(64);
+      std::memcpy(values.data(), message.payload.bytes.data(), message.payload.bytes.size());
+      EXPECT_EQ(values, constant(values[0]));
+      return values[0];
+    }
+    return NAN;
+  }
+  JobStatus status() { return cluster.core().status(cluster.now).jobs.at(0); }
+  ReturningCluster cluster;
+};
+
+TEST_F(StoreReturns, UpdatesThatTheLastSaveLacksAreKeptByEverybody) {
+  for (int step_number = 0; step_number < 3; ++step_number) step(1);
+  EXPECT_EQ(kept_from(0), 0u) << "nothing is saved";
+  EXPECT_EQ(status().kept_updates, 6u);
+  save();
+  EXPECT_EQ(status().kept_updates, 0u) << "everybody has them, and the save too";
+  step(1);
+  step(1);
+  EXPECT_EQ(kept_from(1), 3u);
+  EXPECT_EQ(status().kept_updates, 4u);
+  cluster.disk.fails = true;
+  save();
+  step(1);
+  EXPECT_EQ(kept_from(1), 3u) << "the save before is what a successor will find";
+}
+
+TEST_F(StoreReturns, WithoutAPlaceForSavesNothingIsKeptLonger) {
+  ReturningCluster without(job());
+  without.join_all_with_weights();
+  without.step({0, 1}, 1);
+  for (const uint32_t worker : {0u, 1u}) without.ack(worker, 1);
+  EXPECT_EQ(without.core().status(without.now).jobs.at(0).kept_updates, 0u);
+}
+
+TEST_F(StoreReturns, AKilledShardGoesOnWithItsSaveAndTheUpdatesAfterIt) {
+  step(1);
+  step(2);
+  save();
+  step(4);
+  step(8);
+  const std::vector<Fetch> asked = restart();
+  ASSERT_THAT(asked, SizeIs(2));
+  EXPECT_EQ(asked[0].first_step, 2u) << "nobody else needs it";
+  EXPECT_EQ(weight(), -30);
+  EXPECT_EQ(weight(1), -30);
+  EXPECT_EQ(cluster.counted(Metric::kRecoveries, "activated"), 1);
+  step(16);
+  EXPECT_EQ(weight(), -62);
+  EXPECT_EQ(kept_from(0), 2u) << "the save is the same";
+  // And again, before another save and after it.
+  restart();
+  EXPECT_EQ(weight(), -62);
+  save();
+  step(32);
+  EXPECT_EQ(kept_from(0), 5u);
+  restart();
+  EXPECT_EQ(weight(), -126);
+}
+
+TEST_F(StoreReturns, WithoutASaveTheWholeLogIsReplayed) {
+  step(1);
+  step(2);
+  EXPECT_EQ(restart()[0].first_step, 0u);
+  EXPECT_EQ(weight(), -6);
+  step(4);
+  EXPECT_EQ(kept_from(1), 0u) << "the next successor does the same";
+  restart();
+  EXPECT_EQ(weight(1), -14);
+}
+
+TEST_F(StoreReturns, WhatIsLackingWhileTheSaveIsReadIsNotForgotten) {
+  step(1);
+  save();
+  step(2);
+  cluster.disk.holds = true;
+  restart();
+  EXPECT_THAT(status().store->survives_restart, false);
+  for (const uint32_t worker : {0u, 1u}) cluster.ack(worker, 2);
+  step(100);  // waits for the store
+  EXPECT_EQ(cluster.holds(0).n, 2u);
+  EXPECT_THAT(status().waiting_because, HasSubstr("it reads its save"));
+  cluster.disk.holds = false;
+  cluster.serve_disk();
+  for (const uint32_t worker : {0u, 1u}) cluster.deliver_all(worker);
+  EXPECT_EQ(cluster.holds(0).n, 3u);
+  EXPECT_EQ(weight(), -206);
+}
+
+TEST_F(StoreReturns, WhereSomebodyLacksWhatNobodyElseKeepsTheJobEnds) {
+  step(1);
+  save();
+  step(2);
+  step(4);
+  for (const uint32_t worker : {0u, 1u}) {
+    for (const uint32_t part : {0u, 1u}) cluster.holds(worker, part).kept.erase(1);
+  }
+  cluster.take(1);
+  restart();
+  EXPECT_EQ(cluster.core().status(cluster.now).jobs.size(), 0u);
+  EXPECT_EQ(cluster.said("no save of this job is on its log as far back as the workers keep updates"), 1u);
+}
+
+TEST_F(StoreReturns, WhoComesInKeepsNothingOfBeforeSoThatASaveIsMade) {
+  step(1);
+  cluster.say(1, protocol::Goodbye{protocol::Goodbye::Reason::kFailed, ""});
+  cluster.deliver_all(0);
+  cluster.forget(1);
+  ASSERT_TRUE(std::holds_alternative<protocol::Welcome>(cluster.say_hello(1, cluster.returning(1, 77))));
+  EXPECT_EQ(cluster.counted(Metric::kStoreSaves, "written"), 0);
+  // It begins where the shard can serve it from: at the first step, which is kept for the store.
+  cluster.deliver_all(0);
+  cluster.take(1);
+  cluster.say_state(1, false);
+  cluster.deliver_all(1);
+  EXPECT_EQ(cluster.holds(1).n, 1u) << "no snapshot is needed";
+  cluster.say(1, protocol::Synced{});
+  EXPECT_EQ(cluster.counted(Metric::kStoreSaves, "written"), 1);
+}
+
+}  // namespace
+}  // namespace millrace::server

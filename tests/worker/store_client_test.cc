@@ -1,0 +1,183 @@
+#include "worker/core/store_client.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "kernels/base/hash.h"
+#include "protocol/limits.h"
+
+namespace millrace::worker {
+namespace {
+
+using protocol::Place;
+using protocol::Pull;
+using protocol::Pulled;
+using ::testing::ElementsAre;
+
+constexpr TimeNs kResend = 2 * kNsPerS;
+
+StoreClient::Reach reach_of(uint32_t shards, uint64_t shard_life = 1) {
+  StoreClient::Reach reach;
+  for (uint32_t shard = 0; shard < shards; ++shard) {
+    reach.shards.emplace_back(protocol::Header{7, 3, 1, 2, shard, shard_life});
+  }
+  return reach;
+}
+
+template <typename T>
+std::vector<T> sent(const Actions& actions) {
+  std::vector<T> bodies;
+  for (const SendAction& send : actions.sends) {
+    if (const T* body = std::get_if<T>(&send.message.body)) bodies.push_back(*body);
+  }
+  return bodies;
+}
+
+std::vector<float> values_of(const SharedBytes& payload) {
+  std::vector<float> values(payload.bytes.size() / sizeof(float));
+  std::memcpy(values.data(), payload.bytes.data(), payload.bytes.size());
+  return values;
+}
+
+protocol::Message answer(uint64_t id, const std::vector<float>& values, uint64_t n = 0, uint32_t part = 0) {
+  ByteBuffer bytes(values.size() * sizeof(float));
+  std::memcpy(bytes.data(), values.data(), bytes.size());
+  Pulled body;
+  body.id = id;
+  body.part = part;
+  body.values = static_cast<uint32_t>(values.size());
+  body.n = n;
+  body.payload_hash = values.empty() ? 0 : hash64(bytes);
+  return {{}, body, SharedBytes::from(std::move(bytes))};
+}
+
+struct Client : ::testing::Test {
+  Actions turn(const StoreClient::Reach& reach) {
+    Actions actions;
+    client.turn(reach, now, actions);
+    return actions;
+  }
+  std::vector<StoreClient::Done> hear(const protocol::Message& message) {
+    std::vector<StoreClient::Done> done;
+    client.on_pulled(message, now, done);
+    return done;
+  }
+  StoreClient client{{.resend_after = kResend}};
+  TimeNs now = kNsPerS;
+};
+
+TEST_F(Client, APullIsSentOnceAndAnswered) {
+  const uint64_t id =
+      client.ask({.part = 5, .shard = 1, .at_least = 3, .offset = 10, .count = 2, .indices = {}, .place = {}});
+  EXPECT_TRUE(turn({{std::nullopt, std::nullopt}, false}).sends.empty()) << "nobody to ask yet";
+  const Actions actions = turn(reach_of(2));
+  ASSERT_EQ(actions.sends.size(), 1u);
+  EXPECT_EQ(actions.sends[0].shard, 1u);
+  EXPECT_EQ(actions.sends[0].message.header, *reach_of(2).shards[1]);
+  EXPECT_EQ(sent<Pull>(actions)[0], (Pull{id, 5, 0, 3, 10, 2}));
+  EXPECT_TRUE(turn(reach_of(2)).sends.empty());
+  const auto done = hear(answer(id, {1, 2}, 3, 5));
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].n, 3u);
+  EXPECT_THAT(values_of(done[0].values), ElementsAre(1, 2));
+  EXPECT_TRUE(client.idle());
+  EXPECT_TRUE(hear(answer(id, {1, 2}, 3, 5)).empty()) << "again";
+}
+
+TEST_F(Client, AnswersThatDoNotFitAreNotTaken) {
+  const uint64_t id =
+      client.ask({.part = 0, .shard = 0, .at_least = 3, .offset = 0, .count = 2, .indices = {}, .place = {}});
+  turn(reach_of(1));
+  EXPECT_TRUE(hear(answer(id, {1, 2, 3}, 3)).empty()) << "too many";
+  EXPECT_TRUE(hear(answer(id, {1, 2}, 2)).empty()) << "an earlier step";
+  EXPECT_TRUE(hear(answer(id, {1, 2}, 3, 1)).empty()) << "another part";
+  EXPECT_TRUE(hear(answer(id + 1, {1, 2}, 3)).empty()) << "another pull";
+  protocol::Message damaged = answer(id, {1, 2}, 3);
+  std::get<Pulled>(damaged.body).payload_hash ^= 1;
+  EXPECT_TRUE(hear(damaged).empty());
+  EXPECT_EQ(hear(answer(id, {1, 2}, 4)).size(), 1u);
+}
+
+TEST_F(Client, WhatIsNotAnsweredIsAskedForAgain) {
+  client.ask({.part = 0, .shard = 0, .at_least = 0, .offset = 0, .count = 2, .indices = {}, .place = {}});
+  EXPECT_EQ(turn(reach_of(1)).sends.size(), 1u);
+  EXPECT_EQ(client.next_deadline(), now + kResend);
+  now += kResend - 1;
+  EXPECT_TRUE(turn(reach_of(1)).sends.empty());
+  now += 1;
+  EXPECT_EQ(turn(reach_of(1)).sends.size(), 1u);
+  EXPECT_EQ(client.next_deadline(), now + 2 * kResend) << "doubled";
+  turn({{std::nullopt}, false});
+  EXPECT_EQ(turn(reach_of(1)).sends.size(), 1u) << "at once over a new connection";
+  EXPECT_EQ(turn(reach_of(1, 2)).sends.size(), 1u) << "or to another start of the shard";
+  EXPECT_TRUE(turn(reach_of(1, 2)).sends.empty());
+}
+
+TEST_F(Client, ABusyShardIsAskedAgainSoonAndARefusalIsSaid) {
+  const uint64_t id =
+      client.ask({.part = 0, .shard = 0, .at_least = 0, .offset = 0, .count = 1, .indices = {}, .place = {}});
+  turn(reach_of(1));
+  Pulled refused;
+  refused.id = id;
+  refused.code = ErrorCode::kUnavailable;
+  EXPECT_TRUE(hear({{}, refused, {}}).empty());
+  now += 100 * kNsPerMs;
+  EXPECT_EQ(turn(reach_of(1)).sends.size(), 1u);
+  refused.code = ErrorCode::kInvalidArgument;
+  refused.sentence = "no";
+  const auto done = hear({{}, refused, {}});
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].error->code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(done[0].error->message, "no");
+}
+
+TEST_F(Client, AsManyAreInFlightAsAShardLetsWait) {
+  std::vector<uint64_t> ids;
+  for (size_t at = 0; at < StoreClient::kInFlightMax + 5; ++at) {
+    ids.push_back(
+        client.ask({.part = 0, .shard = 0, .at_least = 0, .offset = at, .count = 1, .indices = {}, .place = {}}));
+  }
+  EXPECT_EQ(turn(reach_of(1)).sends.size(), StoreClient::kInFlightMax);
+  EXPECT_TRUE(turn(reach_of(1)).sends.empty());
+  hear(answer(ids[3], {1}));
+  client.cancel(ids[4]);
+  const std::vector<Pull> more = sent<Pull>(turn(reach_of(1)));
+  ASSERT_EQ(more.size(), 2u);
+  EXPECT_EQ(more[0].id, ids[StoreClient::kInFlightMax]);
+}
+
+TEST_F(Client, IndicesAreThePayload) {
+  client.ask({.part = 0, .shard = 0, .at_least = 0, .offset = 0, .count = 0, .indices = {3, 9}, .place = {}});
+  const Actions actions = turn(reach_of(1));
+  EXPECT_EQ(sent<Pull>(actions)[0].indices, 2u);
+  ASSERT_EQ(actions.sends[0].message.payload.bytes.size(), 8u);
+  EXPECT_EQ(actions.sends[0].message.payload.bytes[4], 9);
+}
+
+TEST_F(Client, TheLowestWorkerPlacesAndTheOthersWaitForTheirTurn) {
+  const std::vector<float> first(protocol::kSnapshotRunBytes / sizeof(float) + 3, 1.0F);
+  const std::vector<float> second = {2, 3};
+  const uint64_t id = client.ask(
+      {.part = 4, .shard = 0, .at_least = 0, .offset = 0, .count = 0, .indices = {}, .place = {first, second}});
+  StoreClient::Reach reach = reach_of(1);
+  Actions actions = turn(reach);
+  EXPECT_EQ(actions.sends.size(), 1u) << "it only asks whether they are there";
+  reach.places = true;
+  actions = turn(reach);
+  const std::vector<Place> runs = sent<Place>(actions);
+  ASSERT_EQ(runs.size(), 3u) << "4 MiB at most in one";
+  EXPECT_EQ(runs[0].offset, 0u);
+  EXPECT_EQ(runs[1].offset, first.size() - 3);
+  EXPECT_EQ(runs[2].offset, first.size());
+  EXPECT_EQ(runs[2].payload_hash, hash64(actions.sends[2].message.payload.bytes));
+  EXPECT_THAT(values_of(actions.sends[2].message.payload), ElementsAre(2, 3));
+  EXPECT_EQ(sent<Pull>(actions).size(), 1u) << "after them";
+  EXPECT_TRUE(std::holds_alternative<Pull>(actions.sends[3].message.body));
+  EXPECT_TRUE(turn(reach).sends.empty());
+  EXPECT_EQ(hear(answer(id, {}, 0, 4)).size(), 1u);
+}
+
+}  // namespace
+}  // namespace millrace::worker

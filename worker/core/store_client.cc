@@ -1,0 +1,122 @@
+#include "worker/core/store_client.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "kernels/base/hash.h"
+#include "protocol/limits.h"
+
+namespace millrace::worker {
+namespace {
+
+constexpr TimeNs kNever = INT64_MAX;
+constexpr size_t kRunValues = protocol::kSnapshotRunBytes / sizeof(float);
+
+template <typename T>
+SharedBytes bytes_of(std::span<const T> values) {
+  ByteBuffer bytes(values.size_bytes());
+  if (!bytes.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
+  return SharedBytes::from(std::move(bytes));
+}
+
+}  // namespace
+
+uint64_t StoreClient::ask(Request request) {
+  MILLRACE_CHECK(request.count <= protocol::kPullValuesMax && request.indices.size() <= protocol::kPullValuesMax,
+                 request.count, request.indices.size());
+  const uint64_t id = next_id_++;
+  pending_[id].request = std::move(request);
+  return id;
+}
+
+void StoreClient::on_pulled(const protocol::Message& message, TimeNs now, std::vector<Done>& done) {
+  const auto& pulled = std::get<protocol::Pulled>(message.body);
+  const auto at = pending_.find(pulled.id);
+  if (at == pending_.end() || at->second.request.part != pulled.part)
+    return;  // answered before, or not wanted any more
+  Pending& pending = at->second;
+  if (pulled.code == ErrorCode::kUnavailable) {
+    pending.again_at = now + config_.busy_after;
+    return;
+  }
+  const Request& request = pending.request;
+  const uint64_t expected = request.indices.empty() ? request.count : request.indices.size();
+  if (!pulled.code) {
+    const bool damaged = pulled.values != 0 && hash64(message.payload.bytes) != pulled.payload_hash;
+    if (damaged || pulled.values != expected || pulled.n < request.at_least) return;  // asked for again in time
+  }
+  Done& one = done.emplace_back(Done{pulled.id, pulled.n, message.payload, std::nullopt});
+  if (pulled.code) one.error = Error{*pulled.code, pulled.sentence};
+  pending_.erase(at);
+}
+
+void StoreClient::send(uint64_t id, Pending& pending, const Reach& reach, TimeNs now, Actions& actions) const {
+  const Request& request = pending.request;
+  const protocol::Header& header = *reach.shards[request.shard];
+  const bool places = reach.places && !request.place.empty();
+  uint64_t offset = 0;
+  for (const std::span<const float> weights : places ? request.place : std::vector<std::span<const float>>()) {
+    for (size_t at = 0; at < weights.size(); at += kRunValues) {
+      const auto run = weights.subspan(at, std::min(kRunValues, weights.size() - at));
+      SharedBytes bytes = bytes_of(run);
+      const protocol::Place place{request.part, offset, hash64(bytes.bytes)};
+      offset += run.size();
+      actions.sends.push_back({request.shard, {header, place, std::move(bytes)}});
+    }
+  }
+  protocol::Pull body;
+  body.id = id;
+  body.part = request.part;
+  body.at_least = request.at_least;
+  body.offset = request.offset;
+  body.count = request.count;
+  body.indices = static_cast<uint32_t>(request.indices.size());
+  SharedBytes indices = request.indices.empty() ? SharedBytes{} : bytes_of(std::span<const uint32_t>(request.indices));
+  actions.sends.push_back({request.shard, {header, body, std::move(indices)}});
+  pending.sent = true;
+  pending.placed = places;
+  pending.interval =
+      pending.interval == 0 ? config_.resend_after : std::min(pending.interval * 2, config_.resend_after_max);
+  pending.again_at = now + pending.interval;
+}
+
+void StoreClient::turn(const Reach& reach, TimeNs now, Actions& actions) {
+  peers_.resize(reach.shards.size());
+  std::vector<bool> anew(peers_.size());
+  for (size_t shard = 0; shard < peers_.size(); ++shard) {
+    const std::optional<protocol::Header>& header = reach.shards[shard];
+    Peer& peer = peers_[shard];
+    anew[shard] = header && (!peer.reached || peer.life != header->life || peer.shard_life != header->shard_life);
+    peer = header ? Peer{header->life, header->shard_life, true} : Peer{};
+  }
+  std::vector<size_t> in_flight(peers_.size());
+  for (const auto& [id, pending] : pending_) {
+    if (pending.sent && !anew[pending.request.shard]) ++in_flight[pending.request.shard];
+  }
+  for (auto& [id, pending] : pending_) {
+    const uint32_t shard = pending.request.shard;
+    if (!reach.shards[shard]) continue;
+    // Weights that another worker was to place, and that has left, are this one's to place.
+    const bool takes_over = reach.places && !pending.request.place.empty() && !pending.placed;
+    if (pending.sent && !anew[shard]) {
+      if (now >= pending.again_at || takes_over) send(id, pending, reach, now, actions);
+      continue;
+    }
+    if (in_flight[shard] >= kInFlightMax) continue;
+    ++in_flight[shard];
+    pending.interval = 0;
+    send(id, pending, reach, now, actions);
+  }
+}
+
+TimeNs StoreClient::next_deadline() const {
+  TimeNs next = kNever;
+  for (const auto& [id, pending] : pending_) {
+    if (pending.sent) next = std::min(next, pending.again_at);
+  }
+  return next;
+}
+
+}  // namespace millrace::worker

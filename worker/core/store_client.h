@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/base/clock.h"
+#include "kernels/base/result.h"
+#include "protocol/layout.h"
+#include "protocol/messages.h"
+#include "worker/core/actions.h"
+
+namespace millrace::worker {
+
+/// What a worker asks of the shards' stores: pulls, and first weights to place. Pure, beside SessionCore: the rounds know nothing
+/// of it. What was lost with a connection, or to a full queue, is asked for again.
+///
+/// How to drive: pull() or place(), then turn() now, after every message and no later than next_deadline(); on_pulled() for every
+/// Pulled.
+class StoreClient {
+ public:
+  struct Config {
+    TimeNs resend_after = 2 * kNsPerS;  ///< doubles
+    TimeNs resend_after_max = 30 * kNsPerS;
+    TimeNs busy_after = 100 * kNsPerMs;  ///< a shard that has no room is asked again
+  };
+  static constexpr size_t kInFlightMax = 16;  ///< at a shard, which lets 64 of a worker wait
+
+  explicit StoreClient(Config config) : config_(config) {}
+
+  /// A part's weights, at most kPullValuesMax of them: `indices` of the part, strictly increasing, or the range.
+  struct Request {
+    uint32_t part = 0;
+    uint32_t shard = 0;
+    uint64_t at_least = 0;
+    uint64_t offset = 0;
+    uint64_t count = 0;
+    std::vector<uint32_t> indices;
+    /// First weights of the part, one run after another and whole, to be placed by whoever is to; then nothing is pulled. They
+    /// stay the caller's until it is done.
+    std::vector<std::span<const float>> place;
+  };
+  struct Done {
+    uint64_t id = 0;
+    uint64_t n = 0;
+    SharedBytes values;  ///< as many as were asked for
+    std::optional<Error> error;
+  };
+  /// How the shards can be reached: the header of what is sent to each; empty: not now.
+  struct Reach {
+    std::vector<std::optional<protocol::Header>> shards;
+    bool places = false;  ///< it is this worker that places first weights: the lowest member
+  };
+
+  /// Its number, from 1.
+  uint64_t ask(Request request);
+  /// It is not wanted any more. Nothing of its `place` is looked at from now on.
+  void cancel(uint64_t id) { pending_.erase(id); }
+  bool idle() const { return pending_.empty(); }
+
+  void on_pulled(const protocol::Message& message, TimeNs now, std::vector<Done>& done);
+  void turn(const Reach& reach, TimeNs now, Actions& actions);
+  TimeNs next_deadline() const;
+
+ private:
+  struct Pending {
+    Request request;
+    bool sent = false;
+    bool placed = false;  ///< with its weights
+    TimeNs again_at = 0;
+    TimeNs interval = 0;
+  };
+  /// Who was last spoken to at a shard: another one has heard nothing.
+  struct Peer {
+    uint64_t life = 0;
+    uint64_t shard_life = 0;
+    bool reached = false;
+  };
+  void send(uint64_t id, Pending& pending, const Reach& reach, TimeNs now, Actions& actions) const;
+
+  Config config_;
+  uint64_t next_id_ = 1;
+  std::map<uint64_t, Pending> pending_;
+  std::vector<Peer> peers_;
+};
+
+}  // namespace millrace::worker
