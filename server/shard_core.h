@@ -76,6 +76,8 @@ class ShardCore {
   void on_store_written(uint64_t number, const Status& written, TimeNs now, Actions& actions);
   void on_store_loaded(uint64_t number, Result<StoreFile> loaded, TimeNs now, Actions& actions);
 
+  /// The weights of an open job, for observers; nullptr: there are none.
+  const JobStore* store(uint64_t number) const;
   /// Saves the stores of all jobs now, for whoever asks for it.
   void save_stores(TimeNs now, Actions& actions);
 

@@ -66,6 +66,11 @@ void ShardCore::save_stores(TimeNs now, Actions& actions) {
   }
 }
 
+const JobStore* ShardCore::store(uint64_t number) const {
+  const auto at = jobs_.find(number);
+  return at == jobs_.end() ? nullptr : std::as_const(at->second->rounds()).store();
+}
+
 JobStore* ShardCore::ending_store(uint64_t job) {
   const auto at = ending_stores_.find(job);
   return at == ending_stores_.end() ? nullptr : at->second.get();

@@ -114,7 +114,7 @@ void JobStore::recover(const Log& log, Actions& actions) {
     return request(StoreRequest::What::kLoad, {}, actions);
   }
   failure_ = Error{
-      ErrorCode::kShardLost,
+      ErrorCode::kIo,
       fmt::format(
           "job '{}': the weights that shard {} held of part {} are lost: {} of this job is on its log as far back "
           "as the workers keep updates (--store-dir, --store-save-seconds)",

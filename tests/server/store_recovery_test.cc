@@ -200,7 +200,7 @@ TEST_F(Recovering, WhereNothingReachesTheJobEndsAndSaysWhatWouldHaveHelped) {
   log(9, 2);
   come_back(save_of(6, 3, 100));
   ASSERT_TRUE(store_->failure().has_value());
-  EXPECT_EQ(store_->failure()->code, ErrorCode::kShardLost);
+  EXPECT_EQ(store_->failure()->code, ErrorCode::kIo);
   EXPECT_THAT(store_->failure()->message, HasSubstr("--store-save-seconds"));
 }
 

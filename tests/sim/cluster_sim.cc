@@ -38,6 +38,7 @@ class Cluster {
   bool was_removed(uint32_t worker, uint64_t life) const;
   bool below_minimum() const;
   bool job_can_start() const;
+  bool store_may_be_lost() const;
   bool explained(const SimWorker& process) const;
   void judge_worker(const SimWorker& process);
   void judge();
@@ -182,6 +183,7 @@ bool Cluster::was_removed(uint32_t worker, uint64_t life) const {
 void Cluster::check_law() {
   ++law_checks_;
   for (const auto& worker : world_.workers) worker->check_law();
+  for (const auto& shard : world_.shards) shard->check_store();
 }
 
 bool Cluster::all_over() const {
@@ -208,6 +210,19 @@ bool Cluster::job_can_start() const {
          std::any_of(views.begin(), views.end(), [](const auto& view) { return view.second.started; });
 }
 
+/// A killed shard finds its weights again where it saves, and those who keep what came after the save are members still. A cut
+/// goes back behind them.
+bool Cluster::store_may_be_lost() const {
+  const Scenario& scenario = world_.scenario;
+  if (scenario.spec.store.optimizer.optimizer == Optimizer::kNone) return false;
+  const bool cut = std::ranges::any_of(world_.oracle.views(), [](const auto& view) { return view.second.cut != 0; });
+  if (!a_shard_fell() && !cut) return false;
+  if (!scenario.store_saves || scenario.disk_fails > 0 || scenario.job_memory_bytes > 0) return true;
+  return std::ranges::any_of(world_.oracle.views(), [](const auto& view) {
+    return std::ranges::any_of(view.second.members, [](const protocol::Member& one) { return one.life > 1; });
+  });
+}
+
 bool Cluster::explained(const SimWorker& process) const {
   // Too few are left; or bytes were altered on the way, which TCP all but excludes: no wrong sum and no hang is enough.
   if (below_minimum() || world_.scenario.link.corruption > 0 || process.has_left()) return true;
@@ -222,6 +237,7 @@ bool Cluster::explained(const SimWorker& process) const {
     case ErrorCode::kIdentityInUse:
       return second || world_.workers.size() > world_.scenario.spec.workers || world_.scenario.hostile > 0;
     case ErrorCode::kUnavailable: return !world_.scenario.faults.empty();
+    case ErrorCode::kIo: return store_may_be_lost();
     case ErrorCode::kLimitExceeded: return world_.scenario.job_memory_bytes > 0;
     default: return false;
   }
@@ -271,7 +287,9 @@ SimReport Cluster::report() const {
     if (worker->was_killed()) ++report.killed;
     if (!worker->alive() || worker->core() == nullptr) continue;
     if (worker->core()->phase() == Phase::kFinished) ++report.finished;
-    if (worker->core()->phase() == Phase::kEnded) ++report.ended;
+    if (worker->core()->phase() != Phase::kEnded) continue;
+    ++report.ended;
+    if (worker->core()->error()->code == ErrorCode::kIo) report.stores_lost = 1;
   }
   for (const auto& worker : world_.workers) {
     if (worker->core() != nullptr) report.returns += worker->core()->counters().returns;
@@ -283,6 +301,8 @@ SimReport Cluster::report() const {
     report.removed += static_cast<uint32_t>(shard->removed());
     report.refused += shard->refused();
     report.digests_agreed += shard->digests_agreed();
+    report.store_checks += shard->store_checks();
+    report.stores_found_again += shard->stores_found_again();
     report.shard_restarts += shard->life() > 1 ? shard->life() - 1 : 0;
   }
   return report;

@@ -25,6 +25,9 @@ struct SimReport {
   uint64_t cuts = 0;
   uint64_t steps_void = 0;  ///< steps of parts that were decided anew
   uint64_t law_checks = 0;
+  uint64_t store_checks = 0;        ///< of a part's weights at its shard
+  uint64_t stores_found_again = 0;  ///< shards that were killed and had a job's weights again
+  uint32_t stores_lost = 0;         ///< 1: the job ended since they could not be found
   TimeNs virtual_time = 0;
 };
 
@@ -35,6 +38,7 @@ enum class SimTrace : uint8_t { kSilent, kPrinted };
 ///   - the law, per tensor and index, for every worker that lives, at random moments and at the end;
 ///   - every update against the contributions that it names; nothing counted twice; one update per part and step for all;
 ///   - weights bit by bit against the replay of the updates' contributors;
+///   - weights that shards hold, and save, the same way;
 ///   - that the digests of what workers applied are those of what was decided;
 ///   - that every worker that lives finishes, or ends with an error that the scenario explains, within bounded time after the
 ///     network is calm; that the dead are removed; that nothing is waited for in a busy loop.

@@ -57,15 +57,21 @@ TEST(ClusterSim, EverySeedKeepsTheLawAndMakesProgress) {
     sum.shard_restarts += report.shard_restarts;
     sum.cuts += report.cuts;
     sum.steps_void += report.steps_void;
+    sum.store_checks += report.store_checks;
+    sum.stores_found_again += report.stores_found_again;
+    sum.stores_lost += report.stores_lost;
   }
   std::printf(
       "%llu seeds: %llu events, %llu steps of parts decided (%llu of them anew), %u workers finished, %u ended with an "
-      "error, %u killed, %u removed, %llu came back, %llu shards started again, %llu cuts, %llu checks of the law\n",
+      "error, %u killed, %u removed, %llu came back, %llu shards started again, %llu cuts, %llu checks of the law, "
+      "%llu "
+      "of stores, %llu stores found again, %u lost\n",
       static_cast<unsigned long long>(seeds), static_cast<unsigned long long>(sum.events),
       static_cast<unsigned long long>(sum.steps_decided), static_cast<unsigned long long>(sum.steps_void), sum.finished,
       sum.ended, sum.killed, sum.removed, static_cast<unsigned long long>(sum.returns),
       static_cast<unsigned long long>(sum.shard_restarts), static_cast<unsigned long long>(sum.cuts),
-      static_cast<unsigned long long>(sum.law_checks));
+      static_cast<unsigned long long>(sum.law_checks), static_cast<unsigned long long>(sum.store_checks),
+      static_cast<unsigned long long>(sum.stores_found_again), sum.stores_lost);
   // A simulator in which nothing happens proves nothing.
   if (seeds < 100) return;
   EXPECT_GT(sum.steps_decided, 10 * seeds);
@@ -78,6 +84,8 @@ TEST(ClusterSim, EverySeedKeepsTheLawAndMakesProgress) {
   EXPECT_GT(sum.shard_restarts, seeds / 20);
   EXPECT_GT(sum.cuts, seeds / 100);
   EXPECT_GT(sum.steps_void, 0u);
+  EXPECT_GT(sum.store_checks, 10 * seeds);
+  EXPECT_GT(sum.stores_found_again, seeds / 50);
 }
 
 TEST(ClusterSim, TheSeedThatIsAskedFor) {

@@ -135,6 +135,17 @@ void draw_returns(RandomSequence& random, Scenario& scenario) {
   std::ranges::stable_sort(scenario.faults, {}, &SimFault::at);
 }
 
+/// Jobs whose shards hold the weights too.
+void draw_store(RandomSequence& random, Scenario& scenario) {
+  if (!chance(random, 0.3)) return;
+  const auto* optimizer = one_of(random, {"sgd:1", "momentum:0.5:0.5", "adagrad:0.5", "adam:0.125"});
+  scenario.spec.store.optimizer = *optimizer_from_text(optimizer);
+  scenario.store_saves = chance(random, 0.8);
+  scenario.store_every = one_of<TimeNs>(random, {0, 20 * kNsPerMs, 500 * kNsPerMs});
+  scenario.disk_max = one_of<TimeNs>(random, {0, kNsPerMs, 300 * kNsPerMs});
+  scenario.disk_fails = one_of(random, {0.0, 0.0, 0.1, 1.0});
+}
+
 /// Quantizers of more than two levels divide: their values leave the grid.
 bool on_grid(const CodecSpec& codec) {
   return codec.value == ValueCodecId::kRaw || (codec.qsgd_bits == 2 && codec.qsgd_scale_max);
@@ -253,6 +264,8 @@ Scenario draw_scenario(uint64_t seed) {
   if (!scenario.faults.empty() && chance(random, 0.15)) draw_table_fault(random, scenario);
   draw_mode(random, scenario);
   draw_returns(random, scenario);
+  RandomSequence of_store(RandomKey::from(seed), /*stream=*/3);
+  draw_store(of_store, scenario);
   return scenario;
 }
 
@@ -297,7 +310,15 @@ std::string describe(const Scenario& scenario) {
           std::to_string(scenario.link.loss) + ", duplication " + std::to_string(scenario.link.duplication) +
           ", corruption " + std::to_string(scenario.link.corruption) +
           (scenario.link.in_order ? ", in order" : ", reordered") + (scenario.real_bytes ? ", real bytes" : "") +
-          (scenario.hostile > 0 ? ", a stranger" : "") + (scenario.has_weights ? "" : ", no weights") +
+          (scenario.hostile > 0 ? ", a stranger" : "") +
+          (spec.store.optimizer.optimizer != Optimizer::kNone
+               ? ", store " + optimizer_text(spec.store.optimizer) +
+                     (scenario.store_saves ? ", saved every " + std::to_string(scenario.store_every / kNsPerMs) +
+                                                 " ms in up to " + std::to_string(scenario.disk_max / kNsPerMs) +
+                                                 " ms, disk fails " + std::to_string(scenario.disk_fails)
+                                           : ", not saved")
+               : "") +
+          (scenario.has_weights ? "" : ", no weights") +
           (scenario.restarts ? ", the killed start again, saves " + std::to_string(scenario.saves) + ", forgets " +
                                    std::to_string(scenario.forgets)
                              : "") +

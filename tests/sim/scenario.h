@@ -64,6 +64,10 @@ struct Scenario {
   bool restarts = false;                    ///< who is killed starts again
   double saves = 0;                         ///< share of pushes after which a worker saves its state
   double forgets = 0;                       ///< share of starts that find no saved state
+  bool store_saves = false;                 ///< shards have a disk for the stores of jobs
+  TimeNs store_every = 0;                   ///< they save so often; 0: only when there is a reason
+  TimeNs disk_max = 0;                      ///< a request to the disk takes up to this
+  double disk_fails = 0;                    ///< share of the requests to it
   bool decided_lists = true;                ///< false: workers see heartbeats without the list of decided parts
   bool exact = true;                        ///< every value stays on a binary grid: the law holds bit for bit
 };

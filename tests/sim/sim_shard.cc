@@ -20,6 +20,7 @@ void SimShard::start() {
   config.shard_count = world_.scenario.shards;
   config.life = life_;
   config.software = "sim";
+  config.saves = {world_.scenario.store_saves, world_.scenario.store_every};
   if (world_.scenario.job_memory_bytes > 0) config.limits.job_memory_bytes_max = world_.scenario.job_memory_bytes;
   core_ = std::make_unique<server::ShardCore>(config, *table_, world_.scheduler.now());
   connected_.clear();
@@ -36,6 +37,7 @@ void SimShard::kill() {
   if (!alive()) return;
   world_.trace(name() + " is killed");
   was_killed_ = true;
+  leave_disk();
   set_alive(false);
   core_.reset();
   for (const auto& worker : world_.workers) worker->lose_connection(shard_, "the shard's process is gone");
@@ -108,6 +110,7 @@ void SimShard::carry_out(server::Actions&& actions) {
   for (const auto& connect : actions.connects) connected_.insert(connect.shard);
   for (const auto& send : actions.to_shards) send_to_shard(send);
   for (const auto& task : actions.tasks) start_task(task);
+  ask_disk(actions.store_requests);
 }
 
 void SimShard::send_to_peer(const server::SendToPeer& send) {

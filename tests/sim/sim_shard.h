@@ -1,18 +1,20 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "server/shard_core.h"
+#include "tests/sim/sim_disk.h"
 #include "tests/sim/sim_world.h"
 #include "tests/support/failing_table.h"
 
 namespace millrace::testing {
 
-/// A shard's process: the production core, its table handle, its tasks.
+/// A shard's processes, one after another: the production core, its table handle, its tasks, its disk.
 class SimShard : public SimProcess {
  public:
   SimShard(SimWorld& world, uint32_t shard);
@@ -39,6 +41,11 @@ class SimShard : public SimProcess {
   uint64_t removed() const { return removed_; }
   uint64_t refused() const { return refused_; }
   uint64_t digests_agreed() const { return digests_agreed_; }
+  /// Comparisons of a part's weights with the replay, and starts after a kill that had weights again.
+  uint64_t store_checks() const { return store_checks_; }
+  uint64_t stores_found_again() const { return lives_with_store_.size(); }
+  /// The weights that it holds are the replay of the log that they say they are of.
+  void check_store();
   const server::ShardCore* core() const { return core_.get(); }
 
  private:
@@ -52,6 +59,15 @@ class SimShard : public SimProcess {
   void finish_task(const std::shared_ptr<server::Task>& task);
   void after_call(server::Actions& actions);
 
+  // sim_shard_store.cc
+  void ask_disk(std::vector<server::StoreRequest>& requests);
+  void serve_disk_later();
+  void serve_disk();
+  void leave_disk();
+  void check_save(const std::string& job_name);
+  void check_arrays(const std::string& what, uint32_t part, const server::StorePosition& position,
+                    const server::StoreArrays& arrays);
+
   uint32_t shard_;
   uint64_t life_ = 0;
   bool was_killed_ = false;
@@ -62,6 +78,11 @@ class SimShard : public SimProcess {
   std::unique_ptr<FailingTable> table_;
   std::unique_ptr<server::ShardCore> core_;
   std::set<uint32_t> connected_;  ///< shards that this one has opened a connection to
+  SimDisk disk_;
+  std::deque<server::StoreRequest> asked_of_disk_;
+  bool disk_is_busy_ = false;
+  uint64_t store_checks_ = 0;
+  std::set<uint64_t> lives_with_store_;
 };
 
 }  // namespace millrace::testing

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "kernels/base/buffer.h"
+#include "kernels/base/result.h"
+#include "server/actions.h"
+#include "server/store_file.h"
+
+namespace millrace::testing {
+
+/// What of a shard outlives its processes: the saves of its stores, each whole or not there.
+class SimDisk {
+ public:
+  void write(const server::StoreRequest& request);
+  Result<server::StoreFile> load(const std::string& name) const;
+  /// What was begun by a process that is no more is nobody's.
+  void forget_unfinished() { unfinished_.clear(); }
+
+ private:
+  std::map<std::string, ByteBuffer> unfinished_;
+  std::map<std::string, ByteBuffer> saves_;
+};
+
+}  // namespace millrace::testing
