@@ -146,6 +146,12 @@ void draw_store(RandomSequence& random, Scenario& scenario) {
   scenario.disk_fails = one_of(random, {0.0, 0.0, 0.1, 1.0});
 }
 
+void draw_clocks(RandomSequence& random, Scenario& scenario) {
+  if (chance(random, 0.6)) return;
+  scenario.own_clocks = true;
+  scenario.clock_drift_ppm = one_of<uint32_t>(random, {0, 200, 20'000, 100'000});
+}
+
 /// Quantizers of more than two levels divide: their values leave the grid.
 bool on_grid(const CodecSpec& codec) {
   return codec.value == ValueCodecId::kRaw || (codec.qsgd_bits == 2 && codec.qsgd_scale_max);
@@ -266,6 +272,7 @@ Scenario draw_scenario(uint64_t seed) {
   draw_returns(random, scenario);
   RandomSequence of_store(RandomKey::from(seed), /*stream=*/3);
   draw_store(of_store, scenario);
+  draw_clocks(random, scenario);
   return scenario;
 }
 
@@ -310,6 +317,7 @@ std::string describe(const Scenario& scenario) {
           std::to_string(scenario.link.loss) + ", duplication " + std::to_string(scenario.link.duplication) +
           ", corruption " + std::to_string(scenario.link.corruption) +
           (scenario.link.in_order ? ", in order" : ", reordered") + (scenario.real_bytes ? ", real bytes" : "") +
+          (scenario.own_clocks ? ", own clocks, drift " + std::to_string(scenario.clock_drift_ppm) + " ppm" : "") +
           (scenario.hostile > 0 ? ", a stranger" : "") +
           (spec.store.optimizer.optimizer != Optimizer::kNone
                ? ", store " + optimizer_text(spec.store.optimizer) +

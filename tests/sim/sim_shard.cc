@@ -22,7 +22,7 @@ void SimShard::start() {
   config.software = "sim";
   config.saves = {world_.scenario.store_saves, world_.scenario.store_every};
   if (world_.scenario.job_memory_bytes > 0) config.limits.job_memory_bytes_max = world_.scenario.job_memory_bytes;
-  core_ = std::make_unique<server::ShardCore>(config, *table_, world_.scheduler.now());
+  core_ = std::make_unique<server::ShardCore>(config, *table_, now());
   connected_.clear();
   set_alive(true);
   world_.trace(name() + " starts, life " + std::to_string(life_));
@@ -48,7 +48,7 @@ void SimShard::shut_down() {
     world_.trace(name() + " is told to shut down");
     was_shut_down_ = true;
     server::Actions actions;
-    core_->begin_shutdown(world_.scheduler.now(), actions);
+    core_->begin_shutdown(now(), actions);
     after_call(actions);
   });
 }
@@ -57,7 +57,7 @@ void SimShard::deliver(const protocol::PeerId& peer, protocol::Message message) 
   run([this, peer, message = std::move(message)] {
     world_.trace("  " + name() + " <- " + peer.bytes + ": " + (world_.tracing ? describe_message(message) : ""));
     server::Actions actions;
-    core_->on_message(peer, message, world_.scheduler.now(), actions);
+    core_->on_message(peer, message, now(), actions);
     after_call(actions);
   });
 }
@@ -65,14 +65,14 @@ void SimShard::deliver(const protocol::PeerId& peer, protocol::Message message) 
 void SimShard::deliver_reply(uint32_t from_shard, const protocol::Message& message) {
   run([this, from_shard, message] {
     server::Actions actions;
-    core_->on_shard_reply(from_shard, message, world_.scheduler.now(), actions);
+    core_->on_shard_reply(from_shard, message, now(), actions);
     after_call(actions);
   });
 }
 
 void SimShard::tick() {
   server::Actions actions;
-  core_->on_tick(world_.scheduler.now(), actions);
+  core_->on_tick(now(), actions);
   after_call(actions);
 }
 
@@ -158,7 +158,7 @@ void SimShard::finish_task(const std::shared_ptr<server::Task>& task) {
   if (!alive()) return;
   task->run();
   server::Actions actions;
-  core_->on_task_done(task, world_.scheduler.now(), actions);
+  core_->on_task_done(task, now(), actions);
   after_call(actions);
 }
 

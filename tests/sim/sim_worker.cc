@@ -62,7 +62,7 @@ void SimWorker::start() {
   set_alive(true);
   world_.trace(name() + " starts");
   worker::Actions actions;
-  core_->start(world_.scheduler.now(), actions);
+  core_->start(now(), actions);
   turn(actions);
 }
 
@@ -80,9 +80,9 @@ void SimWorker::leave() {
     left_ = true;
     worker::Actions actions;
     if (random_.next_unit() < 0.5) {
-      core_->leave(protocol::Goodbye::Reason::kShutdown, "enough", world_.scheduler.now(), actions);
+      core_->leave(protocol::Goodbye::Reason::kShutdown, "enough", now(), actions);
     } else {
-      core_->fail_session({ErrorCode::kTimeout, "the caller waited long enough"}, world_.scheduler.now(), actions);
+      core_->fail_session({ErrorCode::kTimeout, "the caller waited long enough"}, now(), actions);
     }
     turn(actions);
   });
@@ -90,7 +90,7 @@ void SimWorker::leave() {
 
 void SimWorker::tick() {
   worker::Actions actions;
-  core_->on_tick(world_.scheduler.now(), actions);
+  core_->on_tick(now(), actions);
   turn(actions);
 }
 
@@ -106,7 +106,7 @@ void SimWorker::deliver(uint32_t shard, uint64_t connection, protocol::Message m
     if (heartbeat != nullptr && !world_.scenario.decided_lists) heartbeat->decided.clear();
     const auto* settle = std::get_if<protocol::Settle>(&seen.body);
     if (settle != nullptr && seen.header.epoch == core_->view().epoch) note_settle(*settle);
-    core_->on_message(shard, std::move(seen), world_.scheduler.now(), actions);
+    core_->on_message(shard, std::move(seen), now(), actions);
     turn(actions);
   });
 }
@@ -119,7 +119,7 @@ void SimWorker::lose_connection(uint32_t shard, const std::string& reason) {
       if (connection_[shard] != connection || over()) return;
       connection_[shard] = 0;
       worker::Actions actions;
-      core_->on_disconnected(shard, reason, world_.scheduler.now(), actions);
+      core_->on_disconnected(shard, reason, now(), actions);
       turn(actions);
     });
   });
@@ -127,7 +127,7 @@ void SimWorker::lose_connection(uint32_t shard, const std::string& reason) {
 
 void SimWorker::turn(worker::Actions& actions) {
   code(actions);
-  core_->end_turn(world_.scheduler.now(), actions);
+  core_->end_turn(now(), actions);
   if (core_->view().job != 0 && world_.job != 0 && core_->view().job != world_.job) {
     // The name was free again: this is another job's first worker, and no part of this run.
     world_.trace(name() + " opens another job");
@@ -151,7 +151,7 @@ void SimWorker::code(worker::Actions& actions) {
   if (++code_turns_ % 3 == 0) core_->settle_one();  // else it is done where it is needed
   uint64_t pieces = world_.scenario.eager_work ? UINT64_MAX : world_.scheduler.dice().next_below(3);
   for (; pieces > 0; --pieces) {
-    if (!core_->work(world_.scheduler.now(), actions)) return;
+    if (!core_->work(now(), actions)) return;
   }
   if (turn_scheduled_) return;
   turn_scheduled_ = true;
@@ -225,10 +225,10 @@ void SimWorker::connect(uint32_t shard) {
       worker::Actions actions;
       if (reached) {
         connection_[shard] = ++world_.connections;
-        core_->on_connected(shard, world_.scheduler.now(), actions);
+        core_->on_connected(shard, now(), actions);
       } else {
         connection_[shard] = 0;
-        core_->on_disconnected(shard, "cannot be reached", world_.scheduler.now(), actions);
+        core_->on_disconnected(shard, "cannot be reached", now(), actions);
       }
       turn(actions);
     });
@@ -311,7 +311,7 @@ void SimWorker::give_weights(const worker::GiveWeights& asked) {
     run([this, asked] {
       if (over()) return;
       worker::Actions actions;
-      core_->give_weights(asked, weights_[asked.part], world_.scheduler.now(), actions);
+      core_->give_weights(asked, weights_[asked.part], now(), actions);
       turn(actions);
     });
   });
@@ -419,7 +419,7 @@ void SimWorker::push_one() {
     if (done && !finish_asked_ && core_->phase() == Phase::kRunning) {
       finish_asked_ = true;
       world_.trace(name() + " asks to finish");
-      if (auto finished = core_->finish(world_.scheduler.now(), actions); !finished)
+      if (auto finished = core_->finish(now(), actions); !finished)
         world_.fault(name() + " may not finish: " + finished.error().message);
     }
     return turn(actions);
@@ -469,10 +469,10 @@ SimWorker::Gradient SimWorker::draw_gradient(uint32_t tensor, uint64_t step) con
 
 Result<uint64_t> SimWorker::push(uint32_t tensor, const Gradient& gradient, bool sparse) {
   if (sparse)
-    return core_->push_sparse(tensor, gradient.indices, gradient.values, gradient.weight, world_.scheduler.now());
+    return core_->push_sparse(tensor, gradient.indices, gradient.values, gradient.weight, now());
   std::vector<float> dense(world_.scenario.spec.tensors[tensor].dimension, 0.0f);
   for (size_t i = 0; i < gradient.indices.size(); ++i) dense[gradient.indices[i]] += gradient.values[i];
-  return core_->push_dense(tensor, dense, gradient.weight, world_.scheduler.now());
+  return core_->push_dense(tensor, dense, gradient.weight, now());
 }
 
 /// The gradient with one more entry, NaN or infinity, and nothing else at that entry's index.

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "kernels/base/hash.h"
 #include "tests/sim/sim_shard.h"
 #include "tests/sim/sim_worker.h"
 
@@ -46,7 +47,30 @@ void SimWorld::watch_table() {
   scheduler.note(view.epoch);
 }
 
+SimProcess::SimProcess(SimWorld& world, std::string name)
+    : world_(world),
+      clock_random_(RandomKey::from(world.scenario.seed), hash64(name)),
+      name_(std::move(name)) {
+  draw_clock();
+}
+
+void SimProcess::draw_clock() {
+  if (!world_.scenario.own_clocks) return;
+  clock_.began = static_cast<TimeNs>(clock_random_.next_below(3'600ull * kNsPerS));
+  const int64_t most = world_.scenario.clock_drift_ppm;
+  clock_.drift_ppm = static_cast<int64_t>(clock_random_.next_below(2 * static_cast<uint64_t>(most) + 1)) - most;
+}
+
+TimeNs SimProcess::Clock::when(TimeNs shown) const {
+  const double rate = 1 + static_cast<double>(drift_ppm) * 1e-6;
+  TimeNs time = static_cast<TimeNs>(static_cast<double>(shown - began) / rate);
+  while (at(time) >= shown) time -= kNsPerUs;
+  while (at(time) < shown) ++time;
+  return time;
+}
+
 void SimProcess::set_alive(bool alive) {
+  if (!alive) draw_clock();  // the next process's
   alive_ = alive;
   ++generation_;
   armed_for_ = kNever;
@@ -68,7 +92,8 @@ void SimProcess::arm(TimeNs deadline) {
   // A timer that fires too early asks again, so only an earlier one than what is set needs another event.
   if (deadline >= armed_for_) return;
   armed_for_ = deadline;
-  world_.scheduler.at(deadline, [this, generation = generation_, deadline] {
+  const TimeNs when = deadline <= now() ? world_.scheduler.now() : clock_.when(deadline);
+  world_.scheduler.at(when, [this, generation = generation_, deadline] {
     run_in(generation, [this, deadline] {
       if (armed_for_ != deadline) return;
       armed_for_ = kNever;
@@ -78,16 +103,16 @@ void SimProcess::arm(TimeNs deadline) {
 }
 
 void SimProcess::fire() {
-  const TimeNs now = world_.scheduler.now();
-  if (deadline() > now) return arm(deadline());
+  const TimeNs begun = now();
+  if (deadline() > begun) return arm(deadline());
   tick();
   if (!alive_) return;
-  if (deadline() > now) {
+  if (deadline() > begun) {
     ticks_without_progress_ = 0;
     return arm(deadline());
   }
   if (++ticks_without_progress_ == 100) world_.fault(name_ + ": its deadline stays in the past: a busy loop");
-  arm(now + kNsPerUs);
+  arm(begun + kNsPerUs);
 }
 
 }  // namespace millrace::testing

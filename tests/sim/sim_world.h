@@ -50,7 +50,7 @@ struct SimWorld {
 /// A process of the run: it can be stalled and killed, and has one timer.
 class SimProcess {
  public:
-  SimProcess(SimWorld& world, std::string name) : world_(world), name_(std::move(name)) {}
+  SimProcess(SimWorld& world, std::string name);
   virtual ~SimProcess() = default;
 
   bool alive() const { return alive_; }
@@ -59,6 +59,8 @@ class SimProcess {
   void stall_until(TimeNs until) { stalled_until_ = std::max(stalled_until_, until); }
   bool stalled() const { return stalled_until_ > world_.scheduler.now(); }
   const std::string& name() const { return name_; }
+  /// By this process's clock.
+  TimeNs now() const { return clock_.at(world_.scheduler.now()); }
 
  protected:
   /// Runs `body` as this process: now, or when its stall is over, or never when it died.
@@ -73,8 +75,20 @@ class SimProcess {
   SimWorld& world_;
 
  private:
+  /// A monotonic clock: not that of others, and not as fast.
+  struct Clock {
+    TimeNs began = 0;
+    int64_t drift_ppm = 0;
+    TimeNs at(TimeNs time) const { return began + time + time * drift_ppm / 1'000'000; }
+    /// The first time at which the clock shows `shown` or later.
+    TimeNs when(TimeNs shown) const;
+  };
+
+  void draw_clock();
   void fire();
 
+  RandomSequence clock_random_;
+  Clock clock_;
   std::string name_;
   bool alive_ = false;
   uint64_t generation_ = 0;
