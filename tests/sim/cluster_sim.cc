@@ -35,6 +35,8 @@ class Cluster {
   void check_law();
   bool all_over() const;
   bool a_shard_fell() const;
+  bool a_shard_is_gone() const;
+  bool too_few_for_a_successor() const;
   bool was_removed(uint32_t worker, uint64_t life) const;
   bool below_minimum() const;
   bool job_can_start() const;
@@ -197,6 +199,25 @@ bool Cluster::a_shard_fell() const {
                      [](const auto& shard) { return shard->was_killed() || shard->was_shut_down(); });
 }
 
+bool Cluster::a_shard_is_gone() const {
+  return std::any_of(world_.shards.begin(), world_.shards.end(),
+                     [](const auto& shard) { return shard->was_shut_down() && !shard->alive(); });
+}
+
+/// [11] A shard that came back empty waits for half of the members; who finished, or died, and is one still, never answers.
+bool Cluster::too_few_for_a_successor() const {
+  const auto& views = world_.oracle.views();
+  if (views.empty() || !a_shard_fell()) return false;
+  const auto& members = views.rbegin()->second.members;
+  const auto is_there = [this](const protocol::Member& member) {
+    return std::any_of(world_.workers.begin(), world_.workers.end(), [&](const auto& worker) {
+      return worker->alive() && worker->worker() == member.worker && worker->life() == member.life &&
+             worker->core()->phase() != Phase::kFinished;
+    });
+  };
+  return 2 * std::count_if(members.begin(), members.end(), is_there) < static_cast<int64_t>(members.size());
+}
+
 bool Cluster::below_minimum() const {
   const auto& views = world_.oracle.views();
   return !views.empty() && views.rbegin()->second.started &&
@@ -233,7 +254,9 @@ bool Cluster::explained(const SimWorker& process) const {
   const bool no_return = !world_.scenario.has_weights || job_ended;
   switch (process.core()->error()->code) {
     case ErrorCode::kNotAMember: return no_return && (second || a_shard_fell() || removed);
-    case ErrorCode::kUnsupported: return !world_.scenario.has_weights && second;
+    case ErrorCode::kUnsupported:
+    case ErrorCode::kShardLost: return !world_.scenario.has_weights || too_few_for_a_successor();
+    case ErrorCode::kTimeout: return a_shard_is_gone() || too_few_for_a_successor();
     case ErrorCode::kIdentityInUse:
       return second || world_.workers.size() > world_.scenario.spec.workers || world_.scenario.hostile > 0;
     case ErrorCode::kUnavailable: return !world_.scenario.faults.empty();

@@ -69,8 +69,8 @@ struct Scenario {
   TimeNs disk_max = 0;                      ///< a request to the disk takes up to this
   double disk_fails = 0;                    ///< share of the requests to it
   bool decided_lists = true;                ///< false: workers see heartbeats without the list of decided parts
-  bool own_clocks = false;       ///< every process has a clock of its own, that began at some time
-  uint32_t clock_drift_ppm = 0;  ///< ... and runs so much faster or slower, at most
+  bool own_clocks = false;                  ///< every process has a clock of its own, that began at some time
+  uint32_t clock_drift_ppm = 0;             ///< ... and runs so much faster or slower, at most
   bool exact = true;                        ///< every value stays on a binary grid: the law holds bit for bit
 };
 

@@ -294,10 +294,9 @@ void SimWorker::replace(const std::string& where, const worker::DeliveredUpdate&
   for (const LogPosition& place : world_.oracle.path(update.part, 0, after)) {
     if (credited_at_.contains({update.part, place})) continue;
     credit(update.part, place);
-    const DecidedStep* decided = world_.oracle.find(update.part, place);
-    if (decided->whole_sum || decided->update.dense || !credited_at_.contains({update.part, place})) continue;
+    if (!credited_at_.contains({update.part, place})) continue;
     for (const uint64_t life : lives_) {
-      if (world_.oracle.counted(update.part, place, worker_, life)) doubtful_.push_back({update.part, place, life});
+      if (world_.oracle.counted(update.part, place, worker_, life)) skipped_.push_back({update.part, place, life});
     }
   }
   weights_[update.part].assign(given.begin(), given.end());
@@ -468,8 +467,7 @@ SimWorker::Gradient SimWorker::draw_gradient(uint32_t tensor, uint64_t step) con
 }
 
 Result<uint64_t> SimWorker::push(uint32_t tensor, const Gradient& gradient, bool sparse) {
-  if (sparse)
-    return core_->push_sparse(tensor, gradient.indices, gradient.values, gradient.weight, now());
+  if (sparse) return core_->push_sparse(tensor, gradient.indices, gradient.values, gradient.weight, now());
   std::vector<float> dense(world_.scenario.spec.tensors[tensor].dimension, 0.0f);
   for (size_t i = 0; i < gradient.indices.size(); ++i) dense[gradient.indices[i]] += gradient.values[i];
   return core_->push_dense(tensor, dense, gradient.weight, now());

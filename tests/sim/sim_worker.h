@@ -106,6 +106,7 @@ class SimWorker : public SimProcess {
   Result<uint64_t> push(uint32_t tensor, const Gradient& gradient, bool sparse);
   void enter(uint32_t tensor, const Gradient& gradient);
   void check_bucket(uint32_t bucket);
+  void follow_unreturnable();
   void check_saved_state();
   void check_opening(uint32_t part);
   bool accounts_agree(uint32_t bucket, std::string& why);
@@ -135,13 +136,14 @@ class SimWorker : public SimProcess {
   std::set<uint64_t> lives_;
   std::vector<std::vector<double>> credited_;               ///< [bucket][index]
   std::set<std::pair<uint32_t, LogPosition>> credited_at_;  ///< (part, place)
-  /// Of updates that were skipped: it may be that nobody could say what of the contribution was carried.
-  struct Doubtful {
+  /// Credited and never applied: it may be that nobody could say what of the contribution was carried.
+  struct Skipped {
     uint32_t part = 0;
     LogPosition at;
     uint64_t life = 0;
   };
-  std::vector<Doubtful> doubtful_;
+  std::vector<Skipped> skipped_;
+  size_t unreturnable_seen_ = 0;
   /// How the shard judged the state that it began with.
   struct Opening {
     uint64_t decided = 0;  ///< steps, when it was judged

@@ -24,6 +24,7 @@ bool same_entries(const StreamView<float>& a, const StreamView<float>& b) {
 
 void SimWorker::check_law() {
   if (!core_ || was_killed_ || left_the_run_) return;
+  follow_unreturnable();
   for (uint32_t bucket = 0; bucket < entered_.size(); ++bucket) check_bucket(bucket);
   for (uint32_t part = 0; part < at_.size(); ++part) check_opening(part);
   const worker::Phase phase = core_->phase();
@@ -70,33 +71,24 @@ bool SimWorker::accounts_agree(uint32_t bucket, std::string& why) {
 
 void SimWorker::check_bucket(uint32_t bucket) {
   std::string why;
-  if (accounts_agree(bucket, why)) return;
-  // Where an update was skipped, its bytes may be gone: then all of the contribution is in the ledger, carried or not.
-  std::vector<Doubtful> here;
-  for (const Doubtful& one : doubtful_) {
-    if (world_.layout.parts[one.part].bucket == bucket) here.push_back(one);
-  }
-  const auto add = [&](const Doubtful& one, double sign) {
+  if (!accounts_agree(bucket, why)) world_.fault(why);
+}
+
+/// Where an update was skipped, its bytes may be gone: then all of the contribution is in the ledger, carried or not.
+void SimWorker::follow_unreturnable() {
+  const std::vector<worker::UnreturnableView>& named = core_->unreturnable();
+  for (; unreturnable_seen_ < named.size(); ++unreturnable_seen_) {
+    const worker::UnreturnableView& one = named[unreturnable_seen_];
+    const auto skipped = std::ranges::find_if(skipped_, [&](const Skipped& other) {
+      return other.part == one.part && other.at.n == one.step + 1 && other.life == one.life;
+    });
+    if (skipped == skipped_.end()) continue;  // nothing of it was carried
     const protocol::PartLayout& range = world_.layout.parts[one.part];
     std::vector<double> carried(range.end - range.begin, 0.0);
-    world_.oracle.add_carried(one.part, one.at, worker_, one.life, carried);
-    for (size_t i = 0; i < carried.size(); ++i) credited_[bucket][range.begin + i] += sign * carried[i];
-  };
-  constexpr size_t kDoubtsMax = 8;
-  for (uint32_t blind = 1; here.size() <= kDoubtsMax && blind < 1u << here.size(); ++blind) {
-    for (size_t one = 0; one < here.size(); ++one) {
-      if (blind >> one & 1) add(here[one], -1);
-    }
-    std::string ignored;
-    if (accounts_agree(bucket, ignored)) {
-      std::erase_if(doubtful_, [&](const Doubtful& one) { return world_.layout.parts[one.part].bucket == bucket; });
-      return;
-    }
-    for (size_t one = 0; one < here.size(); ++one) {
-      if (blind >> one & 1) add(here[one], 1);
-    }
+    world_.oracle.add_carried(one.part, skipped->at, worker_, one.life, carried);
+    for (size_t i = 0; i < carried.size(); ++i) credited_[range.bucket][range.begin + i] -= carried[i];
+    skipped_.erase(skipped);
   }
-  world_.fault(why);
 }
 
 /// A saved residual counts exactly where the state is on the log and nothing of the worker was counted since it was saved.
@@ -105,12 +97,21 @@ void SimWorker::check_opening(uint32_t part) {
   const Opening judged = *opening_[part];
   const protocol::PartLayout& range = world_.layout.parts[part];
   const LogPosition saved_at = loaded_->at[part];
+  if (at_[part].n > judged.decided && at_[part] == saved_at) return;  // what is to replace it has not come
   bool counted_since = false;
   for (const LogPosition& place : world_.oracle.path(part, saved_at.n, at_[part])) {
     for (const auto& id : world_.oracle.find(part, place)->contributors)
       counted_since = counted_since || (id.worker == worker_ && !lives_.contains(id.life));
   }
   const bool on_log = judged.lineage_is_on_path && world_.oracle.is_on_path(part, saved_at, at_[part]);
+  // It was the log for a time, whatever became of that since.
+  const bool was_cut_to = std::ranges::any_of(world_.oracle.views(), [&](const auto& entry) {
+    const protocol::JobView& view = entry.second;
+    const auto own = std::ranges::find(view.members, worker_, &protocol::Member::worker);
+    return view.cut == view.epoch && view.cut_worker == worker_ && own != view.members.end() &&
+           lives_.contains(own->life);
+  });
+  const bool was_usable = was_usable_[part] || was_cut_to;
   const std::string where = name() + " part " + std::to_string(part);
   std::vector<double> saved(world_.layout.buckets[range.bucket].dimension, 0.0);
   for (const auto& member : world_.layout.buckets[range.bucket].members)
@@ -122,9 +123,9 @@ void SimWorker::check_opening(uint32_t part) {
     none = none && opening[i] == 0;
   }
   opening_[part].reset();
-  if (counted_since && !none && !was_usable_[part])
+  if (counted_since && !none && !was_usable)
     world_.fault(where + " began with a residual of which something was counted");
-  if (!on_log && !none && !was_usable_[part]) world_.fault(where + " began with a residual of a state off the log");
+  if (!on_log && !none && !was_usable) world_.fault(where + " began with a residual of a state off the log");
   // What was counted when it was judged may be void since a cut; it is given up all the same.
   const bool cut_since = core_->view().cut > judged.epoch;
   if (on_log && !counted_since && !all && !was_unusable_[part] && !cut_since)

@@ -48,9 +48,7 @@ void SimWorld::watch_table() {
 }
 
 SimProcess::SimProcess(SimWorld& world, std::string name)
-    : world_(world),
-      clock_random_(RandomKey::from(world.scenario.seed), hash64(name)),
-      name_(std::move(name)) {
+    : world_(world), clock_random_(RandomKey::from(world.scenario.seed), hash64(name)), name_(std::move(name)) {
   draw_clock();
 }
 

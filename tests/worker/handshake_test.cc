@@ -147,10 +147,12 @@ TEST_F(Handshake, AttemptsAreSpacedByADoublingTimeWithJitterAndEndWithWhoWasNotR
     gaps.push_back(now_ - since);
   }
   TimeNs expected = 100 * kNsPerMs;
+  const TimeNs most =
+      TimeNs{config_.spec.dead_after_ms} * kNsPerMs / 4;  // a shard that comes back removes who stays away
   for (const TimeNs gap : gaps) {
     EXPECT_GE(gap, expected * 3 / 4);
     EXPECT_LE(gap, expected * 5 / 4 + 1);
-    expected = std::min(expected * 2, 5 * kNsPerS);
+    expected = std::min(expected * 2, most);
   }
   core().on_disconnected(1, "nobody there", now_, actions_);
   pass(60 * kNsPerS);
@@ -503,6 +505,23 @@ TEST_F(Handshake, AShardThatWasStartedAgainElsewhereIsFollowed) {
   ASSERT_EQ(sent.size(), 1u) << "what is in flight goes to the new start";
   EXPECT_EQ(sent[0].first, 0u);
   EXPECT_EQ(sent[0].second.header.shard_life, 2u);
+}
+
+TEST_F(Handshake, AShardThatWasStartedAgainWhereItWasIsNotWaitedForAnyLonger) {
+  make_running();
+  for (int attempt = 0; attempt < 6; ++attempt) {
+    core().on_disconnected(0, "nobody there", now_, actions_);
+    for (actions_.clear(); actions_.connects.empty(); core().on_tick(now_, actions_)) {
+      now_ = std::max(now_ + 1, core().next_deadline());
+      hear(1, protocol::Heartbeat{});
+    }
+  }
+  core().on_disconnected(0, "nobody there", now_, actions_);
+  actions_.clear();
+  ++view_.epoch;
+  view_.shards[0].life = 2;
+  hear(1, protocol::ViewChange{view_});
+  EXPECT_EQ(actions_.connects, std::vector<uint32_t>{0}) << "the next attempt was seconds away";
 }
 
 TEST_F(Handshake, AShardThatWasStartedAgainWhereItWasTellsItselfAndKeepsItsConnection) {

@@ -61,8 +61,10 @@ void SessionCore::Impl::open(uint32_t shard, TimeNs now, Actions& actions) {
 }
 
 void SessionCore::Impl::schedule_retry(Link& link, TimeNs now) {
-  link.retry_interval =
-      link.retry_interval == 0 ? config.reconnect_after : std::min(link.retry_interval * 2, config.reconnect_after_max);
+  // A shard that comes back removes who does not find it within dead_after.
+  const TimeNs most = std::min(config.reconnect_after_max, TimeNs{config.spec.dead_after_ms} * kNsPerMs / 4);
+  const TimeNs least = std::min(config.reconnect_after, most);
+  link.retry_interval = link.retry_interval == 0 ? least : std::min(link.retry_interval * 2, most);
   link.next_attempt = now + jittered(link.retry_interval);
 }
 

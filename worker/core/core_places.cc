@@ -78,7 +78,9 @@ void SessionCore::Impl::follow_shards(const protocol::JobView& before, TimeNs no
       // Words of the earlier process count no more, also those that wait here for their epoch.
       link.held.clear();
     }
-    if (!moved && link.state != LinkState::kWelcomed) continue;
+    link.retry_interval = 0;
+    const bool under_way = link.state == LinkState::kConnecting || link.state == LinkState::kGreeting;
+    if (!moved && under_way) continue;
     link.last_trouble = "it was started again";
     open(shard, now, actions);
   }

@@ -30,10 +30,10 @@ struct CoreConfig {
   std::string software = "millrace";
   TimeNs resend_after = 2 * kNsPerS;  ///< doubles, with jitter
   TimeNs resend_after_max = 30 * kNsPerS;
-  TimeNs reconnect_after = 100 * kNsPerMs;  ///< doubles, with jitter
-  TimeNs reconnect_after_max = 5 * kNsPerS;
-  TimeNs connect_timeout = 10 * kNsPerS;  ///< until every shard has welcomed us for the first time
-  TimeNs shard_silence = 30 * kNsPerS;    ///< afterwards: a shard not heard for so long ends the session
+  TimeNs reconnect_after = 100 * kNsPerMs;   ///< doubles, with jitter
+  TimeNs reconnect_after_max = 5 * kNsPerS;  ///< ... to this, or a quarter of dead_after where that is less
+  TimeNs connect_timeout = 10 * kNsPerS;     ///< until every shard has welcomed us for the first time
+  TimeNs shard_silence = 30 * kNsPerS;       ///< afterwards: a shard not heard for so long ends the session
   LedgerMode ledger = LedgerMode::kSums;
   /// The shell can give the weights of a part, and take others in their place: this worker may join a job that has started, and
   /// comes back when it was removed. Without, its removal ends the session.
