@@ -147,6 +147,7 @@ class SimWorker : public SimProcess {
   /// How the shard judged the state that it began with.
   struct Opening {
     uint64_t decided = 0;  ///< steps, when it was judged
+    bool on_log = false;   ///< as the shard said
     bool lineage_is_on_path = false;
     uint64_t epoch = 0;
   };

@@ -97,7 +97,7 @@ void SimWorker::check_opening(uint32_t part) {
   const Opening judged = *opening_[part];
   const protocol::PartLayout& range = world_.layout.parts[part];
   const LogPosition saved_at = loaded_->at[part];
-  if (at_[part].n > judged.decided && at_[part] == saved_at) return;  // what is to replace it has not come
+  if (!judged.on_log && at_[part] == saved_at) return;  // what is to replace it has not come
   bool counted_since = false;
   for (const LogPosition& place : world_.oracle.path(part, saved_at.n, at_[part])) {
     for (const auto& id : world_.oracle.find(part, place)->contributors)
