@@ -367,6 +367,7 @@ void ClusterOracle::check_cut(uint32_t bucket_number, uint64_t step) {
 
 /// By an older threshold an update has at most 2 % more than k entries. Of one shard: two may go by different agreements.
 void ClusterOracle::check_reuse_size(uint32_t bucket_number, uint64_t step, uint64_t k) {
+  if (approximate_cuts_) return;
   const protocol::BucketLayout& bucket = layout_.buckets[bucket_number];
   uint64_t carried = 0;
   for (uint32_t p = bucket.first_part; p < bucket.first_part + bucket.part_count; ++p) {

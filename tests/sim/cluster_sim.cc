@@ -201,7 +201,7 @@ bool Cluster::a_shard_fell() const {
 
 bool Cluster::a_shard_is_gone() const {
   return std::any_of(world_.shards.begin(), world_.shards.end(),
-                     [](const auto& shard) { return shard->was_shut_down() && !shard->alive(); });
+                     [](const auto& shard) { return (shard->was_shut_down() || shard->was_killed()) && !shard->alive(); });
 }
 
 /// [11] A shard that came back empty waits for half of the members; who finished, or died, and is one still, never answers.
@@ -212,7 +212,7 @@ bool Cluster::too_few_for_a_successor() const {
   const auto is_there = [this](const protocol::Member& member) {
     return std::any_of(world_.workers.begin(), world_.workers.end(), [&](const auto& worker) {
       return worker->alive() && worker->worker() == member.worker && worker->life() == member.life &&
-             worker->core()->phase() != Phase::kFinished;
+             worker->core()->phase() != Phase::kFinished && !worker->has_left();
     });
   };
   return 2 * std::count_if(members.begin(), members.end(), is_there) < static_cast<int64_t>(members.size());

@@ -86,8 +86,9 @@ std::optional<uint64_t> SessionCore::Impl::step_for_push(const BucketRun& run, T
 
 void SessionCore::Impl::select_for(BucketRun& run, uint64_t step, TimeNs now, Actions& actions) {
   if (!is_in_every_step()) number(number_of(run), step, now, actions);
-  // All wait for this worker in every step: one that is passed over gets an empty contribution.
-  if (waits_for_all() && came_back) {
+  // All wait for this worker in every step: one that is passed over gets an empty contribution. So do, with a quorum of all, the
+  // steps before the first push of a bucket that held up nobody while it was not pushed.
+  if (came_back && (waits_for_all() || run.selected == 0)) {
     fill_gaps(run, step);
     send_unsent(run, now, actions);
   }
