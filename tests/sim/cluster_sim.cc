@@ -200,8 +200,9 @@ bool Cluster::a_shard_fell() const {
 }
 
 bool Cluster::a_shard_is_gone() const {
-  return std::any_of(world_.shards.begin(), world_.shards.end(),
-                     [](const auto& shard) { return (shard->was_shut_down() || shard->was_killed()) && !shard->alive(); });
+  return std::any_of(world_.shards.begin(), world_.shards.end(), [](const auto& shard) {
+    return (shard->was_shut_down() || shard->was_killed()) && !shard->alive();
+  });
 }
 
 /// [11] A shard that came back empty waits for half of the members; who finished, or died, and is one still, never answers.
