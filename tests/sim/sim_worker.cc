@@ -349,7 +349,7 @@ void SimWorker::note_settle(const protocol::Settle& settle) {
   was_usable_[settle.part] = was_usable_[settle.part] || (verdict && *verdict);
   was_unusable_[settle.part] = was_unusable_[settle.part] || (verdict && !*verdict);
   verdict = usable;
-  opening_[settle.part] = Opening{settle.decided, settle.on_log, on_path, core_->view().epoch};
+  opening_[settle.part] = Opening{settle.decided, settle.on_log, on_path, core_->view().lineages};
 }
 
 void SimWorker::schedule_push() {

@@ -149,7 +149,7 @@ class SimWorker : public SimProcess {
     uint64_t decided = 0;  ///< steps, when it was judged
     bool on_log = false;   ///< as the shard said
     bool lineage_is_on_path = false;
-    uint64_t epoch = 0;
+    uint64_t lineages = 0;  ///< at that time
   };
   std::vector<std::optional<Opening>> opening_;  ///< [part] empty: not settled, or checked
   // A verdict counts in its epoch only; what it took over or gave up by an earlier one stays so.

@@ -126,8 +126,8 @@ void SimWorker::check_opening(uint32_t part) {
   if (counted_since && !none && !was_usable)
     world_.fault(where + " began with a residual of which something was counted");
   if (!on_log && !none && !was_usable) world_.fault(where + " began with a residual of a state off the log");
-  // What was counted when it was judged may be void since a cut; it is given up all the same.
-  const bool cut_since = core_->view().cut > judged.epoch;
+  // What was counted when it was judged may be void since a cut, or a shard's death; it is given up all the same.
+  const bool cut_since = core_->view().lineages > judged.lineages;
   if (on_log && !counted_since && !all && !was_unusable_[part] && !cut_since)
     world_.fault(where + " dropped a saved residual without need");
 }
