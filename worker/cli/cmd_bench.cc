@@ -112,9 +112,9 @@ Command add_worker(CLI::App& bench) {
 Command add_bench_command(CLI::App& root) {
   CLI::App* app = root.add_subcommand("bench", "measures the parts of Millrace on this machine");
   app->require_subcommand(1);
-  const std::vector<Command> benches = {add_select(*app),     add_codec(*app),          add_reduce(*app),
-                                        add_worker(*app),     add_bench_converge(*app), add_bench_crowd(*app),
-                                        add_bench_serve(*app)};
+  const std::vector<Command> benches = {add_select(*app),        add_codec(*app),          add_reduce(*app),
+                                        add_worker(*app),        add_bench_converge(*app), add_bench_crowd(*app),
+                                        add_bench_recover(*app), add_bench_serve(*app)};
   app->footer("Each benchmark has its own help: millrace bench codec --help");
   return {app, [benches]() -> Outcome {
             for (const Command& bench : benches) {

@@ -19,8 +19,9 @@ Command add_demo_command(CLI::App& root);
 Command add_eval_command(CLI::App& root);
 Command add_data_command(CLI::App& root);
 Command add_bench_command(CLI::App& root);
-Command add_bench_converge(CLI::App& bench);  ///< below bench, as the next two
+Command add_bench_converge(CLI::App& bench);  ///< below bench, as the next three
 Command add_bench_crowd(CLI::App& bench);
+Command add_bench_recover(CLI::App& bench);
 Command add_bench_serve(CLI::App& bench);
 Command add_status_command(CLI::App& root);
 Command add_serve_command(CLI::App& root);

@@ -1,0 +1,50 @@
+#!/usr/bin/env python3
+"""`millrace bench recover` with real shards and workers, small: every push is counted once, and all goes on soon.
+
+    recover_test.py FOLDER_OF_PROGRAMS [unittest arguments]
+"""
+
+import json
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+PROGRAMS = Path(sys.argv.pop(1) if len(sys.argv) > 1 else "build/dev/bin").resolve()
+TIMEOUT_S = 100
+
+
+def recover(*arguments):
+    command = [PROGRAMS / "millrace", "bench", "recover", *arguments]
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+
+
+class Recover(unittest.TestCase):
+    def test_KilledShardsAndAJoinerLoseNothing(self):
+        ended = recover("--n", 1 << 18, "--kills", 3, "--joins", 2, "--rounds", 10, "--workers", 3, "--parts-per-shard", 2, "--json")
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        result = json.loads(ended.stdout.strip().split("\n")[-1])
+        for name in ("steps_lost", "double_counted", "wrong_weights"):
+            self.assertEqual(result[name], 0)
+        self.assertEqual(len(result["kills"]), 3)
+        self.assertEqual(len(result["joins"]), 2)
+        for kill in result["kills"]:
+            self.assertGreaterEqual(kill["first_update_s"], kill["ready_s"])
+        self.assertEqual(result["first_update_s"], max(kill["first_update_s"] for kill in result["kills"]))
+        for join in result["joins"]:
+            self.assertGreater(join["takes_part_s"], join["has_weights_s"])
+            self.assertGreater(join["rounds_meanwhile"], 0)
+        # Three workers but for the rounds without one; every step has everybody's push.
+        self.assertLess(result["pushes"], 3 * result["steps"])
+        self.assertGreater(result["pushes"], 2 * result["steps"])
+
+    def test_WhatCannotBeIsSaidBeforeAnythingIsStarted(self):
+        for sentence, flags in (("no room to mark", ["--n", 1024]), ("loses something", ["--codec", "gap+qsgd4"]),
+                                ("--workers 2 at least", ["--workers", 1])):
+            ended = recover(*flags)
+            self.assertEqual(ended.returncode, 2, ended.stderr)
+            self.assertIn(sentence, ended.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
