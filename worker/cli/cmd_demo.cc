@@ -1,7 +1,10 @@
 #include <fmt/core.h>
 
+#include <array>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "monitoring/standard_streams.h"
 #include "worker/cli/commands.h"
@@ -14,8 +17,13 @@
 namespace millrace::cli {
 namespace {
 
+/// Flags of `train` that every row of the demonstration takes as they are: the mode, and what a job does with its gradients.
+constexpr std::array kJobFlags = {"--mode",         "--staleness", "--quorum", "--deadline-ms",
+                                  "--participants", "--momentum",  "--clip",   "--initial-weights"};
+
 struct DemoFlags {
   DemoOptions options;
+  std::array<std::string, kJobFlags.size()> job;  ///< as given; empty: not given
   bool json = false;
 };
 
@@ -23,6 +31,19 @@ std::string bytes_text(double bytes) {
   if (bytes >= 1e6) return fmt::format("{:.1f} MB", bytes / 1e6);
   if (bytes >= 1e3) return fmt::format("{:.1f} kB", bytes / 1e3);
   return fmt::format("{:.0f} B", bytes);
+}
+
+/// What came of those that were killed.
+void print_kills(const DemoResult& result) {
+  for (size_t at = 1; at < result.rows.size(); ++at) {
+    const DemoRow& row = result.rows[at];
+    if (!row.same_model) continue;
+    const DemoRow& before = result.rows[at - 1];
+    fmt::print("Row {} is row {} again, with a process killed half way and started again at once by its command: {}.\n",
+               at + 1, at,
+               *row.same_model ? "the model is the same to the bit"
+                               : fmt::format("held-out log-loss {:.4f} beside {:.4f}", row.log_loss, before.log_loss));
+  }
 }
 
 void print_result(const DemoResult& result) {
@@ -47,24 +68,35 @@ void print_result(const DemoResult& result) {
       "nothing rounded: it\n"
       "trains as dense would. The dense row is {} steps long, for its cost a step only.\n",
       dense.steps);
+  print_kills(result);
 }
 
 nlohmann::json row_json(const DemoRow& row) {
-  return {{"algorithm", row.name},
-          {"steps", row.steps},
-          {"epochs", row.epochs},
-          {"accuracy", row.accuracy},
-          {"log_loss", row.log_loss},
-          {"average_precision", row.average_precision},
-          {"entries_up", row.entries_up},
-          {"bytes_up", row.bytes_up},
-          {"bytes_down", row.bytes_down},
-          {"step_ms", row.step_ms},
-          {"communication_ms", row.communication_ms},
-          {"flags", row.flags}};
+  nlohmann::json json = {{"algorithm", row.name},
+                         {"steps", row.steps},
+                         {"epochs", row.epochs},
+                         {"accuracy", row.accuracy},
+                         {"log_loss", row.log_loss},
+                         {"average_precision", row.average_precision},
+                         {"entries_up", row.entries_up},
+                         {"bytes_up", row.bytes_up},
+                         {"bytes_down", row.bytes_down},
+                         {"step_ms", row.step_ms},
+                         {"communication_ms", row.communication_ms},
+                         {"flags", row.flags}};
+  if (row.same_model) json["same_model"] = *row.same_model;
+  return json;
 }
 
-Outcome run_demo_command(const DemoFlags& flags) {
+Outcome run_demo_command(DemoFlags& flags) {
+  for (size_t at = 0; at < kJobFlags.size(); ++at) {
+    if (flags.job[at].empty()) continue;
+    flags.options.job_flags.insert(flags.options.job_flags.end(), {kJobFlags[at], flags.job[at]});
+  }
+  std::vector<std::string> arguments = demo_train_flags(flags.options);
+  const std::string workers = std::to_string(flags.options.workers);
+  arguments.insert(arguments.end(), {"--train", "none yet", "--servers", "127.0.0.1:1", "--workers", workers});
+  if (Outcome valid = check_train_arguments(std::move(arguments)); !valid) return valid;
   const auto say = [](const std::string& line) { monitoring::say(fmt::format("demo: {}", line)); };
   const auto result = run_demo(flags.options, say);
   // Whatever it fails of then: Ctrl-C reaches shards and scripts that are starting, too.
@@ -113,6 +145,17 @@ Command add_demo_command(CLI::App& root) {
   app->add_option("--dimension", options.dimension, "features of the data are hashed into so many")
       ->capture_default_str()
       ->check(in_range(uint64_t{1024}, uint64_t{1} << 28));
+  // What train says of them; that it takes them is checked before anything is made.
+  CLI::App described;
+  const Command train = add_train_command(described);
+  for (size_t at = 0; at < kJobFlags.size(); ++at) {
+    const CLI::Option* const same = train.app->get_option(kJobFlags[at]);
+    app->add_option(kJobFlags[at], flags->job[at], same->get_description())
+        ->default_str(same->get_default_str())
+        ->check(not_empty());
+  }
+  app->add_flag("--kill", options.kill,
+                "both sparse rows once more: half way a shard is killed, and a worker, and started again");
   app->add_option("--rate", options.rate,
                   "every process in a network namespace of its own behind this rate (1gbit); needs root")
       ->check(not_empty());
@@ -129,6 +172,8 @@ Command add_demo_command(CLI::App& root) {
       "printed.\n\n"
       "Examples:\n"
       "  millrace demo\n"
+      "  millrace demo --kill              a shard and a worker are killed on the way\n"
+      "  millrace demo --mode partial --quorum 3 --deadline-ms 5\n"
       "  millrace demo --rate 1gbit        every process behind 1 Gbit/s (root)");
   return {app, [flags] { return run_demo_command(*flags); }};
 }

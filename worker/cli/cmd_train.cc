@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -395,17 +396,34 @@ void add_descent_flags(CLI::App& app, TrainFlags& flags) {
       ->check(in_range(uint64_t{0}, std::numeric_limits<uint64_t>::max()));
 }
 
+void add_flags(CLI::App& app, TrainFlags& flags) {
+  add_data_flags(app, flags);
+  add_job_flags(app, flags);
+  add_compression_flags(app, flags);
+  add_descent_flags(app, flags);
+  app.add_flag("--json", flags.json, "one JSON object as the last line");
+  app.add_flag("-v,--verbose", flags.verbose, "the session's log on stderr");
+}
+
 }  // namespace
+
+Outcome check_train_arguments(std::vector<std::string> arguments) {
+  CLI::App app;
+  TrainFlags flags;
+  add_flags(app, flags);
+  std::ranges::reverse(arguments);  // the parser takes them from the end
+  try {
+    app.parse(std::move(arguments));
+  } catch (const CLI::ParseError& error) {
+    return fail_with(ExitCode::kUsage, error.what());
+  }
+  return complete(flags);
+}
 
 Command add_train_command(CLI::App& root) {
   auto flags = std::make_shared<TrainFlags>();
   CLI::App* app = root.add_subcommand("train", "trains a linear model through servers: one process a worker");
-  add_data_flags(*app, *flags);
-  add_job_flags(*app, *flags);
-  add_compression_flags(*app, *flags);
-  add_descent_flags(*app, *flags);
-  app->add_flag("--json", flags->json, "one JSON object as the last line");
-  app->add_flag("-v,--verbose", flags->verbose, "the session's log on stderr");
+  add_flags(*app, *flags);
   app->footer(
       "Servers first (millrace serve), then every worker with the same flags but --worker. Columns: loss is the mean "
       "over the\n"

@@ -2,6 +2,8 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "worker/cli/outcome.h"
 
@@ -15,6 +17,8 @@ struct Command {
 
 /// Each adds its subcommand with its flags and help to `root`. One file each, cmd_NAME.cc.
 Command add_train_command(CLI::App& root);
+/// Refuses what `millrace train` would refuse of these arguments before it reads data.
+Outcome check_train_arguments(std::vector<std::string> arguments);
 Command add_demo_command(CLI::App& root);
 Command add_eval_command(CLI::App& root);
 Command add_data_command(CLI::App& root);

@@ -5,7 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
 #include <utility>
 
 #include "worker/cli/data_debian.h"
@@ -21,6 +25,7 @@ using Say = std::function<void(const std::string&)>;
 
 constexpr double kSparseShare = 0.095;  // of the natural count of entries: less than a tenth
 constexpr double kDownOverUp = 3;       // entries that come back for each that a worker sends
+constexpr const char* kNatural = "natural";
 
 struct DemoData {
   std::string train;
@@ -57,7 +62,8 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-DemoRow summarise(DemoRow row, const std::vector<json>& workers) {
+/// workers  that were there from the beginning to the end.
+DemoRow summarise(DemoRow row, std::span<const json> workers) {
   const json& first = workers.front();
   row.steps = first["steps"].get<uint64_t>();
   row.epochs = first["epochs"].size();
@@ -86,22 +92,50 @@ DemoRow summarise(DemoRow row, const std::vector<json>& workers) {
 }
 
 std::vector<std::string> shared_flags(const DemoOptions& options, const DemoData& data) {
-  return {"--train",     data.train,
-          "--test",      data.held_out,
-          "--dimension", std::to_string(options.dimension),
-          "--batch",     std::to_string(options.batch),
-          "--lr",        fmt::format("{}", options.learning_rate),
-          "--l2",        fmt::format("{}", options.l2)};
+  std::vector<std::string> flags = {"--train", data.train, "--test", data.held_out};
+  std::ranges::copy(demo_train_flags(options), std::back_inserter(flags));
+  return flags;
+}
+
+/// What is killed in a row that has another one's flags, when half of that one's steps are made.
+struct RowKill {
+  TrainingCluster::Kill::Whom whom;
+  uint32_t number = 0;
+  uint64_t steps = 0;
+  std::string state;   ///< the moment is when it is saved for the first time
+  uint32_t saver = 0;  ///< the worker that saves it
+};
+
+RowKill kill_in(const DemoOptions& options, const DemoRow& row) {
+  const bool shard = row.name == kNatural;
+  RowKill kill;
+  kill.whom = shard ? TrainingCluster::Kill::Whom::kShard : TrainingCluster::Kill::Whom::kWorker;
+  kill.number = shard ? options.shards - 1 : options.workers - 1;
+  kill.saver = shard ? 0 : kill.number;
+  kill.steps = std::max<uint64_t>(1, row.steps / 2);
+  kill.state = options.folder + "/demo.state";
+  return kill;
 }
 
 std::expected<DemoRow, Failure> run_row(TrainingCluster& cluster, const std::vector<std::string>& shared, DemoRow row,
-                                        const Say& say) {
+                                        const std::optional<RowKill>& kill, const Say& say) {
   say(row.title + " …");
-  std::vector<std::string> flags = shared;
-  flags.insert(flags.end(), row.flags.begin(), row.flags.end());
-  const auto outputs = cluster.train("demo-" + row.name, [&flags](uint32_t) { return flags; });
+  const auto flags_of = [&](uint32_t worker) {
+    std::vector<std::string> flags = shared;
+    flags.insert(flags.end(), row.flags.begin(), row.flags.end());
+    if (kill && worker == kill->saver) {
+      const std::string steps = std::to_string(kill->steps);
+      flags.insert(flags.end(), {"--state", kill->state, "--save-every", steps});
+    }
+    return flags;
+  };
+  std::optional<TrainingCluster::Kill> what;
+  if (kill) what = {.whom = kill->whom, .number = kill->number, .when_there = kill->state};
+  const auto outputs = cluster.train("demo-" + row.name, flags_of, what);
   if (!outputs) return std::unexpected(outputs.error());
-  row = summarise(std::move(row), *outputs);
+  // The last worker's figures are those of its second life, where it was killed.
+  const bool all = !kill || kill->whom == TrainingCluster::Kill::Whom::kShard;
+  row = summarise(std::move(row), std::span(*outputs).first(outputs->size() - (all ? 0 : 1)));
   say(fmt::format("{}: {} steps, held-out accuracy {:.4f}, {:.0f} bytes up and {:.0f} down a step, {:.1f} ms a step",
                   row.name, row.steps, row.accuracy, row.bytes_up, row.bytes_down, row.step_ms));
   return row;
@@ -118,10 +152,63 @@ std::vector<std::string> sparse_flags(const DemoOptions& options, double natural
           "--codec-down", "gap+qsgd4"};
 }
 
+bool same_bytes(const std::string& a, const std::string& b) {
+  const auto bytes = [](const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const std::string first = bytes(a);
+  return !first.empty() && first == bytes(b);
+}
+
+std::string model_path(const DemoOptions& options, const std::string& row) {
+  return options.folder + "/" + row + ".model";
+}
+
+/// A row, and with `kill` the same once more with somebody killed in its middle.
+Outcome run_rows(TrainingCluster& cluster, const DemoOptions& options, const std::vector<std::string>& shared,
+                 DemoRow row, std::vector<DemoRow>& rows, const Say& say) {
+  const std::vector<std::string> flags = row.flags;
+  const auto keeping_model = [&](const std::string& name) {
+    std::vector<std::string> all = flags;
+    if (options.kill) all.insert(all.end(), {"--output", model_path(options, name)});
+    return all;
+  };
+  row.flags = keeping_model(row.name);
+  auto finished = run_row(cluster, shared, std::move(row), std::nullopt, say);
+  if (!finished) return std::unexpected(finished.error());
+  rows.push_back(*finished);
+  if (!options.kill) return {};
+  const RowKill kill = kill_in(options, *finished);
+  DemoRow again;
+  again.name = finished->name + "-killed";
+  const bool shard = kill.whom == TrainingCluster::Kill::Whom::kShard;
+  again.title = fmt::format("the same, {} {} killed", shard ? "shard" : "worker", kill.number);
+  again.flags = keeping_model(again.name);
+  auto killed = run_row(cluster, shared, std::move(again), kill, say);
+  if (!killed) return std::unexpected(killed.error());
+  killed->same_model = same_bytes(model_path(options, finished->name), model_path(options, killed->name));
+  std::error_code ignored;
+  for (const std::string& name : {finished->name, killed->name})
+    std::filesystem::remove(model_path(options, name), ignored);
+  rows.push_back(std::move(*killed));
+  return {};
+}
+
 }  // namespace
+
+std::vector<std::string> demo_train_flags(const DemoOptions& options) {
+  std::vector<std::string> flags = {
+      "--dimension", std::to_string(options.dimension),        "--batch", std::to_string(options.batch),
+      "--lr",        fmt::format("{}", options.learning_rate), "--l2",    fmt::format("{}", options.l2)};
+  flags.insert(flags.end(), options.job_flags.begin(), options.job_flags.end());
+  return flags;
+}
 
 std::expected<DemoResult, Failure> run_demo(const DemoOptions& options, const Say& say) {
   if (const Status valid = check_hosts(options.rate); !valid) return std::unexpected(failure(valid.error()));
+  if (options.kill && options.workers < 2)
+    return fail_with(ExitCode::kUsage, "--kill: the others go on while a worker is gone; --workers 2 at least");
   if (options.learning_rate * options.l2 >= 1)
     return fail_with(ExitCode::kUsage, "--lr times --l2 must be below 1: one step would shrink the weights to nothing");
   const auto data = prepare_data(options, say);
@@ -136,23 +223,24 @@ std::expected<DemoResult, Failure> run_demo(const DemoOptions& options, const Sa
   const auto shared = shared_flags(options, *data);
   DemoResult result;
   DemoRow natural;
-  natural.name = "natural";
+  natural.name = kNatural;
   natural.title = "natural, lossless";
   natural.flags = {"--epochs", std::to_string(options.epochs), "--codec-up", "gap+raw", "--codec-down", "gap+raw"};
+  if (Outcome done = run_rows(*cluster, options, shared, std::move(natural), result.rows, say); !done)
+    return std::unexpected(done.error());
   DemoRow sparse;
   sparse.name = "sparse";
   sparse.title = "selected, 4 bits";
+  sparse.flags = sparse_flags(options, result.rows.front().entries_up);
+  if (Outcome done = run_rows(*cluster, options, shared, std::move(sparse), result.rows, say); !done)
+    return std::unexpected(done.error());
   DemoRow dense;
   dense.name = "dense";
   dense.title = "dense";
   dense.flags = {"--dense", "--steps", std::to_string(options.dense_steps)};
-  for (DemoRow* row : {&natural, &sparse, &dense}) {
-    if (row == &sparse) row->flags = sparse_flags(options, natural.entries_up);
-    auto finished = run_row(*cluster, shared, *row, say);
-    if (!finished) return std::unexpected(finished.error());
-    *row = *finished;
-    result.rows.push_back(std::move(*finished));
-  }
+  auto finished = run_row(*cluster, shared, std::move(dense), std::nullopt, say);
+  if (!finished) return std::unexpected(finished.error());
+  result.rows.push_back(std::move(*finished));
   cluster->stop();
   return result;
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,13 +19,15 @@ struct DemoOptions {
   double l2 = 1e-6;
   uint32_t dense_steps = 8;
   uint64_t dimension = uint64_t{1} << 24;
-  std::string rate;    ///< "1gbit": every process behind it; empty: loopback
-  std::string folder;  ///< data, table, logs
+  std::vector<std::string> job_flags;  ///< of `millrace train`, for all rows: the mode
+  bool kill = false;                   ///< the sparse rows once more each, with a shard killed, and a worker
+  std::string rate;                    ///< "1gbit": every process behind it; empty: loopback
+  std::string folder;                  ///< data, table, logs
 };
 
 /// What one run of all workers came to. Bytes, entries and times are of one worker and step.
 struct DemoRow {
-  std::string name;  ///< "natural", "sparse", "dense"
+  std::string name;  ///< "natural", "sparse", "dense"; with kill "natural-killed", "sparse-killed"
   std::string title;
   std::vector<std::string> flags;  ///< of `millrace train`, beside those that all rows share
   uint64_t steps = 0;
@@ -37,11 +40,15 @@ struct DemoRow {
   double bytes_down = 0;
   double step_ms = 0;  ///< median over epochs of the epoch's mean
   double communication_ms = 0;
+  std::optional<bool> same_model;  ///< of a row with a kill: the model is that of the row without, to the bit
 };
 
 struct DemoResult {
   std::vector<DemoRow> rows;
 };
+
+/// `millrace train`'s arguments for a row of the demonstration but the data, for checking them before.
+std::vector<std::string> demo_train_flags(const DemoOptions& options);
 
 /// Makes the data (once), starts shards, runs `millrace train` in every worker for each row, ends the shards.
 ///

@@ -4,6 +4,7 @@
 #include <expected>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,22 +32,43 @@ class TrainingCluster {
   static std::expected<TrainingCluster, Failure> start(const TrainingClusterOptions& options, Hosts hosts,
                                                        const std::function<void(const std::string&)>& say);
 
+  /// A process that is killed (SIGKILL) in the middle of a job and started again at once by the same command.
+  struct Kill {
+    enum class Whom : uint8_t { kWorker = 1, kShard = 2 };
+    Whom whom = Whom::kWorker;
+    uint32_t number = 0;
+    std::string when_there;  ///< a file: the moment is when it appears
+  };
+
   /// Runs `millrace train` in every worker; returns the JSON of each.
   ///
   /// flags   of a worker, beside job, servers and its number.
+  /// kill    empty: nobody is killed.
   /// Errors  job_ended: a worker ended with another code than 0, or the time ran out; the sentence names the log. internal: a
-  ///         worker printed no result. interrupted.
+  ///         worker printed no result; the job was over before anybody was killed. interrupted.
   std::expected<std::vector<nlohmann::json>, Failure> train(
-      const std::string& job, const std::function<std::vector<std::string>(uint32_t worker)>& flags);
+      const std::string& job, const std::function<std::vector<std::string>(uint32_t worker)>& flags,
+      const std::optional<Kill>& kill = std::nullopt);
 
   /// SIGTERM to the shards; SIGKILL to who is still there after a while.
   void stop();
 
  private:
   TrainingCluster(const TrainingClusterOptions& options, Hosts hosts) : options_(options), hosts_(std::move(hosts)) {}
+  /// One job under way.
+  struct Running {
+    std::string job;
+    std::vector<SpawnOptions> commands;  ///< by worker
+    std::vector<ChildProcess> workers;
+    std::optional<Kill> kill;  ///< still to be done
+  };
   Outcome start_shard(uint32_t shard, const std::function<void(const std::string&)>& say);
+  /// port  0: a free one.
+  std::expected<ShardProcess, Failure> start_shard_at(uint32_t shard, uint16_t port) const;
+  SpawnOptions command_of(const std::string& job, uint32_t worker, const std::vector<std::string>& flags) const;
+  Outcome kill_when_due(Running& running);
   std::string log_of(const std::string& job, uint32_t worker) const;
-  Outcome wait(std::vector<ChildProcess>& workers, const std::string& job) const;
+  Outcome wait(Running& running);
   std::string output_of(const std::string& job, uint32_t worker) const;
   std::expected<std::vector<nlohmann::json>, Failure> outputs(const std::string& job) const;
 
