@@ -267,6 +267,8 @@ class Refusals(WithServers):
                                     ("--parts", ["bench", "serve", "--parts", 65]), ("--rate: 'fast' is not a rate", ["bench", "serve", "--rate", "fast"]),
                                     *[("is not a rate", ["bench", "serve", "--rate", rate]) for rate in ("0bit", "999bit", "9" * 20 + "gbit", "1001gbit", "-1gbit")],
                                     ("--rate: 'fast' is not a rate", ["demo", "--folder", nowhere, "--rate", "fast"]),
+                                    ("--quorum", ["demo", "--folder", nowhere, "--mode", "partial", "--quorum", 4097]), ("quorum", ["demo", "--folder", nowhere, "--quorum", 2]),
+                                    ("--mode: late", ["demo", "--folder", nowhere, "--mode", "late"]), ("--workers 2 at least", ["demo", "--folder", nowhere, "--kill", "--workers", 1]),
                                     ("--lr times --l2", ["demo", "--folder", nowhere, "--lr", 100, "--l2", 0.5])):
             with self.subTest(arguments=arguments):
                 ended = self.refused(2, sentence, *arguments)

@@ -62,9 +62,12 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// workers  that were there from the beginning to the end.
-DemoRow summarise(DemoRow row, std::span<const json> workers) {
-  const json& first = workers.front();
+/// workers  that were there from the beginning to the end. In modes that leave workers out one may have come too late for all.
+std::expected<DemoRow, Failure> summarise(DemoRow row, std::span<const json> workers) {
+  const auto steps_of = [](const json& worker) { return worker["steps"].get<uint64_t>(); };
+  const json& first = *std::ranges::max_element(workers, {}, steps_of);
+  if (first["epochs"].empty())
+    return fail_with(ExitCode::kInternal, "no worker made a step in the row '" + row.title + "'");
   row.steps = first["steps"].get<uint64_t>();
   row.epochs = first["epochs"].size();
   std::vector<double> step_ms;
@@ -82,7 +85,8 @@ DemoRow summarise(DemoRow row, std::span<const json> workers) {
   row.average_precision = held_out["average_precision"].get<double>();
   row.step_ms = median(step_ms);
   row.communication_ms = median(communication_ms);
-  const double worker_steps = static_cast<double>(workers.size()) * static_cast<double>(row.steps);
+  double worker_steps = 0;
+  for (const json& worker : workers) worker_steps += worker["steps"].get<double>();
   for (const json& worker : workers) {
     row.bytes_up += worker["bytes_up"].get<double>() / worker_steps;
     row.bytes_down += worker["bytes_down"].get<double>() / worker_steps;
@@ -135,7 +139,9 @@ std::expected<DemoRow, Failure> run_row(TrainingCluster& cluster, const std::vec
   if (!outputs) return std::unexpected(outputs.error());
   // The last worker's figures are those of its second life, where it was killed.
   const bool all = !kill || kill->whom == TrainingCluster::Kill::Whom::kShard;
-  row = summarise(std::move(row), std::span(*outputs).first(outputs->size() - (all ? 0 : 1)));
+  auto summary = summarise(std::move(row), std::span(*outputs).first(outputs->size() - (all ? 0 : 1)));
+  if (!summary) return std::unexpected(summary.error());
+  row = std::move(*summary);
   say(fmt::format("{}: {} steps, held-out accuracy {:.4f}, {:.0f} bytes up and {:.0f} down a step, {:.1f} ms a step",
                   row.name, row.steps, row.accuracy, row.bytes_up, row.bytes_down, row.step_ms));
   return row;

@@ -40,7 +40,7 @@ class TrainingCluster {
     std::string when_there;  ///< a file: the moment is when it appears
   };
 
-  /// Runs `millrace train` in every worker; returns the JSON of each.
+  /// Runs `millrace train` in every worker; returns the JSON of each. Who came when the others had made all steps has no epochs.
   ///
   /// flags   of a worker, beside job, servers and its number.
   /// kill    empty: nobody is killed.
