@@ -1,7 +1,10 @@
 // Arbitrary messages, well formed and not, from anybody and in any order, into a shard's core, which now and then is another
 // process: then what it is told to go on from may be true, or anything. It never aborts; what it decides stays decided; what it
-// says of a step under one lineage is one thing to all; what it hands on of weights is what was given.
+// says of a step under one lineage is one thing to all; what it hands on of weights is what was given. A job may have a store:
+// then weights are pulled and placed, its disk fails, is slow, and may have anything on it.
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <map>
 #include <set>
 
@@ -13,6 +16,7 @@
 #include "protocol/lineage.h"
 #include "server/shard_core.h"
 #include "tests/fuzz/byte_source.h"
+#include "tests/fuzz/fuzz_disk.h"
 
 namespace millrace::testing {
 namespace {
@@ -38,6 +42,7 @@ class ShardFuzz {
       spec_.reselect.k = 3;
       spec_.reselect.threshold_period = 1 + source_.below(2);
     }
+    if (source_.one_in(2)) draw_store();
     MILLRACE_CHECK(protocol::validate(spec_).has_value());  // a refused job would let nothing through
     layout_ = protocol::plan_layout(spec_, 2);
     if (!source_.one_in(3)) MILLRACE_CHECK(table_->start_shard(1, 2, "tcp://fuzz:2").has_value());
@@ -57,9 +62,23 @@ class ShardFuzz {
   }
 
  private:
+  void draw_store() {
+    static constexpr std::array<std::string_view, 4> kOptimizers = {"sgd:1", "momentum:0.5:0.5", "adagrad:0.5",
+                                                                    "adam:0.125"};
+    spec_.store.optimizer = *optimizer_from_text(kOptimizers[source_.below(4)]);
+    saves_.possible = !source_.one_in(4);
+    if (saves_.possible && source_.one_in(2)) saves_.every = 200 * kNsPerMs;
+    // A job that is to begin with saves that there are not is refused.
+    spec_.store.begin = static_cast<protocol::StoreBegin>(1 + source_.below(saves_.possible ? 3 : 2));
+  }
+
   void step() {
-    switch (source_.below(20)) {
+    switch (source_.below(24)) {
       case 9: return round();
+      case 20: return pull();
+      case 21: return place();
+      case 22: return serve_disk();
+      case 23: return source_.one_in(4) ? core_->save_stores(now_, actions_) : serve_disk();
       case 0: return hello();
       case 1: return core_->on_message(peer(), raw(), now_, actions_);
       case 2: return core_->on_malformed({ErrorCode::kMalformed, "fuzz"}, now_, actions_);
@@ -92,6 +111,9 @@ class ShardFuzz {
     core_.reset();
     tasks_.clear();
     asked_.clear();
+    // What the one before had asked of the disk was done, up to some piece of it.
+    for (uint32_t most = source_.below(8); most > 0 && !disk_.idle(); --most) disk_.carry_out();
+    disk_.lose_process();
     const auto life = table_->start_shard(0, 2, "tcp://fuzz:" + std::to_string(1 + source_.below(2)));
     MILLRACE_CHECK(life.has_value());
     life_ = *life;
@@ -100,6 +122,7 @@ class ShardFuzz {
     config.shard_count = 2;
     config.life = life_;
     config.limits = limits_;
+    config.saves = saves_;
     core_ = std::make_unique<server::ShardCore>(config, *table_, now_);
   }
 
@@ -191,6 +214,69 @@ class ShardFuzz {
       say(to, body, payload);
       carry_out();
     }
+  }
+
+  void pull() {
+    protocol::Pull body;
+    body.id = source_.number(6);
+    body.part = part();
+    body.at_least = source_.number(4);
+    if (source_.one_in(2)) {
+      const ByteBuffer drawn = source_.bytes(12);
+      std::vector<uint32_t> indices(drawn.begin(), drawn.end());
+      if (!lies()) std::ranges::sort(indices);
+      if (!lies()) indices.erase(std::unique(indices.begin(), indices.end()), indices.end());
+      body.indices = static_cast<uint32_t>(indices.size());
+      const auto* bytes = reinterpret_cast<const uint8_t*>(indices.data());
+      return deliver(body, SharedBytes::from(ByteBuffer(bytes, bytes + indices.size() * sizeof(uint32_t))));
+    }
+    body.offset = source_.number(50);
+    body.count = source_.number(5'000);
+    deliver(body);
+  }
+
+  /// First weights of a part, all of them in a few runs, or one run of anything.
+  void place() {
+    const uint32_t number = part();
+    const bool whole = number < layout_.parts.size() && !lies();
+    const uint64_t dimension = whole ? layout_.parts[number].end - layout_.parts[number].begin : source_.below(60);
+    const uint64_t run = source_.one_in(2) ? 1 + dimension / 3 : std::max<uint64_t>(dimension, 1);
+    for (uint64_t offset = lies() ? source_.number(60) : 0; offset < dimension; offset += run) {
+      std::vector<float> values(std::min(run, dimension - offset), static_cast<float>(source_.below(4)));
+      if (lies()) values[0] = INFINITY;
+      const auto* bytes = reinterpret_cast<const uint8_t*>(values.data());
+      const SharedBytes payload = SharedBytes::from(ByteBuffer(bytes, bytes + values.size() * sizeof(float)));
+      if (lies()) return deliver(protocol::Place{number, offset, 1}, payload);
+      say(peer_of(0), protocol::Place{number, offset, hash64(payload.bytes)}, payload);
+      carry_out();
+    }
+  }
+
+  void serve_disk() {
+    if (disk_.idle()) return;
+    const bool fails = lies();
+    const server::StoreRequest request = fails ? disk_.pass_over() : disk_.carry_out();
+    const Error why{ErrorCode::kIo, "fuzz"};
+    if (request.what != server::StoreRequest::What::kLoad) {
+      return core_->on_store_written(request.job, fails ? Status(std::unexpected(why)) : Status(), now_, actions_);
+    }
+    Result<server::StoreFile> file = fails ? std::unexpected(why) : disk_.load(request.name);
+    if (file && lies()) forge(*file);
+    core_->on_store_loaded(request.job, std::move(file), now_, actions_);
+  }
+
+  /// A file that is whole, and of another time or job.
+  void forge(server::StoreFile& file) {
+    if (lies()) file.header.job = source_.number(3);
+    if (lies()) file.header.spec.tensors[0].dimension = 7;
+    if (file.parts.empty()) return;
+    server::StorePart& one = file.parts[source_.below(static_cast<uint32_t>(file.parts.size()))];
+    one.position.n = source_.number(6);
+    one.position.decided_in = source_.number(6);
+    one.position.lineage = source_.number(4);
+    if (lies()) one.part = part();
+    if (lies()) one.arrays.weights.resize(source_.below(60));
+    if (lies()) file.parts.pop_back();
   }
 
   /// What was not asked for, or of somebody else.
@@ -393,6 +479,8 @@ class ShardFuzz {
       if (const auto* hello = std::get_if<protocol::ShardHello>(&send.message.body)) map_hash_ = hello->shard_map_hash;
     }
     tasks_.insert(tasks_.end(), actions_.tasks.begin(), actions_.tasks.end());
+    MILLRACE_CHECK(actions_.store_requests.empty() || saves_.possible);
+    disk_.ask(actions_.store_requests);
     actions_.clear();
   }
 
@@ -425,6 +513,11 @@ class ShardFuzz {
       MILLRACE_CHECK(count > 0 && snapshot->offset + count <= dimension, snapshot->offset, count, dimension);
     }
     if (const auto* update = std::get_if<protocol::Update>(&body)) hold(send.message, *update);
+    if (const auto* pulled = std::get_if<protocol::Pulled>(&body)) {
+      MILLRACE_CHECK(send.message.payload.bytes.size() == pulled->values * sizeof(float), pulled->values);
+      MILLRACE_CHECK(pulled->values == 0 || hash64(send.message.payload.bytes) == pulled->payload_hash, pulled->part);
+      MILLRACE_CHECK(pulled->code.has_value() != pulled->sentence.empty(), pulled->sentence);
+    }
   }
 
   void hold(const protocol::Message& message, const protocol::Update& update) {
@@ -472,6 +565,8 @@ class ShardFuzz {
   uint64_t map_hash_ = 0;
   std::map<std::tuple<uint64_t, uint32_t, uint64_t, uint64_t>, uint64_t> updates_;  ///< by job, part, step and lineage
   server::Limits limits_;
+  server::JobStore::Saves saves_;
+  FuzzDisk disk_;
   uint64_t life_ = 0;  ///< of the shard
   uint64_t job_ = 1;
   uint64_t epoch_ = 1;
