@@ -62,6 +62,18 @@ TEST_F(Digests, UpdatesCarryTheDigestWithTheirSummary) {
   }
 }
 
+TEST_F(Digests, WhatWasSaidInAnEarlierEpochIsNotCompared) {
+  round();
+  Heartbeat heartbeat;
+  heartbeat.digests = {{0, 1, digest[0] ^ 1}};
+  protocol::Header earlier = cluster.header(0);
+  --earlier.epoch;
+  cluster.send(ScriptedCluster::peer(0), 0, {earlier, heartbeat, {}});
+  EXPECT_EQ(cluster.counted(Metric::kDigests, "differ"), 0) << "it may have been about to give up what it came with";
+  say(0, heartbeat.digests);
+  EXPECT_EQ(cluster.counted(Metric::kDigests, "differ"), 1);
+}
+
 TEST_F(Digests, DisagreementIsCountedLoggedOnceAndNamed) {
   round();
   round();
