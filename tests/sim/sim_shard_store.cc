@@ -23,17 +23,17 @@ void SimShard::serve_disk() {
   const server::StoreRequest request = std::move(asked_of_disk_.front());
   asked_of_disk_.pop_front();
   server::Actions actions;
-  const TimeNs now = world_.scheduler.now();
+  const TimeNs time = now();
   const bool fails = world_.scheduler.chance(world_.scenario.disk_fails);
   if (request.what == server::StoreRequest::What::kLoad) {
     auto loaded = fails ? fail(ErrorCode::kIo, "the disk does not read") : disk_.load(request.name);
-    core_->on_store_loaded(request.job, std::move(loaded), now, actions);
+    core_->on_store_loaded(request.job, std::move(loaded), time, actions);
   } else if (fails) {
-    core_->on_store_written(request.job, fail(ErrorCode::kIo, "no space left on this disk"), now, actions);
+    core_->on_store_written(request.job, fail(ErrorCode::kIo, "no space left on this disk"), time, actions);
   } else {
     disk_.write(request);
     if (request.what == server::StoreRequest::What::kEnd) check_save(request.name);
-    core_->on_store_written(request.job, {}, now, actions);
+    core_->on_store_written(request.job, {}, time, actions);
   }
   after_call(actions);
   if (alive() && !disk_is_busy_ && !asked_of_disk_.empty()) serve_disk_later();
