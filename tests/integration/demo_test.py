@@ -50,6 +50,10 @@ class Demo(unittest.TestCase):
         self.assertEqual(list(rows), ["natural", "sparse", "dense"])
         self.assertLess(rows["natural"]["log_loss"], 0.5)
 
+    def test_RowsTakeTheStoreOfTrain(self):
+        rows = self.demo("--store", "adagrad:0.1")
+        self.assertLess(rows["natural"]["log_loss"], 0.5)
+
 
 if __name__ == "__main__":
     unittest.main()

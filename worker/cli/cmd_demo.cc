@@ -18,8 +18,8 @@ namespace millrace::cli {
 namespace {
 
 /// Flags of `train` that every row of the demonstration takes as they are: the mode, and what a job does with its gradients.
-constexpr std::array kJobFlags = {"--mode",         "--staleness", "--quorum", "--deadline-ms",
-                                  "--participants", "--momentum",  "--clip",   "--initial-weights"};
+constexpr std::array kJobFlags = {"--mode",  "--staleness", "--quorum", "--deadline-ms",    "--participants",
+                                  "--store", "--momentum",  "--clip",   "--initial-weights"};
 
 struct DemoFlags {
   DemoOptions options;
@@ -174,6 +174,7 @@ Command add_demo_command(CLI::App& root) {
       "  millrace demo\n"
       "  millrace demo --kill              a shard and a worker are killed on the way\n"
       "  millrace demo --mode partial --quorum 3 --deadline-ms 5\n"
+      "  millrace demo --store adagrad:0.1 the servers hold the weights\n"
       "  millrace demo --rate 1gbit        every process behind 1 Gbit/s (root)");
   return {app, [flags] { return run_demo_command(*flags); }};
 }

@@ -203,10 +203,18 @@ Outcome run_rows(TrainingCluster& cluster, const DemoOptions& options, const std
 
 }  // namespace
 
+bool has_store(const DemoOptions& options) {
+  return std::ranges::find(options.job_flags, "--store") != options.job_flags.end();
+}
+
 std::vector<std::string> demo_train_flags(const DemoOptions& options) {
-  std::vector<std::string> flags = {
-      "--dimension", std::to_string(options.dimension),        "--batch", std::to_string(options.batch),
-      "--lr",        fmt::format("{}", options.learning_rate), "--l2",    fmt::format("{}", options.l2)};
+  std::vector<std::string> flags = {"--dimension", std::to_string(options.dimension), "--batch",
+                                    std::to_string(options.batch)};
+  // With a store the rate is the store's, and there is no L2.
+  if (!has_store(options)) {
+    flags.insert(flags.end(),
+                 {"--lr", fmt::format("{}", options.learning_rate), "--l2", fmt::format("{}", options.l2)});
+  }
   flags.insert(flags.end(), options.job_flags.begin(), options.job_flags.end());
   return flags;
 }
@@ -215,6 +223,10 @@ std::expected<DemoResult, Failure> run_demo(const DemoOptions& options, const Sa
   if (const Status valid = check_hosts(options.rate); !valid) return std::unexpected(failure(valid.error()));
   if (options.kill && options.workers < 2)
     return fail_with(ExitCode::kUsage, "--kill: the others go on while a worker is gone; --workers 2 at least");
+  if (options.kill && has_store(options)) {
+    return fail_with(ExitCode::kUsage,
+                     "--kill: a worker comes back with the weights that the others hold; with --store the servers do");
+  }
   if (options.learning_rate * options.l2 >= 1)
     return fail_with(ExitCode::kUsage, "--lr times --l2 must be below 1: one step would shrink the weights to nothing");
   const auto data = prepare_data(options, say);

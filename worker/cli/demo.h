@@ -47,6 +47,9 @@ struct DemoResult {
   std::vector<DemoRow> rows;
 };
 
+/// The servers hold the weights.
+bool has_store(const DemoOptions& options);
+
 /// `millrace train`'s arguments for a row of the demonstration but the data, for checking them before.
 std::vector<std::string> demo_train_flags(const DemoOptions& options);
 

@@ -316,6 +316,7 @@ class Recovering {
       result["has_weights_s"] = worst(joins, "has_weights_s");
       result["takes_part_s"] = worst(joins, "takes_part_s");
       result["round_ratio"] = worst(joins, "round_ratio");
+      result["round_ratio_median"] = median_of(joins, "round_ratio");
     }
     result["kills"] = std::move(kills);
     result["joins"] = std::move(joins);
