@@ -140,7 +140,7 @@ class Run {
 
   /// The rest of the epoch that the job is in. False when it was stopped.
   bool epoch(EpochReport& report) {
-    const auto epoch = static_cast<uint32_t>(position_ / steps_per_epoch_);
+    const auto epoch = static_cast<uint32_t>(std::min(position_, steps_end_ - 1) / steps_per_epoch_);
     report.epoch = epoch + 1;
     const Stats before = session_->stats();
     const TimeNs started = monotonic_now_ns();
@@ -452,7 +452,7 @@ std::expected<TrainResult, Failure> train(const TrainOptions& options, const Dat
     run.connect();
     stage = JobStage::kRunning;
     std::vector<EpochReport> epochs;
-    while (!run.finished()) {
+    do {  // who comes in when all steps are made has a row all the same: of the model that it took over
       EpochReport& report = epochs.emplace_back();
       if (!run.epoch(report) || stop.load()) return std::unexpected(run.interrupted());
       if (held_out != nullptr && options.curve_every == 0) {
@@ -460,7 +460,7 @@ std::expected<TrainResult, Failure> train(const TrainOptions& options, const Dat
         report.evaluated = true;
       }
       if (on_epoch) on_epoch(report);
-    }
+    } while (!run.finished());
     if (options.on_model) {
       if (Outcome taken = options.on_model(run.model()); !taken) return std::unexpected(taken.error());
     }
