@@ -7,8 +7,8 @@ Every push of every process puts 1.0 into an index of its own (punisher/punished
 failure, always. One that is missing must be kept back by a process that lives to the end, or have been lost for a reason that
 the protocol names: its process was killed after the state was saved that the next one began with, or without one; a process
 that lives to the end says that it lost so much; or nobody is left who had the update (a shard was killed as well, or all workers).
-Workers that live to the end must agree at every step on the way there since they came in, and in mode synchronous on the
-weights that they end with; where workers are left out, one may end ahead of another in some parts and behind in others.
+Workers that live to the end must agree, in mode synchronous, on the weights, and at every step on the way there since they
+came in; where workers are left out, one may be ahead of another in some parts and behind in others.
 
 Exit codes: 0 all is well, 1 something is not, 2 usage.
 """
