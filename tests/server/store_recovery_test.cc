@@ -156,7 +156,7 @@ TEST_F(Recovering, ManyUpdatesThatAreKeptAreReasonToSaveAndTooManyAreForgotten) 
   EXPECT_EQ(actions_.store_requests.size(), 1u);
   store_->on_tick(JobStore::kRetryAfter, actions_);
   EXPECT_EQ(actions_.store_requests.size(), 2u);
-  for (size_t piece = 0; store_->is_saving(); ++piece) {
+  while (store_->is_saving()) {
     store_->on_written({}, actions_);
     run();
   }
