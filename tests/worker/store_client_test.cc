@@ -37,13 +37,13 @@ std::vector<T> sent(const Actions& actions) {
 
 std::vector<float> values_of(const SharedBytes& payload) {
   std::vector<float> values(payload.bytes.size() / sizeof(float));
-  std::memcpy(values.data(), payload.bytes.data(), payload.bytes.size());
+  if (!values.empty()) std::memcpy(values.data(), payload.bytes.data(), payload.bytes.size());
   return values;
 }
 
 protocol::Message answer(uint64_t id, const std::vector<float>& values, uint64_t n = 0, uint32_t part = 0) {
   ByteBuffer bytes(values.size() * sizeof(float));
-  std::memcpy(bytes.data(), values.data(), bytes.size());
+  if (!values.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
   Pulled body;
   body.id = id;
   body.part = part;

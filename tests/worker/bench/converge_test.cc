@@ -70,7 +70,8 @@ TEST(SummariseRow, TakesTheLossOfAWorkerThatIsNotSlowAndTheRateOfAllThoseThatAre
 }
 
 TEST(SummariseRow, WithoutASlowWorkerTakesTheRateOfAll) {
-  const json row = summarise_row({"name", "title", {}}, {printed(8, 2, {point(8, 0.25)}), printed(8, 4)}, {});
+  const json row =
+      summarise_row({"name", "title", {}}, {printed(8, 2, json::array({point(8, 0.25)})), printed(8, 4)}, {});
   EXPECT_EQ(row["rounds_per_s"], 3.0);
   EXPECT_FALSE(row.contains("slow_steps"));
 }
@@ -95,7 +96,7 @@ TEST(CompareRows, ComparesLossAndBytesWithDenseAndTheRateWithSynchronous) {
 }
 
 TEST(CompareRows, LeavesOutWhatHasNoPartner) {
-  json rows = {row_of("quorum", 0.5, 128, 32)};
+  json rows = json::array({row_of("quorum", 0.5, 128, 32)});
   compare_rows(rows);
   EXPECT_FALSE(rows[0].contains("log_loss_over_dense"));
   EXPECT_FALSE(rows[0].contains("rate_over_synchronous"));
