@@ -2,10 +2,8 @@
 // what entered is in the residual, in flight, or was counted by an update: nothing else may take from it.
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "kernels/base/check.h"
-#include "kernels/base/hash.h"
 #include "protocol/container.h"
 #include "protocol/frame.h"
 #include "tests/fuzz/byte_source.h"
@@ -36,10 +34,6 @@ class SessionFuzz {
     }
     config.shard_addresses = {"tcp://fuzz:1", "tcp://fuzz:2"};
     config.ledger = worker::LedgerMode::kPerIndex;
-    config.has_weights = !source_.one_in(4);
-    config.returns = source_.one_in(2);
-    if (source_.one_in(3)) config.spec.reselect = {.reselect = protocol::Reselect::kTopK, .k = 5};
-    if (source_.one_in(3)) config.saved = saved(config.spec);
     MILLRACE_CHECK(protocol::validate(config.spec).has_value());
     core_ = std::make_unique<worker::SessionCore>(std::move(config));
     for (const auto& bucket : core_->layout().buckets) counted_.emplace_back(bucket.dimension, 0.0);
@@ -57,16 +51,11 @@ class SessionFuzz {
     while (!source_.empty()) {
       step();
       core_->end_turn(now_, actions_);
-      for (const auto& asked : std::exchange(actions_.give_weights, {})) {
-        const auto& part = core_->layout().parts[asked.part];
-        core_->give_weights(asked, std::vector<float>(part.end - part.begin, 1.0f), now_, actions_);
-      }
       for (const auto& send : actions_.sends) MILLRACE_CHECK(!protocol::encode_envelope(send.message).empty());
       actions_.clear();
       check_law();
       (void)core_->next_deadline();
       (void)core_->waiting_for();
-      (void)core_->saved_state();
     }
   }
 
@@ -80,13 +69,7 @@ class SessionFuzz {
 
   void step() {
     const uint32_t shard = source_.below(2);
-    switch (source_.below(20)) {
-      case 16: return message(shard, protocol::Collect{});
-      case 17:
-        if (source_.one_in(2)) return message(shard, protocol::Fetch{part(), source_.number(4)});
-        return message(shard, protocol::SnapshotRequest{0, 1, {part()}});
-      case 18: return snapshot(shard);
-      case 19: return settle(shard);
+    switch (source_.below(16)) {
       case 0: return core_->on_connected(shard, now_, actions_);
       case 1: return core_->on_disconnected(shard, "fuzz", now_, actions_);
       case 2: return welcome(shard, view(), source_.one_in(16) ? 9 : 1);
@@ -125,7 +108,6 @@ class SessionFuzz {
       if (source_.one_in(2)) next.epoch = ++view_.epoch;
       return next;
     }
-    if (!source_.one_in(4)) return change_of_place();
     next.epoch = source_.number(8);
     if (source_.one_in(8)) next.members[1].life = source_.number(3);
     if (source_.one_in(8)) next.members.pop_back();
@@ -136,96 +118,14 @@ class SessionFuzz {
     return next;
   }
 
-  /// What the table does with members and shards.
-  protocol::JobView change_of_place() {
-    protocol::JobView& now = view_;
-    ++now.epoch;
-    const bool here = now.members.size() == 2;
-    switch (source_.below(6)) {
-      case 0:
-        if (here) now.members.pop_back();
-        break;
-      case 1:
-        if (!here) now.members.push_back({1, ++life_, 77, protocol::MemberState::kJoining});
-        break;
-      case 2:
-        if (here) now.members[1].state = protocol::MemberState::kSynced;
-        break;
-      case 3: ++now.shards[source_.below(2)].life; break;
-      case 4: now.activations.push_back({source_.below(2), ++now.lineages, source_.number(3) % now.lineages}); break;
-      case 5:
-        if (!here) break;
-        now.activations.push_back({0, ++now.lineages, 0});
-        now.activations.push_back({1, now.lineages, 0});
-        now.cut = now.epoch;
-        now.cut_worker = source_.below(2);
-        now.members[1].state = now.cut_worker == 1 ? protocol::MemberState::kSynced : protocol::MemberState::kJoining;
-        break;
-    }
-    return now;
-  }
-
-  worker::SavedState saved(const protocol::JobSpec& spec) {
-    worker::SavedState state;
-    state.job = 1;
-    state.worker = 1;
-    state.spec_hash = protocol::job_spec_hash(spec);
-    const auto layout = protocol::plan_layout(spec, 2);
-    state.layout_hash = protocol::layout_hash(layout);
-    for (const auto& part : layout.parts)
-      state.parts.push_back({part.part, source_.number(3), source_.number(4), 0, {}});
-    for (const auto& tensor : spec.tensors) {
-      worker::SavedTensor saved;
-      saved.name = tensor.name;
-      saved.residual = Stream<float>::empty(tensor.dimension);
-      for (uint32_t index = source_.below(5); index < tensor.dimension; index += 1 + source_.below(9)) {
-        saved.residual.indices.push_back(index);
-        saved.residual.values.push_back(2);
-      }
-      state.tensors.push_back(std::move(saved));
-    }
-    return state;
-  }
-
-  void snapshot(uint32_t shard) {
-    protocol::Snapshot run;
-    run.part = part();
-    run.for_worker = 1;
-    run.for_life = source_.one_in(16) ? source_.number(3) : core_->life();
-    run.n = source_.number(4);
-    const auto& parts = core_->layout().parts;
-    const uint64_t dimension = run.part < parts.size() ? parts[run.part].end - parts[run.part].begin : 4;
-    const uint64_t half = source_.one_in(2) ? dimension : dimension / 2;
-    run.offset = source_.one_in(3) ? dimension - half : 0;
-    ByteBuffer bytes((source_.one_in(16) ? source_.number(90) : half) * sizeof(float));
-    run.payload_hash = source_.one_in(16) ? 1 : hash64(bytes);
-    message(shard, std::move(run), SharedBytes::from(std::move(bytes)));
-  }
-
-  void settle(uint32_t shard) {
-    protocol::Settle settle;
-    settle.part = part();
-    settle.decided = source_.number(6);
-    settle.lineage = source_.number(3);
-    settle.on_log = !source_.one_in(3);
-    settle.weights = static_cast<protocol::Settle::Weights>(1 + source_.below(3));
-    if (source_.one_in(2)) {
-      settle.counted =
-          protocol::SummaryEntry{.worker = 1, .life = 1 + source_.number(2), .last_step = source_.number(4)};
-      settle.counted->counted_mask = source_.number(255);
-      if (source_.one_in(4)) settle.counted->earlier_lives = {{1, source_.number(3)}};
-    }
-    message(shard, std::move(settle));
-  }
-
   void message(uint32_t shard, protocol::Body body, SharedBytes payload = {}) {
     protocol::Message made;
     made.header = {.job = source_.one_in(32) ? source_.number(3) : 1,
                    .epoch = source_.one_in(4) ? source_.number(8) : core_->view().epoch,
                    .worker = source_.one_in(32) ? 0u : 1u,
-                   .life = source_.one_in(32) ? source_.number(3) : std::max<uint64_t>(core_->life(), 1),
+                   .life = source_.one_in(32) ? source_.number(3) : 1,
                    .shard = source_.one_in(32) ? 1 - shard : shard,
-                   .shard_life = source_.one_in(64) ? source_.number(3) : view_.shards[shard].life};
+                   .shard_life = source_.one_in(64) ? source_.number(3) : 1};
     made.body = std::move(body);
     made.payload = std::move(payload);
     core_->on_message(shard, std::move(made), now_, actions_);
@@ -285,10 +185,7 @@ class SessionFuzz {
     body.whole_sum = source_.one_in(2);
     body.weight_sum = 1;
     body.contributors.push_back({0, 1});
-    if (source_.one_in(2))
-      body.contributors.push_back({1, source_.one_in(4) ? 1u : std::max<uint64_t>(core_->life(), 1)});
-    body.lineage = source_.number(3);
-    body.stable = source_.number(3);
+    if (source_.one_in(2)) body.contributors.push_back({1, source_.one_in(16) ? 2u : 1u});
     Stream<float> sum = Stream<float>::empty(
         number < parts.size() && !source_.one_in(16) ? parts[number].end - parts[number].begin : 3);
     for (uint32_t index = source_.below(3); index < sum.dimension; index += 1 + source_.below(9)) {
@@ -306,9 +203,7 @@ class SessionFuzz {
     for (uint32_t bucket = 0; bucket < counted_.size(); ++bucket) {
       const auto entered = core_->entered(bucket);
       const auto ledger = core_->ledger(bucket);
-      const auto opening = core_->opening_residual(bucket);
       std::vector<double> rest(entered.begin(), entered.end());
-      for (size_t i = 0; i < rest.size(); ++i) rest[i] += opening[i];
       const auto take = [&rest](const StreamView<float>& stream, uint64_t begin) {
         for (size_t i = 0; i < stream.values.size(); ++i)
           rest[begin + (stream.dense ? i : stream.indices[i])] -= static_cast<double>(stream.values[i]);
@@ -337,7 +232,6 @@ class SessionFuzz {
   std::unique_ptr<worker::SessionCore> core_;
   worker::Actions actions_;
   protocol::JobView view_;
-  uint64_t life_ = 1;
   std::vector<std::vector<double>> counted_;
   uint64_t applied_before_[2] = {0, 0};
 };
