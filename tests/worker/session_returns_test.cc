@@ -227,9 +227,12 @@ class SessionJoins : public ::testing::Test {
     weights_.assign(kLarge, -7.0f);
     job_ = job_of(2);
     job_.parts_per_shard = 1;
-    cluster_ = std::make_unique<FakeCluster>(spec_of(job_, tensors()), 1,
-                                             [this](FakeCluster&, uint32_t, const protocol::PeerId&,
-                                                    const protocol::Message& message) { return on_message(message); });
+    cluster_ = std::make_unique<FakeCluster>(
+        spec_of(job_, tensors()), 1,
+        [this](FakeCluster& there, uint32_t, const protocol::PeerId&, const protocol::Message& message) {
+          there_ = &there;
+          return on_message(message);
+        });
     job_.shards = cluster_->addresses();
   }
   std::vector<TensorOptions> tensors() {
@@ -238,7 +241,7 @@ class SessionJoins : public ::testing::Test {
 
   // The cluster's thread.
   bool on_message(const protocol::Message& message) {
-    protocol::JobView& view = cluster_->table().view;
+    protocol::JobView& view = there_->table().view;
     if (const auto* hello = std::get_if<protocol::Hello>(&message.body)) {
       EXPECT_TRUE(hello->has_weights);
       nonce_ = hello->nonce;
@@ -246,13 +249,13 @@ class SessionJoins : public ::testing::Test {
       set_members(1, protocol::MemberState::kJoining);
       protocol::Welcome welcome;
       welcome.view = view;
-      cluster_->say(0, 0, welcome);
+      there_->say(0, 0, welcome);
     } else if (std::holds_alternative<protocol::State>(message.body)) {
       give_snapshot();
     } else if (std::holds_alternative<protocol::Synced>(message.body)) {
       if (view.members[0].state == protocol::MemberState::kSynced) return true;
-      set_members(cluster_->worker_life, protocol::MemberState::kSynced);
-      cluster_->say(0, 0, protocol::ViewChange{view});
+      set_members(there_->worker_life, protocol::MemberState::kSynced);
+      there_->say(0, 0, protocol::ViewChange{view});
     } else if (const auto* ack = std::get_if<protocol::Ack>(&message.body)) {
       acknowledged_ = ack->entries.back().n;
       for (uint64_t step = acknowledged_; ack->entries.back().again && step < decided_; ++step) say_update(step);
@@ -265,8 +268,8 @@ class SessionJoins : public ::testing::Test {
     return true;
   }
   void set_members(uint64_t life, protocol::MemberState state) {
-    protocol::JobView& view = cluster_->table().view;
-    cluster_->worker_life = life;
+    protocol::JobView& view = there_->table().view;
+    there_->worker_life = life;
     view.members = {{0, life, nonce_, state}, {1, 1, kOthersNonce, protocol::MemberState::kSynced}};
     ++view.epoch;
   }
@@ -276,25 +279,25 @@ class SessionJoins : public ::testing::Test {
     std::memcpy(bytes.data(), values.data(), bytes.size());
     const SharedBytes payload = SharedBytes::from(std::move(bytes));
     protocol::Snapshot run;
-    run.for_life = cluster_->worker_life;
+    run.for_life = there_->worker_life;
     run.n = decided_ - 1;
     run.decided_in = 1;
     run.payload_hash = hash64(payload.bytes);
-    cluster_->say(0, 0, run, payload);
+    there_->say(0, 0, run, payload);
     protocol::Settle settle;
     settle.decided = decided_;
     settle.weights = protocol::Settle::Weights::kSnapshot;
-    cluster_->say(0, 0, settle);
+    there_->say(0, 0, settle);
   }
   /// Adds 1 everywhere.
   void say_update(uint64_t step) {
     protocol::Update update;
     update.step = step;
-    update.decided_in = cluster_->table().view.epoch;
-    update.contributors = {{0, cluster_->worker_life}, {1, 1}};
+    update.decided_in = there_->table().view.epoch;
+    update.contributors = {{0, there_->worker_life}, {1, 1}};
     const Stream<float> ones{kLarge, true, {}, Buffer<float>(kLarge, 1.0f)};
     auto container = encode_container<float>(ones.view(), StreamView<float>{}, EncodeOptions{});
-    cluster_->say(0, 0, update, SharedBytes::from(std::move(container->bytes)));
+    there_->say(0, 0, update, SharedBytes::from(std::move(container->bytes)));
   }
   void wait_until_acknowledged(uint64_t n) {
     cluster_->wait_until([&] { return acknowledged_ >= n; });
@@ -305,6 +308,7 @@ class SessionJoins : public ::testing::Test {
   JobOptions job_;
   std::unique_ptr<FakeCluster> cluster_;
   // The cluster's thread:
+  FakeCluster* there_ = nullptr;
   uint64_t nonce_ = 0;
   float snapshot_ = 100;  ///< every weight after decided_ - 1 steps
   uint64_t decided_ = 41;
