@@ -198,7 +198,8 @@ void draw_legend(std::string& svg, const std::vector<PlotSeries>& series, double
   const double column = (width - kLeft) / static_cast<double>(kLegendColumns);
   for (size_t at = 0; at < series.size(); ++at) {
     const double x = kLeft + column * static_cast<double>(at % kLegendColumns);
-    const double y = kPanelHeight + kLegendRow * (0.7 + static_cast<double>(at / kLegendColumns));
+    const size_t row = at / kLegendColumns;
+    const double y = kPanelHeight + kLegendRow * (0.7 + static_cast<double>(row));
     svg += fmt::format(R"(<path d="M{:.1f} {:.1f}h26" stroke-width="2.4" {}/>)", x, y, stroke(at));
     svg += fmt::format(R"(<text x="{:.1f}" y="{:.1f}">{}</text>)"
                        "\n",
