@@ -1,6 +1,7 @@
 #include "protocol/job_record.h"
 
 #include "kernels/base/hash.h"
+#include "protocol/field_reader.h"
 #include "protocol/limits.h"
 #include "protocol/lineage.h"
 #include "protocol/text.h"
@@ -39,70 +40,30 @@ void put_view(const JobView& view, ByteWriter& writer) {
   writer.put(view.cut_worker);
 }
 
-/// Reads fields; once one is missing or cannot be, ok() is false and stays so.
-class RecordReader {
- public:
-  explicit RecordReader(ByteSpan bytes) : reader_(bytes) {}
-
-  template <typename T>
-  T get() {
-    const std::optional<T> read = ok_ ? reader_.get<T>() : std::nullopt;
-    ok_ = read.has_value();
-    return read.value_or(T{});
-  }
-  bool flag() {
-    const auto read = get<uint8_t>();
-    ok_ = ok_ && read <= 1;
-    return read == 1;
-  }
-  /// A list's length: never more than the rest of the bytes can hold.
-  uint32_t count(uint32_t count_max, size_t element_bytes_min) {
-    const auto read = get<uint32_t>();
-    ok_ = ok_ && read <= count_max && read <= reader_.remaining() / element_bytes_min;
-    return ok_ ? read : 0;
-  }
-  std::string text(size_t bytes_max) {
-    std::optional<std::string> read = ok_ ? get_text(reader_, bytes_max) : std::nullopt;
-    ok_ = read.has_value();
-    return std::move(read).value_or(std::string());
-  }
-  ByteBuffer bytes(uint64_t count) {
-    const std::optional<ByteSpan> read = ok_ ? reader_.get_bytes(count) : std::nullopt;
-    ok_ = read.has_value();
-    return read ? ByteBuffer(read->begin(), read->end()) : ByteBuffer();
-  }
-  bool ok() const { return ok_; }
-  bool at_end() const { return ok_ && reader_.remaining() == 0; }
-
- private:
-  ByteReader reader_;
-  bool ok_ = true;
-};
-
-bool get_member_state(RecordReader& reader, MemberState& state) {
+bool get_member_state(FieldReader& reader, MemberState& state) {
   state = static_cast<MemberState>(reader.get<uint8_t>());
   return state == MemberState::kSynced || state == MemberState::kJoining;
 }
 
-bool get_view(RecordReader& reader, JobView& view) {
+bool get_view(FieldReader& reader, JobView& view) {
   view.job = reader.get<uint64_t>();
   view.epoch = reader.get<uint64_t>();
   view.started = reader.flag();
   view.finished = reader.flag();
-  view.members.resize(reader.count(kWorkersMax, 21));
+  view.members.resize(reader.count(21, kWorkersMax));
   for (Member& member : view.members) {
     member.worker = reader.get<uint32_t>();
     member.life = reader.get<uint64_t>();
     member.nonce = reader.get<uint64_t>();
     if (!get_member_state(reader, member.state)) return false;
   }
-  view.shards.resize(reader.count(kShardsMax, 10));
+  view.shards.resize(reader.count(10, kShardsMax));
   for (ShardEntry& shard : view.shards) {
     shard.address = reader.text(kAddressBytesMax);
     shard.life = reader.get<uint64_t>();
   }
   view.lineages = reader.get<uint64_t>();
-  view.activations.resize(reader.count(kActivationsMax, 20));
+  view.activations.resize(reader.count(20, kActivationsMax));
   for (Activation& each : view.activations) {
     each.shard = reader.get<uint32_t>();
     each.lineage = reader.get<uint64_t>();
@@ -110,7 +71,7 @@ bool get_view(RecordReader& reader, JobView& view) {
   }
   view.cut = reader.get<uint64_t>();
   view.cut_worker = reader.get<uint32_t>();
-  return reader.ok() && view.cut <= view.epoch && activations_make_sense(view);
+  return reader.good() && view.cut <= view.epoch && activations_make_sense(view);
 }
 
 }  // namespace
@@ -138,15 +99,16 @@ Result<JobRecord> decode_job_record(ByteSpan bytes) {
   const ByteSpan body = bytes.first(bytes.size() - kChecksumBytes);
   if (ByteReader(bytes.last(kChecksumBytes)).get<uint64_t>() != hash64(body)) return malformed();
 
-  RecordReader reader(body);
+  FieldReader reader(body);
   if (reader.get<uint16_t>() != kRecordVersion) {
     return fail(ErrorCode::kUnsupported, "membership table: a job's record was written by another version of Millrace");
   }
   JobRecord record;
   record.name = reader.text(kNameBytesMax);
   if (!get_view(reader, record.view)) return malformed();
-  record.spec = reader.bytes(reader.count(kJobSpecBytesMax, 1));
-  record.last_lives.resize(reader.count(kWorkersMax, 12));
+  const ByteSpan spec = reader.bytes(reader.count(1, kJobSpecBytesMax));
+  record.spec.assign(spec.begin(), spec.end());
+  record.last_lives.resize(reader.count(12, kWorkersMax));
   for (auto& [worker, life] : record.last_lives) {
     worker = reader.get<uint32_t>();
     life = reader.get<uint64_t>();

@@ -4,24 +4,22 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstring>
-#include <optional>
 #include <utility>
 
 #include "kernels/base/bytes.h"
 #include "kernels/base/hash.h"
-#include "protocol/limits.h"
+#include "protocol/field_reader.h"
+#include "protocol/summary_bytes.h"
 #include "protocol/text.h"
 
 namespace millrace::server {
 namespace {
 
-constexpr std::array<uint8_t, 8> kMagic = {'M', 'L', 'R', 'S', 'T', 'O', 'R', '1'};
+constexpr std::array<uint8_t, 8> kMagic = {'M', 'L', 'R', 'S', 'T', 'O', 'R', '2'};
 constexpr uint64_t kFrameBytes = 2 * sizeof(uint64_t);  ///< a record's length and hash
 
-using protocol::Summary;
-using protocol::SummaryEntry;
+using protocol::FieldReader;
 
 /// Puts length and hash around the body that begins behind the length's place.
 StoreRecord framed(ByteBuffer&& record, uint64_t previous_hash) {
@@ -32,118 +30,11 @@ StoreRecord framed(ByteBuffer&& record, uint64_t previous_hash) {
   return {std::move(record), hash};
 }
 
-void put_values(ByteWriter& writer, const std::vector<float>& values) {
-  ByteBuffer bytes(values.size() * sizeof(float));
-  if (!values.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
-  writer.put_bytes(bytes);
-}
-
-void put_summary(ByteWriter& writer, const Summary& summary) {
-  writer.put(summary.threshold);
-  writer.put(summary.log_digest);
-  writer.put(static_cast<uint32_t>(summary.workers.size()));
-  for (const SummaryEntry& entry : summary.workers) {
-    writer.put(entry.worker);
-    writer.put(entry.life);
-    writer.put(entry.last_step);
-    writer.put(entry.counted_mask);
-    writer.put(entry.entered);
-    writer.put(entry.carried);
-    writer.put(static_cast<uint32_t>(entry.earlier_lives.size()));
-    for (const auto& [life, last_step] : entry.earlier_lives) {
-      writer.put(life);
-      writer.put(last_step);
-    }
-  }
-  writer.put(static_cast<uint32_t>(summary.epochs.size()));
-  for (const auto& [epoch, first_step] : summary.epochs) {
-    writer.put(epoch);
-    writer.put(first_step);
-  }
-}
-
-/// Reads fields; after the first that is not there all are zeros, and good() says so.
-class Fields {
- public:
-  explicit Fields(ByteSpan bytes) : reader_(bytes) {}
-
-  template <typename T>
-  T get() {
-    const std::optional<T> value = reader_.get<T>();
-    good_ &= value.has_value();
-    return value.value_or(T{});
-  }
-  double finite() {
-    const auto value = get<double>();
-    good_ &= std::isfinite(value);
-    return value;
-  }
-  /// Of things of so many bytes at least, and at most so many: what cannot be there is not made room for.
-  uint32_t count(uint64_t each_bytes, uint32_t most) {
-    const auto value = get<uint32_t>();
-    good_ &= value <= most && value <= reader_.remaining() / each_bytes;
-    return good_ ? value : 0;
-  }
-  ByteSpan bytes(uint64_t count) {
-    const std::optional<ByteSpan> found = good_ ? reader_.get_bytes(count) : std::nullopt;
-    good_ &= found.has_value();
-    return found.value_or(ByteSpan());
-  }
-  std::string text() {
-    const ByteSpan found = bytes(get<uint16_t>());
-    std::string value(found.begin(), found.end());
-    good_ &= protocol::is_plain_text(value);
-    return value;
-  }
-  void expect(bool condition) { good_ &= condition; }
-  size_t remaining() const { return reader_.remaining(); }
-  bool good() const { return good_; }
-
- private:
-  ByteReader reader_;
-  bool good_ = true;
-};
-
-std::vector<float> get_values(Fields& in, uint64_t count) {
+std::vector<float> get_values(FieldReader& in, uint64_t count) {
   const ByteSpan bytes = in.bytes(count * sizeof(float));
   std::vector<float> values(in.good() ? count : 0);
   in.expect(copy_finite<float>(bytes.data(), values));
   return values;
-}
-
-SummaryEntry get_entry(Fields& in) {
-  SummaryEntry entry;
-  entry.worker = in.get<uint32_t>();
-  entry.life = in.get<uint64_t>();
-  entry.last_step = in.get<uint64_t>();
-  entry.counted_mask = in.get<uint64_t>();
-  entry.entered = in.finite();
-  entry.carried = in.finite();
-  const uint32_t lives = in.count(2 * sizeof(uint64_t), protocol::kEarlierLivesMax);
-  for (uint32_t at = 0; at < lives; ++at) {
-    const auto life = in.get<uint64_t>();
-    entry.earlier_lives.emplace_back(life, in.get<uint64_t>());
-  }
-  return entry;
-}
-
-Summary get_summary(Fields& in) {
-  constexpr uint64_t kEntryBytes = 2 * sizeof(uint32_t) + 5 * sizeof(uint64_t);
-  Summary summary;
-  summary.threshold = in.finite();
-  summary.log_digest = in.get<uint64_t>();
-  const uint32_t workers = in.count(kEntryBytes, protocol::kWorkersMax);
-  for (uint32_t at = 0; at < workers && in.good(); ++at) {
-    summary.workers.push_back(get_entry(in));
-    in.expect(at == 0 || summary.workers[at - 1].worker < summary.workers[at].worker);
-  }
-  const uint32_t epochs = in.count(2 * sizeof(uint64_t), protocol::kSummaryEpochsMax);
-  for (uint32_t at = 0; at < epochs && in.good(); ++at) {
-    const auto epoch = in.get<uint64_t>();
-    summary.epochs.emplace_back(epoch, in.get<uint64_t>());
-    in.expect(at == 0 || summary.epochs[at - 1].first < epoch);
-  }
-  return summary;
 }
 
 std::unexpected<Error> malformed(std::string_view what) {
@@ -151,7 +42,7 @@ std::unexpected<Error> malformed(std::string_view what) {
 }
 
 Result<StoreHeader> read_header(ByteSpan body) {
-  Fields in(body);
+  FieldReader in(body);
   StoreHeader header;
   header.job = in.get<uint64_t>();
   header.name = in.text();
@@ -160,7 +51,7 @@ Result<StoreHeader> read_header(ByteSpan body) {
   header.layout_hash = in.get<uint64_t>();
   header.parts = in.get<uint32_t>();
   const ByteSpan spec_bytes = in.bytes(in.get<uint32_t>());
-  if (!in.good() || in.remaining() != 0) return malformed("its header does not hold together");
+  if (!in.at_end()) return malformed("its header does not hold together");
   Result<protocol::JobSpec> spec = protocol::decode_job_spec(spec_bytes);
   if (!spec) return std::unexpected(spec.error());
   header.spec = std::move(*spec);
@@ -168,14 +59,14 @@ Result<StoreHeader> read_header(ByteSpan body) {
 }
 
 Result<StorePart> read_part(ByteSpan body, const OptimizerSpec& optimizer) {
-  Fields in(body);
+  FieldReader in(body);
   StorePart part;
   part.part = in.get<uint32_t>();
   part.position.n = in.get<uint64_t>();
   part.arrays.steps = in.get<uint64_t>();
   part.position.decided_in = in.get<uint64_t>();
   part.position.lineage = in.get<uint64_t>();
-  part.position.summary = get_summary(in);
+  part.position.summary = protocol::get_summary(in);
   const auto dimension = in.get<uint64_t>();
   const size_t states = optimizer_states(optimizer.optimizer);
   // The rest is the arrays, to the byte: nothing is made room for that is not there.
@@ -274,10 +165,10 @@ StoreRecord encode_store_part(uint32_t part, const StorePosition& position, cons
   writer.put(arrays.steps);
   writer.put(position.decided_in);
   writer.put(position.lineage);
-  put_summary(writer, position.summary);
+  protocol::put_summary(writer, position.summary);
   writer.put(uint64_t{arrays.weights.size()});
-  put_values(writer, arrays.weights);
-  for (const std::vector<float>& state : arrays.states) put_values(writer, state);
+  writer.put_array<float>(arrays.weights);
+  for (const std::vector<float>& state : arrays.states) writer.put_array<float>(state);
   return framed(std::move(record), previous_hash);
 }
 
@@ -307,9 +198,9 @@ Result<StoreFile> read_store_file(uint64_t bytes, const ReadExactly& read) {
   }
   const Result<ByteSpan> last = records.next();
   if (!last) return std::unexpected(last.error());
-  Fields end(*last);
+  FieldReader end(*last);
   const auto parts = end.get<uint32_t>();
-  if (!end.good() || end.remaining() != 0 || parts != file.header.parts || !records.at_end()) {
+  if (!end.at_end() || parts != file.header.parts || !records.at_end()) {
     return malformed("its end is not one");
   }
   return file;

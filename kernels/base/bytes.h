@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <type_traits>
 
 #include "kernels/base/buffer.h"
@@ -29,6 +30,13 @@ class ByteWriter {
     const size_t at = out_.size();
     out_.resize(at + bytes.size());
     if (!bytes.empty()) std::memcpy(out_.data() + at, bytes.data(), bytes.size());
+  }
+  template <typename T>
+    requires std::is_arithmetic_v<T>
+  void put_array(std::span<const T> values) {
+    const size_t at = out_.size();
+    out_.resize(at + values.size_bytes());
+    if (!values.empty()) std::memcpy(out_.data() + at, values.data(), values.size_bytes());
   }
   size_t size() const { return out_.size(); }
 

@@ -1,27 +1,18 @@
-#include <charconv>
+#include <optional>
 #include <string>
-#include <vector>
 
 #include "kernels/base/check.h"
+#include "kernels/base/words.h"
 #include "kernels/codec/codec.h"
 
 namespace millrace {
 namespace {
 
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  while (true) {
-    const size_t at = text.find(separator);
-    parts.push_back(text.substr(0, at));
-    if (at == std::string_view::npos) return parts;
-    text.remove_prefix(at + 1);
-  }
-}
-
 template <typename T>
 bool parse_number(std::string_view text, T& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size();
+  const std::optional<T> number = number_from_text<T>(text);
+  value = number.value_or(value);
+  return number.has_value();
 }
 
 std::unexpected<Error> refuse(std::string_view text) {

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "kernels/base/check.h"
+#include "kernels/base/words.h"
 
 namespace millrace {
 
@@ -68,16 +70,6 @@ std::string number_text(double value) {
   return {text.data(), end};
 }
 
-std::vector<std::string_view> split(std::string_view text) {
-  std::vector<std::string_view> words;
-  for (;;) {
-    const size_t at = text.find(':');
-    words.push_back(text.substr(0, at));
-    if (at == std::string_view::npos) return words;
-    text.remove_prefix(at + 1);
-  }
-}
-
 std::string known_forms() {
   std::string known;
   for (const OptimizerEntry& entry : entries()) {
@@ -105,7 +97,7 @@ std::string_view optimizer_name(Optimizer optimizer) {
 size_t optimizer_states(Optimizer optimizer) { return entry_of(optimizer).info.states; }
 
 Result<OptimizerSpec> optimizer_from_text(std::string_view text) {
-  const std::vector<std::string_view> words = split(text);
+  const std::vector<std::string_view> words = split(text, ':');
   const auto entry = std::ranges::find(entries(), words[0], [](const OptimizerEntry& one) { return one.info.name; });
   if (entry == entries().end() || words.size() > entry->parameters.size() + 1) {
     return refuse("'" + std::string(text) + "' is not an optimizer; known are " + known_forms());
@@ -119,11 +111,12 @@ Result<OptimizerSpec> optimizer_from_text(std::string_view text) {
       continue;
     }
     const std::string_view word = at + 1 < words.size() ? words[at + 1] : std::string_view();
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), spec.*parameter.field);
-    if (error != std::errc() || end != word.data() + word.size()) {
+    const std::optional<double> number = number_from_text<double>(word);
+    if (!number) {
       return refuse("'" + std::string(text) + "': its " + std::string(parameter.name) +
                     " is not a number; the form is " + std::string(entry->info.form));
     }
+    spec.*parameter.field = *number;
   }
   if (const Status valid = validate(spec); !valid) return std::unexpected(valid.error());
   return spec;

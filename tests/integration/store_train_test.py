@@ -5,33 +5,13 @@
 """
 
 import json
-import random
 import signal
 import subprocess
-import sys
 import tempfile
 import unittest
 from pathlib import Path
 
-PROGRAMS = Path(sys.argv.pop(1) if len(sys.argv) > 1 else "build/dev/bin").resolve()
-TIMEOUT_S = 240
-
-
-def millrace(*arguments):
-    return [str(PROGRAMS / "millrace"), *map(str, arguments)]
-
-
-def made_up_rows(count, seed):
-    """Rows of 60 features, 6 of them in each, that a linear model separates but for a little noise."""
-    draw = random.Random(seed)
-    truth = random.Random(1)
-    weights = [truth.gauss(0, 1) for _ in range(60)]
-    lines = []
-    for _ in range(count):
-        features = sorted(draw.sample(range(60), 6))
-        label = 1 if sum(weights[index] for index in features) + draw.gauss(0, 0.3) > 0 else -1
-        lines.append(f"{label:+d} " + " ".join(f"{index + 1}:{draw.choice([0.5, 1, 2])}" for index in features))
-    return "\n".join(lines) + "\n"
+from commands import TIMEOUT_S, made_up_rows, millrace, run, start
 
 
 class StoreTraining(unittest.TestCase):
@@ -63,9 +43,8 @@ class StoreTraining(unittest.TestCase):
     def train(self, job, *arguments, workers=2):
         """The bytes of the model, and what worker 0 printed last."""
         model = self.path(f"{job}.model")
-        running = [subprocess.Popen(millrace("train", "--servers", self.servers, "--job", job, "--worker", worker, "--workers",
-                                             workers, "--train", self.rows, "--json", "-o", model, "--batch", 16, *arguments),
-                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for worker in range(workers)]
+        running = [start("train", "--servers", self.servers, "--job", job, "--worker", worker, "--workers", workers, "--train",
+                         self.rows, "--json", "-o", model, "--batch", 16, *arguments) for worker in range(workers)]
         results = []
         for process in running:
             out, err = process.communicate(timeout=TIMEOUT_S)
@@ -74,8 +53,7 @@ class StoreTraining(unittest.TestCase):
         return model.read_bytes(), results[0]
 
     def refused(self, sentence, *arguments):
-        ended = subprocess.run(millrace("train", "--servers", self.servers, "--train", self.rows, *arguments),
-                               capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        ended = run("train", "--servers", self.servers, "--train", self.rows, *arguments)
         self.assertEqual(ended.returncode, 2, ended.stderr)
         self.assertIn(sentence, ended.stderr)
 

@@ -121,7 +121,7 @@ TEST(StoreFileTest, WhatDoesNotHoldTogetherIsRefused) {
 
 TEST(StoreFileTest, LaterVersionsAreUnsupportedAndOtherFilesMalformed) {
   ByteBuffer bytes = bytes_of(example());
-  bytes[7] = '2';
+  ++bytes[7];
   EXPECT_EQ(read(bytes).error().code, ErrorCode::kUnsupported);
   bytes[0] = 'X';
   EXPECT_EQ(read(bytes).error().code, ErrorCode::kMalformed);

@@ -1,17 +1,15 @@
 #include <fmt/core.h>
 
-#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "monitoring/standard_streams.h"
 #include "worker/cli/atomic_file.h"
+#include "worker/cli/bench/bench_command.h"
 #include "worker/cli/bench/converge.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/flag_range.h"
-#include "worker/cli/interruption.h"
 #include "worker/cli/scratch_folder.h"
 #include "worker/cli/table.h"
 
@@ -62,10 +60,8 @@ Outcome run_converge(ConvergeFlags& flags) {
   if (!flags.plot.empty()) {
     if (const auto probe = AtomicFile::create(flags.plot); !probe) return fail_with(probe.error());
   }
-  const auto result = bench_converge(
-      flags.options, [](const std::string& line) { monitoring::say(fmt::format("bench converge: {}", line)); });
-  if (interruption_requests().count() > 0)
-    return fail_with(ExitCode::kInterrupted, "interrupted; every process of the benchmark is ended");
+  const auto result =
+      run_cluster_bench("converge", [&flags](const SayLine& say) { return bench_converge(flags.options, say); });
   if (!result) return std::unexpected(result.error());
   if (!flags.plot.empty()) {
     if (Outcome written = write_plot(flags.plot, converge_svg(*result)); !written) return written;
@@ -92,8 +88,7 @@ Command add_bench_converge(CLI::App& bench) {
   app->add_option("--dimension", options.dimension, "of debian and generated data")
       ->capture_default_str()
       ->check(in_range(uint64_t{16}, uint64_t{1} << 28));
-  app->add_option("--workers", options.workers, "worker processes")->capture_default_str()->check(in_range(2, 32));
-  app->add_option("--shards", options.shards, "server processes")->capture_default_str()->check(in_range(1, 16));
+  add_cluster_flags(*app, {options.workers, 2, 32, options.shards});
   app->add_option("--rounds", options.rounds, "of each row")->capture_default_str()->check(in_range(1, 1'000'000));
   app->add_option("--points", options.points, "of each curve")->capture_default_str()->check(in_range(1, 1'000));
   app->add_option("--batch", options.batch, "rows a worker and step")
@@ -113,14 +108,11 @@ Command add_bench_converge(CLI::App& bench) {
   std::string names;
   for (const ConvergeRow& row : converge_rows(options)) names += (names.empty() ? "" : ", ") + row.name;
   app->add_option("--rows", options.rows, "which of: " + names + " (default: all)")->delimiter(',');
-  app->add_option("--seed", options.seed, "of the order of rows and of every random choice in the jobs")
-      ->capture_default_str()
-      ->check(in_range(uint64_t{0}, std::numeric_limits<uint64_t>::max()));
   app->add_option("--plot", flags->plot, "an SVG: log-loss against rounds, and against bytes")->check(not_empty());
   app->add_option("--folder", options.folder, "where data, tables and logs are kept")
       ->capture_default_str()
       ->check(not_empty());
-  app->add_flag("--json", flags->json, "one JSON object as the last line, with the curves");
+  add_seed_and_json(*app, options.seed, "of the order of rows and of every random choice in the jobs", flags->json);
   app->footer(
       "Each row is a job of its own: the same rows of data in the same order, the same learning rate, another way to "
       "wait.\n"

@@ -1,16 +1,14 @@
 #include <fmt/core.h>
 
-#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "monitoring/standard_streams.h"
+#include "worker/cli/bench/bench_command.h"
 #include "worker/cli/bench/crowd.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/flag_range.h"
-#include "worker/cli/interruption.h"
 #include "worker/cli/table.h"
 
 namespace millrace::cli {
@@ -46,10 +44,8 @@ void print_rows(const nlohmann::json& result) {
 }
 
 Outcome run_crowd(const CrowdFlags& flags) {
-  const auto result = bench_crowd(
-      flags.options, [](const std::string& line) { monitoring::say(fmt::format("bench crowd: {}", line)); });
-  if (interruption_requests().count() > 0)
-    return fail_with(ExitCode::kInterrupted, "interrupted; every process of the benchmark is ended");
+  const auto result =
+      run_cluster_bench("crowd", [&flags](const SayLine& say) { return bench_crowd(flags.options, say); });
   if (!result) return std::unexpected(result.error());
   if (flags.json) {
     fmt::print("{}\n", result->dump());
@@ -87,10 +83,7 @@ Command add_bench_crowd(CLI::App& bench) {
   app->add_option("--codec", options.codec, "both ways; it must not lose anything")
       ->capture_default_str()
       ->check(not_empty());
-  app->add_option("--seed", options.seed, "of the data and of the round that is checked")
-      ->capture_default_str()
-      ->check(in_range(uint64_t{0}, std::numeric_limits<uint64_t>::max()));
-  app->add_flag("--json", flags->json, "one JSON object as the last line");
+  add_seed_and_json(*app, options.seed, "of the data and of the round that is checked", flags->json);
   app->footer(
       "Every worker is a session with connections of its own; all of them share this machine's cores with the shards, "
       "so "

@@ -1,16 +1,14 @@
 #include <fmt/core.h>
 
-#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "monitoring/standard_streams.h"
+#include "worker/cli/bench/bench_command.h"
 #include "worker/cli/bench/recover.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/flag_range.h"
-#include "worker/cli/interruption.h"
 #include "worker/cli/table.h"
 
 namespace millrace::cli {
@@ -47,10 +45,8 @@ void print_result(const nlohmann::json& result) {
 }
 
 Outcome run_recover(const RecoverFlags& flags) {
-  const auto result = bench_recover(
-      flags.options, [](const std::string& line) { monitoring::say(fmt::format("bench recover: {}", line)); });
-  if (interruption_requests().count() > 0)
-    return fail_with(ExitCode::kInterrupted, "interrupted; every process of the benchmark is ended");
+  const auto result =
+      run_cluster_bench("recover", [&flags](const SayLine& say) { return bench_recover(flags.options, say); });
   if (!result) return std::unexpected(result.error());
   if (flags.json) {
     fmt::print("{}\n", result->dump());
@@ -69,8 +65,7 @@ Command add_bench_recover(CLI::App& bench) {
   auto flags = std::make_shared<RecoverFlags>();
   auto& options = flags->options;
   CLI::App* app = bench.add_subcommand("recover", "shards that are killed, workers that join: how soon all goes on");
-  app->add_option("--workers", options.workers, "worker processes")->capture_default_str()->check(in_range(1, 32));
-  app->add_option("--shards", options.shards, "server processes")->capture_default_str()->check(in_range(1, 16));
+  add_cluster_flags(*app, {options.workers, 1, 32, options.shards});
   app->add_option("--n", options.n, "dimension")
       ->capture_default_str()
       ->check(in_range(uint64_t{1} << 10, uint64_t{1} << 28));
@@ -93,10 +88,7 @@ Command add_bench_recover(CLI::App& bench) {
       ->capture_default_str()
       ->check(in_range(50, 60'000));
   app->add_option("--codec", options.codec, "lossless, both ways, as train has it")->capture_default_str();
-  app->add_option("--seed", options.seed, "of the moments of the kills, and of who is killed")
-      ->capture_default_str()
-      ->check(in_range(uint64_t{0}, std::numeric_limits<uint64_t>::max()));
-  app->add_flag("--json", flags->json, "one JSON object as the last line");
+  add_seed_and_json(*app, options.seed, "of the moments of the kills, and of who is killed", flags->json);
   app->footer(
       "A shard is killed (SIGKILL) at a random moment and started again at once, with nothing; the workers have what "
       "it "

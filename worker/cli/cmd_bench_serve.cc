@@ -1,14 +1,12 @@
 #include <fmt/core.h>
 
-#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "monitoring/standard_streams.h"
+#include "worker/cli/bench/bench_command.h"
 #include "worker/cli/bench/serve.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/flag_range.h"
-#include "worker/cli/interruption.h"
 
 namespace millrace::cli {
 namespace {
@@ -44,11 +42,8 @@ void print_table(const nlohmann::json& result) {
 }
 
 Outcome run_serve(const ServeFlags& flags) {
-  const auto result = bench_serve(
-      flags.options, [](const std::string& line) { monitoring::say(fmt::format("bench serve: {}", line)); });
-  if (interruption_requests().count() > 0) {
-    return fail_with(ExitCode::kInterrupted, "interrupted; every process of the benchmark is ended");
-  }
+  const auto result =
+      run_cluster_bench("serve", [&flags](const SayLine& say) { return bench_serve(flags.options, say); });
   if (!result) return std::unexpected(result.error());
   if (flags.json) {
     fmt::print("{}\n", result->dump());
@@ -64,8 +59,7 @@ Command add_bench_serve(CLI::App& bench) {
   auto flags = std::make_shared<ServeFlags>();
   auto& options = flags->options;
   CLI::App* app = bench.add_subcommand("serve", "whole rounds of real shards and workers against bare ZeroMQ");
-  app->add_option("--workers", options.workers, "worker processes")->capture_default_str()->check(in_range(1, 48));
-  app->add_option("--shards", options.shards, "server processes")->capture_default_str()->check(in_range(1, 16));
+  add_cluster_flags(*app, {options.workers, 1, 48, options.shards});
   app->add_option("--n", options.n, "dimension")
       ->capture_default_str()
       ->check(in_range(uint64_t{16}, uint64_t{1} << 32));
@@ -91,10 +85,7 @@ Command add_bench_serve(CLI::App& bench) {
   app->add_option("--threshold-period", options.threshold_period, "steps between exact global thresholds")
       ->capture_default_str()
       ->check(in_range(1, 100'000));
-  app->add_option("--seed", options.seed, "of the data and of the round that is checked")
-      ->capture_default_str()
-      ->check(in_range(uint64_t{0}, std::numeric_limits<uint64_t>::max()));
-  app->add_flag("--json", flags->json, "one JSON object as the last line");
+  add_seed_and_json(*app, options.seed, "of the data and of the round that is checked", flags->json);
   app->footer(
       "A round lasts from the common start until the update, cut to the global top-k, is applied on every worker. Bare "
       "ZeroMQ\n"

@@ -1,5 +1,6 @@
 #include "worker/cli/data_debian.h"
 
+#include <fmt/format.h>
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <unordered_set>
 #include <utility>
@@ -200,6 +202,33 @@ Result<DebianDataSummary> make_debian_data(const DebianDataOptions& options) {
   if (Status status = sink.train.commit(); !status) return std::unexpected(status.error());
   if (Status status = sink.held_out.commit(); !status) return std::unexpected(status.error());
   return sink.summary;
+}
+
+DataFiles debian_files(const std::string& folder, uint64_t dimension) {
+  const std::string stem = folder + "/debian-" + std::to_string(dimension);
+  return {stem + ".svm.gz", stem + ".test.svm.gz"};
+}
+
+bool made_before(const DataFiles& files, const std::function<void(const std::string&)>& say) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(files.train, ignored) || !std::filesystem::exists(files.held_out, ignored)) return false;
+  say("data: " + files.train + " (made by an earlier run)");
+  return true;
+}
+
+Status keep_debian_data(const DataFiles& files, uint64_t dimension,
+                        const std::function<void(const std::string&)>& say) {
+  if (made_before(files, say)) return {};
+  say("data: making " + files.train + " from the package index");
+  DebianDataOptions make;
+  make.train_path = files.train;
+  make.held_out_path = files.held_out;
+  make.dimension = dimension;
+  const auto made = make_debian_data(make);
+  if (!made) return std::unexpected(made.error());
+  say(fmt::format("data: {} packages, {} of them libraries; {} rows to train on, {} held out", made->packages,
+                  made->libraries, made->train_rows, made->held_out_rows));
+  return {};
 }
 
 }  // namespace millrace::cli

@@ -36,6 +36,20 @@ struct DebianDataSummary {
 ///            malformed: the input holds no package with description and section.
 Result<DebianDataSummary> make_debian_data(const DebianDataOptions& options);
 
+struct DataFiles {
+  std::string train;
+  std::string held_out;
+};
+
+/// Of make_debian_data(), in a folder that lasts: made once for each dimension.
+///
+/// say  called with a line at a time
+DataFiles debian_files(const std::string& folder, uint64_t dimension);
+Status keep_debian_data(const DataFiles& files, uint64_t dimension, const std::function<void(const std::string&)>& say);
+
+/// Both are there. They appear whole or not at all, the held-out one last.
+bool made_before(const DataFiles& files, const std::function<void(const std::string&)>& say);
+
 /// What of a package's paragraph is used.
 struct PackageParagraph {
   std::string name;

@@ -27,34 +27,16 @@ constexpr double kSparseShare = 0.095;  // of the natural count of entries: less
 constexpr double kDownOverUp = 3;       // entries that come back for each that a worker sends
 constexpr const char* kNatural = "natural";
 
-struct DemoData {
-  std::string train;
-  std::string held_out;
-};
-
 Failure failure(const Error& error) { return failure_of(error); }
 
-std::expected<DemoData, Failure> prepare_data(const DemoOptions& options, const Say& say) {
+std::expected<DataFiles, Failure> prepare_data(const DemoOptions& options, const Say& say) {
   std::error_code problem;
   std::filesystem::create_directories(options.folder, problem);
   if (problem) return fail_with(ExitCode::kIo, "cannot make the folder " + options.folder + ": " + problem.message());
-  const std::string stem = options.folder + "/debian-" + std::to_string(options.dimension);
-  DemoData data{stem + ".svm.gz", stem + ".test.svm.gz"};
-  // Files appear whole or not at all, the held-out one last.
-  if (std::filesystem::exists(data.train) && std::filesystem::exists(data.held_out)) {
-    say("data: " + data.train + " (made by an earlier run)");
-    return data;
-  }
-  say("data: making " + data.train + " from the package index");
-  DebianDataOptions make;
-  make.train_path = data.train;
-  make.held_out_path = data.held_out;
-  make.dimension = options.dimension;
-  const auto made = make_debian_data(make);
-  if (!made) return std::unexpected(failure(made.error()));
-  say(fmt::format("data: {} packages, {} of them libraries; {} rows to train on, {} held out", made->packages,
-                  made->libraries, made->train_rows, made->held_out_rows));
-  return data;
+  DataFiles files = debian_files(options.folder, options.dimension);
+  if (Status kept = keep_debian_data(files, options.dimension, say); !kept)
+    return std::unexpected(failure(kept.error()));
+  return files;
 }
 
 double median(std::vector<double> values) {
@@ -63,11 +45,9 @@ double median(std::vector<double> values) {
 }
 
 /// workers  that were there from the beginning to the end. In modes that leave workers out one may have come too late for all.
-std::expected<DemoRow, Failure> summarise(DemoRow row, std::span<const json> workers) {
+DemoRow summarise(DemoRow row, std::span<const json> workers) {
   const auto steps_of = [](const json& worker) { return worker["steps"].get<uint64_t>(); };
   const json& first = *std::ranges::max_element(workers, {}, steps_of);
-  if (first["epochs"].empty())
-    return fail_with(ExitCode::kInternal, "no worker made a step in the row '" + row.title + "'");
   row.steps = first["steps"].get<uint64_t>();
   row.epochs = first["epochs"].size();
   std::vector<double> step_ms;
@@ -95,7 +75,7 @@ std::expected<DemoRow, Failure> summarise(DemoRow row, std::span<const json> wor
   return row;
 }
 
-std::vector<std::string> shared_flags(const DemoOptions& options, const DemoData& data) {
+std::vector<std::string> shared_flags(const DemoOptions& options, const DataFiles& data) {
   std::vector<std::string> flags = {"--train", data.train, "--test", data.held_out};
   std::ranges::copy(demo_train_flags(options), std::back_inserter(flags));
   return flags;
@@ -139,9 +119,7 @@ std::expected<DemoRow, Failure> run_row(TrainingCluster& cluster, const std::vec
   if (!outputs) return std::unexpected(outputs.error());
   // The last worker's figures are those of its second life, where it was killed.
   const bool all = !kill || kill->whom == TrainingCluster::Kill::Whom::kShard;
-  auto summary = summarise(std::move(row), std::span(*outputs).first(outputs->size() - (all ? 0 : 1)));
-  if (!summary) return std::unexpected(summary.error());
-  row = std::move(*summary);
+  row = summarise(std::move(row), std::span(*outputs).first(outputs->size() - (all ? 0 : 1)));
   say(fmt::format("{}: {} steps, held-out accuracy {:.4f}, {:.0f} bytes up and {:.0f} down a step, {:.1f} ms a step",
                   row.name, row.steps, row.accuracy, row.bytes_up, row.bytes_down, row.step_ms));
   return row;

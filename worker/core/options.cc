@@ -1,31 +1,14 @@
 #include "worker/core/options.h"
 
-#include <charconv>
 #include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "kernels/base/words.h"
+
 namespace millrace::worker {
 namespace {
-
-std::vector<std::string_view> split(std::string_view text) {
-  std::vector<std::string_view> words;
-  for (;;) {
-    const size_t at = text.find(':');
-    words.push_back(text.substr(0, at));
-    if (at == std::string_view::npos) return words;
-    text.remove_prefix(at + 1);
-  }
-}
-
-template <typename T>
-std::optional<T> number(std::string_view text) {
-  T value{};
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (failure != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
 
 std::unexpected<Error> bad(std::string_view text, const std::string& wanted) {
   return fail(ErrorCode::kInvalidArgument, "'" + std::string(text) + "' is not " + wanted);
@@ -33,11 +16,11 @@ std::unexpected<Error> bad(std::string_view text, const std::string& wanted) {
 
 /// Sets density or k.
 Status set_amount(std::string_view word, double& density, uint64_t& k) {
-  if (const auto count = number<uint64_t>(word); count && *count >= 2) {
+  if (const auto count = number_from_text<uint64_t>(word); count && *count >= 2) {
     k = *count;
     return {};
   }
-  const auto share = number<double>(word);
+  const auto share = number_from_text<double>(word);
   if (!share || !(*share > 0) || *share > 1) {
     return bad(word, "a density in (0, 1] or a count of at least 2");
   }
@@ -146,7 +129,7 @@ Status set_words(const JobOptions& job, protocol::JobSpec& spec) {
 }  // namespace
 
 Result<SelectionSpec> selection_from_text(std::string_view text) {
-  const std::vector<std::string_view> words = split(text);
+  const std::vector<std::string_view> words = split(text, ':');
   const auto selection = selection_by_name(words[0]);
   if (!selection) return std::unexpected(selection.error());
   SelectionSpec spec;
@@ -159,14 +142,14 @@ Result<SelectionSpec> selection_from_text(std::string_view text) {
                "'bucket_topk:0.01[:BUCKET]'");
   }
   if (*selection == Selection::kThreshold) {
-    const auto threshold = number<double>(words[1]);
+    const auto threshold = number_from_text<double>(words[1]);
     if (!threshold) return bad(words[1], "a magnitude");
     spec.threshold = *threshold;
   } else if (*selection != Selection::kNone) {
     if (auto done = set_amount(words[1], spec.density, spec.k); !done) return std::unexpected(done.error());
   }
   if (words.size() == 3) {
-    const auto third = number<uint32_t>(words[2]);
+    const auto third = number_from_text<uint32_t>(words[2]);
     if (!third || *third == 0) return bad(words[2], "a whole number from 1");
     (*selection == Selection::kThresholdReuse ? spec.period : spec.bucket_size) = *third;
   }
@@ -177,7 +160,7 @@ Result<SelectionSpec> selection_from_text(std::string_view text) {
 Result<protocol::ReselectSpec> reselect_from_text(std::string_view text, uint32_t threshold_period) {
   protocol::ReselectSpec spec;
   if (text == "none") return spec;
-  const std::vector<std::string_view> words = split(text);
+  const std::vector<std::string_view> words = split(text, ':');
   if (words.size() != 2 || words[0] != "topk") return bad(text, "a re-selection: 'none' or 'topk:DENSITY|COUNT'");
   spec.reselect = protocol::Reselect::kTopK;
   spec.threshold_period = threshold_period;
@@ -188,14 +171,14 @@ Result<protocol::ReselectSpec> reselect_from_text(std::string_view text, uint32_
 Result<protocol::MomentumSpec> momentum_from_text(std::string_view text) {
   protocol::MomentumSpec spec;
   if (text == "none") return spec;
-  const std::vector<std::string_view> words = split(text);
+  const std::vector<std::string_view> words = split(text, ':');
   const auto wanted = [&] {
     return bad(text, "a momentum: 'none', 'correction:FACTOR[:unmasked]' or 'nesterov:FACTOR[:unmasked]'");
   };
   if (words.size() < 2 || words.size() > 3 || (words.size() == 3 && words[2] != "unmasked")) return wanted();
   if (words[0] != "correction" && words[0] != "nesterov") return wanted();
   spec.momentum = words[0] == "nesterov" ? protocol::Momentum::kNesterov : protocol::Momentum::kCorrection;
-  const auto factor = number<double>(words[1]);
+  const auto factor = number_from_text<double>(words[1]);
   if (!factor || !(*factor > 0) || !(*factor < 1)) return bad(words[1], "a momentum factor between 0 and 1");
   spec.factor = *factor;
   spec.masked = words.size() == 2;

@@ -28,31 +28,16 @@ std::string shared_w8a() {
   return fs::exists(path, ignored) ? path.string() : std::string();
 }
 
-bool made_before(const TrainingData& data, const Say& say) {
-  // Files appear whole or not at all, the held-out one last.
-  if (!fs::exists(data.train) || !fs::exists(data.held_out)) return false;
-  say("data: " + data.train + " (made by an earlier run)");
-  return true;
-}
-
 Result<TrainingData> debian(const ConvergeOptions& options, const Say& say) {
-  const std::string stem = options.folder + "/debian-" + std::to_string(options.dimension);
-  TrainingData data{"debian", stem + ".svm.gz", stem + ".test.svm.gz", options.dimension};
-  if (made_before(data, say)) return data;
-  say("data: making " + data.train + " from the package index");
-  DebianDataOptions make;
-  make.train_path = data.train;
-  make.held_out_path = data.held_out;
-  make.dimension = options.dimension;
-  const auto made = make_debian_data(make);
-  if (!made) return std::unexpected(made.error());
-  return data;
+  const DataFiles files = debian_files(options.folder, options.dimension);
+  if (Status kept = keep_debian_data(files, options.dimension, say); !kept) return std::unexpected(kept.error());
+  return TrainingData{"debian", files.train, files.held_out, options.dimension};
 }
 
 Result<TrainingData> generated(const ConvergeOptions& options, const Say& say) {
   const std::string stem = options.folder + "/generated-" + std::to_string(options.dimension);
   TrainingData data{"generated", stem + ".svm.gz", stem + ".test.svm.gz", options.dimension};
-  if (made_before(data, say)) return data;
+  if (made_before({data.train, data.held_out}, say)) return data;
   say("data: drawing " + data.train);
   SyntheticDataOptions make;
   make.shape = {"generated", options.dimension, kGeneratedNonzeros, kGeneratedSpread, kGeneratedExponent};

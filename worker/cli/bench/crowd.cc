@@ -23,8 +23,6 @@ namespace {
 using nlohmann::json;
 using Progress = std::function<void(const std::string&)>;
 
-constexpr int kStartTimeoutMs = 30'000;
-constexpr int kStopGraceMs = 15'000;
 constexpr int kLookEveryMs = 200;
 constexpr int kBaseTimeoutMs = 120'000;
 constexpr int kRoundTimeoutMs = 10'000;
@@ -81,7 +79,6 @@ std::expected<std::vector<ShardProcess>, Failure> start_shards(const CrowdOption
     process.shards = options.shards;
     process.table = folder + "/table";
     process.log = folder + "/shard" + std::to_string(shard) + ".log";
-    process.timeout_ms = kStartTimeoutMs;
     auto started = ShardProcess::start(process);
     if (!started) return std::unexpected(start_failure(started.error()));
     shards.push_back(std::move(*started));
@@ -167,7 +164,7 @@ std::expected<Measured, Failure> run_row(const CrowdOptions& options, uint32_t w
   Measured result = measured(options, setup, **shared, started);
   double seconds = 0;
   for (ShardProcess& shard : *shards) {
-    const ExitReport report = shard.stop(kStopGraceMs);
+    const ExitReport report = shard.stop();
     seconds += report.cpu_seconds;
     result.row.shard_memory_bytes =
         std::max(result.row.shard_memory_bytes, static_cast<double>(report.peak_memory_bytes));

@@ -24,8 +24,6 @@ namespace {
 using nlohmann::json;
 using Progress = std::function<void(const std::string&)>;
 
-constexpr int kStartTimeoutMs = 30'000;
-constexpr int kStopGraceMs = 15'000;
 constexpr int kLookEveryMs = 1;
 constexpr TimeNs kPatienceNs = 90 * kNsPerS;  ///< for any one thing to happen
 constexpr uint64_t kStepsToTheEnd = 20;       ///< so that nobody is beyond the end when it is said
@@ -118,7 +116,6 @@ class Recovering {
     process.port = port;
     process.table = folder_ + "/table";
     process.log = folder_ + "/shard" + std::to_string(shard) + ".log";
-    process.timeout_ms = kStartTimeoutMs;
     auto started = ShardProcess::start(process);
     if (!started) return std::unexpected(start_failure(started.error()));
     return std::move(*started);
@@ -292,7 +289,7 @@ class Recovering {
     }
     uint64_t pushes = 0;
     for (uint32_t serial = 0; serial < setup_.marks.serials; ++serial) pushes += shared_->process(serial).pushes;
-    for (ShardProcess& shard : shards_) shard.stop(kStopGraceMs);
+    for (ShardProcess& shard : shards_) shard.stop();
     return summary(std::move(kills), std::move(joins), all,
                    {{"round_ms", round}, {"steps", end_step}, {"pushes", pushes}});
   }

@@ -1,15 +1,11 @@
 #include "worker/cli/bench/recover_worker.h"
 
-#include <algorithm>
-#include <cstring>
-#include <exception>
+#include <functional>
 #include <memory>
 
-#include "kernels/codec/codec.h"
 #include "millrace/millrace.h"
 #include "protocol/layout.h"
-#include "worker/cli/job_failure.h"
-#include "worker/cli/process/allocator.h"
+#include "worker/cli/bench/bench_worker.h"
 
 namespace millrace::cli {
 namespace {
@@ -100,12 +96,6 @@ class RecoverWorker {
   std::unique_ptr<Session> session_;
 };
 
-void say_failure(RecoverProcess& process, const std::string& text) {
-  const size_t length = std::min(text.size(), sizeof(process.failure) - 1);
-  std::memcpy(process.failure, text.data(), length);
-  process.failure[length] = '\0';
-}
-
 }  // namespace
 
 std::vector<std::pair<uint64_t, uint64_t>> recover_parts(const RecoverSetup& setup) {
@@ -120,34 +110,18 @@ std::vector<std::pair<uint64_t, uint64_t>> recover_parts(const RecoverSetup& set
 }
 
 Status check_recover_job(const RecoverSetup& setup) {
-  try {
-    Session::check(job_options(setup, 0), {tensor_options(setup, {})});
-  } catch (const JobError& error) {
-    return fail(ErrorCode::kInvalidArgument, error.what());
-  }
-  const Result<CodecSpec> codec = codec_from_text(setup.codec);
-  if (!codec) return std::unexpected(codec.error());
-  if (find_index_codec(codec->index)->lossless() && find_value_codec(codec->value)->lossless(*codec)) return {};
-  return fail(ErrorCode::kInvalidArgument, "--codec: '" + setup.codec +
-                                               "' loses something, and every weight is checked to the bit; give "
-                                               "gap+raw, raw+raw or bitmap+raw");
+  if (Status valid = check_bench_job(job_options(setup, 0), {tensor_options(setup, {})}); !valid) return valid;
+  return check_lossless(setup.codec, "every weight");
 }
 
 int run_recover_worker(const RecoverSetup& setup, uint32_t worker, uint32_t serial, RecoverShared& shared) {
-  keep_freed_memory();
-  JobStage stage = JobStage::kJoining;
-  try {
-    RecoverWorker running(setup, worker, serial, shared);
-    stage = JobStage::kRunning;
-    running.run();
-    return static_cast<int>(ExitCode::kOk);
-  } catch (const JobError& error) {
-    say_failure(shared.process(serial), error.what());
-    return static_cast<int>(failure_of(error, stage).code);
-  } catch (const std::exception& problem) {
-    say_failure(shared.process(serial), problem.what());
-    return static_cast<int>(ExitCode::kInternal);
-  }
+  return run_bench_worker(shared.process(serial).failure, [&]() -> std::function<ExitCode()> {
+    auto running = std::make_shared<RecoverWorker>(setup, worker, serial, shared);
+    return [running] {
+      running->run();
+      return ExitCode::kOk;
+    };
+  });
 }
 
 }  // namespace millrace::cli

@@ -49,10 +49,4 @@ double ServeShared::round_ms(uint32_t round) {
   return static_cast<double>(last - first) / static_cast<double>(kNsPerMs);
 }
 
-void set_failure(ServeWorkerReport& report, const std::string& text) {
-  const size_t length = std::min(text.size(), sizeof(report.failure) - 1);
-  std::memcpy(report.failure, text.data(), length);
-  report.failure[length] = '\0';
-}
-
 }  // namespace millrace::cli

@@ -55,7 +55,4 @@ class ServeShared {
   TimeNs* times_ = nullptr;
 };
 
-/// Writes `text`, cut to what fits, where the parent reads it.
-void set_failure(ServeWorkerReport& report, const std::string& text);
-
 }  // namespace millrace::cli

@@ -5,16 +5,16 @@
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
-#include <exception>
+#include <functional>
+#include <memory>
 #include <new>
 
 #include "kernels/codec/codec.h"
 #include "millrace/millrace.h"
 #include "protocol/layout.h"
+#include "worker/cli/bench/bench_worker.h"
 #include "worker/cli/bench/serve_input.h"
 #include "worker/cli/bench/serve_oracle.h"
-#include "worker/cli/job_failure.h"
-#include "worker/cli/process/allocator.h"
 
 namespace millrace::cli {
 namespace {
@@ -135,7 +135,7 @@ class ServeWorker {
     report.checked_count = received.count();
     report.relative_error = verdict.relative_error;
     report.check = verdict.agrees ? 1 : -1;
-    if (!verdict.agrees) set_failure(report, "the update differs from the oracle's: " + verdict.reason);
+    if (!verdict.agrees) set_failure(report.failure, "the update differs from the oracle's: " + verdict.reason);
   }
 
   const ServeWorkerSetup& setup_;
@@ -152,35 +152,21 @@ class ServeWorker {
 }  // namespace
 
 Status check_serve_job(const ServeWorkerSetup& setup) {
-  try {
-    Session::check(job_options(setup, 0), {{.name = "w", .dimension = setup.n}});
-  } catch (const JobError& error) {
-    return fail(ErrorCode::kInvalidArgument, error.what());
-  }
-  const Result<CodecSpec> codec = codec_from_text(setup.codec);
-  if (!codec) return std::unexpected(codec.error());
-  const bool lossless = find_index_codec(codec->index)->lossless() && find_value_codec(codec->value)->lossless(*codec);
-  if (lossless || setup.error_max > 0) return {};
-  return fail(ErrorCode::kInvalidArgument, "--codec: '" + setup.codec +
-                                               "' loses something, and the row lossless is checked to the bit; give "
-                                               "gap+raw, raw+raw or bitmap+raw");
+  if (Status valid = check_bench_job(job_options(setup, 0), {{.name = "w", .dimension = setup.n}}); !valid)
+    return valid;
+  if (setup.error_max > 0) return {};
+  return check_lossless(setup.codec, "the row lossless");
 }
 
 int run_serve_worker(const ServeWorkerSetup& setup, uint32_t worker, ServeShared& shared) {
-  keep_freed_memory();
-  JobStage stage = JobStage::kJoining;
-  try {
-    ServeWorker running(setup, worker, shared);
-    stage = JobStage::kRunning;
-    running.run();
-    return static_cast<int>(shared.report(worker).check == -1 ? ExitCode::kInternal : ExitCode::kOk);
-  } catch (const JobError& error) {
-    set_failure(shared.report(worker), error.what());
-    return static_cast<int>(failure_of(error, stage).code);
-  } catch (const std::exception& problem) {
-    set_failure(shared.report(worker), problem.what());
-    return static_cast<int>(ExitCode::kInternal);
-  }
+  ServeWorkerReport& report = shared.report(worker);
+  return run_bench_worker(report.failure, [&]() -> std::function<ExitCode()> {
+    auto running = std::make_shared<ServeWorker>(setup, worker, shared);
+    return [running, &report] {
+      running->run();
+      return report.check == -1 ? ExitCode::kInternal : ExitCode::kOk;
+    };
+  });
 }
 
 }  // namespace millrace::cli

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "kernels/base/check.h"
+#include "monitoring/status_page.h"
 
 namespace millrace::cli {
 namespace {
@@ -28,20 +29,6 @@ constexpr double kTicksWanted = 6;
 constexpr std::array<std::string_view, 8> kColours = {"#000000", "#0072b2", "#d55e00", "#009e73",
                                                       "#cc79a7", "#e69f00", "#56b4e9", "#7f5f3f"};
 constexpr std::array<std::string_view, 3> kDashes = {"none", "7 3", "2 3"};
-
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      default: out += c;
-    }
-  }
-  return out;
-}
 
 std::string stroke(size_t series) {
   return fmt::format(R"(stroke="{}" stroke-dasharray="{}")", kColours[series % kColours.size()],
@@ -130,11 +117,11 @@ class PanelDrawing {
     fmt::format_to(out,
                    R"(<text x="{:.1f}" y="{:.1f}" text-anchor="middle">{}</text>)"
                    "\n",
-                   left_ + kLeft + inner_width() / 2, kPanelHeight - 8, escaped(panel_.x.title));
+                   left_ + kLeft + inner_width() / 2, kPanelHeight - 8, monitoring::escape_html(panel_.x.title));
     fmt::format_to(out,
                    R"(<text x="{:.1f}" y="{:.1f}">{}</text>)"
                    "\n",
-                   left_ + 8, kTop - 10, escaped(panel_.y.title));
+                   left_ + 8, kTop - 10, monitoring::escape_html(panel_.y.title));
     if (x_.empty()) {
       fmt::format_to(out,
                      R"(<text x="{:.1f}" y="{:.1f}" text-anchor="middle">no points</text>)"
@@ -203,7 +190,7 @@ void draw_legend(std::string& svg, const std::vector<PlotSeries>& series, double
     svg += fmt::format(R"(<path d="M{:.1f} {:.1f}h26" stroke-width="2.4" {}/>)", x, y, stroke(at));
     svg += fmt::format(R"(<text x="{:.1f}" y="{:.1f}">{}</text>)"
                        "\n",
-                       x + 32, y + 4, escaped(series[at].name));
+                       x + 32, y + 4, monitoring::escape_html(series[at].name));
   }
 }
 
@@ -236,7 +223,7 @@ std::string plot_svg(const std::string& title, std::span<const PlotPanel> panels
       "\n"
       R"(<text x="{2:.0f}" y="16" text-anchor="middle" font-size="13">{3}</text>)"
       "\n",
-      width, height, width / 2, escaped(title));
+      width, height, width / 2, monitoring::escape_html(title));
   for (size_t at = 0; at < panels.size(); ++at) {
     PanelDrawing(panels[at], kPanelWidth * static_cast<double>(at)).draw(svg);
   }

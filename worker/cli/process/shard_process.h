@@ -34,8 +34,8 @@ class ShardProcess {
   const std::string& http_address() const { return http_address_; }  ///< "127.0.0.1:8080"; empty without
   ChildProcess& process() { return process_; }
 
-  /// SIGTERM, SIGKILL after grace_ms.
-  ExitReport stop(int grace_ms) { return process_.terminate(grace_ms); }
+  /// SIGTERM, SIGKILL after grace_ms: more than the jobs of a shard take to be told their end.
+  ExitReport stop(int grace_ms = 15'000) { return process_.terminate(grace_ms); }
 
  private:
   explicit ShardProcess(ChildProcess process) : process_(std::move(process)) {}

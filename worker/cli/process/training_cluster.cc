@@ -16,8 +16,6 @@ namespace {
 using nlohmann::json;
 using Say = std::function<void(const std::string&)>;
 
-constexpr int kStartTimeoutMs = 30'000;
-constexpr int kStopGraceMs = 15'000;
 constexpr int kLookEveryMs = 200;
 constexpr int kLookForKillMs = 2;
 constexpr int kRunTimeoutMs = 30 * 60 * 1000;
@@ -45,7 +43,6 @@ std::expected<ShardProcess, Failure> TrainingCluster::start_shard_at(uint32_t sh
   process.table = options_.folder + "/table";
   process.log = options_.folder + "/shard" + std::to_string(shard) + ".log";
   process.http = hosts_.address(shard) + ":0";
-  process.timeout_ms = kStartTimeoutMs;
   std::error_code ignored;
   if (port == 0) std::filesystem::remove(process.log, ignored);
   auto started = ShardProcess::start(process);
@@ -67,7 +64,7 @@ Outcome TrainingCluster::start_shard(uint32_t shard, const Say& say) {
 }
 
 void TrainingCluster::stop() {
-  for (ShardProcess& shard : shards_) shard.stop(kStopGraceMs);
+  for (ShardProcess& shard : shards_) shard.stop();
   shards_.clear();
 }
 

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <charconv>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace millrace {
+
+/// The pieces of `text` between separators, at least one; empty ones stay. They point into `text`.
+std::vector<std::string_view> split(std::string_view text, char separator);
+
+/// The number that `text` is, and nothing besides. Empty: it is none, or none of that type.
+template <typename T>
+std::optional<T> number_from_text(std::string_view text) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+}  // namespace millrace
