@@ -331,6 +331,7 @@ void JobRounds::on_store_moved(TimeNs now, Actions& actions) {
 }
 
 void JobRounds::on_store_written(const Status& written, TimeNs now, Actions& actions) {
+  tell_store(actions);
   store_->on_written(written, actions);
   if (store_->is_saving()) return;
   forget_stored();
@@ -357,7 +358,7 @@ void JobRounds::finish(PartRound& part, EncodedUpdate update, TimeNs now, Action
   decision.carried = std::move(update.carried);
   decision.threshold = bucket.threshold ? bucket.threshold->agreed_magnitude() : 0;
   const PartRound::KeptUpdate& kept = part.keep(std::move(decision), kept_account_);
-  if (store_) store_->decided(kept.body, kept.payload, lineage_, actions);
+  if (store_) store_->decided(kept.body, kept.payload, actions);
   for (const protocol::Member& member : setup_.members.all()) {
     if (part.takes(member)) serve(member, part, kept, actions);
   }

@@ -1,7 +1,6 @@
 #include <algorithm>
 
 #include "kernels/base/check.h"
-#include "protocol/lineage.h"
 #include "server/job_rounds.h"
 
 /// Rounds that go on: from what the members keep [8], for those that join [9], without those that hold them up [6].
@@ -51,16 +50,17 @@ void JobRounds::restore(std::vector<PartRound::Restored> parts, uint64_t lineage
 
 void JobRounds::recover_store(Actions& actions) {
   if (!store_ || !store_->is_dropped() || !goes_on_ || failure_) return;
-  JobStore::Log log;
-  log.has = [this](uint32_t number, const StorePosition& position) {
-    return protocol::is_on_path(setup_.members.view(), setup_.shard, position.lineage) &&
-           part(number).is_in_log(position.n, position.decided_in);
-  };
-  log.part = [this](uint32_t number) -> const PartRound& { return part(number); };
-  log.lineage = lineage_;
-  store_->recover(log, actions);
+  store_->recover([this](uint32_t number) -> const PartRound& { return part(number); }, actions);
   if (store_->failure()) failure_ = store_->failure();
   forget_stored();
+}
+
+void JobRounds::tell_store(Actions& actions) {
+  if (!store_ || !store_->is_saving()) return;
+  for (const PartRound& part : parts_) {
+    store_->acknowledged(part.layout().part, part.acknowledged_by_all(setup_.members.all()));
+  }
+  store_->end_acknowledged(actions);
 }
 
 void JobRounds::hold_for_store() {

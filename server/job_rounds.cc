@@ -249,6 +249,7 @@ void JobRounds::on_ack(const protocol::Member& from, const protocol::Ack& body, 
       serve_from(from, *part, entry.n, actions);
     }
   }
+  tell_store(actions);
   if (held_back_) advance_all(now, actions);
 }
 
@@ -269,6 +270,7 @@ void JobRounds::on_steps_applied(const protocol::Member& from, uint64_t n, TimeN
   bool impossible = false;
   for (PartRound& part : parts_) impossible |= !part.acknowledge(from.worker, n, setup_.members.all());
   if (impossible) count(Metric::kDropped, "impossible_ack", 1, actions);
+  tell_store(actions);
   if (held_back_) advance_all(now, actions);
 }
 
@@ -292,6 +294,7 @@ void JobRounds::on_view(const std::vector<protocol::Member>& before, TimeNs now,
     if (steps_decided_max() != 0 && std::ranges::any_of(setup_.members.synced(), is_new)) store_->save(actions);
   }
   recover_store(actions);
+  tell_store(actions);
   if (dropped != 0) count(Metric::kDropped, "removed_worker", static_cast<double>(dropped), actions);
   if (restarted != 0) count(Metric::kRestarted, "", static_cast<double>(restarted), actions);
   for (const protocol::Member& member : setup_.members.synced()) {  // one that joins: when it is settled

@@ -168,6 +168,8 @@ class JobRounds {
   void recover_store(Actions& actions);
   /// Updates that the store's last save lacks are kept.
   void hold_for_store();
+  /// What all members have acknowledged: a save counts from there on.
+  void tell_store(Actions& actions);
   void forget_stored();
   void keep_for_store(const PartRound& part, Actions& actions);
   /// What is left of the job's memory to the rounds.

@@ -204,10 +204,15 @@ uint64_t PartRound::acknowledged(uint32_t worker) const {
   return at == acknowledged_.end() ? 0 : at->second;
 }
 
+uint64_t PartRound::acknowledged_by_all(std::span<const protocol::Member> members) const {
+  uint64_t least = members.empty() ? 0 : UINT64_MAX;
+  for (const protocol::Member& member : members) least = std::min(least, acknowledged(member.worker));
+  return least;
+}
+
 void PartRound::forget_stable(std::span<const protocol::Member> members) {
   if (members.empty()) return;
-  uint64_t least = std::min(decided_, hold_);
-  for (const protocol::Member& member : members) least = std::min(least, acknowledged(member.worker));
+  const uint64_t least = std::min({decided_, hold_, acknowledged_by_all(members)});
   for (; stable_ < least; ++stable_) kept_.pop_front();
 }
 

@@ -159,6 +159,7 @@ class PartRound {
   /// was ever decided (a lie; nothing changes).
   bool acknowledge(uint32_t worker, uint64_t n, std::span<const protocol::Member> members);
   uint64_t acknowledged(uint32_t worker) const;
+  uint64_t acknowledged_by_all(std::span<const protocol::Member> members) const;
 
   /// From now on updates of the steps from n on are kept also where everybody has them: the weights that a store has saved lack
   /// them. UINT64_MAX: as nothing was said. What is kept too long goes with the next forget_stable().

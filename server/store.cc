@@ -81,12 +81,12 @@ bool JobStore::takes(uint32_t part, uint64_t step) const {
   return own->ready && !first_weights_unsaved_ && step < own->position.n + kStepsBehindMax;
 }
 
-void JobStore::decided(const protocol::Update& body, const SharedBytes& payload, uint64_t lineage, Actions& actions) {
+void JobStore::decided(const protocol::Update& body, const SharedBytes& payload, Actions& actions) {
   Part* part = local(body.part);
   MILLRACE_CHECK(part != nullptr && part->handed == body.step, body.part, body.step);
   StoreTask::Apply apply{payload, protocol::denominator_of(combine_, body.contributors.size(), body.weight_sum)};
   MemoryCharge charge(*account_, payload.bytes.size());
-  ask(*part, {.work = std::move(apply), .update = body, .lineage = lineage, .charge = std::move(charge)}, actions);
+  ask(*part, {.work = std::move(apply), .update = body, .charge = std::move(charge)}, actions);
   ++part->handed;
 }
 
@@ -139,7 +139,7 @@ void JobStore::done(Part& part, const Operation& operation, const StoreTask& tas
     return;
   }
   const protocol::Update& update = operation.update;
-  part.position = {update.step + 1, update.decided_in, operation.lineage, update.summary};
+  part.position = {update.step + 1, update.summary};
   begin_waiting(part, actions);
 }
 

@@ -70,21 +70,14 @@ class JobStore {
   /// Whether that step of the part may be decided: its weights are there, and not too many steps wait to go into them.
   bool takes(uint32_t part, uint64_t step) const;
   /// A step of a part was decided. REQUIRES: the step after the one before, or after restore().
-  ///
-  /// lineage  of the activation that this shard serves under.
-  void decided(const protocol::Update& body, const SharedBytes& payload, uint64_t lineage, Actions& actions);
+  void decided(const protocol::Update& body, const SharedBytes& payload, Actions& actions);
 
   // store_recovery.cc
   /// [8, 10] The log is another one from now on; which, recover() says. Nothing is taken until then.
   void drop();
   bool is_dropped() const { return dropped_; }
   /// A log that goes on after drop().
-  struct Log {
-    /// [9a] Whether the log has been there.
-    std::function<bool(uint32_t part, const StorePosition& position)> has;
-    std::function<const PartRound&(uint32_t part)> part;
-    uint64_t lineage = 0;
-  };
+  using Log = std::function<const PartRound&(uint32_t part)>;
   /// The weights of the log: those that are here, if they are on it; else of the job's beginning, or of the last save; with
   /// the kept updates after them. A save is read first: call it again after on_loaded(). Where nothing of that reaches, the job
   /// cannot go on (failure()).
@@ -108,6 +101,10 @@ class JobStore {
   /// A save of what is there now, if something is and has changed; after the one that is under way.
   void save(Actions& actions);
   void on_written(const Status& written, Actions& actions);
+  /// Steps of the part below n are acknowledged by all members; while a save is under way, and before on_written().
+  void acknowledged(uint32_t part, uint64_t n);
+  /// A save that waits for acknowledgements ends, if they are there: from then on it counts.
+  void end_acknowledged(Actions& actions);
   void on_loaded(Result<StoreFile> loaded, Actions& actions);
   /// The job is over: nothing is charged to its account any more, nobody is answered. What was decided is applied, and saved.
   /// REQUIRES: the job's last call.
@@ -139,8 +136,7 @@ class JobStore {
     StoreTask::Work work;
     Asked asked = {};              ///< of a Read
     protocol::Update update = {};  ///< of an Apply: where the part is after it, with the next one
-    uint64_t lineage = 0;
-    uint64_t placing = 0;  ///< of a Place: the sequence of runs that it belongs to
+    uint64_t placing = 0;          ///< of a Place: the sequence of runs that it belongs to
     MemoryCharge charge = {};
   };
   struct Part {
@@ -159,11 +155,17 @@ class JobStore {
     uint32_t placer = 0;              ///< whose runs they are
     bool placing_failed = false;
     uint64_t saved_n = UINT64_MAX;  ///< of the last save that was written
+    uint64_t acknowledged = 0;      ///< by all members, while a save is under way
   };
   struct Saving {
+    enum class Stage : uint8_t {
+      kCopying,
+      kWaiting,  ///< all parts are written; members have to acknowledge their steps
+      kEnding,   ///< the file's last record is asked for
+    };
     size_t next = 0;  ///< part to be copied
     uint64_t hash = 0;
-    bool ended = false;
+    Stage stage = Stage::kCopying;
     std::vector<uint64_t> n;  ///< of the parts copied
     uint64_t bytes = 0;
   };
@@ -180,7 +182,7 @@ class JobStore {
               Actions& actions) const;
   void begin_waiting(Part& part, Actions& actions);
   void become_ready(Part& part, Actions& actions);
-  bool reaches(const Part& part, const StorePosition& position, const Log& log) const;
+  static bool reaches(const Part& part, const StorePosition& position, const Log& log);
   void go_on_from(Part& part, StorePosition position, std::shared_ptr<StoreArrays> arrays, const Log& log,
                   Actions& actions);
   bool go_on_from_beginning(Part& part, const Log& log, Actions& actions);
@@ -190,6 +192,7 @@ class JobStore {
   void copied(Part& part, const SharedBytes& record, Actions& actions);
   void request(StoreRequest::What what, SharedBytes bytes, Actions& actions);
   void go_on_saving(Actions& actions);
+  void end_saving(Actions& actions);
   void settle_end(Actions& actions);
   void save_failed(const Error& why, Actions& actions);
   void count(Metric metric, std::string_view label, Actions& actions) const;

@@ -64,8 +64,6 @@ Result<StorePart> read_part(ByteSpan body, const OptimizerSpec& optimizer) {
   part.part = in.get<uint32_t>();
   part.position.n = in.get<uint64_t>();
   part.arrays.steps = in.get<uint64_t>();
-  part.position.decided_in = in.get<uint64_t>();
-  part.position.lineage = in.get<uint64_t>();
   part.position.summary = protocol::get_summary(in);
   const auto dimension = in.get<uint64_t>();
   const size_t states = optimizer_states(optimizer.optimizer);
@@ -163,8 +161,6 @@ StoreRecord encode_store_part(uint32_t part, const StorePosition& position, cons
   writer.put(part);
   writer.put(position.n);
   writer.put(arrays.steps);
-  writer.put(position.decided_in);
-  writer.put(position.lineage);
   protocol::put_summary(writer, position.summary);
   writer.put(uint64_t{arrays.weights.size()});
   writer.put_array<float>(arrays.weights);

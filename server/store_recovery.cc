@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "protocol/log_digest.h"
 #include "server/store.h"
 
 /// A store whose shard has come back [8], or whose log was cut [10]: what of its weights is of the log that goes on.
@@ -31,22 +32,28 @@ void JobStore::drop() {
   stale_ = unanswered_;
 }
 
-bool JobStore::reaches(const Part& part, const StorePosition& position, const Log& log) const {
-  const PartRound& rounds = log.part(part.part);
-  return log.has(part.part, position) &&
-         (position.n == rounds.decided() || (position.n < rounds.decided() && rounds.kept(position.n) != nullptr));
+// By what the steps were, not by lineage: a shard that died before any member heard of its lineage may have saved under it.
+bool JobStore::reaches(const Part& part, const StorePosition& position, const Log& log) {
+  const PartRound& rounds = log(part.part);
+  uint64_t digest = position.summary.log_digest;
+  for (uint64_t step = position.n; step < rounds.decided(); ++step) {
+    const PartRound::KeptUpdate* kept = rounds.kept(step);
+    if (!kept) return false;
+    digest = protocol::extend_log_digest(digest, kept->body, kept->payload.bytes);
+  }
+  return position.n <= rounds.decided() && digest == rounds.summary().log_digest;
 }
 
 void JobStore::go_on_from(Part& part, StorePosition position, std::shared_ptr<StoreArrays> arrays, const Log& log,
                           Actions& actions) {
-  const PartRound& rounds = log.part(part.part);
+  const PartRound& rounds = log(part.part);
   part.arrays = std::move(arrays);
   part.filled = true;
   part.position = std::move(position);
   part.handed = part.position.n;
   for (uint64_t step = part.handed; step < rounds.decided(); ++step) {
     const PartRound::KeptUpdate& kept = *rounds.kept(step);
-    decided(kept.body, kept.payload, log.lineage, actions);
+    decided(kept.body, kept.payload, actions);
   }
   become_ready(part, actions);
 }
@@ -55,7 +62,7 @@ bool JobStore::go_on_from_beginning(Part& part, const Log& log, Actions& actions
   const StorePosition beginning;
   if (header_.spec.store.begin == protocol::StoreBegin::kSaved || !reaches(part, beginning, log)) return false;
   const bool placed = header_.spec.store.begin == protocol::StoreBegin::kWorker;
-  if (placed && log.part(part.part).decided() != 0) return false;
+  if (placed && log(part.part).decided() != 0) return false;
   part.position = beginning;
   part.handed = 0;
   part.filled = false;
@@ -63,9 +70,9 @@ bool JobStore::go_on_from_beginning(Part& part, const Log& log, Actions& actions
   part.arrays = std::make_shared<StoreArrays>();
   ask(part, {.work = StoreTask::Fill{part.dimension}}, actions);
   if (placed) return true;  // whose place_weights() has not returned sends them again
-  for (uint64_t step = 0; step < log.part(part.part).decided(); ++step) {
-    const PartRound::KeptUpdate& kept = *log.part(part.part).kept(step);
-    decided(kept.body, kept.payload, log.lineage, actions);
+  for (uint64_t step = 0; step < log(part.part).decided(); ++step) {
+    const PartRound::KeptUpdate& kept = *log(part.part).kept(step);
+    decided(kept.body, kept.payload, actions);
   }
   return true;
 }

@@ -33,14 +33,35 @@ void JobStore::save(Actions& actions) {
   const StoreRecord header = encode_store_header(header_);
   ByteBuffer bytes(store_file_magic().begin(), store_file_magic().end());
   bytes.insert(bytes.end(), header.bytes.begin(), header.bytes.end());
-  saving_ = Saving{.next = 0, .hash = header.hash, .ended = false, .n = {}, .bytes = bytes.size()};
+  saving_ = Saving{.next = 0, .hash = header.hash, .n = {}, .bytes = bytes.size()};
   request(StoreRequest::What::kBegin, SharedBytes::from(std::move(bytes)), actions);
 }
 
 void JobStore::go_on_saving(Actions& actions) {
   if (saving_->next < parts_.size()) return ask(parts_[saving_->next], {.work = StoreTask::Copy{}}, actions);
+  saving_->stage = Saving::Stage::kWaiting;
+  end_acknowledged(actions);
+}
+
+void JobStore::acknowledged(uint32_t number, uint64_t n) {
+  Part* part = local(number);
+  MILLRACE_CHECK(part != nullptr, number);
+  part->acknowledged = n;
+}
+
+void JobStore::end_acknowledged(Actions& actions) {
+  if (!saving_ || saving_->stage != Saving::Stage::kWaiting) return;
+  // A step that was sent to nobody yet is void if this shard dies now, and with it a save that has it. Of a job that is over
+  // nobody goes on with the log.
+  for (size_t at = 0; at < parts_.size() && !ended_; ++at) {
+    if (parts_[at].acknowledged < saving_->n[at]) return;
+  }
+  end_saving(actions);
+}
+
+void JobStore::end_saving(Actions& actions) {
   StoreRecord end = encode_store_end(header_.parts, saving_->hash);
-  saving_->ended = true;
+  saving_->stage = Saving::Stage::kEnding;
   saving_->bytes += end.bytes.size();
   request(StoreRequest::What::kEnd, SharedBytes::from(std::move(end.bytes)), actions);
 }
@@ -83,7 +104,7 @@ void JobStore::on_written(const Status& written, Actions& actions) {
   }
   if (!saving_) return;
   if (!written) return save_failed(written.error(), actions);
-  if (!saving_->ended) return go_on_saving(actions);
+  if (saving_->stage != Saving::Stage::kEnding) return go_on_saving(actions);
   for (size_t at = 0; at < parts_.size(); ++at) parts_[at].saved_n = saving_->n[at];
   const auto [least, most] = std::ranges::minmax(saving_->n);
   actions.log.push_back({Severity::kInfo, fmt::format("job '{}': its store is saved, {} bytes, after {} steps{}",
@@ -186,6 +207,7 @@ void JobStore::end(Actions& actions) {
 }
 
 void JobStore::settle_end(Actions& actions) {
+  if (ended_) end_acknowledged(actions);
   // What was decided goes into the last save.
   if (!ended_ || last_save_asked_ || saving_ || failure_ || !is_idle()) return;
   last_save_asked_ = true;

@@ -26,10 +26,8 @@ struct StoreArrays {
 
 /// Where a part of the store is on its log.
 struct StorePosition {
-  uint64_t n = 0;           ///< steps applied
-  uint64_t decided_in = 0;  ///< epoch in which step n - 1 was decided; 0 with n = 0
-  uint64_t lineage = 0;     ///< of its shard then
-  protocol::Summary summary;
+  uint64_t n = 0;             ///< steps applied
+  protocol::Summary summary;  ///< as of n; its digest says which steps they were
 
   bool operator==(const StorePosition&) const = default;
 };

@@ -272,8 +272,7 @@ class ShardFuzz {
     if (file.parts.empty()) return;
     server::StorePart& one = file.parts[source_.below(static_cast<uint32_t>(file.parts.size()))];
     one.position.n = source_.number(6);
-    one.position.decided_in = source_.number(6);
-    one.position.lineage = source_.number(4);
+    if (lies()) one.position.summary.log_digest = source_.number(4);
     if (lies()) one.part = part();
     if (lies()) one.arrays.weights.resize(source_.below(60));
     if (lies()) file.parts.pop_back();

@@ -20,7 +20,7 @@ StoreFile example() {
   for (const uint32_t part : {1u, 3u}) {
     StorePart& one = file.parts.emplace_back();
     one.part = part;
-    one.position = {12, 4, 3, protocol::example_update().summary};
+    one.position = {12, protocol::example_update().summary};
     one.arrays.weights = {1, -2, 0.5F};
     one.arrays.states = {std::vector<float>{3, 4, 5}, std::vector<float>{6, 7, 8}};
     one.arrays.steps = 112;

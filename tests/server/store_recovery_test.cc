@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "protocol/log_digest.h"
 #include "server/store.h"
 #include "tests/server/store_cluster.h"
 
@@ -12,25 +13,40 @@ using protocol::Update;
 using ::testing::HasSubstr;
 
 constexpr uint64_t kJob = 7;
-constexpr uint64_t kLineage = 5;  ///< of the activation that recovers
 
 /// A store of one part, sgd with rate 1, and the log that it finds: steps of epoch 2, each of which adds -1 to every weight.
 struct Recovering : ::testing::Test {
   explicit Recovering(protocol::JobSpec spec = store_job(1, "sgd:1"))
       : spec_(std::move(spec)), layout_(protocol::plan_layout(spec_, 1)), codec_(spec_) {}
 
+  static Update body(uint64_t step) {
+    Update update;
+    update.step = step;
+    update.contributors = {{0, 1}};
+    update.weight_sum = 1;
+    return update;
+  }
+  /// Of the log after so many steps.
+  uint64_t digest(uint64_t steps) const {
+    uint64_t digest = protocol::kLogDigestStart;
+    const SharedBytes payload = codec_.payload(constant(1));
+    for (uint64_t step = 0; step < steps; ++step) digest = extend_log_digest(digest, body(step), payload.bytes);
+    return digest;
+  }
+  StorePosition position(uint64_t steps) const {
+    StorePosition position{steps, {}};
+    position.summary.log_digest = digest(steps);
+    return position;
+  }
   /// A log of so many steps of which the last ones are kept.
   void log(uint64_t decided, uint64_t kept) {
     PartRound::Restored restored;
     restored.decided = decided;
-    if (decided != 0) restored.summary.epochs = {{2, 0}};
+    restored.summary.log_digest = digest(decided);
     for (uint64_t step = decided - kept; step < decided; ++step) {
       PartRound::KeptUpdate& update = restored.kept.emplace_back();
-      update.body.step = step;
-      update.body.decided_in = 2;
-      update.body.contributors = {{0, 1}};
-      update.body.weight_sum = 1;
-      update.body.summary.log_digest = step + 1;
+      update.body = body(step);
+      update.body.summary.log_digest = digest(step + 1);
       update.payload = codec_.payload(constant(1));
     }
     rounds_ = std::make_unique<PartRound>(layout_.parts[0], ValueType::kF32, spec_);
@@ -41,13 +57,7 @@ struct Recovering : ::testing::Test {
     store_->open(kJob, saves, begin, 0, actions_);
   }
   void recover() {
-    JobStore::Log log;
-    log.has = [this](uint32_t, const StorePosition& position) {
-      return on_path_.contains(position.lineage) && rounds_->is_in_log(position.n, position.decided_in);
-    };
-    log.part = [this](uint32_t) -> const PartRound& { return *rounds_; };
-    log.lineage = kLineage;
-    store_->recover(log, actions_);
+    store_->recover([this](uint32_t) -> const PartRound& { return *rounds_; }, actions_);
     run();
   }
   void run() {
@@ -58,7 +68,7 @@ struct Recovering : ::testing::Test {
       store_->on_task_done(static_cast<const StoreTask&>(*task), nullptr, actions_);
     }
   }
-  StoreFile save_of(uint64_t n, uint64_t lineage, float value, uint64_t job = kJob) const {
+  StoreFile save_of(uint64_t n, float value, uint64_t job = kJob) const {
     StoreFile file;
     file.header = {.job = job,
                    .name = "job",
@@ -68,7 +78,7 @@ struct Recovering : ::testing::Test {
                    .parts = 1,
                    .spec = spec_};
     StorePart& part = file.parts.emplace_back();
-    part.position = {n, n == 0 ? 0u : 2u, lineage, {}};
+    part.position = position(n);
     part.arrays.weights = constant(value);
     part.arrays.steps = n;
     return file;
@@ -96,24 +106,17 @@ struct Recovering : ::testing::Test {
   Stores codec_;
   MemoryAccount account_;
   Actions actions_;
-  std::set<uint64_t> on_path_ = {0, 3, kLineage};
   std::unique_ptr<PartRound> rounds_;
   std::unique_ptr<JobStore> store_;
 };
 
 TEST_F(Recovering, TheSaveAndTheUpdatesAfterItAreTheWeights) {
   log(9, 4);
-  come_back(save_of(6, 3, 100));
+  come_back(save_of(6, 100));
   expect_at(9, 97);
-  protocol::Summary summary;
-  summary.log_digest = 9;
-  EXPECT_EQ(store_->position(0), (StorePosition{9, 2, kLineage, summary})) << "of the activation";
+  EXPECT_EQ(store_->position(0), position(9));
   EXPECT_EQ(store_->arrays(0).steps, 9u);
-  Update next;
-  next.step = 9;
-  next.contributors = {{0, 1}};
-  next.weight_sum = 1;
-  store_->decided(next, codec_.payload(constant(1)), kLineage, actions_);
+  store_->decided(body(9), codec_.payload(constant(1)), actions_);
   run();
   expect_at(10, 96);
 }
@@ -122,9 +125,9 @@ TEST_F(Recovering, WhatCameAfterTheSaveIsNeededUntilTheNextOne) {
   open(JobStore::Begin::kFresh);
   run();
   EXPECT_EQ(store_->needs_from(0), 0u) << "from the zeros on";
-  store_->restore(0, {6, 2, 3, {}}, save_of(6, 3, 100).parts[0].arrays, actions_);
+  store_->restore(0, position(6), save_of(6, 100).parts[0].arrays, actions_);
   log(9, 4);
-  come_back(save_of(6, 3, 100));
+  come_back(save_of(6, 100));
   EXPECT_EQ(store_->needs_from(0), 6u);
   EXPECT_TRUE(store_->status().survives_restart);
   store_->drop();
@@ -170,35 +173,35 @@ TEST_F(Recovering, ManyUpdatesThatAreKeptAreReasonToSaveAndTooManyAreForgotten) 
 
 TEST_F(Recovering, ASaveAtTheEndOfTheLogNeedsNoUpdates) {
   log(9, 0);
-  come_back(save_of(9, 3, 100));
+  come_back(save_of(9, 100));
   expect_at(9, 100);
 }
 
 TEST_F(Recovering, ASaveNeverMakesTheLogLonger) {
   log(9, 9);
-  come_back(save_of(10, 3, 100));
+  come_back(save_of(10, 100));
   expect_at(9, -9);
 }
 
 TEST_F(Recovering, ASaveThatIsNotOnTheLogGivesNoWeights) {
   log(9, 9);
-  come_back(save_of(6, 4, 100));
+  StoreFile other = save_of(6, 100);
+  ++other.parts[0].position.summary.log_digest;
+  come_back(other);
   expect_at(9, -9);
-  log(9, 9);
-  StoreFile other_epoch = save_of(6, 3, 100);
-  other_epoch.parts[0].position.decided_in = 1;
+  log(9, 3);
   actions_.clear();
-  come_back(other_epoch);
-  expect_at(9, -9);
+  come_back(other);
+  EXPECT_TRUE(store_->failure().has_value());
   log(9, 9);
   actions_.clear();
-  come_back(save_of(6, 3, 100, kJob - 1));
+  come_back(save_of(6, 100, kJob - 1));
   expect_at(9, -9);
 }
 
 TEST_F(Recovering, WhereNothingReachesTheJobEndsAndSaysWhatWouldHaveHelped) {
   log(9, 2);
-  come_back(save_of(6, 3, 100));
+  come_back(save_of(6, 100));
   ASSERT_TRUE(store_->failure().has_value());
   EXPECT_EQ(store_->failure()->code, ErrorCode::kIo);
   EXPECT_THAT(store_->failure()->message, HasSubstr("--store-save-seconds"));
@@ -227,7 +230,7 @@ TEST_F(Recovering, ASaveThatCannotBeReadIsAsNone) {
 TEST_F(Recovering, AShardThatLivesThroughACutKeepsItsWeightsIfTheyAreOnTheLog) {
   open(JobStore::Begin::kFresh);
   run();
-  store_->restore(0, {6, 2, 3, {}}, save_of(6, 3, 100).parts[0].arrays, actions_);
+  store_->restore(0, position(6), save_of(6, 100).parts[0].arrays, actions_);
   run();
   log(8, 2);
   store_->drop();
@@ -240,7 +243,7 @@ TEST_F(Recovering, AShardThatLivesThroughACutKeepsItsWeightsIfTheyAreOnTheLog) {
   store_->drop();
   recover();
   EXPECT_TRUE(store_->is_dropped()) << "it reads its save first";
-  store_->on_loaded(save_of(6, 3, 50), actions_);
+  store_->on_loaded(save_of(6, 50), actions_);
   recover();
   expect_at(7, 49);
 }
@@ -248,10 +251,7 @@ TEST_F(Recovering, AShardThatLivesThroughACutKeepsItsWeightsIfTheyAreOnTheLog) {
 TEST_F(Recovering, WhatWasBeingAppliedWhenTheLogChangedIsOfNoLog) {
   open(JobStore::Begin::kFresh, {});
   run();
-  Update first;
-  first.contributors = {{0, 1}};
-  first.weight_sum = 1;
-  store_->decided(first, codec_.payload(constant(50)), 0, actions_);
+  store_->decided(body(0), codec_.payload(constant(50)), actions_);
   const std::vector<std::shared_ptr<Task>> running = std::exchange(actions_.tasks, {});
   store_->drop();
   log(1, 1);
@@ -302,7 +302,7 @@ TEST_F(RecoveringPlaced, FirstWeightsThatWereNeverThereAreStillWaitedFor) {
 
 TEST_F(RecoveringPlaced, FirstWeightsComeFromTheSaveThatWasMadeOfThem) {
   log(2, 2);
-  come_back(save_of(0, 0, 100));
+  come_back(save_of(0, 100));
   expect_at(2, 98);
 }
 
@@ -317,7 +317,7 @@ struct RecoveringSaved : Recovering {
 
 TEST_F(RecoveringSaved, WhatTheJobBeganFromIsItsWeightsBeforeTheFirstStep) {
   log(2, 2);
-  come_back(save_of(500, 1, 100, kJob - 1));
+  come_back(save_of(500, 100, kJob - 1));
   expect_at(2, 98);
 }
 

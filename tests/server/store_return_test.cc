@@ -184,7 +184,46 @@ TEST_F(StoreReturns, WhoComesInKeepsNothingOfBeforeSoThatASaveIsMade) {
   cluster.deliver_all(1);
   EXPECT_EQ(cluster.holds(1).n, 1u) << "no snapshot is needed";
   cluster.say(1, protocol::Synced{});
+  EXPECT_EQ(cluster.counted(Metric::kStoreSaves, "written"), 0);
+  cluster.ack(1, 1);
+  EXPECT_EQ(cluster.counted(Metric::kStoreSaves, "written"), 1) << "when it has acknowledged what is in the save";
+}
+
+// Found by the model: the save has a step that only the shard has seen. It dies, the step is void, and so is the save.
+TEST_F(StoreReturns, ASaveCountsOnceEverybodyHasAcknowledgedItsSteps) {
+  step(1);
+  save();
   EXPECT_EQ(cluster.counted(Metric::kStoreSaves, "written"), 1);
+  for (const uint32_t worker : {0u, 1u}) cluster.push(worker, 1, constant(50));
+  for (const uint32_t worker : {0u, 1u}) cluster.take(worker);  // the update is lost
+  EXPECT_EQ(status().steps_decided, 2u);
+  save();
+  EXPECT_EQ(cluster.counted(Metric::kStoreSaves, "written"), 1);
+  restart();
+  EXPECT_EQ(cluster.holds(0).n, 1u);
+  EXPECT_EQ(weight(), -2) << "of the save before";
+  step(4);
+  EXPECT_EQ(weight(), -10);
+  cluster.step({0, 1}, 8);
+  save();
+  EXPECT_EQ(kept_from(0), 1u);
+  cluster.ack(0, 3);
+  EXPECT_EQ(cluster.counted(Metric::kStoreSaves, "written"), 1) << "of one of them";
+  cluster.ack(1, 3);
+  EXPECT_EQ(cluster.counted(Metric::kStoreSaves, "written"), 2);
+  EXPECT_EQ(status().kept_updates, 0u);
+}
+
+TEST_F(StoreReturns, ASaveOfAShardWhoseLineageNobodyHeardOfIsAsGoodAsAnother) {
+  step(1);
+  restart();
+  save();
+  EXPECT_EQ(cluster.counted(Metric::kStoreSaves, "written"), 1);
+  for (const uint32_t worker : {0u, 1u}) {
+    for (const uint32_t part : {0u, 1u}) cluster.holds(worker, part).kept.clear();
+  }
+  restart();
+  EXPECT_EQ(weight(), -2);
 }
 
 }  // namespace

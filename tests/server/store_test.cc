@@ -337,7 +337,7 @@ TEST(Store, APartIsRestoredAndGoesOnWithTheUpdatesAfterIt) {
     body.summary.log_digest = 100 + step;
     return body;
   };
-  store.decided(update(0), codec.payload(constant(1)), 2, actions);
+  store.decided(update(0), codec.payload(constant(1)), actions);
   // What was under way is of the log before.
   const std::vector<std::shared_ptr<Task>> before = std::exchange(actions.tasks, {});
   StoreArrays arrays;
@@ -346,7 +346,7 @@ TEST(Store, APartIsRestoredAndGoesOnWithTheUpdatesAfterIt) {
   arrays.steps = 11;
   protocol::Summary summary;
   summary.log_digest = 77;
-  store.restore(0, {7, 2, 1, summary}, arrays, actions);
+  store.restore(0, {7, summary}, arrays, actions);
   for (const std::shared_ptr<Task>& task : before) {
     task->run();
     store.on_task_done(static_cast<const StoreTask&>(*task), nullptr, actions);
@@ -355,10 +355,10 @@ TEST(Store, APartIsRestoredAndGoesOnWithTheUpdatesAfterIt) {
   EXPECT_EQ(store.position(0).n, 7u);
   EXPECT_TRUE(store.takes(0, 7));
   EXPECT_FALSE(store.takes(0, 7 + JobStore::kStepsBehindMax));
-  store.decided(update(7), codec.payload(constant(1)), 2, actions);
-  store.decided(update(8), codec.payload(constant(1)), 2, actions);
+  store.decided(update(7), codec.payload(constant(1)), actions);
+  store.decided(update(8), codec.payload(constant(1)), actions);
   run();
-  EXPECT_EQ(store.position(0), (StorePosition{9, 3, 2, update(8).summary}));
+  EXPECT_EQ(store.position(0), (StorePosition{9, update(8).summary}));
   EXPECT_EQ(store.arrays(0).weights, constant(8 - 2 - 2)) << "v = 2 * 0.5 + 1, twice";
   EXPECT_EQ(store.arrays(0).steps, 13u);
   EXPECT_FALSE(store.failure().has_value());

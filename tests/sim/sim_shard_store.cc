@@ -72,7 +72,8 @@ void SimShard::check_store() {
 
 void SimShard::check_arrays(const std::string& what, uint32_t part, const server::StorePosition& position,
                             const server::StoreArrays& arrays) {
-  const LogPosition at{position.n, position.decided_in};
+  const auto& epochs = position.summary.epochs;
+  const LogPosition at{position.n, epochs.empty() ? 0 : epochs.back().first};
   const protocol::PartLayout& range = world_.layout.parts[part];
   const std::vector<LogPosition> path = world_.oracle.path(part, 0, at);
   if (path.size() != position.n) return;  // of a step that was sent to nobody: nothing is known of it

@@ -21,6 +21,7 @@ struct Config {
   bool everyone = false;  ///< a step waits for every member that takes part in it
   bool asynchronous = false;
   bool store = false;
+  bool store_alone = false;  ///< a store, and a member's weights are not taken for the shard's
   bool one_process = false;  ///< one process holds the shards of all parts: they die together
   bool forget = true;        ///< acknowledgements, and what they let forget
   bool keep_open = false;    ///< a shard that reads the table keeps what members under the same life have sent

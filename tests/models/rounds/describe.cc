@@ -89,7 +89,7 @@ std::string move_of_shard(const State& before, const State& after, const Action&
                                                      "nobody keeps what all need"};
       return fmt::format("{} starts empty ({}), epoch {}", who, kOld[act.a], after.table.epoch);
     }
-    case Move::kStoreSave: return fmt::format("{} saves its store at {}", who, was.decided);
+    case Move::kStoreSave: return fmt::format("{} saves its store at {}", who, act.a);
     case Move::kStoreFetch: return fmt::format("{} takes weights for its store from {}", who, name_of(act.a));
     default: return fmt::format("{} gives {} the store's weights (n = {})", who, name_of(act.a), was.decided);
   }

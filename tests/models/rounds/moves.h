@@ -150,7 +150,10 @@ class Moves {
 
   // store_moves.cc
   void moves_of_store(int part, int life);
-  void load_store(State& state, int part, int life) const;
+  void load_store(Successor& next, int part, int life) const;
+  uint8_t steps_to_save(const Shard& shard) const;
+  bool is_saved_on_log(const State& state, int part, const Shard& shard) const;
+  int saved_on_log(int part, const Shard& shard) const;
   void start_from_store(State& state, int part, int life) const;
   void cut_to_stores(int part, int life);
 

@@ -48,6 +48,10 @@ constexpr std::array<RuleText, static_cast<size_t>(Rule::kCount)> kTexts{{
      "asynchronous: what an old life sent is kept until all that was decided before the fence is applied"},
     {"store-never-extends", "store", "a store's save does not make the log longer than synced members know it"},
     {"store-on-log", "store", "a store's save gives weights only if it is on the log"},
+    {"store-keeps", "store", "what the store's last save lacks is not forgotten, also where all members have it"},
+    {"store-acked", "store", "a store's save counts once all members have acknowledged its steps"},
+    {"store-digest", "store",
+     "whether a save is on the log is seen by the digest of what it went through, not by its lineage"},
 }};
 
 }  // namespace

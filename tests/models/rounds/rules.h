@@ -48,6 +48,9 @@ enum class Rule : uint8_t {
   kKeepUntilTold,
   kStoreNeverExtends,
   kStoreOnLog,
+  kStoreKeeps,
+  kStoreAcked,
+  kStoreDigest,
   kCount,
 };
 

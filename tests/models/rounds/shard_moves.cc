@@ -132,6 +132,7 @@ void Moves::acknowledge(int part, int life) {
       if (!on(Rule::kAckAll) && up(worker(member)) && !synced(worker(member))) continue;
       stable = std::min<int>(stable, after.acked[member]);
     }
+    if (config_.store_alone && on(Rule::kStoreKeeps)) stable = std::min(stable, saved_on_log(part, shard));
     const int forgotten = (1 << stable) - 1;
     after.kept &= ~forgotten;
     for (int member = 0; member < kWorkers; ++member) {

@@ -19,18 +19,34 @@ bool keeps_all(const Shard& shard, int from) {
 
 }  // namespace
 
+// How many steps of this shard's log are in its weights' last save.
+int Moves::saved_on_log(int part, const Shard& shard) const {
+  const StoreSave& saved = now().store[part];
+  return saved.exists && is_saved_on_log(now(), part, shard) ? saved.decided : 0;
+}
+
+bool Moves::is_saved_on_log(const State& state, int part, const Shard& shard) const {
+  const StoreSave& saved = state.store[part];
+  const bool by_digest = config_.store_alone && on(Rule::kStoreDigest);
+  return (by_digest || is_ancestor(state.table, part, saved.lineage)) && same_prefix(saved, shard);
+}
+
 // At activation: the save's weights, brought to `decided` with the updates that the members kept; if it is on the log.
-void Moves::load_store(State& state, int part, int life) const {
+void Moves::load_store(Successor& next, int part, int life) const {
+  State& state = next.state;
   Shard& shard = state.shard[part][life];
   const StoreSave& saved = state.store[part];
   shard.lineage = state.table.lineage[part];
-  const bool is_on_log = is_ancestor(state.table, part, saved.lineage) && same_prefix(saved, shard);
+  const bool is_on_log = is_saved_on_log(state, part, shard);
   if (saved.exists && !on(Rule::kStoreNeverExtends) && saved.decided > shard.decided) {
     for (int step = shard.decided; step < saved.decided; ++step) shard.log[step] = saved.weights[step];
     shard.decided = saved.decided;
   }
   if (!saved.exists || (on(Rule::kStoreOnLog) && (!is_on_log || !keeps_all(shard, saved.decided)))) {
-    shard.has_weights = shard.decided == 0;
+    shard.has_weights = shard.decided == 0 || (config_.store_alone && keeps_all(shard, 0));
+    if (shard.has_weights) shard.weights = shard.log;
+    if (!shard.has_weights && config_.store_alone)
+      next.violation = "STORE LOST: no save, and not all that came after it";
     return;
   }
   shard.weights = saved.weights;
@@ -59,20 +75,34 @@ void Moves::cut_to_stores(int part, int life) {
     if (p != part && config_.one_process) restart_part(state, p);
 }
 
+// A file is written when the weights stand there, and counts (is renamed) when its steps are acknowledged.
+uint8_t Moves::steps_to_save(const Shard& shard) const {
+  uint8_t steps = shard.decided;
+  for (int w = 0; config_.store_alone && on(Rule::kStoreAcked) && w < kWorkers; ++w)
+    if (shard.member[w] != 0) steps = std::min(steps, shard.acked[w]);
+  return steps;
+}
+
 void Moves::moves_of_store(int part, int life) {
   const Shard& shard = now().shard[part][life];
   const StoreSave& saved = now().store[part];
+  const uint8_t steps = steps_to_save(shard);
+  // Never of less of this log than there is on the disk: a member that comes in has acknowledged nothing yet.
+  const bool is_newer = config_.store_alone ? steps > saved_on_log(part, shard) : saved.decided != steps;
   if (shard.has_weights && now().spent.store_saves < at_most().store_saves &&
-      (!saved.exists || saved.decided != shard.decided || saved.lineage != shard.lineage)) {
-    State& state = add(Move::kStoreSave, life, part, 0, 0, Kind::kFault).state;
-    state.store[part] = {shard.weights, shard.decided, shard.lineage, 1, 0};
+      (!saved.exists || is_newer || (!config_.store_alone && saved.lineage != shard.lineage))) {
+    State& state = add(Move::kStoreSave, life, part, steps, 0, Kind::kFault).state;
+    StoreSave& file = state.store[part];
+    file = {{}, steps, shard.lineage, 1, 0};
+    std::copy_n(shard.weights.begin(), steps, file.weights.begin());
     ++state.spent.store_saves;
   }
   for (int w = 0; w < kWorkers; ++w) {
     const Worker& other = worker(w);
     if (shard.member[w] == 0 || shard.member[w] != other.life || other.view != shard.view) continue;
     const WorkerPart& theirs = other.part[part];
-    if (!shard.has_weights && synced(other) && theirs.next <= shard.decided && keeps_all(shard, theirs.next)) {
+    if (!config_.store_alone && !shard.has_weights && synced(other) && theirs.next <= shard.decided &&
+        keeps_all(shard, theirs.next)) {
       Shard& after = add(Move::kStoreFetch, life, part, w).state.shard[part][life];
       after.weights = theirs.weights;
       for (int step = theirs.next; step < shard.decided; ++step) after.weights[step] = shard.log[step];

@@ -38,7 +38,8 @@ void Moves::activate(int part, int life) {
   bool all = true;
   for (int w = 0; w < kWorkers; ++w) all = all && (shard.member[w] == 0 || (shard.answered >> w & 1));
   if (shard.synced_answers == 0 || (!all && on(Rule::kCollectAll))) return;
-  State& state = add(Move::kActivate, life, part).state;
+  Successor& next = add(Move::kActivate, life, part);
+  State& state = next.state;
   Shard& after = state.shard[part][life];
   Table& table = state.table;
   if (on(Rule::kActivationLineage)) {
@@ -51,7 +52,7 @@ void Moves::activate(int part, int life) {
   }
   after.active = 1;
   after.answered = after.synced_answers = after.parent = after.job_parent = 0;
-  if (config_.store) load_store(state, part, life);
+  if (config_.store) load_store(next, part, life);
 }
 
 void Moves::cut_if_nobody_is_synced(int part, int life) {
