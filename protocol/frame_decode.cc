@@ -134,6 +134,7 @@ SummaryEntry read_entry(wire::SummaryEntry::Reader in, Validator& check) {
                      .counted_mask = in.getCountedMask(),
                      .entered = check.finite(in.getEntered(), "a summary's sum of what entered"),
                      .carried = check.finite(in.getCarried(), "a summary's sum of what was carried"),
+                     .lost = check.finite(in.getLost(), "a summary's sum of what was lost"),
                      .earlier_lives = {}};
   const auto lives = in.getEarlierLives();
   entry.earlier_lives.resize(check.count(lives.size(), kEarlierLivesMax, "earlier lives in a summary"));
@@ -231,7 +232,8 @@ Contribution read_contribution(wire::Contribution::Reader in, Validator& check) 
           .payload_hash = in.getPayloadHash(),
           .weight = check.not_negative(in.getWeight(), "a weight"),
           .entered = check.finite(in.getEntered(), "the sum of what entered"),
-          .opening_residual = check.finite(in.getOpeningResidual(), "an opening residual"),
+          .lost = check.finite(in.getLost(), "the sum of what was lost"),
+          .imbalance = check.finite(in.getImbalance(), "an imbalance"),
           .again = in.getAgain()};
 }
 

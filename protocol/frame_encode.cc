@@ -76,6 +76,7 @@ void write(const SummaryEntry& entry, wire::SummaryEntry::Builder out) {
   out.setCountedMask(entry.counted_mask);
   out.setEntered(entry.entered);
   out.setCarried(entry.carried);
+  out.setLost(entry.lost);
   if (entry.earlier_lives.empty()) return;
   auto lives = out.initEarlierLives(list_size(entry.earlier_lives, kEarlierLivesMax));
   for (unsigned i = 0; i < lives.size(); ++i) {
@@ -150,7 +151,8 @@ struct BodyWriter {
     out.setPayloadHash(body.payload_hash);
     out.setWeight(body.weight);
     out.setEntered(body.entered);
-    out.setOpeningResidual(body.opening_residual);
+    out.setLost(body.lost);
+    out.setImbalance(body.imbalance);
     out.setAgain(body.again);
   }
   void operator()(const Duplicate& body) {

@@ -123,10 +123,11 @@ struct Contribution {
   step @1 :UInt64;
   payloadHash @2 :UInt64;    # the checksum in the payload's container
   weight @3 :Float64;
-  entered @4 :Float64;
-  openingResidual @5 :Float64;
+  entered @4 :Float64;       # audit, this and the next: sums over all lives of the worker
+  lost @5 :Float64;
   sequence @6 :UInt64;       # reserved (asynchrony): the worker's own counter of contributions to the part
   again @7 :Bool;            # sent before: its answer, or the step's update, may be lost
+  imbalance @8 :Float64;     # audit: what does not balance in the worker's books of the part
 }
 
 struct Duplicate {
@@ -167,6 +168,7 @@ struct SummaryEntry {
   entered @4 :Float64;
   carried @5 :Float64;
   earlierLives @6 :List(CountedLife);  # by life, strictly ascending; steps ascending
+  lost @7 :Float64;
 }
 
 struct CountedLife {

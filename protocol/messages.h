@@ -126,9 +126,11 @@ struct Contribution {
   uint64_t step = 0;
   uint64_t payload_hash = 0;  ///< container_identity() of the payload
   double weight = 1;
-  double entered = 0;           ///< audit: sum of what entered this worker's accumulator of the part so far
-  double opening_residual = 0;  ///< audit: sum of the residual that this life began with, in its first of the part
-  bool again = false;           ///< sent before: its answer, or the step's update, may be lost
+  // Audit, of the part, as of the selection; sums over all lives of the worker:
+  double entered = 0;    ///< what entered its accumulator, and what it began the job with
+  double lost = 0;       ///< what of that was lost by name, and with lives that are gone
+  double imbalance = 0;  ///< what does not balance in its books; must be 0
+  bool again = false;    ///< sent before: its answer, or the step's update, may be lost
   bool operator==(const Contribution&) const = default;
 };
 
@@ -151,9 +153,11 @@ struct SummaryEntry {
   uint64_t life = 0;       ///< of the last counted contribution
   uint64_t last_step = 0;  ///< last counted step of any life
   uint64_t counted_mask =
-      0;               ///< bit i: step last_step - i was counted, under whichever life (the last staleness + 1 steps)
-  double entered = 0;  ///< audit, cumulative
-  double carried = 0;
+      0;  ///< bit i: step last_step - i was counted, under whichever life (the last staleness + 1 steps)
+  // Audit, over all lives:
+  double entered = 0;                                             ///< as its last counted contribution said
+  double carried = 0;                                             ///< by the updates so far
+  double lost = 0;                                                ///< as its last counted contribution said
   std::vector<std::pair<uint64_t, uint64_t>> earlier_lives = {};  ///< (life, last step counted under it), both
       ///< ascending: lives before `life` in the mask's reach
   bool operator==(const SummaryEntry&) const = default;

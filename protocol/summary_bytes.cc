@@ -6,13 +6,14 @@ namespace millrace::protocol {
 namespace {
 
 constexpr size_t kPairBytes = 2 * sizeof(uint64_t);
-constexpr size_t kEntryBytesMin = 2 * sizeof(uint32_t) + 5 * sizeof(uint64_t);
+constexpr size_t kEntryBytesMin = 2 * sizeof(uint32_t) + 6 * sizeof(uint64_t);
 
 SummaryEntry get_entry(FieldReader& in) {
   SummaryEntry entry;
   in >> entry.worker >> entry.life >> entry.last_step >> entry.counted_mask;
   entry.entered = in.finite();
   entry.carried = in.finite();
+  entry.lost = in.finite();
   entry.earlier_lives.resize(in.count(kPairBytes, kEarlierLivesMax));
   for (size_t at = 0; at < entry.earlier_lives.size(); ++at) {
     auto& [life, last_step] = entry.earlier_lives[at];
@@ -34,6 +35,7 @@ void put_summary(ByteWriter& writer, const Summary& summary) {
     writer.put(entry.counted_mask);
     writer.put(entry.entered);
     writer.put(entry.carried);
+    writer.put(entry.lost);
     writer.put(static_cast<uint32_t>(entry.earlier_lives.size()));
     for (const auto& [life, last_step] : entry.earlier_lives) {
       writer.put(life);

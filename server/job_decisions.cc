@@ -282,6 +282,7 @@ EncodePlan JobRounds::plan_for(const PartRound& part) const {
   plan.codec = bucket.codec_down;
   plan.random = random_key(setup_.spec.seed, bucket.bucket, part.decided(), kShardDraws);
   plan.index_base = part.layout().begin;
+  plan.extent = bucket_of(part).threshold ? Extent::kItsIndices : Extent::kEverything;
   if (setup_.spec.audit) plan.audited = part.inputs();
   return plan;
 }

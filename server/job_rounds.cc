@@ -143,7 +143,8 @@ void JobRounds::on_contribution(const protocol::Member& from, const protocol::Co
 
 std::optional<Error> JobRounds::admission_error(const PartRound& part, const protocol::Contribution& body,
                                                 ByteSpan payload, Intake intake, TimeNs now) {
-  if (!std::isfinite(body.weight) || !std::isfinite(body.entered) || !std::isfinite(body.opening_residual)) {
+  const bool audit_is_finite = std::isfinite(body.entered) && std::isfinite(body.lost) && std::isfinite(body.imbalance);
+  if (!std::isfinite(body.weight) || !audit_is_finite) {
     return Error{ErrorCode::kNonFinite, "a contribution's weight and audit sums must be finite"};
   }
   if (body.weight <= 0) {
@@ -195,6 +196,8 @@ void JobRounds::admit(const protocol::Member& from, PartRound& part, const proto
   open.hash = body.payload_hash;
   open.weight = body.weight;
   open.entered = body.entered;
+  open.lost = body.lost;
+  open.imbalance = body.imbalance;
   open.charge = MemoryCharge(account_, payload.bytes.size());
   // There was room again: from here a long step is slow, not starved.
   if (body.step == part.decided()) starved_since_.reset();

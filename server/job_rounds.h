@@ -143,6 +143,7 @@ class JobRounds {
   void wait_of_collecting(const PartRound& part, Waiting& waiting) const;
   void make_threshold(Bucket& bucket) const;
   Bucket& bucket_of(const PartRound& part) { return buckets_.at(bucket_at_.at(part.layout().bucket)); }
+  const Bucket& bucket_of(const PartRound& part) const { return buckets_.at(bucket_at_.at(part.layout().bucket)); }
   size_t index_in(const Bucket& bucket, const PartRound& part) const;
   void count(Metric metric, std::string_view label, double value, Actions& actions) const;
   void refuse(const protocol::Member& to, protocol::Refuse refusal, TimeNs now, Actions& actions) const;

@@ -103,7 +103,7 @@ void PartRound::summed(SharedStream sum, SharedHistogram histogram, MemoryCharge
   stage_ = Stage::kSummed;
 }
 
-void PartRound::count_in(const protocol::ContributorId& who, double entered, double carried) {
+void PartRound::count_in(const protocol::ContributorId& who, const Open& contribution, double carried) {
   auto at = std::ranges::lower_bound(summary_.workers, who.worker, {}, &protocol::SummaryEntry::worker);
   if (at == summary_.workers.end() || at->worker != who.worker) {
     at = summary_.workers.insert(at, protocol::SummaryEntry{.worker = who.worker});
@@ -116,7 +116,8 @@ void PartRound::count_in(const protocol::ContributorId& who, double entered, dou
   if (spec_->staleness < 63) at->counted_mask &= (uint64_t{2} << spec_->staleness) - 1;
   at->life = who.life;
   at->last_step = decided_;
-  at->entered = entered;
+  at->entered = contribution.entered;
+  at->lost = contribution.lost;
   at->carried += carried;
 }
 
@@ -133,7 +134,7 @@ const PartRound::KeptUpdate& PartRound::keep(Decision decision, MemoryAccount& k
     const Open& contribution = open->second.by_worker.at(who.worker);
     MILLRACE_CHECK(contribution.life == who.life, who.worker, who.life, contribution.life);
     update.body.weight_sum += contribution.weight;
-    count_in(who, contribution.entered, at < decision.carried.size() ? decision.carried[at] : 0);
+    count_in(who, contribution, at < decision.carried.size() ? decision.carried[at] : 0);
   }
   update.body.contributors = std::move(attempt_.contributors);
   if (summary_.epochs.empty() || summary_.epochs.back().first != decision.epoch) {

@@ -49,7 +49,9 @@ class PartRound {
     uint64_t life = 0;
     uint64_t hash = 0;
     double weight = 1;
-    double entered = 0;
+    double entered = 0;  ///< audit, this and the next two: as the worker says
+    double lost = 0;
+    double imbalance = 0;
     SharedStream stream;  ///< empty until its DecodeTask is back
     MemoryCharge charge;
   };
@@ -201,7 +203,7 @@ class PartRound {
 
   bool is_in(uint32_t worker) const;
   uint64_t left_out(uint32_t worker) const;
-  void count_in(const protocol::ContributorId& who, double entered, double carried);
+  void count_in(const protocol::ContributorId& who, const Open& contribution, double carried);
 
   protocol::PartLayout layout_;
   ValueType value_type_;

@@ -65,27 +65,6 @@ void for_each_carried(const StreamView<T>& carried, const StreamView<T>& stream,
   }
 }
 
-/// What of each contribution the update carries, and whether that is what the sum has there.
-template <typename T>
-void audit(const StreamView<T>& carried, const StreamView<T>& sum, const std::vector<SharedStream>& contributions,
-           EncodedUpdate& update) {
-  double difference = 0;
-  double magnitude = 0;
-  for_each_carried<T>(carried, sum, [&](size_t, T value) { difference += static_cast<double>(value); });
-  for (const SharedStream& contribution : contributions) {
-    double total = 0;
-    for_each_carried<T>(carried, contribution.view<T>(), [&](size_t, T value) {
-      total += static_cast<double>(value);
-      magnitude += std::fabs(static_cast<double>(value));
-    });
-    update.carried.push_back(total);
-    difference -= total;
-  }
-  // Each of n additions rounds by at most half a unit in the last place of what is added up.
-  const double rounding = static_cast<double>(contributions.size()) * std::numeric_limits<T>::epsilon() * magnitude;
-  if (std::fabs(difference) > rounding) update.imbalance = difference;
-}
-
 /// Sum of |a - b|, in f64 and in an order that fits vectors.
 template <typename T>
 double distance(std::span<const T> a, std::span<const T> b) {
@@ -111,6 +90,33 @@ double codec_error(const StreamView<T>& selected, const StreamView<T>& carried, 
   return error;
 }
 
+template <typename T>
+std::vector<StreamView<T>> views_of(const std::vector<SharedStream>& contributions) {
+  std::vector<StreamView<T>> views;
+  views.reserve(contributions.size());
+  for (const SharedStream& one : contributions) views.push_back(one.view<T>());
+  return views;
+}
+
+/// What of each contribution the update carries, and whether that is what the sum has there.
+template <typename T>
+void audit(const StreamView<T>& selected, const StreamView<T>& carried, const StreamView<T>& sum,
+           const EncodePlan& plan, EncodedUpdate& update) {
+  const std::vector<StreamView<T>> contributions = views_of<T>(plan.audited);
+  UpdateAudit found;
+  if (plan.extent == Extent::kEverything) {
+    found = audit_update<T>(sum, sum.values, contributions, Extent::kEverything);
+  } else if (carried.count() == selected.count()) {
+    found = audit_update<T>(carried, selected.values, contributions, Extent::kItsIndices);
+  } else {
+    std::vector<T> sums(carried.count());
+    for_each_carried<T>(carried, sum, [&](size_t entry, T value) { sums[entry] = value; });
+    found = audit_update<T>(carried, sums, contributions, Extent::kItsIndices);
+  }
+  update.carried = std::move(found.carried);
+  update.imbalance = found.imbalance;
+}
+
 /// Codes what of `sum` was selected. `sum` has all of `selected`, and where the index codec adds entries all of those.
 template <typename T>
 Result<EncodedUpdate> encode_selected(const StreamView<T>& selected, const StreamView<T>& sum, const EncodePlan& plan) {
@@ -121,7 +127,7 @@ Result<EncodedUpdate> encode_selected(const StreamView<T>& selected, const Strea
   update.entries = coded->count;
   const StreamView<T> carried = coded->exact ? selected : coded->decoded.view();
   if (!coded->exact) update.codec_error = codec_error(selected, carried, sum);
-  if (!plan.audited.empty()) audit<T>(carried, sum, plan.audited, update);
+  if (!plan.audited.empty()) audit<T>(selected, carried, sum, plan, update);
   update.container = SharedBytes::from(std::move(coded->bytes));
   return update;
 }
@@ -139,14 +145,6 @@ Result<EncodedUpdate> encode_typed(const StreamView<T>& sum, const EncodePlan& p
   if (!plan.cut && !plan.largest) return encode_selected<T>(sum, sum, plan);
   const PartCut cut = plan.cut ? *plan.cut : cut_of_largest<T>(sum, *plan.largest);
   return encode_selected<T>(selected_of<T>(sum, cut).view(), sum, plan);
-}
-
-template <typename T>
-std::vector<StreamView<T>> views_of(const std::vector<SharedStream>& contributions) {
-  std::vector<StreamView<T>> views;
-  views.reserve(contributions.size());
-  for (const SharedStream& one : contributions) views.push_back(one.view<T>());
-  return views;
 }
 
 template <typename T>

@@ -15,6 +15,7 @@
 #include "server/actions.h"
 #include "server/shared_stream.h"
 #include "server/threshold.h"
+#include "server/update_audit.h"
 
 /// The heavy numeric work of a shard. Every task is a pure function: inputs are shared and immutable, the output is its
 /// own until it is handed back. What a task belongs to (job, part, step, token) is carried along and judged by the core
@@ -80,14 +81,15 @@ struct EncodePlan {
   CodecSpec codec;
   RandomKey random;
   uint64_t index_base = 0;
-  std::vector<SharedStream> audited;  ///< contributions, to say what of each was carried; empty: not asked
+  std::vector<SharedStream> audited;    ///< contributions, to say what of each was carried; empty: not asked
+  Extent extent = Extent::kEverything;  ///< what of them the update stands for
 };
 
 struct EncodedUpdate {
   SharedBytes container;
   uint64_t entries = 0;
   double codec_error = 0;       ///< sum over the carried entries of |sum - decoded|
-  double imbalance = 0;         ///< audited: sum of the update - sum of carried, where that is more than rounding
+  double imbalance = 0;         ///< audited: sum of |sum - carried|, where that is more than rounding
   std::vector<double> carried;  ///< by audited contribution: sum of its entries that the update carries
 };
 

@@ -37,7 +37,7 @@ inline Update example_update() {
   update.stable = 10;
   update.lineage = 3;
   update.summary.workers = {
-      {.worker = 0, .life = 1, .last_step = 12, .counted_mask = 3, .entered = -1.5, .carried = 2.5},
+      {.worker = 0, .life = 1, .last_step = 12, .counted_mask = 3, .entered = -1.5, .carried = 2.5, .lost = 0.75},
       {.worker = 3,
        .life = 4,
        .last_step = 11,
@@ -116,7 +116,8 @@ inline std::vector<Message> every_message() {
       {header, Refuse{ErrorCode::kConflict, "other bytes under the same identity", true, true, 11, 12}, {}},
       {header, ViewChange{example_view(), {7, 8}}, {}},
       {header,
-       Contribution{.part = 11, .step = 12, .payload_hash = 13, .weight = 2, .entered = 0.5, .opening_residual = -0.25},
+       Contribution{
+           .part = 11, .step = 12, .payload_hash = 13, .weight = 2, .entered = 0.5, .lost = -0.25, .imbalance = 0.125},
        example_payload()},
       {header, Duplicate{11, 12}, {}},
       {header, update, example_payload()},

@@ -75,7 +75,8 @@ TEST(HostileFrame, FloatsThatAreNotFiniteAreRefused) {
           example_payload());
     };
     EXPECT_EQ(contribution([&](auto c) { c.setEntered(bad); }), ErrorCode::kNonFinite);
-    EXPECT_EQ(contribution([&](auto c) { c.setOpeningResidual(bad); }), ErrorCode::kNonFinite);
+    EXPECT_EQ(contribution([&](auto c) { c.setLost(bad); }), ErrorCode::kNonFinite);
+    EXPECT_EQ(contribution([&](auto c) { c.setImbalance(bad); }), ErrorCode::kNonFinite);
     EXPECT_EQ(contribution([&](auto) {}), ErrorCode::kInternal);
     EXPECT_EQ(refusal([&](auto e) { e.initUpdate().setWeightSum(bad); }, example_payload()), ErrorCode::kNonFinite);
     EXPECT_EQ(refusal([&](auto e) { e.initUpdate().initSummary().setThreshold(bad); }, example_payload()),
@@ -86,6 +87,8 @@ TEST(HostileFrame, FloatsThatAreNotFiniteAreRefused) {
     EXPECT_EQ(
         refusal([&](auto e) { e.initUpdate().initSummary().initWorkers(1)[0].setCarried(bad); }, example_payload()),
         ErrorCode::kNonFinite);
+    EXPECT_EQ(refusal([&](auto e) { e.initUpdate().initSummary().initWorkers(1)[0].setLost(bad); }, example_payload()),
+              ErrorCode::kNonFinite);
   }
 }
 

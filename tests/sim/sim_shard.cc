@@ -102,6 +102,9 @@ void SimShard::carry_out(server::Actions&& actions) {
     if (metric.metric == server::Metric::kDigests && metric.label == "differ") {
       world_.fault(name() + ": a worker's digest is not that of what was decided");
     }
+    if (metric.metric == server::Metric::kAuditImbalance) {
+      world_.fault(name() + " audit: an update is not the sum of what it carries, by " + std::to_string(metric.value));
+    }
     if (metric.metric == server::Metric::kDropped || metric.metric == server::Metric::kRefused) {
       world_.trace("  " + name() + " drops or refuses: " + std::string(metric.label));
     }

@@ -106,6 +106,7 @@ class SimWorker : public SimProcess {
   Result<uint64_t> push(uint32_t tensor, const Gradient& gradient, bool sparse);
   void enter(uint32_t tensor, const Gradient& gradient);
   void check_bucket(uint32_t bucket);
+  void check_audit();
   void follow_unreturnable();
   void check_saved_state();
   void check_opening(uint32_t part);

@@ -27,6 +27,7 @@ void SimWorker::check_law() {
   follow_unreturnable();
   for (uint32_t bucket = 0; bucket < entered_.size(); ++bucket) check_bucket(bucket);
   for (uint32_t part = 0; part < at_.size(); ++part) check_opening(part);
+  check_audit();
   const worker::Phase phase = core_->phase();
   const bool settled = phase == worker::Phase::kRunning || phase == worker::Phase::kFinishing;
   if (settled || !loaded_) check_saved_state();  // else what was loaded is in no book yet
@@ -67,6 +68,26 @@ bool SimWorker::accounts_agree(uint32_t bucket, std::string& why) {
     return false;
   }
   return true;
+}
+
+/// What the core says of itself where the job asks for it: nothing is missing in any part, and the terms make up the sum.
+void SimWorker::check_audit() {
+  worker::Actions actions;
+  const worker::AuditSums sums = core_->audit(actions);
+  if (sums.audits != world_.scenario.spec.audit)
+    world_.fault(name() + " audits where it was not asked, or the other way");
+  if (!sums.audits) return;
+  if (sums.imbalance != 0) {
+    std::string why = name() + " audit: imbalance " + std::to_string(sums.imbalance);
+    for (const auto& line : actions.log) why += "; " + line.text;
+    world_.fault(why);
+  }
+  const double accounted = sums.held + sums.in_flight + sums.carried + sums.lost;
+  const double slack = world_.scenario.exact ? 0.0 : 1e-6;
+  if (std::fabs(sums.entered - accounted) > slack * (1 + std::fabs(sums.entered))) {
+    world_.fault(name() + " audit: entered " + std::to_string(sums.entered) + " but the terms make up " +
+                 std::to_string(accounted));
+  }
 }
 
 void SimWorker::check_bucket(uint32_t bucket) {

@@ -55,6 +55,11 @@ Bucket::Bucket(const protocol::JobSpec& spec, const protocol::BucketLayout& layo
     lost_.assign(dimension_, 0.0);
     opening_.assign(dimension_, 0.0);
   }
+  if (spec_.audit) {
+    opened_.resize(parts_.size());
+    lost_books_.resize(parts_.size());
+    rounded_.resize(parts_.size());
+  }
   for (const protocol::BucketMember& member : layout.members) {
     slots_.push_back(
         std::make_unique<PushSlot>(*this, member.tensor, member.offset, spec.tensors[member.tensor].dimension));
@@ -65,13 +70,19 @@ Bucket::~Bucket() = default;
 
 void Bucket::add_to_residual(Stream<float>&& stream) {
   if (residual_.dense) {
+    if (spec_.audit) return add_all_in_f32(residual_.values, stream.view());
     add_scaled<float>(residual_.values, stream.view(), 1);
   } else if (residual_.count() == 0) {
     residual_ = std::move(stream);
   } else if (stream.dense) {
-    add_scaled<float>(stream.values, residual_.view(), 1);
+    if (spec_.audit) {
+      add_all_in_f32(stream.values, residual_.view());
+    } else {
+      add_scaled<float>(stream.values, residual_.view(), 1);
+    }
     residual_ = std::move(stream);
   } else {
+    if (spec_.audit) book_rounding(residual_.view(), stream.view());
     residual_ = must_sum(residual_.view(), stream.view());
   }
 }

@@ -16,6 +16,7 @@
 #include "kernels/stream/stream.h"
 #include "protocol/job_spec.h"
 #include "protocol/layout.h"
+#include "worker/core/account.h"
 #include "worker/core/momentum.h"
 #include "worker/core/push_slot.h"
 
@@ -109,9 +110,6 @@ class Bucket {
   /// REQUIRES  the bucket is idle: nothing filled, selected or coded that is not settled.
   Stream<float> take_residual(uint64_t begin, uint64_t end);
 
-  /// Into the ledger: mass that is gone for good.
-  void lose(uint64_t index, double amount);
-
   // --- coming back [9]: what is kept back waits apart until each part of it is judged, and what is pushed meanwhile is no part
   // of it. Until merge_aside().
 
@@ -126,6 +124,9 @@ class Bucket {
   /// As give_back() and give_back_rest(), to what is apart.
   void return_aside(size_t at, Stream<float>&& stream);
   void return_rest_aside(size_t at, HeldStream<float>&& sent, const HeldStream<float>& carried);
+  /// The part's share is a loaded one that is in no book; or one that was taken over and not dropped since.
+  bool is_loaded(size_t at) const { return aside_ && aside_->shares[at] == Share::kLoaded; }
+  bool holds_opening(size_t at) const { return aside_ && aside_->shares[at] == Share::kInBooks; }
   /// The part's share counts: a loaded one is in opening() and residual() from now on.
   void take_over_aside(size_t at);
   /// It does not: into the ledger, but for a loaded one that was never taken over. The sum of |value|.
@@ -147,6 +148,17 @@ class Bucket {
 
   BucketCounters counters() const;
   void count_received(uint64_t entries) { counters_.entries_received += entries; }
+
+  /// Audit: the books of part `at`, of all that is here. Settles what is put off.
+  /// REQUIRES  the job audits; no slot of several is being filled.
+  PartAccounts audit(size_t at);
+  /// What was pushed into the part, and what that rounded off. REQUIRES: as audit().
+  EnteredAccount pushed_in(size_t at) const;
+  /// What of the part a loaded state began with; and what was lost of it here. REQUIRES: the job audits.
+  Account opened_in(size_t at) const { return opened_[at]; }
+  Account lost_in(size_t at) const;
+  /// How many entries audit() would go over.
+  uint64_t held_entries(size_t at) const;
 
   /// LedgerMode::kPerIndex only, [dimension]. What was lost is a copy: of what is put off it is worked out for the caller alone,
   /// so that it fits residual() at any moment.
@@ -190,6 +202,20 @@ class Bucket {
   };
   Stream<float> share_of(size_t at) const;
   void add_aside(std::vector<Stream<float>>& streams) const;
+
+  /// Into the ledger: mass that is gone for good. Index within part `at`.
+  void lose(size_t at, uint64_t index, double amount);
+
+  // bucket_audit.cc. What the books need where the job audits.
+  Account held_in(size_t at) const;
+  void book_lost(size_t at, const Mass& mass);
+  void book_opening(size_t at, const Stream<float>& share);
+  /// target += stream, of part `at` or of all, and what that rounds off.
+  void add_in_f32(std::span<float> target, const StreamView<float>& stream, size_t at);
+  void add_all_in_f32(std::span<float> target, const StreamView<float>& stream);
+  /// What adding the two streams, or the piece to the residual, is about to round off.
+  void book_rounding(const StreamView<float>& a, const StreamView<float>& b);
+  void book_rounding(size_t at, const StreamView<float>& piece);
 
   /// Slots of fused tensors hold streams of their own; they are joined here.
   void take_staged();
@@ -246,6 +272,9 @@ class Bucket {
 
   BucketCounters counters_;
   LedgerMode ledger_ = LedgerMode::kSums;
+  std::vector<Account> opened_;      ///< audit, by part
+  std::vector<Account> lost_books_;  ///< audit, by part: by name
+  std::vector<Account> rounded_;     ///< audit, by part: what f32 additions here rounded off
   std::vector<double> entered_;
   std::vector<double> lost_;
   std::vector<double> opening_;

@@ -62,8 +62,10 @@ void Bucket::return_rest_aside(size_t at, HeldStream<float>&& sent, const HeldSt
 void Bucket::take_over_aside(size_t at) {
   if (!aside_ || aside_->shares[at] != Share::kLoaded) return;
   aside_->shares[at] = Share::kInBooks;
-  if (ledger_ != LedgerMode::kPerIndex) return;
+  if (ledger_ != LedgerMode::kPerIndex && !spec_.audit) return;
   const Stream<float> share = share_of(at);
+  book_opening(at, share);
+  if (ledger_ != LedgerMode::kPerIndex) return;
   for (size_t i = 0; i < share.values.size(); ++i) {
     opening_[parts_[at].begin + (share.dense ? i : share.indices[i])] += static_cast<double>(share.values[i]);
   }
@@ -89,7 +91,7 @@ double Bucket::drop_aside(size_t at) {
 
 double Bucket::lose_all(size_t at, const StreamView<float>& stream) {
   for (size_t i = 0; i < stream.values.size(); ++i) {
-    lose(parts_[at].begin + (stream.dense ? i : stream.indices[i]), static_cast<double>(stream.values[i]));
+    lose(at, stream.dense ? i : stream.indices[i], static_cast<double>(stream.values[i]));
   }
   return sum_of_magnitudes(stream);
 }

@@ -114,7 +114,6 @@ void Bucket::part_is_coded(size_t at, uint64_t entries) {
 
 void Bucket::settle_code(size_t at, const StreamView<float>& selected, const StreamView<float>& decoded,
                          const StreamView<float>& rest) {
-  const uint64_t base = parts_[at].begin;
   const bool retain = spec_.codec_error == protocol::CodecError::kRetain;
   Stream<float> back = Stream<float>::empty(selected.dimension);
   const auto put_back = [&](uint64_t index, float value) {
@@ -136,12 +135,15 @@ void Bucket::settle_code(size_t at, const StreamView<float>& selected, const Str
     const double error = static_cast<double>(had) - static_cast<double>(gone);
     if (retain) {
       const float stays = static_cast<float>(error);
-      put_back(index, stays - in_residual);
-      // f32 may not hold the difference: what it rounds off is lost by name.
-      lose(base + index, error - static_cast<double>(stays));
+      const float back_there = stays - in_residual;
+      put_back(index, back_there);
+      // f32 may not hold the differences: what it rounds off is lost by name.
+      lose(at, index, error - static_cast<double>(stays));
+      lose(at, index,
+           (static_cast<double>(stays) - static_cast<double>(in_residual)) - static_cast<double>(back_there));
     } else {
       put_back(index, -in_residual);
-      lose(base + index, error);
+      lose(at, index, error);
     }
     if (was_chosen) chosen.advance();
     if (was_sent) sent.advance();

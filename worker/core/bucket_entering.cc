@@ -23,7 +23,8 @@ void Bucket::let_enter(float clip) {
   if (spec_.audit || ledger_ == LedgerMode::kPerIndex) {
     for (auto& slot : slots_) {
       const Stream<float> of_slot = cut(entering.view(), slot->offset_, slot->offset_ + slot->dimension_);
-      slot->count_entered(of_slot.view(), 1);
+      slot->book_entered(of_slot.view());
+      slot->index_entered(of_slot.view(), 1);
     }
   }
   add_to_residual(std::move(entering));

@@ -88,6 +88,7 @@ void Bucket::give_back_rest(size_t at, HeldStream<float>&& sent, const HeldStrea
 void Bucket::discard(size_t at, const StreamView<float>& stream) {
   counters_.entries_discarded += stream.count();
   counters_.discarded += sum_of(stream.values);
+  if (spec_.audit) book_lost(at, mass_of(stream.values));
   book(at, stream, stream.values, lost_);
 }
 
@@ -131,6 +132,7 @@ bool Bucket::settle_one() {
   Returning& oldest = returning_[settled_to_];
   WorkedOut found = work_out(oldest);
   count(oldest, found, counters_);
+  if (spec_.audit) book_lost(oldest.at, mass_of(found.beyond));
   book_beyond(oldest, found, lost_);
   oldest.what = std::move(found.back);
   --put_off_;
@@ -153,8 +155,12 @@ void Bucket::take_returned() {
   if (residual_.dense) {
     for (const Returned& piece : returned) {
       const protocol::PartLayout& part = parts_[piece.at];
-      add_scaled<float>(std::span<float>(residual_.values).subspan(part.begin, part.end - part.begin),
-                        piece.stream.view(), 1);
+      const auto there = std::span<float>(residual_.values).subspan(part.begin, part.end - part.begin);
+      if (spec_.audit) {
+        add_in_f32(there, piece.stream.view(), piece.at);
+      } else {
+        add_scaled<float>(there, piece.stream.view(), 1);
+      }
     }
     return;
   }
@@ -168,6 +174,9 @@ void Bucket::take_returned() {
     for (Returned& piece : returned) {
       const bool second = !now.empty() && now.back().at == piece.at;
       (second ? later : now).push_back(std::move(piece));
+    }
+    for (const Returned& piece : now) {
+      if (spec_.audit) book_rounding(piece.at, piece.stream.view());
     }
     for (const Returned& piece : now) pieces.push_back({parts_[piece.at].begin, piece.stream.view()});
     merge_pieces(std::as_const(residual_).view(), pieces, merged_);
@@ -218,11 +227,12 @@ std::vector<double> Bucket::lost() const {
   return all;
 }
 
-void Bucket::lose(uint64_t index, double amount) {
+void Bucket::lose(size_t at, uint64_t index, double amount) {
   if (amount == 0) return;
   counters_.dropped_error += amount;
   counters_.dropped_magnitude += std::abs(amount);
-  if (ledger_ == LedgerMode::kPerIndex) lost_[index] += amount;
+  book_lost(at, {amount, std::abs(amount)});
+  if (ledger_ == LedgerMode::kPerIndex) lost_[parts_[at].begin + index] += amount;
 }
 
 void Bucket::drop_error(size_t at, const StreamView<float>& selected, const StreamView<float>& sent) {
@@ -232,6 +242,7 @@ void Bucket::drop_error(size_t at, const StreamView<float>& selected, const Stre
   for (const Buffer<float>& amounts : {std::cref(beyond), std::cref(error)}) {
     counters_.dropped_error += sum_of(amounts);
     counters_.dropped_magnitude += magnitude_of(amounts);
+    if (spec_.audit) book_lost(at, mass_of(amounts));
     book(at, selected, amounts, lost_);
   }
 }

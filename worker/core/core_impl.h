@@ -18,6 +18,7 @@
 /// What SessionCore's files share. core_links: connections. core_messages: what shards say, one by one. core_places: views, this
 /// worker's place in them, losing it and getting it back. core_returns: where it stands, and how its parts are settled.
 /// core_snapshots: weights that leave and come. core_rounds: contributions and updates. core_numbers: pushes and steps.
+/// core_audit: the law at run time.
 namespace millrace::worker {
 
 /// O[t]: what was sent into one step of one part, until that step's update.
@@ -28,7 +29,9 @@ struct Outstanding {
   SharedBytes payload;  ///< the bytes that every resend repeats
   uint64_t hash = 0;
   double weight = 1;
-  double entered = 0;
+  double entered = 0;  ///< audit, as of its selection
+  double lost = 0;
+  double imbalance = 0;
   bool on_wire = false;
   bool known = false;  ///< the shard said that it has it: a resend can wait
   uint32_t refusals = 0;
@@ -51,6 +54,28 @@ struct Incoming {
   protocol::Summary summary;
 };
 
+/// Audit: where the books of a part begin in this process, and what was found when they were last looked at.
+struct PartAccount {
+  bool loaded = false;  ///< its position is of a saved state that is not settled: what it holds is in no book yet
+  // What the log said of this worker's earlier processes, less what this one loaded of it:
+  double entered_before = 0;
+  double carried_before = 0;
+  double doubt = 0;           ///< how far the log's sum may be off, by its roundings
+  bool holds_loaded = false;  ///< of what earlier processes held it loaded what was not counted
+  bool unknown = false;  ///< something was given up as unreturnable: what was carried of it only the log's sum says
+  // What went through the slots, as of the last selection: they may be being filled at any other moment.
+  double pushed = 0;
+  double rounded_in_slots = 0;
+  // What contributions say, with all lives of the worker:
+  double entered = 0;
+  double lost = 0;
+  double imbalance = 0;
+  // The other terms, as of the last look:
+  double held = 0;
+  double in_flight = 0;
+  double rounded_off = 0;
+};
+
 struct PartRun {
   protocol::PartLayout layout;
   size_t at = 0;                                    ///< place among the bucket's parts
@@ -67,6 +92,7 @@ struct PartRun {
   std::deque<KeptUpdate> kept;  ///< by step, up to n - 1; what all members have is forgotten, but for the last
   protocol::Summary summary;    ///< as of n, where nothing is kept
   uint64_t answers = 0;         ///< pushes of the bucket that this part has answered
+  PartAccount account;
   // While this worker is not synced, in the present epoch:
   bool settled = false;
   bool stranded = false;  ///< nobody can help it to go on [10]
@@ -104,6 +130,8 @@ struct BucketRun {
   size_t next_in_order = 0;
   std::deque<std::pair<uint64_t, TimeNs>> sent_since;  ///< (step, when its first part went out)
   std::vector<double> applied;                         ///< LedgerMode::kPerIndex
+  uint64_t audit_credit = 0;                           ///< entries that the audit may go over
+  uint32_t audit_next = 0;                             ///< whose turn it is, among the parts
 };
 
 struct TensorRun {
@@ -193,6 +221,10 @@ struct SessionCore::Impl {
   std::set<std::pair<int64_t, uint32_t>> ready;  ///< (-priority, bucket) with something to select or to code
   std::set<uint32_t> unsettled;  ///< buckets that may have something to settle; select() may have done it
   CoreCounters counters;
+  uint64_t first_life = 0;          ///< of this process
+  bool loaded_of_this_job = false;  ///< its positions in the logs mean something here
+  uint64_t audit_checks = 0;
+  uint32_t audit_lines = 0;
   std::vector<UnreturnableView> unreturnable;  ///< LedgerMode::kPerIndex
   uint64_t changes = 0;
 
@@ -259,6 +291,7 @@ struct SessionCore::Impl {
   void on_fetch(uint32_t shard, const protocol::Fetch& fetch, Actions& actions);
   void on_settle(uint32_t shard, const protocol::Settle& settle, TimeNs now, Actions& actions);
   void settle_account(PartRun& part, const protocol::Settle& settle, uint64_t next);
+  void account_settled(PartRun& part, const protocol::Settle& settle, double carried);
   void settle_outstanding(PartRun& part, const protocol::Settle& settle, uint64_t next);
   void settle_decided(PartRun& part, Outstanding&& out, const protocol::Settle& settle);
   void mask_applied(PartRun& part, const Outstanding& out, const HeldStream<float>* carried);
@@ -306,6 +339,19 @@ struct SessionCore::Impl {
   Outstanding* find_outstanding(uint32_t shard, uint32_t part, uint64_t step);
   void end_turn(TimeNs now, Actions& actions);
   void leave_when_done(TimeNs now, Actions& actions);
+
+  // core_audit.cc
+  /// What the log, as of step n, has counted of this worker; nullptr: nothing.
+  const protocol::SummaryEntry* counted_in(const PartRun& part) const;
+  double carried_in(const PartRun& part) const;
+  void open_account(PartRun& part);
+  void read_slots(PartRun& part);
+  void tell_account(PartRun& part);
+  void account_update(PartRun& part, const protocol::Update& update,
+                      const std::optional<protocol::SummaryEntry>& before);
+  void audit_part(PartRun& part, Actions& actions);
+  void audit_some(BucketRun& run, Actions& actions);
+  AuditSums audit_sums() const;
 
   // core_clip.cc
   /// A sentence about the tensor that clipping waits for; empty where it waits for none.

@@ -120,7 +120,7 @@ bool SessionCore::Impl::find_myself(uint32_t shard, const protocol::JobView& bef
 }
 
 void SessionCore::Impl::take_first_place(const protocol::Member& own) {
-  life = own.life;
+  life = first_life = own.life;
   if (own.state == protocol::MemberState::kJoining) {
     came_back = true;
     take_saved_positions();

@@ -93,12 +93,14 @@ void SessionCore::Impl::on_settle(uint32_t shard, const protocol::Settle& settle
   }
   if (aside_pending) put_aside();
   if (aside_pending) return;  // a slot is being filled at this moment: the next State brings the same answer
+  const double carried = carried_in(part);
   settle_account(part, settle, next);
   if (own) {
     part.incoming.reset();
   } else {
     take_snapshot(part, settle, actions);
   }
+  account_settled(part, settle, carried);
   part.early.erase(part.early.begin(), part.early.lower_bound(part.n));
   part.lineage = settle.lineage;
   part.malformed = 0;
@@ -115,7 +117,19 @@ void SessionCore::Impl::settle_account(PartRun& part, const protocol::Settle& se
   if (counted_since(settle.counted, part.n)) {
     counters.lost_save_too_old += bucket.drop_aside(part.at);
   } else {
+    const bool was_apart = bucket.is_loaded(part.at);
     bucket.take_over_aside(part.at);
+    if (was_apart) open_account(part);
+  }
+}
+
+// Of what a log that is not the job's had carried nothing counts; and a worker that has nothing begins where the log is.
+void SessionCore::Impl::account_settled(PartRun& part, const protocol::Settle& settle, double carried) {
+  if (!config.spec.audit) return;
+  if (standing == Standing::kExpelled) {
+    if (!settle.on_log) part.account.carried_before += carried_in(part) - carried;
+  } else if (!buckets[part.layout.bucket].bucket->holds_opening(part.at)) {
+    open_account(part);
   }
 }
 
@@ -187,6 +201,7 @@ void SessionCore::Impl::mask_applied(PartRun& part, const Outstanding& out, cons
 }
 
 void SessionCore::Impl::lose_unreturnable(PartRun& part, const Outstanding& out) {
+  part.account.unknown = true;
   counters.unreturnable += buckets[part.layout.bucket].bucket->lose_all(part.at, out.sent.view);
   if (config.ledger == LedgerMode::kPerIndex) unreturnable.push_back({part.layout.part, out.step, out.life});
 }
@@ -197,7 +212,9 @@ void SessionCore::Impl::go_on_from_cut() {
     // No step beyond this state has happened: what was sent for one goes back.
     for (const Outstanding& out : part.outstanding) bucket.return_aside(part.at, out.sent.copy());
     part.outstanding.clear();
+    const bool was_apart = bucket.is_loaded(part.at);
     bucket.take_over_aside(part.at);
+    if (was_apart) open_account(part);
     part.summary = part.summary_of_n();
     part.kept.clear();
     part.lineage = protocol::lineage_of(view, part.layout.shard);

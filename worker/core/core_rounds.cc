@@ -36,6 +36,7 @@ bool SessionCore::Impl::work(TimeNs now, Actions& actions) {
     unsettled.erase(*bucket);  // select() has settled what was left
     select_for(run, step, now, actions);
     run.next_in_order = 0;
+    audit_some(run, actions);
     counters.dense_bytes += run.bucket->dimension() * sizeof(float);
     return true;
   }
@@ -134,10 +135,6 @@ void SessionCore::Impl::code_next(uint32_t bucket, TimeNs now, Actions& actions)
   out.payload = std::move(coded->container);
   out.hash = container_identity(out.payload.bytes).value();
   out.weight = static_cast<double>(run.bucket->slot(0).weight());
-  for (size_t member = 0; member < run.bucket->slot_count(); ++member) {
-    const std::span<const double> entered = run.bucket->slot(member).entered_by_part();
-    if (!entered.empty()) out.entered += entered[part.at];
-  }
   counters.raw_bytes_up += out.sent.view.count() * (sizeof(uint32_t) + sizeof(float));
   const uint64_t bytes = out.payload.bytes.size();
   if (run.next_in_order == 0) run.sent_since.emplace_back(step, now);
@@ -156,12 +153,19 @@ void SessionCore::Impl::code_next(uint32_t bucket, TimeNs now, Actions& actions)
 }
 
 void SessionCore::Impl::send_contribution(PartRun& part, Outstanding& out, TimeNs now, Actions& actions) {
+  if (!out.on_wire) {
+    out.entered = part.account.entered;
+    out.lost = part.account.lost;
+    out.imbalance = part.account.imbalance;
+  }
   protocol::Contribution contribution;
   contribution.part = part.layout.part;
   contribution.step = out.step;
   contribution.payload_hash = out.hash;
   contribution.weight = out.weight;
   contribution.entered = out.entered;
+  contribution.lost = out.lost;
+  contribution.imbalance = out.imbalance;
   contribution.again = out.on_wire;
   if (std::exchange(out.on_wire, true)) ++counters.resends;
   out.resend_interval =
@@ -306,8 +310,11 @@ bool SessionCore::Impl::take_update(uint32_t shard, protocol::Message&& message,
   }
   counters.payload_bytes_down += message.payload.bytes.size();
   part.log_digest = protocol::extend_log_digest(part.log_digest, update, message.payload.bytes);
+  std::optional<protocol::SummaryEntry> before;
+  if (const auto* own = config.spec.audit ? counted_in(part) : nullptr) before = *own;
   apply_update(part, update, std::move(*decoded), now, actions);
   keep_update(part, std::move(std::get<protocol::Update>(message.body)), std::move(message.payload));
+  account_update(part, part.kept.back().body, before);
   answer_returned(part, actions);
   if (BucketRun& run = buckets[part.layout.bucket]; run.answered < run.returned_to) answer_pushes(run);
   return true;
@@ -337,6 +344,7 @@ bool SessionCore::Impl::settle(PartRun& part, const protocol::Update& update, co
                        update.contributors.end();
   const bool in_part = !update.whole_sum && !carried.view.dense;
   if (counted) bucket.mask_applied(part.at, out.sent, in_part ? &carried : nullptr);
+  if (counted && config.spec.audit) part.account.doubt += kMassError * mass_of(out.sent.view.values).magnitude;
   if (!counted) {
     ++counters.not_counted;
     bucket.give_back(part.at, out.sent.copy());

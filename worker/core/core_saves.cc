@@ -50,12 +50,14 @@ void SessionCore::Impl::take_saved_positions() {
                     saved.parts.size() == parts.size();
   if (!same) return;
   synced_in = saved.epoch;
+  loaded_of_this_job = true;
   for (size_t i = 0; i < parts.size(); ++i) {
     parts[i].n = saved.parts[i].n;
     parts[i].decided_in = saved.parts[i].decided_in;
     parts[i].log_digest = saved.parts[i].log_digest;
     parts[i].lineage = saved.parts[i].lineage;
     parts[i].summary = saved.parts[i].summary;
+    parts[i].account.loaded = true;
   }
 }
 

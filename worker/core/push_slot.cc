@@ -40,7 +40,7 @@ Error index_out_of_range(IndexSpan indices, uint64_t dimension) {
 
 PushSlot::PushSlot(Bucket& bucket, uint32_t tensor, uint64_t offset, uint64_t dimension)
     : bucket_(bucket), tensor_(tensor), offset_(offset), dimension_(dimension) {
-  if (bucket_.spec_.audit) entered_by_part_.assign(bucket_.parts_.size(), 0.0);
+  if (bucket_.spec_.audit) books_.resize(bucket_.parts_.size());
 }
 
 Status PushSlot::check(float weight) const {
@@ -70,26 +70,24 @@ Status PushSlot::add_dense(std::span<const float> gradient, float weight) {
     }
     gradient = clean;
   }
-  {
-    std::unique_lock<std::mutex> fill(bucket_.fill_, std::defer_lock);
-    if (bucket_.slots_.size() == 1) fill.lock();
-    add_whole(gradient, weight);
-  }
+  const StreamView<float> whole{dimension_, true, {}, gradient};
+  measure(whole);
+  std::unique_lock<std::mutex> fill(bucket_.fill_, std::defer_lock);
+  if (bucket_.slots_.size() == 1) fill.lock();
+  add_whole(gradient, weight);
   // After what may fail for want of memory.
-  finish({dimension_, true, {}, gradient}, weight);
+  if (!bucket_.enters_in_select()) index_entered(whole, weight);
+  weight_ = weight;
+  filled_ = true;
   return {};
 }
 
 void PushSlot::add_whole(std::span<const float> gradient, float weight) {
   const bool lone = bucket_.enters_in_slot();
   Stream<float>& target = lone ? bucket_.residual_ : staged_;
-  if (lone && target.dense) {
-    add_scaled<float>(target.values, {dimension_, true, {}, gradient}, weight);
-    return;
-  }
-  if (lone && target.count() > 0) {
-    target = to_dense(target.view());
-    add_scaled<float>(target.values, {dimension_, true, {}, gradient}, weight);
+  if (lone && (target.dense || target.count() > 0)) {
+    if (!target.dense) target = to_dense(target.view());
+    add_to_dense(target.values, {dimension_, true, {}, gradient}, weight);
     return;
   }
   // Nothing to add to: the array of the step before, if there is one, is written over.
@@ -97,6 +95,25 @@ void PushSlot::add_whole(std::span<const float> gradient, float weight) {
   values.resize(dimension_);
   for (size_t i = 0; i < gradient.size(); ++i) values[i] = weight * gradient[i];
   target = {dimension_, true, {}, std::move(values)};
+  if (!bucket_.enters_in_select()) book_entered(target.view());
+}
+
+void PushSlot::add_to_dense(std::span<float> residual, const StreamView<float>& stream, float weight) {
+  if (books_.empty()) return add_scaled<float>(residual, stream, weight);
+  for (size_t at = 0; at < bucket_.parts_.size(); ++at) {
+    const auto [begin, end] = within(bucket_.parts_[at]);
+    Stream<float> local;
+    StreamView<float> piece{end - begin, true, {}, {}};
+    if (stream.dense) {
+      piece.values = stream.values.subspan(begin, end - begin);
+    } else {
+      local = cut(stream, begin, end);
+      piece = local.view();
+    }
+    const Accumulated done = accumulate(residual.subspan(begin, end - begin), piece, weight);
+    books_[at].entered.add(done.taken);
+    books_[at].rounded_off.add_rounded(done.rounded);
+  }
 }
 
 Status PushSlot::add_sparse(IndexSpan indices, std::span<const float> values, float weight) {
@@ -129,42 +146,45 @@ Status PushSlot::add_sparse(IndexSpan indices, std::span<const float> values, fl
   } else if (!stream.indices.empty() && stream.indices.back() >= dimension_) {
     return std::unexpected(index_out_of_range(stream.indices, dimension_));
   }
-  finish(stream.view(), weight);
+  measure(stream.view());
   if (weight != 1) {
     for (float& value : stream.values) value *= weight;
   }
   const bool lone = bucket_.slots_.size() == 1;
   std::unique_lock<std::mutex> fill(bucket_.fill_, std::defer_lock);
   if (lone) fill.lock();
+  if (!bucket_.enters_in_select()) index_entered(stream.view(), 1);
   if (bucket_.enters_in_slot() && bucket_.residual_.dense) {
-    add_scaled<float>(bucket_.residual_.values, stream.view(), 1);
+    add_to_dense(bucket_.residual_.values, stream.view(), 1);
   } else {
+    if (!bucket_.enters_in_select()) book_entered(stream.view());
     staged_ = std::move(stream);
   }
+  weight_ = weight;
+  filled_ = true;
   non_finite_dropped_ += dropped;
   return {};
 }
 
-void PushSlot::finish(const StreamView<float>& gradient, float weight) {
+void PushSlot::measure(const StreamView<float>& gradient) {
   if (bucket_.spec_.clip != 0) squared_norm_ = squared_norm_of(gradient.values);
-  if (!bucket_.enters_in_select()) count_entered(gradient, weight);
-  weight_ = weight;
-  filled_ = true;
 }
 
-void PushSlot::count_entered(const StreamView<float>& gradient, float weight) {
-  if (!entered_by_part_.empty()) {
-    for (size_t at = 0; at < bucket_.parts_.size(); ++at) {
-      const protocol::PartLayout& part = bucket_.parts_[at];
-      const uint64_t begin = std::clamp(part.begin, offset_, offset_ + dimension_) - offset_;
-      const uint64_t end = std::clamp(part.end, offset_, offset_ + dimension_) - offset_;
-      const auto [first, last] =
-          gradient.dense ? std::pair<size_t, size_t>(begin, end) : range_of(gradient.indices, begin, end);
-      double sum = 0;
-      for (size_t i = first; i < last; ++i) sum += static_cast<double>(gradient.values[i]);
-      entered_by_part_[at] += sum * static_cast<double>(weight);
-    }
+std::pair<uint64_t, uint64_t> PushSlot::within(const protocol::PartLayout& part) const {
+  return {std::clamp(part.begin, offset_, offset_ + dimension_) - offset_,
+          std::clamp(part.end, offset_, offset_ + dimension_) - offset_};
+}
+
+void PushSlot::book_entered(const StreamView<float>& entering) {
+  for (size_t at = 0; at < books_.size(); ++at) {
+    const auto [begin, end] = within(bucket_.parts_[at]);
+    const auto [first, last] =
+        entering.dense ? std::pair<size_t, size_t>(begin, end) : range_of(entering.indices, begin, end);
+    books_[at].entered.add(mass_of(entering.values.subspan(first, last - first)));
   }
+}
+
+void PushSlot::index_entered(const StreamView<float>& gradient, float weight) {
   if (bucket_.ledger_ != LedgerMode::kPerIndex) return;
   for (size_t i = 0; i < gradient.values.size(); ++i) {
     const uint64_t index = offset_ + (gradient.dense ? i : gradient.indices[i]);
@@ -176,7 +196,8 @@ void PushSlot::uncount_entered(const StreamView<float>& taken) {
   Stream<float> negated{
       taken.dimension, false, {taken.indices.begin(), taken.indices.end()}, {taken.values.begin(), taken.values.end()}};
   for (float& value : negated.values) value = -value;
-  count_entered(negated.view(), 1);
+  book_entered(negated.view());
+  index_entered(negated.view(), 1);
 }
 
 }  // namespace millrace::worker

@@ -2,11 +2,14 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/buffer.h"
 #include "kernels/base/result.h"
 #include "kernels/stream/stream.h"
+#include "protocol/layout.h"
+#include "worker/core/account.h"
 
 namespace millrace::worker {
 
@@ -43,18 +46,22 @@ class PushSlot {
   uint64_t non_finite_dropped() const { return non_finite_dropped_; }
   /// Of the gradient filled in last, before its weight; 0 where the job does not clip.
   double squared_norm() const { return squared_norm_; }
-  /// Audit: what entered each part of the bucket so far, through this slot. Empty where the job does not audit.
-  std::span<const double> entered_by_part() const { return entered_by_part_; }
 
  private:
   friend class Bucket;
 
   Status check(float weight) const;
   void add_whole(std::span<const float> gradient, float weight);
-  /// Counts into the books what enters with this: a gradient of the slot, or (momentum, clipping) what select() makes of it.
-  void count_entered(const StreamView<float>& gradient, float weight);
+  /// Adds into the residual itself, of a lone tensor.
+  void add_to_dense(std::span<float> residual, const StreamView<float>& stream, float weight);
+  /// Audit: what enters with this, weighted; a stream of the slot.
+  void book_entered(const StreamView<float>& entering);
+  /// The same in the books by index: a gradient of the slot, or (momentum, clipping) what select() makes of it.
+  void index_entered(const StreamView<float>& gradient, float weight);
   void uncount_entered(const StreamView<float>& taken);
-  void finish(const StreamView<float>& gradient, float weight);
+  void measure(const StreamView<float>& gradient);
+  /// The part's range, in indices of the slot.
+  std::pair<uint64_t, uint64_t> within(const protocol::PartLayout& part) const;
 
   Bucket& bucket_;
   uint32_t tensor_ = 0;
@@ -65,7 +72,7 @@ class PushSlot {
   double squared_norm_ = 0;
   Stream<float> staged_;  ///< local to the tensor; dimension 0: nothing is staged (it is in the residual already)
   uint64_t non_finite_dropped_ = 0;
-  std::vector<double> entered_by_part_;
+  std::vector<EnteredAccount> books_;  ///< audit: what entered each part of the bucket; empty: the job does not audit
 };
 
 }  // namespace millrace::worker

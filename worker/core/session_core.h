@@ -95,6 +95,20 @@ struct CoreCounters {
   TimeNs time_in_communication = 0;
 };
 
+/// The law as the audit found it last, summed over all parts: entered = held + in_flight + carried + lost. Of this worker, its
+/// earlier processes in the job included.
+struct AuditSums {
+  bool audits = false;  ///< the job asks for it
+  double entered = 0;   ///< what was pushed, after weights, clipping and momentum, and what it began with
+  double held = 0;      ///< the residual
+  double in_flight = 0;
+  double carried = 0;  ///< by updates, as the job's log says
+  double lost = 0;     ///< by name: codec errors dropped, what is unreturnable or off the log, what dead processes held
+  double rounded_off = 0;  ///< of `lost`: what f32 additions rounded off, in this process
+  double imbalance = 0;    ///< sum of |what does not balance| over parts: 0, or there is a bug
+  uint64_t checks = 0;     ///< of parts
+};
+
 /// One worker of one job as a state machine: (state, message, now) -> actions. Rules 1, 4, 5 and 7 of ROUNDS.md, the handshake,
 /// liveness, reconnection and resending. No socket, clock or thread: the shell and the simulator drive it.
 ///
@@ -206,6 +220,11 @@ class SessionCore {
   /// until its part is settled: then it is here and in residual(), or it is dropped, and only the counters know it.
   /// REQUIRES: LedgerMode::kPerIndex.
   std::span<const double> opening_residual(uint32_t bucket) const;
+
+  /// Goes over all parts now. Selections go over some, in turn. REQUIRES: no slot is being filled.
+  AuditSums audit(Actions& actions);
+  /// What was found last.
+  AuditSums audit_sums() const;
 
   /// What save() writes. REQUIRES: no slot is being filled.
   SavedState saved_state() const;

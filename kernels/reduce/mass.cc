@@ -1,0 +1,211 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/reduce/mass.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/reduce/mass.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace millrace {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Values whose lanes are added up before they join the total: so many additions in a row lose little.
+constexpr size_t kBlock = 4096;
+
+using Doubles = hn::ScalableTag<double>;
+using Floats = hn::Rebind<float, Doubles>;  // as many as there are doubles in a vector
+
+template <typename V>
+HWY_INLINE double Sum(V a, V b) {
+  const Doubles d;
+  return hn::GetLane(hn::SumOfLanes(d, hn::Add(a, b)));
+}
+
+HWY_INLINE hn::Vec<Doubles> Load(const float* HWY_RESTRICT at) {
+  return hn::PromoteTo(Doubles(), hn::LoadU(Floats(), at));
+}
+HWY_INLINE hn::Vec<Doubles> Load(const double* HWY_RESTRICT at) { return hn::LoadU(Doubles(), at); }
+
+template <typename T>
+Mass BlockMass(const T* HWY_RESTRICT values, size_t count) {
+  const Doubles d;
+  const size_t lanes = hn::Lanes(d);
+  auto sum0 = hn::Zero(d), sum1 = hn::Zero(d), size0 = hn::Zero(d), size1 = hn::Zero(d);
+  size_t i = 0;
+  for (; i + 2 * lanes <= count; i += 2 * lanes) {
+    const auto a = Load(values + i);
+    const auto b = Load(values + i + lanes);
+    sum0 = hn::Add(sum0, a);
+    sum1 = hn::Add(sum1, b);
+    size0 = hn::Add(size0, hn::Abs(a));
+    size1 = hn::Add(size1, hn::Abs(b));
+  }
+  Mass mass{Sum(sum0, sum1), Sum(size0, size1)};
+  for (; i < count; ++i) mass += Mass{static_cast<double>(values[i]), std::abs(static_cast<double>(values[i]))};
+  return mass;
+}
+
+template <typename T>
+Mass MassOf(const T* values, size_t count) {
+  LongSum sum;
+  double magnitude = 0;
+  for (size_t at = 0; at < count; at += kBlock) {
+    const Mass block = BlockMass(values + at, std::min(kBlock, count - at));
+    sum.add(block.sum);
+    magnitude += block.magnitude;
+  }
+  return {sum.value(), magnitude};
+}
+
+Mass MassOfF32(const float* values, size_t count) { return MassOf(values, count); }
+Mass MassOfF64(const double* values, size_t count) { return MassOf(values, count); }
+
+Accumulated AccumulateBlock(float* HWY_RESTRICT target, const float* HWY_RESTRICT values, size_t count, float scale) {
+  const Doubles d;
+  const Floats f;
+  const size_t lanes = hn::Lanes(d);
+  const auto factor = hn::Set(f, scale);
+  auto taken = hn::Zero(d), taken_size = hn::Zero(d), off = hn::Zero(d), off_size = hn::Zero(d);
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    const auto product = hn::Mul(factor, hn::LoadU(f, values + i));
+    const auto before = hn::LoadU(f, target + i);
+    const auto after = hn::Add(before, product);
+    const auto part = hn::Sub(after, before);
+    const auto error = hn::Add(hn::Sub(before, hn::Sub(after, part)), hn::Sub(product, part));
+    hn::StoreU(after, f, target + i);
+    const auto wide = hn::PromoteTo(d, product);
+    const auto wide_error = hn::PromoteTo(d, error);
+    taken = hn::Add(taken, wide);
+    taken_size = hn::Add(taken_size, hn::Abs(wide));
+    off = hn::Add(off, wide_error);
+    off_size = hn::Add(off_size, hn::Abs(wide_error));
+  }
+  const auto none = hn::Zero(d);
+  Accumulated all{{Sum(taken, none), Sum(taken_size, none)}, {Sum(off, none), Sum(off_size, none)}};
+  for (; i < count; ++i) {
+    const float product = scale * values[i];
+    const float after = target[i] + product;
+    const float part = after - target[i];
+    const double error = static_cast<double>((target[i] - (after - part)) + (product - part));
+    target[i] = after;
+    all +=
+        Accumulated{{static_cast<double>(product), std::abs(static_cast<double>(product))}, {error, std::abs(error)}};
+  }
+  return all;
+}
+
+Accumulated AccumulateDense(float* target, const float* values, size_t count, float scale) {
+  Accumulated all;
+  LongSum taken;
+  // Fewer values a block than mass_of() takes: there may be half as many lanes.
+  for (size_t at = 0; at < count; at += kBlock / 2) {
+    const Accumulated block = AccumulateBlock(target + at, values + at, std::min(kBlock / 2, count - at), scale);
+    all += block;
+    taken.add(block.taken.sum);
+  }
+  all.taken.sum = taken.value();
+  return all;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace millrace
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include "kernels/base/check.h"
+
+namespace millrace {
+
+HWY_EXPORT(MassOfF32);
+HWY_EXPORT(MassOfF64);
+HWY_EXPORT(AccumulateDense);
+
+namespace {
+
+constexpr size_t kPrefetchAhead = 128;
+constexpr int kSecondLevel = 2;
+// Where one stream has so many times the entries of the other, these are searched for.
+constexpr size_t kSearchRatio = 16;
+
+/// a + b rounded to f32, and what that leaves out.
+struct Rounded {
+  float sum = 0;
+  float off = 0;
+};
+
+Rounded add(float a, float b) {
+  const float sum = a + b;
+  const float part = sum - a;
+  return {sum, (a - (sum - part)) + (b - part)};
+}
+
+void count(Mass& mass, float value) { mass += Mass{static_cast<double>(value), std::abs(static_cast<double>(value))}; }
+
+Mass rounded_off_dense(std::span<const float> a, const StreamView<float>& b) {
+  Mass off;
+  for (size_t i = 0; i < b.values.size(); ++i) count(off, add(a[b.dense ? i : b.indices[i]], b.values[i]).off);
+  return off;
+}
+
+Mass rounded_off_searched(const StreamView<float>& many, const StreamView<float>& few) {
+  Mass off;
+  auto from = many.indices.begin();
+  for (size_t i = 0; i < few.indices.size(); ++i) {
+    from = std::lower_bound(from, many.indices.end(), few.indices[i]);
+    if (from == many.indices.end()) break;
+    if (*from != few.indices[i]) continue;
+    count(off, add(many.values[static_cast<size_t>(from - many.indices.begin())], few.values[i]).off);
+  }
+  return off;
+}
+
+}  // namespace
+
+Mass mass_of(std::span<const float> values) { return HWY_DYNAMIC_DISPATCH(MassOfF32)(values.data(), values.size()); }
+Mass mass_of(std::span<const double> values) { return HWY_DYNAMIC_DISPATCH(MassOfF64)(values.data(), values.size()); }
+
+Accumulated accumulate(std::span<float> target, const StreamView<float>& stream, float scale) {
+  MILLRACE_CHECK(target.size() == stream.dimension, target.size(), stream.dimension);
+  if (stream.dense) {
+    return HWY_DYNAMIC_DISPATCH(AccumulateDense)(target.data(), stream.values.data(), target.size(), scale);
+  }
+  MILLRACE_CHECK(scale == 1, scale);
+  Accumulated all{mass_of(stream.values), {}};
+  const size_t entries = stream.count();
+  const uint32_t* const index = stream.indices.data();
+  for (size_t i = 0; i < entries; ++i) {
+    if (i + kPrefetchAhead < entries) __builtin_prefetch(&target[index[i + kPrefetchAhead]], 0, kSecondLevel);
+    const Rounded added = add(target[index[i]], stream.values[i]);
+    target[index[i]] = added.sum;
+    count(all.rounded, added.off);
+  }
+  return all;
+}
+
+Mass rounded_off(const StreamView<float>& a, const StreamView<float>& b) {
+  MILLRACE_CHECK(a.dimension == b.dimension, a.dimension, b.dimension);
+  if (a.dense) return rounded_off_dense(a.values, b);
+  if (b.dense) return rounded_off_dense(b.values, a);
+  if (a.count() / kSearchRatio > b.count()) return rounded_off_searched(a, b);
+  if (b.count() / kSearchRatio > a.count()) return rounded_off_searched(b, a);
+  Mass off;
+  size_t i = 0, j = 0;
+  while (i < a.count() && j < b.count()) {
+    const uint32_t left = a.indices[i], right = b.indices[j];
+    // No branch on the data: entries that do not meet round nothing off.
+    const float other = left == right ? b.values[j] : 0.0f;
+    count(off, add(a.values[i], other).off);
+    i += left <= right;
+    j += right <= left;
+  }
+  return off;
+}
+
+}  // namespace millrace
+#endif

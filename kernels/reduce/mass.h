@@ -1,0 +1,77 @@
+#pragma once
+
+#include <span>
+
+#include "kernels/stream/stream.h"
+
+namespace millrace {
+
+/// What values add up to, in f64: the quantity that the conservation law is about.
+struct Mass {
+  double sum = 0;
+  double magnitude = 0;  ///< sum of |value|
+
+  Mass& operator+=(const Mass& other) {
+    sum += other.sum;
+    magnitude += other.magnitude;
+    return *this;
+  }
+};
+
+/// A running sum of f64 that keeps what it rounds off: as with twice the digits.
+class LongSum {
+ public:
+  void add(double value) {
+    const double sum = sum_ + value;
+    const double part = sum - sum_;
+    rest_ += (sum_ - (sum - part)) + (value - part);
+    sum_ = sum;
+  }
+  void add(const LongSum& other) {
+    add(other.sum_);
+    add(other.rest_);
+  }
+  void subtract(const LongSum& other) {
+    add(-other.sum_);
+    add(-other.rest_);
+  }
+  double value() const { return sum_ + rest_; }
+
+ private:
+  double sum_ = 0;
+  double rest_ = 0;
+};
+
+/// How far a sum may be from the exact one, over the magnitude: at most 2^11 additions in a row, 2^-53 each.
+inline constexpr double kMassError = 0x1p-42;
+
+/// Order    blocks of 4096 values, in lanes that depend on the instruction set; on a binary grid every order is exact.
+/// Cost     one read pass.
+Mass mass_of(std::span<const float> values);
+Mass mass_of(std::span<const double> values);
+
+/// The same of what additions rounded off, which is small itself: one addition after the other, of at most 2^32.
+inline constexpr double kRoundedError = 0x1p-20;
+
+/// What an addition in f32 took in and what it rounded off.
+struct Accumulated {
+  Mass taken;    ///< of the products, as they were rounded before they were added
+  Mass rounded;  ///< target before + taken - target after, entry by entry exact (Knuth's TwoSum)
+
+  Accumulated& operator+=(const Accumulated& other) {
+    taken += other.taken;
+    rounded += other.rounded;
+    return *this;
+  }
+};
+
+/// As add_scaled(), with the same bits, and what it took in and rounded off.
+///
+/// scale    of a dense stream; 1 for a sparse one.
+/// Cost     dense: the one pass that add_scaled() takes too; sparse: and one over the entries.
+Accumulated accumulate(std::span<float> target, const StreamView<float>& stream, float scale);
+
+/// What adding two streams in f32 rounds off: exact sum - rounded sum, over the indices that both have.
+Mass rounded_off(const StreamView<float>& a, const StreamView<float>& b);
+
+}  // namespace millrace

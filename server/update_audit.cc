@@ -1,0 +1,172 @@
+#include "server/update_audit.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include "kernels/base/check.h"
+#include "kernels/reduce/mass.h"
+
+namespace millrace::server {
+namespace {
+
+constexpr uint64_t kBlock = uint64_t{1} << 16;  ///< indices that are compared together
+constexpr size_t kTurns = 4;                    ///< sums side by side: an addition waits for the one before it
+
+using Bits = std::array<uint64_t, kBlock / 64>;
+
+/// Walks a stream block by block; both it and the blocks ascend.
+template <typename T>
+class Walk {
+ public:
+  explicit Walk(const StreamView<T>& stream) : stream_(&stream) {}
+
+  bool done() const { return at_ >= stream_->values.size(); }
+  uint64_t index() const { return stream_->dense ? at_ : stream_->indices[at_]; }
+
+  /// The positions of the entries in [begin, end); the walk stands behind them.
+  std::pair<size_t, size_t> take(uint64_t begin, uint64_t end) {
+    const size_t first = find(begin);
+    at_ = first;
+    at_ = find(end);
+    return {first, at_};
+  }
+
+ private:
+  /// The first position from here on whose index is `index` or more.
+  size_t find(uint64_t index) const {
+    const size_t count = stream_->values.size();
+    if (stream_->dense) return std::clamp<size_t>(index, at_, count);
+    size_t step = 64;
+    while (at_ + step < count && stream_->indices[at_ + step] < index) step *= 2;
+    const auto from = stream_->indices.begin();
+    return static_cast<size_t>(std::lower_bound(from + static_cast<ptrdiff_t>(at_ + step / 2 * (step > 64 ? 1 : 0)),
+                                                from + static_cast<ptrdiff_t>(std::min(at_ + step, count)), index) -
+                               from);
+  }
+
+  const StreamView<T>* stream_;
+  size_t at_ = 0;
+};
+
+/// The value where `taken` is 1, zero where it is 0: without a jump, which nobody could predict.
+template <typename T>
+double masked(T value, uint64_t taken) {
+  const auto wide = static_cast<double>(value);
+  return std::bit_cast<double>(std::bit_cast<uint64_t>(wide) & (0 - taken));
+}
+
+/// Of the entries [first, last) those whose bit is set.
+template <typename T>
+Mass mass_where(const StreamView<T>& stream, size_t first, size_t last, uint64_t begin, const Bits& bits) {
+  std::array<double, kTurns> sums{};
+  std::array<double, kTurns> sizes{};
+  const auto take = [&](size_t i, size_t turn) {
+    const uint64_t local = (stream.dense ? i : stream.indices[i]) - begin;
+    const double value = masked(stream.values[i], bits[local / 64] >> (local % 64) & 1);
+    sums[turn] += value;
+    sizes[turn] += std::abs(value);
+  };
+  size_t i = first;
+  for (; i + kTurns <= last; i += kTurns) {
+    for (size_t turn = 0; turn < kTurns; ++turn) take(i + turn, turn);
+  }
+  for (; i < last; ++i) take(i, 0);
+  return {(sums[0] + sums[1]) + (sums[2] + sums[3]), (sizes[0] + sizes[1]) + (sizes[2] + sizes[3])};
+}
+
+template <typename T>
+class Auditor {
+ public:
+  Auditor(const StreamView<T>& carried, std::span<const T> sums, std::span<const StreamView<T>> contributions,
+          Extent extent)
+      : carried_(carried),
+        sums_(sums),
+        contributions_(contributions),
+        everything_(extent == Extent::kEverything || carried.dense),
+        walk_(carried),
+        totals_(contributions.size()) {
+    for (const StreamView<T>& one : contributions) walks_.emplace_back(one);
+  }
+
+  UpdateAudit run() {
+    for (uint64_t next = next_index(); next != kNone; next = next_index()) block(next / kBlock * kBlock);
+    UpdateAudit audit;
+    for (const LongSum& total : totals_) audit.carried.push_back(total.value());
+    audit.imbalance = imbalance_;
+    return audit;
+  }
+
+ private:
+  static constexpr uint64_t kNone = std::numeric_limits<uint64_t>::max();
+
+  /// Where there is something more to look at.
+  uint64_t next_index() const {
+    uint64_t next = walk_.done() ? kNone : walk_.index();
+    if (!everything_) return next;
+    for (const Walk<T>& walk : walks_) next = walk.done() ? next : std::min(next, walk.index());
+    return next;
+  }
+
+  void block(uint64_t begin) {
+    const uint64_t end = begin + kBlock;
+    const auto [first, last] = walk_.take(begin, end);
+    Mass left = mass_of(sums_.subspan(first, last - first));
+    if (!everything_) mark(first, last, begin);
+    double magnitude = 0;
+    for (size_t at = 0; at < contributions_.size(); ++at) {
+      const auto [from, to] = walks_[at].take(begin, end);
+      const Mass mass = everything_ ? mass_of(contributions_[at].values.subspan(from, to - from))
+                                    : mass_where(contributions_[at], from, to, begin, bits_);
+      totals_[at].add(mass.sum);
+      left.sum -= mass.sum;
+      magnitude += mass.magnitude;
+    }
+    if (!everything_) clear(first, last, begin);
+    constexpr double kUnit = std::numeric_limits<T>::epsilon() / 2;
+    // mass_where() adds 2^14 in a row.
+    constexpr double kSumming = 8 * kMassError;
+    const double bound =
+        (static_cast<double>(contributions_.size()) * kUnit + kSumming) * magnitude + kSumming * left.magnitude;
+    if (!(std::abs(left.sum) <= bound)) imbalance_ += std::abs(left.sum);
+  }
+
+  void mark(size_t first, size_t last, uint64_t begin) {
+    for (size_t i = first; i < last; ++i) {
+      const uint64_t local = carried_.indices[i] - begin;
+      bits_[local / 64] |= uint64_t{1} << (local % 64);
+    }
+  }
+  void clear(size_t first, size_t last, uint64_t begin) {
+    for (size_t i = first; i < last; ++i) bits_[(carried_.indices[i] - begin) / 64] = 0;
+  }
+
+  const StreamView<T>& carried_;
+  std::span<const T> sums_;
+  std::span<const StreamView<T>> contributions_;
+  bool everything_;
+  Walk<T> walk_;
+  std::vector<Walk<T>> walks_;
+  std::vector<LongSum> totals_;
+  double imbalance_ = 0;
+  Bits bits_{};
+};
+
+}  // namespace
+
+template <typename T>
+UpdateAudit audit_update(const StreamView<T>& carried, std::span<const T> sums,
+                         std::span<const StreamView<T>> contributions, Extent extent) {
+  MILLRACE_CHECK(sums.size() == carried.count(), sums.size(), carried.count());
+  return Auditor<T>(carried, sums, contributions, extent).run();
+}
+
+template UpdateAudit audit_update(const StreamView<float>&, std::span<const float>, std::span<const StreamView<float>>,
+                                  Extent);
+template UpdateAudit audit_update(const StreamView<double>&, std::span<const double>,
+                                  std::span<const StreamView<double>>, Extent);
+
+}  // namespace millrace::server

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "kernels/stream/stream.h"
+
+namespace millrace::server {
+
+/// Which entries of the contributions an update stands for.
+enum class Extent : uint8_t {
+  kEverything = 1,  ///< all of them: the sum was not cut
+  kItsIndices = 2,  ///< those at its own indices
+};
+
+/// What an update carries of each contribution, and whether that is what it says.
+struct UpdateAudit {
+  std::vector<double> carried;  ///< by contribution: sum of its entries that the update stands for
+  double imbalance = 0;         ///< sum of |sums - carried| over the blocks where that is more than rounding
+};
+
+/// carried        the update's indices (with Extent::kEverything: the sum's).
+/// sums           the sum at each of them, before the way down changed values.
+/// Sees           blocks of 2^16 indices are compared, each with the bound of its own roundings, m additions of half a unit in
+///                the last place: a lost or doubled entry of typical size shows among m contributions up to m = 256 where all
+///                entries of a block are there, whatever the size of the part.
+/// Cost           one pass over all of them, and, where the sum was cut, a lookup an entry in 8 KiB of bits.
+template <typename T>
+UpdateAudit audit_update(const StreamView<T>& carried, std::span<const T> sums,
+                         std::span<const StreamView<T>> contributions, Extent extent);
+
+}  // namespace millrace::server
