@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "server/limits.h"
 #include "tests/sim/sim_shard.h"
 #include "tests/sim/sim_worker.h"
 
@@ -334,7 +335,9 @@ SimReport Cluster::report() const {
 
 SimReport Cluster::run() {
   start();
-  const TimeNs limit = calm_from_ + kProgressBound;
+  // With little memory every step is slow, and one that does not fit ends the job only then.
+  const uint32_t patience_ms = world_.scenario.job_memory_bytes > 0 ? server::Limits{}.abandon_ms : 0;
+  const TimeNs limit = calm_from_ + kProgressBound + static_cast<TimeNs>(patience_ms) * kNsPerMs;
   uint64_t next_check = 50;
   size_t oracle_faults = 0;
   while (!world_.scheduler.idle() && world_.scheduler.next_time() <= limit && world_.faults.empty()) {
