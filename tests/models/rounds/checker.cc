@@ -172,7 +172,7 @@ State first_state(const Config& config) {
 
 /// Nothing moves any more although it should: no move is left, and not because the model's own numbers are at their end.
 bool is_deadlock(const State& state, const Config& config) {
-  if (is_complete(state) || !has_majority(state, config) || state.table.epoch + 2 >= kEpochs) return false;
+  if (is_complete(state, config) || !has_majority(state, config) || state.table.epoch + 2 >= kEpochs) return false;
   for (const Worker& worker : state.worker)
     if (worker.standing == Standing::kRemoved && worker.life >= kLives) return false;
   if (state.table.lineages + 1 >= kLineages) return false;
@@ -209,7 +209,7 @@ class Search {
   };
 
   void expand(uint32_t number) {
-    if (config_.progress) progress_.state(number, is_complete(state_), has_majority(state_, config_));
+    if (config_.progress) progress_.state(number, is_complete(state_, config_), has_majority(state_, config_));
     for (const Successor& next : moves_.from(state_)) {
       ++report_.transitions;
       report_.sentence = next.violation.empty() ? violation_of(next.state, config_) : next.violation;
@@ -292,7 +292,7 @@ Report walk(const Config& config) {
       const State after = all[chosen].state;
       state = after;
     }
-    if (is_complete(state)) ++report.completed;
+    if (is_complete(state, config)) ++report.completed;
   }
   report.trace.clear();
   return report;

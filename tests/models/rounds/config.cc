@@ -29,6 +29,7 @@ std::vector<Option> options_of(Config& config) {
       {"asynchronous", &config.asynchronous, "each contribution is a step of its own"},
       {"store", &config.store, "shards hold the weights, and save them"},
       {"store-alone", &config.store_alone, "with --store: a successor has its weights from the save, and what is kept"},
+      {"acks", &config.acks, "members that have an update before anybody's application does (0: not held)"},
       {"one-process", &config.one_process, "the shards of all parts live and die together"},
       {"keep-open", &config.keep_open, "a new view keeps what is open of members under the same life"},
       {"positions", &config.positions,

@@ -22,6 +22,7 @@ struct Config {
   bool asynchronous = false;
   bool store = false;
   bool store_alone = false;  ///< a store, and a member's weights are not taken for the shard's
+  int acks = 0;              ///< an update is applied once so many members have acknowledged it; 0, 1: at once
   bool one_process = false;  ///< one process holds the shards of all parts: they die together
   bool forget = true;        ///< acknowledgements, and what they let forget
   bool keep_open = false;    ///< a shard that reads the table keeps what members under the same life have sent
@@ -37,6 +38,9 @@ struct Config {
   uint64_t seed = 1;
   Verdict expected = Verdict::kClean;
 };
+
+/// Whether updates are held until several members have them.
+inline bool holds_updates(const Config& config) { return config.acks > 1; }
 
 /// The command line's options as a configuration; the error is a sentence.
 std::expected<Config, std::string> read_options(const std::vector<std::string>& arguments);

@@ -54,6 +54,9 @@ std::string move_of_worker(const State& before, const State& after, const Action
     case Move::kGoOn:
       return fmt::format("{} settles its account{}, goes on with its own weights: n = {}, residual {}", who, part,
                          mine.next, text_of(mine.residual));
+    case Move::kApply:
+      return fmt::format("{} hears in epoch {} that k members have them: its application has the updates{} below {}",
+                         who, was.view, part, mine.applied);
     default:
       return fmt::format("{} is too far behind, takes weights{} of {}: n = {}, residual {}, ledger {}", who, part,
                          name_of(act.a), mine.next, text_of(mine.residual), text_of(mine.ledger));

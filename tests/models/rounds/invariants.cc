@@ -27,7 +27,34 @@ class PartCheck {
     return shard_agrees();
   }
 
+  /// What an application has rests on k members: void now, it has cost the lives of as many.
+  std::string durable() const {
+    const Shard& shard = state_.current(part_);
+    if (!holds_updates(config_) || !shard.up || !shard.active) return {};
+    for (int step = 0; step < kSteps; ++step) {
+      const Reliance& one = state_.relied[part_][step];
+      if (!one.update.decided || (step < shard.decided && shard.log[step] == one.update)) continue;
+      if (gone(one.by) < config_.acks)
+        return fmt::format("DURABLE: an application had step {}, which is void, and only {} of {} who had it {} gone",
+                           step, gone(one.by), config_.acks, gone(one.by) == 1 ? "is" : "are");
+    }
+    return {};
+  }
+
  private:
+  /// Of these lives: dead, or removed.
+  int gone(uint64_t lives) const {
+    Update named;
+    named.lives = lives;
+    int count = 0;
+    for (int w = 0; w < kWorkers; ++w) {
+      const int life = named.life_of(w);
+      const Worker& worker = state_.worker[w];
+      count += life != 0 && !(up(worker) && worker.life == life && state_.table.member[w] == life);
+    }
+    return count;
+  }
+
   const WorkerPart& of(int w) const { return state_.worker[w].part[part_]; }
   /// The longest log of a member.
   const Log& log() const { return of(furthest_).weights; }
@@ -127,13 +154,15 @@ std::string mixed(const State& state) {
 
 std::string violation_of(const State& state, const Config& config) {
   for (int part = 0; part < kParts; ++part) {
-    std::string found = PartCheck(state, config, part).run();
+    const PartCheck check(state, config, part);
+    std::string found = check.run();
+    if (found.empty()) found = check.durable();
     if (!found.empty()) return kParts > 1 ? fmt::format("part {}: {}", part, found) : found;
   }
   return mixed(state);
 }
 
-bool is_complete(const State& state) {
+bool is_complete(const State& state, const Config& config) {
   for (int part = 0; part < kParts; ++part) {
     const Shard& shard = state.current(part);
     if (!shard.up || !shard.active || shard.decided < kSteps) return false;
@@ -145,7 +174,7 @@ bool is_complete(const State& state) {
     any = true;
     if (!in_good_standing(state, w)) return false;
     for (const WorkerPart& mine : worker.part)
-      if (mine.next < kSteps) return false;
+      if (mine.next < kSteps || (holds_updates(config) && mine.applied < kSteps)) return false;
   }
   return any;
 }

@@ -12,7 +12,7 @@ namespace millrace::model {
 std::string violation_of(const State& state, const Config& config);
 
 /// The job is done: every shard active with all steps decided, every worker that lives in good standing with all of them.
-bool is_complete(const State& state);
+bool is_complete(const State& state, const Config& config);
 
 /// A set of gradients as text: "{gA1.0 gB1.0}" is step 0 of the first lives of A and B.
 std::string text_of(Mass mass);

@@ -59,6 +59,7 @@ void Moves::drop_dead_messages(State& state) const {
     }
   }
   for (int epoch = 1; on(Rule::kUpdateEpoch) && epoch < oldest_worker; ++epoch) state.updates[epoch] = {};
+  for (int epoch = 1; on(Rule::kToldEpoch) && epoch < oldest_worker; ++epoch) state.told[epoch] = {};
   for (int part = 0; on(Rule::kContributionEpoch) && part < kParts; ++part) {
     int oldest = state.table.epoch + 1, count = 0;
     const Shard* only = nullptr;

@@ -25,6 +25,7 @@ enum class Move : uint8_t {
   kTakeSnapshot,
   kGoOn,
   kResync,
+  kApply,
   // of shards
   kAdmit,
   kDecide,
@@ -129,6 +130,11 @@ class Moves {
   void forget_by_bound(int part, int life);
   bool expected_are_in(const Shard& shard) const;
   bool already_counted(const Shard& shard, int w, int life, int counter) const;
+
+  // held_moves.cc: updates that wait for k acknowledgements
+  void tell(State& state, int part, int life) const;
+  void apply_held(int w, int part);
+  int pushable_from(const WorkerPart& mine) const { return holds_updates(config_) ? mine.applied : mine.next; }
 
   // successor_moves.cc
   void collect(int part, int life);

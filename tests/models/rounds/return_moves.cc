@@ -74,6 +74,7 @@ void Moves::settle(Successor& successor, int w, int part, const Log& weights, in
     kept = mine.kept;
   }
   const bool usable = mine_is_on_log || !on(Rule::kOnLog);
+  if (!usable) mine.applied = 0;
   if (me.standing == Standing::kLoaded) {
     if (!usable || (on(Rule::kResidualOnce) && counted_since(shard, w, mine.next))) mine.residual = 0;
     mine.outstanding.fill(0);

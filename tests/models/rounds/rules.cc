@@ -52,6 +52,9 @@ constexpr std::array<RuleText, static_cast<size_t>(Rule::kCount)> kTexts{{
     {"store-acked", "store", "a store's save counts once all members have acknowledged its steps"},
     {"store-digest", "store",
      "whether a save is on the log is seen by the digest of what it went through, not by its lineage"},
+    {"held", "--acks", "an update is applied when the shard says that k members have acknowledged it"},
+    {"told-epoch", "--acks", "what it says of acknowledgements counts in the epoch in which it was said"},
+    {"synced-acks", "--acks", "acknowledgements of members that are synced count, not those of who joins"},
 }};
 
 }  // namespace

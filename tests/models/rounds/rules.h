@@ -51,6 +51,9 @@ enum class Rule : uint8_t {
   kStoreKeeps,
   kStoreAcked,
   kStoreDigest,
+  kHeld,
+  kToldEpoch,
+  kSyncedAcks,
   kCount,
 };
 

@@ -11,7 +11,7 @@ void Moves::moves_of_active(int part, int life) {
   else
     decide(part, life);
   serve(part, life);
-  if (config_.forget) acknowledge(part, life);
+  if (config_.forget || holds_updates(config_)) acknowledge(part, life);
   forget_by_bound(part, life);
   if (now().is_current(part, life)) cut_if_stranded(part, life);
   if (config_.store) moves_of_store(part, life);
@@ -126,6 +126,8 @@ void Moves::acknowledge(int part, int life) {
     State& state = add(Move::kAck, life, part, w).state;
     Shard& after = state.shard[part][life];
     after.acked[w] = other.part[part].next;
+    tell(state, part, life);
+    if (!config_.forget) continue;
     int stable = kSteps;
     for (int member = 0; member < kWorkers; ++member) {
       if (after.member[member] == 0) continue;

@@ -105,6 +105,27 @@ Shard renamed(const Shard& from, const Renaming& to) {
   return result;
 }
 
+uint64_t renamed_lives(uint64_t lives, const Renaming& to) {
+  Update before, after;
+  before.lives = lives;
+  for (int w = 0; w < kWorkers; ++w) after.count(to.worker[w], before.life_of(w));
+  return after.lives;
+}
+
+void rename_reliance(State& state, const Renaming& to) {
+  for (int epoch = 1; epoch <= state.table.epoch; ++epoch) {
+    for (Told& told : state.told[epoch]) {
+      rename(told.of, to);
+      for (Lives& by : told.by) by = static_cast<Lives>(renamed_lives(by, to));
+    }
+    state.told[epoch] = moved(state.told[epoch], to.part);
+  }
+  for (auto& of_part : state.relied) {
+    for (Reliance& one : of_part) one = {renamed(one.update, to), renamed_lives(one.by, to)};
+  }
+  state.relied = moved(state.relied, to.part);
+}
+
 void rename_messages(State& state, const Renaming& to) {
   for (int epoch = 1; epoch <= state.table.epoch; ++epoch) {
     for (int part = 0; part < kParts; ++part) {
@@ -133,6 +154,7 @@ State renamed(const State& from, const Renaming& to) {
     for (Shard& shard : of_part) shard = renamed(shard, to);
   result.shard = moved(result.shard, to.part);
   rename_messages(result, to);
+  rename_reliance(result, to);
   for (StoreSave& saved : result.store) rename(saved.weights, to);
   result.store = moved(result.store, to.part);
   Table& table = result.table;

@@ -63,8 +63,9 @@ struct WorkerPart {
   uint8_t push;                           ///< the step to push
   uint8_t kept;                           ///< bit t: keeps the bytes of update t
   uint8_t lineage;
-  uint8_t told;   ///< asynchronous: decided, as told when it settled; 0: nothing of an old life is outstanding
-  uint8_t first;  ///< asynchronous: the first contribution of this life
+  uint8_t applied;  ///< with --acks: updates that its application has; the others, up to next, are held
+  uint8_t told;     ///< asynchronous: decided, as told when it settled; 0: nothing of an old life is outstanding
+  uint8_t first;    ///< asynchronous: the first contribution of this life
 };
 
 struct SavedPart {
@@ -116,6 +117,22 @@ struct StoreSave {
   uint8_t decided, lineage, exists, unused;
 };
 
+/// Lives of workers, two bits each as in Update.
+using Lives = uint8_t;
+
+/// With --acks: what a shard tells the members in an epoch: so many steps have k acknowledgements, and whose each step has.
+struct Told {
+  Log of;  ///< for the invariant: what was acknowledged
+  uint8_t next;
+  std::array<Lives, kSteps> by;
+};
+
+/// With --acks, for the invariant alone: an update that some application has, and who had acknowledged it by then.
+struct Reliance {
+  Update update;
+  uint64_t by;
+};
+
 /// With one part and no store a shard's lineage is the table's whenever it matters: leaving it out keeps the states fewer.
 inline constexpr bool kShardsKnowLineage = kParts > 1;
 
@@ -151,6 +168,8 @@ struct alignas(8) State {
   std::array<std::array<std::array<std::array<Contribution, kSteps>, kWorkers>, kParts>, kEpochs> contributions;
   std::array<std::array<Log, kParts>, kEpochs> updates;
   std::array<std::array<Snapshot, kParts>, kWorkers> snapshot;
+  std::array<std::array<Told, kParts>, kEpochs> told;
+  std::array<std::array<Reliance, kSteps>, kParts> relied;
   std::array<StoreSave, kParts> store;
   Table table;
   Spent spent;

@@ -234,7 +234,10 @@ void Moves::adopt_view(State& state, int part) const {
   }
   shard.member = table.member;
   shard.first = table.first;
-  if (shard.active) return;
+  if (shard.active) {
+    tell(state, part, table.shard_life[part] - 1);
+    return;
+  }
   shard.answered = shard.synced_answers = shard.parent = shard.job_parent = shard.decided = shard.kept = 0;
   shard.log = {};
 }

@@ -12,6 +12,7 @@ void Moves::moves_of_worker(int w) {
       resend(w, part);
       send_empty(w, part);
       deliver(w, part);
+      apply_held(w, part);
     }
     save(w);
     announce(w);
@@ -44,7 +45,7 @@ void Moves::push(int w, int part) {
     if (in_flight > config_.staleness) return;
   } else {
     for (const WorkerPart& other : me.part)
-      if (mine.push > other.next + config_.staleness) return;
+      if (mine.push > pushable_from(other) + config_.staleness) return;
   }
   const int step = mine.push;
   Successor& next = add(Move::kPush, w, part, step);
