@@ -99,6 +99,7 @@ JobView read_view(wire::View::Reader in, Validator& check) {
   view.lineages = in.getLineages();
   view.cut = in.getCut();
   view.cut_worker = check.worker(in.getCutWorker());
+  view.left = in.getLeft();
   const auto members = in.getMembers();
   view.members.resize(check.count(members.size(), kWorkersMax, "members"));
   for (uint32_t i = 0; i < view.members.size(); ++i) {

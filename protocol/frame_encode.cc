@@ -41,6 +41,7 @@ void write(const JobView& view, wire::View::Builder out) {
   out.setLineages(view.lineages);
   out.setCut(view.cut);
   out.setCutWorker(view.cut_worker);
+  out.setLeft(view.left);
   auto members = out.initMembers(list_size(view.members, kWorkersMax));
   for (unsigned i = 0; i < members.size(); ++i) {
     members[i].setWorker(view.members[i].worker);

@@ -9,7 +9,7 @@
 namespace millrace::protocol {
 namespace {
 
-constexpr uint16_t kRecordVersion = 2;
+constexpr uint16_t kRecordVersion = 3;
 constexpr size_t kChecksumBytes = sizeof(uint64_t);
 
 void put_view(const JobView& view, ByteWriter& writer) {
@@ -38,6 +38,7 @@ void put_view(const JobView& view, ByteWriter& writer) {
   }
   writer.put(view.cut);
   writer.put(view.cut_worker);
+  writer.put(view.left);
 }
 
 bool get_member_state(FieldReader& reader, MemberState& state) {
@@ -71,6 +72,7 @@ bool get_view(FieldReader& reader, JobView& view) {
   }
   view.cut = reader.get<uint64_t>();
   view.cut_worker = reader.get<uint32_t>();
+  view.left = reader.get<uint32_t>();
   return reader.good() && view.cut <= view.epoch && activations_make_sense(view);
 }
 

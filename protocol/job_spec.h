@@ -118,6 +118,9 @@ struct JobSpec {
   uint32_t quorum = 0;        ///< a step is not decided before so many have contributed
   uint32_t deadline_ms = 0;   ///< with its quorum, a step waits for the others so long after its first contribution
   uint32_t participants = 0;  ///< kPartial: members drawn for each step (participants.h); 0: all
+  /// Workers apply an update once so many members have it, themselves included (ROUNDS.md, "cannot be promised" 1): then so many
+  /// deaths are needed to make it void. 0 and 1: as soon as they have it.
+  uint32_t apply_after_acks = 0;
   Combine combine = Combine::kSum;
   SelectionSpec select;
   ReselectSpec reselect;
@@ -182,6 +185,9 @@ std::string_view store_begin_name(StoreBegin value);
 /// One sentence naming the first field in which two specifications differ, in the words of the command line: "select: none
 /// here, topk there", "codec_up: qsgd_bits 4 here, 8 there", "tensor 'w': dimension 10 here, 12 there".
 std::string first_difference(const JobSpec& ours, const JobSpec& theirs);
+
+/// Whether workers hold updates back until several members have them.
+inline bool holds_updates(const JobSpec& spec) { return spec.apply_after_acks > 1; }
 
 /// What a step's sum is divided by: 1, its contributors, or the sum of their weights.
 double denominator_of(Combine combine, size_t contributors, double weight_sum);

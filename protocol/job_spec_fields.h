@@ -79,6 +79,7 @@ void visit_job(Visitor& v, Spec& spec) {
   v.field("quorum", spec.quorum);
   v.field("deadline_ms", spec.deadline_ms);
   v.field("participants", spec.participants);
+  v.field("apply_after_acks", spec.apply_after_acks);
   v.field("combine", spec.combine);
   v.group("select", spec.select, [](auto& to, auto& part) { visit_selection(to, part); });
   v.group("reselect", spec.reselect, [](auto& to, auto& part) { visit_reselect(to, part); });

@@ -93,11 +93,21 @@ Status check_workers(const JobSpec& spec) {
   if (spec.workers < 1 || spec.workers > kWorkersMax) {
     return refuse(fmt::format("workers is {}: a job has 1 to {}", spec.workers, kWorkersMax));
   }
+  if (spec.apply_after_acks > spec.workers) {
+    return refuse(fmt::format("apply_after_acks {} is over workers {}: no update could ever have so many",
+                              spec.apply_after_acks, spec.workers));
+  }
   if (spec.workers_min < 1)
     return refuse("workers_min is 0: without a live worker there is no job, set it to 1 or more");
   if (spec.workers_min > spec.workers) {
     return refuse(fmt::format("workers_min {} is over workers {}: the job would end before it starts", spec.workers_min,
                               spec.workers));
+  }
+  if (spec.apply_after_acks > spec.workers_min) {
+    return refuse(fmt::format(
+        "apply_after_acks {} is over workers_min {}: with fewer workers living the job would stand still, since no "
+        "update could have so many acknowledgements; raise workers_min",
+        spec.apply_after_acks, spec.workers_min));
   }
   return {};
 }
@@ -215,7 +225,9 @@ Status check_entering(const JobSpec& spec) {
   return {};
 }
 
-Status check_store(const StoreSpec& spec, const MomentumSpec& entering) {
+Status check_store(const JobSpec& job) {
+  const StoreSpec& spec = job.store;
+  const MomentumSpec& entering = job.momentum;
   if (!known(spec.optimizer.optimizer) || !known(spec.begin))
     return reserved("store: an optimizer or a beginning that this version does not know");
   if (const Status valid = millrace::validate(spec.optimizer); !valid) {
@@ -224,6 +236,11 @@ Status check_store(const StoreSpec& spec, const MomentumSpec& entering) {
   if (spec.optimizer.optimizer == Optimizer::kNone && spec.begin != StoreBegin::kZeros) {
     return refuse(fmt::format("store_begin {} without a store: name the store's optimizer, as sgd:0.1",
                               store_begin_name(spec.begin)));
+  }
+  if (spec.optimizer.optimizer != Optimizer::kNone && holds_updates(job)) {
+    return refuse(
+        "apply_after_acks with a store: its weights have an update as soon as it is decided, before any worker has "
+        "acknowledged it, and may be pulled; set apply_after_acks 0, or no store");
   }
   if (spec.optimizer.momentum > 0 && entering.momentum != Momentum::kNone) {
     return refuse(fmt::format(
@@ -330,7 +347,7 @@ Status validate(const JobSpec& spec) {
   if (Status s = check_times(spec); !s) return s;
   if (Status s = check_defaults(spec); !s) return s;
   if (Status s = check_tensors(spec); !s) return s;
-  if (Status s = check_store(spec.store, spec.momentum); !s) return s;
+  if (Status s = check_store(spec); !s) return s;
   if (Status s = check_buckets(spec); !s) return s;
   if (const size_t bytes = encode_job_spec(spec).size(); bytes > kJobSpecBytesMax) {
     return fail(ErrorCode::kLimitExceeded,

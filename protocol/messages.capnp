@@ -84,6 +84,7 @@ struct View {
   activations @7 :List(Activation);  # by lineage, then shard, strictly ascending
   cut @8 :UInt64;
   cutWorker @9 :UInt32;
+  left @10 :UInt32;          # workers that have finished and left
 }
 
 struct Activation {

@@ -58,6 +58,7 @@ struct JobView {
   std::vector<Activation> activations;  ///< by lineage, then shard: a tree a shard; a cut has one for every shard
   uint64_t cut = 0;  ///< the epoch that the last cut [10] began; 0: there was none. Shards whose state is older drop it
   uint32_t cut_worker = 0;  ///< whose state it went back to
+  uint32_t left = 0;        ///< workers that have finished and left: the rest may be fewer than apply_after_acks
   bool operator==(const JobView&) const = default;
 };
 
@@ -193,7 +194,8 @@ struct Settled {
   bool operator==(const Settled&) const = default;
 };
 
-/// worker -> shard [5]: steps below n of the part are applied. Also rides on heartbeats.
+/// worker -> shard [5]: steps below n of the part are taken (applied, or held). Also rides on heartbeats.
+/// shard -> worker, of jobs with apply_after_acks: so many members have acknowledged the steps below n.
 struct Ack {
   struct Entry {
     uint32_t part = 0;

@@ -241,9 +241,11 @@ void JobRounds::serve(const protocol::Member& to, const PartRound& part, const P
 
 void JobRounds::on_ack(const protocol::Member& from, const protocol::Ack& body, TimeNs now, Actions& actions) {
   if (failure_) return;
+  std::map<PartRound*, AckIs> heard;
   std::set<uint32_t> asked;  // a part is served once a message, however often it stands in it
   for (const protocol::Ack::Entry& entry : body.entries) {
     PartRound* part = local_part(entry.part);
+    const bool is_new = holds_updates() && part && entry.n > part->acknowledged(from.worker);
     if (part && !part->takes(from)) {
       count(Metric::kDropped, "joining", 1, actions);
     } else if (!part || !part->acknowledge(from.worker, entry.n, setup_.members.all())) {
@@ -251,8 +253,11 @@ void JobRounds::on_ack(const protocol::Member& from, const protocol::Ack& body, 
     } else if (entry.again && asked.insert(entry.part).second) {
       serve_from(from, *part, entry.n, actions);
     }
+    if (holds_updates() && part && part->takes(from) && entry.n <= part->decided())
+      heard.emplace(part, is_new ? AckIs::kNew : AckIs::kRepeated);
   }
   tell_store(actions);
+  raise_backed(from, heard, actions);
   if (held_back_) advance_all(now, actions);
 }
 
@@ -274,6 +279,7 @@ void JobRounds::on_steps_applied(const protocol::Member& from, uint64_t n, TimeN
   for (PartRound& part : parts_) impossible |= !part.acknowledge(from.worker, n, setup_.members.all());
   if (impossible) count(Metric::kDropped, "impossible_ack", 1, actions);
   tell_store(actions);
+  raise_all_backed(actions);
   if (held_back_) advance_all(now, actions);
 }
 
@@ -305,6 +311,7 @@ void JobRounds::on_view(const std::vector<protocol::Member>& before, TimeNs now,
       serve_between(member, part, part.acknowledged(member.worker), part.decided(), actions);
     }
   }
+  raise_all_backed(actions);
   advance_all(now, actions);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -157,6 +158,17 @@ class JobRounds {
              Actions& actions) const;
   /// The kept updates of the steps from `step` on.
   void serve_from(const protocol::Member& to, const PartRound& part, uint64_t step, Actions& actions) const;
+
+  // backing.cc: updates that wait for k acknowledgements
+  bool holds_updates() const { return protocol::holds_updates(setup_.spec); }
+  /// One that says nothing new is a question: what was said of the part may have been lost.
+  enum class AckIs : uint8_t { kNew, kRepeated };
+  void raise_backed(const protocol::Member& from, const std::map<PartRound*, AckIs>& acks, Actions& actions);
+  void raise_all_backed(Actions& actions);
+  void tell_backed(std::span<const PartRound* const> parts, std::span<const protocol::Member> to,
+                   Actions& actions) const;
+  const PartRound* least_backed() const;
+  void wait_of_backing(const PartRound& part, Waiting& waiting) const;
 
   void advance(PartRound& part, TimeNs now, Actions& actions);
   void advance_all(TimeNs now, Actions& actions);

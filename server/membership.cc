@@ -98,6 +98,7 @@ Change leave(protocol::JobRecord& record, const protocol::Member& who, Leaving l
   const bool by_own_word = leaving == Leaving::kFinished || leaving == Leaving::kFailed;
   if (view.started && !by_own_word && view.members.size() == 1) return Change::kNone;
   view.members.erase(at);
+  if (view.started && leaving == Leaving::kFinished) ++view.left;
   if (view.members.empty()) view.finished = true;
   const bool lost = by_own_word ? leaving == Leaving::kFailed : leaving != Leaving::kBehind;
   if (view.started && lost && view.members.size() < workers_min) view.finished = true;

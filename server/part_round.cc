@@ -220,6 +220,7 @@ void PartRound::forget_stable(std::span<const protocol::Member> members) {
 PartRound::Adopted PartRound::adopt(std::span<const protocol::Member> before, const Members& view) {
   const std::span<const protocol::Member> members = view.all();
   settled_.clear();
+  backed_ = 0;
   Adopted result;
   for (auto step = open_.begin(); step != open_.end();) {
     for (auto slot = step->second.by_worker.begin(); slot != step->second.by_worker.end();) {

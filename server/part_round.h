@@ -163,6 +163,13 @@ class PartRound {
   uint64_t acknowledged(uint32_t worker) const;
   uint64_t acknowledged_by_all(std::span<const protocol::Member> members) const;
 
+  /// Of jobs that hold updates back: apply_after_acks synced members have acknowledged the steps below; all synced ones, where
+  /// workers have left and fewer members are there. Those who join do not count: a successor could not go on from what they have
+  /// (tests/models/rounds, synced-acks). Begins anew with every view.
+  uint64_t backed() const { return backed_; }
+  /// True: more steps are.
+  bool raise_backed(const Members& members);
+
   /// From now on updates of the steps from n on are kept also where everybody has them: the weights that a store has saved lack
   /// them. UINT64_MAX: as nothing was said. What is kept too long goes with the next forget_stable().
   void hold(uint64_t n) { hold_ = n; }
@@ -212,6 +219,7 @@ class PartRound {
   TimeNs turned_at_ = 0;  ///< when the step before was decided
   uint64_t stable_ = 0;
   uint64_t hold_ = UINT64_MAX;
+  uint64_t backed_ = 0;
   Stage stage_ = Stage::kCollecting;
   Attempt attempt_;
   std::map<uint64_t, OpenStep> open_;          ///< by step

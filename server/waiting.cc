@@ -19,6 +19,7 @@ std::string_view wait_name(Wait wait) {
     case Wait::kDeadline: return "deadline";
     case Wait::kMagnitudes: return "magnitudes";
     case Wait::kStore: return "store";
+    case Wait::kAcknowledgements: return "acknowledgements";
     case Wait::kMemory: return "memory";
     case Wait::kComputing: return "computing";
     case Wait::kRecovery: return "recovery";
@@ -99,8 +100,14 @@ void JobRounds::wait_of_collecting(const PartRound& part, Waiting& waiting) cons
 
 std::optional<Waiting> JobRounds::waiting() const {
   const PartRound* oldest = oldest_open();
-  if (!oldest) return std::nullopt;
   Waiting waiting;
+  const PartRound* unbacked = least_backed();
+  // Who has not been given an update pushes no further: its contribution is missing because of that.
+  if (unbacked && (!oldest || (oldest->stage() == PartRound::Stage::kCollecting && !oldest->due(setup_.members)))) {
+    wait_of_backing(*unbacked, waiting);
+    return waiting;
+  }
+  if (!oldest) return std::nullopt;
   waiting.at = {oldest->layout().bucket, oldest->layout().part, oldest->decided(), oldest->here()};
   if (oldest->stage() == PartRound::Stage::kCollecting) {
     wait_of_collecting(*oldest, waiting);

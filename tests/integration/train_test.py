@@ -71,6 +71,21 @@ class Runs(WithServers):
             self.assertGreater(result["epochs"][-1]["held_out"]["accuracy"], 0.9)
             self.assertEqual(result["steps"], 240)
 
+    def test_UpdatesThatWaitForAcknowledgementsGiveTheSameModel(self):
+        train = self.path("held.svm", made_up_rows(3000, 2))
+        models = []
+        for acks in (0, 2, 3):
+            model = self.path(f"acks{acks}.model")
+            self.train(3, "--train", train, "--epochs", 2, "--batch", 50, "--select", "topk:0.2", "--apply-after-acks", acks, "-o", model,
+                       job=f"acks{acks}")
+            models.append(Path(model).read_bytes())
+        self.assertEqual(models[1], models[0])
+        self.assertEqual(models[2], models[0])
+
+    def test_MoreAcknowledgementsThanWorkersAreRefused(self):
+        self.refused(2, "apply_after_acks 3 is over workers 2", "train", *self.flags(0, 2), "--train", self.path("one.svm", "1 1:1\n"),
+                     "--apply-after-acks", 3)
+
     def test_MoreWorkersThanSomeBatchesStayInStep(self):
         # Seven rows for three workers with batches of two: the last batches are short, one is empty.
         train = self.path("few.svm", "1 1:1\n0 2:1\n1 1:1\n0 2:1\n1 1:1 2:1\n0 3:1\n1 1:1\n")

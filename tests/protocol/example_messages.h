@@ -19,6 +19,7 @@ inline JobView example_view() {
   view.activations = {{0, 1, 0}, {0, 3, 1}, {1, 3, 0}};
   view.cut = 4;
   view.cut_worker = 3;
+  view.left = 2;
   return view;
 }
 

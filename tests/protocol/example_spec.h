@@ -10,6 +10,7 @@ inline JobSpec example_spec() {
   spec.name = "train";
   spec.workers = 4;
   spec.workers_min = 2;
+  spec.apply_after_acks = 1;
   spec.combine = Combine::kWeightedMean;
   spec.select = {.selection = Selection::kTopK, .density = 0.01};
   spec.reselect = {.reselect = Reselect::kTopK, .density = 0.02, .threshold_period = 4};

@@ -17,6 +17,7 @@ JobRecord example() {
   record.view.activations = {{0, 1, 0}};
   record.view.cut = 1;
   record.view.cut_worker = 2;
+  record.view.left = 3;
   record.spec = {5, 6};
   record.last_lives = {{1, 2}};
   return record;

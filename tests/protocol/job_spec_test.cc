@@ -29,6 +29,7 @@ std::vector<Change> every_change() {
       {"quorum", [](JobSpec& s) { s.quorum = 1; }},
       {"deadline_ms", [](JobSpec& s) { s.deadline_ms = 1; }},
       {"participants", [](JobSpec& s) { s.participants = 1; }},
+      {"apply_after_acks 1 here, 2 there", [](JobSpec& s) { s.apply_after_acks = 2; }},
       {"combine weighted_mean here, mean there", [](JobSpec& s) { s.combine = Combine::kMean; }},
       {"select: topk here, none there", [](JobSpec& s) { s.select.selection = Selection::kNone; }},
       {"select: density 0.01 here, 0.02 there", [](JobSpec& s) { s.select.density = 0.02; }},

@@ -75,6 +75,27 @@ const DecidedStep* ClusterOracle::newest(uint32_t part, uint64_t step) const {
   return &log_[part][step].rbegin()->second;
 }
 
+void ClusterOracle::on_acknowledged(uint32_t worker, uint32_t part, LogPosition at) {
+  acknowledged_[{part, worker}].insert(at);
+}
+
+uint32_t ClusterOracle::acknowledged(uint32_t part, LogPosition at) const {
+  uint32_t count = 0;
+  for (const auto& [who, places] : acknowledged_) {
+    const auto goes_through = [&](LogPosition place) { return place.n >= at.n && is_on_path(part, at, place); };
+    count += who.first == part && std::ranges::any_of(places, goes_through) ? 1 : 0;
+  }
+  return count;
+}
+
+uint32_t ClusterOracle::members_least() const {
+  uint32_t least = UINT32_MAX;
+  for (const auto& [epoch, view] : views_) {
+    if (view.left > 0) least = std::min(least, static_cast<uint32_t>(view.members.size()));
+  }
+  return least;
+}
+
 bool ClusterOracle::is_on_path(uint32_t part, LogPosition earlier, LogPosition later) const {
   while (later.n > earlier.n) {
     const DecidedStep* last = find(part, later);

@@ -51,6 +51,13 @@ class ClusterOracle {
   void on_sent_by_worker(const protocol::Message& message);
   void on_sent_by_shard(const protocol::Message& message);
 
+  /// That worker has said, and it is so, that it has taken the log up to there.
+  void on_acknowledged(uint32_t worker, uint32_t part, LogPosition at);
+  /// Workers that have said so of a log that goes through that place.
+  uint32_t acknowledged(uint32_t part, LogPosition at) const;
+  /// The fewest members that a view had since somebody left, having finished; before that UINT32_MAX.
+  uint32_t members_least() const;
+
   /// Every view that the table held, oldest first.
   void on_view(const protocol::JobView& view);
 
@@ -117,6 +124,7 @@ class ClusterOracle {
   std::vector<std::vector<std::map<uint64_t, DecidedStep>>> log_;  ///< [part][step], by the epoch of the decision
   std::map<uint64_t, protocol::JobView> views_;                    ///< by epoch
   std::set<std::pair<uint32_t, uint64_t>> finishing_;              ///< (worker, life) that said so
+  std::map<std::pair<uint32_t, uint32_t>, std::set<LogPosition>> acknowledged_;  ///< by (part, worker)
   std::vector<std::string> faults_;
   uint64_t steps_decided_ = 0;
   uint64_t steps_void_ = 0;

@@ -146,6 +146,17 @@ void draw_store(RandomSequence& random, Scenario& scenario) {
   scenario.disk_fails = one_of(random, {0.0, 0.0, 0.1, 1.0});
 }
 
+/// Updates that wait until several workers have them. Without a store, and where so many live.
+void draw_acks(RandomSequence& random, Scenario& scenario) {
+  protocol::JobSpec& spec = scenario.spec;
+  const bool held = chance(random, 0.35);
+  if (!held || spec.workers < 2 || spec.store.optimizer.optimizer != Optimizer::kNone) return;
+  spec.apply_after_acks = static_cast<uint32_t>(between(random, 2, spec.workers));
+  // Mostly few, so that the job survives the faults.
+  if (chance(random, 0.6)) spec.apply_after_acks = 2;
+  spec.workers_min = std::max(spec.workers_min, spec.apply_after_acks);
+}
+
 void draw_clocks(RandomSequence& random, Scenario& scenario) {
   if (chance(random, 0.6)) return;
   scenario.own_clocks = true;
@@ -273,6 +284,8 @@ Scenario draw_scenario(uint64_t seed) {
   RandomSequence of_store(RandomKey::from(seed), /*stream=*/3);
   draw_store(of_store, scenario);
   draw_clocks(random, scenario);
+  RandomSequence of_acks(RandomKey::from(seed), /*stream=*/4);
+  draw_acks(of_acks, scenario);
   return scenario;
 }
 
@@ -300,8 +313,8 @@ std::string describe(const Scenario& scenario) {
                      std::to_string(scenario.shards) + "..), " + std::string(protocol::mode_name(spec.mode)) +
                      ", quorum " + std::to_string(spec.quorum) + ", deadline " + std::to_string(spec.deadline_ms) +
                      " ms, participants " + std::to_string(spec.participants) + ", staleness " +
-                     std::to_string(spec.staleness) + ", select " + std::string(selection_name(spec.select.selection)) +
-                     ", reselect " +
+                     std::to_string(spec.staleness) + ", apply after " + std::to_string(spec.apply_after_acks) +
+                     " acks" + ", select " + std::string(selection_name(spec.select.selection)) + ", reselect " +
                      (spec.reselect.reselect == protocol::Reselect::kTopK
                           ? "topk period " + std::to_string(spec.reselect.threshold_period)
                           : "none") +

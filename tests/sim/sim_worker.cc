@@ -169,6 +169,7 @@ void SimWorker::carry_out(worker::Actions&& actions) {
   for (const auto& line : actions.log) world_.trace("  " + name() + " says: " + line.text);
   if (core_->life() != 0) lives_.insert(core_->life());
   for (const auto& delivered : actions.delivered) apply(delivered);
+  credit_held();
   for (const auto& action : actions.sends) send(action);
   for (const auto& asked : actions.give_weights) give_weights(asked);
   for (uint32_t shard : actions.connects) connect(shard);
@@ -176,6 +177,12 @@ void SimWorker::carry_out(worker::Actions&& actions) {
 
 void SimWorker::send(const worker::SendAction& action) {
   world_.oracle.on_sent_by_worker(action.message);
+  if (const auto* ack = std::get_if<protocol::Ack>(&action.message.body)) {
+    for (const protocol::Ack::Entry& entry : ack->entries) {
+      world_.oracle.on_acknowledged(worker_, entry.part,
+                                    {core_->part_steps_applied(entry.part), core_->part_decided_in(entry.part)});
+    }
+  }
   world_.scheduler.note(fingerprint(action.message));
   if (world_.tracing)
     world_.trace(name() + " -> shard " + std::to_string(action.shard) + ": " + describe_message(action.message));
@@ -250,6 +257,7 @@ void SimWorker::apply(const worker::DeliveredUpdate& update) {
   if (decided == nullptr) return world_.fault(where + " is delivered, and was never decided");
   if (decided->before != at) return world_.fault(where + " goes on another log than this worker's");
   check_applied(where, update, *decided);
+  check_backed(where, update.part, after);
   apply_update(weights_[update.part], update.sum.view, update.denominator);
   at = after;
   credit(update.part, at);
@@ -298,16 +306,56 @@ void SimWorker::replace(const std::string& where, const worker::DeliveredUpdate&
     return world_.fault(where + ": the weights taken over are not the replay's");
   world_.trace("  " + name() + " takes over part " + std::to_string(update.part) + " after " + std::to_string(after.n) +
                " steps");
-  for (const LogPosition& place : world_.oracle.path(update.part, 0, after)) {
-    if (credited_at_.contains({update.part, place})) continue;
-    credit(update.part, place);
-    if (!credited_at_.contains({update.part, place})) continue;
-    for (const uint64_t life : lives_) {
-      if (world_.oracle.counted(update.part, place, worker_, life)) skipped_.push_back({update.part, place, life});
-    }
-  }
+  check_backed(where, update.part, after);
+  credit_path(update.part, after);
   weights_[update.part].assign(given.begin(), given.end());
   at_[update.part] = after;
+}
+
+void SimWorker::credit_path(uint32_t part, LogPosition after) {
+  for (const LogPosition& place : world_.oracle.path(part, 0, after)) {
+    if (credited_at_.contains({part, place})) continue;
+    credit(part, place);
+    if (!credited_at_.contains({part, place})) continue;
+    for (const uint64_t life : lives_) {
+      if (world_.oracle.counted(part, place, worker_, life)) skipped_.push_back({part, place, life});
+    }
+  }
+}
+
+void SimWorker::credit_held() {
+  if (!protocol::holds_updates(world_.scenario.spec)) return;
+  for (uint32_t part = 0; part < at_.size(); ++part) {
+    for (const worker::DeliveredUpdate& update : core_->held(part)) {
+      if (update.replaces) {
+        credit_path(part, {update.steps, update.decided_in});
+      } else if (!update.delivered_before) {
+        credit(part, {update.step + 1, update.decided_in});
+      }
+    }
+  }
+}
+
+std::vector<float> SimWorker::whole_weights(uint32_t part) const {
+  std::vector<float> weights = weights_[part];
+  for (const worker::DeliveredUpdate& update : core_->held(part)) {
+    if (update.delivered_before) continue;
+    if (update.replaces) {
+      weights.assign(update.sum.view.values.begin(), update.sum.view.values.end());
+    } else {
+      apply_update(weights, update.sum.view, update.denominator);
+    }
+  }
+  return weights;
+}
+
+void SimWorker::check_backed(const std::string& where, uint32_t part, LogPosition at) {
+  const uint32_t wanted = world_.scenario.spec.apply_after_acks;
+  if (wanted <= 1 || at.n == 0 || world_.scenario.link.corruption > 0) return;
+  const uint32_t have = world_.oracle.acknowledged(part, at);
+  if (have >= std::min(wanted, world_.oracle.members_least())) return;
+  world_.fault(where + " is handed out, and " + std::to_string(have) + " of " + std::to_string(wanted) +
+               " members have acknowledged it");
 }
 
 void SimWorker::give_weights(const worker::GiveWeights& asked) {
@@ -317,7 +365,7 @@ void SimWorker::give_weights(const worker::GiveWeights& asked) {
     run([this, asked] {
       if (over()) return;
       worker::Actions actions;
-      core_->give_weights(asked, weights_[asked.part], now(), actions);
+      core_->give_weights(asked, whole_weights(asked.part), now(), actions);
       turn(actions);
     });
   });
@@ -326,12 +374,18 @@ void SimWorker::give_weights(const worker::GiveWeights& asked) {
 void SimWorker::save_now() {
   auto save = std::make_shared<SimSave>();
   save->state = core_->saved_state();
-  save->weights = weights_;
   save->at = at_;
   for (uint32_t part = 0; part < at_.size(); ++part) {
+    save->weights.push_back(whole_weights(part));
+    for (const worker::DeliveredUpdate& held : core_->held(part)) {
+      if (!held.delivered_before) save->at[part] = {held.replaces ? held.steps : held.step + 1, held.decided_in};
+    }
     const worker::SavedPart& saved = save->state.parts[part];
-    if (saved.n != at_[part].n || (saved.n > 0 && saved.decided_in != at_[part].decided_in))
+    const LogPosition at = save->at[part];
+    if (saved.n != at.n || (saved.n > 0 && saved.decided_in != at.decided_in))
       world_.fault(name() + ": the saved place of part " + std::to_string(part) + " is not the one that is applied");
+    if (save->weights[part] != world_.oracle.weights(part, at))
+      world_.fault(name() + ": the saved weights of part " + std::to_string(part) + " are not the replay's");
   }
   save_ = std::move(save);
   world_.trace(name() + " saves its state");

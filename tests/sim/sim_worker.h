@@ -86,6 +86,14 @@ class SimWorker : public SimProcess {
   void apply(const worker::DeliveredUpdate& update);
   void check_applied(const std::string& where, const worker::DeliveredUpdate& update, const DecidedStep& decided);
   void replace(const std::string& where, const worker::DeliveredUpdate& update);
+  /// Its contributions up to the place of weights that it takes over are carried.
+  void credit_path(uint32_t part, LogPosition after);
+  /// The updates that the core holds back are taken: what they carried is in the books as of now.
+  void credit_held();
+  /// With apply_after_acks: nothing that fewer than so many members have acknowledged is handed out.
+  void check_backed(const std::string& where, uint32_t part, LogPosition at);
+  /// The weights of the part with what the core holds back.
+  std::vector<float> whole_weights(uint32_t part) const;
   /// Its contributions to the steps up to that place are carried, in the books of this process.
   void credit(uint32_t part, LogPosition at);
   void give_weights(const worker::GiveWeights& asked);

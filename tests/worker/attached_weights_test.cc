@@ -60,6 +60,22 @@ class AttachedWeightsTest : public ::testing::Test {
 
 using Halves = std::pair<float, float>;
 
+TEST_F(AttachedWeightsTest, ACopyHasWhatIsYetToArriveAndTheArrayDoesNot) {
+  attach(ApplyWhen::kOnAwait, 2);
+  weights().arrive(arrival(0, 0, 0, 1), 1);
+  std::vector<Arrival> coming;
+  coming.push_back(arrival(0, 1, 1, 10));
+  coming.push_back(arrival(kHalf, 1, 1, 100));
+  std::vector<float> out(kHalf);
+  weights().copy_run(0, out, coming);
+  EXPECT_EQ(out, std::vector<float>(kHalf, 22));
+  coming.push_back(replacement(0, 7, 5));
+  weights().copy_run(0, out, coming);
+  EXPECT_EQ(out, std::vector<float>(kHalf, 5)) << "in their order";
+  weights().catch_up_whole();
+  EXPECT_EQ(halves(), (std::pair<float, float>(2, 0)));
+}
+
 TEST_F(AttachedWeightsTest, WhatIsAddedIsScaledByTheDenominator) {
   array_.assign(kDimension, 1.0f);
   attach(ApplyWhen::kOnArrival, -0.5f);

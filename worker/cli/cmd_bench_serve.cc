@@ -85,6 +85,9 @@ Command add_bench_serve(CLI::App& bench) {
   app->add_option("--threshold-period", options.threshold_period, "steps between exact global thresholds")
       ->capture_default_str()
       ->check(in_range(1, 100'000));
+  app->add_option("--apply-after-acks", options.apply_after_acks,
+                  "workers that have an update before any of them applies it (0: at once)")
+      ->check(in_range(0, 48));
   add_seed_and_json(*app, options.seed, "of the data and of the round that is checked", flags->json);
   app->footer(
       "A round lasts from the common start until the update, cut to the global top-k, is applied on every worker. Bare "

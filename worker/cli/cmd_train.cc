@@ -296,6 +296,10 @@ void add_job_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--participants", options.participants,
                  "mode partial: workers drawn for each step, the others sit it out (federated training)")
       ->check(in_range(0, 4096));
+  app.add_option("--apply-after-acks", options.apply_after_acks,
+                 "an update is applied once so many workers have it, so that nothing rests on one that fewer deaths "
+                 "could lose; the job ends when fewer live (0: applied at once)")
+      ->check(in_range(0, 4096));
   app.add_option("--store", options.store,
                  "the servers hold the weights and change them: sgd:RATE, momentum:RATE[:M], adagrad:RATE[:E], "
                  "adam:RATE[:B1[:B2[:E]]]; workers pull what a batch touches")

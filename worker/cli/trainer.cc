@@ -59,6 +59,8 @@ JobOptions job_options(const TrainOptions& options) {
   job.quorum = options.quorum;
   job.deadline_ms = options.deadline_ms;
   job.participants = options.participants;
+  job.apply_after_acks = options.apply_after_acks;
+  job.workers_min = std::max(1u, options.apply_after_acks);
   job.store = options.store;
   job.store_begin = options.store_begin;
   job.combine = "mean";

@@ -43,7 +43,8 @@ struct TrainOptions {
   uint32_t quorum = 0;
   uint32_t deadline_ms = 0;
   uint32_t participants = 0;
-  std::string store = "none";  ///< else the shards hold the weights: pulled before each step, never applied here
+  uint32_t apply_after_acks = 0;  ///< over 1: the job ends when fewer workers live
+  std::string store = "none";     ///< else the shards hold the weights: pulled before each step, never applied here
   std::string store_begin = "zeros";
   uint32_t batch_rows = 64;  ///< a worker and step
   uint32_t epochs = 3;

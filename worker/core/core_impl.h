@@ -17,7 +17,8 @@
 
 /// What SessionCore's files share. core_links: connections. core_messages: what shards say, one by one. core_places: views, this
 /// worker's place in them, losing it and getting it back. core_returns: where it stands, and how its parts are settled.
-/// core_snapshots: weights that leave and come. core_rounds: contributions and updates. core_numbers: pushes and steps.
+/// core_snapshots: weights that leave and come. core_held: updates that wait for acknowledgements. core_rounds:
+/// contributions and updates. core_numbers: pushes and steps.
 /// core_audit: the law at run time.
 namespace millrace::worker {
 
@@ -76,6 +77,12 @@ struct PartAccount {
   double rounded_off = 0;
 };
 
+/// Taken, and not handed to the application yet.
+struct Held {
+  DeliveredUpdate update;
+  uint64_t needs = 0;  ///< so many steps of the part must be backed
+};
+
 struct PartRun {
   protocol::PartLayout layout;
   size_t at = 0;                                    ///< place among the bucket's parts
@@ -93,6 +100,9 @@ struct PartRun {
   protocol::Summary summary;    ///< as of n, where nothing is kept
   uint64_t answers = 0;         ///< pushes of the bucket that this part has answered
   PartAccount account;
+  std::deque<Held> held;   ///< in order, of jobs with apply_after_acks
+  uint64_t backed = 0;     ///< ... steps that enough members have: said in this epoch, or handed over before
+  uint64_t begins_at = 0;  ///< ... steps in the weights that this process came in with
   // While this worker is not synced, in the present epoch:
   bool settled = false;
   bool stranded = false;  ///< nobody can help it to go on [10]
@@ -352,6 +362,22 @@ struct SessionCore::Impl {
   void audit_part(PartRun& part, Actions& actions);
   void audit_some(BucketRun& run, Actions& actions);
   AuditSums audit_sums() const;
+  // core_held.cc
+  bool holds_updates() const { return protocol::holds_updates(config.spec); }
+  /// Steps of the part that the application has, or will have with what is delivered by now.
+  uint64_t handed_steps(const PartRun& part) const;
+  /// Pushes of the bucket whose answers the application has.
+  uint64_t answers_handed(const BucketRun& run) const;
+  /// To the application: now, or when so many steps of the part are backed and what came before is handed over.
+  void hand_over(PartRun& part, DeliveredUpdate&& update, uint64_t needs, Actions& actions);
+  void release(PartRun& part, Actions& actions);
+  void on_backed(uint32_t shard, const protocol::Message& message, Actions& actions);
+  void forget_backed();
+  void void_held(PartRun& part);
+  void ask_what_is_backed(uint32_t shard);
+  /// The application's weights are where the shard waits for this worker.
+  bool has_begun(const PartRun& part) const;
+  std::string held_text() const;
 
   // core_clip.cc
   /// A sentence about the tensor that clipping waits for; empty where it waits for none.

@@ -121,6 +121,7 @@ void SessionCore::Impl::send_heartbeat(uint32_t shard, TimeNs now, Actions& acti
   }
   send(shard, std::move(heartbeat), {}, actions);
   if (joining()) repeat_joining(shard, actions);
+  ask_what_is_backed(shard);
 }
 
 Error SessionCore::Impl::not_reached(uint32_t shard, TimeNs now) const {
@@ -218,6 +219,7 @@ std::string SessionCore::Impl::waiting_for() const {
   }
   if (phase == Phase::kReturning) return returning_text();
   if (std::string missing = clip_waits_for(); !missing.empty()) return missing;
+  if (std::string missing = held_text(); !missing.empty()) return missing;
   for (uint32_t shard = 0; shard < links.size(); ++shard) {
     if (links[shard].state != LinkState::kWelcomed) {
       return shard_text(shard) + " is not connected: " + links[shard].last_trouble;

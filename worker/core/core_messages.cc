@@ -46,6 +46,8 @@ void SessionCore::Impl::on_message(uint32_t shard, protocol::Message&& message, 
     on_settled(shard, *settled, now, actions);
   } else if (const auto* heartbeat = as<protocol::Heartbeat>(message)) {
     on_heartbeat(shard, *heartbeat, now);
+  } else if (std::holds_alternative<protocol::Ack>(message.body)) {
+    on_backed(shard, message, actions);
   } else {
     on_message_of_returns(shard, message, now, actions);
   }

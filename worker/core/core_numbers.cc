@@ -108,7 +108,7 @@ void SessionCore::Impl::answer_without_update(PartRun& part, uint64_t push, uint
   answered.sum = HeldStream<float>::from(Stream<float>::empty(part.dimension()));
   answered.delivered_before = true;
   part.answers = push + 1;
-  actions.delivered.push_back(std::move(answered));
+  hand_over(part, std::move(answered), 0, actions);
 }
 
 void SessionCore::Impl::answer_pushes(BucketRun& run) {

@@ -45,6 +45,7 @@ bool SessionCore::Impl::adopt_view(uint32_t shard, const protocol::JobView& next
   if (next.epoch > std::exchange(links[shard].told_epoch, std::max(links[shard].told_epoch, next.epoch))) ++changes;
   if (next.epoch <= view.epoch && view.job != 0) return true;
   const protocol::JobView before = std::exchange(view, next);
+  forget_backed();
   follow_shards(before, now, actions);
   if (!find_myself(shard, before, now, actions)) return false;
   progress_at = now;
@@ -272,6 +273,7 @@ void SessionCore::Impl::begin_when_all_joined(TimeNs now, Actions& actions) {
 
 void SessionCore::Impl::become_synced(TimeNs now, Actions& actions) {
   if (standing == Standing::kExpelled) ++counters.returns;
+  for (PartRun& part : parts) part.begins_at = standing == Standing::kLoaded ? part.n : 0;
   standing = Standing::kSynced;
   synced_in = synced_since = view.epoch;
   aside_pending = false;

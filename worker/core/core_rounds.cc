@@ -399,7 +399,7 @@ void SessionCore::Impl::apply_update(PartRun& part, const protocol::Update& upda
   // The last of the parts that stood at the bucket's step completes it.
   delivered.step_complete = part.n == run.steps_applied + 1 && --run.parts_behind == 0;
   if (delivered.step_complete) step_applied(run, now);
-  actions.delivered.push_back(std::move(delivered));
+  hand_over(part, std::move(delivered), part.n, actions);
 }
 
 void SessionCore::Impl::step_applied(BucketRun& run, TimeNs now) {
@@ -450,7 +450,7 @@ void SessionCore::Impl::leave_when_done(TimeNs /*now*/, Actions& actions) {
   // After a return also contributions of an earlier life may be open, whose pushes have been answered.
   const bool all_answered =
       ready.empty() && std::ranges::all_of(buckets, [](const BucketRun& run) { return run.answered == run.pushed; }) &&
-      std::ranges::all_of(parts, [](const PartRun& part) { return part.outstanding.empty(); });
+      std::ranges::all_of(parts, [](const PartRun& part) { return part.outstanding.empty() && part.held.empty(); });
   // While it comes back: what is left to do for somebody who has everything?
   const bool needs_no_place = phase == Phase::kReturning && finish_asked;
   if (needs_no_place && all_answered) {

@@ -111,7 +111,8 @@ void SessionCore::Impl::take_snapshot(PartRun& part, const protocol::Settle& set
   weights.replaces = true;
   weights.steps = taken.n;
   weights.decided_in = taken.decided_in;
-  actions.delivered.push_back(std::move(weights));
+  if (!settle.on_log) void_held(part);
+  hand_over(part, std::move(weights), taken.n, actions);
 }
 
 }  // namespace millrace::worker

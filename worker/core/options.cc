@@ -194,6 +194,7 @@ Result<protocol::JobSpec> spec_from_options(const JobOptions& job, std::span<con
   spec.quorum = job.quorum;
   spec.deadline_ms = job.deadline_ms;
   spec.participants = job.participants;
+  spec.apply_after_acks = job.apply_after_acks;
   spec.dead_after_ms = job.dead_after_ms;
   spec.heartbeat_ms = job.heartbeat_ms;
   spec.exchange_timeout_ms = job.exchange_timeout_ms;

@@ -169,7 +169,7 @@ void SessionCore::give_weights(const GiveWeights& asked, std::span<const float> 
 
 uint64_t SessionCore::steps_allowed(uint32_t tensor) const {
   const BucketRun& run = impl_->buckets[impl_->tensors[tensor].bucket];
-  return std::min(run.coded + 1, run.answered + impl_->config.spec.staleness + 1);
+  return std::min(run.coded + 1, impl_->answers_handed(run) + impl_->config.spec.staleness + 1);
 }
 
 PushSlot& SessionCore::slot(uint32_t tensor) {
@@ -242,14 +242,15 @@ bool SessionCore::settle_one() {
 bool SessionCore::settled() const { return impl_->unsettled.empty(); }
 
 bool SessionCore::in_flight() const {
-  return std::ranges::any_of(impl_->buckets, [](const BucketRun& run) { return run.answered < run.pushed; });
+  return std::ranges::any_of(impl_->buckets,
+                             [this](const BucketRun& run) { return impl_->answers_handed(run) < run.pushed; });
 }
 
 Result<Stream<float>> SessionCore::take_residual(uint32_t tensor) {
   if (impl_->error) return std::unexpected(*impl_->error);
   const TensorRun& run = impl_->tensors[tensor];
   BucketRun& bucket = impl_->buckets[run.bucket];
-  if (bucket.bucket->is_aside() || bucket.committed_slots > 0 || bucket.answered < bucket.pushed) {
+  if (bucket.bucket->is_aside() || bucket.committed_slots > 0 || impl_->answers_handed(bucket) < bucket.pushed) {
     return fail(ErrorCode::kInvalidArgument, "the residual of tensor '" + impl_->config.spec.tensors[tensor].name +
                                                  "' can be taken only while no step of it is in flight and "
                                                  "this worker is not coming back");
@@ -262,10 +263,17 @@ uint64_t SessionCore::steps_pushed(uint32_t tensor) const { return impl_->tensor
 uint64_t SessionCore::steps_applied(uint32_t bucket) const { return impl_->buckets[bucket].steps_applied; }
 bool SessionCore::is_waited_for() const {
   const auto says_so = [this](const Link& link) { return link.told_epoch >= impl_->synced_since; };
-  const auto is_there = [](const PartRun& part) { return part.n >= part.decided_without; };
+  const auto is_there = [this](const PartRun& part) { return impl_->has_begun(part); };
   return impl_->synced() && std::ranges::all_of(impl_->links, says_so) && std::ranges::all_of(impl_->parts, is_there);
 }
 uint64_t SessionCore::part_steps_applied(uint32_t part) const { return impl_->parts[part].n; }
+uint64_t SessionCore::part_steps_handed(uint32_t part) const { return impl_->handed_steps(impl_->parts[part]); }
+uint64_t SessionCore::part_decided_in(uint32_t part) const { return impl_->parts[part].decided_in; }
+std::vector<DeliveredUpdate> SessionCore::held(uint32_t part) const {
+  std::vector<DeliveredUpdate> held;
+  for (const Held& one : impl_->parts[part].held) held.push_back(one.update);
+  return held;
+}
 const CoreCounters& SessionCore::counters() const { return impl_->counters; }
 BucketCounters SessionCore::bucket_counters(uint32_t bucket) const { return impl_->buckets[bucket].bucket->counters(); }
 

@@ -197,6 +197,12 @@ class SessionCore {
   uint64_t steps_pushed(uint32_t tensor) const;
   uint64_t steps_applied(uint32_t bucket) const;  ///< least n over its parts
   uint64_t part_steps_applied(uint32_t part) const;
+  uint64_t part_decided_in(uint32_t part) const;  ///< epoch in which the last of them was decided
+  /// Steps that were delivered: with apply_after_acks the others, up to part_steps_applied(), are held.
+  uint64_t part_steps_handed(uint32_t part) const;
+  /// What will be delivered of the part once enough members have it, in order. Weights that are given, or saved, are those after
+  /// all of this (give_weights(), saved_state()).
+  std::vector<DeliveredUpdate> held(uint32_t part) const;
   /// Every shard has said that this worker is a synced member, and what they decided without it has come: the next steps wait for
   /// this worker, if the job's mode waits for anybody.
   bool is_waited_for() const;

@@ -98,7 +98,7 @@ bool AttachedWeights::take_replaced() {
   return std::exchange(replaced_, false);
 }
 
-void AttachedWeights::copy_run(uint64_t begin, std::span<float> out) {
+void AttachedWeights::copy_run(uint64_t begin, std::span<float> out, std::span<const Arrival> coming) {
   const std::lock_guard array(array_);
   std::vector<Arrival> missing;
   {
@@ -110,6 +110,9 @@ void AttachedWeights::copy_run(uint64_t begin, std::span<float> out) {
   MILLRACE_CHECK(begin + out.size() <= target_.weights.size(), begin, out.size(), target_.weights.size());
   std::ranges::copy(target_.weights.subspan(begin, out.size()), out.begin());
   for (const Arrival& arrival : missing) apply(arrival, out);
+  for (const Arrival& arrival : coming) {
+    if (arrival.piece.begin == begin) apply(arrival, out);
+  }
 }
 
 uint64_t AttachedWeights::steps() {

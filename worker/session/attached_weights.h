@@ -62,9 +62,9 @@ class AttachedWeights {
   /// Whether the array was replaced since this was asked last.
   bool take_replaced();
 
-  /// The weights of the run that begins there after all that has arrived.
+  /// The weights of the run that begins there after all that has arrived, and those of `coming` that are for it.
   /// REQUIRES: out has the run's size, and an array is there.
-  void copy_run(uint64_t begin, std::span<float> out);
+  void copy_run(uint64_t begin, std::span<float> out, std::span<const Arrival> coming = {});
   /// Steps in the array: the least over its runs. Without an array: that have arrived.
   uint64_t steps();
 

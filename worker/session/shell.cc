@@ -85,7 +85,7 @@ void SessionShell::say_positions() {
   for (size_t tensor = 0; tensor < weights_.size(); ++tensor) {
     std::vector<AttachedWeights::Run> runs;
     for (const UpdateShelf::Run& run : shelf_.runs(tensor))
-      runs.push_back({run.begin, core_.part_steps_applied(run.part)});
+      runs.push_back({run.begin, core_.part_steps_handed(run.part)});
     weights_[tensor].stand_at(std::move(runs));
   }
 }
@@ -130,7 +130,7 @@ Result<ByteBuffer> SessionShell::state_bytes() {
     Buffer<float>& weights = state.tensors[tensor].weights;
     weights.resize(core_.spec().tensors[tensor].dimension);
     for (const UpdateShelf::Run& run : shelf_.runs(tensor))
-      weights_[tensor].copy_run(run.begin, std::span(weights).subspan(run.begin, run.dimension));
+      copy_weights(tensor, run, std::span(weights).subspan(run.begin, run.dimension));
   }
   return encode_saved_state(state);
 }

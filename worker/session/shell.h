@@ -104,6 +104,7 @@ class SessionShell {
   bool give_next_weights();
   /// The part's weights at the core's position.
   Buffer<float> weights_of(uint32_t part);
+  void copy_weights(size_t tensor, const UpdateShelf::Run& run, std::span<float> out);
   void connect_now(uint32_t shard);
   void send_now(SendAction&& send);
   void flush_backlog(uint32_t shard);

@@ -227,9 +227,20 @@ Buffer<float> SessionShell::weights_of(uint32_t part) {
     const auto run = std::ranges::find(runs, part, &UpdateShelf::Run::part);
     if (run == runs.end()) continue;
     const uint64_t at = member.offset + run->begin - layout.begin;
-    weights_[member.tensor].copy_run(run->begin, std::span(weights).subspan(at, run->dimension));
+    copy_weights(member.tensor, *run, std::span(weights).subspan(at, run->dimension));
   }
   return weights;
+}
+
+// What the core holds back has its place in weights that others take over, or that are saved with the core's place in the log.
+void SessionShell::copy_weights(size_t tensor, const UpdateShelf::Run& run, std::span<float> out) {
+  std::vector<Arrival> held;
+  for (DeliveredUpdate& update : core_.held(run.part)) {
+    for (UpdateShelf::Portion& portion : shelf_.portions(std::move(update))) {
+      if (portion.tensor == tensor && portion.arrives) held.push_back(std::move(portion.arrival));
+    }
+  }
+  weights_[tensor].copy_run(run.begin, out, held);
 }
 
 void SessionShell::publish() {

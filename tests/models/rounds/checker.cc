@@ -161,7 +161,7 @@ class Progress {
 
 bool has_majority(const State& state, const Config& config) {
   const auto alive = std::ranges::count_if(state.worker, [](const Worker& worker) { return up(worker); });
-  return alive >= config.quorum && 2 * alive > kWorkers;
+  return alive >= config.quorum && alive >= config.acks && 2 * alive > kWorkers;
 }
 
 State first_state(const Config& config) {

@@ -267,6 +267,7 @@ ServeWorkerSetup worker_setup(const Plan& plan, const RowSetup& row, std::vector
           .checked_round = plan.checked_round,
           .parts_per_shard = row.parts_per_shard,
           .threshold_period = options.threshold_period,
+          .apply_after_acks = options.apply_after_acks,
           .codec = row.codec,
           .error_max = row.error_max};
 }

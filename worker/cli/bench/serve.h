@@ -22,6 +22,7 @@ struct ServeBenchOptions {
   std::string rate;              ///< "1gbit": every process in a network namespace behind it; empty: loopback
   uint32_t parts_per_shard = 0;  ///< 0: 3; behind a rate 9, and 3 where values are quantized
   uint32_t threshold_period = 32;
+  uint32_t apply_after_acks = 0;
   std::vector<std::string> rows = {"lossless", "qsgd4"};
   std::string lossless_codec;  ///< empty: "raw+raw" on loopback (costs least), "gap+raw" behind a rate (smallest)
 };

@@ -40,6 +40,8 @@ JobOptions job_options(const ServeWorkerSetup& setup, uint32_t worker) {
   job.select = "none";
   job.reselect = "topk:" + std::to_string(reselected(setup));
   job.threshold_period = setup.threshold_period;
+  job.apply_after_acks = setup.apply_after_acks;
+  job.workers_min = std::max(1u, setup.apply_after_acks);
   job.codec_up = setup.codec;
   job.codec_down = setup.codec;
   job.seed = setup.seed;

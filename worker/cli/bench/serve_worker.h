@@ -22,6 +22,7 @@ struct ServeWorkerSetup {
   uint32_t checked_round = 0;
   uint32_t parts_per_shard = 0;
   uint32_t threshold_period = 1;
+  uint32_t apply_after_acks = 0;
   std::string codec;     ///< both ways
   double error_max = 0;  ///< of an update, where the codec may change values; 0: it may not
 };

@@ -20,8 +20,9 @@ struct MemberSaid {
 };
 
 struct WaitSaid {
-  std::string
-      kind;  ///< "join", "hello", "contributions", "deadline", "magnitudes", "store", "memory", "computing"; empty: nothing
+  /// "join", "hello", "contributions", "deadline", "magnitudes", "store", "acknowledgements", "memory",
+  /// "computing"; empty: nothing
+  std::string kind;
   std::string because;
   std::vector<uint32_t> workers;
   std::vector<uint32_t> shards;

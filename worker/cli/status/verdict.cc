@@ -81,7 +81,7 @@ struct Cause {
 };
 
 int rank(const WaitSaid& wait) {
-  constexpr std::array<std::string_view, 6> kOrder = {"hello",         "store",      "memory",
+  constexpr std::array<std::string_view, 7> kOrder = {"hello",         "store",      "memory",   "acknowledgements",
                                                       "contributions", "magnitudes", "computing"};
   return static_cast<int>(std::ranges::find(kOrder, wait.kind) - kOrder.begin());
 }

@@ -105,6 +105,10 @@ struct JobOptions {
   uint32_t quorum = 0;        ///< not synchronous: a step is not decided before so many have contributed
   uint32_t deadline_ms = 0;   ///< not synchronous: a step with its quorum waits so long, from its first contribution on
   uint32_t participants = 0;  ///< partial: workers drawn for each step, which it waits for; 0: all
+  // A worker's weights, and whoever awaits, get an update once so many workers keep it, this one included: so no result rests on
+  // one that fewer deaths could make void. At most workers_min; 0, 1: at once. Costs half a round trip a step; what is lost when
+  // all who keep it die is what it was, but nobody has used it before.
+  uint32_t apply_after_acks = 0;
   uint32_t dead_after_ms = 10'000;  ///< a worker silent for so long is removed by the shards
   uint32_t heartbeat_ms = 1'000;
   uint32_t exchange_timeout_ms = 200;
