@@ -22,6 +22,7 @@ constexpr std::array<std::string_view, 1> kDirection = {"direction"};
 constexpr std::array<std::string_view, 2> kPeerOutcome = {"peer", "outcome"};
 constexpr std::array<std::string_view, 1> kOutcome = {"outcome"};
 constexpr std::array<std::string_view, 1> kShard = {"shard"};
+constexpr std::array<std::string_view, 2> kJobTerm = {"job", "term"};
 
 // 50 us to 26 s: a round within a rack, and one that waits for a worker that is being restarted.
 constexpr std::array<double, 20> kSeconds = {5e-5,   1e-4,   2e-4,   4e-4,   8e-4,    1.6e-3, 3.2e-3,
@@ -31,7 +32,7 @@ constexpr std::array<double, 20> kSeconds = {5e-5,   1e-4,   2e-4,   4e-4,   8e-
 // 1: all contributions have the same entries; the number of workers: none has another's.
 constexpr std::array<double, 12> kRatios = {1, 1.25, 1.5, 2, 3, 4, 6, 8, 16, 32, 64, 128};
 
-constexpr std::array<MetricInfo, 43> kShardMetrics = {{
+constexpr std::array<MetricInfo, 45> kShardMetrics = {{
     {"millrace_shard_messages_total", MetricKind::kCounter, kMessage, "Messages received, by kind"},
     {"millrace_shard_network_bytes_total", MetricKind::kCounter, kDirection, "Bytes of whole messages, in and out"},
     {"millrace_shard_dropped_total", MetricKind::kCounter, kReason, "Messages dropped without an answer, by reason"},
@@ -95,10 +96,15 @@ constexpr std::array<MetricInfo, 43> kShardMetrics = {{
     {"millrace_shard_kept_update_bytes", MetricKind::kGauge, kJob, "Memory of kept updates"},
     {"millrace_shard_memory_bytes", MetricKind::kGauge, {}, "Memory accounted for"},
     {"millrace_shard_memory_limit_bytes", MetricKind::kGauge, {}, "Bound of the memory accounted for"},
-    {"millrace_shard_audit_imbalance", MetricKind::kGauge, kJob, "What the conservation law misses; must be 0"},
+    {"millrace_shard_audit_imbalance", MetricKind::kGauge, kJob,
+     "Audited jobs: sum of |update - what it carries|; must be 0"},
+    {"millrace_shard_audit_workers_imbalance", MetricKind::kGauge, kJob,
+     "Audited jobs: what the workers' own books miss, as their contributions say; must be 0"},
+    {"millrace_shard_audit_mass", MetricKind::kGauge, kJobTerm,
+     "Audited jobs, over all workers: entered = carried + lost + held"},
 }};
 
-constexpr std::array<MetricInfo, 23> kWorkerMetrics = {{
+constexpr std::array<MetricInfo, 24> kWorkerMetrics = {{
     {"millrace_worker_network_bytes_total", MetricKind::kCounter, kDirection, "Bytes of whole messages, in and out"},
     {"millrace_worker_dropped_total", MetricKind::kCounter, kReason, "Messages dropped, by reason"},
     {"millrace_worker_refused_total", MetricKind::kCounter, kCode, "Refusals received, by error code"},
@@ -130,7 +136,10 @@ constexpr std::array<MetricInfo, 23> kWorkerMetrics = {{
     {"millrace_worker_residual_norm", MetricKind::kGauge, kJob, "Euclidean norm of the residuals"},
     {"millrace_worker_epoch", MetricKind::kGauge, kJob, "The current epoch"},
     {"millrace_worker_memory_bytes", MetricKind::kGauge, {}, "Memory of residuals, buffers and kept contributions"},
-    {"millrace_worker_audit_imbalance", MetricKind::kGauge, kJob, "What the conservation law misses; must be 0"},
+    {"millrace_worker_audit_imbalance", MetricKind::kGauge, kJob,
+     "Audited jobs: what the conservation law misses; must be 0"},
+    {"millrace_worker_audit_mass", MetricKind::kGauge, kJobTerm,
+     "Audited jobs: entered = residual + in_flight + carried + lost; rounded_off is a part of lost"},
 }};
 
 /// The entry of a name, when the program is compiled: a misspelled one does not build.
@@ -216,7 +225,9 @@ ShardMetrics::ShardMetrics(Metrics& metrics)
       kept_update_bytes(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_kept_update_bytes")]),
       memory_bytes(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_memory_bytes")]),
       memory_limit_bytes(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_memory_limit_bytes")]),
-      audit_imbalance(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_audit_imbalance")]) {}
+      audit_imbalance(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_audit_imbalance")]),
+      audit_workers_imbalance(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_audit_workers_imbalance")]),
+      audit_mass(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_audit_mass")]) {}
 
 WorkerMetrics::WorkerMetrics(Metrics& metrics)
     : network_bytes(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_network_bytes_total")]),
@@ -242,6 +253,7 @@ WorkerMetrics::WorkerMetrics(Metrics& metrics)
       residual_norm(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_residual_norm")]),
       epoch(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_epoch")]),
       memory_bytes(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_memory_bytes")]),
-      audit_imbalance(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_audit_imbalance")]) {}
+      audit_imbalance(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_audit_imbalance")]),
+      audit_mass(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_audit_mass")]) {}
 
 }  // namespace millrace::monitoring

@@ -102,7 +102,9 @@ struct ShardMetrics {
   GaugeFamily kept_update_bytes;         ///< [job]
   GaugeFamily memory_bytes;              ///< none
   GaugeFamily memory_limit_bytes;        ///< none
-  GaugeFamily audit_imbalance;           ///< [job] of the law; must be 0
+  GaugeFamily audit_imbalance;           ///< [job] of updates; must be 0
+  GaugeFamily audit_workers_imbalance;   ///< [job] of the law, as workers say; must be 0
+  GaugeFamily audit_mass;                ///< [job, term]
 };
 
 /// What a worker exports.
@@ -131,7 +133,8 @@ struct WorkerMetrics {
   GaugeFamily residual_norm;             ///< [job]
   GaugeFamily epoch;                     ///< [job]
   GaugeFamily memory_bytes;              ///< none
-  GaugeFamily audit_imbalance;           ///< [job]
+  GaugeFamily audit_imbalance;           ///< [job] of the law; must be 0
+  GaugeFamily audit_mass;                ///< [job, term]
 };
 
 }  // namespace millrace::monitoring

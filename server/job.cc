@@ -305,6 +305,7 @@ JobStatus Job::status(TimeNs now) const {
   status.memory_bytes = rounds_.memory_bytes();
   status.memory_bytes_max = setup_.limits.job_memory_bytes_max;
   if (rounds_.store()) status.store = rounds_.store()->status();
+  status.audit = rounds_.audit();
   for (const Disagreement& one : rounds_.digest_watch().all()) {
     if (status.disagreements.size() == kListedMax) break;
     status.disagreements.push_back({one.worker, one.part, one.steps, milliseconds(now - one.since)});

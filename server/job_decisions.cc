@@ -349,7 +349,7 @@ void JobRounds::finish(PartRound& part, EncodedUpdate update, TimeNs now, Action
   const uint64_t pair_bytes =
       sizeof(uint32_t) + (part.value_type() == ValueType::kF32 ? sizeof(float) : sizeof(double));
   count(Metric::kUpdateRawBytes, "", static_cast<double>(update.entries * pair_bytes), actions);
-  if (update.imbalance != 0) count(Metric::kAuditImbalance, "", update.imbalance, actions);
+  if (audit_) audit_->decided(part, update.imbalance, actions);
   if (update.codec_error != 0) count(Metric::kCodecErrorDown, "", update.codec_error, actions);
   PartRound::Decision decision;
   decision.epoch = setup_.members.view().epoch;

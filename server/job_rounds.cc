@@ -40,6 +40,7 @@ JobRounds::JobRounds(Setup setup) : setup_(setup), account_(&setup.shard_memory)
     store_ = std::make_unique<JobStore>(
         JobStore::Setup{setup_.spec, setup_.layout, setup_.shard, setup_.shard_count, account_});
   }
+  if (setup_.spec.audit) audit_.emplace(setup_.spec.name);
   local_at_.assign(setup_.layout.parts.size(), kNowhere);
   bucket_at_.assign(setup_.layout.buckets.size(), kNowhere);
   for (const protocol::BucketLayout& bucket : setup_.layout.buckets) {

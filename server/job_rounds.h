@@ -14,6 +14,7 @@
 #include "protocol/messages.h"
 #include "server/actions.h"
 #include "server/digest_watch.h"
+#include "server/job_audit.h"
 #include "server/limits.h"
 #include "server/members.h"
 #include "server/memory_account.h"
@@ -118,6 +119,8 @@ class JobRounds {
   const MemoryAccount& account() const { return account_; }
   /// waiting.cc
   std::optional<Waiting> waiting() const;
+  /// Empty: the job does not ask for it.
+  std::optional<AuditStatus> audit() const { return audit_ ? std::optional(audit_->status(parts_)) : std::nullopt; }
   /// When a step was decided last; 0: none yet.
   TimeNs decided_at() const;
 
@@ -214,6 +217,7 @@ class JobRounds {
   std::vector<Bucket> buckets_;      ///< with parts on this shard
   std::vector<uint32_t> bucket_at_;  ///< by bucket number: index in buckets_, or kNowhere
   DigestWatch digest_watch_;
+  std::optional<JobAudit> audit_;  ///< of a job that asks for it
   uint64_t next_token_ = 1;
   std::optional<TimeNs>
       next_due_;            ///< the first deadline of a step that has its quorum; a passed one is looked at again

@@ -133,6 +133,12 @@ void MetricsExport::update_gauges(const StatusReport& status, TimeNs now) {
     shard_.epoch.with({job.name}).set(static_cast<double>(job.epoch));
     shard_.kept_updates.with({job.name}).set(static_cast<double>(job.kept_updates));
     shard_.kept_update_bytes.with({job.name}).set(static_cast<double>(job.kept_bytes));
+    if (!job.audit) continue;
+    shard_.audit_workers_imbalance.with({job.name}).set(job.audit->workers_imbalance);
+    shard_.audit_mass.with({job.name, "entered"}).set(job.audit->entered);
+    shard_.audit_mass.with({job.name, "carried"}).set(job.audit->carried);
+    shard_.audit_mass.with({job.name, "lost"}).set(job.audit->lost);
+    shard_.audit_mass.with({job.name, "held"}).set(job.audit->held);
   }
   shard_.memory_bytes.with({}).set(static_cast<double>(status.memory_bytes));
   shard_.memory_limit_bytes.with({}).set(static_cast<double>(status.memory_bytes_max));

@@ -96,6 +96,15 @@ std::vector<SharedStream> PartRound::inputs() const {
   return streams;
 }
 
+std::vector<std::pair<uint32_t, double>> PartRound::said_imbalances() const {
+  const OpenStep& step = open_.at(decided_);
+  std::vector<std::pair<uint32_t, double>> said;
+  for (const protocol::ContributorId& who : attempt_.contributors) {
+    said.emplace_back(who.worker, step.by_worker.at(who.worker).imbalance);
+  }
+  return said;
+}
+
 void PartRound::summed(SharedStream sum, SharedHistogram histogram, MemoryCharge charge) {
   attempt_.sum = std::move(sum);
   attempt_.histogram = std::move(histogram);

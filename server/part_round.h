@@ -142,6 +142,8 @@ class PartRound {
   std::vector<SharedStream> begin(uint64_t token, TimeNs now);
   /// Inputs of the running attempt, by contributor. REQUIRES: an attempt runs.
   std::vector<SharedStream> inputs() const;
+  /// Audit: by contributor of the running attempt, what its books of the part miss, as it says. REQUIRES: an attempt runs.
+  std::vector<std::pair<uint32_t, double>> said_imbalances() const;
   bool is_current(uint64_t token, Stage stage) const { return stage_ == stage && attempt_.token == token; }
   void summed(SharedStream sum, SharedHistogram histogram, MemoryCharge charge);
   void set_stage(Stage stage) { stage_ = stage; }

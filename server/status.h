@@ -45,6 +45,25 @@ struct StoreStatus {
   std::string last_failure;  ///< of the saves since; empty: none
 };
 
+/// An audited job, at this shard: what its summaries say. Sums are signed, and so are losses.
+struct AuditStatus {
+  struct Worker {
+    uint32_t worker = 0;
+    double entered = 0;    ///< as its last counted contributions said, over all its lives
+    double carried = 0;    ///< by updates
+    double lost = 0;       ///< by name, and with lives that are gone, as it said
+    double held = 0;       ///< what is left: in its residual, or on the way
+    double imbalance = 0;  ///< sum of |what its own books miss|, as it said last; must be 0
+  };
+  double entered = 0;
+  double carried = 0;
+  double lost = 0;
+  double held = 0;
+  double updates_imbalance = 0;  ///< sum of |update - what it carries|, since this shard's start; must be 0
+  double workers_imbalance = 0;
+  std::vector<Worker> workers;  ///< that were ever counted, ascending
+};
+
 struct JobStatus {
   std::string name;
   uint64_t job = 0;
@@ -77,6 +96,7 @@ struct JobStatus {
   uint64_t memory_bytes = 0;
   uint64_t memory_bytes_max = 0;
   std::optional<StoreStatus> store;
+  std::optional<AuditStatus> audit;
 };
 
 struct PeerShardStatus {

@@ -29,6 +29,11 @@ Json json_of_disagreement(const DisagreementStatus& one) {
   return {{"worker", one.worker}, {"part", one.part}, {"steps", one.steps}, {"since_ms", one.since_ms}};
 }
 
+Json json_of_audited(const AuditStatus::Worker& one) {
+  return {{"worker", one.worker}, {"entered", one.entered}, {"carried", one.carried},
+          {"lost", one.lost},     {"held", one.held},       {"imbalance", one.imbalance}};
+}
+
 Json json_of_job(const JobStatus& job) {
   Json json = {{"name", job.name},
                {"job", job.job},
@@ -71,6 +76,15 @@ Json json_of_job(const JobStatus& job) {
                      {"saves_failed", job.store->saves_failed},
                      {"saved_steps", job.store->saved_steps},
                      {"last_failure", job.store->last_failure}};
+  }
+  if (job.audit) {
+    json["audit"] = {{"entered", job.audit->entered},
+                     {"carried", job.audit->carried},
+                     {"lost", job.audit->lost},
+                     {"held", job.audit->held},
+                     {"imbalance", job.audit->updates_imbalance + job.audit->workers_imbalance},
+                     {"updates_imbalance", job.audit->updates_imbalance},
+                     {"workers", list_of(job.audit->workers, json_of_audited)}};
   }
   json["disagreements"] = list_of(job.disagreements, json_of_disagreement);
   json["members"] = list_of(job.members, json_of_member);

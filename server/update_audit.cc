@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <limits>
-#include <type_traits>
 
 #include "kernels/base/check.h"
 #include "kernels/reduce/mass.h"
@@ -14,7 +12,6 @@ namespace millrace::server {
 namespace {
 
 constexpr uint64_t kBlock = uint64_t{1} << 16;  ///< indices that are compared together
-constexpr size_t kTurns = 4;                    ///< sums side by side: an addition waits for the one before it
 
 using Bits = std::array<uint64_t, kBlock / 64>;
 
@@ -52,30 +49,29 @@ class Walk {
   size_t at_ = 0;
 };
 
-/// The value where `taken` is 1, zero where it is 0: without a jump, which nobody could predict.
+/// Of the entries [first, last) those whose bit is set, by way of `kept`: without a jump that depends on the data, and then as
+/// vectors.
 template <typename T>
-double masked(T value, uint64_t taken) {
-  const auto wide = static_cast<double>(value);
-  return std::bit_cast<double>(std::bit_cast<uint64_t>(wide) & (0 - taken));
-}
-
-/// Of the entries [first, last) those whose bit is set.
-template <typename T>
-Mass mass_where(const StreamView<T>& stream, size_t first, size_t last, uint64_t begin, const Bits& bits) {
-  std::array<double, kTurns> sums{};
-  std::array<double, kTurns> sizes{};
-  const auto take = [&](size_t i, size_t turn) {
-    const uint64_t local = (stream.dense ? i : stream.indices[i]) - begin;
-    const double value = masked(stream.values[i], bits[local / 64] >> (local % 64) & 1);
-    sums[turn] += value;
-    sizes[turn] += std::abs(value);
-  };
-  size_t i = first;
-  for (; i + kTurns <= last; i += kTurns) {
-    for (size_t turn = 0; turn < kTurns; ++turn) take(i + turn, turn);
+Mass mass_where(const StreamView<T>& stream, size_t first, size_t last, uint64_t begin, const Bits& bits,
+                std::span<T> kept) {
+  size_t count = 0;
+  if (stream.dense) {
+    for (size_t i = first; i < last; ++i) {
+      const uint64_t local = i - begin;
+      kept[count] = stream.values[i];
+      count += bits[local / 64] >> (local % 64) & 1;
+    }
+    return mass_of(std::span<const T>(kept.first(count)));
   }
-  for (; i < last; ++i) take(i, 0);
-  return {(sums[0] + sums[1]) + (sums[2] + sums[3]), (sizes[0] + sizes[1]) + (sizes[2] + sizes[3])};
+  const uint32_t* const indices = stream.indices.data();
+  const T* const values = stream.values.data();
+  const auto base = static_cast<uint32_t>(begin);
+  for (size_t i = first; i < last; ++i) {
+    const uint32_t local = indices[i] - base;
+    kept[count] = values[i];
+    count += bits[local / 64] >> (local % 64) & 1;
+  }
+  return mass_of(std::span<const T>(kept.first(count)));
 }
 
 template <typename T>
@@ -88,7 +84,8 @@ class Auditor {
         contributions_(contributions),
         everything_(extent == Extent::kEverything || carried.dense),
         walk_(carried),
-        totals_(contributions.size()) {
+        totals_(contributions.size()),
+        kept_(everything_ ? 0 : kBlock + 1) {
     for (const StreamView<T>& one : contributions) walks_.emplace_back(one);
   }
 
@@ -120,15 +117,14 @@ class Auditor {
     for (size_t at = 0; at < contributions_.size(); ++at) {
       const auto [from, to] = walks_[at].take(begin, end);
       const Mass mass = everything_ ? mass_of(contributions_[at].values.subspan(from, to - from))
-                                    : mass_where(contributions_[at], from, to, begin, bits_);
+                                    : mass_where<T>(contributions_[at], from, to, begin, bits_, kept_);
       totals_[at].add(mass.sum);
       left.sum -= mass.sum;
       magnitude += mass.magnitude;
     }
     if (!everything_) clear(first, last, begin);
     constexpr double kUnit = std::numeric_limits<T>::epsilon() / 2;
-    // mass_where() adds 2^14 in a row.
-    constexpr double kSumming = 8 * kMassError;
+    constexpr double kSumming = 2 * kMassError;  // and the block's own sum of sums
     const double bound =
         (static_cast<double>(contributions_.size()) * kUnit + kSumming) * magnitude + kSumming * left.magnitude;
     if (!(std::abs(left.sum) <= bound)) imbalance_ += std::abs(left.sum);
@@ -153,6 +149,7 @@ class Auditor {
   std::vector<LongSum> totals_;
   double imbalance_ = 0;
   Bits bits_{};
+  std::vector<T> kept_;  ///< one more: what is not kept is written too, and overwritten
 };
 
 }  // namespace

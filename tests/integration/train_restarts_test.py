@@ -19,7 +19,7 @@ class Restarts(WithServers):
         """Starts all workers of a training of some seconds whose rate and L2 change every step."""
         data = self.path("restarts.svm", made_up_rows(900, 5))
         test = self.path("restarts.test.svm", made_up_rows(200, 6))
-        flags = ["--train", data, "--test", test, "--batch", 2, "--epochs", 8, "--lr", 0.5, "--lr-decay", 0.3, "--l2", 1e-3, *more]
+        flags = ["--train", data, "--test", test, "--batch", 2, "--epochs", 8, "--lr", 0.5, "--lr-decay", 0.3, "--l2", 1e-3, "--audit", *more]
 
         def command(worker):
             return start("train", *self.flags(worker, workers), "--json", "--state", self.state(worker), *flags)
@@ -42,7 +42,12 @@ class Restarts(WithServers):
         for process in processes:
             out, err = process.communicate(timeout=TIMEOUT_S)
             self.assertEqual(process.returncode, 0, err)
-            losses.add(json.dumps(json.loads(out.strip().split("\n")[-1])["epochs"][-1]["held_out"]))
+            result = json.loads(out.strip().split("\n")[-1])
+            losses.add(json.dumps(result["epochs"][-1]["held_out"]))
+            # Real gradients, and lives that were killed: nothing may be missing, or be there twice.
+            self.assertEqual(result["audit"]["imbalance"], 0, result["audit"])
+            self.assertGreater(result["audit"]["checks"], 0)
+            self.assertNotIn("audit:", err)
             said.append(err)
         self.assertEqual(len(losses), 1, losses)
         for worker in range(len(processes)):

@@ -344,5 +344,35 @@ TEST(Audit, SummaryCarriesWhatEnteredAndWhatWasCarried) {
   EXPECT_EQ(updates[0].summary.workers[1].carried, 5);
 }
 
+TEST(Audit, TheStatusSaysWhereEverythingIsAndWhoseBooksDoNotBalance) {
+  protocol::JobSpec spec = ScriptedCluster::small_job(2);
+  spec.audit = true;
+  ScriptedCluster cluster(spec);
+  cluster.join_all();
+  std::vector<float> gradient(64, 0.0f);
+  gradient[3] = 5;
+  for (uint32_t worker = 0; worker < 2; ++worker) {
+    protocol::Message message = cluster.contribution(worker, 0, 0, cluster.payload(gradient));
+    auto& body = std::get<protocol::Contribution>(message.body);
+    body.entered = 8;
+    body.lost = 1;
+    body.imbalance = worker == 0 ? 0 : -0.5;
+    cluster.send(ScriptedCluster::peer(worker), 0, message);
+  }
+  const StatusReport report = cluster.core().status(cluster.now);
+  ASSERT_EQ(report.jobs.size(), 1u);
+  ASSERT_TRUE(report.jobs[0].audit.has_value());
+  const AuditStatus& audit = *report.jobs[0].audit;
+  EXPECT_EQ(audit.entered, 16);
+  EXPECT_EQ(audit.carried, 10);
+  EXPECT_EQ(audit.lost, 2);
+  EXPECT_EQ(audit.held, 4);
+  EXPECT_EQ(audit.updates_imbalance, 0);
+  EXPECT_EQ(audit.workers_imbalance, 0.5);
+  ASSERT_EQ(audit.workers.size(), 2u);
+  EXPECT_EQ(audit.workers[0].imbalance, 0);
+  EXPECT_EQ(audit.workers[1].imbalance, 0.5);
+}
+
 }  // namespace
 }  // namespace millrace::server

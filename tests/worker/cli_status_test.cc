@@ -84,6 +84,25 @@ TEST_F(Status, ClusterWithoutJobsIsWell) {
   EXPECT_EQ(code_of(look()), std::nullopt);
 }
 
+TEST_F(Status, AnAuditedJobSaysWhereEverythingIsAndWhatIsNot) {
+  protocol::JobSpec spec = job(1);
+  spec.audit = true;
+  start_running(spec);
+  push(0, 0);
+  ClusterPicture picture = look();
+  EXPECT_THAT(report_text(picture, {}), HasSubstr("carried 8192 "));
+  EXPECT_THAT(report_text(picture, {}), HasSubstr("nothing is missing"));
+  EXPECT_EQ(report_json(picture, {})["jobs"][0]["audit"]["carried"], 8192.0);
+  EXPECT_EQ(report_json(picture, {})["jobs"][0]["audit"]["imbalance"], 0.0);
+  picture.jobs[0].at[1].said.audit->imbalance = 0.25;
+  EXPECT_THAT(report_text(picture, {}), HasSubstr("0.25 DOES NOT BALANCE"));
+}
+
+TEST_F(Status, AJobThatIsNotAuditedDoesNotSpeakOfIt) {
+  start_running(job(1));
+  EXPECT_THAT(report_text(look(), {}), Not(HasSubstr("audit")));
+}
+
 TEST_F(Status, WorkersThatNeverSaidHelloAreNamed) {
   start(job(4));
   cluster->join(1, 0);

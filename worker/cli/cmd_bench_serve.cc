@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -34,6 +35,8 @@ void print_table(const nlohmann::json& result) {
                : row["agrees_with_oracle"].get<bool>() ? "agrees"
                                                        : "DIFFERS",
                row.value("worker_peak_mb", 0.0), row.value("shard_peak_mb", 0.0));
+    if (row.contains("audit_ratio"))
+      fmt::print("{:<24} {:.3f} times the round without audit\n", "", row["audit_ratio"].get<double>());
   }
   fmt::print(
       "/ bare: against ZeroMQ with the allocator every program has; Millrace runs with a tuned one, as the last row "
@@ -79,6 +82,9 @@ Command add_bench_serve(CLI::App& bench) {
   app->add_option("--codec", options.lossless_codec,
                   "of the row lossless (default: raw+raw on loopback, gap+raw behind a rate)")
       ->check(not_empty());
+  app->add_option("--audit", options.audit, "off, on, or both in turn, with the ratio of the rounds' medians")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, ServeAudit>{
+          {"off", ServeAudit::kOff}, {"on", ServeAudit::kOn}, {"both", ServeAudit::kBoth}}));
   app->add_option("--parts", options.parts_per_shard,
                   "parts a shard (default: 3; behind a rate 9, and 3 where values are quantized)")
       ->check(in_range(0, 64));
@@ -97,6 +103,7 @@ Command add_bench_serve(CLI::App& bench) {
       "Examples:\n"
       "  millrace bench serve --workers 4 --shards 2 --n 16777216 --density 0.01 --rounds 50 --json\n"
       "  millrace bench serve --rate 1gbit\n"
+      "  millrace bench serve --rows lossless --audit both\n"
       "  millrace bench serve --n 4294967296 --density 1e-5 --rows lossless\n\n" +
       exit_code_table());
   return {app, [flags] { return run_serve(*flags); }};

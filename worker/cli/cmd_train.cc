@@ -161,6 +161,19 @@ nlohmann::json curve_json(const std::vector<CurvePoint>& points) {
   return curve;
 }
 
+nlohmann::json audit_json(const AuditStats& audit) {
+  return {{"entered", audit.entered},     {"residual", audit.residual}, {"in_flight", audit.in_flight},
+          {"carried", audit.carried},     {"lost", audit.lost},         {"rounded_off", audit.rounded_off},
+          {"imbalance", audit.imbalance}, {"checks", audit.checks}};
+}
+
+void print_audit(const AuditStats& audit) {
+  fmt::print("audit: entered {:.6g} = residual {:.6g} + in flight {:.6g} + carried {:.6g} + lost {:.6g}; {}\n",
+             audit.entered, audit.residual, audit.in_flight, audit.carried, audit.lost,
+             audit.imbalance == 0 ? "nothing is missing"
+                                  : fmt::format("{:.6g} does not balance: please report it as a bug", audit.imbalance));
+}
+
 nlohmann::json run_json(const TrainFlags& flags, const TrainResult& result) {
   nlohmann::json rows = nlohmann::json::array();
   uint64_t steps = 0;
@@ -184,6 +197,7 @@ nlohmann::json run_json(const TrainFlags& flags, const TrainResult& result) {
                          {"bytes_down", down},
                          {"dense_bytes", result.dense_bytes},
                          {"epochs", rows}};
+  if (result.audit.audits) json["audit"] = audit_json(result.audit);
   if (!result.curve.empty()) json["curve"] = curve_json(result.curve);
   return json;
 }
@@ -256,6 +270,7 @@ Outcome run_train(TrainFlags& flags) {
   flags.errors.print_but(result ? "" : result.error().message);
   if (!result) return std::unexpected(result.error());
   if (!flags.output.empty() && options.worker == 0 && !flags.json) fmt::print("model: {}\n", flags.output);
+  if (result->audit.audits && !flags.json) print_audit(result->audit);
   if (flags.json) fmt::print("{}\n", run_json(flags, *result).dump());
   return {};
 }
@@ -358,6 +373,8 @@ void add_compression_flags(CLI::App& app, TrainFlags& flags) {
       ->check(in_range(0.0, 1e30));
   app.add_flag("--unbiased", options.unbiased,
                "keep nothing back: what is sent is the gradient in expectation (--select none, --codec-error drop)");
+  app.add_flag("--audit", options.audit,
+               "check at run time that nothing is lost or counted twice, and say at the end where it went");
   app.add_option("--non-finite", options.non_finite, "NaN in a gradient: refuse (ends the run) or drop (counted)")
       ->capture_default_str()
       ->check(CLI::IsMember({"refuse", "drop"}));

@@ -53,6 +53,7 @@ JobOptions job_options(const TrainOptions& options) {
   job.momentum = options.momentum;
   job.clip = options.clip;
   job.unbiased = options.unbiased;
+  job.audit = options.audit;
   job.non_finite = options.non_finite;
   job.mode = is_synchronous(options) ? "synchronous" : options.mode;
   job.staleness = options.staleness;
@@ -186,7 +187,7 @@ class Run {
     if (options_.on_stats) options_.on_stats(stats);
     session_.reset();
     if (!options_.state_path.empty()) ::unlink(options_.state_path.c_str());
-    TrainResult result{.model = std::move(model_), .epochs = {}, .curve = {}};
+    TrainResult result{.model = std::move(model_), .epochs = {}, .curve = {}, .audit = stats.audit};
     if (curve_) result.curve = curve_->evaluated();
     result.rounds = rounds_;
     result.contributions = contributions_;

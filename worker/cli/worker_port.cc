@@ -73,23 +73,35 @@ void WorkerPort::update(const Stats& stats) {
   exported_.bloom_false_positives.with({job}).increment(grown(now.false_positives, before.false_positives));
   exported_.codec_error.with({job}).increment(now.dropped_magnitude - before.dropped_magnitude);
   exported_.residual_norm.with({job}).set(now.residual_norm);
+  const AuditStats& audit = stats.audit;
+  const std::pair<const char*, double> terms[] = {{"entered", audit.entered},     {"residual", audit.residual},
+                                                  {"in_flight", audit.in_flight}, {"carried", audit.carried},
+                                                  {"lost", audit.lost},           {"rounded_off", audit.rounded_off}};
+  exported_.audit_imbalance.with({job}).set(audit.imbalance);
+  nlohmann::json audited = {{"imbalance", audit.imbalance}, {"checks", audit.checks}};
+  for (const auto& [term, mass] : terms) {
+    if (!audit.audits) break;
+    exported_.audit_mass.with({job, term}).set(mass);
+    audited[term] = mass;
+  }
   shown_ = stats;
 
-  const nlohmann::json status = {{"job", job},
-                                 {"worker", identity_.worker},
-                                 {"workers", identity_.workers},
-                                 {"rounds", stats.rounds},
-                                 {"sent_bytes", stats.bytes_up},
-                                 {"received_bytes", stats.bytes_down},
-                                 {"dense_bytes", stats.dense_bytes},
-                                 {"entries_sent", now.entries_sent},
-                                 {"entries_received", now.entries_received},
-                                 {"residual_norm", now.residual_norm},
-                                 {"not_counted", stats.not_counted},
-                                 {"resends", stats.resends},
-                                 {"reconnects", stats.reconnects},
-                                 {"blocked_seconds", stats.time_blocked_s},
-                                 {"communication_seconds", stats.time_in_communication_s}};
+  nlohmann::json status = {{"job", job},
+                           {"worker", identity_.worker},
+                           {"workers", identity_.workers},
+                           {"rounds", stats.rounds},
+                           {"sent_bytes", stats.bytes_up},
+                           {"received_bytes", stats.bytes_down},
+                           {"dense_bytes", stats.dense_bytes},
+                           {"entries_sent", now.entries_sent},
+                           {"entries_received", now.entries_received},
+                           {"residual_norm", now.residual_norm},
+                           {"not_counted", stats.not_counted},
+                           {"resends", stats.resends},
+                           {"reconnects", stats.reconnects},
+                           {"blocked_seconds", stats.time_blocked_s},
+                           {"communication_seconds", stats.time_in_communication_s}};
+  if (audit.audits) status["audit"] = std::move(audited);
   const std::lock_guard lock(mutex_);
   status_ = status.dump();
 }

@@ -135,6 +135,12 @@ Result<ByteBuffer> SessionShell::state_bytes() {
   return encode_saved_state(state);
 }
 
+void SessionShell::audit_at_end() {
+  audited_at_end_ = true;
+  const StillFills still(*this);
+  core_.audit(actions_);
+}
+
 void SessionShell::save_at_end() {
   saved_at_end_ = true;
   if (options_.save_path.empty()) return;
@@ -171,6 +177,9 @@ Stats SessionShell::collect_stats() {
   stats.unreturnable = counters.unreturnable;
   stats.time_in_communication_s = static_cast<double>(counters.time_in_communication) * 1e-9;
   const StillFills still(*this);
+  const AuditSums audit = core_.audit(actions_);
+  stats.audit = {audit.audits, audit.entered,     audit.held,      audit.in_flight, audit.carried,
+                 audit.lost,   audit.rounded_off, audit.imbalance, audit.checks};
   {
     const std::lock_guard lock(mutex_);
     stats.time_blocked_s = blocked_s_;

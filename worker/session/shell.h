@@ -110,6 +110,7 @@ class SessionShell {
   void flush_backlog(uint32_t shard);
   void publish();
   void save_at_end();
+  void audit_at_end();
   void wait();
   int wait_ms() const;
   /// While it lives no slot is being filled: new fills wait, those under way have ended. REQUIRES: made without the lock.
@@ -174,6 +175,7 @@ class SessionShell {
   bool updates_complete_ = false;  ///< somebody may be waiting for them
   bool saved_at_end_ = false;
   bool stop_ = false;
+  bool audited_at_end_ = false;
 
   std::vector<AttachedWeights> weights_;  ///< by tensor
 
@@ -185,6 +187,7 @@ class SessionShell {
   Phase phase_ = Phase::kJoining;
   bool is_waited_for_ = false;
   uint64_t returns_ = 0;
+  double audit_imbalance_ = 0;
   std::optional<Error> error_;
   std::string waiting_for_;
   uint32_t fills_ = 0;  ///< slots being filled now

@@ -57,6 +57,7 @@ void SessionShell::serve() {
     carry_out();
     const bool gave = give_next_weights();
     if (core_.error() && !saved_at_end_) save_at_end();
+    if (core_.phase() == Phase::kFinished && !audited_at_end_) audit_at_end();
     publish();
     if (!more && !gave && !core_.has_work(monotonic_now_ns())) wait();
   }
@@ -256,6 +257,7 @@ void SessionShell::publish() {
     phase_ = core_.phase();
     is_waited_for_ = core_.is_waited_for();
     returns_ = core_.counters().returns;
+    audit_imbalance_ = core_.audit_sums().imbalance;
     error_ = core_.error();
   }
   if (text_due || steps_changed) {

@@ -209,6 +209,9 @@ struct RowSetup {
   std::string codec;
   double error_max = 0;  // where the codec may change values
   uint32_t parts_per_shard = 0;
+  bool audit = false;
+
+  std::string title() const { return audit ? name + "+audit" : name; }
 };
 
 Result<RowSetup> row_setup(const Plan& plan, const std::string& name) {
@@ -225,7 +228,6 @@ Result<RowSetup> row_setup(const Plan& plan, const std::string& name) {
 
 json row_json(const Plan& plan, const RowSetup& row, ServeShared& shared, const std::vector<ExitReport>& workers,
               const std::vector<ExitReport>& shards) {
-  const auto times = measured_ms(shared, plan);
   double up = 0;
   double down = 0;
   uint64_t worker_peak = 0;
@@ -238,12 +240,10 @@ json row_json(const Plan& plan, const RowSetup& row, ServeShared& shared, const 
   for (const auto& shard : shards) shard_peak = std::max(shard_peak, shard.peak_memory_bytes);
   const double per_worker_round = static_cast<double>(plan.options.workers) * plan.options.rounds;
   const auto& checked = shared.report(0);
-  return json{{"algorithm", row.name},
+  return json{{"algorithm", row.title()},
               {"codec", row.codec},
+              {"audit", row.audit},
               {"parts_per_shard", row.parts_per_shard},
-              {"round_ms", quantile(times, 0.5)},
-              {"round_p99_ms", quantile(times, 0.99)},
-              {"round_min_ms", quantile(times, 0)},
               {"bytes_up", up / per_worker_round},
               {"bytes_down", down / per_worker_round},
               {"checked_round", plan.checked_round},
@@ -269,7 +269,8 @@ ServeWorkerSetup worker_setup(const Plan& plan, const RowSetup& row, std::vector
           .threshold_period = options.threshold_period,
           .apply_after_acks = options.apply_after_acks,
           .codec = row.codec,
-          .error_max = row.error_max};
+          .error_max = row.error_max,
+          .audit = row.audit};
 }
 
 /// Before any process is started.
@@ -283,22 +284,36 @@ Status check_rows(const Plan& plan) {
   return {};
 }
 
-std::expected<json, Failure> run_row(const Plan& plan, const Hosts& hosts, const RowSetup& row) {
+// A run of a row, or several: what it said last, and the times of all.
+struct RowRuns {
+  json row;
+  std::vector<double> times;
+
+  json with_times() const {
+    json whole = row;
+    whole["round_ms"] = quantile(times, 0.5);
+    whole["round_p99_ms"] = quantile(times, 0.99);
+    whole["round_min_ms"] = quantile(times, 0);
+    return whole;
+  }
+};
+
+/// files  what the names of the table and of the logs begin with.
+Outcome run_row(const Plan& plan, const Hosts& hosts, const RowSetup& row, const std::string& files, RowRuns& runs) {
   const auto& options = plan.options;
   auto shared = ServeShared::create(options.workers, plan.rounds_all);
   if (!shared) return fail_with(shared.error());
   std::vector<ShardProcess> shards;
   std::vector<std::string> addresses;
   for (uint32_t shard = 0; shard < options.shards; ++shard) {
-    auto started =
-        ShardProcess::start({.shard = shard,
-                             .shards = options.shards,
-                             .host = hosts.address(shard),
-                             .network_namespace = hosts.network_namespace(shard),
-                             .table = plan.directory + "/" + row.name + ".table",
-                             .log = plan.directory + "/" + row.name + "-shard" + std::to_string(shard) + ".log",
-                             .http = {},
-                             .timeout_ms = kStartTimeoutMs});
+    auto started = ShardProcess::start({.shard = shard,
+                                        .shards = options.shards,
+                                        .host = hosts.address(shard),
+                                        .network_namespace = hosts.network_namespace(shard),
+                                        .table = files + ".table",
+                                        .log = files + "-shard" + std::to_string(shard) + ".log",
+                                        .http = {},
+                                        .timeout_ms = kStartTimeoutMs});
     if (!started) return std::unexpected(start_failure(started.error()));
     addresses.push_back(started->address());
     shards.push_back(std::move(*started));
@@ -324,7 +339,31 @@ std::expected<json, Failure> run_row(const Plan& plan, const Hosts& hosts, const
   }
   std::vector<ExitReport> shard_reports;
   for (auto& shard : shards) shard_reports.push_back(shard.stop(kStopGraceMs));
-  return row_json(plan, row, **shared, worker_reports, shard_reports);
+  const std::vector<double> times = measured_ms(**shared, plan);
+  runs.times.insert(runs.times.end(), times.begin(), times.end());
+  runs.row = row_json(plan, row, **shared, worker_reports, shard_reports);
+  return {};
+}
+
+/// One row, or two where it is measured without and with the audit.
+Outcome run_rows(const Plan& plan, const Hosts& hosts, RowSetup row, json& rows) {
+  const ServeAudit audit = plan.options.audit;
+  // What the machine does in between is in both.
+  const std::vector<bool> turns = audit == ServeAudit::kBoth ? std::vector<bool>{false, true, true, false}
+                                                             : std::vector<bool>{audit == ServeAudit::kOn};
+  RowRuns without;
+  RowRuns with;
+  for (size_t turn = 0; turn < turns.size(); ++turn) {
+    row.audit = turns[turn];
+    const std::string files = plan.directory + "/" + row.name + "-" + std::to_string(turn);
+    if (auto done = run_row(plan, hosts, row, files, row.audit ? with : without); !done) return done;
+  }
+  if (!without.times.empty()) rows.push_back(without.with_times());
+  if (with.times.empty()) return {};
+  rows.push_back(with.with_times());
+  if (without.times.empty()) return {};
+  rows.back()["audit_ratio"] = quantile(with.times, 0.5) / quantile(without.times, 0.5);
+  return {};
 }
 
 // Bits on the busiest link (a shard's, or with one shard and many workers still a shard's) over the median round.
@@ -364,9 +403,7 @@ std::expected<json, Failure> bench_serve(const ServeBenchOptions& options, const
     auto setup = row_setup(*plan, name);
     if (!setup) return fail_with(setup.error());
     progress(name + " (" + setup->codec + "), " + std::to_string(options.rounds) + " rounds");
-    auto row = run_row(*plan, *hosts, *setup);
-    if (!row) return std::unexpected(row.error());
-    rows.push_back(std::move(*row));
+    if (auto done = run_rows(*plan, *hosts, *setup, rows); !done) return std::unexpected(done.error());
   }
   // Measured before and after: what the machine did in between shows in both.
   progress("bare ZeroMQ again");

@@ -11,6 +11,9 @@
 
 namespace millrace::cli {
 
+/// Whether the job is audited. Both: rows are measured in turn without, with, with and without it, and compared.
+enum class ServeAudit : uint8_t { kOff = 1, kOn = 2, kBoth = 3 };
+
 struct ServeBenchOptions {
   uint32_t workers = 4;
   uint32_t shards = 2;
@@ -24,6 +27,7 @@ struct ServeBenchOptions {
   uint32_t threshold_period = 32;
   uint32_t apply_after_acks = 0;
   std::vector<std::string> rows = {"lossless", "qsgd4"};
+  ServeAudit audit = ServeAudit::kOff;
   std::string lossless_codec;  ///< empty: "raw+raw" on loopback (costs least), "gap+raw" behind a rate (smallest)
 };
 

@@ -46,6 +46,7 @@ JobOptions job_options(const ServeWorkerSetup& setup, uint32_t worker) {
   job.codec_down = setup.codec;
   job.seed = setup.seed;
   job.parts_per_shard = setup.parts_per_shard;
+  job.audit = setup.audit;
   job.dead_after_ms = kPatienceMs;
   job.exchange_timeout_ms = kExchangePatienceMs;
   return job;
@@ -112,6 +113,9 @@ class ServeWorker {
     shared_.report(worker_).bytes_up = after.bytes_up - before.bytes_up;
     shared_.report(worker_).bytes_down = after.bytes_down - before.bytes_down;
     session_->finish();
+    if (after.audit.imbalance == 0) return;
+    shared_.report(worker_).check = -1;
+    set_failure(shared_.report(worker_).failure, "the audit's books do not balance");
   }
 
  private:

@@ -25,6 +25,7 @@ struct ServeWorkerSetup {
   uint32_t apply_after_acks = 0;
   std::string codec;     ///< both ways
   double error_max = 0;  ///< of an update, where the codec may change values; 0: it may not
+  bool audit = false;
 };
 
 /// Refuses a benchmark whose workers would refuse it: a codec that is none, parts over the limit, "lossless" with a codec that

@@ -84,6 +84,29 @@ std::string members_text(const JobPicture& job) {
   return table_text(std::move(rows));
 }
 
+/// Over all shards. Empty: the job is not audited.
+std::optional<AuditSaid> audit_of(const JobPicture& job) {
+  std::optional<AuditSaid> all;
+  for (const JobAt& at : job.at) {
+    if (!at.said.audit) continue;
+    if (!all) all.emplace();
+    all->entered += at.said.audit->entered;
+    all->carried += at.said.audit->carried;
+    all->lost += at.said.audit->lost;
+    all->held += at.said.audit->held;
+    all->imbalance += at.said.audit->imbalance;
+  }
+  return all;
+}
+
+std::string audit_text(const AuditSaid& audit) {
+  return fmt::format("  audit: entered {:.6g} = carried {:.6g} + lost {:.6g} + held {:.6g}; {}\n", audit.entered,
+                     audit.carried, audit.lost, audit.held,
+                     audit.imbalance == 0
+                         ? "nothing is missing"
+                         : fmt::format("{:.6g} DOES NOT BALANCE (the logs say where): a bug", audit.imbalance));
+}
+
 std::string job_text(const JobPicture& job) {
   const JobSaid& said = job.at.front().said;
   std::string text = fmt::format("job {}: {}\n", job.name, job.verdict);
@@ -91,6 +114,7 @@ std::string job_text(const JobPicture& job) {
   if (said.quorum != 0) text += fmt::format(", quorum {}", said.quorum);
   if (said.deadline_s > 0) text += fmt::format(", deadline {}", seconds_text(said.deadline_s));
   text += fmt::format(", silent workers are removed after {:g} s\n", said.dead_after_s);
+  if (const auto audit = audit_of(job)) text += audit_text(*audit);
   if (job.started) text += waits_text(job);
   return text + members_text(job) + refusals_text(job.refusals);
 }
@@ -154,24 +178,32 @@ Json json_of(const JobPicture& job) {
                                {"since_seconds", one.since_s}});
     }
   }
-  return {{"name", job.name},
-          {"job", said.job},
-          {"state", state_name(job.state)},
-          {"since_seconds", job.since_s},
-          {"verdict", job.verdict},
-          {"mode", said.mode},
-          {"epoch", said.epoch},
-          {"workers", said.workers},
-          {"started", job.started},
-          {"quorum", said.quorum},
-          {"deadline_seconds", said.deadline_s},
-          {"dead_after_seconds", said.dead_after_s},
-          {"missing_workers", job.never_here},
-          {"members", std::move(members)},
-          {"waits", std::move(waits)},
-          {"not_open_at", job.not_open},
-          {"disagreements", std::move(disagreements)},
-          {"refusals", json_of(job.refusals)}};
+  Json json = {{"name", job.name},
+               {"job", said.job},
+               {"state", state_name(job.state)},
+               {"since_seconds", job.since_s},
+               {"verdict", job.verdict},
+               {"mode", said.mode},
+               {"epoch", said.epoch},
+               {"workers", said.workers},
+               {"started", job.started},
+               {"quorum", said.quorum},
+               {"deadline_seconds", said.deadline_s},
+               {"dead_after_seconds", said.dead_after_s},
+               {"missing_workers", job.never_here},
+               {"members", std::move(members)},
+               {"waits", std::move(waits)},
+               {"not_open_at", job.not_open},
+               {"disagreements", std::move(disagreements)},
+               {"refusals", json_of(job.refusals)}};
+  if (const auto audit = audit_of(job)) {
+    json["audit"] = {{"entered", audit->entered},
+                     {"carried", audit->carried},
+                     {"lost", audit->lost},
+                     {"held", audit->held},
+                     {"imbalance", audit->imbalance}};
+  }
+  return json;
 }
 
 std::string shards_text(const ClusterPicture& picture) {

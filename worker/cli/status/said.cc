@@ -83,6 +83,16 @@ WaitSaid read_wait(const Json& job) {
           .contributions = number(step, "contributions")};
 }
 
+std::optional<AuditSaid> read_audit(const Json& job) {
+  const Json& audit = at(job, "audit");
+  if (!audit.is_object()) return std::nullopt;
+  const auto mass = [&](const char* key) {
+    const Json& value = at(audit, key);
+    return value.is_number() ? value.get<double>() : 0.0;
+  };
+  return AuditSaid{mass("entered"), mass("carried"), mass("lost"), mass("held"), mass("imbalance")};
+}
+
 JobSaid read_job(const Json& json) {
   return {.name = text(json, "name"),
           .job = number(json, "job"),
@@ -101,12 +111,14 @@ JobSaid read_job(const Json& json) {
           .memory_bytes_max = number(json, "memory_bytes_max"),
           .wait = read_wait(json),
           .members = list<MemberSaid>(json, "members", read_member),
-          .disagreements = list<DisagreementSaid>(json, "disagreements", [](const Json& one) {
-            return DisagreementSaid{.worker = number<uint32_t>(one, "worker"),
-                                    .part = number(one, "part"),
-                                    .steps = number(one, "steps"),
-                                    .since_s = seconds(one, "since_ms")};
-          })};
+          .disagreements = list<DisagreementSaid>(json, "disagreements",
+                                                  [](const Json& one) {
+                                                    return DisagreementSaid{.worker = number<uint32_t>(one, "worker"),
+                                                                            .part = number(one, "part"),
+                                                                            .steps = number(one, "steps"),
+                                                                            .since_s = seconds(one, "since_ms")};
+                                                  }),
+          .audit = read_audit(json)};
 }
 
 RefusalSaid read_refusal(const Json& json) {

@@ -42,6 +42,15 @@ struct DisagreementSaid {
   double since_s = 0;
 };
 
+/// Of an audited job.
+struct AuditSaid {
+  double entered = 0;
+  double carried = 0;
+  double lost = 0;
+  double held = 0;
+  double imbalance = 0;  ///< of its updates, and of its workers' books as they say
+};
+
 struct JobSaid {
   std::string name;
   uint64_t job = 0;
@@ -61,6 +70,7 @@ struct JobSaid {
   WaitSaid wait;
   std::vector<MemberSaid> members;
   std::vector<DisagreementSaid> disagreements;
+  std::optional<AuditSaid> audit;
 };
 
 struct PeerSaid {

@@ -115,7 +115,7 @@ struct JobOptions {
   uint64_t seed = 1;             ///< of every random choice in the job
   uint32_t parts_per_shard = 0;  ///< 0: chosen from the expected entries
   uint64_t fuse_below = 16'384;  ///< neighbouring tensors below this dimension travel together
-  bool audit = false;            ///< count what enters and what is carried, per part
+  bool audit = false;            ///< check at run time that nothing is lost or counted twice; README, "Audit"
   std::string initial_weights =
       "own";  ///< "own": every worker's, equal by the callers' promise; "first": the lowest-numbered worker's
               ///< are everybody's, the others take them over when the job starts (TensorOptions::weights)
@@ -239,6 +239,21 @@ struct TensorStats {
   double dropped_magnitude = 0;    ///< the sum of their magnitudes
 };
 
+/// Of a job with `audit`: what went where, summed over all tensors; of this worker's earlier processes in the job as well.
+/// entered = residual + in_flight + carried + lost.
+struct AuditStats {
+  bool audits = false;   ///< the job asks for it; else all of these are 0
+  double entered = 0;    ///< what was pushed, after weights, clipping and momentum, and what a loaded state brought
+  double residual = 0;   ///< kept back now
+  double in_flight = 0;  ///< sent, and not answered
+  double carried = 0;    ///< by updates, as the job's log says
+  double lost =
+      0;  ///< by name: codec errors dropped, what is unreturnable or off the log, and what dead processes held
+  double rounded_off = 0;  ///< of `lost`: what additions in f32 rounded off
+  double imbalance = 0;    ///< sum of |what does not balance| over the parts: 0, or there is a bug
+  uint64_t checks = 0;     ///< of parts so far
+};
+
 /// Sums since connect(). Tensors that share a bucket share its counts, given with the first of them.
 struct Stats {
   uint64_t bytes_up = 0;  ///< containers and envelopes, resends included
@@ -261,14 +276,16 @@ struct Stats {
   double unreturnable = 0;             ///< counted in a step whose update is forgotten: what it carried is not known
   double time_in_communication_s = 0;  ///< first byte of a step handed to the socket .. its update complete, summed
   double time_blocked_s = 0;           ///< callers' time in push() and await()
+  AuditStats audit;
   std::vector<TensorStats> tensors;
 };
 
 /// Where a session stands, for displays.
 struct SessionStatus {
-  bool returning = false;   ///< the job runs, and this worker is not, or no longer, one that takes part: pushes wait
-  uint64_t returns = 0;     ///< how often it came back
-  std::string waiting_for;  ///< one sentence: which shard or worker the job, or this worker, waits for
+  bool returning = false;      ///< the job runs, and this worker is not, or no longer, one that takes part: pushes wait
+  uint64_t returns = 0;        ///< how often it came back
+  std::string waiting_for;     ///< one sentence: which shard or worker the job, or this worker, waits for
+  double audit_imbalance = 0;  ///< of a job with `audit`, as found last: 0, or there is a bug
 };
 
 /// This worker's membership in one running job.
