@@ -62,7 +62,7 @@ void SessionCore::Impl::tell_account(PartRun& part) {
       account.entered_before - account.carried_before + bucket.lost_in(part.at).value() + account.rounded_in_slots;
 }
 
-// An update has been applied; `before` is what the log had counted of this worker until then. A contribution of an earlier
+// An update has been applied; `before` is what the log had counted of this worker until then. A contribution of another
 // process that was still counted was never this one's: all of it goes into the books of before. Where this process had loaded
 // what that one held, it has counted twice, and the books say so.
 void SessionCore::Impl::account_update(PartRun& part, const protocol::Update& update,
@@ -73,7 +73,7 @@ void SessionCore::Impl::account_update(PartRun& part, const protocol::Update& up
   PartAccount& account = part.account;
   account.doubt += 0x1p-53 * std::abs(carried_in(part));
   const protocol::SummaryEntry* now = counted_in(part);
-  if (own->life >= first_life || account.holds_loaded || now == nullptr) return;
+  if (own_lives.contains(own->life) || account.holds_loaded || now == nullptr) return;
   account.entered_before += now->entered - (before ? before->entered : 0);
   account.carried_before += now->carried - (before ? before->carried : 0);
 }
@@ -96,6 +96,13 @@ void SessionCore::Impl::audit_part(PartRun& part, Actions& actions) {
     // Of something that was counted nobody here knows what of it was carried; the log's sum says it.
     account.carried_before -= rest.value();
     account.unknown = false;
+    rest = {};
+  }
+  if (account.others) {
+    // What they entered and lost is theirs; here it counts as much as was carried.
+    account.carried_before -= rest.value();
+    account.entered_before -= rest.value();
+    account.others = false;
     rest = {};
   }
   account.held = books.held.value();

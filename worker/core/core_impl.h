@@ -63,6 +63,7 @@ struct PartAccount {
   double carried_before = 0;
   double doubt = 0;           ///< how far the log's sum may be off, by its roundings
   bool holds_loaded = false;  ///< of what earlier processes held it loaded what was not counted
+  bool others = false;        ///< other processes may have been counted in steps that this one skipped
   bool unknown = false;  ///< something was given up as unreturnable: what was carried of it only the log's sum says
   // What went through the slots, as of the last selection: they may be being filled at any other moment.
   double pushed = 0;
@@ -231,7 +232,7 @@ struct SessionCore::Impl {
   std::set<std::pair<int64_t, uint32_t>> ready;  ///< (-priority, bucket) with something to select or to code
   std::set<uint32_t> unsettled;  ///< buckets that may have something to settle; select() may have done it
   CoreCounters counters;
-  uint64_t first_life = 0;          ///< of this process
+  std::set<uint64_t> own_lives;     ///< of this process; others have, or had, those between
   bool loaded_of_this_job = false;  ///< its positions in the logs mean something here
   uint64_t audit_checks = 0;
   uint32_t audit_lines = 0;

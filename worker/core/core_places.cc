@@ -121,7 +121,8 @@ bool SessionCore::Impl::find_myself(uint32_t shard, const protocol::JobView& bef
 }
 
 void SessionCore::Impl::take_first_place(const protocol::Member& own) {
-  life = first_life = own.life;
+  life = own.life;
+  own_lives.insert(life);
   if (own.state == protocol::MemberState::kJoining) {
     came_back = true;
     take_saved_positions();
@@ -166,6 +167,7 @@ bool SessionCore::Impl::take_new_life(const protocol::Member& own, TimeNs now, A
     lose_place(now, actions);
   }
   life = own.life;
+  own_lives.insert(life);
   return true;
 }
 

@@ -128,6 +128,9 @@ void SessionCore::Impl::account_settled(PartRun& part, const protocol::Settle& s
   if (!config.spec.audit) return;
   if (standing == Standing::kExpelled) {
     if (!settle.on_log) part.account.carried_before += carried_in(part) - carried;
+    // Another process had this worker's number for a time.
+    const bool alone = *own_lives.rbegin() - *own_lives.begin() + 1 == own_lives.size();
+    if (settle.on_log && !alone && carried_in(part) != carried) part.account.others = true;
   } else if (!buckets[part.layout.bucket].bucket->holds_opening(part.at)) {
     open_account(part);
   }
