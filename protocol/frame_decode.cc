@@ -136,14 +136,17 @@ SummaryEntry read_entry(wire::SummaryEntry::Reader in, Validator& check) {
                      .entered = check.finite(in.getEntered(), "a summary's sum of what entered"),
                      .carried = check.finite(in.getCarried(), "a summary's sum of what was carried"),
                      .lost = check.finite(in.getLost(), "a summary's sum of what was lost"),
-                     .earlier_lives = {}};
+                     .earlier_lives = {},
+                     .sequence = in.getSequence()};
   const auto lives = in.getEarlierLives();
   entry.earlier_lives.resize(check.count(lives.size(), kEarlierLivesMax, "earlier lives in a summary"));
   for (uint32_t i = 0; i < entry.earlier_lives.size(); ++i) {
     entry.earlier_lives[i] = {lives[i].getLife(), lives[i].getLastStep()};
     const auto& [life, step] = entry.earlier_lives[i];
-    check.expect(life < entry.life && step < entry.last_step, "a life in a summary is not an earlier one");
-    check.expect(i == 0 || (entry.earlier_lives[i - 1].first < life && entry.earlier_lives[i - 1].second < step),
+    const bool counts = entry.sequence != 0;  // mode asynchronous: of contributions, not steps
+    check.expect(life < entry.life && (counts || step < entry.last_step), "a life in a summary is not an earlier one");
+    const bool after = i == 0 || entry.earlier_lives[i - 1].first < life;
+    check.expect(after && (i == 0 || counts || entry.earlier_lives[i - 1].second < step),
                  "a summary's lives are not in ascending order");
   }
   return entry;
@@ -250,7 +253,8 @@ Update read_update(wire::Update::Reader in, Validator& check) {
   const auto contributors = in.getContributors();
   update.contributors.resize(check.count(contributors.size(), kWorkersMax, "contributors"));
   for (uint32_t i = 0; i < update.contributors.size(); ++i) {
-    update.contributors[i] = {check.worker(contributors[i].getWorker()), contributors[i].getLife()};
+    update.contributors[i] = {check.worker(contributors[i].getWorker()), contributors[i].getLife(),
+                              contributors[i].getSequence()};
     check.expect(i == 0 || update.contributors[i - 1].worker < update.contributors[i].worker,
                  "contributors are not in ascending order");
   }

@@ -78,6 +78,7 @@ void write(const SummaryEntry& entry, wire::SummaryEntry::Builder out) {
   out.setEntered(entry.entered);
   out.setCarried(entry.carried);
   out.setLost(entry.lost);
+  out.setSequence(entry.sequence);
   if (entry.earlier_lives.empty()) return;
   auto lives = out.initEarlierLives(list_size(entry.earlier_lives, kEarlierLivesMax));
   for (unsigned i = 0; i < lives.size(); ++i) {
@@ -174,6 +175,7 @@ struct BodyWriter {
     for (unsigned i = 0; i < contributors.size(); ++i) {
       contributors[i].setWorker(body.contributors[i].worker);
       contributors[i].setLife(body.contributors[i].life);
+      contributors[i].setSequence(body.contributors[i].sequence);
     }
     write(body.summary, out.initSummary());
   }

@@ -19,7 +19,7 @@ namespace millrace::protocol {
 enum class Mode : uint8_t {
   kSynchronous = 1,       ///< every live worker takes part in every step
   kBoundedStaleness = 2,  ///< who is slow is left out of steps, of `staleness` in a row at most
-  kAsynchronous = 3,      ///< reserved: refused by this version
+  kAsynchronous = 3,      ///< each contribution is a step of its own: nobody is waited for
   kPartial = 4,           ///< steps of those who come in time: a quorum, a deadline, a sample of the members
 };
 

@@ -31,6 +31,18 @@ Status check_enums(const JobSpec& spec) {
       "know");
 }
 
+Status check_asynchronous(const JobSpec& spec) {
+  if (spec.mode != Mode::kAsynchronous) return {};
+  if (spec.quorum != 0) {
+    return refuse(
+        "quorum belongs to mode partial: in mode asynchronous each contribution is a step of its own; set it to 0");
+  }
+  if (spec.deadline_ms != 0) {
+    return refuse("deadline_ms belongs to mode partial: in mode asynchronous nobody is waited for; set it to 0");
+  }
+  return {};
+}
+
 /// What belongs to steps that do not wait for everybody.
 Status check_absence(const JobSpec& spec) {
   const uint32_t expected = spec.participants != 0 ? spec.participants : spec.workers;
@@ -55,7 +67,8 @@ Status check_absence(const JobSpec& spec) {
         "mode bounded_staleness with staleness 0 would wait for everybody in every step: that is mode synchronous");
   }
   const bool waits = spec.quorum != 0 || spec.deadline_ms != 0 || spec.participants != 0;
-  if (spec.mode != Mode::kSynchronous && !waits) {
+  const bool leaves_out = spec.mode == Mode::kBoundedStaleness || spec.mode == Mode::kPartial;
+  if (leaves_out && !waits) {
     return refuse(fmt::format(
         "mode {} needs a quorum or a deadline_ms (or, in mode partial, participants): the first contribution would "
         "decide every step alone; a quorum of all workers but one, for example, leaves out the slowest",
@@ -65,9 +78,6 @@ Status check_absence(const JobSpec& spec) {
 }
 
 Status check_mode(const JobSpec& spec) {
-  if (spec.mode == Mode::kAsynchronous) {
-    return reserved("mode asynchronous is reserved: this version has synchronous, bounded_staleness and partial");
-  }
   if (spec.staleness > kStalenessMax) {
     return refuse(fmt::format("staleness {} is over the limit of {}: a worker that far ahead needs another mode",
                               spec.staleness, kStalenessMax));
@@ -80,6 +90,7 @@ Status check_mode(const JobSpec& spec) {
         "deadline_ms belongs to mode partial: mode synchronous waits for every live worker (see dead_after_ms); set it "
         "to 0");
   }
+  if (const Status valid = check_asynchronous(spec); !valid) return valid;
   if (const Status valid = check_absence(spec); !valid) return valid;
   if (spec.reproducible) {
     return reserved(
@@ -140,10 +151,16 @@ Status check_select(const SelectionSpec& spec, std::string_view where) {
   return {};
 }
 
-Status check_reselect(const ReselectSpec& spec, std::string_view where) {
+Status check_reselect(const JobSpec& job, const ReselectSpec& spec, std::string_view where) {
   if (!known(spec.reselect)) return reserved(fmt::format("{}reselect: a kind that this version does not know", where));
   if (!std::isfinite(spec.density)) return refuse(fmt::format("{}reselect: density must be a finite number", where));
   if (spec.reselect == Reselect::kNone) return {};
+  if (job.mode == Mode::kAsynchronous) {
+    return refuse(fmt::format(
+        "{}reselect: in mode asynchronous an update is one worker's contribution, and shards' logs have no steps in "
+        "common that a threshold could be for; set reselect none, and select fewer entries",
+        where));
+  }
   if (spec.k == 0 && !(spec.density > 0 && spec.density <= 1)) {
     return refuse(fmt::format("{}reselect: topk needs k, or a density in (0, 1]", where));
   }
@@ -254,7 +271,7 @@ Status check_store(const JobSpec& job) {
 /// The job's defaults, which every tensor without overrides takes.
 Status check_defaults(const JobSpec& spec) {
   if (Status s = check_select(spec.select, ""); !s) return s;
-  if (Status s = check_reselect(spec.reselect, ""); !s) return s;
+  if (Status s = check_reselect(spec, spec.reselect, ""); !s) return s;
   if (Status s = check_codec(spec.codec_up, "codec_up", ""); !s) return s;
   if (Status s = check_codec(spec.codec_down, "codec_down", ""); !s) return s;
   if (Status s = check_codec_error(spec, spec.codec_up, ""); !s) return s;
@@ -275,7 +292,7 @@ Status check_tensor(const JobSpec& spec, const TensorSpec& tensor) {
     if (Status s = check_select(*tensor.select, where); !s) return s;
   }
   if (tensor.reselect) {
-    if (Status s = check_reselect(*tensor.reselect, where); !s) return s;
+    if (Status s = check_reselect(spec, *tensor.reselect, where); !s) return s;
   }
   if (tensor.codec_down) {
     if (Status s = check_codec(*tensor.codec_down, "codec_down", where); !s) return s;

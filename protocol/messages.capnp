@@ -121,14 +121,13 @@ struct ViewChange {
 
 struct Contribution {
   part @0 :UInt32;
-  step @1 :UInt64;
+  step @1 :UInt64;           # mode asynchronous, here and in Refuse, Duplicate: the contribution's number within the life
   payloadHash @2 :UInt64;    # the checksum in the payload's container
   weight @3 :Float64;
   entered @4 :Float64;       # audit, this and the next: sums over all lives of the worker
   lost @5 :Float64;
-  sequence @6 :UInt64;       # reserved (asynchrony): the worker's own counter of contributions to the part
-  again @7 :Bool;            # sent before: its answer, or the step's update, may be lost
-  imbalance @8 :Float64;     # audit: what does not balance in the worker's books of the part
+  again @6 :Bool;            # sent before: its answer, or the step's update, may be lost
+  imbalance @7 :Float64;     # audit: what does not balance in the worker's books of the part
 }
 
 struct Duplicate {
@@ -139,6 +138,7 @@ struct Duplicate {
 struct Contributor {
   life @0 :UInt64;
   worker @1 :UInt32;
+  sequence @2 :UInt64;       # mode asynchronous: the contribution's number within the life; else 0
 }
 
 struct Update {
@@ -150,8 +150,7 @@ struct Update {
   stable @5 :UInt64;
   contributors @6 :List(Contributor);  # by worker, strictly ascending
   summary @7 :Summary;
-  sequence @8 :UInt64;       # reserved (asynchrony): the log position after this update
-  lineage @9 :UInt64;
+  lineage @8 :UInt64;
 }
 
 struct Summary {
@@ -170,11 +169,12 @@ struct SummaryEntry {
   carried @5 :Float64;
   earlierLives @6 :List(CountedLife);  # by life, strictly ascending; steps ascending
   lost @7 :Float64;
+  sequence @8 :UInt64;       # mode asynchronous: how many of `life` were counted, those numbered below; else 0
 }
 
 struct CountedLife {
   life @0 :UInt64;
-  lastStep @1 :UInt64;
+  lastStep @1 :UInt64;       # mode asynchronous: how many were counted under it
 }
 
 struct SummaryEpoch {
@@ -195,8 +195,7 @@ struct Ack {
 struct AckEntry {
   part @0 :UInt32;
   n @1 :UInt64;
-  sequence @2 :UInt64;       # reserved (asynchrony): log position applied
-  again @3 :Bool;            # w to s: the update of step n was decided and is not here
+  again @2 :Bool;            # w to s: the update of step n was decided and is not here
 }
 
 struct Heartbeat {

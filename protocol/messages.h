@@ -122,6 +122,7 @@ struct ViewChange {
 };
 
 /// worker -> shard [1]. Payload: one container. The bytes of (part, step, worker, life) never change; a resend repeats them.
+/// Mode asynchronous: `step` is the contribution's number, from 0 on in each life and part; so it is in Refuse and Duplicate.
 struct Contribution {
   uint32_t part = 0;
   uint64_t step = 0;
@@ -145,6 +146,7 @@ struct Duplicate {
 struct ContributorId {
   uint32_t worker = 0;
   uint64_t life = 0;
+  uint64_t sequence = 0;  ///< mode asynchronous: the contribution's number within the life; else 0
   bool operator==(const ContributorId&) const = default;
 };
 
@@ -154,13 +156,17 @@ struct SummaryEntry {
   uint64_t life = 0;       ///< of the last counted contribution
   uint64_t last_step = 0;  ///< last counted step of any life
   uint64_t counted_mask =
-      0;  ///< bit i: step last_step - i was counted, under whichever life (the last staleness + 1 steps)
+      0;  ///< bit i: step last_step - i was counted, under whichever life (the last staleness + 1 steps); mode
+          ///< asynchronous: 1
   // Audit, over all lives:
   double entered = 0;                                             ///< as its last counted contribution said
   double carried = 0;                                             ///< by the updates so far
   double lost = 0;                                                ///< as its last counted contribution said
   std::vector<std::pair<uint64_t, uint64_t>> earlier_lives = {};  ///< (life, last step counted under it), both
-      ///< ascending: lives before `life` in the mask's reach
+      ///< ascending: lives before `life` in the mask's reach. Mode asynchronous: (life, number counted under it), the last
+      ///< kEarlierLivesMax lives
+  uint64_t sequence =
+      0;  ///< mode asynchronous: of `life` the contributions numbered below this were counted, and no others
   bool operator==(const SummaryEntry&) const = default;
 };
 

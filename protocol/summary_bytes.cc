@@ -10,7 +10,7 @@ constexpr size_t kEntryBytesMin = 2 * sizeof(uint32_t) + 6 * sizeof(uint64_t);
 
 SummaryEntry get_entry(FieldReader& in) {
   SummaryEntry entry;
-  in >> entry.worker >> entry.life >> entry.last_step >> entry.counted_mask;
+  in >> entry.worker >> entry.life >> entry.last_step >> entry.counted_mask >> entry.sequence;
   entry.entered = in.finite();
   entry.carried = in.finite();
   entry.lost = in.finite();
@@ -18,8 +18,10 @@ SummaryEntry get_entry(FieldReader& in) {
   for (size_t at = 0; at < entry.earlier_lives.size(); ++at) {
     auto& [life, last_step] = entry.earlier_lives[at];
     in >> life >> last_step;
-    in.expect(life < entry.life && last_step < entry.last_step);
-    in.expect(at == 0 || (entry.earlier_lives[at - 1].first < life && entry.earlier_lives[at - 1].second < last_step));
+    const bool counts = entry.sequence != 0;  // mode asynchronous: of contributions, not steps
+    in.expect(life < entry.life && (counts || last_step < entry.last_step));
+    in.expect(at == 0 || entry.earlier_lives[at - 1].first < life);
+    in.expect(at == 0 || counts || entry.earlier_lives[at - 1].second < last_step);
   }
   return entry;
 }
@@ -33,6 +35,7 @@ void put_summary(ByteWriter& writer, const Summary& summary) {
     writer.put(entry.life);
     writer.put(entry.last_step);
     writer.put(entry.counted_mask);
+    writer.put(entry.sequence);
     writer.put(entry.entered);
     writer.put(entry.carried);
     writer.put(entry.lost);

@@ -42,6 +42,7 @@ std::vector<uint32_t> JobRounds::beginners(const PartRound& part) const {
 void JobRounds::advance(PartRound& part, TimeNs now, Actions& actions) {
   const protocol::JobView& view = setup_.members.view();
   if (!view.started || view.finished || failure_ || !beginners(part).empty()) return;
+  part.take_turn();
   const std::optional<TimeNs> due = part.due(setup_.members);
   if (!due || (store_ && !store_->takes(part.layout().part, part.decided()))) return;
   if (*due > now) {
@@ -117,8 +118,8 @@ void JobRounds::on_decoded(DecodeTask& task, TimeNs now, Actions& actions) {
   const Error& error = task.result().error();
   protocol::Refuse refusal;
   refusal.code = error.code;
-  refusal.sentence = fmt::format("contribution of worker {} to step {} of part {}: {}", input.worker, input.key.step,
-                                 input.key.part, error.message);
+  refusal.sentence = fmt::format("contribution of worker {} to {} {} of part {}: {}", input.worker, what_step_is(),
+                                 input.key.step, input.key.part, error.message);
   refusal.part = input.key.part;
   refusal.step = input.key.step;
   refusal.retry = arrived_damaged(input.payload.bytes, input.hash);

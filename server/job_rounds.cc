@@ -114,7 +114,7 @@ void JobRounds::on_contribution(const protocol::Member& from, const protocol::Co
     refusal.sentence = fmt::format("part {} of job '{}' is not on shard {}", body.part, setup_.spec.name, setup_.shard);
     return refuse(from, std::move(refusal), now, actions);
   }
-  switch (part->judge(from.worker, body.step, body.payload_hash)) {
+  switch (part->judge(from.worker, from.life, body.step, body.payload_hash)) {
     case PartRound::Verdict::kDecided: return answer_decided(from, *part, body, actions);
     case PartRound::Verdict::kDuplicate:
       count(Metric::kDuplicates, "", 1, actions);
@@ -122,18 +122,19 @@ void JobRounds::on_contribution(const protocol::Member& from, const protocol::Co
     case PartRound::Verdict::kConflict:
       refusal.code = ErrorCode::kConflict;
       refusal.sentence =
-          fmt::format("worker {} already sent other bytes for step {} of part {}; a resend repeats the same bytes",
-                      from.worker, body.step, body.part);
+          fmt::format("worker {} already sent other bytes for {} {} of part {}; a resend repeats the same bytes",
+                      from.worker, what_step_is(), body.step, body.part);
       return refuse(from, std::move(refusal), now, actions);
     case PartRound::Verdict::kAhead:
       refusal.code = ErrorCode::kInvalidArgument;
-      refusal.sentence = fmt::format(
-          "step {} of part {} is too far ahead: step {} is the next to decide and the job's staleness is {}", body.step,
-          body.part, part->decided(), setup_.spec.staleness);
+      refusal.sentence =
+          fmt::format("{} {} of part {} is too far ahead: {} {} is the next to decide and the job's staleness is {}",
+                      what_step_is(), body.step, body.part, what_step_is(), part->next_of(from.worker, from.life),
+                      setup_.spec.staleness);
       return refuse(from, std::move(refusal), now, actions);
     case PartRound::Verdict::kAdmit: break;
   }
-  if (const std::optional<Error> error = admission_error(*part, body, payload.bytes, intake, now)) {
+  if (const std::optional<Error> error = admission_error(from, *part, body, payload.bytes, intake, now)) {
     refusal.code = error->code;
     refusal.sentence = error->message;
     refusal.retry = error->code == ErrorCode::kUnavailable || arrived_damaged(payload.bytes, body.payload_hash);
@@ -142,8 +143,9 @@ void JobRounds::on_contribution(const protocol::Member& from, const protocol::Co
   admit(from, *part, body, std::move(payload), now, actions);
 }
 
-std::optional<Error> JobRounds::admission_error(const PartRound& part, const protocol::Contribution& body,
-                                                ByteSpan payload, Intake intake, TimeNs now) {
+std::optional<Error> JobRounds::admission_error(const protocol::Member& from, const PartRound& part,
+                                                const protocol::Contribution& body, ByteSpan payload, Intake intake,
+                                                TimeNs now) {
   const bool audit_is_finite = std::isfinite(body.entered) && std::isfinite(body.lost) && std::isfinite(body.imbalance);
   if (!std::isfinite(body.weight) || !audit_is_finite) {
     return Error{ErrorCode::kNonFinite, "a contribution's weight and audit sums must be finite"};
@@ -166,14 +168,14 @@ std::optional<Error> JobRounds::admission_error(const PartRound& part, const pro
                  fmt::format("a contribution of {} bytes is over this shard's limit of {} (--message-bytes-max)",
                              payload.size(), setup_.limits.message_bytes_max)};
   }
-  if (intake == Intake::kDraining && !part.has_open(body.step)) {
+  if (intake == Intake::kDraining && !part.joins_others(body.step)) {
     return Error{ErrorCode::kUnavailable,
                  fmt::format("shard {} is shutting down and begins no more steps", setup_.shard)};
   }
   const Result<uint64_t> decoded_bytes = decoded_bytes_of(payload, part.dimension(), part.value_type());
   if (!decoded_bytes) return decoded_bytes.error();
   const uint64_t bytes = payload.size() + *decoded_bytes;
-  const bool ahead = body.step > part.decided();
+  const bool ahead = part.is_ahead(from.worker, from.life, body.step);
   const uint64_t by_store = setup_.limits.job_memory_bytes_max - memory_for_rounds();
   if (ahead && account_.used_bytes() - by_store + bytes > memory_for_rounds() / kAheadShare) {
     return Error{ErrorCode::kUnavailable,
@@ -201,7 +203,7 @@ void JobRounds::admit(const protocol::Member& from, PartRound& part, const proto
   open.imbalance = body.imbalance;
   open.charge = MemoryCharge(account_, payload.bytes.size());
   // There was room again: from here a long step is slow, not starved.
-  if (body.step == part.decided()) starved_since_.reset();
+  if (!part.is_ahead(from.worker, from.life, body.step)) starved_since_.reset();
   part.admit(from.worker, body.step, std::move(open), now);
   RoundKey key = key_of(part);
   key.step = body.step;

@@ -153,8 +153,11 @@ class JobRounds {
   void refuse(const protocol::Member& to, protocol::Refuse refusal, TimeNs now, Actions& actions) const;
   void answer_decided(const protocol::Member& to, const PartRound& part, const protocol::Contribution& body,
                       Actions& actions) const;
-  std::optional<Error> admission_error(const PartRound& part, const protocol::Contribution& body, ByteSpan payload,
-                                       Intake intake, TimeNs now);
+  std::optional<Error> admission_error(const protocol::Member& from, const PartRound& part,
+                                       const protocol::Contribution& body, ByteSpan payload, Intake intake, TimeNs now);
+  std::string_view what_step_is() const {
+    return setup_.spec.mode == protocol::Mode::kAsynchronous ? "contribution" : "step";
+  }
   void admit(const protocol::Member& from, PartRound& part, const protocol::Contribution& body, SharedBytes payload,
              TimeNs now, Actions& actions);
   void serve(const protocol::Member& to, const PartRound& part, const PartRound::KeptUpdate& kept,

@@ -33,7 +33,8 @@ bool PartRound::is_here(uint32_t worker) const {
   return step != open_.end() && step->second.by_worker.contains(worker);
 }
 
-PartRound::Verdict PartRound::judge(uint32_t worker, uint64_t step, uint64_t hash) const {
+PartRound::Verdict PartRound::judge(uint32_t worker, uint64_t life, uint64_t step, uint64_t hash) const {
+  if (asynchronous()) return arrivals_.judge(worker, life, step, hash, counted_of(worker));
   if (step < decided_) return Verdict::kDecided;
   if (step - decided_ > uint64_t{spec_->staleness} + 1) return Verdict::kAhead;
   const auto open = open_.find(step);
@@ -43,7 +44,16 @@ PartRound::Verdict PartRound::judge(uint32_t worker, uint64_t step, uint64_t has
   return slot->second.hash == hash ? Verdict::kDuplicate : Verdict::kConflict;
 }
 
+bool PartRound::is_ahead(uint32_t worker, uint64_t life, uint64_t step) const {
+  if (!asynchronous()) return step > decided_;
+  return has_any_open() || step != next_of(worker, life);
+}
+
 void PartRound::admit(uint32_t worker, uint64_t step, Open open, TimeNs now) {
+  if (asynchronous()) {
+    open.sequence = step;
+    return arrivals_.admit(worker, std::move(open), now, counted_of(worker));
+  }
   OpenStep& at = open_[step];
   if (at.by_worker.empty()) at.timing.first = now;
   at.timing.last = now;
@@ -51,7 +61,21 @@ void PartRound::admit(uint32_t worker, uint64_t step, Open open, TimeNs now) {
   MILLRACE_CHECK(empty && step >= decided_, worker, step, decided_);
 }
 
+void PartRound::take_turn() {
+  if (!asynchronous() || !open_.empty()) return;
+  std::optional<Arrivals::Arrival> arrival = arrivals_.take();
+  if (!arrival) return;
+  OpenStep& at = open_[decided_];
+  at.timing = {arrival->at, arrival->at};
+  at.decoded = 1;
+  at.by_worker.emplace(arrival->worker, std::move(arrival->open));
+}
+
 bool PartRound::decoded(const DecodeTask::Input& input, SharedStream stream, MemoryCharge charge) {
+  if (asynchronous()) {
+    return arrivals_.decoded(input.worker, input.life, input.key.step, input.hash, std::move(stream),
+                             std::move(charge));
+  }
   const auto open = open_.find(input.key.step);
   if (open == open_.end()) return false;
   const auto slot = open->second.by_worker.find(input.worker);
@@ -65,6 +89,7 @@ bool PartRound::decoded(const DecodeTask::Input& input, SharedStream stream, Mem
 }
 
 bool PartRound::reject(const DecodeTask::Input& input) {
+  if (asynchronous()) return arrivals_.reject(input.worker, input.life, input.key.step, input.hash);
   const auto open = open_.find(input.key.step);
   if (open == open_.end()) return false;
   const auto slot = open->second.by_worker.find(input.worker);
@@ -81,7 +106,8 @@ std::vector<SharedStream> PartRound::begin(uint64_t token, TimeNs now) {
   attempt_.token = token;
   attempt_.begun = now;
   stage_ = Stage::kReducing;
-  for (const auto& [worker, open] : open_.at(decided_).by_worker) attempt_.contributors.push_back({worker, open.life});
+  for (const auto& [worker, open] : open_.at(decided_).by_worker)
+    attempt_.contributors.push_back({worker, open.life, open.sequence});
   return inputs();
 }
 
@@ -112,17 +138,38 @@ void PartRound::summed(SharedStream sum, SharedHistogram histogram, MemoryCharge
   stage_ = Stage::kSummed;
 }
 
+/// Mode asynchronous: one more of that life, in order.
+void PartRound::count_next(protocol::SummaryEntry& at, const protocol::ContributorId& who) const {
+  if (at.life != who.life) {
+    if (at.sequence != 0) at.earlier_lives.emplace_back(at.life, at.sequence);
+    if (at.earlier_lives.size() > protocol::kEarlierLivesMax) at.earlier_lives.erase(at.earlier_lives.begin());
+    at.sequence = 0;
+  }
+  MILLRACE_CHECK(who.sequence == at.sequence, who.worker, who.life, who.sequence, at.sequence);
+  ++at.sequence;
+  at.counted_mask = 1;
+}
+
+/// What a worker's last contributions say of its next ones: which steps of the last staleness + 1 have one.
+void PartRound::count_step(protocol::SummaryEntry& at, const protocol::ContributorId& who) const {
+  if (at.counted_mask != 0 && at.life != who.life) at.earlier_lives.emplace_back(at.life, at.last_step);
+  std::erase_if(at.earlier_lives, [&](const auto& earlier) { return decided_ - earlier.second > spec_->staleness; });
+  const uint64_t shift = decided_ - at.last_step;
+  at.counted_mask = shift >= 64 ? 0 : at.counted_mask << shift;
+  at.counted_mask |= 1;
+  if (spec_->staleness < 63) at.counted_mask &= (uint64_t{2} << spec_->staleness) - 1;
+}
+
 void PartRound::count_in(const protocol::ContributorId& who, const Open& contribution, double carried) {
   auto at = std::ranges::lower_bound(summary_.workers, who.worker, {}, &protocol::SummaryEntry::worker);
   if (at == summary_.workers.end() || at->worker != who.worker) {
     at = summary_.workers.insert(at, protocol::SummaryEntry{.worker = who.worker});
   }
-  if (at->counted_mask != 0 && at->life != who.life) at->earlier_lives.emplace_back(at->life, at->last_step);
-  std::erase_if(at->earlier_lives, [&](const auto& earlier) { return decided_ - earlier.second > spec_->staleness; });
-  const uint64_t shift = decided_ - at->last_step;
-  at->counted_mask = shift >= 64 ? 0 : at->counted_mask << shift;
-  at->counted_mask |= 1;
-  if (spec_->staleness < 63) at->counted_mask &= (uint64_t{2} << spec_->staleness) - 1;
+  if (asynchronous()) {
+    count_next(*at, who);
+  } else {
+    count_step(*at, who);
+  }
   at->life = who.life;
   at->last_step = decided_;
   at->entered = contribution.entered;
@@ -243,6 +290,7 @@ PartRound::Adopted PartRound::adopt(std::span<const protocol::Member> before, co
     }
     step = step->second.by_worker.empty() ? open_.erase(step) : std::next(step);
   }
+  result.dropped += arrivals_.keep(members);
   for (const protocol::Member& old : before) {
     if (!is_member(members, old.worker, old.life)) acknowledged_.erase(old.worker);
   }

@@ -12,6 +12,7 @@
 #include "kernels/base/clock.h"
 #include "protocol/layout.h"
 #include "protocol/messages.h"
+#include "server/arrivals.h"
 #include "server/log_digests.h"
 #include "server/members.h"
 #include "server/memory_account.h"
@@ -28,13 +29,7 @@ namespace millrace::server {
 ///              decided) are kept; stable does not pass what hold() said last.
 class PartRound {
  public:
-  enum class Verdict : uint8_t {
-    kAdmit,      ///< the slot is empty and the step open
-    kDuplicate,  ///< the same bytes are here
-    kConflict,   ///< other bytes are here under the same identity
-    kDecided,    ///< the step is decided: answered by kept() or settled()
-    kAhead,      ///< beyond decided + staleness + 1
-  };
+  using Verdict = Admission;
 
   /// Where the attempt to decide the step decided() stands.
   enum class Stage : uint8_t {
@@ -45,16 +40,7 @@ class PartRound {
     kEncoding,    ///< an EncodeTask is out
   };
 
-  struct Open {
-    uint64_t life = 0;
-    uint64_t hash = 0;
-    double weight = 1;
-    double entered = 0;  ///< audit, this and the next two: as the worker says
-    double lost = 0;
-    double imbalance = 0;
-    SharedStream stream;  ///< empty until its DecodeTask is back
-    MemoryCharge charge;
-  };
+  using Open = OpenContribution;
 
   struct KeptUpdate {
     protocol::Update body;  ///< as first sent, but for `stable`
@@ -100,7 +86,7 @@ class PartRound {
 
   /// spec  outlives this
   PartRound(protocol::PartLayout layout, ValueType value_type, const protocol::JobSpec& spec)
-      : layout_(layout), value_type_(value_type), spec_(&spec) {}
+      : layout_(layout), value_type_(value_type), spec_(&spec), arrivals_(spec.staleness) {}
 
   const protocol::PartLayout& layout() const { return layout_; }
   ValueType value_type() const { return value_type_; }
@@ -118,11 +104,19 @@ class PartRound {
   uint32_t here() const;                           ///< contributions to it
   bool is_here(uint32_t worker) const;             ///< decoded or not
 
-  /// [2] What becomes of a contribution of a member. Changes nothing.
-  Verdict judge(uint32_t worker, uint64_t step, uint64_t hash) const;
+  /// [2] What becomes of a contribution of a member under its present life. Changes nothing. `step` is, in mode asynchronous,
+  /// the contribution's number, here and below.
+  Verdict judge(uint32_t worker, uint64_t life, uint64_t step, uint64_t hash) const;
 
   /// [2] REQUIRES: judge() said kAdmit.
   void admit(uint32_t worker, uint64_t step, Open open, TimeNs now);
+
+  /// The first step that the member can contribute to, or (mode asynchronous) the number of its next contribution.
+  uint64_t next_of(uint32_t worker, uint64_t life) const {
+    return asynchronous() ? arrivals_.next_of(worker, life, counted_of(worker)) : decided_;
+  }
+  /// Something else is decided before the contribution can be.
+  bool is_ahead(uint32_t worker, uint64_t life, uint64_t step) const;
 
   /// The payload of an open contribution decoded. False: that contribution is not open any more (or decoded already).
   bool decoded(const DecodeTask::Input& input, SharedStream stream, MemoryCharge charge);
@@ -130,9 +124,13 @@ class PartRound {
   /// The payload of an open contribution does not decode: the slot is empty again. False: it was not open any more.
   bool reject(const DecodeTask::Input& input);
 
-  /// Is anything open at `step`? Draining admits to such steps only.
-  bool has_open(uint64_t step) const { return open_.contains(step); }
-  bool has_any_open() const { return !open_.empty(); }
+  /// The contribution goes into a step that has some already. Draining admits such only.
+  bool joins_others(uint64_t step) const { return !asynchronous() && open_.contains(step); }
+  /// Of contributions out of order (mode asynchronous) nothing may ever come.
+  bool has_any_open() const { return !open_.empty() || arrivals_.any_in_order(); }
+
+  /// Mode asynchronous: the next contribution's turn has come, where the step decided() has none: it alone will be that step.
+  void take_turn();
 
   /// [3] When the step decided() may be decided with the contributions that are here: at that time, or now where it has passed.
   /// Empty: not without more of them, or an attempt runs. patience.cc has the rules of the modes.
@@ -210,9 +208,12 @@ class PartRound {
     Timing timing;
   };
 
+  bool asynchronous() const { return spec_->mode == protocol::Mode::kAsynchronous; }
   bool is_in(uint32_t worker) const;
   uint64_t left_out(uint32_t worker) const;
   void count_in(const protocol::ContributorId& who, const Open& contribution, double carried);
+  void count_next(protocol::SummaryEntry& at, const protocol::ContributorId& who) const;
+  void count_step(protocol::SummaryEntry& at, const protocol::ContributorId& who) const;
 
   protocol::PartLayout layout_;
   ValueType value_type_;
@@ -225,6 +226,7 @@ class PartRound {
   Stage stage_ = Stage::kCollecting;
   Attempt attempt_;
   std::map<uint64_t, OpenStep> open_;          ///< by step
+  Arrivals arrivals_;                          ///< mode asynchronous: what is to be a step after decided()
   std::deque<KeptUpdate> kept_;                ///< steps [stable_, decided_)
   std::map<uint32_t, uint64_t> acknowledged_;  ///< by worker, of its present life
   protocol::Summary summary_;

@@ -9,6 +9,7 @@
 /// Members that join are waited for by nobody.
 ///
 ///   synchronous        every synced member
+///   asynchronous       nobody: a step is the contribution whose turn it is (Arrivals)
 ///   bounded staleness  a quorum and the deadline; and who has been left out of `staleness` steps in a row, as long as it takes
 ///   partial            a quorum and the deadline; with participants only they are expected, and without quorum and deadline all
 ///                      of them are waited for
@@ -36,7 +37,7 @@ std::optional<TimeNs> PartRound::due(const Members& members) const {
   const OpenStep& open = found->second;
   if (open.decoded == 0) return std::nullopt;
   // Only synced members under their present lives are open (admission, adopt), so counting is enough.
-  if (open.decoded == members.synced().size()) return open.timing.last;
+  if (asynchronous() || open.decoded == members.synced().size()) return open.timing.last;
   if (spec_->mode == Mode::kSynchronous) return std::nullopt;
   // What has come is counted: it is decoded in a moment.
   if (open.decoded < open.by_worker.size()) return std::nullopt;
@@ -59,6 +60,7 @@ std::optional<TimeNs> PartRound::due(const Members& members) const {
 
 std::vector<uint32_t> PartRound::waited_for(const Members& members) const {
   std::vector<uint32_t> missing;
+  if (asynchronous()) return missing;
   const bool all = spec_->mode == Mode::kSynchronous;
   for (const uint32_t worker : protocol::participants_of(*spec_, members.all(), decided_)) {
     const Members::Link* link = members.link(worker);

@@ -28,11 +28,13 @@ bool decodes(const SharedBytes& payload, const protocol::PartLayout& part, Value
 }
 
 /// A summary as of n steps, the last of them decided in that epoch. Order and bounds are the frame's to check.
-bool is_summary_of(const protocol::Summary& summary, uint64_t n, uint64_t decided_in) {
+bool is_summary_of(const protocol::Summary& summary, uint64_t n, uint64_t decided_in, protocol::Mode mode) {
   if (summary.epochs.empty() || summary.epochs.back().first != decided_in) return false;
   if (summary.epochs.back().second >= n) return false;
-  return std::ranges::all_of(summary.workers, [n](const protocol::SummaryEntry& one) {
-    const auto below = [&](const auto& earlier) { return earlier.second <= one.last_step; };
+  return std::ranges::all_of(summary.workers, [n, mode](const protocol::SummaryEntry& one) {
+    const bool asynchronous = mode == protocol::Mode::kAsynchronous;
+    if (asynchronous != (one.sequence != 0)) return false;
+    const auto below = [&](const auto& earlier) { return earlier.second <= (asynchronous ? n : one.last_step); };
     return one.last_step < n && std::ranges::all_of(one.earlier_lives, below);
   });
 }
@@ -223,7 +225,7 @@ void Recovery::on_update(const protocol::Member& from, const protocol::Update& b
     return count(Metric::kDropped, "unasked_update", actions);
   }
   const bool whole = decodes(payload, *part->layout, part->value_type) && !body.contributors.empty() &&
-                     is_summary_of(body.summary, body.step + 1, body.decided_in);
+                     is_summary_of(body.summary, body.step + 1, body.decided_in, setup_.spec.mode);
   if (!whole) {
     count(Metric::kDropped, "damaged_update", actions);
     return wrong(*part, *source, now, actions);
@@ -241,7 +243,7 @@ void Recovery::on_fetched(const protocol::Member& from, const protocol::Fetched&
   source->since = now;
   if (source == part->sources.begin() && !part->summary) {
     const bool whole = body.n == part->decided && body.decided_in == part->decided_in &&
-                       is_summary_of(body.summary, body.n, body.decided_in);
+                       is_summary_of(body.summary, body.n, body.decided_in, setup_.spec.mode);
     if (!whole) {
       count(Metric::kDropped, "damaged_update", actions);
       return wrong(*part, *source, now, actions);

@@ -39,6 +39,7 @@ class SessionFuzz {
       config.spec.select.selection = Selection::kTopK;
       config.spec.select.k = 5;
     }
+    if (source_.one_in(3)) config.spec.mode = protocol::Mode::kAsynchronous;
     config.shard_addresses = {"tcp://fuzz:1", "tcp://fuzz:2"};
     config.ledger = worker::LedgerMode::kPerIndex;
     MILLRACE_CHECK(protocol::validate(config.spec).has_value());
@@ -193,6 +194,7 @@ class SessionFuzz {
       counted.life = 1 + source_.number(3);
       counted.last_step = source_.number(4);
       counted.counted_mask = source_.number(8);
+      if (core_->spec().mode == protocol::Mode::kAsynchronous) counted.sequence = source_.number(4);
       if (counted.life > 1 && counted.last_step > 0 && source_.one_in(2)) counted.earlier_lives = {{1, 0}};
     }
     message(shard_of(number), std::move(body));
@@ -352,8 +354,13 @@ class SessionFuzz {
     body.decided_in = source_.number(8);
     body.whole_sum = source_.one_in(2);
     body.weight_sum = 1;
+    const bool asynchronous = core_->spec().mode == protocol::Mode::kAsynchronous;
     body.contributors.push_back({0, 1});
-    if (source_.one_in(2)) body.contributors.push_back({1, source_.one_in(16) ? source_.number(3) : life_});
+    if (source_.one_in(2)) {
+      if (asynchronous) body.contributors.clear();
+      body.contributors.push_back({1, source_.one_in(16) ? source_.number(3) : life_});
+      if (asynchronous) body.contributors.back().sequence = source_.number(4);
+    }
     body.lineage = view_.lineages;
     Stream<float> sum = Stream<float>::empty(
         number < parts.size() && !source_.one_in(16) ? parts[number].end - parts[number].begin : 3);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "kernels/base/check.h"
 #include "kernels/base/hash.h"
@@ -43,6 +44,10 @@ class ShardFuzz {
       spec_.reselect.threshold_period = 1 + source_.below(2);
     }
     if (source_.one_in(2)) draw_store();
+    if (source_.one_in(3)) {
+      spec_.mode = protocol::Mode::kAsynchronous;
+      spec_.reselect = {};
+    }
     MILLRACE_CHECK(protocol::validate(spec_).has_value());  // a refused job would let nothing through
     layout_ = protocol::plan_layout(spec_, 2);
     if (!source_.one_in(3)) MILLRACE_CHECK(table_->start_shard(1, 2, "tcp://fuzz:2").has_value());
@@ -360,8 +365,11 @@ class ShardFuzz {
         message.header = header(worker);
         message.payload =
             SharedBytes::from(std::move(encode_container<float>(stream.view(), stream.view(), {})->bytes));
-        message.body = protocol::Contribution{
-            .part = planned.part, .step = step, .payload_hash = container_checksum(message.payload.bytes)};
+        const bool asynchronous = spec_.mode == protocol::Mode::kAsynchronous;
+        uint64_t& sent = sent_[{planned.part, worker, message.header.life}];
+        message.body = protocol::Contribution{.part = planned.part,
+                                              .step = asynchronous ? sent++ : step,
+                                              .payload_hash = container_checksum(message.payload.bytes)};
         core_->on_message({std::string(1, static_cast<char>('a' + worker))}, std::move(message), now_, actions_);
         carry_out();
       }
@@ -571,7 +579,8 @@ class ShardFuzz {
   uint64_t epoch_ = 1;
   std::map<uint32_t, uint64_t> lives_;
   std::set<uint32_t> synced_;
-  std::map<uint32_t, Held> held_;  ///< by part
+  std::map<uint32_t, Held> held_;                                      ///< by part
+  std::map<std::tuple<uint32_t, uint32_t, uint64_t>, uint64_t> sent_;  ///< mode asynchronous: by part, worker and life
   std::vector<std::pair<protocol::PeerId, protocol::Body>> asked_;
 };
 

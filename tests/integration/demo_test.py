@@ -50,6 +50,11 @@ class Demo(unittest.TestCase):
         self.assertEqual(list(rows), ["natural", "sparse", "dense"])
         self.assertLess(rows["natural"]["log_loss"], 0.5)
 
+    def test_RowsAreTrainedAsynchronously(self):
+        rows = self.demo("--mode", "asynchronous")
+        self.assertLess(rows["natural"]["log_loss"], 0.5)
+        self.assertLess(rows["sparse"]["log_loss"], 0.6)
+
     def test_RowsTakeTheStoreOfTrain(self):
         rows = self.demo("--store", "adagrad:0.1")
         self.assertLess(rows["natural"]["log_loss"], 0.5)

@@ -41,6 +41,7 @@ MODES = {
     "selected": ["mode=synchronous", "select=topk:3", "reselect=topk:8"],
     "partial": ["mode=partial", "quorum=3", "deadline_ms=20"],
     "bounded_staleness": ["mode=bounded_staleness", "staleness=3", "quorum=3"],
+    "asynchronous": ["mode=asynchronous", "staleness=1"],
 }
 
 

@@ -61,6 +61,25 @@ class Quality(WithServers):
         self.assertAlmostEqual(sparse["loss"], dense["loss"], places=4)
 
 
+class Asynchronous(WithServers):
+    def test_TheLearningRateIsThatOfAllWorkersTogether(self):
+        train = self.path("asynchronous.svm", made_up_rows(3000, 2))
+        test = self.path("asynchronous-test.svm", made_up_rows(500, 3))
+        flags = ["--train", train, "--test", test, "--epochs", 4, "--batch", 50, "--lr", 0.5, "--l2", 1e-5]
+        losses = {}
+        for mode in ("synchronous", "asynchronous"):
+            results = self.train(3, *flags, "--mode", mode, job=mode)
+            losses[mode] = [result["epochs"][-1]["held_out"]["loss"] for result in results]
+            self.assertEqual([result["steps"] for result in results], [80] * 3)
+        # Who is through first has evaluated without the others' last steps.
+        self.assertLess(max(losses["asynchronous"]), 1.2 * losses["synchronous"][0], losses)
+
+    def test_ReselectionIsRefused(self):
+        ended = run("train", *self.flags(), "--train", "none", "--mode", "asynchronous", "--reselect", "topk:0.5")
+        self.assertEqual(ended.returncode, 2, ended.stderr)
+        self.assertIn("reselect: in mode asynchronous", ended.stderr)
+
+
 class Runs(WithServers):
     def test_StepsInFlightAndOneWorkerTrainAsWell(self):
         train = self.path("a.svm", made_up_rows(3000, 2))

@@ -31,12 +31,51 @@ CodecSpec qsgd(bool scale_max) {
 
 CodecSpec bloom() { return {.index = IndexCodecId::kBloom}; }
 
+JobSpec without_reselection(JobSpec spec) {
+  spec.reselect = {};
+  for (TensorSpec& tensor : spec.tensors) tensor.reselect.reset();
+  return spec;
+}
+
+std::vector<Refused> refused_asynchronous() {
+  return {
+      {"asynchronous", kImpossible, "quorum belongs to mode partial: in mode asynchronous",
+       [](JobSpec& s) {
+         s = without_reselection(s);
+         s.mode = Mode::kAsynchronous;
+         s.quorum = 1;
+       }},
+      {"asynchronous", kImpossible, "in mode asynchronous nobody is waited for",
+       [](JobSpec& s) {
+         s = without_reselection(s);
+         s.mode = Mode::kAsynchronous;
+         s.deadline_ms = 5;
+       }},
+      {"asynchronous", kImpossible, "reselect: in mode asynchronous",
+       [](JobSpec& s) {
+         s.mode = Mode::kAsynchronous;
+         s.reselect = {.reselect = Reselect::kTopK, .k = 10};
+       }},
+      {"asynchronous", kImpossible, "reselect: in mode asynchronous",
+       [](JobSpec& s) {
+         s = without_reselection(s);
+         s.mode = Mode::kAsynchronous;
+         s.tensors[0].reselect = ReselectSpec{.reselect = Reselect::kTopK, .k = 10};
+       }},
+      {"participants", kImpossible, "belongs to mode partial",
+       [](JobSpec& s) {
+         s = without_reselection(s);
+         s.mode = Mode::kAsynchronous;
+         s.participants = 2;
+       }},
+  };
+}
+
 std::vector<Refused> refused_modes_and_numbers() {
   return {
       {"job-name", kImpossible, "name", [](JobSpec& s) { s.name = ""; }},
       {"job-name", kImpossible, "name", [](JobSpec& s) { s.name = std::string(256, 'a'); }},
       {"job-name", kImpossible, "name", [](JobSpec& s) { s.name = "a\nb"; }},
-      {"mode-reserved", kReserved, "mode asynchronous is reserved", [](JobSpec& s) { s.mode = Mode::kAsynchronous; }},
       {"bounded-staleness", kImpossible, "that is mode synchronous",
        [](JobSpec& s) { s.mode = Mode::kBoundedStaleness; }},
       {"patience", kImpossible, "mode partial needs a quorum", [](JobSpec& s) { s.mode = Mode::kPartial; }},
@@ -254,7 +293,7 @@ std::vector<Refused> refused_tensors() {
 
 std::vector<Refused> refused_jobs() {
   std::vector<Refused> all = refused_modes_and_numbers();
-  for (auto part : {refused_methods, refused_entering, refused_tensors}) {
+  for (auto part : {refused_asynchronous, refused_methods, refused_entering, refused_tensors}) {
     for (Refused& refused : part()) all.push_back(std::move(refused));
   }
   return all;
@@ -293,6 +332,12 @@ std::vector<Accepted> accepted_jobs() {
          s.mode = Mode::kPartial;
          s.quorum = 1;
        })},
+      {"asynchronous",
+       [](JobSpec& s) {
+         s = without_reselection(s);
+         s.mode = Mode::kAsynchronous;
+         s.staleness = 3;
+       }},
       {"steps ahead", [](JobSpec& s) { s.staleness = kStalenessMax; }},
       {"k by number",
        [](JobSpec& s) {

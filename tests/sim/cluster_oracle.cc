@@ -115,10 +115,17 @@ std::vector<LogPosition> ClusterOracle::path(uint32_t part, uint64_t first, LogP
   return places;
 }
 
-bool ClusterOracle::counted(uint32_t part, LogPosition at, uint32_t worker, uint64_t life) const {
+const protocol::ContributorId* ClusterOracle::find_contributor(uint32_t part, LogPosition at, uint32_t worker,
+                                                               uint64_t life) const {
   const DecidedStep* last = find(part, at);
-  return last != nullptr &&
-         std::ranges::find(last->contributors, protocol::ContributorId{worker, life}) != last->contributors.end();
+  if (last == nullptr) return nullptr;
+  const auto is_it = [&](const protocol::ContributorId& id) { return id.worker == worker && id.life == life; };
+  const auto found = std::ranges::find_if(last->contributors, is_it);
+  return found == last->contributors.end() ? nullptr : &*found;
+}
+
+bool ClusterOracle::counted(uint32_t part, LogPosition at, uint32_t worker, uint64_t life) const {
+  return find_contributor(part, at, worker, life) != nullptr;
 }
 
 std::vector<float> ClusterOracle::weights(uint32_t part, LogPosition at) const {
@@ -129,7 +136,8 @@ std::vector<float> ClusterOracle::weights(uint32_t part, LogPosition at) const {
 void ClusterOracle::add_carried(uint32_t part, LogPosition at, uint32_t worker, uint64_t life,
                                 std::span<double> carried) const {
   const DecidedStep* last = find(part, at);
-  const Stream<float>* sent = contribution(part, at.n - 1, worker, life);
+  const protocol::ContributorId* who = find_contributor(part, at, worker, life);
+  const Stream<float>* sent = who == nullptr ? nullptr : contribution_of(part, at.n - 1, *who);
   if (last == nullptr || sent == nullptr) return;
   for (size_t i = 0; i < sent->values.size(); ++i) {
     const size_t index = sent->dense ? i : sent->indices[i];
@@ -139,6 +147,12 @@ void ClusterOracle::add_carried(uint32_t part, LogPosition at, uint32_t worker, 
 
 const Stream<float>* ClusterOracle::contribution(uint32_t part, uint64_t step, uint32_t worker, uint64_t life) const {
   const auto found = contributions_.find({part, step, worker, life});
+  return found == contributions_.end() ? nullptr : &found->second.stream;
+}
+
+const Stream<float>* ClusterOracle::contribution_of(uint32_t part, uint64_t step,
+                                                    const protocol::ContributorId& who) const {
+  const auto found = contributions_.find(key_of(part, step, who));
   return found == contributions_.end() ? nullptr : &found->second.stream;
 }
 
@@ -239,7 +253,7 @@ void ClusterOracle::add_up(uint32_t part, uint64_t step, const protocol::Update&
   for (uint32_t index : decided.update.indices) decided.carried[index] = true;
   double weight_sum = 0;
   for (const auto& id : body.contributors) {
-    const auto found = contributions_.find({part, step, id.worker, id.life});
+    const auto found = contributions_.find(key_of(part, step, id));
     if (found == contributions_.end()) {
       fault(at(part, step) + " counts a contribution of " + who(id.worker, id.life) + " that was never sent");
       continue;
@@ -272,6 +286,11 @@ void ClusterOracle::check_contributors(uint32_t part, LogPosition before, const 
 void ClusterOracle::check_absence(uint32_t part, LogPosition before, const protocol::Update& body) {
   auto view = views_.find(body.decided_in);
   if (view == views_.end()) return;
+  if (asynchronous()) {
+    if (const std::string wrong = disorder(part, before, body, view->second); !wrong.empty())
+      fault(at(part, before.n) + wrong);
+    return;
+  }
   std::string why = absence(part, before, body, view->second);
   if (why.empty()) return;
   // Where a step may leave workers out, who becomes synced while its sum is made is not waited for.
@@ -285,6 +304,25 @@ void ClusterOracle::check_absence(uint32_t part, LogPosition before, const proto
     if (joined && absence(part, before, body, view->second).empty()) return;
   }
   fault(at(part, before.n) + why);
+}
+
+std::string ClusterOracle::disorder(uint32_t part, LogPosition before, const protocol::Update& body,
+                                    const protocol::JobView& view) const {
+  if (body.contributors.size() != 1) return " is not one contribution";
+  const protocol::ContributorId& id = body.contributors[0];
+  const bool synced = std::ranges::any_of(view.members, [&](const protocol::Member& member) {
+    return member.state == protocol::MemberState::kSynced && member.worker == id.worker && member.life == id.life;
+  });
+  if (!synced) return " counts " + who(id.worker, id.life) + ", no synced member of its epoch";
+  for (const DecidedStep* one = find(part, before); one != nullptr; one = find(part, one->before)) {
+    const protocol::ContributorId& earlier = one->contributors.front();
+    if (earlier.worker != id.worker || earlier.life != id.life) continue;
+    if (id.sequence == earlier.sequence + 1) return "";
+    return " counts number " + std::to_string(id.sequence) + " of " + who(id.worker, id.life) + " after " +
+           std::to_string(earlier.sequence);
+  }
+  if (id.sequence == 0) return "";
+  return " counts number " + std::to_string(id.sequence) + " of " + who(id.worker, id.life) + " first";
 }
 
 /// Who was left out, against the mode: everybody, or a quorum of members; and not too often in a row.

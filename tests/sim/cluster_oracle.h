@@ -80,8 +80,10 @@ class ClusterOracle {
   /// Adds to `carried` [dimension of the part] what the step before that place carried of that life's contribution.
   void add_carried(uint32_t part, LogPosition at, uint32_t worker, uint64_t life, std::span<double> carried) const;
 
-  /// What was sent as (part, step) by that life of the worker, if the wire saw it.
+  /// What was sent as (part, step) by that life of the worker, if the wire saw it. Mode asynchronous: as that number.
   const Stream<float>* contribution(uint32_t part, uint64_t step, uint32_t worker, uint64_t life) const;
+  /// Where that is of a contributor to that step.
+  const Stream<float>* contribution_of(uint32_t part, uint64_t step, const protocol::ContributorId& who) const;
 
   /// A shard came back without its state: what it knew of thresholds is gone, and updates may have become void.
   void on_shard_restart() { approximate_cuts_ = true; }
@@ -99,7 +101,15 @@ class ClusterOracle {
     double weight = 1;
     Stream<float> stream;
   };
-  using ContributionKey = std::tuple<uint32_t, uint64_t, uint32_t, uint64_t>;  // part, step, worker, life
+  using ContributionKey = std::tuple<uint32_t, uint64_t, uint32_t, uint64_t>;  // part, step or number, worker, life
+  bool asynchronous() const { return scenario_.spec.mode == protocol::Mode::kAsynchronous; }
+  ContributionKey key_of(uint32_t part, uint64_t step, const protocol::ContributorId& who) const {
+    return {part, asynchronous() ? who.sequence : step, who.worker, who.life};
+  }
+  const protocol::ContributorId* find_contributor(uint32_t part, LogPosition at, uint32_t worker, uint64_t life) const;
+  /// Empty: one contributor, a synced member of that view, of whom everything before it was counted, and it was not.
+  std::string disorder(uint32_t part, LogPosition before, const protocol::Update& body,
+                       const protocol::JobView& view) const;
 
   void on_contribution(const protocol::Message& message, const protocol::Contribution& body);
   void on_update(const protocol::Message& message, const protocol::Update& body);

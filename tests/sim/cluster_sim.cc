@@ -311,7 +311,11 @@ SimReport Cluster::report() const {
   for (const auto& worker : world_.workers) {
     if (worker->was_killed()) ++report.killed;
     if (!worker->alive() || worker->core() == nullptr) continue;
-    if (worker->core()->phase() == Phase::kFinished) ++report.finished;
+    if (worker->core()->phase() == Phase::kFinished) {
+      ++report.finished;
+      if (report.first_finished == 0 || worker->over_at() < report.first_finished)
+        report.first_finished = worker->over_at();
+    }
     if (worker->core()->phase() != Phase::kEnded) continue;
     ++report.ended;
     if (worker->core()->error()->code == ErrorCode::kIo) report.stores_lost = 1;

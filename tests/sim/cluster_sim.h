@@ -29,6 +29,7 @@ struct SimReport {
   uint64_t stores_found_again = 0;  ///< shards that were killed and had a job's weights again
   uint32_t stores_lost = 0;         ///< 1: the job ended since they could not be found
   TimeNs virtual_time = 0;
+  TimeNs first_finished = 0;  ///< the first worker; 0: none
 };
 
 enum class SimTrace : uint8_t { kSilent, kPrinted };

@@ -24,26 +24,27 @@ SimTrace trace_asked_for() {
   return number_from("MILLRACE_SIM_TRACE", 0) != 0 ? SimTrace::kPrinted : SimTrace::kSilent;
 }
 
-std::string failure_text(uint64_t seed, const SimReport& report) {
-  std::string text = "cluster_sim_test --seed " + std::to_string(seed) + "\n" + describe(draw_scenario(seed));
+std::string failure_text(const Scenario& scenario, const SimReport& report) {
+  std::string text = "cluster_sim_test --seed " + std::to_string(scenario.seed) + "\n" + describe(scenario);
   for (const auto& fault : report.faults) text += "  " + fault + "\n";
   return text;
 }
 
 void expect_clean(uint64_t seed) {
-  const SimReport report = run_cluster(draw_scenario(seed), trace_asked_for());
-  EXPECT_TRUE(report.faults.empty()) << failure_text(seed, report);
+  const bool asynchronous = number_from("MILLRACE_SIM_ASYNCHRONOUS", 0) != 0;
+  const Scenario scenario = asynchronous ? draw_asynchronous(seed) : draw_scenario(seed);
+  const SimReport report = run_cluster(scenario, trace_asked_for());
+  EXPECT_TRUE(report.faults.empty()) << failure_text(scenario, report);
 }
 
-TEST(ClusterSim, EverySeedKeepsTheLawAndMakesProgress) {
-  if (std::getenv("MILLRACE_SIM_SEED") != nullptr) GTEST_SKIP() << "one seed is asked for";
+/// Seeds from MILLRACE_SIM_FIRST_SEED on; what happened in all of them together.
+SimReport run_seeds(uint64_t seeds, Scenario (*draw)(uint64_t)) {
   const uint64_t first = number_from("MILLRACE_SIM_FIRST_SEED", 1);
-  const uint64_t seeds = number_from("MILLRACE_SIM_SEEDS", MILLRACE_SIM_SEEDS_DEFAULT);
   uint64_t failed = 0;
   SimReport sum;
   for (uint64_t seed = first; seed < first + seeds && failed < 10; ++seed) {
-    const SimReport report = run_cluster(draw_scenario(seed));
-    EXPECT_TRUE(report.faults.empty()) << failure_text(seed, report);
+    const SimReport report = run_cluster(draw(seed));
+    EXPECT_TRUE(report.faults.empty()) << failure_text(draw(seed), report);
     failed += report.faults.empty() ? 0 : 1;
     sum.events += report.events;
     sum.steps_decided += report.steps_decided;
@@ -72,7 +73,11 @@ TEST(ClusterSim, EverySeedKeepsTheLawAndMakesProgress) {
       static_cast<unsigned long long>(sum.shard_restarts), static_cast<unsigned long long>(sum.cuts),
       static_cast<unsigned long long>(sum.law_checks), static_cast<unsigned long long>(sum.store_checks),
       static_cast<unsigned long long>(sum.stores_found_again), sum.stores_lost);
-  // A simulator in which nothing happens proves nothing.
+  return sum;
+}
+
+/// A simulator in which nothing happens proves nothing.
+void expect_eventful(const SimReport& sum, uint64_t seeds, uint64_t returns_least) {
   if (seeds < 100) return;
   EXPECT_GT(sum.steps_decided, 10 * seeds);
   EXPECT_GT(sum.finished, seeds);
@@ -80,12 +85,24 @@ TEST(ClusterSim, EverySeedKeepsTheLawAndMakesProgress) {
   EXPECT_GT(sum.removed, seeds / 20);
   EXPECT_GT(sum.digests_agreed, 10 * seeds);
   EXPECT_GT(sum.ended, seeds / 100);
-  EXPECT_GT(sum.returns, seeds / 20);
+  EXPECT_GT(sum.returns, returns_least);
   EXPECT_GT(sum.shard_restarts, seeds / 20);
   EXPECT_GT(sum.cuts, seeds / 100);
   EXPECT_GT(sum.steps_void, 0u);
   EXPECT_GT(sum.store_checks, 10 * seeds);
   EXPECT_GT(sum.stores_found_again, seeds / 50);
+}
+
+TEST(ClusterSim, EverySeedKeepsTheLawAndMakesProgress) {
+  if (std::getenv("MILLRACE_SIM_SEED") != nullptr) GTEST_SKIP() << "one seed is asked for";
+  const uint64_t seeds = number_from("MILLRACE_SIM_SEEDS", MILLRACE_SIM_SEEDS_DEFAULT);
+  expect_eventful(run_seeds(seeds, draw_scenario), seeds, seeds / 20);
+}
+
+TEST(ClusterSim, EverythingAsynchronousKeepsTheLawAndMakesProgress) {
+  if (std::getenv("MILLRACE_SIM_SEED") != nullptr) GTEST_SKIP() << "one seed is asked for";
+  const uint64_t seeds = number_from("MILLRACE_SIM_SEEDS", MILLRACE_SIM_SEEDS_DEFAULT / 3);
+  expect_eventful(run_seeds(seeds, draw_asynchronous), seeds, seeds / 40);  // these jobs are over sooner
 }
 
 TEST(ClusterSim, TheSeedThatIsAskedFor) {
@@ -127,7 +144,7 @@ Scenario plain(uint32_t workers, uint64_t steps) {
 SimReport expect_all_finish(const Scenario& scenario) {
   EXPECT_TRUE(protocol::validate(scenario.spec).has_value());
   const SimReport report = run_cluster(scenario, trace_asked_for());
-  EXPECT_TRUE(report.faults.empty()) << failure_text(scenario.seed, report);
+  EXPECT_TRUE(report.faults.empty()) << failure_text(scenario, report);
   EXPECT_EQ(report.finished, scenario.spec.workers);
   return report;
 }
@@ -197,6 +214,51 @@ TEST(ClusterSimScripted, LostUpdateIsAskedForWhereBucketsAdvanceUnevenly) {
   EXPECT_LT(static_cast<double>(told), 0.7 * static_cast<double>(not_told));
 }
 
+Scenario plain_asynchronous(uint32_t workers, uint64_t steps) {
+  Scenario scenario = plain(workers, steps);
+  scenario.spec.mode = protocol::Mode::kAsynchronous;
+  return scenario;
+}
+
+// Where all wait for all, 20 steps of a worker that thinks up to 500 ms for each take nearly as long as everybody's.
+TEST(ClusterSimScripted, ASlowWorkerHoldsUpNobodyInModeAsynchronous) {
+  Scenario scenario = plain_asynchronous(3, 20);
+  scenario.slow_worker = 2;
+  const SimReport report = expect_all_finish(scenario);
+  EXPECT_LT(report.first_finished, kNsPerS);
+  EXPECT_GT(report.virtual_time, 3 * kNsPerS);
+  EXPECT_EQ(report.steps_decided, 60u) << "every contribution is a step";
+}
+
+TEST(ClusterSimScripted, WhatIsLostOnTheWayIsFoundInModeAsynchronous) {
+  Scenario scenario = plain_asynchronous(2, 60);
+  scenario.spec.staleness = 3;
+  scenario.link.loss = 0.05;
+  scenario.calm_from = 600 * kNsPerS;
+  scenario.stop_when_over = true;
+  const SimReport report = expect_all_finish(scenario);
+  // A lost contribution costs a resend after 2 s, a lost update a heartbeat and the pause between two questions.
+  EXPECT_LT(report.virtual_time, 60 * kNsPerS);
+}
+
+TEST(ClusterSimScripted, AShardThatComesBackCountsNothingTwiceInModeAsynchronous) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    Scenario scenario = plain_asynchronous(3, 40);
+    scenario.seed = seed;
+    scenario.spec.staleness = 2;
+    scenario.link.loss = 0.05;
+    scenario.link.duplication = 0.2;
+    scenario.restarts = true;
+    scenario.calm_from = 10 * kNsPerS;
+    scenario.think_max = 100 * kNsPerMs;
+    for (TimeNs at = kNsPerS; at < 4 * kNsPerS; at += 500 * kNsPerMs)
+      scenario.faults.push_back({.kind = SimFault::Kind::kKillShard, .at = at, .duration = 100 * kNsPerMs});
+    const SimReport report = run_cluster(scenario, trace_asked_for());
+    EXPECT_TRUE(report.faults.empty()) << failure_text(scenario, report);
+    EXPECT_GT(report.shard_restarts, 3u);
+  }
+}
+
 /// Workers first, shards later, one of them much later.
 TEST(ClusterSimScripted, WorkersWaitForServersThatStartLater) {
   Scenario scenario = draw_scenario(13);
@@ -205,7 +267,7 @@ TEST(ClusterSimScripted, WorkersWaitForServersThatStartLater) {
   scenario.calm_from = 0;
   scenario.shard_start_max = 3 * kNsPerS;
   const SimReport report = run_cluster(scenario);
-  EXPECT_TRUE(report.faults.empty()) << failure_text(13, report);
+  EXPECT_TRUE(report.faults.empty()) << failure_text(scenario, report);
   EXPECT_EQ(report.finished, scenario.spec.workers);
 }
 

@@ -157,6 +157,14 @@ void draw_acks(RandomSequence& random, Scenario& scenario) {
   spec.workers_min = std::max(spec.workers_min, spec.apply_after_acks);
 }
 
+/// Nobody is waited for, and nothing re-selected.
+void make_asynchronous(protocol::JobSpec& spec) {
+  spec.mode = protocol::Mode::kAsynchronous;
+  spec.quorum = spec.deadline_ms = spec.participants = 0;
+  spec.reselect = {};
+  for (protocol::TensorSpec& tensor : spec.tensors) tensor.reselect.reset();
+}
+
 void draw_clocks(RandomSequence& random, Scenario& scenario) {
   if (chance(random, 0.6)) return;
   scenario.own_clocks = true;
@@ -286,6 +294,14 @@ Scenario draw_scenario(uint64_t seed) {
   draw_clocks(random, scenario);
   RandomSequence of_acks(RandomKey::from(seed), /*stream=*/4);
   draw_acks(of_acks, scenario);
+  RandomSequence of_mode(RandomKey::from(seed), /*stream=*/5);
+  if (chance(of_mode, 1.0 / 7)) make_asynchronous(scenario.spec);
+  return scenario;
+}
+
+Scenario draw_asynchronous(uint64_t seed) {
+  Scenario scenario = draw_scenario(seed);
+  make_asynchronous(scenario.spec);
   return scenario;
 }
 

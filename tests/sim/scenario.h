@@ -78,6 +78,9 @@ struct Scenario {
 /// partitions failing.
 Scenario draw_scenario(uint64_t seed);
 
+/// The same seed's scenario in mode asynchronous. Of draw_scenario()'s one in seven is that already.
+Scenario draw_asynchronous(uint64_t seed);
+
 /// A few lines for the reader of a trace.
 std::string describe(const Scenario& scenario);
 std::string describe(const SimFault& fault);

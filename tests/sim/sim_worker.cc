@@ -141,6 +141,7 @@ void SimWorker::turn(worker::Actions& actions) {
                                 ? std::string(error_code_name(core_->error()->code)) + ": " + core_->error()->message
                                 : "finished";
     world_.trace(name() + " is over, " + why);
+    over_at_ = world_.scheduler.now();
     return;
   }
   schedule_push();
@@ -279,8 +280,11 @@ void SimWorker::check_applied(const std::string& where, const worker::DeliveredU
   for (const uint64_t life : lives_) {
     if (!world_.oracle.counted(update.part, {update.step + 1, update.decided_in}, worker_, life)) continue;
     counted = true;
-    const Stream<float>* sent = world_.oracle.contribution(update.part, update.step, worker_, life);
-    with_entries = with_entries || sent == nullptr || sent->count() > 0;
+    for (const protocol::ContributorId& id : decided.contributors) {
+      if (id.worker != worker_ || id.life != life) continue;
+      const Stream<float>* sent = world_.oracle.contribution_of(update.part, update.step, id);
+      with_entries = with_entries || sent == nullptr || sent->count() > 0;
+    }
   }
   // What an earlier life sent has come back; what was counted is the empty one in its place.
   const bool in_its_place = counted && !update.counted && !with_entries;
@@ -456,8 +460,9 @@ std::vector<uint32_t> SimWorker::pushable() const {
   // Where pushes are not steps, whoever is through with one tensor and not with another would keep a quorum of the first waiting.
   // And who may come back must have pushed all equally often.
   const bool undisturbed = world_.scenario.faults.empty() && !may_silence_workers(world_.scenario);
-  const bool abreast =
-      world_.scenario.spec.mode != protocol::Mode::kSynchronous || (!undisturbed && !world_.scenario.tensors_in_turn);
+  const protocol::Mode mode = world_.scenario.spec.mode;
+  const bool abreast = mode != protocol::Mode::kAsynchronous &&
+                       (mode != protocol::Mode::kSynchronous || (!undisturbed && !world_.scenario.tensors_in_turn));
   const uint64_t behind = std::ranges::min(pushed_);
   for (const auto& bucket : world_.layout.buckets) {
     uint64_t least = abreast ? behind : UINT64_MAX;

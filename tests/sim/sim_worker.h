@@ -55,6 +55,7 @@ class SimWorker : public SimProcess {
   uint32_t worker() const { return worker_; }
   uint64_t life() const { return core_ ? core_->life() : 0; }
   bool was_killed() const { return was_killed_; }
+  TimeNs over_at() const { return over_at_; }  ///< 0: it is not
   bool has_left() const { return left_; }
   /// Has ended, either way.
   bool over() const {
@@ -124,6 +125,7 @@ class SimWorker : public SimProcess {
   uint32_t number_;
   uint32_t worker_;
   bool was_killed_ = false;
+  TimeNs over_at_ = 0;
   bool left_the_run_ = false;
   bool left_ = false;
   bool finish_asked_ = false;

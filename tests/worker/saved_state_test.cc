@@ -74,7 +74,7 @@ TEST(SavedState, GoldenBytes) {
   SavedState state;
   state.job_name = "j";
   const ByteBuffer bytes = encode_saved_state(state);
-  const std::vector<uint8_t> head = {'M', 'L', 'R', 'S', 'A', 'V', 'E', '2', 63, 0, 0, 0, 0, 0, 0, 0};
+  const std::vector<uint8_t> head = {'M', 'L', 'R', 'S', 'A', 'V', 'E', '3', 63, 0, 0, 0, 0, 0, 0, 0};
   ASSERT_EQ(bytes.size(), 16u + 63u + 8u);
   EXPECT_TRUE(std::equal(head.begin(), head.end(), bytes.begin()));
 }

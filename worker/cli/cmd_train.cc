@@ -298,9 +298,10 @@ void add_job_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--mode", options.mode,
                  "synchronous (or sync): every step waits for all workers; bounded_staleness: a slow worker is left "
                  "out of up to "
-                 "--staleness steps in a row; partial: a step waits for --quorum workers, or --deadline-ms, or both")
+                 "--staleness steps in a row; partial: a step waits for --quorum workers, or --deadline-ms, or both; "
+                 "asynchronous: each contribution is a step, nobody is waited for (no --reselect)")
       ->capture_default_str()
-      ->check(CLI::IsMember({"sync", "synchronous", "bounded_staleness", "partial"}));
+      ->check(CLI::IsMember({"sync", "synchronous", "bounded_staleness", "asynchronous", "partial"}));
   app.add_option("--staleness", options.staleness, "steps that may be in flight beyond the last update")
       ->capture_default_str()
       ->check(in_range(0, 63));
@@ -384,7 +385,10 @@ void add_compression_flags(CLI::App& app, TrainFlags& flags) {
 void add_descent_flags(CLI::App& app, TrainFlags& flags) {
   TrainOptions& options = flags.options;
   const auto given = [&flags](const std::string&) { flags.rate_given = true; };
-  app.add_option("--lr", options.learning_rate, "learning rate")
+  app.add_option(
+         "--lr", options.learning_rate,
+         "learning rate of a step of all workers; in mode asynchronous a contribution goes in with its share of it "
+         "(a --store has a rate of its own, which is not divided)")
       ->capture_default_str()
       ->each(given)
       ->check(in_range(1e-12, 1e6));

@@ -129,11 +129,14 @@ std::expected<DemoRow, Failure> run_row(TrainingCluster& cluster, const std::vec
 std::vector<std::string> sparse_flags(const DemoOptions& options, double natural_entries) {
   const auto up = static_cast<uint64_t>(std::max(2.0, std::floor(kSparseShare * natural_entries)));
   const auto down = static_cast<uint64_t>(std::ceil(kDownOverUp * static_cast<double>(up)));
-  return {"--epochs",     std::to_string(options.epochs),
-          "--select",     "topk:" + std::to_string(up),
-          "--reselect",   "topk:" + std::to_string(down),
-          "--codec-up",   "gap+qsgd4",
-          "--codec-down", "gap+qsgd4"};
+  std::vector<std::string> flags = {"--epochs",     std::to_string(options.epochs),
+                                    "--select",     "topk:" + std::to_string(up),
+                                    "--codec-up",   "gap+qsgd4",
+                                    "--codec-down", "gap+qsgd4"};
+  // In mode asynchronous an update is one worker's: there is nothing to cut.
+  const bool alone = std::ranges::find(options.job_flags, "asynchronous") != options.job_flags.end();
+  if (!alone) flags.insert(flags.end(), {"--reselect", "topk:" + std::to_string(down)});
+  return flags;
 }
 
 bool same_bytes(const std::string& a, const std::string& b) {

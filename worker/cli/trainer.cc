@@ -83,14 +83,20 @@ TensorOptions tensor_options(uint64_t dimension) {
   return tensor;
 }
 
+/// Contributions that do to the model what a step of all workers does: those of mode asynchronous are steps by themselves.
+uint64_t turns_of(const TrainOptions& options) { return is_asynchronous(options) ? options.workers : 1; }
+
+uint64_t pushes_per_epoch(const TrainOptions& options, const Dataset& data) {
+  return std::max<uint64_t>(steps_per_epoch(data.rows_in_file, options.workers, options.batch_rows), 1);
+}
+
 DescentOptions descent_options(const TrainOptions& options, const Dataset& data) {
-  return {
-      .learning_rate = options.learning_rate,
-      .learning_rate_decay = options.learning_rate_decay,
-      .l2 = options.l2,
-      .steps_per_epoch = std::max<uint64_t>(steps_per_epoch(data.rows_in_file, options.workers, options.batch_rows), 1),
-      .epochs = std::max(options.epochs, 1U),
-      .intercept = data.dimension};
+  return {.learning_rate = options.learning_rate / static_cast<double>(turns_of(options)),
+          .learning_rate_decay = options.learning_rate_decay,
+          .l2 = options.l2,
+          .steps_per_epoch = pushes_per_epoch(options, data) * turns_of(options),
+          .epochs = std::max(options.epochs, 1U),
+          .intercept = data.dimension};
 }
 
 /// One run: the session, the model and the steps in flight. Rows, rates and epochs follow the job's steps, not this process's:
@@ -102,7 +108,8 @@ class Run {
         data_(data),
         stop_(stop),
         descent_(descent_options(options, data)),
-        steps_per_epoch_(descent_options(options, data).steps_per_epoch),
+        turns_(turns_of(options)),
+        steps_per_epoch_(pushes_per_epoch(options, data)),
         steps_end_(steps_per_epoch_ * options.epochs),
         model_(options.loss, data.dimension) {
     if (options_.steps_max > 0) steps_end_ = std::min(steps_end_, options_.steps_max);
@@ -111,7 +118,7 @@ class Run {
 
   /// In modes that leave workers out, parts may have different steps at one moment: all must be under one scale.
   Outcome check_shrinking() const {
-    if (is_synchronous(options_) || !descent_.folds_before(steps_end_)) return {};
+    if (is_synchronous(options_) || !descent_.folds_before(steps_end_ * turns_)) return {};
     return fail_with(ExitCode::kUsage,
                      fmt::format("--l2 {} at --lr {} shrinks weights by more than 2^-40 in {} steps: in mode {} less "
                                  "of it, or fewer steps",
@@ -133,7 +140,7 @@ class Run {
     session_ = Session::connect(job, {tensor});
     if (options_.form == GradientForm::kDense) dense_.assign(model_.tensor_dimension(), kUntouched);
     follow_weights();
-    position_ = std::min(session_->steps_applied(0), steps_end_);
+    position_ = std::min(session_->steps_applied(0) / turns_, steps_end_);
     rounds_ = session_->steps_applied(0);
     if (position_ > 0) say_return(fmt::format("the job is at step {}: this worker goes on from there", position_));
     started_ns_ = monotonic_now_ns();
@@ -303,7 +310,7 @@ class Run {
     if (returns == returns_seen_) return;
     returns_seen_ = returns;
     said_out_ = false;
-    position_ = std::min(std::max(position_, session_->steps_applied(0)), steps_end_);
+    position_ = std::min(std::max(position_, session_->steps_applied(0) / turns_), steps_end_);
     say_return(fmt::format("back in the job, which is at step {}", position_));
   }
 
@@ -378,6 +385,7 @@ class Run {
   const Dataset& data_;
   const std::atomic<bool>& stop_;
   const Descent descent_;  ///< before the session: its thread asks
+  uint64_t turns_ = 1;     ///< steps of the log that are one of the workers'
   uint64_t steps_per_epoch_ = 1;
   uint64_t steps_end_ = 0;
   LinearModel model_;
@@ -400,6 +408,8 @@ class Run {
 };
 
 }  // namespace
+
+bool is_asynchronous(const TrainOptions& options) { return options.mode == "asynchronous"; }
 
 bool is_synchronous(const TrainOptions& options) { return options.mode == "sync" || options.mode == "synchronous"; }
 

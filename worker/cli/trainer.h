@@ -49,11 +49,11 @@ struct TrainOptions {
   std::string store_begin = "zeros";
   uint32_t batch_rows = 64;  ///< a worker and step
   uint32_t epochs = 3;
-  uint64_t steps_max = 0;    ///< ends the run early; 0: never
-  uint64_t rounds_max = 0;   ///< the same, by the job's rounds in the weights: with this worker or without
-  uint64_t curve_every = 0;  ///< rounds between points of the learning curve; 0: no curve
-  uint32_t compute_ms = 0;   ///< a gradient takes at least so long: a slower machine, for measurements
-  double learning_rate = 1;
+  uint64_t steps_max = 0;          ///< ends the run early; 0: never
+  uint64_t rounds_max = 0;         ///< the same, by the job's rounds in the weights: with this worker or without
+  uint64_t curve_every = 0;        ///< rounds between points of the learning curve; 0: no curve
+  uint32_t compute_ms = 0;         ///< a gradient takes at least so long: a slower machine, for measurements
+  double learning_rate = 1;        ///< mode asynchronous: over the workers, since each contribution is a step
   double learning_rate_decay = 0;  ///< the rate of epoch e is learning_rate / (1 + e * this)
   double l2 = 0;
   uint64_t seed = 1;
@@ -94,7 +94,7 @@ struct TrainResult {
   std::vector<EpochReport> epochs;
   std::vector<CurvePoint>
       curve;                   ///< first before any round, last at the end; empty without held-out data or curve_every
-  uint64_t rounds = 0;         ///< of the job, in the weights (its first part's)
+  uint64_t rounds = 0;         ///< of the job, in the weights (its first part's); mode asynchronous: contributions
   uint64_t contributions = 0;  ///< counted in these rounds, of all workers
   double rounds_per_s = 0;     ///< of training, until rounds_max were in the weights
   uint64_t dense_bytes = 0;    ///< what dense exchange would have moved in all, one way
@@ -119,6 +119,8 @@ std::expected<TrainResult, Failure> train(const TrainOptions& options, const Dat
 /// features  of the data; 0: not known yet.
 /// Errors    usage.
 Outcome check_job(const TrainOptions& options, uint64_t features);
+
+bool is_asynchronous(const TrainOptions& options);
 
 /// "sync" is short for "synchronous".
 bool is_synchronous(const TrainOptions& options);

@@ -8,7 +8,8 @@
 namespace millrace::worker {
 
 LocalClip::LocalClip(const protocol::JobSpec& spec) : tensors_(spec.tensors.size()) {
-  const uint32_t expected = spec.participants != 0 ? spec.participants : spec.workers;
+  const bool alone = spec.mode == protocol::Mode::kAsynchronous;  // a step is one worker's
+  const uint32_t expected = alone ? 1 : spec.participants != 0 ? spec.participants : spec.workers;
   norm_max_ = spec.clip / std::sqrt(static_cast<double>(expected));
 }
 

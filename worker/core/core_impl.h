@@ -20,12 +20,14 @@
 /// core_snapshots: weights that leave and come. core_held: updates that wait for acknowledgements. core_rounds:
 /// contributions and updates. core_numbers: pushes and steps.
 /// core_audit: the law at run time.
+/// core_sequences: mode asynchronous.
 namespace millrace::worker {
 
 /// O[t]: what was sent into one step of one part, until that step's update.
 struct Outstanding {
-  uint64_t step = 0;
-  uint64_t life = 0;  ///< under which it was sent: the update names it
+  uint64_t step = 0;      ///< mode asynchronous: the bucket's push that it is of
+  uint64_t life = 0;      ///< under which it was sent: the update names it
+  uint64_t sequence = 0;  ///< mode asynchronous: which one of that life
   HeldStream<float> sent;
   SharedBytes payload;  ///< the bytes that every resend repeats
   uint64_t hash = 0;
@@ -104,6 +106,9 @@ struct PartRun {
   std::deque<Held> held;   ///< in order, of jobs with apply_after_acks
   uint64_t backed = 0;     ///< ... steps that enough members have: said in this epoch, or handed over before
   uint64_t begins_at = 0;  ///< ... steps in the weights that this process came in with
+  // Mode asynchronous: the number of the next contribution, and the life that it is counted in.
+  uint64_t next_sequence = 0;
+  uint64_t sequence_life = 0;
   // While this worker is not synced, in the present epoch:
   bool settled = false;
   bool stranded = false;  ///< nobody can help it to go on [10]
@@ -343,7 +348,10 @@ struct SessionCore::Impl {
                     Actions& actions);
   static void keep_update(PartRun& part, protocol::Update&& update, SharedBytes&& payload);
   bool settle(PartRun& part, const protocol::Update& update, const HeldStream<float>& carried);
+  /// Settles by the update, and says which push it answers.
+  void answer_by(PartRun& part, const protocol::Update& update, DeliveredUpdate& delivered, Actions& actions);
   void step_applied(BucketRun& run, TimeNs now);
+  void count_communication(BucketRun& run, TimeNs now);
   void count_parts_behind(BucketRun& run);
   void malformed_update(uint32_t shard, PartRun& part, const std::string& why, TimeNs now, Actions& actions);
   void replay_held(TimeNs now, Actions& actions);
@@ -397,6 +405,23 @@ struct SessionCore::Impl {
   void send_unsent(BucketRun& run, TimeNs now, Actions& actions);
   void make_empty(const PartRun& part, Outstanding& out) const;
   uint64_t number_of(const BucketRun& run) const { return run.selected + run.number_offset; }
+
+  // core_sequences.cc
+  bool asynchronous() const { return config.spec.mode == protocol::Mode::kAsynchronous; }
+  /// What a shard calls a contribution: its step, or its number.
+  uint64_t named(const Outstanding& out) const { return asynchronous() ? out.sequence : out.step; }
+  /// Sent under an earlier life: its fate is waited for, it is not sent again.
+  bool of_earlier_life(const Outstanding& out) const { return asynchronous() && out.life != life; }
+  /// The part has decided the step: nothing can go into it any more.
+  bool is_decided(const PartRun& part, uint64_t step) const { return !asynchronous() && part.n > step; }
+  /// Whose random draws those of a step are. Pushes of a process that began anew are numbered from 0 again.
+  uint64_t draws_of_worker() const { return asynchronous() ? config.worker + (life << 32) : config.worker; }
+  uint64_t take_sequence(PartRun& part) const;
+  /// The push whose contribution the update names; empty: none of this worker's.
+  std::optional<uint64_t> settle_named(PartRun& part, const protocol::Update& update, const HeldStream<float>& carried,
+                                       Actions& actions);
+  void settle_sequences(PartRun& part, const protocol::Settle& settle, uint64_t next);
+  void restart_sequences(Actions& actions);
 
   // core_snapshots.cc: weights that leave and come
   void on_snapshot_request(uint32_t shard, const protocol::SnapshotRequest& request, Actions& actions);

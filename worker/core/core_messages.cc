@@ -204,7 +204,7 @@ void SessionCore::Impl::on_duplicate(uint32_t shard, const protocol::Duplicate& 
 
 void SessionCore::Impl::on_settled(uint32_t shard, const protocol::Settled& settled, TimeNs now, Actions& actions) {
   Outstanding* out = find_outstanding(shard, settled.part, settled.step);
-  if (out == nullptr || settled.step != parts[settled.part].n || !synced()) {
+  if (out == nullptr || settled.step != parts[settled.part].n || !synced() || asynchronous()) {
     ++counters.dropped_stale;
     return;
   }

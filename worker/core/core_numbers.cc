@@ -40,6 +40,10 @@ void SessionCore::Impl::number(uint64_t push, uint64_t step, TimeNs now, Actions
 }
 
 bool SessionCore::Impl::restart_numbers(TimeNs now, Actions& actions) {
+  if (asynchronous()) {
+    restart_sequences(actions);
+    return true;
+  }
   numbered.clear();
   next_step = 0;
   for (const PartRun& part : parts) {
@@ -113,7 +117,7 @@ void SessionCore::Impl::answer_without_update(PartRun& part, uint64_t push, uint
 
 void SessionCore::Impl::answer_pushes(BucketRun& run) {
   const auto is_answered = [&] {
-    if (run.answered >= run.returned_to) return run.steps.front() < run.steps_applied;
+    if (run.answered >= run.returned_to && !asynchronous()) return run.steps.front() < run.steps_applied;
     const auto first = parts.begin() + run.first_part;
     return std::all_of(first, first + run.part_count, [&](const PartRun& part) { return part.answers > run.answered; });
   };

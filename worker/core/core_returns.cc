@@ -113,7 +113,9 @@ void SessionCore::Impl::on_settle(uint32_t shard, const protocol::Settle& settle
 void SessionCore::Impl::settle_account(PartRun& part, const protocol::Settle& settle, uint64_t next) {
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
   if (!settle.on_log) return drop_off_log(part);
-  if (standing == Standing::kExpelled) return settle_outstanding(part, settle, next);
+  if (standing == Standing::kExpelled) {
+    return asynchronous() ? settle_sequences(part, settle, next) : settle_outstanding(part, settle, next);
+  }
   if (counted_since(settle.counted, part.n)) {
     counters.lost_save_too_old += bucket.drop_aside(part.at);
   } else {
@@ -206,7 +208,7 @@ void SessionCore::Impl::mask_applied(PartRun& part, const Outstanding& out, cons
 void SessionCore::Impl::lose_unreturnable(PartRun& part, const Outstanding& out) {
   part.account.unknown = true;
   counters.unreturnable += buckets[part.layout.bucket].bucket->lose_all(part.at, out.sent.view);
-  if (config.ledger == LedgerMode::kPerIndex) unreturnable.push_back({part.layout.part, out.step, out.life});
+  if (config.ledger == LedgerMode::kPerIndex) unreturnable.push_back({part.layout.part, named(out), out.life});
 }
 
 void SessionCore::Impl::go_on_from_cut() {

@@ -66,6 +66,7 @@ uint64_t SessionCore::Impl::steps_applied_by_all(uint64_t push) const {
 /// have decided the step already, what was meant for it stays here.
 std::optional<uint64_t> SessionCore::Impl::step_for_push(const BucketRun& run, TimeNs now) const {
   if (!clip.complete(run.selected)) return std::nullopt;
+  if (asynchronous()) return run.selected;
   const uint64_t end = run.steps_applied + config.spec.staleness + 1;
   if (is_in_every_step()) return run.selected < end ? std::optional(run.selected) : std::nullopt;
   const uint64_t push = number_of(run);
@@ -86,16 +87,16 @@ std::optional<uint64_t> SessionCore::Impl::step_for_push(const BucketRun& run, T
 }
 
 void SessionCore::Impl::select_for(BucketRun& run, uint64_t step, TimeNs now, Actions& actions) {
-  if (!is_in_every_step()) number(number_of(run), step, now, actions);
+  if (!is_in_every_step() && !asynchronous()) number(number_of(run), step, now, actions);
   // All wait for this worker in every step: one that is passed over gets an empty contribution. So do, with a quorum of all, the
   // steps before the first push of a bucket that held up nobody while it was not pushed.
-  if (came_back && (waits_for_all() || run.selected == 0)) {
+  if (came_back && !asynchronous() && (waits_for_all() || run.selected == 0)) {
     fill_gaps(run, step);
     send_unsent(run, now, actions);
   }
   // Parts that have decided the step before it was chosen have nothing more to answer.
   for (uint32_t part = run.first_part; part < run.first_part + run.part_count; ++part) {
-    if (parts[part].n > step) answer_without_update(parts[part], run.selected, step, actions);
+    if (is_decided(parts[part], step)) answer_without_update(parts[part], run.selected, step, actions);
   }
   ++run.selected;
   run.steps.push_back(step);
@@ -115,14 +116,14 @@ void SessionCore::Impl::code_next(uint32_t bucket, TimeNs now, Actions& actions)
   BucketRun& run = buckets[bucket];
   const uint64_t step = run.coding;
   PartRun& part = parts[run.order[run.next_in_order]];
-  if (part.n > step) {  // decided meanwhile, without this worker
+  if (is_decided(part, step)) {  // meanwhile, without this worker
     run.bucket->keep_part(part.at);
     return part_is_coded(bucket);
   }
   const protocol::BucketLayout& planned = layout.buckets[bucket];
   EncodeOptions options;
   options.spec = planned.codec_up;
-  options.random = random_key(config.spec.seed, part.layout.part, step, config.worker);
+  options.random = random_key(config.spec.seed, part.layout.part, step, draws_of_worker());
   options.index_base = part.layout.begin;
   auto coded = run.bucket->code(part.at, options);
   if (!coded) return end_session(coded.error(), now, actions);
@@ -131,6 +132,7 @@ void SessionCore::Impl::code_next(uint32_t bucket, TimeNs now, Actions& actions)
   Outstanding out;
   out.step = step;
   out.life = life;
+  if (asynchronous()) out.sequence = take_sequence(part);
   out.sent = std::move(coded->sent);
   out.payload = std::move(coded->container);
   out.hash = container_identity(out.payload.bytes).value();
@@ -160,7 +162,7 @@ void SessionCore::Impl::send_contribution(PartRun& part, Outstanding& out, TimeN
   }
   protocol::Contribution contribution;
   contribution.part = part.layout.part;
-  contribution.step = out.step;
+  contribution.step = named(out);
   contribution.payload_hash = out.hash;
   contribution.weight = out.weight;
   contribution.entered = out.entered;
@@ -182,7 +184,9 @@ void SessionCore::Impl::resend_outstanding(uint32_t shard, TimeNs now, Actions& 
   for (PartRun& part : parts) {
     if (shard != kAllShards && part.layout.shard != shard) continue;
     if (links[part.layout.shard].state != LinkState::kWelcomed) continue;
-    for (Outstanding& out : part.outstanding) send_contribution(part, out, now, actions);
+    for (Outstanding& out : part.outstanding) {
+      if (!of_earlier_life(out)) send_contribution(part, out, now, actions);
+    }
   }
 }
 
@@ -192,7 +196,7 @@ void SessionCore::Impl::resend_due(TimeNs now, Actions& actions) {
   for (PartRun& part : parts) {
     if (links[part.layout.shard].state != LinkState::kWelcomed) continue;  // its Welcome sends everything
     for (Outstanding& out : part.outstanding) {
-      if (!out.on_wire) continue;
+      if (!out.on_wire || of_earlier_life(out)) continue;
       if (now >= out.resend_at) {
         send_contribution(part, out, now, actions);
       } else {
@@ -203,7 +207,7 @@ void SessionCore::Impl::resend_due(TimeNs now, Actions& actions) {
 }
 
 void SessionCore::Impl::ask_again(PartRun& part, TimeNs now) {
-  if (part.outstanding.empty() || part.outstanding.front().step != part.n) {
+  if (asynchronous() || part.outstanding.empty() || part.outstanding.front().step != part.n) {
     if (is_in_every_step() || now < part.ask_at) return;
     part.ask_at = now + jittered(config.resend_after);
     links[part.layout.shard].acks.push_back({part.layout.part, part.n, true});
@@ -230,7 +234,8 @@ void SessionCore::Impl::on_heartbeat(uint32_t shard, const protocol::Heartbeat& 
 }
 
 void SessionCore::Impl::keep_early(PartRun& part, uint64_t step, protocol::Message&& message, TimeNs now) {
-  const bool own = std::ranges::find(part.outstanding, step, &Outstanding::step) != part.outstanding.end();
+  const bool own =
+      !asynchronous() && std::ranges::find(part.outstanding, step, &Outstanding::step) != part.outstanding.end();
   const bool near = !is_in_every_step() && step - part.n <= kEarlyStepsMax;
   if (!own && !near) {
     ++counters.dropped_early;
@@ -242,7 +247,8 @@ void SessionCore::Impl::keep_early(PartRun& part, uint64_t step, protocol::Messa
 
 Outstanding* SessionCore::Impl::find_outstanding(uint32_t shard, uint32_t part, uint64_t step) {
   if (part >= parts.size() || parts[part].layout.shard != shard) return nullptr;
-  const auto found = std::ranges::find(parts[part].outstanding, step, &Outstanding::step);
+  const auto is_it = [&](const Outstanding& out) { return named(out) == step && !of_earlier_life(out); };
+  const auto found = std::ranges::find_if(parts[part].outstanding, is_it);
   return found == parts[part].outstanding.end() ? nullptr : &*found;
 }
 
@@ -356,20 +362,34 @@ bool SessionCore::Impl::settle(PartRun& part, const protocol::Update& update, co
   return counted;
 }
 
+void SessionCore::Impl::answer_by(PartRun& part, const protocol::Update& update, DeliveredUpdate& delivered,
+                                  Actions& actions) {
+  const BucketRun& run = buckets[part.layout.bucket];
+  uint64_t push = part.answers;
+  if (asynchronous()) {
+    const std::optional<uint64_t> own = settle_named(part, update, delivered.sum, actions);
+    delivered.counted = own.has_value();
+    delivered.answers_push = own && *own >= part.answers;
+    push = own.value_or(0);
+  } else {
+    delivered.counted = settle(part, update, delivered.sum);
+    const auto answers = std::ranges::lower_bound(run.steps, part.n);
+    push = run.answered + static_cast<uint64_t>(answers - run.steps.begin());
+    delivered.answers_push = answers != run.steps.end() && *answers == part.n && push >= part.answers;
+  }
+  delivered.push = std::max(push, part.answers);
+  if (delivered.answers_push) part.answers = push + 1;
+}
+
 void SessionCore::Impl::apply_update(PartRun& part, const protocol::Update& update, HeldStream<float>&& held,
                                      TimeNs now, Actions& actions) {
   BucketRun& run = buckets[part.layout.bucket];
   DeliveredUpdate delivered;
   delivered.sum = std::move(held);
   const StreamView<float>& sum = delivered.sum.view;
-  delivered.counted = settle(part, update, delivered.sum);
+  answer_by(part, update, delivered, actions);
   delivered.bucket = part.layout.bucket;
   delivered.part = part.layout.part;
-  const auto answers = std::ranges::lower_bound(run.steps, part.n);
-  const uint64_t push = run.answered + static_cast<uint64_t>(answers - run.steps.begin());
-  delivered.answers_push = answers != run.steps.end() && *answers == part.n && push >= part.answers;
-  delivered.push = std::max(push, part.answers);
-  if (delivered.answers_push) part.answers = push + 1;
   delivered.step = part.n;
   delivered.decided_in = update.decided_in;
   delivered.begin = part.layout.begin;
@@ -387,7 +407,7 @@ void SessionCore::Impl::apply_update(PartRun& part, const protocol::Update& upda
   }
   ++part.n;
   changes += part.n == part.decided_without ? 1 : 0;  // is_waited_for()
-  if (!part.outstanding.empty() && part.outstanding.front().refusals > 0) {
+  if (!asynchronous() && !part.outstanding.empty() && part.outstanding.front().refusals > 0) {
     // Refused for want of room as a step ahead; now it is the one that the others wait for.
     part.outstanding.front().refusals = 0;
     ask_again(part, now);
@@ -399,6 +419,8 @@ void SessionCore::Impl::apply_update(PartRun& part, const protocol::Update& upda
   // The last of the parts that stood at the bucket's step completes it.
   delivered.step_complete = part.n == run.steps_applied + 1 && --run.parts_behind == 0;
   if (delivered.step_complete) step_applied(run, now);
+  if (asynchronous()) answer_pushes(run);
+  count_communication(run, now);
   hand_over(part, std::move(delivered), part.n, actions);
 }
 
@@ -409,7 +431,11 @@ void SessionCore::Impl::step_applied(BucketRun& run, TimeNs now) {
   ++counters.rounds;
   count_parts_behind(run);
   answer_pushes(run);
-  while (!run.sent_since.empty() && run.sent_since.front().first < run.steps_applied) {
+}
+
+void SessionCore::Impl::count_communication(BucketRun& run, TimeNs now) {
+  const uint64_t done = asynchronous() ? run.answered : run.steps_applied;
+  while (!run.sent_since.empty() && run.sent_since.front().first < done) {
     counters.time_in_communication += now - run.sent_since.front().second;
     run.sent_since.pop_front();
   }

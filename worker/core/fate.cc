@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "protocol/limits.h"
+
 namespace millrace::worker {
 
 Fate fate_of(const std::optional<protocol::SummaryEntry>& counted, uint64_t life, uint64_t step, uint32_t staleness) {
@@ -13,6 +15,16 @@ Fate fate_of(const std::optional<protocol::SummaryEntry>& counted, uint64_t life
                                             [step](const auto& life_and_last) { return life_and_last.second >= step; });
   const uint64_t counted_under = earlier == counted->earlier_lives.end() ? counted->life : earlier->first;
   return counted_under == life ? Fate::kCounted : Fate::kNotCounted;
+}
+
+Fate fate_of_sequence(const std::optional<protocol::SummaryEntry>& counted, uint64_t life, uint64_t sequence) {
+  if (!counted || life > counted->life) return Fate::kNotCounted;
+  if (life == counted->life) return sequence < counted->sequence ? Fate::kCounted : Fate::kNotCounted;
+  const auto& lives = counted->earlier_lives;
+  const auto own = std::ranges::find(lives, life, &std::pair<uint64_t, uint64_t>::first);
+  if (own != lives.end()) return sequence < own->second ? Fate::kCounted : Fate::kNotCounted;
+  const bool reaches_back = lives.size() < protocol::kEarlierLivesMax || lives.front().first < life;
+  return reaches_back ? Fate::kNotCounted : Fate::kUnknown;
 }
 
 bool counted_since(const std::optional<protocol::SummaryEntry>& counted, uint64_t n) {

@@ -17,6 +17,9 @@ enum class Fate : uint8_t {
 /// REQUIRES: the step is decided.
 Fate fate_of(const std::optional<protocol::SummaryEntry>& counted, uint64_t life, uint64_t step, uint32_t staleness);
 
+/// The same in mode asynchronous, of the contribution with that number; all updates that the entry is of are meant.
+Fate fate_of_sequence(const std::optional<protocol::SummaryEntry>& counted, uint64_t life, uint64_t sequence);
+
 /// [9b] Whether anything of the worker, under any life, was counted at step n or later: a residual saved at n is too old then.
 bool counted_since(const std::optional<protocol::SummaryEntry>& counted, uint64_t n);
 

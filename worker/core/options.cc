@@ -105,6 +105,7 @@ Status set_words(const JobOptions& job, protocol::JobSpec& spec) {
        {choose<Mode>("mode", job.mode,
                      {{"synchronous", Mode::kSynchronous},
                       {"bounded_staleness", Mode::kBoundedStaleness},
+                      {"asynchronous", Mode::kAsynchronous},
                       {"partial", Mode::kPartial}},
                      spec.mode),
         choose<Combine>("combine", job.combine,

@@ -285,7 +285,7 @@ std::vector<OutstandingView> SessionCore::outstanding(uint32_t bucket) const {
   for (uint32_t part = run.first_part; part < run.first_part + run.part_count; ++part) {
     const PartRun& own = impl_->parts[part];
     for (const Outstanding& out : own.outstanding) {
-      views.push_back({part, out.step, out.life, own.layout.begin, out.sent.view});
+      views.push_back({part, impl_->named(out), out.life, own.layout.begin, out.sent.view});
     }
   }
   return views;

@@ -56,7 +56,7 @@ enum class Phase : uint8_t {
 /// A contribution that is sent or about to be, and not answered yet (ROUNDS.md's O[t]).
 struct OutstandingView {
   uint32_t part = 0;
-  uint64_t step = 0;
+  uint64_t step = 0;  ///< mode asynchronous, here and below: its number
   uint64_t life = 0;
   uint64_t begin = 0;      ///< of the part in the bucket
   StreamView<float> sent;  ///< as every receiver decodes it; indices local to the part

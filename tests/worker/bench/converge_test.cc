@@ -69,6 +69,25 @@ TEST(SummariseRow, TakesTheLossOfAWorkerThatIsNotSlowAndTheRateOfAllThoseThatAre
   EXPECT_EQ(row["curve"].size(), 2);
 }
 
+TEST(ConvergeRows, TheAsynchronousOneGoesForAsManyContributionsAsTheOthers) {
+  ConvergeOptions options;
+  options.workers = 3;
+  const auto rows = converge_rows(options);
+  const auto row = std::ranges::find(rows, "asynchronous", &ConvergeRow::name);
+  ASSERT_NE(row, rows.end());
+  EXPECT_EQ(row->turns, 3u);
+  EXPECT_EQ(std::ranges::count(row->flags, "--reselect"), 0) << "refused in that mode";
+}
+
+TEST(SummariseRow, ContributionsOfAllWorkersAreARound) {
+  const json row =
+      summarise_row({"name", "title", {}, 2}, {printed(8, 2, {point(0, 0.5), point(8, 0.25)}), printed(8, 4)}, {});
+  EXPECT_EQ(row["rounds"], 4);
+  EXPECT_EQ(row["contributors"], 6.0) << "24 in 4 rounds";
+  EXPECT_EQ(row["rounds_per_s"], 1.5);
+  EXPECT_EQ(row["curve"][1]["round"], 4.0);
+}
+
 TEST(SummariseRow, WithoutASlowWorkerTakesTheRateOfAll) {
   const json row =
       summarise_row({"name", "title", {}}, {printed(8, 2, json::array({point(8, 0.25)})), printed(8, 4)}, {});

@@ -70,12 +70,12 @@ std::vector<std::string> worker_flags(const ConvergeOptions& options, const Trai
                                     "--batch",      std::to_string(options.batch),
                                     "--lr",         fmt::format("{}", options.learning_rate),
                                     "--seed",       std::to_string(options.seed),
-                                    "--rounds",     std::to_string(options.rounds),
+                                    "--rounds",     std::to_string(options.rounds * row.turns),
                                     "--epochs",     "1000000",
                                     "--compute-ms", std::to_string(std::llround(compute_ms))};
   if (worker == observer(options)) {
     const uint32_t every = std::max(1U, options.rounds / std::max(1U, options.points));
-    flags.insert(flags.end(), {"--test", data.held_out, "--curve-every", std::to_string(every)});
+    flags.insert(flags.end(), {"--test", data.held_out, "--curve-every", std::to_string(every * row.turns)});
   }
   flags.insert(flags.end(), row.flags.begin(), row.flags.end());
   return flags;
@@ -120,10 +120,12 @@ std::vector<ConvergeRow> converge_rows(const ConvergeOptions& options) {
       {"quorum", "partial, all but one", {"--mode", "partial", "--quorum", quorum}},
       {"half", "partial, half are drawn", {"--mode", "partial", "--participants", half}},
       {"half-deadline", "half, deadline", {"--mode", "partial", "--participants", half, "--deadline-ms", deadline}},
+      {"asynchronous", "asynchronous", {"--mode", "asynchronous"}, options.workers},
   };
   for (ConvergeRow& row : rows) {
     if (row.name == kDense) continue;
-    row.flags.insert(row.flags.end(), {"--select", options.select, "--reselect", options.reselect});
+    row.flags.insert(row.flags.end(), {"--select", options.select});
+    if (row.turns == 1) row.flags.insert(row.flags.end(), {"--reselect", options.reselect});
   }
   return rows;
 }
@@ -143,7 +145,9 @@ Result<SlowWorker> slow_worker_from_text(const std::string& text) {
 
 json summarise_row(const ConvergeRow& row, const std::vector<json>& workers, const ConvergeOptions& options) {
   const json& seen = workers.at(observer(options));
-  const auto rounds = seen.at("rounds").get<uint64_t>();
+  const uint64_t rounds = seen.at("rounds").get<uint64_t>() / row.turns;
+  json curve = seen.at("curve");
+  for (json& point : curve) point["round"] = point["round"].get<double>() / row.turns;
   double rate = 0;
   double up = 0;
   double down = 0;
@@ -167,15 +171,15 @@ json summarise_row(const ConvergeRow& row, const std::vector<json>& workers, con
       {"algorithm", row.name},
       {"title", row.title},
       {"flags", row.flags},
-      {"log_loss", seen.at("curve").back().at("log_loss")},
+      {"log_loss", curve.back().at("log_loss")},
       {"rounds", rounds},
       {"steps", steps},
       {"contributors", seen.at("contributions").get<double>() / static_cast<double>(std::max<uint64_t>(rounds, 1))},
       {"bytes_up", up / count},
       {"bytes_down", down / count},
       {"seconds", training_seconds(seen)},
-      {"rounds_per_s", rate / measured},
-      {"curve", seen.at("curve")}};
+      {"rounds_per_s", rate / measured / row.turns},
+      {"curve", std::move(curve)}};
   if (!slow_steps.is_null()) result["slow_steps"] = slow_steps;
   return result;
 }

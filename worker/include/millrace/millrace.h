@@ -100,10 +100,12 @@ struct JobOptions {
   // keeps a quorum of the first waiting until it finishes.
   std::string mode =
       "synchronous";  ///< "synchronous": every live worker takes part in every step; "bounded_staleness": who is slow
-                      ///< is left out of `staleness` steps in a row at most; "partial": steps of those in time
-  uint32_t staleness = 0;     ///< steps that may be pushed ahead of the last update
-  uint32_t quorum = 0;        ///< not synchronous: a step is not decided before so many have contributed
-  uint32_t deadline_ms = 0;   ///< not synchronous: a step with its quorum waits so long, from its first contribution on
+                      ///< is left out of `staleness` steps in a row at most; "partial": steps of those in time;
+                      ///< "asynchronous": each contribution is a step, nobody is waited for (no reselect). An update is
+                      ///< then one worker's: a mean divides by 1, so take the rate over the workers
+  uint32_t staleness = 0;    ///< steps that may be pushed ahead of the last update
+  uint32_t quorum = 0;       ///< partial, bounded: a step is not decided before so many have contributed
+  uint32_t deadline_ms = 0;  ///< partial, bounded: a step with its quorum waits so long, from its first contribution on
   uint32_t participants = 0;  ///< partial: workers drawn for each step, which it waits for; 0: all
   // A worker's weights, and whoever awaits, get an update once so many workers keep it, this one included: so no result rests on
   // one that fewer deaths could make void. At most workers_min; 0, 1: at once. Costs half a round trip a step; what is lost when

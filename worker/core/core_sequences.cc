@@ -1,0 +1,85 @@
+#include <algorithm>
+#include <utility>
+
+#include "worker/core/core_impl.h"
+#include "worker/core/fate.h"
+
+/// Mode asynchronous: each contribution is a step of the log by itself, numbered by this worker within its life and the part.
+/// What was sent is settled by the update that names it, whatever its step; all others are only applied.
+namespace millrace::worker {
+
+uint64_t SessionCore::Impl::take_sequence(PartRun& part) const {
+  if (std::exchange(part.sequence_life, life) != life) part.next_sequence = 0;
+  return part.next_sequence++;
+}
+
+// Contributions of one life are counted in the order of their numbers, and those of an earlier life before all of a later one. So
+// what was sent before the one that is named, and was not named before, never will be.
+std::optional<uint64_t> SessionCore::Impl::settle_named(PartRun& part, const protocol::Update& update,
+                                                        const HeldStream<float>& carried, Actions& actions) {
+  const auto is_named = [&](const Outstanding& out) {
+    const protocol::ContributorId own{config.worker, out.life, out.sequence};
+    return std::ranges::find(update.contributors, own) != update.contributors.end();
+  };
+  const auto named = std::ranges::find_if(part.outstanding, is_named);
+  if (named == part.outstanding.end()) return std::nullopt;
+  Bucket& bucket = *buckets[part.layout.bucket].bucket;
+  for (auto out = part.outstanding.begin(); out != named; ++out) {
+    ++counters.not_counted;
+    bucket.give_back(part.at, out->sent.copy());
+  }
+  if (config.spec.audit) part.account.doubt += kMassError * mass_of(named->sent.view.values).magnitude;
+  const bool in_part = !update.whole_sum && !carried.view.dense;
+  bucket.mask_applied(part.at, named->sent, in_part ? &carried : nullptr);
+  if (in_part) bucket.give_back_rest(part.at, std::move(named->sent), carried);
+  if (bucket.unsettled()) unsettled.insert(part.layout.bucket);
+  const uint64_t push = named->step;
+  part.outstanding.erase(part.outstanding.begin(), std::next(named));
+  while (part.answers < push) answer_without_update(part, part.answers, part.n, actions);
+  return push;
+}
+
+// 9c: what is in the weights that it goes on with is applied; what was counted beyond them waits for its update, since what was
+// decided may still be void; what the summary does not name can never be counted any more.
+void SessionCore::Impl::settle_sequences(PartRun& part, const protocol::Settle& settle, uint64_t next) {
+  Bucket& bucket = *buckets[part.layout.bucket].bucket;
+  std::optional<protocol::SummaryEntry> in_weights;
+  if (next > part.n && part.incoming) {
+    const auto& workers = part.incoming->summary.workers;
+    const auto own = std::ranges::find(workers, config.worker, &protocol::SummaryEntry::worker);
+    if (own != workers.end()) in_weights = *own;
+  }
+  for (Outstanding& out : std::exchange(part.outstanding, {})) {
+    const Fate applied = fate_of_sequence(in_weights, out.life, out.sequence);
+    if (applied == Fate::kCounted) {
+      mask_applied(part, out, nullptr);
+    } else if (applied == Fate::kUnknown) {
+      lose_unreturnable(part, out);
+    } else if (fate_of_sequence(settle.counted, out.life, out.sequence) == Fate::kNotCounted) {
+      ++counters.not_counted;
+      bucket.return_aside(part.at, out.sent.copy());
+    } else {
+      part.outstanding.push_back(std::move(out));
+    }
+  }
+}
+
+// What is left of earlier lives waits for its update, and where that has become void for one of this life, which comes after it.
+// An empty one makes sure that there is one: nobody else may ever push again.
+void SessionCore::Impl::restart_sequences(Actions& actions) {
+  for (BucketRun& run : buckets) run.returned_to = run.selected;
+  for (PartRun& part : parts) {
+    answer_returned(part, actions);
+    if (part.outstanding.empty()) continue;
+    Outstanding out;
+    out.step = part.outstanding.back().step;
+    out.life = life;
+    out.sequence = take_sequence(part);
+    out.sent = HeldStream<float>::from(Stream<float>::empty(part.dimension()));
+    make_empty(part, out);
+    part.outstanding.push_back(std::move(out));
+  }
+  for (BucketRun& run : buckets) answer_pushes(run);
+}
+
+}  // namespace millrace::worker
