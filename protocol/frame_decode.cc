@@ -454,9 +454,9 @@ Body read_body(wire::Envelope::Reader in, Validator& check) {
 bool carries_payload(const Body& body) {
   if (const auto* pull = std::get_if<Pull>(&body)) return pull->indices != 0;
   if (const auto* pulled = std::get_if<Pulled>(&body)) return pulled->values != 0;
+  if (const auto* snapshot = std::get_if<Snapshot>(&body)) return snapshot->payload_hash != 0;
   return std::holds_alternative<Contribution>(body) || std::holds_alternative<Update>(body) ||
-         std::holds_alternative<ThresholdHistogram>(body) || std::holds_alternative<Snapshot>(body) ||
-         std::holds_alternative<Place>(body);
+         std::holds_alternative<ThresholdHistogram>(body) || std::holds_alternative<Place>(body);
 }
 
 /// Of the kinds that say how many values their payload has, or have a run of them.

@@ -142,6 +142,7 @@ struct JobSpec {
   InitialWeights initial_weights = InitialWeights::kOwn;
   StoreSpec store;
 
+  bool has_store() const { return store.optimizer.optimizer != Optimizer::kNone; }
   bool operator==(const JobSpec&) const = default;
 };
 

@@ -85,7 +85,7 @@ struct Hello {
   uint64_t layout_hash = 0;
   ByteBuffer auth;           ///< room for authentication; empty in version 1
   bool returns = false;      ///< this process takes the place of an earlier one of this worker, if that is silent
-  bool has_weights = false;  ///< can give and take snapshots [9]
+  bool has_weights = false;  ///< can give and take snapshots [9]; where the job has a store a worker need not
   bool operator==(const Hello&) const = default;
 };
 
@@ -337,10 +337,11 @@ struct Snapshot {
   uint32_t for_worker = 0;
   uint64_t for_life = 0;
   uint64_t n = 0;
-  uint64_t decided_in = 0;    ///< epoch in which step n - 1 was decided
-  uint64_t offset = 0;        ///< values before this run; the part's dimension tells which run is the last
-  uint64_t payload_hash = 0;  ///< XXH3-64 of the payload
-  Summary summary;            ///< as of n; in the last run
+  uint64_t decided_in = 0;  ///< epoch in which step n - 1 was decided
+  uint64_t offset = 0;      ///< values before this run; the part's dimension tells which run is the last
+  uint64_t payload_hash =
+      0;            ///< XXH3-64 of the payload; 0: no values, their place is the store (to a worker without weights)
+  Summary summary;  ///< as of n; in the last run
   bool operator==(const Snapshot&) const = default;
 };
 

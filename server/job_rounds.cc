@@ -36,7 +36,7 @@ uint64_t entries_down(const protocol::BucketLayout& bucket) {
 }  // namespace
 
 JobRounds::JobRounds(Setup setup) : setup_(setup), account_(&setup.shard_memory), kept_account_(&account_) {
-  if (setup_.spec.store.optimizer.optimizer != Optimizer::kNone) {
+  if (setup_.spec.has_store()) {
     store_ = std::make_unique<JobStore>(
         JobStore::Setup{setup_.spec, setup_.layout, setup_.shard, setup_.shard_count, account_});
   }

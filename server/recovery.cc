@@ -161,7 +161,7 @@ void Recovery::plan(TimeNs now, Actions& actions) {
     part.value_type = setup_.layout.buckets[layout.bucket].value_type;
     part.first = UINT64_MAX;
     part.wanted = UINT64_MAX;
-    const bool stored = setup_.spec.store.optimizer.optimizer != Optimizer::kNone;
+    const bool stored = setup_.spec.has_store();
     for_each_synced([&](uint32_t, const protocol::State& state) {
       const protocol::State::Part& theirs = state.parts[layout.part];
       part.first = std::min(part.first, theirs.n);

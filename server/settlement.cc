@@ -74,12 +74,35 @@ void Settlement::judge(const protocol::Member& who, Joiner& joiner, const PartRo
                        Actions& actions) {
   const uint32_t number = part.layout().part;
   if (!may_keep_own(joiner, part) || !part.keeps_from(joiner.state.parts[number].n)) {
-    joiner.wanting.push_back(number);
-    return;
+    if (!needs_no_weights(who)) return joiner.wanting.push_back(number);
+    joiner.told[number] = now;
+    return settle_by_store(who, joiner, part, actions);
   }
   settle(who, joiner, part, Settle::Weights::kOwn, actions);
   joiner.told[number] = now;
   setup_.rounds.serve_between(who, part, joiner.state.parts[number].n, part.decided(), actions);
+}
+
+bool Settlement::needs_no_weights(const protocol::Member& who) const {
+  const Members::Link* link = setup_.members.link(who.worker);
+  return setup_.spec.has_store() && link != nullptr && link->weights == Members::Weights::kNone;
+}
+
+// What its own state lacks says what of what it sent was carried; the snapshot is the place alone.
+void Settlement::settle_by_store(const protocol::Member& who, Joiner& joiner, const PartRound& part,
+                                 Actions& actions) const {
+  const uint32_t number = part.layout().part;
+  const protocol::State::Part& own = joiner.state.parts[number];
+  if (is_on_log(joiner, part)) setup_.rounds.serve_between(who, part, own.n, part.decided(), actions);
+  protocol::Snapshot place;
+  place.part = number;
+  place.for_worker = who.worker;
+  place.for_life = who.life;
+  place.n = part.decided();
+  place.summary = part.summary();
+  place.decided_in = place.summary.epochs.empty() ? 0 : place.summary.epochs.back().first;
+  setup_.members.send(who, std::move(place), actions);
+  settle(who, joiner, part, Settle::Weights::kSnapshot, actions);
 }
 
 void Settlement::settle(const protocol::Member& who, Joiner& joiner, const PartRound& part, Settle::Weights weights,

@@ -89,6 +89,9 @@ class Settlement {
   void judge(const protocol::Member& who, Joiner& joiner, const PartRound& part, TimeNs now, Actions& actions);
   void settle(const protocol::Member& who, Joiner& joiner, const PartRound& part, protocol::Settle::Weights weights,
               Actions& actions) const;
+  /// A worker without weights, of a job with a store: it goes on with the log where it is, and pulls.
+  bool needs_no_weights(const protocol::Member& who) const;
+  void settle_by_store(const protocol::Member& who, Joiner& joiner, const PartRound& part, Actions& actions) const;
   void ask_givers(TimeNs now, Actions& actions);
   std::optional<uint32_t> giver_for(Joiner& joiner, uint32_t worker) const;
   bool fits(const Joiner& joiner, const protocol::Snapshot& body, const SharedBytes& payload) const;

@@ -52,7 +52,8 @@ Status may_join(const protocol::JobRecord& record, const protocol::Header& heade
                             "Hello that says that it returns",
                             header.worker, record.name, header.life));
   }
-  if (!hello.has_weights) {
+  // Where the shards hold the weights a worker needs none.
+  if (!hello.has_weights && !hello.spec.has_store()) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("worker {} would join job '{}', which is running: it needs the weights of a worker that is "
                             "in it, and can take them only where weights are attached; attach weights to every tensor",

@@ -11,7 +11,7 @@
 namespace millrace::server {
 
 uint64_t store_bytes(const protocol::JobSpec& spec, const protocol::JobLayout& layout, uint32_t shard) {
-  if (spec.store.optimizer.optimizer == Optimizer::kNone) return 0;
+  if (!spec.has_store()) return 0;
   uint64_t values = 0;
   for (const protocol::PartLayout& part : layout.parts) {
     if (part.shard == shard) values += part.end - part.begin;
@@ -24,7 +24,7 @@ JobStore::JobStore(const Setup& setup)
       account_(&setup.account),
       charge_(setup.account, store_bytes(setup.spec, setup.layout, setup.shard)),
       held_(std::make_unique<MemoryAccount>(&setup.account)) {
-  MILLRACE_CHECK(setup.spec.store.optimizer.optimizer != Optimizer::kNone);
+  MILLRACE_CHECK(setup.spec.has_store());
   header_.name = setup.spec.name;
   header_.shard = setup.shard;
   header_.shard_count = setup.shard_count;

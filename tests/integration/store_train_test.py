@@ -8,6 +8,7 @@ import json
 import signal
 import subprocess
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -79,12 +80,34 @@ class StoreTraining(unittest.TestCase):
         _, second = self.train("on", "--store", "adam:0.05", "--store-begin", "saved", "--epochs", 1, workers=1)
         self.assertLess(second["epochs"][0]["loss"], 0.8 * first["epochs"][0]["loss"])
 
+    def test_AKilledWorkerComesBackAndPulls(self):
+        state = self.path("state")
+
+        def begin(worker):
+            return start("train", "--servers", self.servers, "--job", "back", "--worker", worker, "--workers", 2, "--train", self.rows,
+                         "--json", "--batch", 2, "--epochs", 8, "--compute-ms", 2, "--store", "sgd:0.1", "--state", f"{state}{worker}",
+                         "--save-every", 20)
+
+        workers = [begin(worker) for worker in range(2)]
+        deadline = time.monotonic() + TIMEOUT_S
+        while not Path(f"{state}1").exists():
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
+        workers[1].kill()
+        workers[1].communicate()
+        workers[1] = begin(1)
+        said = [process.communicate(timeout=TIMEOUT_S) for process in workers]
+        for process, (_, err) in zip(workers, said):
+            self.assertEqual(process.returncode, 0, err)
+        self.assertIn("this worker goes on from there", said[1][1])
+        epochs = json.loads(said[0][0].strip().split("\n")[-1])["epochs"]
+        self.assertLess(epochs[-1]["loss"], 0.8 * epochs[0]["loss"])
+
     def test_WhatDoesNotBelongToAStoreIsRefused(self):
         for flag in (("--lr", 1), ("--lr-decay", 0.5), ("--l2", 0.001)):
             self.refused("the rate is the store's", "--store", "sgd:0.1", *flag)
         self.refused("--store-begin belongs to --store", "--store-begin", "saved")
-        for flag in (("--state", self.path("state")), ("--initial-weights", "first")):
-            self.refused("with --store they pull", "--store", "sgd:0.1", *flag)
+        self.refused("with --store they pull", "--store", "sgd:0.1", "--initial-weights", "first")
         self.refused("is not an optimizer", "--store", "rmsprop:1")
 
 

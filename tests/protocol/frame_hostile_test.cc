@@ -162,7 +162,7 @@ TEST(HostileFrame, StatesAndSettlementsThatCannotBeAreRefused) {
     EXPECT_EQ(refusal([&](auto e) { e.initSettle().setWeights(static_cast<uint8_t>(weights)); }), ErrorCode::kMalformed)
         << weights;
   }
-  EXPECT_EQ(refusal([](auto e) { e.initSnapshot(); }), ErrorCode::kMalformed) << "without values";
+  EXPECT_EQ(refusal([](auto e) { e.initSnapshot().setPayloadHash(1); }), ErrorCode::kMalformed) << "without values";
   EXPECT_EQ(refusal([](auto e) { e.setCollect(); }, example_payload()), ErrorCode::kMalformed) << "with values";
 }
 

@@ -170,6 +170,44 @@ TEST_F(StoreReturns, WhereSomebodyLacksWhatNobodyElseKeepsTheJobEnds) {
   EXPECT_EQ(cluster.said("no save of this job is on its log as far back as the workers keep updates"), 1u);
 }
 
+TEST_F(StoreReturns, AWorkerWithoutWeightsComesInWithItsPlaceAlone) {
+  step(1);
+  step(2);
+  save();
+  cluster.say(1, protocol::Goodbye{protocol::Goodbye::Reason::kFailed, ""});
+  cluster.deliver_all(0);
+  cluster.forget(1);
+  cluster.step({0}, 4);
+  protocol::Hello hello = cluster.returning(1, 77);
+  hello.has_weights = false;
+  ASSERT_TRUE(std::holds_alternative<protocol::Welcome>(cluster.say_hello(1, hello)));
+  cluster.deliver_all(0);
+  cluster.take(1);
+  cluster.say_state(1, false);
+  const auto got = cluster.take(1);
+  uint32_t places = 0;
+  for (size_t at = 0; at < got.size(); ++at) {
+    const auto* place = std::get_if<protocol::Snapshot>(&got[at].body);
+    if (place == nullptr) continue;
+    ++places;
+    EXPECT_EQ(place->n, 3u);
+    EXPECT_EQ(place->decided_in, cluster.holds(0, place->part).decided_in);
+    EXPECT_EQ(place->summary, cluster.holds(0, place->part).summary);
+    EXPECT_TRUE(got[at].payload.bytes.empty());
+    ASSERT_LT(at + 1, got.size());
+    const auto& settle = std::get<protocol::Settle>(got[at + 1].body);
+    EXPECT_EQ(settle.weights, protocol::Settle::Weights::kSnapshot);
+    EXPECT_EQ(settle.decided, 3u);
+    cluster.holds(1, place->part).n = 3;
+  }
+  EXPECT_EQ(places, 2u);
+  EXPECT_TRUE(ReturningCluster::of<protocol::SnapshotRequest>(cluster.take(0)).empty()) << "nobody is asked";
+  cluster.say(1, protocol::Synced{});
+  cluster.ack(1, 3);
+  step(8);
+  EXPECT_EQ(weight(), -2 - 4 - 4 - 16);
+}
+
 TEST_F(StoreReturns, WhoComesInKeepsNothingOfBeforeSoThatASaveIsMade) {
   step(1);
   cluster.say(1, protocol::Goodbye{protocol::Goodbye::Reason::kFailed, ""});

@@ -237,7 +237,7 @@ bool Cluster::job_can_start() const {
 /// goes back behind them.
 bool Cluster::store_may_be_lost() const {
   const Scenario& scenario = world_.scenario;
-  if (scenario.spec.store.optimizer.optimizer == Optimizer::kNone) return false;
+  if (!scenario.spec.has_store()) return false;
   const bool cut = std::ranges::any_of(world_.oracle.views(), [](const auto& view) { return view.second.cut != 0; });
   if (!a_shard_fell() && !cut) return false;
   if (!scenario.store_saves || scenario.disk_fails > 0 || scenario.job_memory_bytes > 0) return true;
@@ -253,11 +253,15 @@ bool Cluster::explained(const SimWorker& process) const {
   const bool removed = may_silence_workers(world_.scenario) && was_removed(process.worker(), process.life());
   const bool job_ended = !world_.oracle.views().empty() && world_.oracle.views().rbegin()->second.finished;
   // Who cannot take weights over can only come back where the updates that it lacks are kept.
-  const bool no_return = !world_.scenario.has_weights || job_ended;
+  const bool no_return = !world_.scenario.may_return() || job_ended;
   switch (process.core()->error()->code) {
     case ErrorCode::kNotAMember: return no_return && (second || a_shard_fell() || removed);
     case ErrorCode::kUnsupported:
-    case ErrorCode::kShardLost: return !world_.scenario.has_weights || too_few_for_a_successor();
+    case ErrorCode::kShardLost: return !world_.scenario.may_return() || too_few_for_a_successor();
+    // A shard that was shut down ended the job, and a Hello that was on its way began another one of its name.
+    case ErrorCode::kShardMapMismatch:
+      return std::ranges::find(world_.scenario.faults, Kind::kShutdownShard, &SimFault::kind) !=
+             world_.scenario.faults.end();
     case ErrorCode::kTimeout: return a_shard_is_gone() || too_few_for_a_successor();
     case ErrorCode::kIdentityInUse:
       return second || world_.workers.size() > world_.scenario.spec.workers || world_.scenario.hostile > 0;

@@ -144,6 +144,7 @@ void draw_store(RandomSequence& random, Scenario& scenario) {
   scenario.store_every = one_of<TimeNs>(random, {0, 20 * kNsPerMs, 500 * kNsPerMs});
   scenario.disk_max = one_of<TimeNs>(random, {0, kNsPerMs, 300 * kNsPerMs});
   scenario.disk_fails = one_of(random, {0.0, 0.0, 0.1, 1.0});
+  scenario.has_weights = scenario.has_weights && chance(random, 0.5);
 }
 
 /// Updates that wait until several workers have them. Without a store, and where so many live.
@@ -348,7 +349,7 @@ std::string describe(const Scenario& scenario) {
           (scenario.link.in_order ? ", in order" : ", reordered") + (scenario.real_bytes ? ", real bytes" : "") +
           (scenario.own_clocks ? ", own clocks, drift " + std::to_string(scenario.clock_drift_ppm) + " ppm" : "") +
           (scenario.hostile > 0 ? ", a stranger" : "") +
-          (spec.store.optimizer.optimizer != Optimizer::kNone
+          (spec.has_store()
                ? ", store " + optimizer_text(spec.store.optimizer) +
                      (scenario.store_saves ? ", saved every " + std::to_string(scenario.store_every / kNsPerMs) +
                                                  " ms in up to " + std::to_string(scenario.disk_max / kNsPerMs) +

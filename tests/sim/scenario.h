@@ -61,17 +61,19 @@ struct Scenario {
   TimeNs calm_from = 0;                     ///< from here on the network is perfect
   bool stop_when_over = false;              ///< do not wait for the calm when all workers are over
   bool has_weights = true;                  ///< workers can give and take snapshots
-  bool restarts = false;                    ///< who is killed starts again
-  double saves = 0;                         ///< share of pushes after which a worker saves its state
-  double forgets = 0;                       ///< share of starts that find no saved state
-  bool store_saves = false;                 ///< shards have a disk for the stores of jobs
-  TimeNs store_every = 0;                   ///< they save so often; 0: only when there is a reason
-  TimeNs disk_max = 0;                      ///< a request to the disk takes up to this
-  double disk_fails = 0;                    ///< share of the requests to it
-  bool decided_lists = true;                ///< false: workers see heartbeats without the list of decided parts
-  bool own_clocks = false;                  ///< every process has a clock of its own, that began at some time
-  uint32_t clock_drift_ppm = 0;             ///< ... and runs so much faster or slower, at most
-  bool exact = true;                        ///< every value stays on a binary grid: the law holds bit for bit
+  /// They come back: with another's weights, or with none where the shards hold them.
+  bool may_return() const { return has_weights || spec.has_store(); }
+  bool restarts = false;         ///< who is killed starts again
+  double saves = 0;              ///< share of pushes after which a worker saves its state
+  double forgets = 0;            ///< share of starts that find no saved state
+  bool store_saves = false;      ///< shards have a disk for the stores of jobs
+  TimeNs store_every = 0;        ///< they save so often; 0: only when there is a reason
+  TimeNs disk_max = 0;           ///< a request to the disk takes up to this
+  double disk_fails = 0;         ///< share of the requests to it
+  bool decided_lists = true;     ///< false: workers see heartbeats without the list of decided parts
+  bool own_clocks = false;       ///< every process has a clock of its own, that began at some time
+  uint32_t clock_drift_ppm = 0;  ///< ... and runs so much faster or slower, at most
+  bool exact = true;             ///< every value stays on a binary grid: the law holds bit for bit
 };
 
 /// REQUIRES nothing: every seed is a scenario. Shares: a quarter perfect networks, a quarter lossy ones, half with processes and

@@ -169,6 +169,7 @@ void SimWorker::code(worker::Actions& actions) {
 void SimWorker::carry_out(worker::Actions&& actions) {
   for (const auto& line : actions.log) world_.trace("  " + name() + " says: " + line.text);
   if (core_->life() != 0) lives_.insert(core_->life());
+  if (std::exchange(told_a_place_, false)) take_places();
   for (const auto& delivered : actions.delivered) apply(delivered);
   credit_held();
   for (const auto& action : actions.sends) send(action);
@@ -303,17 +304,32 @@ void SimWorker::credit(uint32_t part, LogPosition at) {
 /// Weights of another worker, after some steps of the log: all of these are this worker's now.
 void SimWorker::replace(const std::string& where, const worker::DeliveredUpdate& update) {
   const LogPosition after{update.steps, update.decided_in};
-  if (after.n > 0 && world_.oracle.find(update.part, after) == nullptr)
-    return world_.fault(where + ": weights of a place that no log has");
-  const std::span<const float> given = update.sum.view.values;
-  if (!update.sum.view.dense || !std::ranges::equal(given, world_.oracle.weights(update.part, after)))
-    return world_.fault(where + ": the weights taken over are not the replay's");
-  world_.trace("  " + name() + " takes over part " + std::to_string(update.part) + " after " + std::to_string(after.n) +
+  if (!go_to(where, update.part, after)) return;
+  if (!update.sum.view.dense || !std::ranges::equal(update.sum.view.values, weights_[update.part]))
+    world_.fault(where + ": the weights taken over are not the replay's");
+}
+
+/// Without weights of its own, in a job whose shards have them: its place in the log is another one now, and nothing is delivered.
+void SimWorker::take_places() {
+  const worker::SavedState state = core_->saved_state();
+  for (uint32_t part = 0; part < at_.size(); ++part) {
+    const LogPosition after{state.parts[part].n, state.parts[part].decided_in};
+    if (after != at_[part]) go_to(name() + " part " + std::to_string(part), part, after);
+  }
+}
+
+bool SimWorker::go_to(const std::string& where, uint32_t part, LogPosition after) {
+  if (after.n > 0 && world_.oracle.find(part, after) == nullptr) {
+    world_.fault(where + ": a place that no log has");
+    return false;
+  }
+  world_.trace("  " + name() + " takes over part " + std::to_string(part) + " after " + std::to_string(after.n) +
                " steps");
-  check_backed(where, update.part, after);
-  credit_path(update.part, after);
-  weights_[update.part].assign(given.begin(), given.end());
-  at_[update.part] = after;
+  check_backed(where, part, after);
+  credit_path(part, after);
+  weights_[part] = world_.oracle.weights(part, after);
+  at_[part] = after;
+  return true;
 }
 
 void SimWorker::credit_path(uint32_t part, LogPosition after) {
@@ -397,6 +413,8 @@ void SimWorker::save_now() {
 
 /// The shard judges the state of this worker: what it may keep is checked when the log up to there is here.
 void SimWorker::note_settle(const protocol::Settle& settle) {
+  told_a_place_ =
+      told_a_place_ || (!world_.scenario.has_weights && settle.weights == protocol::Settle::Weights::kSnapshot);
   if (!loaded_ || settle.part >= at_.size() || settle.weights == protocol::Settle::Weights::kNone) return;
   const uint32_t shard = world_.layout.parts[settle.part].shard;
   const bool on_path = protocol::is_on_path(core_->view(), shard, loaded_->state.parts[settle.part].lineage);

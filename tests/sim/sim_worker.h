@@ -99,6 +99,8 @@ class SimWorker : public SimProcess {
   void credit(uint32_t part, LogPosition at);
   void give_weights(const worker::GiveWeights& asked);
   void save_now();
+  void take_places();
+  bool go_to(const std::string& where, uint32_t part, LogPosition after);
   void note_settle(const protocol::Settle& settle);
   void schedule_push();
   bool goes_by_steps() const;
@@ -131,6 +133,7 @@ class SimWorker : public SimProcess {
   bool finish_asked_ = false;
   bool push_scheduled_ = false;
   bool turn_scheduled_ = false;
+  bool told_a_place_ = false;  ///< a Settle came whose snapshot has no values
   uint32_t code_turns_ = 0;
   uint64_t steps_;
   RandomSequence random_;

@@ -300,6 +300,42 @@ TEST_F(Returns, ASettleWithoutTheWholeSnapshotIsNotTakenUp) {
   EXPECT_EQ(core().part_steps_applied(0), 3u);
 }
 
+TEST_F(Returns, WhereTheShardsHoldTheWeightsItTakesOverAPlaceAlone) {
+  config_.has_weights = false;
+  config_.spec.store.optimizer = optimizer_from_text("sgd:1").value();
+  make_running();
+  push({5, kSecond}, {1, 2});
+  lose_place();
+  EXPECT_EQ(core().phase(), Phase::kReturning);
+  const auto hellos = take_sent<Hello>();
+  ASSERT_EQ(hellos.size(), 2u);
+  EXPECT_TRUE(std::get<Hello>(hellos[0].second.body).returns);
+  EXPECT_FALSE(std::get<Hello>(hellos[0].second.body).has_weights);
+  enter(2);
+  actions_.clear();
+  protocol::Settle settle = settle_of(0, 3, Weights::kSnapshot);
+  hear(0, settle);
+  EXPECT_EQ(core().part_steps_applied(0), 0u) << "without the place";
+  hear_run(0, 3, 1, 0, 40);
+  hear(0, settle);
+  EXPECT_EQ(core().part_steps_applied(0), 0u) << "values are not for it";
+  hear_place(0, 3);
+  hear(0, settle);
+  EXPECT_EQ(core().part_steps_applied(0), 3u);
+  settle = settle_of(1, 2, Weights::kSnapshot);
+  settle.counted = counted_at(1, 0);
+  hear_place(1, 2);
+  hear(1, settle);
+  make_synced();
+  EXPECT_EQ(core().phase(), Phase::kRunning);
+  for (const auto& delivered : actions_.delivered) {
+    EXPECT_TRUE(delivered.delivered_before) << "the push is answered, and the weights are the shards'";
+  }
+  const auto residual = core().residual(0);
+  ASSERT_EQ(residual.indices.size(), 1u) << "what was counted is not in it, what was not is";
+  EXPECT_EQ(residual.indices[0], 5u);
+}
+
 TEST_F(Returns, WhomNobodyCanHelpSaysSoToEveryShard) {
   make_running();
   lose_place();

@@ -79,10 +79,10 @@ Outcome complete(TrainFlags& flags) {
                      "--lr, --lr-decay and --l2 are applied by workers, and with --store the servers change the "
                      "weights: the rate is the store's, as sgd:0.1");
   }
-  if (options.store != "none" && (!options.state_path.empty() || options.initial_weights != "own")) {
+  if (options.store != "none" && options.initial_weights != "own") {
     return fail_with(ExitCode::kUsage,
-                     "--state and --initial-weights are about weights that workers hold, and with --store they pull "
-                     "what a batch touches: a run goes on with --store-begin saved");
+                     "--initial-weights is about weights that workers hold, and with --store they pull what a batch "
+                     "touches: a run goes on with --store-begin saved");
   }
   if (flags.density > 0 && options.select != "none") {
     return fail_with(ExitCode::kUsage, "--density is short for --select topk:DENSITY; give one of them");

@@ -275,6 +275,10 @@ struct SessionCore::Impl {
   // core_places.cc
   /// Of this process in that view; 0: it is not in it.
   uint64_t life_in(const protocol::JobView& of) const;
+  /// It goes on with the weights of another, or with none: those that the shards hold.
+  bool may_return() const { return config.has_weights || config.spec.has_store(); }
+  /// Values that a snapshot of the part has for this worker.
+  uint64_t snapshot_values(const PartRun& part) const { return config.has_weights ? part.dimension() : 0; }
   bool synced() const { return standing == Standing::kSynced; }
   /// The job runs, and knows this life as one that comes (back) in.
   bool joining() const { return has_place && !synced() && view.started && !over(); }

@@ -85,7 +85,7 @@ void SessionCore::Impl::say_hello(uint32_t shard, TimeNs now, Actions& actions) 
   hello.shard_count = static_cast<uint32_t>(links.size());
   hello.layout_hash = layout_hash;
   // One that was a member may have been removed meanwhile, without hearing of it.
-  hello.returns = config.returns || lost_place || (config.has_weights && life != 0);
+  hello.returns = config.returns || lost_place || (may_return() && life != 0);
   hello.has_weights = config.has_weights;
   links[shard].next_attempt = now + hello_again_after(config);
   send(shard, std::move(hello), {}, actions);

@@ -211,7 +211,7 @@ void SessionCore::Impl::on_settled(uint32_t shard, const protocol::Settled& sett
   const std::string why = shard_text(shard) + " has forgotten the update of part " + std::to_string(settled.part) +
                           ", step " + std::to_string(settled.step) + ": this worker is too far behind";
   // What became of the contribution it learns when it comes back.
-  if (config.has_weights) return resign(shard, why, now, actions);
+  if (may_return()) return resign(shard, why, now, actions);
   PartRun& part = parts[settled.part];
   BucketRun& run = buckets[part.layout.bucket];
   if (settled.counted) {

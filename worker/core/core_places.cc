@@ -91,7 +91,7 @@ bool SessionCore::Impl::find_myself(uint32_t shard, const protocol::JobView& bef
   const auto own = std::ranges::find(view.members, config.worker, &protocol::Member::worker);
   const std::string who = "worker " + std::to_string(config.worker);
   if (own == view.members.end()) {
-    if (config.has_weights && life != 0 && !view.finished) {
+    if (may_return() && life != 0 && !view.finished) {
       if (has_place) {
         log(actions, Severity::kWarning, who + " was removed from the job and comes back, said " + shard_text(shard));
       }
@@ -158,7 +158,7 @@ bool SessionCore::Impl::take_new_life(const protocol::Member& own, TimeNs now, A
   // Removed for silence and admitted again before the job started: nothing was sent under the earlier life.
   const bool unsent = phase == Phase::kJoining || phase == Phase::kWaiting;
   if (!unsent || own.state == protocol::MemberState::kJoining) {
-    if (!config.has_weights) {
+    if (!may_return()) {
       end_session({ErrorCode::kNotAMember, "worker " + std::to_string(config.worker) +
                                                " was removed from the job and is back under another life"},
                   now, actions);

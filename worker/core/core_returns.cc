@@ -85,7 +85,7 @@ void SessionCore::Impl::on_settle(uint32_t shard, const protocol::Settle& settle
     return;
   }
   const bool own = settle.weights == protocol::Settle::Weights::kOwn;
-  const bool has_snapshot = part.incoming && part.incoming->values.size() == part.dimension();
+  const bool has_snapshot = part.incoming && part.incoming->values.size() == snapshot_values(part);
   const uint64_t next = own || !has_snapshot ? part.n : part.incoming->n;
   if ((own && !settle.on_log) || (!own && !has_snapshot) || next > settle.decided) {
     ++counters.dropped_unexpected;

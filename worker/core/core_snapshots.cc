@@ -67,15 +67,16 @@ void SessionCore::Impl::on_snapshot(uint32_t shard, const protocol::Message& mes
   const size_t have = part.incoming ? part.incoming->values.size() : 0;
   const bool in_order = part.incoming && run.offset == have && run.n == part.incoming->n;
   const size_t values = bytes.size() / sizeof(float);
-  const bool whole = bytes.size() % sizeof(float) == 0 && values > 0 && values <= part.dimension() - have;
-  if (!in_order || !whole || hash64(bytes) != run.payload_hash) {
+  const uint64_t wanted = snapshot_values(part);
+  const bool whole = bytes.size() % sizeof(float) == 0 && values <= wanted - have && (values > 0) == (wanted > 0);
+  if (!in_order || !whole || (values > 0 ? hash64(bytes) : 0) != run.payload_hash) {
     // The shard asks somebody again: State says that this part is still to be settled.
     ++counters.dropped_malformed;
     part.incoming.reset();
     return;
   }
   part.incoming->values.resize(have + values);
-  std::memcpy(part.incoming->values.data() + have, bytes.data(), bytes.size());
+  if (values > 0) std::memcpy(part.incoming->values.data() + have, bytes.data(), bytes.size());
   part.incoming->summary = run.summary;
   progress_at = now;
 }
@@ -100,6 +101,7 @@ void SessionCore::Impl::take_snapshot(PartRun& part, const protocol::Settle& set
   BucketRun& run = buckets[part.layout.bucket];
   if (!run.applied.empty())
     std::fill_n(run.applied.begin() + static_cast<std::ptrdiff_t>(part.layout.begin), part.dimension(), 0.0);
+  if (!config.has_weights) return;
   DeliveredUpdate weights;
   weights.bucket = part.layout.bucket;
   weights.part = part.layout.part;

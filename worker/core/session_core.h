@@ -36,7 +36,8 @@ struct CoreConfig {
   TimeNs shard_silence = 30 * kNsPerS;       ///< afterwards: a shard not heard for so long ends the session
   LedgerMode ledger = LedgerMode::kSums;
   /// The shell can give the weights of a part, and take others in their place: this worker may join a job that has started, and
-  /// comes back when it was removed. Without, its removal ends the session.
+  /// comes back when it was removed. Without, its removal ends the session, unless the job has a store: then it comes back with
+  /// its place in the log alone.
   bool has_weights = false;
   bool returns = false;  ///< this process takes the place of an earlier one of this worker, as soon as that is silent
   /// What an earlier process saved; weights are the shell's. REQUIRES: fits(*saved, worker, spec).

@@ -73,10 +73,10 @@ Result<Beginning> begin_with(const JobOptions& job, std::span<const TensorOption
   }
   beginning.has_weights =
       std::ranges::none_of(tensors, [](const TensorOptions& tensor) { return tensor.weights.empty(); });
-  if (job.returns && !beginning.has_weights) {
+  if (job.returns && !beginning.has_weights && !spec.has_store()) {
     return fail(ErrorCode::kInvalidArgument,
                 "returns: who comes back takes over the weights of a worker that went on; give every tensor its "
-                "weights (TensorOptions::weights)");
+                "weights (TensorOptions::weights), or the job a store");
   }
   if (spec.initial_weights == protocol::InitialWeights::kFirst && !beginning.has_weights) {
     return fail(ErrorCode::kInvalidArgument,

@@ -41,7 +41,7 @@ std::vector<Place> places_of(const SessionCore& core, uint32_t bucket, size_t te
 
 Status SessionShell::check_store(size_t tensor) const {
   if (auto valid = check_tensor(tensor); !valid) return valid;
-  if (core_.spec().store.optimizer.optimizer != Optimizer::kNone) return {};
+  if (core_.spec().has_store()) return {};
   return fail(ErrorCode::kInvalidArgument,
               "the job has no store: its shards hold no weights; give JobOptions::store an optimizer, as sgd:0.1");
 }
