@@ -309,7 +309,7 @@ void SimWorker::replace(const std::string& where, const worker::DeliveredUpdate&
     world_.fault(where + ": the weights taken over are not the replay's");
 }
 
-/// Without weights of its own, in a job whose shards have them: its place in the log is another one now, and nothing is delivered.
+/// Without weights of its own, in a job whose shards have them: its place in the log is another one now; nothing is delivered.
 void SimWorker::take_places() {
   const worker::SavedState state = core_->saved_state();
   for (uint32_t part = 0; part < at_.size(); ++part) {

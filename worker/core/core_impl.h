@@ -336,6 +336,10 @@ struct SessionCore::Impl {
   void select_for(BucketRun& run, uint64_t step, TimeNs now, Actions& actions);
   void code_next(uint32_t bucket, TimeNs now, Actions& actions);
   void part_is_coded(uint32_t bucket);
+  /// The shard takes no step that is further ahead: after a return the log of one part may have gone back behind the others'.
+  bool may_be_taken(const PartRun& part, const Outstanding& out) const {
+    return asynchronous() || out.step <= part.n + config.spec.staleness + 1;
+  }
   void send_contribution(PartRun& part, Outstanding& out, TimeNs now, Actions& actions);
   /// Sends what is in flight again: to one shard, or (kAllShards) to all.
   void resend_outstanding(uint32_t shard, TimeNs now, Actions& actions);
@@ -407,6 +411,7 @@ struct SessionCore::Impl {
   /// An empty contribution to every step of [n, below) that this worker has none for [9e]: nobody waits for one that never comes.
   void fill_gaps(BucketRun& run, uint64_t below);
   void send_unsent(BucketRun& run, TimeNs now, Actions& actions);
+  void send_unsent(PartRun& part, TimeNs now, Actions& actions);
   void make_empty(const PartRun& part, Outstanding& out) const;
   uint64_t number_of(const BucketRun& run) const { return run.selected + run.number_offset; }
 

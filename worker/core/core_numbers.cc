@@ -147,9 +147,13 @@ void SessionCore::Impl::send_unsent(BucketRun& run, TimeNs now, Actions& actions
   for (uint32_t number = run.first_part; number < run.first_part + run.part_count; ++number) {
     PartRun& part = parts[number];
     if (links[part.layout.shard].state != LinkState::kWelcomed) continue;  // its Welcome sends everything
-    for (Outstanding& out : part.outstanding) {
-      if (!out.on_wire) send_contribution(part, out, now, actions);
-    }
+    send_unsent(part, now, actions);
+  }
+}
+
+void SessionCore::Impl::send_unsent(PartRun& part, TimeNs now, Actions& actions) {
+  for (Outstanding& out : part.outstanding) {
+    if (!out.on_wire && may_be_taken(part, out)) send_contribution(part, out, now, actions);
   }
 }
 

@@ -185,7 +185,7 @@ void SessionCore::Impl::resend_outstanding(uint32_t shard, TimeNs now, Actions& 
     if (shard != kAllShards && part.layout.shard != shard) continue;
     if (links[part.layout.shard].state != LinkState::kWelcomed) continue;
     for (Outstanding& out : part.outstanding) {
-      if (!of_earlier_life(out)) send_contribution(part, out, now, actions);
+      if (!of_earlier_life(out) && may_be_taken(part, out)) send_contribution(part, out, now, actions);
     }
   }
 }
@@ -406,6 +406,8 @@ void SessionCore::Impl::apply_update(PartRun& part, const protocol::Update& upda
     }
   }
   ++part.n;
+  if (came_back && !asynchronous() && links[part.layout.shard].state == LinkState::kWelcomed)
+    send_unsent(part, now, actions);
   changes += part.n == part.decided_without ? 1 : 0;  // is_waited_for()
   if (!asynchronous() && !part.outstanding.empty() && part.outstanding.front().refusals > 0) {
     // Refused for want of room as a step ahead; now it is the one that the others wait for.
