@@ -102,7 +102,7 @@ class JobStore {
   void save(Actions& actions);
   void on_written(const Status& written, Actions& actions);
   /// Steps of the part below n are acknowledged by all members; while a save is under way, and before on_written().
-  void acknowledged(uint32_t part, uint64_t n);
+  void acknowledged(uint32_t number, uint64_t n);
   /// A save that waits for acknowledgements ends, if they are there: from then on it counts.
   void end_acknowledged(Actions& actions);
   void on_loaded(Result<StoreFile> loaded, Actions& actions);
