@@ -126,6 +126,11 @@ TEST(ClusterSimFound, LostViewChangeIsToldAgain) { expect_clean(43); }
 TEST(ClusterSimFound, LostHelloDoesNotMakeAMemberLookDead) { expect_clean(482); }
 TEST(ClusterSimFound, ResendBeyondTheSummaryIsNotCalledUncounted) { expect_clean(6); }
 
+TEST(ClusterSimFound, AStoreThatIsSavedLateIsSavedAgainWhereNothingElseWouldAskForIt) {
+  const SimReport report = run_cluster(draw_asynchronous(50'248));
+  EXPECT_TRUE(report.faults.empty()) << failure_text(draw_asynchronous(50'248), report);
+}
+
 /// One shard, one tensor, nothing lossy, nothing wrong.
 Scenario plain(uint32_t workers, uint64_t steps) {
   Scenario scenario;

@@ -287,6 +287,8 @@ void SimWorker::check_applied(const std::string& where, const worker::DeliveredU
       with_entries = with_entries || sent == nullptr || sent->count() > 0;
     }
   }
+  // Weights that it went back to may lack what it had applied before: then that was settled long ago.
+  if (credited_at_.contains({update.part, {update.step + 1, update.decided_in}})) return;
   // What an earlier life sent has come back; what was counted is the empty one in its place.
   const bool in_its_place = counted && !update.counted && !with_entries;
   if (update.counted != counted && !in_its_place) world_.fault(where + ": the worker is wrong about being counted");
