@@ -70,9 +70,10 @@ class Asynchronous(WithServers):
         for mode in ("synchronous", "asynchronous"):
             results = self.train(3, *flags, "--mode", mode, job=mode)
             losses[mode] = [result["epochs"][-1]["held_out"]["loss"] for result in results]
-            self.assertEqual([result["steps"] for result in results], [80] * 3)
-        # Who is through first has evaluated without the others' last steps.
-        self.assertLess(max(losses["asynchronous"]), 1.2 * losses["synchronous"][0], losses)
+            # Nobody waits for who begins later: it goes on where the job is.
+            self.assertLessEqual({result["steps"] for result in results}, {80} if mode == "synchronous" else set(range(1, 81)))
+        # Who is through earlier has evaluated without the others' last steps. At the undivided rate this would be 0.7.
+        self.assertAlmostEqual(min(losses["asynchronous"]) / losses["synchronous"][0], 1, delta=0.2, msg=str(losses))
 
     def test_ReselectionIsRefused(self):
         ended = run("train", *self.flags(), "--train", "none", "--mode", "asynchronous", "--reselect", "topk:0.5")
