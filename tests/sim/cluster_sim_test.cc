@@ -124,6 +124,7 @@ TEST(ClusterSim, EqualSeedsGiveEqualRuns) {
 TEST(ClusterSimFound, ShardThatStartsAfterTheJobWasCreatedIsNotTakenForARestartedOne) { expect_clean(13); }
 TEST(ClusterSimFound, LostViewChangeIsToldAgain) { expect_clean(43); }
 TEST(ClusterSimFound, LostHelloDoesNotMakeAMemberLookDead) { expect_clean(482); }
+TEST(ClusterSimFound, ABucketThatIsFirstPushedAfterAReturnOwesTheStepsBefore) { expect_clean(7'106'978); }
 TEST(ClusterSimFound, ResendBeyondTheSummaryIsNotCalledUncounted) { expect_clean(6); }
 
 TEST(ClusterSimFound, AStoreThatIsSavedLateIsSavedAgainWhereNothingElseWouldAskForIt) {

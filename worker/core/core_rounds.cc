@@ -459,6 +459,17 @@ void SessionCore::Impl::replay_held(TimeNs now, Actions& actions) {
 
 void SessionCore::Impl::end_turn(TimeNs now, Actions& actions) {
   if (over()) return;
+  // After a return a push may be for a step that its bucket has yet to come to: those before it get nothing of this worker, and
+  // who waits for it there would wait for ever.
+  const bool owes = came_back && sends_now() && !asynchronous() && !is_in_every_step();
+  for (const auto& [priority, bucket] : ready) {
+    BucketRun& run = buckets[bucket];
+    const uint64_t push = number_of(run);
+    const bool numbered_already = push >= first_numbered && push < first_numbered + numbered.size();
+    if (!owes || run.selected != run.coded || !numbered_already || (!waits_for_all() && run.selected != 0)) continue;
+    fill_gaps(run, numbered[push - first_numbered].step);
+    send_unsent(run, now, actions);
+  }
   for (uint32_t shard = 0; shard < links.size(); ++shard) {
     Link& link = links[shard];
     if (link.state != LinkState::kWelcomed) continue;
