@@ -43,6 +43,7 @@ class Cluster {
   bool job_can_start() const;
   bool store_may_be_lost() const;
   bool explained(const SimWorker& process) const;
+  bool has_successor(const SimWorker& process) const;
   void judge_worker(const SimWorker& process);
   void judge();
   void check_name_is_free();
@@ -246,6 +247,12 @@ bool Cluster::store_may_be_lost() const {
   });
 }
 
+bool Cluster::has_successor(const SimWorker& process) const {
+  return std::ranges::any_of(world_.workers, [&process](const auto& other) {
+    return other.get() != &process && other->worker() == process.worker();
+  });
+}
+
 bool Cluster::explained(const SimWorker& process) const {
   // Too few are left; or bytes were altered on the way, which TCP all but excludes: no wrong sum and no hang is enough.
   if (below_minimum() || world_.scenario.link.corruption > 0 || process.has_left()) return true;
@@ -262,7 +269,8 @@ bool Cluster::explained(const SimWorker& process) const {
     case ErrorCode::kShardMapMismatch:
       return std::ranges::find(world_.scenario.faults, Kind::kShutdownShard, &SimFault::kind) !=
              world_.scenario.faults.end();
-    case ErrorCode::kTimeout: return a_shard_is_gone() || too_few_for_a_successor();
+    // Its place may be another process's by now.
+    case ErrorCode::kTimeout: return a_shard_is_gone() || too_few_for_a_successor() || has_successor(process);
     case ErrorCode::kIdentityInUse:
       return second || world_.workers.size() > world_.scenario.spec.workers || world_.scenario.hostile > 0;
     case ErrorCode::kUnavailable: return !world_.scenario.faults.empty();
