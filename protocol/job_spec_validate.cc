@@ -4,7 +4,7 @@
 #include <string_view>
 #include <unordered_set>
 
-#include "kernels/codec/bloom_scan.h"
+#include "kernels/codec/codec.h"
 #include "protocol/job_spec.h"
 #include "protocol/known_enums.h"
 #include "protocol/layout.h"
@@ -340,13 +340,14 @@ Status check_buckets(const JobSpec& spec) {
                             spec.parts_per_shard, layout.buckets.size(), kPartsMax));
   }
   for (const BucketLayout& bucket : layout.buckets) {
-    const bool bloom = bucket.codec_up.index == IndexCodecId::kBloom || bucket.codec_down.index == IndexCodecId::kBloom;
-    if (bloom && bucket.dimension > kBloomDimensionMax) {
+    for (const CodecSpec& codec : {bucket.codec_up, bucket.codec_down}) {
+      const IndexCodec& index = *find_index_codec(codec.index);
+      if (bucket.dimension <= index.dimension_max()) continue;
       return refuse(fmt::format(
-          "tensor '{}'{}: index codec bloom takes dimensions up to {}, this is {}: its decoder asks for "
-          "every index; use gap",
+          "tensor '{}'{}: index codec {} takes dimensions up to {}, this is {}: its decoder asks for every index; use "
+          "gap",
           spec.tensors[bucket.members.front().tensor].name, bucket.members.size() > 1 ? " and those fused with it" : "",
-          kBloomDimensionMax, bucket.dimension));
+          index.name(), index.dimension_max(), bucket.dimension));
     }
   }
   return {};

@@ -2,7 +2,7 @@
 
 namespace millrace::protocol {
 
-// Each switch names every enumerator, so that the compiler asks for the next one.
+// Each switch names every enumerator, so that the compiler asks for the next one. Codecs are in their registry.
 bool known(Mode value) {
   switch (value) {
     case Mode::kSynchronous:
@@ -102,23 +102,8 @@ bool known(Selection value) {
   return false;
 }
 
-bool known(IndexCodecId value) {
-  switch (value) {
-    case IndexCodecId::kNone:
-    case IndexCodecId::kRaw:
-    case IndexCodecId::kBitmap:
-    case IndexCodecId::kGap:
-    case IndexCodecId::kBloom: return true;
-  }
-  return false;
-}
+bool known(IndexCodecId value) { return value == IndexCodecId::kNone || find_index_codec(value) != nullptr; }
 
-bool known(ValueCodecId value) {
-  switch (value) {
-    case ValueCodecId::kRaw:
-    case ValueCodecId::kQsgd: return true;
-  }
-  return false;
-}
+bool known(ValueCodecId value) { return find_value_codec(value) != nullptr; }
 
 }  // namespace millrace::protocol

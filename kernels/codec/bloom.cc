@@ -77,6 +77,8 @@ class BloomIndexCodec final : public IndexCodec {
   std::string_view name() const override { return "bloom"; }
   std::string_view paper() const override { return "DeepReduce 4: Bloom filter, policy P0"; }
   bool lossless() const override { return false; }
+  uint64_t dimension_max() const override { return kBloomDimensionMax; }
+  bool takes_rate() const override { return true; }
 
   uint64_t bytes_estimate(uint64_t count, uint64_t, const CodecSpec& spec) const override {
     return kHeaderBytes + BloomShape::optimal(count, spec.bloom_false_positive_rate).bits / 8;

@@ -12,7 +12,8 @@
 
 namespace millrace {
 
-/// How indices become bytes. Numbers are on the wire: never reused. Each is one file; codec/registry.cc lists them.
+/// How indices become bytes. Numbers are on the wire: never reused. Each codec says its own, in its file (codec_list.h lists
+/// them, WIRE_FORMAT.md has the table); here are those that other code refers to.
 enum class IndexCodecId : uint8_t {
   kNone = 0,    ///< dense stream: no indices
   kRaw = 1,     ///< u32 each
@@ -67,6 +68,12 @@ class IndexCodec {
   virtual std::string_view name() const = 0;
   virtual std::string_view paper() const = 0;
   virtual bool lossless() const = 0;
+
+  /// The largest dimension that encode() and decode() take.
+  virtual uint64_t dimension_max() const { return kDimensionMax; }
+
+  /// Whether CodecSpec::bloom_false_positive_rate is a parameter of it.
+  virtual bool takes_rate() const { return false; }
 
   /// About how many bytes encode() will append (uniform indices): to reserve memory and to plan. Not a bound.
   virtual uint64_t bytes_estimate(uint64_t count, uint64_t dimension, const CodecSpec& spec) const = 0;
@@ -123,6 +130,9 @@ std::span<const IndexCodec* const> index_codecs();
 std::span<const ValueCodec* const> value_codecs();
 const IndexCodec* find_index_codec(IndexCodecId id);
 const ValueCodec* find_value_codec(ValueCodecId id);
+
+/// The names that codec_from_text() takes, for help and errors: "raw, bitmap, gap, ...".
+std::string index_codec_words();
 
 /// What became of a stream when it was coded.
 template <typename T>

@@ -16,10 +16,8 @@ bool parse_number(std::string_view text, T& value) {
 }
 
 std::unexpected<Error> refuse(std::string_view text) {
-  return fail(ErrorCode::kInvalidArgument,
-              "codec '" + std::string(text) +
-                  "' is not INDEX[+VALUE] with INDEX raw, bitmap, gap, bloom[:RATE] and VALUE raw, "
-                  "qsgd{2,4,8}[:max|:l2][:BUCKET]");
+  return fail(ErrorCode::kInvalidArgument, "codec '" + std::string(text) + "' is not INDEX[+VALUE] with INDEX " +
+                                               index_codec_words() + " and VALUE raw, qsgd{2,4,8}[:max|:l2][:BUCKET]");
 }
 
 bool parse_index(std::string_view text, CodecSpec& spec) {
@@ -28,8 +26,7 @@ bool parse_index(std::string_view text, CodecSpec& spec) {
     if (codec->name() != parts[0]) continue;
     spec.index = codec->id();
     if (parts.size() == 1) return true;
-    return parts.size() == 2 && spec.index == IndexCodecId::kBloom &&
-           parse_number(parts[1], spec.bloom_false_positive_rate);
+    return parts.size() == 2 && codec->takes_rate() && parse_number(parts[1], spec.bloom_false_positive_rate);
   }
   return false;
 }
@@ -54,6 +51,16 @@ bool parse_value(std::string_view text, CodecSpec& spec) {
 }
 
 }  // namespace
+
+std::string index_codec_words() {
+  std::string words;
+  for (const IndexCodec* codec : index_codecs()) {
+    if (!words.empty()) words += ", ";
+    words += codec->name();
+    if (codec->takes_rate()) words += "[:RATE]";
+  }
+  return words;
+}
 
 Status validate(const CodecSpec& spec) {
   if (find_index_codec(spec.index) == nullptr) return fail(ErrorCode::kInvalidArgument, "unknown index codec");
@@ -84,7 +91,7 @@ std::string codec_text(const CodecSpec& spec) {
   MILLRACE_CHECK(index != nullptr, static_cast<int>(spec.index));
   std::string text(index->name());
   const CodecSpec defaults;
-  if (spec.index == IndexCodecId::kBloom && spec.bloom_false_positive_rate != defaults.bloom_false_positive_rate) {
+  if (index->takes_rate() && spec.bloom_false_positive_rate != defaults.bloom_false_positive_rate) {
     char number[32];
     const auto [end, error] = std::to_chars(number, number + sizeof(number), spec.bloom_false_positive_rate);
     MILLRACE_CHECK(error == std::errc());

@@ -5,13 +5,16 @@
 namespace millrace {
 
 std::span<const IndexCodec* const> index_codecs() {
-  static const std::array<const IndexCodec*, 4> codecs = {&raw_index_codec(), &bitmap_index_codec(), &gap_index_codec(),
-                                                          &bloom_index_codec()};
+#define MILLRACE_LISTED(name) &name##_index_codec(),
+  static const std::array codecs = {MILLRACE_INDEX_CODECS(MILLRACE_LISTED)};
+#undef MILLRACE_LISTED
   return codecs;
 }
 
 std::span<const ValueCodec* const> value_codecs() {
-  static const std::array<const ValueCodec*, 2> codecs = {&raw_value_codec(), &qsgd_value_codec()};
+#define MILLRACE_LISTED(name) &name##_value_codec(),
+  static const std::array codecs = {MILLRACE_VALUE_CODECS(MILLRACE_LISTED)};
+#undef MILLRACE_LISTED
   return codecs;
 }
 

@@ -16,7 +16,8 @@ constexpr ContainerLimits kLimits{.dimension = 0, .count_max = 1 << 16, .bytes_m
 /// Whether decoding scans a dimension too large for a fuzzer's patience.
 bool slow(ByteSpan bytes) {
   const auto header = read_container_header(bytes);
-  return header && header->index_codec == IndexCodecId::kBloom && header->dimension > 1 << 18;
+  const IndexCodec* codec = header ? find_index_codec(header->index_codec) : nullptr;
+  return codec != nullptr && codec->dimension_max() < kDimensionMax && header->dimension > 1 << 18;
 }
 
 template <typename T>

@@ -4,7 +4,7 @@
 
 #include "kernels/base/bytes.h"
 #include "kernels/base/check.h"
-#include "kernels/codec/codec_list.h"
+#include "kernels/codec/codec.h"
 #include "kernels/codec/gap_blocks.h"
 
 namespace millrace {
@@ -13,10 +13,7 @@ namespace {
 constexpr uint64_t kDimensionFuzzed = 1 << 16;  // for codecs whose time or memory follows the dimension
 constexpr uint64_t kCountFuzzed = 1 << 14;
 
-const IndexCodec& codec_of(uint8_t choice) {
-  const IndexCodec* codecs[] = {&raw_index_codec(), &bitmap_index_codec(), &gap_index_codec(), &bloom_index_codec()};
-  return *codecs[choice % 4];
-}
+const IndexCodec& codec_of(uint8_t choice) { return *index_codecs()[choice % 0x80u % index_codecs().size()]; }
 
 void check_set(IndexSpan indices, uint64_t dimension, uint64_t count) {
   MILLRACE_CHECK(indices.size() == count, indices.size(), count);
@@ -73,7 +70,7 @@ void fuzz(ByteSpan bytes) {
   const auto count_drawn = reader.get<uint16_t>();
   if (!choice || !dimension_drawn || !count_drawn) return;
   const IndexCodec& codec = codec_of(*choice);
-  const bool scans = codec.id() == IndexCodecId::kBitmap || codec.id() == IndexCodecId::kBloom;
+  const bool scans = codec.id() == IndexCodecId::kBitmap || codec.dimension_max() < kDimensionMax;
   const uint64_t dimension = scans ? 1 + *dimension_drawn % kDimensionFuzzed : 1 + uint64_t{*dimension_drawn};
   const ByteSpan rest = *reader.get_bytes(reader.remaining());
   const ByteBuffer exact(rest.begin(), rest.end());  // the sanitizer sees a read behind the end

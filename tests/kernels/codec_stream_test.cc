@@ -65,6 +65,8 @@ TEST(CodecText, RefusesWhatIsNoCodec) {
 TEST(CodecRegistry, NamesAndIdsAreFoundAndUnique) {
   for (const IndexCodec* codec : index_codecs()) {
     EXPECT_EQ(find_index_codec(codec->id()), codec);
+    EXPECT_EQ(codec_from_text(codec->name())->index, codec->id()) << codec->name();
+    EXPECT_NE(index_codec_words().find(codec->name()), std::string::npos);
     EXPECT_FALSE(codec->paper().empty());
   }
   for (const ValueCodec* codec : value_codecs()) EXPECT_EQ(find_value_codec(codec->id()), codec);

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/codec/codec.h"
 #include "kernels/stream/stream.h"
 #include "monitoring/standard_streams.h"
 #include "worker/cli/atomic_file.h"
@@ -357,7 +358,7 @@ void add_compression_flags(CLI::App& app, TrainFlags& flags) {
       ->capture_default_str();
   app.add_option("--reselect", options.reselect, "what the sum is cut to before it comes back: none or topk:D")
       ->capture_default_str();
-  app.add_option("--codec-up", options.codec_up, "INDEX+VALUE: gap raw bitmap bloom[:RATE] + raw qsgd2 qsgd4 qsgd8")
+  app.add_option("--codec-up", options.codec_up, "INDEX+VALUE: " + index_codec_words() + " + raw, qsgd2, qsgd4, qsgd8")
       ->capture_default_str();
   app.add_option("--codec-down", options.codec_down, "the same, for what comes back")->capture_default_str();
   app.add_option("--codec-error", options.codec_error, "a quantizer's error: retain it in the residual, or drop it")

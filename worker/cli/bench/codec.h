@@ -18,7 +18,7 @@ struct CodecBenchOptions {
 /// REQUIRES n in [1, 2^28], density in (0, 1], repeats >= 1.
 /// Returns  {"bench":"codec","n":..,"density":..,"k":..,"repeats":..,"seed":..,"threads":1,"rows":[...]}. Rows:
 ///          memcpy, of the indices: {"algorithm":"memcpy","kind":"memory","gb_s":..};
-///          raw, bitmap, gap, bloom: {"algorithm":..,"kind":"index","bits_per_index":..,"entropy_bits_per_index":..,
+///          every index codec, by its name: {"algorithm":..,"kind":"index","bits_per_index":..,"entropy_bits_per_index":..,
 ///          "encode_mindex_s":..,"decode_mindex_s":..,"decoded_over_k":..}, all per index that went in, the entropy
 ///          log2 C(n, k) / k;
 ///          f32 (raw), qsgd2, qsgd4, qsgd8: {"algorithm":..,"kind":"value","bits_per_value":..,"encode_gb_s":..,

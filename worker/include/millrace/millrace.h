@@ -80,7 +80,7 @@ struct JobOptions {
                                      ///< a whole number from 2 is a count, up to 1 a density
   std::string reselect = "none";     ///< "none" or "topk:DENSITY|COUNT": what the sum is cut to before it comes back
   uint32_t threshold_period = 1;     ///< reselect: steps between exact thresholds
-  std::string codec_up = "gap+raw";  ///< INDEX+VALUE: gap raw bitmap bloom[:RATE] + raw qsgd2 qsgd4 qsgd8
+  std::string codec_up = "gap+raw";  ///< INDEX+VALUE, as `millrace train --help` lists them
   std::string codec_down = "gap+raw";
   std::string combine = "sum";  ///< "sum", "mean", "weighted_mean"
   std::string codec_error =
