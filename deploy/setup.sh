@@ -23,6 +23,8 @@ readonly BUILD_PACKAGES=(
   libtbb-dev           # parallel kernels and reduction
   libhwy-dev           # SIMD with run-time dispatch
   libxxhash-dev        # payload hashes, container checksums
+  libroaring-dev       # index codec roaring
+  libstreamvbyte-dev   # index codec streamvbyte
   librandom123-dev     # counter-based random numbers
   libsqlite3-dev       # the membership table on one machine
   prometheus-cpp-dev   # metrics

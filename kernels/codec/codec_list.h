@@ -12,6 +12,11 @@
   CODEC(elias_delta)                 \
   CODEC(rice)                        \
   CODEC(golomb)                      \
+  CODEC(adaptive)                    \
+  CODEC(run_length)                  \
+  CODEC(huffman)                     \
+  CODEC(roaring)                     \
+  CODEC(streamvbyte)                 \
   CODEC(bloom)
 
 #define MILLRACE_VALUE_CODECS(CODEC) \

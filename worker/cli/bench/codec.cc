@@ -12,6 +12,9 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/random.h"
 #include "kernels/codec/codec.h"
+#include "kernels/select/select.h"
+#include "kernels/select/top_k.h"
+#include "worker/cli/bench/trace.h"
 
 namespace millrace::cli {
 namespace {
@@ -38,6 +41,54 @@ Buffer<float> gaussian_values(size_t count, uint64_t seed) {
   return values;
 }
 
+/// What is coded.
+struct CodecBenchData {
+  uint64_t n = 0;
+  IndexBuffer indices;
+  Buffer<float> values;  ///< as many
+};
+
+CodecBenchData drawn_data(const CodecBenchOptions& options) {
+  CodecBenchData data{options.n, uniform_indices(options), {}};
+  data.values = gaussian_values(data.indices.size(), options.seed);
+  return data;
+}
+
+/// The largest entries of a worker of the trace.
+Result<CodecBenchData> trace_data(const CodecBenchOptions& options) {
+  const auto accumulator = read_trace(options.trace, options.worker);
+  if (!accumulator) return std::unexpected(accumulator.error());
+  CodecBenchData data;
+  data.n = accumulator->size();
+  const SelectionSpec top_k{.selection = Selection::kTopK, .density = options.density};
+  if (auto done = select_top_k<float>(*accumulator, k_of(top_k, data.n), data.indices); !done) {
+    return std::unexpected(done.error());
+  }
+  for (const uint32_t index : data.indices) data.values.push_back((*accumulator)[index]);
+  return data;
+}
+
+/// Bits an index of Rice coding with the best parameter for every block of 128 gaps, and 5 bits to say it.
+double rice_blocks_bits_per_index(IndexSpan indices) {
+  constexpr size_t kBlock = 128;
+  constexpr uint32_t kParameters = 32;
+  uint64_t bits = 0;
+  for (size_t begin = 0; begin < indices.size(); begin += kBlock) {
+    const size_t end = std::min(begin + kBlock, indices.size());
+    uint64_t best = UINT64_MAX;
+    for (uint32_t shift = 0; shift < kParameters; ++shift) {
+      uint64_t cost = 0;
+      for (size_t j = begin; j < end; ++j) {
+        const uint32_t gap = j == 0 ? indices[0] : indices[j] - indices[j - 1] - 1;
+        cost += (gap >> shift) + 1 + shift;
+      }
+      best = std::min(best, cost);
+    }
+    bits += best + 5;
+  }
+  return static_cast<double>(bits) / static_cast<double>(indices.size());
+}
+
 /// Median time of `repeats` runs, in seconds.
 template <typename Run>
 double seconds(uint32_t repeats, const Run& run) {
@@ -56,7 +107,8 @@ double entropy_bits_per_index(double n, double k) {
   return (std::lgamma(n + 1) - std::lgamma(k + 1) - std::lgamma(n - k + 1)) / std::log(2.0) / k;
 }
 
-nlohmann::json index_row(const IndexCodec& codec, IndexSpan indices, const CodecBenchOptions& options) {
+nlohmann::json index_row(const IndexCodec& codec, const CodecBenchData& data, const CodecBenchOptions& options) {
+  const IndexSpan indices = data.indices;
   EncodeOptions encode;
   encode.spec.index = codec.id();
   encode.random = RandomKey::from(options.seed);
@@ -64,13 +116,13 @@ nlohmann::json index_row(const IndexCodec& codec, IndexSpan indices, const Codec
   IndexBuffer added;
   const double encode_s = seconds(options.repeats, [&] {
     bytes.clear();
-    const Status done = codec.encode(indices, options.n, encode, bytes, codec.lossless() ? nullptr : &added);
+    const Status done = codec.encode(indices, data.n, encode, bytes, codec.lossless() ? nullptr : &added);
     MILLRACE_CHECK(done.has_value());
   });
   const IndexSpan said = codec.lossless() ? indices : IndexSpan(added);
   IndexBuffer decoded;
   const double decode_s = seconds(options.repeats, [&] {
-    const Status done = codec.decode(bytes, options.n, said.size(), decoded);
+    const Status done = codec.decode(bytes, data.n, said.size(), decoded);
     MILLRACE_CHECK(done.has_value());
   });
   MILLRACE_CHECK(std::equal(said.begin(), said.end(), decoded.begin(), decoded.end()), said.size(), decoded.size());
@@ -78,7 +130,7 @@ nlohmann::json index_row(const IndexCodec& codec, IndexSpan indices, const Codec
   return {{"algorithm", codec.name()},
           {"kind", "index"},
           {"bits_per_index", 8.0 * static_cast<double>(bytes.size()) / k},
-          {"entropy_bits_per_index", entropy_bits_per_index(static_cast<double>(options.n), k)},
+          {"entropy_bits_per_index", entropy_bits_per_index(static_cast<double>(data.n), k)},
           {"encode_mindex_s", k / encode_s * 1e-6},
           {"decode_mindex_s", k / decode_s * 1e-6},
           {"decoded_over_k", static_cast<double>(said.size()) / k}};
@@ -157,31 +209,42 @@ nlohmann::json memcpy_row(IndexSpan indices, const CodecBenchOptions& options) {
 
 }  // namespace
 
-nlohmann::json bench_codec(const CodecBenchOptions& options) {
+Result<nlohmann::json> bench_codec(const CodecBenchOptions& options) {
   MILLRACE_CHECK(options.n >= 1 && options.n <= uint64_t{1} << 28 && options.repeats >= 1, options.n, options.repeats);
   MILLRACE_CHECK(options.density > 0 && options.density <= 1, options.density);
   const tbb::global_control one_thread(tbb::global_control::max_allowed_parallelism, 1);
-  const IndexBuffer indices = uniform_indices(options);
-  const Buffer<float> values = gaussian_values(indices.size(), options.seed);
+  const bool traced = !options.trace.empty();
+  const Result<CodecBenchData> data = traced ? trace_data(options) : drawn_data(options);
+  if (!data) return std::unexpected(data.error());
+  const double rice_blocks = rice_blocks_bits_per_index(data->indices);
   nlohmann::json rows = nlohmann::json::array();
-  rows.push_back(memcpy_row(indices, options));
-  for (const IndexCodec* codec : index_codecs()) rows.push_back(index_row(*codec, indices, options));
-  rows.push_back(value_row("f32", {.value = ValueCodecId::kRaw}, values, options));
+  rows.push_back(memcpy_row(data->indices, options));
+  for (const IndexCodec* codec : index_codecs()) {
+    rows.push_back(index_row(*codec, *data, options));
+    if (traced) rows.back()["over_rice_blocks"] = rows.back().at("bits_per_index").get<double>() / rice_blocks;
+  }
+  rows.push_back(value_row("f32", {.value = ValueCodecId::kRaw}, data->values, options));
   for (const uint32_t bits : {2u, 4u, 8u}) {
     const CodecSpec spec{.value = ValueCodecId::kQsgd, .qsgd_bits = bits};
     constexpr size_t kFedBack = 8192;
-    rows.push_back(value_row("qsgd" + std::to_string(bits), spec, values, options));
+    rows.push_back(value_row("qsgd" + std::to_string(bits), spec, data->values, options));
     rows.back()["residual_over_gradient"] =
-        residual_over_gradient(spec, std::min(values.size(), kFedBack), options.seed);
+        residual_over_gradient(spec, std::min(data->values.size(), kFedBack), options.seed);
   }
-  return {{"bench", "codec"},
-          {"n", options.n},
-          {"density", options.density},
-          {"k", indices.size()},
-          {"repeats", options.repeats},
-          {"seed", options.seed},
-          {"threads", 1},
-          {"rows", std::move(rows)}};
+  nlohmann::json report = {{"bench", "codec"},
+                           {"n", data->n},
+                           {"density", options.density},
+                           {"k", data->indices.size()},
+                           {"repeats", options.repeats},
+                           {"seed", options.seed},
+                           {"threads", 1},
+                           {"rows", std::move(rows)}};
+  if (traced) {
+    report["trace"] = options.trace;
+    report["worker"] = options.worker;
+    report["rice_blocks_bits_per_index"] = rice_blocks;
+  }
+  return report;
 }
 
 }  // namespace millrace::cli

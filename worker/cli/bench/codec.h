@@ -2,6 +2,9 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <string>
+
+#include "kernels/base/result.h"
 
 namespace millrace::cli {
 
@@ -10,10 +13,12 @@ struct CodecBenchOptions {
   double density = 0.01;
   uint32_t repeats = 9;
   uint64_t seed = 1;
+  std::string trace = {};  ///< a file of gradients (trace.h) in place of drawn indices; n is then its own
+  uint32_t worker = 0;     ///< of the trace
 };
 
 /// Measures every index codec on uniformly drawn indices and every value codec on as many Gaussian f32 values, on one thread,
-/// output buffers warm.
+/// output buffers warm; or all of them on the largest entries of a trace.
 ///
 /// REQUIRES n in [1, 2^28], density in (0, 1], repeats >= 1.
 /// Returns  {"bench":"codec","n":..,"density":..,"k":..,"repeats":..,"seed":..,"threads":1,"rows":[...]}. Rows:
@@ -24,6 +29,9 @@ struct CodecBenchOptions {
 ///          f32 (raw), qsgd2, qsgd4, qsgd8: {"algorithm":..,"kind":"value","bits_per_value":..,"encode_gb_s":..,
 ///          "decode_gb_s":..,"relative_error":..}, GB of f32 in or out, the error ||decoded - value|| / ||value||.
 ///          Times are medians.
-nlohmann::json bench_codec(const CodecBenchOptions& options);
+///          Of a trace also "trace", "worker" and "rice_blocks_bits_per_index": Rice coding with the best parameter for every
+///          block of 128 gaps and 5 bits to say it; rows of indices have "over_rice_blocks", their bits over those.
+/// Errors   those of read_trace(); invalid_argument: the trace has infinities.
+Result<nlohmann::json> bench_codec(const CodecBenchOptions& options);
 
 }  // namespace millrace::cli
