@@ -1,6 +1,7 @@
 // The whole cluster, simulated: production cores of shards and workers under loss, duplication, reordering, partitions, stalls
 // and crashes. A failing seed is run again, with its trace, by
 //     cluster_sim_test --seed N                (or MILLRACE_SIM_SEED=N MILLRACE_SIM_TRACE=1)
+//     MILLRACE_SIM_ASYNCHRONOUS=1 cluster_sim_test --seed N          one that was made asynchronous
 // and becomes a named test below. MILLRACE_SIM_SEEDS and MILLRACE_SIM_FIRST_SEED say how many seeds, from where.
 #include "tests/sim/cluster_sim.h"
 
@@ -24,27 +25,40 @@ SimTrace trace_asked_for() {
   return number_from("MILLRACE_SIM_TRACE", 0) != 0 ? SimTrace::kPrinted : SimTrace::kSilent;
 }
 
-std::string failure_text(const Scenario& scenario, const SimReport& report) {
-  std::string text = "cluster_sim_test --seed " + std::to_string(scenario.seed) + "\n" + describe(scenario);
+/// How a seed becomes a scenario, and what `--seed` needs before it to make the same one of it.
+struct Draw {
+  Scenario (*of)(uint64_t seed);
+  const char* environment;
+};
+constexpr Draw kMixed = {draw_scenario, ""};
+constexpr Draw kAsynchronous = {draw_asynchronous, "MILLRACE_SIM_ASYNCHRONOUS=1 "};
+
+std::string faults_text(const Scenario& scenario, const SimReport& report) {
+  std::string text = describe(scenario);
   for (const auto& fault : report.faults) text += "  " + fault + "\n";
   return text;
 }
 
-void expect_clean(uint64_t seed) {
-  const bool asynchronous = number_from("MILLRACE_SIM_ASYNCHRONOUS", 0) != 0;
-  const Scenario scenario = asynchronous ? draw_asynchronous(seed) : draw_scenario(seed);
-  const SimReport report = run_cluster(scenario, trace_asked_for());
-  EXPECT_TRUE(report.faults.empty()) << failure_text(scenario, report);
+/// Begins with the command that repeats it.
+std::string failure_text(const Draw& draw, const Scenario& scenario, const SimReport& report) {
+  return draw.environment + ("cluster_sim_test --seed " + std::to_string(scenario.seed)) + "\n" +
+         faults_text(scenario, report);
+}
+
+SimReport expect_clean(const Draw& draw, uint64_t seed, SimTrace trace = trace_asked_for()) {
+  const Scenario scenario = draw.of(seed);
+  const SimReport report = run_cluster(scenario, trace);
+  EXPECT_TRUE(report.faults.empty()) << failure_text(draw, scenario, report);
+  return report;
 }
 
 /// Seeds from MILLRACE_SIM_FIRST_SEED on; what happened in all of them together.
-SimReport run_seeds(uint64_t seeds, Scenario (*draw)(uint64_t)) {
+SimReport run_seeds(uint64_t seeds, const Draw& draw) {
   const uint64_t first = number_from("MILLRACE_SIM_FIRST_SEED", 1);
   uint64_t failed = 0;
   SimReport sum;
   for (uint64_t seed = first; seed < first + seeds && failed < 10; ++seed) {
-    const SimReport report = run_cluster(draw(seed));
-    EXPECT_TRUE(report.faults.empty()) << failure_text(draw(seed), report);
+    const SimReport report = expect_clean(draw, seed, SimTrace::kSilent);
     failed += report.faults.empty() ? 0 : 1;
     sum.events += report.events;
     sum.steps_decided += report.steps_decided;
@@ -96,18 +110,19 @@ void expect_eventful(const SimReport& sum, uint64_t seeds, uint64_t returns_leas
 TEST(ClusterSim, EverySeedKeepsTheLawAndMakesProgress) {
   if (std::getenv("MILLRACE_SIM_SEED") != nullptr) GTEST_SKIP() << "one seed is asked for";
   const uint64_t seeds = number_from("MILLRACE_SIM_SEEDS", MILLRACE_SIM_SEEDS_DEFAULT);
-  expect_eventful(run_seeds(seeds, draw_scenario), seeds, seeds / 20);
+  expect_eventful(run_seeds(seeds, kMixed), seeds, seeds / 20);
 }
 
 TEST(ClusterSim, EverythingAsynchronousKeepsTheLawAndMakesProgress) {
   if (std::getenv("MILLRACE_SIM_SEED") != nullptr) GTEST_SKIP() << "one seed is asked for";
   const uint64_t seeds = number_from("MILLRACE_SIM_SEEDS", MILLRACE_SIM_SEEDS_DEFAULT / 3);
-  expect_eventful(run_seeds(seeds, draw_asynchronous), seeds, seeds / 40);  // these jobs are over sooner
+  expect_eventful(run_seeds(seeds, kAsynchronous), seeds, seeds / 40);  // these jobs are over sooner
 }
 
 TEST(ClusterSim, TheSeedThatIsAskedFor) {
   if (std::getenv("MILLRACE_SIM_SEED") == nullptr) GTEST_SKIP() << "MILLRACE_SIM_SEED is not set";
-  expect_clean(number_from("MILLRACE_SIM_SEED", 1));
+  const bool asynchronous = number_from("MILLRACE_SIM_ASYNCHRONOUS", 0) != 0;
+  expect_clean(asynchronous ? kAsynchronous : kMixed, number_from("MILLRACE_SIM_SEED", 1));
 }
 
 TEST(ClusterSim, EqualSeedsGiveEqualRuns) {
@@ -121,15 +136,14 @@ TEST(ClusterSim, EqualSeedsGiveEqualRuns) {
 
 // Faults that seeds found, each with a seed that shows it when its repair is taken back. A seed stands for its scenario only
 // while draw_scenario() draws as it did; what does not depend on much is scripted below.
-TEST(ClusterSimFound, ShardThatStartsAfterTheJobWasCreatedIsNotTakenForARestartedOne) { expect_clean(13); }
-TEST(ClusterSimFound, LostViewChangeIsToldAgain) { expect_clean(43); }
-TEST(ClusterSimFound, LostHelloDoesNotMakeAMemberLookDead) { expect_clean(482); }
-TEST(ClusterSimFound, ABucketThatIsFirstPushedAfterAReturnOwesTheStepsBefore) { expect_clean(7'106'978); }
-TEST(ClusterSimFound, ResendBeyondTheSummaryIsNotCalledUncounted) { expect_clean(6); }
+TEST(ClusterSimFound, ShardThatStartsAfterTheJobWasCreatedIsNotTakenForARestartedOne) { expect_clean(kMixed, 13); }
+TEST(ClusterSimFound, LostViewChangeIsToldAgain) { expect_clean(kMixed, 43); }
+TEST(ClusterSimFound, LostHelloDoesNotMakeAMemberLookDead) { expect_clean(kMixed, 482); }
+TEST(ClusterSimFound, ABucketThatIsFirstPushedAfterAReturnOwesTheStepsBefore) { expect_clean(kMixed, 7'106'978); }
+TEST(ClusterSimFound, ResendBeyondTheSummaryIsNotCalledUncounted) { expect_clean(kMixed, 6); }
 
 TEST(ClusterSimFound, AStoreThatIsSavedLateIsSavedAgainWhereNothingElseWouldAskForIt) {
-  const SimReport report = run_cluster(draw_asynchronous(50'248));
-  EXPECT_TRUE(report.faults.empty()) << failure_text(draw_asynchronous(50'248), report);
+  expect_clean(kAsynchronous, 50'248);
 }
 
 /// One shard, one tensor, nothing lossy, nothing wrong.
@@ -150,7 +164,7 @@ Scenario plain(uint32_t workers, uint64_t steps) {
 SimReport expect_all_finish(const Scenario& scenario) {
   EXPECT_TRUE(protocol::validate(scenario.spec).has_value());
   const SimReport report = run_cluster(scenario, trace_asked_for());
-  EXPECT_TRUE(report.faults.empty()) << failure_text(scenario, report);
+  EXPECT_TRUE(report.faults.empty()) << faults_text(scenario, report);
   EXPECT_EQ(report.finished, scenario.spec.workers);
   return report;
 }
@@ -260,7 +274,7 @@ TEST(ClusterSimScripted, AShardThatComesBackCountsNothingTwiceInModeAsynchronous
     for (TimeNs at = kNsPerS; at < 4 * kNsPerS; at += 500 * kNsPerMs)
       scenario.faults.push_back({.kind = SimFault::Kind::kKillShard, .at = at, .duration = 100 * kNsPerMs});
     const SimReport report = run_cluster(scenario, trace_asked_for());
-    EXPECT_TRUE(report.faults.empty()) << failure_text(scenario, report);
+    EXPECT_TRUE(report.faults.empty()) << faults_text(scenario, report);
     EXPECT_GT(report.shard_restarts, 3u);
   }
 }
@@ -273,7 +287,7 @@ TEST(ClusterSimScripted, WorkersWaitForServersThatStartLater) {
   scenario.calm_from = 0;
   scenario.shard_start_max = 3 * kNsPerS;
   const SimReport report = run_cluster(scenario);
-  EXPECT_TRUE(report.faults.empty()) << failure_text(scenario, report);
+  EXPECT_TRUE(report.faults.empty()) << faults_text(scenario, report);
   EXPECT_EQ(report.finished, scenario.spec.workers);
 }
 
