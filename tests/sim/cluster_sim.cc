@@ -296,6 +296,7 @@ void Cluster::judge_worker(const SimWorker& process) {
 /// When all that took part have finished, and nothing was in the way of their goodbyes, the job's name is free again.
 void Cluster::check_name_is_free() {
   if (!world_.scenario.faults.empty() || world_.scenario.link.loss > 0 || world_.scenario.link.corruption > 0) return;
+  if (world_.scenario.hostile > 0) return;  // a stranger may be in the place of one that has finished
   // Who is refused by one shard before another has let it in has nobody there to say goodbye to.
   const bool refused = std::ranges::any_of(world_.workers, [](const auto& worker) {
     return worker->core() != nullptr && worker->core()->error() &&
