@@ -337,11 +337,8 @@ void JobRounds::on_store_written(const Status& written, TimeNs now, Actions& act
   store_->on_written(written, actions);
   if (store_->is_saving()) return;
   forget_stored();
-  // What is kept may be much all the same, since steps went on while the save waited for acknowledgements; and where nothing
-  // can be decided for it, nobody else would ask for another one.
-  const auto kept = [](const PartRound& part) { return part.all_kept().size(); };
-  const auto longest = std::ranges::max_element(parts_, {}, kept);
-  if (written && longest != parts_.end() && kept(*longest) != 0) keep_for_store(*longest, actions);
+  // Steps went on while the save waited for acknowledgements.
+  if (written) look_at_kept(actions);
   if (store_->failure()) failure_ = store_->failure();
   if (!failure_) advance_all(now, actions);
 }

@@ -53,6 +53,7 @@ void JobRounds::recover_store(Actions& actions) {
   store_->recover([this](uint32_t number) -> const PartRound& { return part(number); }, actions);
   if (store_->failure()) failure_ = store_->failure();
   forget_stored();
+  if (!failure_ && !store_->is_dropped()) look_at_kept(actions);
 }
 
 void JobRounds::tell_store(Actions& actions) {
@@ -82,6 +83,11 @@ void JobRounds::keep_for_store(const PartRound& part, Actions& actions) {
   if (store_->needs_from(part.layout().part) != before) forget_stored();
 }
 
+void JobRounds::look_at_kept(Actions& actions) {
+  const PartRound* longest = longest_kept();
+  if (longest && !longest->all_kept().empty()) keep_for_store(*longest, actions);
+}
+
 void JobRounds::trust(uint32_t worker, const protocol::State& state) {
   for (PartRound& part : parts_) part.trust(worker, state.parts.at(part.layout().part).n);
 }
@@ -97,13 +103,18 @@ void JobRounds::serve_between(const protocol::Member& to, const PartRound& part,
   }
 }
 
+const PartRound* JobRounds::longest_kept() const {
+  const auto kept = [](const PartRound& part) { return part.all_kept().size(); };
+  const auto longest = std::ranges::max_element(parts_, {}, kept);
+  return longest == parts_.end() ? nullptr : &*longest;
+}
+
 std::vector<protocol::Member> JobRounds::behind(TimeNs now) {
   const TimeNs patience = static_cast<TimeNs>(setup_.spec.dead_after_ms) * kNsPerMs;
   if (failure_ || !held_back_since_ || now < *held_back_since_ + patience) return {};
   held_back_since_ = now;
-  const auto kept = [](const PartRound& part) { return part.all_kept().size(); };
-  const auto longest = std::ranges::max_element(parts_, {}, kept);
-  if (longest == parts_.end() || setup_.members.all().empty()) return {};
+  const PartRound* longest = longest_kept();
+  if (!longest || setup_.members.all().empty()) return {};
   const auto applied = [&](const protocol::Member& member) { return longest->acknowledged(member.worker); };
   const uint64_t least = applied(*std::ranges::min_element(setup_.members.all(), {}, applied));
   const auto is_further = [&](const protocol::Member& member) { return applied(member) > least; };

@@ -191,6 +191,9 @@ class JobRounds {
   void tell_store(Actions& actions);
   void forget_stored();
   void keep_for_store(const PartRound& part, Actions& actions);
+  /// The same where no step is decided: what is kept may be so much that none can be, and nobody else asks for a save.
+  void look_at_kept(Actions& actions);
+  const PartRound* longest_kept() const;
   /// What is left of the job's memory to the rounds.
   uint64_t memory_for_rounds() const;
   std::optional<QuickCut> quick_cut(const PartRound& part);

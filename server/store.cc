@@ -146,10 +146,11 @@ void JobStore::done(Part& part, const Operation& operation, const StoreTask& tas
 void JobStore::become_ready(Part& part, Actions& actions) {
   part.ready = true;
   begin_waiting(part, actions);
-  // Nobody places them again: a successor of this shard finds them there.
+  if (!is_ready()) return;
   const bool by_worker = header_.spec.store.begin == protocol::StoreBegin::kWorker;
   const bool placed = by_worker && part.position.n == 0 && part.saved_n == UINT64_MAX;
-  if (!placed || !std::ranges::all_of(parts_, &Part::ready)) return;
+  if (!placed) return save_when_ready(actions);
+  // Nobody places them again: a successor of this shard finds them there.
   first_weights_unsaved_ = saves_.possible;
   save(actions);
 }
@@ -288,13 +289,13 @@ void JobStore::on_view(const Members& members) {
 
 std::vector<uint32_t> JobStore::waits_for(const Members& members) const {
   const bool places = header_.spec.store.begin == protocol::StoreBegin::kWorker;
-  if (!places || members.all().empty() || std::ranges::all_of(parts_, &Part::ready)) return {};
+  if (!places || members.all().empty() || is_ready()) return {};
   return {members.all().front().worker};
 }
 
 std::string JobStore::waiting_because(const Members& members) const {
   if (first_weights_unsaved_) return "its first weights are being saved";
-  if (std::ranges::all_of(parts_, &Part::ready)) return "updates are still going into the weights";
+  if (is_ready()) return "updates are still going into the weights";
   if (loading_) return "it reads its save";
   const std::vector<uint32_t> workers = waits_for(members);
   if (workers.empty()) return "it makes room for its weights";

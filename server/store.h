@@ -98,7 +98,7 @@ class JobStore {
   std::optional<TimeNs> deadline() const;
 
   // store_save.cc
-  /// A save of what is there now, if something is and has changed; after the one that is under way.
+  /// A save of what is there now, if something has changed; after the one that is under way, and once all weights are there.
   void save(Actions& actions);
   void on_written(const Status& written, Actions& actions);
   /// Steps of the part below n are acknowledged by all members; while a save is under way, and before on_written().
@@ -187,6 +187,7 @@ class JobStore {
                   Actions& actions);
   bool go_on_from_beginning(Part& part, const Log& log, Actions& actions);
   bool go_on_from_save(Part& part, const Log& log, Actions& actions);
+  bool is_ready() const;
   bool is_idle() const;
   bool has_changed() const;
   void copied(Part& part, const SharedBytes& record, Actions& actions);
@@ -194,6 +195,7 @@ class JobStore {
   void go_on_saving(Actions& actions);
   void end_saving(Actions& actions);
   void settle_end(Actions& actions);
+  void save_when_ready(Actions& actions);
   void save_failed(const Error& why, Actions& actions);
   void count(Metric metric, std::string_view label, Actions& actions) const;
 
@@ -206,7 +208,7 @@ class JobStore {
   std::deque<Part> parts_;               ///< ascending
   uint64_t next_token_ = 1;
   std::optional<Saving> saving_;
-  bool save_again_ = false;  ///< asked for while one was under way
+  bool save_again_ = false;  ///< asked for while one was under way, or weights were not there
   TimeNs next_save_ = 0;
   bool save_failed_ = false;            ///< the last one
   std::optional<TimeNs> retry_at_;      ///< when it is tried again

@@ -114,6 +114,7 @@ void JobStore::recover(const Log& log, Actions& actions) {
     // What is on the disk may be of no use to the next successor.
     const auto unsaved = [](const Part& part) { return part.saved_n == UINT64_MAX && part.position.n != 0; };
     if (std::ranges::any_of(parts_, unsaved)) save(actions);
+    save_when_ready(actions);
     return;
   }
   if (may_load) {

@@ -15,8 +15,11 @@ void JobStore::request(StoreRequest::What what, SharedBytes bytes, Actions& acti
 }
 
 bool JobStore::has_changed() const {
-  return std::ranges::any_of(parts_, [](const Part& part) { return part.saved_n != part.position.n; });
+  // What waits to be applied is in it: a part is copied in its turn.
+  return std::ranges::any_of(parts_, [](const Part& part) { return part.saved_n != part.handed; });
 }
+
+bool JobStore::is_ready() const { return std::ranges::all_of(parts_, &Part::ready); }
 
 bool JobStore::is_idle() const {
   return std::ranges::all_of(parts_, [](const Part& part) { return part.queue.empty(); });
@@ -24,17 +27,22 @@ bool JobStore::is_idle() const {
 
 void JobStore::save(Actions& actions) {
   if (!saves_.possible || failure_) return;
-  if (saving_) {
+  // Weights that are not all there are worth nothing.
+  if (saving_ || !is_ready()) {
     save_again_ = true;
     return;
   }
-  // Weights that are not all there are worth nothing.
-  if (parts_.empty() || !std::ranges::all_of(parts_, &Part::ready) || !has_changed()) return;
+  save_again_ = false;
+  if (parts_.empty() || !has_changed()) return;
   const StoreRecord header = encode_store_header(header_);
   ByteBuffer bytes(store_file_magic().begin(), store_file_magic().end());
   bytes.insert(bytes.end(), header.bytes.begin(), header.bytes.end());
   saving_ = Saving{.next = 0, .hash = header.hash, .n = {}, .bytes = bytes.size()};
   request(StoreRequest::What::kBegin, SharedBytes::from(std::move(bytes)), actions);
+}
+
+void JobStore::save_when_ready(Actions& actions) {
+  if (save_again_ && !dropped_ && !saving_ && is_ready()) save(actions);
 }
 
 void JobStore::go_on_saving(Actions& actions) {
@@ -118,7 +126,7 @@ void JobStore::on_written(const Status& written, Actions& actions) {
   holds_ = true;
   first_weights_unsaved_ = false;
   saving_.reset();
-  if (std::exchange(save_again_, false)) save(actions);
+  save_when_ready(actions);
   settle_end(actions);
 }
 
@@ -132,7 +140,7 @@ void JobStore::save_failed(const Error& why, Actions& actions) {
   save_failed_ = true;
   first_weights_unsaved_ = false;
   saving_.reset();
-  if (std::exchange(save_again_, false)) save(actions);
+  save_when_ready(actions);
   settle_end(actions);
 }
 
@@ -222,7 +230,7 @@ bool JobStore::over() const {
 StoreStatus JobStore::status() const {
   StoreStatus status;
   status.optimizer = optimizer_text(header_.spec.store.optimizer);
-  status.ready = std::ranges::all_of(parts_, &Part::ready);
+  status.ready = is_ready();
   status.bytes = charge_.bytes();
   status.steps_applied = parts_.empty() ? 0 : UINT64_MAX;
   for (const Part& part : parts_) {

@@ -156,6 +156,19 @@ TEST_F(StoreReturns, WhatIsLackingWhileTheSaveIsReadIsNotForgotten) {
   EXPECT_EQ(weight(), -206);
 }
 
+TEST_F(StoreReturns, ASaveThatIsAskedForBeforeTheWeightsAreThereIsMadeOnceTheyAre) {
+  step(1);
+  save();
+  step(2);
+  cluster.disk.holds = true;
+  restart();
+  save();
+  cluster.disk.holds = false;
+  cluster.serve_disk();
+  EXPECT_EQ(cluster.counted(Metric::kStoreSaves, "written"), 2);
+  EXPECT_EQ(status().kept_updates, 0u);
+}
+
 TEST_F(StoreReturns, WhereSomebodyLacksWhatNobodyElseKeepsTheJobEnds) {
   step(1);
   save();

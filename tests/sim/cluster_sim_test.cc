@@ -145,6 +145,7 @@ TEST(ClusterSimFound, ResendBeyondTheSummaryIsNotCalledUncounted) { expect_clean
 TEST(ClusterSimFound, AStoreThatIsSavedLateIsSavedAgainWhereNothingElseWouldAskForIt) {
   expect_clean(kAsynchronous, 50'248);
 }
+TEST(ClusterSimFound, AStoreThatBeginsAnewIsSavedOnceItsWeightsAreThere) { expect_clean(kAsynchronous, 7'109'228); }
 
 /// One shard, one tensor, nothing lossy, nothing wrong.
 Scenario plain(uint32_t workers, uint64_t steps) {
