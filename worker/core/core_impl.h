@@ -410,6 +410,13 @@ struct SessionCore::Impl {
   void answer_without_update(PartRun& part, uint64_t push, uint64_t step, Actions& actions);
   /// An empty contribution to every step of [n, below) that this worker has none for [9e]: nobody waits for one that never comes.
   void fill_gaps(BucketRun& run, uint64_t below);
+  /// All wait for this worker in every step: those that the bucket's next push passes over get an empty contribution. So do, with
+  /// a quorum of all, the steps before the first push of a bucket that held up nobody while it was not pushed.
+  bool owes_gaps(const BucketRun& run) const {
+    return came_back && !asynchronous() && (waits_for_all() || run.selected == 0);
+  }
+  /// Those before a push whose step another bucket has chosen.
+  void fill_numbered_gaps(TimeNs now, Actions& actions);
   void send_unsent(BucketRun& run, TimeNs now, Actions& actions);
   void send_unsent(PartRun& part, TimeNs now, Actions& actions);
   void make_empty(const PartRun& part, Outstanding& out) const;

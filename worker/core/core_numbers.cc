@@ -143,6 +143,19 @@ void SessionCore::Impl::fill_gaps(BucketRun& run, uint64_t below) {
   }
 }
 
+// A push may be for a step that its bucket has yet to come to: those before it get nothing of this worker, and who waits for it
+// there would wait for ever.
+void SessionCore::Impl::fill_numbered_gaps(TimeNs now, Actions& actions) {
+  for (const auto& [priority, bucket] : ready) {
+    BucketRun& run = buckets[bucket];
+    const uint64_t push = number_of(run);
+    const bool is_numbered = push >= first_numbered && push < first_numbered + numbered.size();
+    if (!owes_gaps(run) || !is_numbered || run.selected != run.coded) continue;
+    fill_gaps(run, numbered[push - first_numbered].step);
+    send_unsent(run, now, actions);
+  }
+}
+
 void SessionCore::Impl::send_unsent(BucketRun& run, TimeNs now, Actions& actions) {
   for (uint32_t number = run.first_part; number < run.first_part + run.part_count; ++number) {
     PartRun& part = parts[number];

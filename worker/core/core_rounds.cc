@@ -88,9 +88,7 @@ std::optional<uint64_t> SessionCore::Impl::step_for_push(const BucketRun& run, T
 
 void SessionCore::Impl::select_for(BucketRun& run, uint64_t step, TimeNs now, Actions& actions) {
   if (!is_in_every_step() && !asynchronous()) number(number_of(run), step, now, actions);
-  // All wait for this worker in every step: one that is passed over gets an empty contribution. So do, with a quorum of all, the
-  // steps before the first push of a bucket that held up nobody while it was not pushed.
-  if (came_back && !asynchronous() && (waits_for_all() || run.selected == 0)) {
+  if (owes_gaps(run)) {
     fill_gaps(run, step);
     send_unsent(run, now, actions);
   }
@@ -459,17 +457,7 @@ void SessionCore::Impl::replay_held(TimeNs now, Actions& actions) {
 
 void SessionCore::Impl::end_turn(TimeNs now, Actions& actions) {
   if (over()) return;
-  // After a return a push may be for a step that its bucket has yet to come to: those before it get nothing of this worker, and
-  // who waits for it there would wait for ever.
-  const bool owes = came_back && sends_now() && !asynchronous() && !is_in_every_step();
-  for (const auto& [priority, bucket] : ready) {
-    BucketRun& run = buckets[bucket];
-    const uint64_t push = number_of(run);
-    const bool numbered_already = push >= first_numbered && push < first_numbered + numbered.size();
-    if (!owes || run.selected != run.coded || !numbered_already || (!waits_for_all() && run.selected != 0)) continue;
-    fill_gaps(run, numbered[push - first_numbered].step);
-    send_unsent(run, now, actions);
-  }
+  if (came_back && sends_now()) fill_numbered_gaps(now, actions);
   for (uint32_t shard = 0; shard < links.size(); ++shard) {
     Link& link = links[shard];
     if (link.state != LinkState::kWelcomed) continue;
