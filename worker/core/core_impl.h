@@ -356,6 +356,11 @@ struct SessionCore::Impl {
                     Actions& actions);
   static void keep_update(PartRun& part, protocol::Update&& update, SharedBytes&& payload);
   bool settle(PartRun& part, const protocol::Update& update, const HeldStream<float>& carried);
+  /// The update has counted it: what it does not carry of it comes back.
+  void settle_counted(PartRun& part, HeldStream<float>&& sent, const protocol::Update& update,
+                      const HeldStream<float>& carried);
+  /// It will never be counted.
+  void give_back(PartRun& part, const Outstanding& out);
   /// Settles by the update, and says which push it answers.
   void answer_by(PartRun& part, const protocol::Update& update, DeliveredUpdate& delivered, Actions& actions);
   void step_applied(BucketRun& run, TimeNs now);

@@ -213,13 +213,11 @@ void SessionCore::Impl::on_settled(uint32_t shard, const protocol::Settled& sett
   // What became of the contribution it learns when it comes back.
   if (may_return()) return resign(shard, why, now, actions);
   PartRun& part = parts[settled.part];
-  BucketRun& run = buckets[part.layout.bucket];
   if (settled.counted) {
     // It was added, but the update that would say what of it was carried is gone for good.
     lose_unreturnable(part, *out);
   } else {
-    ++counters.not_counted;
-    run.bucket->give_back(part.at, out->sent.copy());
+    give_back(part, *out);
   }
   part.outstanding.pop_front();
   end_session({ErrorCode::kStale, why + " and needs a resync, for which there are no weights attached"}, now, actions);

@@ -343,21 +343,30 @@ void SessionCore::Impl::malformed_update(uint32_t shard, PartRun& part, const st
 bool SessionCore::Impl::settle(PartRun& part, const protocol::Update& update, const HeldStream<float>& carried) {
   if (part.outstanding.empty() || part.outstanding.front().step != part.n) return false;  // without this worker
   Outstanding& out = part.outstanding.front();
-  Bucket& bucket = *buckets[part.layout.bucket].bucket;
   const bool counted = std::ranges::find(update.contributors, protocol::ContributorId{config.worker, out.life}) !=
                        update.contributors.end();
-  const bool in_part = !update.whole_sum && !carried.view.dense;
-  if (counted) bucket.mask_applied(part.at, out.sent, in_part ? &carried : nullptr);
-  if (counted && config.spec.audit) part.account.doubt += kMassError * mass_of(out.sent.view.values).magnitude;
-  if (!counted) {
-    ++counters.not_counted;
-    bucket.give_back(part.at, out.sent.copy());
-  } else if (in_part) {
-    bucket.give_back_rest(part.at, std::move(out.sent), carried);
+  if (counted) {
+    settle_counted(part, std::move(out.sent), update, carried);
+  } else {
+    give_back(part, out);
   }
-  if (bucket.unsettled()) unsettled.insert(part.layout.bucket);
   part.outstanding.pop_front();
   return counted;
+}
+
+void SessionCore::Impl::settle_counted(PartRun& part, HeldStream<float>&& sent, const protocol::Update& update,
+                                       const HeldStream<float>& carried) {
+  Bucket& bucket = *buckets[part.layout.bucket].bucket;
+  if (config.spec.audit) part.account.doubt += kMassError * mass_of(sent.view.values).magnitude;
+  const bool in_part = !update.whole_sum && !carried.view.dense;
+  bucket.mask_applied(part.at, sent, in_part ? &carried : nullptr);
+  if (in_part) bucket.give_back_rest(part.at, std::move(sent), carried);
+  if (bucket.unsettled()) unsettled.insert(part.layout.bucket);
+}
+
+void SessionCore::Impl::give_back(PartRun& part, const Outstanding& out) {
+  ++counters.not_counted;
+  buckets[part.layout.bucket].bucket->give_back(part.at, out.sent.copy());
 }
 
 void SessionCore::Impl::answer_by(PartRun& part, const protocol::Update& update, DeliveredUpdate& delivered,

@@ -23,16 +23,8 @@ std::optional<uint64_t> SessionCore::Impl::settle_named(PartRun& part, const pro
   };
   const auto named = std::ranges::find_if(part.outstanding, is_named);
   if (named == part.outstanding.end()) return std::nullopt;
-  Bucket& bucket = *buckets[part.layout.bucket].bucket;
-  for (auto out = part.outstanding.begin(); out != named; ++out) {
-    ++counters.not_counted;
-    bucket.give_back(part.at, out->sent.copy());
-  }
-  if (config.spec.audit) part.account.doubt += kMassError * mass_of(named->sent.view.values).magnitude;
-  const bool in_part = !update.whole_sum && !carried.view.dense;
-  bucket.mask_applied(part.at, named->sent, in_part ? &carried : nullptr);
-  if (in_part) bucket.give_back_rest(part.at, std::move(named->sent), carried);
-  if (bucket.unsettled()) unsettled.insert(part.layout.bucket);
+  for (auto out = part.outstanding.begin(); out != named; ++out) give_back(part, *out);
+  settle_counted(part, std::move(named->sent), update, carried);
   const uint64_t push = named->step;
   part.outstanding.erase(part.outstanding.begin(), std::next(named));
   while (part.answers < push) answer_without_update(part, part.answers, part.n, actions);
