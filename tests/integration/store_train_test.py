@@ -53,6 +53,16 @@ class StoreTraining(unittest.TestCase):
             results.append(json.loads(out.strip().split("\n")[-1]))
         return model.read_bytes(), results[0]
 
+    def wait_until(self, holds):
+        deadline = time.monotonic() + TIMEOUT_S
+        while not holds():
+            self.assertLess(time.monotonic(), deadline)
+            self.assertIsNone(self.server.poll())
+            time.sleep(0.01)
+
+    def saves(self):
+        return sorted(self.path("saves").glob("*.store"))
+
     def refused(self, sentence, *arguments):
         ended = run("train", "--servers", self.servers, "--train", self.rows, *arguments)
         self.assertEqual(ended.returncode, 2, ended.stderr)
@@ -89,10 +99,7 @@ class StoreTraining(unittest.TestCase):
                          "--save-every", 20)
 
         workers = [begin(worker) for worker in range(2)]
-        deadline = time.monotonic() + TIMEOUT_S
-        while not Path(f"{state}1").exists():
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.01)
+        self.wait_until(Path(f"{state}1").exists)
         workers[1].kill()
         workers[1].communicate()
         workers[1] = begin(1)
@@ -102,6 +109,18 @@ class StoreTraining(unittest.TestCase):
         self.assertIn("this worker goes on from there", said[1][1])
         epochs = json.loads(said[0][0].strip().split("\n")[-1])["epochs"]
         self.assertLess(epochs[-1]["loss"], 0.8 * epochs[0]["loss"])
+
+    def test_ServePassesOnThatStoresAreToBeSavedNow(self):
+        state = self.path("state")
+        worker = start("train", "--servers", self.servers, "--job", "now", "--train", self.rows, "--json", "--batch", 2, "--epochs", 8,
+                       "--compute-ms", 2, "--store", "sgd:0.1", "--state", state, "--save-every", 20)
+        self.wait_until(state.exists)
+        self.assertEqual(self.saves(), [])
+        self.server.send_signal(signal.SIGUSR2)
+        self.wait_until(self.saves)
+        self.assertIsNone(worker.poll(), "it is not the save of a job that is over")
+        _, err = worker.communicate(timeout=TIMEOUT_S)
+        self.assertEqual(worker.returncode, 0, err)
 
     def test_WhatDoesNotBelongToAStoreIsRefused(self):
         for flag in (("--lr", 1), ("--lr-decay", 0.5), ("--l2", 0.001)):

@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -131,6 +133,7 @@ Outcome run_serve(const ServeFlags& flags) {
   if (flags.store_save_seconds != 0 && flags.store_dir.empty())
     return fail_with(ExitCode::kUsage, "--store-save-seconds without --store-dir: there is no place to save to");
   const InterruptionRequests& requests = interruption_requests();
+  std::atomic<bool>& save_requested = save_request_flag();
   OwnFolder folder;
   std::string table = flags.table;
   if (table.empty()) {
@@ -145,6 +148,9 @@ Outcome run_serve(const ServeFlags& flags) {
   Outcome outcome = announce(flags, *shards);
   while (requests.count() == 0 && outcome) {
     ::poll(nullptr, 0, kLookEveryMs);
+    if (save_requested.exchange(false)) {
+      for (ShardProcess& shard : *shards) shard.process().send_signal(SIGUSR2);
+    }
     for (size_t shard = 0; shard < shards->size() && outcome; ++shard) {
       const auto report = (*shards)[shard].process().try_wait();
       // A signal to the whole process group reaches the shards as well: then their end is ours.
@@ -174,8 +180,9 @@ Command add_serve_command(CLI::App& root) {
                   "status page of the first shard, the next ones count up; 0: free ones")
       ->capture_default_str()
       ->check(in_range(0, 65535));
-  app->add_option("--store-dir", flags->store_dir,
-                  "folder where the weights of jobs with a store are saved when they are over (default: nowhere)")
+  app->add_option(
+         "--store-dir", flags->store_dir,
+         "folder for the weights of jobs with a store: saved when a job is over, on SIGUSR2 (default: nowhere)")
       ->check(not_empty());
   app->add_option("--store-save-seconds", flags->store_save_seconds, "saves stores of running jobs so often; 0: never")
       ->capture_default_str()
@@ -192,7 +199,8 @@ Command add_serve_command(CLI::App& root) {
       "ends them in order, with exit code 0; a second one at once, with 130 or 143. The same signal again within a "
       "second "
       "(as\n"
-      "timeout sends it, to a process and its group) is the same request.\n\n"
+      "timeout sends it, to a process and its group) is the same request.\n"
+      "SIGUSR2 is passed on: all shards save the weights of jobs with a store to --store-dir now.\n\n"
       "Example:\n"
       "  millrace serve --shards 2");
   return {app, [flags] { return run_serve(*flags); }};

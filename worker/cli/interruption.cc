@@ -12,6 +12,7 @@ namespace millrace::cli {
 namespace {
 
 std::atomic<bool> interrupted{false};
+std::atomic<bool> save_requested{false};
 InterruptionRequests requests;
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free &&
                   std::atomic<TimeNs>::is_always_lock_free,
@@ -26,6 +27,8 @@ extern "C" void on_first_signal(int signal) {
 }
 
 extern "C" void on_each_signal(int signal) { requests.is_new(signal, monotonic_now_ns()); }
+
+extern "C" void on_save_signal(int /*signal*/) { save_requested.store(true); }
 
 extern "C" void on_last_signal(int /*signal*/) {
   constexpr std::string_view kLine = "millrace: interrupted; nothing was written\n";
@@ -62,6 +65,14 @@ const std::atomic<bool>& interruption_flag() {
 const InterruptionRequests& interruption_requests() {
   take_signals(on_each_signal, 0);
   return requests;
+}
+
+std::atomic<bool>& save_request_flag() {
+  struct sigaction action{};
+  action.sa_handler = on_save_signal;
+  action.sa_flags = static_cast<int>(SA_RESTART);  // it ends nothing: what is written meanwhile is written
+  sigaction(SIGUSR2, &action, nullptr);
+  return save_requested;
 }
 
 ExitCode last_interruption_code() {

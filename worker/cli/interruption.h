@@ -40,6 +40,10 @@ const std::atomic<bool>& interruption_flag();
 /// network namespaces or folders of their own, which they take away within a bounded time.
 const InterruptionRequests& interruption_requests();
 
+/// From now on SIGUSR2, which asks servers to save their stores, sets the returned flag instead of ending the process. For
+/// commands with servers, which pass it on and take the flag back.
+std::atomic<bool>& save_request_flag();
+
 /// As shells say it: 130 when the last request was SIGINT, 143 when it was SIGTERM.
 ExitCode last_interruption_code();
 

@@ -185,9 +185,11 @@ Result<ExitReport> ChildProcess::wait(int timeout_ms) {
               "process " + std::to_string(pid_) + " still runs after " + std::to_string(timeout_ms) + " ms");
 }
 
-void ChildProcess::ask_to_end() {
-  if (!try_wait()) ::kill(pid_, SIGTERM);
+void ChildProcess::send_signal(int signal) {
+  if (!try_wait()) ::kill(pid_, signal);
 }
+
+void ChildProcess::ask_to_end() { send_signal(SIGTERM); }
 
 ExitReport ChildProcess::terminate(int grace_ms) {
   ask_to_end();

@@ -60,6 +60,9 @@ class ChildProcess {
   /// Waits for its end. Errors  timeout.
   Result<ExitReport> wait(int timeout_ms);
 
+  /// Unless it has ended.
+  void send_signal(int signal);
+
   /// SIGTERM, unless it has ended.
   void ask_to_end();
 
