@@ -1,5 +1,7 @@
 #include "server/status_json.h"
 
+#include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 namespace millrace::server {
@@ -29,9 +31,12 @@ Json json_of_disagreement(const DisagreementStatus& one) {
   return {{"worker", one.worker}, {"part", one.part}, {"steps", one.steps}, {"since_ms", one.since_ms}};
 }
 
+/// JSON has no infinity, and what is null reads as nothing.
+double finite(double imbalance) { return std::isfinite(imbalance) ? imbalance : std::numeric_limits<double>::max(); }
+
 Json json_of_audited(const AuditStatus::Worker& one) {
   return {{"worker", one.worker}, {"entered", one.entered}, {"carried", one.carried},
-          {"lost", one.lost},     {"held", one.held},       {"imbalance", one.imbalance}};
+          {"lost", one.lost},     {"held", one.held},       {"imbalance", finite(one.imbalance)}};
 }
 
 Json json_of_job(const JobStatus& job) {
@@ -82,8 +87,8 @@ Json json_of_job(const JobStatus& job) {
                      {"carried", job.audit->carried},
                      {"lost", job.audit->lost},
                      {"held", job.audit->held},
-                     {"imbalance", job.audit->updates_imbalance + job.audit->workers_imbalance},
-                     {"updates_imbalance", job.audit->updates_imbalance},
+                     {"imbalance", finite(job.audit->updates_imbalance + job.audit->workers_imbalance)},
+                     {"updates_imbalance", finite(job.audit->updates_imbalance)},
                      {"workers", list_of(job.audit->workers, json_of_audited)}};
   }
   json["disagreements"] = list_of(job.disagreements, json_of_disagreement);

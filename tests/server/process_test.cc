@@ -274,5 +274,16 @@ TEST(StatusJson, SurvivesNamesThatAreNotText) {
   EXPECT_EQ(json["jobs"].size(), 1u);
 }
 
+TEST(StatusJson, AnImbalanceThatIsNoFiniteNumberIsOneAllTheSame) {
+  StatusReport report;
+  AuditStatus& audit = report.jobs.emplace_back().audit.emplace();
+  audit.updates_imbalance = NAN;
+  audit.workers.emplace_back().imbalance = INFINITY;
+  const auto json = nlohmann::json::parse(status_json(report))["jobs"][0]["audit"];
+  EXPECT_GT(json["imbalance"], 1e300);
+  EXPECT_GT(json["updates_imbalance"], 1e300);
+  EXPECT_GT(json["workers"][0]["imbalance"], 1e300);
+}
+
 }  // namespace
 }  // namespace millrace::server

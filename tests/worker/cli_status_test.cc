@@ -94,8 +94,26 @@ TEST_F(Status, AnAuditedJobSaysWhereEverythingIsAndWhatIsNot) {
   EXPECT_THAT(report_text(picture, {}), HasSubstr("nothing is missing"));
   EXPECT_EQ(report_json(picture, {})["jobs"][0]["audit"]["carried"], 8192.0);
   EXPECT_EQ(report_json(picture, {})["jobs"][0]["audit"]["imbalance"], 0.0);
-  picture.jobs[0].at[1].said.audit->imbalance = 0.25;
+  EXPECT_EQ(code_of(picture), std::nullopt);
+}
+
+TEST_F(Status, AnAuditThatDoesNotBalanceIsInTheVerdictAndHasAnExitCode) {
+  protocol::JobSpec spec = job(1);
+  spec.audit = true;
+  start_running(spec);
+  const std::vector<float> gradient(cluster->layout().parts[1].end - cluster->layout().parts[1].begin, 1);
+  push(0, 0);
+  protocol::Message message = cluster->contribution(0, 1, 1, cluster->payload(gradient), 1);
+  std::get<protocol::Contribution>(message.body).imbalance = -0.25;
+  cluster->send(ScriptedCluster::peer(0), 1, std::move(message));
+  const ClusterPicture picture = look();
   EXPECT_THAT(report_text(picture, {}), HasSubstr("0.25 DOES NOT BALANCE"));
+  EXPECT_EQ(picture.jobs[0].verdict,
+            "running: step 1, 1 of 1 workers; its audit does not balance by 0.25 (shard 1; the logs say where)");
+  EXPECT_EQ(code_of(picture), ExitCode::kDoesNotBalance);
+  Answers answers;
+  answers.unanswered = {{"127.0.0.1:7702", "nobody there"}};
+  EXPECT_EQ(code_of(picture, answers), ExitCode::kUnreachable) << "nothing is worse than not to know";
 }
 
 TEST_F(Status, AJobThatIsNotAuditedDoesNotSpeakOfIt) {

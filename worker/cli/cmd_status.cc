@@ -120,9 +120,9 @@ Command add_status_command(CLI::App& root) {
       "shown as it is.\n\n"
       "Exit codes: 0 all jobs move, or none is open; 4 an address, or a shard of the cluster, does not answer; 9 a job "
       "stands\n"
-      "still; 10 a job waits for its start; 11 the weights of a job's workers disagree. Of several the first of 4, 11, "
-      "9, "
-      "10.\n\n"
+      "still; 10 a job waits for its start; 11 the weights of a job's workers disagree; 12 a job's audit does not "
+      "balance. Of\n"
+      "several the first of 4, 11, 12, 9, 10.\n\n"
       "Example:\n"
       "  millrace status 127.0.0.1:7700 127.0.0.1:7701");
   return {app, [flags] { return run_status(*flags); }};

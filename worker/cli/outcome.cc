@@ -16,6 +16,7 @@ std::string exit_code_table() {
          "  9  status: a job stands still\n"
          "  10 status: a job waits for its start\n"
          "  11 status: the weights of a job's workers disagree\n"
+         "  12 status: a job's audit does not balance\n"
          "  130, 143  serve: a second SIGINT, SIGTERM did not wait for rounds in flight\n";
 }
 

@@ -227,6 +227,10 @@ bool disagrees(const JobPicture& job) {
   return std::ranges::any_of(job.at, [](const JobAt& at) { return !at.said.disagreements.empty(); });
 }
 
+bool does_not_balance(const JobPicture& job) {
+  return std::ranges::any_of(job.at, [](const JobAt& at) { return at.said.audit && at.said.audit->imbalance != 0; });
+}
+
 }  // namespace
 
 std::string report_text(const ClusterPicture& picture, const Answers& answers) {
@@ -307,6 +311,8 @@ Outcome outcome_of(const ClusterPicture& picture, const Answers& answers) {
     return fail_with(code, fmt::format("job {}: {}", job.name, job.verdict));
   };
   if (const auto job = first(disagrees); job != picture.jobs.end()) return report(ExitCode::kWeightsDisagree, *job);
+  if (const auto job = first(does_not_balance); job != picture.jobs.end())
+    return report(ExitCode::kDoesNotBalance, *job);
   const auto in = [](JobState state) { return [state](const JobPicture& job) { return job.state == state; }; };
   if (const auto job = first(in(JobState::kStandingStill)); job != picture.jobs.end()) {
     return report(ExitCode::kStandsStill, *job);

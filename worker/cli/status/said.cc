@@ -1,6 +1,7 @@
 #include "worker/cli/status/said.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "protocol/text.h"
@@ -90,7 +91,7 @@ std::optional<AuditSaid> read_audit(const Json& job) {
     const Json& value = at(audit, key);
     return value.is_number() ? value.get<double>() : 0.0;
   };
-  return AuditSaid{mass("entered"), mass("carried"), mass("lost"), mass("held"), mass("imbalance")};
+  return AuditSaid{mass("entered"), mass("carried"), mass("lost"), mass("held"), std::abs(mass("imbalance"))};
 }
 
 JobSaid read_job(const Json& json) {

@@ -216,6 +216,12 @@ std::vector<std::string> afterthoughts(const ClusterPicture& picture, const JobP
       break;  // the others are in the lists
     }
   }
+  for (const JobAt& at : job.at) {
+    if (!at.said.audit || at.said.audit->imbalance == 0) continue;
+    notes.push_back(fmt::format("its audit does not balance by {:.6g} (shard {}; the logs say where)",
+                                at.said.audit->imbalance, at.shard));
+    break;  // the sum over all shards is below
+  }
   if (job.state == JobState::kRunning) return notes;
   for (const auto& [shard, missing] : picture.missing) {
     notes.push_back(fmt::format("{} was not heard: {}", picture.shard_text(shard), missing.why));
