@@ -123,6 +123,22 @@ TEST_F(Backing, WhoJoinsCountsFromTheMomentWhenItIsSynced) {
   EXPECT_THAT(told(0), ElementsAre(1u));
 }
 
+TEST_F(Backing, WhatAnEarlierLifeHasAcknowledgedIsNotWhatTheNextOneHas) {
+  cluster.step({0, 1, 2});
+  cluster.ack(1, 1);
+  cluster.live({0, 2}, 2'500);  // worker 1 is dead
+  cluster.say_hello(1, cluster.returning(1, 77));
+  cluster.forget(1);
+  cluster.say_state(1, false);
+  cluster.take(1);  // the update, which it lacks, is lost on its way
+  cluster.say(1, protocol::Synced{});
+  ASSERT_EQ(cluster.view().members[1].state, protocol::MemberState::kSynced);
+  cluster.ack(0, 1);
+  EXPECT_THAT(told(0), IsEmpty()) << "of three who are synced one has it";
+  cluster.ack(1, 1);
+  EXPECT_THAT(told(0), ElementsAre(1u));
+}
+
 TEST_F(Backing, AShardThatComesBackKnowsItFromWhereTheMembersStand) {
   cluster.step({0, 1, 2});
   cluster.forget(2);  // the update was lost on its way to worker 2
