@@ -46,7 +46,7 @@ Mass BlockMass(const T* HWY_RESTRICT values, size_t count) {
     size1 = hn::Add(size1, hn::Abs(b));
   }
   Mass mass{Sum(sum0, sum1), Sum(size0, size1)};
-  for (; i < count; ++i) mass += Mass{static_cast<double>(values[i]), std::abs(static_cast<double>(values[i]))};
+  for (; i < count; ++i) mass.count(static_cast<double>(values[i]));
   return mass;
 }
 
@@ -90,12 +90,10 @@ Accumulated AccumulateBlock(float* HWY_RESTRICT target, const float* HWY_RESTRIC
   Accumulated all{{Sum(taken, none), Sum(taken_size, none)}, {Sum(off, none), Sum(off_size, none)}};
   for (; i < count; ++i) {
     const float product = scale * values[i];
-    const float after = target[i] + product;
-    const float part = after - target[i];
-    const double error = static_cast<double>((target[i] - (after - part)) + (product - part));
-    target[i] = after;
-    all +=
-        Accumulated{{static_cast<double>(product), std::abs(static_cast<double>(product))}, {error, std::abs(error)}};
+    const Rounded<float> added = rounded_sum(target[i], product);
+    target[i] = added.sum;
+    all.taken.count(static_cast<double>(product));
+    all.rounded.count(static_cast<double>(added.off));
   }
   return all;
 }
@@ -133,23 +131,11 @@ constexpr int kSecondLevel = 2;
 // Where one stream has so many times the entries of the other, these are searched for.
 constexpr size_t kSearchRatio = 16;
 
-/// a + b rounded to f32, and what that leaves out.
-struct Rounded {
-  float sum = 0;
-  float off = 0;
-};
-
-Rounded add(float a, float b) {
-  const float sum = a + b;
-  const float part = sum - a;
-  return {sum, (a - (sum - part)) + (b - part)};
-}
-
-void count(Mass& mass, float value) { mass += Mass{static_cast<double>(value), std::abs(static_cast<double>(value))}; }
+double rounding_of(float a, float b) { return static_cast<double>(rounded_sum(a, b).off); }
 
 Mass rounded_off_dense(std::span<const float> a, const StreamView<float>& b) {
   Mass off;
-  for (size_t i = 0; i < b.values.size(); ++i) count(off, add(a[b.dense ? i : b.indices[i]], b.values[i]).off);
+  for (size_t i = 0; i < b.values.size(); ++i) off.count(rounding_of(a[b.dense ? i : b.indices[i]], b.values[i]));
   return off;
 }
 
@@ -160,7 +146,7 @@ Mass rounded_off_searched(const StreamView<float>& many, const StreamView<float>
     from = std::lower_bound(from, many.indices.end(), few.indices[i]);
     if (from == many.indices.end()) break;
     if (*from != few.indices[i]) continue;
-    count(off, add(many.values[static_cast<size_t>(from - many.indices.begin())], few.values[i]).off);
+    off.count(rounding_of(many.values[static_cast<size_t>(from - many.indices.begin())], few.values[i]));
   }
   return off;
 }
@@ -181,9 +167,9 @@ Accumulated accumulate(std::span<float> target, const StreamView<float>& stream,
   const uint32_t* const index = stream.indices.data();
   for (size_t i = 0; i < entries; ++i) {
     if (i + kPrefetchAhead < entries) __builtin_prefetch(&target[index[i + kPrefetchAhead]], 0, kSecondLevel);
-    const Rounded added = add(target[index[i]], stream.values[i]);
+    const Rounded<float> added = rounded_sum(target[index[i]], stream.values[i]);
     target[index[i]] = added.sum;
-    count(all.rounded, added.off);
+    all.rounded.count(static_cast<double>(added.off));
   }
   return all;
 }
@@ -200,7 +186,7 @@ Mass rounded_off(const StreamView<float>& a, const StreamView<float>& b) {
     const uint32_t left = a.indices[i], right = b.indices[j];
     // No branch on the data: entries that do not meet round nothing off.
     const float other = left == right ? b.values[j] : 0.0f;
-    count(off, add(a.values[i], other).off);
+    off.count(rounding_of(a.values[i], other));
     i += left <= right;
     j += right <= left;
   }

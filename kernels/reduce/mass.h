@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <span>
 
 #include "kernels/stream/stream.h"
@@ -11,6 +12,10 @@ struct Mass {
   double sum = 0;
   double magnitude = 0;  ///< sum of |value|
 
+  void count(double value) {
+    sum += value;
+    magnitude += std::abs(value);
+  }
   Mass& operator+=(const Mass& other) {
     sum += other.sum;
     magnitude += other.magnitude;
@@ -18,14 +23,26 @@ struct Mass {
   }
 };
 
+/// a + b rounded, and exactly what that leaves out (Knuth's TwoSum).
+template <typename T>
+struct Rounded {
+  T sum = 0;
+  T off = 0;
+};
+template <typename T>
+Rounded<T> rounded_sum(T a, T b) {
+  const T sum = a + b;
+  const T part = sum - a;
+  return {sum, (a - (sum - part)) + (b - part)};
+}
+
 /// A running sum of f64 that keeps what it rounds off: as with twice the digits.
 class LongSum {
  public:
   void add(double value) {
-    const double sum = sum_ + value;
-    const double part = sum - sum_;
-    rest_ += (sum_ - (sum - part)) + (value - part);
-    sum_ = sum;
+    const Rounded<double> next = rounded_sum(sum_, value);
+    sum_ = next.sum;
+    rest_ += next.off;
   }
   void add(const LongSum& other) {
     add(other.sum_);
@@ -56,7 +73,7 @@ inline constexpr double kRoundedError = 0x1p-20;
 /// What an addition in f32 took in and what it rounded off.
 struct Accumulated {
   Mass taken;    ///< of the products, as they were rounded before they were added
-  Mass rounded;  ///< target before + taken - target after, entry by entry exact (Knuth's TwoSum)
+  Mass rounded;  ///< target before + taken - target after, entry by entry exact
 
   Accumulated& operator+=(const Accumulated& other) {
     taken += other.taken;
