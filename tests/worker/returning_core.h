@@ -20,14 +20,12 @@ class ReturningCore : public ScriptedCore {
 
   /// The table has removed this worker, and shard 1 says so.
   void lose_place() {
-    ++view_.epoch;
-    std::erase_if(view_.members, [](const protocol::Member& member) { return member.worker == 0; });
+    remove_from_view();
     hear(1, protocol::ViewChange{view_});
   }
   /// A new epoch in which this worker is a member under that life; both shards say so.
   void enter(uint64_t life, protocol::MemberState state = protocol::MemberState::kJoining) {
-    ++view_.epoch;
-    std::erase_if(view_.members, [](const protocol::Member& member) { return member.worker == 0; });
+    remove_from_view();
     view_.members.insert(view_.members.begin(), {0, life, kNonce, state});
     life_ = life;
     for (uint32_t shard = 0; shard < 2; ++shard) welcome(shard);
@@ -74,27 +72,14 @@ class ReturningCore : public ScriptedCore {
     const std::vector<float> weights(values, value);
     ByteBuffer bytes(values * sizeof(float));
     std::memcpy(bytes.data(), weights.data(), bytes.size());
-    protocol::Snapshot run;
-    run.part = part;
-    run.for_worker = 0;
-    run.for_life = life_;
-    run.n = n;
-    run.decided_in = 3;
+    protocol::Snapshot run = snapshot_of(part, n);
     run.offset = offset;
     run.payload_hash = hash64(bytes);
     hear(part, run, SharedBytes::from(std::move(bytes)));
   }
 
   /// A place in the log without weights, of a job whose shards have them.
-  void hear_place(uint32_t part, uint64_t n) {
-    protocol::Snapshot place;
-    place.part = part;
-    place.for_worker = 0;
-    place.for_life = life_;
-    place.n = n;
-    place.decided_in = 3;
-    hear(part, place);
-  }
+  void hear_place(uint32_t part, uint64_t n) { hear(part, snapshot_of(part, n)); }
 
   std::vector<uint32_t> shards_of(const std::vector<std::pair<uint32_t, protocol::Message>>& sent) {
     std::vector<uint32_t> shards;
@@ -116,6 +101,21 @@ class ReturningCore : public ScriptedCore {
       }
     }
     return core_->entered(0)[index] + core_->opening_residual(0)[index] - held - core_->ledger(0)[index];
+  }
+
+ private:
+  void remove_from_view() {
+    ++view_.epoch;
+    std::erase_if(view_.members, [](const protocol::Member& member) { return member.worker == 0; });
+  }
+  protocol::Snapshot snapshot_of(uint32_t part, uint64_t n) const {
+    protocol::Snapshot snapshot;
+    snapshot.part = part;
+    snapshot.for_worker = 0;
+    snapshot.for_life = life_;
+    snapshot.n = n;
+    snapshot.decided_in = 3;
+    return snapshot;
   }
 };
 
