@@ -18,6 +18,7 @@
 #include "protocol/limits.h"
 #include "protocol/lineage.h"
 #include "protocol/messages.capnp.h"
+#include "protocol/summary_order.h"
 #include "protocol/text.h"
 
 namespace millrace::protocol {
@@ -142,12 +143,6 @@ SummaryEntry read_entry(wire::SummaryEntry::Reader in, Validator& check) {
   entry.earlier_lives.resize(check.count(lives.size(), kEarlierLivesMax, "earlier lives in a summary"));
   for (uint32_t i = 0; i < entry.earlier_lives.size(); ++i) {
     entry.earlier_lives[i] = {lives[i].getLife(), lives[i].getLastStep()};
-    const auto& [life, step] = entry.earlier_lives[i];
-    const bool counts = entry.sequence != 0;  // mode asynchronous: of contributions, not steps
-    check.expect(life < entry.life && (counts || step < entry.last_step), "a life in a summary is not an earlier one");
-    const bool after = i == 0 || entry.earlier_lives[i - 1].first < life;
-    check.expect(after && (i == 0 || counts || entry.earlier_lives[i - 1].second < step),
-                 "a summary's lives are not in ascending order");
   }
   return entry;
 }
@@ -158,19 +153,14 @@ Summary read_summary(wire::Summary::Reader in, Validator& check) {
   summary.log_digest = in.getLogDigest();
   const auto workers = in.getWorkers();
   summary.workers.resize(check.count(workers.size(), kWorkersMax, "workers in a summary"));
-  for (uint32_t i = 0; i < summary.workers.size(); ++i) {
-    summary.workers[i] = read_entry(workers[i], check);
-    check.expect(i == 0 || summary.workers[i - 1].worker < summary.workers[i].worker,
-                 "a summary is not in ascending order");
-  }
+  for (uint32_t i = 0; i < summary.workers.size(); ++i) summary.workers[i] = read_entry(workers[i], check);
   const auto epochs = in.getEpochs();
   summary.epochs.resize(check.count(epochs.size(), kSummaryEpochsMax, "epochs in a summary"));
   for (uint32_t i = 0; i < summary.epochs.size(); ++i) {
     summary.epochs[i] = {epochs[i].getEpoch(), epochs[i].getFirstStep()};
-    check.expect(i == 0 || (summary.epochs[i - 1].first < summary.epochs[i].first &&
-                            summary.epochs[i - 1].second <= summary.epochs[i].second),
-                 "a summary's epochs are not in ascending order");
   }
+  const std::string_view disorder = disorder_in(summary);
+  check.expect(disorder.empty(), disorder);
   return summary;
 }
 

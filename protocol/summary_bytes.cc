@@ -1,6 +1,7 @@
 #include "protocol/summary_bytes.h"
 
 #include "protocol/limits.h"
+#include "protocol/summary_order.h"
 
 namespace millrace::protocol {
 namespace {
@@ -15,14 +16,7 @@ SummaryEntry get_entry(FieldReader& in) {
   entry.carried = in.finite();
   entry.lost = in.finite();
   entry.earlier_lives.resize(in.count(kPairBytes, kEarlierLivesMax));
-  for (size_t at = 0; at < entry.earlier_lives.size(); ++at) {
-    auto& [life, last_step] = entry.earlier_lives[at];
-    in >> life >> last_step;
-    const bool counts = entry.sequence != 0;  // mode asynchronous: of contributions, not steps
-    in.expect(life < entry.life && (counts || last_step < entry.last_step));
-    in.expect(at == 0 || entry.earlier_lives[at - 1].first < life);
-    in.expect(at == 0 || counts || entry.earlier_lives[at - 1].second < last_step);
-  }
+  for (auto& [life, last_step] : entry.earlier_lives) in >> life >> last_step;
   return entry;
 }
 
@@ -59,17 +53,13 @@ Summary get_summary(FieldReader& in) {
   summary.workers.resize(in.count(kEntryBytesMin, kWorkersMax));
   for (size_t at = 0; at < summary.workers.size() && in.good(); ++at) {
     summary.workers[at] = get_entry(in);
-    in.expect(at == 0 || summary.workers[at - 1].worker < summary.workers[at].worker);
   }
   summary.epochs.resize(in.count(kPairBytes, kSummaryEpochsMax));
-  for (size_t at = 0; at < summary.epochs.size(); ++at) {
-    auto& [epoch, first_step] = summary.epochs[at];
-    in >> epoch >> first_step;
-    in.expect(at == 0 || (summary.epochs[at - 1].first < epoch && summary.epochs[at - 1].second <= first_step));
-  }
+  for (auto& [epoch, first_step] : summary.epochs) in >> epoch >> first_step;
   summary.threshold = in.finite();
   in.expect(summary.threshold >= 0);
   summary.log_digest = in.get<uint64_t>();
+  in.expect(disorder_in(summary).empty());
   return summary;
 }
 
