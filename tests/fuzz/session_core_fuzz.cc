@@ -1,8 +1,10 @@
 // Arbitrary messages of shards, well formed and not, and anything the shell may do, into a worker's core: it is removed and comes
 // back, restarts from what it saved, gives and takes snapshots, is cut off. It never aborts; while it is a synced member, what
-// entered is in the residual, in flight, or was counted by an update: nothing else may take from it.
+// entered is in the residual, in flight, or was counted by an update: nothing else may take from it. Where updates wait until
+// enough workers have them, the application is handed none before.
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -40,6 +42,7 @@ class SessionFuzz {
       config.spec.select.k = 5;
     }
     if (source_.one_in(3)) config.spec.mode = protocol::Mode::kAsynchronous;
+    if (source_.one_in(4)) config.spec.apply_after_acks = config.spec.workers_min = 2;
     config.shard_addresses = {"tcp://fuzz:1", "tcp://fuzz:2"};
     config.ledger = worker::LedgerMode::kPerIndex;
     MILLRACE_CHECK(protocol::validate(config.spec).has_value());
@@ -69,7 +72,7 @@ class SessionFuzz {
       }
       core_->end_turn(now_, actions_);
       for (const auto& send : actions_.sends) MILLRACE_CHECK(!protocol::encode_envelope(send.message).empty());
-      for (const auto& delivered : actions_.delivered) MILLRACE_CHECK(delivered.part < core_->layout().parts.size());
+      for (const auto& delivered : actions_.delivered) check_delivered(delivered);
       actions_.clear();
       check_law();
       (void)core_->next_deadline();
@@ -88,7 +91,7 @@ class SessionFuzz {
   void step() {
     const uint32_t shard = source_.below(2);
     steady_ = true;
-    switch (source_.below(20)) {
+    switch (source_.below(22)) {
       case 0: return core_->on_connected(shard, now_, actions_);
       case 1: return core_->on_disconnected(shard, "fuzz", now_, actions_);
       case 2: steady_ = false; return welcome(shard, view(), source_.one_in(16) ? 9 : 1);
@@ -116,8 +119,16 @@ class SessionFuzz {
       case 14:
       case 15:
       case 16: return about_returns(shard);
+      case 17:
+      case 18: return backed();
       default: return update(shard);
     }
+  }
+
+  /// Enough workers have the steps below.
+  void backed() {
+    const uint32_t number = part();
+    message(shard_of(number), protocol::Ack{{{number, steps_of(number) + source_.below(3)}}});
   }
 
   /// Removals, settling, snapshots and what recovering shards ask; now and then all that brings it back, in order.
@@ -298,7 +309,22 @@ class SessionFuzz {
                    .shard_life = wrong(64) ? source_.number(3) : shard_life_[shard]};
     made.body = std::move(body);
     made.payload = std::move(payload);
+    note_backed(made);
     core_->on_message(shard, std::move(made), now_, actions_);
+  }
+
+  void note_backed(const protocol::Message& message) {
+    const auto* ack = std::get_if<protocol::Ack>(&message.body);
+    if (ack == nullptr) return;
+    for (const protocol::Ack::Entry& entry : ack->entries) backed_[entry.part] = std::max(backed_[entry.part], entry.n);
+  }
+
+  /// Where updates wait until enough workers have them, nothing is handed out that was never said to.
+  void check_delivered(const worker::DeliveredUpdate& delivered) {
+    MILLRACE_CHECK(delivered.part < core_->layout().parts.size());
+    if (!protocol::holds_updates(config_.spec) || delivered.delivered_before) return;
+    const uint64_t needs = delivered.replaces ? delivered.steps : delivered.step + 1;
+    MILLRACE_CHECK(backed_[delivered.part] >= needs, delivered.part, needs, backed_[delivered.part]);
   }
 
   void welcome(uint32_t shard, const protocol::JobView& told, uint32_t version) {
@@ -329,6 +355,7 @@ class SessionFuzz {
     const ByteBuffer envelope = source_.bytes(255);
     auto decoded = protocol::decode_message(envelope, SharedBytes::from(source_.bytes(60)), {});
     if (!decoded) return core_->on_bad_message(shard, decoded.error(), now_, actions_);
+    note_backed(*decoded);
     core_->on_message(shard, std::move(*decoded), now_, actions_);
   }
 
@@ -420,6 +447,7 @@ class SessionFuzz {
   std::unique_ptr<worker::SessionCore> core_;
   worker::Actions actions_;
   protocol::JobView view_;
+  std::map<uint32_t, uint64_t> backed_;  ///< by part: the most that any shard has said
   std::vector<std::vector<double>> counted_;
   uint64_t applied_before_[2] = {0, 0};
 };

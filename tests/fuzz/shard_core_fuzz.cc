@@ -16,6 +16,7 @@
 #include "protocol/layout.h"
 #include "protocol/lineage.h"
 #include "server/shard_core.h"
+#include "tests/fuzz/acks_said.h"
 #include "tests/fuzz/byte_source.h"
 #include "tests/fuzz/fuzz_disk.h"
 
@@ -48,6 +49,7 @@ class ShardFuzz {
       spec_.mode = protocol::Mode::kAsynchronous;
       spec_.reselect = {};
     }
+    if (!spec_.has_store() && source_.one_in(4)) spec_.apply_after_acks = spec_.workers_min = 2;
     MILLRACE_CHECK(protocol::validate(spec_).has_value());  // a refused job would let nothing through
     layout_ = protocol::plan_layout(spec_, 2);
     if (!source_.one_in(3)) MILLRACE_CHECK(table_->start_shard(1, 2, "tcp://fuzz:2").has_value());
@@ -85,7 +87,7 @@ class ShardFuzz {
       case 22: return serve_disk();
       case 23: return source_.one_in(4) ? core_->save_stores(now_, actions_) : serve_disk();
       case 0: return hello();
-      case 1: return core_->on_message(peer(), raw(), now_, actions_);
+      case 1: return pass_on(peer(), raw());
       case 2: return core_->on_malformed({ErrorCode::kMalformed, "fuzz"}, now_, actions_);
       case 3: return finish_task();
       case 4: return tick();
@@ -304,9 +306,14 @@ class ShardFuzz {
     }
   }
 
+  void pass_on(const protocol::PeerId& from, protocol::Message&& message) {
+    acks_.heard(message);
+    core_->on_message(from, std::move(message), now_, actions_);
+  }
+
   void say(const protocol::PeerId& to, protocol::Body body, SharedBytes payload = {}) {
     const uint32_t worker = static_cast<uint32_t>(to.bytes[0] - 'a') % 2;
-    core_->on_message(to, {header(worker), std::move(body), std::move(payload)}, now_, actions_);
+    pass_on(to, {header(worker), std::move(body), std::move(payload)});
     if (actions_.to_peers.size() > 64) carry_out();
   }
   protocol::Header header(uint32_t worker) {
@@ -330,23 +337,16 @@ class ShardFuzz {
     if (source_.one_in(32)) message.header.shard_life = source_.number(3);
     message.body = std::move(body);
     message.payload = std::move(payload);
-    core_->on_message(from, std::move(message), now_, actions_);
+    pass_on(from, std::move(message));
   }
 
   /// Both workers join, the other shard says who it is: most of what follows is said to a running job.
   void greet() {
     for (uint32_t worker = 0; worker < 2; ++worker) {
-      protocol::Hello hello;
-      hello.nonce = 100 + worker;
-      hello.spec = spec_;
-      hello.shard_count = 2;
-      hello.layout_hash = protocol::layout_hash(layout_);
-      hello.has_weights = !lies();
-      hello.returns = source_.below(2) == 0;
       protocol::Message message;
       message.header.worker = worker;
-      message.body = std::move(hello);
-      core_->on_message({std::string(1, static_cast<char>('a' + worker))}, std::move(message), now_, actions_);
+      message.body = hello_of(worker);
+      pass_on(peer_of(worker), std::move(message));
       carry_out();
     }
   }
@@ -355,8 +355,7 @@ class ShardFuzz {
   void round() {
     for (const protocol::PartLayout& planned : layout_.parts) {
       if (planned.shard != 0) continue;
-      uint64_t step = 0;
-      while (held_[planned.part].n > step) ++step;
+      const uint64_t step = held_[planned.part].n;
       for (uint32_t worker = 0; worker < 2; ++worker) {
         Stream<float> stream = Stream<float>::empty(planned.end - planned.begin);
         stream.indices.push_back(source_.byte() % static_cast<uint32_t>(stream.dimension));
@@ -370,7 +369,7 @@ class ShardFuzz {
         message.body = protocol::Contribution{.part = planned.part,
                                               .step = asynchronous ? sent++ : step,
                                               .payload_hash = container_checksum(message.payload.bytes)};
-        core_->on_message({std::string(1, static_cast<char>('a' + worker))}, std::move(message), now_, actions_);
+        pass_on(peer_of(worker), std::move(message));
         carry_out();
       }
     }
@@ -380,23 +379,31 @@ class ShardFuzz {
     }
   }
 
-  void hello() {
+  protocol::Hello hello_of(uint32_t worker) {
     protocol::Hello hello;
-    const protocol::PeerId from = peer();
-    const uint32_t worker = static_cast<uint32_t>(from.bytes[0] - 'a') % 2;
-    hello.nonce = source_.one_in(8) ? source_.number(4) : 100 + worker;
+    hello.nonce = 100 + worker;
     hello.spec = spec_;
-    if (source_.one_in(16)) hello.spec.tensors[0].dimension = source_.number(50);
-    if (source_.one_in(16)) hello.spec.name = "other";
-    hello.shard_count = source_.one_in(16) ? static_cast<uint32_t>(source_.number(4)) : 2;
-    hello.layout_hash = source_.one_in(16) ? 1 : protocol::layout_hash(layout_);
+    hello.shard_count = 2;
+    hello.layout_hash = protocol::layout_hash(layout_);
     hello.has_weights = !lies();
     hello.returns = source_.below(2) == 0;
+    return hello;
+  }
+
+  void hello() {
+    const protocol::PeerId from = peer();
+    const uint32_t worker = static_cast<uint32_t>(from.bytes[0] - 'a') % 2;
+    protocol::Hello hello = hello_of(worker);
+    if (source_.one_in(8)) hello.nonce = source_.number(4);
+    if (source_.one_in(16)) hello.spec.tensors[0].dimension = source_.number(50);
+    if (source_.one_in(16)) hello.spec.name = "other";
+    if (source_.one_in(16)) hello.shard_count = static_cast<uint32_t>(source_.number(4));
+    if (source_.one_in(16)) hello.layout_hash = 1;
     protocol::Message message;
     message.header.worker = source_.one_in(16) ? static_cast<uint32_t>(source_.number(4)) : worker;
     message.header.job = source_.one_in(8) ? source_.number(3) : 0;
     message.body = std::move(hello);
-    core_->on_message(from, std::move(message), now_, actions_);
+    pass_on(from, std::move(message));
   }
 
   void contribution() {
@@ -413,8 +420,7 @@ class ShardFuzz {
                                      ? layout_.parts[number].end - layout_.parts[number].begin
                                      : 7;
       Stream<float> stream = Stream<float>::empty(dimension);
-      const uint32_t index = source_.byte() % static_cast<uint32_t>(dimension);
-      stream.indices.push_back(index);
+      stream.indices.push_back(source_.byte() % static_cast<uint32_t>(dimension));
       stream.values.push_back(static_cast<float>(1 + source_.below(4)));
       payload = SharedBytes::from(std::move(encode_container<float>(stream.view(), stream.view(), {})->bytes));
     }
@@ -430,9 +436,7 @@ class ShardFuzz {
 
   void goodbye() {
     if (!source_.one_in(4)) return;  // a job that is over tells nothing more
-    protocol::Goodbye goodbye;
-    goodbye.reason = static_cast<protocol::Goodbye::Reason>(1 + source_.below(3));
-    deliver(std::move(goodbye));
+    deliver(protocol::Goodbye{static_cast<protocol::Goodbye::Reason>(1 + source_.below(3)), ""});
   }
 
   void shard_message() {
@@ -456,7 +460,7 @@ class ShardFuzz {
           source_.one_in(8) ? 0 : protocol::histogram_hash(message.header.job, body, message.payload.bytes);
       message.body = body;
     }
-    core_->on_message({"s"}, std::move(message), now_, actions_);
+    pass_on({"s"}, std::move(message));
   }
 
   void tick() {
@@ -478,6 +482,7 @@ class ShardFuzz {
   void carry_out() {
     for (const auto& send : actions_.to_peers) {
       if (const auto* update = std::get_if<protocol::Update>(&send.message.body)) check_update(send.message, *update);
+      acks_.check(spec_, send.message);
       MILLRACE_CHECK(!protocol::encode_envelope(send.message).empty());
       note(send);
     }
@@ -574,6 +579,7 @@ class ShardFuzz {
   server::Limits limits_;
   server::JobStore::Saves saves_;
   FuzzDisk disk_;
+  AcksSaid acks_;
   uint64_t life_ = 0;  ///< of the shard
   uint64_t job_ = 1;
   uint64_t epoch_ = 1;

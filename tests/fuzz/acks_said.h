@@ -1,0 +1,61 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <tuple>
+#include <variant>
+
+#include "kernels/base/check.h"
+#include "protocol/job_spec.h"
+#include "protocol/messages.h"
+
+namespace millrace::testing {
+
+/// What workers have said to have of each part, against what a shard says that enough of them have.
+class AcksSaid {
+ public:
+  /// Somebody says it to the shard, under whatever name.
+  void heard(const protocol::Message& message) {
+    if (const auto* ack = std::get_if<protocol::Ack>(&message.body)) {
+      for (const protocol::Ack::Entry& entry : ack->entries) note(message.header, entry.part, entry.n);
+    } else if (const auto* heartbeat = std::get_if<protocol::Heartbeat>(&message.body)) {
+      note(message.header, kAllParts, heartbeat->steps_applied);
+    } else if (const auto* state = std::get_if<protocol::State>(&message.body)) {
+      for (const protocol::State::Part& one : state->parts) note(message.header, one.part, one.n);
+    }
+  }
+
+  /// The shard says it to a worker of a job of that specification, all of whose workers have to have what is applied. Once some
+  /// have finished and left, those who are there are enough.
+  void check(const protocol::JobSpec& spec, const protocol::Message& message) {
+    if (const auto* welcome = std::get_if<protocol::Welcome>(&message.body))
+      left_[welcome->view.job] = welcome->view.left;
+    if (const auto* change = std::get_if<protocol::ViewChange>(&message.body))
+      left_[change->view.job] = change->view.left;
+    const auto* backed = std::get_if<protocol::Ack>(&message.body);
+    if (backed == nullptr) return;
+    MILLRACE_CHECK(protocol::holds_updates(spec));
+    if (left_[message.header.job] != 0) return;
+    for (const protocol::Ack::Entry& entry : backed->entries) {
+      for (uint32_t worker = 0; worker < spec.workers; ++worker) {
+        const uint64_t said =
+            std::max(said_[{message.header.job, worker, entry.part}], said_[{message.header.job, worker, kAllParts}]);
+        MILLRACE_CHECK(entry.n <= said, worker, entry.part, entry.n, said);
+      }
+    }
+  }
+
+ private:
+  static constexpr uint32_t kAllParts = UINT32_MAX;
+
+  void note(const protocol::Header& header, uint32_t part, uint64_t n) {
+    uint64_t& most = said_[{header.job, header.worker, part}];
+    most = std::max(most, n);
+  }
+
+  std::map<std::tuple<uint64_t, uint32_t, uint32_t>, uint64_t> said_;  ///< by job, worker and part: the most
+  std::map<uint64_t, uint32_t> left_;                                  ///< by job
+};
+
+}  // namespace millrace::testing
