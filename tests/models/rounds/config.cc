@@ -27,6 +27,8 @@ std::vector<Option> options_of(Config& config) {
       {"reselect", &config.reselect, "an update may carry nothing"},
       {"everyone", &config.everyone, "a step waits for every member that takes part in it"},
       {"asynchronous", &config.asynchronous, "each contribution is a step of its own"},
+      {"merged", &config.merged,
+       "with --asynchronous: several updates may come as one, which nobody can be given again"},
       {"store", &config.store, "shards hold the weights, and save them"},
       {"store-alone", &config.store_alone, "with --store: a successor has its weights from the save, and what is kept"},
       {"acks", &config.acks, "members that have an update before anybody's application does (0: not held)"},

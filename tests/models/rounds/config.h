@@ -20,6 +20,7 @@ struct Config {
   bool reselect = false;  ///< an update may carry nothing
   bool everyone = false;  ///< a step waits for every member that takes part in it
   bool asynchronous = false;
+  bool merged = false;  ///< asynchronous: a worker may take several updates as one, which it cannot give to a successor
   bool store = false;
   bool store_alone = false;  ///< a store, and a member's weights are not taken for the shard's
   int acks = 0;              ///< an update is applied once so many members have acknowledged it; 0, 1: at once

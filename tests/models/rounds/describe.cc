@@ -30,8 +30,10 @@ std::string move_of_worker(const State& before, const State& after, const Action
     case Move::kResend: return fmt::format("{} sends step {}{} again, in epoch {}", who, act.a, part, was.view);
     case Move::kEmpty: return fmt::format("{} has nothing for step {}{}, and says so", who, act.a, part);
     case Move::kDeliver:
-      return fmt::format("{} (epoch {}) applies update {}{} sent in epoch {}: {}", who, was.view, act.a, part, act.b,
-                         update_text(mine.weights[act.a]));
+    case Move::kDeliverMerged:
+      return fmt::format("{} (epoch {}) applies update {}{} sent in epoch {}: {}{}", who, was.view, act.a, part, act.b,
+                         update_text(mine.weights[act.a]),
+                         act.move == Move::kDeliver ? "" : ", as the last of a sum: it keeps none of them");
     case Move::kSave:
       return act.a ? fmt::format("{} saves its part {} (n = {})", who, act.part, mine.next)
                    : fmt::format("{} saves its state (n = {})", who, is.part[0].next);

@@ -15,6 +15,7 @@ enum class Move : uint8_t {
   kResend,
   kEmpty,
   kDeliver,
+  kDeliverMerged,
   kSave,
   kReadTable,
   kCrash,

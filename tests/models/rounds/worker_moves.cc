@@ -95,6 +95,11 @@ void Moves::deliver(int w, int part) {
     const Update& update = now().updates[epoch][part][step];
     if (!update.decided) continue;
     apply_update(add(Move::kDeliver, w, part, step, epoch).state, w, part, epoch, update);
+    if (!config_.merged) continue;
+    // The last one of several that come as one: their bytes are those of a sum, of which a successor cannot give a single one.
+    State& state = add(Move::kDeliverMerged, w, part, step, epoch).state;
+    apply_update(state, w, part, epoch, update);
+    state.worker[w].part[part].kept = 0;
   }
 }
 
