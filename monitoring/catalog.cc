@@ -32,7 +32,7 @@ constexpr std::array<double, 20> kSeconds = {5e-5,   1e-4,   2e-4,   4e-4,   8e-
 // 1: all contributions have the same entries; the number of workers: none has another's.
 constexpr std::array<double, 12> kRatios = {1, 1.25, 1.5, 2, 3, 4, 6, 8, 16, 32, 64, 128};
 
-constexpr std::array<MetricInfo, 45> kShardMetrics = {{
+constexpr std::array<MetricInfo, 47> kShardMetrics = {{
     {"millrace_shard_messages_total", MetricKind::kCounter, kMessage, "Messages received, by kind"},
     {"millrace_shard_network_bytes_total", MetricKind::kCounter, kDirection, "Bytes of whole messages, in and out"},
     {"millrace_shard_dropped_total", MetricKind::kCounter, kReason, "Messages dropped without an answer, by reason"},
@@ -76,6 +76,9 @@ constexpr std::array<MetricInfo, 45> kShardMetrics = {{
      "Pulls of weights out of a store: answered, refused"},
     {"millrace_shard_store_saves_total", MetricKind::kCounter, kJobResult,
      "Saves of a job's store: written, failed (the one before stays)"},
+    {"millrace_shard_merged_updates_total", MetricKind::kCounter, kJob,
+     "Mode asynchronous: updates sent to one worker for several steps at once"},
+    {"millrace_shard_merged_steps_total", MetricKind::kCounter, kJob, "Steps in them"},
     {"millrace_shard_weight_digests_total", MetricKind::kCounter, kJobResult,
      "What workers say to have applied, compared with what was decided: agree, differ (must be 0), too_old to be "
      "known"},
@@ -209,6 +212,8 @@ ShardMetrics::ShardMetrics(Metrics& metrics)
       codec_error(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_codec_error_total")]),
       pulls(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_pulls_total")]),
       store_saves(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_store_saves_total")]),
+      merged_updates(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_merged_updates_total")]),
+      merged_steps(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_merged_steps_total")]),
       weight_digests(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_weight_digests_total")]),
       members_joined(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_members_joined_total")]),
       members_finished(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_members_finished_total")]),

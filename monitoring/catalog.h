@@ -86,6 +86,8 @@ struct ShardMetrics {
   CounterFamily codec_error;             ///< [job] sum of |sum - decoded| over the updates' entries
   CounterFamily pulls;                   ///< [job, result] of weights out of a store
   CounterFamily store_saves;             ///< [job, result]
+  CounterFamily merged_updates;          ///< [job] sent, each of several steps
+  CounterFamily merged_steps;            ///< [job] in them
   CounterFamily weight_digests;          ///< [job, result] of members, compared with what was decided
   CounterFamily members_joined;          ///< [job]
   CounterFamily members_finished;        ///< [job]

@@ -231,6 +231,10 @@ Contribution read_contribution(wire::Contribution::Reader in, Validator& check) 
           .again = in.getAgain()};
 }
 
+ContributorId read_contributor(wire::Contributor::Reader in, Validator& check) {
+  return {check.worker(in.getWorker()), in.getLife(), in.getSequence()};
+}
+
 Update read_update(wire::Update::Reader in, Validator& check) {
   Update update;
   update.part = in.getPart();
@@ -243,12 +247,19 @@ Update read_update(wire::Update::Reader in, Validator& check) {
   const auto contributors = in.getContributors();
   update.contributors.resize(check.count(contributors.size(), kWorkersMax, "contributors"));
   for (uint32_t i = 0; i < update.contributors.size(); ++i) {
-    update.contributors[i] = {check.worker(contributors[i].getWorker()), contributors[i].getLife(),
-                              contributors[i].getSequence()};
+    update.contributors[i] = read_contributor(contributors[i], check);
     check.expect(i == 0 || update.contributors[i - 1].worker < update.contributors[i].worker,
                  "contributors are not in ascending order");
   }
   update.summary = read_summary(in.getSummary(), check);
+  const auto merged = in.getMerged();
+  update.merged.resize(check.count(merged.size(), kMergedStepsMax, "merged steps"));
+  for (uint32_t i = 0; i < update.merged.size(); ++i) {
+    update.merged[i] = {read_contributor(merged[i].getContributor(), check),
+                        check.not_negative(merged[i].getWeight(), "a weight"), merged[i].getIdentity()};
+  }
+  const bool fits = update.merged.size() != 1 && update.merged.size() <= update.step + 1;
+  check.expect(update.merged.empty() || (fits && update.contributors.empty()), "merged steps that cannot be");
   return update;
 }
 

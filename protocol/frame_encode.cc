@@ -70,6 +70,12 @@ void write(const std::vector<Ack::Entry>& entries, capnp::List<wire::AckEntry>::
   }
 }
 
+void write(const ContributorId& who, wire::Contributor::Builder out) {
+  out.setWorker(who.worker);
+  out.setLife(who.life);
+  out.setSequence(who.sequence);
+}
+
 void write(const SummaryEntry& entry, wire::SummaryEntry::Builder out) {
   out.setWorker(entry.worker);
   out.setLife(entry.life);
@@ -172,12 +178,15 @@ struct BodyWriter {
     out.setStable(body.stable);
     out.setLineage(body.lineage);
     auto contributors = out.initContributors(list_size(body.contributors, kWorkersMax));
-    for (unsigned i = 0; i < contributors.size(); ++i) {
-      contributors[i].setWorker(body.contributors[i].worker);
-      contributors[i].setLife(body.contributors[i].life);
-      contributors[i].setSequence(body.contributors[i].sequence);
-    }
+    for (unsigned i = 0; i < contributors.size(); ++i) write(body.contributors[i], contributors[i]);
     write(body.summary, out.initSummary());
+    if (body.merged.empty()) return;
+    auto merged = out.initMerged(list_size(body.merged, kMergedStepsMax));
+    for (unsigned i = 0; i < merged.size(); ++i) {
+      write(body.merged[i].contributor, merged[i].initContributor());
+      merged[i].setWeight(body.merged[i].weight);
+      merged[i].setIdentity(body.merged[i].identity);
+    }
   }
   void operator()(const Settled& body) {
     auto out = envelope.initSettled();

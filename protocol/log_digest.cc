@@ -7,8 +7,17 @@
 #include "protocol/container.h"
 
 namespace millrace::protocol {
+namespace {
 
-uint64_t extend_log_digest(uint64_t digest, const Update& update, ByteSpan payload) {
+struct Step {
+  uint32_t part = 0;
+  uint32_t contributors = 0;
+  uint64_t step = 0;
+  double weight_sum = 0;
+  uint64_t identity = 0;
+};
+
+uint64_t extend(uint64_t digest, const Step& with) {
   std::array<uint8_t, 40> bytes;
   size_t at = 0;
   const auto put = [&](auto value) {
@@ -16,12 +25,26 @@ uint64_t extend_log_digest(uint64_t digest, const Update& update, ByteSpan paylo
     at += sizeof(value);
   };
   put(digest);
-  put(update.part);
-  put(static_cast<uint32_t>(update.contributors.size()));
-  put(update.step);
-  put(update.weight_sum);
-  put(container_identity(payload).value_or(0));
+  put(with.part);
+  put(with.contributors);
+  put(with.step);
+  put(with.weight_sum);
+  put(with.identity);
   return hash64(ByteSpan(bytes));
+}
+
+}  // namespace
+
+uint64_t extend_log_digest(uint64_t digest, const Update& update, ByteSpan payload) {
+  if (update.merged.empty()) {
+    return extend(digest, {update.part, static_cast<uint32_t>(update.contributors.size()), update.step,
+                           update.weight_sum, container_identity(payload).value_or(0)});
+  }
+  uint64_t step = update.first_step();
+  for (const MergedStep& one : update.merged) {
+    digest = extend(digest, {update.part, 1, step++, one.weight, one.identity});
+  }
+  return digest;
 }
 
 }  // namespace millrace::protocol

@@ -23,6 +23,7 @@ inline constexpr uint64_t kLogDigestStart = 0;
 /// payload  the update's container, whose checksum holds: read here, not verified.
 /// Bytes hashed (XXH3-64, seed 0): u64 digest, u32 part, u32 contributors (their number), u64 step, f64 weight sum, u64 checksum
 /// of the container; little-endian. Contributors and weights, because who applies a mean divides by them.
+/// One of merged steps: the digest after all of them, as if each had come by itself; the payload is not read.
 uint64_t extend_log_digest(uint64_t digest, const Update& update, ByteSpan payload);
 
 }  // namespace millrace::protocol

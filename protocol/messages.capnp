@@ -151,6 +151,13 @@ struct Update {
   contributors @6 :List(Contributor);  # by worker, strictly ascending
   summary @7 :Summary;
   lineage @8 :UInt64;
+  merged @9 :List(MergedStep);         # none, or 2 and more: the steps whose sum the payload is; `step` is the last
+}
+
+struct MergedStep {
+  contributor @0 :Contributor;
+  weight @1 :Float64;
+  identity @2 :UInt64;                 # container_identity() of the payload that the step's own update has
 }
 
 struct Summary {

@@ -18,8 +18,10 @@ namespace millrace::protocol {
 inline constexpr uint32_t kProtocolVersion = 1;
 inline constexpr uint32_t kProtocolVersionMin = 1;
 
-/// Optional abilities, negotiated by intersection. None is defined in version 1.
+/// Optional abilities, a bit each, negotiated by intersection.
 using Capabilities = uint64_t;
+/// Of a worker: several steps may come to it in one update (Update::merged).
+inline constexpr Capabilities kTakesMerged = 1;
 
 enum class MemberState : uint8_t { kSynced = 1, kJoining = 2 };
 
@@ -178,10 +180,18 @@ struct Summary {
   bool operator==(const Summary&) const = default;
 };
 
+/// Mode asynchronous: one of the steps whose sums an update has together.
+struct MergedStep {
+  ContributorId contributor;
+  double weight = 0;
+  uint64_t identity = 0;  ///< container_identity() of what this step's own update has as its payload
+  bool operator==(const MergedStep&) const = default;
+};
+
 /// shard -> worker [3, 4]. Payload: one container holding the sum over the contributors (never divided).
 struct Update {
   uint32_t part = 0;
-  uint64_t step = 0;
+  uint64_t step = 0;        ///< of merged ones the last
   uint64_t decided_in = 0;  ///< epoch of deciding; re-serving does not change it
   std::vector<ContributorId> contributors;
   double weight_sum = 0;  ///< of the contributors
@@ -189,6 +199,11 @@ struct Update {
   uint64_t stable = 0;    ///< every member has acknowledged the steps below
   uint64_t lineage = 0;   ///< of the activation of the shard that sends it
   Summary summary;        ///< as of step + 1
+  /// Mode asynchronous, to a worker that takes it: the payload is the sum of so many steps, `step` the last, in their order.
+  /// All have one denominator, `contributors` is empty. At least 2; none: the update is of one step.
+  std::vector<MergedStep> merged = {};
+
+  uint64_t first_step() const { return step - (merged.empty() ? 0 : merged.size() - 1); }
   bool operator==(const Update&) const = default;
 };
 

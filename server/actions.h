@@ -19,7 +19,7 @@ namespace millrace::server {
 /// finish in any order; a task that is never handed back stalls its round only.
 class Task {
  public:
-  enum class Kind : uint8_t { kDecode, kReduce, kQuota, kEncode, kStore };
+  enum class Kind : uint8_t { kDecode, kReduce, kQuota, kEncode, kMerge, kStore };
 
   virtual ~Task() = default;
   virtual Kind kind() const = 0;
@@ -85,6 +85,8 @@ enum class Metric : uint8_t {
   kLate,  ///< contributions to decided steps, by answer: "crossed" (none: the update is under way), "update", "counted",
           ///< "not_counted", "acknowledged"
   kServedAgain,        ///< kept updates sent because a worker says that they are not there
+  kMergedUpdates,      ///< updates sent that have several steps in one
+  kMergedSteps,        ///< steps in them
   kLeftOut,            ///< expected contributions that steps were decided without
   kRestarted,          ///< decisions begun again because the members changed
   kRounds,             ///< steps of parts decided

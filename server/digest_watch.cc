@@ -38,12 +38,15 @@ std::vector<Disagreement> DigestWatch::all() const {
 void JobRounds::on_digests(const protocol::Member& from, std::span<const protocol::Heartbeat::Digest> digests,
                            TimeNs now, Actions& actions) {
   for (const protocol::Heartbeat::Digest& theirs : digests) {
-    const PartRound* part = local_part(theirs.part);
+    PartRound* part = local_part(theirs.part);
     if (part && !part->takes(from)) continue;  // its weights are not settled
     if (!part || theirs.n > part->decided()) {
       count(Metric::kDropped, "impossible_digest", 1, actions);
       continue;
     }
+    // An acknowledgement may be lost, and nothing be sent that would bring another one.
+    if (asynchronous() && part->acknowledge(from.worker, theirs.n, setup_.members.all()))
+      acknowledged(from, *part, theirs.n, actions);
     const std::optional<uint64_t> ours = part->digest_after(theirs.n);
     if (!ours) {
       count(Metric::kDigests, "too_old", 1, actions);

@@ -90,7 +90,7 @@ protocol::Welcome Job::welcome(const std::string& software) const {
 protocol::Heartbeat Job::heartbeat_answer(const protocol::Member& to, uint64_t sequence) const {
   protocol::Heartbeat answer;
   answer.sequence = sequence;
-  answer.steps_applied = rounds_.steps_decided();
+  answer.steps_applied = rounds_.steps_sent(to.worker);
   if (!members_.view().started) {
     answer.waited_for = not_joined();
   } else if (recovery_) {

@@ -94,6 +94,7 @@ void JobRounds::on_task_done(Task& task, TimeNs now, Actions& actions) {
     case Task::Kind::kReduce: return on_reduced(static_cast<ReduceTask&>(task), now, actions);
     case Task::Kind::kQuota: return on_quota(static_cast<const QuotaTask&>(task), actions);
     case Task::Kind::kEncode: return on_encoded(static_cast<const EncodeTask&>(task), now, actions);
+    case Task::Kind::kMerge: return on_merged(static_cast<const MergeTask&>(task), actions);
     case Task::Kind::kStore: return on_stored(static_cast<const StoreTask&>(task), now, actions);
   }
 }
@@ -364,7 +365,11 @@ void JobRounds::finish(PartRound& part, EncodedUpdate update, TimeNs now, Action
   const PartRound::KeptUpdate& kept = part.keep(std::move(decision), kept_account_);
   if (store_) store_->decided(kept.body, kept.payload, actions);
   for (const protocol::Member& member : setup_.members.all()) {
-    if (part.takes(member)) serve(member, part, kept, actions);
+    if (asynchronous()) {
+      deliver(member, part, actions);
+    } else if (part.takes(member)) {
+      serve(member, part, kept, actions);
+    }
   }
   keep_for_store(part, actions);
   starved_since_.reset();

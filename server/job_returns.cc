@@ -22,6 +22,7 @@ void JobRounds::drop() {
   goes_on_ = false;
   if (store_) store_->drop();
   for (PartRound& part : parts_) part = PartRound(part.layout(), part.value_type(), setup_.spec);
+  for (Delivery& delivery : deliveries_) delivery.clear();
   for (Bucket& bucket : buckets_) {
     bucket.decided = 0;
     make_threshold(bucket);
@@ -90,6 +91,12 @@ void JobRounds::look_at_kept(Actions& actions) {
 
 void JobRounds::trust(uint32_t worker, const protocol::State& state) {
   for (PartRound& part : parts_) part.trust(worker, state.parts.at(part.layout().part).n);
+}
+
+void JobRounds::settle(uint32_t number, uint32_t worker) {
+  PartRound& part = parts_.at(local_at_.at(number));
+  part.settle(worker);
+  if (asynchronous()) delivery_of(part).restart(worker, part.decided());
 }
 
 bool JobRounds::is_settled(uint32_t worker) const {

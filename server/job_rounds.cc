@@ -59,6 +59,7 @@ JobRounds::JobRounds(Setup setup) : setup_(setup), account_(&setup.shard_memory)
     local.count = parts_.size() - first;
     make_threshold(local);
   }
+  if (asynchronous()) deliveries_.resize(parts_.size());
 }
 
 void JobRounds::make_threshold(Bucket& bucket) const {
@@ -255,6 +256,8 @@ void JobRounds::on_ack(const protocol::Member& from, const protocol::Ack& body, 
       count(Metric::kDropped, "impossible_ack", 1, actions);
     } else if (entry.again && asked.insert(entry.part).second) {
       serve_from(from, *part, entry.n, actions);
+    } else {
+      acknowledged(from, *part, entry.n, actions);
     }
     if (holds_updates() && part && part->takes(from) && entry.n <= part->decided())
       heard.emplace(part, is_new ? AckIs::kNew : AckIs::kRepeated);
@@ -264,11 +267,13 @@ void JobRounds::on_ack(const protocol::Member& from, const protocol::Ack& body, 
   if (held_back_) advance_all(now, actions);
 }
 
-void JobRounds::serve_from(const protocol::Member& to, const PartRound& part, uint64_t step, Actions& actions) const {
+void JobRounds::serve_from(const protocol::Member& to, PartRound& part, uint64_t step, Actions& actions) {
   if (step < part.decided()) {
     count(Metric::kServedAgain, "", static_cast<double>(part.decided() - std::max(step, part.stable())), actions);
   }
-  serve_between(to, part, step, part.decided(), actions);
+  if (!asynchronous()) return serve_between(to, part, step, part.decided(), actions);
+  delivery_of(part).restart(to.worker, step);
+  deliver(to, part, actions);
 }
 
 void JobRounds::on_finishing(TimeNs now, Actions& actions) {
@@ -279,11 +284,24 @@ void JobRounds::on_steps_applied(const protocol::Member& from, uint64_t n, TimeN
   // Where one that joins stands is known part by part, by its acks.
   if (failure_ || from.state != protocol::MemberState::kSynced) return;
   bool impossible = false;
-  for (PartRound& part : parts_) impossible |= !part.acknowledge(from.worker, n, setup_.members.all());
+  for (PartRound& part : parts_) {
+    const bool possible = part.acknowledge(from.worker, n, setup_.members.all());
+    if (possible) acknowledged(from, part, n, actions);
+    impossible |= !possible;
+  }
   if (impossible) count(Metric::kDropped, "impossible_ack", 1, actions);
   tell_store(actions);
   raise_all_backed(actions);
   if (held_back_) advance_all(now, actions);
+}
+
+void JobRounds::serve_all(Actions& actions) {
+  if (asynchronous()) return deliver_anew(actions);
+  for (const protocol::Member& member : setup_.members.synced()) {  // one that joins: when it is settled
+    for (const PartRound& part : parts_) {
+      serve_between(member, part, part.acknowledged(member.worker), part.decided(), actions);
+    }
+  }
 }
 
 void JobRounds::on_view(const std::vector<protocol::Member>& before, TimeNs now, Actions& actions) {
@@ -309,11 +327,7 @@ void JobRounds::on_view(const std::vector<protocol::Member>& before, TimeNs now,
   tell_store(actions);
   if (dropped != 0) count(Metric::kDropped, "removed_worker", static_cast<double>(dropped), actions);
   if (restarted != 0) count(Metric::kRestarted, "", static_cast<double>(restarted), actions);
-  for (const protocol::Member& member : setup_.members.synced()) {  // one that joins: when it is settled
-    for (const PartRound& part : parts_) {
-      serve_between(member, part, part.acknowledged(member.worker), part.decided(), actions);
-    }
-  }
+  serve_all(actions);
   raise_all_backed(actions);
   advance_all(now, actions);
 }
@@ -339,6 +353,12 @@ bool JobRounds::idle() const {
 uint64_t JobRounds::steps_decided() const {
   uint64_t least = parts_.empty() ? 0 : UINT64_MAX;
   for (const PartRound& part : parts_) least = std::min(least, part.decided());
+  return least;
+}
+
+uint64_t JobRounds::steps_sent(uint32_t worker) const {
+  uint64_t least = parts_.empty() ? 0 : UINT64_MAX;
+  for (const PartRound& part : parts_) least = std::min(least, sent_to(worker, part));
   return least;
 }
 
@@ -374,8 +394,8 @@ std::vector<protocol::Ack::Entry> JobRounds::unacknowledged(uint32_t worker, uin
   std::vector<protocol::Ack::Entry> parts;
   for (const PartRound& part : parts_) {
     if (parts.size() == protocol::kHeartbeatPartsMax) break;
-    if (part.decided() > std::max(least, part.acknowledged(worker)))
-      parts.push_back({part.layout().part, part.decided()});
+    const uint64_t sent = sent_to(worker, part);
+    if (sent > std::max(least, part.acknowledged(worker))) parts.push_back({part.layout().part, sent});
   }
   return parts;
 }

@@ -13,6 +13,7 @@
 #include "protocol/layout.h"
 #include "protocol/messages.h"
 #include "server/actions.h"
+#include "server/delivery.h"
 #include "server/digest_watch.h"
 #include "server/job_audit.h"
 #include "server/limits.h"
@@ -90,7 +91,7 @@ class JobRounds {
   /// REQUIRES: a part of this shard.
   const PartRound& part(uint32_t number) const { return parts_.at(local_at_.at(number)); }
   /// [9] A joining member goes on with the part, in this epoch.
-  void settle(uint32_t number, uint32_t worker) { parts_.at(local_at_.at(number)).settle(worker); }
+  void settle(uint32_t number, uint32_t worker);
   /// [9e] With every part of this shard.
   bool is_settled(uint32_t worker) const;
   /// The kept updates of the steps [from, below).
@@ -108,7 +109,11 @@ class JobRounds {
 
   size_t part_count() const { return parts_.size(); }
   bool idle() const;  ///< nothing is open
+  /// What was decided and waits to be merged for a member: it goes now, step by step.
+  void send_rest(Actions& actions);
   uint64_t steps_decided() const;
+  /// By the part that is least far; in mode asynchronous as far as they were sent to the worker.
+  uint64_t steps_sent(uint32_t worker) const;
   uint64_t steps_decided_max() const;
   uint64_t steps_applied(uint32_t worker) const;
   /// Parts that have decided more than `least` steps and than the worker has acknowledged, up to what a heartbeat holds.
@@ -162,8 +167,31 @@ class JobRounds {
              TimeNs now, Actions& actions);
   void serve(const protocol::Member& to, const PartRound& part, const PartRound::KeptUpdate& kept,
              Actions& actions) const;
+  /// What members have not acknowledged, in the present epoch.
+  void serve_all(Actions& actions);
   /// The kept updates of the steps from `step` on.
-  void serve_from(const protocol::Member& to, const PartRound& part, uint64_t step, Actions& actions) const;
+  void serve_from(const protocol::Member& to, PartRound& part, uint64_t step, Actions& actions);
+
+  // delivery.cc: mode asynchronous
+  bool asynchronous() const { return setup_.spec.mode == protocol::Mode::kAsynchronous; }
+  Delivery& delivery_of(const PartRound& part);
+  const Delivery& delivery_of(const PartRound& part) const;
+  Delivery::Pace pace(const PartRound& part, const protocol::Member& to) const;
+  /// Sends what the member may be sent now.
+  void deliver(const protocol::Member& to, PartRound& part, Actions& actions);
+  void deliver_at(Delivery::Pace how, const protocol::Member& to, PartRound& part, Actions& actions);
+  static void limit_merged(const PartRound& part, Delivery::Steps& steps);
+  void begin_merge(const protocol::Member& to, PartRound& part, Delivery::Steps steps, Actions& actions);
+  void on_merged(const MergeTask& task, Actions& actions);
+  void serve_merged(const protocol::Member& to, const PartRound& part, Delivery::Steps steps,
+                    const SharedBytes& payload, Actions& actions) const;
+  /// The member has the steps below n: more can follow.
+  void acknowledged(const protocol::Member& from, PartRound& part, uint64_t n, Actions& actions);
+  void deliver_anew(Actions& actions);
+  /// Steps that the worker has, or that are on their way to it.
+  uint64_t sent_to(uint32_t worker, const PartRound& part) const {
+    return asynchronous() ? std::min(part.decided(), delivery_of(part).sent_to(worker)) : part.decided();
+  }
 
   // backing.cc: updates that wait for k acknowledgements
   bool holds_updates() const { return protocol::holds_updates(setup_.spec); }
@@ -218,10 +246,11 @@ class JobRounds {
   MemoryAccount account_;
   MemoryAccount kept_account_;
   std::unique_ptr<JobStore> store_;
-  std::vector<PartRound> parts_;     ///< this shard's, ascending by number
-  std::vector<uint32_t> local_at_;   ///< by part number: index in parts_, or kNowhere
-  std::vector<Bucket> buckets_;      ///< with parts on this shard
-  std::vector<uint32_t> bucket_at_;  ///< by bucket number: index in buckets_, or kNowhere
+  std::vector<PartRound> parts_;      ///< this shard's, ascending by number
+  std::vector<Delivery> deliveries_;  ///< by part, in mode asynchronous
+  std::vector<uint32_t> local_at_;    ///< by part number: index in parts_, or kNowhere
+  std::vector<Bucket> buckets_;       ///< with parts on this shard
+  std::vector<uint32_t> bucket_at_;   ///< by bucket number: index in buckets_, or kNowhere
   DigestWatch digest_watch_;
   std::optional<JobAudit> audit_;  ///< of a job that asks for it
   uint64_t next_token_ = 1;

@@ -26,7 +26,15 @@ Members::Adopted Members::adopt(protocol::JobView view, TimeNs now) {
     links_.try_emplace(member.worker, Link{.heard = now, .life = member.life});
   }
   gather_pushing();
+  look_at_weights();
   return result;
+}
+
+void Members::look_at_weights() {
+  all_take_merged_ = std::ranges::all_of(view_.members, [this](const protocol::Member& member) {
+    const Link* at = link(member.worker);
+    return at && at->weights == Weights::kTakeMerged;
+  });
 }
 
 void Members::gather_pushing() {
@@ -56,6 +64,7 @@ std::optional<protocol::PeerId> Members::connect(uint32_t worker, protocol::Peer
   if (link.peer && *link.peer != peer) old = link.peer;
   link.peer = std::move(peer);
   link.weights = weights;
+  look_at_weights();
   link.heard = now;
   return old;
 }

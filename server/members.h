@@ -19,7 +19,11 @@ namespace millrace::server {
 class Members {
  public:
   /// Whether a member can give snapshots [9].
-  enum class Weights : uint8_t { kNone, kAttached };
+  enum class Weights : uint8_t {
+    kNone,
+    kAttached,
+    kTakeMerged,  ///< it can, and takes several steps in one update
+  };
 
   struct Link {
     std::optional<protocol::PeerId> peer = std::nullopt;  ///< empty: has not said Hello to this shard
@@ -56,6 +60,8 @@ class Members {
   /// Those of them of whom contributions may still be expected.
   const std::vector<protocol::Member>& pushing() const { return pushing_; }
   const Link* link(uint32_t worker) const;
+  /// All members, as far as they have said Hello here; false where one has not.
+  bool all_take_merged() const { return all_take_merged_; }
 
   /// Members not heard for `silence`.
   std::vector<protocol::Member> silent(TimeNs now, TimeNs silence) const;
@@ -74,10 +80,12 @@ class Members {
   uint64_t shard_life_;
   protocol::JobView view_;
   void gather_pushing();
+  void look_at_weights();
 
   std::map<uint32_t, Link> links_;         ///< of members only
   std::vector<protocol::Member> synced_;   ///< by worker, ascending
   std::vector<protocol::Member> pushing_;  ///< the same
+  bool all_take_merged_ = false;
 };
 
 }  // namespace millrace::server

@@ -85,6 +85,8 @@ void MetricsExport::record(const MetricEvent& event) {
     case Metric::kPulls: return shard_.pulls.with({event.job, event.label}).increment(event.value);
     case Metric::kStoreSaves: return shard_.store_saves.with({event.job, event.label}).increment(event.value);
     case Metric::kDigests: return shard_.weight_digests.with({event.job, event.label}).increment(event.value);
+    case Metric::kMergedUpdates: return shard_.merged_updates.with({event.job}).increment(event.value);
+    case Metric::kMergedSteps: return shard_.merged_steps.with({event.job}).increment(event.value);
     case Metric::kRestarted: return shard_.restarted.with({event.job}).increment(event.value);
     case Metric::kExchangeFallbacks: return shard_.stale_thresholds.with({event.job}).increment(event.value);
     case Metric::kLateHistograms: return shard_.late_histograms.with({event.job}).increment(event.value);

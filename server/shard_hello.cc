@@ -33,6 +33,12 @@ bool worth_retrying(ErrorCode code) {
   return code == ErrorCode::kUnavailable || code == ErrorCode::kIo || code == ErrorCode::kTimeout;
 }
 
+Members::Weights weights_of(const protocol::Hello& hello) {
+  if (!hello.has_weights) return Members::Weights::kNone;
+  const bool takes_merged = (hello.capabilities & protocol::kTakesMerged) != 0;
+  return takes_merged ? Members::Weights::kTakeMerged : Members::Weights::kAttached;
+}
+
 /// Whether it may become a member: who comes to a job that runs, and who comes without weights where they are needed.
 Status may_join(const protocol::JobRecord& record, const protocol::Header& header, const protocol::Hello& hello,
                 const Joiner& joiner) {
@@ -98,7 +104,7 @@ void ShardCore::on_hello(const protocol::PeerId& from, const protocol::Header& h
   count(Metric::kWorkerHandshakes, "accepted", actions);
   Job& job = *admitted->job;
   const protocol::Member& member = admitted->member;
-  const auto weights = hello.has_weights ? Members::Weights::kAttached : Members::Weights::kNone;
+  const auto weights = weights_of(hello);
   if (const auto replaced = job.members().connect(member.worker, from, weights, now)) sessions_.erase(*replaced);
   const auto other = sessions_.find(from);
   if (other != sessions_.end() && (other->second.job != job.view().job || other->second.worker != member.worker)) {
@@ -107,7 +113,9 @@ void ShardCore::on_hello(const protocol::PeerId& from, const protocol::Header& h
     if (Job* before = find_job(other->second.job)) before->members().disconnect(other->second.worker);
   }
   sessions_[from] = {job.view().job, member.worker, member.life};
-  job.members().send(member, job.welcome(config_.software), actions);
+  protocol::Welcome welcome = job.welcome(config_.software);
+  welcome.capabilities = hello.capabilities & protocol::kTakesMerged;
+  job.members().send(member, std::move(welcome), actions);
   contain(job.view().job, actions, [&] { job.on_welcomed(member, now, actions); });
 }
 

@@ -428,6 +428,7 @@ void ShardCore::settle_shutdown(TimeNs now, Actions& actions) {
   if (!ending_until_) {
     const bool idle = std::ranges::all_of(jobs_, [](const auto& entry) { return entry.second->rounds().idle(); });
     if (!idle && now < *draining_until_) return;
+    for (auto& [number, job] : jobs_) job->rounds().send_rest(actions);
     ending_until_ = std::max(*draining_until_, now + kEndingMin);
     next_ending_ = now;
   }

@@ -202,6 +202,28 @@ Result<ReduceTask::Output> reduce_typed(const ReduceTask::Input& input) {
   return input.quick ? reduce_quick<T>(input, *input.quick) : reduce_whole<T>(input);
 }
 
+template <typename T>
+std::optional<SharedBytes> merge_typed(const MergeTask::Input& input) {
+  ContainerLimits limits;
+  limits.dimension = input.dimension;
+  std::vector<HeldStream<T>> held;
+  std::vector<StreamView<T>> views;
+  for (const SharedBytes& payload : input.payloads) {
+    Result<HeldStream<T>> stream = hold_container<T>(payload, limits);
+    if (!stream) return std::nullopt;
+    held.push_back(std::move(*stream));
+    views.push_back(held.back().view);
+  }
+  const Result<Stream<T>> sum = checked_sum<T>(sum_many<T>(views));
+  if (!sum) return std::nullopt;
+  EncodeOptions options;
+  options.spec.index = find_index_codec(input.index)->lossless() ? input.index : IndexCodecId::kGap;
+  options.index_base = input.index_base;
+  Result<EncodedContainer<T>> coded = encode_container<T>(sum->view(), sum->view(), options);
+  if (!coded || coded->bytes.size() + input.bytes_beside >= input.bytes_apart) return std::nullopt;
+  return SharedBytes::from(std::move(coded->bytes));
+}
+
 struct BoundaryEntry {
   double magnitude = 0;
   uint64_t index = 0;  ///< of the bucket
@@ -290,6 +312,16 @@ uint64_t QuotaTask::cost_ns() const {
   uint64_t entries = 0;
   for (const Part& part : input_.parts) entries += part.sum.count();
   return entries * kCutEntryNs;
+}
+
+void MergeTask::run() {
+  result_ = input_.value_type == ValueType::kF32 ? merge_typed<float>(input_) : merge_typed<double>(input_);
+}
+
+uint64_t MergeTask::cost_ns() const {
+  uint64_t bytes = 0;
+  for (const SharedBytes& one : input_.payloads) bytes += one.bytes.size();
+  return bytes / kDecodedBytesPerNs + bytes / sizeof(uint32_t) * kWholeEntryNs;
 }
 
 uint64_t EncodeTask::cost_ns() const { return input_.sum.count() * kCutEntryNs; }

@@ -182,4 +182,35 @@ class EncodeTask : public Task {
   Result<EncodedUpdate> result_ = fail(ErrorCode::kLimitExceeded, kNotRun);
 };
 
+/// Mode asynchronous: one update for several steps of a part.
+///
+/// result()  the sum of what their updates carry, as f32 or f64 and coded without loss; nullopt: it is not smaller than they are
+///           apart, or is infinite.
+class MergeTask : public Task {
+ public:
+  struct Input {
+    RoundKey key;  ///< step: the first one
+    std::vector<SharedBytes> payloads;
+    uint64_t dimension = 0;
+    ValueType value_type = ValueType::kF32;
+    IndexCodecId index = IndexCodecId::kGap;  ///< taken where it is lossless
+    uint64_t index_base = 0;
+    uint64_t bytes_apart = 0;   ///< of all messages, if each step has its own
+    uint64_t bytes_beside = 0;  ///< of one message for all, but for its payload
+  };
+  explicit MergeTask(Input input) : input_(std::move(input)) {}
+
+  Kind kind() const override { return Kind::kMerge; }
+  uint64_t job() const override { return input_.key.job; }
+  void run() override;
+  uint64_t cost_ns() const override;
+
+  const Input& input() const { return input_; }
+  const std::optional<SharedBytes>& result() const { return result_; }
+
+ private:
+  Input input_;
+  std::optional<SharedBytes> result_;
+};
+
 }  // namespace millrace::server

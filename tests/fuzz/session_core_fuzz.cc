@@ -26,6 +26,7 @@ class SessionFuzz {
     config.worker = 1;
     config.nonce = 77;
     config.has_weights = !source_.one_in(4);
+    config.takes_merged = config.has_weights && source_.one_in(2);
     config.returns = config.has_weights && source_.one_in(4);
     config.spec.name = "fuzz";
     config.spec.workers = 2;
@@ -370,6 +371,18 @@ class SessionFuzz {
     (void)core_->push_sparse(tensor, indices, values, 1, now_);
   }
 
+  /// Several steps, the last of which it was; often the next ones.
+  void merge(protocol::Update& body) {
+    const uint32_t steps = 2 + source_.below(3);
+    body.contributors.clear();
+    if (!source_.one_in(4) || body.step + 1 < steps) body.step += steps - 1;
+    for (uint32_t i = 0; i < steps; ++i) {
+      const bool own = source_.one_in(2);
+      const uint64_t life = own ? (source_.one_in(16) ? source_.number(3) : life_) : 1;
+      body.merged.push_back({{own ? 1u : 0u, life, source_.number(4)}, source_.one_in(16) ? 2.0 : 1.0, i});
+    }
+  }
+
   /// The sum is whatever; the contributors may or may not name this worker, and the sum carry some or all of what it sent.
   void update(uint32_t shard) {
     const uint32_t number = part();
@@ -388,6 +401,7 @@ class SessionFuzz {
       body.contributors.push_back({1, source_.one_in(16) ? source_.number(3) : life_});
       if (asynchronous) body.contributors.back().sequence = source_.number(4);
     }
+    if (asynchronous && source_.one_in(4)) merge(body);
     body.lineage = view_.lineages;
     Stream<float> sum = Stream<float>::empty(
         number < parts.size() && !source_.one_in(16) ? parts[number].end - parts[number].begin : 3);

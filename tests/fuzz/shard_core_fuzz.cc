@@ -183,6 +183,7 @@ class ShardFuzz {
     }
   }
   static protocol::PeerId peer_of(uint32_t worker) { return {std::string(1, static_cast<char>('a' + worker))}; }
+  static uint32_t worker_at(const protocol::PeerId& from) { return static_cast<uint32_t>(from.bytes[0] - 'a') % 2; }
 
   /// The oldest question that has not been answered; most answers are right.
   void answer() {
@@ -326,8 +327,7 @@ class ShardFuzz {
   /// Usually what the well-behaved worker behind that peer would say.
   void deliver(protocol::Body body, SharedBytes payload = {}) {
     const protocol::PeerId from = peer();
-    const uint32_t worker =
-        source_.one_in(8) ? static_cast<uint32_t>(source_.number(3)) : static_cast<uint32_t>(from.bytes[0] - 'a') % 2;
+    const uint32_t worker = source_.one_in(8) ? static_cast<uint32_t>(source_.number(3)) : worker_at(from);
     protocol::Message message;
     message.header = header(worker);
     if (source_.one_in(16)) message.header.job = source_.number(3);
@@ -386,21 +386,21 @@ class ShardFuzz {
     hello.shard_count = 2;
     hello.layout_hash = protocol::layout_hash(layout_);
     hello.has_weights = !lies();
+    hello.capabilities = lies() ? 0 : protocol::kTakesMerged;
     hello.returns = source_.below(2) == 0;
     return hello;
   }
 
   void hello() {
     const protocol::PeerId from = peer();
-    const uint32_t worker = static_cast<uint32_t>(from.bytes[0] - 'a') % 2;
-    protocol::Hello hello = hello_of(worker);
+    protocol::Hello hello = hello_of(worker_at(from));
     if (source_.one_in(8)) hello.nonce = source_.number(4);
     if (source_.one_in(16)) hello.spec.tensors[0].dimension = source_.number(50);
     if (source_.one_in(16)) hello.spec.name = "other";
     if (source_.one_in(16)) hello.shard_count = static_cast<uint32_t>(source_.number(4));
     if (source_.one_in(16)) hello.layout_hash = 1;
     protocol::Message message;
-    message.header.worker = source_.one_in(16) ? static_cast<uint32_t>(source_.number(4)) : worker;
+    message.header.worker = source_.one_in(16) ? static_cast<uint32_t>(source_.number(4)) : worker_at(from);
     message.header.job = source_.one_in(8) ? source_.number(3) : 0;
     message.body = std::move(hello);
     pass_on(from, std::move(message));

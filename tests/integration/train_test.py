@@ -17,6 +17,7 @@ import subprocess
 import tempfile
 import time
 import unittest
+import urllib.request
 from pathlib import Path
 
 from commands import NETLAB, PROGRAMS, TIMEOUT_S, W8A, WithServers, made_up_rows, millrace, run, start
@@ -74,6 +75,49 @@ class Asynchronous(WithServers):
             self.assertLessEqual({result["steps"] for result in results}, {80} if mode == "synchronous" else set(range(1, 81)))
         # Who is through earlier has evaluated without the others' last steps. At the undivided rate this would be 0.7.
         self.assertAlmostEqual(min(losses["asynchronous"]) / losses["synchronous"][0], 1, delta=0.2, msg=str(losses))
+
+    def test_WhatIsDecidedWhileAWorkerStandsStillComesAsOneUpdate(self):
+        train = self.path("merged.svm", made_up_rows(3000, 2))
+        job = self.id().rsplit(".", 1)[-1]
+        flags = ["--train", train, "--epochs", 100_000, "--batch", 50, "--lr", 0.5, "--mode", "asynchronous", "--json"]
+        workers = [start("train", *self.flags(worker, 2), *flags) for worker in range(2)]
+        try:
+            self.wait_for(lambda: self.steps_decided(job) > 10, 60)
+            before = self.steps_decided(job)
+            workers[1].send_signal(signal.SIGSTOP)
+            self.wait_for(lambda: self.steps_decided(job) >= before + 40, 5)  # it is not taken for dead so soon
+            workers[1].send_signal(signal.SIGCONT)
+            self.wait_for(lambda: self.metric("millrace_shard_merged_steps_total", job) >= 20, 30)
+            updates, steps = (self.metric(f"millrace_shard_merged_{what}_total", job) for what in ("updates", "steps"))
+        finally:
+            for worker in workers:
+                worker.send_signal(signal.SIGCONT)
+                worker.send_signal(signal.SIGINT)
+            for worker in workers:
+                worker.communicate(timeout=60)
+        self.assertGreaterEqual(steps, 20, f"{updates} updates")
+        self.assertGreaterEqual(steps, 2 * updates)
+
+    @staticmethod
+    def wait_for(condition, seconds):
+        deadline = time.monotonic() + seconds
+        while not condition() and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def metric(self, name, job):
+        text = "".join(self.page(port, "metrics") for port in self.http_ports())
+        return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(f'{name}{{job="{job}"}}'))
+
+    def steps_decided(self, job):
+        return self.metric("millrace_shard_rounds_total", job)
+
+    def http_ports(self):
+        return [shard["http"].rsplit(":", 1)[1] for shard in self.cluster["shards"]]
+
+    @staticmethod
+    def page(port, name):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{name}", timeout=10) as answer:
+            return answer.read().decode("utf-8")
 
     def test_ReselectionIsRefused(self):
         ended = run("train", *self.flags(), "--train", "none", "--mode", "asynchronous", "--reselect", "topk:0.5")

@@ -92,6 +92,29 @@ TEST(HostileFrame, FloatsThatAreNotFiniteAreRefused) {
   }
 }
 
+TEST(HostileFrame, MergedStepsThatCannotBeAreRefused) {
+  const auto merged = [](uint64_t step, unsigned steps, auto change) {
+    return refusal(
+        [&](auto e) {
+          auto update = e.initUpdate();
+          update.setStep(step);
+          auto list = update.initMerged(steps);
+          for (unsigned i = 0; i < steps; ++i) list[i].initContributor();
+          change(update);
+        },
+        example_payload());
+  };
+  const auto nothing = [](auto) {};
+  EXPECT_EQ(merged(1, 2, nothing), ErrorCode::kInternal) << "that can be";
+  EXPECT_EQ(merged(1, 1, nothing), ErrorCode::kMalformed) << "one step has no list";
+  EXPECT_EQ(merged(1, 3, nothing), ErrorCode::kMalformed) << "more steps than there were";
+  EXPECT_EQ(merged(1, 2, [](auto update) { update.initContributors(1); }), ErrorCode::kMalformed);
+  EXPECT_EQ(merged(1, 2, [](auto update) { update.getMerged()[1].setWeight(-1); }), ErrorCode::kMalformed);
+  EXPECT_EQ(merged(1, 2, [](auto update) { update.getMerged()[1].setWeight(kNan); }), ErrorCode::kNonFinite);
+  EXPECT_EQ(merged(1, 2, [](auto update) { update.getMerged()[0].getContributor().setWorker(kWorkersMax); }),
+            ErrorCode::kMalformed);
+}
+
 TEST(HostileFrame, WeightsAndThresholdsBelowZeroAreRefused) {
   EXPECT_EQ(refusal([](auto e) { e.initContribution().setWeight(0); }, example_payload()), ErrorCode::kInternal);
   EXPECT_EQ(refusal([](auto e) { e.initContribution().setWeight(-1); }, example_payload()), ErrorCode::kMalformed);
@@ -118,6 +141,8 @@ TEST(HostileFrame, ListsAndTextsOverTheirLimitsAreRefused) {
   EXPECT_EQ(refusal([](auto e) { e.initUpdate().initSummary().initWorkers(kWorkersMax + 1); }, example_payload()),
             ErrorCode::kLimitExceeded);
   EXPECT_EQ(refusal([](auto e) { e.initUpdate().initSummary().initEpochs(kSummaryEpochsMax + 1); }, example_payload()),
+            ErrorCode::kLimitExceeded);
+  EXPECT_EQ(refusal([](auto e) { e.initUpdate().initMerged(kMergedStepsMax + 1); }, example_payload()),
             ErrorCode::kLimitExceeded);
   EXPECT_EQ(refusal([](auto e) { e.initAck().initEntries(kAckEntriesMax + 1); }), ErrorCode::kLimitExceeded);
   EXPECT_EQ(refusal([](auto e) { e.initHeartbeat().initWaitedFor(kWorkersMax + 1); }), ErrorCode::kLimitExceeded);

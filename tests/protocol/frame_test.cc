@@ -50,9 +50,14 @@ TEST(Frame, TheLargestMessagesGoRoundTrip) {
     update.contributors.push_back({w, w + 1});
     update.summary.workers.push_back({.worker = w, .life = w + 1});
   }
+  Update merged;
+  merged.step = kMergedStepsMax + 7;
+  for (uint32_t i = 0; i < kMergedStepsMax; ++i) merged.merged.push_back({{i, i + 1, i + 2}, 0.5 * i, ~uint64_t{i}});
+  EXPECT_EQ(merged.first_step(), 8u);
   for (uint32_t i = 0; i < kAckEntriesMax; ++i) ack.entries.push_back({i, i});
   for (uint64_t i = 0; i < kSummaryEpochsMax; ++i) update.summary.epochs.push_back({i + 1, i});
-  for (const Message& message : {Message{{}, update, example_payload()}, Message{{}, ack, {}}}) {
+  for (const Message& message :
+       {Message{{}, update, example_payload()}, Message{{}, merged, example_payload()}, Message{{}, ack, {}}}) {
     const ByteBuffer envelope = encode_envelope(message);
     EXPECT_LE(envelope.size(), FrameLimits{}.envelope_bytes_max);
     const auto decoded = decode(envelope, message.payload);

@@ -74,6 +74,29 @@ TEST(WireFormatDocument, TheWorkedHashesAreWhatTheCodeComputes) {
 /// Of the checksum in a container's header.
 constexpr size_t kChecksumAt = 56;
 
+TEST(LogDigest, OfMergedStepsIsWhatEachOfThemWouldMake) {
+  const ByteBuffer one = documented_bytes("container-example");
+  ByteBuffer other = one;
+  other[kChecksumAt] ^= 1;
+  Update merged;
+  merged.part = 1;
+  merged.step = 8;
+  uint64_t expected = 42;
+  uint64_t step = 6;
+  for (const ByteBuffer& payload : {one, other, one}) {
+    Update single;
+    single.part = 1;
+    single.step = step++;
+    single.contributors = {{2, 3}};
+    single.weight_sum = static_cast<double>(step) / 4;
+    merged.merged.push_back({{2, 3, step}, single.weight_sum, container_identity(payload).value_or(0)});
+    expected = extend_log_digest(expected, single, payload);
+  }
+  EXPECT_EQ(extend_log_digest(42, merged, {}), expected);
+  std::swap(merged.merged[0], merged.merged[1]);
+  EXPECT_NE(extend_log_digest(42, merged, {}), expected);
+}
+
 TEST(LogDigest, DependsOnEverythingThatChangesWeightsAndOnTheOrder) {
   const ByteBuffer one = documented_bytes("container-example");
   ByteBuffer other = one;

@@ -19,6 +19,10 @@ std::string who(uint32_t worker, uint64_t life) { return std::to_string(worker) 
 
 Result<Stream<float>> decode_payload(ByteSpan bytes) { return read_container<float>(bytes, {}); }
 
+void add_to(std::vector<float>& sum, const StreamView<float>& stream) {
+  for (size_t i = 0; i < stream.values.size(); ++i) sum[stream.dense ? i : stream.indices[i]] += stream.values[i];
+}
+
 uint64_t reselect_k(const protocol::BucketLayout& bucket) {
   if (bucket.reselect.k > 0) return std::min(bucket.reselect.k, bucket.dimension);
   const auto k = static_cast<uint64_t>(std::ceil(bucket.reselect.density * static_cast<double>(bucket.dimension)));
@@ -190,16 +194,55 @@ void ClusterOracle::on_settled(const protocol::Message& message, const protocol:
 void ClusterOracle::on_update(const protocol::Message& message, const protocol::Update& body) {
   if (body.part >= layout_.parts.size())
     return fault("an update of part " + std::to_string(body.part) + ", which is not there");
-  const DecidedStep* found = find(body.part, {body.step + 1, body.decided_in});
-  if (found == nullptr) return decide(message, body);
-  const DecidedStep& known = *found;
-  const bool same = known.decided_in == body.decided_in && known.contributors == body.contributors &&
-                    known.weight_sum == body.weight_sum && known.whole_sum == body.whole_sum &&
-                    known.payload_hash == hash64(message.payload.bytes);
+  if (!body.merged.empty()) return on_merged(message, body);
+  const uint64_t identity = container_identity(message.payload.bytes).value_or(0);
+  if (find(body.part, {body.step + 1, body.decided_in}) == nullptr)
+    return decide(body, identity, decode_payload(message.payload.bytes));
+  check_same(body, identity);
+}
+
+void ClusterOracle::check_same(const protocol::Update& body, uint64_t identity) {
+  const DecidedStep& known = *find(body.part, {body.step + 1, body.decided_in});
+  const bool same = known.contributors == body.contributors && known.weight_sum == body.weight_sum &&
+                    known.whole_sum == body.whole_sum && known.identity == identity;
   if (!same) fault(at(body.part, body.step) + ": two different updates were sent");
 }
 
-void ClusterOracle::decide(const protocol::Message& message, const protocol::Update& body) {
+/// What was never sent by itself is what its contributor sent: only updates without a code of their own are merged.
+void ClusterOracle::on_merged(const protocol::Message& message, const protocol::Update& body) {
+  const protocol::PartLayout& range = layout_.parts[body.part];
+  std::vector<float> sum(range.end - range.begin, 0.0F);
+  ++updates_merged_;
+  for (size_t i = 0; i < body.merged.size(); ++i) {
+    const protocol::MergedStep& one = body.merged[i];
+    protocol::Update single = body;
+    single.merged.clear();
+    single.step = body.first_step() + i;
+    single.contributors = {one.contributor};
+    single.weight_sum = one.weight;
+    for (const auto& [epoch, first_step] : body.summary.epochs) {
+      if (first_step <= single.step) single.decided_in = epoch;
+    }
+    const LogPosition place{single.step + 1, single.decided_in};
+    const Stream<float>* sent = contribution_of(body.part, single.step, one.contributor);
+    if (find(body.part, place) != nullptr) {
+      check_same(single, one.identity);
+    } else if (sent != nullptr) {
+      decide(single, one.identity, *sent);
+    }
+    const DecidedStep* decided = find(body.part, place);
+    if (decided == nullptr) return fault(at(body.part, single.step) + " is merged, and was never decided");
+    add_to(sum, decided->update.view());
+  }
+  const auto update = decode_payload(message.payload.bytes);
+  std::vector<float> told(sum.size(), 0.0F);
+  if (update && update->dimension == told.size()) add_to(told, update->view());
+  if (!update || told != sum)
+    fault(at(body.part, body.step) + ": an update of " + std::to_string(body.merged.size()) +
+          " steps is not their sum");
+}
+
+void ClusterOracle::decide(const protocol::Update& body, uint64_t identity, Result<Stream<float>> update) {
   auto& steps = log_[body.part];
   LogPosition before{body.step, 0};
   for (const auto& [epoch, first_step] : body.summary.epochs) {
@@ -221,12 +264,11 @@ void ClusterOracle::decide(const protocol::Message& message, const protocol::Upd
                       .contributors = body.contributors,
                       .weight_sum = body.weight_sum,
                       .whole_sum = body.whole_sum,
-                      .payload_hash = hash64(message.payload.bytes),
+                      .identity = identity,
                       .update = {},
                       .carried = {},
                       .sum = {},
                       .weights = {}};
-  auto update = decode_payload(message.payload.bytes);
   const protocol::PartLayout& part = layout_.parts[body.part];
   if (!update || update->dimension != part.end - part.begin) {
     // The log goes on with nothing in this step, so that one fault stays one.

@@ -33,7 +33,7 @@ struct DecidedStep {
   std::vector<protocol::ContributorId> contributors;
   double weight_sum = 0;
   bool whole_sum = true;
-  uint64_t payload_hash = 0;
+  uint64_t identity = 0;       ///< container_identity() of its payload
   Stream<float> update;        ///< as decoded
   std::vector<bool> carried;   ///< [part] entries that the contributors lose to it
   std::vector<float> sum;      ///< [part] of the contributions, in the order of the workers
@@ -90,6 +90,9 @@ class ClusterOracle {
   /// Steps that were decided and then decided anew: nobody who was asked had the first.
   uint64_t steps_void() const { return steps_void_; }
 
+  /// Messages that had several steps in one update.
+  uint64_t updates_merged() const { return updates_merged_; }
+
   bool started() const { return !views_.empty() && views_.rbegin()->second.started; }
   uint64_t steps_decided() const { return steps_decided_; }
   const std::map<uint64_t, protocol::JobView>& views() const { return views_; }
@@ -114,7 +117,9 @@ class ClusterOracle {
   void on_contribution(const protocol::Message& message, const protocol::Contribution& body);
   void on_update(const protocol::Message& message, const protocol::Update& body);
   void on_settled(const protocol::Message& message, const protocol::Settled& body);
-  void decide(const protocol::Message& message, const protocol::Update& body);
+  void on_merged(const protocol::Message& message, const protocol::Update& body);
+  void check_same(const protocol::Update& body, uint64_t identity);
+  void decide(const protocol::Update& body, uint64_t identity, Result<Stream<float>> update);
   void add_up(uint32_t part, uint64_t step, const protocol::Update& body, DecidedStep& decided);
   void check_values(uint32_t part, uint64_t step, const DecidedStep& decided);
   void check_contributors(uint32_t part, LogPosition before, const protocol::Update& body);
@@ -137,6 +142,7 @@ class ClusterOracle {
   std::map<std::pair<uint32_t, uint32_t>, std::set<LogPosition>> acknowledged_;  ///< by (part, worker)
   std::vector<std::string> faults_;
   uint64_t steps_decided_ = 0;
+  uint64_t updates_merged_ = 0;
   uint64_t steps_void_ = 0;
   bool approximate_cuts_ = false;
 };

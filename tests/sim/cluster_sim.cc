@@ -343,6 +343,7 @@ SimReport Cluster::report() const {
     if (worker->core() != nullptr) report.returns += worker->core()->counters().returns;
   }
   report.steps_void = world_.oracle.steps_void();
+  report.updates_merged = world_.oracle.updates_merged();
   for (auto view = world_.oracle.views().begin(); view != world_.oracle.views().end(); ++view)
     report.cuts += view->second.cut == view->first ? 1 : 0;
   for (const auto& shard : world_.shards) {

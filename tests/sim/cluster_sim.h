@@ -23,7 +23,8 @@ struct SimReport {
   uint64_t returns = 0;  ///< workers that became synced again
   uint64_t shard_restarts = 0;
   uint64_t cuts = 0;
-  uint64_t steps_void = 0;  ///< steps of parts that were decided anew
+  uint64_t steps_void = 0;      ///< steps of parts that were decided anew
+  uint64_t updates_merged = 0;  ///< messages with several steps in one update
   uint64_t law_checks = 0;
   uint64_t store_checks = 0;        ///< of a part's weights at its shard
   uint64_t stores_found_again = 0;  ///< shards that were killed and had a job's weights again

@@ -72,6 +72,7 @@ SimReport run_seeds(uint64_t seeds, const Draw& draw) {
     sum.shard_restarts += report.shard_restarts;
     sum.cuts += report.cuts;
     sum.steps_void += report.steps_void;
+    sum.updates_merged += report.updates_merged;
     sum.store_checks += report.store_checks;
     sum.stores_found_again += report.stores_found_again;
     sum.stores_lost += report.stores_lost;
@@ -103,6 +104,7 @@ void expect_eventful(const SimReport& sum, uint64_t seeds, uint64_t returns_leas
   EXPECT_GT(sum.shard_restarts, seeds / 20);
   EXPECT_GT(sum.cuts, seeds / 100);
   EXPECT_GT(sum.steps_void, 0u);
+  EXPECT_GT(sum.updates_merged, seeds / 4);
   EXPECT_GT(sum.store_checks, 10 * seeds);
   EXPECT_GT(sum.stores_found_again, seeds / 50);
 }

@@ -297,6 +297,8 @@ Scenario draw_scenario(uint64_t seed) {
   draw_acks(of_acks, scenario);
   RandomSequence of_mode(RandomKey::from(seed), /*stream=*/5);
   if (chance(of_mode, 1.0 / 7)) make_asynchronous(scenario.spec);
+  RandomSequence of_merging(RandomKey::from(seed), /*stream=*/6);
+  scenario.merged = scenario.exact && chance(of_merging, 0.6);
   return scenario;
 }
 
@@ -356,7 +358,7 @@ std::string describe(const Scenario& scenario) {
                                                  " ms, disk fails " + std::to_string(scenario.disk_fails)
                                            : ", not saved")
                : "") +
-          (scenario.has_weights ? "" : ", no weights") +
+          (scenario.has_weights ? "" : ", no weights") + (scenario.merged ? ", merged updates" : "") +
           (scenario.restarts ? ", the killed start again, saves " + std::to_string(scenario.saves) + ", forgets " +
                                    std::to_string(scenario.forgets)
                              : "") +

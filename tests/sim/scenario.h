@@ -63,6 +63,7 @@ struct Scenario {
   bool has_weights = true;                  ///< workers can give and take snapshots
   /// They come back: with another's weights, or with none where the shards hold them.
   bool may_return() const { return has_weights || spec.has_store(); }
+  bool merged = false;           ///< workers take several steps in one update; exact ones only, their sums are compared
   bool restarts = false;         ///< who is killed starts again
   double saves = 0;              ///< share of pushes after which a worker saves its state
   double forgets = 0;            ///< share of starts that find no saved state

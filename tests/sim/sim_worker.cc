@@ -56,6 +56,7 @@ void SimWorker::start() {
   config.software = "sim";
   config.ledger = worker::LedgerMode::kPerIndex;
   config.has_weights = world_.scenario.has_weights;
+  config.takes_merged = world_.scenario.merged;
   config.returns = number_ != worker_;
   if (loaded_) config.saved = loaded_->state;
   core_ = std::make_unique<worker::SessionCore>(std::move(config));
@@ -253,45 +254,19 @@ void SimWorker::apply(const worker::DeliveredUpdate& update) {
     if (update.sum.view.count() != 0) world_.fault(where + " was not delivered before");
     return;
   }
-  if (update.step != at.n) return world_.fault(where + " is delivered, " + std::to_string(at.n) + " is next");
+  if (update.first_step != at.n) return world_.fault(where + " is delivered, " + std::to_string(at.n) + " is next");
   const LogPosition after{update.step + 1, update.decided_in};
-  const DecidedStep* decided = world_.oracle.find(update.part, after);
-  if (decided == nullptr) return world_.fault(where + " is delivered, and was never decided");
-  if (decided->before != at) return world_.fault(where + " goes on another log than this worker's");
-  check_applied(where, update, *decided);
+  const std::vector<LogPosition> places = world_.oracle.path(update.part, at.n, after);
+  if (places.size() != after.n - at.n) return world_.fault(where + " is delivered, and was never decided");
+  if (world_.oracle.find(update.part, places.front())->before != at)
+    return world_.fault(where + " goes on another log than this worker's");
+  check_applied(where, update, places);
   check_backed(where, update.part, after);
   apply_update(weights_[update.part], update.sum.view, update.denominator);
   at = after;
-  credit(update.part, at);
+  for (const LogPosition& place : places) credit(update.part, place);
   if (weights_[update.part] != world_.oracle.weights(update.part, at))
     world_.fault(where + ": other weights than the contributors' replay");
-}
-
-void SimWorker::check_applied(const std::string& where, const worker::DeliveredUpdate& update,
-                              const DecidedStep& decided) {
-  const double denominator = denominator_of(world_.scenario.spec, decided.contributors.size(), decided.weight_sum);
-  // An update without entries divides nothing.
-  if (update.sum.view.count() > 0 && update.denominator != denominator)
-    world_.fault(where + ": denominator " + std::to_string(update.denominator) + " instead of " +
-                 std::to_string(denominator));
-  if (update.contributors != decided.contributors.size())
-    world_.fault(where + ": another number of contributors than the update's");
-  bool counted = false;
-  bool with_entries = false;
-  for (const uint64_t life : lives_) {
-    if (!world_.oracle.counted(update.part, {update.step + 1, update.decided_in}, worker_, life)) continue;
-    counted = true;
-    for (const protocol::ContributorId& id : decided.contributors) {
-      if (id.worker != worker_ || id.life != life) continue;
-      const Stream<float>* sent = world_.oracle.contribution_of(update.part, update.step, id);
-      with_entries = with_entries || sent == nullptr || sent->count() > 0;
-    }
-  }
-  // Weights that it went back to may lack what it had applied before: then that was settled long ago.
-  if (credited_at_.contains({update.part, {update.step + 1, update.decided_in}})) return;
-  // What an earlier life sent has come back; what was counted is the empty one in its place.
-  const bool in_its_place = counted && !update.counted && !with_entries;
-  if (update.counted != counted && !in_its_place) world_.fault(where + ": the worker is wrong about being counted");
 }
 
 void SimWorker::credit(uint32_t part, LogPosition at) {
@@ -352,7 +327,8 @@ void SimWorker::credit_held() {
       if (update.replaces) {
         credit_path(part, {update.steps, update.decided_in});
       } else if (!update.delivered_before) {
-        credit(part, {update.step + 1, update.decided_in});
+        const LogPosition after{update.step + 1, update.decided_in};
+        for (const LogPosition& place : world_.oracle.path(part, update.first_step, after)) credit(part, place);
       }
     }
   }

@@ -85,7 +85,14 @@ class SimWorker : public SimProcess {
   void repeat_as_stranger(const worker::SendAction& action);
   void connect(uint32_t shard);
   void apply(const worker::DeliveredUpdate& update);
-  void check_applied(const std::string& where, const worker::DeliveredUpdate& update, const DecidedStep& decided);
+  void check_applied(const std::string& where, const worker::DeliveredUpdate& update,
+                     std::span<const LogPosition> places);
+  /// Whether a contribution of this worker was counted there, and whether it had entries.
+  struct Counted {
+    bool any = false;
+    bool with_entries = false;
+  };
+  Counted counted_at(uint32_t part, LogPosition place) const;
   void replace(const std::string& where, const worker::DeliveredUpdate& update);
   /// Its contributions up to the place of weights that it takes over are carried.
   void credit_path(uint32_t part, LogPosition after);

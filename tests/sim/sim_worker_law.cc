@@ -22,6 +22,45 @@ bool same_entries(const StreamView<float>& a, const StreamView<float>& b) {
 
 }  // namespace
 
+SimWorker::Counted SimWorker::counted_at(uint32_t part, LogPosition place) const {
+  Counted counted;
+  for (const uint64_t life : lives_) {
+    if (!world_.oracle.counted(part, place, worker_, life)) continue;
+    counted.any = true;
+    for (const protocol::ContributorId& id : world_.oracle.find(part, place)->contributors) {
+      if (id.worker != worker_ || id.life != life) continue;
+      const Stream<float>* sent = world_.oracle.contribution_of(part, place.n - 1, id);
+      counted.with_entries = counted.with_entries || sent == nullptr || sent->count() > 0;
+    }
+  }
+  return counted;
+}
+
+void SimWorker::check_applied(const std::string& where, const worker::DeliveredUpdate& update,
+                              std::span<const LogPosition> places) {
+  size_t contributors = 0;
+  Counted counted;
+  bool credited = false;
+  for (const LogPosition& place : places) {
+    const DecidedStep& decided = *world_.oracle.find(update.part, place);
+    const double denominator = denominator_of(world_.scenario.spec, decided.contributors.size(), decided.weight_sum);
+    // An update without entries divides nothing.
+    if (update.sum.view.count() > 0 && update.denominator != denominator)
+      world_.fault(where + ": denominator " + std::to_string(update.denominator) + " instead of " +
+                   std::to_string(denominator));
+    contributors += decided.contributors.size();
+    const Counted here = counted_at(update.part, place);
+    counted = {counted.any || here.any, counted.with_entries || here.with_entries};
+    credited = credited || credited_at_.contains({update.part, place});
+  }
+  if (update.contributors != contributors) world_.fault(where + ": another number of contributors than the update's");
+  // Weights that it went back to may lack what it had applied before: then that was settled long ago.
+  if (credited) return;
+  // What an earlier life sent has come back; what was counted is the empty one in its place.
+  const bool in_its_place = counted.any && !update.counted && !counted.with_entries;
+  if (update.counted != counted.any && !in_its_place) world_.fault(where + ": the worker is wrong about being counted");
+}
+
 void SimWorker::check_law() {
   if (!core_ || was_killed_ || left_the_run_) return;
   follow_unreturnable();

@@ -95,6 +95,8 @@ struct Describe {
     std::string text = " part " + std::to_string(body.part) + " step " + std::to_string(body.step) + " decided_in " +
                        std::to_string(body.decided_in) + " stable " + std::to_string(body.stable) + " of";
     for (const auto& id : body.contributors) text += ' ' + std::to_string(id.worker) + '/' + std::to_string(id.life);
+    for (const auto& one : body.merged)
+      text += " +" + std::to_string(one.contributor.worker) + '/' + std::to_string(one.contributor.life);
     return text;
   }
   std::string operator()(const protocol::Duplicate& body) const {

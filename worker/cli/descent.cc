@@ -87,4 +87,9 @@ float Descent::before_step(uint64_t step, uint64_t begin, std::span<float> run) 
   return static_cast<float>(-rate_now / static_cast<double>(after.scale));
 }
 
+std::optional<float> Descent::constant_factor() const {
+  const bool one_rate = options_.learning_rate_decay == 0 || options_.epochs == 1;
+  return options_.l2 == 0 && one_rate ? std::optional(static_cast<float>(-options_.learning_rate)) : std::nullopt;
+}
+
 }  // namespace millrace::cli

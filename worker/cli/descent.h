@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -31,6 +32,8 @@ class Descent {
   /// What precedes the addition of a step's sum to the values [begin, begin + run.size()): the intercept is kept as it was under
   /// the new scale, and where the scale has become small it goes into the values. Returns the factor of the sum.
   float before_step(uint64_t step, uint64_t begin, std::span<float> run) const;
+  /// What before_step() returns for every step, where that is one number and nothing else is done; steps may be merged then.
+  std::optional<float> constant_factor() const;
 
  private:
   /// A factor in (0, 1] without underflow: mantissa * 2^exponent, mantissa in [0.5, 1).

@@ -131,6 +131,10 @@ class Run {
     TensorOptions tensor = tensor_options(model_.tensor_dimension());
     if (!pulls()) {
       tensor.weights = model_.values();
+    }
+    if (const std::optional<float> factor = descent_.constant_factor(); factor && !pulls()) {
+      tensor.scale = *factor;
+    } else if (!pulls()) {
       tensor.schedule = [descent = &descent_](uint64_t step, uint64_t begin, std::span<float> run) {
         return descent->before_step(step, begin, run);
       };

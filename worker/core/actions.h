@@ -21,8 +21,9 @@ struct SendAction {
 struct DeliveredUpdate {
   uint32_t bucket = 0;
   uint32_t part = 0;
-  uint64_t step = 0;
-  uint64_t push = 0;  ///< the bucket's push whose answer this is, or comes before
+  uint64_t step = 0;        ///< of merged ones the last
+  uint64_t first_step = 0;  ///< the same, but for merged ones
+  uint64_t push = 0;        ///< the bucket's push whose answer this is, or comes before
   bool delivered_before =
       false;  ///< the step's update came before the push was told to go into it: nothing is to be applied
   bool answers_push = true;  ///< it is the answer: that push went into this step

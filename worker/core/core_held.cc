@@ -11,7 +11,7 @@ namespace millrace::worker {
 uint64_t SessionCore::Impl::handed_steps(const PartRun& part) const {
   if (part.held.empty()) return part.n;
   const DeliveredUpdate& first = part.held.front().update;
-  return first.replaces ? 0 : first.step;
+  return first.replaces ? 0 : first.first_step;
 }
 
 uint64_t SessionCore::Impl::answers_handed(const BucketRun& run) const {

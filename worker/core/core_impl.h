@@ -354,7 +354,8 @@ struct SessionCore::Impl {
   bool take_update(uint32_t shard, protocol::Message&& message, TimeNs now, Actions& actions);
   void apply_update(PartRun& part, const protocol::Update& update, HeldStream<float>&& held, TimeNs now,
                     Actions& actions);
-  static void keep_update(PartRun& part, protocol::Update&& update, SharedBytes&& payload);
+  /// Keeps what a successor of the shard may ask for. Returns the update, where it is now.
+  static const protocol::Update& keep_update(PartRun& part, protocol::Update& update, SharedBytes&& payload);
   bool settle(PartRun& part, const protocol::Update& update, const HeldStream<float>& carried);
   /// The update has counted it: what it does not carry of it comes back.
   void settle_counted(PartRun& part, HeldStream<float>&& sent, const protocol::Update& update,
@@ -438,7 +439,13 @@ struct SessionCore::Impl {
   /// Whose random draws those of a step are. Pushes of a process that began anew are numbered from 0 again.
   uint64_t draws_of_worker() const { return asynchronous() ? config.worker + (life << 32) : config.worker; }
   uint64_t take_sequence(PartRun& part) const;
-  /// The push whose contribution the update names; empty: none of this worker's.
+  /// What its sum is divided by; of merged steps the first one's.
+  double denominator_of(const protocol::Update& update) const;
+  /// Several steps whose sum is what they would do one after the other.
+  bool may_be_merged(const protocol::Update& update) const;
+  /// This worker's contributions that the update names, in their order.
+  std::vector<protocol::ContributorId> own_contributions(const protocol::Update& update) const;
+  /// The last push of which the update names the contribution; empty: none of this worker's.
   std::optional<uint64_t> settle_named(PartRun& part, const protocol::Update& update, const HeldStream<float>& carried,
                                        Actions& actions);
   void settle_sequences(PartRun& part, const protocol::Settle& settle, uint64_t next);

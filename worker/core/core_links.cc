@@ -80,6 +80,7 @@ void SessionCore::Impl::on_connected(uint32_t shard, TimeNs now, Actions& action
 void SessionCore::Impl::say_hello(uint32_t shard, TimeNs now, Actions& actions) {
   protocol::Hello hello;
   hello.software = config.software;
+  hello.capabilities = config.has_weights && config.takes_merged ? protocol::kTakesMerged : 0;
   hello.nonce = config.nonce;
   hello.spec = config.spec;
   hello.shard_count = static_cast<uint32_t>(links.size());

@@ -106,7 +106,7 @@ void SessionCore::Impl::answer_without_update(PartRun& part, uint64_t push, uint
   DeliveredUpdate answered;
   answered.bucket = part.layout.bucket;
   answered.part = part.layout.part;
-  answered.step = step;
+  answered.step = answered.first_step = step;
   answered.push = push;
   answered.begin = part.layout.begin;
   answered.sum = HeldStream<float>::from(Stream<float>::empty(part.dimension()));

@@ -62,8 +62,9 @@ void SessionCore::Impl::on_fetch(uint32_t shard, const protocol::Fetch& fetch, A
 }
 
 void SessionCore::Impl::keep_for_settling(PartRun& part, protocol::Message&& message) {
-  const uint64_t step = std::get<protocol::Update>(message.body).step;
-  if (!joining() || part.early.size() >= kSettlingUpdatesMax) {
+  const auto& update = std::get<protocol::Update>(message.body);
+  const uint64_t step = update.step;
+  if (!update.merged.empty() || !joining() || part.early.size() >= kSettlingUpdatesMax) {
     ++counters.dropped_early;
     return;
   }

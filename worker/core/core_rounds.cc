@@ -232,6 +232,10 @@ void SessionCore::Impl::on_heartbeat(uint32_t shard, const protocol::Heartbeat& 
 }
 
 void SessionCore::Impl::keep_early(PartRun& part, uint64_t step, protocol::Message&& message, TimeNs now) {
+  if (step < part.n) {  // of merged steps the first ones are here already: the others are asked for by themselves
+    ++counters.dropped_stale;
+    return ask_again(part, now);
+  }
   const bool own =
       !asynchronous() && std::ranges::find(part.outstanding, step, &Outstanding::step) != part.outstanding.end();
   const bool near = !is_in_every_step() && step - part.n <= kEarlyStepsMax;
@@ -290,8 +294,8 @@ bool SessionCore::Impl::take_update(uint32_t shard, protocol::Message&& message,
     keep_for_settling(part, std::move(message));
     return false;
   }
-  if (update.step > part.n) {
-    keep_early(part, update.step, std::move(message), now);
+  if (update.first_step() != part.n) {
+    keep_early(part, update.first_step(), std::move(message), now);
     return false;
   }
   // Where everybody takes part, nothing can be decided that this worker has not contributed to.
@@ -306,10 +310,13 @@ bool SessionCore::Impl::take_update(uint32_t shard, protocol::Message&& message,
     malformed_update(shard, part, decoded.error().message, now, actions);
     return false;
   }
-  const double denominator =
-      protocol::denominator_of(config.spec.combine, update.contributors.size(), update.weight_sum);
+  const double denominator = denominator_of(update);
   if (decoded->view.count() > 0 && !(denominator > 0)) {
     malformed_update(shard, part, "it has values and nobody who contributed them", now, actions);
+    return false;
+  }
+  if (!update.merged.empty() && !may_be_merged(update)) {
+    malformed_update(shard, part, "it has several steps that cannot be summed", now, actions);
     return false;
   }
   counters.payload_bytes_down += message.payload.bytes.size();
@@ -317,18 +324,23 @@ bool SessionCore::Impl::take_update(uint32_t shard, protocol::Message&& message,
   std::optional<protocol::SummaryEntry> before;
   if (const auto* own = config.spec.audit ? counted_in(part) : nullptr) before = *own;
   apply_update(part, update, std::move(*decoded), now, actions);
-  keep_update(part, std::move(std::get<protocol::Update>(message.body)), std::move(message.payload));
-  account_update(part, part.kept.back().body, before);
+  account_update(part, keep_update(part, std::get<protocol::Update>(message.body), std::move(message.payload)), before);
   answer_returned(part, actions);
   if (BucketRun& run = buckets[part.layout.bucket]; run.answered < run.returned_to) answer_pushes(run);
   return true;
 }
 
-void SessionCore::Impl::keep_update(PartRun& part, protocol::Update&& update, SharedBytes&& payload) {
+const protocol::Update& SessionCore::Impl::keep_update(PartRun& part, protocol::Update& update, SharedBytes&& payload) {
+  if (!update.merged.empty()) {  // nobody who is in the middle of them can be helped with their sum
+    part.kept.clear();
+    part.summary = update.summary;
+    return update;
+  }
   const uint64_t stable = update.stable;
   part.kept.push_back({std::move(update), std::move(payload)});
   // The last one stays: it has the summary.
   while (part.kept.size() > 1 && part.kept.front().body.step < stable) part.kept.pop_front();
+  return part.kept.back().body;
 }
 
 void SessionCore::Impl::malformed_update(uint32_t shard, PartRun& part, const std::string& why, TimeNs now,
@@ -397,14 +409,13 @@ void SessionCore::Impl::apply_update(PartRun& part, const protocol::Update& upda
   answer_by(part, update, delivered, actions);
   delivered.bucket = part.layout.bucket;
   delivered.part = part.layout.part;
-  delivered.step = part.n;
+  delivered.step = update.step;
+  delivered.first_step = part.n;
   delivered.decided_in = update.decided_in;
   delivered.begin = part.layout.begin;
-  delivered.contributors = static_cast<uint32_t>(update.contributors.size());
+  delivered.contributors = static_cast<uint32_t>(std::max(update.contributors.size(), update.merged.size()));
   delivered.weight_sum = update.weight_sum;
-  delivered.denominator =
-      sum.count() > 0 ? protocol::denominator_of(config.spec.combine, update.contributors.size(), update.weight_sum)
-                      : 1;
+  delivered.denominator = sum.count() > 0 ? denominator_of(update) : 1;
   run.bucket->count_received(sum.count());
   counters.raw_bytes_down += sum.count() * (sizeof(uint32_t) + sizeof(float));
   if (!run.applied.empty()) {
@@ -412,10 +423,12 @@ void SessionCore::Impl::apply_update(PartRun& part, const protocol::Update& upda
       run.applied[part.layout.begin + (sum.dense ? i : sum.indices[i])] += static_cast<double>(sum.values[i]);
     }
   }
-  ++part.n;
+  const bool was_behind = part.n == run.steps_applied;
+  const bool was_waited_for = part.n < part.decided_without;
+  part.n = update.step + 1;
   if (came_back && !asynchronous() && links[part.layout.shard].state == LinkState::kWelcomed)
     send_unsent(part, now, actions);
-  changes += part.n == part.decided_without ? 1 : 0;  // is_waited_for()
+  changes += was_waited_for && part.n >= part.decided_without ? 1 : 0;  // is_waited_for()
   if (!asynchronous() && !part.outstanding.empty() && part.outstanding.front().refusals > 0) {
     // Refused for want of room as a step ahead; now it is the one that the others wait for.
     part.outstanding.front().refusals = 0;
@@ -425,9 +438,9 @@ void SessionCore::Impl::apply_update(PartRun& part, const protocol::Update& upda
   part.lineage = update.lineage;
   part.malformed = 0;
   links[part.layout.shard].acks.push_back({part.layout.part, part.n});
-  // The last of the parts that stood at the bucket's step completes it.
-  delivered.step_complete = part.n == run.steps_applied + 1 && --run.parts_behind == 0;
-  if (delivered.step_complete) step_applied(run, now);
+  // The last of the parts that stood at the bucket's step completes it; and merged ones after it, if it was the last of all.
+  delivered.step_complete = was_behind && --run.parts_behind == 0;
+  while (run.parts_behind == 0) step_applied(run, now);
   if (asynchronous()) answer_pushes(run);
   count_communication(run, now);
   hand_over(part, std::move(delivered), part.n, actions);

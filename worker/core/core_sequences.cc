@@ -13,21 +13,45 @@ uint64_t SessionCore::Impl::take_sequence(PartRun& part) const {
   return part.next_sequence++;
 }
 
+double SessionCore::Impl::denominator_of(const protocol::Update& update) const {
+  if (update.merged.empty())
+    return protocol::denominator_of(config.spec.combine, update.contributors.size(), update.weight_sum);
+  return protocol::denominator_of(config.spec.combine, 1, update.merged.front().weight);
+}
+
+bool SessionCore::Impl::may_be_merged(const protocol::Update& update) const {
+  const double denominator = denominator_of(update);
+  return asynchronous() && update.whole_sum && std::ranges::all_of(update.merged, [&](const protocol::MergedStep& one) {
+           return protocol::denominator_of(config.spec.combine, 1, one.weight) == denominator;
+         });
+}
+
+std::vector<protocol::ContributorId> SessionCore::Impl::own_contributions(const protocol::Update& update) const {
+  std::vector<protocol::ContributorId> own;
+  const auto look_at = [&](const protocol::ContributorId& one) {
+    if (one.worker == config.worker) own.push_back(one);
+  };
+  for (const protocol::ContributorId& one : update.contributors) look_at(one);
+  for (const protocol::MergedStep& one : update.merged) look_at(one.contributor);
+  return own;
+}
+
 // Contributions of one life are counted in the order of their numbers, and those of an earlier life before all of a later one. So
 // what was sent before the one that is named, and was not named before, never will be.
 std::optional<uint64_t> SessionCore::Impl::settle_named(PartRun& part, const protocol::Update& update,
                                                         const HeldStream<float>& carried, Actions& actions) {
-  const auto is_named = [&](const Outstanding& out) {
-    const protocol::ContributorId own{config.worker, out.life, out.sequence};
-    return std::ranges::find(update.contributors, own) != update.contributors.end();
-  };
-  const auto named = std::ranges::find_if(part.outstanding, is_named);
-  if (named == part.outstanding.end()) return std::nullopt;
-  for (auto out = part.outstanding.begin(); out != named; ++out) give_back(part, *out);
-  settle_counted(part, std::move(named->sent), update, carried);
-  const uint64_t push = named->step;
-  part.outstanding.erase(part.outstanding.begin(), std::next(named));
-  while (part.answers < push) answer_without_update(part, part.answers, part.n, actions);
+  std::optional<uint64_t> push;
+  for (const protocol::ContributorId& own : own_contributions(update)) {
+    const auto named = std::ranges::find_if(part.outstanding, [&own](const Outstanding& out) {
+      return out.life == own.life && out.sequence == own.sequence;
+    });
+    if (named == part.outstanding.end()) continue;
+    for (auto out = part.outstanding.begin(); out != named; ++out) give_back(part, *out);
+    settle_counted(part, std::move(named->sent), update, carried);
+    push = named->step;
+    part.outstanding.erase(part.outstanding.begin(), std::next(named));
+  }
+  while (push && part.answers < *push) answer_without_update(part, part.answers, part.n, actions);
   return push;
 }
 

@@ -105,7 +105,7 @@ void SessionCore::Impl::take_snapshot(PartRun& part, const protocol::Settle& set
   DeliveredUpdate weights;
   weights.bucket = part.layout.bucket;
   weights.part = part.layout.part;
-  weights.step = taken.n == 0 ? 0 : taken.n - 1;
+  weights.step = weights.first_step = taken.n == 0 ? 0 : taken.n - 1;
   weights.push = part.answers;
   weights.answers_push = false;
   weights.begin = part.layout.begin;

@@ -39,6 +39,8 @@ struct CoreConfig {
   /// comes back when it was removed. Without, its removal ends the session, unless the job has a store: then it comes back with
   /// its place in the log alone.
   bool has_weights = false;
+  /// With weights: several steps may come in one update, which is added with one scale (asynchronous mode).
+  bool takes_merged = false;
   bool returns = false;  ///< this process takes the place of an earlier one of this worker, as soon as that is silent
   /// What an earlier process saved; weights are the shell's. REQUIRES: fits(*saved, worker, spec).
   std::optional<SavedState> saved;

@@ -3,6 +3,7 @@
 #include <malloc.h>
 #include <sys/random.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -42,6 +43,8 @@ CoreConfig config_of(const JobOptions& options, protocol::JobSpec&& spec, Beginn
   config.connect_timeout = TimeNs{options.connect_timeout_ms} * kNsPerMs;
   config.shard_silence = TimeNs{options.shard_silence_ms} * kNsPerMs;
   config.has_weights = beginning.has_weights;
+  config.takes_merged = std::ranges::none_of(
+      beginning.targets, [](const AttachedWeights::Target& target) { return static_cast<bool>(target.schedule); });
   config.returns = options.returns;
   config.saved = std::move(beginning.saved);
   return config;
