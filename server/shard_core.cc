@@ -208,14 +208,12 @@ void ShardCore::on_member_message(const protocol::PeerId& from, Job& job, const 
       job.members().send(member, job.change_for(member), actions);
     }
     if (heartbeat->finishing && job.members().finishes(member.worker)) job.rounds().on_finishing(now, actions);
-    if (!job.recovering()) {
+    // Who joins says what it came with, which may be off the log: it will be settled. What it said before its view had it
+    // synced may come after.
+    const bool of_this_epoch = message.header.epoch == job.view().epoch;
+    if (!job.recovering() && of_this_epoch && member.state == protocol::MemberState::kSynced) {
       job.rounds().on_steps_applied(member, heartbeat->steps_applied, now, actions);
-      // Who joins says what it came with, which may be off the log: it will be settled. What it said before its view had it
-      // synced may come after.
-      const bool of_this_epoch = message.header.epoch == job.view().epoch;
-      if (of_this_epoch && member.state == protocol::MemberState::kSynced) {
-        job.rounds().on_digests(member, heartbeat->digests, now, actions);
-      }
+      job.rounds().on_digests(member, heartbeat->digests, now, actions);
     }
     reply(from, job.members().header(member.worker, member.life), job.heartbeat_answer(member, heartbeat->sequence),
           actions);

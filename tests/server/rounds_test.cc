@@ -301,6 +301,21 @@ TEST_F(ThreeWorkers, KeptUpdatesAreServedAgainInTheNewEpoch) {
   EXPECT_TRUE(view_first);
 }
 
+TEST_F(ThreeWorkers, AHeartbeatOfAnEarlierEpochAcknowledgesNothing) {
+  for (const uint32_t worker : {0u, 1u, 2u}) cluster.push(worker, 0, constant(1));
+  cluster.ack(0, 1);
+  const protocol::Header before = cluster.header(1);
+  cluster.send(ScriptedCluster::peer(2), 0, {cluster.header(2), protocol::Goodbye{}, {}});
+  cluster.take(1);  // and with it the new view
+  protocol::Heartbeat heartbeat;
+  heartbeat.steps_applied = 1;
+  cluster.send(ScriptedCluster::peer(1), 0, {before, heartbeat, {}});
+  const auto kept = [this] { return cluster.core().status(cluster.now).jobs.at(0).kept_updates; };
+  EXPECT_EQ(kept(), 1u) << "it may have joined since, with another state";
+  cluster.send(ScriptedCluster::peer(1), 0, {cluster.header(1), heartbeat, {}});
+  EXPECT_EQ(kept(), 0u);
+}
+
 TEST_F(ThreeWorkers, FinishingWorkerIsNotWaitedForAndNotADeath) {
   cluster.send(ScriptedCluster::peer(2), 0, {cluster.header(2), protocol::Goodbye{}, {}});
   EXPECT_EQ(cluster.counted(Metric::kMembersFinished), 1);
