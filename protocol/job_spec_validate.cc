@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "kernels/codec/codec.h"
+#include "kernels/codec/picking_codec.h"
 #include "protocol/job_spec.h"
 #include "protocol/known_enums.h"
 #include "protocol/layout.h"
@@ -181,15 +182,33 @@ Status check_codec(const CodecSpec& spec, std::string_view which, std::string_vi
   return {};
 }
 
-Status check_codec_error(const JobSpec& spec, const CodecSpec& up, std::string_view where) {
-  if (spec.codec_error == CodecError::kRetain && up.value == ValueCodecId::kQsgd && !up.qsgd_scale_max) {
+/// What of a codec's error the job's rules can bear, by the way that it is used on: up, or down.
+Status check_codec_up(const JobSpec& spec, const CodecSpec& up, std::string_view where) {
+  if (spec.codec_error != CodecError::kRetain) return {};
+  if (up.value == ValueCodecId::kQsgd && !up.qsgd_scale_max) {
     return refuse(
         fmt::format("{}codec_up: QSGD scaled by the L2 norm is no contraction, under codec_error retain its error "
                     "feeds on itself and the residual explodes; scale by the maximum (qsgd{}:max) or set "
                     "codec_error drop",
                     where, up.qsgd_bits));
   }
+  const PickingIndexCodec* picking = picking_codec(*find_index_codec(up.index));
+  if (picking != nullptr && picking->by_position()) {
+    return refuse(
+        fmt::format("{}codec_up: {} sends values to other indices than theirs and is no contraction, under codec_error "
+                    "retain its error feeds on itself; use bloom_p0, or set codec_error drop",
+                    where, picking->name()));
+  }
   return {};
+}
+
+Status check_codec_down(const CodecSpec& down, std::string_view where) {
+  const IndexCodec& index = *find_index_codec(down.index);
+  if (picking_codec(index) == nullptr) return {};
+  return refuse(fmt::format(
+      "{}codec_down: {} leaves out entries of the update, and nobody would take them back; use it on the way "
+      "up, or bloom_p0",
+      where, index.name()));
 }
 
 /// What an unbiased job may not do: keep something back, send by size, or send what no draw chose.
@@ -274,7 +293,8 @@ Status check_defaults(const JobSpec& spec) {
   if (Status s = check_reselect(spec, spec.reselect, ""); !s) return s;
   if (Status s = check_codec(spec.codec_up, "codec_up", ""); !s) return s;
   if (Status s = check_codec(spec.codec_down, "codec_down", ""); !s) return s;
-  if (Status s = check_codec_error(spec, spec.codec_up, ""); !s) return s;
+  if (Status s = check_codec_up(spec, spec.codec_up, ""); !s) return s;
+  if (Status s = check_codec_down(spec.codec_down, ""); !s) return s;
   if (Status s = check_entering(spec); !s) return s;
   return check_unbiased(spec, spec.select, spec.reselect, spec.codec_up, "");
 }
@@ -296,10 +316,11 @@ Status check_tensor(const JobSpec& spec, const TensorSpec& tensor) {
   }
   if (tensor.codec_down) {
     if (Status s = check_codec(*tensor.codec_down, "codec_down", where); !s) return s;
+    if (Status s = check_codec_down(*tensor.codec_down, where); !s) return s;
   }
   if (tensor.codec_up) {
     if (Status s = check_codec(*tensor.codec_up, "codec_up", where); !s) return s;
-    if (Status s = check_codec_error(spec, *tensor.codec_up, where); !s) return s;
+    if (Status s = check_codec_up(spec, *tensor.codec_up, where); !s) return s;
   }
   return check_unbiased(spec, tensor.select.value_or(spec.select), tensor.reselect.value_or(spec.reselect),
                         tensor.codec_up.value_or(spec.codec_up), where);

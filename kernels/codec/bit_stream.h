@@ -9,7 +9,8 @@
 
 namespace millrace {
 
-/// Appends bits to a buffer, from the lowest bit of each byte. finish() ends the code; nothing else may touch the buffer before.
+/// Appends bits to a buffer, from the lowest bit of each byte. finish() ends the code; nothing else may touch the buffer
+/// before.
 class BitWriter {
  public:
   explicit BitWriter(ByteBuffer& out) : out_(out), used_(out.size()) {}

@@ -2,8 +2,8 @@
 
 #include "kernels/codec/codec.h"
 
-/// The codecs of this build, each an object in the file of its name, in the order in which lists show them. A new one is its file
-/// and a word here; the registry, the command line, the benchmarks, the tests and the fuzzers read this.
+/// The codecs of this build, each an object in the file of its name, in the order in which lists show them. A new one is its
+/// file and a word here; the registry, the command line, the benchmarks, the tests and the fuzzers read this.
 #define MILLRACE_INDEX_CODECS(CODEC) \
   CODEC(raw)                         \
   CODEC(bitmap)                      \
@@ -17,7 +17,14 @@
   CODEC(huffman)                     \
   CODEC(roaring)                     \
   CODEC(streamvbyte)                 \
-  CODEC(bloom)
+  CODEC(bloom_naive)                 \
+  CODEC(bloom_p0)                    \
+  CODEC(bloom_p1)                    \
+  CODEC(bloom_p2)                    \
+  CODEC(bloom_left)                  \
+  CODEC(bloom_middle)                \
+  CODEC(bloom_right)                 \
+  CODEC(bloom_blocked)
 
 #define MILLRACE_VALUE_CODECS(CODEC) \
   CODEC(raw)                         \

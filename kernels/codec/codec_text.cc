@@ -21,7 +21,8 @@ std::unexpected<Error> refuse(std::string_view text) {
 }
 
 bool parse_index(std::string_view text, CodecSpec& spec) {
-  const auto parts = split(text, ':');
+  auto parts = split(text, ':');
+  if (parts[0] == "bloom") parts[0] = "bloom_p0";  // its name before there were other policies
   for (const IndexCodec* codec : index_codecs()) {
     if (codec->name() != parts[0]) continue;
     spec.index = codec->id();

@@ -4,21 +4,27 @@
 
 #include "kernels/base/check.h"
 #include "kernels/codec/codec.h"
+#include "kernels/codec/picking_codec.h"
 
 namespace millrace {
 namespace {
 
-/// Values for the indices that a codec will decode (a superset of the selected ones): the selected value where there is one,
-/// else the original's, else 0.
+/// Values for the indices that a codec will decode in place of the selected ones: the selected value where there is one, else
+/// the original's, else 0. Returns how many were not selected.
 template <typename T>
-void fill(const StreamView<T>& selected, const StreamView<T>& original, IndexSpan indices, std::span<T> values) {
+uint64_t fill(const StreamView<T>& selected, const StreamView<T>& original, IndexSpan indices, std::span<T> values) {
   size_t at_selected = 0;
   size_t at_original = 0;
+  uint64_t added = 0;
   for (size_t j = 0; j < indices.size(); ++j) {
     const uint32_t index = indices[j];
+    while (at_selected < selected.indices.size() && selected.indices[at_selected] < index) ++at_selected;
     if (at_selected < selected.indices.size() && selected.indices[at_selected] == index) {
       values[j] = selected.values[at_selected++];
-    } else if (original.dense) {
+      continue;
+    }
+    ++added;
+    if (original.dense) {
       values[j] = original.values[index];
     } else {
       const auto from = original.indices.begin() + static_cast<std::ptrdiff_t>(at_original);
@@ -27,7 +33,7 @@ void fill(const StreamView<T>& selected, const StreamView<T>& original, IndexSpa
       values[j] = found != original.indices.end() && *found == index ? original.values[at_original] : T{0};
     }
   }
-  MILLRACE_CHECK(at_selected == selected.indices.size(), at_selected, selected.indices.size());
+  return added;
 }
 
 template <typename T>
@@ -45,7 +51,7 @@ Status check_shapes(const StreamView<T>& selected, const StreamView<T>& original
   return {};
 }
 
-/// Codes the indices. Where the codec adds some, `filled` becomes the stream that will be decoded.
+/// Codes the indices. Where others are decoded than were selected, `filled` becomes the stream that will be.
 template <typename T>
 Status append_indices(const StreamView<T>& selected, const StreamView<T>& original, const EncodeOptions& options,
                       ByteBuffer& out, StreamCoding<T>& coding, Stream<T>& filled) {
@@ -57,12 +63,16 @@ Status append_indices(const StreamView<T>& selected, const StreamView<T>& origin
     return done;
   }
   coding.index_codec = codec->id();
-  if (codec->lossless() || decoded.size() == selected.count()) return {};
-  coding.false_positives = decoded.size() - selected.count();
+  if (codec->lossless() || std::ranges::equal(decoded, selected.indices)) return {};
   filled.dimension = selected.dimension;
   filled.indices = std::move(decoded);
   filled.values.resize(filled.indices.size());
-  fill<T>(selected, original, filled.indices, filled.values);
+  coding.false_positives = fill<T>(selected, original, filled.indices, filled.values);
+  const PickingIndexCodec* picking = picking_codec(*codec);
+  MILLRACE_CHECK(picking == nullptr ? filled.count() == selected.count() + coding.false_positives
+                                    : filled.count() == selected.count() && coding.false_positives > 0,
+                 filled.count(), selected.count(), coding.false_positives);
+  if (picking != nullptr && picking->by_position()) std::ranges::copy(selected.values, filled.values.begin());
   return {};
 }
 

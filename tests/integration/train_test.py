@@ -334,7 +334,7 @@ class Refusals(WithServers):
         for sentence, flags in (("codec_up: codec 'gap+nothing' is not", ["--codec-up", "gap+nothing"]), ("codec_down", ["--codec-down", "qsgd4"]),
                                 ("select", ["--select", "topk:2.5"]), ("select", ["--select", "largest:0.1"]), ("reselect", ["--reselect", "topk"]),
                                 ("codec_error drop", ["--codec-up", "gap+qsgd4:l2"]), ("--staleness", ["--staleness", 64]),
-                                ("bloom takes dimensions up to", ["--codec-up", "bloom+raw", "--dimension", 1 << 29])):
+                                ("bloom_p0 takes dimensions up to", ["--codec-up", "bloom_p0+raw", "--dimension", 1 << 29])):
             with self.subTest(flags=flags):
                 ended = self.refused(2, sentence, "train", *self.flags(), "--train", absent, *flags)
                 self.assertEqual((ended.stdout, ended.stderr.count("\n")), ("", 1), ended.stderr)
@@ -342,7 +342,7 @@ class Refusals(WithServers):
     def test_ABenchmarkOrADemonstrationThatCannotBeIsRefusedBeforeItBegins(self):
         nowhere = self.path("nowhere")
         for sentence, arguments in (("codec 'gap+nothing' is not", ["bench", "serve", "--codec", "gap+nothing"]),
-                                    ("qsgd4' loses something", ["bench", "serve", "--codec", "gap+qsgd4"]), ("Bloom false positive rate", ["bench", "serve", "--codec", "bloom:0.7+raw"]),
+                                    ("qsgd4' loses something", ["bench", "serve", "--codec", "gap+qsgd4"]), ("Bloom false positive rate", ["bench", "serve", "--codec", "bloom_p0:0.7+raw"]),
                                     ("--parts", ["bench", "serve", "--parts", 65]), ("--rate: 'fast' is not a rate", ["bench", "serve", "--rate", "fast"]),
                                     *[("is not a rate", ["bench", "serve", "--rate", rate]) for rate in ("0bit", "999bit", "9" * 20 + "gbit", "1001gbit", "-1gbit")],
                                     ("--rate: 'fast' is not a rate", ["demo", "--folder", nowhere, "--rate", "fast"]),

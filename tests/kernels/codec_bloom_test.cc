@@ -26,7 +26,7 @@ struct Coded {
 
 Coded encoded(IndexSpan indices, uint64_t dimension, const EncodeOptions& options) {
   Coded coded;
-  const Status status = bloom_index_codec().encode(indices, dimension, options, coded.bytes, &coded.decoded);
+  const Status status = bloom_p0_index_codec().encode(indices, dimension, options, coded.bytes, &coded.decoded);
   EXPECT_TRUE(status) << status.error().message;
   return coded;
 }
@@ -68,7 +68,7 @@ TEST(BloomCodec, DecodesWhatTheEncoderSaidOnEveryInstructionSet) {
         EXPECT_EQ(coded.decoded, expected);
         EXPECT_TRUE(std::includes(expected.begin(), expected.end(), indices.begin(), indices.end()));
         IndexBuffer decoded;
-        ASSERT_TRUE(bloom_index_codec().decode(coded.bytes, dimension, expected.size(), decoded));
+        ASSERT_TRUE(bloom_p0_index_codec().decode(coded.bytes, dimension, expected.size(), decoded));
         EXPECT_EQ(decoded, expected);
       });
     }
@@ -139,11 +139,11 @@ TEST(BloomCodec, DimensionsOver2To28AreRefusedBothWays) {
   ByteBuffer bytes;
   const IndexBuffer indices{7};
   const Status status =
-      bloom_index_codec().encode(indices, (uint64_t{1} << 28) + 1, bloom_options(0.01), bytes, &decoded);
+      bloom_p0_index_codec().encode(indices, (uint64_t{1} << 28) + 1, bloom_options(0.01), bytes, &decoded);
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code, ErrorCode::kLimitExceeded);
   const Coded coded = encoded(indices, 100, bloom_options(0.01));
-  EXPECT_FALSE(bloom_index_codec().decode(coded.bytes, (uint64_t{1} << 28) + 1, coded.decoded.size(), decoded));
+  EXPECT_FALSE(bloom_p0_index_codec().decode(coded.bytes, (uint64_t{1} << 28) + 1, coded.decoded.size(), decoded));
 }
 
 TEST(BloomCodec, AFilterOfAllOnesTakesNoMemoryBeyondTheCount) {
@@ -151,9 +151,9 @@ TEST(BloomCodec, AFilterOfAllOnesTakesNoMemoryBeyondTheCount) {
   ByteBuffer bytes = encoded(indices, 1 << 20, bloom_options(0.01)).bytes;
   std::fill(bytes.begin() + 16, bytes.end(), 0xff);
   IndexBuffer decoded;
-  EXPECT_FALSE(bloom_index_codec().decode(bytes, 1 << 20, indices.size(), decoded));
+  EXPECT_FALSE(bloom_p0_index_codec().decode(bytes, 1 << 20, indices.size(), decoded));
   EXPECT_LE(decoded.capacity(), indices.size() + 2 * kBloomStrip);
-  EXPECT_TRUE(bloom_index_codec().decode(bytes, 1 << 14, 1 << 14, decoded));  // what it says, after all
+  EXPECT_TRUE(bloom_p0_index_codec().decode(bytes, 1 << 14, 1 << 14, decoded));  // what it says, after all
 }
 
 TEST(BloomCodec, EveryTruncationAndHeaderCorruptionIsAnErrorOrAValidSet) {
@@ -162,13 +162,13 @@ TEST(BloomCodec, EveryTruncationAndHeaderCorruptionIsAnErrorOrAValidSet) {
   IndexBuffer decoded;
   for (size_t length = 0; length < coded.bytes.size(); ++length) {
     const ByteBuffer cut(coded.bytes.begin(), coded.bytes.begin() + static_cast<std::ptrdiff_t>(length));
-    EXPECT_FALSE(bloom_index_codec().decode(cut, dimension, coded.decoded.size(), decoded)) << length;
+    EXPECT_FALSE(bloom_p0_index_codec().decode(cut, dimension, coded.decoded.size(), decoded)) << length;
   }
   for (size_t at = 0; at < coded.bytes.size(); ++at) {
     for (uint32_t bit = 0; bit < 8; ++bit) {
       ByteBuffer broken = coded.bytes;
       broken[at] = static_cast<uint8_t>(broken[at] ^ 1u << bit);
-      if (!bloom_index_codec().decode(broken, dimension, coded.decoded.size(), decoded)) continue;
+      if (!bloom_p0_index_codec().decode(broken, dimension, coded.decoded.size(), decoded)) continue;
       ASSERT_EQ(decoded, oracle_scan(broken, dimension));
       ASSERT_EQ(decoded.size(), coded.decoded.size());
     }
@@ -179,7 +179,7 @@ TEST(BloomCodec, AnotherCountIsAnError) {
   const Coded coded = encoded(testing::uniform_indices(5000, 0.02, 4), 5000, bloom_options(0.01));
   IndexBuffer decoded;
   for (const uint64_t count : {uint64_t{0}, coded.decoded.size() - 1, coded.decoded.size() + 1, uint64_t{5001}}) {
-    EXPECT_FALSE(bloom_index_codec().decode(coded.bytes, 5000, count, decoded)) << count;
+    EXPECT_FALSE(bloom_p0_index_codec().decode(coded.bytes, 5000, count, decoded)) << count;
   }
 }
 

@@ -10,13 +10,14 @@ namespace millrace {
 namespace {
 
 TEST(CodecText, ParsesWhatItPrints) {
-  for (const char* text : {"raw", "bitmap", "gap", "bloom", "bloom:0.01", "raw+qsgd4", "gap+qsgd8:l2",
-                           "gap+qsgd2:max:1024", "bloom:0.25+qsgd8:l2:64"}) {
+  for (const char* text :
+       {"raw", "bitmap", "gap", "bloom_p0", "bloom_p0:0.01", "raw+qsgd4", "gap+qsgd8:l2", "gap+qsgd2:max:1024",
+        "bloom_p0:0.25+qsgd8:l2:64", "bloom_blocked:0.1", "bloom_p2:0.02+qsgd4"}) {
     const auto spec = codec_from_text(text);
     ASSERT_TRUE(spec) << text << ": " << spec.error().message;
     EXPECT_EQ(codec_text(*spec), text);
   }
-  EXPECT_EQ(codec_text(*codec_from_text("bloom:0.01+raw")), "bloom:0.01");
+  EXPECT_EQ(codec_text(*codec_from_text("bloom:0.01+raw")), "bloom_p0:0.01");
   EXPECT_EQ(codec_text(*codec_from_text("gap+qsgd4:max:512")), "gap+qsgd4");
   EXPECT_EQ(codec_text(*codec_from_text("gap+qsgd4:1024")), "gap+qsgd4:max:1024");
 }
@@ -104,23 +105,48 @@ Stream<T> selected_stream(uint64_t dimension, double density, uint64_t seed) {
 }
 
 TYPED_TEST(StreamCodec, WhatTheEncoderSaysIsWhatIsDecodedBitForBit) {
-  for (const char* text :
-       {"raw", "bitmap", "gap", "bloom:0.05", "raw+qsgd4", "bitmap+qsgd2:l2", "gap+qsgd8", "bloom:0.05+qsgd4"}) {
-    for (const double density : {0.0, 0.01, 0.3}) {
-      const auto sparse = selected_stream<TypeParam>(5001, density, 3);
-      const auto original = to_dense(selected_stream<TypeParam>(5001, 0.5, 4).view());
-      for (const auto& selected : {sparse, to_dense(sparse.view())}) {
-        SCOPED_TRACE(std::string(text) + ", density " + std::to_string(density) +
-                     (selected.dense ? ", dense" : ", sparse"));
-        EncodeOptions options{codec_from_text(text).value(), RandomKey::from(9), 1000};
-        const auto coded = encode_stream(selected.view(), original.view(), options);
-        ASSERT_TRUE(coded) << coded.error().message;
-        const auto& said = coded->exact ? selected : coded->decoded;
-        EXPECT_TRUE(testing::same_bits(decoded_of(*coded).view(), said.view()));
-        EXPECT_EQ(coded->count, said.count());
-        EXPECT_EQ(coded->decoded.count(), coded->exact ? 0u : said.count());
+  for (const IndexCodec* index : index_codecs()) {
+    for (const char* value : {"", "+qsgd4", "+qsgd2:l2"}) {
+      const std::string text = std::string(index->name()) + (index->takes_rate() ? ":0.05" : "") + value;
+      for (const double density : {0.0, 0.01, 0.3}) {
+        const auto sparse = selected_stream<TypeParam>(5001, density, 3);
+        const auto original = to_dense(selected_stream<TypeParam>(5001, 0.5, 4).view());
+        for (const auto& selected : {sparse, to_dense(sparse.view())}) {
+          SCOPED_TRACE(text + ", density " + std::to_string(density) + (selected.dense ? ", dense" : ", sparse"));
+          EncodeOptions options{codec_from_text(text).value(), RandomKey::from(9), 1000};
+          const auto coded = encode_stream(selected.view(), original.view(), options);
+          ASSERT_TRUE(coded) << coded.error().message;
+          const auto& said = coded->exact ? selected : coded->decoded;
+          EXPECT_TRUE(testing::same_bits(decoded_of(*coded).view(), said.view()));
+          EXPECT_EQ(coded->count, said.count());
+          EXPECT_EQ(coded->decoded.count(), coded->exact ? 0u : said.count());
+        }
       }
     }
+  }
+}
+
+TYPED_TEST(StreamCodec, PoliciesSendOwnValuesAsManyAsWereSelectedAndTheNaiveFilterSendsThemElsewhere) {
+  const uint64_t dimension = 20'000;
+  const auto selected = selected_stream<TypeParam>(dimension, 0.02, 3);
+  const auto original = to_dense(selected_stream<TypeParam>(dimension, 0.5, 4).view());
+  const auto picked = testing::entries_of(selected.view());
+  for (const char* text :
+       {"bloom_naive:0.1", "bloom_p1:0.1", "bloom_p2:0.1", "bloom_left:0.1", "bloom_middle:0.1", "bloom_right:0.1"}) {
+    SCOPED_TRACE(text);
+    const auto coded = encode_stream(selected.view(), original.view(), {codec_from_text(text).value(), {}, 0});
+    ASSERT_TRUE(coded);
+    ASSERT_EQ(coded->decoded.count(), selected.count());
+    uint64_t added = 0;
+    for (size_t j = 0; j < coded->decoded.indices.size(); ++j) {
+      const uint32_t index = coded->decoded.indices[j];
+      const auto at = picked.find(index);
+      added += at == picked.end() ? 1 : 0;
+      const TypeParam own = at == picked.end() ? original.values[index] : at->second;
+      EXPECT_EQ(coded->decoded.values[j], std::string(text) == "bloom_naive:0.1" ? selected.values[j] : own);
+    }
+    EXPECT_EQ(coded->false_positives, added);
+    EXPECT_GT(added, 0u);
   }
 }
 

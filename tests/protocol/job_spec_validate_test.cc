@@ -175,6 +175,14 @@ std::vector<Refused> refused_methods() {
       {"l2-retain", kImpossible, "codec_error drop", [](JobSpec& s) { s.codec_up = qsgd(false); }},
       {"l2-retain", kImpossible, "tensor 'bias': codec_up: QSGD scaled by the L2 norm",
        [](JobSpec& s) { s.tensors[1].codec_up = qsgd(false); }},
+      {"naive-retain", kImpossible, "codec_up: bloom_naive sends values to other indices",
+       [](JobSpec& s) { s.codec_up = codec_from_text("bloom_naive").value(); }},
+      {"naive-retain", kImpossible, "tensor 'bias': codec_up: bloom_naive",
+       [](JobSpec& s) { s.tensors[1].codec_up = codec_from_text("bloom_naive").value(); }},
+      {"picking-down", kImpossible, "codec_down: bloom_p1 leaves out entries",
+       [](JobSpec& s) { s.codec_down = codec_from_text("bloom_p1").value(); }},
+      {"picking-down", kImpossible, "tensor 'bias': codec_down: bloom_naive",
+       [](JobSpec& s) { s.tensors[1].codec_down = codec_from_text("bloom_naive").value(); }},
   };
 }
 
@@ -224,9 +232,9 @@ std::vector<Refused> refused_entering() {
            [](JobSpec& s) { s.tensors[1].reselect = ReselectSpec{.reselect = Reselect::kTopK, .density = 0.5}; })},
       {"unbiased-retain", kImpossible, "codec_error retain keeps",
        unbiased_but([](JobSpec& s) { s.codec_error = CodecError::kRetain; })},
-      {"unbiased-bloom", kImpossible, "codec_up: bloom takes along",
+      {"unbiased-bloom", kImpossible, "codec_up: bloom_p0 takes along",
        unbiased_but([](JobSpec& s) { s.codec_up = bloom(); })},
-      {"unbiased-bloom", kImpossible, "tensor 'bias': codec_up: bloom takes along",
+      {"unbiased-bloom", kImpossible, "tensor 'bias': codec_up: bloom_p0 takes along",
        unbiased_but([](JobSpec& s) { s.tensors[1].codec_up = bloom(); })},
       {"unbiased-masked", kImpossible, "use it unmasked", unbiased_but([](JobSpec& s) { s.momentum.masked = true; })},
   };
@@ -310,6 +318,12 @@ std::vector<Accepted> accepted_jobs() {
       {"selection none with reselection", [](JobSpec& s) { s.select = {}; }},
       {"nothing selected, nothing reselected", [](JobSpec& s) { s.select = {}, s.reselect = {}; }},
       {"bloom both ways", [](JobSpec& s) { s.codec_up = s.codec_down = bloom(); }},
+      {"bloom by conflict sets up", [](JobSpec& s) { s.codec_up = codec_from_text("bloom_p2").value(); }},
+      {"bloom naive up, the error dropped",
+       [](JobSpec& s) {
+         s.codec_up = codec_from_text("bloom_naive").value();
+         s.codec_error = CodecError::kDrop;
+       }},
       {"bloom at its largest dimension",
        [](JobSpec& s) {
          s.tensors[0].dimension = uint64_t{1} << 28;

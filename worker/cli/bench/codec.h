@@ -29,6 +29,7 @@ struct CodecBenchOptions {
 ///          f32 (raw), qsgd2, qsgd4, qsgd8: {"algorithm":..,"kind":"value","bits_per_value":..,"encode_gb_s":..,
 ///          "decode_gb_s":..,"relative_error":..}, GB of f32 in or out, the error ||decoded - value|| / ||value||.
 ///          Times are medians.
+///          Rows of Bloom filters have "query_m_s", indices asked for while decoding, in millions a second.
 ///          Of a trace also "trace", "worker" and "rice_blocks_bits_per_index": Rice coding with the best parameter for every
 ///          block of 128 gaps and 5 bits to say it; rows of indices have "over_rice_blocks", their bits over those.
 /// Errors   those of read_trace(); invalid_argument: the trace has infinities.

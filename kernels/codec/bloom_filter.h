@@ -1,0 +1,53 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+
+#include "kernels/codec/bloom_scan.h"
+#include "kernels/codec/codec.h"
+
+namespace millrace {
+
+/// Size and number of hash functions for a false positive rate, by the optimal formulas: m = n ln(1/rate) / (ln 2)^2,
+/// k = m / n ln 2 (DeepReduce 4 and 9.2).
+struct BloomShape {
+  uint64_t bits = 0;
+  uint32_t probes = 0;
+
+  static BloomShape optimal(uint64_t count, double rate);
+};
+
+/// A filter: its hash functions and its bits.
+struct BloomFilter {
+  BloomHashes hashes;
+  Buffer<uint32_t> words;
+
+  /// A filter that knows `indices`. `seed` is of its hash functions.
+  /// Errors  limit_exceeded: over 2^32 bits.
+  static Result<BloomFilter> of(IndexSpan indices, double rate, uint64_t seed);
+
+  /// Appends bits u32, probes u32 and the filter; take() is the reverse, of hostile bytes that end with the filter.
+  void put(ByteBuffer& out) const;
+  static std::optional<BloomFilter> take(uint64_t seed, ByteSpan bytes);
+  static uint64_t bytes(uint64_t count, double rate) { return 8 + BloomShape::optimal(count, rate).bits / 8; }
+
+  /// Calls visit(indices) with all of [0, dimension) that the filter knows, increasing, some at a time; until it returns false.
+  template <typename Visit>
+  void scan(uint64_t dimension, Visit&& visit) const {
+    std::array<uint32_t, kBloomStrip + kBloomScanSlack> found;
+    for (uint64_t begin = 0; begin < dimension; begin += kBloomStrip) {
+      const auto length = static_cast<size_t>(std::min(kBloomStrip, dimension - begin));
+      const size_t count = bloom_scan(hashes, words, static_cast<uint32_t>(begin), length, found.data());
+      if (!visit(IndexSpan(found.data(), count))) return;
+    }
+  }
+};
+
+/// The seed of a code's hash functions and choices: drawn from the job's, the step's and the part's key. It travels.
+uint64_t bloom_seed(const EncodeOptions& options);
+
+/// Refuses a dimension over kBloomDimensionMax. `name` is the codec's.
+Status check_bloom_dimension(std::string_view name, uint64_t dimension);
+
+}  // namespace millrace

@@ -1,0 +1,370 @@
+// Bloom filters with a choice (DeepReduce 4 and 10.4), and the blocked filter: against obvious readings of the paper and the
+// format; the paper's claims as they hold, and counterexamples to those that do not.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <map>
+
+#include "kernels/codec/blocked_scan.h"
+#include "kernels/codec/bloom_scan.h"
+#include "kernels/codec/codec_list.h"
+#include "kernels/codec/picking_codec.h"
+#include "tests/support/index_sets.h"
+#include "tests/support/isa.h"
+
+namespace millrace {
+namespace {
+
+EncodeOptions options_of(double rate, uint64_t seed) {
+  EncodeOptions options;
+  options.spec.bloom_false_positive_rate = rate;
+  options.random = RandomKey::from(seed);
+  return options;
+}
+
+struct Coded {
+  ByteBuffer bytes;
+  IndexBuffer decoded;
+};
+
+Coded encoded(const IndexCodec& codec, IndexSpan indices, uint64_t dimension, double rate, uint64_t seed = 5) {
+  Coded coded;
+  const Status status = codec.encode(indices, dimension, options_of(rate, seed), coded.bytes, &coded.decoded);
+  EXPECT_TRUE(status) << status.error().message;
+  return coded;
+}
+
+template <typename T>
+T field(const ByteBuffer& bytes, size_t at) {
+  T value;
+  std::memcpy(&value, bytes.data() + at, sizeof(T));
+  return value;
+}
+
+/// A policy's filter, asked bit by bit.
+struct OracleFilter {
+  uint64_t seed;
+  BloomHashes hashes;
+  IndexBuffer positives;
+
+  OracleFilter(const ByteBuffer& bytes, uint64_t dimension)
+      : seed(field<uint64_t>(bytes, 0)),
+        hashes(BloomHashes::from(seed, field<uint32_t>(bytes, 12), field<uint32_t>(bytes, 16))) {
+    for (uint32_t index = 0; index < dimension; ++index) {
+      bool all = true;
+      for (uint32_t p = 0; p < hashes.probes; ++p) {
+        const uint32_t bit = hashes.bit(index, p);
+        all = all && (bytes[20 + bit / 8] >> (bit % 8) & 1) != 0;
+      }
+      if (all) positives.push_back(index);
+    }
+  }
+};
+
+std::vector<const IndexCodec*> picking_codecs() {
+  std::vector<const IndexCodec*> codecs;
+  for (const IndexCodec* codec : index_codecs()) {
+    if (picking_codec(*codec) != nullptr) codecs.push_back(codec);
+  }
+  return codecs;
+}
+
+class BloomPolicy : public ::testing::TestWithParam<const IndexCodec*> {};
+
+TEST_P(BloomPolicy, DecodesAsManyPositivesAsWereSelectedAndWhatTheEncoderSaid) {
+  for (const uint64_t dimension : {1, 40, 20'011}) {
+    for (const double rate : {0.5, 0.05, 0.001, 1e-9}) {
+      for (const double density : {0.0, 0.002, 0.2, 1.0}) {
+        SCOPED_TRACE("rate " + std::to_string(rate) + ", density " + std::to_string(density));
+        const IndexBuffer indices = testing::uniform_indices(dimension, density, 3);
+        const Coded first = encoded(*GetParam(), indices, dimension, rate);
+        const OracleFilter filter(first.bytes, dimension);
+        EXPECT_EQ(field<uint32_t>(first.bytes, 8), filter.positives.size());
+        EXPECT_EQ(first.decoded.size(), indices.size());
+        EXPECT_TRUE(std::ranges::includes(filter.positives, first.decoded));
+        testing::for_each_isa([&](const std::string& isa) {
+          const Coded coded = encoded(*GetParam(), indices, dimension, rate);
+          EXPECT_EQ(coded.bytes, first.bytes) << isa;
+          IndexBuffer decoded;
+          ASSERT_TRUE(GetParam()->decode(coded.bytes, dimension, indices.size(), decoded)) << isa;
+          EXPECT_EQ(decoded, first.decoded) << isa;
+        });
+      }
+    }
+  }
+}
+
+TEST_P(BloomPolicy, TruncationsAreErrorsAndCorruptBytesErrorsOrValidSets) {
+  const uint64_t dimension = 3000;
+  const IndexBuffer indices = testing::uniform_indices(dimension, 0.02, 4);
+  const Coded coded = encoded(*GetParam(), indices, dimension, 0.05);
+  IndexBuffer decoded;
+  for (size_t length = 0; length < coded.bytes.size(); ++length) {
+    const ByteBuffer cut(coded.bytes.begin(), coded.bytes.begin() + static_cast<std::ptrdiff_t>(length));
+    EXPECT_FALSE(GetParam()->decode(cut, dimension, indices.size(), decoded)) << length;
+  }
+  for (size_t at = 0; at < coded.bytes.size(); ++at) {
+    for (uint32_t bit = 0; bit < 8; ++bit) {
+      ByteBuffer broken = coded.bytes;
+      broken[at] = static_cast<uint8_t>(broken[at] ^ 1u << bit);
+      if (!GetParam()->decode(broken, dimension, indices.size(), decoded)) continue;
+      ASSERT_EQ(decoded.size(), indices.size());
+      ASSERT_TRUE(std::ranges::is_sorted(decoded, std::less_equal<>()) || decoded.size() < 2);
+      ASSERT_LT(decoded.back(), dimension);
+    }
+  }
+  for (const uint64_t count : {uint64_t{0}, indices.size() - 1, indices.size() + 1}) {
+    EXPECT_EQ(GetParam()->decode(coded.bytes, dimension, count, decoded).has_value(),
+              count <= field<uint32_t>(coded.bytes, 8))
+        << count;  // how many are wanted is the container's to say
+  }
+}
+
+TEST_P(BloomPolicy, HostileFiltersThatKnowEverythingTakeNoMemoryForMoreThanTheyMay) {
+  const uint64_t dimension = 1 << 20;
+  Coded coded = encoded(*GetParam(), IndexBuffer{7}, dimension, 0.001);
+  std::fill(coded.bytes.begin() + 20, coded.bytes.end(), 0xff);
+  IndexBuffer decoded;
+  EXPECT_FALSE(GetParam()->decode(coded.bytes, dimension, 1, decoded));
+  EXPECT_LE(decoded.capacity(), 2 * kBloomStrip);
+  const auto all = static_cast<uint32_t>(dimension);
+  std::memcpy(coded.bytes.data() + 8, &all, sizeof(all));
+  const bool decodes = GetParam()->decode(coded.bytes, dimension, 1, decoded).has_value();
+  EXPECT_EQ(decodes, GetParam()->name() != "bloom_p2");  // its conflict sets would be 10 times as many
+  EXPECT_LE(decoded.capacity(), 2 * kBloomStrip);
+}
+
+INSTANTIATE_TEST_SUITE_P(Codecs, BloomPolicy, ::testing::ValuesIn(picking_codecs()),
+                         [](const auto& param) { return std::string(param.param->name()); });
+
+TEST(BloomPolicies, DeterministicOnesTakeTheirEndOrTheMiddle) {
+  const uint64_t dimension = 20'000;
+  const IndexBuffer indices = testing::uniform_indices(dimension, 0.02, 3);
+  const auto part = [&](const IndexCodec& codec, auto begin_of) {
+    const Coded coded = encoded(codec, indices, dimension, 0.05);
+    const IndexBuffer positives = OracleFilter(coded.bytes, dimension).positives;
+    ASSERT_GT(positives.size(), indices.size() + 500);
+    const auto begin = positives.begin() + static_cast<std::ptrdiff_t>(begin_of(positives.size() - indices.size()));
+    EXPECT_TRUE(std::equal(coded.decoded.begin(), coded.decoded.end(), begin)) << codec.name();
+  };
+  part(bloom_left_index_codec(), [](size_t) { return size_t{0}; });
+  part(bloom_naive_index_codec(), [](size_t) { return size_t{0}; });
+  part(bloom_middle_index_codec(), [](size_t over) { return over / 2; });
+  part(bloom_right_index_codec(), [](size_t over) { return over; });
+}
+
+uint64_t common(IndexSpan a, IndexSpan b) {
+  IndexBuffer both;
+  std::ranges::set_intersection(a, b, std::back_inserter(both));
+  return both.size();
+}
+
+TEST(BloomP1, EveryPositiveIsAsLikely) {
+  const uint64_t dimension = 4000;
+  const IndexBuffer indices = testing::uniform_indices(dimension, 0.05, 3);
+  const auto r = static_cast<double>(indices.size());
+  double expected_hits = 0;
+  double variance = 0;
+  double hits = 0;
+  double mean_place = 0;
+  constexpr int kSeeds = 300;
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    const Coded coded = encoded(bloom_p1_index_codec(), indices, dimension, 0.1, seed);
+    const IndexBuffer positives = OracleFilter(coded.bytes, dimension).positives;
+    const auto p = static_cast<double>(positives.size());
+    hits += static_cast<double>(common(coded.decoded, indices));
+    expected_hits += r * r / p;  // hypergeometric
+    variance += r * (r / p) * (1 - r / p) * (p - r) / (p - 1);
+    for (const uint32_t index : coded.decoded) {
+      const auto at = std::ranges::lower_bound(positives, index) - positives.begin();
+      mean_place += static_cast<double>(at) / (p - 1) / r / kSeeds;
+    }
+  }
+  EXPECT_NEAR(hits, expected_hits, 4.5 * std::sqrt(variance));
+  EXPECT_NEAR(mean_place, 0.5, 4.5 * std::sqrt(1.0 / 12 / (r * kSeeds)));
+}
+
+/// Algorithm 1 as the paper has it, with its sets as sets and the two repairs, drawing as WIRE_FORMAT.md says.
+IndexBuffer oracle_p2(const OracleFilter& filter, uint64_t count) {
+  std::map<uint32_t, std::vector<uint32_t>> conflicts;  // by bit
+  for (uint32_t number = 0; number < filter.positives.size(); ++number) {
+    for (uint32_t p = 0; p < filter.hashes.probes; ++p) {
+      auto& set = conflicts[filter.hashes.bit(filter.positives[number], p)];
+      if (set.empty() || set.back() != number) set.push_back(number);
+    }
+  }
+  std::vector<std::vector<uint32_t>> sets;
+  for (auto& [bit, set] : conflicts) sets.push_back(set);
+  std::ranges::stable_sort(sets, {}, [](const auto& set) { return set.size(); });
+  RandomSequence random(RandomKey::from(filter.seed), 0x7032);
+  std::vector<uint32_t> taken;
+  while (taken.size() < count) {
+    for (auto& set : sets) {
+      while (!set.empty() && taken.size() < count) {
+        const size_t at = random.next_below(set.size());
+        const uint32_t number = set[at];
+        set[at] = set.back();
+        set.pop_back();
+        if (std::ranges::find(taken, number) != taken.end()) continue;
+        taken.push_back(number);
+        break;
+      }
+    }
+  }
+  std::ranges::sort(taken);
+  IndexBuffer indices;
+  for (const uint32_t number : taken) indices.push_back(filter.positives[number]);
+  return indices;
+}
+
+TEST(BloomP2, IsAlgorithm1WithoutDrawsFromEmptySets) {
+  const uint64_t dimension = 3000;
+  for (const double rate : {0.5, 0.1, 0.01}) {
+    for (const double density : {0.01, 0.1, 0.4}) {
+      const IndexBuffer indices = testing::uniform_indices(dimension, density, 3);
+      const Coded coded = encoded(bloom_p2_index_codec(), indices, dimension, rate);
+      EXPECT_EQ(coded.decoded, oracle_p2(OracleFilter(coded.bytes, dimension), indices.size()))
+          << rate << ' ' << density;
+    }
+  }
+}
+
+TEST(BloomP2, WhatIsAloneInASetIsDecodedAndMoreIsRightThanUnderP1) {
+  const uint64_t dimension = 40'000;
+  const IndexBuffer indices = testing::uniform_indices(dimension, 0.02, 3);
+  for (const uint64_t seed : {1, 2, 3}) {
+    const Coded coded = encoded(bloom_p2_index_codec(), indices, dimension, 0.01, seed);
+    const OracleFilter filter(coded.bytes, dimension);
+    std::map<uint32_t, std::vector<uint32_t>> sets;
+    for (const uint32_t index : filter.positives) {
+      for (uint32_t p = 0; p < filter.hashes.probes; ++p) {
+        auto& set = sets[filter.hashes.bit(index, p)];
+        if (set.empty() || set.back() != index) set.push_back(index);
+      }
+    }
+    uint64_t alone = 0;
+    for (const auto& [bit, set] : sets) {
+      if (set.size() > 1) continue;
+      ++alone;
+      EXPECT_TRUE(std::ranges::binary_search(indices, set[0]));  // no false positive: somebody set the bit
+      EXPECT_TRUE(std::ranges::binary_search(coded.decoded, set[0]));
+    }
+    EXPECT_GT(alone, 500u);
+    const Coded random = encoded(bloom_p1_index_codec(), indices, dimension, 0.01, seed);
+    EXPECT_GT(common(coded.decoded, indices), common(random.decoded, indices));
+  }
+}
+
+TEST(DeepReduceLemmas, Lemma5BoundsTheMeanAndNotEveryDraw) {
+  const uint64_t dimension = 20'000;
+  const IndexBuffer indices = testing::uniform_indices(dimension, 0.02, 3);
+  const auto r = static_cast<double>(indices.size());
+  const double bound = std::ceil(r + 0.05 * (static_cast<double>(dimension) - r));
+  int over = 0;
+  double mean = 0;
+  constexpr int kSeeds = 100;
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    const auto positives =
+        static_cast<double>(encoded(bloom_p0_index_codec(), indices, dimension, 0.05, seed).decoded.size());
+    over += positives > bound ? 1 : 0;
+    mean += positives / kSeeds;
+  }
+  EXPECT_GT(over, 0);
+  EXPECT_LT(mean, 1.02 * bound);
+}
+
+double norm2(const std::vector<double>& values) {
+  double sum = 0;
+  for (const double value : values) sum += value * value;
+  return sum;
+}
+
+TEST(DeepReduceLemmas, Lemma7iiAndLemma8iAreNoEqualities) {
+  // 7 (ii): d = 4, r = 1, a positive at every index, leftmost. The error is 9 + 0 + 16, not (1 - 1/4) (4 + 9 + 0 + 16).
+  const std::vector<double> g = {2, 3, 0, 4};
+  EXPECT_NE(norm2(g) - g[0] * g[0], (1 - 1.0 / 4) * norm2(g));
+  // 8 (i): P = 3, S its first two, k1 = 1 of them by chance. E1 is the mean of ||g_P||^2 - g_i^2: in S alone does (1 - k1 /
+  // r) hold.
+  const std::vector<double> g_p = {2, 3, 4};
+  const double error = norm2(g_p) - (g_p[0] * g_p[0] + g_p[1] * g_p[1]) / 2;
+  EXPECT_NE(error, (1 - 1.0 / 2) * norm2(g_p));
+  EXPECT_EQ(error, norm2(g_p) - 0.5 * norm2({2, 3}));  // as it is: ||g_P||^2 - (k1 / r) ||g_S||^2
+  const std::vector<double> sparse = {2, 3, 0};
+  EXPECT_EQ(norm2(sparse) - (4.0 + 9.0) / 2, (1 - 1.0 / 2) * norm2(sparse));
+}
+
+// --------------------------------------------------------------------------------------------------- the blocked filter
+
+IndexBuffer oracle_blocked(const ByteBuffer& bytes, uint64_t dimension) {
+  const auto hashes = BlockedHashes::from(field<uint64_t>(bytes, 0), field<uint32_t>(bytes, 8));
+  IndexBuffer known;
+  for (uint32_t index = 0; index < dimension; ++index) {
+    bool all = true;
+    for (size_t w = 0; w < kBlockedWords; ++w) {
+      const auto word = field<uint32_t>(bytes, 12 + 4 * (hashes.block(index) * kBlockedWords + w));
+      all = all && (word >> hashes.bit(index, w) & 1) != 0;
+    }
+    if (all) known.push_back(index);
+  }
+  return known;
+}
+
+TEST(BlockedBloom, DecodesWhatTheEncoderSaidOnEveryInstructionSet) {
+  for (const uint64_t dimension : {1, 1025, 20'011}) {
+    for (const double rate : {0.5, 0.01, 1e-6}) {
+      for (const double density : {0.0, 0.01, 1.0}) {
+        const IndexBuffer indices = testing::uniform_indices(dimension, density, 3);
+        const Coded first = encoded(bloom_blocked_index_codec(), indices, dimension, rate);
+        const IndexBuffer expected = oracle_blocked(first.bytes, dimension);
+        EXPECT_TRUE(std::ranges::includes(expected, indices));
+        testing::for_each_isa([&](const std::string& isa) {
+          SCOPED_TRACE(isa);
+          const Coded coded = encoded(bloom_blocked_index_codec(), indices, dimension, rate);
+          EXPECT_EQ(coded.bytes, first.bytes);
+          EXPECT_EQ(coded.decoded, expected);
+          IndexBuffer decoded;
+          ASSERT_TRUE(bloom_blocked_index_codec().decode(coded.bytes, dimension, expected.size(), decoded));
+          EXPECT_EQ(decoded, expected);
+          EXPECT_FALSE(bloom_blocked_index_codec().decode(coded.bytes, dimension, expected.size() + 1, decoded));
+        });
+      }
+    }
+  }
+}
+
+TEST(BlockedBloom, FalsePositivesComeAtTheRate) {
+  const uint64_t dimension = 1 << 20;
+  for (const auto& indices :
+       {testing::uniform_indices(dimension, 0.01, 8), testing::clustered_indices(dimension, 8000, 9)}) {
+    for (const double rate : {0.1, 0.01, 0.001}) {
+      double found = 0;
+      double expected = 0;
+      for (const uint64_t seed : {1, 2, 3}) {
+        const Coded coded = encoded(bloom_blocked_index_codec(), indices, dimension, rate, seed);
+        found += static_cast<double>(coded.decoded.size() - indices.size());
+        expected += static_cast<double>(dimension - indices.size()) * rate;
+      }
+      // Counting noise, and what the fill of few hundred blocks varies.
+      EXPECT_NEAR(found, expected, 4.5 * std::sqrt(expected) + 0.06 * expected) << rate;
+    }
+  }
+}
+
+TEST(BlockedBloom, TruncationsAreErrorsAndAFilterOfOnesTakesNoMemoryBeyondTheCount) {
+  const uint64_t dimension = 1 << 18;
+  const IndexBuffer indices = testing::uniform_indices(dimension, 0.002, 4);
+  Coded coded = encoded(bloom_blocked_index_codec(), indices, dimension, 0.01);
+  IndexBuffer decoded;
+  for (size_t length = 0; length < coded.bytes.size(); ++length) {
+    const ByteBuffer cut(coded.bytes.begin(), coded.bytes.begin() + static_cast<std::ptrdiff_t>(length));
+    ASSERT_FALSE(bloom_blocked_index_codec().decode(cut, dimension, coded.decoded.size(), decoded)) << length;
+  }
+  std::fill(coded.bytes.begin() + 12, coded.bytes.end(), 0xff);
+  decoded = {};
+  EXPECT_FALSE(bloom_blocked_index_codec().decode(coded.bytes, dimension, indices.size(), decoded));
+  EXPECT_LE(decoded.capacity(), indices.size() + 2 * kBloomStrip);
+}
+
+}  // namespace
+}  // namespace millrace
