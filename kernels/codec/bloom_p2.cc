@@ -22,7 +22,10 @@ class ConflictPicker final : public BloomPicker {
     collect(input);
     draw(input);
   }
-  bool takes_next() override { return next_ < taken_.size() && taken_[next_++]; }
+  bool takes_next() override {
+    if (next_ == taken_.size()) return false;
+    return taken_[next_++];
+  }
 
  private:
   /// Members of the set of bit b are members_[begin_[b], begin_[b + 1]): numbers of positives.

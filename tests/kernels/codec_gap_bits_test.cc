@@ -112,7 +112,7 @@ TEST_P(GapBits, BytesAreThoseOfTheDefinition) {
 }
 
 TEST_P(GapBits, AnySetComesBack) {
-  const auto holds = [this](const std::vector<uint32_t>& gaps, uint8_t spread) {
+  const auto holds = [](const std::vector<uint32_t>& gaps, uint8_t spread) {
     IndexBuffer indices;
     uint64_t next = 0;
     for (const uint32_t gap : gaps) {

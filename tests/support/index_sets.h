@@ -67,7 +67,7 @@ inline std::vector<IndexSet> awkward_index_sets(uint64_t dimension_max) {
   }
   for (const uint64_t count : {255, 256, 257, 511, 512, 513, 1024}) {
     const std::string named = std::to_string(count) + " ";
-    add(named + "of " + named, count, uniform_indices(count, 1.0, 1));
+    add("all " + std::to_string(count), count, uniform_indices(count, 1.0, 1));
     IndexBuffer indices = uniform_indices(count, 1.0, 1);
     indices.back() = last(uint64_t{1} << 32);
     add(named + "consecutive and the very last", uint64_t{1} << 32, indices);

@@ -16,7 +16,7 @@
 namespace millrace::cli {
 namespace {
 
-const nlohmann::json& row_of(const nlohmann::json& report, const std::string& algorithm) {
+nlohmann::json row_of(const nlohmann::json& report, const std::string& algorithm) {
   for (const nlohmann::json& row : report.at("rows")) {
     if (row.at("algorithm") == algorithm) return row;
   }
