@@ -47,11 +47,11 @@ struct BlockedFilter {
     ByteReader reader(bytes);
     const auto seed = reader.get<uint64_t>();
     const auto blocks = reader.get<uint32_t>();
-    if (!blocks || *blocks == 0) return std::nullopt;
+    if (!seed || !blocks || *blocks == 0) return std::nullopt;
     const auto filter = reader.get_bytes(uint64_t{*blocks} * kBlockedWords * sizeof(uint32_t));
     if (!filter || reader.remaining() != 0) return std::nullopt;
     BlockedFilter parsed{BlockedHashes::from(*seed, *blocks), {}};
-    parsed.words.resize(*blocks * kBlockedWords);
+    parsed.words.resize(size_t{*blocks} * kBlockedWords);
     std::memcpy(parsed.words.data(), filter->data(), filter->size());
     return parsed;
   }
