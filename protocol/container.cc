@@ -109,7 +109,7 @@ Result<EncodedContainer<T>> encode_container(const StreamView<T>& selected, cons
   ContainerHeader header;
   const uint64_t count = selected.count();
   const ValueCodec* value_codec = find_value_codec(options.spec.value);
-  uint64_t expected = kContainerHeaderBytes + value_codec->bytes_exact(count, kValueTypeOf<T>, options.spec);
+  uint64_t expected = kContainerHeaderBytes + value_codec->bytes_max(count, kValueTypeOf<T>, options.spec);
   if (!selected.dense) {
     expected += find_index_codec(options.spec.index)->bytes_estimate(count, selected.dimension, options.spec);
   }
@@ -244,7 +244,7 @@ Result<Stream<T>> read_container(ByteSpan bytes, const ContainerLimits& limits) 
     }
   }
   stream.values.resize(header.count);
-  if (auto done = value_codec->decode(checked->value_code, std::span<T>(stream.values)); !done)
+  if (auto done = value_codec->decode(checked->value_code, stream.indices, std::span<T>(stream.values)); !done)
     return std::unexpected(done.error());
   if (auto finite = check_finite<T>(stream.values, limits.non_finite); !finite) {
     return std::unexpected(finite.error());

@@ -25,6 +25,7 @@ std::string text_of(NonFinite value) { return std::string(non_finite_name(value)
 std::string text_of(InitialWeights value) { return std::string(initial_weights_name(value)); }
 std::string text_of(ValueType value) { return value == ValueType::kF32 ? "f32" : "f64"; }
 std::string text_of(Selection value) { return std::string(selection_name(value)); }
+std::string text_of(WarmUp value) { return std::string(warm_up_name(value)); }
 std::string text_of(Optimizer value) { return std::string(optimizer_name(value)); }
 std::string text_of(StoreBegin value) { return std::string(store_begin_name(value)); }
 std::string text_of(IndexCodecId value) {

@@ -19,6 +19,11 @@ void visit_selection(Visitor& v, Spec& spec) {
   v.field("threshold", spec.threshold);
   v.field("period", spec.period);
   v.field("bucket_size", spec.bucket_size);
+  v.field("variance", spec.variance);
+  v.field("iterations", spec.iterations);
+  v.field("alternate_signs", spec.alternate_signs);
+  v.field("warm_up", spec.warm_up);
+  v.field("warm_up_steps", spec.warm_up_steps);
 }
 
 template <typename Visitor, typename Spec>
@@ -31,12 +36,14 @@ void visit_reselect(Visitor& v, Spec& spec) {
 
 template <typename Visitor, typename Spec>
 void visit_codec(Visitor& v, Spec& spec) {
+  v.field("automatic", spec.automatic);
   v.field("index", spec.index);
   v.field("value", spec.value);
   v.field("bloom_false_positive_rate", spec.bloom_false_positive_rate);
   v.field("qsgd_bits", spec.qsgd_bits);
-  v.field("qsgd_bucket_size", spec.qsgd_bucket_size);
+  v.field("bucket_size", spec.bucket_size);
   v.field("qsgd_scale_max", spec.qsgd_scale_max);
+  v.field("sparsity_multiplier", spec.sparsity_multiplier);
 }
 
 template <typename Visitor, typename Spec>

@@ -176,6 +176,7 @@ Status check_codec(const CodecSpec& spec, std::string_view which, std::string_vi
   if (!known(spec.index) || !known(spec.value)) {
     return reserved(fmt::format("{}{}: a codec that this version does not know", where, which));
   }
+  if (spec.automatic) return reserved(fmt::format("{}{}: auto is reserved, name a codec", where, which));
   if (const Status valid = millrace::validate(spec); !valid) {
     return fail(valid.error().code, fmt::format("{}{}: {}", where, which, valid.error().message));
   }
@@ -185,12 +186,13 @@ Status check_codec(const CodecSpec& spec, std::string_view which, std::string_vi
 /// What of a codec's error the job's rules can bear, by the way that it is used on: up, or down.
 Status check_codec_up(const JobSpec& spec, const CodecSpec& up, std::string_view where) {
   if (spec.codec_error != CodecError::kRetain) return {};
-  if (up.value == ValueCodecId::kQsgd && !up.qsgd_scale_max) {
-    return refuse(
-        fmt::format("{}codec_up: QSGD scaled by the L2 norm is no contraction, under codec_error retain its error "
-                    "feeds on itself and the residual explodes; scale by the maximum (qsgd{}:max) or set "
-                    "codec_error drop",
-                    where, up.qsgd_bits));
+  const ValueCodec& value = *find_value_codec(up.value);
+  if (!value.contraction(up)) {
+    return refuse(fmt::format(
+        "{}codec_up: {} is no contraction, under codec_error retain its error feeds on itself and the residual "
+        "explodes; {}set codec_error drop",
+        where, value.text(up),
+        up.value == ValueCodecId::kQsgd ? fmt::format("scale by the maximum (qsgd{}:max) or ", up.qsgd_bits) : ""));
   }
   const PickingIndexCodec* picking = picking_codec(*find_index_codec(up.index));
   if (picking != nullptr && picking->by_position()) {
@@ -203,6 +205,13 @@ Status check_codec_up(const JobSpec& spec, const CodecSpec& up, std::string_view
 }
 
 Status check_codec_down(const CodecSpec& down, std::string_view where) {
+  const ValueCodec& value = *find_value_codec(down.value);
+  if (!value.unbiased(down)) {
+    return refuse(fmt::format(
+        "{}codec_down: {} rounds with a bias, and nobody would take back what it loses; use raw or qsgd8, whose "
+        "error is 0 in expectation",
+        where, value.text(down)));
+  }
   const IndexCodec& index = *find_index_codec(down.index);
   if (picking_codec(index) == nullptr) return {};
   return refuse(fmt::format(
@@ -214,18 +223,32 @@ Status check_codec_down(const CodecSpec& down, std::string_view where) {
 /// What an unbiased job may not do: keep something back, send by size, or send what no draw chose.
 Status check_unbiased(const JobSpec& spec, const SelectionSpec& select, const ReselectSpec& reselect,
                       const CodecSpec& up, std::string_view where) {
-  if (!spec.unbiased) return {};
-  if (select.selection != Selection::kNone) {
-    return refuse(
-        fmt::format("{}select: {} sends the largest and keeps the rest in a residual, an unbiased job keeps none: what "
-                    "is left out would be lost, always the small ones; set select none, or unbiased off",
-                    where, selection_name(select.selection)));
+  const SelectionUse use = find_selection(select.selection)->use;
+  if (!spec.unbiased) {
+    if (use != SelectionUse::kUnbiased) return {};
+    return refuse(fmt::format(
+        "{}select: {} sends more than an entry's value where it draws it, to make up for when it does not; a "
+        "residual would make up for it a second time; set unbiased on",
+        where, selection_name(select.selection)));
+  }
+  if (use == SelectionUse::kKeepsRest) {
+    return refuse(fmt::format(
+        "{}select: {} sends the largest and keeps the rest in a residual, an unbiased job keeps none: what "
+        "is left out would be lost, always the small ones; set select none, or one that draws (random, gspar), or "
+        "unbiased off",
+        where, selection_name(select.selection)));
   }
   if (reselect.reselect != Reselect::kNone) {
     return refuse(
         fmt::format("{}reselect: what an update leaves out would have to go back into a residual, an unbiased job "
                     "keeps none; set reselect none, or unbiased off",
                     where));
+  }
+  if (!find_value_codec(up.value)->unbiased(up)) {
+    return refuse(fmt::format(
+        "{}codec_up: {} rounds with a bias: what is sent would not be the gradient in expectation; use qsgd4 or "
+        "terngrad, or set unbiased off",
+        where, find_value_codec(up.value)->text(up)));
   }
   if (!find_index_codec(up.index)->lossless()) {
     return refuse(

@@ -2,7 +2,7 @@
 
 namespace millrace::protocol {
 
-// Each switch names every enumerator, so that the compiler asks for the next one. Codecs are in their registry.
+// Each switch names every enumerator, so that the compiler asks for the next one. Codecs and selections are in their registries.
 bool known(Mode value) {
   switch (value) {
     case Mode::kSynchronous:
@@ -91,13 +91,13 @@ bool known(ValueType value) {
   return false;
 }
 
-bool known(Selection value) {
+bool known(Selection value) { return find_selection(value) != nullptr; }
+
+bool known(WarmUp value) {
   switch (value) {
-    case Selection::kNone:
-    case Selection::kTopK:
-    case Selection::kThreshold:
-    case Selection::kThresholdReuse:
-    case Selection::kBucketTopK: return true;
+    case WarmUp::kNone:
+    case WarmUp::kDense:
+    case WarmUp::kExponential: return true;
   }
   return false;
 }

@@ -16,6 +16,7 @@ bool known(Optimizer value);
 bool known(StoreBegin value);
 bool known(ValueType value);
 bool known(Selection value);
+bool known(WarmUp value);
 bool known(IndexCodecId value);
 bool known(ValueCodecId value);
 

@@ -71,13 +71,8 @@ std::vector<BucketLayout> plan_buckets(const JobSpec& spec) {
 
 /// Entries that one contribution to the bucket is expected to carry; where nobody can know, all of them.
 uint64_t expected_entries(const BucketLayout& bucket) {
-  switch (bucket.select.selection) {
-    case Selection::kNone:
-    case Selection::kThreshold: return bucket.dimension;
-    case Selection::kTopK:
-    case Selection::kThresholdReuse:
-    case Selection::kBucketTopK: break;
-  }
+  const SelectionInfo* info = find_selection(bucket.select.selection);
+  if (info == nullptr || info->amount != SelectionAmount::kShare) return bucket.dimension;
   return k_of(bucket.select, bucket.dimension);
 }
 

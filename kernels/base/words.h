@@ -19,4 +19,12 @@ std::optional<T> number_from_text(std::string_view text) {
   return value;
 }
 
+/// The same into `value`, which stays as it is where `text` is no such number.
+template <typename T>
+bool assign_number(std::string_view text, T& value) {
+  const std::optional<T> number = number_from_text<T>(text);
+  value = number.value_or(value);
+  return number.has_value();
+}
+
 }  // namespace millrace

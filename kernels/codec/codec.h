@@ -22,7 +22,7 @@ enum class IndexCodecId : uint8_t {
   kBloom = 4,   ///< Bloom filter, policy P0 (DeepReduce 4)
 };
 
-/// How values become bytes. Numbers are on the wire: never reused.
+/// How values become bytes. Numbers are on the wire: never reused. Each codec says its own, in its file, as index codecs do.
 enum class ValueCodecId : uint8_t {
   kRaw = 1,   ///< the values as they are, f32 or f64
   kQsgd = 2,  ///< QSGD in buckets
@@ -31,23 +31,26 @@ enum class ValueCodecId : uint8_t {
 /// Parameters of a codec. Part of the job's specification, overridable per tensor; what a decoder needs of them travels in
 /// the container as well.
 struct CodecSpec {
+  bool automatic =
+      false;  ///< `index` and `value` are chosen by measured cost (kernels/codec/choice.h); they are the defaults
   IndexCodecId index = IndexCodecId::kGap;
   ValueCodecId value = ValueCodecId::kRaw;
   double bloom_false_positive_rate = 0.001;  ///< kBloom
   uint32_t qsgd_bits = 4;                    ///< kQsgd: 2, 4, 8
-  uint32_t qsgd_bucket_size = 512;
-  bool qsgd_scale_max = true;  ///< true: bucket maximum (contraction); false: L2 norm (the paper)
+  uint32_t bucket_size = 512;                ///< values that share a scale, of the quantizers that have buckets
+  bool qsgd_scale_max = true;                ///< true: bucket maximum (contraction); false: L2 norm (the paper)
+  double sparsity_multiplier = 1.75;         ///< three_lc: of the largest magnitude, in [1, 2); 3LC's s
 
   bool operator==(const CodecSpec&) const = default;
 };
 
 inline constexpr double kBloomRateMin = 1e-9;
-inline constexpr uint32_t kQsgdBucketSizeMax = 1u << 24;
+inline constexpr uint32_t kBucketSizeMax = 1u << 24;
 
 /// Refuses parameters that cannot be (bits not 2/4/8, a rate outside [1e-9, 0.5], ...).
 Status validate(const CodecSpec& spec);
 
-/// Parses "gap", "raw+qsgd4", "bloom:0.01+raw", "gap+qsgd8:l2", "gap+qsgd2:max:1024"; the reverse is codec_text()
+/// Parses "auto", "gap", "raw+qsgd4", "bloom:0.01+raw", "gap+qsgd8:l2", "gap+qsgd2:max:1024"; the reverse is codec_text()
 /// (parameters of codecs that the specification does not use are not in the text).
 Result<CodecSpec> codec_from_text(std::string_view text);
 std::string codec_text(const CodecSpec& spec);
@@ -101,10 +104,24 @@ class ValueCodec {
   virtual std::string_view paper() const = 0;
   virtual bool lossless(const CodecSpec& spec) const = 0;
 
-  /// Exactly how many bytes encode() will append.
-  virtual uint64_t bytes_exact(uint64_t count, ValueType type, const CodecSpec& spec) const = 0;
+  /// What a job may do with the error. A contraction has |v - decoded| <= c |v| with c < 1 over a stream (in expectation, where
+  /// it rounds at random): its error may stay in a residual. An unbiased codec has E[decoded] = v.
+  virtual bool contraction(const CodecSpec& spec) const { return lossless(spec); }
+  virtual bool unbiased(const CodecSpec& spec) const { return lossless(spec); }
 
-  /// Refuses bytes that do not code exactly `count` values, by their size and parameters alone: asked before memory for
+  /// Its word in a codec's text, with its parameters: parse() sets them in `spec` (false: not a word of this codec), text() is
+  /// the reverse, words() is for help. A codec without parameters has its name.
+  virtual bool parse(std::string_view text, CodecSpec& spec) const;
+  virtual std::string text(const CodecSpec& spec) const;
+  virtual std::string words() const;
+
+  /// Refuses parameters of this codec that cannot be.
+  virtual Status validate(const CodecSpec& spec) const;
+
+  /// encode() never appends more; codecs of fixed length append as many.
+  virtual uint64_t bytes_max(uint64_t count, ValueType type, const CodecSpec& spec) const = 0;
+
+  /// Refuses bytes that do not code exactly `count` values, as far as their size and parameters tell: asked before memory for
   /// the values is taken.
   ///
   /// Errors   malformed.
@@ -117,9 +134,10 @@ class ValueCodec {
   virtual Status encode(IndexSpan indices, std::span<const double> values, const EncodeOptions& options,
                         ByteBuffer& out, std::span<double> decoded) const = 0;
 
-  /// Decodes exactly out.size() values, all finite where the codec can tell; hostile bytes give an error.
-  virtual Status decode(ByteSpan bytes, std::span<float> out) const = 0;
-  virtual Status decode(ByteSpan bytes, std::span<double> out) const = 0;
+  /// Decodes exactly out.size() values, all finite where the codec can tell; hostile bytes give an error. `indices` are those
+  /// that the index code gave (empty: dense), for codecs that encode by them.
+  virtual Status decode(ByteSpan bytes, IndexSpan indices, std::span<float> out) const = 0;
+  virtual Status decode(ByteSpan bytes, IndexSpan indices, std::span<double> out) const = 0;
 };
 
 /// Bytes over bytes_estimate() that an index codec may need as working room in `out` while it encodes uniform indices.
@@ -133,6 +151,7 @@ const ValueCodec* find_value_codec(ValueCodecId id);
 
 /// The names that codec_from_text() takes, for help and errors: "raw, bitmap, gap, ...".
 std::string index_codec_words();
+std::string value_codec_words();
 
 /// What became of a stream when it was coded.
 template <typename T>

@@ -8,16 +8,10 @@
 namespace millrace {
 namespace {
 
-template <typename T>
-bool parse_number(std::string_view text, T& value) {
-  const std::optional<T> number = number_from_text<T>(text);
-  value = number.value_or(value);
-  return number.has_value();
-}
-
 std::unexpected<Error> refuse(std::string_view text) {
-  return fail(ErrorCode::kInvalidArgument, "codec '" + std::string(text) + "' is not INDEX[+VALUE] with INDEX " +
-                                               index_codec_words() + " and VALUE raw, qsgd{2,4,8}[:max|:l2][:BUCKET]");
+  return fail(ErrorCode::kInvalidArgument, "codec '" + std::string(text) +
+                                               "' is not auto or INDEX[+VALUE] with INDEX " + index_codec_words() +
+                                               " and VALUE " + value_codec_words());
 }
 
 bool parse_index(std::string_view text, CodecSpec& spec) {
@@ -27,28 +21,18 @@ bool parse_index(std::string_view text, CodecSpec& spec) {
     if (codec->name() != parts[0]) continue;
     spec.index = codec->id();
     if (parts.size() == 1) return true;
-    return parts.size() == 2 && codec->takes_rate() && parse_number(parts[1], spec.bloom_false_positive_rate);
+    return parts.size() == 2 && codec->takes_rate() && assign_number(parts[1], spec.bloom_false_positive_rate);
   }
   return false;
 }
 
 bool parse_value(std::string_view text, CodecSpec& spec) {
-  if (text == "raw") {
-    spec.value = ValueCodecId::kRaw;
+  for (const ValueCodec* codec : value_codecs()) {
+    if (!codec->parse(text, spec)) continue;
+    spec.value = codec->id();
     return true;
   }
-  constexpr std::string_view kQsgd = "qsgd";
-  if (!text.starts_with(kQsgd)) return false;
-  spec.value = ValueCodecId::kQsgd;
-  const auto parts = split(text.substr(kQsgd.size()), ':');
-  if (!parse_number(parts[0], spec.qsgd_bits)) return false;
-  size_t next = 1;
-  if (next < parts.size() && (parts[next] == "max" || parts[next] == "l2")) {
-    spec.qsgd_scale_max = parts[next] == "max";
-    ++next;
-  }
-  if (next == parts.size()) return true;
-  return next + 1 == parts.size() && parse_number(parts[next], spec.qsgd_bucket_size);
+  return false;
 }
 
 }  // namespace
@@ -63,23 +47,36 @@ std::string index_codec_words() {
   return words;
 }
 
+std::string value_codec_words() {
+  std::string words;
+  for (const ValueCodec* codec : value_codecs()) {
+    if (!words.empty()) words += ", ";
+    words += codec->words();
+  }
+  return words;
+}
+
 Status validate(const CodecSpec& spec) {
   if (find_index_codec(spec.index) == nullptr) return fail(ErrorCode::kInvalidArgument, "unknown index codec");
   if (find_value_codec(spec.value) == nullptr) return fail(ErrorCode::kInvalidArgument, "unknown value codec");
   if (!(spec.bloom_false_positive_rate >= kBloomRateMin && spec.bloom_false_positive_rate <= 0.5)) {
     return fail(ErrorCode::kInvalidArgument, "the Bloom false positive rate must be in [1e-9, 0.5]");
   }
-  if (spec.qsgd_bits != 2 && spec.qsgd_bits != 4 && spec.qsgd_bits != 8) {
-    return fail(ErrorCode::kInvalidArgument, "QSGD takes 2, 4 or 8 bits");
+  if (spec.bucket_size == 0 || spec.bucket_size > kBucketSizeMax) {
+    return fail(ErrorCode::kInvalidArgument, "the bucket size must be in [1, 2^24]");
   }
-  if (spec.qsgd_bucket_size == 0 || spec.qsgd_bucket_size > kQsgdBucketSizeMax) {
-    return fail(ErrorCode::kInvalidArgument, "the QSGD bucket size must be in [1, 2^24]");
+  for (const ValueCodec* codec : value_codecs()) {
+    if (const Status valid = codec->validate(spec); !valid) return valid;
   }
   return {};
 }
 
 Result<CodecSpec> codec_from_text(std::string_view text) {
   CodecSpec spec;
+  if (text == "auto") {
+    spec.automatic = true;
+    return spec;
+  }
   const auto parts = split(text, '+');
   if (parts.size() > 2 || !parse_index(parts[0], spec)) return refuse(text);
   if (parts.size() == 2 && !parse_value(parts[1], spec)) return refuse(text);
@@ -88,6 +85,7 @@ Result<CodecSpec> codec_from_text(std::string_view text) {
 }
 
 std::string codec_text(const CodecSpec& spec) {
+  if (spec.automatic) return "auto";
   const IndexCodec* index = find_index_codec(spec.index);
   MILLRACE_CHECK(index != nullptr, static_cast<int>(spec.index));
   std::string text(index->name());
@@ -99,15 +97,17 @@ std::string codec_text(const CodecSpec& spec) {
     text += ':' + std::string(number, end);
   }
   if (spec.value == ValueCodecId::kRaw) return text;
-  text += "+qsgd" + std::to_string(spec.qsgd_bits);
-  const bool other_bucket = spec.qsgd_bucket_size != defaults.qsgd_bucket_size;
-  if (!spec.qsgd_scale_max) {
-    text += ":l2";
-  } else if (other_bucket) {
-    text += ":max";
-  }
-  if (other_bucket) text += ':' + std::to_string(spec.qsgd_bucket_size);
-  return text;
+  const ValueCodec* value = find_value_codec(spec.value);
+  MILLRACE_CHECK(value != nullptr, static_cast<int>(spec.value));
+  return text + '+' + value->text(spec);
 }
+
+bool ValueCodec::parse(std::string_view text, CodecSpec&) const { return text == name(); }
+
+std::string ValueCodec::text(const CodecSpec&) const { return std::string(name()); }
+
+std::string ValueCodec::words() const { return std::string(name()); }
+
+Status ValueCodec::validate(const CodecSpec&) const { return {}; }
 
 }  // namespace millrace

@@ -28,7 +28,8 @@ class RawValueCodec final : public ValueCodec {
   std::string_view name() const override { return "raw"; }
   std::string_view paper() const override { return "SparCML 5.1"; }
   bool lossless(const CodecSpec&) const override { return true; }
-  uint64_t bytes_exact(uint64_t count, ValueType type, const CodecSpec&) const override {
+  bool parse(std::string_view text, CodecSpec&) const override { return text == name() || text == "f32"; }
+  uint64_t bytes_max(uint64_t count, ValueType type, const CodecSpec&) const override {
     return count * value_bytes(type);
   }
   Status check(ByteSpan bytes, uint64_t count, ValueType type) const override {
@@ -48,8 +49,8 @@ class RawValueCodec final : public ValueCodec {
     append(values, out);
     return {};
   }
-  Status decode(ByteSpan bytes, std::span<float> out) const override { return take(bytes, out); }
-  Status decode(ByteSpan bytes, std::span<double> out) const override { return take(bytes, out); }
+  Status decode(ByteSpan bytes, IndexSpan, std::span<float> out) const override { return take(bytes, out); }
+  Status decode(ByteSpan bytes, IndexSpan, std::span<double> out) const override { return take(bytes, out); }
 
  private:
   static uint64_t value_bytes(ValueType type) { return type == ValueType::kF32 ? 4 : 8; }

@@ -129,7 +129,8 @@ Status validate_bucket(const SelectionSpec& spec) {
 }  // namespace
 
 SelectionEntry bucket_top_k_selection() {
-  return {{Selection::kBucketTopK, "bucket_topk", "SparCML 8.3", "the largest of every bucket of consecutive indices"},
+  return {{Selection::kBucketTopK, "bucket_topk", "SparCML 8.3", "the largest of every bucket of consecutive indices",
+           SelectionAmount::kShare, SelectionExtra::kBucketSize, SelectionUse::kKeepsRest, false, "bucket"},
           validate_bucket,
           make<float>,
           make<double>};

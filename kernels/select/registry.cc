@@ -62,16 +62,28 @@ std::span<const SelectionInfo> selections() {
 Result<Selection> selection_by_name(std::string_view name) {
   std::string known;
   for (const SelectionInfo& info : selections()) {
-    if (info.name == name) return info.selection;
+    if (info.name == name || (!info.alias.empty() && info.alias == name)) return info.selection;
     known += known.empty() ? "" : ", ";
     known += info.name;
   }
   return fail(ErrorCode::kInvalidArgument, "unknown selection '" + std::string(name) + "'; known are " + known);
 }
 
+const SelectionInfo* find_selection(Selection selection) {
+  const auto found = std::ranges::find(selections(), selection, &SelectionInfo::selection);
+  return found == selections().end() ? nullptr : &*found;
+}
+
 std::string_view selection_name(Selection selection) {
-  for (const SelectionInfo& info : selections()) {
-    if (info.selection == selection) return info.name;
+  const SelectionInfo* info = find_selection(selection);
+  return info == nullptr ? "unknown" : info->name;
+}
+
+std::string_view warm_up_name(WarmUp value) {
+  switch (value) {
+    case WarmUp::kNone: return "none";
+    case WarmUp::kDense: return "dense";
+    case WarmUp::kExponential: return "exponential";
   }
   return "unknown";
 }
@@ -87,8 +99,24 @@ Status validate_density_or_k(const SelectionSpec& spec) {
 Status validate(const SelectionSpec& spec) {
   const auto entry = entry_of(spec.selection);
   if (!entry) return std::unexpected(entry.error());
+  if (spec.alternate_signs && !entry->info.may_alternate_signs) {
+    return fail(ErrorCode::kInvalidArgument, std::string(entry->info.name) + " takes no alternating signs");
+  }
+  if ((spec.warm_up == WarmUp::kNone) != (spec.warm_up_steps == 0)) {
+    return fail(ErrorCode::kInvalidArgument, "a warm-up has at least 1 step, and no warm-up has none");
+  }
   return entry->validate(spec);
 }
+
+template <typename T>
+Status Selector<T>::draw(const StreamView<T>&, const SelectContext&, IndexBuffer& positions, Buffer<T>& values) {
+  positions.clear();
+  values.clear();
+  return fail(ErrorCode::kUnsupported, "this selection is not unbiased");
+}
+
+template class Selector<float>;
+template class Selector<double>;
 
 template <typename T>
 Result<std::unique_ptr<Selector<T>>> make_selector(const SelectionSpec& spec, uint64_t dimension) {

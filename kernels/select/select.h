@@ -20,6 +20,23 @@ enum class Selection : uint8_t {
   kThreshold = 2,       ///< |x| >= a fixed threshold (Strom)
   kThresholdReuse = 3,  ///< exact threshold once a period, reused in between (Ok-Topk 3.1.3)
   kBucketTopK = 4,      ///< k of every 512 consecutive indices (SparCML 8.3)
+  kTrimmed = 5,         ///< exact top-k of what a threshold from mean and maximum leaves (RedSync 2.2.1)
+  kBinarySearch = 6,    ///< a threshold by bisection, between k and 2k entries (RedSync 2.2.1)
+  kSampled = 7,         ///< that threshold, reused for `period` steps (RedSync 2.2.2)
+  kRadix = 8,           ///< exact top-k by radix select alone (RedSync 2.2's baseline)
+  kBySize = 9,          ///< RedSync's choice by the tensor's size (RedSync 2.2, 2.4)
+  kGaussian = 10,       ///< a threshold from a normal fit, scaled until at least 3k/4 (Ok-Topk 5, Gaussian-k)
+  kRandom = 11,         ///< k drawn without regard to size; scaled in unbiased jobs (SparCML 2)
+  kGspar = 12,          ///< drawn with probabilities from the greedy algorithm (GSpar, algorithm 3); unbiased
+  kGsparClosed = 13,    ///< drawn with probabilities from the closed form (GSpar, algorithm 2); unbiased
+  kUniform = 14,        ///< each drawn with one probability, scaled (GSpar's baseline); unbiased
+};
+
+/// The density of a job's first steps.
+enum class WarmUp : uint8_t {
+  kNone = 0,
+  kDense = 1,        ///< everything is sent (RedSync appendix C)
+  kExponential = 2,  ///< from a quarter down to the density in equal stages (Deep Gradient Compression 3.3)
 };
 
 /// Which selection, and its parameters. Part of a job's specification, overridable per tensor.
@@ -28,8 +45,14 @@ struct SelectionSpec {
   double density = 0;          ///< of the dimension, in (0, 1]; used when k is 0
   uint64_t k = 0;              ///< entries a tensor and step; 0: from density, rounded up
   double threshold = 0;        ///< kThreshold only
-  uint32_t period = 32;        ///< kThresholdReuse: steps between exact evaluations
+  uint32_t period = 32;        ///< kThresholdReuse, kSampled: steps between evaluations
   uint32_t bucket_size = 512;  ///< kBucketTopK; k of a bucket is density * bucket_size rounded up, at least 1
+  double variance = 0;         ///< kGsparClosed: the variance may be (1 + this) times the gradient's
+  uint32_t iterations = 2;     ///< kGspar
+  /// Positive entries in even steps, negative ones in odd steps: what one mean can stand for (RedSync 2.2.3).
+  bool alternate_signs = false;
+  WarmUp warm_up = WarmUp::kNone;
+  uint32_t warm_up_steps = 0;  ///< of warm_up; 0 where it is none
 
   bool operator==(const SelectionSpec&) const = default;
 };
@@ -39,7 +62,7 @@ uint64_t k_of(const SelectionSpec& spec, uint64_t dimension);
 
 struct SelectContext {
   uint64_t step = 0;
-  RandomKey random = {};  ///< for randomized selections
+  RandomKey random = {};  ///< for randomized selections; the same for all of a tensor's steps but for the step in it
 };
 
 /// One tensor's selection with whatever state it carries from step to step (a reused threshold). Not shared by threads.
@@ -55,19 +78,60 @@ class Selector {
   /// Order        ties: lower index first. Zeros are never selected.
   /// Errors       non_finite: the accumulator holds NaN or infinity; nothing is selected, state unchanged.
   virtual Status select(const StreamView<T>& accumulator, const SelectContext& context, IndexBuffer& positions) = 0;
+
+  /// Draws entries and gives the values to send for them, so that E[sent] = accumulator; nothing is kept back.
+  ///
+  /// values  out: as many as positions.
+  /// Errors  as select(); unsupported where the selection is not unbiased.
+  virtual Status draw(const StreamView<T>& accumulator, const SelectContext& context, IndexBuffer& positions,
+                      Buffer<T>& values);
 };
+
+/// What the jobs are that a selection is sound in.
+enum class SelectionUse : uint8_t {
+  kKeepsRest,  ///< what it leaves out stays in a residual: select()
+  kUnbiased,   ///< unbiased jobs: draw()
+  kBoth,
+};
+
+/// The parameters in a selection's text: the first one, and the second, which may be left out.
+enum class SelectionAmount : uint8_t { kNone, kShare, kMagnitude, kVariance };
+enum class SelectionExtra : uint8_t { kNone, kPeriod, kBucketSize, kIterations };
 
 struct SelectionInfo {
   Selection selection;
   std::string_view name;     ///< "topk": the command line's and the job specification's word
   std::string_view paper;    ///< "SparCML 8.3"
   std::string_view summary;  ///< one line for --help
+  SelectionAmount amount = SelectionAmount::kShare;
+  SelectionExtra extra = SelectionExtra::kNone;
+  SelectionUse use = SelectionUse::kKeepsRest;
+  bool may_alternate_signs = false;  ///< takes `alternate_signs`
+  std::string_view alias = {};       ///< "exact": the benchmarks' word, where it is another; taken as well
 };
 
 /// Every selection this build knows.
 std::span<const SelectionInfo> selections();
 Result<Selection> selection_by_name(std::string_view name);
 std::string_view selection_name(Selection selection);
+
+/// "none", "dense" or "exponential".
+std::string_view warm_up_name(WarmUp value);
+
+/// nullptr: not of this build.
+const SelectionInfo* find_selection(Selection selection);
+
+/// Parses NAME[:AMOUNT[:EXTRA]][:signs][:dense=STEPS|:warm_up=STEPS], with DENSITY or COUNT, a magnitude or a variance as the
+/// amount: "none", "topk:0.01", "topk:1000", "threshold_reuse:0.01:32", "trimmed:0.001:signs:warm_up=500".
+Result<SelectionSpec> selection_from_text(std::string_view text);
+
+/// The forms that selection_from_text() takes, for help and errors: "none, topk:DENSITY|COUNT, ...".
+std::string selection_words();
+
+/// A density in (0, 1], or a count of at least 2; the other is left as it is.
+///
+/// Errors   invalid_argument.
+Status set_amount(std::string_view word, double& density, uint64_t& k);
 
 /// Refuses parameters that cannot be: density outside (0, 1], threshold not positive or not finite, bucket_size 0 ...
 Status validate(const SelectionSpec& spec);

@@ -57,7 +57,8 @@ Status select_threshold(std::span<const T> values, T threshold, uint64_t count_m
 }
 
 SelectionEntry threshold_selection() {
-  return {{Selection::kThreshold, "threshold", "Strom 2015 (RedSync 1)", "every entry with |x| >= a fixed threshold"},
+  return {{Selection::kThreshold, "threshold", "Strom 2015 (RedSync 1)", "every entry with |x| >= a fixed threshold",
+           SelectionAmount::kMagnitude, SelectionExtra::kNone, SelectionUse::kKeepsRest, true, "fixed"},
           validate_threshold,
           make<float>,
           make<double>};

@@ -103,7 +103,8 @@ Status validate_reuse(const SelectionSpec& spec) {
 
 SelectionEntry threshold_reuse_selection() {
   return {{Selection::kThresholdReuse, "threshold_reuse", "Ok-Topk 3.1.3",
-           "the exact k-th magnitude once a period, reused in between; about k entries"},
+           "the exact k-th magnitude once a period, reused in between; about k entries", SelectionAmount::kShare,
+           SelectionExtra::kPeriod},
           validate_reuse,
           make<float>,
           make<double>};

@@ -215,7 +215,8 @@ T max_magnitude(std::span<const T> values) {
 }
 
 SelectionEntry top_k_selection() {
-  return {{Selection::kTopK, "topk", "SparCML 2.2", "the k entries of largest magnitude, exactly"},
+  return {{Selection::kTopK, "topk", "SparCML 2.2", "the k entries of largest magnitude, exactly",
+           SelectionAmount::kShare, SelectionExtra::kNone, SelectionUse::kKeepsRest, true, "exact"},
           validate_density_or_k,
           make<float>,
           make<double>};

@@ -13,7 +13,7 @@ template <typename T>
 void decode_hostile(const ValueCodec& codec, ByteSpan bytes, uint64_t count) {
   Buffer<T> values(count);
   const bool sized = codec.check(bytes, count, kValueTypeOf<T>).has_value();
-  const bool decoded = codec.decode(bytes, std::span<T>(values)).has_value();
+  const bool decoded = codec.decode(bytes, {}, std::span<T>(values)).has_value();
   MILLRACE_CHECK(sized || !decoded, count);
   if (!decoded || codec.id() == ValueCodecId::kRaw) return;
   for (const T value : values) MILLRACE_CHECK(std::isfinite(value), value);
@@ -29,10 +29,10 @@ void round_trip(const ValueCodec& codec, const CodecSpec& spec, ByteSpan bytes) 
   const bool lossless = codec.lossless(spec);
   if (!codec.encode({}, std::span<const T>(values), options, code, lossless ? std::span<T>() : std::span<T>(said)))
     return;
-  MILLRACE_CHECK(code.size() == codec.bytes_exact(values.size(), kValueTypeOf<T>, spec), code.size());
+  MILLRACE_CHECK(code.size() <= codec.bytes_max(values.size(), kValueTypeOf<T>, spec), code.size());
   Buffer<T> decoded(values.size());
   MILLRACE_CHECK(codec.check(code, values.size(), kValueTypeOf<T>).has_value(), code.size());
-  MILLRACE_CHECK(codec.decode(code, std::span<T>(decoded)).has_value(), code.size());
+  MILLRACE_CHECK(codec.decode(code, {}, std::span<T>(decoded)).has_value(), code.size());
   MILLRACE_CHECK(values.empty() || std::memcmp(decoded.data(), said.data(), said.size() * sizeof(T)) == 0, said.size());
 }
 
@@ -46,7 +46,7 @@ void fuzz(ByteSpan bytes) {
   CodecSpec spec;
   spec.value = codec.id();
   spec.qsgd_bits = 2u << (*choice >> 4) % 3;
-  spec.qsgd_bucket_size = 1 + *count % 600;
+  spec.bucket_size = 1 + *count % 600;
   spec.qsgd_scale_max = (*choice & 8) != 0;
   const ByteSpan rest = *reader.get_bytes(reader.remaining());
   const ByteBuffer exact(rest.begin(), rest.end());  // the sanitizer sees a read behind the end

@@ -27,7 +27,7 @@ CodecSpec draw_codec(RandomSequence& random, double lossy_values) {
   if (!chance(random, lossy_values)) return codec;
   codec.value = ValueCodecId::kQsgd;
   codec.qsgd_bits = one_of<uint32_t>(random, {2, 2, 4, 8});
-  codec.qsgd_bucket_size = one_of<uint32_t>(random, {16, 128, 512});
+  codec.bucket_size = one_of<uint32_t>(random, {16, 128, 512});
   codec.qsgd_scale_max = chance(random, 0.8);
   return codec;
 }

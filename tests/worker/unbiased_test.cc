@@ -76,7 +76,7 @@ TEST(Unbiased, WhatIsSentIsTheGradientInExpectationInEveryQuantizer) {
     for (const bool scale_max : {true, false}) {
       protocol::JobSpec spec = unbiased(testing::toy_spec(1, {kDimension}), "gap+qsgd" + std::to_string(bits));
       spec.codec_up.qsgd_scale_max = scale_max;
-      spec.codec_up.qsgd_bucket_size = 64;
+      spec.codec_up.bucket_size = 64;
       ASSERT_TRUE(protocol::validate(spec));
       const std::vector<Draws> draws = draw(spec, gradient, kRepeats);
       double worst = 0;

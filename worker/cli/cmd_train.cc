@@ -354,11 +354,13 @@ void add_compression_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--density", flags.density, "send this share of the parameters a step: --select topk:DENSITY")
       ->check(in_range(1e-9, 1.0));
   app.add_option("--select", options.select,
-                 "none, topk:D, threshold:M, threshold_reuse:D[:PERIOD], bucket_topk:D[:BUCKET]")
+                 "what is sent of a gradient: " + selection_words() +
+                     "; then :signs (one sign a step), :dense=STEPS or :warm_up=STEPS")
       ->capture_default_str();
   app.add_option("--reselect", options.reselect, "what the sum is cut to before it comes back: none or topk:D")
       ->capture_default_str();
-  app.add_option("--codec-up", options.codec_up, "INDEX+VALUE: " + index_codec_words() + " + raw, qsgd2, qsgd4, qsgd8")
+  app.add_option("--codec-up", options.codec_up,
+                 "auto, or INDEX+VALUE: " + index_codec_words() + " + " + value_codec_words())
       ->capture_default_str();
   app.add_option("--codec-down", options.codec_down, "the same, for what comes back")->capture_default_str();
   app.add_option("--codec-error", options.codec_error, "a quantizer's error: retain it in the residual, or drop it")

@@ -14,20 +14,6 @@ std::unexpected<Error> bad(std::string_view text, const std::string& wanted) {
   return fail(ErrorCode::kInvalidArgument, "'" + std::string(text) + "' is not " + wanted);
 }
 
-/// Sets density or k.
-Status set_amount(std::string_view word, double& density, uint64_t& k) {
-  if (const auto count = number_from_text<uint64_t>(word); count && *count >= 2) {
-    k = *count;
-    return {};
-  }
-  const auto share = number_from_text<double>(word);
-  if (!share || !(*share > 0) || *share > 1) {
-    return bad(word, "a density in (0, 1] or a count of at least 2");
-  }
-  density = *share;
-  return {};
-}
-
 template <typename T>
 Status choose(std::string_view option, std::string_view text,
               std::initializer_list<std::pair<std::string_view, T>> words, T& out) {
@@ -128,35 +114,6 @@ Status set_words(const JobOptions& job, protocol::JobSpec& spec) {
 }
 
 }  // namespace
-
-Result<SelectionSpec> selection_from_text(std::string_view text) {
-  const std::vector<std::string_view> words = split(text, ':');
-  const auto selection = selection_by_name(words[0]);
-  if (!selection) return std::unexpected(selection.error());
-  SelectionSpec spec;
-  spec.selection = *selection;
-  const bool takes_more = *selection == Selection::kThresholdReuse || *selection == Selection::kBucketTopK;
-  const size_t words_max = *selection == Selection::kNone ? 1 : takes_more ? 3 : 2;
-  if (words.size() > words_max || (words.size() == 1 && *selection != Selection::kNone)) {
-    return bad(text,
-               "a selection: 'none', 'topk:0.01', 'threshold:0.001', 'threshold_reuse:0.01[:PERIOD]' or "
-               "'bucket_topk:0.01[:BUCKET]'");
-  }
-  if (*selection == Selection::kThreshold) {
-    const auto threshold = number_from_text<double>(words[1]);
-    if (!threshold) return bad(words[1], "a magnitude");
-    spec.threshold = *threshold;
-  } else if (*selection != Selection::kNone) {
-    if (auto done = set_amount(words[1], spec.density, spec.k); !done) return std::unexpected(done.error());
-  }
-  if (words.size() == 3) {
-    const auto third = number_from_text<uint32_t>(words[2]);
-    if (!third || *third == 0) return bad(words[2], "a whole number from 1");
-    (*selection == Selection::kThresholdReuse ? spec.period : spec.bucket_size) = *third;
-  }
-  if (auto valid = validate(spec); !valid) return std::unexpected(valid.error());
-  return spec;
-}
 
 Result<protocol::ReselectSpec> reselect_from_text(std::string_view text, uint32_t threshold_period) {
   protocol::ReselectSpec spec;

@@ -188,7 +188,7 @@ nlohmann::json value_row(const std::string& name, const CodecSpec& spec, std::sp
   });
   Buffer<float> decoded(values.size());
   const double decode_s =
-      seconds(options.repeats, [&] { MILLRACE_CHECK(codec.decode(bytes, std::span<float>(decoded)).has_value()); });
+      seconds(options.repeats, [&] { MILLRACE_CHECK(codec.decode(bytes, {}, std::span<float>(decoded)).has_value()); });
   const double gb = static_cast<double>(values.size_bytes()) * 1e-9;
   return {{"algorithm", name},
           {"kind", "value"},
