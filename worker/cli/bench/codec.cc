@@ -11,6 +11,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/random.h"
+#include "kernels/codec/code_bounds.h"
 #include "kernels/codec/codec.h"
 #include "kernels/select/select.h"
 #include "kernels/select/top_k.h"
@@ -68,27 +69,6 @@ Result<CodecBenchData> trace_data(const CodecBenchOptions& options) {
   return data;
 }
 
-/// Bits an index of Rice coding with the best parameter for every block of 128 gaps, and 5 bits to say it.
-double rice_blocks_bits_per_index(IndexSpan indices) {
-  constexpr size_t kBlock = 128;
-  constexpr uint32_t kParameters = 32;
-  uint64_t bits = 0;
-  for (size_t begin = 0; begin < indices.size(); begin += kBlock) {
-    const size_t end = std::min(begin + kBlock, indices.size());
-    uint64_t best = UINT64_MAX;
-    for (uint32_t shift = 0; shift < kParameters; ++shift) {
-      uint64_t cost = 0;
-      for (size_t j = begin; j < end; ++j) {
-        const uint32_t gap = j == 0 ? indices[0] : indices[j] - indices[j - 1] - 1;
-        cost += (gap >> shift) + 1 + shift;
-      }
-      best = std::min(best, cost);
-    }
-    bits += best + 5;
-  }
-  return static_cast<double>(bits) / static_cast<double>(indices.size());
-}
-
 /// Median time of `repeats` runs, in seconds.
 template <typename Run>
 double seconds(uint32_t repeats, const Run& run) {
@@ -101,10 +81,6 @@ double seconds(uint32_t repeats, const Run& run) {
   }
   std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
   return times[times.size() / 2];
-}
-
-double entropy_bits_per_index(double n, double k) {
-  return (std::lgamma(n + 1) - std::lgamma(k + 1) - std::lgamma(n - k + 1)) / std::log(2.0) / k;
 }
 
 nlohmann::json index_row(const IndexCodec& codec, const CodecBenchData& data, const CodecBenchOptions& options) {
@@ -130,7 +106,7 @@ nlohmann::json index_row(const IndexCodec& codec, const CodecBenchData& data, co
   nlohmann::json row = {{"algorithm", codec.name()},
                         {"kind", "index"},
                         {"bits_per_index", 8.0 * static_cast<double>(bytes.size()) / k},
-                        {"entropy_bits_per_index", entropy_bits_per_index(static_cast<double>(data.n), k)},
+                        {"entropy_bits_per_index", entropy_bits_per_index(data.n, indices.size())},
                         {"encode_mindex_s", k / encode_s * 1e-6},
                         {"decode_mindex_s", k / decode_s * 1e-6},
                         {"decoded_over_k", static_cast<double>(said.size()) / k}};
