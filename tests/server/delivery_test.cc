@@ -61,6 +61,19 @@ TEST(DeliveryTest, WhoHasAPartOfASumMeanwhileWaitsForItNoMore) {
   EXPECT_THAT(delivery.take_waiting({6, 12}, 80), IsEmpty());
 }
 
+TEST(DeliveryTest, WhatIsBesideAPayloadIsAllThatItsUpdateLists) {
+  PartRound::KeptUpdate kept;
+  const uint64_t fixed = kept.bytes_beside_payload();
+  kept.payload = SharedBytes::from(ByteBuffer(1000));
+  EXPECT_EQ(kept.bytes_beside_payload(), fixed);
+  kept.body.contributors.resize(3);
+  kept.body.summary.workers.resize(2);
+  kept.body.summary.workers[1].earlier_lives.resize(5);
+  kept.body.summary.epochs.resize(7);
+  EXPECT_EQ(kept.bytes_beside_payload() - fixed,
+            3 * sizeof(protocol::ContributorId) + 2 * sizeof(protocol::SummaryEntry) + (5 + 7) * 16);
+}
+
 /// All with weights, all of whom take merged updates, but for one where a test says so.
 struct Merging : ::testing::Test {
   static protocol::JobSpec job(uint32_t workers) {
