@@ -29,6 +29,8 @@ std::optional<Delivery::Steps> Delivery::next(uint32_t worker, uint64_t decided,
   if (rest.from >= rest.below) return std::nullopt;
   if (pace == Pace::kEach || line == lines_.end()) return rest;
   if (line->second.summed || line->second.under_way.size() >= kUnderWayMax) return std::nullopt;
+  if (std::ranges::any_of(sums_, [worker](const auto& sum) { return sum.second.begun_by == worker; }))
+    return std::nullopt;
   return rest;
 }
 
@@ -41,16 +43,17 @@ void Delivery::sent(uint32_t worker, uint64_t below, Pace pace) {
 
 bool Delivery::wait_for_sum(uint32_t worker, Steps steps, uint64_t token, MemoryCharge charge) {
   lines_[worker].summed = steps;
-  return sums_.try_emplace(steps, Sum{token, std::move(charge)}).second;
+  return sums_.try_emplace(steps, Sum{token, worker, std::move(charge)}).second;
 }
 
-std::vector<uint32_t> Delivery::take_waiting(Steps steps, uint64_t token) {
-  std::vector<uint32_t> waiting;
+Delivery::Waiting Delivery::take_waiting(Steps steps, uint64_t token) {
+  Waiting waiting;
   const auto sum = sums_.find(steps);
   if (sum == sums_.end() || sum->second.token != token) return waiting;
+  waiting.begun_by = sum->second.begun_by;
   sums_.erase(sum);
   for (auto& [worker, line] : lines_) {
-    if (line.summed == steps) waiting.push_back(worker);
+    if (line.summed == steps) waiting.workers.push_back(worker);
   }
   return waiting;
 }
@@ -148,7 +151,8 @@ void JobRounds::on_merged(const MergeTask& task, Actions& actions) {
   PartRound* part = local_part(task.input().key.part);
   MILLRACE_CHECK(part != nullptr, task.input().key.part);
   const Delivery::Steps steps{task.input().key.step, task.input().key.step + task.input().payloads.size()};
-  for (const uint32_t worker : delivery_of(*part).take_waiting(steps, task.input().key.token)) {
+  const Delivery::Waiting waiting = delivery_of(*part).take_waiting(steps, task.input().key.token);
+  for (const uint32_t worker : waiting.workers) {
     const protocol::Member* const to = find_member(setup_.members.view(), worker);
     MILLRACE_CHECK(to != nullptr, worker);  // on_view() clears
     if (steps.from < part->stable()) {
@@ -165,6 +169,9 @@ void JobRounds::on_merged(const MergeTask& task, Actions& actions) {
     delivery_of(*part).sent(worker, steps.below, Delivery::Pace::kMerged);
     deliver(*to, *part, actions);
   }
+  if (!waiting.begun_by) return;
+  if (const protocol::Member* const to = find_member(setup_.members.view(), *waiting.begun_by))
+    deliver(*to, *part, actions);
 }
 
 void JobRounds::serve_merged(const protocol::Member& to, const PartRound& part, Delivery::Steps steps,
