@@ -238,7 +238,7 @@ struct Heartbeat {
     bool operator==(const Digest&) const = default;
   };
   uint64_t sequence = 0;
-  uint64_t steps_applied = 0;        ///< least n over the worker's parts
+  uint64_t steps_applied = 0;        ///< least n of its parts; shard -> worker: decided (asynchronous: sent to it)
   std::vector<uint32_t> waited_for;  ///< shard -> worker: who the oldest open step waits for
   std::vector<Ack::Entry>
       decided;             ///< shard -> worker: parts that are further than steps_applied says and than the worker
