@@ -268,7 +268,7 @@ struct ThresholdHistogram {
   bool operator==(const ThresholdHistogram&) const = default;
 };
 
-/// either way: I leave, and why. A worker that has finished says so and is not waited for any more.
+/// either way: I leave, and why; who has finished is not waited for. Behind an unanswered Hello without job, epoch and lives.
 struct Goodbye {
   enum class Reason : uint8_t { kFinished = 1, kShutdown = 2, kFailed = 3 };
   Reason reason = Reason::kFinished;
