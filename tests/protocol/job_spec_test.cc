@@ -18,9 +18,27 @@ struct Change {
   std::function<void(JobSpec&)> make;
 };
 
+std::vector<Change> changes_of_tensors() {
+  return {
+      {"tensor 0: name", [](JobSpec& s) { s.tensors[0].name = "other"; }},
+      {"tensor 'bias': dimension 64 here, 65 there", [](JobSpec& s) { s.tensors[1].dimension = 65; }},
+      {"tensor 'bias': value_type f32 here, f64 there", [](JobSpec& s) { s.tensors[1].value_type = ValueType::kF64; }},
+      {"tensor 'bias': priority 0 here, 1 there", [](JobSpec& s) { s.tensors[1].priority = 1; }},
+      {"tensor 'bias': select the job's here, its own there",
+       [](JobSpec& s) { s.tensors[1].select = SelectionSpec{}; }},
+      {"tensor 'embedding.weight': select: k 500 here, 400 there", [](JobSpec& s) { s.tensors[0].select->k = 400; }},
+      {"tensor 'bias': reselect its own here, the job's there", [](JobSpec& s) { s.tensors[1].reselect.reset(); }},
+      {"tensor 'bias': codec_up: index bitmap here, raw there",
+       [](JobSpec& s) { s.tensors[1].codec_up->index = IndexCodecId::kRaw; }},
+      {"tensor 'embedding.weight': codec_down its own", [](JobSpec& s) { s.tensors[0].codec_down.reset(); }},
+      {"2 tensors here, 3 there", [](JobSpec& s) { s.tensors.push_back({.name = "new", .dimension = 1}); }},
+      {"2 tensors here, 1 there", [](JobSpec& s) { s.tensors.pop_back(); }},
+  };
+}
+
 /// One change for every field that there is, and what the difference must name.
 std::vector<Change> every_change() {
-  return {
+  std::vector<Change> all = {
       {"name", [](JobSpec& s) { s.name = "other"; }},
       {"workers 4 here, 5 there", [](JobSpec& s) { s.workers = 5; }},
       {"workers_min", [](JobSpec& s) { s.workers_min = 3; }},
@@ -77,20 +95,9 @@ std::vector<Change> every_change() {
       {"store: decay", [](JobSpec& s) { s.store.optimizer.decay = 0.5; }},
       {"store: epsilon", [](JobSpec& s) { s.store.optimizer.epsilon = 0.5; }},
       {"store: begin worker here, saved there", [](JobSpec& s) { s.store.begin = StoreBegin::kSaved; }},
-      {"tensor 0: name", [](JobSpec& s) { s.tensors[0].name = "other"; }},
-      {"tensor 'bias': dimension 64 here, 65 there", [](JobSpec& s) { s.tensors[1].dimension = 65; }},
-      {"tensor 'bias': value_type f32 here, f64 there", [](JobSpec& s) { s.tensors[1].value_type = ValueType::kF64; }},
-      {"tensor 'bias': priority 0 here, 1 there", [](JobSpec& s) { s.tensors[1].priority = 1; }},
-      {"tensor 'bias': select the job's here, its own there",
-       [](JobSpec& s) { s.tensors[1].select = SelectionSpec{}; }},
-      {"tensor 'embedding.weight': select: k 500 here, 400 there", [](JobSpec& s) { s.tensors[0].select->k = 400; }},
-      {"tensor 'bias': reselect its own here, the job's there", [](JobSpec& s) { s.tensors[1].reselect.reset(); }},
-      {"tensor 'bias': codec_up: index bitmap here, raw there",
-       [](JobSpec& s) { s.tensors[1].codec_up->index = IndexCodecId::kRaw; }},
-      {"tensor 'embedding.weight': codec_down its own", [](JobSpec& s) { s.tensors[0].codec_down.reset(); }},
-      {"2 tensors here, 3 there", [](JobSpec& s) { s.tensors.push_back({.name = "new", .dimension = 1}); }},
-      {"2 tensors here, 1 there", [](JobSpec& s) { s.tensors.pop_back(); }},
   };
+  for (Change& change : changes_of_tensors()) all.push_back(std::move(change));
+  return all;
 }
 
 TEST(JobSpecBytes, GoRoundTrip) {
