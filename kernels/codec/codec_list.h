@@ -28,7 +28,14 @@
 
 #define MILLRACE_VALUE_CODECS(CODEC) \
   CODEC(raw)                         \
-  CODEC(qsgd)
+  CODEC(f16)                         \
+  CODEC(bf16)                        \
+  CODEC(qsgd)                        \
+  CODEC(qsgd_elias)                  \
+  CODEC(sign_mean)                   \
+  CODEC(terngrad)                    \
+  CODEC(onebit)                      \
+  CODEC(deflate)
 
 namespace millrace {
 

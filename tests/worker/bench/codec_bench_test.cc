@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -41,8 +42,19 @@ TEST(CodecBenchTest, EveryRowHasItsFiguresForAwkwardSizesToo) {
     }
     std::vector<std::string> expected = {"memcpy"};
     for (const IndexCodec* codec : index_codecs()) expected.emplace_back(codec->name());
-    for (const char* value : {"f32", "qsgd2", "qsgd4", "qsgd8"}) expected.emplace_back(value);
+    for (const ValueCodec* codec : value_codecs()) {
+      if (codec->name() == "raw") {
+        expected.emplace_back("f32");
+      } else if (codec->name() == "qsgd") {
+        for (const char* word : {"qsgd2", "qsgd4", "qsgd8"}) expected.emplace_back(word);
+      } else {
+        expected.push_back(codec->text({}));
+      }
+    }
     EXPECT_EQ(algorithms, expected);
+    for (const char* word : {"f16", "bf16", "sign_mean", "terngrad", "onebit", "qsgd_elias4", "deflate"}) {
+      EXPECT_EQ(std::ranges::count(algorithms, word), 1) << word;
+    }
   }
 }
 
@@ -61,6 +73,15 @@ TEST(CodecBenchTest, SizesAndErrorsAreThoseOfTheCodecs) {
     EXPECT_GT(error, 0) << algorithm;
     last = error;
   }
+  EXPECT_EQ(row_of(report, "deflate").at("relative_error"), 0.0);
+  EXPECT_LT(row_of(report, "f16").at("relative_error"), 1e-3);
+  EXPECT_LT(row_of(report, "bf16").at("relative_error"), 8e-3);
+  EXPECT_NEAR(row_of(report, "onebit").at("relative_error"), std::sqrt(1 - 2 / M_PI), 0.01);
+  EXPECT_NEAR(row_of(report, "sign_mean").at("relative_error"), std::sqrt(1 - 2 / M_PI), 0.01);
+  for (const char* contraction : {"f16", "bf16", "sign_mean", "onebit"}) {
+    EXPECT_LT(row_of(report, contraction).at("residual_over_gradient"), 1.0) << contraction;
+  }
+  EXPECT_GT(row_of(report, "terngrad").at("residual_over_gradient"), 3.0);
   // README's limit of error feedback with 2 bits, and that 4 and 8 do not have it.
   EXPECT_GT(row_of(report, "qsgd2").at("residual_over_gradient"), 3.0);
   EXPECT_LT(row_of(report, "qsgd4").at("residual_over_gradient"), 1.0);
