@@ -24,11 +24,16 @@
   CODEC(bloom_left)                  \
   CODEC(bloom_middle)                \
   CODEC(bloom_right)                 \
-  CODEC(bloom_blocked)
+  CODEC(bloom_blocked)               \
+  CODEC(delta_binary)                \
+  CODEC(delta_huffman)
 
 #define MILLRACE_VALUE_CODECS(CODEC) \
   CODEC(raw)                         \
-  CODEC(qsgd)
+  CODEC(qsgd)                        \
+  CODEC(three_lc)                    \
+  CODEC(sketchml)                    \
+  CODEC(skcompress)
 
 namespace millrace {
 
