@@ -14,6 +14,7 @@
 #include "kernels/codec/codec.h"
 #include "kernels/select/select.h"
 #include "kernels/select/top_k.h"
+#include "worker/cli/bench/codec_methods.h"
 #include "worker/cli/bench/trace.h"
 
 namespace millrace::cli {
@@ -233,6 +234,9 @@ Result<nlohmann::json> bench_codec(const CodecBenchOptions& options) {
     rows.push_back(value_row("qsgd" + std::to_string(bits), spec, data->values, options));
     rows.back()["residual_over_gradient"] =
         residual_over_gradient(spec, std::min(data->values.size(), kFedBack), options.seed);
+  }
+  for (nlohmann::json& row : method_rows({data->n, false, data->indices, data->values}, options)) {
+    rows.push_back(std::move(row));
   }
   nlohmann::json report = {{"bench", "codec"},
                            {"n", data->n},

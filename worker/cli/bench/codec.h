@@ -28,6 +28,7 @@ struct CodecBenchOptions {
 ///          log2 C(n, k) / k;
 ///          f32 (raw), qsgd2, qsgd4, qsgd8: {"algorithm":..,"kind":"value","bits_per_value":..,"encode_gb_s":..,
 ///          "decode_gb_s":..,"relative_error":..}, GB of f32 in or out, the error ||decoded - value|| / ||value||.
+///          every method (kernels/methods), as codec_methods.h says.
 ///          Times are medians.
 ///          Rows of Bloom filters have "query_m_s", indices asked for while decoding, in millions a second.
 ///          Of a trace also "trace", "worker" and "rice_blocks_bits_per_index": Rice coding with the best parameter for every
