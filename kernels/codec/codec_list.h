@@ -24,7 +24,9 @@
   CODEC(bloom_left)                  \
   CODEC(bloom_middle)                \
   CODEC(bloom_right)                 \
-  CODEC(bloom_blocked)
+  CODEC(bloom_blocked)               \
+  CODEC(delta_binary)                \
+  CODEC(delta_huffman)
 
 #define MILLRACE_VALUE_CODECS(CODEC) \
   CODEC(raw)                         \
@@ -35,7 +37,10 @@
   CODEC(sign_mean)                   \
   CODEC(terngrad)                    \
   CODEC(onebit)                      \
-  CODEC(deflate)
+  CODEC(deflate)                     \
+  CODEC(three_lc)                    \
+  CODEC(sketchml)                    \
+  CODEC(skcompress)
 
 namespace millrace {
 

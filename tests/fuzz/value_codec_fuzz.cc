@@ -48,6 +48,7 @@ void fuzz(ByteSpan bytes) {
   spec.qsgd_bits = 2 + *count % 7;
   spec.bucket_size = 1 + *count % 600;
   spec.qsgd_scale_max = (*choice & 8) != 0;
+  spec.sparsity_multiplier = 1 + *count % 1000 * 1e-3;
   const ByteSpan rest = *reader.get_bytes(reader.remaining());
   const ByteBuffer exact(rest.begin(), rest.end());  // the sanitizer sees a read behind the end
   if (*choice & 0x80) {

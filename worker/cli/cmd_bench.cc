@@ -86,7 +86,10 @@ Command add_codec(CLI::App& bench) {
       "entropy_bits_per_index is log2 of binomial(n, k), over k: no lossless code of uniform indices is smaller.\n"
       "A trace is a file of numpy.savez with an array 'accumulator', f32 [workers, n]. over_rice_blocks compares with "
       "Rice\n"
-      "coding with the best parameter for every block of 128 gaps.\n\n"
+      "coding with the best parameter for every block of 128 gaps. Rows of kind method are the codecs of train "
+      "--method, "
+      "all\n"
+      "on the same entries, with tables and the container's header.\n\n"
       "Examples:\n"
       "  millrace bench codec --n 16777216 --density 0.01 --json\n"
       "  millrace bench codec --trace cnn-step300.npz --worker 0 --density 0.001 --json");

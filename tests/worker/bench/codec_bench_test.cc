@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/codec/codec.h"
+#include "kernels/methods/methods.h"
 #include "tests/worker/bench/savez.h"
 #include "worker/cli/bench/trace.h"
 
@@ -51,6 +52,7 @@ TEST(CodecBenchTest, EveryRowHasItsFiguresForAwkwardSizesToo) {
         expected.push_back(codec->text({}));
       }
     }
+    for (const Method& method : methods()) expected.emplace_back(method.name);
     EXPECT_EQ(algorithms, expected);
     for (const char* word : {"f16", "bf16", "sign_mean", "terngrad", "onebit", "qsgd_elias4", "deflate"}) {
       EXPECT_EQ(std::ranges::count(algorithms, word), 1) << word;
@@ -86,6 +88,28 @@ TEST(CodecBenchTest, SizesAndErrorsAreThoseOfTheCodecs) {
   EXPECT_GT(row_of(report, "qsgd2").at("residual_over_gradient"), 3.0);
   EXPECT_LT(row_of(report, "qsgd4").at("residual_over_gradient"), 1.0);
   EXPECT_LT(row_of(report, "qsgd8").at("residual_over_gradient"), 0.1);
+}
+
+TEST(CodecBenchTest, MethodsAreMeasuredWithTheirTablesAndHeadersOnTheSameEntries) {
+  const nlohmann::json report = bench_codec({.n = 1 << 20, .density = 0.01, .repeats = 1}).value();
+  const auto method = [&](const std::string& name) {
+    for (const nlohmann::json& row : report.at("rows")) {
+      if (row.at("algorithm") == name && row.at("kind") == "method") return row;
+    }
+    ADD_FAILURE() << "no method " << name;
+    return report;
+  };
+  const double k = report.at("k");
+  EXPECT_NEAR(method("dgc").at("bits_per_entry").get<double>(), 64 + 512 / k, 1e-9);
+  EXPECT_EQ(method("dgc").at("relative_error"), 0.0);
+  // 10 bits of flag and delta and more for deltas over a byte; 6 of tag and sketch; 256 buckets of 4 bytes.
+  EXPECT_NEAR(method("sketchml").at("bits_per_entry").get<double>(), 16 + 8 * std::exp(-2.56) + 8192 / k, 0.2);
+  EXPECT_LT(method("skcompress").at("bits_per_entry"), method("sketchml").at("bits_per_entry"));
+  EXPECT_EQ(method("skcompress").at("relative_error"), method("sketchml").at("relative_error"));
+  for (const char* lossy : {"three_lc", "sketchml", "deepreduce_p0_qsgd"}) {
+    EXPECT_GT(method(lossy).at("relative_error"), 0.0) << lossy;
+    EXPECT_LT(method(lossy).at("relative_error"), 1.0) << lossy;
+  }
 }
 
 class TraceTest : public ::testing::Test {

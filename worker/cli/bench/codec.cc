@@ -16,6 +16,7 @@
 #include "kernels/codec/codec.h"
 #include "kernels/select/select.h"
 #include "kernels/select/top_k.h"
+#include "worker/cli/bench/codec_methods.h"
 #include "worker/cli/bench/trace.h"
 
 namespace millrace::cli {
@@ -223,6 +224,9 @@ Result<nlohmann::json> bench_codec(const CodecBenchOptions& options) {
   }
   for (const ValueCodec* codec : value_codecs()) {
     for (const std::string& word : measured_words(*codec)) rows.push_back(value_row(word, *data, options));
+  }
+  for (nlohmann::json& row : method_rows({data->n, false, data->indices, data->values}, options)) {
+    rows.push_back(std::move(row));
   }
   nlohmann::json report = {{"bench", "codec"},
                            {"n", data->n},

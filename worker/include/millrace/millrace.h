@@ -75,6 +75,8 @@ struct JobOptions {
   uint32_t workers_min = 1;              ///< it ends with an error when fewer live
   std::vector<std::string> shards = {};  ///< "tcp://host:port"; the place in the list is the shard's number
 
+  // Whole methods of papers (DGC, Ok-Topk, 3LC, SketchML ...) are combinations of select, reselect, codec_up, codec_error,
+  // momentum, clip and unbiased: `millrace train --help` lists them with their texts (kernels/methods).
   std::string select = "topk:0.01";  ///< "none", "topk:DENSITY|COUNT", "threshold:MAGNITUDE",
                                      ///< "threshold_reuse:DENSITY|COUNT[:PERIOD]", "bucket_topk:DENSITY[:BUCKET]";
                                      ///< a whole number from 2 is a count, up to 1 a density
