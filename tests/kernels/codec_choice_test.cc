@@ -196,7 +196,7 @@ TEST(Choice, PiecesOverlap) {
   EXPECT_NEAR(choose_codecs(stream.view(), input).chosen.total_ns, 4'000 * 30 + bytes / 8, 1e-6);
   input.pieces = 4;
   // The first piece through all stages, three more through the slowest, which is decoding.
-  EXPECT_NEAR(choose_codecs(stream.view(), input).chosen.total_ns, 1'000 * 30 + (64 + 8'000) / 8 + 3 * 1'000 * 20,
+  EXPECT_NEAR(choose_codecs(stream.view(), input).chosen.total_ns, 1'000 * 30 + (64 + 8'000) / 8.0 + 3 * 1'000 * 20,
               1e-6);
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/codec/codec.h"
+#include "kernels/select/select.h"
 #include "kernels/stream/stream.h"
 #include "monitoring/standard_streams.h"
 #include "worker/cli/atomic_file.h"
@@ -360,9 +361,14 @@ void add_compression_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--reselect", options.reselect, "what the sum is cut to before it comes back: none or topk:D")
       ->capture_default_str();
   app.add_option("--codec-up", options.codec_up,
-                 "auto, or INDEX+VALUE: " + index_codec_words() + " + " + value_codec_words())
+                 "auto[+VALUE] (the fastest lossless ones, by measured speed and --link-rate), or INDEX+VALUE: " +
+                     index_codec_words() + " + " + value_codec_words())
       ->capture_default_str();
   app.add_option("--codec-down", options.codec_down, "the same, for what comes back")->capture_default_str();
+  app.add_option("--link-rate", options.link_rate,
+                 "bits per second to the servers, for --codec-up auto; 0: measured by what is sent and comes back")
+      ->capture_default_str()
+      ->check(in_range(0.0, 1e15));
   app.add_option("--codec-error", options.codec_error, "a quantizer's error: retain it in the residual, or drop it")
       ->capture_default_str()
       ->check(CLI::IsMember({"retain", "drop"}));

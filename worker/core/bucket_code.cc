@@ -59,22 +59,22 @@ bool Bucket::choose_codecs(ChoiceInput input) {
   return chooser_.choose(selected_.view(), input);
 }
 
-Result<CodedPart> Bucket::code(size_t at, const EncodeOptions& given) {
+Result<CodedPart> Bucket::code(size_t at, const EncodeOptions& options) {
   MILLRACE_CHECK(parts_left_ > 0 && coded_[at] == 0, parts_left_, at);
-  EncodeOptions options = given;
-  if (codec_.automatic) options.spec = chooser_.resolved(codec_);
-  if (goes_plain(options.spec)) return code_plain(at);
+  EncodeOptions chosen = options;
+  if (codec_.automatic) chosen.spec = chooser_.resolved(codec_);
+  if (goes_plain(chosen.spec)) return code_plain(at);
   const protocol::PartLayout& part = parts_[at];
   Stream<float> local = take_part(at);
   if (std::optional<Stream<float>> formed = chooser_.formed(local.view(), CodedForm::kEither)) {
-    if (formed->dense) return code_dense(at, std::move(local), *formed, options);
+    if (formed->dense) return code_dense(at, std::move(local), *formed, chosen);
     local = std::move(*formed);
   }
   // What was not selected: a codec that sends more than was selected fills in from here.
   Stream<float> rest;
-  const bool exact_indices = find_index_codec(options.spec.index)->lossless();
+  const bool exact_indices = find_index_codec(chosen.spec.index)->lossless();
   if (!exact_indices && !local.dense) rest = cut(residual_.view(), part.begin, part.end);
-  auto container = encode_container(local.view(), rest.view(), options);
+  auto container = encode_container(local.view(), rest.view(), chosen);
   if (!container) return std::unexpected(container.error());
   if (container->exact) {
     part_is_coded(at, local.count());
