@@ -176,7 +176,6 @@ Status check_codec(const CodecSpec& spec, std::string_view which, std::string_vi
   if (!known(spec.index) || !known(spec.value)) {
     return reserved(fmt::format("{}{}: a codec that this version does not know", where, which));
   }
-  if (spec.automatic) return reserved(fmt::format("{}{}: auto is reserved, name a codec", where, which));
   if (const Status valid = millrace::validate(spec); !valid) {
     return fail(valid.error().code, fmt::format("{}{}: {}", where, which, valid.error().message));
   }

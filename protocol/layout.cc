@@ -135,6 +135,12 @@ JobLayout plan_layout(const JobSpec& spec, uint32_t shard_count) {
   return layout;
 }
 
+std::string bucket_text(const JobSpec& spec, const BucketLayout& bucket) {
+  const std::string first = "tensor '" + spec.tensors[bucket.members.front().tensor].name + '\'';
+  const size_t others = bucket.members.size() - 1;
+  return others == 0 ? first : first + " and " + std::to_string(others) + " that travel with it";
+}
+
 uint64_t layout_hash(const JobLayout& layout) {
   ByteBuffer bytes;
   ByteWriter writer(bytes);

@@ -133,7 +133,7 @@ void JobRounds::begin_merge(const protocol::Member& to, PartRound& part, Deliver
   if (!delivery_of(part).wait_for_sum(to.worker, steps, token, MemoryCharge(account_, decoded_bytes))) return;
   MergeTask::Input input;
   input.key = {setup_.members.view().job, part.layout().part, steps.from, token};
-  input.index = setup_.layout.buckets[part.layout().bucket].codec_down.index;
+  input.index = chooser_of(part).resolved(setup_.layout.buckets[part.layout().bucket].codec_down).index;
   input.index_base = part.layout().begin;
   input.dimension = part.dimension();
   input.value_type = part.value_type();

@@ -20,7 +20,7 @@ Job::Job(Setup setup)
       layout_hash_(protocol::layout_hash(setup_.layout)),
       members_(setup_.shard, setup_.shard_life),
       rounds_(JobRounds::Setup{setup_.spec, setup_.layout, members_, setup_.gate, setup_.limits, setup_.shard_memory,
-                               setup_.refusals, setup_.shard, setup_.shard_count}),
+                               setup_.refusals, setup_.shard, setup_.shard_count, setup_.codec_costs}),
       settlement_(Settlement::Setup{setup_.spec, setup_.layout, members_, rounds_, setup_.shard}) {}
 
 std::vector<protocol::PeerId> Job::adopt(protocol::JobView view, TimeNs now, Actions& actions) {
@@ -306,6 +306,7 @@ JobStatus Job::status(TimeNs now) const {
   status.memory_bytes_max = setup_.limits.job_memory_bytes_max;
   if (rounds_.store()) status.store = rounds_.store()->status();
   status.audit = rounds_.audit();
+  status.codecs = rounds_.codecs(kListedMax);
   for (const Disagreement& one : rounds_.digest_watch().all()) {
     if (status.disagreements.size() == kListedMax) break;
     status.disagreements.push_back({one.worker, one.part, one.steps, milliseconds(now - one.since)});

@@ -36,6 +36,7 @@ class Job {
     uint64_t shard_life = 0;
     uint32_t shard_count = 1;
     Start start = Start::kFresh;
+    CodecCosts codec_costs = {};
   };
   /// What this job needs of the table, in the epoch of its view.
   struct Wish {

@@ -286,7 +286,33 @@ EncodePlan JobRounds::plan_for(const PartRound& part) const {
   plan.index_base = part.layout().begin;
   plan.extent = bucket_of(part).threshold ? Extent::kItsIndices : Extent::kEverything;
   if (setup_.spec.audit) plan.audited = part.inputs();
+  if (plan.codec.automatic) {
+    const size_t receivers = std::max<size_t>(setup_.members.all().size(), 1);
+    plan.automatic = {chooser_of(part), setup_.codec_costs, static_cast<uint32_t>(receivers)};
+  }
   return plan;
+}
+
+void JobRounds::note_choice(const PartRound& part, CodecChooser chooser, Actions& actions) {
+  CodecChooser& known = choosers_[static_cast<size_t>(&part - parts_.data())];
+  const bool changed = chooser.changes() != known.changes();
+  known = std::move(chooser);
+  if (!changed) return;
+  actions.log.push_back(
+      {Severity::kInfo,
+       fmt::format("job '{}': part {}, {}, goes down as {}", setup_.spec.name, part.layout().part,
+                   protocol::bucket_text(setup_.spec, *bucket_of(part).layout), known.choice()->text())});
+}
+
+std::vector<CodecStatus> JobRounds::codecs(size_t count_max) const {
+  std::vector<CodecStatus> listed;
+  for (const PartRound& part : parts_) {
+    const CodecChooser& chooser = chooser_of(part);
+    if (!chooser.choice() || listed.size() == count_max) continue;
+    listed.push_back({part.layout().part, protocol::bucket_text(setup_.spec, *bucket_of(part).layout),
+                      chooser.choice()->text(), chooser.changes()});
+  }
+  return listed;
 }
 
 void JobRounds::encode(PartRound& part, PartCut cut, Actions& actions) {
@@ -346,6 +372,7 @@ void JobRounds::on_store_written(const Status& written, TimeNs now, Actions& act
 
 void JobRounds::finish(PartRound& part, EncodedUpdate update, TimeNs now, Actions& actions) {
   Bucket& bucket = bucket_of(part);
+  if (update.chooser) note_choice(part, std::move(*update.chooser), actions);
   count(Metric::kRounds, "", 1, actions);
   count(Metric::kRoundSeconds, "", seconds(now - part.timing().first), actions);
   count(Metric::kUpdateEntries, "", static_cast<double>(update.entries), actions);

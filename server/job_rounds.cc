@@ -60,6 +60,7 @@ JobRounds::JobRounds(Setup setup) : setup_(setup), account_(&setup.shard_memory)
     make_threshold(local);
   }
   if (asynchronous()) deliveries_.resize(parts_.size());
+  choosers_.resize(parts_.size());
 }
 
 void JobRounds::make_threshold(Bucket& bucket) const {

@@ -52,6 +52,7 @@ class JobRounds {
     RefusalLog& refusals;
     uint32_t shard = 0;
     uint32_t shard_count = 1;
+    CodecCosts codec_costs = {};
   };
 
   explicit JobRounds(Setup setup);
@@ -124,6 +125,8 @@ class JobRounds {
   const MemoryAccount& account() const { return account_; }
   /// waiting.cc
   std::optional<Waiting> waiting() const;
+  /// How parts are coded on their way down, of jobs that leave it to this shard; `count_max` of them at most.
+  std::vector<CodecStatus> codecs(size_t count_max) const;
   /// Empty: the job does not ask for it.
   std::optional<AuditStatus> audit() const { return audit_ ? std::optional(audit_->status(parts_)) : std::nullopt; }
   /// When a step was decided last; 0: none yet.
@@ -239,6 +242,10 @@ class JobRounds {
   EncodePlan plan_for(const PartRound& part) const;
   std::vector<PartRound*> waiting_parts(const Bucket& bucket, uint64_t step);
   void finish(PartRound& part, EncodedUpdate update, TimeNs now, Actions& actions);
+  void note_choice(const PartRound& part, CodecChooser chooser, Actions& actions);
+  const CodecChooser& chooser_of(const PartRound& part) const {
+    return choosers_[static_cast<size_t>(&part - parts_.data())];
+  }
   bool holds_back() const;
   /// Who is taking over the weights that the job begins with: the part's first step waits for them.
   std::vector<uint32_t> beginners(const PartRound& part) const;
@@ -248,11 +255,12 @@ class JobRounds {
   MemoryAccount account_;
   MemoryAccount kept_account_;
   std::unique_ptr<JobStore> store_;
-  std::vector<PartRound> parts_;      ///< this shard's, ascending by number
-  std::vector<Delivery> deliveries_;  ///< by part, in mode asynchronous
-  std::vector<uint32_t> local_at_;    ///< by part number: index in parts_, or kNowhere
-  std::vector<Bucket> buckets_;       ///< with parts on this shard
-  std::vector<uint32_t> bucket_at_;   ///< by bucket number: index in buckets_, or kNowhere
+  std::vector<PartRound> parts_;        ///< this shard's, ascending by number
+  std::vector<CodecChooser> choosers_;  ///< by part, of automatic codecs
+  std::vector<Delivery> deliveries_;    ///< by part, in mode asynchronous
+  std::vector<uint32_t> local_at_;      ///< by part number: index in parts_, or kNowhere
+  std::vector<Bucket> buckets_;         ///< with parts on this shard
+  std::vector<uint32_t> bucket_at_;     ///< by bucket number: index in buckets_, or kNowhere
   DigestWatch digest_watch_;
   std::optional<JobAudit> audit_;  ///< of a job that asks for it
   uint64_t next_token_ = 1;

@@ -188,6 +188,9 @@ std::variant<Options, int> parse_options(int argc, const char* const* argv) {
   app.add_option("--store-save-seconds", options.store_save_seconds, "Saves running jobs' stores so often; 0: never")
       ->check(CLI::Range(0u, 86'400u))
       ->capture_default_str();
+  app.add_option("--link-rate", options.link_rate,
+                 "Bits per second from this shard to its workers, for jobs with codec auto; 0: taken for 1e9")
+      ->check(CLI::Range(0.0, 1e15));
   app.add_option("--threads", options.threads, "Threads that compute; 0: one a core")->check(CLI::Range(0u, 1024u));
   app.add_flag("--json", options.json,
                "Prints the start line as JSON: address, http, shard, life; instead of it: code, error");

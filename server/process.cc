@@ -15,6 +15,7 @@
 #include "kernels/base/clock.h"
 #include "monitoring/http_port.h"
 #include "monitoring/metrics.h"
+#include "protocol/codec_speeds.h"
 #include "protocol/frame.h"
 #include "protocol/table.h"
 #include "protocol/transport.h"
@@ -177,9 +178,14 @@ Status ShardProcess::Loop::open() {
   if (saves.possible) {
     disk_ = std::make_unique<StoreThread>(options_.store_dir, options_.shard, system_disk(), [this] { waker_.wake(); });
   }
-  core_ = std::make_unique<ShardCore>(
-      ShardConfig{options_.shard, options_.shards, life_, kSoftware, options_.limits, saves}, *table_,
-      monotonic_now_ns());
+  core_ = std::make_unique<ShardCore>(ShardConfig{options_.shard,
+                                                  options_.shards,
+                                                  life_,
+                                                  kSoftware,
+                                                  options_.limits,
+                                                  saves,
+                                                  {measured_speeds, options_.link_rate}},
+                                      *table_, monotonic_now_ns());
   poller_.add(*listener_);
   poller_.add(waker_);
   return {};

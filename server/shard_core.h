@@ -33,7 +33,8 @@ struct ShardConfig {
   uint64_t life = 0;  ///< from MembershipTable::start_shard
   std::string software = "millrace";
   Limits limits;
-  JobStore::Saves saves;  ///< of the stores of jobs: whether there is a place for them
+  JobStore::Saves saves = {};  ///< of the stores of jobs: whether there is a place for them
+  CodecCosts codec_costs = {};
 };
 
 /// One shard: its jobs, its limits, who is who. A state machine: (state, message, now) -> actions, no socket, clock or

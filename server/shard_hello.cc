@@ -312,8 +312,9 @@ Job* ShardCore::open_job(uint64_t number, const protocol::JobSpec& spec, protoco
                     spec.name, number, config_.shard),
         actions);
   }
-  auto made = std::make_unique<Job>(Job::Setup{spec, std::move(layout), *gate_, config_.limits, memory_, refusals_,
-                                               config_.shard, config_.life, config_.shard_count, start});
+  auto made =
+      std::make_unique<Job>(Job::Setup{spec, std::move(layout), *gate_, config_.limits, memory_, refusals_,
+                                       config_.shard, config_.life, config_.shard_count, start, config_.codec_costs});
   // Before it is known: one that breaks off here is opened anew by the next Hello.
   if (JobStore* store = made->rounds().store()) {
     const auto begin = start == Job::Start::kFresh ? JobStore::Begin::kFresh : JobStore::Begin::kSuccessor;

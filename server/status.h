@@ -64,6 +64,14 @@ struct AuditStatus {
   std::vector<Worker> workers;  ///< that were ever counted, ascending
 };
 
+/// How a part goes down, of a job whose codec_down is auto, and why.
+struct CodecStatus {
+  uint32_t part = 0;
+  std::string tensor;    ///< "tensor 'w'"
+  std::string why;       ///< CodecChoice::text()
+  uint64_t changes = 0;  ///< choices so far
+};
+
 struct JobStatus {
   std::string name;
   uint64_t job = 0;
@@ -97,6 +105,7 @@ struct JobStatus {
   uint64_t memory_bytes_max = 0;
   std::optional<StoreStatus> store;
   std::optional<AuditStatus> audit;
+  std::vector<CodecStatus> codecs;  ///< by part; empty where the job names its codecs
 };
 
 struct PeerShardStatus {

@@ -91,6 +91,11 @@ Json json_of_job(const JobStatus& job) {
                      {"updates_imbalance", finite(job.audit->updates_imbalance)},
                      {"workers", list_of(job.audit->workers, json_of_audited)}};
   }
+  if (!job.codecs.empty()) {
+    json["codecs_down"] = list_of(job.codecs, [](const CodecStatus& one) -> Json {
+      return {{"part", one.part}, {"tensor", one.tensor}, {"codec", one.why}, {"changes", one.changes}};
+    });
+  }
   json["disagreements"] = list_of(job.disagreements, json_of_disagreement);
   json["members"] = list_of(job.members, json_of_member);
   return json;

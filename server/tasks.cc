@@ -117,10 +117,10 @@ void audit(const StreamView<T>& selected, const StreamView<T>& carried, const St
   update.imbalance = found.imbalance;
 }
 
-/// Codes what of `sum` was selected. `sum` has all of `selected`, and where the index codec adds entries all of those.
 template <typename T>
-Result<EncodedUpdate> encode_selected(const StreamView<T>& selected, const StreamView<T>& sum, const EncodePlan& plan) {
-  const EncodeOptions options{plan.codec, plan.random, plan.index_base};
+Result<EncodedUpdate> encode_with(const StreamView<T>& selected, const StreamView<T>& sum, const CodecSpec& codec,
+                                  const EncodePlan& plan) {
+  const EncodeOptions options{codec, plan.random, plan.index_base};
   Result<EncodedContainer<T>> coded = encode_container<T>(selected, sum, options);
   if (!coded) return std::unexpected(coded.error());
   EncodedUpdate update;
@@ -130,6 +130,31 @@ Result<EncodedUpdate> encode_selected(const StreamView<T>& selected, const Strea
   if (!plan.audited.empty()) audit<T>(selected, carried, sum, plan, update);
   update.container = SharedBytes::from(std::move(coded->bytes));
   return update;
+}
+
+/// Codec auto. An update of everything may go in either form; of one that was cut, what it carries is what is in it.
+template <typename T>
+Result<EncodedUpdate> encode_chosen(const StreamView<T>& selected, const StreamView<T>& sum, const EncodePlan& plan) {
+  CodecChooser chooser = plan.automatic->chooser;
+  ChoiceInput input;
+  input.spec = plan.codec;
+  input.speeds = &plan.automatic->costs.speeds();
+  input.link_bits_per_s = LinkRate(plan.automatic->costs.link_bits_per_s).bits_per_s();
+  input.copies = plan.automatic->receivers;
+  const bool whole = plan.extent == Extent::kEverything && !plan.cut && !plan.largest;
+  input.form = whole ? CodedForm::kEither : CodedForm::kAsItIs;
+  chooser.choose(selected, input);
+  const std::optional<Stream<T>> formed = chooser.formed(selected, input.form);
+  Result<EncodedUpdate> update =
+      encode_with<T>(formed ? formed->view() : selected, sum, chooser.resolved(plan.codec), plan);
+  if (update) update->chooser = std::move(chooser);
+  return update;
+}
+
+/// Codes what of `sum` was selected. `sum` has all of `selected`, and where the index codec adds entries all of those.
+template <typename T>
+Result<EncodedUpdate> encode_selected(const StreamView<T>& selected, const StreamView<T>& sum, const EncodePlan& plan) {
+  return plan.automatic ? encode_chosen<T>(selected, sum, plan) : encode_with<T>(selected, sum, plan.codec, plan);
 }
 
 template <typename T>

@@ -9,6 +9,7 @@
 #include "kernels/base/buffer.h"
 #include "kernels/base/random.h"
 #include "kernels/base/result.h"
+#include "kernels/codec/choice.h"
 #include "kernels/codec/codec.h"
 #include "kernels/reduce/magnitude_histogram.h"
 #include "kernels/stream/stream.h"
@@ -74,11 +75,25 @@ class DecodeTask : public Task {
   Result<SharedStream> result_ = fail(ErrorCode::kLimitExceeded, kNotRun);
 };
 
+/// What choosing codecs takes besides the data.
+struct CodecCosts {
+  SpeedSource speeds = fallback_speeds;
+  double link_bits_per_s = 0;  ///< from this shard to its workers; 0: not known
+};
+
+/// Codec auto of a part: the choice so far, and what the next one is made from.
+struct AutomaticCodec {
+  CodecChooser chooser;
+  CodecCosts costs;
+  uint32_t receivers = 1;
+};
+
 /// How a sum becomes an update.
 struct EncodePlan {
   std::optional<PartCut> cut;
   std::optional<uint64_t> largest;  ///< so many of the largest, ties by lower index; neither: the whole sum
   CodecSpec codec;
+  std::optional<AutomaticCodec> automatic = std::nullopt;  ///< where `codec` is
   RandomKey random;
   uint64_t index_base = 0;
   std::vector<SharedStream> audited;    ///< contributions, to say what of each was carried; empty: not asked
@@ -88,7 +103,8 @@ struct EncodePlan {
 struct EncodedUpdate {
   SharedBytes container;
   uint64_t entries = 0;
-  double codec_error = 0;       ///< sum over the carried entries of |sum - decoded|
+  std::optional<CodecChooser> chooser = std::nullopt;  ///< of an automatic codec, as this update leaves it
+  double codec_error = 0;                              ///< sum over the carried entries of |sum - decoded|
   double imbalance = 0;         ///< audited: sum of |sum - carried|, where that is more than rounding
   std::vector<double> carried;  ///< by audited contribution: sum of its entries that the update carries
 };

@@ -10,8 +10,8 @@ namespace {
 
 std::unexpected<Error> refuse(std::string_view text) {
   return fail(ErrorCode::kInvalidArgument, "codec '" + std::string(text) +
-                                               "' is not auto or INDEX[+VALUE] with INDEX " + index_codec_words() +
-                                               " and VALUE " + value_codec_words());
+                                               "' is not auto[+VALUE] or INDEX[+VALUE] with INDEX " +
+                                               index_codec_words() + " and VALUE " + value_codec_words());
 }
 
 bool parse_index(std::string_view text, CodecSpec& spec) {
@@ -59,6 +59,9 @@ std::string value_codec_words() {
 Status validate(const CodecSpec& spec) {
   if (find_index_codec(spec.index) == nullptr) return fail(ErrorCode::kInvalidArgument, "unknown index codec");
   if (find_value_codec(spec.value) == nullptr) return fail(ErrorCode::kInvalidArgument, "unknown value codec");
+  if (spec.automatic && spec.index != CodecSpec{}.index) {
+    return fail(ErrorCode::kInvalidArgument, "auto chooses the index codec: name none beside it");
+  }
   if (!(spec.bloom_false_positive_rate >= kBloomRateMin && spec.bloom_false_positive_rate <= 0.5)) {
     return fail(ErrorCode::kInvalidArgument, "the Bloom false positive rate must be in [1e-9, 0.5]");
   }
@@ -73,24 +76,20 @@ Status validate(const CodecSpec& spec) {
 
 Result<CodecSpec> codec_from_text(std::string_view text) {
   CodecSpec spec;
-  if (text == "auto") {
-    spec.automatic = true;
-    return spec;
-  }
   const auto parts = split(text, '+');
-  if (parts.size() > 2 || !parse_index(parts[0], spec)) return refuse(text);
+  spec.automatic = parts[0] == "auto";
+  if (parts.size() > 2 || (!spec.automatic && !parse_index(parts[0], spec))) return refuse(text);
   if (parts.size() == 2 && !parse_value(parts[1], spec)) return refuse(text);
   if (auto valid = validate(spec); !valid) return std::unexpected(valid.error());
   return spec;
 }
 
 std::string codec_text(const CodecSpec& spec) {
-  if (spec.automatic) return "auto";
   const IndexCodec* index = find_index_codec(spec.index);
   MILLRACE_CHECK(index != nullptr, static_cast<int>(spec.index));
-  std::string text(index->name());
+  std::string text(spec.automatic ? "auto" : index->name());
   const CodecSpec defaults;
-  if (index->takes_rate() && spec.bloom_false_positive_rate != defaults.bloom_false_positive_rate) {
+  if (!spec.automatic && index->takes_rate() && spec.bloom_false_positive_rate != defaults.bloom_false_positive_rate) {
     char number[32];
     const auto [end, error] = std::to_chars(number, number + sizeof(number), spec.bloom_false_positive_rate);
     MILLRACE_CHECK(error == std::errc());

@@ -154,6 +154,16 @@ std::vector<Refused> refused_methods() {
        [](JobSpec& s) { s.tensors[1].reselect = ReselectSpec{.reselect = Reselect::kTopK}; }},
       {"threshold-period", kImpossible, "threshold_period", [](JobSpec& s) { s.reselect.threshold_period = 0; }},
       {"codec", kImpossible, "codec_up: ", [](JobSpec& s) { s.codec_up.qsgd_bits = 9; }},
+      {"codec", kImpossible, "codec_up: auto chooses the index codec",
+       [](JobSpec& s) {
+         s.codec_up.automatic = true;
+         s.codec_up.index = IndexCodecId::kRaw;
+       }},
+      {"l2-retain", kImpossible, "codec_error drop",
+       [](JobSpec& s) {
+         s.codec_up = qsgd(false);
+         s.codec_up.automatic = true;
+       }},
       {"codec", kImpossible, "codec_down: ", [](JobSpec& s) { s.codec_down.bloom_false_positive_rate = kNan; }},
       {"codec", kImpossible, "codec_down: ", [](JobSpec& s) { s.codec_down.bucket_size = 0; }},
       {"codec", kImpossible, "tensor 'bias': codec_up: ", [](JobSpec& s) { s.tensors[1].codec_up->qsgd_bits = 1; }},
@@ -329,6 +339,13 @@ std::vector<Accepted> accepted_jobs() {
       {"as it is", [](JobSpec&) {}},
       {"selection none with reselection", [](JobSpec& s) { s.select = {}; }},
       {"nothing selected, nothing reselected", [](JobSpec& s) { s.select = {}, s.reselect = {}; }},
+      {"auto both ways", [](JobSpec& s) { s.codec_up = s.codec_down = codec_from_text("auto").value(); }},
+      {"auto with values of one codec",
+       [](JobSpec& s) {
+         s.codec_up = codec_from_text("auto+qsgd4").value();
+         s.codec_down = codec_from_text("auto+qsgd8").value();
+       }},
+      {"auto for a tensor", [](JobSpec& s) { s.tensors[1].codec_up = codec_from_text("auto").value(); }},
       {"bloom both ways", [](JobSpec& s) { s.codec_up = s.codec_down = bloom(); }},
       {"bloom by conflict sets up", [](JobSpec& s) { s.codec_up = codec_from_text("bloom_p2").value(); }},
       {"bloom naive up, the error dropped",

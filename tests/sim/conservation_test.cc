@@ -82,6 +82,31 @@ TEST(Conservation, QuantizerWhoseErrorIsDroppedIntoTheLedger) {
   expect_conserved(scenario);
 }
 
+/// Bytes decide, coding and bytes, coding alone; the last one sends all of a part, zeros too.
+TEST(Conservation, CodecsChosenOnTheWay) {
+  for (const double rate : {1e5, 1e9, 1e15}) {
+    Scenario scenario = long_run(8);
+    scenario.spec.codec_up.automatic = true;
+    scenario.spec.codec_down.automatic = true;
+    scenario.spec.select.density = rate > 1e12 ? 0.9 : 0.02;
+    scenario.density_max = rate > 1e12 ? 1 : 0.05;
+    scenario.link_rate = rate;
+    expect_conserved(scenario);
+  }
+}
+
+TEST(Conservation, CodecsChosenForAnUpdateThatIsCut) {
+  Scenario scenario = long_run(9);
+  scenario.spec.codec_up.automatic = true;
+  scenario.spec.codec_up.value = ValueCodecId::kQsgd;
+  scenario.spec.codec_up.qsgd_bits = 2;
+  scenario.spec.codec_down.automatic = true;
+  scenario.spec.reselect = {.reselect = protocol::Reselect::kTopK, .density = 0.5};
+  scenario.link_rate = 1e15;
+  scenario.density_max = 1;
+  expect_conserved(scenario);
+}
+
 TEST(Conservation, EverythingPushedGoesThroughWithStaleness) {
   Scenario scenario = long_run(7);
   scenario.spec.select = {};

@@ -166,6 +166,17 @@ void make_asynchronous(protocol::JobSpec& spec) {
   for (protocol::TensorSpec& tensor : spec.tensors) tensor.reselect.reset();
 }
 
+/// Codecs that are chosen as the job goes on, by rates at which bytes, both, or time decide.
+void draw_automatic(RandomSequence& random, Scenario& scenario) {
+  scenario.link_rate = one_of(random, {0.0, 1e5, 1e8, 1e10, 1e14});
+  for (CodecSpec* codec : {&scenario.spec.codec_up, &scenario.spec.codec_down}) {
+    if (!chance(random, 0.2)) continue;
+    codec->automatic = true;
+    codec->index = CodecSpec{}.index;
+  }
+  MILLRACE_CHECK(protocol::validate(scenario.spec).has_value(), scenario.seed);
+}
+
 void draw_clocks(RandomSequence& random, Scenario& scenario) {
   if (chance(random, 0.6)) return;
   scenario.own_clocks = true;
@@ -299,6 +310,8 @@ Scenario draw_scenario(uint64_t seed) {
   if (chance(of_mode, 1.0 / 7)) make_asynchronous(scenario.spec);
   RandomSequence of_merging(RandomKey::from(seed), /*stream=*/6);
   scenario.merged = scenario.exact && chance(of_merging, 0.6);
+  RandomSequence of_codecs(RandomKey::from(seed), /*stream=*/7);
+  draw_automatic(of_codecs, scenario);
   return scenario;
 }
 
@@ -337,7 +350,8 @@ std::string describe(const Scenario& scenario) {
                      (spec.reselect.reselect == protocol::Reselect::kTopK
                           ? "topk period " + std::to_string(spec.reselect.threshold_period)
                           : "none") +
-                     ", up " + codec_text(spec.codec_up) + ", down " + codec_text(spec.codec_down) +
+                     ", up " + codec_text(spec.codec_up) + ", down " + codec_text(spec.codec_down) + " at " +
+                     std::to_string(static_cast<uint64_t>(scenario.link_rate * 1e-3)) + " kbit/s" +
                      (spec.codec_error == protocol::CodecError::kRetain ? ", retain" : ", drop") + ", dead_after " +
                      std::to_string(spec.dead_after_ms) + " ms\n  tensors:";
   for (const auto& tensor : spec.tensors) text += ' ' + std::to_string(tensor.dimension);

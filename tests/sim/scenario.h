@@ -44,6 +44,7 @@ struct Scenario {
   std::vector<uint64_t> steps;     ///< [workers] that each pushes before it finishes
   int grid_exponent = -4;          ///< gradients are multiples of 2^this
   uint32_t grid_steps_max = 64;    ///< ... up to so many of them
+  double link_rate = 0;            ///< bits per second, as stated to all: what codec auto goes by; 0: not stated
   double density_max = 1;          ///< of a pushed gradient
   double sparse_pushes = 0.5;      ///< share of pushes by push_sparse
   double non_finite_pushes = 0;    ///< share of pushes that first try a gradient with NaN or infinity in it

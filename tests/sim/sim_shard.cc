@@ -20,6 +20,7 @@ void SimShard::start() {
   config.shard_count = world_.scenario.shards;
   config.life = life_;
   config.software = "sim";
+  config.codec_costs.link_bits_per_s = world_.scenario.link_rate;
   config.saves = {world_.scenario.store_saves, world_.scenario.store_every};
   if (world_.scenario.job_memory_bytes > 0) config.limits.job_memory_bytes_max = world_.scenario.job_memory_bytes;
   core_ = std::make_unique<server::ShardCore>(config, *table_, now());

@@ -55,6 +55,7 @@ void SimWorker::start() {
   config.random_seed = random_.next_u64();
   config.software = "sim";
   config.ledger = worker::LedgerMode::kPerIndex;
+  config.link_bits_per_s = world_.scenario.link_rate;
   config.has_weights = world_.scenario.has_weights;
   config.takes_merged = world_.scenario.merged;
   config.returns = number_ != worker_;

@@ -7,11 +7,13 @@
 #include <vector>
 
 #include "worker/cli/bench/codec.h"
+#include "worker/cli/bench/codec_explain.h"
 #include "worker/cli/bench/reduce.h"
 #include "worker/cli/bench/select.h"
 #include "worker/cli/bench/worker.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/flag_range.h"
+#include "worker/cli/process/allocator.h"
 #include "worker/cli/table.h"
 
 namespace millrace::cli {
@@ -74,14 +76,54 @@ Command add_select(CLI::App& bench) {
           }};
 }
 
+/// What of `bench codec` is about codec auto.
+struct AutoFlags {
+  bool explain = false;
+  bool grid = false;
+  CodecExplainOptions options;
+};
+
+void add_auto_flags(CLI::App& app, AutoFlags& flags) {
+  CLI::Option* explain =
+      app.add_flag("--explain", flags.explain, "what codec auto would choose, and why: all candidates");
+  app.add_option("--codec", flags.options.codec, "auto, or auto+VALUE")->capture_default_str()->needs(explain);
+  app.add_option("--link-rate", flags.options.link_bits_per_s, "bits per second")
+      ->capture_default_str()
+      ->check(in_range(1.0, 1e15))
+      ->needs(explain);
+  app.add_flag_callback(
+         "--clustered", [&flags] { flags.options.clustering = Clustering::kClustered; },
+         "draw indices that lie in clusters")
+      ->needs(explain);
+  app.add_flag("--auto-grid", flags.grid, "codec auto against the best forced choice, over sizes, densities and rates")
+      ->excludes(explain);
+}
+
+Outcome bench_auto(AutoFlags flags, const CodecBenchOptions& common, bool json) {
+  keep_freed_memory();
+  if (flags.grid) return print_result(codec_auto_grid({.repeats = common.repeats, .seed = common.seed}), json);
+  flags.options.n = common.n;
+  flags.options.density = common.density;
+  flags.options.repeats = common.repeats;
+  flags.options.seed = common.seed;
+  flags.options.trace = common.trace;
+  flags.options.worker = common.worker;
+  const auto result = explain_codec(flags.options);
+  if (!result) return fail_with(result.error());
+  if (!json) fmt::print("{}\n\n", result->at("why").get<std::string>());
+  return print_result(*result, json);
+}
+
 Command add_codec(CLI::App& bench) {
   auto flags = std::make_shared<BenchFlags<CodecBenchOptions>>();
+  auto of_auto = std::make_shared<AutoFlags>();
   CLI::App* app =
       add_kernel_bench(bench, "codec", "index and value codecs: size against entropy, speed", uint64_t{1} << 28, flags);
   CLI::Option* trace = app->add_option("--trace", flags->options.trace,
                                        "the largest entries of gradients in a file, in place of drawn ones of --n");
   trace->excludes("--n");
   app->add_option("--worker", flags->options.worker, "of the trace")->capture_default_str()->needs(trace);
+  add_auto_flags(*app, *of_auto);
   app->footer(
       "entropy_bits_per_index is log2 of binomial(n, k), over k: no lossless code of uniform indices is smaller.\n"
       "A trace is a file of numpy.savez with an array 'accumulator', f32 [workers, n]. over_rice_blocks compares with "
@@ -92,8 +134,10 @@ Command add_codec(CLI::App& bench) {
       "on the same entries, with tables and the container's header.\n\n"
       "Examples:\n"
       "  millrace bench codec --n 16777216 --density 0.01 --json\n"
-      "  millrace bench codec --trace cnn-step300.npz --worker 0 --density 0.001 --json");
-  return {app, [flags]() -> Outcome {
+      "  millrace bench codec --trace cnn-step300.npz --worker 0 --density 0.001 --json\n"
+      "  millrace bench codec --explain --link-rate 1e8 --density 0.01");
+  return {app, [flags, of_auto]() -> Outcome {
+            if (of_auto->explain || of_auto->grid) return bench_auto(*of_auto, flags->options, flags->json);
             const auto result = bench_codec(flags->options);
             if (!result) return fail_with(result.error());
             return print_result(*result, flags->json);

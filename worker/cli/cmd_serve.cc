@@ -38,6 +38,7 @@ struct ServeFlags {
   std::string table;
   std::string store_dir;
   uint32_t store_save_seconds = 0;
+  double link_rate = 0;
   int grace_ms = 35'000;
   bool json = false;
 };
@@ -70,6 +71,7 @@ Result<std::vector<ShardProcess>> start_shards(const ServeFlags& flags, const st
     options.table = table;
     options.store_dir = flags.store_dir;
     options.store_save_seconds = flags.store_save_seconds;
+    options.link_rate = flags.link_rate;
     if (flags.port != 0) options.port = static_cast<uint16_t>(flags.port + shard);
     const uint32_t http_port = flags.http_port == 0 ? 0 : flags.http_port + shard;
     options.http = flags.host + ":" + std::to_string(http_port);
@@ -184,6 +186,9 @@ Command add_serve_command(CLI::App& root) {
          "--store-dir", flags->store_dir,
          "folder for the weights of jobs with a store: saved when a job is over, on SIGUSR2 (default: nowhere)")
       ->check(not_empty());
+  app->add_option("--link-rate", flags->link_rate,
+                  "bits per second from each shard to its workers, for jobs with --codec-down auto; 0: taken for 1e9")
+      ->check(in_range(0.0, 1e15));
   app->add_option("--store-save-seconds", flags->store_save_seconds, "saves stores of running jobs so often; 0: never")
       ->capture_default_str()
       ->check(in_range(0, 86'400));

@@ -379,10 +379,15 @@ void add_compression_flags(CLI::App& app, TrainFlags& flags) {
       ->capture_default_str()
       ->each(mark(flags.given.reselect));
   app.add_option("--codec-up", options.codec_up,
-                 "auto, or INDEX+VALUE: " + index_codec_words() + " + " + value_codec_words())
+                 "auto[+VALUE] (the fastest lossless ones, by measured speed and --link-rate), or INDEX+VALUE: " +
+                     index_codec_words() + " + " + value_codec_words())
       ->capture_default_str()
       ->each(mark(flags.given.codec_up));
   app.add_option("--codec-down", options.codec_down, "the same, for what comes back")->capture_default_str();
+  app.add_option("--link-rate", options.link_rate,
+                 "bits per second to the servers, for --codec-up auto; 0: measured by what is sent and comes back")
+      ->capture_default_str()
+      ->check(in_range(0.0, 1e15));
   app.add_option("--codec-error", options.codec_error, "a quantizer's error: retain it in the residual, or drop it")
       ->capture_default_str()
       ->each(mark(flags.given.codec_error))

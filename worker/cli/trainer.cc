@@ -49,6 +49,7 @@ JobOptions job_options(const TrainOptions& options) {
   job.reselect = options.reselect;
   job.codec_up = options.codec_up;
   job.codec_down = options.codec_down;
+  job.link_rate = options.link_rate;
   job.codec_error = options.codec_error;
   job.momentum = options.momentum;
   job.clip = options.clip;

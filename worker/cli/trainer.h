@@ -32,6 +32,7 @@ struct TrainOptions {
   std::string reselect = "none";
   std::string codec_up = "gap+raw";
   std::string codec_down = "gap+raw";
+  double link_rate = 0;
   std::string codec_error = "retain";
   std::string momentum = "none";
   double clip = 0;

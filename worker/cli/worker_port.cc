@@ -102,6 +102,11 @@ void WorkerPort::update(const Stats& stats) {
                            {"blocked_seconds", stats.time_blocked_s},
                            {"communication_seconds", stats.time_in_communication_s}};
   if (audit.audits) status["audit"] = std::move(audited);
+  constexpr size_t kListedMax = 64;  // nobody reads more
+  for (const TensorStats& tensor : stats.tensors) {
+    if (tensor.codec_choice.empty() || status["codecs_up"].size() >= kListedMax) continue;
+    status["codecs_up"].push_back({{"tensor", tensor.name}, {"codec", tensor.codec_choice}});
+  }
   const std::lock_guard lock(mutex_);
   status_ = status.dump();
 }

@@ -10,6 +10,7 @@
 
 #include "kernels/base/buffer.h"
 #include "kernels/base/result.h"
+#include "kernels/codec/choice.h"
 #include "kernels/codec/codec.h"
 #include "kernels/select/select.h"
 #include "kernels/stream/held_stream.h"
@@ -85,6 +86,11 @@ class Bucket {
   /// Cost    one copy of the part's entries, then the codec; raw indices and values: that copy alone.
   /// Errors  as the codecs' and the container's.
   Result<CodedPart> code(size_t at, const EncodeOptions& options);
+
+  /// Codec auto: chooses how what select() took out is coded, parts alike. True: not as before.
+  /// REQUIRES  before the step's first code(); input.spec and input.pieces are set here.
+  bool choose_codecs(ChoiceInput input);
+  const CodecChooser& chooser() const { return chooser_; }
 
   /// In place of code(): the part's step is decided already, what was selected for it stays here.
   void keep_part(size_t at);
@@ -231,7 +237,9 @@ class Bucket {
   void drop_zeros();
   void split_off(const IndexBuffer& positions);
   Stream<float> take_part(size_t at);
-  bool goes_plain() const;
+  bool goes_plain(const CodecSpec& codec) const;
+  Result<CodedPart> code_dense(size_t at, Stream<float>&& local, const Stream<float>& dense,
+                               const EncodeOptions& options);
   Result<CodedPart> code_plain(size_t at);
   void part_is_coded(size_t at, uint64_t entries);
   void settle_code(size_t at, const StreamView<float>& selected, const StreamView<float>& decoded,
@@ -251,6 +259,7 @@ class Bucket {
   uint64_t dimension_ = 0;
   SelectionSpec select_spec_;
   CodecSpec codec_;
+  CodecChooser chooser_;  ///< of an automatic codec
   std::vector<protocol::PartLayout> parts_;
   std::vector<std::unique_ptr<PushSlot>> slots_;
   std::unique_ptr<Selector<float>> selector_;  ///< none for Selection::kNone

@@ -52,16 +52,29 @@ Stream<float> Bucket::take_part(size_t at) {
   return local;
 }
 
+bool Bucket::choose_codecs(ChoiceInput input) {
+  MILLRACE_CHECK(codec_.automatic);
+  input.spec = codec_;
+  input.pieces = static_cast<uint32_t>(parts_.size());
+  return chooser_.choose(selected_.view(), input);
+}
+
 Result<CodedPart> Bucket::code(size_t at, const EncodeOptions& options) {
   MILLRACE_CHECK(parts_left_ > 0 && coded_[at] == 0, parts_left_, at);
-  if (goes_plain()) return code_plain(at);
+  EncodeOptions chosen = options;
+  if (codec_.automatic) chosen.spec = chooser_.resolved(codec_);
+  if (goes_plain(chosen.spec)) return code_plain(at);
   const protocol::PartLayout& part = parts_[at];
   Stream<float> local = take_part(at);
+  if (std::optional<Stream<float>> formed = chooser_.formed(local.view(), CodedForm::kEither)) {
+    if (formed->dense) return code_dense(at, std::move(local), *formed, chosen);
+    local = std::move(*formed);
+  }
   // What was not selected: a codec that sends more than was selected fills in from here.
   Stream<float> rest;
-  const bool exact_indices = find_index_codec(codec_.index)->lossless();
+  const bool exact_indices = find_index_codec(chosen.spec.index)->lossless();
   if (!exact_indices && !local.dense) rest = cut(residual_.view(), part.begin, part.end);
-  auto container = encode_container(local.view(), rest.view(), options);
+  auto container = encode_container(local.view(), rest.view(), chosen);
   if (!container) return std::unexpected(container.error());
   if (container->exact) {
     part_is_coded(at, local.count());
@@ -82,9 +95,20 @@ Result<CodedPart> Bucket::code(size_t at, const EncodeOptions& options) {
   return CodedPart{SharedBytes::from(std::move(container->bytes)), std::move(sent)};
 }
 
+/// What the books keep as sent are the entries: zeros that go with them are nothing to them.
+Result<CodedPart> Bucket::code_dense(size_t at, Stream<float>&& local, const Stream<float>& dense,
+                                     const EncodeOptions& options) {
+  auto container = encode_container<float>(dense.view(), {}, options);
+  if (!container) return std::unexpected(container.error());
+  MILLRACE_CHECK(container->exact);
+  part_is_coded(at, local.count());
+  return CodedPart{SharedBytes::from(std::move(container->bytes)), HeldStream<float>::from(std::move(local))};
+}
+
 /// Raw indices and raw values: what is sent lies in the container as it is, and needs no copy beside it.
-bool Bucket::goes_plain() const {
-  return codec_.index == IndexCodecId::kRaw && codec_.value == ValueCodecId::kRaw && !selected_.dense;
+bool Bucket::goes_plain(const CodecSpec& codec) const {
+  const bool raw = codec.index == IndexCodecId::kRaw && codec.value == ValueCodecId::kRaw;
+  return raw && !selected_.dense && !(chooser_.choice() && chooser_.choice()->chosen.dense);
 }
 
 Result<CodedPart> Bucket::code_plain(size_t at) {

@@ -144,10 +144,17 @@ struct BucketRun {
   size_t committed_slots = 0;
   std::vector<uint32_t> order;  ///< parts in the order of coding: the shards take turns
   size_t next_in_order = 0;
-  std::deque<std::pair<uint64_t, TimeNs>> sent_since;  ///< (step, when its first part went out)
-  std::vector<double> applied;                         ///< LedgerMode::kPerIndex
-  uint64_t audit_credit = 0;                           ///< entries that the audit may go over
-  uint32_t audit_next = 0;                             ///< whose turn it is, among the parts
+  /// A step under way, since its first part went out.
+  struct Sent {
+    uint64_t step = 0;
+    TimeNs since = 0;
+    uint64_t bytes_up = 0;  ///< payloads, so far
+    uint64_t bytes_down = 0;
+  };
+  std::deque<Sent> sent;        ///< by step
+  std::vector<double> applied;  ///< LedgerMode::kPerIndex
+  uint64_t audit_credit = 0;    ///< entries that the audit may go over
+  uint32_t audit_next = 0;      ///< whose turn it is, among the parts
 };
 
 struct TensorRun {
@@ -204,6 +211,7 @@ struct SessionCore::Impl {
   std::vector<PartRun> parts;
   std::vector<TensorRun> tensors;
   LocalClip clip;
+  LinkRate link_rate;  ///< to and from the shards
   std::vector<Link> links;
 
   Standing standing = Standing::kLoaded;
@@ -334,6 +342,7 @@ struct SessionCore::Impl {
   std::optional<uint64_t> step_for_push(const BucketRun& run, TimeNs now) const;
   uint64_t steps_applied_by_all(uint64_t push) const;
   void select_for(BucketRun& run, uint64_t step, TimeNs now, Actions& actions);
+  void choose_codecs(uint32_t bucket, Actions& actions);
   void code_next(uint32_t bucket, TimeNs now, Actions& actions);
   void part_is_coded(uint32_t bucket);
   /// The shard takes no step that is further ahead: after a return the log of one part may have gone back behind the others'.

@@ -214,7 +214,7 @@ void SessionCore::Impl::lose_place(TimeNs now, Actions& actions) {
           run.bucket->keep_part(part.at);
           part_is_coded(part.layout.bucket);
         }
-        run.sent_since.clear();
+        run.sent.clear();
       }
       put_aside();
     }

@@ -36,6 +36,7 @@ bool SessionCore::Impl::work(TimeNs now, Actions& actions) {
     unsettled.erase(*bucket);  // select() has settled what was left
     select_for(run, step, now, actions);
     run.next_in_order = 0;
+    choose_codecs(*bucket, actions);
     audit_some(run, actions);
     counters.dense_bytes += run.bucket->dimension() * sizeof(float);
     return true;
@@ -110,6 +111,18 @@ void SessionCore::Impl::part_is_coded(uint32_t bucket) {
   if (run.coded == run.pushed) ready.erase({-static_cast<int64_t>(run.priority), bucket});
 }
 
+void SessionCore::Impl::choose_codecs(uint32_t bucket, Actions& actions) {
+  const protocol::BucketLayout& planned = layout.buckets[bucket];
+  if (!planned.codec_up.automatic) return;
+  ChoiceInput input;
+  input.speeds = &config.codec_speeds();
+  input.link_bits_per_s = link_rate.bits_per_s();
+  Bucket& coder = *buckets[bucket].bucket;
+  if (!coder.choose_codecs(input)) return;
+  log(actions, Severity::kInfo,
+      protocol::bucket_text(config.spec, planned) + " goes up as " + coder.chooser().choice()->text());
+}
+
 void SessionCore::Impl::code_next(uint32_t bucket, TimeNs now, Actions& actions) {
   BucketRun& run = buckets[bucket];
   const uint64_t step = run.coding;
@@ -137,7 +150,8 @@ void SessionCore::Impl::code_next(uint32_t bucket, TimeNs now, Actions& actions)
   out.weight = static_cast<double>(run.bucket->slot(0).weight());
   counters.raw_bytes_up += out.sent.view.count() * (sizeof(uint32_t) + sizeof(float));
   const uint64_t bytes = out.payload.bytes.size();
-  if (run.next_in_order == 0) run.sent_since.emplace_back(step, now);
+  if (run.next_in_order == 0) run.sent.push_back({step, now});
+  if (!run.sent.empty()) run.sent.back().bytes_up += bytes;
   part.outstanding.push_back(std::move(out));
   part_is_coded(bucket);
   if (bytes_max != 0 && bytes > bytes_max) {
@@ -320,6 +334,9 @@ bool SessionCore::Impl::take_update(uint32_t shard, protocol::Message&& message,
     return false;
   }
   counters.payload_bytes_down += message.payload.bytes.size();
+  for (BucketRun::Sent& sent : buckets[part.layout.bucket].sent) {
+    if (sent.step == update.step) sent.bytes_down += message.payload.bytes.size();
+  }
   part.log_digest = protocol::extend_log_digest(part.log_digest, update, message.payload.bytes);
   std::optional<protocol::SummaryEntry> before;
   if (const auto* own = config.spec.audit ? counted_in(part) : nullptr) before = *own;
@@ -457,9 +474,11 @@ void SessionCore::Impl::step_applied(BucketRun& run, TimeNs now) {
 
 void SessionCore::Impl::count_communication(BucketRun& run, TimeNs now) {
   const uint64_t done = asynchronous() ? run.answered : run.steps_applied;
-  while (!run.sent_since.empty() && run.sent_since.front().first < done) {
-    counters.time_in_communication += now - run.sent_since.front().second;
-    run.sent_since.pop_front();
+  for (; !run.sent.empty() && run.sent.front().step < done; run.sent.pop_front()) {
+    const BucketRun::Sent& sent = run.sent.front();
+    counters.time_in_communication += now - sent.since;
+    // What came back may have crossed what went out.
+    link_rate.moved(std::max(sent.bytes_up, sent.bytes_down), now - sent.since);
   }
 }
 

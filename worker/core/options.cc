@@ -144,6 +144,9 @@ Result<protocol::MomentumSpec> momentum_from_text(std::string_view text) {
 }
 
 Result<protocol::JobSpec> spec_from_options(const JobOptions& job, std::span<const TensorOptions> tensors) {
+  if (!(job.link_rate >= 0) || !std::isfinite(job.link_rate)) {
+    return fail(ErrorCode::kInvalidArgument, "link_rate: bits per second, 0 or more");
+  }
   protocol::JobSpec spec;
   spec.name = job.name;
   spec.workers = job.workers;

@@ -28,6 +28,7 @@ std::vector<uint32_t> coding_order(const protocol::JobLayout& layout, const prot
 SessionCore::Impl::Impl(CoreConfig config_)
     : config(std::move(config_)),
       clip(config.spec),
+      link_rate(config.link_bits_per_s),
       jitter(random_key(config.random_seed, config.worker, config.nonce)) {
   MILLRACE_CHECK(!config.shard_addresses.empty());
   MILLRACE_CHECK(config.worker < config.spec.workers, config.worker, config.spec.workers);
@@ -279,6 +280,9 @@ std::vector<DeliveredUpdate> SessionCore::held(uint32_t part) const {
   return held;
 }
 const CoreCounters& SessionCore::counters() const { return impl_->counters; }
+const CodecChoice* SessionCore::codec_choice(uint32_t bucket) const {
+  return impl_->buckets[bucket].bucket->chooser().choice();
+}
 BucketCounters SessionCore::bucket_counters(uint32_t bucket) const { return impl_->buckets[bucket].bucket->counters(); }
 
 Stream<float> SessionCore::residual(uint32_t bucket) const { return impl_->buckets[bucket].bucket->residual(); }

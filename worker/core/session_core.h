@@ -10,6 +10,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/random.h"
 #include "kernels/base/result.h"
+#include "kernels/codec/choice.h"
 #include "kernels/stream/stream.h"
 #include "protocol/job_spec.h"
 #include "protocol/layout.h"
@@ -41,6 +42,9 @@ struct CoreConfig {
   bool has_weights = false;
   /// With weights: several steps may come in one update, which is added with one scale (asynchronous mode).
   bool takes_merged = false;
+  // Of jobs with codec auto: what coding takes, and the link to the shards; 0: measured by what is sent and comes back.
+  SpeedSource codec_speeds = fallback_speeds;
+  double link_bits_per_s = 0;
   bool returns = false;  ///< this process takes the place of an earlier one of this worker, as soon as that is silent
   /// What an earlier process saved; weights are the shell's. REQUIRES: fits(*saved, worker, spec).
   std::optional<SavedState> saved;
@@ -211,6 +215,8 @@ class SessionCore {
   bool is_waited_for() const;
   const CoreCounters& counters() const;
   BucketCounters bucket_counters(uint32_t bucket) const;
+  /// How the bucket is coded on its way up; nullptr: the job names its codecs, or nothing was sent yet.
+  const CodecChoice* codec_choice(uint32_t bucket) const;
 
   /// R: residual with everything filled and not sent yet, and everything returned. Copies.
   /// REQUIRES: no slot of the bucket is being filled.

@@ -9,6 +9,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
+#include "protocol/codec_speeds.h"
 #include "worker/session/state_file.h"
 
 /// Making a session, and what is asked of it from time to time: statistics, saved state.
@@ -42,6 +43,8 @@ CoreConfig config_of(const JobOptions& options, protocol::JobSpec&& spec, Beginn
   config.resend_after = TimeNs{options.resend_after_ms} * kNsPerMs;
   config.connect_timeout = TimeNs{options.connect_timeout_ms} * kNsPerMs;
   config.shard_silence = TimeNs{options.shard_silence_ms} * kNsPerMs;
+  config.codec_speeds = measured_speeds;
+  config.link_bits_per_s = options.link_rate;
   config.has_weights = beginning.has_weights;
   config.takes_merged = std::ranges::none_of(
       beginning.targets, [](const AttachedWeights::Target& target) { return static_cast<bool>(target.schedule); });
@@ -198,6 +201,7 @@ Stats SessionShell::collect_stats() {
   for (const protocol::BucketLayout& bucket : core_.layout().buckets) {
     TensorStats& first = stats.tensors[bucket.members.front().tensor];
     const BucketCounters counted = core_.bucket_counters(bucket.bucket);
+    if (const CodecChoice* choice = core_.codec_choice(bucket.bucket)) first.codec_choice = choice->text();
     first.entries_sent = counted.entries_sent;
     first.entries_sent_last = counted.entries_sent_last;
     first.entries_received = counted.entries_received;

@@ -27,6 +27,10 @@ Result<ShardProcess> ShardProcess::start(const ShardProcessOptions& options) {
     spawn.argv.push_back("--store-save-seconds");
     spawn.argv.push_back(std::to_string(options.store_save_seconds));
   }
+  if (options.link_rate > 0) {
+    spawn.argv.push_back("--link-rate");
+    spawn.argv.push_back(std::to_string(options.link_rate));
+  }
   spawn.network_namespace = options.network_namespace;
   spawn.stderr_path = options.log;
   auto child = ChildProcess::spawn(spawn);

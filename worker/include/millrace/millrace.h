@@ -134,8 +134,9 @@ struct JobOptions {
   uint32_t connect_timeout_ms = 10'000;  ///< for reaching every shard
   uint32_t start_timeout_ms = 60'000;    ///< for all workers to join, once the shards are reached
   uint32_t shard_silence_ms = 30'000;    ///< a shard not heard for so long ends the session
-  uint32_t resend_after_ms = 2'000;      ///< an unanswered contribution is sent again; doubles to 30 s
-  uint32_t updates_kept_max = 8;         ///< updates a tensor may have that nobody awaited (beyond the staleness)
+  double link_rate = 0;  ///< bits per second to the shards, for codec auto; 0: measured by what is sent and comes back
+  uint32_t resend_after_ms = 2'000;  ///< an unanswered contribution is sent again; doubles to 30 s
+  uint32_t updates_kept_max = 8;     ///< updates a tensor may have that nobody awaited (beyond the staleness)
   bool keep_freed_memory =
       true;  ///< tells malloc, for the whole process, to keep up to 128 MiB of what is freed instead
              ///< of giving it back to the system every round: halves the CPU of large updates
@@ -247,6 +248,8 @@ struct TensorStats {
   double residual_norm = 0;        ///< L2 norm of what is kept back now
   double dropped_error = 0;        ///< sum of quantization errors dropped (codec_error drop)
   double dropped_magnitude = 0;    ///< the sum of their magnitudes
+  std::string codec_choice =
+      {};  ///< codec_up auto: which codecs it has chosen, and why; empty: the job names its codecs
 };
 
 /// Of a job with `audit`: what went where, summed over all tensors; of this worker's earlier processes in the job as well.

@@ -1,0 +1,297 @@
+#include "kernels/codec/choice.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <span>
+#include <tuple>
+
+#include "kernels/base/check.h"
+#include "kernels/codec/choice_sample.h"
+
+namespace millrace {
+namespace {
+
+constexpr double kContainerBytes = 64;      // its header
+constexpr double kFarShareMax = 1.2;        // beyond kFarUnits caches matter less and less
+constexpr double kWorthChanging = 0.95;     // of the present choice's time
+constexpr uint32_t kLookEvery = 32;         // steps
+constexpr double kMoved = 1.25;             // count or rate, up or down, is looked at
+constexpr uint64_t kRateBytesMin = 65'536;  // of a sample
+constexpr double kRateFall = 1.0 / 16;
+
+/// Time a unit at a density: straight lines between the measured ones, both axes logarithmic. Below the least the last one goes
+/// on, within what a code may do: as long an index (0), or as long in all (-1).
+double unit_ns(const WaySpeed& speed, double density) {
+  const double at = std::log(std::clamp(density, 1e-10, 1.0));
+  size_t upper = 1;
+  while (upper + 1 < kSpeedDensities.size() && density > kSpeedDensities[upper]) ++upper;
+  const double low = std::log(kSpeedDensities[upper - 1]);
+  const double high = std::log(kSpeedDensities[upper]);
+  const double low_ns = std::log(std::max(speed.unit_ns[upper - 1], 1e-6));
+  const double high_ns = std::log(std::max(speed.unit_ns[upper], 1e-6));
+  double slope = (high_ns - low_ns) / (high - low);
+  if (at < low) slope = std::clamp(slope, -1.0, 0.0);
+  return std::exp(low_ns + slope * (std::min(at, high) - low));
+}
+
+double way_ns(const WaySpeed& speed, double units, double near_units, double density) {
+  constexpr double kFarOverNear = static_cast<double>(kFarUnits) / static_cast<double>(kNearUnits);
+  const double share = std::log(std::max(units, 1.0) / near_units) / std::log(kFarOverNear);
+  const double far = 1 + (speed.far - 1) * std::clamp(share, 0.0, kFarShareMax);
+  return speed.fixed_ns + units * unit_ns(speed, density) * far;
+}
+
+/// What is known in full before what is not, then by time; of equals the lower numbers, so that there is one order.
+bool comes_first(const CodecCandidate& a, const CodecCandidate& b) {
+  const auto key = [](const CodecCandidate& one) {
+    return std::tuple(!one.complete, one.total_ns, one.dense, one.value, one.index);
+  };
+  return key(a) < key(b);
+}
+
+/// All candidates for one stream.
+template <typename T>
+class Contest {
+ public:
+  Contest(const StreamView<T>& stream, const ChoiceInput& input)
+      : input_(input),
+        sample_(sample_stream(stream)),
+        pieces_(std::max(input.pieces, 1u)),
+        count_(static_cast<double>(sample_.count) / pieces_),
+        dimension_(static_cast<double>(stream.dimension) / pieces_),
+        density_(static_cast<double>(sample_.count) / static_cast<double>(stream.dimension)) {
+    list(stream);
+  }
+
+  /// present  the choice so far, if any: always in full.
+  CodecChoice run(const CodecCandidate* present) {
+    double best = std::numeric_limits<double>::infinity();
+    // The least bound first: what is found soon gives up the others.
+    std::ranges::sort(candidates_, comes_first);
+    for (CodecCandidate& candidate : candidates_) {
+      const bool wanted = input_.detail == Detail::kEverything || (present && candidate.codes_as(*present));
+      if (!candidate.complete && (candidate.total_ns < best || wanted)) complete(candidate);
+      if (candidate.complete) best = std::min(best, candidate.total_ns);
+    }
+    std::erase_if(candidates_, [](const CodecCandidate& one) { return !std::isfinite(one.total_ns); });
+    std::ranges::sort(candidates_, comes_first);
+    MILLRACE_CHECK(!candidates_.empty() && candidates_.front().complete, candidates_.size());
+    CodecChoice choice;
+    choice.chosen = candidates_.front();
+    choice.candidates = std::move(candidates_);
+    choice.density = density_;
+    choice.link_bits_per_s = input_.link_bits_per_s;
+    choice.count = sample_.count;
+    choice.gap_spread = sample_.gap_spread();
+    return choice;
+  }
+
+ private:
+  void list(const StreamView<T>& stream) {
+    const bool as_it_is = input_.form == CodedForm::kAsItIs;
+    std::vector<ValueCodecId> values;
+    if (input_.spec.value != ValueCodecId::kRaw) {
+      values = {input_.spec.value};
+    } else {
+      for (const CodecSpeeds::Value& row : input_.speeds->value) {
+        const ValueCodec* codec = find_value_codec(row.codec);
+        if (codec != nullptr && codec->lossless(with_value(row.codec))) values.push_back(row.codec);
+      }
+    }
+    for (const ValueCodecId value : values) {
+      for (const CodecSpeeds::Index& row : input_.speeds->index) {
+        const IndexCodec* codec = find_index_codec(row.codec);
+        if (codec == nullptr || !codec->lossless() || stream.dimension > codec->dimension_max()) continue;
+        if (as_it_is && stream.dense) continue;
+        add({.index = row.codec, .value = value}, row.speed);
+      }
+      const bool may_be_dense = !as_it_is && find_value_codec(value)->lossless(with_value(value));
+      if (stream.dense || may_be_dense) {
+        add({.dense = true, .value = value}, input_.speeds->dense);
+      }
+    }
+  }
+
+  /// With the time that coding takes, and the bytes that are known without the data.
+  void add(CodecCandidate candidate, const CodingSpeed& speed) {
+    const double units = candidate.dense ? dimension_ : count_;
+    const double near_units = static_cast<double>(candidate.dense ? kNearUnits * kDenseUnitsPerUnit : kNearUnits);
+    candidate.encode_ns = way_ns(speed.encode, units, near_units, density_);
+    candidate.decode_ns = way_ns(speed.decode, units, near_units, density_);
+    for (const CodecSpeeds::Value& row : input_.speeds->value) {
+      if (row.codec != candidate.value) continue;
+      candidate.encode_ns += units * row.encode_ns;
+      candidate.decode_ns += units * row.decode_ns;
+    }
+    candidate.bytes = kContainerBytes;
+    if (candidate.value == ValueCodecId::kRaw) candidate.bytes += units * sizeof(T);
+    // What needs no sample is shown even where it has no chance: dense above all.
+    candidate.complete = candidate.dense && candidate.value == ValueCodecId::kRaw;
+    add_up(candidate);
+    candidates_.push_back(candidate);
+  }
+
+  /// The pieces follow each other through three stages: the first one takes all of them, each other one the slowest.
+  void add_up(CodecCandidate& candidate) const {
+    candidate.wire_ns = candidate.bytes * 8e9 / input_.link_bits_per_s * input_.copies;
+    const double slowest = std::max({candidate.encode_ns, candidate.wire_ns, candidate.decode_ns});
+    candidate.total_ns =
+        candidate.encode_ns + candidate.wire_ns + candidate.decode_ns + static_cast<double>(pieces_ - 1) * slowest;
+  }
+
+  void complete(CodecCandidate& candidate) {
+    std::optional<double> index_bytes = 0;
+    if (!candidate.dense) index_bytes = index_bytes_of(candidate.index);
+    const std::optional<double> value_bytes = value_bytes_of(candidate);
+    candidate.complete = true;
+    if (!index_bytes || !value_bytes) {  // its codec refuses such a stream
+      candidate.total_ns = std::numeric_limits<double>::infinity();
+      return;
+    }
+    candidate.bytes = kContainerBytes + *index_bytes + *value_bytes;
+    add_up(candidate);
+  }
+
+  CodecSpec with_value(ValueCodecId value) const {
+    CodecSpec spec = input_.spec;
+    spec.automatic = false;
+    spec.value = value;
+    return spec;
+  }
+
+  double share_of_sample() const { return count_ / static_cast<double>(sample_.indices.size()); }
+
+  std::optional<double> index_bytes_of(IndexCodecId id) {
+    for (const auto& [known, bytes] : index_bytes_) {
+      if (known == id) return bytes;
+    }
+    const IndexCodec& codec = *find_index_codec(id);
+    std::optional<double> bytes;
+    if (id == IndexCodecId::kRaw || id == IndexCodecId::kBitmap) {  // whatever the indices are
+      bytes = static_cast<double>(codec.bytes_estimate(static_cast<uint64_t>(std::ceil(count_)),
+                                                       static_cast<uint64_t>(std::ceil(dimension_)), input_.spec));
+    } else {
+      EncodeOptions options;
+      options.spec.index = id;
+      code_.clear();
+      if (codec.encode(sample_.indices, sample_.dimension, options, code_, nullptr)) {
+        bytes = static_cast<double>(code_.size()) * share_of_sample();
+      }
+    }
+    index_bytes_.emplace_back(id, bytes);
+    return bytes;
+  }
+
+  std::optional<double> value_bytes_of(const CodecCandidate& candidate) {
+    if (candidate.value == ValueCodecId::kRaw) return (candidate.dense ? dimension_ : count_) * sizeof(T);
+    auto& known = candidate.dense ? dense_value_bytes_ : value_bytes_;
+    for (const auto& [id, bytes] : known) {
+      if (id == candidate.value) return bytes;
+    }
+    const EncodeOptions options{with_value(candidate.value), RandomKey{}, 0};
+    const Buffer<T> dense = candidate.dense ? sample_.dense_values() : Buffer<T>();
+    const std::span<const T> values = candidate.dense ? dense : sample_.values;
+    const IndexSpan indices = candidate.dense ? IndexSpan() : IndexSpan(sample_.indices);
+    const ValueCodec& codec = *find_value_codec(candidate.value);
+    Buffer<T> decoded(codec.lossless(options.spec) ? 0 : values.size());
+    code_.clear();
+    std::optional<double> bytes;
+    if (codec.encode(indices, values, options, code_, std::span<T>(decoded))) {
+      bytes = static_cast<double>(code_.size()) * (candidate.dense ? dimension_ : count_) /
+              static_cast<double>(values.size());
+    }
+    known.emplace_back(candidate.value, bytes);
+    return bytes;
+  }
+
+  const ChoiceInput& input_;
+  StreamSample<T> sample_;
+  uint32_t pieces_;
+  double count_;  ///< with the next one, of a piece
+  double dimension_;
+  double density_;
+  std::vector<CodecCandidate> candidates_;
+  std::vector<std::pair<IndexCodecId, std::optional<double>>> index_bytes_;
+  std::vector<std::pair<ValueCodecId, std::optional<double>>> value_bytes_;
+  std::vector<std::pair<ValueCodecId, std::optional<double>>> dense_value_bytes_;
+  ByteBuffer code_;
+};
+
+}  // namespace
+
+template <typename T>
+CodecChoice choose_codecs(const StreamView<T>& stream, const ChoiceInput& input) {
+  MILLRACE_CHECK(input.speeds != nullptr && input.link_bits_per_s > 0 && stream.count() > 0, input.link_bits_per_s,
+                 stream.count());
+  return Contest<T>(stream, input).run(nullptr);
+}
+
+bool CodecChooser::is_due(uint64_t count, double rate) const {
+  const auto moved = [](double before, double now) { return now > before * kMoved || now < before / kMoved; };
+  return !choice_ || steps_since_ >= kLookEvery || moved(choice_->link_bits_per_s, rate) ||
+         moved(static_cast<double>(choice_->count), static_cast<double>(count));
+}
+
+template <typename T>
+bool CodecChooser::choose(const StreamView<T>& stream, const ChoiceInput& input) {
+  // Of a dense stream what is not zero counts; how much that is, is looked at every so many steps.
+  const uint64_t count = stream.dense && choice_ ? choice_->count : stream.count();
+  if (stream.count() == 0) return false;
+  ++steps_since_;
+  if (!is_due(count, input.link_bits_per_s)) return false;
+  steps_since_ = 0;
+  const CodecCandidate* const present = choice_ ? &choice_->chosen : nullptr;
+  CodecChoice next = Contest<T>(stream, input).run(present);
+  bool changes = true;
+  if (present != nullptr) {
+    const auto again = std::ranges::find_if(
+        next.candidates, [&](const CodecCandidate& one) { return one.complete && one.codes_as(*present); });
+    const bool may_stay = again != next.candidates.end();
+    if (may_stay && next.chosen.total_ns > again->total_ns * kWorthChanging) next.chosen = *again;
+    changes = !next.chosen.codes_as(*present);
+  }
+  choice_ = std::make_shared<const CodecChoice>(std::move(next));
+  changes_ += changes ? 1 : 0;
+  return changes;
+}
+
+CodecSpec CodecChooser::resolved(const CodecSpec& spec) const {
+  CodecSpec codecs = spec;
+  codecs.automatic = false;
+  if (!choice_) return codecs;
+  if (!choice_->chosen.dense) codecs.index = choice_->chosen.index;
+  codecs.value = choice_->chosen.value;
+  return codecs;
+}
+
+template <typename T>
+std::optional<Stream<T>> CodecChooser::formed(const StreamView<T>& stream, CodedForm form) const {
+  if (!choice_ || form == CodedForm::kAsItIs || choice_->chosen.dense == stream.dense) return std::nullopt;
+  if (stream.dense) return to_sparse(stream);
+  CodecSpec spec;
+  spec.value = choice_->chosen.value;
+  const bool stays = find_value_codec(spec.value)->lossless(spec);
+  return stays && stream.count() > 0 ? std::optional(to_dense(stream)) : std::nullopt;
+}
+
+void LinkRate::moved(uint64_t bytes, int64_t ns) {
+  if (bytes < kRateBytesMin || ns <= 0) return;
+  const double sample = static_cast<double>(bytes) * 8e9 / static_cast<double>(ns);
+  measured_ = std::max(sample, measured_ + (sample - measured_) * kRateFall);
+}
+
+double LinkRate::bits_per_s() const {
+  if (stated_ > 0) return stated_;
+  return measured_ > 0 ? measured_ : kLinkRateUnknown;
+}
+
+template CodecChoice choose_codecs(const StreamView<float>&, const ChoiceInput&);
+template CodecChoice choose_codecs(const StreamView<double>&, const ChoiceInput&);
+template bool CodecChooser::choose(const StreamView<float>&, const ChoiceInput&);
+template bool CodecChooser::choose(const StreamView<double>&, const ChoiceInput&);
+template std::optional<Stream<float>> CodecChooser::formed(const StreamView<float>&, CodedForm) const;
+template std::optional<Stream<double>> CodecChooser::formed(const StreamView<double>&, CodedForm) const;
+
+}  // namespace millrace

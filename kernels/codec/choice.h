@@ -1,0 +1,169 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/codec/codec.h"
+#include "kernels/stream/stream.h"
+
+/// Codec "auto": which form, index codec and value codec take the least time. The model is in DESIGN.md, "auto". Pure: what was
+/// measured is an input, and equal inputs give equal choices.
+namespace millrace {
+
+/// Densities of uniform indices at which speeds are known, ascending.
+inline constexpr std::array<double, 4> kSpeedDensities = {0.001, 0.01, 0.1, 0.5};
+
+/// Units (indices; of the dense form values) in streams that were measured: one whose arrays stay in the nearest caches, and one
+/// whose do not.
+inline constexpr uint64_t kNearUnits = 2'048;
+inline constexpr uint64_t kFarUnits = 131'072;
+inline constexpr uint64_t kDenseUnitsPerUnit = 10;  ///< the dense form of the same streams, at density 0.1
+
+/// What one way of a code takes: fixed_ns + units * unit_ns, an index of the sparse forms or a value of the dense one a unit.
+struct WaySpeed {
+  double fixed_ns = 0;
+  std::array<double, kSpeedDensities.size()> unit_ns =
+      {};          ///< near, at kSpeedDensities; between them on logarithmic axes
+  double far = 1;  ///< far over near
+};
+
+struct CodingSpeed {
+  WaySpeed encode;  ///< to the container's last byte
+  WaySpeed decode;
+};
+
+/// What coding takes on a machine, of f32 values on one thread. A codec without a row is no candidate.
+struct CodecSpeeds {
+  struct Index {
+    IndexCodecId codec = IndexCodecId::kNone;
+    CodingSpeed speed;  ///< with raw values
+  };
+  struct Value {
+    ValueCodecId codec = ValueCodecId::kRaw;
+    double encode_ns = 0;  ///< a value, over raw ones
+    double decode_ns = 0;
+  };
+  std::vector<Index> index;
+  std::vector<Value> value;
+  CodingSpeed dense;
+};
+
+/// Speeds that were measured once, rounded: where choices must be the same on all machines (tests, the simulator).
+const CodecSpeeds& fallback_speeds();
+
+/// Where speeds come from: fallback_speeds, or measured_speeds (protocol/codec_speeds.h), which measures when it is first called.
+using SpeedSource = const CodecSpeeds& (*)();
+
+/// What is assumed of a link that nobody has stated or measured.
+inline constexpr double kLinkRateUnknown = 1e9;
+
+enum class CodedForm : uint8_t {
+  kEither = 1,  ///< absent entries may be sent as zeros, and zeros left out
+  kAsItIs = 2   ///< being in the stream says something: an update that was cut to its largest entries
+};
+enum class Detail : uint8_t {
+  kToChoose = 1,   ///< candidates that cannot win are given up as soon as that is known
+  kEverything = 2  ///< every candidate in full, to be shown
+};
+
+struct ChoiceInput {
+  CodecSpec spec;  ///< automatic. Its value codec is the one; where it is raw, any that is lossless
+  const CodecSpeeds* speeds = nullptr;
+  double link_bits_per_s = kLinkRateUnknown;
+  uint32_t pieces = 1;  ///< that the stream is coded in, one after the other: coding, wire and decoding overlap
+  uint32_t copies = 1;  ///< how often the bytes cross the link
+  CodedForm form = CodedForm::kEither;
+  Detail detail = Detail::kToChoose;
+};
+
+/// A way to code the stream, and what it is expected to take. Times and bytes are those of a piece, but for total_ns.
+struct CodecCandidate {
+  bool dense = false;
+  IndexCodecId index = IndexCodecId::kNone;
+  ValueCodecId value = ValueCodecId::kRaw;
+  double encode_ns = 0;
+  double wire_ns = 0;
+  double decode_ns = 0;
+  double bytes = 0;
+  double total_ns = 0;   ///< of all pieces
+  bool complete = true;  ///< false: given up, bytes and times are lower bounds
+
+  bool codes_as(const CodecCandidate& other) const {
+    return dense == other.dense && index == other.index && value == other.value;
+  }
+};
+
+/// "adaptive+raw", "dense", "dense+deflate".
+std::string candidate_text(const CodecCandidate& candidate);
+
+struct CodecChoice {
+  CodecCandidate chosen;
+  std::vector<CodecCandidate> candidates;  ///< the one of least time first; those given up last
+  double density = 0;
+  double link_bits_per_s = 0;
+  uint64_t count = 0;
+  /// Standard deviation of log2 of the gaps, over that of sparse uniform indices: above 1 where indices cluster.
+  double gap_spread = 1;
+
+  /// "adaptive+raw: 41 us against 58 us gap+raw, 210 us dense at 1 Gbit/s, density 0.01": one line that says why.
+  std::string text() const;
+};
+
+/// The candidate of least total_ns; of equals, the one of lower numbers, a sparse one before a dense.
+///
+/// stream   well-formed, with at least one entry. A sparse one is sent dense only where its values stay as they are: zeros of a
+///          code that changes values need not stay zeros.
+/// Cost     a sample of 4096 entries coded by every candidate that could win; a dense stream is looked through once besides.
+/// Threads  reentrant.
+template <typename T>
+CodecChoice choose_codecs(const StreamView<T>& stream, const ChoiceInput& input);
+
+/// The choice for one tensor and direction over its steps: looked at again every 32 steps, and when the count of entries or the
+/// link's rate has changed by a quarter; changed only for one that takes 5 % less.
+///
+/// Copies   share what was chosen; a copy that chooses leaves the other alone.
+class CodecChooser {
+ public:
+  /// Before a step is coded. True: the choice is the first or another one. An empty stream changes nothing.
+  template <typename T>
+  bool choose(const StreamView<T>& stream, const ChoiceInput& input);
+
+  /// nullptr: nothing was chosen yet.
+  const CodecChoice* choice() const { return choice_.get(); }
+  uint64_t changes() const { return changes_; }
+
+  /// `spec` with the codecs chosen, not automatic any more; before the first choice those that it names.
+  CodecSpec resolved(const CodecSpec& spec) const;
+  /// The stream in the form chosen; empty: as it is.
+  template <typename T>
+  std::optional<Stream<T>> formed(const StreamView<T>& stream, CodedForm form) const;
+
+ private:
+  bool is_due(uint64_t count, double rate) const;
+
+  std::shared_ptr<const CodecChoice> choice_;
+  uint32_t steps_since_ = 0;
+  uint64_t changes_ = 0;
+};
+
+/// A link's rate by what was moved over it: up at once, down by a sixteenth of the difference a sample, since whatever was waited
+/// for beside the link makes a sample too low, and nothing makes one too high.
+class LinkRate {
+ public:
+  /// stated_bits_per_s  above 0: that is what it is.
+  explicit LinkRate(double stated_bits_per_s = 0) : stated_(stated_bits_per_s) {}
+
+  /// So many bytes were there after so many nanoseconds. Fewer than 64 KiB say more about delay than about rate: left out.
+  void moved(uint64_t bytes, int64_t ns);
+  double bits_per_s() const;
+
+ private:
+  double stated_ = 0;
+  double measured_ = 0;
+};
+
+}  // namespace millrace

@@ -1,0 +1,109 @@
+#include "kernels/codec/choice_sample.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace millrace {
+namespace {
+
+constexpr size_t kRuns = 8;
+
+template <typename T>
+uint64_t count_nonzero(std::span<const T> values) {
+  uint64_t count = 0;
+  for (const T value : values) count += value != T{0};
+  return count;
+}
+
+/// Appends an entry `gap` indices behind the last one.
+template <typename T>
+void append(StreamSample<T>& sample, uint64_t gap, T value) {
+  const uint64_t index = sample.indices.empty() ? gap : uint64_t{sample.indices.back()} + 1 + gap;
+  if (index >= kDimensionMax) return;
+  sample.indices.push_back(static_cast<uint32_t>(index));
+  sample.values.push_back(value);
+}
+
+template <typename T>
+void sample_sparse(const StreamView<T>& stream, StreamSample<T>& sample) {
+  const size_t count = stream.indices.size();
+  const size_t runs = count <= kSampleEntries ? 1 : kRuns;
+  const size_t length = std::min(count, kSampleEntries) / runs;
+  for (size_t run = 0; run < runs; ++run) {
+    const size_t begin = runs == 1 ? 0 : (count - length) * run / (runs - 1);
+    for (size_t at = begin; at < begin + length; ++at) {
+      const uint64_t before = at == 0 ? 0 : uint64_t{stream.indices[at - 1]} + 1;
+      append(sample, stream.indices[at] - before, stream.values[at]);
+    }
+  }
+}
+
+template <typename T>
+void sample_dense(const StreamView<T>& stream, StreamSample<T>& sample) {
+  const size_t size = stream.values.size();
+  const size_t runs = sample.count <= kSampleEntries ? 1 : kRuns;
+  for (size_t run = 0; run < runs; ++run) {
+    const size_t most = (run + 1) * kSampleEntries / runs;
+    uint64_t before = size * run / runs;
+    for (size_t at = before; at < size && sample.indices.size() < most; ++at) {
+      if (stream.values[at] == T{0}) continue;
+      append(sample, at - before, stream.values[at]);
+      before = at + 1;
+    }
+  }
+}
+
+}  // namespace
+
+template <typename T>
+StreamSample<T> sample_stream(const StreamView<T>& stream) {
+  StreamSample<T> sample;
+  sample.count = stream.dense ? count_nonzero(stream.values) : stream.count();
+  sample.indices.reserve(std::min<uint64_t>(sample.count, kSampleEntries));
+  sample.values.reserve(sample.indices.capacity());
+  if (stream.dense) {
+    sample_dense(stream, sample);
+  } else {
+    sample_sparse(stream, sample);
+  }
+  if (sample.indices.empty()) append(sample, 0, T{0});  // all zeros
+  sample.count = std::max<uint64_t>(sample.count, 1);
+  // As far behind the last entry as the stream's own end is on average.
+  const bool whole = sample.indices.size() == sample.count;
+  const uint64_t gap = stream.dimension / sample.count;
+  const uint64_t end = uint64_t{sample.indices.back()} + 1;
+  sample.dimension = whole ? std::max(stream.dimension, end) : std::min(end + gap / 2, kDimensionMax);
+  return sample;
+}
+
+template <typename T>
+Buffer<T> StreamSample<T>::dense_values() const {
+  const uint64_t size = std::min<uint64_t>(dimension, 4 * kSampleEntries);
+  Buffer<T> dense(size, T{0});
+  for (size_t at = 0; at < indices.size() && indices[at] < size; ++at) dense[indices[at]] = values[at];
+  return dense;
+}
+
+template <typename T>
+double StreamSample<T>::gap_spread() const {
+  // Of log2 of an exponential variable: pi / sqrt(6) / ln 2.
+  constexpr double kUniformSpread = 1.8503;
+  if (indices.size() < 3) return 1;
+  double sum = 0;
+  double squares = 0;
+  for (size_t at = 1; at < indices.size(); ++at) {
+    const double level = std::log2(static_cast<double>(indices[at] - indices[at - 1]) - 0.5);
+    sum += level;
+    squares += level * level;
+  }
+  const double gaps = static_cast<double>(indices.size() - 1);
+  const double mean = sum / gaps;
+  return std::sqrt(std::max(squares / gaps - mean * mean, 0.0)) / kUniformSpread;
+}
+
+template struct StreamSample<float>;
+template struct StreamSample<double>;
+template StreamSample<float> sample_stream(const StreamView<float>&);
+template StreamSample<double> sample_stream(const StreamView<double>&);
+
+}  // namespace millrace

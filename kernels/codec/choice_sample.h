@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/base/buffer.h"
+#include "kernels/stream/stream.h"
+
+namespace millrace {
+
+/// Entries of a sample: enough that what a code takes of them is within a few percent of what it takes of all.
+inline constexpr size_t kSampleEntries = 4'096;
+
+/// A stream's entries, or, of a longer one, eight runs of them at equal distances, put behind each other with the gaps that they
+/// have. Zeros of a dense stream are no entries.
+template <typename T>
+struct StreamSample {
+  uint64_t count = 0;      ///< of the stream, not of the sample; 1 where there is nothing
+  uint64_t dimension = 0;  ///< of the sample
+  IndexBuffer indices;     ///< strictly increasing
+  Buffer<T> values;
+
+  /// The beginning of the sample in dense form, at most 4 kSampleEntries values.
+  Buffer<T> dense_values() const;
+  /// CodecChoice::gap_spread.
+  double gap_spread() const;
+};
+
+/// REQUIRES: stream.count() > 0.
+template <typename T>
+StreamSample<T> sample_stream(const StreamView<T>& stream);
+
+}  // namespace millrace

@@ -1,0 +1,31 @@
+#pragma once
+
+#include "kernels/codec/choice.h"
+
+namespace millrace {
+
+/// One run of a stream through a container, as a worker codes it and a shard reads it.
+struct CodingTimes {
+  double encode_ns = 0;
+  double decode_ns = 0;
+  uint64_t bytes = 0;
+};
+
+/// stream     sparse, well-formed, finite.
+/// candidate  how it is coded; a value codec has the parameters that `spec` says.
+/// Errors     the codecs'.
+Result<CodingTimes> time_coding(const StreamView<float>& stream, const CodecCandidate& candidate,
+                                const CodecSpec& spec);
+
+/// What coding takes on this machine: whole containers of uniform indices and normal values, encoded and decoded on one thread,
+/// the best time of a few. For the shells: state machines are handed what comes out.
+///
+/// Cost     some tens of milliseconds, 15 MiB for as long.
+CodecSpeeds measure_speeds();
+
+/// measure_speeds(), once for the process, at the first call. A SpeedSource.
+///
+/// Threads  any; the first call lets the others wait.
+const CodecSpeeds& measured_speeds();
+
+}  // namespace millrace
