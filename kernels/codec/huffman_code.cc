@@ -54,10 +54,10 @@ bool huffman_lengths_hold(std::span<const uint8_t> lengths) {
   return used == all || (symbols == 1 && used == all / 2);
 }
 
-HuffmanCode::HuffmanCode(std::span<const uint8_t> from) : symbols(static_cast<uint32_t>(from.size())) {
+HuffmanCode::HuffmanCode(std::span<const uint8_t> of_symbols) : symbols(static_cast<uint32_t>(of_symbols.size())) {
   MILLRACE_CHECK(symbols <= kHuffmanSymbolsMax, symbols);
-  std::ranges::copy(from, lengths.begin());
-  for (const uint8_t length : from) longest = std::max<uint32_t>(longest, length);
+  std::ranges::copy(of_symbols, lengths.begin());
+  for (const uint8_t length : of_symbols) longest = std::max<uint32_t>(longest, length);
   MILLRACE_CHECK(longest <= kHuffmanLengthMax, longest);
   uint64_t code = 0;
   for (uint32_t length = 1; length <= longest; ++length) {

@@ -30,7 +30,7 @@ struct HuffmanCode {
 
   HuffmanCode() = default;
   /// REQUIRES: they hold; none is over kHuffmanLengthMax.
-  explicit HuffmanCode(std::span<const uint8_t> lengths);
+  explicit HuffmanCode(std::span<const uint8_t> of_symbols);
 
   void put(BitWriter& writer, uint32_t symbol) const { writer.put(codes[symbol], lengths[symbol]); }
 };

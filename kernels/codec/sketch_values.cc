@@ -67,6 +67,18 @@ Bounds<T> bounds_of(std::span<const T> values) {
   return bounds;
 }
 
+/// The last bucket that is not over the key; the first is not. Without branches, which keys in no order would mislead.
+template <typename Key>
+uint32_t bucket_of(const Buffer<Key>& bounds, Key key) {
+  size_t at = 0;
+  for (size_t left = bounds.size(); left > 1;) {
+    const size_t half = left / 2;
+    at += bounds[at + half] <= key ? half : 0;
+    left -= half;
+  }
+  return static_cast<uint32_t>(at);
+}
+
 /// Every value's tag and its bucket in the group.
 struct Placed {
   Buffer<uint8_t> tags;
@@ -89,9 +101,7 @@ Placed place(std::span<const T> values, const Bounds<T>& bounds) {
       continue;
     }
     const uint32_t sign = std::signbit(values[i]) ? 1 : 0;
-    const auto& of_sign = bounds[sign];
-    const auto above = std::upper_bound(of_sign.begin(), of_sign.end(), magnitude_key(values[i]));
-    const auto bucket = static_cast<uint32_t>(above - of_sign.begin()) - 1;
+    const uint32_t bucket = bucket_of(bounds[sign], magnitude_key(values[i]));
     const uint32_t tag = sign * kSketchGroups + shape.group(sign, bucket);
     placed.tags[i] = static_cast<uint8_t>(tag);
     placed.buckets[i] = static_cast<uint8_t>(bucket - shape.first(tag));

@@ -51,9 +51,9 @@ constexpr auto kMethods = std::to_array<Method>({
     {.name = "deepreduce_p0_qsgd",
      .paper = "DeepReduce 6.3: BF-P0 with QSGD",
      .summary =
-         "sparse gradients in a Bloom filter, policy P0, with 8 bits a value; rate 0.5 and 8 bits for the paper's "
-         "0.6 and 7, which are none here",
-     .codec_up = "bloom_p0:0.5+qsgd8"},
+         "sparse gradients in a Bloom filter, policy P0, false positive rate 0.01, with 8 bits a value; the paper's 7 "
+         "bits and rate 0.6 are for gradients of which 60 % are not 0",
+     .codec_up = "bloom_p0:0.01+qsgd8"},
 });
 
 std::unexpected<Error> refuse(const Method& method, const std::string& what) {
