@@ -28,7 +28,9 @@
 
 #define MILLRACE_VALUE_CODECS(CODEC) \
   CODEC(raw)                         \
-  CODEC(qsgd)
+  CODEC(qsgd)                        \
+  CODEC(gspar_hybrid)                \
+  CODEC(gspar_entropy)
 
 namespace millrace {
 
