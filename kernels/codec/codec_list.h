@@ -29,6 +29,8 @@
 #define MILLRACE_VALUE_CODECS(CODEC) \
   CODEC(raw)                         \
   CODEC(qsgd)                        \
+  CODEC(fit_poly)                    \
+  CODEC(fit_dexp)                    \
   CODEC(gspar_hybrid)                \
   CODEC(gspar_entropy)
 
