@@ -9,6 +9,11 @@
 
 namespace millrace {
 
+/// Bits that any number below `count` takes: ceil(log2(count)), 0 where there is one number at most.
+constexpr uint32_t number_bits(uint64_t count) {
+  return count <= 1 ? 0 : static_cast<uint32_t>(std::bit_width(count - 1));
+}
+
 /// Appends bits to a buffer, from the lowest bit of each byte. finish() ends the code; nothing else may touch the buffer
 /// before.
 class BitWriter {

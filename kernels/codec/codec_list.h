@@ -40,7 +40,11 @@
   CODEC(deflate)                     \
   CODEC(three_lc)                    \
   CODEC(sketchml)                    \
-  CODEC(skcompress)
+  CODEC(skcompress)                  \
+  CODEC(fit_poly)                    \
+  CODEC(fit_dexp)                    \
+  CODEC(gspar_hybrid)                \
+  CODEC(gspar_entropy)
 
 namespace millrace {
 

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace millrace {
+
+/// y = a q^i + c s^i at the points i = 0, 1, ... of a curve: DeepReduce's a e^(bx) + c e^(dx) with q = e^b and s = e^d, which
+/// the receiver multiplies up, the same on every machine, where exponential functions differ.
+struct DoubleExponential {
+  double a = 0;
+  double c = 0;
+  double q = 1;
+  double s = 1;
+};
+
+/// Which end of the points is i = 0.
+enum class CurveStart : uint8_t { kFirst, kLast };
+
+/// Fits the magnitudes of the points of one sign, by least squares; double_exponential.cc says how.
+///
+/// points  [n], finite, n >= 1; `start` is the end with the largest magnitude.
+/// Cost    two passes, and at most 1e6 operations whatever n is.
+template <typename T>
+DoubleExponential fit_double_exponential(std::span<const T> points, CurveStart start);
+
+/// The magnitudes as they are decoded: WIRE_FORMAT.md, "fit_dexp". All are finite and not negative.
+template <typename T>
+void evaluate_double_exponential(const DoubleExponential& fit, std::span<T> magnitudes);
+
+}  // namespace millrace

@@ -1,0 +1,125 @@
+#pragma once
+
+#include <cmath>
+#include <cstring>
+#include <string>
+
+#include "kernels/base/bytes.h"
+#include "kernels/base/check.h"
+#include "kernels/codec/codec.h"
+#include "kernels/codec/sorted_curve.h"
+
+namespace millrace {
+
+// What the codes of fitted curves (DeepReduce 5) share. Both are biased: a value's point of the curve does not depend on
+// chance.
+
+/// The first byte of the code.
+enum class FitMode : uint8_t { kExact = 0, kFitted = 1 };
+inline constexpr uint64_t kFitHeaderBytes = 4;
+
+/// Mode 0 and the values as they are.
+template <typename T>
+void append_unfitted(std::span<const T> values, ByteBuffer& out, std::span<T> decoded) {
+  ByteWriter writer(out);
+  writer.put(uint32_t{0});
+  writer.put_array(values);
+  if (!values.empty()) std::memmove(decoded.data(), values.data(), values.size_bytes());
+}
+
+/// The values of mode 0. False: NaN or infinity.
+template <typename T>
+bool take_unfitted(ByteSpan bytes, std::span<T> out) {
+  if (out.empty()) return true;
+  std::memcpy(out.data(), bytes.data() + kFitHeaderBytes, out.size_bytes());
+  bool finite = true;
+  for (const T value : out) finite &= std::isfinite(value);
+  return finite;
+}
+
+/// Sorts the values, has them fitted, and appends the code, or the values as they are where the fit is no shorter or no
+/// contraction.
+///
+/// fit  fit(const SortedCurve<T>&, ByteBuffer& out, std::span<T> fitted): appends all of the code but the map and gives what
+///      it decodes to; false where it cannot be sent.
+template <typename T, typename Fit>
+Status encode_fitted(std::span<const T> values, ByteBuffer& out, std::span<T> decoded, const Fit& fit) {
+  MILLRACE_CHECK(values.size() == decoded.size(), values.size(), decoded.size());
+  if (values.size() >> 32 != 0) return fail(ErrorCode::kLimitExceeded, "a curve has fewer than 2^32 values");
+  const auto curve = sort_curve(values);
+  if (!curve) return std::unexpected(curve.error());
+  const size_t start = out.size();
+  const uint64_t exact_bytes = kFitHeaderBytes + values.size_bytes();
+  Buffer<T> fitted(values.size());
+  if (!fit(*curve, out, std::span<T>(fitted)) || out.size() - start + map_bytes(values.size()) >= exact_bytes ||
+      !is_contraction(curve_error<T>(curve->points, fitted))) {
+    out.resize(start);
+    append_unfitted(values, out, decoded);
+    return {};
+  }
+  append_map(curve->point_of, out);
+  for (size_t i = 0; i < decoded.size(); ++i) decoded[i] = fitted[curve->point_of[i]];
+  return {};
+}
+
+/// A codec of fitted curves. Code has static members:
+///   kId, kName
+///   bool sized(ByteSpan bytes, uint64_t count, uint64_t value_bytes): the length of the code is that of `count` values
+///   bool fit(const SortedCurve<T>&, ByteBuffer&, std::span<T> fitted): as above
+///   const char* read(ByteSpan bytes, std::span<T> points): the curve of a code that is sized, mode 1; nullptr: all is well
+template <typename Code>
+class FittedValueCodec final : public ValueCodec {
+ public:
+  ValueCodecId id() const override { return Code::kId; }
+  std::string_view name() const override { return Code::kName; }
+  std::string_view paper() const override { return "DeepReduce 5"; }
+  bool lossless(const CodecSpec&) const override { return false; }
+  bool contraction(const CodecSpec&) const override { return true; }
+  uint64_t bytes_max(uint64_t count, ValueType type, const CodecSpec&) const override {
+    return kFitHeaderBytes + count * value_bytes(type);
+  }
+  Status check(ByteSpan bytes, uint64_t count, ValueType type) const override {
+    if (sized(bytes, count, value_bytes(type))) return {};
+    return malformed("the length is not that of the values");
+  }
+
+  Status encode(IndexSpan, std::span<const float> values, const EncodeOptions&, ByteBuffer& out,
+                std::span<float> decoded) const override {
+    return encode_fitted(values, out, decoded, Code::template fit<float>);
+  }
+  Status encode(IndexSpan, std::span<const double> values, const EncodeOptions&, ByteBuffer& out,
+                std::span<double> decoded) const override {
+    return encode_fitted(values, out, decoded, Code::template fit<double>);
+  }
+  Status decode(ByteSpan bytes, IndexSpan, std::span<float> out) const override { return decode_values(bytes, out); }
+  Status decode(ByteSpan bytes, IndexSpan, std::span<double> out) const override { return decode_values(bytes, out); }
+
+ private:
+  static uint64_t value_bytes(ValueType type) { return type == ValueType::kF32 ? 4 : 8; }
+  static std::unexpected<Error> malformed(const char* what) {
+    return fail(ErrorCode::kMalformed, std::string(Code::kName) + ": " + what);
+  }
+
+  static bool sized(ByteSpan bytes, uint64_t count, uint64_t value_bytes) {
+    if (bytes.size() < kFitHeaderBytes || count > kDimensionMax) return false;
+    if (bytes[0] == static_cast<uint8_t>(FitMode::kFitted)) {
+      return count < kDimensionMax && Code::sized(bytes, count, value_bytes);
+    }
+    const bool zeros = bytes[0] == 0 && bytes[1] == 0 && bytes[2] == 0 && bytes[3] == 0;
+    return zeros && bytes.size() == kFitHeaderBytes + count * value_bytes;
+  }
+
+  template <typename T>
+  static Status decode_values(ByteSpan bytes, std::span<T> out) {
+    if (!sized(bytes, out.size(), sizeof(T))) return malformed("the length is not that of the values");
+    if (bytes[0] == static_cast<uint8_t>(FitMode::kExact)) {
+      return take_unfitted(bytes, out) ? Status{} : malformed("values that are not finite");
+    }
+    Buffer<T> points(out.size());
+    if (const char* wrong = Code::read(bytes, std::span<T>(points)); wrong != nullptr) return malformed(wrong);
+    const ByteSpan map = bytes.last(map_bytes(out.size()));
+    return take_points<T>(map, points, out) ? Status{} : malformed("the map has points that are none");
+  }
+};
+
+}  // namespace millrace

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace millrace {
+
+inline constexpr size_t kPolynomialDegree = 5;
+inline constexpr size_t kCoefficients = kPolynomialDegree + 1;
+
+/// Magnitudes of coefficients that are sent; smaller ones are sent as 0. The lower bounds keep what is computed from them out
+/// of the denormal numbers, on which machines are slow; the upper ones keep the sum of six, which bounds a point, finite.
+template <typename T>
+inline constexpr double kCoefficientMin = sizeof(T) == 4 ? 0x1p-100 : 0x1p-900;
+template <typename T>
+inline constexpr double kCoefficientMax = sizeof(T) == 4 ? 0x1p125 : 0x1p1021;
+
+template <typename T>
+bool coefficient_valid(T value) {
+  const double magnitude = std::abs(static_cast<double>(value));
+  return value == 0 || (magnitude >= kCoefficientMin<T> && magnitude <= kCoefficientMax<T>);
+}
+
+/// A coefficient of the fit as it is sent. False: it is too large.
+template <typename T>
+bool round_coefficient(double value, T& rounded) {
+  if (!(std::abs(value) <= kCoefficientMax<T>)) return false;
+  rounded = std::abs(value) < kCoefficientMin<T> ? T{0} : static_cast<T>(value);
+  return true;
+}
+
+/// A run of the curve with a polynomial of its own.
+struct Piece {
+  size_t begin = 0;
+  size_t length = 0;
+};
+
+/// DeepReduce's number of pieces for a monotone curve whose points have one sign: ceil(2 sqrt(M)), M the difference of the
+/// first and the last slope. Where the paper is unclear see piecewise_polynomial.cc.
+///
+/// points  [n] of one sign, descending; n >= 1.
+template <typename T>
+size_t piece_count(std::span<const T> points);
+
+/// DeepReduce's segmentation of the curve into at most `count` pieces, in order: cut after cut where the curve is furthest
+/// from its chord.
+///
+/// points  [n], n >= 1.
+/// Cost    every cut reads the piece that it cuts.
+template <typename T>
+std::vector<Piece> segment_curve(std::span<const T> points, size_t count);
+
+/// Least squares polynomial of degree at most 5 through the points of one piece, in the powers of t = (2 i - (n - 1)) / n.
+///
+/// points  [n], n >= 1; fewer than 6: of degree n - 1.
+template <typename T>
+std::array<double, kCoefficients> fit_polynomial(std::span<const T> points);
+
+/// The points of a piece as they are decoded: WIRE_FORMAT.md, "fit_poly". Coefficients are valid.
+template <typename T>
+void evaluate_polynomial(std::span<const T, kCoefficients> coefficients, std::span<T> points);
+
+}  // namespace millrace

@@ -1,0 +1,384 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "kernels/codec/codec.h"
+#include "tests/support/index_sets.h"
+#include "tests/support/select_oracle.h"
+
+namespace millrace {
+namespace {
+
+using testing::kPatterns;
+using testing::values_of;
+
+constexpr const char* kNames[] = {"gspar_hybrid", "gspar_entropy"};
+
+const ValueCodec& codec_of(const std::string& name) {
+  return *find_value_codec(codec_from_text("gap+" + name).value().value);
+}
+
+template <typename T>
+ByteBuffer code_of(const std::string& name, const std::vector<T>& values) {
+  ByteBuffer bytes;
+  const Status done = codec_of(name).encode({}, std::span<const T>(values), {}, bytes, std::span<T>());
+  EXPECT_TRUE(done.has_value());
+  return bytes;
+}
+
+std::vector<int> listed(const ByteBuffer& bytes) { return {bytes.begin(), bytes.end()}; }
+
+/// What GSpar draws of Gaussian gradients: entries of [0, dimension) with p = min(lambda |g|, 1), as g / p. Proposition 1.
+struct Draw {
+  uint64_t dimension = 0;
+  IndexBuffer indices;
+  std::vector<float> values;
+  double exact = 0;
+  double minus = 0;
+  double plus = 0;
+};
+
+Draw draw_of(uint64_t dimension, double lambda, uint64_t seed) {
+  RandomSequence random(RandomKey::from(seed));
+  Draw draw{dimension, {}, {}};
+  const auto scale = static_cast<float>(1 / lambda);
+  for (uint64_t i = 0; i < dimension; ++i) {
+    const auto gradient = static_cast<float>(std::pow(random.next_normal(), 3));
+    const float size = std::abs(gradient);
+    if (random.next_unit() >= size / scale) continue;
+    draw.indices.push_back(static_cast<uint32_t>(i));
+    draw.values.push_back(size > scale ? gradient : std::copysign(scale, gradient));
+    (size > scale ? draw.exact : gradient < 0 ? draw.minus : draw.plus) += 1;
+  }
+  return draw;
+}
+
+TEST(GsparHybrid, GoldenBytesOfEveryMode) {
+  // Nothing repeats; a bitmap; few exact entries; few of the sign part.
+  EXPECT_EQ(listed(code_of<float>("gspar_hybrid", {1, -2})),
+            (std::vector<int>{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0}));
+  EXPECT_EQ(
+      listed(code_of<float>("gspar_hybrid", {1, -2, -1, 1, 4, -1})),
+      (std::vector<int>{1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0x80, 0x3f, 0b010010, 0b1010, 0, 0, 0, 0xc0, 0, 0, 0x80, 0x40}));
+  std::vector<float> values(40, -0.5F);
+  values[33] = 3;
+  EXPECT_EQ(
+      listed(code_of("gspar_hybrid", values)),
+      (std::vector<int>{2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0x3f, 33, 0xff, 0xff, 0xff, 0xff, 0x7f, 0, 0, 0x40, 0x40}));
+  for (size_t i = 0; i < 40; ++i) values[i] = static_cast<float>(i + 2);
+  values[3] = 1;
+  values[39] = -1;
+  const auto few = listed(code_of("gspar_hybrid", values));
+  EXPECT_EQ(std::vector<int>(few.begin(), few.begin() + 15),
+            (std::vector<int>{3, 0, 0, 0, 38, 0, 0, 0, 0, 0, 0x80, 0x3f, 0xc3, 0x09, 2}));
+  EXPECT_EQ(few.size(), 15u + 38 * 4);
+}
+
+TEST(GsparHybrid, OfAllModesTheSmallestIsTaken) {
+  for (const size_t count : {20, 100, 1000}) {
+    for (size_t exact = 0; exact <= count; exact += count / 20) {
+      std::vector<double> values(count, 0.25);
+      for (size_t j = 0; j < exact; ++j) values[j * count / std::max<size_t>(exact, 1)] = 1 + static_cast<double>(j);
+      const auto width = static_cast<size_t>(std::ceil(std::log2(count)));
+      const size_t marks = std::min({(count + 7) / 8, (exact * width + 7) / 8, ((count - exact) * width + 7) / 8});
+      const size_t parts = 16 + marks + (count - exact + 7) / 8 + 8 * exact;
+      EXPECT_EQ(code_of("gspar_hybrid", values).size(), std::min(parts, 8 + 8 * count)) << count << ' ' << exact;
+    }
+  }
+}
+
+TEST(GsparEntropy, GoldenBytes) {
+  // Of 32 entries 5 each are -1 and +1 (2560 of 16384), 22 exact.
+  const std::vector<float> values = {1,  2,  3,  -1, 4,  5,  1,  6,  7, -1, 8,  9,  1,  10, 11, -1,
+                                     12, 13, 14, 1,  15, -1, 16, 17, 1, 18, 19, -1, 20, 21, 22, 23};
+  ASSERT_EQ(values.size(), 32u);
+  const auto bytes = listed(code_of("gspar_entropy", values));
+  EXPECT_EQ(std::vector<int>(bytes.begin(), bytes.begin() + 16),
+            (std::vector<int>{1, 0, 0, 0x0a, 0, 0x0a, 0, 0, 22, 0, 0, 0, 0, 0, 0x80, 0x3f}));
+}
+
+/// The code read as WIRE_FORMAT.md says it, in the plainest way. Empty: it is none of `count` values.
+std::vector<float> entropy_oracle(const ByteBuffer& bytes, size_t count) {
+  const auto number = [&](size_t at, size_t size) {
+    uint64_t value = 0;
+    for (size_t b = 0; b < size; ++b) value += uint64_t{bytes.at(at + b)} << 8 * b;
+    return value;
+  };
+  const auto value_at = [&](size_t at) { return std::bit_cast<float>(static_cast<uint32_t>(number(at, 4))); };
+  std::vector<float> values;
+  if (number(0, 1) == 0) {
+    for (size_t i = 0; i < count; ++i) values.push_back(value_at(12 + 4 * i));
+    return values;
+  }
+  const uint64_t minus = number(2, 2);
+  const uint64_t plus = number(4, 2);
+  uint64_t x = number(16, 4);
+  size_t word = 20;
+  size_t exact = bytes.size() - 4 * number(8, 4);
+  const size_t words_end = exact;
+  for (size_t i = 0; i < count; ++i) {
+    const uint64_t slot = x % 16384;
+    if (slot < minus) {
+      values.push_back(-value_at(12));
+      x = minus * (x / 16384) + slot;
+    } else if (slot < minus + plus) {
+      values.push_back(value_at(12));
+      x = plus * (x / 16384) + slot - minus;
+    } else {
+      values.push_back(value_at(exact));
+      exact += 4;
+      x = (16384 - minus - plus) * (x / 16384) + slot - minus - plus;
+    }
+    if (x < 65536) {
+      x = x * 65536 + number(word, 2);
+      word += 2;
+    }
+  }
+  EXPECT_EQ(x, 65536u);
+  EXPECT_EQ(word, words_end);
+  EXPECT_EQ(exact, bytes.size());
+  return values;
+}
+
+TEST(GsparEntropy, IsReadAsTheWireFormatSaysIt) {
+  for (const double lambda : {0.1, 0.5, 2.0}) {
+    const Draw draw = draw_of(20'000, lambda, 5);
+    ASSERT_GT(draw.exact, 10);
+    const auto bytes = code_of("gspar_entropy", draw.values);
+    ASSERT_EQ(bytes[0], 1);
+    EXPECT_EQ(entropy_oracle(bytes, draw.values.size()), draw.values);
+  }
+}
+
+template <typename T>
+class GsparCodec : public ::testing::Test {};
+using ValueTypes = ::testing::Types<float, double>;
+TYPED_TEST_SUITE(GsparCodec, ValueTypes);
+
+template <typename T>
+bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
+}
+
+template <typename T>
+void expect_round_trip(const std::string& name, const std::vector<T>& values) {
+  const ValueCodec& codec = codec_of(name);
+  const ByteBuffer bytes = code_of(name, values);
+  EXPECT_LE(bytes.size(), codec.bytes_max(values.size(), kValueTypeOf<T>, {}));
+  ASSERT_TRUE(codec.check(bytes, values.size(), kValueTypeOf<T>));
+  std::vector<T> decoded(values.size(), T{7});
+  const Status done = codec.decode(bytes, {}, std::span<T>(decoded));
+  ASSERT_TRUE(done.has_value()) << done.error().message;
+  EXPECT_TRUE(same_bits(decoded, values));
+}
+
+TYPED_TEST(GsparCodec, GivesBackEveryBitOfAnyFiniteStream) {
+  for (const char* name : kNames) {
+    SCOPED_TRACE(name);
+    for (const auto pattern : kPatterns) {
+      for (const size_t n : {0, 1, 2, 3, 7, 8, 9, 31, 32, 33, 47, 48, 49, 63, 64, 65, 96, 97, 1000, 4097}) {
+        expect_round_trip(name, values_of<TypeParam>(pattern, n, n));
+        if (this->HasFatalFailure()) return;
+      }
+    }
+    for (const double lambda : {0.05, 0.3, 1.0, 5.0}) {
+      const Draw draw = draw_of(10'000, lambda, 2);
+      expect_round_trip(name, std::vector<TypeParam>(draw.values.begin(), draw.values.end()));
+    }
+  }
+}
+
+TYPED_TEST(GsparCodec, StreamsWithoutARepeatedMagnitudeAreAsTheyAre) {
+  std::vector<TypeParam> values(100);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<TypeParam>(i + 1) * (i % 2 == 0 ? 1 : -1);
+  EXPECT_EQ(code_of("gspar_hybrid", values).size(), 8 + 100 * sizeof(TypeParam));
+  EXPECT_EQ(code_of("gspar_entropy", values).size(), 12 + 100 * sizeof(TypeParam));
+}
+
+TYPED_TEST(GsparCodec, TheScaleIsFoundBelowSmallerEntriesWhereHalfHaveIt) {
+  // What a Bloom filter with policy P0 does to the stream: it adds what was not drawn.
+  std::vector<TypeParam> values(300, TypeParam(-0.5));
+  for (size_t i = 0; i < values.size(); i += 3) values[i] = static_cast<TypeParam>(0.0001 * static_cast<double>(i + 1));
+  EXPECT_LT(code_of("gspar_hybrid", values).size(), 100 * sizeof(TypeParam) + 100);
+  EXPECT_LT(code_of("gspar_entropy", values).size(), 100 * sizeof(TypeParam) + 100);
+}
+
+TYPED_TEST(GsparCodec, NanAndInfinityAreRefused) {
+  using Limits = std::numeric_limits<TypeParam>;
+  for (const char* name : kNames) {
+    for (const TypeParam bad : {Limits::quiet_NaN(), -Limits::quiet_NaN(), Limits::infinity(), -Limits::infinity()}) {
+      std::vector<TypeParam> values(50, TypeParam(1));
+      values[49] = bad;
+      ByteBuffer bytes;
+      const Status done =
+          codec_of(name).encode({}, std::span<const TypeParam>(values), {}, bytes, std::span<TypeParam>());
+      ASSERT_FALSE(done);
+      EXPECT_EQ(done.error().code, ErrorCode::kNonFinite);
+    }
+  }
+}
+
+/// Streams that take every mode of both codes.
+template <typename T>
+std::vector<std::vector<T>> streams_of_every_mode() {
+  std::vector<std::vector<T>> streams;
+  for (const size_t step : {1, 2, 20, 1000}) {
+    std::vector<T> values(61);
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = (i % step == 0 ? static_cast<T>(i + 2) : T(1)) * (i % 3 == 0 ? T(-1) : T(1));
+    }
+    streams.push_back(values);
+  }
+  for (size_t i = 0; i < 61; ++i) streams[0][i] = static_cast<T>(i % 30 == 5 ? 1 : i + 2);
+  streams.push_back({});
+  for (size_t i = 0; i < 61; ++i) streams.back().push_back(static_cast<T>(i + 1));
+  return streams;
+}
+
+TYPED_TEST(GsparCodec, EveryModeOccursAndAnyOtherLengthIsAnError) {
+  std::vector<bool> seen(4);
+  for (const char* name : kNames) {
+    for (const auto& values : streams_of_every_mode<TypeParam>()) {
+      const ValueCodec& codec = codec_of(name);
+      ByteBuffer bytes = code_of(name, values);
+      if (name == kNames[0]) seen[bytes[0]] = true;
+      std::vector<TypeParam> out(values.size());
+      for (size_t length = 0; length < bytes.size(); ++length) {
+        const ByteBuffer cut(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(length));
+        ASSERT_FALSE(codec.decode(cut, {}, std::span<TypeParam>(out))) << name << ' ' << length;
+      }
+      for (const uint64_t count : {uint64_t{1} << 32, (uint64_t{1} << 32) + 1, ~uint64_t{0}}) {
+        EXPECT_FALSE(codec.check(bytes, count, kValueTypeOf<TypeParam>)) << name << ' ' << count;
+      }
+      for (const size_t more : {0, 0, 0, 0, 0, 0, 0, 0}) {
+        bytes.push_back(static_cast<uint8_t>(more));
+        ASSERT_FALSE(codec.decode(bytes, {}, std::span<TypeParam>(out))) << name;
+      }
+    }
+  }
+  EXPECT_EQ(seen, std::vector<bool>(4, true));
+}
+
+TYPED_TEST(GsparCodec, EveryCorruptionOfAByteIsAnErrorOrFiniteValues) {
+  for (const char* name : kNames) {
+    const ValueCodec& codec = codec_of(name);
+    size_t errors = 0;
+    for (const auto& values : streams_of_every_mode<TypeParam>()) {
+      const ByteBuffer bytes = code_of(name, values);
+      for (size_t at = 0; at < bytes.size(); ++at) {
+        for (int value = 0; value < 256; value += at < 24 ? 1 : 5) {
+          ByteBuffer broken = bytes;
+          broken[at] = static_cast<uint8_t>(value);
+          std::vector<TypeParam> out(values.size());
+          const Status done = codec.decode(broken, {}, std::span<TypeParam>(out));
+          if (!done) {
+            ASSERT_EQ(done.error().code, ErrorCode::kMalformed);
+            ++errors;
+            continue;
+          }
+          ASSERT_TRUE(codec.check(broken, values.size(), kValueTypeOf<TypeParam>));
+          for (const TypeParam entry : out) ASSERT_TRUE(std::isfinite(entry));
+        }
+      }
+    }
+    EXPECT_GT(errors, 1000u) << name;
+  }
+}
+
+TYPED_TEST(GsparCodec, WhatTheHeaderCannotSayIsMalformed) {
+  const auto refused = [](const char* name, size_t at, int value) {
+    const auto values = streams_of_every_mode<TypeParam>()[2];
+    ByteBuffer bytes = code_of(name, values);
+    bytes.at(at) = static_cast<uint8_t>(value);
+    std::vector<TypeParam> out(values.size());
+    return !codec_of(name).decode(bytes, {}, std::span<TypeParam>(out)).has_value();
+  };
+  const size_t sign_of_scale = sizeof(TypeParam) - 1;
+  for (const auto& [at, value] :
+       {std::pair<size_t, int>{0, 4}, {1, 1}, {2, 1}, {3, 1}, {7, 1}, {8 + sign_of_scale, 0xbf}}) {
+    EXPECT_TRUE(refused("gspar_hybrid", at, value)) << at;
+  }
+  for (const auto& [at, value] : {std::pair<size_t, int>{0, 2},
+                                  {1, 1},
+                                  {3, 0x40},
+                                  {5, 0x40},
+                                  {6, 1},
+                                  {7, 1},
+                                  {11, 1},
+                                  {12 + sign_of_scale, 0xbf}}) {
+    EXPECT_TRUE(refused("gspar_entropy", at, value)) << at;
+  }
+}
+
+double plogp(double part, double all) { return part == 0 ? 0 : part * std::log2(all / part); }
+
+TEST(GsparSizes, TheEntropyCodedVectorTakesWhatThePaperSaysAndNeverMoreThanTwoBitsACoordinate) {
+  for (const double lambda : {0.02, 0.1, 1.0}) {
+    const Draw draw = draw_of(400'000, lambda, 11);
+    const auto d = static_cast<double>(draw.dimension);
+    const auto k = static_cast<double>(draw.values.size());
+    const double paper = plogp(d - k, d) + plogp(draw.minus, d) + plogp(draw.plus, d) + plogp(draw.exact, d);
+    const double symbols = plogp(draw.minus, k) + plogp(draw.plus, k) + plogp(draw.exact, k);
+    EXPECT_NEAR(paper, plogp(d - k, d) + plogp(k, d) + symbols, 1e-6 * paper);
+    EXPECT_LE(paper, 2 * d);
+
+    const double code = 8 * static_cast<double>(code_of("gspar_entropy", draw.values).size()) - 32 * draw.exact;
+    EXPECT_LE(code, 1.001 * symbols + 8 * (12 + 4 + 4)) << lambda;
+    EXPECT_GE(code, symbols) << lambda;  // no code is below the entropy
+    ByteBuffer index_bytes;
+    const EncodeOptions golomb{codec_from_text("golomb").value(), {}, 0};
+    ASSERT_TRUE(find_index_codec(golomb.spec.index)
+                    ->encode(draw.indices, draw.dimension, golomb, index_bytes, nullptr)
+                    .has_value());
+    EXPECT_LE(8 * static_cast<double>(index_bytes.size()) + code, 1.03 * paper + 400) << lambda;
+  }
+}
+
+TEST(GsparSizes, NoFourShareOfTheDimensionTakeMoreThanTwoBits) {
+  RandomSequence random(RandomKey::from(3));
+  for (int trial = 0; trial < 1000; ++trial) {
+    double counts[4];
+    double d = 0;
+    for (double& count : counts) d += count = static_cast<double>(random.next_below(trial % 2 == 0 ? 10 : 100'000));
+    double bits = 0;
+    for (const double count : counts) bits += plogp(count, d);
+    EXPECT_LE(bits, 2 * d * (1 + 1e-12));
+  }
+}
+
+TEST(GsparSizes, OneSymbolAloneTakesAFiftiethOfABitAndPassesTheCheck) {
+  for (const float sign : {-1.0F, 1.0F}) {
+    const std::vector<float> values(1'000'000, 3 * sign);
+    const auto bytes = code_of("gspar_entropy", values);
+    EXPECT_LE(bytes.size(), 0.0228 * 1e6 / 8 + 40);
+    expect_round_trip("gspar_entropy", values);
+  }
+}
+
+// Theorem 4 counts s (b + log2 d) + min(rho s log2 d, d) + b bits for s exact entries and rho s others, and forgets their signs.
+// With an entropy-near index code the hybrid is below its first form (coordinates for both parts), the signs included.
+TEST(GsparSizes, TheHybridWithAnIndexCodeIsBelowTheCoordinatesOfThePaper) {
+  for (const double lambda : {0.02, 0.1, 1.0}) {
+    const Draw draw = draw_of(400'000, lambda, 12);
+    const double log_d = std::log2(static_cast<double>(draw.dimension));
+    const double signed_part = draw.minus + draw.plus;
+    const double theorem = draw.exact * (32 + log_d) + signed_part * log_d + 32;
+    ByteBuffer index_bytes;
+    const EncodeOptions golomb{codec_from_text("golomb").value(), {}, 0};
+    ASSERT_TRUE(find_index_codec(golomb.spec.index)
+                    ->encode(draw.indices, draw.dimension, golomb, index_bytes, nullptr)
+                    .has_value());
+    const size_t hybrid = code_of("gspar_hybrid", draw.values).size();
+    EXPECT_LE(8 * static_cast<double>(index_bytes.size() + hybrid), theorem + signed_part) << lambda;
+    EXPECT_GT(signed_part, 1000);
+    // The entropy code saves on marks and signs, both of which the hybrid writes out.
+    EXPECT_LE(code_of("gspar_entropy", draw.values).size(), hybrid + 16) << lambda;
+  }
+}
+
+}  // namespace
+}  // namespace millrace
