@@ -19,7 +19,7 @@ class Methods(WithServers):
         train = self.path("methods.svm", made_up_rows(2000, 2))
         test = self.path("methods-test.svm", made_up_rows(500, 3))
         methods = self.methods()
-        self.assertLessEqual({"three_lc", "sketchml", "skcompress", "dgc", "sparcml", "oktopk"}, set(methods))
+        self.assertLessEqual({"three_lc", "sketchml", "skcompress", "dgc", "sparcml", "oktopk", "redsync", "gspar"}, set(methods))
         flags = ["--train", train, "--test", test, "--batch", 20, "--lr", 0.5, "--audit"]
         for name, selects in methods.items():
             with self.subTest(method=name):

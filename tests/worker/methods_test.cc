@@ -39,7 +39,8 @@ TEST(Methods, EachIsAJobThatHoldsAndSaysWhatItWasGiven) {
     EXPECT_EQ(codec_text(spec->codec_up), codec_text(codec_from_text(method.codec_up).value()));
     EXPECT_TRUE(check_method(method, method.select, method.codec_up));
   }
-  for (const char* name : {"three_lc", "sketchml", "skcompress", "dgc", "sparcml", "oktopk", "deepreduce_p2"}) {
+  for (const char* name : {"three_lc", "sketchml", "skcompress", "dgc", "sparcml", "oktopk", "redsync", "gspar",
+                           "deepreduce_p2", "deepreduce_fit_poly"}) {
     EXPECT_NE(find_method(name), nullptr) << name;
     EXPECT_NE(method_words().find(name), std::string::npos);
   }
