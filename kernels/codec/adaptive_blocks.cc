@@ -192,7 +192,9 @@ const uint8_t* decode_block(const uint8_t* at, const uint8_t* end, AdaptiveStrea
   }
   const size_t shortest = gaps.size() / streams.count;
   size_t j = streams.count == kAdaptiveStreams ? take_rounds(decoder, streams, shortest, gaps.data()) : 0;
+  const auto bits = static_cast<uint64_t>(end - decoder.at) * 8;
   for (; j <= shortest; ++j) {
+    if (decoder.bit > bits) return nullptr;  // at once: zeros could be taken for long
     for (size_t s = 0; s < streams.count; ++s) {
       if (j < streams.length(s)) gaps[streams.begin[s] + j] = decoder.take(s, decoder.careful_window());
     }

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "kernels/base/bytes.h"
+#include "kernels/codec/bitmap_words.h"
 
 namespace millrace {
 namespace {
@@ -24,6 +25,16 @@ BloomShape BloomShape::optimal(uint64_t count, double rate) {
   const double wanted = std::max(1.0, std::round(-std::log2(rate)));
   shape.probes = static_cast<uint32_t>(std::clamp(std::min(probes, wanted), 1.0, double{kBloomProbesMax}));
   return shape;
+}
+
+BloomShape::Counts BloomShape::counts() const {
+  // probes = round(x), x = -log2(rate) >= 1; bits = n x / ln 2, rounded up to 32.
+  constexpr double kRounding = 1e-3;
+  const double most = probes == 1 ? 1.0 : probes - 0.5;
+  const double scaled = std::log(2.0) * static_cast<double>(bits);
+  const double least = (scaled - 33 * std::log(2.0)) / (probes + 0.5);
+  return {static_cast<uint64_t>(std::ceil(std::max(0.0, least - kRounding))),
+          static_cast<uint64_t>(scaled / most + kRounding)};
 }
 
 Result<BloomFilter> BloomFilter::of(IndexSpan indices, double rate, uint64_t seed) {
@@ -48,13 +59,18 @@ void BloomFilter::put(ByteBuffer& out) const {
   writer.put_array(std::span<const uint32_t>(words));
 }
 
-std::optional<BloomFilter> BloomFilter::take(uint64_t seed, ByteSpan bytes) {
+std::optional<BloomFilter> BloomFilter::take(uint64_t seed, ByteSpan bytes, BloomShape::Counts of) {
   ByteReader reader(bytes);
   const auto bits = reader.get<uint32_t>();
   const auto probes = reader.get<uint32_t>();
   if (!bits || !probes) return std::nullopt;
   if (*bits == 0 || *bits % 32 != 0 || *probes == 0 || *probes > kBloomProbesMax) return std::nullopt;
   if (reader.remaining() != *bits / 8) return std::nullopt;
+  const BloomShape::Counts fits = BloomShape{*bits, *probes}.counts();
+  const uint64_t least = std::max({fits.least, of.least, uint64_t{1}});  // of none it is as of one
+  const uint64_t most = std::min(fits.most, std::max<uint64_t>(of.most, 1));
+  if (least > most) return std::nullopt;
+  if (count_bits(bytes.last(reader.remaining())) > std::min(most, of.most) * *probes) return std::nullopt;
   BloomFilter filter{BloomHashes::from(seed, *bits, *probes), {}};
   filter.words.resize(*bits / 32);
   std::memcpy(filter.words.data(), reader.get_bytes(*bits / 8)->data(), *bits / 8);

@@ -16,6 +16,13 @@ struct BloomShape {
   uint32_t probes = 0;
 
   static BloomShape optimal(uint64_t count, double rate);
+
+  /// For how many indices it is optimal, at some rate of at least 2^-(probes + 1/2). None: least > most.
+  struct Counts {
+    uint64_t least = 0;
+    uint64_t most = 0;
+  };
+  Counts counts() const;
 };
 
 /// A filter: its hash functions and its bits.
@@ -27,9 +34,11 @@ struct BloomFilter {
   /// Errors  limit_exceeded: over 2^32 bits.
   static Result<BloomFilter> of(IndexSpan indices, double rate, uint64_t seed);
 
-  /// Appends bits u32, probes u32 and the filter; take() is the reverse, of hostile bytes that end with the filter.
+  /// Appends bits u32, probes u32 and the filter; take() is the reverse, of hostile bytes that end with the filter. Nothing where
+  /// of() makes no such filter of any number of indices in `of`: of another shape, or with more bits set than they can set. (A
+  /// filter of ones would be asked with every hash function for every index; what of() makes, with about two.)
   void put(ByteBuffer& out) const;
-  static std::optional<BloomFilter> take(uint64_t seed, ByteSpan bytes);
+  static std::optional<BloomFilter> take(uint64_t seed, ByteSpan bytes, BloomShape::Counts of);
   static uint64_t bytes(uint64_t count, double rate) { return 8 + BloomShape::optimal(count, rate).bits / 8; }
 
   /// Calls visit(indices) with all of [0, dimension) that the filter knows, increasing, some at a time; until it returns false.

@@ -42,8 +42,8 @@ class BloomP0IndexCodec final : public IndexCodec {
       return fail(ErrorCode::kMalformed, "bloom: dimension over 2^28, or more indices than the dimension has");
     }
     const auto seed = ByteReader(bytes).get<uint64_t>();
-    const auto filter = seed ? BloomFilter::take(*seed, bytes.subspan(kSeedBytes)) : std::nullopt;
-    if (!filter) return fail(ErrorCode::kMalformed, "bloom: header and filter length disagree");
+    const auto filter = seed ? BloomFilter::take(*seed, bytes.subspan(kSeedBytes), {0, count}) : std::nullopt;
+    if (!filter) return fail(ErrorCode::kMalformed, "bloom: no filter of so many indices");
     take_all(*filter, dimension, count, indices);
     if (indices.size() != count) {
       return fail(ErrorCode::kMalformed, "bloom: the filter does not know exactly the stated number of indices");

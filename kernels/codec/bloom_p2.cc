@@ -1,5 +1,7 @@
 #include <algorithm>
-#include <numeric>
+#include <compare>
+#include <utility>
+#include <vector>
 
 #include "kernels/base/random.h"
 #include "kernels/codec/bloom_policy.h"
@@ -28,7 +30,13 @@ class ConflictPicker final : public BloomPicker {
   }
 
  private:
-  /// Members of the set of bit b are members_[begin_[b], begin_[b + 1]): numbers of positives.
+  /// Its members are members_[begin, begin + size): numbers of positives.
+  struct Set {
+    uint64_t size = 0;
+    uint64_t begin = 0;  // larger for later bits
+    auto operator<=>(const Set&) const = default;
+  };
+
   void collect(const BloomPickInput& input) {
     Buffer<uint32_t> positives;
     positives.reserve(input.positives);
@@ -37,15 +45,18 @@ class ConflictPicker final : public BloomPicker {
       positives.insert(positives.end(), some.begin(), some.end());
       return true;
     });
-    const uint32_t bits = input.filter.hashes.bits;
-    begin_.resize(size_t{bits} + 1);
-    std::fill(begin_.begin(), begin_.end(), 0);
-    for_each_member(input.filter.hashes, positives, [&](uint32_t bit, uint32_t) { ++begin_[bit + 1]; });
-    std::partial_sum(begin_.begin(), begin_.end(), begin_.begin());
-    members_.resize(begin_.back());
-    Buffer<uint64_t> at(begin_.begin(), begin_.end() - 1);
+    std::vector<uint64_t> places(input.filter.hashes.bits, 0);  // by bit: how many members, then where they end
+    for_each_member(input.filter.hashes, positives, [&](uint32_t bit, uint32_t) { ++places[bit]; });
+    sets_.reserve(static_cast<size_t>(std::ranges::count_if(places, [](uint64_t size) { return size > 0; })));
+    uint64_t begin = 0;
+    for (uint64_t& place : places) {
+      if (place > 0) sets_.push_back({place, begin});
+      begin += std::exchange(place, begin);
+    }
+    members_.resize(begin);
     for_each_member(input.filter.hashes, positives,
-                    [&](uint32_t bit, uint32_t number) { members_[at[bit]++] = number; });
+                    [&](uint32_t bit, uint32_t number) { members_[places[bit]++] = number; });
+    std::ranges::sort(sets_);
   }
 
   template <typename Visit>
@@ -61,20 +72,11 @@ class ConflictPicker final : public BloomPicker {
 
   /// A draw that meets an index that is taken already removes it: every member is met once at most.
   void draw(const BloomPickInput& input) {
-    struct Set {
-      uint64_t begin;
-      uint64_t size;
-    };
-    std::vector<Set> sets;
-    for (size_t bit = 0; bit + 1 < begin_.size(); ++bit) {
-      if (begin_[bit + 1] > begin_[bit]) sets.push_back({begin_[bit], begin_[bit + 1] - begin_[bit]});
-    }
-    std::stable_sort(sets.begin(), sets.end(), [](const Set& a, const Set& b) { return a.size < b.size; });
     RandomSequence random(RandomKey::from(input.seed), kPickStream);
     uint64_t wanted = input.count;
-    while (wanted > 0 && !sets.empty()) {
+    while (wanted > 0 && !sets_.empty()) {
       size_t kept = 0;
-      for (Set set : sets) {
+      for (Set set : sets_) {
         bool found = false;
         while (wanted > 0 && set.size > 0 && !found) {
           uint32_t& member = members_[set.begin + random.next_below(set.size)];
@@ -83,16 +85,16 @@ class ConflictPicker final : public BloomPicker {
           wanted -= found ? 1 : 0;
           member = members_[set.begin + --set.size];
         }
-        if (set.size > 0) sets[kept++] = set;
+        if (set.size > 0) sets_[kept++] = set;
       }
-      sets.resize(kept);
+      sets_.resize(kept);
     }
   }
 
   std::vector<bool> taken_;  // by number of the positive
   size_t next_ = 0;
-  Buffer<uint64_t> begin_;
   Buffer<uint32_t> members_;
+  std::vector<Set> sets_;
 };
 
 /// Policy P2.

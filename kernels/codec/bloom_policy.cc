@@ -69,8 +69,9 @@ Status BloomPolicyCodec::decode(ByteSpan bytes, uint64_t dimension, uint64_t cou
   ByteReader reader(bytes);
   const auto seed = reader.get<uint64_t>();
   const auto positives = reader.get<uint32_t>();
-  const auto filter = seed && positives ? BloomFilter::take(*seed, bytes.subspan(kHeaderBytes)) : std::nullopt;
-  if (!filter) return malformed(name(), "header and filter length disagree");
+  const auto filter =
+      seed && positives ? BloomFilter::take(*seed, bytes.subspan(kHeaderBytes), {count, count}) : std::nullopt;
+  if (!filter) return malformed(name(), "no filter of so many indices");
   if (*positives < count || *positives > dimension) return malformed(name(), "a number of positives that cannot be");
   return pick({*filter, *seed, dimension, *positives, count}, indices);
 }

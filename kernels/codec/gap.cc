@@ -5,6 +5,7 @@
 #include <string>
 
 #include "kernels/base/check.h"
+#include "kernels/codec/bit_stream.h"
 #include "kernels/codec/codec_list.h"
 #include "kernels/codec/gap_blocks.h"
 
@@ -76,18 +77,17 @@ GapDecoded decode_tail(const uint8_t* at, const uint8_t* end, size_t count, uint
   const uint8_t* low = at;
   const uint8_t* unary = at + (low_bits + 7) / 8;
   if (low_bits % 8 != 0 && unary[-1] >> (low_bits % 8) != 0) return {};
-  const uint64_t unary_bits = std::min<uint64_t>(static_cast<uint64_t>(end - unary) * 8, kGapUnaryBitsMax);
+  BitReader quotients({unary, end});
   uint64_t bit = 0;
   for (size_t j = 0; j < count; ++j) {
-    const uint64_t start = bit;
-    while (bit < unary_bits && (unary[bit / 8] >> (bit % 8) & 1) == 0) ++bit;
-    if (bit >= unary_bits) return {};
+    const uint64_t quotient = quotients.take_unary(kGapUnaryBitsMax);
+    bit += quotient + 1;
+    if (bit > kGapUnaryBitsMax || quotients.overrun()) return {};
     const uint64_t low_at = uint64_t{shift} * j;
     const uint64_t window = shift == 0 ? 0 : window_at(low + low_at / 8, unary) >> (low_at % 8);
-    next += ((bit - start) << shift) + (window & ((uint64_t{1} << shift) - 1));
+    next += (quotient << shift) + (window & ((uint64_t{1} << shift) - 1));
     if (next >= dimension) return {};
     out[j] = static_cast<uint32_t>(next++);
-    ++bit;
   }
   const uint8_t* last = unary + (bit - 1) / 8;
   if (bit % 8 != 0 && *last >> (bit % 8) != 0) return {};

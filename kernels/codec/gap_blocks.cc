@@ -181,7 +181,7 @@ GapEncoded encode_blocks(const uint32_t* indices, size_t blocks, uint64_t next, 
 // ---------------------------------------------------------------------------------------------------------- decoding
 
 constexpr size_t kPositionsPadded = kGapBlock + 64 + kPositionsSlack;
-constexpr uint32_t kVectorShiftMax = 24;
+constexpr uint32_t kExactShiftMax = 24;  // 256 such numbers add up to less than 2^32
 
 HWY_INLINE uint64_t load_word(const uint8_t* at, const uint8_t* end) {
   uint64_t word = 0;
@@ -235,8 +235,23 @@ HWY_INLINE V32 unpack_row(const uint8_t* low, size_t row, uint32_t shift, V32 ma
   return hn::And(hn::Or(a, b), mask);
 }
 
-/// index_j = next + sum of lows up to j + ((terminator_j - j) << shift) + j, modulo 2^32. Returns the sum of all lows, which is
-/// exact: 256 lows of at most 24 bits.
+/// The sum of all lows, whatever the shift.
+HWY_INLINE uint64_t sum_of_lows(const uint8_t* low, uint32_t shift) {
+  const D32 d;
+  const auto mask = hn::Set(d, (uint32_t{1} << shift) - 1);
+  const auto low_half = hn::Set(d, 0xffff);
+  auto lower = hn::Zero(d);
+  auto upper = hn::Zero(d);
+  for (size_t j = 0; j < kGapBlock; j += hn::Lanes(d)) {
+    const auto row = unpack_row(low + j % kGapLanes * sizeof(uint32_t), j / kGapLanes, shift, mask);
+    lower = hn::Add(lower, hn::And(row, low_half));
+    upper = hn::Add(upper, hn::ShiftRight<16>(row));
+  }
+  return hn::GetLane(hn::SumOfLanes(d, lower)) + (uint64_t{hn::GetLane(hn::SumOfLanes(d, upper))} << 16);
+}
+
+/// index_j = next + sum of lows up to j + ((terminator_j - j) << shift) + j, modulo 2^32. Returns the sum of all lows modulo
+/// 2^32.
 HWY_INLINE uint64_t join(const uint8_t* low, uint32_t shift, const uint32_t* terminators, uint64_t next,
                          uint32_t* out) {
   const D32 d;
@@ -269,18 +284,15 @@ GapDecoded decode_blocks(const uint8_t* begin, const uint8_t* end, size_t blocks
   for (size_t block = 0; block < blocks; ++block, out += kGapBlock) {
     if (run.at == end) return {};
     const uint32_t shift = *run.at;
-    if (shift > kVectorShiftMax) {  // so sparse that speed does not matter
-      run = gap_decode_blocks_scalar(run.at, end, 1, run.next, dimension, out);
-      if (run.at == nullptr) return {};
-      continue;
-    }
+    if (shift > kGapShiftMax) return {};
     const uint8_t* low = run.at + 1;
     if (static_cast<size_t>(end - low) < kGapBlock / 8 * shift) return {};
     run.at = find_terminators(low + kGapBlock / 8 * shift, end, terminators);
     if (run.at == nullptr) return {};
-    const uint64_t lows = join(low, shift, terminators, run.next, out);
+    const uint64_t joined = join(low, shift, terminators, run.next, out);
+    const uint64_t lows = shift <= kExactShiftMax ? joined : sum_of_lows(low, shift);
     const uint64_t quotients = terminators[kGapBlock - 1] - (kGapBlock - 1);
-    run.next += lows + (quotients << shift) + kGapBlock;  // each term is below 2^45
+    run.next += lows + (quotients << shift) + kGapBlock;  // each term is below 2^45; nothing wraps if the sum does not
     if (run.next > dimension) return {};
   }
   return run;

@@ -32,7 +32,8 @@ struct Container {
 /// out).
 class Parser {
  public:
-  Parser(ByteSpan bytes, uint64_t count, IndexBuffer& indices) : reader_(bytes), count_(count), indices_(indices) {}
+  Parser(ByteSpan bytes, uint64_t dimension, uint64_t count, IndexBuffer& indices)
+      : reader_(bytes), dimension_(dimension), count_(count), indices_(indices) {}
 
   bool parse() {
     indices_.clear();
@@ -70,6 +71,7 @@ class Parser {
       const auto key = reader_.get<uint16_t>();
       const auto less_one = reader_.get<uint16_t>();
       if (!key || !less_one || (c > 0 && *key <= containers.back().key)) return false;
+      if (uint64_t{*key} << 16 >= dimension_) return false;
       containers.push_back({*key, uint32_t{*less_one} + 1, with_runs && (runs[c / 8] >> (c % 8) & 1) != 0});
     }
     // Where each container begins: nothing that their sizes do not say.
@@ -134,6 +136,7 @@ class Parser {
   }
 
   ByteReader reader_;
+  uint64_t dimension_;
   uint64_t count_;
   IndexBuffer& indices_;
 };
@@ -166,7 +169,8 @@ class RoaringIndexCodec final : public IndexCodec {
   }
 
   Status decode(ByteSpan bytes, uint64_t dimension, uint64_t count, IndexBuffer& indices) const override {
-    if (count > dimension || !Parser(bytes, count, indices).parse() || (count > 0 && indices.back() >= dimension)) {
+    if (count > dimension || !Parser(bytes, dimension, count, indices).parse() ||
+        (count > 0 && indices.back() >= dimension)) {
       return fail(ErrorCode::kMalformed,
                   "roaring: not a bitmap of the stated number of indices in the portable format");
     }

@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 
+#include "kernels/codec/bloom_filter.h"
 #include "kernels/codec/codec_list.h"
 #include "tests/support/bloom_oracle.h"
 #include "tests/support/index_sets.h"
@@ -121,7 +123,52 @@ TEST(BloomCodec, AFilterOfAllOnesTakesNoMemoryBeyondTheCount) {
   IndexBuffer decoded;
   EXPECT_FALSE(bloom_p0_index_codec().decode(bytes, 1 << 20, indices.size(), decoded));
   EXPECT_LE(decoded.capacity(), indices.size() + 2 * kBloomStrip);
-  EXPECT_TRUE(bloom_p0_index_codec().decode(bytes, 1 << 14, 1 << 14, decoded));  // what it says, after all
+  EXPECT_FALSE(bloom_p0_index_codec().decode(bytes, 1 << 14, 1 << 14, decoded)) << "no encoder sets so many bits";
+}
+
+TEST(BloomCodec, AFilterOfMoreIndicesThanAreDecodedIsRefusedAndSoIsOneThatIsTooFull) {
+  const uint64_t dimension = 1 << 16;
+  const IndexBuffer indices = testing::uniform_indices(dimension, 0.01, 4);
+  Coded coded = encoded(indices, dimension, bloom_options(0.01));
+  IndexBuffer decoded;
+  for (const uint32_t probes : {1, 2, 5, 6, 8, 9, 16, 32}) {  // of 7: the shape is another rate's, for other counts
+    ByteBuffer other = coded.bytes;
+    std::memcpy(other.data() + 12, &probes, sizeof(probes));
+    std::fill(other.begin() + 16, other.end(), 0);
+    EXPECT_FALSE(bloom_p0_index_codec().decode(other, dimension, 0, decoded)) << probes;
+  }
+  // As many bits as its indices can set, and one more.
+  const uint64_t most = BloomShape{field<uint32_t>(coded.bytes, 8), 7}.counts().most;
+  ByteBuffer full = coded.bytes;
+  std::fill(full.begin() + 16, full.end(), 0);
+  const auto set = [&](uint64_t bit) { full[16 + bit / 8] |= static_cast<uint8_t>(1u << (bit % 8)); };
+  for (uint64_t bit = 0; bit < most * 7; ++bit) set(bit);
+  const uint64_t known = oracle_scan(full, dimension).size();
+  ASSERT_GT(known, most);
+  EXPECT_TRUE(bloom_p0_index_codec().decode(full, dimension, known, decoded));
+  set(most * 7);
+  EXPECT_FALSE(bloom_p0_index_codec().decode(full, dimension, oracle_scan(full, dimension).size(), decoded));
+}
+
+TEST(BloomShapes, AreOptimalForTheCountsThatTheyAreMadeOf) {
+  std::vector<double> rates = {0.5, 0.4999, 1e-9, 1.0001e-9};
+  for (int k = 1; k < 30; ++k) {
+    for (const double off : {-1e-12, 0.0, 1e-12}) rates.push_back(std::max(1e-9, std::exp2(-(k + 0.5)) * (1 + off)));
+  }
+  RandomSequence random(RandomKey::from(3));
+  for (int i = 0; i < 50; ++i) rates.push_back(std::exp2(-1 - 28.8 * random.next_unit()));
+  for (const double rate : rates) {
+    for (const uint64_t count : {1, 2, 3, 7, 22, 23, 100, 5000, 1'000'003, 90'000'000}) {
+      const BloomShape shape = BloomShape::optimal(count, rate);
+      const auto [least, most] = shape.counts();
+      EXPECT_LE(least, count) << rate;
+      EXPECT_GE(most, count) << rate;
+      // And of few others: half a hash function more or less, and what rounding to 32 bits adds.
+      const double k = shape.probes;
+      EXPECT_LE(static_cast<double>(most), (k == 1 ? 1.5 : (k + 0.5) / (k - 0.5)) * static_cast<double>(count) + 24);
+      EXPECT_GE(static_cast<double>(least), (k - 0.5) / (k + 0.5) * static_cast<double>(count) - 24);
+    }
+  }
 }
 
 TEST(BloomCodec, EveryTruncationAndHeaderCorruptionIsAnErrorOrAValidSet) {

@@ -249,5 +249,32 @@ TEST(GapCode, AFullBlockThatWouldPassTheDimensionOnlyByWrappingAroundIsAnError) 
   }
 }
 
+TEST(GapCode, EveryParameterDecodesAsBitByBit) {
+  constexpr uint64_t kDimension = uint64_t{1} << 32;
+  RandomSequence random(RandomKey::from(31));
+  for (uint32_t shift = 1; shift <= kGapShiftMax; ++shift) {
+    uint32_t accepted = 0;
+    for (int trial = 0; trial < 40; ++trial) {
+      ByteBuffer bytes(1 + 32 * shift, 0);
+      bytes[0] = static_cast<uint8_t>(shift);
+      for (int i = 0; i < 6; ++i) bytes[1 + random.next_below(32 * shift)] = static_cast<uint8_t>(random.next_u32());
+      bytes.insert(bytes.end(), 32, 0xff);
+      IndexBuffer expected(kGapBlock);
+      const uint8_t* const end = bytes.data() + bytes.size();
+      const GapDecoded scalar = gap_decode_blocks_scalar(bytes.data(), end, 1, 0, kDimension, expected.data());
+      accepted += scalar.at != nullptr ? 1 : 0;
+      testing::for_each_isa([&](const std::string& isa) {
+        IndexBuffer decoded;
+        ASSERT_EQ(gap_index_codec().decode(bytes, kDimension, kGapBlock, decoded).has_value(), scalar.at != nullptr)
+            << isa << shift;
+        if (scalar.at != nullptr) {
+          EXPECT_EQ(decoded, expected) << isa << ' ' << shift;
+        }
+      });
+    }
+    EXPECT_GT(accepted, 4u) << shift;
+  }
+}
+
 }  // namespace
 }  // namespace millrace

@@ -80,11 +80,11 @@ TEST_P(BloomPolicy, TruncationsAreErrorsAndCorruptBytesErrorsOrValidSets) {
       ASSERT_LT(decoded.back(), dimension);
     }
   }
-  for (const uint64_t count : {uint64_t{0}, indices.size() - 1, indices.size() + 1}) {
-    EXPECT_EQ(GetParam()->decode(coded.bytes, dimension, count, decoded).has_value(),
-              count <= field<uint32_t>(coded.bytes, 8))
-        << count;  // how many are wanted is the container's to say
+  for (const uint64_t count : {uint64_t{0}, indices.size() / 2, 2 * indices.size()}) {
+    EXPECT_FALSE(GetParam()->decode(coded.bytes, dimension, count, decoded)) << "the filter is of another number";
   }
+  ASSERT_GT(field<uint32_t>(coded.bytes, 8), indices.size());
+  EXPECT_TRUE(GetParam()->decode(coded.bytes, dimension, indices.size() + 1, decoded)) << "for all that it tells";
 }
 
 TEST_P(BloomPolicy, HostileFiltersThatKnowEverythingTakeNoMemoryForMoreThanTheyMay) {
@@ -96,9 +96,32 @@ TEST_P(BloomPolicy, HostileFiltersThatKnowEverythingTakeNoMemoryForMoreThanTheyM
   EXPECT_LE(decoded.capacity(), 2 * kBloomStrip);
   const auto all = static_cast<uint32_t>(dimension);
   std::memcpy(coded.bytes.data() + 8, &all, sizeof(all));
-  const bool decodes = GetParam()->decode(coded.bytes, dimension, 1, decoded).has_value();
-  EXPECT_EQ(decodes, GetParam()->name() != "bloom_p2");  // its conflict sets would be 10 times as many
+  EXPECT_FALSE(GetParam()->decode(coded.bytes, dimension, 1, decoded)) << "nobody sets so many bits";
   EXPECT_LE(decoded.capacity(), 2 * kBloomStrip);
+}
+
+TEST_P(BloomPolicy, AFilterOfManyMoreIndicesThanAreDecodedIsRefused) {
+  Coded coded = encoded(*GetParam(), {}, 1000, 0.001);
+  IndexBuffer decoded;
+  EXPECT_TRUE(GetParam()->decode(coded.bytes, 1000, 0, decoded));
+  const uint32_t bits = 1 << 20;  // conflict sets took 24 bytes for each of them
+  std::memcpy(coded.bytes.data() + 12, &bits, sizeof(bits));
+  coded.bytes.resize(20 + bits / 8, 0);
+  std::fill(coded.bytes.begin() + 20, coded.bytes.end(), 0);
+  EXPECT_FALSE(GetParam()->decode(coded.bytes, 1000, 0, decoded));
+}
+
+TEST(BloomP2, RefusesMoreMembersThanTheDimensionAllowsBeforeItHoldsThem) {
+  // As full as may be: 0.83 of the bits. Three in five indices are then positives, in 3 sets each.
+  const uint64_t dimension = 1 << 20;
+  const IndexBuffer indices = testing::uniform_indices(dimension, 0.001, 3);
+  Coded coded = encoded(bloom_p2_index_codec(), indices, dimension, 0.125);
+  ASSERT_EQ(field<uint32_t>(coded.bytes, 16), 3u);
+  const auto stated = static_cast<uint32_t>(dimension);
+  std::memcpy(coded.bytes.data() + 8, &stated, sizeof(stated));
+  IndexBuffer decoded;
+  EXPECT_FALSE(bloom_p2_index_codec().decode(coded.bytes, dimension, indices.size(), decoded));
+  EXPECT_EQ(decoded.capacity(), 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Codecs, BloomPolicy, ::testing::ValuesIn(picking_codecs()),

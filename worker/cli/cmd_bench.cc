@@ -8,6 +8,7 @@
 
 #include "worker/cli/bench/codec.h"
 #include "worker/cli/bench/codec_explain.h"
+#include "worker/cli/bench/codec_hostile.h"
 #include "worker/cli/bench/reduce.h"
 #include "worker/cli/bench/select.h"
 #include "worker/cli/bench/worker.h"
@@ -124,6 +125,9 @@ Command add_codec(CLI::App& bench) {
   trace->excludes("--n");
   app->add_option("--worker", flags->options.worker, "of the trace")->capture_default_str()->needs(trace);
   add_auto_flags(*app, *of_auto);
+  auto hostile = std::make_shared<bool>(false);
+  app->add_flag("--hostile", *hostile, "what decoding bytes of liars takes, in time and memory, beside good ones")
+      ->excludes(trace);
   app->footer(
       "entropy_bits_per_index is log2 of binomial(n, k), over k: no lossless code of uniform indices is smaller.\n"
       "A trace is a file of numpy.savez with an array 'accumulator', f32 [workers, n]. over_rice_blocks compares with "
@@ -135,10 +139,11 @@ Command add_codec(CLI::App& bench) {
       "Examples:\n"
       "  millrace bench codec --n 16777216 --density 0.01 --json\n"
       "  millrace bench codec --trace cnn-step300.npz --worker 0 --density 0.001 --json\n"
-      "  millrace bench codec --explain --link-rate 1e8 --density 0.01");
-  return {app, [flags, of_auto]() -> Outcome {
+      "  millrace bench codec --explain --link-rate 1e8 --density 0.01\n"
+      "  millrace bench codec --hostile --n 1048576 --json");
+  return {app, [flags, of_auto, hostile]() -> Outcome {
             if (of_auto->explain || of_auto->grid) return bench_auto(*of_auto, flags->options, flags->json);
-            const auto result = bench_codec(flags->options);
+            const auto result = *hostile ? bench_codec_hostile(flags->options) : bench_codec(flags->options);
             if (!result) return fail_with(result.error());
             return print_result(*result, flags->json);
           }};

@@ -155,6 +155,7 @@ TEST_F(TraceTest, EveryCutAndOtherFilesAreErrors) {
   }
   for (const std::string& other :
        {savez("accumulator.npy", header("1, 21"), std::vector<float>(20, 1)),
+        savez("accumulator.npy", header("1, 19"), std::vector<float>(20, 1)),
         savez("accumulator.npy", header("1, 20", "<f8"), std::vector<float>(20, 1)),
         savez("accumulator.npy", header("20,"), std::vector<float>(20, 1)),
         savez("accumulator.npy", header("0, 20"), {}), savez("accumulator.npy", header("1, 0"), {}),
@@ -162,6 +163,17 @@ TEST_F(TraceTest, EveryCutAndOtherFilesAreErrors) {
         savez("other.npy", header("1, 20"), std::vector<float>(20, 1)), std::string("PK\x03\x04")}) {
     write(other);
     EXPECT_EQ(read_trace(path_, 0).error().code, ErrorCode::kMalformed);
+  }
+}
+
+TEST_F(TraceTest, MoreEntriesThanAreBenchedAreRefusedBeforeTheyAreRead) {
+  for (const uint64_t n : {kTraceColumnsMax, kTraceColumnsMax + 1}) {
+    std::string whole = savez("accumulator.npy", header("1, " + std::to_string(n)), {});
+    const uint64_t npy_bytes = whole.find('\n') + 1 - whole.find("\x93NUMPY") + 4 * n;
+    std::memcpy(whole.data() + whole.find("\x93NUMPY") - sizeof(npy_bytes), &npy_bytes, sizeof(npy_bytes));
+    write(whole);
+    EXPECT_EQ(read_trace(path_, 0).error().code,
+              n > kTraceColumnsMax ? ErrorCode::kLimitExceeded : ErrorCode::kMalformed);
   }
 }
 

@@ -129,7 +129,8 @@ std::optional<ArrayShape> read_shape(Archive& archive, const Member& member) {
   if (!shape) return std::nullopt;
   shape->header_bytes = text_at + text_bytes;
   const uint64_t row_bytes = shape->columns * sizeof(float);
-  if ((member.bytes - shape->header_bytes) / row_bytes != shape->rows) return std::nullopt;
+  const uint64_t array_bytes = member.bytes - shape->header_bytes;
+  if (array_bytes / row_bytes != shape->rows || array_bytes % row_bytes != 0) return std::nullopt;
   return shape;
 }
 
@@ -151,6 +152,8 @@ Result<Buffer<float>> read_trace(const std::string& path, uint32_t worker) {
       return fail(ErrorCode::kInvalidArgument, "trace '" + path + "' has workers 0 to " +
                                                    std::to_string(shape->rows - 1) + ", not " + std::to_string(worker));
     }
+    if (shape->columns > kTraceColumnsMax)
+      return fail(ErrorCode::kLimitExceeded, "trace '" + path + "': n is over 2^28, the most that is benched");
     const uint64_t row_bytes = shape->columns * sizeof(float);
     float last = 0;  // is there before memory for the row is taken
     const uint64_t row_at = member->begin + shape->header_bytes + worker * row_bytes;

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "kernels/codec/codec.h"
+
+/// Bytes that no honest sender would send, for decoders.
+namespace millrace::cli {
+
+struct HostileCode {
+  std::string name;
+  ByteBuffer bytes;
+  uint64_t count = 0;  ///< that the sender says they code
+};
+
+using VisitHostile = std::function<void(const HostileCode&)>;
+
+/// What a good code gives, of any codec: cut off, flipped bits, another count, and constant and random bytes behind 0 to 20 bytes
+/// of its beginning; none is longer than it is.
+///
+/// count      that the good code is of.
+/// count_max  that a receiver would let be said.
+void visit_hostile_codes(ByteSpan good, uint64_t count, uint64_t count_max, uint64_t seed, const VisitHostile& visit);
+
+/// The worst that can be thought of for this codec: at most `bytes` long.
+void visit_crafted_codes(const IndexCodec& codec, size_t bytes, uint64_t dimension, const VisitHostile& visit);
+
+}  // namespace millrace::cli
