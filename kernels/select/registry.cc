@@ -13,7 +13,12 @@ namespace millrace {
   X(top_k_selection)           \
   X(threshold_selection)       \
   X(threshold_reuse_selection) \
-  X(bucket_top_k_selection)
+  X(bucket_top_k_selection)    \
+  X(gaussian_selection)        \
+  X(random_selection)          \
+  X(gspar_selection)           \
+  X(gspar_closed_selection)    \
+  X(uniform_selection)
 
 #define MILLRACE_DECLARE(name) SelectionEntry name();
 MILLRACE_SELECTIONS(MILLRACE_DECLARE)

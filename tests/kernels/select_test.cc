@@ -30,7 +30,9 @@ constexpr SelectionSpec kSpecs[] = {{.selection = Selection::kNone},
                                     {.selection = Selection::kTopK, .density = 0.1},
                                     {.selection = Selection::kThreshold, .threshold = 0.5},
                                     {.selection = Selection::kThresholdReuse, .density = 0.1, .period = 4},
-                                    {.selection = Selection::kBucketTopK, .density = 0.1, .bucket_size = 64}};
+                                    {.selection = Selection::kBucketTopK, .density = 0.1, .bucket_size = 64},
+                                    {.selection = Selection::kGaussian, .density = 0.1},
+                                    {.selection = Selection::kRandom, .density = 0.1}};
 
 template <typename T>
 StreamView<T> dense_view(const std::vector<T>& values) {
@@ -311,7 +313,8 @@ TEST(SelectRegistry, NamesGoBothWaysAndAreDistinct) {
     EXPECT_FALSE(info.summary.empty());
     names.insert(info.name);
   }
-  EXPECT_EQ(names, (std::set<std::string_view>{"none", "topk", "threshold", "threshold_reuse", "bucket_topk"}));
+  EXPECT_EQ(names, (std::set<std::string_view>{"none", "topk", "threshold", "threshold_reuse", "bucket_topk",
+                                               "gaussian", "random", "gspar", "gspar_closed", "uniform"}));
 }
 
 TEST(SelectRegistry, AnUnknownNameIsRefusedWithTheKnownOnes) {
