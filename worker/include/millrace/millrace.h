@@ -75,9 +75,11 @@ struct JobOptions {
   uint32_t workers_min = 1;              ///< it ends with an error when fewer live
   std::vector<std::string> shards = {};  ///< "tcp://host:port"; the place in the list is the shard's number
 
-  std::string select = "topk:0.01";  ///< "none", "topk:DENSITY|COUNT", "threshold:MAGNITUDE",
-                                     ///< "threshold_reuse:DENSITY|COUNT[:PERIOD]", "bucket_topk:DENSITY[:BUCKET]";
-                                     ///< a whole number from 2 is a count, up to 1 a density
+  // "none", "topk:DENSITY|COUNT", "threshold:MAGNITUDE", "threshold_reuse:DENSITY|COUNT[:PERIOD]",
+  // "bucket_topk:DENSITY[:BUCKET]", "gaussian:DENSITY|COUNT", "random:DENSITY|COUNT"; in unbiased jobs "none",
+  // "random:DENSITY|COUNT", "gspar:DENSITY|COUNT[:ITERATIONS]", "gspar_closed:VARIANCE", "uniform:DENSITY|COUNT". A whole
+  // number from 2 is a count, up to 1 a density.
+  std::string select = "topk:0.01";
   std::string reselect = "none";     ///< "none" or "topk:DENSITY|COUNT": what the sum is cut to before it comes back
   uint32_t threshold_period = 1;     ///< reselect: steps between exact thresholds
   std::string codec_up = "gap+raw";  ///< INDEX+VALUE, as `millrace train --help` lists them
@@ -85,8 +87,8 @@ struct JobOptions {
   std::string combine = "sum";  ///< "sum", "mean", "weighted_mean"
   std::string codec_error =
       "retain";  ///< "retain": a quantizer's error stays in the residual; "drop": counted and dropped
-  // Keep nothing back: what is sent is the gradient in expectation. Needs select and reselect "none", codec_error "drop"; what
-  // misses its step is discarded and counted.
+  // Keep nothing back: what is sent is the gradient in expectation. Needs a select that says so, reselect "none" and
+  // codec_error "drop"; what misses its step is discarded and counted.
   bool unbiased = false;
   // What enters the residual is the gradient after clipping and momentum, worked out when the step is selected.
   // momentum: "none", "correction:FACTOR" (RedSync, algorithm 4) or "nesterov:FACTOR"; the momentum of an entry ends when an
@@ -237,7 +239,7 @@ struct TensorStats {
   uint64_t entries_discarded = 0;  ///< unbiased: of contributions that missed their step
   double discarded = 0;            ///< the sum of their values
   double residual_norm = 0;        ///< L2 norm of what is kept back now
-  double dropped_error = 0;        ///< sum of quantization errors dropped (codec_error drop)
+  double dropped_error = 0;        ///< sum of errors dropped: of quantization (codec_error drop), of draws (unbiased)
   double dropped_magnitude = 0;    ///< the sum of their magnitudes
 };
 
