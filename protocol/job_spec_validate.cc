@@ -143,8 +143,8 @@ Status check_times(const JobSpec& spec) {
 Status check_select(const SelectionSpec& spec, std::string_view where) {
   if (!known(spec.selection))
     return reserved(fmt::format("{}select: a selection that this version does not know", where));
-  if (!std::isfinite(spec.density) || !std::isfinite(spec.threshold)) {
-    return refuse(fmt::format("{}select: density and threshold must be finite numbers", where));
+  if (!std::isfinite(spec.density) || !std::isfinite(spec.threshold) || !std::isfinite(spec.variance)) {
+    return refuse(fmt::format("{}select: density, threshold and variance must be finite numbers", where));
   }
   if (const Status valid = millrace::validate(spec); !valid) {
     return fail(valid.error().code, fmt::format("{}select: {}", where, valid.error().message));

@@ -22,7 +22,12 @@ namespace millrace {
   X(binary_search_selection)   \
   X(sampled_selection)         \
   X(radix_selection)           \
-  X(by_size_selection)
+  X(by_size_selection)         \
+  X(gaussian_selection)        \
+  X(random_selection)          \
+  X(gspar_selection)           \
+  X(gspar_closed_selection)    \
+  X(uniform_selection)
 
 #define MILLRACE_DECLARE(name) SelectionEntry name();
 MILLRACE_SELECTIONS(MILLRACE_DECLARE)

@@ -35,7 +35,9 @@ constexpr SelectionSpec kSpecs[] = {{.selection = Selection::kNone},
                                     {.selection = Selection::kBinarySearch, .density = 0.1},
                                     {.selection = Selection::kSampled, .density = 0.1, .period = 4},
                                     {.selection = Selection::kRadix, .density = 0.1},
-                                    {.selection = Selection::kBySize, .density = 0.1}};
+                                    {.selection = Selection::kBySize, .density = 0.1},
+                                    {.selection = Selection::kGaussian, .density = 0.1},
+                                    {.selection = Selection::kRandom, .density = 0.1}};
 
 template <typename T>
 StreamView<T> dense_view(const std::vector<T>& values) {
@@ -319,7 +321,7 @@ TEST(SelectRegistry, NamesGoBothWaysAndAreDistinct) {
   }
   EXPECT_EQ(names.size(), selections().size());
   for (const char* name : {"none", "topk", "threshold", "threshold_reuse", "bucket_topk", "trimmed", "binary_search",
-                           "sampled", "radix", "by_size"}) {
+                           "sampled", "radix", "by_size", "gaussian", "random", "gspar", "gspar_closed", "uniform"}) {
     EXPECT_EQ(names.count(name), 1u) << name;
   }
 }

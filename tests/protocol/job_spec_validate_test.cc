@@ -143,6 +143,11 @@ std::vector<Refused> refused_methods() {
       {"select", kImpossible, "select: ", [](JobSpec& s) { s.select.density = -0.5; }},
       {"select", kImpossible, "finite", [](JobSpec& s) { s.select.density = kNan; }},
       {"select", kImpossible, "finite", [](JobSpec& s) { s.select.threshold = kNan; }},
+      {"select", kImpossible, "finite", [](JobSpec& s) { s.select.variance = kNan; }},
+      {"select", kImpossible, "select: a variance budget",
+       [](JobSpec& s) { s.select = {.selection = Selection::kGsparClosed, .variance = -1}; }},
+      {"select", kImpossible, "select: gspar iterates",
+       [](JobSpec& s) { s.select = {.selection = Selection::kGspar, .density = 0.5, .iterations = 0}; }},
       {"select", kImpossible,
        "select: ", [](JobSpec& s) { s.select = {.selection = Selection::kThreshold, .threshold = 0}; }},
       {"select", kImpossible, "tensor 'bias': select: ",
@@ -243,6 +248,14 @@ std::vector<Refused> refused_entering() {
        unbiased_but([](JobSpec& s) {
          s.tensors[1].select = SelectionSpec{.selection = Selection::kBucketTopK, .density = 0.5};
        })},
+      {"unbiased-select", kImpossible, "select: gaussian sends the largest",
+       unbiased_but([](JobSpec& s) { s.select = {.selection = Selection::kGaussian, .density = 0.5}; })},
+      {"biased-draw", kImpossible, "select: gspar sends more than an entry's value",
+       [](JobSpec& s) { s.select = {.selection = Selection::kGspar, .density = 0.5}; }},
+      {"biased-draw", kImpossible, "select: uniform sends more than an entry's value",
+       [](JobSpec& s) { s.select = {.selection = Selection::kUniform, .density = 0.5}; }},
+      {"biased-draw", kImpossible, "tensor 'bias': select: gspar_closed sends more than an entry's value",
+       [](JobSpec& s) { s.tensors[1].select = SelectionSpec{.selection = Selection::kGsparClosed, .variance = 1}; }},
       {"unbiased-reselect", kImpossible, "reselect: what an update leaves out",
        unbiased_but([](JobSpec& s) { s.reselect = {.reselect = Reselect::kTopK, .density = 0.5}; })},
       {"unbiased-reselect", kImpossible, "tensor 'bias': reselect: what an update leaves out",
@@ -385,6 +398,12 @@ std::vector<Accepted> accepted_jobs() {
          s.clip = 0.25;
        }},
       {"unbiased, with momentum and clipping", make_unbiased},
+      {"unbiased, drawn by size", unbiased_but([](JobSpec& s) {
+         s.select = {.selection = Selection::kGspar, .density = 0.01};
+         s.tensors[1].select = SelectionSpec{.selection = Selection::kRandom, .density = 0.5};
+       })},
+      {"drawn without regard to size, the rest kept",
+       [](JobSpec& s) { s.select = {.selection = Selection::kRandom, .density = 0.01}; }},
       {"unbiased, in 4 bits by the L2 norm, with steps that leave workers out", unbiased_but([](JobSpec& s) {
          s.momentum = {};
          s.codec_up = s.codec_down = qsgd(false);

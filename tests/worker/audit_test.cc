@@ -110,6 +110,10 @@ void answer(AuditedBucket& job, size_t at) {
 TEST(Audit, RealGradientsBalanceWhateverTheJobDoesToThem) {
   using Change = std::function<void(protocol::JobSpec&)>;
   const auto selects = [](protocol::JobSpec& spec) { spec.select = {.selection = Selection::kTopK, .k = 2'000}; };
+  const auto draws = [](protocol::JobSpec& spec) {
+    spec.unbiased = true;
+    spec.codec_error = protocol::CodecError::kDrop;
+  };
   const std::vector<std::pair<std::string, Change>> jobs = {
       {"plain", [](protocol::JobSpec&) {}},
       {"top-k", selects},
@@ -133,6 +137,24 @@ TEST(Audit, RealGradientsBalanceWhateverTheJobDoesToThem) {
        [&](protocol::JobSpec& spec) {
          selects(spec);
          spec.momentum = {.momentum = protocol::Momentum::kCorrection, .factor = 0.9};
+       }},
+      {"random-k", [](protocol::JobSpec& spec) { spec.select = {.selection = Selection::kRandom, .k = 2'000}; }},
+      {"unbiased, drawn by size",
+       [&](protocol::JobSpec& spec) {
+         draws(spec);
+         spec.select = {.selection = Selection::kGspar, .k = 500};
+       }},
+      {"unbiased, drawn by variance, with momentum",
+       [&](protocol::JobSpec& spec) {
+         draws(spec);
+         spec.select = {.selection = Selection::kGsparClosed, .variance = 3};
+         spec.momentum = {.momentum = protocol::Momentum::kCorrection, .factor = 0.9, .masked = false};
+       }},
+      {"unbiased, drawn without regard to size, qsgd",
+       [&](protocol::JobSpec& spec) {
+         draws(spec);
+         spec.select = {.selection = Selection::kUniform, .density = 0.01};
+         spec.codec_up = codec_from_text("gap+qsgd4").value();
        }},
       {"NaN dropped", [](protocol::JobSpec& spec) { spec.non_finite = protocol::NonFinite::kDropAndCount; }},
   };

@@ -254,6 +254,26 @@ INSTANTIATE_TEST_SUITE_P(
                o.disconnect_rate = 0.002;
              },
              0.3, true},
+        Case{"UnbiasedDraws",
+             [](ToyClusterOptions& o) {
+               o.spec.unbiased = true;
+               o.spec.select = {.selection = Selection::kGspar, .density = 0.05};
+               o.spec.codec_error = protocol::CodecError::kDrop;
+               o.disconnect_rate = 0.002;
+             },
+             0.3, true, 0.05},
+        // Half of what there is, scaled by 2: on the grid.
+        Case{"UnbiasedUniform",
+             [](ToyClusterOptions& o) {
+               o.spec.unbiased = true;
+               o.spec.select = {.selection = Selection::kUniform, .density = 0.5};
+               o.spec.codec_error = protocol::CodecError::kDrop;
+               o.disconnect_rate = 0.002;
+             },
+             0.3, true},
+        Case{"RandomK",
+             [](ToyClusterOptions& o) { o.spec.select = {.selection = Selection::kRandom, .density = 0.05}; }, 0.3,
+             true},
         // Off the grid f32 rounds: the bound is 2^-24 of the magnitudes met, times the additions. Velocities
         // leave it after some steps.
         Case{"Momentum",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -102,6 +103,99 @@ TEST(Unbiased, WhatIsSentIsTheGradientInExpectationInEveryQuantizer) {
   }
 }
 
+const std::vector<std::string> kDrawing = {"random:0.1", "gspar:0.1", "gspar_closed:1.5", "uniform:0.1"};
+
+TEST(Unbiased, WhatIsDrawnIsTheGradientInExpectationAndTheLedgerHasTheDifference) {
+  constexpr uint64_t kDimension = 256;
+  RandomSequence random(random_key(12));
+  std::vector<float> gradient(kDimension);
+  for (float& value : gradient) value = static_cast<float>(random.next_normal());
+  for (size_t i = 0; i < kDimension; i += 9) gradient[i] = 0;
+  for (const std::string& select : kDrawing) {
+    for (const char* codec : {"gap+raw", "gap+qsgd4"}) {
+      protocol::JobSpec spec = unbiased(testing::toy_spec(1, {kDimension}), codec);
+      spec.select = selection_from_text(select).value();
+      spec.parts_per_shard = 3;
+      ASSERT_TRUE(protocol::validate(spec));
+      const std::vector<Draws> draws = draw(spec, gradient, 4'000);
+      double worst = 0;
+      double squares = 0;
+      double random_ones = 0;
+      for (size_t i = 0; i < kDimension; ++i) {
+        const double off = draws[i].mean - static_cast<double>(gradient[i]);
+        if (draws[i].error < 1e-9) {
+          EXPECT_NEAR(off, 0, 1e-6) << i;
+          continue;
+        }
+        // Drawn too seldom for its mean to be near normal.
+        if (std::abs(gradient[i]) < 0.1f) continue;
+        random_ones += 1;
+        worst = std::max(worst, std::abs(off) / draws[i].error);
+        squares += off / draws[i].error * (off / draws[i].error);
+      }
+      EXPECT_GT(random_ones, 180) << select;
+      EXPECT_LT(worst, 5.5) << select << ' ' << codec;
+      EXPECT_NEAR(squares / random_ones, 1.0, 0.4) << select << ' ' << codec;
+    }
+  }
+}
+
+/// What a bucket sends of a gradient of ones with zeros between in one step.
+Stream<float> drawn_of_ones(const std::string& select, uint64_t step, uint64_t draws) {
+  protocol::JobSpec spec = unbiased(testing::toy_spec(1, {4'000}), "gap+raw");
+  spec.select = selection_from_text(select).value();
+  spec.parts_per_shard = 1;
+  const protocol::JobLayout layout = protocol::plan_layout(spec, 1);
+  Bucket bucket(spec, layout.buckets.at(0), layout.parts, LedgerMode::kSums);
+  std::vector<float> gradient(4'000, 0.0f);
+  for (size_t i = 0; i < gradient.size(); i += 2) gradient[i] = 1;
+  EXPECT_TRUE(bucket.slot(0).add_dense(gradient, 1));
+  EXPECT_TRUE(bucket.select(step, 1, draws));
+  EncodeOptions options;
+  options.spec = spec.codec_up;
+  return bucket.code(0, options).value().sent.copy();
+}
+
+TEST(Unbiased, WorkersAndStepsDrawApart) {
+  for (const std::string& select : kDrawing) {
+    const Stream<float> first = drawn_of_ones(select, 0, 0);
+    EXPECT_EQ(first.indices, drawn_of_ones(select, 0, 0).indices);
+    EXPECT_NE(first.indices, drawn_of_ones(select, 1, 0).indices) << select << ": another step";
+    EXPECT_NE(first.indices, drawn_of_ones(select, 0, 1).indices) << select << ": another worker";
+  }
+}
+
+TEST(Unbiased, InJobsThatKeepAResidualRandomLeavesTheRestInIt) {
+  protocol::JobSpec spec = testing::toy_spec(1, {1'000});
+  spec.select = selection_from_text("random:100").value();
+  spec.parts_per_shard = 1;
+  const protocol::JobLayout layout = protocol::plan_layout(spec, 1);
+  Bucket bucket(spec, layout.buckets.at(0), layout.parts, LedgerMode::kSums);
+  EXPECT_TRUE(bucket.slot(0).add_dense(std::vector<float>(1'000, 2.0f), 1));
+  ASSERT_TRUE(bucket.select(0));
+  EncodeOptions options;
+  options.spec = spec.codec_up;
+  const auto coded = bucket.code(0, options);
+  ASSERT_TRUE(coded);
+  EXPECT_EQ(coded->sent.view.count(), 100u);
+  for (const float value : coded->sent.view.values) EXPECT_EQ(value, 2.0f) << "not scaled";
+  EXPECT_EQ(to_sparse(bucket.residual().view()).count(), 900u);
+  EXPECT_EQ(bucket.counters().dropped_error, 0.0);
+}
+
+TEST(Unbiased, ADrawThatWouldOverflowIsRefusedAndNothingIsLost) {
+  protocol::JobSpec spec = unbiased(testing::toy_spec(1, {8}), "gap+raw");
+  spec.select = selection_from_text("uniform:0.1").value();
+  const protocol::JobLayout layout = protocol::plan_layout(spec, 1);
+  Bucket bucket(spec, layout.buckets.at(0), layout.parts, LedgerMode::kSums);
+  EXPECT_TRUE(bucket.slot(0).add_dense(std::vector<float>(8, 1e38f), 1));
+  const Status done = bucket.select(0);
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.error().code, ErrorCode::kNonFinite);
+  EXPECT_EQ(bucket.residual().values, Buffer<float>(8, 1e38f));
+  EXPECT_EQ(bucket.counters().dropped_magnitude, 0.0);
+}
+
 struct UnbiasedCore : testing::ScriptedCore {
   UnbiasedCore() { config_.spec = unbiased(config_.spec, "gap+raw"); }
   void hear_without_me(uint32_t part, uint64_t step, const Entries& entries) {
@@ -138,6 +232,26 @@ TEST_F(UnbiasedCore, WhatIsPushedForADecidedPartIsDiscardedToo) {
   EXPECT_EQ(core().bucket_counters(0).entries_discarded, 1u);
   EXPECT_EQ(core().ledger(0)[5], 1.0);
   EXPECT_EQ(core().outstanding(0).size(), 1u);
+}
+
+struct DrawingCore : UnbiasedCore {
+  DrawingCore() { config_.spec.select = selection_from_text("uniform:0.25").value(); }
+};
+
+TEST_F(DrawingCore, WhatMissedItsStepIsDiscardedAsItWasScaledAndTheBooksBalance) {
+  make_running();
+  std::vector<uint32_t> indices(64);
+  std::iota(indices.begin(), indices.end(), 0u);
+  push(indices, std::vector<float>(64, 1.0f));
+  const BucketCounters drawn = core().bucket_counters(0);
+  ASSERT_GT(drawn.entries_sent, 4u);
+  EXPECT_EQ(drawn.dropped_error, 64 - 4.0 * static_cast<double>(drawn.entries_sent)) << "entered - drawn";
+  hear_without_me(0, 0, {{9, 1}});
+  EXPECT_EQ(core().residual(0).count(), 0u);
+  const BucketCounters counters = core().bucket_counters(0);
+  EXPECT_EQ(counters.entries_discarded, drawn.entries_sent);
+  EXPECT_EQ(counters.discarded, 4.0 * static_cast<double>(drawn.entries_sent));
+  for (uint32_t index = 0; index < 64; ++index) ASSERT_EQ(core().ledger(0)[index], 1.0) << "all that entered is lost";
 }
 
 TEST(Unbiased, WhatAReturningWorkerHadInFlightIsDiscardedAndCounted) {

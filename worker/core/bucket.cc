@@ -10,6 +10,9 @@
 namespace millrace::worker {
 namespace {
 
+// Sets a selection's random numbers apart from those of the codec, whose keys are of part and step as well.
+constexpr uint64_t kDrawsOfSelection = uint64_t{1} << 63;
+
 Stream<float> must_sum(const StreamView<float>& a, const StreamView<float>& b) {
   auto sum = sum_two(a, b);
   MILLRACE_CHECK(sum.has_value(), a.dimension, b.dimension);
@@ -132,7 +135,7 @@ void Bucket::drop_zeros() {
   residual_.values.resize(kept);
 }
 
-Status Bucket::select(uint64_t step, float clip) {
+Status Bucket::select(uint64_t step, float clip, uint64_t draws) {
   MILLRACE_CHECK(parts_left_ == 0, parts_left_);
   MILLRACE_CHECK(std::ranges::all_of(slots_, [](const auto& slot) { return slot->filled_; }));
   const bool known_finite = staged_alone();
@@ -150,17 +153,24 @@ Status Bucket::select(uint64_t step, float clip) {
     }
     selected_ = std::exchange(residual_, Stream<float>::empty(dimension_));
   } else {
-    IndexBuffer positions;
-    if (residual_.count() > 0) {
-      const SelectContext context{step, random_key(spec_.seed, parts_.empty() ? 0 : parts_[0].bucket, step)};
-      if (auto done = selector_->select(residual_.view(), context, positions); !done) return done;
-    }
-    split_off(positions);
+    const uint64_t bucket = parts_.empty() ? 0 : parts_[0].bucket;
+    const SelectContext context{step, random_key(spec_.seed, bucket, step, draws ^ kDrawsOfSelection)};
+    if (auto done = take_selection(context); !done) return done;
   }
   for (auto& slot : slots_) slot->filled_ = false;
   coded_.assign(parts_.size(), 0);
   parts_left_ = parts_.size();
   entries_in_step_ = 0;
+  return {};
+}
+
+Status Bucket::take_selection(const SelectContext& context) {
+  if (spec_.unbiased) return draw(context);
+  IndexBuffer positions;
+  if (residual_.count() > 0) {
+    if (auto done = selector_->select(residual_.view(), context, positions); !done) return done;
+  }
+  split_off(positions);
   return {};
 }
 

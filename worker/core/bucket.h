@@ -31,7 +31,7 @@ struct BucketCounters {
   uint64_t false_positives = 0;
   uint64_t entries_discarded = 0;  ///< unbiased jobs: sent, or to be sent, into a step that went without them
   double discarded = 0;            ///< their sum
-  double dropped_error = 0;        ///< sum of what was lost by name: selected - decoded, signs kept (codec_error drop)
+  double dropped_error = 0;        ///< sum of what was lost by name, signs kept: selected - decoded, entered - drawn
   double dropped_magnitude = 0;    ///< the same, without the signs: never falls
 };
 
@@ -75,10 +75,14 @@ class Bucket {
 
   /// Takes the committed slots and what came back into the residual and selects from it: what is to be sent leaves the residual.
   ///
+  /// In an unbiased job what is to be sent is drawn, and nothing stays: what was drawn is more than what had entered, or less,
+  /// and the difference is in the ledger with the errors dropped.
+  ///
   /// clip      what the slots' gradients are scaled by before they enter; 1 where the job does not clip.
+  /// draws     whose random numbers a selection takes: workers that drew the same ones would all leave out the same.
   /// REQUIRES  every slot was filled for this step; the step before is coded whole.
-  /// Errors    non_finite: sums overflowed; nothing is selected, nothing is lost.
-  Status select(uint64_t step, float clip = 1);
+  /// Errors    non_finite: sums overflowed (or what is drawn would, scaled up); nothing is selected, nothing is lost.
+  Status select(uint64_t step, float clip = 1, uint64_t draws = 0);
 
   /// Codes part `at` (0 .. part count - 1, each once, any order) of what select() took out. Sent means decoded: what the code
   /// loses or adds is settled here, in the residual (retain) or in the ledger (drop); where it is values alone, by settle_one().
@@ -235,7 +239,12 @@ class Bucket {
   bool staged_alone() const;
   void add_to_residual(Stream<float>&& stream);
   void drop_zeros();
+  Status take_selection(const SelectContext& context);
   void split_off(const IndexBuffer& positions);
+  Status draw(const SelectContext& context);
+  bool draws() const { return spec_.unbiased && selector_ != nullptr; }
+  /// Into the ledger: all of the stream, indices of the bucket.
+  void lose_stream(const StreamView<float>& stream);
   Stream<float> take_part(size_t at);
   bool goes_plain(const CodecSpec& codec) const;
   Result<CodedPart> code_dense(size_t at, Stream<float>&& local, const Stream<float>& dense,

@@ -133,7 +133,8 @@ void Bucket::part_is_coded(size_t at, uint64_t entries) {
   counters_.entries_sent += entries;
   if (--parts_left_ > 0) return;
   counters_.entries_sent_last = entries_in_step_;
-  spare_ = std::exchange(selected_, Stream<float>::empty(dimension_));
+  Stream<float> done = std::exchange(selected_, Stream<float>::empty(dimension_));
+  if (!draws()) spare_ = std::move(done);  // else those of the residual are kept, which are larger
 }
 
 void Bucket::settle_code(size_t at, const StreamView<float>& selected, const StreamView<float>& decoded,

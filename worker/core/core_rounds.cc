@@ -28,7 +28,7 @@ bool SessionCore::Impl::work(TimeNs now, Actions& actions) {
   BucketRun& run = buckets[*bucket];
   if (run.selected == run.coded) {
     const uint64_t step = step_for_push(run, now).value();
-    if (auto selected = run.bucket->select(step, clip.factor(run.selected)); !selected) {
+    if (auto selected = run.bucket->select(step, clip.factor(run.selected), draws_of_worker()); !selected) {
       end_session(selected.error(), now, actions);
       return false;
     }

@@ -77,9 +77,13 @@ struct JobOptions {
 
   // Whole methods of papers (DGC, Ok-Topk, 3LC, SketchML ...) are combinations of select, reselect, codec_up, codec_error,
   // momentum, clip and unbiased: `millrace train --help` lists them with their texts (kernels/methods).
-  std::string select = "topk:0.01";  ///< "none", "topk:DENSITY|COUNT", "threshold:MAGNITUDE",
-                                     ///< "threshold_reuse:DENSITY|COUNT[:PERIOD]", "bucket_topk:DENSITY[:BUCKET]";
-                                     ///< a whole number from 2 is a count, up to 1 a density
+  // "none", "topk:DENSITY|COUNT", "threshold:MAGNITUDE", "threshold_reuse:DENSITY|COUNT[:PERIOD]",
+  // "bucket_topk:DENSITY[:BUCKET]", "trimmed:", "binary_search:", "radix:" and "by_size:DENSITY|COUNT",
+  // "sampled:DENSITY|COUNT[:PERIOD]", "gaussian:DENSITY|COUNT", "random:DENSITY|COUNT"; in unbiased jobs "none",
+  // "random:DENSITY|COUNT", "gspar:DENSITY|COUNT[:ITERATIONS]", "gspar_closed:VARIANCE", "uniform:DENSITY|COUNT". A whole
+  // number from 2 is a count, up to 1 a density. Then, where they apply, ":signs" (one sign a step), ":dense=STEPS" or
+  // ":warm_up=STEPS".
+  std::string select = "topk:0.01";
   std::string reselect = "none";     ///< "none" or "topk:DENSITY|COUNT": what the sum is cut to before it comes back
   uint32_t threshold_period = 1;     ///< reselect: steps between exact thresholds
   std::string codec_up = "gap+raw";  ///< INDEX+VALUE, as `millrace train --help` lists them
@@ -87,8 +91,8 @@ struct JobOptions {
   std::string combine = "sum";  ///< "sum", "mean", "weighted_mean"
   std::string codec_error =
       "retain";  ///< "retain": a quantizer's error stays in the residual; "drop": counted and dropped
-  // Keep nothing back: what is sent is the gradient in expectation. Needs select and reselect "none", codec_error "drop"; what
-  // misses its step is discarded and counted.
+  // Keep nothing back: what is sent is the gradient in expectation. Needs a select that says so, reselect "none" and
+  // codec_error "drop"; what misses its step is discarded and counted.
   bool unbiased = false;
   // What enters the residual is the gradient after clipping and momentum, worked out when the step is selected.
   // momentum: "none", "correction:FACTOR" (RedSync, algorithm 4) or "nesterov:FACTOR"; the momentum of an entry ends when an
@@ -246,7 +250,7 @@ struct TensorStats {
   uint64_t entries_discarded = 0;  ///< unbiased: of contributions that missed their step
   double discarded = 0;            ///< the sum of their values
   double residual_norm = 0;        ///< L2 norm of what is kept back now
-  double dropped_error = 0;        ///< sum of quantization errors dropped (codec_error drop)
+  double dropped_error = 0;        ///< sum of errors dropped: of quantization (codec_error drop), of draws (unbiased)
   double dropped_magnitude = 0;    ///< the sum of their magnitudes
   std::string codec_choice =
       {};  ///< codec_up auto: which codecs it has chosen, and why; empty: the job names its codecs

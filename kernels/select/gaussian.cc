@@ -1,0 +1,119 @@
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "kernels/select/draw.h"
+#include "kernels/select/registry.h"
+#include "kernels/select/tail_sums.h"
+#include "kernels/select/top_k.h"
+
+namespace millrace {
+namespace {
+
+// Thresholds that are tried; then the exact top-k is taken (ties, mostly: no threshold gives about k).
+constexpr int kThresholdsMax = 16;
+// How far one step scales.
+constexpr double kDownMin = 0.5;
+constexpr double kDownMax = 0.95;
+constexpr double kUp = 1.25;
+
+/// P(|X| >= x), X normal.
+double beyond(double x, double mean, double deviation) {
+  const double scale = 1 / (deviation * std::numbers::sqrt2);
+  return (std::erfc((x - mean) * scale) + std::erfc((x + mean) * scale)) / 2;
+}
+
+/// The x that |X| reaches with probability `share`, X normal.
+double normal_threshold(double share, double mean, double deviation) {
+  if (!(deviation > 0)) return std::abs(mean);
+  double low = 0;
+  double high = std::abs(mean) + 40 * deviation;
+  for (int halving = 0; halving < 64; ++halving) {
+    const double middle = (low + high) / 2;
+    (beyond(middle, mean, deviation) > share ? low : high) = middle;
+  }
+  return low;
+}
+
+/// Every entry over the threshold that would leave k if the values were normal, of their mean and deviation. They are not:
+/// gradients have more near 0 and further out, and the threshold is too high, so it is scaled until at least 3k/4 are
+/// selected.
+///
+/// The paper says "gradually scale"; here one step is by what an exponential tail would need, 0.5 to 0.95, and where the
+/// steps go past each other the middle is next. It bounds nothing from above ("overestimates k in the first few epochs");
+/// here more than 2k are not taken, so that memory stays O(k). The text does not say that both tails count; they do.
+///
+/// Cost     a read pass for mean and deviation, one or more for thresholds.
+/// Source   oktopk.txt, sections 2 and 5.4 (Gaussiank).
+template <typename T>
+class GaussianSelector final : public Selector<T> {
+ public:
+  explicit GaussianSelector(uint64_t k) : k_(k) {}
+
+  Status select(const StreamView<T>& accumulator, const SelectContext&, IndexBuffer& positions) override {
+    positions.clear();
+    const std::span<const T> values = accumulator.values;
+    double unit = 1;
+    if constexpr (sizeof(T) == 8) unit = sum_unit<T>(max_key<T>(values));
+    const TailSums all = tail_sums<T>(values, kInfinityKey<T>, unit);
+    if (all.above > 0) return refuse_non_finite();
+    if (all.magnitude == 0) return {};
+    const auto count = static_cast<double>(values.size());
+    const uint64_t k = std::min<uint64_t>(k_, values.size());
+    const double share = static_cast<double>(k) / count;
+    const double mean = all.sum / count;
+    const double deviation = std::sqrt(std::max(0.0, all.squares / count - mean * mean));
+    return scaled(values, k, normal_threshold(share, mean, deviation) / unit, positions);
+  }
+
+ private:
+  using Key = MagnitudeKey<T>;
+
+  static Key key_of(double threshold) { return magnitude_key(finite_magnitude<T>(threshold)); }
+
+  Status scaled(std::span<const T> values, uint64_t k, double threshold, IndexBuffer& positions) const {
+    Key too_low = 0;                 // leaves more than 2k
+    Key too_high = kInfinityKey<T>;  // leaves fewer than 3k/4
+    Key key = key_of(threshold);
+    for (int tried = 0; tried < kThresholdsMax && too_low < key && key < too_high; ++tried) {
+      const ScanEnd end = collect_positions(values, key, 2 * k, positions);
+      const bool enough = end == ScanEnd::kOverLimit || 4 * positions.size() >= 3 * k;
+      if (end == ScanEnd::kComplete && (enough || key == 1)) return {};
+      (enough ? too_low : too_high) = key;
+      if (too_low > 0 && too_high < kInfinityKey<T>) {
+        key = too_low + (too_high - too_low) / 2;
+      } else {
+        const double factor = enough ? kUp : down(positions.size(), k, values.size());
+        key = key_of(static_cast<double>(magnitude_of_key<T>(key)) * factor);
+      }
+    }
+    return select_top_k_nonzero(values, k, positions);
+  }
+
+  /// What the threshold of an exponential tail is multiplied by to leave k where it left `found`.
+  static double down(size_t found, uint64_t k, size_t count) {
+    const auto all = static_cast<double>(count);
+    const double wanted = std::log(all / static_cast<double>(k));
+    const double had = std::log(all / static_cast<double>(std::max<size_t>(found, 1)));
+    return std::clamp(wanted / had, kDownMin, kDownMax);
+  }
+
+  uint64_t k_;
+};
+
+template <typename T>
+std::unique_ptr<Selector<T>> make(const SelectionSpec& spec, uint64_t dimension) {
+  return std::make_unique<GaussianSelector<T>>(k_of(spec, dimension));
+}
+
+}  // namespace
+
+SelectionEntry gaussian_selection() {
+  return {{Selection::kGaussian, "gaussian", "Ok-Topk 5.4 (Gaussian-k)",
+           "a threshold from the values' mean and deviation, scaled until at least 3k/4 are selected, 2k at most"},
+          validate_density_or_k,
+          make<float>,
+          make<double>};
+}
+
+}  // namespace millrace

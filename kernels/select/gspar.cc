@@ -1,0 +1,76 @@
+#include "kernels/select/draw.h"
+#include "kernels/select/registry.h"
+#include "kernels/select/tail_sums.h"
+
+namespace millrace {
+namespace {
+
+/// Each entry is drawn with p = min(|g| / magnitude, 1), k of them at most in expectation, and sent as g / p: one magnitude
+/// for all that may be left out, their own value for those with p = 1.
+///
+/// With lambda = 1 / magnitude in the paper's symbols, line 1 is magnitude = (sum of |g|) / k, and lines 3 and 4 put, for the
+/// p < 1 alone, (sum of |g|) / (k - how many have p = 1) in its place. So no vector p is needed. Their c is never below 1,
+/// since p sums to k at most, and is 1 where the magnitude stays: the end. It is 0 / 0 where all but zeros have p = 1: the
+/// end too. (6) wants 0 < p; zeros have p = 0 and are never drawn.
+/// With enough iterations p is Proposition 1's: of all p that sum to k the one of least variance.
+///
+/// Cost     a read pass, one an iteration, and that of draw_by_size().
+/// Source   gspar.txt, section 2.2, algorithm 3; its kappa is k / dimension.
+template <typename T>
+class GsparSelector final : public DrawingSelector<T> {
+ public:
+  GsparSelector(uint64_t k, uint32_t iterations) : DrawingSelector<T>("gspar"), k_(k), iterations_(iterations) {}
+
+  Status draw(const StreamView<T>& accumulator, const SelectContext& context, IndexBuffer& positions,
+              Buffer<T>& values) override {
+    positions.clear();
+    values.clear();
+    double unit = 1;
+    if constexpr (sizeof(T) == 8) unit = sum_unit<T>(max_key<T>(accumulator.values));
+    const TailSums all = tail_sums<T>(accumulator.values, kInfinityKey<T>, unit);
+    if (all.above > 0) return refuse_non_finite();
+    if (all.magnitude == 0) return {};
+    const T magnitude = magnitude_of(accumulator.values, all.magnitude, unit);
+    draw_by_size<T>(accumulator.values, magnitude, context.random, positions, values);
+    return {};
+  }
+
+ private:
+  T magnitude_of(std::span<const T> values, double sum, double unit) const {
+    double magnitude = sum / static_cast<double>(k_);
+    for (uint32_t iteration = 0; iteration < iterations_; ++iteration) {
+      const TailSums tail = tail_sums<T>(values, magnitude_key(finite_magnitude<T>(magnitude / unit)), unit);
+      if (tail.above == 0 || tail.above >= k_ || tail.magnitude == 0) break;
+      const double next = tail.magnitude / static_cast<double>(k_ - tail.above);
+      if (!(next < magnitude)) break;
+      magnitude = next;
+    }
+    return finite_magnitude<T>(magnitude / unit);
+  }
+
+  uint64_t k_;
+  uint32_t iterations_;
+};
+
+template <typename T>
+std::unique_ptr<Selector<T>> make(const SelectionSpec& spec, uint64_t dimension) {
+  return std::make_unique<GsparSelector<T>>(k_of(spec, dimension), spec.iterations);
+}
+
+Status validate_gspar(const SelectionSpec& spec) {
+  if (spec.iterations == 0) return fail(ErrorCode::kInvalidArgument, "gspar iterates at least once");
+  return validate_density_or_k(spec);
+}
+
+}  // namespace
+
+SelectionEntry gspar_selection() {
+  return {{Selection::kGspar, "gspar", "GSpar 2.2, algorithm 3",
+           "drawn with probabilities by size, greedy; about k entries, unbiased", SelectionAmount::kShare,
+           SelectionExtra::kIterations, SelectionUse::kUnbiased},
+          validate_gspar,
+          make<float>,
+          make<double>};
+}
+
+}  // namespace millrace

@@ -1,0 +1,91 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels/select/draw.h"
+#include "kernels/select/registry.h"
+#include "kernels/select/tail_sums.h"
+
+namespace millrace {
+namespace {
+
+/// The fewest entries in expectation such that E|sent|^2 <= (1 + variance) |g|^2: each is drawn with
+/// p = min(|g| / magnitude, 1) and sent as g / p.
+///
+/// The algorithm asks for the smallest k "such that the second inequality of (10) is true"; (10) is an equation, (11) is
+/// meant. There k counts those with p = 1, and the rest determines 1 / lambda, which is the magnitude:
+///
+///     (variance * sum of g^2 + sum over the rest of g^2) / (sum over the rest of |g|)
+///
+/// Nothing is sorted for k. The magnitude is the root of H(x) = sum over |g| < x of |g| (x - |g|), less variance * sum of
+/// g^2. That is convex and linear in pieces, and Newton's step on it is the formula above with |g| < x for the rest. From
+/// above it falls to the root, each step halving H or its slope at least, and stops where no entry more has p = 1.
+///
+/// The magnitude is rounded down: the variance never goes over the budget.
+/// Cost     a read pass, one a step (a few; more where the budget is small), and that of draw_by_size().
+/// Source   gspar.txt, section 2.2, algorithm 2 and (11).
+template <typename T>
+class GsparClosedSelector final : public DrawingSelector<T> {
+ public:
+  explicit GsparClosedSelector(double variance) : DrawingSelector<T>("gspar_closed"), variance_(variance) {}
+
+  Status draw(const StreamView<T>& accumulator, const SelectContext& context, IndexBuffer& positions,
+              Buffer<T>& values) override {
+    positions.clear();
+    values.clear();
+    double unit = 1;
+    if constexpr (sizeof(T) == 8) unit = sum_unit<T>(max_key<T>(accumulator.values));
+    const TailSums all = tail_sums<T>(accumulator.values, kInfinityKey<T>, unit);
+    if (all.above > 0) return refuse_non_finite();
+    if (all.magnitude == 0) return {};
+    draw_by_size<T>(accumulator.values, magnitude_of(accumulator.values, all, unit), context.random, positions, values);
+    return {};
+  }
+
+ private:
+  static T rounded_down(double value) {
+    const T nearest = finite_magnitude<T>(value);
+    if (static_cast<double>(nearest) <= value) return nearest;
+    // Below the smallest magnitude: then all that is not 0 is exact.
+    return std::max(std::nextafter(nearest, T(0)), std::numeric_limits<T>::denorm_min());
+  }
+
+  T magnitude_of(std::span<const T> values, const TailSums& all, double unit) const {
+    const double budget = variance_ * all.squares;
+    T magnitude = rounded_down((budget + all.squares) / all.magnitude / unit);
+    uint64_t exact = 0;
+    while (true) {
+      const TailSums rest = tail_sums<T>(values, magnitude_key(magnitude), unit);
+      if (rest.above == exact || rest.magnitude == 0) return magnitude;
+      exact = rest.above;
+      const T next = rounded_down((budget + rest.squares) / rest.magnitude / unit);
+      if (!(next < magnitude)) return magnitude;
+      magnitude = next;
+    }
+  }
+
+  double variance_;
+};
+
+template <typename T>
+std::unique_ptr<Selector<T>> make(const SelectionSpec& spec, uint64_t) {
+  return std::make_unique<GsparClosedSelector<T>>(spec.variance);
+}
+
+Status validate_gspar_closed(const SelectionSpec& spec) {
+  if (std::isfinite(spec.variance) && spec.variance > 0) return {};
+  return fail(ErrorCode::kInvalidArgument, "a variance budget is finite and above 0");
+}
+
+}  // namespace
+
+SelectionEntry gspar_closed_selection() {
+  return {{Selection::kGsparClosed, "gspar_closed", "GSpar 2.2, algorithm 2",
+           "drawn with probabilities by size; the fewest entries for a variance of (1 + VARIANCE), unbiased",
+           SelectionAmount::kVariance, SelectionExtra::kNone, SelectionUse::kUnbiased},
+          validate_gspar_closed,
+          make<float>,
+          make<double>};
+}
+
+}  // namespace millrace

@@ -1,0 +1,131 @@
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <vector>
+
+#include "kernels/select/draw.h"
+#include "kernels/select/registry.h"
+#include "kernels/stream/index_sort.h"
+
+namespace millrace {
+namespace {
+
+/// `k` of the numbers below n, each set of k as likely as any other; increasing. REQUIRES: k <= n / 2.
+IndexBuffer few_below(uint64_t n, uint64_t k, RandomSequence& random) {
+  const auto bits = static_cast<uint32_t>(std::bit_width(n - 1));
+  IndexBuffer all;
+  IndexBuffer fresh;
+  IndexBuffer merged;
+  Buffer<uint64_t> keys;
+  Buffer<uint64_t> scratch;
+  // As many as are missing, and again for those that were there: the set is the first k different ones of one sequence.
+  while (all.size() < k) {
+    keys.resize(k - all.size());
+    for (size_t i = 0; i < keys.size(); ++i) {
+      keys[i] = index_key(static_cast<uint32_t>(random.next_below(n)), static_cast<uint32_t>(i));
+    }
+    sort_by_index(keys, bits, scratch);
+    fresh.resize(keys.size());
+    std::ranges::transform(keys, fresh.begin(), index_of_key);
+    fresh.erase(std::unique(fresh.begin(), fresh.end()), fresh.end());
+    merged.resize(all.size() + fresh.size());
+    merged.erase(std::set_union(all.begin(), all.end(), fresh.begin(), fresh.end(), merged.begin()), merged.end());
+    std::swap(all, merged);
+  }
+  return all;
+}
+
+/// The same for any k <= n: of more than half, those that are left out are drawn.
+IndexBuffer some_below(uint64_t n, uint64_t k, RandomSequence& random) {
+  if (k <= n / 2) return k == 0 ? IndexBuffer{} : few_below(n, k, random);
+  const IndexBuffer out = k == n ? IndexBuffer{} : few_below(n, n - k, random);
+  IndexBuffer in;
+  in.reserve(k);
+  size_t next = 0;
+  for (uint64_t number = 0; number < n; ++number) {
+    if (next < out.size() && out[next] == number) {
+      ++next;
+    } else {
+      in.push_back(static_cast<uint32_t>(number));
+    }
+  }
+  return in;
+}
+
+/// k of the entries that are not 0, each set of them as likely as any other. In unbiased jobs they are scaled by n / k, n
+/// being how many are not 0 (the usual n / k counts zeros too; then fewer than k entries are sent, and scaled by more).
+///
+/// Errors   draw(): non_finite also where the largest value, scaled, would be.
+/// Cost     two read passes, and a sort of k numbers.
+/// Source   deepreduce.txt, section 10.2 (Random-r, remark 1).
+template <typename T>
+class RandomSelector final : public Selector<T> {
+ public:
+  explicit RandomSelector(uint64_t k) : k_(k) {}
+
+  Status select(const StreamView<T>& accumulator, const SelectContext& context, IndexBuffer& positions) override {
+    positions.clear();
+    if (max_key<T>(accumulator.values) >= kInfinityKey<T>) return refuse_non_finite();
+    choose(accumulator.values, count_at_least<T>(accumulator.values, 1), context.random, positions);
+    return {};
+  }
+
+  Status draw(const StreamView<T>& accumulator, const SelectContext& context, IndexBuffer& positions,
+              Buffer<T>& drawn) override {
+    positions.clear();
+    drawn.clear();
+    const std::span<const T> values = accumulator.values;
+    const uint64_t present = count_at_least<T>(values, 1);
+    const double scale =
+        static_cast<double>(present) / static_cast<double>(std::min(std::max<uint64_t>(present, 1), k_));
+    if (Status fits = fits_scaled<T>(values, scale); !fits) return fits;
+    choose(values, present, context.random, positions);
+    drawn.resize(positions.size());
+    std::ranges::transform(positions, drawn.begin(), [&](uint32_t position) {
+      return static_cast<T>(static_cast<double>(values[position]) * scale);
+    });
+    return {};
+  }
+
+ private:
+  void choose(std::span<const T> values, uint64_t present, RandomKey key, IndexBuffer& positions) const {
+    RandomSequence random(key, kDrawStream);
+    positions = some_below(present, std::min(present, k_), random);
+    if (present < values.size()) to_positions(values, positions);
+  }
+
+  /// From the how-manieth entry that is not 0 to where it is.
+  static void to_positions(std::span<const T> values, IndexBuffer& ranks) {
+    std::array<uint32_t, kScanBlock + kScanSlack> found;
+    std::array<MagnitudeKey<T>, kScanBlock + kScanSlack> keys;
+    uint64_t before = 0;
+    size_t next = 0;
+    for (size_t at = 0; at < values.size() && next < ranks.size(); at += kScanBlock) {
+      const size_t count = std::min(kScanBlock, values.size() - at);
+      const size_t here =
+          scan_block<T>(values.data() + at, count, static_cast<uint32_t>(at), 1, found.data(), keys.data());
+      for (; next < ranks.size() && ranks[next] < before + here; ++next) ranks[next] = found[ranks[next] - before];
+      before += here;
+    }
+  }
+
+  uint64_t k_;
+};
+
+template <typename T>
+std::unique_ptr<Selector<T>> make(const SelectionSpec& spec, uint64_t dimension) {
+  return std::make_unique<RandomSelector<T>>(k_of(spec, dimension));
+}
+
+}  // namespace
+
+SelectionEntry random_selection() {
+  return {{Selection::kRandom, "random", "DeepReduce 10.2 (Random-r)",
+           "k entries whatever their size; in unbiased jobs scaled up", SelectionAmount::kShare, SelectionExtra::kNone,
+           SelectionUse::kBoth},
+          validate_density_or_k,
+          make<float>,
+          make<double>};
+}
+
+}  // namespace millrace

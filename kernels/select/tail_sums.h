@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/select/magnitude_scan.h"
+
+namespace millrace {
+
+/// Sums over the values of magnitude below a cut, in f64, and how many are not below it.
+struct TailSums {
+  uint64_t above = 0;
+  double sum = 0;
+  double magnitude = 0;  ///< sum of |value|
+  double squares = 0;
+};
+
+/// cut      as a magnitude key, at most kInfinityKey: then `above` counts NaN and infinity, which are in no sum.
+/// unit     what values are multiplied by first; of f32 1: sums and squares of f32 neither overflow in f64 nor vanish.
+/// Order    sixteen lanes by position in chunks of 2^18 values, then chunk by chunk: the same bits with every instruction
+///          set
+///          and number of threads.
+/// Cost     one read pass.
+/// Threads  reentrant; uses TBB above a size.
+template <typename T>
+TailSums tail_sums(std::span<const T> values, MagnitudeKey<T> cut, double unit);
+
+/// A power of two by which sums and squares of up to 2^32 values with this largest magnitude are within f64. Of f32 1.
+template <typename T>
+double sum_unit(MagnitudeKey<T> largest);
+
+/// One thread's part of tail_sums(): at most a chunk, unit 1.
+TailSums tail_sums_f32(const float* values, size_t count, uint32_t cut);
+
+}  // namespace millrace

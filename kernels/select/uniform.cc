@@ -1,0 +1,63 @@
+#include <cmath>
+
+#include "kernels/select/draw.h"
+#include "kernels/select/registry.h"
+
+namespace millrace {
+namespace {
+
+/// Each entry is drawn with the probability p = k / dimension, whatever its size, and sent as g / p: what GSpar is compared
+/// with.
+///
+/// The gap to the next one drawn is geometric: floor(log u / log(1 - p)) for u uniform in (0, 1].
+/// Errors   non_finite also where g / p would be, drawn or not.
+/// Cost     a read pass, and a logarithm for each drawn.
+/// Source   gspar.txt, section 4 (UniSp).
+template <typename T>
+class UniformSelector final : public DrawingSelector<T> {
+ public:
+  explicit UniformSelector(double probability) : DrawingSelector<T>("uniform"), probability_(probability) {}
+
+  Status draw(const StreamView<T>& accumulator, const SelectContext& context, IndexBuffer& positions,
+              Buffer<T>& drawn) override {
+    positions.clear();
+    drawn.clear();
+    const std::span<const T> values = accumulator.values;
+    if (Status fits = fits_scaled<T>(values, 1 / probability_); !fits) return fits;
+    RandomSequence random(context.random, kDrawStream);
+    const double log_left = std::log1p(-probability_);
+    uint64_t at = 0;
+    while (true) {
+      const double u = 1 - random.next_unit();
+      at += probability_ < 1 ? static_cast<uint64_t>(std::log(u) / log_left) : 0;
+      if (at >= values.size()) return {};
+      if (values[at] != 0) {
+        positions.push_back(static_cast<uint32_t>(at));
+        drawn.push_back(static_cast<T>(static_cast<double>(values[at]) / probability_));
+      }
+      ++at;
+    }
+  }
+
+ private:
+  double probability_;
+};
+
+template <typename T>
+std::unique_ptr<Selector<T>> make(const SelectionSpec& spec, uint64_t dimension) {
+  return std::make_unique<UniformSelector<T>>(static_cast<double>(k_of(spec, dimension)) /
+                                              static_cast<double>(dimension));
+}
+
+}  // namespace
+
+SelectionEntry uniform_selection() {
+  return {{Selection::kUniform, "uniform", "GSpar 4 (UniSp)",
+           "each entry drawn with one probability and scaled up; about k entries, unbiased", SelectionAmount::kShare,
+           SelectionExtra::kNone, SelectionUse::kUnbiased},
+          validate_density_or_k,
+          make<float>,
+          make<double>};
+}
+
+}  // namespace millrace
