@@ -187,6 +187,12 @@ std::vector<Refused> refused_methods() {
        [](JobSpec& s) { s.store.optimizer = optimizer_from_text("adam:0.1").value(); }},
       {"store-acks", kImpossible, "before any worker has acknowledged it", [](JobSpec& s) { s.apply_after_acks = 2; }},
       {"store-begin", kImpossible, "store_begin worker without a store", [](JobSpec& s) { s.store.optimizer = {}; }},
+  };
+}
+
+/// What one way or the job's rules cannot bear of a codec.
+std::vector<Refused> refused_codecs() {
+  return {
       {"l2-retain", kImpossible, "codec_error drop", [](JobSpec& s) { s.codec_up = qsgd(false); }},
       {"l2-retain", kImpossible, "tensor 'bias': codec_up: qsgd4:l2 is no contraction",
        [](JobSpec& s) { s.tensors[1].codec_up = qsgd(false); }},
@@ -336,7 +342,7 @@ std::vector<Refused> refused_tensors() {
 
 std::vector<Refused> refused_jobs() {
   std::vector<Refused> all = refused_modes_and_numbers();
-  for (auto part : {refused_asynchronous, refused_methods, refused_entering, refused_tensors}) {
+  for (auto part : {refused_asynchronous, refused_methods, refused_codecs, refused_entering, refused_tensors}) {
     for (Refused& refused : part()) all.push_back(std::move(refused));
   }
   return all;

@@ -77,7 +77,8 @@ struct JobOptions {
 
   // Whole methods of papers (DGC, Ok-Topk, 3LC, SketchML ...) are combinations of select, reselect, codec_up, codec_error,
   // momentum, clip and unbiased: `millrace train --help` lists them with their texts (kernels/methods).
-  // "none", "topk:DENSITY|COUNT", "threshold:MAGNITUDE", "threshold_reuse:DENSITY|COUNT[:PERIOD]",
+  //
+  // select: "none", "topk:DENSITY|COUNT", "threshold:MAGNITUDE", "threshold_reuse:DENSITY|COUNT[:PERIOD]",
   // "bucket_topk:DENSITY[:BUCKET]", "trimmed:", "binary_search:", "radix:" and "by_size:DENSITY|COUNT",
   // "sampled:DENSITY|COUNT[:PERIOD]", "gaussian:DENSITY|COUNT", "random:DENSITY|COUNT"; in unbiased jobs "none",
   // "random:DENSITY|COUNT", "gspar:DENSITY|COUNT[:ITERATIONS]", "gspar_closed:VARIANCE", "uniform:DENSITY|COUNT". A whole
@@ -86,7 +87,7 @@ struct JobOptions {
   std::string select = "topk:0.01";
   std::string reselect = "none";     ///< "none" or "topk:DENSITY|COUNT": what the sum is cut to before it comes back
   uint32_t threshold_period = 1;     ///< reselect: steps between exact thresholds
-  std::string codec_up = "gap+raw";  ///< INDEX+VALUE, as `millrace train --help` lists them
+  std::string codec_up = "gap+raw";  ///< "auto", or INDEX+VALUE as `millrace train --help` lists them
   std::string codec_down = "gap+raw";
   std::string combine = "sum";  ///< "sum", "mean", "weighted_mean"
   std::string codec_error =
