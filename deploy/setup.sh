@@ -25,6 +25,7 @@ readonly BUILD_PACKAGES=(
   libxxhash-dev        # payload hashes, container checksums
   libroaring-dev       # index codec roaring
   libstreamvbyte-dev   # index codec streamvbyte
+  libdeflate-dev       # value codec deflate
   librandom123-dev     # counter-based random numbers
   libsqlite3-dev       # the membership table on one machine
   prometheus-cpp-dev   # metrics

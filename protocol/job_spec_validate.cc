@@ -187,11 +187,13 @@ Status check_codec_up(const JobSpec& spec, const CodecSpec& up, std::string_view
   if (spec.codec_error != CodecError::kRetain) return {};
   const ValueCodec& value = *find_value_codec(up.value);
   if (!value.contraction(up)) {
+    CodecSpec by_maximum = up;
+    by_maximum.qsgd_scale_max = true;
     return refuse(fmt::format(
         "{}codec_up: {} is no contraction, under codec_error retain its error feeds on itself and the residual "
         "explodes; {}set codec_error drop",
         where, value.text(up),
-        up.value == ValueCodecId::kQsgd ? fmt::format("scale by the maximum (qsgd{}:max) or ", up.qsgd_bits) : ""));
+        value.contraction(by_maximum) ? fmt::format("scale by the maximum ({}) or ", value.text(by_maximum)) : ""));
   }
   const PickingIndexCodec* picking = picking_codec(*find_index_codec(up.index));
   if (picking != nullptr && picking->by_position()) {

@@ -238,7 +238,7 @@ struct Heartbeat {
     bool operator==(const Digest&) const = default;
   };
   uint64_t sequence = 0;
-  uint64_t steps_applied = 0;        ///< least n over the worker's parts
+  uint64_t steps_applied = 0;        ///< least n of its parts; shard -> worker: decided (asynchronous: sent to it)
   std::vector<uint32_t> waited_for;  ///< shard -> worker: who the oldest open step waits for
   std::vector<Ack::Entry>
       decided;             ///< shard -> worker: parts that are further than steps_applied says and than the worker
@@ -268,7 +268,7 @@ struct ThresholdHistogram {
   bool operator==(const ThresholdHistogram&) const = default;
 };
 
-/// either way: I leave, and why. A worker that has finished says so and is not waited for any more.
+/// either way: I leave, and why; who has finished is not waited for. Behind an unanswered Hello without job, epoch and lives.
 struct Goodbye {
   enum class Reason : uint8_t { kFinished = 1, kShutdown = 2, kFailed = 3 };
   Reason reason = Reason::kFinished;

@@ -17,13 +17,8 @@ constexpr size_t kUnderWayMax = 2;
 /// Of payloads that are summed into one: bounds what a merge takes in memory, and for how long.
 constexpr uint64_t kMergedBytesMax = 32u << 20;
 
-uint64_t decoded_bytes(const PartRound& part, uint64_t step) {
+uint64_t decoded_bytes_of_step(const PartRound& part, uint64_t step) {
   return decoded_bytes_of(part.kept(step)->payload.bytes, part.dimension(), part.value_type()).value_or(0);
-}
-
-uint64_t bytes_beside_payload(const protocol::Update& update) {
-  constexpr uint64_t kFixed = 128;
-  return kFixed + update.summary.workers.size() * sizeof(protocol::SummaryEntry);
 }
 
 }  // namespace
@@ -34,6 +29,8 @@ std::optional<Delivery::Steps> Delivery::next(uint32_t worker, uint64_t decided,
   if (rest.from >= rest.below) return std::nullopt;
   if (pace == Pace::kEach || line == lines_.end()) return rest;
   if (line->second.summed || line->second.under_way.size() >= kUnderWayMax) return std::nullopt;
+  if (std::ranges::any_of(sums_, [worker](const auto& sum) { return sum.second.begun_by == worker; }))
+    return std::nullopt;
   return rest;
 }
 
@@ -46,16 +43,17 @@ void Delivery::sent(uint32_t worker, uint64_t below, Pace pace) {
 
 bool Delivery::wait_for_sum(uint32_t worker, Steps steps, uint64_t token, MemoryCharge charge) {
   lines_[worker].summed = steps;
-  return sums_.try_emplace(steps, Sum{token, std::move(charge)}).second;
+  return sums_.try_emplace(steps, Sum{token, worker, std::move(charge)}).second;
 }
 
-std::vector<uint32_t> Delivery::take_waiting(Steps steps, uint64_t token) {
-  std::vector<uint32_t> waiting;
+Delivery::Waiting Delivery::take_waiting(Steps steps, uint64_t token) {
+  Waiting waiting;
   const auto sum = sums_.find(steps);
   if (sum == sums_.end() || sum->second.token != token) return waiting;
+  waiting.begun_by = sum->second.begun_by;
   sums_.erase(sum);
   for (auto& [worker, line] : lines_) {
-    if (line.summed == steps) waiting.push_back(worker);
+    if (line.summed == steps) waiting.workers.push_back(worker);
   }
   return waiting;
 }
@@ -109,30 +107,30 @@ void JobRounds::deliver_at(Delivery::Pace how, const protocol::Member& to, PartR
   while (std::optional<Delivery::Steps> steps = delivery.next(to.worker, part.decided(), how)) {
     steps->from = std::max(steps->from, part.stable());
     if (how == Delivery::Pace::kMerged) {
-      limit_merged(part, *steps);
-      if (steps->below - steps->from > 1) return begin_merge(to, part, *steps, actions);
+      const uint64_t decoded_bytes = limit_merged(part, *steps);
+      if (steps->below - steps->from > 1) return begin_merge(to, part, *steps, decoded_bytes, actions);
     }
     serve_between(to, part, steps->from, steps->below, actions);
     delivery.sent(to.worker, steps->below, how);
   }
 }
 
-void JobRounds::limit_merged(const PartRound& part, Delivery::Steps& steps) {
+uint64_t JobRounds::limit_merged(const PartRound& part, Delivery::Steps& steps) {
   uint64_t bytes = 0;
   uint64_t below = steps.from;
-  while (below < steps.below && below - steps.from < protocol::kMergedStepsMax) {
-    bytes += decoded_bytes(part, below);
-    if (bytes > kMergedBytesMax && below != steps.from) break;
-    ++below;
+  for (; below < steps.below && below - steps.from < protocol::kMergedStepsMax; ++below) {
+    const uint64_t more = decoded_bytes_of_step(part, below);
+    if (below != steps.from && bytes + more > kMergedBytesMax) break;
+    bytes += more;
   }
   steps.below = below;
+  return bytes;
 }
 
-void JobRounds::begin_merge(const protocol::Member& to, PartRound& part, Delivery::Steps steps, Actions& actions) {
+void JobRounds::begin_merge(const protocol::Member& to, PartRound& part, Delivery::Steps steps, uint64_t decoded_bytes,
+                            Actions& actions) {
   const uint64_t token = next_token_++;
-  uint64_t decoded = 0;
-  for (uint64_t step = steps.from; step < steps.below; ++step) decoded += decoded_bytes(part, step);
-  if (!delivery_of(part).wait_for_sum(to.worker, steps, token, MemoryCharge(account_, decoded))) return;
+  if (!delivery_of(part).wait_for_sum(to.worker, steps, token, MemoryCharge(account_, decoded_bytes))) return;
   MergeTask::Input input;
   input.key = {setup_.members.view().job, part.layout().part, steps.from, token};
   input.index = chooser_of(part).resolved(setup_.layout.buckets[part.layout().bucket].codec_down).index;
@@ -142,10 +140,10 @@ void JobRounds::begin_merge(const protocol::Member& to, PartRound& part, Deliver
   for (uint64_t step = steps.from; step < steps.below; ++step) {
     const PartRound::KeptUpdate& kept = *part.kept(step);
     input.payloads.push_back(kept.payload);
-    input.bytes_apart += kept.payload.bytes.size() + bytes_beside_payload(kept.body);
+    input.bytes_apart += kept.payload.bytes.size() + kept.bytes_beside_payload();
   }
-  input.bytes_beside = bytes_beside_payload(part.kept(steps.below - 1)->body) +
-                       (steps.below - steps.from) * sizeof(protocol::MergedStep);
+  input.bytes_beside =
+      part.kept(steps.below - 1)->bytes_beside_payload() + (steps.below - steps.from) * sizeof(protocol::MergedStep);
   actions.tasks.push_back(std::make_shared<MergeTask>(std::move(input)));
 }
 
@@ -153,7 +151,8 @@ void JobRounds::on_merged(const MergeTask& task, Actions& actions) {
   PartRound* part = local_part(task.input().key.part);
   MILLRACE_CHECK(part != nullptr, task.input().key.part);
   const Delivery::Steps steps{task.input().key.step, task.input().key.step + task.input().payloads.size()};
-  for (const uint32_t worker : delivery_of(*part).take_waiting(steps, task.input().key.token)) {
+  const Delivery::Waiting waiting = delivery_of(*part).take_waiting(steps, task.input().key.token);
+  for (const uint32_t worker : waiting.workers) {
     const protocol::Member* const to = find_member(setup_.members.view(), worker);
     MILLRACE_CHECK(to != nullptr, worker);  // on_view() clears
     if (steps.from < part->stable()) {
@@ -170,6 +169,9 @@ void JobRounds::on_merged(const MergeTask& task, Actions& actions) {
     delivery_of(*part).sent(worker, steps.below, Delivery::Pace::kMerged);
     deliver(*to, *part, actions);
   }
+  if (!waiting.begun_by) return;
+  if (const protocol::Member* const to = find_member(setup_.members.view(), *waiting.begun_by))
+    deliver(*to, *part, actions);
 }
 
 void JobRounds::serve_merged(const protocol::Member& to, const PartRound& part, Delivery::Steps steps,

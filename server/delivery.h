@@ -32,10 +32,15 @@ class Delivery {
   void sent(uint32_t worker, uint64_t below, Pace pace);
 
   /// These steps of what comes next are being summed for the worker. True: nobody else waits for the same, so that a task has to
-  /// be begun, and token is its.
+  /// be begun, and token is its. A worker has one task at a time: whatever it asks for meanwhile, next() says nothing.
   bool wait_for_sum(uint32_t worker, Steps steps, uint64_t token, MemoryCharge charge);
-  /// The sum is there, or there is none. Returns who waits for it; they are sent what comes next.
-  std::vector<uint32_t> take_waiting(Steps steps, uint64_t token);
+
+  struct Waiting {
+    std::vector<uint32_t> workers;     ///< who are sent what comes next
+    std::optional<uint32_t> begun_by;  ///< who may ask again
+  };
+  /// The sum is there, or there is none. Nothing where it is of another view.
+  Waiting take_waiting(Steps steps, uint64_t token);
 
   /// The worker has the steps below n.
   void acknowledged(uint32_t worker, uint64_t n);
@@ -55,6 +60,7 @@ class Delivery {
   std::map<uint32_t, Line> lines_;
   struct Sum {
     uint64_t token = 0;
+    uint32_t begun_by = 0;
     MemoryCharge charge;
   };
   std::map<Steps, Sum> sums_;  ///< being worked out

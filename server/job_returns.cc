@@ -10,12 +10,6 @@ namespace {
 /// Updates that are kept for the store may have this share of the rounds' memory: half of what may be kept at all.
 constexpr uint64_t kStoredShare = 4;
 
-uint64_t bytes_beside_payload(const PartRound::KeptUpdate& kept) {
-  const protocol::Summary& summary = kept.body.summary;
-  return sizeof(kept) + kept.body.contributors.size() * sizeof(protocol::ContributorId) +
-         summary.workers.size() * sizeof(protocol::SummaryEntry) + summary.epochs.size() * sizeof(summary.epochs[0]);
-}
-
 }  // namespace
 
 void JobRounds::drop() {
@@ -79,7 +73,7 @@ void JobRounds::keep_for_store(const PartRound& part, Actions& actions) {
   if (!store_) return;
   const uint64_t before = store_->needs_from(part.layout().part);
   // Parts move together: what the other ones keep beside payloads is as much.
-  const uint64_t bodies = part.all_kept().size() * bytes_beside_payload(part.all_kept().back()) * parts_.size();
+  const uint64_t bodies = part.all_kept().size() * part.all_kept().back().bytes_beside_payload() * parts_.size();
   store_->on_kept(kept_account_.used_bytes() + bodies, memory_for_rounds() / kStoredShare, actions);
   if (store_->needs_from(part.layout().part) != before) forget_stored();
 }

@@ -183,8 +183,10 @@ class JobRounds {
   /// Sends what the member may be sent now.
   void deliver(const protocol::Member& to, PartRound& part, Actions& actions);
   void deliver_at(Delivery::Pace how, const protocol::Member& to, PartRound& part, Actions& actions);
-  static void limit_merged(const PartRound& part, Delivery::Steps& steps);
-  void begin_merge(const protocol::Member& to, PartRound& part, Delivery::Steps steps, Actions& actions);
+  /// Ends `steps` where they would be too many for one sum; the bytes that their payloads decode to.
+  static uint64_t limit_merged(const PartRound& part, Delivery::Steps& steps);
+  void begin_merge(const protocol::Member& to, PartRound& part, Delivery::Steps steps, uint64_t decoded_bytes,
+                   Actions& actions);
   void on_merged(const MergeTask& task, Actions& actions);
   void serve_merged(const protocol::Member& to, const PartRound& part, Delivery::Steps steps,
                     const SharedBytes& payload, Actions& actions) const;

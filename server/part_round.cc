@@ -177,6 +177,15 @@ void PartRound::count_in(const protocol::ContributorId& who, const Open& contrib
   at->carried += carried;
 }
 
+uint64_t PartRound::KeptUpdate::bytes_beside_payload() const {
+  const protocol::Summary& summary = body.summary;
+  uint64_t bytes = sizeof(*this) + body.contributors.size() * sizeof(protocol::ContributorId) +
+                   summary.workers.size() * sizeof(protocol::SummaryEntry) +
+                   summary.epochs.size() * sizeof(summary.epochs[0]);
+  for (const auto& worker : summary.workers) bytes += worker.earlier_lives.size() * sizeof(worker.earlier_lives[0]);
+  return bytes;
+}
+
 const PartRound::KeptUpdate& PartRound::keep(Decision decision, MemoryAccount& kept_account) {
   const auto open = open_.find(decided_);
   MILLRACE_CHECK(open != open_.end() && !attempt_.contributors.empty(), decided_);

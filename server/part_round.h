@@ -46,6 +46,9 @@ class PartRound {
     protocol::Update body;  ///< as first sent, but for `stable`
     SharedBytes payload;
     MemoryCharge charge;
+
+    /// About what it takes in memory, and in a message, but for its payload.
+    uint64_t bytes_beside_payload() const;
   };
 
   struct Attempt {

@@ -16,6 +16,11 @@ using protocol::Settle;
 /// A giver that sends nothing for so many heartbeats is passed over.
 constexpr int64_t kGiverHeartbeats = 2;
 
+/// After a part has come, so many times as long as it took nothing is asked for, but at most this part of a heartbeat: the
+/// rounds of the others, which share links and processors with it, are slowed down for a tenth of the time.
+constexpr int64_t kRest = 9;
+constexpr int64_t kRestHeartbeatPart = 4;
+
 std::string_view name_of(Settle::Weights weights) {
   switch (weights) {
     case Settle::Weights::kOwn: return "own";
@@ -142,7 +147,8 @@ std::optional<uint32_t> Settlement::giver_for(Joiner& joiner, uint32_t worker) c
 
 void Settlement::ask_givers(TimeNs now, Actions& actions) {
   for (auto& [worker, joiner] : joiners_) {
-    if (joiner.transfer || joiner.wanting.empty()) continue;
+    if (joiner.transfer || joiner.wanting.empty() || now < joiner.rests_until) continue;
+    joiner.rests_until = 0;
     const protocol::Member& who = member(worker);
     if (setup_.members.synced().empty()) {
       for (const uint32_t part : joiner.wanting) {
@@ -154,7 +160,7 @@ void Settlement::ask_givers(TimeNs now, Actions& actions) {
     }
     const std::optional<uint32_t> giver = giver_for(joiner, worker);
     if (!giver) continue;
-    joiner.transfer = Transfer{joiner.wanting.front(), *giver, now, std::nullopt, 0};
+    joiner.transfer = Transfer{joiner.wanting.front(), *giver, now, now, std::nullopt, 0};
     setup_.members.send(member(*giver), protocol::SnapshotRequest{worker, joiner.life, {joiner.wanting.front()}},
                         actions);
   }
@@ -202,6 +208,10 @@ void Settlement::hand_on(const protocol::Member& who, Joiner& joiner, const prot
   Transfer& transfer = *joiner.transfer;
   const auto done = [&] {
     joiner.wanting.pop_front();
+    // A job that has not begun has no rounds to slow down.
+    if (part.decided() > 0)
+      joiner.rests_until = now + std::min(kRest * (now - transfer.asked), heartbeat() / kRestHeartbeatPart);
+    joiner.rests_from = transfer.giver;
     joiner.transfer.reset();
     joiner.told[body.part] = now;
   };
@@ -226,6 +236,7 @@ void Settlement::hand_on(const protocol::Member& who, Joiner& joiner, const prot
 void Settlement::on_tick(TimeNs now, Actions& actions) {
   bool tried = false;
   for (auto& [worker, joiner] : joiners_) {
+    tried = tried || rests(joiner);
     if (!joiner.transfer || joiner.transfer->heard + kGiverHeartbeats * heartbeat() > now) continue;
     give_up(joiner);
     tried = true;
@@ -233,11 +244,15 @@ void Settlement::on_tick(TimeNs now, Actions& actions) {
   if (tried) ask_givers(now, actions);
 }
 
+bool Settlement::rests(const Joiner& joiner) {
+  return !joiner.transfer && !joiner.wanting.empty() && joiner.rests_until > 0;
+}
+
 std::optional<TimeNs> Settlement::deadline() const {
   std::optional<TimeNs> first;
   for (const auto& [worker, joiner] : joiners_) {
-    if (!joiner.transfer) continue;
-    const TimeNs at = joiner.transfer->heard + kGiverHeartbeats * heartbeat();
+    if (!joiner.transfer && !rests(joiner)) continue;
+    const TimeNs at = joiner.transfer ? joiner.transfer->heard + kGiverHeartbeats * heartbeat() : joiner.rests_until;
     if (!first || at < *first) first = at;
   }
   return first;
@@ -263,6 +278,7 @@ Settlement::Waiting Settlement::waiting() const {
     waiting.since = waiting.joiners.empty() ? joiner.since : std::min(waiting.since, joiner.since);
     waiting.joiners.push_back(worker);
     if (joiner.transfer) givers.insert(joiner.transfer->giver);
+    if (rests(joiner)) givers.insert(joiner.rests_from);
   }
   waiting.givers.assign(givers.begin(), givers.end());
   return waiting;

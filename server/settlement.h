@@ -48,7 +48,7 @@ class Settlement {
                    Actions& actions);
   /// Somebody who may give weights is connected.
   void on_welcomed(TimeNs now, Actions& actions) { ask_givers(now, actions); }
-  /// Passes over givers that have been silent for two heartbeats.
+  /// Passes over givers that have been silent for two heartbeats, and asks again after a rest.
   void on_tick(TimeNs now, Actions& actions);
   std::optional<TimeNs> deadline() const;
 
@@ -66,6 +66,7 @@ class Settlement {
   struct Transfer {
     uint32_t part = 0;
     uint32_t giver = 0;
+    TimeNs asked = 0;
     TimeNs heard = 0;           ///< asked, or when the last run came
     std::optional<uint64_t> n;  ///< of its runs
     uint64_t offset = 0;        ///< values that have come
@@ -78,11 +79,15 @@ class Settlement {
     std::map<uint32_t, TimeNs> told;  ///< by part: when it was last told how to go on
     std::deque<uint32_t> wanting;  ///< parts that need a snapshot; the first one is under way while there is a transfer
     std::optional<Transfer> transfer;
+    TimeNs rests_until = 0;          ///< no part is asked for before; 0: no rest
+    uint32_t rests_from = 0;         ///< the giver of the last part
     std::set<uint32_t> passed_over;  ///< givers
   };
 
   TimeNs heartbeat() const { return static_cast<TimeNs>(setup_.spec.heartbeat_ms) * kNsPerMs; }
   const protocol::Member& member(uint32_t worker) const;
+  /// It wants a part, and would be given it but for the rest.
+  static bool rests(const Joiner& joiner);
   bool is_on_log(const Joiner& joiner, const PartRound& part) const;
   /// Its own weights will do [9d]: they are on the log, and not those that a job begins with whose beginning is another's.
   bool may_keep_own(const Joiner& joiner, const PartRound& part) const;

@@ -25,6 +25,11 @@ bool is_return(const protocol::Body& body) {
 
 bool is_pull(const protocol::Body& body) { return holds<protocol::Pull>(body) || holds<protocol::Place>(body); }
 
+/// Of a worker that goes before it was told as whom it was let in.
+bool is_unnamed(const protocol::Header& header) {
+  return header.job == 0 && header.epoch == 0 && header.life == 0 && header.shard_life == 0;
+}
+
 }  // namespace
 
 /// A job may take what no other job could need to reach its fair share: a full job does not make another one wait.
@@ -134,6 +139,15 @@ void ShardCore::handle_message(const protocol::PeerId& from, protocol::Message m
   on_worker_message(from, std::move(message), now, actions);
 }
 
+bool ShardCore::name_by_session(const protocol::PeerId& from, protocol::Header& header) const {
+  const auto session = sessions_.find(from);
+  if (session == sessions_.end()) return false;
+  header.job = session->second.job;
+  header.life = session->second.life;
+  header.shard_life = config_.life;
+  return true;
+}
+
 bool ShardCore::fits_session(const protocol::PeerId& from, const protocol::Header& header, Actions& actions) {
   if (header.shard != config_.shard) {
     count(Metric::kDropped, "wrong_shard", actions);
@@ -170,6 +184,8 @@ bool ShardCore::fits_session(const protocol::PeerId& from, const protocol::Heade
 
 void ShardCore::on_worker_message(const protocol::PeerId& from, protocol::Message message, TimeNs now,
                                   Actions& actions) {
+  if (holds<protocol::Goodbye>(message.body) && is_unnamed(message.header) && !name_by_session(from, message.header))
+    return count(Metric::kDropped, "no_hello", actions);
   const protocol::Header header = message.header;
   if (!fits_session(from, header, actions)) return;
   Job* job = find_job(header.job);

@@ -178,6 +178,8 @@ class ShardCore {
   void on_worker_message(const protocol::PeerId& from, protocol::Message message, TimeNs now, Actions& actions);
   void on_member_message(const protocol::PeerId& from, Job& job, const protocol::Member& member,
                          protocol::Message message, TimeNs now, Actions& actions);
+  /// Fills in whom the connection's Hello let in. False: nobody.
+  bool name_by_session(const protocol::PeerId& from, protocol::Header& header) const;
   bool fits_session(const protocol::PeerId& from, const protocol::Header& header, Actions& actions);
   void on_goodbye(Job& job, const protocol::Member& member, const protocol::Goodbye& goodbye, TimeNs now,
                   Actions& actions);

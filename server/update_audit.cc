@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kBlock = uint64_t{1} << 16;  ///< indices that are compared together
 
-using Bits = std::array<uint64_t, kBlock / 64>;
+using Bits = std::array<uint32_t, kBlock / 32>;
 
 /// Walks a stream block by block; both it and the blocks ascend.
 template <typename T>
@@ -49,29 +49,23 @@ class Walk {
   size_t at_ = 0;
 };
 
-/// Of the entries [first, last) those whose bit is set, by way of `kept`: without a jump that depends on the data, and then as
-/// vectors.
+/// Of the entries [first, last) those whose bit is set.
 template <typename T>
-Mass mass_where(const StreamView<T>& stream, size_t first, size_t last, uint64_t begin, const Bits& bits,
-                std::span<T> kept) {
-  size_t count = 0;
-  if (stream.dense) {
-    for (size_t i = first; i < last; ++i) {
-      const uint64_t local = i - begin;
-      kept[count] = stream.values[i];
-      count += bits[local / 64] >> (local % 64) & 1;
-    }
-    return mass_of(std::span<const T>(kept.first(count)));
+Mass mass_of_marked(const StreamView<T>& stream, size_t first, size_t last, uint64_t begin, const Bits& bits) {
+  if (!stream.dense) {
+    return mass_where(stream.indices.subspan(first, last - first), stream.values.subspan(first, last - first),
+                      static_cast<uint32_t>(begin), bits);
   }
-  const uint32_t* const indices = stream.indices.data();
-  const T* const values = stream.values.data();
-  const auto base = static_cast<uint32_t>(begin);
+  LongSum sum;
+  double magnitude = 0;
   for (size_t i = first; i < last; ++i) {
-    const uint32_t local = indices[i] - base;
-    kept[count] = values[i];
-    count += bits[local / 64] >> (local % 64) & 1;
+    const uint64_t local = i - begin;
+    const bool marked = (bits[local / 32] >> (local % 32) & 1) != 0;
+    const double value = marked ? static_cast<double>(stream.values[i]) : 0.0;
+    sum.add(value);
+    magnitude += std::abs(value);
   }
-  return mass_of(std::span<const T>(kept.first(count)));
+  return {sum.value(), magnitude};
 }
 
 template <typename T>
@@ -84,8 +78,7 @@ class Auditor {
         contributions_(contributions),
         everything_(extent == Extent::kEverything || carried.dense),
         walk_(carried),
-        totals_(contributions.size()),
-        kept_(everything_ ? 0 : kBlock + 1) {
+        totals_(contributions.size()) {
     for (const StreamView<T>& one : contributions) walks_.emplace_back(one);
   }
 
@@ -117,7 +110,7 @@ class Auditor {
     for (size_t at = 0; at < contributions_.size(); ++at) {
       const auto [from, to] = walks_[at].take(begin, end);
       const Mass mass = everything_ ? mass_of(contributions_[at].values.subspan(from, to - from))
-                                    : mass_where<T>(contributions_[at], from, to, begin, bits_, kept_);
+                                    : mass_of_marked<T>(contributions_[at], from, to, begin, bits_);
       totals_[at].add(mass.sum);
       left.sum -= mass.sum;
       magnitude += mass.magnitude;
@@ -133,11 +126,11 @@ class Auditor {
   void mark(size_t first, size_t last, uint64_t begin) {
     for (size_t i = first; i < last; ++i) {
       const uint64_t local = carried_.indices[i] - begin;
-      bits_[local / 64] |= uint64_t{1} << (local % 64);
+      bits_[local / 32] |= uint32_t{1} << (local % 32);
     }
   }
   void clear(size_t first, size_t last, uint64_t begin) {
-    for (size_t i = first; i < last; ++i) bits_[(carried_.indices[i] - begin) / 64] = 0;
+    for (size_t i = first; i < last; ++i) bits_[(carried_.indices[i] - begin) / 32] = 0;
   }
 
   const StreamView<T>& carried_;
@@ -149,7 +142,6 @@ class Auditor {
   std::vector<LongSum> totals_;
   double imbalance_ = 0;
   Bits bits_{};
-  std::vector<T> kept_;  ///< one more: what is not kept is written too, and overwritten
 };
 
 }  // namespace

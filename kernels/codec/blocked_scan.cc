@@ -8,6 +8,8 @@
 #include <hwy/foreach_target.h>  // must come before highway.h
 #include <hwy/highway.h>
 
+#include "kernels/codec/bloom_mix-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace millrace {
 namespace HWY_NAMESPACE {
@@ -31,10 +33,8 @@ HWY_INLINE bool knows(const uint32_t* block, uint32_t hash) {
 HWY_INLINE void hash_strip(uint32_t begin, size_t length, uint32_t offset, uint32_t* hashes) {
   const hn::ScalableTag<uint32_t> d;
   for (size_t j = 0; j < length; j += hn::Lanes(d)) {
-    auto h = hn::Iota(d, static_cast<uint32_t>(begin + j + offset));
-    h = hn::Mul(hn::Xor(h, hn::ShiftRight<16>(h)), hn::Set(d, 0x85ebca6bu));
-    h = hn::Mul(hn::Xor(h, hn::ShiftRight<13>(h)), hn::Set(d, 0xc2b2ae35u));
-    hn::StoreU(hn::Xor(h, hn::ShiftRight<16>(h)), d, hashes + j);
+    const auto h = hn::Iota(d, static_cast<uint32_t>(begin + j + offset));
+    hn::StoreU(bloom_mix_lanes(d, h), d, hashes + j);
   }
 }
 

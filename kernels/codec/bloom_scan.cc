@@ -10,6 +10,8 @@
 #include <hwy/foreach_target.h>  // must come before highway.h
 #include <hwy/highway.h>
 
+#include "kernels/codec/bloom_mix-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace millrace {
 namespace HWY_NAMESPACE {
@@ -17,13 +19,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using D = hn::CappedTag<uint32_t, kBloomScanSlack>;
 using V = hn::Vec<D>;
-
-HWY_INLINE V mix(V h) {
-  const D d;
-  h = hn::Mul(hn::Xor(h, hn::ShiftRight<16>(h)), hn::Set(d, 0x85ebca6bu));
-  h = hn::Mul(hn::Xor(h, hn::ShiftRight<13>(h)), hn::Set(d, 0xc2b2ae35u));
-  return hn::Xor(h, hn::ShiftRight<16>(h));
-}
 
 /// floor(a * b / 2^32) lane by lane.
 #if HWY_TARGET == HWY_SCALAR
@@ -45,7 +40,7 @@ HWY_INLINE V multiply_high(V a, V b) {
 HWY_INLINE auto probe(V index, V offset, V bits, const uint32_t* words) {
   const D d;
   const hn::RebindToSigned<D> di;
-  const auto bit = multiply_high(mix(hn::Add(index, offset)), bits);
+  const auto bit = multiply_high(bloom_mix_lanes(d, hn::Add(index, offset)), bits);
   const auto word = hn::GatherIndex(d, words, hn::BitCast(di, hn::ShiftRight<5>(bit)));
   const auto mask = hn::Shl(hn::Set(d, 1), hn::And(bit, hn::Set(d, 31)));
   return hn::Ne(hn::And(word, mask), hn::Zero(d));

@@ -24,11 +24,23 @@
   CODEC(bloom_left)                  \
   CODEC(bloom_middle)                \
   CODEC(bloom_right)                 \
-  CODEC(bloom_blocked)
+  CODEC(bloom_blocked)               \
+  CODEC(delta_binary)                \
+  CODEC(delta_huffman)
 
 #define MILLRACE_VALUE_CODECS(CODEC) \
   CODEC(raw)                         \
-  CODEC(qsgd)
+  CODEC(f16)                         \
+  CODEC(bf16)                        \
+  CODEC(qsgd)                        \
+  CODEC(qsgd_elias)                  \
+  CODEC(sign_mean)                   \
+  CODEC(terngrad)                    \
+  CODEC(onebit)                      \
+  CODEC(deflate)                     \
+  CODEC(three_lc)                    \
+  CODEC(sketchml)                    \
+  CODEC(skcompress)
 
 namespace millrace {
 

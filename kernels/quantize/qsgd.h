@@ -9,20 +9,23 @@
 
 namespace millrace {
 
+inline constexpr uint32_t kQsgdBitsMin = 2;
+inline constexpr uint32_t kQsgdBitsMax = 8;
+
 /// What a bucket's levels are multiples of. Stochastic rounding makes both unbiased. With s = 2^(bits-1) - 1 levels no value
 /// moves by more than scale / s.
 enum class QsgdScale : uint8_t {
   /// The bucket's L2 norm (the paper). Its error must not be fed back: where sqrt(bucket_size) is several times s, the residual
   /// explodes.
   kL2 = 1,
-  /// The bucket's largest magnitude M: errors are below M / s, a contraction in the maximum norm for s > 1, so with 4 or 8 bits
-  /// the error may be fed back (the residual stays below max|gradient| / (s - 1)). With 2 bits s is 1 (TernGrad) and no bound
-  /// holds: on Gaussian data the residual settles near eight gradients (bench codec, residual_over_gradient).
+  /// The bucket's largest magnitude M: errors are below M / s, a contraction in the maximum norm for s > 1, so with 3 bits and
+  /// more the error may be fed back (the residual stays below max|gradient| / (s - 1)). With 2 bits s is 1 (TernGrad) and no
+  /// such bound holds: on Gaussian data the residual settles near eight gradients (bench codec, residual_over_gradient).
   kMax = 2,
 };
 
 struct QsgdOptions {
-  uint32_t bits = 4;           ///< 2, 4 or 8, sign included
+  uint32_t bits = 4;           ///< 2 to 8, sign included
   uint32_t bucket_size = 512;  ///< values a scale
   QsgdScale scale = QsgdScale::kMax;
   RandomKey random = {};  ///< stochastic rounding draws word (counter_base + position), as random_fill numbers them
@@ -48,8 +51,9 @@ uint64_t qsgd_encoded_bytes(uint64_t count, uint32_t bits, uint32_t bucket_size)
 template <typename T>
 Status qsgd_encode(std::span<const T> values, const QsgdOptions& options, ByteBuffer& out, std::span<T> decoded);
 
-/// Errors   malformed: bytes.size() is not qsgd_encoded_bytes(out.size(), ...); a scale that is NaN, infinite or negative;
-///          padding that is not 0. invalid_argument: bits or bucket_size. On error nothing is written.
+/// Errors   malformed: bytes.size() is not qsgd_encoded_bytes(out.size(), ...); a scale that is NaN, infinite,
+///          negative or, but for 0, below what the encoder has; padding that is not 0. invalid_argument: bits or bucket_size. On
+///          error nothing is written.
 /// Threads  reentrant; uses TBB above a size.
 template <typename T>
 Status qsgd_decode(ByteSpan bytes, uint32_t bits, uint32_t bucket_size, std::span<T> out);

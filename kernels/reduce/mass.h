@@ -67,6 +67,14 @@ inline constexpr double kMassError = 0x1p-42;
 Mass mass_of(std::span<const float> values);
 Mass mass_of(std::span<const double> values);
 
+/// Of the values whose index is marked: bit (index - base) of `marks`, from the lowest bit of the first word.
+///
+/// indices  as many as values, each at least base and within the marks
+/// values   finite
+/// Order    as mass_of(); an unmarked value counts as 0
+Mass mass_where(IndexSpan indices, std::span<const float> values, uint32_t base, std::span<const uint32_t> marks);
+Mass mass_where(IndexSpan indices, std::span<const double> values, uint32_t base, std::span<const uint32_t> marks);
+
 /// The same of what additions rounded off, which is small itself: one addition after the other, of at most 2^32.
 inline constexpr double kRoundedError = 0x1p-20;
 

@@ -4,6 +4,10 @@
 #include <array>
 #include <cmath>
 #include <string>
+#include <utility>
+
+#include "kernels/select/alternate_signs.h"
+#include "kernels/select/warm_up.h"
 
 namespace millrace {
 
@@ -13,7 +17,12 @@ namespace millrace {
   X(top_k_selection)           \
   X(threshold_selection)       \
   X(threshold_reuse_selection) \
-  X(bucket_top_k_selection)
+  X(bucket_top_k_selection)    \
+  X(trimmed_selection)         \
+  X(binary_search_selection)   \
+  X(sampled_selection)         \
+  X(radix_selection)           \
+  X(by_size_selection)
 
 #define MILLRACE_DECLARE(name) SelectionEntry name();
 MILLRACE_SELECTIONS(MILLRACE_DECLARE)
@@ -102,9 +111,7 @@ Status validate(const SelectionSpec& spec) {
   if (spec.alternate_signs && !entry->info.may_alternate_signs) {
     return fail(ErrorCode::kInvalidArgument, std::string(entry->info.name) + " takes no alternating signs");
   }
-  if ((spec.warm_up == WarmUp::kNone) != (spec.warm_up_steps == 0)) {
-    return fail(ErrorCode::kInvalidArgument, "a warm-up has at least 1 step, and no warm-up has none");
-  }
+  if (auto valid = validate_warm_up(entry->info, spec); !valid) return valid;
   return entry->validate(spec);
 }
 
@@ -122,15 +129,14 @@ template <typename T>
 Result<std::unique_ptr<Selector<T>>> make_selector(const SelectionSpec& spec, uint64_t dimension) {
   const auto entry = entry_of(spec.selection);
   if (!entry) return std::unexpected(entry.error());
-  if (auto valid = entry->validate(spec); !valid) return std::unexpected(valid.error());
+  if (auto valid = validate(spec); !valid) return std::unexpected(valid.error());
   if (dimension == 0 || dimension > kDimensionMax) {
     return fail(ErrorCode::kInvalidArgument, "a tensor's dimension is between 1 and 2^32");
   }
-  if constexpr (sizeof(T) == 4) {
-    return entry->make_f32(spec, dimension);
-  } else {
-    return entry->make_f64(spec, dimension);
-  }
+  // Signs outside: a warm-up's many entries are of one sign in a step too, as a mean of them wants it.
+  auto selector =
+      spec.warm_up == WarmUp::kNone ? make_plain<T>(*entry, spec, dimension) : warm_up<T>(*entry, spec, dimension);
+  return spec.alternate_signs ? alternate_signs<T>(std::move(selector)) : std::move(selector);
 }
 
 template Result<std::unique_ptr<Selector<float>>> make_selector<float>(const SelectionSpec&, uint64_t);

@@ -17,6 +17,16 @@ struct SelectionEntry {
   std::unique_ptr<Selector<double>> (*make_f64)(const SelectionSpec& spec, uint64_t dimension);
 };
 
+/// The entry's selector, without warm-up or alternating signs.
+template <typename T>
+std::unique_ptr<Selector<T>> make_plain(const SelectionEntry& entry, const SelectionSpec& spec, uint64_t dimension) {
+  if constexpr (sizeof(T) == 4) {
+    return entry.make_f32(spec, dimension);
+  } else {
+    return entry.make_f64(spec, dimension);
+  }
+}
+
 /// For selections by density or k: one of them must be there, density in (0, 1].
 Status validate_density_or_k(const SelectionSpec& spec);
 

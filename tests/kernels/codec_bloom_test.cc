@@ -1,57 +1,25 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 
-#include "kernels/codec/bloom_scan.h"
 #include "kernels/codec/codec_list.h"
+#include "tests/support/bloom_oracle.h"
 #include "tests/support/index_sets.h"
 #include "tests/support/isa.h"
 
 namespace millrace {
 namespace {
 
-EncodeOptions bloom_options(double rate, uint64_t seed = 5) {
-  EncodeOptions options;
-  options.spec.index = IndexCodecId::kBloom;
-  options.spec.bloom_false_positive_rate = rate;
-  options.random = RandomKey::from(seed);
-  return options;
-}
-
-struct Coded {
-  ByteBuffer bytes;
-  IndexBuffer decoded;
-};
+using testing::bloom_options;
+using testing::field;
+using Coded = testing::BloomCode;
 
 Coded encoded(IndexSpan indices, uint64_t dimension, const EncodeOptions& options) {
-  Coded coded;
-  const Status status = bloom_p0_index_codec().encode(indices, dimension, options, coded.bytes, &coded.decoded);
-  EXPECT_TRUE(status) << status.error().message;
-  return coded;
+  return testing::bloom_code(bloom_p0_index_codec(), indices, dimension, options);
 }
 
-template <typename T>
-T field(const ByteBuffer& bytes, size_t at) {
-  T value;
-  std::memcpy(&value, bytes.data() + at, sizeof(T));
-  return value;
-}
-
-/// The filter's answer for every index, one bit at a time.
 IndexBuffer oracle_scan(const ByteBuffer& bytes, uint64_t dimension) {
-  const auto hashes =
-      BloomHashes::from(field<uint64_t>(bytes, 0), field<uint32_t>(bytes, 8), field<uint32_t>(bytes, 12));
-  IndexBuffer known;
-  for (uint32_t index = 0; index < dimension; ++index) {
-    bool all = true;
-    for (uint32_t p = 0; p < hashes.probes; ++p) {
-      const uint32_t bit = hashes.bit(index, p);
-      all = all && (bytes[16 + bit / 8] >> (bit % 8) & 1) != 0;
-    }
-    if (all) known.push_back(index);
-  }
-  return known;
+  return testing::BloomOracle(bytes, dimension, 8).positives;
 }
 
 TEST(BloomCodec, DecodesWhatTheEncoderSaidOnEveryInstructionSet) {

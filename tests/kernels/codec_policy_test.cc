@@ -7,59 +7,25 @@
 #include <map>
 
 #include "kernels/codec/blocked_scan.h"
-#include "kernels/codec/bloom_scan.h"
 #include "kernels/codec/codec_list.h"
 #include "kernels/codec/picking_codec.h"
+#include "tests/support/bloom_oracle.h"
 #include "tests/support/index_sets.h"
 #include "tests/support/isa.h"
 
 namespace millrace {
 namespace {
 
-EncodeOptions options_of(double rate, uint64_t seed) {
-  EncodeOptions options;
-  options.spec.bloom_false_positive_rate = rate;
-  options.random = RandomKey::from(seed);
-  return options;
-}
-
-struct Coded {
-  ByteBuffer bytes;
-  IndexBuffer decoded;
-};
+using testing::field;
+using Coded = testing::BloomCode;
 
 Coded encoded(const IndexCodec& codec, IndexSpan indices, uint64_t dimension, double rate, uint64_t seed = 5) {
-  Coded coded;
-  const Status status = codec.encode(indices, dimension, options_of(rate, seed), coded.bytes, &coded.decoded);
-  EXPECT_TRUE(status) << status.error().message;
-  return coded;
+  return testing::bloom_code(codec, indices, dimension, testing::bloom_options(rate, seed));
 }
 
-template <typename T>
-T field(const ByteBuffer& bytes, size_t at) {
-  T value;
-  std::memcpy(&value, bytes.data() + at, sizeof(T));
-  return value;
-}
-
-/// A policy's filter, asked bit by bit.
-struct OracleFilter {
-  uint64_t seed;
-  BloomHashes hashes;
-  IndexBuffer positives;
-
-  OracleFilter(const ByteBuffer& bytes, uint64_t dimension)
-      : seed(field<uint64_t>(bytes, 0)),
-        hashes(BloomHashes::from(seed, field<uint32_t>(bytes, 12), field<uint32_t>(bytes, 16))) {
-    for (uint32_t index = 0; index < dimension; ++index) {
-      bool all = true;
-      for (uint32_t p = 0; p < hashes.probes; ++p) {
-        const uint32_t bit = hashes.bit(index, p);
-        all = all && (bytes[20 + bit / 8] >> (bit % 8) & 1) != 0;
-      }
-      if (all) positives.push_back(index);
-    }
-  }
+/// A policy's code has its seed, u32 positives, and the filter.
+struct OracleFilter : testing::BloomOracle {
+  OracleFilter(const ByteBuffer& bytes, uint64_t dimension) : BloomOracle(bytes, dimension, 12) {}
 };
 
 std::vector<const IndexCodec*> picking_codecs() {

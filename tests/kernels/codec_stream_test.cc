@@ -12,9 +12,27 @@ namespace millrace {
 namespace {
 
 TEST(CodecText, ParsesWhatItPrints) {
-  for (const char* text :
-       {"raw", "bitmap", "gap", "bloom_p0", "bloom_p0:0.01", "raw+qsgd4", "gap+qsgd8:l2", "gap+qsgd2:max:1024",
-        "bloom_p0:0.25+qsgd8:l2:64", "bloom_blocked:0.1", "bloom_p2:0.02+qsgd4"}) {
+  for (const char* text : {"raw",
+                           "bitmap",
+                           "gap",
+                           "bloom_p0",
+                           "bloom_p0:0.01",
+                           "raw+qsgd4",
+                           "gap+qsgd8:l2",
+                           "gap+qsgd2:max:1024",
+                           "bloom_p0:0.25+qsgd8:l2:64",
+                           "bloom_blocked:0.1",
+                           "bloom_p2:0.02+qsgd4",
+                           "gap+qsgd3",
+                           "gap+qsgd7:l2",
+                           "gap+qsgd_elias5:max:64",
+                           "gap+qsgd_elias4",
+                           "gap+terngrad:100",
+                           "gap+onebit:64",
+                           "gap+sign_mean",
+                           "gap+f16",
+                           "gap+bf16",
+                           "gap+deflate"}) {
     const auto spec = codec_from_text(text);
     ASSERT_TRUE(spec) << text << ": " << spec.error().message;
     EXPECT_EQ(codec_text(*spec), text);
@@ -48,7 +66,14 @@ TEST(CodecText, RefusesWhatIsNoCodec) {
                            "bloom:-1",
                            "bloom:0.1:2",
                            "gap+qsgd",
-                           "gap+qsgd3",
+                           "gap+qsgd1",
+                           "gap+qsgd9",
+                           "gap+qsgd_elias",
+                           "gap+qsgd_elias9",
+                           "gap+onebit:0",
+                           "gap+onebit:8:8",
+                           "gap+terngrad:max",
+                           "gap+f16:1",
                            "gap+qsgd16",
                            "gap+qsgd4:",
                            "gap+qsgd4:l3",
@@ -115,7 +140,7 @@ Stream<T> selected_stream(uint64_t dimension, double density, uint64_t seed) {
 
 TYPED_TEST(StreamCodec, WhatTheEncoderSaysIsWhatIsDecodedBitForBit) {
   for (const IndexCodec* index : index_codecs()) {
-    std::vector<std::string> values = {"qsgd2:l2"};
+    std::vector<std::string> values = {"qsgd2:l2", "qsgd5:7", "qsgd_elias3:l2:64"};
     for (const ValueCodec* value : value_codecs()) values.push_back(value->text({}));
     for (const std::string& value : values) {
       const std::string text = std::string(index->name()) + (index->takes_rate() ? ":0.05+" : "+") + value;

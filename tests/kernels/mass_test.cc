@@ -5,6 +5,7 @@
 #include <cmath>
 #include <random>
 
+#include "kernels/base/random.h"
 #include "kernels/reduce/reduce.h"
 #include "tests/support/isa.h"
 #include "tests/support/stream_oracle.h"
@@ -42,6 +43,36 @@ TEST(MassTest, IsTheSumAndTheSumOfMagnitudesAtEveryLength) {
                 kMassError * static_cast<double>(magnitude))
           << isa << ' ' << count;
       EXPECT_NEAR(mass.magnitude, static_cast<double>(magnitude), 1e-9 * static_cast<double>(magnitude)) << count;
+    }
+  });
+}
+
+TEST(MassTest, OfTheMarkedIsThatOfThoseAlone) {
+  for_each_isa([](const std::string& isa) {
+    RandomSequence random(RandomKey::from(9));
+    for (const size_t count : {0, 1, 7, 8, 9, 31, 32, 33, 2047, 2048, 2049, 9'001}) {
+      constexpr uint32_t kBase = 3u << 16;
+      std::vector<uint32_t> marks((7 * count + 39) / 32);
+      for (uint32_t& word : marks) word = random.next_u32();
+      IndexBuffer indices;
+      std::vector<float> values = normal_values(count, static_cast<uint32_t>(count));
+      double sum = 0;
+      double magnitude = 0;
+      uint32_t local = 0;
+      for (size_t i = 0; i < count; ++i) {
+        local += 1 + static_cast<uint32_t>(random.next_below(7));
+        indices.push_back(kBase + local);
+        values[i] = std::round(values[i] * 256) / 256;
+        if ((marks[local / 32] >> (local % 32) & 1) == 0) continue;
+        sum += static_cast<double>(values[i]);
+        magnitude += std::abs(static_cast<double>(values[i]));
+      }
+      const std::vector<double> wide(values.begin(), values.end());
+      for (const Mass& mass :
+           {mass_where(indices, values, kBase, marks), mass_where(indices, std::span(wide), kBase, marks)}) {
+        EXPECT_EQ(mass.sum, sum) << isa << ' ' << count;
+        EXPECT_EQ(mass.magnitude, magnitude) << isa << ' ' << count;
+      }
     }
   });
 }

@@ -30,7 +30,12 @@ constexpr SelectionSpec kSpecs[] = {{.selection = Selection::kNone},
                                     {.selection = Selection::kTopK, .density = 0.1},
                                     {.selection = Selection::kThreshold, .threshold = 0.5},
                                     {.selection = Selection::kThresholdReuse, .density = 0.1, .period = 4},
-                                    {.selection = Selection::kBucketTopK, .density = 0.1, .bucket_size = 64}};
+                                    {.selection = Selection::kBucketTopK, .density = 0.1, .bucket_size = 64},
+                                    {.selection = Selection::kTrimmed, .density = 0.1},
+                                    {.selection = Selection::kBinarySearch, .density = 0.1},
+                                    {.selection = Selection::kSampled, .density = 0.1, .period = 4},
+                                    {.selection = Selection::kRadix, .density = 0.1},
+                                    {.selection = Selection::kBySize, .density = 0.1}};
 
 template <typename T>
 StreamView<T> dense_view(const std::vector<T>& values) {
@@ -161,18 +166,19 @@ TYPED_TEST(Select, EverySelectionRefusesNaNAndInfinityAndSelectsNothing) {
 }
 
 TYPED_TEST(Select, AnErrorLeavesTheStateAsItWas) {
-  const auto spec = kSpecs[3];
-  auto disturbed = selector_for<TypeParam>(spec, 2000);
-  auto undisturbed = selector_for<TypeParam>(spec, 2000);
-  for (uint64_t step = 0; step < 20; ++step) {
-    const auto values = values_of<TypeParam>(Pattern::kGaussian, 2000, step);
-    auto broken = values;
-    broken[1999] = std::numeric_limits<TypeParam>::infinity();
-    IndexBuffer positions, wanted;
-    ASSERT_FALSE(disturbed->select(dense_view(broken), {.step = step}, positions).has_value());
-    ASSERT_TRUE(disturbed->select(dense_view(values), {.step = step}, positions).has_value());
-    ASSERT_TRUE(undisturbed->select(dense_view(values), {.step = step}, wanted).has_value());
-    ASSERT_EQ(positions, wanted);
+  for (const SelectionSpec& spec : kSpecs) {
+    auto disturbed = selector_for<TypeParam>(spec, 2000);
+    auto undisturbed = selector_for<TypeParam>(spec, 2000);
+    for (uint64_t step = 0; step < 20; ++step) {
+      const auto values = values_of<TypeParam>(Pattern::kGaussian, 2000, step);
+      auto broken = values;
+      broken[1999] = std::numeric_limits<TypeParam>::infinity();
+      IndexBuffer positions, wanted;
+      ASSERT_FALSE(disturbed->select(dense_view(broken), {.step = step}, positions).has_value());
+      ASSERT_TRUE(disturbed->select(dense_view(values), {.step = step}, positions).has_value());
+      ASSERT_TRUE(undisturbed->select(dense_view(values), {.step = step}, wanted).has_value());
+      ASSERT_EQ(positions, wanted) << selection_name(spec.selection);
+    }
   }
 }
 
@@ -311,7 +317,11 @@ TEST(SelectRegistry, NamesGoBothWaysAndAreDistinct) {
     EXPECT_FALSE(info.summary.empty());
     names.insert(info.name);
   }
-  EXPECT_EQ(names, (std::set<std::string_view>{"none", "topk", "threshold", "threshold_reuse", "bucket_topk"}));
+  EXPECT_EQ(names.size(), selections().size());
+  for (const char* name : {"none", "topk", "threshold", "threshold_reuse", "bucket_topk", "trimmed", "binary_search",
+                           "sampled", "radix", "by_size"}) {
+    EXPECT_EQ(names.count(name), 1u) << name;
+  }
 }
 
 TEST(SelectRegistry, AnUnknownNameIsRefusedWithTheKnownOnes) {

@@ -95,7 +95,7 @@ std::vector<Refused> refused_modes_and_numbers() {
       {"unknown-number", kReserved, "does not know",
        [](JobSpec& s) { s.reselect.reselect = static_cast<Reselect>(3); }},
       {"unknown-number", kReserved, "does not know",
-       [](JobSpec& s) { s.codec_up.value = static_cast<ValueCodecId>(9); }},
+       [](JobSpec& s) { s.codec_up.value = static_cast<ValueCodecId>(200); }},
       {"staleness-limit", kImpossible, "staleness 64", [](JobSpec& s) { s.staleness = 64; }},
       {"quorum", kImpossible, "quorum", [](JobSpec& s) { s.quorum = 1; }},
       {"quorum", kImpossible, "quorum 5 is over the 4 workers",
@@ -153,7 +153,7 @@ std::vector<Refused> refused_methods() {
       {"reselect", kImpossible, "tensor 'bias': reselect: topk needs k",
        [](JobSpec& s) { s.tensors[1].reselect = ReselectSpec{.reselect = Reselect::kTopK}; }},
       {"threshold-period", kImpossible, "threshold_period", [](JobSpec& s) { s.reselect.threshold_period = 0; }},
-      {"codec", kImpossible, "codec_up: ", [](JobSpec& s) { s.codec_up.qsgd_bits = 3; }},
+      {"codec", kImpossible, "codec_up: ", [](JobSpec& s) { s.codec_up.qsgd_bits = 9; }},
       {"codec", kImpossible, "codec_up: auto chooses the index codec",
        [](JobSpec& s) {
          s.codec_up.automatic = true;
@@ -166,7 +166,7 @@ std::vector<Refused> refused_methods() {
        }},
       {"codec", kImpossible, "codec_down: ", [](JobSpec& s) { s.codec_down.bloom_false_positive_rate = kNan; }},
       {"codec", kImpossible, "codec_down: ", [](JobSpec& s) { s.codec_down.bucket_size = 0; }},
-      {"codec", kImpossible, "tensor 'bias': codec_up: ", [](JobSpec& s) { s.tensors[1].codec_up->qsgd_bits = 5; }},
+      {"codec", kImpossible, "tensor 'bias': codec_up: ", [](JobSpec& s) { s.tensors[1].codec_up->qsgd_bits = 1; }},
       {"codec", kImpossible, "codec_up: ", [](JobSpec& s) { s.codec_up.index = IndexCodecId::kNone; }},
       {"unknown-number", kReserved, "store: an optimizer",
        [](JobSpec& s) { s.store.optimizer.optimizer = static_cast<Optimizer>(9); }},
@@ -185,6 +185,14 @@ std::vector<Refused> refused_methods() {
       {"l2-retain", kImpossible, "codec_error drop", [](JobSpec& s) { s.codec_up = qsgd(false); }},
       {"l2-retain", kImpossible, "tensor 'bias': codec_up: qsgd4:l2 is no contraction",
        [](JobSpec& s) { s.tensors[1].codec_up = qsgd(false); }},
+      {"no-contraction", kImpossible, "codec_up: terngrad is no contraction",
+       [](JobSpec& s) { s.codec_up = codec_from_text("gap+terngrad").value(); }},
+      {"no-contraction", kImpossible, "tensor 'bias': codec_up: terngrad:64 is no contraction",
+       [](JobSpec& s) { s.tensors[1].codec_up = codec_from_text("gap+terngrad:64").value(); }},
+      {"biased-down", kImpossible, "codec_down: sign_mean rounds with a bias",
+       [](JobSpec& s) { s.codec_down = codec_from_text("gap+sign_mean").value(); }},
+      {"biased-down", kImpossible, "tensor 'bias': codec_down: onebit rounds with a bias",
+       [](JobSpec& s) { s.tensors[1].codec_down = codec_from_text("gap+onebit").value(); }},
       {"naive-retain", kImpossible, "codec_up: bloom_naive sends values to other indices",
        [](JobSpec& s) { s.codec_up = codec_from_text("bloom_naive").value(); }},
       {"naive-retain", kImpossible, "tensor 'bias': codec_up: bloom_naive",
@@ -242,6 +250,10 @@ std::vector<Refused> refused_entering() {
            [](JobSpec& s) { s.tensors[1].reselect = ReselectSpec{.reselect = Reselect::kTopK, .density = 0.5}; })},
       {"unbiased-retain", kImpossible, "codec_error retain keeps",
        unbiased_but([](JobSpec& s) { s.codec_error = CodecError::kRetain; })},
+      {"unbiased-codec", kImpossible, "codec_up: onebit rounds with a bias",
+       unbiased_but([](JobSpec& s) { s.codec_up = codec_from_text("gap+onebit").value(); })},
+      {"unbiased-codec", kImpossible, "tensor 'bias': codec_up: sign_mean rounds with a bias",
+       unbiased_but([](JobSpec& s) { s.tensors[1].codec_up = codec_from_text("gap+sign_mean").value(); })},
       {"unbiased-bloom", kImpossible, "codec_up: bloom_p0 takes along",
        unbiased_but([](JobSpec& s) { s.codec_up = bloom(); })},
       {"unbiased-bloom", kImpossible, "tensor 'bias': codec_up: bloom_p0 takes along",
@@ -322,11 +334,8 @@ struct Accepted {
   std::function<void(JobSpec&)> make;
 };
 
-std::vector<Accepted> accepted_jobs() {
+std::vector<Accepted> accepted_codecs() {
   return {
-      {"as it is", [](JobSpec&) {}},
-      {"selection none with reselection", [](JobSpec& s) { s.select = {}; }},
-      {"nothing selected, nothing reselected", [](JobSpec& s) { s.select = {}, s.reselect = {}; }},
       {"auto both ways", [](JobSpec& s) { s.codec_up = s.codec_down = codec_from_text("auto").value(); }},
       {"auto with values of one codec",
        [](JobSpec& s) {
@@ -350,6 +359,25 @@ std::vector<Accepted> accepted_jobs() {
       {"QSGD scaled by the L2 norm, dropped",
        [](JobSpec& s) { s.codec_up = qsgd(false), s.codec_error = CodecError::kDrop; }},
       {"QSGD scaled by the L2 norm on the way down", [](JobSpec& s) { s.codec_down = qsgd(false); }},
+      {"same-sign means and 1 bit up, halves down",
+       [](JobSpec& s) {
+         s.codec_up = codec_from_text("gap+sign_mean").value();
+         s.tensors[1].codec_up = codec_from_text("gap+onebit").value();
+         s.codec_down = codec_from_text("gap+bf16").value();
+         s.tensors[1].codec_down = codec_from_text("gap+f16").value();
+       }},
+      {"unbiased, ternary up, Elias codes of 3 bits down", unbiased_but([](JobSpec& s) {
+         s.codec_up = codec_from_text("gap+terngrad").value();
+         s.codec_down = codec_from_text("gap+qsgd_elias3:l2").value();
+       })},
+  };
+}
+
+std::vector<Accepted> accepted_jobs() {
+  return {
+      {"as it is", [](JobSpec&) {}},
+      {"selection none with reselection", [](JobSpec& s) { s.select = {}; }},
+      {"nothing selected, nothing reselected", [](JobSpec& s) { s.select = {}, s.reselect = {}; }},
       {"no momentum", [](JobSpec& s) { s.momentum = {}; }},
       {"Nesterov's momentum, unmasked, clipped",
        [](JobSpec& s) {
@@ -398,7 +426,9 @@ TEST(ValidateJobSpec, EveryRefusalNamesItsReason) {
 }
 
 TEST(ValidateJobSpec, WhatIsSoundIsAccepted) {
-  for (const Accepted& accepted : accepted_jobs()) {
+  std::vector<Accepted> all = accepted_jobs();
+  for (Accepted& codec : accepted_codecs()) all.push_back(std::move(codec));
+  for (const Accepted& accepted : all) {
     JobSpec spec = example_spec();
     accepted.make(spec);
     const Status status = validate(spec);

@@ -67,6 +67,29 @@ TEST(Admission, NewcomerToARunningJobJoinsIfItCanTakeWeights) {
   EXPECT_EQ(again.view.epoch, welcome.view.epoch) << "the same process: nothing changes";
 }
 
+TEST(Admission, AGoodbyeBehindAHelloIsOfWhomTheHelloLetIn) {
+  ScriptedCluster cluster(job(3));
+  expect_body<Welcome>(cluster.join(0));
+  const auto members = [&] {
+    const auto row = cluster.table().read_job("job");
+    return row->has_value() ? row->value().view.members.size() : 0;
+  };
+  const protocol::Goodbye failed{protocol::Goodbye::Reason::kFailed, "another shard refused"};
+  cluster.send(ScriptedCluster::peer(1), 0, {{.worker = 1}, failed, {}});
+  EXPECT_EQ(members(), 1u) << "nobody said Hello there";
+  EXPECT_TRUE(cluster.take_of<Refuse>(1).empty());
+  expect_body<Welcome>(cluster.join(1));
+  EXPECT_EQ(members(), 2u);
+  cluster.send(ScriptedCluster::peer(1), 0, {{.worker = 0}, failed, {}});
+  EXPECT_EQ(members(), 2u) << "that connection is another worker's";
+  cluster.send(ScriptedCluster::peer(1), 0, {{.worker = 1}, failed, {}});
+  EXPECT_EQ(members(), 1u);
+  cluster.send(ScriptedCluster::peer(1), 0, {{.worker = 1}, failed, {}});
+  cluster.send(ScriptedCluster::peer(0), 0, {{.worker = 0}, failed, {}});
+  EXPECT_EQ(members(), 0u);
+  EXPECT_FALSE(cluster.table().read_job("job")->has_value()) << "the name is free";
+}
+
 TEST(Admission, HelloOfARemovedWorkerThatDoesNotKnowItIsNoReturn) {
   ScriptedCluster cluster(job(3));
   cluster.join_all();

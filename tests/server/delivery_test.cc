@@ -44,21 +44,42 @@ TEST(DeliveryTest, OneSumIsMadeForAllWhoLackTheSame) {
   EXPECT_FALSE(delivery.wait_for_sum(1, {4, 9}, 78, {}));
   EXPECT_TRUE(delivery.wait_for_sum(2, {4, 8}, 79, {}));
   EXPECT_EQ(delivery.next(0, 12, Pace::kMerged), std::nullopt) << "it waits";
-  EXPECT_THAT(delivery.take_waiting({4, 9}, 1), IsEmpty()) << "of another time";
-  EXPECT_THAT(delivery.take_waiting({4, 9}, 77), ElementsAre(0, 1));
-  EXPECT_THAT(delivery.take_waiting({4, 9}, 77), IsEmpty());
+  EXPECT_THAT(delivery.take_waiting({4, 9}, 1).workers, IsEmpty()) << "of another time";
+  const Delivery::Waiting waiting = delivery.take_waiting({4, 9}, 77);
+  EXPECT_THAT(waiting.workers, ElementsAre(0, 1));
+  EXPECT_EQ(waiting.begun_by, 0u);
+  EXPECT_THAT(delivery.take_waiting({4, 9}, 77).workers, IsEmpty());
 }
 
-TEST(DeliveryTest, WhoHasAPartOfASumMeanwhileWaitsForItNoMore) {
+TEST(DeliveryTest, WhoHasAPartOfASumMeanwhileIsNotSentItAndAsksForNoOtherBeforeItIsDone) {
   Delivery delivery;
   delivery.restart(0, 4);
   EXPECT_TRUE(delivery.wait_for_sum(0, {4, 9}, 77, {}));
   delivery.acknowledged(0, 6);
-  EXPECT_EQ(delivery.next(0, 12, Pace::kMerged), (Steps{6, 12}));
-  EXPECT_THAT(delivery.take_waiting({4, 9}, 77), IsEmpty());
-  EXPECT_TRUE(delivery.wait_for_sum(0, {6, 12}, 80, {}));
+  EXPECT_EQ(delivery.next(0, 12, Pace::kMerged), std::nullopt);
+  delivery.restart(0, 5);
+  EXPECT_EQ(delivery.next(0, 12, Pace::kMerged), std::nullopt) << "however often it asks";
+  EXPECT_EQ(delivery.next(0, 12, Pace::kEach), (Steps{5, 12}));
+  const Delivery::Waiting waiting = delivery.take_waiting({4, 9}, 77);
+  EXPECT_THAT(waiting.workers, IsEmpty());
+  EXPECT_EQ(waiting.begun_by, 0u);
+  EXPECT_EQ(delivery.next(0, 12, Pace::kMerged), (Steps{5, 12}));
+  EXPECT_TRUE(delivery.wait_for_sum(0, {5, 12}, 80, {}));
   delivery.clear();
-  EXPECT_THAT(delivery.take_waiting({6, 12}, 80), IsEmpty());
+  EXPECT_EQ(delivery.take_waiting({5, 12}, 80).begun_by, std::nullopt);
+}
+
+TEST(DeliveryTest, WhatIsBesideAPayloadIsAllThatItsUpdateLists) {
+  PartRound::KeptUpdate kept;
+  const uint64_t fixed = kept.bytes_beside_payload();
+  kept.payload = SharedBytes::from(ByteBuffer(1000));
+  EXPECT_EQ(kept.bytes_beside_payload(), fixed);
+  kept.body.contributors.resize(3);
+  kept.body.summary.workers.resize(2);
+  kept.body.summary.workers[1].earlier_lives.resize(5);
+  kept.body.summary.epochs.resize(7);
+  EXPECT_EQ(kept.bytes_beside_payload() - fixed,
+            3 * sizeof(protocol::ContributorId) + 2 * sizeof(protocol::SummaryEntry) + (5 + 7) * 16);
 }
 
 /// All with weights, all of whom take merged updates, but for one where a test says so.
@@ -190,6 +211,22 @@ TEST_F(Merging, WhoAsksAgainGetsTheRestAnew) {
   jobs->say(0, ask);
   EXPECT_THAT(came(0), ElementsAre("1-4"));
   EXPECT_EQ(jobs->counted(Metric::kServedAgain), 4);
+}
+
+TEST_F(Merging, HoweverOftenAWorkerAsksOneSumAtATimeIsWorkedOutForIt) {
+  start(job(2));
+  for (int at = 0; at < 6; ++at) push(1);
+  came(0);
+  jobs->hold_tasks = true;
+  for (const uint64_t n : {0, 1, 2, 3}) {
+    protocol::Ack ask;
+    ask.entries = {{0, n, true}};
+    jobs->say(0, ask);
+  }
+  EXPECT_THAT(jobs->held_tasks(), SizeIs(1));
+  jobs->hold_tasks = false;
+  jobs->run_held_tasks();
+  EXPECT_THAT(came(0), ElementsAre("3-5")) << "what it asked for last";
 }
 
 TEST_F(Merging, AnAcknowledgementThatWasLostComesWithTheDigests) {

@@ -338,6 +338,38 @@ TEST_F(JoiningTwoParts, PartsAreSettledOneByOneAndSnapshotsAskedForOneAtATime) {
   EXPECT_EQ(state_of(2), MemberState::kSynced);
 }
 
+TEST_F(JoiningTwoParts, TheNextPartIsAskedForAfterARestOfNineTimesAsLong) {
+  cluster.step({0, 1, 2});
+  ack_all({0, 1, 2});
+  leave();
+  join_fresh();
+  cluster.say_state(2, false);
+  const SnapshotRequest first = request_at(0);
+  cluster.pass(2);
+  cluster.give_weights(0, first);
+  cluster.pass(10);
+  EXPECT_THAT(cluster.take_of<SnapshotRequest>(0), IsEmpty());
+  EXPECT_THAT(status().waiting_because, HasSubstr("worker 2 joins with the weights of worker 0"));
+  cluster.pass(10);
+  EXPECT_THAT(request_at(0).parts, ElementsAre(1));
+}
+
+TEST_F(JoiningTwoParts, ARestIsAtMostAQuarterOfAHeartbeat) {
+  cluster.step({0, 1, 2});
+  ack_all({0, 1, 2});
+  leave();
+  join_fresh();
+  cluster.say_state(2, false);
+  const SnapshotRequest first = request_at(0);
+  cluster.pass(150);
+  cluster.give_weights(0, first);
+  const auto rest = static_cast<int64_t>(cluster.spec().heartbeat_ms) / 4;
+  cluster.pass(rest - 10);
+  EXPECT_THAT(cluster.take_of<SnapshotRequest>(0), IsEmpty());
+  cluster.pass(20);
+  EXPECT_THAT(request_at(0).parts, ElementsAre(1));
+}
+
 /// All workers restart, one after the other, from saves; the shard lives.
 TEST_F(Joining, StrandedJoinersAreCutToAStateThatNoOtherBeats) {
   for (int step = 0; step < 3; ++step) cluster.step({0, 1, 2});

@@ -297,12 +297,6 @@ void Cluster::judge_worker(const SimWorker& process) {
 void Cluster::check_name_is_free() {
   if (!world_.scenario.faults.empty() || world_.scenario.link.loss > 0 || world_.scenario.link.corruption > 0) return;
   if (world_.scenario.hostile > 0) return;  // a stranger may be in the place of one that has finished
-  // Who is refused by one shard before another has let it in has nobody there to say goodbye to.
-  const bool refused = std::ranges::any_of(world_.workers, [](const auto& worker) {
-    return worker->core() != nullptr && worker->core()->error() &&
-           worker->core()->error()->code == ErrorCode::kLimitExceeded;
-  });
-  if (refused) return;
   const auto open = world_.table->read_job(world_.scenario.spec.name);
   if (open && open->has_value()) world_.fault("all workers have finished and the job is still open");
 }

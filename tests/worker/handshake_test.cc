@@ -105,29 +105,6 @@ TEST_F(Handshake, OfAnAttemptThatNobodyAcceptedNothingElseIsSaid) {
   EXPECT_NE(core().waiting_for().find("nobody accepts connections there"), std::string::npos) << core().waiting_for();
 }
 
-TEST_F(Handshake, AShardOfAnotherClusterThatAdmittedThisWorkerIsToldThatItGoes) {
-  make();
-  core().on_connected(0, now_, actions_);
-  welcome(0);
-  core().on_connected(1, now_, actions_);
-  actions_.clear();
-  protocol::Welcome other;
-  other.view = view_;
-  other.view.job = 8;
-  protocol::Message message = from_shard(1, other);
-  message.header.job = 8;
-  core().on_message(1, std::move(message), now_, actions_);
-  expect_ended(ErrorCode::kShardMapMismatch, "number 8");
-  const auto told = take_sent<protocol::Goodbye>();
-  ASSERT_EQ(told.size(), 2u);
-  for (const auto& [shard, goodbye] : told) {
-    EXPECT_EQ(goodbye.header.job, shard == 0 ? kJob : 8u);
-    EXPECT_EQ(goodbye.header.life, life_);
-    EXPECT_EQ(goodbye.header.shard_life, 1u);
-    EXPECT_EQ(std::get<protocol::Goodbye>(goodbye.body).reason, protocol::Goodbye::Reason::kFailed);
-  }
-}
-
 TEST_F(Handshake, AttemptsAreSpacedByADoublingTimeWithJitterAndEndWithWhoWasNotReached) {
   config_.connect_timeout = 60 * kNsPerS;
   config_.shard_silence = 1'000 * kNsPerS;

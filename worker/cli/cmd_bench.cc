@@ -58,12 +58,22 @@ Command add_select(CLI::App& bench) {
   auto flags = std::make_shared<BenchFlags<SelectBenchOptions>>();
   CLI::App* app =
       add_kernel_bench(bench, "select", "selections against one read pass over the array", uint64_t{1} << 32, flags);
+  CLI::Option* trace =
+      app->add_option("--trace", flags->options.trace,
+                      "the gradients of a file, in place of Gaussian values: n entries of it, from the "
+                      "start again where it has fewer");
+  app->add_option("--worker", flags->options.worker, "of the trace")->capture_default_str()->needs(trace);
   app->footer(
       "ratio_to_read_pass compares with max|x| over the same array in the same run: single times on a shared machine\n"
-      "mean little, ratios do.\n\n"
-      "Example:\n"
-      "  millrace bench select --n 16777216 --density 0.01 --json");
-  return {app, [flags] { return print_result(bench_select(flags->options), flags->json); }};
+      "mean little, ratios do. A trace is a file of numpy.savez with an array 'accumulator', f32 [workers, n].\n\n"
+      "Examples:\n"
+      "  millrace bench select --n 16777216 --density 0.01 --json\n"
+      "  millrace bench select --trace lstm-step100.npz --worker 0 --density 0.001 --json");
+  return {app, [flags]() -> Outcome {
+            const auto result = bench_select(flags->options);
+            if (!result) return fail_with(result.error());
+            return print_result(*result, flags->json);
+          }};
 }
 
 /// What of `bench codec` is about codec auto.
@@ -118,7 +128,10 @@ Command add_codec(CLI::App& bench) {
       "entropy_bits_per_index is log2 of binomial(n, k), over k: no lossless code of uniform indices is smaller.\n"
       "A trace is a file of numpy.savez with an array 'accumulator', f32 [workers, n]. over_rice_blocks compares with "
       "Rice\n"
-      "coding with the best parameter for every block of 128 gaps.\n\n"
+      "coding with the best parameter for every block of 128 gaps. Rows of kind method are the codecs of train "
+      "--method, "
+      "all\n"
+      "on the same entries, with tables and the container's header.\n\n"
       "Examples:\n"
       "  millrace bench codec --n 16777216 --density 0.01 --json\n"
       "  millrace bench codec --trace cnn-step300.npz --worker 0 --density 0.001 --json\n"

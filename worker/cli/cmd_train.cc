@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/codec/codec.h"
+#include "kernels/methods/methods.h"
 #include "kernels/select/select.h"
 #include "kernels/stream/stream.h"
 #include "monitoring/standard_streams.h"
@@ -20,6 +21,7 @@
 #include "worker/cli/flag_range.h"
 #include "worker/cli/interruption.h"
 #include "worker/cli/libsvm.h"
+#include "worker/cli/method.h"
 #include "worker/cli/model_file.h"
 #include "worker/cli/progress.h"
 #include "worker/cli/trainer.h"
@@ -57,6 +59,8 @@ struct TrainFlags {
   std::string model = "lr";
   std::string output;
   std::string http;
+  std::string method;
+  GivenOptions given;
   double density = 0;
   uint64_t dimension = 0;
   bool dense = false;
@@ -87,7 +91,13 @@ Outcome complete(TrainFlags& flags) {
                      "touches: a run goes on with --store-begin saved");
   }
   if (flags.density > 0 && options.select != "none") {
-    return fail_with(ExitCode::kUsage, "--density is short for --select topk:DENSITY; give one of them");
+    return fail_with(
+        ExitCode::kUsage,
+        "--density is short for --select topk:DENSITY (with --method, of its selection); give one of them");
+  }
+  if (!flags.method.empty()) {
+    if (Outcome set = apply_method(flags.method, flags.density, flags.given, options); !set) return set;
+    flags.density = 0;
   }
   if (options.curve_every > 0 && flags.test_path.empty()) {
     return fail_with(ExitCode::kUsage,
@@ -352,18 +362,27 @@ void add_job_flags(CLI::App& app, TrainFlags& flags) {
 
 void add_compression_flags(CLI::App& app, TrainFlags& flags) {
   TrainOptions& options = flags.options;
-  app.add_option("--density", flags.density, "send this share of the parameters a step: --select topk:DENSITY")
+  const auto mark = [](bool& given) { return [&given](const std::string&) { given = true; }; };
+  app.add_option("--method", flags.method,
+                 "a paper's combination of the options that follow, which sets those that are not given: " +
+                     method_words() + "; below is what each is")
+      ->check(not_empty());
+  app.add_option("--density", flags.density,
+                 "send this share of the parameters a step: --select topk:DENSITY, or what --method has")
       ->check(in_range(1e-9, 1.0));
   app.add_option("--select", options.select,
                  "what is sent of a gradient: " + selection_words() +
                      "; then :signs (one sign a step), :dense=STEPS or :warm_up=STEPS")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->each(mark(flags.given.select));
   app.add_option("--reselect", options.reselect, "what the sum is cut to before it comes back: none or topk:D")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->each(mark(flags.given.reselect));
   app.add_option("--codec-up", options.codec_up,
                  "auto[+VALUE] (the fastest lossless ones, by measured speed and --link-rate), or INDEX+VALUE: " +
                      index_codec_words() + " + " + value_codec_words())
-      ->capture_default_str();
+      ->capture_default_str()
+      ->each(mark(flags.given.codec_up));
   app.add_option("--codec-down", options.codec_down, "the same, for what comes back")->capture_default_str();
   app.add_option("--link-rate", options.link_rate,
                  "bits per second to the servers, for --codec-up auto; 0: measured by what is sent and comes back")
@@ -371,15 +390,18 @@ void add_compression_flags(CLI::App& app, TrainFlags& flags) {
       ->check(in_range(0.0, 1e15));
   app.add_option("--codec-error", options.codec_error, "a quantizer's error: retain it in the residual, or drop it")
       ->capture_default_str()
+      ->each(mark(flags.given.codec_error))
       ->check(CLI::IsMember({"retain", "drop"}));
   app.add_option(
          "--momentum", options.momentum,
          "none, correction:FACTOR or nesterov:FACTOR: momentum of this worker, in what it sends; ends for entries "
          "that an update has applied, unless :unmasked follows")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->each(mark(flags.given.momentum));
   app.add_option("--clip", options.clip,
                  "scale a step's gradients down to this L2 norm over the square root of the workers; 0 does not")
       ->capture_default_str()
+      ->each(mark(flags.given.clip))
       ->check(in_range(0.0, 1e30));
   app.add_flag("--unbiased", options.unbiased,
                "keep nothing back: what is sent is the gradient in expectation (--select none, --codec-error drop)");
@@ -478,7 +500,7 @@ Command add_train_command(CLI::App& root) {
       "      --worker $w --workers 4 --codec-up gap+qsgd4 --select topk:0.00003 --lr 2 -o debian.model &\n"
       "  done; wait\n"
       "  millrace eval --model debian.model --data debian.test.svm.gz\n\n" +
-      exit_code_table());
+      method_table() + '\n' + exit_code_table());
   return {app, [flags] { return run_train(*flags); }};
 }
 

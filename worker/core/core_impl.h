@@ -473,6 +473,7 @@ struct SessionCore::Impl {
   // session_core.cc
   void send(uint32_t shard, protocol::Body&& body, SharedBytes payload, Actions& actions);
   void end_session(Error why, TimeNs now, Actions& actions);
+  /// To the shards that have let it in, and to those that may yet: their Hello is not answered.
   void say_goodbye(protocol::Goodbye::Reason reason, const std::string& sentence, Actions& actions);
   TimeNs jittered(TimeNs interval);
   void set_phase(Phase next) {

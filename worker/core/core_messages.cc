@@ -121,13 +121,7 @@ void SessionCore::Impl::on_welcome(uint32_t shard, const protocol::Header& heade
   }
   link.shard_life = header.shard_life;
   link.message_bytes_max = welcome.message_bytes_max;
-  if (!adopt_view(shard, welcome.view, now, actions)) {
-    // Admitted there, if not to the job of the others: that shard is not to wait for this worker.
-    if (link.state == LinkState::kGreeting)
-      actions.sends.push_back(
-          {shard, {header, protocol::Goodbye{protocol::Goodbye::Reason::kFailed, error->message}, {}}});
-    return;
-  }
+  if (!adopt_view(shard, welcome.view, now, actions)) return;
   if (view.started && header.shard_life != view.shards[shard].life) {
     ++counters.dropped_unexpected;
     link.shard_life = view.shards[shard].life;

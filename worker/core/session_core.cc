@@ -82,7 +82,11 @@ TimeNs SessionCore::Impl::jittered(TimeNs interval) {
 
 void SessionCore::Impl::say_goodbye(protocol::Goodbye::Reason reason, const std::string& sentence, Actions& actions) {
   for (uint32_t shard = 0; shard < links.size(); ++shard) {
-    if (links[shard].state == LinkState::kWelcomed) send(shard, protocol::Goodbye{reason, sentence}, {}, actions);
+    const LinkState state = links[shard].state;
+    if (state != LinkState::kWelcomed && state != LinkState::kGreeting) continue;
+    send(shard, protocol::Goodbye{reason, sentence}, {}, actions);
+    // A Hello may let it in after this: the shard knows by the connection as whom.
+    if (state == LinkState::kGreeting) actions.sends.back().message.header = {.worker = config.worker, .shard = shard};
   }
 }
 

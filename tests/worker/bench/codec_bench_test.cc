@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -11,6 +12,8 @@
 #include <vector>
 
 #include "kernels/codec/codec.h"
+#include "kernels/methods/methods.h"
+#include "tests/worker/bench/savez.h"
 #include "worker/cli/bench/trace.h"
 
 namespace millrace::cli {
@@ -40,8 +43,20 @@ TEST(CodecBenchTest, EveryRowHasItsFiguresForAwkwardSizesToo) {
     }
     std::vector<std::string> expected = {"memcpy"};
     for (const IndexCodec* codec : index_codecs()) expected.emplace_back(codec->name());
-    for (const char* value : {"f32", "qsgd2", "qsgd4", "qsgd8"}) expected.emplace_back(value);
+    for (const ValueCodec* codec : value_codecs()) {
+      if (codec->name() == "raw") {
+        expected.emplace_back("f32");
+      } else if (codec->name() == "qsgd") {
+        for (const char* word : {"qsgd2", "qsgd4", "qsgd8"}) expected.emplace_back(word);
+      } else {
+        expected.push_back(codec->text({}));
+      }
+    }
+    for (const Method& method : methods()) expected.emplace_back(method.name);
     EXPECT_EQ(algorithms, expected);
+    for (const char* word : {"f16", "bf16", "sign_mean", "terngrad", "onebit", "qsgd_elias4", "deflate"}) {
+      EXPECT_EQ(std::ranges::count(algorithms, word), 1) << word;
+    }
   }
 }
 
@@ -60,27 +75,41 @@ TEST(CodecBenchTest, SizesAndErrorsAreThoseOfTheCodecs) {
     EXPECT_GT(error, 0) << algorithm;
     last = error;
   }
+  EXPECT_EQ(row_of(report, "deflate").at("relative_error"), 0.0);
+  EXPECT_LT(row_of(report, "f16").at("relative_error"), 1e-3);
+  EXPECT_LT(row_of(report, "bf16").at("relative_error"), 8e-3);
+  EXPECT_NEAR(row_of(report, "onebit").at("relative_error"), std::sqrt(1 - 2 / M_PI), 0.01);
+  EXPECT_NEAR(row_of(report, "sign_mean").at("relative_error"), std::sqrt(1 - 2 / M_PI), 0.01);
+  for (const char* contraction : {"f16", "bf16", "sign_mean", "onebit"}) {
+    EXPECT_LT(row_of(report, contraction).at("residual_over_gradient"), 1.0) << contraction;
+  }
+  EXPECT_GT(row_of(report, "terngrad").at("residual_over_gradient"), 3.0);
   // README's limit of error feedback with 2 bits, and that 4 and 8 do not have it.
   EXPECT_GT(row_of(report, "qsgd2").at("residual_over_gradient"), 3.0);
   EXPECT_LT(row_of(report, "qsgd4").at("residual_over_gradient"), 1.0);
   EXPECT_LT(row_of(report, "qsgd8").at("residual_over_gradient"), 0.1);
 }
 
-/// A stored archive of one array, as numpy.savez writes it: sizes in the extra field of the member's header.
-std::string savez(const std::string& name, const std::string& header, const std::vector<float>& values) {
-  std::string npy =
-      std::string("\x93NUMPY\x01\x00", 8) + std::string(1, static_cast<char>(header.size())) + '\0' + header;
-  const size_t values_at = npy.size();
-  npy.resize(values_at + values.size() * sizeof(float));
-  if (!values.empty()) std::memcpy(npy.data() + values_at, values.data(), values.size() * sizeof(float));
-  const auto number = [](uint64_t value, size_t bytes) {
-    std::string text;
-    for (size_t i = 0; i < bytes; ++i) text += static_cast<char>(value >> (8 * i));
-    return text;
+TEST(CodecBenchTest, MethodsAreMeasuredWithTheirTablesAndHeadersOnTheSameEntries) {
+  const nlohmann::json report = bench_codec({.n = 1 << 20, .density = 0.01, .repeats = 1}).value();
+  const auto method = [&](const std::string& name) {
+    for (const nlohmann::json& row : report.at("rows")) {
+      if (row.at("algorithm") == name && row.at("kind") == "method") return row;
+    }
+    ADD_FAILURE() << "no method " << name;
+    return report;
   };
-  return number(0x04034b50, 4) + number(45, 2) + number(0, 2) + number(0, 2) + number(0, 8) + number(0xffffffff, 4) +
-         number(0xffffffff, 4) + number(name.size(), 2) + number(20, 2) + name + number(1, 2) + number(16, 2) +
-         number(npy.size(), 8) + number(npy.size(), 8) + npy + "PK\x01\x02";
+  const double k = report.at("k");
+  EXPECT_NEAR(method("dgc").at("bits_per_entry").get<double>(), 64 + 512 / k, 1e-9);
+  EXPECT_EQ(method("dgc").at("relative_error"), 0.0);
+  // 10 bits of flag and delta and more for deltas over a byte; 6 of tag and sketch; 256 buckets of 4 bytes.
+  EXPECT_NEAR(method("sketchml").at("bits_per_entry").get<double>(), 16 + 8 * std::exp(-2.56) + 8192 / k, 0.2);
+  EXPECT_LT(method("skcompress").at("bits_per_entry"), method("sketchml").at("bits_per_entry"));
+  EXPECT_EQ(method("skcompress").at("relative_error"), method("sketchml").at("relative_error"));
+  for (const char* lossy : {"three_lc", "sketchml", "deepreduce_p0_qsgd"}) {
+    EXPECT_GT(method(lossy).at("relative_error"), 0.0) << lossy;
+    EXPECT_LT(method(lossy).at("relative_error"), 1.0) << lossy;
+  }
 }
 
 class TraceTest : public ::testing::Test {

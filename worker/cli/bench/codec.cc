@@ -5,15 +5,18 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/random.h"
+#include "kernels/codec/code_bounds.h"
 #include "kernels/codec/codec.h"
 #include "kernels/select/select.h"
 #include "kernels/select/top_k.h"
+#include "worker/cli/bench/codec_methods.h"
 #include "worker/cli/bench/trace.h"
 
 namespace millrace::cli {
@@ -68,27 +71,6 @@ Result<CodecBenchData> trace_data(const CodecBenchOptions& options) {
   return data;
 }
 
-/// Bits an index of Rice coding with the best parameter for every block of 128 gaps, and 5 bits to say it.
-double rice_blocks_bits_per_index(IndexSpan indices) {
-  constexpr size_t kBlock = 128;
-  constexpr uint32_t kParameters = 32;
-  uint64_t bits = 0;
-  for (size_t begin = 0; begin < indices.size(); begin += kBlock) {
-    const size_t end = std::min(begin + kBlock, indices.size());
-    uint64_t best = UINT64_MAX;
-    for (uint32_t shift = 0; shift < kParameters; ++shift) {
-      uint64_t cost = 0;
-      for (size_t j = begin; j < end; ++j) {
-        const uint32_t gap = j == 0 ? indices[0] : indices[j] - indices[j - 1] - 1;
-        cost += (gap >> shift) + 1 + shift;
-      }
-      best = std::min(best, cost);
-    }
-    bits += best + 5;
-  }
-  return static_cast<double>(bits) / static_cast<double>(indices.size());
-}
-
 /// Median time of `repeats` runs, in seconds.
 template <typename Run>
 double seconds(uint32_t repeats, const Run& run) {
@@ -101,10 +83,6 @@ double seconds(uint32_t repeats, const Run& run) {
   }
   std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
   return times[times.size() / 2];
-}
-
-double entropy_bits_per_index(double n, double k) {
-  return (std::lgamma(n + 1) - std::lgamma(k + 1) - std::lgamma(n - k + 1)) / std::log(2.0) / k;
 }
 
 nlohmann::json index_row(const IndexCodec& codec, const CodecBenchData& data, const CodecBenchOptions& options) {
@@ -130,7 +108,7 @@ nlohmann::json index_row(const IndexCodec& codec, const CodecBenchData& data, co
   nlohmann::json row = {{"algorithm", codec.name()},
                         {"kind", "index"},
                         {"bits_per_index", 8.0 * static_cast<double>(bytes.size()) / k},
-                        {"entropy_bits_per_index", entropy_bits_per_index(static_cast<double>(data.n), k)},
+                        {"entropy_bits_per_index", entropy_bits_per_index(data.n, indices.size())},
                         {"encode_mindex_s", k / encode_s * 1e-6},
                         {"decode_mindex_s", k / decode_s * 1e-6},
                         {"decoded_over_k", static_cast<double>(said.size()) / k}};
@@ -150,8 +128,8 @@ double relative_error(std::span<const float> values, std::span<const float> deco
 }
 
 /// Where the residual of error feedback settles, in gradients: every step a new Gaussian one is added, what is coded leaves.
-/// About 0.5 and less where the codec is a contraction for such values.
-double residual_over_gradient(const CodecSpec& spec, size_t count, uint64_t seed) {
+/// About 0.75 and less where the codec is a contraction for such values. Empty: it grows until it cannot be coded.
+std::optional<double> residual_over_gradient(const CodecSpec& spec, size_t count, uint64_t seed) {
   constexpr uint64_t kSteps = 400;
   constexpr uint64_t kMeasured = 100;  // of them, the last ones
   const ValueCodec& codec = *find_value_codec(spec.value);
@@ -165,7 +143,7 @@ double residual_over_gradient(const CodecSpec& spec, size_t count, uint64_t seed
     for (size_t i = 0; i < count; ++i) accumulator[i] += gradient[i];
     bytes.clear();
     const EncodeOptions encode{spec, random_key(seed, step), 0};
-    MILLRACE_CHECK(codec.encode({}, accumulator, encode, bytes, std::span<float>(decoded)).has_value());
+    if (!codec.encode({}, accumulator, encode, bytes, std::span<float>(decoded))) return std::nullopt;
     for (size_t i = 0; i < count; ++i) accumulator[i] -= decoded[i];
     if (step + kMeasured < kSteps) continue;
     for (size_t i = 0; i < count; ++i) {
@@ -176,26 +154,44 @@ double residual_over_gradient(const CodecSpec& spec, size_t count, uint64_t seed
   return std::sqrt(residual_norm / gradient_norm);
 }
 
-nlohmann::json value_row(const std::string& name, const CodecSpec& spec, std::span<const float> values,
-                         const CodecBenchOptions& options) {
-  const ValueCodec& codec = *find_value_codec(spec.value);
-  const EncodeOptions encode{spec, RandomKey::from(options.seed), 0};
+/// The words under which a codec is measured: QSGD's for three numbers of bits, the others' as they are without parameters.
+std::vector<std::string> measured_words(const ValueCodec& codec) {
+  if (codec.id() == ValueCodecId::kRaw) return {"f32"};
+  if (codec.id() == ValueCodecId::kQsgd) return {"qsgd2", "qsgd4", "qsgd8"};
+  return {codec.text(CodecSpec())};
+}
+
+nlohmann::json value_row(const std::string& word, const CodecBenchData& data, const CodecBenchOptions& options) {
+  const auto spec = codec_from_text("raw+" + word);
+  MILLRACE_CHECK(spec.has_value(), word);
+  const ValueCodec& codec = *find_value_codec(spec->value);
+  const std::span<const float> values = data.values;
+  const EncodeOptions encode{*spec, RandomKey::from(options.seed), 0};
+  const bool lossless = codec.lossless(*spec);
   ByteBuffer bytes;
-  Buffer<float> said(codec.lossless(spec) ? 0 : values.size());
+  Buffer<float> said(lossless ? 0 : values.size());
   const double encode_s = seconds(options.repeats, [&] {
     bytes.clear();
-    MILLRACE_CHECK(codec.encode({}, values, encode, bytes, std::span<float>(said)).has_value());
+    MILLRACE_CHECK(codec.encode(data.indices, values, encode, bytes, std::span<float>(said)).has_value(), word);
   });
   Buffer<float> decoded(values.size());
-  const double decode_s =
-      seconds(options.repeats, [&] { MILLRACE_CHECK(codec.decode(bytes, {}, std::span<float>(decoded)).has_value()); });
+  const double decode_s = seconds(options.repeats, [&] {
+    MILLRACE_CHECK(codec.decode(bytes, data.indices, std::span<float>(decoded)).has_value(), word);
+  });
   const double gb = static_cast<double>(values.size_bytes()) * 1e-9;
-  return {{"algorithm", name},
-          {"kind", "value"},
-          {"bits_per_value", 8.0 * static_cast<double>(bytes.size()) / static_cast<double>(values.size())},
-          {"encode_gb_s", gb / encode_s},
-          {"decode_gb_s", gb / decode_s},
-          {"relative_error", relative_error(values, decoded)}};
+  nlohmann::json row = {
+      {"algorithm", word},
+      {"kind", "value"},
+      {"bits_per_value", 8.0 * static_cast<double>(bytes.size()) / static_cast<double>(values.size())},
+      {"encode_gb_s", gb / encode_s},
+      {"decode_gb_s", gb / decode_s},
+      {"relative_error", relative_error(values, decoded)},
+      {"residual_over_gradient", 0.0}};
+  constexpr size_t kFedBack = 8192;
+  if (lossless) return row;
+  const auto residual = residual_over_gradient(*spec, std::min(values.size(), kFedBack), options.seed);
+  row["residual_over_gradient"] = residual && std::isfinite(*residual) ? nlohmann::json(*residual) : nlohmann::json();
+  return row;
 }
 
 nlohmann::json memcpy_row(IndexSpan indices, const CodecBenchOptions& options) {
@@ -226,13 +222,11 @@ Result<nlohmann::json> bench_codec(const CodecBenchOptions& options) {
     rows.push_back(index_row(*codec, *data, options));
     if (traced) rows.back()["over_rice_blocks"] = rows.back().at("bits_per_index").get<double>() / rice_blocks;
   }
-  rows.push_back(value_row("f32", {.value = ValueCodecId::kRaw}, data->values, options));
-  for (const uint32_t bits : {2u, 4u, 8u}) {
-    const CodecSpec spec{.value = ValueCodecId::kQsgd, .qsgd_bits = bits};
-    constexpr size_t kFedBack = 8192;
-    rows.push_back(value_row("qsgd" + std::to_string(bits), spec, data->values, options));
-    rows.back()["residual_over_gradient"] =
-        residual_over_gradient(spec, std::min(data->values.size(), kFedBack), options.seed);
+  for (const ValueCodec* codec : value_codecs()) {
+    for (const std::string& word : measured_words(*codec)) rows.push_back(value_row(word, *data, options));
+  }
+  for (nlohmann::json& row : method_rows({data->n, false, data->indices, data->values}, options)) {
+    rows.push_back(std::move(row));
   }
   nlohmann::json report = {{"bench", "codec"},
                            {"n", data->n},

@@ -26,8 +26,11 @@ struct CodecBenchOptions {
 ///          every index codec, by its name: {"algorithm":..,"kind":"index","bits_per_index":..,"entropy_bits_per_index":..,
 ///          "encode_mindex_s":..,"decode_mindex_s":..,"decoded_over_k":..}, all per index that went in, the entropy
 ///          log2 C(n, k) / k;
-///          f32 (raw), qsgd2, qsgd4, qsgd8: {"algorithm":..,"kind":"value","bits_per_value":..,"encode_gb_s":..,
-///          "decode_gb_s":..,"relative_error":..}, GB of f32 in or out, the error ||decoded - value|| / ||value||.
+///          every value codec, by its word (raw: f32; QSGD: qsgd2, qsgd4, qsgd8): {"algorithm":..,"kind":"value",
+///          "bits_per_value":..,"encode_gb_s":..,"decode_gb_s":..,"relative_error":..,"residual_over_gradient":..}, GB of f32 in
+///          or out, the error ||decoded - value|| / ||value||; the residual of error feedback on Gaussian gradients (up to 8192
+///          values) once it has settled, over a gradient, null where it does not.
+///          every method (kernels/methods), as codec_methods.h says.
 ///          Times are medians.
 ///          Rows of Bloom filters have "query_m_s", indices asked for while decoding, in millions a second.
 ///          Of a trace also "trace", "worker" and "rice_blocks_bits_per_index": Rice coding with the best parameter for every

@@ -75,6 +75,8 @@ struct JobOptions {
   uint32_t workers_min = 1;              ///< it ends with an error when fewer live
   std::vector<std::string> shards = {};  ///< "tcp://host:port"; the place in the list is the shard's number
 
+  // Whole methods of papers (DGC, Ok-Topk, 3LC, SketchML ...) are combinations of select, reselect, codec_up, codec_error,
+  // momentum, clip and unbiased: `millrace train --help` lists them with their texts (kernels/methods).
   std::string select = "topk:0.01";  ///< "none", "topk:DENSITY|COUNT", "threshold:MAGNITUDE",
                                      ///< "threshold_reuse:DENSITY|COUNT[:PERIOD]", "bucket_topk:DENSITY[:BUCKET]";
                                      ///< a whole number from 2 is a count, up to 1 a density
@@ -173,6 +175,9 @@ struct TensorOptions {
   // weights for every tensor this worker can give them to others and take theirs: it may join a job that runs already, and
   // comes back when it was removed. Without, or attached later, it cannot. The array is read at any time: only the session
   // writes to it, and `schedule` is the place for all else that happens to weights.
+  //
+  // Mode asynchronous: steps come as one sum, where the worker is behind, only if all tensors of all workers have weights and a
+  // `scale` here: a `schedule` may treat each step differently, so with one every step comes by itself.
   std::span<float> weights = {};  ///< [dimension]; the caller's, must outlive the session
   float scale = 0;
   Schedule schedule = {};                 ///< in place of `scale`
@@ -183,14 +188,17 @@ struct TensorOptions {
 ///
 /// sparse   entry j belongs to index begin + indices[j]; strictly increasing.
 /// dense    entry j belongs to index begin + j; indices is empty.
+///
+/// Mode asynchronous: it may be the sum of several steps (README, Limits). Each is of one contribution, and has the same
+/// denominator: a mean divides each step by its own one, 1, and so the sum of them.
 struct UpdatePiece {
   uint64_t begin = 0;
   uint64_t dimension = 0;  ///< the piece covers [begin, begin + dimension) of the tensor
   bool dense = false;
   std::span<const uint32_t> indices;
   std::span<const float> values;  ///< the sum over the contributors
-  double denominator = 1;         ///< 1, the number of contributors, or the sum of their weights, as `combine` says
-  uint32_t contributors = 0;
+  double denominator = 1;         ///< of a step: 1, the number of contributors, or the sum of their weights (`combine`)
+  uint32_t contributors = 0;      ///< contributions in the sum, of all its steps
 };
 
 /// One step's update of one tensor. Owns what its pieces point to; copies share.

@@ -1,0 +1,29 @@
+// bloom_mix() of vectors. A body for Highway's files: compiled once per instruction set, hence the toggle in place of
+// #pragma once.
+#if defined(MILLRACE_BLOOM_MIX_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MILLRACE_BLOOM_MIX_INL_H_
+#undef MILLRACE_BLOOM_MIX_INL_H_
+#else
+#define MILLRACE_BLOOM_MIX_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace millrace {
+namespace HWY_NAMESPACE {
+
+/// bloom_mix() of every lane of `h`, a vector of `d`.
+template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
+HWY_INLINE V bloom_mix_lanes(D d, V h) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  h = hn::Mul(hn::Xor(h, hn::ShiftRight<16>(h)), hn::Set(d, 0x85ebca6bu));
+  h = hn::Mul(hn::Xor(h, hn::ShiftRight<13>(h)), hn::Set(d, 0xc2b2ae35u));
+  return hn::Xor(h, hn::ShiftRight<16>(h));
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace millrace
+HWY_AFTER_NAMESPACE();
+
+#endif  // MILLRACE_BLOOM_MIX_INL_H_

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <tbb/parallel_for.h>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace millrace {
+
+/// Where the buckets of an array are, in values and in bytes: each has a head, then the codes of its values, padded to a byte;
+/// `codes_bits` bits for `codes_values` values.
+///
+/// REQUIRES bucket_size, codes_values >= 1.
+struct BucketLayout {
+  uint64_t count = 0;
+  uint64_t bucket_size = 1;
+  uint64_t head_bytes = 0;
+  uint64_t codes_bits = 8;
+  uint64_t codes_values = 1;
+
+  uint64_t buckets() const { return count / bucket_size + (count % bucket_size != 0 ? 1 : 0); }
+  uint64_t first(uint64_t bucket) const { return bucket * bucket_size; }
+  uint64_t size(uint64_t bucket) const { return std::min(bucket_size, count - first(bucket)); }
+  uint64_t code_bytes(uint64_t values) const {
+    const uint64_t unit = 8 * codes_values;
+    return (values * codes_bits + unit - 1) / unit;
+  }
+  uint64_t byte(uint64_t bucket) const { return bucket * (head_bytes + code_bytes(bucket_size)); }
+  uint64_t bytes() const {
+    if (count == 0) return 0;
+    const uint64_t last = buckets() - 1;
+    return byte(last) + head_bytes + code_bytes(size(last));
+  }
+};
+
+/// Values that are quantized at a time: what a chunk needs besides stays in the first-level cache. A multiple of 8 and of 5, so
+/// that chunks of a bucket end on whole bytes.
+inline constexpr size_t kQuantizeChunk = 1280;
+
+/// What one task of TBB is worth.
+inline constexpr uint64_t kQuantizeTaskValues = uint64_t{1} << 16;
+
+/// Calls each(bucket) for every bucket, in several threads where there are many.
+template <typename Each>
+void for_each_bucket(const BucketLayout& layout, const Each& each) {
+  const uint64_t buckets = layout.buckets();
+  const uint64_t of_task = std::max<uint64_t>(1, kQuantizeTaskValues / layout.bucket_size);
+  if (buckets <= of_task) {
+    for (uint64_t bucket = 0; bucket < buckets; ++bucket) each(bucket);
+    return;
+  }
+  tbb::parallel_for(uint64_t{0}, (buckets + of_task - 1) / of_task, [&](uint64_t task) {
+    const uint64_t end = std::min(buckets, (task + 1) * of_task);
+    for (uint64_t bucket = task * of_task; bucket < end; ++bucket) each(bucket);
+  });
+}
+
+/// Calls each(first, count) for every chunk of kQuantizeChunk values of `count`, in several threads where there are many.
+template <typename Each>
+void for_each_chunk(uint64_t count, const Each& each) {
+  const BucketLayout chunks{.count = count, .bucket_size = kQuantizeChunk};
+  for_each_bucket(chunks, [&](uint64_t chunk) { each(chunks.first(chunk), chunks.size(chunk)); });
+}
+
+}  // namespace millrace

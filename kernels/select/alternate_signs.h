@@ -1,0 +1,20 @@
+#pragma once
+
+#include <memory>
+
+#include "kernels/select/select.h"
+
+namespace millrace {
+
+/// What `selector` selects of the positive entries in even steps, of the negative ones in odd steps: one mean can then stand
+/// for all of them. The selection by magnitude of what the other sign's entries are zeros in, so that whatever `selector` says
+/// of counts, ties and zeros holds of the entries of that sign.
+///
+/// Memory   a copy of the accumulator's values, kept from step to step.
+/// Cost     a read and a write pass more.
+/// Errors   as the selector's; NaN and infinity of either sign are errors in every step.
+/// Source   redsync.txt, section 2.1.1.
+template <typename T>
+std::unique_ptr<Selector<T>> alternate_signs(std::unique_ptr<Selector<T>> selector);
+
+}  // namespace millrace

@@ -1,0 +1,44 @@
+#include <algorithm>
+
+#include "kernels/select/cut_search.h"
+#include "kernels/select/registry.h"
+
+namespace millrace {
+namespace {
+
+/// The k entries of largest magnitude, exactly, by radix select over all of them: no sample, no threshold. What the others are
+/// compared with, and what does not slow down on data that misleads a sample.
+///
+/// Source   redsync.txt, section 2.1 (radixSelect of Alabi et al.).
+template <typename T>
+class RadixSelector final : public Selector<T> {
+ public:
+  explicit RadixSelector(uint64_t k) : k_(k) {}
+  Status select(const StreamView<T>& accumulator, const SelectContext&, IndexBuffer& positions) override {
+    positions.clear();
+    const std::span<const T> values = accumulator.values;
+    const uint64_t k = std::min<uint64_t>(k_, values.size());
+    if (k == 0) return {};
+    return emit_cut(values, k, Zeros::kSkipped, search_cut_by_radix(values, k), positions);
+  }
+
+ private:
+  uint64_t k_;
+};
+
+template <typename T>
+std::unique_ptr<Selector<T>> make(const SelectionSpec& spec, uint64_t dimension) {
+  return std::make_unique<RadixSelector<T>>(k_of(spec, dimension));
+}
+
+}  // namespace
+
+SelectionEntry radix_selection() {
+  return {{Selection::kRadix, "radix", "RedSync 2.1", "exactly k, by radix select over all entries",
+           SelectionAmount::kShare, SelectionExtra::kNone, SelectionUse::kKeepsRest, true},
+          validate_density_or_k,
+          make<float>,
+          make<double>};
+}
+
+}  // namespace millrace

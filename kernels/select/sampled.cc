@@ -1,0 +1,73 @@
+#include <algorithm>
+
+#include "kernels/select/binary_search.h"
+#include "kernels/select/registry.h"
+
+namespace millrace {
+namespace {
+
+/// The threshold of the binary search, found once a period and reused unchanged in between (the paper: every 5 steps).
+///
+/// The paper does not bound what a reused threshold selects. Over 4k entries, or under k/2, the search is made at once, so that
+/// memory stays within O(k) and a step does not go by with nothing sent.
+///
+/// The state is two numbers; a selector that starts without them searches.
+/// Source   redsync.txt, section 2.1 ("sampled threshold binary search selection"); differs in: the bounds.
+template <typename T>
+class SampledSelector final : public Selector<T> {
+ public:
+  SampledSelector(uint64_t k, uint32_t period) : k_(k), period_(period) {}
+
+  Status select(const StreamView<T>& accumulator, const SelectContext&, IndexBuffer& positions) override {
+    const std::span<const T> values = accumulator.values;
+    const uint64_t k = std::min<uint64_t>(k_, values.size());
+    positions.clear();
+    if (k == 0) return {};
+    if (steps_left_ == 0) return search(values, k, positions);
+    const ScanEnd end = collect_positions(values, key_, 4 * k, positions);
+    if (end == ScanEnd::kNonFinite) {
+      positions.clear();
+      return fail(ErrorCode::kNonFinite, "NaN or infinity among the values to select from");
+    }
+    if (end == ScanEnd::kOverLimit || 2 * positions.size() < k) return search(values, k, positions);
+    --steps_left_;
+    return {};
+  }
+
+ private:
+  Status search(std::span<const T> values, uint64_t k, IndexBuffer& positions) {
+    const auto key = select_k_to_2k(values, k, positions);
+    if (!key) return std::unexpected(key.error());
+    key_ = *key;
+    steps_left_ = key_ == 0 ? 0 : period_ - 1;  // no threshold, nothing to reuse
+    return {};
+  }
+
+  uint64_t k_;
+  uint32_t period_;
+  MagnitudeKey<T> key_ = 0;
+  uint32_t steps_left_ = 0;  // that reuse the threshold; 0: search
+};
+
+template <typename T>
+std::unique_ptr<Selector<T>> make(const SelectionSpec& spec, uint64_t dimension) {
+  return std::make_unique<SampledSelector<T>>(k_of(spec, dimension), spec.period);
+}
+
+Status validate_sampled(const SelectionSpec& spec) {
+  if (spec.period == 0) return fail(ErrorCode::kInvalidArgument, "the period of a reused threshold is at least 1 step");
+  return validate_density_or_k(spec);
+}
+
+}  // namespace
+
+SelectionEntry sampled_selection() {
+  // No alternating signs: the threshold found for one sign would be the next step's for the other (RedSync 2.1.1).
+  return {{Selection::kSampled, "sampled", "RedSync 2.1", "the threshold of binary_search, reused for a period",
+           SelectionAmount::kShare, SelectionExtra::kPeriod},
+          validate_sampled,
+          make<float>,
+          make<double>};
+}
+
+}  // namespace millrace

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace millrace {
+
+enum class Sign : uint8_t { kPositive, kNegative };
+
+/// Copies the values of one sign; the others become 0. NaN and infinity are copied whatever their sign, so that they are still
+/// found.
+///
+/// values, filtered   [n] each; they do not overlap.
+template <typename T>
+void keep_sign(std::span<const T> values, Sign sign, std::span<T> filtered);
+
+}  // namespace millrace

@@ -1,0 +1,107 @@
+#include "kernels/select/warm_up.h"
+
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "kernels/select/top_k.h"
+
+namespace millrace {
+namespace {
+
+constexpr double kStageFactor = 0.25;  // RedSync appendix C: 25 %, 6.25 %, 1.5625 %, 0.4 %, 0.1 %
+
+double density_of(const SelectionSpec& spec, uint64_t dimension) {
+  return spec.k == 0 ? spec.density : static_cast<double>(k_of(spec, dimension)) / static_cast<double>(dimension);
+}
+
+template <typename T>
+class WarmUpSelector final : public Selector<T> {
+ public:
+  WarmUpSelector(const SelectionEntry& entry, const SelectionSpec& spec, uint64_t dimension)
+      : entry_(entry), spec_(spec), dimension_(dimension) {}
+
+  Status select(const StreamView<T>& accumulator, const SelectContext& context, IndexBuffer& positions) override {
+    Selector<T>* const selector = selector_of(context.step);
+    if (selector == nullptr) return select_all(accumulator, positions);
+    return selector->select(accumulator, context, positions);
+  }
+
+  Status draw(const StreamView<T>& accumulator, const SelectContext& context, IndexBuffer& positions,
+              Buffer<T>& values) override {
+    Selector<T>* const selector = selector_of(context.step);
+    if (selector != nullptr) return selector->draw(accumulator, context, positions, values);
+    values.clear();
+    if (auto done = select_all(accumulator, positions); !done) return done;
+    values.resize(positions.size());
+    for (size_t i = 0; i < positions.size(); ++i) values[i] = accumulator.values[positions[i]];
+    return {};
+  }
+
+ private:
+  /// nullptr: everything is sent.
+  Selector<T>* selector_of(uint64_t step) {
+    const std::optional<double> density = warm_up_density(spec_, dimension_, step);
+    if (density == 1.0) return nullptr;
+    if (selector_ == nullptr || density != density_) {
+      SelectionSpec spec = spec_;
+      if (density) {
+        spec.density = *density;
+        spec.k = 0;
+      }
+      selector_ = make_plain<T>(entry_, spec, dimension_);
+      density_ = density;
+    }
+    return selector_.get();
+  }
+
+  static Status select_all(const StreamView<T>& accumulator, IndexBuffer& positions) {
+    return select_threshold<T>(accumulator.values, std::numeric_limits<T>::denorm_min(), accumulator.count(),
+                               positions);
+  }
+
+  SelectionEntry entry_;
+  SelectionSpec spec_;
+  uint64_t dimension_;
+  std::unique_ptr<Selector<T>> selector_;
+  std::optional<double> density_;  ///< of selector_; none: the specification's own
+};
+
+}  // namespace
+
+std::optional<double> warm_up_density(const SelectionSpec& spec, uint64_t dimension, uint64_t step) {
+  if (step >= spec.warm_up_steps || spec.warm_up == WarmUp::kNone) return std::nullopt;
+  if (spec.warm_up == WarmUp::kDense) return 1;
+  const double density = density_of(spec, dimension);
+  uint64_t stages = 0;
+  for (double stage = kStageFactor; stage > density; stage *= kStageFactor) ++stages;
+  if (stages == 0) return std::nullopt;
+  double now = kStageFactor;
+  for (uint64_t at = step * stages / spec.warm_up_steps; at > 0; --at) now *= kStageFactor;
+  return now;
+}
+
+Status validate_warm_up(const SelectionInfo& info, const SelectionSpec& spec) {
+  if ((spec.warm_up == WarmUp::kNone) != (spec.warm_up_steps == 0)) {
+    return fail(ErrorCode::kInvalidArgument, "a warm-up has at least 1 step, and no warm-up has none");
+  }
+  if (spec.warm_up == WarmUp::kNone) return {};
+  if (info.selection == Selection::kNone) {
+    return fail(ErrorCode::kInvalidArgument, "select none sends everything as it is: it takes no warm-up");
+  }
+  if (spec.warm_up == WarmUp::kExponential && info.amount != SelectionAmount::kShare) {
+    return fail(ErrorCode::kInvalidArgument,
+                std::string(info.name) + " has no density that a warm-up could come down to; use dense=STEPS");
+  }
+  return {};
+}
+
+template <typename T>
+std::unique_ptr<Selector<T>> warm_up(const SelectionEntry& entry, const SelectionSpec& spec, uint64_t dimension) {
+  return std::make_unique<WarmUpSelector<T>>(entry, spec, dimension);
+}
+
+template std::unique_ptr<Selector<float>> warm_up<float>(const SelectionEntry&, const SelectionSpec&, uint64_t);
+template std::unique_ptr<Selector<double>> warm_up<double>(const SelectionEntry&, const SelectionSpec&, uint64_t);
+
+}  // namespace millrace

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "kernels/select/registry.h"
+
+namespace millrace {
+
+/// The density of a step under the specification's warm-up; none where the step is past it, or where the density asked for is
+/// as high.
+///
+/// dense         1 in every step of the warm-up.
+/// exponential   1/4, 1/16, 1/64, ... in stages of warm_up_steps / stages steps, as long as that is above the density.
+/// Source        redsync.txt, appendix C, which cites Deep Gradient Compression 3.3.
+std::optional<double> warm_up_density(const SelectionSpec& spec, uint64_t dimension, uint64_t step);
+
+/// The selection with its warm-up (spec.warm_up is not none): which selects as warm_up_density() says before it selects as the
+/// specification does. Of a selection that draws, draw() too.
+///
+/// State   that of the selection, from the step on from which its density holds.
+template <typename T>
+std::unique_ptr<Selector<T>> warm_up(const SelectionEntry& entry, const SelectionSpec& spec, uint64_t dimension);
+
+/// Refuses warm-ups that cannot be.
+Status validate_warm_up(const SelectionInfo& info, const SelectionSpec& spec);
+
+}  // namespace millrace

@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""`millrace train --method`: every preset trains; what it may be combined with.
+
+    train_methods_test.py FOLDER_OF_PROGRAMS [unittest arguments]
+"""
+
+import unittest
+
+from commands import WithServers, made_up_rows, run
+
+
+class Methods(WithServers):
+    def methods(self):
+        """Their names, and whether they select, as --help has them."""
+        words = run("train", "--help").stdout.split("Methods (--method), with what they set:\n")[1].split("\n\n")[0].split("\n")
+        return {name.split()[0]: "--select none " not in sets for name, sets in zip(words[::2], words[1::2])}
+
+    def test_EachTrainsToTheEndWithNothingMissing(self):
+        train = self.path("methods.svm", made_up_rows(2000, 2))
+        test = self.path("methods-test.svm", made_up_rows(500, 3))
+        methods = self.methods()
+        self.assertLessEqual({"three_lc", "sketchml", "skcompress", "dgc", "sparcml", "oktopk"}, set(methods))
+        flags = ["--train", train, "--test", test, "--batch", 20, "--lr", 0.5, "--audit"]
+        for name, selects in methods.items():
+            with self.subTest(method=name):
+                # A thousandth of 41 weights is none: it trains with more.
+                more = ["--density", 0.25] if selects else []
+                for result in self.train(2, *flags, "--method", name, "--epochs", 6, *more, job=name):
+                    self.assertEqual(result["audit"]["imbalance"], 0)
+                    self.assertGreater(result["epochs"][-1]["held_out"]["accuracy"], 0.85)
+                for result in self.train(2, *flags, "--method", name, "--steps", 20, job=name + " alone"):
+                    self.assertEqual((result["steps"], result["audit"]["imbalance"]), (20, 0))
+
+    def test_WhatIsGivenStays(self):
+        train = self.path("given.svm", made_up_rows(200, 2))
+        entries = {}
+        for density in (0.05, 0.5):
+            result, = self.train(1, "--train", train, "--epochs", 1, "--batch", 10, "--method", "oktopk", "--density", density,
+                                 job=f"given{density}")
+            entries[density] = sum(epoch["entries_up"] for epoch in result["epochs"])
+        self.assertGreater(entries[0.5], 4 * entries[0.05])
+
+    def test_WhatMakesAnotherMethodIsRefused(self):
+        train = self.path("refused.svm", made_up_rows(200, 2))
+        for sentence, flags in (("--method: there is no 'best'", ["--method", "best"]),
+                                ("method dgc selects by topk:0.001", ["--method", "dgc", "--select", "threshold:0.1"]),
+                                ("method dgc has codec raw+raw", ["--method", "dgc", "--codec-up", "gap+qsgd4"]),
+                                ("method three_lc has no density", ["--method", "three_lc", "--density", 0.1]),
+                                ("--dense sends every parameter", ["--method", "dgc", "--dense"]),
+                                ("give one of them", ["--method", "dgc", "--density", 0.1, "--select", "topk:0.1"]),
+                                ("momentum", ["--method", "dgc", "--store", "momentum:0.1"])):
+            with self.subTest(flags=flags):
+                self.refused(2, sentence, "train", *self.flags(), "--train", train, *flags)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,309 @@
+// 3LC's value codec against its paper, digit by digit.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "kernels/codec/codec.h"
+#include "tests/support/isa.h"
+#include "tests/support/select_oracle.h"
+
+namespace millrace {
+namespace {
+
+using testing::for_each_isa;
+using testing::kPatterns;
+using testing::Pattern;
+using testing::values_of;
+
+const ValueCodec& codec() { return *find_value_codec(ValueCodecId{14}); }
+
+EncodeOptions options_of(double multiplier) {
+  EncodeOptions options;
+  options.spec.value = ValueCodecId{14};
+  options.spec.sparsity_multiplier = multiplier;
+  return options;
+}
+
+template <typename T>
+struct Coded {
+  std::vector<uint8_t> bytes;
+  std::vector<T> decoded;
+};
+
+template <typename T>
+Coded<T> encode(const std::vector<T>& values, double multiplier) {
+  Coded<T> coded;
+  coded.decoded.resize(values.size());
+  ByteBuffer bytes;
+  const Status done =
+      codec().encode({}, std::span<const T>(values), options_of(multiplier), bytes, std::span<T>(coded.decoded));
+  EXPECT_TRUE(done) << done.error().message;
+  coded.bytes.assign(bytes.begin(), bytes.end());
+  return coded;
+}
+
+template <typename T>
+Status decode(const std::vector<uint8_t>& bytes, std::vector<T>& out) {
+  return codec().decode(bytes, {}, std::span<T>(out));
+}
+
+/// The paper's steps one after the other: equations 1 to 3, quartic encoding, zero-run encoding.
+template <typename T>
+Coded<T> oracle(const std::vector<T>& values, double multiplier) {
+  Coded<T> coded;
+  if (values.empty()) return coded;
+  T largest = 0;
+  for (const T value : values) largest = std::max(largest, std::abs(value));
+  const long double product = static_cast<long double>(multiplier) * largest;
+  constexpr T kMax = std::numeric_limits<T>::max();
+  T scale = product > kMax ? kMax : static_cast<T>(static_cast<double>(product));
+  if (largest <= kMax / 2) scale = std::min(scale, std::nextafter(2 * largest, T{0}));
+  std::vector<int> digits;
+  for (const T value : values) {
+    const int sign = scale == 0 || 2 * static_cast<long double>(std::abs(value)) < scale ? 0 : value < 0 ? -1 : 1;
+    coded.decoded.push_back(sign == 0 ? T{0} : static_cast<T>(sign) * scale);
+    digits.push_back(sign + 1);
+  }
+  while (digits.size() % 5 != 0) digits.push_back(1);
+  const size_t length = digits.size() / 5;
+  std::vector<uint8_t> quartic;
+  for (size_t j = 0; j < length; ++j) {
+    quartic.push_back(static_cast<uint8_t>(81 * digits[j] + 27 * digits[length + j] + 9 * digits[2 * length + j] +
+                                           3 * digits[3 * length + j] + digits[4 * length + j]));
+  }
+  coded.bytes.resize(sizeof(T));
+  std::memcpy(coded.bytes.data(), &scale, sizeof(T));
+  for (size_t j = 0; j < quartic.size();) {
+    size_t run = 0;
+    while (run < 14 && j + run < quartic.size() && quartic[j + run] == 121) ++run;
+    coded.bytes.push_back(run < 2 ? quartic[j] : static_cast<uint8_t>(243 + run - 2));
+    j += std::max<size_t>(run, 1);
+  }
+  return coded;
+}
+
+template <typename T>
+bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
+}
+
+template <typename T>
+class ThreeLc : public ::testing::Test {};
+using ValueTypes = ::testing::Types<float, double>;
+TYPED_TEST_SUITE(ThreeLc, ValueTypes);
+
+TYPED_TEST(ThreeLc, EqualsThePapersStepsOnEveryInstructionSet) {
+  for_each_isa([](const std::string& isa) {
+    for (const Pattern pattern : kPatterns) {
+      for (const size_t n : {0, 1, 2, 4, 5, 6, 9, 31, 64, 83, 400, 5131}) {
+        for (const double multiplier : {1.0, 1.75, 1.999}) {
+          SCOPED_TRACE(isa + ", pattern " + std::to_string(static_cast<int>(pattern)) + ", n " + std::to_string(n));
+          const auto values = values_of<TypeParam>(pattern, n, n);
+          const auto wanted = oracle(values, multiplier);
+          const auto coded = encode(values, multiplier);
+          ASSERT_EQ(coded.bytes, wanted.bytes);
+          ASSERT_TRUE(same_bits(coded.decoded, wanted.decoded));
+          ASSERT_LE(coded.bytes.size(), codec().bytes_max(n, kValueTypeOf<TypeParam>, {}));
+          ASSERT_TRUE(codec().check(coded.bytes, n, kValueTypeOf<TypeParam>));
+          std::vector<TypeParam> received(n, 42);
+          ASSERT_TRUE(decode(coded.bytes, received));
+          ASSERT_TRUE(same_bits(received, wanted.decoded));
+        }
+      }
+    }
+  });
+}
+
+TYPED_TEST(ThreeLc, SpecialValuesAreRefusedAndNothingIsWritten) {
+  using Limits = std::numeric_limits<TypeParam>;
+  for (const TypeParam bad : {Limits::quiet_NaN(), Limits::infinity(), -Limits::infinity()}) {
+    for (const size_t at : {0, 63, 99}) {
+      std::vector<TypeParam> values(100, 1);
+      values[at] = bad;
+      std::vector<TypeParam> decoded(100, 42);
+      ByteBuffer out = {7};
+      const Status done =
+          codec().encode({}, std::span<const TypeParam>(values), options_of(1), out, std::span<TypeParam>(decoded));
+      ASSERT_FALSE(done);
+      EXPECT_EQ(done.error().code, ErrorCode::kNonFinite);
+      EXPECT_EQ(out.size(), 1u);
+      EXPECT_EQ(decoded[0], 42);
+    }
+  }
+}
+
+TYPED_TEST(ThreeLc, TheSmallestAndTheLargestMagnitudesAreKept) {
+  using Limits = std::numeric_limits<TypeParam>;
+  for (const TypeParam largest : {Limits::denorm_min(), 3 * Limits::denorm_min(), Limits::min(), Limits::max()}) {
+    for (const double multiplier : {1.0, 1.75, std::nextafter(2.0, 0.0)}) {
+      const auto coded = encode<TypeParam>({largest, -largest, 0}, multiplier);
+      EXPECT_GE(coded.decoded[0], largest);
+      EXPECT_TRUE(std::isfinite(coded.decoded[0]));
+      EXPECT_LT(coded.decoded[0] - largest, largest) << "no contraction";
+      EXPECT_EQ(coded.decoded[1], -coded.decoded[0]);
+      EXPECT_EQ(coded.decoded[2], 0);
+    }
+  }
+}
+
+TEST(ThreeLcBytes, GoldenBytes) {
+  std::vector<float> values(80, 0.0F);
+  values[0] = 0.3F;
+  values[16] = -0.3F;
+  const auto coded = encode(values, 1);
+  // 16 bytes: 2 * 81 + 0 * 27 + 9 + 3 + 1, then a run of 14 and one of 1.
+  EXPECT_EQ(coded.bytes, (std::vector<uint8_t>{0x9a, 0x99, 0x99, 0x3e, 175, 255, 121}));
+}
+
+TEST(ThreeLcBytes, ZerosTakeABytePerSeventyValuesAndNoneTakesOverABytePerFive) {
+  // The paper's 280 times less than f32, for a tensor of zeros.
+  const auto coded = encode(std::vector<float>(70'000, 0.0F), 1.75);
+  EXPECT_EQ(coded.bytes.size(), 4u + 1000);
+  const auto dense = encode(std::vector<float>(70'000, 1.0F), 1.75);
+  EXPECT_EQ(dense.bytes.size(), 4u + 14'000);  // 1.6 bits a value
+}
+
+TEST(ThreeLcClaims, NoErrorIsOverHalfTheScaleNorOverTheValue) {
+  // Section 3.1: max |T - T'| <= M / 2 < max |T|.
+  for (const Pattern pattern : kPatterns) {
+    for (const double multiplier : {1.0, 1.5, 1.9}) {
+      const auto values = values_of<float>(pattern, 3000, 5);
+      const auto coded = encode(values, multiplier);
+      float scale;
+      std::memcpy(&scale, coded.bytes.data(), sizeof(scale));
+      double error = 0;
+      double norm = 0;
+      float largest = 0;
+      for (size_t i = 0; i < values.size(); ++i) {
+        const double off = static_cast<double>(values[i]) - coded.decoded[i];
+        ASSERT_LE(std::abs(off), static_cast<double>(scale) / 2);
+        ASSERT_LE(std::abs(off), std::abs(values[i]));
+        error += off * off;
+        norm += static_cast<double>(values[i]) * values[i];
+        largest = std::max(largest, std::abs(values[i]));
+      }
+      const double s = scale / largest;
+      if (norm == 0) continue;
+      EXPECT_LE(error, norm - s * (2 - s) * largest * static_cast<double>(largest) * (1 - 1e-6));
+    }
+  }
+}
+
+TEST(ThreeLcClaims, AGreaterMultiplierSendsFewerValuesInFewerBytes) {
+  const auto values = values_of<float>(Pattern::kGaussian, 50'000, 3);
+  size_t bytes = SIZE_MAX;
+  int64_t sent = INT64_MAX;
+  for (const double multiplier : {1.0, 1.25, 1.5, 1.75, 1.9}) {
+    const auto coded = encode(values, multiplier);
+    const int64_t kept = std::ranges::count_if(coded.decoded, [](float value) { return value != 0; });
+    EXPECT_LT(coded.bytes.size(), bytes);
+    EXPECT_LT(kept, sent);
+    bytes = coded.bytes.size();
+    sent = kept;
+  }
+}
+
+TEST(ThreeLcClaims, AResidualStaysWithinItsBoundAndReachesMostOfItWhereAllAreLarge) {
+  constexpr size_t kCount = 500;
+  for (const double s : {1.0, 1.5, 1.75}) {
+    RandomSequence random(random_key(5));
+    std::vector<float> accumulator(kCount, 0.0F);
+    float gradient_max = 0;
+    float residual_max = 0;
+    for (int step = 0; step < 600; ++step) {
+      for (float& value : accumulator) {
+        const float gradient = static_cast<float>(random.next_unit() * 2 - 1);
+        gradient_max = std::max(gradient_max, std::abs(gradient));
+        value += gradient;
+      }
+      const auto coded = encode(accumulator, s);
+      for (size_t i = 0; i < kCount; ++i) {
+        accumulator[i] -= coded.decoded[i];
+        residual_max = std::max(residual_max, std::abs(accumulator[i]));
+      }
+    }
+    EXPECT_LE(residual_max, s / (2 - s) * gradient_max * 1.0001);
+    EXPECT_GE(residual_max, 0.5 * s / (2 - s) * gradient_max) << "the bound says little";
+  }
+}
+
+TEST(ThreeLcText, TheMultiplierIsInTheText) {
+  EXPECT_EQ(codec_text(codec_from_text("gap+three_lc").value()), "gap+three_lc");
+  EXPECT_EQ(codec_from_text("gap+three_lc")->sparsity_multiplier, 1.75);
+  EXPECT_EQ(codec_text(codec_from_text("gap+three_lc:1").value()), "gap+three_lc:1");
+  EXPECT_EQ(codec_from_text("gap+three_lc:1.5")->sparsity_multiplier, 1.5);
+  for (const char* bad : {"gap+three_lc:", "gap+three_lc:0.99", "gap+three_lc:2", "gap+three_lc:nan",
+                          "gap+three_lc:1.5:1", "gap+three_lc1", "three_lc"}) {
+    EXPECT_FALSE(codec_from_text(bad)) << bad;
+  }
+}
+
+TYPED_TEST(ThreeLc, OtherLengthsAreErrors) {
+  for (const size_t n : {1, 4, 5, 23, 150}) {
+    const auto coded = encode(values_of<TypeParam>(Pattern::kMostlyZero, n, 3), 1);
+    std::vector<TypeParam> out(n);
+    for (size_t length = 0; length < coded.bytes.size(); ++length) {
+      EXPECT_FALSE(decode({coded.bytes.begin(), coded.bytes.begin() + static_cast<std::ptrdiff_t>(length)}, out));
+    }
+    for (const int more : {0, 121, 242, 243, 255}) {
+      auto longer = coded.bytes;
+      longer.push_back(static_cast<uint8_t>(more));
+      EXPECT_FALSE(decode(longer, out));
+    }
+    for (const uint64_t count : {uint64_t{0}, uint64_t{n} * 80, uint64_t{1} << 32, ~uint64_t{0}}) {
+      EXPECT_FALSE(codec().check(coded.bytes, count, kValueTypeOf<TypeParam>)) << n << ' ' << count;
+    }
+  }
+  std::vector<TypeParam> none;
+  EXPECT_TRUE(decode({}, none));
+  EXPECT_FALSE(decode({0}, none));
+}
+
+TYPED_TEST(ThreeLc, EveryCorruptionOfAByteIsAnErrorOrValuesOfOneMagnitude) {
+  const auto coded = encode(values_of<TypeParam>(Pattern::kMostlyZero, 43, 7), 1);
+  size_t errors = 0;
+  for (size_t at = 0; at < coded.bytes.size(); ++at) {
+    for (int byte = 0; byte < 256; ++byte) {
+      auto broken = coded.bytes;
+      broken[at] = static_cast<uint8_t>(byte);
+      std::vector<TypeParam> out(43, 42);
+      const Status done = decode(broken, out);
+      if (!done) {
+        ASSERT_EQ(done.error().code, ErrorCode::kMalformed);
+        ++errors;
+        continue;
+      }
+      ASSERT_TRUE(codec().check(broken, 43, kValueTypeOf<TypeParam>));
+      TypeParam scale;
+      std::memcpy(&scale, broken.data(), sizeof(scale));
+      for (const TypeParam value : out) ASSERT_TRUE(value == 0 || std::abs(value) == scale);
+    }
+  }
+  EXPECT_GT(errors, 0u);
+}
+
+TYPED_TEST(ThreeLc, AScaleThatIsNoMagnitudePaddingAndDigitsWithoutAScaleAreMalformed) {
+  using Limits = std::numeric_limits<TypeParam>;
+  std::vector<TypeParam> out(7);
+  for (const TypeParam scale : {Limits::quiet_NaN(), Limits::infinity(), TypeParam{-1}, -TypeParam{0}}) {
+    std::vector<uint8_t> bytes(sizeof(scale) + 2, 121);
+    std::memcpy(bytes.data(), &scale, sizeof(scale));
+    EXPECT_FALSE(decode(bytes, out));
+  }
+  // Values 6 and 7 are digits 3 of bytes 0 and 1; digit 3 of byte 1 and digits 4 are padding.
+  auto bytes = encode(std::vector<TypeParam>{1, -1, 1, -1, 1, -1, 1}, 1).bytes;
+  EXPECT_TRUE(decode(bytes, out));
+  bytes[sizeof(TypeParam)] += 1;
+  EXPECT_EQ(decode(bytes, out).error().message, "three_lc: padding that is not 0");
+  std::vector<uint8_t> zero(sizeof(TypeParam) + 2, 0);
+  EXPECT_EQ(decode(zero, out).error().message, "three_lc: digits without a scale");
+}
+
+}  // namespace
+}  // namespace millrace

@@ -1,0 +1,332 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "kernels/select/registry.h"
+#include "kernels/select/select.h"
+#include "kernels/select/sign_filter.h"
+#include "kernels/select/warm_up.h"
+#include "tests/support/isa.h"
+#include "tests/support/select_oracle.h"
+
+/// What depends on the step: alternating signs and warm-up.
+namespace millrace {
+namespace {
+
+using testing::for_each_isa;
+using testing::kPatterns;
+using testing::listed;
+using testing::Pattern;
+using testing::top_k_oracle;
+using testing::values_of;
+using testing::without_zeros;
+
+template <typename T>
+StreamView<T> dense_view(const std::vector<T>& values) {
+  return {values.size(), true, {}, values};
+}
+
+template <typename T>
+std::unique_ptr<Selector<T>> selector_for(const SelectionSpec& spec, uint64_t dimension) {
+  auto made = make_selector<T>(spec, dimension);
+  EXPECT_TRUE(made.has_value()) << made.error().message;
+  return std::move(*made);
+}
+
+template <typename T>
+std::vector<uint32_t> selected_by(Selector<T>& selector, const std::vector<T>& values, uint64_t step) {
+  IndexBuffer positions = {7};
+  const auto done = selector.select(dense_view(values), {.step = step}, positions);
+  EXPECT_TRUE(done.has_value()) << done.error().message;
+  return listed(positions);
+}
+
+SelectionSpec example_of(const SelectionInfo& info) {
+  return {.selection = info.selection, .density = 0.05, .threshold = 0.5, .variance = 1};
+}
+
+template <typename T>
+std::vector<T> of_one_sign(std::vector<T> values, uint64_t step) {
+  for (T& value : values) {
+    if (step % 2 == 0 ? value < 0 : value > 0) value = 0;
+  }
+  return values;
+}
+
+template <typename T>
+class SelectSchedule : public ::testing::Test {};
+using ValueTypes = ::testing::Types<float, double>;
+TYPED_TEST_SUITE(SelectSchedule, ValueTypes);
+
+// --- alternating signs ------------------------------------------------------------------------------------------------
+
+TYPED_TEST(SelectSchedule, KeepSignKeepsOneSignAndWhatIsNotFinite) {
+  const TypeParam infinity = std::numeric_limits<TypeParam>::infinity();
+  const TypeParam nan = std::numeric_limits<TypeParam>::quiet_NaN();
+  for_each_isa([&](const std::string& isa) {
+    SCOPED_TRACE(isa);
+    for (size_t n = 0; n < 70; ++n) {
+      auto values = values_of<TypeParam>(Pattern::kDenormal, n, n);
+      if (n > 5) values[n - 1] = -infinity, values[n / 2] = infinity, values[n / 3] = nan, values[0] = -nan;
+      for (const Sign sign : {Sign::kPositive, Sign::kNegative}) {
+        std::vector<TypeParam> filtered(n, TypeParam(9));
+        keep_sign<TypeParam>(values, sign, filtered);
+        for (size_t i = 0; i < n; ++i) {
+          const bool kept = !std::isfinite(values[i]) || (sign == Sign::kPositive ? values[i] > 0 : values[i] < 0);
+          if (std::isnan(values[i])) {
+            ASSERT_TRUE(std::isnan(filtered[i]));
+          } else {
+            ASSERT_EQ(filtered[i], kept ? values[i] : 0) << i;
+          }
+        }
+      }
+    }
+  });
+}
+
+TYPED_TEST(SelectSchedule, EverySelectionThatMayAlternateSelectsAsIfTheOtherSignWereZero) {
+  size_t seen = 0;
+  for (const SelectionInfo& info : selections()) {
+    if (!info.may_alternate_signs) continue;
+    ++seen;
+    SelectionSpec spec = example_of(info);
+    const auto plain = selector_for<TypeParam>(spec, 6000);
+    spec.alternate_signs = true;
+    const auto alternating = selector_for<TypeParam>(spec, 6000);
+    for (const Pattern pattern : kPatterns) {
+      const auto values = values_of<TypeParam>(pattern, 6000, 11);
+      for (const uint64_t step : {0, 1, 2, 7}) {
+        ASSERT_EQ(selected_by(*alternating, values, step), selected_by(*plain, of_one_sign(values, step), step))
+            << info.name << " step " << step << " " << testing::name_of(pattern, 6000, 300);
+      }
+    }
+  }
+  EXPECT_GE(seen, 6u);
+}
+
+TYPED_TEST(SelectSchedule, AlternatingTopKIsTheLargestKAndThenTheSmallestK) {
+  const auto values = values_of<TypeParam>(Pattern::kGaussian, 5000, 3);
+  auto selector = selector_for<TypeParam>({.selection = Selection::kTopK, .k = 40, .alternate_signs = true}, 5000);
+  std::vector<TypeParam> sorted = values;
+  std::sort(sorted.begin(), sorted.end());
+  for (const uint64_t step : {4, 5}) {
+    std::vector<TypeParam> got;
+    for (const uint32_t position : selected_by(*selector, values, step)) got.push_back(values[position]);
+    std::sort(got.begin(), got.end());
+    const auto begin = step % 2 == 0 ? sorted.end() - 40 : sorted.begin();
+    EXPECT_EQ(got, std::vector<TypeParam>(begin, begin + 40));
+  }
+}
+
+TYPED_TEST(SelectSchedule, AlternatingFindsNaNAndInfinityOfEitherSignInEveryStep) {
+  for (const SelectionInfo& info : selections()) {
+    if (!info.may_alternate_signs) continue;
+    SelectionSpec spec = example_of(info);
+    spec.alternate_signs = true;
+    for (const uint64_t step : {0, 1}) {
+      for (const TypeParam bad :
+           {std::numeric_limits<TypeParam>::infinity(), -std::numeric_limits<TypeParam>::infinity(),
+            std::numeric_limits<TypeParam>::quiet_NaN()}) {
+        for (const size_t n : {1, 5000}) {
+          auto values = values_of<TypeParam>(Pattern::kGaussian, n, 1);
+          values[n / 2] = bad;
+          IndexBuffer positions = {1};
+          const auto done = selector_for<TypeParam>(spec, n)->select(dense_view(values), {.step = step}, positions);
+          ASSERT_FALSE(done.has_value()) << info.name;
+          ASSERT_EQ(done.error().code, ErrorCode::kNonFinite);
+          ASSERT_TRUE(positions.empty());
+        }
+      }
+    }
+  }
+}
+
+TYPED_TEST(SelectSchedule, AlternatingOfASparseAccumulatorGivesPositionsOfIts) {
+  const std::vector<TypeParam> values = {3, -5, 0, 1, -1, 2};
+  const IndexBuffer indices = {1, 10, 100, 1000, 10'000, 99'999};
+  const StreamView<TypeParam> view{100'000, false, indices, values};
+  auto selector = selector_for<TypeParam>({.selection = Selection::kTopK, .k = 2, .alternate_signs = true}, 100'000);
+  IndexBuffer positions;
+  ASSERT_TRUE(selector->select(view, {.step = 0}, positions).has_value());
+  EXPECT_EQ(listed(positions), (std::vector<uint32_t>{0, 5}));
+  ASSERT_TRUE(selector->select(view, {.step = 1}, positions).has_value());
+  EXPECT_EQ(listed(positions), (std::vector<uint32_t>{1, 4}));
+}
+
+// --- warm-up ----------------------------------------------------------------------------------------------------------
+
+TEST(SelectWarmUp, TheExponentialScheduleIsThePapers) {
+  const SelectionSpec spec{
+      .selection = Selection::kTopK, .density = 0.001, .warm_up = WarmUp::kExponential, .warm_up_steps = 400};
+  for (const auto& [step, density] : std::vector<std::pair<uint64_t, double>>{
+           {0, 0.25}, {99, 0.25}, {100, 0.0625}, {200, 0.015625}, {300, 0.00390625}, {399, 0.00390625}}) {
+    EXPECT_EQ(warm_up_density(spec, 10'000, step), density) << step;
+  }
+  EXPECT_EQ(warm_up_density(spec, 10'000, 400), std::nullopt);
+  EXPECT_EQ(warm_up_density({.k = 10, .warm_up = WarmUp::kExponential, .warm_up_steps = 4}, 10'000, 3), 0.00390625);
+}
+
+TEST(SelectWarmUp, TheDensityNeverRisesAndIsNeverBelowWhatIsAskedFor) {
+  for (const double density : {1e-6, 0.001, 0.0625, 0.06, 0.25, 0.3, 1.0}) {
+    for (const uint32_t steps : {1, 2, 3, 7, 1000}) {
+      const SelectionSpec spec{
+          .selection = Selection::kTopK, .density = density, .warm_up = WarmUp::kExponential, .warm_up_steps = steps};
+      double before = 1;
+      for (uint64_t step = 0; step < steps + 2; ++step) {
+        const double now = warm_up_density(spec, 1000, step).value_or(density);
+        ASSERT_LE(now, before);
+        ASSERT_GE(now, density);
+        ASSERT_TRUE(step < steps || now == density);
+        before = now;
+      }
+    }
+  }
+}
+
+TYPED_TEST(SelectSchedule, EverySelectionWarmsUpDenseAndThenIsAsWithout) {
+  const size_t n = 3000;
+  for (const SelectionInfo& info : selections()) {
+    if (info.selection == Selection::kNone || info.use == SelectionUse::kUnbiased) continue;
+    SelectionSpec spec = example_of(info);
+    const auto plain = selector_for<TypeParam>(spec, n);
+    spec.warm_up = WarmUp::kDense;
+    spec.warm_up_steps = 3;
+    const auto warming = selector_for<TypeParam>(spec, n);
+    for (uint64_t step = 0; step < 9; ++step) {
+      const auto values = values_of<TypeParam>(Pattern::kFewDistinct, n, step);
+      const auto got = selected_by(*warming, values, step);
+      if (step < 3) {
+        ASSERT_EQ(got, without_zeros<TypeParam>(values, top_k_oracle<TypeParam>(values, n))) << info.name;
+      } else {
+        ASSERT_EQ(got, selected_by(*plain, values, step)) << info.name << " step " << step;
+      }
+    }
+  }
+}
+
+TYPED_TEST(SelectSchedule, ExponentialWarmUpSelectsAsTheStagesDensity) {
+  const size_t n = 8000;
+  for (const SelectionInfo& info : selections()) {
+    if (info.amount != SelectionAmount::kShare || info.use == SelectionUse::kUnbiased) continue;
+    SelectionSpec spec = example_of(info);
+    std::vector<std::unique_ptr<Selector<TypeParam>>> stages;
+    for (const double density : {0.25, 0.0625, 0.05}) {
+      spec.density = density;
+      stages.push_back(selector_for<TypeParam>(spec, n));
+    }
+    spec.warm_up = WarmUp::kExponential;
+    spec.warm_up_steps = 6;
+    const auto warming = selector_for<TypeParam>(spec, n);
+    for (uint64_t step = 0; step < 12; ++step) {
+      const auto values = values_of<TypeParam>(Pattern::kGaussian, n, step);
+      Selector<TypeParam>& stage = *stages[std::min<uint64_t>(step / 3, 2)];
+      ASSERT_EQ(selected_by(*warming, values, step), selected_by(stage, values, step)) << info.name << " " << step;
+    }
+  }
+}
+
+TYPED_TEST(SelectSchedule, AWarmUpOfASelectionThatDrawsDrawsEverythingOnceAndThenAsItDoes) {
+  const size_t n = 500;
+  const auto values = values_of<TypeParam>(Pattern::kFewDistinct, n, 4);
+  for (const SelectionInfo& info : selections()) {
+    if (info.selection == Selection::kNone) continue;
+    SelectionSpec spec = example_of(info);
+    const auto plain = selector_for<TypeParam>(spec, n);
+    spec.warm_up = WarmUp::kDense;
+    spec.warm_up_steps = 1;
+    const auto warming = selector_for<TypeParam>(spec, n);
+    IndexBuffer positions, wanted_positions;
+    Buffer<TypeParam> drawn, wanted;
+    ASSERT_TRUE(warming->draw(dense_view(values), {.step = 0}, positions, drawn).has_value());
+    EXPECT_EQ(listed(positions), without_zeros<TypeParam>(values, top_k_oracle<TypeParam>(values, n)));
+    for (size_t i = 0; i < positions.size(); ++i) ASSERT_EQ(drawn[i], values[positions[i]]);
+    const auto as_plain = plain->draw(dense_view(values), {.step = 1}, wanted_positions, wanted);
+    const auto done = warming->draw(dense_view(values), {.step = 1}, positions, drawn);
+    ASSERT_EQ(done.has_value(), info.use != SelectionUse::kKeepsRest) << info.name;
+    ASSERT_EQ(done.has_value(), as_plain.has_value());
+    EXPECT_EQ(positions, wanted_positions);
+    EXPECT_EQ(drawn, wanted);
+  }
+}
+
+TYPED_TEST(SelectSchedule, ADenseWarmUpWithAlternatingSignsIsOfOneSign) {
+  const auto values = values_of<TypeParam>(Pattern::kGaussian, 900, 4);
+  const SelectionSpec spec{.selection = Selection::kTrimmed,
+                           .density = 0.01,
+                           .alternate_signs = true,
+                           .warm_up = WarmUp::kDense,
+                           .warm_up_steps = 2};
+  const auto selector = selector_for<TypeParam>(spec, 900);
+  for (const uint64_t step : {0, 1}) {
+    const auto got = selected_by(*selector, values, step);
+    EXPECT_EQ(got, without_zeros<TypeParam>(of_one_sign(values, step),
+                                            top_k_oracle<TypeParam>(of_one_sign(values, step), 900)));
+    EXPECT_GT(got.size(), 300u);
+  }
+}
+
+TYPED_TEST(SelectSchedule, AWarmUpFindsWhatIsNotFinite) {
+  const SelectionSpec spec{
+      .selection = Selection::kTopK, .density = 0.01, .warm_up = WarmUp::kDense, .warm_up_steps = 2};
+  const auto selector = selector_for<TypeParam>(spec, 50);
+  std::vector<TypeParam> values(50, 1);
+  values[49] = std::numeric_limits<TypeParam>::quiet_NaN();
+  for (uint64_t step = 0; step < 4; ++step) {
+    IndexBuffer positions = {1};
+    const auto done = selector->select(dense_view(values), {.step = step}, positions);
+    ASSERT_FALSE(done.has_value());
+    EXPECT_EQ(done.error().code, ErrorCode::kNonFinite);
+    EXPECT_TRUE(positions.empty());
+  }
+}
+
+// --- as text ----------------------------------------------------------------------------------------------------------
+
+TEST(SelectScheduleText, TheOptionsAreWordsAfterTheNumbers) {
+  EXPECT_EQ(selection_from_text("trimmed:0.001:signs:warm_up=500"), (SelectionSpec{.selection = Selection::kTrimmed,
+                                                                                   .density = 0.001,
+                                                                                   .alternate_signs = true,
+                                                                                   .warm_up = WarmUp::kExponential,
+                                                                                   .warm_up_steps = 500}));
+  EXPECT_EQ(selection_from_text("threshold:0.5:dense=10"),
+            (SelectionSpec{
+                .selection = Selection::kThreshold, .threshold = 0.5, .warm_up = WarmUp::kDense, .warm_up_steps = 10}));
+  EXPECT_EQ(selection_from_text("exact:0.01"), (SelectionSpec{.selection = Selection::kTopK, .density = 0.01}));
+  EXPECT_EQ(selection_from_text("radix:100:signs"),
+            (SelectionSpec{.selection = Selection::kRadix, .k = 100, .alternate_signs = true}));
+  for (const char* bad :
+       {"sampled:0.1:signs", "threshold_reuse:0.1:signs", "bucket_topk:0.1:64:signs", "none:dense=3", "none:signs",
+        "threshold:0.5:warm_up=10", "topk:0.1:warm_up=0", "topk:0.1:dense", "topk:0.1:sign", "topk:signs", "trimmed",
+        "binary_search:0", "by_size:1.5", "sampled:0.1:0"}) {
+    EXPECT_FALSE(selection_from_text(bad).has_value()) << bad;
+  }
+}
+
+TEST(SelectScheduleText, SampledReusesForFiveStepsUnlessItSays) {
+  EXPECT_EQ(selection_from_text("sampled:0.01"),
+            (SelectionSpec{.selection = Selection::kSampled, .density = 0.01, .period = 5}));
+  EXPECT_EQ(selection_from_text("sampled:0.01:8"),
+            (SelectionSpec{.selection = Selection::kSampled, .density = 0.01, .period = 8}));
+  EXPECT_EQ(selection_from_text("threshold_reuse:0.01")->period, 32u);
+}
+
+TEST(SelectScheduleText, WarmUpsAndSignsThatCannotBeAreRefusedOfSpecificationsToo) {
+  const SelectionSpec refused[] = {
+      {.selection = Selection::kTopK, .density = 0.1, .warm_up = WarmUp::kDense},
+      {.selection = Selection::kTopK, .density = 0.1, .warm_up_steps = 3},
+      {.selection = Selection::kNone, .warm_up = WarmUp::kDense, .warm_up_steps = 3},
+      {.selection = Selection::kThreshold, .threshold = 1, .warm_up = WarmUp::kExponential, .warm_up_steps = 3},
+      {.selection = Selection::kSampled, .density = 0.1, .alternate_signs = true},
+      {.selection = Selection::kNone, .alternate_signs = true}};
+  for (const SelectionSpec& spec : refused) {
+    EXPECT_EQ(validate(spec).error().code, ErrorCode::kInvalidArgument);
+    EXPECT_FALSE(make_selector<float>(spec, 100).has_value());
+  }
+}
+
+}  // namespace
+}  // namespace millrace

@@ -1,0 +1,73 @@
+#include "kernels/methods/methods.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+#include "kernels/codec/codec.h"
+#include "worker/core/options.h"
+
+namespace millrace::worker {
+namespace {
+
+JobOptions job_of(const Method& method) {
+  JobOptions job;
+  job.name = "job";
+  job.shards = {"tcp://localhost:1"};
+  job.workers = 4;
+  job.select = method.select;
+  job.reselect = method.reselect;
+  job.codec_up = method.codec_up;
+  job.codec_error = method.codec_error;
+  job.momentum = method.momentum;
+  job.clip = method.clip;
+  job.unbiased = method.unbiased;
+  return job;
+}
+
+TEST(Methods, EachIsAJobThatHoldsAndSaysWhatItWasGiven) {
+  std::set<std::string_view> names;
+  for (const Method& method : methods()) {
+    SCOPED_TRACE(method.name);
+    EXPECT_TRUE(names.insert(method.name).second);
+    EXPECT_EQ(find_method(method.name), &method);
+    EXPECT_FALSE(method.paper.empty() || method.summary.empty());
+    const auto spec =
+        spec_from_options(job_of(method), std::vector<TensorOptions>{{.name = "w", .dimension = 1'000'000}});
+    ASSERT_TRUE(spec) << spec.error().message;
+    EXPECT_EQ(codec_text(spec->codec_up), codec_text(codec_from_text(method.codec_up).value()));
+    EXPECT_TRUE(check_method(method, method.select, method.codec_up));
+  }
+  for (const char* name : {"three_lc", "sketchml", "skcompress", "dgc", "sparcml", "oktopk", "deepreduce_p2"}) {
+    EXPECT_NE(find_method(name), nullptr) << name;
+    EXPECT_NE(method_words().find(name), std::string::npos);
+  }
+  EXPECT_EQ(find_method(""), nullptr);
+}
+
+TEST(Methods, ADensityTakesThePlaceOfTheSelectionsOwn) {
+  EXPECT_EQ(method_select(*find_method("dgc"), "0.01"), "topk:0.01:warm_up=400");
+  EXPECT_EQ(method_select(*find_method("oktopk"), "500"), "threshold_reuse:500:32");
+  EXPECT_EQ(method_select(*find_method("three_lc"), "0.1").error().message,
+            "method three_lc has no density: its selection is none");
+  EXPECT_FALSE(method_select(*find_method("dgc"), "1.5"));
+}
+
+TEST(Methods, AnotherKindOfSelectionOrCodecMakesAnotherMethodAndAParameterDoesNot) {
+  const Method& dgc = *find_method("dgc");
+  EXPECT_TRUE(check_method(dgc, "topk:0.05", "raw+raw"));
+  EXPECT_FALSE(check_method(dgc, "threshold:0.05", "raw+raw"));
+  EXPECT_FALSE(check_method(dgc, "none", "raw+raw"));
+  EXPECT_FALSE(check_method(dgc, "topk:0.05", "gap+raw"));
+  EXPECT_FALSE(check_method(dgc, "topk:0.05", "auto"));
+  EXPECT_FALSE(check_method(dgc, "topk:nothing", "raw+raw"));
+  EXPECT_FALSE(check_method(dgc, "topk:0.05", "raw+nothing"));
+  const Method& three_lc = *find_method("three_lc");
+  EXPECT_TRUE(check_method(three_lc, "none", "gap+three_lc:1"));
+  EXPECT_TRUE(check_method(three_lc, "topk:0.1", "gap+three_lc")) << "it says nothing about what is selected";
+  EXPECT_FALSE(check_method(three_lc, "none", "gap+qsgd4"));
+}
+
+}  // namespace
+}  // namespace millrace::worker

@@ -1,0 +1,88 @@
+#include "worker/cli/bench/codec_methods.h"
+
+#include <cmath>
+#include <string>
+
+#include "kernels/base/check.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/random.h"
+#include "kernels/codec/codec.h"
+#include "kernels/methods/methods.h"
+#include "worker/cli/bench/measure.h"
+
+namespace millrace::cli {
+namespace {
+
+constexpr uint64_t kContainerHeaderBytes = 64;  // WIRE_FORMAT.md, "Codec container"
+
+/// Median time of `repeats` runs, in seconds.
+template <typename Run>
+double seconds(uint32_t repeats, const Run& run) {
+  run();  // warms the buffers
+  std::vector<double> times;
+  for (uint32_t i = 0; i < repeats; ++i) {
+    const TimeNs start = monotonic_now_ns();
+    run();
+    times.push_back(static_cast<double>(std::max<TimeNs>(monotonic_now_ns() - start, 1)) * 1e-9);
+  }
+  return median(std::move(times));
+}
+
+/// Both sparse.
+double relative_error(const StreamView<float>& selected, const StreamView<float>& decoded) {
+  double error = 0;
+  double norm = 0;
+  size_t at = 0;
+  for (size_t i = 0; i < selected.indices.size(); ++i) {
+    for (; at < decoded.indices.size() && decoded.indices[at] < selected.indices[i]; ++at) {
+      error += std::pow(double{decoded.values[at]}, 2);
+    }
+    const bool there = at < decoded.indices.size() && decoded.indices[at] == selected.indices[i];
+    error += std::pow((there ? double{decoded.values[at++]} : 0.0) - double{selected.values[i]}, 2);
+    norm += std::pow(double{selected.values[i]}, 2);
+  }
+  for (; at < decoded.indices.size(); ++at) error += std::pow(double{decoded.values[at]}, 2);
+  return norm == 0 ? 0 : std::sqrt(error / norm);
+}
+
+nlohmann::json method_row(const Method& method, const StreamView<float>& selected, const CodecBenchOptions& options) {
+  const auto spec = codec_from_text(method.codec_up);
+  MILLRACE_CHECK(spec.has_value(), std::string(method.codec_up));
+  const EncodeOptions encode{*spec, RandomKey::from(options.seed), 0};
+  CodedStream<float> coded;
+  const double encode_s = seconds(options.repeats, [&] {
+    auto result = encode_stream(selected, {}, encode);
+    MILLRACE_CHECK(result.has_value(), std::string(method.name));
+    coded = std::move(*result);
+  });
+  Stream<float> received;
+  received.dimension = selected.dimension;
+  const double decode_s = seconds(options.repeats, [&] {
+    MILLRACE_CHECK(find_index_codec(coded.index_codec)
+                       ->decode(coded.index_bytes, coded.dimension, coded.count, received.indices)
+                       .has_value());
+    received.values.resize(coded.count);
+    MILLRACE_CHECK(find_value_codec(coded.value_codec)
+                       ->decode(coded.value_bytes, received.indices, std::span<float>(received.values))
+                       .has_value());
+  });
+  const auto entries = static_cast<double>(selected.indices.size());
+  const uint64_t bytes = coded.index_bytes.size() + coded.value_bytes.size() + kContainerHeaderBytes;
+  return {{"algorithm", method.name},
+          {"kind", "method"},
+          {"codec", method.codec_up},
+          {"bits_per_entry", 8.0 * static_cast<double>(bytes) / entries},
+          {"encode_mentry_s", entries / encode_s * 1e-6},
+          {"decode_mentry_s", entries / decode_s * 1e-6},
+          {"relative_error", relative_error(selected, received.view())}};
+}
+
+}  // namespace
+
+std::vector<nlohmann::json> method_rows(const StreamView<float>& selected, const CodecBenchOptions& options) {
+  std::vector<nlohmann::json> rows;
+  for (const Method& method : methods()) rows.push_back(method_row(method, selected, options));
+  return rows;
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "kernels/stream/stream.h"
+#include "worker/cli/bench/codec.h"
+
+namespace millrace::cli {
+
+/// Measures the codec of every method on the same selected entries: what the methods' selections differ in is not in it.
+///
+/// selected  sparse, an entry at least.
+/// Returns   {"algorithm":NAME,"kind":"method","codec":TEXT,"bits_per_entry":..,"encode_mentry_s":..,"decode_mentry_s":..,
+///           "relative_error":..} each: bits of index and value code, tables and the container's header, over the entries that
+///           went in; millions of these a second; ||decoded - selected|| / ||selected||, with what is not decoded as 0. Entries
+///           that a Bloom filter adds have value 0.
+std::vector<nlohmann::json> method_rows(const StreamView<float>& selected, const CodecBenchOptions& options);
+
+}  // namespace millrace::cli

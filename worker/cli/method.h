@@ -1,0 +1,29 @@
+#pragma once
+
+#include <string>
+
+#include "worker/cli/outcome.h"
+#include "worker/cli/trainer.h"
+
+namespace millrace::cli {
+
+/// Of the options that a method sets, those that the user gave: they stay.
+struct GivenOptions {
+  bool select = false;
+  bool reselect = false;
+  bool codec_up = false;
+  bool codec_error = false;
+  bool momentum = false;
+  bool clip = false;
+};
+
+/// Sets what the user did not give to what the method has (kernels/methods). A density above 0 takes the place of that of its
+/// selection.
+///
+/// Errors   usage: no such method; what was given makes another method of it.
+Outcome apply_method(const std::string& name, double density, const GivenOptions& given, TrainOptions& options);
+
+/// A line or two a method, for --help.
+std::string method_table();
+
+}  // namespace millrace::cli
