@@ -111,8 +111,8 @@ WaySpeed speed_of(const WayTimes& times, bool dense) {
   // What any stream takes is out of the time of a unit.
   speed.fixed_ns = std::max(times.small - small * speed.unit_ns[kFarDensity], 0.0);
   for (double& unit : speed.unit_ns) unit = std::max(unit - speed.fixed_ns / near, unit / 2);
-  const double far = static_cast<double>(kFarUnits) * units_of_entry * speed.unit_ns[kFarDensity];
-  if (times.far > 0) speed.far = std::max((times.far - speed.fixed_ns) / far, 1.0);
+  const double far = static_cast<double>(kFarUnits) * units_of_entry;
+  if (times.far > 0) speed.far_ns = std::max((times.far - speed.fixed_ns) / far - speed.unit_ns[kFarDensity], 0.0);
   return speed;
 }
 

@@ -39,8 +39,7 @@ double unit_ns(const WaySpeed& speed, double density) {
 double way_ns(const WaySpeed& speed, double units, double near_units, double density) {
   constexpr double kFarOverNear = static_cast<double>(kFarUnits) / static_cast<double>(kNearUnits);
   const double share = std::log(std::max(units, 1.0) / near_units) / std::log(kFarOverNear);
-  const double far = 1 + (speed.far - 1) * std::clamp(share, 0.0, kFarShareMax);
-  return speed.fixed_ns + units * unit_ns(speed, density) * far;
+  return speed.fixed_ns + units * (unit_ns(speed, density) + speed.far_ns * std::clamp(share, 0.0, kFarShareMax));
 }
 
 /// What is known in full before what is not, then by time; of equals the lower numbers, so that there is one order.

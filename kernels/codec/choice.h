@@ -23,12 +23,13 @@ inline constexpr uint64_t kNearUnits = 2'048;
 inline constexpr uint64_t kFarUnits = 131'072;
 inline constexpr uint64_t kDenseUnitsPerUnit = 10;  ///< the dense form of the same streams, at density 0.1
 
-/// What one way of a code takes: fixed_ns + units * unit_ns, an index of the sparse forms or a value of the dense one a unit.
+/// What one way of a code takes: fixed_ns + units * (unit_ns + what of far_ns is due), an index of the sparse forms or a value of
+/// the dense one a unit.
 struct WaySpeed {
   double fixed_ns = 0;
   std::array<double, kSpeedDensities.size()> unit_ns =
-      {};          ///< near, at kSpeedDensities; between them on logarithmic axes
-  double far = 1;  ///< far over near
+      {};             ///< near, at kSpeedDensities; between them on logarithmic axes
+  double far_ns = 0;  ///< more a unit, where the arrays are far; between near and far by the logarithm of the units
 };
 
 struct CodingSpeed {
