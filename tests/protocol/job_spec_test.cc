@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 #include <set>
+#include <utility>
 
 #include "protocol/limits.h"
 #include "tests/protocol/example_spec.h"
@@ -18,8 +19,7 @@ struct Change {
   std::function<void(JobSpec&)> make;
 };
 
-/// One change for every field that there is, and what the difference must name.
-std::vector<Change> every_change() {
+std::vector<Change> every_change_of_the_job() {
   return {
       {"name", [](JobSpec& s) { s.name = "other"; }},
       {"workers 4 here, 5 there", [](JobSpec& s) { s.workers = 5; }},
@@ -77,6 +77,11 @@ std::vector<Change> every_change() {
       {"store: decay", [](JobSpec& s) { s.store.optimizer.decay = 0.5; }},
       {"store: epsilon", [](JobSpec& s) { s.store.optimizer.epsilon = 0.5; }},
       {"store: begin worker here, saved there", [](JobSpec& s) { s.store.begin = StoreBegin::kSaved; }},
+  };
+}
+
+std::vector<Change> every_change_of_tensors() {
+  return {
       {"tensor 0: name", [](JobSpec& s) { s.tensors[0].name = "other"; }},
       {"tensor 'bias': dimension 64 here, 65 there", [](JobSpec& s) { s.tensors[1].dimension = 65; }},
       {"tensor 'bias': value_type f32 here, f64 there", [](JobSpec& s) { s.tensors[1].value_type = ValueType::kF64; }},
@@ -91,6 +96,13 @@ std::vector<Change> every_change() {
       {"2 tensors here, 3 there", [](JobSpec& s) { s.tensors.push_back({.name = "new", .dimension = 1}); }},
       {"2 tensors here, 1 there", [](JobSpec& s) { s.tensors.pop_back(); }},
   };
+}
+
+/// One change for every field that there is, and what the difference must name.
+std::vector<Change> every_change() {
+  std::vector<Change> changes = every_change_of_the_job();
+  for (Change& change : every_change_of_tensors()) changes.push_back(std::move(change));
+  return changes;
 }
 
 TEST(JobSpecBytes, GoRoundTrip) {

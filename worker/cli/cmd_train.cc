@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/codec/codec.h"
+#include "kernels/select/select.h"
 #include "kernels/stream/stream.h"
 #include "monitoring/standard_streams.h"
 #include "worker/cli/atomic_file.h"
