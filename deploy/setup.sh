@@ -3,6 +3,7 @@
 #
 #   deploy/setup.sh            what the build and the demo need
 #   deploy/setup.sh --tests    also what deploy/test.sh needs (clang 19, network tools, python3)
+#   deploy/setup.sh --papers   also what the experiments of tests/bench/papers/ need (numpy, matplotlib, PyTorch)
 #   deploy/setup.sh --check    installs nothing: prints what is missing, one package a line, and exits 1 if anything is
 #
 # Exit codes: 0 done, 1 something is missing (--check), 2 usage, 3 not root, 4 not a Debian-like system, 5 apt failed.
@@ -49,11 +50,18 @@ readonly TEST_PACKAGES=(
   python3              # tests/lint
   nftables             # packet loss in netlab tests
 )
+readonly PAPER_PACKAGES=(
+  python3              # tests/bench/papers
+  python3-numpy        # data and optimisers of the experiments
+  python3-matplotlib   # plots
+  python3-torch        # networks
+  libopenblas0-pthread # an LSTM's gradient in a tenth of the time that reference BLAS takes
+)
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 
 usage() {
-  sed -n '2,8p' "$0" | sed 's/^# \{0,1\}//'
+  sed -n '2,9p' "$0" | sed 's/^# \{0,1\}//'
 }
 
 # Prints the packages of "$@" that dpkg does not have installed.
@@ -86,6 +94,7 @@ main() {
   for argument in "$@"; do
     case "$argument" in
       --tests) packages+=("${TEST_PACKAGES[@]}") ;;
+      --papers) packages+=("${PAPER_PACKAGES[@]}") ;;
       --check) check=yes ;;
       -h | --help) usage; exit 0 ;;
       *) say "unknown option '$argument'"; usage >&2; exit 2 ;;
