@@ -108,7 +108,7 @@ TEST_F(HandshakeProcess, AnUnsoundSpecificationIsRefusedWithItsReason) {
   JobSpec& spec = std::get<Hello>(message.body).spec;
   spec.codec_up.value = ValueCodecId::kQsgd;
   spec.codec_up.qsgd_scale_max = false;
-  expect_refusal(message, ErrorCode::kInvalidArgument, "L2 norm");
+  expect_refusal(message, ErrorCode::kInvalidArgument, "qsgd4:l2 is no contraction");
 }
 
 TEST_F(HandshakeProcess, AnotherShardCountIsRefused) {
