@@ -57,6 +57,7 @@ struct TrainFlags {
   std::string model = "lr";
   std::string output;
   std::string http;
+  std::string codec_error;  ///< empty: retain, or drop where nothing is kept back
   double density = 0;
   uint64_t dimension = 0;
   bool dense = false;
@@ -103,6 +104,11 @@ Outcome complete(TrainFlags& flags) {
   if (!loss) return fail_with(loss.error());
   options.loss = *loss;
   if (flags.density > 0) options.select = fmt::format("topk:{}", flags.density);
+  if (!flags.codec_error.empty()) {
+    options.codec_error = flags.codec_error;
+  } else if (options.unbiased) {
+    options.codec_error = "drop";  // there is no residual to retain it in
+  }
   if (flags.dense) options.form = GradientForm::kDense;
   options.log = [&flags](LogLevel level, std::string_view line) {
     if (level == LogLevel::kError) {
@@ -364,8 +370,8 @@ void add_compression_flags(CLI::App& app, TrainFlags& flags) {
                  "auto, or INDEX+VALUE: " + index_codec_words() + " + " + value_codec_words())
       ->capture_default_str();
   app.add_option("--codec-down", options.codec_down, "the same, for what comes back")->capture_default_str();
-  app.add_option("--codec-error", options.codec_error, "a quantizer's error: retain it in the residual, or drop it")
-      ->capture_default_str()
+  app.add_option("--codec-error", flags.codec_error, "a quantizer's error: retain it in the residual, or drop it")
+      ->default_str("retain, with --unbiased drop")
       ->check(CLI::IsMember({"retain", "drop"}));
   app.add_option(
          "--momentum", options.momentum,
@@ -376,8 +382,10 @@ void add_compression_flags(CLI::App& app, TrainFlags& flags) {
                  "scale a step's gradients down to this L2 norm over the square root of the workers; 0 does not")
       ->capture_default_str()
       ->check(in_range(0.0, 1e30));
-  app.add_flag("--unbiased", options.unbiased,
-               "keep nothing back: what is sent is the gradient in expectation (--select none, --codec-error drop)");
+  app.add_flag(
+      "--unbiased", options.unbiased,
+      "keep nothing back: what is sent is the gradient in expectation (--select none, random, gspar, gspar_closed or "
+      "uniform)");
   app.add_flag("--audit", options.audit,
                "check at run time that nothing is lost or counted twice, and say at the end where it went");
   app.add_option("--non-finite", options.non_finite, "NaN in a gradient: refuse (ends the run) or drop (counted)")
