@@ -177,6 +177,34 @@ void draw_automatic(RandomSequence& random, Scenario& scenario) {
   MILLRACE_CHECK(protocol::validate(scenario.spec).has_value(), scenario.seed);
 }
 
+/// Jobs that keep nothing back, most of them with a selection that draws; and random-k where the rest is kept.
+void draw_drawing(RandomSequence& random, Scenario& scenario) {
+  protocol::JobSpec spec = scenario.spec;
+  const double which = random.next_unit();
+  const double density = one_of(random, {0.01, 0.1, 0.5});
+  if (which < 0.06) {
+    scenario.spec.select = {.selection = Selection::kRandom, .density = density};
+    return;
+  }
+  if (which > 0.2) return;
+  spec.unbiased = true;
+  spec.select = {.selection = one_of(random, {Selection::kNone, Selection::kRandom, Selection::kUniform,
+                                              Selection::kGspar, Selection::kGspar, Selection::kGsparClosed}),
+                 .density = density,
+                 .variance = one_of(random, {0.1, 2.0, 30.0})};
+  spec.reselect = {};
+  spec.codec_error = protocol::CodecError::kDrop;
+  if (!find_index_codec(spec.codec_up.index)->lossless()) spec.codec_up.index = IndexCodecId::kGap;
+  for (protocol::TensorSpec& tensor : spec.tensors) {
+    tensor.select.reset();
+    tensor.reselect.reset();
+  }
+  if (!protocol::validate(spec)) return;
+  scenario.spec = spec;
+  // What is drawn is scaled by numbers that are no powers of two.
+  scenario.exact = scenario.exact && spec.select.selection == Selection::kNone;
+}
+
 void draw_clocks(RandomSequence& random, Scenario& scenario) {
   if (chance(random, 0.6)) return;
   scenario.own_clocks = true;
@@ -308,6 +336,8 @@ Scenario draw_scenario(uint64_t seed) {
   draw_acks(of_acks, scenario);
   RandomSequence of_mode(RandomKey::from(seed), /*stream=*/5);
   if (chance(of_mode, 1.0 / 7)) make_asynchronous(scenario.spec);
+  RandomSequence of_drawing(RandomKey::from(seed), /*stream=*/7);
+  draw_drawing(of_drawing, scenario);
   RandomSequence of_merging(RandomKey::from(seed), /*stream=*/6);
   scenario.merged = scenario.exact && chance(of_merging, 0.6);
   RandomSequence of_codecs(RandomKey::from(seed), /*stream=*/7);
@@ -340,6 +370,7 @@ std::string describe(const SimFault& fault) {
 
 std::string describe(const Scenario& scenario) {
   const protocol::JobSpec& spec = scenario.spec;
+<<<<<<< HEAD
   std::string text = "seed " + std::to_string(scenario.seed) + ": " + std::to_string(scenario.shards) +
                      " shards (nodes 0..), " + std::to_string(spec.workers) + " workers (nodes " +
                      std::to_string(scenario.shards) + "..), " + std::string(protocol::mode_name(spec.mode)) +
@@ -354,6 +385,21 @@ std::string describe(const Scenario& scenario) {
                      std::to_string(static_cast<uint64_t>(scenario.link_rate * 1e-3)) + " kbit/s" +
                      (spec.codec_error == protocol::CodecError::kRetain ? ", retain" : ", drop") + ", dead_after " +
                      std::to_string(spec.dead_after_ms) + " ms\n  tensors:";
+=======
+  std::string text =
+      "seed " + std::to_string(scenario.seed) + ": " + std::to_string(scenario.shards) + " shards (nodes 0..), " +
+      std::to_string(spec.workers) + " workers (nodes " + std::to_string(scenario.shards) + "..), " +
+      std::string(protocol::mode_name(spec.mode)) + ", quorum " + std::to_string(spec.quorum) + ", deadline " +
+      std::to_string(spec.deadline_ms) + " ms, participants " + std::to_string(spec.participants) + ", staleness " +
+      std::to_string(spec.staleness) + ", apply after " + std::to_string(spec.apply_after_acks) + " acks" +
+      ", select " + std::string(selection_name(spec.select.selection)) + ", reselect " +
+      (spec.reselect.reselect == protocol::Reselect::kTopK
+           ? "topk period " + std::to_string(spec.reselect.threshold_period)
+           : "none") +
+      ", up " + codec_text(spec.codec_up) + ", down " + codec_text(spec.codec_down) +
+      (spec.codec_error == protocol::CodecError::kRetain ? ", retain" : ", drop") +
+      (spec.unbiased ? ", unbiased" : "") + ", dead_after " + std::to_string(spec.dead_after_ms) + " ms\n  tensors:";
+>>>>>>> draws
   for (const auto& tensor : spec.tensors) text += ' ' + std::to_string(tensor.dimension);
   text += "; fuse_below " + std::to_string(spec.fuse_below) + ", parts_per_shard " +
           std::to_string(spec.parts_per_shard) + "; steps:";

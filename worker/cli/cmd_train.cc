@@ -61,6 +61,7 @@ struct TrainFlags {
   std::string http;
   std::string method;
   GivenOptions given;
+  std::string codec_error;  ///< empty: retain, or drop where nothing is kept back
   double density = 0;
   uint64_t dimension = 0;
   bool dense = false;
@@ -113,6 +114,11 @@ Outcome complete(TrainFlags& flags) {
   if (!loss) return fail_with(loss.error());
   options.loss = *loss;
   if (flags.density > 0) options.select = fmt::format("topk:{}", flags.density);
+  if (!flags.codec_error.empty()) {
+    options.codec_error = flags.codec_error;
+  } else if (options.unbiased) {
+    options.codec_error = "drop";  // there is no residual to retain it in
+  }
   if (flags.dense) options.form = GradientForm::kDense;
   options.log = [&flags](LogLevel level, std::string_view line) {
     if (level == LogLevel::kError) {
@@ -388,8 +394,8 @@ void add_compression_flags(CLI::App& app, TrainFlags& flags) {
                  "bits per second to the servers, for --codec-up auto; 0: measured by what is sent and comes back")
       ->capture_default_str()
       ->check(in_range(0.0, 1e15));
-  app.add_option("--codec-error", options.codec_error, "a quantizer's error: retain it in the residual, or drop it")
-      ->capture_default_str()
+  app.add_option("--codec-error", flags.codec_error, "a quantizer's error: retain it in the residual, or drop it")
+      ->default_str("retain, with --unbiased drop")
       ->each(mark(flags.given.codec_error))
       ->check(CLI::IsMember({"retain", "drop"}));
   app.add_option(
@@ -403,8 +409,10 @@ void add_compression_flags(CLI::App& app, TrainFlags& flags) {
       ->capture_default_str()
       ->each(mark(flags.given.clip))
       ->check(in_range(0.0, 1e30));
-  app.add_flag("--unbiased", options.unbiased,
-               "keep nothing back: what is sent is the gradient in expectation (--select none, --codec-error drop)");
+  app.add_flag(
+      "--unbiased", options.unbiased,
+      "keep nothing back: what is sent is the gradient in expectation (--select none, random, gspar, gspar_closed or "
+      "uniform)");
   app.add_flag("--audit", options.audit,
                "check at run time that nothing is lost or counted twice, and say at the end where it went");
   app.add_option("--non-finite", options.non_finite, "NaN in a gradient: refuse (ends the run) or drop (counted)")
