@@ -20,7 +20,7 @@ Result<CodingTimes> time_coding(const StreamView<float>& stream, const CodecCand
 /// What coding takes on this machine: whole containers of uniform indices and normal values, encoded and decoded on one thread,
 /// the best time of a few. For the shells: state machines are handed what comes out.
 ///
-/// Cost     some tens of milliseconds, 15 MiB for as long.
+/// Cost     about a tenth of a second, 15 MiB for as long.
 CodecSpeeds measure_speeds();
 
 /// measure_speeds(), once for the process, at the first call. A SpeedSource.
