@@ -235,6 +235,24 @@ INSTANTIATE_TEST_SUITE_P(
                o.spec.select = {.selection = Selection::kBucketTopK, .density = 0.05, .bucket_size = 64};
              },
              0.3, true},
+        Case{"OneSignAStepAfterAWarmUp",
+             [](ToyClusterOptions& o) {
+               o.spec.select = {.selection = Selection::kTrimmed,
+                                .density = 0.05,
+                                .alternate_signs = true,
+                                .warm_up = WarmUp::kExponential,
+                                .warm_up_steps = 8};
+             },
+             0.3, true},
+        Case{"SampledThresholdAfterDenseSteps",
+             [](ToyClusterOptions& o) {
+               o.spec.select = {.selection = Selection::kSampled,
+                                .density = 0.05,
+                                .period = 5,
+                                .warm_up = WarmUp::kDense,
+                                .warm_up_steps = 4};
+             },
+             0.3, true},
         Case{"BloomUp",
              [](ToyClusterOptions& o) {
                o.spec.codec_up = {.index = IndexCodecId::kBloom, .bloom_false_positive_rate = 0.1};
