@@ -370,22 +370,6 @@ std::string describe(const SimFault& fault) {
 
 std::string describe(const Scenario& scenario) {
   const protocol::JobSpec& spec = scenario.spec;
-<<<<<<< HEAD
-  std::string text = "seed " + std::to_string(scenario.seed) + ": " + std::to_string(scenario.shards) +
-                     " shards (nodes 0..), " + std::to_string(spec.workers) + " workers (nodes " +
-                     std::to_string(scenario.shards) + "..), " + std::string(protocol::mode_name(spec.mode)) +
-                     ", quorum " + std::to_string(spec.quorum) + ", deadline " + std::to_string(spec.deadline_ms) +
-                     " ms, participants " + std::to_string(spec.participants) + ", staleness " +
-                     std::to_string(spec.staleness) + ", apply after " + std::to_string(spec.apply_after_acks) +
-                     " acks" + ", select " + std::string(selection_name(spec.select.selection)) + ", reselect " +
-                     (spec.reselect.reselect == protocol::Reselect::kTopK
-                          ? "topk period " + std::to_string(spec.reselect.threshold_period)
-                          : "none") +
-                     ", up " + codec_text(spec.codec_up) + ", down " + codec_text(spec.codec_down) + " at " +
-                     std::to_string(static_cast<uint64_t>(scenario.link_rate * 1e-3)) + " kbit/s" +
-                     (spec.codec_error == protocol::CodecError::kRetain ? ", retain" : ", drop") + ", dead_after " +
-                     std::to_string(spec.dead_after_ms) + " ms\n  tensors:";
-=======
   std::string text =
       "seed " + std::to_string(scenario.seed) + ": " + std::to_string(scenario.shards) + " shards (nodes 0..), " +
       std::to_string(spec.workers) + " workers (nodes " + std::to_string(scenario.shards) + "..), " +
@@ -396,10 +380,10 @@ std::string describe(const Scenario& scenario) {
       (spec.reselect.reselect == protocol::Reselect::kTopK
            ? "topk period " + std::to_string(spec.reselect.threshold_period)
            : "none") +
-      ", up " + codec_text(spec.codec_up) + ", down " + codec_text(spec.codec_down) +
+      ", up " + codec_text(spec.codec_up) + ", down " + codec_text(spec.codec_down) + " at " +
+      std::to_string(static_cast<uint64_t>(scenario.link_rate * 1e-3)) + " kbit/s" +
       (spec.codec_error == protocol::CodecError::kRetain ? ", retain" : ", drop") +
       (spec.unbiased ? ", unbiased" : "") + ", dead_after " + std::to_string(spec.dead_after_ms) + " ms\n  tensors:";
->>>>>>> draws
   for (const auto& tensor : spec.tensors) text += ' ' + std::to_string(tensor.dimension);
   text += "; fuse_below " + std::to_string(spec.fuse_below) + ", parts_per_shard " +
           std::to_string(spec.parts_per_shard) + "; steps:";
