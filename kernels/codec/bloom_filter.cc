@@ -37,6 +37,14 @@ BloomShape::Counts BloomShape::counts() const {
           static_cast<uint64_t>(scaled / most + kRounding)};
 }
 
+uint64_t BloomShape::set_most(uint64_t count) const {
+  // Of so many balls into so many bins the standard deviation is below 0.33 sqrt(bins), whatever the number of balls.
+  const auto bins = static_cast<double>(bits);
+  const double balls = static_cast<double>(count) * probes;
+  const double expected = -bins * std::expm1(-balls / bins);
+  return static_cast<uint64_t>(std::min(balls, expected + 4 * std::sqrt(bins)));
+}
+
 Result<BloomFilter> BloomFilter::of(IndexSpan indices, double rate, uint64_t seed) {
   const BloomShape shape = BloomShape::optimal(indices.size(), rate);
   if (shape.bits > UINT32_MAX) return fail(ErrorCode::kLimitExceeded, "bloom: the filter would be over 2^32 bits");
@@ -66,11 +74,12 @@ std::optional<BloomFilter> BloomFilter::take(uint64_t seed, ByteSpan bytes, Bloo
   if (!bits || !probes) return std::nullopt;
   if (*bits == 0 || *bits % 32 != 0 || *probes == 0 || *probes > kBloomProbesMax) return std::nullopt;
   if (reader.remaining() != *bits / 8) return std::nullopt;
-  const BloomShape::Counts fits = BloomShape{*bits, *probes}.counts();
+  const BloomShape shape{*bits, *probes};
+  const BloomShape::Counts fits = shape.counts();
   const uint64_t least = std::max({fits.least, of.least, uint64_t{1}});  // of none it is as of one
   const uint64_t most = std::min(fits.most, std::max<uint64_t>(of.most, 1));
   if (least > most) return std::nullopt;
-  if (count_bits(bytes.last(reader.remaining())) > std::min(most, of.most) * *probes) return std::nullopt;
+  if (count_bits(bytes.last(reader.remaining())) > shape.set_most(std::min(most, of.most))) return std::nullopt;
   BloomFilter filter{BloomHashes::from(seed, *bits, *probes), {}};
   filter.words.resize(*bits / 32);
   std::memcpy(filter.words.data(), reader.get_bytes(*bits / 8)->data(), *bits / 8);

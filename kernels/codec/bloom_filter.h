@@ -23,6 +23,9 @@ struct BloomShape {
     uint64_t most = 0;
   };
   Counts counts() const;
+
+  /// More bits than that `count` indices do not set: not by number, or not in 10^30 draws of the hash functions.
+  uint64_t set_most(uint64_t count) const;
 };
 
 /// A filter: its hash functions and its bits.

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -138,16 +139,36 @@ TEST(BloomCodec, AFilterOfMoreIndicesThanAreDecodedIsRefusedAndSoIsOneThatIsTooF
     EXPECT_FALSE(bloom_p0_index_codec().decode(other, dimension, 0, decoded)) << probes;
   }
   // As many bits as its indices can set, and one more.
-  const uint64_t most = BloomShape{field<uint32_t>(coded.bytes, 8), 7}.counts().most;
+  const BloomShape shape{field<uint32_t>(coded.bytes, 8), 7};
+  const uint64_t most = shape.set_most(shape.counts().most);
   ByteBuffer full = coded.bytes;
   std::fill(full.begin() + 16, full.end(), 0);
   const auto set = [&](uint64_t bit) { full[16 + bit / 8] |= static_cast<uint8_t>(1u << (bit % 8)); };
-  for (uint64_t bit = 0; bit < most * 7; ++bit) set(bit);
+  for (uint64_t bit = 0; bit < most; ++bit) set(bit);
   const uint64_t known = oracle_scan(full, dimension).size();
-  ASSERT_GT(known, most);
+  ASSERT_GT(known, shape.counts().most);
   EXPECT_TRUE(bloom_p0_index_codec().decode(full, dimension, known, decoded));
-  set(most * 7);
+  set(most);
   EXPECT_FALSE(bloom_p0_index_codec().decode(full, dimension, oracle_scan(full, dimension).size(), decoded));
+}
+
+TEST(BloomShapes, FiltersHaveNoMoreBitsSetThanIsSaid) {
+  for (const uint64_t count : {0, 1, 2, 5, 30, 400, 20'000}) {
+    for (const double rate : {0.5, 0.36, 0.35, 0.18, 0.17, 0.02, 1e-9}) {
+      const IndexBuffer indices = testing::uniform_indices(count, 1.0, 1);
+      const BloomShape shape = BloomShape::optimal(count, rate);
+      double mean = 0;
+      for (uint64_t seed = 0; seed < 40; ++seed) {
+        const BloomFilter filter = BloomFilter::of(indices, rate, seed).value();
+        uint64_t set = 0;
+        for (const uint32_t word : filter.words) set += static_cast<uint64_t>(std::popcount(word));
+        EXPECT_LE(set, shape.set_most(count)) << count << ' ' << rate << ' ' << seed;
+        mean += static_cast<double>(set) / 40;
+      }
+      // And not far fewer: four standard deviations of a filter are 1.3 sqrt(bits), of a mean of 40 a sixth of that.
+      EXPECT_GE(mean, static_cast<double>(shape.set_most(count)) - 4.3 * std::sqrt(static_cast<double>(shape.bits)));
+    }
+  }
 }
 
 TEST(BloomShapes, AreOptimalForTheCountsThatTheyAreMadeOf) {

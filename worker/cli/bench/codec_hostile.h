@@ -19,7 +19,8 @@ namespace millrace::cli {
 ///           "cases":.., hostile codes tried, "hostile_us":..,"hostile":.., the slowest one's,
 ///           "ratio":.., hostile over slowest good,
 ///           "good_kib":..,"hostile_kib":..,"hostile_memory":..}: the most memory that decoding took at a time, but for what it
-///           returned, and of which code; null where the system does not say. Times are minima.
+///           returned, and of which code; null where the system does not say. Times are minima, output
+///           buffers warm.
 Result<nlohmann::json> bench_codec_hostile(const CodecBenchOptions& options);
 
 }  // namespace millrace::cli
