@@ -89,6 +89,41 @@ Mass BlockMassWhere(const uint32_t* HWY_RESTRICT indices, const T* HWY_RESTRICT 
   return mass;
 }
 
+#if HWY_TARGET != HWY_SCALAR
+// As many indices at a time as there are 32-bit lanes: half the gathers' time.
+Mass BlockMassWhere(const uint32_t* HWY_RESTRICT indices, const float* HWY_RESTRICT values, size_t count, uint32_t base,
+                    const uint32_t* HWY_RESTRICT marks) {
+  const Doubles d;
+  const hn::Repartition<float, Doubles> f;
+  const hn::Half<decltype(f)> half;
+  const hn::RebindToUnsigned<decltype(f)> u;
+  const hn::RebindToSigned<decltype(f)> s;
+  const size_t lanes = hn::Lanes(f);
+  const auto from = hn::Set(u, base);
+  auto sum0 = hn::Zero(d), sum1 = hn::Zero(d), size0 = hn::Zero(d), size1 = hn::Zero(d);
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    const auto local = hn::Sub(hn::LoadU(u, indices + i), from);
+    const auto words = hn::GatherIndex(u, marks, hn::BitCast(s, hn::ShiftRight<5>(local)));
+    const auto bits = hn::Shl(hn::Set(u, 1), hn::And(local, hn::Set(u, 31)));
+    const auto marked = hn::RebindMask(f, hn::TestBit(words, bits));
+    const auto taken = hn::IfThenElseZero(marked, hn::LoadU(f, values + i));
+    const auto lower = hn::PromoteTo(d, hn::LowerHalf(half, taken));
+    const auto upper = hn::PromoteTo(d, hn::UpperHalf(half, taken));
+    sum0 = hn::Add(sum0, lower);
+    sum1 = hn::Add(sum1, upper);
+    size0 = hn::Add(size0, hn::Abs(lower));
+    size1 = hn::Add(size1, hn::Abs(upper));
+  }
+  Mass mass{Sum(sum0, sum1), Sum(size0, size1)};
+  for (; i < count; ++i) {
+    const uint32_t local = indices[i] - base;
+    if (marks[local / 32] >> (local % 32) & 1) mass.count(static_cast<double>(values[i]));
+  }
+  return mass;
+}
+#endif
+
 template <typename T>
 Mass MassWhere(const uint32_t* indices, const T* values, size_t count, uint32_t base, const uint32_t* marks) {
   LongSum sum;
