@@ -1,0 +1,147 @@
+#include "worker/peer/core.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/worker/peer/pump.h"
+
+/// Who is dead, stuck, or runs something else.
+namespace millrace::peer::testing {
+namespace {
+
+constexpr TimeNs kSecond = kNsPerS;
+
+/// Every rank sends its number to the next one around the ring, and waits for that of the one before.
+Collective ring(const std::string& description) {
+  return {description, [](Channel& channel) -> Task<Status> {
+            const uint32_t size = channel.size();
+            channel.send((channel.rank() + 1) % size, 1, {});
+            co_await channel.receive((channel.rank() + size - 1) % size, 1);
+            co_return Status{};
+          }};
+}
+
+TEST(PeerCore, CollectivesInFlightTogetherDoNotMix) {
+  Pump pump(4, 1);
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    for (int i = 0; i < 3; ++i) ASSERT_EQ(pump.start(rank, ring("ring")).value(), static_cast<uint32_t>(i));
+  }
+  pump.deliver_all();
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    for (uint32_t i = 0; i < 3; ++i) {
+      ASSERT_TRUE(pump.core(rank).ended(i));
+      EXPECT_TRUE(pump.core(rank).take_status(i).has_value());
+    }
+    EXPECT_EQ(pump.core(rank).unexpected_messages(), 0u);
+  }
+}
+
+TEST(PeerCore, MessagesForACollectiveThatHasNotStartedWaitForIt) {
+  Pump pump(2, 1);
+  ASSERT_TRUE(pump.start(0, ring("ring")).has_value());
+  pump.deliver_all();
+  EXPECT_FALSE(pump.core(0).ended(0));
+  ASSERT_TRUE(pump.start(1, ring("ring")).has_value());
+  EXPECT_TRUE(pump.core(1).ended(0));
+  pump.deliver_all();
+  EXPECT_TRUE(pump.core(0).ended(0));
+}
+
+TEST(PeerCore, ASilentRankIsNamedOnAllOthersWithinTheStatedTime) {
+  GroupOptions options;
+  options.silence_ms_max = 1'000;
+  Pump pump(4, 1, options);
+  pump.kill(2);
+  for (const uint32_t rank : {0u, 1u, 3u}) ASSERT_TRUE(pump.start(rank, ring("ring")).has_value());
+  for (; pump.now <= 1'300 * kNsPerMs; pump.now += 50 * kNsPerMs) {
+    pump.deliver_all();
+    for (const uint32_t rank : {0u, 1u, 3u}) pump.tick(rank);
+  }
+  pump.deliver_all();
+  for (const uint32_t rank : {0u, 1u, 3u}) {
+    ASSERT_TRUE(pump.core(rank).failure().has_value()) << rank;
+    EXPECT_EQ(pump.core(rank).failure()->rank, 2u);
+    EXPECT_EQ(pump.core(rank).failure()->error.code, ErrorCode::kTimeout);
+    EXPECT_FALSE(pump.start(rank, ring("ring")).has_value());
+  }
+}
+
+TEST(PeerCore, ARankThatIsAliveAndSlowToStartIsWaitedFor) {
+  GroupOptions options;
+  options.silence_ms_max = 1'000;
+  Pump pump(2, 1, options);
+  ASSERT_TRUE(pump.start(0, ring("ring")).has_value());
+  for (; pump.now <= 60 * kSecond; pump.now += 100 * kNsPerMs) {
+    pump.deliver_all();
+    for (const uint32_t rank : {0u, 1u}) pump.tick(rank);
+  }
+  ASSERT_FALSE(pump.core(0).failure().has_value());
+  ASSERT_TRUE(pump.start(1, ring("ring")).has_value());
+  pump.deliver_all();
+  EXPECT_TRUE(pump.core(0).ended(0));
+}
+
+TEST(PeerCore, ARankThatNeverStartsIsNamedAfterTheStatedTime) {
+  GroupOptions options;
+  options.silence_ms_max = 1'000;
+  options.start_ms_max = 5'000;
+  Pump pump(2, 1, options);
+  ASSERT_TRUE(pump.start(0, ring("ring")).has_value());
+  for (; pump.now <= 6 * kSecond; pump.now += 100 * kNsPerMs) {
+    pump.deliver_all();
+    for (const uint32_t rank : {0u, 1u}) pump.tick(rank);
+  }
+  for (const uint32_t rank : {0u, 1u}) {
+    ASSERT_TRUE(pump.core(rank).failure().has_value());
+    EXPECT_EQ(pump.core(rank).failure()->rank, 1u);
+  }
+}
+
+TEST(PeerCore, DifferentCollectivesAreAnErrorThatNamesBothOnAllRanks) {
+  Pump pump(3, 1);
+  ASSERT_TRUE(pump.start(0, ring("ring of f32")).has_value());
+  ASSERT_TRUE(pump.start(1, ring("ring of f64")).has_value());
+  ASSERT_TRUE(pump.start(2, ring("ring of f32")).has_value());
+  pump.deliver_all();
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    ASSERT_TRUE(pump.core(rank).failure().has_value()) << rank;
+    const Error& error = pump.core(rank).failure()->error;
+    EXPECT_EQ(error.code, ErrorCode::kJobMismatch);
+    EXPECT_NE(error.message.find("ring of f32"), std::string::npos) << error.message;
+    EXPECT_NE(error.message.find("ring of f64"), std::string::npos) << error.message;
+  }
+}
+
+TEST(PeerCore, AnErrorOfOneRankEndsTheGroupOnAll) {
+  Pump pump(3, 1);
+  for (const uint32_t rank : {0u, 2u}) ASSERT_TRUE(pump.start(rank, ring("ring")).has_value());
+  const Collective bad{"ring", [](Channel&) -> Task<Status> { co_return fail(ErrorCode::kNonFinite, "a NaN"); }};
+  ASSERT_TRUE(pump.start(1, bad).has_value());
+  pump.deliver_all();
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    ASSERT_TRUE(pump.core(rank).failure().has_value());
+    EXPECT_EQ(pump.core(rank).failure()->rank, 1u);
+    EXPECT_EQ(pump.core(rank).failure()->error.code, ErrorCode::kNonFinite);
+    // Rank 0 waits for rank 2 alone, which has sent: it may have come to its end before.
+    if (rank == 0) continue;
+    EXPECT_EQ(pump.core(rank).take_status(0).error().code, ErrorCode::kNonFinite);
+  }
+}
+
+TEST(PeerCore, ARankTooFarAheadIsStoppedBeforeMemoryEnds) {
+  GroupOptions options;
+  options.early_bytes_max = 10'000;
+  Pump pump(2, 1, options);
+  const Collective flood{"flood", [](Channel& channel) -> Task<Status> {
+                           ByteBuffer bytes(1'000);
+                           const Packet packet{BodyForm::kNumbers, SharedBytes::from(std::move(bytes))};
+                           for (uint32_t tag = 0; tag < 20; ++tag) channel.send(1, tag, packet);
+                           co_return Status{};
+                         }};
+  ASSERT_TRUE(pump.start(0, flood).has_value());
+  pump.deliver_all();
+  ASSERT_TRUE(pump.core(1).failure().has_value());
+  EXPECT_EQ(pump.core(1).failure()->error.code, ErrorCode::kLimitExceeded);
+}
+
+}  // namespace
+}  // namespace millrace::peer::testing

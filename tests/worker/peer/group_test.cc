@@ -1,0 +1,109 @@
+#include "worker/peer/group.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "tests/support/stream_oracle.h"
+#include "tests/worker/peer/cases.h"
+#include "worker/peer/thread_communicator.h"
+
+/// Groups over threads: blocking and not, several in flight, with a thread of their own, and with a rank that dies.
+namespace millrace::peer::testing {
+namespace {
+
+AllreduceSettings<float> settings_of(uint64_t dimension) {
+  AllreduceSettings<float> settings;
+  settings.dimension = dimension;
+  return settings;
+}
+
+HeldStream<float> own_of(uint32_t rank, uint32_t size, uint64_t dimension, uint64_t seed) {
+  return contribution_of<float>(Spread::kUniform, rank, size, dimension, dimension / 50, seed);
+}
+
+Stream<float> expected_sum(uint32_t size, uint64_t dimension, uint64_t seed) {
+  millrace::testing::Entries<float> sum;
+  for (uint32_t rank = 0; rank < size; ++rank) {
+    const HeldStream<float> own = own_of(rank, size, dimension, seed);
+    for (size_t i = 0; i < own.view.indices.size(); ++i) sum[own.view.indices[i]] += own.view.values[i];
+  }
+  return millrace::testing::stream_of(dimension, sum);
+}
+
+template <typename Rank>
+void on_all(uint32_t size, Rank rank) {
+  std::vector<std::jthread> threads;
+  for (uint32_t at = 0; at < size; ++at) threads.emplace_back([&rank, at] { rank(at); });
+}
+
+class PeerGroupThreads : public ::testing::TestWithParam<Progress> {};
+
+TEST_P(PeerGroupThreads, SeveralAllreducesInFlight) {
+  constexpr uint32_t kSize = 5;
+  constexpr uint64_t kDimension = 20'000;
+  constexpr int kInFlight = 4;
+  ThreadNetwork network(kSize);
+  on_all(kSize, [&](uint32_t rank) {
+    PeerGroup group(network.communicator(rank), {}, GetParam());
+    std::vector<std::unique_ptr<Allreduce<float>>> made;
+    std::vector<Pending<Reduced<float>>> pending;
+    for (int i = 0; i < kInFlight; ++i) {
+      made.push_back(make_allreduce(AlgorithmId::kSsarRecursiveDoubling, settings_of(kDimension)).value());
+      pending.push_back(group
+                            .start_allreduce(*made.back(), settings_of(kDimension),
+                                             own_of(rank, kSize, kDimension, static_cast<uint64_t>(i)))
+                            .value());
+    }
+    for (int i = kInFlight - 1; i >= 0; --i) {
+      const auto result = pending[static_cast<size_t>(i)].wait();
+      ASSERT_TRUE(result.has_value()) << result.error().message;
+      const Stream<float> expected = expected_sum(kSize, kDimension, static_cast<uint64_t>(i));
+      EXPECT_TRUE(millrace::testing::same_bits(result->sum.view, expected.view())) << "rank " << rank;
+    }
+  });
+}
+
+TEST_P(PeerGroupThreads, ALostRankIsNamedOnAllOthers) {
+  constexpr uint32_t kSize = 4;
+  ThreadNetwork network(kSize);
+  on_all(kSize, [&](uint32_t rank) {
+    if (rank == 3) return network.lose(3);
+    PeerGroup group(network.communicator(rank), {}, GetParam());
+    auto allreduce = make_allreduce(AlgorithmId::kSsarRecursiveDoubling, settings_of(1'000)).value();
+    auto pending = group.start_allreduce(*allreduce, settings_of(1'000), own_of(rank, kSize, 1'000, 1));
+    const auto result = pending ? pending->wait() : Result<Reduced<float>>(std::unexpected(pending.error()));
+    ASSERT_FALSE(result.has_value());
+    EXPECT_NE(result.error().message.find("rank 3"), std::string::npos) << result.error().message;
+    EXPECT_EQ(group.failure()->rank, 3u);
+  });
+}
+
+TEST_P(PeerGroupThreads, ARankThatLeavesInTheMiddleEndsTheGroup) {
+  constexpr uint32_t kSize = 3;
+  ThreadNetwork network(kSize);
+  on_all(kSize, [&](uint32_t rank) {
+    PeerGroup group(network.communicator(rank), {}, GetParam());
+    if (rank == 1) {
+      const auto stuck = [](Channel& channel) -> Task<Result<int>> {
+        co_await channel.receive(0, 99);
+        co_return 1;
+      };
+      auto pending = group.start<int>(description_of(AlgorithmId::kSsarRecursiveDoubling, settings_of(1'000)), stuck);
+      return;  // and the group is destroyed
+    }
+    auto allreduce = make_allreduce(AlgorithmId::kSsarRecursiveDoubling, settings_of(1'000)).value();
+    auto pending = group.start_allreduce(*allreduce, settings_of(1'000), own_of(rank, kSize, 1'000, 1));
+    const auto result = pending ? pending->wait() : Result<Reduced<float>>(std::unexpected(pending.error()));
+    ASSERT_FALSE(result.has_value());
+    EXPECT_NE(result.error().message.find("rank 1"), std::string::npos) << result.error().message;
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Both, PeerGroupThreads, ::testing::Values(Progress::kByCaller, Progress::kByThread),
+                         [](const auto& one) {
+                           return std::string(one.param == Progress::kByCaller ? "ByCaller" : "ByThread");
+                         });
+
+}  // namespace
+}  // namespace millrace::peer::testing

@@ -1,0 +1,136 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "kernels/base/random.h"
+#include "worker/peer/allreduce.h"
+#include "worker/peer/core.h"
+
+namespace millrace::peer::testing {
+
+/// Cores of all ranks in one thread, and their messages, which arrive in an order that the seed draws. Time is the test's.
+class Pump {
+ public:
+  Pump(uint32_t size, uint64_t seed, const GroupOptions& options = {})
+      : body_bytes(size), draws_(RandomKey::from(seed)) {
+    for (uint32_t rank = 0; rank < size; ++rank) cores_.push_back(std::make_unique<PeerCore>(rank, size, options));
+  }
+
+  uint32_t size() const { return static_cast<uint32_t>(cores_.size()); }
+  PeerCore& core(uint32_t rank) { return *cores_[rank]; }
+  TimeNs now = 0;
+  uint64_t messages = 0;
+  std::vector<uint64_t> body_bytes;  ///< sent, by rank
+
+  Result<uint32_t> start(uint32_t rank, Collective collective) {
+    Actions actions;
+    auto number = cores_[rank]->start(std::move(collective), now, actions);
+    take(rank, std::move(actions));
+    return number;
+  }
+
+  void tick(uint32_t rank) {
+    Actions actions;
+    cores_[rank]->on_tick(now, actions);
+    take(rank, std::move(actions));
+  }
+
+  /// False: nothing is on its way.
+  bool deliver_one() {
+    if (under_way_.empty()) return false;
+    std::swap(under_way_[draws_.next_below(under_way_.size())], under_way_.back());
+    OnWay next = std::move(under_way_.back());
+    under_way_.pop_back();
+    if (dead_ && *dead_ == next.out.to) return true;
+    Actions actions;
+    cores_[next.out.to]->on_message(next.from, std::move(next.out.message), now, actions);
+    take(next.out.to, std::move(actions));
+    return true;
+  }
+
+  void deliver_all() {
+    while (deliver_one()) {
+    }
+  }
+
+  /// From here on it neither sends nor receives.
+  void kill(uint32_t rank) { dead_ = rank; }
+
+ private:
+  struct OnWay {
+    uint32_t from;
+    Outgoing out;
+  };
+
+  void take(uint32_t from, Actions&& actions) {
+    if (dead_ && *dead_ == from) return;
+    for (Outgoing& out : actions.sends) {
+      ++messages;
+      body_bytes[from] += out.message.body.bytes.size();
+      under_way_.push_back({from, std::move(out)});
+    }
+  }
+
+  RandomSequence draws_;
+  std::vector<std::unique_ptr<PeerCore>> cores_;
+  std::vector<OnWay> under_way_;
+  std::optional<uint32_t> dead_;
+};
+
+/// All ranks of one allreduce, step after step.
+template <typename T>
+class PumpedAllreduce {
+ public:
+  PumpedAllreduce(uint32_t size, AlgorithmId id, const AllreduceSettings<T>& settings, uint64_t seed)
+      : pump(size, seed), id_(id), settings_(settings) {
+    for (uint32_t rank = 0; rank < size; ++rank) {
+      auto made = make_allreduce<T>(id, settings);
+      if (!made) throw std::runtime_error(made.error().message);
+      ranks_.push_back(std::move(*made));
+    }
+  }
+
+  Pump pump;
+
+  /// One step. Results by rank; an error where the group ended, or where a rank still waits when nothing is on its way.
+  std::vector<Result<Reduced<T>>> step(const std::vector<HeldStream<T>>& own) {
+    std::vector<std::shared_ptr<std::optional<Result<Reduced<T>>>>> results;
+    std::vector<uint32_t> numbers;
+    for (uint32_t rank = 0; rank < pump.size(); ++rank) {
+      results.push_back(std::make_shared<std::optional<Result<Reduced<T>>>>());
+      auto body = [&allreduce = *ranks_[rank], mine = own[rank], result = results.back()](Channel& channel) {
+        return kept(allreduce.run(channel, mine), result);
+      };
+      numbers.push_back(pump.start(rank, {description_of(id_, settings_), body}).value());
+    }
+    pump.deliver_all();
+    std::vector<Result<Reduced<T>>> out;
+    for (uint32_t rank = 0; rank < pump.size(); ++rank) {
+      if (!pump.core(rank).ended(numbers[rank])) {
+        out.push_back(fail(ErrorCode::kInternal, "rank " + std::to_string(rank) + " still waits"));
+      } else if (Status status = pump.core(rank).take_status(numbers[rank]); !status) {
+        out.push_back(std::unexpected(status.error()));
+      } else {
+        out.push_back(std::move(**results[rank]));
+      }
+    }
+    return out;
+  }
+
+ private:
+  static Task<Status> kept(Task<Result<Reduced<T>>> task, std::shared_ptr<std::optional<Result<Reduced<T>>>> result) {
+    result->emplace(co_await std::move(task));
+    if (!**result) co_return std::unexpected((*result)->error());
+    co_return Status{};
+  }
+
+  AlgorithmId id_;
+  AllreduceSettings<T> settings_;
+  std::vector<std::unique_ptr<Allreduce<T>>> ranks_;
+};
+
+}  // namespace millrace::peer::testing

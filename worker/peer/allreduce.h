@@ -1,0 +1,114 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "kernels/base/result.h"
+#include "kernels/stream/held_stream.h"
+#include "worker/peer/channel.h"
+#include "worker/peer/reduce_op.h"
+#include "worker/peer/stream_wire.h"
+#include "worker/peer/task.h"
+
+namespace millrace::peer {
+
+/// The allreduces. Adding one: its number, its file, its line in registry.cc.
+enum class AlgorithmId : uint8_t {
+  kDenseRing = 1,               ///< Patarasuk and Yuan: reduce-scatter and allgather around a ring
+  kDenseRecursiveDoubling = 2,  ///< Thakur et al.
+  kDenseRabenseifner = 3,       ///< Thakur et al.: recursive halving, recursive doubling
+  kSsarRecursiveDoubling = 4,   ///< sparcml.txt, 5.3.1
+  kSsarSplitAllgather = 5,      ///< sparcml.txt, 5.3.2
+  kDsarSplitAllgather = 6,      ///< sparcml.txt, 5.3.3; QSGD in its dense phase: 6
+  kSparseRing = 7,              ///< sparcml.txt, 8.1: the ring on sparse slices
+  kTopkA = 8,                   ///< oktopk.txt, 2: allgather of the local top-k
+  kGtopk = 9,                   ///< oktopk.txt, 2 (Shi et al.): a tree that re-selects
+  kGaussianK = 10,              ///< oktopk.txt, 2 and 3.1.3 (Shi et al.): allgather over a Gaussian threshold
+  kOktopk = 11,                 ///< oktopk.txt, 3.1
+  kRedsyncAllgather = 12,       ///< redsync.txt, 2.3: packed allgather, decompression by addition
+};
+
+/// What all ranks have in the end.
+enum class ResultKind : uint8_t {
+  kExactSum = 1,    ///< the sum of what the ranks contributed
+  kGlobalTopk = 2,  ///< of that sum, about the k largest entries; the rest comes back
+};
+
+struct AlgorithmInfo {
+  AlgorithmId id;
+  std::string_view name;  ///< "ssar_recursive_doubling"
+  std::string_view source;
+  ResultKind result;
+  bool dense_only = false;      ///< takes part with a dense vector, whatever it is given
+  bool selects = false;         ///< takes a dense contribution, and selects by itself what of it is sent
+  bool needs_sum = false;       ///< refuses other operations
+  bool bounded_volume = false;  ///< bytes a rank do not grow with the number of ranks
+};
+
+/// What an allreduce is asked for. All ranks: the same.
+template <typename T>
+struct AllreduceSettings {
+  uint64_t dimension = 0;
+  ReduceOp<T> op = sum_op<T>();
+  WireForm wire;
+  uint64_t k = 0;  ///< of kGlobalTopk, and of those that select: entries
+  std::optional<CodecSpec>
+      dense_quantizer;              ///< dsar_split_allgather: values of its dense phase (qsgd4); none: lossless
+  uint32_t boundaries_period = 64;  ///< oktopk: tau
+  uint32_t thresholds_period = 32;  ///< oktopk: tau'
+  enum class Boundaries : uint8_t { kAveraged = 1, kPooled = 2 } boundaries = Boundaries::kAveraged;
+  uint32_t messages_in_flight = 8;  ///< oktopk: messages of one bucket of its split
+  double balance_ratio = 4;         ///< oktopk: balances where the largest exceeds so many times the average
+};
+
+/// A rank's part of an allreduce that has ended. Over all ranks, with exact values and for sums:
+///
+///     own = sum + own entries that were not handed over + returned
+///
+/// An exact sum takes over all of every rank's contribution; a global top-k what is at `contributed`.
+template <typename T>
+struct Reduced {
+  /// The same bits on all ranks.
+  HeldStream<T> sum;
+  /// What this rank has to keep for later, beside what was not handed over; sparse: what a codec changed of its own values, and
+  /// sums that it was in charge of and quantized or dropped.
+  Stream<T> returned;
+  /// kGlobalTopk: the indices of this rank's entries that were handed over (Ok-Topk's `indexes`), ascending. The caller still has
+  /// the others.
+  IndexBuffer contributed;
+};
+
+/// One tensor's allreduce, step after step; keeps what the algorithm carries over (thresholds, boundaries).
+///
+/// Threads  one run() at a time.
+template <typename T>
+class Allreduce {
+ public:
+  virtual ~Allreduce() = default;
+  virtual const AlgorithmInfo& info() const = 0;
+
+  /// own      of the settings' dimension, finite; kept alive by the task. Dense or sparse; where the algorithm selects, the k
+  ///          largest of it are taken, or what its threshold takes.
+  /// Order    the result does not depend on when messages arrive.
+  /// Errors   invalid_argument: another dimension. malformed: what a peer sent. non_finite: the sum overflowed.
+  virtual Task<Result<Reduced<T>>> run(Channel& channel, HeldStream<T> own) = 0;
+};
+
+std::span<const AlgorithmInfo> algorithms();
+const AlgorithmInfo* find_algorithm(std::string_view name);
+const AlgorithmInfo& algorithm_info(AlgorithmId id);
+
+/// Errors   invalid_argument: dimension 0 or too large, k = 0 or > dimension where k is needed, an operation that the algorithm
+///          does not take, a lossy codec for sums, periods of 0.
+template <typename T>
+Result<std::unique_ptr<Allreduce<T>>> make_allreduce(AlgorithmId id, const AllreduceSettings<T>& settings);
+
+/// What ranks must agree on, as text: "ssar_recursive_doubling f32 n=1048576 sum raw ...".
+template <typename T>
+std::string description_of(AlgorithmId id, const AllreduceSettings<T>& settings);
+
+}  // namespace millrace::peer

@@ -1,0 +1,57 @@
+#include "worker/peer/contribution.h"
+
+#include <algorithm>
+
+namespace millrace::peer {
+
+RandomKey random_key_of(RandomKey job, const Channel& channel) {
+  constexpr uint64_t kPeerDraws = 0x70656572;  // apart from the server path's streams
+  const auto words = random_words(job, uint64_t{channel.collective()} << 32 | channel.rank(), kPeerDraws);
+  return {words[0], words[1]};
+}
+
+template <typename T>
+Result<CodedContribution<T>> code_contribution(const HeldStream<T>& own, const AllreduceSettings<T>& settings,
+                                               const Channel& channel) {
+  if (own.view.dimension != settings.dimension) {
+    return fail(ErrorCode::kInvalidArgument, "a contribution of dimension " + std::to_string(own.view.dimension) +
+                                                 " to an allreduce of " + std::to_string(settings.dimension));
+  }
+  if (!all_finite<T>(own.view.values)) return fail(ErrorCode::kNonFinite, "the contribution has NaN or infinity");
+  const RandomKey random = random_key_of(settings.wire.random, channel);
+  Result<Packed<T>> packed = pack(own, settings.wire.contribution, random);
+  if (!packed) return std::unexpected(packed.error());
+  CodedContribution<T> coded{std::move(packed->packet), std::move(packed->decoded),
+                             Stream<T>::empty(settings.dimension)};
+  if (coded.sent.view.values.data() != own.view.values.data()) coded.returned = difference(own.view, coded.sent.view);
+  return coded;
+}
+
+template <typename T>
+Stream<T> difference(const StreamView<T>& a, const StreamView<T>& b) {
+  Stream<T> out = Stream<T>::empty(a.dimension);
+  const auto index_at = [](const StreamView<T>& stream, size_t at) {
+    return at == stream.values.size() ? kDimensionMax : stream.dense ? at : uint64_t{stream.indices[at]};
+  };
+  size_t i = 0, j = 0;
+  for (;;) {
+    const uint64_t left = index_at(a, i), right = index_at(b, j);
+    const uint64_t index = std::min(left, right);
+    if (index == kDimensionMax) return out;
+    const T value = (left == index ? a.values[i] : T{0}) - (right == index ? b.values[j] : T{0});
+    i += left == index ? 1 : 0;
+    j += right == index ? 1 : 0;
+    if (value == 0) continue;
+    out.indices.push_back(static_cast<uint32_t>(index));
+    out.values.push_back(value);
+  }
+}
+
+template Result<CodedContribution<float>> code_contribution(const HeldStream<float>&, const AllreduceSettings<float>&,
+                                                            const Channel&);
+template Result<CodedContribution<double>> code_contribution(const HeldStream<double>&,
+                                                             const AllreduceSettings<double>&, const Channel&);
+template Stream<float> difference(const StreamView<float>&, const StreamView<float>&);
+template Stream<double> difference(const StreamView<double>&, const StreamView<double>&);
+
+}  // namespace millrace::peer

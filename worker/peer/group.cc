@@ -1,0 +1,116 @@
+#include "worker/peer/group.h"
+
+#include <algorithm>
+
+namespace millrace::peer {
+namespace {
+
+constexpr TimeNs kWaitMax = 100 * kNsPerMs;
+constexpr int kMessagesPerTurn = 256;  ///< before what they ask for is carried out
+
+}  // namespace
+
+PeerGroup::PeerGroup(Communicator& communicator, const GroupOptions& options, Progress progress)
+    : communicator_(communicator), progress_(progress), core_(communicator.rank(), communicator.size(), options) {
+  if (progress_ == Progress::kByThread) thread_ = std::jthread([this] { run_thread(); });
+}
+
+PeerGroup::~PeerGroup() {
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+    if (core_.busy() && !core_.failure()) {
+      Actions actions;
+      core_.fail_group({{ErrorCode::kUnavailable, "rank " + std::to_string(rank()) + " has left the group"}, rank()},
+                       communicator_.now(), actions);
+      carry_out(std::move(actions));
+    }
+  }
+  communicator_.wake();
+}
+
+Result<uint32_t> PeerGroup::start_core(Collective collective) {
+  const std::lock_guard lock(mutex_);
+  Actions actions;
+  Result<uint32_t> number = core_.start(std::move(collective), communicator_.now(), actions);
+  carry_out(std::move(actions));
+  return number;
+}
+
+bool PeerGroup::test_core(uint32_t collective) {
+  std::unique_lock lock(mutex_);
+  if (progress_ == Progress::kByCaller && !core_.ended(collective)) turn(lock);
+  return core_.ended(collective);
+}
+
+Status PeerGroup::wait_core(uint32_t collective) {
+  std::unique_lock lock(mutex_);
+  if (progress_ == Progress::kByThread) {
+    changed_.wait(lock, [&] { return core_.ended(collective); });
+    return core_.take_status(collective);
+  }
+  for (;;) {
+    turn(lock);
+    if (core_.ended(collective)) return core_.take_status(collective);
+    const TimeNs left = core_.next_deadline() - communicator_.now();
+    communicator_.wait(std::clamp<TimeNs>(left, 0, kWaitMax));
+  }
+}
+
+/// Takes in what has come, and does what follows from it.
+void PeerGroup::turn(std::unique_lock<std::mutex>& lock) {
+  Actions actions;
+  for (int count = 0; count < kMessagesPerTurn; ++count) {
+    Result<std::optional<ReceivedMessage>> received = communicator_.receive();
+    const TimeNs now = communicator_.now();
+    if (!received) {
+      core_.fail_group({received.error(), rank()}, now, actions);
+      break;
+    }
+    if (!*received) break;
+    core_.on_message((*received)->from, std::move((*received)->message), now, actions);
+    carry_out(std::exchange(actions, {}));
+  }
+  while (const std::optional<uint32_t> lost = communicator_.take_lost()) {
+    core_.on_lost(*lost, communicator_.now(), actions);
+  }
+  if (communicator_.now() >= core_.next_deadline()) core_.on_tick(communicator_.now(), actions);
+  carry_out(std::move(actions));
+  if (progress_ == Progress::kByThread) changed_.notify_all();
+  (void)lock;
+}
+
+void PeerGroup::carry_out(Actions&& actions) {
+  for (size_t at = 0; at < actions.sends.size(); ++at) {
+    Outgoing& out = actions.sends[at];
+    const uint32_t to = out.to;
+    const Status sent = communicator_.send(to, std::move(out.message));
+    if (sent || core_.failure()) continue;
+    Actions more;
+    core_.fail_group({sent.error(), to}, communicator_.now(), more);
+    std::ranges::move(more.sends, std::back_inserter(actions.sends));
+  }
+}
+
+void PeerGroup::run_thread() {
+  std::unique_lock lock(mutex_);
+  while (!closing_) {
+    turn(lock);
+    const TimeNs left = core_.next_deadline() - communicator_.now();
+    lock.unlock();
+    communicator_.wait(std::clamp<TimeNs>(left, 0, kWaitMax));
+    lock.lock();
+  }
+}
+
+std::optional<GroupFailure> PeerGroup::failure() const {
+  const std::lock_guard lock(mutex_);
+  return core_.failure();
+}
+
+Traffic PeerGroup::traffic() const {
+  const std::lock_guard lock(mutex_);
+  return communicator_.traffic();
+}
+
+}  // namespace millrace::peer

@@ -1,0 +1,106 @@
+#include "worker/peer/registry.h"
+
+#include <algorithm>
+#include <array>
+
+#include "kernels/base/check.h"
+
+namespace millrace::peer {
+namespace {
+
+const auto& entries() {
+  static const std::array kEntries{
+      ssar_recursive_doubling_entry(),
+  };
+  return kEntries;
+}
+
+const AlgorithmEntry& entry(AlgorithmId id) {
+  const auto at = std::ranges::find(entries(), id, [](const AlgorithmEntry& one) { return one.info.id; });
+  MILLRACE_CHECK(at != entries().end(), static_cast<int>(id));
+  return *at;
+}
+
+template <typename T>
+Status validate_for(const AlgorithmInfo& info, const AllreduceSettings<T>& settings) {
+  const auto refuse = [&info](const std::string& why) {
+    return fail(ErrorCode::kInvalidArgument, std::string(info.name) + ": " + why);
+  };
+  if (settings.dimension == 0 || settings.dimension > kDimensionMax) {
+    return refuse("a dimension of " + std::to_string(settings.dimension) + "; it must be from 1 to 2^32");
+  }
+  const bool needs_k = info.result == ResultKind::kGlobalTopk || info.selects;
+  if (needs_k && (settings.k == 0 || settings.k > settings.dimension)) {
+    return refuse("k = " + std::to_string(settings.k) + "; it must be from 1 to the dimension");
+  }
+  if (info.needs_sum && !settings.op.is_sum()) return refuse("it can only add, not " + settings.op.name);
+  for (const auto& codec : {settings.wire.contribution, settings.wire.sums}) {
+    if (!codec) continue;
+    if (Status status = validate(*codec); !status) return status;
+  }
+  if (settings.wire.contribution && !settings.op.is_sum() &&
+      *settings.wire.contribution != lossless_of(*settings.wire.contribution)) {
+    return refuse("what a lossy codec changes can be kept for later where values are added, not for " +
+                  settings.op.name);
+  }
+  if (settings.wire.sums && *settings.wire.sums != lossless_of(*settings.wire.sums)) {
+    return refuse("sums travel losslessly, not as " + codec_text(*settings.wire.sums));
+  }
+  if (settings.boundaries_period == 0 || settings.thresholds_period == 0 || settings.messages_in_flight == 0) {
+    return refuse("a period, or a number of messages in flight, of 0");
+  }
+  return {};
+}
+
+template <typename T>
+constexpr const char* kTypeName = sizeof(T) == 4 ? "f32" : "f64";
+
+}  // namespace
+
+std::span<const AlgorithmInfo> algorithms() {
+  static const auto kInfos = [] {
+    std::vector<AlgorithmInfo> infos;
+    for (const AlgorithmEntry& one : entries()) infos.push_back(one.info);
+    return infos;
+  }();
+  return kInfos;
+}
+
+const AlgorithmInfo* find_algorithm(std::string_view name) {
+  const auto at = std::ranges::find(algorithms(), name, &AlgorithmInfo::name);
+  return at == algorithms().end() ? nullptr : &*at;
+}
+
+const AlgorithmInfo& algorithm_info(AlgorithmId id) { return entry(id).info; }
+
+template <typename T>
+Result<std::unique_ptr<Allreduce<T>>> make_allreduce(AlgorithmId id, const AllreduceSettings<T>& settings) {
+  const AlgorithmEntry& one = entry(id);
+  if (Status status = validate_for(one.info, settings); !status) return std::unexpected(status.error());
+  if constexpr (sizeof(T) == 4) {
+    return one.make_f32(settings);
+  } else {
+    return one.make_f64(settings);
+  }
+}
+
+template <typename T>
+std::string description_of(AlgorithmId id, const AllreduceSettings<T>& settings) {
+  std::string text = std::string(algorithm_info(id).name) + " " + kTypeName<T> +
+                     " n=" + std::to_string(settings.dimension) + " " + settings.op.name + " " +
+                     wire_text(settings.wire.contribution) + " " + wire_text(settings.wire.sums);
+  if (settings.k != 0) text += " k=" + std::to_string(settings.k);
+  if (settings.dense_quantizer) text += " dense " + codec_text(*settings.dense_quantizer);
+  if (id == AlgorithmId::kOktopk) {
+    text += " tau=" + std::to_string(settings.boundaries_period) + "," + std::to_string(settings.thresholds_period) +
+            (settings.boundaries == AllreduceSettings<T>::Boundaries::kPooled ? " pooled" : " averaged");
+  }
+  return text;
+}
+
+template Result<std::unique_ptr<Allreduce<float>>> make_allreduce(AlgorithmId, const AllreduceSettings<float>&);
+template Result<std::unique_ptr<Allreduce<double>>> make_allreduce(AlgorithmId, const AllreduceSettings<double>&);
+template std::string description_of(AlgorithmId, const AllreduceSettings<float>&);
+template std::string description_of(AlgorithmId, const AllreduceSettings<double>&);
+
+}  // namespace millrace::peer

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <memory>
+
+#include "worker/peer/allreduce.h"
+
+namespace millrace::peer {
+
+/// What an algorithm's file gives to the registry.
+struct AlgorithmEntry {
+  AlgorithmInfo info;
+  /// The settings are valid for what `info` says; the entry's own parameters are not checked yet.
+  Result<std::unique_ptr<Allreduce<float>>> (*make_f32)(const AllreduceSettings<float>& settings);
+  Result<std::unique_ptr<Allreduce<double>>> (*make_f64)(const AllreduceSettings<double>& settings);
+};
+
+// One line an algorithm, in the order of their numbers; registry.cc has the same.
+AlgorithmEntry ssar_recursive_doubling_entry();
+
+/// The entry of a class template `A<T>` that is made of its settings alone.
+template <template <typename> class A>
+AlgorithmEntry entry_of(const AlgorithmInfo& info) {
+  return {info,
+          [](const AllreduceSettings<float>& settings) -> Result<std::unique_ptr<Allreduce<float>>> {
+            return std::make_unique<A<float>>(settings);
+          },
+          [](const AllreduceSettings<double>& settings) -> Result<std::unique_ptr<Allreduce<double>>> {
+            return std::make_unique<A<double>>(settings);
+          }};
+}
+
+}  // namespace millrace::peer

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "kernels/base/random.h"
+#include "kernels/base/result.h"
+#include "kernels/codec/codec.h"
+#include "kernels/stream/held_stream.h"
+#include "worker/peer/channel.h"
+
+namespace millrace::peer {
+
+/// How streams travel between ranks. Without a codec a sparse one is its values and indices, a dense one its values.
+struct WireForm {
+  /// Of what a rank contributes: may lose something, which comes back to it.
+  std::optional<CodecSpec> contribution;
+  /// Of sums: lossless. lossless_of() makes it of the other.
+  std::optional<CodecSpec> sums;
+  RandomKey random;  ///< of stochastic rounding: the same on all ranks of one step, each adds its own number
+};
+
+/// The same index codec where that loses nothing, gap where it does; raw values.
+CodecSpec lossless_of(const CodecSpec& codec);
+/// "raw", or the text of the codec.
+std::string wire_text(const std::optional<CodecSpec>& codec);
+
+/// A packet, and what is read from it: bit for bit what its receiver decodes.
+template <typename T>
+struct Packed {
+  Packet packet;
+  HeldStream<T> decoded;
+};
+
+/// The entries of `stream` in [begin, end), as a stream of dimension end - begin, packed as it is: without a codec.
+///
+/// Cost     one copy. An empty slice has no body; it is read as an empty sparse stream.
+template <typename T>
+Packet pack_range(const StreamView<T>& stream, uint64_t begin, uint64_t end);
+
+/// The whole stream, with `codec` where there is one. REQUIRES: begin of the slice in the tensor is `base`.
+///
+/// Errors   as the codec's.
+template <typename T>
+Result<Packed<T>> pack(const HeldStream<T>& stream, const std::optional<CodecSpec>& codec, RandomKey random,
+                       uint64_t base = 0);
+
+/// The stream of a packet, looking into it where it lies there as it is.
+///
+/// dimension  of the slice; the only one accepted.
+/// Errors     malformed: another form than a stream's, sizes that do not fit, indices not strictly increasing or out of range; a
+///            container's own. non_finite: NaN or infinity.
+template <typename T>
+Result<HeldStream<T>> unpack(const Packet& packet, uint64_t dimension);
+
+/// Plain numbers of an algorithm, and back. Errors  malformed: another form, or a length that is no multiple of a number's.
+template <typename N>
+Packet pack_numbers(std::span<const N> numbers);
+template <typename N>
+Result<std::vector<N>> unpack_numbers(const Packet& packet);
+
+}  // namespace millrace::peer

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "worker/peer/communicator.h"
+
+namespace millrace::peer {
+
+/// The ranks of one process, a thread each: for tests, and jobs on one machine. Messages are handed over, not copied.
+///
+/// Threads  each rank's communicator as every communicator; different ranks at the same time.
+class ThreadNetwork {
+ public:
+  explicit ThreadNetwork(uint32_t size);
+  ThreadNetwork(const ThreadNetwork&) = delete;
+  ThreadNetwork& operator=(const ThreadNetwork&) = delete;
+  ~ThreadNetwork();
+
+  uint32_t size() const { return static_cast<uint32_t>(ranks_.size()); }
+  /// Valid as long as the network.
+  Communicator& communicator(uint32_t rank);
+  /// The rank is gone: nothing reaches it any more, and all others are told.
+  void lose(uint32_t rank);
+
+ private:
+  class Rank;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+};
+
+}  // namespace millrace::peer
