@@ -29,12 +29,17 @@ struct BlockedHashes {
   uint32_t bit(uint32_t index, size_t word) const { return bloom_mix(index + offsets[1]) * kBlockedSalts[word] >> 27; }
 };
 
+/// The two words of a block that have the fewest bits set over all blocks, the fewest first: asked first, they answer most,
+/// also where somebody made a filter to be slow.
+using FirstWords = std::array<uint32_t, 2>;
+FirstWords sparsest_words(std::span<const uint32_t> words);
+
 /// Writes the indices of [begin, begin + length) whose eight bits are all set, increasing.
 ///
 /// words    [blocks * 8] the filter. length <= kBloomStrip. out [length + kBloomScanSlack].
 /// Returns  how many there are.
-/// Cost     one block an index, whatever the answer.
-size_t blocked_scan(const BlockedHashes& hashes, std::span<const uint32_t> words, uint32_t begin, size_t length,
-                    uint32_t* out);
+/// Cost     a gathered word of the block an index, a second one of those that it knows, the whole block of those that both know.
+size_t blocked_scan(const BlockedHashes& hashes, std::span<const uint32_t> words, const FirstWords& first,
+                    uint32_t begin, size_t length, uint32_t* out);
 
 }  // namespace millrace

@@ -47,7 +47,8 @@ struct BlockedFilter {
     ByteReader reader(bytes);
     const auto seed = reader.get<uint64_t>();
     const auto blocks = reader.get<uint32_t>();
-    if (!seed || !blocks || *blocks == 0) return std::nullopt;
+    // Words are numbered in 31 bits: 8 GiB, more than the largest dimension makes at the least rate.
+    if (!seed || !blocks || *blocks == 0 || *blocks > INT32_MAX / kBlockedWords) return std::nullopt;
     const auto filter = reader.get_bytes(uint64_t{*blocks} * kBlockedWords * sizeof(uint32_t));
     if (!filter || reader.remaining() != 0) return std::nullopt;
     BlockedFilter parsed{BlockedHashes::from(*seed, *blocks), {}};
@@ -59,13 +60,14 @@ struct BlockedFilter {
   /// What the filter knows; stops once that is more than count_max.
   void take_all(uint64_t dimension, uint64_t count_max, IndexBuffer& found) const {
     constexpr uint64_t kRoom = kBloomStrip + kBloomScanSlack;
+    const FirstWords first = sparsest_words(words);
     found.clear();
     uint64_t count = 0;
     for (uint64_t begin = 0; begin < dimension && count <= count_max; begin += kBloomStrip) {
       if (found.capacity() < count + kRoom) found.reserve(std::min(count + count / 2, count_max) + kRoom);
       found.resize(count + kRoom);
       const auto length = static_cast<size_t>(std::min(kBloomStrip, dimension - begin));
-      count += blocked_scan(hashes, words, static_cast<uint32_t>(begin), length, found.data() + count);
+      count += blocked_scan(hashes, words, first, static_cast<uint32_t>(begin), length, found.data() + count);
     }
     found.resize(count);
   }
@@ -93,7 +95,7 @@ class BloomBlockedIndexCodec final : public IndexCodec {
     MILLRACE_CHECK(decoded != nullptr && (indices.empty() || indices.back() < dimension), dimension);
     if (auto held = check_bloom_dimension(name(), dimension); !held) return held;
     const uint64_t blocks = blocks_for(indices.size(), options.spec.bloom_false_positive_rate);
-    MILLRACE_CHECK(blocks <= UINT32_MAX, blocks);
+    MILLRACE_CHECK(blocks <= INT32_MAX / kBlockedWords, blocks);
     const uint64_t seed = bloom_seed(options);
     BlockedFilter filter{BlockedHashes::from(seed, static_cast<uint32_t>(blocks)), {}};
     filter.words.resize(blocks * kBlockedWords);

@@ -20,27 +20,11 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::CappedTag<uint32_t, kBloomScanSlack>;
 using V = hn::Vec<D>;
 
-/// floor(a * b / 2^32) lane by lane.
-#if HWY_TARGET == HWY_SCALAR
-HWY_INLINE V multiply_high(V a, V b) {
-  return hn::Set(D(), static_cast<uint32_t>(uint64_t{hn::GetLane(a)} * hn::GetLane(b) >> 32));
-}
-#else
-HWY_INLINE V multiply_high(V a, V b) {
-  const D d;
-  const hn::Repartition<uint64_t, D> d64;
-  const auto even = hn::ShiftRight<32>(hn::MulEven(a, b));
-  const auto odd = hn::MulEven(hn::BitCast(d, hn::ShiftRight<32>(hn::BitCast(d64, a))), b);
-  const auto high_half = hn::Set(d64, 0xffffffff00000000u);
-  return hn::BitCast(d, hn::Or(even, hn::And(odd, high_half)));
-}
-#endif
-
 /// Which lanes' bits of probe `offset` are set.
 HWY_INLINE auto probe(V index, V offset, V bits, const uint32_t* words) {
   const D d;
   const hn::RebindToSigned<D> di;
-  const auto bit = multiply_high(bloom_mix_lanes(d, hn::Add(index, offset)), bits);
+  const auto bit = multiply_high(d, bloom_mix_lanes(d, hn::Add(index, offset)), bits);
   const auto word = hn::GatherIndex(d, words, hn::BitCast(di, hn::ShiftRight<5>(bit)));
   const auto mask = hn::Shl(hn::Set(d, 1), hn::And(bit, hn::Set(d, 31)));
   return hn::Ne(hn::And(word, mask), hn::Zero(d));
@@ -52,8 +36,9 @@ size_t scan(const BloomHashes& hashes, const uint32_t* words, uint32_t begin, si
   const auto bits = hn::Set(d, hashes.bits);
   size_t left = 0;
   auto offset = hn::Set(d, hashes.offsets[0]);
-  for (size_t j = 0; j < length; j += lanes) {
-    const auto index = hn::Iota(d, static_cast<uint32_t>(begin + j));
+  auto index = hn::Iota(d, begin);  // counted on: making it anew goes through memory
+  const auto stride = hn::Set(d, static_cast<uint32_t>(lanes));
+  for (size_t j = 0; j < length; j += lanes, index = hn::Add(index, stride)) {
     const auto kept = hn::And(probe(index, offset, bits, words), hn::FirstN(d, length - j));
     hn::StoreU(hn::Compress(index, kept), d, out + left);
     left += hn::CountTrue(d, kept);
@@ -63,9 +48,9 @@ size_t scan(const BloomHashes& hashes, const uint32_t* words, uint32_t begin, si
     left = 0;
     offset = hn::Set(d, hashes.offsets[p]);
     for (size_t j = 0; j < candidates; j += lanes) {  // writes stay behind reads
-      const auto index = hn::LoadU(d, out + j);
-      const auto kept = hn::And(probe(index, offset, bits, words), hn::FirstN(d, candidates - j));
-      hn::StoreU(hn::Compress(index, kept), d, out + left);
+      const auto asked = hn::LoadU(d, out + j);
+      const auto kept = hn::And(probe(asked, offset, bits, words), hn::FirstN(d, candidates - j));
+      hn::StoreU(hn::Compress(asked, kept), d, out + left);
       left += hn::CountTrue(d, kept);
     }
   }

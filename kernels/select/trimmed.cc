@@ -11,8 +11,8 @@ namespace {
 // Of max - mean, where the paper starts; it comes down by kStep times itself. The paper takes 0.2 off each time, which at 1 %
 // of Gaussian data leaves 8 k entries to select from, and where one entry is far above the rest, everything.
 constexpr double kFirstRatio = 0.8;
-constexpr double kStep = 1.0 / 16;
-constexpr uint32_t kSteps = 256;     // down to a ratio of 5e-8
+constexpr double kStep = 1.0 / 64;
+constexpr uint32_t kSteps = 1024;    // down to a ratio of 8e-8
 constexpr uint32_t kHalvings = 256;  // of the mean, which one entry may put above all others
 
 /// The thresholds of algorithm 2 from the mean and the largest of a sample, the highest first.
@@ -59,7 +59,7 @@ CutGuess<T> trim(std::span<const T> values, uint64_t k) {
   uint32_t high = kSteps + kHalvings;
   // Nothing but zeros in the sample: everything else is above its largest. NaN: the scan says so.
   if (!thresholds.usable()) return {1, static_cast<uint64_t>(wanted / samples * static_cast<double>(n))};
-  while (low < high) {  // the counts only grow on the way down: what the steps one by one would find, in nine counts
+  while (low < high) {  // the counts only grow on the way down: what the steps one by one would find, in eleven counts
     const uint32_t middle = low + (high - low) / 2;
     if (static_cast<double>(thresholds.count(thresholds.key(middle))) >= wanted) {
       high = middle;

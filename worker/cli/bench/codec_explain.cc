@@ -105,6 +105,22 @@ ChoiceInput input_of(const CodecSpec& spec, double link_bits_per_s, Detail detai
   return input;
 }
 
+/// Of many that are about as fast, the one that was lucky looks best. So the chosen one and those that look best are measured
+/// again, by themselves, and these times count.
+constexpr size_t kFinalists = 6;
+constexpr uint32_t kFinalRepeats = 5;  ///< times the repeats
+
+Result<std::vector<Measured>> finalists(const StreamView<float>& stream, const CodecSpec& spec,
+                                        std::vector<Measured> all, const CodecCandidate& chosen, double rate,
+                                        uint32_t repeats) {
+  std::ranges::sort(all, {}, [rate](const Measured& one) { return one.total_ns(rate); });
+  std::vector<CodecCandidate> last{chosen};
+  for (const Measured& one : all) {
+    if (last.size() <= kFinalists && !one.candidate.codes_as(chosen)) last.push_back(one.candidate);
+  }
+  return measure_all(stream, spec, last, repeats * kFinalRepeats);
+}
+
 /// One stream at every rate.
 void add_cells(const StreamView<float>& stream, double density, Clustering clustering, const AutoGridOptions& options,
                nlohmann::json& rows) {
@@ -114,8 +130,10 @@ void add_cells(const StreamView<float>& stream, double density, Clustering clust
   MILLRACE_CHECK(all.has_value());
   for (const double rate : {1e7, 1e8, 1e9, 1e10, 1e11}) {
     const CodecChoice choice = choose_codecs(stream, input_of(spec, rate, Detail::kToChoose));
-    const Measured& chosen = of(*all, choice.chosen);
-    const Measured& best = fastest(*all, rate);
+    const auto last = finalists(stream, spec, *all, choice.chosen, rate, options.repeats);
+    MILLRACE_CHECK(last.has_value());
+    const Measured& chosen = of(*last, choice.chosen);
+    const Measured& best = fastest(*last, rate);
     rows.push_back({{"algorithm", candidate_text(chosen.candidate)},
                     {"best", candidate_text(best.candidate)},
                     {"n", stream.dimension},
