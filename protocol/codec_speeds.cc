@@ -6,6 +6,7 @@
 #include <limits>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/check.h"
@@ -154,7 +155,7 @@ std::vector<CodingSpeed> form_speeds(const std::vector<IndexCodecId>& forms, con
 }
 
 /// Nothing where the codec refuses such values.
-std::optional<Times> value_times(const ValueCodec& codec, const Stream<float>& stream) {
+std::optional<Times> value_times(const ValueCodec& codec, const Stream<float>& stream, int repeats) {
   EncodeOptions options;
   options.spec.value = codec.id();
   Buffer<float> said(codec.lossless(options.spec) ? 0 : stream.values.size());
@@ -162,7 +163,7 @@ std::optional<Times> value_times(const ValueCodec& codec, const Stream<float>& s
   ByteBuffer bytes;
   const std::span<const float> values = stream.values;
   Times best;
-  for (int run = 0; run <= kRepeats; ++run) {
+  for (int run = 0; run <= repeats; ++run) {
     bytes.clear();
     const TimeNs start = monotonic_now_ns();
     if (!codec.encode(stream.indices, values, options, bytes, std::span<float>(said))) return std::nullopt;
@@ -172,6 +173,12 @@ std::optional<Times> value_times(const ValueCodec& codec, const Stream<float>& s
     best.decode = std::min(best.decode, static_cast<double>(monotonic_now_ns() - between));
   }
   return best;
+}
+
+/// What any number of values takes, and each one, from what few and many took.
+std::pair<double, double> line_of(double small, double near) {
+  const double unit = std::max(near - small, 0.0) / static_cast<double>(kNearUnits - kSmallUnits);
+  return {std::max(small - static_cast<double>(kSmallUnits) * unit, 0.0), unit};
 }
 
 }  // namespace
@@ -202,14 +209,17 @@ CodecSpeeds measure_speeds() {
   const std::vector<CodingSpeed> measured = form_speeds(forms, streams);
   for (size_t at = 0; at + 1 < forms.size(); ++at) speeds.index.push_back({forms[at], measured[at]});
   speeds.dense = measured.back();
-  const std::optional<Times> raw = value_times(*find_value_codec(ValueCodecId::kRaw), values_of);
-  MILLRACE_CHECK(raw.has_value());
+  const ValueCodec& raw = *find_value_codec(ValueCodecId::kRaw);
+  const std::optional<Times> raw_near = value_times(raw, values_of, kRepeats);
+  const std::optional<Times> raw_small = value_times(raw, streams.small, kSmallRepeats);
+  MILLRACE_CHECK(raw_near && raw_small);
   for (const ValueCodec* codec : value_codecs()) {
-    const std::optional<Times> times = value_times(*codec, values_of);
-    if (!times) continue;
-    const double values = static_cast<double>(kNearUnits);
-    speeds.value.push_back({codec->id(), std::max(times->encode - raw->encode, 0.0) / values,
-                            std::max(times->decode - raw->decode, 0.0) / values});
+    const std::optional<Times> near = value_times(*codec, values_of, kRepeats);
+    const std::optional<Times> small = value_times(*codec, streams.small, kSmallRepeats);
+    if (!near || !small) continue;
+    const auto [encode_fixed, encode] = line_of(small->encode - raw_small->encode, near->encode - raw_near->encode);
+    const auto [decode_fixed, decode] = line_of(small->decode - raw_small->decode, near->decode - raw_near->decode);
+    speeds.value.push_back({codec->id(), encode, decode, encode_fixed, decode_fixed});
   }
   return speeds;
 }

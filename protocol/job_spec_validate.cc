@@ -191,7 +191,7 @@ Status check_codec_up(const JobSpec& spec, const CodecSpec& up, std::string_view
     by_maximum.qsgd_scale_max = true;
     return refuse(fmt::format(
         "{}codec_up: {} is no contraction, under codec_error retain its error feeds on itself and the residual "
-        "explodes; {}set codec_error drop",
+        "explodes, or stays at several gradients; {}set codec_error drop",
         where, value.text(up),
         value.contraction(by_maximum) ? fmt::format("scale by the maximum ({}) or ", value.text(by_maximum)) : ""));
   }

@@ -11,7 +11,7 @@
 namespace millrace::server {
 namespace {
 
-constexpr uint64_t kBlock = uint64_t{1} << 16;  ///< indices that are compared together
+constexpr uint64_t kBlock = uint64_t{1} << 17;  ///< indices that are compared together: 16 KiB of bits
 
 using Bits = std::array<uint32_t, kBlock / 32>;
 
@@ -37,6 +37,7 @@ class Walk {
   size_t find(uint64_t index) const {
     const size_t count = stream_->values.size();
     if (stream_->dense) return std::clamp<size_t>(index, at_, count);
+    if (at_ == count || stream_->indices[at_] >= index) return at_;  // the next block begins where this one ends
     size_t step = 64;
     while (at_ + step < count && stream_->indices[at_ + step] < index) step *= 2;
     const auto from = stream_->indices.begin();

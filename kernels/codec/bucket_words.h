@@ -5,6 +5,7 @@
 
 #include "kernels/base/words.h"
 #include "kernels/codec/codec.h"
+#include "kernels/quantize/qsgd.h"
 
 namespace millrace {
 
@@ -19,6 +20,11 @@ inline std::string bucket_text(std::string_view name, const CodecSpec& spec) {
   std::string text(name);
   if (spec.bucket_size != CodecSpec().bucket_size) text += ':' + std::to_string(spec.bucket_size);
   return text;
+}
+
+/// With 2 bits and the maximum it is TernGrad: no bound holds (QsgdScale::kMax).
+inline bool is_qsgd_contraction(const CodecSpec& spec) {
+  return spec.qsgd_scale_max && spec.qsgd_bits > kQsgdBitsMin;
 }
 
 /// NAME{bits}[:max|:l2][:BUCKET], the words of QSGD's codecs.

@@ -121,8 +121,8 @@ class Contest {
     candidate.decode_ns = way_ns(speed.decode, units, near_units, density_);
     for (const CodecSpeeds::Value& row : input_.speeds->value) {
       if (row.codec != candidate.value) continue;
-      candidate.encode_ns += units * row.encode_ns;
-      candidate.decode_ns += units * row.decode_ns;
+      candidate.encode_ns += row.encode_fixed_ns + units * row.encode_ns;
+      candidate.decode_ns += row.decode_fixed_ns + units * row.decode_ns;
     }
     candidate.bytes = kContainerBytes;
     if (candidate.value == ValueCodecId::kRaw) candidate.bytes += units * sizeof(T);

@@ -47,6 +47,8 @@ struct CodecSpeeds {
     ValueCodecId codec = ValueCodecId::kRaw;
     double encode_ns = 0;  ///< a value, over raw ones
     double decode_ns = 0;
+    double encode_fixed_ns = 0;  ///< any number of values, over raw ones
+    double decode_fixed_ns = 0;
   };
   std::vector<Index> index;
   std::vector<Value> value;

@@ -76,11 +76,20 @@ StreamSample<T> sample_stream(const StreamView<T>& stream) {
   return sample;
 }
 
+// Runs from all over it: where entries lie close together, its beginning says little.
 template <typename T>
 Buffer<T> StreamSample<T>::dense_values() const {
   const uint64_t size = std::min<uint64_t>(dimension, 4 * kSampleEntries);
-  Buffer<T> dense(size, T{0});
-  for (size_t at = 0; at < indices.size() && indices[at] < size; ++at) dense[indices[at]] = values[at];
+  const uint64_t runs = size == dimension ? 1 : kRuns;
+  const uint64_t length = size / runs;
+  Buffer<T> dense(length * runs, T{0});
+  for (uint64_t run = 0; run < runs; ++run) {
+    const uint64_t begin = runs == 1 ? 0 : (dimension - length) * run / (runs - 1);
+    auto at = static_cast<size_t>(std::ranges::lower_bound(indices, begin) - indices.begin());
+    for (; at < indices.size() && indices[at] < begin + length; ++at) {
+      dense[run * length + indices[at] - begin] = values[at];
+    }
+  }
   return dense;
 }
 

@@ -19,7 +19,7 @@ struct StreamSample {
   IndexBuffer indices;     ///< strictly increasing
   Buffer<T> values;
 
-  /// The beginning of the sample in dense form, at most 4 kSampleEntries values.
+  /// The sample in dense form, or runs from all over it: at most 4 kSampleEntries values.
   Buffer<T> dense_values() const;
   /// CodecChoice::gap_spread.
   double gap_spread() const;

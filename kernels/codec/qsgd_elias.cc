@@ -154,7 +154,7 @@ class QsgdEliasValueCodec final : public TypedValueCodec<QsgdEliasValueCodec> {
   std::string_view name() const override { return "qsgd_elias"; }
   std::string_view paper() const override { return "Alistarh et al. 2017: QSGD, Elias coding; SparCML 6"; }
   bool lossless(const CodecSpec&) const override { return false; }
-  bool contraction(const CodecSpec& spec) const override { return spec.qsgd_scale_max; }
+  bool contraction(const CodecSpec& spec) const override { return is_qsgd_contraction(spec); }
   bool unbiased(const CodecSpec&) const override { return true; }
   bool parse(std::string_view text, CodecSpec& spec) const override { return parse_qsgd_words(text, name(), spec); }
   std::string text(const CodecSpec& spec) const override { return qsgd_text(name(), spec); }

@@ -35,28 +35,32 @@ IndexBuffer few_below(uint64_t n, uint64_t k, RandomSequence& random) {
   return all;
 }
 
-/// The same for any k <= n: of more than half, those that are left out are drawn.
-IndexBuffer some_below(uint64_t n, uint64_t k, RandomSequence& random) {
-  if (k <= n / 2) return k == 0 ? IndexBuffer{} : few_below(n, k, random);
-  const IndexBuffer out = k == n ? IndexBuffer{} : few_below(n, n - k, random);
-  IndexBuffer in;
-  in.reserve(k);
-  size_t next = 0;
-  for (uint64_t number = 0; number < n; ++number) {
-    if (next < out.size() && out[next] == number) {
-      ++next;
-    } else {
-      in.push_back(static_cast<uint32_t>(number));
-    }
+/// The same for any k <= n, where k is no small part of it: one number after the other is taken with the chance that it has where
+/// so many are missing of so many left. The chances are those of 32 bits: off by 2^-32 at most, of k / n.
+/// Source   Knuth, The Art of Computer Programming, volume 2, 3.4.2, algorithm S.
+IndexBuffer many_below(uint64_t n, uint64_t k, RandomSequence& random) {
+  IndexBuffer all(k + 1);  // one more is written, and not kept
+  uint64_t taken = 0;
+  for (uint64_t number = 0; taken < k; ++number) {
+    all[taken] = static_cast<uint32_t>(number);
+    taken += (uint64_t{random.next_u32()} * (n - number) >> 32) < k - taken ? 1 : 0;
   }
-  return in;
+  all.resize(k);
+  return all;
+}
+
+constexpr uint64_t kManyFrom = 16;  ///< a share of n: sorting takes longer than passing all from about here on
+
+IndexBuffer some_below(uint64_t n, uint64_t k, RandomSequence& random) {
+  if (k == 0) return {};
+  return k < n / kManyFrom ? few_below(n, k, random) : many_below(n, k, random);
 }
 
 /// k of the entries that are not 0, each set of them as likely as any other. In unbiased jobs they are scaled by n / k, n
 /// being how many are not 0 (the usual n / k counts zeros too; then fewer than k entries are sent, and scaled by more).
 ///
 /// Errors   draw(): non_finite also where the largest value, scaled, would be.
-/// Cost     two read passes, and a sort of k numbers.
+/// Cost     two read passes, and a sort of k numbers; from n / 16 on, n random numbers.
 /// Source   deepreduce.txt, section 10.2 (Random-r, remark 1).
 template <typename T>
 class RandomSelector final : public Selector<T> {

@@ -26,7 +26,7 @@ enum class Selection : uint8_t {
   kRadix = 8,           ///< exact top-k by radix select alone (RedSync 2.2's baseline)
   kBySize = 9,          ///< RedSync's choice by the tensor's size (RedSync 2.2, 2.4)
   kGaussian = 10,       ///< a threshold from a normal fit, scaled until at least 3k/4 (Ok-Topk 5, Gaussian-k)
-  kRandom = 11,         ///< k drawn without regard to size; scaled in unbiased jobs (SparCML 2)
+  kRandom = 11,         ///< k drawn without regard to size; scaled in unbiased jobs (DeepReduce 10.2)
   kGspar = 12,          ///< drawn with probabilities from the greedy algorithm (GSpar, algorithm 3); unbiased
   kGsparClosed = 13,    ///< drawn with probabilities from the closed form (GSpar, algorithm 2); unbiased
   kUniform = 14,        ///< each drawn with one probability, scaled (GSpar's baseline); unbiased

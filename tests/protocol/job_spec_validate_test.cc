@@ -198,6 +198,8 @@ std::vector<Refused> refused_codecs() {
        [](JobSpec& s) { s.tensors[1].codec_up = qsgd(false); }},
       {"no-contraction", kImpossible, "codec_up: terngrad is no contraction",
        [](JobSpec& s) { s.codec_up = codec_from_text("gap+terngrad").value(); }},
+      {"no-contraction", kImpossible, "codec_up: qsgd2 is no contraction",
+       [](JobSpec& s) { s.codec_up = codec_from_text("gap+qsgd2").value(); }},
       {"no-contraction", kImpossible, "tensor 'bias': codec_up: terngrad:64 is no contraction",
        [](JobSpec& s) { s.tensors[1].codec_up = codec_from_text("gap+terngrad:64").value(); }},
       {"biased-down", kImpossible, "codec_down: sign_mean rounds with a bias",

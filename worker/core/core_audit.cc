@@ -33,6 +33,12 @@ double SessionCore::Impl::carried_in(const PartRun& part) const {
   return own == nullptr ? 0 : own->carried;
 }
 
+// Neither a codec nor a draw makes values larger than the sum of what entered.
+bool SessionCore::Impl::sends_what_entered(const PartRun& part) const {
+  const CodecSpec& up = layout.buckets[part.layout.bucket].codec_up;
+  return !config.spec.unbiased && find_value_codec(up.value)->lossless(up);
+}
+
 // What entered and was lost before this process is what the log says of its predecessors: what they held is lost, but for what
 // this process loaded of it.
 void SessionCore::Impl::open_account(PartRun& part) {
@@ -97,6 +103,7 @@ void SessionCore::Impl::audit_part(PartRun& part, Actions& actions) {
   rest.add_number(-carried);
   rest.add_number(account.carried_before);
   rest.doubt(account.doubt);
+  if (sends_what_entered(part)) rest.doubt(books.entered.uncertainty());  // of the shards' sums of what was carried
   if (account.unknown) {
     // Of something that was counted nobody here knows what of it was carried; the log's sum says it.
     account.carried_before -= rest.value();

@@ -392,6 +392,7 @@ struct SessionCore::Impl {
   void account_update(PartRun& part, const protocol::Update& update,
                       const std::optional<protocol::SummaryEntry>& before);
   void audit_part(PartRun& part, Actions& actions);
+  bool sends_what_entered(const PartRun& part) const;
   void audit_some(BucketRun& run, Actions& actions);
   AuditSums audit_sums() const;
   // core_held.cc

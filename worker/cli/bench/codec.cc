@@ -161,6 +161,15 @@ std::vector<std::string> measured_words(const ValueCodec& codec) {
   return {codec.text(CodecSpec())};
 }
 
+/// Curves are fitted to values that were sorted: what sorting alone takes, by std::sort.
+double sort_seconds(std::span<const float> values, const CodecBenchOptions& options) {
+  std::vector<float> sorted;
+  return seconds(options.repeats, [&] {
+    sorted.assign(values.begin(), values.end());
+    std::ranges::sort(sorted);
+  });
+}
+
 nlohmann::json value_row(const std::string& word, const CodecBenchData& data, const CodecBenchOptions& options) {
   const auto spec = codec_from_text("raw+" + word);
   MILLRACE_CHECK(spec.has_value(), word);
@@ -187,6 +196,7 @@ nlohmann::json value_row(const std::string& word, const CodecBenchData& data, co
       {"decode_gb_s", gb / decode_s},
       {"relative_error", relative_error(values, decoded)},
       {"residual_over_gradient", 0.0}};
+  if (word.starts_with("fit_")) row["over_sort"] = encode_s / sort_seconds(values, options);
   constexpr size_t kFedBack = 8192;
   if (lossless) return row;
   const auto residual = residual_over_gradient(*spec, std::min(values.size(), kFedBack), options.seed);
