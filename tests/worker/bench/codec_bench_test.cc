@@ -53,6 +53,7 @@ TEST(CodecBenchTest, EveryRowHasItsFiguresForAwkwardSizesToo) {
       }
     }
     for (const Method& method : methods()) expected.emplace_back(method.name);
+    expected.emplace_back("three_lc");  // on a whole gradient
     EXPECT_EQ(algorithms, expected);
     for (const char* word : {"f16", "bf16", "sign_mean", "terngrad", "onebit", "qsgd_elias4", "deflate"}) {
       EXPECT_EQ(std::ranges::count(algorithms, word), 1) << word;
@@ -105,6 +106,10 @@ TEST(CodecBenchTest, MethodsAreMeasuredWithTheirTablesAndHeadersOnTheSameEntries
   // 10 bits of flag and delta and more for deltas over a byte; 6 of tag and sketch; 256 buckets of 4 bytes.
   EXPECT_NEAR(method("sketchml").at("bits_per_entry").get<double>(), 16 + 8 * std::exp(-2.56) + 8192 / k, 0.2);
   EXPECT_LT(method("skcompress").at("bits_per_entry"), method("sketchml").at("bits_per_entry"));
+  const nlohmann::json& whole = report.at("rows").back();
+  EXPECT_EQ(whole.at("kind"), "method_dense");
+  EXPECT_LT(whole.at("bits_per_entry"), 1.6);  // five values a byte at most, and runs of zeros
+  EXPECT_LT(whole.at("relative_error"), 1.0);
   EXPECT_EQ(method("skcompress").at("relative_error"), method("sketchml").at("relative_error"));
   for (const char* lossy : {"three_lc", "sketchml", "deepreduce_p0_qsgd"}) {
     EXPECT_GT(method(lossy).at("relative_error"), 0.0) << lossy;

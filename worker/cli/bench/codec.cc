@@ -49,11 +49,15 @@ struct CodecBenchData {
   uint64_t n = 0;
   IndexBuffer indices;
   Buffer<float> values;  ///< as many
+  Buffer<float> whole;   ///< a gradient of which nothing was selected
 };
 
+constexpr uint64_t kWholeMax = uint64_t{1} << 22;  // values drawn
+
 CodecBenchData drawn_data(const CodecBenchOptions& options) {
-  CodecBenchData data{options.n, uniform_indices(options), {}};
+  CodecBenchData data{options.n, uniform_indices(options), {}, {}};
   data.values = gaussian_values(data.indices.size(), options.seed);
+  data.whole = gaussian_values(std::min(options.n, kWholeMax), options.seed + 1);
   return data;
 }
 
@@ -68,6 +72,7 @@ Result<CodecBenchData> trace_data(const CodecBenchOptions& options) {
     return std::unexpected(done.error());
   }
   for (const uint32_t index : data.indices) data.values.push_back((*accumulator)[index]);
+  data.whole.assign(accumulator->begin(), accumulator->end());
   return data;
 }
 
@@ -238,6 +243,8 @@ Result<nlohmann::json> bench_codec(const CodecBenchOptions& options) {
   for (nlohmann::json& row : method_rows({data->n, false, data->indices, data->values}, options)) {
     rows.push_back(std::move(row));
   }
+  const StreamView<float> whole{data->whole.size(), true, {}, data->whole};
+  for (nlohmann::json& row : dense_method_rows(whole, options)) rows.push_back(std::move(row));
   nlohmann::json report = {{"bench", "codec"},
                            {"n", data->n},
                            {"density", options.density},

@@ -30,7 +30,8 @@ struct CodecBenchOptions {
 ///          "bits_per_value":..,"encode_gb_s":..,"decode_gb_s":..,"relative_error":..,"residual_over_gradient":..}, GB of f32 in
 ///          or out, the error ||decoded - value|| / ||value||; the residual of error feedback on Gaussian gradients (up to 8192
 ///          values) once it has settled, over a gradient, null where it does not.
-///          every method (kernels/methods), as codec_methods.h says.
+///          every method (kernels/methods), as codec_methods.h says, and 3LC on a whole gradient: the
+///          trace, or at most 2^22 Gaussian values. Curve fits have "over_sort": their encoding over std::sort of the values.
 ///          Times are medians.
 ///          Rows of Bloom filters have "query_m_s", indices asked for while decoding, in millions a second.
 ///          Of a trace also "trace", "worker" and "rice_blocks_bits_per_index": Rice coding with the best parameter for every

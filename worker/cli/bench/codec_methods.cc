@@ -77,7 +77,45 @@ nlohmann::json method_row(const Method& method, const StreamView<float>& selecte
           {"relative_error", relative_error(selected, received.view())}};
 }
 
+nlohmann::json dense_method_row(const Method& method, const StreamView<float>& whole,
+                                const CodecBenchOptions& options) {
+  const auto spec = codec_from_text(method.codec_up);
+  MILLRACE_CHECK(spec.has_value(), std::string(method.codec_up));
+  const EncodeOptions encode{*spec, RandomKey::from(options.seed), 0};
+  CodedStream<float> coded;
+  const double encode_s = seconds(options.repeats, [&] {
+    auto result = encode_stream(whole, {}, encode);
+    MILLRACE_CHECK(result.has_value(), std::string(method.name));
+    coded = std::move(*result);
+  });
+  MILLRACE_CHECK(coded.dense && coded.count == whole.dimension, coded.count, whole.dimension);
+  Buffer<float> received(coded.count);
+  const double decode_s = seconds(options.repeats, [&] {
+    MILLRACE_CHECK(find_value_codec(coded.value_codec)
+                       ->decode(coded.value_bytes, IndexSpan(), std::span<float>(received))
+                       .has_value());
+  });
+  double error = 0;
+  double norm = 0;
+  for (size_t i = 0; i < received.size(); ++i) {
+    error += std::pow(double{received[i]} - double{whole.values[i]}, 2);
+    norm += std::pow(double{whole.values[i]}, 2);
+  }
+  const auto entries = static_cast<double>(whole.dimension);
+  return {{"algorithm", method.name},
+          {"kind", "method_dense"},
+          {"codec", method.codec_up},
+          {"bits_per_entry", 8.0 * static_cast<double>(coded.value_bytes.size() + kContainerHeaderBytes) / entries},
+          {"encode_mentry_s", entries / encode_s * 1e-6},
+          {"decode_mentry_s", entries / decode_s * 1e-6},
+          {"relative_error", norm == 0 ? 0 : std::sqrt(error / norm)}};
+}
+
 }  // namespace
+
+std::vector<nlohmann::json> dense_method_rows(const StreamView<float>& whole, const CodecBenchOptions& options) {
+  return {dense_method_row(*find_method("three_lc"), whole, options)};
+}
 
 std::vector<nlohmann::json> method_rows(const StreamView<float>& selected, const CodecBenchOptions& options) {
   std::vector<nlohmann::json> rows;

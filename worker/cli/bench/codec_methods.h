@@ -17,4 +17,9 @@ namespace millrace::cli {
 ///           that a Bloom filter adds have value 0.
 std::vector<nlohmann::json> method_rows(const StreamView<float>& selected, const CodecBenchOptions& options);
 
+/// The methods that are made for whole gradients (3LC): rows as those above, of kind "method_dense", an entry being a value.
+///
+/// whole    dense, with a value that is not 0.
+std::vector<nlohmann::json> dense_method_rows(const StreamView<float>& whole, const CodecBenchOptions& options);
+
 }  // namespace millrace::cli
