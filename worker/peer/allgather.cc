@@ -39,78 +39,82 @@ Round round_of(uint32_t number, uint32_t rank, uint32_t size) {
 
 uint64_t padded(uint64_t bytes) { return (bytes + 7) / 8 * 8; }
 
-/// A table of (form, length), and the bodies that are small, each padded to 8 bytes. Of a large one only the entry: the length is
-/// at least kBundledBytesMax, whatever it is.
-Packet bundle_of(const std::vector<Packet>& packets, const std::vector<bool>& large, const Round& round) {
+/// A table of (form, length), and the bodies that are small, each padded to 8 bytes.
+Packet bundle_of(const std::vector<Packet>& packets, const Round& round) {
   const size_t size = packets.size();
   uint64_t bytes = round.count * sizeof(uint64_t);
   for (uint32_t i = 0; i < round.count; ++i) {
-    const size_t at = (round.send_first + i) % size;
-    if (!large[at]) bytes += padded(packets[at].body.bytes.size());
+    const uint64_t length = packets[(round.send_first + i) % size].body.bytes.size();
+    if (length < kBundledBytesMax) bytes += padded(length);
   }
   ByteBuffer bundle;
   bundle.reserve(bytes);
   ByteWriter out(bundle);
   for (uint32_t i = 0; i < round.count; ++i) {
-    const size_t at = (round.send_first + i) % size;
-    const uint64_t length = large[at] ? kBundledBytesMax : packets[at].body.bytes.size();
-    out.put(uint64_t{static_cast<uint8_t>(packets[at].form)} << kFormShift | length);
+    const Packet& packet = packets[(round.send_first + i) % size];
+    out.put(uint64_t{static_cast<uint8_t>(packet.form)} << kFormShift | packet.body.bytes.size());
   }
   constexpr std::array<uint8_t, 8> kPadding{};
   for (uint32_t i = 0; i < round.count; ++i) {
-    const size_t at = (round.send_first + i) % size;
-    const ByteSpan body = packets[at].body.bytes;
-    if (large[at]) continue;
+    const ByteSpan body = packets[(round.send_first + i) % size].body.bytes;
+    if (body.size() >= kBundledBytesMax) continue;
     out.put_bytes(body);
     out.put_bytes(ByteSpan(kPadding).first(padded(body.size()) - body.size()));
   }
   return {BodyForm::kNumbers, SharedBytes::from(std::move(bundle))};
 }
 
+void send_round(Channel& channel, const std::vector<Packet>& packets, uint32_t first_tag, const Round& round) {
+  channel.send(round.to, first_tag + round.number, bundle_of(packets, round));
+  for (uint32_t i = 0; i < round.count; ++i) {
+    const auto at = static_cast<uint32_t>((round.send_first + i) % packets.size());
+    if (packets[at].body.bytes.size() < kBundledBytesMax) continue;
+    channel.send(round.to, first_tag + kAlone + at, packets[at]);
+  }
+}
+
 std::unexpected<Error> bad_bundle(uint32_t from) {
   return fail(ErrorCode::kMalformed, "rank " + std::to_string(from) + " sent a bundle of packets that is not one");
 }
 
-/// Takes the small packets out, and notes which come by themselves. Hostile.
-Status open_bundle(const Packet& bundle, const Round& round, std::vector<Packet>& packets, std::vector<bool>& large) {
+/// Takes the small packets out; returns whose come by themselves. Hostile.
+Result<std::vector<uint32_t>> open_bundle(const Packet& bundle, const Round& round, std::vector<Packet>& packets) {
   ByteReader in(bundle.body.bytes);
   const std::optional<ByteSpan> table = in.get_bytes(round.count * sizeof(uint64_t));
   if (bundle.form != BodyForm::kNumbers || !table) return bad_bundle(round.from);
   ByteReader entries(*table);
+  std::vector<uint32_t> alone;
   for (uint32_t i = 0; i < round.count; ++i) {
     const uint64_t entry = entries.get<uint64_t>().value_or(0);
     const uint64_t form = entry >> kFormShift;
     const uint64_t length = entry & kLengthMask;
     if (form > static_cast<uint8_t>(BodyForm::kNumbers)) return bad_bundle(round.from);
-    const size_t at = (round.receive_first + i) % packets.size();
-    large[at] = length >= kBundledBytesMax;
-    if (large[at]) continue;
+    const auto at = static_cast<uint32_t>((round.receive_first + i) % packets.size());
+    if (length >= kBundledBytesMax) {
+      alone.push_back(at);
+      continue;
+    }
     const std::optional<ByteSpan> body = in.get_bytes(padded(length));
     if (!body) return bad_bundle(round.from);
     packets[at] = {static_cast<BodyForm>(form), {bundle.body.owner, body->first(length)}};
   }
   if (in.remaining() != 0) return bad_bundle(round.from);
-  return {};
+  return alone;
 }
 
 Task<Status> by_doubling(Channel& channel, std::vector<Packet>& packets, uint32_t first_tag) {
   const uint32_t size = channel.size();
-  const uint32_t rank = channel.rank();
-  std::vector<bool> large(size);
-  large[rank] = packets[rank].body.bytes.size() >= kBundledBytesMax;
-  for (uint32_t ahead = 1; large[rank] && ahead < size; ++ahead) {
-    channel.send((rank + ahead) % size, first_tag + kAlone, packets[rank]);
-  }
   for (uint32_t number = 0; (uint64_t{1} << number) < size; ++number) {
-    const Round round = round_of(number, rank, size);
-    channel.send(round.to, first_tag + number, bundle_of(packets, large, round));
+    const Round round = round_of(number, channel.rank(), size);
+    send_round(channel, packets, first_tag, round);
     const Packet received = co_await channel.receive(round.from, first_tag + number);
-    if (Status status = open_bundle(received, round, packets, large); !status)
-      co_return std::unexpected(status.error());
-  }
-  for (uint32_t behind = 1; behind < size; ++behind) {
-    const uint32_t from = (rank + size - behind) % size;
-    if (large[from]) packets[from] = co_await channel.receive(from, first_tag + kAlone);
+    const Result<std::vector<uint32_t>> alone = open_bundle(received, round, packets);
+    if (!alone) co_return std::unexpected(alone.error());
+    for (const uint32_t at : *alone) {
+      packets[at] = co_await channel.receive(round.from, first_tag + kAlone + at);
+      // What is passed on is listed by its length.
+      if (packets[at].body.bytes.size() < kBundledBytesMax) co_return bad_bundle(round.from);
+    }
   }
   co_return Status{};
 }
