@@ -11,13 +11,19 @@ RandomKey random_key_of(RandomKey job, const Channel& channel) {
 }
 
 template <typename T>
-Result<CodedContribution<T>> code_contribution(const HeldStream<T>& own, const AllreduceSettings<T>& settings,
-                                               const Channel& channel) {
-  if (own.view.dimension != settings.dimension) {
-    return fail(ErrorCode::kInvalidArgument, "a contribution of dimension " + std::to_string(own.view.dimension) +
+Status check_contribution(const StreamView<T>& own, const AllreduceSettings<T>& settings) {
+  if (own.dimension != settings.dimension) {
+    return fail(ErrorCode::kInvalidArgument, "a contribution of dimension " + std::to_string(own.dimension) +
                                                  " to an allreduce of " + std::to_string(settings.dimension));
   }
-  if (!all_finite<T>(own.view.values)) return fail(ErrorCode::kNonFinite, "the contribution has NaN or infinity");
+  if (!all_finite<T>(own.values)) return fail(ErrorCode::kNonFinite, "the contribution has NaN or infinity");
+  return {};
+}
+
+template <typename T>
+Result<CodedContribution<T>> code_contribution(const HeldStream<T>& own, const AllreduceSettings<T>& settings,
+                                               const Channel& channel) {
+  if (Status status = check_contribution(own.view, settings); !status) return std::unexpected(status.error());
   const RandomKey random = random_key_of(settings.wire.random, channel);
   Result<Packed<T>> packed = pack(own, settings.wire.contribution, random);
   if (!packed) return std::unexpected(packed.error());
@@ -47,6 +53,8 @@ Stream<T> difference(const StreamView<T>& a, const StreamView<T>& b) {
   }
 }
 
+template Status check_contribution(const StreamView<float>&, const AllreduceSettings<float>&);
+template Status check_contribution(const StreamView<double>&, const AllreduceSettings<double>&);
 template Result<CodedContribution<float>> code_contribution(const HeldStream<float>&, const AllreduceSettings<float>&,
                                                             const Channel&);
 template Result<CodedContribution<double>> code_contribution(const HeldStream<double>&,

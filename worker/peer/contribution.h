@@ -13,9 +13,13 @@ struct CodedContribution {
   Stream<T> returned;  ///< contribution - sent: what the codec changed
 };
 
+/// Errors   invalid_argument: a dimension that is not the settings'. non_finite: NaN or infinity.
+template <typename T>
+Status check_contribution(const StreamView<T>& own, const AllreduceSettings<T>& settings);
+
 /// Codes it with the settings' codec; with none, it is sent as it is.
 ///
-/// Errors   invalid_argument: a dimension that is not the settings'. non_finite: NaN or infinity. The codec's.
+/// Errors   check_contribution()'s; the codec's.
 template <typename T>
 Result<CodedContribution<T>> code_contribution(const HeldStream<T>& own, const AllreduceSettings<T>& settings,
                                                const Channel& channel);

@@ -10,7 +10,10 @@ namespace {
 
 const auto& entries() {
   static const std::array kEntries{
-      ssar_recursive_doubling_entry(),
+      dense_ring_entry(),           dense_recursive_doubling_entry(),
+      dense_rabenseifner_entry(),   ssar_recursive_doubling_entry(),
+      ssar_split_allgather_entry(), dsar_split_allgather_entry(),
+      sparse_ring_entry(),          redsync_allgather_entry(),
   };
   return kEntries;
 }

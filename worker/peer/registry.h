@@ -15,7 +15,14 @@ struct AlgorithmEntry {
 };
 
 // One line an algorithm, in the order of their numbers; registry.cc has the same.
+AlgorithmEntry dense_ring_entry();
+AlgorithmEntry dense_recursive_doubling_entry();
+AlgorithmEntry dense_rabenseifner_entry();
 AlgorithmEntry ssar_recursive_doubling_entry();
+AlgorithmEntry ssar_split_allgather_entry();
+AlgorithmEntry dsar_split_allgather_entry();
+AlgorithmEntry sparse_ring_entry();
+AlgorithmEntry redsync_allgather_entry();
 
 /// The entry of a class template `A<T>` that is made of its settings alone.
 template <template <typename> class A>

@@ -1,9 +1,11 @@
 #include "worker/peer/stream_wire.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
 #include "kernels/base/check.h"
+#include "kernels/stream/stream_scan.h"
 #include "protocol/container.h"
 
 namespace millrace::peer {
@@ -38,6 +40,61 @@ Result<HeldStream<T>> unpack_pairs(const Packet& packet, uint64_t dimension) {
   return HeldStream<T>::within(packet.body, view);
 }
 
+/// The entries in positions [first, last), as pairs whose indices count from `base`.
+template <typename T>
+void write_pairs(const StreamView<T>& stream, size_t first, size_t last, uint64_t base, uint8_t* out) {
+  const size_t count = last - first;
+  if (count == 0) return;
+  std::memcpy(out, stream.values.data() + first, count * sizeof(T));
+  moved_down(stream.indices.data() + first, count, static_cast<uint32_t>(base),
+             reinterpret_cast<uint32_t*>(out + count * sizeof(T)));
+}
+
+/// The same entries among neutral elements.
+template <typename T>
+void write_dense(const StreamView<T>& stream, size_t first, size_t last, uint64_t base, std::span<T> out, T neutral) {
+  std::ranges::fill(out, neutral);
+  for (size_t i = first; i < last; ++i) out[stream.indices[i] - base] = stream.values[i];
+}
+
+/// Where a slice's entries are in its stream, and its bytes in the buffer of all slices.
+struct SlicePlace {
+  size_t first = 0;
+  size_t last = 0;
+  size_t begin = 0;
+  size_t length = 0;
+  bool dense = false;
+};
+
+template <typename T>
+constexpr size_t padded(size_t bytes) {
+  return (bytes + alignof(T) - 1) / alignof(T) * alignof(T);
+}
+
+template <typename T>
+std::vector<SlicePlace> places_of(IndexSpan indices, std::span<const uint64_t> bounds) {
+  std::vector<SlicePlace> places(bounds.size() - 1);
+  SlicePlace before;
+  for (size_t i = 0; i < places.size(); ++i) {
+    SlicePlace& place = places[i];
+    place.first = before.last;
+    place.last = place.first + range_of(indices.subspan(place.first), 0, bounds[i + 1]).second;
+    place.begin = before.begin + padded<T>(before.length);
+    const uint64_t dimension = bounds[i + 1] - bounds[i];
+    const size_t count = place.last - place.first;
+    place.dense = count != 0 && count >= dense_from_count<T>(dimension);
+    place.length = place.dense ? dimension * sizeof(T) : count * kPairBytes<T>;
+    before = place;
+  }
+  return places;
+}
+
+/// The values of a dense stream, where they lie.
+template <typename T>
+SharedBytes bytes_within(const HeldStream<T>& stream) {
+  return {stream.owner, {reinterpret_cast<const uint8_t*>(stream.view.values.data()), stream.view.values.size_bytes()}};
+}
+
 }  // namespace
 
 CodecSpec lossless_of(const CodecSpec& codec) {
@@ -60,20 +117,50 @@ Packet pack_range(const StreamView<T>& stream, uint64_t begin, uint64_t end) {
     return {BodyForm::kDense, SharedBytes::from(std::move(bytes))};
   }
   const auto [first, last] = range_of(stream.indices, begin, end);
-  const size_t count = last - first;
-  if (count == 0) return {BodyForm::kPairs, {}};
-  bytes.resize(count * kPairBytes<T>);
-  std::memcpy(bytes.data(), stream.values.data() + first, count * sizeof(T));
-  auto* const indices = reinterpret_cast<uint32_t*>(bytes.data() + count * sizeof(T));
-  const auto base = static_cast<uint32_t>(begin);
-  for (size_t i = 0; i < count; ++i) indices[i] = stream.indices[first + i] - base;
+  if (first == last) return {BodyForm::kPairs, {}};
+  bytes.resize((last - first) * kPairBytes<T>);
+  write_pairs(stream, first, last, begin, bytes.data());
   return {BodyForm::kPairs, SharedBytes::from(std::move(bytes))};
+}
+
+template <typename T>
+std::vector<Packet> pack_slices(const HeldStream<T>& stream, std::span<const uint64_t> bounds, T neutral) {
+  const StreamView<T>& view = stream.view;
+  MILLRACE_CHECK(!bounds.empty() && bounds.front() == 0 && bounds.back() == view.dimension, bounds.size());
+  std::vector<Packet> packets(bounds.size() - 1);
+  if (view.dense) {
+    const SharedBytes all = stream.owner ? bytes_within(stream) : pack_range(view, 0, view.dimension).body;
+    for (size_t i = 0; i < packets.size(); ++i) {
+      const ByteSpan slice = all.bytes.subspan(bounds[i] * sizeof(T), (bounds[i + 1] - bounds[i]) * sizeof(T));
+      packets[i] = {BodyForm::kDense, {all.owner, slice}};
+    }
+    return packets;
+  }
+  const std::vector<SlicePlace> places = places_of<T>(view.indices, bounds);
+  ByteBuffer bytes(places.empty() ? 0 : places.back().begin + padded<T>(places.back().length));
+  for (size_t i = 0; i < packets.size(); ++i) {
+    const SlicePlace& place = places[i];
+    uint8_t* const out = bytes.data() + place.begin;
+    if (place.dense) {
+      write_dense(view, place.first, place.last, bounds[i], {reinterpret_cast<T*>(out), bounds[i + 1] - bounds[i]},
+                  neutral);
+    } else {
+      write_pairs(view, place.first, place.last, bounds[i], out);
+    }
+  }
+  const SharedBytes all = SharedBytes::from(std::move(bytes));
+  for (size_t i = 0; i < packets.size(); ++i) {
+    packets[i] = {places[i].dense ? BodyForm::kDense : BodyForm::kPairs,
+                  {all.owner, all.bytes.subspan(places[i].begin, places[i].length)}};
+  }
+  return packets;
 }
 
 template <typename T>
 Result<Packed<T>> pack(const HeldStream<T>& stream, const std::optional<CodecSpec>& codec, RandomKey random,
                        uint64_t base) {
   if (!codec || stream.view.dimension == 0) {
+    if (stream.view.dense && stream.owner) return Packed<T>{{BodyForm::kDense, bytes_within(stream)}, stream};
     return Packed<T>{pack_range(stream.view, 0, stream.view.dimension), stream};
   }
   EncodeOptions options;
@@ -89,18 +176,21 @@ Result<Packed<T>> pack(const HeldStream<T>& stream, const std::optional<CodecSpe
 }
 
 template <typename T>
-Result<HeldStream<T>> unpack(const Packet& packet, uint64_t dimension) {
+Result<HeldStream<T>> unpack(const Packet& packet, uint64_t dimension, const ReduceOp<T>& op) {
   MILLRACE_CHECK(std::bit_cast<uintptr_t>(packet.body.bytes.data()) % alignof(T) == 0, packet.body.bytes.size());
   Result<HeldStream<T>> stream = std::unexpected(bad_body(packet.body.bytes.size(), "a stream"));
   switch (packet.form) {
     case BodyForm::kPairs: stream = unpack_pairs<T>(packet, dimension); break;
     case BodyForm::kDense: stream = unpack_dense<T>(packet, dimension); break;
     case BodyForm::kContainer:
-      return hold_container<T>(packet.body, {.dimension = dimension, .bytes_max = packet.body.bytes.size()});
+      stream = hold_container<T>(
+          packet.body,
+          {.dimension = dimension, .bytes_max = packet.body.bytes.size(), .non_finite = NonFinitePolicy::kAccept});
+      break;
     case BodyForm::kNone:
     case BodyForm::kNumbers: break;
   }
-  if (stream && !all_finite<T>(stream->view.values)) {
+  if (stream && !is_admissible<T>(op, stream->view.values)) {
     return fail(ErrorCode::kNonFinite, "a peer sent NaN or infinity: the gradients have diverged");
   }
   return stream;
@@ -128,8 +218,10 @@ template Packet pack_range(const StreamView<float>&, uint64_t, uint64_t);
 template Packet pack_range(const StreamView<double>&, uint64_t, uint64_t);
 template Result<Packed<float>> pack(const HeldStream<float>&, const std::optional<CodecSpec>&, RandomKey, uint64_t);
 template Result<Packed<double>> pack(const HeldStream<double>&, const std::optional<CodecSpec>&, RandomKey, uint64_t);
-template Result<HeldStream<float>> unpack(const Packet&, uint64_t);
-template Result<HeldStream<double>> unpack(const Packet&, uint64_t);
+template std::vector<Packet> pack_slices(const HeldStream<float>&, std::span<const uint64_t>, float);
+template std::vector<Packet> pack_slices(const HeldStream<double>&, std::span<const uint64_t>, double);
+template Result<HeldStream<float>> unpack(const Packet&, uint64_t, const ReduceOp<float>&);
+template Result<HeldStream<double>> unpack(const Packet&, uint64_t, const ReduceOp<double>&);
 template Packet pack_numbers(std::span<const uint32_t>);
 template Packet pack_numbers(std::span<const uint64_t>);
 template Packet pack_numbers(std::span<const float>);

@@ -2,12 +2,15 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <vector>
 
 #include "kernels/base/random.h"
 #include "kernels/base/result.h"
 #include "kernels/codec/codec.h"
 #include "kernels/stream/held_stream.h"
 #include "worker/peer/channel.h"
+#include "worker/peer/reduce_op.h"
 
 namespace millrace::peer {
 
@@ -38,6 +41,14 @@ struct Packed {
 template <typename T>
 Packet pack_range(const StreamView<T>& stream, uint64_t begin, uint64_t end);
 
+/// All slices of `stream` at once, [bounds.size() - 1], in one allocation that they share, so that thousands of small ones are
+/// cheap. A slice is dense where that is smaller. A dense stream with an owner is looked into and not copied.
+///
+/// bounds   ascending, from 0 to the dimension.
+/// neutral  where a slice that becomes dense has no entry.
+template <typename T>
+std::vector<Packet> pack_slices(const HeldStream<T>& stream, std::span<const uint64_t> bounds, T neutral);
+
 /// The whole stream, with `codec` where there is one. REQUIRES: begin of the slice in the tensor is `base`.
 ///
 /// Errors   as the codec's.
@@ -48,10 +59,11 @@ Result<Packed<T>> pack(const HeldStream<T>& stream, const std::optional<CodecSpe
 /// The stream of a packet, looking into it where it lies there as it is.
 ///
 /// dimension  of the slice; the only one accepted.
+/// op         whose neutral element a dense stream has where nobody had an entry; default: a sum's, 0.
 /// Errors     malformed: another form than a stream's, sizes that do not fit, indices not strictly increasing or out of range; a
-///            container's own. non_finite: NaN or infinity.
+///            container's own. non_finite: NaN or infinity, unless it is the neutral element.
 template <typename T>
-Result<HeldStream<T>> unpack(const Packet& packet, uint64_t dimension);
+Result<HeldStream<T>> unpack(const Packet& packet, uint64_t dimension, const ReduceOp<T>& op = {});
 
 /// Plain numbers of an algorithm, and back. Errors  malformed: another form, or a length that is no multiple of a number's.
 template <typename N>

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -24,7 +25,8 @@ class Pump {
   PeerCore& core(uint32_t rank) { return *cores_[rank]; }
   TimeNs now = 0;
   uint64_t messages = 0;
-  std::vector<uint64_t> body_bytes;  ///< sent, by rank
+  std::vector<uint64_t> body_bytes;       ///< sent, by rank
+  std::function<void(Outgoing&)> tamper;  ///< with what is sent; none: nobody does
 
   Result<uint32_t> start(uint32_t rank, Collective collective) {
     Actions actions;
@@ -71,6 +73,7 @@ class Pump {
     for (Outgoing& out : actions.sends) {
       ++messages;
       body_bytes[from] += out.message.body.bytes.size();
+      if (tamper && out.message.kind == MessageKind::kData) tamper(out);
       under_way_.push_back({from, std::move(out)});
     }
   }
@@ -80,6 +83,40 @@ class Pump {
   std::vector<OnWay> under_way_;
   std::optional<uint32_t> dead_;
 };
+
+/// Runs one collective on all ranks to its end. body: (rank, channel) -> Task<Result<R>>. Results by rank; an error
+/// where the group ended, or where a rank still waits when nothing is on its way.
+template <typename R, typename Body>
+std::vector<Result<R>> run_on_all(Pump& pump, const std::string& description, const Body& body) {
+  struct Kept {
+    static Task<Status> in(Task<Result<R>> task, std::shared_ptr<std::optional<Result<R>>> result) {
+      result->emplace(co_await std::move(task));
+      if (!**result) co_return std::unexpected((*result)->error());
+      co_return Status{};
+    }
+  };
+  std::vector<std::shared_ptr<std::optional<Result<R>>>> results;
+  std::vector<uint32_t> numbers;
+  for (uint32_t rank = 0; rank < pump.size(); ++rank) {
+    results.push_back(std::make_shared<std::optional<Result<R>>>());
+    auto start = [&body, rank, result = results.back()](Channel& channel) {
+      return Kept::in(body(rank, channel), result);
+    };
+    numbers.push_back(pump.start(rank, {description, start}).value());
+  }
+  pump.deliver_all();
+  std::vector<Result<R>> out;
+  for (uint32_t rank = 0; rank < pump.size(); ++rank) {
+    if (!pump.core(rank).ended(numbers[rank])) {
+      out.push_back(fail(ErrorCode::kInternal, "rank " + std::to_string(rank) + " still waits"));
+    } else if (Status status = pump.core(rank).take_status(numbers[rank]); !status) {
+      out.push_back(std::unexpected(status.error()));
+    } else {
+      out.push_back(std::move(**results[rank]));
+    }
+  }
+  return out;
+}
 
 /// All ranks of one allreduce, step after step.
 template <typename T>
@@ -98,36 +135,12 @@ class PumpedAllreduce {
 
   /// One step. Results by rank; an error where the group ended, or where a rank still waits when nothing is on its way.
   std::vector<Result<Reduced<T>>> step(const std::vector<HeldStream<T>>& own) {
-    std::vector<std::shared_ptr<std::optional<Result<Reduced<T>>>>> results;
-    std::vector<uint32_t> numbers;
-    for (uint32_t rank = 0; rank < pump.size(); ++rank) {
-      results.push_back(std::make_shared<std::optional<Result<Reduced<T>>>>());
-      auto body = [&allreduce = *ranks_[rank], mine = own[rank], result = results.back()](Channel& channel) {
-        return kept(allreduce.run(channel, mine), result);
-      };
-      numbers.push_back(pump.start(rank, {description_of(id_, settings_), body}).value());
-    }
-    pump.deliver_all();
-    std::vector<Result<Reduced<T>>> out;
-    for (uint32_t rank = 0; rank < pump.size(); ++rank) {
-      if (!pump.core(rank).ended(numbers[rank])) {
-        out.push_back(fail(ErrorCode::kInternal, "rank " + std::to_string(rank) + " still waits"));
-      } else if (Status status = pump.core(rank).take_status(numbers[rank]); !status) {
-        out.push_back(std::unexpected(status.error()));
-      } else {
-        out.push_back(std::move(**results[rank]));
-      }
-    }
-    return out;
+    return run_on_all<Reduced<T>>(pump, description_of(id_, settings_), [this, &own](uint32_t rank, Channel& channel) {
+      return ranks_[rank]->run(channel, own[rank]);
+    });
   }
 
  private:
-  static Task<Status> kept(Task<Result<Reduced<T>>> task, std::shared_ptr<std::optional<Result<Reduced<T>>>> result) {
-    result->emplace(co_await std::move(task));
-    if (!**result) co_return std::unexpected((*result)->error());
-    co_return Status{};
-  }
-
   AlgorithmId id_;
   AllreduceSettings<T> settings_;
   std::vector<std::unique_ptr<Allreduce<T>>> ranks_;

@@ -1,0 +1,118 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <numeric>
+
+#include "tests/support/stream_oracle.h"
+#include "tests/worker/peer/cases.h"
+#include "tests/worker/peer/pump.h"
+#include "worker/peer/slices.h"
+
+/// DSAR with a quantized dense phase.
+namespace millrace::peer::testing {
+namespace {
+
+constexpr uint64_t kDimension = 6'000;
+
+AllreduceSettings<float> quantized(const char* codec) {
+  AllreduceSettings<float> settings;
+  settings.dimension = kDimension;
+  settings.dense_quantizer = codec_from_text(codec).value();
+  settings.wire.random = RandomKey::from(3);
+  return settings;
+}
+
+std::vector<HeldStream<float>> contributions(uint32_t size, uint64_t count) {
+  std::vector<HeldStream<float>> own;
+  for (uint32_t rank = 0; rank < size; ++rank) {
+    own.push_back(contribution_of<float>(Spread::kUniform, rank, size, kDimension, count, size));
+  }
+  return own;
+}
+
+class DsarQuantized : public ::testing::TestWithParam<uint32_t> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, DsarQuantized, ::testing::Values(1, 2, 3, 4, 5, 8));
+
+TEST_P(DsarQuantized, WhatTheOwnerRoundsOffASumComesBackToIt) {
+  const uint32_t size = GetParam();
+  // Of many entries slices are dense, of few they are coded with their indices.
+  for (const uint64_t count : {uint64_t{4'000}, uint64_t{40}}) {
+    const AllreduceSettings<float> settings = quantized("gap+qsgd4");
+    PumpedAllreduce<float> all(size, AlgorithmId::kDsarSplitAllgather, settings, size);
+    const std::vector<HeldStream<float>> own = contributions(size, count);
+    std::map<uint32_t, double> exact;
+    for (const HeldStream<float>& one : own) {
+      for (size_t i = 0; i < one.view.count(); ++i) exact[one.view.indices[i]] += one.view.values[i];
+    }
+    const auto results = all.step(own);
+    std::map<uint32_t, double> returned;
+    const Slices slices(kDimension, size);
+    for (uint32_t rank = 0; rank < size; ++rank) {
+      ASSERT_TRUE(results[rank].has_value()) << results[rank].error().message;
+      ASSERT_TRUE(millrace::testing::same_bits(results[rank]->sum.view, results[0]->sum.view));
+      const StreamView<float> mine = results[rank]->returned.view();
+      ASSERT_TRUE(validate(mine).has_value());
+      EXPECT_GT(mine.count(), 0u);
+      for (size_t i = 0; i < mine.count(); ++i) {
+        ASSERT_GE(mine.indices[i], slices.begin(rank));
+        ASSERT_LT(mine.indices[i], slices.end(rank));
+        returned[mine.indices[i]] = mine.values[i];
+      }
+    }
+    // The sums are exact; what is subtracted of them is rounded once.
+    const StreamView<float>& sum = results[0]->sum.view;
+    ASSERT_TRUE(sum.dense);
+    for (uint32_t index = 0; index < kDimension; ++index) {
+      const double error = returned.contains(index) ? returned[index] : 0;
+      ASSERT_LE(std::abs(exact[index] - (sum.values[index] + error)), std::abs(error) * std::ldexp(1.0, -24))
+          << "index " << index;
+    }
+  }
+}
+
+TEST(Dsar, QuantizedSlicesAreAnEighthOfDenseOnes) {
+  constexpr uint32_t kSize = 4;
+  const std::vector<HeldStream<float>> own = contributions(kSize, 4'000);
+  const auto sent_by_all = [&own](const AllreduceSettings<float>& settings) {
+    PumpedAllreduce<float> all(kSize, AlgorithmId::kDsarSplitAllgather, settings, 1);
+    for (const auto& result : all.step(own)) EXPECT_TRUE(result.has_value());
+    return std::accumulate(all.pump.body_bytes.begin(), all.pump.body_bytes.end(), uint64_t{0});
+  };
+  AllreduceSettings<float> lossless = quantized("gap+qsgd4");
+  lossless.dense_quantizer.reset();
+  const uint64_t gathered = (kSize - 1) * kDimension * sizeof(float);
+  const uint64_t saved = sent_by_all(lossless) - sent_by_all(quantized("gap+qsgd4"));
+  // 4 bits a value, a scale of 32 bits for 512 of them, and a container's 64 bytes for each slice.
+  EXPECT_GE(saved, gathered - gathered / 8 - gathered / 512 - (kSize - 1) * kSize * 128);
+}
+
+TEST(Dsar, LosslessSlicesTravelInTheSmallerForm) {
+  constexpr uint32_t kSize = 4;
+  AllreduceSettings<float> settings;
+  settings.dimension = kDimension;
+  PumpedAllreduce<float> all(kSize, AlgorithmId::kDsarSplitAllgather, settings, 1);
+  const std::vector<HeldStream<float>> own = contributions(kSize, 20);
+  const auto results = all.step(own);
+  for (const auto& result : results) {
+    ASSERT_TRUE(result.has_value());
+    EXPECT_TRUE(result->sum.view.dense);
+    EXPECT_EQ(result->returned.count(), 0u);
+  }
+  const uint64_t sent = std::accumulate(all.pump.body_bytes.begin(), all.pump.body_bytes.end(), uint64_t{0});
+  EXPECT_LE(sent, 2 * (kSize - 1) * kSize * 20 * 8 + kSize * (kSize - 1) * 16);
+}
+
+TEST(Dsar, AQuantizerIsRefusedForWhatIsNotASum) {
+  AllreduceSettings<float> settings = quantized("gap+qsgd4");
+  settings.op = max_op<float>();
+  const auto made = make_allreduce(AlgorithmId::kDsarSplitAllgather, settings);
+  ASSERT_FALSE(made.has_value());
+  EXPECT_EQ(made.error().code, ErrorCode::kInvalidArgument);
+  settings = quantized("gap+qsgd4");
+  settings.dense_quantizer->qsgd_bits = 9;
+  EXPECT_FALSE(make_allreduce(AlgorithmId::kDsarSplitAllgather, settings).has_value());
+}
+
+}  // namespace
+}  // namespace millrace::peer::testing

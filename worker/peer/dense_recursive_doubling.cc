@@ -1,0 +1,45 @@
+#include "worker/peer/dense_vector.h"
+#include "worker/peer/recursive_doubling.h"
+#include "worker/peer/registry.h"
+
+/// Recursive doubling of dense vectors: in step i ranks 2^i apart exchange their sums. Latency-optimal.
+///
+/// Any P   ranks from 2^floor(log2 P) on give what they have to the rank so far below them, and get the sum from it.
+/// Bits    both partners add the lower rank's sum first: the same bits.
+/// Bytes   a rank: log2 P messages of N values; one more, where P is no power of two.
+/// Source  Thakur et al.; sparcml.txt, section 5.3.1.
+namespace millrace::peer {
+namespace {
+
+template <typename T>
+class DenseRecursiveDoubling final : public Allreduce<T> {
+ public:
+  explicit DenseRecursiveDoubling(const AllreduceSettings<T>& settings) : settings_(without_codecs(settings)) {}
+
+  const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kDenseRecursiveDoubling); }
+
+  Task<Result<Reduced<T>>> run(Channel& channel, HeldStream<T> own) override {
+    const Result<HeldStream<T>> dense = dense_vector(std::move(own), settings_);
+    if (!dense) co_return std::unexpected(dense.error());
+    Result<Packed<T>> packed = pack(*dense, settings_.wire.contribution, {});
+    if (!packed) co_return std::unexpected(packed.error());
+    Result<HeldStream<T>> sum = co_await recursive_doubling(channel, std::move(*packed), settings_);
+    if (!sum) co_return std::unexpected(sum.error());
+    co_return Reduced<T>{std::move(*sum), Stream<T>::empty(settings_.dimension), {}};
+  }
+
+ private:
+  AllreduceSettings<T> settings_;
+};
+
+}  // namespace
+
+AlgorithmEntry dense_recursive_doubling_entry() {
+  return entry_of<DenseRecursiveDoubling>({.id = AlgorithmId::kDenseRecursiveDoubling,
+                                           .name = "dense_recursive_doubling",
+                                           .source = "Thakur et al.",
+                                           .result = ResultKind::kExactSum,
+                                           .dense_only = true});
+}
+
+}  // namespace millrace::peer

@@ -1,0 +1,53 @@
+#include "worker/peer/dense_vector.h"
+#include "worker/peer/registry.h"
+#include "worker/peer/slices.h"
+
+/// The ring of dense vectors: a reduce-scatter and an allgather between neighbours. Bandwidth-optimal.
+///
+/// Any P   as it is.
+/// Bits    the rank of a slice has its sum, added in the order of the ring.
+/// Bytes   a rank: 2 (P - 1) messages of N / P values.
+/// Source  Patarasuk and Yuan; the baseline of sparcml.txt, section 8.1.
+namespace millrace::peer {
+namespace {
+
+constexpr uint32_t kReduceScatter = 0;
+constexpr uint32_t kGather = 1u << 31;
+
+template <typename T>
+class DenseRing final : public Allreduce<T> {
+ public:
+  explicit DenseRing(const AllreduceSettings<T>& settings) : settings_(without_codecs(settings)) {}
+
+  const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kDenseRing); }
+
+  Task<Result<Reduced<T>>> run(Channel& channel, HeldStream<T> own) override {
+    Result<HeldStream<T>> dense = dense_vector(std::move(own), settings_);
+    if (!dense) co_return std::unexpected(dense.error());
+    Result<OwnSlice<T>> mine = co_await ring_reduce_scatter(channel, std::move(*dense), settings_, kReduceScatter);
+    if (!mine) co_return std::unexpected(mine.error());
+    const Slices slices(settings_.dimension, channel.size());
+    Result<Packed<T>> packed = pack(mine->sum, settings_.wire.sums, {});
+    if (!packed) co_return std::unexpected(packed.error());
+    Result<HeldStream<T>> sum = co_await gather_slices(channel, std::move(*packed), slices, settings_.op, kGather,
+                                                       AllgatherWay::kRing, JoinAs::kDense);
+    if (!sum) co_return std::unexpected(sum.error());
+    co_return Reduced<T>{std::move(*sum), Stream<T>::empty(settings_.dimension), {}};
+  }
+
+ private:
+  AllreduceSettings<T> settings_;
+};
+
+}  // namespace
+
+AlgorithmEntry dense_ring_entry() {
+  return entry_of<DenseRing>({.id = AlgorithmId::kDenseRing,
+                              .name = "dense_ring",
+                              .source = "Patarasuk and Yuan",
+                              .result = ResultKind::kExactSum,
+                              .dense_only = true,
+                              .bounded_volume = true});
+}
+
+}  // namespace millrace::peer

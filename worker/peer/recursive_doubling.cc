@@ -1,0 +1,69 @@
+#include "worker/peer/recursive_doubling.h"
+
+#include <array>
+#include <bit>
+#include <utility>
+
+#include "worker/peer/contribution.h"
+
+namespace millrace::peer {
+namespace {
+
+constexpr uint32_t kFold = 1;
+constexpr uint32_t kUnfold = 2;
+constexpr uint32_t kStep = 16;
+
+enum class Order : uint8_t { kOwnFirst = 1, kTheirsFirst = 2 };
+
+/// sum.decoded = that and what `theirs` holds, ready to send.
+template <typename T>
+Status add(Packed<T>& sum, const Packet& theirs, Order order, Channel& channel, const AllreduceSettings<T>& settings) {
+  const Result<HeldStream<T>> other = unpack<T>(theirs, settings.dimension, settings.op);
+  if (!other) return std::unexpected(other.error());
+  std::array<StreamView<T>, 2> both{sum.decoded.view, other->view};
+  if (order == Order::kTheirsFirst) std::swap(both[0], both[1]);
+  channel.charge(reduce_time(both[0].count() + both[1].count()));
+  Result<Stream<T>> added = combine<T>(settings.op, both);
+  if (!added) return std::unexpected(added.error());
+  Result<Packed<T>> packed = pack(HeldStream<T>::from(std::move(*added)), settings.wire.sums, {});
+  if (!packed) return std::unexpected(packed.error());
+  sum = std::move(*packed);
+  return {};
+}
+
+}  // namespace
+
+template <typename T>
+Task<Result<HeldStream<T>>> recursive_doubling(Channel& channel, Packed<T> own, const AllreduceSettings<T>& settings) {
+  const uint32_t rank = channel.rank();
+  const uint32_t paired = std::bit_floor(channel.size());
+  if (rank >= paired) {
+    channel.send(rank - paired, kFold, std::move(own.packet));
+    const Packet packet = co_await channel.receive(rank - paired, kUnfold);
+    co_return unpack<T>(packet, settings.dimension, settings.op);
+  }
+  // Until it was added to, what this rank has is its contribution as it was coded.
+  Packed<T> sum = std::move(own);
+  const bool folds = rank + paired < channel.size();
+  if (folds) {
+    const Packet folded = co_await channel.receive(rank + paired, kFold);
+    if (Status status = add(sum, folded, Order::kOwnFirst, channel, settings); !status) {
+      co_return std::unexpected(status.error());
+    }
+  }
+  for (uint32_t bit = 1, step = 0; bit < paired; bit *= 2, ++step) {
+    const uint32_t partner = rank ^ bit;
+    channel.send(partner, kStep + step, sum.packet);
+    const Packet theirs = co_await channel.receive(partner, kStep + step);
+    const Order order = rank < partner ? Order::kOwnFirst : Order::kTheirsFirst;
+    if (Status status = add(sum, theirs, order, channel, settings); !status) co_return std::unexpected(status.error());
+  }
+  if (folds) channel.send(rank + paired, kUnfold, sum.packet);
+  co_return std::move(sum.decoded);
+}
+
+template Task<Result<HeldStream<float>>> recursive_doubling(Channel&, Packed<float>, const AllreduceSettings<float>&);
+template Task<Result<HeldStream<double>>> recursive_doubling(Channel&, Packed<double>,
+                                                             const AllreduceSettings<double>&);
+
+}  // namespace millrace::peer

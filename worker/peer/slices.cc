@@ -1,0 +1,273 @@
+#include "worker/peer/slices.h"
+
+#include <algorithm>
+#include <array>
+
+#include "kernels/reduce/reduce.h"
+#include "worker/peer/contribution.h"
+
+namespace millrace::peer {
+namespace {
+
+/// The slice of a stream; of a dense one a view that shares it.
+template <typename T>
+HeldStream<T> slice_of(const HeldStream<T>& own, uint64_t begin, uint64_t end) {
+  if (!own.view.dense) return HeldStream<T>::from(cut(own.view, begin, end));
+  return {{end - begin, true, {}, own.view.values.subspan(begin, end - begin)}, own.owner, own.memory_bytes};
+}
+
+/// One slice of the contribution, coded.
+template <typename T>
+Result<Packet> coded_slice(const HeldStream<T>& own, const Slices& slices, uint32_t at,
+                           const AllreduceSettings<T>& settings, RandomKey random, Stream<T>& returned) {
+  HeldStream<T> slice = slice_of(own, slices.begin(at), slices.end(at));
+  if (!settings.wire.contribution && !slice.view.dense &&
+      slice.view.count() >= dense_from_count<T>(slice.view.dimension)) {
+    slice = HeldStream<T>::from(to_dense(settings.op, slice.view));
+  }
+  Result<Packed<T>> packed = pack(slice, settings.wire.contribution, random, slices.begin(at));
+  if (!packed) return std::unexpected(packed.error());
+  if (packed->decoded.view.values.data() != slice.view.values.data()) {
+    returned = difference(slice.view, packed->decoded.view);
+  }
+  return std::move(packed->packet);
+}
+
+/// The slices of all ranks but this one, as they are sent.
+template <typename T>
+Result<std::vector<Packet>> slice_packets(const HeldStream<T>& own, const Slices& slices, const Channel& channel,
+                                          const AllreduceSettings<T>& settings, std::vector<Stream<T>>& returned) {
+  if (!settings.wire.contribution) return pack_slices(own, slices.bounds(), settings.op.neutral);
+  std::vector<Packet> packets(slices.count());
+  const RandomKey random = random_key_of(settings.wire.random, channel);
+  for (uint32_t at = 0; at < slices.count(); ++at) {
+    if (at == channel.rank() || slices.dimension(at) == 0) continue;
+    Result<Packet> packet = coded_slice(own, slices, at, settings, random, returned[at]);
+    if (!packet) return std::unexpected(packet.error());
+    packets[at] = std::move(*packet);
+  }
+  return packets;
+}
+
+template <typename T>
+std::vector<Stream<T>> no_returns(const Slices& slices) {
+  std::vector<Stream<T>> returned;
+  returned.reserve(slices.count());
+  for (uint32_t at = 0; at < slices.count(); ++at) returned.push_back(Stream<T>::empty(slices.dimension(at)));
+  return returned;
+}
+
+template <typename T>
+void fill(const ReduceOp<T>& op, std::span<const StreamView<T>> pieces, std::span<T> out) {
+  uint64_t base = 0;
+  for (const StreamView<T>& piece : pieces) {
+    const std::span<T> slice = out.subspan(base, piece.dimension);
+    base += piece.dimension;
+    if (piece.dense) {
+      std::ranges::copy(piece.values, slice.begin());
+      continue;
+    }
+    std::ranges::fill(slice, op.neutral);
+    for (size_t i = 0; i < piece.values.size(); ++i) slice[piece.indices[i]] = piece.values[i];
+  }
+}
+
+template <typename T>
+void append(const ReduceOp<T>& op, const StreamView<T>& piece, uint32_t base, Stream<T>& out) {
+  if (!piece.dense) {
+    const size_t at = out.indices.size();
+    out.values.insert(out.values.end(), piece.values.begin(), piece.values.end());
+    out.indices.resize(at + piece.count());
+    uint32_t* const indices = out.indices.data() + at;
+    for (size_t i = 0; i < piece.count(); ++i) indices[i] = base + piece.indices[i];
+    return;
+  }
+  for (size_t i = 0; i < piece.values.size(); ++i) {
+    if (piece.values[i] == op.neutral) continue;
+    out.indices.push_back(base + static_cast<uint32_t>(i));
+    out.values.push_back(piece.values[i]);
+  }
+}
+
+}  // namespace
+
+std::vector<uint64_t> Slices::bounds() const {
+  std::vector<uint64_t> bounds(count_ + 1);
+  for (uint32_t at = 0; at <= count_; ++at) bounds[at] = begin(at);
+  return bounds;
+}
+
+template <typename T>
+Task<Result<OwnSlice<T>>> split_and_combine(Channel& channel, HeldStream<T> own, const AllreduceSettings<T>& settings,
+                                            uint32_t first_tag) {
+  const uint32_t size = channel.size();
+  const uint32_t rank = channel.rank();
+  const Slices slices(settings.dimension, size);
+  OwnSlice<T> out;
+  out.returned = no_returns<T>(slices);
+  if (size == 1) {
+    out.sum = std::move(own);
+    co_return std::move(out);
+  }
+  {
+    Result<std::vector<Packet>> packets = slice_packets(own, slices, channel, settings, out.returned);
+    if (!packets) co_return std::unexpected(packets.error());
+    for (uint32_t ahead = 1; ahead < size; ++ahead) {
+      const uint32_t to = (rank + ahead) % size;
+      if (slices.dimension(to) != 0) channel.send(to, first_tag, std::move((*packets)[to]));
+    }
+  }
+  const uint64_t dimension = slices.dimension(rank);
+  if (dimension == 0) co_return std::move(out);
+  std::vector<HeldStream<T>> parts(size);
+  parts[rank] = slice_of(own, slices.begin(rank), slices.end(rank));
+  own = {};
+  for (uint32_t behind = 1; behind < size; ++behind) {
+    const uint32_t from = (rank + size - behind) % size;
+    const Packet packet = co_await channel.receive(from, first_tag);
+    Result<HeldStream<T>> part = unpack<T>(packet, dimension, settings.op);
+    if (!part) co_return std::unexpected(part.error());
+    parts[from] = std::move(*part);
+  }
+  std::vector<StreamView<T>> views;
+  uint64_t entries = 0;
+  for (const HeldStream<T>& part : parts) {
+    views.push_back(part.view);
+    entries += part.view.count();
+  }
+  channel.charge(reduce_time(entries));
+  Result<Stream<T>> sum = combine<T>(settings.op, views);
+  if (!sum) co_return std::unexpected(sum.error());
+  out.sum = HeldStream<T>::from(std::move(*sum));
+  co_return std::move(out);
+}
+
+template <typename T>
+Task<Result<OwnSlice<T>>> ring_reduce_scatter(Channel& channel, HeldStream<T> own, const AllreduceSettings<T>& settings,
+                                              uint32_t first_tag) {
+  const uint32_t size = channel.size();
+  const uint32_t rank = channel.rank();
+  const Slices slices(settings.dimension, size);
+  OwnSlice<T> out;
+  out.returned = no_returns<T>(slices);
+  if (size == 1) {
+    out.sum = std::move(own);
+    co_return std::move(out);
+  }
+  const uint32_t next = (rank + 1) % size;
+  const uint32_t previous = (rank + size - 1) % size;
+  if (slices.dimension(previous) != 0) {
+    const RandomKey random = random_key_of(settings.wire.random, channel);
+    Result<Packet> first = coded_slice(own, slices, previous, settings, random, out.returned[previous]);
+    if (!first) co_return std::unexpected(first.error());
+    channel.send(next, first_tag, std::move(*first));
+  }
+  for (uint32_t step = 0; step + 1 < size; ++step) {
+    // The last one is the rank's own.
+    const uint32_t at = (rank + 2 * size - 2 - step) % size;
+    const uint64_t dimension = slices.dimension(at);
+    if (dimension == 0) continue;
+    const Packet packet = co_await channel.receive(previous, first_tag + step);
+    const Result<HeldStream<T>> partial = unpack<T>(packet, dimension, settings.op);
+    if (!partial) co_return std::unexpected(partial.error());
+    const HeldStream<T> mine = slice_of(own, slices.begin(at), slices.end(at));
+    const std::array<StreamView<T>, 2> both{partial->view, mine.view};
+    channel.charge(reduce_time(both[0].count() + both[1].count()));
+    Result<Stream<T>> sum = combine<T>(settings.op, both);
+    if (!sum) co_return std::unexpected(sum.error());
+    out.sum = HeldStream<T>::from(std::move(*sum));
+    if (step + 2 == size) break;
+    Result<Packed<T>> packed = pack(out.sum, settings.wire.sums, {}, slices.begin(at));
+    if (!packed) co_return std::unexpected(packed.error());
+    channel.send(next, first_tag + step + 1, std::move(packed->packet));
+  }
+  if (slices.dimension(rank) == 0) out.sum = OwnSlice<T>{}.sum;
+  co_return std::move(out);
+}
+
+template <typename T>
+Task<Result<HeldStream<T>>> gather_slices(Channel& channel, Packed<T> own, Slices slices, const ReduceOp<T>& op,
+                                          uint32_t first_tag, AllgatherWay way, JoinAs as) {
+  const uint32_t rank = channel.rank();
+  const bool whole = channel.size() == 1 && (own.decoded.view.dense || as == JoinAs::kSmaller);
+  if (whole) co_return std::move(own.decoded);
+  Packet packet = slices.dimension(rank) == 0 ? Packet{} : std::move(own.packet);
+  const Result<std::vector<Packet>> packets = co_await allgather(channel, std::move(packet), first_tag, way);
+  if (!packets) co_return std::unexpected(packets.error());
+  std::vector<HeldStream<T>> held;
+  std::vector<StreamView<T>> pieces;
+  uint64_t entries = 0;
+  for (uint32_t at = 0; at < channel.size(); ++at) {
+    if (slices.dimension(at) == 0) continue;
+    if (at == rank) {
+      held.push_back(std::move(own.decoded));
+    } else {
+      Result<HeldStream<T>> piece = unpack<T>((*packets)[at], slices.dimension(at), op);
+      if (!piece) co_return std::unexpected(piece.error());
+      held.push_back(std::move(*piece));
+    }
+    pieces.push_back(held.back().view);
+    entries += pieces.back().count();
+  }
+  channel.charge(reduce_time(entries));
+  co_return HeldStream<T>::from(join<T>(op, pieces, as));
+}
+
+template <typename T>
+Stream<T> join(const ReduceOp<T>& op, std::span<const StreamView<T>> pieces, JoinAs as) {
+  uint64_t dimension = 0, count = 0;
+  bool all_dense = true;
+  for (const StreamView<T>& piece : pieces) {
+    dimension += piece.dimension;
+    all_dense &= piece.dense;
+    count +=
+        piece.dense
+            ? static_cast<uint64_t>(std::ranges::count_if(piece.values, [&op](T value) { return value != op.neutral; }))
+            : piece.count();
+  }
+  Stream<T> out = Stream<T>::empty(dimension);
+  out.dense = as == JoinAs::kDense || all_dense || count >= dense_from_count<T>(dimension);
+  if (out.dense) {
+    out.values.resize(dimension);
+    fill<T>(op, pieces, out.values);
+    return out;
+  }
+  out.indices.reserve(count);
+  out.values.reserve(count);
+  uint64_t base = 0;
+  for (const StreamView<T>& piece : pieces) {
+    append(op, piece, static_cast<uint32_t>(base), out);
+    base += piece.dimension;
+  }
+  return out;
+}
+
+template <typename T>
+Stream<T> joined_returns(uint64_t dimension, std::span<const Stream<T>> returned) {
+  Stream<T> out = Stream<T>::empty(dimension);
+  uint64_t base = 0;
+  for (const Stream<T>& slice : returned) {
+    append(sum_op<T>(), slice.view(), static_cast<uint32_t>(base), out);
+    base += slice.dimension;
+  }
+  return out;
+}
+
+template Task<Result<OwnSlice<float>>> split_and_combine(Channel&, HeldStream<float>, const AllreduceSettings<float>&,
+                                                         uint32_t);
+template Task<Result<OwnSlice<double>>> split_and_combine(Channel&, HeldStream<double>,
+                                                          const AllreduceSettings<double>&, uint32_t);
+template Task<Result<OwnSlice<float>>> ring_reduce_scatter(Channel&, HeldStream<float>, const AllreduceSettings<float>&,
+                                                           uint32_t);
+template Task<Result<OwnSlice<double>>> ring_reduce_scatter(Channel&, HeldStream<double>,
+                                                            const AllreduceSettings<double>&, uint32_t);
+template Task<Result<HeldStream<float>>> gather_slices(Channel&, Packed<float>, Slices, const ReduceOp<float>&,
+                                                       uint32_t, AllgatherWay, JoinAs);
+template Task<Result<HeldStream<double>>> gather_slices(Channel&, Packed<double>, Slices, const ReduceOp<double>&,
+                                                        uint32_t, AllgatherWay, JoinAs);
+template Stream<float> join(const ReduceOp<float>&, std::span<const StreamView<float>>, JoinAs);
+template Stream<double> join(const ReduceOp<double>&, std::span<const StreamView<double>>, JoinAs);
+template Stream<float> joined_returns(uint64_t, std::span<const Stream<float>>);
+template Stream<double> joined_returns(uint64_t, std::span<const Stream<double>>);
+
+}  // namespace millrace::peer

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <vector>
+
+#include "worker/peer/allgather.h"
+#include "worker/peer/allreduce.h"
+
+namespace millrace::peer {
+
+/// The index range in consecutive slices, equal but for one index; where there are more slices than indices some are empty.
+class Slices {
+ public:
+  /// REQUIRES: count > 0.
+  Slices(uint64_t dimension, uint32_t count) : dimension_(dimension), count_(count) {}
+
+  uint32_t count() const { return count_; }
+  uint64_t begin(uint32_t at) const { return at >= count_ ? dimension_ : dimension_ * at / count_; }
+  uint64_t end(uint32_t at) const { return begin(at + 1); }
+  /// 0 from count() on.
+  uint64_t dimension(uint32_t at) const { return end(at) - begin(at); }
+  /// [count + 1], from 0 to the dimension.
+  std::vector<uint64_t> bounds() const;
+
+ private:
+  uint64_t dimension_;
+  uint32_t count_;
+};
+
+/// What a rank has after a reduce-scatter: its slice of the sum (of dimension 0 where the slice is empty), and what the codec
+/// changed of its own contribution, slice by slice.
+template <typename T>
+struct OwnSlice {
+  HeldStream<T> sum{Stream<T>::empty(0).view(), nullptr, 0};
+  std::vector<Stream<T>> returned;  ///< [size]; each of its slice's dimension, sparse
+};
+
+/// Every rank sends each other one its slice, which adds what it got, all at once and in the order of the ranks.
+///
+/// own      check_contribution() holds. What a rank keeps of its own slice is not coded.
+/// Bytes    a rank: P - 1 messages, of (P - 1) / P of its entries where they are uniform.
+/// Tags     first_tag.
+/// Source   sparcml.txt, 5.3.2 ("split").
+template <typename T>
+Task<Result<OwnSlice<T>>> split_and_combine(Channel& channel, HeldStream<T> own, const AllreduceSettings<T>& settings,
+                                            uint32_t first_tag);
+
+/// The slices go around the ring, and each rank adds its own part to what comes by.
+///
+/// own      check_contribution() holds. Only the slice that a rank sends first is a contribution, and coded as one.
+/// Bytes    a rank: P - 1 messages of partial sums of a slice.
+/// Tags     [first_tag, first_tag + size).
+/// Source   Patarasuk and Yuan, on sparse slices.
+template <typename T>
+Task<Result<OwnSlice<T>>> ring_reduce_scatter(Channel& channel, HeldStream<T> own, const AllreduceSettings<T>& settings,
+                                              uint32_t first_tag);
+
+/// How slices are joined.
+enum class JoinAs : uint8_t {
+  kSmaller = 1,  ///< sparse while that is smaller
+  kDense = 2,
+};
+
+/// Every rank's slice, joined, on every rank.
+///
+/// own      the rank's slice, ready to send, and what others decode of it; where the slice is empty, it is not looked at.
+/// slices   rank r has slice r; from count() on they have none.
+/// Tags     [first_tag, first_tag + 32 + size).
+/// Errors   as unpack() and allgather().
+template <typename T>
+Task<Result<HeldStream<T>>> gather_slices(Channel& channel, Packed<T> own, Slices slices, const ReduceOp<T>& op,
+                                          uint32_t first_tag, AllgatherWay way, JoinAs as);
+
+/// Streams of consecutive index ranges as one. Empty pieces (dimension 0) are allowed.
+///
+/// kSmaller  dense from dense_from_count() on, or where all pieces are; of a dense piece in a sparse sum the neutral elements are
+///           left out.
+template <typename T>
+Stream<T> join(const ReduceOp<T>& op, std::span<const StreamView<T>> pieces, JoinAs as);
+
+/// What came back, slice by slice, as one sparse stream.
+template <typename T>
+Stream<T> joined_returns(uint64_t dimension, std::span<const Stream<T>> returned);
+
+}  // namespace millrace::peer

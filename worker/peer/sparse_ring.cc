@@ -1,0 +1,52 @@
+#include "worker/peer/contribution.h"
+#include "worker/peer/registry.h"
+#include "worker/peer/slices.h"
+
+/// The ring on sparse slices: partial sums of a slice go around, each rank adds its own part, and the sums go around again.
+///
+/// Any P   as it is.
+/// Bits    the rank of a slice has its sum, added in the order of the ring.
+/// Bytes   a rank: P - 1 messages of partial sums (of a slice, k / P entries at first), P - 1 of sums; to neighbours only. At
+///         most 2 (P - 1) / P of the dense vector: slices become dense where that is smaller.
+/// Source  sparcml.txt, section 8.1 ("its sparse counterpart"); Patarasuk and Yuan.
+namespace millrace::peer {
+namespace {
+
+constexpr uint32_t kReduceScatter = 0;
+constexpr uint32_t kGather = 1u << 31;
+
+template <typename T>
+class SparseRing final : public Allreduce<T> {
+ public:
+  explicit SparseRing(const AllreduceSettings<T>& settings) : settings_(settings) {}
+
+  const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kSparseRing); }
+
+  Task<Result<Reduced<T>>> run(Channel& channel, HeldStream<T> own) override {
+    if (Status status = check_contribution(own.view, settings_); !status) co_return std::unexpected(status.error());
+    Result<OwnSlice<T>> mine = co_await ring_reduce_scatter(channel, std::move(own), settings_, kReduceScatter);
+    if (!mine) co_return std::unexpected(mine.error());
+    const Slices slices(settings_.dimension, channel.size());
+    Result<Packed<T>> packed = pack(mine->sum, settings_.wire.sums, {}, slices.begin(channel.rank()));
+    if (!packed) co_return std::unexpected(packed.error());
+    Result<HeldStream<T>> sum = co_await gather_slices(channel, std::move(*packed), slices, settings_.op, kGather,
+                                                       AllgatherWay::kRing, JoinAs::kSmaller);
+    if (!sum) co_return std::unexpected(sum.error());
+    co_return Reduced<T>{std::move(*sum), joined_returns<T>(settings_.dimension, mine->returned), {}};
+  }
+
+ private:
+  AllreduceSettings<T> settings_;
+};
+
+}  // namespace
+
+AlgorithmEntry sparse_ring_entry() {
+  return entry_of<SparseRing>({.id = AlgorithmId::kSparseRing,
+                               .name = "sparse_ring",
+                               .source = "sparcml.txt, section 8.1",
+                               .result = ResultKind::kExactSum,
+                               .bounded_volume = true});
+}
+
+}  // namespace millrace::peer
