@@ -81,6 +81,40 @@ class Pump {
   std::optional<uint32_t> dead_;
 };
 
+/// Runs one collective on all ranks to its end. body: (rank, channel) -> Task<Result<R>>. Results by rank; an error where the group
+/// ended, or where a rank still waits when nothing is on its way.
+template <typename R, typename Body>
+std::vector<Result<R>> run_on_all(Pump& pump, const std::string& description, const Body& body) {
+  struct Kept {
+    static Task<Status> in(Task<Result<R>> task, std::shared_ptr<std::optional<Result<R>>> result) {
+      result->emplace(co_await std::move(task));
+      if (!**result) co_return std::unexpected((*result)->error());
+      co_return Status{};
+    }
+  };
+  std::vector<std::shared_ptr<std::optional<Result<R>>>> results;
+  std::vector<uint32_t> numbers;
+  for (uint32_t rank = 0; rank < pump.size(); ++rank) {
+    results.push_back(std::make_shared<std::optional<Result<R>>>());
+    auto start = [&body, rank, result = results.back()](Channel& channel) {
+      return Kept::in(body(rank, channel), result);
+    };
+    numbers.push_back(pump.start(rank, {description, start}).value());
+  }
+  pump.deliver_all();
+  std::vector<Result<R>> out;
+  for (uint32_t rank = 0; rank < pump.size(); ++rank) {
+    if (!pump.core(rank).ended(numbers[rank])) {
+      out.push_back(fail(ErrorCode::kInternal, "rank " + std::to_string(rank) + " still waits"));
+    } else if (Status status = pump.core(rank).take_status(numbers[rank]); !status) {
+      out.push_back(std::unexpected(status.error()));
+    } else {
+      out.push_back(std::move(**results[rank]));
+    }
+  }
+  return out;
+}
+
 /// All ranks of one allreduce, step after step.
 template <typename T>
 class PumpedAllreduce {
@@ -98,36 +132,12 @@ class PumpedAllreduce {
 
   /// One step. Results by rank; an error where the group ended, or where a rank still waits when nothing is on its way.
   std::vector<Result<Reduced<T>>> step(const std::vector<HeldStream<T>>& own) {
-    std::vector<std::shared_ptr<std::optional<Result<Reduced<T>>>>> results;
-    std::vector<uint32_t> numbers;
-    for (uint32_t rank = 0; rank < pump.size(); ++rank) {
-      results.push_back(std::make_shared<std::optional<Result<Reduced<T>>>>());
-      auto body = [&allreduce = *ranks_[rank], mine = own[rank], result = results.back()](Channel& channel) {
-        return kept(allreduce.run(channel, mine), result);
-      };
-      numbers.push_back(pump.start(rank, {description_of(id_, settings_), body}).value());
-    }
-    pump.deliver_all();
-    std::vector<Result<Reduced<T>>> out;
-    for (uint32_t rank = 0; rank < pump.size(); ++rank) {
-      if (!pump.core(rank).ended(numbers[rank])) {
-        out.push_back(fail(ErrorCode::kInternal, "rank " + std::to_string(rank) + " still waits"));
-      } else if (Status status = pump.core(rank).take_status(numbers[rank]); !status) {
-        out.push_back(std::unexpected(status.error()));
-      } else {
-        out.push_back(std::move(**results[rank]));
-      }
-    }
-    return out;
+    return run_on_all<Reduced<T>>(pump, description_of(id_, settings_), [this, &own](uint32_t rank, Channel& channel) {
+      return ranks_[rank]->run(channel, own[rank]);
+    });
   }
 
  private:
-  static Task<Status> kept(Task<Result<Reduced<T>>> task, std::shared_ptr<std::optional<Result<Reduced<T>>>> result) {
-    result->emplace(co_await std::move(task));
-    if (!**result) co_return std::unexpected((*result)->error());
-    co_return Status{};
-  }
-
   AlgorithmId id_;
   AllreduceSettings<T> settings_;
   std::vector<std::unique_ptr<Allreduce<T>>> ranks_;
