@@ -11,6 +11,9 @@ namespace {
 const auto& entries() {
   static const std::array kEntries{
       ssar_recursive_doubling_entry(),
+      topk_a_entry(),
+      gtopk_entry(),
+      gaussian_k_entry(),
   };
   return kEntries;
 }

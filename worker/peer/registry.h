@@ -16,6 +16,9 @@ struct AlgorithmEntry {
 
 // One line an algorithm, in the order of their numbers; registry.cc has the same.
 AlgorithmEntry ssar_recursive_doubling_entry();
+AlgorithmEntry topk_a_entry();
+AlgorithmEntry gtopk_entry();
+AlgorithmEntry gaussian_k_entry();
 
 /// The entry of a class template `A<T>` that is made of its settings alone.
 template <template <typename> class A>
