@@ -14,6 +14,7 @@ const auto& entries() {
       topk_a_entry(),
       gtopk_entry(),
       gaussian_k_entry(),
+      oktopk_entry(),
   };
   return kEntries;
 }

@@ -19,6 +19,7 @@ AlgorithmEntry ssar_recursive_doubling_entry();
 AlgorithmEntry topk_a_entry();
 AlgorithmEntry gtopk_entry();
 AlgorithmEntry gaussian_k_entry();
+AlgorithmEntry oktopk_entry();
 
 /// The entry of a class template `A<T>` that is made of its settings alone.
 template <template <typename> class A>
