@@ -10,10 +10,18 @@ namespace {
 
 const auto& entries() {
   static const std::array kEntries{
-      dense_ring_entry(),           dense_recursive_doubling_entry(),
-      dense_rabenseifner_entry(),   ssar_recursive_doubling_entry(),
-      ssar_split_allgather_entry(), dsar_split_allgather_entry(),
-      sparse_ring_entry(),          redsync_allgather_entry(),
+      dense_ring_entry(),
+      dense_recursive_doubling_entry(),
+      dense_rabenseifner_entry(),
+      ssar_recursive_doubling_entry(),
+      ssar_split_allgather_entry(),
+      dsar_split_allgather_entry(),
+      sparse_ring_entry(),
+      topk_a_entry(),
+      gtopk_entry(),
+      gaussian_k_entry(),
+      oktopk_entry(),
+      redsync_allgather_entry(),
   };
   return kEntries;
 }
@@ -51,6 +59,10 @@ Status validate_for(const AlgorithmInfo& info, const AllreduceSettings<T>& setti
   }
   if (settings.boundaries_period == 0 || settings.thresholds_period == 0 || settings.messages_in_flight == 0) {
     return refuse("a period, or a number of messages in flight, of 0");
+  }
+  if (!(settings.balance_ratio >= 1)) {
+    return refuse("a balance ratio of " + std::to_string(settings.balance_ratio) +
+                  "; the largest is at least the average");
   }
   return {};
 }
@@ -96,7 +108,8 @@ std::string description_of(AlgorithmId id, const AllreduceSettings<T>& settings)
   if (settings.dense_quantizer) text += " dense " + codec_text(*settings.dense_quantizer);
   if (id == AlgorithmId::kOktopk) {
     text += " tau=" + std::to_string(settings.boundaries_period) + "," + std::to_string(settings.thresholds_period) +
-            (settings.boundaries == AllreduceSettings<T>::Boundaries::kPooled ? " pooled" : " averaged");
+            (settings.boundaries == AllreduceSettings<T>::Boundaries::kPooled ? " pooled" : " averaged") +
+            " balance=" + std::to_string(settings.balance_ratio);
   }
   return text;
 }

@@ -22,6 +22,10 @@ AlgorithmEntry ssar_recursive_doubling_entry();
 AlgorithmEntry ssar_split_allgather_entry();
 AlgorithmEntry dsar_split_allgather_entry();
 AlgorithmEntry sparse_ring_entry();
+AlgorithmEntry topk_a_entry();
+AlgorithmEntry gtopk_entry();
+AlgorithmEntry gaussian_k_entry();
+AlgorithmEntry oktopk_entry();
 AlgorithmEntry redsync_allgather_entry();
 
 /// The entry of a class template `A<T>` that is made of its settings alone.

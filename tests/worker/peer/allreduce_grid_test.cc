@@ -49,10 +49,12 @@ struct Case {
   Spread spread = Spread::kUniform;
   uint64_t seed = 1;
   std::optional<CodecSpec> codec;
+  bool dense = false;  ///< as contributions are given
 
   std::string text() const {
     return "ranks " + std::to_string(size) + ", n " + std::to_string(dimension) + ", count " + std::to_string(count) +
-           ", " + std::string(name_of(spread)) + ", " + wire_text(codec) + ", seed " + std::to_string(seed);
+           ", " + std::string(name_of(spread)) + ", " + wire_text(codec) + (dense ? ", dense" : "") + ", seed " +
+           std::to_string(seed);
   }
 };
 
@@ -79,6 +81,7 @@ void check(const AlgorithmInfo& info, const Case& one, int steps) {
     for (uint32_t rank = 0; rank < one.size; ++rank) {
       own.push_back(contribution_of<T>(one.spread, rank, one.size, one.dimension, one.count,
                                        one.seed * 100 + static_cast<uint64_t>(step)));
+      if (one.dense) own.back() = HeldStream<T>::from(to_dense(own.back().view));
       add_to(entered, own.back().view);
     }
     const std::vector<Result<Reduced<T>>> results = all.step(own);
@@ -133,6 +136,24 @@ TEST_P(AllreduceGrid, LosslessCodecs) {
   for (const char* codec : {"gap+raw", "adaptive+raw", "bitmap+raw"}) {
     for (const uint32_t size : {2u, 5u}) {
       check<float>(GetParam(), {size, 4096, 200, Spread::kClustered, 11, codec_from_text(codec).value()}, 3);
+    }
+  }
+}
+
+/// What a codec changes is a number of few bits: the law still holds exactly.
+TEST_P(AllreduceGrid, LossyCodecs) {
+  for (const char* codec : {"gap+bf16", "bloom_p0+raw", "bloom_p2+bf16"}) {
+    for (const uint32_t size : {1u, 2u, 5u, 6u}) {
+      check<float>(GetParam(), {size, 4096, 200, Spread::kClustered, 13, codec_from_text(codec).value()}, 3);
+    }
+  }
+}
+
+TEST_P(AllreduceGrid, DenseContributions) {
+  for (const uint32_t size : {1u, 3u, 4u, 7u}) {
+    for (const Spread spread : {Spread::kUniform, Spread::kDisjoint}) {
+      check<float>(GetParam(), {size, 2000, 100, spread, 17, {}, true}, 5);
+      check<double>(GetParam(), {size, 2000, 2000, spread, 19, {}, true}, 2);
     }
   }
 }

@@ -17,7 +17,7 @@ namespace millrace::peer::testing {
 class Pump {
  public:
   Pump(uint32_t size, uint64_t seed, const GroupOptions& options = {})
-      : body_bytes(size), draws_(RandomKey::from(seed)) {
+      : body_bytes(size), body_bytes_received(size), draws_(RandomKey::from(seed)) {
     for (uint32_t rank = 0; rank < size; ++rank) cores_.push_back(std::make_unique<PeerCore>(rank, size, options));
   }
 
@@ -25,8 +25,9 @@ class Pump {
   PeerCore& core(uint32_t rank) { return *cores_[rank]; }
   TimeNs now = 0;
   uint64_t messages = 0;
-  std::vector<uint64_t> body_bytes;       ///< sent, by rank
-  std::function<void(Outgoing&)> tamper;  ///< with what is sent; none: nobody does
+  std::vector<uint64_t> body_bytes;           ///< sent, by rank
+  std::vector<uint64_t> body_bytes_received;  ///< by rank
+  std::function<void(Outgoing&)> tamper;      ///< with data that is sent; none: nobody does
 
   Result<uint32_t> start(uint32_t rank, Collective collective) {
     Actions actions;
@@ -73,6 +74,7 @@ class Pump {
     for (Outgoing& out : actions.sends) {
       ++messages;
       body_bytes[from] += out.message.body.bytes.size();
+      body_bytes_received[out.to] += out.message.body.bytes.size();
       if (tamper && out.message.kind == MessageKind::kData) tamper(out);
       under_way_.push_back({from, std::move(out)});
     }

@@ -1,0 +1,43 @@
+#include "worker/peer/local_selection.h"
+#include "worker/peer/registry.h"
+#include "worker/peer/selected_allgather.h"
+
+/// Gaussian-k: as topk_a, over what reaches a threshold that a normal fit of the values gives (kernels/select/gaussian.cc): 3k/4 to
+/// 2 k entries, where so many are not 0.
+///
+/// Bits      all add in the order of the ranks.
+/// Bytes     a rank: what the others selected, (P - 1) k entries or so.
+/// Source    oktopk.txt, sections 2 and 3.1.3 (Shi et al., Gaussian-k)
+namespace millrace::peer {
+namespace {
+
+template <typename T>
+class GaussianK final : public Allreduce<T> {
+ public:
+  explicit GaussianK(const AllreduceSettings<T>& settings)
+      : settings_(settings), selection_(Selection::kGaussian, settings) {}
+
+  const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kGaussianK); }
+
+  Task<Result<Reduced<T>>> run(Channel& channel, HeldStream<T> own) override {
+    Result<Stream<T>> mine = selection_.take(own.view);
+    if (!mine) co_return std::unexpected(mine.error());
+    co_return co_await allgather_selected(channel, settings_, std::move(*mine));
+  }
+
+ private:
+  AllreduceSettings<T> settings_;
+  LocalSelection<T> selection_;
+};
+
+}  // namespace
+
+AlgorithmEntry gaussian_k_entry() {
+  return entry_of<GaussianK>({.id = AlgorithmId::kGaussianK,
+                              .name = "gaussian_k",
+                              .source = "oktopk.txt, sections 2 and 3.1.3 (Shi et al.)",
+                              .result = ResultKind::kGlobalTopk,
+                              .selects = true});
+}
+
+}  // namespace millrace::peer

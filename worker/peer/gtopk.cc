@@ -1,0 +1,127 @@
+#include <array>
+#include <bit>
+
+#include "kernels/reduce/reduce.h"
+#include "kernels/select/top_k.h"
+#include "worker/peer/contribution.h"
+#include "worker/peer/local_selection.h"
+#include "worker/peer/registry.h"
+
+/// gTopk: a binomial tree in which each node adds what a child sends to what it has, and keeps the k largest of that; the root's
+/// go back down the tree. What a node drops are sums, of which it may be in charge of several ranks' parts: it returns them.
+///
+/// Any P     a rank without a child in a step waits for the next one.
+/// Bits      the lower rank's entries are added first; all have the root's.
+/// Bytes     a rank: one message up and at most log2 P down, of k entries each; the root receives log2 P. The sum of 2^i ranks is cut to k
+///           in each step, so that an entry that is large in all ranks together may be lost on the way to where it would be seen.
+/// Source    oktopk.txt, section 2 (Shi et al., gTopk)
+namespace millrace::peer {
+namespace {
+
+constexpr uint32_t kUp = 1;
+constexpr uint32_t kDown = 2;
+
+template <typename T>
+class Gtopk final : public Allreduce<T> {
+ public:
+  explicit Gtopk(const AllreduceSettings<T>& settings) : settings_(settings), selection_(Selection::kTopK, settings) {}
+
+  const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kGtopk); }
+
+  Task<Result<Reduced<T>>> run(Channel& channel, HeldStream<T> own) override {
+    Result<Stream<T>> selected = selection_.take(own.view);
+    if (!selected) co_return std::unexpected(selected.error());
+    Reduced<T> out{{}, {}, selected->indices};
+    const HeldStream<T> mine = HeldStream<T>::from(std::move(*selected));
+    HeldStream<T> sum = mine;
+    const uint32_t rank = channel.rank();
+    std::vector<Stream<T>> returned;
+    uint32_t bit = 1;
+    for (; bit < channel.size() && (rank & bit) == 0; bit *= 2) {
+      if (bit >= channel.size() - rank) continue;
+      const Packet packet = co_await channel.receive(rank + bit, kUp);
+      if (Status status = add(packet, channel, sum, returned); !status) co_return std::unexpected(status.error());
+    }
+    if (rank != 0) {
+      Result<Packet> up = packed_up(channel, mine, sum, returned);
+      if (!up) co_return std::unexpected(up.error());
+      channel.send(rank - bit, kUp, std::move(*up));
+    }
+    Packet packet;
+    if (rank != 0) {
+      packet = co_await channel.receive(rank - bit, kDown);
+      Result<HeldStream<T>> all = unpack<T>(packet, settings_.dimension);
+      if (!all) co_return std::unexpected(all.error());
+      sum = std::move(*all);
+    } else {
+      Result<Packed<T>> packed = pack(sum, settings_.wire.sums, {});
+      if (!packed) co_return std::unexpected(packed.error());
+      packet = std::move(packed->packet);
+    }
+    for (bit /= 2; bit > 0; bit /= 2) {
+      if (bit < channel.size() - rank) channel.send(rank + bit, kDown, packet);
+    }
+    out.sum = std::move(sum);
+    Result<Stream<T>> back = all_of(returned);
+    if (!back) co_return std::unexpected(back.error());
+    out.returned = std::move(*back);
+    co_return std::move(out);
+  }
+
+ private:
+  /// sum = the k largest of sum and what `packet` holds; the rest goes into `returned`.
+  Status add(const Packet& packet, Channel& channel, HeldStream<T>& sum, std::vector<Stream<T>>& returned) const {
+    const Result<HeldStream<T>> theirs = unpack<T>(packet, settings_.dimension);
+    if (!theirs) return std::unexpected(theirs.error());
+    const std::array<StreamView<T>, 2> both{sum.view, theirs->view};
+    channel.charge(reduce_time(both[0].count() + both[1].count()));
+    const Result<Stream<T>> added = sum_two<T>(both[0], both[1]);
+    if (!added) return std::unexpected(added.error());
+    IndexBuffer positions;
+    if (Status status = select_top_k_nonzero<T>(added->values, settings_.k, positions); !status) return status;
+    Stream<T> kept = entries_at<T>(added->view(), positions);
+    Stream<T> dropped = not_carried<T>(added->view(), kept.view());
+    if (dropped.count() > 0) returned.push_back(std::move(dropped));
+    sum = HeldStream<T>::from(std::move(kept));
+    return {};
+  }
+
+  /// What goes to the parent: a sum, losslessly; a contribution that nothing was added to as its codec has it.
+  Result<Packet> packed_up(const Channel& channel, const HeldStream<T>& mine, const HeldStream<T>& sum,
+                           std::vector<Stream<T>>& returned) const {
+    if (sum.owner == mine.owner) {
+      Result<CodedContribution<T>> coded = code_contribution(mine, settings_, channel);
+      if (!coded) return std::unexpected(coded.error());
+      if (coded->returned.count() > 0) returned.push_back(std::move(coded->returned));
+      return std::move(coded->packet);
+    }
+    Result<Packed<T>> packed = pack(sum, settings_.wire.sums, {});
+    if (!packed) return std::unexpected(packed.error());
+    return std::move(packed->packet);
+  }
+
+  Result<Stream<T>> all_of(const std::vector<Stream<T>>& returned) const {
+    if (returned.empty()) return Stream<T>::empty(settings_.dimension);
+    std::vector<StreamView<T>> views;
+    for (const Stream<T>& one : returned) views.push_back(one.view());
+    Result<Stream<T>> all = sum_many<T>(views);
+    if (!all || !all->dense) return all;
+    return to_sparse(all->view());
+  }
+
+  AllreduceSettings<T> settings_;
+  LocalSelection<T> selection_;
+};
+
+}  // namespace
+
+AlgorithmEntry gtopk_entry() {
+  return entry_of<Gtopk>({.id = AlgorithmId::kGtopk,
+                          .name = "gtopk",
+                          .source = "oktopk.txt, section 2 (Shi et al.)",
+                          .result = ResultKind::kGlobalTopk,
+                          .selects = true,
+                          .needs_sum = true});
+}
+
+}  // namespace millrace::peer

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <memory>
+
+#include "kernels/select/select.h"
+#include "worker/peer/allreduce.h"
+
+namespace millrace::peer {
+
+/// What a rank selects of its own, step after step, for the algorithms that select by themselves (AlgorithmInfo::selects).
+///
+/// Threads  one take() at a time.
+template <typename T>
+class LocalSelection {
+ public:
+  /// Of settings.k entries; kThresholdReuse evaluates exactly every settings.thresholds_period steps. REQUIRES: valid settings.
+  LocalSelection(Selection selection, const AllreduceSettings<T>& settings);
+
+  /// own      dense or sparse, of the settings' dimension; of a sparse one only stored entries can be selected.
+  /// Returns  the selected entries, sparse; never zeros.
+  /// Errors   invalid_argument: another dimension. non_finite: NaN or infinity.
+  Result<Stream<T>> take(const StreamView<T>& own);
+
+ private:
+  uint64_t dimension_;
+  std::unique_ptr<Selector<T>> selector_;
+  uint64_t step_ = 0;
+};
+
+/// The entries at these positions of `stream`, which are strictly increasing; sparse.
+template <typename T>
+Stream<T> entries_at(const StreamView<T>& stream, std::span<const uint32_t> positions);
+
+}  // namespace millrace::peer

@@ -1,0 +1,306 @@
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/reduce/reduce.h"
+#include "worker/peer/contribution.h"
+#include "worker/peer/local_selection.h"
+#include "worker/peer/number_sum.h"
+#include "worker/peer/oktopk_gather.h"
+#include "worker/peer/oktopk_regions.h"
+#include "worker/peer/oktopk_threshold.h"
+#include "worker/peer/registry.h"
+
+/// Ok-Topk, the O(k) sparse allreduce: Topk of the sum of Topk of each rank, about. Each rank sums a region of the index range,
+/// cuts it to a global threshold, and all gather what is left.
+///
+///   step mod tau' = 0   the local threshold is exact (LocalSelection), else reused and led after the count
+///   step mod tau = 0    regions are cut anew (oktopk_regions.h)
+///   split and reduce    to rank + 1, rank + 2, ... around; a bucket of messages goes out before the one before it is summed
+///   step mod tau' = 0   the global threshold is exact (oktopk_threshold.h), else reused
+///   sizes               of what each region holds above the threshold and at it
+///   gather              balanced where it must be (oktopk_gather.h)
+///   indexes             of what this rank sent and the result has: Reduced::contributed
+///
+/// Differs from the paper: the global threshold is found without gathering all sums, which are up to P k. Where a reused one
+/// leaves more than 2 k entries, or fewer than k / 2, it is exact at once. Of sums of one magnitude, at the threshold, those of
+/// the first regions are taken up to k in all where all of them would be more than 2 k. A sum that is not gathered goes back to
+/// all who had a part in it, since each of them still has its own.
+///
+/// Bounds    k: the largest number of entries that a rank selected, or that the result has: both k at exact steps, 2 k at most.
+///           Apart from the steps that make thresholds or regions anew. P > 2.
+///   sent      a rank: at most 2 k words in the split (its own entries but those of its region), 2 (2 k - 3 k / P) in the gathering:
+///             6 k (P - 1) / P, whatever the regions, the indices and the values are. Less than 4 k where things lie alike.
+///   received  a rank: at most 2 words for each entry of its region that another rank selected, and 2 k while gathering. Regions from
+///             pooled histograms hold k (1 + 1/16) + P entries of all ranks when they are made: 4 k words and a bit. Those from
+///             averaged boundaries hold as much where the ranks' entries lie alike, and up to P k where they do not; and
+///             either as much more as entries have moved since.
+///   P = 2     sent and received: 4 k words; 3 k where a rank's region has half of its entries, as pooled ones have.
+///   beside    2 (P - 1) words of sizes, and an entry for each other rank where shares of the result do not come out even.
+/// With ties, empty ranks, or all indices in one place the same holds; one index is never split between ranks.
+///
+/// Bits      who sums a region adds its own first, then those of rank - 1, rank - 2, ...; nobody else adds.
+/// Source    oktopk.txt, section 3.1, algorithm 1
+namespace millrace::peer {
+namespace {
+
+constexpr uint32_t kSplit = 0;
+constexpr uint32_t kSizes = 0x100;  // and those after a threshold that had to be made anew
+constexpr uint32_t kGather = 0x400;
+constexpr uint32_t kRegions = 0x10000;
+constexpr uint32_t kThreshold = 0x20000;
+
+/// What of a region's sums reaches the threshold.
+struct Reached {
+  IndexBuffer positions;
+  uint64_t above = 0;  ///< of these: over it; the others are equal to it
+};
+
+/// What all regions hold above the threshold and at it, by region.
+struct Sizes {
+  std::vector<uint64_t> above;
+  std::vector<uint64_t> equal;
+  uint64_t all_above = 0;
+  uint64_t all_equal = 0;
+};
+
+template <typename T>
+class Oktopk final : public Allreduce<T> {
+ public:
+  explicit Oktopk(const AllreduceSettings<T>& settings)
+      : settings_(settings), selection_(Selection::kThresholdReuse, settings) {}
+
+  const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kOktopk); }
+
+  Task<Result<Reduced<T>>> run(Channel& channel, HeldStream<T> own) override {
+    const uint64_t step = step_++;
+    Result<Stream<T>> selected = selection_.take(own.view);
+    if (!selected) co_return std::unexpected(selected.error());
+    const Stream<T> mine = std::move(*selected);
+    if (step % settings_.boundaries_period == 0) {
+      Result<Regions> regions = co_await make_regions(channel, mine.indices);
+      if (!regions) co_return std::unexpected(regions.error());
+      regions_ = std::move(*regions);
+    }
+    std::vector<Stream<T>> sent(settings_.wire.contribution ? channel.size() : 0);  // by region, as they were decoded
+    Result<HeldStream<T>> region = co_await split_and_reduce(channel, mine, sent);
+    if (!region) co_return std::unexpected(region.error());
+    Result<Stream<T>> sum = co_await select_and_gather(channel, step, region->view);
+    if (!sum) co_return std::unexpected(sum.error());
+    if (sent.empty()) co_return reduced(mine.view(), mine.view(), std::move(*sum));
+    std::vector<StreamView<T>> pieces;
+    for (uint32_t at = 0; at < channel.size(); ++at) pieces.push_back(sent[at].view());
+    const Result<Stream<T>> all_sent = concatenate<T>(pieces);
+    if (!all_sent) co_return std::unexpected(all_sent.error());
+    const Stream<T> sparse = to_sparse(all_sent->view());
+    co_return reduced(mine.view(), sparse.view(), std::move(*sum));
+  }
+
+ private:
+  Task<Result<Regions>> make_regions(Channel& channel, IndexSpan indices) const {
+    return settings_.boundaries == AllreduceSettings<T>::Boundaries::kPooled
+               ? pooled_regions(channel, indices, settings_.dimension, kRegions)
+               : averaged_regions(channel, indices, settings_.dimension, kRegions);
+  }
+
+  /// The sum of this rank's region, whose dimension is the region's width.
+  Task<Result<HeldStream<T>>> split_and_reduce(Channel& channel, const Stream<T>& mine, std::vector<Stream<T>>& sent) {
+    const uint32_t size = channel.size(), rank = channel.rank();
+    const uint64_t begin = regions_.begin_of(rank), end = regions_.end_of(rank);
+    Stream<T> kept = cut(mine.view(), begin, end);
+    if (!sent.empty()) sent[regions_.region[rank]] = kept;
+    HeldStream<T> sum = HeldStream<T>::from(std::move(kept));
+    uint32_t first = 1, previous = 1;  // steps around
+    while (previous < size) {
+      const uint32_t last = std::min(size, first + std::min(size, settings_.messages_in_flight));
+      for (uint32_t step = first; step < last; ++step) {
+        if (Status status = send_slice(channel, mine.view(), (rank + step) % size, sent); !status) {
+          co_return std::unexpected(status.error());
+        }
+      }
+      // Those of the bucket before, while this one is on its way.
+      if (begin < end && previous < first) {
+        std::vector<HeldStream<T>> slices;
+        for (uint32_t step = previous; step < first; ++step) {
+          const Packet packet = co_await channel.receive((rank + size - step) % size, kSplit);
+          Result<HeldStream<T>> slice = unpack<T>(packet, end - begin);
+          if (!slice) co_return std::unexpected(slice.error());
+          slices.push_back(std::move(*slice));
+        }
+        if (Status status = add(channel, sum, slices); !status) co_return std::unexpected(status.error());
+      }
+      previous = first;
+      first = last;
+    }
+    if (!all_finite<T>(sum.view.values)) co_return fail(ErrorCode::kNonFinite, "a sum over the ranks overflowed");
+    co_return std::move(sum);
+  }
+
+  Status send_slice(Channel& channel, const StreamView<T>& mine, uint32_t to, std::vector<Stream<T>>& sent) const {
+    const uint64_t begin = regions_.begin_of(to), end = regions_.end_of(to);
+    if (!sent.empty()) sent[regions_.region[to]] = Stream<T>::empty(end - begin);
+    if (begin == end) return {};
+    if (sent.empty()) {
+      channel.send(to, kSplit, pack_range(mine, begin, end));
+      return {};
+    }
+    const HeldStream<T> slice = HeldStream<T>::from(cut(mine, begin, end));
+    if (slice.view.count() == 0) {
+      channel.send(to, kSplit, {BodyForm::kPairs, {}});
+      return {};
+    }
+    const RandomKey random = random_key_of(settings_.wire.random, channel);
+    Result<Packed<T>> packed = pack(slice, settings_.wire.contribution, random, begin);
+    if (!packed) return std::unexpected(packed.error());
+    channel.send(to, kSplit, std::move(packed->packet));
+    sent[regions_.region[to]] = packed->decoded.copy();
+    return {};
+  }
+
+  static Status add(Channel& channel, HeldStream<T>& sum, const std::vector<HeldStream<T>>& slices) {
+    std::vector<StreamView<T>> views{sum.view};
+    for (const HeldStream<T>& slice : slices) views.push_back(slice.view);
+    uint64_t entries = 0;
+    for (const StreamView<T>& view : views) entries += view.count();
+    channel.charge(reduce_time(entries));
+    Result<Stream<T>> added = sum_many<T>(views);
+    if (!added) return std::unexpected(added.error());
+    sum = HeldStream<T>::from(std::move(*added));
+    return {};
+  }
+
+  /// Cuts the regions' sums to the global threshold, and gathers what is left.
+  Task<Result<Stream<T>>> select_and_gather(Channel& channel, uint64_t step, StreamView<T> region) {
+    bool exact = step % settings_.thresholds_period == 0;
+    Reached reached;
+    Sizes sizes;
+    for (uint32_t tag = kSizes;; tag += kNumberTags, exact = true) {
+      if (exact) {
+        const auto key = co_await kth_largest_of_all<T>(channel, region.values, settings_.k, kThreshold);
+        if (!key) co_return std::unexpected(key.error());
+        threshold_ = *key;
+      }
+      reached = reached_in(region);
+      Result<Sizes> all = co_await exchange_sizes(channel, reached, tag);
+      if (!all) co_return std::unexpected(all.error());
+      sizes = std::move(*all);
+      if (is_near(sizes)) break;
+      if (exact) co_return fail(ErrorCode::kMalformed, "the ranks' sizes do not agree with the threshold");
+    }
+    const std::vector<uint64_t> counts = counts_of(sizes);
+    const uint32_t own = regions_.region[channel.rank()];
+    keep(reached, counts[own], region);
+    Stream<T> kept = entries_at<T>(region, reached.positions);
+    kept.dimension = settings_.dimension;
+    const auto base = static_cast<uint32_t>(regions_.cuts[own]);
+    for (uint32_t& index : kept.indices) index += base;
+    const GatherPlan plan = plan_gather(counts, settings_.balance_ratio);
+    co_return co_await gather_by_plan<T>(channel, settings_, plan, regions_, kept.view(), kGather);
+  }
+
+  Reached reached_in(const StreamView<T>& region) const {
+    Reached reached;
+    for (size_t i = 0; i < region.values.size(); ++i) {
+      const MagnitudeKey<T> key = magnitude_key(region.values[i]);
+      if (key < threshold_) continue;
+      reached.positions.push_back(static_cast<uint32_t>(i));
+      reached.above += key > threshold_ ? 1 : 0;
+    }
+    return reached;
+  }
+
+  Task<Result<Sizes>> exchange_sizes(Channel& channel, const Reached& reached, uint32_t tag) {
+    const uint64_t equal = reached.positions.size() - reached.above;
+    if (reached.positions.size() > std::numeric_limits<uint32_t>::max()) {
+      co_return fail(ErrorCode::kLimitExceeded, "a region has 2^32 sums over the threshold");
+    }
+    std::vector<uint32_t> own{static_cast<uint32_t>(reached.above), static_cast<uint32_t>(equal)};
+    const Result<std::vector<uint32_t>> numbers = co_await gather_numbers(channel, std::move(own), tag);
+    if (!numbers) co_return std::unexpected(numbers.error());
+    Sizes sizes;
+    for (uint32_t region = 0; region < channel.size(); ++region) {
+      const size_t at = size_t{2} * regions_.owner[region];
+      sizes.above.push_back((*numbers)[at]);
+      sizes.equal.push_back((*numbers)[at + 1]);
+      sizes.all_above += sizes.above.back();
+      sizes.all_equal += sizes.equal.back();
+    }
+    co_return std::move(sizes);
+  }
+
+  /// Whether the threshold leaves about k. One that every sum reaches cannot leave more.
+  bool is_near(const Sizes& sizes) const {
+    const uint64_t k = settings_.k;
+    return sizes.all_above <= 2 * k && (2 * (sizes.all_above + sizes.all_equal) >= k || threshold_ == 1);
+  }
+
+  /// By region: all that reach the threshold where these are 2 k at most, else as many of those equal to it, in the order of the
+  /// regions, as make k.
+  std::vector<uint64_t> counts_of(const Sizes& sizes) const {
+    const uint64_t k = settings_.k;
+    uint64_t quota = sizes.all_equal;
+    if (sizes.all_above + sizes.all_equal > 2 * k) quota = k - std::min(k, sizes.all_above);
+    std::vector<uint64_t> counts = sizes.above;
+    for (size_t region = 0; region < counts.size(); ++region) {
+      const uint64_t taken = std::min(quota, sizes.equal[region]);
+      counts[region] += taken;
+      quota -= taken;
+    }
+    return counts;
+  }
+
+  /// Leaves `count` of what reaches the threshold: of those equal to it the first ones.
+  void keep(Reached& reached, uint64_t count, const StreamView<T>& region) const {
+    uint64_t quota = count - reached.above;
+    std::erase_if(reached.positions, [&](uint32_t position) {
+      if (magnitude_key(region.values[position]) > threshold_) return false;
+      if (quota == 0) return true;
+      --quota;
+      return false;
+    });
+  }
+
+  /// The law: own entries whose index was sent and gathered are handed over; what a codec made of them comes back.
+  static Reduced<T> reduced(const StreamView<T>& mine, const StreamView<T>& sent, Stream<T>&& sum) {
+    Reduced<T> out{{}, Stream<T>::empty(sum.dimension), {}};
+    size_t at = 0;
+    auto gathered = sum.indices.begin();
+    for (size_t i = 0; i < sent.indices.size(); ++i) {
+      const uint32_t index = sent.indices[i];
+      gathered = std::lower_bound(gathered, sum.indices.end(), index);
+      if (gathered == sum.indices.end()) break;
+      if (*gathered != index) continue;
+      while (at < mine.indices.size() && mine.indices[at] < index) ++at;
+      T left = -sent.values[i];
+      if (at < mine.indices.size() && mine.indices[at] == index) {
+        out.contributed.push_back(index);
+        left += mine.values[at];
+      }
+      if (left == 0) continue;
+      out.returned.indices.push_back(index);
+      out.returned.values.push_back(left);
+    }
+    out.sum = HeldStream<T>::from(std::move(sum));
+    return out;
+  }
+
+  AllreduceSettings<T> settings_;
+  LocalSelection<T> selection_;
+  // The same on all ranks.
+  uint64_t step_ = 0;
+  Regions regions_;
+  MagnitudeKey<T> threshold_ = 1;
+};
+
+}  // namespace
+
+AlgorithmEntry oktopk_entry() {
+  return entry_of<Oktopk>({.id = AlgorithmId::kOktopk,
+                           .name = "oktopk",
+                           .source = "oktopk.txt, section 3.1",
+                           .result = ResultKind::kGlobalTopk,
+                           .selects = true,
+                           .needs_sum = true,
+                           .bounded_volume = true});
+}
+
+}  // namespace millrace::peer

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <span>
+
+#include "kernels/select/magnitude_scan.h"
+#include "worker/peer/channel.h"
+#include "worker/peer/task.h"
+
+namespace millrace::peer {
+
+/// Tags that it takes from first_tag on.
+inline constexpr uint32_t kThresholdTags = 4096;
+
+/// The k-th largest magnitude of all ranks' values together, as a key; 1, which every value but 0 reaches, where no more than k
+/// are not 0. The same as sorting all of them gathered (oktopk.txt, algorithm 1, lines 10 and 11), found by counting: a digit
+/// of the key a round, its histogram summed over the ranks.
+///
+/// values  finite; kept alive by the caller.
+/// k       > 0, the same on all ranks.
+/// Bytes   a round: sum_numbers() of 2^b numbers, b = log2 k - 3 or so, 4 to 11; 31 / b rounds in f32, 63 / b in f64. Gathering
+///         all values would be up to P k entries.
+/// Errors  malformed: as sum_numbers(); histograms that do not add up.
+template <typename T>
+Task<Result<MagnitudeKey<T>>> kth_largest_of_all(Channel& channel, std::span<const T> values, uint64_t k,
+                                                 uint32_t first_tag);
+
+}  // namespace millrace::peer
