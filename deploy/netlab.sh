@@ -5,6 +5,8 @@
 #   deploy/netlab.sh exec PREFIX HOST -- COMMAND…     runs COMMAND on host number HOST
 #   deploy/netlab.sh down PREFIX              removes them; nothing to remove is no error
 #   deploy/netlab.sh run HOSTS RATE -- COMMAND…   up, COMMAND with NETLAB_PREFIX and NETLAB_HOSTS set, down whatever happens
+#   deploy/netlab.sh mpirun --ranks RANKS --rate RATE [--hosts HOSTS] [OPTIONS OF MPIRUN…] -- COMMAND…
+#                                             the same with COMMAND as RANKS processes of an MPI job, round the hosts (RANKS of them)
 #   deploy/netlab.sh check                    exit 0 if this machine can do it, else one sentence on what is missing
 #
 # The bridge is in a namespace of its own (PREFIX-switch): no interface, address or route of the machine itself changes.
@@ -21,7 +23,7 @@ readonly BURST=${NETLAB_BURST:-256k}
 readonly CONGESTION=${NETLAB_CONGESTION:-reno}
 
 say() { printf 'netlab: %s\n' "$*" >&2; }
-usage() { sed -n '2,15p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,17p' "$0" | sed 's/^# \{0,1\}//'; }
 
 require_tools() {
   local tool
@@ -135,6 +137,69 @@ run() {
   exit "$code"
 }
 
+# require_count NAME VALUE
+require_count() {
+  [[ ${2:-} =~ ^[0-9]+$ ]] && [ "$2" -ge 1 ] || { say "$1 takes a number from 1 on, not '${2:-}'"; exit 2; }
+}
+
+# mpirun_hosts ARGUMENTS OF mpirun…
+mpirun_hosts() {
+  local ranks='' hosts='' rate=1gbit options=()
+  while [ $# -gt 0 ] && [ "$1" != -- ]; do
+    case "$1" in
+      --ranks) require_count --ranks "${2:-}"; ranks=$2; shift 2 ;;
+      --hosts) require_count --hosts "${2:-}"; hosts=$2; shift 2 ;;
+      --rate) rate=${2:-}; shift; shift || true ;;
+      *) options+=("$1"); shift ;;
+    esac
+  done
+  [ -n "$ranks" ] && [ "${1:-}" = -- ] && [ $# -ge 2 ] || { usage >&2; exit 2; }
+  shift
+  hosts=${hosts:-$ranks}
+  require_shape "$hosts" "$rate"
+  require_tools
+  command -v mpirun >/dev/null || { say "'mpirun' is missing: run deploy/setup.sh (package openmpi-bin)"; exit 3; }
+  run "$hosts" "$rate" "$BASH" "$0" mpirun-inside "$ranks" "${options[@]}" -- "$@"
+}
+
+# mpirun_inside RANKS OPTIONS… -- COMMAND…: in a lab that is up. Hosts are their addresses, so that no name needs to be resolved;
+# each has a host name of its own all the same, else Open MPI takes them for one machine.
+mpirun_inside() {
+  local ranks=$1 hosts='' number
+  shift
+  local slots=$(((ranks + NETLAB_HOSTS - 1) / NETLAB_HOSTS))
+  for ((number = 1; number <= NETLAB_HOSTS; ++number)); do hosts+=,$NETWORK.$number:$slots; done
+  local options=()
+  while [ "$1" != -- ]; do options+=("$1"); shift; done
+  shift
+  # The agent's value is split at spaces, so that a path of the user's may not be in it.
+  local folder
+  folder=$(mktemp -d /tmp/netlab.XXXXXX)
+  # shellcheck disable=SC2064  # a local, expanded now
+  trap "rm -rf '$folder'" EXIT
+  printf '#!/bin/sh\nexec %q %q agent "$@"\n' "$BASH" "$(realpath "$0")" >"$folder/agent"
+  chmod +x "$folder/agent"
+  on_host 1 env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun -n "$ranks" --host "${hosts#,}" \
+    --map-by node --bind-to none --oversubscribe --mca plm_rsh_agent "$folder/agent" --mca pml ob1 --mca btl tcp,vader,self \
+    --mca btl_tcp_if_include eth0 --mca oob_tcp_if_include eth0 --mca mpi_yield_when_idle 1 "${options[@]}" "$@"
+}
+
+# on_host NUMBER COMMAND…: there, under a host name of its own.
+on_host() {
+  local number=$1
+  shift
+  # shellcheck disable=SC2016  # expanded by the inner shell
+  ip netns exec "$NETLAB_PREFIX-$number" unshare --uts sh -c 'hostname "$1" && shift && exec "$@"' sh "host$number" "$@"
+}
+
+# agent [OPTIONS] ADDRESS COMMAND…: what Open MPI starts its daemons on other hosts with, in place of ssh.
+agent() {
+  while [[ ${1:-} == -* ]]; do shift; done
+  local number=${1##*.}
+  shift
+  on_host "$number" sh -c "$*"
+}
+
 main() {
   local action=${1:-}
   shift || true
@@ -159,6 +224,9 @@ main() {
       local hosts=$1 rate=$2
       shift 3
       run "$hosts" "$rate" "$@" ;;
+    mpirun) mpirun_hosts "$@" ;;
+    mpirun-inside) mpirun_inside "$@" ;;
+    agent) agent "$@" ;;
     check) require_tools; check ;;
     -h | --help) usage ;;
     *) usage >&2; exit 2 ;;

@@ -35,6 +35,8 @@ readonly BUILD_PACKAGES=(
   libcli11-dev         # command line flags
   libfmt-dev           # formatted output
   zlib1g-dev           # LIBSVM files in .gz
+  libopenmpi-dev       # peers over MPI (left out where there is none)
+  openmpi-bin          # mpirun
   libgtest-dev         # unit tests (the dev preset builds them)
   libgmock-dev         # unit tests
   librapidcheck-dev    # property tests

@@ -1,111 +1,21 @@
-#include <fmt/core.h>
-
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <csignal>
-#include <exception>
-#include <iostream>
-#include <memory>
-#include <new>
-#include <string>
 #include <vector>
 
-#include "monitoring/standard_streams.h"
 #include "worker/cli/commands.h"
-#include "worker/cli/interruption.h"
 #include "worker/cli/outcome.h"
-
-namespace millrace::cli {
-namespace {
-
-/// Help texts are written with their line breaks.
-class PlainFormatter : public CLI::Formatter {
- public:
-  std::string make_footer(const CLI::App* app) const override {
-    return app->get_footer().empty() ? std::string() : "\n" + app->get_footer() + "\n";
-  }
-};
-
-int report(const CLI::App& command, const Failure& failure) {
-  monitoring::say(fmt::format("millrace {}: {}", command.get_name(), failure.message));
-  return static_cast<int>(failure.code);
-}
-
-/// One line, as every other failure: which command, what is wrong with which flag, where to read more.
-int report_usage(const CLI::App& root, const CLI::ParseError& error) {
-  const CLI::App* command = &root;
-  std::string path = "millrace";
-  while (!command->get_subcommands().empty()) {
-    command = command->get_subcommands().front();
-    path += " " + command->get_name();
-  }
-  const std::vector<std::string> rest = command->remaining();
-  const bool no_command = error.get_name() == "RequiredError" && command->get_require_subcommand_min() > 0;
-  std::string sentence = error.what();
-  if (no_command) sentence = rest.empty() ? "which command?" : fmt::format("there is no '{}' here", rest.front());
-  std::ranges::replace(sentence, '\n', ' ');
-  monitoring::say(fmt::format("{}: {}; see {} --help", path, sentence, path));
-  return static_cast<int>(ExitCode::kUsage);
-}
-
-std::string name_of(const Command& command) { return command.app->get_name(); }
-
-int run(const std::vector<Command>& commands) {
-  for (const Command& command : commands) {
-    if (!command.app->parsed()) continue;
-    end_at_interruption();
-    try {
-      Outcome outcome = command.run();
-      if (const Status written = monitoring::flush_output(); outcome && !written) outcome = fail_with(written.error());
-      return outcome ? static_cast<int>(ExitCode::kOk) : report(*command.app, outcome.error());
-    } catch (const std::bad_alloc&) {
-      return report(*command.app, {ExitCode::kInternal, "out of memory"});
-    } catch (const std::exception& exception) {
-      // What is printed in the middle of a command is written out now and then, and that fails with an exception.
-      if (const Status written = monitoring::flush_output(); !written)
-        return report(*command.app, failure_of(written.error()));
-      return report(*command.app, {ExitCode::kInternal, exception.what()});
-    }
-  }
-  return static_cast<int>(ExitCode::kUsage);
-}
-
-int parse_and_run(int argc, char** argv) {
-  CLI::App root("Millrace: training over sharded servers with sparse, compressed gradients");
-  root.name("millrace");
-  root.formatter(std::make_shared<PlainFormatter>());
-  root.get_formatter()->column_width(34);
-  root.require_subcommand(1);
-  root.set_version_flag("--version", MILLRACE_VERSION);
-  root.footer("Each command has its own help: millrace train --help\n\n" + exit_code_table());
-  const std::vector<Command> commands = {add_train_command(root), add_eval_command(root),   add_data_command(root),
-                                         add_bench_command(root), add_status_command(root), add_serve_command(root),
-                                         add_demo_command(root)};
-  if (argc > 1 && argv[1][0] != '-' && std::ranges::find(commands, argv[1], name_of) == commands.end()) {
-    monitoring::say(fmt::format("millrace: there is no command '{}'; see millrace --help", argv[1]));
-    return static_cast<int>(ExitCode::kUsage);
-  }
-  try {
-    root.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    // --help and --version arrive here too, with code 0.
-    if (error.get_exit_code() == 0) {
-      root.exit(error);
-      if (std::cout.flush()) return static_cast<int>(ExitCode::kOk);
-      monitoring::say("millrace: standard output could not be written");
-      return static_cast<int>(ExitCode::kIo);
-    }
-    return report_usage(root, error);
-  }
-  return run(commands);
-}
-
-}  // namespace
-}  // namespace millrace::cli
+#include "worker/cli/program.h"
 
 int main(int argc, char** argv) {
-  millrace::monitoring::hold_standard_streams();
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe or socket is an error of the call that meets it
-  std::signal(SIGXFSZ, SIG_IGN);  // and so is a file that may not grow (ulimit -f)
-  return millrace::cli::parse_and_run(argc, argv);
+  namespace cli = millrace::cli;
+  cli::begin_program();
+  CLI::App root("Millrace: training over sharded servers with sparse, compressed gradients");
+  root.name("millrace");
+  cli::shape_help(root);
+  root.set_version_flag("--version", MILLRACE_VERSION);
+  root.footer("Each command has its own help: millrace train --help\n\n" + cli::exit_code_table());
+  const std::vector<cli::Command> commands = {cli::add_train_command(root),  cli::add_eval_command(root),
+                                              cli::add_data_command(root),   cli::add_bench_command(root),
+                                              cli::add_status_command(root), cli::add_serve_command(root),
+                                              cli::add_demo_command(root)};
+  return cli::parse_and_run(root, commands, argc, argv);
 }

@@ -15,9 +15,12 @@ constexpr uint32_t kStep = 16;
 
 enum class Order : uint8_t { kOwnFirst = 1, kTheirsFirst = 2 };
 
-/// sum.decoded = that and what `theirs` holds, ready to send.
+enum class Next : uint8_t { kSent = 1, kKept = 2 };
+
+/// sum.decoded = that and what `theirs` holds; ready to send where somebody waits for it.
 template <typename T>
-Status add(Packed<T>& sum, const Packet& theirs, Order order, Channel& channel, const AllreduceSettings<T>& settings) {
+Status add(Packed<T>& sum, const Packet& theirs, Order order, Next next, Channel& channel,
+           const AllreduceSettings<T>& settings) {
   const Result<HeldStream<T>> other = unpack<T>(theirs, settings.dimension, settings.op);
   if (!other) return std::unexpected(other.error());
   std::array<StreamView<T>, 2> both{sum.decoded.view, other->view};
@@ -25,7 +28,9 @@ Status add(Packed<T>& sum, const Packet& theirs, Order order, Channel& channel, 
   channel.charge(reduce_time(both[0].count() + both[1].count()));
   Result<Stream<T>> added = combine<T>(settings.op, both);
   if (!added) return std::unexpected(added.error());
-  Result<Packed<T>> packed = pack(HeldStream<T>::from(std::move(*added)), settings.wire.sums, {});
+  sum = {{}, HeldStream<T>::from(std::move(*added))};
+  if (next == Next::kKept) return {};
+  Result<Packed<T>> packed = pack(sum.decoded, settings.wire.sums, {});
   if (!packed) return std::unexpected(packed.error());
   sum = std::move(*packed);
   return {};
@@ -47,16 +52,18 @@ Task<Result<HeldStream<T>>> recursive_doubling(Channel& channel, Packed<T> own, 
   const bool folds = rank + paired < channel.size();
   if (folds) {
     const Packet folded = co_await channel.receive(rank + paired, kFold);
-    if (Status status = add(sum, folded, Order::kOwnFirst, channel, settings); !status) {
-      co_return std::unexpected(status.error());
-    }
+    const Status status = add(sum, folded, Order::kOwnFirst, Next::kSent, channel, settings);
+    if (!status) co_return std::unexpected(status.error());
   }
   for (uint32_t bit = 1, step = 0; bit < paired; bit *= 2, ++step) {
     const uint32_t partner = rank ^ bit;
     channel.send(partner, kStep + step, sum.packet);
     const Packet theirs = co_await channel.receive(partner, kStep + step);
     const Order order = rank < partner ? Order::kOwnFirst : Order::kTheirsFirst;
-    if (Status status = add(sum, theirs, order, channel, settings); !status) co_return std::unexpected(status.error());
+    // Nobody waits for the last sum, but for who was folded.
+    const Next next = 2 * bit == paired && !folds ? Next::kKept : Next::kSent;
+    const Status status = add(sum, theirs, order, next, channel, settings);
+    if (!status) co_return std::unexpected(status.error());
   }
   if (folds) channel.send(rank + paired, kUnfold, sum.packet);
   co_return std::move(sum.decoded);

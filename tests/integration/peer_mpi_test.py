@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""`millrace-peer bench` under mpirun: right sums for every number of ranks, and what happens when ranks die, stop or differ.
+
+    peer_mpi_test.py FOLDER_OF_THE_PROGRAMS
+
+Exits 77 (skipped, for ctest) where there is no mpirun, or the build has no MPI."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import unittest
+from pathlib import Path
+
+PROGRAM = str(Path(sys.argv.pop(1)).resolve() / "millrace-peer") if len(sys.argv) > 1 else "millrace-peer"
+MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1", "--mca", "btl", "self,vader"]
+ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+SMALL = ["bench", "--n", "20000", "--density", "0.01", "--repeats", "3", "--warmup", "1", "--json"]
+ENDLESS = ["bench", "--n", "20000", "--density", "0.01", "--repeats", "1000000", "--without-dense"]
+ONE = ["--algorithm", "ssar_recursive_doubling"]
+
+
+def start(ranks, arguments):
+    return subprocess.Popen([*MPIRUN, "-n", str(ranks), PROGRAM, *arguments], env=ENVIRONMENT, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def run(ranks, arguments, timeout=240):
+    with start(ranks, arguments) as process:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+
+def result_of(ended):
+    if ended.returncode != 0:
+        raise AssertionError(f"exit code {ended.returncode}: {ended.stderr}")
+    return json.loads(ended.stdout.strip().split("\n")[-1])
+
+
+def pid_of_rank(mpirun, rank):
+    """The process of a rank, once it is there."""
+    while mpirun.poll() is None:
+        for process in Path("/proc").iterdir():
+            try:
+                if not process.name.isdigit() or int((process / "stat").read_text().rsplit(")", 1)[1].split()[1]) != mpirun.pid:
+                    continue
+                if f"OMPI_COMM_WORLD_RANK={rank}" in (process / "environ").read_text().split("\0"):
+                    return int(process.name)
+            except (OSError, IndexError):
+                continue
+        time.sleep(0.05)
+    raise AssertionError("mpirun has ended: " + mpirun.stderr.read())
+
+
+
+class Sums(unittest.TestCase):
+    def check(self, ended, ranks):
+        result = result_of(ended)
+        self.assertEqual(result["ranks"], ranks)
+        for row in result["rows"]:
+            self.assertTrue(row["correct"], row)
+            self.assertGreater(row["median_ms"], 0, row)
+        return {row["algorithm"]: row for row in result["rows"]}
+
+    def test_EveryNumberOfRanksHasTheRightSums(self):
+        for ranks in (1, 2, 3, 8):
+            with self.subTest(ranks=ranks):
+                rows = self.check(run(ranks, SMALL), ranks)
+                self.assertIn("openmpi_dense", rows)
+                self.assertGreater(len(rows), 1)
+
+    def test_EveryDistribution(self):
+        for shape in ("clustered", "same", "disjoint", "one_region"):
+            with self.subTest(shape=shape):
+                self.check(run(3, [*SMALL, "--distribution", shape]), 3)
+
+    def test_WhatACodecLosesIsKept(self):
+        for codec in ("gap+raw", "gap+qsgd4"):
+            with self.subTest(codec=codec):
+                self.check(run(3, [*SMALL, "--codec", codec]), 3)
+
+    def test_BodiesOfMegabytesAndSumsThatBecomeDense(self):
+        rows = self.check(run(3, ["bench", "--n", "3000000", "--density", "0.4", "--repeats", "2", "--json"]), 3)
+        self.assertGreater(max(row.get("bytes_sent_max", 0) for row in rows.values()), 8_000_000)
+
+    def test_RecursiveDoublingSendsWhatItsFormulaSays(self):
+        rows = self.check(run(2, [*SMALL, *ONE]), 2)
+        # One message of a header and 200 pairs.
+        self.assertEqual(rows["ssar_recursive_doubling"]["bytes_sent_max"], 32 + 200 * 8)
+        self.assertEqual(rows["ssar_recursive_doubling"]["messages_sent_max"], 1)
+
+    def test_EveryThreadLevel(self):
+        for level in ("single", "funneled", "serialized", "multiple"):
+            with self.subTest(level=level):
+                self.check(run(2, [*SMALL, *ONE, "--mpi-threads", level]), 2)
+
+    def test_OverlapSaysHowMuchIsHidden(self):
+        for level in ("serialized", "multiple"):
+            result = result_of(run(2, [*SMALL, *ONE, "--overlap", "--compute", "elsewhere", "--mpi-threads", level]))
+            self.assertGreater(result["rows"][0]["step_over_longer"], 0)
+
+
+class Failures(unittest.TestCase):
+    SILENCE_MS = 1500
+
+    def ended_within(self, mpirun, seconds):
+        begun = time.monotonic()
+        try:
+            _, err = mpirun.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            mpirun.kill()
+            mpirun.communicate()
+            self.fail(f"ranks still run after {seconds} s")
+        return err, time.monotonic() - begun
+
+    def test_AStoppedRankIsNamedByAllOthers(self):
+        for threads in ([], ["--overlap"]):
+            with self.subTest(threads=threads), start(4, [*ENDLESS, *ONE, *threads, "--silence-ms", str(self.SILENCE_MS)]) as mpirun:
+                stopped = pid_of_rank(mpirun, 2)
+                time.sleep(3)
+                os.kill(stopped, signal.SIGSTOP)
+                # A quarter more than the silence, a second that ranks leave each other to say it; and this machine is busy.
+                err, _ = self.ended_within(mpirun, 30)
+                for rank in (0, 1, 3):
+                    self.assertRegex(err, f"rank {rank}: (rank . said: )?.*rank 2 has not answered for {self.SILENCE_MS} ms")
+                self.assertNotEqual(mpirun.returncode, 0)
+
+    def test_AKilledRankEndsTheJob(self):
+        with start(3, [*ENDLESS, *ONE, "--silence-ms", str(self.SILENCE_MS)]) as mpirun:
+            killed = pid_of_rank(mpirun, 1)
+            time.sleep(2)
+            os.kill(killed, signal.SIGKILL)
+            self.ended_within(mpirun, 30)
+            self.assertNotEqual(mpirun.returncode, 0)
+
+    def differing(self, first, second):
+        command = [*MPIRUN, "-n", "1", PROGRAM, "bench", *ONE, *first, ":", "-n", "2", PROGRAM, "bench", *ONE, *second]
+        ended = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
+        self.assertNotEqual(ended.returncode, 0)
+        for rank in range(3):
+            self.assertIn(f"millrace-peer bench: rank {rank}: ", ended.stderr)
+        return ended.stderr
+
+    def test_RanksOfAnotherDimensionAreToldSo(self):
+        err = self.differing(["--n", "30000"], ["--n", "20000"])
+        self.assertIn("n=30000", err)
+        self.assertIn("n=20000", err)
+
+    def test_RanksOfAnotherAlgorithmOrCodecAreToldSo(self):
+        err = self.differing(["--n", "20000", "--codec", "gap+qsgd4"], ["--n", "20000"])
+        self.assertIn("gap+qsgd4", err)
+
+    def test_ProgressByAThreadIsRefusedWhereMpiIsTheMainThreads(self):
+        ended = run(2, [*SMALL, *ONE, "--overlap", "--mpi-threads", "funneled"])
+        self.assertNotEqual(ended.returncode, 0)
+        self.assertIn("--mpi-threads", ended.stderr)
+
+    def test_UsageIsSaidBeforeMpiStarts(self):
+        for arguments, word in ((["--algorithm", "no_such"], "ssar_recursive_doubling"), (["--density", "2"], "density"),
+                                (["--codec", "auto"], "codec")):
+            ended = subprocess.run([PROGRAM, "bench", *arguments], capture_output=True, text=True, timeout=30, check=False)
+            self.assertEqual(ended.returncode, 2, ended.stderr)
+            self.assertIn(word, ended.stderr)
+
+
+if __name__ == "__main__":
+    if shutil.which("mpirun") is None:
+        print("skipped: there is no mpirun (deploy/setup.sh)")
+        sys.exit(77)
+    if "not in this build" in subprocess.run([PROGRAM, "--help"], capture_output=True, text=True, check=True).stdout:
+        print("skipped: this build has no MPI")
+        sys.exit(77)
+    unittest.main()

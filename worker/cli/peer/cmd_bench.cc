@@ -1,0 +1,168 @@
+#include <fmt/format.h>
+
+#include <cmath>
+#include <exception>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "monitoring/standard_streams.h"
+#include "worker/cli/flag_range.h"
+#include "worker/cli/peer/peer_bench.h"
+#include "worker/cli/peer/peer_commands.h"
+#include "worker/cli/process/allocator.h"
+#include "worker/cli/table.h"
+
+namespace millrace::cli {
+namespace {
+
+struct BenchFlags {
+  PeerBenchOptions options;
+  double density = 0.01;
+  std::string distribution = "uniform";
+  std::string codec;
+  std::string quantizer;
+  std::string threads = "serialized";
+  std::string compute = "cores";
+  bool overlap = false;
+  bool without_dense = false;
+  bool json = false;
+};
+
+/// Errors   invalid_argument: words that mean nothing, and what no algorithm would take.
+Result<PeerBenchOptions> options_of(const BenchFlags& flags) {
+  PeerBenchOptions options = flags.options;
+  const double count = std::round(static_cast<double>(options.inputs.n) * flags.density);
+  options.inputs.count = std::clamp<uint64_t>(static_cast<uint64_t>(count), 1, options.inputs.n);
+  options.inputs.shape = *input_shape_of(flags.distribution);
+  if (flags.without_dense) options.dense = DenseRow::kLeftOut;
+  if (flags.overlap) options.overlap = flags.compute == "cores" ? ComputeWhere::kCores : ComputeWhere::kElsewhere;
+  const auto read = [](const std::string& text, std::optional<CodecSpec>& into) -> Status {
+    if (text.empty() || text == "raw") return {};
+    const Result<CodecSpec> spec = codec_from_text(text);
+    if (!spec) return std::unexpected(spec.error());
+    if (spec->automatic) return fail(ErrorCode::kInvalidArgument, "peers have no automatic codec yet: name one");
+    into = *spec;
+    return {};
+  };
+  if (Status status = read(flags.codec, options.codec); !status) return std::unexpected(status.error());
+  if (Status status = read(flags.quantizer, options.quantizer); !status) return std::unexpected(status.error());
+  const Result<std::vector<peer::AlgorithmId>> ids = algorithms_of(options);
+  if (!ids) return std::unexpected(ids.error());
+  const peer::AllreduceSettings<float> settings = settings_of(options);
+  for (const peer::AlgorithmId id : *ids) {
+    if (const auto made = peer::make_allreduce<float>(id, settings); !made) return std::unexpected(made.error());
+  }
+  return options;
+}
+
+peer::MpiThreads threads_of(const std::string& name) {
+  for (const auto level : {peer::MpiThreads::kFunneled, peer::MpiThreads::kSerialized, peer::MpiThreads::kMultiple}) {
+    if (name == peer::name_of(level)) return level;
+  }
+  return peer::MpiThreads::kSingle;
+}
+
+/// MPI ends only with all ranks: one that has failed says why, leaves the others time to say the same, and ends them.
+[[noreturn]] void end_job(peer::MpiJob& job, const Failure& failure) {
+  constexpr uint32_t kGraceMs = 1'000;
+  monitoring::say(fmt::format("millrace-peer bench: rank {}: {}", job.rank(), failure.message));
+  job.abort(static_cast<int>(failure.code), kGraceMs);
+}
+
+Outcome run_bench(const BenchFlags& flags) {
+  const Result<PeerBenchOptions> options = options_of(flags);
+  if (!options) return fail_with(options.error());
+  keep_freed_memory();
+  auto job = peer::MpiJob::begin(threads_of(flags.threads));
+  if (!job) return fail_with(job.error());
+  const bool speaks = (*job)->rank() == 0;
+  const SayProgress say = [speaks](const std::string& line) {
+    if (speaks) monitoring::say("bench: " + line);
+  };
+  const auto communicator = peer::MpiCommunicator::over_world();
+  if (!communicator) end_job(**job, failure_of(communicator.error()));
+  Result<nlohmann::json> result = fail(ErrorCode::kInternal, "");
+  try {
+    result = options->overlap ? bench_overlap(**job, **communicator, *options, say)
+                              : bench_peers(**job, **communicator, *options, say);
+  } catch (const std::exception& exception) {
+    result = fail(ErrorCode::kInternal, exception.what());
+  }
+  if (!result) end_job(**job, failure_of(result.error()));
+  if (!speaks) return {};
+  if (flags.json) {
+    fmt::print("{}\n", result->dump());
+  } else {
+    fmt::print("{}", bench_table(*result));
+  }
+  for (const auto& row : result->at("rows")) {
+    if (!row.value("correct", true)) {
+      return fail_with(ExitCode::kInternal, row.at("algorithm").get<std::string>() + " has a wrong result");
+    }
+  }
+  return {};
+}
+
+void add_flags(CLI::App& app, BenchFlags& flags) {
+  auto& options = flags.options;
+  options.inputs.n = uint64_t{1} << 24;
+  app.add_option("--n", options.inputs.n, "dimension")
+      ->capture_default_str()
+      ->check(in_range(uint64_t{1}, uint64_t{1} << 31));
+  app.add_option("--density", flags.density, "entries of each rank, over the dimension")
+      ->capture_default_str()
+      ->check(in_range(1e-9, 1.0));
+  app.add_option("--algorithm", options.algorithms, "one, or several with commas between; else all")->delimiter(',');
+  app.add_option("--codec", flags.codec, "of what ranks contribute; sums have its index codec, losslessly (raw: none)");
+  app.add_option("--quantizer", flags.quantizer, "of dense phases (dsar_split_allgather): raw+qsgd4");
+  app.add_option("--k", options.k, "entries that selecting algorithms keep; 0: as many as each rank has")
+      ->check(in_range(uint64_t{0}, uint64_t{1} << 31));
+  std::vector<std::string> shapes(input_shape_names().begin(), input_shape_names().end());
+  app.add_option("--distribution", flags.distribution, "where the entries lie")
+      ->capture_default_str()
+      ->check(CLI::IsMember(shapes));
+  app.add_option("--repeats", options.repeats, "measured rounds")->capture_default_str()->check(in_range(1, 1'000'000));
+  app.add_option("--warmup", options.warmup, "rounds before them")->capture_default_str()->check(in_range(0, 10'000));
+  app.add_option("--seed", options.inputs.seed, "of the contributions")
+      ->capture_default_str()
+      ->check(in_range(uint64_t{0}, std::numeric_limits<uint64_t>::max()));
+  app.add_option("--silence-ms", options.silence_ms_max, "a rank that does not answer for so long is taken for dead")
+      ->capture_default_str()
+      ->check(in_range(1, 3'600'000));
+  app.add_option("--mpi-threads", flags.threads, "MPI's thread level")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"single", "funneled", "serialized", "multiple"}));
+  app.add_flag("--without-dense", flags.without_dense, "leaves MPI_Allreduce of the dense vector out");
+  CLI::Option* overlap = app.add_flag("--overlap", flags.overlap, "measures how much of it computation hides");
+  app.add_option("--compute", flags.compute, "what computes: the cores, or an accelerator elsewhere (it is waited for)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"cores", "elsewhere"}))
+      ->needs(overlap);
+  app.add_flag("--json", flags.json, "one JSON object as the last line, of rank 0");
+}
+
+}  // namespace
+
+Command add_peer_bench_command(CLI::App& root) {
+  auto flags = std::make_shared<BenchFlags>();
+  CLI::App* app = root.add_subcommand("bench", "allreduces over MPI, against MPI_Allreduce of the dense vector");
+  add_flags(*app, *flags);
+  app->footer(
+      "Run it under mpirun. Every round has each algorithm once; a round's time is that of the slowest rank, from a "
+      "barrier on.\n"
+      "correct: all ranks have the same bits, and they are the sum of what the ranks contributed; where an algorithm "
+      "keeps the\n"
+      "largest entries or a codec loses something, sum and all that the ranks keep are together what they had.\n\n"
+      "Examples:\n"
+      "  mpirun -n 8 --oversubscribe --mca mpi_yield_when_idle 1 millrace-peer bench --n 16777216 --density 0.00781 "
+      "--json\n"
+      "  mpirun -n 2 millrace-peer bench --algorithm ssar_recursive_doubling --codec gap+qsgd4\n"
+      "  deploy/netlab.sh mpirun --ranks 4 --rate 1gbit -- millrace-peer bench --n 16777216 --density 0.00781\n"
+      "  mpirun -n 4 millrace-peer bench --overlap --compute elsewhere --json\n\n" +
+      exit_code_table());
+  return {app, [flags] { return run_bench(*flags); }};
+}
+
+}  // namespace millrace::cli

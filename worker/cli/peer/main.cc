@@ -1,0 +1,20 @@
+#include <CLI/CLI.hpp>
+#include <vector>
+
+#include "worker/cli/outcome.h"
+#include "worker/cli/peer/peer_commands.h"
+#include "worker/cli/program.h"
+
+int main(int argc, char** argv) {
+  namespace cli = millrace::cli;
+  cli::begin_program();
+  CLI::App root("Millrace's peer-to-peer mode: sparse allreduces among workers, without servers");
+  root.name("millrace-peer");
+  cli::shape_help(root);
+  root.set_version_flag("--version", MILLRACE_VERSION);
+  root.footer("Each command has its own help: millrace-peer bench --help\n\n" + cli::exit_code_table());
+  const std::vector<cli::Command> commands = {
+      cli::add_peer_bench_command(root),
+  };
+  return cli::parse_and_run(root, commands, argc, argv);
+}
