@@ -13,38 +13,70 @@ constexpr uint64_t kJitterDraws = 0x6a697474;
 
 }  // namespace
 
+/// First in, first out, in one piece of memory that is used again.
+template <typename T>
+class Simulation::Queue {
+ public:
+  bool empty() const { return first_ == items_.size(); }
+  size_t size() const { return items_.size() - first_; }
+  T& operator[](size_t at) { return items_[first_ + at]; }
+  T& front() { return items_[first_]; }
+  const T& front() const { return items_[first_]; }
+  void push(T item) {
+    // Room that was left by what has gone is used before there is more of it.
+    if (items_.size() == items_.capacity() && first_ > items_.size() / 2) {
+      items_.erase(items_.begin(), items_.begin() + static_cast<ptrdiff_t>(first_));
+      first_ = 0;
+    }
+    items_.push_back(std::move(item));
+  }
+  void pop() {
+    if (++first_ == items_.size()) clear();
+  }
+  void clear() {
+    items_.clear();
+    first_ = 0;
+  }
+
+ private:
+  std::vector<T> items_;
+  size_t first_ = 0;
+};
+
 struct Simulation::Arriving {
   TimeNs at = 0;
   uint32_t from = 0;
   PeerMessage message;
 };
 
+/// Sends of one call of the core, and when that was.
+struct Simulation::Batch {
+  TimeNs base = 0;
+  std::vector<Outgoing> sends;
+  size_t next = 0;
+};
+
+struct Simulation::Start {
+  TimeNs at = 0;
+  std::function<Collective()> make;
+};
+
+/// What each message touches comes first: with thousands of ranks, memory is what a message costs.
 struct Simulation::Rank {
   Rank(uint32_t rank, const SimulationOptions& options) : core(rank, options.ranks, options.group) {}
 
-  /// Sends of one call of the core, and when that was.
-  struct Batch {
-    TimeNs base = 0;
-    std::vector<Outgoing> sends;
-    size_t next = 0;
-  };
-  struct Start {
-    TimeNs at = 0;
-    std::function<Collective()> make;
-  };
-
-  PeerCore core;
-  std::deque<Start> starts;
-  std::deque<Batch> sending;
-  std::deque<Arriving> arriving;  ///< by time
   TimeNs port_out_free = 0;
   TimeNs port_in_free = 0;
   TimeNs processor_free = 0;
   TimeNs tick_at = kNever;  ///< not after the core's next deadline
-  bool stopped = false;
-  std::vector<uint32_t> open;  ///< collectives that have not ended
-  std::vector<std::optional<Ended>> ended;
+  Queue<Batch> sending;
+  Queue<Arriving> arriving;  ///< by time
+  Queue<Start> starts;
   Counts counts;
+  std::vector<uint32_t> open;  ///< collectives that have not ended
+  bool stopped = false;
+  PeerCore core;
+  std::vector<std::optional<Ended>> ended;
 
   TimeNs next_send(double work_scale) const {
     if (sending.empty()) return kNever;
@@ -86,7 +118,7 @@ void Simulation::start(uint32_t rank, TimeNs at, std::function<Collective()> mak
   MILLRACE_CHECK(rank < size(), rank, size());
   ranks_[rank]->ended.emplace_back();
   if (ranks_[rank]->stopped) return;
-  ranks_[rank]->starts.push_back({std::max(at, now_), std::move(make)});
+  ranks_[rank]->starts.push({std::max(at, now_), std::move(make)});
   schedule(rank);
 }
 
@@ -141,9 +173,9 @@ TimeNs Simulation::transfer_time(uint32_t from, uint32_t to, uint64_t bytes) con
 
 void Simulation::begin_transfer(uint32_t from) {
   Rank& sender = *ranks_[from];
-  Rank::Batch& batch = sender.sending.front();
+  Batch& batch = sender.sending.front();
   Outgoing out = std::move(batch.sends[batch.next]);
-  if (++batch.next == batch.sends.size()) sender.sending.pop_front();
+  if (++batch.next == batch.sends.size()) sender.sending.pop();
   const uint64_t body = out.message.body.bytes.size();
   const TimeNs takes = transfer_time(from, out.to, kMessageHeaderBytes + body);
   sender.port_out_free = now_ + takes;
@@ -157,8 +189,8 @@ void Simulation::begin_transfer(uint32_t from) {
   if (options_.jitter_max > 0) {
     at += static_cast<TimeNs>(draws_.next_below(static_cast<uint64_t>(options_.jitter_max) + 1));
   }
-  auto& queue = receiver.arriving;
-  queue.push_back({at, from, std::move(out.message)});
+  Queue<Arriving>& queue = receiver.arriving;
+  queue.push({at, from, std::move(out.message)});
   for (size_t place = queue.size() - 1; place > 0 && queue[place - 1].at > at; --place) {
     std::swap(queue[place - 1], queue[place]);
   }
@@ -168,7 +200,7 @@ void Simulation::begin_transfer(uint32_t from) {
 void Simulation::deliver(uint32_t to) {
   Rank& rank = *ranks_[to];
   Arriving next = std::move(rank.arriving.front());
-  rank.arriving.pop_front();
+  rank.arriving.pop();
   const uint64_t body = next.message.body.bytes.size();
   ++messages_;
   ++rank.counts.traffic.messages_received;
@@ -183,7 +215,7 @@ void Simulation::start_next(uint32_t at) {
   Rank& rank = *ranks_[at];
   const std::function<Collective()> make = std::move(rank.starts.front().make);
   const size_t started = rank.ended.size() - rank.starts.size();
-  rank.starts.pop_front();
+  rank.starts.pop();
   Actions actions;
   const Result<uint32_t> number = rank.core.start(make(), now_, actions);
   if (number) {
@@ -207,7 +239,7 @@ void Simulation::take(uint32_t at, Actions&& actions) {
   const auto work = static_cast<TimeNs>(static_cast<double>(actions.work) * options_.work_scale);
   rank.counts.work += work;
   if (work > 0) rank.processor_free = std::max(rank.processor_free, now_) + work;
-  if (!actions.sends.empty()) rank.sending.push_back({now_, std::move(actions.sends), 0});
+  if (!actions.sends.empty()) rank.sending.push({now_, std::move(actions.sends), 0});
   settle(at);
   // It only moves later while something waits, so that it is looked at when it comes, not with each message.
   if (!rank.core.busy()) {

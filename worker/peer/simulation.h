@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -96,8 +95,12 @@ class Simulation {
   uint64_t messages() const { return messages_; }
 
  private:
-  struct Rank;
+  template <typename Item>
+  class Queue;
   struct Arriving;
+  struct Batch;
+  struct Start;
+  struct Rank;
 
   void begin_transfer(uint32_t from);
   void deliver(uint32_t to);
