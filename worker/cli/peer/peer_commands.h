@@ -1,0 +1,12 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "worker/cli/commands.h"
+
+namespace millrace::cli {
+
+/// The subcommands of `millrace-peer`. One file each, cmd_NAME.cc.
+Command add_peer_simulate_command(CLI::App& root);
+
+}  // namespace millrace::cli
