@@ -50,20 +50,23 @@ class Channel {
   class Receive {
    public:
     Receive(Channel& channel, uint64_t key) : channel_(channel), key_(key) {}
-    bool await_ready() const { return channel_.arrived_.contains(key_); }
+    bool await_ready() {
+      const auto at = channel_.arrived_.find(key_);
+      if (at == channel_.arrived_.end()) return false;
+      packet_ = std::move(at->second);
+      channel_.arrived_.erase(at);
+      return true;
+    }
     void await_suspend(std::coroutine_handle<> waiting) {
       channel_.waiting_ = Waiting{key_, waiting, channel_.sink_->now()};
+      channel_.packet_ = &packet_;
     }
-    Packet await_resume() {
-      const auto at = channel_.arrived_.find(key_);
-      Packet packet = std::move(at->second);
-      channel_.arrived_.erase(at);
-      return packet;
-    }
+    Packet await_resume() { return std::move(packet_); }
 
    private:
     Channel& channel_;
     uint64_t key_;
+    Packet packet_;
   };
   /// co_await it: the message of `from` with this tag. One at a time.
   Receive receive(uint32_t from, uint32_t tag) { return Receive(*this, key_of(from, tag)); }
@@ -81,11 +84,12 @@ class Channel {
     uint32_t tag() const { return static_cast<uint32_t>(key); }
   };
   const std::optional<Waiting>& waiting() const { return waiting_; }
-  /// False: a second message with this tag. Resumes who waits for it.
+  /// False: a second message with this tag. Resumes who waits for it: what is awaited is not stored first.
   bool arrive(uint32_t from, uint32_t tag, Packet packet) {
     const uint64_t key = key_of(from, tag);
-    if (!arrived_.emplace(key, std::move(packet)).second) return false;
-    if (waiting_ && waiting_->key == key) std::exchange(waiting_, std::nullopt)->who.resume();
+    if (!waiting_ || waiting_->key != key) return arrived_.emplace(key, std::move(packet)).second;
+    *packet_ = std::move(packet);
+    std::exchange(waiting_, std::nullopt)->who.resume();
     return true;
   }
 
@@ -98,6 +102,7 @@ class Channel {
   ChannelSink* sink_;
   std::unordered_map<uint64_t, Packet> arrived_;
   std::optional<Waiting> waiting_;
+  Packet* packet_ = nullptr;  ///< of who waits
 };
 
 }  // namespace millrace::peer

@@ -109,12 +109,12 @@ Result<uint32_t> PeerCore::start(Collective collective, TimeNs now, Actions& act
   });
   const auto early = early_.find(number);
   if (early == early_.end()) return number;
-  const auto messages = std::move(early->second);
+  auto messages = std::move(early->second);
   early_.erase(early);
-  for (const auto& [from, message] : messages) {
-    early_bytes_ -= message.body.bytes.size();
+  for (auto& [from, message] : messages) {
+    early_bytes_ -= message.body.bytes.size() + sizeof(PeerMessage);
     if (failure_) break;
-    take_data(from, message);
+    take_data(from, std::move(message));
   }
   return number;
 }
@@ -159,7 +159,7 @@ void PeerCore::on_message(uint32_t from, PeerMessage message, TimeNs now, Action
 
 void PeerCore::on_data(uint32_t from, PeerMessage message) {
   const uint32_t number = message.collective;
-  if (number < next_) return take_data(from, message);
+  if (number < next_) return take_data(from, std::move(message));
   early_bytes_ += message.body.bytes.size() + sizeof(PeerMessage);
   if (early_bytes_ > options_.early_bytes_max) {
     return end_group(
@@ -172,7 +172,7 @@ void PeerCore::on_data(uint32_t from, PeerMessage message) {
   early_[number].emplace_back(from, std::move(message));
 }
 
-void PeerCore::take_data(uint32_t from, const PeerMessage& message) {
+void PeerCore::take_data(uint32_t from, PeerMessage&& message) {
   const auto at = running_.find(message.collective);
   if (at == running_.end()) {
     ++unexpected_;
@@ -181,7 +181,7 @@ void PeerCore::take_data(uint32_t from, const PeerMessage& message) {
   Running& running = *at->second;
   if (!is_same(running, from, message.signature)) return;
   bool expected = true;
-  step(running, [&] { expected = running.channel.arrive(from, message.tag, {message.form, message.body}); });
+  step(running, [&] { expected = running.channel.arrive(from, message.tag, {message.form, std::move(message.body)}); });
   if (!expected) ++unexpected_;
 }
 

@@ -106,7 +106,7 @@ class PeerCore final : private ChannelSink {
   template <typename Advance>
   void step(Running& running, Advance advance);
   void on_data(uint32_t from, PeerMessage message);
-  void take_data(uint32_t from, const PeerMessage& message);
+  void take_data(uint32_t from, PeerMessage&& message);
   bool is_same(const Running& running, uint32_t from, uint64_t signature);
   void on_ask(uint32_t from, const PeerMessage& message);
   void on_answer(uint32_t from, const PeerMessage& message);

@@ -15,6 +15,7 @@ int main(int argc, char** argv) {
   root.footer("Each command has its own help: millrace-peer bench --help\n\n" + cli::exit_code_table());
   const std::vector<cli::Command> commands = {
       cli::add_peer_bench_command(root),
+      cli::add_peer_simulate_command(root),
   };
   return cli::parse_and_run(root, commands, argc, argv);
 }

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "kernels/stream/held_stream.h"
+
+namespace millrace::peer {
+
+/// Where the entries of the ranks lie.
+enum class Distribution : uint8_t {
+  kUniform = 1,
+  kClustered = 2,  ///< in runs of up to 64 indices, drawn by each rank
+  kSame = 3,       ///< all ranks have the same indices
+  kDisjoint = 4,   ///< each rank in a range of its own: n / ranks entries at most
+  kOneRegion = 5,  ///< all within a sixteenth of the dimension, or twice what a rank has
+  kTwoEnds = 6,    ///< even ranks in the first quarter, odd ones in the last
+};
+
+struct DistributionName {
+  Distribution distribution;
+  std::string_view name;
+};
+std::span<const DistributionName> distributions();
+std::optional<Distribution> find_distribution(std::string_view name);
+std::string_view name_of(Distribution distribution);
+
+struct SampleOptions {
+  Distribution distribution = Distribution::kUniform;
+  uint32_t ranks = 1;
+  uint64_t dimension = 1;
+  uint64_t count = 1;  ///< entries of a rank; fewer where the distribution has no room
+  uint64_t seed = 1;
+};
+
+/// What `rank` contributes in `step`, sparse. Values are of a grid, from 2^-6 to 2^6 in magnitude, so that f32 sums of up to 2^11
+/// ranks are exact in any order, and those of more but for cases that chance does not bring about (signs are drawn).
+///
+/// Order    equal arguments give equal bits.
+HeldStream<float> sample_contribution(const SampleOptions& options, uint32_t rank, uint64_t step);
+
+}  // namespace millrace::peer

@@ -1,0 +1,284 @@
+#include "worker/peer/simulation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "kernels/base/check.h"
+
+namespace millrace::peer {
+namespace {
+
+constexpr uint64_t kJitterDraws = 0x6a697474;
+
+}  // namespace
+
+/// First in, first out, in one piece of memory that is used again.
+template <typename T>
+class Simulation::Queue {
+ public:
+  bool empty() const { return first_ == items_.size(); }
+  size_t size() const { return items_.size() - first_; }
+  T& operator[](size_t at) { return items_[first_ + at]; }
+  T& front() { return items_[first_]; }
+  const T& front() const { return items_[first_]; }
+  void push(T item) {
+    // Room that was left by what has gone is used before there is more of it.
+    if (items_.size() == items_.capacity() && first_ > items_.size() / 2) {
+      items_.erase(items_.begin(), items_.begin() + static_cast<ptrdiff_t>(first_));
+      first_ = 0;
+    }
+    items_.push_back(std::move(item));
+  }
+  void pop() {
+    if (++first_ == items_.size()) clear();
+  }
+  void clear() {
+    items_.clear();
+    first_ = 0;
+  }
+
+ private:
+  std::vector<T> items_;
+  size_t first_ = 0;
+};
+
+struct Simulation::Arriving {
+  TimeNs at = 0;
+  uint32_t from = 0;
+  PeerMessage message;
+};
+
+/// Sends of one call of the core, and when that was.
+struct Simulation::Batch {
+  TimeNs base = 0;
+  std::vector<Outgoing> sends;
+  size_t next = 0;
+};
+
+struct Simulation::Start {
+  TimeNs at = 0;
+  std::function<Collective()> make;
+};
+
+/// What each message touches comes first: with thousands of ranks, memory is what a message costs.
+struct Simulation::Rank {
+  Rank(uint32_t rank, const SimulationOptions& options) : core(rank, options.ranks, options.group) {}
+
+  TimeNs port_out_free = 0;
+  TimeNs port_in_free = 0;
+  TimeNs processor_free = 0;
+  TimeNs tick_at = kNever;  ///< not after the core's next deadline
+  Queue<Batch> sending;
+  Queue<Arriving> arriving;  ///< by time
+  Queue<Start> starts;
+  Counts counts;
+  std::vector<uint32_t> open;  ///< collectives that have not ended
+  bool stopped = false;
+  PeerCore core;
+  std::vector<std::optional<Ended>> ended;
+
+  TimeNs next_send(double work_scale) const {
+    if (sending.empty()) return kNever;
+    const Batch& batch = sending.front();
+    const auto work = static_cast<TimeNs>(static_cast<double>(batch.sends[batch.next].work_before) * work_scale);
+    return std::max(port_out_free, batch.base + work);
+  }
+  TimeNs next_delivery() const { return arriving.empty() ? kNever : std::max(arriving.front().at, processor_free); }
+  TimeNs next_start() const { return starts.empty() ? kNever : std::max(starts.front().at, processor_free); }
+};
+
+Simulation::Simulation(const SimulationOptions& options)
+    : options_(options),
+      earliest_(std::max(options.ranks, 1u)),
+      stops_(options.faults),
+      draws_(RandomKey::from(options.seed), kJitterDraws) {
+  MILLRACE_CHECK(options.ranks >= 1 && options.bytes_per_s > 0, options.ranks, options.bytes_per_s);
+  MILLRACE_CHECK(options.latency >= 0 && options.propagation >= 0 && options.jitter_max >= 0, options.latency);
+  for (uint32_t rank = 0; rank < options.ranks; ++rank) ranks_.push_back(std::make_unique<Rank>(rank, options_));
+  for (const SimulatedFault& fault : stops_) {
+    MILLRACE_CHECK(fault.rank < options.ranks, fault.rank, options.ranks);
+    if (fault.noticed_after) notices_.push_back(fault);
+  }
+  std::ranges::sort(stops_, std::greater<>(), &SimulatedFault::at);
+  std::ranges::sort(notices_, std::greater<>(), [](const SimulatedFault& one) { return one.at + *one.noticed_after; });
+}
+
+Simulation::~Simulation() = default;
+
+const std::vector<std::optional<Simulation::Ended>>& Simulation::ended(uint32_t rank) const {
+  return ranks_[rank]->ended;
+}
+
+const std::optional<GroupFailure>& Simulation::failure(uint32_t rank) const { return ranks_[rank]->core.failure(); }
+
+const Simulation::Counts& Simulation::counts(uint32_t rank) const { return ranks_[rank]->counts; }
+
+void Simulation::start(uint32_t rank, TimeNs at, std::function<Collective()> make) {
+  MILLRACE_CHECK(rank < size(), rank, size());
+  ranks_[rank]->ended.emplace_back();
+  if (ranks_[rank]->stopped) return;
+  ranks_[rank]->starts.push({std::max(at, now_), std::move(make)});
+  schedule(rank);
+}
+
+Status Simulation::run() {
+  for (;;) {
+    const TimeNs next = earliest_.time();
+    if (!stops_.empty() && stops_.back().at <= next) {
+      const SimulatedFault stop = stops_.back();
+      stops_.pop_back();
+      fault(stop);
+      continue;
+    }
+    if (!notices_.empty() && notices_.back().at + *notices_.back().noticed_after <= next) {
+      const SimulatedFault stop = notices_.back();
+      notices_.pop_back();
+      notice(stop);
+      continue;
+    }
+    if (next == kNever) return {};
+    if (next > options_.end_at_max) {
+      return fail(ErrorCode::kTimeout, "rank " + std::to_string(earliest_.slot()) + " is not done at " +
+                                           std::to_string(options_.end_at_max) + " ns of the virtual clock");
+    }
+    now_ = next;
+    const uint32_t at = earliest_.slot();
+    Rank& rank = *ranks_[at];
+    // Of one time: first what is sent, so that the order of ports is that of the sends.
+    if (rank.next_send(options_.work_scale) <= now_) {
+      begin_transfer(at);
+    } else if (rank.next_delivery() <= now_) {
+      deliver(at);
+    } else if (rank.next_start() <= now_) {
+      start_next(at);
+    } else {
+      tick(at);
+    }
+    schedule(at);
+  }
+}
+
+void Simulation::schedule(uint32_t at) {
+  const Rank& rank = *ranks_[at];
+  if (rank.stopped) return earliest_.set(at, kNever);
+  earliest_.set(at, std::min(std::min(rank.next_send(options_.work_scale), rank.next_delivery()),
+                             std::min(rank.next_start(), rank.tick_at)));
+}
+
+TimeNs Simulation::transfer_time(uint32_t from, uint32_t to, uint64_t bytes) const {
+  const double rate = options_.link_bytes_per_s ? options_.link_bytes_per_s(from, to) : options_.bytes_per_s;
+  return options_.latency + static_cast<TimeNs>(std::ceil(static_cast<double>(bytes) * kNsPerS / rate));
+}
+
+void Simulation::begin_transfer(uint32_t from) {
+  Rank& sender = *ranks_[from];
+  Batch& batch = sender.sending.front();
+  Outgoing out = std::move(batch.sends[batch.next]);
+  if (++batch.next == batch.sends.size()) sender.sending.pop();
+  const uint64_t body = out.message.body.bytes.size();
+  const TimeNs takes = transfer_time(from, out.to, kMessageHeaderBytes + body);
+  sender.port_out_free = now_ + takes;
+  ++sender.counts.traffic.messages_sent;
+  sender.counts.traffic.bytes_sent += kMessageHeaderBytes + body;
+  sender.counts.body_bytes_sent += body;
+  Rank& receiver = *ranks_[out.to];
+  receiver.port_in_free = std::max(receiver.port_in_free, now_ + options_.propagation) + takes;
+  if (receiver.stopped) return;
+  TimeNs at = receiver.port_in_free;
+  if (options_.jitter_max > 0) {
+    at += static_cast<TimeNs>(draws_.next_below(static_cast<uint64_t>(options_.jitter_max) + 1));
+  }
+  Queue<Arriving>& queue = receiver.arriving;
+  queue.push({at, from, std::move(out.message)});
+  for (size_t place = queue.size() - 1; place > 0 && queue[place - 1].at > at; --place) {
+    std::swap(queue[place - 1], queue[place]);
+  }
+  if (queue.front().at == at) schedule(out.to);
+}
+
+void Simulation::deliver(uint32_t to) {
+  Rank& rank = *ranks_[to];
+  Arriving next = std::move(rank.arriving.front());
+  rank.arriving.pop();
+  const uint64_t body = next.message.body.bytes.size();
+  ++messages_;
+  ++rank.counts.traffic.messages_received;
+  rank.counts.traffic.bytes_received += kMessageHeaderBytes + body;
+  rank.counts.body_bytes_received += body;
+  Actions actions;
+  rank.core.on_message(next.from, std::move(next.message), now_, actions);
+  take(to, std::move(actions));
+}
+
+void Simulation::start_next(uint32_t at) {
+  Rank& rank = *ranks_[at];
+  const std::function<Collective()> make = std::move(rank.starts.front().make);
+  const size_t started = rank.ended.size() - rank.starts.size();
+  rank.starts.pop();
+  Actions actions;
+  const Result<uint32_t> number = rank.core.start(make(), now_, actions);
+  if (number) {
+    rank.open.push_back(*number);
+  } else {
+    rank.ended[started] = Ended{std::unexpected(number.error()), now_};
+  }
+  take(at, std::move(actions));
+}
+
+void Simulation::tick(uint32_t at) {
+  Rank& rank = *ranks_[at];
+  Actions actions;
+  if (rank.core.next_deadline() <= now_) rank.core.on_tick(now_, actions);
+  rank.tick_at = kNever;
+  take(at, std::move(actions));
+}
+
+void Simulation::take(uint32_t at, Actions&& actions) {
+  Rank& rank = *ranks_[at];
+  const auto work = static_cast<TimeNs>(static_cast<double>(actions.work) * options_.work_scale);
+  rank.counts.work += work;
+  if (work > 0) rank.processor_free = std::max(rank.processor_free, now_) + work;
+  if (!actions.sends.empty()) rank.sending.push({now_, std::move(actions.sends), 0});
+  settle(at);
+  // It only moves later while something waits, so that it is looked at when it comes, not with each message.
+  if (!rank.core.busy()) {
+    rank.tick_at = kNever;
+  } else if (rank.tick_at == kNever) {
+    rank.tick_at = rank.core.next_deadline();
+  }
+}
+
+/// What has ended in this call ends when its work is done. Numbers are given in the order of the starts.
+void Simulation::settle(uint32_t at) {
+  Rank& rank = *ranks_[at];
+  std::erase_if(rank.open, [&](uint32_t number) {
+    if (!rank.core.ended(number)) return false;
+    rank.ended[number] = Ended{rank.core.take_status(number), std::max(now_, rank.processor_free)};
+    return true;
+  });
+}
+
+void Simulation::fault(const SimulatedFault& fault) {
+  now_ = std::max(now_, fault.at);
+  Rank& rank = *ranks_[fault.rank];
+  rank.stopped = true;
+  rank.sending.clear();
+  rank.arriving.clear();
+  rank.starts.clear();
+  schedule(fault.rank);
+}
+
+void Simulation::notice(const SimulatedFault& fault) {
+  now_ = std::max(now_, fault.at + *fault.noticed_after);
+  for (uint32_t at = 0; at < size(); ++at) {
+    Rank& rank = *ranks_[at];
+    if (rank.stopped) continue;
+    Actions actions;
+    rank.core.on_lost(fault.rank, now_, actions);
+    take(at, std::move(actions));
+    schedule(at);
+  }
+}
+
+}  // namespace millrace::peer
