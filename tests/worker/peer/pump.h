@@ -27,8 +27,7 @@ class Pump {
   uint64_t messages = 0;
   std::vector<uint64_t> body_bytes;           ///< sent, by rank
   std::vector<uint64_t> body_bytes_received;  ///< by rank
-  /// Changes messages on their way.
-  std::function<void(PeerMessage&)> tamper;
+  std::function<void(Outgoing&)> tamper;      ///< with what is sent; none: nobody does
 
   Result<uint32_t> start(uint32_t rank, Collective collective) {
     Actions actions;
@@ -76,7 +75,7 @@ class Pump {
       ++messages;
       body_bytes[from] += out.message.body.bytes.size();
       body_bytes_received[out.to] += out.message.body.bytes.size();
-      if (tamper) tamper(out.message);
+      if (tamper && out.message.kind == MessageKind::kData) tamper(out);
       under_way_.push_back({from, std::move(out)});
     }
   }
@@ -87,8 +86,8 @@ class Pump {
   std::optional<uint32_t> dead_;
 };
 
-/// Runs one collective on all ranks to its end. body: (rank, channel) -> Task<Result<R>>. Results by rank; an error where the group
-/// ended, or where a rank still waits when nothing is on its way.
+/// Runs one collective on all ranks to its end. body: (rank, channel) -> Task<Result<R>>. Results by rank; an error
+/// where the group ended, or where a rank still waits when nothing is on its way.
 template <typename R, typename Body>
 std::vector<Result<R>> run_on_all(Pump& pump, const std::string& description, const Body& body) {
   struct Kept {
