@@ -12,8 +12,9 @@
 ///
 /// Any P     a rank without a child in a step waits for the next one.
 /// Bits      the lower rank's entries are added first; all have the root's.
-/// Bytes     a rank: one message up and at most log2 P down, of k entries each; the root receives log2 P. The sum of 2^i ranks is cut to k
-///           in each step, so that an entry that is large in all ranks together may be lost on the way to where it would be seen.
+/// Bytes     a rank: one message up and at most log2 P down, of k entries each; the root receives log2 P.
+/// Result    not the k largest of the sum: an index that is small in each part of the tree, and large in all together, is dropped
+///           on the way. All that ranks selected is handed over (Reduced::contributed).
 /// Source    oktopk.txt, section 2 (Shi et al., gTopk)
 namespace millrace::peer {
 namespace {

@@ -26,18 +26,22 @@
 /// the first regions are taken up to k in all where all of them would be more than 2 k. A sum that is not gathered goes back to
 /// all who had a part in it, since each of them still has its own.
 ///
-/// Bounds    k: the largest number of entries that a rank selected, or that the result has: both k at exact steps, 2 k at most.
-///           Apart from the steps that make thresholds or regions anew. P > 2.
-///   sent      a rank: at most 2 k words in the split (its own entries but those of its region), 2 (2 k - 3 k / P) in the gathering:
-///             6 k (P - 1) / P, whatever the regions, the indices and the values are. Less than 4 k where things lie alike.
-///   received  a rank: at most 2 words for each entry of its region that another rank selected, and 2 k while gathering. Regions from
-///             pooled histograms hold k (1 + 1/16) + P entries of all ranks when they are made: 4 k words and a bit. Those from
-///             averaged boundaries hold as much where the ranks' entries lie alike, and up to P k where they do not; and
-///             either as much more as entries have moved since.
+/// Bounds    k: the largest number of entries that a rank selected, or that the result has: at exact steps the settings' k (the
+///           result more, where ties leave no more than twice that), else twice that at most. P > 2. Of every step but those that
+///           make thresholds or regions anew, which add what their files say.
+///   sent      a rank: at most 2 k words in the split (its own entries but those of its region), and 2 (2 k - 3 k / P) while
+///             gathering: 6 k (P - 1) / P, whatever the regions, the indices and the values are. About 4 k where all lies alike.
+///   received  a rank: 2 words for each entry of its region that another rank selected, and at most 2 k while gathering. Regions
+///             from pooled histograms hold k (1 + 1/16) + P entries of all ranks when they are made: 4 k words and a bit.
+///             Those from averaged boundaries hold as much where the ranks' entries lie alike, and up to P k where they do
+///             not. Not bounded: what entries have moved since the regions were made.
 ///   P = 2     sent and received: 4 k words; 3 k where a rank's region has half of its entries, as pooled ones have.
-///   beside    2 (P - 1) words of sizes, and an entry for each other rank where shares of the result do not come out even.
+///   beside    2 (P - 1) words of sizes, and an entry for each other rank where shares of the result do not come out even: they
+///             show where k is not far above P.
 /// With ties, empty ranks, or all indices in one place the same holds; one index is never split between ranks.
 ///
+/// Messages  slices of a region; numbers: u64 of regions and of the threshold, and as sizes u32 (over it, equal to it); sums, in
+///           global indices. Where both sides know that there is nothing, none is sent.
 /// Bits      who sums a region adds its own first, then those of rank - 1, rank - 2, ...; nobody else adds.
 /// Source    oktopk.txt, section 3.1, algorithm 1
 namespace millrace::peer {

@@ -23,11 +23,11 @@ struct GatherPlan {
 
 /// K entries in all, K / P a share:
 ///
-/// shares are what the regions hold  where nothing has to move: the largest holds at most balance_ratio shares, and no rank would
-///                                   send more than 2 K - 3 shares while gathering;
-/// like shares of all ranks          otherwise: a rank that holds m sends m less a share, and gathers for K less a share;
-/// like shares of all but one        where that one holds more than K less a share: it sends these K once and gets the few that it
-///                                   lacks; in the gathering it would have to send as many again of what it has already.
+/// what the regions hold   where nothing has to move: the largest holds at most balance_ratio shares, and no rank would send more
+///                         than 2 K less 3 shares while gathering;
+/// like shares of all      otherwise: a rank that holds m sends m less a share, and gathers for K less a share;
+/// like shares of all but  where that one holds more than K less a share: it sends these once, and gets the few that it lacks.
+///   one                   In the gathering it would have to send as many again, of what it has already.
 ///
 /// So no rank sends more than 2 K - 3 K / P entries, nor receives more than K (but for the rounding of shares, an entry for each
 /// other rank at most), whatever the regions hold; P > 2. Of two ranks each sends what it holds.
