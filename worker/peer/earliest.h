@@ -24,6 +24,10 @@ class Earliest {
   uint32_t slot() const { return leaves_ == 1 ? 0 : winners_[1]; }
   TimeNs time() const { return times_[slot()]; }
 
+  /// Slots that are likely to be the earliest soon, and sooner: first of a 64th and of an eighth of all, where the last set() was.
+  uint32_t soon() const { return soon_; }
+  uint32_t sooner() const { return sooner_; }
+
   void set(uint32_t slot, TimeNs time) {
     if (times_[slot] == time) return;
     times_[slot] = time;
@@ -33,13 +37,20 @@ class Earliest {
       // Another's win that stands is what was seen above already.
       if (winners_[node] == now && now != slot) return;
       winners_[node] = now;
+      if (node / kSoon == 1) soon_ = now;
+      if (node / kSooner == 1) sooner_ = now;
     }
   }
 
  private:
+  static constexpr uint32_t kSoon = 64;  // nodes of that level of the tree
+  static constexpr uint32_t kSooner = 8;
+
   uint32_t winner(uint32_t node) const { return node >= leaves_ ? node - leaves_ : winners_[node]; }
 
   uint32_t leaves_;
+  uint32_t soon_ = 0;
+  uint32_t sooner_ = 0;
   std::vector<TimeNs> times_;
   std::vector<uint32_t> winners_;  ///< by inner node, from 1
 };

@@ -31,6 +31,7 @@ class Simulation::Queue {
     items_.push_back(std::move(item));
   }
   void pop() {
+    items_[first_] = T();
     if (++first_ == items_.size()) clear();
   }
   void clear() {
@@ -53,7 +54,6 @@ struct Simulation::Arriving {
 struct Simulation::Batch {
   TimeNs base = 0;
   std::vector<Outgoing> sends;
-  size_t next = 0;
 };
 
 struct Simulation::Start {
@@ -61,35 +61,41 @@ struct Simulation::Start {
   std::function<Collective()> make;
 };
 
-/// What each message touches comes first: with thousands of ranks, memory is what a message costs.
+/// What each message touches of a rank: with thousands of them, memory is what a message costs, so it lies in one place.
+struct alignas(64) Simulation::Hot {
+  TimeNs send = kNever;      ///< when the next transfer begins
+  TimeNs delivery = kNever;  ///< when what arrives first is there
+  TimeNs start = kNever;
+  TimeNs tick = kNever;  ///< not after the core's next deadline
+  TimeNs processor_free = 0;
+  TimeNs port_out_free = 0;
+  TimeNs port_in_free = 0;
+  // Of the sends of one call of the core that come next.
+  Outgoing* out = nullptr;
+  Outgoing* out_end = nullptr;
+  TimeNs out_base = 0;
+  Queue<Arriving> arriving;  ///< by time
+  Counts counts;
+
+  TimeNs next_delivery() const { return std::max(delivery, processor_free); }
+  TimeNs next_start() const { return std::max(start, processor_free); }
+  TimeNs next() const { return std::min(std::min(send, tick), std::min(next_delivery(), next_start())); }
+};
+
 struct Simulation::Rank {
   Rank(uint32_t rank, const SimulationOptions& options) : core(rank, options.ranks, options.group) {}
 
-  TimeNs port_out_free = 0;
-  TimeNs port_in_free = 0;
-  TimeNs processor_free = 0;
-  TimeNs tick_at = kNever;  ///< not after the core's next deadline
-  Queue<Batch> sending;
-  Queue<Arriving> arriving;  ///< by time
-  Queue<Start> starts;
-  Counts counts;
-  std::vector<uint32_t> open;  ///< collectives that have not ended
-  bool stopped = false;
   PeerCore core;
+  Queue<Batch> sending;
+  Queue<Start> starts;
+  std::vector<uint32_t> open;  ///< collectives that have not ended
   std::vector<std::optional<Ended>> ended;
-
-  TimeNs next_send(double work_scale) const {
-    if (sending.empty()) return kNever;
-    const Batch& batch = sending.front();
-    const auto work = static_cast<TimeNs>(static_cast<double>(batch.sends[batch.next].work_before) * work_scale);
-    return std::max(port_out_free, batch.base + work);
-  }
-  TimeNs next_delivery() const { return arriving.empty() ? kNever : std::max(arriving.front().at, processor_free); }
-  TimeNs next_start() const { return starts.empty() ? kNever : std::max(starts.front().at, processor_free); }
+  bool stopped = false;
 };
 
 Simulation::Simulation(const SimulationOptions& options)
     : options_(options),
+      hot_(std::max(options.ranks, 1u)),
       earliest_(std::max(options.ranks, 1u)),
       stops_(options.faults),
       draws_(RandomKey::from(options.seed), kJitterDraws) {
@@ -112,13 +118,15 @@ const std::vector<std::optional<Simulation::Ended>>& Simulation::ended(uint32_t 
 
 const std::optional<GroupFailure>& Simulation::failure(uint32_t rank) const { return ranks_[rank]->core.failure(); }
 
-const Simulation::Counts& Simulation::counts(uint32_t rank) const { return ranks_[rank]->counts; }
+const Simulation::Counts& Simulation::counts(uint32_t rank) const { return hot_[rank].counts; }
 
 void Simulation::start(uint32_t rank, TimeNs at, std::function<Collective()> make) {
   MILLRACE_CHECK(rank < size(), rank, size());
   ranks_[rank]->ended.emplace_back();
   if (ranks_[rank]->stopped) return;
-  ranks_[rank]->starts.push({std::max(at, now_), std::move(make)});
+  Queue<Start>& starts = ranks_[rank]->starts;
+  starts.push({std::max(at, now_), std::move(make)});
+  hot_[rank].start = starts.front().at;
   schedule(rank);
 }
 
@@ -144,9 +152,9 @@ Status Simulation::run() {
     }
     now_ = next;
     const uint32_t at = earliest_.slot();
-    Rank& rank = *ranks_[at];
+    const Hot& rank = hot_[at];
     // Of one time: first what is sent, so that the order of ports is that of the sends.
-    if (rank.next_send(options_.work_scale) <= now_) {
+    if (rank.send <= now_) {
       begin_transfer(at);
     } else if (rank.next_delivery() <= now_) {
       deliver(at);
@@ -160,10 +168,36 @@ Status Simulation::run() {
 }
 
 void Simulation::schedule(uint32_t at) {
-  const Rank& rank = *ranks_[at];
-  if (rank.stopped) return earliest_.set(at, kNever);
-  earliest_.set(at, std::min(std::min(rank.next_send(options_.work_scale), rank.next_delivery()),
-                             std::min(rank.next_start(), rank.tick_at)));
+  earliest_.set(at, ranks_[at]->stopped ? kNever : hot_[at].next());
+  // Whose turn is likely to come soon, and whose very soon: their memory is on its way meanwhile.
+  const Hot* const soon = &hot_[earliest_.soon()];
+  __builtin_prefetch(soon);
+  __builtin_prefetch(&soon->out_base);
+  __builtin_prefetch(&soon->counts.work);
+  const Hot& sooner = hot_[earliest_.sooner()];
+  if (sooner.out != nullptr) __builtin_prefetch(sooner.out);
+  if (!sooner.arriving.empty()) __builtin_prefetch(&sooner.arriving.front());
+}
+
+/// The time of the next transfer, after the sends or the port have changed.
+void Simulation::look_at_sends(uint32_t at) {
+  Hot& hot = hot_[at];
+  Rank& rank = *ranks_[at];
+  if (hot.out == hot.out_end) {
+    if (hot.out != nullptr) rank.sending.pop();
+    hot.out = hot.out_end = nullptr;
+    hot.send = kNever;
+    if (rank.sending.empty()) return;
+    Batch& batch = rank.sending.front();
+    hot.out = batch.sends.data();
+    hot.out_end = hot.out + batch.sends.size();
+    hot.out_base = batch.base;
+  }
+  hot.send = std::max(hot.port_out_free, hot.out_base + scaled(hot.out->work_before));
+}
+
+TimeNs Simulation::scaled(TimeNs work) const {
+  return work == 0 ? 0 : static_cast<TimeNs>(static_cast<double>(work) * options_.work_scale);
 }
 
 TimeNs Simulation::transfer_time(uint32_t from, uint32_t to, uint64_t bytes) const {
@@ -172,19 +206,18 @@ TimeNs Simulation::transfer_time(uint32_t from, uint32_t to, uint64_t bytes) con
 }
 
 void Simulation::begin_transfer(uint32_t from) {
-  Rank& sender = *ranks_[from];
-  Batch& batch = sender.sending.front();
-  Outgoing out = std::move(batch.sends[batch.next]);
-  if (++batch.next == batch.sends.size()) sender.sending.pop();
+  Hot& sender = hot_[from];
+  Outgoing out = std::move(*sender.out++);
   const uint64_t body = out.message.body.bytes.size();
   const TimeNs takes = transfer_time(from, out.to, kMessageHeaderBytes + body);
   sender.port_out_free = now_ + takes;
   ++sender.counts.traffic.messages_sent;
   sender.counts.traffic.bytes_sent += kMessageHeaderBytes + body;
   sender.counts.body_bytes_sent += body;
-  Rank& receiver = *ranks_[out.to];
+  look_at_sends(from);
+  Hot& receiver = hot_[out.to];
   receiver.port_in_free = std::max(receiver.port_in_free, now_ + options_.propagation) + takes;
-  if (receiver.stopped) return;
+  if (ranks_[out.to]->stopped) return;
   TimeNs at = receiver.port_in_free;
   if (options_.jitter_max > 0) {
     at += static_cast<TimeNs>(draws_.next_below(static_cast<uint64_t>(options_.jitter_max) + 1));
@@ -194,20 +227,23 @@ void Simulation::begin_transfer(uint32_t from) {
   for (size_t place = queue.size() - 1; place > 0 && queue[place - 1].at > at; --place) {
     std::swap(queue[place - 1], queue[place]);
   }
-  if (queue.front().at == at) schedule(out.to);
+  if (queue.front().at == receiver.delivery) return;
+  receiver.delivery = queue.front().at;
+  schedule(out.to);
 }
 
 void Simulation::deliver(uint32_t to) {
-  Rank& rank = *ranks_[to];
-  Arriving next = std::move(rank.arriving.front());
-  rank.arriving.pop();
+  Hot& hot = hot_[to];
+  Arriving next = std::move(hot.arriving.front());
+  hot.arriving.pop();
+  hot.delivery = hot.arriving.empty() ? kNever : hot.arriving.front().at;
   const uint64_t body = next.message.body.bytes.size();
   ++messages_;
-  ++rank.counts.traffic.messages_received;
-  rank.counts.traffic.bytes_received += kMessageHeaderBytes + body;
-  rank.counts.body_bytes_received += body;
+  ++hot.counts.traffic.messages_received;
+  hot.counts.traffic.bytes_received += kMessageHeaderBytes + body;
+  hot.counts.body_bytes_received += body;
   Actions actions;
-  rank.core.on_message(next.from, std::move(next.message), now_, actions);
+  ranks_[to]->core.on_message(next.from, std::move(next.message), now_, actions);
   take(to, std::move(actions));
 }
 
@@ -216,6 +252,7 @@ void Simulation::start_next(uint32_t at) {
   const std::function<Collective()> make = std::move(rank.starts.front().make);
   const size_t started = rank.ended.size() - rank.starts.size();
   rank.starts.pop();
+  hot_[at].start = rank.starts.empty() ? kNever : rank.starts.front().at;
   Actions actions;
   const Result<uint32_t> number = rank.core.start(make(), now_, actions);
   if (number) {
@@ -230,22 +267,26 @@ void Simulation::tick(uint32_t at) {
   Rank& rank = *ranks_[at];
   Actions actions;
   if (rank.core.next_deadline() <= now_) rank.core.on_tick(now_, actions);
-  rank.tick_at = kNever;
+  hot_[at].tick = kNever;
   take(at, std::move(actions));
 }
 
 void Simulation::take(uint32_t at, Actions&& actions) {
   Rank& rank = *ranks_[at];
-  const auto work = static_cast<TimeNs>(static_cast<double>(actions.work) * options_.work_scale);
-  rank.counts.work += work;
-  if (work > 0) rank.processor_free = std::max(rank.processor_free, now_) + work;
-  if (!actions.sends.empty()) rank.sending.push({now_, std::move(actions.sends), 0});
+  Hot& hot = hot_[at];
+  const TimeNs work = scaled(actions.work);
+  hot.counts.work += work;
+  if (work > 0) hot.processor_free = std::max(hot.processor_free, now_) + work;
+  if (!actions.sends.empty()) {
+    rank.sending.push({now_, std::move(actions.sends)});
+    if (hot.out == nullptr) look_at_sends(at);
+  }
   settle(at);
   // It only moves later while something waits, so that it is looked at when it comes, not with each message.
   if (!rank.core.busy()) {
-    rank.tick_at = kNever;
-  } else if (rank.tick_at == kNever) {
-    rank.tick_at = rank.core.next_deadline();
+    hot.tick = kNever;
+  } else if (hot.tick == kNever) {
+    hot.tick = rank.core.next_deadline();
   }
 }
 
@@ -254,7 +295,7 @@ void Simulation::settle(uint32_t at) {
   Rank& rank = *ranks_[at];
   std::erase_if(rank.open, [&](uint32_t number) {
     if (!rank.core.ended(number)) return false;
-    rank.ended[number] = Ended{rank.core.take_status(number), std::max(now_, rank.processor_free)};
+    rank.ended[number] = Ended{rank.core.take_status(number), std::max(now_, hot_[at].processor_free)};
     return true;
   });
 }
@@ -264,8 +305,9 @@ void Simulation::fault(const SimulatedFault& fault) {
   Rank& rank = *ranks_[fault.rank];
   rank.stopped = true;
   rank.sending.clear();
-  rank.arriving.clear();
   rank.starts.clear();
+  hot_[fault.rank].arriving.clear();
+  hot_[fault.rank].out = hot_[fault.rank].out_end = nullptr;
   schedule(fault.rank);
 }
 

@@ -100,6 +100,7 @@ class Simulation {
   struct Arriving;
   struct Batch;
   struct Start;
+  struct Hot;
   struct Rank;
 
   void begin_transfer(uint32_t from);
@@ -111,10 +112,13 @@ class Simulation {
   void take(uint32_t rank, Actions&& actions);
   void settle(uint32_t rank);
   void schedule(uint32_t rank);
+  void look_at_sends(uint32_t rank);
+  TimeNs scaled(TimeNs work) const;
   TimeNs transfer_time(uint32_t from, uint32_t to, uint64_t bytes) const;
 
   SimulationOptions options_;
   std::vector<std::unique_ptr<Rank>> ranks_;
+  std::vector<Hot> hot_;
   Earliest earliest_;
   std::vector<SimulatedFault> stops_;    ///< to come, the next one last
   std::vector<SimulatedFault> notices_;  ///< the same, by when they are noticed

@@ -36,7 +36,7 @@ struct SimulateFlags {
   std::string jitter = "0us";
   std::string distribution = "uniform";
   std::string boundaries = "averaged";
-  uint32_t steps = 2;
+  uint32_t steps = 1;
   double work_scale = 1;
   uint64_t seed = 1;
   uint32_t memory_mb = 8192;
@@ -275,7 +275,8 @@ Command add_peer_simulate_command(CLI::App& root) {
   app->add_option("--boundaries", flags->boundaries, "oktopk: how it divides the dimension among ranks")
       ->capture_default_str()
       ->check(CLI::IsMember({"averaged", "pooled"}));
-  app->add_option("--steps", flags->steps, "one after another; oktopk re-evaluates in the first")
+  app->add_option("--steps", flags->steps,
+                  "one after another; oktopk re-evaluates in the first, and has rows of either kind from two on")
       ->capture_default_str()
       ->check(in_range(1u, 100'000u));
   app->add_option("--seed", flags->seed, "of contributions and jitter")->capture_default_str();
