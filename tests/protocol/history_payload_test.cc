@@ -173,5 +173,52 @@ TEST(HistoryPayload, DenseContainersAndOtherIndicesAreNotShortened) {
             ErrorCode::kInvalidArgument);
 }
 
+/// Sends `plain` shortened where the sender can; what does not arrive, or is refused, is repeated plain. Returns what arrived.
+struct Sending {
+  ByteBuffer arrived;
+  bool shortened = false;
+};
+
+Sending send(const IndexHistory& from, const IndexHistory& to, IndexSpan indices, const ByteBuffer& plain, bool lost) {
+  if (!from.complete()) return {plain};
+  const auto travels = shorten_by_history(plain, indices, from);
+  EXPECT_TRUE(travels);
+  if (lost) return {plain};
+  auto restored = restore_by_history(*travels, to, {.dimension = kDimension});
+  if (restored) return {std::move(*restored), true};
+  EXPECT_EQ(restored.error().code, ErrorCode::kStale);  // no other error: the bytes were right
+  return {plain};
+}
+
+TEST(HistoryPayload, LossRestartsAndLateComersFallBackToThePlainBytes) {
+  constexpr uint64_t kSeed = 2026;
+  SCOPED_TRACE(kSeed);
+  RandomSequence random(RandomKey::from(kSeed));
+  const std::vector<IndexBuffer> log = testing::update_log(kDimension, 1500, kSeed);
+  IndexHistory shard(kDimension);
+  std::vector<IndexHistory> workers(3, IndexHistory(kDimension));
+  uint64_t shortened = 0;
+  uint64_t stale = 0;
+  for (uint64_t step = 0; step < log.size(); ++step) {
+    if (random.next_below(400) == 0) shard.restart(step);  // a successor
+    for (IndexHistory& worker : workers) {
+      if (random.next_below(400) == 0) worker.restart(step);  // a new life, or a snapshot in place of updates
+      const IndexBuffer indices = testing::clustered_indices(kDimension, 50, random.next_u64());
+      const ByteBuffer plain = plain_of(indices, kDimension);
+      const bool lost = random.next_below(20) == 0;
+      const Sending sent = send(worker, shard, indices, plain, lost);
+      ASSERT_EQ(sent.arrived, plain) << step;
+      // Two that have seen enough agree: they are never refused.
+      ASSERT_EQ(sent.shortened, !lost && worker.complete() && shard.complete()) << step;
+      shortened += sent.shortened ? 1 : 0;
+      stale += !sent.shortened && !lost && worker.complete() ? 1 : 0;
+      worker.advance(log[step]);
+    }
+    shard.advance(log[step]);
+  }
+  EXPECT_GT(shortened, 300u);
+  EXPECT_GT(stale, 50u);
+}
+
 }  // namespace
 }  // namespace millrace
