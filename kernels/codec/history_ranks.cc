@@ -37,10 +37,14 @@ class GroupTable {
   /// The block that has the class's entry number `number` of the group. REQUIRES: there is one.
   HWY_INLINE size_t block_of(uint32_t c, uint32_t number) const {
     static_assert(kHistoryGroupBlocks == 64);
-    size_t block = 0;
-    for (uint32_t bit = 6; bit-- > 0;) {  // a sum and no branch: either way is as likely
-      block += size_t{before(block + (size_t{1} << bit), c) <= number} << bit;
-    }
+    // Sums and no branches: either way is as likely.
+    const auto reaches = [&](size_t at) HWY_ATTR { return size_t{before(at, c) <= number}; };
+    size_t block = reaches(32) << 5;
+    block += reaches(block + 16) << 4;
+    block += reaches(block + 8) << 3;
+    block += reaches(block + 4) << 2;
+    block += reaches(block + 2) << 1;
+    block += reaches(block + 1);
     return block;
   }
 

@@ -4,7 +4,8 @@
 # Exit codes: 0 all ran or were skipped (the script says why), 1 one failed.
 set -uo pipefail
 
-readonly SCRIPTS=(redsync_fig1 oktopk_fig4_6 gspar_fig1_3 gspar_fig4 deepreduce_fig6 deepreduce_fig8 deepreduce_fig10 deepreduce_table2)
+readonly SCRIPTS=(redsync_fig1 oktopk_fig4_6 gspar_fig1_3 gspar_fig4 deepreduce_fig6 deepreduce_fig8 deepreduce_fig10 deepreduce_table2
+  history_bits)
 readonly SKIPPED=77
 
 failed=()
