@@ -37,8 +37,9 @@ class DenseRabenseifner final : public Allreduce<T> {
     if (Status status = co_await halve(channel, slices, sum); !status) co_return std::unexpected(status.error());
     Result<Packed<T>> packed = pack(sum, settings_.wire.sums, {});
     if (!packed) co_return std::unexpected(packed.error());
-    Result<HeldStream<T>> all = co_await gather_slices(channel, std::move(*packed), slices, settings_.op, kGather,
-                                                       AllgatherWay::kDoubling, JoinAs::kDense);
+    const GatherOptions options{kGather, AllgatherWay::kDoubling, JoinAs::kDense};
+    Result<HeldStream<T>> all =
+        co_await gather_slices(channel, std::move(*packed), slices, settings_.op, options, memory_);
     if (!all) co_return std::unexpected(all.error());
     co_return Reduced<T>{std::move(*all), Stream<T>::empty(settings_.dimension), {}};
   }
@@ -92,6 +93,7 @@ class DenseRabenseifner final : public Allreduce<T> {
   }
 
   AllreduceSettings<T> settings_;
+  ResultMemory<T> memory_;
 };
 
 }  // namespace

@@ -29,14 +29,16 @@ class DenseRing final : public Allreduce<T> {
     const Slices slices(settings_.dimension, channel.size());
     Result<Packed<T>> packed = pack(mine->sum, settings_.wire.sums, {});
     if (!packed) co_return std::unexpected(packed.error());
-    Result<HeldStream<T>> sum = co_await gather_slices(channel, std::move(*packed), slices, settings_.op, kGather,
-                                                       AllgatherWay::kRing, JoinAs::kDense);
+    const GatherOptions options{kGather, AllgatherWay::kRing, JoinAs::kDense};
+    Result<HeldStream<T>> sum =
+        co_await gather_slices(channel, std::move(*packed), slices, settings_.op, options, memory_);
     if (!sum) co_return std::unexpected(sum.error());
     co_return Reduced<T>{std::move(*sum), Stream<T>::empty(settings_.dimension), {}};
   }
 
  private:
   AllreduceSettings<T> settings_;
+  ResultMemory<T> memory_;
 };
 
 }  // namespace

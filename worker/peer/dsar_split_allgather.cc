@@ -65,8 +65,9 @@ class DsarSplitAllgather final : public Allreduce<T> {
     const Slices slices(settings_.dimension, channel.size());
     Result<Packed<T>> packed = pack_sum(channel, slices, *mine);
     if (!packed) co_return std::unexpected(packed.error());
-    Result<HeldStream<T>> sum = co_await gather_slices(channel, std::move(*packed), slices, settings_.op, kGather,
-                                                       AllgatherWay::kDoubling, JoinAs::kDense);
+    const GatherOptions options{kGather, AllgatherWay::kDoubling, JoinAs::kDense};
+    Result<HeldStream<T>> sum =
+        co_await gather_slices(channel, std::move(*packed), slices, settings_.op, options, memory_);
     if (!sum) co_return std::unexpected(sum.error());
     co_return Reduced<T>{std::move(*sum), joined_returns<T>(settings_.dimension, mine->returned), {}};
   }
@@ -89,6 +90,7 @@ class DsarSplitAllgather final : public Allreduce<T> {
   }
 
   AllreduceSettings<T> settings_;
+  ResultMemory<T> memory_;
 };
 
 template <typename T>

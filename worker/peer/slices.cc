@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <cstring>
 
 #include "kernels/reduce/reduce.h"
+#include "kernels/stream/stream_scan.h"
 #include "worker/peer/contribution.h"
 
 namespace millrace::peer {
@@ -72,14 +75,17 @@ void fill(const ReduceOp<T>& op, std::span<const StreamView<T>> pieces, std::spa
   }
 }
 
+/// REQUIRES: capacity for it.
 template <typename T>
 void append(const ReduceOp<T>& op, const StreamView<T>& piece, uint32_t base, Stream<T>& out) {
+  const size_t at = out.indices.size();
   if (!piece.dense) {
-    const size_t at = out.indices.size();
-    out.values.insert(out.values.end(), piece.values.begin(), piece.values.end());
+    if (piece.count() == 0) return;
+    out.values.resize(at + piece.count());
+    std::memcpy(out.values.data() + at, piece.values.data(), piece.values.size_bytes());
     out.indices.resize(at + piece.count());
-    uint32_t* const indices = out.indices.data() + at;
-    for (size_t i = 0; i < piece.count(); ++i) indices[i] = base + piece.indices[i];
+    // Down by -base, modulo 2^32.
+    moved_down(piece.indices.data(), piece.count(), 0 - base, out.indices.data() + at);
     return;
   }
   for (size_t i = 0; i < piece.values.size(); ++i) {
@@ -187,12 +193,13 @@ Task<Result<OwnSlice<T>>> ring_reduce_scatter(Channel& channel, HeldStream<T> ow
 
 template <typename T>
 Task<Result<HeldStream<T>>> gather_slices(Channel& channel, Packed<T> own, Slices slices, const ReduceOp<T>& op,
-                                          uint32_t first_tag, AllgatherWay way, JoinAs as) {
+                                          GatherOptions options, ResultMemory<T>& memory) {
   const uint32_t rank = channel.rank();
-  const bool whole = channel.size() == 1 && (own.decoded.view.dense || as == JoinAs::kSmaller);
+  const bool whole = channel.size() == 1 && (own.decoded.view.dense || options.as == JoinAs::kSmaller);
   if (whole) co_return std::move(own.decoded);
   Packet packet = slices.dimension(rank) == 0 ? Packet{} : std::move(own.packet);
-  const Result<std::vector<Packet>> packets = co_await allgather(channel, std::move(packet), first_tag, way);
+  const Result<std::vector<Packet>> packets =
+      co_await allgather(channel, std::move(packet), options.first_tag, options.way);
   if (!packets) co_return std::unexpected(packets.error());
   std::vector<HeldStream<T>> held;
   std::vector<StreamView<T>> pieces;
@@ -210,11 +217,30 @@ Task<Result<HeldStream<T>>> gather_slices(Channel& channel, Packed<T> own, Slice
     entries += pieces.back().count();
   }
   channel.charge(reduce_time(entries));
-  co_return HeldStream<T>::from(join<T>(op, pieces, as));
+  co_return memory.hold(join<T>(op, pieces, options.as, memory.take()), channel.size());
 }
 
 template <typename T>
-Stream<T> join(const ReduceOp<T>& op, std::span<const StreamView<T>> pieces, JoinAs as) {
+Stream<T> ResultMemory<T>::take() {
+  if (!last_ || last_.use_count() != 1) return {};
+  // Whoever let go of it may have read it on another thread.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  Stream<T> stream = std::move(*last_);
+  last_.reset();
+  stream.indices.clear();
+  stream.values.clear();
+  return stream;
+}
+
+template <typename T>
+HeldStream<T> ResultMemory<T>::hold(Stream<T>&& result, uint32_t group_size) {
+  auto kept = std::make_shared<Stream<T>>(std::move(result));
+  if (group_size <= kKeptRanksMax) last_ = kept;
+  return {kept->view(), kept, kept->memory_bytes()};
+}
+
+template <typename T>
+Stream<T> join(const ReduceOp<T>& op, std::span<const StreamView<T>> pieces, JoinAs as, Stream<T> out) {
   uint64_t dimension = 0, count = 0;
   bool all_dense = true;
   for (const StreamView<T>& piece : pieces) {
@@ -225,15 +251,17 @@ Stream<T> join(const ReduceOp<T>& op, std::span<const StreamView<T>> pieces, Joi
             ? static_cast<uint64_t>(std::ranges::count_if(piece.values, [&op](T value) { return value != op.neutral; }))
             : piece.count();
   }
-  Stream<T> out = Stream<T>::empty(dimension);
+  out.dimension = dimension;
   out.dense = as == JoinAs::kDense || all_dense || count >= dense_from_count<T>(dimension);
   if (out.dense) {
     out.values.resize(dimension);
     fill<T>(op, pieces, out.values);
     return out;
   }
-  out.indices.reserve(count);
-  out.values.reserve(count);
+  // Room for the sums of later steps, which will not all have as many entries.
+  const uint64_t room = count + count / 16;
+  if (out.indices.capacity() < count) out.indices.reserve(room);
+  if (out.values.capacity() < count) out.values.reserve(room);
   uint64_t base = 0;
   for (const StreamView<T>& piece : pieces) {
     append(op, piece, static_cast<uint32_t>(base), out);
@@ -262,11 +290,13 @@ template Task<Result<OwnSlice<float>>> ring_reduce_scatter(Channel&, HeldStream<
 template Task<Result<OwnSlice<double>>> ring_reduce_scatter(Channel&, HeldStream<double>,
                                                             const AllreduceSettings<double>&, uint32_t);
 template Task<Result<HeldStream<float>>> gather_slices(Channel&, Packed<float>, Slices, const ReduceOp<float>&,
-                                                       uint32_t, AllgatherWay, JoinAs);
+                                                       GatherOptions, ResultMemory<float>&);
 template Task<Result<HeldStream<double>>> gather_slices(Channel&, Packed<double>, Slices, const ReduceOp<double>&,
-                                                        uint32_t, AllgatherWay, JoinAs);
-template Stream<float> join(const ReduceOp<float>&, std::span<const StreamView<float>>, JoinAs);
-template Stream<double> join(const ReduceOp<double>&, std::span<const StreamView<double>>, JoinAs);
+                                                        GatherOptions, ResultMemory<double>&);
+template class ResultMemory<float>;
+template class ResultMemory<double>;
+template Stream<float> join(const ReduceOp<float>&, std::span<const StreamView<float>>, JoinAs, Stream<float>);
+template Stream<double> join(const ReduceOp<double>&, std::span<const StreamView<double>>, JoinAs, Stream<double>);
 template Stream<float> joined_returns(uint64_t, std::span<const Stream<float>>);
 template Stream<double> joined_returns(uint64_t, std::span<const Stream<double>>);
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <memory>
+#include <span>
 #include <vector>
 
 #include "worker/peer/allgather.h"
@@ -54,28 +56,53 @@ template <typename T>
 Task<Result<OwnSlice<T>>> ring_reduce_scatter(Channel& channel, HeldStream<T> own, const AllreduceSettings<T>& settings,
                                               uint32_t first_tag);
 
+/// The memory of an allreduce's last result, for its next one once nobody holds the last one any more: the kernel takes longer to
+/// give fresh pages than it takes to fill them.
+template <typename T>
+class ResultMemory {
+ public:
+  /// An empty stream, with buffers that may have capacity.
+  Stream<T> take();
+  /// Holds a result, and keeps it in mind. Not in groups larger than kKeptRanksMax.
+  HeldStream<T> hold(Stream<T>&& result, uint32_t group_size);
+
+  /// Larger groups are simulated, many ranks to a process.
+  static constexpr uint32_t kKeptRanksMax = 256;
+
+ private:
+  std::shared_ptr<Stream<T>> last_;
+};
+
 /// How slices are joined.
 enum class JoinAs : uint8_t {
   kSmaller = 1,  ///< sparse while that is smaller
   kDense = 2,
 };
 
+struct GatherOptions {
+  uint32_t first_tag = 0;
+  AllgatherWay way = AllgatherWay::kDoubling;
+  JoinAs as = JoinAs::kSmaller;
+};
+
 /// Every rank's slice, joined, on every rank.
 ///
 /// own      the rank's slice, ready to send, and what others decode of it; where the slice is empty, it is not looked at.
 /// slices   rank r has slice r; from count() on they have none.
-/// Tags     [first_tag, first_tag + 32 + size).
+/// memory   of the results of this allreduce.
+/// Tags     [options.first_tag, options.first_tag + 32 + size).
 /// Errors   as unpack() and allgather().
 template <typename T>
 Task<Result<HeldStream<T>>> gather_slices(Channel& channel, Packed<T> own, Slices slices, const ReduceOp<T>& op,
-                                          uint32_t first_tag, AllgatherWay way, JoinAs as);
+                                          GatherOptions options, ResultMemory<T>& memory);
 
 /// Streams of consecutive index ranges as one. Empty pieces (dimension 0) are allowed.
 ///
 /// kSmaller  dense from dense_from_count() on, or where all pieces are; of a dense piece in a sparse sum the neutral elements are
 ///           left out.
+/// out       an empty stream; its buffers are used.
 template <typename T>
-Stream<T> join(const ReduceOp<T>& op, std::span<const StreamView<T>> pieces, JoinAs as);
+Stream<T> join(const ReduceOp<T>& op, std::span<const StreamView<T>> pieces, JoinAs as, Stream<T> out);
 
 /// What came back, slice by slice, as one sparse stream.
 template <typename T>

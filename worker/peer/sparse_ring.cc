@@ -29,14 +29,16 @@ class SparseRing final : public Allreduce<T> {
     const Slices slices(settings_.dimension, channel.size());
     Result<Packed<T>> packed = pack(mine->sum, settings_.wire.sums, {}, slices.begin(channel.rank()));
     if (!packed) co_return std::unexpected(packed.error());
-    Result<HeldStream<T>> sum = co_await gather_slices(channel, std::move(*packed), slices, settings_.op, kGather,
-                                                       AllgatherWay::kRing, JoinAs::kSmaller);
+    const GatherOptions options{kGather, AllgatherWay::kRing, JoinAs::kSmaller};
+    Result<HeldStream<T>> sum =
+        co_await gather_slices(channel, std::move(*packed), slices, settings_.op, options, memory_);
     if (!sum) co_return std::unexpected(sum.error());
     co_return Reduced<T>{std::move(*sum), joined_returns<T>(settings_.dimension, mine->returned), {}};
   }
 
  private:
   AllreduceSettings<T> settings_;
+  ResultMemory<T> memory_;
 };
 
 }  // namespace

@@ -12,8 +12,8 @@ namespace millrace::peer::testing {
 namespace {
 
 constexpr uint32_t kSizes[] = {2, 3, 4, 5, 6, 7, 8, 9, 16, 33};
-constexpr uint64_t kSlice = 1'680;
-constexpr uint64_t kEntries = 600;  ///< of a rank: fewer than would make a slice dense
+constexpr uint64_t kSlice = 420;
+constexpr uint64_t kEntries = 150;  ///< of a rank: fewer than would make a slice dense
 constexpr uint64_t kValue = sizeof(float);
 constexpr uint64_t kPair = sizeof(float) + sizeof(uint32_t);
 
