@@ -70,7 +70,7 @@ ReduceOp<T> min_op() {
 
 template <typename T>
 Result<Stream<T>> combine(const ReduceOp<T>& op, std::span<const StreamView<T>> streams) {
-  if (op.is_sum()) return streams.size() == 2 ? sum_two<T>(streams[0], streams[1]) : sum_many<T>(streams);
+  if (op.is_sum()) return sum_many<T>(streams);
   if (streams.empty()) return fail(ErrorCode::kInvalidArgument, "no streams to combine");
   for (const StreamView<T>& stream : streams) {
     if (stream.dimension != streams[0].dimension) {

@@ -44,20 +44,16 @@ class SsarRecursiveDoubling final : public Allreduce<T> {
     const bool folds = rank + paired < channel.size();
     if (folds) {
       const Packet folded = co_await channel.receive(rank + paired, kFold);
-      if (Status status = add(sum, folded, Order::kOwnFirst, channel); !status) {
+      if (Status status = add(sum, folded, Order::kOwnFirst, channel, packet); !status) {
         co_return std::unexpected(status.error());
       }
-      if (Status status = pack_sum(sum, packet); !status) co_return std::unexpected(status.error());
     }
     for (uint32_t bit = 1, step = 0; bit < paired; bit *= 2, ++step) {
       const uint32_t partner = rank ^ bit;
       channel.send(partner, kStep + step, packet);
       const Packet theirs = co_await channel.receive(partner, kStep + step);
       const Order order = rank < partner ? Order::kOwnFirst : Order::kTheirsFirst;
-      if (Status status = add(sum, theirs, order, channel); !status) co_return std::unexpected(status.error());
-      // Nobody waits for the last sum, but for who was folded.
-      if (2 * bit == paired && !folds) break;
-      if (Status status = pack_sum(sum, packet); !status) co_return std::unexpected(status.error());
+      if (Status status = add(sum, theirs, order, channel, packet); !status) co_return std::unexpected(status.error());
     }
     if (folds) channel.send(rank + paired, kUnfold, packet);
     co_return Reduced<T>{std::move(sum), std::move(coded->returned), {}};
@@ -66,8 +62,8 @@ class SsarRecursiveDoubling final : public Allreduce<T> {
  private:
   enum class Order : uint8_t { kOwnFirst = 1, kTheirsFirst = 2 };
 
-  /// sum = sum and what `theirs` holds.
-  Status add(HeldStream<T>& sum, const Packet& theirs, Order order, Channel& channel) const {
+  /// sum = sum and what `theirs` holds; packet: the new sum, ready to send.
+  Status add(HeldStream<T>& sum, const Packet& theirs, Order order, Channel& channel, Packet& packet) const {
     const Result<HeldStream<T>> other = unpack<T>(theirs, settings_.dimension);
     if (!other) return std::unexpected(other.error());
     std::array<StreamView<T>, 2> both{sum.view, other->view};
@@ -76,10 +72,6 @@ class SsarRecursiveDoubling final : public Allreduce<T> {
     Result<Stream<T>> added = combine<T>(settings_.op, both);
     if (!added) return std::unexpected(added.error());
     sum = HeldStream<T>::from(std::move(*added));
-    return {};
-  }
-
-  Status pack_sum(const HeldStream<T>& sum, Packet& packet) const {
     Result<Packed<T>> packed = pack(sum, settings_.wire.sums, {});
     if (!packed) return std::unexpected(packed.error());
     packet = std::move(packed->packet);
