@@ -9,6 +9,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/reduce/cut_scan.h"
+#include "kernels/reduce/merge_two.h"
 #include "kernels/reduce/reduce.h"
 #include "kernels/reduce/slice_cut.h"
 #include "kernels/reduce/slice_kernels.h"
@@ -195,6 +196,7 @@ template <typename T>
 Result<Stream<T>> sum_many(std::span<const StreamView<T>> streams) {
   if (auto equal = check_dimensions(streams); !equal) return std::unexpected(equal.error());
   if (any_dense(streams)) return dense_sum(streams);
+  if (streams.size() == 2 && is_merged(streams[0], streams[1])) return merge_two(streams[0], streams[1]);
   Stream<T> sum = SparseSum<T>(streams, std::nullopt).run();
   if (sum.count() >= dense_from_count<T>(sum.dimension)) return to_dense(sum.view());
   return sum;

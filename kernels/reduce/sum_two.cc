@@ -1,3 +1,5 @@
+#include "kernels/reduce/merge_two.h"
+
 #include <algorithm>
 #include <array>
 
@@ -6,12 +8,20 @@
 namespace millrace {
 namespace {
 
-// Merging costs the same whatever the density, slices cost by the 64 indices: from about two entries in 64 on they win.
-constexpr uint64_t kMergeIndicesPerEntry = 32;
+// Merging costs the same whatever the density, slices cost by the 64 indices: from about six entries in 64 on they win.
+constexpr uint64_t kMergeIndicesPerEntry = 12;
 
-/// Merges two sparse streams without a branch that depends on the data.
+}  // namespace
+
 template <typename T>
-Stream<T> merge(const StreamView<T>& a, const StreamView<T>& b) {
+bool is_merged(const StreamView<T>& a, const StreamView<T>& b) {
+  // What is merged stays sparse: the dense form begins at a third of the dimension or later.
+  static_assert(kMergeIndicesPerEntry > 3);
+  return !a.dense && !b.dense && a.count() + b.count() < a.dimension / kMergeIndicesPerEntry;
+}
+
+template <typename T>
+Stream<T> merge_two(const StreamView<T>& a, const StreamView<T>& b) {
   Stream<T> out = Stream<T>::empty(a.dimension);
   const size_t a_count = a.count(), b_count = b.count();
   out.indices.resize(a_count + b_count);
@@ -42,19 +52,15 @@ Stream<T> merge(const StreamView<T>& a, const StreamView<T>& b) {
   return out;
 }
 
-}  // namespace
-
 template <typename T>
 Result<Stream<T>> sum_two(const StreamView<T>& a, const StreamView<T>& b) {
-  // What is merged stays sparse: the dense form begins at a third of the dimension or later.
-  static_assert(kMergeIndicesPerEntry > 3);
-  if (a.dimension == b.dimension && !a.dense && !b.dense &&
-      a.count() + b.count() < a.dimension / kMergeIndicesPerEntry) {
-    return merge(a, b);
-  }
   return sum_many<T>(std::array{a, b});
 }
 
+template bool is_merged(const StreamView<float>&, const StreamView<float>&);
+template bool is_merged(const StreamView<double>&, const StreamView<double>&);
+template Stream<float> merge_two(const StreamView<float>&, const StreamView<float>&);
+template Stream<double> merge_two(const StreamView<double>&, const StreamView<double>&);
 template Result<Stream<float>> sum_two(const StreamView<float>&, const StreamView<float>&);
 template Result<Stream<double>> sum_two(const StreamView<double>&, const StreamView<double>&);
 

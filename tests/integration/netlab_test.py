@@ -5,6 +5,7 @@ Exits 77 (skipped, for ctest) where network namespaces cannot be made."""
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -122,6 +123,20 @@ class Netlab(unittest.TestCase):
         run = netlab("run", "2", "none", "--", "bash", "-c", script)
         self.assertEqual(run.returncode, 9, run.stderr)
         self.assertEqual(lab_namespaces(run.stdout.strip()), [])
+
+    @unittest.skipIf(shutil.which("mpirun") is None, "there is no mpirun")
+    def test_MpirunPutsEachRankOnAHostOfItsOwnAndCleansUp(self):
+        before = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+        script = 'echo "$OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE on $(hostname) $(ip -4 -o addr show eth0)"; exit $OMPI_COMM_WORLD_RANK'
+        ended = netlab("mpirun", "--ranks", "3", "--rate", "1gbit", "--", "bash", "-c", script)
+        for rank in range(3):
+            self.assertRegex(ended.stdout, f"{rank} of 3 on host{rank + 1} .* 10.77.0.{rank + 1}/24", ended.stderr)
+        self.assertNotEqual(ended.returncode, 0)
+        self.assertEqual(subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout, before)
+
+    def test_MpirunWithoutACommandOrRanksIsRefused(self):
+        for arguments in (["--ranks", "2"], ["--", "true"], ["--ranks", "none", "--", "true"], ["--ranks", "2", "--rate", "fast", "--", "true"]):
+            self.assertEqual(netlab("mpirun", *arguments).returncode, 2, arguments)
 
     def test_ShapesThatCannotBeAreRefused(self):
         for arguments in (["up", "UPPER", "2", "1gbit"], ["up", PREFIX, "0", "1gbit"], ["up", PREFIX, "2", "fast"], ["what"]):

@@ -74,7 +74,8 @@ peer::MpiThreads threads_of(const std::string& name) {
 Outcome run_bench(const BenchFlags& flags) {
   const Result<PeerBenchOptions> options = options_of(flags);
   if (!options) return fail_with(options.error());
-  keep_freed_memory();
+  // One algorithm's dense vectors are not given back in the middle of another's time.
+  keep_freed_memory(std::numeric_limits<int>::max());
   auto job = peer::MpiJob::begin(threads_of(flags.threads));
   if (!job) return fail_with(job.error());
   const bool speaks = (*job)->rank() == 0;
