@@ -91,9 +91,7 @@ Stream<T> to_dense(const ReduceOp<T>& op, const StreamView<T>& stream) {
 
 template <typename T>
 Result<Stream<T>> combine(const ReduceOp<T>& op, std::span<const StreamView<T>> streams) {
-  Result<Stream<T>> all = !op.is_sum()          ? combine_in_turn<T>(op, streams)
-                          : streams.size() == 2 ? sum_two<T>(streams[0], streams[1])
-                                                : sum_many<T>(streams);
+  Result<Stream<T>> all = op.is_sum() ? sum_many<T>(streams) : combine_in_turn<T>(op, streams);
   if (all && !is_admissible<T>(op, all->values)) {
     return fail(ErrorCode::kNonFinite, "the " + op.name + " is NaN or infinite: the gradients have diverged");
   }
