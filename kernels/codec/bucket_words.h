@@ -23,9 +23,7 @@ inline std::string bucket_text(std::string_view name, const CodecSpec& spec) {
 }
 
 /// With 2 bits and the maximum it is TernGrad: no bound holds (QsgdScale::kMax).
-inline bool is_qsgd_contraction(const CodecSpec& spec) {
-  return spec.qsgd_scale_max && spec.qsgd_bits > kQsgdBitsMin;
-}
+inline bool is_qsgd_contraction(const CodecSpec& spec) { return spec.qsgd_scale_max && spec.qsgd_bits > kQsgdBitsMin; }
 
 /// NAME{bits}[:max|:l2][:BUCKET], the words of QSGD's codecs.
 inline bool parse_qsgd_words(std::string_view text, std::string_view name, CodecSpec& spec) {

@@ -68,8 +68,7 @@ TEST(Conservation, BloomFiltersBothWays) {
 
 TEST(Conservation, QuantizerWhoseErrorIsRetained) {
   Scenario scenario = long_run(5);
-  scenario.spec.codec_up.value = ValueCodecId::kQsgd;
-  scenario.spec.codec_up.qsgd_bits = 2;  // levels -max, 0, max: on the grid
+  scenario.spec.codec_up = codec_from_text("gap+three_lc:1").value();  // -max, 0, max: on the grid
   expect_conserved(scenario);
 }
 
@@ -97,9 +96,7 @@ TEST(Conservation, CodecsChosenOnTheWay) {
 
 TEST(Conservation, CodecsChosenForAnUpdateThatIsCut) {
   Scenario scenario = long_run(9);
-  scenario.spec.codec_up.automatic = true;
-  scenario.spec.codec_up.value = ValueCodecId::kQsgd;
-  scenario.spec.codec_up.qsgd_bits = 2;
+  scenario.spec.codec_up = codec_from_text("auto+three_lc:1").value();
   scenario.spec.codec_down.automatic = true;
   scenario.spec.reselect = {.reselect = protocol::Reselect::kTopK, .density = 0.5};
   scenario.link_rate = 1e15;

@@ -32,6 +32,13 @@ CodecSpec draw_codec(RandomSequence& random, double lossy_values) {
   return codec;
 }
 
+/// Of QSGD's two scales and 2 bits no error may be fed back. 3LC without sparsity has the same values, and may.
+void keep_contraction(CodecSpec& codec) {
+  if (codec.value != ValueCodecId::kQsgd || codec.qsgd_bits != 2 || !codec.qsgd_scale_max) return;
+  codec.value = codec_from_text("gap+three_lc")->value;
+  codec.sparsity_multiplier = 1;
+}
+
 SelectionSpec draw_selection(RandomSequence& random) {
   SelectionSpec select;
   select.selection = one_of(random, {Selection::kNone, Selection::kTopK, Selection::kTopK, Selection::kThresholdReuse,
@@ -83,6 +90,7 @@ void draw_spec(RandomSequence& random, Scenario& scenario) {
   spec.codec_up = draw_codec(random, 0.4);
   spec.codec_down = draw_codec(random, 0.2);
   spec.codec_error = chance(random, 0.7) ? protocol::CodecError::kRetain : protocol::CodecError::kDrop;
+  if (spec.codec_error == protocol::CodecError::kRetain) keep_contraction(spec.codec_up);
   spec.dead_after_ms = one_of<uint32_t>(random, {1'000, 3'000});
   spec.heartbeat_ms = spec.dead_after_ms / 10;
   spec.exchange_timeout_ms = one_of<uint32_t>(random, {20, 200});
@@ -213,7 +221,8 @@ void draw_clocks(RandomSequence& random, Scenario& scenario) {
 
 /// Quantizers of more than two levels divide: their values leave the grid.
 bool on_grid(const CodecSpec& codec) {
-  return codec.value == ValueCodecId::kRaw || (codec.qsgd_bits == 2 && codec.qsgd_scale_max);
+  if (codec.value == ValueCodecId::kQsgd) return codec.qsgd_bits == 2 && codec.qsgd_scale_max;
+  return true;  // raw; 3LC's values are the largest magnitude, or 0
 }
 
 void draw_network(RandomSequence& random, Scenario& scenario) {

@@ -24,7 +24,8 @@ class Earliest {
   uint32_t slot() const { return leaves_ == 1 ? 0 : winners_[1]; }
   TimeNs time() const { return times_[slot()]; }
 
-  /// Slots that are likely to be the earliest soon, and sooner: first of a 64th and of an eighth of all, where the last set() was.
+  /// Slots that are likely to be the earliest soon, and sooner: first of a 64th and of an eighth of all, where the last set()
+  /// was.
   uint32_t soon() const { return soon_; }
   uint32_t sooner() const { return sooner_; }
 
