@@ -62,7 +62,7 @@ struct AllreduceSettings {
   uint32_t thresholds_period = 32;  ///< oktopk: tau'
   enum class Boundaries : uint8_t { kAveraged = 1, kPooled = 2 } boundaries = Boundaries::kAveraged;
   uint32_t messages_in_flight = 8;  ///< oktopk: messages of one bucket of its split
-  double balance_ratio = 4;         ///< oktopk: balances where the largest exceeds so many times the average
+  double balance_ratio = 4;  ///< oktopk: balances where the largest exceeds so many times the average; at least 1
 };
 
 /// A rank's part of an allreduce that has ended. Over all ranks, with exact values and for sums:

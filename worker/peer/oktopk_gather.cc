@@ -73,7 +73,7 @@ class Gathering {
     all_.values.resize(plan.total());
   }
 
-  Task<Status> run(const StreamView<T>& own) {
+  Task<Status> run(StreamView<T> own) {
     const uint32_t region = regions_.region[channel_.rank()];
     const Span held = held_by(plan_, region);
     MILLRACE_CHECK(!own.dense && own.count() == held.count(), own.count(), held.count());
@@ -208,15 +208,15 @@ GatherPlan plan_gather(std::span<const uint64_t> counts, double balance_ratio) {
 
 template <typename T>
 Task<Result<Stream<T>>> gather_by_plan(Channel& channel, const AllreduceSettings<T>& settings, const GatherPlan& plan,
-                                       const Regions& regions, const StreamView<T>& own, uint32_t first_tag) {
+                                       const Regions& regions, StreamView<T> own, uint32_t first_tag) {
   Gathering<T> gathering(channel, settings, plan, regions, first_tag);
   if (Status status = co_await gathering.run(own); !status) co_return std::unexpected(status.error());
   co_return gathering.take();
 }
 
 template Task<Result<Stream<float>>> gather_by_plan(Channel&, const AllreduceSettings<float>&, const GatherPlan&,
-                                                    const Regions&, const StreamView<float>&, uint32_t);
+                                                    const Regions&, StreamView<float>, uint32_t);
 template Task<Result<Stream<double>>> gather_by_plan(Channel&, const AllreduceSettings<double>&, const GatherPlan&,
-                                                     const Regions&, const StreamView<double>&, uint32_t);
+                                                     const Regions&, StreamView<double>, uint32_t);
 
 }  // namespace millrace::peer

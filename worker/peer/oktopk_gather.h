@@ -46,6 +46,6 @@ inline constexpr uint32_t kGatherTags = 64;
 /// Source  oktopk.txt, section 3.1.2
 template <typename T>
 Task<Result<Stream<T>>> gather_by_plan(Channel& channel, const AllreduceSettings<T>& settings, const GatherPlan& plan,
-                                       const Regions& regions, const StreamView<T>& own, uint32_t first_tag);
+                                       const Regions& regions, StreamView<T> own, uint32_t first_tag);
 
 }  // namespace millrace::peer
