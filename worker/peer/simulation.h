@@ -105,14 +105,14 @@ class Simulation {
 
   void begin_transfer(uint32_t from);
   void deliver(uint32_t to);
-  void start_next(uint32_t rank);
-  void tick(uint32_t rank);
+  void start_next(uint32_t at);
+  void tick(uint32_t at);
   void fault(const SimulatedFault& fault);
   void notice(const SimulatedFault& fault);
-  void take(uint32_t rank, Actions&& actions);
-  void settle(uint32_t rank);
-  void schedule(uint32_t rank);
-  void look_at_sends(uint32_t rank);
+  void take(uint32_t at, Actions&& actions);
+  void settle(uint32_t at);
+  void schedule(uint32_t at);
+  void look_at_sends(uint32_t at);
   TimeNs scaled(TimeNs work) const;
   TimeNs transfer_time(uint32_t from, uint32_t to, uint64_t bytes) const;
 

@@ -96,8 +96,9 @@ std::expected<std::vector<AlgorithmInfo>, Failure> chosen(const SimulateFlags& f
     const AlgorithmInfo* info = peer::find_algorithm(name);
     if (info == nullptr) {
       std::string known;
-      for (const AlgorithmInfo& one : peer::algorithms()) known += " " + std::string(one.name);
-      return fail_with(ExitCode::kUsage, "--algorithm: there is no '" + name + "'; all, bounded, or of:" + known);
+      for (const AlgorithmInfo& one : peer::algorithms()) known.append(" ").append(one.name);
+      return fail_with(ExitCode::kUsage,
+                       fmt::format("--algorithm: there is no '{}'; all, bounded, or of:{}", name, known));
     }
     infos.push_back(*info);
   }

@@ -246,8 +246,8 @@ Result<std::vector<peer::AlgorithmId>> algorithms_of(const PeerBenchOptions& opt
     const peer::AlgorithmInfo* info = peer::find_algorithm(name);
     if (info == nullptr) {
       std::string names;
-      for (const peer::AlgorithmInfo& one : peer::algorithms()) names += " " + std::string(one.name);
-      return fail(ErrorCode::kInvalidArgument, "there is no algorithm '" + name + "'; there are" + names);
+      for (const peer::AlgorithmInfo& one : peer::algorithms()) names.append(" ").append(one.name);
+      return fail(ErrorCode::kInvalidArgument, fmt::format("there is no algorithm '{}'; there are{}", name, names));
     }
     ids.push_back(info->id);
   }

@@ -1,6 +1,7 @@
 #include "worker/cli/peer/peer_check.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "kernels/base/hash.h"
@@ -13,8 +14,8 @@ void add_to(std::vector<float>& target, const StreamView<float>& stream) {
 }
 
 ByteSpan bytes_of(const auto& numbers) {
-  const auto bytes = std::as_bytes(std::span(numbers));
-  return {static_cast<const uint8_t*>(static_cast<const void*>(bytes.data())), bytes.size()};
+  const std::span all(numbers);
+  return {std::bit_cast<const uint8_t*>(all.data()), all.size_bytes()};
 }
 
 }  // namespace
