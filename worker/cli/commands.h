@@ -29,5 +29,6 @@ Command add_bench_recover(CLI::App& bench);
 Command add_bench_serve(CLI::App& bench);
 Command add_status_command(CLI::App& root);
 Command add_serve_command(CLI::App& root);
+Command add_advise_command(CLI::App& root);
 
 }  // namespace millrace::cli

@@ -16,6 +16,6 @@ int main(int argc, char** argv) {
   const std::vector<cli::Command> commands = {cli::add_train_command(root),  cli::add_eval_command(root),
                                               cli::add_data_command(root),   cli::add_bench_command(root),
                                               cli::add_status_command(root), cli::add_serve_command(root),
-                                              cli::add_demo_command(root)};
+                                              cli::add_demo_command(root),   cli::add_advise_command(root)};
   return cli::parse_and_run(root, commands, argc, argv);
 }

@@ -1,0 +1,221 @@
+#include "worker/peer/planner.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "kernels/base/random.h"
+#include "tests/worker/peer/cases.h"
+#include "worker/peer/message.h"
+#include "worker/peer/simulated_allreduce.h"
+
+namespace millrace::peer::testing {
+namespace {
+
+constexpr double kHeader = kMessageHeaderBytes;
+
+AlgorithmInfo info_of(AlgorithmId id) {
+  AlgorithmInfo info{};
+  info.id = id;
+  return info;
+}
+
+/// Latency only: messages of the longest chain. Bytes only: what goes through a port.
+MachineSpeeds messages_only() { return {.latency_s = 1, .byte_s = 0, .add_entry_s = 0}; }
+MachineSpeeds bytes_only() { return {.latency_s = 0, .byte_s = 1, .add_entry_s = 0}; }
+MachineSpeeds adds_only() { return {.latency_s = 0, .byte_s = 0, .add_entry_s = 1}; }
+
+double cost_of(AlgorithmId id, const SumShape& shape, const MachineSpeeds& speeds) {
+  return planned_cost(info_of(id), shape, speeds).total_s();
+}
+
+TEST(ExpectedSupport, IsSparcmlsAlternatingSum) {
+  // N (P p - C(P, 2) p^2 + ...), p = k / N, at N = 512 as in its figure 7.
+  for (const uint64_t k : {1u, 8u, 64u}) {
+    for (const int ranks : {1, 2, 5, 16}) {
+      const double p = static_cast<double>(k) / 512;
+      double sum = 0, binomial = 1;
+      for (int i = 1; i <= ranks; ++i) {
+        binomial = binomial * (ranks - i + 1) / i;
+        sum += (i % 2 == 1 ? 1 : -1) * binomial * std::pow(p, i);
+      }
+      EXPECT_NEAR(expected_support(512, k, ranks), 512 * sum, 1e-8) << k << " " << ranks;
+    }
+  }
+  EXPECT_EQ(expected_support(10, 10, 3), 10);
+  EXPECT_EQ(expected_support(10, 0, 3), 0);
+  EXPECT_NEAR(expected_support(uint64_t{1} << 32, 1, 1), 1, 1e-9);
+}
+
+TEST(ExpectedSupport, IsTheMeanOfDrawnSupports) {
+  constexpr uint64_t kDimension = 1'000;
+  constexpr uint64_t kCount = 30;
+  constexpr int kRounds = 200;
+  for (const uint32_t ranks : {2u, 8u, 40u}) {
+    RandomSequence draws(RandomKey::from(ranks));
+    double sum = 0, squares = 0;
+    for (int round = 0; round < kRounds; ++round) {
+      std::set<uint64_t> all;
+      for (uint32_t rank = 0; rank < ranks; ++rank) {
+        std::set<uint64_t> own;
+        while (own.size() < kCount) own.insert(draws.next_below(kDimension));
+        all.insert(own.begin(), own.end());
+      }
+      sum += static_cast<double>(all.size());
+      squares += static_cast<double>(all.size()) * static_cast<double>(all.size());
+    }
+    const double mean = sum / kRounds;
+    const double deviation = std::sqrt(std::max(0.0, squares / kRounds - mean * mean) / kRounds);
+    EXPECT_NEAR(mean, expected_support(kDimension, kCount, ranks), 5 * deviation) << ranks << " ranks";
+  }
+}
+
+// n = 2^20, k = 1024, P = 8: by hand.
+constexpr SumShape kShape{.dimension = 1 << 20, .k = 1024, .ranks = 8};
+
+TEST(PlannedCost, MessagesOfTheLongestChain) {
+  EXPECT_EQ(cost_of(AlgorithmId::kDenseRing, kShape, messages_only()), 14);
+  EXPECT_EQ(cost_of(AlgorithmId::kDenseRecursiveDoubling, kShape, messages_only()), 3);
+  // Halving 3; slices of 512 KiB travel beside their bundles: 3 + 7.
+  EXPECT_EQ(cost_of(AlgorithmId::kDenseRabenseifner, kShape, messages_only()), 13);
+  EXPECT_EQ(cost_of(AlgorithmId::kSsarRecursiveDoubling, kShape, messages_only()), 3);
+  EXPECT_EQ(cost_of(AlgorithmId::kSsarSplitAllgather, kShape, messages_only()), 7 + 3);
+  EXPECT_EQ(cost_of(AlgorithmId::kSparseRing, kShape, messages_only()), 14);
+  EXPECT_EQ(cost_of(AlgorithmId::kRedsyncAllgather, kShape, messages_only()), 3);
+  EXPECT_EQ(cost_of(AlgorithmId::kGtopk, kShape, messages_only()), 6);
+  EXPECT_EQ(cost_of(AlgorithmId::kOktopk, kShape, messages_only()), 7 + 3 + 3);
+  const SumShape seven{.dimension = 1 << 20, .k = 1024, .ranks = 7};
+  EXPECT_EQ(cost_of(AlgorithmId::kSsarRecursiveDoubling, seven, messages_only()), 2 + 2);
+  EXPECT_EQ(cost_of(AlgorithmId::kRedsyncAllgather, seven, messages_only()), 3);
+}
+
+TEST(PlannedCost, BytesThroughAPort) {
+  constexpr double kDense = 4.0 * (1 << 20);
+  EXPECT_DOUBLE_EQ(cost_of(AlgorithmId::kDenseRing, kShape, bytes_only()), 14 * (kHeader + kDense / 8));
+  EXPECT_DOUBLE_EQ(cost_of(AlgorithmId::kDenseRecursiveDoubling, kShape, bytes_only()), 3 * (kHeader + kDense));
+  EXPECT_DOUBLE_EQ(cost_of(AlgorithmId::kDenseRabenseifner, kShape, bytes_only()),
+                   13 * kHeader + 2 * kDense * 7 / 8 + 7 * 8);
+  double doubling = 0;
+  for (const double draws : {1.0, 2.0, 4.0}) doubling += kHeader + 8 * expected_support(1 << 20, 1024, draws);
+  EXPECT_NEAR(cost_of(AlgorithmId::kSsarRecursiveDoubling, kShape, bytes_only()), doubling, 1e-6);
+  // Between SparCML's bounds, k and P k entries on the way.
+  const double bodies = cost_of(AlgorithmId::kSsarSplitAllgather, kShape, bytes_only()) - 10 * kHeader;
+  EXPECT_GE(bodies, 2 * 7.0 / 8 * 1024 * 8);
+  EXPECT_LE(bodies, 8 * 1024.0 * 8 + 8 * (7 + 7));
+  // Ok-Topk table 1: from 2k to 6k (P - 1) / P words.
+  const double oktopk = (cost_of(AlgorithmId::kOktopk, kShape, bytes_only()) - 13 * kHeader) / 4;
+  EXPECT_GE(oktopk, 2 * 1024 * 7.0 / 8);
+  EXPECT_LE(oktopk, 6 * 1024 * 7.0 / 8);
+  EXPECT_DOUBLE_EQ(cost_of(AlgorithmId::kGtopk, kShape, bytes_only()), 6 * (kHeader + 8 * 1024));
+}
+
+TEST(PlannedCost, EntriesThatAreAdded) {
+  EXPECT_DOUBLE_EQ(cost_of(AlgorithmId::kRedsyncAllgather, kShape, adds_only()), 8 * 1024);  // p gamma_1
+  EXPECT_DOUBLE_EQ(cost_of(AlgorithmId::kDenseRecursiveDoubling, kShape, adds_only()), 3 * 2.0 * (1 << 20));
+  EXPECT_DOUBLE_EQ(cost_of(AlgorithmId::kOktopk, kShape, adds_only()), 1024);
+}
+
+TEST(PlannedCost, OneRankHasItAlready) {
+  const SumShape alone{.dimension = 100, .k = 10, .ranks = 1};
+  for (const AlgorithmInfo& info : algorithms()) EXPECT_EQ(planned_cost(info, alone, {}).total_s(), 0) << info.name;
+}
+
+TEST(PlannedCost, WhereWhichIsFaster) {
+  using enum AlgorithmId;
+  const auto faster = [](AlgorithmId one, AlgorithmId other, const SumShape& shape, const MachineSpeeds& speeds) {
+    return cost_of(one, shape, speeds) < cost_of(other, shape, speeds);
+  };
+  const MachineSpeeds lan{.latency_s = 20e-6, .byte_s = 8e-9, .add_entry_s = 2e-9};
+  // Nothing but latency: recursive doubling. Sums that overlap much: the split.
+  const SumShape tiny{.dimension = 1 << 20, .k = 16, .ranks = 64};
+  for (const AlgorithmId other : {kSsarSplitAllgather, kSparseRing, kDenseRing, kDenseRabenseifner}) {
+    EXPECT_TRUE(faster(kSsarRecursiveDoubling, other, tiny, lan)) << static_cast<int>(other);
+  }
+  const SumShape much{.dimension = 1 << 24, .k = 1 << 21, .ranks = 8};
+  EXPECT_TRUE(faster(kSsarSplitAllgather, kSsarRecursiveDoubling, much, lan));
+  EXPECT_TRUE(faster(kSsarSplitAllgather, kDenseRabenseifner, much, lan));
+  // Contributions that are dense already: the dense ones.
+  const SumShape full{.dimension = 1 << 20, .k = 3 << 18, .ranks = 4};
+  for (const AlgorithmId sparse : {kSsarRecursiveDoubling, kRedsyncAllgather, kTopkA}) {
+    EXPECT_TRUE(faster(kDenseRabenseifner, sparse, full, lan)) << static_cast<int>(sparse);
+  }
+  // RedSync's remark: the gathering grows with the ranks, and at some number of them the dense one is faster.
+  const SumShape few{.dimension = 1 << 20, .k = 1 << 14, .ranks = 4};
+  const SumShape many{.dimension = 1 << 20, .k = 1 << 14, .ranks = 256};
+  EXPECT_TRUE(faster(kRedsyncAllgather, kDenseRabenseifner, few, lan));
+  EXPECT_TRUE(faster(kDenseRabenseifner, kRedsyncAllgather, many, lan));
+  EXPECT_TRUE(faster(kOktopk, kTopkA, many, lan));
+}
+
+TEST(Planner, RanksByTime) {
+  const std::vector<PlannedCost> ranking = rank_algorithms(kShape, {}, Wanted::kAnyResult);
+  ASSERT_EQ(ranking.size(), algorithms().size());
+  EXPECT_TRUE(std::ranges::is_sorted(ranking, {}, [](const PlannedCost& one) { return one.total_s(); }));
+  EXPECT_EQ(choose_algorithm(kShape, {}, Wanted::kAnyResult), ranking.front().info.id);
+  EXPECT_EQ(algorithm_info(choose_algorithm(kShape, {}, Wanted::kExactSum)).result, ResultKind::kExactSum);
+  EXPECT_FALSE(reason_of(ranking, kShape).empty());
+}
+
+struct Simulated {
+  AlgorithmId id;
+  double seconds;
+};
+
+/// Virtual time of an exact sum, for each of them.
+std::vector<Simulated> simulated(const SumShape& shape, const MachineSpeeds& speeds) {
+  SimulationOptions options;
+  options.ranks = shape.ranks;
+  options.latency = static_cast<TimeNs>(std::llround(speeds.latency_s * kNsPerS));
+  options.bytes_per_s = 1 / speeds.byte_s;
+  AllreduceSettings<float> settings;
+  settings.dimension = shape.dimension;
+  settings.k = shape.k;
+  std::vector<HeldStream<float>> own;
+  for (uint32_t rank = 0; rank < shape.ranks; ++rank) {
+    own.push_back(contribution_of<float>(Spread::kUniform, rank, shape.ranks, shape.dimension, shape.k, 3));
+  }
+  std::vector<Simulated> times;
+  for (const AlgorithmInfo& info : algorithms()) {
+    if (info.result != ResultKind::kExactSum) continue;
+    auto all = SimulatedAllreduce<float>::make(options, info.id, settings).value();
+    const auto took = all->step([&own](uint32_t rank) { return own[rank]; },
+                                [](uint32_t, Reduced<float>, const HeldStream<float>&) {});
+    EXPECT_TRUE(took.has_value()) << info.name << ": " << took.error().message;
+    times.push_back({info.id, static_cast<double>(took.value_or(0)) / kNsPerS});
+  }
+  return times;
+}
+
+/// `algorithm = auto` against every forced one. How far off a single prediction may be is looked at, too.
+TEST(Planner, ItsChoiceIsWithinATenthOfTheBest) {
+  for (const uint32_t ranks : {2u, 3u, 5u, 8u, 16u, 32u}) {
+    for (const uint64_t dimension : {uint64_t{1} << 12, uint64_t{1} << 17}) {
+      for (const double density : {0.0005, 0.005, 0.05, 0.4}) {
+        for (const double rate : {1.25e8, 1.25e10}) {
+          const auto k = std::max<uint64_t>(1, static_cast<uint64_t>(density * static_cast<double>(dimension)));
+          const SumShape shape{.dimension = dimension, .k = k, .ranks = ranks};
+          const MachineSpeeds speeds{.latency_s = 5e-6, .byte_s = 1 / rate, .add_entry_s = 2e-9};
+          SCOPED_TRACE(std::to_string(ranks) + " ranks, n " + std::to_string(dimension) + ", k " + std::to_string(k) +
+                       ", rate " + std::to_string(rate));
+          const std::vector<Simulated> times = simulated(shape, speeds);
+          const auto best = std::ranges::min_element(times, {}, &Simulated::seconds);
+          const AlgorithmId chosen = choose_algorithm(shape, speeds, Wanted::kExactSum);
+          const auto mine = std::ranges::find(times, chosen, &Simulated::id);
+          ASSERT_NE(mine, times.end());
+          EXPECT_LE(mine->seconds, 1.1 * best->seconds)
+              << algorithm_info(chosen).name << ", but " << algorithm_info(best->id).name;
+          for (const Simulated& one : times) {
+            const double planned = planned_cost(algorithm_info(one.id), shape, speeds).total_s();
+            EXPECT_LE(std::max(planned, one.seconds), 1.5 * std::min(planned, one.seconds))
+                << algorithm_info(one.id).name << ": planned " << planned << " s, simulated " << one.seconds << " s";
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace millrace::peer::testing

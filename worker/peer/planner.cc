@@ -1,0 +1,257 @@
+#include "worker/peer/planner.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdio>
+#include <string>
+
+#include "kernels/base/check.h"
+#include "worker/peer/allgather.h"
+#include "worker/peer/message.h"
+
+namespace millrace::peer {
+namespace {
+
+constexpr double kHeader = kMessageHeaderBytes;
+constexpr double kTableBytes = 8;  ///< of a packet in a bundle (allgather.h)
+
+/// Adds up a cost, message by message along the longest chain.
+class Chain {
+ public:
+  Chain(const SumShape& shape, const MachineSpeeds& speeds)
+      : shape_(shape),
+        speeds_(speeds),
+        n_(static_cast<double>(shape.dimension)),
+        k_(static_cast<double>(shape.k)),
+        ranks_(shape.ranks),
+        value_(shape.value_bytes),
+        pair_(value_ + sizeof(uint32_t)) {}
+
+  double n() const { return n_; }
+  double k() const { return k_; }
+  uint32_t ranks() const { return ranks_; }
+  double value_bytes() const { return value_; }
+  double pair_bytes() const { return pair_; }
+
+  /// So many messages with bodies of so many bytes each, one after the other.
+  void send(double body, double count = 1) {
+    latency_ += count * speeds_.latency_s;
+    transfer_ += count * (kHeader + body) * speeds_.byte_s;
+  }
+  void add(double entries) { add_ += entries * speeds_.add_entry_s; }
+
+  /// Entries that a sum of `draws` contributions carries in `share` of the dimension: all of it where that is smaller.
+  double entries(double draws, double share = 1) const {
+    const double count = support(draws);
+    return (is_dense(count) ? n_ : count) * share;
+  }
+  double bytes(double draws, double share = 1) const {
+    const double count = support(draws);
+    return (is_dense(count) ? n_ * value_ : count * pair_) * share;
+  }
+
+  /// Everybody's packet of so many bytes to everybody, by recursive doubling or Bruck's.
+  void gather(double body) {
+    for (uint64_t held = 1; held < ranks_; held *= 2) {
+      const auto count = static_cast<double>(std::min<uint64_t>(held, ranks_ - held));
+      if (body >= static_cast<double>(kBundledBytesMax)) {
+        send(kTableBytes * count);
+        send(body, count);
+      } else {
+        send((kTableBytes + std::ceil(body / 8) * 8) * count);
+      }
+    }
+  }
+
+  PlannedCost cost(const AlgorithmInfo& info) const { return {info, latency_, transfer_, add_}; }
+
+ private:
+  double support(double draws) const { return expected_support(shape_.dimension, shape_.k, draws); }
+  bool is_dense(double count) const { return count * pair_ >= n_ * value_; }
+
+  const SumShape& shape_;
+  const MachineSpeeds& speeds_;
+  double n_;
+  double k_;
+  uint32_t ranks_;
+  double value_;
+  double pair_;
+  double latency_ = 0;
+  double transfer_ = 0;
+  double add_ = 0;
+};
+
+double slice_share(const Chain& chain) { return 1.0 / chain.ranks(); }
+
+/// recursive doubling of what `bytes` and `entries` say of a sum of so many contributions, with the ranks above the power of two.
+template <typename Bytes, typename Entries>
+void doubling(Chain& chain, Bytes bytes, Entries entries) {
+  const uint32_t paired = std::bit_floor(chain.ranks());
+  const uint32_t folded = chain.ranks() - paired;
+  const bool folds = folded != 0;
+  if (folds) {
+    chain.send(bytes(1.0));
+    chain.add(2 * entries(1.0));
+  }
+  for (uint32_t bit = 1; bit < paired; bit *= 2) {
+    // The lowest ranks were given another's: their groups hold most, and are waited for.
+    const double draws = bit + std::min(bit, folded);
+    chain.send(bytes(draws));
+    chain.add(2 * entries(draws));
+  }
+  if (folds) chain.send(bytes(static_cast<double>(chain.ranks())));
+}
+
+void dense_ring(Chain& chain) {
+  const double slice = chain.n() * slice_share(chain);
+  chain.send(slice * chain.value_bytes(), 2.0 * (chain.ranks() - 1));
+  chain.add(2 * slice * (chain.ranks() - 1) + chain.n());
+}
+
+void dense_recursive_doubling(Chain& chain) {
+  doubling(chain, [&](double) { return chain.n() * chain.value_bytes(); }, [&](double) { return chain.n(); });
+}
+
+void dense_rabenseifner(Chain& chain) {
+  const uint32_t paired = std::bit_floor(chain.ranks());
+  if (paired != chain.ranks()) {
+    chain.send(chain.n() * chain.value_bytes());
+    chain.add(chain.n());
+  }
+  for (double part = chain.n() / 2; part >= chain.n() / paired; part /= 2) {
+    chain.send(part * chain.value_bytes());
+    chain.add(part);
+  }
+  chain.gather(chain.n() / paired * chain.value_bytes());
+  chain.add(chain.n());
+}
+
+void split(Chain& chain) {
+  chain.send(chain.bytes(1, slice_share(chain)), chain.ranks() - 1);
+  chain.add(chain.k());
+}
+
+void split_allgather(Chain& chain) {
+  split(chain);
+  chain.gather(chain.bytes(chain.ranks(), slice_share(chain)));
+  chain.add(chain.entries(chain.ranks()));
+}
+
+void sparse_ring(Chain& chain) {
+  const double share = slice_share(chain);
+  for (uint32_t step = 1; step < chain.ranks(); ++step) {
+    chain.send(chain.bytes(step, share));
+    chain.add(chain.entries(step, share) + chain.entries(1, share));
+  }
+  chain.send(chain.bytes(chain.ranks(), share), chain.ranks() - 1);
+  chain.add(chain.entries(chain.ranks()));
+}
+
+void gather_contributions(Chain& chain) {
+  chain.gather(chain.bytes(1));
+  chain.add(chain.ranks() * chain.entries(1));
+}
+
+/// Up the tree, where each node adds and selects, and down.
+void gtopk(Chain& chain) {
+  for (uint32_t bit = 1; bit < chain.ranks(); bit *= 2) {
+    chain.send(chain.k() * chain.pair_bytes());
+    chain.add(2 * chain.k());
+    chain.send(chain.k() * chain.pair_bytes());
+  }
+}
+
+/// A step that makes nothing anew, all ranks alike: the split, two numbers of each region, the gathering of k entries.
+void oktopk(Chain& chain) {
+  const double share = slice_share(chain);
+  chain.send(chain.k() * share * chain.pair_bytes(), chain.ranks() - 1);
+  chain.add(chain.k());
+  chain.gather(2 * sizeof(uint32_t));
+  for (uint32_t bit = 1; bit < chain.ranks(); bit *= 2) {
+    chain.send(chain.k() * share * std::min(bit, chain.ranks() - bit) * chain.pair_bytes());
+  }
+}
+
+}  // namespace
+
+double expected_support(uint64_t n, uint64_t k, double draws) {
+  MILLRACE_CHECK(n > 0 && k <= n, n, k);
+  if (k == n) return draws > 0 ? static_cast<double>(n) : 0;
+  // 1 - (1 - p)^draws without losing a small p.
+  return static_cast<double>(n) * -std::expm1(draws * std::log1p(-static_cast<double>(k) / static_cast<double>(n)));
+}
+
+PlannedCost planned_cost(const AlgorithmInfo& info, const SumShape& shape, const MachineSpeeds& speeds) {
+  MILLRACE_CHECK(shape.ranks > 0, shape.ranks);
+  Chain chain(shape, speeds);
+  if (shape.ranks == 1) return chain.cost(info);
+  switch (info.id) {
+    case AlgorithmId::kDenseRing: dense_ring(chain); break;
+    case AlgorithmId::kDenseRecursiveDoubling: dense_recursive_doubling(chain); break;
+    case AlgorithmId::kDenseRabenseifner: dense_rabenseifner(chain); break;
+    case AlgorithmId::kSsarRecursiveDoubling:
+      doubling(
+          chain, [&](double draws) { return chain.bytes(draws); }, [&](double draws) { return chain.entries(draws); });
+      break;
+    case AlgorithmId::kSsarSplitAllgather:
+    case AlgorithmId::kDsarSplitAllgather: split_allgather(chain); break;
+    case AlgorithmId::kSparseRing: sparse_ring(chain); break;
+    case AlgorithmId::kTopkA:
+    case AlgorithmId::kGaussianK:
+    case AlgorithmId::kRedsyncAllgather: gather_contributions(chain); break;
+    case AlgorithmId::kGtopk: gtopk(chain); break;
+    case AlgorithmId::kOktopk: oktopk(chain); break;
+  }
+  return chain.cost(info);
+}
+
+std::vector<PlannedCost> rank_algorithms(const SumShape& shape, const MachineSpeeds& speeds, Wanted wanted) {
+  std::vector<PlannedCost> ranking;
+  for (const AlgorithmInfo& info : algorithms()) {
+    if (wanted == Wanted::kExactSum && info.result != ResultKind::kExactSum) continue;
+    ranking.push_back(planned_cost(info, shape, speeds));
+  }
+  std::ranges::stable_sort(ranking, {}, [](const PlannedCost& one) { return one.total_s(); });
+  return ranking;
+}
+
+AlgorithmId choose_algorithm(const SumShape& shape, const MachineSpeeds& speeds, Wanted wanted) {
+  const std::vector<PlannedCost> ranking = rank_algorithms(shape, speeds, wanted);
+  MILLRACE_CHECK(!ranking.empty(), ranking.size());
+  return ranking.front().info.id;
+}
+
+std::string reason_of(const std::vector<PlannedCost>& ranking, const SumShape& shape) {
+  if (shape.ranks == 1 || ranking.empty()) return "One rank has the sum already.";
+  const auto first = [&ranking](bool dense) {
+    return std::ranges::find(ranking, dense, [](const PlannedCost& one) { return one.info.dense_only; });
+  };
+  const auto dense = first(true), sparse = first(false);
+  if (dense == ranking.end() || sparse == ranking.end()) return "There is nothing to compare it with.";
+  const double support = expected_support(shape.dimension, shape.k, shape.ranks);
+  const double share = support / static_cast<double>(shape.dimension);
+  char text[512];
+  if (dense < sparse) {
+    const char* const why = static_cast<double>(shape.k) * (shape.value_bytes + 4.0) >=
+                                    static_cast<double>(shape.dimension) * shape.value_bytes
+                                ? "each contribution takes as many bytes sparse as dense"
+                            : sparse->latency_s > dense->total_s() ? "the sparse one's messages alone take longer"
+                                                                   : "the sum fills up on its way";
+    std::snprintf(
+        text, sizeof(text),
+        "Dense wins: %s takes %.2f x the time of the best sparse one, %s; %s (the sum of %u ranks has %.1f %% "
+        "of the indices).",
+        std::string(dense->info.name).c_str(), dense->total_s() / sparse->total_s(),
+        std::string(sparse->info.name).c_str(), why, shape.ranks, 100 * share);
+  } else {
+    std::snprintf(text, sizeof(text),
+                  "Sparse wins: %s takes %.3g x the time of the best dense one, %s (the sum of %u ranks has %.1f %% of "
+                  "the indices).",
+                  std::string(sparse->info.name).c_str(), sparse->total_s() / dense->total_s(),
+                  std::string(dense->info.name).c_str(), shape.ranks, 100 * share);
+  }
+  return text;
+}
+
+}  // namespace millrace::peer

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "worker/peer/allreduce.h"
+
+namespace millrace::peer {
+
+/// What the cost models are fed with: measured, or as `millrace advise` and simulations are told.
+struct MachineSpeeds {
+  double latency_s = 1e-6;    ///< alpha: of a message, of each port it goes through
+  double byte_s = 8e-10;      ///< beta
+  double add_entry_s = 2e-9;  ///< for each entry that goes into a sum (Channel::charge; `millrace bench reduce`)
+};
+
+/// The sum that is asked for: of `ranks` streams of `k` of `dimension` entries each.
+struct SumShape {
+  uint64_t dimension = 0;
+  uint64_t k = 0;
+  uint32_t ranks = 1;
+  uint32_t value_bytes = 4;
+};
+
+struct PlannedCost {
+  AlgorithmInfo info;
+  double latency_s = 0;   ///< alpha terms
+  double transfer_s = 0;  ///< beta terms, headers among them
+  double add_s = 0;
+  double total_s() const { return latency_s + transfer_s + add_s; }
+};
+
+/// Expected number of distinct indices among `draws` supports of k of n indices each, uniform and independent:
+/// n (1 - (1 - k / n)^draws), SparCML's alternating sum in closed form.
+///
+/// REQUIRES: k <= n, n > 0.
+/// Source   sparcml.txt, appendix B.1.
+double expected_support(uint64_t n, uint64_t k, double draws);
+
+/// Time of one allreduce without codecs, uniform supports, on ranks that send and receive one message at a time. A message's
+/// header counts; an algorithm's own selection does not: each has it, or its caller.
+///
+/// Source   the papers' models, with the sizes that supports are expected to have in between their bounds: sparcml.txt 5.3.1 to
+///          5.3.3; redsync.txt 2.4; oktopk.txt table 1 (all alike, amortised over its periods' steps that make nothing anew);
+///          Thakur et al. for the dense ones.
+PlannedCost planned_cost(const AlgorithmInfo& info, const SumShape& shape, const MachineSpeeds& speeds);
+
+/// Which results will do.
+enum class Wanted : uint8_t {
+  kExactSum = 1,   ///< exact sums only
+  kAnyResult = 2,  ///< global top-k ones too
+};
+
+/// The registry's algorithms, the fastest first. Order  of equal times: the lower number.
+std::vector<PlannedCost> rank_algorithms(const SumShape& shape, const MachineSpeeds& speeds, Wanted wanted);
+
+/// `algorithm = auto`: the fastest for an exact sum, or for a top-k of k.
+AlgorithmId choose_algorithm(const SumShape& shape, const MachineSpeeds& speeds, Wanted wanted);
+
+/// Whether the dense or the sparse ones win here, and why, in a sentence or two for a person.
+std::string reason_of(const std::vector<PlannedCost>& ranking, const SumShape& shape);
+
+}  // namespace millrace::peer
