@@ -6,7 +6,8 @@
 Every push of every process puts 1.0 into an index of its own (punisher/punished_worker.cc). Twice in the final weights is a
 failure, always. One that is missing must be kept back by a process that lives to the end, or have been lost for a reason that
 the protocol names: its process was killed after the state was saved that the next one began with, or without one; a process
-that lives to the end says that it lost so much; or nobody is left who had the update (a shard was killed as well, or all workers).
+that lives to the end says that it lost so much (with what was counted in steps that nobody else had: entries_void); or nobody
+is left who had the update (a shard was killed as well, or all workers).
 Workers that live to the end must agree, in mode synchronous, on the weights, and at every step on the way there since they
 came in; where workers are left out, one may be ahead of another in some parts and behind in others.
 

@@ -238,6 +238,39 @@ TEST_F(Returns, OffTheLogEverythingOfThePartIsLostByNameAndNothingOfTheOthers) {
   EXPECT_EQ(core().saved_state().parts[0].lineage, 2u);
 }
 
+TEST_F(Returns, WhatWasCountedInStepsThatTheLogHasNoMoreIsVoid) {
+  const protocol::JobView at_first = view_;
+  const uint64_t first_life = life_;
+  for (const uint64_t steps_left : {0u, 1u, 2u}) {
+    SCOPED_TRACE(steps_left);
+    view_ = at_first;
+    life_ = first_life;
+    make_running();
+    push({5, 6, kSecond}, {1, 1, 1});
+    hear_update(0, 0, {{5, 1}, {6, 1}});
+    hear_update(1, 0, {{local(kSecond), 1}});
+    push({7}, {1});
+    hear_update(0, 1, {{7, 1}});
+    hear_update(1, 1, {});
+    lose_place();
+    enter(2);
+    hear_snapshot(0, 3, 1);
+    protocol::Settle settle = settle_of(0, 3, Weights::kSnapshot);
+    settle.on_log = false;
+    settle.lineage = 2;
+    if (steps_left > 0) settle.counted = counted_at(1, steps_left - 1);
+    hear(0, settle);
+    EXPECT_EQ(core().counters().entries_void, steps_left == 0 ? 3u : 2u - steps_left);
+    EXPECT_EQ(core().counters().lost_off_log, 0.0);
+    hear(1, settle_of(1, 2));
+    actions_.log.clear();
+    make_synced();
+    const auto says_it = [](const worker::LogLine& line) { return line.text.contains("counted in them"); };
+    const bool said = std::ranges::any_of(actions_.log, says_it);
+    EXPECT_EQ(said, steps_left < 2);
+  }
+}
+
 TEST_F(Returns, ACutToAnotherStateIsNamedAsTheCause) {
   make_running();
   push({5}, {4});

@@ -74,12 +74,12 @@ void SessionCore::Impl::tell_account(PartRun& part) {
 void SessionCore::Impl::account_update(PartRun& part, const protocol::Update& update,
                                        const std::optional<protocol::SummaryEntry>& before) {
   if (!config.spec.audit) return;
-  const std::vector<protocol::ContributorId> own = own_contributions(update);
+  const std::vector<OwnContribution> own = own_contributions(update);
   PartAccount& account = part.account;
   account.doubt += 0x1p-53 * static_cast<double>(own.size()) * std::abs(carried_in(part));
   const protocol::SummaryEntry* now = counted_in(part);
   const auto of_others =
-      std::ranges::count_if(own, [this](const protocol::ContributorId& one) { return !own_lives.contains(one.life); });
+      std::ranges::count_if(own, [this](const OwnContribution& one) { return !own_lives.contains(one.id.life); });
   if (of_others == 0 || account.holds_loaded || now == nullptr) return;
   if (static_cast<size_t>(of_others) < own.size()) {  // merged steps of both: their share is what the books miss
     account.others = true;

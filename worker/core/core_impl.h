@@ -13,6 +13,7 @@
 #include "kernels/base/random.h"
 #include "protocol/log_digest.h"
 #include "worker/core/clip.h"
+#include "worker/core/counted_steps.h"
 #include "worker/core/session_core.h"
 
 /// What SessionCore's files share. core_links: connections. core_messages: what shards say, one by one. core_places: views, this
@@ -102,6 +103,7 @@ struct PartRun {
   std::deque<KeptUpdate> kept;  ///< by step, up to n - 1; what all members have is forgotten, but for the last
   protocol::Summary summary;    ///< as of n, where nothing is kept
   uint64_t answers = 0;         ///< pushes of the bucket that this part has answered
+  CountedSteps counted;
   PartAccount account;
   std::deque<Held> held;   ///< in order, of jobs with apply_after_acks
   uint64_t backed = 0;     ///< ... steps that enough members have: said in this epoch, or handed over before
@@ -247,6 +249,8 @@ struct SessionCore::Impl {
   CoreCounters counters;
   std::set<uint64_t> own_lives;     ///< of this process; others have, or had, those between
   bool loaded_of_this_job = false;  ///< its positions in the logs mean something here
+  double told_lost = 0;             ///< of what was lost off the log, the log line has said so much
+  uint64_t told_void = 0;
   uint64_t audit_checks = 0;
   uint32_t audit_lines = 0;
   std::vector<UnreturnableView> unreturnable;  ///< LedgerMode::kPerIndex
@@ -309,6 +313,7 @@ struct SessionCore::Impl {
   void put_aside();
   void begin_when_all_joined(TimeNs now, Actions& actions);
   void become_synced(TimeNs now, Actions& actions);
+  void log_what_was_lost(Actions& actions);
   void give_up_returning(TimeNs now, Actions& actions);
   std::string returning_text() const;
 
@@ -322,10 +327,11 @@ struct SessionCore::Impl {
   void account_settled(PartRun& part, const protocol::Settle& settle, double carried);
   void settle_outstanding(PartRun& part, const protocol::Settle& settle, uint64_t next);
   void settle_decided(PartRun& part, Outstanding&& out, const protocol::Settle& settle);
-  void mask_applied(PartRun& part, const Outstanding& out, const HeldStream<float>* carried);
+  /// Counted in that step: of what was sent all was applied (`carried` is null), or what the update carries.
+  void was_applied(PartRun& part, uint64_t step, const HeldStream<float>& sent, const HeldStream<float>* carried);
   void lose_unreturnable(PartRun& part, const Outstanding& out);
   /// 9a: nothing of the part's state counts.
-  void drop_off_log(PartRun& part);
+  void drop_off_log(PartRun& part, const protocol::Settle& settle);
   void take_snapshot(PartRun& part, const protocol::Settle& settle, Actions& actions);
   void keep_for_settling(PartRun& part, protocol::Message&& message);
   void repeat_joining(uint32_t shard, Actions& actions);
@@ -366,8 +372,8 @@ struct SessionCore::Impl {
   /// Keeps what a successor of the shard may ask for. Returns the update, where it is now.
   static const protocol::Update& keep_update(PartRun& part, protocol::Update& update, SharedBytes&& payload);
   bool settle(PartRun& part, const protocol::Update& update, const HeldStream<float>& carried);
-  /// The update has counted it: what it does not carry of it comes back.
-  void settle_counted(PartRun& part, HeldStream<float>&& sent, const protocol::Update& update,
+  /// The update has counted it, in that step: what it does not carry of it comes back.
+  void settle_counted(PartRun& part, uint64_t step, HeldStream<float>&& sent, const protocol::Update& update,
                       const HeldStream<float>& carried);
   /// It will never be counted.
   void give_back(PartRun& part, const Outstanding& out);
@@ -454,7 +460,11 @@ struct SessionCore::Impl {
   /// Several steps whose sum is what they would do one after the other.
   bool may_be_merged(const protocol::Update& update) const;
   /// This worker's contributions that the update names, in their order.
-  std::vector<protocol::ContributorId> own_contributions(const protocol::Update& update) const;
+  struct OwnContribution {
+    protocol::ContributorId id;
+    uint64_t step = 0;  ///< of the log
+  };
+  std::vector<OwnContribution> own_contributions(const protocol::Update& update) const;
   /// The last push of which the update names the contribution; empty: none of this worker's.
   std::optional<uint64_t> settle_named(PartRun& part, const protocol::Update& update, const HeldStream<float>& carried,
                                        Actions& actions);

@@ -299,7 +299,21 @@ void SessionCore::Impl::become_synced(TimeNs now, Actions& actions) {
   log(actions, Severity::kInfo,
       "worker " + std::to_string(config.worker) + " takes part from epoch " + std::to_string(view.epoch) +
           " on, life " + std::to_string(life));
+  log_what_was_lost(actions);
   if (phase == Phase::kReturning) set_phase(std::exchange(finish_asked, false) ? Phase::kFinishing : Phase::kRunning);
+}
+
+void SessionCore::Impl::log_what_was_lost(Actions& actions) {
+  const double lost = counters.lost_off_log + counters.lost_cut;
+  const double kept_back = lost - std::exchange(told_lost, lost);
+  const uint64_t counted = counters.entries_void - std::exchange(told_void, counters.entries_void);
+  if (kept_back == 0 && counted == 0) return;
+  log(actions, Severity::kWarning,
+      "worker " + std::to_string(config.worker) +
+          ": nobody who is left had some of the steps that this worker had. Lost with them: " +
+          std::to_string(counted) +
+          " entries that were counted in them, and what was kept back or on its way, a sum of |value| of " +
+          std::to_string(kept_back));
 }
 
 void SessionCore::Impl::give_up_returning(TimeNs now, Actions& actions) {

@@ -113,7 +113,7 @@ void SessionCore::Impl::on_settle(uint32_t shard, const protocol::Settle& settle
 
 void SessionCore::Impl::settle_account(PartRun& part, const protocol::Settle& settle, uint64_t next) {
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
-  if (!settle.on_log) return drop_off_log(part);
+  if (!settle.on_log) return drop_off_log(part, settle);
   if (standing == Standing::kExpelled) {
     return asynchronous() ? settle_sequences(part, settle, next) : settle_outstanding(part, settle, next);
   }
@@ -139,12 +139,15 @@ void SessionCore::Impl::account_settled(PartRun& part, const protocol::Settle& s
   }
 }
 
-void SessionCore::Impl::drop_off_log(PartRun& part) {
+// Void with the steps that the job's log has no more is what was counted in them.
+void SessionCore::Impl::drop_off_log(PartRun& part, const protocol::Settle& settle) {
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
   double& lost = view.cut > synced_in ? counters.lost_cut : counters.lost_off_log;
   for (const Outstanding& out : part.outstanding) lost += bucket.lose_all(part.at, out.sent.view);
   part.outstanding.clear();
   lost += bucket.drop_aside(part.at);
+  const bool counted = settle.counted && settle.counted->counted_mask != 0;
+  counters.entries_void += part.counted.drop_from(counted ? settle.counted->last_step + 1 : 0);
   part.kept.clear();
 }
 
@@ -179,7 +182,7 @@ void SessionCore::Impl::settle_decided(PartRun& part, Outstanding&& out, const p
         return;
       }
       const bool all = body.whole_sum || carried->view.dense;
-      mask_applied(part, out, all ? nullptr : &*carried);
+      was_applied(part, out.step, out.sent, all ? nullptr : &*carried);
       if (!all) bucket.return_rest_aside(part.at, std::move(out.sent), *carried);
       return;
     }
@@ -194,16 +197,10 @@ void SessionCore::Impl::settle_decided(PartRun& part, Outstanding&& out, const p
       return;
     case Fate::kCounted:
       // An update that is not cut down carries all of it.
-      if (whole) return mask_applied(part, out, nullptr);
+      if (whole) return was_applied(part, out.step, out.sent, nullptr);
       [[fallthrough]];
     case Fate::kUnknown: lose_unreturnable(part, out); return;
   }
-}
-
-void SessionCore::Impl::mask_applied(PartRun& part, const Outstanding& out, const HeldStream<float>* carried) {
-  Bucket& bucket = *buckets[part.layout.bucket].bucket;
-  bucket.mask_applied(part.at, out.sent, carried);
-  if (bucket.unsettled()) unsettled.insert(part.layout.bucket);
 }
 
 void SessionCore::Impl::lose_unreturnable(PartRun& part, const Outstanding& out) {

@@ -375,7 +375,7 @@ bool SessionCore::Impl::settle(PartRun& part, const protocol::Update& update, co
   const bool counted = std::ranges::find(update.contributors, protocol::ContributorId{config.worker, out.life}) !=
                        update.contributors.end();
   if (counted) {
-    settle_counted(part, std::move(out.sent), update, carried);
+    settle_counted(part, update.step, std::move(out.sent), update, carried);
   } else {
     give_back(part, out);
   }
@@ -383,16 +383,25 @@ bool SessionCore::Impl::settle(PartRun& part, const protocol::Update& update, co
   return counted;
 }
 
-void SessionCore::Impl::settle_counted(PartRun& part, HeldStream<float>&& sent, const protocol::Update& update,
-                                       const HeldStream<float>& carried) {
-  Bucket& bucket = *buckets[part.layout.bucket].bucket;
+void SessionCore::Impl::settle_counted(PartRun& part, uint64_t step, HeldStream<float>&& sent,
+                                       const protocol::Update& update, const HeldStream<float>& carried) {
   // Values that arrive as they entered are less in all than what entered: audit_part() has that.
   if (config.spec.audit && !sends_what_entered(part)) {
     part.account.doubt += kMassError * mass_of(sent.view.values).magnitude;
   }
   const bool in_part = !update.whole_sum && !carried.view.dense;
-  bucket.mask_applied(part.at, sent, in_part ? &carried : nullptr);
-  if (in_part) bucket.give_back_rest(part.at, std::move(sent), carried);
+  was_applied(part, step, sent, in_part ? &carried : nullptr);
+  if (!in_part) return;
+  Bucket& bucket = *buckets[part.layout.bucket].bucket;
+  bucket.give_back_rest(part.at, std::move(sent), carried);
+  if (bucket.unsettled()) unsettled.insert(part.layout.bucket);
+}
+
+void SessionCore::Impl::was_applied(PartRun& part, uint64_t step, const HeldStream<float>& sent,
+                                    const HeldStream<float>* carried) {
+  part.counted.add(step, sent.view.count());
+  Bucket& bucket = *buckets[part.layout.bucket].bucket;
+  bucket.mask_applied(part.at, sent, carried);
   if (bucket.unsettled()) unsettled.insert(part.layout.bucket);
 }
 

@@ -26,13 +26,16 @@ bool SessionCore::Impl::may_be_merged(const protocol::Update& update) const {
          });
 }
 
-std::vector<protocol::ContributorId> SessionCore::Impl::own_contributions(const protocol::Update& update) const {
-  std::vector<protocol::ContributorId> own;
-  const auto look_at = [&](const protocol::ContributorId& one) {
-    if (one.worker == config.worker) own.push_back(one);
+std::vector<SessionCore::Impl::OwnContribution> SessionCore::Impl::own_contributions(
+    const protocol::Update& update) const {
+  std::vector<OwnContribution> own;
+  const auto look_at = [&](const protocol::ContributorId& one, uint64_t step) {
+    if (one.worker == config.worker) own.push_back({one, step});
   };
-  for (const protocol::ContributorId& one : update.contributors) look_at(one);
-  for (const protocol::MergedStep& one : update.merged) look_at(one.contributor);
+  for (const protocol::ContributorId& one : update.contributors) look_at(one, update.step);
+  for (size_t i = 0; i < update.merged.size(); ++i) {
+    look_at(update.merged[i].contributor, update.step - (update.merged.size() - 1 - i));
+  }
   return own;
 }
 
@@ -41,13 +44,13 @@ std::vector<protocol::ContributorId> SessionCore::Impl::own_contributions(const 
 std::optional<uint64_t> SessionCore::Impl::settle_named(PartRun& part, const protocol::Update& update,
                                                         const HeldStream<float>& carried, Actions& actions) {
   std::optional<uint64_t> push;
-  for (const protocol::ContributorId& own : own_contributions(update)) {
+  for (const auto& [own, step] : own_contributions(update)) {
     const auto named = std::ranges::find_if(part.outstanding, [&own](const Outstanding& out) {
       return out.life == own.life && out.sequence == own.sequence;
     });
     if (named == part.outstanding.end()) continue;
     for (auto out = part.outstanding.begin(); out != named; ++out) give_back(part, *out);
-    settle_counted(part, std::move(named->sent), update, carried);
+    settle_counted(part, step, std::move(named->sent), update, carried);
     push = named->step;
     part.outstanding.erase(part.outstanding.begin(), std::next(named));
   }
@@ -68,7 +71,7 @@ void SessionCore::Impl::settle_sequences(PartRun& part, const protocol::Settle& 
   for (Outstanding& out : std::exchange(part.outstanding, {})) {
     const Fate applied = fate_of_sequence(in_weights, out.life, out.sequence);
     if (applied == Fate::kCounted) {
-      mask_applied(part, out, nullptr);
+      was_applied(part, in_weights->last_step, out.sent, nullptr);
     } else if (applied == Fate::kUnknown) {
       lose_unreturnable(part, out);
     } else if (fate_of_sequence(settle.counted, out.life, out.sequence) == Fate::kNotCounted) {

@@ -97,6 +97,7 @@ struct CoreCounters {
   double lost_save_too_old = 0;  ///< a loaded residual: something of this worker was counted since it was saved [9b]
   double lost_off_log = 0;       ///< what belonged to a state that is not on the log [9a]
   double lost_cut = 0;           ///< the same, where a cut went back to somebody else's state [10]
+  uint64_t entries_void = 0;     ///< of contributions that were counted in steps that are not on the log any more
   uint64_t returns = 0;          ///< how often this process was removed and came back
   uint64_t resyncs = 0;          ///< those of them that it asked for itself, because an update was forgotten [6]
   TimeNs time_in_communication = 0;

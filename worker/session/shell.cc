@@ -180,6 +180,7 @@ Stats SessionShell::collect_stats() {
   stats.lost_save_too_old = counters.lost_save_too_old;
   stats.lost_off_log = counters.lost_off_log;
   stats.lost_cut = counters.lost_cut;
+  stats.entries_void = counters.entries_void;
   stats.unreturnable = counters.unreturnable;
   stats.time_in_communication_s = static_cast<double>(counters.time_in_communication) * 1e-9;
   const StillFills still(*this);

@@ -12,7 +12,7 @@
 //     at STEPS DIGEST                all parts have so many steps, and this is in the weights
 //     replaced                       the weights are another worker's now
 //     saved PUSHES                   the state on the disk has so many pushes of this process
-//     lost SAVE_TOO_OLD OFF_LOG CUT UNRETURNABLE     what was lost by name so far
+//     lost SAVE_TOO_OLD OFF_LOG CUT UNRETURNABLE VOID     what was lost by name so far
 //     kept INDEX*                    the residual at the end
 //     finished STEPS PUSHES
 //     error CODE: SENTENCE           exit code 3
@@ -217,8 +217,8 @@ class Punished {
 
   void print_lost() {
     const millrace::Stats stats = session_->stats();
-    std::printf("lost %.17g %.17g %.17g %.17g\n", stats.lost_save_too_old, stats.lost_off_log, stats.lost_cut,
-                stats.unreturnable);
+    std::printf("lost %.17g %.17g %.17g %.17g %llu\n", stats.lost_save_too_old, stats.lost_off_log, stats.lost_cut,
+                stats.unreturnable, shown(stats.entries_void));
   }
 
   /// UINT64_MAX while nobody has said when the end is.

@@ -292,6 +292,9 @@ struct Stats {
   double lost_off_log = 0;             ///< of a state that the job's log does not contain
   double lost_cut = 0;                 ///< of a state that the job went back behind, since nobody alive had it
   double unreturnable = 0;             ///< counted in a step whose update is forgotten: what it carried is not known
+  /// Entries sent in contributions that were counted, in steps that the job's log does not contain any more (whoever else had
+  /// their updates is gone): lost as well. What they sum to only `audit` says.
+  uint64_t entries_void = 0;
   double time_in_communication_s = 0;  ///< first byte of a step handed to the socket .. its update complete, summed
   double time_blocked_s = 0;           ///< callers' time in push() and await()
   AuditStats audit;
