@@ -26,14 +26,8 @@ class DenseRing final : public Allreduce<T> {
     if (!dense) co_return std::unexpected(dense.error());
     Result<OwnSlice<T>> mine = co_await ring_reduce_scatter(channel, std::move(*dense), settings_, kReduceScatter);
     if (!mine) co_return std::unexpected(mine.error());
-    const Slices slices(settings_.dimension, channel.size());
-    Result<Packed<T>> packed = pack(mine->sum, settings_.wire.sums, {});
-    if (!packed) co_return std::unexpected(packed.error());
     const GatherOptions options{kGather, AllgatherWay::kRing, JoinAs::kDense};
-    Result<HeldStream<T>> sum =
-        co_await gather_slices(channel, std::move(*packed), slices, settings_.op, options, memory_);
-    if (!sum) co_return std::unexpected(sum.error());
-    co_return Reduced<T>{std::move(*sum), Stream<T>::empty(settings_.dimension), {}};
+    co_return co_await gather_sum(channel, std::move(*mine), settings_, options, memory_);
   }
 
  private:

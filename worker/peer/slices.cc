@@ -221,6 +221,18 @@ Task<Result<HeldStream<T>>> gather_slices(Channel& channel, Packed<T> own, Slice
 }
 
 template <typename T>
+Task<Result<Reduced<T>>> gather_sum(Channel& channel, OwnSlice<T> mine, const AllreduceSettings<T>& settings,
+                                    GatherOptions options, ResultMemory<T>& memory) {
+  const Slices slices(settings.dimension, channel.size());
+  Result<Packed<T>> packed = pack(mine.sum, settings.wire.sums, {}, slices.begin(channel.rank()));
+  if (!packed) co_return std::unexpected(packed.error());
+  mine.sum = {};
+  Result<HeldStream<T>> sum = co_await gather_slices(channel, std::move(*packed), slices, settings.op, options, memory);
+  if (!sum) co_return std::unexpected(sum.error());
+  co_return Reduced<T>{std::move(*sum), joined_returns<T>(settings.dimension, mine.returned), {}};
+}
+
+template <typename T>
 Stream<T> ResultMemory<T>::take() {
   if (!last_ || last_.use_count() != 1) return {};
   // Whoever let go of it may have read it on another thread.
@@ -293,6 +305,10 @@ template Task<Result<HeldStream<float>>> gather_slices(Channel&, Packed<float>, 
                                                        GatherOptions, ResultMemory<float>&);
 template Task<Result<HeldStream<double>>> gather_slices(Channel&, Packed<double>, Slices, const ReduceOp<double>&,
                                                         GatherOptions, ResultMemory<double>&);
+template Task<Result<Reduced<float>>> gather_sum(Channel&, OwnSlice<float>, const AllreduceSettings<float>&,
+                                                 GatherOptions, ResultMemory<float>&);
+template Task<Result<Reduced<double>>> gather_sum(Channel&, OwnSlice<double>, const AllreduceSettings<double>&,
+                                                  GatherOptions, ResultMemory<double>&);
 template class ResultMemory<float>;
 template class ResultMemory<double>;
 template Stream<float> join(const ReduceOp<float>&, std::span<const StreamView<float>>, JoinAs, Stream<float>);

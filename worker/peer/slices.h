@@ -96,6 +96,13 @@ template <typename T>
 Task<Result<HeldStream<T>>> gather_slices(Channel& channel, Packed<T> own, Slices slices, const ReduceOp<T>& op,
                                           GatherOptions options, ResultMemory<T>& memory);
 
+/// What a reduce-scatter left on every rank, gathered: the end of an allreduce. Slices travel with the settings' codec for sums.
+///
+/// mine, memory, tags, errors   as gather_slices().
+template <typename T>
+Task<Result<Reduced<T>>> gather_sum(Channel& channel, OwnSlice<T> mine, const AllreduceSettings<T>& settings,
+                                    GatherOptions options, ResultMemory<T>& memory);
+
 /// Streams of consecutive index ranges as one. Empty pieces (dimension 0) are allowed.
 ///
 /// kSmaller  dense from dense_from_count() on, or where all pieces are; of a dense piece in a sparse sum the neutral elements are

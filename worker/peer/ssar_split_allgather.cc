@@ -27,14 +27,8 @@ class SsarSplitAllgather final : public Allreduce<T> {
     if (Status status = check_contribution(own.view, settings_); !status) co_return std::unexpected(status.error());
     Result<OwnSlice<T>> mine = co_await split_and_combine(channel, std::move(own), settings_, kSplit);
     if (!mine) co_return std::unexpected(mine.error());
-    const Slices slices(settings_.dimension, channel.size());
-    Result<Packed<T>> packed = pack(mine->sum, settings_.wire.sums, {}, slices.begin(channel.rank()));
-    if (!packed) co_return std::unexpected(packed.error());
     const GatherOptions options{kGather, AllgatherWay::kDoubling, JoinAs::kSmaller};
-    Result<HeldStream<T>> sum =
-        co_await gather_slices(channel, std::move(*packed), slices, settings_.op, options, memory_);
-    if (!sum) co_return std::unexpected(sum.error());
-    co_return Reduced<T>{std::move(*sum), joined_returns<T>(settings_.dimension, mine->returned), {}};
+    co_return co_await gather_sum(channel, std::move(*mine), settings_, options, memory_);
   }
 
  private:

@@ -1,4 +1,3 @@
-#include "worker/peer/local_selection.h"
 #include "worker/peer/registry.h"
 #include "worker/peer/selected_allgather.h"
 
@@ -11,21 +10,10 @@ namespace millrace::peer {
 namespace {
 
 template <typename T>
-class TopkA final : public Allreduce<T> {
+class TopkA final : public SelectedAllgather<T> {
  public:
-  explicit TopkA(const AllreduceSettings<T>& settings) : settings_(settings), selection_(Selection::kTopK, settings) {}
-
-  const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kTopkA); }
-
-  Task<Result<Reduced<T>>> run(Channel& channel, HeldStream<T> own) override {
-    Result<Stream<T>> mine = selection_.take(own.view);
-    if (!mine) co_return std::unexpected(mine.error());
-    co_return co_await allgather_selected(channel, settings_, std::move(*mine));
-  }
-
- private:
-  AllreduceSettings<T> settings_;
-  LocalSelection<T> selection_;
+  explicit TopkA(const AllreduceSettings<T>& settings)
+      : SelectedAllgather<T>(AlgorithmId::kTopkA, Selection::kTopK, settings) {}
 };
 
 }  // namespace

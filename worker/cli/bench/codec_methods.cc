@@ -28,93 +28,68 @@ double seconds(uint32_t repeats, const Run& run) {
   return median(std::move(times));
 }
 
-/// Both sparse.
+/// Both sparse, or both dense.
 double relative_error(const StreamView<float>& selected, const StreamView<float>& decoded) {
+  const auto index_of = [](const StreamView<float>& stream, size_t at) {
+    return stream.dense ? at : stream.indices[at];
+  };
   double error = 0;
   double norm = 0;
   size_t at = 0;
-  for (size_t i = 0; i < selected.indices.size(); ++i) {
-    for (; at < decoded.indices.size() && decoded.indices[at] < selected.indices[i]; ++at) {
+  for (size_t i = 0; i < selected.values.size(); ++i) {
+    const size_t index = index_of(selected, i);
+    for (; at < decoded.values.size() && index_of(decoded, at) < index; ++at) {
       error += std::pow(double{decoded.values[at]}, 2);
     }
-    const bool there = at < decoded.indices.size() && decoded.indices[at] == selected.indices[i];
+    const bool there = at < decoded.values.size() && index_of(decoded, at) == index;
     error += std::pow((there ? double{decoded.values[at++]} : 0.0) - double{selected.values[i]}, 2);
     norm += std::pow(double{selected.values[i]}, 2);
   }
-  for (; at < decoded.indices.size(); ++at) error += std::pow(double{decoded.values[at]}, 2);
+  for (; at < decoded.values.size(); ++at) error += std::pow(double{decoded.values[at]}, 2);
   return norm == 0 ? 0 : std::sqrt(error / norm);
 }
 
-nlohmann::json method_row(const Method& method, const StreamView<float>& selected, const CodecBenchOptions& options) {
+/// Of a dense stream of kind "method_dense".
+nlohmann::json method_row(const Method& method, const StreamView<float>& stream, const CodecBenchOptions& options) {
   const auto spec = codec_from_text(method.codec_up);
   MILLRACE_CHECK(spec.has_value(), std::string(method.codec_up));
   const EncodeOptions encode{*spec, RandomKey::from(options.seed), 0};
   CodedStream<float> coded;
   const double encode_s = seconds(options.repeats, [&] {
-    auto result = encode_stream(selected, {}, encode);
+    auto result = encode_stream(stream, {}, encode);
     MILLRACE_CHECK(result.has_value(), std::string(method.name));
     coded = std::move(*result);
   });
+  MILLRACE_CHECK(coded.dense == stream.dense, std::string(method.name));
   Stream<float> received;
-  received.dimension = selected.dimension;
+  received.dimension = stream.dimension;
+  received.dense = stream.dense;
   const double decode_s = seconds(options.repeats, [&] {
-    MILLRACE_CHECK(find_index_codec(coded.index_codec)
-                       ->decode(coded.index_bytes, coded.dimension, coded.count, received.indices)
-                       .has_value());
+    if (!coded.dense) {
+      MILLRACE_CHECK(find_index_codec(coded.index_codec)
+                         ->decode(coded.index_bytes, coded.dimension, coded.count, received.indices)
+                         .has_value());
+    }
     received.values.resize(coded.count);
     MILLRACE_CHECK(find_value_codec(coded.value_codec)
                        ->decode(coded.value_bytes, received.indices, std::span<float>(received.values))
                        .has_value());
   });
-  const auto entries = static_cast<double>(selected.indices.size());
+  const auto entries = static_cast<double>(stream.values.size());
   const uint64_t bytes = coded.index_bytes.size() + coded.value_bytes.size() + kContainerHeaderBytes;
   return {{"algorithm", method.name},
-          {"kind", "method"},
+          {"kind", stream.dense ? "method_dense" : "method"},
           {"codec", method.codec_up},
           {"bits_per_entry", 8.0 * static_cast<double>(bytes) / entries},
           {"encode_mentry_s", entries / encode_s * 1e-6},
           {"decode_mentry_s", entries / decode_s * 1e-6},
-          {"relative_error", relative_error(selected, received.view())}};
-}
-
-nlohmann::json dense_method_row(const Method& method, const StreamView<float>& whole,
-                                const CodecBenchOptions& options) {
-  const auto spec = codec_from_text(method.codec_up);
-  MILLRACE_CHECK(spec.has_value(), std::string(method.codec_up));
-  const EncodeOptions encode{*spec, RandomKey::from(options.seed), 0};
-  CodedStream<float> coded;
-  const double encode_s = seconds(options.repeats, [&] {
-    auto result = encode_stream(whole, {}, encode);
-    MILLRACE_CHECK(result.has_value(), std::string(method.name));
-    coded = std::move(*result);
-  });
-  MILLRACE_CHECK(coded.dense && coded.count == whole.dimension, coded.count, whole.dimension);
-  Buffer<float> received(coded.count);
-  const double decode_s = seconds(options.repeats, [&] {
-    MILLRACE_CHECK(find_value_codec(coded.value_codec)
-                       ->decode(coded.value_bytes, IndexSpan(), std::span<float>(received))
-                       .has_value());
-  });
-  double error = 0;
-  double norm = 0;
-  for (size_t i = 0; i < received.size(); ++i) {
-    error += std::pow(double{received[i]} - double{whole.values[i]}, 2);
-    norm += std::pow(double{whole.values[i]}, 2);
-  }
-  const auto entries = static_cast<double>(whole.dimension);
-  return {{"algorithm", method.name},
-          {"kind", "method_dense"},
-          {"codec", method.codec_up},
-          {"bits_per_entry", 8.0 * static_cast<double>(coded.value_bytes.size() + kContainerHeaderBytes) / entries},
-          {"encode_mentry_s", entries / encode_s * 1e-6},
-          {"decode_mentry_s", entries / decode_s * 1e-6},
-          {"relative_error", norm == 0 ? 0 : std::sqrt(error / norm)}};
+          {"relative_error", relative_error(stream, received.view())}};
 }
 
 }  // namespace
 
 std::vector<nlohmann::json> dense_method_rows(const StreamView<float>& whole, const CodecBenchOptions& options) {
-  return {dense_method_row(*find_method("three_lc"), whole, options)};
+  return {method_row(*find_method("three_lc"), whole, options)};
 }
 
 std::vector<nlohmann::json> method_rows(const StreamView<float>& selected, const CodecBenchOptions& options) {
