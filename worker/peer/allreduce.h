@@ -90,6 +90,9 @@ class Allreduce {
  public:
   virtual ~Allreduce() = default;
   virtual const AlgorithmInfo& info() const = 0;
+  /// At which step of what it carries over the next run() is: ranks of which one has begun anew would wait for each other for
+  /// ever. 0 where nothing is carried over.
+  virtual uint64_t next_step() const { return 0; }
 
   /// own      of the settings' dimension, finite; kept alive by the task. Dense or sparse; where the algorithm selects, the k
   ///          largest of it are taken, or what its threshold takes.
@@ -110,5 +113,8 @@ Result<std::unique_ptr<Allreduce<T>>> make_allreduce(AlgorithmId id, const Allre
 /// What ranks must agree on, as text: "ssar_recursive_doubling f32 n=1048576 sum raw ...".
 template <typename T>
 std::string description_of(AlgorithmId id, const AllreduceSettings<T>& settings);
+/// Of its next run.
+template <typename T>
+std::string description_of(const Allreduce<T>& allreduce, const AllreduceSettings<T>& settings);
 
 }  // namespace millrace::peer

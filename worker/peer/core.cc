@@ -70,6 +70,7 @@ class PeerCore::Call {
 PeerCore::PeerCore(uint32_t rank, uint32_t size, const GroupOptions& options)
     : rank_(rank), size_(size), options_(options) {
   MILLRACE_CHECK(rank < size, rank, size);
+  options_.silence_ms_max = std::max<uint32_t>(options_.silence_ms_max, kAsksASilence);
 }
 
 PeerCore::~PeerCore() = default;
@@ -216,11 +217,17 @@ void PeerCore::on_answer(uint32_t from, const PeerMessage& message) {
   if (standing == Standing::kRunning && !is_same(running, from, message.signature)) return;
   asked_[from] = {now_, false};
   const auto& waiting = running.channel.waiting();
-  if (standing != Standing::kNotStarted || !waiting || waiting->from() != from) return;
-  if (now_ - waiting->since < ns(options_.start_ms_max)) return;
-  end_group({{ErrorCode::kTimeout, rank_text(from) + " is alive, but has not started collective " +
-                                       std::to_string(running.number) + " (" + running.what.description + ") within " +
-                                       std::to_string(options_.start_ms_max) + " ms"},
+  if (!waiting || waiting->from() != from) return;
+  // Who waits for one that waits for a third must not be the first to give up: the third is at fault.
+  const bool started = standing != Standing::kNotStarted;
+  const uint64_t limit_ms = uint64_t{options_.start_ms_max} * (started ? 2 : 1);
+  if (now_ - waiting->since < static_cast<TimeNs>(limit_ms) * kNsPerMs) return;
+  const std::string what = " collective " + std::to_string(running.number) + " (" + running.what.description + ")";
+  const std::string time = " within " + std::to_string(limit_ms) + " ms";
+  const std::string alive = rank_text(from) + " is alive, but ";
+  end_group({{ErrorCode::kTimeout,
+              started ? alive + "what " + rank_text(rank_) + " waits for from it in" + what + " has not come" + time
+                      : alive + "has not started" + what + time},
              from},
             Tell::kAll);
 }
@@ -244,8 +251,8 @@ void PeerCore::on_abort(uint32_t from, const PeerMessage& message) {
   const auto at_fault = in.get<uint32_t>();
   GroupFailure failure{{ErrorCode::kUnavailable, rank_text(from) + " ended the group"}, std::nullopt};
   if (code && at_fault) {
-    failure.error = {static_cast<ErrorCode>(*code),
-                     text_of(message.body.bytes.subspan(sizeof(*code) + sizeof(*at_fault)))};
+    const std::string_view name = error_code_name(static_cast<ErrorCode>(*code));
+    failure.error = {error_code_by_name(name), text_of(message.body.bytes.subspan(sizeof(*code) + sizeof(*at_fault)))};
     if (*at_fault != 0 && *at_fault <= size_) failure.rank = *at_fault - 1;
   }
   end_group(std::move(failure), Tell::kNobody);

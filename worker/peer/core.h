@@ -19,8 +19,9 @@ namespace millrace::peer {
 struct GroupOptions {
   /// A rank that was asked where it is, and does not answer for so long, is taken for dead. It answers while its thread is in
   /// the library (start, test, wait), or always where the group makes progress on a thread of its own.
-  uint32_t silence_ms_max = 10'000;
-  /// A rank that is alive, and has not started a collective that others have been waiting in for so long, ends the group.
+  uint32_t silence_ms_max = 10'000;  ///< less than 4 is taken for 4
+  /// A rank that is alive, and has not started a collective that others have been waiting in for so long, ends the group. So
+  /// does one that is in it, or past it, whose message has not come after twice the time.
   uint32_t start_ms_max = 600'000;
   /// Of messages for collectives that were not started here.
   uint64_t early_bytes_max = uint64_t{1} << 32;

@@ -1,6 +1,9 @@
 #include "worker/peer/group.h"
 
 #include <algorithm>
+#include <exception>
+#include <iterator>
+#include <string>
 
 namespace millrace::peer {
 namespace {
@@ -29,6 +32,20 @@ PeerGroup::~PeerGroup() {
   communicator_.wake();
 }
 
+// Whatever is thrown on the way (memory, above all) ends the group: the others must not wait for this rank.
+void PeerGroup::turn() {
+  try {
+    take_in();
+  } catch (const std::exception& problem) {
+    Actions actions;
+    const std::string rank_text = "rank " + std::to_string(rank());
+    core_.fail_group({{ErrorCode::kInternal, rank_text + " cannot go on: " + problem.what()}, rank()},
+                     communicator_.now(), actions);
+    carry_out(std::move(actions));
+  }
+  if (progress_ == Progress::kByThread) changed_.notify_all();
+}
+
 Result<uint32_t> PeerGroup::start_core(Collective collective) {
   const std::lock_guard lock(mutex_);
   Actions actions;
@@ -38,8 +55,8 @@ Result<uint32_t> PeerGroup::start_core(Collective collective) {
 }
 
 bool PeerGroup::test_core(uint32_t collective) {
-  std::unique_lock lock(mutex_);
-  if (progress_ == Progress::kByCaller && !core_.ended(collective)) turn(lock);
+  const std::lock_guard lock(mutex_);
+  if (progress_ == Progress::kByCaller && !core_.ended(collective)) turn();
   return core_.ended(collective);
 }
 
@@ -50,15 +67,14 @@ Status PeerGroup::wait_core(uint32_t collective) {
     return core_.take_status(collective);
   }
   for (;;) {
-    turn(lock);
+    turn();
     if (core_.ended(collective)) return core_.take_status(collective);
-    const TimeNs left = core_.next_deadline() - communicator_.now();
-    communicator_.wait(std::clamp<TimeNs>(left, 0, kWaitMax));
+    wait_for_messages(lock);
   }
 }
 
 /// Takes in what has come, and does what follows from it.
-void PeerGroup::turn(std::unique_lock<std::mutex>& lock) {
+void PeerGroup::take_in() {
   Actions actions;
   for (int count = 0; count < kMessagesPerTurn; ++count) {
     Result<std::optional<ReceivedMessage>> received = communicator_.receive();
@@ -76,8 +92,13 @@ void PeerGroup::turn(std::unique_lock<std::mutex>& lock) {
   }
   if (communicator_.now() >= core_.next_deadline()) core_.on_tick(communicator_.now(), actions);
   carry_out(std::move(actions));
-  if (progress_ == Progress::kByThread) changed_.notify_all();
-  (void)lock;
+}
+
+void PeerGroup::wait_for_messages(std::unique_lock<std::mutex>& lock) {
+  const TimeNs left = core_.next_deadline() - communicator_.now();
+  lock.unlock();
+  communicator_.wait(std::clamp<TimeNs>(left, 0, kWaitMax));
+  lock.lock();
 }
 
 void PeerGroup::carry_out(Actions&& actions) {
@@ -95,11 +116,8 @@ void PeerGroup::carry_out(Actions&& actions) {
 void PeerGroup::run_thread() {
   std::unique_lock lock(mutex_);
   while (!closing_) {
-    turn(lock);
-    const TimeNs left = core_.next_deadline() - communicator_.now();
-    lock.unlock();
-    communicator_.wait(std::clamp<TimeNs>(left, 0, kWaitMax));
-    lock.lock();
+    turn();
+    wait_for_messages(lock);
   }
 }
 

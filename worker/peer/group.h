@@ -20,7 +20,8 @@ enum class Progress : uint8_t {
 
 class PeerGroup;
 
-/// A collective under way, and its result. Movable; one owner.
+/// A collective under way, and its result. Movable; one owner. The group outlives it. One that nobody waits for costs its
+/// status, some 100 bytes, as long as the group lives.
 ///
 /// Threads  as the group's.
 template <typename R>
@@ -48,7 +49,8 @@ class Pending {
 /// Order    all ranks start the same collectives in the same order.
 /// Ends     with the first failure, on every rank within GroupOptions::silence_ms_max and a quarter: then every collective has
 ///          an error that names the rank at fault, and a new group is needed.
-/// Threads  any, one call at a time each.
+/// Threads  any. Where the callers make progress and several of them wait, what one of them brings along the others see within
+///          100 ms.
 class PeerGroup {
  public:
   /// The communicator outlives the group.
@@ -89,7 +91,9 @@ class PeerGroup {
   Result<uint32_t> start_core(Collective collective);
   bool test_core(uint32_t collective);
   Status wait_core(uint32_t collective);
-  void turn(std::unique_lock<std::mutex>& lock);
+  void turn();
+  void take_in();
+  void wait_for_messages(std::unique_lock<std::mutex>& lock);
   void carry_out(Actions&& actions);
   void run_thread();
 
@@ -126,9 +130,9 @@ Result<Pending<R>> PeerGroup::start(std::string description, Body body) {
 template <typename T>
 Result<Pending<Reduced<T>>> PeerGroup::start_allreduce(Allreduce<T>& allreduce, const AllreduceSettings<T>& settings,
                                                        HeldStream<T> own) {
-  return start<Reduced<T>>(
-      description_of(allreduce.info().id, settings),
-      [&allreduce, own = std::move(own)](Channel& channel) { return allreduce.run(channel, own); });
+  return start<Reduced<T>>(description_of(allreduce, settings), [&allreduce, own = std::move(own)](Channel& channel) {
+    return allreduce.run(channel, own);
+  });
 }
 
 }  // namespace millrace::peer

@@ -12,7 +12,7 @@ namespace millrace::peer {
 enum class MessageKind : uint8_t {
   kData = 1,     ///< of an algorithm
   kAsk = 2,      ///< "are you there, and where is this collective?"; no body
-  kAnswer = 3,   ///< to kAsk; body: Standing (1 byte), the rank that is waited for (4)
+  kAnswer = 3,   ///< to kAsk; body: not started (1), running (2) or done (3), one byte
   kDiffers = 4,  ///< "this collective is another one here"; body: its description
   kAbort = 5,    ///< the group has ended; body: error code (2), the rank at fault + 1 or 0 (4), a sentence
 };

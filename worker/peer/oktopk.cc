@@ -74,6 +74,7 @@ class Oktopk final : public Allreduce<T> {
       : settings_(settings), selection_(Selection::kThresholdReuse, settings) {}
 
   const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kOktopk); }
+  uint64_t next_step() const override { return step_; }
 
   Task<Result<Reduced<T>>> run(Channel& channel, HeldStream<T> own) override {
     const uint64_t step = step_++;

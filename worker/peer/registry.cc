@@ -114,9 +114,16 @@ std::string description_of(AlgorithmId id, const AllreduceSettings<T>& settings)
   return text;
 }
 
+template <typename T>
+std::string description_of(const Allreduce<T>& allreduce, const AllreduceSettings<T>& settings) {
+  return description_of(allreduce.info().id, settings) + " step=" + std::to_string(allreduce.next_step());
+}
+
 template Result<std::unique_ptr<Allreduce<float>>> make_allreduce(AlgorithmId, const AllreduceSettings<float>&);
 template Result<std::unique_ptr<Allreduce<double>>> make_allreduce(AlgorithmId, const AllreduceSettings<double>&);
 template std::string description_of(AlgorithmId, const AllreduceSettings<float>&);
 template std::string description_of(AlgorithmId, const AllreduceSettings<double>&);
+template std::string description_of(const Allreduce<float>&, const AllreduceSettings<float>&);
+template std::string description_of(const Allreduce<double>&, const AllreduceSettings<double>&);
 
 }  // namespace millrace::peer

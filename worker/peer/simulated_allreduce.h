@@ -22,7 +22,7 @@ class SimulatedAllreduce {
   /// Errors   as make_allreduce.
   static Result<std::unique_ptr<SimulatedAllreduce>> make(const SimulationOptions& options, AlgorithmId id,
                                                           const AllreduceSettings<T>& settings) {
-    std::unique_ptr<SimulatedAllreduce> made(new SimulatedAllreduce(options, id, settings));
+    std::unique_ptr<SimulatedAllreduce> made(new SimulatedAllreduce(options, settings));
     for (uint32_t rank = 0; rank < options.ranks; ++rank) {
       auto one = make_allreduce<T>(id, settings);
       if (!one) return std::unexpected(one.error());
@@ -40,7 +40,7 @@ class SimulatedAllreduce {
     for (uint32_t rank = 0; rank < simulation_.size(); ++rank) {
       simulation_.start(rank, begin, [this, rank, own, done] {
         Allreduce<T>& allreduce = *ranks_[rank];
-        return Collective{description_, [&allreduce, mine = own(rank), done](Channel& channel) {
+        return Collective{description_of(allreduce, settings_), [&allreduce, mine = own(rank), done](Channel& channel) {
                             return one(allreduce, channel, mine, done);
                           }};
       });
@@ -58,8 +58,8 @@ class SimulatedAllreduce {
   }
 
  private:
-  SimulatedAllreduce(const SimulationOptions& options, AlgorithmId id, const AllreduceSettings<T>& settings)
-      : description_(description_of(id, settings)), simulation_(options) {}
+  SimulatedAllreduce(const SimulationOptions& options, const AllreduceSettings<T>& settings)
+      : settings_(settings), simulation_(options) {}
 
   static Task<Status> one(Allreduce<T>& allreduce, Channel& channel, HeldStream<T> own, Done done) {
     Result<Reduced<T>> result = co_await allreduce.run(channel, own);
@@ -68,7 +68,7 @@ class SimulatedAllreduce {
     co_return Status{};
   }
 
-  std::string description_;
+  AllreduceSettings<T> settings_;
   std::vector<std::unique_ptr<Allreduce<T>>> ranks_;  ///< outlive what runs
   Simulation simulation_;
   TimeNs begin_ = 0;

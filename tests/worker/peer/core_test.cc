@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/base/bytes.h"
 #include "tests/worker/peer/pump.h"
 
 /// Who is dead, stuck, or runs something else.
@@ -94,6 +95,50 @@ TEST(PeerCore, ARankThatNeverStartsIsNamedAfterTheStatedTime) {
     ASSERT_TRUE(pump.core(rank).failure().has_value());
     EXPECT_EQ(pump.core(rank).failure()->rank, 1u);
   }
+}
+
+TEST(PeerCore, ARankWhoseMessageNeverComesAlthoughItIsAliveIsNamed) {
+  GroupOptions options;
+  options.silence_ms_max = 1'000;
+  options.start_ms_max = 2'000;
+  const auto waiting_for_tag = [](uint32_t tag) {
+    return Collective{"each for the other", [tag](Channel& channel) -> Task<Status> {
+                        co_await channel.receive(1 - channel.rank(), tag);
+                        co_return Status{};
+                      }};
+  };
+  Pump pump(2, 1, options);
+  for (const uint32_t rank : {0u, 1u}) ASSERT_TRUE(pump.start(rank, waiting_for_tag(rank)).has_value());
+  const auto pass_to = [&pump](TimeNs end) {
+    for (; pump.now <= end; pump.now += 100 * kNsPerMs) {
+      pump.deliver_all();
+      for (const uint32_t rank : {0u, 1u}) pump.tick(rank);
+    }
+  };
+  pass_to(3'900 * kNsPerMs);
+  for (const uint32_t rank : {0u, 1u}) EXPECT_FALSE(pump.core(rank).failure().has_value());
+  pass_to(5 * kSecond);
+  for (const uint32_t rank : {0u, 1u}) {
+    ASSERT_TRUE(pump.core(rank).failure().has_value());
+    EXPECT_EQ(pump.core(rank).failure()->error.code, ErrorCode::kTimeout);
+  }
+}
+
+TEST(PeerCore, AnAbortWithACodeThatNobodyKnowsIsStillAnEnd) {
+  PeerCore core(0, 2, {});
+  Actions actions;
+  ASSERT_TRUE(core.start(ring("ring"), 0, actions).has_value());
+  PeerMessage abort;
+  abort.kind = MessageKind::kAbort;
+  ByteBuffer body;
+  ByteWriter out(body);
+  out.put(uint16_t{999});
+  out.put(uint32_t{77});
+  abort.body = SharedBytes::from(std::move(body));
+  core.on_message(1, std::move(abort), 1, actions);
+  ASSERT_TRUE(core.failure().has_value());
+  EXPECT_EQ(core.failure()->error.code, ErrorCode::kInternal);
+  EXPECT_FALSE(core.failure()->rank.has_value());
 }
 
 TEST(PeerCore, DifferentCollectivesAreAnErrorThatNamesBothOnAllRanks) {

@@ -100,6 +100,39 @@ TEST_P(PeerGroupThreads, ARankThatLeavesInTheMiddleEndsTheGroup) {
   });
 }
 
+TEST(PeerGroups, EveryAlgorithmOverThreadsStepsInFlightOfSeveralTensors) {
+  constexpr uint32_t kRanks = 4;
+  constexpr uint64_t kDimension = 5'000, kTensors = 3, kSteps = 3;
+  AllreduceSettings<float> settings = settings_of(kDimension);
+  settings.k = 100;
+  settings.boundaries = AllreduceSettings<float>::Boundaries::kPooled;
+  for (const AlgorithmInfo& algorithm : algorithms()) {
+    SCOPED_TRACE(algorithm.name);
+    ThreadNetwork network(kRanks);
+    std::vector<std::vector<Stream<float>>> sums(kRanks);
+    on_all(kRanks, [&](uint32_t rank) {
+      PeerGroup group(network.communicator(rank), {}, Progress::kByThread);
+      std::vector<std::unique_ptr<Allreduce<float>>> tensors;
+      for (uint64_t i = 0; i < kTensors; ++i) tensors.push_back(make_allreduce(algorithm.id, settings).value());
+      for (uint64_t step = 0; step < kSteps; ++step) {
+        std::vector<Pending<Reduced<float>>> pending;
+        for (uint64_t i = 0; i < kTensors; ++i) {
+          auto own = own_of(rank, kRanks, kDimension, step * kTensors + i);
+          pending.push_back(group.start_allreduce(*tensors[i], settings, std::move(own)).value());
+        }
+        for (auto& one : pending) sums[rank].push_back(one.wait().value().sum.copy());
+      }
+    });
+    for (const auto& of_rank : sums) {
+      ASSERT_EQ(of_rank.size(), kTensors * kSteps);
+      for (size_t i = 0; i < of_rank.size(); ++i) {
+        EXPECT_GT(of_rank[i].count(), 0u);
+        EXPECT_TRUE(millrace::testing::same_bits(of_rank[i].view(), sums[0][i].view()));
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Both, PeerGroupThreads, ::testing::Values(Progress::kByCaller, Progress::kByThread),
                          [](const auto& one) {
                            return std::string(one.param == Progress::kByCaller ? "ByCaller" : "ByThread");

@@ -3,15 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <iostream>
-#include <thread>
 
 #include "kernels/reduce/reduce.h"
 #include "kernels/select/top_k.h"
 #include "tests/support/stream_oracle.h"
 #include "tests/worker/peer/cases.h"
 #include "tests/worker/peer/pump.h"
-#include "worker/peer/group.h"
-#include "worker/peer/thread_communicator.h"
 
 /// Ok-Topk whole: what it selects, how much it sends and receives, and hostile peers; and gTopk's volume.
 namespace millrace::peer::testing {
@@ -333,37 +330,13 @@ TEST(Oktopk, DamagedMessagesAreErrorsOrHarmless) {
   EXPECT_GT(errors, 100);
 }
 
-TEST(Oktopk, OverThreadsStepsInFlightOfSeveralTensors) {
-  constexpr uint32_t kRanks = 4;
-  constexpr uint64_t kN = 20'000, kTop = 200;
-  ThreadNetwork network(kRanks);
-  std::vector<std::vector<Stream<float>>> sums(kRanks);
-  {
-    std::vector<std::jthread> threads;
-    for (uint32_t rank = 0; rank < kRanks; ++rank) {
-      threads.emplace_back([&network, &mine = sums[rank], rank] {
-        const auto settings = settings_of(kN, kTop, Boundaries::kPooled);
-        PeerGroup group(network.communicator(rank), {}, Progress::kByThread);
-        std::vector<std::unique_ptr<Allreduce<float>>> tensors;
-        for (int i = 0; i < 3; ++i) tensors.push_back(make_allreduce(AlgorithmId::kOktopk, settings).value());
-        for (uint64_t step = 0; step < 4; ++step) {
-          std::vector<Pending<Reduced<float>>> pending;
-          for (uint64_t i = 0; i < tensors.size(); ++i) {
-            const auto values = dense_gradient(kN, rank, step * 10 + i);
-            auto own = HeldStream<float>::from(millrace::testing::dense_of(values));
-            pending.push_back(group.start_allreduce(*tensors[i], settings, std::move(own)).value());
-          }
-          for (auto& one : pending) mine.push_back(one.wait().value().sum.copy());
-        }
-      });
-    }
-  }
-  for (const auto& of_rank : sums) {
-    ASSERT_EQ(of_rank.size(), 12u);
-    for (size_t i = 0; i < of_rank.size(); ++i) {
-      EXPECT_TRUE(millrace::testing::same_bits(of_rank[i].view(), sums[0][i].view()));
-    }
-  }
+TEST(Oktopk, ARankThatHasBegunAnewIsAnErrorOnAll) {
+  const auto settings = settings_of(kDimension, kK, Boundaries::kAveraged);
+  PumpedAllreduce<float> all(2, AlgorithmId::kOktopk, settings, 1);
+  for (const auto& result : all.step(contributions(Spread::kUniform, 2, kDimension, kK, 7)))
+    ASSERT_TRUE(result.has_value());
+  const auto anew = make_allreduce<float>(AlgorithmId::kOktopk, settings).value();
+  EXPECT_NE(description_of(*all.ranks()[0], settings), description_of(*anew, settings));
 }
 
 TEST(Gtopk, ATreeOfKEntriesAMessage) {

@@ -125,7 +125,7 @@ template <typename T>
 class PumpedAllreduce {
  public:
   PumpedAllreduce(uint32_t size, AlgorithmId id, const AllreduceSettings<T>& settings, uint64_t seed)
-      : pump(size, seed), id_(id), settings_(settings) {
+      : pump(size, seed), settings_(settings) {
     for (uint32_t rank = 0; rank < size; ++rank) {
       auto made = make_allreduce<T>(id, settings);
       if (!made) throw std::runtime_error(made.error().message);
@@ -137,13 +137,14 @@ class PumpedAllreduce {
 
   /// One step. Results by rank; an error where the group ended, or where a rank still waits when nothing is on its way.
   std::vector<Result<Reduced<T>>> step(const std::vector<HeldStream<T>>& own) {
-    return run_on_all<Reduced<T>>(pump, description_of(id_, settings_), [this, &own](uint32_t rank, Channel& channel) {
-      return ranks_[rank]->run(channel, own[rank]);
-    });
+    return run_on_all<Reduced<T>>(
+        pump, description_of(*ranks_[0], settings_),
+        [this, &own](uint32_t rank, Channel& channel) { return ranks_[rank]->run(channel, own[rank]); });
   }
 
+  std::span<const std::unique_ptr<Allreduce<T>>> ranks() const { return ranks_; }
+
  private:
-  AlgorithmId id_;
   AllreduceSettings<T> settings_;
   std::vector<std::unique_ptr<Allreduce<T>>> ranks_;
 };
