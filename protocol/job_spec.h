@@ -138,6 +138,8 @@ struct JobSpec {
   uint32_t parts_per_shard = 0;        ///< 0: chosen from the expected entries
   uint64_t fuse_below = 16'384;        ///< consecutive tensors without overrides below this dimension share a bucket
   bool audit = false;
+  /// Contributions travel with their indices coded against the updates that worker and shard have both seen (history_payload.h).
+  bool history = false;
   bool reproducible = false;  ///< reserved: refused by this version
   InitialWeights initial_weights = InitialWeights::kOwn;
   StoreSpec store;

@@ -104,6 +104,7 @@ void visit_job(Visitor& v, Spec& spec) {
   v.field("parts_per_shard", spec.parts_per_shard);
   v.field("fuse_below", spec.fuse_below);
   v.field("audit", spec.audit);
+  v.field("history", spec.history);
   v.field("reproducible", spec.reproducible);
   v.field("initial_weights", spec.initial_weights);
   v.group("store", spec.store, [](auto& to, auto& part) { visit_store(to, part); });

@@ -123,7 +123,7 @@ void JobRounds::on_decoded(DecodeTask& task, TimeNs now, Actions& actions) {
                                  input.key.step, input.key.part, error.message);
   refusal.part = input.key.part;
   refusal.step = input.key.step;
-  refusal.retry = arrived_damaged(input.payload.bytes, input.hash);
+  refusal.retry = task.was_shortened() || arrived_damaged(input.payload.bytes, input.hash);
   refuse(*member, std::move(refusal), now, actions);
 }
 
@@ -286,6 +286,7 @@ EncodePlan JobRounds::plan_for(const PartRound& part) const {
   plan.index_base = part.layout().begin;
   plan.extent = bucket_of(part).threshold ? Extent::kItsIndices : Extent::kEverything;
   if (setup_.spec.audit) plan.audited = part.inputs();
+  plan.for_history = part.history() != nullptr;
   if (plan.codec.automatic) {
     const size_t receivers = std::max<size_t>(setup_.members.all().size(), 1);
     plan.automatic = {chooser_of(part), setup_.codec_costs, static_cast<uint32_t>(receivers)};
@@ -388,6 +389,7 @@ void JobRounds::finish(PartRound& part, EncodedUpdate update, TimeNs now, Action
   decision.whole_sum = bucket.threshold == nullptr;
   decision.payload = std::move(update.container);
   decision.carried = std::move(update.carried);
+  decision.changed = std::move(update.changed);
   decision.threshold = bucket.threshold ? bucket.threshold->agreed_magnitude() : 0;
   const PartRound::KeptUpdate& kept = part.keep(std::move(decision), kept_account_);
   if (store_) store_->decided(kept.body, kept.payload, actions);

@@ -40,6 +40,7 @@ JobRounds::JobRounds(Setup setup) : setup_(setup), account_(&setup.shard_memory)
     store_ = std::make_unique<JobStore>(
         JobStore::Setup{setup_.spec, setup_.layout, setup_.shard, setup_.shard_count, account_});
   }
+  history_charge_ = MemoryCharge(account_, history_bytes(setup_.spec, setup_.layout, setup_.shard));
   if (setup_.spec.audit) audit_.emplace(setup_.spec.name);
   local_at_.assign(setup_.layout.parts.size(), kNowhere);
   bucket_at_.assign(setup_.layout.buckets.size(), kNowhere);
@@ -217,6 +218,8 @@ void JobRounds::admit(const protocol::Member& from, PartRound& part, const proto
       .payload = std::move(payload),
       .dimension = part.dimension(),
       .value_type = part.value_type(),
+      .history = part.history(),
+      .payload_bytes_max = setup_.limits.message_bytes_max,
   }));
 }
 
@@ -376,7 +379,7 @@ uint64_t JobRounds::steps_decided_max() const {
 }
 
 uint64_t JobRounds::memory_for_rounds() const {
-  return setup_.limits.job_memory_bytes_max - (store_ ? store_->bytes() : 0);
+  return setup_.limits.job_memory_bytes_max - (store_ ? store_->bytes() : 0) - history_charge_.bytes();
 }
 
 uint64_t JobRounds::kept_updates() const {

@@ -254,6 +254,7 @@ class JobRounds {
   Setup setup_;
   MemoryAccount account_;
   MemoryAccount kept_account_;
+  MemoryCharge history_charge_;
   std::unique_ptr<JobStore> store_;
   std::vector<PartRound> parts_;        ///< this shard's, ascending by number
   std::vector<CodecChooser> choosers_;  ///< by part, of automatic codecs

@@ -210,6 +210,7 @@ const PartRound::KeptUpdate& PartRound::keep(Decision decision, MemoryAccount& k
   summary_.threshold = decision.threshold;
   summary_.log_digest = protocol::extend_log_digest(summary_.log_digest, update.body, decision.payload.bytes);
   digests_.record(decided_ + 1, summary_.log_digest);
+  history_.advance(decision.changed);
   update.body.summary = summary_;
   update.body.stable = stable_;
   update.charge = MemoryCharge(kept_account, decision.payload.bytes.size());
@@ -326,6 +327,7 @@ void PartRound::restore(Restored restored, TimeNs now) {
   for (KeptUpdate& kept : restored.kept) kept_.push_back(std::move(kept));
   summary_ = std::move(restored.summary);
   if (decided_ != 0) digests_.record(decided_, summary_.log_digest);
+  history_.restart(decided_);
 }
 
 }  // namespace millrace::server

@@ -16,6 +16,7 @@
 #include "server/log_digests.h"
 #include "server/members.h"
 #include "server/memory_account.h"
+#include "server/part_history.h"
 #include "server/tasks.h"
 
 namespace millrace::server {
@@ -66,6 +67,7 @@ class PartRound {
     bool whole_sum = true;
     SharedBytes payload;
     std::vector<double> carried;  ///< audit, by contributor; empty: not asked
+    IndexBuffer changed;          ///< jobs with `history`
     double threshold = 0;
   };
 
@@ -89,7 +91,11 @@ class PartRound {
 
   /// spec  outlives this
   PartRound(protocol::PartLayout layout, ValueType value_type, const protocol::JobSpec& spec)
-      : layout_(layout), value_type_(value_type), spec_(&spec), arrivals_(spec.staleness) {}
+      : layout_(layout),
+        value_type_(value_type),
+        spec_(&spec),
+        arrivals_(spec.staleness),
+        history_(spec, layout.end - layout.begin) {}
 
   const protocol::PartLayout& layout() const { return layout_; }
   ValueType value_type() const { return value_type_; }
@@ -99,6 +105,8 @@ class PartRound {
   Stage stage() const { return stage_; }
   const Attempt& attempt() const { return attempt_; }
   const protocol::Summary& summary() const { return summary_; }
+  /// What contributions to the step decided() may be coded against; null: nothing.
+  std::shared_ptr<const IndexHistory> history() const { return history_.view(); }
   /// The digest of the log after n steps. Empty: not decided yet, too long ago, or not by this process.
   std::optional<uint64_t> digest_after(uint64_t n) const;
   Timing timing() const;
@@ -234,6 +242,7 @@ class PartRound {
   std::map<uint32_t, uint64_t> acknowledged_;  ///< by worker, of its present life
   protocol::Summary summary_;
   LogDigests digests_;
+  PartHistory history_;
   std::set<uint32_t> settled_;  ///< joining members, in this epoch
 };
 

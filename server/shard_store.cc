@@ -22,16 +22,16 @@ Status ShardCore::judge_store(const protocol::JobSpec& spec, const protocol::Job
                 fmt::format("the job is to begin with what was saved, and shard {} keeps no saves (--store-dir)",
                             config_.shard));
   }
-  const uint64_t bytes = store_bytes(spec, layout, config_.shard);
+  const uint64_t bytes = store_bytes(spec, layout, config_.shard) + history_bytes(spec, layout, config_.shard);
   if (bytes > config_.limits.job_memory_bytes_max / kStoreShare) {
     return fail(ErrorCode::kLimitExceeded,
-                fmt::format("{} bytes of weights and optimizer state, over 1/{} of this shard's limit of {} "
+                fmt::format("{} bytes of weights, optimizer state and history, over 1/{} of this shard's limit of {} "
                             "(--job-memory-bytes-max)",
                             bytes, kStoreShare, config_.limits.job_memory_bytes_max));
   }
   if (bytes != 0 && memory_.used_bytes() + bytes > config_.limits.shard_memory_bytes_max) {
     return fail(ErrorCode::kLimitExceeded,
-                fmt::format("{} bytes of weights and optimizer state where jobs use {} of this shard's {} "
+                fmt::format("{} bytes of weights, optimizer state and history where jobs use {} of this shard's {} "
                             "(--shard-memory-bytes-max)",
                             bytes, memory_.used_bytes(), config_.limits.shard_memory_bytes_max));
   }

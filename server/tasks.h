@@ -11,6 +11,7 @@
 #include "kernels/base/result.h"
 #include "kernels/codec/choice.h"
 #include "kernels/codec/codec.h"
+#include "kernels/codec/index_history.h"
 #include "kernels/reduce/magnitude_histogram.h"
 #include "kernels/stream/stream.h"
 #include "server/actions.h"
@@ -48,7 +49,7 @@ struct RoundKey {
 /// raw on the wire stays where it is, and the payload with it.
 ///
 /// Errors   malformed: the payload's hash is not the one announced, the container does not decode, another dimension or
-///          value type. non_finite: a NaN or an infinity.
+///          value type. non_finite: a NaN or an infinity. stale: coded against another history.
 class DecodeTask : public Task {
  public:
   struct Input {
@@ -59,6 +60,8 @@ class DecodeTask : public Task {
     SharedBytes payload;
     uint64_t dimension = 0;
     ValueType value_type = ValueType::kF32;
+    std::shared_ptr<const IndexHistory> history = nullptr;  ///< what its indices may be coded against; null: nothing
+    uint64_t payload_bytes_max = 0;                         ///< ... of what it stands for
   };
   explicit DecodeTask(Input input) : input_(std::move(input)) {}
 
@@ -69,10 +72,16 @@ class DecodeTask : public Task {
 
   const Input& input() const { return input_; }
   const Result<SharedStream>& result() const { return result_; }
+  /// It came with its indices coded against the history: where it cannot be read, the plain bytes may.
+  bool was_shortened() const { return was_shortened_; }
 
  private:
+  /// The payload becomes the plain container that it stands for.
+  Status restore();
+
   Input input_;
   Result<SharedStream> result_ = fail(ErrorCode::kLimitExceeded, kNotRun);
+  bool was_shortened_ = false;
 };
 
 /// What choosing codecs takes besides the data.
@@ -98,6 +107,7 @@ struct EncodePlan {
   uint64_t index_base = 0;
   std::vector<SharedStream> audited;    ///< contributions, to say what of each was carried; empty: not asked
   Extent extent = Extent::kEverything;  ///< what of them the update stands for
+  bool for_history = false;             ///< say what it changes
 };
 
 struct EncodedUpdate {
@@ -106,6 +116,7 @@ struct EncodedUpdate {
   std::optional<CodecChooser> chooser = std::nullopt;  ///< of an automatic codec, as this update leaves it
   double codec_error = 0;                              ///< sum over the carried entries of |sum - decoded|
   double imbalance = 0;         ///< audited: sum of |sum - carried|, where that is more than rounding
+  IndexBuffer changed;          ///< for_history: the indices of what workers decode that is not 0
   std::vector<double> carried;  ///< by audited contribution: sum of its entries that the update carries
 };
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/base/buffer.h"
+#include "kernels/stream/stream.h"
 
 namespace millrace {
 
@@ -39,6 +40,10 @@ struct HistoryLanes {
   uint32_t of(uint32_t c) const { return static_cast<uint32_t>(pair[c % 2] >> 16 * (c / 2)) & 0xffffu; }
 };
 
+/// What an update changes: the indices of its values that are not 0, whichever form it has. A view of it, or of `storage`.
+template <typename T>
+IndexSpan changed_indices(const StreamView<T>& update, IndexBuffer& storage);
+
 /// The parts of a history that its code reads.
 struct HistoryView {
   uint64_t dimension = 0;
@@ -64,7 +69,7 @@ class IndexHistory {
   /// Forgets everything: steps were missed, and the next update is that of step `position`.
   void restart(uint64_t position);
 
-  /// The update of step position(): all indices that it has, zeros included; of a dense one those of the values that are not 0.
+  /// The update of step position(), as it is decoded: the indices of the values that are not 0 (changed_indices()).
   ///
   /// indices  strictly increasing, below dimension().
   void advance(IndexSpan indices);

@@ -69,6 +69,7 @@ std::vector<Change> every_change_of_the_job() {
       {"parts_per_shard", [](JobSpec& s) { s.parts_per_shard = 1; }},
       {"fuse_below", [](JobSpec& s) { s.fuse_below = 1; }},
       {"audit off here, on there", [](JobSpec& s) { s.audit = true; }},
+      {"history off here, on there", [](JobSpec& s) { s.history = true; }},
       {"reproducible", [](JobSpec& s) { s.reproducible = true; }},
       {"initial_weights own here, first there", [](JobSpec& s) { s.initial_weights = InitialWeights::kFirst; }},
       {"store: adagrad here, adam there", [](JobSpec& s) { s.store.optimizer.optimizer = Optimizer::kAdam; }},

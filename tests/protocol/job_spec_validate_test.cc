@@ -122,6 +122,16 @@ std::vector<Refused> refused_modes_and_numbers() {
          s.mode = Mode::kPartial;
          s.participants = 5;
        }},
+      {"history", kImpossible, "needs staleness 0",
+       [](JobSpec& s) {
+         s.history = true;
+         s.staleness = 1;
+       }},
+      {"history", kImpossible, "no mode asynchronous",
+       [](JobSpec& s) {
+         s.history = true;
+         s.mode = Mode::kAsynchronous;
+       }},
       {"reproducible", kReserved, "reproducible is reserved", [](JobSpec& s) { s.reproducible = true; }},
       {"workers", kImpossible, "workers is 0", [](JobSpec& s) { s.workers = 0; }},
       {"workers", kImpossible, "workers is 4097", [](JobSpec& s) { s.workers = kWorkersMax + 1; }},

@@ -334,7 +334,11 @@ SimReport Cluster::report() const {
     if (worker->core()->error()->code == ErrorCode::kIo) report.stores_lost = 1;
   }
   for (const auto& worker : world_.workers) {
-    if (worker->core() != nullptr) report.returns += worker->core()->counters().returns;
+    if (worker->core() == nullptr) continue;
+    const worker::CoreCounters& counters = worker->core()->counters();
+    report.returns += counters.returns;
+    report.shortened += counters.history_shortened;
+    report.shortened_refused += counters.history_refused;
   }
   report.steps_void = world_.oracle.steps_void();
   report.updates_merged = world_.oracle.updates_merged();

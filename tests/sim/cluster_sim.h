@@ -19,8 +19,10 @@ struct SimReport {
   uint32_t killed = 0;
   uint64_t refused = 0;  ///< messages that shards refused
   uint64_t digests_agreed = 0;
-  uint32_t removed = 0;  ///< removals by shards
-  uint64_t returns = 0;  ///< workers that became synced again
+  uint32_t removed = 0;            ///< removals by shards
+  uint64_t returns = 0;            ///< workers that became synced again
+  uint64_t shortened = 0;          ///< contributions that went out coded against the history
+  uint64_t shortened_refused = 0;  ///< ... that the shard could not read
   uint64_t shard_restarts = 0;
   uint64_t cuts = 0;
   uint64_t steps_void = 0;      ///< steps of parts that were decided anew

@@ -69,6 +69,8 @@ SimReport run_seeds(uint64_t seeds, const Draw& draw) {
     sum.digests_agreed += report.digests_agreed;
     sum.law_checks += report.law_checks;
     sum.returns += report.returns;
+    sum.shortened += report.shortened;
+    sum.shortened_refused += report.shortened_refused;
     sum.shard_restarts += report.shard_restarts;
     sum.cuts += report.cuts;
     sum.steps_void += report.steps_void;
@@ -79,13 +81,15 @@ SimReport run_seeds(uint64_t seeds, const Draw& draw) {
   }
   std::printf(
       "%llu seeds: %llu events, %llu steps of parts decided (%llu of them anew), %u workers finished, %u ended with an "
-      "error, %u killed, %u removed, %llu came back, %llu shards started again, %llu cuts, %llu checks of the law, "
+      "error, %u killed, %u removed, %llu came back, %llu shards started again, %llu cuts, %llu contributions by "
+      "history (%llu refused), %llu checks of the law, "
       "%llu "
       "of stores, %llu stores found again, %u lost\n",
       static_cast<unsigned long long>(seeds), static_cast<unsigned long long>(sum.events),
       static_cast<unsigned long long>(sum.steps_decided), static_cast<unsigned long long>(sum.steps_void), sum.finished,
       sum.ended, sum.killed, sum.removed, static_cast<unsigned long long>(sum.returns),
       static_cast<unsigned long long>(sum.shard_restarts), static_cast<unsigned long long>(sum.cuts),
+      static_cast<unsigned long long>(sum.shortened), static_cast<unsigned long long>(sum.shortened_refused),
       static_cast<unsigned long long>(sum.law_checks), static_cast<unsigned long long>(sum.store_checks),
       static_cast<unsigned long long>(sum.stores_found_again), sum.stores_lost);
   return sum;
@@ -101,6 +105,9 @@ void expect_eventful(const SimReport& sum, uint64_t seeds, uint64_t returns_leas
   EXPECT_GT(sum.digests_agreed, 10 * seeds);
   EXPECT_GT(sum.ended, seeds / 100);
   EXPECT_GT(sum.returns, returns_least);
+  if (sum.shortened != 0) {
+    EXPECT_GT(sum.shortened_refused, 0u);
+  }
   EXPECT_GT(sum.shard_restarts, seeds / 20);
   EXPECT_GT(sum.cuts, seeds / 100);
   EXPECT_GT(sum.steps_void, 0u);
@@ -112,7 +119,11 @@ void expect_eventful(const SimReport& sum, uint64_t seeds, uint64_t returns_leas
 TEST(ClusterSim, EverySeedKeepsTheLawAndMakesProgress) {
   if (std::getenv("MILLRACE_SIM_SEED") != nullptr) GTEST_SKIP() << "one seed is asked for";
   const uint64_t seeds = number_from("MILLRACE_SIM_SEEDS", MILLRACE_SIM_SEEDS_DEFAULT);
-  expect_eventful(run_seeds(seeds, kMixed), seeds, seeds / 20);
+  const SimReport sum = run_seeds(seeds, kMixed);
+  expect_eventful(sum, seeds, seeds / 20);
+  if (seeds >= 100) {
+    EXPECT_GT(sum.shortened, seeds);
+  }
 }
 
 TEST(ClusterSim, EverythingAsynchronousKeepsTheLawAndMakesProgress) {

@@ -171,6 +171,7 @@ void make_asynchronous(protocol::JobSpec& spec) {
   spec.mode = protocol::Mode::kAsynchronous;
   spec.quorum = spec.deadline_ms = spec.participants = 0;
   spec.reselect = {};
+  spec.history = false;
   for (protocol::TensorSpec& tensor : spec.tensors) tensor.reselect.reset();
 }
 
@@ -183,6 +184,13 @@ void draw_automatic(RandomSequence& random, Scenario& scenario) {
     codec->index = CodecSpec{}.index;
   }
   MILLRACE_CHECK(protocol::validate(scenario.spec).has_value(), scenario.seed);
+}
+
+/// Indices coded against the updates that both sides have seen, where a job may ask for it.
+void draw_history(RandomSequence& random, protocol::JobSpec& spec) {
+  if (!chance(random, 0.4)) return;
+  spec.history = true;
+  spec.history = protocol::validate(spec).has_value();
 }
 
 /// Jobs that keep nothing back, most of them with a selection that draws; and random-k where the rest is kept.
@@ -351,6 +359,8 @@ Scenario draw_scenario(uint64_t seed) {
   scenario.merged = scenario.exact && chance(of_merging, 0.6);
   RandomSequence of_codecs(RandomKey::from(seed), /*stream=*/7);
   draw_automatic(of_codecs, scenario);
+  RandomSequence of_history(RandomKey::from(seed), /*stream=*/8);
+  draw_history(of_history, scenario.spec);
   return scenario;
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "protocol/history_payload.h"
 #include "protocol/lineage.h"
 #include "tests/sim/sim_shard.h"
 
@@ -54,6 +55,7 @@ void SimWorker::start() {
     config.shard_addresses.push_back("tcp://sim:" + std::to_string(7'000 + shard));
   config.random_seed = random_.next_u64();
   config.software = "sim";
+  config.history_saves_min = INT64_MIN;  // always: there is little of anything here
   config.ledger = worker::LedgerMode::kPerIndex;
   config.link_bits_per_s = world_.scenario.link_rate;
   config.has_weights = world_.scenario.has_weights;
@@ -179,8 +181,21 @@ void SimWorker::carry_out(worker::Actions&& actions) {
   for (uint32_t shard : actions.connects) connect(shard);
 }
 
+// What the oracle knows contributions by are the plain bytes; a shard that reads what stands for them has these again.
+void SimWorker::tell_oracle(const protocol::Message& message) {
+  const auto* body = std::get_if<protocol::Contribution>(&message.body);
+  if (body == nullptr || !is_shortened(message.payload.bytes)) return world_.oracle.on_sent_by_worker(message);
+  const uint32_t bucket = core_->layout().parts[body->part].bucket;
+  for (const auto& out : core_->outstanding(bucket)) {
+    if (out.part != body->part || out.step != body->step || out.life != message.header.life) continue;
+    protocol::Message plain = message;
+    plain.payload = SharedBytes::from(ByteBuffer(out.payload.begin(), out.payload.end()));
+    return world_.oracle.on_sent_by_worker(plain);
+  }
+}
+
 void SimWorker::send(const worker::SendAction& action) {
-  world_.oracle.on_sent_by_worker(action.message);
+  tell_oracle(action.message);
   if (const auto* ack = std::get_if<protocol::Ack>(&action.message.body)) {
     for (const protocol::Ack::Entry& entry : ack->entries) {
       world_.oracle.on_acknowledged(worker_, entry.part,

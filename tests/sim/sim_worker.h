@@ -81,6 +81,7 @@ class SimWorker : public SimProcess {
   void turn(worker::Actions& actions);
   void code(worker::Actions& actions);
   void carry_out(worker::Actions&& actions);
+  void tell_oracle(const protocol::Message& message);
   void send(const worker::SendAction& action);
   void repeat_as_stranger(const worker::SendAction& action);
   void connect(uint32_t shard);

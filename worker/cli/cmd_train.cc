@@ -214,6 +214,7 @@ nlohmann::json run_json(const TrainFlags& flags, const TrainResult& result) {
                          {"bytes_up", up},
                          {"bytes_down", down},
                          {"dense_bytes", result.dense_bytes},
+                         {"history_bytes_saved", result.history_bytes_saved},
                          {"epochs", rows}};
   if (result.audit.audits) json["audit"] = audit_json(result.audit);
   if (!result.curve.empty()) json["curve"] = curve_json(result.curve);
@@ -415,6 +416,10 @@ void add_compression_flags(CLI::App& app, TrainFlags& flags) {
       "uniform)");
   app.add_flag("--audit", options.audit,
                "check at run time that nothing is lost or counted twice, and say at the end where it went");
+  app.add_flag(
+      "--history", options.history,
+      "code indices against the updates that workers and shards have both seen: fewer bytes, more processor; for "
+      "slow links (needs --staleness 0)");
   app.add_option("--non-finite", options.non_finite, "NaN in a gradient: refuse (ends the run) or drop (counted)")
       ->capture_default_str()
       ->check(CLI::IsMember({"refuse", "drop"}));

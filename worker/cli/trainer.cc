@@ -55,6 +55,7 @@ JobOptions job_options(const TrainOptions& options) {
   job.clip = options.clip;
   job.unbiased = options.unbiased;
   job.audit = options.audit;
+  job.history = options.history;
   job.non_finite = options.non_finite;
   job.mode = is_synchronous(options) ? "synchronous" : options.mode;
   job.staleness = options.staleness;
@@ -205,6 +206,7 @@ class Run {
     result.contributions = contributions_;
     result.rounds_per_s = rounds_per_s_;
     result.dense_bytes = stats.dense_bytes;
+    result.history_bytes_saved = stats.history_bytes_saved;
     return result;
   }
 

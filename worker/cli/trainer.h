@@ -38,6 +38,7 @@ struct TrainOptions {
   double clip = 0;
   bool unbiased = false;
   bool audit = false;
+  bool history = false;
   std::string non_finite = "refuse";
   std::string initial_weights = "own";
   std::string mode = "synchronous";
@@ -99,7 +100,8 @@ struct TrainResult {
   uint64_t contributions = 0;  ///< counted in these rounds, of all workers
   double rounds_per_s = 0;     ///< of training, until rounds_max were in the weights
   uint64_t dense_bytes = 0;    ///< what dense exchange would have moved in all, one way
-  AuditStats audit;            ///< at the end
+  int64_t history_bytes_saved = 0;
+  AuditStats audit;  ///< at the end
 };
 
 /// Trains through servers: mini-batch SGD, L2 applied here and never sent. Joins the job, runs, leaves it as finished. In a job

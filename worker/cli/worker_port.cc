@@ -102,6 +102,7 @@ void WorkerPort::update(const Stats& stats) {
                            {"lost_cut", stats.lost_cut},
                            {"unreturnable", stats.unreturnable},
                            {"entries_void", stats.entries_void},
+                           {"history_bytes_saved", stats.history_bytes_saved},
                            {"resends", stats.resends},
                            {"reconnects", stats.reconnects},
                            {"blocked_seconds", stats.time_blocked_s},

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/base/random.h"
+#include "kernels/codec/index_history.h"
 #include "protocol/log_digest.h"
 #include "worker/core/clip.h"
 #include "worker/core/counted_steps.h"
@@ -37,7 +38,8 @@ struct Outstanding {
   double lost = 0;
   double imbalance = 0;
   bool on_wire = false;
-  bool known = false;  ///< the shard said that it has it: a resend can wait
+  bool known = false;      ///< the shard said that it has it: a resend can wait
+  bool shortened = false;  ///< it went out with its indices coded against the history
   uint32_t refusals = 0;
   TimeNs resend_at = 0;
   TimeNs resend_interval = 0;
@@ -104,6 +106,8 @@ struct PartRun {
   protocol::Summary summary;    ///< as of n, where nothing is kept
   uint64_t answers = 0;         ///< pushes of the bucket that this part has answered
   CountedSteps counted;
+  std::unique_ptr<IndexHistory> history;  ///< of jobs with `history`: what the updates below n changed
+  uint64_t plain_until = 0;  ///< the shard has another one: contributions to steps below go out as they are
   PartAccount account;
   std::deque<Held> held;   ///< in order, of jobs with apply_after_acks
   uint64_t backed = 0;     ///< ... steps that enough members have: said in this epoch, or handed over before
@@ -278,6 +282,8 @@ struct SessionCore::Impl {
   void on_welcome(uint32_t shard, const protocol::Header& header, const protocol::Welcome& welcome, TimeNs now,
                   Actions& actions);
   void on_refuse(uint32_t shard, const protocol::Refuse& refuse, TimeNs now, Actions& actions);
+  /// The shard could not read what went out shortened.
+  void send_plain(PartRun& part, Outstanding& out, TimeNs now, Actions& actions);
   void on_refused_contribution(uint32_t shard, const protocol::Refuse& refuse, TimeNs now, Actions& actions);
   void on_duplicate(uint32_t shard, const protocol::Duplicate& duplicate);
   void on_settled(uint32_t shard, const protocol::Settled& settled, TimeNs now, Actions& actions);
@@ -327,6 +333,9 @@ struct SessionCore::Impl {
   void account_settled(PartRun& part, const protocol::Settle& settle, double carried);
   void settle_outstanding(PartRun& part, const protocol::Settle& settle, uint64_t next);
   void settle_decided(PartRun& part, Outstanding&& out, const protocol::Settle& settle);
+  /// What of the contribution goes out, this time.
+  SharedBytes payload_on_wire(const PartRun& part, Outstanding& out);
+  void remember_update(PartRun& part, const protocol::Update& update, const StreamView<float>& sum) const;
   /// Counted in that step: of what was sent all was applied (`carried` is null), or what the update carries.
   void was_applied(PartRun& part, uint64_t step, const HeldStream<float>& sent, const HeldStream<float>* carried);
   void lose_unreturnable(PartRun& part, const Outstanding& out);

@@ -175,6 +175,7 @@ void SessionCore::Impl::on_refused_contribution(uint32_t shard, const protocol::
     ++counters.dropped_unexpected;
     return;
   }
+  if (out->shortened && refuse.retry) return send_plain(parts[refuse.part], *out, now, actions);
   const std::string about = "the contribution to part " + std::to_string(refuse.part) + ", step " +
                             std::to_string(refuse.step) + ": " + refuse.sentence;
   // A shard without room asks for patience, however long others need to make room: it ends the job itself when that is hopeless.
@@ -188,6 +189,12 @@ void SessionCore::Impl::on_refused_contribution(uint32_t shard, const protocol::
   const TimeNs pause = config.reconnect_after << std::min(out->refusals - 1, kBackoffDoublings);
   out->resend_at = now + jittered(std::min(pause, config.reconnect_after_max));
   resend_check_at = std::min(resend_check_at, out->resend_at);
+}
+
+void SessionCore::Impl::send_plain(PartRun& part, Outstanding& out, TimeNs now, Actions& actions) {
+  ++counters.history_refused;
+  part.plain_until = out.step + kHistoryPeriod;
+  send_contribution(part, out, now, actions);
 }
 
 void SessionCore::Impl::on_duplicate(uint32_t shard, const protocol::Duplicate& duplicate) {

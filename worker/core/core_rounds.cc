@@ -6,6 +6,7 @@
 #include "kernels/base/hash.h"
 #include "kernels/reduce/reduce.h"
 #include "protocol/container.h"
+#include "protocol/history_payload.h"
 #include "protocol/participants.h"
 #include "worker/core/core_impl.h"
 
@@ -181,14 +182,41 @@ void SessionCore::Impl::send_contribution(PartRun& part, Outstanding& out, TimeN
   contribution.lost = out.lost;
   contribution.imbalance = out.imbalance;
   contribution.again = out.on_wire;
+  SharedBytes payload = payload_on_wire(part, out);
   if (std::exchange(out.on_wire, true)) ++counters.resends;
   out.resend_interval =
       out.resend_interval == 0 ? config.resend_after : std::min(out.resend_interval * 2, config.resend_after_max);
   // What the shard has said to have needs no haste: its answer can only have been lost with the connection.
   out.resend_at = now + jittered(out.known ? config.resend_after_max : out.resend_interval);
   resend_check_at = std::min(resend_check_at, out.resend_at);
-  counters.payload_bytes_up += out.payload.bytes.size();
-  send(part.layout.shard, contribution, out.payload, actions);
+  counters.payload_bytes_up += payload.bytes.size();
+  send(part.layout.shard, contribution, std::move(payload), actions);
+}
+
+// Kept, hashed and sent again is the plain container: whatever the shard has seen, it can read that.
+SharedBytes SessionCore::Impl::payload_on_wire(const PartRun& part, Outstanding& out) {
+  out.shortened = false;
+  if (!part.history || out.on_wire || out.sent.view.dense) return out.payload;
+  if (part.history->position() != out.step || !part.history->complete() || out.step < part.plain_until) {
+    return out.payload;
+  }
+  Result<ByteBuffer> shortened = shorten_by_history(out.payload.bytes, out.sent.view.indices, *part.history);
+  if (!shortened) return out.payload;
+  const auto saved = static_cast<int64_t>(out.payload.bytes.size()) - static_cast<int64_t>(shortened->size());
+  if (saved < config.history_saves_min) return out.payload;
+  out.shortened = true;
+  ++counters.history_shortened;
+  counters.history_bytes_saved += saved;
+  return SharedBytes::from(std::move(*shortened));
+}
+
+// Of a new activation of the shard, and where steps were skipped, everybody begins anew at that step: as the shard does.
+void SessionCore::Impl::remember_update(PartRun& part, const protocol::Update& update,
+                                        const StreamView<float>& sum) const {
+  if (!part.history) return;
+  if (part.history->position() != update.step || part.lineage != update.lineage) part.history->restart(update.step);
+  IndexBuffer storage;
+  part.history->advance(changed_indices(sum, storage));
 }
 
 void SessionCore::Impl::resend_outstanding(uint32_t shard, TimeNs now, Actions& actions) {
@@ -436,6 +464,7 @@ void SessionCore::Impl::apply_update(PartRun& part, const protocol::Update& upda
   delivered.sum = std::move(held);
   const StreamView<float>& sum = delivered.sum.view;
   answer_by(part, update, delivered, actions);
+  remember_update(part, update, sum);
   delivered.bucket = part.layout.bucket;
   delivered.part = part.layout.part;
   delivered.step = update.step;

@@ -163,6 +163,7 @@ Result<protocol::JobSpec> spec_from_options(const JobOptions& job, std::span<con
   spec.parts_per_shard = job.parts_per_shard;
   spec.fuse_below = job.fuse_below;
   spec.audit = job.audit;
+  spec.history = job.history;
   spec.unbiased = job.unbiased;
   spec.clip = job.clip;
   if (auto done = set_words(job, spec); !done) return std::unexpected(done.error());

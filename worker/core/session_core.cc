@@ -57,6 +57,9 @@ SessionCore::Impl::Impl(CoreConfig config_)
     PartRun part;
     part.layout = planned;
     part.at = planned.part - layout.buckets[planned.bucket].first_part;
+    if (config.spec.history && part.dimension() <= kHistoryDimensionMax) {
+      part.history = std::make_unique<IndexHistory>(part.dimension());
+    }
     parts.push_back(std::move(part));
   }
   for (const std::string& address : config.shard_addresses) {
@@ -293,7 +296,7 @@ std::vector<OutstandingView> SessionCore::outstanding(uint32_t bucket) const {
   for (uint32_t part = run.first_part; part < run.first_part + run.part_count; ++part) {
     const PartRun& own = impl_->parts[part];
     for (const Outstanding& out : own.outstanding) {
-      views.push_back({part, impl_->named(out), out.life, own.layout.begin, out.sent.view});
+      views.push_back({part, impl_->named(out), out.life, own.layout.begin, out.sent.view, out.payload.bytes});
     }
   }
   return views;

@@ -31,6 +31,7 @@ struct CoreConfig {
   std::string software = "millrace";
   TimeNs resend_after = 2 * kNsPerS;  ///< doubles, with jitter
   TimeNs resend_after_max = 30 * kNsPerS;
+  int64_t history_saves_min = 1;  ///< bytes of a contribution: else it goes out as it is; tests have less than 0
   TimeNs reconnect_after = 100 * kNsPerMs;   ///< doubles, with jitter
   TimeNs reconnect_after_max = 5 * kNsPerS;  ///< ... to this, or a quarter of dead_after where that is less
   TimeNs connect_timeout = 10 * kNsPerS;     ///< until every shard has welcomed us for the first time
@@ -67,6 +68,7 @@ struct OutstandingView {
   uint64_t life = 0;
   uint64_t begin = 0;      ///< of the part in the bucket
   StreamView<float> sent;  ///< as every receiver decodes it; indices local to the part
+  ByteSpan payload;        ///< its container, whatever form that travels in
 };
 
 /// A contribution of which all that is known is that it was counted: what the update did not carry of it cannot come back.
@@ -80,6 +82,9 @@ struct UnreturnableView {
 struct CoreCounters {
   uint64_t payload_bytes_up = 0;  ///< containers, resends included
   uint64_t payload_bytes_down = 0;
+  int64_t history_bytes_saved = 0;  ///< of payloads up, by what both sides have seen
+  uint64_t history_shortened = 0;    ///< payloads up
+  uint64_t history_refused = 0;     ///< payloads up that the shard could not read so: sent again as they are
   uint64_t raw_bytes_up = 0;
   uint64_t raw_bytes_down = 0;
   uint64_t dense_bytes = 0;

@@ -181,6 +181,7 @@ Stats SessionShell::collect_stats() {
   stats.lost_off_log = counters.lost_off_log;
   stats.lost_cut = counters.lost_cut;
   stats.entries_void = counters.entries_void;
+  stats.history_bytes_saved = counters.history_bytes_saved;
   stats.unreturnable = counters.unreturnable;
   stats.time_in_communication_s = static_cast<double>(counters.time_in_communication) * 1e-9;
   const StillFills still(*this);

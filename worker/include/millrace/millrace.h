@@ -125,6 +125,10 @@ struct JobOptions {
   uint32_t parts_per_shard = 0;  ///< 0: chosen from the expected entries
   uint64_t fuse_below = 16'384;  ///< neighbouring tensors below this dimension travel together
   bool audit = false;            ///< check at run time that nothing is lost or counted twice; README, "Audit"
+  /// Code the indices of contributions against the updates that workers and shards have both seen: fewer bytes where the same
+  /// entries move again, for some 80 ns an index and 1.13 bytes a parameter on either side. For links below some 20 Mbit/s.
+  /// Needs staleness 0 and no mode asynchronous.
+  bool history = false;
   std::string initial_weights =
       "own";  ///< "own": every worker's, equal by the callers' promise; "first": the lowest-numbered worker's
               ///< are everybody's, the others take them over when the job starts (TensorOptions::weights)
@@ -278,8 +282,9 @@ struct Stats {
   uint64_t bytes_down = 0;
   uint64_t raw_bytes_up = 0;  ///< the entries sent, as plain (u32, f32) pairs
   uint64_t raw_bytes_down = 0;
-  uint64_t dense_bytes = 0;  ///< what dense exchange would have moved, one way
-  uint64_t rounds = 0;       ///< steps of buckets applied
+  int64_t history_bytes_saved = 0;  ///< of what went up, by option `history`
+  uint64_t dense_bytes = 0;          ///< what dense exchange would have moved, one way
+  uint64_t rounds = 0;               ///< steps of buckets applied
   uint64_t resends = 0;
   uint64_t reconnects = 0;
   uint64_t duplicates = 0;             ///< contributions that a shard had already
@@ -288,10 +293,10 @@ struct Stats {
   uint64_t not_counted = 0;  ///< contributions that came back whole (unbiased: were discarded)
   uint64_t returns = 0;      ///< how often this session was removed from the job, or left behind, and came back
   // What was lost by name: sums of |value|.
-  double lost_save_too_old = 0;        ///< kept back when it was saved, and something of this worker was counted since
-  double lost_off_log = 0;             ///< of a state that the job's log does not contain
-  double lost_cut = 0;                 ///< of a state that the job went back behind, since nobody alive had it
-  double unreturnable = 0;             ///< counted in a step whose update is forgotten: what it carried is not known
+  double lost_save_too_old = 0;  ///< kept back when it was saved, and something of this worker was counted since
+  double lost_off_log = 0;       ///< of a state that the job's log does not contain
+  double lost_cut = 0;           ///< of a state that the job went back behind, since nobody alive had it
+  double unreturnable = 0;       ///< counted in a step whose update is forgotten: what it carried is not known
   /// Entries sent in contributions that were counted, in steps that the job's log does not contain any more (whoever else had
   /// their updates is gone): lost as well. What they sum to only `audit` says.
   uint64_t entries_void = 0;
