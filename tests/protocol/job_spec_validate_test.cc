@@ -71,6 +71,21 @@ std::vector<Refused> refused_asynchronous() {
   };
 }
 
+std::vector<Refused> refused_histories() {
+  return {
+      {"history", kImpossible, "needs staleness 0",
+       [](JobSpec& s) {
+         s.history = true;
+         s.staleness = 1;
+       }},
+      {"history", kImpossible, "no mode asynchronous",
+       [](JobSpec& s) {
+         s.history = true;
+         s.mode = Mode::kAsynchronous;
+       }},
+  };
+}
+
 std::vector<Refused> refused_modes_and_numbers() {
   return {
       {"job-name", kImpossible, "name", [](JobSpec& s) { s.name = ""; }},
@@ -121,16 +136,6 @@ std::vector<Refused> refused_modes_and_numbers() {
        [](JobSpec& s) {
          s.mode = Mode::kPartial;
          s.participants = 5;
-       }},
-      {"history", kImpossible, "needs staleness 0",
-       [](JobSpec& s) {
-         s.history = true;
-         s.staleness = 1;
-       }},
-      {"history", kImpossible, "no mode asynchronous",
-       [](JobSpec& s) {
-         s.history = true;
-         s.mode = Mode::kAsynchronous;
        }},
       {"reproducible", kReserved, "reproducible is reserved", [](JobSpec& s) { s.reproducible = true; }},
       {"workers", kImpossible, "workers is 0", [](JobSpec& s) { s.workers = 0; }},
@@ -354,7 +359,8 @@ std::vector<Refused> refused_tensors() {
 
 std::vector<Refused> refused_jobs() {
   std::vector<Refused> all = refused_modes_and_numbers();
-  for (auto part : {refused_asynchronous, refused_methods, refused_codecs, refused_entering, refused_tensors}) {
+  for (auto part :
+       {refused_asynchronous, refused_histories, refused_methods, refused_codecs, refused_entering, refused_tensors}) {
     for (Refused& refused : part()) all.push_back(std::move(refused));
   }
   return all;

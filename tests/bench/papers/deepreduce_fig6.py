@@ -10,9 +10,9 @@ A CNN of 25,034 parameters on the MNIST digits, 4 workers with error feedback, t
 import numpy as np
 
 import networks
-from experiment import Experiment, Workers, panels, table
+from experiment import Diverged, Experiment, Workers, panels, table
 
-WORKERS, DENSITY, RATE = 4, 0.01, 0.1
+WORKERS, DENSITY, RATE = 4, 0.01, 0.3
 RATES = [0.0005, 0.001, 0.004, 0.02]
 POLICIES = ["bloom_p0", "bloom_p1", "bloom_p2", "bloom_naive"]
 
@@ -25,8 +25,11 @@ def accuracy_of(here, select, codec, steps, seeds):
         n = networks.size(model)
         here.seed = seed
         with Workers(here, WORKERS, n, select, codec) as workers:
-            points = networks.train(model, workers.exchange, WORKERS, steps, RATE, seed, every=steps)
-            ends.append(points[-1][2])
+            try:
+                points = networks.train(model, workers.exchange, WORKERS, steps, RATE, seed, every=steps)
+                ends.append(points[-1][2])
+            except Diverged:
+                ends.append(0.1)  # of ten digits, by chance
             volumes.append(workers.mean("container_bytes") / (4 * n))
     return {"accuracy": float(np.mean(ends)), "ends": ends, "volume": float(np.mean(volumes))}
 
@@ -73,14 +76,14 @@ def compare(here, rows, baseline):
                  f"accuracy {ends('bloom_p2', 'accuracy')}; at 0.001 {100 * (1 - of('topk', 'bloom_p2', 0.001)['volume'] / plain['volume']):.0f} % less"
                  if of("topk", "bloom_p2", 0.001) else f"accuracy {ends('bloom_p2', 'accuracy')}")
     here.compare("naive is much less accurate (figure 7, rate 0.001)", f"accuracy {ends('bloom_naive', 'accuracy')}",
-                 "the encoder here knows what is decoded, so the residual holds the misplaced values and corrects them; the paper's loses them")
+                 "values go to other indices than theirs: no contraction, and the residual feeds on itself until it is no number any more (0.1 stands for that)")
     here.compare("the baseline's accuracy is reached", f"dense {100 * baseline['accuracy']:.3g} %, top-r {100 * plain['accuracy']:.3g} %")
 
 
 def main():
     here = Experiment("deepreduce_fig6", "DeepReduce: Bloom filter policies, false positive rate against accuracy and volume",
                       "deepreduce.txt, section 6.1, figures 6 and 7")
-    steps, seeds = (6, [1]) if here.quick else (100, [1])
+    steps, seeds = (6, [1]) if here.quick else (400, [1])
     here.rates = [0.001, 0.02] if here.quick else RATES
     selections = [text for text in (("topk", f"topk:{DENSITY}", "raw+raw", False), ("random", f"random:{DENSITY}", "raw+raw", False))]
     selections = here.known(selections)

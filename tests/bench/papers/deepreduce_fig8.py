@@ -12,7 +12,7 @@ import numpy as np
 import networks
 from experiment import Experiment, Workers, panels, table
 
-WORKERS, RATE, DENSITY = 4, 0.1, 0.01
+WORKERS, RATE, DENSITY = 4, 0.3, 0.01
 CODECS = [("top-r", "raw+raw"), ("fit_poly", "raw+fit_poly"), ("fit_dexp", "raw+fit_dexp"), ("qsgd4", "raw+qsgd4"),
           ("qsgd8", "raw+qsgd8"), ("deflate", "raw+deflate"), ("sketchml", "raw+sketchml")]
 
@@ -53,7 +53,7 @@ def compare(here, rows):
 
 def main():
     here = Experiment("deepreduce_fig8", "DeepReduce: convergence of value codecs", "deepreduce.txt, section 6.2, figure 8")
-    steps, seeds = (6, [1]) if here.quick else (160, [1, 2])
+    steps, seeds = (6, [1]) if here.quick else (500, [1])
     texts = here.known([(name, f"topk:{DENSITY}", codec, False) for name, codec in CODECS])
     rows = []
     for name, select, codec, _ in [("dense", "dense", "raw+raw", False)] + texts:

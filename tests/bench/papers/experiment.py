@@ -43,6 +43,13 @@ class Failed(Exception):
     """The program could not code one vector."""
 
 
+NON_FINITE = 5  # ErrorCode::kNonFinite
+
+
+class Diverged(Failed):
+    """What was to be selected from is no number any more."""
+
+
 def programs_folder(asked=None):
     """Where millrace_replay and millrace are: release before dev."""
     folders = [Path(asked)] if asked else [ROOT / "build" / preset / "bin" for preset in ("release", "dev")]
@@ -91,7 +98,7 @@ class Replay:
         cost = dict(zip(names, HEAD.unpack(self.read(HEAD.size))))
         decoded = np.frombuffer(self.read(4 * self.n), np.float32)
         if cost["error"]:
-            raise Failed(f"{self.select} with {self.codec}: error {cost['error']}")
+            raise (Diverged if cost["error"] == NON_FINITE else Failed)(f"{self.select} with {self.codec}: error {cost['error']}")
         return decoded, cost
 
 
