@@ -30,6 +30,7 @@ enum class AlgorithmId : uint8_t {
   kGaussianK = 10,              ///< oktopk.txt, 2 and 3.1.3 (Shi et al.): allgather over a Gaussian threshold
   kOktopk = 11,                 ///< oktopk.txt, 3.1
   kRedsyncAllgather = 12,       ///< redsync.txt, 2.3: packed allgather, decompression by addition
+  kAuto = 13,                   ///< whichever of those with exact sums is the fastest here
 };
 
 /// What all ranks have in the end.
@@ -47,6 +48,7 @@ struct AlgorithmInfo {
   bool selects = false;         ///< takes a dense contribution, and selects by itself what of it is sent
   bool needs_sum = false;       ///< refuses other operations
   bool bounded_volume = false;  ///< bytes a rank do not grow with the number of ranks
+  bool chooses = false;         ///< runs others, after trying some of them out
 };
 
 /// What an allreduce is asked for. All ranks: the same.
@@ -93,6 +95,10 @@ class Allreduce {
   /// At which step of what it carries over the next run() is: ranks of which one has begun anew would wait for each other for
   /// ever. 0 where nothing is carried over.
   virtual uint64_t next_step() const { return 0; }
+  /// False: it is still trying out which algorithm to take.
+  virtual bool is_settled() const { return true; }
+  /// What it has chosen, and what each took, for people; empty: there is nothing to choose.
+  virtual std::string choice() const { return {}; }
 
   /// own      of the settings' dimension, finite; kept alive by the task. Dense or sparse; where the algorithm selects, the k
   ///          largest of it are taken, or what its threshold takes.

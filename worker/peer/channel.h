@@ -23,13 +23,14 @@ class ChannelSink {
   virtual void send_data(uint32_t collective, uint32_t to, uint32_t tag, Packet packet) = 0;
   virtual void charge(TimeNs work) = 0;
   virtual TimeNs now() const = 0;
+  virtual TimeNs clock() const = 0;
 
  protected:
   ~ChannelSink() = default;
 };
 
 /// What the code of a collective sees of its group: its rank, and messages to and from the others. An algorithm is a coroutine
-/// that sends and awaits; it knows no thread, socket or clock, so that it is the same over MPI, among threads and simulated.
+/// that sends and awaits; it knows no thread and no socket, so that it is the same over MPI, among threads and simulated.
 ///
 /// Where a rank is lost, or a time has passed, the collective is destroyed where it waits: what it awaits always comes.
 class Channel {
@@ -70,6 +71,9 @@ class Channel {
   };
   /// co_await it: the message of `from` with this tag. One at a time.
   Receive receive(uint32_t from, uint32_t tag) { return Receive(*this, key_of(from, tag)); }
+
+  /// Of this rank, for those who measure; what an algorithm sends never depends on it unless all ranks agree on what follows.
+  TimeNs clock() const { return sink_->clock(); }
 
   /// Says what computing took, for those who simulate time; nothing is measured here.
   void charge(TimeNs work) { sink_->charge(work); }

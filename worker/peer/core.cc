@@ -75,6 +75,8 @@ PeerCore::PeerCore(uint32_t rank, uint32_t size, const GroupOptions& options)
 
 PeerCore::~PeerCore() = default;
 
+TimeNs PeerCore::clock() const { return options_.clock != nullptr ? options_.clock() : now_ + actions_->work; }
+
 void PeerCore::send_data(uint32_t collective, uint32_t to, uint32_t tag, Packet packet) {
   MILLRACE_CHECK(to < size_ && to != rank_, to, size_, rank_);
   PeerMessage message;

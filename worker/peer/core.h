@@ -25,6 +25,8 @@ struct GroupOptions {
   uint32_t start_ms_max = 600'000;
   /// Of messages for collectives that were not started here.
   uint64_t early_bytes_max = uint64_t{1} << 32;
+  /// What collectives measure themselves by; null: the time of the call, and what was charged since (simulated time).
+  TimeNs (*clock)() = nullptr;
 };
 
 /// What a rank starts: the same on every rank, and in the same order.
@@ -103,6 +105,7 @@ class PeerCore final : private ChannelSink {
   void send_data(uint32_t collective, uint32_t to, uint32_t tag, Packet packet) override;
   void charge(TimeNs work) override { actions_->work += work; }
   TimeNs now() const override { return now_; }
+  TimeNs clock() const override;
 
   template <typename Advance>
   void step(Running& running, Advance advance);

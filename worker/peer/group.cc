@@ -11,10 +11,17 @@ namespace {
 constexpr TimeNs kWaitMax = 100 * kNsPerMs;
 constexpr int kMessagesPerTurn = 256;  ///< before what they ask for is carried out
 
+GroupOptions with_clock(GroupOptions options) {
+  if (options.clock == nullptr) options.clock = &monotonic_now_ns;
+  return options;
+}
+
 }  // namespace
 
 PeerGroup::PeerGroup(Communicator& communicator, const GroupOptions& options, Progress progress)
-    : communicator_(communicator), progress_(progress), core_(communicator.rank(), communicator.size(), options) {
+    : communicator_(communicator),
+      progress_(progress),
+      core_(communicator.rank(), communicator.size(), with_clock(options)) {
   if (progress_ == Progress::kByThread) thread_ = std::jthread([this] { run_thread(); });
 }
 

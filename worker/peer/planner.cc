@@ -202,6 +202,7 @@ PlannedCost planned_cost(const AlgorithmInfo& info, const SumShape& shape, const
     case AlgorithmId::kRedsyncAllgather: gather_contributions(chain); break;
     case AlgorithmId::kGtopk: gtopk(chain); break;
     case AlgorithmId::kOktopk: oktopk(chain); break;
+    case AlgorithmId::kAuto: break;  // that of what it chooses
   }
   return chain.cost(info);
 }
@@ -209,7 +210,7 @@ PlannedCost planned_cost(const AlgorithmInfo& info, const SumShape& shape, const
 std::vector<PlannedCost> rank_algorithms(const SumShape& shape, const MachineSpeeds& speeds, Wanted wanted) {
   std::vector<PlannedCost> ranking;
   for (const AlgorithmInfo& info : algorithms()) {
-    if (wanted == Wanted::kExactSum && info.result != ResultKind::kExactSum) continue;
+    if (info.chooses || (wanted == Wanted::kExactSum && info.result != ResultKind::kExactSum)) continue;
     ranking.push_back(planned_cost(info, shape, speeds));
   }
   std::ranges::stable_sort(ranking, {}, [](const PlannedCost& one) { return one.total_s(); });

@@ -22,6 +22,7 @@ const auto& entries() {
       gaussian_k_entry(),
       oktopk_entry(),
       redsync_allgather_entry(),
+      automatic_entry(),
   };
   return kEntries;
 }

@@ -27,6 +27,7 @@ AlgorithmEntry gtopk_entry();
 AlgorithmEntry gaussian_k_entry();
 AlgorithmEntry oktopk_entry();
 AlgorithmEntry redsync_allgather_entry();
+AlgorithmEntry automatic_entry();
 
 /// The entry of a class template `A<T>` that is made of its settings alone.
 template <template <typename> class A>

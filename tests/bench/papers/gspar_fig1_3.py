@@ -16,7 +16,7 @@ WORKERS, BATCH = 4, 8
 PASSES_OF_TUNING = 0.5  # share of the passes that a step size is judged by
 SPA = 0.1
 COLOURS = {"baseline": "black", "gspar": "tab:blue", "gspar_closed": "tab:cyan", "uniform": "tab:orange", "qsgd2": "tab:green",
-           "qsgd4": "tab:red", "qsgd8": "tab:purple", "gspar hybrid": "tab:blue", "gspar entropy": "tab:cyan"}
+           "qsgd4": "tab:red", "qsgd8": "tab:purple", "gspar hybrid": "tab:brown", "gspar entropy": "tab:cyan"}
 
 
 class Problem:

@@ -124,6 +124,7 @@ def plot_task(axes, task, rows, shown):
         for sign in (-1, 1):
             axes[0].axvline(sign * row[key], color=colour, lw=0.9, label=f"{key} threshold" if sign > 0 else None)
     axes[0].set(title=f"{task.name}, step {row['step']}", xlabel="value", ylabel="entries")
+    axes[0].locator_params(axis="x", nbins=5)
     steps = [row["step"] for row in rows]
     for key, colour in (("exact", "black"), ("reused", "tab:red"), ("gaussian", "tab:orange")):
         axes[1].plot(steps, [row[key] for row in rows], color=colour, lw=1.1, label=key)

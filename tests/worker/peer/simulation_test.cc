@@ -238,7 +238,11 @@ TEST_P(SimulatedGrid, ReorderingChangesNoResult) {
         const auto other = jittery->step(own, keep);
         ASSERT_TRUE(other.has_value()) << other.error().message;
         ASSERT_EQ(sums.size(), 2 * ranks);
-        for (const auto& sum : sums) ASSERT_TRUE(millrace::testing::same_bits(sum.view, sums[0].view));
+        for (size_t i = 0; i < sums.size(); ++i) {
+          // What chooses by time may choose another form of the sum there.
+          const size_t like = GetParam().chooses && i >= ranks ? ranks : 0;
+          ASSERT_TRUE(millrace::testing::same_bits(sums[i].view, sums[like].view));
+        }
         if (GetParam().result != ResultKind::kExactSum) continue;
         for (size_t i = 0; i < sums[0].view.values.size(); ++i) {
           const auto index = static_cast<uint32_t>(sums[0].view.dense ? i : sums[0].view.indices[i]);

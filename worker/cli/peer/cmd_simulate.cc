@@ -83,7 +83,7 @@ std::expected<std::vector<AlgorithmInfo>, Failure> chosen(const SimulateFlags& f
   for (const std::string& name : flags.algorithms) {
     if (name == "all" || name == "bounded") {
       for (const AlgorithmInfo& info : peer::algorithms()) {
-        if (info.bounded_volume || (name == "all" && small)) infos.push_back(info);
+        if (info.bounded_volume || (name == "all" && small && !info.chooses)) infos.push_back(info);
       }
       if (name == "all" && !small) {
         monitoring::say(fmt::format(

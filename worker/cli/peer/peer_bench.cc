@@ -50,6 +50,7 @@ class Bench {
 
   Result<nlohmann::json> run() {
     if (Status status = prepare(); !status) return std::unexpected(status.error());
+    if (Status status = settle(); !status) return std::unexpected(status.error());
     for (uint32_t round = 0; round < options_.warmup; ++round) {
       if (Status status = one_round(round == 0 ? Checked::kYes : Checked::kNo); !status) {
         return std::unexpected(status.error());
@@ -91,6 +92,18 @@ class Bench {
     own_ = peer_input(options_.inputs, rank(), job_.size());
     expected_ = summed_inputs(options_.inputs, job_.size());
     if (options_.dense == DenseRow::kMeasured) own_dense_ = to_dense(own_.view);
+    return {};
+  }
+
+  /// What chooses among others has its choice made before anything is measured.
+  Status settle() {
+    constexpr int kStepsMax = 64;
+    for (Contender& one : contenders_) {
+      for (int step = 0; one.info != nullptr && !one.allreduce->is_settled(); ++step) {
+        if (step == kStepsMax) return fail(ErrorCode::kInternal, one.name() + " does not come to a choice");
+        if (Status status = run_sparse(one, Checked::kNo); !status) return status;
+      }
+    }
     return {};
   }
 
@@ -178,6 +191,7 @@ class Bench {
     row["min_ms"] = std::ranges::min(slowest);
     row["correct"] = one.correct;
     row["entries"] = one.entries;
+    if (one.info != nullptr && one.info->chooses) row["choice"] = one.allreduce->choice();
     if (one.info != nullptr) {
       const std::vector<uint64_t> most = largest<uint64_t>(*sent, 2 * size_t{options_.repeats});
       const auto half = most.begin() + options_.repeats;
