@@ -25,6 +25,10 @@ Error error_of(const std::vector<uint32_t>& said) {
   return error;
 }
 
+peer::Task<Result<Said>> give_up(peer::Channel& /*channel*/, Error error) {
+  co_return std::unexpected(std::move(error));
+}
+
 }  // namespace
 
 Status agree(peer::PeerGroup& group, std::string what, const Status& own) {
@@ -44,6 +48,13 @@ Status agree(peer::PeerGroup& group, std::string what, const Status& own) {
   if (!std::ranges::all_of(*all, [&](const auto& one) { return one == *first; })) {
     error.message = "rank " + std::to_string(first - all->begin()) + ": " + error.message;
   }
+  return std::unexpected(std::move(error));
+}
+
+std::unexpected<Error> end_group(peer::PeerGroup& group, Error error) {
+  error.message = "rank " + std::to_string(group.rank()) + " ends: " + error.message;
+  auto pending = group.start<Said>("end", [error](peer::Channel& channel) { return give_up(channel, error); });
+  if (pending) static_cast<void>(pending->wait());
   return std::unexpected(std::move(error));
 }
 

@@ -12,4 +12,7 @@ namespace millrace::cli {
 /// Errors   beside these the group's, where it has ended (PeerGroup::failure()).
 Status agree(peer::PeerGroup& group, std::string what, const Status& own);
 
+/// Ends the group, on all ranks, with this error of this rank's, so that nobody waits for it. Returns the error.
+std::unexpected<Error> end_group(peer::PeerGroup& group, Error error);
+
 }  // namespace millrace::cli
