@@ -114,6 +114,14 @@ class Train(unittest.TestCase):
             with self.subTest(flags=flags):
                 self.trained([*self.quick, *flags])
 
+    def test_CoordinateDescentGoesDownInEveryEpoch(self):
+        for ranks in (1, 3):
+            with self.subTest(ranks=ranks):
+                result = self.trained([*self.files, "--optimizer", "scd", "--coordinates", "5", "--epochs", "10", "--l2", "1e-4",
+                                       "--threads", "2"], ranks)
+                objectives = [epoch["objective"] for epoch in result["epochs"]]
+                self.assertEqual(objectives, sorted(objectives, reverse=True))
+
     def test_FullBatchesGiveTheSameLossForEveryNumberOfRanks(self):
         flags = ["--train", self.data, "--test", self.test, "--batch", "3000", "--epochs", "20", "--lr", "1"]
         losses = [self.trained(flags, ranks)["epochs"][-1]["loss"] for ranks in (1, 2, 3, 5)]
@@ -154,8 +162,10 @@ class Train(unittest.TestCase):
     def test_UsageIsSaidBeforeMpiStarts(self):
         for arguments, word in (([], "--train is required"), (["--algorithm", "no_such"], "ssar_split_allgather"),
                                 (["--algorithm", "oktopk"], "--select topk"), (["--schedule", "linear"], "inverse_sqrt"),
-                                (["--codec", "auto"], "--codec"), (["--lr", "1000", "--l2", "0.5"], "--l2 0.5 is 1 or more"),
-                                (["--select", "uniform:0.1"], "unbiased")):
+                                (["--codec", "auto"], "--codec"), (["--lr", "1000", "--l2", "0.5"], "an l2 of 0.500000 is 1 or more"),
+                                (["--select", "uniform:0.1"], "unbiased"),
+                                (["--optimizer", "scd", "--model", "svm"], "lr alone"),
+                                (["--optimizer", "scd", "--select", "topk:0.1"], "no --select")):
             given = arguments and ["--train", self.data, *arguments]
             ended = subprocess.run([PROGRAM, "train", *given], capture_output=True, text=True, timeout=30, check=False)
             self.assertEqual(ended.returncode, 2, ended.stderr)

@@ -73,11 +73,6 @@ Result<PeerTrainOptions> options_of(const TrainFlags& flags) {
   const Result<RateSchedule> schedule = rate_schedule_from_text(flags.schedule, flags.rate);
   if (!schedule) return std::unexpected(schedule.error());
   options.schedule = *schedule;
-  if (options.schedule.rate * options.l2 >= 1) {
-    return fail(
-        ErrorCode::kInvalidArgument,
-        fmt::format("--lr {} times --l2 {} is 1 or more: a step would turn the weights round", flags.rate, options.l2));
-  }
   const peer::AlgorithmInfo* algorithm = peer::find_algorithm(flags.algorithm);
   if (algorithm == nullptr) {
     return fail(ErrorCode::kInvalidArgument,
@@ -239,6 +234,7 @@ class TrainCommand {
                           {"rows", data_.rows_in_file},
                           {"features", data_.dimension},
                           {"batch_rows", options.batch_rows},
+                          {"coordinates", options.coordinates},
                           {"algorithm", peer::algorithm_info(options.algorithm).name},
                           {"select", flags_.select},
                           {"codec", peer::wire_text(options.codec)},
@@ -306,7 +302,10 @@ void add_descent_flags(CLI::App& app, TrainFlags& flags) {
     words += fmt::format("{}{}: {}", words.empty() ? "" : "; ", one.name, one.summary);
   }
   app.add_option("--optimizer", flags.optimizer, words)->capture_default_str()->check(CLI::IsMember(names));
-  app.add_option("--lr", flags.rate, "learning rate")->capture_default_str()->check(in_range(1e-12, 1e6));
+  app.add_option("--lr", flags.rate,
+                 "learning rate; scd: of a step that is safe at 1 (an epoch takes every feature once)")
+      ->capture_default_str()
+      ->check(in_range(1e-12, 1e6));
   app.add_option("--schedule", flags.schedule,
                  "of the rate, t epochs on: constant; inverse[:E], rate / (1 + t/E); inverse_sqrt[:E], "
                  "rate / sqrt(1 + t/E); step[:FACTOR[:E]], times FACTOR (0.5) every E (1) epochs")
@@ -314,7 +313,10 @@ void add_descent_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--l2", options.l2, "L2 regularisation, applied by each rank and never sent; not on the intercept")
       ->capture_default_str()
       ->check(in_range(0.0, 1.0));
-  app.add_option("--batch", options.batch_rows, "rows a rank and step, at most")
+  app.add_option("--batch", options.batch_rows, "sgd: rows a rank and step, at most")
+      ->capture_default_str()
+      ->check(in_range(1u, 1u << 30));
+  app.add_option("--coordinates", options.coordinates, "scd: features a rank and step, at most")
       ->capture_default_str()
       ->check(in_range(1u, 1u << 30));
   app.add_option("--order", flags.order, "of a rank's rows: shuffled in every epoch, or as in the file")
@@ -334,7 +336,7 @@ void add_descent_flags(CLI::App& app, TrainFlags& flags) {
 }
 
 void add_exchange_flags(CLI::App& app, TrainFlags& flags) {
-  app.add_option("--algorithm", flags.algorithm, "that sums the gradients: " + names_of_algorithms())
+  app.add_option("--algorithm", flags.algorithm, "sgd: that sums the gradients: " + names_of_algorithms())
       ->capture_default_str();
   app.add_option(
          "--select", flags.select,
@@ -380,6 +382,7 @@ Command add_peer_train_command(CLI::App& root) {
       "--l2 1e-6 -o url.model\n"
       "  mpirun -n 4 millrace-peer train --train url.svm --algorithm oktopk --select topk:0.0001 --codec gap+qsgd4 "
       "--json\n"
+      "  mpirun -n 4 millrace-peer train --train url.svm --optimizer scd --l2 1e-6 --epochs 10\n"
       "  millrace eval --model url.model --data url.test.svm\n\n" +
       exit_code_table());
   return {app, [flags] { return run_train(*flags); }};

@@ -2,29 +2,25 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <map>
 
 #include "tests/worker/peer/opt/on_ranks.h"
 #include "tests/worker/peer/opt/toy_data.h"
+#include "tests/worker/peer/opt/trained.h"
 #include "worker/cli/peer/opt/batch_gradient.h"
 #include "worker/cli/peer/opt/train_run.h"
 
 namespace millrace::cli {
 namespace {
 
+using testing::expect_alike;
+using testing::expect_near;
 using testing::share_of;
 using testing::toy_data;
+using testing::train;
+using testing::Trained;
 
 constexpr uint64_t kDimension = 40;
-
-struct Trained {
-  std::string error = "not run";
-  std::vector<float> weights;
-  std::vector<PeerEpoch> epochs;
-  uint64_t steps = 0;
-  bool interrupted = false;
-};
 
 PeerTrainOptions options_of(peer::AlgorithmId algorithm = peer::AlgorithmId::kSsarSplitAllgather) {
   PeerTrainOptions options;
@@ -34,39 +30,6 @@ PeerTrainOptions options_of(peer::AlgorithmId algorithm = peer::AlgorithmId::kSs
   options.options.schedule.rate = 0.2;
   options.epochs = 2;
   return options;
-}
-
-template <typename ShareOf>
-std::vector<Trained> train(uint32_t ranks, const PeerTrainOptions& options, ShareOf data_of, int stop_rank = -1) {
-  const auto progress = options.options.asynchronous > 0 ? peer::Progress::kByThread : peer::Progress::kByCaller;
-  return testing::on_ranks<Trained>(ranks, progress, [&](peer::PeerGroup& group) {
-    const Dataset data = data_of(group.rank());
-    const std::atomic<bool> stop = static_cast<int>(group.rank()) == stop_rank;
-    Trained trained;
-    const auto result = train_over_peers(group, data, nullptr, options, [](const PeerEpoch&) {}, stop);
-    trained.error = result ? "" : result.error().message;
-    if (!result) return trained;
-    for (uint64_t i = 0; i <= result->model.dimension(); ++i) {
-      trained.weights.push_back(static_cast<float>(result->model.weight(i)));
-    }
-    trained.epochs = result->epochs;
-    trained.steps = result->steps;
-    trained.interrupted = result->interrupted;
-    return trained;
-  });
-}
-
-void expect_alike(const std::vector<Trained>& ranks) {
-  for (const Trained& one : ranks) {
-    ASSERT_EQ(one.error, "");
-    ASSERT_EQ(one.weights.size(), ranks[0].weights.size());
-    EXPECT_EQ(std::memcmp(one.weights.data(), ranks[0].weights.data(), one.weights.size() * sizeof(float)), 0);
-  }
-}
-
-void expect_near(const std::vector<float>& weights, const std::vector<double>& expected, double off) {
-  ASSERT_EQ(weights.size(), expected.size());
-  for (size_t i = 0; i < weights.size(); ++i) EXPECT_NEAR(static_cast<double>(weights[i]), expected[i], off) << i;
 }
 
 /// Plain SGD in double on batches of rows, with dense vectors.

@@ -24,12 +24,13 @@ enum class RowOrder : uint8_t {
   kFile = 2,      ///< as they are in the file
 };
 
-/// All ranks: the same, but for nothing.
+/// All ranks: the same.
 struct OptimizerOptions {
   Loss loss = Loss::kLogistic;
   RateSchedule schedule;
-  double l2 = 0;               ///< REQUIRES: schedule.rate * l2 < 1
-  uint32_t batch_rows = 1000;  ///< at most, of a rank and step
+  double l2 = 0;               ///< sgd: schedule.rate * l2 < 1
+  uint32_t batch_rows = 1000;  ///< sgd: at most, of a rank and step
+  uint32_t coordinates = 100;  ///< scd: at most, of a rank and step
   RowOrder order = RowOrder::kShuffled;
   peer::AlgorithmId algorithm = peer::AlgorithmId::kSsarSplitAllgather;
   SelectionSpec select;  ///< of what is summed; of an algorithm that keeps a global top-k: how many
@@ -93,6 +94,7 @@ const OptimizerInfo* find_optimizer(std::string_view name);
 
 // One line an optimizer: what its file gives to the list.
 OptimizerInfo sgd_optimizer();
+OptimizerInfo coordinate_descent_optimizer();
 
 /// What ranks must agree on, as text.
 std::string description_of(const OptimizerInfo& optimizer, const OptimizerOptions& options);

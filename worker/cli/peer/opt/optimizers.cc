@@ -11,6 +11,7 @@ namespace millrace::cli {
 std::span<const OptimizerInfo> optimizers() {
   static const std::array kOptimizers{
       sgd_optimizer(),
+      coordinate_descent_optimizer(),
   };
   return kOptimizers;
 }
@@ -23,10 +24,11 @@ const OptimizerInfo* find_optimizer(std::string_view name) {
 std::string description_of(const OptimizerInfo& optimizer, const OptimizerOptions& options) {
   const SelectionSpec& select = options.select;
   return fmt::format(
-      "train {} {} lr={} schedule={} l2={} batch={} order={} algorithm={} select={}:{}:{}:{}:{} codec={} quantizer={} "
+      "train {} {} lr={} schedule={} l2={} batch={} coordinates={} order={} algorithm={} select={}:{}:{}:{}:{} "
+      "codec={} quantizer={} "
       "asynchronous={} seed={}",
       optimizer.name, loss_name(options.loss), options.schedule.rate, rate_schedule_text(options.schedule), options.l2,
-      options.batch_rows, options.order == RowOrder::kFile ? "file" : "shuffled",
+      options.batch_rows, options.coordinates, options.order == RowOrder::kFile ? "file" : "shuffled",
       peer::algorithm_info(options.algorithm).name, selection_name(select.selection), select.density, select.k,
       select.threshold, select.period, peer::wire_text(options.codec), peer::wire_text(options.quantizer),
       options.asynchronous, options.seed);

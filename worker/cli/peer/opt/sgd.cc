@@ -56,6 +56,11 @@ AllreduceSettings<float> settings_of(const OptimizerOptions& options, uint64_t d
 }
 
 Status check_sgd(const OptimizerOptions& options) {
+  if (options.schedule.rate * options.l2 >= 1) {
+    return fail(ErrorCode::kInvalidArgument, "a rate of " + std::to_string(options.schedule.rate) + " times an l2 of " +
+                                                 std::to_string(options.l2) +
+                                                 " is 1 or more: a step would turn the weights round");
+  }
   const AlgorithmInfo& info = peer::algorithm_info(options.algorithm);
   if (selects_globally(info) && options.select.selection != Selection::kTopK) {
     return fail(ErrorCode::kInvalidArgument, std::string(info.name) +
