@@ -122,6 +122,15 @@ class Train(unittest.TestCase):
                 objectives = [epoch["objective"] for epoch in result["epochs"]]
                 self.assertEqual(objectives, sorted(objectives, reverse=True))
 
+    def test_AsynchronousStepsOverlapAndTrain(self):
+        for flags in (["--asynchronous", "1"], ["--asynchronous", "4", "--mpi-threads", "multiple"],
+                      ["--asynchronous", "2", "--algorithm", "oktopk", "--select", "topk:0.1"],
+                      ["--asynchronous", "1", "--optimizer", "scd", "--coordinates", "10"]):
+            with self.subTest(flags=flags):
+                rate = "1" if "scd" in flags else "2"
+                result = self.trained([*self.files, "--epochs", "10", "--lr", rate, *flags])
+                self.assertEqual(result["asynchronous"], int(flags[1]))
+
     def test_FullBatchesGiveTheSameLossForEveryNumberOfRanks(self):
         flags = ["--train", self.data, "--test", self.test, "--batch", "3000", "--epochs", "20", "--lr", "1"]
         losses = [self.trained(flags, ranks)["epochs"][-1]["loss"] for ranks in (1, 2, 3, 5)]
@@ -165,7 +174,8 @@ class Train(unittest.TestCase):
                                 (["--codec", "auto"], "--codec"), (["--lr", "1000", "--l2", "0.5"], "an l2 of 0.500000 is 1 or more"),
                                 (["--select", "uniform:0.1"], "unbiased"),
                                 (["--optimizer", "scd", "--model", "svm"], "lr alone"),
-                                (["--optimizer", "scd", "--select", "topk:0.1"], "no --select")):
+                                (["--optimizer", "scd", "--select", "topk:0.1"], "no --select"),
+                                (["--asynchronous", "65"], "--asynchronous")):
             given = arguments and ["--train", self.data, *arguments]
             ended = subprocess.run([PROGRAM, "train", *given], capture_output=True, text=True, timeout=30, check=False)
             self.assertEqual(ended.returncode, 2, ended.stderr)
@@ -200,19 +210,23 @@ class Train(unittest.TestCase):
                 self.assertNotEqual(mpirun.returncode, 0)
                 self.assertFalse(model.exists())
 
+    def test_AsynchronousStepsNeedAThreadThatMayCallMpi(self):
+        self.refused([*self.quick, "--asynchronous", "1", "--mpi-threads", "funneled"], 2, "--mpi-threads serialized")
+
     def test_AStoppedRankIsNamed(self):
-        with start([*self.endless, "--silence-ms", "1500"]) as mpirun:
-            ranks = ranks_of(mpirun)
-            while not mpirun.stdout.readline().strip().startswith("2 "):
-                self.assertIsNone(mpirun.poll())
-            os.kill(ranks[2], signal.SIGSTOP)
-            try:
-                _, err = mpirun.communicate(timeout=60)
-            except subprocess.TimeoutExpired:
-                mpirun.kill()
-                self.fail("ranks still run after 60 s")
-            self.assertRegex(err, "rank 0: .*rank 2 has not answered for 1500 ms")
-            self.assertNotEqual(mpirun.returncode, 0)
+        for flags in ([], ["--asynchronous", "2"]):
+            with self.subTest(flags=flags), start([*self.endless, "--silence-ms", "1500", *flags]) as mpirun:
+                ranks = ranks_of(mpirun)
+                while not mpirun.stdout.readline().strip().startswith("2 "):
+                    self.assertIsNone(mpirun.poll())
+                os.kill(ranks[2], signal.SIGSTOP)
+                try:
+                    _, err = mpirun.communicate(timeout=60)
+                except subprocess.TimeoutExpired:
+                    mpirun.kill()
+                    self.fail("ranks still run after 60 s")
+                self.assertRegex(err, "rank 0: .*rank 2 has not answered for 1500 ms")
+                self.assertNotEqual(mpirun.returncode, 0)
 
 
 if __name__ == "__main__":

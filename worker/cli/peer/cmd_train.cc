@@ -260,13 +260,13 @@ Outcome run_train(const TrainFlags& flags) {
   if (!options) return fail_with(options.error());
   auto job = peer::MpiJob::begin(mpi_threads_of(flags.mpi_threads));
   if (!job) return fail_with(job.error());
-  if (options->options.asynchronous > 0 && (*job)->threads() < peer::MpiThreads::kSerialized) {
-    return fail_with(ExitCode::kUsage, "--asynchronous needs --mpi-threads serialized or multiple");
-  }
-  TrainCommand command(flags, *options, **job);
   Outcome outcome;
   try {
-    outcome = command.run();
+    if (options->options.asynchronous > 0 && (*job)->threads() < peer::MpiThreads::kSerialized) {
+      outcome = fail_with(ExitCode::kUsage, "--asynchronous needs --mpi-threads serialized or multiple");
+    } else {
+      outcome = TrainCommand(flags, *options, **job).run();
+    }
   } catch (const std::exception& exception) {
     end_job(**job, kCommand, {ExitCode::kInternal, exception.what()});
   }
@@ -346,6 +346,11 @@ void add_exchange_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--codec", flags.codec,
                  "of what ranks contribute, INDEX+VALUE; sums have its index codec, losslessly (raw: none)");
   app.add_option("--quantizer", flags.quantizer, "of dense phases (dsar_split_allgather): raw+qsgd4");
+  app.add_option("--asynchronous", flags.options.options.asynchronous,
+                 "steps whose sums may be under way while the next is computed: a gradient is of a model so many steps "
+                 "old (0: none)")
+      ->capture_default_str()
+      ->check(in_range(0u, 64u));
   app.add_option("--silence-ms", flags.silence_ms_max,
                  "a rank that does not answer for so long is taken for dead; longer than a step computes")
       ->capture_default_str()
@@ -382,6 +387,7 @@ Command add_peer_train_command(CLI::App& root) {
       "--l2 1e-6 -o url.model\n"
       "  mpirun -n 4 millrace-peer train --train url.svm --algorithm oktopk --select topk:0.0001 --codec gap+qsgd4 "
       "--json\n"
+      "  mpirun -n 4 millrace-peer train --train url.svm --asynchronous 1 --lr 0.5\n"
       "  mpirun -n 4 millrace-peer train --train url.svm --optimizer scd --l2 1e-6 --epochs 10\n"
       "  millrace eval --model url.model --data url.test.svm\n\n" +
       exit_code_table());

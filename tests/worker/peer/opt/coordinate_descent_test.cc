@@ -116,6 +116,17 @@ TEST(CoordinateDescent, TheObjectiveGoesDownToItsMinimumForEveryNumberOfRanks) {
   }
 }
 
+TEST(CoordinateDescent, AsynchronousStepsComeToTheSameMinimum) {
+  const Dataset data = toy_data(200, kDimension, 26);
+  PeerTrainOptions options = options_of(1, 400);
+  const auto share = [&](uint32_t rank) { return share_of(data, rank, 3); };
+  const auto synchronous = train(3, options, share);
+  options.options.asynchronous = 2;
+  const auto asynchronous = train(3, options, share);
+  expect_alike(asynchronous);
+  EXPECT_NEAR(asynchronous[0].epochs.back().objective, synchronous[0].epochs.back().objective, 1e-4);
+}
+
 TEST(CoordinateDescent, FeaturesThatNoRowHasAreLeftOut) {
   Dataset data = toy_data(60, 10, 23);
   data.dimension = 5'000'000;

@@ -32,16 +32,26 @@ PeerTrainOptions options_of(peer::AlgorithmId algorithm = peer::AlgorithmId::kSs
   return options;
 }
 
-/// Plain SGD in double on batches of rows, with dense vectors.
+/// Plain SGD in double on batches of rows, with dense vectors; a gradient is of the weights `stale` steps before, or of the
+/// epoch's first.
+struct Stale {
+  size_t steps = 0;
+  size_t epoch_steps = 1;
+};
 std::vector<double> slow_sgd(const Dataset& data, const std::vector<std::vector<size_t>>& batches, Loss loss,
-                             double rate, double l2) {
+                             double rate, double l2, Stale stale = {}) {
   std::vector<double> w(data.dimension + 1);
-  for (const auto& batch : batches) {
+  std::vector<std::vector<double>> history = {w};
+  for (size_t step = 0; step < batches.size(); ++step) {
+    const auto& batch = batches[step];
+    const size_t first = step / stale.epoch_steps * stale.epoch_steps;
+    const std::vector<double>& at_weights = history[std::max(first, step - std::min(step, stale.steps))];
     std::vector<double> gradient(w.size());
     for (const size_t at : batch) {
       const RowView row = data.row(at);
-      double margin = w.back();
-      for (size_t i = 0; i < row.indices.size(); ++i) margin += w[row.indices[i]] * static_cast<double>(row.values[i]);
+      double margin = at_weights.back();
+      for (size_t i = 0; i < row.indices.size(); ++i)
+        margin += at_weights[row.indices[i]] * static_cast<double>(row.values[i]);
       const double y = static_cast<double>(row.label);
       const double slope = loss == Loss::kLogistic ? -y / (1 + std::exp(y * margin)) : (y * margin < 1 ? -y : 0);
       for (size_t i = 0; i < row.indices.size(); ++i)
@@ -52,6 +62,7 @@ std::vector<double> slow_sgd(const Dataset& data, const std::vector<std::vector<
       const double shrunk = i + 1 == w.size() ? w[i] : w[i] * (1 - rate * l2);
       w[i] = shrunk - rate * gradient[i] / static_cast<double>(batch.size());
     }
+    history.push_back(w);
   }
   return w;
 }
@@ -61,6 +72,21 @@ double mean_loss(const LinearModel& model, const Dataset& data, const std::vecto
   for (const uint32_t row : rows)
     sum += loss_at(model.loss(), static_cast<double>(data.labels[row]), model.margin(data.row(row)));
   return sum / static_cast<double>(rows.size());
+}
+
+/// An epoch's batches where ranks have consecutive rows, and each step an equal part of them.
+std::vector<std::vector<size_t>> batches_of(size_t rows_of_all, uint32_t ranks, size_t batch_rows) {
+  std::vector<std::vector<size_t>> batches;
+  const size_t most = (rows_of_all + ranks - 1) / ranks;
+  const size_t steps = (most + batch_rows - 1) / batch_rows;
+  for (size_t step = 0; step < steps; ++step) {
+    batches.emplace_back();
+    for (uint32_t rank = 0; rank < ranks; ++rank) {
+      const size_t first = rows_of_all * rank / ranks, rows = rows_of_all * (rank + 1) / ranks - first;
+      for (size_t at = rows * step / steps; at < rows * (step + 1) / steps; ++at) batches.back().push_back(first + at);
+    }
+  }
+  return batches;
 }
 
 TEST(WeightedGradient, IsTheSlopeOfTheLossByFiniteDifferences) {
@@ -102,21 +128,31 @@ TEST(PeerSgd, OneRankAndManyOnTheSameBatchesHaveTheSameModel) {
       options.threads = ranks % 2 + 1;
       const auto trained = train(ranks, options, [&](uint32_t rank) { return share_of(data, rank, ranks); });
       expect_alike(trained);
-      // A rank's rows are consecutive, and each step has an equal part of them.
-      std::vector<std::vector<size_t>> batches;
-      const size_t most = (data.rows() + ranks - 1) / ranks;
-      const size_t steps = (most + 9) / 10;
-      for (size_t step = 0; step < steps; ++step) {
-        batches.emplace_back();
-        for (uint32_t rank = 0; rank < ranks; ++rank) {
-          const size_t first = data.rows() * rank / ranks, rows = data.rows() * (rank + 1) / ranks - first;
-          for (size_t at = rows * step / steps; at < rows * (step + 1) / steps; ++at)
-            batches.back().push_back(first + at);
-        }
-      }
+      auto batches = batches_of(data.rows(), ranks, 10);
       const auto one_epoch = batches;
       batches.insert(batches.end(), one_epoch.begin(), one_epoch.end());
       expect_near(trained[0].weights, slow_sgd(data, batches, loss, 0.2, 0.01), 1e-5);
+    }
+  }
+}
+
+TEST(PeerSgd, AnAsynchronousStepIsOfTheModelSoManyStepsBefore) {
+  const Dataset data = toy_data(96, kDimension, 20);
+  for (const uint32_t ranks : {1u, 3u, 4u}) {
+    for (const uint32_t stale : {1u, 2u, 50u}) {
+      SCOPED_TRACE(std::to_string(ranks) + " ranks, " + std::to_string(stale) + " steps");
+      PeerTrainOptions options = options_of();
+      options.options.l2 = 0.01;
+      options.options.order = RowOrder::kFile;
+      options.options.batch_rows = 4;
+      options.options.asynchronous = stale;
+      const auto trained = train(ranks, options, [&](uint32_t rank) { return share_of(data, rank, ranks); });
+      expect_alike(trained);
+      auto batches = batches_of(data.rows(), ranks, 4);
+      const auto one_epoch = batches;
+      batches.insert(batches.end(), one_epoch.begin(), one_epoch.end());
+      expect_near(trained[0].weights, slow_sgd(data, batches, Loss::kLogistic, 0.2, 0.01, {stale, one_epoch.size()}),
+                  1e-5);
     }
   }
 }
@@ -154,6 +190,7 @@ TEST(PeerSgd, LossGoesDownForEverySelectionAlgorithmAndCodec) {
     const char* select;
     const char* codec;
     const char* quantizer;
+    uint32_t asynchronous = 0;
   };
   using enum peer::AlgorithmId;
   const Case cases[] = {{kSsarSplitAllgather, "none", "", ""},
@@ -165,7 +202,11 @@ TEST(PeerSgd, LossGoesDownForEverySelectionAlgorithmAndCodec) {
                         {kTopkA, "topk:0.1", "", ""},
                         {kGtopk, "topk:0.2", "", ""},
                         {kGaussianK, "topk:0.1", "", ""},
-                        {kOktopk, "topk:0.1", "", ""}};
+                        {kOktopk, "topk:0.1", "", ""},
+                        {kSsarSplitAllgather, "none", "", "", 2},
+                        {kSsarRecursiveDoubling, "topk:0.1", "gap+qsgd4", "", 3},
+                        {kOktopk, "topk:0.1", "", "", 1},
+                        {kGtopk, "topk:0.2", "", "", 2}};
   for (const Loss loss : {Loss::kLogistic, Loss::kHinge}) {
     const double at_zero = loss == Loss::kLogistic ? std::log(2.0) : 1;
     for (const Case& one : cases) {
@@ -175,14 +216,16 @@ TEST(PeerSgd, LossGoesDownForEverySelectionAlgorithmAndCodec) {
       options.options.select = selection_from_text(one.select).value();
       if (*one.codec != 0) options.options.codec = codec_from_text(one.codec).value();
       if (*one.quantizer != 0) options.options.quantizer = codec_from_text(one.quantizer).value();
-      options.options.schedule.rate = 0.1;
-      options.epochs = 12;
+      // Older gradients, shorter steps.
+      options.options.asynchronous = one.asynchronous;
+      options.options.schedule.rate = 0.1 / (one.asynchronous + 1);
+      options.epochs = 15 * (one.asynchronous + 1);
       options.threads = 2;
       ASSERT_TRUE(options.optimizer->check(options.options));
       const auto trained = train(3, options, [&](uint32_t rank) { return share_of(data, rank, 3); });
       expect_alike(trained);
       const auto& epochs = trained[0].epochs;
-      ASSERT_EQ(epochs.size(), 12u);
+      ASSERT_EQ(epochs.size(), options.epochs);
       EXPECT_LT(epochs.back().train.loss, epochs.front().train.loss);
       EXPECT_LT(epochs.back().train.loss, 0.75 * at_zero);
       EXPECT_GT(epochs.back().train.accuracy, 0.8);
@@ -229,11 +272,14 @@ TEST(PeerSgd, StepsMaxEndsInTheMiddleOfAnEpoch) {
 TEST(PeerSgd, AGradientThatOverflowsEndsAllRanks) {
   Dataset data = toy_data(30, kDimension, 18);
   for (float& value : data.values) value = 3e38F;
-  PeerTrainOptions options = options_of();
-  options.options.loss = Loss::kHinge;
-  options.options.schedule.rate = 1e6;
-  for (const Trained& one : train(3, options, [&](uint32_t rank) { return share_of(data, rank, 3); })) {
-    EXPECT_THAT(one.error, ::testing::HasSubstr("NaN or infinity"));
+  for (const uint32_t asynchronous : {0u, 3u}) {
+    PeerTrainOptions options = options_of();
+    options.options.asynchronous = asynchronous;
+    options.options.loss = Loss::kHinge;
+    options.options.schedule.rate = 1e6;
+    for (const Trained& one : train(3, options, [&](uint32_t rank) { return share_of(data, rank, 3); })) {
+      EXPECT_THAT(one.error, ::testing::HasSubstr("NaN or infinity"));
+    }
   }
 }
 

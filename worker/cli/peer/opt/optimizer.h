@@ -36,7 +36,7 @@ struct OptimizerOptions {
   SelectionSpec select;  ///< of what is summed; of an algorithm that keeps a global top-k: how many
   std::optional<CodecSpec> codec;
   std::optional<CodecSpec> quantizer;  ///< of dense phases
-  uint32_t asynchronous = 0;           ///< steps whose sums may be in flight while the next is computed
+  uint32_t asynchronous = 0;           ///< steps whose sums may be under way while the next is computed
   uint64_t seed = 1;
 };
 
