@@ -93,9 +93,9 @@ Result<PeerTrainOptions> options_of(const TrainFlags& flags) {
 
 /// What ranks are told before they read: all of it must be the same.
 std::string description_of(const TrainFlags& flags, const PeerTrainOptions& run) {
-  return fmt::format("{}; --train {} --test {} --dimension {} --epochs {} --steps {}",
-                     description_of(*run.optimizer, run.options), flags.train_path, flags.test_path, flags.dimension,
-                     run.epochs, run.steps_max);
+  return fmt::format("{}; --select {} --train {} --test {} --dimension {} --epochs {} --steps {}",
+                     description_of(*run.optimizer, run.options), flags.select, flags.train_path, flags.test_path,
+                     flags.dimension, run.epochs, run.steps_max);
 }
 
 Result<Dataset> read_file(peer::PeerGroup& group, const std::string& path, uint64_t dimension) {
@@ -379,7 +379,7 @@ Command add_peer_train_command(CLI::App& root) {
       "in a step; MB sent\n"
       "in the epoch by the rank that sends most; seconds of the slowest rank, and of these, on average, computing and "
       "waiting for sums.\n"
-      "SIGTERM or SIGINT to any rank ends all of them at the same step, within a second.\n\n"
+      "SIGTERM or SIGINT to any rank ends all of them at the same step, within half a second and a step.\n\n"
       "Examples:\n"
       "  gunzip -c w8a.svm.gz > w8a.svm\n"
       "  mpirun -n 4 millrace-peer train --train w8a.svm --epochs 5 --lr 2 --batch 500\n"

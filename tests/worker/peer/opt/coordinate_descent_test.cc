@@ -96,12 +96,12 @@ TEST(CoordinateDescent, AStepFollowsTheDerivativesOfTheObjective) {
 }
 
 TEST(CoordinateDescent, TheObjectiveGoesDownToItsMinimumForEveryNumberOfRanks) {
-  const Dataset data = toy_data(200, kDimension, 22);
+  const Dataset data = toy_data(200, 12, 22);
   for (const uint32_t ranks : {1u, 3u, 9u}) {
     for (const char* codec : {"", "gap+bf16"}) {
       if (*codec != 0 && ranks != 3) continue;
       SCOPED_TRACE(std::to_string(ranks) + " ranks " + codec);
-      PeerTrainOptions options = options_of(1, 400);
+      PeerTrainOptions options = options_of(1, 200);
       if (*codec != 0) options.options.codec = codec_from_text(codec).value();
       const auto trained = train(ranks, options, [&](uint32_t rank) { return share_of(data, rank, ranks); });
       expect_alike(trained);
@@ -117,8 +117,8 @@ TEST(CoordinateDescent, TheObjectiveGoesDownToItsMinimumForEveryNumberOfRanks) {
 }
 
 TEST(CoordinateDescent, AsynchronousStepsComeToTheSameMinimum) {
-  const Dataset data = toy_data(200, kDimension, 26);
-  PeerTrainOptions options = options_of(1, 400);
+  const Dataset data = toy_data(200, 12, 26);
+  PeerTrainOptions options = options_of(1, 200);
   const auto share = [&](uint32_t rank) { return share_of(data, rank, 3); };
   const auto synchronous = train(3, options, share);
   options.options.asynchronous = 2;

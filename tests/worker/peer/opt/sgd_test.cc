@@ -301,7 +301,7 @@ TEST(PeerSgd, RanksWithOtherOptionsAreToldBoth) {
 TEST(PeerSgd, WhatCannotBeIsRefused) {
   using enum peer::AlgorithmId;
   const std::map<peer::AlgorithmId, const char*> selects = {
-      {kOktopk, "none"}, {kTopkA, "bucket_topk:0.01"}, {kSparseRing, "uniform:0.1"}};
+      {kOktopk, "none"}, {kGtopk, "topk:0.1:warm_up=50"}, {kTopkA, "bucket_topk:0.01"}, {kSparseRing, "uniform:0.1"}};
   for (const auto& [algorithm, select] : selects) {
     PeerTrainOptions options = options_of(algorithm);
     options.options.select = selection_from_text(select).value();

@@ -37,7 +37,7 @@ peer::Task<Result<peer::Gathered<float>>> exchange_coordinates(peer::Channel& ch
     for (size_t at = 0; at < parts.size(); ++at) derivatives[at] += parts[at];
   }
   HeldStream<float> changes = HeldStream<float>::from(step.changes(derivatives));
-  co_return co_await peer::sparse_allgather<float>(channel, std::move(changes), std::move(settings));
+  co_return co_await peer::sparse_allgather<float>(channel, std::move(changes), settings);
 }
 
 }  // namespace millrace::cli

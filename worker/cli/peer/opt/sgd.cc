@@ -62,7 +62,9 @@ Status check_sgd(const OptimizerOptions& options) {
                                                  " is 1 or more: a step would turn the weights round");
   }
   const AlgorithmInfo& info = peer::algorithm_info(options.algorithm);
-  if (selects_globally(info) && options.select.selection != Selection::kTopK) {
+  const SelectionSpec& select = options.select;
+  const bool plain = select.selection == Selection::kTopK && !select.alternate_signs && select.warm_up == WarmUp::kNone;
+  if (selects_globally(info) && !plain) {
     return fail(ErrorCode::kInvalidArgument, std::string(info.name) +
                                                  " keeps the largest entries by itself: say how many "
                                                  "with --select topk:DENSITY or topk:COUNT");
