@@ -153,24 +153,44 @@ Status LibsvmParser::feature(std::string_view token) {
   return {};
 }
 
+LibsvmRows LibsvmParser::take_rows() && {
+  LibsvmRows rows{std::move(data_), std::move(row_labels_), {}, largest_index_, rows_};
+  for (const auto& [label, line] : first_line_of_label_) rows.classes.push_back(label);
+  return rows;
+}
+
 Result<Dataset> LibsvmParser::finish() && {
-  if (rows_ == 0) return fail(ErrorCode::kMalformed, name_ + ": it holds no rows");
-  const double low = first_line_of_label_.begin()->first;
-  const double high = first_line_of_label_.rbegin()->first;
-  if (first_line_of_label_.size() < 2) {
-    return fail(ErrorCode::kMalformed, name_ + ": all of its " + std::to_string(rows_) + " rows have the label " +
+  const std::string name = name_;
+  const uint64_t dimension = options_.dimension;
+  LibsvmRows rows = std::move(*this).take_rows();
+  const LibsvmRows whole{{}, {}, rows.classes, rows.largest_index, rows.rows};
+  return dataset_of(std::move(rows), whole, name, dimension);
+}
+
+Result<Dataset> dataset_of(LibsvmRows rows, const LibsvmRows& whole, const std::string& name, uint64_t dimension) {
+  if (whole.rows == 0) return fail(ErrorCode::kMalformed, name + ": it holds no rows");
+  if (whole.classes.size() > 2) {
+    std::string sentence = name + ": its labels are";
+    for (const double label : whole.classes) sentence += " " + number_text(label);
+    return fail(ErrorCode::kMalformed, sentence + "; two classes are needed, written 0 and 1, -1 and +1, or 1 and 2");
+  }
+  const double low = whole.classes.front();
+  const double high = whole.classes.back();
+  if (whole.classes.size() < 2) {
+    return fail(ErrorCode::kMalformed, name + ": all of its " + std::to_string(whole.rows) + " rows have the label " +
                                            number_text(low) + "; two classes are needed");
   }
   for (const PairOfLabels& known : kPairs) {
     if (known.negative != low || known.positive != high) continue;
-    data_.label_pair = known.pair;
-    data_.labels.reserve(row_labels_.size());
-    for (const double value : row_labels_) data_.labels.push_back(value == high ? int8_t{1} : int8_t{-1});
-    data_.dimension = options_.dimension > 0 ? options_.dimension : std::max<uint64_t>(largest_index_, 1);
-    data_.rows_in_file = rows_;
-    return std::move(data_);
+    Dataset data = std::move(rows.data);
+    data.label_pair = known.pair;
+    data.labels.reserve(rows.labels.size());
+    for (const double value : rows.labels) data.labels.push_back(value == high ? int8_t{1} : int8_t{-1});
+    data.dimension = dimension > 0 ? dimension : std::max<uint64_t>(whole.largest_index, 1);
+    data.rows_in_file = whole.rows;
+    return data;
   }
-  return fail(ErrorCode::kMalformed, name_ + ": its labels are " + number_text(low) + " and " + number_text(high) +
+  return fail(ErrorCode::kMalformed, name + ": its labels are " + number_text(low) + " and " + number_text(high) +
                                          "; write the two classes as 0 and 1, -1 and +1, or 1 and 2");
 }
 

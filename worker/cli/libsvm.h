@@ -23,6 +23,22 @@ struct LibsvmOptions {
 /// Longest line that is accepted.
 inline constexpr uint64_t kLibsvmLineBytesMax = uint64_t{256} << 20;
 
+/// What was read of a file, before it is known which classes its labels are: a share of a file may have rows of one class only,
+/// or none at all.
+struct LibsvmRows {
+  Dataset data;                 ///< without labels, label_pair and dimension
+  std::vector<double> labels;   ///< of the kept rows
+  std::vector<double> classes;  ///< labels seen, ascending; at most two
+  uint64_t largest_index = 0;   ///< from 1; 0: no entries
+  uint64_t rows = 0;            ///< read, kept or not
+};
+
+/// The rows as a dataset, whose classes, largest index and number of rows may be those of a larger file.
+///
+/// whole    classes, largest_index and rows of the file; its other members are not looked at.
+/// Errors   malformed: no rows in the whole, or not two classes written as label_pair_text() says; `name` is in front.
+Result<Dataset> dataset_of(LibsvmRows rows, const LibsvmRows& whole, const std::string& name, uint64_t dimension);
+
 /// Parses LIBSVM text line by line: `LABEL INDEX:VALUE INDEX:VALUE …`, indices from 1 and strictly increasing, `#` starts
 /// a comment, empty lines are skipped, entries of value 0 are not stored.
 ///
@@ -39,6 +55,8 @@ class LibsvmParser {
 
   /// Errors  malformed: no rows, or rows of one class only.
   Result<Dataset> finish() &&;
+  /// What was read, as it is.
+  LibsvmRows take_rows() &&;
 
  private:
   Status label(std::string_view token);

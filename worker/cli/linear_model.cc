@@ -13,17 +13,16 @@ namespace {
 /// log(1 + exp(x)) without overflow.
 double softplus(double x) { return x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x)); }
 
+}  // namespace
+
 double loss_at(Loss loss, double label, double margin) {
   return loss == Loss::kLogistic ? softplus(-label * margin) : std::max(0.0, 1 - label * margin);
 }
 
-/// d loss / d margin. The hinge's at its corner is 0, one of its subgradients.
 double loss_slope(Loss loss, double label, double margin) {
   if (loss == Loss::kLogistic) return -label / (1 + std::exp(label * margin));
   return label * margin < 1 ? -label : 0;
 }
-
-}  // namespace
 
 std::string_view loss_name(Loss loss) { return loss == Loss::kLogistic ? "lr" : "svm"; }
 

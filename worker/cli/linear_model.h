@@ -18,6 +18,10 @@ enum class Loss : uint8_t { kLogistic = 1, kHinge = 2 };
 std::string_view loss_name(Loss loss);
 Result<Loss> loss_by_name(std::string_view name);
 
+/// The loss of a row, and its derivative by the margin (the hinge's at its corner is 0, one of its subgradients).
+double loss_at(Loss loss, double label, double margin);
+double loss_slope(Loss loss, double label, double margin);
+
 /// A linear model's parameters as they are trained: margin = scale * (values . x) + scale * values[dimension], the last one
 /// being the intercept. The common factor `scale` is how L2 is applied without touching every parameter at every step:
 /// shrinking all weights is one multiplication (Bottou, "Stochastic gradient descent tricks", 5.1; descent.h has the steps).

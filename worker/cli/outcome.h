@@ -31,7 +31,7 @@ enum class ExitCode : uint8_t {
 /// One line an exit code, for --help.
 std::string exit_code_table();
 
-/// Why a command ends: its exit code, and one sentence that says what to do.
+/// Why a command ends: its exit code, and one sentence that says what to do; none where another process of the job says it.
 struct Failure {
   ExitCode code = ExitCode::kInternal;
   std::string message;

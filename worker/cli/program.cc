@@ -26,7 +26,10 @@ class PlainFormatter : public CLI::Formatter {
 };
 
 int report(const CLI::App& root, const CLI::App& command, const Failure& failure) {
-  monitoring::say(fmt::format("{} {}: {}", root.get_name(), command.get_name(), failure.message));
+  // Without a sentence: another process of the job has said it.
+  if (!failure.message.empty()) {
+    monitoring::say(fmt::format("{} {}: {}", root.get_name(), command.get_name(), failure.message));
+  }
   return static_cast<int>(failure.code);
 }
 

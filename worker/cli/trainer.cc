@@ -8,21 +8,19 @@
 #include <chrono>
 #include <deque>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <utility>
 
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
-#include "kernels/base/random.h"
 #include "monitoring/http_address.h"
 #include "worker/cli/descent.h"
+#include "worker/cli/epoch_order.h"
 #include "worker/cli/job_failure.h"
 
 namespace millrace::cli {
 namespace {
 
-constexpr uint64_t kOrderStream = 11;
 /// await() is called in slices, so that an interruption is seen; this many of them are the time a step may take.
 constexpr std::chrono::milliseconds kAwaitSlice(500);
 constexpr TimeNs kStatsEvery = kNsPerS / 4;  // they cost a pass over the residual
@@ -432,14 +430,6 @@ Outcome check_job(const TrainOptions& options, uint64_t features) {
 uint64_t steps_per_epoch(uint64_t rows_of_all_workers, uint32_t workers, uint32_t batch_rows) {
   const uint64_t rows = (rows_of_all_workers + workers - 1) / workers;
   return (rows + batch_rows - 1) / batch_rows;
-}
-
-std::vector<uint32_t> epoch_order(size_t rows, uint64_t seed, uint32_t worker, uint32_t epoch) {
-  std::vector<uint32_t> order(rows);
-  std::iota(order.begin(), order.end(), 0U);
-  RandomSequence random(random_key(seed, worker, epoch), kOrderStream);
-  for (size_t at = rows; at > 1; --at) std::swap(order[at - 1], order[random.next_below(at)]);
-  return order;
 }
 
 Result<std::vector<std::string>> server_addresses(const std::string& text) {

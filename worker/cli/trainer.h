@@ -131,9 +131,6 @@ bool is_synchronous(const TrainOptions& options);
 /// Steps of an epoch: equal at all workers, enough for the one with the most rows.
 uint64_t steps_per_epoch(uint64_t rows_of_all_workers, uint32_t workers, uint32_t batch_rows);
 
-/// The order in which a worker takes its rows in an epoch; a function of its arguments alone.
-std::vector<uint32_t> epoch_order(size_t rows, uint64_t seed, uint32_t worker, uint32_t epoch);
-
 /// "a:1,tcp://b:2" as {"tcp://a:1", "tcp://b:2"}. Errors  invalid_argument: an empty address, or one without a port.
 Result<std::vector<std::string>> server_addresses(const std::string& text);
 

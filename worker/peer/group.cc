@@ -80,6 +80,12 @@ Status PeerGroup::wait_core(uint32_t collective) {
   }
 }
 
+void PeerGroup::make_progress() {
+  if (progress_ == Progress::kByThread) return;
+  const std::lock_guard lock(mutex_);
+  turn();
+}
+
 /// Takes in what has come, and does what follows from it.
 void PeerGroup::take_in() {
   Actions actions;

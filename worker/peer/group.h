@@ -73,6 +73,9 @@ class PeerGroup {
   Result<Pending<Reduced<T>>> start_allreduce(Allreduce<T>& allreduce, const AllreduceSettings<T>& settings,
                                               HeldStream<T> own);
 
+  /// Where the callers make progress: for one that does something else for long, so that others find it alive. Else nothing.
+  void make_progress();
+
   /// Why it has ended, and whose fault it is.
   std::optional<GroupFailure> failure() const;
   Traffic traffic() const;

@@ -9,6 +9,7 @@
 
 #include "monitoring/standard_streams.h"
 #include "worker/cli/flag_range.h"
+#include "worker/cli/peer/mpi_end.h"
 #include "worker/cli/peer/peer_bench.h"
 #include "worker/cli/peer/peer_commands.h"
 #include "worker/cli/process/allocator.h"
@@ -16,6 +17,8 @@
 
 namespace millrace::cli {
 namespace {
+
+constexpr const char* kCommand = "millrace-peer bench";
 
 struct BenchFlags {
   PeerBenchOptions options;
@@ -57,33 +60,19 @@ Result<PeerBenchOptions> options_of(const BenchFlags& flags) {
   return options;
 }
 
-peer::MpiThreads threads_of(const std::string& name) {
-  for (const auto level : {peer::MpiThreads::kFunneled, peer::MpiThreads::kSerialized, peer::MpiThreads::kMultiple}) {
-    if (name == peer::name_of(level)) return level;
-  }
-  return peer::MpiThreads::kSingle;
-}
-
-/// MPI ends only with all ranks: one that has failed says why, leaves the others time to say the same, and ends them.
-[[noreturn]] void end_job(peer::MpiJob& job, const Failure& failure) {
-  constexpr uint32_t kGraceMs = 1'000;
-  monitoring::say(fmt::format("millrace-peer bench: rank {}: {}", job.rank(), failure.message));
-  job.abort(static_cast<int>(failure.code), kGraceMs);
-}
-
 Outcome run_bench(const BenchFlags& flags) {
   const Result<PeerBenchOptions> options = options_of(flags);
   if (!options) return fail_with(options.error());
   // One algorithm's dense vectors are not given back in the middle of another's time.
   keep_freed_memory(std::numeric_limits<int>::max());
-  auto job = peer::MpiJob::begin(threads_of(flags.threads));
+  auto job = peer::MpiJob::begin(mpi_threads_of(flags.threads));
   if (!job) return fail_with(job.error());
   const bool speaks = (*job)->rank() == 0;
   const SayProgress say = [speaks](const std::string& line) {
     if (speaks) monitoring::say("bench: " + line);
   };
   const auto communicator = peer::MpiCommunicator::over_world();
-  if (!communicator) end_job(**job, failure_of(communicator.error()));
+  if (!communicator) end_job(**job, kCommand, failure_of(communicator.error()));
   Result<nlohmann::json> result = fail(ErrorCode::kInternal, "");
   try {
     result = options->overlap ? bench_overlap(**job, **communicator, *options, say)
@@ -91,7 +80,7 @@ Outcome run_bench(const BenchFlags& flags) {
   } catch (const std::exception& exception) {
     result = fail(ErrorCode::kInternal, exception.what());
   }
-  if (!result) end_job(**job, failure_of(result.error()));
+  if (!result) end_job(**job, kCommand, failure_of(result.error()));
   if (!speaks) return {};
   if (flags.json) {
     fmt::print("{}\n", result->dump());

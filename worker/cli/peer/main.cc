@@ -16,6 +16,7 @@ int main(int argc, char** argv) {
   const std::vector<cli::Command> commands = {
       cli::add_peer_bench_command(root),
       cli::add_peer_simulate_command(root),
+      cli::add_peer_train_command(root),
   };
   return cli::parse_and_run(root, commands, argc, argv);
 }

@@ -1,0 +1,187 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/worker/peer/opt/toy_data.h"
+#include "tests/worker/peer/opt/trained.h"
+#include "worker/cli/peer/opt/feature_columns.h"
+
+namespace millrace::cli {
+namespace {
+
+using testing::expect_alike;
+using testing::expect_near;
+using testing::share_of;
+using testing::toy_data;
+using testing::train;
+using testing::Trained;
+
+constexpr uint64_t kDimension = 40;
+constexpr double kL2 = 0.01;
+
+PeerTrainOptions options_of(uint32_t coordinates, uint32_t epochs) {
+  PeerTrainOptions options;
+  options.optimizer = find_optimizer("scd");
+  options.options.coordinates = coordinates;
+  options.options.l2 = kL2;
+  options.options.schedule.rate = 1;
+  options.epochs = epochs;
+  return options;
+}
+
+/// The objective and, by finite differences, its derivatives.
+double objective(const Dataset& data, const std::vector<double>& w) {
+  double sum = 0, norm = 0;
+  for (size_t at = 0; at < data.rows(); ++at) {
+    const RowView row = data.row(at);
+    double margin = w.back();
+    for (size_t i = 0; i < row.indices.size(); ++i) margin += w[row.indices[i]] * static_cast<double>(row.values[i]);
+    sum += loss_at(Loss::kLogistic, static_cast<double>(row.label), margin);
+  }
+  for (size_t i = 0; i + 1 < w.size(); ++i) norm += w[i] * w[i];
+  return sum / static_cast<double>(data.rows()) + kL2 / 2 * norm;
+}
+
+std::vector<double> slopes(const Dataset& data, std::vector<double> w) {
+  constexpr double kStep = 1e-5;
+  std::vector<double> slopes(w.size());
+  for (size_t i = 0; i < w.size(); ++i) {
+    const double before = w[i];
+    w[i] = before + kStep;
+    const double above = objective(data, w);
+    w[i] = before - kStep;
+    slopes[i] = (above - objective(data, w)) / (2 * kStep);
+    w[i] = before;
+  }
+  return slopes;
+}
+
+/// All coordinates at once, from these weights: what a step over all blocks must do.
+std::vector<double> whole_step(const Dataset& data, const std::vector<double>& w) {
+  std::vector<double> squares(w.size());
+  size_t longest = 0;
+  for (size_t at = 0; at < data.rows(); ++at) {
+    const RowView row = data.row(at);
+    longest = std::max(longest, row.indices.size() + 1);
+    for (size_t i = 0; i < row.indices.size(); ++i) {
+      squares[row.indices[i]] += static_cast<double>(row.values[i]) * static_cast<double>(row.values[i]);
+    }
+    squares.back() += 1;
+  }
+  const std::vector<double> by = slopes(data, w);
+  std::vector<double> next = w;
+  for (size_t i = 0; i < w.size(); ++i) {
+    const double curvature = squares[i] / 4 / static_cast<double>(data.rows()) + (i + 1 == w.size() ? 0 : kL2);
+    // So many at once as there are coordinates: beta is the longest row.
+    next[i] -= by[i] / (curvature * static_cast<double>(longest));
+  }
+  return next;
+}
+
+TEST(CoordinateDescent, AStepFollowsTheDerivativesOfTheObjective) {
+  const Dataset data = toy_data(80, kDimension, 21);
+  std::vector<double> expected(kDimension + 1);
+  for (const uint32_t steps : {1u, 2u}) {
+    expected = whole_step(data, expected);
+    for (const uint32_t ranks : {1u, 2u, 3u, 7u}) {
+      PeerTrainOptions options = options_of(1'000, steps);
+      options.threads = ranks % 3 + 1;
+      const auto trained = train(ranks, options, [&](uint32_t rank) { return share_of(data, rank, ranks); });
+      expect_alike(trained);
+      EXPECT_EQ(trained[0].steps, steps);
+      expect_near(trained[0].weights, expected, 1e-5);
+    }
+  }
+}
+
+TEST(CoordinateDescent, TheObjectiveGoesDownToItsMinimumForEveryNumberOfRanks) {
+  const Dataset data = toy_data(200, 12, 22);
+  for (const uint32_t ranks : {1u, 3u, 9u}) {
+    for (const char* codec : {"", "gap+bf16"}) {
+      if (*codec != 0 && ranks != 3) continue;
+      SCOPED_TRACE(std::to_string(ranks) + " ranks " + codec);
+      PeerTrainOptions options = options_of(1, 200);
+      if (*codec != 0) options.options.codec = codec_from_text(codec).value();
+      const auto trained = train(ranks, options, [&](uint32_t rank) { return share_of(data, rank, ranks); });
+      expect_alike(trained);
+      for (size_t at = 1; at < trained[0].epochs.size(); ++at) {
+        EXPECT_LE(trained[0].epochs[at].objective, trained[0].epochs[at - 1].objective + 1e-6) << at;
+      }
+      const std::vector<double> w(trained[0].weights.begin(), trained[0].weights.end());
+      EXPECT_NEAR(trained[0].epochs.back().objective, objective(data, w), 1e-6);
+      // At the minimum of a convex function every derivative is 0.
+      EXPECT_THAT(slopes(data, w), ::testing::Each(::testing::DoubleNear(0, 1e-3)));
+    }
+  }
+}
+
+TEST(CoordinateDescent, AsynchronousStepsComeToTheSameMinimum) {
+  const Dataset data = toy_data(200, 12, 26);
+  PeerTrainOptions options = options_of(1, 200);
+  const auto share = [&](uint32_t rank) { return share_of(data, rank, 3); };
+  const auto synchronous = train(3, options, share);
+  options.options.asynchronous = 2;
+  const auto asynchronous = train(3, options, share);
+  expect_alike(asynchronous);
+  EXPECT_NEAR(asynchronous[0].epochs.back().objective, synchronous[0].epochs.back().objective, 1e-4);
+}
+
+TEST(CoordinateDescent, FeaturesThatNoRowHasAreLeftOut) {
+  Dataset data = toy_data(60, 10, 23);
+  data.dimension = 5'000'000;
+  for (uint32_t& index : data.indices) index = index * 400'001 + 7;
+  PeerTrainOptions options = options_of(3, 5);
+  const auto trained = train(4, options, [&](uint32_t rank) { return share_of(data, rank, 4); });
+  expect_alike(trained);
+  // 11 coordinates of 4 ranks: 3 each at most, so one step an epoch.
+  EXPECT_EQ(trained[0].steps, 5u);
+  EXPECT_LT(trained[0].epochs.back().objective, trained[0].epochs.front().objective);
+  EXPECT_EQ(std::ranges::count_if(trained[0].weights, [](float w) { return w != 0; }), 11);
+}
+
+TEST(CoordinateDescent, RanksWithoutRowsOrCoordinatesTakePart) {
+  const Dataset data = toy_data(5, 2, 24);
+  const auto trained = train(7, options_of(1, 3), [&](uint32_t rank) { return share_of(data, rank, 7); });
+  expect_alike(trained);
+  EXPECT_LT(trained[0].epochs.back().objective, std::log(2.0));
+}
+
+TEST(CoordinateDescent, WhatItDoesNotTakeIsRefused) {
+  PeerTrainOptions options = options_of(1, 1);
+  EXPECT_TRUE(options.optimizer->check(options.options));
+  options.options.loss = Loss::kHinge;
+  EXPECT_FALSE(options.optimizer->check(options.options));
+  options = options_of(1, 1);
+  options.options.select = selection_from_text("topk:0.1").value();
+  EXPECT_FALSE(options.optimizer->check(options.options));
+}
+
+TEST(FeatureColumns, AreTheRowsTransposed) {
+  const Dataset data = toy_data(20, kDimension, 25);
+  std::vector<uint32_t> features(kDimension + 1);
+  std::iota(features.begin(), features.end(), 0U);
+  const FeatureColumns columns(data, features);
+  size_t entries = 0;
+  for (size_t at = 0; at < columns.count(); ++at) {
+    const auto column = columns.column(at);
+    entries += column.rows.size();
+    for (size_t i = 0; i < column.rows.size(); ++i) {
+      if (at == kDimension) {
+        EXPECT_EQ(column.rows[i], i);
+        EXPECT_EQ(column.values[i], 1.0F);
+        continue;
+      }
+      const RowView row = data.row(column.rows[i]);
+      const auto entry = std::ranges::find(row.indices, columns.feature(at));
+      ASSERT_NE(entry, row.indices.end());
+      EXPECT_EQ(row.values[static_cast<size_t>(entry - row.indices.begin())], column.values[i]);
+    }
+  }
+  EXPECT_EQ(entries, data.indices.size() + data.rows());
+  EXPECT_EQ(columns.position_of(3), 3u);
+  EXPECT_EQ(columns.position_of(kDimension + 1), columns.count());
+}
+
+}  // namespace
+}  // namespace millrace::cli

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "worker/peer/sparse_allgather.h"
+
+namespace millrace::cli {
+
+/// What a rank takes into a step of distributed coordinate descent. All ranks know which coordinates of which owner the step has.
+struct CoordinateStep {
+  std::vector<std::vector<double>>
+      partials;  ///< [size] by owner: this rank's part of the derivative by each of its coordinates
+  /// At the owner: the changes of its own coordinates, of the derivatives that the ranks' parts add up to. Called once, on
+  /// whichever thread makes progress; what it captures is its own.
+  std::function<Stream<float>(const std::vector<double>& derivatives)> changes;
+};
+
+/// Every rank sends each owner its parts of the owner's derivatives; the owner adds them, in the order of the ranks, and changes
+/// its coordinates; a sparse allgather takes the changes to all.
+///
+/// Bits     the same on all ranks.
+/// Bytes    a rank: 8 for each coordinate of the others, and (P - 1) / P of all changes (sparse_allgather.h).
+/// Errors   malformed: a rank sent parts of another number of coordinates. Those of sparse_allgather().
+/// Source   sparcml.txt, section 8.2 (the sparse allgather of what each node changed); the parts are sent because rows are
+///          partitioned as well.
+peer::Task<Result<peer::Gathered<float>>> exchange_coordinates(peer::Channel& channel, CoordinateStep step,
+                                                               peer::SparseAllgatherSettings settings);
+
+}  // namespace millrace::cli

@@ -1,0 +1,79 @@
+#include "worker/cli/peer/opt/error_feedback.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "kernels/reduce/reduce.h"
+#include "worker/peer/local_selection.h"
+
+namespace millrace::cli {
+
+Result<ErrorFeedback> ErrorFeedback::make(const ErrorFeedbackOptions& options) {
+  ErrorFeedback feedback(options);
+  if (!options.select || options.select->selection == Selection::kNone) return feedback;
+  const SelectionInfo* info = find_selection(options.select->selection);
+  if (info != nullptr && info->use == SelectionUse::kUnbiased) {
+    return fail(ErrorCode::kInvalidArgument,
+                "selection '" + std::string(info->name) +
+                    "' is for unbiased jobs: what it does not send may not stay for later");
+  }
+  auto selector = make_selector<float>(*options.select, options.dimension);
+  if (!selector) return std::unexpected(selector.error());
+  feedback.selector_ = std::move(*selector);
+  return feedback;
+}
+
+void ErrorFeedback::add(const StreamView<float>& stream) {
+  if (stream.values.empty()) return;
+  if (residual_.empty()) residual_.assign(options_.dimension, 0.0F);
+  add_scaled<float>(residual_, stream, 1.0F);
+}
+
+HeldStream<float> ErrorFeedback::take_all() {
+  Stream<float> all;
+  all.dimension = options_.dimension;
+  all.dense = true;
+  all.values = std::move(residual_);
+  residual_ = {};
+  // A dense contribution is what an algorithm that selects expects; else what is zero need not travel.
+  if (options_.result == peer::ResultKind::kGlobalTopk) return HeldStream<float>::from(std::move(all));
+  return HeldStream<float>::from(to_sparse(all.view()));
+}
+
+Result<HeldStream<float>> ErrorFeedback::take_selected(uint64_t step) {
+  const StreamView<float> all{options_.dimension, true, {}, residual_};
+  IndexBuffer positions;
+  if (Status status = selector_->select(all, {step, options_.random}, positions); !status) {
+    return std::unexpected(status.error());
+  }
+  Stream<float> selected = peer::entries_at<float>(all, positions);
+  for (const uint32_t position : positions) residual_[position] = 0;
+  return HeldStream<float>::from(std::move(selected));
+}
+
+Result<HeldStream<float>> ErrorFeedback::contribution(Stream<float>&& gradient, uint64_t step) {
+  if (!all_finite<float>(gradient.values)) return fail(ErrorCode::kNonFinite, "a gradient has NaN or infinity");
+  const bool global = options_.result == peer::ResultKind::kGlobalTopk;
+  if (selector_ == nullptr && !global && residual_.empty()) return HeldStream<float>::from(std::move(gradient));
+  add(gradient.view());
+  if (residual_.empty()) return HeldStream<float>::from(Stream<float>::empty(options_.dimension));
+  return selector_ == nullptr ? take_all() : take_selected(step);
+}
+
+void ErrorFeedback::take_back(const HeldStream<float>& own, const peer::Reduced<float>& reduced) {
+  if (options_.codec_error == CodecError::kRetained) add(reduced.returned.view());
+  if (options_.result != peer::ResultKind::kGlobalTopk || own.view.values.empty()) return;
+  // own - what was handed over, entry by entry.
+  if (residual_.empty()) residual_.assign(options_.dimension, 0.0F);
+  const IndexBuffer& taken = reduced.contributed;
+  size_t next = 0;
+  for (size_t at = 0; at < own.view.values.size(); ++at) {
+    const uint32_t index = own.view.dense ? static_cast<uint32_t>(at) : own.view.indices[at];
+    while (next < taken.size() && taken[next] < index) ++next;
+    if (next < taken.size() && taken[next] == index) continue;
+    residual_[index] += own.view.values[at];
+  }
+}
+
+}  // namespace millrace::cli

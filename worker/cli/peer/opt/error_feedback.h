@@ -1,0 +1,60 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "kernels/base/random.h"
+#include "kernels/select/select.h"
+#include "worker/peer/allreduce.h"
+
+namespace millrace::cli {
+
+/// What becomes of what a codec changes of the values that it sends.
+enum class CodecError : uint8_t {
+  kRetained = 1,  ///< it is sent later
+  kDropped = 2,   ///< as it must be where it is no contraction: feeding it back would not end
+};
+
+struct ErrorFeedbackOptions {
+  uint64_t dimension = 0;
+  std::optional<SelectionSpec> select;  ///< before the allreduce; none: everything, or what the algorithm selects
+  RandomKey random;                     ///< of a selection that draws
+  /// The algorithm takes of a contribution what it keeps of the global top-k (ResultKind::kGlobalTopk).
+  peer::ResultKind result = peer::ResultKind::kExactSum;
+  CodecError codec_error = CodecError::kRetained;
+};
+
+/// What a rank contributes to an allreduce a step, and what of it stays for later: error feedback around any algorithm of the
+/// registry. Nothing is lost or counted twice, however many steps are in flight: what is contributed leaves the residual at once,
+/// and what was not handed over comes back with the result (Reduced).
+///
+/// Memory   the residual is a dense vector from the first value on that stays; sparse gradients summed exactly need none.
+/// Threads  one.
+/// Source   sparcml.txt, algorithm 1 (quantized TopK SGD).
+class ErrorFeedback {
+ public:
+  /// Errors   invalid_argument: a selection that is made for unbiased jobs, or that cannot be.
+  static Result<ErrorFeedback> make(const ErrorFeedbackOptions& options);
+
+  /// Adds the gradient to the residual, and takes out what is contributed in this step.
+  /// Errors   non_finite: NaN or infinity in the gradient.
+  Result<HeldStream<float>> contribution(Stream<float>&& gradient, uint64_t step);
+  /// The step's allreduce has ended: `own` is what was contributed to it.
+  void take_back(const HeldStream<float>& own, const peer::Reduced<float>& reduced);
+
+  /// [dimension], or empty while nothing stayed.
+  std::span<const float> residual() const { return residual_; }
+
+ private:
+  explicit ErrorFeedback(const ErrorFeedbackOptions& options) : options_(options) {}
+  void add(const StreamView<float>& stream);
+  HeldStream<float> take_all();
+  Result<HeldStream<float>> take_selected(uint64_t step);
+
+  ErrorFeedbackOptions options_;
+  std::unique_ptr<Selector<float>> selector_;
+  Buffer<float> residual_;
+};
+
+}  // namespace millrace::cli

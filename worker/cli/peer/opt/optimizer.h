@@ -1,0 +1,102 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/codec/codec.h"
+#include "kernels/select/select.h"
+#include "worker/cli/dataset.h"
+#include "worker/cli/linear_model.h"
+#include "worker/cli/peer/opt/compute_threads.h"
+#include "worker/cli/peer/opt/rate_schedule.h"
+#include "worker/peer/allreduce.h"
+#include "worker/peer/group.h"
+
+namespace millrace::cli {
+
+/// The order in which a rank takes its rows.
+enum class RowOrder : uint8_t {
+  kShuffled = 1,  ///< anew in every epoch
+  kFile = 2,      ///< as they are in the file
+};
+
+/// All ranks: the same.
+struct OptimizerOptions {
+  Loss loss = Loss::kLogistic;
+  RateSchedule schedule;
+  double l2 = 0;               ///< sgd: schedule.rate * l2 < 1
+  uint32_t batch_rows = 1000;  ///< sgd: at most, of a rank and step
+  uint32_t coordinates = 100;  ///< scd: at most, of a rank and step
+  RowOrder order = RowOrder::kShuffled;
+  peer::AlgorithmId algorithm = peer::AlgorithmId::kSsarSplitAllgather;
+  SelectionSpec select;  ///< of what is summed; of an algorithm that keeps a global top-k: how many
+  std::optional<CodecSpec> codec;
+  std::optional<CodecSpec> quantizer;  ///< of dense phases
+  uint32_t asynchronous = 0;           ///< steps whose sums may be under way while the next is computed
+  uint64_t seed = 1;
+};
+
+/// What an optimizer works on. All outlive it.
+struct OptimizerSetup {
+  peer::PeerGroup& group;
+  ComputeThreads& threads;
+  const Dataset& data;                  ///< this rank's rows; dimension and rows_in_file are of all
+  std::span<const uint64_t> rank_rows;  ///< [size] rows of each rank
+  const OptimizerOptions& options;
+};
+
+/// What a rank did since it began.
+struct OptimizerCounts {
+  double compute_s = 0;  ///< gradients, and applying sums
+  double waiting_s = 0;  ///< for sums
+  uint64_t entries = 0;  ///< contributed
+  uint64_t steps = 0;    ///< started
+};
+
+/// One rank's part in training a linear model with others: steps that are started in order, and end in order, with the same
+/// model on all ranks after each end. Adding one: its file, its line in optimizers.cc.
+///
+/// Errors   the group's where it has ended, on all ranks; non_finite: a gradient overflowed.
+/// Threads  one.
+class PeerOptimizer {
+ public:
+  virtual ~PeerOptimizer() = default;
+
+  virtual uint64_t steps_per_epoch() const = 0;
+  /// Nothing is in flight. epoch: from 0.
+  virtual void begin_epoch(uint32_t epoch) = 0;
+  /// Computes a step of the epoch with the model as it is, and starts what ranks exchange for it. step: from 0, over all epochs.
+  virtual Status start(uint64_t step) = 0;
+  /// Waits for the oldest step in flight, and applies it to the model. REQUIRES: in_flight() > 0.
+  virtual Status finish_oldest() = 0;
+  virtual size_t in_flight() const = 0;
+
+  virtual const LinearModel& model() const = 0;
+  virtual const OptimizerCounts& counts() const = 0;
+};
+
+struct OptimizerInfo {
+  std::string_view name;  ///< "sgd"
+  std::string_view source;
+  std::string_view summary;  ///< one line for --help
+  Result<std::unique_ptr<PeerOptimizer>> (*make)(const OptimizerSetup& setup);
+  /// Refuses options that it does not take, as far as they can be told without data.
+  Status (*check)(const OptimizerOptions& options);
+};
+
+/// Every optimizer of this build.
+std::span<const OptimizerInfo> optimizers();
+const OptimizerInfo* find_optimizer(std::string_view name);
+
+// One line an optimizer: what its file gives to the list.
+OptimizerInfo sgd_optimizer();
+OptimizerInfo coordinate_descent_optimizer();
+
+/// What ranks must agree on, as text.
+std::string description_of(const OptimizerInfo& optimizer, const OptimizerOptions& options);
+
+}  // namespace millrace::cli

@@ -1,0 +1,176 @@
+#include "worker/cli/peer/opt/train_run.h"
+
+#include <algorithm>
+#include <bit>
+#include <string>
+#include <utility>
+
+#include "kernels/base/clock.h"
+#include "kernels/base/hash.h"
+#include "worker/cli/peer/gather.h"
+#include "worker/cli/peer/opt/batch_gradient.h"
+#include "worker/cli/peer/opt/stop_agreement.h"
+
+namespace millrace::cli {
+namespace {
+
+uint64_t bits_of(const LinearModel& model) {
+  const std::span<const float> values = model.values();
+  const ByteSpan bytes(std::bit_cast<const uint8_t*>(values.data()), values.size_bytes());
+  return hash64(bytes, std::bit_cast<uint32_t>(model.scale()));
+}
+
+/// |w|^2 without the intercept.
+double squared_norm(const LinearModel& model) {
+  double sum = 0;
+  for (const float value : model.values().first(model.dimension())) {
+    sum += static_cast<double>(value) * static_cast<double>(value);
+  }
+  return sum * static_cast<double>(model.scale()) * static_cast<double>(model.scale());
+}
+
+class Run {
+ public:
+  Run(peer::PeerGroup& group, const Dataset& data, const Dataset* held_out, const PeerTrainOptions& options,
+      const std::atomic<bool>& stop)
+      : group_(group),
+        data_(data),
+        held_out_(held_out),
+        options_(options),
+        stop_(stop),
+        threads_(options.threads),
+        agreement_(group) {}
+
+  Status prepare() {
+    const auto rows = gather<uint64_t>(group_, description_of(*options_.optimizer, options_.options), {data_.rows()});
+    if (!rows) return std::unexpected(rows.error());
+    rank_rows_ = *rows;
+    auto made = options_.optimizer->make({group_, threads_, data_, rank_rows_, options_.options});
+    if (!made) return std::unexpected(made.error());
+    optimizer_ = std::move(*made);
+    return {};
+  }
+
+  Result<PeerTrainResult> run(const std::function<void(const PeerEpoch&)>& on_epoch) {
+    std::vector<PeerEpoch> epochs;
+    for (uint32_t epoch = 0; epoch < options_.epochs && !finished() && !interrupted_; ++epoch) {
+      Result<PeerEpoch> report = one_epoch(epoch);
+      if (!report) return std::unexpected(report.error());
+      if (interrupted_) break;
+      epochs.push_back(*report);
+      on_epoch(*report);
+    }
+    return PeerTrainResult{optimizer_->model(), std::move(epochs), step_, interrupted_};
+  }
+
+ private:
+  bool finished() const { return options_.steps_max > 0 && step_ >= options_.steps_max; }
+
+  Status drain(size_t left) {
+    while (optimizer_->in_flight() > left) {
+      if (Status status = optimizer_->finish_oldest(); !status) return status;
+    }
+    return {};
+  }
+
+  Result<PeerEpoch> one_epoch(uint32_t epoch) {
+    PeerEpoch report;
+    report.epoch = epoch + 1;
+    const OptimizerCounts before = optimizer_->counts();
+    const uint64_t bytes_before = group_.traffic().bytes_sent;
+    const TimeNs begin = monotonic_now_ns();
+    optimizer_->begin_epoch(epoch);
+    for (uint64_t at = 0; at < optimizer_->steps_per_epoch() && !finished() && !interrupted_; ++at) {
+      if (Status status = optimizer_->start(step_); !status) return std::unexpected(status.error());
+      ++step_;
+      if (Status status = drain(options_.options.asynchronous); !status) return std::unexpected(status.error());
+      const Result<bool> stops = agreement_.ask(stop_);
+      if (!stops) return std::unexpected(stops.error());
+      interrupted_ = *stops;
+    }
+    if (Status status = drain(0); !status) return std::unexpected(status.error());
+    if (interrupted_) return report;
+    const OptimizerCounts& now = optimizer_->counts();
+    report.seconds = static_cast<double>(monotonic_now_ns() - begin) / static_cast<double>(kNsPerS);
+    report.steps = now.steps - before.steps;
+    report.compute_s = now.compute_s - before.compute_s;
+    report.waiting_s = now.waiting_s - before.waiting_s;
+    report.entries_mean =
+        static_cast<double>(now.entries - before.entries) / static_cast<double>(std::max<uint64_t>(report.steps, 1));
+    report.bytes_sum = group_.traffic().bytes_sent - bytes_before;
+    report.rate = options_.options.schedule.at(static_cast<double>(step_ - 1) /
+                                               static_cast<double>(optimizer_->steps_per_epoch()));
+    return share(report);
+  }
+
+  /// What the ranks have each, put together.
+  Result<PeerEpoch> share(PeerEpoch report) {
+    const auto models = gather<uint64_t>(group_, "models", {bits_of(optimizer_->model()), report.bytes_sum});
+    if (!models) return std::unexpected(models.error());
+    report.bytes_sum = 0;
+    for (size_t at = 0; at < models->size(); at += 2) {
+      if ((*models)[at] != (*models)[0]) {
+        return fail(ErrorCode::kInternal, "after epoch " + std::to_string(report.epoch) + " rank " +
+                                              std::to_string(at / 2) + " has another model than rank 0");
+      }
+      report.bytes_sum += (*models)[at + 1];
+      report.bytes_max = std::max(report.bytes_max, (*models)[at + 1]);
+    }
+    const std::vector<double> own = {report.seconds, report.compute_s, report.waiting_s, report.entries_mean};
+    const auto all = gather<double>(group_, "times", own);
+    if (!all) return std::unexpected(all.error());
+    report.compute_s = report.waiting_s = report.entries_mean = 0;
+    for (size_t at = 0; at < all->size(); at += own.size()) {
+      report.seconds = std::max(report.seconds, (*all)[at]);
+      report.compute_s += (*all)[at + 1] / group_.size();
+      report.waiting_s += (*all)[at + 2] / group_.size();
+      report.entries_mean += (*all)[at + 3] / group_.size();
+    }
+    if (Status status = evaluate_on(data_, report.train); !status) return std::unexpected(status.error());
+    report.objective = report.train.loss + options_.options.l2 / 2 * squared_norm(optimizer_->model());
+    if (held_out_ != nullptr) {
+      if (Status status = evaluate_on(*held_out_, report.held_out); !status) return std::unexpected(status.error());
+    }
+    return report;
+  }
+
+  /// Over the rows of all ranks, added in the order of the ranks.
+  Status evaluate_on(const Dataset& data, PeerEvaluation& evaluation) {
+    const LossSums own = loss_sums(threads_, optimizer_->model(), data, [this] { group_.make_progress(); });
+    const auto all = gather<double>(group_, "evaluation", {own.rows, own.loss, own.right});
+    if (!all) return std::unexpected(all.error());
+    LossSums sums;
+    for (size_t at = 0; at < all->size(); at += 3) {
+      sums.rows += (*all)[at];
+      sums.loss += (*all)[at + 1];
+      sums.right += (*all)[at + 2];
+    }
+    evaluation = {sums.loss / sums.rows, sums.right / sums.rows};
+    return {};
+  }
+
+  peer::PeerGroup& group_;
+  const Dataset& data_;
+  const Dataset* held_out_;
+  const PeerTrainOptions& options_;
+  const std::atomic<bool>& stop_;
+  ComputeThreads threads_;
+  StopAgreement agreement_;
+  std::vector<uint64_t> rank_rows_;
+  std::unique_ptr<PeerOptimizer> optimizer_;
+  uint64_t step_ = 0;
+  bool interrupted_ = false;
+};
+
+}  // namespace
+
+Result<PeerTrainResult> train_over_peers(peer::PeerGroup& group, const Dataset& data, const Dataset* held_out,
+                                         const PeerTrainOptions& options,
+                                         const std::function<void(const PeerEpoch&)>& on_epoch,
+                                         const std::atomic<bool>& stop) {
+  Run run(group, data, held_out, options, stop);
+  if (Status status = run.prepare(); !status) return std::unexpected(status.error());
+  return run.run(on_epoch);
+}
+
+}  // namespace millrace::cli

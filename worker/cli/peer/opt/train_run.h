@@ -1,0 +1,60 @@
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <vector>
+
+#include "worker/cli/peer/opt/optimizer.h"
+
+namespace millrace::cli {
+
+/// All ranks: the same, but for the number of threads.
+struct PeerTrainOptions {
+  const OptimizerInfo* optimizer = nullptr;
+  OptimizerOptions options;
+  uint32_t epochs = 3;
+  uint64_t steps_max = 0;  ///< ends the run early; 0: never
+  uint32_t threads = 1;    ///< that compute on this rank
+};
+
+/// How a model does on rows of all ranks.
+struct PeerEvaluation {
+  double loss = 0;  ///< mean of the model's own loss
+  double accuracy = 0;
+};
+
+/// What an epoch took and gave: the same on all ranks.
+struct PeerEpoch {
+  uint32_t epoch = 0;  ///< from 1
+  uint64_t steps = 0;
+  double rate = 0;          ///< of its last step
+  PeerEvaluation train;     ///< with the model that the epoch left
+  double objective = 0;     ///< train.loss + l2 / 2 |w|^2, without the intercept: what is minimised
+  PeerEvaluation held_out;  ///< where there is held-out data
+  double entries_mean = 0;  ///< contributed, a rank and step
+  uint64_t bytes_max = 0;   ///< sent by the rank that sent most, headers among them
+  uint64_t bytes_sum = 0;   ///< sent by all
+  double seconds = 0;       ///< of the slowest rank, without evaluation
+  double compute_s = 0;     ///< of it, computing: mean of the ranks
+  double waiting_s = 0;     ///< of it, waiting for sums: mean of the ranks
+};
+
+struct PeerTrainResult {
+  LinearModel model;
+  std::vector<PeerEpoch> epochs;
+  uint64_t steps = 0;
+  bool interrupted = false;  ///< between two steps, the same ones on all ranks
+};
+
+/// Trains with all ranks of the group; each calls it. After every epoch the ranks compare their models, bit for bit.
+///
+/// data      this rank's rows (read_share.h). held_out: the same of held-out data; nullptr: none, on all ranks.
+/// on_epoch  on every rank, after every epoch.
+/// stop      becomes true on any rank: all end within half a second and a step, at the same step.
+/// Errors    the group's; the optimizer's; internal: the ranks' models differ.
+Result<PeerTrainResult> train_over_peers(peer::PeerGroup& group, const Dataset& data, const Dataset* held_out,
+                                         const PeerTrainOptions& options,
+                                         const std::function<void(const PeerEpoch&)>& on_epoch,
+                                         const std::atomic<bool>& stop);
+
+}  // namespace millrace::cli
