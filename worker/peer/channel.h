@@ -52,6 +52,7 @@ class Channel {
    public:
     Receive(Channel& channel, uint64_t key) : channel_(channel), key_(key) {}
     bool await_ready() {
+      if (channel_.arrived_.empty()) return false;
       const auto at = channel_.arrived_.find(key_);
       if (at == channel_.arrived_.end()) return false;
       packet_ = std::move(at->second);

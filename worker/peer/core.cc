@@ -144,6 +144,7 @@ void PeerCore::step(Running& running, Advance advance) {
   ended_.emplace(number, std::move(status));
   done_.emplace_back(number, std::move(running.what.description));
   if (done_.size() > kDoneMax) done_.pop_front();
+  if (latest_ == &running) latest_ = nullptr;
   running_.erase(number);
 }
 
@@ -175,13 +176,21 @@ void PeerCore::on_data(uint32_t from, PeerMessage message) {
   early_[number].emplace_back(from, std::move(message));
 }
 
+PeerCore::Running* PeerCore::find_running(uint32_t number) {
+  if (latest_ != nullptr && latest_->number == number) return latest_;
+  const auto at = running_.find(number);
+  if (at == running_.end()) return nullptr;
+  latest_ = at->second.get();
+  return latest_;
+}
+
 void PeerCore::take_data(uint32_t from, PeerMessage&& message) {
-  const auto at = running_.find(message.collective);
-  if (at == running_.end()) {
+  Running* const found = find_running(message.collective);
+  if (found == nullptr) {
     ++unexpected_;
     return;
   }
-  Running& running = *at->second;
+  Running& running = *found;
   if (!is_same(running, from, message.signature)) return;
   bool expected = true;
   step(running, [&] { expected = running.channel.arrive(from, message.tag, {message.form, std::move(message.body)}); });
@@ -295,9 +304,21 @@ void PeerCore::end_group(GroupFailure failure, Tell tell) {
 void PeerCore::settle() {
   if (!std::exchange(ending_, false)) return;
   for (const auto& [number, running] : running_) ended_.emplace(number, std::unexpected(failure_->error));
+  latest_ = nullptr;
   running_.clear();
   early_.clear();
   asked_.clear();
+}
+
+void PeerCore::prefetch_state() const {
+  if (latest_ == nullptr) return;
+  prefetch_lines(latest_, sizeof *latest_);
+}
+
+void PeerCore::prefetch_code() const {
+  if (latest_ == nullptr || !latest_->channel.waiting()) return;
+  constexpr size_t kFrameBytes = 384;  // of one that waits, most of what it goes on with
+  prefetch_lines(latest_->channel.waiting()->who.address(), kFrameBytes);
 }
 
 void PeerCore::on_tick(TimeNs now, Actions& actions) {

@@ -55,6 +55,12 @@ struct GroupFailure {
   std::optional<uint32_t> rank;
 };
 
+/// Has memory brought near that will be used soon; any address.
+inline void prefetch_lines(const void* begin, size_t bytes) {
+  constexpr size_t kLine = 64;
+  for (size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(static_cast<const uint8_t*>(begin) + at);
+}
+
 /// One rank of a group: runs collectives, several at a time, and finds out who is dead, stuck, or runs something else.
 /// Pure: it is given messages and the time, and says what to send.
 ///
@@ -82,12 +88,19 @@ class PeerCore final : private ChannelSink {
 
   /// Something is under way.
   bool busy() const { return !running_.empty(); }
+  /// How many are.
+  size_t running() const { return running_.size(); }
   /// Ended: with a result of its own, or with the group.
   bool ended(uint32_t collective) const { return !running_.contains(collective); }
   /// How it ended. REQUIRES: ended(). Once for each.
   Status take_status(uint32_t collective);
   const std::optional<GroupFailure>& failure() const { return failure_; }
   uint64_t unexpected_messages() const { return unexpected_; }
+
+  /// For who has thousands of cores in one thread, and knows which one comes next: has the memory brought that a message will
+  /// touch; first the state of the collective that ran last, then, once that is there, its code's.
+  void prefetch_state() const;
+  void prefetch_code() const;
 
  private:
   enum class Standing : uint8_t { kNotStarted = 1, kRunning = 2, kDone = 3 };
@@ -111,6 +124,7 @@ class PeerCore final : private ChannelSink {
   void step(Running& running, Advance advance);
   void on_data(uint32_t from, PeerMessage message);
   void take_data(uint32_t from, PeerMessage&& message);
+  Running* find_running(uint32_t number);
   bool is_same(const Running& running, uint32_t from, uint64_t signature);
   void on_ask(uint32_t from, const PeerMessage& message);
   void on_answer(uint32_t from, const PeerMessage& message);
@@ -123,7 +137,11 @@ class PeerCore final : private ChannelSink {
 
   uint32_t rank_;
   uint32_t size_;
-  GroupOptions options_;
+  Running* latest_ = nullptr;  ///< of running_: whose message came last
+  // Of the call under way.
+  TimeNs now_ = 0;
+  Actions* actions_ = nullptr;
+  uint64_t sending_signature_ = 0;
   uint32_t next_ = 0;
   std::map<uint32_t, std::unique_ptr<Running>> running_;
   std::map<uint32_t, Status> ended_;
@@ -135,10 +153,7 @@ class PeerCore final : private ChannelSink {
   std::optional<GroupFailure> failure_;
   bool ending_ = false;
   uint64_t unexpected_ = 0;
-  // Of the call under way.
-  TimeNs now_ = 0;
-  Actions* actions_ = nullptr;
-  uint64_t sending_signature_ = 0;
+  GroupOptions options_;
 };
 
 }  // namespace millrace::peer

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <utility>
@@ -12,7 +13,9 @@
 ///         ranks take part in the allgather (the usual way has them get the whole result from their partner afterwards).
 /// Bits    one rank adds up a slice, at each level the lower rank's first.
 /// Bytes   a rank: log2 P messages of N / 2, N / 4, ... values, then (P - 1) / P of N; where ranks give
-///         theirs away, N more at most.
+///         theirs away, N more at most. All that travels is dense.
+/// Memory  what a rank holds of the sum is sparse while that is smaller. In groups so large that they are simulated, a half goes
+///         in pieces, the next one when the partner's has come: thousands of halves in flight would be thousands of vectors.
 /// Source  Rabenseifner; Thakur et al.; sparcml.txt, section 5.3.2.
 namespace millrace::peer {
 namespace {
@@ -20,6 +23,25 @@ namespace {
 constexpr uint32_t kFold = 0;
 constexpr uint32_t kHalve = 1;
 constexpr uint32_t kGather = 64;
+constexpr uint32_t kPieces = 1u << 30;  // those after the first one of a half
+constexpr uint32_t kLevels = 32;
+
+constexpr uint64_t kPieceValues = uint64_t{1} << 17;
+
+/// Values [begin, end) of a half, in pieces.
+struct Pieces {
+  uint64_t begin = 0;
+  uint64_t end = 0;
+  uint64_t each = 0;
+
+  uint64_t count() const { return (end - begin + each - 1) / each; }
+  uint64_t begin_of(uint64_t at) const { return begin + at * each; }
+  uint64_t end_of(uint64_t at) const { return std::min(end, begin_of(at) + each); }
+};
+
+uint32_t tag_of(uint32_t level, uint64_t piece) {
+  return piece == 0 ? kHalve + level : kPieces + static_cast<uint32_t>(piece) * kLevels + level;
+}
 
 template <typename T>
 class DenseRabenseifner final : public Allreduce<T> {
@@ -29,13 +51,12 @@ class DenseRabenseifner final : public Allreduce<T> {
   const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kDenseRabenseifner); }
 
   Task<Result<Reduced<T>>> run(Channel& channel, HeldStream<T> own) override {
-    Result<HeldStream<T>> dense = dense_vector(std::move(own), settings_);
-    if (!dense) co_return std::unexpected(dense.error());
-    HeldStream<T> sum = std::move(*dense);
+    if (Status status = check_contribution(own.view, settings_); !status) co_return std::unexpected(status.error());
+    HeldStream<T> sum = std::move(own);
     const uint32_t paired = std::bit_floor(channel.size());
     const Slices slices(settings_.dimension, paired);
     if (Status status = co_await halve(channel, slices, sum); !status) co_return std::unexpected(status.error());
-    Result<Packed<T>> packed = pack(sum, settings_.wire.sums, {});
+    Result<Packed<T>> packed = pack(dense_of(sum), settings_.wire.sums, {});
     if (!packed) co_return std::unexpected(packed.error());
     const GatherOptions options{kGather, AllgatherWay::kDoubling, JoinAs::kDense};
     Result<HeldStream<T>> all =
@@ -45,12 +66,22 @@ class DenseRabenseifner final : public Allreduce<T> {
   }
 
  private:
+  HeldStream<T> dense_of(const HeldStream<T>& stream) const {
+    return stream.view.dense ? stream : HeldStream<T>::from(to_dense(settings_.op, stream.view));
+  }
+
+  /// Of a sparse stream a copy, of a dense one a view that shares it.
+  static HeldStream<T> part_of(const HeldStream<T>& stream, uint64_t begin, uint64_t end) {
+    if (!stream.view.dense) return HeldStream<T>::from(cut(stream.view, begin, end));
+    return {{end - begin, true, {}, stream.view.values.subspan(begin, end - begin)}, stream.owner, stream.memory_bytes};
+  }
+
   /// sum: the rank's vector; then its slice of the sum.
   Task<Status> halve(Channel& channel, Slices slices, HeldStream<T>& sum) {
     const uint32_t rank = channel.rank();
     const uint32_t paired = slices.count();
     if (rank >= paired) {
-      channel.send(rank - paired, kFold, pack_range(sum.view, 0, settings_.dimension));
+      channel.send(rank - paired, kFold, pack_range(dense_of(sum).view, 0, settings_.dimension));
       sum = {};
       co_return Status{};
     }
@@ -58,38 +89,87 @@ class DenseRabenseifner final : public Allreduce<T> {
       const Packet folded = co_await channel.receive(rank + paired, kFold);
       const Result<HeldStream<T>> theirs = unpack<T>(folded, settings_.dimension, settings_.op);
       if (!theirs) co_return std::unexpected(theirs.error());
-      if (Status status = add(channel, sum, theirs->view, true); !status) co_return status;
+      if (Status status = add(channel, sum, theirs->view, Order::kOwnFirst); !status) co_return status;
     }
     uint32_t first = 0;
     for (uint32_t half = paired / 2, step = 0; half > 0; half /= 2, ++step) {
       const uint32_t partner = rank ^ half;
       const bool upper = (rank & half) != 0;
       // What this rank holds begins at slice `first`, of 2 * half.
-      const std::array<uint64_t, 3> bounds{0, slices.begin(first + half) - slices.begin(first),
-                                           slices.begin(first + 2 * half) - slices.begin(first)};
-      std::vector<Packet> halves = pack_slices<T>(sum, bounds, settings_.op.neutral);
+      const uint64_t middle = slices.begin(first + half) - slices.begin(first);
+      const uint64_t end = slices.begin(first + 2 * half) - slices.begin(first);
+      const uint64_t each = channel.size() > ResultMemory<T>::kKeptRanksMax ? kPieceValues : end + 1;
+      const Pieces low{0, middle, each}, high{middle, end, each};
+      const Status status = co_await exchange(channel, sum, {partner, step, upper ? low : high, upper ? high : low});
+      if (!status) co_return status;
       if (upper) first += half;
-      const uint64_t dimension = slices.begin(first + half) - slices.begin(first);
-      if (bounds[2] - dimension != 0) channel.send(partner, kHalve + step, std::move(halves[upper ? 0 : 1]));
-      const uint64_t begin = upper ? bounds[1] : 0;
-      sum.view = {dimension, true, {}, sum.view.values.subspan(begin, dimension)};
-      if (dimension == 0) continue;
-      const Packet packet = co_await channel.receive(partner, kHalve + step);
-      const Result<HeldStream<T>> theirs = unpack<T>(packet, dimension, settings_.op);
-      if (!theirs) co_return std::unexpected(theirs.error());
-      if (Status status = add(channel, sum, theirs->view, !upper); !status) co_return status;
     }
     co_return Status{};
   }
 
-  Status add(Channel& channel, HeldStream<T>& sum, const StreamView<T>& theirs, bool own_first) const {
-    std::array<StreamView<T>, 2> both{sum.view, theirs};
-    if (!own_first) std::swap(both[0], both[1]);
+  enum class Order : uint8_t { kOwnFirst = 1, kTheirsFirst = 2 };
+
+  struct Exchange {
+    uint32_t partner = 0;
+    uint32_t level = 0;
+    Pieces given;
+    Pieces kept;
+  };
+
+  /// Leaves the half that is kept, with the partner's added.
+  Task<Status> exchange(Channel& channel, HeldStream<T>& sum, Exchange what) const {
+    const Order order = channel.rank() < what.partner ? Order::kOwnFirst : Order::kTheirsFirst;
+    std::vector<HeldStream<T>> parts;
+    for (uint64_t i = 0; i < std::max(what.given.count(), what.kept.count()); ++i) {
+      if (i < what.given.count()) {
+        const HeldStream<T> given = dense_of(part_of(sum, what.given.begin_of(i), what.given.end_of(i)));
+        Result<Packed<T>> packed = pack(given, {}, {});
+        if (!packed) co_return std::unexpected(packed.error());
+        channel.send(what.partner, tag_of(what.level, i), std::move(packed->packet));
+      }
+      if (i >= what.kept.count()) continue;
+      HeldStream<T> part = part_of(sum, what.kept.begin_of(i), what.kept.end_of(i));
+      const Packet packet = co_await channel.receive(what.partner, tag_of(what.level, i));
+      const Result<HeldStream<T>> theirs = unpack<T>(packet, part.view.dimension, settings_.op);
+      if (!theirs) co_return std::unexpected(theirs.error());
+      if (Status status = add(channel, part, theirs->view, order); !status) co_return status;
+      parts.push_back(std::move(part));
+    }
+    if (parts.size() == 1) {
+      sum = std::move(parts[0]);
+      co_return Status{};
+    }
+    std::vector<StreamView<T>> views;
+    for (const HeldStream<T>& part : parts) views.push_back(part.view);
+    sum = HeldStream<T>::from(join<T>(settings_.op, views, JoinAs::kSmaller, {}));
+    co_return Status{};
+  }
+
+  Status add(Channel& channel, HeldStream<T>& sum, const StreamView<T>& theirs, Order order) const {
     channel.charge(reduce_time(theirs.count()));
+    Stream<T> sparse;
+    std::array<StreamView<T>, 2> both{sum.view, theirs};
+    if (!sum.view.dense && theirs.dense) {
+      sparse = stored_of(theirs);
+      if (sparse.count() < dense_from_count<T>(theirs.dimension)) both[1] = sparse.view();
+    }
+    if (order == Order::kTheirsFirst) std::swap(both[0], both[1]);
     Result<Stream<T>> added = combine<T>(settings_.op, both);
     if (!added) return std::unexpected(added.error());
     sum = HeldStream<T>::from(std::move(*added));
     return {};
+  }
+
+  /// What of a dense vector is not the neutral element.
+  Stream<T> stored_of(const StreamView<T>& dense) const {
+    if (settings_.op.neutral == 0) return to_sparse(dense);
+    Stream<T> out = Stream<T>::empty(dense.dimension);
+    for (size_t i = 0; i < dense.values.size(); ++i) {
+      if (dense.values[i] == settings_.op.neutral) continue;
+      out.indices.push_back(static_cast<uint32_t>(i));
+      out.values.push_back(dense.values[i]);
+    }
+    return out;
   }
 
   AllreduceSettings<T> settings_;

@@ -22,9 +22,9 @@ class DenseRing final : public Allreduce<T> {
   const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kDenseRing); }
 
   Task<Result<Reduced<T>>> run(Channel& channel, HeldStream<T> own) override {
-    Result<HeldStream<T>> dense = dense_vector(std::move(own), settings_);
-    if (!dense) co_return std::unexpected(dense.error());
-    Result<OwnSlice<T>> mine = co_await ring_reduce_scatter(channel, std::move(*dense), settings_, kReduceScatter);
+    if (Status status = check_contribution(own.view, settings_); !status) co_return std::unexpected(status.error());
+    Result<OwnSlice<T>> mine =
+        co_await ring_reduce_scatter(channel, std::move(own), settings_, kReduceScatter, JoinAs::kDense);
     if (!mine) co_return std::unexpected(mine.error());
     const GatherOptions options{kGather, AllgatherWay::kRing, JoinAs::kDense};
     co_return co_await gather_sum(channel, std::move(*mine), settings_, options, memory_);

@@ -84,6 +84,7 @@ class DsarSplitAllgather final : public Allreduce<T> {
     random.high ^= 0x64736172;
     Result<Packed<T>> packed = pack(slice, codec, random_key_of(random, channel), slices.begin(rank));
     if (packed && settings_.dense_quantizer) {
+      if (mine.returned.empty()) mine.returned = no_returns<T>(slices);
       mine.returned[rank] = difference(slice.view, packed->decoded.view);
     }
     return packed;

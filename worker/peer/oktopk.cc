@@ -114,17 +114,26 @@ class Oktopk final : public Allreduce<T> {
     Stream<T> kept = cut(mine.view(), begin, end);
     if (!sent.empty()) sent[regions_.region[rank]] = kept;
     HeldStream<T> sum = HeldStream<T>::from(std::move(kept));
+    std::vector<Packet> packets;  // by region, where they travel as they are
+    if (sent.empty()) {
+      packets = pack_slices<T>({mine.view(), nullptr, 0}, regions_.cuts, T{0}, SliceForm::kSparse);
+    }
     uint32_t first = 1, previous = 1;  // steps around
     while (previous < size) {
       const uint32_t last = std::min(size, first + std::min(size, settings_.messages_in_flight));
       for (uint32_t step = first; step < last; ++step) {
-        if (Status status = send_slice(channel, mine.view(), (rank + step) % size, sent); !status) {
+        const uint32_t to = (rank + step) % size, to_region = regions_.region[to];
+        if (regions_.begin_of(to) == regions_.end_of(to)) continue;
+        if (sent.empty()) {
+          channel.send(to, kSplit, std::move(packets[to_region]));
+        } else if (Status status = send_coded(channel, mine.view(), to, sent); !status) {
           co_return std::unexpected(status.error());
         }
       }
       // Those of the bucket before, while this one is on its way.
       if (begin < end && previous < first) {
         std::vector<HeldStream<T>> slices;
+        slices.reserve(first - previous);
         for (uint32_t step = previous; step < first; ++step) {
           const Packet packet = co_await channel.receive((rank + size - step) % size, kSplit);
           Result<HeldStream<T>> slice = unpack<T>(packet, end - begin);
@@ -140,14 +149,9 @@ class Oktopk final : public Allreduce<T> {
     co_return std::move(sum);
   }
 
-  Status send_slice(Channel& channel, const StreamView<T>& mine, uint32_t to, std::vector<Stream<T>>& sent) const {
+  Status send_coded(Channel& channel, const StreamView<T>& mine, uint32_t to, std::vector<Stream<T>>& sent) const {
     const uint64_t begin = regions_.begin_of(to), end = regions_.end_of(to);
-    if (!sent.empty()) sent[regions_.region[to]] = Stream<T>::empty(end - begin);
-    if (begin == end) return {};
-    if (sent.empty()) {
-      channel.send(to, kSplit, pack_range(mine, begin, end));
-      return {};
-    }
+    sent[regions_.region[to]].dimension = end - begin;
     const HeldStream<T> slice = HeldStream<T>::from(cut(mine, begin, end));
     if (slice.view.count() == 0) {
       channel.send(to, kSplit, {BodyForm::kPairs, {}});
@@ -162,7 +166,9 @@ class Oktopk final : public Allreduce<T> {
   }
 
   static Status add(Channel& channel, HeldStream<T>& sum, const std::vector<HeldStream<T>>& slices) {
-    std::vector<StreamView<T>> views{sum.view};
+    std::vector<StreamView<T>> views;
+    views.reserve(slices.size() + 1);
+    views.push_back(sum.view);
     for (const HeldStream<T>& slice : slices) views.push_back(slice.view);
     uint64_t entries = 0;
     for (const StreamView<T>& view : views) entries += view.count();

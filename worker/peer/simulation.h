@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/clock.h"
@@ -54,7 +55,11 @@ struct SimulationOptions {
 ///
 /// The same options, and the same that is started, give the same times, counts and bits.
 ///
-/// Cost     of a message: its code in the core, and two updates of a tree over the ranks.
+/// Order    nothing that is sent arrives sooner than a header takes. So all that happens within so short a time goes rank by
+///          rank, each by itself, and what was sent in it is handed over afterwards in the order of the ports: the memory of the
+///          ranks is gone through in one direction, ahead of its use.
+/// Bodies   of some KiB that are the same bytes, wherever they were made, are kept once: in an allgather by doubling, half of the
+///          ranks send the same.
 /// Threads  one.
 /// Source   the model: sparcml.txt, 5.2; redsync.txt, 2.4 (single port).
 class Simulation {
@@ -102,8 +107,17 @@ class Simulation {
   struct Start;
   struct Hot;
   struct Rank;
+  struct Transfer;
+  class Bodies;
 
+  TimeNs end_of_window(TimeNs begin) const;
+  void run_window(TimeNs end);
+  void run_rank(uint32_t at, TimeNs end);
+  void prefetch(size_t place) const;
   void begin_transfer(uint32_t from);
+  void hand_over();
+  void receive(Transfer&& transfer);
+  void schedule_touched();
   void deliver(uint32_t to);
   void start_next(uint32_t at);
   void tick(uint32_t at);
@@ -120,6 +134,13 @@ class Simulation {
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::vector<Hot> hot_;
   Earliest earliest_;
+  TimeNs lookahead_ = 1;  ///< what is sent now arrives so much later at least
+  std::unique_ptr<Bodies> bodies_;
+  // Of the window under way.
+  std::vector<uint32_t> active_;     ///< ranks with something to do, ascending
+  std::vector<Transfer> transfers_;  ///< begun, rank by rank
+  std::vector<std::pair<TimeNs, uint32_t>> order_;
+  std::vector<uint32_t> touched_;        ///< ranks whose next time may have changed
   std::vector<SimulatedFault> stops_;    ///< to come, the next one last
   std::vector<SimulatedFault> notices_;  ///< the same, by when they are noticed
   RandomSequence draws_;

@@ -22,10 +22,10 @@ HeldStream<T> slice_of(const HeldStream<T>& own, uint64_t begin, uint64_t end) {
 /// One slice of the contribution, coded.
 template <typename T>
 Result<Packet> coded_slice(const HeldStream<T>& own, const Slices& slices, uint32_t at,
-                           const AllreduceSettings<T>& settings, RandomKey random, Stream<T>& returned) {
+                           const AllreduceSettings<T>& settings, RandomKey random, JoinAs form, Stream<T>& returned) {
   HeldStream<T> slice = slice_of(own, slices.begin(at), slices.end(at));
-  if (!settings.wire.contribution && !slice.view.dense &&
-      slice.view.count() >= dense_from_count<T>(slice.view.dimension)) {
+  const bool is_smaller = slice.view.count() >= dense_from_count<T>(slice.view.dimension);
+  if (!settings.wire.contribution && !slice.view.dense && (form == JoinAs::kDense || is_smaller)) {
     slice = HeldStream<T>::from(to_dense(settings.op, slice.view));
   }
   Result<Packed<T>> packed = pack(slice, settings.wire.contribution, random, slices.begin(at));
@@ -45,20 +45,42 @@ Result<std::vector<Packet>> slice_packets(const HeldStream<T>& own, const Slices
   const RandomKey random = random_key_of(settings.wire.random, channel);
   for (uint32_t at = 0; at < slices.count(); ++at) {
     if (at == channel.rank() || slices.dimension(at) == 0) continue;
-    Result<Packet> packet = coded_slice(own, slices, at, settings, random, returned[at]);
+    Result<Packet> packet = coded_slice(own, slices, at, settings, random, JoinAs::kSmaller, returned[at]);
     if (!packet) return std::unexpected(packet.error());
     packets[at] = std::move(*packet);
   }
   return packets;
 }
 
+/// Slices of a stream from the last to the first, and around: each begins where the search for the one before ended.
 template <typename T>
-std::vector<Stream<T>> no_returns(const Slices& slices) {
-  std::vector<Stream<T>> returned;
-  returned.reserve(slices.count());
-  for (uint32_t at = 0; at < slices.count(); ++at) returned.push_back(Stream<T>::empty(slices.dimension(at)));
-  return returned;
-}
+class SlicesDownward {
+ public:
+  /// The first one is that before the slice `after`.
+  SlicesDownward(const StreamView<T>& stream, const Slices& slices, uint32_t after)
+      : stream_(stream), slices_(slices), before_(after) {
+    if (!stream.dense) first_ = range_of(stream.indices, slices.begin(after), slices.begin(after)).first;
+  }
+
+  /// The next one downward is `at`. Until the next call.
+  StreamView<T> take(uint32_t at) {
+    const uint64_t begin = slices_.begin(at), dimension = slices_.dimension(at);
+    if (stream_.dense) return {dimension, true, {}, stream_.values.subspan(begin, dimension)};
+    if (at >= std::exchange(before_, at)) first_ = stream_.indices.size();
+    const size_t last = first_;
+    while (first_ > 0 && stream_.indices[first_ - 1] >= begin) --first_;
+    indices_.resize(last - first_);
+    moved_down(stream_.indices.data() + first_, last - first_, static_cast<uint32_t>(begin), indices_.data());
+    return {dimension, false, indices_, stream_.values.subspan(first_, last - first_)};
+  }
+
+ private:
+  StreamView<T> stream_;
+  Slices slices_;
+  uint32_t before_;  ///< the slice that was taken last
+  size_t first_ = 0;
+  IndexBuffer indices_;
+};
 
 template <typename T>
 void fill(const ReduceOp<T>& op, std::span<const StreamView<T>> pieces, std::span<T> out) {
@@ -97,6 +119,14 @@ void append(const ReduceOp<T>& op, const StreamView<T>& piece, uint32_t base, St
 
 }  // namespace
 
+template <typename T>
+std::vector<Stream<T>> no_returns(const Slices& slices) {
+  std::vector<Stream<T>> returned;
+  returned.reserve(slices.count());
+  for (uint32_t at = 0; at < slices.count(); ++at) returned.push_back(Stream<T>::empty(slices.dimension(at)));
+  return returned;
+}
+
 std::vector<uint64_t> Slices::bounds() const {
   std::vector<uint64_t> bounds(count_ + 1);
   for (uint32_t at = 0; at <= count_; ++at) bounds[at] = begin(at);
@@ -110,11 +140,11 @@ Task<Result<OwnSlice<T>>> split_and_combine(Channel& channel, HeldStream<T> own,
   const uint32_t rank = channel.rank();
   const Slices slices(settings.dimension, size);
   OwnSlice<T> out;
-  out.returned = no_returns<T>(slices);
   if (size == 1) {
     out.sum = std::move(own);
     co_return std::move(out);
   }
+  if (settings.wire.contribution) out.returned = no_returns<T>(slices);
   {
     Result<std::vector<Packet>> packets = slice_packets(own, slices, channel, settings, out.returned);
     if (!packets) co_return std::unexpected(packets.error());
@@ -150,24 +180,30 @@ Task<Result<OwnSlice<T>>> split_and_combine(Channel& channel, HeldStream<T> own,
 
 template <typename T>
 Task<Result<OwnSlice<T>>> ring_reduce_scatter(Channel& channel, HeldStream<T> own, const AllreduceSettings<T>& settings,
-                                              uint32_t first_tag) {
+                                              uint32_t first_tag, JoinAs form) {
   const uint32_t size = channel.size();
   const uint32_t rank = channel.rank();
   const Slices slices(settings.dimension, size);
   OwnSlice<T> out;
-  out.returned = no_returns<T>(slices);
   if (size == 1) {
-    out.sum = std::move(own);
+    const bool becomes_dense = form == JoinAs::kDense && !own.view.dense;
+    out.sum = becomes_dense ? HeldStream<T>::from(to_dense(settings.op, own.view)) : std::move(own);
     co_return std::move(out);
   }
   const uint32_t next = (rank + 1) % size;
   const uint32_t previous = (rank + size - 1) % size;
   if (slices.dimension(previous) != 0) {
     const RandomKey random = random_key_of(settings.wire.random, channel);
-    Result<Packet> first = coded_slice(own, slices, previous, settings, random, out.returned[previous]);
+    Stream<T> left = Stream<T>::empty(slices.dimension(previous));
+    Result<Packet> first = coded_slice(own, slices, previous, settings, random, form, left);
+    if (settings.wire.contribution) {
+      out.returned = no_returns<T>(slices);
+      out.returned[previous] = std::move(left);
+    }
     if (!first) co_return std::unexpected(first.error());
     channel.send(next, first_tag, std::move(*first));
   }
+  SlicesDownward<T> own_slices(own.view, slices, previous);
   for (uint32_t step = 0; step + 1 < size; ++step) {
     // The last one is the rank's own.
     const uint32_t at = (rank + 2 * size - 2 - step) % size;
@@ -176,8 +212,7 @@ Task<Result<OwnSlice<T>>> ring_reduce_scatter(Channel& channel, HeldStream<T> ow
     const Packet packet = co_await channel.receive(previous, first_tag + step);
     const Result<HeldStream<T>> partial = unpack<T>(packet, dimension, settings.op);
     if (!partial) co_return std::unexpected(partial.error());
-    const HeldStream<T> mine = slice_of(own, slices.begin(at), slices.end(at));
-    const std::array<StreamView<T>, 2> both{partial->view, mine.view};
+    const std::array<StreamView<T>, 2> both{partial->view, own_slices.take(at)};
     channel.charge(reduce_time(both[0].count() + both[1].count()));
     Result<Stream<T>> sum = combine<T>(settings.op, both);
     if (!sum) co_return std::unexpected(sum.error());
@@ -258,6 +293,9 @@ Stream<T> join(const ReduceOp<T>& op, std::span<const StreamView<T>> pieces, Joi
   for (const StreamView<T>& piece : pieces) {
     dimension += piece.dimension;
     all_dense &= piece.dense;
+  }
+  for (const StreamView<T>& piece : pieces) {
+    if (as == JoinAs::kDense || all_dense) break;
     count +=
         piece.dense
             ? static_cast<uint64_t>(std::ranges::count_if(piece.values, [&op](T value) { return value != op.neutral; }))
@@ -293,14 +331,16 @@ Stream<T> joined_returns(uint64_t dimension, std::span<const Stream<T>> returned
   return out;
 }
 
+template std::vector<Stream<float>> no_returns(const Slices&);
+template std::vector<Stream<double>> no_returns(const Slices&);
 template Task<Result<OwnSlice<float>>> split_and_combine(Channel&, HeldStream<float>, const AllreduceSettings<float>&,
                                                          uint32_t);
 template Task<Result<OwnSlice<double>>> split_and_combine(Channel&, HeldStream<double>,
                                                           const AllreduceSettings<double>&, uint32_t);
 template Task<Result<OwnSlice<float>>> ring_reduce_scatter(Channel&, HeldStream<float>, const AllreduceSettings<float>&,
-                                                           uint32_t);
+                                                           uint32_t, JoinAs);
 template Task<Result<OwnSlice<double>>> ring_reduce_scatter(Channel&, HeldStream<double>,
-                                                            const AllreduceSettings<double>&, uint32_t);
+                                                            const AllreduceSettings<double>&, uint32_t, JoinAs);
 template Task<Result<HeldStream<float>>> gather_slices(Channel&, Packed<float>, Slices, const ReduceOp<float>&,
                                                        GatherOptions, ResultMemory<float>&);
 template Task<Result<HeldStream<double>>> gather_slices(Channel&, Packed<double>, Slices, const ReduceOp<double>&,

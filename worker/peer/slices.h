@@ -28,13 +28,23 @@ class Slices {
   uint32_t count_;
 };
 
+/// How slices are joined.
+enum class JoinAs : uint8_t {
+  kSmaller = 1,  ///< sparse while that is smaller
+  kDense = 2,
+};
+
 /// What a rank has after a reduce-scatter: its slice of the sum (of dimension 0 where the slice is empty), and what the codec
 /// changed of its own contribution, slice by slice.
 template <typename T>
 struct OwnSlice {
   HeldStream<T> sum{Stream<T>::empty(0).view(), nullptr, 0};
-  std::vector<Stream<T>> returned;  ///< [size]; each of its slice's dimension, sparse
+  std::vector<Stream<T>> returned;  ///< [size]; each of its slice's dimension, sparse; or empty: nothing comes back
 };
+
+/// Nothing, for each slice.
+template <typename T>
+std::vector<Stream<T>> no_returns(const Slices& slices);
 
 /// Every rank sends each other one its slice, which adds what it got, all at once and in the order of the ranks.
 ///
@@ -49,12 +59,13 @@ Task<Result<OwnSlice<T>>> split_and_combine(Channel& channel, HeldStream<T> own,
 /// The slices go around the ring, and each rank adds its own part to what comes by.
 ///
 /// own      check_contribution() holds. Only the slice that a rank sends first is a contribution, and coded as one.
+/// form     kDense: all that travels is dense, and the sum; a sparse contribution is made dense slice by slice.
 /// Bytes    a rank: P - 1 messages of partial sums of a slice.
 /// Tags     [first_tag, first_tag + size).
 /// Source   Patarasuk and Yuan, on sparse slices.
 template <typename T>
 Task<Result<OwnSlice<T>>> ring_reduce_scatter(Channel& channel, HeldStream<T> own, const AllreduceSettings<T>& settings,
-                                              uint32_t first_tag);
+                                              uint32_t first_tag, JoinAs form);
 
 /// The memory of an allreduce's last result, for its next one once nobody holds the last one any more: the kernel takes longer to
 /// give fresh pages than it takes to fill them.
@@ -71,12 +82,6 @@ class ResultMemory {
 
  private:
   std::shared_ptr<Stream<T>> last_;
-};
-
-/// How slices are joined.
-enum class JoinAs : uint8_t {
-  kSmaller = 1,  ///< sparse while that is smaller
-  kDense = 2,
 };
 
 struct GatherOptions {

@@ -24,7 +24,8 @@ class SparseRing final : public Allreduce<T> {
 
   Task<Result<Reduced<T>>> run(Channel& channel, HeldStream<T> own) override {
     if (Status status = check_contribution(own.view, settings_); !status) co_return std::unexpected(status.error());
-    Result<OwnSlice<T>> mine = co_await ring_reduce_scatter(channel, std::move(own), settings_, kReduceScatter);
+    Result<OwnSlice<T>> mine =
+        co_await ring_reduce_scatter(channel, std::move(own), settings_, kReduceScatter, JoinAs::kSmaller);
     if (!mine) co_return std::unexpected(mine.error());
     const GatherOptions options{kGather, AllgatherWay::kRing, JoinAs::kSmaller};
     co_return co_await gather_sum(channel, std::move(*mine), settings_, options, memory_);

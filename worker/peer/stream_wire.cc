@@ -40,6 +40,21 @@ Result<HeldStream<T>> unpack_pairs(const Packet& packet, uint64_t dimension) {
   return HeldStream<T>::within(packet.body, view);
 }
 
+template <typename T>
+Result<HeldStream<T>> unpack_form(const Packet& packet, uint64_t dimension) {
+  switch (packet.form) {
+    case BodyForm::kPairs: return unpack_pairs<T>(packet, dimension);
+    case BodyForm::kDense: return unpack_dense<T>(packet, dimension);
+    case BodyForm::kContainer:
+      return hold_container<T>(
+          packet.body,
+          {.dimension = dimension, .bytes_max = packet.body.bytes.size(), .non_finite = NonFinitePolicy::kAccept});
+    case BodyForm::kNone:
+    case BodyForm::kNumbers: break;
+  }
+  return std::unexpected(bad_body(packet.body.bytes.size(), "a stream"));
+}
+
 /// The entries in positions [first, last), as pairs whose indices count from `base`.
 template <typename T>
 void write_pairs(const StreamView<T>& stream, size_t first, size_t last, uint64_t base, uint8_t* out) {
@@ -71,18 +86,32 @@ constexpr size_t padded(size_t bytes) {
   return (bytes + alignof(T) - 1) / alignof(T) * alignof(T);
 }
 
+/// The first position from `from` on whose index is `bound` or more: found in steps that double, since the next slice's begin is
+/// near where there are many.
+size_t position_of(IndexSpan indices, size_t from, uint64_t bound) {
+  size_t step = 1, end = from;
+  while (end < indices.size() && indices[end] < bound) {
+    from = end + 1;
+    end += step;
+    step *= 2;
+  }
+  const auto last = indices.begin() + static_cast<ptrdiff_t>(std::min(end, indices.size()));
+  return static_cast<size_t>(std::lower_bound(indices.begin() + static_cast<ptrdiff_t>(from), last, bound) -
+                             indices.begin());
+}
+
 template <typename T>
-std::vector<SlicePlace> places_of(IndexSpan indices, std::span<const uint64_t> bounds) {
+std::vector<SlicePlace> places_of(IndexSpan indices, std::span<const uint64_t> bounds, SliceForm form) {
   std::vector<SlicePlace> places(bounds.size() - 1);
   SlicePlace before;
   for (size_t i = 0; i < places.size(); ++i) {
     SlicePlace& place = places[i];
     place.first = before.last;
-    place.last = place.first + range_of(indices.subspan(place.first), 0, bounds[i + 1]).second;
+    place.last = position_of(indices, place.first, bounds[i + 1]);
     place.begin = before.begin + padded<T>(before.length);
     const uint64_t dimension = bounds[i + 1] - bounds[i];
     const size_t count = place.last - place.first;
-    place.dense = count != 0 && count >= dense_from_count<T>(dimension);
+    place.dense = form == SliceForm::kSmaller && count != 0 && count >= dense_from_count<T>(dimension);
     place.length = place.dense ? dimension * sizeof(T) : count * kPairBytes<T>;
     before = place;
   }
@@ -124,7 +153,8 @@ Packet pack_range(const StreamView<T>& stream, uint64_t begin, uint64_t end) {
 }
 
 template <typename T>
-std::vector<Packet> pack_slices(const HeldStream<T>& stream, std::span<const uint64_t> bounds, T neutral) {
+std::vector<Packet> pack_slices(const HeldStream<T>& stream, std::span<const uint64_t> bounds, T neutral,
+                                SliceForm form) {
   const StreamView<T>& view = stream.view;
   MILLRACE_CHECK(!bounds.empty() && bounds.front() == 0 && bounds.back() == view.dimension, bounds.size());
   std::vector<Packet> packets(bounds.size() - 1);
@@ -136,7 +166,7 @@ std::vector<Packet> pack_slices(const HeldStream<T>& stream, std::span<const uin
     }
     return packets;
   }
-  const std::vector<SlicePlace> places = places_of<T>(view.indices, bounds);
+  const std::vector<SlicePlace> places = places_of<T>(view.indices, bounds, form);
   ByteBuffer bytes(places.empty() ? 0 : places.back().begin + padded<T>(places.back().length));
   for (size_t i = 0; i < packets.size(); ++i) {
     const SlicePlace& place = places[i];
@@ -178,18 +208,7 @@ Result<Packed<T>> pack(const HeldStream<T>& stream, const std::optional<CodecSpe
 template <typename T>
 Result<HeldStream<T>> unpack(const Packet& packet, uint64_t dimension, const ReduceOp<T>& op) {
   MILLRACE_CHECK(std::bit_cast<uintptr_t>(packet.body.bytes.data()) % alignof(T) == 0, packet.body.bytes.size());
-  Result<HeldStream<T>> stream = std::unexpected(bad_body(packet.body.bytes.size(), "a stream"));
-  switch (packet.form) {
-    case BodyForm::kPairs: stream = unpack_pairs<T>(packet, dimension); break;
-    case BodyForm::kDense: stream = unpack_dense<T>(packet, dimension); break;
-    case BodyForm::kContainer:
-      stream = hold_container<T>(
-          packet.body,
-          {.dimension = dimension, .bytes_max = packet.body.bytes.size(), .non_finite = NonFinitePolicy::kAccept});
-      break;
-    case BodyForm::kNone:
-    case BodyForm::kNumbers: break;
-  }
+  Result<HeldStream<T>> stream = unpack_form<T>(packet, dimension);
   if (stream && !is_admissible<T>(op, stream->view.values)) {
     return fail(ErrorCode::kNonFinite, "a peer sent NaN or infinity: the gradients have diverged");
   }
@@ -218,8 +237,8 @@ template Packet pack_range(const StreamView<float>&, uint64_t, uint64_t);
 template Packet pack_range(const StreamView<double>&, uint64_t, uint64_t);
 template Result<Packed<float>> pack(const HeldStream<float>&, const std::optional<CodecSpec>&, RandomKey, uint64_t);
 template Result<Packed<double>> pack(const HeldStream<double>&, const std::optional<CodecSpec>&, RandomKey, uint64_t);
-template std::vector<Packet> pack_slices(const HeldStream<float>&, std::span<const uint64_t>, float);
-template std::vector<Packet> pack_slices(const HeldStream<double>&, std::span<const uint64_t>, double);
+template std::vector<Packet> pack_slices(const HeldStream<float>&, std::span<const uint64_t>, float, SliceForm);
+template std::vector<Packet> pack_slices(const HeldStream<double>&, std::span<const uint64_t>, double, SliceForm);
 template Result<HeldStream<float>> unpack(const Packet&, uint64_t, const ReduceOp<float>&);
 template Result<HeldStream<double>> unpack(const Packet&, uint64_t, const ReduceOp<double>&);
 template Packet pack_numbers(std::span<const uint32_t>);

@@ -41,13 +41,20 @@ struct Packed {
 template <typename T>
 Packet pack_range(const StreamView<T>& stream, uint64_t begin, uint64_t end);
 
+/// The form of a sparse stream's slices.
+enum class SliceForm : uint8_t {
+  kSmaller = 1,  ///< dense where that is smaller
+  kSparse = 2,
+};
+
 /// All slices of `stream` at once, [bounds.size() - 1], in one allocation that they share, so that thousands of small ones are
-/// cheap. A slice is dense where that is smaller. A dense stream with an owner is looked into and not copied.
+/// cheap. A dense stream with an owner is looked into and not copied.
 ///
 /// bounds   ascending, from 0 to the dimension.
 /// neutral  where a slice that becomes dense has no entry.
 template <typename T>
-std::vector<Packet> pack_slices(const HeldStream<T>& stream, std::span<const uint64_t> bounds, T neutral);
+std::vector<Packet> pack_slices(const HeldStream<T>& stream, std::span<const uint64_t> bounds, T neutral,
+                                SliceForm form = SliceForm::kSmaller);
 
 /// The whole stream, with `codec` where there is one. REQUIRES: begin of the slice in the tensor is `base`.
 ///

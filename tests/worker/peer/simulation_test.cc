@@ -58,6 +58,31 @@ TEST(Earliest, GivesTheEarliestAndOfEqualsTheLowest) {
   }
 }
 
+TEST(Earliest, ManyAtOnceAreAsOneAfterTheOther) {
+  for (const uint32_t slots : {1u, 2u, 3u, 7u, 64u, 100u}) {
+    RandomSequence draws(RandomKey::from(slots));
+    Earliest earliest(slots);
+    std::vector<TimeNs> times(slots, kNever);
+    std::vector<uint32_t> found;
+    for (int turn = 0; turn < 200; ++turn) {
+      for (uint32_t slot = 0; slot < slots; ++slot) {
+        times[slot] = draws.next_below(8) == 0 ? kNever : static_cast<TimeNs>(draws.next_below(50));
+        earliest.put(slot, times[slot]);
+      }
+      earliest.rebuild();
+      const auto least = std::ranges::min_element(times);
+      ASSERT_EQ(earliest.slot(), static_cast<uint32_t>(least - times.begin()));
+      const auto end = static_cast<TimeNs>(draws.next_below(60));
+      std::vector<uint32_t> expected;
+      for (uint32_t slot = 0; slot < slots; ++slot) {
+        if (times[slot] < end) expected.push_back(slot);
+      }
+      earliest.before(end, found);
+      ASSERT_EQ(found, expected) << slots << " slots, before " << end;
+    }
+  }
+}
+
 /// Two ranks send each other 100 bytes at once: both ports work in both directions.
 Task<Status> exchange(Channel& channel) {
   channel.send(1 - channel.rank(), 1, body_of(100));
@@ -76,6 +101,35 @@ TEST(Simulation, AMessageTakesItsLatencyAndItsBytes) {
     EXPECT_EQ(simulation.counts(rank).body_bytes_received, 100u);
   }
   EXPECT_EQ(simulation.messages(), 2u);
+}
+
+constexpr size_t kLongBody = 8192;
+
+/// All but rank 0 send it a long body: ranks 1 and 2 the same, rank 3 another.
+Task<Status> send_long(Channel& channel) {
+  if (channel.rank() != 0) {
+    ByteBuffer bytes(kLongBody);
+    std::ranges::fill(bytes, channel.rank() == 3 ? uint8_t{2} : uint8_t{1});
+    channel.send(0, 1, {BodyForm::kNumbers, SharedBytes::from(std::move(bytes))});
+    co_return Status{};
+  }
+  std::vector<Packet> packets;
+  for (uint32_t from = 1; from < channel.size(); ++from) packets.push_back(co_await channel.receive(from, 1));
+  EXPECT_EQ(packets[0].body.bytes.data(), packets[1].body.bytes.data());
+  EXPECT_NE(packets[0].body.bytes.data(), packets[2].body.bytes.data());
+  for (size_t i = 0; i < packets.size(); ++i) {
+    const ByteSpan bytes = packets[i].body.bytes;
+    EXPECT_EQ(std::ranges::count(bytes, i == 2 ? uint8_t{2} : uint8_t{1}), ptrdiff_t{kLongBody});
+  }
+  co_return Status{};
+}
+
+TEST(Simulation, BodiesOfTheSameBytesAreKeptOnce) {
+  Simulation simulation(options_of(4));
+  start_all(simulation, send_long);
+  ASSERT_TRUE(simulation.run().has_value());
+  EXPECT_EQ(end_of(simulation, 0), 3 * transfer(kLongBody));
+  EXPECT_EQ(simulation.counts(0).body_bytes_received, 3 * kLongBody);
 }
 
 TEST(Simulation, PropagationKeepsNobodyBusy) {
