@@ -123,11 +123,13 @@ Task<Status> by_ring(Channel& channel, std::vector<Packet>& packets, uint32_t fi
   const uint32_t size = channel.size();
   const uint32_t next = (channel.rank() + 1) % size;
   const uint32_t previous = (channel.rank() + size - 1) % size;
+  Packet latest = packets[channel.rank()];
   for (uint32_t step = 0; step + 1 < size; ++step) {
     const uint32_t sent = (channel.rank() + size - step) % size;
     const uint32_t received = (previous + size - step) % size;
-    channel.send(next, first_tag + sent, packets[sent]);
-    packets[received] = co_await channel.receive(previous, first_tag + received);
+    channel.send(next, first_tag + sent, std::move(latest));
+    latest = co_await channel.receive(previous, first_tag + received);
+    packets[received] = latest;
   }
   co_return Status{};
 }

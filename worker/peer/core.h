@@ -144,14 +144,15 @@ class PeerCore final : private ChannelSink {
   uint64_t sending_signature_ = 0;
   uint32_t next_ = 0;
   std::map<uint32_t, std::unique_ptr<Running>> running_;
+  std::map<uint32_t, Asked> asked_;  ///< by rank
+  bool ending_ = false;
+  std::optional<GroupFailure> failure_;
+  // Up to here: what each message touches.
   std::map<uint32_t, Status> ended_;
   std::deque<std::pair<uint32_t, std::string>>
       done_;  ///< what the last ones were, for who takes one of them for another
   std::map<uint32_t, std::vector<std::pair<uint32_t, PeerMessage>>> early_;  ///< by collective: from whom, what
   uint64_t early_bytes_ = 0;
-  std::map<uint32_t, Asked> asked_;  ///< by rank
-  std::optional<GroupFailure> failure_;
-  bool ending_ = false;
   uint64_t unexpected_ = 0;
   GroupOptions options_;
 };

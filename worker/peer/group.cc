@@ -5,6 +5,8 @@
 #include <iterator>
 #include <string>
 
+#include "worker/peer/short_slice.h"
+
 namespace millrace::peer {
 namespace {
 
@@ -127,6 +129,7 @@ void PeerGroup::carry_out(Actions&& actions) {
 }
 
 void PeerGroup::run_thread() {
+  take_short_slices();
   std::unique_lock lock(mutex_);
   while (!closing_) {
     turn();

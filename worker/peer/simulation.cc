@@ -147,12 +147,15 @@ struct alignas(64) Simulation::Hot {
 struct Simulation::Rank {
   Rank(uint32_t rank, const SimulationOptions& options) : core(rank, options.ranks, options.group) {}
 
-  PeerCore core;
-  Queue<Batch> sending;
-  Queue<Start> starts;
-  std::vector<uint32_t> open;  ///< collectives that have not ended
-  std::vector<std::optional<Ended>> ended;
+  // What each message touches comes first, to the core's last member that it does.
   bool stopped = false;
+  std::vector<uint32_t> open;  ///< collectives that have not ended
+  Queue<Batch> sending;
+  PeerCore core;
+  Queue<Start> starts;
+  std::vector<std::optional<Ended>> ended;
+
+  static constexpr size_t kHotBytes = 320;
 };
 
 Simulation::Simulation(const SimulationOptions& options)
@@ -267,7 +270,7 @@ void Simulation::run_rank(uint32_t at, TimeNs end) {
 void Simulation::prefetch(size_t place) const {
   if (place + kAheadOfRank < active_.size()) {
     prefetch_lines(&hot_[active_[place + kAheadOfRank]], sizeof(Hot));
-    prefetch_lines(ranks_[active_[place + kAheadOfRank]].get(), sizeof(Rank));
+    prefetch_lines(ranks_[active_[place + kAheadOfRank]].get(), Rank::kHotBytes);
   }
   if (place + kAheadOfQueues < active_.size()) {
     const Hot& hot = hot_[active_[place + kAheadOfQueues]];
