@@ -55,8 +55,9 @@ struct GroupFailure {
   std::optional<uint32_t> rank;
 };
 
-/// Has memory brought near that will be used soon; any address.
+/// Has memory brought near that will be used soon. begin: or null, then nothing happens.
 inline void prefetch_lines(const void* begin, size_t bytes) {
+  if (begin == nullptr) return;
   constexpr size_t kLine = 64;
   for (size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(static_cast<const uint8_t*>(begin) + at);
 }
