@@ -83,7 +83,7 @@ struct CoreCounters {
   uint64_t payload_bytes_up = 0;  ///< containers, resends included
   uint64_t payload_bytes_down = 0;
   int64_t history_bytes_saved = 0;  ///< of payloads up, by what both sides have seen
-  uint64_t history_shortened = 0;    ///< payloads up
+  uint64_t history_shortened = 0;   ///< payloads up
   uint64_t history_refused = 0;     ///< payloads up that the shard could not read so: sent again as they are
   uint64_t raw_bytes_up = 0;
   uint64_t raw_bytes_down = 0;
