@@ -283,8 +283,8 @@ struct Stats {
   uint64_t raw_bytes_up = 0;  ///< the entries sent, as plain (u32, f32) pairs
   uint64_t raw_bytes_down = 0;
   int64_t history_bytes_saved = 0;  ///< of what went up, by option `history`
-  uint64_t dense_bytes = 0;          ///< what dense exchange would have moved, one way
-  uint64_t rounds = 0;               ///< steps of buckets applied
+  uint64_t dense_bytes = 0;         ///< what dense exchange would have moved, one way
+  uint64_t rounds = 0;              ///< steps of buckets applied
   uint64_t resends = 0;
   uint64_t reconnects = 0;
   uint64_t duplicates = 0;             ///< contributions that a shard had already
