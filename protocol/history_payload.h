@@ -6,8 +6,14 @@
 #include "kernels/base/result.h"
 #include "kernels/codec/index_history.h"
 #include "protocol/container.h"
+#include "protocol/job_spec.h"
 
 namespace millrace {
+
+/// Whether both sides of a job keep what the updates of a part of this dimension have changed.
+inline bool keeps_history(const protocol::JobSpec& spec, uint64_t dimension) {
+  return spec.history && dimension != 0 && dimension <= kHistoryDimensionMax;
+}
 
 /// Whether the bytes claim to be a container that shorten_by_history() made. Hostile bytes; nothing but its header is looked at.
 bool is_shortened(ByteSpan bytes);

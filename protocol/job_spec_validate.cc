@@ -95,9 +95,8 @@ Status check_mode(const JobSpec& spec) {
   if (const Status valid = check_absence(spec); !valid) return valid;
   if (spec.history && (spec.mode == Mode::kAsynchronous || spec.staleness != 0)) {
     return refuse(
-        "history codes a step's indices against the updates of all steps before it, which a worker that runs ahead "
-        "does not "
-        "have yet: it needs staleness 0, and no mode asynchronous");
+        "history codes a step's indices against the updates of all steps before it, and who runs ahead lacks some: "
+        "it needs staleness 0, and no mode asynchronous");
   }
   if (spec.reproducible) {
     return reserved(

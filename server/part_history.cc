@@ -1,16 +1,11 @@
 #include "server/part_history.h"
 
+#include "protocol/history_payload.h"
+
 namespace millrace::server {
-namespace {
-
-bool has_history(const protocol::JobSpec& spec, uint64_t dimension) {
-  return spec.history && dimension != 0 && dimension <= kHistoryDimensionMax;
-}
-
-}  // namespace
 
 PartHistory::PartHistory(const protocol::JobSpec& spec, uint64_t dimension) {
-  if (has_history(spec, dimension)) history_ = std::make_shared<IndexHistory>(dimension);
+  if (keeps_history(spec, dimension)) history_ = std::make_shared<IndexHistory>(dimension);
 }
 
 void PartHistory::advance(IndexSpan changed) {
@@ -28,7 +23,7 @@ uint64_t history_bytes(const protocol::JobSpec& spec, const protocol::JobLayout&
   uint64_t bytes = 0;
   for (const protocol::PartLayout& part : layout.parts) {
     const uint64_t dimension = part.end - part.begin;
-    if (part.shard != shard || !has_history(spec, dimension)) continue;
+    if (part.shard != shard || !keeps_history(spec, dimension)) continue;
     const uint64_t blocks = dimension / kHistoryBlock + 1;
     bytes +=
         blocks * (kHistoryBlock + sizeof(HistoryCounts)) + (blocks / kHistoryGroupBlocks + 1) * sizeof(HistoryGroup);

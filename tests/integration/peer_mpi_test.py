@@ -7,57 +7,23 @@ Exits 77 (skipped, for ctest) where there is no mpirun, or the build has no MPI.
 
 import json
 import os
-import shutil
 import signal
 import subprocess
-import sys
 import time
 import unittest
-from pathlib import Path
 
-PROGRAM = str(Path(sys.argv.pop(1)).resolve() / "millrace-peer") if len(sys.argv) > 1 else "millrace-peer"
-MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1", "--mca", "btl", "self,vader"]
-ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+import mpi_ranks
+from mpi_ranks import PROGRAM, pids_of_ranks, run, start
+
 SMALL = ["bench", "--n", "20000", "--density", "0.01", "--repeats", "3", "--warmup", "1", "--json"]
 ENDLESS = ["bench", "--n", "20000", "--density", "0.01", "--repeats", "1000000", "--without-dense"]
 ONE = ["--algorithm", "ssar_recursive_doubling"]
-
-
-def start(ranks, arguments):
-    return subprocess.Popen([*MPIRUN, "-n", str(ranks), PROGRAM, *arguments], env=ENVIRONMENT, text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-
-def run(ranks, arguments, timeout=240):
-    with start(ranks, arguments) as process:
-        try:
-            out, err = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise
-    return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
 
 def result_of(ended):
     if ended.returncode != 0:
         raise AssertionError(f"exit code {ended.returncode}: {ended.stderr}")
     return json.loads(ended.stdout.strip().split("\n")[-1])
-
-
-def pid_of_rank(mpirun, rank):
-    """The process of a rank, once it is there."""
-    while mpirun.poll() is None:
-        for process in Path("/proc").iterdir():
-            try:
-                if not process.name.isdigit() or int((process / "stat").read_text().rsplit(")", 1)[1].split()[1]) != mpirun.pid:
-                    continue
-                if f"OMPI_COMM_WORLD_RANK={rank}" in (process / "environ").read_text().split("\0"):
-                    return int(process.name)
-            except (OSError, IndexError):
-                continue
-        time.sleep(0.05)
-    raise AssertionError("mpirun has ended: " + mpirun.stderr.read())
-
 
 
 class Sums(unittest.TestCase):
@@ -123,7 +89,7 @@ class Failures(unittest.TestCase):
     def test_AStoppedRankIsNamedByAllOthers(self):
         for threads in ([], ["--overlap"]):
             with self.subTest(threads=threads), start(4, [*ENDLESS, *ONE, *threads, "--silence-ms", str(self.SILENCE_MS)]) as mpirun:
-                stopped = pid_of_rank(mpirun, 2)
+                stopped = pids_of_ranks(mpirun, [2])[2]
                 time.sleep(3)
                 os.kill(stopped, signal.SIGSTOP)
                 # A quarter more than the silence, a second that ranks leave each other to say it; and this machine is busy.
@@ -134,15 +100,14 @@ class Failures(unittest.TestCase):
 
     def test_AKilledRankEndsTheJob(self):
         with start(3, [*ENDLESS, *ONE, "--silence-ms", str(self.SILENCE_MS)]) as mpirun:
-            killed = pid_of_rank(mpirun, 1)
+            killed = pids_of_ranks(mpirun, [1])[1]
             time.sleep(2)
             os.kill(killed, signal.SIGKILL)
             self.ended_within(mpirun, 30)
             self.assertNotEqual(mpirun.returncode, 0)
 
     def differing(self, first, second):
-        command = [*MPIRUN, "-n", "1", PROGRAM, "bench", *ONE, *first, ":", "-n", "2", PROGRAM, "bench", *ONE, *second]
-        ended = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
+        ended = mpi_ranks.run_differing(["bench", *ONE, *first], ["bench", *ONE, *second])
         self.assertNotEqual(ended.returncode, 0)
         for rank in range(3):
             self.assertIn(f"millrace-peer bench: rank {rank}: ", ended.stderr)
@@ -171,10 +136,4 @@ class Failures(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if shutil.which("mpirun") is None:
-        print("skipped: there is no mpirun (deploy/setup.sh)")
-        sys.exit(77)
-    if "not in this build" in subprocess.run([PROGRAM, "--help"], capture_output=True, text=True, check=True).stdout:
-        print("skipped: this build has no MPI")
-        sys.exit(77)
-    unittest.main()
+    mpi_ranks.main()

@@ -8,54 +8,28 @@ Exits 77 (skipped, for ctest) where there is no mpirun, or the build has no MPI.
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
-import sys
 import tempfile
-import time
 import unittest
 from pathlib import Path
 
-FOLDER = Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 else Path()
-PROGRAM = str(FOLDER / "millrace-peer")
-MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1", "--mca", "btl", "self,vader"]
-ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+import mpi_ranks
+from mpi_ranks import PROGRAM, PROGRAMS
+
 RANKS = 3
 
 
 def start(arguments, ranks=RANKS):
-    return subprocess.Popen([*MPIRUN, "-n", str(ranks), PROGRAM, "train", *arguments], env=ENVIRONMENT, text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return mpi_ranks.start(ranks, ["train", *arguments])
 
 
 def run(arguments, ranks=RANKS):
-    with start(arguments, ranks) as process:
-        try:
-            out, err = process.communicate(timeout=120)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise
-    return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+    return mpi_ranks.run(ranks, ["train", *arguments], timeout=120)
 
 
 def ranks_of(mpirun):
-    """The processes that mpirun started, by rank, once all are there."""
-    while mpirun.poll() is None:
-        found = {}
-        for process in Path("/proc").iterdir():
-            try:
-                if not process.name.isdigit() or int((process / "stat").read_text().rsplit(")", 1)[1].split()[1]) != mpirun.pid:
-                    continue
-                for word in (process / "environ").read_text().split("\0"):
-                    if word.startswith("OMPI_COMM_WORLD_RANK="):
-                        found[int(word.split("=")[1])] = int(process.name)
-            except (OSError, IndexError):
-                continue
-        if len(found) == RANKS:
-            return found
-        time.sleep(0.05)
-    raise AssertionError("mpirun has ended: " + mpirun.stderr.read())
+    return mpi_ranks.pids_of_ranks(mpirun, range(RANKS))
 
 
 def rows_like_w8a(path, rows, seed, end="\n"):
@@ -144,7 +118,7 @@ class Train(unittest.TestCase):
         self.assertIn("3 ranks, 1 threads each; 3,000 rows, 300 features", ended.stdout)
         self.assertIn("held-out", ended.stdout)
         self.assertEqual(len(ended.stdout.strip().split("\n")), 2 + 8 + 1, ended.stdout)
-        evaluated = subprocess.run([str(FOLDER / "millrace"), "eval", "--model", model, "--data", self.test], check=False,
+        evaluated = subprocess.run([str(PROGRAMS / "millrace"), "eval", "--model", model, "--data", self.test], check=False,
                                    capture_output=True, text=True, timeout=60)
         self.assertEqual(evaluated.returncode, 0, evaluated.stderr)
 
@@ -182,9 +156,7 @@ class Train(unittest.TestCase):
             self.assertIn(word, ended.stderr)
 
     def test_RanksWithOtherOptionsAreToldSo(self):
-        command = [*MPIRUN, "-n", "1", PROGRAM, "train", *self.quick, "--l2", "0.25", ":",
-                   "-n", "2", PROGRAM, "train", *self.quick]
-        ended = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
+        ended = mpi_ranks.run_differing(["train", *self.quick, "--l2", "0.25"], ["train", *self.quick])
         self.assertNotEqual(ended.returncode, 0)
         for rank in range(RANKS):
             self.assertIn(f"millrace-peer train: rank {rank}: ", ended.stderr)
@@ -230,10 +202,4 @@ class Train(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if shutil.which("mpirun") is None:
-        print("skipped: there is no mpirun (deploy/setup.sh)")
-        sys.exit(77)
-    if "not in this build" in subprocess.run([PROGRAM, "--help"], capture_output=True, text=True, check=True).stdout:
-        print("skipped: this build has no MPI")
-        sys.exit(77)
-    unittest.main()
+    mpi_ranks.main()

@@ -337,6 +337,7 @@ struct SessionCore::Impl {
   SharedBytes payload_on_wire(const PartRun& part, Outstanding& out);
   void remember_update(PartRun& part, const protocol::Update& update, const StreamView<float>& sum) const;
   /// Counted in that step: of what was sent all was applied (`carried` is null), or what the update carries.
+  void note_unsettled(uint32_t bucket);
   void was_applied(PartRun& part, uint64_t step, const HeldStream<float>& sent, const HeldStream<float>* carried);
   void lose_unreturnable(PartRun& part, const Outstanding& out);
   /// 9a: nothing of the part's state counts.

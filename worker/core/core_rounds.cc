@@ -139,7 +139,7 @@ void SessionCore::Impl::code_next(uint32_t bucket, TimeNs now, Actions& actions)
   options.index_base = part.layout.begin;
   auto coded = run.bucket->code(part.at, options);
   if (!coded) return end_session(coded.error(), now, actions);
-  if (run.bucket->unsettled()) unsettled.insert(bucket);
+  note_unsettled(bucket);
   const uint64_t bytes_max = links[part.layout.shard].message_bytes_max;
   Outstanding out;
   out.step = step;
@@ -420,9 +420,12 @@ void SessionCore::Impl::settle_counted(PartRun& part, uint64_t step, HeldStream<
   const bool in_part = !update.whole_sum && !carried.view.dense;
   was_applied(part, step, sent, in_part ? &carried : nullptr);
   if (!in_part) return;
-  Bucket& bucket = *buckets[part.layout.bucket].bucket;
-  bucket.give_back_rest(part.at, std::move(sent), carried);
-  if (bucket.unsettled()) unsettled.insert(part.layout.bucket);
+  buckets[part.layout.bucket].bucket->give_back_rest(part.at, std::move(sent), carried);
+  note_unsettled(part.layout.bucket);
+}
+
+void SessionCore::Impl::note_unsettled(uint32_t bucket) {
+  if (buckets[bucket].bucket->unsettled()) unsettled.insert(bucket);
 }
 
 void SessionCore::Impl::was_applied(PartRun& part, uint64_t step, const HeldStream<float>& sent,
@@ -430,7 +433,7 @@ void SessionCore::Impl::was_applied(PartRun& part, uint64_t step, const HeldStre
   part.counted.add(step, sent.view.count());
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
   bucket.mask_applied(part.at, sent, carried);
-  if (bucket.unsettled()) unsettled.insert(part.layout.bucket);
+  note_unsettled(part.layout.bucket);
 }
 
 void SessionCore::Impl::give_back(PartRun& part, const Outstanding& out) {

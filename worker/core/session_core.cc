@@ -5,6 +5,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/reduce/reduce.h"
+#include "protocol/history_payload.h"
 #include "worker/core/core_impl.h"
 
 namespace millrace::worker {
@@ -57,7 +58,7 @@ SessionCore::Impl::Impl(CoreConfig config_)
     PartRun part;
     part.layout = planned;
     part.at = planned.part - layout.buckets[planned.bucket].first_part;
-    if (config.spec.history && part.dimension() <= kHistoryDimensionMax) {
+    if (keeps_history(config.spec, part.dimension())) {
       part.history = std::make_unique<IndexHistory>(part.dimension());
     }
     parts.push_back(std::move(part));

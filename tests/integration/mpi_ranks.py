@@ -1,0 +1,68 @@
+"""What the tests of `millrace-peer` under mpirun share: starting ranks, finding their processes, skipping where there is no MPI.
+
+Takes the folder of the programs off the front of the command line.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+import unittest
+from pathlib import Path
+
+PROGRAMS = Path(sys.argv.pop(1) if len(sys.argv) > 1 else "build/dev/bin").resolve()
+PROGRAM = str(PROGRAMS / "millrace-peer")
+MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1", "--mca", "btl", "self,vader"]
+ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+def start(ranks, arguments):
+    return subprocess.Popen([*MPIRUN, "-n", str(ranks), PROGRAM, *arguments], env=ENVIRONMENT, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def run(ranks, arguments, timeout=240):
+    with start(ranks, arguments) as process:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+
+def run_differing(first, second):
+    """Rank 0 with the first arguments, ranks 1 and 2 with the second."""
+    command = [*MPIRUN, "-n", "1", PROGRAM, *first, ":", "-n", "2", PROGRAM, *second]
+    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
+
+
+def pids_of_ranks(mpirun, ranks):
+    """The processes of these ranks, by rank, once all of them are there."""
+    while mpirun.poll() is None:
+        found = {}
+        for process in Path("/proc").iterdir():
+            try:
+                if not process.name.isdigit() or int((process / "stat").read_text().rsplit(")", 1)[1].split()[1]) != mpirun.pid:
+                    continue
+                for word in (process / "environ").read_text().split("\0"):
+                    if word.startswith("OMPI_COMM_WORLD_RANK="):
+                        found[int(word.split("=")[1])] = int(process.name)
+            except (OSError, IndexError):
+                continue
+        if all(rank in found for rank in ranks):
+            return found
+        time.sleep(0.05)
+    raise AssertionError("mpirun has ended: " + mpirun.stderr.read())
+
+
+def main():
+    """Runs the caller's tests, or exits with 77 (skipped, for ctest)."""
+    if shutil.which("mpirun") is None:
+        print("skipped: there is no mpirun (deploy/setup.sh)")
+        sys.exit(77)
+    if "not in this build" in subprocess.run([PROGRAM, "--help"], capture_output=True, text=True, check=True).stdout:
+        print("skipped: this build has no MPI")
+        sys.exit(77)
+    unittest.main()
