@@ -150,8 +150,7 @@ class Automatic final : public Allreduce<T> {
       if (slowest->add_entry_s > 0) speeds.add_entry_s = slowest->add_entry_s;
       entries = slowest->entries;
     }
-    make_candidates(speeds, entries, channel.size());
-    co_return Status{};
+    co_return make_candidates(speeds, entries, channel.size());
   }
 
   static Result<Measured> slowest_of(const std::vector<std::vector<double>>& all) {
@@ -168,19 +167,25 @@ class Automatic final : public Allreduce<T> {
     return most;
   }
 
-  void make_candidates(const MachineSpeeds& speeds, double entries, uint32_t ranks) {
+  /// Errors   those of the best algorithm, where none can be made of these settings.
+  Status make_candidates(const MachineSpeeds& speeds, double entries, uint32_t ranks) {
     const auto k = std::clamp<uint64_t>(static_cast<uint64_t>(std::ceil(entries)), 1, settings_.dimension);
     const SumShape shape{
         .dimension = settings_.dimension, .k = k, .ranks = ranks, .value_bytes = static_cast<uint32_t>(sizeof(T))};
     const std::vector<PlannedCost> ranking = rank_algorithms(shape, speeds, Wanted::kExactSum);
+    Status status;
     for (const PlannedCost& one : ranking) {
       if (candidates_.size() == kCandidatesMax || one.total_s() > kWithin * ranking.front().total_s()) break;
       auto made = make_allreduce<T>(one.info.id, settings_);
-      if (!made) continue;
+      if (!made) {
+        if (status) status = std::unexpected(made.error());
+        continue;
+      }
       Candidate& candidate = candidates_.emplace_back();
       candidate.info = &algorithm_info(one.info.id);
       candidate.allreduce = std::move(*made);
     }
+    return candidates_.empty() ? status : Status{};
   }
 
   Task<Status> settle(Channel& channel) {
