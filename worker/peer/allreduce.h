@@ -62,9 +62,11 @@ struct AllreduceSettings {
       dense_quantizer;              ///< dsar_split_allgather: values of its dense phase (qsgd4); none: lossless
   uint32_t boundaries_period = 64;  ///< oktopk: tau
   uint32_t thresholds_period = 32;  ///< oktopk: tau'
-  enum class Boundaries : uint8_t { kAveraged = 1, kPooled = 2 } boundaries = Boundaries::kAveraged;
+  /// oktopk: kEqual: index ranges of one length, wherever the entries lie (the paper's naive reduce, to compare with).
+  enum class Boundaries : uint8_t { kAveraged = 1, kPooled = 2, kEqual = 3 } boundaries = Boundaries::kAveraged;
   uint32_t messages_in_flight = 8;  ///< oktopk: messages of one bucket of its split
-  double balance_ratio = 4;  ///< oktopk: balances where the largest exceeds so many times the average; at least 1
+  /// oktopk: balances where the largest exceeds so many times the average; at least 1; infinite: never, to compare with.
+  double balance_ratio = 4;
 };
 
 /// A rank's part of an allreduce that has ended. Over all ranks, with exact values and for sums:

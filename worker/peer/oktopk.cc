@@ -102,9 +102,12 @@ class Oktopk final : public Allreduce<T> {
 
  private:
   Task<Result<Regions>> make_regions(Channel& channel, IndexSpan indices) const {
-    return settings_.boundaries == AllreduceSettings<T>::Boundaries::kPooled
-               ? pooled_regions(channel, indices, settings_.dimension, kRegions)
-               : averaged_regions(channel, indices, settings_.dimension, kRegions);
+    using Boundaries = AllreduceSettings<T>::Boundaries;
+    if (settings_.boundaries == Boundaries::kEqual) co_return equal_regions(settings_.dimension, channel.size());
+    if (settings_.boundaries == Boundaries::kPooled) {
+      co_return co_await pooled_regions(channel, indices, settings_.dimension, kRegions);
+    }
+    co_return co_await averaged_regions(channel, indices, settings_.dimension, kRegions);
   }
 
   /// The sum of this rank's region, whose dimension is the region's width.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <numeric>
 
 #include "kernels/base/check.h"
@@ -189,7 +190,7 @@ GatherPlan plan_gather(std::span<const uint64_t> counts, double balance_ratio) {
   std::iota(plan.members.begin(), plan.members.end(), 0u);
   plan.cuts = plan.starts;
   const uint64_t total = plan.total();
-  if (size <= 2 || total == 0) return plan;
+  if (size <= 2 || total == 0 || std::isinf(balance_ratio)) return plan;
   const auto largest = static_cast<uint64_t>(std::ranges::max_element(counts) - counts.begin());
   const double share = static_cast<double>(total) / static_cast<double>(size);
   bool balances = static_cast<double>(counts[largest]) > balance_ratio * share;

@@ -32,7 +32,8 @@ struct GatherPlan {
 /// So no rank sends more than 2 K - 3 K / P entries, nor receives more than K (but for the rounding of shares, an entry for each
 /// other rank at most), whatever the regions hold; P > 2. Of two ranks each sends what it holds.
 ///
-/// counts  [P] by region; they add up to less than 2^63.
+/// counts         [P] by region; they add up to less than 2^63.
+/// balance_ratio  infinite: nothing ever moves, and no bound holds (the paper's direct allgatherv, to compare with).
 GatherPlan plan_gather(std::span<const uint64_t> counts, double balance_ratio);
 
 /// Tags that it takes from first_tag on.

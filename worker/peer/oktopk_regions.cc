@@ -171,6 +171,8 @@ void assign(const std::vector<uint32_t>& favourites, Regions& regions) {
 
 }  // namespace
 
+Regions equal_regions(uint64_t dimension, uint32_t ranks) { return regions_of(even_cuts(dimension, ranks), dimension); }
+
 Task<Result<Regions>> averaged_regions(Channel& channel, IndexSpan selected, uint64_t dimension, uint32_t first_tag) {
   const uint32_t size = channel.size();
   std::vector<uint64_t> numbers(size, 0);  // how many ranks have a say, and the sums of the P - 1 boundaries

@@ -24,6 +24,9 @@ struct Regions {
 /// Tags that either takes from first_tag on.
 inline constexpr uint32_t kRegionTags = 8192;
 
+/// Index ranges of one length. Rank r has range r.
+Regions equal_regions(uint64_t dimension, uint32_t ranks);
+
 /// The ranks' own boundaries, each of which cuts its own entries into P like shares, averaged. Rank r has region r. Good where
 /// the ranks' entries lie alike; ranks without entries have no say.
 ///

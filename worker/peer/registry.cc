@@ -100,6 +100,9 @@ Result<std::unique_ptr<Allreduce<T>>> make_allreduce(AlgorithmId id, const Allre
   }
 }
 
+/// By AllreduceSettings::Boundaries.
+constexpr const char* kBoundaryNames[] = {"", " averaged", " pooled", " equal"};
+
 template <typename T>
 std::string description_of(AlgorithmId id, const AllreduceSettings<T>& settings) {
   std::string text = std::string(algorithm_info(id).name) + " " + kTypeName<T> +
@@ -109,7 +112,7 @@ std::string description_of(AlgorithmId id, const AllreduceSettings<T>& settings)
   if (settings.dense_quantizer) text += " dense " + codec_text(*settings.dense_quantizer);
   if (id == AlgorithmId::kOktopk) {
     text += " tau=" + std::to_string(settings.boundaries_period) + "," + std::to_string(settings.thresholds_period) +
-            (settings.boundaries == AllreduceSettings<T>::Boundaries::kPooled ? " pooled" : " averaged") +
+            kBoundaryNames[static_cast<size_t>(settings.boundaries)] +
             " balance=" + std::to_string(settings.balance_ratio);
   }
   return text;

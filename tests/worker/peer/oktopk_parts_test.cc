@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "tests/worker/peer/cases.h"
@@ -274,6 +275,15 @@ TEST(GatherPlan, LikeRegionsStayWhereTheyAre) {
   EXPECT_FALSE(plan.excused.has_value());
   const GatherPlan strict = plan_gather(counts, 1.05);
   EXPECT_EQ(strict.cuts, (std::vector<uint64_t>{0, 100, 200, 300, 400, 500}));
+}
+
+TEST(GatherPlan, AnInfiniteRatioNeverBalances) {
+  const std::vector<uint64_t> counts{0, 0, 1000, 0, 0};
+  EXPECT_NE(plan_gather(counts, 1000).cuts, plan_gather(counts, 1000).starts)
+      << "a rank would send more than the bound";
+  const GatherPlan plan = plan_gather(counts, std::numeric_limits<double>::infinity());
+  EXPECT_EQ(plan.cuts, plan.starts);
+  EXPECT_FALSE(plan.excused.has_value());
 }
 
 }  // namespace

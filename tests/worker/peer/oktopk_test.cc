@@ -90,6 +90,18 @@ TEST(OktopkVolume, PooledBoundariesForEveryDistribution) {
   }
 }
 
+/// The paper's naive reduce, section 3.1.1: one rank gets all that the others have.
+TEST(OktopkVolume, EqualBoundariesWhereIndicesAreUniformOnly) {
+  expect_bounded(Spread::kUniform, Boundaries::kEqual, Ranks::kInOrder);
+  constexpr uint32_t kRanks = 16;
+  PumpedAllreduce<float> all(kRanks, AlgorithmId::kOktopk, settings_of(kDimension, kK, Boundaries::kEqual), 1);
+  for (uint64_t step = 0; step < 3; ++step) {
+    const Volume volume = step_volume(all, contributions(Spread::kOneRegion, kRanks, kDimension, kK, step));
+    if (step == 0) continue;
+    EXPECT_GT(volume.received_max, bound(volume.k, kRanks)) << "step " << step;
+  }
+}
+
 TEST(OktopkVolume, WhatIsSentIsBoundedWhateverTheBoundariesAre) {
   for (const Spread spread : {Spread::kDisjoint, Spread::kTwoEnds}) {
     for (const uint32_t size : {3u, 4u, 7u, 16u, 64u}) {

@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -36,6 +37,7 @@ struct SimulateFlags {
   std::string jitter = "0us";
   std::string distribution = "uniform";
   std::string boundaries = "averaged";
+  double balance_ratio = 4;
   uint32_t steps = 1;
   double work_scale = 1;
   uint64_t seed = 1;
@@ -70,7 +72,10 @@ std::expected<SimulatedRunOptions, Failure> options_of(const SimulateFlags& flag
   options.settings.dimension = flags.n;
   options.settings.k = k;
   using Boundaries = AllreduceSettings<float>::Boundaries;
-  options.settings.boundaries = flags.boundaries == "pooled" ? Boundaries::kPooled : Boundaries::kAveraged;
+  options.settings.boundaries = flags.boundaries == "pooled"  ? Boundaries::kPooled
+                                : flags.boundaries == "equal" ? Boundaries::kEqual
+                                                              : Boundaries::kAveraged;
+  options.settings.balance_ratio = flags.balance_ratio;
   options.samples = {peer::find_distribution(flags.distribution).value(), flags.ranks, flags.n, k, flags.seed};
   options.steps = flags.steps;
   return options;
@@ -275,7 +280,12 @@ Command add_peer_simulate_command(CLI::App& root) {
       ->check(CLI::IsMember(distribution_names()));
   app->add_option("--boundaries", flags->boundaries, "oktopk: how it divides the dimension among ranks")
       ->capture_default_str()
-      ->check(CLI::IsMember({"averaged", "pooled"}));
+      ->check(CLI::IsMember({"averaged", "pooled", "equal"}));
+  app->add_option(
+         "--balance-ratio", flags->balance_ratio,
+         "oktopk: balances the parts of the result where the largest exceeds so many times their average; inf: never")
+      ->capture_default_str()
+      ->check(in_range(1.0, std::numeric_limits<double>::infinity()));
   app->add_option("--steps", flags->steps,
                   "one after another; oktopk re-evaluates in the first, and has rows of either kind from two on")
       ->capture_default_str()
