@@ -17,11 +17,10 @@
 namespace millrace {
 namespace {
 
-constexpr uint64_t kSmallUnits = 8;  // what these take is mostly what any stream takes
-constexpr int kPasses = 2;           // over all streams: what else the machine does comes and goes
-constexpr int kRepeats = 3;          // a pass, of which the best counts, after one that takes the memory
-constexpr int kSmallRepeats = 12;
-constexpr int kFarRepeats = 2;
+constexpr int kPasses = 2;   // over all streams: what else the machine does comes and goes
+constexpr int kRepeats = 3;  // a pass, of which the best counts, after one that takes the memory
+constexpr int kFewRepeats = 12;
+constexpr int kFarRepeats = 4;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr size_t kFarDensity = 2;      // of kSpeedDensities
 constexpr double kFarSlowestNs = 8.0;  // a unit, both ways: what takes longer does not wait for memory
@@ -48,14 +47,35 @@ Stream<float> uniform_stream(uint64_t count, double density) {
   return stream;
 }
 
+/// As many, in runs of neighbours: nine gaps of ten are 1.
+Stream<float> clustered_stream(uint64_t count, double density) {
+  constexpr double kShortShare = 0.9;
+  RandomSequence random(RandomKey::from(2));
+  Stream<float> stream = uniform_stream(count, density);
+  const double scale = 1.0 / std::log1p(-(1 - kShortShare) / (1 / density - kShortShare));
+  double at = -1;
+  for (uint32_t& index : stream.indices) {
+    const bool is_short = random.next_unit() < kShortShare;
+    at += 1.0 + (is_short ? 0.0 : std::floor(std::log(1.0 - random.next_unit()) * scale));
+    index = static_cast<uint32_t>(at);
+  }
+  stream.dimension = static_cast<uint64_t>(at) + 1;
+  return stream;
+}
+
 /// What all forms are measured with.
 struct Streams {
-  std::vector<Stream<float>> near;  ///< at kSpeedDensities
-  Stream<float> small = uniform_stream(kSmallUnits, kSpeedDensities[kFarDensity]);
-  Stream<float> far = uniform_stream(kFarUnits, kSpeedDensities[kFarDensity]);
+  std::vector<Stream<float>> near;       ///< at kSpeedDensities
+  std::vector<Stream<float>> few;        ///< of kFewUnits
+  std::vector<Stream<float>> far;        ///< of kFarUnits
+  std::vector<Stream<float>> clustered;  ///< of kClusteredUnits
 
   Streams() {
-    for (const double density : kSpeedDensities) near.push_back(uniform_stream(kNearUnits, density));
+    for (const double of : kSpeedDensities) near.push_back(uniform_stream(kNearUnits, of));
+    const double density = kSpeedDensities[kFarDensity];
+    for (const uint64_t units : kFewUnits) few.push_back(uniform_stream(units, density));
+    for (const uint64_t units : kFarUnits) far.push_back(uniform_stream(units, density));
+    for (const uint64_t units : kClusteredUnits) clustered.push_back(clustered_stream(units, density));
   }
 };
 
@@ -81,8 +101,10 @@ Result<SharedBytes> coded(const StreamView<float>& stream, const CodecCandidate&
 std::vector<Times> times_of(std::span<const IndexCodecId> forms, const Stream<float>& stream, int repeats) {
   std::vector<Times> best(forms.size());
   for (int run = 0; run <= repeats; ++run) {
-    for (size_t at = 0; at < forms.size(); ++at) {
+    for (size_t turn = 0; turn < forms.size(); ++turn) {
+      const size_t at = run % 2 == 0 ? turn : forms.size() - 1 - turn;  // there and back: not always behind the same
       const CodecCandidate candidate{.dense = forms[at] == IndexCodecId::kNone, .index = forms[at]};
+      disturb_caches();
       const Result<CodingTimes> times = time_coding(stream.view(), candidate, {});
       MILLRACE_CHECK(times.has_value(), static_cast<int>(forms[at]));  // lossless ones refuse nothing here
       if (run == 0) continue;
@@ -95,15 +117,16 @@ std::vector<Times> times_of(std::span<const IndexCodecId> forms, const Stream<fl
 
 /// What one way of one form took at best, of all streams, in nanoseconds; kNever: not measured.
 struct WayTimes {
-  std::array<double, kSpeedDensities.size()> near = {kNever, kNever, kNever, kNever};
-  double small = kNever;
-  double far = kNever;
+  std::array<double, kSpeedDensities.size()> near = {kNever, kNever, kNever, kNever, kNever};
+  std::array<double, kFewUnits.size()> few = {kNever, kNever, kNever};
+  std::array<double, kFarUnits.size()> far = {kNever, kNever};
+  std::array<double, kClusteredUnits.size()> clustered = {kNever, kNever};
 };
 
 WaySpeed speed_of(const WayTimes& times, bool dense) {
   const double units_of_entry = dense ? static_cast<double>(kDenseUnitsPerUnit) : 1.0;
   const double near = static_cast<double>(kNearUnits) * units_of_entry;
-  const double small = static_cast<double>(kSmallUnits) * units_of_entry;
+  const auto few = [&](size_t at) { return static_cast<double>(kFewUnits[at]) * units_of_entry; };
   WaySpeed speed;
   for (size_t at = 0; at < kSpeedDensities.size(); ++at) {
     // A dense code was measured where it is of interest, and takes as long a value elsewhere.
@@ -112,10 +135,17 @@ WaySpeed speed_of(const WayTimes& times, bool dense) {
     speed.unit_ns[at] = times.near[from] / units;
   }
   // What any stream takes is out of the time of a unit.
-  speed.fixed_ns = std::max(times.small - small * speed.unit_ns[kFarDensity], 0.0);
-  for (double& unit : speed.unit_ns) unit = std::max(unit - speed.fixed_ns / near, unit / 2);
-  const double far = static_cast<double>(kFarUnits) * units_of_entry;
-  if (times.far < kNever) speed.far_ns = std::max((times.far - speed.fixed_ns) / far - speed.unit_ns[kFarDensity], 0.0);
+  constexpr size_t kLast = kFewUnits.size() - 1;
+  const double whole = speed.unit_ns[kFarDensity];
+  const double unit = std::clamp((times.near[kFarDensity] - times.few[kLast]) / (near - few(kLast)), whole / 2, whole);
+  for (size_t at = 0; at <= kLast; ++at) speed.fixed_ns[at] = std::max(times.few[at] - few(at) * unit, 0.0);
+  for (double& one : speed.unit_ns) one = std::max(one - speed.fixed_ns[kLast] / near, one / 2);
+  speed.unit_ns[kFarDensity] = unit;
+  for (size_t at = 0; at < kFarUnits.size() && times.far.back() < kNever; ++at) {
+    const double far = static_cast<double>(kFarUnits[at]) * units_of_entry;
+    speed.far_ns[at] = std::max((times.far[at] - speed.fixed_ns[kLast]) / far - unit, 0.0);
+  }
+  if (!dense) speed.clustered = {times.clustered[0] / times.few[kLast], times.clustered[1] / times.far[0]};
   return speed;
 }
 
@@ -139,12 +169,17 @@ std::vector<CodingSpeed> form_speeds(const std::vector<IndexCodecId>& forms, con
       measure(density < kFarDensity ? sparse : forms, streams.near[density], kRepeats,
               [density](WayTimes& way) -> double& { return way.near[density]; });
     }
-    measure(forms, streams.small, kSmallRepeats, [](WayTimes& way) -> double& { return way.small; });
+    for (size_t few = 0; few < kFewUnits.size(); ++few) {
+      measure(forms, streams.few[few], kFewRepeats, [few](WayTimes& way) -> double& { return way.few[few]; });
+    }
     for (size_t at = 0; at < forms.size() && pass == 0; ++at) {
       const double unit_ns = (encode[at].near[kFarDensity] + decode[at].near[kFarDensity]) / double{kNearUnits};
       if (forms[at] == IndexCodecId::kNone || unit_ns < kFarSlowestNs) quick.push_back(forms[at]);
     }
-    measure(quick, streams.far, kFarRepeats, [](WayTimes& way) -> double& { return way.far; });
+    measure(forms, streams.far[0], kFarRepeats, [](WayTimes& way) -> double& { return way.far[0]; });
+    measure(quick, streams.far[1], kFarRepeats, [](WayTimes& way) -> double& { return way.far[1]; });
+    measure(sparse, streams.clustered[0], kFewRepeats, [](WayTimes& way) -> double& { return way.clustered[0]; });
+    measure(sparse, streams.clustered[1], kFarRepeats, [](WayTimes& way) -> double& { return way.clustered[1]; });
   }
   std::vector<CodingSpeed> speeds;
   for (size_t at = 0; at < forms.size(); ++at) {
@@ -154,34 +189,77 @@ std::vector<CodingSpeed> form_speeds(const std::vector<IndexCodecId>& forms, con
   return speeds;
 }
 
-/// Nothing where the codec refuses such values.
-std::optional<Times> value_times(const ValueCodec& codec, const Stream<float>& stream, int repeats) {
+/// One run. Nothing where the codec refuses such values.
+std::optional<Times> value_times(const ValueCodec& codec, const Stream<float>& stream, ByteBuffer& bytes) {
   EncodeOptions options;
   options.spec.value = codec.id();
   Buffer<float> said(codec.lossless(options.spec) ? 0 : stream.values.size());
   Buffer<float> decoded(stream.values.size());
-  ByteBuffer bytes;
   const std::span<const float> values = stream.values;
-  Times best;
+  bytes.clear();
+  const TimeNs start = monotonic_now_ns();
+  if (!codec.encode(stream.indices, values, options, bytes, std::span<float>(said))) return std::nullopt;
+  const TimeNs between = monotonic_now_ns();
+  if (!codec.decode(bytes, stream.indices, std::span<float>(decoded))) return std::nullopt;
+  return Times{static_cast<double>(between - start), static_cast<double>(monotonic_now_ns() - between)};
+}
+
+/// Best times of every value codec, in the order of the list; they take turns as the forms do.
+std::vector<std::optional<Times>> value_times_of(const Stream<float>& stream, int repeats) {
+  const auto codecs = value_codecs();
+  std::vector<std::optional<Times>> best(codecs.size());
+  ByteBuffer bytes;
   for (int run = 0; run <= repeats; ++run) {
-    bytes.clear();
-    const TimeNs start = monotonic_now_ns();
-    if (!codec.encode(stream.indices, values, options, bytes, std::span<float>(said))) return std::nullopt;
-    const TimeNs between = monotonic_now_ns();
-    if (!codec.decode(bytes, stream.indices, std::span<float>(decoded))) return std::nullopt;
-    best.encode = std::min(best.encode, static_cast<double>(between - start));
-    best.decode = std::min(best.decode, static_cast<double>(monotonic_now_ns() - between));
+    for (size_t turn = 0; turn < codecs.size(); ++turn) {
+      const size_t at = run % 2 == 0 ? turn : codecs.size() - 1 - turn;
+      disturb_caches();
+      const std::optional<Times> times = value_times(*codecs[at], stream, bytes);
+      if (!times || run == 0) continue;
+      if (!best[at]) best[at].emplace();
+      best[at]->encode = std::min(best[at]->encode, times->encode);
+      best[at]->decode = std::min(best[at]->decode, times->decode);
+    }
   }
   return best;
 }
 
-/// What any number of values takes, and each one, from what few and many took.
-std::pair<double, double> line_of(double small, double near) {
-  const double unit = std::max(near - small, 0.0) / static_cast<double>(kNearUnits - kSmallUnits);
-  return {std::max(small - static_cast<double>(kSmallUnits) * unit, 0.0), unit};
+/// few  at kFewUnits; all over what raw values take.
+CodecSpeeds::ValueWay way_of(const std::array<double, kFewUnits.size()>& few, double near) {
+  constexpr size_t kLast = kFewUnits.size() - 1;
+  CodecSpeeds::ValueWay way;
+  way.unit_ns = std::max(near - few[kLast], 0.0) / static_cast<double>(kNearUnits - kFewUnits[kLast]);
+  for (size_t at = 0; at <= kLast; ++at) {
+    way.fixed_ns[at] = std::max(few[at] - static_cast<double>(kFewUnits[at]) * way.unit_ns, 0.0);
+  }
+  return way;
+}
+
+std::vector<CodecSpeeds::Value> value_speeds(const Streams& streams) {
+  const auto codecs = value_codecs();
+  const auto raw = static_cast<size_t>(std::ranges::find(codecs, ValueCodecId::kRaw, &ValueCodec::id) - codecs.begin());
+  const std::vector<std::optional<Times>> near = value_times_of(streams.near[kFarDensity], kRepeats);
+  std::vector<std::vector<std::optional<Times>>> few;
+  for (const Stream<float>& stream : streams.few) few.push_back(value_times_of(stream, kFewRepeats));
+  std::vector<CodecSpeeds::Value> speeds;
+  for (size_t at = 0; at < codecs.size(); ++at) {
+    if (!near[at] || std::ranges::any_of(few, [at](const auto& times) { return !times[at].has_value(); })) continue;
+    const auto way = [&](double Times::* which) {
+      std::array<double, kFewUnits.size()> over{};
+      for (size_t size = 0; size < over.size(); ++size) over[size] = *few[size][at].*which - *few[size][raw].*which;
+      return way_of(over, *near[at].*which - *near[raw].*which);
+    };
+    speeds.push_back({codecs[at]->id(), way(&Times::encode), way(&Times::decode)});
+  }
+  return speeds;
 }
 
 }  // namespace
+
+void disturb_caches() {
+  constexpr size_t kBytes = 128 * 1024;
+  thread_local ByteBuffer others(kBytes);
+  for (uint8_t& byte : others) ++byte;
+}
 
 Result<CodingTimes> time_coding(const StreamView<float>& stream, const CodecCandidate& candidate,
                                 const CodecSpec& spec) {
@@ -200,7 +278,6 @@ Result<CodingTimes> time_coding(const StreamView<float>& stream, const CodecCand
 CodecSpeeds measure_speeds() {
   CodecSpeeds speeds;
   const Streams streams;
-  const Stream<float>& values_of = streams.near[kFarDensity];
   std::vector<IndexCodecId> forms;
   for (const IndexCodec* codec : index_codecs()) {
     if (codec->lossless()) forms.push_back(codec->id());
@@ -209,18 +286,7 @@ CodecSpeeds measure_speeds() {
   const std::vector<CodingSpeed> measured = form_speeds(forms, streams);
   for (size_t at = 0; at + 1 < forms.size(); ++at) speeds.index.push_back({forms[at], measured[at]});
   speeds.dense = measured.back();
-  const ValueCodec& raw = *find_value_codec(ValueCodecId::kRaw);
-  const std::optional<Times> raw_near = value_times(raw, values_of, kRepeats);
-  const std::optional<Times> raw_small = value_times(raw, streams.small, kSmallRepeats);
-  MILLRACE_CHECK(raw_near && raw_small);
-  for (const ValueCodec* codec : value_codecs()) {
-    const std::optional<Times> near = value_times(*codec, values_of, kRepeats);
-    const std::optional<Times> small = value_times(*codec, streams.small, kSmallRepeats);
-    if (!near || !small) continue;
-    const auto [encode_fixed, encode] = line_of(small->encode - raw_small->encode, near->encode - raw_near->encode);
-    const auto [decode_fixed, decode] = line_of(small->decode - raw_small->decode, near->decode - raw_near->decode);
-    speeds.value.push_back({codec->id(), encode, decode, encode_fixed, decode_fixed});
-  }
+  speeds.value = value_speeds(streams);
   return speeds;
 }
 

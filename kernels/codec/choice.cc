@@ -14,7 +14,6 @@ namespace millrace {
 namespace {
 
 constexpr double kContainerBytes = 64;      // its header
-constexpr double kFarShareMax = 1.2;        // beyond kFarUnits caches matter less and less
 constexpr double kWorthChanging = 0.95;     // of the present choice's time
 constexpr uint32_t kLookEvery = 32;         // steps
 constexpr double kMoved = 1.25;             // count or rate, up or down, is looked at
@@ -36,10 +35,32 @@ double unit_ns(const WaySpeed& speed, double density) {
   return std::exp(low_ns + slope * (std::min(at, high) - low));
 }
 
-double way_ns(const WaySpeed& speed, double units, double near_units, double density) {
-  constexpr double kFarOverNear = static_cast<double>(kFarUnits) / static_cast<double>(kNearUnits);
-  const double share = std::log(std::max(units, 1.0) / near_units) / std::log(kFarOverNear);
-  return speed.fixed_ns + units * (unit_ns(speed, density) + speed.far_ns * std::clamp(share, 0.0, kFarShareMax));
+/// What was measured at `units`, ascending, between them on the logarithmic axis; what lies outside is as the nearest.
+template <size_t kCount>
+double between(const std::array<double, kCount>& values, const std::array<uint64_t, kCount>& units, double at) {
+  size_t upper = 1;
+  while (upper + 1 < kCount && at > static_cast<double>(units[upper])) ++upper;
+  const double low = std::log(static_cast<double>(units[upper - 1]));
+  const double high = std::log(static_cast<double>(units[upper]));
+  const double share = std::clamp((std::log(std::max(at, 1.0)) - low) / (high - low), 0.0, 1.0);
+  return std::lerp(values[upper - 1], values[upper], share);
+}
+
+/// units_of_entry  of the form, in the streams that were measured: 1, but for the dense one.
+/// clustering      0 where indices are uniform, 1 where they cluster as those that were measured.
+double way_ns(const WaySpeed& speed, double units, double units_of_entry, double density, double clustering) {
+  static constexpr std::array<uint64_t, 3> kPlaces = {kNearUnits, kFarUnits[0], kFarUnits[1]};
+  const double at = units / units_of_entry;
+  const double far_ns = between<3>({0, speed.far_ns[0], speed.far_ns[1]}, kPlaces, at);
+  const double even = between(speed.fixed_ns, kFewUnits, at) + units * (unit_ns(speed, density) + far_ns);
+  return even * std::lerp(1.0, between(speed.clustered, kClusteredUnits, at), clustering);
+}
+
+/// How much indices are like the clustered ones that were measured: neighbours, which they are where they are dense enough.
+double clustering_of(double gap_spread, double density) {
+  const double spread = (gap_spread - 1) / (kClusteredSpread - 1);
+  const double dense = 1 + std::log10(std::max(density, 1e-10) / kClusteredDensity);
+  return std::clamp(spread, 0.0, 1.0) * std::clamp(dense, 0.0, 1.0);
 }
 
 /// What is known in full before what is not, then by time; of equals the lower numbers, so that there is one order.
@@ -60,7 +81,9 @@ class Contest {
         pieces_(std::max(input.pieces, 1u)),
         count_(static_cast<double>(sample_.count) / pieces_),
         dimension_(static_cast<double>(stream.dimension) / pieces_),
-        density_(static_cast<double>(sample_.count) / static_cast<double>(stream.dimension)) {
+        density_(static_cast<double>(sample_.count) / static_cast<double>(stream.dimension)),
+        gap_spread_(sample_.gap_spread()),
+        clustering_(clustering_of(gap_spread_, density_)) {
     list(stream);
   }
 
@@ -83,7 +106,7 @@ class Contest {
     choice.density = density_;
     choice.link_bits_per_s = input_.link_bits_per_s;
     choice.count = sample_.count;
-    choice.gap_spread = sample_.gap_spread();
+    choice.gap_spread = gap_spread_;
     return choice;
   }
 
@@ -116,13 +139,13 @@ class Contest {
   /// With the time that coding takes, and the bytes that are known without the data.
   void add(CodecCandidate candidate, const CodingSpeed& speed) {
     const double units = candidate.dense ? dimension_ : count_;
-    const double near_units = static_cast<double>(candidate.dense ? kNearUnits * kDenseUnitsPerUnit : kNearUnits);
-    candidate.encode_ns = way_ns(speed.encode, units, near_units, density_);
-    candidate.decode_ns = way_ns(speed.decode, units, near_units, density_);
+    const double units_of_entry = candidate.dense ? double{kDenseUnitsPerUnit} : 1.0;
+    candidate.encode_ns = way_ns(speed.encode, units, units_of_entry, density_, clustering_);
+    candidate.decode_ns = way_ns(speed.decode, units, units_of_entry, density_, clustering_);
     for (const CodecSpeeds::Value& row : input_.speeds->value) {
       if (row.codec != candidate.value) continue;
-      candidate.encode_ns += row.encode_fixed_ns + units * row.encode_ns;
-      candidate.decode_ns += row.decode_fixed_ns + units * row.decode_ns;
+      candidate.encode_ns += between(row.encode.fixed_ns, kFewUnits, units) + units * row.encode.unit_ns;
+      candidate.decode_ns += between(row.decode.fixed_ns, kFewUnits, units) + units * row.decode.unit_ns;
     }
     candidate.bytes = kContainerBytes;
     if (candidate.value == ValueCodecId::kRaw) candidate.bytes += units * sizeof(T);
@@ -158,6 +181,13 @@ class Contest {
     spec.automatic = false;
     spec.value = value;
     return spec;
+  }
+
+  /// A few pieces of a stream whose entries cluster have more of them or fewer than their share, and entries are most of a code's
+  /// bytes: how many they should have over how many there are.
+  double share_of_entries(std::span<const T> dense) const {
+    const auto seen = static_cast<double>(dense.size()) - static_cast<double>(std::ranges::count(dense, T{0}));
+    return std::clamp(static_cast<double>(dense.size()) * density_ / std::max(seen, 1.0), 0.25, 4.0);
   }
 
   double share_of_sample() const { return count_ / static_cast<double>(sample_.indices.size()); }
@@ -198,7 +228,7 @@ class Contest {
     code_.clear();
     std::optional<double> bytes;
     if (codec.encode(indices, values, options, code_, std::span<T>(decoded))) {
-      bytes = static_cast<double>(code_.size()) * (candidate.dense ? dimension_ : count_) /
+      bytes = static_cast<double>(code_.size()) * (candidate.dense ? dimension_ * share_of_entries(dense) : count_) /
               static_cast<double>(values.size());
     }
     known.emplace_back(candidate.value, bytes);
@@ -211,6 +241,8 @@ class Contest {
   double count_;  ///< with the next one, of a piece
   double dimension_;
   double density_;
+  double gap_spread_;
+  double clustering_;  ///< of way_ns()
   std::vector<CodecCandidate> candidates_;
   std::vector<std::pair<IndexCodecId, std::optional<double>>> index_bytes_;
   std::vector<std::pair<ValueCodecId, std::optional<double>>> value_bytes_;

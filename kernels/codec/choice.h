@@ -15,21 +15,32 @@
 namespace millrace {
 
 /// Densities of uniform indices at which speeds are known, ascending.
-inline constexpr std::array<double, 4> kSpeedDensities = {0.001, 0.01, 0.1, 0.5};
+inline constexpr std::array<double, 5> kSpeedDensities = {0.001, 0.01, 0.1, 0.5, 0.9};
 
-/// Units (indices; of the dense form values) in streams that were measured: one whose arrays stay in the nearest caches, and one
-/// whose do not.
-inline constexpr uint64_t kNearUnits = 2'048;
-inline constexpr uint64_t kFarUnits = 131'072;
+/// Units (indices; of the dense form values) in streams that were measured: one whose arrays stay in the nearest caches, and two
+/// whose do not, ascending.
+inline constexpr uint64_t kNearUnits = 2'112;
+inline constexpr std::array<uint64_t, 2> kFarUnits = {16'384, 131'072};
+/// Units in streams of which what does not grow with the units is known, ascending: a code's loops, tables and predictions have
+/// to get under way, which eight units may not ask for. Codes of blocks of 128 have half a block left over, as streams have on
+/// average; so have those of kNearUnits.
+inline constexpr std::array<uint64_t, 3> kFewUnits = {8, 64, 576};
 inline constexpr uint64_t kDenseUnitsPerUnit = 10;  ///< the dense form of the same streams, at density 0.1
 
-/// What one way of a code takes: fixed_ns + units * (unit_ns + what of far_ns is due), an index of the sparse forms or a value of
-/// the dense one a unit.
+/// Units in streams of clustered indices that were measured, ascending, and what CodecChoice::gap_spread is of such.
+inline constexpr std::array<uint64_t, 2> kClusteredUnits = {kFewUnits.back(), kFarUnits.front()};
+inline constexpr double kClusteredSpread = 1.2;
+inline constexpr double kClusteredDensity = 0.1;
+
+/// What one way of a code takes: what is due of fixed_ns + units * (unit_ns + what is due of far_ns), an index of the sparse forms
+/// or a value of the dense one a unit; where indices cluster so many times as long.
 struct WaySpeed {
-  double fixed_ns = 0;
+  std::array<double, kFewUnits.size()> fixed_ns = {};  ///< at kFewUnits; between them by the logarithm of the units
   std::array<double, kSpeedDensities.size()> unit_ns =
-      {};             ///< near, at kSpeedDensities; between them on logarithmic axes
-  double far_ns = 0;  ///< more a unit, where the arrays are far; between near and far by the logarithm of the units
+      {};  ///< near, at kSpeedDensities; between them on logarithmic axes
+  std::array<double, kFarUnits.size()> far_ns =
+      {};  ///< more a unit, where the arrays are far; between by the logarithm
+  std::array<double, kClusteredUnits.size()> clustered = {1, 1};  ///< at kClusteredUnits; between by the logarithm
 };
 
 struct CodingSpeed {
@@ -43,12 +54,15 @@ struct CodecSpeeds {
     IndexCodecId codec = IndexCodecId::kNone;
     CodingSpeed speed;  ///< with raw values
   };
+  /// Over raw values: at kFewUnits, and a value.
+  struct ValueWay {
+    std::array<double, kFewUnits.size()> fixed_ns = {};
+    double unit_ns = 0;
+  };
   struct Value {
     ValueCodecId codec = ValueCodecId::kRaw;
-    double encode_ns = 0;  ///< a value, over raw ones
-    double decode_ns = 0;
-    double encode_fixed_ns = 0;  ///< any number of values, over raw ones
-    double decode_fixed_ns = 0;
+    ValueWay encode;
+    ValueWay decode;
   };
   std::vector<Index> index;
   std::vector<Value> value;
@@ -109,7 +123,7 @@ struct CodecChoice {
   double density = 0;
   double link_bits_per_s = 0;
   uint64_t count = 0;
-  /// Standard deviation of log2 of the gaps, over that of sparse uniform indices: above 1 where indices cluster.
+  /// Standard deviation of log2 of the gaps, over that of as many uniform indices: above 1 where indices cluster.
   double gap_spread = 1;
 
   /// "adaptive+raw: 41 us against 58 us gap+raw, 210 us dense at 1 Gbit/s, density 0.01": one line that says why.

@@ -93,10 +93,21 @@ Buffer<T> StreamSample<T>::dense_values() const {
   return dense;
 }
 
+/// Standard deviation of log2(gap - 1/2) of uniform indices, a geometric variable, at these densities; that of an exponential one,
+/// pi / sqrt(6) / ln 2, where there are few.
+constexpr std::array kSpreadDensities = {0.0, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9};
+constexpr std::array kUniformSpreads = {1.8503, 1.6820, 1.5500, 1.3629, 1.1726, 0.9656, 0.7201, 0.5051};
+
+double uniform_spread(double density) {
+  size_t upper = 1;
+  while (upper + 1 < kSpreadDensities.size() && density > kSpreadDensities[upper]) ++upper;
+  const double low = kSpreadDensities[upper - 1];
+  const double share = (density - low) / (kSpreadDensities[upper] - low);
+  return std::lerp(kUniformSpreads[upper - 1], kUniformSpreads[upper], share);
+}
+
 template <typename T>
 double StreamSample<T>::gap_spread() const {
-  // Of log2 of an exponential variable: pi / sqrt(6) / ln 2.
-  constexpr double kUniformSpread = 1.8503;
   if (indices.size() < 3) return 1;
   double sum = 0;
   double squares = 0;
@@ -107,7 +118,9 @@ double StreamSample<T>::gap_spread() const {
   }
   const double gaps = static_cast<double>(indices.size() - 1);
   const double mean = sum / gaps;
-  return std::sqrt(std::max(squares / gaps - mean * mean, 0.0)) / kUniformSpread;
+  const double density = gaps / static_cast<double>(indices.back() - indices.front());
+  if (density > kSpreadDensities.back()) return 1;
+  return std::sqrt(std::max(squares / gaps - mean * mean, 0.0)) / uniform_spread(density);
 }
 
 template struct StreamSample<float>;

@@ -68,13 +68,16 @@ struct Measured {
   double total_ns(double link_bits_per_s) const { return best.encode_ns + best.decode_ns + wire_ns(link_bits_per_s); }
 };
 
-/// Candidates take turns, so that what else the machine does meets all of them.
+/// Candidates take turns, so that what else the machine does meets all of them, there and back: what the one before
+/// leaves in the caches counts as well.
 Result<std::vector<Measured>> measure_all(const StreamView<float>& stream, const CodecSpec& spec,
                                           const std::vector<CodecCandidate>& candidates, uint32_t repeats) {
   std::vector<Measured> all;
   for (const CodecCandidate& candidate : candidates) all.push_back({candidate});
   for (uint32_t i = 0; i <= repeats; ++i) {
-    for (Measured& one : all) {
+    for (size_t turn = 0; turn < all.size(); ++turn) {
+      Measured& one = all[i % 2 == 0 ? turn : all.size() - 1 - turn];
+      disturb_caches();
       const Result<CodingTimes> times = time_coding(stream, one.candidate, spec);
       if (!times) return std::unexpected(times.error());
       one.best.bytes = times->bytes;
