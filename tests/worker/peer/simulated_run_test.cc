@@ -71,6 +71,12 @@ TEST(SampleStreams, LieWhereTheySay) {
   EXPECT_LT(*indices(Distribution::kOneRegion, 3).rbegin(), 256u);
   EXPECT_LT(*indices(Distribution::kTwoEnds, 2).rbegin(), 1'024u);
   EXPECT_GE(*indices(Distribution::kTwoEnds, 1).begin(), 3'072u);
+  const HeldStream<float> hot = sample_contribution(samples_of(Distribution::kHotRegion, 4, 4'096, 64), 1, 0);
+  for (size_t i = 0; i < hot.view.indices.size(); ++i) {
+    const float most = hot.view.indices[i] < 256 ? 64.0F : 1.0F;
+    EXPECT_LE(std::abs(hot.view.values[i]), most) << hot.view.indices[i];
+  }
+  EXPECT_TRUE(std::ranges::any_of(hot.view.values, [](float value) { return std::abs(value) > 8; }));
   const std::set<uint32_t> run = indices(Distribution::kClustered, 1);
   EXPECT_EQ(*run.rbegin() - *run.begin(), 63u);
 }

@@ -19,9 +19,11 @@ constexpr std::array kDistributions{
     DistributionName{Distribution::kDisjoint, "disjoint"},
     DistributionName{Distribution::kOneRegion, "one_region"},
     DistributionName{Distribution::kTwoEnds, "two_ends"},
+    DistributionName{Distribution::kHotRegion, "hot_region"},
 };
 constexpr uint64_t kRun = 64;
-constexpr uint32_t kLevels = 4096;  ///< of a value's magnitude, a 64th apart
+constexpr uint32_t kLevels = 4096;    ///< of a value's magnitude, a 64th apart
+constexpr uint32_t kColdLevels = 64;  ///< outside the hot region
 constexpr uint64_t kIndexDraws = 0x696e6478;
 constexpr uint64_t kValueDraws = 0x76616c75;
 
@@ -67,6 +69,7 @@ IndexBuffer indices_of(const SampleOptions& options, uint32_t rank, uint64_t ste
   const RandomKey key = random_key(options.seed, step, same ? 0 : rank);
   switch (options.distribution) {
     case Distribution::kUniform:
+    case Distribution::kHotRegion:
     case Distribution::kSame: return ascending(key, 0, n, options.count);
     case Distribution::kClustered: return clustered(key, n, options.count);
     case Distribution::kDisjoint:
@@ -100,7 +103,8 @@ HeldStream<float> sample_contribution(const SampleOptions& options, uint32_t ran
   const std::vector<uint32_t> drawn = words(random_key(options.seed, step, rank), stream.indices.size(), kValueDraws);
   stream.values.resize(stream.indices.size());
   for (size_t i = 0; i < drawn.size(); ++i) {
-    const auto magnitude = static_cast<float>((drawn[i] >> 1) % kLevels + 1) / 64;
+    const bool cold = options.distribution == Distribution::kHotRegion && stream.indices[i] >= options.dimension / 16;
+    const auto magnitude = static_cast<float>((drawn[i] >> 1) % (cold ? kColdLevels : kLevels) + 1) / 64;
     stream.values[i] = drawn[i] % 2 == 0 ? magnitude : -magnitude;
   }
   return HeldStream<float>::from(std::move(stream));

@@ -17,6 +17,7 @@ enum class Distribution : uint8_t {
   kDisjoint = 4,   ///< each rank in a range of its own: n / ranks entries at most
   kOneRegion = 5,  ///< all within a sixteenth of the dimension, or twice what a rank has
   kTwoEnds = 6,    ///< even ranks in the first quarter, odd ones in the last
+  kHotRegion = 7,  ///< uniform, but the large values are in the first sixteenth: so are the largest of the sum
 };
 
 struct DistributionName {
