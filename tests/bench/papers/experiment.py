@@ -50,13 +50,13 @@ class Diverged(Failed):
     """What was to be selected from is no number any more."""
 
 
-def programs_folder(asked=None):
-    """Where millrace_replay and millrace are: release before dev."""
+def programs_folder(asked=None, program="millrace_replay"):
+    """Where this program and others are: release before dev."""
     folders = [Path(asked)] if asked else [ROOT / "build" / preset / "bin" for preset in ("release", "dev")]
     for folder in folders:
-        if (folder / "millrace_replay").exists():
+        if (folder / program).exists():
             return folder
-    sys.exit(f"no millrace_replay in {', '.join(map(str, folders))}: cmake --build --preset dev --target millrace_replay")
+    sys.exit(f"no {program} in {', '.join(map(str, folders))}: cmake --build --preset dev --target {program}")
 
 
 class Replay:
@@ -146,17 +146,17 @@ class Workers:
 class Experiment:
     """One figure: its flags, its table, its plot, what the paper says beside."""
 
-    def __init__(self, name, title, source):
+    def __init__(self, name, title, source, program="millrace_replay"):
         parser = argparse.ArgumentParser(description=title)
         parser.add_argument("--quick", action="store_true", help="as small as it goes: that it runs, not what it shows")
         parser.add_argument("--out", default="out/papers", help="folder of the PNG and the JSON")
-        parser.add_argument("--programs", help="folder of millrace_replay and millrace (build/release/bin, else build/dev/bin)")
+        parser.add_argument("--programs", help="folder of the programs (build/release/bin, else build/dev/bin)")
         parser.add_argument("--seed", type=int, default=1)
         arguments = parser.parse_args()
         self.name, self.title, self.source = name, title, source
         self.quick, self.seed = arguments.quick, arguments.seed
         self.out = Path(arguments.out)
-        self.folder = programs_folder(arguments.programs)
+        self.folder = programs_folder(arguments.programs, program)
         self.skipped, self.findings, self.begin = [], [], time.monotonic()
         print(f"{title}\n({source})\n", flush=True)
 

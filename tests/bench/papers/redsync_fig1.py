@@ -51,8 +51,8 @@ def plot(sizes, gaussian, uniform_sizes, uniform):
         names = [name for name in of_n[ns[-1]] if name not in ("read_pass", "threshold", "bucket_topk")]
         for name in sorted(names, key=lambda name: (FIRST + [name]).index(name)):
             ms = [of_n[n][name] for n in ns]
-            line, = axis.loglog([4 * n / 1e6 for n in ns], [OPERATIONS * value / 1e3 for value in ms], "o-", ms=3, lw=1.3, label=name,
-                                color=colours.get(name))
+            line, = axis.loglog([4 * n / 1e6 for n in ns], [OPERATIONS * value / 1e3 for value in ms], "o-" if name in FIRST else "^--",
+                                ms=3, lw=1.3, label=name, color=colours.get(name))
             colours[name] = line.get_color()
         if "read_pass" in of_n[ns[-1]]:
             axis.loglog([4 * n / 1e6 for n in ns], [OPERATIONS * of_n[n]["read_pass"] / 1e3 for n in ns], color="grey", label="read pass")
