@@ -183,8 +183,8 @@ class Train(unittest.TestCase):
                                *self.over_servers("in flight")])
         self.assertEqual(result["asynchronous"], 2)
 
-    def test_ServersThatEndAndInterruptionsEndAllRanks(self):
-        for what in ("interrupted", "servers"):
+    def test_ServersThatEndInterruptionsAndAStoppedRankEndAllRanks(self):
+        for what in ("interrupted", "servers", "stopped"):
             with self.subTest(what=what):
                 serve = subprocess.Popen([str(PROGRAMS / "millrace"), "serve", "--shards", "2", "--port", "0", "--http-port", "0",
                                           "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -193,10 +193,10 @@ class Train(unittest.TestCase):
                     ranks = ranks_of(mpirun)
                     while not mpirun.stdout.readline().strip().startswith("2 "):
                         self.assertIsNone(mpirun.poll())
-                    if what == "interrupted":
-                        os.kill(ranks[1], signal.SIGTERM)
-                    else:
+                    if what == "servers":
                         serve.send_signal(signal.SIGTERM)
+                    else:
+                        os.kill(ranks[1], signal.SIGTERM if what == "interrupted" else signal.SIGSTOP)
                     try:
                         _, err = mpirun.communicate(timeout=60)
                     except subprocess.TimeoutExpired:
@@ -208,7 +208,7 @@ class Train(unittest.TestCase):
                     if what == "interrupted":
                         self.assertEqual(mpirun.returncode, 7, err)
                     else:
-                        self.assertRegex(err, "rank [0-9].* ends: .*shard")
+                        self.assertRegex(err, "rank [0-9].* ends: .*shard" if what == "servers" else "worker 1 of job")
 
     def test_FullBatchesGiveTheSameLossForEveryNumberOfRanks(self):
         flags = ["--train", self.data, "--test", self.test, "--batch", "3000", "--epochs", "20", "--lr", "1"]

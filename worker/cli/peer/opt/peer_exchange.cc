@@ -36,7 +36,7 @@ AllreduceSettings<float> settings_of(const OptimizerOptions& options, uint64_t d
   return settings;
 }
 
-/// Of a gradient's entries the square root of the sum of squares, at most so many workers' share of `clip`.
+/// What LocalClip looks at in a job: one tensor, as many workers as ranks.
 protocol::JobSpec clipping_of(const OptimizerOptions& options, uint32_t ranks) {
   protocol::JobSpec spec;
   spec.workers = ranks;
