@@ -102,7 +102,7 @@ class DenseBuckets {
 
   DenseBuckets(PeerGroup& group, DenseBucketsOptions options, const BucketPlan& plan)
       : group_(group), options_(std::move(options)), plan_(plan) {}
-  Status start(size_t bucket);
+  Status start(size_t at);
 
   PeerGroup& group_;
   DenseBucketsOptions options_;
