@@ -18,7 +18,7 @@ bool step_of_adagrad(const OptimizerStep& step) {
   const float per_sum = step.per_sum();
   const float rate = step.rate();
   const float epsilon = static_cast<float>(step.spec.epsilon);
-  return for_each_carried(step.sum, [&](size_t index, float value) {
+  return for_each_touched(step, [&](size_t index, float value) {
     const float gradient = per_sum * value;
     squares[index] += gradient * gradient;
     weights[index] -= rate * gradient / (std::sqrt(squares[index]) + epsilon);

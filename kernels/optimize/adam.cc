@@ -40,7 +40,7 @@ bool step_of_adam(const OptimizerStep& step) {
   const float new2 = 1 - beta2;
   const float correct1 = static_cast<float>(1 / (1 - power(static_cast<double>(beta1), step.step + 1)));
   const float correct2 = static_cast<float>(1 / (1 - power(static_cast<double>(beta2), step.step + 1)));
-  return for_each_carried(step.sum, [&](size_t index, float value) {
+  return for_each_touched(step, [&](size_t index, float value) {
     const float gradient = per_sum * value;
     first[index] = beta1 * first[index] + new1 * gradient;
     second[index] = beta2 * second[index] + new2 * (gradient * gradient);

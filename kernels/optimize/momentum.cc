@@ -18,7 +18,7 @@ bool step_of_momentum(const OptimizerStep& step) {
   const float per_sum = step.per_sum();
   const float rate = step.rate();
   const float left = static_cast<float>(step.spec.momentum);
-  return for_each_carried(step.sum, [&](size_t index, float value) {
+  return for_each_touched(step, [&](size_t index, float value) {
     velocity[index] = left * velocity[index] + per_sum * value;
     weights[index] -= rate * velocity[index];
     return std::isfinite(weights[index]) && std::isfinite(velocity[index]);

@@ -8,6 +8,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/words.h"
+#include "kernels/optimize/dense.h"
 
 namespace millrace {
 
@@ -149,17 +150,31 @@ Status validate(const OptimizerSpec& spec) {
   return {};
 }
 
-Status optimize(const OptimizerSpec& spec, const OptimizerArrays& arrays, const StreamView<float>& sum,
-                double denominator, uint64_t step) {
-  const OptimizerEntry& entry = entry_of(spec.optimizer);
-  MILLRACE_CHECK(arrays.weights.size() == sum.dimension && denominator > 0, arrays.weights.size(), sum.dimension,
-                 denominator);
+namespace {
+
+Status take_step(const OptimizerStep& step) {
+  const OptimizerEntry& entry = entry_of(step.spec.optimizer);
+  MILLRACE_CHECK(step.arrays.weights.size() == step.sum.dimension && step.denominator > 0, step.arrays.weights.size(),
+                 step.sum.dimension, step.denominator);
   for (size_t at = 0; at < entry.info.states; ++at) {
-    MILLRACE_CHECK(arrays.states[at].size() == sum.dimension, at, arrays.states[at].size(), sum.dimension);
+    MILLRACE_CHECK(step.arrays.states[at].size() == step.sum.dimension, at, step.arrays.states[at].size(),
+                   step.sum.dimension);
   }
-  if (entry.step({spec, arrays, sum, denominator, step})) return {};
+  if (entry.step(step)) return {};
   return fail(ErrorCode::kNonFinite,
               "a weight or the optimizer's state overflowed: the job has diverged, or the rate is too high");
+}
+
+}  // namespace
+
+Status optimize(const OptimizerSpec& spec, const OptimizerArrays& arrays, const StreamView<float>& sum,
+                double denominator, uint64_t step) {
+  return take_step({spec, arrays, sum, denominator, step, TouchedEntries::kCarried});
+}
+
+Status optimize_dense(const OptimizerSpec& spec, const OptimizerArrays& arrays, const StreamView<float>& sum,
+                      double denominator, uint64_t step) {
+  return take_step({spec, arrays, sum, denominator, step, TouchedEntries::kAll});
 }
 
 }  // namespace millrace

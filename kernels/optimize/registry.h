@@ -20,6 +20,12 @@ struct OptimizerParameter {
   std::optional<double> fallback;  ///< where it is left out; empty: it must be there
 };
 
+/// Which entries a step changes.
+enum class TouchedEntries : uint8_t {
+  kCarried = 1,  ///< those that the sum carries and that are not 0 in it (optimize())
+  kAll = 2,      ///< all of the dimension: a gradient of 0 where the sum has nothing (optimize_dense())
+};
+
 /// What a step works on, rounded and checked.
 struct OptimizerStep {
   const OptimizerSpec& spec;
@@ -27,6 +33,7 @@ struct OptimizerStep {
   const StreamView<float>& sum;
   double denominator = 1;
   uint64_t step = 0;
+  TouchedEntries touched = TouchedEntries::kCarried;
 
   float rate() const { return static_cast<float>(spec.rate); }
   /// g is the sum times this.
@@ -42,19 +49,26 @@ struct OptimizerEntry {
   bool (*step)(const OptimizerStep& step);
 };
 
-/// Calls change(index, value) for what the sum carries and is not 0; all of them say whether what they wrote is finite.
+/// Calls change(index, value) for the entries that the step touches, in the order of the indices; all of them say whether what
+/// they wrote is finite.
 template <typename Change>
-bool for_each_carried(const StreamView<float>& sum, Change change) {
+bool for_each_touched(const OptimizerStep& step, Change change) {
+  const StreamView<float>& sum = step.sum;
+  const bool all = step.touched == TouchedEntries::kAll;
   bool finite = true;
   if (sum.dense) {
     for (size_t at = 0; at < sum.values.size(); ++at) {
-      if (sum.values[at] != 0) finite &= change(at, sum.values[at]);
+      if (all || sum.values[at] != 0) finite &= change(at, sum.values[at]);
     }
     return finite;
   }
+  size_t index = 0;
   for (size_t at = 0; at < sum.values.size(); ++at) {
-    if (sum.values[at] != 0) finite &= change(sum.indices[at], sum.values[at]);
+    for (; all && index < sum.indices[at]; ++index) finite &= change(index, 0.0F);
+    if (all || sum.values[at] != 0) finite &= change(sum.indices[at], sum.values[at]);
+    index = size_t{sum.indices[at]} + 1;
   }
+  for (; all && index < sum.dimension; ++index) finite &= change(index, 0.0F);
   return finite;
 }
 

@@ -13,7 +13,7 @@ bool step_of_sgd(const OptimizerStep& step) {
   const std::span<float> weights = step.arrays.weights;
   // As a worker applies an update with the scale -rate: the same bits.
   const float factor = static_cast<float>(-static_cast<double>(step.rate()) / step.denominator);
-  return for_each_carried(step.sum, [&](size_t index, float value) {
+  return for_each_touched(step, [&](size_t index, float value) {
     weights[index] += factor * value;
     return std::isfinite(weights[index]);
   });

@@ -72,6 +72,15 @@ class Sums(unittest.TestCase):
             result = result_of(run(2, [*SMALL, *ONE, "--overlap", "--compute", "elsewhere", "--mpi-threads", level]))
             self.assertGreater(result["rows"][0]["step_over_longer"], 0)
 
+    def test_OverlapOfADenseGradientInBuckets(self):
+        result = result_of(run(2, [*SMALL, "--algorithm", "dense_ring", "--overlap", "--compute", "elsewhere", "--bucket-bytes",
+                                   "4000"]))
+        whole, buckets = result["rows"]
+        self.assertEqual((whole["algorithm"], buckets["algorithm"]), ("dense_ring", "dense_ring in buckets"))
+        self.assertEqual(buckets["layers"], 32)
+        self.assertGreater(buckets["buckets"], 1)
+        self.assertGreater(buckets["step_over_at_end"], 0)
+
 
 class Failures(unittest.TestCase):
     SILENCE_MS = 1500

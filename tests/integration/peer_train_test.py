@@ -45,6 +45,17 @@ def rows_like_w8a(path, rows, seed, end="\n"):
             file.write(("+1" if positive else "-1") + "".join(f" {at + 1}:1" for at in features) + end)
 
 
+def rows_of_one_length(path, rows, seed):
+    """As rows_like_w8a(), without noise, every line as long as the others, so that ranks have equally many."""
+    draw = random.Random(seed)
+    weights = [random.Random(at).gauss(0, 1) for at in range(300)]
+    with open(path, "w", encoding="ascii") as file:
+        for _ in range(rows):
+            features = sorted(draw.sample(range(100, 300), 12))
+            label = "+1" if sum(weights[at] for at in features) > 0 else "-1"
+            file.write(label + "".join(f" {at}:1" for at in features) + "\n")
+
+
 class Train(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -56,9 +67,15 @@ class Train(unittest.TestCase):
         cls.files = ["--train", cls.data, "--test", cls.test, "--batch", "100"]
         cls.quick = [*cls.files, "--epochs", "8", "--lr", "2"]
         cls.endless = [*cls.files, "--epochs", "1000000"]
+        cls.serve = subprocess.Popen([str(PROGRAMS / "millrace"), "serve", "--shards", "2", "--port", "0", "--http-port", "0", "--json"],
+                                     stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        cls.cluster = json.loads(cls.serve.stdout.readline())
 
     @classmethod
     def tearDownClass(cls):
+        cls.serve.send_signal(signal.SIGTERM)
+        cls.serve.wait(timeout=60)
+        cls.serve.stdout.close()
         cls.folder.cleanup()
 
     def trained(self, arguments, ranks=RANKS):
@@ -105,6 +122,94 @@ class Train(unittest.TestCase):
                 result = self.trained([*self.files, "--epochs", "10", "--lr", rate, *flags])
                 self.assertEqual(result["asynchronous"], int(flags[1]))
 
+    def over_servers(self, job):
+        return ["--path", "servers", "--servers", self.cluster["servers"], "--job", job]
+
+    def test_WithSumsThatAreExactBothPathsGiveTheSameBits(self):
+        # The hinge's gradients are sums of -1, 0 and 1, over a power of two of rows: f32 adds them exactly in any order.
+        data = str(Path(self.folder.name) / "grid.svm")
+        rows_of_one_length(data, 2048, 3)
+        for ranks in (2, 4):
+            for select in ("none", "topk:20"):
+                with self.subTest(ranks=ranks, select=select):
+                    flags = ["--train", data, "--model", "svm", "--lr", "0.5", "--batch", "64", "--epochs", "2", "--select", select,
+                             "--json"]
+                    models, results = [], []
+                    for name, path in (("peers", []), ("servers", self.over_servers(f"grid {ranks} {select}"))):
+                        model = Path(self.folder.name) / f"{name}.model"
+                        ended = run([*flags, *path, "-o", str(model)], ranks)
+                        self.assertEqual(ended.returncode, 0, ended.stderr)
+                        models.append(model.read_bytes())
+                        results.append(json.loads(ended.stdout.strip().split("\n")[-1]))
+                    self.assertEqual(models[0], models[1])
+                    self.assertEqual([result["path"] for result in results], ["peers", "servers"])
+                    for result in results:
+                        for epoch, other in zip(result["epochs"], results[0]["epochs"]):
+                            self.assertEqual(epoch["loss"], other["loss"])
+                            self.assertEqual(epoch["entries_mean"], other["entries_mean"])
+                            for way in ("sent", "received"):
+                                self.assertGreater(epoch[f"bytes_{way}_sum"], 4 * 32 * result["steps"] / 2)
+                                self.assertGreaterEqual(epoch[f"bytes_{way}_sum"], epoch[f"bytes_{way}_max"])
+
+    def test_EveryOptimizerTrainsAlikeOverBothPaths(self):
+        few = ["--select", "topk:0.1"]
+        for name, flags in (("sgd", ["--lr", "2"]), ("oktopk_sgd", ["--lr", "2", "--threshold-period", "1", *few]),
+                            ("topk_sgd", ["--lr", "2", "--select", "bucket_topk:0.125:64", "--codec", "gap+raw"]),
+                            ("rgc", ["--lr", "0.5", "--momentum", "nesterov:0.5", "--clip", "1", "--select", "topk:0.1:dense=5"]),
+                            ("momentum", ["--lr", "0.4", "--beta1", "0.8", "--l2", "1e-5"]),
+                            ("adam", ["--lr", "0.02", "--epsilon", "1e-4", "--threshold-period", "1", *few])):
+            with self.subTest(optimizer=name):
+                flags = [*self.files, "--epochs", "8", "--optimizer", name, *flags]
+                peers = self.trained(flags)
+                servers = self.trained([*flags, *self.over_servers(name)])
+                self.assertEqual((peers["optimizer"], peers["path"], servers["path"]), (name, "peers", "servers"))
+                self.assertEqual(peers["select"], servers["select"])
+                for over_peers, over_servers in zip(peers["epochs"], servers["epochs"]):
+                    self.assertAlmostEqual(over_peers["loss"], over_servers["loss"], delta=0.01)
+
+    def test_OptimizersTakeTheirPapersOptionsByThemselves(self):
+        for name, expected in (("topk_sgd", {"select": "bucket_topk:0.015625:512", "codec": "gap+qsgd4"}),
+                               ("rgc", {"select": "by_size:0.001", "momentum": "correction:0.9",
+                                        "algorithm": "redsync_allgather"}),
+                               ("adam", {"select": "topk:0.01", "algorithm": "oktopk"})):
+            with self.subTest(optimizer=name):
+                ended = run([*self.files, "--optimizer", name, "--steps", "3", "--lr", "0.1", "--json"])
+                self.assertEqual(ended.returncode, 0, ended.stderr)
+                result = json.loads(ended.stdout.strip().split("\n")[-1])
+                self.assertEqual({key: result[key] for key in expected}, expected)
+
+    def test_StepsInFlightOverServersTrain(self):
+        result = self.trained([*self.files, "--epochs", "10", "--lr", "2", "--asynchronous", "2", "--mpi-threads", "funneled",
+                               *self.over_servers("in flight")])
+        self.assertEqual(result["asynchronous"], 2)
+
+    def test_ServersThatEndInterruptionsAndAStoppedRankEndAllRanks(self):
+        for what in ("interrupted", "servers", "stopped"):
+            with self.subTest(what=what):
+                serve = subprocess.Popen([str(PROGRAMS / "millrace"), "serve", "--shards", "2", "--port", "0", "--http-port", "0",
+                                          "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+                servers = json.loads(serve.stdout.readline())["servers"]
+                with serve, start([*self.endless, "--path", "servers", "--servers", servers]) as mpirun:
+                    ranks = ranks_of(mpirun)
+                    while not mpirun.stdout.readline().strip().startswith("2 "):
+                        self.assertIsNone(mpirun.poll())
+                    if what == "servers":
+                        serve.send_signal(signal.SIGTERM)
+                    else:
+                        os.kill(ranks[1], signal.SIGTERM if what == "interrupted" else signal.SIGSTOP)
+                    try:
+                        _, err = mpirun.communicate(timeout=60)
+                    except subprocess.TimeoutExpired:
+                        mpirun.kill()
+                        self.fail("ranks still run after 60 s")
+                    serve.send_signal(signal.SIGTERM)
+                    serve.wait(timeout=60)
+                    self.assertNotEqual(mpirun.returncode, 0)
+                    if what == "interrupted":
+                        self.assertEqual(mpirun.returncode, 7, err)
+                    else:
+                        self.assertRegex(err, "rank [0-9].* ends: .*shard" if what == "servers" else "worker 1 of job")
+
     def test_FullBatchesGiveTheSameLossForEveryNumberOfRanks(self):
         flags = ["--train", self.data, "--test", self.test, "--batch", "3000", "--epochs", "20", "--lr", "1"]
         losses = [self.trained(flags, ranks)["epochs"][-1]["loss"] for ranks in (1, 2, 3, 5)]
@@ -143,13 +248,21 @@ class Train(unittest.TestCase):
         self.refused([*self.quick, "-o", "/no/such/folder/model"], 6, "cannot write /no/such/folder/model:")
 
     def test_UsageIsSaidBeforeMpiStarts(self):
+        servers = ["--path", "servers", "--servers", "127.0.0.1:7600"]
         for arguments, word in (([], "--train is required"), (["--algorithm", "no_such"], "ssar_split_allgather"),
                                 (["--algorithm", "oktopk"], "--select topk"), (["--schedule", "linear"], "inverse_sqrt"),
                                 (["--codec", "auto"], "--codec"), (["--lr", "1000", "--l2", "0.5"], "an l2 of 0.500000 is 1 or more"),
                                 (["--select", "uniform:0.1"], "unbiased"),
                                 (["--optimizer", "scd", "--model", "svm"], "lr alone"),
                                 (["--optimizer", "scd", "--select", "topk:0.1"], "no --select"),
-                                (["--asynchronous", "65"], "--asynchronous")):
+                                (["--asynchronous", "65"], "--asynchronous"),
+                                (["--path", "servers"], "--path servers needs --servers"),
+                                (["--servers", "127.0.0.1:7600"], "--servers is of --path servers"),
+                                ([*servers, "--algorithm", "gtopk"], "--algorithm is of --path peers"),
+                                ([*servers, "--quantizer", "raw+qsgd4"], "--quantizer is of dense phases"),
+                                ([*servers, "--optimizer", "scd"], "scd"), ([*servers, "--asynchronous", "64"], "staleness"),
+                                (["--momentum", "correction:0.9"], "rgc has"), (["--clip", "1"], "no --clip"),
+                                (["--optimizer", "adam", "--beta1", "1"], "beta 1 must be in [0, 1)")):
             given = arguments and ["--train", self.data, *arguments]
             ended = subprocess.run([PROGRAM, "train", *given], capture_output=True, text=True, timeout=30, check=False)
             self.assertEqual(ended.returncode, 2, ended.stderr)

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/base/random.h"
+#include "kernels/optimize/dense.h"
 #include "kernels/reduce/reduce.h"
 #include "tests/support/optimizer_oracle.h"
 
@@ -36,6 +37,11 @@ struct Arrays {
     OptimizerArrays arrays{weights, {}};
     for (size_t at = 0; at < states.size(); ++at) arrays.states[at] = states[at];
     return optimize(spec, arrays, sum, denominator, steps++);
+  }
+  Status step_all(const StreamView<float>& sum, double denominator) {
+    OptimizerArrays arrays{weights, {}};
+    for (size_t at = 0; at < states.size(); ++at) arrays.states[at] = states[at];
+    return optimize_dense(spec, arrays, sum, denominator, steps++);
   }
   OptimizerSpec spec;
   std::vector<float> weights;
@@ -126,6 +132,42 @@ TEST(Optimize, WhatTheSumDoesNotCarryStaysAsItIs) {
     }
     EXPECT_NE(arrays.weights[1], before.weights[1]) << text;
     EXPECT_EQ(arrays.weights[2], 3.0F) << text;
+  }
+}
+
+TEST(OptimizeDense, EveryRuleIsTheOracleOfAllEntriesToTheBitInEitherForm) {
+  for (const char* text : kTexts) {
+    for (const double density : {0.0, 0.05, 0.5, 1.0}) {
+      RandomSequence random(random_key(17, 2, 0));
+      Arrays sparse(spec_of(text), begun(200, 4));
+      Arrays dense = sparse;
+      OptimizerOracle oracle(sparse.spec, sparse.weights);
+      for (uint64_t step = 0; step < 20; ++step) {
+        const std::map<uint32_t, float> sum = random_sum(200, density, random);
+        const Stream<float> stream = sparse_of(sum, 200);
+        ASSERT_TRUE(sparse.step_all(stream.view(), 3).has_value());
+        ASSERT_TRUE(dense.step_all(to_dense(stream.view()).view(), 3).has_value());
+        oracle.step_all(sum, 3);
+      }
+      for (const Arrays* arrays : {&sparse, &dense}) {
+        EXPECT_TRUE(same_bits(arrays->weights, oracle.weights())) << text << ", " << density;
+        const size_t states = optimizer_states(arrays->spec.optimizer);
+        EXPECT_TRUE(states < 1 || same_bits(arrays->states[0], oracle.first())) << text;
+        EXPECT_TRUE(states < 2 || same_bits(arrays->states[1], oracle.second())) << text;
+      }
+    }
+  }
+}
+
+TEST(OptimizeDense, WhatTheSumLacksIsCarriedOnByItsMoments) {
+  for (const char* text : kTexts) {
+    Arrays arrays(spec_of(text), {1, 2});
+    ASSERT_TRUE(arrays.step_all(sparse_of({{0, 1.0F}}, 2).view(), 1).has_value());
+    EXPECT_EQ(arrays.weights[1], 2) << text;
+    const float before = arrays.weights[0];
+    ASSERT_TRUE(arrays.step_all(sparse_of({{1, 1.0F}}, 2).view(), 1).has_value());
+    const bool has_momentum = arrays.spec.momentum > 0;
+    EXPECT_EQ(arrays.weights[0] < before, has_momentum) << text;
   }
 }
 

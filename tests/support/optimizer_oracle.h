@@ -24,6 +24,14 @@ class OptimizerOracle {
     }
   }
 
+  /// One step of all entries: those that are absent have a gradient of 0.
+  void step_all(const std::map<uint32_t, float>& sum, double denominator) {
+    ++steps_;
+    for (uint32_t index = 0; index < weights_.size(); ++index) {
+      touch(index, sum.contains(index) ? sum.at(index) : 0.0F, denominator);
+    }
+  }
+
   const std::vector<float>& weights() const { return weights_; }
   const std::vector<float>& first() const { return first_; }    ///< velocity, sum of squares, first moment
   const std::vector<float>& second() const { return second_; }  ///< second moment

@@ -130,6 +130,13 @@ void add_flags(CLI::App& app, BenchFlags& flags) {
       ->capture_default_str()
       ->check(CLI::IsMember({"cores", "elsewhere"}))
       ->needs(overlap);
+  app.add_option(
+         "--bucket-bytes", options.bucket_bytes,
+         "a dense gradient of 32 layers is also summed in buckets of so many bytes at least, while the layers that "
+         "follow are computed")
+      ->capture_default_str()
+      ->check(in_range(uint64_t{1}, uint64_t{1} << 40))
+      ->needs(overlap);
   app.add_flag("--json", flags.json, "one JSON object as the last line, of rank 0");
 }
 

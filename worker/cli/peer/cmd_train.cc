@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "monitoring/standard_streams.h"
@@ -17,9 +18,11 @@
 #include "worker/cli/peer/agree.h"
 #include "worker/cli/peer/mpi_end.h"
 #include "worker/cli/peer/opt/read_share.h"
+#include "worker/cli/peer/opt/selection_text.h"
 #include "worker/cli/peer/opt/train_run.h"
 #include "worker/cli/peer/peer_commands.h"
 #include "worker/cli/progress.h"
+#include "worker/cli/trainer.h"
 #include "worker/peer/mpi_file.h"
 #include "worker/peer/stream_wire.h"
 
@@ -37,9 +40,13 @@ struct TrainFlags {
   std::string optimizer = "sgd";
   std::string schedule = "constant";
   std::string order = "shuffled";
-  std::string algorithm = "ssar_split_allgather";
-  std::string select = "none";
+  std::string path = "peers";
+  std::string servers;
+  // Empty: the optimizer's own.
+  std::string algorithm;
+  std::string select;
   std::string codec;
+  std::string momentum;
   std::string quantizer;
   std::string mpi_threads = "serialized";
   double rate = 1;
@@ -48,22 +55,86 @@ struct TrainFlags {
   bool json = false;
 };
 
+/// For --help: what each is, and what it takes where nothing else is said.
+std::string table_of_optimizers() {
+  std::string table = "Optimizers (--optimizer), and what they take by themselves:\n";
+  for (const OptimizerInfo& one : optimizers()) {
+    const OptimizerDefaults& own = one.defaults;
+    table += fmt::format("  {:<11} {} [{}]\n", one.name, one.summary, one.source);
+    std::string takes;
+    for (const auto& [flag, word, none] : {std::tuple{"--algorithm", own.algorithm, std::string_view()},
+                                           {"--select", own.select, "none"},
+                                           {"--codec", own.codec, "raw"},
+                                           {"--momentum", own.momentum, "none"}}) {
+      if (word != none) takes += fmt::format(" {} {}", flag, word);
+    }
+    if (one.name != "scd") table += fmt::format("  {:<11}{}\n", "", takes);
+  }
+  return table;
+}
+
 std::string names_of_algorithms() {
   std::string names;
   for (const peer::AlgorithmInfo& one : peer::algorithms()) names.append(names.empty() ? "" : ", ").append(one.name);
   return names;
 }
 
-Status read_codec(const std::string& flag, const std::string& text, std::optional<CodecSpec>& into) {
-  if (text.empty() || text == "raw") return {};
+Status read_codec(const std::string& text, std::optional<CodecSpec>& into) {
+  if (text.empty()) return {};
+  into.reset();
+  if (text == "raw") return {};
   const Result<CodecSpec> spec = codec_from_text(text);
   if (!spec) return std::unexpected(spec.error());
-  if (spec->automatic) return fail(ErrorCode::kInvalidArgument, flag + ": peers have no automatic codec: name one");
   into = *spec;
   return {};
 }
 
-/// Errors   invalid_argument: words that mean nothing, and what the optimizer or the algorithm does not take.
+/// Errors   invalid_argument: what the path does not have.
+Status read_path(const TrainFlags& flags, OptimizerOptions& options) {
+  const bool over_servers = flags.path == "servers";
+  options.path = over_servers ? ExchangePath::kServers : ExchangePath::kPeers;
+  if (over_servers != !flags.servers.empty()) {
+    return fail(ErrorCode::kInvalidArgument, over_servers ? "--path servers needs --servers HOST:PORT,..."
+                                                          : "--servers is of --path servers: give both, or none");
+  }
+  if (!over_servers) return {};
+  if (!flags.algorithm.empty()) {
+    return fail(ErrorCode::kInvalidArgument, "--algorithm is of --path peers: servers sum by themselves");
+  }
+  auto addresses = server_addresses(flags.servers);
+  if (!addresses) return std::unexpected(addresses.error());
+  options.servers = std::move(*addresses);
+  return {};
+}
+
+/// How gradients are summed: what the flags say, else what the optimizer takes by itself.
+///
+/// Errors   invalid_argument: words that mean nothing.
+Status read_exchange(const TrainFlags& flags, const OptimizerOptions& defaults, OptimizerOptions& options) {
+  options.algorithm = defaults.algorithm;
+  options.select = defaults.select;
+  options.codec = defaults.codec;
+  options.codec_error = defaults.codec_error;
+  options.momentum = flags.momentum.empty() ? defaults.momentum : flags.momentum;
+  if (!flags.algorithm.empty()) {
+    const peer::AlgorithmInfo* algorithm = peer::find_algorithm(flags.algorithm);
+    if (algorithm == nullptr) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("there is no algorithm '{}'; there are {}", flags.algorithm, names_of_algorithms()));
+    }
+    options.algorithm = algorithm->id;
+  }
+  if (!flags.select.empty()) {
+    const Result<SelectionSpec> select = selection_from_text(flags.select);
+    if (!select) return std::unexpected(select.error());
+    options.select = *select;
+  }
+  if (Status status = read_codec(flags.codec, options.codec); !status) return status;
+  if (Status status = read_codec(flags.quantizer, options.quantizer); !status) return status;
+  return read_path(flags, options);
+}
+
+/// Errors   invalid_argument: words that mean nothing, and what the optimizer, the path or the algorithm does not take.
 Result<PeerTrainOptions> options_of(const TrainFlags& flags) {
   PeerTrainOptions run = flags.options;
   OptimizerOptions& options = run.options;
@@ -73,18 +144,7 @@ Result<PeerTrainOptions> options_of(const TrainFlags& flags) {
   const Result<RateSchedule> schedule = rate_schedule_from_text(flags.schedule, flags.rate);
   if (!schedule) return std::unexpected(schedule.error());
   options.schedule = *schedule;
-  const peer::AlgorithmInfo* algorithm = peer::find_algorithm(flags.algorithm);
-  if (algorithm == nullptr) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("there is no algorithm '{}'; there are {}", flags.algorithm, names_of_algorithms()));
-  }
-  options.algorithm = algorithm->id;
-  const Result<SelectionSpec> select = selection_from_text(flags.select);
-  if (!select) return std::unexpected(select.error());
-  options.select = *select;
-  if (Status status = read_codec("--codec", flags.codec, options.codec); !status)
-    return std::unexpected(status.error());
-  if (Status status = read_codec("--quantizer", flags.quantizer, options.quantizer); !status) {
+  if (Status status = read_exchange(flags, default_options(*run.optimizer), options); !status) {
     return std::unexpected(status.error());
   }
   if (Status status = run.optimizer->check(options); !status) return std::unexpected(status.error());
@@ -93,9 +153,9 @@ Result<PeerTrainOptions> options_of(const TrainFlags& flags) {
 
 /// What ranks are told before they read: all of it must be the same.
 std::string description_of(const TrainFlags& flags, const PeerTrainOptions& run) {
-  return fmt::format("{}; --select {} --train {} --test {} --dimension {} --epochs {} --steps {}",
-                     description_of(*run.optimizer, run.options), flags.select, flags.train_path, flags.test_path,
-                     flags.dimension, run.epochs, run.steps_max);
+  return fmt::format("{}; --train {} --test {} --dimension {} --epochs {} --steps {}",
+                     description_of(*run.optimizer, run.options), flags.train_path, flags.test_path, flags.dimension,
+                     run.epochs, run.steps_max);
 }
 
 Result<Dataset> read_file(peer::PeerGroup& group, const std::string& path, uint64_t dimension) {
@@ -124,7 +184,9 @@ nlohmann::json json_of(const PeerEpoch& epoch, bool held_out) {
                         {"waiting_s", epoch.waiting_s},
                         {"entries_mean", epoch.entries_mean},
                         {"bytes_sent_max", epoch.bytes_max},
-                        {"bytes_sent_sum", epoch.bytes_sum}};
+                        {"bytes_sent_sum", epoch.bytes_sum},
+                        {"bytes_received_max", epoch.received_max},
+                        {"bytes_received_sum", epoch.received_sum}};
   if (held_out) {
     row["held_out_loss"] = epoch.held_out.loss;
     row["held_out_accuracy"] = epoch.held_out.accuracy;
@@ -160,7 +222,9 @@ class TrainCommand {
     const auto training = peer::MpiCommunicator::over_world();
     if (!training) return fail_with(training.error());
     if (Outcome outcome = read(**reading); !outcome) return outcome;
-    const auto progress = run_.options.asynchronous > 0 ? peer::Progress::kByThread : peer::Progress::kByCaller;
+    // Over servers a session has the thread that sums while the next gradient is computed.
+    const bool by_thread = run_.options.asynchronous > 0 && run_.options.path == ExchangePath::kPeers;
+    const auto progress = by_thread ? peer::Progress::kByThread : peer::Progress::kByCaller;
     peer::PeerGroup group(**training, {.silence_ms_max = flags_.silence_ms_max}, progress);
     return told(group, train(group));
   }
@@ -235,14 +299,18 @@ class TrainCommand {
                           {"features", data_.dimension},
                           {"batch_rows", options.batch_rows},
                           {"coordinates", options.coordinates},
-                          {"algorithm", peer::algorithm_info(options.algorithm).name},
-                          {"select", flags_.select},
+                          {"path", path_name(options.path)},
+                          {"select", selection_text(options.select)},
                           {"codec", peer::wire_text(options.codec)},
                           {"schedule", rate_schedule_text(options.schedule)},
+                          {"momentum", options.momentum},
+                          {"clip", options.clip},
                           {"asynchronous", options.asynchronous},
                           {"seed", options.seed},
                           {"steps", result.steps},
                           {"models_identical", true}};  // else it is an error
+    if (options.path == ExchangePath::kPeers) all["algorithm"] = peer::algorithm_info(options.algorithm).name;
+    if (options.path == ExchangePath::kServers) all["servers"] = options.servers.size();
     all["epochs"] = nlohmann::json::array();
     for (const PeerEpoch& epoch : result.epochs) all["epochs"].push_back(cli::json_of(epoch, held_out_.has_value()));
     return all;
@@ -262,7 +330,8 @@ Outcome run_train(const TrainFlags& flags) {
   if (!job) return fail_with(job.error());
   Outcome outcome;
   try {
-    if (options->options.asynchronous > 0 && (*job)->threads() < peer::MpiThreads::kSerialized) {
+    const bool by_thread = options->options.asynchronous > 0 && options->options.path == ExchangePath::kPeers;
+    if (by_thread && (*job)->threads() < peer::MpiThreads::kSerialized) {
       outcome = fail_with(ExitCode::kUsage, "--asynchronous needs --mpi-threads serialized or multiple");
     } else {
       outcome = TrainCommand(flags, *options, **job).run();
@@ -299,9 +368,11 @@ void add_descent_flags(CLI::App& app, TrainFlags& flags) {
   std::string words;
   for (const OptimizerInfo& one : optimizers()) {
     names.emplace_back(one.name);
-    words += fmt::format("{}{}: {}", words.empty() ? "" : "; ", one.name, one.summary);
+    words += fmt::format("{}{}", words.empty() ? "" : ", ", one.name);
   }
-  app.add_option("--optimizer", flags.optimizer, words)->capture_default_str()->check(CLI::IsMember(names));
+  app.add_option("--optimizer", flags.optimizer, words + "; below is what each is")
+      ->capture_default_str()
+      ->check(CLI::IsMember(names));
   app.add_option("--lr", flags.rate,
                  "learning rate; scd: of a step that is safe at 1 (an epoch takes every feature once)")
       ->capture_default_str()
@@ -313,12 +384,21 @@ void add_descent_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--l2", options.l2, "L2 regularisation, applied by each rank and never sent; not on the intercept")
       ->capture_default_str()
       ->check(in_range(0.0, 1.0));
-  app.add_option("--batch", options.batch_rows, "sgd: rows a rank and step, at most")
+  app.add_option("--batch", options.batch_rows, "rows a rank and step, at most (all but scd)")
       ->capture_default_str()
       ->check(in_range(1u, 1u << 30));
   app.add_option("--coordinates", options.coordinates, "scd: features a rank and step, at most")
       ->capture_default_str()
       ->check(in_range(1u, 1u << 30));
+  app.add_option("--beta1", options.beta1, "momentum: what a step leaves of the velocity; adam: of the first moment")
+      ->capture_default_str()
+      ->check(in_range(0.0, 1.0));
+  app.add_option("--beta2", options.beta2, "adam: what a step leaves of the second moment")
+      ->capture_default_str()
+      ->check(in_range(0.0, 1.0));
+  app.add_option("--epsilon", options.epsilon, "adam: added to the root of the second moment")
+      ->capture_default_str()
+      ->check(in_range(1e-30, 1.0));
   app.add_option("--order", flags.order, "of a rank's rows: shuffled in every epoch, or as in the file")
       ->capture_default_str()
       ->check(CLI::IsMember({"shuffled", "file"}));
@@ -335,18 +415,53 @@ void add_descent_flags(CLI::App& app, TrainFlags& flags) {
       ->check(in_range(uint64_t{0}, std::numeric_limits<uint64_t>::max()));
 }
 
-void add_exchange_flags(CLI::App& app, TrainFlags& flags) {
-  app.add_option("--algorithm", flags.algorithm, "sgd: that sums the gradients: " + names_of_algorithms())
-      ->capture_default_str();
+void add_path_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option(
-         "--select", flags.select,
-         "what of a gradient is sent, the rest stays for later: " + selection_words() +
-             "; algorithms that keep the largest entries of the sum (topk_a, gtopk, gaussian_k, oktopk) need topk")
-      ->capture_default_str();
-  app.add_option("--codec", flags.codec,
-                 "of what ranks contribute, INDEX+VALUE; sums have its index codec, losslessly (raw: none)");
-  app.add_option("--quantizer", flags.quantizer, "of dense phases (dsar_split_allgather): raw+qsgd4");
-  app.add_option("--asynchronous", flags.options.options.asynchronous,
+         "--path", flags.path,
+         "what sums the gradients: peers, the ranks by an allreduce; servers, sharded servers, whose workers the ranks "
+         "are. All else is the same")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"peers", "servers"}));
+  app.add_option("--servers", flags.servers, "path servers: host:port,host:port, one shard each (millrace serve)")
+      ->check(not_empty());
+  app.add_option("--job", flags.options.options.job, "path servers: name of the job there")
+      ->capture_default_str()
+      ->check(not_empty());
+  app.add_option("--connect-timeout-ms", flags.options.options.connect_timeout_ms,
+                 "path servers: for reaching every shard")
+      ->capture_default_str()
+      ->check(in_range(1u, 86'400'000u));
+}
+
+void add_exchange_flags(CLI::App& app, TrainFlags& flags) {
+  OptimizerOptions& options = flags.options.options;
+  app.add_option("--algorithm", flags.algorithm,
+                 "path peers: that sums the gradients: " + names_of_algorithms() + " (default: the optimizer's)");
+  app.add_option("--select", flags.select,
+                 "what of a gradient is sent, the rest stays for later: " + selection_words() +
+                     ", then :signs (one sign a step), :dense=STEPS or :warm_up=STEPS (first steps); algorithms that "
+                     "keep the largest "
+                     "entries of the sum (topk_a, gtopk, gaussian_k, oktopk) need topk (default: the optimizer's)");
+  app.add_option("--threshold-period", options.thresholds_period,
+                 "oktopk: steps between two that find thresholds exactly (the paper's tau')")
+      ->capture_default_str()
+      ->check(in_range(1u, 1u << 20));
+  app.add_option(
+      "--codec", flags.codec,
+      "of what ranks contribute, INDEX+VALUE; sums have its index codec, losslessly (raw: none; path servers has "
+      "auto as well) (default: the optimizer's)");
+  app.add_option("--quantizer", flags.quantizer, "path peers: of dense phases (dsar_split_allgather): raw+qsgd4");
+  app.add_option(
+      "--momentum", flags.momentum,
+      "rgc: none, correction:FACTOR or nesterov:FACTOR, of each rank before the sum; ends for entries that were "
+      "applied, unless :unmasked follows (default: correction:0.9)");
+  app.add_option(
+         "--clip", options.clip,
+         "rgc, momentum, adam: scale a rank's mean gradient down to this L2 norm over the square root of the ranks; 0 "
+         "does not")
+      ->capture_default_str()
+      ->check(in_range(0.0, 1e30));
+  app.add_option("--asynchronous", options.asynchronous,
                  "steps whose sums may be under way while the next is computed: a gradient is of a model so many steps "
                  "old (0: none)")
       ->capture_default_str()
@@ -364,9 +479,11 @@ void add_exchange_flags(CLI::App& app, TrainFlags& flags) {
 
 Command add_peer_train_command(CLI::App& root) {
   auto flags = std::make_shared<TrainFlags>();
-  CLI::App* app = root.add_subcommand("train", "trains a linear model over MPI: gradients summed among the ranks");
+  CLI::App* app =
+      root.add_subcommand("train", "trains a linear model over MPI: gradients summed among the ranks, or by servers");
   add_data_flags(*app, *flags);
   add_descent_flags(*app, *flags);
+  add_path_flags(*app, *flags);
   add_exchange_flags(*app, *flags);
   app->add_flag("--json", flags->json, "one JSON object as the last line, of rank 0");
   app->footer(
@@ -374,9 +491,9 @@ Command add_peer_train_command(CLI::App& root) {
       "rank; "
       "all ranks\n"
       "have the same model after it, and compare it bit for bit after every epoch.\n"
-      "Columns: rate of the last step; loss and accuracy on all ranks' rows with the epoch's model; entries a rank "
-      "sends "
-      "in a step; MB sent\n"
+      "Columns: rate of the last step; loss and accuracy on all ranks' rows with the epoch's model; entries of a "
+      "rank "
+      "in a step's sum; MB sent\n"
       "in the epoch by the rank that sends most; seconds of the slowest rank, and of these, on average, computing and "
       "waiting for sums.\n"
       "SIGTERM or SIGINT to any rank ends all of them at the same step, within half a second and a step.\n\n"
@@ -389,8 +506,14 @@ Command add_peer_train_command(CLI::App& root) {
       "--json\n"
       "  mpirun -n 4 millrace-peer train --train url.svm --asynchronous 1 --lr 0.5\n"
       "  mpirun -n 4 millrace-peer train --train url.svm --optimizer scd --l2 1e-6 --epochs 10\n"
+      "  mpirun -n 4 millrace-peer train --train url.svm --optimizer oktopk_sgd --select topk:0.001\n"
+      "  mpirun -n 4 millrace-peer train --train url.svm --optimizer rgc --momentum nesterov:0.9 --clip 1 --lr 0.2 "
+      "--select by_size:0.001:dense=100\n"
+      "  millrace serve --shards 2 &   # the same over servers\n"
+      "  mpirun -n 4 millrace-peer train --train url.svm --optimizer rgc --path servers --servers "
+      "127.0.0.1:7600,127.0.0.1:7601\n"
       "  millrace eval --model url.model --data url.test.svm\n\n" +
-      exit_code_table());
+      table_of_optimizers() + '\n' + exit_code_table());
   return {app, [flags] { return run_train(*flags); }};
 }
 

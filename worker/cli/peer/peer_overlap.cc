@@ -4,12 +4,15 @@
 #include <algorithm>
 #include <array>
 #include <ctime>
+#include <limits>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "worker/cli/bench/measure.h"
 #include "worker/cli/peer/gather.h"
 #include "worker/cli/peer/peer_bench.h"
+#include "worker/peer/dense_buckets.h"
 
 /// Communication hidden behind computation: the group makes progress on a thread of its own, the computation calls nothing of it.
 namespace millrace::cli {
@@ -29,6 +32,15 @@ double arithmetic(uint64_t rounds) {
   return sum;
 }
 
+/// Of so many values, 32 layers alike, or as many as there are values.
+std::vector<uint64_t> layers_of(uint64_t values) {
+  constexpr uint64_t kLayers = 32;
+  const uint64_t count = std::min(kLayers, values);
+  std::vector<uint64_t> layers;
+  for (uint64_t at = 0; at < count; ++at) layers.push_back(values * (at + 1) / count - values * at / count);
+  return layers;
+}
+
 class Overlap {
  public:
   Overlap(peer::MpiJob& job, peer::Communicator& communicator, const PeerBenchOptions& options)
@@ -45,6 +57,13 @@ class Overlap {
     for (const peer::AlgorithmId id : *ids) {
       say(std::string(peer::algorithm_info(id).name));
       auto row = row_of(id);
+      if (!row) return std::unexpected(row.error());
+      rows.push_back(std::move(*row));
+    }
+    for (const peer::AlgorithmId id : *ids) {
+      if (!peer::algorithm_info(id).dense_only) continue;
+      say(std::string(peer::algorithm_info(id).name) + " in buckets");
+      auto row = row_of_buckets(id);
       if (!row) return std::unexpected(row.error());
       rows.push_back(std::move(*row));
     }
@@ -128,6 +147,50 @@ class Overlap {
     row["step_ms"] = *both;
     row["step_over_longer"] = *both / std::max(*communication, *computation);
     row["step_over_sum"] = *both / (*communication + *computation);
+    return row;
+  }
+
+  /// DenseOvlp: a gradient of layers alike, which are computed one after the other, in as long as one dense allreduce takes; its
+  /// buckets are summed meanwhile, or all of it in one allreduce at the end.
+  Result<nlohmann::json> row_of_buckets(peer::AlgorithmId id) {
+    peer::DenseBucketsOptions split;
+    split.layers = layers_of(options_.inputs.n);
+    split.bucket_bytes = options_.bucket_bytes;
+    split.algorithm = id;
+    auto buckets = peer::DenseBuckets<float>::make(group_, split);
+    if (!buckets) return std::unexpected(buckets.error());
+    split.bucket_bytes = std::numeric_limits<uint64_t>::max();
+    auto whole = peer::DenseBuckets<float>::make(group_, split);
+    if (!whole) return std::unexpected(whole.error());
+    const Stream<float> gradient = to_dense(own_.view);
+    double to_compute = 0;
+    const auto step = [&](peer::DenseBuckets<float>& sums) -> Status {
+      size_t begin = 0;
+      for (size_t layer = 0; layer < split.layers.size(); ++layer) {
+        if (to_compute > 0) compute(to_compute / static_cast<double>(split.layers.size()));
+        const auto values = std::span<const float>(gradient.values).subspan(begin, split.layers[layer]);
+        if (Status status = sums.ready(layer, values); !status) return status;
+        begin += values.size();
+      }
+      return sums.wait();
+    };
+    const Result<double> communication = median_of("communication", [&] { return step(**whole); });
+    if (!communication) return std::unexpected(communication.error());
+    if (Status status = calibrate(); !status) return std::unexpected(status.error());
+    to_compute = *communication;
+    const Result<double> at_end = median_of("at the end", [&] { return step(**whole); });
+    if (!at_end) return std::unexpected(at_end.error());
+    const Result<double> overlapped = median_of("in buckets", [&] { return step(**buckets); });
+    if (!overlapped) return std::unexpected(overlapped.error());
+    nlohmann::json row;
+    row["algorithm"] = std::string(peer::algorithm_info(id).name) + " in buckets";
+    row["layers"] = split.layers.size();
+    row["buckets"] = (*buckets)->plan().buckets();
+    row["communication_ms"] = *communication;
+    row["at_end_ms"] = *at_end;
+    row["step_ms"] = *overlapped;
+    row["step_over_longer"] = *overlapped / *communication;
+    row["step_over_at_end"] = *overlapped / *at_end;
     return row;
   }
 

@@ -33,6 +33,13 @@ Status check_descent(const OptimizerOptions& options) {
     return fail(ErrorCode::kInvalidArgument,
                 "scd trains lr alone: the hinge has corners, where coordinate descent stays");
   }
+  if (options.path == ExchangePath::kServers) {
+    return fail(ErrorCode::kInvalidArgument,
+                "scd gathers what the ranks changed, which servers cannot: it has --path peers alone");
+  }
+  if (options.momentum != "none" || options.clip != 0) {
+    return fail(ErrorCode::kInvalidArgument, "scd changes weights by themselves: no --momentum and no --clip");
+  }
   if (options.select.selection != Selection::kNone || options.quantizer) {
     return fail(ErrorCode::kInvalidArgument,
                 "scd sends the coordinates that it changed, all of them: no --select and no --quantizer");
@@ -60,7 +67,7 @@ class CoordinateDescent final : public PeerOptimizer {
   uint64_t steps_per_epoch() const override { return steps_per_epoch_; }
   size_t in_flight() const override { return in_flight_.size(); }
   const LinearModel& model() const override { return model_; }
-  const OptimizerCounts& counts() const override { return counts_; }
+  OptimizerCounts counts() const override { return counts_; }
 
   /// Draws the order of all blocks, which every rank must know, and works out the margins anew: sums of changes drift.
   void begin_epoch(uint32_t epoch) override {

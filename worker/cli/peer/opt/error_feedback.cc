@@ -61,6 +61,14 @@ Result<HeldStream<float>> ErrorFeedback::contribution(Stream<float>&& gradient, 
   return selector_ == nullptr ? take_all() : take_selected(step);
 }
 
+Stream<float> ErrorFeedback::take_residual() {
+  Stream<float> all = Stream<float>::empty(options_.dimension);
+  if (residual_.empty()) return all;
+  all.dense = true;
+  all.values = std::exchange(residual_, {});
+  return to_sparse(all.view());
+}
+
 void ErrorFeedback::take_back(const HeldStream<float>& own, const peer::Reduced<float>& reduced) {
   if (options_.codec_error == CodecError::kRetained) add(reduced.returned.view());
   if (options_.result != peer::ResultKind::kGlobalTopk || own.view.values.empty()) return;

@@ -45,6 +45,8 @@ class ErrorFeedback {
 
   /// [dimension], or empty while nothing stayed.
   std::span<const float> residual() const { return residual_; }
+  /// Hands it out and forgets it; sparse.
+  Stream<float> take_residual();
 
  private:
   explicit ErrorFeedback(const ErrorFeedbackOptions& options) : options_(options) {}

@@ -12,6 +12,7 @@
 #include "worker/cli/dataset.h"
 #include "worker/cli/linear_model.h"
 #include "worker/cli/peer/opt/compute_threads.h"
+#include "worker/cli/peer/opt/error_feedback.h"
 #include "worker/cli/peer/opt/rate_schedule.h"
 #include "worker/peer/allreduce.h"
 #include "worker/peer/group.h"
@@ -24,19 +25,45 @@ enum class RowOrder : uint8_t {
   kFile = 2,      ///< as they are in the file
 };
 
+/// What sums the gradients.
+enum class ExchangePath : uint8_t {
+  kPeers = 1,    ///< the ranks, by an allreduce
+  kServers = 2,  ///< sharded servers, of which the ranks are the workers
+};
+
+/// "peers" and "servers": the command line's words.
+constexpr std::string_view path_name(ExchangePath path) { return path == ExchangePath::kServers ? "servers" : "peers"; }
+
 /// All ranks: the same.
 struct OptimizerOptions {
   Loss loss = Loss::kLogistic;
   RateSchedule schedule;
-  double l2 = 0;               ///< sgd: schedule.rate * l2 < 1
-  uint32_t batch_rows = 1000;  ///< sgd: at most, of a rank and step
+  double l2 = 0;               ///< of optimizers by gradients: schedule.rate * l2 < 1
+  uint32_t batch_rows = 1000;  ///< of optimizers by gradients: at most, of a rank and step
   uint32_t coordinates = 100;  ///< scd: at most, of a rank and step
   RowOrder order = RowOrder::kShuffled;
+
+  ExchangePath path = ExchangePath::kPeers;
+  std::vector<std::string> servers = {};  ///< kServers: "tcp://host:port", one a shard
+  std::string job = "train";              ///< kServers: its name at the servers
+  uint32_t connect_timeout_ms = 10'000;   ///< kServers: for reaching every shard
+
+  /// kPeers: what sums. kServers: whether the whole sum comes back, or its k largest entries (kOktopk).
   peer::AlgorithmId algorithm = peer::AlgorithmId::kSsarSplitAllgather;
-  SelectionSpec select;  ///< of what is summed; of an algorithm that keeps a global top-k: how many
-  std::optional<CodecSpec> codec;
-  std::optional<CodecSpec> quantizer;  ///< of dense phases
-  uint32_t asynchronous = 0;           ///< steps whose sums may be under way while the next is computed
+  SelectionSpec select;                   ///< of what is summed; of an algorithm that keeps a global top-k: how many
+  uint32_t thresholds_period = 32;        ///< oktopk: steps between exact thresholds (tau')
+  std::optional<CodecSpec> codec;         ///< of what ranks contribute
+  std::optional<CodecSpec> quantizer;     ///< kPeers: of dense phases
+  std::optional<CodecError> codec_error;  ///< none: retained, unless that would not end
+  std::string momentum =
+      "none";                 ///< before the exchange: "correction:FACTOR" or "nesterov:FACTOR" (JobOptions::momentum)
+  double clip = 0;            ///< of a rank's mean gradient, an L2 norm, over the square root of the ranks; 0: off
+  uint32_t asynchronous = 0;  ///< steps whose sums may be under way while the next is computed
+
+  // What changes the weights after the exchange.
+  double beta1 = 0.9;     ///< momentum: what is left of the velocity; adam: of the first moment
+  double beta2 = 0.999;   ///< adam: what is left of the second moment
+  double epsilon = 1e-8;  ///< adam
   uint64_t seed = 1;
 };
 
@@ -51,10 +78,12 @@ struct OptimizerSetup {
 
 /// What a rank did since it began.
 struct OptimizerCounts {
-  double compute_s = 0;  ///< gradients, and applying sums
-  double waiting_s = 0;  ///< for sums
-  uint64_t entries = 0;  ///< contributed
-  uint64_t steps = 0;    ///< started
+  double compute_s = 0;         ///< gradients, and applying sums
+  double waiting_s = 0;         ///< for sums
+  uint64_t entries = 0;         ///< of this rank, in sums
+  uint64_t steps = 0;           ///< started
+  uint64_t bytes_sent = 0;      ///< beside what went through the group
+  uint64_t bytes_received = 0;  ///< beside what came through the group
 };
 
 /// One rank's part in training a linear model with others: steps that are started in order, and end in order, with the same
@@ -76,7 +105,19 @@ class PeerOptimizer {
   virtual size_t in_flight() const = 0;
 
   virtual const LinearModel& model() const = 0;
-  virtual const OptimizerCounts& counts() const = 0;
+  /// Cost  may be a pass over a residual: not every step.
+  virtual OptimizerCounts counts() const = 0;
+  /// All ranks have made their last step. REQUIRES: nothing is in flight.
+  virtual Status end() { return {}; }
+};
+
+/// What an optimizer takes where the options do not say, in the words of the command line.
+struct OptimizerDefaults {
+  std::string_view algorithm = "ssar_split_allgather";
+  std::string_view select = "none";
+  std::string_view codec = "raw";
+  std::string_view momentum = "none";
+  std::optional<CodecError> codec_error = {};
 };
 
 struct OptimizerInfo {
@@ -86,6 +127,7 @@ struct OptimizerInfo {
   Result<std::unique_ptr<PeerOptimizer>> (*make)(const OptimizerSetup& setup);
   /// Refuses options that it does not take, as far as they can be told without data.
   Status (*check)(const OptimizerOptions& options);
+  OptimizerDefaults defaults = {};
 };
 
 /// Every optimizer of this build.
@@ -94,7 +136,15 @@ const OptimizerInfo* find_optimizer(std::string_view name);
 
 // One line an optimizer: what its file gives to the list.
 OptimizerInfo sgd_optimizer();
+OptimizerInfo oktopk_sgd_optimizer();
+OptimizerInfo topk_sgd_optimizer();
+OptimizerInfo rgc_optimizer();
+OptimizerInfo momentum_optimizer();
+OptimizerInfo adam_optimizer();
 OptimizerInfo coordinate_descent_optimizer();
+
+/// Options with what the optimizer takes by itself.
+OptimizerOptions default_options(const OptimizerInfo& optimizer);
 
 /// What ranks must agree on, as text.
 std::string description_of(const OptimizerInfo& optimizer, const OptimizerOptions& options);

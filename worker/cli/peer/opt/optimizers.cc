@@ -4,14 +4,15 @@
 #include <array>
 
 #include "worker/cli/peer/opt/optimizer.h"
+#include "worker/cli/peer/opt/selection_text.h"
 #include "worker/peer/stream_wire.h"
 
 namespace millrace::cli {
 
 std::span<const OptimizerInfo> optimizers() {
   static const std::array kOptimizers{
-      sgd_optimizer(),
-      coordinate_descent_optimizer(),
+      sgd_optimizer(),      oktopk_sgd_optimizer(), topk_sgd_optimizer(),           rgc_optimizer(),
+      momentum_optimizer(), adam_optimizer(),       coordinate_descent_optimizer(),
   };
   return kOptimizers;
 }
@@ -21,17 +22,28 @@ const OptimizerInfo* find_optimizer(std::string_view name) {
   return at == optimizers().end() ? nullptr : &*at;
 }
 
+OptimizerOptions default_options(const OptimizerInfo& optimizer) {
+  const OptimizerDefaults& defaults = optimizer.defaults;
+  OptimizerOptions options;
+  options.algorithm = peer::find_algorithm(defaults.algorithm)->id;
+  options.select = selection_from_text(defaults.select).value();
+  if (defaults.codec != "raw") options.codec = codec_from_text(defaults.codec).value();
+  options.momentum = defaults.momentum;
+  options.codec_error = defaults.codec_error;
+  return options;
+}
+
 std::string description_of(const OptimizerInfo& optimizer, const OptimizerOptions& options) {
-  const SelectionSpec& select = options.select;
   return fmt::format(
-      "train {} {} lr={} schedule={} l2={} batch={} coordinates={} order={} algorithm={} select={}:{}:{}:{}:{} "
-      "codec={} quantizer={} "
-      "asynchronous={} seed={}",
+      "train {} {} lr={} schedule={} l2={} batch={} coordinates={} order={} path={} servers={} job={} algorithm={} "
+      "select={} threshold-period={} codec={} quantizer={} momentum={} clip={} asynchronous={} beta1={} beta2={} "
+      "epsilon={} seed={}",
       optimizer.name, loss_name(options.loss), options.schedule.rate, rate_schedule_text(options.schedule), options.l2,
       options.batch_rows, options.coordinates, options.order == RowOrder::kFile ? "file" : "shuffled",
-      peer::algorithm_info(options.algorithm).name, selection_name(select.selection), select.density, select.k,
-      select.threshold, select.period, peer::wire_text(options.codec), peer::wire_text(options.quantizer),
-      options.asynchronous, options.seed);
+      path_name(options.path), fmt::join(options.servers, ","), options.job,
+      peer::algorithm_info(options.algorithm).name, selection_text(options.select), options.thresholds_period,
+      peer::wire_text(options.codec), peer::wire_text(options.quantizer), options.momentum, options.clip,
+      options.asynchronous, options.beta1, options.beta2, options.epsilon, options.seed);
 }
 
 }  // namespace millrace::cli

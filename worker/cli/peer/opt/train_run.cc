@@ -60,11 +60,23 @@ class Run {
       epochs.push_back(*report);
       on_epoch(*report);
     }
+    if (!interrupted_) {
+      if (Status status = optimizer_->end(); !status) return std::unexpected(status.error());
+    }
     return PeerTrainResult{optimizer_->model(), std::move(epochs), step_, interrupted_};
   }
 
  private:
   bool finished() const { return options_.steps_max > 0 && step_ >= options_.steps_max; }
+
+  /// With what went through the group.
+  OptimizerCounts counts() const {
+    OptimizerCounts counts = optimizer_->counts();
+    const peer::Traffic traffic = group_.traffic();
+    counts.bytes_sent += traffic.bytes_sent;
+    counts.bytes_received += traffic.bytes_received;
+    return counts;
+  }
 
   Status drain(size_t left) {
     while (optimizer_->in_flight() > left) {
@@ -76,8 +88,7 @@ class Run {
   Result<PeerEpoch> one_epoch(uint32_t epoch) {
     PeerEpoch report;
     report.epoch = epoch + 1;
-    const OptimizerCounts before = optimizer_->counts();
-    const uint64_t bytes_before = group_.traffic().bytes_sent;
+    const OptimizerCounts before = counts();
     const TimeNs begin = monotonic_now_ns();
     optimizer_->begin_epoch(epoch);
     for (uint64_t at = 0; at < optimizer_->steps_per_epoch() && !finished() && !interrupted_; ++at) {
@@ -90,14 +101,15 @@ class Run {
     }
     if (Status status = drain(0); !status) return std::unexpected(status.error());
     if (interrupted_) return report;
-    const OptimizerCounts& now = optimizer_->counts();
     report.seconds = static_cast<double>(monotonic_now_ns() - begin) / static_cast<double>(kNsPerS);
+    const OptimizerCounts now = counts();
     report.steps = now.steps - before.steps;
     report.compute_s = now.compute_s - before.compute_s;
     report.waiting_s = now.waiting_s - before.waiting_s;
     report.entries_mean =
         static_cast<double>(now.entries - before.entries) / static_cast<double>(std::max<uint64_t>(report.steps, 1));
-    report.bytes_sum = group_.traffic().bytes_sent - bytes_before;
+    report.bytes_sum = now.bytes_sent - before.bytes_sent;
+    report.received_sum = now.bytes_received - before.bytes_received;
     report.rate = options_.options.schedule.at(static_cast<double>(step_ - 1) /
                                                static_cast<double>(optimizer_->steps_per_epoch()));
     return share(report);
@@ -105,16 +117,19 @@ class Run {
 
   /// What the ranks have each, put together.
   Result<PeerEpoch> share(PeerEpoch report) {
-    const auto models = gather<uint64_t>(group_, "models", {bits_of(optimizer_->model()), report.bytes_sum});
+    const std::vector<uint64_t> numbers = {bits_of(optimizer_->model()), report.bytes_sum, report.received_sum};
+    const auto models = gather<uint64_t>(group_, "models", numbers);
     if (!models) return std::unexpected(models.error());
-    report.bytes_sum = 0;
-    for (size_t at = 0; at < models->size(); at += 2) {
+    report.bytes_sum = report.received_sum = 0;
+    for (size_t at = 0; at < models->size(); at += numbers.size()) {
       if ((*models)[at] != (*models)[0]) {
         return fail(ErrorCode::kInternal, "after epoch " + std::to_string(report.epoch) + " rank " +
-                                              std::to_string(at / 2) + " has another model than rank 0");
+                                              std::to_string(at / numbers.size()) + " has another model than rank 0");
       }
       report.bytes_sum += (*models)[at + 1];
       report.bytes_max = std::max(report.bytes_max, (*models)[at + 1]);
+      report.received_sum += (*models)[at + 2];
+      report.received_max = std::max(report.received_max, (*models)[at + 2]);
     }
     const std::vector<double> own = {report.seconds, report.compute_s, report.waiting_s, report.entries_mean};
     const auto all = gather<double>(group_, "times", own);

@@ -27,16 +27,18 @@ struct PeerEvaluation {
 struct PeerEpoch {
   uint32_t epoch = 0;  ///< from 1
   uint64_t steps = 0;
-  double rate = 0;          ///< of its last step
-  PeerEvaluation train;     ///< with the model that the epoch left
-  double objective = 0;     ///< train.loss + l2 / 2 |w|^2, without the intercept: what is minimised
-  PeerEvaluation held_out;  ///< where there is held-out data
-  double entries_mean = 0;  ///< contributed, a rank and step
-  uint64_t bytes_max = 0;   ///< sent by the rank that sent most, headers among them
-  uint64_t bytes_sum = 0;   ///< sent by all
-  double seconds = 0;       ///< of the slowest rank, without evaluation
-  double compute_s = 0;     ///< of it, computing: mean of the ranks
-  double waiting_s = 0;     ///< of it, waiting for sums: mean of the ranks
+  double rate = 0;            ///< of its last step
+  PeerEvaluation train;       ///< with the model that the epoch left
+  double objective = 0;       ///< train.loss + l2 / 2 |w|^2, without the intercept: what is minimised
+  PeerEvaluation held_out;    ///< where there is held-out data
+  double entries_mean = 0;    ///< in the sum, of a rank and step
+  uint64_t bytes_max = 0;     ///< sent by the rank that sent most, to ranks and servers, headers among them
+  uint64_t bytes_sum = 0;     ///< sent by all ranks
+  uint64_t received_max = 0;  ///< by the rank that received most
+  uint64_t received_sum = 0;  ///< by all ranks
+  double seconds = 0;         ///< of the slowest rank, without evaluation
+  double compute_s = 0;       ///< of it, computing: mean of the ranks
+  double waiting_s = 0;       ///< of it, waiting for sums: mean of the ranks
 };
 
 struct PeerTrainResult {

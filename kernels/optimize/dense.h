@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/base/result.h"
+#include "kernels/optimize/optimize.h"
+#include "kernels/stream/stream.h"
+
+namespace millrace {
+
+/// optimize() as the textbooks have it: an entry that the sum lacks, or that is 0 in it, has a gradient of 0, and is changed by
+/// it like all others. Momentum and moments decay there, and carry the weight on.
+///
+/// sgd, adagrad    the same as optimize(): they change nothing where a gradient is 0.
+/// momentum, adam  another rule than optimize()'s lazy one. This is what a worker has that puts a sparse sum into a dense
+///                 gradient and calls its framework's optimizer on it (oktopk.txt, section 5: BERT's Adam after the sparse
+///                 allreduce).
+/// Cost            one pass over the dimension, no allocation.
+///
+/// Else as optimize().
+Status optimize_dense(const OptimizerSpec& spec, const OptimizerArrays& arrays, const StreamView<float>& sum,
+                      double denominator, uint64_t step);
+
+}  // namespace millrace

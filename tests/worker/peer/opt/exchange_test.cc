@@ -1,0 +1,400 @@
+#include "worker/cli/peer/opt/exchange.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "kernels/base/random.h"
+#include "tests/worker/peer/opt/on_ranks.h"
+#include "tests/worker/peer/opt/shards.h"
+#include "worker/cli/peer/opt/selection_text.h"
+
+/// Both exchanges against one slow oracle, on a binary grid, where f32 sums are exact: peers and servers must give its sums to
+/// the bit, and what entered must be what was summed and what stays.
+namespace millrace::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::on_ranks;
+using testing::Shards;
+
+constexpr uint64_t kDimension = 96;
+constexpr uint64_t kSteps = 10;
+using Values = std::vector<double>;
+
+/// A rank's gradient of a step: about a third of the entries, whole numbers from -30 to 30.
+Stream<float> gradient_of(uint32_t rank, uint64_t step) {
+  RandomSequence random(random_key(77, rank, step));
+  Stream<float> gradient = Stream<float>::empty(kDimension);
+  for (uint32_t index = 0; index < kDimension; ++index) {
+    if (random.next_below(3) != 0) continue;
+    gradient.indices.push_back(index);
+    gradient.values.push_back(static_cast<float>(random.next_below(61)) - 30);
+  }
+  return gradient;
+}
+
+/// The k largest of [begin, end), the lower index first where they are alike; no zeros.
+void take_largest(const Values& values, size_t begin, size_t end, size_t k, std::vector<size_t>& taken) {
+  std::vector<size_t> order(end - begin);
+  std::iota(order.begin(), order.end(), begin);
+  std::ranges::stable_sort(order, [&](size_t a, size_t b) { return std::abs(values[a]) > std::abs(values[b]); });
+  for (size_t at = 0; at < std::min(k, order.size()); ++at) {
+    if (values[order[at]] != 0) taken.push_back(order[at]);
+  }
+}
+
+std::vector<size_t> selected(const Values& values, const SelectionSpec& spec, uint64_t step) {
+  std::vector<size_t> taken;
+  const bool everything =
+      spec.selection == Selection::kNone || (spec.warm_up == WarmUp::kDense && step < spec.warm_up_steps);
+  if (everything) {
+    take_largest(values, 0, kDimension, kDimension, taken);
+  } else if (spec.selection == Selection::kBucketTopK) {
+    const auto k = static_cast<size_t>(std::ceil(spec.density * spec.bucket_size));
+    for (size_t begin = 0; begin < kDimension; begin += spec.bucket_size) {
+      take_largest(values, begin, std::min<size_t>(begin + spec.bucket_size, kDimension), k, taken);
+    }
+  } else {
+    take_largest(values, 0, kDimension, k_of(spec, kDimension), taken);
+  }
+  return taken;
+}
+
+/// RedSync's algorithm 4 for all ranks, with dense vectors; without momentum, and with other selections, SparCML's algorithm 1.
+class Oracle {
+ public:
+  Oracle(uint32_t ranks, const OptimizerOptions& options)
+      : options_(options), residual_(ranks, Values(kDimension)), velocity_(residual_), entered_(kDimension) {
+    const std::string& text = options.momentum;
+    if (text != "none") factor_ = std::stod(text.substr(text.find(':') + 1));
+    nesterov_ = text.starts_with("nesterov");
+  }
+
+  /// The sum of the step; `largest` is what each rank's largest sent magnitude adds up to.
+  Values step(uint64_t step, double& largest) {
+    Values sum(kDimension);
+    largest = 0;
+    for (uint32_t rank = 0; rank < residual_.size(); ++rank) {
+      Values& residual = residual_[rank];
+      Values& velocity = velocity_[rank];
+      const Stream<float> gradient = to_dense(gradient_of(rank, step).view());
+      for (size_t i = 0; i < kDimension; ++i) {
+        const auto g = static_cast<double>(gradient.values[i]);
+        velocity[i] = factor_ * velocity[i] + g;
+        const double enters = factor_ == 0 ? g : nesterov_ ? g + factor_ * velocity[i] : velocity[i];
+        residual[i] += enters;
+        entered_[i] += enters;
+      }
+      double most = 0;
+      for (const size_t i : selected(residual, options_.select, step)) {
+        sum[i] += residual[i];
+        most = std::max(most, std::abs(residual[i]));
+        residual[i] = 0;
+        if (options_.select.selection != Selection::kNone) velocity[i] = 0;
+      }
+      largest += most;
+    }
+    return sum;
+  }
+
+  const Values& residual(uint32_t rank) const { return residual_[rank]; }
+  const Values& entered() const { return entered_; }
+
+ private:
+  const OptimizerOptions& options_;
+  double factor_ = 0;
+  bool nesterov_ = false;
+  std::vector<Values> residual_, velocity_;
+  Values entered_;
+};
+
+struct Books {
+  std::string error = "not run";
+  std::vector<Values> sums = {};
+  std::vector<double> denominators = {};
+  Values residual = Values(kDimension);
+  ExchangeCounts counts = {};
+};
+
+Values dense_values(const StreamView<float>& stream) {
+  const Stream<float> dense = to_dense(stream);
+  return {dense.values.begin(), dense.values.end()};
+}
+
+/// All steps on one rank, options.asynchronous of them in flight.
+Books exchange_on(peer::PeerGroup& group, const OptimizerOptions& options) {
+  Books books;
+  auto exchange = make_exchange({group, kDimension}, options);
+  if (!exchange) return {.error = exchange.error().message};
+  const auto finish_down_to = [&](size_t left) -> Status {
+    while ((*exchange)->in_flight() > left) {
+      const auto sum = (*exchange)->finish_oldest();
+      if (!sum) return std::unexpected(sum.error());
+      books.sums.push_back(dense_values(sum->sum.view));
+      books.denominators.push_back(sum->denominator);
+    }
+    return {};
+  };
+  Status status;
+  for (uint64_t step = 0; step < kSteps && status; ++step) {
+    status = (*exchange)->start(step, gradient_of(group.rank(), step));
+    if (status) status = finish_down_to(options.asynchronous);
+  }
+  if (status) status = finish_down_to(0);
+  if (!status) return {.error = status.error().message};
+  books.counts = (*exchange)->counts();
+  const auto residual = (*exchange)->take_residual();
+  if (!residual) return {.error = residual.error().message};
+  books.residual = dense_values(residual->view());
+  const Status ended = (*exchange)->end();
+  books.error = ended ? "" : ended.error().message;
+  return books;
+}
+
+class BothPaths : public ::testing::Test {
+ protected:
+  std::vector<Books> run(uint32_t ranks, ExchangePath path, OptimizerOptions options) {
+    options.path = path;
+    if (path == ExchangePath::kServers) options.servers = shards_.addresses();
+    options.job = "job " + std::to_string(++jobs_);
+    EXPECT_TRUE(check_exchange(options));
+    const auto progress = options.asynchronous > 0 ? peer::Progress::kByThread : peer::Progress::kByCaller;
+    return on_ranks<Books>(ranks, progress, [&](peer::PeerGroup& group) { return exchange_on(group, options); });
+  }
+
+  Shards shards_{2};
+  int jobs_ = 0;
+};
+
+void expect_law(const std::vector<Books>& ranks, const Values& entered) {
+  for (size_t i = 0; i < kDimension; ++i) {
+    double left = entered[i];
+    for (const Values& sum : ranks[0].sums) left -= sum[i];
+    for (const Books& books : ranks) left -= books.residual[i];
+    EXPECT_EQ(left, 0) << i;
+  }
+}
+
+Values all_gradients(uint32_t ranks) {
+  Values entered(kDimension);
+  for (uint32_t rank = 0; rank < ranks; ++rank) {
+    for (uint64_t step = 0; step < kSteps; ++step) {
+      const Values gradient = dense_values(gradient_of(rank, step).view());
+      for (size_t i = 0; i < kDimension; ++i) entered[i] += gradient[i];
+    }
+  }
+  return entered;
+}
+
+void expect_same_on_all(const std::vector<Books>& ranks) {
+  for (const Books& books : ranks) {
+    ASSERT_EQ(books.error, "");
+    ASSERT_EQ(books.sums.size(), kSteps);
+    EXPECT_EQ(books.sums, ranks[0].sums);
+    EXPECT_EQ(books.denominators, std::vector<double>(kSteps, static_cast<double>(ranks.size())));
+  }
+}
+
+TEST_F(BothPaths, SumsAndResidualsAreTheOraclesToTheBit) {
+  struct Case {
+    const char* select;
+    const char* momentum;
+  };
+  const Case cases[] = {{"none", "none"},
+                        {"topk:9", "none"},
+                        {"bucket_topk:0.125:16", "none"},
+                        {"topk:9:dense=3", "none"},
+                        {"none", "correction:0.5"},
+                        {"topk:9", "correction:0.5"},
+                        {"topk:9", "nesterov:0.5"},
+                        {"topk:9:dense=3", "correction:0.5"}};
+  for (const Case& one : cases) {
+    for (const uint32_t ranks : {1u, 2u, 3u, 4u}) {
+      for (const ExchangePath path : {ExchangePath::kPeers, ExchangePath::kServers}) {
+        SCOPED_TRACE(std::string(one.select) + ' ' + one.momentum + ' ' + std::to_string(ranks) + ' ' +
+                     std::string(path_name(path)));
+        OptimizerOptions options;
+        options.select = selection_from_text(one.select).value();
+        options.momentum = one.momentum;
+        const std::vector<Books> books = run(ranks, path, options);
+        ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
+        Oracle oracle(ranks, options);
+        double largest = 0;
+        for (uint64_t step = 0; step < kSteps; ++step)
+          EXPECT_EQ(books[0].sums[step], oracle.step(step, largest)) << step;
+        for (uint32_t rank = 0; rank < ranks; ++rank) EXPECT_EQ(books[rank].residual, oracle.residual(rank)) << rank;
+        expect_law(books, oracle.entered());
+        EXPECT_GT(books[0].counts.entries, 0u);
+        EXPECT_EQ(books[0].counts.bytes_sent > 0 && books[0].counts.bytes_received > 0, path == ExchangePath::kServers);
+      }
+    }
+  }
+}
+
+TEST_F(BothPaths, WhatAQuantizerDropsIsWithinItsStep) {
+  for (const uint32_t ranks : {1u, 3u}) {
+    for (const ExchangePath path : {ExchangePath::kPeers, ExchangePath::kServers}) {
+      SCOPED_TRACE(std::to_string(ranks) + ' ' + std::string(path_name(path)));
+      OptimizerOptions options = default_options(*find_optimizer("topk_sgd"));
+      options.select = selection_from_text("bucket_topk:0.125:16").value();
+      const std::vector<Books> books = run(ranks, path, options);
+      ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
+      Oracle oracle(ranks, options);
+      size_t changed = 0;
+      for (uint64_t step = 0; step < kSteps; ++step) {
+        double largest = 0;
+        const Values exact = oracle.step(step, largest);
+        for (size_t i = 0; i < kDimension; ++i) {
+          // 4 bits: 7 levels of the largest magnitude that a rank sends.
+          EXPECT_LE(std::abs(books[0].sums[step][i] - exact[i]), largest / 7 * 1.0001) << step << ", " << i;
+          changed += books[0].sums[step][i] != exact[i] ? 1 : 0;
+        }
+      }
+      // One rank alone sends nothing, and so has nothing to quantize.
+      EXPECT_EQ(changed > 0, ranks > 1 || path == ExchangePath::kServers);
+      // The error is dropped: the residual knows nothing of it.
+      for (uint32_t rank = 0; rank < ranks; ++rank) EXPECT_EQ(books[rank].residual, oracle.residual(rank)) << rank;
+    }
+  }
+}
+
+TEST_F(BothPaths, OfOktopkNothingIsLostOrCountedTwice) {
+  for (const uint32_t ranks : {1u, 2u, 3u, 4u}) {
+    for (const uint32_t period : {1u, 4u}) {
+      for (const ExchangePath path : {ExchangePath::kPeers, ExchangePath::kServers}) {
+        SCOPED_TRACE(std::to_string(ranks) + ' ' + std::to_string(period) + ' ' + std::string(path_name(path)));
+        OptimizerOptions options = default_options(*find_optimizer("oktopk_sgd"));
+        options.select = selection_from_text("topk:9").value();
+        options.thresholds_period = period;
+        const std::vector<Books> books = run(ranks, path, options);
+        ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
+        expect_law(books, all_gradients(ranks));
+        // Fewer come back than the ranks' own largest together.
+        const auto carried = std::ranges::count_if(books[0].sums[0], [](double value) { return value != 0; });
+        EXPECT_GT(carried, 0);
+        EXPECT_LT(carried, 9 + 9);  // ties of whole numbers among them
+        EXPECT_GT(books[0].counts.entries, 0u);
+        EXPECT_LT(books[0].counts.entries, 2 * 9 * kSteps);
+      }
+    }
+  }
+}
+
+TEST_F(BothPaths, WithStepsInFlightTheLawHolds) {
+  for (const char* select : {"none", "topk:9"}) {
+    for (const ExchangePath path : {ExchangePath::kPeers, ExchangePath::kServers}) {
+      SCOPED_TRACE(std::string(select) + ' ' + std::string(path_name(path)));
+      OptimizerOptions options;
+      options.select = selection_from_text(select).value();
+      options.asynchronous = 3;
+      const std::vector<Books> books = run(3, path, options);
+      ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
+      expect_law(books, all_gradients(3));
+    }
+  }
+}
+
+TEST_F(BothPaths, ClippingIsToTheThresholdOverTheRootOfTheRanks) {
+  constexpr uint32_t kRanks = 4;
+  for (const ExchangePath path : {ExchangePath::kPeers, ExchangePath::kServers}) {
+    OptimizerOptions options;
+    options.clip = 10;  // gradients' norms are some 100
+    const std::vector<Books> books = run(kRanks, path, options);
+    ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
+    for (uint64_t step = 0; step < kSteps; ++step) {
+      Values expected(kDimension);
+      for (uint32_t rank = 0; rank < kRanks; ++rank) {
+        const Values gradient = dense_values(gradient_of(rank, step).view());
+        const double norm = std::sqrt(std::inner_product(gradient.begin(), gradient.end(), gradient.begin(), 0.0));
+        for (size_t i = 0; i < kDimension; ++i) expected[i] += gradient[i] * std::min(1.0, 10 / std::sqrt(4.0) / norm);
+      }
+      for (size_t i = 0; i < kDimension; ++i) EXPECT_NEAR(books[0].sums[step][i], expected[i], 1e-5) << step;
+    }
+  }
+}
+
+TEST_F(BothPaths, AGradientWithNanEndsAllRanksAndNamesOne) {
+  for (const ExchangePath path : {ExchangePath::kPeers, ExchangePath::kServers}) {
+    OptimizerOptions options;
+    options.path = path;
+    options.servers = shards_.addresses();
+    options.job = "not finite";
+    const auto errors = on_ranks<std::string>(3, peer::Progress::kByCaller, [&](peer::PeerGroup& group) -> std::string {
+      auto exchange = make_exchange({group, kDimension}, options);
+      if (!exchange) return exchange.error().message;
+      Stream<float> gradient = gradient_of(group.rank(), 0);
+      if (group.rank() == 1) gradient.values[0] = std::nanf("");
+      if (const Status status = (*exchange)->start(0, std::move(gradient)); !status) return status.error().message;
+      const auto sum = (*exchange)->finish_oldest();
+      return sum ? "summed" : sum.error().message;
+    });
+    for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("NaN or infinity")) << path_name(path);
+    for (const uint32_t rank : {0u, 2u}) EXPECT_THAT(errors[rank], HasSubstr("rank 1")) << path_name(path);
+  }
+}
+
+TEST_F(BothPaths, ServersThatCannotBeReachedAreToldOnAllRanks) {
+  OptimizerOptions options;
+  options.path = ExchangePath::kServers;
+  options.servers = {"tcp://127.0.0.1:1"};
+  options.connect_timeout_ms = 300;
+  const auto errors = on_ranks<std::string>(2, peer::Progress::kByCaller, [&](peer::PeerGroup& group) -> std::string {
+    const auto exchange = make_exchange({group, kDimension}, options);
+    return exchange ? "connected" : exchange.error().message;
+  });
+  for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("127.0.0.1:1"));
+}
+
+TEST(Exchange, WhatAPathCannotDoIsRefusedByName) {
+  const auto refusal = [](const char* optimizer, auto change) {
+    OptimizerOptions options = default_options(*find_optimizer(optimizer));
+    options.path = ExchangePath::kServers;
+    options.servers = {"tcp://127.0.0.1:7600"};
+    change(options);
+    const Status checked = find_optimizer(optimizer)->check(options);
+    return checked ? std::string("taken") : checked.error().message;
+  };
+  using Options = OptimizerOptions&;
+  EXPECT_EQ(refusal("sgd", [](Options) {}), "taken");
+  EXPECT_THAT(refusal("scd", [](Options) {}), HasSubstr("--path peers alone"));
+  EXPECT_THAT(refusal("sgd", [](Options options) { options.algorithm = peer::AlgorithmId::kGtopk; }),
+              HasSubstr("gtopk is an allreduce of --path peers"));
+  EXPECT_THAT(refusal("sgd", [](Options options) { options.quantizer = codec_from_text("raw+qsgd4").value(); }),
+              HasSubstr("--quantizer is of dense phases"));
+  EXPECT_THAT(refusal("sgd", [](Options options) { options.asynchronous = 64; }), HasSubstr("staleness 64"));
+  EXPECT_THAT(refusal("sgd", [](Options options) { options.select = selection_from_text("uniform:0.1").value(); }),
+              HasSubstr("unbiased"));
+  EXPECT_THAT(refusal("sgd", [](Options options) { options.momentum = "correction:0.9"; }), HasSubstr("rgc has"));
+  EXPECT_THAT(refusal("oktopk_sgd", [](Options options) { options.clip = 1; }), HasSubstr("no --clip"));
+  EXPECT_THAT(refusal("rgc", [](Options options) { options.momentum = "heavy:0.9"; }), HasSubstr("heavy:0.9"));
+  EXPECT_THAT(refusal("adam", [](Options options) { options.beta2 = 1; }), HasSubstr("beta 2 must be in [0, 1)"));
+  EXPECT_EQ(refusal("sgd", [](Options options) { options.codec = codec_from_text("auto").value(); }), "taken");
+  EXPECT_THAT(refusal("sgd",
+                      [](Options options) {
+                        options.path = ExchangePath::kPeers;
+                        options.codec = codec_from_text("auto").value();
+                      }),
+              HasSubstr("--path servers has"));
+}
+
+TEST(SelectionText, IsReadBackAsItWas) {
+  for (const char* text :
+       {"none", "topk:0.01", "topk:1000", "threshold:0.001", "threshold_reuse:0.01:64", "bucket_topk:0.0078125:256",
+        "trimmed:0.001:signs:warm_up=500", "binary_search:0.3", "sampled:0.001:5", "radix:7", "gaussian:0.1",
+        "by_size:0.001:signs:dense=400", "random:0.25", "gspar:0.01:3", "gspar_closed:0.7", "uniform:0.1",
+        "topk:0.333333333333333314829616256247390992939472198486328125"}) {
+    const SelectionSpec spec = selection_from_text(text).value();
+    const auto again = selection_from_text(selection_text(spec));
+    ASSERT_TRUE(again) << text << ": " << selection_text(spec) << ": " << again.error().message;
+    EXPECT_EQ(*again, spec) << text << ": " << selection_text(spec);
+  }
+}
+
+}  // namespace
+}  // namespace millrace::cli

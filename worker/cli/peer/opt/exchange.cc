@@ -1,0 +1,31 @@
+#include "worker/cli/peer/opt/exchange.h"
+
+#include "worker/peer/stream_wire.h"
+
+namespace millrace::cli {
+namespace {
+
+bool is_lossy(const std::optional<CodecSpec>& codec) { return codec && *codec != peer::lossless_of(*codec); }
+
+}  // namespace
+
+CodecError codec_error_of(const OptimizerOptions& options) {
+  if (options.codec_error) return *options.codec_error;
+  for (const auto& codec : {options.codec, options.quantizer}) {
+    if (!is_lossy(codec)) continue;
+    const ValueCodec* values = find_value_codec(codec->value);
+    if (values != nullptr && !values->contraction(*codec)) return CodecError::kDropped;
+  }
+  return CodecError::kRetained;
+}
+
+Result<std::unique_ptr<Exchange>> make_exchange(const ExchangeSetup& setup, const OptimizerOptions& options) {
+  return options.path == ExchangePath::kServers ? make_server_exchange(setup, options)
+                                                : make_peer_exchange(setup, options);
+}
+
+Status check_exchange(const OptimizerOptions& options) {
+  return options.path == ExchangePath::kServers ? check_server_exchange(options) : check_peer_exchange(options);
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,26 @@
+#include "worker/cli/peer/opt/gradient_descent.h"
+
+/// Momentum SGD on the exchanged gradient, the same velocity on all ranks: v = beta1 v + g, w -= rate v, of all weights, also
+/// where the sum has nothing. What selection keeps back gains its momentum late: rgc's correction is the remedy.
+///
+/// Source   Polyak 1964, with the rate outside of the velocity (kernels/optimize/momentum.cc), dense.
+namespace millrace::cli {
+namespace {
+
+constexpr DescentForm kForm{
+    .name = "momentum", .rate = RateIn::kUpdate, .before = BeforeExchange::kClipping, .rule = Optimizer::kMomentum};
+
+Result<std::unique_ptr<PeerOptimizer>> make(const OptimizerSetup& setup) { return make_gradient_descent(setup, kForm); }
+Status check(const OptimizerOptions& options) { return check_gradient_descent(options, kForm); }
+
+}  // namespace
+
+OptimizerInfo momentum_optimizer() {
+  return {.name = kForm.name,
+          .source = "Polyak 1964; kernels/optimize",
+          .summary = "momentum SGD after the sum, of all weights, the same on all ranks (--beta1)",
+          .make = &make,
+          .check = &check};
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,27 @@
+#include "worker/cli/peer/opt/gradient_descent.h"
+
+/// Ok-Topk SGD: acc = residual + rate gradient; of the ranks' sum of acc the k largest entries u come back (the O(k) allreduce,
+/// or servers that re-select); residual = acc but for what contributed to u; w -= u / P.
+///
+/// Source   oktopk.txt, section 4, algorithm 2. Over servers the threshold of the sum is theirs: the union of all shards' sums
+///          is cut, not that of the ranks' regions.
+namespace millrace::cli {
+namespace {
+
+constexpr DescentForm kForm{.name = "oktopk_sgd"};
+
+Result<std::unique_ptr<PeerOptimizer>> make(const OptimizerSetup& setup) { return make_gradient_descent(setup, kForm); }
+Status check(const OptimizerOptions& options) { return check_gradient_descent(options, kForm); }
+
+}  // namespace
+
+OptimizerInfo oktopk_sgd_optimizer() {
+  return {.name = kForm.name,
+          .source = "oktopk.txt, section 4, algorithm 2",
+          .summary = "of the sum of residual + rate x gradient the k largest entries; what did not contribute stays",
+          .make = &make,
+          .check = &check,
+          .defaults = {.algorithm = "oktopk", .select = "topk:0.01"}};
+}
+
+}  // namespace millrace::cli

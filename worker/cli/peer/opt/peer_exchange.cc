@@ -1,0 +1,201 @@
+#include <cmath>
+#include <deque>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/stream/stream.h"
+#include "worker/cli/peer/agree.h"
+#include "worker/cli/peer/opt/error_feedback.h"
+#include "worker/cli/peer/opt/exchange.h"
+#include "worker/core/clip.h"
+#include "worker/core/momentum.h"
+#include "worker/core/options.h"
+
+/// Sums among the ranks themselves, by an allreduce of the registry: clipping, momentum, error feedback around it.
+namespace millrace::cli {
+namespace {
+
+using peer::AlgorithmInfo;
+using peer::AllreduceSettings;
+
+bool selects_globally(const AlgorithmInfo& info) {
+  return info.selects || info.result == peer::ResultKind::kGlobalTopk;
+}
+
+AllreduceSettings<float> settings_of(const OptimizerOptions& options, uint64_t dimension) {
+  AllreduceSettings<float> settings;
+  settings.dimension = dimension;
+  if (selects_globally(peer::algorithm_info(options.algorithm))) settings.k = k_of(options.select, dimension);
+  settings.wire.contribution = options.codec;
+  if (options.codec) settings.wire.sums = peer::lossless_of(*options.codec);
+  settings.wire.random = RandomKey::from(options.seed);
+  settings.dense_quantizer = options.quantizer;
+  settings.thresholds_period = options.thresholds_period;
+  return settings;
+}
+
+/// What LocalClip looks at in a job: one tensor, as many workers as ranks.
+protocol::JobSpec clipping_of(const OptimizerOptions& options, uint32_t ranks) {
+  protocol::JobSpec spec;
+  spec.workers = ranks;
+  spec.clip = options.clip;
+  spec.tensors.resize(1);
+  return spec;
+}
+
+double squared_norm_of(std::span<const float> values) {
+  double sum = 0;
+  for (const float value : values) sum += static_cast<double>(value) * static_cast<double>(value);
+  return sum;
+}
+
+class PeerExchange final : public Exchange {
+ public:
+  PeerExchange(const ExchangeSetup& setup, const OptimizerOptions& options, ErrorFeedback feedback,
+               const protocol::MomentumSpec& momentum)
+      : setup_(setup),
+        settings_(settings_of(options, setup.dimension)),
+        clip_(clipping_of(options, setup.group.size())),
+        feedback_(std::move(feedback)) {
+    if (momentum.momentum == protocol::Momentum::kNone) return;
+    velocity_.emplace(momentum, setup.dimension);
+    // Where all that enters is sent at once nothing is held back that could be late: as in a session's bucket.
+    const bool holds_back = options.select.selection != Selection::kNone;
+    masked_ = momentum.masked && holds_back;
+  }
+  // What is under way looks into the allreduces.
+  ~PeerExchange() override {
+    if (in_flight_.empty() || setup_.group.failure()) return;
+    static_cast<void>(end_group(setup_.group, {ErrorCode::kUnavailable, "it gave up with steps in flight"}));
+  }
+
+  /// Each allreduce has one run at a time, and keeps what it carries over; steps take them in turn.
+  Status add_allreduces(const OptimizerOptions& options) {
+    for (uint32_t at = 0; at <= options.asynchronous; ++at) {
+      auto allreduce = peer::make_allreduce<float>(options.algorithm, settings_);
+      if (!allreduce) return std::unexpected(allreduce.error());
+      allreduces_.push_back(std::move(*allreduce));
+    }
+    return {};
+  }
+
+  Status start(uint64_t step, Stream<float>&& gradient) override {
+    auto own = contribution(step, std::move(gradient));
+    if (!own) return end_group(setup_.group, own.error());
+    auto pending = setup_.group.start_allreduce(*allreduces_[step % allreduces_.size()], settings_, *own);
+    if (!pending) return std::unexpected(pending.error());
+    in_flight_.push_back({std::move(*pending), std::move(*own)});
+    return {};
+  }
+
+  Result<StepSum> finish_oldest() override {
+    InFlight oldest = std::move(in_flight_.front());
+    in_flight_.pop_front();
+    auto reduced = oldest.pending.wait();
+    if (!reduced) return std::unexpected(reduced.error());
+    feedback_.take_back(oldest.own, *reduced);
+    entries_ += keeps_largest() ? reduced->contributed.size() : oldest.own.view.count();
+    if (masked_) mask(oldest.own, *reduced);
+    return StepSum{std::move(reduced->sum), static_cast<double>(setup_.group.size())};
+  }
+
+  size_t in_flight() const override { return in_flight_.size(); }
+  ExchangeCounts counts() const override { return {.entries = entries_}; }
+  Result<Stream<float>> take_residual() override { return feedback_.take_residual(); }
+  Status end() override { return {}; }
+
+ private:
+  struct InFlight {
+    peer::Pending<peer::Reduced<float>> pending;
+    HeldStream<float> own;
+  };
+
+  Result<HeldStream<float>> contribution(uint64_t step, Stream<float>&& gradient) {
+    if (clip_.on()) {
+      clip_.pushed(pushes_, 0, squared_norm_of(gradient.values));
+      const float factor = clip_.factor(pushes_);
+      clip_.taken(pushes_++, 1);
+      if (factor != 1) {
+        for (float& value : gradient.values) value *= factor;
+      }
+    }
+    if (velocity_) {
+      if (!all_finite<float>(gradient.values)) return fail(ErrorCode::kNonFinite, "a gradient has NaN or infinity");
+      gradient = velocity_->enter(std::move(gradient));
+    }
+    return feedback_.contribution(std::move(gradient), step);
+  }
+
+  bool keeps_largest() const { return allreduces_.front()->info().result == peer::ResultKind::kGlobalTopk; }
+
+  /// Of what was sent, the velocity of what was handed over ends.
+  void mask(const HeldStream<float>& own, const peer::Reduced<float>& reduced) {
+    if (!keeps_largest()) return velocity_->applied(0, own, nullptr);
+    Stream<float> carried = Stream<float>::empty(setup_.dimension);
+    carried.indices = reduced.contributed;
+    carried.values.assign(carried.indices.size(), 1.0F);
+    const auto held = HeldStream<float>::from(std::move(carried));
+    velocity_->applied(0, own, &held);
+  }
+
+  ExchangeSetup setup_;
+  AllreduceSettings<float> settings_;
+  worker::LocalClip clip_;
+  uint64_t pushes_ = 0;
+  std::optional<worker::Velocity> velocity_;
+  bool masked_ = false;
+  ErrorFeedback feedback_;
+  std::vector<std::unique_ptr<peer::Allreduce<float>>> allreduces_;
+  std::deque<InFlight> in_flight_;
+  uint64_t entries_ = 0;
+};
+
+}  // namespace
+
+Status check_peer_exchange(const OptimizerOptions& options) {
+  const AlgorithmInfo& info = peer::algorithm_info(options.algorithm);
+  const SelectionSpec& select = options.select;
+  const bool plain = select.selection == Selection::kTopK && !select.alternate_signs && select.warm_up == WarmUp::kNone;
+  if (selects_globally(info) && !plain) {
+    return fail(ErrorCode::kInvalidArgument, std::string(info.name) +
+                                                 " keeps the largest entries by itself: say how many "
+                                                 "with --select topk:DENSITY or topk:COUNT");
+  }
+  if (options.codec && options.codec->automatic) {
+    return fail(ErrorCode::kInvalidArgument, "--codec: peers have no automatic codec (--path servers has): name one");
+  }
+  constexpr uint64_t kAnyDimension = 1 << 20;
+  if (const auto made = peer::make_allreduce<float>(options.algorithm, settings_of(options, kAnyDimension)); !made) {
+    return std::unexpected(made.error());
+  }
+  const auto momentum = worker::momentum_from_text(options.momentum);
+  if (!momentum) return std::unexpected(momentum.error());
+  // Of any dimension: whether the selection is one at all.
+  ErrorFeedbackOptions feedback;
+  feedback.dimension = 1;
+  if (!selects_globally(info)) feedback.select = options.select;
+  const auto made = ErrorFeedback::make(feedback);
+  return made ? Status{} : std::unexpected(made.error());
+}
+
+Result<std::unique_ptr<Exchange>> make_peer_exchange(const ExchangeSetup& setup, const OptimizerOptions& options) {
+  constexpr uint64_t kDrawsOfSelection = 0x73656c;
+  const AlgorithmInfo& info = peer::algorithm_info(options.algorithm);
+  ErrorFeedbackOptions feedback;
+  feedback.dimension = setup.dimension;
+  if (!selects_globally(info)) feedback.select = options.select;
+  feedback.random = random_key(options.seed, setup.group.rank(), kDrawsOfSelection);
+  feedback.result = info.result;
+  feedback.codec_error = codec_error_of(options);
+  auto made = ErrorFeedback::make(feedback);
+  if (!made) return std::unexpected(made.error());
+  const auto momentum = worker::momentum_from_text(options.momentum);
+  if (!momentum) return std::unexpected(momentum.error());
+  auto exchange = std::make_unique<PeerExchange>(setup, options, std::move(*made), *momentum);
+  if (Status status = exchange->add_allreduces(options); !status) return std::unexpected(status.error());
+  return exchange;
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,32 @@
+#include "worker/cli/peer/opt/gradient_descent.h"
+
+/// Residual gradient compression: U = m U + G, residual V += U (nesterov: G + m U), G clipped to the threshold over the square
+/// root of the ranks; what is selected of V is summed, and ends in V and in U; w -= rate times the mean. With --select
+/// ...:dense=STEPS the first steps send everything, so that nothing is late and no momentum lasts: plain SGD, the paper's
+/// warm-up. With --select by_size:D:signs --codec raw+sign_mean what is sent of a step has one sign and one magnitude; its
+/// error is dropped.
+///
+/// Source   redsync.txt, algorithm 4, appendix B (clipping), appendix C (warm-up); differs as worker/core/momentum.h says.
+namespace millrace::cli {
+namespace {
+
+constexpr DescentForm kForm{.name = "rgc", .rate = RateIn::kUpdate, .before = BeforeExchange::kMomentumAndClipping};
+
+Result<std::unique_ptr<PeerOptimizer>> make(const OptimizerSetup& setup) { return make_gradient_descent(setup, kForm); }
+Status check(const OptimizerOptions& options) { return check_gradient_descent(options, kForm); }
+
+}  // namespace
+
+OptimizerInfo rgc_optimizer() {
+  return {.name = kForm.name,
+          .source = "redsync.txt, appendices B and C, algorithm 4",
+          .summary = "RedSync: momentum correction with masking (--momentum), clipping (--clip), the largest 0.1 %",
+          .make = &make,
+          .check = &check,
+          .defaults = {.algorithm = "redsync_allgather",
+                       .select = "by_size:0.001",
+                       .momentum = "correction:0.9",
+                       .codec_error = CodecError::kDropped}};
+}
+
+}  // namespace millrace::cli

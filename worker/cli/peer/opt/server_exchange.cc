@@ -1,0 +1,214 @@
+#include <poll.h>
+
+#include <chrono>
+#include <deque>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/reduce/reduce.h"
+#include "millrace/millrace.h"
+#include "worker/cli/peer/agree.h"
+#include "worker/cli/peer/opt/exchange.h"
+#include "worker/cli/peer/opt/selection_text.h"
+#include "worker/peer/stream_wire.h"
+
+/// Sums through servers: each rank is the worker of its number in a synchronous job, whose session clips, keeps momentum and
+/// residual, selects and codes. The group is there all the same, for what else the ranks agree on.
+namespace millrace::cli {
+namespace {
+
+/// await() is called in slices: in between the group is moved along, so that others find this rank alive, and hears of those
+/// that are not.
+constexpr std::chrono::milliseconds kAwaitSlice(50);
+
+/// How long an error of the session's waits for one of the group's that explains it.
+constexpr int kLooksAtGroup = 20;
+constexpr int kLookEveryMs = 10;
+
+constexpr uint64_t kAnyDimension = 1 << 20;
+
+Error error_of(const JobError& error) { return {static_cast<ErrorCode>(error.code()), error.what()}; }
+
+/// Ok-Topk: the threshold of a rank's own entries, exact every tau' steps, and of the sum the k largest.
+std::string local_selection(const OptimizerOptions& options) {
+  if (options.algorithm != peer::AlgorithmId::kOktopk) return selection_text(options.select);
+  SelectionSpec spec = options.select;
+  spec.selection = Selection::kThresholdReuse;
+  spec.period = options.thresholds_period;
+  return selection_text(spec);
+}
+
+JobOptions job_options(const OptimizerOptions& options, uint32_t rank, uint32_t ranks) {
+  JobOptions job;
+  job.name = options.job;
+  job.worker = rank;
+  job.workers = ranks;
+  job.workers_min = ranks;  // one model on all ranks: without one of them there is no job
+  job.shards = options.servers;
+  job.select = local_selection(options);
+  if (options.algorithm == peer::AlgorithmId::kOktopk) {
+    job.reselect = selection_text(options.select);
+    job.threshold_period = options.thresholds_period;
+  }
+  job.codec_up = options.codec ? codec_text(*options.codec) : "raw+raw";
+  job.codec_down =
+      options.codec && !options.codec->automatic ? codec_text(peer::lossless_of(*options.codec)) : job.codec_up;
+  job.combine = "mean";
+  job.codec_error = codec_error_of(options) == CodecError::kDropped ? "drop" : "retain";
+  job.momentum = options.momentum;
+  job.clip = options.clip;
+  job.staleness = options.asynchronous;
+  job.seed = options.seed;
+  job.connect_timeout_ms = options.connect_timeout_ms;
+  return job;
+}
+
+TensorOptions tensor_options(uint64_t dimension) {
+  TensorOptions tensor;
+  tensor.name = "linear";
+  tensor.dimension = dimension;
+  return tensor;
+}
+
+/// The update's pieces as one stream. Errors  internal: parts that counted different numbers of workers, which cannot be where
+/// all of them are in every step.
+Result<StepSum> sum_of(const TensorUpdate& update, uint64_t dimension) {
+  std::vector<StreamView<float>> pieces;
+  uint64_t covered = 0;
+  for (const UpdatePiece& piece : update.pieces) {
+    const bool fits = piece.begin == covered && piece.denominator == update.pieces.front().denominator;
+    if (!fits) return fail(ErrorCode::kInternal, "the parts of step " + std::to_string(update.step) + " do not fit");
+    pieces.push_back({piece.dimension, piece.dense, piece.indices, piece.values});
+    covered += piece.dimension;
+  }
+  auto sum = concatenate<float>(pieces);
+  if (!sum) return std::unexpected(sum.error());
+  if (covered != dimension) {
+    return fail(ErrorCode::kInternal, "step " + std::to_string(update.step) + " covers " + std::to_string(covered) +
+                                          " of " + std::to_string(dimension) + " parameters");
+  }
+  return StepSum{HeldStream<float>::from(std::move(*sum)), update.pieces.front().denominator};
+}
+
+class ServerExchange final : public Exchange {
+ public:
+  explicit ServerExchange(const ExchangeSetup& setup) : setup_(setup) {}
+
+  Status connect(const OptimizerOptions& options) {
+    JobOptions job = job_options(options, setup_.group.rank(), setup_.group.size());
+    job.give_up = [this] { return group_has_ended(); };
+    return guarded([&] { session_ = Session::connect(job, {tensor_options(setup_.dimension)}); });
+  }
+
+  Status start(uint64_t /*step*/, Stream<float>&& gradient) override {
+    return guarded([&] {
+      const uint64_t number = gradient.dense ? session_->push(0, gradient.values)
+                                             : session_->push_sparse(0, gradient.indices, gradient.values);
+      in_flight_.push_back(number);
+    });
+  }
+
+  Result<StepSum> finish_oldest() override {
+    const uint64_t oldest = in_flight_.front();
+    in_flight_.pop_front();
+    std::optional<TensorUpdate> update;
+    Status status = guarded([&] {
+      while (!update && !group_has_ended()) update = await_slice(oldest);
+    });
+    if (!status) return std::unexpected(status.error());
+    if (!update) return std::unexpected(setup_.group.failure()->error);
+    Result<StepSum> sum = sum_of(*update, setup_.dimension);
+    if (!sum) return end_group(setup_.group, sum.error());
+    return sum;
+  }
+
+  size_t in_flight() const override { return in_flight_.size(); }
+
+  ExchangeCounts counts() const override {
+    const Stats stats = session_->stats();
+    const TensorStats& tensor = stats.tensors[0];
+    return {.entries = tensor.entries_sent - tensor.entries_returned,
+            .bytes_sent = stats.bytes_up,
+            .bytes_received = stats.bytes_down};
+  }
+
+  Result<Stream<float>> take_residual() override {
+    Stream<float> residual = Stream<float>::empty(setup_.dimension);
+    Status status = guarded([&] {
+      const SparseEntries entries = session_->take_residual(0);
+      residual.indices.assign(entries.indices.begin(), entries.indices.end());
+      residual.values.assign(entries.values.begin(), entries.values.end());
+    });
+    if (!status) return std::unexpected(status.error());
+    return residual;
+  }
+
+  Status end() override {
+    return guarded([&] { session_->finish(); });
+  }
+
+ private:
+  /// An error of the session's is this rank's, and ends the group; one that follows from the group's end is the group's.
+  template <typename Call>
+  Status guarded(Call call) {
+    try {
+      call();
+      return {};
+    } catch (const JobError& error) {
+      // A rank that gives up tells the group before its session leaves the job, which ends the others': its reason is the one.
+      for (int look = 0; look < kLooksAtGroup && !group_has_ended(); ++look) ::poll(nullptr, 0, kLookEveryMs);
+      if (const auto failure = setup_.group.failure()) return std::unexpected(failure->error);
+      return end_group(setup_.group, error_of(error));
+    }
+  }
+
+  bool group_has_ended() {
+    setup_.group.make_progress();
+    return setup_.group.failure().has_value();
+  }
+
+  /// Nothing where the time has passed.
+  std::optional<TensorUpdate> await_slice(uint64_t step) {
+    try {
+      return session_->await(0, step, kAwaitSlice);
+    } catch (const JobError& error) {
+      if (error.code() != JobErrorCode::kTimeout) throw;
+      return std::nullopt;
+    }
+  }
+
+  ExchangeSetup setup_;
+  std::unique_ptr<Session> session_;
+  std::deque<uint64_t> in_flight_;
+};
+
+}  // namespace
+
+Status check_server_exchange(const OptimizerOptions& options) {
+  const peer::AlgorithmInfo& info = peer::algorithm_info(options.algorithm);
+  if (info.result == peer::ResultKind::kGlobalTopk && info.id != peer::AlgorithmId::kOktopk) {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        std::string(info.name) + " is an allreduce of --path peers; servers keep the largest of a sum for oktopk");
+  }
+  if (options.quantizer) {
+    return fail(ErrorCode::kInvalidArgument,
+                "--quantizer is of dense phases among ranks, of --path peers; what goes to servers has --codec");
+  }
+  try {
+    Session::check(job_options(options, 0, 1), {tensor_options(kAnyDimension)});
+    return {};
+  } catch (const JobError& error) {
+    return fail(ErrorCode::kInvalidArgument, std::string("--path servers: ") + error.what());
+  }
+}
+
+Result<std::unique_ptr<Exchange>> make_server_exchange(const ExchangeSetup& setup, const OptimizerOptions& options) {
+  auto exchange = std::make_unique<ServerExchange>(setup);
+  if (Status status = exchange->connect(options); !status) return std::unexpected(status.error());
+  return exchange;
+}
+
+}  // namespace millrace::cli
