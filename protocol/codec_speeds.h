@@ -17,8 +17,8 @@ struct CodingTimes {
 Result<CodingTimes> time_coding(const StreamView<float>& stream, const CodecCandidate& candidate,
                                 const CodecSpec& spec);
 
-/// Writes over the nearest cache, on this thread: what is timed next finds it as a step does, which codes a stream once and does much
-/// else before the next one.
+/// Writes over the nearest cache, on this thread: what is timed next finds it as a step does, which codes a stream once and does
+/// much else before the next one.
 void disturb_caches();
 
 /// What coding takes on this machine: whole containers of uniform indices and normal values, encoded and decoded on one thread,

@@ -32,8 +32,8 @@ inline constexpr std::array<uint64_t, 2> kClusteredUnits = {kFewUnits.back(), kF
 inline constexpr double kClusteredSpread = 1.2;
 inline constexpr double kClusteredDensity = 0.1;
 
-/// What one way of a code takes: what is due of fixed_ns + units * (unit_ns + what is due of far_ns), an index of the sparse forms
-/// or a value of the dense one a unit; where indices cluster so many times as long.
+/// What one way of a code takes: what is due of fixed_ns + units * (unit_ns + what is due of far_ns), where a unit is an index of
+/// the sparse forms or a value of the dense one; where indices cluster so many times as long.
 struct WaySpeed {
   std::array<double, kFewUnits.size()> fixed_ns = {};  ///< at kFewUnits; between them by the logarithm of the units
   std::array<double, kSpeedDensities.size()> unit_ns =
