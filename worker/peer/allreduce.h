@@ -58,8 +58,8 @@ struct AllreduceSettings {
   ReduceOp<T> op = sum_op<T>();
   WireForm wire;
   uint64_t k = 0;  ///< of kGlobalTopk, and of those that select: entries
-  /// dsar_split_allgather, ssar_split_allgather: of sums, on their way to all ranks (qsgd4), whose stated bound they then keep; the
-  /// owner of a slice keeps what that changes. None: lossless.
+  /// dsar_split_allgather, ssar_split_allgather: of sums on their way to all ranks (qsgd4), which then keep its bound; the owner
+  /// of a slice keeps what that changes. None: lossless.
   std::optional<CodecSpec> dense_quantizer;
   uint32_t boundaries_period = 64;  ///< oktopk: tau
   uint32_t thresholds_period = 32;  ///< oktopk: tau'

@@ -77,7 +77,7 @@ void MpiBells::ring(uint32_t rank) {
   (void)syscall(SYS_futex, static_cast<void*>(&bell->rung), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-bool MpiBells::sleep(uint32_t seen, TimeNs at_most) {
+bool MpiBells::rest(uint32_t seen, TimeNs at_most) {
   const timespec time{.tv_sec = at_most / kNsPerS, .tv_nsec = at_most % kNsPerS};
   own_->sleeps.store(1, std::memory_order_seq_cst);
   // The kernel looks at the word again, so that no ring is missed.

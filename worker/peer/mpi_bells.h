@@ -15,7 +15,7 @@ namespace millrace::peer {
 /// sends to a rank rings its bell.
 ///
 /// Hostile  what another rank writes there wakes this one too early or too late, and no more: who sleeps sets a time.
-/// Threads  sleep(): one; all others: any.
+/// Threads  rest(): one; all others: any.
 class MpiBells {
  public:
   /// Of the ranks of `comm` that share memory with this one. Collective. Null: none does, or there is no shared memory.
@@ -30,7 +30,7 @@ class MpiBells {
   /// How often this rank's bell has rung, modulo 2^32; to be asked before looking for messages.
   uint32_t rung() const { return own_->rung.load(std::memory_order_seq_cst); }
   /// Until the bell has rung more often than `seen`. False: the time is over.
-  bool sleep(uint32_t seen, TimeNs at_most);
+  bool rest(uint32_t seen, TimeNs at_most);
   /// Ranks of `comm` on this machine share its cores, and there are more of them.
   bool is_crowded() const { return is_crowded_; }
 

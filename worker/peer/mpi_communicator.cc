@@ -296,7 +296,7 @@ class MpiCommunicator::Links {
   /// Not all that MPI needs to be moved along for rings a bell: where something has moved without one, sleeps are short again.
   void sleep_till_rung(uint32_t seen, TimeNs at_most) {
     const uint64_t moved = moved_;
-    if (bells_->sleep(seen, std::min(sleep_, at_most))) {
+    if (bells_->rest(seen, std::min(sleep_, at_most))) {
       sleep_ = std::min(2 * sleep_, kSleepBesideBellMax);
       return;
     }
