@@ -369,7 +369,10 @@ Result<Stream<T>> join(const ReduceOp<T>& op, std::span<const Piece<T>> pieces, 
 template <typename T>
 Stream<T> joined_returns(uint64_t dimension, std::span<const Stream<T>> returned) {
   Stream<T> out = Stream<T>::empty(dimension);
-  uint64_t base = 0;
+  uint64_t base = 0, count = 0;
+  for (const Stream<T>& slice : returned) count += slice.count();
+  out.indices.reserve(count);
+  out.values.reserve(count);
   for (const Stream<T>& slice : returned) {
     const Piece<T> piece{{slice.view(), nullptr, 0}, Checked::kYes};
     MILLRACE_CHECK(append(sum_op<T>(), piece, static_cast<uint32_t>(base), out), slice.dimension);
