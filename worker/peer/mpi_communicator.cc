@@ -20,7 +20,6 @@
 #include <vector>
 
 #include "kernels/base/check.h"
-#include "worker/peer/mpi_bells.h"
 
 namespace millrace::peer {
 namespace {
@@ -41,7 +40,6 @@ constexpr TimeNs kDrainMax = 2 * kNsPerS;
 constexpr TimeNs kYieldsFor = 100 * kNsPerUs;
 constexpr TimeNs kSleepMin = 5 * kNsPerUs;
 constexpr TimeNs kSleepMax = 50 * kNsPerUs;
-constexpr TimeNs kSleepBesideBellMax = kNsPerMs;
 
 std::string text_of(int code) {
   std::array<char, MPI_MAX_ERROR_STRING> text{};
@@ -136,7 +134,7 @@ void MpiJob::abort(int exit_code, uint32_t grace_ms) {
 class MpiCommunicator::Links {
  public:
   Links(MPI_Comm comm, uint32_t rank, uint32_t size, MpiThreads level)
-      : rank_(rank), size_(size), comm_(comm), level_(level), bells_(MpiBells::over(comm)) {}
+      : rank_(rank), size_(size), comm_(comm), level_(level) {}
 
   uint32_t rank() const { return rank_; }
   uint32_t size() const { return size_; }
@@ -151,10 +149,12 @@ class MpiCommunicator::Links {
     }
     traffic_.bytes_sent += kMessageHeaderBytes + body_bytes;
     ++traffic_.messages_sent;
-    Status status = body_bytes <= kWholeBodyBytesMax ? send_head(to, message, message.body.bytes)
-                                                     : send_apart(to, std::move(message));
-    if (bells_) bells_->ring(to);
-    return status;
+    if (body_bytes <= kWholeBodyBytesMax) return send_head(to, message, message.body.bytes);
+    const uint32_t tag = next_body_tag_;
+    next_body_tag_ = tag == kBodyTagMax ? kBodyTagMin : tag + 1;
+    const auto tag_bytes = std::bit_cast<std::array<uint8_t, sizeof tag>>(tag);
+    if (Status status = send_head(to, message, tag_bytes); !status) return status;
+    return begin_send(to, static_cast<int>(tag), message.body.bytes, {.body = std::move(message.body), .head = {}});
   }
 
   Result<std::optional<ReceivedMessage>> receive() {
@@ -174,32 +174,21 @@ class MpiCommunicator::Links {
 
   void wait(TimeNs at_most) {
     const TimeNs begin = monotonic_now_ns();
-    // Yields of ranks that share a core take turns from those who have something to do.
-    const TimeNs yields_for = bells_ && bells_->is_crowded() ? 0 : kYieldsFor;
     TimeNs sleep = kSleepMin;
-    for (;;) {
-      const uint32_t seen = bells_ ? bells_->rung() : 0;
-      if (look()) return;
+    while (!look()) {
       const TimeNs waited = monotonic_now_ns() - begin;
       if (waited >= at_most) return;
-      if (waited < yields_for) {
+      if (waited < kYieldsFor) {
         sched_yield();
         continue;
       }
       ++sleeps_;
-      if (bells_) {
-        sleep_till_rung(seen, at_most - waited);
-        continue;
-      }
       pause_for(std::min(sleep, at_most - waited));
       sleep = std::min(2 * sleep, kSleepMax);
     }
   }
 
-  void wake() {
-    woken_ = true;
-    if (bells_) bells_->ring(rank_);
-  }
+  void wake() { woken_ = true; }
 
   /// True: nothing is on its way in either direction.
   bool drain() {
@@ -284,6 +273,7 @@ class MpiCommunicator::Links {
     return {};
   }
 
+<<<<<<< ours
   /// A body in a message of MPI's own, behind the header that announces it.
   Status send_apart(uint32_t to, PeerMessage message) {
     const uint32_t tag = next_body_tag_;
@@ -304,6 +294,8 @@ class MpiCommunicator::Links {
     if (found || moved_ != moved) sleep_ = kSleepMax;
   }
 
+=======
+>>>>>>> theirs
   void release(Sending&& sent) {
     constexpr size_t kFreeHeadsMax = 64;
     if (sent.head && free_heads_.size() < kFreeHeadsMax) free_heads_.push_back(std::move(sent.head));
@@ -391,7 +383,6 @@ class MpiCommunicator::Links {
       ++to;
     }
     requests.resize(to);
-    moved_ += static_cast<uint64_t>(count);
     kept.erase(kept.begin() + static_cast<ptrdiff_t>(to), kept.end());
     for (auto& [one, status] : ended) {
       if (Status handed = done(std::move(one), status); !handed) return handed;
@@ -464,8 +455,6 @@ class MpiCommunicator::Links {
   }
 
   void arrive(uint32_t from, PeerMessage message) {
-    // Its sender may wait for no more than that it has gone.
-    if (bells_ && message.body.bytes.size() > kWholeBodyBytesMax) bells_->ring(from);
     ++traffic_.messages_received;
     traffic_.bytes_received += kMessageHeaderBytes + message.body.bytes.size();
     arrived_.push_back({from, std::move(message)});
@@ -482,9 +471,6 @@ class MpiCommunicator::Links {
   std::atomic<bool> woken_ = false;
   std::atomic<uint64_t> polls_ = 0;
   std::atomic<uint64_t> sleeps_ = 0;
-  std::atomic<uint64_t> moved_ = 0;  ///< requests that have completed later than they began
-  const std::unique_ptr<MpiBells> bells_;
-  TimeNs sleep_ = kSleepMax;  ///< of wait()
 
   mutable std::mutex mutex_;
   std::deque<ReceivedMessage> arrived_;
