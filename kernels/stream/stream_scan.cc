@@ -78,6 +78,34 @@ void MovedDown(const uint32_t* HWY_RESTRICT indices, size_t count, uint32_t base
   for (; i < count; ++i) out[i] = indices[i] - base;
 }
 
+bool MovedDownIncreasing(const uint32_t* HWY_RESTRICT indices, size_t count, uint32_t base,
+                         uint32_t* HWY_RESTRICT out) {
+  const hn::ScalableTag<uint32_t> d;
+  const hn::RebindToSigned<decltype(d)> di;
+  const size_t lanes = hn::Lanes(d);
+  const auto sign = hn::Set(d, 0x8000'0000u);
+  const auto by = hn::Set(d, base);
+  size_t i = 0;
+  while (i + lanes < count) {
+    const size_t end = std::min(i + kBlock, count);
+    auto right_order = hn::Set(di, -1);
+    for (; i + lanes < end; i += lanes) {
+      const auto here = hn::LoadU(d, indices + i);
+      const auto left = hn::BitCast(di, hn::Xor(here, sign));
+      const auto right = hn::BitCast(di, hn::Xor(hn::LoadU(d, indices + i + 1), sign));
+      right_order = hn::And(right_order, hn::VecFromMask(di, hn::Lt(left, right)));
+      hn::StoreU(hn::Sub(here, by), d, out + i);
+    }
+    if (!hn::AllTrue(di, hn::MaskFromVec(right_order))) return false;
+    if (end == count) break;
+  }
+  for (; i < count; ++i) {
+    if (i + 1 < count && indices[i] >= indices[i + 1]) return false;
+    out[i] = indices[i] - base;
+  }
+  return true;
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace millrace
 HWY_AFTER_NAMESPACE();
@@ -89,6 +117,7 @@ HWY_EXPORT(StrictlyIncreasing);
 HWY_EXPORT(AllFiniteF32);
 HWY_EXPORT(AllFiniteF64);
 HWY_EXPORT(MovedDown);
+HWY_EXPORT(MovedDownIncreasing);
 
 bool strictly_increasing(const uint32_t* indices, size_t count) {
   return HWY_DYNAMIC_DISPATCH(StrictlyIncreasing)(indices, count);
@@ -97,6 +126,9 @@ bool all_finite_f32(const float* values, size_t count) { return HWY_DYNAMIC_DISP
 bool all_finite_f64(const double* values, size_t count) { return HWY_DYNAMIC_DISPATCH(AllFiniteF64)(values, count); }
 void moved_down(const uint32_t* indices, size_t count, uint32_t base, uint32_t* out) {
   HWY_DYNAMIC_DISPATCH(MovedDown)(indices, count, base, out);
+}
+bool moved_down_increasing(const uint32_t* indices, size_t count, uint32_t base, uint32_t* out) {
+  return HWY_DYNAMIC_DISPATCH(MovedDownIncreasing)(indices, count, base, out);
 }
 
 }  // namespace millrace

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/stream/stream_scan.h"
 #include "tests/support/isa.h"
 #include "tests/support/stream_oracle.h"
 
@@ -142,10 +143,15 @@ void expect_copies_that_look() {
     ASSERT_TRUE(copy_increasing(indices.data(), index_copy));
     ASSERT_TRUE(copy_finite<T>(values.data(), value_copy));
     EXPECT_EQ(index_copy, indices);
+    std::vector<uint32_t> moved(length);
+    // Down by 5 more than the first one: modulo 2^32.
+    ASSERT_TRUE(moved_down_increasing(indices.data(), length, 10, moved.data()));
+    for (size_t i = 0; i < length; ++i) ASSERT_EQ(moved[i], static_cast<uint32_t>(3 * i) - 5) << i;
     EXPECT_EQ(value_copy, values);
     for (size_t at = 1; at < length; at += 1 + length / 67) {
       const uint32_t kept = std::exchange(indices[at], indices[at - 1]);
       EXPECT_FALSE(copy_increasing(indices.data(), index_copy)) << length << " at " << at;
+      EXPECT_FALSE(moved_down_increasing(indices.data(), length, 10, moved.data())) << length << " at " << at;
       indices[at] = kept;
       values[at] = std::numeric_limits<T>::infinity();
       EXPECT_FALSE(copy_finite<T>(values.data(), value_copy)) << length << " at " << at;

@@ -58,8 +58,9 @@ struct AllreduceSettings {
   ReduceOp<T> op = sum_op<T>();
   WireForm wire;
   uint64_t k = 0;  ///< of kGlobalTopk, and of those that select: entries
-  std::optional<CodecSpec>
-      dense_quantizer;              ///< dsar_split_allgather: values of its dense phase (qsgd4); none: lossless
+  /// dsar_split_allgather, ssar_split_allgather: of sums on their way to all ranks (qsgd4), which then keep its bound; the owner
+  /// of a slice keeps what that changes. None: lossless.
+  std::optional<CodecSpec> dense_quantizer;
   uint32_t boundaries_period = 64;  ///< oktopk: tau
   uint32_t thresholds_period = 32;  ///< oktopk: tau'
   /// oktopk: kEqual: index ranges of one length, wherever the entries lie (the paper's naive reduce, to compare with).

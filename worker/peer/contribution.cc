@@ -1,6 +1,7 @@
 #include "worker/peer/contribution.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace millrace::peer {
 
@@ -33,8 +34,37 @@ Result<CodedContribution<T>> code_contribution(const HeldStream<T>& own, const A
   return coded;
 }
 
+namespace {
+
+/// Of streams with the same indices, as a lossy value codec leaves them.
+template <typename T>
+Stream<T> difference_of_values(const StreamView<T>& a, const StreamView<T>& b) {
+  Stream<T> out = Stream<T>::empty(a.dimension);
+  out.indices.resize(a.count());
+  out.values.resize(a.count());
+  size_t at = 0;
+  for (size_t i = 0; i < a.count(); ++i) {
+    const T value = a.values[i] - b.values[i];
+    out.indices[at] = a.dense ? static_cast<uint32_t>(i) : a.indices[i];
+    out.values[at] = value;
+    at += value != 0 ? 1 : 0;
+  }
+  out.indices.resize(at);
+  out.values.resize(at);
+  return out;
+}
+
+template <typename T>
+bool have_same_indices(const StreamView<T>& a, const StreamView<T>& b) {
+  return a.dense == b.dense && a.count() == b.count() &&
+         (a.count() == 0 || a.dense || std::memcmp(a.indices.data(), b.indices.data(), a.indices.size_bytes()) == 0);
+}
+
+}  // namespace
+
 template <typename T>
 Stream<T> difference(const StreamView<T>& a, const StreamView<T>& b) {
+  if (have_same_indices(a, b)) return difference_of_values(a, b);
   Stream<T> out = Stream<T>::empty(a.dimension);
   const auto index_at = [](const StreamView<T>& stream, size_t at) {
     return at == stream.values.size() ? kDimensionMax : stream.dense ? at : uint64_t{stream.indices[at]};

@@ -139,9 +139,11 @@ class DenseRabenseifner final : public Allreduce<T> {
       sum = std::move(parts[0]);
       co_return Status{};
     }
-    std::vector<StreamView<T>> views;
-    for (const HeldStream<T>& part : parts) views.push_back(part.view);
-    sum = HeldStream<T>::from(join<T>(settings_.op, views, JoinAs::kSmaller, {}));
+    std::vector<Piece<T>> pieces;
+    for (HeldStream<T>& part : parts) pieces.push_back({std::move(part), Checked::kYes});
+    Result<Stream<T>> joined = join<T>(settings_.op, pieces, JoinAs::kSmaller, {});
+    if (!joined) co_return std::unexpected(joined.error());
+    sum = HeldStream<T>::from(std::move(*joined));
     co_return Status{};
   }
 

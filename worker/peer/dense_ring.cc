@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <array>
+
 #include "worker/peer/dense_vector.h"
 #include "worker/peer/registry.h"
 #include "worker/peer/slices.h"
@@ -6,13 +9,38 @@
 ///
 /// Any P   as it is.
 /// Bits    the rank of a slice has its sum, added in the order of the ring.
-/// Bytes   a rank: 2 (P - 1) messages of N / P values.
+/// Bytes   a rank: 2 (P - 1) messages of N / P values; slices of more than kPieceValues go in pieces, each passed on as soon as
+///         it is added to, while it is in the second-level cache.
 /// Source  Patarasuk and Yuan; the baseline of sparcml.txt, section 8.1.
 namespace millrace::peer {
 namespace {
 
 constexpr uint32_t kReduceScatter = 0;
 constexpr uint32_t kGather = 1u << 31;
+
+/// 256 KiB of f32: with what is added to it, less than a second-level cache.
+constexpr uint64_t kPieceValues = uint64_t{1} << 16;
+
+/// The slices in pieces; all ranks have the same.
+class Pieces {
+ public:
+  explicit Pieces(const Slices& slices) : slices_(slices) {
+    for (uint32_t at = 0; at < slices.count(); ++at) count_max_ = std::max(count_max_, count(at));
+  }
+
+  uint32_t count(uint32_t slice) const {
+    return static_cast<uint32_t>((slices_.dimension(slice) + kPieceValues - 1) / kPieceValues);
+  }
+  uint64_t begin(uint32_t slice, uint32_t piece) const {
+    return std::min(slices_.begin(slice) + piece * kPieceValues, slices_.end(slice));
+  }
+  uint64_t end(uint32_t slice, uint32_t piece) const { return begin(slice, piece + 1); }
+  uint32_t tag(uint32_t step, uint32_t piece) const { return step * count_max_ + piece; }
+
+ private:
+  Slices slices_;
+  uint32_t count_max_ = 0;
+};
 
 template <typename T>
 class DenseRing final : public Allreduce<T> {
@@ -23,6 +51,8 @@ class DenseRing final : public Allreduce<T> {
 
   Task<Result<Reduced<T>>> run(Channel& channel, HeldStream<T> own) override {
     if (Status status = check_contribution(own.view, settings_); !status) co_return std::unexpected(status.error());
+    const bool in_pieces = channel.size() > 1 && settings_.dimension / channel.size() >= kPieceValues;
+    if (in_pieces) co_return co_await run_in_pieces(channel, std::move(own));
     Result<OwnSlice<T>> mine =
         co_await ring_reduce_scatter(channel, std::move(own), settings_, kReduceScatter, JoinAs::kDense);
     if (!mine) co_return std::unexpected(mine.error());
@@ -31,6 +61,87 @@ class DenseRing final : public Allreduce<T> {
   }
 
  private:
+  Task<Result<Reduced<T>>> run_in_pieces(Channel& channel, HeldStream<T> own) {
+    const Slices slices(settings_.dimension, channel.size());
+    Stream<T> sum = memory_.take();
+    sum.dimension = settings_.dimension;
+    sum.dense = true;
+    sum.values.resize(settings_.dimension);
+    const Pieces pieces(slices);
+    if (Status status = co_await reduce_scatter(channel, own, pieces, sum.values); !status) {
+      co_return std::unexpected(status.error());
+    }
+    own = {};
+    if (Status status = co_await gather(channel, pieces, sum.values); !status) {
+      co_return std::unexpected(status.error());
+    }
+    co_return Reduced<T>{memory_.hold(std::move(sum), channel.size()), Stream<T>::empty(settings_.dimension), {}};
+  }
+
+  /// sum: this rank's slice of it; its pieces are on their way to the next rank, as those of the allgather.
+  Task<Status> reduce_scatter(Channel& channel, const HeldStream<T>& own, Pieces pieces, std::span<T> sum) const {
+    const uint32_t size = channel.size(), rank = channel.rank();
+    const uint32_t next = (rank + 1) % size, previous = (rank + size - 1) % size;
+    for (uint32_t piece = 0; piece < pieces.count(previous); ++piece) {
+      const uint64_t begin = pieces.begin(previous, piece), end = pieces.end(previous, piece);
+      channel.send(next, kReduceScatter + pieces.tag(0, piece), dense_packet(part_of(own, begin, end)));
+    }
+    for (uint32_t step = 0; step + 1 < size; ++step) {
+      const uint32_t at = (rank + 2 * size - 2 - step) % size;
+      for (uint32_t piece = 0; piece < pieces.count(at); ++piece) {
+        const uint64_t begin = pieces.begin(at, piece), end = pieces.end(at, piece);
+        const Packet packet = co_await channel.receive(previous, kReduceScatter + pieces.tag(step, piece));
+        const Result<HeldStream<T>> partial = unpack<T>(packet, end - begin, settings_.op);
+        if (!partial) co_return std::unexpected(partial.error());
+        const HeldStream<T> mine = part_of(own, begin, end);
+        const std::array<StreamView<T>, 2> both{partial->view, mine.view};
+        channel.charge(reduce_time(end - begin + mine.view.count()));
+        Result<Stream<T>> added = combine<T>(settings_.op, both);
+        if (!added) co_return std::unexpected(added.error());
+        const bool is_last = at == rank;
+        if (is_last) {
+          std::ranges::copy(added->values, sum.begin() + static_cast<ptrdiff_t>(begin));
+          channel.charge(reduce_time(end - begin));
+        }
+        const uint32_t tag = is_last ? kGather + pieces.tag(rank, piece) : kReduceScatter + pieces.tag(step + 1, piece);
+        channel.send(next, tag, dense_packet(HeldStream<T>::from(std::move(*added))));
+      }
+    }
+    co_return Status{};
+  }
+
+  Task<Status> gather(Channel& channel, Pieces pieces, std::span<T> sum) const {
+    const uint32_t size = channel.size(), rank = channel.rank();
+    const uint32_t next = (rank + 1) % size, previous = (rank + size - 1) % size;
+    for (uint32_t step = 0; step + 1 < size; ++step) {
+      const uint32_t at = (previous + size - step) % size;
+      for (uint32_t piece = 0; piece < pieces.count(at); ++piece) {
+        const uint64_t begin = pieces.begin(at, piece), end = pieces.end(at, piece);
+        const Packet packet = co_await channel.receive(previous, kGather + pieces.tag(at, piece));
+        const Result<HeldStream<T>> theirs = unpack<T>(packet, end - begin, settings_.op);
+        if (!theirs) co_return std::unexpected(theirs.error());
+        if (!theirs->view.dense)
+          co_return fail(ErrorCode::kMalformed, "dense_ring: a peer sent a piece that is sparse");
+        std::ranges::copy(theirs->view.values, sum.begin() + static_cast<ptrdiff_t>(begin));
+        if (step + 2 < size) channel.send(next, kGather + pieces.tag(at, piece), packet);
+        channel.charge(reduce_time(end - begin));
+      }
+    }
+    co_return Status{};
+  }
+
+  /// Of a sparse stream a copy, of a dense one a view that shares it.
+  static HeldStream<T> part_of(const HeldStream<T>& stream, uint64_t begin, uint64_t end) {
+    if (!stream.view.dense) return HeldStream<T>::from(cut(stream.view, begin, end));
+    return {{end - begin, true, {}, stream.view.values.subspan(begin, end - begin)}, stream.owner, stream.memory_bytes};
+  }
+
+  Packet dense_packet(const HeldStream<T>& stream) const {
+    const HeldStream<T> dense = stream.view.dense ? stream : HeldStream<T>::from(to_dense(settings_.op, stream.view));
+    // Without a codec it cannot fail.
+    return std::move(pack(dense, {}, {}).value().packet);
+  }
+
   AllreduceSettings<T> settings_;
   ResultMemory<T> memory_;
 };

@@ -34,6 +34,8 @@ constexpr int kHeadTag = 1;
 constexpr uint32_t kBodyTagMin = 2;
 constexpr uint32_t kBodyTagMax = 32'767;  // every MPI has as many
 
+constexpr uint64_t kBodyBytesAPoll = 256 << 10;
+
 constexpr TimeNs kDrainMax = 2 * kNsPerS;
 constexpr TimeNs kYieldsFor = 100 * kNsPerUs;
 constexpr TimeNs kSleepMin = 5 * kNsPerUs;
@@ -299,9 +301,11 @@ class MpiCommunicator::Links {
     }
   }
 
-  /// Begins to receive what has arrived, however long it is.
+  /// Begins to receive what has arrived, however long it is; of what is announced so much at a time that it is still in a cache
+  /// when who waits for it gets it: on one machine MPI copies a body as soon as it is asked to.
   Status take_heads() {
-    for (;;) {
+    body_bytes_begun_ = 0;
+    while (body_bytes_begun_ < kBodyBytesAPoll) {
       int found = 0;
       MPI_Message handle = MPI_MESSAGE_NULL;
       MPI_Status status;
@@ -326,6 +330,7 @@ class MpiCommunicator::Links {
       }
       if (Status taken = take(std::move(receiving), status); !taken) return taken;
     }
+    return {};
   }
 
   /// Takes out of two parallel arrays what has completed, and hands it on.
@@ -413,6 +418,7 @@ class MpiCommunicator::Links {
     }
     Receiving receiving{.from = from, .bytes = {}, .announced = std::move(header.message)};
     receiving.bytes.resize(header.body_bytes);
+    body_bytes_begun_ += header.body_bytes;
     MPI_Request request = MPI_REQUEST_NULL;
     if (Status begun = checked(MPI_Irecv(receiving.bytes.data(), static_cast<int>(receiving.bytes.size()), MPI_BYTE,
                                          static_cast<int>(from), static_cast<int>(tag), comm_, &request),
@@ -448,6 +454,7 @@ class MpiCommunicator::Links {
   std::optional<Error> problem_;
   Traffic traffic_;
   uint32_t next_body_tag_ = kBodyTagMin;
+  uint64_t body_bytes_begun_ = 0;  ///< in one poll
   std::vector<std::unique_ptr<Head>> free_heads_;
   // One request and what belongs to it, at the same place of both.
   std::vector<MPI_Request> send_requests_;

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "kernels/base/check.h"
 #include "kernels/reduce/reduce.h"
 #include "kernels/stream/stream_scan.h"
 #include "worker/peer/contribution.h"
@@ -82,39 +83,81 @@ class SlicesDownward {
   IndexBuffer indices_;
 };
 
+std::unexpected<Error> diverged() {
+  return fail(ErrorCode::kNonFinite, "a peer sent NaN or infinity: the gradients have diverged");
+}
+
+/// out = the values, looked at on the way.
 template <typename T>
-void fill(const ReduceOp<T>& op, std::span<const StreamView<T>> pieces, std::span<T> out) {
+Status copy_values(const ReduceOp<T>& op, std::span<const T> values, Checked entries, std::span<T> out) {
+  if (entries == Checked::kNo && copy_finite<T>(values.data(), out)) return {};
+  // Only a neutral element may be infinite, which few operations have.
+  if (entries == Checked::kNo && !is_admissible(op, values)) return diverged();
+  if (!values.empty()) std::memcpy(out.data(), values.data(), values.size_bytes());
+  return {};
+}
+
+template <typename T>
+Status check_entries(const ReduceOp<T>& op, const Piece<T>& piece) {
+  if (piece.entries == Checked::kYes) return {};
+  if (Status status = validate(piece.stream.view); !status) return status;
+  if (!is_admissible(op, piece.stream.view.values)) return diverged();
+  return {};
+}
+
+template <typename T>
+Status fill(const ReduceOp<T>& op, std::span<const Piece<T>> pieces, std::span<T> out) {
   uint64_t base = 0;
-  for (const StreamView<T>& piece : pieces) {
-    const std::span<T> slice = out.subspan(base, piece.dimension);
-    base += piece.dimension;
-    if (piece.dense) {
-      std::ranges::copy(piece.values, slice.begin());
+  for (const Piece<T>& piece : pieces) {
+    const StreamView<T>& view = piece.stream.view;
+    const std::span<T> slice = out.subspan(base, view.dimension);
+    base += view.dimension;
+    if (view.dense) {
+      if (Status status = copy_values<T>(op, view.values, piece.entries, slice); !status) return status;
       continue;
     }
+    // Before anything is written where an index says.
+    if (Status status = check_entries(op, piece); !status) return status;
     std::ranges::fill(slice, op.neutral);
-    for (size_t i = 0; i < piece.values.size(); ++i) slice[piece.indices[i]] = piece.values[i];
+    for (size_t i = 0; i < view.values.size(); ++i) slice[view.indices[i]] = view.values[i];
   }
+  return {};
+}
+
+/// Down by -base, modulo 2^32.
+template <typename T>
+Status append_indices(const Piece<T>& piece, uint32_t base, uint32_t* out) {
+  const StreamView<T>& view = piece.stream.view;
+  const bool looked_at = piece.entries == Checked::kNo && view.indices.back() < view.dimension &&
+                         moved_down_increasing(view.indices.data(), view.count(), 0 - base, out);
+  if (looked_at) return {};
+  if (piece.entries == Checked::kNo) {
+    if (Status status = validate(view); !status) return status;
+  }
+  moved_down(view.indices.data(), view.count(), 0 - base, out);
+  return {};
 }
 
 /// REQUIRES: capacity for it.
 template <typename T>
-void append(const ReduceOp<T>& op, const StreamView<T>& piece, uint32_t base, Stream<T>& out) {
+Status append(const ReduceOp<T>& op, const Piece<T>& piece, uint32_t base, Stream<T>& out) {
+  const StreamView<T>& view = piece.stream.view;
   const size_t at = out.indices.size();
-  if (!piece.dense) {
-    if (piece.count() == 0) return;
-    out.values.resize(at + piece.count());
-    std::memcpy(out.values.data() + at, piece.values.data(), piece.values.size_bytes());
-    out.indices.resize(at + piece.count());
-    // Down by -base, modulo 2^32.
-    moved_down(piece.indices.data(), piece.count(), 0 - base, out.indices.data() + at);
-    return;
+  if (!view.dense) {
+    if (view.count() == 0) return {};
+    out.values.resize(at + view.count());
+    const std::span<T> values = std::span<T>(out.values).subspan(at);
+    if (Status status = copy_values<T>(op, view.values, piece.entries, values); !status) return status;
+    out.indices.resize(at + view.count());
+    return append_indices(piece, base, out.indices.data() + at);
   }
-  for (size_t i = 0; i < piece.values.size(); ++i) {
-    if (piece.values[i] == op.neutral) continue;
+  if (Status status = check_entries(op, piece); !status) return status;
+  for (size_t i = 0; i < view.values.size(); ++i) {
+    if (view.values[i] == op.neutral) continue;
     out.indices.push_back(base + static_cast<uint32_t>(i));
-    out.values.push_back(piece.values[i]);
+    out.values.push_back(view.values[i]);
   }
+  return {};
 }
 
 }  // namespace
@@ -236,23 +279,23 @@ Task<Result<HeldStream<T>>> gather_slices(Channel& channel, Packed<T> own, Slice
   const Result<std::vector<Packet>> packets =
       co_await allgather(channel, std::move(packet), options.first_tag, options.way);
   if (!packets) co_return std::unexpected(packets.error());
-  std::vector<HeldStream<T>> held;
-  std::vector<StreamView<T>> pieces;
+  std::vector<Piece<T>> pieces;
   uint64_t entries = 0;
   for (uint32_t at = 0; at < channel.size(); ++at) {
     if (slices.dimension(at) == 0) continue;
     if (at == rank) {
-      held.push_back(std::move(own.decoded));
+      pieces.push_back({std::move(own.decoded), Checked::kYes});
     } else {
-      Result<HeldStream<T>> piece = unpack<T>((*packets)[at], slices.dimension(at), op);
+      Result<Piece<T>> piece = unpack_unchecked<T>((*packets)[at], slices.dimension(at), op);
       if (!piece) co_return std::unexpected(piece.error());
-      held.push_back(std::move(*piece));
+      pieces.push_back(std::move(*piece));
     }
-    pieces.push_back(held.back().view);
-    entries += pieces.back().count();
+    entries += pieces.back().stream.view.count();
   }
   channel.charge(reduce_time(entries));
-  co_return memory.hold(join<T>(op, pieces, options.as, memory.take()), channel.size());
+  Result<Stream<T>> joined = join<T>(op, pieces, options.as, memory.take());
+  if (!joined) co_return std::unexpected(joined.error());
+  co_return memory.hold(std::move(*joined), channel.size());
 }
 
 template <typename T>
@@ -287,25 +330,26 @@ HeldStream<T> ResultMemory<T>::hold(Stream<T>&& result, uint32_t group_size) {
 }
 
 template <typename T>
-Stream<T> join(const ReduceOp<T>& op, std::span<const StreamView<T>> pieces, JoinAs as, Stream<T> out) {
+Result<Stream<T>> join(const ReduceOp<T>& op, std::span<const Piece<T>> pieces, JoinAs as, Stream<T> out) {
   uint64_t dimension = 0, count = 0;
   bool all_dense = true;
-  for (const StreamView<T>& piece : pieces) {
-    dimension += piece.dimension;
-    all_dense &= piece.dense;
+  for (const Piece<T>& piece : pieces) {
+    dimension += piece.stream.view.dimension;
+    all_dense &= piece.stream.view.dense;
   }
-  for (const StreamView<T>& piece : pieces) {
+  for (const Piece<T>& piece : pieces) {
     if (as == JoinAs::kDense || all_dense) break;
+    const StreamView<T>& view = piece.stream.view;
     count +=
-        piece.dense
-            ? static_cast<uint64_t>(std::ranges::count_if(piece.values, [&op](T value) { return value != op.neutral; }))
-            : piece.count();
+        view.dense
+            ? static_cast<uint64_t>(std::ranges::count_if(view.values, [&op](T value) { return value != op.neutral; }))
+            : view.count();
   }
   out.dimension = dimension;
   out.dense = as == JoinAs::kDense || all_dense || count >= dense_from_count<T>(dimension);
   if (out.dense) {
     out.values.resize(dimension);
-    fill<T>(op, pieces, out.values);
+    if (Status status = fill<T>(op, pieces, out.values); !status) return std::unexpected(status.error());
     return out;
   }
   // Room for the sums of later steps, which will not all have as many entries.
@@ -313,9 +357,11 @@ Stream<T> join(const ReduceOp<T>& op, std::span<const StreamView<T>> pieces, Joi
   if (out.indices.capacity() < count) out.indices.reserve(room);
   if (out.values.capacity() < count) out.values.reserve(room);
   uint64_t base = 0;
-  for (const StreamView<T>& piece : pieces) {
-    append(op, piece, static_cast<uint32_t>(base), out);
-    base += piece.dimension;
+  for (const Piece<T>& piece : pieces) {
+    if (Status status = append(op, piece, static_cast<uint32_t>(base), out); !status) {
+      return std::unexpected(status.error());
+    }
+    base += piece.stream.view.dimension;
   }
   return out;
 }
@@ -323,9 +369,13 @@ Stream<T> join(const ReduceOp<T>& op, std::span<const StreamView<T>> pieces, Joi
 template <typename T>
 Stream<T> joined_returns(uint64_t dimension, std::span<const Stream<T>> returned) {
   Stream<T> out = Stream<T>::empty(dimension);
-  uint64_t base = 0;
+  uint64_t base = 0, count = 0;
+  for (const Stream<T>& slice : returned) count += slice.count();
+  out.indices.reserve(count);
+  out.values.reserve(count);
   for (const Stream<T>& slice : returned) {
-    append(sum_op<T>(), slice.view(), static_cast<uint32_t>(base), out);
+    const Piece<T> piece{{slice.view(), nullptr, 0}, Checked::kYes};
+    MILLRACE_CHECK(append(sum_op<T>(), piece, static_cast<uint32_t>(base), out), slice.dimension);
     base += slice.dimension;
   }
   return out;
@@ -351,8 +401,8 @@ template Task<Result<Reduced<double>>> gather_sum(Channel&, OwnSlice<double>, co
                                                   GatherOptions, ResultMemory<double>&);
 template class ResultMemory<float>;
 template class ResultMemory<double>;
-template Stream<float> join(const ReduceOp<float>&, std::span<const StreamView<float>>, JoinAs, Stream<float>);
-template Stream<double> join(const ReduceOp<double>&, std::span<const StreamView<double>>, JoinAs, Stream<double>);
+template Result<Stream<float>> join(const ReduceOp<float>&, std::span<const Piece<float>>, JoinAs, Stream<float>);
+template Result<Stream<double>> join(const ReduceOp<double>&, std::span<const Piece<double>>, JoinAs, Stream<double>);
 template Stream<float> joined_returns(uint64_t, std::span<const Stream<float>>);
 template Stream<double> joined_returns(uint64_t, std::span<const Stream<double>>);
 

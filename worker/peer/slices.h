@@ -113,8 +113,10 @@ Task<Result<Reduced<T>>> gather_sum(Channel& channel, OwnSlice<T> mine, const Al
 /// kSmaller  dense from dense_from_count() on, or where all pieces are; of a dense piece in a sparse sum the neutral elements are
 ///           left out.
 /// out       an empty stream; its buffers are used.
+/// Cost      one pass; entries that were not looked at are, while they are in the first-level cache.
+/// Errors    of such entries: as unpack().
 template <typename T>
-Stream<T> join(const ReduceOp<T>& op, std::span<const StreamView<T>> pieces, JoinAs as, Stream<T> out);
+Result<Stream<T>> join(const ReduceOp<T>& op, std::span<const Piece<T>> pieces, JoinAs as, Stream<T> out);
 
 /// What came back, slice by slice, as one sparse stream.
 template <typename T>

@@ -1,12 +1,14 @@
 #include "worker/peer/contribution.h"
+#include "worker/peer/packed_sum.h"
 #include "worker/peer/registry.h"
-#include "worker/peer/slices.h"
 
 /// SSAR_Split_allgather: every rank is in charge of an equal range of the indices, gets all that the others have there, adds
 /// it up, and all ranks gather the slices of the sum. For much data.
 ///
 /// Any P   the gathering is recursive doubling or Bruck's.
-/// Bits    one rank adds, in the order of the ranks.
+/// Bits    one rank adds, in the order of the ranks; where it quantizes, it uses its own decoding.
+/// Law     the sums are exact, unless the settings have a quantizer for them: its error on a slice is in the `returned` of the
+///         rank that is in charge of it.
 /// Bytes   a rank: P - 1 messages of (P - 1) / P k entries in all, then its slice of the sum to P - 1 others: from
 ///         2 (P - 1) / P k to P k entries; sums are dense where that is smaller, slice by slice.
 /// Source  sparcml.txt, section 5.3.2.
@@ -28,7 +30,14 @@ class SsarSplitAllgather final : public Allreduce<T> {
     Result<OwnSlice<T>> mine = co_await split_and_combine(channel, std::move(own), settings_, kSplit);
     if (!mine) co_return std::unexpected(mine.error());
     const GatherOptions options{kGather, AllgatherWay::kDoubling, JoinAs::kSmaller};
-    co_return co_await gather_sum(channel, std::move(*mine), settings_, options, memory_);
+    Result<Packed<T>> packed = pack_own_sum(channel, *mine, settings_);
+    if (!packed) co_return std::unexpected(packed.error());
+    mine->sum = {};
+    const Slices slices(settings_.dimension, channel.size());
+    Result<HeldStream<T>> sum =
+        co_await gather_slices(channel, std::move(*packed), slices, settings_.op, options, memory_);
+    if (!sum) co_return std::unexpected(sum.error());
+    co_return Reduced<T>{std::move(*sum), joined_returns<T>(settings_.dimension, mine->returned), {}};
   }
 
  private:
@@ -36,13 +45,22 @@ class SsarSplitAllgather final : public Allreduce<T> {
   ResultMemory<T> memory_;
 };
 
+template <typename T>
+Result<std::unique_ptr<Allreduce<T>>> make(const AllreduceSettings<T>& settings) {
+  const AlgorithmInfo& info = algorithm_info(AlgorithmId::kSsarSplitAllgather);
+  if (Status status = check_sum_quantizer(settings, info.name); !status) return std::unexpected(status.error());
+  return std::make_unique<SsarSplitAllgather<T>>(settings);
+}
+
 }  // namespace
 
 AlgorithmEntry ssar_split_allgather_entry() {
-  return entry_of<SsarSplitAllgather>({.id = AlgorithmId::kSsarSplitAllgather,
-                                       .name = "ssar_split_allgather",
-                                       .source = "sparcml.txt, section 5.3.2",
-                                       .result = ResultKind::kExactSum});
+  return {{.id = AlgorithmId::kSsarSplitAllgather,
+           .name = "ssar_split_allgather",
+           .source = "sparcml.txt, section 5.3.2",
+           .result = ResultKind::kExactSum},
+          make<float>,
+          make<double>};
 }
 
 }  // namespace millrace::peer

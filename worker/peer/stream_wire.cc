@@ -28,16 +28,27 @@ Result<HeldStream<T>> unpack_dense(const Packet& packet, uint64_t dimension) {
   return HeldStream<T>::within(packet.body, view);
 }
 
+/// The order of the indices is not looked at.
 template <typename T>
-Result<HeldStream<T>> unpack_pairs(const Packet& packet, uint64_t dimension) {
+Result<HeldStream<T>> look_into_pairs(const Packet& packet, uint64_t dimension) {
   const ByteSpan bytes = packet.body.bytes;
   if (bytes.size() % kPairBytes<T> != 0) return std::unexpected(bad_body(bytes.size(), "pairs"));
   const size_t count = bytes.size() / kPairBytes<T>;
+  if (count > dimension) {
+    return std::unexpected(bad_body(bytes.size(), ("pairs of a slice of " + std::to_string(dimension)).c_str()));
+  }
   StreamView<T> view{dimension, false, {}, {}};
   view.values = {reinterpret_cast<const T*>(bytes.data()), count};
   view.indices = {reinterpret_cast<const uint32_t*>(bytes.data() + count * sizeof(T)), count};
-  if (Status status = validate(view); !status) return std::unexpected(status.error());
   return HeldStream<T>::within(packet.body, view);
+}
+
+template <typename T>
+Result<HeldStream<T>> unpack_pairs(const Packet& packet, uint64_t dimension) {
+  Result<HeldStream<T>> stream = look_into_pairs<T>(packet, dimension);
+  if (!stream) return stream;
+  if (Status status = validate(stream->view); !status) return std::unexpected(status.error());
+  return stream;
 }
 
 template <typename T>
@@ -215,6 +226,17 @@ Result<HeldStream<T>> unpack(const Packet& packet, uint64_t dimension, const Red
   return stream;
 }
 
+template <typename T>
+Result<Piece<T>> unpack_unchecked(const Packet& packet, uint64_t dimension, const ReduceOp<T>& op) {
+  MILLRACE_CHECK(std::bit_cast<uintptr_t>(packet.body.bytes.data()) % alignof(T) == 0, packet.body.bytes.size());
+  const bool lies_there = packet.form == BodyForm::kPairs || packet.form == BodyForm::kDense;
+  Result<HeldStream<T>> stream = packet.form == BodyForm::kPairs   ? look_into_pairs<T>(packet, dimension)
+                                 : packet.form == BodyForm::kDense ? unpack_dense<T>(packet, dimension)
+                                                                   : unpack<T>(packet, dimension, op);
+  if (!stream) return std::unexpected(stream.error());
+  return Piece<T>{std::move(*stream), lies_there ? Checked::kNo : Checked::kYes};
+}
+
 template <typename N>
 Packet pack_numbers(std::span<const N> numbers) {
   ByteBuffer bytes(numbers.size_bytes());
@@ -241,6 +263,8 @@ template std::vector<Packet> pack_slices(const HeldStream<float>&, std::span<con
 template std::vector<Packet> pack_slices(const HeldStream<double>&, std::span<const uint64_t>, double, SliceForm);
 template Result<HeldStream<float>> unpack(const Packet&, uint64_t, const ReduceOp<float>&);
 template Result<HeldStream<double>> unpack(const Packet&, uint64_t, const ReduceOp<double>&);
+template Result<Piece<float>> unpack_unchecked(const Packet&, uint64_t, const ReduceOp<float>&);
+template Result<Piece<double>> unpack_unchecked(const Packet&, uint64_t, const ReduceOp<double>&);
 template Packet pack_numbers(std::span<const uint32_t>);
 template Packet pack_numbers(std::span<const uint64_t>);
 template Packet pack_numbers(std::span<const float>);

@@ -72,6 +72,25 @@ Result<Packed<T>> pack(const HeldStream<T>& stream, const std::optional<CodecSpe
 template <typename T>
 Result<HeldStream<T>> unpack(const Packet& packet, uint64_t dimension, const ReduceOp<T>& op = {});
 
+/// Whether entries are known to be what a stream's are: strictly increasing indices in range, values finite or neutral.
+enum class Checked : uint8_t {
+  kYes = 1,
+  kNo = 2,
+};
+
+/// A stream that is about to be copied, and whether that has to look at its entries.
+template <typename T>
+struct Piece {
+  HeldStream<T> stream;
+  Checked entries = Checked::kYes;
+};
+
+/// unpack() without a pass over entries that lie there as they are: for join(), which copies them and looks on the way.
+///
+/// Errors     unpack()'s, but for those that are left to who copies.
+template <typename T>
+Result<Piece<T>> unpack_unchecked(const Packet& packet, uint64_t dimension, const ReduceOp<T>& op = {});
+
 /// Plain numbers of an algorithm, and back. Errors  malformed: another form, or a length that is no multiple of a number's.
 template <typename N>
 Packet pack_numbers(std::span<const N> numbers);

@@ -3,13 +3,14 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <tuple>
 
 #include "tests/support/stream_oracle.h"
 #include "tests/worker/peer/cases.h"
 #include "tests/worker/peer/pump.h"
 #include "worker/peer/slices.h"
 
-/// DSAR with a quantized dense phase.
+/// Split allgathers whose sums are quantized on their way to all ranks.
 namespace millrace::peer::testing {
 namespace {
 
@@ -31,15 +32,18 @@ std::vector<HeldStream<float>> contributions(uint32_t size, uint64_t count) {
   return own;
 }
 
-class DsarQuantized : public ::testing::TestWithParam<uint32_t> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, DsarQuantized, ::testing::Values(1, 2, 3, 4, 5, 8));
+constexpr AlgorithmId kQuantizing[]{AlgorithmId::kDsarSplitAllgather, AlgorithmId::kSsarSplitAllgather};
 
-TEST_P(DsarQuantized, WhatTheOwnerRoundsOffASumComesBackToIt) {
-  const uint32_t size = GetParam();
+class QuantizedSums : public ::testing::TestWithParam<std::tuple<AlgorithmId, uint32_t>> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, QuantizedSums,
+                         ::testing::Combine(::testing::ValuesIn(kQuantizing), ::testing::Values(1, 2, 3, 4, 5, 8)));
+
+TEST_P(QuantizedSums, WhatTheOwnerRoundsOffASumComesBackToIt) {
+  const auto [algorithm, size] = GetParam();
   // Of many entries slices are dense, of few they are coded with their indices.
   for (const uint64_t count : {uint64_t{4'000}, uint64_t{40}}) {
     const AllreduceSettings<float> settings = quantized("gap+qsgd4");
-    PumpedAllreduce<float> all(size, AlgorithmId::kDsarSplitAllgather, settings, size);
+    PumpedAllreduce<float> all(size, algorithm, settings, size);
     const std::vector<HeldStream<float>> own = contributions(size, count);
     std::map<uint32_t, double> exact;
     for (const HeldStream<float>& one : own) {
@@ -61,14 +65,31 @@ TEST_P(DsarQuantized, WhatTheOwnerRoundsOffASumComesBackToIt) {
       }
     }
     // The sums are exact; what is subtracted of them is rounded once.
-    const StreamView<float>& sum = results[0]->sum.view;
-    ASSERT_TRUE(sum.dense);
+    EXPECT_EQ(results[0]->sum.view.dense, algorithm == AlgorithmId::kDsarSplitAllgather || count > kDimension / 2);
+    const Stream<float> sum = to_dense(results[0]->sum.view);
     for (uint32_t index = 0; index < kDimension; ++index) {
       const double error = returned.contains(index) ? returned[index] : 0;
       ASSERT_LE(std::abs(exact[index] - (sum.values[index] + error)), std::abs(error) * std::ldexp(1.0, -24))
           << "index " << index;
     }
   }
+}
+
+TEST(Ssar, AQuantizedSumKeepsItsSparseFormAndSendsFourBitsAValue) {
+  constexpr uint32_t kSize = 4;
+  constexpr uint64_t kCount = 100;
+  const std::vector<HeldStream<float>> own = contributions(kSize, kCount);
+  const auto gathered_by_all = [&own](const std::optional<CodecSpec>& quantizer) {
+    AllreduceSettings<float> settings = quantized("raw+qsgd4");
+    settings.dense_quantizer = quantizer;
+    PumpedAllreduce<float> all(kSize, AlgorithmId::kSsarSplitAllgather, settings, 1);
+    for (const auto& result : all.step(own)) EXPECT_TRUE(result.has_value() && !result->sum.view.dense);
+    return std::accumulate(all.pump.body_bytes.begin(), all.pump.body_bytes.end(), uint64_t{0});
+  };
+  const uint64_t count = kSize * kCount;  // hardly any index is in two
+  const uint64_t lossless = gathered_by_all({}), four_bits = gathered_by_all(codec_from_text("raw+qsgd4").value());
+  // Of 32 bits of a value 4 are left; and a container's 128 bytes at most for each slice that is sent.
+  EXPECT_GE(lossless - four_bits, (kSize - 1) * (count * 9 / 10 * 28 / 8 - kSize * 128));
 }
 
 TEST(Dsar, QuantizedSlicesAreAnEighthOfDenseOnes) {
@@ -103,15 +124,17 @@ TEST(Dsar, LosslessSlicesTravelInTheSmallerForm) {
   EXPECT_LE(sent, 2 * (kSize - 1) * kSize * 20 * 8 + kSize * (kSize - 1) * 16);
 }
 
-TEST(Dsar, AQuantizerIsRefusedForWhatIsNotASum) {
-  AllreduceSettings<float> settings = quantized("gap+qsgd4");
-  settings.op = max_op<float>();
-  const auto made = make_allreduce(AlgorithmId::kDsarSplitAllgather, settings);
-  ASSERT_FALSE(made.has_value());
-  EXPECT_EQ(made.error().code, ErrorCode::kInvalidArgument);
-  settings = quantized("gap+qsgd4");
-  settings.dense_quantizer->qsgd_bits = 9;
-  EXPECT_FALSE(make_allreduce(AlgorithmId::kDsarSplitAllgather, settings).has_value());
+TEST(SumQuantizer, IsRefusedForWhatIsNotASum) {
+  for (const AlgorithmId algorithm : kQuantizing) {
+    AllreduceSettings<float> settings = quantized("gap+qsgd4");
+    settings.op = max_op<float>();
+    const auto made = make_allreduce(algorithm, settings);
+    ASSERT_FALSE(made.has_value());
+    EXPECT_EQ(made.error().code, ErrorCode::kInvalidArgument);
+    settings = quantized("gap+qsgd4");
+    settings.dense_quantizer->qsgd_bits = 9;
+    EXPECT_FALSE(make_allreduce(algorithm, settings).has_value());
+  }
 }
 
 }  // namespace

@@ -33,6 +33,9 @@ struct BenchFlags {
   bool json = false;
 };
 
+/// Of a value codec whose error on each value is bounded, by what it sends along: good enough for sums.
+bool has_stated_bound(ValueCodecId codec) { return codec == ValueCodecId::kQsgd; }
+
 /// Errors   invalid_argument: words that mean nothing, and what no algorithm would take.
 Result<PeerBenchOptions> options_of(const BenchFlags& flags) {
   PeerBenchOptions options = flags.options;
@@ -51,6 +54,9 @@ Result<PeerBenchOptions> options_of(const BenchFlags& flags) {
   };
   if (Status status = read(flags.codec, options.codec); !status) return std::unexpected(status.error());
   if (Status status = read(flags.quantizer, options.quantizer); !status) return std::unexpected(status.error());
+  if (flags.quantizer.empty() && options.codec && has_stated_bound(options.codec->value)) {
+    options.quantizer = options.codec;
+  }
   const Result<std::vector<peer::AlgorithmId>> ids = algorithms_of(options);
   if (!ids) return std::unexpected(ids.error());
   const peer::AllreduceSettings<float> settings = settings_of(options);
@@ -105,8 +111,11 @@ void add_flags(CLI::App& app, BenchFlags& flags) {
       ->capture_default_str()
       ->check(in_range(1e-9, 1.0));
   app.add_option("--algorithm", options.algorithms, "one, or several with commas between; else all")->delimiter(',');
-  app.add_option("--codec", flags.codec, "of what ranks contribute; sums have its index codec, losslessly (raw: none)");
-  app.add_option("--quantizer", flags.quantizer, "of dense phases (dsar_split_allgather): raw+qsgd4");
+  app.add_option("--codec", flags.codec,
+                 "of what ranks contribute (raw: none); sums have its index codec, losslessly, but for --quantizer");
+  app.add_option("--quantizer", flags.quantizer,
+                 "of sums on their way to all ranks (dsar_split_allgather, ssar_split_allgather): raw+qsgd4; raw: none "
+                 "(default: the codec, where its values are qsgd)");
   app.add_option("--k", options.k, "entries that selecting algorithms keep; 0: as many as each rank has")
       ->check(in_range(uint64_t{0}, uint64_t{1} << 31));
   std::vector<std::string> shapes(input_shape_names().begin(), input_shape_names().end());
