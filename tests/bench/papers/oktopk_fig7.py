@@ -3,7 +3,7 @@
 
     tests/bench/papers/oktopk_fig7.py [--quick] [--out FOLDER] [--programs FOLDER]
 
-`millrace-peer simulate`, oktopk whole, at 1 %, 1.5 us a message and 80 Gbit/s, like Piz Daint's. Left: regions of balanced boundaries
+`millrace-peer simulate`, oktopk whole, at 1 %, 1.5 us a message and 10 Gbit/s. Left: regions of balanced boundaries
 (section 3.1.1) against regions of one length (naive reduce), for entries that lie uniformly, in clusters, and in a sixteenth of the
 dimension. Right: balancing before the allgatherv (section 3.1.2) against the direct one, where entries lie uniformly and the large
 values in a sixteenth of the dimension: one rank, or a sixteenth of them, has the result.
@@ -12,7 +12,7 @@ values in a sixteenth of the dimension: one rank, or a sixteenth of them, has th
 from experiment import Experiment, panels, table
 from peers import PROGRAM, simulate
 
-NETWORK = {"density": 0.01, "latency": "1500ns", "rate": "80gbit", "steps": 2}
+NETWORK = {"density": 0.01, "latency": "1500ns", "rate": "10gbit", "steps": 2}
 KINDS = [("uniform", "averaged"), ("clustered", "averaged"), ("one_region", "averaged"), ("one_region", "pooled")]
 
 
