@@ -21,8 +21,10 @@ constexpr int kPasses = 2;   // over all streams: what else the machine does com
 constexpr int kRepeats = 3;  // a pass, of which the best counts, after one that takes the memory
 constexpr int kFewRepeats = 12;
 constexpr int kFarRepeats = 4;
+constexpr int kFarthestRepeats = 2;  // in the first pass only: these streams take milliseconds
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr size_t kFarDensity = 2;      // of kSpeedDensities
+constexpr size_t kFarthestDensity = 3;
 constexpr double kFarSlowestNs = 8.0;  // a unit, both ways: what takes longer does not wait for memory
 
 /// Nanoseconds, both ways.
@@ -74,7 +76,9 @@ struct Streams {
     for (const double of : kSpeedDensities) near.push_back(uniform_stream(kNearUnits, of));
     const double density = kSpeedDensities[kFarDensity];
     for (const uint64_t units : kFewUnits) few.push_back(uniform_stream(units, density));
-    for (const uint64_t units : kFarUnits) far.push_back(uniform_stream(units, density));
+    for (const uint64_t units : kFarUnits) {
+      far.push_back(uniform_stream(units, units == kFarUnits.back() ? kSpeedDensities[kFarthestDensity] : density));
+    }
     for (const uint64_t units : kClusteredUnits) clustered.push_back(clustered_stream(units, density));
   }
 };
@@ -119,7 +123,7 @@ std::vector<Times> times_of(std::span<const IndexCodecId> forms, const Stream<fl
 struct WayTimes {
   std::array<double, kSpeedDensities.size()> near = {kNever, kNever, kNever, kNever, kNever};
   std::array<double, kFewUnits.size()> few = {kNever, kNever, kNever};
-  std::array<double, kFarUnits.size()> far = {kNever, kNever};
+  std::array<double, kFarUnits.size()> far = {kNever, kNever, kNever};
   std::array<double, kClusteredUnits.size()> clustered = {kNever, kNever};
 };
 
@@ -142,8 +146,11 @@ WaySpeed speed_of(const WayTimes& times, bool dense) {
   for (double& one : speed.unit_ns) one = std::max(one - speed.fixed_ns[kLast] / near, one / 2);
   speed.unit_ns[kFarDensity] = unit;
   for (size_t at = 0; at < kFarUnits.size() && times.far.back() < kNever; ++at) {
-    const double far = static_cast<double>(kFarUnits[at]) * units_of_entry;
-    speed.far_ns[at] = std::max((times.far[at] - speed.fixed_ns[kLast]) / far - unit, 0.0);
+    const bool farthest = at + 1 == kFarUnits.size();
+    const double units_of_far = farthest && dense ? static_cast<double>(kDenseUnitsPerFarthest) : units_of_entry;
+    const double far = static_cast<double>(kFarUnits[at]) * units_of_far;
+    const double near_ns = speed.unit_ns[farthest ? kFarthestDensity : kFarDensity];
+    speed.far_ns[at] = std::max((times.far[at] - speed.fixed_ns[kLast]) / far - near_ns, 0.0);
   }
   if (!dense) speed.clustered = {times.clustered[0] / times.few[kLast], times.clustered[1] / times.far[0]};
   return speed;
@@ -178,6 +185,7 @@ std::vector<CodingSpeed> form_speeds(const std::vector<IndexCodecId>& forms, con
     }
     measure(forms, streams.far[0], kFarRepeats, [](WayTimes& way) -> double& { return way.far[0]; });
     measure(quick, streams.far[1], kFarRepeats, [](WayTimes& way) -> double& { return way.far[1]; });
+    if (pass == 0) measure(quick, streams.far[2], kFarthestRepeats, [](WayTimes& way) -> double& { return way.far[2]; });
     measure(sparse, streams.clustered[0], kFewRepeats, [](WayTimes& way) -> double& { return way.clustered[0]; });
     measure(sparse, streams.clustered[1], kFarRepeats, [](WayTimes& way) -> double& { return way.clustered[1]; });
   }
@@ -223,30 +231,22 @@ std::vector<std::optional<Times>> value_times_of(const Stream<float>& stream, in
   return best;
 }
 
-/// few  at kFewUnits; all over what raw values take.
-CodecSpeeds::ValueWay way_of(const std::array<double, kFewUnits.size()>& few, double near) {
-  constexpr size_t kLast = kFewUnits.size() - 1;
-  CodecSpeeds::ValueWay way;
-  way.unit_ns = std::max(near - few[kLast], 0.0) / static_cast<double>(kNearUnits - kFewUnits[kLast]);
-  for (size_t at = 0; at <= kLast; ++at) {
-    way.fixed_ns[at] = std::max(few[at] - static_cast<double>(kFewUnits[at]) * way.unit_ns, 0.0);
-  }
-  return way;
-}
-
 std::vector<CodecSpeeds::Value> value_speeds(const Streams& streams) {
   const auto codecs = value_codecs();
   const auto raw = static_cast<size_t>(std::ranges::find(codecs, ValueCodecId::kRaw, &ValueCodec::id) - codecs.begin());
-  const std::vector<std::optional<Times>> near = value_times_of(streams.near[kFarDensity], kRepeats);
-  std::vector<std::vector<std::optional<Times>>> few;
-  for (const Stream<float>& stream : streams.few) few.push_back(value_times_of(stream, kFewRepeats));
+  std::vector<std::vector<std::optional<Times>>> times;  // of kValueUnits
+  for (const Stream<float>& stream : streams.few) times.push_back(value_times_of(stream, kFewRepeats));
+  times.push_back(value_times_of(streams.near[kFarDensity], kRepeats));
+  times.push_back(value_times_of(streams.far[0], kFarRepeats));
   std::vector<CodecSpeeds::Value> speeds;
   for (size_t at = 0; at < codecs.size(); ++at) {
-    if (!near[at] || std::ranges::any_of(few, [at](const auto& times) { return !times[at].has_value(); })) continue;
+    if (std::ranges::any_of(times, [at](const auto& of) { return !of[at].has_value(); })) continue;
     const auto way = [&](double Times::* which) {
-      std::array<double, kFewUnits.size()> over{};
-      for (size_t size = 0; size < over.size(); ++size) over[size] = *few[size][at].*which - *few[size][raw].*which;
-      return way_of(over, *near[at].*which - *near[raw].*which);
+      CodecSpeeds::ValueWay over;
+      for (size_t size = 0; size < over.ns.size(); ++size) {
+        over.ns[size] = std::max(*times[size][at].*which - *times[size][raw].*which, 0.0);
+      }
+      return over;
     };
     speeds.push_back({codecs[at]->id(), way(&Times::encode), way(&Times::decode)});
   }

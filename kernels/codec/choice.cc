@@ -46,12 +46,20 @@ double between(const std::array<double, kCount>& values, const std::array<uint64
   return std::lerp(values[upper - 1], values[upper], share);
 }
 
-/// units_of_entry  of the form, in the streams that were measured: 1, but for the dense one.
+/// The numbers of units in the streams that a form was measured with.
+struct Measured {
+  double units_of_entry = 1;
+  std::array<uint64_t, 1 + kFarUnits.size()> places = {kNearUnits, kFarUnits[0], kFarUnits[1], kFarUnits[2]};
+};
+constexpr Measured kSparse{};
+constexpr Measured kDense{double{kDenseUnitsPerUnit},
+                          {kNearUnits * kDenseUnitsPerUnit, kFarUnits[0] * kDenseUnitsPerUnit,
+                           kFarUnits[1] * kDenseUnitsPerUnit, kFarUnits[2] * kDenseUnitsPerFarthest}};
+
 /// clustering      0 where indices are uniform, 1 where they cluster as those that were measured.
-double way_ns(const WaySpeed& speed, double units, double units_of_entry, double density, double clustering) {
-  static constexpr std::array<uint64_t, 3> kPlaces = {kNearUnits, kFarUnits[0], kFarUnits[1]};
-  const double at = units / units_of_entry;
-  const double far_ns = between<3>({0, speed.far_ns[0], speed.far_ns[1]}, kPlaces, at);
+double way_ns(const WaySpeed& speed, double units, const Measured& measured, double density, double clustering) {
+  const double at = units / measured.units_of_entry;
+  const double far_ns = between<4>({0, speed.far_ns[0], speed.far_ns[1], speed.far_ns[2]}, measured.places, units);
   const double even = between(speed.fixed_ns, kFewUnits, at) + units * (unit_ns(speed, density) + far_ns);
   return even * std::lerp(1.0, between(speed.clustered, kClusteredUnits, at), clustering);
 }
@@ -139,13 +147,13 @@ class Contest {
   /// With the time that coding takes, and the bytes that are known without the data.
   void add(CodecCandidate candidate, const CodingSpeed& speed) {
     const double units = candidate.dense ? dimension_ : count_;
-    const double units_of_entry = candidate.dense ? double{kDenseUnitsPerUnit} : 1.0;
-    candidate.encode_ns = way_ns(speed.encode, units, units_of_entry, density_, clustering_);
-    candidate.decode_ns = way_ns(speed.decode, units, units_of_entry, density_, clustering_);
+    const Measured& measured = candidate.dense ? kDense : kSparse;
+    candidate.encode_ns = way_ns(speed.encode, units, measured, density_, clustering_);
+    candidate.decode_ns = way_ns(speed.decode, units, measured, density_, clustering_);
     for (const CodecSpeeds::Value& row : input_.speeds->value) {
       if (row.codec != candidate.value) continue;
-      candidate.encode_ns += between(row.encode.fixed_ns, kFewUnits, units) + units * row.encode.unit_ns;
-      candidate.decode_ns += between(row.decode.fixed_ns, kFewUnits, units) + units * row.decode.unit_ns;
+      candidate.encode_ns += row.encode.at(units);
+      candidate.decode_ns += row.decode.at(units);
     }
     candidate.bytes = kContainerBytes;
     if (candidate.value == ValueCodecId::kRaw) candidate.bytes += units * sizeof(T);

@@ -17,15 +17,19 @@ namespace millrace {
 /// Densities of uniform indices at which speeds are known, ascending.
 inline constexpr std::array<double, 5> kSpeedDensities = {0.001, 0.01, 0.1, 0.5, 0.9};
 
-/// Units (indices; of the dense form values) in streams that were measured: one whose arrays stay in the nearest caches, and two
-/// whose do not, ascending.
+/// Units (indices; of the dense form values) in streams that were measured: one whose arrays stay in the nearest caches, and three
+/// whose do not, ascending: the last one's are in no cache at all.
 inline constexpr uint64_t kNearUnits = 2'112;
-inline constexpr std::array<uint64_t, 2> kFarUnits = {16'384, 131'072};
+inline constexpr std::array<uint64_t, 3> kFarUnits = {16'384, 131'072, 4'194'304};
 /// Units in streams of which what does not grow with the units is known, ascending: a code's loops, tables and predictions have
 /// to get under way, which eight units may not ask for. Codes of blocks of 128 have half a block left over, as streams have on
 /// average; so have those of kNearUnits.
 inline constexpr std::array<uint64_t, 3> kFewUnits = {8, 64, 576};
-inline constexpr uint64_t kDenseUnitsPerUnit = 10;  ///< the dense form of the same streams, at density 0.1
+inline constexpr uint64_t kDenseUnitsPerUnit = 10;    ///< the dense form of the same streams, at density 0.1
+inline constexpr uint64_t kDenseUnitsPerFarthest = 2;  ///< of the last of kFarUnits, at density 0.5
+
+/// Values that were measured of a value codec, ascending: Deflate's tables and blocks take their time up to thousands.
+inline constexpr std::array<uint64_t, 5> kValueUnits = {kFewUnits[0], kFewUnits[1], kFewUnits[2], kNearUnits, kFarUnits[0]};
 
 /// Units in streams of clustered indices that were measured, ascending, and what CodecChoice::gap_spread is of such.
 inline constexpr std::array<uint64_t, 2> kClusteredUnits = {kFewUnits.back(), kFarUnits.front()};
@@ -54,10 +58,16 @@ struct CodecSpeeds {
     IndexCodecId codec = IndexCodecId::kNone;
     CodingSpeed speed;  ///< with raw values
   };
-  /// Over raw values: at kFewUnits, and a value.
+  /// Over raw values, at kValueUnits: straight lines between, as the last one a value beyond.
   struct ValueWay {
-    std::array<double, kFewUnits.size()> fixed_ns = {};
-    double unit_ns = 0;
+    std::array<double, kValueUnits.size()> ns = {};
+
+    static constexpr ValueWay even(double unit_ns) {
+      ValueWay way;
+      for (size_t at = 0; at < way.ns.size(); ++at) way.ns[at] = unit_ns * static_cast<double>(kValueUnits[at]);
+      return way;
+    }
+    double at(double units) const;
   };
   struct Value {
     ValueCodecId codec = ValueCodecId::kRaw;

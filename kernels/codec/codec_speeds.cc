@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <cmath>
+
 #include "kernels/codec/choice.h"
 
 namespace millrace {
@@ -5,10 +8,19 @@ namespace {
 
 WaySpeed way(double fixed_ns, const std::array<double, kSpeedDensities.size()>& unit_ns, double far_ns,
              double clustered = 1) {
-  return {{fixed_ns, fixed_ns, fixed_ns}, unit_ns, {far_ns * 2 / 3, far_ns}, {clustered, clustered}};
+  return {{fixed_ns, fixed_ns, fixed_ns}, unit_ns, {far_ns * 2 / 3, far_ns, far_ns}, {clustered, clustered}};
 }
 
 }  // namespace
+
+double CodecSpeeds::ValueWay::at(double units) const {
+  const auto place = [](size_t at) { return static_cast<double>(kValueUnits[at]); };
+  if (units >= place(ns.size() - 1)) return ns.back() * units / place(ns.size() - 1);
+  size_t upper = 1;
+  while (units > place(upper)) ++upper;
+  const double share = std::max(units - place(upper - 1), 0.0) / (place(upper) - place(upper - 1));
+  return std::lerp(ns[upper - 1], ns[upper], share);
+}
 
 // measure_speeds() on a 2-core virtual machine (EPYC with AVX-512), rounded.
 const CodecSpeeds& fallback_speeds() {
@@ -30,7 +42,7 @@ const CodecSpeeds& fallback_speeds() {
          {way(580, {9.5, 6.5, 5.8, 5.6, 5.6}, 1.2), way(200, {3, 1.9, 1.5, 1.5, 1.5}, 2)}},         // roaring
         {IndexCodecId{13}, {way(370, {9, 7, 6.2, 6.2, 6.2}, 0), way(190, {11, 8.5, 8, 8, 8}, 0)}},  // streamvbyte
     };
-    table.value = {{ValueCodecId::kRaw, {}, {}}, {ValueCodecId::kQsgd, {{}, 1.3}, {{}, 0.3}}};
+    table.value = {{ValueCodecId::kRaw, {}, {}}, {ValueCodecId::kQsgd, CodecSpeeds::ValueWay::even(1.3), CodecSpeeds::ValueWay::even(0.3)}};
     table.dense = {way(330, {0.33, 0.33, 0.33, 0.55, 0.55}, 0.8), way(150, {0.2, 0.2, 0.2, 0.2, 0.2}, 0.25)};
     return table;
   }();
