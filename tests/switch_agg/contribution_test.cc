@@ -130,7 +130,7 @@ TEST_F(ContributionTest, SequenceZeroIsNeverASessions) {
 }
 
 TEST_F(ContributionTest, AnotherLifeIsDroppedAndToldOncePerGap) {
-  ByteBuffer packet = worker(0).contribution({}, {{1, 5}, {2, 6}, {3, 7}, {80, 100'000}, {90, 70'000}, {91, 80'000}});
+  ByteBuffer packet = worker(0).contribution({}, {{1, 5}, {2, 6}, {3, 7}, {80, 100'000}, {90, 70'000}, {91, 80'000}, {95, 1}, {97, 1}, {99, 2}});
   packet[8] ^= 1;
   ASSERT_GE(packet.size(), 112);
   rig_.give(0, packet);

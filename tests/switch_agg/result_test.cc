@@ -88,7 +88,7 @@ TEST(ResultTest, AnOverflowOmitsItsIndexAndNothingElse) {
   EXPECT_EQ(rig.counted(Event::kOmittedOverflow), 1);
   // Only a worker that names an index in several fragments can leave the range within the headroom.
   for (uint8_t fragment = 0; fragment < 4; ++fragment) {
-    const uint8_t flags = fragment == 3 ? flag::kLast : 0;
+    const uint8_t flags = fragment == 3 ? flag::kLast : uint8_t{0};
     rig.give(0, rig.worker(0).contribution({.turn = 2, .step = 1, .fragment = fragment, .flags = flags}, {{9, kHeadroom}}));
   }
   rig.give(1, rig.worker(1).empty({.turn = 2, .step = 1}));
