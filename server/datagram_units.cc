@@ -52,7 +52,8 @@ DatagramUnits::Verdict DatagramUnits::accept_selected(uint64_t rack_workers, uin
   if ((rack_workers & (begun_ | selected_)) != 0) return Verdict::kOverlap;
   selected_ |= rack_workers;
   whole_ |= rack_workers;
-  for (uint64_t left = rack_workers; left != 0; left &= left - 1) hashes_[static_cast<size_t>(std::countr_zero(left))] = hash;
+  for (uint64_t left = rack_workers; left != 0; left &= left - 1)
+    hashes_[static_cast<size_t>(std::countr_zero(left))] = hash;
   return Verdict::kAccepted;
 }
 

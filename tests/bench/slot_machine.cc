@@ -1,5 +1,7 @@
-// What a packet costs the switch's slot machine on one core: contributions of a full packet each into Aggregator::receive(), results to
-// all workers included, and beside it what must be paid for such a packet anyway: a copy, the MAC, decoding. Packet I/O is not in it.
+// What a packet costs the switch's slot machine on one core: contributions of a full packet each into
+// Aggregator::receive(), results to
+// all workers included, and beside it what must be paid for such a packet anyway: a copy, the MAC, decoding. Packet I/O
+// is not in it.
 #include <algorithm>
 #include <cstring>
 #include <deque>
@@ -54,7 +56,8 @@ Entries draw(RandomSequence& shared, RandomSequence& own, const Shape& shape) {
   const auto common = static_cast<size_t>(shape.overlap * shape.entries);
   while (entries.size() < shape.entries) {
     RandomSequence& from = entries.size() < common ? shared : own;
-    entries[static_cast<uint16_t>(from.next_below(shape.window_indices))] = static_cast<int32_t>(own.next_below(60'000)) - 30'000;
+    entries[static_cast<uint16_t>(from.next_below(shape.window_indices))] =
+        static_cast<int32_t>(own.next_below(60'000)) - 30'000;
   }
   return entries;
 }
@@ -88,9 +91,13 @@ struct Cost {
 };
 
 Cost measure(const Shape& shape) {
-  switch_agg::Aggregator aggregator({.jobs_max = 1, .slots_max = shape.slots, .window_indices_max = shape.window_indices}, 1);
-  const switch_agg::SwitchJob job{
-      .job = 1, .name = "bench", .workers = shape.workers, .window_indices = shape.window_indices, .slots = shape.slots};
+  switch_agg::Aggregator aggregator(
+      {.jobs_max = 1, .slots_max = shape.slots, .window_indices_max = shape.window_indices}, 1);
+  const switch_agg::SwitchJob job{.job = 1,
+                                  .name = "bench",
+                                  .workers = shape.workers,
+                                  .window_indices = shape.window_indices,
+                                  .slots = shape.slots};
   MILLRACE_CHECK(aggregator.add_job(job, 0).has_value());
   std::deque<MadeUpWorker> workers;
   KeepingSink keeping;
@@ -128,7 +135,8 @@ Cost measure(const Shape& shape) {
   begin = monotonic_now_ns();
   for (const ByteBuffer& packet : packets.bytes) {
     const auto datagram = protocol::parse_datagram(packet);
-    folded ^= static_cast<uint8_t>(*decode_window(datagram->header, datagram->payload, shape.window_indices, {indices, values}));
+    folded ^= static_cast<uint8_t>(
+        *decode_window(datagram->header, datagram->payload, shape.window_indices, {indices, values}));
   }
   cost.decode_ns = static_cast<double>(monotonic_now_ns() - begin) / count;
 
@@ -154,10 +162,11 @@ void print(const Shape& shape) {
     least.decode_ns = std::min(least.decode_ns, cost.decode_ns);
     least.copy_ns = std::min(least.copy_ns, cost.copy_ns);
   }
-  std::cout << "{\"packet_bytes\": " << least.bytes << ", \"sent_per_packet\": " << least.sent << ", \"machine_ns\": " << least.machine_ns
-            << ", \"gbit_per_s\": " << least.bytes * 8 / least.machine_ns << ", \"mac_ns\": " << least.mac_ns
-            << ", \"decode_ns\": " << least.decode_ns << ", \"copy_ns\": " << least.copy_ns
-            << ", \"machine_over_mac\": " << least.machine_ns / least.mac_ns << "}\n";
+  std::cout << "{\"packet_bytes\": " << least.bytes << ", \"sent_per_packet\": " << least.sent
+            << ", \"machine_ns\": " << least.machine_ns << ", \"gbit_per_s\": " << least.bytes * 8 / least.machine_ns
+            << ", \"mac_ns\": " << least.mac_ns << ", \"decode_ns\": " << least.decode_ns
+            << ", \"copy_ns\": " << least.copy_ns << ", \"machine_over_mac\": " << least.machine_ns / least.mac_ns
+            << "}\n";
 }
 
 }  // namespace
