@@ -26,7 +26,7 @@ IMB_MGR& functions() {
 
 struct SessionMac::State {
   IMB_MGR& functions;
-  gcm_key_data key;
+  alignas(64) gcm_key_data key;  // the library writes it by aligned stores
 };
 
 SessionMac::SessionMac() : state_(new State{functions(), {}}) {}
@@ -38,7 +38,7 @@ void SessionMac::set_key(const Key& key) { IMB_AES256_GCM_PRE(&state_->functions
 Mac SessionMac::of(ByteSpan bytes, uint64_t sequence) const {
   std::array<uint8_t, 12> nonce{};
   std::memcpy(nonce.data() + 4, &sequence, sizeof(sequence));
-  gcm_context_data context;
+  alignas(64) gcm_context_data context;
   Mac mac;
   IMB_AES256_GMAC_INIT(&state_->functions, &state_->key, &context, nonce.data(), nonce.size());
   IMB_AES256_GMAC_UPDATE(&state_->functions, &state_->key, &context, bytes.data(), bytes.size());
