@@ -15,7 +15,8 @@ IMB_MGR& functions() {
   static IMB_MGR* const manager = [] {
     IMB_MGR* made = alloc_mb_mgr(0);
     MILLRACE_CHECK(made != nullptr);
-    init_mb_mgr_auto(made, nullptr);
+    IMB_ARCH machine;
+    init_mb_mgr_auto(made, &machine);
     MILLRACE_CHECK(made->gmac256_init != nullptr, imb_get_errno(made));
     return made;
   }();
@@ -26,7 +27,7 @@ IMB_MGR& functions() {
 
 struct SessionMac::State {
   IMB_MGR& functions;
-  alignas(64) gcm_key_data key;  // the library writes it by aligned stores
+  alignas(64) gcm_key_data key;
 };
 
 SessionMac::SessionMac() : state_(new State{functions(), {}}) {}
