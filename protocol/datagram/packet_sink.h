@@ -1,0 +1,36 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "kernels/base/buffer.h"
+
+namespace millrace::protocol {
+
+/// Where a packet came from, or goes: an IPv6 address (IPv4 mapped) and a UDP port, as plain bytes that a machine compares
+/// and copies and only packet I/O understands.
+struct Endpoint {
+  std::array<uint8_t, 16> address{};
+  uint16_t port = 0;
+  bool operator==(const Endpoint&) const = default;
+};
+
+/// Where a state machine puts the packets it sends: it writes them in place (an mbuf, a slice of a sendmmsg batch).
+class PacketSink {
+ public:
+  virtual ~PacketSink() = default;
+  /// Room for one packet of the path's MTU; empty: none to be had now (the packet counts as lost; the sender's timer resends).
+  /// The room of an earlier call that was not sent is given again.
+  virtual std::span<uint8_t> room() = 0;
+  /// Sends the first `bytes` of the last room.
+  virtual void send(size_t bytes, const Endpoint& to) = 0;
+};
+
+/// One packet as it came.
+struct ReceivedPacket {
+  ByteSpan bytes;
+  Endpoint from;
+};
+
+}  // namespace millrace::protocol
