@@ -23,7 +23,7 @@ constexpr int kFewRepeats = 12;
 constexpr int kFarRepeats = 4;
 constexpr int kFarthestRepeats = 2;  // in the first pass only: these streams take milliseconds
 constexpr double kNever = std::numeric_limits<double>::infinity();
-constexpr size_t kFarDensity = 2;      // of kSpeedDensities
+constexpr size_t kFarDensity = 2;  // of kSpeedDensities
 constexpr size_t kFarthestDensity = 3;
 constexpr double kFarSlowestNs = 8.0;  // a unit, both ways: what takes longer does not wait for memory
 
@@ -185,7 +185,8 @@ std::vector<CodingSpeed> form_speeds(const std::vector<IndexCodecId>& forms, con
     }
     measure(forms, streams.far[0], kFarRepeats, [](WayTimes& way) -> double& { return way.far[0]; });
     measure(quick, streams.far[1], kFarRepeats, [](WayTimes& way) -> double& { return way.far[1]; });
-    if (pass == 0) measure(quick, streams.far[2], kFarthestRepeats, [](WayTimes& way) -> double& { return way.far[2]; });
+    if (pass == 0)
+      measure(quick, streams.far[2], kFarthestRepeats, [](WayTimes& way) -> double& { return way.far[2]; });
     measure(sparse, streams.clustered[0], kFewRepeats, [](WayTimes& way) -> double& { return way.clustered[0]; });
     measure(sparse, streams.clustered[1], kFarRepeats, [](WayTimes& way) -> double& { return way.clustered[1]; });
   }

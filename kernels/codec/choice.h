@@ -25,11 +25,12 @@ inline constexpr std::array<uint64_t, 3> kFarUnits = {16'384, 131'072, 4'194'304
 /// to get under way, which eight units may not ask for. Codes of blocks of 128 have half a block left over, as streams have on
 /// average; so have those of kNearUnits.
 inline constexpr std::array<uint64_t, 3> kFewUnits = {8, 64, 576};
-inline constexpr uint64_t kDenseUnitsPerUnit = 10;    ///< the dense form of the same streams, at density 0.1
+inline constexpr uint64_t kDenseUnitsPerUnit = 10;     ///< the dense form of the same streams, at density 0.1
 inline constexpr uint64_t kDenseUnitsPerFarthest = 2;  ///< of the last of kFarUnits, at density 0.5
 
 /// Values that were measured of a value codec, ascending: Deflate's tables and blocks take their time up to thousands.
-inline constexpr std::array<uint64_t, 5> kValueUnits = {kFewUnits[0], kFewUnits[1], kFewUnits[2], kNearUnits, kFarUnits[0]};
+inline constexpr std::array<uint64_t, 5> kValueUnits = {kFewUnits[0], kFewUnits[1], kFewUnits[2], kNearUnits,
+                                                        kFarUnits[0]};
 
 /// Units in streams of clustered indices that were measured, ascending, and what CodecChoice::gap_spread is of such.
 inline constexpr std::array<uint64_t, 2> kClusteredUnits = {kFewUnits.back(), kFarUnits.front()};

@@ -42,7 +42,8 @@ const CodecSpeeds& fallback_speeds() {
          {way(580, {9.5, 6.5, 5.8, 5.6, 5.6}, 1.2), way(200, {3, 1.9, 1.5, 1.5, 1.5}, 2)}},         // roaring
         {IndexCodecId{13}, {way(370, {9, 7, 6.2, 6.2, 6.2}, 0), way(190, {11, 8.5, 8, 8, 8}, 0)}},  // streamvbyte
     };
-    table.value = {{ValueCodecId::kRaw, {}, {}}, {ValueCodecId::kQsgd, CodecSpeeds::ValueWay::even(1.3), CodecSpeeds::ValueWay::even(0.3)}};
+    table.value = {{ValueCodecId::kRaw, {}, {}},
+                   {ValueCodecId::kQsgd, CodecSpeeds::ValueWay::even(1.3), CodecSpeeds::ValueWay::even(0.3)}};
     table.dense = {way(330, {0.33, 0.33, 0.33, 0.55, 0.55}, 0.8), way(150, {0.2, 0.2, 0.2, 0.2, 0.2}, 0.25)};
     return table;
   }();

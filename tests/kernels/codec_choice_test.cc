@@ -43,7 +43,8 @@ CodecSpeeds even_speeds() {
   for (const IndexCodec* codec : index_codecs()) {
     if (codec->lossless()) speeds.index.push_back({codec->id(), speed(1, 1)});
   }
-  speeds.value = {{ValueCodecId::kRaw, {}, {}}, {ValueCodecId::kQsgd, CodecSpeeds::ValueWay::even(1), CodecSpeeds::ValueWay::even(1)}};
+  speeds.value = {{ValueCodecId::kRaw, {}, {}},
+                  {ValueCodecId::kQsgd, CodecSpeeds::ValueWay::even(1), CodecSpeeds::ValueWay::even(1)}};
   speeds.dense = speed(0.1, 0.1);
   return speeds;
 }
