@@ -9,7 +9,7 @@
 #include "kernels/base/result.h"
 #include "protocol/datagram/key.h"
 #include "protocol/datagram/window_code.h"
-#include "switch_agg/packet_sink.h"
+#include "protocol/datagram/packet_sink.h"
 
 namespace millrace::switch_agg {
 
@@ -31,7 +31,7 @@ struct SwitchJob {
   protocol::WindowCodecs result_codecs{protocol::WindowIndexCodec::kGap, protocol::WindowValueCodec::kFixed32};
   uint64_t reselect_k = 0;      ///< entries of a step's update; 0: the whole sum
   TimeNs lease_ns = 10 * kNsPerS;  ///< silence of all its workers for so long frees its slots (a new life)
-  Endpoint shard{};             ///< kCombine: where sums go
+  protocol::Endpoint shard{};   ///< kCombine: where sums go
   uint64_t rack = 0;            ///< kCombine: workers of this rack, a bit each
 };
 
@@ -64,9 +64,9 @@ class Aggregator {
   void remove_job(uint32_t job);
 
   /// Handles one packet: whole before the call returns, its answers in `sink`.
-  void receive(const ReceivedPacket& packet, TimeNs now, PacketSink& sink);
+  void receive(const protocol::ReceivedPacket& packet, TimeNs now, protocol::PacketSink& sink);
   /// Leases, soft state that is too old, what is limited in rate. Call it every millisecond or so.
-  void tick(TimeNs now, PacketSink& sink);
+  void tick(TimeNs now, protocol::PacketSink& sink);
 
   const AggregatorCounters& counters() const;
 

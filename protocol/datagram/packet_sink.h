@@ -6,7 +6,7 @@
 
 #include "kernels/base/buffer.h"
 
-namespace millrace::switch_agg {
+namespace millrace::protocol {
 
 /// Where a packet came from, or goes: an IPv6 address (IPv4 mapped) and a UDP port, as plain bytes that a machine compares
 /// and copies and only packet I/O understands.
@@ -33,4 +33,4 @@ struct ReceivedPacket {
   Endpoint from;
 };
 
-}  // namespace millrace::switch_agg
+}  // namespace millrace::protocol
