@@ -11,7 +11,7 @@ namespace millrace::switch_agg {
 struct PortCounters {
   uint64_t packets_in = 0;   ///< handed on by receive()
   uint64_t bytes_in = 0;     ///< UDP payload
-  uint64_t packets_out = 0;  ///< taken by the system or the device
+  uint64_t packets_out = 0;  ///< sent; send_full and send_refused tell in vain
   uint64_t bytes_out = 0;
 
   uint64_t too_long = 0;           ///< arrived longer than packet_bytes_max
@@ -40,6 +40,8 @@ class PacketPort : public protocol::PacketSink {
   /// Packets of a burst at most.
   static constexpr size_t kBurst = 64;
 
+  /// Called by the lane's thread before anything else.
+  virtual void enter_thread() {}
   /// Takes what is there, without waiting; the spans are good until the next call.
   virtual std::span<const protocol::ReceivedPacket> receive() = 0;
   /// Hands over what send() has gathered. What cannot be taken now is dropped and counted.

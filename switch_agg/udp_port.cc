@@ -168,6 +168,8 @@ void UdpPort::send(size_t bytes, const protocol::Endpoint& to) {
   const size_t at = state_->gathered++;
   out.pieces[at].iov_len = bytes;
   out.messages[at].msg_hdr.msg_namelen = fill_address(to, state_->family, out.addresses[at]);
+  ++counters_.packets_out;
+  counters_.bytes_out += bytes;
   if (state_->gathered == kBurst) flush();
 }
 
@@ -179,8 +181,6 @@ void UdpPort::flush() {
     const auto left = static_cast<unsigned>(state_->gathered - sent);
     const int count = ::sendmmsg(state_->socket, out.messages.data() + sent, left, MSG_DONTWAIT);
     if (count > 0) {
-      for (int i = 0; i < count; ++i) counters_.bytes_out += out.pieces[sent + i].iov_len;
-      counters_.packets_out += count;
       sent += count;
       continue;
     }
