@@ -18,23 +18,19 @@ namespace {
 
 using Json = nlohmann::json;
 using protocol::WindowIndexCodec;
-using protocol::WindowValueCodec;
 
 constexpr size_t kNameBytesMax = 200;
 constexpr uint64_t kLeaseSecondsMax = 86'400;
 
 constexpr std::array kFields = {"name",       "job",   "key_file",   "role",               "workers",
-                                "window_indices", "slots", "reselect_k", "result_index_codec", "result_value_codec",
+                                "window_indices", "slots", "reselect_k", "result_index_codec", 
                                 "lease_seconds",  "shard", "rack"};
 constexpr std::array<std::pair<std::string_view, Role>, 2> kRoles = {
     {{"reduce", Role::kReduce}, {"combine", Role::kCombine}}};
-constexpr std::array<std::pair<std::string_view, WindowIndexCodec>, 4> kIndexCodecs = {
+constexpr std::array<std::pair<std::string_view, WindowIndexCodec>, 3> kIndexCodecs = {
     {{"raw", WindowIndexCodec::kRaw},
      {"gap", WindowIndexCodec::kGap},
-     {"bitmap", WindowIndexCodec::kBitmap},
-     {"dense", WindowIndexCodec::kDense}}};
-constexpr std::array<std::pair<std::string_view, WindowValueCodec>, 2> kValueCodecs = {
-    {{"fixed16", WindowValueCodec::kFixed16}, {"fixed32", WindowValueCodec::kFixed32}}};
+     {"bitmap", WindowIndexCodec::kBitmap}}};
 
 /// Reads the fields of one job; the first that is wrong is kept, and what is read after it is not used.
 class JobReader {
@@ -149,7 +145,6 @@ Result<SwitchJob> read_job(const Json& object, size_t number, const std::string&
   job.slots = static_cast<uint32_t>(reader.number("slots", 1, protocol::kSlotsMax));
   job.reselect_k = reader.number("reselect_k", 0, std::numeric_limits<int64_t>::max(), 0);
   job.result_codecs.index = reader.word("result_index_codec", kIndexCodecs, job.result_codecs.index);
-  job.result_codecs.value = reader.word("result_value_codec", kValueCodecs, job.result_codecs.value);
   job.lease_ns = static_cast<TimeNs>(reader.number("lease_seconds", 1, kLeaseSecondsMax, 10)) * kNsPerS;
   read_rack(reader, job);
   const std::filesystem::path key_file = reader.text("key_file");

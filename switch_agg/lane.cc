@@ -18,8 +18,11 @@ Lane::Lane(std::unique_ptr<PacketPort> port, const AggregatorOptions& options, u
 
 Status Lane::add_jobs(const std::vector<SwitchJob>& jobs, TimeNs now) {
   for (const SwitchJob& job : jobs) {
-    if (const Status added = aggregator_.add_job(job, now); !added)
-      return fail(added.error().code, fmt::format("job '{}': {}", job.name, added.error().message));
+    const Status added = aggregator_.add_job(job, now);
+    if (added) continue;
+    const std::string sentence = fmt::format("job '{}': {}", job.name, added.error().message);
+    if (added.error().code != ErrorCode::kLimitExceeded) return fail(added.error().code, sentence);
+    refusals_.push_back(sentence);
   }
   return {};
 }
@@ -55,7 +58,12 @@ void Lane::exchange(TimeNs now) {
   }
   removed_.clear();
   added_.clear();
-  report_ = {now, port_->counters(), aggregator_.counters()};
+  report_.at = now;
+  report_.port = port_->counters();
+  report_.aggregator = aggregator_.counters();
+  report_.jobs.clear();
+  for (const SwitchJobStatus& status : aggregator_.status())
+    report_.jobs.push_back({status, *aggregator_.counters(status.job)});
 }
 
 void Lane::change_jobs(std::vector<uint32_t> removed, std::vector<SwitchJob> added) {

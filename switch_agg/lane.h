@@ -20,9 +20,14 @@ size_t serve_burst(PacketPort& port, Aggregator& aggregator, TimeNs now);
 
 /// What a lane has counted, as of `at`.
 struct LaneReport {
+  struct Job {
+    SwitchJobStatus status;
+    AggregatorCounters counters;
+  };
   TimeNs at = 0;
   PortCounters port;
   AggregatorCounters aggregator;
+  std::vector<Job> jobs;
 };
 
 /// One lcore's work: a port, an aggregator, and a loop over both. Lanes share nothing; what others want to know or to change
@@ -33,7 +38,8 @@ class Lane {
  public:
   Lane(std::unique_ptr<PacketPort> port, const AggregatorOptions& options, uint64_t life_seed);
 
-  /// Reserves slots. Errors: the first job's that does not fit, by name; those before it stay.
+  /// Reserves slots. A job for which none are left waits for some; it is told in take_refusals().
+  /// Errors   the first job's that cannot be served, by name; those before it stay.
   Status add_jobs(const std::vector<SwitchJob>& jobs, TimeNs now);
 
   /// Serves until request_stop().

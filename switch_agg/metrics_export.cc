@@ -17,6 +17,7 @@ constexpr std::array<std::string_view, 2> kLaneDirection = {"lcore", "direction"
 constexpr std::array<std::string_view, 2> kLaneReason = {"lcore", "reason"};
 constexpr std::array<std::string_view, 2> kLaneEvent = {"lcore", "event"};
 constexpr std::array<std::string_view, 1> kLane = {"lcore"};
+constexpr std::array<std::string_view, 2> kJobEvent = {"job", "event"};
 constexpr std::array<std::string_view, 1> kJob = {"job"};
 
 constexpr MetricInfo kPackets = {"millrace_switch_packets_total", MetricKind::kCounter, kLaneDirection,
@@ -33,11 +34,13 @@ constexpr MetricInfo kRetransmissions = {"millrace_switch_retransmissions_total"
 constexpr MetricInfo kSlotsMax = {"millrace_switch_slots_max", MetricKind::kGauge, {}, "Slots of an lcore"};
 constexpr MetricInfo kSlots = {"millrace_switch_slots_reserved", MetricKind::kGauge, {},
                                "Slots of an lcore that jobs have"};
-constexpr MetricInfo kJobSlots = {"millrace_switch_job_slots", MetricKind::kGauge, kJob, "Slots of a job on an lcore"};
+constexpr MetricInfo kJobEvents = {"millrace_switch_job_events_total", MetricKind::kCounter, kJobEvent,
+                                   "The same by job, of all lcores, from where the packet's job is known"};
+constexpr MetricInfo kJobSlots = {"millrace_switch_job_slots", MetricKind::kGauge, kJob, "Slots that a job has on an lcore"};
 constexpr MetricInfo kJobWorkers = {"millrace_switch_job_workers", MetricKind::kGauge, kJob, "Workers of a job"};
 
 constexpr std::array kCatalog = {kPackets,  kBytes, kPortDropped, kEvents,    kRetransmissions,
-                                 kSlotsMax, kSlots, kJobSlots,    kJobWorkers};
+                                 kSlotsMax, kSlots, kJobEvents, kJobSlots, kJobWorkers};
 
 void count(const CounterFamily& family, std::initializer_list<std::string_view> labels, uint64_t now, uint64_t before) {
   if (now > before) family.with(labels).increment(static_cast<double>(now - before));
@@ -74,17 +77,26 @@ void MetricsExport::update(const SwitchStatus& status) {
     before_[lane] = status.lanes[lane].report;
   }
   double reserved = 0;
-  std::vector<std::string> names;
+  std::map<std::string, AggregatorCounters> now_known;
   for (const SwitchStatus::JobStatus& job : status.jobs) {
-    GaugeFamily(metrics_, kJobSlots).with({job.name}).set(job.slots);
+    GaugeFamily(metrics_, kJobSlots).with({job.name}).set(job.slots_reserved);
     GaugeFamily(metrics_, kJobWorkers).with({job.name}).set(job.workers);
-    reserved += job.slots;
-    names.push_back(monitoring::Metrics::label_text(job.name));
+    reserved += job.slots_reserved;
+    AggregatorCounters& before = now_known[monitoring::Metrics::label_text(job.name)];
+    if (const auto known = jobs_.find(monitoring::Metrics::label_text(job.name)); known != jobs_.end()) before = known->second;
+    const CounterFamily events(metrics_, kJobEvents);
+    for (size_t i = 0; i < kAggregatorEvents; ++i) {
+      const auto event = static_cast<AggregatorEvent>(i);
+      // A job that was added anew counts from 0: that much is new.
+      const uint64_t since = job.counters[event] < before[event] ? 0 : before[event];
+      count(events, {job.name, aggregator_event_name(event)}, job.counters[event], since);
+    }
+    before = job.counters;
   }
-  for (const std::string& gone : jobs_) {
-    if (std::ranges::find(names, gone) == names.end()) metrics_.forget("job", gone);
+  for (const auto& [gone, counters] : jobs_) {
+    if (!now_known.contains(gone)) metrics_.forget("job", gone);
   }
-  jobs_ = std::move(names);
+  jobs_ = std::move(now_known);
   GaugeFamily(metrics_, kSlots).with().set(reserved);
   GaugeFamily(metrics_, kSlotsMax).with().set(status.slots_max);
 }

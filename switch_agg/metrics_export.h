@@ -1,6 +1,8 @@
 #pragma once
 
+#include <map>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "monitoring/catalog.h"
@@ -25,7 +27,7 @@ class MetricsExport {
 
   monitoring::Metrics& metrics_;
   std::vector<LaneReport> before_;
-  std::vector<std::string> jobs_;  ///< that have series
+  std::map<std::string, AggregatorCounters> jobs_;  ///< that have series, by label text, and what is counted in them
 };
 
 }  // namespace millrace::switch_agg

@@ -82,12 +82,12 @@ void add_limits(CLI::App& run, RunOptions& options) {
       ->group(group)
       ->capture_default_str();
   run.add_option("--window-indices-max", options.limits.window_indices_max,
-                 "Indices of a window; a slot takes 8.25 bytes for each")
+                 "Indices of a window; a slot takes 4.25 bytes for each")
       ->check(CLI::Range(64u, protocol::kWindowIndicesMax))
       ->group(group)
       ->capture_default_str();
   run.add_option("--packet-bytes-max", options.limits.packet_bytes_max, "UDP payload that the path's MTU takes")
-      ->check(CLI::Range(576u, 8972u))
+      ->check(CLI::Range(1200u, 8972u))
       ->group(group)
       ->capture_default_str();
 }
@@ -163,6 +163,7 @@ void add_bench(CLI::App& bench, BenchOptions& options) {
 /// What the parser cannot see in one flag alone; empty where all is well.
 std::string refuse_together(const RunOptions& options) {
   const bool kernel = options.pmd == "kernel";
+  if (options.limits.window_indices_max % 64 != 0) return "--window-indices-max: must be a multiple of 64";
   if (options.lcores > 1 && options.listen.port == 0)
     return fmt::format("--lcores {} needs a port in --listen: lcore i listens on PORT + i", options.lcores);
   if (options.listen.port + options.lcores - 1 > 65'535)

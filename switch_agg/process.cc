@@ -117,6 +117,10 @@ Status SwitchProcess::Impl::open() {
   Result<std::vector<SwitchJob>> jobs = read_jobs_file(options_.jobs_file);
   if (!jobs) return std::unexpected(jobs.error());
   jobs_ = std::move(*jobs);
+  if (jobs_.size() > options_.limits.jobs_max) {
+    return fail(ErrorCode::kLimitExceeded,
+                fmt::format("{}: {} jobs, and --jobs-max is {}", options_.jobs_file, jobs_.size(), options_.limits.jobs_max));
+  }
   Result<uint64_t> seed = random_seed();
   if (!seed) return std::unexpected(seed.error());
   wake_ = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -166,6 +170,7 @@ SwitchStatus SwitchProcess::Impl::status() const {
     status.jobs.push_back({job.name, job.job, job.role == Role::kReduce ? "reduce" : "combine", job.workers,
                            job.window_indices, job.slots, job.reselect_k});
   }
+  add_job_reports(status);
   return status;
 }
 
@@ -180,6 +185,8 @@ std::optional<std::string> SwitchProcess::Impl::unhealthy() const {
 
 void SwitchProcess::Impl::reload() {
   Result<std::vector<SwitchJob>> jobs = read_jobs_file(options_.jobs_file);
+  if (jobs && jobs->size() > options_.limits.jobs_max)
+    jobs = fail(ErrorCode::kLimitExceeded, fmt::format("{} jobs are more than --jobs-max", jobs->size()));
   if (!jobs) {
     monitoring::say(fmt::format("millrace-switch: {}; the jobs stay as they are", jobs.error().message));
     return;

@@ -21,8 +21,13 @@ struct SwitchStatus {
     std::string role;
     uint32_t workers = 0;
     uint32_t window_indices = 0;
-    uint32_t slots = 0;  ///< on each lane
+    uint32_t slots = 0;  ///< that it asks for, on each lane
     uint64_t reselect_k = 0;
+    uint32_t slots_reserved = 0;  ///< that it has, on the lane with the fewest
+    SwitchPhase farthest_behind = SwitchPhase::kClosed;
+    std::string phase;            ///< of the lane that is farthest behind
+    uint32_t epoch = 0;           ///< of the same
+    AggregatorCounters counters;  ///< of all lanes
   };
   std::string pmd;
   std::string dpdk;  ///< its version; empty: built without
@@ -30,6 +35,11 @@ struct SwitchStatus {
   std::vector<LaneStatus> lanes;
   std::vector<JobStatus> jobs;
 };
+
+/// Fills in what lanes report of the jobs in `status.jobs`.
+void add_job_reports(SwitchStatus& status);
+
+std::string_view phase_name(SwitchPhase phase);
 
 /// A drop's reason and how often; the port's and the aggregator's, in the order of their declarations.
 struct ReasonCount {

@@ -70,13 +70,12 @@ TEST_F(JobsFile, TheLeastJobHasDefaults) {
 
 TEST_F(JobsFile, EveryFieldIsRead) {
   const auto jobs = read(with(R"("role": "combine", "reselect_k": 1000, "result_index_codec": "bitmap",
-      "result_value_codec": "fixed16", "lease_seconds": 3, "shard": "192.0.2.9:7600", "rack": [0, 2, 63])"));
+      "lease_seconds": 3, "shard": "192.0.2.9:7600", "rack": [0, 2, 63])"));
   ASSERT_TRUE(jobs) << jobs.error().message;
   const SwitchJob& job = jobs->front();
   EXPECT_EQ(job.role, Role::kCombine);
   EXPECT_EQ(job.reselect_k, 1000u);
   EXPECT_EQ(job.result_codecs.index, protocol::WindowIndexCodec::kBitmap);
-  EXPECT_EQ(job.result_codecs.value, protocol::WindowValueCodec::kFixed16);
   EXPECT_EQ(job.lease_ns, 3 * kNsPerS);
   EXPECT_EQ(endpoint_text(job.shard), "192.0.2.9:7600");
   EXPECT_EQ(job.rack, 1u | 4u | uint64_t{1} << 63);
@@ -106,7 +105,7 @@ TEST_F(JobsFile, WrongFieldsAreNamed) {
   EXPECT_THAT(refusal(replaced("16384", "65600")), HasSubstr("\"window_indices\" must be a number from 64 to 65536"));
   EXPECT_THAT(refusal(replaced(R"("slots": 64)", R"("slots": 0)")), HasSubstr("\"slots\" must be a number from 1 to 128"));
   EXPECT_THAT(refusal(with(R"("role": "both")")), HasSubstr(R"("role" must be "reduce" or "combine")"));
-  EXPECT_THAT(refusal(with(R"("result_value_codec": "qsgd8")")), HasSubstr(R"("fixed16" or "fixed32")"));
+  EXPECT_THAT(refusal(with(R"("result_index_codec": "bloom")")), HasSubstr(R"("raw" or "gap" or "bitmap")"));
   EXPECT_THAT(refusal(with(R"("lease_seconds": 0)")), HasSubstr("\"lease_seconds\""));
 }
 

@@ -31,6 +31,13 @@ SwitchStatus example() {
   status.lanes[0].report.aggregator.add(AggregatorEvent::kPrevious, 1);
   status.lanes[1].address = "127.0.0.1:7701";
   status.jobs.push_back({"resnet", 7, "reduce", 4, 16'384, 64, 0});
+  for (SwitchStatus::LaneStatus& lane : status.lanes) {
+    LaneReport::Job job;
+    job.status = {.job = 7, .slots = 64, .epoch = 3, .phase = SwitchPhase::kOpen};
+    job.counters.add(AggregatorEvent::kAdded, 50);
+    lane.report.jobs.push_back(job);
+  }
+  add_job_reports(status);
   return status;
 }
 
@@ -51,6 +58,7 @@ TEST(SwitchMetrics, CountWhatGrewSinceTheLastUpdate) {
   EXPECT_THAT(text, HasSubstr(R"(millrace_switch_slots_reserved 64)"));
   EXPECT_THAT(text, HasSubstr(R"(millrace_switch_slots_max 512)"));
   EXPECT_THAT(text, HasSubstr(R"(millrace_switch_job_slots{job="resnet"} 64)"));
+  EXPECT_THAT(text, HasSubstr(R"(millrace_switch_job_events_total{event="added",job="resnet"} 100)"));
 }
 
 TEST(SwitchMetrics, AJobThatIsGoneHasNoSeries) {
@@ -84,6 +92,21 @@ TEST(SwitchStatus, IsJsonWithoutZeros) {
   EXPECT_EQ(json["lcores"][0]["retransmissions"], 5);
   EXPECT_TRUE(json["lcores"][1]["dropped"].empty());
   EXPECT_EQ(json["jobs"][0]["name"], "resnet");
+  EXPECT_EQ(json["jobs"][0]["phase"], "open");
+  EXPECT_EQ(json["jobs"][0]["epoch"], 3);
+  EXPECT_EQ(json["jobs"][0]["events"], (nlohmann::json{{"added", 100}}));
+}
+
+TEST(SwitchStatus, AJobIsAsFarAsItsLastLane) {
+  SwitchStatus status = example();
+  status.jobs[0].counters = {};
+  status.lanes[1].report.jobs[0].status.phase = SwitchPhase::kCollecting;
+  status.lanes[1].report.jobs[0].status.epoch = 4;
+  status.lanes[1].report.jobs[0].status.slots = 0;
+  add_job_reports(status);
+  EXPECT_EQ(status.jobs[0].phase, "collecting");
+  EXPECT_EQ(status.jobs[0].epoch, 4u);
+  EXPECT_EQ(status.jobs[0].slots_reserved, 0u);
 }
 
 TEST(SwitchStatus, EveryDropOfThePortHasAReason) {
