@@ -17,24 +17,12 @@
 namespace millrace::switch_agg {
 namespace {
 
-constexpr uint32_t kJob = 7;
 /// Results of a piece of work stay on the wire until it is done: room for eight fragments to every worker.
 constexpr size_t kFragmentsExpected = 8;
 
 double median(std::vector<double> values) {
   std::ranges::sort(values);
   return values[values.size() / 2];
-}
-
-SwitchJob job_of(const BenchOptions& options, uint32_t window_indices) {
-  SwitchJob job;
-  job.job = kJob;
-  job.name = "bench";
-  for (size_t i = 0; i < job.key.size(); ++i) job.key[i] = static_cast<uint8_t>(i);
-  job.workers = options.workers;
-  job.window_indices = window_indices;
-  job.slots = options.slots;
-  return job;
 }
 
 /// What one round measured.
@@ -50,7 +38,7 @@ class Bench {
  public:
   Bench(const BenchOptions& options, uint32_t window_indices, BenchWire& wire)
       : options_(options),
-        job_(job_of(options, window_indices)),
+        job_(bench_job(options.workers, options.slots, window_indices)),
         entries_(entries_in(window_indices, options.density)),
         wire_(wire),
         aggregator_({.slots_max = options.slots}, options.seed),
@@ -61,7 +49,10 @@ class Bench {
   Status join() {
     const TimeNs now = monotonic_now_ns();
     if (const Status added = aggregator_.add_job(job_, now); !added) return added;
-    return workers_.join(wire_, aggregator_, now);
+    return workers_.join(wire_, [&] {
+      while (serve_burst(wire_.port(), aggregator_, now) != 0) {
+      }
+    });
   }
 
   Result<Round> round();

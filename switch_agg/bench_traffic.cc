@@ -9,7 +9,6 @@
 #include "kernels/base/check.h"
 #include "kernels/base/random.h"
 #include "protocol/datagram/extensions.h"
-#include "switch_agg/lane.h"
 
 namespace millrace::switch_agg {
 namespace {
@@ -48,6 +47,17 @@ void draw_entries(RandomKey key, uint32_t window, uint32_t count, std::vector<ui
 }
 
 }  // namespace
+
+SwitchJob bench_job(uint32_t workers, uint32_t slots, uint32_t window_indices) {
+  SwitchJob job;
+  job.job = 7;
+  job.name = "bench";
+  for (size_t i = 0; i < job.key.size(); ++i) job.key[i] = static_cast<uint8_t>(i);
+  job.workers = workers;
+  job.slots = slots;
+  job.window_indices = window_indices;
+  return job;
+}
 
 uint32_t entries_in(uint32_t window_indices, double density) {
   return std::max(1u, static_cast<uint32_t>(density * window_indices));
@@ -99,31 +109,49 @@ BenchWorkers::BenchWorkers(const Options& options)
 }
 
 void BenchWorkers::draw(uint16_t worker, uint64_t turn, uint16_t slot) {
-  draw_entries(random_key(options_.seed, turn, slot, worker), options_.job.window_indices, options_.entries,
+  const bool same = options_.draw == BenchDraw::kSame;
+  draw_entries(random_key(options_.seed, turn, slot, same ? 0 : worker), options_.job.window_indices, options_.entries,
                drawn_bits_, indices_, values_);
+  // Sums of all workers' values have 16 bits again.
+  for (int32_t& value : values_) value = same ? value / (2 * protocol::kSwitchWorkersMax) + 1 : value;
+}
+
+DatagramHeader BenchWorkers::header_of(uint64_t turn, uint16_t slot) const {
+  const auto place = static_cast<uint32_t>((turn - 1) % kTurnsPerStep);
+  DatagramHeader header;
+  header.type = DatagramType::kContribution;
+  header.job = options_.job.job;
+  header.life = life_;
+  header.turn = turn;
+  header.epoch = kEpoch;
+  header.step = static_cast<uint32_t>((turn - 1) / kTurnsPerStep);
+  header.window = slot + options_.job.slots * place;
+  header.slot = slot;
+  if (place + 1 < kTurnsPerStep) header.next = header.window + options_.job.slots;
+  return header;
+}
+
+size_t BenchWorkers::seal(DatagramHeader header, std::span<uint8_t> packet) {
+  Worker& worker = workers_[header.worker];
+  header.sequence = ++worker.sequence;
+  return worker.key->seal(header, packet);
 }
 
 void BenchWorkers::append(uint64_t turn, uint16_t slot, PacketList& out) {
-  const uint32_t place = static_cast<uint32_t>((turn - 1) % kTurnsPerStep);
-  DatagramHeader header{.type = DatagramType::kContribution, .job = options_.job.job, .life = life_, .turn = turn,
-                        .epoch = kEpoch, .step = static_cast<uint32_t>((turn - 1) / kTurnsPerStep),
-                        .window = slot + options_.job.slots * place, .slot = slot};
-  if (place + 1 < kTurnsPerStep) header.next = header.window + options_.job.slots;
+  constexpr size_t kFrame = protocol::kDatagramHeaderBytes + protocol::kDatagramMacBytes;
+  DatagramHeader header = header_of(turn, slot);
   for (uint16_t id = 0; id < workers_.size(); ++id) {
-    Worker& worker = workers_[id];
     draw(id, turn, slot);
     header.worker = id;
     header.fragment = 0;
     for (size_t taken = 0; taken < indices_.size(); ++header.fragment) {
       const std::span<uint8_t> packet = out.room(options_.packet_bytes);
-      const std::span<uint8_t> payload = packet.subspan(
-          protocol::kDatagramHeaderBytes, packet.size() - protocol::kDatagramHeaderBytes - protocol::kDatagramMacBytes);
       header.flags = 0;
       taken += encode_window({std::span(indices_).subspan(taken), std::span(values_).subspan(taken)}, kCodecs,
-                             options_.job.window_indices, header, payload, decoded_);
+                             options_.job.window_indices, header,
+                             packet.subspan(protocol::kDatagramHeaderBytes, packet.size() - kFrame), decoded_);
       if (taken == indices_.size()) header.flags |= protocol::datagram_flag::kLast;
-      header.sequence = ++worker.sequence;
-      out.keep(worker.key->seal(header, packet), id);
+      out.keep(seal(header, packet), id);
     }
   }
 }
@@ -148,54 +176,73 @@ bool BenchWorkers::is_sum(uint64_t turn, uint16_t slot, std::span<const uint16_t
   return at == indices.size();
 }
 
-void BenchWorkers::say_hello(uint16_t id, const protocol::Nonce& aggregator_nonce, uint64_t life, BenchWire& wire) {
-  Worker& worker = workers_[id];
-  worker.key.emplace(options_.job.key, KeyScope{KeyUse::kWorkerToAggregator, options_.job.job, life, id, worker.nonce,
-                                                aggregator_nonce});
-  protocol::Hello hello{.membership = 1, .live = 0, .worker_nonce = worker.nonce, .slots = options_.job.slots, .positions = {}};
-  hello.live = workers_.size() == 64 ? ~uint64_t{0} : (uint64_t{1} << workers_.size()) - 1;
-  std::fill_n(hello.positions.begin(), hello.slots, uint64_t{1});
-  std::vector<uint8_t> packet(protocol::kDatagramHeaderBytes + protocol::kExtensionBytesMax + protocol::kDatagramMacBytes);
-  DatagramHeader header{.type = DatagramType::kHello, .job = options_.job.job, .life = life,
-                        .sequence = ++worker.sequence, .epoch = kEpoch, .worker = id};
-  header.extension_words = static_cast<uint8_t>(
-      put_hello(hello, std::span(packet).subspan(protocol::kDatagramHeaderBytes, protocol::kExtensionBytesMax)) / 8);
-  const size_t bytes = worker.key->seal(header, packet);
-  wire.inject(ByteSpan(packet).first(bytes), id);
+void BenchWorkers::ask(uint16_t id, BenchEnd& end) const {
+  std::vector<uint8_t> packet(256);
+  DatagramHeader header;
+  header.type = DatagramType::kChallengeRequest;
+  header.job = options_.job.job;
+  header.worker = id;
+  const std::span<uint8_t> extension = std::span(packet).subspan(protocol::kDatagramHeaderBytes, 128);
+  header.extension_words = static_cast<uint8_t>(put_challenge_request({workers_[id].nonce}, extension) / 8);
+  const DatagramKey key(options_.job.key, KeyScope::handshake(options_.job.job, id));
+  end.inject(ByteSpan(packet).first(key.seal(header, packet)), id);
 }
 
-Status BenchWorkers::join(BenchWire& wire, Aggregator& aggregator, TimeNs now) {
-  const auto serve = [&] {
-    while (serve_burst(wire.port(), aggregator, now) != 0) {
-    }
-  };
+void BenchWorkers::say_hello(uint16_t id, const protocol::Nonce& aggregator_nonce, BenchEnd& end) {
+  Worker& worker = workers_[id];
+  worker.key.emplace(options_.job.key, KeyScope{KeyUse::kWorkerToAggregator, options_.job.job, life_, id, worker.nonce,
+                                                aggregator_nonce});
+  protocol::Hello hello;
+  hello.membership = 1;
+  hello.live = ~uint64_t{0} >> (64 - workers_.size());
+  hello.worker_nonce = worker.nonce;
+  hello.slots = options_.job.slots;
+  std::fill_n(hello.positions.begin(), hello.slots, uint64_t{1});
+  std::vector<uint8_t> packet(protocol::kDatagramHeaderBytes + protocol::kExtensionBytesMax +
+                              protocol::kDatagramMacBytes);
+  DatagramHeader header;
+  header.type = DatagramType::kHello;
+  header.job = options_.job.job;
+  header.life = life_;
+  header.epoch = kEpoch;
+  header.worker = id;
+  const std::span<uint8_t> extension =
+      std::span(packet).subspan(protocol::kDatagramHeaderBytes, protocol::kExtensionBytesMax);
+  header.extension_words = static_cast<uint8_t>(put_hello(hello, extension) / 8);
+  end.inject(ByteSpan(packet).first(seal(header, packet)), id);
+}
+
+void BenchWorkers::sign_for_nobody() {
   for (uint16_t id = 0; id < workers_.size(); ++id) {
-    std::vector<uint8_t> packet(256);
-    DatagramHeader header{.type = DatagramType::kChallengeRequest, .job = options_.job.job, .worker = id};
-    header.extension_words = static_cast<uint8_t>(
-        put_challenge_request({workers_[id].nonce}, std::span(packet).subspan(protocol::kDatagramHeaderBytes, 64)) / 8);
-    const DatagramKey key(options_.job.key, KeyScope::handshake(options_.job.job, id));
-    const size_t bytes = key.seal(header, packet);
-    wire.inject(ByteSpan(packet).first(bytes), id);
+    workers_[id].key.emplace(options_.job.key, KeyScope{KeyUse::kWorkerToAggregator, options_.job.job, life_, id,
+                                                        workers_[id].nonce, protocol::Nonce{}});
   }
-  serve();
+}
+
+Status BenchWorkers::join(BenchEnd& end, const std::function<void()>& wait) {
+  for (uint16_t id = 0; id < workers_.size(); ++id) ask(id, end);
+  wait();
   std::vector<std::pair<uint16_t, protocol::Challenge>> challenges;
-  wire.take([&](ByteSpan packet, uint16_t worker) {
+  end.take([&](ByteSpan packet, uint16_t) {
     const auto datagram = protocol::parse_datagram(packet);
-    if (!datagram || datagram->header.type != DatagramType::kChallenge || worker >= workers_.size()) return;
+    if (!datagram || datagram->header.type != DatagramType::kChallenge || datagram->header.worker >= workers_.size())
+      return;
     life_ = datagram->header.life;
-    if (const auto challenge = protocol::read_challenge(datagram->extension)) challenges.emplace_back(worker, *challenge);
+    if (const auto challenge = protocol::read_challenge(datagram->extension))
+      challenges.emplace_back(datagram->header.worker, *challenge);
   });
-  for (const auto& [worker, challenge] : challenges) say_hello(worker, challenge.aggregator_nonce, life_, wire);
-  serve();
+  for (const auto& [worker, challenge] : challenges) say_hello(worker, challenge.aggregator_nonce, end);
+  wait();
   size_t welcomes = 0;
-  wire.take([&](ByteSpan packet, uint16_t) {
+  end.take([&](ByteSpan packet, uint16_t) {
     const auto datagram = protocol::parse_datagram(packet);
     if (datagram && datagram->header.type == DatagramType::kWelcome) ++welcomes;
   });
   if (welcomes < workers_.size()) {
-    return fail(ErrorCode::kInternal, fmt::format("{} of {} workers were challenged and {} welcomed", challenges.size(),
-                                                  workers_.size(), welcomes));
+    return fail(ErrorCode::kUnavailable,
+                fmt::format("of {} workers {} were challenged and {} welcomed: does the switch know job {} with this key, "
+                            "as many workers and windows?",
+                            workers_.size(), challenges.size(), welcomes, options_.job.job));
   }
   results_key_.emplace(options_.job.key, KeyScope::to_all(options_.job.job, life_));
   return {};

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -38,6 +39,12 @@ class PacketList {
   size_t used_ = 0;
 };
 
+/// Which indices the workers of a turn draw.
+enum class BenchDraw : uint8_t {
+  kOwn,   ///< each its own: a sum has almost as many entries as all contributions
+  kSame,  ///< all the same, and small values: a sum is as long as a contribution
+};
+
 /// The workers of a benchmark: their handshake, their contributions, and what must come of them.
 class BenchWorkers {
  public:
@@ -46,17 +53,27 @@ class BenchWorkers {
     uint32_t entries = 400;  ///< of a contribution, at indices drawn without replacement
     size_t packet_bytes = 1400;
     uint64_t seed = 1;
+    BenchDraw draw = BenchDraw::kOwn;
   };
   /// Windows of a slot in a step.
   static constexpr uint32_t kTurnsPerStep = 16;
 
   explicit BenchWorkers(const Options& options);
 
-  /// All of them say hello until the job is open. Error: internal, with the aggregator's counters.
-  Status join(BenchWire& wire, Aggregator& aggregator, TimeNs now);
+  /// All of them say hello and are welcomed. `wait` is called after each round of questions, until its answers are there to take.
+  /// Error    unavailable: who did not answer.
+  Status join(BenchEnd& end, const std::function<void()>& wait);
+
+  /// Makes up keys without a switch: for packets that only come back.
+  void sign_for_nobody();
 
   /// All workers' contributions to a turn of a slot; turns count from 1.
   void append(uint64_t turn, uint16_t slot, PacketList& out);
+
+  /// The header of all workers' contributions to a turn of a slot, but for worker, entries and payload.
+  protocol::DatagramHeader header_of(uint64_t turn, uint16_t slot) const;
+  /// Signs a contribution once more, under its worker's next sequence number.
+  size_t seal(protocol::DatagramHeader header, std::span<uint8_t> packet);
 
   /// Whether fragments of a result, in their order, are the sum of the turn's contributions: every index, every value.
   /// Computed from the draws, not from the packets.
@@ -66,7 +83,8 @@ class BenchWorkers {
 
  private:
   void draw(uint16_t worker, uint64_t turn, uint16_t slot);
-  void say_hello(uint16_t worker, const protocol::Nonce& aggregator_nonce, uint64_t life, BenchWire& wire);
+  void ask(uint16_t worker, BenchEnd& end) const;
+  void say_hello(uint16_t worker, const protocol::Nonce& aggregator_nonce, BenchEnd& end);
 
   struct Worker {
     protocol::Nonce nonce{};
@@ -84,6 +102,9 @@ class BenchWorkers {
   std::vector<int32_t> sums_;
   std::vector<uint8_t> touched_;
 };
+
+/// Job 7 with the key 00 01 02 … 1f.
+SwitchJob bench_job(uint32_t workers, uint32_t slots, uint32_t window_indices);
 
 /// The window (a multiple of 64) in which `density` of the indices fill a packet of `packet_bytes`.
 uint32_t filling_window(double density, size_t packet_bytes, uint64_t seed);

@@ -9,17 +9,22 @@
 
 namespace millrace::switch_agg {
 
-/// Where a benchmark's workers sit: datagrams go in at one end, as if from the network, and a port of the product takes them at
-/// the other. A packet is copied when it goes in, so that it lies in the cache when the port gets it, as a network card's does.
-class BenchWire {
+/// Where a benchmark's workers sit.
+class BenchEnd {
  public:
-  virtual ~BenchWire() = default;
+  virtual ~BenchEnd() = default;
 
-  virtual PacketPort& port() = 0;
-  /// False: no more fits before port() has received some.
+  /// Sends a worker's datagram. False: no more fits now.
   virtual bool inject(ByteSpan datagram, uint16_t worker) = 0;
-  /// Hands over what was sent to each worker; the span is good during the call.
+  /// Hands over what was sent to the workers; the span is good during the call.
   virtual void take(const std::function<void(ByteSpan datagram, uint16_t worker)>& taker) = 0;
+};
+
+/// Datagrams go in at its end, as if from the network, and a port of the product takes them at the other. A packet is copied when
+/// it goes in, so that it lies in the cache when the port gets it, as a network card's does.
+class BenchWire : public BenchEnd {
+ public:
+  virtual PacketPort& port() = 0;
 };
 
 /// Packets that may be on a wire at once, one way.

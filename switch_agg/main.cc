@@ -6,6 +6,7 @@
 
 #include "monitoring/standard_streams.h"
 #include "switch_agg/bench.h"
+#include "switch_agg/load.h"
 #include "switch_agg/options.h"
 #include "switch_agg/process.h"
 
@@ -61,6 +62,7 @@ int exit_code_of(ErrorCode code) {
     case ErrorCode::kInvalidArgument:
     case ErrorCode::kLimitExceeded: return 2;
     case ErrorCode::kUnsupported: return 5;
+    case ErrorCode::kUnavailable:
     case ErrorCode::kIo: return 6;
     default: return 1;
   }
@@ -91,6 +93,17 @@ int bench(const millrace::switch_agg::BenchOptions& options) {
   return 0;
 }
 
+int load(const millrace::switch_agg::LoadOptions& options) {
+  const auto report = millrace::switch_agg::run_load(options);
+  if (!report) {
+    say(report.error().message);
+    return exit_code_of(report.error().code);
+  }
+  fmt::print("{}\n", millrace::switch_agg::load_json(options, *report));
+  flush();
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -98,5 +111,6 @@ int main(int argc, char** argv) {
   const auto parsed = millrace::switch_agg::parse_options(argc, argv);
   if (const int* code = std::get_if<int>(&parsed)) return *code;
   if (const auto* options = std::get_if<millrace::switch_agg::BenchOptions>(&parsed)) return bench(*options);
+  if (const auto* options = std::get_if<millrace::switch_agg::LoadOptions>(&parsed)) return load(*options);
   return run(std::get<millrace::switch_agg::RunOptions>(parsed));
 }

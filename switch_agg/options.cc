@@ -41,7 +41,7 @@ constexpr const char* kFooter =
     "  1  a fault of Millrace itself; or the benchmark's sums were wrong\n"
     "  2  usage: a flag is unknown, missing or out of range; the file of jobs is wrong\n"
     "  5  this build has no DPDK\n"
-    "  6  a port is in use, a file cannot be read, a device cannot be opened\n";
+    "  6  a port is in use, a file cannot be read, a device cannot be opened; no switch answers (load)\n";
 
 std::string refuse_http(std::string& text) {
   const auto parsed = monitoring::parse_http_address(text);
@@ -160,6 +160,23 @@ void add_bench(CLI::App& bench, BenchOptions& options) {
   bench.add_flag("--json", options.json, "Prints one JSON object");
 }
 
+void add_load(CLI::App& load, LoadOptions& options, std::string& to, std::string& from) {
+  const auto endpoint = checked([](const std::string& text) { return parse_endpoint(text); });
+  load.add_option("--to", to, "The switch, or what sends packets back")->required()->type_name("ADDRESS:PORT")->check(endpoint);
+  load.add_option("--from", from, "Address to send from")->type_name("ADDRESS:PORT")->check(endpoint)->capture_default_str();
+  load.add_flag("--echo", options.echo, "Expects the packets themselves back, as dpdk-testpmd --forward-mode=5tswap sends them");
+  load.add_option("--workers", options.workers, "Workers")
+      ->check(CLI::Range(1u, protocol::kSwitchWorkersMax))
+      ->capture_default_str();
+  load.add_option("--slots", options.slots, "Slots of the job, each with one turn on its way")
+      ->check(CLI::Range(1u, protocol::kSlotsMax))
+      ->capture_default_str();
+  load.add_option("--window-indices", options.window_indices, "Of a window, as the switch's job has it")
+      ->check(CLI::Range(64u, protocol::kWindowIndicesMax))
+      ->capture_default_str();
+  load.add_option("--seconds", options.seconds, "So long")->check(CLI::Range(0.1, 3600.0))->capture_default_str();
+}
+
 /// What the parser cannot see in one flag alone; empty where all is well.
 std::string refuse_together(const RunOptions& options) {
   const bool kernel = options.pmd == "kernel";
@@ -183,9 +200,12 @@ std::string version_text() {
 
 }  // namespace
 
-std::variant<RunOptions, BenchOptions, int> parse_options(int argc, const char* const* argv) {
+std::variant<RunOptions, BenchOptions, LoadOptions, int> parse_options(int argc, const char* const* argv) {
   RunOptions options;
   BenchOptions bench_options;
+  LoadOptions load_options;
+  std::string load_to;
+  std::string load_from = "0.0.0.0:0";
   RunTexts texts;
   bool huge_pages = false;
   CLI::App app(kDescription, "millrace-switch");
@@ -197,12 +217,19 @@ std::variant<RunOptions, BenchOptions, int> parse_options(int argc, const char* 
   add_dpdk(*run, options, texts, huge_pages);
   CLI::App* bench = app.add_subcommand("bench", "Measures how fast one core takes made-up packets, and checks the sums");
   add_bench(*bench, bench_options);
+  CLI::App* load = app.add_subcommand("load", "Sends a running switch contributions of job 7 and takes the results");
+  add_load(*load, load_options, load_to, load_from);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return error.get_exit_code() == 0 ? app.exit(error) : report_usage(error.what());  // --help comes here too
   }
   if (*bench) return bench_options;
+  if (*load) {
+    load_options.to = parse_endpoint(load_to).value();
+    load_options.from = parse_endpoint(load_from).value();
+    return load_options;
+  }
   options.listen = parse_endpoint(texts.listen).value();
   if (const std::string refusal = refuse_together(options); !refusal.empty()) return report_usage(refusal);
   if (!texts.gateway.empty()) options.dpdk.gateway = ipv4_of(parse_endpoint(texts.gateway + ":0").value());

@@ -36,8 +36,21 @@ struct BenchOptions {
   bool json = false;
 };
 
+/// And of `millrace-switch load`: workers on another host, or in another network namespace.
+struct LoadOptions {
+  protocol::Endpoint to;
+  protocol::Endpoint from;
+  bool echo = false;  ///< what is there forwards packets back (dpdk-testpmd), it is no switch
+  uint32_t workers = 4;
+  uint32_t slots = 32;
+  uint32_t window_indices = 40'960;
+  uint32_t packet_bytes = 1400;
+  double density = 0.01;
+  double seconds = 3;
+};
+
 /// Reads argv. An exit code instead: help or the version was asked for and printed, or the arguments are wrong and the
 /// sentence that says how is on stderr.
-std::variant<RunOptions, BenchOptions, int> parse_options(int argc, const char* const* argv);
+std::variant<RunOptions, BenchOptions, LoadOptions, int> parse_options(int argc, const char* const* argv);
 
 }  // namespace millrace::switch_agg

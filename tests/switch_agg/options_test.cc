@@ -13,7 +13,7 @@ namespace {
 using testing::HasSubstr;
 
 struct Parsed {
-  std::variant<RunOptions, BenchOptions, int> result;
+  std::variant<RunOptions, BenchOptions, LoadOptions, int> result;
   std::string out;
   std::string error;
 };
@@ -71,6 +71,14 @@ TEST(SwitchOptions, BenchHasDefaultsOfTheFigures) {
   EXPECT_EQ(options.packet_bytes, 1400u);
   EXPECT_EQ(options.density, 0.01);
   EXPECT_TRUE(options.json);
+}
+
+TEST(SwitchOptions, LoadNeedsATarget) {
+  const Parsed parsed = parse({"load", "--to", "10.0.0.1:7700", "--echo"});
+  ASSERT_TRUE(std::holds_alternative<LoadOptions>(parsed.result)) << parsed.error;
+  EXPECT_EQ(endpoint_text(std::get<LoadOptions>(parsed.result).to), "10.0.0.1:7700");
+  EXPECT_TRUE(std::get<LoadOptions>(parsed.result).echo);
+  expect_usage({"load"}, "--to");
 }
 
 TEST(SwitchOptions, HelpAndVersionSayWhetherThereIsDpdk) {
