@@ -74,9 +74,9 @@ class Bench {
   Aggregator aggregator_;
   BenchWorkers workers_;
   uint64_t next_turn_ = 1;
-  PacketList packets_;               ///< of a round
-  PacketList kept_;                  ///< results to worker 0 of a round
-  std::vector<uint64_t> copies_;     ///< by worker: sum of hashes of the results of a round
+  PacketList packets_;            ///< of a round
+  PacketList kept_;               ///< results to worker 0 of a round
+  std::vector<uint64_t> copies_;  ///< by worker: sum of hashes of the results of a round
   uint64_t results_ = 0;
   uint64_t turns_checked_ = 0;
   uint64_t read_words_ = 0;  ///< keeps the reading loop from being left out
@@ -86,7 +86,8 @@ class Bench {
 
 Status Bench::inject(size_t first, size_t end) {
   for (size_t at = first; at < end; ++at) {
-    if (!wire_.inject(packets_[at], packets_.worker(at))) return fail(ErrorCode::kInternal, "the wire took no more packets");
+    if (!wire_.inject(packets_[at], packets_.worker(at)))
+      return fail(ErrorCode::kInternal, "the wire took no more packets");
   }
   return {};
 }
@@ -143,7 +144,8 @@ Status Bench::check(uint64_t turns) {
   std::vector<int32_t> values;
   for (size_t at = 0; at < kept_.size(); ++at) {
     const auto datagram = protocol::parse_datagram(kept_[at]);
-    if (!datagram || datagram->header.type != protocol::DatagramType::kResult || !workers_.results_key().verify(*datagram))
+    if (!datagram || datagram->header.type != protocol::DatagramType::kResult ||
+        !workers_.results_key().verify(*datagram))
       return fail(ErrorCode::kInternal, "a datagram that is no authentic result was sent");
     const auto count = decode_window(datagram->header, datagram->payload, job_.window_indices, {indices_, values_});
     if (!count) return fail(ErrorCode::kInternal, "a result does not decode");
@@ -151,8 +153,8 @@ Status Bench::check(uint64_t turns) {
     values.insert(values.end(), values_.begin(), values_.begin() + *count);
     if ((datagram->header.flags & protocol::datagram_flag::kLast) == 0) continue;
     if (!workers_.is_sum(datagram->header.turn, datagram->header.slot, indices, values)) {
-      return fail(ErrorCode::kInternal, fmt::format("the sum of turn {} of slot {} is wrong", datagram->header.turn,
-                                                    datagram->header.slot));
+      return fail(ErrorCode::kInternal,
+                  fmt::format("the sum of turn {} of slot {} is wrong", datagram->header.turn, datagram->header.slot));
     }
     ++turns_checked_;
     indices.clear();
@@ -193,8 +195,9 @@ Result<Round> Bench::round() {
 }  // namespace
 
 Result<BenchReport> run_bench(const BenchOptions& options) {
-  const uint32_t window = options.window_indices != 0 ? options.window_indices / 64 * 64
-                                                      : filling_window(options.density, options.packet_bytes, options.seed);
+  const uint32_t window = options.window_indices != 0
+                              ? options.window_indices / 64 * 64
+                              : filling_window(options.density, options.packet_bytes, options.seed);
   if (window < 64) return fail(ErrorCode::kInvalidArgument, "--window-indices must be a multiple of 64");
   auto wire = open_bench_wire(options.pmd, std::max<size_t>(options.packet_bytes, 1472));
   if (!wire) return std::unexpected(wire.error());
@@ -254,7 +257,8 @@ std::string bench_json(const BenchOptions& options, const BenchReport& report) {
 std::string bench_text(const BenchOptions& options, const BenchReport& report) {
   return fmt::format(
       "{} workers, {} slots of {} indices, {} entries a contribution, {:.0f} bytes a packet, port {}\n"
-      "  in       {:8.2f} Gbit/s   {:8.3f} Mpackets/s   {:8.1f} Mentries/s   (median of {} rounds; best {:.2f} Gbit/s)\n"
+      "  in       {:8.2f} Gbit/s   {:8.3f} Mpackets/s   {:8.1f} Mentries/s   (median of {} rounds; best {:.2f} "
+      "Gbit/s)\n"
       "  out      {:8.2f} Gbit/s in the same time\n"
       "  reading  {:8.2f} Gbit/s: a loop that takes the same packets off the port and reads their bytes; ratio {:.2f}\n"
       "  {} packets in, {} out; every MAC verified, all {} sums right",

@@ -239,10 +239,11 @@ Status BenchWorkers::join(BenchEnd& end, const std::function<void()>& wait) {
     if (datagram && datagram->header.type == DatagramType::kWelcome) ++welcomes;
   });
   if (welcomes < workers_.size()) {
-    return fail(ErrorCode::kUnavailable,
-                fmt::format("of {} workers {} were challenged and {} welcomed: does the switch know job {} with this key, "
-                            "as many workers and windows?",
-                            workers_.size(), challenges.size(), welcomes, options_.job.job));
+    return fail(
+        ErrorCode::kUnavailable,
+        fmt::format("of {} workers {} were challenged and {} welcomed: does the switch know job {} with this key, "
+                    "as many workers and windows?",
+                    workers_.size(), challenges.size(), welcomes, options_.job.job));
   }
   results_key_.emplace(options_.job.key, KeyScope::to_all(options_.job.job, life_));
   return {};

@@ -21,14 +21,16 @@ class MemoryWire final : public BenchWire {
   explicit MemoryWire(size_t packet_bytes_max)
       : slot_bytes_(packet_bytes_max),
         staged_(packet_bytes_max * kBenchWirePackets),
-        port_({.packet_bytes_max = packet_bytes_max, .arriving_max = kBenchWirePackets, .sent_max = kBenchWirePackets}) {}
+        port_(
+            {.packet_bytes_max = packet_bytes_max, .arriving_max = kBenchWirePackets, .sent_max = kBenchWirePackets}) {}
 
   PacketPort& port() override { return port_; }
 
   bool inject(ByteSpan datagram, uint16_t worker) override {
     if (datagram.size() > slot_bytes_) return false;
     uint8_t* const at = staged_.data() + next_ * slot_bytes_;
-    if (!port_.inject({at, datagram.size()}, {mapped_address(ip_of(worker)), static_cast<uint16_t>(kFirstPort + worker)}))
+    if (!port_.inject({at, datagram.size()},
+                      {mapped_address(ip_of(worker)), static_cast<uint16_t>(kFirstPort + worker)}))
       return false;
     std::copy_n(datagram.data(), datagram.size(), at);
     next_ = (next_ + 1) % kBenchWirePackets;
@@ -60,8 +62,8 @@ class RingBenchWire final : public BenchWire {
     frame_.resize(kUdpHeadersBytes + datagram.size());
     std::ranges::copy(datagram, frame_.begin() + kUdpHeadersBytes);
     const MacAddress mac = {0x02, 0, 0, 0, 1, static_cast<uint8_t>(worker)};
-    build_udp_headers(
-        {{mac, ip_of(worker)}, wire_->address(), static_cast<uint16_t>(kFirstPort + worker), kSwitchPort}, frame_);
+    build_udp_headers({{mac, ip_of(worker)}, wire_->address(), static_cast<uint16_t>(kFirstPort + worker), kSwitchPort},
+                      frame_);
     return wire_->inject_frame(frame_);
   }
 

@@ -20,8 +20,8 @@ class BenchEnd {
   virtual void take(const std::function<void(ByteSpan datagram, uint16_t worker)>& taker) = 0;
 };
 
-/// Datagrams go in at its end, as if from the network, and a port of the product takes them at the other. A packet is copied when
-/// it goes in, so that it lies in the cache when the port gets it, as a network card's does.
+/// Datagrams go in at its end, as if from the network, and a port of the product takes them at the other. A packet is copied
+/// when it goes in, so that it lies in the cache when the port gets it, as a network card's does.
 class BenchWire : public BenchEnd {
  public:
   virtual PacketPort& port() = 0;
@@ -30,8 +30,8 @@ class BenchWire : public BenchEnd {
 /// Packets that may be on a wire at once, one way.
 inline constexpr size_t kBenchWirePackets = 4000;
 
-/// pmd  "net_ring": frames through DPDK's driver of that name and through DpdkPort, which parses and builds Ethernet, IPv4 and UDP;
-///      "memory": packets alone, through MemoryPort.
+/// pmd  "net_ring": frames through DPDK's driver of that name and through DpdkPort, which parses and builds Ethernet, IPv4
+///      and UDP; "memory": packets alone, through MemoryPort.
 Result<std::unique_ptr<BenchWire>> open_bench_wire(const std::string& pmd, size_t packet_bytes_max);
 
 }  // namespace millrace::switch_agg

@@ -5,9 +5,10 @@ namespace millrace::switch_agg {
 namespace {
 
 std::unexpected<Error> absent() {
-  return fail(ErrorCode::kUnsupported,
-              "this millrace-switch was built without DPDK: install libdpdk-dev (deploy/setup.sh) and build again, or use "
-              "--pmd kernel");
+  return fail(
+      ErrorCode::kUnsupported,
+      "this millrace-switch was built without DPDK: install libdpdk-dev (deploy/setup.sh) and build again, or use "
+      "--pmd kernel");
 }
 
 }  // namespace

@@ -19,10 +19,11 @@ Result<std::vector<std::unique_ptr<PacketPort>>> open_dpdk_ports(const DpdkOptio
   if (const Status started = start_dpdk(options); !started) return std::unexpected(started.error());
   const uint64_t device = rte_eth_find_next(0);
   if (device >= RTE_MAX_ETHPORTS) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("DPDK found no device '{}': give a driver and its arguments, as net_af_packet,iface=eth1, or "
-                            "a PCI address bound to vfio-pci; its own words are above",
-                            options.device));
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("DPDK found no device '{}': give a driver and its arguments, as net_af_packet,iface=eth1, or "
+                    "a PCI address bound to vfio-pci; its own words are above",
+                    options.device));
   }
   Result<std::vector<DpdkLane>> lanes = set_up_device(static_cast<uint16_t>(device), options);
   if (!lanes) return std::unexpected(lanes.error());

@@ -22,7 +22,9 @@ constexpr unsigned kMbufs = 16'384 - 1;
 constexpr unsigned kMbufCache = 256;
 
 /// A driver's name has no colon, a PCI address always.
-bool is_pci_address(const std::string& device) { return device.substr(0, device.find(',')).find(':') != std::string::npos; }
+bool is_pci_address(const std::string& device) {
+  return device.substr(0, device.find(',')).find(':') != std::string::npos;
+}
 
 /// "net_af_packet,iface=veth0" -> "net_af_packet0,iface=veth0": DPDK numbers its virtual devices.
 std::string numbered(const std::string& device) {
@@ -33,8 +35,8 @@ std::string numbered(const std::string& device) {
 }
 
 std::vector<std::string> environment_arguments(const DpdkOptions& options, int processor) {
-  std::vector<std::string> arguments = {"millrace-switch", "--in-memory", "--no-telemetry", "--log-level=3", "-l",
-                                        std::to_string(processor)};
+  std::vector<std::string> arguments = {"millrace-switch", "--in-memory", "--no-telemetry",
+                                        "--log-level=3",   "-l",          std::to_string(processor)};
   if (options.memory == DpdkMemory::kPlain) {
     for (const char* one : {"--no-huge", "--iova-mode=va"}) arguments.emplace_back(one);
     arguments.insert(arguments.end(), {"-m", std::to_string(options.memory_mib)});
@@ -60,11 +62,12 @@ Status start_environment(const DpdkOptions& options) {
   const int started = rte_eal_init(static_cast<int>(argv.size()), argv.data());
   sched_setaffinity(0, sizeof processors, &processors);
   if (started >= 0) return {};
-  return fail(ErrorCode::kIo,
-              fmt::format("DPDK did not start ({}): {}", rte_strerror(rte_errno),
-                          options.memory == DpdkMemory::kHugePages
-                              ? "are huge pages reserved? deploy/switch-host.sh says how; without --huge-pages none are needed"
-                              : "its own words are above; a device of the kernel needs root"));
+  return fail(
+      ErrorCode::kIo,
+      fmt::format("DPDK did not start ({}): {}", rte_strerror(rte_errno),
+                  options.memory == DpdkMemory::kHugePages
+                      ? "are huge pages reserved? deploy/switch-host.sh says how; without --huge-pages none are needed"
+                      : "its own words are above; a device of the kernel needs root"));
 }
 
 std::unexpected<Error> device_failed(std::string_view what, const DpdkOptions& options, int code) {
@@ -113,15 +116,21 @@ Result<std::vector<DpdkLane>> set_up_device(uint16_t device, const DpdkOptions& 
   rte_eth_dev_info info{};
   if (const int code = rte_eth_dev_info_get(device, &info); code != 0) return device_failed("ask", options, code);
   const size_t frame_bytes = kUdpHeadersBytes + std::max<size_t>(options.packet_bytes_max, 1472);
-  rte_mempool* pool = rte_pktmbuf_pool_create(name_of("pool", device).c_str(), kMbufs, kMbufCache, 0,
-                                              static_cast<uint16_t>(RTE_PKTMBUF_HEADROOM + (frame_bytes + 127) / 64 * 64),
-                                              SOCKET_ID_ANY);
+  rte_mempool* pool = rte_pktmbuf_pool_create(
+      name_of("pool", device).c_str(), kMbufs, kMbufCache, 0,
+      static_cast<uint16_t>(RTE_PKTMBUF_HEADROOM + (frame_bytes + 127) / 64 * 64), SOCKET_ID_ANY);
   if (pool == nullptr) return device_failed("find memory (see --dpdk-memory-mib) for", options, -rte_errno);
   const auto queues =
       static_cast<uint16_t>(std::min<uint32_t>({options.lanes, info.max_rx_queues, info.max_tx_queues}));
   if (const Status ready = set_up_queues(device, queues, info, pool, options); !ready)
     return std::unexpected(ready.error());
-  DpdkLane wiring{.device = device, .queue = {}, .pool = pool, .lane = 0, .inboxes = {}, .outbox = nullptr, .self = {},
+  DpdkLane wiring{.device = device,
+                  .queue = {},
+                  .pool = pool,
+                  .lane = 0,
+                  .inboxes = {},
+                  .outbox = nullptr,
+                  .self = {},
                   .options = options};
   rte_ether_addr mac{};
   if (const int code = rte_eth_macaddr_get(device, &mac); code != 0) return device_failed("ask", options, code);

@@ -20,11 +20,11 @@ Status start_dpdk(const DpdkOptions& options);
 /// How one lane takes frames and gets rid of them.
 struct DpdkLane {
   uint16_t device = 0;
-  std::optional<uint16_t> queue;    ///< empty: it lives on its rings
-  rte_mempool* pool = nullptr;      ///< of all lanes
+  std::optional<uint16_t> queue;  ///< empty: it lives on its rings
+  rte_mempool* pool = nullptr;    ///< of all lanes
   uint32_t lane = 0;
-  std::vector<rte_ring*> inboxes;   ///< by lane: frames that another lane took; empty where there is one lane
-  rte_ring* outbox = nullptr;       ///< frames of the lanes without a queue, which lane 0 sends
+  std::vector<rte_ring*> inboxes;  ///< by lane: frames that another lane took; empty where there is one lane
+  rte_ring* outbox = nullptr;      ///< frames of the lanes without a queue, which lane 0 sends
   WireAddress self;
   DpdkOptions options;
 };

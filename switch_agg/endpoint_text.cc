@@ -32,9 +32,9 @@ std::optional<Ipv4Address> ipv4_of(const protocol::Endpoint& endpoint) {
 
 Result<protocol::Endpoint> parse_endpoint(std::string_view text) {
   const auto refuse = [&] {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("'{}' is not an address: give a number and a port, as 192.0.2.1:7700 or [2001:db8::1]:7700",
-                            text));
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("'{}' is not an address: give a number and a port, as 192.0.2.1:7700 or [2001:db8::1]:7700", text));
   };
   const size_t colon = text.rfind(':');
   if (colon == std::string_view::npos) return refuse();

@@ -22,21 +22,22 @@ using protocol::WindowIndexCodec;
 constexpr size_t kNameBytesMax = 200;
 constexpr uint64_t kLeaseSecondsMax = 86'400;
 
-constexpr std::array kFields = {"name",       "job",   "key_file",   "role",               "workers",
-                                "window_indices", "slots", "reselect_k", "result_index_codec", 
-                                "lease_seconds",  "shard", "rack"};
+constexpr std::array<std::string_view, 12> kFields = {
+    "name",  "job",        "key_file",           "role",          "workers", "window_indices",
+    "slots", "reselect_k", "result_index_codec", "lease_seconds", "shard",   "rack"};
 constexpr std::array<std::pair<std::string_view, Role>, 2> kRoles = {
     {{"reduce", Role::kReduce}, {"combine", Role::kCombine}}};
 constexpr std::array<std::pair<std::string_view, WindowIndexCodec>, 3> kIndexCodecs = {
-    {{"raw", WindowIndexCodec::kRaw},
-     {"gap", WindowIndexCodec::kGap},
-     {"bitmap", WindowIndexCodec::kBitmap}}};
+    {{"raw", WindowIndexCodec::kRaw}, {"gap", WindowIndexCodec::kGap}, {"bitmap", WindowIndexCodec::kBitmap}}};
 
 /// Reads the fields of one job; the first that is wrong is kept, and what is read after it is not used.
 class JobReader {
  public:
   JobReader(const Json& object, size_t number) : object_(object), what_(fmt::format("job {} of the list", number + 1)) {
-    if (!object_.is_object()) return refuse("must be an object, as {\"name\": \"resnet\", \"job\": 7, …}");
+    if (!object_.is_object()) {
+      refuse("must be an object, as {\"name\": \"resnet\", \"job\": 7, …}");
+      return;
+    }
     const auto name = object_.find("name");
     if (name != object_.end() && name->is_string()) what_ = fmt::format("job '{}'", name->get<std::string>());
     for (const auto& [key, value] : object_.items()) {
@@ -90,7 +91,8 @@ class JobReader {
       if (right) bits |= uint64_t{1} << one.get<uint64_t>();
     }
     if (!right && value != nullptr)
-      refuse(fmt::format("\"{}\" must be a list of numbers of workers, 0 to {}", field, protocol::kSwitchWorkersMax - 1));
+      refuse(
+          fmt::format("\"{}\" must be a list of numbers of workers, 0 to {}", field, protocol::kSwitchWorkersMax - 1));
     return bits;
   }
 
@@ -183,9 +185,10 @@ Result<std::vector<SwitchJob>> read_jobs_file(const std::string& path) {
   std::string text(kJobsFileBytesMax + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (!file.eof() || file.bad()) {
-    return fail(ErrorCode::kIo, file.is_open() && !file.bad() && file
-                                    ? fmt::format("'{}' has more than {} bytes: no list of jobs", path, kJobsFileBytesMax)
-                                    : fmt::format("cannot read the list of jobs '{}'", path));
+    return fail(ErrorCode::kIo,
+                file.is_open() && !file.bad() && file
+                    ? fmt::format("'{}' has more than {} bytes: no list of jobs", path, kJobsFileBytesMax)
+                    : fmt::format("cannot read the list of jobs '{}'", path));
   }
   text.resize(static_cast<size_t>(file.gcount()));
   Result<std::vector<SwitchJob>> jobs = parse_jobs(text, std::filesystem::path(path).parent_path().string());

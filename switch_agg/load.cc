@@ -161,11 +161,11 @@ Result<LoadReport> run_load(const LoadOptions& options) {
 }
 
 std::string load_json(const LoadOptions& options, const LoadReport& report) {
-  const nlohmann::ordered_json json = {{"echo", options.echo},       {"workers", options.workers},
-                                       {"slots", options.slots},     {"window_indices", options.window_indices},
-                                       {"seconds", report.seconds},  {"sent", report.sent},
+  const nlohmann::ordered_json json = {{"echo", options.echo},        {"workers", options.workers},
+                                       {"slots", options.slots},      {"window_indices", options.window_indices},
+                                       {"seconds", report.seconds},   {"sent", report.sent},
                                        {"received", report.received}, {"turns", report.turns},
-                                       {"resent", report.resent},    {"packets_s", report.packets_s}};
+                                       {"resent", report.resent},     {"packets_s", report.packets_s}};
   return json.dump();
 }
 

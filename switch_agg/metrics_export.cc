@@ -32,15 +32,16 @@ constexpr MetricInfo kRetransmissions = {"millrace_switch_retransmissions_total"
                                          "Contributions that had come before: duplicates, of the turn before, of a "
                                          "closed turn"};
 constexpr MetricInfo kSlotsMax = {"millrace_switch_slots_max", MetricKind::kGauge, {}, "Slots of an lcore"};
-constexpr MetricInfo kSlots = {"millrace_switch_slots_reserved", MetricKind::kGauge, {},
-                               "Slots of an lcore that jobs have"};
+constexpr MetricInfo kSlots = {
+    "millrace_switch_slots_reserved", MetricKind::kGauge, {}, "Slots of an lcore that jobs have"};
 constexpr MetricInfo kJobEvents = {"millrace_switch_job_events_total", MetricKind::kCounter, kJobEvent,
                                    "The same by job, of all lcores, from where the packet's job is known"};
-constexpr MetricInfo kJobSlots = {"millrace_switch_job_slots", MetricKind::kGauge, kJob, "Slots that a job has on an lcore"};
+constexpr MetricInfo kJobSlots = {"millrace_switch_job_slots", MetricKind::kGauge, kJob,
+                                  "Slots that a job has on an lcore"};
 constexpr MetricInfo kJobWorkers = {"millrace_switch_job_workers", MetricKind::kGauge, kJob, "Workers of a job"};
 
-constexpr std::array kCatalog = {kPackets,  kBytes, kPortDropped, kEvents,    kRetransmissions,
-                                 kSlotsMax, kSlots, kJobEvents, kJobSlots, kJobWorkers};
+constexpr std::array kCatalog = {kPackets,  kBytes, kPortDropped, kEvents,   kRetransmissions,
+                                 kSlotsMax, kSlots, kJobEvents,   kJobSlots, kJobWorkers};
 
 void count(const CounterFamily& family, std::initializer_list<std::string_view> labels, uint64_t now, uint64_t before) {
   if (now > before) family.with(labels).increment(static_cast<double>(now - before));
@@ -61,7 +62,8 @@ void MetricsExport::update_lane(const std::string& lane, const LaneReport& now, 
   count(bytes, {lane, "out"}, now.port.bytes_out, before.port.bytes_out);
   const std::vector<ReasonCount> drops_before = port_drops(before.port);
   const std::vector<ReasonCount> drops = port_drops(now.port);
-  for (size_t i = 0; i < drops.size(); ++i) count(dropped, {lane, drops[i].reason}, drops[i].count, drops_before[i].count);
+  for (size_t i = 0; i < drops.size(); ++i)
+    count(dropped, {lane, drops[i].reason}, drops[i].count, drops_before[i].count);
   for (size_t i = 0; i < kAggregatorEvents; ++i) {
     const auto event = static_cast<AggregatorEvent>(i);
     count(events, {lane, aggregator_event_name(event)}, now.aggregator[event], before.aggregator[event]);
@@ -83,7 +85,8 @@ void MetricsExport::update(const SwitchStatus& status) {
     GaugeFamily(metrics_, kJobWorkers).with({job.name}).set(job.workers);
     reserved += job.slots_reserved;
     AggregatorCounters& before = now_known[monitoring::Metrics::label_text(job.name)];
-    if (const auto known = jobs_.find(monitoring::Metrics::label_text(job.name)); known != jobs_.end()) before = known->second;
+    if (const auto known = jobs_.find(monitoring::Metrics::label_text(job.name)); known != jobs_.end())
+      before = known->second;
     const CounterFamily events(metrics_, kJobEvents);
     for (size_t i = 0; i < kAggregatorEvents; ++i) {
       const auto event = static_cast<AggregatorEvent>(i);

@@ -112,7 +112,8 @@ void add_dpdk(CLI::App& run, RunOptions& options, RunTexts& texts, bool& huge_pa
 void add_run(CLI::App& run, RunOptions& options, RunTexts& texts) {
   run.set_config("--config", "", "Reads flags from a TOML or INI file");
   run.allow_config_extras(CLI::config_extras_mode::error);
-  run.add_option("--listen", texts.listen, "UDP address; lcore i has port PORT + i; port 0 takes a free one (one lcore)")
+  run.add_option("--listen", texts.listen,
+                 "UDP address; lcore i has port PORT + i; port 0 takes a free one (one lcore)")
       ->type_name("ADDRESS:PORT")
       ->check(checked([](const std::string& text) { return parse_endpoint(text); }))
       ->capture_default_str();
@@ -141,7 +142,9 @@ void add_bench(CLI::App& bench, BenchOptions& options) {
   bench.add_option("--slots", options.slots, "Slots of the job")
       ->check(CLI::Range(1u, protocol::kSlotsMax))
       ->capture_default_str();
-  bench.add_option("--window-indices", options.window_indices, "Of a window; 0: as many that a contribution fills a packet")
+  bench
+      .add_option("--window-indices", options.window_indices,
+                  "Of a window; 0: as many that a contribution fills a packet")
       ->check(CLI::Range(0u, protocol::kWindowIndicesMax))
       ->capture_default_str();
   bench.add_option("--packet-bytes", options.packet_bytes, "UDP payload of a contribution at most")
@@ -162,9 +165,16 @@ void add_bench(CLI::App& bench, BenchOptions& options) {
 
 void add_load(CLI::App& load, LoadOptions& options, std::string& to, std::string& from) {
   const auto endpoint = checked([](const std::string& text) { return parse_endpoint(text); });
-  load.add_option("--to", to, "The switch, or what sends packets back")->required()->type_name("ADDRESS:PORT")->check(endpoint);
-  load.add_option("--from", from, "Address to send from")->type_name("ADDRESS:PORT")->check(endpoint)->capture_default_str();
-  load.add_flag("--echo", options.echo, "Expects the packets themselves back, as dpdk-testpmd --forward-mode=5tswap sends them");
+  load.add_option("--to", to, "The switch, or what sends packets back")
+      ->required()
+      ->type_name("ADDRESS:PORT")
+      ->check(endpoint);
+  load.add_option("--from", from, "Address to send from")
+      ->type_name("ADDRESS:PORT")
+      ->check(endpoint)
+      ->capture_default_str();
+  load.add_flag("--echo", options.echo,
+                "Expects the packets themselves back, as dpdk-testpmd --forward-mode=5tswap sends them");
   load.add_option("--workers", options.workers, "Workers")
       ->check(CLI::Range(1u, protocol::kSwitchWorkersMax))
       ->capture_default_str();
@@ -215,7 +225,8 @@ std::variant<RunOptions, BenchOptions, LoadOptions, int> parse_options(int argc,
   CLI::App* run = app.add_subcommand("run", "Serves jobs");
   add_run(*run, options, texts);
   add_dpdk(*run, options, texts, huge_pages);
-  CLI::App* bench = app.add_subcommand("bench", "Measures how fast one core takes made-up packets, and checks the sums");
+  CLI::App* bench =
+      app.add_subcommand("bench", "Measures how fast one core takes made-up packets, and checks the sums");
   add_bench(*bench, bench_options);
   CLI::App* load = app.add_subcommand("load", "Sends a running switch contributions of job 7 and takes the results");
   add_load(*load, load_options, load_to, load_from);

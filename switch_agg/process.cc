@@ -118,8 +118,8 @@ Status SwitchProcess::Impl::open() {
   if (!jobs) return std::unexpected(jobs.error());
   jobs_ = std::move(*jobs);
   if (jobs_.size() > options_.limits.jobs_max) {
-    return fail(ErrorCode::kLimitExceeded,
-                fmt::format("{}: {} jobs, and --jobs-max is {}", options_.jobs_file, jobs_.size(), options_.limits.jobs_max));
+    return fail(ErrorCode::kLimitExceeded, fmt::format("{}: {} jobs, and --jobs-max is {}", options_.jobs_file,
+                                                       jobs_.size(), options_.limits.jobs_max));
   }
   Result<uint64_t> seed = random_seed();
   if (!seed) return std::unexpected(seed.error());

@@ -61,8 +61,9 @@ std::string status_json(const SwitchStatus& status) {
     jobs.push_back(json_of_job(job));
     slots += job.slots_reserved;
   }
-  const Json json = {{"pmd", status.pmd},     {"dpdk", status.dpdk},           {"slots", slots},
-                     {"slots_max", status.slots_max}, {"lcores", std::move(lanes)}, {"jobs", std::move(jobs)}};
+  const Json json = {
+      {"pmd", status.pmd},          {"dpdk", status.dpdk},    {"slots", slots}, {"slots_max", status.slots_max},
+      {"lcores", std::move(lanes)}, {"jobs", std::move(jobs)}};
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

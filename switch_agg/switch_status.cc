@@ -26,7 +26,8 @@ void add_job_reports(SwitchStatus& status) {
           job.epoch = one.status.epoch;
         }
         first = false;
-        for (size_t event = 0; event < kAggregatorEvents; ++event) job.counters.events[event] += one.counters.events[event];
+        for (size_t event = 0; event < kAggregatorEvents; ++event)
+          job.counters.events[event] += one.counters.events[event];
       }
     }
     job.phase = phase_name(job.farthest_behind);

@@ -180,6 +180,25 @@ class Switch(unittest.TestCase):
         self.assertEqual(ended.returncode, 0, ended.stderr)
         self.assertEqual(json.loads(ended.stdout)["turns_checked"], (1000 // 32) * 8)
 
+    def test_ADriverThatIsNotThereIsSaid(self):
+        ended = run("run", "--listen", "10.0.0.1:7700", "--jobs", self.jobs, "--pmd", "net_nothing")
+        if ended.returncode in (5, 6):
+            self.skipTest(ended.stderr.strip().split("\n")[-1])
+        self.assertEqual(ended.returncode, 2, ended.stderr)
+        self.assertIn("DPDK found no device 'net_nothing'", ended.stderr)
+
+    def test_AFloodOfFramesThatAreNoneIsCounted(self):
+        # net_null gives frames of zeros without end.
+        process, line = self.start("--pmd", "net_null", listen="10.0.0.1:7700")
+        if line["event"] == "failed":
+            self.assertIn(line["code"], ("unsupported", "io"))
+            self.skipTest(line["error"])
+        status = self.status_when(line, lambda status: sum(status["lcores"][0]["dropped"].values()) > 100_000)
+        self.assertEqual(status["lcores"][0]["packets_in"], 0)
+        self.assertEqual(self.get(line, "/healthz").strip(), "ok")
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(timeout=TIMEOUT_S), 0)
+
 
 if __name__ == "__main__":
     unittest.main()

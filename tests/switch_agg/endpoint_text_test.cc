@@ -24,8 +24,9 @@ TEST(EndpointText, AnIpv4AddressIsMapped) {
 }
 
 TEST(EndpointText, OtherTextsAreRefusedWithAnExample) {
-  for (const char* text : {"", ":", "7700", "192.0.2.1", "192.0.2.1:", "192.0.2.1:65536", "192.0.2.1:-1", "192.0.2:1",
-                           "localhost:7700", "2001:db8::1:7700", "[2001:db8::1]", "[]:1", "[192.0.2.1]:1", "192.0.2.1:1 "}) {
+  for (const char* text :
+       {"", ":", "7700", "192.0.2.1", "192.0.2.1:", "192.0.2.1:65536", "192.0.2.1:-1", "192.0.2:1", "localhost:7700",
+        "2001:db8::1:7700", "[2001:db8::1]", "[]:1", "[192.0.2.1]:1", "192.0.2.1:1 "}) {
     const auto endpoint = parse_endpoint(text);
     ASSERT_FALSE(endpoint) << text;
     EXPECT_EQ(endpoint.error().code, ErrorCode::kInvalidArgument);

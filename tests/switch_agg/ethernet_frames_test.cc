@@ -57,8 +57,8 @@ Bytes echo_request(size_t data) {
 
 /// "who has 10.0.0.1 tell 10.0.0.7", as tcpdump shows it.
 const Bytes kArpQuestion = {0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x02, 0, 0, 0, 0, 0x77, 0x08, 0x06,  //
-                            0, 1, 8, 0, 6, 4, 0, 1,                                                   //
-                            0x02, 0, 0, 0, 0, 0x77, 10, 0, 0, 7, 0, 0, 0, 0, 0, 0, 10, 0, 0, 1};
+                            0,    1,    8,    0,    6,    4,    0,    1,                             //
+                            0x02, 0,    0,    0,    0,    0x77, 10,   0, 0, 7, 0, 0,    0,    0,    0, 0, 10, 0, 0, 1};
 
 TEST(InternetChecksum, IsTheSlowOneAtEveryLength) {
   RandomSequence random(RandomKey::from(1));
@@ -91,9 +91,10 @@ TEST(UdpFrame, IsReadAsItWasBuilt) {
 
 TEST(UdpFrame, HasTheseBytes) {
   const Bytes frame = udp_frame({'h', 'i'});
-  const Bytes golden = {0x02, 0,    0,    0,    0,    0x01, 0x02, 0,    0,    0,  0,    0x77, 0x08, 0,            //
-                        0x45, 0,    0,    30,   0,    0,    0x40, 0,    64,   17, 0x26, 0xC8, 10,   0, 0, 7, 10, 0, 0, 1,  //
-                        0x0F, 0xA0, 0x1E, 0x14, 0,    10,   0x55, 0xB5, 'h',  'i'};
+  const Bytes golden = {0x02, 0,    0,    0,    0, 0x01, 0x02, 0,    0,   0,  0,    0x77, 0x08, 0,  //
+                        0x45, 0,    0,    30,   0, 0,    0x40, 0,    64,  17, 0x26, 0xC8, 10,   0,
+                        0,    7,    10,   0,    0, 1,  //
+                        0x0F, 0xA0, 0x1E, 0x14, 0, 10,   0x55, 0xB5, 'h', 'i'};
   EXPECT_EQ(frame, golden);
 }
 
@@ -190,9 +191,9 @@ TEST(Arp, QuestionForSelfIsAnswered) {
   EXPECT_TRUE(seen->asks_for_self);
   Bytes answer(kArpFrameBytes);
   build_arp_answer(kSwitch, seen->sender, answer);
-  const Bytes golden = {0x02, 0, 0, 0, 0, 0x77, 0x02, 0, 0, 0, 0, 0x01, 0x08, 0x06,  //
-                        0,    1, 8, 0, 6, 4,    0,    2,                             //
-                        0x02, 0, 0, 0, 0, 0x01, 10,   0, 0, 1, 0x02, 0, 0, 0, 0, 0x77, 10, 0, 0, 7};
+  const Bytes golden = {0x02, 0, 0, 0, 0, 0x77, 0x02, 0, 0, 0, 0,    0x01, 0x08, 0x06,  //
+                        0,    1, 8, 0, 6, 4,    0,    2,                                //
+                        0x02, 0, 0, 0, 0, 0x01, 10,   0, 0, 1, 0x02, 0,    0,    0,    0, 0x77, 10, 0, 0, 7};
   EXPECT_EQ(answer, golden);
   const auto learned = read_arp(answer, kWorker);
   ASSERT_TRUE(learned);
@@ -220,10 +221,10 @@ TEST(Arp, SendersThatNobodyCanBeAreNotLearned) {
     question[at] = value;
     return question;
   };
-  EXPECT_FALSE(read_arp(with(kEthernetBytes + 8, 0x01), kSwitch));   // a multicast hardware address
-  EXPECT_FALSE(read_arp(with(kEthernetBytes + 14, 224), kSwitch));   // a multicast address
-  EXPECT_FALSE(read_arp(with(kEthernetBytes + 17, 1), kSwitch));     // our own address
-  Bytes probe = kArpQuestion;                                        // 0.0.0.0: whether an address is free
+  EXPECT_FALSE(read_arp(with(kEthernetBytes + 8, 0x01), kSwitch));  // a multicast hardware address
+  EXPECT_FALSE(read_arp(with(kEthernetBytes + 14, 224), kSwitch));  // a multicast address
+  EXPECT_FALSE(read_arp(with(kEthernetBytes + 17, 1), kSwitch));    // our own address
+  Bytes probe = kArpQuestion;                                       // 0.0.0.0: whether an address is free
   std::fill_n(probe.begin() + kEthernetBytes + 14, 4, uint8_t{0});
   EXPECT_FALSE(read_arp(probe, kSwitch));
 }

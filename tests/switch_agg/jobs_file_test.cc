@@ -88,7 +88,8 @@ TEST_F(JobsFile, NoJobsAreAList) {
 }
 
 TEST_F(JobsFile, WhatIsNoListIsRefused) {
-  for (const char* text : {"", "{", "[]", "7", "null", R"({"jobs": 7})", R"({"job": []})", R"({"jobs": [], "more": 1})"})
+  for (const char* text :
+       {"", "{", "[]", "7", "null", R"({"jobs": 7})", R"({"job": []})", R"({"jobs": [], "more": 1})"})
     EXPECT_THAT(refusal(text), HasSubstr(R"({"jobs": [{)")) << text;
   EXPECT_THAT(refusal(R"({"jobs": [7]})"), HasSubstr("job 1 of the list must be an object"));
 }
@@ -97,13 +98,16 @@ TEST_F(JobsFile, WrongFieldsAreNamed) {
   EXPECT_THAT(refusal(with(R"("slot": 4)")), HasSubstr("job 'a' has a field 'slot' that is not known"));
   EXPECT_THAT(refusal(replaced(R"("name": "a", )", "")), HasSubstr("job 1 of the list lacks \"name\""));
   EXPECT_THAT(refusal(replaced(R"("name": "a")", R"("name": "")")), HasSubstr("\"name\" must be a text"));
-  EXPECT_THAT(refusal(replaced(R"("job": 7)", R"("job": -1)")), HasSubstr("\"job\" must be a number from 0 to 4294967295"));
+  EXPECT_THAT(refusal(replaced(R"("job": 7)", R"("job": -1)")),
+              HasSubstr("\"job\" must be a number from 0 to 4294967295"));
   EXPECT_THAT(refusal(replaced(R"("job": 7)", R"("job": 4294967296)")), HasSubstr("\"job\" must be a number"));
   EXPECT_THAT(refusal(replaced(R"("job": 7)", R"("job": 1.5)")), HasSubstr("\"job\" must be a number"));
-  EXPECT_THAT(refusal(replaced(R"("workers": 4)", R"("workers": 65)")), HasSubstr("\"workers\" must be a number from 1 to 64"));
+  EXPECT_THAT(refusal(replaced(R"("workers": 4)", R"("workers": 65)")),
+              HasSubstr("\"workers\" must be a number from 1 to 64"));
   EXPECT_THAT(refusal(replaced("16384", "100")), HasSubstr("a multiple of 64"));
   EXPECT_THAT(refusal(replaced("16384", "65600")), HasSubstr("\"window_indices\" must be a number from 64 to 65536"));
-  EXPECT_THAT(refusal(replaced(R"("slots": 64)", R"("slots": 0)")), HasSubstr("\"slots\" must be a number from 1 to 128"));
+  EXPECT_THAT(refusal(replaced(R"("slots": 64)", R"("slots": 0)")),
+              HasSubstr("\"slots\" must be a number from 1 to 128"));
   EXPECT_THAT(refusal(with(R"("role": "both")")), HasSubstr(R"("role" must be "reduce" or "combine")"));
   EXPECT_THAT(refusal(with(R"("result_index_codec": "bloom")")), HasSubstr(R"("raw" or "gap" or "bitmap")"));
   EXPECT_THAT(refusal(with(R"("lease_seconds": 0)")), HasSubstr("\"lease_seconds\""));
@@ -112,7 +116,8 @@ TEST_F(JobsFile, WrongFieldsAreNamed) {
 TEST_F(JobsFile, RacksNeedTheirShard) {
   EXPECT_THAT(refusal(with(R"("role": "combine", "rack": [0])")), HasSubstr("lacks \"shard\""));
   EXPECT_THAT(refusal(with(R"("role": "combine", "shard": "h:1", "rack": [0])")), HasSubstr("'h:1' is not an address"));
-  EXPECT_THAT(refusal(with(R"("role": "combine", "shard": "192.0.2.9:1", "rack": [])")), HasSubstr("\"rack\" must be a list"));
+  EXPECT_THAT(refusal(with(R"("role": "combine", "shard": "192.0.2.9:1", "rack": [])")),
+              HasSubstr("\"rack\" must be a list"));
   EXPECT_THAT(refusal(with(R"("role": "combine", "shard": "192.0.2.9:1", "rack": [64])")), HasSubstr("\"rack\""));
   EXPECT_THAT(refusal(with(R"("rack": [0])")), HasSubstr("only \"role\": \"combine\" has"));
 }

@@ -111,8 +111,10 @@ TEST(SwitchOptions, WhatDoesNotGoTogetherIsNamed) {
   expect_usage({"run", "--jobs", "j", "--listen", "127.0.0.1:65535", "--lcores", "2"}, "do not end at 65535");
   expect_usage({"run", "--jobs", "j", "--listen", "[::1]:7700", "--pmd", "net_null"}, "must be IPv4");
   expect_usage({"run", "--jobs", "j", "--listen", "10.0.0.1:0", "--pmd", "net_null"}, "nobody chooses a free port");
-  expect_usage({"run", "--jobs", "j", "--listen", "10.0.0.1:7", "--pmd", "net_null", "--packet-bytes-max", "8000"}, "1472");
-  expect_usage({"run", "--jobs", "j", "--listen", "10.0.0.1:7", "--pmd", "net_null", "--gateway", "[::1]"}, "must be IPv4");
+  expect_usage({"run", "--jobs", "j", "--listen", "10.0.0.1:7", "--pmd", "net_null", "--packet-bytes-max", "8000"},
+               "1472");
+  expect_usage({"run", "--jobs", "j", "--listen", "10.0.0.1:7", "--pmd", "net_null", "--gateway", "[::1]"},
+               "must be IPv4");
 }
 
 }  // namespace
