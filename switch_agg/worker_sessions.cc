@@ -1,5 +1,7 @@
 #include "switch_agg/worker_sessions.h"
 
+#include <utility>
+
 #include "kernels/base/check.h"
 
 namespace millrace::switch_agg {
@@ -12,7 +14,8 @@ using protocol::KeyUse;
 using protocol::kSwitchWorkersMax;
 using protocol::Nonce;
 
-WorkerSessions::WorkerSessions(uint32_t job, const protocol::JobKey& key) : job_(job), key_(key), sessions_(kSwitchWorkersMax) {
+WorkerSessions::WorkerSessions(uint32_t job, const protocol::JobKey& key)
+    : job_(job), key_(key), sessions_(kSwitchWorkersMax) {
   handshake_.reserve(kSwitchWorkersMax);
   for (uint16_t worker = 0; worker < kSwitchWorkersMax; ++worker) {
     handshake_.emplace_back(key_, KeyScope::handshake(job_, worker));
@@ -22,18 +25,17 @@ WorkerSessions::WorkerSessions(uint32_t job, const protocol::JobKey& key) : job_
 void WorkerSessions::begin_life(uint64_t life) {
   life_ = life;
   sent_to_all_ = 0;
-  to_all_ = DatagramKey(key_, KeyScope::to_all(job_, life));
+  to_all_.derive(key_, KeyScope::to_all(job_, life));
   for (Session& session : sessions_) {
-    session.from_worker.reset();
-    session.to_worker.reset();
+    session.begun = false;
     session.sessions = 0;
   }
 }
 
 WorkerSessions::Verdict WorkerSessions::check(const Datagram& datagram) {
   Session& session = sessions_[datagram.header.worker];
-  if (!session.from_worker) return Verdict::kNoSession;
-  if (!session.from_worker->verify(datagram)) return Verdict::kBadMac;
+  if (!session.begun) return Verdict::kNoSession;
+  if (!session.from_worker.verify(datagram)) return Verdict::kBadMac;
   return session.replay.accept(datagram.header.sequence) ? Verdict::kGood : Verdict::kReplay;
 }
 
@@ -41,7 +43,7 @@ WorkerSessions::Verdict WorkerSessions::check_hello(const Datagram& datagram, co
                                                     const protocol::Endpoint& from) {
   const uint16_t worker = datagram.header.worker;
   Session& session = sessions_[worker];
-  if (session.from_worker && session.worker_nonce == hello.worker_nonce) return check(datagram);
+  if (session.begun && session.worker_nonce == hello.worker_nonce) return check(datagram);
   if (datagram.header.sequence == 0) return Verdict::kReplay;  // no session has it
   KeyScope scope{.use = KeyUse::kWorkerToAggregator,
                  .job = job_,
@@ -49,11 +51,12 @@ WorkerSessions::Verdict WorkerSessions::check_hello(const Datagram& datagram, co
                  .worker = worker,
                  .worker_nonce = hello.worker_nonce,
                  .aggregator_nonce = challenge_for(worker, hello.worker_nonce)};
-  DatagramKey from_worker(key_, scope);
-  if (!from_worker.verify(datagram)) return Verdict::kBadMac;
+  tried_.derive(key_, scope);
+  if (!tried_.verify(datagram)) return Verdict::kBadMac;
   scope.use = KeyUse::kAggregatorToWorker;
-  session.from_worker = std::move(from_worker);
-  session.to_worker = DatagramKey(key_, scope);
+  std::swap(session.from_worker, tried_);
+  session.to_worker.derive(key_, scope);
+  session.begun = true;
   session.replay = {};
   session.worker_nonce = hello.worker_nonce;
   session.sent = 0;
@@ -72,16 +75,16 @@ Nonce WorkerSessions::challenge_for(uint16_t worker, const Nonce& worker_nonce) 
 
 size_t WorkerSessions::seal_to_worker(uint16_t worker, DatagramHeader header, std::span<uint8_t> packet) {
   Session& session = sessions_[worker];
-  MILLRACE_CHECK(session.to_worker.has_value(), worker);
+  MILLRACE_CHECK(session.begun, worker);
   header.worker = worker;
   header.sequence = ++session.sent;
-  return session.to_worker->seal(header, packet);
+  return session.to_worker.seal(header, packet);
 }
 
 size_t WorkerSessions::seal_to_all(DatagramHeader header, std::span<uint8_t> packet) {
   header.worker = protocol::kAllWorkers;
   header.sequence = ++sent_to_all_;
-  return to_all_->seal(header, packet);
+  return to_all_.seal(header, packet);
 }
 
 size_t WorkerSessions::seal_handshake(uint16_t worker, DatagramHeader header, std::span<uint8_t> packet) const {

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -38,7 +37,7 @@ class WorkerSessions {
   bool check_handshake(const protocol::Datagram& datagram) const;
   protocol::Nonce challenge_for(uint16_t worker, const protocol::Nonce& worker_nonce) const;
 
-  bool has_session(uint32_t worker) const { return sessions_[worker].to_worker.has_value(); }
+  bool has_session(uint32_t worker) const { return sessions_[worker].begun; }
   const protocol::Endpoint& endpoint(uint32_t worker) const { return sessions_[worker].endpoint; }
 
   /// Each gives header.sequence and header.worker, signs in place, and returns the datagram's bytes.
@@ -54,8 +53,9 @@ class WorkerSessions {
   static constexpr size_t kNoticeCodes = 7;
 
   struct Session {
-    std::optional<protocol::DatagramKey> from_worker;
-    std::optional<protocol::DatagramKey> to_worker;
+    bool begun = false;  ///< otherwise the keys are of nobody
+    protocol::DatagramKey from_worker;
+    protocol::DatagramKey to_worker;
     protocol::ReplayWindow replay;
     protocol::Nonce worker_nonce{};
     uint64_t sent = 0;      ///< the last sequence number of ours
@@ -68,7 +68,8 @@ class WorkerSessions {
   protocol::JobKey key_;
   uint64_t life_ = 0;
   uint64_t sent_to_all_ = 0;
-  std::optional<protocol::DatagramKey> to_all_;
+  protocol::DatagramKey to_all_;
+  protocol::DatagramKey tried_;                   ///< what a HELLO of new nonces is verified with
   std::vector<protocol::DatagramKey> handshake_;  ///< [kSwitchWorkersMax]
   std::vector<Session> sessions_;                 ///< [kSwitchWorkersMax]
 };
