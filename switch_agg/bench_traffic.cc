@@ -183,7 +183,7 @@ void BenchWorkers::ask(uint16_t id, BenchEnd& end) const {
   header.job = options_.job.job;
   header.worker = id;
   const std::span<uint8_t> extension = std::span(packet).subspan(protocol::kDatagramHeaderBytes, 128);
-  header.extension_words = static_cast<uint8_t>(put_challenge_request({workers_[id].nonce}, extension) / 8);
+  header.extension_words = static_cast<uint8_t>(protocol::put_challenge_request(protocol::ChallengeRequest{workers_[id].nonce}, extension) / 8);
   const DatagramKey key(options_.job.key, KeyScope::handshake(options_.job.job, id));
   end.inject(ByteSpan(packet).first(key.seal(header, packet)), id);
 }
@@ -208,7 +208,7 @@ void BenchWorkers::say_hello(uint16_t id, const protocol::Nonce& aggregator_nonc
   header.worker = id;
   const std::span<uint8_t> extension =
       std::span(packet).subspan(protocol::kDatagramHeaderBytes, protocol::kExtensionBytesMax);
-  header.extension_words = static_cast<uint8_t>(put_hello(hello, extension) / 8);
+  header.extension_words = static_cast<uint8_t>(protocol::put_hello(hello, extension) / 8);
   end.inject(ByteSpan(packet).first(seal(header, packet)), id);
 }
 

@@ -22,7 +22,7 @@ enum class DpdkMemory : uint8_t {
 
 struct DpdkOptions {
   /// A driver of DPDK and its arguments, as "net_af_packet,iface=veth0", or a device's PCI address, as "0000:01:00.0".
-  std::string device;
+  std::string device{};
   Ipv4Address address{};
   uint32_t prefix_bits = 24;  ///< addresses that share so many bits are asked for by ARP, others reached by the gateway
   std::optional<Ipv4Address>

@@ -138,7 +138,9 @@ TEST(UdpFrame, EveryCorruptionOfTheHeadersStaysInsideTheFrame) {
       EXPECT_GE(parsed->payload.data(), frame.data() + kUdpHeadersBytes);
       EXPECT_LE(parsed->payload.data() + parsed->payload.size(), frame.data() + frame.size());
       // The IPv4 header has a sum of its own: none of its bytes can change alone.
-      if (at >= kEthernetBytes && at < kEthernetBytes + kIpv4Bytes) EXPECT_EQ(frame, whole) << at;
+      if (at >= kEthernetBytes && at < kEthernetBytes + kIpv4Bytes) {
+        EXPECT_EQ(frame, whole) << at;
+      }
     }
   }
 }
@@ -169,7 +171,7 @@ TEST(UdpFrame, OthersProtocolsAreToldFromMalformedFrames) {
     header[11] = static_cast<uint8_t>(sum);
     const auto parsed = parse_udp_frame(frame);
     EXPECT_FALSE(parsed);
-    return parsed.error_or(FrameFault{99});
+    return parsed ? FrameFault{99} : parsed.error();
   };
   EXPECT_EQ(fault_with(12, {0x86, 0xDD}), FrameFault::kOtherProtocol);               // IPv6
   EXPECT_EQ(fault_with(12, {0x81, 0x00}), FrameFault::kOtherProtocol);               // a VLAN's tag
