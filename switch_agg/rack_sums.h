@@ -19,10 +19,12 @@ class PartialSink {
                        ByteSpan payload) = 0;
 };
 
-/// The soft state of a rack's switch in role `combine` (SWITCH.md, section 7): sums of the rack's units, one a key (epoch, slot, turn,
+/// The soft state of a rack's switch in role `combine` (SWITCH.md, section 7): sums of the rack's units, one a key
+/// (epoch, slot, turn,
 /// fragment), best effort. It may forget all of it at any time: workers resend past it, and the shard alone decides.
 ///
-/// A sum must fit one packet, as a PARTIAL has no fragments of its own: a unit that might make it larger sends the sum as it is, and
+/// A sum must fit one packet, as a PARTIAL has no fragments of its own: a unit that might make it larger sends the sum
+/// as it is, and
 /// begins another. Bounds are for the worst code, so that what was added can always be sent.
 ///
 /// Memory   cells x window_indices x (4 B + 2 bit), made once; a key has one cell where it may be.

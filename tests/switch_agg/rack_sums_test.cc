@@ -189,7 +189,8 @@ TEST_F(RackSumsTest, WhatIsForgottenIsGone) {
   EXPECT_EQ(sink_.sent[0].entries, (Entries{{2, 5}}));
 }
 
-/// Units of three workers in any order, resent at random with FLUSH: each unit goes up in one PARTIAL, raw, or waits; never twice
+/// Units of three workers in any order, resent at random with FLUSH: each unit goes up in one PARTIAL, raw, or waits;
+/// never twice
 /// without having been sent twice.
 TEST_F(RackSumsTest, EveryUnitGoesUpAsOftenAsItWasTaken) {
   RandomSequence random(RandomKey::from(4));
