@@ -25,8 +25,8 @@ struct DpdkOptions {
   std::string device{};
   Ipv4Address address{};
   uint32_t prefix_bits = 24;  ///< addresses that share so many bits are asked for by ARP, others reached by the gateway
-  std::optional<Ipv4Address>
-      gateway;              ///< of destinations that never sent anything; who sends is answered where it came from
+  /// Of destinations that never sent anything; who sends is answered where it came from.
+  std::optional<Ipv4Address> gateway{};
   uint16_t first_port = 0;  ///< lane i has UDP port first_port + i
   uint32_t lanes = 1;
   size_t packet_bytes_max = 1472;

@@ -35,10 +35,14 @@ std::string numbered(const std::string& device) {
 }
 
 std::vector<std::string> environment_arguments(const DpdkOptions& options, int processor) {
-  std::vector<std::string> arguments = {"millrace-switch", "--in-memory", "--no-telemetry",
-                                        "--log-level=3",   "-l",          std::to_string(processor)};
-  if (options.memory == DpdkMemory::kPlain) {
-    for (const char* one : {"--no-huge", "--iova-mode=va"}) arguments.emplace_back(one);
+  std::vector<std::string> arguments = {"millrace-switch", "--no-telemetry", "--log-level=3", "-l",
+                                        std::to_string(processor)};
+  // No files that outlive the process, and no others' processes that look into this one.
+  if (options.memory == DpdkMemory::kHugePages) {
+    arguments.emplace_back("--in-memory");
+  } else {
+    for (const char* one : {"--no-huge", "--no-shconf", "--file-prefix=millrace", "--iova-mode=va"})
+      arguments.emplace_back(one);
     arguments.insert(arguments.end(), {"-m", std::to_string(options.memory_mib)});
   }
   if (is_pci_address(options.device)) {

@@ -79,7 +79,7 @@ measure_switch() {
 measure_testpmd() {
   # --auto-start without --interactive forwards until its input ends: a pipe that this shell holds open.
   mkfifo "$folder/input"
-  ip netns exec "$FAR" dpdk-testpmd --in-memory --no-huge -m 512 --no-pci --no-telemetry --iova-mode=va \
+  ip netns exec "$FAR" dpdk-testpmd --no-huge --no-shconf --file-prefix=testpmd -m 512 --no-pci --no-telemetry --iova-mode=va \
     --vdev=net_af_packet0,iface=far -l 0,1 -- --forward-mode=5tswap --auto-start --nb-cores=1 --burst=64 --port-topology=loop \
     <"$folder/input" >"$folder/testpmd.out" 2>&1 &
   started=$!
