@@ -15,7 +15,8 @@ IMB_MGR& functions() {
   static IMB_MGR* const manager = [] {
     IMB_MGR* made = alloc_mb_mgr(0);
     MILLRACE_CHECK(made != nullptr);
-    init_mb_mgr_auto(made, nullptr);
+    IMB_ARCH machine;
+    init_mb_mgr_auto(made, &machine);
     MILLRACE_CHECK(made->gmac256_init != nullptr, imb_get_errno(made));
     return made;
   }();
@@ -26,7 +27,7 @@ IMB_MGR& functions() {
 
 struct SessionMac::State {
   IMB_MGR& functions;
-  gcm_key_data key;
+  alignas(64) gcm_key_data key;
 };
 
 SessionMac::SessionMac() : state_(new State{functions(), {}}) {}
@@ -38,7 +39,7 @@ void SessionMac::set_key(const Key& key) { IMB_AES256_GCM_PRE(&state_->functions
 Mac SessionMac::of(ByteSpan bytes, uint64_t sequence) const {
   std::array<uint8_t, 12> nonce{};
   std::memcpy(nonce.data() + 4, &sequence, sizeof(sequence));
-  gcm_context_data context;
+  alignas(64) gcm_context_data context;
   Mac mac;
   IMB_AES256_GMAC_INIT(&state_->functions, &state_->key, &context, nonce.data(), nonce.size());
   IMB_AES256_GMAC_UPDATE(&state_->functions, &state_->key, &context, bytes.data(), bytes.size());

@@ -54,7 +54,7 @@ TEST(WindowCodeHostile, EveryOtherLengthIsRefused) {
       }
     }
     for (size_t more = 1; more <= 3; ++more) {
-      for (const uint8_t byte : {0, 255}) {
+      for (const uint8_t byte : std::initializer_list<uint8_t>{0, 255}) {
         ByteBuffer longer = fragment.payload;
         longer.insert(longer.end(), more, byte);
         EXPECT_FALSE(decoder.decode(fragment.header, longer, kWindow)) << more;
@@ -115,6 +115,12 @@ TEST(WindowCodeHostile, MadeUpBytesGiveAFaultOrEntriesWithinTheirBounds) {
     header.flags = header.index_codec == 5 ? datagram_flag::kDense : 0;
     ByteBuffer payload(random.next_below(32));
     for (uint8_t& byte : payload) byte = static_cast<uint8_t>(random.next_u32());
+    if (random.next_below(2) == 0 && payload.size() >= 10) {  // parameters that can be, where there are some
+      header.value_codec = static_cast<uint8_t>(WindowValueCodec::kNone);
+      payload[2] = static_cast<uint8_t>(payload[2] & 7);
+      if (header.index_codec == 4) payload[3] = payload[5] = 0;
+      if (header.index_codec == 4) payload[4] = static_cast<uint8_t>(payload[4] & 3);
+    }
     const uint32_t window = random.next_below(2) == 0 ? 64 : 65'536;
     const auto decoded = decoder.decode(header, payload, window);
     check_bounds(header, decoded, window);
