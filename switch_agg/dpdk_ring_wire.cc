@@ -76,6 +76,8 @@ Result<std::unique_ptr<DpdkRingWire>> DpdkRingWire::open(const DpdkOptions& aske
   if (device < 0) return fail(ErrorCode::kIo, fmt::format("DPDK made no net_ring: {}", rte_strerror(rte_errno)));
   Result<std::vector<DpdkLane>> lanes = set_up_device(static_cast<uint16_t>(device), options);
   if (!lanes) return std::unexpected(lanes.error());
+  // The driver's own address is all zeros, which no host has.
+  for (DpdkLane& lane : *lanes) lane.self.mac = {0x02, 0, 0, 0, 0, 0x01};
   return std::make_unique<RingWire>(rings[0], rings[1], std::move(*lanes));
 }
 
