@@ -7,8 +7,8 @@
 
 namespace millrace::switch_agg {
 
-/// One core with a port and an aggregator, fed with contributions that were made before. Rates are of the input, UDP payload;
-/// of each round one, and the median of the rounds here.
+/// One core with a port and an aggregator, fed with contributions that were made before. Rates are of the input, UDP payload,
+/// by the thread's processor time; of each round one, and the median of the rounds here.
 struct BenchReport {
   std::string pmd;
   uint32_t window_indices = 0;

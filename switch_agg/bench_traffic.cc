@@ -22,8 +22,8 @@ using protocol::KeyUse;
 constexpr uint32_t kEpoch = 1;
 constexpr protocol::WindowCodecs kCodecs = {protocol::WindowIndexCodec::kGap, protocol::WindowValueCodec::kFixed16};
 
-/// `count` different indices below `window`, increasing, and values of 16 bits that are not 0.
-void draw_entries(RandomKey key, uint32_t window, uint32_t count, std::vector<uint64_t>& bits,
+/// `count` different indices below `window`, increasing, and values from 1 to `value_max` with either sign.
+void draw_entries(RandomKey key, uint32_t window, uint32_t count, int32_t value_max, std::vector<uint64_t>& bits,
                   std::vector<uint16_t>& indices, std::vector<int32_t>& values) {
   MILLRACE_CHECK(count <= window, count, window);
   RandomSequence random(key);
@@ -40,8 +40,8 @@ void draw_entries(RandomKey key, uint32_t window, uint32_t count, std::vector<ui
   for (size_t word = 0; word < bits.size(); ++word) {
     for (uint64_t rest = bits[word]; rest != 0; rest &= rest - 1) {
       indices.push_back(static_cast<uint16_t>(word * 64 + static_cast<size_t>(std::countr_zero(rest))));
-      const auto value = static_cast<int32_t>(random.next_u32() & 0xFFFF) - 0x8000;
-      values.push_back(value == 0 || value == -0x8000 ? 1 : value);
+      const auto size = static_cast<int32_t>(1 + random.next_below(static_cast<uint64_t>(value_max)));
+      values.push_back(random.next_u32() % 2 == 0 ? size : -size);
     }
   }
 }
@@ -77,7 +77,8 @@ uint32_t filling_window(double density, size_t packet_bytes, uint64_t seed) {
     const uint32_t count = entries_in(window, density);
     bool whole = true;
     for (int sample = 0; whole && sample < kSamples; ++sample) {
-      draw_entries(random_key(seed, window, static_cast<uint64_t>(sample)), window, count, bits, indices, values);
+      draw_entries(random_key(seed, window, static_cast<uint64_t>(sample)), window, count, 0x7FFF, bits, indices,
+                   values);
       DatagramHeader header;
       whole = encode_window({indices, values}, kCodecs, window, header, payload, values) == count;
     }
@@ -110,10 +111,10 @@ BenchWorkers::BenchWorkers(const Options& options)
 
 void BenchWorkers::draw(uint16_t worker, uint64_t turn, uint16_t slot) {
   const bool same = options_.draw == BenchDraw::kSame;
-  draw_entries(random_key(options_.seed, turn, slot, same ? 0 : worker), options_.job.window_indices, options_.entries,
-               drawn_bits_, indices_, values_);
   // Sums of all workers' values have 16 bits again.
-  for (int32_t& value : values_) value = same ? value / (2 * protocol::kSwitchWorkersMax) + 1 : value;
+  const auto value_max = static_cast<int32_t>(0x7FFF / workers_.size());
+  draw_entries(random_key(options_.seed, turn, slot, same ? 0 : worker), options_.job.window_indices, options_.entries,
+               value_max, drawn_bits_, indices_, values_);
 }
 
 DatagramHeader BenchWorkers::header_of(uint64_t turn, uint16_t slot) const {
@@ -183,7 +184,8 @@ void BenchWorkers::ask(uint16_t id, BenchEnd& end) const {
   header.job = options_.job.job;
   header.worker = id;
   const std::span<uint8_t> extension = std::span(packet).subspan(protocol::kDatagramHeaderBytes, 128);
-  header.extension_words = static_cast<uint8_t>(protocol::put_challenge_request(protocol::ChallengeRequest{workers_[id].nonce}, extension) / 8);
+  header.extension_words = static_cast<uint8_t>(
+      protocol::put_challenge_request(protocol::ChallengeRequest{workers_[id].nonce}, extension) / 8);
   const DatagramKey key(options_.job.key, KeyScope::handshake(options_.job.job, id));
   end.inject(ByteSpan(packet).first(key.seal(header, packet)), id);
 }

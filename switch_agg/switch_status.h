@@ -25,9 +25,9 @@ struct SwitchStatus {
     uint64_t reselect_k = 0;
     uint32_t slots_reserved = 0;  ///< that it has, on the lane with the fewest
     SwitchPhase farthest_behind = SwitchPhase::kClosed;
-    std::string phase{};           ///< of the lane that is farthest behind
-    uint32_t epoch = 0;           ///< of the same
-    AggregatorCounters counters{}; ///< of all lanes
+    std::string phase{};            ///< of the lane that is farthest behind
+    uint32_t epoch = 0;             ///< of the same
+    AggregatorCounters counters{};  ///< of all lanes
   };
   std::string pmd;
   std::string dpdk;  ///< its version; empty: built without

@@ -94,7 +94,7 @@ TEST(SwitchOptions, HelpAndVersionSayWhetherThereIsDpdk) {
 
 TEST(SwitchOptions, WrongArgumentsAreNamed) {
   expect_usage({}, "subcommand");
-  expect_usage({"walk"}, "walk");
+  expect_usage({"walk"}, "subcommand");
   expect_usage({"run"}, "--jobs");
   expect_usage({"run", "--jobs", "j", "--frobnicate"}, "--frobnicate");
   expect_usage({"run", "--jobs", "j", "--listen", "localhost:1"}, "'localhost:1' is not an address");
