@@ -119,10 +119,11 @@ Result<std::vector<DpdkLane>> set_up_device(uint16_t device, const DpdkOptions& 
   MILLRACE_CHECK(options.lanes >= 1 && options.lanes <= 64, options.lanes);
   rte_eth_dev_info info{};
   if (const int code = rte_eth_dev_info_get(device, &info); code != 0) return device_failed("ask", options, code);
-  const size_t frame_bytes = kUdpHeadersBytes + std::max<size_t>(options.packet_bytes_max, 1472);
-  rte_mempool* pool = rte_pktmbuf_pool_create(
-      name_of("pool", device).c_str(), kMbufs, kMbufCache, 0,
-      static_cast<uint16_t>(RTE_PKTMBUF_HEADROOM + (frame_bytes + 127) / 64 * 64), SOCKET_ID_ANY);
+  // Drivers of the kernel's interfaces copy into buffers of DPDK's usual size, and refuse smaller ones.
+  const size_t room_bytes =
+      std::max<size_t>(RTE_MBUF_DEFAULT_BUF_SIZE, RTE_PKTMBUF_HEADROOM + kUdpHeadersBytes + options.packet_bytes_max);
+  rte_mempool* pool = rte_pktmbuf_pool_create(name_of("pool", device).c_str(), kMbufs, kMbufCache, 0,
+                                              static_cast<uint16_t>(room_bytes), SOCKET_ID_ANY);
   if (pool == nullptr) return device_failed("find memory (see --dpdk-memory-mib) for", options, -rte_errno);
   const auto queues =
       static_cast<uint16_t>(std::min<uint32_t>({options.lanes, info.max_rx_queues, info.max_tx_queues}));

@@ -80,11 +80,12 @@ measure_testpmd() {
   # --auto-start without --interactive forwards until its input ends: a pipe that this shell holds open.
   mkfifo "$folder/input"
   ip netns exec "$FAR" dpdk-testpmd --no-huge --no-shconf --file-prefix=testpmd -m 512 --no-pci --no-telemetry --iova-mode=va \
-    --vdev=net_af_packet0,iface=far -l 0,1 -- --forward-mode=5tswap --auto-start --nb-cores=1 --burst=64 --port-topology=loop \
+    --vdev=net_af_packet0,iface=far -l 0,1 -- --forward-mode=5tswap --auto-start --nb-cores=1 --total-num-mbufs=16384 --burst=64 --port-topology=loop \
     <"$folder/input" >"$folder/testpmd.out" 2>&1 &
   started=$!
   exec 9>"$folder/input"
-  wait_for 'Press enter' "$folder/testpmd.out"
+  # The last that it writes out before its output is a full buffer; the load sends again what comes too early.
+  wait_for 'Checking link' "$folder/testpmd.out"
   load --echo >>"$folder/testpmd.json"
   exec 9>&-
   wait "$started" || true
