@@ -83,8 +83,8 @@ class BenchWorkers {
 
  private:
   void draw(uint16_t worker, uint64_t turn, uint16_t slot);
-  void ask(uint16_t worker, BenchEnd& end) const;
-  void say_hello(uint16_t worker, const protocol::Nonce& aggregator_nonce, BenchEnd& end);
+  void ask(uint16_t id, BenchEnd& end) const;
+  void say_hello(uint16_t id, const protocol::Nonce& aggregator_nonce, BenchEnd& end);
 
   struct Worker {
     protocol::Nonce nonce{};

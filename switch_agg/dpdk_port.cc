@@ -44,11 +44,11 @@ std::span<const protocol::ReceivedPacket> DpdkPort::receive() {
   for (size_t i = 0; i < taken_; ++i) rte_pktmbuf_free(held_[i]);
   taken_ = 0;
   std::array<rte_mbuf*, kBurst> frames;
+  std::array<void*, kBurst> objects;
   if (!lane_.inboxes.empty()) {
-    void** const objects = static_cast<void**>(static_cast<void*>(frames.data()));
     // Half of the burst: neither the ring nor the device can starve the other.
-    const unsigned count = rte_ring_sc_dequeue_burst(lane_.inboxes[lane_.lane], objects, kBurst / 2, nullptr);
-    for (unsigned i = 0; i < count; ++i) take(frames[i], Origin::kInbox);
+    const unsigned count = rte_ring_sc_dequeue_burst(lane_.inboxes[lane_.lane], objects.data(), kBurst / 2, nullptr);
+    for (unsigned i = 0; i < count; ++i) take(static_cast<rte_mbuf*>(objects[i]), Origin::kInbox);
   }
   if (lane_.queue) {
     const uint16_t count =
@@ -57,9 +57,8 @@ std::span<const protocol::ReceivedPacket> DpdkPort::receive() {
     for (uint16_t i = 0; i < count; ++i) take(frames[i], Origin::kDevice);
   }
   if (lane_.outbox != nullptr && lane_.lane == 0) {
-    void** const objects = static_cast<void**>(static_cast<void*>(frames.data()));
-    const unsigned count = rte_ring_sc_dequeue_burst(lane_.outbox, objects, kBurst, nullptr);
-    for (unsigned i = 0; i < count; ++i) push(frames[i]);
+    const unsigned count = rte_ring_sc_dequeue_burst(lane_.outbox, objects.data(), kBurst, nullptr);
+    for (unsigned i = 0; i < count; ++i) push(static_cast<rte_mbuf*>(objects[i]));
   }
   counters_.packets_in += taken_;
   return std::span(received_).first(taken_);
@@ -220,8 +219,9 @@ void DpdkPort::flush() {
     if (lane_.queue) {
       sent = static_cast<uint16_t>(sent + rte_eth_tx_burst(lane_.device, *lane_.queue, out_.data() + sent, left));
     } else {
-      void** const objects = static_cast<void**>(static_cast<void*>(out_.data() + sent));
-      sent = static_cast<uint16_t>(sent + rte_ring_mp_enqueue_burst(lane_.outbox, objects, left, nullptr));
+      std::array<void*, kBurst> objects;
+      std::copy_n(out_.begin() + sent, left, objects.begin());
+      sent = static_cast<uint16_t>(sent + rte_ring_mp_enqueue_burst(lane_.outbox, objects.data(), left, nullptr));
     }
   }
   counters_.send_full += gathered_ - sent;

@@ -58,10 +58,10 @@ class RingWire final : public DpdkRingWire {
 
 }  // namespace
 
-Result<std::unique_ptr<DpdkRingWire>> DpdkRingWire::open(const DpdkOptions& asked) {
-  DpdkOptions options = asked;
-  options.device.clear();
-  if (const Status started = start_dpdk(options); !started) return std::unexpected(started.error());
+Result<std::unique_ptr<DpdkRingWire>> DpdkRingWire::open(const DpdkOptions& options) {
+  DpdkOptions without_device = options;
+  without_device.device.clear();
+  if (const Status started = start_dpdk(without_device); !started) return std::unexpected(started.error());
   static std::atomic<unsigned> wires = 0;
   const unsigned number = wires.fetch_add(1);
   std::array<rte_ring*, 2> rings{};
@@ -74,7 +74,7 @@ Result<std::unique_ptr<DpdkRingWire>> DpdkRingWire::open(const DpdkOptions& aske
   const int device =
       rte_eth_from_rings(fmt::format("net_ring_wire{}", number).c_str(), &rings[0], 1, &rings[1], 1, SOCKET_ID_ANY);
   if (device < 0) return fail(ErrorCode::kIo, fmt::format("DPDK made no net_ring: {}", rte_strerror(rte_errno)));
-  Result<std::vector<DpdkLane>> lanes = set_up_device(static_cast<uint16_t>(device), options);
+  Result<std::vector<DpdkLane>> lanes = set_up_device(static_cast<uint16_t>(device), without_device);
   if (!lanes) return std::unexpected(lanes.error());
   // The driver's own address is all zeros, which no host has.
   for (DpdkLane& lane : *lanes) lane.self.mac = {0x02, 0, 0, 0, 0, 0x01};

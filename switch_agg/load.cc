@@ -113,7 +113,9 @@ void Load::take(ByteSpan packet, TimeNs now) {
   if (!datagram || datagram->header.type != expected || datagram->header.slot >= slots_.size()) return;
   ++report_.received;
   SlotState& state = slots_[datagram->header.slot];
-  if (datagram->header.turn != state.turn || state.awaited == 0 || --state.awaited != 0) return;
+  if (datagram->header.turn != state.turn || state.awaited == 0) return;
+  --state.awaited;
+  if (state.awaited != 0) return;
   ++report_.turns;
   ++state.turn;
   send_turn(datagram->header.slot, now);
@@ -122,7 +124,7 @@ void Load::take(ByteSpan packet, TimeNs now) {
 LoadReport Load::run() {
   const TimeNs begun = monotonic_now_ns();
   const auto until = begun + static_cast<TimeNs>(options_.seconds * static_cast<double>(kNsPerS));
-  for (uint16_t slot = 0; slot < slots_.size(); ++slot) {
+  for (uint16_t slot = 0; slot < options_.slots; ++slot) {
     slots_[slot].turn = 1;
     send_turn(slot, begun);
   }
@@ -136,7 +138,7 @@ LoadReport Load::run() {
     if (burst.empty()) port_.wait(1);
     if (now < look_at) continue;
     look_at = now + kLoadPatience / 4;
-    for (uint16_t slot = 0; slot < slots_.size(); ++slot) {
+    for (uint16_t slot = 0; slot < options_.slots; ++slot) {
       if (now < slots_[slot].resend_at) continue;
       ++report_.resent;
       send_turn(slot, now);

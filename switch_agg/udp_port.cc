@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <system_error>
@@ -119,10 +120,10 @@ Result<std::unique_ptr<UdpPort>> UdpPort::open(const UdpPortOptions& options) {
   sockaddr_storage name{};
   socklen_t name_bytes = fill_address(options.listen, state->family, name);
   // The system's own interface takes every kind of address as a sockaddr.
-  if (::bind(state->socket, static_cast<const sockaddr*>(static_cast<const void*>(&name)), name_bytes) != 0)
+  if (::bind(state->socket, std::bit_cast<const sockaddr*>(&name), name_bytes) != 0)
     return failed("listen on", options.listen, errno);
   name_bytes = sizeof name;
-  if (::getsockname(state->socket, static_cast<sockaddr*>(static_cast<void*>(&name)), &name_bytes) != 0)
+  if (::getsockname(state->socket, std::bit_cast<sockaddr*>(&name), &name_bytes) != 0)
     return failed("listen on", options.listen, errno);
   state->address = read_address(name);
   return std::unique_ptr<UdpPort>(new UdpPort(std::move(state)));

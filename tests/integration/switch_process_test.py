@@ -182,10 +182,11 @@ class Switch(unittest.TestCase):
 
     def test_ADriverThatIsNotThereIsSaid(self):
         ended = run("run", "--listen", "10.0.0.1:7700", "--jobs", self.jobs, "--pmd", "net_nothing")
-        if ended.returncode in (5, 6):
-            self.skipTest(ended.stderr.strip().split("\n")[-1])
-        self.assertEqual(ended.returncode, 2, ended.stderr)
-        self.assertIn("DPDK found no device 'net_nothing'", ended.stderr)
+        if ended.returncode == 5:
+            self.skipTest(ended.stderr.strip())
+        # Some versions start without the device, some do not start.
+        self.assertIn(ended.returncode, (2, 6), ended.stderr)
+        self.assertIn("DPDK", ended.stderr.strip().split("\n")[-1])
 
     def test_AFloodOfFramesThatAreNoneIsCounted(self):
         # net_null gives frames of zeros without end.
