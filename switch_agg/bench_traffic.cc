@@ -141,7 +141,7 @@ size_t BenchWorkers::seal(DatagramHeader header, std::span<uint8_t> packet) {
 void BenchWorkers::append(uint64_t turn, uint16_t slot, PacketList& out) {
   constexpr size_t kFrame = protocol::kDatagramHeaderBytes + protocol::kDatagramMacBytes;
   DatagramHeader header = header_of(turn, slot);
-  for (uint16_t id = 0; id < options_.job.workers; ++id) {
+  for (uint16_t id = 0; id < static_cast<uint16_t>(options_.job.workers); ++id) {
     draw(id, turn, slot);
     header.worker = id;
     header.fragment = 0;
@@ -161,7 +161,7 @@ bool BenchWorkers::is_sum(uint64_t turn, uint16_t slot, std::span<const uint16_t
                           std::span<const int32_t> values) {
   std::ranges::fill(sums_, 0);
   std::ranges::fill(touched_, uint8_t{0});
-  for (uint16_t worker = 0; worker < options_.job.workers; ++worker) {
+  for (uint16_t worker = 0; worker < static_cast<uint16_t>(options_.job.workers); ++worker) {
     draw(worker, turn, slot);
     for (size_t i = 0; i < indices_.size(); ++i) {
       sums_[indices_[i]] += values_[i];
@@ -215,14 +215,14 @@ void BenchWorkers::say_hello(uint16_t id, const protocol::Nonce& aggregator_nonc
 }
 
 void BenchWorkers::sign_for_nobody() {
-  for (uint16_t id = 0; id < options_.job.workers; ++id) {
+  for (uint16_t id = 0; id < static_cast<uint16_t>(options_.job.workers); ++id) {
     workers_[id].key.emplace(options_.job.key, KeyScope{KeyUse::kWorkerToAggregator, options_.job.job, life_, id,
                                                         workers_[id].nonce, protocol::Nonce{}});
   }
 }
 
 Status BenchWorkers::join(BenchEnd& end, const std::function<void()>& wait) {
-  for (uint16_t id = 0; id < options_.job.workers; ++id) ask(id, end);
+  for (uint16_t id = 0; id < static_cast<uint16_t>(options_.job.workers); ++id) ask(id, end);
   wait();
   std::vector<std::pair<uint16_t, protocol::Challenge>> challenges;
   end.take([&](ByteSpan packet, uint16_t) {

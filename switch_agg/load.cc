@@ -59,7 +59,7 @@ class Load {
 
   /// The payloads of all turns of a slot: only headers differ from turn to turn.
   void make_packets() {
-    for (uint32_t slot = 0; slot < options_.slots; ++slot) {
+    for (uint32_t slot = 0; slot < static_cast<uint16_t>(options_.slots); ++slot) {
       slots_[slot].first_packet = packets_.size();
       workers_.append(1, static_cast<uint16_t>(slot), packets_);
     }
@@ -124,7 +124,7 @@ void Load::take(ByteSpan packet, TimeNs now) {
 LoadReport Load::run() {
   const TimeNs begun = monotonic_now_ns();
   const auto until = begun + static_cast<TimeNs>(options_.seconds * static_cast<double>(kNsPerS));
-  for (uint16_t slot = 0; slot < options_.slots; ++slot) {
+  for (uint16_t slot = 0; slot < static_cast<uint16_t>(options_.slots); ++slot) {
     slots_[slot].turn = 1;
     send_turn(slot, begun);
   }
@@ -138,7 +138,7 @@ LoadReport Load::run() {
     if (burst.empty()) port_.wait(1);
     if (now < look_at) continue;
     look_at = now + kLoadPatience / 4;
-    for (uint16_t slot = 0; slot < options_.slots; ++slot) {
+    for (uint16_t slot = 0; slot < static_cast<uint16_t>(options_.slots); ++slot) {
       if (now < slots_[slot].resend_at) continue;
       ++report_.resent;
       send_turn(slot, now);
