@@ -18,6 +18,7 @@ readonly BUILD_PACKAGES=(
   git                  # source
   pkg-config           # finds Highway, xxHash, ZeroMQ, SQLite
   libzmq3-dev          # transport
+  libsodium-dev        # keys and MACs of datagrams
   cppzmq-dev           # transport, C++ binding
   capnproto            # message compiler
   libcapnp-dev         # messages
@@ -40,6 +41,7 @@ readonly BUILD_PACKAGES=(
   zlib1g-dev           # LIBSVM files in .gz
   libopenmpi-dev       # peers over MPI (left out where there is none)
   openmpi-bin          # mpirun
+  libdpdk-dev          # millrace-switch on DPDK (left out where there is none)
   libgtest-dev         # unit tests (the dev preset builds them)
   libgmock-dev         # unit tests
   librapidcheck-dev    # property tests
@@ -54,6 +56,8 @@ readonly TEST_PACKAGES=(
   clang-format-19      # format check
   python3              # tests/lint
   nftables             # packet loss in netlab tests
+  dpdk-dev             # dpdk-testpmd, beside which tests/bench/switch_veth.sh measures
+  ethtool              # checksums of veth pairs
 )
 readonly PAPER_PACKAGES=(
   python3              # tests/bench/papers

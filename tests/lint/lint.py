@@ -49,7 +49,7 @@ THIRD_PARTY = (
     (r"fmt/.*", ("worker/cli/", "monitoring/", "server/", "protocol/", "switch_agg/", "kernels/", "worker/", "tests/")),
     (r"(zlib|libdeflate|zstd)\.h", ("worker/cli/", "kernels/codec/", "tests/worker/", "tests/kernels/")),
     (r"mpi\.h", ("worker/peer/", "tests/worker/peer/")),
-    (r"rte_.*", ("switch_agg/",)),
+    (r"rte_.*", ("switch_agg/dpdk_",)),
     (r"cuda.*|cub/.*|thrust/.*", ("kernels/cuda/",)),
     (r"(gtest|gmock|rapidcheck|benchmark)/.*|rapidcheck\.h", ("tests/",)),
 )

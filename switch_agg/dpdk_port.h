@@ -1,0 +1,54 @@
+#pragma once
+
+#include <rte_mbuf.h>
+
+#include <array>
+
+#include "switch_agg/dpdk_setup.h"
+#include "switch_agg/neighbours.h"
+
+namespace millrace::switch_agg {
+
+/// One lane's port on a DPDK device: frames in bursts, packets where they lie in their mbufs, answers written in place. It
+/// answers ARP and ICMP echo, learns neighbours from what arrives, and asks for those that it does not know.
+class DpdkPort final : public PacketPort {
+ public:
+  explicit DpdkPort(DpdkLane lane);
+  ~DpdkPort() override;
+  DpdkPort(const DpdkPort&) = delete;
+  DpdkPort& operator=(const DpdkPort&) = delete;
+
+  void enter_thread() override;
+  std::span<const protocol::ReceivedPacket> receive() override;
+  std::span<uint8_t> room() override;
+  void send(size_t bytes, const protocol::Endpoint& to) override;
+  void flush() override;
+  void wait(int) override {}
+
+ private:
+  enum class Origin : uint8_t { kDevice, kInbox };
+
+  void take(rte_mbuf* frame, Origin origin);
+  void take_udp(rte_mbuf* frame, const UdpFrame& udp, Origin origin);
+  void take_other(rte_mbuf* frame, Origin origin, FrameFault fault);
+  void pass_on(rte_mbuf* frame, uint32_t lane);
+  void ask_for(const Ipv4Address& ip);
+  /// Sends what `write` writes into a fresh frame; it returns how long that is.
+  template <typename Write>
+  void send_frame(const Write& write);
+  void push(rte_mbuf* frame);
+  Ipv4Address next_hop(const Ipv4Address& ip) const;
+
+  DpdkLane lane_;
+  uint16_t port_;
+  Neighbours neighbours_;
+  std::array<rte_mbuf*, kBurst> held_{};  ///< of the packets that receive() handed out
+  std::array<protocol::ReceivedPacket, kBurst> received_;
+  size_t taken_ = 0;
+  rte_mbuf* room_ = nullptr;
+  std::array<rte_mbuf*, kBurst> out_{};
+  uint16_t gathered_ = 0;
+  uint64_t ask_again_cycles_ = 0;
+};
+
+}  // namespace millrace::switch_agg

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <expected>
+#include <optional>
+#include <span>
+
+#include "kernels/base/buffer.h"
+
+/// Ethernet, ARP, IPv4, ICMP echo and UDP as bytes, for ports that own their device (DPDK). Pure functions over spans; every
+/// frame is hostile. Without VLAN tags, IPv6 and fragments: those are told apart from what is malformed, and dropped.
+namespace millrace::switch_agg {
+
+using MacAddress = std::array<uint8_t, 6>;
+using Ipv4Address = std::array<uint8_t, 4>;
+
+inline constexpr MacAddress kBroadcast = {0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF};
+inline constexpr size_t kEthernetBytes = 14;
+inline constexpr size_t kIpv4Bytes = 20;
+inline constexpr size_t kUdpBytes = 8;
+/// What build_udp_headers() puts before a payload.
+inline constexpr size_t kUdpHeadersBytes = kEthernetBytes + kIpv4Bytes + kUdpBytes;
+inline constexpr size_t kArpFrameBytes = kEthernetBytes + 28;
+
+/// Who a port is on its wire.
+struct WireAddress {
+  MacAddress mac{};
+  Ipv4Address ip{};
+  bool operator==(const WireAddress&) const = default;
+};
+
+enum class FrameFault : uint8_t {
+  kMalformed,      ///< lengths, versions or the IPv4 checksum do not add up
+  kOtherProtocol,  ///< well formed as far as it was read, and nothing that is handled here
+};
+
+/// A UDP packet where it lies in its frame.
+struct UdpFrame {
+  WireAddress from;
+  WireAddress to;
+  uint16_t from_port = 0;
+  uint16_t to_port = 0;
+  ByteSpan payload;
+};
+
+/// Finds the UDP payload of an Ethernet frame. Padding after it is cut off. The UDP checksum is not looked at: what is in the
+/// payload carries a MAC, and frames between network namespaces come with the sum that hardware would fill in later.
+/// Threads  reentrant.
+std::expected<UdpFrame, FrameFault> parse_udp_frame(ByteSpan frame);
+
+/// Writes Ethernet, IPv4 and UDP headers with both checksums, for a payload that lies right behind them.
+/// frame     [kUdpHeadersBytes + payload]; its first kUdpHeadersBytes are written.
+/// REQUIRES: kUdpHeadersBytes <= frame.size() <= kEthernetBytes + 65535.
+struct UdpRoute {
+  WireAddress from;
+  WireAddress to;
+  uint16_t from_port = 0;
+  uint16_t to_port = 0;
+};
+void build_udp_headers(const UdpRoute& route, std::span<uint8_t> frame);
+
+/// An ARP packet's sender, as a neighbour to remember, and the answer if it asks for `self`.
+struct ArpSeen {
+  WireAddress sender;
+  bool asks_for_self = false;
+};
+/// Empty: not an ARP packet for Ethernet and IPv4, or of a sender that nobody can be (0.0.0.0, a multicast address).
+std::optional<ArpSeen> read_arp(ByteSpan frame, const WireAddress& self);
+/// Both write kArpFrameBytes.
+/// REQUIRES: out.size() >= kArpFrameBytes.
+void build_arp_answer(const WireAddress& self, const WireAddress& asker, std::span<uint8_t> out);
+void build_arp_question(const WireAddress& self, const Ipv4Address& wanted, std::span<uint8_t> out);
+
+/// The answer to an ICMP echo request that is sent to `self`; returns the frame's bytes. Empty: it is none, or `out` is too
+/// small for it.
+std::optional<size_t> answer_echo(ByteSpan frame, const WireAddress& self, std::span<uint8_t> out);
+
+/// RFC 1071: the one's complement sum of big-endian 16-bit words, an odd last byte padded with zero, not yet inverted.
+/// Sums of several pieces add up where every piece but the last has an even length.
+uint64_t internet_sum(ByteSpan bytes);
+/// Folded and inverted.
+uint16_t internet_checksum(uint64_t sum);
+
+}  // namespace millrace::switch_agg

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/base/result.h"
+#include "switch_agg/aggregator.h"
+
+namespace millrace::switch_agg {
+
+/// The jobs that a switch serves, as its owner wrote them down:
+///
+///   {"jobs": [{"name": "resnet", "job": 7, "key_file": "resnet.key", "role": "reduce", "workers": 4,
+///              "window_indices": 16384, "slots": 64}]}
+///
+/// and where wanted: "reselect_k", "result_index_codec" (raw, gap, bitmap), "lease_seconds"; with "role": "combine" also
+/// "shard": "192.0.2.9:7600" and "rack": [0, 1, 2, 3], its workers.
+/// A name of a key file is relative to the folder of this file.
+inline constexpr size_t kJobsFileBytesMax = 1 << 20;
+
+/// Errors   io: the file or a key file cannot be read. invalid_argument: what is wrong, in which job, and what is expected.
+Result<std::vector<SwitchJob>> read_jobs_file(const std::string& path);
+
+/// The same of the file's text. `folder`: of relative key files.
+Result<std::vector<SwitchJob>> parse_jobs(std::string_view text, const std::string& folder);
+
+}  // namespace millrace::switch_agg

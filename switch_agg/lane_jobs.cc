@@ -1,0 +1,43 @@
+#include "switch_agg/lane_jobs.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace millrace::switch_agg {
+namespace {
+
+bool same(const SwitchJob& a, const SwitchJob& b) {
+  const auto fields = [](const SwitchJob& job) {
+    return std::tie(job.job, job.name, job.key, job.role, job.workers, job.window_indices, job.slots,
+                    job.result_codecs.index, job.result_codecs.value, job.reselect_k, job.lease_ns, job.rack);
+  };
+  return fields(a) == fields(b) && a.shard == b.shard;
+}
+
+}  // namespace
+
+std::vector<SwitchJob> jobs_of_lane(const std::vector<SwitchJob>& jobs, uint32_t lane, uint32_t lanes) {
+  std::vector<SwitchJob> its = jobs;
+  for (SwitchJob& job : its) {
+    // A lane that is left without an entry would send the whole sum instead (0): one more than was asked for is less wrong.
+    if (job.reselect_k != 0)
+      job.reselect_k = std::max<uint64_t>(1, job.reselect_k / lanes + (lane < job.reselect_k % lanes ? 1 : 0));
+  }
+  return its;
+}
+
+JobChanges job_changes(const std::vector<SwitchJob>& before, const std::vector<SwitchJob>& after) {
+  const auto is_in = [](const std::vector<SwitchJob>& list, const SwitchJob& job) {
+    return std::ranges::any_of(list, [&](const SwitchJob& other) { return same(job, other); });
+  };
+  JobChanges changes;
+  for (const SwitchJob& job : before) {
+    if (!is_in(after, job)) changes.removed.push_back(job.job);
+  }
+  for (const SwitchJob& job : after) {
+    if (!is_in(before, job)) changes.added.push_back(job);
+  }
+  return changes;
+}
+
+}  // namespace millrace::switch_agg

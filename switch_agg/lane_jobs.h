@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "switch_agg/aggregator.h"
+
+namespace millrace::switch_agg {
+
+/// The jobs as lane `lane` of `lanes` has them: its windows' share of the entries that a step keeps; slots and all else alike.
+std::vector<SwitchJob> jobs_of_lane(const std::vector<SwitchJob>& jobs, uint32_t lane, uint32_t lanes);
+
+/// What a new list of jobs changes: a job with another field is removed and added.
+struct JobChanges {
+  std::vector<uint32_t> removed;
+  std::vector<SwitchJob> added;
+};
+JobChanges job_changes(const std::vector<SwitchJob>& before, const std::vector<SwitchJob>& after);
+
+}  // namespace millrace::switch_agg

@@ -1,0 +1,174 @@
+#include "switch_agg/load.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "kernels/base/clock.h"
+#include "switch_agg/bench_traffic.h"
+#include "switch_agg/udp_port.h"
+
+namespace millrace::switch_agg {
+namespace {
+
+constexpr TimeNs kLoadPatience = 20 * kNsPerMs;
+constexpr int kJoinWaitMs = 200;
+
+/// All workers behind one socket.
+class SocketEnd final : public BenchEnd {
+ public:
+  SocketEnd(UdpPort& port, const protocol::Endpoint& to) : port_(port), to_(to) {}
+
+  bool inject(ByteSpan datagram, uint16_t) override {
+    const std::span<uint8_t> room = port_.room();
+    if (room.size() < datagram.size()) return false;
+    std::ranges::copy(datagram, room.begin());
+    port_.send(datagram.size(), to_);
+    port_.flush();
+    return true;
+  }
+  void take(const std::function<void(ByteSpan, uint16_t)>& taker) override {
+    for (auto burst = port_.receive(); !burst.empty(); burst = port_.receive()) {
+      for (const protocol::ReceivedPacket& packet : burst) taker(packet.bytes, protocol::kAllWorkers);
+    }
+  }
+
+ private:
+  UdpPort& port_;
+  protocol::Endpoint to_;
+};
+
+class Load {
+ public:
+  Load(const LoadOptions& options, UdpPort& port)
+      : options_(options),
+        port_(port),
+        workers_({bench_job(options.workers, options.slots, options.window_indices),
+                  entries_in(options.window_indices, options.density), options.packet_bytes, 1, BenchDraw::kSame}),
+        slots_(options.slots) {}
+
+  Status join() {
+    if (options_.echo) {
+      workers_.sign_for_nobody();
+      return {};
+    }
+    SocketEnd end(port_, options_.to);
+    return workers_.join(end, [&] { port_.wait(kJoinWaitMs), port_.wait(kJoinWaitMs); });
+  }
+  LoadReport run();
+
+  /// The payloads of all turns of a slot: only headers differ from turn to turn.
+  void make_packets() {
+    for (uint32_t slot = 0; slot < static_cast<uint16_t>(options_.slots); ++slot) {
+      slots_[slot].first_packet = packets_.size();
+      workers_.append(1, static_cast<uint16_t>(slot), packets_);
+    }
+  }
+
+ private:
+  struct SlotState {
+    size_t first_packet = 0;
+    uint64_t turn = 0;
+    uint32_t awaited = 0;  ///< packets
+    TimeNs resend_at = 0;
+  };
+  void send_turn(uint16_t slot, TimeNs now);
+  void take(ByteSpan packet, TimeNs now);
+
+  LoadOptions options_;
+  UdpPort& port_;
+  BenchWorkers workers_;
+  PacketList packets_;
+  std::vector<SlotState> slots_;
+  LoadReport report_;
+};
+
+void Load::send_turn(uint16_t slot, TimeNs now) {
+  SlotState& state = slots_[slot];
+  state.resend_at = now + kLoadPatience;
+  state.awaited = 0;
+  const size_t end = slot + size_t{1} < slots_.size() ? slots_[slot + 1].first_packet : packets_.size();
+  for (size_t at = state.first_packet; at < end; ++at) {
+    const ByteSpan made = packets_[at];
+    const std::span<uint8_t> room = port_.room();
+    std::ranges::copy(made, room.begin());
+    const auto datagram = protocol::parse_datagram(made);
+    protocol::DatagramHeader header = workers_.header_of(state.turn, slot);
+    header.flags = datagram->header.flags;
+    header.fragment = datagram->header.fragment;
+    header.worker = datagram->header.worker;
+    header.entries = datagram->header.entries;
+    header.payload_bytes = datagram->header.payload_bytes;
+    header.index_codec = datagram->header.index_codec;
+    header.value_codec = datagram->header.value_codec;
+    port_.send(workers_.seal(header, room), options_.to);
+    ++state.awaited;
+  }
+  report_.sent += state.awaited;
+}
+
+void Load::take(ByteSpan packet, TimeNs now) {
+  const auto datagram = protocol::parse_datagram(packet);
+  const auto expected = options_.echo ? protocol::DatagramType::kContribution : protocol::DatagramType::kResult;
+  if (!datagram || datagram->header.type != expected || datagram->header.slot >= slots_.size()) return;
+  ++report_.received;
+  SlotState& state = slots_[datagram->header.slot];
+  if (datagram->header.turn != state.turn || state.awaited == 0) return;
+  --state.awaited;
+  if (state.awaited != 0) return;
+  ++report_.turns;
+  ++state.turn;
+  send_turn(datagram->header.slot, now);
+}
+
+LoadReport Load::run() {
+  const TimeNs begun = monotonic_now_ns();
+  const auto until = begun + static_cast<TimeNs>(options_.seconds * static_cast<double>(kNsPerS));
+  for (uint16_t slot = 0; slot < static_cast<uint16_t>(options_.slots); ++slot) {
+    slots_[slot].turn = 1;
+    send_turn(slot, begun);
+  }
+  TimeNs now = begun;
+  TimeNs look_at = begun;
+  while (now < until) {
+    port_.flush();
+    const auto burst = port_.receive();
+    now = monotonic_now_ns();
+    for (const protocol::ReceivedPacket& packet : burst) take(packet.bytes, now);
+    if (burst.empty()) port_.wait(1);
+    if (now < look_at) continue;
+    look_at = now + kLoadPatience / 4;
+    for (uint16_t slot = 0; slot < static_cast<uint16_t>(options_.slots); ++slot) {
+      if (now < slots_[slot].resend_at) continue;
+      ++report_.resent;
+      send_turn(slot, now);
+      // One copy of a result that was kept says enough; of packets that come back, all are there again.
+      if (!options_.echo) slots_[slot].awaited = 1;
+    }
+  }
+  report_.seconds = static_cast<double>(now - begun) / static_cast<double>(kNsPerS);
+  report_.packets_s = static_cast<double>(report_.received) / report_.seconds;
+  return report_;
+}
+
+}  // namespace
+
+Result<LoadReport> run_load(const LoadOptions& options) {
+  auto port = UdpPort::open({.listen = options.from});
+  if (!port) return std::unexpected(port.error());
+  Load load(options, **port);
+  if (const Status joined = load.join(); !joined) return std::unexpected(joined.error());
+  load.make_packets();
+  return load.run();
+}
+
+std::string load_json(const LoadOptions& options, const LoadReport& report) {
+  const nlohmann::ordered_json json = {{"echo", options.echo},        {"workers", options.workers},
+                                       {"slots", options.slots},      {"window_indices", options.window_indices},
+                                       {"seconds", report.seconds},   {"sent", report.sent},
+                                       {"received", report.received}, {"turns", report.turns},
+                                       {"resent", report.resent},     {"packets_s", report.packets_s}};
+  return json.dump();
+}
+
+}  // namespace millrace::switch_agg

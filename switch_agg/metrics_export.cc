@@ -1,0 +1,107 @@
+#include "switch_agg/metrics_export.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+
+namespace millrace::switch_agg {
+namespace {
+
+using monitoring::CounterFamily;
+using monitoring::GaugeFamily;
+using monitoring::MetricInfo;
+using monitoring::MetricKind;
+
+constexpr std::array<std::string_view, 2> kLaneDirection = {"lcore", "direction"};
+constexpr std::array<std::string_view, 2> kLaneReason = {"lcore", "reason"};
+constexpr std::array<std::string_view, 2> kLaneEvent = {"lcore", "event"};
+constexpr std::array<std::string_view, 1> kLane = {"lcore"};
+constexpr std::array<std::string_view, 2> kJobEvent = {"job", "event"};
+constexpr std::array<std::string_view, 1> kJob = {"job"};
+
+constexpr MetricInfo kPackets = {"millrace_switch_packets_total", MetricKind::kCounter, kLaneDirection,
+                                 "Datagrams in and out"};
+constexpr MetricInfo kBytes = {"millrace_switch_bytes_total", MetricKind::kCounter, kLaneDirection,
+                               "Their UDP payload"};
+constexpr MetricInfo kPortDropped = {"millrace_switch_port_dropped_total", MetricKind::kCounter, kLaneReason,
+                                     "Packets that the port dropped, by reason"};
+constexpr MetricInfo kEvents = {"millrace_switch_events_total", MetricKind::kCounter, kLaneEvent,
+                                "What became of packets, and what the slots did, by event (switch_agg/DESIGN.md)"};
+constexpr MetricInfo kRetransmissions = {"millrace_switch_retransmissions_total", MetricKind::kCounter, kLane,
+                                         "Contributions that had come before: duplicates, of the turn before, of a "
+                                         "closed turn"};
+constexpr MetricInfo kSlotsMax = {"millrace_switch_slots_max", MetricKind::kGauge, {}, "Slots of an lcore"};
+constexpr MetricInfo kSlots = {
+    "millrace_switch_slots_reserved", MetricKind::kGauge, {}, "Slots of an lcore that jobs have"};
+constexpr MetricInfo kJobEvents = {"millrace_switch_job_events_total", MetricKind::kCounter, kJobEvent,
+                                   "The same by job, of all lcores, from where the packet's job is known"};
+constexpr MetricInfo kJobSlots = {"millrace_switch_job_slots", MetricKind::kGauge, kJob,
+                                  "Slots that a job has on an lcore"};
+constexpr MetricInfo kJobWorkers = {"millrace_switch_job_workers", MetricKind::kGauge, kJob, "Workers of a job"};
+
+constexpr std::array kCatalog = {kPackets,  kBytes, kPortDropped, kEvents,   kRetransmissions,
+                                 kSlotsMax, kSlots, kJobEvents,   kJobSlots, kJobWorkers};
+
+void count(const CounterFamily& family, std::initializer_list<std::string_view> labels, uint64_t now, uint64_t before) {
+  if (now > before) family.with(labels).increment(static_cast<double>(now - before));
+}
+
+}  // namespace
+
+std::span<const MetricInfo> switch_metric_catalog() { return kCatalog; }
+
+void MetricsExport::update_lane(const std::string& lane, const LaneReport& now, const LaneReport& before) {
+  const CounterFamily packets(metrics_, kPackets);
+  const CounterFamily bytes(metrics_, kBytes);
+  const CounterFamily dropped(metrics_, kPortDropped);
+  const CounterFamily events(metrics_, kEvents);
+  count(packets, {lane, "in"}, now.port.packets_in, before.port.packets_in);
+  count(packets, {lane, "out"}, now.port.packets_out, before.port.packets_out);
+  count(bytes, {lane, "in"}, now.port.bytes_in, before.port.bytes_in);
+  count(bytes, {lane, "out"}, now.port.bytes_out, before.port.bytes_out);
+  const std::vector<ReasonCount> drops_before = port_drops(before.port);
+  const std::vector<ReasonCount> drops = port_drops(now.port);
+  for (size_t i = 0; i < drops.size(); ++i)
+    count(dropped, {lane, drops[i].reason}, drops[i].count, drops_before[i].count);
+  for (size_t i = 0; i < kAggregatorEvents; ++i) {
+    const auto event = static_cast<AggregatorEvent>(i);
+    count(events, {lane, aggregator_event_name(event)}, now.aggregator[event], before.aggregator[event]);
+  }
+  count(CounterFamily(metrics_, kRetransmissions), {lane}, retransmissions(now.aggregator),
+        retransmissions(before.aggregator));
+}
+
+void MetricsExport::update(const SwitchStatus& status) {
+  before_.resize(status.lanes.size());
+  for (size_t lane = 0; lane < status.lanes.size(); ++lane) {
+    update_lane(std::to_string(lane), status.lanes[lane].report, before_[lane]);
+    before_[lane] = status.lanes[lane].report;
+  }
+  double reserved = 0;
+  std::map<std::string, AggregatorCounters> now_known;
+  for (const SwitchStatus::JobStatus& job : status.jobs) {
+    GaugeFamily(metrics_, kJobSlots).with({job.name}).set(job.slots_reserved);
+    GaugeFamily(metrics_, kJobWorkers).with({job.name}).set(job.workers);
+    reserved += job.slots_reserved;
+    AggregatorCounters& before = now_known[monitoring::Metrics::label_text(job.name)];
+    if (const auto known = jobs_.find(monitoring::Metrics::label_text(job.name)); known != jobs_.end())
+      before = known->second;
+    const CounterFamily events(metrics_, kJobEvents);
+    for (size_t i = 0; i < kAggregatorEvents; ++i) {
+      const auto event = static_cast<AggregatorEvent>(i);
+      // A job that was added anew counts from 0: that much is new.
+      const uint64_t since = job.counters[event] < before[event] ? 0 : before[event];
+      count(events, {job.name, aggregator_event_name(event)}, job.counters[event], since);
+    }
+    before = job.counters;
+  }
+  for (const auto& [gone, counters] : jobs_) {
+    if (!now_known.contains(gone)) metrics_.forget("job", gone);
+  }
+  jobs_ = std::move(now_known);
+  GaugeFamily(metrics_, kSlots).with().set(reserved);
+  GaugeFamily(metrics_, kSlotsMax).with().set(status.slots_max);
+}
+
+}  // namespace millrace::switch_agg

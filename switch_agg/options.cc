@@ -1,0 +1,257 @@
+#include "switch_agg/options.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+#include "monitoring/http_address.h"
+#include "monitoring/standard_streams.h"
+#include "switch_agg/endpoint_text.h"
+
+namespace millrace::switch_agg {
+namespace {
+
+constexpr const char* kDescription =
+    "millrace-switch: adds up the sparse windows of gradients that workers send by UDP, in a switch's place.\n"
+    "\n"
+    "It holds a few slots a job; a slot takes one window from every worker, sums it, and sends the one result to all. "
+    "Jobs and\n"
+    "their keys come from a file; packets of any other job, or without a job's key, are dropped and counted.\n";
+
+constexpr const char* kFooter =
+    "Examples\n"
+    "  On kernel sockets, for a laptop; no privileges:\n"
+    "    millrace-switch run --listen 127.0.0.1:7700 --jobs jobs.json --http 127.0.0.1:9091\n"
+    "  On two cores and an interface of the kernel that DPDK reads and writes by itself (root):\n"
+    "    millrace-switch run --listen 10.0.0.1:7700 --jobs jobs.json --pmd net_af_packet,iface=eth1 --lcores 2\n"
+    "  On a network card that vfio-pci has, with huge pages (deploy/switch-host.sh says how):\n"
+    "    millrace-switch run --listen 10.0.0.1:7700 --jobs jobs.json --pmd 0000:01:00.0 --huge-pages --lcores 4\n"
+    "  How fast one core of this machine is:\n"
+    "    millrace-switch bench --pmd net_ring --json\n"
+    "\n"
+    "Signals\n"
+    "  SIGTERM, SIGINT  ends at once; a switch has nothing to save: workers go on by the shards. Exit code 0.\n"
+    "  SIGHUP           reads the file of jobs again: new jobs are taken in, changed ones begin anew, others go.\n"
+    "\n"
+    "Exit codes\n"
+    "  0  ended by a signal, in order; or the benchmark's sums were right\n"
+    "  1  a fault of Millrace itself; or the benchmark's sums were wrong\n"
+    "  2  usage: a flag is unknown, missing or out of range; the file of jobs is wrong\n"
+    "  5  this build has no DPDK\n"
+    "  6  a port is in use, a file cannot be read, a device cannot be opened; no switch answers (load)\n";
+
+std::string refuse_http(std::string& text) {
+  const auto parsed = monitoring::parse_http_address(text);
+  return parsed ? std::string() : parsed.error().message;
+}
+
+template <typename Parse>
+CLI::Validator checked(Parse parse) {
+  return CLI::Validator(
+      [parse](std::string& text) {
+        const auto parsed = parse(text);
+        return parsed ? std::string() : parsed.error().message;
+      },
+      "");
+}
+
+/// One line, as every other failure. Returns the exit code.
+int report_usage(std::string sentence) {
+  constexpr int kUsage = 2;
+  std::ranges::replace(sentence, '\n', ' ');
+  monitoring::say(fmt::format("millrace-switch: {}; see millrace-switch --help", sentence));
+  return kUsage;
+}
+
+struct RunTexts {
+  std::string listen = "127.0.0.1:7700";
+  std::string gateway;
+};
+
+void add_limits(CLI::App& run, RunOptions& options) {
+  const std::string group = "Limits";
+  run.add_option("--jobs-max", options.limits.jobs_max, "Jobs at a time")
+      ->check(CLI::Range(1u, 4096u))
+      ->group(group)
+      ->capture_default_str();
+  run.add_option("--slots-max", options.limits.slots_max, "Slots of all jobs together, on each lcore")
+      ->check(CLI::Range(1u, 65'536u))
+      ->group(group)
+      ->capture_default_str();
+  run.add_option("--window-indices-max", options.limits.window_indices_max,
+                 "Indices of a window; a slot takes 4.25 bytes for each")
+      ->check(CLI::Range(64u, protocol::kWindowIndicesMax))
+      ->group(group)
+      ->capture_default_str();
+  run.add_option("--packet-bytes-max", options.limits.packet_bytes_max, "UDP payload that the path's MTU takes")
+      ->check(CLI::Range(1200u, 8972u))
+      ->group(group)
+      ->capture_default_str();
+}
+
+void add_dpdk(CLI::App& run, RunOptions& options, RunTexts& texts, bool& huge_pages) {
+  const std::string group = "DPDK";
+  run.add_option("--prefix-bits", options.dpdk.prefix_bits, "Of the network of --listen")
+      ->check(CLI::Range(0u, 32u))
+      ->group(group)
+      ->capture_default_str();
+  run.add_option("--gateway", texts.gateway, "Router to other networks, for what is sent first to them")
+      ->type_name("ADDRESS")
+      ->check(checked([](const std::string& text) { return parse_endpoint(text + ":0"); }))
+      ->group(group);
+  run.add_flag("--huge-pages", huge_pages, "Uses huge pages")->group(group);
+  run.add_option("--dpdk-memory-mib", options.dpdk.memory_mib, "Memory of DPDK's buffers without huge pages")
+      ->check(CLI::Range(64u, 1u << 20))
+      ->group(group)
+      ->capture_default_str();
+}
+
+void add_run(CLI::App& run, RunOptions& options, RunTexts& texts) {
+  run.set_config("--config", "", "Reads flags from a TOML or INI file");
+  run.allow_config_extras(CLI::config_extras_mode::error);
+  run.add_option("--listen", texts.listen,
+                 "UDP address; lcore i has port PORT + i; port 0 takes a free one (one lcore)")
+      ->type_name("ADDRESS:PORT")
+      ->check(checked([](const std::string& text) { return parse_endpoint(text); }))
+      ->capture_default_str();
+  run.add_option("--jobs", options.jobs_file, "The jobs, as JSON (switch_agg/IO.md)")->required()->type_name("FILE");
+  run.add_option("--http", options.http, "Serves /metrics, /healthz and /status; port 0 takes a free one")
+      ->check(CLI::Validator(refuse_http, ""))
+      ->type_name("HOST:PORT");
+  run.add_option("--pmd", options.pmd, "kernel: sockets; or a driver of DPDK with its arguments; or a PCI address")
+      ->type_name("DRIVER")
+      ->capture_default_str();
+  run.add_option("--lcores", options.lcores, "Threads, each with slots and a UDP port of its own")
+      ->check(CLI::Range(1u, 64u))
+      ->capture_default_str();
+  run.add_flag("--json", options.json, "Prints the start line as JSON: addresses, http; instead of it: code, error");
+  run.add_flag("--quiet", options.quiet, "Logs warnings and errors only");
+  add_limits(run, options);
+}
+
+void add_bench(CLI::App& bench, BenchOptions& options) {
+  bench.add_option("--pmd", options.pmd, "net_ring: the path of DPDK with all headers; memory: packets alone")
+      ->check(CLI::IsMember({"net_ring", "memory"}))
+      ->capture_default_str();
+  bench.add_option("--workers", options.workers, "Workers whose packets are made up")
+      ->check(CLI::Range(1u, protocol::kSwitchWorkersMax))
+      ->capture_default_str();
+  bench.add_option("--slots", options.slots, "Slots of the job")
+      ->check(CLI::Range(1u, protocol::kSlotsMax))
+      ->capture_default_str();
+  bench
+      .add_option("--window-indices", options.window_indices,
+                  "Of a window; 0: as many that a contribution fills a packet")
+      ->check(CLI::Range(0u, protocol::kWindowIndicesMax))
+      ->capture_default_str();
+  bench.add_option("--packet-bytes", options.packet_bytes, "UDP payload of a contribution at most")
+      ->check(CLI::Range(576u, 8972u))
+      ->capture_default_str();
+  bench.add_option("--density", options.density, "Part of a window's indices that each worker sends")
+      ->check(CLI::Range(1e-4, 0.5))
+      ->capture_default_str();
+  bench.add_option("--packets", options.packets, "Contributions of a round, about")
+      ->check(CLI::Range(uint64_t{1000}, uint64_t{4'000'000}))
+      ->capture_default_str();
+  bench.add_option("--rounds", options.rounds, "The same packets' worth so often; the best and the median are told")
+      ->check(CLI::Range(1u, 1000u))
+      ->capture_default_str();
+  bench.add_option("--seed", options.seed, "Of indices and values")->capture_default_str();
+  bench.add_flag("--json", options.json, "Prints one JSON object");
+}
+
+void add_load(CLI::App& load, LoadOptions& options, std::string& to, std::string& from) {
+  const auto endpoint = checked([](const std::string& text) { return parse_endpoint(text); });
+  load.add_option("--to", to, "The switch, or what sends packets back")
+      ->required()
+      ->type_name("ADDRESS:PORT")
+      ->check(endpoint);
+  load.add_option("--from", from, "Address to send from")
+      ->type_name("ADDRESS:PORT")
+      ->check(endpoint)
+      ->capture_default_str();
+  load.add_flag("--echo", options.echo,
+                "Expects the packets themselves back, as dpdk-testpmd --forward-mode=5tswap sends them");
+  load.add_option("--workers", options.workers, "Workers")
+      ->check(CLI::Range(1u, protocol::kSwitchWorkersMax))
+      ->capture_default_str();
+  load.add_option("--slots", options.slots, "Slots of the job, each with one turn on its way")
+      ->check(CLI::Range(1u, protocol::kSlotsMax))
+      ->capture_default_str();
+  load.add_option("--window-indices", options.window_indices, "Of a window, as the switch's job has it")
+      ->check(CLI::Range(64u, protocol::kWindowIndicesMax))
+      ->capture_default_str();
+  load.add_option("--seconds", options.seconds, "So long")->check(CLI::Range(0.1, 3600.0))->capture_default_str();
+}
+
+/// What the parser cannot see in one flag alone; empty where all is well.
+std::string refuse_together(const RunOptions& options) {
+  const bool kernel = options.pmd == "kernel";
+  if (options.limits.window_indices_max % 64 != 0) return "--window-indices-max: must be a multiple of 64";
+  if (options.lcores > 1 && options.listen.port == 0)
+    return fmt::format("--lcores {} needs a port in --listen: lcore i listens on PORT + i", options.lcores);
+  if (options.listen.port + options.lcores - 1 > 65'535)
+    return fmt::format("--listen: {} ports from {} on do not end at 65535", options.lcores, options.listen.port);
+  if (!kernel && !ipv4_of(options.listen)) return "--listen: with DPDK the address must be IPv4";
+  if (!kernel && options.listen.port == 0) return "--listen: with DPDK nobody chooses a free port, give one";
+  if (!kernel && options.limits.packet_bytes_max > 1472)
+    return "--packet-bytes-max: with DPDK frames have up to 1514 bytes, so at most 1472";
+  return {};
+}
+
+std::string version_text() {
+  const std::string_view dpdk = dpdk_version();
+  return fmt::format("millrace-switch {} {}", MILLRACE_VERSION,
+                     dpdk.empty() ? "without DPDK" : fmt::format("with DPDK {}", dpdk));
+}
+
+}  // namespace
+
+std::variant<RunOptions, BenchOptions, LoadOptions, int> parse_options(int argc, const char* const* argv) {
+  RunOptions options;
+  BenchOptions bench_options;
+  LoadOptions load_options;
+  std::string load_to;
+  std::string load_from = "0.0.0.0:0";
+  RunTexts texts;
+  bool huge_pages = false;
+  CLI::App app(kDescription, "millrace-switch");
+  app.footer(fmt::format("{}\n{}\n", kFooter, version_text()));
+  app.set_version_flag("--version", version_text());
+  app.require_subcommand(1);
+  CLI::App* run = app.add_subcommand("run", "Serves jobs");
+  add_run(*run, options, texts);
+  add_dpdk(*run, options, texts, huge_pages);
+  CLI::App* bench =
+      app.add_subcommand("bench", "Measures how fast one core takes made-up packets, and checks the sums");
+  add_bench(*bench, bench_options);
+  CLI::App* load = app.add_subcommand("load", "Sends a running switch contributions of job 7 and takes the results");
+  add_load(*load, load_options, load_to, load_from);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return error.get_exit_code() == 0 ? app.exit(error) : report_usage(error.what());  // --help comes here too
+  }
+  if (*bench) return bench_options;
+  if (*load) {
+    load_options.to = parse_endpoint(load_to).value();
+    load_options.from = parse_endpoint(load_from).value();
+    return load_options;
+  }
+  options.listen = parse_endpoint(texts.listen).value();
+  if (const std::string refusal = refuse_together(options); !refusal.empty()) return report_usage(refusal);
+  if (!texts.gateway.empty()) options.dpdk.gateway = ipv4_of(parse_endpoint(texts.gateway + ":0").value());
+  if (!texts.gateway.empty() && !options.dpdk.gateway) return report_usage("--gateway: the address must be IPv4");
+  options.dpdk.memory = huge_pages ? DpdkMemory::kHugePages : DpdkMemory::kPlain;
+  options.dpdk.device = options.pmd;
+  options.dpdk.address = ipv4_of(options.listen).value_or(Ipv4Address{});
+  options.dpdk.first_port = options.listen.port;
+  options.dpdk.lanes = options.lcores;
+  options.dpdk.packet_bytes_max = options.limits.packet_bytes_max;
+  return options;
+}
+
+}  // namespace millrace::switch_agg

@@ -1,0 +1,244 @@
+#include "switch_agg/process.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "monitoring/http_port.h"
+#include "monitoring/metrics.h"
+#include "monitoring/standard_streams.h"
+#include "switch_agg/endpoint_text.h"
+#include "switch_agg/jobs_file.h"
+#include "switch_agg/lane.h"
+#include "switch_agg/lane_jobs.h"
+#include "switch_agg/metrics_export.h"
+#include "switch_agg/status_json.h"
+#include "switch_agg/udp_port.h"
+
+namespace millrace::switch_agg {
+namespace {
+
+/// Without a turn of a lane's loop for so long, /healthz says that the switch is not well.
+constexpr TimeNs kStandstill = 5 * kNsPerS;
+/// Refusals of lanes are looked for so often.
+constexpr int kLookEveryMs = 1000;
+
+Result<uint64_t> random_seed() {
+  uint64_t seed = 0;
+  if (::getrandom(&seed, sizeof seed, 0) != sizeof seed)
+    return fail(ErrorCode::kIo, "the system gives no random numbers (getrandom)");
+  return seed;
+}
+
+struct Ports {
+  std::vector<std::unique_ptr<PacketPort>> ports;
+  std::vector<std::string> addresses;
+};
+
+Result<Ports> open_kernel_ports(const RunOptions& options) {
+  Ports opened;
+  for (uint32_t lane = 0; lane < options.lcores; ++lane) {
+    UdpPortOptions port_options{.listen = options.listen, .packet_bytes_max = options.limits.packet_bytes_max};
+    port_options.listen.port = static_cast<uint16_t>(options.listen.port + lane);
+    auto port = UdpPort::open(port_options);
+    if (!port) return std::unexpected(port.error());
+    opened.addresses.push_back(endpoint_text((*port)->address()));
+    opened.ports.push_back(std::move(*port));
+  }
+  return opened;
+}
+
+Result<Ports> open_ports(const RunOptions& options) {
+  if (options.pmd == "kernel") return open_kernel_ports(options);
+  Ports opened;
+  auto ports = open_dpdk_ports(options.dpdk);
+  if (!ports) return std::unexpected(ports.error());
+  opened.ports = std::move(*ports);
+  for (uint32_t lane = 0; lane < options.lcores; ++lane) {
+    protocol::Endpoint address = options.listen;
+    address.port = static_cast<uint16_t>(address.port + lane);
+    opened.addresses.push_back(endpoint_text(address));
+  }
+  return opened;
+}
+
+}  // namespace
+
+class SwitchProcess::Impl {
+ public:
+  explicit Impl(const RunOptions& options) : options_(options), export_(metrics_) {}
+  ~Impl() {
+    http_.reset();
+    if (wake_ >= 0) ::close(wake_);
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  Status open();
+  void run();
+  void wake() const noexcept {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(wake_, &one, sizeof one);
+  }
+
+  std::atomic<bool> stop_ = false;
+  std::atomic<bool> reload_ = false;
+  std::vector<std::string> addresses_;
+  std::string http_address_;
+
+ private:
+  Status open_http();
+  void reload();
+  SwitchStatus status() const;
+  std::optional<std::string> unhealthy() const;
+
+  RunOptions options_;
+  int wake_ = -1;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  TimeNs started_ = 0;
+  mutable std::mutex jobs_mutex_;
+  std::vector<SwitchJob> jobs_;
+  monitoring::Metrics metrics_;
+  std::mutex export_mutex_;
+  MetricsExport export_;
+  std::unique_ptr<monitoring::HttpPort> http_;  ///< last: its threads ask the others
+};
+
+Status SwitchProcess::Impl::open() {
+  Result<std::vector<SwitchJob>> jobs = read_jobs_file(options_.jobs_file);
+  if (!jobs) return std::unexpected(jobs.error());
+  jobs_ = std::move(*jobs);
+  if (jobs_.size() > options_.limits.jobs_max) {
+    return fail(ErrorCode::kLimitExceeded, fmt::format("{}: {} jobs, and --jobs-max is {}", options_.jobs_file,
+                                                       jobs_.size(), options_.limits.jobs_max));
+  }
+  Result<uint64_t> seed = random_seed();
+  if (!seed) return std::unexpected(seed.error());
+  wake_ = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (wake_ < 0) return fail(ErrorCode::kIo, "no file descriptor is left for this process (ulimit -n)");
+  Result<Ports> opened = open_ports(options_);
+  if (!opened) return std::unexpected(opened.error());
+  addresses_ = std::move(opened->addresses);
+  started_ = monotonic_now_ns();
+  for (uint32_t number = 0; number < options_.lcores; ++number) {
+    auto lane = std::make_unique<Lane>(std::move(opened->ports[number]), options_.limits, *seed + number);
+    if (const Status added = lane->add_jobs(jobs_of_lane(jobs_, number, options_.lcores), started_); !added)
+      return fail(added.error().code, fmt::format("{}: {}", options_.jobs_file, added.error().message));
+    lanes_.push_back(std::move(lane));
+  }
+  return options_.http.empty() ? Status{} : open_http();
+}
+
+Status SwitchProcess::Impl::open_http() {
+  monitoring::HttpHandlers handlers;
+  handlers.title = fmt::format("Millrace switch {}", addresses_.front());
+  handlers.metrics_text = [this] {
+    const std::lock_guard lock(export_mutex_);
+    export_.update(status());
+    return metrics_.prometheus_text();
+  };
+  handlers.unhealthy = [this] { return unhealthy(); };
+  handlers.status_json = [this] { return status_json(status()); };
+  auto http = monitoring::HttpPort::start(options_.http, "--http", std::move(handlers));
+  if (!http) return std::unexpected(http.error());
+  http_ = std::move(*http);
+  http_address_ = fmt::format("{}:{}", options_.http.substr(0, options_.http.rfind(':')), http_->port());
+  return {};
+}
+
+SwitchStatus SwitchProcess::Impl::status() const {
+  SwitchStatus status;
+  status.pmd = options_.pmd;
+  status.dpdk = dpdk_version();
+  status.slots_max = options_.limits.slots_max;
+  const TimeNs now = monotonic_now_ns();
+  for (size_t lane = 0; lane < lanes_.size(); ++lane) {
+    const LaneReport report = lanes_[lane]->report();
+    status.lanes.push_back({addresses_[lane], report, now - (report.at == 0 ? started_ : report.at)});
+  }
+  const std::lock_guard lock(jobs_mutex_);
+  for (const SwitchJob& job : jobs_) {
+    status.jobs.push_back({job.name, job.job, job.role == Role::kReduce ? "reduce" : "combine", job.workers,
+                           job.window_indices, job.slots, job.reselect_k});
+  }
+  add_job_reports(status);
+  return status;
+}
+
+std::optional<std::string> SwitchProcess::Impl::unhealthy() const {
+  if (stop_.load()) return "shutting down";
+  for (const SwitchStatus::LaneStatus& lane : status().lanes) {
+    if (lane.age_ns > kStandstill)
+      return fmt::format("the loop of {} has stood still for {} ms", lane.address, lane.age_ns / kNsPerMs);
+  }
+  return std::nullopt;
+}
+
+void SwitchProcess::Impl::reload() {
+  Result<std::vector<SwitchJob>> jobs = read_jobs_file(options_.jobs_file);
+  if (jobs && jobs->size() > options_.limits.jobs_max)
+    jobs = fail(ErrorCode::kLimitExceeded, fmt::format("{} jobs are more than --jobs-max", jobs->size()));
+  if (!jobs) {
+    monitoring::say(fmt::format("millrace-switch: {}; the jobs stay as they are", jobs.error().message));
+    return;
+  }
+  const std::lock_guard lock(jobs_mutex_);
+  for (uint32_t lane = 0; lane < lanes_.size(); ++lane) {
+    JobChanges changes =
+        job_changes(jobs_of_lane(jobs_, lane, options_.lcores), jobs_of_lane(*jobs, lane, options_.lcores));
+    lanes_[lane]->change_jobs(std::move(changes.removed), std::move(changes.added));
+  }
+  jobs_ = std::move(*jobs);
+  if (!options_.quiet) monitoring::say(fmt::format("millrace-switch: {} jobs now", jobs_.size()));
+}
+
+void SwitchProcess::Impl::run() {
+  std::vector<std::jthread> threads;
+  for (const std::unique_ptr<Lane>& lane : lanes_) threads.emplace_back([&lane] { lane->run(); });
+  while (!stop_.load()) {
+    pollfd waker{wake_, POLLIN, 0};
+    if (::poll(&waker, 1, kLookEveryMs) > 0) {
+      uint64_t times = 0;
+      [[maybe_unused]] const ssize_t taken = ::read(wake_, &times, sizeof times);
+    }
+    if (reload_.exchange(false)) reload();
+    for (const std::unique_ptr<Lane>& lane : lanes_) {
+      for (const std::string& refusal : lane->take_refusals()) monitoring::say("millrace-switch: " + refusal);
+    }
+  }
+  for (const std::unique_ptr<Lane>& lane : lanes_) lane->request_stop();
+}
+
+SwitchProcess::SwitchProcess(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+SwitchProcess::~SwitchProcess() = default;
+
+Result<std::unique_ptr<SwitchProcess>> SwitchProcess::start(const RunOptions& options) {
+  auto impl = std::make_unique<Impl>(options);
+  if (const Status opened = impl->open(); !opened) return std::unexpected(opened.error());
+  return std::unique_ptr<SwitchProcess>(new SwitchProcess(std::move(impl)));
+}
+
+std::vector<std::string> SwitchProcess::addresses() const { return impl_->addresses_; }
+std::string SwitchProcess::http_address() const { return impl_->http_address_; }
+void SwitchProcess::run() { impl_->run(); }
+
+void SwitchProcess::request_stop() noexcept {
+  impl_->stop_.store(true);
+  impl_->wake();
+}
+
+void SwitchProcess::request_reload() noexcept {
+  impl_->reload_.store(true);
+  impl_->wake();
+}
+
+}  // namespace millrace::switch_agg

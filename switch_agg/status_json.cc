@@ -1,0 +1,70 @@
+#include "switch_agg/status_json.h"
+
+#include <nlohmann/json.hpp>
+
+namespace millrace::switch_agg {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json json_of_events(const AggregatorCounters& counters) {
+  Json events = Json::object();
+  for (size_t i = 0; i < kAggregatorEvents; ++i) {
+    const auto event = static_cast<AggregatorEvent>(i);
+    if (counters[event] != 0) events[std::string(aggregator_event_name(event))] = counters[event];
+  }
+  return events;
+}
+
+Json json_of_lane(const SwitchStatus::LaneStatus& lane) {
+  const LaneReport& report = lane.report;
+  Json dropped = Json::object();
+  for (const ReasonCount& one : port_drops(report.port)) {
+    if (one.count != 0) dropped[std::string(one.reason)] = one.count;
+  }
+  return {{"address", lane.address},
+          {"seen_ms", lane.age_ns / kNsPerMs},
+          {"packets_in", report.port.packets_in},
+          {"packets_out", report.port.packets_out},
+          {"bytes_in", report.port.bytes_in},
+          {"bytes_out", report.port.bytes_out},
+          {"retransmissions", retransmissions(report.aggregator)},
+          {"arp_answered", report.port.arp_answered},
+          {"echo_answered", report.port.echo_answered},
+          {"dropped", std::move(dropped)},
+          {"events", json_of_events(report.aggregator)}};
+}
+
+Json json_of_job(const SwitchStatus::JobStatus& job) {
+  return {{"name", job.name},
+          {"job", job.job},
+          {"role", job.role},
+          {"phase", job.phase},
+          {"epoch", job.epoch},
+          {"workers", job.workers},
+          {"slots", job.slots_reserved},
+          {"slots_max", job.slots},
+          {"window_indices", job.window_indices},
+          {"reselect_k", job.reselect_k},
+          {"retransmissions", retransmissions(job.counters)},
+          {"events", json_of_events(job.counters)}};
+}
+
+}  // namespace
+
+std::string status_json(const SwitchStatus& status) {
+  Json lanes = Json::array();
+  for (const SwitchStatus::LaneStatus& lane : status.lanes) lanes.push_back(json_of_lane(lane));
+  Json jobs = Json::array();
+  uint64_t slots = 0;
+  for (const SwitchStatus::JobStatus& job : status.jobs) {
+    jobs.push_back(json_of_job(job));
+    slots += job.slots_reserved;
+  }
+  const Json json = {
+      {"pmd", status.pmd},          {"dpdk", status.dpdk},    {"slots", slots}, {"slots_max", status.slots_max},
+      {"lcores", std::move(lanes)}, {"jobs", std::move(jobs)}};
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace millrace::switch_agg

@@ -1,0 +1,54 @@
+#include "switch_agg/switch_status.h"
+
+#include <algorithm>
+
+namespace millrace::switch_agg {
+
+std::string_view phase_name(SwitchPhase phase) {
+  switch (phase) {
+    case SwitchPhase::kClosed: return "closed";
+    case SwitchPhase::kCollecting: return "collecting";
+    case SwitchPhase::kFetching: return "fetching";
+    case SwitchPhase::kOpen: return "open";
+  }
+  return "closed";
+}
+
+void add_job_reports(SwitchStatus& status) {
+  for (SwitchStatus::JobStatus& job : status.jobs) {
+    bool first = true;
+    for (const SwitchStatus::LaneStatus& lane : status.lanes) {
+      for (const LaneReport::Job& one : lane.report.jobs) {
+        if (one.status.job != job.job) continue;
+        job.slots_reserved = first ? one.status.slots : std::min(job.slots_reserved, one.status.slots);
+        if (first || one.status.phase < job.farthest_behind) {
+          job.farthest_behind = one.status.phase;
+          job.epoch = one.status.epoch;
+        }
+        first = false;
+        for (size_t event = 0; event < kAggregatorEvents; ++event)
+          job.counters.events[event] += one.counters.events[event];
+      }
+    }
+    job.phase = phase_name(job.farthest_behind);
+  }
+}
+
+std::vector<ReasonCount> port_drops(const PortCounters& port) {
+  return {{"too_long", port.too_long},
+          {"malformed_frame", port.malformed_frame},
+          {"other_protocol", port.other_protocol},
+          {"other_destination", port.other_destination},
+          {"lane_full", port.lane_full},
+          {"no_buffer", port.no_buffer},
+          {"send_full", port.send_full},
+          {"send_refused", port.send_refused},
+          {"no_neighbour", port.no_neighbour}};
+}
+
+uint64_t retransmissions(const AggregatorCounters& counters) {
+  return counters[AggregatorEvent::kDuplicate] + counters[AggregatorEvent::kPrevious] +
+         counters[AggregatorEvent::kCurrentClosed];
+}
+
+}  // namespace millrace::switch_agg

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "switch_agg/lane.h"
+
+namespace millrace::switch_agg {
+
+/// What the switch shows of itself: the source of /metrics and /status.
+struct SwitchStatus {
+  struct LaneStatus {
+    std::string address;
+    LaneReport report;
+    TimeNs age_ns = 0;  ///< since the loop last came by
+  };
+  struct JobStatus {
+    std::string name;
+    uint32_t job = 0;
+    std::string role;
+    uint32_t workers = 0;
+    uint32_t window_indices = 0;
+    uint32_t slots = 0;  ///< that it asks for, on each lane
+    uint64_t reselect_k = 0;
+    uint32_t slots_reserved = 0;  ///< that it has, on the lane with the fewest
+    SwitchPhase farthest_behind = SwitchPhase::kClosed;
+    std::string phase{};            ///< of the lane that is farthest behind
+    uint32_t epoch = 0;             ///< of the same
+    AggregatorCounters counters{};  ///< of all lanes
+  };
+  std::string pmd;
+  std::string dpdk;  ///< its version; empty: built without
+  uint32_t slots_max = 0;
+  std::vector<LaneStatus> lanes;
+  std::vector<JobStatus> jobs;
+};
+
+/// Fills in what lanes report of the jobs in `status.jobs`.
+void add_job_reports(SwitchStatus& status);
+
+std::string_view phase_name(SwitchPhase phase);
+
+/// A drop's reason and how often; the port's and the aggregator's, in the order of their declarations.
+struct ReasonCount {
+  std::string_view reason;
+  uint64_t count = 0;
+};
+std::vector<ReasonCount> port_drops(const PortCounters& port);
+
+/// Packets that were sent before: what was lost on the way, or was thought to be.
+uint64_t retransmissions(const AggregatorCounters& counters);
+
+}  // namespace millrace::switch_agg

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <memory>
+
+#include "kernels/base/result.h"
+#include "switch_agg/packet_port.h"
+
+namespace millrace::switch_agg {
+
+struct UdpPortOptions {
+  protocol::Endpoint listen;       ///< port 0: a free one
+  size_t packet_bytes_max = 1472;  ///< UDP payload of the path's MTU
+  /// What the socket is asked to hold each way; the system gives no more than net.core.rmem_max and wmem_max.
+  int socket_buffer_bytes = 4 << 20;
+};
+
+/// A kernel socket: no privileges, no set-up, as fast as recvmmsg and sendmmsg with kBurst packets a call. IPv4 or IPv6, as
+/// its address is; [::] takes both.
+class UdpPort final : public PacketPort {
+ public:
+  /// Errors   io: the port is in use, or the address is not of this machine; says which.
+  static Result<std::unique_ptr<UdpPort>> open(const UdpPortOptions& options);
+  ~UdpPort() override;
+  UdpPort(const UdpPort&) = delete;
+  UdpPort& operator=(const UdpPort&) = delete;
+
+  /// As bound.
+  const protocol::Endpoint& address() const;
+
+  std::span<const protocol::ReceivedPacket> receive() override;
+  std::span<uint8_t> room() override;
+  void send(size_t bytes, const protocol::Endpoint& to) override;
+  void flush() override;
+  void wait(int timeout_ms) override;
+
+ private:
+  struct State;
+  explicit UdpPort(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace millrace::switch_agg

@@ -1,0 +1,148 @@
+#!/usr/bin/env bash
+# millrace-switch on a veth pair through DPDK's net_af_packet, beside dpdk-testpmd that sends the same packets back through the same
+# driver: packets a second of each, in turns, and their ratio. Needs root, network namespaces, DPDK and two cores.
+#
+#   tests/bench/switch_veth.sh [PROGRAM] [--seconds S] [--rounds N]     PROGRAM: default build/dev/bin/millrace-switch
+#
+# Two network namespaces hold an end of the pair each; nothing of the machine's own network changes. In one, `millrace-switch load`
+# keeps 32 slots busy for four workers; in the other, either the switch sums, or testpmd (--forward-mode=5tswap) turns packets
+# round. All workers send the same indices, so that as many packets of the same length come back in both cases.
+# Prints one JSON object. Exit codes: 0 done; 1 failed; 2 usage; 77 it cannot be run here, with a sentence that says why.
+set -euo pipefail
+
+program=build/dev/bin/millrace-switch
+seconds=3
+rounds=3
+readonly LAB=msv$$
+readonly NEAR=$LAB-near FAR=$LAB-far
+readonly WINDOW=40960 SLOTS=32
+folder=
+started=
+
+say() { printf 'switch_veth: %s\n' "$*" >&2; }
+skip() { say "skipped: $*"; exit 77; }
+usage() { sed -n '2,11p' "$0" | sed 's/^# \{0,1\}//'; }
+
+clean() {
+  [ -z "$started" ] || kill "$started" 2>/dev/null || true
+  ip netns del "$NEAR" 2>/dev/null || true
+  ip netns del "$FAR" 2>/dev/null || true
+  [ -z "$folder" ] || rm -rf "$folder"
+}
+
+require() {
+  [ "$(id -u)" -eq 0 ] || skip "network namespaces and packet sockets need root"
+  local tool
+  for tool in ip ethtool dpdk-testpmd python3; do
+    command -v "$tool" >/dev/null || skip "'$tool' is missing (deploy/setup.sh --tests)"
+  done
+  [ -x "$program" ] || { say "no program '$program': build it, or name it"; exit 2; }
+  "$program" --version | grep -q 'with DPDK' || skip "$program was built without DPDK"
+  ip netns add "$NEAR" 2>/dev/null || skip "network namespaces cannot be made here"
+}
+
+make_lab() {
+  ip netns add "$FAR"
+  ip -n "$NEAR" link add near type veth peer name far netns "$FAR"
+  ip -n "$NEAR" addr add 10.78.0.2/24 dev near
+  ip -n "$NEAR" link set near up
+  ip -n "$FAR" link set far up
+  # The kernel at the far end must not answer for the address that the switch has; it has none there, so it does not. Checksums:
+  # computed at the near end, since nobody fills them in on the way.
+  ip netns exec "$NEAR" ethtool -K near tx off >/dev/null
+  # testpmd answers no ARP.
+  mac=$(ip -n "$FAR" link show far | sed -n 's/.*link\/ether \([0-9a-f:]*\).*/\1/p')
+  ip -n "$NEAR" neigh replace 10.78.0.1 lladdr "$mac" dev near nud permanent
+}
+
+# load ECHO…: one measurement; prints its JSON.
+load() {
+  ip netns exec "$NEAR" "$program" load --to 10.78.0.1:7700 --from 10.78.0.2:0 --slots "$SLOTS" --window-indices "$WINDOW" \
+    --seconds "$seconds" "$@"
+}
+
+end_started() {
+  kill "$started"
+  wait "$started" 2>/dev/null || true
+  started=
+}
+
+measure_switch() {
+  ip netns exec "$FAR" "$program" run --listen 10.78.0.1:7700 --jobs "$folder/jobs.json" --pmd net_af_packet,iface=far --json \
+    >"$folder/switch.out" 2>"$folder/switch.err" &
+  started=$!
+  wait_for listening "$folder/switch.out"
+  load >>"$folder/switch.json"
+  end_started
+}
+
+measure_testpmd() {
+  # --auto-start without --interactive forwards until its input ends: a pipe that this shell holds open.
+  mkfifo "$folder/input"
+  ip netns exec "$FAR" dpdk-testpmd --no-huge --no-shconf --file-prefix=testpmd -m 512 --no-pci --no-telemetry --iova-mode=va \
+    --vdev=net_af_packet0,iface=far -l 0,1 -- --forward-mode=5tswap --auto-start --nb-cores=1 --total-num-mbufs=16384 --burst=64 --port-topology=loop \
+    <"$folder/input" >"$folder/testpmd.out" 2>&1 &
+  started=$!
+  exec 9>"$folder/input"
+  # The last that it writes out before its output is a full buffer; the load sends again what comes too early.
+  wait_for 'Checking link' "$folder/testpmd.out"
+  load --echo >>"$folder/testpmd.json"
+  exec 9>&-
+  wait "$started" || true
+  started=
+  rm "$folder/input"
+}
+
+# wait_for WORD FILE: until the program says it is ready.
+wait_for() {
+  local left=300
+  until grep -q "$1" "$2" 2>/dev/null; do
+    left=$((left - 1))
+    if [ "$left" -le 0 ] || ! kill -0 "$started" 2>/dev/null; then
+      cat "$folder"/*.out "$folder"/*.err >&2 2>/dev/null || true
+      say "what was started did not get ready"
+      exit 1
+    fi
+    read -rt 0.1 <> <(:) || true
+  done
+}
+
+report() {
+  python3 - "$folder" <<'PYTHON'
+import json, statistics, sys
+def rates(name):
+    return [json.loads(line)["packets_s"] for line in open(f"{sys.argv[1]}/{name}.json")]
+switch, testpmd = rates("switch"), rates("testpmd")
+print(json.dumps({"switch_packets_s": statistics.median(switch), "testpmd_packets_s": statistics.median(testpmd),
+                  "ratio": statistics.median(switch) / statistics.median(testpmd), "switch_all": switch, "testpmd_all": testpmd}))
+PYTHON
+}
+
+main() {
+  while [ $# -gt 0 ]; do
+    case "$1" in
+      --seconds) seconds=${2:?}; shift ;;
+      --rounds) rounds=${2:?}; shift ;;
+      -h | --help) usage; exit 0 ;;
+      -*) say "unknown option '$1'"; usage >&2; exit 2 ;;
+      *) program=$1 ;;
+    esac
+    shift
+  done
+  trap clean EXIT
+  require
+  folder=$(mktemp -d)
+  printf '%s\n' 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f >"$folder/bench.key"
+  chmod 600 "$folder/bench.key"
+  printf '{"jobs": [{"name": "bench", "job": 7, "key_file": "bench.key", "workers": 4, "window_indices": %s, "slots": %s}]}\n' \
+    "$WINDOW" "$SLOTS" >"$folder/jobs.json"
+  make_lab
+  local round
+  for ((round = 0; round < rounds; round++)); do
+    measure_switch
+    measure_testpmd
+  done
+  report
+}
+
+main "$@"

@@ -1,0 +1,205 @@
+#!/usr/bin/env python3
+"""millrace-switch as a process: starts, answers /healthz, /metrics and /status, takes its jobs anew, ends in order, and says what
+is wrong where it cannot start.
+
+Takes the folder of the programs as its first argument."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+PROGRAM = str(Path(sys.argv.pop(1) if len(sys.argv) > 1 else "build/dev/bin").resolve() / "millrace-switch")
+TIMEOUT_S = 60
+JOB = {"name": "resnet", "job": 7, "key_file": "resnet.key", "role": "reduce", "workers": 4, "window_indices": 16384, "slots": 16}
+
+
+def run(*arguments):
+    return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+
+
+class Switch(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        key = self.folder / "resnet.key"
+        key.write_text("0123456789abcdef" * 4 + "\n", encoding="utf-8")
+        key.chmod(0o600)
+        self.jobs = self.write_jobs([JOB])
+
+    def write_jobs(self, jobs):
+        path = self.folder / "jobs.json"
+        path.write_text(json.dumps({"jobs": jobs}), encoding="utf-8")
+        return path
+
+    def start(self, *arguments, listen="127.0.0.1:0"):
+        """The process and its start line."""
+        flags = ["run", "--listen", listen, "--jobs", self.jobs, "--http", "127.0.0.1:0", "--json", *arguments]
+        process = subprocess.Popen([PROGRAM, *map(str, flags)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(self.end, process)
+        return process, json.loads(process.stdout.readline())
+
+    def end(self, process):
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=TIMEOUT_S)
+
+    def get(self, line, path):
+        with urllib.request.urlopen(f"http://{line['http']}{path}", timeout=TIMEOUT_S) as answer:
+            return answer.read().decode()
+
+    def status_when(self, line, holds):
+        """/status, as soon as `holds` says so."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            status = json.loads(self.get(line, "/status"))
+            if holds(status):
+                return status
+            if time.monotonic() > deadline:
+                self.fail(status)
+
+    def refused(self, code, sentence, *arguments):
+        """Must end with `code` and one line on stderr that holds `sentence`."""
+        ended = run(*arguments)
+        self.assertEqual(ended.returncode, code, ended.stderr)
+        self.assertIn(sentence, ended.stderr)
+        self.assertEqual(ended.stderr.count("\n"), 1, ended.stderr)
+
+    def test_ServesUntilSigterm(self):
+        process, line = self.start()
+        self.assertEqual(line["event"], "listening")
+        self.assertEqual(self.get(line, "/healthz").strip(), "ok")
+        status = self.status_when(line, lambda status: status["jobs"][0]["slots"] == 16)
+        self.assertEqual(status["pmd"], "kernel")
+        self.assertEqual(status["jobs"][0]["name"], "resnet")
+        self.assertEqual(status["lcores"][0]["address"], line["addresses"][0])
+        self.assertIn('millrace_switch_job_slots{job="resnet"} 16', self.get(line, "/metrics"))
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(timeout=TIMEOUT_S), 0)
+        self.assertEqual(process.stderr.read(), "")
+
+    def test_EndsOnSigintToo(self):
+        process, _ = self.start()
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(timeout=TIMEOUT_S), 0)
+
+    def test_HostilePacketsAreCountedByReason(self):
+        _, line = self.start()
+        host, port = line["addresses"][0].rsplit(":", 1)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.sendto(b"short", (host, int(port)))
+            sender.sendto(bytes(100), (host, int(port)))
+            sender.sendto(bytes(2000), (host, int(port)))
+        status = self.status_when(line, lambda status: status["lcores"][0]["events"].get("wrong_magic", 0) == 1
+                                  and status["lcores"][0]["dropped"].get("too_long", 0) == 1)
+        self.assertEqual(status["lcores"][0]["events"]["too_short"], 1)
+        self.assertEqual(status["lcores"][0]["packets_in"], 2)
+        metrics = self.get(line, "/metrics")
+        self.assertIn('millrace_switch_port_dropped_total{lcore="0",reason="too_long"} 1', metrics)
+        self.assertIn('millrace_switch_events_total{event="wrong_magic",lcore="0"} 1', metrics)
+
+    def test_SeveralLcoresHavePortsInARow(self):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = min(probe.getsockname()[1], 65000)
+        process, line = self.start("--lcores", "2", listen=f"127.0.0.1:{port}")
+        if line["event"] == "failed":
+            self.skipTest(f"port {port} or the next one was taken meanwhile")
+        self.assertEqual(line["addresses"], [f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"])
+        self.status_when(line, lambda status: [lcore["seen_ms"] < 1000 for lcore in status["lcores"]] == [True, True])
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(timeout=TIMEOUT_S), 0)
+
+    def test_SighupTakesTheJobsAnew(self):
+        process, line = self.start("--quiet")
+        self.write_jobs([JOB | {"slots": 32}, JOB | {"name": "bert", "job": 8}])
+        process.send_signal(signal.SIGHUP)
+        status = self.status_when(line, lambda status: [job["slots"] for job in status["jobs"]] == [32, 16])
+        self.assertEqual(status["slots"], 48)
+        self.write_jobs([JOB | {"slots": 0}])
+        process.send_signal(signal.SIGHUP)
+        self.assertIn("the jobs stay as they are", process.stderr.readline())
+        self.assertEqual(len(json.loads(self.get(line, "/status"))["jobs"]), 2)
+
+    def test_JobsWithoutSlotsAreToldAndWait(self):
+        self.write_jobs([JOB, JOB | {"name": "bert", "job": 8}])
+        process, line = self.start("--slots-max", "16")
+        self.assertIn("job 'bert'", process.stderr.readline())
+        self.status_when(line, lambda status: [job["slots"] for job in status["jobs"]] == [16, 0])
+
+    def test_APortInUseIsSaid(self):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+            taken.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+            self.refused(6, f"cannot listen on UDP {address}", "run", "--listen", address, "--jobs", self.jobs)
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            self.refused(6, "--http", "run", "--listen", "127.0.0.1:0", "--jobs", self.jobs, "--http",
+                         f"127.0.0.1:{taken.getsockname()[1]}")
+
+    def test_AWrongJobsFileIsSaid(self):
+        self.refused(6, "none.json", "run", "--jobs", self.folder / "none.json")
+        self.write_jobs([JOB | {"workers": 65}])
+        self.refused(2, "job 'resnet' \"workers\" must be a number from 1 to 64", "run", "--listen", "127.0.0.1:0", "--jobs", self.jobs)
+        (self.folder / "resnet.key").chmod(0o644)
+        self.write_jobs([JOB])
+        self.refused(2, "chmod", "run", "--listen", "127.0.0.1:0", "--jobs", self.jobs)
+
+    def test_WrongFlagsAreSaid(self):
+        self.refused(2, "--frobnicate", "run", "--jobs", self.jobs, "--frobnicate")
+        self.refused(2, "--jobs", "run")
+        self.refused(2, "subcommand")
+
+    def test_AFailedStartIsJsonWhereJsonWasAskedFor(self):
+        ended = run("run", "--jobs", self.folder / "none.json", "--json")
+        self.assertEqual(ended.returncode, 6)
+        line = json.loads(ended.stdout)
+        self.assertEqual(line["event"], "failed")
+        self.assertEqual(line["code"], "io")
+
+    def test_BenchChecksItsSums(self):
+        ended = run("bench", "--pmd", "memory", "--packets", "1000", "--rounds", "2", "--slots", "8", "--window-indices", "6400", "--json")
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        report = json.loads(ended.stdout)
+        self.assertEqual(report["turns_checked"], 2 * (1000 // 32) * 8)
+        self.assertGreater(report["gbit_s"], 0)
+        self.assertGreater(report["read_gbit_s"], 0)
+
+    def test_BenchOverDpdkChecksItsSums(self):
+        ended = run("bench", "--packets", "1000", "--rounds", "1", "--slots", "8", "--window-indices", "6400", "--json")
+        if ended.returncode in (5, 6):
+            self.skipTest(ended.stderr.strip().split("\n")[-1])
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        self.assertEqual(json.loads(ended.stdout)["turns_checked"], (1000 // 32) * 8)
+
+    def test_ADriverThatIsNotThereIsSaid(self):
+        ended = run("run", "--listen", "10.0.0.1:7700", "--jobs", self.jobs, "--pmd", "net_nothing")
+        if ended.returncode == 5:
+            self.skipTest(ended.stderr.strip())
+        # Some versions start without the device, some do not start.
+        self.assertIn(ended.returncode, (2, 6), ended.stderr)
+        self.assertIn("DPDK", ended.stderr.strip().split("\n")[-1])
+
+    def test_AFloodOfFramesThatAreNoneIsCounted(self):
+        # net_null gives frames of zeros without end.
+        process, line = self.start("--pmd", "net_null", listen="10.0.0.1:7700")
+        if line["event"] == "failed":
+            self.assertIn(line["code"], ("unsupported", "io"))
+            self.skipTest(line["error"])
+        status = self.status_when(line, lambda status: sum(status["lcores"][0]["dropped"].values()) > 100_000)
+        self.assertEqual(status["lcores"][0]["packets_in"], 0)
+        self.assertEqual(self.get(line, "/healthz").strip(), "ok")
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(timeout=TIMEOUT_S), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

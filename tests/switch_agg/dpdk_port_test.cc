@@ -1,0 +1,249 @@
+// The DPDK path over net_ring: frames in, frames out. Skips where DPDK cannot start. One environment a process: every test has
+// a wire of its own.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "switch_agg/dpdk_ports.h"
+#include "switch_agg/endpoint_text.h"
+
+namespace millrace::switch_agg {
+namespace {
+
+using Bytes = std::vector<uint8_t>;
+
+constexpr uint16_t kPort = 7700;
+const WireAddress kWorker = {{0x02, 0, 0, 0, 0, 0x77}, {10, 0, 0, 7}};
+constexpr Ipv4Address kSwitchIp = {10, 0, 0, 1};
+
+std::unique_ptr<DpdkRingWire> open_wire(uint32_t lanes = 1) {
+  auto wire = DpdkRingWire::open({.address = kSwitchIp, .first_port = kPort, .lanes = lanes, .memory_mib = 1024});
+  static bool started = false;
+  if (wire) {
+    started = true;
+    return std::move(*wire);
+  }
+  EXPECT_FALSE(started) << "only the first wire may fail: " << wire.error().message;
+  EXPECT_TRUE(wire.error().code == ErrorCode::kUnsupported || wire.error().code == ErrorCode::kIo)
+      << wire.error().message;
+  return nullptr;
+}
+
+#define OPEN_OR_SKIP(wire, ...)             \
+  const auto wire = open_wire(__VA_ARGS__); \
+  if (!wire) GTEST_SKIP() << "DPDK cannot start here"
+
+Bytes udp_frame(const DpdkRingWire& wire, size_t payload_bytes, uint16_t to_port = kPort) {
+  Bytes frame(kUdpHeadersBytes + payload_bytes);
+  std::iota(frame.begin() + kUdpHeadersBytes, frame.end(), uint8_t{0});
+  build_udp_headers({kWorker, wire.address(), 4000, to_port}, frame);
+  return frame;
+}
+
+std::vector<Bytes> frames_sent(DpdkRingWire& wire) {
+  std::vector<Bytes> frames;
+  wire.take_frames([&](ByteSpan frame) { frames.emplace_back(frame.begin(), frame.end()); });
+  return frames;
+}
+
+void send(PacketPort& port, const Bytes& bytes, const protocol::Endpoint& to) {
+  const std::span<uint8_t> room = port.room();
+  ASSERT_GE(room.size(), bytes.size());
+  std::ranges::copy(bytes, room.begin());
+  port.send(bytes.size(), to);
+  port.flush();
+}
+
+TEST(DpdkPort, APacketIsReceivedAndAnsweredToWhereItCameFrom) {
+  OPEN_OR_SKIP(wire);
+  PacketPort& port = *wire->ports().front();
+  port.enter_thread();
+  const Bytes frame = udp_frame(*wire, 1400);
+  ASSERT_TRUE(wire->inject_frame(frame));
+  const auto burst = port.receive();
+  ASSERT_EQ(burst.size(), 1u);
+  EXPECT_TRUE(std::ranges::equal(burst[0].bytes, ByteSpan(frame).subspan(kUdpHeadersBytes)));
+  EXPECT_EQ(burst[0].from, (protocol::Endpoint{mapped_address(kWorker.ip), 4000}));
+  send(port, {1, 2, 3}, burst[0].from);
+  const std::vector<Bytes> sent = frames_sent(*wire);
+  ASSERT_EQ(sent.size(), 1u);
+  const auto answer = parse_udp_frame(sent[0]);
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->from, wire->address());
+  EXPECT_EQ(answer->to, kWorker);
+  EXPECT_EQ(answer->from_port, kPort);
+  EXPECT_EQ(answer->to_port, 4000);
+  EXPECT_THAT(answer->payload, testing::ElementsAre(1, 2, 3));
+}
+
+TEST(DpdkPort, ManyBurstsLoseNothingAndLeakNothing) {
+  OPEN_OR_SKIP(wire);
+  PacketPort& port = *wire->ports().front();
+  const Bytes frame = udp_frame(*wire, 1400);
+  size_t received = 0;
+  // More than the pool has: a buffer that is not given back would be missed.
+  for (int round = 0; round < 300; ++round) {
+    for (int i = 0; i < 100; ++i) ASSERT_TRUE(wire->inject_frame(frame)) << round;
+    for (auto burst = port.receive(); !burst.empty(); burst = port.receive()) {
+      received += burst.size();
+      for (const protocol::ReceivedPacket& packet : burst) {
+        ASSERT_FALSE(port.room().empty());
+        port.send(64, packet.from);
+      }
+      port.flush();
+    }
+    ASSERT_EQ(frames_sent(*wire).size(), 100u);
+  }
+  EXPECT_EQ(received, 30'000u);
+  EXPECT_EQ(port.counters().packets_in, 30'000u);
+  EXPECT_EQ(port.counters().bytes_in, 30'000u * 1400);
+  EXPECT_EQ(port.counters().packets_out, 30'000u);
+}
+
+TEST(DpdkPort, ArpAndEchoAreAnswered) {
+  OPEN_OR_SKIP(wire);
+  PacketPort& port = *wire->ports().front();
+  Bytes question(kArpFrameBytes);
+  build_arp_question(kWorker, kSwitchIp, question);
+  ASSERT_TRUE(wire->inject_frame(question));
+  EXPECT_TRUE(port.receive().empty());
+  port.flush();
+  std::vector<Bytes> sent = frames_sent(*wire);
+  ASSERT_EQ(sent.size(), 1u);
+  const auto arp = read_arp(sent[0], kWorker);
+  ASSERT_TRUE(arp);
+  EXPECT_EQ(arp->sender, wire->address());
+  EXPECT_EQ(sent[0].size(), 60u);
+
+  Bytes echo = udp_frame(*wire, 56);
+  echo[kEthernetBytes + 9] = 1;  // ICMP
+  const std::span<uint8_t> icmp = std::span(echo).subspan(kEthernetBytes + kIpv4Bytes);
+  std::ranges::copy(Bytes{8, 0, 0, 0, 0, 1, 0, 1}, icmp.begin());
+  const auto put_sum = [](std::span<uint8_t> bytes, size_t at) {
+    bytes[at] = bytes[at + 1] = 0;
+    const uint16_t sum = internet_checksum(internet_sum(bytes));
+    bytes[at] = static_cast<uint8_t>(sum >> 8);
+    bytes[at + 1] = static_cast<uint8_t>(sum);
+  };
+  put_sum(icmp, 2);
+  put_sum(std::span(echo).subspan(kEthernetBytes, kIpv4Bytes), 10);
+  ASSERT_TRUE(wire->inject_frame(echo));
+  EXPECT_TRUE(port.receive().empty());
+  port.flush();
+  sent = frames_sent(*wire);
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0][kEthernetBytes + kIpv4Bytes], 0) << "echo reply";
+  EXPECT_EQ(port.counters().arp_answered, 1u);
+  EXPECT_EQ(port.counters().echo_answered, 1u);
+}
+
+TEST(DpdkPort, AnUnknownNeighbourIsAskedForAndKnownThen) {
+  OPEN_OR_SKIP(wire);
+  PacketPort& port = *wire->ports().front();
+  const protocol::Endpoint shard{mapped_address(kWorker.ip), 9000};
+  send(port, {1}, shard);
+  std::vector<Bytes> sent = frames_sent(*wire);
+  ASSERT_EQ(sent.size(), 1u);
+  const auto asked = read_arp(sent[0], kWorker);
+  ASSERT_TRUE(asked);
+  EXPECT_TRUE(asked->asks_for_self);
+  EXPECT_EQ(port.counters().no_neighbour, 1u);
+  Bytes answer(kArpFrameBytes);
+  build_arp_answer(kWorker, wire->address(), answer);
+  ASSERT_TRUE(wire->inject_frame(answer));
+  EXPECT_TRUE(port.receive().empty());
+  send(port, {2}, shard);
+  sent = frames_sent(*wire);
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(parse_udp_frame(sent[0])->to, kWorker);
+}
+
+TEST(DpdkPort, WhatIsNotForItIsDroppedAndCounted) {
+  OPEN_OR_SKIP(wire);
+  PacketPort& port = *wire->ports().front();
+  Bytes other_host = udp_frame(*wire, 10);
+  build_udp_headers({kWorker, {wire->address().mac, {10, 0, 0, 2}}, 4000, kPort}, other_host);
+  Bytes malformed = udp_frame(*wire, 10);
+  malformed[kEthernetBytes] = 0x41;
+  Bytes ipv6 = udp_frame(*wire, 10);
+  ipv6[12] = 0x86;
+  ipv6[13] = 0xDD;
+  for (const Bytes& frame : {other_host, malformed, ipv6, udp_frame(*wire, 10, kPort + 1),
+                             udp_frame(*wire, 10, kPort - 1), udp_frame(*wire, 1473)})
+    ASSERT_TRUE(wire->inject_frame(frame));
+  EXPECT_TRUE(port.receive().empty());
+  EXPECT_EQ(port.counters().other_destination, 3u);
+  EXPECT_EQ(port.counters().malformed_frame, 1u);
+  EXPECT_EQ(port.counters().other_protocol, 1u);
+  EXPECT_EQ(port.counters().too_long, 1u);
+  port.flush();
+  EXPECT_TRUE(frames_sent(*wire).empty());
+}
+
+TEST(DpdkPort, EveryTruncatedFrameIsDropped) {
+  OPEN_OR_SKIP(wire);
+  PacketPort& port = *wire->ports().front();
+  const Bytes frame = udp_frame(*wire, 30);
+  for (size_t bytes = 1; bytes < frame.size(); ++bytes) {
+    ASSERT_TRUE(wire->inject_frame(ByteSpan(frame).first(bytes)));
+    EXPECT_TRUE(port.receive().empty()) << bytes;
+  }
+  EXPECT_EQ(port.counters().malformed_frame, frame.size() - 1);
+}
+
+TEST(DpdkPort, LanesShareOneQueueByTheirUdpPorts) {
+  OPEN_OR_SKIP(wire, 3);
+  std::vector<std::unique_ptr<PacketPort>>& ports = wire->ports();
+  ASSERT_EQ(ports.size(), 3u);
+  for (uint16_t lane = 0; lane < 3; ++lane)
+    ASSERT_TRUE(wire->inject_frame(udp_frame(*wire, 100 + size_t{lane}, static_cast<uint16_t>(kPort + lane))));
+  for (uint16_t lane = 0; lane < 3; ++lane) {
+    const auto burst = ports[lane]->receive();
+    ASSERT_EQ(burst.size(), 1u) << lane;
+    EXPECT_EQ(burst[0].bytes.size(), 100u + lane);
+    ports[lane]->room();
+    ports[lane]->send(8, burst[0].from);
+    ports[lane]->flush();
+  }
+  ports[0]->receive();  // takes over what the others sent
+  ports[0]->flush();
+  std::vector<uint16_t> from;
+  for (const Bytes& frame : frames_sent(*wire)) from.push_back(parse_udp_frame(frame)->from_port);
+  EXPECT_THAT(from, testing::ElementsAre(kPort, kPort + 1, kPort + 2));
+}
+
+TEST(DpdkPort, ArpAnswersReachLanesThatHaveNoQueue) {
+  OPEN_OR_SKIP(wire, 2);
+  std::vector<std::unique_ptr<PacketPort>>& ports = wire->ports();
+  Bytes answer(kArpFrameBytes);
+  build_arp_answer(kWorker, wire->address(), answer);
+  ASSERT_TRUE(wire->inject_frame(answer));
+  ports[0]->receive();
+  ports[1]->receive();
+  send(*ports[1], {1}, {mapped_address(kWorker.ip), 9000});
+  ports[0]->receive();
+  ports[0]->flush();
+  EXPECT_EQ(frames_sent(*wire).size(), 1u);
+  EXPECT_EQ(ports[1]->counters().no_neighbour, 0u);
+}
+
+TEST(DpdkPort, AFullInboxDropsAndCounts) {
+  OPEN_OR_SKIP(wire, 2);
+  std::vector<std::unique_ptr<PacketPort>>& ports = wire->ports();
+  const Bytes frame = udp_frame(*wire, 10, kPort + 1);
+  size_t injected = 0;
+  for (; injected < 3000; ++injected) {
+    ASSERT_TRUE(wire->inject_frame(frame));
+    ports[0]->receive();
+  }
+  size_t received = 0;
+  for (auto burst = ports[1]->receive(); !burst.empty(); burst = ports[1]->receive()) received += burst.size();
+  EXPECT_GT(ports[0]->counters().lane_full, 0u);
+  EXPECT_EQ(received + ports[0]->counters().lane_full, injected);
+}
+
+}  // namespace
+}  // namespace millrace::switch_agg

@@ -1,0 +1,153 @@
+#include "switch_agg/jobs_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "switch_agg/endpoint_text.h"
+
+namespace millrace::switch_agg {
+namespace {
+
+using testing::HasSubstr;
+
+class JobsFile : public testing::Test {
+ protected:
+  JobsFile() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "millrace-switch-XXXXXX").string();
+    folder_ = ::mkdtemp(pattern.data());
+    std::ofstream(folder_ + "/a.key") << std::string(62, '0') << "2a\n";
+    ::chmod((folder_ + "/a.key").c_str(), 0600);
+  }
+  ~JobsFile() override { std::filesystem::remove_all(folder_); }
+
+  Result<std::vector<SwitchJob>> read(const std::string& text) const {
+    std::ofstream(folder_ + "/jobs.json") << text;
+    return read_jobs_file(folder_ + "/jobs.json");
+  }
+  /// The message of a list of one job: the whole one of below with `change` in place of its fields of the same names.
+  std::string refusal(const std::string& jobs) const {
+    const auto read_jobs = read(jobs);
+    EXPECT_FALSE(read_jobs) << jobs;
+    if (read_jobs) return {};
+    EXPECT_EQ(read_jobs.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(read_jobs.error().message, HasSubstr(folder_ + "/jobs.json: "));
+    return read_jobs.error().message;
+  }
+
+  std::string folder_;
+};
+
+constexpr const char* kWhole =
+    R"("name": "a", "job": 7, "key_file": "a.key", "workers": 4, "window_indices": 16384, "slots": 64)";
+
+std::string list(const std::string& fields) { return R"({"jobs": [{)" + fields + "}]}"; }
+std::string with(const std::string& more) { return list(std::string(kWhole) + ", " + more); }
+std::string replaced(const std::string& from, const std::string& to) {
+  std::string text = list(kWhole);
+  return text.replace(text.find(from), from.size(), to);
+}
+
+TEST_F(JobsFile, TheLeastJobHasDefaults) {
+  const auto jobs = read(list(kWhole));
+  ASSERT_TRUE(jobs) << jobs.error().message;
+  ASSERT_EQ(jobs->size(), 1u);
+  const SwitchJob& job = jobs->front();
+  EXPECT_EQ(job.name, "a");
+  EXPECT_EQ(job.job, 7u);
+  EXPECT_EQ(job.key.back(), 0x2a);
+  EXPECT_EQ(job.role, Role::kReduce);
+  EXPECT_EQ(job.workers, 4u);
+  EXPECT_EQ(job.window_indices, 16384u);
+  EXPECT_EQ(job.slots, 64u);
+  EXPECT_EQ(job.reselect_k, 0u);
+  EXPECT_EQ(job.lease_ns, 10 * kNsPerS);
+}
+
+TEST_F(JobsFile, EveryFieldIsRead) {
+  const auto jobs = read(with(R"("role": "combine", "reselect_k": 1000, "result_index_codec": "bitmap",
+      "lease_seconds": 3, "shard": "192.0.2.9:7600", "rack": [0, 2, 63])"));
+  ASSERT_TRUE(jobs) << jobs.error().message;
+  const SwitchJob& job = jobs->front();
+  EXPECT_EQ(job.role, Role::kCombine);
+  EXPECT_EQ(job.reselect_k, 1000u);
+  EXPECT_EQ(job.result_codecs.index, protocol::WindowIndexCodec::kBitmap);
+  EXPECT_EQ(job.lease_ns, 3 * kNsPerS);
+  EXPECT_EQ(endpoint_text(job.shard), "192.0.2.9:7600");
+  EXPECT_EQ(job.rack, 1u | 4u | uint64_t{1} << 63);
+}
+
+TEST_F(JobsFile, NoJobsAreAList) {
+  const auto jobs = read(R"({"jobs": []})");
+  ASSERT_TRUE(jobs);
+  EXPECT_TRUE(jobs->empty());
+}
+
+TEST_F(JobsFile, WhatIsNoListIsRefused) {
+  for (const char* text :
+       {"", "{", "[]", "7", "null", R"({"jobs": 7})", R"({"job": []})", R"({"jobs": [], "more": 1})"})
+    EXPECT_THAT(refusal(text), HasSubstr(R"({"jobs": [{)")) << text;
+  EXPECT_THAT(refusal(R"({"jobs": [7]})"), HasSubstr("job 1 of the list must be an object"));
+}
+
+TEST_F(JobsFile, WrongFieldsAreNamed) {
+  EXPECT_THAT(refusal(with(R"("slot": 4)")), HasSubstr("job 'a' has a field 'slot' that is not known"));
+  EXPECT_THAT(refusal(replaced(R"("name": "a", )", "")), HasSubstr("job 1 of the list lacks \"name\""));
+  EXPECT_THAT(refusal(replaced(R"("name": "a")", R"("name": "")")), HasSubstr("\"name\" must be a text"));
+  EXPECT_THAT(refusal(replaced(R"("job": 7)", R"("job": -1)")),
+              HasSubstr("\"job\" must be a number from 0 to 4294967295"));
+  EXPECT_THAT(refusal(replaced(R"("job": 7)", R"("job": 4294967296)")), HasSubstr("\"job\" must be a number"));
+  EXPECT_THAT(refusal(replaced(R"("job": 7)", R"("job": 1.5)")), HasSubstr("\"job\" must be a number"));
+  EXPECT_THAT(refusal(replaced(R"("workers": 4)", R"("workers": 65)")),
+              HasSubstr("\"workers\" must be a number from 1 to 64"));
+  EXPECT_THAT(refusal(replaced("16384", "100")), HasSubstr("a multiple of 64"));
+  EXPECT_THAT(refusal(replaced("16384", "65600")), HasSubstr("\"window_indices\" must be a number from 64 to 65536"));
+  EXPECT_THAT(refusal(replaced(R"("slots": 64)", R"("slots": 0)")),
+              HasSubstr("\"slots\" must be a number from 1 to 128"));
+  EXPECT_THAT(refusal(with(R"("role": "both")")), HasSubstr(R"("role" must be "reduce" or "combine")"));
+  EXPECT_THAT(refusal(with(R"("result_index_codec": "bloom")")), HasSubstr(R"("raw" or "gap" or "bitmap")"));
+  EXPECT_THAT(refusal(with(R"("lease_seconds": 0)")), HasSubstr("\"lease_seconds\""));
+}
+
+TEST_F(JobsFile, RacksNeedTheirShard) {
+  EXPECT_THAT(refusal(with(R"("role": "combine", "rack": [0])")), HasSubstr("lacks \"shard\""));
+  EXPECT_THAT(refusal(with(R"("role": "combine", "shard": "h:1", "rack": [0])")), HasSubstr("'h:1' is not an address"));
+  EXPECT_THAT(refusal(with(R"("role": "combine", "shard": "192.0.2.9:1", "rack": [])")),
+              HasSubstr("\"rack\" must be a list"));
+  EXPECT_THAT(refusal(with(R"("role": "combine", "shard": "192.0.2.9:1", "rack": [64])")), HasSubstr("\"rack\""));
+  EXPECT_THAT(refusal(with(R"("rack": [0])")), HasSubstr("only \"role\": \"combine\" has"));
+}
+
+TEST_F(JobsFile, TwoOfOneNameOrNumberAreRefused) {
+  const std::string first = std::string("{") + kWhole + "}";
+  const auto twice = [&](const std::string& second) { return R"({"jobs": [)" + first + ", " + second + "]}"; };
+  EXPECT_THAT(refusal(twice(first)), HasSubstr("the same name or number"));
+  std::string other = first;
+  EXPECT_THAT(refusal(twice(other.replace(other.find("\"a\""), 3, "\"b\""))), HasSubstr("'a' and 'b'"));
+}
+
+TEST_F(JobsFile, FilesThatCannotBeReadAreNamed) {
+  const auto missing = read_jobs_file(folder_ + "/none.json");
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().code, ErrorCode::kIo);
+  EXPECT_THAT(missing.error().message, HasSubstr("none.json"));
+  EXPECT_FALSE(read_jobs_file(folder_)) << "a folder";
+  const auto large = read(std::string(kJobsFileBytesMax + 1, ' '));
+  ASSERT_FALSE(large);
+  EXPECT_THAT(large.error().message, HasSubstr("no list of jobs"));
+  const auto keyless = read(replaced("a.key", "b.key"));
+  ASSERT_FALSE(keyless);
+  EXPECT_THAT(keyless.error().message, HasSubstr("job 'a'"));
+}
+
+TEST_F(JobsFile, AKeyThatOthersMayReadIsRefused) {
+  ::chmod((folder_ + "/a.key").c_str(), 0644);
+  EXPECT_THAT(refusal(list(kWhole)), HasSubstr("chmod"));
+}
+
+}  // namespace
+}  // namespace millrace::switch_agg

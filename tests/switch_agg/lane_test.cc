@@ -1,0 +1,88 @@
+#include "switch_agg/lane.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "switch_agg/bench_traffic.h"
+
+namespace millrace::switch_agg {
+namespace {
+
+constexpr TimeNs kPatience = 20 * kNsPerS;
+
+/// Gives one hostile packet a burst, and counts what the lane does with it.
+class EndlessPort final : public PacketPort {
+ public:
+  void enter_thread() override { entered.store(true); }
+  std::span<const protocol::ReceivedPacket> receive() override {
+    ++counters_.packets_in;
+    return std::span(&packet_, 1);
+  }
+  std::span<uint8_t> room() override { return room_; }
+  void send(size_t, const protocol::Endpoint&) override {}
+  void flush() override {}
+  void wait(int) override {}
+
+  static inline std::atomic<bool> entered = false;
+
+ private:
+  std::array<uint8_t, 10> bytes_{};
+  protocol::ReceivedPacket packet_{bytes_, {}};
+  std::array<uint8_t, 1472> room_{};
+};
+
+template <typename Holds>
+bool becomes_true(const Holds& holds) {
+  for (const TimeNs until = monotonic_now_ns() + kPatience; monotonic_now_ns() < until; std::this_thread::yield()) {
+    if (holds()) return true;
+  }
+  return false;
+}
+
+TEST(Lane, CountsTakesJobsAndEnds) {
+  EndlessPort::entered = false;
+  Lane lane(std::make_unique<EndlessPort>(), {.slots_max = 8}, 1);
+  ASSERT_TRUE(lane.add_jobs({bench_job(2, 4, 640)}, monotonic_now_ns()));
+  EXPECT_EQ(lane.report().at, 0);
+  std::jthread thread([&] { lane.run(); });
+  EXPECT_TRUE(becomes_true([&] { return lane.report().aggregator[AggregatorEvent::kTooShort] > 100; }));
+  EXPECT_TRUE(EndlessPort::entered);
+  EXPECT_GT(lane.report().port.packets_in, 100u);
+  ASSERT_EQ(lane.report().jobs.size(), 1u);
+  EXPECT_EQ(lane.report().jobs[0].status.slots, 4u);
+
+  SwitchJob large = bench_job(2, 8, 640);
+  large.job = 8;
+  large.name = "large";
+  lane.change_jobs({}, {large});
+  std::vector<std::string> refusals;
+  EXPECT_TRUE(becomes_true([&] { return !(refusals = lane.take_refusals()).empty(); }));
+  EXPECT_THAT(refusals, testing::ElementsAre(testing::HasSubstr("job 'large'")));
+  lane.change_jobs({7}, {});
+  EXPECT_TRUE(becomes_true([&] {
+    const LaneReport report = lane.report();
+    return report.jobs.size() == 1 && report.jobs[0].status.job == 8;
+  }));
+  lane.request_stop();
+}
+
+TEST(Lane, JobsThatCannotBeAreNamed) {
+  Lane lane(std::make_unique<EndlessPort>(), {}, 1);
+  SwitchJob job = bench_job(2, 4, 100);
+  const Status added = lane.add_jobs({job}, 0);
+  ASSERT_FALSE(added);
+  EXPECT_THAT(added.error().message, testing::HasSubstr("job 'bench'"));
+}
+
+TEST(Lane, JobsWithoutSlotsAreTold) {
+  Lane lane(std::make_unique<EndlessPort>(), {.slots_max = 3}, 1);
+  EXPECT_TRUE(lane.add_jobs({bench_job(2, 4, 640)}, 0));
+  EXPECT_THAT(lane.take_refusals(), testing::ElementsAre(testing::HasSubstr("job 'bench'")));
+  EXPECT_TRUE(lane.take_refusals().empty());
+}
+
+}  // namespace
+}  // namespace millrace::switch_agg

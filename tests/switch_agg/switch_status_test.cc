@@ -1,0 +1,156 @@
+#include "switch_agg/switch_status.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "switch_agg/lane_jobs.h"
+#include "switch_agg/metrics_export.h"
+#include "switch_agg/status_json.h"
+
+namespace millrace::switch_agg {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+SwitchStatus example() {
+  SwitchStatus status;
+  status.pmd = "kernel";
+  status.slots_max = 512;
+  status.lanes.resize(2);
+  status.lanes[0].address = "127.0.0.1:7700";
+  status.lanes[0].report.port.packets_in = 10;
+  status.lanes[0].report.port.bytes_in = 14'000;
+  status.lanes[0].report.port.too_long = 3;
+  status.lanes[0].report.aggregator.add(AggregatorEvent::kBadMac, 2);
+  status.lanes[0].report.aggregator.add(AggregatorEvent::kDuplicate, 4);
+  status.lanes[0].report.aggregator.add(AggregatorEvent::kPrevious, 1);
+  status.lanes[1].address = "127.0.0.1:7701";
+  status.jobs.push_back({"resnet", 7, "reduce", 4, 16'384, 64, 0});
+  for (SwitchStatus::LaneStatus& lane : status.lanes) {
+    LaneReport::Job job;
+    job.status = {.job = 7, .slots = 64, .epoch = 3, .phase = SwitchPhase::kOpen};
+    job.counters.add(AggregatorEvent::kAdded, 50);
+    lane.report.jobs.push_back(job);
+  }
+  add_job_reports(status);
+  return status;
+}
+
+TEST(SwitchMetrics, CountWhatGrewSinceTheLastUpdate) {
+  monitoring::Metrics metrics;
+  MetricsExport metrics_export(metrics);
+  SwitchStatus status = example();
+  metrics_export.update(status);
+  status.lanes[0].report.port.packets_in = 25;
+  metrics_export.update(status);
+  metrics_export.update(status);
+  const std::string text = metrics.prometheus_text();
+  EXPECT_THAT(text, HasSubstr(R"(millrace_switch_packets_total{direction="in",lcore="0"} 25)"));
+  EXPECT_THAT(text, HasSubstr(R"(millrace_switch_bytes_total{direction="in",lcore="0"} 14000)"));
+  EXPECT_THAT(text, HasSubstr(R"(millrace_switch_port_dropped_total{lcore="0",reason="too_long"} 3)"));
+  EXPECT_THAT(text, HasSubstr(R"(millrace_switch_events_total{event="bad_mac",lcore="0"} 2)"));
+  EXPECT_THAT(text, HasSubstr(R"(millrace_switch_retransmissions_total{lcore="0"} 5)"));
+  EXPECT_THAT(text, HasSubstr(R"(millrace_switch_slots_reserved 64)"));
+  EXPECT_THAT(text, HasSubstr(R"(millrace_switch_slots_max 512)"));
+  EXPECT_THAT(text, HasSubstr(R"(millrace_switch_job_slots{job="resnet"} 64)"));
+  EXPECT_THAT(text, HasSubstr(R"(millrace_switch_job_events_total{event="added",job="resnet"} 100)"));
+}
+
+TEST(SwitchMetrics, AJobThatIsGoneHasNoSeries) {
+  monitoring::Metrics metrics;
+  MetricsExport metrics_export(metrics);
+  SwitchStatus status = example();
+  metrics_export.update(status);
+  status.jobs.clear();
+  metrics_export.update(status);
+  EXPECT_THAT(metrics.prometheus_text(), Not(HasSubstr("resnet")));
+}
+
+TEST(SwitchMetrics, AreTheOnesOfTheTable) {
+  std::ifstream file(MILLRACE_SWITCH_IO_MD);
+  std::stringstream text;
+  text << file.rdbuf();
+  for (const monitoring::MetricInfo& info : switch_metric_catalog()) {
+    EXPECT_EQ(info.name.ends_with("_total"), info.kind == monitoring::MetricKind::kCounter) << info.name;
+    EXPECT_THAT(text.str(), HasSubstr("| `" + std::string(info.name) + "` |"));
+  }
+}
+
+TEST(SwitchStatus, IsJsonWithoutZeros) {
+  const nlohmann::json json = nlohmann::json::parse(status_json(example()));
+  EXPECT_EQ(json["pmd"], "kernel");
+  EXPECT_EQ(json["slots"], 64);
+  EXPECT_EQ(json["slots_max"], 512);
+  EXPECT_EQ(json["lcores"].size(), 2u);
+  EXPECT_EQ(json["lcores"][0]["dropped"], (nlohmann::json{{"too_long", 3}}));
+  EXPECT_EQ(json["lcores"][0]["events"]["bad_mac"], 2);
+  EXPECT_EQ(json["lcores"][0]["retransmissions"], 5);
+  EXPECT_TRUE(json["lcores"][1]["dropped"].empty());
+  EXPECT_EQ(json["jobs"][0]["name"], "resnet");
+  EXPECT_EQ(json["jobs"][0]["phase"], "open");
+  EXPECT_EQ(json["jobs"][0]["epoch"], 3);
+  EXPECT_EQ(json["jobs"][0]["events"], (nlohmann::json{{"added", 100}}));
+}
+
+TEST(SwitchStatus, AJobIsAsFarAsItsLastLane) {
+  SwitchStatus status = example();
+  status.jobs[0].counters = {};
+  status.lanes[1].report.jobs[0].status.phase = SwitchPhase::kCollecting;
+  status.lanes[1].report.jobs[0].status.epoch = 4;
+  status.lanes[1].report.jobs[0].status.slots = 0;
+  add_job_reports(status);
+  EXPECT_EQ(status.jobs[0].phase, "collecting");
+  EXPECT_EQ(status.jobs[0].epoch, 4u);
+  EXPECT_EQ(status.jobs[0].slots_reserved, 0u);
+}
+
+TEST(SwitchStatus, EveryDropOfThePortHasAReason) {
+  PortCounters port;
+  port.too_long = 1;
+  port.malformed_frame = 2;
+  port.other_protocol = 3;
+  port.other_destination = 4;
+  port.lane_full = 5;
+  port.no_buffer = 6;
+  port.send_full = 7;
+  port.send_refused = 8;
+  port.no_neighbour = 9;
+  uint64_t expected = 1;
+  for (const ReasonCount& one : port_drops(port)) EXPECT_EQ(one.count, expected++) << one.reason;
+  EXPECT_EQ(expected, 10u);
+}
+
+TEST(LaneJobs, LanesShareTheEntriesThatAStepKeeps) {
+  SwitchJob job;
+  job.reselect_k = 10;
+  uint64_t sum = 0;
+  for (uint32_t lane = 0; lane < 3; ++lane) sum += jobs_of_lane({job}, lane, 3).front().reselect_k;
+  EXPECT_EQ(sum, 10u);
+  job.reselect_k = 1;
+  EXPECT_EQ(jobs_of_lane({job}, 2, 3).front().reselect_k, 1u) << "0 would be the whole sum";
+  job.reselect_k = 0;
+  EXPECT_EQ(jobs_of_lane({job}, 0, 3).front().reselect_k, 0u);
+}
+
+TEST(LaneJobs, OnlyWhatChangedIsChanged) {
+  SwitchJob a;
+  a.job = 1;
+  SwitchJob b;
+  b.job = 2;
+  SwitchJob changed = b;
+  changed.workers = 9;
+  EXPECT_TRUE(job_changes({a, b}, {b, a}).added.empty());
+  EXPECT_TRUE(job_changes({a, b}, {b, a}).removed.empty());
+  const JobChanges changes = job_changes({a, b}, {changed});
+  EXPECT_THAT(changes.removed, testing::ElementsAre(1, 2));
+  ASSERT_EQ(changes.added.size(), 1u);
+  EXPECT_EQ(changes.added.front().workers, 9u);
+}
+
+}  // namespace
+}  // namespace millrace::switch_agg

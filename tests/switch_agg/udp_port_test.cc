@@ -1,0 +1,128 @@
+#include "switch_agg/udp_port.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "switch_agg/endpoint_text.h"
+
+namespace millrace::switch_agg {
+namespace {
+
+constexpr int kPatienceMs = 10'000;
+
+std::unique_ptr<UdpPort> open(const char* address, size_t packet_bytes_max = 1472) {
+  auto port = UdpPort::open({.listen = parse_endpoint(address).value(), .packet_bytes_max = packet_bytes_max});
+  EXPECT_TRUE(port) << port.error().message;
+  return port ? std::move(*port) : nullptr;
+}
+
+void send(UdpPort& port, const std::vector<uint8_t>& bytes, const protocol::Endpoint& to) {
+  const std::span<uint8_t> room = port.room();
+  ASSERT_GE(room.size(), bytes.size());
+  std::ranges::copy(bytes, room.begin());
+  port.send(bytes.size(), to);
+}
+
+/// The next burst that is not empty; empty when none comes.
+std::span<const protocol::ReceivedPacket> next_burst(UdpPort& port) {
+  std::span<const protocol::ReceivedPacket> burst = port.receive();
+  if (burst.empty()) {
+    port.wait(kPatienceMs);
+    burst = port.receive();
+  }
+  return burst;
+}
+
+TEST(UdpPort, PacketsComeWithTheirSendersAddress) {
+  for (const char* address : {"127.0.0.1:0", "[::1]:0"}) {
+    auto opened = UdpPort::open({.listen = parse_endpoint(address).value()});
+    if (!opened) continue;  // a machine without IPv6
+    UdpPort& a = **opened;
+    const auto b = open(address);
+    ASSERT_TRUE(b);
+    send(a, {1, 2, 3}, b->address());
+    a.flush();
+    const auto burst = next_burst(*b);
+    ASSERT_EQ(burst.size(), 1u) << address;
+    EXPECT_THAT(burst[0].bytes, testing::ElementsAre(1, 2, 3));
+    EXPECT_EQ(burst[0].from, a.address());
+    EXPECT_EQ(a.counters().packets_out, 1u);
+    EXPECT_EQ(a.counters().bytes_out, 3u);
+    EXPECT_EQ(b->counters().packets_in, 1u);
+    EXPECT_EQ(b->counters().bytes_in, 3u);
+  }
+}
+
+TEST(UdpPort, ASocketForAllAddressesTakesIpv4) {
+  auto both = UdpPort::open({.listen = parse_endpoint("[::]:0").value()});
+  if (!both) GTEST_SKIP() << "no IPv6 on this machine: " << both.error().message;
+  const auto four = open("127.0.0.1:0");
+  protocol::Endpoint to = parse_endpoint("127.0.0.1:0").value();
+  to.port = (*both)->address().port;
+  send(*four, {9}, to);
+  four->flush();
+  const auto burst = next_burst(**both);
+  ASSERT_EQ(burst.size(), 1u);
+  EXPECT_EQ(burst[0].from, four->address()) << endpoint_text(burst[0].from);
+}
+
+TEST(UdpPort, MoreThanABurstIsSentAndReceived) {
+  const auto a = open("127.0.0.1:0");
+  const auto b = open("127.0.0.1:0");
+  constexpr uint8_t kPackets = 150;
+  for (uint8_t i = 0; i < kPackets; ++i) send(*a, {i}, b->address());
+  a->flush();
+  uint8_t seen = 0;
+  while (seen < kPackets) {
+    const auto burst = next_burst(*b);
+    ASSERT_FALSE(burst.empty()) << int{seen};
+    for (const protocol::ReceivedPacket& packet : burst) EXPECT_THAT(packet.bytes, testing::ElementsAre(seen++));
+  }
+  EXPECT_TRUE(b->receive().empty());
+}
+
+TEST(UdpPort, APacketThatIsTooLongIsDroppedAndCounted) {
+  const auto a = open("127.0.0.1:0", 200);
+  const auto b = open("127.0.0.1:0", 100);
+  send(*a, std::vector<uint8_t>(101, 1), b->address());
+  send(*a, std::vector<uint8_t>(100, 2), b->address());
+  a->flush();
+  std::vector<size_t> sizes;
+  while (b->counters().packets_in + b->counters().too_long < 2) {
+    for (const protocol::ReceivedPacket& packet : next_burst(*b)) sizes.push_back(packet.bytes.size());
+  }
+  EXPECT_THAT(sizes, testing::ElementsAre(100));
+  EXPECT_EQ(b->counters().too_long, 1u);
+}
+
+TEST(UdpPort, OneDestinationThatIsRefusedDoesNotHoldUpOthers) {
+  const auto a = open("127.0.0.1:0");
+  const auto b = open("127.0.0.1:0");
+  send(*a, {1}, parse_endpoint("255.255.255.255:9").value());  // without SO_BROADCAST: not permitted
+  send(*a, {2}, parse_endpoint("[2001:db8::1]:9").value());    // of another family
+  send(*a, {3}, b->address());
+  a->flush();
+  const auto burst = next_burst(*b);
+  ASSERT_EQ(burst.size(), 1u);
+  EXPECT_THAT(burst[0].bytes, testing::ElementsAre(3));
+  EXPECT_EQ(a->counters().send_refused, 2u);
+}
+
+TEST(UdpPort, APortInUseIsSaid) {
+  const auto a = open("127.0.0.1:0");
+  const auto again = UdpPort::open({.listen = a->address()});
+  ASSERT_FALSE(again);
+  EXPECT_EQ(again.error().code, ErrorCode::kIo);
+  EXPECT_THAT(again.error().message, testing::HasSubstr(endpoint_text(a->address())));
+}
+
+TEST(UdpPort, AnAddressOfAnotherMachineIsSaid) {
+  const auto port = UdpPort::open({.listen = parse_endpoint("192.0.2.1:0").value()});
+  ASSERT_FALSE(port);
+  EXPECT_EQ(port.error().code, ErrorCode::kIo);
+}
+
+}  // namespace
+}  // namespace millrace::switch_agg
