@@ -23,6 +23,10 @@ inline constexpr size_t kFragmentsMax = 16;
 inline constexpr uint32_t kSlotsMax = 128;
 inline constexpr uint32_t kSwitchWorkersMax = 64;  ///< live workers of an epoch: one bit each of a u64
 inline constexpr uint32_t kNoWindow = 0xFFFFFFFF;
+inline constexpr uint16_t kAllWorkers = 0xFFFF;   ///< header.worker of what goes to all workers of a job
+inline constexpr uint16_t kRackWorkers = 0x8000;  ///< rack r speaks to the shard as worker kRackWorkers | r
+/// The longest datagram: a payload of 9,000 bytes of IP, less IPv4's and UDP's headers.
+inline constexpr size_t kDatagramBytesMax = 8972;
 
 enum class DatagramType : uint8_t {
   kChallengeRequest = 1,
@@ -46,6 +50,7 @@ inline constexpr uint8_t kFlush = 8;
 inline constexpr uint8_t kFin = 16;
 inline constexpr uint8_t kVoid = 32;
 inline constexpr uint8_t kReselected = 64;
+inline constexpr uint8_t kUnknown = 128;  ///< of no version yet: refused
 }  // namespace datagram_flag
 
 /// The fixed part, in the order of its bytes.
@@ -56,7 +61,7 @@ struct DatagramHeader {
   uint8_t fragment = 0;
   uint32_t job = 0;
   uint64_t life = 0;
-  uint64_t sequence = 0;  ///< fresh for every transmission, per key and direction
+  uint64_t sequence = 0;  ///< fresh for every transmission under a key, from 1; 0: signed with the handshake key
   uint64_t turn = 0;
   uint32_t epoch = 0;
   uint32_t step = 0;
@@ -81,8 +86,8 @@ enum class DatagramFault : uint8_t {
   kTooShort,
   kWrongMagic,
   kUnknownType,
-  kWrongLength,  ///< header, extension, payload and MAC do not add up to the datagram
-  kOutOfBounds,  ///< a field beyond its limit (fragment, slot, reserved)
+  kWrongLength,  ///< header, extension, payload and MAC do not add up to the datagram, or to too much
+  kOutOfBounds,  ///< a field beyond its limit (flags, fragment, slot, reserved)
 };
 
 /// A datagram taken apart; its spans point into the packet.
@@ -101,5 +106,10 @@ std::expected<Datagram, DatagramFault> parse_datagram(ByteSpan packet);
 /// Writes the header into the first 64 bytes of `packet`.
 /// REQUIRES: packet.size() >= 64.
 void put_header(const DatagramHeader& header, std::span<uint8_t> packet);
+
+/// Bytes of the whole datagram that a header describes.
+constexpr size_t datagram_bytes(const DatagramHeader& header) {
+  return kDatagramHeaderBytes + size_t{header.extension_words} * 8 + header.payload_bytes + kDatagramMacBytes;
+}
 
 }  // namespace millrace::protocol

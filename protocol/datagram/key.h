@@ -1,55 +1,89 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "kernels/base/buffer.h"
 #include "kernels/base/result.h"
+#include "protocol/datagram/header.h"
 
-/// Authenticity of datagrams. Keys derive from a pre-shared job key and both sides' nonces and are never sent: one per (job, life,
-/// worker, direction), and one per (job, life) for results that go to all.
+/// Authenticity of datagrams. Keys derive from a pre-shared job key and both sides' nonces and are never sent: one per (job,
+/// life, worker, both nonces, direction), and one per (job, life) for what goes to all. Whoever has the job key is trusted with the
+/// job: its workers and its aggregators. The handshake is in protocol/WIRE_FORMAT.md, "Datagrams".
 namespace millrace::protocol {
 
 using JobKey = std::array<uint8_t, 32>;
 using Nonce = std::array<uint8_t, 16>;
-using Mac = std::array<uint8_t, 16>;
+using Mac = std::array<uint8_t, kDatagramMacBytes>;
 
-/// What a session's keys are for; goes into the derivation.
-enum class KeyUse : uint8_t { kWorkerToAggregator = 1, kAggregatorToWorker = 2, kAggregatorToAll = 3, kHandshake = 4 };
+/// What a key is for; goes into its derivation, so that no key serves two directions.
+enum class KeyUse : uint8_t {
+  kWorkerToAggregator = 1,
+  kAggregatorToWorker = 2,
+  kAggregatorToAll = 3,  ///< worker kAllWorkers, no nonces: every worker of the job derives it from the life
+  kHandshake = 4,        ///< life 0, no nonces: both directions, before there is a session
+};
+
+/// Whose key: what goes into its derivation beside the job key.
+struct KeyScope {
+  KeyUse use = KeyUse::kHandshake;
+  uint32_t job = 0;
+  uint64_t life = 0;
+  uint16_t worker = 0;
+  Nonce worker_nonce{};
+  Nonce aggregator_nonce{};
+
+  static KeyScope handshake(uint32_t job, uint16_t worker) { return {.job = job, .worker = worker}; }
+  static KeyScope to_all(uint32_t job, uint64_t life) {
+    return {.use = KeyUse::kAggregatorToAll, .job = job, .life = life, .worker = kAllWorkers};
+  }
+};
 
 /// A key ready for use: made once per session, then no allocation and no set-up per packet beyond the sequence number.
+///
+/// Session keys (all but kHandshake) sign with a MAC that takes the sequence number as its nonce: two different datagrams signed
+/// under one key with one number give the key away. So a number is never used twice under a key, a key never by two
+/// senders, and a sender that has forgotten its numbers makes a new key (a fresh nonce, a new life). A handshake key has no
+/// such condition: it lives as long as the job key, and its MAC is a keyed hash that leaves the number out.
 /// Threads  one at a time.
 class DatagramKey {
  public:
-  DatagramKey(const JobKey& job_key, KeyUse use, uint32_t job, uint64_t life, uint16_t worker, const Nonce& worker_nonce,
-              const Nonce& aggregator_nonce);
+  DatagramKey(const JobKey& job_key, const KeyScope& scope);
   DatagramKey(DatagramKey&&) noexcept;
   DatagramKey& operator=(DatagramKey&&) noexcept;
   ~DatagramKey();
 
-  /// The MAC of `bytes`, whose header's sequence number is `sequence` (never twice under one key and direction).
+  /// The MAC of `bytes`, whose header's sequence number is `sequence`.
   Mac sign(ByteSpan bytes, uint64_t sequence) const;
   /// In constant time.
   bool verify(ByteSpan bytes, uint64_t sequence, ByteSpan mac) const;
+  /// As sign(), of a datagram whose extension and payload are in `packet` already: writes header and MAC around them.
+  /// Returns the datagram's bytes, all of it.
+  /// REQUIRES: packet.size() >= datagram_bytes(header).
+  size_t seal(const DatagramHeader& header, std::span<uint8_t> packet) const;
+  bool verify(const Datagram& datagram) const {
+    return verify(datagram.signed_bytes, datagram.header.sequence, datagram.mac);
+  }
 
  private:
   struct State;
   std::unique_ptr<State> state_;
 };
 
-/// Which sequence numbers have come: a window of 2048 behind the highest.
-class ReplayWindow {
- public:
-  /// Whether `sequence` is new; it is known from then on. Call it with what has been verified only.
-  bool accept(uint64_t sequence);
+/// The aggregator's nonce of a handshake, a pure function: whoever answers a CHALREQ keeps nothing, and finds the same nonce
+/// again when the HELLO comes.
+///
+/// sessions  how many sessions of this worker the aggregator has accepted in this life: an old HELLO, played once more, fits no
+///           nonce any longer.
+Nonce challenge_nonce(const JobKey& job_key, uint32_t job, uint64_t life, uint16_t worker, const Nonce& worker_nonce,
+                      uint64_t sessions);
 
- private:
-  static constexpr uint64_t kWidth = 2048;
-  uint64_t highest_ = 0;
-  std::array<uint64_t, kWidth / 64> seen_{};
-};
+/// A fresh nonce from the system's generator. State machines are handed theirs, so that simulations repeat.
+Nonce random_nonce();
 
 /// A job key file: 64 hexadecimal digits, a newline; readable by its owner alone.
 /// Errors   io; invalid_argument: other bytes, or others may read it (says chmod).

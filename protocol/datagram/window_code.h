@@ -5,6 +5,7 @@
 #include <span>
 
 #include "kernels/base/buffer.h"
+#include "kernels/base/random.h"
 #include "protocol/datagram/header.h"
 
 /// The payload of a datagram: some entries of one window of a tensor's index space, as integers on the slot's grid: a value
@@ -16,21 +17,32 @@ namespace millrace::protocol {
 inline constexpr uint32_t kWindowIndicesMax = 65'536;  ///< a multiple of 64
 
 enum class WindowIndexCodec : uint8_t {
-  kRaw = 1,    ///< u16 each
-  kGap = 2,    ///< differences, bit-packed
-  kBitmap = 3, ///< of the fragment's range
-  kBloom = 4,  ///< a Bloom filter, policy P0: all positives are sent with their values (deepreduce.txt, section 5.1)
-  kDense = 5,  ///< a run of indices, no bytes but its first (flag DENSE)
+  kRaw = 1,     ///< u16 each
+  kGap = 2,     ///< differences, Rice code of one parameter a fragment
+  kBitmap = 3,  ///< of the fragment's range
+  kBloom = 4,   ///< a Bloom filter, policy P0: all positives are sent with their values (deepreduce.txt, section 5.1)
+  kDense = 5,   ///< a run of indices, no bytes but its first (flag DENSE); values mark holes
 };
 
 enum class WindowValueCodec : uint8_t {
   kFixed16 = 1,
   kFixed32 = 2,
-  kQsgd8 = 3,  ///< levels of 8 bits and a scale in units of the grid, decoded by integers alone
+  kQsgd8 = 3,  ///< levels of 8 bits and a unit in steps of the grid for every 64 values, decoded by integers alone
   kQsgd4 = 4,
+  kNone = 5,  ///< indices alone (RECEIPT); decodes to 0
 };
 
-enum class WindowFault : uint8_t { kUnknownCodec, kTruncated, kTrailingBytes, kIndexOutOfWindow, kNotIncreasing, kTooManyEntries };
+enum class WindowFault : uint8_t {
+  kUnknownCodec,      ///< or the flag DENSE contradicts it
+  kTruncated,         ///< shorter than what it must hold
+  kTrailingBytes,     ///< longer, or bits set that fill up a byte
+  kIndexOutOfWindow,  ///< an index at or behind window_indices
+  kNotIncreasing,
+  kTooManyEntries,    ///< over kFragmentEntriesMax - kWindowSlack
+  kWrongCount,        ///< the index code holds another number of entries than the header says
+  kValueOutOfBounds,  ///< a unit with which levels may leave i32
+  kBadParameter,      ///< of an index code
+};
 
 /// Entries of a window: indices relative to its start, strictly increasing; values on the grid.
 struct WindowEntries {
@@ -38,35 +50,55 @@ struct WindowEntries {
   std::span<const int32_t> values;
 };
 
+/// What any fragment decodes to, and some: kWindowSlack entries behind the returned count may be overwritten as well.
+/// The longest datagram holds 15,804 values of 4 bits in a DENSE run.
+inline constexpr uint32_t kFragmentEntriesMax = 18'000;
+inline constexpr uint32_t kWindowSlack = 64;
+
 /// Room for what one fragment decodes to; kept by the caller, never grown.
 struct WindowRoom {
   std::span<uint16_t> indices;  ///< [kFragmentEntriesMax]
-  std::span<int32_t> values;
+  std::span<int32_t> values;    ///< [kFragmentEntriesMax]
 };
-/// The most entries that one fragment of a 9000-byte path holds (a bit each in a bitmap is less than 4 bits a value).
-inline constexpr uint32_t kFragmentEntriesMax = 18'000;
 
 /// Decodes and validates the whole payload before anything of it may be used.
 ///
 /// window_indices  of the job.
-/// Returns         how many entries are in `room`.
-/// Cost            one pass; no allocation.
+/// Returns         how many entries are in `room`: header.entries, less the holes of a run and what a filter knows and nobody
+///                 meant: exactly what was encoded, whatever the codec. header.entries 0: the payload must be empty,
+///                 and codecs are not looked at.
+/// Cost            one pass; no allocation; up to 100 KiB of stack. kBloom asks its filter for every index of the fragment's
+///                 range: some 10 to 100 us.
 /// Threads         reentrant.
-std::expected<uint32_t, WindowFault> decode_window(const DatagramHeader& header, ByteSpan payload, uint32_t window_indices,
-                                                   const WindowRoom& room);
+std::expected<uint32_t, WindowFault> decode_window(const DatagramHeader& header, ByteSpan payload,
+                                                   uint32_t window_indices, const WindowRoom& room);
+
+/// How levels are rounded.
+enum class WindowRounding : uint8_t {
+  kNearest = 1,  ///< a contraction: for senders with a residual
+  kRandom = 2,   ///< unbiased: for senders without
+};
 
 struct WindowCodecs {
   WindowIndexCodec index = WindowIndexCodec::kGap;
   WindowValueCodec value = WindowValueCodec::kFixed16;
+  WindowRounding rounding = WindowRounding::kNearest;  ///< of QSGD; others do not round
+  /// kRandom: one key for each (sender, tensor, step, window); fragments of a window draw other words of it by themselves.
+  RandomKey random{};
 };
 
 /// One fragment's worth of entries off the front of `entries` into `payload`; sets header.entries, payload_bytes, index_codec,
-/// value_codec and the flag DENSE. Returns how many entries it took: the caller goes on with the rest.
-/// The dense form is taken by itself where it is smaller.
+/// value_codec and the flag DENSE. Returns how many entries it took, one at least where there is one: the caller goes on with
+/// the rest. The dense form is taken by itself where it carries more, or as much in fewer bytes.
 ///
-/// decoded   [entries taken] what the receiver will decode of each (kBloom: and of entries that nobody meant, see .cc).
-/// REQUIRES: payload.size() >= 64.
-uint32_t encode_window(const WindowEntries& entries, const WindowCodecs& codecs, uint32_t window_indices, DatagramHeader& header,
-                       std::span<uint8_t> payload, std::span<int32_t> decoded);
+/// decoded   [entries taken] what the receiver will decode of each; may be entries.values. What does not fit is clamped, and the
+///           residual takes the rest: fixed16 to +-(2^15 - 1), fixed32 to +-(2^31 - 1), qsgd8 to +-127 (2^24 - 1), qsgd4
+///           to +-7 (2^28 - 1).
+/// payload   written up to header.payload_bytes, of its first kDatagramBytesMax bytes.
+/// REQUIRES: payload.size() >= 64; decoded.size() >= what may be taken; indices increasing, below window_indices; not kBloom with
+///           kNone (without values a false positive cannot be told).
+/// Threads   reentrant.
+uint32_t encode_window(const WindowEntries& entries, const WindowCodecs& codecs, uint32_t window_indices,
+                       DatagramHeader& header, std::span<uint8_t> payload, std::span<int32_t> decoded);
 
 }  // namespace millrace::protocol

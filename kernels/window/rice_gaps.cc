@@ -1,0 +1,232 @@
+// Decoding with Highway: compiled once per instruction set, chosen at run time. The format is in protocol/WIRE_FORMAT.md,
+// "Datagrams"; the tests have it bit by bit.
+#include "kernels/window/rice_gaps.h"
+
+#include <array>
+#include <cstring>
+
+#include "kernels/base/check.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/window/rice_gaps.cc"
+#include <hwy/foreach_target.h>  // must come before highway.h
+#include <hwy/highway.h>
+
+#include "kernels/codec/bit_positions-inl.h"
+
+#ifndef MILLRACE_RICE_GAPS_TABLES_
+#define MILLRACE_RICE_GAPS_TABLES_
+namespace millrace {
+
+/// Bytes behind the code that the kernels may read: zeros.
+constexpr size_t kRicePadding = 64;
+
+/// Eight numbers of `shift` bits are `shift` bytes: where each of the eight begins in them.
+struct RiceUnpack {
+  std::array<uint8_t, 32> bytes;    // for each number the four bytes that it lies in
+  std::array<uint32_t, 8> offsets;  // and the bit of them where it begins
+};
+
+constexpr std::array<RiceUnpack, kRiceShiftMax + 1> make_rice_unpack() {
+  std::array<RiceUnpack, kRiceShiftMax + 1> tables{};
+  for (uint32_t shift = 0; shift <= kRiceShiftMax; ++shift) {
+    for (uint32_t i = 0; i < 8; ++i) {
+      const uint32_t bit = i * shift;
+      tables[shift].offsets[i] = bit % 8;
+      for (uint32_t b = 0; b < 4; ++b) {  // the 16th byte and those behind it are masked off
+        tables[shift].bytes[4 * i + b] = static_cast<uint8_t>(bit / 8 + b < 15 ? bit / 8 + b : 15);
+      }
+    }
+  }
+  return tables;
+}
+
+inline constexpr std::array<RiceUnpack, kRiceShiftMax + 1> kRiceUnpack = make_rice_unpack();
+
+}  // namespace millrace
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace millrace {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// Finds the set bits of the quotients, which must be `count`, the last of them in the last byte.
+/// bytes: kRicePadding zeros behind them. positions: [count + 64].
+bool find_terminators(const uint8_t* bytes, size_t length, uint32_t count, uint32_t* positions) {
+  if (length == 0 || bytes[length - 1] == 0) return false;
+  size_t found = 0;
+  for (size_t at = 0; at < length; at += 8) {
+    uint64_t word;
+    std::memcpy(&word, bytes + at, sizeof(word));
+    if (found + hwy::PopCount(word) > count) return false;
+    found += store_positions(word, static_cast<uint32_t>(at * 8), positions + found);
+  }
+  return found == count;
+}
+
+#if HWY_TARGET == HWY_SCALAR
+
+uint32_t join(const RiceGaps& code, const uint8_t* lows, const uint32_t* terminators, uint16_t* out) {
+  const uint32_t mask = (uint32_t{1} << code.shift) - 1;
+  uint32_t sum = code.first;
+  uint32_t index = 0;
+  for (uint32_t j = 0; j < code.count; ++j) {
+    const size_t bit = size_t{j} * code.shift;
+    uint32_t word;
+    std::memcpy(&word, lows + bit / 8, sizeof(word));
+    sum += word >> (bit % 8) & mask;
+    index = sum + ((terminators[j] - j) << code.shift) + j;
+    out[j] = static_cast<uint16_t>(index);
+  }
+  return index;
+}
+
+uint64_t quotient_sum(const uint16_t* indices, size_t count, uint32_t shift) {
+  uint64_t sum = 0;
+  for (size_t j = 1; j < count; ++j) sum += (indices[j] - indices[j - 1] - 1u) >> shift;
+  return sum;
+}
+
+#else
+
+using D32 = hn::CappedTag<uint32_t, 8>;
+using D16 = hn::Rebind<uint16_t, D32>;
+using D8 = hn::Repartition<uint8_t, D32>;
+using V32 = hn::Vec<D32>;
+
+/// Inclusive prefix sum of 4 or 8 lanes.
+HWY_INLINE V32 prefix_sum(V32 row) {
+  const D32 d;
+  row = hn::Add(row, hn::ShiftLeftLanes<1>(d, row));
+  row = hn::Add(row, hn::ShiftLeftLanes<2>(d, row));
+  if (hn::Lanes(d) > 4) {  // the shifts stay within 128 bits: add the lower half's sum to the upper half
+    const auto lower = hn::TableLookupLanes(row, hn::IndicesFromVec(d, hn::Set(d, 3)));
+    row = hn::Add(row, hn::IfThenElseZero(hn::Gt(hn::Iota(d, 0), hn::Set(d, 3)), lower));
+  }
+  return row;
+}
+
+/// index_j = first + sum of lows up to j + ((terminator_j - j) << shift) + j. Nothing wraps: 18,000 lows below 2^15, and
+/// a terminator below 72,000 shifted by 15, add up to less than 2^32. Returns the last index.
+uint32_t join(const RiceGaps& code, const uint8_t* lows, const uint32_t* terminators, uint16_t* out) {
+  const D32 d;
+  const D16 d16;
+  const D8 d8;
+  const hn::RebindToSigned<D32> di;
+  const size_t lanes = hn::Lanes(d);
+  const RiceUnpack& table = kRiceUnpack[code.shift];
+  const int shift = static_cast<int>(code.shift);
+  const auto mask = hn::Set(d, (uint32_t{1} << code.shift) - 1);
+  const auto last_lane = hn::IndicesFromVec(d, hn::Set(d, static_cast<uint32_t>(lanes - 1)));
+  const auto step = hn::Set(d, static_cast<uint32_t>(lanes));
+  auto carry = hn::Set(d, code.first);
+  auto numbers = hn::Iota(d, 0);
+  auto indices = carry;
+  for (size_t j = 0; j < code.count; j += lanes) {
+    const size_t part = j % 8;  // of eight numbers
+    const auto bytes = hn::LoadDup128(d8, lows + j / 8 * code.shift);
+    const auto spread = hn::BitCast(d, hn::TableLookupBytes(bytes, hn::LoadU(d8, table.bytes.data() + 4 * part)));
+    const auto low = hn::And(hn::Shr(spread, hn::LoadU(d, table.offsets.data() + part)), mask);
+    const auto sums = hn::Add(prefix_sum(low), carry);
+    const auto quotients = hn::Sub(hn::LoadU(d, terminators + j), numbers);
+    indices = hn::Add(hn::Add(sums, numbers), hn::ShiftLeftSame(quotients, shift));
+    hn::StoreU(hn::DemoteTo(d16, hn::BitCast(di, indices)), d16, out + j);
+    carry = hn::TableLookupLanes(sums, last_lane);
+    numbers = hn::Add(numbers, step);
+  }
+  alignas(64) uint32_t last[8];
+  hn::Store(indices, d, last);
+  return last[(code.count - 1) % lanes];
+}
+
+/// Each lane adds at most 18,000 / lanes quotients below 2^16.
+uint64_t quotient_sum(const uint16_t* indices, size_t count, uint32_t shift) {
+  const D32 d;
+  const D16 d16;
+  const size_t lanes = hn::Lanes(d);
+  const auto one = hn::Set(d, 1);
+  auto sums = hn::Zero(d);
+  size_t j = 1;
+  for (; j + lanes <= count; j += lanes) {
+    const auto index = hn::PromoteTo(d, hn::LoadU(d16, indices + j));
+    const auto before = hn::PromoteTo(d, hn::LoadU(d16, indices + j - 1));
+    sums = hn::Add(sums, hn::ShiftRightSame(hn::Sub(hn::Sub(index, before), one), static_cast<int>(shift)));
+  }
+  uint64_t sum = hn::GetLane(hn::SumOfLanes(d, sums));
+  for (; j < count; ++j) sum += (indices[j] - indices[j - 1] - 1u) >> shift;
+  return sum;
+}
+
+#endif  // HWY_SCALAR
+
+std::optional<uint32_t> decode(const RiceGaps& code, ByteSpan bytes, uint16_t* out) {
+  alignas(64) std::array<uint8_t, kRiceBytesMax + kRicePadding> padded;
+  alignas(64) std::array<uint32_t, kRiceCountMax + 64 + kPositionsSlack> terminators;
+  std::memcpy(padded.data(), bytes.data(), bytes.size());
+  std::memset(padded.data() + bytes.size(), 0, kRicePadding);
+  const size_t low_bytes = rice_low_bytes(code.count, code.shift);
+  const uint8_t* quotients = padded.data() + low_bytes;
+  const size_t low_bits = size_t{code.count} * code.shift;
+  if (low_bits % 8 != 0 && quotients[-1] >> (low_bits % 8) != 0) return std::nullopt;
+  if (!find_terminators(quotients, bytes.size() - low_bytes, code.count, terminators.data())) return std::nullopt;
+  return join(code, padded.data(), terminators.data(), out);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace millrace
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace millrace {
+
+HWY_EXPORT(decode);
+HWY_EXPORT(quotient_sum);
+
+std::optional<uint32_t> rice_gaps_decode(const RiceGaps& code, ByteSpan bytes, uint16_t* out) {
+  MILLRACE_CHECK(code.shift <= kRiceShiftMax && code.count >= 1 && code.count <= kRiceCountMax, code.shift, code.count);
+  MILLRACE_CHECK(bytes.size() <= kRiceBytesMax, bytes.size());
+  if (bytes.size() <= rice_low_bytes(code.count, code.shift)) return std::nullopt;
+  return HWY_DYNAMIC_DISPATCH(decode)(code, bytes, out);
+}
+
+uint64_t rice_quotient_sum(std::span<const uint16_t> indices, uint32_t shift) {
+  return HWY_DYNAMIC_DISPATCH(quotient_sum)(indices.data(), indices.size(), shift);
+}
+
+size_t rice_gaps_encode(const RiceGaps& code, std::span<const uint16_t> indices, uint8_t* out) {
+  MILLRACE_CHECK(code.shift <= kRiceShiftMax && code.count == indices.size() && code.count >= 1, code.shift,
+                 code.count);
+  MILLRACE_CHECK(code.first == indices[0], code.first, indices[0]);
+  const uint32_t mask = (uint32_t{1} << code.shift) - 1;
+  uint8_t* const quotients = out + rice_low_bytes(code.count, code.shift);
+  const uint64_t quotient_bits = code.count + rice_quotient_sum(indices, code.shift);
+  uint64_t pending = 0;
+  uint32_t filled = 0;
+  uint32_t next = code.first;
+  for (const uint16_t index : indices) {  // the last word reaches into the quotients, which come after
+    pending |= uint64_t{(index - next) & mask} << filled;
+    filled += code.shift;
+    next = index + 1u;
+    if (filled < 32) continue;
+    std::memcpy(out, &pending, sizeof(uint32_t));
+    out += sizeof(uint32_t);
+    pending >>= 32;
+    filled -= 32;
+  }
+  std::memcpy(out, &pending, sizeof(uint32_t));
+  const size_t quotient_bytes = (quotient_bits + 7) / 8;
+  std::memset(quotients, 0, quotient_bytes);
+  next = code.first;
+  uint32_t bit = 0;
+  for (const uint16_t index : indices) {
+    bit += (index - next) >> code.shift;
+    quotients[bit / 8] = static_cast<uint8_t>(quotients[bit / 8] | 1u << (bit % 8));
+    ++bit;
+    next = index + 1u;
+  }
+  return rice_low_bytes(code.count, code.shift) + quotient_bytes;
+}
+
+}  // namespace millrace
+#endif  // HWY_ONCE

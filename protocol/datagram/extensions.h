@@ -1,0 +1,110 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "kernels/base/buffer.h"
+#include "protocol/datagram/header.h"
+#include "protocol/datagram/key.h"
+
+/// The extensions of datagrams, between header and payload (WIRE_FORMAT.md, "Datagrams"). Every reader takes hostile bytes and
+/// gives nothing where they are not as long as they must be; every writer writes into `room` and returns the bytes that
+/// it wrote, a multiple of 8, for header.extension_words.
+///
+/// REQUIRES of writers: room.size() >= kExtensionBytesMax, or what the extension takes.
+/// Threads  reentrant.
+namespace millrace::protocol {
+
+inline constexpr size_t kExtensionBytesMax = 255 * 8;
+
+/// CHALREQ: the worker's fresh nonce. As long as the answer, so that the answer to a forged sender is no amplification.
+struct ChallengeRequest {
+  Nonce worker_nonce{};
+  bool operator==(const ChallengeRequest&) const = default;
+};
+
+/// CHALLENGE: the nonce that it answers, and the aggregator's (challenge_nonce() in key.h). The header has the life.
+struct Challenge {
+  Nonce worker_nonce{};
+  Nonce aggregator_nonce{};
+  bool operator==(const Challenge&) const = default;
+};
+
+/// HELLO: what the worker takes part in, and its turn in every slot. worker_nonce says under which key it is signed.
+struct Hello {
+  uint64_t membership = 0;  ///< hash of (live, path, incarnations)
+  uint64_t live = 0;        ///< the epoch's live workers, a bit each
+  Nonce worker_nonce{};
+  uint32_t slots = 0;  ///< <= kSlotsMax
+  std::array<uint64_t, kSlotsMax> positions{};
+  bool operator==(const Hello&) const = default;
+};
+
+/// WELCOME: the closed turn of every slot that workers go on from.
+struct Welcome {
+  uint32_t slots = 0;           ///< <= kSlotsMax
+  uint32_t window_indices = 0;  ///< as the aggregator knows the job: a worker that knows otherwise must not go on
+  std::array<uint64_t, kSlotsMax> turns{};
+  bool operator==(const Welcome&) const = default;
+};
+
+/// RESULT and KEPT.
+struct ResultTerms {
+  uint64_t contributors = 0;
+  uint64_t selected_hash = 0;  ///< of the receiver's rack's selected sum; 0: the whole sum went in
+  uint32_t decided_epoch = 0;
+  bool operator==(const ResultTerms&) const = default;
+};
+
+/// PARTIAL: whose units are in a sum of a rack.
+struct PartialTerms {
+  uint64_t have = 0;  ///< workers whose unit of this fragment is in
+  uint64_t last = 0;  ///< those of them for whom it was the last fragment
+  uint64_t hash = 0;  ///< of (kept set, values) with RESELECTED, else 0
+  bool operator==(const PartialTerms&) const = default;
+};
+
+/// RECEIPT: which selected sum the payload's indices (values: WindowValueCodec::kNone) were kept of.
+struct ReceiptTerms {
+  uint64_t hash = 0;
+  bool operator==(const ReceiptTerms&) const = default;
+};
+
+enum class NoticeCode : uint32_t {
+  kUnknownLife = 1,      ///< the packet's life is not the aggregator's. A hint: the worker asks by CHALREQ, no more
+  kOldEpoch = 2,         ///< the aggregator is in `epoch`: ask the table
+  kSayHello = 3,         ///< the packet's epoch is newer, or slots are not open: only a HELLO moves that
+  kNoSlots = 4,          ///< the job has no slots here: take the other path
+  kOtherMembership = 5,  ///< the HELLO's hash differs from another worker's of the same epoch
+  kPositionsTooFarApart = 6,  ///< workers' turns in a slot differ by more than 1: a bug, nothing is opened
+};
+
+struct Notice {
+  NoticeCode code = NoticeCode::kUnknownLife;
+  uint32_t epoch = 0;
+  uint64_t life = 0;
+  Nonce worker_nonce{};  ///< kNoSlots: of the CHALREQ that it answers; else 0
+  bool operator==(const Notice&) const = default;
+};
+
+std::optional<ChallengeRequest> read_challenge_request(ByteSpan extension);
+std::optional<Challenge> read_challenge(ByteSpan extension);
+std::optional<Hello> read_hello(ByteSpan extension);
+std::optional<Welcome> read_welcome(ByteSpan extension);
+std::optional<ResultTerms> read_result_terms(ByteSpan extension);
+std::optional<PartialTerms> read_partial_terms(ByteSpan extension);
+std::optional<ReceiptTerms> read_receipt_terms(ByteSpan extension);
+std::optional<Notice> read_notice(ByteSpan extension);
+
+size_t put_challenge_request(const ChallengeRequest& request, std::span<uint8_t> room);
+size_t put_challenge(const Challenge& challenge, std::span<uint8_t> room);
+size_t put_hello(const Hello& hello, std::span<uint8_t> room);
+size_t put_welcome(const Welcome& welcome, std::span<uint8_t> room);
+size_t put_result_terms(const ResultTerms& terms, std::span<uint8_t> room);
+size_t put_partial_terms(const PartialTerms& terms, std::span<uint8_t> room);
+size_t put_receipt_terms(const ReceiptTerms& terms, std::span<uint8_t> room);
+size_t put_notice(const Notice& notice, std::span<uint8_t> room);
+
+}  // namespace millrace::protocol

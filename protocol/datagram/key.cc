@@ -1,0 +1,103 @@
+#include "protocol/datagram/key.h"
+
+#include <sodium.h>
+
+#include <cstring>
+#include <optional>
+
+#include "kernels/base/check.h"
+#include "protocol/datagram/session_mac.h"
+
+namespace millrace::protocol {
+namespace {
+
+using DerivedKey = SessionMac::Key;
+
+/// Keyed BLAKE2b over a purpose and fields one behind the other: each purpose has fields of fixed lengths, so that no two
+/// inputs have the same bytes. (A purpose's terminating 0 goes in.)
+template <size_t kBytes, typename... Fields>
+std::array<uint8_t, kBytes> derive(const JobKey& job_key, const char (&purpose)[16], const Fields&... fields) {
+  std::array<uint8_t, sizeof(purpose) + (sizeof(fields) + ...)> input;
+  size_t used = 0;
+  const auto append = [&](const void* bytes, size_t count) {
+    std::memcpy(input.data() + used, bytes, count);
+    used += count;
+  };
+  append(purpose, sizeof(purpose));
+  (append(&fields, sizeof(fields)), ...);
+  std::array<uint8_t, kBytes> derived;
+  crypto_generichash(derived.data(), derived.size(), input.data(), input.size(), job_key.data(), job_key.size());
+  return derived;
+}
+
+DerivedKey derive_key(const JobKey& job_key, const KeyScope& scope) {
+  return derive<sizeof(DerivedKey)>(job_key, "datagram-key-01", static_cast<uint8_t>(scope.use), scope.job, scope.life,
+                                    scope.worker, scope.worker_nonce, scope.aggregator_nonce);
+}
+
+}  // namespace
+
+/// A handshake's key, or a session's.
+struct DatagramKey::State {
+  DerivedKey handshake{};
+  std::optional<SessionMac> session;
+
+  State() = default;
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  ~State() { sodium_memzero(handshake.data(), handshake.size()); }
+};
+
+DatagramKey::DatagramKey(const JobKey& job_key, const KeyScope& scope) : state_(std::make_unique<State>()) {
+  MILLRACE_CHECK(sodium_init() >= 0);
+  DerivedKey key = derive_key(job_key, scope);
+  if (scope.use == KeyUse::kHandshake) {
+    state_->handshake = key;
+  } else {
+    state_->session.emplace(key);
+  }
+  sodium_memzero(key.data(), key.size());
+}
+
+DatagramKey::DatagramKey(DatagramKey&&) noexcept = default;
+DatagramKey& DatagramKey::operator=(DatagramKey&&) noexcept = default;
+DatagramKey::~DatagramKey() = default;
+
+Mac DatagramKey::sign(ByteSpan bytes, uint64_t sequence) const {
+  if (state_->session) [[likely]]
+    return state_->session->of(bytes, sequence);
+  Mac mac;
+  crypto_generichash(mac.data(), mac.size(), bytes.data(), bytes.size(), state_->handshake.data(),
+                     state_->handshake.size());
+  return mac;
+}
+
+bool DatagramKey::verify(ByteSpan bytes, uint64_t sequence, ByteSpan mac) const {
+  if (mac.size() != kDatagramMacBytes) return false;
+  const Mac expected = sign(bytes, sequence);
+  return sodium_memcmp(expected.data(), mac.data(), expected.size()) == 0;
+}
+
+size_t DatagramKey::seal(const DatagramHeader& header, std::span<uint8_t> packet) const {
+  const size_t bytes = datagram_bytes(header);
+  MILLRACE_CHECK(bytes <= packet.size() && bytes <= kDatagramBytesMax, bytes, packet.size());
+  MILLRACE_CHECK((header.sequence == 0) == !state_->session, header.sequence);
+  put_header(header, packet);
+  const Mac mac = sign(packet.first(bytes - kDatagramMacBytes), header.sequence);
+  std::memcpy(packet.data() + bytes - kDatagramMacBytes, mac.data(), mac.size());
+  return bytes;
+}
+
+Nonce challenge_nonce(const JobKey& job_key, uint32_t job, uint64_t life, uint16_t worker, const Nonce& worker_nonce,
+                      uint64_t sessions) {
+  return derive<sizeof(Nonce)>(job_key, "datagram-nonce1", job, life, worker, worker_nonce, sessions);
+}
+
+Nonce random_nonce() {
+  MILLRACE_CHECK(sodium_init() >= 0);
+  Nonce nonce;
+  randombytes_buf(nonce.data(), nonce.size());
+  return nonce;
+}
+
+}  // namespace millrace::protocol
