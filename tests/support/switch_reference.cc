@@ -387,7 +387,7 @@ std::vector<SwitchReference::Packet> SwitchReference::encode(const JobState& job
   std::vector<uint16_t> indices;
   std::vector<int32_t> values;
   for (const auto& [index, sum] : sums) {
-    if (sum > INT32_MAX || sum < INT32_MIN) continue;  // omitted: it goes back everywhere
+    if (sum > INT32_MAX || sum < -INT32_MAX) continue;  // omitted: it goes back everywhere
     indices.push_back(index);
     values.push_back(static_cast<int32_t>(sum));
   }

@@ -56,58 +56,30 @@ Rounded round_offer(const Offer& offer, int exponent, int32_t limit) {
   return out;
 }
 
-void note_decoded(Contribution& contribution, const Fragment& fragment, uint32_t window_indices) {
-  DecodeRoom& room = decode_room();
-  const auto count = room.decode(fragment.header, fragment.payload, window_indices);
-  MILLRACE_CHECK(count.has_value());
-  contribution.indices.insert(contribution.indices.end(), room.indices.begin(), room.indices.begin() + *count);
-  contribution.integers.insert(contribution.integers.end(), room.integers.begin(), room.integers.begin() + *count);
-}
-
-/// A Bloom filter's positives may lie anywhere in the window, in another fragment's range too: receivers add them all.
-void order_decoded(Contribution& contribution) {
-  const size_t count = contribution.indices.size();
-  if (std::ranges::adjacent_find(contribution.indices, std::ranges::greater_equal{}) == contribution.indices.end()) return;
-  std::vector<size_t> order(count);
-  for (size_t i = 0; i < count; ++i) order[i] = i;
-  std::ranges::stable_sort(order, {}, [&](size_t i) { return contribution.indices[i]; });
-  std::vector<uint16_t> indices;
-  std::vector<int32_t> integers;
-  for (const size_t i : order) {
-    if (!indices.empty() && indices.back() == contribution.indices[i]) {
-      integers.back() += contribution.integers[i];
-      continue;
-    }
-    indices.push_back(contribution.indices[i]);
-    integers.push_back(contribution.integers[i]);
-  }
-  contribution.indices = std::move(indices);
-  contribution.integers = std::move(integers);
-}
-
 }  // namespace
 
 Contribution make_contribution(const Offer& offer, const ContributionTerms& terms) {
   Contribution out;
-  const Rounded rounded = round_offer(offer, terms.header.exponent, terms.limit);
+  Rounded rounded = round_offer(offer, terms.header.exponent, terms.limit);
   out.saturated = rounded.saturated;
-  std::span<const uint16_t> indices(rounded.indices);
-  std::span<const int32_t> integers(rounded.integers);
-  std::vector<int32_t> decoded(integers.size());
+  out.indices = std::move(rounded.indices);
+  out.integers = std::move(rounded.integers);
+  std::span<const uint16_t> indices(out.indices);
+  std::span<int32_t> integers(out.integers);  // what receivers decode takes their place
   while (!indices.empty() && out.fragments.size() < protocol::kFragmentsMax) {
     Fragment fragment{.header = terms.header, .extension = {}, .payload = ByteBuffer(terms.payload_bytes_max)};
     fragment.header.fragment = static_cast<uint8_t>(out.fragments.size());
     const uint32_t taken = protocol::encode_window({indices, integers}, terms.codecs, terms.window_indices, fragment.header,
-                                                   fragment.payload, decoded);
+                                                   fragment.payload, integers);
     MILLRACE_CHECK(taken > 0 && taken <= indices.size(), taken);
     fragment.payload.resize(fragment.header.payload_bytes);
-    note_decoded(out, fragment, terms.window_indices);
     out.fragments.push_back(std::move(fragment));
     indices = indices.subspan(taken);
     integers = integers.subspan(taken);
   }
-  order_decoded(out);
   out.left_over = static_cast<uint32_t>(indices.size());
+  out.indices.resize(out.indices.size() - out.left_over);
+  out.integers.resize(out.indices.size());
   if (out.fragments.empty()) {
     out.fragments.push_back({.header = terms.header, .extension = {}, .payload = {}});
     out.fragments.back().header.flags |= flag::kEmpty;
