@@ -8,8 +8,9 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/result.h"
 #include "protocol/datagram/key.h"
-#include "protocol/datagram/window_code.h"
 #include "protocol/datagram/packet_sink.h"
+#include "protocol/datagram/window_code.h"
+#include "switch_agg/aggregator_counters.h"
 
 namespace millrace::switch_agg {
 
@@ -25,29 +26,40 @@ struct SwitchJob {
   std::string name;
   protocol::JobKey key{};
   Role role = Role::kReduce;
-  uint32_t workers = 0;         ///< of the whole job, not of the rack: the headroom of sums, |q| <= (2^31 - 1) / workers
-  uint32_t window_indices = 0;  ///< a multiple of 64, <= kWindowIndicesMax
+  uint32_t workers = 0;  ///< of the whole job, not of the rack: the headroom of sums, |q| <= (2^31 - 1) / workers
+  uint32_t window_indices = 0;  ///< a multiple of 64, <= options.window_indices_max
   uint32_t slots = 0;           ///< reserved for it, <= kSlotsMax; where the switch has not so many left it is refused
-  protocol::WindowCodecs result_codecs{protocol::WindowIndexCodec::kGap, protocol::WindowValueCodec::kFixed32};
-  uint64_t reselect_k = 0;      ///< entries of a step's update; 0: the whole sum
-  TimeNs lease_ns = 10 * kNsPerS;  ///< silence of all its workers for so long frees its slots (a new life)
-  protocol::Endpoint shard{};   ///< kCombine: where sums go
-  uint64_t rack = 0;            ///< kCombine: workers of this rack, a bit each
+  /// Exact ones only: kRaw, kGap or kBitmap; kFixed32 (16 bits where a result's values fit).
+  protocol::WindowCodecs result_codecs{.index = protocol::WindowIndexCodec::kGap,
+                                       .value = protocol::WindowValueCodec::kFixed32};
+  uint64_t reselect_k = 0;            ///< entries of a step's update; 0: the whole sum
+  TimeNs lease_ns = 10 * kNsPerS;     ///< silence of all its workers for so long frees its slots (a new life)
+  protocol::Endpoint shard{};         ///< kCombine: where sums go
+  uint64_t rack = 0;                  ///< kCombine: workers of this rack, a bit each
 };
 
 struct AggregatorOptions {
   uint32_t jobs_max = 64;
-  uint32_t slots_max = 512;                                             ///< of all jobs together
-  uint32_t window_indices_max = protocol::kWindowIndicesMax;            ///< memory: slots_max x 2 versions x (4 B + 1 bit) x this
-  uint32_t packet_bytes_max = 1472;                                     ///< UDP payload of the path's MTU
-  TimeNs answer_gap_ns = kNsPerMs;                                      ///< kept results: one per worker, slot and so long
+  uint32_t slots_max = 512;                                   ///< of all jobs together
+  uint32_t window_indices_max = protocol::kWindowIndicesMax;  ///< a multiple of 64; memory: slots_max x (4 B + 2 bit) x this
+  uint32_t packet_bytes_max = 1472;                           ///< UDP payload of the path's MTU, at least 1200
+  TimeNs answer_gap_ns = kNsPerMs;                            ///< kept results: one per worker, slot and so long
 };
 
-/// Why packets were dropped, and what was done: one counter each, also per job. Plain numbers, read by the owner's thread.
-struct AggregatorCounters;
+enum class SwitchPhase : uint8_t { kClosed, kCollecting, kFetching, kOpen };
+
+/// A job as its aggregator sees it now.
+struct SwitchJobStatus {
+  uint32_t job = 0;
+  uint32_t slots = 0;  ///< reserved at present
+  uint64_t life = 0;
+  uint32_t epoch = 0;
+  SwitchPhase phase = SwitchPhase::kClosed;
+  uint64_t live = 0;
+};
 
 /// The slot machine: pure, one thread, no allocation after add_job(). Takes packets as they come, hostile ones among them, and
-/// writes what it sends into a sink. Normative: SWITCH.md, sections 3, 4, 6 and 7.
+/// writes what it sends into a sink. Normative: SWITCH.md, sections 3, 4, 6 and 7; DESIGN.md has what that leaves open.
 ///
 /// Several cores: one Aggregator each, with slots, life and UDP port of its own; a job's windows are dealt over them.
 class Aggregator {
@@ -58,17 +70,21 @@ class Aggregator {
   Aggregator(Aggregator&&) noexcept;
 
   /// Reserves the job's slots.
-  /// Errors   invalid_argument; limit_exceeded: no slots left (the job's workers are told NO_SLOTS), too many jobs.
+  /// Errors   invalid_argument; unsupported: a role that this build has not; limit_exceeded: too many jobs, or no slots left: then
+  ///          the job is known all the same, its workers are told NO_SLOTS, and get slots where they ask again and some are free.
   Status add_job(const SwitchJob& job, TimeNs now);
   /// Its slots are free again; packets of it are of a wrong job from now on.
   void remove_job(uint32_t job);
 
   /// Handles one packet: whole before the call returns, its answers in `sink`.
   void receive(const protocol::ReceivedPacket& packet, TimeNs now, protocol::PacketSink& sink);
-  /// Leases, soft state that is too old, what is limited in rate. Call it every millisecond or so.
+  /// Leases, soft state that is too old, questions that were not answered. Call it every millisecond or so.
   void tick(TimeNs now, protocol::PacketSink& sink);
 
   const AggregatorCounters& counters() const;
+  /// Of one job; nullptr: there is none of that number. Valid until remove_job().
+  const AggregatorCounters* counters(uint32_t job) const;
+  std::vector<SwitchJobStatus> status() const;
 
  private:
   struct State;

@@ -1,0 +1,73 @@
+#include "switch_agg/aggregator_counters.h"
+
+#include "kernels/base/check.h"
+
+namespace millrace::switch_agg {
+namespace {
+
+/// In the order of AggregatorEvent.
+constexpr std::array<std::string_view, kAggregatorEvents> kNames = {
+    "received",
+    "sent",
+    "no_room",
+    "too_short",
+    "wrong_magic",
+    "unknown_type",
+    "wrong_length",
+    "out_of_bounds",
+    "wrong_job",
+    "unexpected_type",
+    "bad_fields",
+    "wrong_life",
+    "no_session",
+    "bad_mac",
+    "replay",
+    "malformed_payload",
+    "challenged",
+    "hello",
+    "hello_again",
+    "hello_refused",
+    "old_epoch",
+    "not_open",
+    "stranger",
+    "positions_apart",
+    "fetched",
+    "kept_unasked",
+    "opened",
+    "no_slots",
+    "lease_expired",
+    "added",
+    "past",
+    "previous",
+    "current_closed",
+    "kept_sent",
+    "kept_limited",
+    "kept_none",
+    "wrong_binding",
+    "duplicate",
+    "future",
+    "closed",
+    "void",
+    "reselected",
+    "omitted_overflow",
+    "omitted_no_room",
+    "notice_sent",
+    "notice_limited",
+    "combined",
+    "partial_sent",
+    "forwarded",
+    "flushed",
+    "evicted",
+    "passed_down",
+};
+static_assert(!kNames.back().empty(), "a name for each event");
+
+}  // namespace
+
+std::string_view aggregator_event_name(AggregatorEvent event) {
+  const auto at = static_cast<size_t>(event);
+  MILLRACE_CHECK(at < kNames.size(), at);
+  return kNames[at];
+}
+
+}  // namespace millrace::switch_agg

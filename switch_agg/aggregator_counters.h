@@ -1,0 +1,85 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace millrace::switch_agg {
+
+/// What an aggregator did with a packet, or by itself: every packet that is dropped has exactly one of them (DESIGN.md, "Counters").
+enum class AggregatorEvent : uint8_t {
+  kReceived,  ///< packets handed in
+  kSent,      ///< packets handed to the sink
+  kNoRoom,    ///< the sink had no room: lost, as on the wire
+  // Dropped before the job is known.
+  kTooShort,
+  kWrongMagic,
+  kUnknownType,
+  kWrongLength,
+  kOutOfBounds,
+  kWrongJob,
+  // Dropped at a job's door.
+  kUnexpectedType,   ///< a type that a worker does not send to this role
+  kBadFields,        ///< extension, flags or positions that its type cannot have
+  kWrongLife,
+  kNoSession,        ///< right life, but no handshake with that worker
+  kBadMac,
+  kReplay,
+  kMalformedPayload,
+  // The epoch procedure.
+  kChallenged,
+  kHello,            ///< taken into the collection
+  kHelloAgain,       ///< of a worker that is in it
+  kHelloRefused,     ///< hash or live set differ, positions that cannot be, another number of slots
+  kOldEpoch,
+  kNotOpen,          ///< a newer epoch than ours, or ours is not open
+  kStranger,         ///< not live, or no such slot
+  kPositionsApart,   ///< by more than one turn: the epoch does not open
+  kFetched,          ///< a result was uploaded whole
+  kKeptUnasked,      ///< a fragment that nobody asked for, or that does not fit
+  kOpened,
+  kNoSlots,
+  kLeaseExpired,
+  // Contributions (SWITCH.md, section 4).
+  kAdded,
+  kPast,
+  kPrevious,         ///< of the turn before, answered or not
+  kCurrentClosed,
+  kKeptSent,         ///< a kept result went to one worker
+  kKeptLimited,      ///< not again so soon
+  kKeptNone,         ///< none is held
+  kWrongBinding,
+  kDuplicate,
+  kFuture,
+  kClosed,           ///< turns
+  kVoid,             ///< results without an index
+  kReselected,       ///< results cut by a threshold
+  kOmittedOverflow,  ///< indices
+  kOmittedNoRoom,    ///< indices: more than 16 fragments hold
+  kNoticeSent,
+  kNoticeLimited,
+  // Role combine (section 7).
+  kCombined,         ///< added to a partial sum
+  kPartialSent,
+  kForwarded,        ///< raw
+  kFlushed,
+  kEvicted,          ///< an older sum was sent as it was, for a newer turn
+  kPassedDown,       ///< from the shard to workers
+  kEventCount,
+};
+
+inline constexpr size_t kAggregatorEvents = static_cast<size_t>(AggregatorEvent::kEventCount);
+
+/// Stable: names of metrics.
+std::string_view aggregator_event_name(AggregatorEvent event);
+
+/// How often each happened. Plain numbers: read by the owner's thread.
+struct AggregatorCounters {
+  std::array<uint64_t, kAggregatorEvents> events{};
+
+  uint64_t operator[](AggregatorEvent event) const { return events[static_cast<size_t>(event)]; }
+  void add(AggregatorEvent event, uint64_t times = 1) { events[static_cast<size_t>(event)] += times; }
+};
+
+}  // namespace millrace::switch_agg

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "protocol/datagram/extensions.h"
+#include "protocol/datagram/header.h"
+#include "protocol/datagram/window_code.h"
+
+namespace millrace::switch_agg {
+
+/// The result of one turn, encoded: what is sent to all when a turn closes, and to one worker that missed it. Fragments lie as
+/// datagrams, header and extension first, without sequence and MAC: each sending gets its own.
+///
+/// Memory   kFragmentsMax * fragment_bytes_max, handed over once.
+class KeptResult {
+ public:
+  KeptResult() = default;
+  KeptResult(std::span<uint8_t> memory, size_t fragment_bytes_max)
+      : memory_(memory), fragment_bytes_max_(fragment_bytes_max) {}
+
+  /// Nothing is held, of that turn.
+  void begin(uint64_t turn);
+  uint64_t turn() const { return turn_; }
+  /// 0: no result is held, or not all of it.
+  uint32_t fragments() const { return whole_ ? count_ : 0; }
+
+  protocol::DatagramHeader header(uint32_t fragment) const;
+  /// Datagram of that fragment: sealing writes header and MAC of it.
+  std::span<uint8_t> packet(uint32_t fragment) { return memory_.subspan(fragment * fragment_bytes_max_, fragment_bytes_max_); }
+  /// Extension and payload alone.
+  std::span<const uint8_t> body(uint32_t fragment) const;
+
+  struct Sums {
+    std::span<const uint16_t> indices;
+    std::span<const int32_t> values;
+    std::span<int32_t> decoded;  ///< [indices] scratch
+  };
+
+  /// Encodes a closed turn into at most 16 fragments. What does not fit is left out, beginning at a place that changes with
+  /// the step, so that it is not always the same indices that wait. Returns how many were left out.
+  ///
+  /// header  of a RESULT: everything but what a fragment has of its own.
+  /// Order   a fragment's indices increase; those of fragment f + 1 follow f's, round the window's end where something was left out.
+  uint32_t encode(const protocol::DatagramHeader& header, const protocol::ResultTerms& terms,
+                  const protocol::WindowCodecs& codecs, uint32_t window_indices, const Sums& sums);
+
+  enum class Kept : uint8_t { kRefused, kTaken, kWhole };
+  /// Takes one fragment of a result that a worker uploads (KEPT), as if it had been decided here.
+  ///
+  /// header  of the RESULT that it becomes: life and epoch are this aggregator's.
+  /// Refused  does not agree with the fragments before it, or is too long.
+  Kept keep(const protocol::DatagramHeader& header, ByteSpan extension, ByteSpan payload);
+
+ private:
+  uint32_t encode_from(size_t first, const protocol::DatagramHeader& header, const protocol::ResultTerms& terms,
+                       const protocol::WindowCodecs& codecs, uint32_t window_indices, const Sums& sums);
+
+  std::span<uint8_t> memory_;
+  size_t fragment_bytes_max_ = 0;
+  uint64_t turn_ = 0;
+  uint32_t have_ = 0;   ///< fragments, a bit each
+  uint32_t count_ = 0;  ///< known with the last one
+  bool whole_ = false;
+};
+
+}  // namespace millrace::switch_agg

@@ -1,0 +1,85 @@
+// A turn closes: its sum is frozen, cut, encoded once, and sent; and kept for those who missed it.
+#include <bit>
+#include <cstring>
+
+#include "kernels/base/check.h"
+#include "switch_agg/reduce_job.h"
+
+namespace millrace::switch_agg {
+
+using protocol::DatagramHeader;
+using protocol::DatagramType;
+using protocol::kDatagramHeaderBytes;
+using Event = AggregatorEvent;
+namespace flag = protocol::datagram_flag;
+
+namespace {
+
+/// Values of at most 15 bits and a sign are sent as 16 bits: exact, and half as long.
+protocol::WindowCodecs exact_codecs(protocol::WindowCodecs codecs, uint32_t magnitude_or) {
+  if (std::bit_width(magnitude_or) < 16) codecs.value = protocol::WindowValueCodec::kFixed16;
+  return codecs;
+}
+
+}  // namespace
+
+void ReduceJob::close(Slot& slot, uint16_t number, const Outbox& out) {
+  const WindowSum::Taken taken = slot.sum.take(scratch_->indices, scratch_->values);
+  const std::span<uint16_t> indices = std::span(scratch_->indices).first(taken.count);
+  const std::span<int32_t> values = std::span(scratch_->values).first(taken.count);
+  const uint32_t stay = reselection_.on_close(slot.step, slot.exponent, indices, values);
+  if (stay != taken.count) out.count(Event::kReselected);
+
+  DatagramHeader header = header_of(DatagramType::kResult);
+  header.turn = slot.cur;
+  header.step = slot.step;
+  header.window = slot.window;
+  header.next = slot.next;
+  header.slot = number;
+  header.exponent = slot.exponent;
+  if (slot.all_fin) header.flags |= flag::kFin;
+  if (stay == 0) header.flags |= flag::kVoid;
+  const protocol::ResultTerms terms{.contributors = live_, .selected_hash = 0, .decided_epoch = epoch_};
+  KeptResult& result = slot.kept_of(slot.cur);
+  const uint32_t left_out =
+      result.encode(header, terms, exact_codecs(job_.result_codecs, taken.magnitude_or), job_.window_indices,
+                    {.indices = indices.first(stay), .values = values.first(stay), .decoded = scratch_->decoded});
+
+  slot.open = false;
+  slot.set_successor(number, slot.step, slot.next);
+  out.count(Event::kClosed);
+  if (stay == 0) out.count(Event::kVoid);
+  if (taken.omitted != 0) out.count(Event::kOmittedOverflow, taken.omitted);
+  if (left_out != 0) out.count(Event::kOmittedNoRoom, left_out);
+  send_to_all(result, out);
+}
+
+/// One MAC for all: each live worker gets a copy of the same datagram.
+void ReduceJob::send_to_all(KeptResult& result, const Outbox& out) {
+  for (uint32_t fragment = 0; fragment < result.fragments(); ++fragment) {
+    const std::span<uint8_t> packet = result.packet(fragment);
+    const size_t bytes = sessions_.seal_to_all(result.header(fragment), packet);
+    for (uint64_t left = live_; left != 0; left &= left - 1) {
+      out.send_copy(packet.first(bytes), sessions_.endpoint(static_cast<uint32_t>(std::countr_zero(left))));
+    }
+  }
+}
+
+void ReduceJob::send_kept(Slot& slot, uint64_t turn, uint16_t worker, const Outbox& out) {
+  const KeptResult& result = slot.kept_of(turn);
+  if (result.turn() != turn || result.fragments() == 0) return out.count(Event::kKeptNone);
+  TimeNs& after = slot.answer_after[worker];
+  if (out.now() < after) return out.count(Event::kKeptLimited);
+  after = out.now() + options_->answer_gap_ns;
+  for (uint32_t fragment = 0; fragment < result.fragments(); ++fragment) {
+    const DatagramHeader header = result.header(fragment);
+    const std::span<uint8_t> room = out.room(datagram_bytes(header));
+    if (room.empty()) return;
+    const std::span<const uint8_t> body = result.body(fragment);
+    std::memcpy(room.data() + kDatagramHeaderBytes, body.data(), body.size());
+    out.send(sessions_.seal_to_worker(worker, header, room), sessions_.endpoint(worker));
+  }
+  out.count(Event::kKeptSent);
+}
+
+}  // namespace millrace::switch_agg

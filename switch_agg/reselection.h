@@ -1,0 +1,78 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace millrace::switch_agg {
+
+/// Counts of a step's sums by magnitude, on one scale for all slots: a sum is q * 2^exponent, its bin the exponent of its
+/// leading bit and the five bits behind that (neighbours differ by 1.6 to 3.1 %). Zeros are not counted. Integers only: equal
+/// sums give equal bins on every machine.
+class SumHistogram {
+ public:
+  static constexpr uint32_t kFractionBits = 5;
+  /// Leading bits from 2^-128 to 2^(127 + 31), and bin 0 for zero.
+  static constexpr uint32_t kBins = 1 + ((128 + 127 + 31 + 1) << kFractionBits);
+
+  SumHistogram() : counts_(kBins, 0) {}
+
+  /// Monotone in |sum| * 2^exponent; 0 for zero.
+  static uint32_t bin_of(int32_t sum, int8_t exponent);
+
+  void add(std::span<const int32_t> sums, int8_t exponent);
+  void clear();
+  uint64_t count(uint32_t bin) const { return counts_[bin]; }
+  uint64_t total() const { return total_; }
+
+ private:
+  std::vector<uint64_t> counts_;
+  uint64_t total_ = 0;
+};
+
+/// Where the k largest sums of a step end: all of higher bins are in, and of the boundary bin `take` of `in_bin`.
+struct SumCut {
+  uint32_t bin = 0;  ///< 0: the whole sum
+  uint64_t take = 0;
+  uint64_t in_bin = 0;
+};
+
+/// A function of the histogram alone. k of 0, or no more sums than k: the whole sum.
+SumCut cut_of(const SumHistogram& histogram, uint64_t k);
+
+/// Keeps of one window's sums those that the cut lets through, in place, indices still increasing; returns how many. Of n in
+/// the boundary bin the first round(n * take / in_bin) stay (ties by index): so a step of few distinct magnitudes keeps its k.
+/// Zeros do not stay where there is a cut.
+///
+/// indices, values  of the same length.
+/// Source           oktopk.txt, section 3.1.3 (a threshold of an earlier step is used again); exact counting is Millrace's own.
+uint32_t apply_cut(const SumCut& cut, int8_t exponent, std::span<uint16_t> indices, std::span<int32_t> values);
+
+/// One job's re-selection: the threshold of step t is a function of the histogram of step t - 1 alone. A step without one (the
+/// first, and the one in which an aggregator begins anew) sends the whole sum.
+///
+/// Why counting is complete   a worker begins a step with all results of the one before, so every slot's turns of that step are
+///                            closed, and counted, when the first turn of the next is claimed.
+class Reselection {
+ public:
+  explicit Reselection(uint64_t k) : k_(k) {}
+
+  /// A turn of this step is claimed.
+  void on_claim(uint32_t step);
+  /// A turn of the step closed with these sums: counts them, then cuts. Returns how many stay.
+  uint32_t on_close(uint32_t step, int8_t exponent, std::span<uint16_t> indices, std::span<int32_t> values);
+  /// Nothing is known any more.
+  void reset();
+
+  const SumCut& cut() const { return cut_; }
+
+ private:
+  uint64_t k_;
+  SumHistogram histogram_;  ///< of step_
+  uint32_t step_ = 0;
+  bool counting_ = false;  ///< step_ is one that was seen
+  SumCut cut_;             ///< in force in step_
+};
+
+}  // namespace millrace::switch_agg

@@ -1,0 +1,82 @@
+#include "switch_agg/slot.h"
+
+#include "kernels/base/check.h"
+
+namespace millrace::switch_agg {
+
+void Slot::claim(const protocol::DatagramHeader& header) {
+  MILLRACE_CHECK(!open && header.turn == cur + 1, cur, header.turn);
+  cur = header.turn;
+  open = true;
+  successor_known = false;
+  step = header.step;
+  window = header.window;
+  exponent = header.exponent;
+  next = protocol::kNoWindow;
+  all_fin = true;
+  begun = 0;
+  whole = 0;
+  have.fill(0);
+  kept_of(cur).begin(cur);
+}
+
+void Slot::set_closed(uint64_t turn) {
+  if (open) sum.clear();
+  open = false;
+  cur = turn;
+  successor_known = false;
+  kept_of(turn).begin(turn);
+  kept_of(turn + 1).begin(turn - 1);
+  answer_after.fill(0);
+}
+
+void Slot::set_successor(uint32_t own, uint32_t step_now, uint32_t next_window) {
+  successor_known = true;
+  // A step's opening: the slot's first window. Steps do not wrap: the packet of a step after the last is refused.
+  successor_step = next_window == protocol::kNoWindow ? step_now + 1 : step_now;
+  successor_window = next_window == protocol::kNoWindow ? own : next_window;
+}
+
+SlotPool::SlotPool(uint32_t slots_max, uint32_t window_indices_max, uint32_t packet_bytes_max)
+    : window_indices_max_(window_indices_max),
+      sums_(size_t{slots_max} * window_indices_max, 0),
+      bits_(size_t{slots_max} * 2 * (window_indices_max / 64), 0),
+      results_(size_t{slots_max} * 2 * protocol::kFragmentsMax * packet_bytes_max, 0),
+      slots_(slots_max) {
+  free_.reserve(slots_max);
+  for (uint32_t slot = slots_max; slot-- > 0;) free_.push_back(static_cast<uint16_t>(slot));
+  const size_t result_bytes = protocol::kFragmentsMax * size_t{packet_bytes_max};
+  for (size_t slot = 0; slot < slots_.size(); ++slot) {
+    for (size_t version = 0; version < 2; ++version) {
+      slots_[slot].kept[version] =
+          KeptResult(std::span(results_).subspan((slot * 2 + version) * result_bytes, result_bytes), packet_bytes_max);
+    }
+  }
+}
+
+bool SlotPool::reserve(uint32_t slots, uint32_t window_indices, std::vector<uint16_t>& out) {
+  MILLRACE_CHECK(out.empty() && window_indices <= window_indices_max_, out.size(), window_indices);
+  if (slots > free_.size()) return false;
+  const size_t words = window_indices_max_ / 64;
+  for (uint32_t taken = 0; taken < slots; ++taken) {
+    const uint16_t at = free_.back();
+    free_.pop_back();
+    out.push_back(at);
+    const std::span<uint64_t> bits = std::span(bits_).subspan(at * 2 * words, 2 * words);
+    slots_[at].sum = WindowSum({.sums = std::span(sums_).subspan(size_t{at} * window_indices_max_, window_indices),
+                                .present = bits.first(window_indices / 64),
+                                .omitted = bits.subspan(words, window_indices / 64)});
+    slots_[at].set_closed(0);
+  }
+  return true;
+}
+
+void SlotPool::give_back(std::vector<uint16_t>& slots) {
+  for (const uint16_t slot : slots) {
+    slots_[slot].set_closed(0);
+    free_.push_back(slot);
+  }
+  slots.clear();
+}
+
+}  // namespace millrace::switch_agg

@@ -1,0 +1,148 @@
+#include "switch_agg/window_sum.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <utility>
+
+namespace millrace::switch_agg {
+namespace {
+
+using protocol::WindowEntries;
+
+/// |value|, 2^31 for the lowest.
+uint32_t magnitude(int32_t value) {
+  const auto bits = static_cast<uint32_t>(value);
+  return value < 0 ? 0 - bits : bits;
+}
+
+uint32_t magnitude_max(std::span<const int32_t> values) {
+  uint32_t most = 0;
+  for (const int32_t value : values) most = std::max(most, magnitude(value));
+  return most;
+}
+
+/// Two's complement; `overflow` gets its sign bit set where the true sum is not this one.
+int32_t wrapping_sum(int32_t a, int32_t b, uint32_t& overflow) {
+  const uint32_t sum = static_cast<uint32_t>(a) + static_cast<uint32_t>(b);
+  overflow |= (static_cast<uint32_t>(a) ^ sum) & (static_cast<uint32_t>(b) ^ sum);
+  return static_cast<int32_t>(sum);
+}
+
+constexpr uint32_t kSignBit = 0x8000'0000;
+
+/// Bits [first, first + count) of a bitmap.
+void set_run(std::span<uint64_t> bits, uint32_t first, uint32_t count) {
+  uint32_t at = first;
+  const uint32_t end = first + count;
+  while (at < end) {
+    const uint32_t word = at / 64;
+    const uint32_t in_word = std::min(end - at, 64 - at % 64);
+    const uint64_t ones = in_word == 64 ? ~uint64_t{0} : (uint64_t{1} << in_word) - 1;
+    bits[word] |= ones << (at % 64);
+    at += in_word;
+  }
+}
+
+}  // namespace
+
+void WindowSum::add(const WindowEntries& entries, int32_t headroom) {
+  if (entries.indices.empty()) return;
+  // One pass over values that decoding left in the first cache: nothing of the slot's memory is touched for it.
+  if (magnitude_max(entries.values) > static_cast<uint32_t>(headroom)) return add_checked(entries, headroom);
+  const uint32_t first = entries.indices.front();
+  const auto count = static_cast<uint32_t>(entries.indices.size());
+  if (entries.indices.back() - first + 1 == count) return add_run(first, entries.values);
+  add_scattered(entries);
+}
+
+void WindowSum::add_run(uint32_t first, std::span<const int32_t> values) {
+  int32_t* const sums = memory_.sums.data() + first;
+  uint32_t overflow = 0;
+  for (size_t at = 0; at < values.size(); ++at) sums[at] = wrapping_sum(sums[at], values[at], overflow);
+  set_run(memory_.present, first, static_cast<uint32_t>(values.size()));
+  if ((overflow & kSignBit) == 0) return;
+  // Rare: which ones? Undone, a sum that was in range has left it where adding again overflows.
+  for (size_t at = 0; at < values.size(); ++at) {
+    uint32_t undone = 0;
+    const auto before = static_cast<int32_t>(static_cast<uint32_t>(sums[at]) - static_cast<uint32_t>(values[at]));
+    (void)wrapping_sum(before, values[at], undone);
+    if ((undone & kSignBit) != 0) memory_.omitted[(first + at) / 64] |= uint64_t{1} << ((first + at) % 64);
+  }
+  omits_ = true;
+}
+
+void WindowSum::add_scattered(const WindowEntries& entries) {
+  int32_t* const sums = memory_.sums.data();
+  uint64_t* const present = memory_.present.data();
+  const uint16_t* const indices = entries.indices.data();
+  const int32_t* const values = entries.values.data();
+  for (size_t at = 0; at < entries.indices.size(); ++at) {
+    const uint32_t index = indices[at];
+    present[index / 64] |= uint64_t{1} << (index % 64);
+    // Never taken but for a hostile sender: costs a predicted branch.
+    if (__builtin_add_overflow(sums[index], values[at], &sums[index])) [[unlikely]] {
+      memory_.omitted[index / 64] |= uint64_t{1} << (index % 64);
+      omits_ = true;
+    }
+  }
+}
+
+void WindowSum::add_checked(const WindowEntries& entries, int32_t headroom) {
+  for (size_t at = 0; at < entries.indices.size(); ++at) {
+    const uint32_t index = entries.indices[at];
+    const uint64_t bit = uint64_t{1} << (index % 64);
+    memory_.present[index / 64] |= bit;
+    uint32_t overflow = 0;
+    memory_.sums[index] = wrapping_sum(memory_.sums[index], entries.values[at], overflow);
+    if ((overflow & kSignBit) != 0 || magnitude(entries.values[at]) > static_cast<uint32_t>(headroom)) {
+      memory_.omitted[index / 64] |= bit;
+      omits_ = true;
+    }
+  }
+}
+
+WindowSum::Taken WindowSum::take(std::span<uint16_t> indices, std::span<int32_t> values) {
+  Taken taken;
+  int32_t* const sums = memory_.sums.data();
+  for (size_t word = 0; word < memory_.present.size(); ++word) {
+    uint64_t bits = memory_.present[word];
+    if (bits == 0) continue;
+    memory_.present[word] = 0;
+    const auto base = static_cast<uint32_t>(word * 64);
+    if (omits_ && memory_.omitted[word] != 0) {
+      for (uint64_t out = memory_.omitted[word]; out != 0; out &= out - 1) {
+        sums[base + static_cast<uint32_t>(std::countr_zero(out))] = 0;
+        ++taken.omitted;
+      }
+      bits &= ~memory_.omitted[word];
+      memory_.omitted[word] = 0;
+    }
+    for (; bits != 0; bits &= bits - 1) {
+      const uint32_t index = base + static_cast<uint32_t>(std::countr_zero(bits));
+      const int32_t sum = std::exchange(sums[index], 0);
+      indices[taken.count] = static_cast<uint16_t>(index);
+      values[taken.count] = sum;
+      // The lowest number has no opposite, and no place in a payload.
+      const bool fits = sum != std::numeric_limits<int32_t>::min();
+      taken.magnitude_or |= fits ? magnitude(sum) : 0;
+      taken.count += fits;
+      taken.omitted += !fits;
+    }
+  }
+  omits_ = false;
+  return taken;
+}
+
+void WindowSum::clear() {
+  for (size_t word = 0; word < memory_.present.size(); ++word) {
+    for (uint64_t bits = memory_.present[word]; bits != 0; bits &= bits - 1) {
+      memory_.sums[word * 64 + static_cast<size_t>(std::countr_zero(bits))] = 0;
+    }
+    memory_.present[word] = 0;
+    memory_.omitted[word] = 0;
+  }
+  omits_ = false;
+}
+
+}  // namespace millrace::switch_agg

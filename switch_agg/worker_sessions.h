@@ -1,0 +1,77 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/base/clock.h"
+#include "protocol/datagram/extensions.h"
+#include "protocol/datagram/header.h"
+#include "protocol/datagram/key.h"
+#include "protocol/datagram/packet_sink.h"
+#include "protocol/datagram/replay_window.h"
+
+namespace millrace::switch_agg {
+
+/// Keys, replay windows and addresses of one job's workers, under the job's present life. What a handshake is, is in
+/// protocol/WIRE_FORMAT.md, "Datagrams": a CHALREQ leaves nothing here; a HELLO that verifies under the nonces of its own
+/// challenge begins a session and ends the worker's former one.
+///
+/// Memory   fixed: kSwitchWorkersMax sessions.
+class WorkerSessions {
+ public:
+  enum class Verdict : uint8_t { kGood, kNoSession, kBadMac, kReplay };
+
+  WorkerSessions(uint32_t job, const protocol::JobKey& key);
+
+  /// All sessions end; the key to all is another one.
+  void begin_life(uint64_t life);
+  uint64_t life() const { return life_; }
+
+  /// Whether a packet of a worker is authentic and new. REQUIRES: its life is life(), its worker < kSwitchWorkersMax.
+  Verdict check(const protocol::Datagram& datagram);
+  /// The same of a HELLO, which may begin a session: then answers go to `from`.
+  Verdict check_hello(const protocol::Datagram& datagram, const protocol::Hello& hello, const protocol::Endpoint& from);
+  /// Whether a packet of no session (sequence 0) is of somebody who has the job key. It may be an old one again.
+  bool check_handshake(const protocol::Datagram& datagram) const;
+  protocol::Nonce challenge_for(uint16_t worker, const protocol::Nonce& worker_nonce) const;
+
+  bool has_session(uint32_t worker) const { return sessions_[worker].begun; }
+  const protocol::Endpoint& endpoint(uint32_t worker) const { return sessions_[worker].endpoint; }
+
+  /// Each gives header.sequence and header.worker, signs in place, and returns the datagram's bytes.
+  /// REQUIRES: extension and payload are in `packet`; a session of that worker.
+  size_t seal_to_worker(uint16_t worker, protocol::DatagramHeader header, std::span<uint8_t> packet);
+  size_t seal_to_all(protocol::DatagramHeader header, std::span<uint8_t> packet);
+  size_t seal_handshake(uint16_t worker, protocol::DatagramHeader header, std::span<uint8_t> packet) const;
+
+  /// True once per worker, code and `gap`: notices are limited in rate.
+  bool may_notice(uint16_t worker, protocol::NoticeCode code, TimeNs now, TimeNs gap);
+
+ private:
+  static constexpr size_t kNoticeCodes = 7;
+
+  struct Session {
+    bool begun = false;  ///< otherwise the keys are of nobody
+    protocol::DatagramKey from_worker;
+    protocol::DatagramKey to_worker;
+    protocol::ReplayWindow replay;
+    protocol::Nonce worker_nonce{};
+    uint64_t sent = 0;      ///< the last sequence number of ours
+    uint64_t sessions = 0;  ///< begun in this life: goes into challenges
+    protocol::Endpoint endpoint;
+    std::array<TimeNs, kNoticeCodes> notice_after{};
+  };
+
+  uint32_t job_;
+  protocol::JobKey key_;
+  uint64_t life_ = 0;
+  uint64_t sent_to_all_ = 0;
+  protocol::DatagramKey to_all_;
+  protocol::DatagramKey tried_;  ///< what a HELLO of new nonces is verified with
+  std::vector<protocol::DatagramKey> handshake_;  ///< [kSwitchWorkersMax]
+  std::vector<Session> sessions_;                 ///< [kSwitchWorkersMax]
+};
+
+}  // namespace millrace::switch_agg

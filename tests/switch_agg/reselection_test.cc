@@ -1,0 +1,136 @@
+#include "switch_agg/reselection.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "kernels/base/random.h"
+
+namespace millrace::testing {
+namespace {
+
+using switch_agg::apply_cut;
+using switch_agg::cut_of;
+using switch_agg::Reselection;
+using switch_agg::SumCut;
+using switch_agg::SumHistogram;
+
+std::vector<uint16_t> places(size_t count) {
+  std::vector<uint16_t> indices(count);
+  for (size_t at = 0; at < count; ++at) indices[at] = static_cast<uint16_t>(at * 3);
+  return indices;
+}
+
+TEST(SumHistogramTest, BinsAreMonotoneInTheMagnitudeOverAllExponents) {
+  RandomSequence random(RandomKey::from(1));
+  const auto value_of = [](int32_t sum, int8_t exponent) { return std::ldexp(std::abs(static_cast<double>(sum)), exponent); };
+  for (int draw = 0; draw < 200'000; ++draw) {
+    const auto a = static_cast<int32_t>(random.next_u32()) >> random.next_below(32);
+    const auto b = static_cast<int32_t>(random.next_u32()) >> random.next_below(32);
+    const auto e = static_cast<int8_t>(random.next_u32());
+    const auto f = static_cast<int8_t>(e + static_cast<int>(random.next_below(7)) - 3);
+    if (std::abs(e - f) > 3) continue;
+    if (value_of(a, e) <= value_of(b, f)) {
+      ASSERT_LE(SumHistogram::bin_of(a, e), SumHistogram::bin_of(b, f)) << a << " " << +e << " " << b << " " << +f;
+    }
+    if (a != 0 && b != 0 && SumHistogram::bin_of(a, e) == SumHistogram::bin_of(b, f)) {
+      ASSERT_LT(value_of(a, e) / value_of(b, f), 1.04);
+    }
+  }
+}
+
+TEST(SumHistogramTest, EdgesAreInRange) {
+  EXPECT_EQ(SumHistogram::bin_of(0, 5), 0);
+  EXPECT_EQ(SumHistogram::bin_of(1, -128), 1);
+  EXPECT_LT(SumHistogram::bin_of(INT32_MIN, 127), SumHistogram::kBins);
+  EXPECT_EQ(SumHistogram::bin_of(-6, 2), SumHistogram::bin_of(6, 2));
+  EXPECT_EQ(SumHistogram::bin_of(3, 1), SumHistogram::bin_of(6, 0));
+  EXPECT_LT(SumHistogram::bin_of(3, 0), SumHistogram::bin_of(1, 2));
+}
+
+TEST(SumCutTest, NoKAndTooFewSumsAreTheWholeSum) {
+  SumHistogram histogram;
+  histogram.add(std::vector<int32_t>{1, 2, 3, 0}, 0);
+  EXPECT_EQ(histogram.total(), 3);
+  EXPECT_EQ(cut_of(histogram, 0).bin, 0);
+  EXPECT_EQ(cut_of(histogram, 3).bin, 0);
+  EXPECT_EQ(cut_of(histogram, 2).bin, SumHistogram::bin_of(2, 0));
+}
+
+TEST(SumCutTest, TheSameSumsAreCutToTheKLargest) {
+  const std::vector<int32_t> sums = {1, -2, 4, -8, 16, -32, 64, 0, 128};
+  SumHistogram histogram;
+  histogram.add(sums, -3);
+  for (uint64_t k = 1; k < 8; ++k) {
+    std::vector<uint16_t> indices = places(sums.size());
+    std::vector<int32_t> values = sums;
+    ASSERT_EQ(apply_cut(cut_of(histogram, k), -3, indices, values), k);
+    EXPECT_EQ(values[k - 1], 128);
+    EXPECT_EQ(indices[k - 1], 24);
+  }
+}
+
+TEST(SumCutTest, TiesGoByIndexAndMakeNoUpdateLargerThanK) {
+  const std::vector<int32_t> sums(100, -5);
+  SumHistogram histogram;
+  histogram.add(sums, 0);
+  std::vector<uint16_t> indices = places(100);
+  std::vector<int32_t> values = sums;
+  ASSERT_EQ(apply_cut(cut_of(histogram, 30), 0, indices, values), 30);
+  for (uint16_t at = 0; at < 30; ++at) EXPECT_EQ(indices[at], at * 3);
+}
+
+TEST(SumCutTest, ZerosNeverStayUnderACut) {
+  std::vector<uint16_t> indices = places(3);
+  std::vector<int32_t> values = {0, 9, 0};
+  EXPECT_EQ(apply_cut({.bin = 1, .take = 1, .in_bin = 1}, -128, indices, values), 1);
+  EXPECT_EQ(values[0], 9);
+}
+
+TEST(ReselectionTest, TheFirstStepIsWholeAndTheNextIsCutByItsHistogram) {
+  Reselection reselection(2);
+  std::vector<uint16_t> indices = places(4);
+  std::vector<int32_t> values = {10, 20, 40, 80};
+  reselection.on_claim(0);
+  EXPECT_EQ(reselection.on_close(0, 0, indices, values), 4);
+  reselection.on_claim(1);
+  EXPECT_EQ(reselection.cut().bin, SumHistogram::bin_of(40, 0));
+  // The threshold is of step 0 alone: what step 1 itself has does not move it.
+  values = {1000, 2000, 4000, 8000};
+  EXPECT_EQ(reselection.on_close(1, 0, indices, values), 4);
+  values = {30, 20, 10, 5};
+  EXPECT_EQ(reselection.on_close(1, 0, indices, values), 0);
+}
+
+TEST(ReselectionTest, SlotsCountTogetherAndOneThresholdServesAll) {
+  Reselection reselection(3);
+  reselection.on_claim(0);
+  std::vector<uint16_t> indices = places(3);
+  std::vector<int32_t> low = {1, 2, 3};
+  std::vector<int32_t> high = {100, 200, 300};
+  reselection.on_close(0, 0, indices, low);
+  reselection.on_claim(0);
+  reselection.on_close(0, 0, indices, high);
+  reselection.on_claim(1);
+  std::vector<uint16_t> again = places(3);
+  EXPECT_EQ(reselection.on_close(1, 0, again, low), 0);
+  EXPECT_EQ(reselection.on_close(1, 0, again, high), 3);
+}
+
+TEST(ReselectionTest, AStepAfterAGapOrAResetIsWhole) {
+  Reselection reselection(1);
+  std::vector<uint16_t> indices = places(2);
+  std::vector<int32_t> values = {1, 9};
+  reselection.on_claim(0);
+  reselection.on_close(0, 0, indices, values);
+  reselection.on_claim(2);
+  EXPECT_EQ(reselection.cut().bin, 0);
+  reselection.on_close(2, 0, indices, values);
+  reselection.reset();
+  reselection.on_claim(3);
+  EXPECT_EQ(reselection.cut().bin, 0);
+}
+
+}  // namespace
+}  // namespace millrace::testing

@@ -1,0 +1,121 @@
+// Handshakes, keys, replays, and what is said to whom has no session.
+#include <gtest/gtest.h>
+
+#include <set>
+#include <utility>
+
+#include "tests/switch_agg/switch_rig.h"
+
+namespace millrace::testing {
+namespace {
+
+using protocol::Datagram;
+using protocol::DatagramType;
+using protocol::NoticeCode;
+using Event = switch_agg::AggregatorEvent;
+
+TEST(SessionTest, AChallengeIsNoLargerThanItsRequestAndChangesNothing) {
+  SwitchRig rig;
+  rig.open();
+  MadeUpWorker stranger(SwitchRig::kJob, job_key(3), 0);
+  const ByteBuffer request = stranger.challenge_request();
+  for (int again = 0; again < 3; ++again) {
+    rig.give(0, request);
+    ASSERT_EQ(rig.sent().size(), 1);
+    EXPECT_LE(rig.sent()[0].bytes.size(), request.size());
+  }
+  // The worker's own session goes on.
+  rig.since_now();
+  rig.give(0, rig.worker(0).contribution({}, {{1, 5}}));
+  EXPECT_EQ(rig.counted(Event::kAdded), 1);
+}
+
+TEST(SessionTest, AChallengeRequestUnderAnotherJobKeyIsNotAnswered) {
+  SwitchRig rig;
+  MadeUpWorker stranger(SwitchRig::kJob, job_key(4), 0);
+  rig.give(0, stranger.challenge_request());
+  EXPECT_EQ(rig.sent().size(), 0);
+  EXPECT_EQ(rig.counted(Event::kBadMac), 1);
+}
+
+TEST(SessionTest, AHelloWithoutItsChallengeIsRefused) {
+  SwitchRig rig;
+  rig.shake_hands();
+  MadeUpWorker& worker = rig.worker(0);
+  const ByteBuffer packet = worker.hello({.live = rig.live(), .positions = {1, 1}});
+  (void)worker.challenge_request();  // another nonce, whose challenge never came
+  rig.give(0, worker.hello({.live = rig.live(), .positions = {1, 1}}));
+  EXPECT_EQ(rig.counted(Event::kBadMac), 1);
+  rig.give(0, packet);
+  EXPECT_EQ(rig.counted(Event::kHello), 1);
+}
+
+TEST(SessionTest, AReplayedHelloOfAnEarlierSessionIsRefused) {
+  SwitchRig rig;
+  rig.shake_hands();
+  const ByteBuffer first = rig.worker(0).hello({.live = rig.live(), .positions = {1, 1}});
+  rig.give(0, first);
+  rig.shake_hands(0);  // again, in the same life
+  rig.give(0, rig.worker(0).hello({.live = rig.live(), .positions = {1, 1}}));
+  EXPECT_EQ(rig.counted(Event::kHello), 1);
+  EXPECT_EQ(rig.counted(Event::kHelloAgain), 1);
+  rig.since_now();
+  rig.give(0, first);
+  EXPECT_EQ(rig.counted(Event::kBadMac), 1);
+  EXPECT_EQ(rig.sent().size(), 0);
+}
+
+TEST(SessionTest, APacketBeforeAnyHelloHasNoSession) {
+  SwitchRig rig;
+  rig.shake_hands();
+  rig.give(0, rig.worker(0).contribution({}, {{1, 5}}));
+  EXPECT_EQ(rig.counted(Event::kNoSession), 1);
+  EXPECT_EQ(rig.sent().size(), 0);
+}
+
+TEST(SessionTest, AnswersGoWhereTheHelloCameFrom) {
+  SwitchRig rig;
+  rig.shake_hands();
+  for (uint32_t at = 0; at < 2; ++at) rig.give(at, rig.worker(at).hello({.live = rig.live(), .positions = {1, 1}}));
+  // Worker 2 says hello from worker 1's place (an address translation, say).
+  rig.give(1, rig.worker(2).hello({.live = rig.live(), .positions = {1, 1}}));
+  ASSERT_EQ(rig.sent().size(), 3);
+  EXPECT_EQ(rig.sent()[2].to, rig.worker(1).endpoint());
+}
+
+TEST(SessionTest, SequenceNumbersUnderOneKeyNeverRepeat) {
+  SwitchRig rig;
+  rig.open();
+  std::set<std::pair<uint16_t, uint64_t>> seen;
+  for (uint64_t turn = 1; turn < 20; ++turn) {
+    const uint32_t step = static_cast<uint32_t>(turn - 1);
+    for (uint32_t at = 0; at < 3; ++at) {
+      rig.give(at, rig.worker(at).contribution({.turn = turn, .step = step}, {{1, 5}}));
+    }
+    const auto to_all = rig.heard(0);
+    ASSERT_EQ(to_all.size(), 1);
+    EXPECT_TRUE(seen.emplace(to_all[0].header.worker, to_all[0].header.sequence).second);
+    rig.now += kNsPerMs;
+    rig.give(0, rig.worker(0).contribution({.turn = turn, .step = step}, {{1, 5}}));
+    const auto kept = rig.heard(0);
+    ASSERT_EQ(kept.size(), 1);
+    EXPECT_TRUE(seen.emplace(kept[0].header.worker, kept[0].header.sequence).second);
+  }
+}
+
+TEST(SessionTest, ANewSessionReplacesTheOldOne) {
+  SwitchRig rig;
+  rig.open();
+  const ByteBuffer of_old = rig.worker(0).contribution({}, {{1, 5}});
+  rig.shake_hands(0);
+  rig.give(0, rig.worker(0).hello({.live = rig.live(), .positions = {1, 1}}));
+  EXPECT_EQ(rig.only(0).header.type, DatagramType::kWelcome);
+  rig.since_now();
+  rig.give(0, of_old);
+  EXPECT_EQ(rig.counted(Event::kBadMac), 1);
+  rig.give(0, rig.worker(0).contribution({}, {{1, 5}}));
+  EXPECT_EQ(rig.counted(Event::kAdded), 1);
+}
+
+}  // namespace
+}  // namespace millrace::testing
