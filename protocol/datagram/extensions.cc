@@ -121,7 +121,7 @@ std::optional<Notice> read_notice(ByteSpan extension) {
   Notice notice;
   if (extension.size() != 32) return std::nullopt;
   take(extension, notice.code, notice.epoch, notice.life, notice.worker_nonce);
-  if (notice.code < NoticeCode::kUnknownLife || notice.code > NoticeCode::kPositionsTooFarApart) return std::nullopt;
+  if (notice.code < NoticeCode::kUnknownLife || notice.code > NoticeCode::kOtherMembership) return std::nullopt;
   return notice;
 }
 

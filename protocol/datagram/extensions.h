@@ -73,12 +73,12 @@ struct ReceiptTerms {
 };
 
 enum class NoticeCode : uint32_t {
-  kUnknownLife = 1,      ///< the packet's life is not the aggregator's. A hint: the worker asks by CHALREQ, no more
-  kOldEpoch = 2,         ///< the aggregator is in `epoch`: ask the table
-  kSayHello = 3,         ///< the packet's epoch is newer, or slots are not open: only a HELLO moves that
-  kNoSlots = 4,          ///< the job has no slots here: take the other path
-  kOtherMembership = 5,  ///< the HELLO's hash differs from another worker's of the same epoch
-  kPositionsTooFarApart = 6,  ///< workers' turns in a slot differ by more than 1: a bug, nothing is opened
+  kUnknownLife = 1,  ///< the packet's life is not the aggregator's. A hint: the worker asks by CHALREQ, no more
+  kOldEpoch = 2,     ///< the aggregator is in `epoch`: ask the table
+  kSayHello = 3,     ///< the packet's epoch is newer, or slots are not open: only a HELLO moves that
+  kNoSlots = 4,      ///< the job has no slots here: take the other path
+  kPositionsTooFarApart = 5,  ///< workers' turns in a slot differ by more than 1: a bug, nothing is opened
+  kOtherMembership = 6,       ///< the HELLO's hash or live differ from another worker's of the same epoch
 };
 
 struct Notice {

@@ -3,7 +3,6 @@
 #include <sodium.h>
 
 #include <cstring>
-#include <optional>
 
 #include "kernels/base/check.h"
 #include "protocol/datagram/session_mac.h"
@@ -16,7 +15,7 @@ using DerivedKey = SessionMac::Key;
 /// Keyed BLAKE2b over a purpose and fields one behind the other: each purpose has fields of fixed lengths, so that no two
 /// inputs have the same bytes. (A purpose's terminating 0 goes in.)
 template <size_t kBytes, typename... Fields>
-std::array<uint8_t, kBytes> derive(const JobKey& job_key, const char (&purpose)[16], const Fields&... fields) {
+std::array<uint8_t, kBytes> hash_of(const JobKey& job_key, const char (&purpose)[16], const Fields&... fields) {
   std::array<uint8_t, sizeof(purpose) + (sizeof(fields) + ...)> input;
   size_t used = 0;
   const auto append = [&](const void* bytes, size_t count) {
@@ -31,16 +30,19 @@ std::array<uint8_t, kBytes> derive(const JobKey& job_key, const char (&purpose)[
 }
 
 DerivedKey derive_key(const JobKey& job_key, const KeyScope& scope) {
-  return derive<sizeof(DerivedKey)>(job_key, "datagram-key-01", static_cast<uint8_t>(scope.use), scope.job, scope.life,
-                                    scope.worker, scope.worker_nonce, scope.aggregator_nonce);
+  return hash_of<sizeof(DerivedKey)>(job_key, "datagram-key-01", static_cast<uint8_t>(scope.use), scope.job, scope.life,
+                                     scope.worker, scope.worker_nonce, scope.aggregator_nonce);
 }
 
 }  // namespace
 
+enum class KeyKind : uint8_t { kNone, kHandshake, kSession };
+
 /// A handshake's key, or a session's.
 struct DatagramKey::State {
+  KeyKind kind = KeyKind::kNone;
   DerivedKey handshake{};
-  std::optional<SessionMac> session;
+  SessionMac session;
 
   State() = default;
   State(const State&) = delete;
@@ -48,13 +50,18 @@ struct DatagramKey::State {
   ~State() { sodium_memzero(handshake.data(), handshake.size()); }
 };
 
-DatagramKey::DatagramKey(const JobKey& job_key, const KeyScope& scope) : state_(std::make_unique<State>()) {
-  MILLRACE_CHECK(sodium_init() >= 0);
+DatagramKey::DatagramKey() : state_(std::make_unique<State>()) { MILLRACE_CHECK(sodium_init() >= 0); }
+
+DatagramKey::DatagramKey(const JobKey& job_key, const KeyScope& scope) : DatagramKey() { derive(job_key, scope); }
+
+void DatagramKey::derive(const JobKey& job_key, const KeyScope& scope) {
   DerivedKey key = derive_key(job_key, scope);
   if (scope.use == KeyUse::kHandshake) {
+    state_->kind = KeyKind::kHandshake;
     state_->handshake = key;
   } else {
-    state_->session.emplace(key);
+    state_->kind = KeyKind::kSession;
+    state_->session.set_key(key);
   }
   sodium_memzero(key.data(), key.size());
 }
@@ -81,7 +88,7 @@ bool DatagramKey::verify(ByteSpan bytes, uint64_t sequence, ByteSpan mac) const 
 size_t DatagramKey::seal(const DatagramHeader& header, std::span<uint8_t> packet) const {
   const size_t bytes = datagram_bytes(header);
   MILLRACE_CHECK(bytes <= packet.size() && bytes <= kDatagramBytesMax, bytes, packet.size());
-  MILLRACE_CHECK((header.sequence == 0) == !state_->session, header.sequence);
+  MILLRACE_CHECK((header.sequence == 0) == (state_->kind == KeyKind::kHandshake), header.sequence);
   put_header(header, packet);
   const Mac mac = sign(packet.first(bytes - kDatagramMacBytes), header.sequence);
   std::memcpy(packet.data() + bytes - kDatagramMacBytes, mac.data(), mac.size());
@@ -90,7 +97,7 @@ size_t DatagramKey::seal(const DatagramHeader& header, std::span<uint8_t> packet
 
 Nonce challenge_nonce(const JobKey& job_key, uint32_t job, uint64_t life, uint16_t worker, const Nonce& worker_nonce,
                       uint64_t sessions) {
-  return derive<sizeof(Nonce)>(job_key, "datagram-nonce1", job, life, worker, worker_nonce, sessions);
+  return hash_of<sizeof(Nonce)>(job_key, "datagram-nonce1", job, life, worker, worker_nonce, sessions);
 }
 
 Nonce random_nonce() {

@@ -12,8 +12,8 @@
 #include "protocol/datagram/header.h"
 
 /// Authenticity of datagrams. Keys derive from a pre-shared job key and both sides' nonces and are never sent: one per (job,
-/// life, worker, both nonces, direction), and one per (job, life) for what goes to all. Whoever has the job key is trusted with the
-/// job: its workers and its aggregators. The handshake is in protocol/WIRE_FORMAT.md, "Datagrams".
+/// life, worker, both nonces, direction), and one per (job, life) for what goes to all. Whoever has the job key is trusted with
+/// the job: its workers and its aggregators. The handshake is in protocol/WIRE_FORMAT.md, "Datagrams".
 namespace millrace::protocol {
 
 using JobKey = std::array<uint8_t, 32>;
@@ -52,11 +52,15 @@ struct KeyScope {
 /// Threads  one at a time.
 class DatagramKey {
  public:
+  /// Room for a key: derive() it before any use.
+  DatagramKey();
   DatagramKey(const JobKey& job_key, const KeyScope& scope);
   DatagramKey(DatagramKey&&) noexcept;
   DatagramKey& operator=(DatagramKey&&) noexcept;
   ~DatagramKey();
 
+  /// Becomes another key, in place: no allocation.
+  void derive(const JobKey& job_key, const KeyScope& scope);
   /// The MAC of `bytes`, whose header's sequence number is `sequence`.
   Mac sign(ByteSpan bytes, uint64_t sequence) const;
   /// In constant time.

@@ -8,7 +8,9 @@
 
 namespace millrace::protocol {
 
-SessionMac::SessionMac(const Key& key) : key_(key) {}
+SessionMac::SessionMac() = default;
+
+void SessionMac::set_key(const Key& key) { key_ = key; }
 
 SessionMac::~SessionMac() { sodium_memzero(key_.data(), key_.size()); }
 

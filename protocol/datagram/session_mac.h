@@ -13,15 +13,17 @@ class SessionMac {
  public:
   using Key = std::array<uint8_t, 32>;
 
-  explicit SessionMac(const Key& key);
+  SessionMac();
   SessionMac(const SessionMac&) = delete;
   SessionMac& operator=(const SessionMac&) = delete;
   ~SessionMac();
 
+  /// No allocation.
+  void set_key(const Key& key);
   Mac of(ByteSpan bytes, uint64_t sequence) const;
 
  private:
-  Key key_;
+  Key key_{};
 };
 
 }  // namespace millrace::protocol
