@@ -81,6 +81,10 @@ struct SwitchSimReport {
 
 using MakeDecider =
     std::function<std::unique_ptr<SwitchDecider>(const SwitchScenario& scenario, uint64_t life_seed, TimeNs now)>;
+/// The production slot machine, as the switch and as the shard.
+MakeDecider production_decider();
+/// One or the other, for each life anew.
+MakeDecider mixed_decider();
 MakeDecider reference_decider(SwitchMutation mutation = SwitchMutation::kNone);
 
 SwitchSimReport run_switch_sim(const SwitchScenario& scenario, const MakeDecider& make);

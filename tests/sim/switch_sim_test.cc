@@ -38,9 +38,8 @@ void print(uint64_t seeds, const SwitchSimReport& sum) {
               static_cast<double>(sum.took) / kNsPerS);
 }
 
-TEST(SwitchSim, EverySeedKeepsTheLawAndEndsWithTheReferenceDecider) {
-  const uint64_t seeds = number_from("MILLRACE_SIM_SEEDS", MILLRACE_SIM_SEEDS_DEFAULT);
-  const SwitchSimReport sum = run_seeds(seeds, reference_decider());
+void expect_all_clean(uint64_t seeds, const MakeDecider& make) {
+  const SwitchSimReport sum = run_seeds(seeds, make);
   for (const std::string& fault : sum.faults) ADD_FAILURE() << fault;
   print(seeds, sum);
   if (seeds < 100) return;
@@ -49,6 +48,18 @@ TEST(SwitchSim, EverySeedKeepsTheLawAndEndsWithTheReferenceDecider) {
   EXPECT_GT(sum.joined, 0u);
   EXPECT_GT(sum.deaths, 0u);
   EXPECT_GT(sum.dead_in_results, 0u);
+}
+
+TEST(SwitchSim, EverySeedKeepsTheLawAndEndsWithTheProductionAggregator) {
+  expect_all_clean(number_from("MILLRACE_SIM_SEEDS", MILLRACE_SIM_SEEDS_DEFAULT), production_decider());
+}
+
+TEST(SwitchSim, EverySeedKeepsTheLawAndEndsWithTheReference) {
+  expect_all_clean(number_from("MILLRACE_SIM_SEEDS", MILLRACE_SIM_SEEDS_DEFAULT) / 2, reference_decider());
+}
+
+TEST(SwitchSim, EverySeedKeepsTheLawAndEndsWhereOneFollowsTheOther) {
+  expect_all_clean(number_from("MILLRACE_SIM_SEEDS", MILLRACE_SIM_SEEDS_DEFAULT) / 2, mixed_decider());
 }
 
 TEST(SwitchSim, EqualSeedsGiveEqualRuns) {
