@@ -294,9 +294,11 @@ void SwitchReference::on_contribution(JobState& job, const Datagram& datagram, P
   Slot& slot = job.slots[header.slot];
   Turn& current = slot.turns[slot.current];
   if (header.turn + 1 < slot.current) return;
-  if (header.turn <= slot.current && slot.turns[header.turn].closed) {
+  if (header.turn < slot.current || (header.turn == slot.current && current.closed)) {
     if (mutation_ == SwitchMutation::kNoKeptResult) return;
-    return send_result(job, slot.turns[header.turn], header.worker, sink);
+    const auto closed = slot.turns.find(header.turn);
+    if (closed != slot.turns.end()) send_result(job, closed->second, header.worker, sink);
+    return;
   }
   const bool claims = header.turn == slot.current + 1 && current.closed;
   if (header.turn > slot.current && !claims) {
@@ -369,10 +371,7 @@ void SwitchReference::close(JobState& job, uint16_t number, uint64_t at, PacketS
   turn.closed = true;
   ++closed_;
   turn.result = encode(job, turn);
-  for (const auto& [worker, session] : job.sessions) {
-    if ((job.live & bit(worker)) != 0) send_result(job, turn, protocol::kAllWorkers, sink);
-    if ((job.live & bit(worker)) != 0) break;
-  }
+  send_result(job, turn, protocol::kAllWorkers, sink);
 }
 
 std::vector<SwitchReference::Packet> SwitchReference::encode(const JobState& job, const Turn& turn) const {

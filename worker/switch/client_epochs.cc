@@ -163,8 +163,12 @@ void SwitchClient::State::on_welcome(const Datagram& datagram, TimeNs now, proto
 /// The aggregator lacks the result that this worker has: it gets it as it came.
 void SwitchClient::State::on_fetch(const Datagram& datagram, protocol::PacketSink& sink) {
   const DatagramHeader& asked = datagram.header;
-  if (asked.slot >= slots.size() || asked.turn + 1 != slots[asked.slot].turn || slots[asked.slot].kept.empty()) {
+  if (asked.slot >= slots.size()) {
     ++counters.contradiction;
+    return;
+  }
+  if (asked.turn + 1 != slots[asked.slot].turn || slots[asked.slot].kept.empty()) {
+    ++counters.other_turn;  // it was long under way, another answer has come
     return;
   }
   for (const Fragment& fragment : slots[asked.slot].kept) {

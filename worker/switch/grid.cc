@@ -12,6 +12,7 @@ namespace {
 constexpr int kHeadroomBits = 2;
 constexpr int kFallMax = 4;
 constexpr int kFallOfZeros = 8;
+constexpr double kF32Integers = 1 << 24;
 
 int bits_of(int32_t value) {
   const int64_t wide = value;
@@ -29,9 +30,11 @@ int32_t grid_limit(protocol::WindowValueCodec codec, uint32_t workers) {
 
 int32_t to_grid(float value, int exponent, int32_t limit) {
   const double scaled = std::ldexp(static_cast<double>(value), -exponent);
-  if (scaled >= limit) return limit;
-  if (scaled <= -static_cast<double>(limit)) return -limit;
-  return static_cast<int32_t>(std::nearbyint(scaled));
+  if (std::fabs(scaled) < limit) return static_cast<int32_t>(std::nearbyint(scaled));
+  // From 2^24 steps on an f32 has not all integers: only a power of two can be taken off it without rounding.
+  const bool is_coarse = std::fabs(scaled) >= kF32Integers;
+  const auto sent = is_coarse ? static_cast<int32_t>(std::bit_floor(static_cast<uint32_t>(limit))) : limit;
+  return scaled > 0 ? sent : -sent;
 }
 
 float grid_remainder(float value, int32_t sent, int exponent) {

@@ -15,16 +15,17 @@ inline constexpr int kExponentMin = -120;
 inline constexpr int kExponentMax = 90;
 
 /// The largest magnitude of one worker's integer: the sum of all `workers` fits an i32, one value the codec. A power of two
-/// where the codec has 32 bits, so that what is over it is exact in f32.
+/// where the codec has 32 bits, see to_grid().
 /// REQUIRES: workers >= 1.
 int32_t grid_limit(protocol::WindowValueCodec codec, uint32_t workers);
 
-/// The integer of `value`: the nearest, ties to even, at most `limit` in magnitude.
+/// The integer of `value`: the nearest, ties to even; what is over `limit` becomes `limit`, or, from 2^24 steps of the grid
+/// on, the power of two below it, so that what is over stays exact.
 /// REQUIRES: value is finite; exponent in [kExponentMin, kExponentMax].
 int32_t to_grid(float value, int exponent, int32_t limit);
 
-/// What of `value` is not in `sent` x 2^exponent. Exact (representable in f32) while |value| < 2^24 x limit x 2^exponent and
-/// |sent x 2^exponent| does not exceed |value| by more than half a grid step, which to_grid() keeps.
+/// What of `value` is not in `sent` x 2^exponent. Exact in f32 for what to_grid() made of a value below 2^24 x (the power of two at or
+/// below the limit) x 2^exponent; above, and for lossy codecs' integers, it is the nearest f32.
 float grid_remainder(float value, int32_t sent, int exponent);
 
 /// Exponents of a tensor's windows, a function of the results so far and of nothing else: equal at all who have the same.

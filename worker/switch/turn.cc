@@ -47,7 +47,7 @@ Rounded round_offer(const Offer& offer, int exponent, int32_t limit) {
     if (integer == 0) continue;
     out.indices.push_back(offer.indices[i]);
     out.integers.push_back(integer);
-    if (std::abs(integer) == limit) ++out.saturated;
+    if (std::ldexp(std::fabs(static_cast<double>(offer.values[i])), -exponent) > limit) ++out.saturated;
   }
   if (out.indices.empty() && !offer.indices.empty() && offer.values[largest] != 0) {
     out.indices.push_back(offer.indices[largest]);

