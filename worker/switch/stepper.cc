@@ -18,7 +18,8 @@ Result<std::unique_ptr<SwitchStepper>> SwitchStepper::open(const SwitchClientOpt
   if (!port) return std::unexpected(port.error());
   stepper->port_ = std::move(*port);
   stepper->read_epoch_ = std::move(epoch);
-  stepper->client_ = std::make_unique<SwitchClient>(options, *stepper);
+  SwitchOutcome& outcome = *stepper;
+  stepper->client_ = std::make_unique<SwitchClient>(options, outcome);
   return stepper;
 }
 

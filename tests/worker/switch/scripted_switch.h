@@ -63,8 +63,8 @@ struct ResultSays {
   int exponent = 0;
   uint64_t contributors = 3;
   uint64_t selected_hash = 0;
-  std::vector<uint16_t> indices;
-  std::vector<int32_t> sums;
+  std::vector<uint16_t> indices = {};
+  std::vector<int32_t> sums = {};
   uint8_t fragment = 0;
   uint8_t flags = protocol::datagram_flag::kLast;
 };
