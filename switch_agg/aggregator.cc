@@ -73,9 +73,7 @@ struct Aggregator::State {
     while (life == 0) life = lives.next_u64();
     return life;
   }
-  size_t find(uint32_t job) const {
-    return static_cast<size_t>(std::ranges::find(ids, job) - ids.begin());
-  }
+  size_t find(uint32_t job) const { return static_cast<size_t>(std::ranges::find(ids, job) - ids.begin()); }
   EventBook book(Entry& entry) { return {.total = &counters, .job = &entry.counters}; }
 
   AggregatorOptions options;
@@ -105,7 +103,8 @@ Status Aggregator::add_job(const SwitchJob& job, TimeNs now) {
     return fail(ErrorCode::kInvalidArgument, "job " + std::to_string(job.job) + " is here already");
   }
   if (state_->jobs.size() >= state_->options.jobs_max) {
-    return fail(ErrorCode::kLimitExceeded, "the switch has " + std::to_string(state_->jobs.size()) + " jobs, its limit");
+    return fail(ErrorCode::kLimitExceeded,
+                "the switch has " + std::to_string(state_->jobs.size()) + " jobs, its limit");
   }
   auto entry = std::make_unique<State::Entry>(job, *state_);
   const bool has_slots = entry->reduce.reserve_slots();
@@ -114,7 +113,8 @@ Status Aggregator::add_job(const SwitchJob& job, TimeNs now) {
   state_->jobs.push_back(std::move(entry));
   if (has_slots) return {};
   return fail(ErrorCode::kLimitExceeded, "job " + std::to_string(job.job) + " wants " + std::to_string(job.slots) +
-                                             " slots, the switch has " + std::to_string(state_->pool.free_slots()) + " free");
+                                             " slots, the switch has " + std::to_string(state_->pool.free_slots()) +
+                                             " free");
 }
 
 void Aggregator::remove_job(uint32_t job) {

@@ -32,18 +32,19 @@ struct SwitchJob {
   /// Exact ones only: kRaw, kGap or kBitmap; kFixed32 (16 bits where a result's values fit).
   protocol::WindowCodecs result_codecs{.index = protocol::WindowIndexCodec::kGap,
                                        .value = protocol::WindowValueCodec::kFixed32};
-  uint64_t reselect_k = 0;            ///< entries of a step's update; 0: the whole sum
-  TimeNs lease_ns = 10 * kNsPerS;     ///< silence of all its workers for so long frees its slots (a new life)
-  protocol::Endpoint shard{};         ///< kCombine: where sums go
-  uint64_t rack = 0;                  ///< kCombine: workers of this rack, a bit each
+  uint64_t reselect_k = 0;         ///< entries of a step's update; 0: the whole sum
+  TimeNs lease_ns = 10 * kNsPerS;  ///< silence of all its workers for so long frees its slots (a new life)
+  protocol::Endpoint shard{};      ///< kCombine: where sums go
+  uint64_t rack = 0;               ///< kCombine: workers of this rack, a bit each
 };
 
 struct AggregatorOptions {
   uint32_t jobs_max = 64;
-  uint32_t slots_max = 512;                                   ///< of all jobs together
-  uint32_t window_indices_max = protocol::kWindowIndicesMax;  ///< a multiple of 64; memory: slots_max x (4 B + 2 bit) x this
-  uint32_t packet_bytes_max = 1472;                           ///< UDP payload of the path's MTU, at least 1200
-  TimeNs answer_gap_ns = kNsPerMs;                            ///< kept results: one per worker, slot and so long
+  uint32_t slots_max = 512;  ///< of all jobs together
+  uint32_t window_indices_max =
+      protocol::kWindowIndicesMax;   ///< a multiple of 64; memory: slots_max x (4 B + 2 bit) x this
+  uint32_t packet_bytes_max = 1472;  ///< UDP payload of the path's MTU, at least 1200
+  TimeNs answer_gap_ns = kNsPerMs;   ///< kept results: one per worker, slot and so long
 };
 
 enum class SwitchPhase : uint8_t { kClosed, kCollecting, kFetching, kOpen };
@@ -70,8 +71,10 @@ class Aggregator {
   Aggregator(Aggregator&&) noexcept;
 
   /// Reserves the job's slots.
-  /// Errors   invalid_argument; unsupported: a role that this build has not; limit_exceeded: too many jobs, or no slots left: then
-  ///          the job is known all the same, its workers are told NO_SLOTS, and get slots where they ask again and some are free.
+  /// Errors   invalid_argument; unsupported: a role that this build has not; limit_exceeded: too many jobs, or no slots
+  /// left: then
+  ///          the job is known all the same, its workers are told NO_SLOTS, and get slots where they ask again and some
+  ///          are free.
   Status add_job(const SwitchJob& job, TimeNs now);
   /// Its slots are free again; packets of it are of a wrong job from now on.
   void remove_job(uint32_t job);

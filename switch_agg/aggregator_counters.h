@@ -7,7 +7,8 @@
 
 namespace millrace::switch_agg {
 
-/// What an aggregator did with a packet, or by itself: every packet that is dropped has exactly one of them (DESIGN.md, "Counters").
+/// What an aggregator did with a packet, or by itself: every packet that is dropped has exactly one of them (DESIGN.md,
+/// "Counters").
 enum class AggregatorEvent : uint8_t {
   kReceived,  ///< packets handed in
   kSent,      ///< packets handed to the sink
@@ -20,35 +21,35 @@ enum class AggregatorEvent : uint8_t {
   kOutOfBounds,
   kWrongJob,
   // Dropped at a job's door.
-  kUnexpectedType,   ///< a type that a worker does not send to this role
-  kBadFields,        ///< extension, flags or positions that its type cannot have
+  kUnexpectedType,  ///< a type that a worker does not send to this role
+  kBadFields,       ///< extension, flags or positions that its type cannot have
   kWrongLife,
-  kNoSession,        ///< right life, but no handshake with that worker
+  kNoSession,  ///< right life, but no handshake with that worker
   kBadMac,
   kReplay,
   kMalformedPayload,
   // The epoch procedure.
   kChallenged,
-  kHello,            ///< taken into the collection
-  kHelloAgain,       ///< of a worker that is in it
-  kHelloRefused,     ///< hash or live set differ, positions that cannot be, another number of slots
+  kHello,         ///< taken into the collection
+  kHelloAgain,    ///< of a worker that is in it
+  kHelloRefused,  ///< hash or live set differ, positions that cannot be, another number of slots
   kOldEpoch,
-  kNotOpen,          ///< a newer epoch than ours, or ours is not open
-  kStranger,         ///< not live, or no such slot
-  kPositionsApart,   ///< by more than one turn: the epoch does not open
-  kFetched,          ///< a result was uploaded whole
-  kKeptUnasked,      ///< a fragment that nobody asked for, or that does not fit
+  kNotOpen,         ///< a newer epoch than ours, or ours is not open
+  kStranger,        ///< not live, or no such slot
+  kPositionsApart,  ///< by more than one turn: the epoch does not open
+  kFetched,         ///< a result was uploaded whole
+  kKeptUnasked,     ///< a fragment that nobody asked for, or that does not fit
   kOpened,
   kNoSlots,
   kLeaseExpired,
   // Contributions (SWITCH.md, section 4).
   kAdded,
   kPast,
-  kPrevious,         ///< of the turn before, answered or not
+  kPrevious,  ///< of the turn before, answered or not
   kCurrentClosed,
-  kKeptSent,         ///< a kept result went to one worker
-  kKeptLimited,      ///< not again so soon
-  kKeptNone,         ///< none is held
+  kKeptSent,     ///< a kept result went to one worker
+  kKeptLimited,  ///< not again so soon
+  kKeptNone,     ///< none is held
   kWrongBinding,
   kDuplicate,
   kFuture,
@@ -60,12 +61,12 @@ enum class AggregatorEvent : uint8_t {
   kNoticeSent,
   kNoticeLimited,
   // Role combine (section 7).
-  kCombined,         ///< added to a partial sum
+  kCombined,  ///< added to a partial sum
   kPartialSent,
-  kForwarded,        ///< raw
+  kForwarded,  ///< raw
   kFlushed,
-  kEvicted,          ///< an older sum was sent as it was, for a newer turn
-  kPassedDown,       ///< from the shard to workers
+  kEvicted,     ///< an older sum was sent as it was, for a newer turn
+  kPassedDown,  ///< from the shard to workers
   kEventCount,
 };
 

@@ -35,7 +35,8 @@ uint32_t KeptResult::encode(const DatagramHeader& header, const protocol::Result
                             const protocol::WindowCodecs& codecs, uint32_t window_indices, const Sums& sums) {
   const uint32_t left_out = encode_from(0, header, terms, codecs, window_indices, sums);
   if (left_out == 0) return 0;
-  // Multiples of the golden ratio spread evenly, whatever the number of entries (Knuth, The Art of Computer Programming 3, 6.4).
+  // Multiples of the golden ratio spread evenly, whatever the number of entries (Knuth, The Art of Computer Programming
+  // 3, 6.4).
   const uint64_t place = uint64_t{header.step} * 0x9E37'79B9 % 0x1'0000'0000;
   return encode_from(place * sums.indices.size() >> 32, header, terms, codecs, window_indices, sums);
 }
@@ -58,9 +59,9 @@ uint32_t KeptResult::encode_from(size_t first, const DatagramHeader& header, con
     written.extension_words = static_cast<uint8_t>(extension / 8);
     if (done < all) {
       const protocol::WindowEntries rest{sums.indices.subspan(at, end - at), sums.values.subspan(at, end - at)};
-      const uint32_t taken = encode_window(rest, codecs, window_indices, written,
-                                           packet.subspan(begins, fragment_bytes_max_ - begins - kDatagramMacBytes),
-                                           sums.decoded);
+      const uint32_t taken =
+          encode_window(rest, codecs, window_indices, written,
+                        packet.subspan(begins, fragment_bytes_max_ - begins - kDatagramMacBytes), sums.decoded);
       MILLRACE_CHECK(taken > 0, at, end, fragment_bytes_max_);
       at += taken;
       done += taken;
@@ -99,7 +100,8 @@ KeptResult::Kept KeptResult::keep(const DatagramHeader& header, ByteSpan extensi
   const std::span<uint8_t> packet = this->packet(fragment);
   put_header(header, packet);
   std::memcpy(packet.data() + kDatagramHeaderBytes, extension.data(), extension.size());
-  if (!payload.empty()) std::memcpy(packet.data() + kDatagramHeaderBytes + extension.size(), payload.data(), payload.size());
+  if (!payload.empty())
+    std::memcpy(packet.data() + kDatagramHeaderBytes + extension.size(), payload.data(), payload.size());
   have_ |= uint32_t{1} << fragment;
   if (last) count_ = fragment + 1;
   whole_ = count_ != 0 && have_ == (uint32_t{1} << count_) - 1;

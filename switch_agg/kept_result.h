@@ -28,7 +28,9 @@ class KeptResult {
 
   protocol::DatagramHeader header(uint32_t fragment) const;
   /// Datagram of that fragment: sealing writes header and MAC of it.
-  std::span<uint8_t> packet(uint32_t fragment) { return memory_.subspan(fragment * fragment_bytes_max_, fragment_bytes_max_); }
+  std::span<uint8_t> packet(uint32_t fragment) {
+    return memory_.subspan(fragment * fragment_bytes_max_, fragment_bytes_max_);
+  }
   /// Extension and payload alone.
   std::span<const uint8_t> body(uint32_t fragment) const;
 
@@ -42,7 +44,8 @@ class KeptResult {
   /// the step, so that it is not always the same indices that wait. Returns how many were left out.
   ///
   /// header  of a RESULT: everything but what a fragment has of its own.
-  /// Order   a fragment's indices increase; those of fragment f + 1 follow f's, round the window's end where something was left out.
+  /// Order   a fragment's indices increase; those of fragment f + 1 follow f's, round the window's end where something
+  /// was left out.
   uint32_t encode(const protocol::DatagramHeader& header, const protocol::ResultTerms& terms,
                   const protocol::WindowCodecs& codecs, uint32_t window_indices, const Sums& sums);
 

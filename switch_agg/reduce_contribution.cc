@@ -1,4 +1,5 @@
-// Section 4: an arriving CONTRIB, case by case, in the order of its table. Rows up to "wrong life" are the door's (reduce_job.cc).
+// Section 4: an arriving CONTRIB, case by case, in the order of its table. Rows up to "wrong life" are the door's
+// (reduce_job.cc).
 #include <algorithm>
 #include <limits>
 
@@ -20,11 +21,12 @@ bool is_well_formed(const Datagram& datagram, uint32_t slots) {
   const DatagramHeader& header = datagram.header;
   constexpr uint8_t kPossible = flag::kLast | flag::kEmpty | flag::kDense | flag::kFlush | flag::kFin;
   if (header.extension_words != 0 || (header.flags & ~kPossible) != 0) return false;
-  if ((header.flags & flag::kEmpty) != 0 && ((header.flags & flag::kLast) == 0 || header.fragment != 0 ||
-                                             header.entries != 0 || header.payload_bytes != 0)) {
+  if ((header.flags & flag::kEmpty) != 0 &&
+      ((header.flags & flag::kLast) == 0 || header.fragment != 0 || header.entries != 0 || header.payload_bytes != 0)) {
     return false;
   }
-  if ((header.flags & flag::kFin) != 0 && ((header.flags & flag::kEmpty) == 0 || header.next != kNoWindow)) return false;
+  if ((header.flags & flag::kFin) != 0 && ((header.flags & flag::kEmpty) == 0 || header.next != kNoWindow))
+    return false;
   // A slot's windows are those of its stripe, in order. Steps do not wrap: there is none after the last.
   if (header.window == kNoWindow || header.step == std::numeric_limits<uint32_t>::max()) return false;
   const bool in_order = header.next == kNoWindow || (header.next > header.window && header.next % slots == header.slot);

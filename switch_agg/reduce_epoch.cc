@@ -1,4 +1,5 @@
-// Section 6 at the aggregator: HELLOs are collected, results that some worker lacks are fetched from one that has them, and only
+// Section 6 at the aggregator: HELLOs are collected, results that some worker lacks are fetched from one that has them,
+// and only
 // then does an epoch open.
 #include <algorithm>
 #include <bit>
@@ -20,7 +21,8 @@ namespace flag = protocol::datagram_flag;
 
 namespace {
 
-/// A FETCH without an answer is sent again after so many answer gaps, and after so many tries to another worker that has the result.
+/// A FETCH without an answer is sent again after so many answer gaps, and after so many tries to another worker that
+/// has the result.
 constexpr TimeNs kFetchGaps = 8;
 constexpr uint32_t kFetchTries = 4;
 
@@ -30,8 +32,9 @@ uint64_t bit_of(uint16_t worker) { return uint64_t{1} << worker; }
 bool can_be(const Hello& hello, uint16_t worker, const SwitchJob& job) {
   const auto positions = std::span(hello.positions).first(std::min<size_t>(hello.slots, hello.positions.size()));
   return hello.slots == job.slots && (hello.live & bit_of(worker)) != 0 &&
-         std::popcount(hello.live) <= static_cast<int>(job.workers) &&
-         std::ranges::all_of(positions, [](uint64_t at) { return at >= 1 && at < std::numeric_limits<uint64_t>::max() / 2; });
+         std::popcount(hello.live) <= static_cast<int>(job.workers) && std::ranges::all_of(positions, [](uint64_t at) {
+           return at >= 1 && at < std::numeric_limits<uint64_t>::max() / 2;
+         });
 }
 
 /// The lowest bit of `mask` above `after`, else the lowest of all. REQUIRES: mask != 0.
@@ -189,7 +192,8 @@ void ReduceJob::open(const Outbox& out) {
 void ReduceJob::welcome(uint16_t worker, const Outbox& out) {
   const std::span<uint8_t> room = out.room(kDatagramHeaderBytes + 8 + 8 * slots_.size() + kDatagramMacBytes);
   if (room.empty()) return;
-  protocol::Welcome said{.slots = static_cast<uint32_t>(slots_.size()), .window_indices = job_.window_indices, .turns = {}};
+  protocol::Welcome said{
+      .slots = static_cast<uint32_t>(slots_.size()), .window_indices = job_.window_indices, .turns = {}};
   for (uint32_t number = 0; number < slots_.size(); ++number) said.turns[number] = positions_[number].most - 1;
   DatagramHeader header = header_of(DatagramType::kWelcome);
   header.extension_words = static_cast<uint8_t>(put_welcome(said, room.subspan(kDatagramHeaderBytes)) / 8);

@@ -59,9 +59,7 @@ void ReduceJob::begin_life(uint64_t life, TimeNs now) {
   heard_ = now;
 }
 
-bool ReduceJob::lease_is_over(TimeNs now) const {
-  return has_slots() && now - heard_ >= job_.lease_ns;
-}
+bool ReduceJob::lease_is_over(TimeNs now) const { return has_slots() && now - heard_ >= job_.lease_ns; }
 
 void ReduceJob::receive(const Datagram& datagram, const protocol::Endpoint& from, const Outbox& out) {
   const DatagramHeader& header = datagram.header;

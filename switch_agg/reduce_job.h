@@ -26,7 +26,8 @@ struct Scratch {
   std::vector<int32_t> decoded;
 };
 
-/// One job in role `reduce`: sessions, the epoch procedure, slots. One concern a file: reduce_job.cc is the door (who is it, is it
+/// One job in role `reduce`: sessions, the epoch procedure, slots. One concern a file: reduce_job.cc is the door (who
+/// is it, is it
 /// authentic, which life), reduce_epoch.cc section 6, reduce_contribution.cc section 4, reduce_result.cc what goes out.
 ///
 /// Threads  one at a time, the aggregator's.
@@ -118,7 +119,8 @@ class ReduceJob {
   uint32_t fetches_left_ = 0;
   uint32_t fetch_tries_ = 0;
   TimeNs fetch_after_ = 0;
-  std::array<uint8_t, protocol::kSlotsMax> fetched_from_{};  ///< worker asked for the slot's result; kNobody: not to be fetched
+  std::array<uint8_t, protocol::kSlotsMax>
+      fetched_from_{};  ///< worker asked for the slot's result; kNobody: not to be fetched
   static constexpr uint8_t kNobody = 255;
 };
 

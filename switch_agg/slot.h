@@ -68,7 +68,8 @@ class SlotPool {
   SlotPool(uint32_t slots_max, uint32_t window_indices_max, uint32_t packet_bytes_max);
 
   uint32_t free_slots() const { return static_cast<uint32_t>(free_.size()); }
-  /// Numbers of so many slots, their sums over the first `window_indices` of their memory. False: not so many are free; nothing changes.
+  /// Numbers of so many slots, their sums over the first `window_indices` of their memory. False: not so many are free;
+  /// nothing changes.
   bool reserve(uint32_t slots, uint32_t window_indices, std::vector<uint16_t>& out);
   /// Slots that come back have no open sum (set_closed()).
   void give_back(std::vector<uint16_t>& slots);

@@ -14,7 +14,8 @@ using protocol::KeyUse;
 using protocol::kSwitchWorkersMax;
 using protocol::Nonce;
 
-WorkerSessions::WorkerSessions(uint32_t job, const protocol::JobKey& key) : job_(job), key_(key), sessions_(kSwitchWorkersMax) {
+WorkerSessions::WorkerSessions(uint32_t job, const protocol::JobKey& key)
+    : job_(job), key_(key), sessions_(kSwitchWorkersMax) {
   handshake_.reserve(kSwitchWorkersMax);
   for (uint16_t worker = 0; worker < kSwitchWorkersMax; ++worker) {
     handshake_.emplace_back(key_, KeyScope::handshake(job_, worker));

@@ -69,7 +69,7 @@ class WorkerSessions {
   uint64_t life_ = 0;
   uint64_t sent_to_all_ = 0;
   protocol::DatagramKey to_all_;
-  protocol::DatagramKey tried_;  ///< what a HELLO of new nonces is verified with
+  protocol::DatagramKey tried_;                   ///< what a HELLO of new nonces is verified with
   std::vector<protocol::DatagramKey> handshake_;  ///< [kSwitchWorkersMax]
   std::vector<Session> sessions_;                 ///< [kSwitchWorkersMax]
 };

@@ -71,8 +71,8 @@ DatagramKey& DatagramKey::operator=(DatagramKey&&) noexcept = default;
 DatagramKey::~DatagramKey() = default;
 
 Mac DatagramKey::sign(ByteSpan bytes, uint64_t sequence) const {
-  if (state_->session) [[likely]]
-    return state_->session->of(bytes, sequence);
+  if (state_->kind == KeyKind::kSession) [[likely]]
+    return state_->session.of(bytes, sequence);
   Mac mac;
   crypto_generichash(mac.data(), mac.size(), bytes.data(), bytes.size(), state_->handshake.data(),
                      state_->handshake.size());

@@ -1,4 +1,5 @@
-// Packets of all kinds into an aggregator: raw bytes of anybody, and well signed packets of workers of the job whose every field may
+// Packets of all kinds into an aggregator: raw bytes of anybody, and well signed packets of workers of the job whose
+// every field may
 // be anything. It never aborts; what it sends is well formed and signed; a turn that it closed has, in the same epoch and life,
 // one result, whoever is told it and however often.
 #include <algorithm>
@@ -30,7 +31,8 @@ class SwitchFuzz {
   explicit SwitchFuzz(ByteSource& source)
       : source_(source),
         aggregator_({.jobs_max = 2, .slots_max = 3, .window_indices_max = kIndices, .packet_bytes_max = 1200}, 1) {
-    switch_agg::SwitchJob job{.job = kJob, .name = "fuzz", .workers = kWorkers, .window_indices = kIndices, .slots = kSlots};
+    switch_agg::SwitchJob job{
+        .job = kJob, .name = "fuzz", .workers = kWorkers, .window_indices = kIndices, .slots = kSlots};
     job.key.fill(1);
     if (source_.one_in(2)) job.reselect_k = 1 + source_.below(8);
     MILLRACE_CHECK(aggregator_.add_job(job, now_).has_value());
@@ -88,7 +90,8 @@ class SwitchFuzz {
   void hello(uint32_t at, uint32_t epoch) {
     const uint64_t live = source_.one_in(4) ? source_.byte() % 8 : 7;
     std::vector<uint64_t> positions = {source_.number(4), source_.number(4)};
-    give(at, workers_[at].hello({.epoch = epoch, .live = live, .positions = positions, .membership = source_.below(2)}));
+    give(at,
+         workers_[at].hello({.epoch = epoch, .live = live, .positions = positions, .membership = source_.below(2)}));
   }
   void greet(uint32_t epoch, uint64_t position) {
     for (uint32_t at = 0; at < kWorkers; ++at) {

@@ -130,7 +130,8 @@ TEST_F(ContributionTest, SequenceZeroIsNeverASessions) {
 }
 
 TEST_F(ContributionTest, AnotherLifeIsDroppedAndToldOncePerGap) {
-  ByteBuffer packet = worker(0).contribution({}, {{1, 5}, {2, 6}, {3, 7}, {80, 100'000}, {90, 70'000}, {91, 80'000}});
+  ByteBuffer packet = worker(0).contribution(
+      {}, {{1, 5}, {2, 6}, {3, 7}, {80, 100'000}, {90, 70'000}, {91, 80'000}, {95, 1}, {97, 1}, {99, 2}});
   packet[8] ^= 1;
   ASSERT_GE(packet.size(), 112);
   rig_.give(0, packet);
@@ -313,13 +314,13 @@ TEST_F(ContributionTest, FlagsThatCannotBeTogetherAreDropped) {
     header.next = next;
     rig_.give(0, worker(0).sealed(header, {}, {}));
   };
-  give(flag::kEmpty, 0, kNoWindow);                            // empty, but more is to come
-  give(flag::kEmpty | flag::kLast, 1, kNoWindow);              // empty in two fragments
-  give(flag::kFin | flag::kLast, 0, kNoWindow);                // closing, not empty
-  give(flag::kFin | flag::kEmpty | flag::kLast, 0, 2);         // closing, and a next window
+  give(flag::kEmpty, 0, kNoWindow);                     // empty, but more is to come
+  give(flag::kEmpty | flag::kLast, 1, kNoWindow);       // empty in two fragments
+  give(flag::kFin | flag::kLast, 0, kNoWindow);         // closing, not empty
+  give(flag::kFin | flag::kEmpty | flag::kLast, 0, 2);  // closing, and a next window
   give(flag::kVoid | flag::kEmpty | flag::kLast, 0, kNoWindow);
-  give(flag::kEmpty | flag::kLast, 0, 3);                      // of another stripe
-  give(flag::kEmpty | flag::kLast, 0, 0);                      // not behind this one
+  give(flag::kEmpty | flag::kLast, 0, 3);  // of another stripe
+  give(flag::kEmpty | flag::kLast, 0, 0);  // not behind this one
   EXPECT_EQ(rig_.counted(Event::kBadFields), 7);
   EXPECT_EQ(rig_.counted(Event::kAdded), 0);
   give(flag::kEmpty | flag::kLast, 0, 2);
@@ -417,8 +418,9 @@ TEST_F(ContributionTest, SlotsDoNotWaitForEachOther) {
 }
 
 TEST_F(ContributionTest, WhatOnlyAnAggregatorSendsIsUnexpected) {
-  for (const DatagramType type : {DatagramType::kChallenge, DatagramType::kWelcome, DatagramType::kFetch, DatagramType::kResult,
-                                  DatagramType::kPartial, DatagramType::kReceipt, DatagramType::kNotice}) {
+  for (const DatagramType type :
+       {DatagramType::kChallenge, DatagramType::kWelcome, DatagramType::kFetch, DatagramType::kResult,
+        DatagramType::kPartial, DatagramType::kReceipt, DatagramType::kNotice}) {
     rig_.give(0, worker(0).sealed(worker(0).header(type), {}, {}));
     EXPECT_EQ(rig_.sent().size(), 0);
   }

@@ -80,10 +80,10 @@ TEST(EpochTest, AnotherMembershipOrLiveSetIsRefusedAndTold) {
 TEST(EpochTest, HellosThatCannotBeAreRefused) {
   SwitchRig rig;
   rig.shake_hands();
-  rig.give(0, rig.worker(0).hello({.live = 6, .positions = {1, 1}}));            // without itself
-  rig.give(0, rig.worker(0).hello({.live = 15, .positions = {1, 1}}));           // more workers than the job has
-  rig.give(0, rig.worker(0).hello({.live = 7, .positions = {1}}));               // another number of slots
-  rig.give(0, rig.worker(0).hello({.live = 7, .positions = {1, 0}}));            // turns begin at 1
+  rig.give(0, rig.worker(0).hello({.live = 6, .positions = {1, 1}}));   // without itself
+  rig.give(0, rig.worker(0).hello({.live = 15, .positions = {1, 1}}));  // more workers than the job has
+  rig.give(0, rig.worker(0).hello({.live = 7, .positions = {1}}));      // another number of slots
+  rig.give(0, rig.worker(0).hello({.live = 7, .positions = {1, 0}}));   // turns begin at 1
   rig.give(0, rig.worker(0).hello({.live = 7, .positions = {1, UINT64_MAX}}));
   EXPECT_EQ(rig.counted(Event::kHelloRefused), 5);
   EXPECT_EQ(phase(rig), SwitchPhase::kClosed);

@@ -12,12 +12,12 @@ namespace {
 using protocol::Datagram;
 using protocol::DatagramType;
 using protocol::NoticeCode;
+using protocol::WindowIndexCodec;
+using protocol::WindowValueCodec;
 using switch_agg::Aggregator;
 using switch_agg::Role;
 using switch_agg::SwitchJob;
 using switch_agg::SwitchPhase;
-using protocol::WindowIndexCodec;
-using protocol::WindowValueCodec;
 using Event = switch_agg::AggregatorEvent;
 
 /// Another job on the rig's switch, with workers of its own.
@@ -160,7 +160,8 @@ TEST(JobsTest, SilenceForTheLeaseIsANewLifeAndFreesSlots) {
   EXPECT_EQ(rig.counted(Event::kLeaseExpired), 1);
 
   // Its workers come back: another handshake, HELLO in the same epoch, and the half sum of the life before is gone.
-  rig.give(1, rig.worker(1).contribution({}, {{5, 1}, {6, 1}, {90, 70'000}, {99, 1}, {100, 1}, {101, 1}, {107, 2}, {119, 2}}));
+  rig.give(1, rig.worker(1).contribution(
+                  {}, {{5, 1}, {6, 1}, {90, 70'000}, {99, 1}, {100, 1}, {101, 1}, {107, 2}, {119, 2}}));
   EXPECT_EQ(rig.counted(Event::kWrongLife), 1);
   EXPECT_EQ(protocol::read_notice(rig.only(1).extension)->code, NoticeCode::kUnknownLife);
   rig.open();

@@ -40,7 +40,8 @@ class KeepingSink : public protocol::PacketSink {
   std::vector<uint8_t> room_ = std::vector<uint8_t>(9000);
 };
 
-/// What a worker is told of its job, and what it sends, packet by packet: no state machine, every field is the test's to choose.
+/// What a worker is told of its job, and what it sends, packet by packet: no state machine, every field is the test's
+/// to choose.
 class MadeUpWorker {
  public:
   MadeUpWorker(uint32_t job, const protocol::JobKey& key, uint16_t id);

@@ -24,7 +24,9 @@ std::vector<uint16_t> places(size_t count) {
 
 TEST(SumHistogramTest, BinsAreMonotoneInTheMagnitudeOverAllExponents) {
   RandomSequence random(RandomKey::from(1));
-  const auto value_of = [](int32_t sum, int8_t exponent) { return std::ldexp(std::abs(static_cast<double>(sum)), exponent); };
+  const auto value_of = [](int32_t sum, int8_t exponent) {
+    return std::ldexp(std::abs(static_cast<double>(sum)), exponent);
+  };
   for (int draw = 0; draw < 200'000; ++draw) {
     const auto a = static_cast<int32_t>(random.next_u32()) >> random.next_below(32);
     const auto b = static_cast<int32_t>(random.next_u32()) >> random.next_below(32);

@@ -17,7 +17,8 @@ namespace flag = protocol::datagram_flag;
 Entries drawn(RandomSequence& random, uint32_t window_indices, uint64_t count, int shift) {
   Entries entries;
   for (uint64_t at = 0; at < count; ++at) {
-    entries[static_cast<uint16_t>(random.next_below(window_indices))] = static_cast<int32_t>(random.next_u32()) >> shift;
+    entries[static_cast<uint16_t>(random.next_below(window_indices))] =
+        static_cast<int32_t>(random.next_u32()) >> shift;
   }
   return entries;
 }
@@ -33,7 +34,8 @@ TEST(ResultTest, ManyTurnsAreTheSumsThatAMapGivesWhateverTheCodecsAndTheOrder) {
     const int shift = random.next_below(2) == 0 ? 4 : 20;
     for (const uint32_t at : order) {
       const Entries entries = drawn(random, 1024, random.next_below(3) == 0 ? 0 : random.next_below(120), shift);
-      MadeUpWorker::ContributionFields fields{.turn = turn, .step = static_cast<uint32_t>(turn - 1), .window_indices = 1024};
+      MadeUpWorker::ContributionFields fields{
+          .turn = turn, .step = static_cast<uint32_t>(turn - 1), .window_indices = 1024};
       fields.codecs.index = random.next_below(2) == 0 ? WindowIndexCodec::kGap : WindowIndexCodec::kRaw;
       for (const auto& [index, value] : entries) expected[index] += value;
       rig.give(at, entries.empty() ? rig.worker(at).empty(fields) : rig.worker(at).contribution(fields, entries));
@@ -88,8 +90,9 @@ TEST(ResultTest, AnOverflowOmitsItsIndexAndNothingElse) {
   EXPECT_EQ(rig.counted(Event::kOmittedOverflow), 1);
   // Only a worker that names an index in several fragments can leave the range within the headroom.
   for (uint8_t fragment = 0; fragment < 4; ++fragment) {
-    const uint8_t flags = fragment == 3 ? flag::kLast : 0;
-    rig.give(0, rig.worker(0).contribution({.turn = 2, .step = 1, .fragment = fragment, .flags = flags}, {{9, kHeadroom}}));
+    const uint8_t flags = fragment == 3 ? flag::kLast : uint8_t{0};
+    rig.give(
+        0, rig.worker(0).contribution({.turn = 2, .step = 1, .fragment = fragment, .flags = flags}, {{9, kHeadroom}}));
   }
   rig.give(1, rig.worker(1).empty({.turn = 2, .step = 1}));
   rig.give(2, rig.worker(2).contribution({.turn = 2, .step = 1}, {{8, 1}}));

@@ -55,9 +55,8 @@ void SwitchRig::shake_hands() {
 
 void SwitchRig::greet(uint32_t epoch, const std::vector<uint64_t>& positions) {
   for (uint32_t at = 0; at < workers_.size(); ++at) {
-    give(at, workers_[at].hello({.epoch = epoch,
-                                 .live = live(),
-                                 .positions = std::vector<uint64_t>(job_.slots, positions[at])}));
+    give(at, workers_[at].hello(
+                 {.epoch = epoch, .live = live(), .positions = std::vector<uint64_t>(job_.slots, positions[at])}));
   }
 }
 

@@ -39,9 +39,7 @@ class SwitchRig {
   KeepingSink& sink() { return sink_; }
 
   /// How often the event happened since the rig was made or since() was called last.
-  uint64_t counted(switch_agg::AggregatorEvent event) const {
-    return aggregator_.counters()[event] - before_[event];
-  }
+  uint64_t counted(switch_agg::AggregatorEvent event) const { return aggregator_.counters()[event] - before_[event]; }
   void since_now() { before_ = aggregator_.counters(); }
 
   /// CHALREQ and CHALLENGE of one worker, or of all.

@@ -133,7 +133,8 @@ TEST_F(WindowSumTest, TheLowestNumberIsOmitted) {
 }
 
 TEST_F(WindowSumTest, AValueOverTheHeadroomOmitsItsIndexWhateverTheOrder) {
-  const std::vector<std::map<uint16_t, int32_t>> parts = {{{5, 101}, {6, 100}}, {{5, -50}, {6, 1}}, {{5, 3}, {40, kLeast}}};
+  const std::vector<std::map<uint16_t, int32_t>> parts = {
+      {{5, 101}, {6, 100}}, {{5, -50}, {6, 1}}, {{5, 3}, {40, kLeast}}};
   std::array<size_t, 3> order = {0, 1, 2};
   do {
     for (const size_t part : order) add(parts[part], 100);
