@@ -7,7 +7,7 @@
 
 #include "protocol/datagram/packet_sink.h"
 #include "tests/sim/switch_sim.h"
-#include "tests/support/sim_network.h"
+#include "tests/support/sim_scheduler.h"
 
 namespace millrace::testing {
 

@@ -197,6 +197,7 @@ TEST_F(ClientEpochs, ANewLifeIsLearntByTheWorkersOwnNonceAndTheOldOneIsLeft) {
 TEST_F(ClientEpochs, AHintOfAnUnknownLifeAloneChangesNothing) {
   start();
   rig_.begin(0, {{3, 1.0F}});
+  rig_.later(kNsPerMs * 20);
   for (int i = 0; i < 5; ++i) rig_.hand(rig_.aggregator.notice(protocol::NoticeCode::kUnknownLife, 1, {}));
   EXPECT_EQ(rig_.sink.take(DatagramType::kChallengeRequest).size(), 1u);  // and it is limited in rate
   EXPECT_EQ(rig_.client.phase(), SwitchPhase::kRunning);

@@ -172,7 +172,8 @@ ByteBuffer ScriptedSwitch::notice(protocol::NoticeCode code, uint32_t epoch, con
   header.worker = options_.worker;
   header.sequence = is_hint ? 0 : ++sequence_;
   const DatagramKey handshake(options_.key, KeyScope::handshake(options_.job, options_.worker));
-  return seal(header, ByteSpan(room).first(bytes), {}, is_hint ? handshake : key(KeyUse::kAggregatorToWorker));
+  const DatagramKey session = key(KeyUse::kAggregatorToWorker);
+  return seal(header, ByteSpan(room).first(bytes), {}, is_hint ? handshake : session);
 }
 
 bool ScriptedSwitch::verifies(const SentPacket& packet) const {
