@@ -46,9 +46,12 @@ class SwitchNetwork {
 /// A node's way out.
 class SimSink : public protocol::PacketSink {
  public:
-  SimSink(SwitchNetwork& network, uint32_t node, size_t packet_bytes) : network_(network), node_(node), room_(packet_bytes) {}
+  SimSink(SwitchNetwork& network, uint32_t node, size_t packet_bytes)
+      : network_(network), node_(node), room_(packet_bytes) {}
   std::span<uint8_t> room() override { return room_; }
-  void send(size_t bytes, const protocol::Endpoint& to) override { network_.send(node_, ByteSpan(room_).first(bytes), to); }
+  void send(size_t bytes, const protocol::Endpoint& to) override {
+    network_.send(node_, ByteSpan(room_).first(bytes), to);
+  }
 
  private:
   SwitchNetwork& network_;

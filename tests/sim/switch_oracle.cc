@@ -35,8 +35,8 @@ double returned_at(const Told& told, uint32_t index) {
 /// One turn of which the survivors agree.
 class TurnCheck {
  public:
-  TurnCheck(const std::vector<const SwitchRecord*>& records, const SwitchLawTerms& terms, const Turn& turn, const Told& told,
-            SwitchLawResult& out)
+  TurnCheck(const std::vector<const SwitchRecord*>& records, const SwitchLawTerms& terms, const Turn& turn,
+            const Told& told, SwitchLawResult& out)
       : records_(records), terms_(terms), turn_(turn), told_(told), out_(out) {}
 
   void run() {

@@ -23,7 +23,7 @@ struct SwitchRecord {
     std::map<uint32_t, float> returned;
   };
   uint16_t worker = 0;
-  bool survived = false;                            ///< still a member when the run ended, or left by itself
+  bool survived = false;  ///< still a member when the run ended, or left by itself
   uint32_t first_step = 0;
   std::map<uint32_t, std::map<uint32_t, float>> offered;  ///< by step and index
   std::map<std::pair<uint16_t, uint64_t>, Told> told;     ///< by slot and turn

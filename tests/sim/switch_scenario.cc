@@ -69,11 +69,11 @@ std::string describe(const SwitchScenario& scenario) {
   std::string out = "seed " + std::to_string(scenario.seed) + ":";
   for (const SwitchSimJob& job : scenario.jobs) {
     out += " [workers " + std::to_string(job.workers) + "+" + std::to_string(job.joiners) + " slots " +
-           std::to_string(job.slots) + " windows " + std::to_string(job.windows) + "x" + std::to_string(job.window_indices) +
-           " steps " + std::to_string(job.steps) + "]";
+           std::to_string(job.slots) + " windows " + std::to_string(job.windows) + "x" +
+           std::to_string(job.window_indices) + " steps " + std::to_string(job.steps) + "]";
   }
-  return out + " switches " + std::to_string(scenario.switches) + " loss " + std::to_string(scenario.loss) + " restarts " +
-         std::to_string(scenario.restarts) + " deaths " + std::to_string(scenario.deaths) + " paths " +
+  return out + " switches " + std::to_string(scenario.switches) + " loss " + std::to_string(scenario.loss) +
+         " restarts " + std::to_string(scenario.restarts) + " deaths " + std::to_string(scenario.deaths) + " paths " +
          std::to_string(scenario.path_changes) + " stalls " + std::to_string(scenario.stalls) + " subset kills " +
          std::to_string(scenario.subset_kills) + " calm from " + std::to_string(scenario.calm_from / kNsPerMs) + " ms";
 }

@@ -99,6 +99,7 @@ struct World {
   void watch_jobs();
   void plan_faults();
   bool over() const;
+  std::string unfinished() const;
   void run();
   void check();
   void fault(const std::string& text) {
@@ -113,12 +114,13 @@ struct World {
   std::vector<std::unique_ptr<SimSink>> decider_sinks;
   std::vector<SimTable> tables;
   std::vector<std::vector<std::unique_ptr<SimSwitchWorker>>> workers;  ///< by job, in the order of their numbers
-  std::set<std::pair<uint64_t, uint64_t>> results_seen;                ///< (job and slot, turn) whose first result has arrived
+  std::set<std::pair<uint64_t, uint64_t>> results_seen;  ///< (job and slot, turn) whose first result has arrived
   uint32_t nodes = 0;
   SwitchSimReport report;
 };
 
-worker::SwitchClientOptions client_options(const World& world, uint32_t job_index, uint16_t number, uint64_t nonce_seed) {
+worker::SwitchClientOptions client_options(const World& world, uint32_t job_index, uint16_t number,
+                                           uint64_t nonce_seed) {
   const SwitchSimJob& job = world.scenario.jobs[job_index];
   worker::SwitchClientOptions out;
   out.job = job.job;
@@ -150,7 +152,8 @@ SimSwitchWorker::SimSwitchWorker(World& world_given, uint32_t job_given, uint16_
   record.worker = number;
   record.first_step = next_step_;
   leaves = random_.next_unit() < world.scenario.leavers;
-  world.network.attach(node, [this](const protocol::ReceivedPacket& packet) { world.deliver_to_worker(*this, packet); });
+  world.network.attach(node,
+                       [this](const protocol::ReceivedPacket& packet) { world.deliver_to_worker(*this, packet); });
 }
 
 void SimSwitchWorker::settled(const worker::SettledWindow& window) {
@@ -181,7 +184,8 @@ void SimSwitchWorker::begin() {
   const double density = random_.next_unit() < 0.1 ? 0 : spec.density;
   for (uint32_t index = 0; index < residual_.size(); ++index) {
     float value = residual_[index];
-    if (random_.next_unit() < density) value += static_cast<float>(static_cast<int>(random_.next_below(2001)) - 1000) / 64;
+    if (random_.next_unit() < density)
+      value += static_cast<float>(static_cast<int>(random_.next_below(2001)) - 1000) / 64;
     residual_[index] = 0;
     if (value == 0) continue;
     indices.push_back(index);
@@ -266,7 +270,8 @@ void World::deliver_to_worker(SimSwitchWorker& worker, const protocol::ReceivedP
   }
   worker.receive(packet);
   const auto datagram = protocol::parse_datagram(packet.bytes);
-  if (!datagram || datagram->header.type != protocol::DatagramType::kResult || scheduler.now() >= scenario.calm_from) return;
+  if (!datagram || datagram->header.type != protocol::DatagramType::kResult || scheduler.now() >= scenario.calm_from)
+    return;
   const uint64_t place = uint64_t{datagram->header.job} << 32 | datagram->header.slot;
   if (!results_seen.insert({place, datagram->header.turn}).second || !scheduler.chance(scenario.subset_kills)) return;
   const uint32_t from = packet.from.port - 1u;
@@ -303,7 +308,8 @@ void World::kill_worker(uint32_t job) {
 /// A worker comes in beside one that stands between two steps, and waits until the table has both.
 void World::try_join(uint32_t job, uint32_t tries) {
   for (const auto& donor : workers[job]) {
-    if (!donor->alive || !donor->between_steps() || donor->frozen_until_epoch || scheduler.now() < donor->stalled_until) continue;
+    if (!donor->alive || !donor->between_steps() || donor->frozen_until_epoch || scheduler.now() < donor->stalled_until)
+      continue;
     if ((tables[job].epoch.live >> donor->number & 1) == 0) continue;
     const worker::SwitchHandover handover = donor->handover();
     const auto number = static_cast<uint16_t>(workers[job].size());
@@ -317,8 +323,8 @@ void World::try_join(uint32_t job, uint32_t tries) {
 }
 
 void World::change_path(uint32_t job) {
-  const uint32_t path = (tables[job].path + 1 + static_cast<uint32_t>(scheduler.dice().next_below(scenario.switches))) %
-                        deciders_count();
+  const uint32_t path =
+      (tables[job].path + 1 + static_cast<uint32_t>(scheduler.dice().next_below(scenario.switches))) % deciders_count();
   raise(job, tables[job].epoch.live, path);
 }
 
@@ -379,6 +385,23 @@ bool World::over() const {
   return true;
 }
 
+/// Who is where, for the sentence of a hang.
+std::string World::unfinished() const {
+  std::string out;
+  for (uint32_t job = 0; job < workers.size(); ++job) {
+    out += "; job " + std::to_string(job) + " epoch " + std::to_string(tables[job].epoch.epoch) + " live " +
+           std::to_string(tables[job].epoch.live) + " path " + std::to_string(tables[job].path) + ":";
+    for (const auto& worker : workers[job]) {
+      out += " [" + std::to_string(worker->number) + (worker->alive ? "" : " dead") + (worker->over() ? " over" : "") +
+             (worker->frozen_until_epoch ? " frozen" : "") + " phase " +
+             std::to_string(static_cast<int>(worker->client().phase())) + " turns " +
+             std::to_string(worker->client().counters().results) + " epoch seen " +
+             std::to_string(worker->client().epoch_seen()) + "]";
+    }
+  }
+  return out;
+}
+
 void World::run() {
   plan_faults();
   const std::function<void()> tick = [&] {
@@ -395,7 +418,7 @@ void World::run() {
   scheduler.at(0, tick);
   while (!over() && scheduler.now() < scenario.calm_from + kPatience && scheduler.step()) continue;
   report.took = scheduler.now();
-  if (!over()) fault("hang: somebody has not finished " + std::to_string(kPatience / kNsPerS) + " s after the faults");
+  if (!over()) fault("hang: " + std::to_string(kPatience / kNsPerS) + " s after the faults" + unfinished());
   check();
 }
 

@@ -29,13 +29,15 @@ SwitchSimReport run_seeds(uint64_t seeds, const MakeDecider& make) {
 
 void print(uint64_t seeds, const SwitchSimReport& sum) {
   const auto number = [](uint64_t value) { return static_cast<unsigned long long>(value); };
-  std::printf("%llu seeds: %llu packets, %llu turns settled, %llu epochs, %llu restarts (%llu after a strict subset had a result), "
-              "%llu deaths, %llu joined, %llu new lives, %llu results fetched, %llu resends, %llu results with a dead worker's "
-              "values, %llu entries checked, %.1f s of virtual time\n",
-              number(seeds), number(sum.packets), number(sum.turns), number(sum.epochs), number(sum.restarts),
-              number(sum.subset_kills), number(sum.deaths), number(sum.joined), number(sum.new_lives), number(sum.fetches),
-              number(sum.resends), number(sum.dead_in_results), number(sum.entries_checked),
-              static_cast<double>(sum.took) / kNsPerS);
+  std::printf(
+      "%llu seeds: %llu packets, %llu turns settled, %llu epochs, %llu restarts (%llu after a strict subset had a "
+      "result), "
+      "%llu deaths, %llu joined, %llu new lives, %llu results fetched, %llu resends, %llu results with a dead worker's "
+      "values, %llu entries checked, %.1f s of virtual time\n",
+      number(seeds), number(sum.packets), number(sum.turns), number(sum.epochs), number(sum.restarts),
+      number(sum.subset_kills), number(sum.deaths), number(sum.joined), number(sum.new_lives), number(sum.fetches),
+      number(sum.resends), number(sum.dead_in_results), number(sum.entries_checked),
+      static_cast<double>(sum.took) / kNsPerS);
 }
 
 void expect_all_clean(uint64_t seeds, const MakeDecider& make) {

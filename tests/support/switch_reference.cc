@@ -67,8 +67,8 @@ void SwitchReference::write(const DatagramHeader& header, ByteSpan extension, By
   sink.send(key.seal(full, room), to);
 }
 
-void SwitchReference::to_worker(JobState& job, uint16_t worker, DatagramHeader header, ByteSpan extension, ByteSpan payload,
-                                PacketSink& sink) {
+void SwitchReference::to_worker(JobState& job, uint16_t worker, DatagramHeader header, ByteSpan extension,
+                                ByteSpan payload, PacketSink& sink) {
   const auto session = job.sessions.find(worker);
   if (session == job.sessions.end()) return;
   header.job = job.job.job;
@@ -79,7 +79,8 @@ void SwitchReference::to_worker(JobState& job, uint16_t worker, DatagramHeader h
   write(header, extension, payload, session->second.down, session->second.at, sink);
 }
 
-void SwitchReference::notice(JobState& job, uint16_t worker, protocol::NoticeCode code, const Endpoint& to, PacketSink& sink) {
+void SwitchReference::notice(JobState& job, uint16_t worker, protocol::NoticeCode code, const Endpoint& to,
+                             PacketSink& sink) {
   std::array<uint8_t, protocol::kExtensionBytesMax> room;
   const size_t bytes = protocol::put_notice({.code = code, .epoch = job.epoch, .life = job.life}, room);
   const ByteSpan extension = ByteSpan(room).first(bytes);
@@ -117,13 +118,14 @@ void SwitchReference::receive(const protocol::ReceivedPacket& packet, TimeNs now
   on_contribution(job, *datagram, sink);
 }
 
-void SwitchReference::on_challenge_request(JobState& job, const Datagram& datagram, const Endpoint& from, PacketSink& sink) {
+void SwitchReference::on_challenge_request(JobState& job, const Datagram& datagram, const Endpoint& from,
+                                           PacketSink& sink) {
   const auto request = protocol::read_challenge_request(datagram.extension);
   const uint16_t worker = datagram.header.worker;
   const DatagramKey key(job.job.key, protocol::KeyScope::handshake(job.job.job, worker));
   if (!request || datagram.header.sequence != 0 || !key.verify(datagram)) return;
-  const protocol::Nonce own = protocol::challenge_nonce(job.job.key, job.job.job, job.life, worker, request->worker_nonce,
-                                                        job.sessions_accepted[worker]);
+  const protocol::Nonce own = protocol::challenge_nonce(job.job.key, job.job.job, job.life, worker,
+                                                        request->worker_nonce, job.sessions_accepted[worker]);
   std::array<uint8_t, protocol::kExtensionBytesMax> room;
   const size_t bytes = protocol::put_challenge({.worker_nonce = request->worker_nonce, .aggregator_nonce = own}, room);
   DatagramHeader header = header_of(DatagramType::kChallenge);
@@ -195,7 +197,8 @@ void SwitchReference::look_at_hellos(JobState& job, PacketSink& sink) {
   for (uint16_t worker = 0; worker < protocol::kSwitchWorkersMax; ++worker) {
     if ((job.live & bit(worker)) != 0 && !job.hellos.contains(worker)) ++missing;
   }
-  const bool enough = missing == 0 || (mutation_ == SwitchMutation::kOpenWithoutAll && missing == 1 && job.hellos.size() > 1);
+  const bool enough =
+      missing == 0 || (mutation_ == SwitchMutation::kOpenWithoutAll && missing == 1 && job.hellos.size() > 1);
   if (!enough) return;
   job.opening.assign(job.slots.size(), 0);
   for (size_t number = 0; number < job.slots.size(); ++number) {
@@ -250,8 +253,7 @@ void SwitchReference::on_kept(JobState& job, const Datagram& datagram, PacketSin
   if (job.phase != Phase::kFetching || header.epoch != job.epoch || header.slot >= job.slots.size()) return;
   if (header.turn != job.opening[header.slot]) return;
   ++fetched_;
-  job.fetched[header.slot][header.fragment] = {header,
-                                               ByteBuffer(datagram.extension.begin(), datagram.extension.end()),
+  job.fetched[header.slot][header.fragment] = {header, ByteBuffer(datagram.extension.begin(), datagram.extension.end()),
                                                ByteBuffer(datagram.payload.begin(), datagram.payload.end())};
   if (!lacks_results(job)) open(job, sink);
 }
@@ -349,7 +351,8 @@ void SwitchReference::add(JobState& job, Slot& slot, const Datagram& datagram, P
     for (int32_t& value : piece.values) value *= 2;
   }
   pieces[header.fragment] = std::move(piece);
-  if ((header.flags & flag::kLast) != 0 || mutation_ == SwitchMutation::kIgnoreFragments) turn.last[header.worker] = header.fragment;
+  if ((header.flags & flag::kLast) != 0 || mutation_ == SwitchMutation::kIgnoreFragments)
+    turn.last[header.worker] = header.fragment;
   turn.next[header.worker] = header.next;
   turn.fin[header.worker] = (header.flags & flag::kFin) != 0;
   if (whole(job, turn)) close(job, header.slot, slot.current, sink);
@@ -403,7 +406,8 @@ std::vector<SwitchReference::Packet> SwitchReference::encode(const JobState& job
   std::array<uint8_t, protocol::kExtensionBytesMax> room;
   const size_t bytes = protocol::put_result_terms({.contributors = contributors, .decided_epoch = job.epoch}, room);
   std::vector<Packet> out;
-  const protocol::WindowCodecs codecs{.index = protocol::WindowIndexCodec::kRaw, .value = protocol::WindowValueCodec::kFixed32};
+  const protocol::WindowCodecs codecs{.index = protocol::WindowIndexCodec::kRaw,
+                                      .value = protocol::WindowValueCodec::kFixed32};
   std::span<const uint16_t> rest_indices(indices);
   std::span<const int32_t> rest(values);
   std::vector<int32_t> decoded(values.size());
@@ -413,8 +417,8 @@ std::vector<SwitchReference::Packet> SwitchReference::encode(const JobState& job
     packet.header.fragment = static_cast<uint8_t>(out.size());
     if (!rest.empty()) {
       packet.payload.resize(packet_bytes_max_ - protocol::kDatagramHeaderBytes - bytes - protocol::kDatagramMacBytes);
-      const uint32_t taken = protocol::encode_window({rest_indices, rest}, codecs, job.job.window_indices, packet.header,
-                                                     packet.payload, decoded);
+      const uint32_t taken = protocol::encode_window({rest_indices, rest}, codecs, job.job.window_indices,
+                                                     packet.header, packet.payload, decoded);
       packet.payload.resize(packet.header.payload_bytes);
       rest = rest.subspan(taken);
       rest_indices = rest_indices.subspan(taken);

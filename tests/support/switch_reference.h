@@ -21,13 +21,13 @@ namespace millrace::testing {
 /// A rule that the reference decider breaks on purpose: the simulation has to see it.
 enum class SwitchMutation : uint8_t {
   kNone,
-  kIgnoreFragments,      ///< a worker's first fragment completes its contribution
-  kAddTwice,             ///< a duplicate is added again
-  kOpenWithoutAll,       ///< opens when all but one hello are in
-  kKeepSumsOverEpochs,   ///< open sums survive a change of epoch
-  kNoFetch,              ///< nobody is asked for the result that a laggard lacks: the turn is computed again
-  kAnyLife,              ///< packets of earlier lives are taken
-  kNoKeptResult,         ///< closed turns are not answered again
+  kIgnoreFragments,     ///< a worker's first fragment completes its contribution
+  kAddTwice,            ///< a duplicate is added again
+  kOpenWithoutAll,      ///< opens when all but one hello are in
+  kKeepSumsOverEpochs,  ///< open sums survive a change of epoch
+  kNoFetch,             ///< nobody is asked for the result that a laggard lacks: the turn is computed again
+  kAnyLife,             ///< packets of earlier lives are taken
+  kNoKeptResult,        ///< closed turns are not answered again
 };
 
 /// The decider of role reduce, slow and obvious: keeps every entry of every packet, adds up when a turn closes, keeps all in maps. What
@@ -122,9 +122,10 @@ class SwitchReference {
   void close(JobState& job, uint16_t number, uint64_t at, protocol::PacketSink& sink);
   std::vector<Packet> encode(const JobState& job, const Turn& turn) const;
   void send_result(JobState& job, const Turn& turn, uint16_t worker, protocol::PacketSink& sink);
-  void notice(JobState& job, uint16_t worker, protocol::NoticeCode code, const protocol::Endpoint& to, protocol::PacketSink& sink);
-  void write(const protocol::DatagramHeader& header, ByteSpan extension, ByteSpan payload, const protocol::DatagramKey& key,
-             const protocol::Endpoint& to, protocol::PacketSink& sink) const;
+  void notice(JobState& job, uint16_t worker, protocol::NoticeCode code, const protocol::Endpoint& to,
+              protocol::PacketSink& sink);
+  void write(const protocol::DatagramHeader& header, ByteSpan extension, ByteSpan payload,
+             const protocol::DatagramKey& key, const protocol::Endpoint& to, protocol::PacketSink& sink) const;
   void to_worker(JobState& job, uint16_t worker, protocol::DatagramHeader header, ByteSpan extension, ByteSpan payload,
                  protocol::PacketSink& sink);
 

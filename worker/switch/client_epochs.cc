@@ -93,7 +93,7 @@ void SwitchClient::State::receive(const protocol::ReceivedPacket& packet, TimeNs
   if (verdict == SwitchLink::Verdict::kForged) ++counters.forged;
   if (verdict == SwitchLink::Verdict::kReplayed) ++counters.replayed;
   if (verdict != SwitchLink::Verdict::kGood) return;
-  if (!is_hint) heard();
+  if (!is_hint) heard(now);
   on_session_packet(*datagram, now, sink);
 }
 
@@ -119,13 +119,14 @@ void SwitchClient::State::on_session_packet(const Datagram& datagram, TimeNs now
 }
 
 void SwitchClient::State::on_challenge(const Datagram& datagram, TimeNs now, protocol::PacketSink& sink) {
-  const SwitchLink::Renew renew = phase == SwitchPhase::kRunning ? SwitchLink::Renew::kNewLifeOnly : SwitchLink::Renew::kAlways;
+  const SwitchLink::Renew renew =
+      phase == SwitchPhase::kRunning ? SwitchLink::Renew::kNewLifeOnly : SwitchLink::Renew::kAlways;
   const SwitchLink::Challenge told = link.take_challenge(datagram, renew);
   if (told == SwitchLink::Challenge::kRefused) {
     ++counters.forged;
     return;
   }
-  heard();
+  heard(now);
   if (told == SwitchLink::Challenge::kSameLife && phase == SwitchPhase::kRunning) return;
   if (told == SwitchLink::Challenge::kNewLife) {
     ++counters.new_lives;

@@ -80,13 +80,16 @@ struct SwitchClient::State {
   void on_welcome(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
   void on_fetch(const protocol::Datagram& datagram, protocol::PacketSink& sink);
   void on_notice(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
-  void heard() { silent_timeouts = 0; }
+  void heard(TimeNs now);
 
   // client_timers.cc
   void tick(TimeNs now, protocol::PacketSink& sink);
   TimeNs next_deadline() const;
   void time_out(uint16_t number, TimeNs now, protocol::PacketSink& sink);
   void note_silence(TimeNs now, protocol::PacketSink& sink);
+  bool idle() const;
+  TimeNs idle_probe_due() const;
+  void probe_idly(TimeNs now, protocol::PacketSink& sink);
 
   SwitchClientOptions options;
   SwitchOutcome& outcome;
@@ -114,11 +117,12 @@ struct SwitchClient::State {
   std::vector<Piece> pieces;
 
   uint32_t silent_timeouts = 0;
-  bool refused = false;   ///< NO_SLOTS, or what no resend cures, in this epoch
-  TimeNs hello_due = 0;   ///< kAsking, kHello
+  bool refused = false;  ///< NO_SLOTS, or what no resend cures, in this epoch
+  TimeNs hello_due = 0;  ///< kAsking, kHello
   uint32_t hello_timeouts = 0;
   TimeNs asked_at = INT64_MIN;  ///< never, or when
   TimeNs silence_counted_at = 0;
+  TimeNs heard_at = 0;
 };
 
 }  // namespace millrace::worker

@@ -23,6 +23,7 @@ void SwitchClient::State::tick(TimeNs now, protocol::PacketSink& sink) {
     say_hello(now, sink);
     return note_silence(now, sink);
   }
+  if (idle()) return probe_idly(now, sink);
   for (uint16_t number = 0; number < slots.size(); ++number) {
     Slot& slot = slots[number];
     if (slot.state == SlotState::kDone || now < slot.due) continue;
@@ -67,10 +68,31 @@ void SwitchClient::State::note_silence(TimeNs now, protocol::PacketSink& sink) {
   asked_at = now;
 }
 
+void SwitchClient::State::heard(TimeNs now) {
+  silent_timeouts = 0;
+  heard_at = now;
+}
+
+bool SwitchClient::State::idle() const {
+  return std::ranges::all_of(slots, [](const Slot& slot) { return slot.state == SlotState::kDone; });
+}
+
+TimeNs SwitchClient::State::idle_probe_due() const { return std::max(heard_at, asked_at) + options.idle_probe_ns; }
+
+/// Between steps, or finished, nothing of this worker's times out: but a restarted aggregator waits for the hellos of all.
+void SwitchClient::State::probe_idly(TimeNs now, protocol::PacketSink& sink) {
+  if (now < idle_probe_due()) return;
+  if (asked_at > heard_at) ++silent_timeouts;
+  link.request_challenge(epoch.epoch, sink);
+  ++counters.challenge_requests;
+  asked_at = now;
+}
+
 TimeNs SwitchClient::State::next_deadline() const {
   constexpr TimeNs kNever = std::numeric_limits<TimeNs>::max();
   if (phase == SwitchPhase::kOutside) return kNever;
   if (phase != SwitchPhase::kRunning) return hello_due;
+  if (idle()) return idle_probe_due();
   TimeNs soonest = kNever;
   for (const Slot& slot : slots) {
     if (slot.state != SlotState::kDone) soonest = std::min(soonest, slot.due);

@@ -19,7 +19,9 @@ size_t payload_room(uint32_t packet_bytes_max) {
 }  // namespace
 
 Status SwitchClient::State::begin_step(uint32_t number, IndexSpan own_indices, std::span<const float> own_values) {
-  const auto refuse = [](const char* sentence) { return std::unexpected(Error{ErrorCode::kInvalidArgument, sentence}); };
+  const auto refuse = [](const char* sentence) {
+    return std::unexpected(Error{ErrorCode::kInvalidArgument, sentence});
+  };
   if (stepping) return refuse("the step before is not over");
   if (number != next_step) return refuse("another step than the next");
   if (number == UINT32_MAX) return refuse("steps are numbered in 32 bits, and these are used up");
@@ -119,7 +121,8 @@ void SwitchClient::State::send_turn(uint16_t number, TimeNs now, protocol::Packe
   slot.due = now + round_trip.timeout(slot.timeouts);
 }
 
-void SwitchClient::State::transmit(const Slot& slot, uint8_t flags, const protocol::Endpoint& to, protocol::PacketSink& sink) {
+void SwitchClient::State::transmit(const Slot& slot, uint8_t flags, const protocol::Endpoint& to,
+                                   protocol::PacketSink& sink) {
   for (const Fragment& fragment : slot.sent.fragments) {
     protocol::DatagramHeader header = fragment.header;
     header.flags |= flags;

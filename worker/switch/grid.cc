@@ -73,7 +73,8 @@ void ExponentTable::end_step() {
     whole_bit = std::max(whole_bit, seen.exponent + seen.bits);
     state_.windows[window] = next(seen.exponent, seen.exponent + seen.bits);
   }
-  state_.whole = whole_bit == INT32_MIN ? std::max(state_.whole - kFallOfZeros, kExponentMin) : next(state_.whole, whole_bit);
+  state_.whole =
+      whole_bit == INT32_MIN ? std::max(state_.whole - kFallOfZeros, kExponentMin) : next(state_.whole, whole_bit);
   seen_.clear();
 }
 

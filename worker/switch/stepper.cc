@@ -64,7 +64,8 @@ Status SwitchStepper::pump(TimeNs timeout, const Done& done) {
   return {};
 }
 
-Result<SwitchStep> SwitchStepper::run_step(uint32_t step, IndexSpan indices, std::span<const float> values, TimeNs timeout) {
+Result<SwitchStep> SwitchStepper::run_step(uint32_t step, IndexSpan indices, std::span<const float> values,
+                                           TimeNs timeout) {
   const Status begun = client_->begin_step(step, indices, values, monotonic_now_ns(), *port_);
   if (!begun) return std::unexpected(begun.error());
   return wait_step(timeout);

@@ -13,7 +13,8 @@ constexpr uint32_t kPacketBytesMin = 1280 - 48;  // what any IPv6 path carries; 
 }  // namespace
 
 Status SwitchClient::validate(const SwitchClientOptions& options) {
-  if (options.worker >= protocol::kSwitchWorkersMax) return std::unexpected(invalid("a switch's worker is numbered 0 to 63"));
+  if (options.worker >= protocol::kSwitchWorkersMax)
+    return std::unexpected(invalid("a switch's worker is numbered 0 to 63"));
   if (options.workers < 1 || options.workers > protocol::kSwitchWorkersMax) {
     return std::unexpected(invalid("a switch's job has 1 to 64 workers"));
   }

@@ -32,6 +32,8 @@ struct SwitchClientOptions {
   int exponent_initial = -20;  ///< of all windows, before any result
   uint64_t nonce_seed = 0;     ///< random, of its own for each incarnation
   RoundTripOptions round_trip{};
+  /// A worker with no turn under way asks so often whether its aggregator still lives: others may wait for its hello.
+  TimeNs idle_probe_ns = 100 * kNsPerMs;
   uint32_t silent_timeouts_to_probe = 3;     ///< so many time-outs without any word of the aggregator: CHALREQ
   uint32_t silent_timeouts_to_suspect = 10;  ///< ... : path_suspect()
 };
@@ -145,7 +147,8 @@ class SwitchClient {
   /// indices  [k] strictly increasing, < dimension.
   /// values   [k] finite.
   /// Errors   invalid_argument: indices, values, another step than the next (the first is 0); the step before is not over.
-  Status begin_step(uint32_t step, IndexSpan indices, std::span<const float> values, TimeNs now, protocol::PacketSink& sink);
+  Status begin_step(uint32_t step, IndexSpan indices, std::span<const float> values, TimeNs now,
+                    protocol::PacketSink& sink);
   /// There will be no more steps: answers others' with nothing until all say so (FIN).
   /// Errors   invalid_argument: a step is under way.
   Status finish(TimeNs now, protocol::PacketSink& sink);

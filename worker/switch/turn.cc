@@ -69,8 +69,8 @@ Contribution make_contribution(const Offer& offer, const ContributionTerms& term
   while (!indices.empty() && out.fragments.size() < protocol::kFragmentsMax) {
     Fragment fragment{.header = terms.header, .extension = {}, .payload = ByteBuffer(terms.payload_bytes_max)};
     fragment.header.fragment = static_cast<uint8_t>(out.fragments.size());
-    const uint32_t taken = protocol::encode_window({indices, integers}, terms.codecs, terms.window_indices, fragment.header,
-                                                   fragment.payload, integers);
+    const uint32_t taken = protocol::encode_window({indices, integers}, terms.codecs, terms.window_indices,
+                                                   fragment.header, fragment.payload, integers);
     MILLRACE_CHECK(taken > 0 && taken <= indices.size(), taken);
     fragment.payload.resize(fragment.header.payload_bytes);
     out.fragments.push_back(std::move(fragment));
@@ -173,8 +173,10 @@ Settlement settle(const Offer& offer, const Contribution& sent, const std::vecto
   size_t own = 0;
   size_t at = 0;
   while (own < offer.indices.size() || at < sent.indices.size()) {
-    const bool has_own = own < offer.indices.size() && (at == sent.indices.size() || offer.indices[own] <= sent.indices[at]);
-    const bool has_sent = at < sent.indices.size() && (own == offer.indices.size() || sent.indices[at] <= offer.indices[own]);
+    const bool has_own =
+        own < offer.indices.size() && (at == sent.indices.size() || offer.indices[own] <= sent.indices[at]);
+    const bool has_sent =
+        at < sent.indices.size() && (own == offer.indices.size() || sent.indices[at] <= offer.indices[own]);
     const uint16_t index = has_own ? offer.indices[own] : sent.indices[at];
     note(index, has_own ? offer.values[own] : 0.0F, has_sent ? sent.integers[at] : 0);
     own += has_own ? 1 : 0;

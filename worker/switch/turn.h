@@ -26,10 +26,10 @@ struct Offer {
 
 /// The packets of one turn. Their payloads never change again: a resend is the same bytes under another sequence number.
 struct Contribution {
-  std::vector<Fragment> fragments;    ///< 1 .. kFragmentsMax; no extension
-  std::vector<uint16_t> indices;      ///< what is in the fragments, as receivers decode it
+  std::vector<Fragment> fragments;  ///< 1 .. kFragmentsMax; no extension
+  std::vector<uint16_t> indices;    ///< what is in the fragments, as receivers decode it
   std::vector<int32_t> integers;
-  uint32_t left_over = 0;             ///< entries that did not fit
+  uint32_t left_over = 0;  ///< entries that did not fit
   uint32_t saturated = 0;
 };
 

@@ -151,7 +151,8 @@ std::span<const protocol::ReceivedPacket> SwitchUdpPort::receive() {
     const auto at = static_cast<size_t>(i);
     const mmsghdr& message = in.messages[at];
     if ((message.msg_hdr.msg_flags & MSG_TRUNC) != 0) continue;
-    state_->received[taken++] = {{in.bytes.data() + at * in.slot_bytes, message.msg_len}, read_address(in.addresses[at])};
+    state_->received[taken++] = {{in.bytes.data() + at * in.slot_bytes, message.msg_len},
+                                 read_address(in.addresses[at])};
   }
   return std::span(state_->received).first(taken);
 }

@@ -238,6 +238,19 @@ TEST_F(ClientEpochs, SilenceIsProbedThenSuspectedAndAWordEndsIt) {
   EXPECT_FALSE(rig_.client.path_suspect());
 }
 
+TEST_F(ClientEpochs, AnIdleWorkerAsksWhetherItsAggregatorLivesAndFollowsANewLife) {
+  start();
+  rig_.now = rig_.client.next_deadline();
+  rig_.tick();
+  const auto requests = rig_.sink.take(DatagramType::kChallengeRequest);
+  ASSERT_EQ(requests.size(), 1u);
+  rig_.tick();
+  EXPECT_TRUE(rig_.sink.take().empty());
+  ScriptedSwitch restarted(ClientRig::options(), 0xB0B);
+  rig_.hand(restarted.challenge(requests[0]));
+  EXPECT_EQ(rig_.sink.take(DatagramType::kHello).size(), 1u);
+}
+
 TEST_F(ClientEpochs, NoSlotsIsBelievedOnlyAsTheAnswerToThisWorkersRequest) {
   rig_.client.set_epoch(rig_.epoch, rig_.now, rig_.sink);
   const auto request = rig_.sink.take().front();
@@ -271,7 +284,8 @@ TEST_F(ClientEpochs, FetchIsAnsweredWithTheLastResultAsItCame) {
   const auto original = protocol::parse_datagram(bytes).value();
   const auto copy = kept[0].datagram();
   EXPECT_TRUE(std::equal(original.payload.begin(), original.payload.end(), copy.payload.begin(), copy.payload.end()));
-  EXPECT_TRUE(std::equal(original.extension.begin(), original.extension.end(), copy.extension.begin(), copy.extension.end()));
+  EXPECT_TRUE(
+      std::equal(original.extension.begin(), original.extension.end(), copy.extension.begin(), copy.extension.end()));
   EXPECT_EQ(copy.header.next, original.header.next);
   EXPECT_EQ(copy.header.window, original.header.window);
   rig_.hand(rig_.aggregator.fetch(2, 0, 2));  // this worker does not have it
@@ -303,7 +317,9 @@ TEST_F(ClientEpochs, AJoinerGoesOnWhereTheHandoverWasTaken) {
   CollectingSink sink;
   ScriptedSwitch aggregator(options, 4);
   joiner.set_epoch(rig_.epoch, rig_.now, sink);
-  const auto receive = [&](const ByteBuffer& bytes) { joiner.receive({.bytes = bytes, .from = endpoint(1000)}, rig_.now, sink); };
+  const auto receive = [&](const ByteBuffer& bytes) {
+    joiner.receive({.bytes = bytes, .from = endpoint(1000)}, rig_.now, sink);
+  };
   receive(aggregator.challenge(sink.take().front()));
   const auto hello = protocol::read_hello(sink.take(DatagramType::kHello).front().datagram().extension);
   EXPECT_EQ(hello->positions[0], 2u);

@@ -43,7 +43,8 @@ TEST(Grid, SentAndRemainderAreTheValueExactly) {
   RandomSequence random(RandomKey::from(3));
   for (int i = 0; i < 100'000; ++i) {
     const int exponent = static_cast<int>(random.next_below(40)) - 30;
-    const auto value = static_cast<float>(random.next_normal() * std::exp2(static_cast<double>(random.next_below(30)) - 20));
+    const auto value =
+        static_cast<float>(random.next_normal() * std::exp2(static_cast<double>(random.next_below(30)) - 20));
     for (const WindowValueCodec codec : {WindowValueCodec::kFixed16, WindowValueCodec::kFixed32}) {
       const int32_t limit = grid_limit(codec, 1 + static_cast<uint32_t>(random.next_below(64)));
       const auto power = static_cast<double>(std::bit_floor(static_cast<uint32_t>(limit)));

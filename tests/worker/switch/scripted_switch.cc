@@ -132,7 +132,8 @@ ByteBuffer ScriptedSwitch::result(uint32_t epoch, const ResultSays& says) {
   const protocol::WindowCodecs codecs{protocol::WindowIndexCodec::kRaw, protocol::WindowValueCodec::kFixed32};
   uint32_t taken = 0;
   if (!says.indices.empty()) {
-    taken = protocol::encode_window({says.indices, says.sums}, codecs, options_.window_indices, header, payload, decoded);
+    taken =
+        protocol::encode_window({says.indices, says.sums}, codecs, options_.window_indices, header, payload, decoded);
   }
   EXPECT_EQ(taken, says.indices.size());
   payload.resize(header.payload_bytes);

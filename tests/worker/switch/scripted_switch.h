@@ -85,7 +85,8 @@ class ScriptedSwitch {
   uint64_t life() const { return life_; }
 
  private:
-  ByteBuffer seal(protocol::DatagramHeader header, ByteSpan extension, ByteSpan payload, const protocol::DatagramKey& key);
+  ByteBuffer seal(protocol::DatagramHeader header, ByteSpan extension, ByteSpan payload,
+                  const protocol::DatagramKey& key);
   protocol::DatagramKey key(protocol::KeyUse use) const;
 
   SwitchClientOptions options_;

@@ -35,7 +35,11 @@ Offer random_offer(uint32_t entries, uint64_t seed) {
 
 /// As it would arrive.
 Datagram arrived(const Fragment& fragment) {
-  return {.header = fragment.header, .extension = fragment.extension, .payload = fragment.payload, .signed_bytes = {}, .mac = {}};
+  return {.header = fragment.header,
+          .extension = fragment.extension,
+          .payload = fragment.payload,
+          .signed_bytes = {},
+          .mac = {}};
 }
 
 TEST(Contribution, NothingIsOneEmptyLastFragment) {
@@ -53,10 +57,10 @@ TEST(Contribution, ValuesThatAllRoundToZeroAreOneEntryOfZero) {
 }
 
 TEST(Contribution, FragmentsDecodeToWhatItSaysWithEveryCodec) {
-  for (const WindowIndexCodec index : {WindowIndexCodec::kRaw, WindowIndexCodec::kGap, WindowIndexCodec::kBitmap,
-                                       WindowIndexCodec::kBloom}) {
-    for (const WindowValueCodec value : {WindowValueCodec::kFixed16, WindowValueCodec::kFixed32, WindowValueCodec::kQsgd8,
-                                         WindowValueCodec::kQsgd4}) {
+  for (const WindowIndexCodec index :
+       {WindowIndexCodec::kRaw, WindowIndexCodec::kGap, WindowIndexCodec::kBitmap, WindowIndexCodec::kBloom}) {
+    for (const WindowValueCodec value :
+         {WindowValueCodec::kFixed16, WindowValueCodec::kFixed32, WindowValueCodec::kQsgd8, WindowValueCodec::kQsgd4}) {
       ContributionTerms with = terms();
       with.codecs = {index, value};
       const Contribution sent = make_contribution(random_offer(1500, 5), with);
@@ -146,7 +150,8 @@ TEST(Gathering, RefusesPayloadsThatDoNotDecode) {
 
 class SettleTest : public ::testing::Test {
  protected:
-  std::map<uint32_t, float> back(const std::vector<uint16_t>* update, const std::vector<uint16_t>* kept = nullptr) const {
+  std::map<uint32_t, float> back(const std::vector<uint16_t>* update,
+                                 const std::vector<uint16_t>* kept = nullptr) const {
     const Settlement out = settle(offer_, sent_, update, kept, 640);
     EXPECT_TRUE(std::ranges::is_sorted(out.indices));
     std::map<uint32_t, float> values;
