@@ -31,11 +31,14 @@ class Production : public SwitchDecider {
     aggregator_.receive(packet, now, sink);
   }
   void tick(TimeNs now, protocol::PacketSink& sink) override { aggregator_.tick(now, sink); }
-  uint64_t impossible() const override {
-    const switch_agg::AggregatorCounters& counters = aggregator_.counters();
-    return counters[AggregatorEvent::kFuture] + counters[AggregatorEvent::kPositionsApart] +
-           counters[AggregatorEvent::kWrongBinding] + counters[AggregatorEvent::kMalformedPayload] +
-           counters[AggregatorEvent::kUnexpectedType];
+  std::string impossible() const override {
+    std::string out;
+    for (const AggregatorEvent event : {AggregatorEvent::kFuture, AggregatorEvent::kPositionsApart, AggregatorEvent::kWrongBinding,
+                                        AggregatorEvent::kMalformedPayload}) {
+      const uint64_t times = aggregator_.counters()[event];
+      if (times > 0) out += std::string(switch_agg::aggregator_event_name(event)) + " " + std::to_string(times) + " ";
+    }
+    return out;
   }
 
  private:

@@ -27,7 +27,9 @@ class Reference : public SwitchDecider {
     reference_.receive(packet, now, sink);
   }
   void tick(TimeNs now, protocol::PacketSink& sink) override { reference_.tick(now, sink); }
-  uint64_t impossible() const override { return reference_.impossible(); }
+  std::string impossible() const override {
+    return reference_.impossible() > 0 ? "contributions or positions that cannot be" : "";
+  }
 
  private:
   SwitchReference reference_;
@@ -89,6 +91,7 @@ struct World {
   uint32_t deciders_count() const { return scenario.switches + 1; }
   void start_decider(uint32_t node);
   void restart_decider(uint32_t node, TimeNs down);
+  void look_at_decider(uint32_t node);
   void deliver_to_worker(SimSwitchWorker& worker, const protocol::ReceivedPacket& packet);
   void raise(uint32_t job, uint64_t live, uint32_t path);
   void add_worker(uint32_t job, uint16_t number, const worker::SwitchHandover* handover);
@@ -250,10 +253,15 @@ void World::start_decider(uint32_t node) {
   });
 }
 
+void World::look_at_decider(uint32_t node) {
+  const std::string met = deciders[node]->impossible();
+  if (!met.empty()) fault("decider " + std::to_string(node) + " met what no honest worker sends: " + met);
+}
+
 void World::restart_decider(uint32_t node, TimeNs down) {
   if (deciders[node] == nullptr) return;
   ++report.restarts;
-  if (deciders[node]->impossible() > 0) fault("a decider met what no honest worker sends");
+  look_at_decider(node);
   deciders[node].reset();
   network.detach(node);
   scheduler.after(down, [this, node] { start_decider(node); });
@@ -423,8 +431,8 @@ void World::run() {
 }
 
 void World::check() {
-  for (const auto& decider : deciders) {
-    if (decider != nullptr && decider->impossible() > 0) fault("a decider met what no honest worker sends");
+  for (uint32_t node = 0; node < deciders_count(); ++node) {
+    if (deciders[node] != nullptr) look_at_decider(node);
   }
   for (uint32_t job = 0; job < workers.size(); ++job) {
     std::vector<const SwitchRecord*> records;

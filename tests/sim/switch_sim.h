@@ -20,8 +20,8 @@ class SwitchDecider {
   virtual ~SwitchDecider() = default;
   virtual void receive(const protocol::ReceivedPacket& packet, TimeNs now, protocol::PacketSink& sink) = 0;
   virtual void tick(TimeNs now, protocol::PacketSink& sink) = 0;
-  /// What no honest worker sends came in, so often.
-  virtual uint64_t impossible() const = 0;
+  /// What of it no honest worker sends; empty: nothing.
+  virtual std::string impossible() const = 0;
 };
 
 struct SwitchSimJob {
