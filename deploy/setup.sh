@@ -28,6 +28,9 @@ readonly BUILD_PACKAGES=(
   libstreamvbyte-dev   # index codec streamvbyte
   libdeflate-dev       # value codec deflate
   librandom123-dev     # counter-based random numbers
+  libsodium-dev        # keys of datagrams
+  libipsec-mb-dev      # MAC of datagrams on x86 (OpenSSL's where there is none)
+  libssl-dev           # MAC of datagrams, and the tests' oracle of it
   libsqlite3-dev       # the membership table on one machine
   prometheus-cpp-dev   # metrics
   libcpp-httplib-dev   # the HTTP port

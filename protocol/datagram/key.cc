@@ -71,8 +71,10 @@ DatagramKey& DatagramKey::operator=(DatagramKey&&) noexcept = default;
 DatagramKey::~DatagramKey() = default;
 
 Mac DatagramKey::sign(ByteSpan bytes, uint64_t sequence) const {
-  if (state_->kind == KeyKind::kSession) [[likely]]
+  if (state_->kind == KeyKind::kSession) [[likely]] {
     return state_->session.of(bytes, sequence);
+  }
+  MILLRACE_CHECK(state_->kind == KeyKind::kHandshake, static_cast<int>(state_->kind));
   Mac mac;
   crypto_generichash(mac.data(), mac.size(), bytes.data(), bytes.size(), state_->handshake.data(),
                      state_->handshake.size());

@@ -2,13 +2,15 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 
 #include "kernels/base/buffer.h"
 #include "protocol/datagram/key.h"
 
 namespace millrace::protocol {
 
-/// The MAC of a session's datagrams, under a key of its own. This folder's own; others use DatagramKey.
+/// The MAC of a session's datagrams, under a key of its own: AES-256-GMAC, 4 bytes 0 and the sequence number for its nonce.
+/// This folder's own; others use DatagramKey. CMake chooses the library that computes it (session_mac_*.cc).
 class SessionMac {
  public:
   using Key = std::array<uint8_t, 32>;
@@ -23,7 +25,8 @@ class SessionMac {
   Mac of(ByteSpan bytes, uint64_t sequence) const;
 
  private:
-  Key key_{};
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace millrace::protocol

@@ -72,6 +72,8 @@ uint32_t fit_gap(IndexSpan16 indices, WindowValueCodec values, size_t capacity) 
     if (*window_value_bytes(values, taken + 1) + bytes_of(taken + 1, shift, quotients) > capacity) break;
     ++taken;
   }
+  // The parameter that is best in bits may take a byte more: both parts are filled up.
+  while (taken > 1 && *window_value_bytes(values, taken) + gap_bytes(indices.first(taken)) > capacity) --taken;
   return taken;
 }
 

@@ -38,6 +38,7 @@ LAYERS = {
 # third-party header (pattern of the whole include) -> folders where it may be included.
 THIRD_PARTY = (
     (r"(capnp|kj)/.*|zmq\.h(pp)?|sodium\.h", ("protocol/", "tests/protocol/", "tests/support/")),
+    (r"intel-ipsec-mb\.h|openssl/.*", ("protocol/datagram/", "tests/protocol/")),
     (r"sqlite3\.h", ("protocol/", "tests/protocol/")),
     (r"prometheus/.*|httplib\.h|civetweb.*", ("monitoring/", "tests/monitoring/")),
     (r"hwy/.*|xxhash\.h|xxh_x86dispatch\.h|Random123/.*", ("kernels/", "tests/kernels/", "tests/support/")),

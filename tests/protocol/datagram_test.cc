@@ -221,7 +221,7 @@ TEST(Extensions, WhatCannotBeIsRefused) {
   partial[8] = 8;
   EXPECT_FALSE(read_partial_terms(partial)) << "last of a worker that is not in";
   ByteBuffer notice = check(Notice{NoticeCode::kNoSlots, 4, 5, {}}, put_notice, read_notice);
-  for (const uint8_t code : {0, 7, 255}) {
+  for (const uint8_t code : std::initializer_list<uint8_t>{0, 7, 255}) {
     notice[0] = code;
     EXPECT_FALSE(read_notice(notice)) << int{code};
   }

@@ -69,7 +69,9 @@ TEST(JobsTest, TooManyJobsAreRefused) {
     const Status added =
         aggregator.add_job({.job = job, .name = "j", .workers = 1, .window_indices = 64, .slots = 1}, 0);
     ASSERT_EQ(added.has_value(), job <= 2);
-    if (!added) EXPECT_EQ(added.error().code, ErrorCode::kLimitExceeded);
+    if (!added) {
+      EXPECT_EQ(added.error().code, ErrorCode::kLimitExceeded);
+    }
   }
 }
 

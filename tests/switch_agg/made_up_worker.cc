@@ -44,7 +44,7 @@ ByteBuffer MadeUpWorker::challenge_request() {
   DatagramHeader header = this->header(DatagramType::kChallengeRequest);
   header.life = 0;
   header.extension_words = static_cast<uint8_t>(
-      put_challenge_request({.worker_nonce = nonce_}, std::span(packet).subspan(kDatagramHeaderBytes)) / 8);
+      protocol::put_challenge_request({.worker_nonce = nonce_}, std::span(packet).subspan(kDatagramHeaderBytes)) / 8);
   packet.resize(handshake_.seal(header, packet));
   return packet;
 }
