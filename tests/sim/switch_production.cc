@@ -23,6 +23,7 @@ class Production : public SwitchDecider {
       out.workers = job.workers + job.joiners;
       out.window_indices = job.window_indices;
       out.slots = job.slots;
+      out.reselect_k = job.reselect_k;
       out.lease_ns = scenario.lease_ns;
       MILLRACE_CHECK(aggregator_.add_job(out, now).has_value());
     }
@@ -33,8 +34,8 @@ class Production : public SwitchDecider {
   void tick(TimeNs now, protocol::PacketSink& sink) override { aggregator_.tick(now, sink); }
   std::string impossible() const override {
     std::string out;
-    for (const AggregatorEvent event : {AggregatorEvent::kFuture, AggregatorEvent::kPositionsApart, AggregatorEvent::kWrongBinding,
-                                        AggregatorEvent::kMalformedPayload}) {
+    for (const AggregatorEvent event : {AggregatorEvent::kFuture, AggregatorEvent::kPositionsApart,
+                                        AggregatorEvent::kWrongBinding, AggregatorEvent::kMalformedPayload}) {
       const uint64_t times = aggregator_.counters()[event];
       if (times > 0) out += std::string(switch_agg::aggregator_event_name(event)) + " " + std::to_string(times) + " ";
     }

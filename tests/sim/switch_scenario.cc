@@ -33,6 +33,7 @@ SwitchSimJob draw_job(uint32_t number, Draw& draw) {
   job.steps = draw.between(2, 12);
   job.density = draw.chance(0.2) ? 1.0 : draw.unit() * 0.5;
   job.exponent_initial = static_cast<int>(draw.between(0, 16)) - 12;
+  job.reselect_k = draw.chance(0.4) ? draw.between(1, 1 + job.windows * job.window_indices / 4) : 0;
   job.think_max = draw.chance(0.5) ? draw.between(1, 20) * kNsPerMs : 0;
   return job;
 }

@@ -34,6 +34,7 @@ struct SwitchSimJob {
   uint32_t windows = 1;
   uint32_t steps = 1;
   double density = 0.5;
+  uint64_t reselect_k = 0;  ///< of the production aggregator; the reference sends whole sums
   int exponent_initial = -6;
   TimeNs think_max = 0;
 };

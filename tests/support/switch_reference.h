@@ -30,7 +30,7 @@ enum class SwitchMutation : uint8_t {
   kNoKeptResult,        ///< closed turns are not answered again
 };
 
-/// The decider of role reduce, slow and obvious: keeps every entry of every packet, adds up when a turn closes, keeps all in maps. What
+/// The decider of role reduce, slow and obvious: keeps every entry of every packet, adds up when a turn closes. What
 /// the production slot machine is compared with, and what stands for the shard. SWITCH.md, sections 4 and 6.
 class SwitchReference {
  public:

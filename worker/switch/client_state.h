@@ -12,7 +12,8 @@
 
 namespace millrace::worker {
 
-/// The client's insides. One concern a file: client_turns.cc (steps, turns, what is sent), client_results.cc (what comes of a turn),
+/// The client's insides. One concern a file: client_turns.cc (steps, turns, what is sent), client_results.cc (what comes of
+/// a turn),
 /// client_epochs.cc (challenge, hello, welcome), client_timers.cc (time-outs, silence, congestion).
 struct SwitchClient::State {
   State(const SwitchClientOptions& options_given, SwitchOutcome& outcome_given);

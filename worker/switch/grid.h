@@ -24,8 +24,8 @@ int32_t grid_limit(protocol::WindowValueCodec codec, uint32_t workers);
 /// REQUIRES: value is finite; exponent in [kExponentMin, kExponentMax].
 int32_t to_grid(float value, int exponent, int32_t limit);
 
-/// What of `value` is not in `sent` x 2^exponent. Exact in f32 for what to_grid() made of a value below 2^24 x (the power of two at or
-/// below the limit) x 2^exponent; above, and for lossy codecs' integers, it is the nearest f32.
+/// What of `value` is not in `sent` x 2^exponent. Exact in f32 for what to_grid() made of a value below 2^24 x (the power of two
+/// at or below the limit) x 2^exponent; above, and for lossy codecs' integers, it is the nearest f32.
 float grid_remainder(float value, int32_t sent, int exponent);
 
 /// Exponents of a tensor's windows, a function of the results so far and of nothing else: equal at all who have the same.

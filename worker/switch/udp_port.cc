@@ -91,6 +91,7 @@ struct SwitchUdpPort::State {
   Burst out;
   size_t gathered = 0;
   uint64_t lost = 0;
+  uint16_t local_port = 0;
   std::array<protocol::ReceivedPacket, kBurst> received;
 };
 
@@ -106,6 +107,18 @@ Result<std::unique_ptr<SwitchUdpPort>> SwitchUdpPort::open(const protocol::Endpo
   const int wanted = kSocketBufferBytes;  // less than was asked for is no failure
   ::setsockopt(state->socket, SOL_SOCKET, SO_RCVBUF, &wanted, sizeof wanted);
   ::setsockopt(state->socket, SOL_SOCKET, SO_SNDBUF, &wanted, sizeof wanted);
+  protocol::Endpoint any;
+  if (is_ipv4(peer)) std::ranges::copy(kMappedPrefix, any.address.begin());
+  sockaddr_storage name{};
+  socklen_t name_bytes = fill_address(any, name);
+  // The system's interface takes every kind of address as a sockaddr.
+  const bool bound =
+      ::bind(state->socket, static_cast<const sockaddr*>(static_cast<const void*>(&name)), name_bytes) == 0;
+  name_bytes = sizeof name;
+  if (!bound || ::getsockname(state->socket, static_cast<sockaddr*>(static_cast<void*>(&name)), &name_bytes) != 0) {
+    return fail(ErrorCode::kIo, "cannot bind a UDP socket: " + std::generic_category().message(errno));
+  }
+  state->local_port = read_address(name).port;
   return std::unique_ptr<SwitchUdpPort>(new SwitchUdpPort(std::move(state)));
 }
 
@@ -165,5 +178,7 @@ void SwitchUdpPort::wait(TimeNs at_most) {
 }
 
 uint64_t SwitchUdpPort::packets_lost() const { return state_->lost; }
+
+uint16_t SwitchUdpPort::local_port() const { return state_->local_port; }
 
 }  // namespace millrace::worker

@@ -34,6 +34,8 @@ class SwitchUdpPort final : public protocol::PacketSink {
   std::span<const protocol::ReceivedPacket> receive();
   void wait(TimeNs at_most);
   uint64_t packets_lost() const;
+  /// The port's number on this machine.
+  uint16_t local_port() const;
 
  private:
   struct State;
