@@ -39,9 +39,9 @@ void Slot::set_successor(uint32_t own, uint32_t step_now, uint32_t next_window) 
 
 SlotPool::SlotPool(uint32_t slots_max, uint32_t window_indices_max, uint32_t packet_bytes_max)
     : window_indices_max_(window_indices_max),
-      sums_(size_t{slots_max} * window_indices_max, 0),
-      bits_(size_t{slots_max} * 2 * (window_indices_max / 64), 0),
-      results_(size_t{slots_max} * 2 * protocol::kFragmentsMax * packet_bytes_max, 0),
+      sums_(size_t{slots_max} * window_indices_max),
+      bits_(size_t{slots_max} * 2 * (window_indices_max / 64)),
+      results_(size_t{slots_max} * 2 * protocol::kFragmentsMax * packet_bytes_max),
       slots_(slots_max) {
   free_.reserve(slots_max);
   for (uint32_t slot = slots_max; slot-- > 0;) free_.push_back(static_cast<uint16_t>(slot));
@@ -49,7 +49,7 @@ SlotPool::SlotPool(uint32_t slots_max, uint32_t window_indices_max, uint32_t pac
   for (size_t slot = 0; slot < slots_.size(); ++slot) {
     for (size_t version = 0; version < 2; ++version) {
       slots_[slot].kept[version] =
-          KeptResult(std::span(results_).subspan((slot * 2 + version) * result_bytes, result_bytes), packet_bytes_max);
+          KeptResult(results_.span().subspan((slot * 2 + version) * result_bytes, result_bytes), packet_bytes_max);
     }
   }
 }
@@ -62,8 +62,8 @@ bool SlotPool::reserve(uint32_t slots, uint32_t window_indices, std::vector<uint
     const uint16_t at = free_.back();
     free_.pop_back();
     out.push_back(at);
-    const std::span<uint64_t> bits = std::span(bits_).subspan(at * 2 * words, 2 * words);
-    slots_[at].sum = WindowSum({.sums = std::span(sums_).subspan(size_t{at} * window_indices_max_, window_indices),
+    const std::span<uint64_t> bits = bits_.span().subspan(at * 2 * words, 2 * words);
+    slots_[at].sum = WindowSum({.sums = sums_.span().subspan(size_t{at} * window_indices_max_, window_indices),
                                 .present = bits.first(window_indices / 64),
                                 .omitted = bits.subspan(words, window_indices / 64)});
     slots_[at].set_closed(0);

@@ -9,6 +9,7 @@
 #include "kernels/base/clock.h"
 #include "protocol/datagram/header.h"
 #include "switch_agg/kept_result.h"
+#include "switch_agg/pool_memory.h"
 #include "switch_agg/window_sum.h"
 
 namespace millrace::switch_agg {
@@ -77,9 +78,9 @@ class SlotPool {
 
  private:
   uint32_t window_indices_max_;
-  std::vector<int32_t> sums_;
-  std::vector<uint64_t> bits_;
-  std::vector<uint8_t> results_;
+  PoolMemory<int32_t> sums_;
+  PoolMemory<uint64_t> bits_;
+  PoolMemory<uint8_t> results_;
   std::vector<Slot> slots_;
   std::vector<uint16_t> free_;
 };

@@ -16,10 +16,10 @@ uint32_t magnitude(int32_t value) {
   return value < 0 ? 0 - bits : bits;
 }
 
-uint32_t magnitude_max(std::span<const int32_t> values) {
-  uint32_t most = 0;
-  for (const int32_t value : values) most = std::max(most, magnitude(value));
-  return most;
+/// 1 where |value| > headroom, without a branch.
+uint32_t is_over(int32_t value, int32_t headroom) {
+  const auto room = static_cast<uint32_t>(headroom);
+  return static_cast<uint32_t>(static_cast<uint32_t>(value) + room > 2 * room);
 }
 
 /// Two's complement; `overflow` gets its sign bit set where the true sum is not this one.
@@ -48,58 +48,59 @@ void set_run(std::span<uint64_t> bits, uint32_t first, uint32_t count) {
 
 void WindowSum::add(const WindowEntries& entries, int32_t headroom) {
   if (entries.indices.empty()) return;
-  // One pass over values that decoding left in the first cache: nothing of the slot's memory is touched for it.
-  if (magnitude_max(entries.values) > static_cast<uint32_t>(headroom)) return add_checked(entries, headroom);
   const uint32_t first = entries.indices.front();
   const auto count = static_cast<uint32_t>(entries.indices.size());
-  if (entries.indices.back() - first + 1 == count) return add_run(first, entries.values);
-  add_scattered(entries);
+  const uint32_t over = entries.indices.back() - first + 1 == count ? add_run(first, entries.values, headroom)
+                                                                    : add_scattered(entries, headroom);
+  if (over == 0) [[likely]]
+    return;
+  // Never but for a hostile sender. What was added of such a value does not matter any more.
+  for (size_t at = 0; at < entries.indices.size(); ++at) {
+    if (magnitude(entries.values[at]) > static_cast<uint32_t>(headroom)) omit(entries.indices[at]);
+  }
 }
 
-void WindowSum::add_run(uint32_t first, std::span<const int32_t> values) {
+uint32_t WindowSum::add_run(uint32_t first, std::span<const int32_t> values, int32_t headroom) {
   int32_t* const sums = memory_.sums.data() + first;
   uint32_t overflow = 0;
-  for (size_t at = 0; at < values.size(); ++at) sums[at] = wrapping_sum(sums[at], values[at], overflow);
+  uint32_t over = 0;
+  for (size_t at = 0; at < values.size(); ++at) {
+    over |= is_over(values[at], headroom);
+    sums[at] = wrapping_sum(sums[at], values[at], overflow);
+  }
   set_run(memory_.present, first, static_cast<uint32_t>(values.size()));
-  if ((overflow & kSignBit) == 0) return;
-  // Rare: which ones? Undone, a sum that was in range has left it where adding again overflows.
+  if ((overflow & kSignBit) == 0) [[likely]]
+    return over;
+  // Which ones? Undone, a sum that was in range has left it where adding again overflows.
   for (size_t at = 0; at < values.size(); ++at) {
     uint32_t undone = 0;
     const auto before = static_cast<int32_t>(static_cast<uint32_t>(sums[at]) - static_cast<uint32_t>(values[at]));
     (void)wrapping_sum(before, values[at], undone);
-    if ((undone & kSignBit) != 0) memory_.omitted[(first + at) / 64] |= uint64_t{1} << ((first + at) % 64);
+    if ((undone & kSignBit) != 0) omit(first + static_cast<uint32_t>(at));
   }
-  omits_ = true;
+  return over;
 }
 
-void WindowSum::add_scattered(const WindowEntries& entries) {
+uint32_t WindowSum::add_scattered(const WindowEntries& entries, int32_t headroom) {
   int32_t* const sums = memory_.sums.data();
   uint64_t* const present = memory_.present.data();
   const uint16_t* const indices = entries.indices.data();
   const int32_t* const values = entries.values.data();
+  uint32_t over = 0;
   for (size_t at = 0; at < entries.indices.size(); ++at) {
     const uint32_t index = indices[at];
+    over |= is_over(values[at], headroom);
     present[index / 64] |= uint64_t{1} << (index % 64);
-    // Never taken but for a hostile sender: costs a predicted branch.
-    if (__builtin_add_overflow(sums[index], values[at], &sums[index])) [[unlikely]] {
-      memory_.omitted[index / 64] |= uint64_t{1} << (index % 64);
-      omits_ = true;
-    }
+    // Costs a branch that is predicted: only a hostile sender makes it taken.
+    if (__builtin_add_overflow(sums[index], values[at], &sums[index])) [[unlikely]]
+      omit(index);
   }
+  return over;
 }
 
-void WindowSum::add_checked(const WindowEntries& entries, int32_t headroom) {
-  for (size_t at = 0; at < entries.indices.size(); ++at) {
-    const uint32_t index = entries.indices[at];
-    const uint64_t bit = uint64_t{1} << (index % 64);
-    memory_.present[index / 64] |= bit;
-    uint32_t overflow = 0;
-    memory_.sums[index] = wrapping_sum(memory_.sums[index], entries.values[at], overflow);
-    if ((overflow & kSignBit) != 0 || magnitude(entries.values[at]) > static_cast<uint32_t>(headroom)) {
-      memory_.omitted[index / 64] |= bit;
-      omits_ = true;
-    }
-  }
+void WindowSum::omit(uint32_t index) {
+  memory_.omitted[index / 64] |= uint64_t{1} << (index % 64);
+  omits_ = true;
 }
 
 WindowSum::Taken WindowSum::take(std::span<uint16_t> indices, std::span<int32_t> values) {

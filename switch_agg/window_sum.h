@@ -46,9 +46,10 @@ class WindowSum {
   void clear();
 
  private:
-  void add_run(uint32_t first, std::span<const int32_t> values);
-  void add_scattered(const protocol::WindowEntries& entries);
-  void add_checked(const protocol::WindowEntries& entries, int32_t headroom);
+  /// Both give non-0 where a value is over the headroom.
+  uint32_t add_run(uint32_t first, std::span<const int32_t> values, int32_t headroom);
+  uint32_t add_scattered(const protocol::WindowEntries& entries, int32_t headroom);
+  void omit(uint32_t index);
 
   WindowMemory memory_;
   bool omits_ = false;  ///< any bit of `omitted` is set

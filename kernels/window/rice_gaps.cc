@@ -219,12 +219,20 @@ size_t rice_gaps_encode(const RiceGaps& code, std::span<const uint16_t> indices,
   std::memset(quotients, 0, quotient_bytes);
   next = code.first;
   uint32_t bit = 0;
-  for (const uint16_t index : indices) {
+  uint32_t word = 0;  // of 32 bits, the one that `gathered` is of
+  uint32_t gathered = 0;
+  for (const uint16_t index : indices) {  // the last word reaches behind the code
     bit += (index - next) >> code.shift;
-    quotients[bit / 8] = static_cast<uint8_t>(quotients[bit / 8] | 1u << (bit % 8));
+    if (bit / 32 != word) {
+      std::memcpy(quotients + size_t{4} * word, &gathered, sizeof(gathered));
+      word = bit / 32;
+      gathered = 0;
+    }
+    gathered |= uint32_t{1} << (bit % 32);
     ++bit;
     next = index + 1u;
   }
+  std::memcpy(quotients + size_t{4} * word, &gathered, sizeof(gathered));
   return rice_low_bytes(code.count, code.shift) + quotient_bytes;
 }
 

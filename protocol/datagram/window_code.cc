@@ -26,26 +26,35 @@ IndexFault read_indices(WindowIndexCodec codec, ByteSpan bytes, uint32_t window_
 /// What a fragment takes under a codec.
 struct Cut {
   uint32_t taken = 0;
-  size_t bytes = 0;  // of the payload
+  size_t bytes = 0;    // of the payload
+  uint32_t shift = 0;  // kGap
 };
 
 /// kRaw, kGap, kBitmap: the entries sent are those taken.
 Cut cut_plain(const WindowEntries& entries, const WindowCodecs& codecs, size_t capacity) {
   const IndexSpan16 all = entries.indices;
-  const auto cut = [&](uint32_t taken, auto index_bytes) {
-    return Cut{taken, *window_value_bytes(codecs.value, taken) + index_bytes(all.first(taken))};
+  const auto cut = [&](uint32_t taken, size_t index_bytes) {
+    return Cut{.taken = taken, .bytes = *window_value_bytes(codecs.value, taken) + index_bytes};
   };
-  switch (codecs.index) {
-    case WindowIndexCodec::kRaw: return cut(fit_raw(all, codecs.value, capacity), raw_bytes);
-    case WindowIndexCodec::kGap: return cut(fit_gap(all, codecs.value, capacity), gap_bytes);
-    case WindowIndexCodec::kBitmap: return cut(fit_bitmap(all, codecs.value, capacity), bitmap_bytes);
-    default: return {};
+  if (codecs.index == WindowIndexCodec::kGap) {
+    const GapFit fit = fit_gap(all, codecs.value, capacity);
+    Cut gap = cut(fit.taken, fit.bytes);
+    gap.shift = fit.shift;
+    return gap;
   }
+  if (codecs.index == WindowIndexCodec::kRaw) {
+    const uint32_t taken = fit_raw(all, codecs.value, capacity);
+    return cut(taken, raw_bytes(all.first(taken)));
+  }
+  if (codecs.index != WindowIndexCodec::kBitmap) return {};
+  const uint32_t taken = fit_bitmap(all, codecs.value, capacity);
+  return cut(taken, bitmap_bytes(all.first(taken)));
 }
 
 Cut cut_dense(const WindowEntries& entries, const WindowCodecs& codecs, size_t capacity) {
   const uint32_t taken = fit_dense(entries.indices, codecs.value, capacity);
-  return {taken, *window_value_bytes(codecs.value, dense_run(entries.indices.first(taken))) + kDenseBytes};
+  return {.taken = taken,
+          .bytes = *window_value_bytes(codecs.value, dense_run(entries.indices.first(taken))) + kDenseBytes};
 }
 
 void set_header(DatagramHeader& header, const WindowCodecs& codecs, WindowIndexCodec index, uint32_t sent,
@@ -75,7 +84,7 @@ uint32_t put_plain(const Encoding& to, const Cut& cut) {
                     to.decoded);
   switch (to.codecs.index) {
     case WindowIndexCodec::kRaw: put_raw(indices, index_room); break;
-    case WindowIndexCodec::kGap: put_gap(indices, index_room); break;
+    case WindowIndexCodec::kGap: put_gap(indices, cut.shift, index_room); break;
     default: put_bitmap(indices, index_room); break;
   }
   set_header(to.header, to.codecs, to.codecs.index, cut.taken, cut.bytes);
@@ -125,7 +134,7 @@ uint32_t put_filter(const Encoding& to, const Cut& run) {
   std::array<uint8_t, kDatagramBytesMax> code;
   const BloomCut cut = cut_bloom(to.entries.indices, to.codecs.value, to.payload.size(), known, code);
   const size_t value_bytes = *window_value_bytes(to.codecs.value, cut.positives);
-  if (is_better(run, {cut.taken, value_bytes + cut.bytes})) return put_run(to, run);
+  if (is_better(run, {.taken = cut.taken, .bytes = value_bytes + cut.bytes})) return put_run(to, run);
   put_spread(to, cut.taken, IndexSpan16(known).first(cut.positives));
   std::copy_n(code.begin(), cut.bytes, to.payload.begin() + static_cast<std::ptrdiff_t>(value_bytes));
   set_header(to.header, to.codecs, WindowIndexCodec::kBloom, cut.positives, value_bytes + cut.bytes);

@@ -61,29 +61,22 @@ uint32_t certain_fit(IndexSpan16 indices, WindowValueCodec values, uint32_t shif
 
 }  // namespace
 
-uint32_t fit_gap(IndexSpan16 indices, WindowValueCodec values, size_t capacity) {
+GapFit fit_gap(IndexSpan16 indices, WindowValueCodec values, size_t capacity) {
   const size_t most = std::min<size_t>(indices.size(), kFragmentEntriesTaken);
   uint32_t taken = certain_fit(indices, values, guess_shift(indices, most), capacity);
   const uint32_t shift = best_shift(indices.first(taken));
   taken = certain_fit(indices, values, shift, capacity);
   uint64_t quotients = rice_quotient_sum(indices.first(taken), shift);
-  while (taken < most) {
-    quotients += (indices[taken] - indices[taken - 1] - 1u) >> shift;
-    if (*window_value_bytes(values, taken + 1) + bytes_of(taken + 1, shift, quotients) > capacity) break;
-    ++taken;
+  for (; taken < most; ++taken) {
+    const uint64_t more = quotients + ((indices[taken] - indices[taken - 1] - 1u) >> shift);
+    if (*window_value_bytes(values, taken + 1) + bytes_of(taken + 1, shift, more) > capacity) break;
+    quotients = more;
   }
-  // The parameter that is best in bits may take a byte more: both parts are filled up.
-  while (taken > 1 && *window_value_bytes(values, taken) + gap_bytes(indices.first(taken)) > capacity) --taken;
-  return taken;
+  return {taken, shift, bytes_of(taken, shift, quotients)};
 }
 
-size_t gap_bytes(IndexSpan16 indices) {
-  const uint32_t shift = best_shift(indices);
-  return bytes_of(indices.size(), shift, rice_quotient_sum(indices, shift));
-}
-
-void put_gap(IndexSpan16 indices, std::span<uint8_t> out) {
-  const RiceGaps code{indices[0], best_shift(indices), static_cast<uint32_t>(indices.size())};
+void put_gap(IndexSpan16 indices, uint32_t shift, std::span<uint8_t> out) {
+  const RiceGaps code{indices[0], shift, static_cast<uint32_t>(indices.size())};
   std::array<uint8_t, kRiceBytesMax> bytes;  // the encoder writes some words behind its code
   const size_t written = rice_gaps_encode(code, indices, bytes.data());
   MILLRACE_CHECK(written + kHeadBytes == out.size(), written, out.size());

@@ -44,9 +44,14 @@ size_t raw_bytes(IndexSpan16 indices);
 void put_raw(IndexSpan16 indices, std::span<uint8_t> out);
 IndexFault read_raw(ByteSpan bytes, uint32_t window_indices, std::span<uint16_t> out);
 
-uint32_t fit_gap(IndexSpan16 indices, WindowValueCodec values, size_t capacity);
-size_t gap_bytes(IndexSpan16 indices);
-void put_gap(IndexSpan16 indices, std::span<uint8_t> out);
+/// With the Rice parameter that is best for about as many.
+struct GapFit {
+  uint32_t taken = 0;
+  uint32_t shift = 0;
+  size_t bytes = 0;
+};
+GapFit fit_gap(IndexSpan16 indices, WindowValueCodec values, size_t capacity);
+void put_gap(IndexSpan16 indices, uint32_t shift, std::span<uint8_t> out);
 IndexFault read_gap(ByteSpan bytes, uint32_t window_indices, std::span<uint16_t> out);
 
 uint32_t fit_bitmap(IndexSpan16 indices, WindowValueCodec values, size_t capacity);

@@ -1,0 +1,35 @@
+#include "switch_agg/pool_memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <memory>
+#include <new>
+
+namespace millrace::switch_agg {
+namespace {
+
+constexpr std::align_val_t kHugePage{size_t{2} << 20};
+
+}  // namespace
+
+template <typename T>
+PoolMemory<T>::PoolMemory(size_t count) : count_(count) {
+  const size_t bytes = std::max<size_t>(count * sizeof(T), 1);
+  void* const memory = ::operator new(bytes, kHugePage);
+  // Advice: where it is not taken, pages are small.
+  (void)madvise(memory, bytes, MADV_HUGEPAGE);
+  memory_.reset(static_cast<T*>(memory));
+  std::uninitialized_value_construct_n(memory_.get(), count);
+}
+
+template <typename T>
+void PoolMemory<T>::Free::operator()(T* memory) const {
+  ::operator delete(static_cast<void*>(memory), kHugePage);
+}
+
+template class PoolMemory<int32_t>;
+template class PoolMemory<uint64_t>;
+template class PoolMemory<uint8_t>;
+
+}  // namespace millrace::switch_agg
