@@ -154,7 +154,7 @@ void SwitchClient::State::on_welcome(const Datagram& datagram, TimeNs now, proto
   }
   phase = SwitchPhase::kRunning;
   hello_timeouts = 0;
-  for (uint16_t number = 0; number < slots.size(); ++number) {
+  for (uint16_t number = 0; number < slot_count(); ++number) {
     if (slots[number].state == SlotState::kDone) continue;
     slots[number].due = now + round_trip.smoothed();
   }

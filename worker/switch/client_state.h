@@ -51,7 +51,7 @@ struct SwitchClient::State {
   };
 
   // client_turns.cc
-  Status begin_step(uint32_t step, IndexSpan indices, std::span<const float> values);
+  Status begin_step(uint32_t number, IndexSpan own_indices, std::span<const float> own_values);
   void open_step(TimeNs now, protocol::PacketSink& sink);
   void open_turn(uint16_t number, uint32_t window, TimeNs now, protocol::PacketSink& sink);
   void send_or_hold(uint16_t number, TimeNs now, protocol::PacketSink& sink);
@@ -91,6 +91,8 @@ struct SwitchClient::State {
   bool idle() const;
   TimeNs idle_probe_due() const;
   void probe_idly(TimeNs now, protocol::PacketSink& sink);
+
+  uint16_t slot_count() const { return static_cast<uint16_t>(slots.size()); }
 
   SwitchClientOptions options;
   SwitchOutcome& outcome;

@@ -24,7 +24,7 @@ void SwitchClient::State::tick(TimeNs now, protocol::PacketSink& sink) {
     return note_silence(now, sink);
   }
   if (idle()) return probe_idly(now, sink);
-  for (uint16_t number = 0; number < slots.size(); ++number) {
+  for (uint16_t number = 0; number < slot_count(); ++number) {
     Slot& slot = slots[number];
     if (slot.state == SlotState::kDone || now < slot.due) continue;
     if (slot.state == SlotState::kHeld) {

@@ -54,7 +54,7 @@ Status SwitchClient::State::begin_step(uint32_t number, IndexSpan own_indices, s
 }
 
 void SwitchClient::State::open_step(TimeNs now, protocol::PacketSink& sink) {
-  for (uint16_t number = 0; number < slots.size(); ++number) {
+  for (uint16_t number = 0; number < slot_count(); ++number) {
     slots[number].ended = false;
     open_turn(number, number, now, sink);
   }

@@ -159,7 +159,7 @@ std::vector<Fragment> Gathering::packets() const {
 Settlement settle(const Offer& offer, const Contribution& sent, const std::vector<uint16_t>* update,
                   const std::vector<uint16_t>* kept, uint32_t window_begin) {
   Settlement out;
-  const int exponent = sent.fragments.front().header.exponent;
+  const int8_t exponent = sent.fragments.front().header.exponent;
   const auto holds = [](const std::vector<uint16_t>& set, uint16_t index) {
     return std::ranges::binary_search(set, index);
   };

@@ -57,6 +57,12 @@ protocol::Endpoint read_address(const sockaddr_storage& from) {
   return endpoint;
 }
 
+/// The system's interface takes every kind of address as a sockaddr.
+union SocketName {
+  sockaddr_storage storage;
+  sockaddr any;
+};
+
 struct Burst {
   explicit Burst(size_t packet_bytes) : slot_bytes(packet_bytes), bytes(packet_bytes * SwitchUdpPort::kBurst) {
     for (size_t i = 0; i < SwitchUdpPort::kBurst; ++i) {
@@ -109,16 +115,14 @@ Result<std::unique_ptr<SwitchUdpPort>> SwitchUdpPort::open(const protocol::Endpo
   ::setsockopt(state->socket, SOL_SOCKET, SO_SNDBUF, &wanted, sizeof wanted);
   protocol::Endpoint any;
   if (is_ipv4(peer)) std::ranges::copy(kMappedPrefix, any.address.begin());
-  sockaddr_storage name{};
-  socklen_t name_bytes = fill_address(any, name);
-  // The system's interface takes every kind of address as a sockaddr.
-  const bool bound =
-      ::bind(state->socket, static_cast<const sockaddr*>(static_cast<const void*>(&name)), name_bytes) == 0;
+  SocketName name{};
+  socklen_t name_bytes = fill_address(any, name.storage);
+  const bool bound = ::bind(state->socket, &name.any, name_bytes) == 0;
   name_bytes = sizeof name;
-  if (!bound || ::getsockname(state->socket, static_cast<sockaddr*>(static_cast<void*>(&name)), &name_bytes) != 0) {
+  if (!bound || ::getsockname(state->socket, &name.any, &name_bytes) != 0) {
     return fail(ErrorCode::kIo, "cannot bind a UDP socket: " + std::generic_category().message(errno));
   }
-  state->local_port = read_address(name).port;
+  state->local_port = read_address(name.storage).port;
   return std::unique_ptr<SwitchUdpPort>(new SwitchUdpPort(std::move(state)));
 }
 
