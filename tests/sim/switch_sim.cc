@@ -195,7 +195,8 @@ void SimSwitchWorker::begin() {
     values.push_back(value);
     record.offered[next_step_][index] = value;
   }
-  MILLRACE_CHECK(client_->begin_step(next_step_++, indices, values, now, *sink_).has_value());
+  const Status begun = client_->begin_step(next_step_++, indices, values, now, *sink_);
+  MILLRACE_CHECK(begun.has_value());
 }
 
 void SimSwitchWorker::read_table() {
@@ -241,7 +242,7 @@ World::World(const SwitchScenario& scenario_given, const MakeDecider& make_given
   workers.resize(scenario.jobs.size());
   for (uint32_t job = 0; job < scenario.jobs.size(); ++job) {
     const uint32_t count = scenario.jobs[job].workers;
-    for (uint16_t number = 0; number < count; ++number) add_worker(job, number, nullptr);
+    for (uint32_t number = 0; number < count; ++number) add_worker(job, static_cast<uint16_t>(number), nullptr);
     raise(job, (uint64_t{1} << count) - 1, job % scenario.switches);
   }
 }

@@ -83,8 +83,8 @@ TEST_P(SwitchSimMutation, IsFoundOut) {
 
 INSTANTIATE_TEST_SUITE_P(Rules, SwitchSimMutation,
                          ::testing::Values(SwitchMutation::kIgnoreFragments, SwitchMutation::kAddTwice,
-                                           SwitchMutation::kOpenWithoutAll, SwitchMutation::kNoFetch,
-                                           SwitchMutation::kNoKeptResult));
+                                           SwitchMutation::kOpenWithoutAll, SwitchMutation::kKeepSumsOverEpochs,
+                                           SwitchMutation::kNoFetch, SwitchMutation::kNoKeptResult));
 
 }  // namespace
 }  // namespace millrace::testing

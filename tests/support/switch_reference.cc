@@ -102,7 +102,7 @@ void SwitchReference::receive(const protocol::ReceivedPacket& packet, TimeNs now
   JobState& job = found->second;
   const DatagramHeader& header = datagram->header;
   if (header.type == DatagramType::kChallengeRequest) return on_challenge_request(job, *datagram, packet.from, sink);
-  if (header.life != job.life && mutation_ != SwitchMutation::kAnyLife) {
+  if (header.life != job.life) {
     return notice(job, header.worker, protocol::NoticeCode::kUnknownLife, packet.from, sink);
   }
   if (!authentic(job, *datagram, packet.from)) return;
@@ -142,7 +142,6 @@ bool SwitchReference::authentic(JobState& job, const Datagram& datagram, const E
   if (session != job.sessions.end() && session->second.up.verify(datagram)) {
     return session->second.seen.accept(datagram.header.sequence);
   }
-  if (mutation_ == SwitchMutation::kAnyLife && datagram.header.life != job.life) return session != job.sessions.end();
   if (datagram.header.type != DatagramType::kHello) return false;
   const auto hello = protocol::read_hello(datagram.extension);
   if (!hello) return false;
@@ -222,7 +221,7 @@ void SwitchReference::look_at_hellos(JobState& job, PacketSink& sink) {
 /// Whether a worker stands before the opening's turn, and its result has not come yet.
 bool SwitchReference::lacks_results(const JobState& job) const {
   if (mutation_ == SwitchMutation::kNoFetch) return false;
-  for (uint16_t number = 0; number < job.slots.size(); ++number) {
+  for (uint16_t number = 0; number < static_cast<uint16_t>(job.slots.size()); ++number) {
     const bool apart = std::ranges::any_of(
         job.hellos, [&](const auto& hello) { return hello.second.positions[number] == job.opening[number]; });
     if (!apart) continue;
@@ -236,7 +235,7 @@ bool SwitchReference::lacks_results(const JobState& job) const {
 }
 
 void SwitchReference::ask_for_results(JobState& job, PacketSink& sink) {
-  for (uint16_t number = 0; number < job.slots.size(); ++number) {
+  for (uint16_t number = 0; number < static_cast<uint16_t>(job.slots.size()); ++number) {
     for (const auto& [worker, hello] : job.hellos) {
       if (hello.positions[number] != job.opening[number] + 1 || job.opening[number] == 0) continue;
       DatagramHeader header = header_of(DatagramType::kFetch);
@@ -260,7 +259,7 @@ void SwitchReference::on_kept(JobState& job, const Datagram& datagram, PacketSin
 
 void SwitchReference::open(JobState& job, PacketSink& sink) {
   job.phase = Phase::kOpen;
-  for (uint16_t number = 0; number < job.slots.size(); ++number) {
+  for (uint16_t number = 0; number < static_cast<uint16_t>(job.slots.size()); ++number) {
     Slot& slot = job.slots[number];
     slot.current = job.opening[number];
     Turn& turn = slot.turns[slot.current];

@@ -26,7 +26,6 @@ enum class SwitchMutation : uint8_t {
   kOpenWithoutAll,      ///< opens when all but one hello are in
   kKeepSumsOverEpochs,  ///< open sums survive a change of epoch
   kNoFetch,             ///< nobody is asked for the result that a laggard lacks: the turn is computed again
-  kAnyLife,             ///< packets of earlier lives are taken
   kNoKeptResult,        ///< closed turns are not answered again
 };
 

@@ -86,7 +86,7 @@ class ScriptedSwitch {
 
  private:
   ByteBuffer seal(protocol::DatagramHeader header, ByteSpan extension, ByteSpan payload,
-                  const protocol::DatagramKey& key);
+                  const protocol::DatagramKey& with);
   protocol::DatagramKey key(protocol::KeyUse use) const;
 
   SwitchClientOptions options_;
