@@ -53,12 +53,6 @@ constexpr std::array<std::string_view, kAggregatorEvents> kNames = {
     "omitted_no_room",
     "notice_sent",
     "notice_limited",
-    "combined",
-    "partial_sent",
-    "forwarded",
-    "flushed",
-    "evicted",
-    "passed_down",
 };
 static_assert(!kNames.back().empty(), "a name for each event");
 

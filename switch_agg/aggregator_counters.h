@@ -60,13 +60,6 @@ enum class AggregatorEvent : uint8_t {
   kOmittedNoRoom,    ///< indices: more than 16 fragments hold
   kNoticeSent,
   kNoticeLimited,
-  // Role combine (section 7).
-  kCombined,  ///< added to a partial sum
-  kPartialSent,
-  kForwarded,  ///< raw
-  kFlushed,
-  kEvicted,     ///< an older sum was sent as it was, for a newer turn
-  kPassedDown,  ///< from the shard to workers
   kEventCount,
 };
 

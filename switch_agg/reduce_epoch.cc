@@ -12,7 +12,7 @@ namespace millrace::switch_agg {
 using protocol::Datagram;
 using protocol::DatagramHeader;
 using protocol::DatagramType;
-using protocol::Hello;
+using protocol::HelloTerms;
 using protocol::kDatagramHeaderBytes;
 using protocol::kDatagramMacBytes;
 using protocol::NoticeCode;
@@ -29,7 +29,7 @@ constexpr uint32_t kFetchTries = 4;
 uint64_t bit_of(uint16_t worker) { return uint64_t{1} << worker; }
 
 /// Whether the job can be as this HELLO says.
-bool can_be(const Hello& hello, uint16_t worker, const SwitchJob& job) {
+bool can_be(const HelloTerms& hello, uint16_t worker, const SwitchJob& job) {
   const auto positions = std::span(hello.positions).first(std::min<size_t>(hello.slots, hello.positions.size()));
   return hello.slots == job.slots && (hello.live & bit_of(worker)) != 0 &&
          std::popcount(hello.live) <= static_cast<int>(job.workers) && std::ranges::all_of(positions, [](uint64_t at) {
@@ -74,7 +74,7 @@ void ReduceJob::hello(const Datagram& datagram, const protocol::Endpoint& from, 
   if (phase_ == Phase::kFetching && out.now() >= fetch_after_) fetch(out);
 }
 
-void ReduceJob::begin_collecting(uint32_t epoch, const Hello& hello) {
+void ReduceJob::begin_collecting(uint32_t epoch, const HelloTerms& hello) {
   // Open turns are recomputed from nothing: half of a dead worker's fragments never stays in a sum.
   for (uint32_t number = 0; number < slots_.size(); ++number) slot(number).set_closed(slot(number).cur);
   phase_ = Phase::kCollecting;
@@ -85,7 +85,7 @@ void ReduceJob::begin_collecting(uint32_t epoch, const Hello& hello) {
   fetches_left_ = 0;
 }
 
-void ReduceJob::collect(uint16_t worker, const Hello& hello, const Outbox& out) {
+void ReduceJob::collect(uint16_t worker, const HelloTerms& hello, const Outbox& out) {
   for (uint32_t number = 0; number < hello.slots; ++number) {
     const uint64_t at = hello.positions[number];
     Position& position = positions_[number];
@@ -192,7 +192,7 @@ void ReduceJob::open(const Outbox& out) {
 void ReduceJob::welcome(uint16_t worker, const Outbox& out) {
   const std::span<uint8_t> room = out.room(kDatagramHeaderBytes + 8 + 8 * slots_.size() + kDatagramMacBytes);
   if (room.empty()) return;
-  protocol::Welcome said{
+  protocol::WelcomeTerms said{
       .slots = static_cast<uint32_t>(slots_.size()), .window_indices = job_.window_indices, .turns = {}};
   for (uint32_t number = 0; number < slots_.size(); ++number) said.turns[number] = positions_[number].most - 1;
   DatagramHeader header = header_of(DatagramType::kWelcome);

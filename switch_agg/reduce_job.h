@@ -72,8 +72,8 @@ class ReduceJob {
 
   // Section 6.
   void hello(const protocol::Datagram& datagram, const protocol::Endpoint& from, const Outbox& out);
-  void begin_collecting(uint32_t epoch, const protocol::Hello& hello);
-  void collect(uint16_t worker, const protocol::Hello& hello, const Outbox& out);
+  void begin_collecting(uint32_t epoch, const protocol::HelloTerms& hello);
+  void collect(uint16_t worker, const protocol::HelloTerms& hello, const Outbox& out);
   void all_collected(const Outbox& out);
   void fetch(const Outbox& out);
   void kept(const protocol::Datagram& datagram, const Outbox& out);

@@ -39,7 +39,7 @@ WorkerSessions::Verdict WorkerSessions::check(const Datagram& datagram) {
   return session.replay.accept(datagram.header.sequence) ? Verdict::kGood : Verdict::kReplay;
 }
 
-WorkerSessions::Verdict WorkerSessions::check_hello(const Datagram& datagram, const protocol::Hello& hello,
+WorkerSessions::Verdict WorkerSessions::check_hello(const Datagram& datagram, const protocol::HelloTerms& hello,
                                                     const protocol::Endpoint& from) {
   const uint16_t worker = datagram.header.worker;
   Session& session = sessions_[worker];

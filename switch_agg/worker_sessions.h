@@ -32,7 +32,8 @@ class WorkerSessions {
   /// Whether a packet of a worker is authentic and new. REQUIRES: its life is life(), its worker < kSwitchWorkersMax.
   Verdict check(const protocol::Datagram& datagram);
   /// The same of a HELLO, which may begin a session: then answers go to `from`.
-  Verdict check_hello(const protocol::Datagram& datagram, const protocol::Hello& hello, const protocol::Endpoint& from);
+  Verdict check_hello(const protocol::Datagram& datagram, const protocol::HelloTerms& hello,
+                      const protocol::Endpoint& from);
   /// Whether a packet of no session (sequence 0) is of somebody who has the job key. It may be an old one again.
   bool check_handshake(const protocol::Datagram& datagram) const;
   protocol::Nonce challenge_for(uint16_t worker, const protocol::Nonce& worker_nonce) const;

@@ -73,20 +73,20 @@ std::optional<Challenge> read_challenge(ByteSpan extension) {
   return challenge;
 }
 
-std::optional<Hello> read_hello(ByteSpan extension) {
+std::optional<HelloTerms> read_hello(ByteSpan extension) {
   const auto slots = slots_of(extension, kHelloFixedBytes);
   if (!slots) return std::nullopt;
-  Hello hello;
+  HelloTerms hello;
   hello.slots = *slots;
   const ByteSpan rest = take(extension, hello.membership, hello.live, hello.worker_nonce);
   if (!rest.empty()) std::memcpy(hello.positions.data(), rest.data(), rest.size());
   return hello;
 }
 
-std::optional<Welcome> read_welcome(ByteSpan extension) {
+std::optional<WelcomeTerms> read_welcome(ByteSpan extension) {
   const auto slots = slots_of(extension, kWelcomeFixedBytes);
   if (!slots) return std::nullopt;
-  Welcome welcome;
+  WelcomeTerms welcome;
   const ByteSpan rest = take(extension, welcome.slots, welcome.window_indices);
   if (welcome.slots != *slots) return std::nullopt;
   if (!rest.empty()) std::memcpy(welcome.turns.data(), rest.data(), rest.size());
@@ -133,14 +133,14 @@ size_t put_challenge(const Challenge& challenge, std::span<uint8_t> room) {
   return RoomWriter(room).put(challenge.worker_nonce, challenge.aggregator_nonce);
 }
 
-size_t put_hello(const Hello& hello, std::span<uint8_t> room) {
+size_t put_hello(const HelloTerms& hello, std::span<uint8_t> room) {
   MILLRACE_CHECK(hello.slots <= kSlotsMax, hello.slots);
   RoomWriter writer(room);
   writer.put(hello.membership, hello.live, hello.worker_nonce);
   return writer.put_words(std::span(hello.positions).first(hello.slots));
 }
 
-size_t put_welcome(const Welcome& welcome, std::span<uint8_t> room) {
+size_t put_welcome(const WelcomeTerms& welcome, std::span<uint8_t> room) {
   MILLRACE_CHECK(welcome.slots <= kSlotsMax, welcome.slots);
   RoomWriter writer(room);
   writer.put(welcome.slots, welcome.window_indices);

@@ -33,21 +33,21 @@ struct Challenge {
 };
 
 /// HELLO: what the worker takes part in, and its turn in every slot. worker_nonce says under which key it is signed.
-struct Hello {
+struct HelloTerms {
   uint64_t membership = 0;  ///< hash of (live, path, incarnations)
   uint64_t live = 0;        ///< the epoch's live workers, a bit each
   Nonce worker_nonce{};
   uint32_t slots = 0;  ///< <= kSlotsMax
   std::array<uint64_t, kSlotsMax> positions{};
-  bool operator==(const Hello&) const = default;
+  bool operator==(const HelloTerms&) const = default;
 };
 
 /// WELCOME: the closed turn of every slot that workers go on from.
-struct Welcome {
+struct WelcomeTerms {
   uint32_t slots = 0;           ///< <= kSlotsMax
   uint32_t window_indices = 0;  ///< as the aggregator knows the job: a worker that knows otherwise must not go on
   std::array<uint64_t, kSlotsMax> turns{};
-  bool operator==(const Welcome&) const = default;
+  bool operator==(const WelcomeTerms&) const = default;
 };
 
 /// RESULT and KEPT.
@@ -91,8 +91,8 @@ struct Notice {
 
 std::optional<ChallengeRequest> read_challenge_request(ByteSpan extension);
 std::optional<Challenge> read_challenge(ByteSpan extension);
-std::optional<Hello> read_hello(ByteSpan extension);
-std::optional<Welcome> read_welcome(ByteSpan extension);
+std::optional<HelloTerms> read_hello(ByteSpan extension);
+std::optional<WelcomeTerms> read_welcome(ByteSpan extension);
 std::optional<ResultTerms> read_result_terms(ByteSpan extension);
 std::optional<PartialTerms> read_partial_terms(ByteSpan extension);
 std::optional<ReceiptTerms> read_receipt_terms(ByteSpan extension);
@@ -100,8 +100,8 @@ std::optional<Notice> read_notice(ByteSpan extension);
 
 size_t put_challenge_request(const ChallengeRequest& request, std::span<uint8_t> room);
 size_t put_challenge(const Challenge& challenge, std::span<uint8_t> room);
-size_t put_hello(const Hello& hello, std::span<uint8_t> room);
-size_t put_welcome(const Welcome& welcome, std::span<uint8_t> room);
+size_t put_hello(const HelloTerms& hello, std::span<uint8_t> room);
+size_t put_welcome(const WelcomeTerms& welcome, std::span<uint8_t> room);
 size_t put_result_terms(const ResultTerms& terms, std::span<uint8_t> room);
 size_t put_partial_terms(const PartialTerms& terms, std::span<uint8_t> room);
 size_t put_receipt_terms(const ReceiptTerms& terms, std::span<uint8_t> room);

@@ -101,8 +101,8 @@ Cost measure(const Shape& shape) {
   MILLRACE_CHECK(aggregator.add_job(job, 0).has_value());
   std::deque<MadeUpWorker> workers;
   KeepingSink keeping;
-  for (uint16_t id = 0; id < shape.workers; ++id) {
-    workers.emplace_back(1, job.key, id);
+  for (uint32_t id = 0; id < shape.workers; ++id) {
+    workers.emplace_back(1, job.key, static_cast<uint16_t>(id));
     aggregator.receive({.bytes = workers[id].challenge_request(), .from = workers[id].endpoint()}, 0, keeping);
     MILLRACE_CHECK(workers[id].take_challenge(keeping.sent.back().bytes));
   }

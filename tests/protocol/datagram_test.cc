@@ -138,14 +138,14 @@ Nonce nonce_of(uint8_t first) {
   return nonce;
 }
 
-Hello example_hello(uint32_t slots) {
-  Hello hello{.membership = 0x1111, .live = 7, .worker_nonce = nonce_of(1), .slots = slots};
+HelloTerms example_hello(uint32_t slots) {
+  HelloTerms hello{.membership = 0x1111, .live = 7, .worker_nonce = nonce_of(1), .slots = slots};
   for (uint32_t s = 0; s < slots; ++s) hello.positions[s] = 1000 + s;
   return hello;
 }
 
-Welcome example_welcome(uint32_t slots) {
-  Welcome welcome{.slots = slots, .window_indices = 4096};
+WelcomeTerms example_welcome(uint32_t slots) {
+  WelcomeTerms welcome{.slots = slots, .window_indices = 4096};
   for (uint32_t s = 0; s < slots; ++s) welcome.turns[s] = (uint64_t{1} << 40) + s;
   return welcome;
 }

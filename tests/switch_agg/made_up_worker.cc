@@ -70,11 +70,11 @@ bool MadeUpWorker::take_challenge(ByteSpan packet) {
 }
 
 ByteBuffer MadeUpWorker::hello(const HelloFields& fields) {
-  protocol::Hello hello{.membership = fields.membership,
-                        .live = fields.live,
-                        .worker_nonce = nonce_,
-                        .slots = static_cast<uint32_t>(fields.positions.size()),
-                        .positions = {}};
+  protocol::HelloTerms hello{.membership = fields.membership,
+                             .live = fields.live,
+                             .worker_nonce = nonce_,
+                             .slots = static_cast<uint32_t>(fields.positions.size()),
+                             .positions = {}};
   std::ranges::copy(fields.positions, hello.positions.begin());
   ByteBuffer extension(protocol::kExtensionBytesMax);
   extension.resize(put_hello(hello, extension));

@@ -30,7 +30,7 @@ SwitchRig::SwitchRig(const Shape& shape)
   job_.slots = shape.slots;
   job_.reselect_k = shape.reselect_k;
   MILLRACE_CHECK(aggregator_.add_job(job_, now).has_value());
-  for (uint16_t id = 0; id < shape.workers; ++id) workers_.emplace_back(kJob, job_.key, id);
+  for (uint32_t id = 0; id < shape.workers; ++id) workers_.emplace_back(kJob, job_.key, static_cast<uint16_t>(id));
 }
 
 void SwitchRig::give(uint32_t from, ByteSpan packet) {
