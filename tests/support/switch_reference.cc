@@ -281,7 +281,7 @@ void SwitchReference::open(JobState& job, PacketSink& sink) {
 }
 
 void SwitchReference::welcome(JobState& job, uint16_t worker, PacketSink& sink) {
-  protocol::Welcome welcome;
+  protocol::WelcomeTerms welcome;
   welcome.slots = static_cast<uint32_t>(job.slots.size());
   welcome.window_indices = job.job.window_indices;
   std::ranges::copy(job.opening, welcome.turns.begin());

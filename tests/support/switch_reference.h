@@ -94,7 +94,7 @@ class SwitchReference {
     uint64_t live = 0;
     uint64_t membership = 0;
     Phase phase = Phase::kClosed;
-    std::map<uint16_t, protocol::Hello> hellos;
+    std::map<uint16_t, protocol::HelloTerms> hellos;
     std::vector<Slot> slots;
     std::vector<uint64_t> opening;
     std::map<uint16_t, std::map<uint8_t, Packet>> fetched;  ///< by slot

@@ -56,7 +56,8 @@ void SwitchClient::State::ask_life(TimeNs now, protocol::PacketSink& sink) {
 
 void SwitchClient::State::say_hello(TimeNs now, protocol::PacketSink& sink) {
   phase = SwitchPhase::kHello;
-  protocol::Hello hello{.membership = epoch.membership_hash, .live = epoch.live, .worker_nonce = link.session_nonce()};
+  protocol::HelloTerms hello{
+      .membership = epoch.membership_hash, .live = epoch.live, .worker_nonce = link.session_nonce()};
   hello.slots = static_cast<uint32_t>(slots.size());
   for (size_t i = 0; i < slots.size(); ++i) hello.positions[i] = slots[i].turn;
   std::array<uint8_t, protocol::kExtensionBytesMax> extension;
@@ -136,7 +137,7 @@ void SwitchClient::State::on_challenge(const Datagram& datagram, TimeNs now, pro
 }
 
 void SwitchClient::State::on_welcome(const Datagram& datagram, TimeNs now, protocol::PacketSink& sink) {
-  const std::optional<protocol::Welcome> welcome = protocol::read_welcome(datagram.extension);
+  const std::optional<protocol::WelcomeTerms> welcome = protocol::read_welcome(datagram.extension);
   if (!welcome || welcome->slots != slots.size() || welcome->window_indices != options.window_indices) {
     ++counters.contradiction;
     refused = true;

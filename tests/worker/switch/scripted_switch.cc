@@ -94,7 +94,7 @@ ByteBuffer ScriptedSwitch::challenge(const SentPacket& request) {
 }
 
 ByteBuffer ScriptedSwitch::welcome(uint32_t epoch, const std::vector<uint64_t>& turns) {
-  protocol::Welcome welcome;
+  protocol::WelcomeTerms welcome;
   welcome.slots = static_cast<uint32_t>(turns.size());
   welcome.window_indices = options_.window_indices;
   std::ranges::copy(turns, welcome.turns.begin());
