@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "protocol/datagram/packet_sink.h"
+#include "tests/sim/switch_sim.h"
+#include "tests/support/sim_scheduler.h"
+
+namespace millrace::testing {
+
+inline protocol::Endpoint sim_endpoint(uint32_t node) {
+  protocol::Endpoint out;
+  out.address[15] = 1;
+  out.port = static_cast<uint16_t>(1 + node);
+  return out;
+}
+
+/// Packets between numbered nodes: as UDP does it, and worse.
+class SwitchNetwork {
+ public:
+  using Deliver = std::function<void(const protocol::ReceivedPacket&)>;
+
+  SwitchNetwork(SimScheduler& scheduler, const SwitchScenario& scenario) : scheduler_(scheduler), scenario_(scenario) {}
+
+  void attach(uint32_t node, Deliver deliver) { nodes_[node] = std::move(deliver); }
+  void detach(uint32_t node) { nodes_.erase(node); }
+  /// What is under way from there is lost.
+  void lose_from(uint32_t node) { ++lost_before_[node]; }
+  uint64_t sent() const { return sent_; }
+
+  void send(uint32_t from, ByteSpan bytes, const protocol::Endpoint& to);
+
+ private:
+  void schedule(uint32_t from, uint32_t to, ByteBuffer bytes);
+
+  SimScheduler& scheduler_;
+  const SwitchScenario& scenario_;
+  std::map<uint32_t, Deliver> nodes_;
+  std::map<uint32_t, uint64_t> lost_before_;
+  uint64_t sent_ = 0;
+};
+
+/// A node's way out.
+class SimSink : public protocol::PacketSink {
+ public:
+  SimSink(SwitchNetwork& network, uint32_t node, size_t packet_bytes)
+      : network_(network), node_(node), room_(packet_bytes) {}
+  std::span<uint8_t> room() override { return room_; }
+  void send(size_t bytes, const protocol::Endpoint& to) override {
+    network_.send(node_, ByteSpan(room_).first(bytes), to);
+  }
+
+ private:
+  SwitchNetwork& network_;
+  uint32_t node_;
+  std::vector<uint8_t> room_;
+};
+
+}  // namespace millrace::testing

@@ -1,0 +1,156 @@
+#include "tests/sim/switch_oracle.h"
+
+#include <cmath>
+#include <set>
+
+#include "worker/switch/grid.h"
+
+namespace millrace::testing {
+namespace {
+
+using Turn = std::pair<uint16_t, uint64_t>;
+using Told = SwitchRecord::Told;
+
+std::string name_of(const Turn& turn) {
+  return "slot " + std::to_string(turn.first) + " turn " + std::to_string(turn.second);
+}
+
+bool same(const Told& a, const Told& b) {
+  return a.step == b.step && a.window == b.window && a.exponent == b.exponent && a.contributors == b.contributors &&
+         a.decided_epoch == b.decided_epoch && a.indices == b.indices && a.sums == b.sums;
+}
+
+double offered_at(const SwitchRecord& record, uint32_t step, uint32_t index) {
+  const auto found = record.offered.find(step);
+  if (found == record.offered.end()) return 0;
+  const auto value = found->second.find(index);
+  return value == found->second.end() ? 0 : static_cast<double>(value->second);
+}
+
+double returned_at(const Told& told, uint32_t index) {
+  const auto found = told.returned.find(index);
+  return found == told.returned.end() ? 0 : static_cast<double>(found->second);
+}
+
+/// One turn of which the survivors agree.
+class TurnCheck {
+ public:
+  TurnCheck(const std::vector<const SwitchRecord*>& records, const SwitchLawTerms& terms, const Turn& turn,
+            const Told& told, SwitchLawResult& out)
+      : records_(records), terms_(terms), turn_(turn), told_(told), out_(out) {}
+
+  void run() {
+    std::map<uint32_t, int32_t> sums;
+    for (size_t i = 0; i < told_.indices.size(); ++i) sums[told_.indices[i]] = told_.sums[i];
+    std::set<uint32_t> indices(told_.indices.begin(), told_.indices.end());
+    for (const SwitchRecord* record : records_) {
+      const auto step = record->offered.find(told_.step);
+      if (step == record->offered.end()) continue;
+      const uint32_t begin = told_.window * terms_.window_indices;
+      for (auto at = step->second.lower_bound(begin); at != step->second.end(); ++at) {
+        if (at->first - begin >= terms_.window_indices) break;
+        indices.insert(at->first);
+      }
+    }
+    for (const uint32_t index : indices) {
+      const auto sum = sums.find(index);
+      check_index(index, sum != sums.end(), sum != sums.end() ? sum->second : 0);
+    }
+  }
+
+ private:
+  void check_index(uint32_t index, bool in_update, int32_t sum) {
+    double applied_sum = 0;
+    ++out_.entries;
+    for (const SwitchRecord* record : records_) {
+      const bool contributed = (told_.contributors >> record->worker & 1) != 0;
+      const auto mine = record->told.find(turn_);
+      const double value = offered_at(*record, told_.step, index);
+      double applied = 0;
+      if (record->survived && mine != record->told.end()) {
+        applied = value - returned_at(mine->second, index);
+      } else if (contributed && in_update) {
+        const int32_t integer = worker::to_grid(static_cast<float>(value), told_.exponent, terms_.limit);
+        applied = std::ldexp(static_cast<double>(integer), told_.exponent);
+      }
+      if (applied != 0 && (!contributed || !in_update)) {
+        fault(index, "worker " + std::to_string(record->worker) + " counts as applied what the update does not have");
+      }
+      applied_sum += applied;
+    }
+    if (applied_sum != std::ldexp(static_cast<double>(sum), told_.exponent)) {
+      fault(index, "applied " + std::to_string(applied_sum) + ", the update has " +
+                       std::to_string(std::ldexp(static_cast<double>(sum), told_.exponent)));
+    }
+  }
+
+  void fault(uint32_t index, const std::string& what) {
+    if (out_.faults.size() < 10) {
+      out_.faults.push_back("law: " + name_of(turn_) + " step " + std::to_string(told_.step) + " index " +
+                            std::to_string(index) + ": " + what);
+    }
+  }
+
+  const std::vector<const SwitchRecord*>& records_;
+  const SwitchLawTerms& terms_;
+  Turn turn_;
+  const Told& told_;
+  SwitchLawResult& out_;
+};
+
+/// Every window in which a survivor had something had its turn, once.
+void check_offers_settled(const SwitchRecord& record, const SwitchLawTerms& terms, SwitchLawResult& out) {
+  std::map<std::pair<uint32_t, uint32_t>, uint32_t> settled;
+  for (const auto& [turn, told] : record.told) ++settled[{told.step, told.window}];
+  for (const auto& [step, entries] : record.offered) {
+    std::set<uint32_t> windows;
+    for (const auto& [index, value] : entries) windows.insert(index / terms.window_indices);
+    for (const uint32_t window : windows) {
+      const auto found = settled.find({step, window});
+      if (found != settled.end() && found->second == 1) continue;
+      out.faults.push_back("worker " + std::to_string(record.worker) + " step " + std::to_string(step) + " window " +
+                           std::to_string(window) + " settled " +
+                           std::to_string(found == settled.end() ? 0 : found->second) + " times");
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+void SwitchRecord::note(const worker::SettledWindow& settled) {
+  Told& entry = told[{settled.slot, settled.turn}];
+  entry.step = settled.step;
+  entry.window = settled.window;
+  entry.exponent = settled.exponent;
+  entry.contributors = settled.contributors;
+  entry.decided_epoch = settled.decided_epoch;
+  entry.indices.assign(settled.indices.begin(), settled.indices.end());
+  entry.sums.assign(settled.sums.begin(), settled.sums.end());
+  for (size_t i = 0; i < settled.returned.size(); ++i) entry.returned[settled.returned[i]] = settled.returned_values[i];
+}
+
+SwitchLawResult check_switch_law(const std::vector<const SwitchRecord*>& records, const SwitchLawTerms& terms) {
+  SwitchLawResult out;
+  std::map<Turn, const Told*> agreed;
+  for (const SwitchRecord* record : records) {
+    if (!record->survived) continue;
+    check_offers_settled(*record, terms, out);
+    for (const auto& [turn, told] : record->told) {
+      const auto [at, is_first] = agreed.emplace(turn, &told);
+      if (is_first || same(*at->second, told)) continue;
+      // The closing turn of who has left already may be decided again without it: it holds nothing.
+      if (told.step >= terms.steps && told.indices.empty() && at->second->indices.empty()) continue;
+      if (out.faults.size() < 10) out.faults.push_back("results differ: " + name_of(turn));
+    }
+  }
+  for (const auto& [turn, told] : agreed) {
+    for (const SwitchRecord* record : records) {
+      if (!record->survived && (told->contributors >> record->worker & 1) != 0) ++out.dead_in_results;
+    }
+    TurnCheck(records, terms, turn, *told, out).run();
+  }
+  return out;
+}
+
+}  // namespace millrace::testing

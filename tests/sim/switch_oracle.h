@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "worker/switch/switch_client.h"
+
+namespace millrace::testing {
+
+/// What one worker of a run offered and what it was told, kept whole: the end of the run checks it against the others'.
+struct SwitchRecord {
+  struct Told {
+    uint32_t step = 0;
+    uint32_t window = 0;
+    int exponent = 0;
+    uint64_t contributors = 0;
+    uint32_t decided_epoch = 0;
+    std::vector<uint32_t> indices;
+    std::vector<int32_t> sums;
+    std::map<uint32_t, float> returned;
+  };
+  uint16_t worker = 0;
+  bool survived = false;  ///< still a member when the run ended, or left by itself
+  uint32_t first_step = 0;
+  std::map<uint32_t, std::map<uint32_t, float>> offered;  ///< by step and index
+  std::map<std::pair<uint16_t, uint64_t>, Told> told;     ///< by slot and turn
+
+  void note(const worker::SettledWindow& settled);
+};
+
+struct SwitchLawTerms {
+  uint32_t window_indices = 0;
+  uint32_t steps = 0;  ///< with values; those after them only close
+  int32_t limit = 0;
+};
+
+struct SwitchLawResult {
+  std::vector<std::string> faults;
+  uint64_t entries = 0;
+  uint64_t dead_in_results = 0;
+};
+
+/// All survivors were told the same of every turn; and of every index, what was offered is the sum of what was applied and
+/// what came back: exactly, the integers of dead contributors reckoned from what they offered.
+SwitchLawResult check_switch_law(const std::vector<const SwitchRecord*>& records, const SwitchLawTerms& terms);
+
+}  // namespace millrace::testing

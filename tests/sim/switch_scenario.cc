@@ -1,0 +1,100 @@
+#include <algorithm>
+#include <string>
+
+#include "kernels/base/random.h"
+#include "tests/sim/switch_sim.h"
+
+namespace millrace::testing {
+namespace {
+
+class Draw {
+ public:
+  explicit Draw(uint64_t seed) : random_(random_key(seed, 0x5717)) {}
+  uint32_t between(uint32_t low, uint32_t high) {
+    return low + static_cast<uint32_t>(random_.next_below(uint64_t{high} - low + 1));
+  }
+  bool chance(double probability) { return random_.next_unit() < probability; }
+  double unit() { return random_.next_unit(); }
+  uint64_t word() { return random_.next_u64(); }
+
+ private:
+  RandomSequence random_;
+};
+
+SwitchSimJob draw_job(uint32_t number, Draw& draw) {
+  SwitchSimJob job;
+  job.job = 100 + number;
+  for (uint8_t& byte : job.key) byte = static_cast<uint8_t>(draw.word());
+  job.workers = draw.between(1, draw.chance(0.2) ? 8 : 4);
+  job.joiners = draw.chance(0.3) ? draw.between(1, 2) : 0;
+  job.window_indices = 64 * (draw.chance(0.3) ? draw.between(4, 16) : draw.between(1, 3));
+  job.windows = draw.between(1, job.window_indices > 200 ? 4 : 12);
+  job.slots = std::min(job.windows, draw.between(1, 6));
+  job.steps = draw.between(2, 12);
+  job.density = draw.chance(0.2) ? 1.0 : draw.unit() * 0.5;
+  job.exponent_initial = static_cast<int>(draw.between(0, 16)) - 12;
+  job.reselect_k = draw.chance(0.4) ? draw.between(1, 1 + job.windows * job.window_indices / 4) : 0;
+  job.think_max = draw.chance(0.5) ? draw.between(1, 20) * kNsPerMs : 0;
+  return job;
+}
+
+}  // namespace
+
+SwitchScenario draw_switch_scenario(uint64_t seed) {
+  Draw draw(seed);
+  SwitchScenario out;
+  out.seed = seed;
+  const uint32_t jobs = draw.chance(0.3) ? draw.between(2, 3) : 1;
+  for (uint32_t i = 0; i < jobs; ++i) out.jobs.push_back(draw_job(i, draw));
+  out.switches = draw.between(1, 2);
+  out.lease_ns = draw.chance(0.3) ? draw.between(30, 200) * kNsPerMs : 10 * kNsPerS;
+  const bool rough = draw.chance(0.8);
+  if (rough) {
+    out.loss = draw.chance(0.5) ? 0.1 : draw.unit() * 0.3;
+    out.duplication = draw.unit() * 0.2;
+    out.corruption = draw.chance(0.5) ? draw.unit() * 0.05 : 0;
+    out.slow = draw.unit() * 0.3;
+    out.slow_max = draw.between(1, draw.chance(0.2) ? 200 : 20) * kNsPerMs;
+  }
+  out.restarts = draw.chance(0.6) ? draw.between(1, 5) : 0;
+  out.deaths = draw.chance(0.5) ? draw.between(1, 4) : 0;
+  out.path_changes = draw.chance(0.5) ? draw.between(1, 5) : 0;
+  out.stalls = draw.chance(0.4) ? draw.between(1, 4) : 0;
+  out.subset_kills = draw.chance(0.4) ? 0.02 + draw.unit() * 0.1 : 0;
+  out.leavers = draw.chance(0.5) ? 0.5 : 0;
+  out.calm_from = draw.between(50, 600) * kNsPerMs;
+  return out;
+}
+
+std::string describe(const SwitchScenario& scenario) {
+  std::string out = "seed " + std::to_string(scenario.seed) + ":";
+  for (const SwitchSimJob& job : scenario.jobs) {
+    out += " [workers " + std::to_string(job.workers) + "+" + std::to_string(job.joiners) + " slots " +
+           std::to_string(job.slots) + " windows " + std::to_string(job.windows) + "x" +
+           std::to_string(job.window_indices) + " steps " + std::to_string(job.steps) + "]";
+  }
+  return out + " switches " + std::to_string(scenario.switches) + " loss " + std::to_string(scenario.loss) +
+         " restarts " + std::to_string(scenario.restarts) + " deaths " + std::to_string(scenario.deaths) + " paths " +
+         std::to_string(scenario.path_changes) + " stalls " + std::to_string(scenario.stalls) + " subset kills " +
+         std::to_string(scenario.subset_kills) + " calm from " + std::to_string(scenario.calm_from / kNsPerMs) + " ms";
+}
+
+SwitchSimReport& SwitchSimReport::operator+=(const SwitchSimReport& other) {
+  faults.insert(faults.end(), other.faults.begin(), other.faults.end());
+  packets += other.packets;
+  turns += other.turns;
+  epochs += other.epochs;
+  restarts += other.restarts;
+  subset_kills += other.subset_kills;
+  deaths += other.deaths;
+  joined += other.joined;
+  new_lives += other.new_lives;
+  fetches += other.fetches;
+  resends += other.resends;
+  dead_in_results += other.dead_in_results;
+  entries_checked += other.entries_checked;
+  took += other.took;
+  return *this;
+}
+
+}  // namespace millrace::testing

@@ -1,0 +1,93 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/base/clock.h"
+#include "protocol/datagram/packet_sink.h"
+#include "tests/support/switch_reference.h"
+
+/// Workers, switches and a shard under the switch protocol, simulated: production clients, packets as bytes, loss, duplication,
+/// reordering, corruption, restarts, deaths, changes of path. One thread, virtual time, everything from a seed.
+namespace millrace::testing {
+
+/// What sits at an aggregator's address. Restarting makes a new one.
+class SwitchDecider {
+ public:
+  virtual ~SwitchDecider() = default;
+  virtual void receive(const protocol::ReceivedPacket& packet, TimeNs now, protocol::PacketSink& sink) = 0;
+  virtual void tick(TimeNs now, protocol::PacketSink& sink) = 0;
+  /// What of it no honest worker sends; empty: nothing.
+  virtual std::string impossible() const = 0;
+};
+
+struct SwitchSimJob {
+  uint32_t job = 0;
+  protocol::JobKey key{};
+  uint32_t workers = 1;  ///< at the start
+  uint32_t joiners = 0;  ///< come later
+  uint32_t slots = 1;
+  uint32_t window_indices = 64;
+  uint32_t windows = 1;
+  uint32_t steps = 1;
+  double density = 0.5;
+  uint64_t reselect_k = 0;  ///< of the production aggregator; the reference sends whole sums
+  int exponent_initial = -6;
+  TimeNs think_max = 0;
+};
+
+struct SwitchScenario {
+  uint64_t seed = 0;
+  std::vector<SwitchSimJob> jobs;
+  uint32_t switches = 1;  ///< addresses 0 ..; the shard's comes after them
+  uint32_t packet_bytes = 1232;
+  TimeNs lease_ns = 10 * kNsPerS;
+  double loss = 0;
+  double duplication = 0;
+  double corruption = 0;
+  double slow = 0;  ///< share of packets that take up to slow_max more: reordering
+  TimeNs slow_max = 0;
+  uint32_t restarts = 0;
+  uint32_t deaths = 0;
+  uint32_t path_changes = 0;
+  uint32_t stalls = 0;
+  double subset_kills = 0;  ///< chance at a result's first delivery that the others are lost and its sender restarts
+  double leavers = 0;       ///< share of workers that go once they have finished
+  TimeNs calm_from = 0;     ///< nothing goes wrong any more
+};
+
+SwitchScenario draw_switch_scenario(uint64_t seed);
+std::string describe(const SwitchScenario& scenario);
+
+struct SwitchSimReport {
+  std::vector<std::string> faults;
+  uint64_t packets = 0;
+  uint64_t turns = 0;
+  uint64_t epochs = 0;
+  uint64_t restarts = 0;
+  uint64_t subset_kills = 0;
+  uint64_t deaths = 0;
+  uint64_t joined = 0;
+  uint64_t new_lives = 0;
+  uint64_t fetches = 0;
+  uint64_t resends = 0;
+  uint64_t dead_in_results = 0;  ///< results that hold what a dead worker sent
+  uint64_t entries_checked = 0;
+  TimeNs took = 0;
+  SwitchSimReport& operator+=(const SwitchSimReport& other);
+};
+
+using MakeDecider =
+    std::function<std::unique_ptr<SwitchDecider>(const SwitchScenario& scenario, uint64_t life_seed, TimeNs now)>;
+/// The production slot machine, as the switch and as the shard.
+MakeDecider production_decider();
+/// One or the other, for each life anew.
+MakeDecider mixed_decider();
+MakeDecider reference_decider(SwitchMutation mutation = SwitchMutation::kNone);
+
+SwitchSimReport run_switch_sim(const SwitchScenario& scenario, const MakeDecider& make);
+
+}  // namespace millrace::testing

@@ -1,0 +1,90 @@
+// Workers, switches and a shard under the switch protocol, simulated. A failing seed is run again by
+//     MILLRACE_SIM_FIRST_SEED=N MILLRACE_SIM_SEEDS=1 switch_sim_test
+#include "tests/sim/switch_sim.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace millrace::testing {
+namespace {
+
+uint64_t number_from(const char* variable, uint64_t otherwise) {
+  const char* text = std::getenv(variable);
+  return text == nullptr || *text == '\0' ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+SwitchSimReport run_seeds(uint64_t seeds, const MakeDecider& make) {
+  const uint64_t first = number_from("MILLRACE_SIM_FIRST_SEED", 1);
+  SwitchSimReport sum;
+  for (uint64_t seed = first; seed < first + seeds && sum.faults.size() < 10; ++seed) {
+    const SwitchScenario scenario = draw_switch_scenario(seed);
+    const SwitchSimReport report = run_switch_sim(scenario, make);
+    if (!report.faults.empty()) std::printf("%s\n", describe(scenario).c_str());
+    sum += report;
+  }
+  return sum;
+}
+
+void print(uint64_t seeds, const SwitchSimReport& sum) {
+  const auto number = [](uint64_t value) { return static_cast<unsigned long long>(value); };
+  std::printf(
+      "%llu seeds: %llu packets, %llu turns settled, %llu epochs, %llu restarts (%llu after a strict subset had a "
+      "result), "
+      "%llu deaths, %llu joined, %llu new lives, %llu results fetched, %llu resends, %llu results with a dead worker's "
+      "values, %llu entries checked, %.1f s of virtual time\n",
+      number(seeds), number(sum.packets), number(sum.turns), number(sum.epochs), number(sum.restarts),
+      number(sum.subset_kills), number(sum.deaths), number(sum.joined), number(sum.new_lives), number(sum.fetches),
+      number(sum.resends), number(sum.dead_in_results), number(sum.entries_checked),
+      static_cast<double>(sum.took) / kNsPerS);
+}
+
+void expect_all_clean(uint64_t seeds, const MakeDecider& make) {
+  const SwitchSimReport sum = run_seeds(seeds, make);
+  for (const std::string& fault : sum.faults) ADD_FAILURE() << fault;
+  print(seeds, sum);
+  if (seeds < 100) return;
+  EXPECT_GT(sum.subset_kills, 0u);
+  EXPECT_GT(sum.fetches, 0u);
+  EXPECT_GT(sum.joined, 0u);
+  EXPECT_GT(sum.deaths, 0u);
+  EXPECT_GT(sum.dead_in_results, 0u);
+}
+
+TEST(SwitchSim, EverySeedKeepsTheLawAndEndsWithTheProductionAggregator) {
+  expect_all_clean(number_from("MILLRACE_SIM_SEEDS", MILLRACE_SIM_SEEDS_DEFAULT), production_decider());
+}
+
+TEST(SwitchSim, EverySeedKeepsTheLawAndEndsWithTheReference) {
+  expect_all_clean(number_from("MILLRACE_SIM_SEEDS", MILLRACE_SIM_SEEDS_DEFAULT) / 2, reference_decider());
+}
+
+TEST(SwitchSim, EverySeedKeepsTheLawAndEndsWhereOneFollowsTheOther) {
+  expect_all_clean(number_from("MILLRACE_SIM_SEEDS", MILLRACE_SIM_SEEDS_DEFAULT) / 2, mixed_decider());
+}
+
+TEST(SwitchSim, EqualSeedsGiveEqualRuns) {
+  const SwitchScenario scenario = draw_switch_scenario(7);
+  const SwitchSimReport one = run_switch_sim(scenario, reference_decider());
+  const SwitchSimReport other = run_switch_sim(scenario, reference_decider());
+  EXPECT_EQ(one.packets, other.packets);
+  EXPECT_EQ(one.took, other.took);
+  EXPECT_EQ(one.entries_checked, other.entries_checked);
+}
+
+/// A decider that breaks a rule is found out within a few seeds: the simulation can fail.
+class SwitchSimMutation : public ::testing::TestWithParam<SwitchMutation> {};
+
+TEST_P(SwitchSimMutation, IsFoundOut) {
+  const SwitchSimReport sum = run_seeds(MILLRACE_SIM_MUTATION_SEEDS, reference_decider(GetParam()));
+  EXPECT_FALSE(sum.faults.empty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Rules, SwitchSimMutation,
+                         ::testing::Values(SwitchMutation::kIgnoreFragments, SwitchMutation::kAddTwice,
+                                           SwitchMutation::kOpenWithoutAll, SwitchMutation::kKeepSumsOverEpochs,
+                                           SwitchMutation::kNoFetch, SwitchMutation::kNoKeptResult));
+
+}  // namespace
+}  // namespace millrace::testing

@@ -1,0 +1,186 @@
+#include "worker/switch/turn.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "kernels/base/random.h"
+#include "worker/switch/grid.h"
+
+namespace millrace::worker {
+namespace {
+
+using protocol::Datagram;
+using protocol::WindowIndexCodec;
+using protocol::WindowValueCodec;
+
+ContributionTerms terms(size_t payload_bytes = 1000, uint32_t window_indices = 65'536) {
+  ContributionTerms out{.header = {}, .codecs = {WindowIndexCodec::kRaw, WindowValueCodec::kFixed16}};
+  out.header.type = protocol::DatagramType::kContribution;
+  out.window_indices = window_indices;
+  out.payload_bytes_max = payload_bytes;
+  out.limit = 32767;
+  return out;
+}
+
+Offer random_offer(uint32_t entries, uint64_t seed) {
+  RandomSequence random(RandomKey::from(seed));
+  Offer out;
+  for (uint32_t i = 0; i < entries; ++i) {
+    out.indices.push_back(static_cast<uint16_t>(i * 3 + random.next_below(3)));
+    out.values.push_back(static_cast<float>(static_cast<int>(random.next_below(8001)) - 4000) / 4);
+  }
+  return out;
+}
+
+/// As it would arrive.
+Datagram arrived(const Fragment& fragment) {
+  return {.header = fragment.header,
+          .extension = fragment.extension,
+          .payload = fragment.payload,
+          .signed_bytes = {},
+          .mac = {}};
+}
+
+TEST(Contribution, NothingIsOneEmptyLastFragment) {
+  const Contribution none = make_contribution({}, terms());
+  ASSERT_EQ(none.fragments.size(), 1u);
+  EXPECT_EQ(none.fragments[0].header.flags, protocol::datagram_flag::kEmpty | protocol::datagram_flag::kLast);
+  EXPECT_TRUE(none.fragments[0].payload.empty());
+}
+
+TEST(Contribution, ValuesThatAllRoundToZeroAreOneEntryOfZero) {
+  const Contribution small = make_contribution({.indices = {3, 9}, .values = {0.1F, -0.3F}}, terms());
+  EXPECT_EQ(small.indices, std::vector<uint16_t>{9});
+  EXPECT_EQ(small.integers, std::vector<int32_t>{0});
+  EXPECT_EQ(small.fragments[0].header.flags, protocol::datagram_flag::kLast);
+}
+
+TEST(Contribution, FragmentsDecodeToWhatItSaysWithEveryCodec) {
+  for (const WindowIndexCodec index :
+       {WindowIndexCodec::kRaw, WindowIndexCodec::kGap, WindowIndexCodec::kBitmap, WindowIndexCodec::kBloom}) {
+    for (const WindowValueCodec value :
+         {WindowValueCodec::kFixed16, WindowValueCodec::kFixed32, WindowValueCodec::kQsgd8, WindowValueCodec::kQsgd4}) {
+      ContributionTerms with = terms();
+      with.codecs = {index, value};
+      const Contribution sent = make_contribution(random_offer(1500, 5), with);
+      ASSERT_GT(sent.fragments.size(), 1u);
+      Gathering gathering;
+      for (const Fragment& fragment : sent.fragments) {
+        const bool is_last = &fragment == &sent.fragments.back();
+        EXPECT_EQ((fragment.header.flags & protocol::datagram_flag::kLast) != 0, is_last);
+        EXPECT_EQ(gathering.take(arrived(fragment), with.window_indices),
+                  is_last ? Gathering::Taken::kWhole : Gathering::Taken::kMore);
+      }
+      EXPECT_EQ(gathering.indices(), sent.indices);
+      EXPECT_EQ(gathering.integers(), sent.integers);
+    }
+  }
+}
+
+TEST(Contribution, WhatDoesNotFitSixteenFragmentsIsLeftOver) {
+  ContributionTerms tight = terms(100);
+  const Offer offer = random_offer(4000, 6);
+  const Contribution sent = make_contribution(offer, tight);
+  EXPECT_EQ(sent.fragments.size(), protocol::kFragmentsMax);
+  EXPECT_GT(sent.left_over, 0u);
+  const Settlement back = settle(offer, sent, &sent.indices, nullptr, 0);
+  EXPECT_GE(back.indices.size(), sent.left_over);
+}
+
+TEST(Gathering, TakesFragmentsInAnyOrderAndDuplicatesOnce) {
+  const Contribution sent = make_contribution(random_offer(1200, 7), terms());
+  ASSERT_GE(sent.fragments.size(), 3u);
+  RandomSequence random(RandomKey::from(8));
+  for (int round = 0; round < 50; ++round) {
+    std::vector<size_t> order;
+    for (size_t i = 0; i < sent.fragments.size(); ++i) order.push_back(i);
+    for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.next_below(i)]);
+    Gathering gathering;
+    for (const size_t i : order) {
+      EXPECT_FALSE(gathering.whole());
+      gathering.take(arrived(sent.fragments[i]), 65'536);
+      EXPECT_EQ(gathering.take(arrived(sent.fragments[i]), 65'536), Gathering::Taken::kDuplicate);
+    }
+    ASSERT_TRUE(gathering.whole());
+    EXPECT_EQ(gathering.integers(), sent.integers);
+    const std::vector<Fragment> packets = gathering.packets();
+    ASSERT_EQ(packets.size(), sent.fragments.size());
+    for (size_t i = 0; i < packets.size(); ++i) EXPECT_EQ(packets[i].payload, sent.fragments[i].payload);
+  }
+}
+
+TEST(Gathering, RefusesFragmentsThatContradictEachOther) {
+  const Contribution sent = make_contribution(random_offer(1200, 9), terms());
+  Gathering gathering;
+  gathering.take(arrived(sent.fragments[0]), 65'536);
+  Fragment other_next = sent.fragments[1];
+  other_next.header.next = 77;
+  EXPECT_EQ(gathering.take(arrived(other_next), 65'536), Gathering::Taken::kContradiction);
+  Fragment other_extension = sent.fragments[1];
+  other_extension.extension.resize(8);
+  EXPECT_EQ(gathering.take(arrived(other_extension), 65'536), Gathering::Taken::kContradiction);
+  gathering.take(arrived(sent.fragments[2]), 65'536);
+  Fragment last_before = sent.fragments[1];
+  last_before.header.flags |= protocol::datagram_flag::kLast;
+  EXPECT_EQ(gathering.take(arrived(last_before), 65'536), Gathering::Taken::kContradiction);
+}
+
+TEST(Gathering, FragmentsWhoseIndicesOverlapAreThrownAway) {
+  const Contribution sent = make_contribution(random_offer(700, 9), terms());
+  ASSERT_EQ(sent.fragments.size(), 3u);
+  Gathering gathering;
+  Fragment first_again = sent.fragments[0];
+  first_again.header.fragment = 1;
+  gathering.take(arrived(sent.fragments[0]), 65'536);
+  gathering.take(arrived(first_again), 65'536);
+  EXPECT_EQ(gathering.take(arrived(sent.fragments[2]), 65'536), Gathering::Taken::kContradiction);
+  EXPECT_FALSE(gathering.whole());
+}
+
+TEST(Gathering, RefusesPayloadsThatDoNotDecode) {
+  const Contribution sent = make_contribution(random_offer(10, 9), terms());
+  Fragment broken = sent.fragments[0];
+  broken.payload.pop_back();
+  --broken.header.payload_bytes;
+  Gathering gathering;
+  EXPECT_EQ(gathering.take(arrived(broken), 65'536), Gathering::Taken::kBadPayload);
+  EXPECT_EQ(gathering.take(arrived(sent.fragments[0]), 65'536), Gathering::Taken::kWhole);
+}
+
+class SettleTest : public ::testing::Test {
+ protected:
+  std::map<uint32_t, float> back(const std::vector<uint16_t>* update,
+                                 const std::vector<uint16_t>* kept = nullptr) const {
+    const Settlement out = settle(offer_, sent_, update, kept, 640);
+    EXPECT_TRUE(std::ranges::is_sorted(out.indices));
+    std::map<uint32_t, float> values;
+    for (size_t i = 0; i < out.indices.size(); ++i) values[out.indices[i]] = out.values[i];
+    return values;
+  }
+  Offer offer_{.indices = {1, 5, 9, 11}, .values = {2.0F, 3.25F, 0.25F, 40000.0F}};
+  Contribution sent_ = make_contribution(offer_, terms());  // 2, 3, nothing, 32767
+};
+
+TEST_F(SettleTest, AllIsBackWhereTheWorkerIsNoContributor) {
+  EXPECT_EQ(back(nullptr), (std::map<uint32_t, float>{{641, 2.0F}, {645, 3.25F}, {649, 0.25F}, {651, 40000.0F}}));
+}
+
+TEST_F(SettleTest, RoundingAndSaturationComeBackOfWhatIsApplied) {
+  const std::vector<uint16_t> update{0, 1, 5, 9, 11, 60};
+  EXPECT_EQ(back(&update), (std::map<uint32_t, float>{{645, 0.25F}, {649, 0.25F}, {651, 40000.0F - 32767.0F}}));
+}
+
+TEST_F(SettleTest, WhatTheUpdateLacksComesBackWhole) {
+  const std::vector<uint16_t> update{5};
+  EXPECT_EQ(back(&update), (std::map<uint32_t, float>{{641, 2.0F}, {645, 0.25F}, {649, 0.25F}, {651, 40000.0F}}));
+}
+
+TEST_F(SettleTest, WhatTheRackDroppedComesBackThoughAnotherRackBroughtTheIndexIn) {
+  const std::vector<uint16_t> update{1, 5, 11};
+  const std::vector<uint16_t> kept{1};
+  EXPECT_EQ(back(&update, &kept), (std::map<uint32_t, float>{{645, 3.25F}, {649, 0.25F}, {651, 40000.0F}}));
+}
+
+}  // namespace
+}  // namespace millrace::worker

@@ -1,0 +1,215 @@
+#include <algorithm>
+
+#include "kernels/base/check.h"
+#include "worker/switch/client_state.h"
+
+/// One procedure for death, fallback, return, restart and joining (SWITCH.md, section 6), and the way of a packet to its concern.
+namespace millrace::worker {
+
+using protocol::Datagram;
+using protocol::DatagramHeader;
+using protocol::DatagramType;
+
+namespace {
+
+/// Longer than a hello's answer takes, short enough that a lost one costs little.
+constexpr uint32_t kHelloDoublingsMax = 4;
+
+}  // namespace
+
+void SwitchClient::State::set_epoch(const SwitchEpoch& given, TimeNs now, protocol::PacketSink& sink) {
+  if (has_epoch && given.epoch <= epoch.epoch) return;
+  has_epoch = true;
+  epoch = given;
+  epoch_seen = std::max(epoch_seen, given.epoch);
+  refused = false;
+  silent_timeouts = 0;
+  leave_life();
+  if ((given.live >> options.worker & 1) == 0) {
+    phase = SwitchPhase::kOutside;
+    return;
+  }
+  link.aim(given.decider);
+  if (link.has_session()) return say_hello(now, sink);
+  ask_life(now, sink);
+}
+
+/// No result of the epoch or life before is taken any more, not even the rest of one that has begun to come in. What was sent,
+/// the last results and the positions stay.
+void SwitchClient::State::leave_life() {
+  hello_timeouts = 0;
+  for (Slot& slot : slots) {
+    slot.result.clear();
+    slot.receipt.clear();
+    slot.timeouts = 0;
+    if (slot.state == SlotState::kWaiting) slot.state = SlotState::kHeld;
+  }
+}
+
+void SwitchClient::State::ask_life(TimeNs now, protocol::PacketSink& sink) {
+  phase = SwitchPhase::kAsking;
+  link.request_challenge(epoch.epoch, sink);
+  ++counters.challenge_requests;
+  asked_at = now;
+  hello_due = now + round_trip.timeout(std::min(hello_timeouts, kHelloDoublingsMax));
+}
+
+void SwitchClient::State::say_hello(TimeNs now, protocol::PacketSink& sink) {
+  phase = SwitchPhase::kHello;
+  protocol::HelloTerms hello{
+      .membership = epoch.membership_hash, .live = epoch.live, .worker_nonce = link.session_nonce()};
+  hello.slots = static_cast<uint32_t>(slots.size());
+  for (size_t i = 0; i < slots.size(); ++i) hello.positions[i] = slots[i].turn;
+  std::array<uint8_t, protocol::kExtensionBytesMax> extension;
+  const size_t bytes = protocol::put_hello(hello, extension);
+  DatagramHeader header;
+  header.type = DatagramType::kHello;
+  header.epoch = epoch.epoch;
+  link.send(header, ByteSpan(extension).first(bytes), {}, epoch.decider, sink);
+  ++counters.hellos;
+  hello_due = now + round_trip.timeout(std::min(hello_timeouts, kHelloDoublingsMax));
+}
+
+void SwitchClient::State::receive(const protocol::ReceivedPacket& packet, TimeNs now, protocol::PacketSink& sink) {
+  const auto datagram = protocol::parse_datagram(packet.bytes);
+  if (!datagram) {
+    ++counters.malformed;
+    return;
+  }
+  if (datagram->header.job != options.job) {
+    ++counters.wrong_job;
+    return;
+  }
+  if (phase == SwitchPhase::kOutside) {
+    ++counters.not_running;
+    return;
+  }
+  if (datagram->header.type == DatagramType::kChallenge) return on_challenge(*datagram, now, sink);
+  const bool is_hint = SwitchLink::is_hint(*datagram);
+  if (is_hint ? datagram->header.type != DatagramType::kNotice : datagram->header.life != link.life()) {
+    ++counters.wrong_life;
+    return;
+  }
+  const SwitchLink::Verdict verdict = link.judge(*datagram);
+  if (verdict == SwitchLink::Verdict::kForged) ++counters.forged;
+  if (verdict == SwitchLink::Verdict::kReplayed) ++counters.replayed;
+  if (verdict != SwitchLink::Verdict::kGood) return;
+  if (!is_hint) heard(now);
+  on_session_packet(*datagram, now, sink);
+}
+
+void SwitchClient::State::on_session_packet(const Datagram& datagram, TimeNs now, protocol::PacketSink& sink) {
+  const DatagramHeader& header = datagram.header;
+  if (header.type == DatagramType::kNotice) return on_notice(datagram, now, sink);
+  if (header.epoch != epoch.epoch) {
+    ++counters.wrong_epoch;
+    return;
+  }
+  switch (header.type) {
+    case DatagramType::kWelcome: return on_welcome(datagram, now, sink);
+    case DatagramType::kFetch: return on_fetch(datagram, sink);
+    case DatagramType::kResult:
+    case DatagramType::kReceipt:
+      if (phase != SwitchPhase::kRunning) {
+        ++counters.not_running;
+        return;
+      }
+      return header.type == DatagramType::kResult ? on_result(datagram, now, sink) : on_receipt(datagram, now, sink);
+    default: ++counters.unexpected_type; return;
+  }
+}
+
+void SwitchClient::State::on_challenge(const Datagram& datagram, TimeNs now, protocol::PacketSink& sink) {
+  const SwitchLink::Renew renew =
+      phase == SwitchPhase::kRunning ? SwitchLink::Renew::kNewLifeOnly : SwitchLink::Renew::kAlways;
+  const SwitchLink::Challenge told = link.take_challenge(datagram, renew);
+  if (told == SwitchLink::Challenge::kRefused) {
+    ++counters.forged;
+    return;
+  }
+  heard(now);
+  if (told == SwitchLink::Challenge::kSameLife && phase == SwitchPhase::kRunning) return;
+  if (told == SwitchLink::Challenge::kNewLife) {
+    ++counters.new_lives;
+    leave_life();
+  }
+  say_hello(now, sink);
+}
+
+void SwitchClient::State::on_welcome(const Datagram& datagram, TimeNs now, protocol::PacketSink& sink) {
+  const std::optional<protocol::WelcomeTerms> welcome = protocol::read_welcome(datagram.extension);
+  if (!welcome || welcome->slots != slots.size() || welcome->window_indices != options.window_indices) {
+    ++counters.contradiction;
+    refused = true;
+    return;
+  }
+  if (phase != SwitchPhase::kHello) {
+    ++counters.duplicates;
+    return;
+  }
+  for (size_t i = 0; i < slots.size(); ++i) {
+    const uint64_t turn = welcome->turns[i];
+    if (slots[i].turn == turn || slots[i].turn == turn + 1) continue;
+    ++counters.contradiction;
+    return;
+  }
+  phase = SwitchPhase::kRunning;
+  hello_timeouts = 0;
+  for (uint16_t number = 0; number < slot_count(); ++number) {
+    if (slots[number].state == SlotState::kDone) continue;
+    slots[number].due = now + round_trip.smoothed();
+  }
+  send_held(now, sink);
+}
+
+/// The aggregator lacks the result that this worker has: it gets it as it came.
+void SwitchClient::State::on_fetch(const Datagram& datagram, protocol::PacketSink& sink) {
+  const DatagramHeader& asked = datagram.header;
+  if (asked.slot >= slots.size()) {
+    ++counters.contradiction;
+    return;
+  }
+  if (asked.turn + 1 != slots[asked.slot].turn || slots[asked.slot].kept.empty()) {
+    ++counters.other_turn;  // it was long under way, another answer has come
+    return;
+  }
+  for (const Fragment& fragment : slots[asked.slot].kept) {
+    DatagramHeader header = fragment.header;
+    header.type = DatagramType::kKept;
+    header.epoch = epoch.epoch;
+    link.send(header, fragment.extension, fragment.payload, epoch.decider, sink);
+  }
+  ++counters.fetches_answered;
+}
+
+void SwitchClient::State::on_notice(const Datagram& datagram, TimeNs now, protocol::PacketSink& sink) {
+  const std::optional<protocol::Notice> notice = protocol::read_notice(datagram.extension);
+  if (!notice) {
+    ++counters.malformed;
+    return;
+  }
+  const bool is_hint = SwitchLink::is_hint(datagram);
+  if (!is_hint) epoch_seen = std::max(epoch_seen, notice->epoch);
+  switch (notice->code) {
+    case protocol::NoticeCode::kUnknownLife:
+      if (asked_at == INT64_MIN || now - asked_at >= round_trip.smoothed()) {
+        link.request_challenge(epoch.epoch, sink);
+        ++counters.challenge_requests;
+        asked_at = now;
+      }
+      return;
+    case protocol::NoticeCode::kNoSlots:
+      if (is_hint && !link.answers_request(*notice)) return;
+      [[fallthrough]];
+    case protocol::NoticeCode::kPositionsTooFarApart:
+    case protocol::NoticeCode::kOtherMembership:
+      if (is_hint && notice->code != protocol::NoticeCode::kNoSlots) return;
+      ++counters.refused;
+      refused = refused || notice->code != protocol::NoticeCode::kOtherMembership;
+      return;
+    case protocol::NoticeCode::kOldEpoch:
+    case protocol::NoticeCode::kSayHello: return;  // the hello's own timer says it
+  }
+}
+
+}  // namespace millrace::worker

@@ -1,0 +1,144 @@
+#include <algorithm>
+
+#include "kernels/base/check.h"
+#include "worker/switch/client_state.h"
+
+/// What comes of a turn: the fragments of its result, its settlement, the turn after it (SWITCH.md, section 5).
+namespace millrace::worker {
+
+using protocol::Datagram;
+using protocol::DatagramHeader;
+
+namespace flag = protocol::datagram_flag;
+
+/// RESULT or RECEIPT of the turn that is out, in this epoch and life. Everything else is ignored.
+bool SwitchClient::State::fits_turn(const DatagramHeader& header) {
+  if (header.slot >= slots.size()) {
+    ++counters.contradiction;
+    return false;
+  }
+  const Slot& slot = slots[header.slot];
+  if (slot.state == SlotState::kDone || header.turn != slot.turn) {
+    ++counters.other_turn;
+    return false;
+  }
+  return true;
+}
+
+/// What an authentic result must be for this worker to go on by it.
+bool SwitchClient::State::keeps_the_rules(const Slot& slot, uint16_t number, const DatagramHeader& header) const {
+  if (header.step != step || header.window != slot.window) return false;
+  if (header.exponent != slot.sent.fragments.front().header.exponent) return false;
+  if (header.next > slot.next) return false;  // a window that this worker asked for would be left out
+  if (header.next == protocol::kNoWindow) return true;
+  return header.next > slot.window && header.next < windows && header.next % slots.size() == number;
+}
+
+void SwitchClient::State::count_taken(Gathering::Taken taken) {
+  if (taken == Gathering::Taken::kDuplicate) ++counters.duplicates;
+  if (taken == Gathering::Taken::kContradiction) ++counters.contradiction;
+  if (taken == Gathering::Taken::kBadPayload) ++counters.bad_payload;
+}
+
+void SwitchClient::State::on_result(const Datagram& datagram, TimeNs now, protocol::PacketSink& sink) {
+  if (!fits_turn(datagram.header)) return;
+  const uint16_t number = datagram.header.slot;
+  Slot& slot = slots[number];
+  const std::optional<protocol::ResultTerms> terms = protocol::read_result_terms(datagram.extension);
+  if (!terms || !keeps_the_rules(slot, number, datagram.header)) {
+    ++counters.contradiction;
+    return;
+  }
+  count_taken(slot.result.take(datagram, options.window_indices));
+  if (!settle_if_whole(number, now)) return;
+  advance(number, datagram.header.next, now, sink);
+}
+
+void SwitchClient::State::on_receipt(const Datagram& datagram, TimeNs now, protocol::PacketSink& sink) {
+  if (!fits_turn(datagram.header)) return;
+  const uint16_t number = datagram.header.slot;
+  Slot& slot = slots[number];
+  if (!protocol::read_receipt_terms(datagram.extension) || epoch.role != SwitchRole::kCombine) {
+    ++counters.contradiction;
+    return;
+  }
+  const Gathering::Taken taken = slot.receipt.take(datagram, options.window_indices);
+  count_taken(taken);
+  if (taken == Gathering::Taken::kContradiction) {
+    slot.receipt.clear();  // of another sum: the one that the result names comes again
+    slot.receipt.take(datagram, options.window_indices);
+  }
+  if (!settle_if_whole(number, now)) return;
+  advance(number, slot.result.header().next, now, sink);
+}
+
+/// Settles the turn once its result (and the receipt that it names) is whole: once, and all of it.
+bool SwitchClient::State::settle_if_whole(uint16_t number, TimeNs now) {
+  Slot& slot = slots[number];
+  if (!slot.result.whole()) return false;
+  const std::vector<Fragment> packets = slot.result.packets();
+  const protocol::ResultTerms terms = *protocol::read_result_terms(packets.front().extension);
+  const bool contributed = (terms.contributors >> options.worker & 1) != 0;
+  const bool selected = terms.selected_hash != 0 && contributed;
+  if (selected) {
+    if (!slot.receipt.whole()) return false;
+    const auto receipt = protocol::read_receipt_terms(slot.receipt.packets().front().extension);
+    if (receipt->hash != terms.selected_hash) {
+      slot.receipt.clear();
+      return false;
+    }
+  }
+  const uint32_t begin = slot.window * options.window_indices;
+  const std::vector<uint16_t>& update = slot.result.indices();
+  const Settlement back = settle(slot.offer, slot.sent, contributed ? &update : nullptr,
+                                 selected ? &slot.receipt.indices() : nullptr, begin);
+  std::vector<uint32_t> whole(update.size());
+  std::ranges::transform(update, whole.begin(), [&](uint16_t index) { return begin + index; });
+  exponents.observe(slot.window, slot.result.header().exponent, slot.result.integers());
+  slot.kept = packets;
+  if (slot.window == number) slot.ended = (slot.result.header().flags & flag::kFin) != 0;
+  ++counters.results;
+  if (!contributed) ++counters.not_contributor;
+  if (slot.sends == 1 && slot.timeouts == 0) {
+    round_trip.sample(now - slot.sent_at);
+    congestion.clean_result();
+  }
+  outcome.settled({.step = step,
+                   .window = slot.window,
+                   .slot = number,
+                   .turn = slot.turn,
+                   .exponent = slot.result.header().exponent,
+                   .contributors = terms.contributors,
+                   .decided_epoch = terms.decided_epoch,
+                   .indices = whole,
+                   .sums = slot.result.integers(),
+                   .returned = back.indices,
+                   .returned_values = back.values});
+  ++slot.turn;
+  return true;
+}
+
+/// The turn after a settled one: at once, or with the next step.
+void SwitchClient::State::advance(uint16_t number, uint32_t next, TimeNs now, protocol::PacketSink& sink) {
+  if (next != protocol::kNoWindow) {
+    open_turn(number, next, now, sink);
+  } else {
+    slots[number].state = SlotState::kDone;
+    end_step_if_over(now, sink);
+  }
+  send_held(now, sink);
+}
+
+void SwitchClient::State::end_step_if_over(TimeNs now, protocol::PacketSink& sink) {
+  if (!std::ranges::all_of(slots, [](const Slot& slot) { return slot.state == SlotState::kDone; })) return;
+  stepping = false;
+  exponents.end_step();
+  if (!finishing) return outcome.step_done(step);
+  finished = std::ranges::all_of(slots, &Slot::ended);
+  if (finished) return;
+  const Status begun = begin_step(next_step, {}, {});
+  MILLRACE_CHECK(begun.has_value());
+  open_step(now, sink);
+}
+
+}  // namespace millrace::worker

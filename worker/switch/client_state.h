@@ -1,0 +1,131 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "worker/switch/grid.h"
+#include "worker/switch/link.h"
+#include "worker/switch/round_trip.h"
+#include "worker/switch/switch_client.h"
+#include "worker/switch/turn.h"
+
+namespace millrace::worker {
+
+/// The client's insides. One concern a file: client_turns.cc (steps, turns, what is sent), client_results.cc (what comes of
+/// a turn),
+/// client_epochs.cc (challenge, hello, welcome), client_timers.cc (time-outs, silence, congestion).
+struct SwitchClient::State {
+  State(const SwitchClientOptions& options_given, SwitchOutcome& outcome_given);
+
+  enum class SlotState : uint8_t {
+    kDone,     ///< this step is over here; begin_step() starts the next turn
+    kHeld,     ///< the answer is made and not sent: congestion, or a hello comes first
+    kWaiting,  ///< sent; the result is out
+  };
+
+  struct Slot {
+    SlotState state = SlotState::kDone;
+    uint64_t turn = 1;    ///< the position of SWITCH.md: the turn that is sent next, or was
+    uint32_t window = 0;  ///< of that turn
+    uint32_t next = protocol::kNoWindow;
+    size_t piece = 0;  ///< of pieces: the first whose window has not had its turn
+    std::vector<uint32_t> pieces;
+    Offer offer;
+    Contribution sent;
+    Gathering result;
+    Gathering receipt;
+    std::vector<Fragment> kept;  ///< the whole result of turn - 1
+    bool ended = false;          ///< this step's opening said FIN of all
+    uint32_t sends = 0;          ///< of this turn in this epoch and life
+    uint32_t timeouts = 0;
+    TimeNs sent_at = 0;
+    TimeNs due = 0;  ///< kWaiting: time-out; kHeld: goes out at the latest
+  };
+
+  /// A step's entries of one window.
+  struct Piece {
+    uint32_t window = 0;
+    size_t first = 0;
+    size_t last = 0;
+  };
+
+  // client_turns.cc
+  Status begin_step(uint32_t number, IndexSpan own_indices, std::span<const float> own_values);
+  void open_step(TimeNs now, protocol::PacketSink& sink);
+  void open_turn(uint16_t number, uint32_t window, TimeNs now, protocol::PacketSink& sink);
+  void send_or_hold(uint16_t number, TimeNs now, protocol::PacketSink& sink);
+  void send_turn(uint16_t number, TimeNs now, protocol::PacketSink& sink);
+  void transmit(const Slot& slot, uint8_t flags, const protocol::Endpoint& to, protocol::PacketSink& sink);
+  void send_held(TimeNs now, protocol::PacketSink& sink);
+  uint32_t waiting() const;
+
+  // client_results.cc
+  void on_result(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
+  void on_receipt(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
+  bool fits_turn(const protocol::DatagramHeader& header);
+  bool keeps_the_rules(const Slot& slot, uint16_t number, const protocol::DatagramHeader& header) const;
+  void count_taken(Gathering::Taken taken);
+  bool settle_if_whole(uint16_t number, TimeNs now);
+  void advance(uint16_t number, uint32_t next, TimeNs now, protocol::PacketSink& sink);
+  void end_step_if_over(TimeNs now, protocol::PacketSink& sink);
+
+  // client_epochs.cc
+  void set_epoch(const SwitchEpoch& given, TimeNs now, protocol::PacketSink& sink);
+  void receive(const protocol::ReceivedPacket& packet, TimeNs now, protocol::PacketSink& sink);
+  void leave_life();
+  void say_hello(TimeNs now, protocol::PacketSink& sink);
+  void ask_life(TimeNs now, protocol::PacketSink& sink);
+  void on_challenge(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
+  void on_session_packet(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
+  void on_welcome(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
+  void on_fetch(const protocol::Datagram& datagram, protocol::PacketSink& sink);
+  void on_notice(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
+  void heard(TimeNs now);
+
+  // client_timers.cc
+  void tick(TimeNs now, protocol::PacketSink& sink);
+  TimeNs next_deadline() const;
+  void time_out(uint16_t number, TimeNs now, protocol::PacketSink& sink);
+  void note_silence(TimeNs now, protocol::PacketSink& sink);
+  bool idle() const;
+  TimeNs idle_probe_due() const;
+  void probe_idly(TimeNs now, protocol::PacketSink& sink);
+
+  uint16_t slot_count() const { return static_cast<uint16_t>(slots.size()); }
+
+  SwitchClientOptions options;
+  SwitchOutcome& outcome;
+  int32_t limit;
+  uint32_t windows;
+  SwitchLink link;
+  RoundTrip round_trip;
+  CongestionWindow congestion;
+  ExponentTable exponents;
+  SwitchClientCounters counters;
+
+  SwitchEpoch epoch{};
+  bool has_epoch = false;
+  uint32_t epoch_seen = 0;
+  SwitchPhase phase = SwitchPhase::kOutside;
+  std::vector<Slot> slots;
+
+  uint32_t next_step = 0;  ///< begin_step()'s
+  uint32_t step = 0;       ///< under way, or the last
+  bool stepping = false;
+  bool finishing = false;
+  bool finished = false;
+  std::vector<uint32_t> indices;
+  std::vector<float> values;
+  std::vector<Piece> pieces;
+
+  uint32_t silent_timeouts = 0;
+  bool refused = false;  ///< NO_SLOTS, or what no resend cures, in this epoch
+  TimeNs hello_due = 0;  ///< kAsking, kHello
+  uint32_t hello_timeouts = 0;
+  TimeNs asked_at = INT64_MIN;  ///< never, or when
+  TimeNs silence_counted_at = 0;
+  TimeNs heard_at = 0;
+};
+
+}  // namespace millrace::worker

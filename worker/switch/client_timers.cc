@@ -1,0 +1,103 @@
+#include <algorithm>
+#include <limits>
+
+#include "worker/switch/client_state.h"
+
+/// Time-outs of turns and hellos, an aggregator's silence.
+namespace millrace::worker {
+
+using protocol::DatagramHeader;
+using protocol::DatagramType;
+
+void SwitchClient::State::tick(TimeNs now, protocol::PacketSink& sink) {
+  if (phase == SwitchPhase::kOutside) return;
+  if (phase == SwitchPhase::kAsking || phase == SwitchPhase::kHello) {
+    if (now < hello_due) return;
+    ++hello_timeouts;
+    ++counters.timeouts;
+    const bool asking = phase == SwitchPhase::kAsking;
+    if (asking) {
+      ++silent_timeouts;
+      return ask_life(now, sink);
+    }
+    say_hello(now, sink);
+    return note_silence(now, sink);
+  }
+  if (idle()) return probe_idly(now, sink);
+  for (uint16_t number = 0; number < slot_count(); ++number) {
+    Slot& slot = slots[number];
+    if (slot.state == SlotState::kDone || now < slot.due) continue;
+    if (slot.state == SlotState::kHeld) {
+      send_turn(number, now, sink);
+    } else {
+      time_out(number, now, sink);
+    }
+  }
+}
+
+void SwitchClient::State::time_out(uint16_t number, TimeNs now, protocol::PacketSink& sink) {
+  Slot& slot = slots[number];
+  ++slot.timeouts;
+  ++counters.timeouts;
+  congestion.backed_off(now, round_trip.smoothed());
+  send_turn(number, now, sink);
+  if (epoch.role == SwitchRole::kCombine && slot.result.whole()) {
+    // Only the receipt is missing; the rack that made it may be gone, the shard has it as long as the result.
+    const auto terms = protocol::read_result_terms(slot.result.packets().front().extension);
+    std::array<uint8_t, protocol::kExtensionBytesMax> extension;
+    const size_t bytes = protocol::put_receipt_terms({terms->selected_hash}, extension);
+    DatagramHeader header;
+    header.type = DatagramType::kFetch;
+    header.turn = slot.turn;
+    header.slot = number;
+    header.epoch = epoch.epoch;
+    link.send(header, ByteSpan(extension).first(bytes), {}, epoch.decider, sink);
+  }
+  note_silence(now, sink);
+}
+
+/// Nothing authentic has come for several time-outs: slow workers, or a dead aggregator. A challenge tells.
+void SwitchClient::State::note_silence(TimeNs now, protocol::PacketSink& sink) {
+  // Slots time out together: that is one silence.
+  if (now - silence_counted_at < round_trip.timeout(0) / 2) return;
+  silence_counted_at = now;
+  if (++silent_timeouts < options.silent_timeouts_to_probe) return;
+  if (asked_at != INT64_MIN && now - asked_at < round_trip.timeout(0)) return;
+  link.request_challenge(epoch.epoch, sink);
+  ++counters.challenge_requests;
+  asked_at = now;
+}
+
+void SwitchClient::State::heard(TimeNs now) {
+  silent_timeouts = 0;
+  heard_at = now;
+}
+
+bool SwitchClient::State::idle() const {
+  return std::ranges::all_of(slots, [](const Slot& slot) { return slot.state == SlotState::kDone; });
+}
+
+TimeNs SwitchClient::State::idle_probe_due() const { return std::max(heard_at, asked_at) + options.idle_probe_ns; }
+
+/// Between steps, or finished, nothing of this worker's times out: but a restarted aggregator waits for the hellos of all.
+void SwitchClient::State::probe_idly(TimeNs now, protocol::PacketSink& sink) {
+  if (now < idle_probe_due()) return;
+  if (asked_at > heard_at) ++silent_timeouts;
+  link.request_challenge(epoch.epoch, sink);
+  ++counters.challenge_requests;
+  asked_at = now;
+}
+
+TimeNs SwitchClient::State::next_deadline() const {
+  constexpr TimeNs kNever = std::numeric_limits<TimeNs>::max();
+  if (phase == SwitchPhase::kOutside) return kNever;
+  if (phase != SwitchPhase::kRunning) return hello_due;
+  if (idle()) return idle_probe_due();
+  TimeNs soonest = kNever;
+  for (const Slot& slot : slots) {
+    if (slot.state != SlotState::kDone) soonest = std::min(soonest, slot.due);
+  }
+  return soonest;
+}
+
+}  // namespace millrace::worker

@@ -1,0 +1,120 @@
+#include "worker/switch/switch_client.h"
+
+#include "kernels/base/check.h"
+#include "worker/switch/client_state.h"
+
+namespace millrace::worker {
+namespace {
+
+Error invalid(const char* sentence) { return Error{ErrorCode::kInvalidArgument, sentence}; }
+
+constexpr uint32_t kPacketBytesMin = 1280 - 48;  // what any IPv6 path carries; a HELLO of 128 slots fits
+
+}  // namespace
+
+Status SwitchClient::validate(const SwitchClientOptions& options) {
+  if (options.worker >= protocol::kSwitchWorkersMax)
+    return std::unexpected(invalid("a switch's worker is numbered 0 to 63"));
+  if (options.workers < 1 || options.workers > protocol::kSwitchWorkersMax) {
+    return std::unexpected(invalid("a switch's job has 1 to 64 workers"));
+  }
+  const uint32_t width = options.window_indices;
+  if (width == 0 || width % 64 != 0 || width > protocol::kWindowIndicesMax) {
+    return std::unexpected(invalid("a window's indices are a multiple of 64, at most 65536"));
+  }
+  if (options.dimension == 0) return std::unexpected(invalid("a tensor has one index at least"));
+  const uint32_t windows = (options.dimension - 1) / width + 1;
+  if (options.slots < 1 || options.slots > protocol::kSlotsMax || options.slots > windows) {
+    return std::unexpected(invalid("slots: 1 to 128, at most one a window of the tensor"));
+  }
+  if (options.packet_bytes_max < kPacketBytesMin || options.packet_bytes_max > protocol::kDatagramBytesMax) {
+    return std::unexpected(invalid("packets hold 1232 to 8972 bytes"));
+  }
+  if (options.exponent_initial < kExponentMin || options.exponent_initial > kExponentMax) {
+    return std::unexpected(invalid("an exponent is -120 to 90"));
+  }
+  return {};
+}
+
+SwitchClient::State::State(const SwitchClientOptions& options_given, SwitchOutcome& outcome_given)
+    : options(options_given),
+      outcome(outcome_given),
+      limit(grid_limit(options.codecs.value, options.workers)),
+      windows((options.dimension - 1) / options.window_indices + 1),
+      link({.job = options.job, .key = options.key, .worker = options.worker, .nonce_seed = options.nonce_seed}),
+      round_trip(options.round_trip),
+      congestion(options.slots),
+      exponents(options.exponent_initial, limit),
+      slots(options.slots) {}
+
+SwitchClient::SwitchClient(const SwitchClientOptions& options, SwitchOutcome& outcome) {
+  MILLRACE_CHECK(validate(options).has_value());
+  state_ = std::make_unique<State>(options, outcome);
+}
+
+SwitchClient::SwitchClient(const SwitchClientOptions& options, SwitchOutcome& outcome, const SwitchHandover& handover)
+    : SwitchClient(options, outcome) {
+  MILLRACE_CHECK(handover.slots.size() == options.slots, handover.slots.size(), options.slots);
+  state_->next_step = handover.next_step;
+  state_->exponents.restore(handover.exponents);
+  for (size_t i = 0; i < handover.slots.size(); ++i) {
+    state_->slots[i].turn = handover.slots[i].turn;
+    state_->slots[i].kept = handover.slots[i].last_result;
+  }
+}
+
+SwitchClient::~SwitchClient() = default;
+
+void SwitchClient::set_epoch(const SwitchEpoch& epoch, TimeNs now, protocol::PacketSink& sink) {
+  state_->set_epoch(epoch, now, sink);
+}
+
+Status SwitchClient::begin_step(uint32_t step, IndexSpan indices, std::span<const float> values, TimeNs now,
+                                protocol::PacketSink& sink) {
+  if (state_->finishing) return std::unexpected(invalid("this worker has finished its steps"));
+  const Status begun = state_->begin_step(step, indices, values);
+  if (begun) state_->open_step(now, sink);
+  return begun;
+}
+
+Status SwitchClient::finish(TimeNs now, protocol::PacketSink& sink) {
+  if (state_->stepping) return std::unexpected(invalid("a step is under way"));
+  if (state_->finishing) return {};
+  state_->finishing = true;
+  const Status begun = state_->begin_step(state_->next_step, {}, {});
+  if (begun) state_->open_step(now, sink);
+  return begun;
+}
+
+bool SwitchClient::finished() const { return state_->finished; }
+
+void SwitchClient::receive(const protocol::ReceivedPacket& packet, TimeNs now, protocol::PacketSink& sink) {
+  state_->receive(packet, now, sink);
+}
+
+void SwitchClient::tick(TimeNs now, protocol::PacketSink& sink) { state_->tick(now, sink); }
+
+TimeNs SwitchClient::next_deadline() const { return state_->next_deadline(); }
+
+void SwitchClient::congestion_mark(TimeNs now) { state_->congestion.backed_off(now, state_->round_trip.smoothed()); }
+
+SwitchPhase SwitchClient::phase() const { return state_->phase; }
+
+bool SwitchClient::path_suspect() const {
+  return state_->refused || state_->silent_timeouts >= state_->options.silent_timeouts_to_suspect;
+}
+
+uint32_t SwitchClient::epoch_seen() const { return state_->epoch_seen; }
+
+SwitchHandover SwitchClient::handover() const {
+  MILLRACE_CHECK(!state_->stepping);
+  SwitchHandover out{.next_step = state_->next_step, .exponents = state_->exponents.state(), .slots = {}};
+  for (const State::Slot& slot : state_->slots) out.slots.push_back({slot.turn, slot.kept});
+  return out;
+}
+
+uint32_t SwitchClient::active_slots() const { return state_->congestion.active(); }
+
+const SwitchClientCounters& SwitchClient::counters() const { return state_->counters; }
+
+}  // namespace millrace::worker

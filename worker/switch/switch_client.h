@@ -1,0 +1,181 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/base/buffer.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/result.h"
+#include "protocol/datagram/key.h"
+#include "protocol/datagram/packet_sink.h"
+#include "protocol/datagram/window_code.h"
+#include "worker/switch/grid.h"
+#include "worker/switch/round_trip.h"
+
+/// The worker's side of the switch protocol, for one tensor (or part) of one job: a pure state machine. Normative: SWITCH.md,
+/// sections 1, 2, 5, 6; what it leaves open is settled in worker/switch/DESIGN.md.
+namespace millrace::worker {
+
+struct SwitchClientOptions {
+  uint32_t job = 0;
+  protocol::JobKey key{};
+  uint16_t worker = 0;          ///< < 64
+  uint32_t workers = 1;         ///< of the whole job, ever at once: the headroom of sums
+  uint32_t dimension = 0;       ///< of the tensor, in indices
+  uint32_t window_indices = 0;  ///< a multiple of 64, <= kWindowIndicesMax
+  uint32_t slots = 1;           ///< as the aggregator reserves for the job; <= windows of the tensor, <= kSlotsMax
+  uint32_t packet_bytes_max = 1472;
+  protocol::WindowCodecs codecs{};
+  int exponent_initial = -20;  ///< of all windows, before any result
+  uint64_t nonce_seed = 0;     ///< random, of its own for each incarnation
+  RoundTripOptions round_trip{};
+  /// A worker with no turn under way asks so often whether its aggregator still lives: others may wait for its hello.
+  TimeNs idle_probe_ns = 100 * kNsPerMs;
+  uint32_t silent_timeouts_to_probe = 3;     ///< so many time-outs without any word of the aggregator: CHALREQ
+  uint32_t silent_timeouts_to_suspect = 10;  ///< ... : path_suspect()
+};
+
+/// Who decides in an epoch, and what way packets take to it.
+enum class SwitchRole : uint8_t { kReduce = 1, kCombine = 2 };
+
+/// An epoch as the membership table has it.
+struct SwitchEpoch {
+  uint32_t epoch = 0;
+  uint64_t live = 0;             ///< a bit a worker
+  uint64_t membership_hash = 0;  ///< of (live, path, incarnations)
+  SwitchRole role = SwitchRole::kReduce;
+  protocol::Endpoint decider{};  ///< the switch, or the shard
+  protocol::Endpoint rack{};     ///< kCombine: where contributions go first
+};
+
+/// What came of one turn in one window. Everything points into the client and holds during the call.
+struct SettledWindow {
+  uint32_t step = 0;
+  uint32_t window = 0;
+  uint16_t slot = 0;
+  uint64_t turn = 0;
+  int exponent = 0;
+  uint64_t contributors = 0;
+  uint32_t decided_epoch = 0;
+  IndexSpan indices;              ///< of the update, in the tensor, strictly increasing
+  std::span<const int32_t> sums;  ///< x 2^exponent
+  IndexSpan returned;             ///< indices of this worker's that were not, or not wholly, applied
+  std::span<const float> returned_values;
+};
+
+/// What the client tells its owner, in the middle of receive().
+class SwitchOutcome {
+ public:
+  virtual ~SwitchOutcome() = default;
+  /// Once for each turn: the update and what goes back to the residual belong together.
+  virtual void settled(const SettledWindow& window) = 0;
+  /// Every slot has finished the step. begin_step() may follow, not from here.
+  virtual void step_done(uint32_t step) = 0;
+};
+
+/// Why packets were dropped, and what was done.
+struct SwitchClientCounters {
+  uint64_t malformed = 0;
+  uint64_t wrong_job = 0;
+  uint64_t unexpected_type = 0;
+  uint64_t forged = 0;
+  uint64_t replayed = 0;
+  uint64_t wrong_life = 0;
+  uint64_t wrong_epoch = 0;
+  uint64_t not_running = 0;
+  uint64_t other_turn = 0;
+  uint64_t contradiction = 0;  ///< authentic, and not what an aggregator that keeps the rules sends
+  uint64_t duplicates = 0;
+  uint64_t bad_payload = 0;
+  uint64_t results = 0;  ///< turns settled
+  uint64_t not_contributor = 0;
+  uint64_t resends = 0;  ///< packets
+  uint64_t timeouts = 0;
+  uint64_t hellos = 0;
+  uint64_t challenge_requests = 0;
+  uint64_t new_lives = 0;
+  uint64_t fetches_answered = 0;
+  uint64_t held_back = 0;          ///< answers that waited for the congestion window
+  uint64_t entries_left_over = 0;  ///< did not fit 16 fragments; they went back
+  uint64_t entries_saturated = 0;
+  uint64_t refused = 0;  ///< NO_SLOTS, POSITIONS, MEMBERSHIP
+};
+
+enum class SwitchPhase : uint8_t {
+  kOutside,  ///< no epoch yet, or one without this worker
+  kAsking,   ///< CHALREQ: who is there?
+  kHello,
+  kRunning,
+};
+
+/// What another worker needs to go on beside this one, taken between two steps.
+struct SwitchHandover {
+  uint32_t next_step = 0;
+  ExponentTable::State exponents;
+  struct Fragment {
+    protocol::DatagramHeader header;
+    ByteBuffer extension;
+    ByteBuffer payload;
+  };
+  struct Slot {
+    uint64_t turn = 1;
+    std::vector<Fragment> last_result;
+  };
+  std::vector<Slot> slots;
+};
+
+/// Threads  one at a time; calls nobody but `outcome`, and the sink that it is handed.
+class SwitchClient {
+ public:
+  /// Errors  invalid_argument: an option outside its range.
+  static Status validate(const SwitchClientOptions& options);
+
+  /// REQUIRES: validate(options).
+  SwitchClient(const SwitchClientOptions& options, SwitchOutcome& outcome);
+  /// A worker that comes to a job under way: it goes on where `handover` was taken.
+  SwitchClient(const SwitchClientOptions& options, SwitchOutcome& outcome, const SwitchHandover& handover);
+  ~SwitchClient();
+
+  /// What the table says now. Older or equal epochs are ignored. Results of older epochs are no longer taken when this returns.
+  void set_epoch(const SwitchEpoch& epoch, TimeNs now, protocol::PacketSink& sink);
+
+  /// Offers one step's values: what is not applied of them comes back by settled().
+  ///
+  /// indices  [k] strictly increasing, < dimension.
+  /// values   [k] finite.
+  /// Errors   invalid_argument: indices, values, another step than the next (the first is 0); the step before is not over.
+  Status begin_step(uint32_t step, IndexSpan indices, std::span<const float> values, TimeNs now,
+                    protocol::PacketSink& sink);
+  /// There will be no more steps: answers others' with nothing until all say so (FIN).
+  /// Errors   invalid_argument: a step is under way.
+  Status finish(TimeNs now, protocol::PacketSink& sink);
+  /// All have said so: this worker may leave.
+  bool finished() const;
+
+  /// Takes one packet, hostile ones among them.
+  void receive(const protocol::ReceivedPacket& packet, TimeNs now, protocol::PacketSink& sink);
+  /// Does what is due. Call it at next_deadline(), or every millisecond or so.
+  void tick(TimeNs now, protocol::PacketSink& sink);
+  TimeNs next_deadline() const;
+  /// The network marked a packet (ECN): as a time-out, without a resend.
+  void congestion_mark(TimeNs now);
+
+  SwitchPhase phase() const;
+  /// The aggregator has been silent for long, or refused the job: the table should raise the epoch with another path.
+  bool path_suspect() const;
+  /// The newest epoch that an aggregator spoke of: newer than set_epoch()'s, the table is to be read.
+  uint32_t epoch_seen() const;
+  /// REQUIRES: no step is under way.
+  SwitchHandover handover() const;
+  uint32_t active_slots() const;
+  const SwitchClientCounters& counters() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace millrace::worker

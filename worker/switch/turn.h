@@ -1,0 +1,95 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "kernels/base/buffer.h"
+#include "kernels/base/clock.h"
+#include "protocol/datagram/extensions.h"
+#include "protocol/datagram/header.h"
+#include "protocol/datagram/window_code.h"
+#include "worker/switch/switch_client.h"
+
+/// One turn of one slot as its worker sees it: what it sent, and what has come of the result.
+namespace millrace::worker {
+
+using Fragment = SwitchHandover::Fragment;
+
+/// What this worker offers in one window.
+struct Offer {
+  std::vector<uint16_t> indices;  ///< in the window, strictly increasing
+  std::vector<float> values;
+};
+
+/// The packets of one turn. Their payloads never change again: a resend is the same bytes under another sequence number.
+struct Contribution {
+  std::vector<Fragment> fragments;  ///< 1 .. kFragmentsMax; no extension
+  std::vector<uint16_t> indices;    ///< what is in the fragments, as receivers decode it
+  std::vector<int32_t> integers;
+  uint32_t left_over = 0;  ///< entries that did not fit
+  uint32_t saturated = 0;
+};
+
+struct ContributionTerms {
+  protocol::DatagramHeader header;  ///< turn, step, window, next, slot, exponent; flags of all fragments (FIN)
+  protocol::WindowCodecs codecs;
+  uint32_t window_indices = 0;
+  size_t payload_bytes_max = 0;
+  int32_t limit = 0;
+};
+
+/// Rounds the offer to the grid and packs it. Nothing to send: one EMPTY fragment. All of it rounds to 0: one entry of 0, so that
+/// the result shows that the exponent is too large.
+Contribution make_contribution(const Offer& offer, const ContributionTerms& terms);
+
+/// The fragments of a result (or of a receipt) as they come in, in any order. Decodes each at once.
+class Gathering {
+ public:
+  enum class Taken : uint8_t { kMore, kWhole, kDuplicate, kContradiction, kBadPayload };
+
+  void clear();
+  bool whole() const { return whole_; }
+  Taken take(const protocol::Datagram& datagram, uint32_t window_indices);
+
+  /// Of the first fragment that came. REQUIRES: one came.
+  const protocol::DatagramHeader& header() const { return first_; }
+  const std::vector<uint16_t>& indices() const { return indices_; }  ///< REQUIRES: whole()
+  const std::vector<int32_t>& integers() const { return integers_; }
+  /// The packets themselves, in order. REQUIRES: whole().
+  std::vector<Fragment> packets() const;
+
+ private:
+  struct Part {
+    Fragment packet;
+    std::vector<uint16_t> indices;
+    std::vector<int32_t> integers;
+  };
+  bool contradicts(const protocol::Datagram& datagram) const;
+  Taken join();
+
+  std::array<std::optional<Part>, protocol::kFragmentsMax> parts_;
+  uint32_t count_ = 0;
+  std::optional<uint8_t> last_;
+  bool whole_ = false;
+  protocol::DatagramHeader first_;
+  std::vector<uint16_t> indices_;
+  std::vector<int32_t> integers_;
+};
+
+/// What of an offer and a contribution does not come back by the update.
+struct Settlement {
+  std::vector<uint32_t> indices;  ///< in the tensor
+  std::vector<float> values;
+};
+
+/// Applied is what was sent, is in the update and (where a rack selected) was kept; everything else goes back: all of it where
+/// this worker is not among the contributors, what rounding and saturation took off, what did not fit.
+///
+/// kept  null: no rack selected.
+Settlement settle(const Offer& offer, const Contribution& sent, const std::vector<uint16_t>* update,
+                  const std::vector<uint16_t>* kept, uint32_t window_begin);
+
+}  // namespace millrace::worker

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "kernels/base/result.h"
+#include "protocol/datagram/packet_sink.h"
+#include "worker/switch/switch_client.h"
+
+namespace millrace::worker {
+
+/// A UDP socket for one worker: bursts by recvmmsg and sendmmsg, no thread of its own.
+/// Threads  one at a time.
+class SwitchUdpPort final : public protocol::PacketSink {
+ public:
+  static constexpr size_t kBurst = 32;
+
+  /// A free port of any local address of the family that `peer` has.
+  /// Errors   io.
+  static Result<std::unique_ptr<SwitchUdpPort>> open(const protocol::Endpoint& peer, size_t packet_bytes_max);
+  ~SwitchUdpPort() override;
+  SwitchUdpPort(const SwitchUdpPort&) = delete;
+  SwitchUdpPort& operator=(const SwitchUdpPort&) = delete;
+
+  std::span<uint8_t> room() override;
+  void send(size_t bytes, const protocol::Endpoint& to) override;
+  /// What send() has gathered goes out; what the system does not take is lost, as on the wire, and counted.
+  void flush();
+  /// What is there, without waiting; good until the next call.
+  std::span<const protocol::ReceivedPacket> receive();
+  void wait(TimeNs at_most);
+  uint64_t packets_lost() const;
+  /// The port's number on this machine.
+  uint16_t local_port() const;
+
+ private:
+  struct State;
+  explicit SwitchUdpPort(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+/// A step's whole update, and what of the worker's own values is not in it.
+struct SwitchStep {
+  struct Window {
+    uint32_t window = 0;
+    int exponent = 0;
+    uint64_t contributors = 0;
+    size_t first = 0;  ///< of `indices` and `sums`
+    size_t last = 0;
+  };
+  std::vector<Window> windows;    ///< in the order in which they were settled
+  std::vector<uint32_t> indices;  ///< of the tensor
+  std::vector<int32_t> sums;      ///< x 2^exponent of their window
+  std::vector<uint32_t> returned_indices;
+  std::vector<float> returned_values;
+};
+
+/// Client and socket, steps one at a time, blocking. The table is the caller's: `epoch` is asked now and then what it says.
+/// Threads  one at a time.
+class SwitchStepper : private SwitchOutcome {
+ public:
+  using ReadEpoch = std::function<SwitchEpoch()>;
+
+  /// REQUIRES: SwitchClient::validate(options).
+  static Result<std::unique_ptr<SwitchStepper>> open(const SwitchClientOptions& options, ReadEpoch epoch);
+  ~SwitchStepper() override;
+
+  /// Errors   as SwitchClient::begin_step(); timeout: the step goes on all the same, wait_step() may be called again.
+  Result<SwitchStep> run_step(uint32_t step, IndexSpan indices, std::span<const float> values, TimeNs timeout);
+  Result<SwitchStep> wait_step(TimeNs timeout);
+  /// Answers the others until all have finished.
+  Status finish(TimeNs timeout);
+  const SwitchClient& client() const { return *client_; }
+
+ private:
+  SwitchStepper() = default;
+  void settled(const SettledWindow& window) override;
+  void step_done(uint32_t step) override;
+  /// One round: what came, what is due.
+  void turn(TimeNs wait_at_most);
+  template <typename Done>
+  Status pump(TimeNs timeout, const Done& done);
+
+  ReadEpoch read_epoch_;
+  TimeNs epoch_read_at_ = INT64_MIN;
+  std::unique_ptr<SwitchUdpPort> port_;
+  std::unique_ptr<SwitchClient> client_;
+  SwitchStep under_way_;
+  bool done_ = false;
+};
+
+}  // namespace millrace::worker
