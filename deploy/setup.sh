@@ -18,7 +18,6 @@ readonly BUILD_PACKAGES=(
   git                  # source
   pkg-config           # finds Highway, xxHash, ZeroMQ, SQLite
   libzmq3-dev          # transport
-  libsodium-dev        # keys and MACs of datagrams
   cppzmq-dev           # transport, C++ binding
   capnproto            # message compiler
   libcapnp-dev         # messages

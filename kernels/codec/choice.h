@@ -17,8 +17,8 @@ namespace millrace {
 /// Densities of uniform indices at which speeds are known, ascending.
 inline constexpr std::array<double, 5> kSpeedDensities = {0.001, 0.01, 0.1, 0.5, 0.9};
 
-/// Units (indices; of the dense form values) in streams that were measured: one whose arrays stay in the nearest caches, and three
-/// whose do not, ascending: the last one's are in no cache at all.
+/// Units (indices; of the dense form values) in streams that were measured: one whose arrays stay in the nearest caches, and
+/// three whose do not, ascending: the last one's are in no cache at all.
 inline constexpr uint64_t kNearUnits = 2'112;
 inline constexpr std::array<uint64_t, 3> kFarUnits = {16'384, 131'072, 4'194'304};
 /// Units in streams of which what does not grow with the units is known, ascending: a code's loops, tables and predictions have
