@@ -52,9 +52,17 @@ void WindowSum::add(const WindowEntries& entries, int32_t headroom) {
   const auto count = static_cast<uint32_t>(entries.indices.size());
   const uint32_t over = entries.indices.back() - first + 1 == count ? add_run(first, entries.values, headroom)
                                                                     : add_scattered(entries, headroom);
-  if (over == 0) [[likely]]
-    return;
-  // Never but for a hostile sender. What was added of such a value does not matter any more.
+  if (over != 0) [[unlikely]]
+    omit_over(entries, headroom);
+}
+
+void WindowSum::add_in_any_order(const WindowEntries& entries, int32_t headroom) {
+  if (add_scattered(entries, headroom) != 0) [[unlikely]]
+    omit_over(entries, headroom);
+}
+
+/// Never but for a hostile sender. What was added of such a value does not matter any more.
+void WindowSum::omit_over(const WindowEntries& entries, int32_t headroom) {
   for (size_t at = 0; at < entries.indices.size(); ++at) {
     if (magnitude(entries.values[at]) > static_cast<uint32_t>(headroom)) omit(entries.indices[at]);
   }
