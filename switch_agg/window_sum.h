@@ -53,6 +53,7 @@ class WindowSum {
   uint32_t add_scattered(const protocol::WindowEntries& entries, int32_t headroom);
   void omit_over(const protocol::WindowEntries& entries, int32_t headroom);
   void omit(uint32_t index);
+  uint32_t take_omitted();
 
   WindowMemory memory_;
   bool omits_ = false;  ///< any bit of `omitted` is set

@@ -8,6 +8,7 @@
 
 #include "kernels/base/random.h"
 #include "kernels/window/rice_gaps.h"
+#include "kernels/window/set_bits.h"
 #include "kernels/window/window_values.h"
 #include "tests/support/isa.h"
 
@@ -171,6 +172,28 @@ TEST(WindowValues, ShortsAndLevelsAreWhatTheirBitsSay) {
         EXPECT_EQ(fours[i], (half < 8 ? half : half - 16) * ((1 << 28) - 1)) << isa;
       }
     });
+  }
+}
+
+TEST(SetBits, NumbersOfAllSetBitsIncrease) {
+  RandomSequence random(RandomKey::from(5));
+  for (const size_t words : {0, 1, 2, 7, 682, 1024}) {
+    for (const uint32_t part : {0, 1, 3, 30, 64}) {  // of 64 bits that are set
+      std::vector<uint64_t> bitmap(words);
+      Indices expected;
+      for (size_t bit = 0; bit < 64 * words; ++bit) {
+        if (random.next_below(64) >= part) continue;
+        bitmap[bit / 64] |= uint64_t{1} << (bit % 64);
+        expected.push_back(static_cast<uint16_t>(bit));
+      }
+      testing::for_each_isa([&](const std::string& isa) {
+        Indices found(64 * words);
+        const size_t count = set_bits(bitmap, found);
+        ASSERT_EQ(count, expected.size()) << isa << " " << words << " " << part;
+        found.resize(count);
+        EXPECT_EQ(found, expected) << isa << " " << words << " " << part;
+      });
+    }
   }
 }
 
