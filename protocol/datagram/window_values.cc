@@ -11,7 +11,6 @@
 namespace millrace::protocol {
 namespace {
 
-constexpr int32_t kShortMax = 32'767;
 constexpr int16_t kShortHole = std::numeric_limits<int16_t>::min();
 constexpr int32_t kIntHole = std::numeric_limits<int32_t>::min();
 constexpr uint8_t kLevel8Hole = 0x80;
@@ -30,14 +29,6 @@ uint32_t magnitude(int32_t value) {
 }
 
 size_t buckets_of(size_t count) { return (count + kLevelBucket - 1) / kLevelBucket; }
-
-void put_shorts(std::span<const int32_t> values, uint8_t* out, int32_t* decoded) {
-  for (size_t j = 0; j < values.size(); ++j) {
-    const auto clamped = static_cast<int16_t>(std::clamp(values[j], -kShortMax, kShortMax));
-    std::memcpy(out + 2 * j, &clamped, sizeof(clamped));
-    decoded[j] = clamped;
-  }
-}
 
 void put_ints(std::span<const int32_t> values, uint8_t* out, int32_t* decoded) {
   for (size_t j = 0; j < values.size(); ++j) {
@@ -151,7 +142,7 @@ void put_window_values(const WindowCodecs& codecs, std::span<const int32_t> valu
   MILLRACE_CHECK(decoded.size() >= values.size(), decoded.size(), values.size());
   if (values.empty()) return;
   switch (codecs.value) {
-    case WindowValueCodec::kFixed16: put_shorts(values, out.data(), decoded.data()); break;
+    case WindowValueCodec::kFixed16: narrow_shorts(values, out, decoded); break;
     case WindowValueCodec::kFixed32: put_ints(values, out.data(), decoded.data()); break;
     case WindowValueCodec::kQsgd8:
     case WindowValueCodec::kQsgd4: put_levels(codecs, values, first_word, out.data(), decoded.data()); break;
