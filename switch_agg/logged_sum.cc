@@ -1,6 +1,6 @@
 #include "switch_agg/logged_sum.h"
 
-#include <algorithm>
+#include <cstring>
 #include <utility>
 
 namespace millrace::switch_agg {
@@ -12,8 +12,8 @@ void LoggedSum::add(const WindowEntries& entries, int32_t headroom) {
   if (count == 0) return;
   const bool is_run = entries.indices.back() - entries.indices.front() + size_t{1} == count;
   if (!is_added_ && !is_run && count <= memory_.log_values.size() - logged_) {
-    std::ranges::copy(entries.indices, memory_.log_indices.subspan(logged_).begin());
-    std::ranges::copy(entries.values, memory_.log_values.subspan(logged_).begin());
+    std::memcpy(memory_.log_indices.data() + logged_, entries.indices.data(), entries.indices.size_bytes());
+    std::memcpy(memory_.log_values.data() + logged_, entries.values.data(), entries.values.size_bytes());
     logged_ += count;
     headroom_ = headroom;
     return;
