@@ -266,12 +266,10 @@ void join_codes(const uint16_t* gaps, size_t count, uint32_t shift, JoinedCodes&
 void take_gaps(const uint16_t* indices, size_t count, uint32_t next, uint16_t* gaps) {
   gaps[0] = static_cast<uint16_t>(indices[0] - next);
   size_t j = 1;
-#if HWY_TARGET != HWY_SCALAR
-  const hn::CappedTag<uint16_t, 32> d;
+  const hn::CappedTag<uint16_t, 32> d;  // one lane with one lane's instruction set
   const auto one = hn::Set(d, 1);
   for (; j + hn::Lanes(d) <= count; j += hn::Lanes(d))
     hn::StoreU(hn::Sub(hn::Sub(hn::LoadU(d, indices + j), hn::LoadU(d, indices + j - 1)), one), d, gaps + j);
-#endif
   for (; j < count; ++j) gaps[j] = static_cast<uint16_t>(indices[j] - indices[j - 1] - 1);
   for (; j % 32 != 0; ++j) gaps[j] = 0;
 }

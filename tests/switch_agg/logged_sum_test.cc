@@ -45,7 +45,8 @@ Entries draw(RandomSequence& random, size_t count_max, int32_t value_max) {
   Entries entries;
   for (const uint16_t index : indices) {
     entries.indices.push_back(index);
-    entries.values.push_back(static_cast<int32_t>(random.next_below(static_cast<uint64_t>(value_max) * 2)) - value_max);
+    const auto value = static_cast<int64_t>(random.next_below(2 * static_cast<uint64_t>(value_max))) - value_max;
+    entries.values.push_back(static_cast<int32_t>(value));
   }
   return entries;
 }
