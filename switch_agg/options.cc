@@ -139,7 +139,9 @@ void add_bench(CLI::App& bench, BenchOptions& options) {
   bench.add_option("--workers", options.workers, "Workers whose packets are made up")
       ->check(CLI::Range(1u, protocol::kSwitchWorkersMax))
       ->capture_default_str();
-  bench.add_option("--slots", options.slots, "Slots of the job")
+  bench
+      .add_option("--slots", options.slots,
+                  "Slots of the job. A network needs slots x packet >= bandwidth x round trip")
       ->check(CLI::Range(1u, protocol::kSlotsMax))
       ->capture_default_str();
   bench

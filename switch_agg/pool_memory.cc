@@ -29,6 +29,7 @@ void PoolMemory<T>::Free::operator()(T* memory) const {
 }
 
 template class PoolMemory<int32_t>;
+template class PoolMemory<uint16_t>;
 template class PoolMemory<uint64_t>;
 template class PoolMemory<uint8_t>;
 

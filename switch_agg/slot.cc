@@ -3,6 +3,20 @@
 #include "kernels/base/check.h"
 
 namespace millrace::switch_agg {
+namespace {
+
+/// Part of a window's indices for which there is room in a log. With more, the log touches more memory than the sums do.
+constexpr uint32_t kLogPart = 4;
+
+/// Over the first `window_indices` of memory for more.
+WindowMemory window_memory(std::span<int32_t> sums, std::span<uint64_t> bits, uint32_t window_indices) {
+  const size_t words = window_indices / 64;
+  return {.sums = sums.first(window_indices),
+          .present = bits.first(words),
+          .omitted = bits.subspan(bits.size() / 2, words)};
+}
+
+}  // namespace
 
 void Slot::claim(const protocol::DatagramHeader& header) {
   MILLRACE_CHECK(!open && header.turn == cur + 1, cur, header.turn);
@@ -41,6 +55,10 @@ SlotPool::SlotPool(uint32_t slots_max, uint32_t window_indices_max, uint32_t pac
     : window_indices_max_(window_indices_max),
       sums_(size_t{slots_max} * window_indices_max),
       bits_(size_t{slots_max} * 2 * (window_indices_max / 64)),
+      log_values_(size_t{slots_max} * (window_indices_max / kLogPart)),
+      log_indices_(size_t{slots_max} * (window_indices_max / kLogPart)),
+      shared_sums_(window_indices_max),
+      shared_bits_(size_t{2} * (window_indices_max / 64)),
       results_(size_t{slots_max} * 2 * protocol::kFragmentsMax * packet_bytes_max),
       slots_(slots_max) {
   free_.reserve(slots_max);
@@ -63,9 +81,13 @@ bool SlotPool::reserve(uint32_t slots, uint32_t window_indices, std::vector<uint
     free_.pop_back();
     out.push_back(at);
     const std::span<uint64_t> bits = bits_.span().subspan(at * 2 * words, 2 * words);
-    slots_[at].sum = WindowSum({.sums = sums_.span().subspan(size_t{at} * window_indices_max_, window_indices),
-                                .present = bits.first(window_indices / 64),
-                                .omitted = bits.subspan(words, window_indices / 64)});
+    const std::span<int32_t> sums = sums_.span().subspan(size_t{at} * window_indices_max_, window_indices_max_);
+    const size_t log_max = window_indices_max_ / kLogPart;
+    const size_t log = window_indices / kLogPart;
+    slots_[at].sum = LoggedSum({.own = window_memory(sums, bits, window_indices),
+                                .shared = window_memory(shared_sums_.span(), shared_bits_.span(), window_indices),
+                                .log_indices = log_indices_.span().subspan(at * log_max, log),
+                                .log_values = log_values_.span().subspan(at * log_max, log)});
     slots_[at].set_closed(0);
   }
   return true;

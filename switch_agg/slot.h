@@ -9,8 +9,8 @@
 #include "kernels/base/clock.h"
 #include "protocol/datagram/header.h"
 #include "switch_agg/kept_result.h"
+#include "switch_agg/logged_sum.h"
 #include "switch_agg/pool_memory.h"
-#include "switch_agg/window_sum.h"
 
 namespace millrace::switch_agg {
 
@@ -47,7 +47,7 @@ struct Slot {
   uint64_t whole = 0;
   std::array<uint64_t, protocol::kFragmentsMax> have{};
   std::array<Part, protocol::kSwitchWorkersMax> parts{};
-  WindowSum sum;
+  LoggedSum sum;
 
   std::array<KeptResult, 2> kept;  ///< of turn t at t & 1
   std::array<TimeNs, protocol::kSwitchWorkersMax> answer_after{};
@@ -63,7 +63,7 @@ struct Slot {
 
 /// The slots of all jobs, and their memory: made once.
 ///
-/// Memory  slots_max x (window_indices_max x (4 B + 2 bit) + 2 x 16 x packet_bytes_max + about 2 KiB).
+/// Memory  slots_max x (window_indices_max x (4 B + 2 bit + 1.5 B of log) + 2 x 16 x packet_bytes_max + about 2 KiB).
 class SlotPool {
  public:
   SlotPool(uint32_t slots_max, uint32_t window_indices_max, uint32_t packet_bytes_max);
@@ -80,6 +80,10 @@ class SlotPool {
   uint32_t window_indices_max_;
   PoolMemory<int32_t> sums_;
   PoolMemory<uint64_t> bits_;
+  PoolMemory<int32_t> log_values_;
+  PoolMemory<uint16_t> log_indices_;
+  PoolMemory<int32_t> shared_sums_;  ///< of one window: LoggedSumMemory::shared
+  PoolMemory<uint64_t> shared_bits_;
   PoolMemory<uint8_t> results_;
   std::vector<Slot> slots_;
   std::vector<uint16_t> free_;

@@ -5,6 +5,8 @@
 #include <limits>
 #include <utility>
 
+#include "kernels/window/set_bits.h"
+
 namespace millrace::switch_agg {
 namespace {
 
@@ -31,6 +33,21 @@ int32_t wrapping_sum(int32_t a, int32_t b, uint32_t& overflow) {
 
 constexpr uint32_t kSignBit = 0x8000'0000;
 
+/// The lowest number has no opposite, and no place in a payload.
+void leave_out_lowest(std::span<uint16_t> indices, std::span<int32_t> values, WindowSum::Taken& taken) {
+  uint32_t kept = 0;
+  taken.magnitude_or = 0;
+  for (uint32_t at = 0; at < taken.count; ++at) {
+    const bool fits = values[at] != std::numeric_limits<int32_t>::min();
+    taken.magnitude_or |= fits ? magnitude(values[at]) : 0;
+    indices[kept] = indices[at];
+    values[kept] = values[at];
+    kept += fits;
+  }
+  taken.omitted += taken.count - kept;
+  taken.count = kept;
+}
+
 /// Bits [first, first + count) of a bitmap.
 void set_run(std::span<uint64_t> bits, uint32_t first, uint32_t count) {
   uint32_t at = first;
@@ -52,9 +69,17 @@ void WindowSum::add(const WindowEntries& entries, int32_t headroom) {
   const auto count = static_cast<uint32_t>(entries.indices.size());
   const uint32_t over = entries.indices.back() - first + 1 == count ? add_run(first, entries.values, headroom)
                                                                     : add_scattered(entries, headroom);
-  if (over == 0) [[likely]]
-    return;
-  // Never but for a hostile sender. What was added of such a value does not matter any more.
+  if (over != 0) [[unlikely]]
+    omit_over(entries, headroom);
+}
+
+void WindowSum::add_in_any_order(const WindowEntries& entries, int32_t headroom) {
+  if (add_scattered(entries, headroom) != 0) [[unlikely]]
+    omit_over(entries, headroom);
+}
+
+/// Never but for a hostile sender. What was added of such a value does not matter any more.
+void WindowSum::omit_over(const WindowEntries& entries, int32_t headroom) {
   for (size_t at = 0; at < entries.indices.size(); ++at) {
     if (magnitude(entries.values[at]) > static_cast<uint32_t>(headroom)) omit(entries.indices[at]);
   }
@@ -105,34 +130,34 @@ void WindowSum::omit(uint32_t index) {
 
 WindowSum::Taken WindowSum::take(std::span<uint16_t> indices, std::span<int32_t> values) {
   Taken taken;
+  if (omits_) [[unlikely]]
+    taken.omitted = take_omitted();
+  taken.count = static_cast<uint32_t>(set_bits(memory_.present, indices));
+  std::ranges::fill(memory_.present, 0);
   int32_t* const sums = memory_.sums.data();
-  for (size_t word = 0; word < memory_.present.size(); ++word) {
-    uint64_t bits = memory_.present[word];
-    if (bits == 0) continue;
-    memory_.present[word] = 0;
-    const auto base = static_cast<uint32_t>(word * 64);
-    if (omits_ && memory_.omitted[word] != 0) {
-      for (uint64_t out = memory_.omitted[word]; out != 0; out &= out - 1) {
-        sums[base + static_cast<uint32_t>(std::countr_zero(out))] = 0;
-        ++taken.omitted;
-      }
-      bits &= ~memory_.omitted[word];
-      memory_.omitted[word] = 0;
-    }
-    for (; bits != 0; bits &= bits - 1) {
-      const uint32_t index = base + static_cast<uint32_t>(std::countr_zero(bits));
-      const int32_t sum = std::exchange(sums[index], 0);
-      indices[taken.count] = static_cast<uint16_t>(index);
-      values[taken.count] = sum;
-      // The lowest number has no opposite, and no place in a payload.
-      const bool fits = sum != std::numeric_limits<int32_t>::min();
-      taken.magnitude_or |= fits ? magnitude(sum) : 0;
-      taken.count += fits;
-      taken.omitted += !fits;
+  for (uint32_t at = 0; at < taken.count; ++at) {
+    const int32_t sum = std::exchange(sums[indices[at]], 0);
+    values[at] = sum;
+    taken.magnitude_or |= magnitude(sum);
+  }
+  if ((taken.magnitude_or & kSignBit) != 0) [[unlikely]]
+    leave_out_lowest(indices, values, taken);
+  return taken;
+}
+
+/// Zeros what is omitted, and forgets that it was there.
+uint32_t WindowSum::take_omitted() {
+  uint32_t omitted = 0;
+  for (size_t word = 0; word < memory_.omitted.size(); ++word) {
+    const uint64_t bits = std::exchange(memory_.omitted[word], 0);
+    memory_.present[word] &= ~bits;
+    for (uint64_t out = bits; out != 0; out &= out - 1) {
+      memory_.sums[word * 64 + static_cast<size_t>(std::countr_zero(out))] = 0;
+      ++omitted;
     }
   }
   omits_ = false;
-  return taken;
+  return omitted;
 }
 
 void WindowSum::clear() {

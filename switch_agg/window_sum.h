@@ -32,6 +32,8 @@ class WindowSum {
   ///
   /// headroom  (2^31 - 1) / workers of the job.
   void add(const protocol::WindowEntries& entries, int32_t headroom);
+  /// The same for entries that need not increase, and may name an index several times: of several contributions.
+  void add_in_any_order(const protocol::WindowEntries& entries, int32_t headroom);
 
   struct Taken {
     uint32_t count = 0;
@@ -49,7 +51,9 @@ class WindowSum {
   /// Both give non-0 where a value is over the headroom.
   uint32_t add_run(uint32_t first, std::span<const int32_t> values, int32_t headroom);
   uint32_t add_scattered(const protocol::WindowEntries& entries, int32_t headroom);
+  void omit_over(const protocol::WindowEntries& entries, int32_t headroom);
   void omit(uint32_t index);
+  uint32_t take_omitted();
 
   WindowMemory memory_;
   bool omits_ = false;  ///< any bit of `omitted` is set

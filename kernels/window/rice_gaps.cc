@@ -1,4 +1,4 @@
-// Decoding with Highway: compiled once per instruction set, chosen at run time. The format is in protocol/WIRE_FORMAT.md,
+// With Highway: compiled once per instruction set, chosen at run time. The format is in protocol/WIRE_FORMAT.md,
 // "Datagrams"; the tests have it bit by bit.
 #include "kernels/window/rice_gaps.h"
 
@@ -173,6 +173,147 @@ std::optional<uint32_t> decode(const RiceGaps& code, ByteSpan bytes, uint16_t* o
   return join(code, padded.data(), terminators.data(), out);
 }
 
+/// Appends bits, low first, to memory that is written 8 bytes at a time.
+struct BitAppender {
+  uint8_t* at;
+  uint64_t pending = 0;
+  uint32_t filled = 0;  // < 8 between calls
+
+  HWY_INLINE void put(uint64_t bits, uint32_t count) {  // count <= 56, or 60 where all counts are multiples of 4
+    pending |= bits << filled;
+    filled += count;
+    std::memcpy(at, &pending, sizeof(pending));
+    at += filled >> 3;
+    pending = (filled & 64) != 0 ? 0 : pending >> (filled & ~7u);
+    filled &= 7;
+  }
+  HWY_INLINE void put_unary(uint32_t quotient) {
+    for (; quotient > 55; quotient -= 55) put(0, 55);
+    put(uint64_t{1} << quotient, quotient + 1);
+  }
+};
+
+/// Gaps that are coded at once: a block's arrays stay in the nearest cache.
+constexpr size_t kEncodeBlock = 512;
+
+/// Four low parts, and four unary codes: a u64 each, and the length of the latter; over kJoinedMax they are not right.
+struct JoinedCodes {
+  alignas(64) std::array<uint64_t, kEncodeBlock / 4> lows;
+  alignas(64) std::array<uint64_t, kEncodeBlock / 4> codes;
+  alignas(64) std::array<uint64_t, kEncodeBlock / 4> lengths;
+};
+/// A pair has two bits at least: the other has 31 at most, so that no 32-bit lane overflowed.
+constexpr uint64_t kJoinedMax = 33;
+
+#if HWY_TARGET == HWY_SCALAR
+
+void join_codes(const uint16_t* gaps, size_t count, uint32_t shift, JoinedCodes& to) {
+  const uint32_t mask = (uint32_t{1} << shift) - 1;
+  for (size_t j = 0; j < count; j += 4) {
+    uint64_t lows = 0;
+    uint64_t codes = 0;
+    uint64_t length = 0;
+    for (uint32_t i = 0; i < 4; ++i) {
+      lows |= uint64_t{gaps[j + i] & mask} << (i * shift);
+      length += gaps[j + i] >> shift;
+      codes |= uint64_t{1} << (length++ & 63);
+    }
+    to.lows[j / 4] = lows;
+    to.codes[j / 4] = codes;
+    to.lengths[j / 4] = length;
+  }
+}
+
+#else
+
+/// Pairs are joined in 32-bit lanes, pairs of pairs in 64-bit lanes. gaps: [count rounded up to 32].
+void join_codes(const uint16_t* gaps, size_t count, uint32_t shift, JoinedCodes& to) {
+  const hn::CappedTag<uint32_t, 16> d;
+  const hn::Repartition<uint16_t, decltype(d)> d16;
+  const hn::Repartition<uint64_t, decltype(d)> d64;
+  const int bits = static_cast<int>(shift);
+  const auto mask = hn::Set(d16, static_cast<uint16_t>((uint32_t{1} << shift) - 1));
+  const auto low16 = hn::Set(d, 0xffff);
+  const auto low32 = hn::Set(d64, 0xffff'ffff);
+  const auto shift_max = hn::Set(d, 31);  // not every target shifts farther
+  const auto wide_shift_max = hn::Set(d64, 63);
+  const auto one = hn::Set(d, 1);
+  const auto two = hn::Set(d, 2);
+  for (size_t j = 0; j < count; j += hn::Lanes(d16)) {
+    const auto gap = hn::LoadU(d16, gaps + j);
+    const auto low = hn::BitCast(d, hn::And(gap, mask));
+    const auto pair = hn::BitCast(d64, hn::Or(hn::And(low, low16), hn::ShiftLeftSame(hn::ShiftRight<16>(low), bits)));
+    const auto lows = hn::Or(hn::And(pair, low32), hn::ShiftLeftSame(hn::ShiftRight<32>(pair), 2 * bits));
+    hn::StoreU(lows, d64, to.lows.data() + j / 4);
+
+    const auto quotients = hn::BitCast(d, hn::ShiftRightSame(gap, bits));
+    const auto first = hn::And(quotients, low16);
+    const auto both = hn::Add(first, hn::ShiftRight<16>(quotients));
+    const auto pair_codes =
+        hn::BitCast(d64, hn::Or(hn::Shl(one, hn::Min(first, shift_max)), hn::Shl(two, hn::Min(both, shift_max))));
+    const auto pair_lengths = hn::BitCast(d64, hn::Add(both, two));
+    const auto length = hn::And(pair_lengths, low32);
+    const auto codes =
+        hn::Or(hn::And(pair_codes, low32), hn::Shl(hn::ShiftRight<32>(pair_codes), hn::And(length, wide_shift_max)));
+    hn::StoreU(codes, d64, to.codes.data() + j / 4);
+    hn::StoreU(hn::Add(length, hn::ShiftRight<32>(pair_lengths)), d64, to.lengths.data() + j / 4);
+  }
+}
+
+#endif  // HWY_SCALAR
+
+/// gap_j of a block, with zeros behind them up to whole vectors.
+void take_gaps(const uint16_t* indices, size_t count, uint32_t next, uint16_t* gaps) {
+  gaps[0] = static_cast<uint16_t>(indices[0] - next);
+  size_t j = 1;
+  const hn::CappedTag<uint16_t, 32> d;  // one lane with one lane's instruction set
+  const auto one = hn::Set(d, 1);
+  for (; j + hn::Lanes(d) <= count; j += hn::Lanes(d))
+    hn::StoreU(hn::Sub(hn::Sub(hn::LoadU(d, indices + j), hn::LoadU(d, indices + j - 1)), one), d, gaps + j);
+  for (; j < count; ++j) gaps[j] = static_cast<uint16_t>(indices[j] - indices[j - 1] - 1);
+  for (; j % 32 != 0; ++j) gaps[j] = 0;
+}
+
+/// The quotients begin where the lows end: their first bytes wait until the lows' last word, which reaches over them, is
+/// written. So blocks are gone through twice, but codes of one block are joined once.
+size_t encode(const RiceGaps& code, const uint16_t* indices, uint8_t* out) {
+  alignas(64) std::array<uint16_t, kEncodeBlock> gaps;
+  JoinedCodes joined;
+  const uint32_t shift = code.shift;
+  const uint32_t mask = (uint32_t{1} << shift) - 1;
+  const size_t low_bytes = rice_low_bytes(code.count, shift);
+  const size_t blocks = (code.count + kEncodeBlock - 1) / kEncodeBlock;
+  const auto join_block = [&](size_t block) {
+    const size_t begin = block * kEncodeBlock;
+    const size_t count = std::min(kEncodeBlock, code.count - begin);
+    take_gaps(indices + begin, count, begin == 0 ? code.first : indices[begin - 1] + 1u, gaps.data());
+    join_codes(gaps.data(), count, shift, joined);
+    return count;
+  };
+  BitAppender lows{out};
+  size_t count = 0;
+  for (size_t block = 0; block < blocks; ++block) {
+    count = join_block(block);
+    size_t j = 0;
+    for (; j + 4 <= count; j += 4) lows.put(joined.lows[j / 4], 4 * shift);
+    for (; j < count; ++j) lows.put(gaps[j] & mask, shift);
+  }
+  BitAppender quotients{out + low_bytes};
+  for (size_t block = 0; block < blocks; ++block) {
+    if (blocks > 1) count = join_block(block);
+    size_t j = 0;
+    for (; j + 4 <= count; j += 4) {
+      if (joined.lengths[j / 4] <= kJoinedMax) [[likely]] {
+        quotients.put(joined.codes[j / 4], static_cast<uint32_t>(joined.lengths[j / 4]));
+      } else {
+        for (size_t i = j; i < j + 4; ++i) quotients.put_unary(gaps[i] >> shift);
+      }
+    }
+    for (; j < count; ++j) quotients.put_unary(gaps[j] >> shift);
+  }
+  return static_cast<size_t>(quotients.at - out) + (quotients.filled > 0 ? 1 : 0);
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace millrace
 HWY_AFTER_NAMESPACE();
@@ -181,6 +322,7 @@ HWY_AFTER_NAMESPACE();
 namespace millrace {
 
 HWY_EXPORT(decode);
+HWY_EXPORT(encode);
 HWY_EXPORT(quotient_sum);
 
 std::optional<uint32_t> rice_gaps_decode(const RiceGaps& code, ByteSpan bytes, uint16_t* out) {
@@ -198,42 +340,7 @@ size_t rice_gaps_encode(const RiceGaps& code, std::span<const uint16_t> indices,
   MILLRACE_CHECK(code.shift <= kRiceShiftMax && code.count == indices.size() && code.count >= 1, code.shift,
                  code.count);
   MILLRACE_CHECK(code.first == indices[0], code.first, indices[0]);
-  const uint32_t mask = (uint32_t{1} << code.shift) - 1;
-  uint8_t* const quotients = out + rice_low_bytes(code.count, code.shift);
-  const uint64_t quotient_bits = code.count + rice_quotient_sum(indices, code.shift);
-  uint64_t pending = 0;
-  uint32_t filled = 0;
-  uint32_t next = code.first;
-  for (const uint16_t index : indices) {  // the last word reaches into the quotients, which come after
-    pending |= uint64_t{(index - next) & mask} << filled;
-    filled += code.shift;
-    next = index + 1u;
-    if (filled < 32) continue;
-    std::memcpy(out, &pending, sizeof(uint32_t));
-    out += sizeof(uint32_t);
-    pending >>= 32;
-    filled -= 32;
-  }
-  std::memcpy(out, &pending, sizeof(uint32_t));
-  const size_t quotient_bytes = (quotient_bits + 7) / 8;
-  std::memset(quotients, 0, quotient_bytes);
-  next = code.first;
-  uint32_t bit = 0;
-  uint32_t word = 0;  // of 32 bits, the one that `gathered` is of
-  uint32_t gathered = 0;
-  for (const uint16_t index : indices) {  // the last word reaches behind the code
-    bit += (index - next) >> code.shift;
-    if (bit / 32 != word) {
-      std::memcpy(quotients + size_t{4} * word, &gathered, sizeof(gathered));
-      word = bit / 32;
-      gathered = 0;
-    }
-    gathered |= uint32_t{1} << (bit % 32);
-    ++bit;
-    next = index + 1u;
-  }
-  std::memcpy(quotients + size_t{4} * word, &gathered, sizeof(gathered));
-  return rice_low_bytes(code.count, code.shift) + quotient_bytes;
+  return HWY_DYNAMIC_DISPATCH(encode)(code, indices.data(), out);
 }
 
 }  // namespace millrace

@@ -1,5 +1,6 @@
 #include "kernels/window/window_values.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/base/check.h"
@@ -27,6 +28,16 @@ int32_t level4(const uint8_t* bytes, size_t j) {
   return static_cast<int32_t>(half ^ 8u) - 8;
 }
 
+constexpr int32_t kShortMost = 32'767;
+
+void narrow_tail(const int32_t* values, size_t begin, size_t end, uint8_t* bytes, int32_t* kept) {
+  for (size_t j = begin; j < end; ++j) {
+    const auto clamped = static_cast<int16_t>(std::clamp(values[j], -kShortMost, kShortMost));
+    std::memcpy(bytes + 2 * j, &clamped, sizeof(clamped));
+    kept[j] = clamped;
+  }
+}
+
 #if HWY_TARGET == HWY_SCALAR
 
 void widen(const uint8_t* bytes, size_t count, int32_t* out) {
@@ -47,7 +58,27 @@ bool increasing(const uint16_t* indices, size_t count) {
   return all;
 }
 
+void narrow(const int32_t* values, size_t count, uint8_t* bytes, int32_t* kept) {
+  narrow_tail(values, 0, count, bytes, kept);
+}
+
 #else
+
+void narrow(const int32_t* values, size_t count, uint8_t* bytes, int32_t* kept) {
+  const D32 d;
+  const hn::Rebind<int16_t, D32> d16;
+  const hn::Repartition<uint8_t, decltype(d16)> d8;
+  const size_t lanes = hn::Lanes(d);
+  const auto most = hn::Set(d, kShortMost);
+  const auto least = hn::Set(d, -kShortMost);
+  size_t j = 0;
+  for (; j + lanes <= count; j += lanes) {
+    const auto clamped = hn::Min(hn::Max(hn::LoadU(d, values + j), least), most);
+    hn::StoreU(clamped, d, kept + j);
+    hn::StoreU(hn::BitCast(d8, hn::DemoteTo(d16, clamped)), d8, bytes + 2 * j);
+  }
+  narrow_tail(values, j, count, bytes, kept);
+}
 
 void widen(const uint8_t* bytes, size_t count, int32_t* out) {
   const D32 d;
@@ -111,10 +142,16 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace millrace {
 
+HWY_EXPORT(narrow);
 HWY_EXPORT(widen);
 HWY_EXPORT(scale8);
 HWY_EXPORT(scale4);
 HWY_EXPORT(increasing);
+
+void narrow_shorts(std::span<const int32_t> values, std::span<uint8_t> out, std::span<int32_t> kept) {
+  MILLRACE_CHECK(out.size() == 2 * values.size() && kept.size() >= values.size(), out.size(), values.size());
+  HWY_DYNAMIC_DISPATCH(narrow)(values.data(), values.size(), out.data(), kept.data());
+}
 
 void widen_shorts(ByteSpan bytes, std::span<int32_t> out) {
   MILLRACE_CHECK(bytes.size() == 2 * out.size(), bytes.size(), out.size());

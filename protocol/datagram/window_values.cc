@@ -11,7 +11,6 @@
 namespace millrace::protocol {
 namespace {
 
-constexpr int32_t kShortMax = 32'767;
 constexpr int16_t kShortHole = std::numeric_limits<int16_t>::min();
 constexpr int32_t kIntHole = std::numeric_limits<int32_t>::min();
 constexpr uint8_t kLevel8Hole = 0x80;
@@ -27,16 +26,6 @@ constexpr Levels kLevels4{7, kUnit4Max};
 
 uint32_t magnitude(int32_t value) {
   return value < 0 ? uint32_t{0} - static_cast<uint32_t>(value) : static_cast<uint32_t>(value);
-}
-
-size_t buckets_of(size_t count) { return (count + kLevelBucket - 1) / kLevelBucket; }
-
-void put_shorts(std::span<const int32_t> values, uint8_t* out, int32_t* decoded) {
-  for (size_t j = 0; j < values.size(); ++j) {
-    const auto clamped = static_cast<int16_t>(std::clamp(values[j], -kShortMax, kShortMax));
-    std::memcpy(out + 2 * j, &clamped, sizeof(clamped));
-    decoded[j] = clamped;
-  }
 }
 
 void put_ints(std::span<const int32_t> values, uint8_t* out, int32_t* decoded) {
@@ -79,7 +68,7 @@ void put_levels(const WindowCodecs& codecs, std::span<const int32_t> values, uin
   std::array<uint32_t, kLevelBucket> draws;
   draws.fill(uint32_t{1} << 31);
   std::array<int8_t, kLevelBucket> codes;
-  uint8_t* code_at = out + sizeof(uint32_t) * buckets_of(values.size());
+  uint8_t* code_at = out + sizeof(uint32_t) * level_buckets(values.size());
   for (size_t begin = 0; begin < values.size(); begin += kLevelBucket) {
     const auto bucket = values.subspan(begin, std::min<size_t>(kLevelBucket, values.size() - begin));
     if (codecs.rounding == WindowRounding::kRandom) {
@@ -102,7 +91,7 @@ void put_levels(const WindowCodecs& codecs, std::span<const int32_t> values, uin
 
 bool read_levels(WindowValueCodec codec, ByteSpan bytes, std::span<int32_t> out) {
   const bool narrow = codec == WindowValueCodec::kQsgd4;
-  const size_t buckets = buckets_of(out.size());
+  const size_t buckets = level_buckets(out.size());
   ByteSpan codes = bytes.subspan(sizeof(uint32_t) * buckets);
   for (size_t b = 0; b < buckets; ++b) {
     uint32_t unit;
@@ -134,24 +123,13 @@ size_t keep(std::span<uint16_t> indices, std::span<int32_t> values, IsThere is_t
 
 }  // namespace
 
-std::optional<size_t> window_value_bytes(WindowValueCodec codec, size_t count) {
-  switch (codec) {
-    case WindowValueCodec::kFixed16: return 2 * count;
-    case WindowValueCodec::kFixed32: return 4 * count;
-    case WindowValueCodec::kQsgd8: return count + sizeof(uint32_t) * buckets_of(count);
-    case WindowValueCodec::kQsgd4: return (count + 1) / 2 + sizeof(uint32_t) * buckets_of(count);
-    case WindowValueCodec::kNone: return 0;
-  }
-  return std::nullopt;
-}
-
 void put_window_values(const WindowCodecs& codecs, std::span<const int32_t> values, uint64_t first_word,
                        std::span<uint8_t> out, std::span<int32_t> decoded) {
   MILLRACE_CHECK(window_value_bytes(codecs.value, values.size()) == out.size(), out.size(), values.size());
   MILLRACE_CHECK(decoded.size() >= values.size(), decoded.size(), values.size());
   if (values.empty()) return;
   switch (codecs.value) {
-    case WindowValueCodec::kFixed16: put_shorts(values, out.data(), decoded.data()); break;
+    case WindowValueCodec::kFixed16: narrow_shorts(values, out, decoded); break;
     case WindowValueCodec::kFixed32: put_ints(values, out.data(), decoded.data()); break;
     case WindowValueCodec::kQsgd8:
     case WindowValueCodec::kQsgd4: put_levels(codecs, values, first_word, out.data(), decoded.data()); break;
@@ -160,7 +138,7 @@ void put_window_values(const WindowCodecs& codecs, std::span<const int32_t> valu
 }
 
 void put_hole(WindowValueCodec codec, size_t count, size_t at, std::span<uint8_t> bytes) {
-  const size_t unit_bytes = sizeof(uint32_t) * buckets_of(count);
+  const size_t unit_bytes = sizeof(uint32_t) * level_buckets(count);
   switch (codec) {
     case WindowValueCodec::kFixed16: std::memcpy(bytes.data() + 2 * at, &kShortHole, sizeof(kShortHole)); break;
     case WindowValueCodec::kFixed32: std::memcpy(bytes.data() + 4 * at, &kIntHole, sizeof(kIntHole)); break;
@@ -177,7 +155,7 @@ void put_hole(WindowValueCodec codec, size_t count, size_t at, std::span<uint8_t
 
 size_t drop_holes(WindowValueCodec codec, ByteSpan bytes, std::span<uint16_t> indices, std::span<int32_t> values) {
   const ByteSpan codes = codec == WindowValueCodec::kQsgd8 || codec == WindowValueCodec::kQsgd4
-                             ? bytes.subspan(sizeof(uint32_t) * buckets_of(values.size()))
+                             ? bytes.subspan(sizeof(uint32_t) * level_buckets(values.size()))
                              : bytes;
   switch (codec) {
     case WindowValueCodec::kFixed16: return keep(indices, values, [&](size_t j) { return values[j] != kShortHole; });

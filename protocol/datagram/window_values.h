@@ -15,8 +15,19 @@ inline constexpr uint32_t kLevelBucket = 64;
 inline constexpr uint32_t kUnit8Max = (1u << 24) - 1;
 inline constexpr uint32_t kUnit4Max = (1u << 28) - 1;
 
-/// Bytes of `count` values; nothing: no such codec.
-std::optional<size_t> window_value_bytes(WindowValueCodec codec, size_t count);
+constexpr size_t level_buckets(size_t count) { return (count + kLevelBucket - 1) / kLevelBucket; }
+
+/// Bytes of `count` values; nothing: no such codec. Here so that the searches for what fits do not call.
+constexpr std::optional<size_t> window_value_bytes(WindowValueCodec codec, size_t count) {
+  switch (codec) {
+    case WindowValueCodec::kFixed16: return 2 * count;
+    case WindowValueCodec::kFixed32: return 4 * count;
+    case WindowValueCodec::kQsgd8: return count + sizeof(uint32_t) * level_buckets(count);
+    case WindowValueCodec::kQsgd4: return (count + 1) / 2 + sizeof(uint32_t) * level_buckets(count);
+    case WindowValueCodec::kNone: return 0;
+  }
+  return std::nullopt;
+}
 
 /// Writes values.size() values into `out` [window_value_bytes] and what they decode to into `decoded`, which may be `values`.
 ///

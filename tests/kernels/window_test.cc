@@ -8,6 +8,7 @@
 
 #include "kernels/base/random.h"
 #include "kernels/window/rice_gaps.h"
+#include "kernels/window/set_bits.h"
 #include "kernels/window/window_values.h"
 #include "tests/support/isa.h"
 
@@ -60,20 +61,46 @@ Indices decoded(const RiceGaps& code, const ByteBuffer& bytes, uint32_t expected
   return out;
 }
 
+void expect_encoded(const RiceGaps& code, const Indices& indices, const ByteBuffer& bytes, const std::string& isa) {
+  ByteBuffer written(bytes.size() + 8);
+  std::fill(written.begin(), written.end(), uint8_t{0xa5});
+  ASSERT_EQ(rice_gaps_encode(code, indices, written.data()), bytes.size()) << isa;
+  written.resize(bytes.size());
+  EXPECT_EQ(written, bytes) << isa << " " << code.shift << " " << code.count;
+}
+
+TEST(RiceGaps, ClustersFarApartAreCodedWithAnyParameter) {
+  RandomSequence random(RandomKey::from(7));
+  for (uint32_t shift = 0; shift <= kRiceShiftMax; ++shift) {
+    for (const size_t clusters : {1, 3, 30, 400}) {
+      Indices indices;
+      uint32_t at = 0;
+      for (size_t cluster = 0; cluster < clusters; ++cluster) {
+        at += static_cast<uint32_t>(random.next_below(120 << shift / 3));
+        for (uint64_t left = random.next_below(40); left > 0; --left) {
+          if (at < 65'536) indices.push_back(static_cast<uint16_t>(at));
+          at += 1 + static_cast<uint32_t>(random.next_below(3));
+        }
+      }
+      if (indices.empty()) continue;
+      const RiceGaps code{indices[0], shift, static_cast<uint32_t>(indices.size())};
+      const ByteBuffer bytes = oracle_code(indices, indices[0], shift);
+      testing::for_each_isa([&](const std::string& isa) { expect_encoded(code, indices, bytes, isa); });
+    }
+  }
+}
+
 TEST(RiceGaps, EveryParameterAndCountCodesAndDecodesAsDefined) {
   RandomSequence random(RandomKey::from(1));
   for (uint32_t shift = 0; shift <= kRiceShiftMax; ++shift) {
-    for (const size_t count : {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 64, 65, 450, 1000}) {
+    for (const size_t count : {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 64, 65, 450, 511, 512, 513, 514, 515, 1000, 1537}) {
       const uint32_t window = shift < 4 ? 8000 : 65'536;
       const Indices indices = some_indices(count, window, random);
       const RiceGaps code{indices[0], shift, static_cast<uint32_t>(count)};
       const ByteBuffer bytes = oracle_code(indices, indices[0], shift);
       if (bytes.size() > kRiceBytesMax) continue;
-      ByteBuffer written(bytes.size() + 8);
-      ASSERT_EQ(rice_gaps_encode(code, indices, written.data()), bytes.size()) << shift << " " << count;
-      written.resize(bytes.size());
-      EXPECT_EQ(written, bytes) << shift << " " << count;
       testing::for_each_isa([&](const std::string& isa) {
+        expect_encoded(code, indices, bytes, isa);
         EXPECT_EQ(decoded(code, bytes, indices.back()), indices) << isa << " " << shift << " " << count;
       });
     }
@@ -171,6 +198,53 @@ TEST(WindowValues, ShortsAndLevelsAreWhatTheirBitsSay) {
         EXPECT_EQ(fours[i], (half < 8 ? half : half - 16) * ((1 << 28) - 1)) << isa;
       }
     });
+  }
+}
+
+TEST(WindowValues, NarrowedValuesAreTheNearestShorts) {
+  RandomSequence random(RandomKey::from(6));
+  const std::vector<int32_t> edges = {0, 32'766, 32'767, 32'768, -32'767, -32'768, -32'769, INT32_MAX, INT32_MIN};
+  for (size_t count = 0; count < 70; ++count) {
+    std::vector<int32_t> values(count);
+    for (int32_t& value : values) {
+      const uint64_t pick = random.next_below(2 * edges.size());
+      value = pick < edges.size() ? edges[pick] : static_cast<int32_t>(random.next_u32()) / 32'768;
+    }
+    testing::for_each_isa([&](const std::string& isa) {
+      std::vector<uint8_t> bytes(2 * count);
+      std::vector<int32_t> kept(count);
+      std::vector<int32_t> in_place = values;
+      narrow_shorts(values, bytes, kept);
+      narrow_shorts(in_place, bytes, in_place);
+      EXPECT_EQ(in_place, kept);
+      for (size_t i = 0; i < count; ++i) {
+        const int32_t nearest = std::clamp(values[i], -32'767, 32'767);
+        EXPECT_EQ(kept[i], nearest) << isa;
+        EXPECT_EQ(bytes[2 * i] | bytes[2 * i + 1] << 8, nearest & 0xffff) << isa;
+      }
+    });
+  }
+}
+
+TEST(SetBits, NumbersOfAllSetBitsIncrease) {
+  RandomSequence random(RandomKey::from(5));
+  for (const size_t words : {0, 1, 2, 7, 682, 1024}) {
+    for (const uint32_t part : {0, 1, 3, 30, 64}) {  // of 64 bits that are set
+      std::vector<uint64_t> bitmap(words);
+      Indices expected;
+      for (size_t bit = 0; bit < 64 * words; ++bit) {
+        if (random.next_below(64) >= part) continue;
+        bitmap[bit / 64] |= uint64_t{1} << (bit % 64);
+        expected.push_back(static_cast<uint16_t>(bit));
+      }
+      testing::for_each_isa([&](const std::string& isa) {
+        Indices found(64 * words);
+        const size_t count = set_bits(bitmap, found);
+        ASSERT_EQ(count, expected.size()) << isa << " " << words << " " << part;
+        found.resize(count);
+        EXPECT_EQ(found, expected) << isa << " " << words << " " << part;
+      });
+    }
   }
 }
 

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "switch_agg/window_sum.h"
+
+namespace millrace::switch_agg {
+
+/// Memory of one logged sum.
+struct LoggedSumMemory {
+  WindowMemory own;     ///< for what outgrows the log
+  WindowMemory shared;  ///< zero between calls: one memory of many sums, which stays in the processor's cache
+  std::span<uint16_t> log_indices;  ///< [log_values.size()]
+  std::span<int32_t> log_values;
+};
+
+/// A WindowSum that puts off adding: entries are written one behind the other, and added up when the turn is taken, in memory
+/// that all slots of a thread share.
+///
+/// A slot's sums are hundreds of KiB of which a packet touches hundreds of cache lines at random, and all slots together fit no
+/// cache near the core: adding at once costs a miss an entry. The log is read and written in order, and the shared memory is
+/// warm. What does not fit into the log is added at once, to memory of its own; runs too, which use their cache lines in full.
+///
+/// Results  those of a WindowSum, to the bit: entries are added in the order of arrival.
+/// Threads  all sums that share memory belong to one thread.
+class LoggedSum {
+ public:
+  LoggedSum() = default;
+  explicit LoggedSum(const LoggedSumMemory& memory) : memory_(memory), own_(memory.own) {}
+
+  /// As WindowSum::add(). headroom must be the same for all entries of a turn.
+  void add(const protocol::WindowEntries& entries, int32_t headroom);
+  /// As WindowSum::take().
+  WindowSum::Taken take(std::span<uint16_t> indices, std::span<int32_t> values);
+  /// Throws away what was added.
+  void clear();
+
+ private:
+  protocol::WindowEntries logged() const {
+    return {memory_.log_indices.first(logged_), memory_.log_values.first(logged_)};
+  }
+
+  LoggedSumMemory memory_;
+  WindowSum own_;
+  size_t logged_ = 0;      ///< entries
+  int32_t headroom_ = 0;   ///< of those logged
+  bool is_added_ = false;  ///< the turn's entries are in own_, and the log is empty
+};
+
+}  // namespace millrace::switch_agg

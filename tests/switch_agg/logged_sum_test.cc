@@ -1,0 +1,151 @@
+// A LoggedSum against a WindowSum, which adds at once.
+#include "switch_agg/logged_sum.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <vector>
+
+#include "kernels/base/random.h"
+
+namespace millrace::testing {
+namespace {
+
+using switch_agg::LoggedSum;
+using switch_agg::WindowMemory;
+using switch_agg::WindowSum;
+
+constexpr uint32_t kIndices = 512;
+
+struct Memory {
+  std::vector<int32_t> sums = std::vector<int32_t>(kIndices);
+  std::vector<uint64_t> bits = std::vector<uint64_t>(kIndices / 64 * 2);
+
+  WindowMemory window() { return {sums, std::span(bits).first(kIndices / 64), std::span(bits).subspan(kIndices / 64)}; }
+  bool is_zero() const {
+    return std::ranges::all_of(sums, [](int32_t at) { return at == 0; }) &&
+           std::ranges::all_of(bits, [](uint64_t at) { return at == 0; });
+  }
+};
+
+struct Entries {
+  std::vector<uint16_t> indices;
+  std::vector<int32_t> values;
+};
+
+Entries draw(RandomSequence& random, size_t count_max, int32_t value_max) {
+  std::set<uint16_t> indices;
+  const bool is_run = random.next_below(8) == 0;
+  const uint64_t first = random.next_below(kIndices - count_max);
+  const uint64_t count = random.next_below(count_max);
+  for (uint64_t at = 0; at < count; ++at)
+    indices.insert(static_cast<uint16_t>(is_run ? first + at : random.next_below(kIndices)));
+  Entries entries;
+  for (const uint16_t index : indices) {
+    entries.indices.push_back(index);
+    const auto value = static_cast<int64_t>(random.next_below(2 * static_cast<uint64_t>(value_max))) - value_max;
+    entries.values.push_back(static_cast<int32_t>(value));
+  }
+  return entries;
+}
+
+class LoggedSumTest : public ::testing::Test {
+ protected:
+  static constexpr size_t kLog = 100;
+
+  void add(const Entries& entries, int32_t headroom) {
+    at_once_.add({entries.indices, entries.values}, headroom);
+    logged_.add({entries.indices, entries.values}, headroom);
+  }
+  /// Both taken are equal, and nothing is left. Returns how many were omitted.
+  uint32_t expect_same() {
+    Entries expected = {std::vector<uint16_t>(kIndices), std::vector<int32_t>(kIndices)};
+    Entries taken = expected;
+    const WindowSum::Taken a = at_once_.take(expected.indices, expected.values);
+    const WindowSum::Taken b = logged_.take(taken.indices, taken.values);
+    EXPECT_EQ(b.count, a.count);
+    EXPECT_EQ(b.omitted, a.omitted);
+    EXPECT_EQ(b.magnitude_or, a.magnitude_or);
+    for (Entries* entries : {&expected, &taken}) {
+      entries->indices.resize(a.count);
+      entries->values.resize(a.count);
+    }
+    EXPECT_EQ(taken.indices, expected.indices);
+    EXPECT_EQ(taken.values, expected.values);
+    EXPECT_TRUE(own_.is_zero());
+    EXPECT_TRUE(shared_.is_zero());
+    return a.omitted;
+  }
+
+  Memory plain_;
+  Memory own_;
+  Memory shared_;
+  std::vector<uint16_t> log_indices_ = std::vector<uint16_t>(kLog);
+  std::vector<int32_t> log_values_ = std::vector<int32_t>(kLog);
+  WindowSum at_once_{plain_.window()};
+  LoggedSum logged_{{own_.window(), shared_.window(), log_indices_, log_values_}};
+};
+
+TEST_F(LoggedSumTest, TurnsThatFitTheLogAndThatDoNotAreTheSame) {
+  RandomSequence random(RandomKey::from(1));
+  for (int turn = 0; turn < 500; ++turn) {
+    for (uint64_t parts = random.next_below(6); parts > 0; --parts) add(draw(random, 60, 1000), 1 << 20);
+    EXPECT_EQ(expect_same(), 0u) << turn;
+  }
+}
+
+TEST_F(LoggedSumTest, OmitsTheSameIndices) {
+  RandomSequence random(RandomKey::from(2));
+  uint32_t omitted = 0;
+  for (int turn = 0; turn < 300; ++turn) {
+    for (uint64_t parts = random.next_below(6); parts > 0; --parts) add(draw(random, 60, 1000), 990);
+    omitted += expect_same();
+    for (uint64_t parts = random.next_below(6); parts > 0; --parts)
+      add(draw(random, 60, std::numeric_limits<int32_t>::max()), std::numeric_limits<int32_t>::max());
+    omitted += expect_same();
+  }
+  EXPECT_GT(omitted, 100u);
+}
+
+TEST_F(LoggedSumTest, SeveralPartsThatLookLikeOneRunAreNone) {
+  add({{10, 20, 30}, {1, 2, 3}}, 100);
+  add({{11, 15}, {4, 5}}, 100);
+  add({{5, 16}, {6, 7}}, 100);  // 7 entries from 10 to 16: as many as a run would have
+
+  EXPECT_EQ(expect_same(), 0u);
+}
+
+TEST_F(LoggedSumTest, ALogIsFilledToItsLastEntry) {
+  Entries half;
+  for (uint16_t at = 0; at < kLog / 2; ++at) {
+    half.indices.push_back(static_cast<uint16_t>(3 * at));
+    half.values.push_back(at);
+  }
+  add(half, 1000);
+  add(half, 1000);
+  EXPECT_EQ(expect_same(), 0u);
+  add(half, 1000);
+  add(half, 1000);
+  add({{500, 511}, {1, 2}}, 1000);
+  EXPECT_FALSE(own_.is_zero());
+  EXPECT_EQ(expect_same(), 0u);
+}
+
+TEST_F(LoggedSumTest, ClearThrowsAwayWhatIsLoggedAndWhatIsAdded) {
+  add({{1, 9}, {5, 6}}, 100);
+  logged_.clear();
+  at_once_.clear();
+  EXPECT_EQ(expect_same(), 0u);
+  add({{7, 8, 9}, {5, 6, 7}}, 100);
+  add({{1, 9}, {5, 1000}}, 100);
+  logged_.clear();
+  at_once_.clear();
+  EXPECT_TRUE(own_.is_zero());
+  add({{2, 9}, {5, 6}}, 100);
+  EXPECT_EQ(expect_same(), 0u);
+}
+
+}  // namespace
+}  // namespace millrace::testing
