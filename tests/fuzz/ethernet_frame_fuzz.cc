@@ -34,7 +34,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     put_checksum(mended, kEthernetBytes + kIpv4Bytes, size, 2);
   const millrace::ByteSpan frame(mended);
   const WireAddress self = {{0x02, 0, 0, 0, 0, 0x01}, {10, 0, 0, 1}};
-  if (const auto udp = parse_udp_frame(frame)) {
+  if (const auto udp = millrace::switch_agg::parse_udp_frame(frame)) {
     MILLRACE_CHECK(udp->payload.data() >= frame.data() + kUdpHeadersBytes);
     MILLRACE_CHECK(udp->payload.data() + udp->payload.size() <= frame.data() + size);
   }
