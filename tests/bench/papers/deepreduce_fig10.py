@@ -7,9 +7,7 @@
 worker 0. Medians of the repeats, one thread; volume over 4 bytes for each of the 36,864, without the container's 64 bytes.
 """
 
-import numpy as np
-
-from experiment import Experiment, Replay, panels, trace, table
+from experiment import Experiment, Replay, np, panels, table, trace
 
 ENTRIES, DENSITY = 36864, 0.01
 METHODS = [("top-r (raw pairs)", "raw+raw"), ("BF-P0, rate 0.001", "bloom_p0:0.001+raw"), ("BF-P1, rate 0.001", "bloom_p1:0.001+raw"),

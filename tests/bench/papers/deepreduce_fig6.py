@@ -7,10 +7,8 @@ A CNN of 25,034 parameters on the MNIST digits, 4 workers with error feedback, t
 4 bytes for each parameter, headers counted. Each accuracy is the mean of the runs' ends.
 """
 
-import numpy as np
-
 import networks
-from experiment import Diverged, Experiment, Workers, panels, table
+from experiment import Diverged, Experiment, Workers, np, panels, table
 
 WORKERS, DENSITY, RATE = 4, 0.01, 0.3
 RATES = [0.0005, 0.001, 0.004, 0.02]

@@ -7,10 +7,8 @@ A CNN of 25,034 parameters on the MNIST digits, 4 workers with error feedback, 1
 alone.
 """
 
-import numpy as np
-
 import networks
-from experiment import Experiment, Workers, panels, table
+from experiment import Experiment, Workers, np, panels, table
 
 WORKERS, RATE, DENSITY = 4, 0.3, 0.01
 CODECS = [("top-r", "raw+raw"), ("fit_poly", "raw+fit_poly"), ("fit_dexp", "raw+fit_dexp"), ("qsgd4", "raw+qsgd4"),

@@ -13,9 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-import numpy as np
-
-from experiment import SKIPPED, Experiment, Workers, panels, table
+from experiment import SKIPPED, Experiment, Workers, np, panels, table
 
 WORKERS, DIMENSION = 4, 1 << 16
 METHODS = [("BF-P2 + Fit-Poly", "bloom_p2:0.01+fit_poly"), ("SKCompress", "delta_huffman+skcompress"),

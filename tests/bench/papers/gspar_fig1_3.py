@@ -8,9 +8,7 @@ of each. Figure 3: suboptimality against bytes, beside QSGD. Only the data's par
 all (section 4). Step sizes are tuned for each curve.
 """
 
-import numpy as np
-
-from experiment import Experiment, Replay, panels, plt, table
+from experiment import Experiment, Replay, np, panels, plt, table
 
 WORKERS, BATCH = 4, 8
 PASSES_OF_TUNING = 0.5  # share of the passes that a step size is judged by

@@ -7,10 +7,8 @@ The paper's network (3x3 convolutions, batch normalisation, a dense layer of 256
 workers of 32 samples, unbiased: nobody keeps a rest. GSpar's probabilities are of the whole gradient, 2 iterations.
 """
 
-import numpy as np
-
 import networks
-from experiment import Experiment, Workers, panels, table
+from experiment import Experiment, Workers, np, panels, table
 
 WORKERS, BATCH, STEP_SIZE = 4, 32, 0.002
 DENSITIES = [0.1, 0.05, 0.02, 0.004]

@@ -11,10 +11,8 @@ kernels/codec/history_code.h, with a worker's and its shard's state of one part 
 import struct
 import subprocess
 
-import numpy as np
-
 import networks
-from experiment import Experiment, panels, table
+from experiment import Experiment, np, panels, table
 from oktopk_fig4_6 import Cnn, Lstm
 
 WORKERS = 4

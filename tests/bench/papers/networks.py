@@ -1,8 +1,6 @@
 """The networks of these experiments and their training by several workers: torch computes, millrace_replay compresses."""
 
-import numpy as np
-
-from experiment import need_torch, trace_models
+from experiment import need_torch, np, trace_models
 
 torch = need_torch()
 TRAINED_ON = 8000  # of MNIST's 10,000 test digits; the others are held out

@@ -10,10 +10,8 @@ On worker 0's accumulator the exact threshold and Gaussian-k's are taken beside.
 
 import statistics
 
-import numpy as np
-
 import networks
-from experiment import Experiment, Refused, Replay, panels, table, trace_models
+from experiment import Experiment, Refused, Replay, np, panels, table, trace_models
 
 WORKERS, PERIOD = 4, 32
 SHOWN_AGE = 28  # figure 4 shows a threshold of more than 25 steps ago

@@ -10,10 +10,8 @@ thresholds reused over 32 steps, the sum cut to its k largest the same way. 8 wo
 traces.
 """
 
-import numpy as np
-
 import networks
-from experiment import Experiment, Replay, panels, table
+from experiment import Experiment, Replay, np, panels, table
 from oktopk_fig4_6 import PERIOD, Cnn, Lstm
 
 WORKERS = 8

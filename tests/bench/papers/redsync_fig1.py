@@ -10,9 +10,7 @@ the same by millrace_replay on uniform data, which is what the paper draws. Comm
 import json
 import subprocess
 
-import numpy as np
-
-from experiment import Experiment, Replay, panels, table
+from experiment import Experiment, Replay, np, panels, table
 
 DENSITY = 0.001
 OPERATIONS = 100

@@ -8,10 +8,8 @@ has ResNet-20 on CIFAR-10 at epoch 5; here it is the CNN of the traces on digits
 N = 512 and uniform indices, counted against the closed form N (1 - (1 - k/N)^P), which is the paper's sum over binomials.
 """
 
-import numpy as np
-
 import networks
-from experiment import Experiment, Replay, panels, table
+from experiment import Experiment, Replay, np, panels, table
 from oktopk_fig4_6 import Cnn, Lstm
 
 N_UNIFORM = 512
