@@ -131,19 +131,25 @@ WaySpeed speed_of(const WayTimes& times, bool dense) {
   const double units_of_entry = dense ? static_cast<double>(kDenseUnitsPerUnit) : 1.0;
   const double near = static_cast<double>(kNearUnits) * units_of_entry;
   const auto few = [&](size_t at) { return static_cast<double>(kFewUnits[at]) * units_of_entry; };
+  // A dense code was measured where it is of interest, and takes as long a value elsewhere. Of as many entries it has the fewer
+  // values, the denser they are.
+  const auto measured_at = [&](size_t at) { return dense ? std::max(at, kFarDensity) : at; };
+  const auto units_at = [&](size_t at) {
+    return near * (dense ? kSpeedDensities[kFarDensity] / kSpeedDensities[measured_at(at)] : 1.0);
+  };
   WaySpeed speed;
   for (size_t at = 0; at < kSpeedDensities.size(); ++at) {
-    // A dense code was measured where it is of interest, and takes as long a value elsewhere.
-    const size_t from = dense ? std::max(at, kFarDensity) : at;
-    const double units = near * (dense ? kSpeedDensities[kFarDensity] / kSpeedDensities[from] : 1.0);
-    speed.unit_ns[at] = times.near[from] / units;
+    speed.unit_ns[at] = times.near[measured_at(at)] / units_at(at);
   }
   // What any stream takes is out of the time of a unit.
   constexpr size_t kLast = kFewUnits.size() - 1;
   const double whole = speed.unit_ns[kFarDensity];
   const double unit = std::clamp((times.near[kFarDensity] - times.few[kLast]) / (near - few(kLast)), whole / 2, whole);
   for (size_t at = 0; at <= kLast; ++at) speed.fixed_ns[at] = std::max(times.few[at] - few(at) * unit, 0.0);
-  for (double& one : speed.unit_ns) one = std::max(one - speed.fixed_ns[kLast] / near, one / 2);
+  for (size_t at = 0; at < kSpeedDensities.size(); ++at) {
+    double& one = speed.unit_ns[at];
+    one = std::max(one - speed.fixed_ns[kLast] / units_at(at), one / 2);
+  }
   speed.unit_ns[kFarDensity] = unit;
   for (size_t at = 0; at < kFarUnits.size() && times.far.back() < kNever; ++at) {
     const bool farthest = at + 1 == kFarUnits.size();
