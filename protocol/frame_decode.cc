@@ -101,6 +101,8 @@ JobView read_view(wire::View::Reader in, Validator& check) {
   view.cut = in.getCut();
   view.cut_worker = check.worker(in.getCutWorker());
   view.left = in.getLeft();
+  check.expect(in.getPath() <= 1, "its path is not known");
+  view.path = in.getPath() == 1 ? Path::kSwitch : Path::kServer;
   const auto members = in.getMembers();
   view.members.resize(check.count(members.size(), kWorkersMax, "members"));
   for (uint32_t i = 0; i < view.members.size(); ++i) {
@@ -116,7 +118,8 @@ JobView read_view(wire::View::Reader in, Validator& check) {
   const auto shards = in.getShards();
   view.shards.resize(check.count(shards.size(), kShardsMax, "shards"));
   for (uint32_t i = 0; i < view.shards.size(); ++i) {
-    view.shards[i] = {check.text(shards[i].getAddress(), kAddressBytesMax, "bytes of address"), shards[i].getLife()};
+    view.shards[i] = {check.text(shards[i].getAddress(), kAddressBytesMax, "bytes of address"), shards[i].getLife(),
+                      check.text(shards[i].getDatagrams(), kAddressBytesMax, "bytes of address")};
   }
   const auto activations = in.getActivations();
   view.activations.resize(check.count(activations.size(), kActivationsMax, "activations"));
@@ -279,6 +282,9 @@ Heartbeat read_heartbeat(wire::Heartbeat::Reader in, Validator& check) {
   heartbeat.sequence = in.getSequence();
   heartbeat.steps_applied = in.getStepsApplied();
   heartbeat.finishing = in.getFinishing();
+  check.expect(in.getSwitchState() <= static_cast<uint8_t>(Heartbeat::Switch::kAnswers),
+               "what it says of the switch is not known");
+  heartbeat.switch_state = static_cast<Heartbeat::Switch>(in.getSwitchState());
   const auto waited_for = in.getWaitedFor();
   heartbeat.waited_for.resize(check.count(waited_for.size(), kWorkersMax, "workers waited for"));
   for (uint32_t i = 0; i < heartbeat.waited_for.size(); ++i) heartbeat.waited_for[i] = check.worker(waited_for[i]);

@@ -42,6 +42,7 @@ void write(const JobView& view, wire::View::Builder out) {
   out.setCut(view.cut);
   out.setCutWorker(view.cut_worker);
   out.setLeft(view.left);
+  out.setPath(view.path == Path::kSwitch ? 1 : 0);
   auto members = out.initMembers(list_size(view.members, kWorkersMax));
   for (unsigned i = 0; i < members.size(); ++i) {
     members[i].setWorker(view.members[i].worker);
@@ -53,6 +54,7 @@ void write(const JobView& view, wire::View::Builder out) {
   for (unsigned i = 0; i < shards.size(); ++i) {
     shards[i].setAddress(text_of(view.shards[i].address));
     shards[i].setLife(view.shards[i].life);
+    shards[i].setDatagrams(text_of(view.shards[i].datagrams));
   }
   auto activations = out.initActivations(list_size(view.activations, kActivationsMax));
   for (unsigned i = 0; i < activations.size(); ++i) {
@@ -202,6 +204,7 @@ struct BodyWriter {
     out.setSequence(body.sequence);
     out.setStepsApplied(body.steps_applied);
     out.setFinishing(body.finishing);
+    out.setSwitchState(static_cast<uint8_t>(body.switch_state));
     auto waited_for = out.initWaitedFor(list_size(body.waited_for, kWorkersMax));
     for (unsigned i = 0; i < waited_for.size(); ++i) waited_for.set(i, body.waited_for[i]);
     write(body.decided, out.initDecided(list_size(body.decided, kHeartbeatPartsMax)));

@@ -9,7 +9,7 @@
 namespace millrace::protocol {
 namespace {
 
-constexpr uint16_t kRecordVersion = 3;
+constexpr uint16_t kRecordVersion = 4;
 constexpr size_t kChecksumBytes = sizeof(uint64_t);
 
 void put_view(const JobView& view, ByteWriter& writer) {
@@ -28,6 +28,7 @@ void put_view(const JobView& view, ByteWriter& writer) {
   for (const ShardEntry& shard : view.shards) {
     put_text(writer, shard.address);
     writer.put(shard.life);
+    put_text(writer, shard.datagrams);
   }
   writer.put(view.lineages);
   writer.put(static_cast<uint32_t>(view.activations.size()));
@@ -39,6 +40,7 @@ void put_view(const JobView& view, ByteWriter& writer) {
   writer.put(view.cut);
   writer.put(view.cut_worker);
   writer.put(view.left);
+  writer.put(view.path);
 }
 
 bool get_member_state(FieldReader& reader, MemberState& state) {
@@ -58,10 +60,11 @@ bool get_view(FieldReader& reader, JobView& view) {
     member.nonce = reader.get<uint64_t>();
     if (!get_member_state(reader, member.state)) return false;
   }
-  view.shards.resize(reader.count(10, kShardsMax));
+  view.shards.resize(reader.count(12, kShardsMax));
   for (ShardEntry& shard : view.shards) {
     shard.address = reader.text(kAddressBytesMax);
     shard.life = reader.get<uint64_t>();
+    shard.datagrams = reader.text(kAddressBytesMax);
   }
   view.lineages = reader.get<uint64_t>();
   view.activations.resize(reader.count(20, kActivationsMax));
@@ -73,7 +76,9 @@ bool get_view(FieldReader& reader, JobView& view) {
   view.cut = reader.get<uint64_t>();
   view.cut_worker = reader.get<uint32_t>();
   view.left = reader.get<uint32_t>();
-  return reader.good() && view.cut <= view.epoch && activations_make_sense(view);
+  view.path = static_cast<Path>(reader.get<uint8_t>());
+  return reader.good() && (view.path == Path::kServer || view.path == Path::kSwitch) && view.cut <= view.epoch &&
+         activations_make_sense(view);
 }
 
 }  // namespace

@@ -23,6 +23,27 @@ std::string text_of(CodecError value) { return std::string(codec_error_name(valu
 std::string text_of(Momentum value) { return std::string(momentum_name(value)); }
 std::string text_of(NonFinite value) { return std::string(non_finite_name(value)); }
 std::string text_of(InitialWeights value) { return std::string(initial_weights_name(value)); }
+std::string text_of(Path value) { return std::string(path_name(value)); }
+std::string text_of(WindowIndexCodec value) {
+  switch (value) {
+    case WindowIndexCodec::kRaw: return "raw";
+    case WindowIndexCodec::kGap: return "gap";
+    case WindowIndexCodec::kBitmap: return "bitmap";
+    case WindowIndexCodec::kBloom: return "bloom";
+    case WindowIndexCodec::kDense: return "dense";
+  }
+  return "unknown";
+}
+std::string text_of(WindowValueCodec value) {
+  switch (value) {
+    case WindowValueCodec::kFixed16: return "fixed16";
+    case WindowValueCodec::kFixed32: return "fixed32";
+    case WindowValueCodec::kQsgd8: return "qsgd8";
+    case WindowValueCodec::kQsgd4: return "qsgd4";
+    case WindowValueCodec::kNone: return "none";
+  }
+  return "unknown";
+}
 std::string text_of(ValueType value) { return value == ValueType::kF32 ? "f32" : "f64"; }
 std::string text_of(Selection value) { return std::string(selection_name(value)); }
 std::string text_of(WarmUp value) { return std::string(warm_up_name(value)); }
@@ -97,6 +118,14 @@ std::string_view mode_name(Mode value) {
     case Mode::kBoundedStaleness: return "bounded_staleness";
     case Mode::kAsynchronous: return "asynchronous";
     case Mode::kPartial: return "partial";
+  }
+  return "unknown";
+}
+
+std::string_view path_name(Path value) {
+  switch (value) {
+    case Path::kServer: return "server";
+    case Path::kSwitch: return "switch";
   }
   return "unknown";
 }

@@ -12,6 +12,7 @@
 #include "kernels/optimize/optimize.h"
 #include "kernels/select/select.h"
 #include "kernels/stream/stream.h"
+#include "protocol/datagram/window_code.h"
 
 namespace millrace::protocol {
 
@@ -35,6 +36,33 @@ enum class Combine : uint8_t {
 enum class Reselect : uint8_t {
   kNone = 1,  ///< the whole sum (SparCML, RedSync, GSpar, DeepReduce)
   kTopK = 2,  ///< the globally largest k by one threshold over all shards (Ok-Topk)
+};
+
+/// Who adds up a job's contributions. Numbers are on the wire.
+enum class Path : uint8_t {
+  kServer = 1,  ///< the shards, by messages
+  kSwitch = 2,  ///< a switch, by datagrams; a shard, by the same datagrams, while the switch does not answer
+};
+
+/// The binary grid that values are rounded to before they are sent: a value is an integer times 2^e, e a function of earlier
+/// updates, one for each block of indices. What rounding leaves stays in the residual. Of path switch, and of reproducible.
+struct GridSpec {
+  uint32_t block_indices = 16'384;  ///< path switch: of a window; a multiple of 64, at most kWindowIndicesMax
+  int32_t exponent_initial = -20;   ///< e of every block before there is an update
+  bool operator==(const GridSpec&) const = default;
+};
+
+/// Path switch: where the switch is, and what it was told of the job.
+struct SwitchSpec {
+  std::string address;  ///< "host:port" of its datagrams
+  uint32_t job = 0;     ///< the job's number there, and in the file of its key
+  uint32_t slots =
+      16;  ///< windows under way at a time, <= kSlotsMax; a job of fewer windows has as many slots as windows
+  uint32_t packet_bytes_max = 1472;  ///< UDP payload of the path's MTU
+  WindowIndexCodec index = WindowIndexCodec::kGap;
+  WindowValueCodec value = WindowValueCodec::kFixed16;
+  uint32_t return_after_ms = 5'000;  ///< the switch answers for so long at all workers: the job goes back to it
+  bool operator==(const SwitchSpec&) const = default;
 };
 
 /// What happens to the difference between what was selected and what its code decodes to.
@@ -140,7 +168,10 @@ struct JobSpec {
   bool audit = false;
   /// Contributions travel with their indices coded against the updates that worker and shard have both seen (history_payload.h).
   bool history = false;
-  bool reproducible = false;  ///< reserved: refused by this version
+  bool reproducible = false;  ///< the same bits for any order of arrival, number of shards, and path
+  Path path = Path::kServer;
+  SwitchSpec switch_path;  ///< path switch
+  GridSpec grid;           ///< path switch, reproducible
   InitialWeights initial_weights = InitialWeights::kOwn;
   StoreSpec store;
 
@@ -155,6 +186,9 @@ inline constexpr uint32_t kPartsPerShardMax = 64;
 inline constexpr uint32_t kPartsMax = 65'536;  ///< parts_per_shard times buckets
 inline constexpr uint32_t kExchangeTimeoutMsMax = 60'000;
 inline constexpr uint32_t kNameBytesMax = 255;
+inline constexpr uint32_t kSwitchPacketBytesMin = 1200;  ///< of UDP payload
+inline constexpr int32_t kGridExponentMin = -120;
+inline constexpr int32_t kGridExponentMax = 90;
 
 /// Refuses what cannot be and what is unsound, each with its reason and what to do instead: protocol/DESIGN.md lists every
 /// combination. Workers call it on what the user gave, shards on what came in a Hello.
@@ -177,6 +211,7 @@ uint64_t job_spec_hash(const JobSpec& spec);
 
 /// The words for the enumerators in sentences, logs and the command line: "synchronous", "weighted_mean", "topk", "retain" ...
 std::string_view mode_name(Mode value);
+std::string_view path_name(Path value);
 std::string_view combine_name(Combine value);
 std::string_view reselect_name(Reselect value);
 std::string_view codec_error_name(CodecError value);

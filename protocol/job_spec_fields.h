@@ -75,6 +75,23 @@ void visit_store(Visitor& v, Spec& spec) {
   v.field("begin", spec.begin);
 }
 
+template <typename Visitor, typename Spec>
+void visit_switch(Visitor& v, Spec& spec) {
+  v.field("address", spec.address);
+  v.field("job", spec.job);
+  v.field("slots", spec.slots);
+  v.field("packet_bytes_max", spec.packet_bytes_max);
+  v.field("index", spec.index);
+  v.field("value", spec.value);
+  v.field("return_after_ms", spec.return_after_ms);
+}
+
+template <typename Visitor, typename Spec>
+void visit_grid(Visitor& v, Spec& spec) {
+  v.field("block_indices", spec.block_indices);
+  v.field("exponent_initial", spec.exponent_initial);
+}
+
 /// Everything but the tensors, which follow.
 template <typename Visitor, typename Spec>
 void visit_job(Visitor& v, Spec& spec) {
@@ -106,6 +123,9 @@ void visit_job(Visitor& v, Spec& spec) {
   v.field("audit", spec.audit);
   v.field("history", spec.history);
   v.field("reproducible", spec.reproducible);
+  v.field("path", spec.path);
+  v.group("switch", spec.switch_path, [](auto& to, auto& part) { visit_switch(to, part); });
+  v.group("grid", spec.grid, [](auto& to, auto& part) { visit_grid(to, part); });
   v.field("initial_weights", spec.initial_weights);
   v.group("store", spec.store, [](auto& to, auto& part) { visit_store(to, part); });
 }

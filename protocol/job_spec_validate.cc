@@ -316,6 +316,73 @@ Status check_store(const JobSpec& job) {
   return {};
 }
 
+Status check_grid(const JobSpec& spec) {
+  const GridSpec& grid = spec.grid;
+  if (grid.block_indices == 0 || grid.block_indices % 64 != 0 || grid.block_indices > kWindowIndicesMax) {
+    return refuse(
+        fmt::format("grid: block_indices {} is no multiple of 64 up to {}", grid.block_indices, kWindowIndicesMax));
+  }
+  if (grid.exponent_initial < kGridExponentMin || grid.exponent_initial > kGridExponentMax) {
+    return refuse(fmt::format("grid: exponent_initial {} is not in {} to {}", grid.exponent_initial, kGridExponentMin,
+                              kGridExponentMax));
+  }
+  return {};
+}
+
+/// What a switch has no place for: it holds the open turns and no history, and waits for every live worker.
+Status check_switch_combination(const JobSpec& spec) {
+  if (spec.workers > kSwitchWorkersMax) {
+    return refuse(fmt::format("path switch takes up to {} workers (a bit each in every result), this job has {}",
+                              kSwitchWorkersMax, spec.workers));
+  }
+  if (spec.mode != Mode::kSynchronous || spec.staleness != 0) {
+    return refuse(
+        "path switch is for mode synchronous with staleness 0: a switch closes a turn when every live worker has "
+        "answered; set path server");
+  }
+  if (spec.combine == Combine::kWeightedMean) {
+    return refuse(
+        "path switch with combine weighted_mean: datagrams carry no weights; set combine mean, or path server");
+  }
+  if (spec.unbiased) {
+    return refuse(
+        "path switch rounds to a grid and keeps the rest in a residual, an unbiased job keeps none; set path server");
+  }
+  if (spec.has_store()) return refuse("path switch with a store: the shards do not see the updates; set path server");
+  if (spec.history) return refuse("path switch with history: datagrams have index codes of their own; set history off");
+  if (holds_updates(spec))
+    return refuse("path switch with apply_after_acks: there are no acknowledgements; set it to 0");
+  return {};
+}
+
+Status check_switch(const JobSpec& spec) {
+  const SwitchSpec& at = spec.switch_path;
+  if (!known(spec.path) || !known(at.index) || !known(at.value)) {
+    return reserved("path, or a codec of the switch, has a number that this version does not know");
+  }
+  if (spec.path == Path::kServer && !(at == SwitchSpec{})) {
+    return refuse("the switch's options are given and path is server: set path switch, or leave them out");
+  }
+  if (spec.path == Path::kServer) return {};
+  if (at.address.empty() || at.address.size() > kAddressBytesMax || !is_plain_text(at.address)) {
+    return refuse("path switch needs the switch's address, as 192.0.2.7:7600");
+  }
+  if (at.slots < 1 || at.slots > kSlotsMax) {
+    return refuse(fmt::format("switch: {} slots, it takes 1 to {}", at.slots, kSlotsMax));
+  }
+  if (at.packet_bytes_max < kSwitchPacketBytesMin || at.packet_bytes_max > kDatagramBytesMax) {
+    return refuse(
+        fmt::format("switch: packets of {} bytes, they take {} to {}: 1472 fits an MTU of 1500, 8972 one of 9000",
+                    at.packet_bytes_max, kSwitchPacketBytesMin, kDatagramBytesMax));
+  }
+  if (at.index == WindowIndexCodec::kDense || at.value == WindowValueCodec::kNone) {
+    return refuse(
+        "switch: the index codec is raw, gap, bitmap or bloom, the value codec fixed16, fixed32, qsgd8 or qsgd4");
+  }
+  if (Status s = check_switch_combination(spec); !s) return s;
+  return reserved("path switch is reserved: the sessions of this version know the shards only; set path server");
+}
+
 /// The job's defaults, which every tensor without overrides takes.
 Status check_defaults(const JobSpec& spec) {
   if (Status s = check_select(spec.select, ""); !s) return s;
@@ -416,6 +483,8 @@ Status validate(const JobSpec& spec) {
   if (Status s = check_defaults(spec); !s) return s;
   if (Status s = check_tensors(spec); !s) return s;
   if (Status s = check_store(spec); !s) return s;
+  if (Status s = check_grid(spec); !s) return s;
+  if (Status s = check_switch(spec); !s) return s;
   if (Status s = check_buckets(spec); !s) return s;
   if (const size_t bytes = encode_job_spec(spec).size(); bytes > kJobSpecBytesMax) {
     return fail(ErrorCode::kLimitExceeded,

@@ -63,6 +63,36 @@ bool known(InitialWeights value) {
   return false;
 }
 
+bool known(Path value) {
+  switch (value) {
+    case Path::kServer:
+    case Path::kSwitch: return true;
+  }
+  return false;
+}
+
+bool known(WindowIndexCodec value) {
+  switch (value) {
+    case WindowIndexCodec::kRaw:
+    case WindowIndexCodec::kGap:
+    case WindowIndexCodec::kBitmap:
+    case WindowIndexCodec::kBloom:
+    case WindowIndexCodec::kDense: return true;
+  }
+  return false;
+}
+
+bool known(WindowValueCodec value) {
+  switch (value) {
+    case WindowValueCodec::kFixed16:
+    case WindowValueCodec::kFixed32:
+    case WindowValueCodec::kQsgd8:
+    case WindowValueCodec::kQsgd4:
+    case WindowValueCodec::kNone: return true;
+  }
+  return false;
+}
+
 bool known(Optimizer value) {
   switch (value) {
     case Optimizer::kNone:

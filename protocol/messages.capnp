@@ -85,6 +85,7 @@ struct View {
   cut @8 :UInt64;
   cutWorker @9 :UInt32;
   left @10 :UInt32;          # workers that have finished and left
+  path @11 :UInt8;           # jobs of path switch: 0 a shard decides, 1 the switch
 }
 
 struct Activation {
@@ -103,6 +104,7 @@ struct Member {
 struct Shard {
   life @0 :UInt64;
   address @1 :Text;
+  datagrams @2 :Text;        # host:port of its aggregator of datagrams
 }
 
 struct Refuse {
@@ -213,6 +215,7 @@ struct Heartbeat {
   decided @4 :List(AckEntry);  # s to w
   finishing @5 :Bool;          # w to s: pushes nothing more
   digests @6 :List(PartDigest);  # w to s
+  switchState @7 :UInt8;     # w to s, jobs of path switch: 0 nothing, 1 silent, 2 answers
 }
 
 struct PartDigest {

@@ -34,8 +34,9 @@ struct Member {
 };
 
 struct ShardEntry {
-  std::string address;  ///< "tcp://host:port"
-  uint64_t life = 0;    ///< grows with every start of that shard
+  std::string address;         ///< "tcp://host:port"
+  uint64_t life = 0;           ///< grows with every start of that shard
+  std::string datagrams = {};  ///< "host:port" of its aggregator of datagrams; empty: it has none
   bool operator==(const ShardEntry&) const = default;
 };
 
@@ -61,6 +62,8 @@ struct JobView {
   uint64_t cut = 0;  ///< the epoch that the last cut [10] began; 0: there was none. Shards whose state is older drop it
   uint32_t cut_worker = 0;  ///< whose state it went back to
   uint32_t left = 0;        ///< workers that have finished and left: the rest may be fewer than apply_after_acks
+  /// Of a job of path switch: who decides its steps in this epoch. kServer: shard 0, by datagrams, until the switch answers.
+  Path path = Path::kServer;
   bool operator==(const JobView&) const = default;
 };
 
@@ -230,6 +233,12 @@ struct Ack {
 
 /// worker -> shard, every heartbeat_ms, and shard -> worker in answer: liveness, and why a job stands still.
 struct Heartbeat {
+  /// worker -> shard, in jobs of path switch: what the worker sees of the switch.
+  enum class Switch : uint8_t {
+    kNoWord = 0,   ///< nothing to tell, or not asked
+    kSilent = 1,   ///< or refuses the job: the path should be kServer
+    kAnswers = 2,  ///< has answered probes for SwitchSpec::return_after_ms: the path may be kSwitch again
+  };
   /// What the worker has applied of a part: the digest of the steps below n (log_digest.h).
   struct Digest {
     uint32_t part = 0;
@@ -246,6 +255,7 @@ struct Heartbeat {
   bool finishing = false;  ///< worker -> shard: it pushes nothing more, and leaves when all of it is answered
   /// worker -> shard: of that shard's parts, at most kHeartbeatPartsMax; the others come with the next ones.
   std::vector<Digest> digests = {};
+  Switch switch_state = Switch::kNoWord;  ///< of the epoch in the header
   bool operator==(const Heartbeat&) const = default;
 };
 

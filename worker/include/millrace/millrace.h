@@ -129,6 +129,18 @@ struct JobOptions {
   /// entries move again, for some 80 ns an index and 1.13 bytes a parameter on either side. For links below some 20 Mbit/s.
   /// Needs staleness 0 and no mode asynchronous.
   bool history = false;
+  // The same bits for any order of arrival, any number of shards and any path: values are rounded to a binary grid before they
+  // are sent, and sums are exact. Needs codecs without loss and mode "synchronous".
+  bool reproducible = false;
+  // "server": the shards add up. "switch:HOST:PORT": a switch does, by datagrams, and a shard in its place while it does not
+  // answer. At most 64 workers, mode "synchronous"; switch_job, switch_slots and the key as the switch was told.
+  std::string path = "server";
+  uint32_t switch_job = 0;                   ///< the job's number at the switch
+  uint32_t switch_slots = 16;                ///< windows under way at a time
+  uint32_t switch_packet_bytes = 1472;       ///< of UDP payload: 1472 in an MTU of 1500, 8972 in one of 9000
+  std::string switch_codec = "gap+fixed16";  ///< raw, gap, bitmap, bloom + fixed16, fixed32, qsgd8, qsgd4
+  uint32_t switch_return_after_ms = 5'000;   ///< a switch that answers for so long gets the job back
+  std::string grid = "16384:-20";            ///< indices of a block (path switch: of a window), first exponent of 2
   std::string initial_weights =
       "own";  ///< "own": every worker's, equal by the callers' promise; "first": the lowest-numbered worker's
               ///< are everybody's, the others take them over when the job starts (TensorOptions::weights)
@@ -144,6 +156,7 @@ struct JobOptions {
   uint32_t start_timeout_ms = 60'000;    ///< for all workers to join, once the shards are reached
   uint32_t shard_silence_ms = 30'000;    ///< a shard not heard for so long ends the session
   double link_rate = 0;  ///< bits per second to the shards, for codec auto; 0: measured by what is sent and comes back
+  std::string switch_key_file = {};  ///< path switch: the job's key, 64 hexadecimal digits, as the switch has it
   uint32_t resend_after_ms = 2'000;  ///< an unanswered contribution is sent again; doubles to 30 s
   uint32_t updates_kept_max = 8;     ///< updates a tensor may have that nobody awaited (beyond the staleness)
   bool keep_freed_memory =
