@@ -103,6 +103,8 @@ std::vector<Cause> causes_of(const JobPicture& job, double still_after_s) {
   for (const JobAt& at : job.at) {
     if (at.said.parts == 0) continue;
     WaitSaid wait = at.said.wait;
+    // Of a job of path switch no shard ever sees a step.
+    if (at.said.path && wait.kind.empty()) continue;
     longest = std::max({longest, wait.seconds, at.said.moved_s});
     if (wait.kind.empty()) {  // nothing is open: the workers have sent nothing to the next step
       wait.kind = "idle";
@@ -221,6 +223,11 @@ std::vector<std::string> afterthoughts(const ClusterPicture& picture, const JobP
     notes.push_back(fmt::format("its audit does not balance by {:.6g} (shard {}; the logs say where)",
                                 at.said.audit->imbalance, at.shard));
     break;  // the sum over all shards is below
+  }
+  for (const JobAt& at : job.at) {
+    if (!at.said.path || at.said.path->decided_by != "switch" || at.said.path->silent_to.empty()) continue;
+    notes.push_back(fmt::format("the switch at {} is silent to {}: {}", at.said.path->switch_address,
+                                named("worker", at.said.path->silent_to), at.said.path->because));
   }
   if (job.state == JobState::kRunning) return notes;
   for (const auto& [shard, missing] : picture.missing) {
