@@ -107,7 +107,9 @@ class Statement {
 
   Statement& bind(uint64_t value) { return bound(sqlite3_bind_int64(statement_, next_, static_cast<int64_t>(value))); }
   Statement& bind(std::string_view text) {
-    return bound(sqlite3_bind_text64(statement_, next_, text.data(), text.size(), SQLITE_TRANSIENT, SQLITE_UTF8));
+    // No pointer would be SQL's NULL, not the empty text.
+    const char* data = text.empty() ? "" : text.data();
+    return bound(sqlite3_bind_text64(statement_, next_, data, text.size(), SQLITE_TRANSIENT, SQLITE_UTF8));
   }
   Statement& bind(ByteSpan blob) {
     return bound(sqlite3_bind_blob64(statement_, next_, blob.data(), blob.size(), SQLITE_TRANSIENT));

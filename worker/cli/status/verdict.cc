@@ -260,10 +260,12 @@ void judge(const ClusterPicture& picture, double still_after_s, JobPicture& job)
     job.state = JobState::kEnding;
     reasons.emplace_back(finishing ? "its workers push nothing more" : "a shard is shutting down");
   } else {
+    const JobSaid& said = job.at.front().said;
     uint64_t step = UINT64_MAX;
     for (const JobAt& at : job.at) step = at.said.parts == 0 ? step : std::min(step, at.said.steps_decided);
-    reasons.push_back(fmt::format("step {}, {} of {} workers", step == UINT64_MAX ? 0 : step, job.members.size(),
-                                  job.at.front().said.workers));
+    const std::string where =
+        said.path ? std::string("steps go by datagrams") : fmt::format("step {}", step == UINT64_MAX ? 0 : step);
+    reasons.push_back(fmt::format("{}, {} of {} workers", where, job.members.size(), said.workers));
   }
   for (std::string& note : afterthoughts(picture, job)) reasons.push_back(std::move(note));
   const bool waits = job.state == JobState::kStarting || job.state == JobState::kStandingStill;
