@@ -74,6 +74,7 @@ struct DatagramServer : ::testing::Test {
     options.dimension = static_cast<uint32_t>(layout.dimension);
     options.window_indices = layout.window_indices;
     options.slots = layout.slots;
+    options.exponent_initial = -8;  // on whose grid 16 bits hold what the test sends
     options.nonce_seed = 1000u + worker;
     return options;
   }
