@@ -18,6 +18,7 @@
 #include "server/shard_core.h"
 #include "tests/fuzz/acks_said.h"
 #include "tests/fuzz/byte_source.h"
+#include "tests/fuzz/drawn_job.h"
 #include "tests/fuzz/fuzz_disk.h"
 
 namespace millrace::testing {
@@ -44,13 +45,13 @@ class ShardFuzz {
       spec_.reselect.k = 3;
       spec_.reselect.threshold_period = 1 + source_.below(2);
     }
-    if (source_.one_in(2)) draw_store();
+    if (source_.one_in(2)) draw_store(source_, spec_, saves_);
     if (source_.one_in(3)) {
       spec_.mode = protocol::Mode::kAsynchronous;
       spec_.reselect = {};
     }
     if (!spec_.has_store() && source_.one_in(4)) spec_.apply_after_acks = spec_.workers_min = 2;
-    if (source_.one_in(4)) by_switch();
+    if (source_.one_in(4)) datagrams_ = draw_switch(source_, spec_);
     MILLRACE_CHECK(protocol::validate(spec_).has_value());  // a refused job would let nothing through
     layout_ = protocol::plan_layout(spec_, 2);
     if (!source_.one_in(3)) MILLRACE_CHECK(table_->start_shard(1, 2, "tcp://fuzz:2").has_value());
@@ -70,25 +71,6 @@ class ShardFuzz {
   }
 
  private:
-  void by_switch() {
-    spec_.path = protocol::Path::kSwitch;
-    spec_.switch_path.address = "192.0.2.7:7700";
-    spec_.mode = protocol::Mode::kSynchronous;
-    spec_.staleness = spec_.apply_after_acks = 0;
-    spec_.store = {};
-    if (!source_.one_in(3)) datagrams_ = "192.0.2.1:7800";
-  }
-
-  void draw_store() {
-    static constexpr std::array<std::string_view, 4> kOptimizers = {"sgd:1", "momentum:0.5:0.5", "adagrad:0.5",
-                                                                    "adam:0.125"};
-    spec_.store.optimizer = *optimizer_from_text(kOptimizers[source_.below(4)]);
-    saves_.possible = !source_.one_in(4);
-    if (saves_.possible && source_.one_in(2)) saves_.every = 200 * kNsPerMs;
-    // A job that is to begin with saves that there are not is refused.
-    spec_.store.begin = static_cast<protocol::StoreBegin>(1 + source_.below(saves_.possible ? 3 : 2));
-  }
-
   void step() {
     switch (source_.below(24)) {
       case 9: return round();
