@@ -7,6 +7,7 @@
 #include "kernels/codec/codec.h"
 #include "kernels/codec/picking_codec.h"
 #include "protocol/job_spec.h"
+#include "protocol/job_spec_reproducible.h"
 #include "protocol/known_enums.h"
 #include "protocol/layout.h"
 #include "protocol/limits.h"
@@ -97,11 +98,6 @@ Status check_mode(const JobSpec& spec) {
     return refuse(
         "history codes a step's indices against the updates of all steps before it, and who runs ahead lacks some: "
         "it needs staleness 0, and no mode asynchronous");
-  }
-  if (spec.reproducible) {
-    return reserved(
-        "reproducible is reserved: this version sums in the order of workers, the result depends on how parts "
-        "are cut over shards; leave it off");
   }
   return {};
 }
@@ -484,6 +480,7 @@ Status validate(const JobSpec& spec) {
   if (Status s = check_tensors(spec); !s) return s;
   if (Status s = check_store(spec); !s) return s;
   if (Status s = check_grid(spec); !s) return s;
+  if (Status s = check_reproducible(spec); !s) return s;
   if (Status s = check_switch(spec); !s) return s;
   if (Status s = check_buckets(spec); !s) return s;
   if (const size_t bytes = encode_job_spec(spec).size(); bytes > kJobSpecBytesMax) {

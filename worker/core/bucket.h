@@ -18,6 +18,7 @@
 #include "protocol/job_spec.h"
 #include "protocol/layout.h"
 #include "worker/core/account.h"
+#include "worker/core/bucket_grid.h"
 #include "worker/core/momentum.h"
 #include "worker/core/push_slot.h"
 
@@ -110,6 +111,16 @@ class Bucket {
   /// An update has applied what was sent of part `at`: all (`carried` is null), or what it carries of it. For the velocity; what
   /// comes back is give_back_rest()'s.
   void mask_applied(size_t at, const HeldStream<float>& sent, const HeldStream<float>* carried);
+
+  // --- jobs with `reproducible`, over shards: select() rounds to the grid, and what that leaves comes back with the update.
+
+  bool on_grid() const { return grid_.has_value(); }
+  /// In place of give_back() and give_back_rest(): what comes back of all that was selected of the part. carried: the update's
+  /// entries; null: all was applied. What was not counted: give_back(), of anything.
+  /// REQUIRES: on_grid().
+  void settle_on_grid(size_t at, const StreamView<float>* carried);
+  /// A part's update of the step has been applied: exponents of the next step go by it. Nothing in other jobs.
+  void observe_update(size_t at, const StreamView<float>& sums);
 
   /// Does one piece of what code() and give_back_rest() have put off, the oldest. False: there was nothing to do. Nothing that
   /// can be asked for depends on it but unsettled() and what the asking costs.
@@ -241,6 +252,8 @@ class Bucket {
   void drop_zeros();
   Status take_selection(const SelectContext& context);
   void split_off(const IndexBuffer& positions);
+  void round_to_grid();
+  Stream<float> remainder_in_flight(size_t at) const;
   Status draw(const SelectContext& context);
   bool draws() const { return spec_.unbiased && selector_ != nullptr; }
   /// Into the ledger: all of the stream, indices of the bucket.
@@ -274,6 +287,7 @@ class Bucket {
   std::unique_ptr<Selector<float>> selector_;  ///< none for Selection::kNone
   std::optional<Velocity> velocity_;           ///< jobs with momentum
   bool masked_ = false;                        ///< ... where something is held back that could be late
+  std::optional<BucketGrid> grid_;             ///< reproducible jobs whose updates come from shards
 
   std::mutex fill_;  ///< held while a lone tensor's slot is filled into residual_
   std::unique_ptr<Aside> aside_;

@@ -294,7 +294,8 @@ struct SessionCore::Impl {
   /// Of this process in that view; 0: it is not in it.
   uint64_t life_in(const protocol::JobView& of) const;
   /// It goes on with the weights of another, or with none: those that the shards hold.
-  bool may_return() const { return config.has_weights || config.spec.has_store(); }
+  /// Not in a reproducible job: whoever gave it weights does not say what exponents go with them.
+  bool may_return() const { return !config.spec.reproducible && (config.has_weights || config.spec.has_store()); }
   /// Values that a snapshot of the part has for this worker.
   uint64_t snapshot_values(const PartRun& part) const { return config.has_weights ? part.dimension() : 0; }
   bool synced() const { return standing == Standing::kSynced; }

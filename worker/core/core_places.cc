@@ -175,6 +175,13 @@ bool SessionCore::Impl::stand_as(const protocol::Member& own, const protocol::Jo
                                  Actions& actions) {
   if (own.state == protocol::MemberState::kJoining) {
     if (!view.started) return true;
+    if (config.spec.reproducible) {
+      end_session({ErrorCode::kUnsupported,
+                   "the job runs and is reproducible: nobody can join it, since the exponents of its grid are known to "
+                   "those who saw all of its updates; start the job anew"},
+                  now, actions);
+      return false;
+    }
     if (synced()) {
       lose_place(now, actions);
       has_place = true;

@@ -419,6 +419,8 @@ void SessionCore::Impl::settle_counted(PartRun& part, uint64_t step, HeldStream<
   }
   const bool in_part = !update.whole_sum && !carried.view.dense;
   was_applied(part, step, sent, in_part ? &carried : nullptr);
+  Bucket& bucket = *buckets[part.layout.bucket].bucket;
+  if (bucket.on_grid()) return bucket.settle_on_grid(part.at, in_part ? &carried.view : nullptr);
   if (!in_part) return;
   buckets[part.layout.bucket].bucket->give_back_rest(part.at, std::move(sent), carried);
   note_unsettled(part.layout.bucket);
@@ -478,6 +480,7 @@ void SessionCore::Impl::apply_update(PartRun& part, const protocol::Update& upda
   delivered.weight_sum = update.weight_sum;
   delivered.denominator = sum.count() > 0 ? denominator_of(update) : 1;
   run.bucket->count_received(sum.count());
+  run.bucket->observe_update(part.at, sum);
   counters.raw_bytes_down += sum.count() * (sizeof(uint32_t) + sizeof(float));
   if (!run.applied.empty()) {
     for (size_t i = 0; i < sum.values.size(); ++i) {

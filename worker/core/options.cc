@@ -74,6 +74,9 @@ Status set_words(const JobOptions& job, protocol::JobSpec& spec) {
   auto momentum = of_option("momentum", momentum_from_text(job.momentum));
   if (!momentum) return std::unexpected(momentum.error());
   spec.momentum = *momentum;
+  auto grid = of_option("grid", grid_from_text(job.grid));
+  if (!grid) return std::unexpected(grid.error());
+  spec.grid = *grid;
   auto optimizer = of_option("store", optimizer_from_text(job.store));
   if (!optimizer) return std::unexpected(optimizer.error());
   spec.store.optimizer = *optimizer;
@@ -143,6 +146,17 @@ Result<protocol::MomentumSpec> momentum_from_text(std::string_view text) {
   return spec;
 }
 
+Result<protocol::GridSpec> grid_from_text(std::string_view text) {
+  protocol::GridSpec spec;
+  const std::vector<std::string_view> words = split(text, ':');
+  const auto block = words.empty() ? std::nullopt : number_from_text<uint32_t>(words[0]);
+  const auto exponent = words.size() == 2 ? number_from_text<int32_t>(words[1]) : std::nullopt;
+  if (!block || !exponent) return bad(text, "a grid: 'BLOCK:EXPONENT', indices of a block and the first exponent of 2");
+  spec.block_indices = *block;
+  spec.exponent_initial = *exponent;
+  return spec;
+}
+
 Result<protocol::JobSpec> spec_from_options(const JobOptions& job, std::span<const TensorOptions> tensors) {
   if (!(job.link_rate >= 0) || !std::isfinite(job.link_rate)) {
     return fail(ErrorCode::kInvalidArgument, "link_rate: bits per second, 0 or more");
@@ -165,6 +179,7 @@ Result<protocol::JobSpec> spec_from_options(const JobOptions& job, std::span<con
   spec.audit = job.audit;
   spec.history = job.history;
   spec.unbiased = job.unbiased;
+  spec.reproducible = job.reproducible;
   spec.clip = job.clip;
   if (auto done = set_words(job, spec); !done) return std::unexpected(done.error());
   for (const TensorOptions& options : tensors) {
@@ -176,6 +191,13 @@ Result<protocol::JobSpec> spec_from_options(const JobOptions& job, std::span<con
     return fail(ErrorCode::kInvalidArgument, "worker " + std::to_string(job.worker) + " of " +
                                                  std::to_string(job.workers) +
                                                  " workers: identities are 0 .. workers - 1");
+  }
+  if (job.reproducible && (job.returns || !job.load_path.empty())) {
+    return fail(
+        ErrorCode::kUnsupported,
+        std::string(job.returns ? "returns" : "load_path") +
+            " in a reproducible job: the exponents of its grid are in no saved state and no snapshot; start the "
+            "job anew, from the weights that the last one left");
   }
   if (job.shards.empty()) return fail(ErrorCode::kInvalidArgument, "no shards: give at least one \"tcp://host:port\"");
   if (auto valid = protocol::validate(spec); !valid) return std::unexpected(valid.error());
