@@ -114,6 +114,18 @@ Status check_switch_path(const JobSpec& spec) {
 
 }  // namespace
 
+Status check_grid(const GridSpec& grid) {
+  if (grid.block_indices == 0 || grid.block_indices % 64 != 0 || grid.block_indices > kWindowIndicesMax) {
+    return refuse(
+        fmt::format("grid: block_indices {} is no multiple of 64 up to {}", grid.block_indices, kWindowIndicesMax));
+  }
+  if (grid.exponent_initial < kGridExponentMin || grid.exponent_initial > kGridExponentMax) {
+    return refuse(fmt::format("grid: exponent_initial {} is not in {} to {}", grid.exponent_initial, kGridExponentMin,
+                              kGridExponentMax));
+  }
+  return {};
+}
+
 Status check_reproducible(const JobSpec& spec) {
   if (!spec.reproducible) return {};
   if (Status s = check_steps(spec); !s) return s;

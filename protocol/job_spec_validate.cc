@@ -312,19 +312,6 @@ Status check_store(const JobSpec& job) {
   return {};
 }
 
-Status check_grid(const JobSpec& spec) {
-  const GridSpec& grid = spec.grid;
-  if (grid.block_indices == 0 || grid.block_indices % 64 != 0 || grid.block_indices > kWindowIndicesMax) {
-    return refuse(
-        fmt::format("grid: block_indices {} is no multiple of 64 up to {}", grid.block_indices, kWindowIndicesMax));
-  }
-  if (grid.exponent_initial < kGridExponentMin || grid.exponent_initial > kGridExponentMax) {
-    return refuse(fmt::format("grid: exponent_initial {} is not in {} to {}", grid.exponent_initial, kGridExponentMin,
-                              kGridExponentMax));
-  }
-  return {};
-}
-
 /// What a switch has no place for: it holds the open turns and no history, and waits for every live worker.
 Status check_switch_combination(const JobSpec& spec) {
   if (spec.workers > kSwitchWorkersMax) {
@@ -479,7 +466,7 @@ Status validate(const JobSpec& spec) {
   if (Status s = check_defaults(spec); !s) return s;
   if (Status s = check_tensors(spec); !s) return s;
   if (Status s = check_store(spec); !s) return s;
-  if (Status s = check_grid(spec); !s) return s;
+  if (Status s = check_grid(spec.grid); !s) return s;
   if (Status s = check_reproducible(spec); !s) return s;
   if (Status s = check_switch(spec); !s) return s;
   if (Status s = check_buckets(spec); !s) return s;

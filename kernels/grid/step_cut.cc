@@ -67,6 +67,14 @@ void SumHistogram::add(std::span<const int32_t> sums, int8_t exponent) {
   }
 }
 
+void SumHistogram::add(std::span<const float> sums) {
+  for (const float sum : sums) {
+    const uint32_t bin = bin_of(sum);
+    counts_[bin] += bin != 0;
+    total_ += bin != 0;
+  }
+}
+
 void SumHistogram::clear() {
   std::ranges::fill(counts_, 0);
   total_ = 0;

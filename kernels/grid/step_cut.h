@@ -28,6 +28,8 @@ class SumHistogram {
   static uint32_t bin_of(float sum);
 
   void add(std::span<const int32_t> sums, int8_t exponent);
+  /// Of sums as values. REQUIRES: as bin_of().
+  void add(std::span<const float> sums);
   /// Of sums as values, as shards count them. REQUIRES: all were 0, or normal f32.
   void add(const MagnitudeHistogram& sums);
   void clear();
