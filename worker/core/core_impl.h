@@ -219,7 +219,7 @@ struct SessionCore::Impl {
   std::vector<PartRun> parts;
   std::vector<TensorRun> tensors;
   LocalClip clip;
-  LinkRate link_rate;  ///< to and from the shards
+  LinkRate link_rate;                       ///< to and from the shards
   std::unique_ptr<SwitchPath> switch_path;  ///< of jobs with it
   protocol::Heartbeat::Switch told_of_switch = protocol::Heartbeat::Switch::kNoWord;
   std::vector<Link> links;

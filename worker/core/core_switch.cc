@@ -202,8 +202,7 @@ void SessionCore::Impl::deliver_by_switch(PartRun& part, const SwitchStepDone& s
       run.applied[part.layout.begin + sum.indices[i]] += static_cast<double>(sum.values[i]);
   }
   if (sum.count() > 0)
-    delivered.denominator =
-        protocol::denominator_of(config.spec.combine, delivered.contributors, delivered.weight_sum);
+    delivered.denominator = protocol::denominator_of(config.spec.combine, delivered.contributors, delivered.weight_sum);
   for (const SwitchStepDone::Window& window : windows) {
     if (config.spec.combine != protocol::Combine::kMean || window.contributors == delivered.contributors) continue;
     const double scale = static_cast<double>(delivered.contributors) / window.contributors;

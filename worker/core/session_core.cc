@@ -70,8 +70,7 @@ SessionCore::Impl::Impl(CoreConfig config_)
   }
   if (config.spec.path == protocol::Path::kSwitch) {
     config.has_weights = false;  // it neither gives any nor takes others'
-    switch_path =
-        std::make_unique<SwitchPath>(config.spec, layout, config.worker, config.switch_access, config.nonce);
+    switch_path = std::make_unique<SwitchPath>(config.spec, layout, config.worker, config.switch_access, config.nonce);
   }
   if (config.saved) load(*config.saved);
 }

@@ -46,9 +46,9 @@ struct SwitchStepDone {
 };
 
 struct SwitchPathStatus {
-  bool at_switch = false;   ///< the present epoch's decider
-  uint64_t fallbacks = 0;   ///< from the switch to a shard
-  uint64_t came_back = 0;   ///< and to the switch again
+  bool at_switch = false;  ///< the present epoch's decider
+  uint64_t fallbacks = 0;  ///< from the switch to a shard
+  uint64_t came_back = 0;  ///< and to the switch again
   SwitchClientCounters client;
 };
 
