@@ -62,6 +62,44 @@ Result<protocol::TensorSpec> tensor_from_options(const TensorOptions& options, u
   return tensor;
 }
 
+Status set_path(const JobOptions& job, protocol::JobSpec& spec) {
+  constexpr std::string_view kSwitch = "switch:";
+  protocol::SwitchSpec& at = spec.switch_path;
+  if (job.path.starts_with(kSwitch)) {
+    spec.path = protocol::Path::kSwitch;
+    at.address = job.path.substr(kSwitch.size());
+  } else if (job.path != "server") {
+    return fail(ErrorCode::kInvalidArgument,
+                "path = '" + job.path + "': known are 'server' and 'switch:HOST:PORT', as switch:192.0.2.7:7600");
+  }
+  at.job = job.switch_job;
+  at.slots = job.switch_slots;
+  at.packet_bytes_max = job.switch_packet_bytes;
+  at.return_after_ms = job.switch_return_after_ms;
+  const std::vector<std::string_view> codecs = split(job.switch_codec, '+');
+  if (codecs.size() != 2) return bad(job.switch_codec, "a switch_codec: INDEX+VALUE, as gap+fixed16");
+  using Index = protocol::WindowIndexCodec;
+  using Value = protocol::WindowValueCodec;
+  if (auto done = choose<Index>(
+          "switch_codec", codecs[0],
+          {{"raw", Index::kRaw}, {"gap", Index::kGap}, {"bitmap", Index::kBitmap}, {"bloom", Index::kBloom}}, at.index);
+      !done) {
+    return done;
+  }
+  return choose<Value>(
+      "switch_codec", codecs[1],
+      {{"fixed16", Value::kFixed16}, {"fixed32", Value::kFixed32}, {"qsgd8", Value::kQsgd8}, {"qsgd4", Value::kQsgd4}},
+      at.value);
+}
+
+Status set_grid(const JobOptions& job, protocol::GridSpec& grid) {
+  const std::vector<std::string_view> words = split(job.grid, ':');
+  const bool read = words.size() == 2 && assign_number(words[0], grid.block_indices) &&
+                    assign_number(words[1], grid.exponent_initial);
+  if (read) return {};
+  return bad(job.grid, "a grid: BLOCK_INDICES:FIRST_EXPONENT, as 16384:-20");
+}
+
 Status set_words(const JobOptions& job, protocol::JobSpec& spec) {
   auto select = of_option("select", selection_from_text(job.select));
   if (!select) return std::unexpected(select.error());
@@ -167,6 +205,8 @@ Result<protocol::JobSpec> spec_from_options(const JobOptions& job, std::span<con
   spec.unbiased = job.unbiased;
   spec.clip = job.clip;
   if (auto done = set_words(job, spec); !done) return std::unexpected(done.error());
+  if (auto done = set_path(job, spec); !done) return std::unexpected(done.error());
+  if (auto done = set_grid(job, spec.grid); !done) return std::unexpected(done.error());
   for (const TensorOptions& options : tensors) {
     auto tensor = tensor_from_options(options, job.threshold_period);
     if (!tensor) return std::unexpected(tensor.error());
