@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string_view>
 #include <unordered_set>
@@ -11,6 +12,7 @@
 #include "protocol/known_enums.h"
 #include "protocol/layout.h"
 #include "protocol/limits.h"
+#include "protocol/switch_layout.h"
 #include "protocol/text.h"
 
 /// validate(JobSpec). Each refusal is a row of the table in DESIGN.md, and a test.
@@ -335,6 +337,18 @@ Status check_switch_combination(const JobSpec& spec) {
   if (spec.history) return refuse("path switch with history: datagrams have index codes of their own; set history off");
   if (holds_updates(spec))
     return refuse("path switch with apply_after_acks: there are no acknowledgements; set it to 0");
+  if (spec.initial_weights != InitialWeights::kOwn) {
+    return refuse(
+        "path switch with initial_weights first: nobody comes into a job of this path, or takes over weights, in this "
+        "version; begin with equal weights, or set path server");
+  }
+  const auto own = std::ranges::find_if(
+      spec.tensors, [&](const TensorSpec& tensor) { return tensor.reselect && *tensor.reselect != spec.reselect; });
+  if (own != spec.tensors.end()) {
+    return refuse(fmt::format(
+        "tensor '{}': path switch re-selects over all tensors by one threshold; leave out the reselect of its own",
+        own->name));
+  }
   return {};
 }
 
@@ -362,8 +376,7 @@ Status check_switch(const JobSpec& spec) {
     return refuse(
         "switch: the index codec is raw, gap, bitmap or bloom, the value codec fixed16, fixed32, qsgd8 or qsgd4");
   }
-  if (Status s = check_switch_combination(spec); !s) return s;
-  return reserved("path switch is reserved: the sessions of this version know the shards only; set path server");
+  return check_switch_combination(spec);
 }
 
 /// The job's defaults, which every tensor without overrides takes.
@@ -438,6 +451,13 @@ Status check_buckets(const JobSpec& spec) {
     return fail(ErrorCode::kLimitExceeded,
                 fmt::format("parts_per_shard {} of {} buckets are over {} parts: 0 lets it follow the expected entries",
                             spec.parts_per_shard, layout.buckets.size(), kPartsMax));
+  }
+  if (const uint64_t indices = plan_switch_layout(spec, layout).dimension;
+      spec.path == Path::kSwitch && indices > kSwitchDimensionMax) {
+    return refuse(fmt::format(
+        "path switch takes up to 2^32 - 1 indices of all tensors together, each bucket from a new window on; these are "
+        "{}: set path server",
+        indices));
   }
   for (const BucketLayout& bucket : layout.buckets) {
     for (const CodecSpec& codec : {bucket.codec_up, bucket.codec_down}) {

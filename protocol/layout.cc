@@ -1,6 +1,7 @@
 #include "protocol/layout.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/base/bytes.h"
 #include "kernels/base/check.h"
@@ -145,6 +146,12 @@ std::string bucket_text(const JobSpec& spec, const BucketLayout& bucket) {
   const std::string first = "tensor '" + spec.tensors[bucket.members.front().tensor].name + '\'';
   const size_t others = bucket.members.size() - 1;
   return others == 0 ? first : first + " and " + std::to_string(others) + " that travel with it";
+}
+
+uint64_t entries_down(const BucketLayout& bucket) {
+  const auto by_density =
+      static_cast<uint64_t>(std::ceil(bucket.reselect.density * static_cast<double>(bucket.dimension)));
+  return std::min(bucket.dimension, bucket.reselect.k != 0 ? bucket.reselect.k : by_density);
 }
 
 uint64_t layout_hash(const JobLayout& layout) {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 
 #include "kernels/base/check.h"
@@ -25,12 +24,6 @@ std::vector<uint32_t> shards_of(const protocol::JobLayout& layout, const protoco
   std::ranges::sort(shards);
   shards.erase(std::unique(shards.begin(), shards.end()), shards.end());
   return shards;
-}
-
-uint64_t entries_down(const protocol::BucketLayout& bucket) {
-  const uint64_t by_density =
-      static_cast<uint64_t>(std::ceil(bucket.reselect.density * static_cast<double>(bucket.dimension)));
-  return std::min(bucket.dimension, bucket.reselect.k != 0 ? bucket.reselect.k : by_density);
 }
 
 }  // namespace
@@ -78,7 +71,7 @@ void JobRounds::make_threshold(Bucket& bucket) const {
     return;
   }
   bucket.threshold = std::make_unique<BucketThreshold>(BucketThreshold::Config{
-      .k = entries_down(layout),
+      .k = protocol::entries_down(layout),
       .period = layout.reselect.threshold_period,
       .staleness = setup_.spec.staleness,
       .shard = setup_.shard,

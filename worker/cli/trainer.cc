@@ -66,6 +66,7 @@ JobOptions job_options(const TrainOptions& options) {
   job.workers_min = std::max(1u, options.apply_after_acks);
   job.store = options.store;
   job.store_begin = options.store_begin;
+  set_path(options.path, job);
   job.combine = "mean";
   job.seed = options.seed;
   job.initial_weights = options.initial_weights;
@@ -200,7 +201,7 @@ class Run {
     if (options_.on_stats) options_.on_stats(stats);
     session_.reset();
     if (!options_.state_path.empty()) ::unlink(options_.state_path.c_str());
-    TrainResult result{.model = std::move(model_), .epochs = {}, .curve = {}, .audit = stats.audit};
+    TrainResult result{.model = std::move(model_), .epochs = {}, .curve = {}, .audit = stats.audit, .by_switch = stats.by_switch};
     if (curve_) result.curve = curve_->evaluated();
     result.rounds = rounds_;
     result.contributions = contributions_;

@@ -97,6 +97,16 @@ class Bucket {
   bool choose_codecs(ChoiceInput input);
   const CodecChooser& chooser() const { return chooser_; }
 
+  /// Path switch, in place of code() for every part: all that select() took out, sparse, indices of the bucket. What becomes of
+  /// it says settle_offer().
+  Stream<float> offer();
+  /// What of an offer was not applied in part `at`: back into the residual, indices local to it.
+  ///
+  /// whole  how many of the entries came back as they were offered; of the others it is what rounding to the grid left.
+  void settle_offer(size_t at, Stream<float>&& back, uint64_t whole);
+  /// Into the ledger: mass that is gone for good. Index within part `at`.
+  void lose(size_t at, uint64_t index, double amount);
+
   /// In place of code(): the part's step is decided already, what was selected for it stays here.
   void keep_part(size_t at);
 
@@ -223,9 +233,6 @@ class Bucket {
   };
   Stream<float> share_of(size_t at) const;
   void add_aside(std::vector<Stream<float>>& streams) const;
-
-  /// Into the ledger: mass that is gone for good. Index within part `at`.
-  void lose(size_t at, uint64_t index, double amount);
 
   // bucket_audit.cc. What the books need where the job audits.
   Account held_in(size_t at) const;

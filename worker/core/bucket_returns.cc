@@ -83,6 +83,11 @@ void Bucket::give_back(size_t at, Stream<float>&& stream) {
   returning_.push_back({at, std::move(stream)});
 }
 
+void Bucket::settle_offer(size_t at, Stream<float>&& back, uint64_t whole) {
+  counters_.entries_returned += whole;
+  if (back.count() > 0) returning_.push_back({at, std::move(back)});
+}
+
 void Bucket::give_back_rest(size_t at, HeldStream<float>&& sent, const HeldStream<float>& carried) {
   if (sent.view.count() == 0) return;
   // The whole sum comes back to unbiased jobs; whatever a shard leaves out all the same must not be sent a second time.

@@ -49,7 +49,8 @@ bool SessionCore::Impl::adopt_view(uint32_t shard, const protocol::JobView& next
   follow_shards(before, now, actions);
   if (!find_myself(shard, before, now, actions)) return false;
   progress_at = now;
-  if (before.job == 0) return true;
+  if (by_switch()) follow_path(now, actions);
+  if (before.job == 0 || over()) return !over();
   if (synced()) {
     if (sends_now()) {
       log(actions, Severity::kInfo,
@@ -114,6 +115,12 @@ bool SessionCore::Impl::find_myself(uint32_t shard, const protocol::JobView& bef
   if (life == 0) {
     take_first_place(*own);
   } else if (own->life != life && !take_new_life(*own, now, actions)) {
+    return false;
+  }
+  if (by_switch() && own->state == protocol::MemberState::kJoining && view.started) {
+    end_session({ErrorCode::kUnsupported,
+                 "the job runs, and on path switch this version lets nobody come in, or come back, while it does"},
+                now, actions);
     return false;
   }
   has_place = true;

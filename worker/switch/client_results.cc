@@ -113,7 +113,9 @@ bool SwitchClient::State::settle_if_whole(uint16_t number, TimeNs now) {
                    .indices = whole,
                    .sums = slot.result.integers(),
                    .returned = back.indices,
-                   .returned_values = back.values});
+                   .returned_values = back.values,
+                   .applied = back.applied_indices,
+                   .applied_integers = back.applied_integers});
   ++slot.turn;
   return true;
 }

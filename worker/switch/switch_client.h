@@ -74,6 +74,8 @@ struct SettledWindow {
   std::span<const int32_t> sums;  ///< x 2^exponent
   IndexSpan returned;             ///< indices of this worker's that were not, or not wholly, applied
   std::span<const float> returned_values;
+  IndexSpan applied;  ///< indices of this worker's that the update applied, with what of them: integers x 2^exponent
+  std::span<const int32_t> applied_integers;
 };
 
 /// What the client tells its owner, in the middle of receive().
