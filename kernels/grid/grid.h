@@ -49,8 +49,8 @@ class ExponentTable {
   void observe_values(uint32_t block, std::span<const float> sums);
   /// All of the step's results are in.
   void end_step();
-  /// The same by what all paths of a reproducible job show alike, which are the sums that are not 0: blocks that have none stay as
-  /// they are, and those of a group that has none at all (what was sent rounded to 0, or was nothing) go down by 8.
+  /// The same by what all paths of a reproducible job show alike, which are the sums that are not 0: blocks that have none
+  /// stay as they are, and those of a group that has none at all (what was sent rounded to 0, or was nothing) go down by 8.
   void end_step_of_nonzero();
 
   /// For a worker that joins at the end of a step: what it needs to choose as the others do.

@@ -9,22 +9,12 @@
 #include "protocol/switch_layout.h"
 #include "tests/protocol/document.h"
 #include "tests/protocol/example_spec.h"
+#include "tests/protocol/refused_jobs.h"
 
 namespace millrace::protocol {
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
-/// A refused combination: its row in protocol/DESIGN.md, how to get there from example_spec(), and what the sentence must say.
-struct Refused {
-  const char* row;
-  ErrorCode code;
-  const char* says;
-  std::function<void(JobSpec&)> make;
-};
-
-constexpr ErrorCode kImpossible = ErrorCode::kInvalidArgument;
-constexpr ErrorCode kReserved = ErrorCode::kUnsupported;
 
 CodecSpec qsgd(bool scale_max) {
   return {.index = IndexCodecId::kGap, .value = ValueCodecId::kQsgd, .qsgd_scale_max = scale_max};
@@ -69,84 +59,6 @@ std::vector<Refused> refused_asynchronous() {
          s.mode = Mode::kAsynchronous;
          s.participants = 2;
        }},
-  };
-}
-
-/// A reproducible job with that changed.
-std::function<void(JobSpec&)> reproducible_but(const std::function<void(JobSpec&)>& change) {
-  return [change](JobSpec& s) {
-    s.reproducible = true;
-    s.select = {.selection = Selection::kTopK, .density = 0.01};
-    s.codec_up = s.codec_down = {};
-    s.codec_error = CodecError::kRetain;
-    s.combine = Combine::kMean;
-    s.store = {};
-    s.reselect = {};
-    for (TensorSpec& tensor : s.tensors) tensor = {.name = tensor.name, .dimension = tensor.dimension};
-    change(s);
-  };
-}
-
-/// The same over a switch.
-std::function<void(JobSpec&)> over_switch_but(const std::function<void(JobSpec&)>& change) {
-  return reproducible_but([change](JobSpec& s) {
-    s.path = Path::kSwitch;
-    s.switch_path.address = "192.0.2.7:7600";
-    s.switch_path.value = WindowValueCodec::kFixed32;
-    s.grid.block_indices = 4096;
-    change(s);
-  });
-}
-
-std::vector<Refused> refused_reproducible() {
-  const auto of_two = [](JobSpec& s) {
-    s.fuse_below = 1;
-    s.reselect = {.reselect = Reselect::kTopK, .k = 10};
-  };
-  return {
-      {"reproducible-steps", kImpossible, "needs mode synchronous",
-       reproducible_but([](JobSpec& s) { s.staleness = 1; })},
-      {"reproducible-steps", kImpossible, "needs mode synchronous", reproducible_but([](JobSpec& s) {
-         s.mode = Mode::kPartial;
-         s.quorum = 2;
-       })},
-      {"reproducible-weights", kImpossible, "combine weighted_mean",
-       reproducible_but([](JobSpec& s) { s.combine = Combine::kWeightedMean; })},
-      {"reproducible-unbiased", kImpossible, "unbiased off", reproducible_but([](JobSpec& s) {
-         s.unbiased = true;
-         s.momentum = {};
-         s.select = {};
-         s.codec_error = CodecError::kDrop;
-       })},
-      {"reproducible-unbiased", kImpossible, "codec_error drop",
-       reproducible_but([](JobSpec& s) { s.codec_error = CodecError::kDrop; })},
-      {"reproducible-joiners", kImpossible, "initial_weights first",
-       reproducible_but([](JobSpec& s) { s.initial_weights = InitialWeights::kFirst; })},
-      {"reproducible-store", kReserved, "with a store", reproducible_but([](JobSpec& s) {
-         s.momentum = {};
-         s.store.optimizer = {.optimizer = Optimizer::kSgd, .rate = 0.1};
-       })},
-      {"reproducible-codec", kImpossible, "codec_up: qsgd",
-       reproducible_but([](JobSpec& s) { s.codec_up = qsgd(true); })},
-      {"reproducible-codec", kImpossible, "codec_down: qsgd",
-       reproducible_but([](JobSpec& s) { s.codec_down = qsgd(false); })},
-      {"reproducible-codec", kImpossible, "codec_up: bloom_p0",
-       reproducible_but([](JobSpec& s) { s.codec_up = bloom(); })},
-      {"reproducible-codec", kImpossible, "codec_down: bloom_p0",
-       reproducible_but([](JobSpec& s) { s.tensors[1].codec_down = bloom(); })},
-      {"reproducible-reselect", kImpossible, "2 buckets", reproducible_but(of_two)},
-      {"reproducible-reselect", kImpossible, "threshold_period", reproducible_but([](JobSpec& s) {
-         s.tensors.resize(1);
-         s.reselect = {.reselect = Reselect::kTopK, .k = 10, .threshold_period = 2};
-       })},
-      {"reproducible-switch", kImpossible, "fixed32",
-       over_switch_but([](JobSpec& s) { s.switch_path.value = WindowValueCodec::kFixed16; })},
-      {"reproducible-switch", kImpossible, "fixed32",
-       over_switch_but([](JobSpec& s) { s.switch_path.value = WindowValueCodec::kQsgd8; })},
-      {"reproducible-switch", kImpossible, "bloom",
-       over_switch_but([](JobSpec& s) { s.switch_path.index = WindowIndexCodec::kBloom; })},
-      {"reproducible-switch", kImpossible, "5376 indices at most",
-       over_switch_but([](JobSpec& s) { s.grid.block_indices = 5440; })},
   };
 }
 
@@ -621,16 +533,6 @@ std::vector<Accepted> accepted_jobs() {
        }},
       {"initial-weights", [](JobSpec& s) { s.initial_weights = InitialWeights::kFirst; }},
       {"sum", [](JobSpec& s) { s.combine = Combine::kSum; }},
-      {"reproducible", reproducible_but([](JobSpec&) {})},
-      {"reproducible, with momentum, clipping and any codec without loss", reproducible_but([](JobSpec& s) {
-         s.momentum = {.momentum = Momentum::kCorrection, .factor = 0.9};
-         s.clip = 1;
-         s.codec_up = s.codec_down = codec_from_text("auto").value();
-       })},
-      {"reproducible, re-selecting in one tensor", reproducible_but([](JobSpec& s) {
-         s.tensors.resize(1);
-         s.reselect = {.reselect = Reselect::kTopK, .k = 10};
-       })},
   };
 }
 

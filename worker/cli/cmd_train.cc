@@ -432,9 +432,6 @@ void add_compression_flags(CLI::App& app, TrainFlags& flags) {
       "--reproducible", options.reproducible,
       "the same bits for any order of arrival, number of servers, and path: values are rounded to a grid, what that "
       "leaves is sent later (mode synchronous, codecs without loss)");
-  app.add_option("--grid", options.grid,
-                 "of --reproducible, BLOCK:EXPONENT: indices that share a power of 2, and the first one")
-      ->capture_default_str();
   app.add_option("--non-finite", options.non_finite, "NaN in a gradient: refuse (ends the run) or drop (counted)")
       ->capture_default_str()
       ->check(CLI::IsMember({"refuse", "drop"}));

@@ -55,7 +55,6 @@ JobOptions job_options(const TrainOptions& options) {
   job.audit = options.audit;
   job.history = options.history;
   job.reproducible = options.reproducible;
-  job.grid = options.grid;
   job.non_finite = options.non_finite;
   job.mode = is_synchronous(options) ? "synchronous" : options.mode;
   job.staleness = options.staleness;

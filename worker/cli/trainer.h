@@ -41,7 +41,6 @@ struct TrainOptions {
   bool audit = false;
   bool history = false;
   bool reproducible = false;
-  std::string grid = "16384:-20";
   std::string non_finite = "refuse";
   std::string initial_weights = "own";
   std::string mode = "synchronous";

@@ -17,8 +17,9 @@
 #include "worker/cli/peer/opt/peer_grid.h"
 #include "worker/cli/peer/opt/selection_text.h"
 
-/// `reproducible`: the same gradients give the same updates and the same residuals, to the bit, over peers by every algorithm with
-/// exact sums, over 1 to 3 shards cut into parts in several ways, and over a switch whose packets come in any order.
+/// `reproducible`: the same gradients give the same updates and the same residuals, to the bit, over peers by every
+/// algorithm with exact sums, over 1 to 3 shards cut into parts in several ways, and over a switch whose packets come in
+/// any order.
 namespace millrace::cli {
 namespace {
 
