@@ -108,6 +108,10 @@ void WorkerPort::update(const Stats& stats) {
                            {"blocked_seconds", stats.time_blocked_s},
                            {"communication_seconds", stats.time_in_communication_s}};
   if (audit.audits) status["audit"] = std::move(audited);
+  if (const SwitchStats& path = stats.by_switch; path.used) {
+    status["switch"] = {{"at_switch", path.at_switch}, {"turns", path.turns},         {"resends", path.resends},
+                        {"timeouts", path.timeouts},   {"fallbacks", path.fallbacks}, {"came_back", path.came_back}};
+  }
   constexpr size_t kListedMax = 64;  // nobody reads more
   for (const TensorStats& tensor : stats.tensors) {
     if (tensor.codec_choice.empty() || status["codecs_up"].size() >= kListedMax) continue;
