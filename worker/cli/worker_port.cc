@@ -33,7 +33,7 @@ double grown(uint64_t now, uint64_t before) { return static_cast<double>(now - b
 void count_switch(monitoring::WorkerMetrics& exported, const std::string& job, const SwitchStats& now,
                   const SwitchStats& before) {
   if (!now.used) return;
-  const auto& events = exported.switch_events;
+  monitoring::CounterFamily& events = exported.switch_events;
   events.with({job, "turn"}).increment(grown(now.turns, before.turns));
   events.with({job, "resend"}).increment(grown(now.resends, before.resends));
   events.with({job, "timeout"}).increment(grown(now.timeouts, before.timeouts));

@@ -33,6 +33,8 @@ constexpr int kStartTimeoutMs = 30'000;
 constexpr int kStopGraceMs = 5'000;
 constexpr int kEndedBySignal = 128;  // and the signal's number: ExitReport::exit_code
 constexpr double kMegabyte = 1e6;
+constexpr const char* kSwitchRow = "switch";
+constexpr uint32_t kSwitchJob = 1;
 
 // Parts a shard where nobody says how many: of 2, 3, 4, 6, 8, 9, 11, 12, 14 and 16 the ones with the shortest rounds, tried at
 // n = 2^24, density 0.01. On loopback every message costs and waits for no link. Behind a rate the bare transport, whose time the
@@ -218,9 +220,6 @@ struct RowSetup {
 
   std::string title() const { return audit ? name + "+audit" : name; }
 };
-
-constexpr const char* kSwitchRow = "switch";
-constexpr uint32_t kSwitchJob = 1;
 
 Result<RowSetup> row_setup(const Plan& plan, const std::string& name) {
   // Relative errors of QSGD by the bucket's maximum, up and down, for normal values, as `--rows qsgd4,qsgd8` prints them: 0.17 at
