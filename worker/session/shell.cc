@@ -58,6 +58,18 @@ CoreConfig config_of(const JobOptions& options, protocol::JobSpec&& spec, Beginn
   return config;
 }
 
+SwitchStats switch_stats(const SessionCore& core) {
+  const auto path = core.switch_status();
+  if (!path) return {};
+  return {.used = true,
+          .at_switch = path->at_switch,
+          .turns = path->client.results,
+          .resends = path->client.resends,
+          .timeouts = path->client.timeouts,
+          .fallbacks = path->fallbacks,
+          .came_back = path->came_back};
+}
+
 double l2_norm(std::span<const float> values) {
   double sum = 0;
   for (const float value : values) sum += static_cast<double>(value) * static_cast<double>(value);
@@ -177,15 +189,7 @@ Stats SessionShell::collect_stats() {
     stats.bytes_up += datagrams_->bytes_out();
     stats.bytes_down += datagrams_->bytes_in();
   }
-  if (const auto path = core_.switch_status()) {
-    stats.by_switch = {.used = true,
-                       .at_switch = path->at_switch,
-                       .turns = path->client.results,
-                       .resends = path->client.resends,
-                       .timeouts = path->client.timeouts,
-                       .fallbacks = path->fallbacks,
-                       .came_back = path->came_back};
-  }
+  stats.by_switch = switch_stats(core_);
   stats.raw_bytes_up = counters.raw_bytes_up;
   stats.raw_bytes_down = counters.raw_bytes_down;
   stats.dense_bytes = counters.dense_bytes;
