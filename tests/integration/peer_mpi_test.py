@@ -71,6 +71,18 @@ class Sums(unittest.TestCase):
         self.assertEqual(entries[1 << 26], entries[0])
         self.assertEqual(entries[1 << 21], entries[0])
 
+    def test_SumsOfBodiesThatAreSharedAreRight(self):
+        # Long enough to be shared: every algorithm, each distribution, ranks that are no power of two.
+        large = ["bench", "--n", "300000", "--density", "0.1", "--repeats", "2", "--warmup", "1", "--json"]
+        cases = [(ranks, ["--distribution", "uniform"]) for ranks in (2, 5, 8)]
+        cases += [(3, ["--distribution", shape]) for shape in ("clustered", "same", "disjoint", "one_region")]
+        cases += [(3, ["--codec", codec]) for codec in ("gap+raw", "gap+qsgd4")]
+        for ranks, options in cases:
+            with self.subTest(ranks=ranks, options=options):
+                ended = run(ranks, [*large, *options])
+                self.check(ended, ranks)
+                self.assertGreater(result_of(ended)["shared_bodies"]["in_place"], 0)
+
     def test_RecursiveDoublingSendsWhatItsFormulaSays(self):
         rows = self.check(run(2, [*SMALL, *ONE]), 2)
         # One message of a header and 200 pairs.

@@ -115,6 +115,17 @@ TEST(SharedBodiesTest, APartThatBeginsAtNoMultipleOfEightIsCopied) {
   EXPECT_EQ(ranks[0]->counters().copied, 1u);
 }
 
+TEST(SharedBodiesTest, WhatReachesBeyondABodyIsCopied) {
+  const auto ranks = ranks_of(2, kPiece);
+  const WritableBody first = ranks[0]->take(1024).value(), second = ranks[0]->take(1024).value();
+  std::ranges::fill(first.bytes, uint8_t{1});
+  std::ranges::fill(second.bytes, uint8_t{2});
+  ASSERT_EQ(first.bytes.data() + 1024, second.bytes.data());
+  ASSERT_TRUE(ranks[0]->hold(ByteSpan(first.bytes.data() + 512, 1024)).has_value());
+  EXPECT_EQ(ranks[0]->counters().copied, 1u);
+  EXPECT_EQ(ranks[0]->counters().in_place, 0u);
+}
+
 TEST(SharedBodiesTest, WhereThereIsNoRoomNothingIsHeldAndRoomComesBack) {
   const auto ranks = ranks_of(2, kPiece);
   const ByteBuffer half = bytes_from(0, kPiece / 2);
@@ -239,6 +250,7 @@ TEST(SharedSegmentTest, WhatIsNotTheSegmentThatWasNamedIsRefused) {
   name = own->name();
   name.descriptor = ::memfd_create("another", MFD_CLOEXEC);
   ASSERT_EQ(::ftruncate(name.descriptor, static_cast<off_t>(2 * kPiece)), 0);
+  ASSERT_EQ(::pwrite(name.descriptor, &name.nonce, sizeof name.nonce, 0), static_cast<ssize_t>(sizeof name.nonce));
   EXPECT_FALSE(SharedSegment::open(name).has_value());
   ::close(name.descriptor);
 }
