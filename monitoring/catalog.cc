@@ -23,6 +23,7 @@ constexpr std::array<std::string_view, 1> kDirection = {"direction"};
 constexpr std::array<std::string_view, 2> kPeerOutcome = {"peer", "outcome"};
 constexpr std::array<std::string_view, 1> kOutcome = {"outcome"};
 constexpr std::array<std::string_view, 1> kShard = {"shard"};
+constexpr std::array<std::string_view, 2> kJobEvent = {"job", "event"};
 constexpr std::array<std::string_view, 2> kJobTerm = {"job", "term"};
 
 // 50 us to 26 s: a round within a rack, and one that waits for a worker that is being restarted.
@@ -112,13 +113,15 @@ constexpr std::array<MetricInfo, 49> kShardMetrics = {{
      "Audited jobs, over all workers: entered = carried + lost + held"},
 }};
 
-constexpr std::array<MetricInfo, 24> kWorkerMetrics = {{
+constexpr std::array<MetricInfo, 25> kWorkerMetrics = {{
     {"millrace_worker_network_bytes_total", MetricKind::kCounter, kDirection, "Bytes of whole messages, in and out"},
     {"millrace_worker_dropped_total", MetricKind::kCounter, kReason, "Messages dropped, by reason"},
     {"millrace_worker_refused_total", MetricKind::kCounter, kCode, "Refusals received, by error code"},
     {"millrace_worker_handshakes_total", MetricKind::kCounter, kOutcome, "Handshakes with shards, by outcome"},
     {"millrace_worker_reconnects_total", MetricKind::kCounter, kShard, "Connections to a shard opened again"},
     {"millrace_worker_resends_total", MetricKind::kCounter, kJob, "Contributions sent again"},
+    {"millrace_worker_switch_total", MetricKind::kCounter, kJobEvent,
+     "Path switch: turns settled, packets sent again, time-outs, fallbacks to a shard, returns to the switch"},
     {"millrace_worker_steps_total", MetricKind::kCounter, kJob, "Steps completed"},
     {"millrace_worker_step_seconds", MetricKind::kHistogram, kJob, "From sending a contribution to the complete update",
      kSeconds},
@@ -248,6 +251,7 @@ WorkerMetrics::WorkerMetrics(Metrics& metrics)
       handshakes(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_handshakes_total")]),
       reconnects(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_reconnects_total")]),
       resends(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_resends_total")]),
+      switch_events(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_switch_total")]),
       steps(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_steps_total")]),
       step_seconds(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_step_seconds")]),
       not_counted(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_not_counted_total")]),

@@ -121,6 +121,7 @@ struct WorkerMetrics {
   CounterFamily handshakes;              ///< [outcome]
   CounterFamily reconnects;              ///< [shard]
   CounterFamily resends;                 ///< [job] contributions sent again
+  CounterFamily switch_events;           ///< [job, event] of path switch
   CounterFamily steps;                   ///< [job] completed
   HistogramFamily step_seconds;          ///< [job] contribution sent to update complete
   CounterFamily not_counted;             ///< [job] updates that do not name this worker: all of it taken back

@@ -8,6 +8,7 @@
 #include "kernels/codec/codec.h"
 #include "kernels/codec/picking_codec.h"
 #include "protocol/job_spec.h"
+#include "protocol/job_spec_reproducible.h"
 #include "protocol/known_enums.h"
 #include "protocol/layout.h"
 #include "protocol/limits.h"
@@ -99,11 +100,6 @@ Status check_mode(const JobSpec& spec) {
     return refuse(
         "history codes a step's indices against the updates of all steps before it, and who runs ahead lacks some: "
         "it needs staleness 0, and no mode asynchronous");
-  }
-  if (spec.reproducible) {
-    return reserved(
-        "reproducible is reserved: this version sums in the order of workers, the result depends on how parts "
-        "are cut over shards; leave it off");
   }
   return {};
 }
@@ -318,19 +314,6 @@ Status check_store(const JobSpec& job) {
   return {};
 }
 
-Status check_grid(const JobSpec& spec) {
-  const GridSpec& grid = spec.grid;
-  if (grid.block_indices == 0 || grid.block_indices % 64 != 0 || grid.block_indices > kWindowIndicesMax) {
-    return refuse(
-        fmt::format("grid: block_indices {} is no multiple of 64 up to {}", grid.block_indices, kWindowIndicesMax));
-  }
-  if (grid.exponent_initial < kGridExponentMin || grid.exponent_initial > kGridExponentMax) {
-    return refuse(fmt::format("grid: exponent_initial {} is not in {} to {}", grid.exponent_initial, kGridExponentMin,
-                              kGridExponentMax));
-  }
-  return {};
-}
-
 /// What a switch has no place for: it holds the open turns and no history, and waits for every live worker.
 Status check_switch_combination(const JobSpec& spec) {
   if (spec.workers > kSwitchWorkersMax) {
@@ -354,6 +337,11 @@ Status check_switch_combination(const JobSpec& spec) {
   if (spec.history) return refuse("path switch with history: datagrams have index codes of their own; set history off");
   if (holds_updates(spec))
     return refuse("path switch with apply_after_acks: there are no acknowledgements; set it to 0");
+  if (spec.initial_weights != InitialWeights::kOwn) {
+    return refuse(
+        "path switch with initial_weights first: nobody comes into a job of this path, or takes over weights, in this "
+        "version; begin with equal weights, or set path server");
+  }
   const auto own = std::ranges::find_if(
       spec.tensors, [&](const TensorSpec& tensor) { return tensor.reselect && *tensor.reselect != spec.reselect; });
   if (own != spec.tensors.end()) {
@@ -498,7 +486,8 @@ Status validate(const JobSpec& spec) {
   if (Status s = check_defaults(spec); !s) return s;
   if (Status s = check_tensors(spec); !s) return s;
   if (Status s = check_store(spec); !s) return s;
-  if (Status s = check_grid(spec); !s) return s;
+  if (Status s = check_grid(spec.grid); !s) return s;
+  if (Status s = check_reproducible(spec); !s) return s;
   if (Status s = check_switch(spec); !s) return s;
   if (Status s = check_buckets(spec); !s) return s;
   if (const size_t bytes = encode_job_spec(spec).size(); bytes > kJobSpecBytesMax) {

@@ -49,7 +49,8 @@ struct JobLayout {
 ///
 /// A tensor below fuse_below without overrides is fused with its neighbours; a bucket below a minimum per shard stays on one
 /// shard (round robin), a larger one is split evenly over all shards, each shard's range into parts_per_shard parts (0: so that
-/// a part carries about 32,768 expected entries, 1 to 16).
+/// a part carries about 32,768 expected entries, 1 to 16). Where a reproducible job re-selects, parts begin at blocks of
+/// its grid, and are fewer where there are not so many blocks.
 JobLayout plan_layout(const JobSpec& spec, uint32_t shard_count);
 
 /// "tensor 'w'", "tensor 'w' and 3 that travel with it": for people.

@@ -60,6 +60,16 @@ JobRounds::JobRounds(Setup setup) : setup_(setup), account_(&setup.shard_memory)
 void JobRounds::make_threshold(Bucket& bucket) const {
   const protocol::BucketLayout& layout = *bucket.layout;
   if (layout.reselect.reselect != protocol::Reselect::kTopK) return;
+  if (setup_.spec.reproducible) {
+    bucket.steps = std::make_unique<StepThreshold>(StepThreshold::Config{
+        .k = entries_down(layout),
+        .shard = setup_.shard,
+        .shards = shards_of(setup_.layout, layout),
+        .local_parts = bucket.count,
+        .repeat_ns = static_cast<TimeNs>(setup_.spec.exchange_timeout_ms) * kNsPerMs,
+    });
+    return;
+  }
   bucket.threshold = std::make_unique<BucketThreshold>(BucketThreshold::Config{
       .k = protocol::entries_down(layout),
       .period = layout.reselect.threshold_period,
@@ -349,6 +359,7 @@ std::optional<TimeNs> JobRounds::deadline() const {
   };
   for (const Bucket& bucket : buckets_) {
     if (bucket.threshold) consider(bucket.threshold->deadline());
+    if (bucket.steps) consider(bucket.steps->deadline());
   }
   consider(next_due_);
   if (store_) consider(store_->deadline());

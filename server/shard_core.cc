@@ -131,7 +131,7 @@ void ShardCore::handle_message(const protocol::PeerId& from, protocol::Message m
   if (const auto* hello = std::get_if<protocol::ShardHello>(&body)) {
     return on_shard_hello(from, message.header, *hello, now, actions);
   }
-  if (holds<protocol::ThresholdHistogram>(body)) return on_histogram(from, message, actions);
+  if (holds<protocol::ThresholdHistogram>(body)) return on_histogram(from, message, now, actions);
   const bool from_worker = holds<protocol::Contribution>(body) || holds<protocol::Ack>(body) ||
                            holds<protocol::Heartbeat>(body) || holds<protocol::Goodbye>(body) || is_return(body) ||
                            is_pull(body);
@@ -277,7 +277,8 @@ void ShardCore::on_goodbye(Job& job, const protocol::Member& member, const proto
   remove(job, std::span(&leaving, 1), finished ? Leaving::kFinished : Leaving::kFailed, now, actions);
 }
 
-void ShardCore::on_histogram(const protocol::PeerId& from, const protocol::Message& message, Actions& actions) {
+void ShardCore::on_histogram(const protocol::PeerId& from, const protocol::Message& message, TimeNs now,
+                             Actions& actions) {
   const auto session = shard_sessions_.find(from);
   if (session == shard_sessions_.end()) return count(Metric::kDropped, "no_hello", actions);
   const protocol::Header& header = message.header;
@@ -292,7 +293,7 @@ void ShardCore::on_histogram(const protocol::PeerId& from, const protocol::Messa
   }
   if (job->recovering()) return count(Metric::kDropped, "recovering", actions);
   contain(header.job, actions, [&] {
-    job->rounds().on_histogram(session->second, body, message.payload, actions);
+    job->rounds().on_histogram(session->second, body, message.payload, now, actions);
     close_if_failed(*job, actions);
   });
 }

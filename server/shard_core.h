@@ -191,7 +191,7 @@ class ShardCore {
   void on_goodbye(Job& job, const protocol::Member& member, const protocol::Goodbye& goodbye, TimeNs now,
                   Actions& actions);
   void on_synced(Job& job, const protocol::Member& member, TimeNs now, Actions& actions);
-  void on_histogram(const protocol::PeerId& from, const protocol::Message& message, Actions& actions);
+  void on_histogram(const protocol::PeerId& from, const protocol::Message& message, TimeNs now, Actions& actions);
 
   // shard_store.cc: the stores of jobs
   void on_pull(Job& job, const protocol::Member& member, protocol::Message message, Actions& actions);

@@ -9,7 +9,7 @@
 #include "protocol/datagram/packet_sink.h"
 #include "switch_agg/aggregator.h"
 #include "switch_agg/outbox.h"
-#include "switch_agg/reselection.h"
+#include "kernels/grid/step_cut.h"
 #include "switch_agg/slot.h"
 #include "switch_agg/worker_sessions.h"
 

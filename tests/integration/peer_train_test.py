@@ -151,6 +151,20 @@ class Train(unittest.TestCase):
                                 self.assertGreater(epoch[f"bytes_{way}_sum"], 4 * 32 * result["steps"] / 2)
                                 self.assertGreaterEqual(epoch[f"bytes_{way}_sum"], epoch[f"bytes_{way}_max"])
 
+    def test_ReproducibleEveryAlgorithmAndBothPathsGiveTheSameBits(self):
+        flags = [*self.files, "--lr", "0.7", "--epochs", "2", "--select", "topk:60", "--reproducible", "--grid", "64:-20", "--json"]
+        for more in ([], ["--reselect", "topk:80"]):
+            models = {}
+            for name, path in (("split", []), ("doubling", ["--algorithm", "ssar_recursive_doubling"]),
+                               ("ring", ["--algorithm", "dense_ring"]), ("servers", self.over_servers(f"bits {len(more)}"))):
+                model = Path(self.folder.name) / f"{name}.model"
+                ended = run([*flags, *more, *path, "-o", str(model)])
+                self.assertEqual(ended.returncode, 0, ended.stderr)
+                models[name] = model.read_bytes()
+            with self.subTest(flags=more):
+                for name, model in models.items():
+                    self.assertEqual(model, models["split"], name)
+
     def test_EveryOptimizerTrainsAlikeOverBothPaths(self):
         few = ["--select", "topk:0.1"]
         for name, flags in (("sgd", ["--lr", "2"]), ("oktopk_sgd", ["--lr", "2", "--threshold-period", "1", *few]),

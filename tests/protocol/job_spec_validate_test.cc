@@ -9,22 +9,12 @@
 #include "protocol/switch_layout.h"
 #include "tests/protocol/document.h"
 #include "tests/protocol/example_spec.h"
+#include "tests/protocol/refused_jobs.h"
 
 namespace millrace::protocol {
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
-/// A refused combination: its row in protocol/DESIGN.md, how to get there from example_spec(), and what the sentence must say.
-struct Refused {
-  const char* row;
-  ErrorCode code;
-  const char* says;
-  std::function<void(JobSpec&)> make;
-};
-
-constexpr ErrorCode kImpossible = ErrorCode::kInvalidArgument;
-constexpr ErrorCode kReserved = ErrorCode::kUnsupported;
 
 CodecSpec qsgd(bool scale_max) {
   return {.index = IndexCodecId::kGap, .value = ValueCodecId::kQsgd, .qsgd_scale_max = scale_max};
@@ -136,6 +126,8 @@ std::vector<Refused> refused_switch_combinations() {
       {"switch-history", kImpossible, "set history off", [](JobSpec& s) { s = with_switch(s), s.history = true; }},
       {"switch-acks", kImpossible, "there are no acknowledgements",
        [](JobSpec& s) { s = with_switch(s), s.apply_after_acks = 2; }},
+      {"switch-first", kImpossible, "nobody comes into a job of this path",
+       [](JobSpec& s) { s = with_switch(s), s.initial_weights = InitialWeights::kFirst; }},
       {"switch-reselect", kImpossible, "tensor 'bias': path switch re-selects",
        [](JobSpec& s) { s = with_switch(s), s.tensors[1].reselect = ReselectSpec{}; }},
       {"switch-indices", kImpossible, "these are 4294967360",
@@ -214,7 +206,6 @@ std::vector<Refused> refused_modes_and_numbers() {
          s.mode = Mode::kPartial;
          s.participants = 5;
        }},
-      {"reproducible", kReserved, "reproducible is reserved", [](JobSpec& s) { s.reproducible = true; }},
       {"workers", kImpossible, "workers is 0", [](JobSpec& s) { s.workers = 0; }},
       {"workers", kImpossible, "workers is 4097", [](JobSpec& s) { s.workers = kWorkersMax + 1; }},
       {"workers-min", kImpossible, "workers_min is 0", [](JobSpec& s) { s.workers_min = 0; }},
@@ -436,8 +427,9 @@ std::vector<Refused> refused_tensors() {
 
 std::vector<Refused> refused_jobs() {
   std::vector<Refused> all = refused_modes_and_numbers();
-  for (auto part : {refused_asynchronous, refused_histories, refused_methods, refused_codecs, refused_entering,
-                    refused_tensors, refused_grids, refused_switch_options, refused_switch_combinations}) {
+  for (auto part :
+       {refused_asynchronous, refused_histories, refused_reproducible, refused_methods, refused_codecs,
+        refused_entering, refused_tensors, refused_grids, refused_switch_options, refused_switch_combinations}) {
     for (Refused& refused : part()) all.push_back(std::move(refused));
   }
   return all;

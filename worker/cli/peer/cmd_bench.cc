@@ -28,6 +28,7 @@ struct BenchFlags {
   std::string quantizer;
   std::string threads = "serialized";
   std::string compute = "cores";
+  uint64_t shared_bytes_max = peer::MpiOptions{}.shared_bytes_max;
   bool overlap = false;
   bool without_dense = false;
   bool json = false;
@@ -77,7 +78,7 @@ Outcome run_bench(const BenchFlags& flags) {
   const SayProgress say = [speaks](const std::string& line) {
     if (speaks) monitoring::say("bench: " + line);
   };
-  const auto communicator = peer::MpiCommunicator::over_world();
+  const auto communicator = peer::MpiCommunicator::over_world({.shared_bytes_max = flags.shared_bytes_max});
   if (!communicator) end_job(**job, kCommand, failure_of(communicator.error()));
   Result<nlohmann::json> result = fail(ErrorCode::kInternal, "");
   try {
@@ -88,6 +89,9 @@ Outcome run_bench(const BenchFlags& flags) {
   }
   if (!result) end_job(**job, kCommand, failure_of(result.error()));
   if (!speaks) return {};
+  const peer::SharedBodiesCounters shared = (*communicator)->counters().shared;
+  (*result)["shared_bodies"] = {
+      {"in_place", shared.in_place}, {"copied", shared.copied}, {"without_room", shared.full}};
   if (flags.json) {
     fmt::print("{}\n", result->dump());
   } else {
@@ -133,6 +137,10 @@ void add_flags(CLI::App& app, BenchFlags& flags) {
   app.add_option("--mpi-threads", flags.threads, "MPI's thread level")
       ->capture_default_str()
       ->check(CLI::IsMember({"single", "funneled", "serialized", "multiple"}));
+  app.add_option("--shared-bytes", flags.shared_bytes_max,
+                 "memory of each rank that ranks of one machine look into instead of sending; 0: none")
+      ->capture_default_str()
+      ->check(in_range(uint64_t{0}, uint64_t{1} << 40));
   app.add_flag("--without-dense", flags.without_dense, "leaves MPI_Allreduce of the dense vector out");
   CLI::Option* overlap = app.add_flag("--overlap", flags.overlap, "measures how much of it computation hides");
   app.add_option("--compute", flags.compute, "what computes: the cores, or an accelerator elsewhere (it is waited for)")

@@ -461,6 +461,16 @@ void add_exchange_flags(CLI::App& app, TrainFlags& flags) {
          "does not")
       ->capture_default_str()
       ->check(in_range(0.0, 1e30));
+  app.add_flag(
+      "--reproducible", options.reproducible,
+      "the same bits by every algorithm with exact sums, and over servers: values are rounded to a grid, what that "
+      "leaves is sent later");
+  app.add_option("--grid", options.grid,
+                 "of --reproducible, BLOCK:EXPONENT: indices that share a power of 2, and the first one")
+      ->capture_default_str();
+  app.add_option("--reselect", options.reselect,
+                 "of --reproducible: what the sum is cut to, none or topk:D, by the counts of the step before")
+      ->capture_default_str();
   app.add_option("--asynchronous", options.asynchronous,
                  "steps whose sums may be under way while the next is computed: a gradient is of a model so many steps "
                  "old (0: none)")
