@@ -68,6 +68,7 @@ TEST_F(SwitchPath, OneSyncedWorkerThatHearsNothingBringsTheJobToShardZero) {
   }
   EXPECT_EQ(cluster.counted(Metric::kPathChanges, "server"), 1);
   EXPECT_EQ(cluster.said("worker 1 says that the switch is silent or refuses the job; shard 0 decides"), 1u);
+  EXPECT_EQ(cluster.said("shard 0 has no aggregator of datagrams"), 0u);
   const SwitchPathStatus path = *status().switch_path;
   EXPECT_EQ(path.decided_by, "server");
   EXPECT_EQ(path.changes, 1u);
@@ -110,6 +111,16 @@ TEST_F(SwitchPath, WhoTakesItsWordBackIsWaitedForAgain) {
   say(2, Word::kAnswers);
   EXPECT_EQ(view().path, Path::kServer);
   say(1, Word::kAnswers);
+  EXPECT_EQ(view().path, Path::kSwitch);
+}
+
+TEST_F(SwitchPath, WordsEndWithTheEpochInWhichTheyWereSaid) {
+  fall_back();
+  say(0, Word::kAnswers);
+  cluster.send(ScriptedCluster::peer(2), 0, {cluster.header(2), Goodbye{Goodbye::Reason::kFinished, ""}, {}});
+  say(1, Word::kAnswers);
+  EXPECT_EQ(view().path, Path::kServer) << "what worker 0 said was of the epoch before";
+  say(0, Word::kAnswers);
   EXPECT_EQ(view().path, Path::kSwitch);
 }
 
