@@ -95,6 +95,7 @@ struct ShardMetrics {
   CounterFamily recoveries;              ///< [job, outcome] of this shard's rounds of the job
   CounterFamily settled_parts;           ///< [job, weights] of joining workers
   CounterFamily snapshot_bytes;          ///< [job] of weights, handed on to joining workers
+  CounterFamily path_changes;            ///< [job, path] of jobs of path switch
   CounterFamily jobs_opened;             ///< none
   CounterFamily jobs_ended;              ///< [reason]
   CounterFamily table_errors;            ///< [code] of the membership table
@@ -102,6 +103,7 @@ struct ShardMetrics {
   GaugeFamily epoch;                     ///< [job]
   GaugeFamily kept_updates;              ///< [job] not yet acknowledged by all
   GaugeFamily kept_update_bytes;         ///< [job]
+  GaugeFamily path_is_switch;            ///< [job] of path switch
   GaugeFamily memory_bytes;              ///< none
   GaugeFamily memory_limit_bytes;        ///< none
   GaugeFamily audit_imbalance;           ///< [job] of updates; must be 0

@@ -97,6 +97,19 @@ void JobRounds::refuse(const protocol::Member& to, protocol::Refuse refusal, Tim
   setup_.members.send(to, std::move(refusal), actions);
 }
 
+void JobRounds::refuse_by_path(const protocol::Member& from, const protocol::Contribution& body, TimeNs now,
+                               Actions& actions) const {
+  protocol::Refuse refusal;
+  refusal.part = body.part;
+  refusal.step = body.step;
+  refusal.code = ErrorCode::kInvalidArgument;
+  refusal.sentence = fmt::format(
+      "job '{}' is of path switch: its contributions go to the switch, or to shard 0 while that is silent, by "
+      "datagrams",
+      setup_.spec.name);
+  refuse(from, std::move(refusal), now, actions);
+}
+
 void JobRounds::on_contribution(const protocol::Member& from, const protocol::Contribution& body, SharedBytes payload,
                                 Intake intake, TimeNs now, Actions& actions) {
   if (failure_) return;

@@ -58,6 +58,9 @@ class JobRounds {
   explicit JobRounds(Setup setup);
 
   /// [2] of a member under its present life. Of one that joins: dropped, it sends it again once it is synced.
+  /// Of a job of path switch: datagrams carry contributions, none is taken from a message.
+  void refuse_by_path(const protocol::Member& from, const protocol::Contribution& body, TimeNs now,
+                      Actions& actions) const;
   void on_contribution(const protocol::Member& from, const protocol::Contribution& body, SharedBytes payload,
                        Intake intake, TimeNs now, Actions& actions);
   /// [5]
