@@ -75,7 +75,9 @@ void ExponentTable::observe_values(uint32_t block, std::span<const float> sums) 
   for (const float sum : sums) largest = std::max(largest, std::fabs(sum));
   if (largest == 0) return;
   const int exponent = of(block);
-  const int bits = std::clamp(std::ilogb(largest) + 1 - exponent, 1, 31);
+  constexpr int kTopMax = 127;  // of a finite f32
+  const int top = std::isfinite(largest) ? std::ilogb(largest) : kTopMax;
+  const int bits = std::clamp(top + 1 - exponent, 1, 31);
   Seen& seen = seen_[block];
   seen = {exponent, std::max(seen.bits, bits)};
 }

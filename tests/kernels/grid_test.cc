@@ -198,6 +198,7 @@ TEST(ExponentTable, WhereZerosSayNothingTheyChangeNoBlockBesideOthers) {
 TEST(ExponentTable, ValuesThatAreNotOnTheGridDoNotBringItDown) {
   ExponentTable table(0, 32767);
   table.observe_values(0, std::vector<float>{0x1p-149F, 3e38F});
+  table.observe_values(0, std::vector<float>{std::numeric_limits<float>::infinity()});
   table.end_step_of_nonzero();
   EXPECT_EQ(table.of(0), 31 + 2 - 14);
 }

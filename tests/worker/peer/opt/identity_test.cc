@@ -158,7 +158,7 @@ Books session_of(const JobOptions& job, Gradients gradients) {
       const bool as_array = job.worker % 2 == 0 && step % 2 == 1;
       const uint64_t pushed = as_array ? session->push(0, to_dense(gradient.view()).values)
                                        : session->push_sparse(0, gradient.indices, gradient.values);
-      const TensorUpdate update = session->await(0, pushed, std::chrono::seconds(60));
+      const TensorUpdate update = session->await(0, pushed, std::chrono::seconds(120));
       Stream<float> sum = Stream<float>::empty(kDimension);
       for (const UpdatePiece& piece : update.pieces) {
         const Stream<float> sparse =
@@ -196,6 +196,9 @@ std::vector<Books> over_shards(const Shards& shards, uint32_t workers, uint32_t 
   job.select = one.select;
   job.reselect = one.reselect;
   job.combine = "mean";
+  // Codec auto measures once a process, and a loaded machine takes its time.
+  job.dead_after_ms = 120'000;
+  job.shard_silence_ms = 120'000;
   job.momentum = one.momentum;
   job.reproducible = true;
   job.audit = true;
