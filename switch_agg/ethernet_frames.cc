@@ -102,8 +102,8 @@ void put_ipv4_header(const Ipv4Address& from, const Ipv4Address& to, uint8_t pro
 }  // namespace
 
 uint64_t internet_sum(ByteSpan bytes) {
-  // Sums of byte-swapped words are the byte-swapped sum (RFC 1071, section 2): words are added as they lie in memory, and the result
-  // is swapped once. 2^64 is 1 modulo 2^16 - 1: a carry out of the sum of u64 counts as 1.
+  // Sums of byte-swapped words are the byte-swapped sum (RFC 1071, section 2): words are added as they lie in memory, and the
+  // result is swapped once. 2^64 is 1 modulo 2^16 - 1: a carry out of a sum of u64 counts as 1.
   uint64_t even = 0;
   uint64_t odd = 0;
   uint64_t carries = 0;
