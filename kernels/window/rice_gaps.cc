@@ -209,8 +209,8 @@ struct BitAppender {
 /// Gaps that are coded at once: a block's arrays stay in the nearest cache.
 constexpr size_t kEncodeBlock = 512;
 
-/// Four low parts, and four unary codes: a u64 each, and the length of the latter; over kJoinedMax they are not right. Gaps behind
-/// the last are 0, up to a whole eight.
+/// Four low parts, and four unary codes: a u64 each, and the length of the latter; over kJoinedMax they are not right.
+/// Gaps behind the last are 0, up to a whole eight.
 struct JoinedCodes {
   alignas(64) std::array<uint64_t, kEncodeBlock / 4> lows;
   alignas(64) std::array<uint64_t, kEncodeBlock / 4> codes;
@@ -288,8 +288,8 @@ void take_gaps(const uint16_t* indices, size_t count, uint32_t next, uint16_t* g
   for (; j % 32 != 0; ++j) gaps[j] = 0;
 }
 
-/// Eight low parts of `shift` bits are `shift` bytes: each eight is written over the zeros behind the one before it. Up to 16 bytes
-/// are written from where the last eight begins.
+/// Eight low parts of `shift` bits are `shift` bytes: each eight is written over the zeros behind the one before it.
+/// Up to 16 bytes are written from where the last eight begins.
 void put_lows(const JoinedCodes& joined, size_t count, uint32_t shift, uint8_t* out) {
   const uint32_t half = 4 * shift;
   for (size_t j = 0; j < count; j += 8, out += shift) {
