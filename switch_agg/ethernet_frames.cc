@@ -102,14 +102,26 @@ void put_ipv4_header(const Ipv4Address& from, const Ipv4Address& to, uint8_t pro
 }  // namespace
 
 uint64_t internet_sum(ByteSpan bytes) {
-  // Sums of byte-swapped words are the byte-swapped sum (RFC 1071, section 2): words are added as they lie in memory, in
-  // 32-bit halves so that no carry is lost, and the result is swapped once.
-  uint64_t sum = 0;
+  // Sums of byte-swapped words are the byte-swapped sum (RFC 1071, section 2): words are added as they lie in memory, and the
+  // result is swapped once. 2^64 is 1 modulo 2^16 - 1: a carry out of a sum of u64 counts as 1.
+  uint64_t even = 0;
+  uint64_t odd = 0;
+  uint64_t carries = 0;
   size_t at = 0;
-  for (; at + 8 <= bytes.size(); at += 8) {
+  for (; at + 16 <= bytes.size(); at += 16) {
+    std::array<uint64_t, 2> words;
+    std::memcpy(words.data(), bytes.data() + at, sizeof words);
+    even += words[0];
+    carries += even < words[0];
+    odd += words[1];
+    carries += odd < words[1];
+  }
+  uint64_t sum = (even & 0xFFFFFFFF) + (even >> 32) + (odd & 0xFFFFFFFF) + (odd >> 32) + carries;
+  if (at + 8 <= bytes.size()) {
     uint64_t words = 0;
     std::memcpy(&words, bytes.data() + at, sizeof words);
     sum += (words & 0xFFFFFFFF) + (words >> 32);
+    at += 8;
   }
   if (at < bytes.size()) {
     uint64_t words = 0;
