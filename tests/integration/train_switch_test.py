@@ -25,7 +25,7 @@ class Switch(WithServers):
     keys = tempfile.TemporaryDirectory()
     key = Path(keys.name) / f"{JOB}.key"
     # Shard 0 stands in with the same key.
-    serve_flags = ("--switch-keys", keys.name)
+    serve_flags = ("--job-keys", keys.name)
 
     @classmethod
     def setUpClass(cls):

@@ -102,7 +102,9 @@ std::optional<PathSaid> read_path(const Json& job) {
                 .datagrams = text(path, "datagrams"),
                 .because = text(path, "because"),
                 .since_s = seconds(path, "since_ms"),
-                .changes = number(path, "changes")};
+                .changes = number(path, "changes"),
+                .silent_to = {},
+                .answered = {}};
   const auto words = list<std::pair<uint32_t, std::string>>(
       path, "said", [](const Json& one) { return std::pair(number<uint32_t>(one, "worker"), text(one, "says")); });
   for (const auto& [worker, says] : words) (says == "silent" ? said.silent_to : said.answered).push_back(worker);
