@@ -47,6 +47,17 @@ class Sums(unittest.TestCase):
             with self.subTest(shape=shape):
                 self.check(run(3, [*SMALL, "--distribution", shape]), 3)
 
+    def test_PooledBoundariesHalveWhatOktopkSendsWhereRanksAreNotAlike(self):
+        # Every rank has its entries in a part of its own: averaged boundaries give each part to one rank.
+        disjoint = ["bench", "--n", "200000", "--density", "0.05", "--distribution", "disjoint", "--algorithm", "oktopk", "--json"]
+        most = {boundaries: self.check(run(4, [*disjoint, "--boundaries", boundaries]), 4)["oktopk"]["bytes_sent_max"]
+                for boundaries in ("averaged", "pooled")}
+        self.assertLess(most["pooled"], 0.7 * most["averaged"], most)
+        ended = mpi_ranks.run_differing(["bench", "--algorithm", "oktopk", "--n", "20000", "--boundaries", "pooled"],
+                                        ["bench", "--algorithm", "oktopk", "--n", "20000"])
+        self.assertNotEqual(ended.returncode, 0)
+        self.assertIn("pooled", ended.stderr)
+
     def test_WhatACodecLosesIsKept(self):
         for codec in ("gap+raw", "gap+qsgd4"):
             with self.subTest(codec=codec):

@@ -101,6 +101,7 @@ class Train(unittest.TestCase):
     def test_SelectionsCodecsAndThreads(self):
         for flags in (["--algorithm", "ssar_recursive_doubling", "--select", "topk:0.1", "--codec", "gap+qsgd4"],
                       ["--algorithm", "oktopk", "--select", "topk:0.1"], ["--threads", "3"],
+                      ["--algorithm", "oktopk", "--select", "topk:0.1", "--boundaries", "pooled", "--boundary-period", "3"],
                       ["--mpi-threads", "single", "--algorithm", "dense_ring"]):
             with self.subTest(flags=flags):
                 self.trained([*self.quick, *flags])

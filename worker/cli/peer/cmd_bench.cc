@@ -28,6 +28,7 @@ struct BenchFlags {
   std::string quantizer;
   std::string threads = "serialized";
   std::string compute = "cores";
+  std::string boundaries = "averaged";
   uint64_t shared_bytes_max = peer::MpiOptions{}.shared_bytes_max;
   bool overlap = false;
   bool without_dense = false;
@@ -43,6 +44,7 @@ Result<PeerBenchOptions> options_of(const BenchFlags& flags) {
   const double count = std::round(static_cast<double>(options.inputs.n) * flags.density);
   options.inputs.count = std::clamp<uint64_t>(static_cast<uint64_t>(count), 1, options.inputs.n);
   options.inputs.shape = *input_shape_of(flags.distribution);
+  options.boundaries = boundaries_of(flags.boundaries);
   if (flags.without_dense) options.dense = DenseRow::kLeftOut;
   if (flags.overlap) options.overlap = flags.compute == "cores" ? ComputeWhere::kCores : ComputeWhere::kElsewhere;
   const auto read = [](const std::string& text, std::optional<CodecSpec>& into) -> Status {
@@ -126,6 +128,10 @@ void add_flags(CLI::App& app, BenchFlags& flags) {
   app.add_option("--distribution", flags.distribution, "where the entries lie")
       ->capture_default_str()
       ->check(CLI::IsMember(shapes));
+  app.add_option("--boundaries", flags.boundaries,
+                 "oktopk: of the ranks' regions; pooled where entries lie in other places on every rank")
+      ->capture_default_str()
+      ->check(CLI::IsMember(boundaries_names()));
   app.add_option("--repeats", options.repeats, "measured rounds")->capture_default_str()->check(in_range(1, 1'000'000));
   app.add_option("--warmup", options.warmup, "rounds before them")->capture_default_str()->check(in_range(0, 10'000));
   app.add_option("--seed", options.inputs.seed, "of the contributions")

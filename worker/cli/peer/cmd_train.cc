@@ -49,6 +49,7 @@ struct TrainFlags {
   std::string momentum;
   std::string quantizer;
   std::string mpi_threads = "serialized";
+  std::string boundaries = "averaged";
   double rate = 1;
   uint64_t dimension = 0;
   uint32_t silence_ms_max = 30'000;
@@ -112,6 +113,7 @@ Status read_path(const TrainFlags& flags, OptimizerOptions& options) {
 /// Errors   invalid_argument: words that mean nothing.
 Status read_exchange(const TrainFlags& flags, const OptimizerOptions& defaults, OptimizerOptions& options) {
   options.algorithm = defaults.algorithm;
+  options.boundaries = boundaries_of(flags.boundaries);
   options.select = defaults.select;
   options.codec = defaults.codec;
   options.codec_error = defaults.codec_error;
@@ -444,6 +446,14 @@ void add_exchange_flags(CLI::App& app, TrainFlags& flags) {
                      "entries of the sum (topk_a, gtopk, gaussian_k, oktopk) need topk (default: the optimizer's)");
   app.add_option("--threshold-period", options.thresholds_period,
                  "oktopk: steps between two that find thresholds exactly (the paper's tau')")
+      ->capture_default_str()
+      ->check(in_range(1u, 1u << 20));
+  app.add_option("--boundaries", flags.boundaries,
+                 "oktopk, path peers: of the ranks' regions; pooled where entries lie in other places on every rank")
+      ->capture_default_str()
+      ->check(CLI::IsMember(boundaries_names()));
+  app.add_option("--boundary-period", options.boundaries_period,
+                 "oktopk, path peers: steps between two that find the regions anew (the paper's tau)")
       ->capture_default_str()
       ->check(in_range(1u, 1u << 20));
   app.add_option(

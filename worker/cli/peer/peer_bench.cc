@@ -247,6 +247,7 @@ peer::AllreduceSettings<float> settings_of(const PeerBenchOptions& options) {
   peer::AllreduceSettings<float> settings;
   settings.dimension = options.inputs.n;
   settings.k = options.k == 0 ? options.inputs.count : options.k;
+  settings.boundaries = options.boundaries;
   settings.wire.contribution = options.codec;
   if (options.codec) settings.wire.sums = peer::lossless_of(*options.codec);
   settings.wire.random = RandomKey::from(options.inputs.seed);

@@ -34,6 +34,8 @@ AllreduceSettings<float> settings_of(const OptimizerOptions& options, uint64_t d
   settings.wire.random = RandomKey::from(options.seed);
   settings.dense_quantizer = options.quantizer;
   settings.thresholds_period = options.thresholds_period;
+  settings.boundaries_period = options.boundaries_period;
+  settings.boundaries = options.boundaries;
   return settings;
 }
 
