@@ -12,6 +12,9 @@
 namespace millrace::worker {
 namespace {
 
+/// A turn waits for the slowest worker, which may have lost its core for some milliseconds: a time-out before that is taken for
+/// congestion, and halves the windows under way.
+constexpr TimeNs kRetryMin = 10 * kNsPerMs;
 constexpr uint64_t kProbeNonces = 0x9E3779B97F4A7C15;  ///< sets the probe's nonces apart from the client's
 
 SwitchClientOptions client_options(const protocol::JobSpec& spec, const protocol::SwitchLayout& layout, uint32_t worker,
@@ -28,6 +31,7 @@ SwitchClientOptions client_options(const protocol::JobSpec& spec, const protocol
   options.codecs = {.index = spec.switch_path.index, .value = spec.switch_path.value};
   options.exponent_initial = spec.grid.exponent_initial;
   options.nonce_seed = nonce_seed;
+  options.round_trip.min_ns = kRetryMin;
   return options;
 }
 
