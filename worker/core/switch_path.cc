@@ -12,6 +12,9 @@
 namespace millrace::worker {
 namespace {
 
+/// A turn waits for the slowest worker, which may have lost its core for some milliseconds: a time-out before that is taken for
+/// congestion, and halves the windows under way.
+constexpr TimeNs kRetryMin = 10 * kNsPerMs;
 constexpr uint64_t kProbeNonces = 0x9E3779B97F4A7C15;  ///< sets the probe's nonces apart from the client's
 
 SwitchClientOptions client_options(const protocol::JobSpec& spec, const protocol::SwitchLayout& layout, uint32_t worker,
@@ -33,6 +36,7 @@ SwitchClientOptions client_options(const protocol::JobSpec& spec, const protocol
     options.tensor_windows.push_back(static_cast<uint32_t>(begin / layout.window_indices));
   }
   options.nonce_seed = nonce_seed;
+  options.round_trip.min_ns = kRetryMin;
   return options;
 }
 
