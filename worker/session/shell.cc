@@ -76,6 +76,27 @@ double l2_norm(std::span<const float> values) {
   return std::sqrt(sum);
 }
 
+void put_counters(const CoreCounters& counters, Stats& stats) {
+  stats.raw_bytes_up = counters.raw_bytes_up;
+  stats.raw_bytes_down = counters.raw_bytes_down;
+  stats.dense_bytes = counters.dense_bytes;
+  stats.rounds = counters.rounds;
+  stats.resends = counters.resends;
+  stats.reconnects = counters.reconnects;
+  stats.duplicates = counters.duplicates;
+  stats.updates_dropped_stale = counters.dropped_stale + counters.dropped_early;
+  stats.updates_dropped_malformed = counters.dropped_malformed;
+  stats.not_counted = counters.not_counted;
+  stats.returns = counters.returns;
+  stats.lost_save_too_old = counters.lost_save_too_old;
+  stats.lost_off_log = counters.lost_off_log;
+  stats.lost_cut = counters.lost_cut;
+  stats.entries_void = counters.entries_void;
+  stats.history_bytes_saved = counters.history_bytes_saved;
+  stats.unreturnable = counters.unreturnable;
+  stats.time_in_communication_s = static_cast<double>(counters.time_in_communication) * 1e-9;
+}
+
 }  // namespace
 
 SessionShell::SessionShell(const JobOptions& options, protocol::JobSpec spec, Beginning beginning)
@@ -182,7 +203,6 @@ Stats SessionShell::collect_stats() {
   Stats stats;
   while (core_.settle_one()) {
   }
-  const CoreCounters& counters = core_.counters();
   stats.bytes_up = bytes_up_;
   stats.bytes_down = bytes_down_;
   if (datagrams_) {
@@ -190,24 +210,7 @@ Stats SessionShell::collect_stats() {
     stats.bytes_down += datagrams_->bytes_in();
   }
   stats.by_switch = switch_stats(core_);
-  stats.raw_bytes_up = counters.raw_bytes_up;
-  stats.raw_bytes_down = counters.raw_bytes_down;
-  stats.dense_bytes = counters.dense_bytes;
-  stats.rounds = counters.rounds;
-  stats.resends = counters.resends;
-  stats.reconnects = counters.reconnects;
-  stats.duplicates = counters.duplicates;
-  stats.updates_dropped_stale = counters.dropped_stale + counters.dropped_early;
-  stats.updates_dropped_malformed = counters.dropped_malformed;
-  stats.not_counted = counters.not_counted;
-  stats.returns = counters.returns;
-  stats.lost_save_too_old = counters.lost_save_too_old;
-  stats.lost_off_log = counters.lost_off_log;
-  stats.lost_cut = counters.lost_cut;
-  stats.entries_void = counters.entries_void;
-  stats.history_bytes_saved = counters.history_bytes_saved;
-  stats.unreturnable = counters.unreturnable;
-  stats.time_in_communication_s = static_cast<double>(counters.time_in_communication) * 1e-9;
+  put_counters(core_.counters(), stats);
   const StillFills still(*this);
   const AuditSums audit = core_.audit(actions_);
   stats.audit = {audit.audits, audit.entered,     audit.held,      audit.in_flight, audit.carried,
