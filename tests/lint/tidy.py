@@ -4,7 +4,8 @@
     tests/lint/tidy.py --build build/dev [--jobs 2] [PATH-PREFIX …]
 
 A unit is clean as long as its flags, .clang-tidy and every project file that it includes (as ninja recorded them) stay the
-same; only those that changed are looked at again. What was found is printed file by file; exits 1 if anything was.
+same; only those that changed are looked at again, in whichever clone on this machine: the notes lie in
+$XDG_CACHE_HOME/millrace-lint (~/.cache/millrace-lint). What was found is printed file by file; exits 1 if anything was.
 """
 
 import argparse
@@ -79,7 +80,7 @@ def main():
     parser.add_argument("prefixes", nargs="*", default=[""], help="only sources below these, relative to the root")
     arguments = parser.parse_args()
     build = os.path.abspath(arguments.build)
-    cache = os.path.join(os.path.dirname(build), "lint-cache")
+    cache = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "millrace-lint")
     os.makedirs(cache, exist_ok=True)
     dependencies = dependencies_of(build)
     keys = {unit[0]: key_of(unit, dependencies) for unit in units_of(build, arguments.prefixes)}
