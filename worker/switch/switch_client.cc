@@ -8,7 +8,8 @@ namespace {
 
 Error invalid(const char* sentence) { return Error{ErrorCode::kInvalidArgument, sentence}; }
 
-constexpr uint32_t kPacketBytesMin = 1280 - 48;  // what any IPv6 path carries; a HELLO of 128 slots fits
+constexpr uint64_t kRackNonces = 0x4E5C'0DE5'0F5A'7AC5;  // the two links' nonces differ
+constexpr uint32_t kPacketBytesMin = 1280 - 48;          // what any IPv6 path carries; a HELLO of 128 slots fits
 
 }  // namespace
 
@@ -42,6 +43,10 @@ SwitchClient::State::State(const SwitchClientOptions& options_given, SwitchOutco
       limit(grid_limit(options.codecs.value, options.workers)),
       windows((options.dimension - 1) / options.window_indices + 1),
       link({.job = options.job, .key = options.key, .worker = options.worker, .nonce_seed = options.nonce_seed}),
+      rack_link({.job = options.job,
+                 .key = options.key,
+                 .worker = options.worker,
+                 .nonce_seed = options.nonce_seed ^ kRackNonces}),
       round_trip(options.round_trip),
       congestion(options.slots),
       exponents(options.exponent_initial, limit),
