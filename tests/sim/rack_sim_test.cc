@@ -74,5 +74,68 @@ TEST(RackSim, WithoutLossNothingGoesUpRaw) {
   EXPECT_GE(report.racks.groups_added, 2u * 10 * 4);
 }
 
+/// Bytes a step into the decider (or out to a worker), without loss: the first steps are not counted, they have no threshold yet.
+struct Bytes {
+  double to_decider = 0;
+  double to_worker = 0;
+};
+
+struct Fleet {
+  uint32_t workers = 8;
+  uint32_t racks = 0;
+  uint64_t rack_reselect_k = 0;
+  uint32_t cluster = 1;
+};
+
+constexpr uint32_t kDimension = 4 * 16'384;
+constexpr uint64_t kEntries = kDimension / 100;  ///< a worker's, of a step
+
+Bytes bytes_of(const Fleet& fleet) {
+  const auto run = [&](uint32_t steps) {
+    SwitchScenario scenario;
+    scenario.seed = 3;
+    scenario.jobs = {{.job = 5,
+                      .workers = fleet.workers,
+                      .slots = 4,
+                      .window_indices = 16'384,
+                      .windows = 4,
+                      .steps = steps,
+                      .density = 0.01,
+                      .rack_reselect_k = fleet.rack_reselect_k,
+                      .cluster = fleet.cluster}};
+    scenario.racks = fleet.racks;
+    scenario.has_singles = false;
+    scenario.packet_bytes = 1472;
+    const SwitchSimReport report = run_switch_sim(scenario, production_decider());
+    for (const std::string& fault : report.faults) ADD_FAILURE() << fault;
+    return report;
+  };
+  constexpr uint32_t kFirst = 2;
+  constexpr uint32_t kMore = 4;
+  const SwitchSimReport before = run(kFirst);
+  const SwitchSimReport all = run(kFirst + kMore);
+  return {.to_decider = static_cast<double>(all.bytes_to_decider - before.bytes_to_decider) / kMore,
+          .to_worker = static_cast<double>(all.bytes_to_worker - before.bytes_to_worker) / kMore};
+}
+
+/// 8 workers in 2 racks. The coded union: what the sum of one rack's 4 workers takes as a result.
+TEST(RackSim, BytesIntoTheShard) {
+  for (const uint32_t cluster : {1u, 64u}) {
+    const double raw = bytes_of({.cluster = cluster}).to_decider;
+    const double whole = bytes_of({.racks = 2, .cluster = cluster}).to_decider;
+    const double united = bytes_of({.workers = 4, .cluster = cluster}).to_worker;
+    const double each_k = bytes_of({.racks = 2, .rack_reselect_k = kEntries, .cluster = cluster}).to_decider;
+    const double share = bytes_of({.racks = 2, .rack_reselect_k = kEntries / 2, .cluster = cluster}).to_decider;
+    std::printf(
+        "%s, 1 %%: raw %.0f bytes a step; racks' whole sums %.3f of raw, %.3f of two coded unions; each rack's sum cut "
+        "to a "
+        "worker's k %.3f of raw, to half of it %.3f\n",
+        cluster == 1 ? "uniform" : "clustered", raw, whole / raw, whole / (2 * united), each_k / raw, share / raw);
+    // Clustered, what is left of rounding is offered in later steps, and differs between jobs of 4 and of 8: no equal unions.
+    if (cluster == 1) EXPECT_LE(whole, 1.1 * 2 * united);
+    EXPECT_LE(share, 0.2 * raw);
+  }
+}
+
 }  // namespace
 }  // namespace millrace::testing

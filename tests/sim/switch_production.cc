@@ -98,10 +98,15 @@ std::unique_ptr<SwitchDecider> make_rack(const SwitchScenario& scenario, uint32_
   return std::make_unique<Production>(scenario, rack, life_seed, now);
 }
 
+uint32_t rack_of(const SwitchScenario& scenario, uint32_t worker) {
+  if (scenario.racks == 0) return UINT32_MAX;
+  return worker % (scenario.racks + (scenario.has_singles ? 1 : 0));
+}
+
 uint64_t rack_workers(const SwitchScenario& scenario, const SwitchSimJob& job, uint32_t rack) {
   uint64_t workers = 0;
-  for (uint32_t worker = rack; worker < job.workers + job.joiners; worker += scenario.racks + 1) {
-    workers |= uint64_t{1} << worker;
+  for (uint32_t worker = 0; worker < job.workers + job.joiners; ++worker) {
+    if (rack_of(scenario, worker) == rack) workers |= uint64_t{1} << worker;
   }
   return workers;
 }

@@ -134,7 +134,8 @@ SwitchSimReport& SwitchSimReport::operator+=(const SwitchSimReport& other) {
   dead_in_results += other.dead_in_results;
   entries_checked += other.entries_checked;
   racks += other.racks;
-  bytes_to_shard += other.bytes_to_shard;
+  bytes_to_decider += other.bytes_to_decider;
+  bytes_to_worker += other.bytes_to_worker;
   took += other.took;
   return *this;
 }

@@ -108,6 +108,11 @@ struct World {
   std::string unfinished() const;
   void run();
   void check();
+  /// The same for all workers of a job.
+  bool is_in_cluster(const SwitchSimJob& spec, uint32_t step, uint32_t index) const {
+    RandomSequence random(random_key(scenario.seed, step, index / spec.cluster));
+    return random.next_unit() < spec.density;
+  }
   void fault(const std::string& text) {
     if (report.faults.size() < 20) report.faults.push_back("seed " + std::to_string(scenario.seed) + ": " + text);
   }
@@ -192,7 +197,9 @@ void SimSwitchWorker::begin() {
   const double density = random_.next_unit() < 0.1 ? 0 : spec.density;
   for (uint32_t index = 0; index < residual_.size(); ++index) {
     float value = residual_[index];
-    if (random_.next_unit() < density)
+    const bool drawn = random_.next_unit() < density;
+    const bool clustered = spec.cluster > 1;
+    if (clustered ? world.is_in_cluster(spec, next_step_, index) : drawn)
       value += static_cast<float>(static_cast<int>(random_.next_below(2001)) - 1000) / 64;
     residual_[index] = 0;
     if (value == 0) continue;
@@ -211,7 +218,7 @@ void SimSwitchWorker::read_table() {
   if (now < reads_table_at_) return;
   reads_table_at_ = now + world.scheduler.draw(kNsPerMs, world.scheduler.chance(0.1) ? 60 * kNsPerMs : 8 * kNsPerMs);
   worker::SwitchEpoch epoch = world.tables[job].epoch;
-  const uint32_t rack = number % (world.scenario.racks + 1);
+  const uint32_t rack = rack_of(world.scenario, number);
   if (world.through_racks(world.tables[job].path) && rack < world.scenario.racks) {
     epoch.rack = sim_endpoint(world.deciders_count() + rack);
   }
@@ -474,7 +481,8 @@ void World::check() {
     report.dead_in_results += law.dead_in_results;
   }
   report.packets = network.sent();
-  report.bytes_to_shard = network.bytes_to(scenario.switches);
+  report.bytes_to_decider = network.bytes_to(tables[0].path);
+  report.bytes_to_worker = network.bytes_to(workers[0][0]->node);
 }
 
 }  // namespace

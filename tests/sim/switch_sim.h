@@ -49,6 +49,7 @@ struct SwitchSimJob {
   double density = 0.5;
   uint64_t reselect_k = 0;  ///< of the production aggregator; the reference sends whole sums
   uint64_t rack_reselect_k = 0;
+  uint32_t cluster = 1;  ///< over 1: all workers offer the same runs of so many indices
   int exponent_initial = -6;
   TimeNs think_max = 0;
 };
@@ -59,6 +60,7 @@ struct SwitchScenario {
   uint32_t switches = 1;  ///< addresses 0 ..; the shard's comes after them
   uint32_t racks =
       0;  ///< in front of the shard: worker w is in rack w % (racks + 1), or in none; addresses after the shard's
+  bool has_singles = true;  ///< false: worker w is in rack w % racks
   uint32_t packet_bytes = 1232;
   TimeNs lease_ns = 10 * kNsPerS;
   TimeNs timeout_max = 500 * kNsPerMs;  ///< of workers
@@ -97,7 +99,8 @@ struct SwitchSimReport {
   uint64_t dead_in_results = 0;  ///< results that hold what a dead worker sent
   uint64_t entries_checked = 0;
   SwitchDecider::RackCounts racks;
-  uint64_t bytes_to_shard = 0;
+  uint64_t bytes_to_decider = 0;  ///< that of the first job's last epoch
+  uint64_t bytes_to_worker = 0;   ///< the first of the first job
   TimeNs took = 0;
   SwitchSimReport& operator+=(const SwitchSimReport& other);
 };
@@ -112,6 +115,8 @@ MakeDecider reference_decider(SwitchMutation mutation = SwitchMutation::kNone);
 
 /// The switch of a rack: production too.
 std::unique_ptr<SwitchDecider> make_rack(const SwitchScenario& scenario, uint32_t rack, uint64_t life_seed, TimeNs now);
+/// The rack of a worker; scenario.racks or more: none.
+uint32_t rack_of(const SwitchScenario& scenario, uint32_t worker);
 /// Workers of a job (joiners too) that are in that rack.
 uint64_t rack_workers(const SwitchScenario& scenario, const SwitchSimJob& job, uint32_t rack);
 
