@@ -46,7 +46,7 @@ TEST(RackSim, EverySeedKeepsTheLawAndEnds) {
   }
   for (const std::string& fault : sum.faults) ADD_FAILURE() << fault;
   print(seeds, sum);
-  if (seeds < 100) return;
+  if (seeds < 500) return;
   EXPECT_GT(sum.subset_kills, 0u);
   EXPECT_GT(sum.fetches, 0u);
   EXPECT_GT(sum.dead_in_results, 0u);
@@ -132,7 +132,9 @@ TEST(RackSim, BytesIntoTheShard) {
         "worker's k %.3f of raw, to half of it %.3f\n",
         cluster == 1 ? "uniform" : "clustered", raw, whole / raw, whole / (2 * united), each_k / raw, share / raw);
     // Clustered, what is left of rounding is offered in later steps, and differs between jobs of 4 and of 8: no equal unions.
-    if (cluster == 1) EXPECT_LE(whole, 1.1 * 2 * united);
+    if (cluster == 1) {
+      EXPECT_LE(whole, 1.1 * 2 * united);
+    }
     EXPECT_LE(share, 0.2 * raw);
   }
 }
