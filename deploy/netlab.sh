@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Several hosts on one machine: network namespaces behind a bridge, each link limited to a rate. Needs root and iproute2.
 #
-#   deploy/netlab.sh up PREFIX HOSTS RATE     hosts PREFIX-1 … PREFIX-HOSTS with addresses 10.77.0.1 … and links of RATE (1gbit)
+#   deploy/netlab.sh up PREFIX HOSTS RATE [UNLIMITED]     hosts PREFIX-1 … PREFIX-HOSTS with addresses 10.77.0.1 … and links of
+#                                             RATE (1gbit); then UNLIMITED more whose links have no limit, as a switch's ports
 #   deploy/netlab.sh exec PREFIX HOST -- COMMAND…     runs COMMAND on host number HOST
 #   deploy/netlab.sh down PREFIX              removes them; nothing to remove is no error
 #   deploy/netlab.sh run HOSTS RATE -- COMMAND…   up, COMMAND with NETLAB_PREFIX and NETLAB_HOSTS set, down whatever happens
@@ -23,7 +24,7 @@ readonly BURST=${NETLAB_BURST:-256k}
 readonly CONGESTION=${NETLAB_CONGESTION:-reno}
 
 say() { printf 'netlab: %s\n' "$*" >&2; }
-usage() { sed -n '2,17p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,18p' "$0" | sed 's/^# \{0,1\}//'; }
 
 require_tools() {
   local tool
@@ -103,7 +104,7 @@ abandon() {
 
 # From its first namespace on, whatever ends the script removes the lab; who calls this decides how long that stays so.
 up() {
-  local prefix=$1 hosts=$2 rate=$3 number
+  local prefix=$1 hosts=$2 rate=$3 unlimited=${4:-0} number
   [ -z "$(namespaces_of "$prefix")" ] || { say "'$prefix' is up already: deploy/netlab.sh down $prefix"; exit 1; }
   # An ERR trap would not see what fails in a function.
   # shellcheck disable=SC2064  # locals, expanded now
@@ -114,6 +115,9 @@ up() {
   ip -n "$prefix-switch" link set bridge0 up
   for ((number = 1; number <= hosts; ++number)); do
     up_host "$prefix" "$number" "$rate"
+  done
+  for ((number = hosts + 1; number <= hosts + unlimited; ++number)); do
+    up_host "$prefix" "$number" none
   done
 }
 
@@ -205,8 +209,10 @@ main() {
   shift || true
   case "$action" in
     up)
-      require_prefix "${1:-}"; require_shape "${2:-}" "${3:-}"; require_tools
-      up "$1" "$2" "$3"
+      require_prefix "${1:-}"; require_shape "${2:-}" "${3:-}"
+      [[ ${4:-0} =~ ^[0-9]+$ ]] && (($2 + ${4:-0} <= HOSTS_MAX)) || { say "hosts: 1 to $HOSTS_MAX, with those without a limit"; exit 2; }
+      require_tools
+      up "$1" "$2" "$3" "${4:-0}"
       trap - EXIT INT TERM ;;
     down | remove)
       require_prefix "${1:-}"; require_tools

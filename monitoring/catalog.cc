@@ -14,6 +14,7 @@ constexpr std::array<std::string_view, 2> kJobAnswer = {"job", "answer"};
 constexpr std::array<std::string_view, 2> kJobReason = {"job", "reason"};
 constexpr std::array<std::string_view, 2> kJobResult = {"job", "result"};
 constexpr std::array<std::string_view, 2> kJobOutcome = {"job", "outcome"};
+constexpr std::array<std::string_view, 2> kJobPath = {"job", "path"};
 constexpr std::array<std::string_view, 2> kJobWeights = {"job", "weights"};
 constexpr std::array<std::string_view, 1> kReason = {"reason"};
 constexpr std::array<std::string_view, 1> kCode = {"code"};
@@ -22,6 +23,7 @@ constexpr std::array<std::string_view, 1> kDirection = {"direction"};
 constexpr std::array<std::string_view, 2> kPeerOutcome = {"peer", "outcome"};
 constexpr std::array<std::string_view, 1> kOutcome = {"outcome"};
 constexpr std::array<std::string_view, 1> kShard = {"shard"};
+constexpr std::array<std::string_view, 2> kJobEvent = {"job", "event"};
 constexpr std::array<std::string_view, 2> kJobTerm = {"job", "term"};
 
 // 50 us to 26 s: a round within a rack, and one that waits for a worker that is being restarted.
@@ -32,7 +34,7 @@ constexpr std::array<double, 20> kSeconds = {5e-5,   1e-4,   2e-4,   4e-4,   8e-
 // 1: all contributions have the same entries; the number of workers: none has another's.
 constexpr std::array<double, 12> kRatios = {1, 1.25, 1.5, 2, 3, 4, 6, 8, 16, 32, 64, 128};
 
-constexpr std::array<MetricInfo, 47> kShardMetrics = {{
+constexpr std::array<MetricInfo, 49> kShardMetrics = {{
     {"millrace_shard_messages_total", MetricKind::kCounter, kMessage, "Messages received, by kind"},
     {"millrace_shard_network_bytes_total", MetricKind::kCounter, kDirection, "Bytes of whole messages, in and out"},
     {"millrace_shard_dropped_total", MetricKind::kCounter, kReason, "Messages dropped without an answer, by reason"},
@@ -90,6 +92,8 @@ constexpr std::array<MetricInfo, 47> kShardMetrics = {{
     {"millrace_shard_settled_parts_total", MetricKind::kCounter, kJobWeights,
      "Parts of joining workers that go on: with their own weights, a snapshot, or none yet"},
     {"millrace_shard_snapshot_bytes_total", MetricKind::kCounter, kJob, "Weights handed on to joining workers"},
+    {"millrace_shard_path_changes_total", MetricKind::kCounter, kJobPath,
+     "Jobs of path switch: changes of who decides, by who does from then on: server, switch"},
     {"millrace_shard_jobs_opened_total", MetricKind::kCounter, {}, "Jobs opened"},
     {"millrace_shard_jobs_ended_total", MetricKind::kCounter, kReason, "Jobs ended, by reason"},
     {"millrace_shard_table_errors_total", MetricKind::kCounter, kCode, "Errors of the membership table, by error code"},
@@ -97,6 +101,8 @@ constexpr std::array<MetricInfo, 47> kShardMetrics = {{
     {"millrace_shard_epoch", MetricKind::kGauge, kJob, "The current epoch"},
     {"millrace_shard_kept_updates", MetricKind::kGauge, kJob, "Updates that some member has not acknowledged yet"},
     {"millrace_shard_kept_update_bytes", MetricKind::kGauge, kJob, "Memory of kept updates"},
+    {"millrace_shard_path_is_switch", MetricKind::kGauge, kJob,
+     "Jobs of path switch: 1 the switch decides, 0 shard 0 stands in for it"},
     {"millrace_shard_memory_bytes", MetricKind::kGauge, {}, "Memory accounted for"},
     {"millrace_shard_memory_limit_bytes", MetricKind::kGauge, {}, "Bound of the memory accounted for"},
     {"millrace_shard_audit_imbalance", MetricKind::kGauge, kJob,
@@ -107,13 +113,15 @@ constexpr std::array<MetricInfo, 47> kShardMetrics = {{
      "Audited jobs, over all workers: entered = carried + lost + held"},
 }};
 
-constexpr std::array<MetricInfo, 24> kWorkerMetrics = {{
+constexpr std::array<MetricInfo, 25> kWorkerMetrics = {{
     {"millrace_worker_network_bytes_total", MetricKind::kCounter, kDirection, "Bytes of whole messages, in and out"},
     {"millrace_worker_dropped_total", MetricKind::kCounter, kReason, "Messages dropped, by reason"},
     {"millrace_worker_refused_total", MetricKind::kCounter, kCode, "Refusals received, by error code"},
     {"millrace_worker_handshakes_total", MetricKind::kCounter, kOutcome, "Handshakes with shards, by outcome"},
     {"millrace_worker_reconnects_total", MetricKind::kCounter, kShard, "Connections to a shard opened again"},
     {"millrace_worker_resends_total", MetricKind::kCounter, kJob, "Contributions sent again"},
+    {"millrace_worker_switch_total", MetricKind::kCounter, kJobEvent,
+     "Path switch: turns settled, packets sent again, time-outs, fallbacks to a shard, returns to the switch"},
     {"millrace_worker_steps_total", MetricKind::kCounter, kJob, "Steps completed"},
     {"millrace_worker_step_seconds", MetricKind::kHistogram, kJob, "From sending a contribution to the complete update",
      kSeconds},
@@ -221,6 +229,7 @@ ShardMetrics::ShardMetrics(Metrics& metrics)
       recoveries(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_recoveries_total")]),
       settled_parts(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_settled_parts_total")]),
       snapshot_bytes(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_snapshot_bytes_total")]),
+      path_changes(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_path_changes_total")]),
       jobs_opened(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_jobs_opened_total")]),
       jobs_ended(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_jobs_ended_total")]),
       table_errors(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_table_errors_total")]),
@@ -228,6 +237,7 @@ ShardMetrics::ShardMetrics(Metrics& metrics)
       epoch(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_epoch")]),
       kept_updates(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_kept_updates")]),
       kept_update_bytes(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_kept_update_bytes")]),
+      path_is_switch(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_path_is_switch")]),
       memory_bytes(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_memory_bytes")]),
       memory_limit_bytes(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_memory_limit_bytes")]),
       audit_imbalance(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_audit_imbalance")]),
@@ -241,6 +251,7 @@ WorkerMetrics::WorkerMetrics(Metrics& metrics)
       handshakes(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_handshakes_total")]),
       reconnects(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_reconnects_total")]),
       resends(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_resends_total")]),
+      switch_events(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_switch_total")]),
       steps(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_steps_total")]),
       step_seconds(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_step_seconds")]),
       not_counted(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_not_counted_total")]),

@@ -95,6 +95,7 @@ struct ShardMetrics {
   CounterFamily recoveries;              ///< [job, outcome] of this shard's rounds of the job
   CounterFamily settled_parts;           ///< [job, weights] of joining workers
   CounterFamily snapshot_bytes;          ///< [job] of weights, handed on to joining workers
+  CounterFamily path_changes;            ///< [job, path] of jobs of path switch
   CounterFamily jobs_opened;             ///< none
   CounterFamily jobs_ended;              ///< [reason]
   CounterFamily table_errors;            ///< [code] of the membership table
@@ -102,6 +103,7 @@ struct ShardMetrics {
   GaugeFamily epoch;                     ///< [job]
   GaugeFamily kept_updates;              ///< [job] not yet acknowledged by all
   GaugeFamily kept_update_bytes;         ///< [job]
+  GaugeFamily path_is_switch;            ///< [job] of path switch
   GaugeFamily memory_bytes;              ///< none
   GaugeFamily memory_limit_bytes;        ///< none
   GaugeFamily audit_imbalance;           ///< [job] of updates; must be 0
@@ -119,6 +121,7 @@ struct WorkerMetrics {
   CounterFamily handshakes;              ///< [outcome]
   CounterFamily reconnects;              ///< [shard]
   CounterFamily resends;                 ///< [job] contributions sent again
+  CounterFamily switch_events;           ///< [job, event] of path switch
   CounterFamily steps;                   ///< [job] completed
   HistogramFamily step_seconds;          ///< [job] contribution sent to update complete
   CounterFamily not_counted;             ///< [job] updates that do not name this worker: all of it taken back

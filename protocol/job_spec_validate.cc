@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string_view>
 #include <unordered_set>
@@ -7,9 +8,11 @@
 #include "kernels/codec/codec.h"
 #include "kernels/codec/picking_codec.h"
 #include "protocol/job_spec.h"
+#include "protocol/job_spec_reproducible.h"
 #include "protocol/known_enums.h"
 #include "protocol/layout.h"
 #include "protocol/limits.h"
+#include "protocol/switch_layout.h"
 #include "protocol/text.h"
 
 /// validate(JobSpec). Each refusal is a row of the table in DESIGN.md, and a test.
@@ -97,11 +100,6 @@ Status check_mode(const JobSpec& spec) {
     return refuse(
         "history codes a step's indices against the updates of all steps before it, and who runs ahead lacks some: "
         "it needs staleness 0, and no mode asynchronous");
-  }
-  if (spec.reproducible) {
-    return reserved(
-        "reproducible is reserved: this version sums in the order of workers, the result depends on how parts "
-        "are cut over shards; leave it off");
   }
   return {};
 }
@@ -316,19 +314,6 @@ Status check_store(const JobSpec& job) {
   return {};
 }
 
-Status check_grid(const JobSpec& spec) {
-  const GridSpec& grid = spec.grid;
-  if (grid.block_indices == 0 || grid.block_indices % 64 != 0 || grid.block_indices > kWindowIndicesMax) {
-    return refuse(
-        fmt::format("grid: block_indices {} is no multiple of 64 up to {}", grid.block_indices, kWindowIndicesMax));
-  }
-  if (grid.exponent_initial < kGridExponentMin || grid.exponent_initial > kGridExponentMax) {
-    return refuse(fmt::format("grid: exponent_initial {} is not in {} to {}", grid.exponent_initial, kGridExponentMin,
-                              kGridExponentMax));
-  }
-  return {};
-}
-
 /// What a switch has no place for: it holds the open turns and no history, and waits for every live worker.
 Status check_switch_combination(const JobSpec& spec) {
   if (spec.workers > kSwitchWorkersMax) {
@@ -352,6 +337,18 @@ Status check_switch_combination(const JobSpec& spec) {
   if (spec.history) return refuse("path switch with history: datagrams have index codes of their own; set history off");
   if (holds_updates(spec))
     return refuse("path switch with apply_after_acks: there are no acknowledgements; set it to 0");
+  if (spec.initial_weights != InitialWeights::kOwn) {
+    return refuse(
+        "path switch with initial_weights first: nobody comes into a job of this path, or takes over weights, in this "
+        "version; begin with equal weights, or set path server");
+  }
+  const auto own = std::ranges::find_if(
+      spec.tensors, [&](const TensorSpec& tensor) { return tensor.reselect && *tensor.reselect != spec.reselect; });
+  if (own != spec.tensors.end()) {
+    return refuse(fmt::format(
+        "tensor '{}': path switch re-selects over all tensors by one threshold; leave out the reselect of its own",
+        own->name));
+  }
   return {};
 }
 
@@ -379,8 +376,7 @@ Status check_switch(const JobSpec& spec) {
     return refuse(
         "switch: the index codec is raw, gap, bitmap or bloom, the value codec fixed16, fixed32, qsgd8 or qsgd4");
   }
-  if (Status s = check_switch_combination(spec); !s) return s;
-  return reserved("path switch is reserved: the sessions of this version know the shards only; set path server");
+  return check_switch_combination(spec);
 }
 
 /// The job's defaults, which every tensor without overrides takes.
@@ -456,6 +452,13 @@ Status check_buckets(const JobSpec& spec) {
                 fmt::format("parts_per_shard {} of {} buckets are over {} parts: 0 lets it follow the expected entries",
                             spec.parts_per_shard, layout.buckets.size(), kPartsMax));
   }
+  if (const uint64_t indices = plan_switch_layout(spec, layout).dimension;
+      spec.path == Path::kSwitch && indices > kSwitchDimensionMax) {
+    return refuse(fmt::format(
+        "path switch takes up to 2^32 - 1 indices of all tensors together, each bucket from a new window on; these are "
+        "{}: set path server",
+        indices));
+  }
   for (const BucketLayout& bucket : layout.buckets) {
     for (const CodecSpec& codec : {bucket.codec_up, bucket.codec_down}) {
       const IndexCodec& index = *find_index_codec(codec.index);
@@ -483,7 +486,8 @@ Status validate(const JobSpec& spec) {
   if (Status s = check_defaults(spec); !s) return s;
   if (Status s = check_tensors(spec); !s) return s;
   if (Status s = check_store(spec); !s) return s;
-  if (Status s = check_grid(spec); !s) return s;
+  if (Status s = check_grid(spec.grid); !s) return s;
+  if (Status s = check_reproducible(spec); !s) return s;
   if (Status s = check_switch(spec); !s) return s;
   if (Status s = check_buckets(spec); !s) return s;
   if (const size_t bytes = encode_job_spec(spec).size(); bytes > kJobSpecBytesMax) {

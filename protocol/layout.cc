@@ -1,6 +1,7 @@
 #include "protocol/layout.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/base/bytes.h"
 #include "kernels/base/check.h"
@@ -76,8 +77,13 @@ uint64_t expected_entries(const BucketLayout& bucket) {
   return k_of(bucket.select, bucket.dimension);
 }
 
+/// What no part cuts in two: a reproducible job's sums are cut window by window, each as a whole.
+uint64_t unit_of(const JobSpec& spec, const BucketLayout& bucket) {
+  return spec.reproducible && bucket.reselect.reselect != Reselect::kNone ? spec.grid.block_indices : 1;
+}
+
 uint64_t parts_per_shard(const JobSpec& spec, const BucketLayout& bucket, uint64_t shards, uint64_t buckets) {
-  const uint64_t range = bucket.dimension / shards;
+  const uint64_t range = bucket.dimension / unit_of(spec, bucket) / shards;
   uint64_t parts = spec.parts_per_shard;
   if (parts == 0) {
     const uint64_t entries_a_shard = expected_entries(bucket) / shards;
@@ -88,9 +94,9 @@ uint64_t parts_per_shard(const JobSpec& spec, const BucketLayout& bucket, uint64
 }
 
 /// Start of piece i of `pieces` even pieces of [0, dimension).
-uint64_t boundary(uint64_t dimension, uint64_t pieces, uint64_t i) {
+uint64_t boundary(uint64_t dimension, uint64_t unit_min, uint64_t pieces, uint64_t i) {
   if (i == pieces) return dimension;
-  const uint64_t unit = dimension / kBoundaryUnit >= pieces ? kBoundaryUnit : 1;
+  const uint64_t unit = unit_min == 1 && dimension / kBoundaryUnit >= pieces ? kBoundaryUnit : unit_min;
   return (dimension / unit) * i / pieces * unit;
 }
 
@@ -115,7 +121,8 @@ JobLayout plan_layout(const JobSpec& spec, uint32_t shard_count) {
   layout.buckets = plan_buckets(spec);
   uint32_t next_small_shard = 0;
   for (BucketLayout& bucket : layout.buckets) {
-    const bool split = shard_count > 1 && bucket.dimension / shard_count >= kShardRangeMin;
+    const uint64_t unit = unit_of(spec, bucket);
+    const bool split = shard_count > 1 && bucket.dimension / shard_count >= std::max(kShardRangeMin, unit);
     const uint32_t shards = split ? shard_count : 1;
     const uint64_t parts = parts_per_shard(spec, bucket, shards, layout.buckets.size());
     const uint64_t pieces = parts * shards;
@@ -126,8 +133,8 @@ JobLayout plan_layout(const JobSpec& spec, uint32_t shard_count) {
       part.part = static_cast<uint32_t>(layout.parts.size());
       part.bucket = bucket.bucket;
       part.shard = split ? static_cast<uint32_t>(i / parts) : next_small_shard;
-      part.begin = boundary(bucket.dimension, pieces, i);
-      part.end = boundary(bucket.dimension, pieces, i + 1);
+      part.begin = boundary(bucket.dimension, unit, pieces, i);
+      part.end = boundary(bucket.dimension, unit, pieces, i + 1);
       layout.parts.push_back(part);
     }
     if (!split) next_small_shard = (next_small_shard + 1) % shard_count;
@@ -139,6 +146,12 @@ std::string bucket_text(const JobSpec& spec, const BucketLayout& bucket) {
   const std::string first = "tensor '" + spec.tensors[bucket.members.front().tensor].name + '\'';
   const size_t others = bucket.members.size() - 1;
   return others == 0 ? first : first + " and " + std::to_string(others) + " that travel with it";
+}
+
+uint64_t entries_down(const BucketLayout& bucket) {
+  const auto by_density =
+      static_cast<uint64_t>(std::ceil(bucket.reselect.density * static_cast<double>(bucket.dimension)));
+  return std::min(bucket.dimension, bucket.reselect.k != 0 ? bucket.reselect.k : by_density);
 }
 
 uint64_t layout_hash(const JobLayout& layout) {

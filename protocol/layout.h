@@ -49,11 +49,16 @@ struct JobLayout {
 ///
 /// A tensor below fuse_below without overrides is fused with its neighbours; a bucket below a minimum per shard stays on one
 /// shard (round robin), a larger one is split evenly over all shards, each shard's range into parts_per_shard parts (0: so that
-/// a part carries about 32,768 expected entries, 1 to 16).
+/// a part carries about 32,768 expected entries, 1 to 16). Where a reproducible job re-selects, parts begin at blocks of
+/// its grid, and are fewer where there are not so many blocks.
+JobLayout plan_layout(const JobSpec& spec, uint32_t shard_count);
+
 /// "tensor 'w'", "tensor 'w' and 3 that travel with it": for people.
 std::string bucket_text(const JobSpec& spec, const BucketLayout& bucket);
 
-JobLayout plan_layout(const JobSpec& spec, uint32_t shard_count);
 uint64_t layout_hash(const JobLayout& layout);
+
+/// Of a bucket that re-selects: how many entries of a step's sum go back, <= its dimension.
+uint64_t entries_down(const BucketLayout& bucket);
 
 }  // namespace millrace::protocol

@@ -21,15 +21,17 @@ class MemoryTable : public MembershipTable {
  public:
   explicit MemoryTable(std::shared_ptr<MemoryTableState> state) : state_(std::move(state)) {}
 
-  Result<uint64_t> start_shard(uint32_t shard, uint32_t shard_count, std::string_view address) override {
+  Result<uint64_t> start_shard(uint32_t shard, uint32_t shard_count, std::string_view address,
+                               std::string_view datagrams) override {
     const std::lock_guard lock(state_->mutex);
-    if (Status checked = check_start_shard(shard, shard_count, address); !checked)
+    if (Status checked = check_start_shard(shard, shard_count, address, datagrams); !checked)
       return std::unexpected(checked.error());
     if (state_->shards.empty()) state_->shards.resize(shard_count);
     if (state_->shards.size() != shard_count)
       return std::unexpected(shard_count_error(state_->shards.size(), shard_count));
     ShardEntry& entry = state_->shards[shard];
     entry.address = address;
+    entry.datagrams = datagrams;
     ++state_->changes;
     return ++entry.life;
   }
@@ -50,11 +52,11 @@ class MemoryTable : public MembershipTable {
     return found == state_->jobs.end() ? std::nullopt : std::optional(found->second);
   }
 
-  Result<JobRecord> create_job(std::string_view name, ByteSpan spec) override {
+  Result<JobRecord> create_job(std::string_view name, ByteSpan spec, Path path) override {
     const std::lock_guard lock(state_->mutex);
     if (Status checked = check_create_job(name, spec); !checked) return std::unexpected(checked.error());
     if (std::optional<JobRecord> open = find_open(name)) return *open;
-    JobRecord record = new_job_record(name, spec, ++state_->last_job, state_->shards);
+    JobRecord record = new_job_record(name, spec, path, ++state_->last_job, state_->shards);
     state_->jobs.emplace(record.view.job, record);
     std::erase_if(state_->jobs, [&](const auto& job) {
       return job.second.view.finished && job.first + kFinishedJobsKept < record.view.job;

@@ -21,12 +21,14 @@ namespace {
 
 constexpr int kOpenWaitMs = static_cast<int>(kTableOpenWaitMs);
 constexpr int64_t kApplicationId = 0x4D4C5243;  // "MLRC" in the file's header: no other program's database is touched
-constexpr int64_t kSchemaVersion = 1;
+constexpr int64_t kSchemaVersion =
+    2;  ///< 2: datagrams of a shard. Another one's file is refused: its jobs' records are others too
 
 constexpr const char* kSchema = R"sql(
   CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
   INSERT INTO counters VALUES ('changes', 0), ('shard_count', 0), ('last_job', 0);
-  CREATE TABLE shards (shard INTEGER PRIMARY KEY, address TEXT NOT NULL, life INTEGER NOT NULL);
+  CREATE TABLE shards (shard INTEGER PRIMARY KEY, address TEXT NOT NULL, life INTEGER NOT NULL,
+                       datagrams TEXT NOT NULL);
   CREATE TABLE jobs (job INTEGER PRIMARY KEY, name TEXT NOT NULL, epoch INTEGER NOT NULL, finished INTEGER NOT NULL,
                      record BLOB NOT NULL);
   CREATE UNIQUE INDEX open_jobs ON jobs (name) WHERE finished = 0;
@@ -105,7 +107,9 @@ class Statement {
 
   Statement& bind(uint64_t value) { return bound(sqlite3_bind_int64(statement_, next_, static_cast<int64_t>(value))); }
   Statement& bind(std::string_view text) {
-    return bound(sqlite3_bind_text64(statement_, next_, text.data(), text.size(), SQLITE_TRANSIENT, SQLITE_UTF8));
+    // No pointer would be SQL's NULL, not the empty text.
+    const char* data = text.empty() ? "" : text.data();
+    return bound(sqlite3_bind_text64(statement_, next_, data, text.size(), SQLITE_TRANSIENT, SQLITE_UTF8));
   }
   Statement& bind(ByteSpan blob) {
     return bound(sqlite3_bind_blob64(statement_, next_, blob.data(), blob.size(), SQLITE_TRANSIENT));
@@ -239,8 +243,9 @@ class SqliteTable : public MembershipTable {
     return create_schema(database_);
   }
 
-  Result<uint64_t> start_shard(uint32_t shard, uint32_t shard_count, std::string_view address) override {
-    if (Status s = check_start_shard(shard, shard_count, address); !s) return std::unexpected(s.error());
+  Result<uint64_t> start_shard(uint32_t shard, uint32_t shard_count, std::string_view address,
+                               std::string_view datagrams) override {
+    if (Status s = check_start_shard(shard, shard_count, address, datagrams); !s) return std::unexpected(s.error());
     database_.wait_for_locks(kOpenWaitMs);
     Transaction transaction(database_);
     if (Status s = transaction.begin(); !s) return std::unexpected(s.error());
@@ -253,9 +258,10 @@ class SqliteTable : public MembershipTable {
       return std::unexpected(shard_count_error(*known, shard_count));
     }
     Statement insert(database_,
-                     "INSERT INTO shards VALUES (?, ?, 1) "
-                     "ON CONFLICT (shard) DO UPDATE SET address = excluded.address, life = life + 1 RETURNING life");
-    const Result<bool> row = insert.bind(shard).bind(address).step();
+                     "INSERT INTO shards (shard, address, datagrams, life) VALUES (?, ?, ?, 1) "
+                     "ON CONFLICT (shard) DO UPDATE SET address = excluded.address, datagrams = excluded.datagrams, "
+                     "life = life + 1 RETURNING life");
+    const Result<bool> row = insert.bind(shard).bind(address).bind(datagrams).step();
     if (!row) return std::unexpected(row.error());
     const uint64_t life = insert.integer(0);
     if (Status s = insert.run(); !s)
@@ -267,10 +273,10 @@ class SqliteTable : public MembershipTable {
   Result<std::vector<ShardEntry>> shard_map() override {
     database_.wait_with_patience();
     // One statement, so that count and rows are of one moment.
-    Statement select(
-        database_,
-        "SELECT c.value, s.shard, s.life, s.address FROM counters c LEFT JOIN shards s ON s.shard < c.value "
-        "WHERE c.name = 'shard_count'");
+    Statement select(database_,
+                     "SELECT c.value, s.shard, s.life, s.address, s.datagrams FROM counters c LEFT JOIN shards s ON "
+                     "s.shard < c.value "
+                     "WHERE c.name = 'shard_count'");
     std::vector<ShardEntry> shards;
     for (;;) {
       const Result<bool> row = select.step();
@@ -281,7 +287,7 @@ class SqliteTable : public MembershipTable {
       if (shards.empty()) shards.resize(select.integer(0));
       const uint64_t shard = select.integer(1);
       if (shard >= shards.size()) continue;
-      shards[shard] = {std::string(text_of(select.blob(3))), select.integer(2)};
+      shards[shard] = {std::string(text_of(select.blob(3))), select.integer(2), std::string(text_of(select.blob(4)))};
     }
   }
 
@@ -299,7 +305,7 @@ class SqliteTable : public MembershipTable {
     return read_record(select);
   }
 
-  Result<JobRecord> create_job(std::string_view name, ByteSpan spec) override {
+  Result<JobRecord> create_job(std::string_view name, ByteSpan spec, Path path) override {
     if (Status s = check_create_job(name, spec); !s) return std::unexpected(s.error());
     database_.wait_with_patience();
     Transaction transaction(database_);
@@ -311,7 +317,7 @@ class SqliteTable : public MembershipTable {
     if (!last) return std::unexpected(last.error());
     Result<std::vector<ShardEntry>> shards = shard_map();
     if (!shards) return std::unexpected(shards.error());
-    JobRecord record = new_job_record(name, spec, *last + 1, std::move(*shards));
+    JobRecord record = new_job_record(name, spec, path, *last + 1, std::move(*shards));
     Statement insert(database_, "INSERT INTO jobs VALUES (?, ?, ?, 0, ?)");
     const ByteBuffer bytes = encode_job_record(record);
     insert.bind(record.view.job).bind(name).bind(record.view.epoch).bind(ByteSpan(bytes));

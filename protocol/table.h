@@ -31,10 +31,15 @@ class MembershipTable {
  public:
   virtual ~MembershipTable() = default;
 
-  /// Registers a start of shard `shard` at `address`: its new life (1, 2, ...).
+  /// Registers a start of shard `shard` at `address`: its new life (1, 2, ...). `datagrams`: "host:port" of its aggregator of
+  /// datagrams; empty: it has none.
   /// Errors  shard_map_mismatch: another shard_count than the table's; conflict: another live shard holds this number is not
   ///         detected here (its life is simply old from now on).
-  virtual Result<uint64_t> start_shard(uint32_t shard, uint32_t shard_count, std::string_view address) = 0;
+  virtual Result<uint64_t> start_shard(uint32_t shard, uint32_t shard_count, std::string_view address,
+                                       std::string_view datagrams) = 0;
+  Result<uint64_t> start_shard(uint32_t shard, uint32_t shard_count, std::string_view address) {
+    return start_shard(shard, shard_count, address, {});
+  }
 
   /// The shard map now; entries of shards that never started are empty.
   virtual Result<std::vector<ShardEntry>> shard_map() = 0;
@@ -44,9 +49,10 @@ class MembershipTable {
   /// The job of that number, finished or not (the last 1,000 finished jobs are kept).
   virtual Result<std::optional<JobRecord>> read_job(uint64_t job) = 0;
 
-  /// Creates a job (new number, epoch 1, no members, the current shard map) unless one of that name is open: then that one comes
-  /// back. Whoever is first wins; the caller compares specifications.
-  virtual Result<JobRecord> create_job(std::string_view name, ByteSpan spec) = 0;
+  /// Creates a job (new number, epoch 1, no members, the current shard map, the path that its specification says) unless one of
+  /// that name is open: then that one comes back. Whoever is first wins; the caller compares specifications.
+  virtual Result<JobRecord> create_job(std::string_view name, ByteSpan spec, Path path) = 0;
+  Result<JobRecord> create_job(std::string_view name, ByteSpan spec) { return create_job(name, spec, Path::kServer); }
 
   /// Replaces the record iff its epoch is `expected_epoch`. The new record must carry expected_epoch + 1.
   /// Returns true: swapped; false: somebody was faster (read again).

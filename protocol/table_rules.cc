@@ -7,7 +7,7 @@
 
 namespace millrace::protocol {
 
-Status check_start_shard(uint32_t shard, uint32_t shard_count, std::string_view address) {
+Status check_start_shard(uint32_t shard, uint32_t shard_count, std::string_view address, std::string_view datagrams) {
   if (shard_count < 1 || shard_count > kShardsMax) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("{} shards: a shard map has 1 to {}", shard_count, kShardsMax));
@@ -16,7 +16,8 @@ Status check_start_shard(uint32_t shard, uint32_t shard_count, std::string_view 
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("shard {} of {}: shards are numbered 0 to {}", shard, shard_count, shard_count - 1));
   }
-  if (address.size() > kAddressBytesMax || !is_plain_text(address)) {
+  for (const std::string_view one : {address, datagrams}) {
+    if (one.size() <= kAddressBytesMax && is_plain_text(one)) continue;
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("shard {}: its address must be plain text of at most {} bytes", shard, kAddressBytesMax));
   }
@@ -47,12 +48,14 @@ Error unknown_job_error(uint64_t job) {
   return {ErrorCode::kInvalidArgument, fmt::format("the membership table knows no job {}", job)};
 }
 
-JobRecord new_job_record(std::string_view name, ByteSpan spec, uint64_t job, std::vector<ShardEntry> shards) {
+JobRecord new_job_record(std::string_view name, ByteSpan spec, Path path, uint64_t job,
+                         std::vector<ShardEntry> shards) {
   JobRecord record;
   record.name = name;
   record.view.job = job;
   record.view.epoch = 1;
   record.view.shards = std::move(shards);
+  record.view.path = path;
   record.spec.assign(spec.begin(), spec.end());
   return record;
 }

@@ -397,12 +397,13 @@ void Waker::clear() {
 
 bool Poller::wait(int timeout_ms) {
   std::vector<zmq_pollitem_t> items;
-  items.reserve(listeners_.size() + 2 * connections_.size() + wakers_.size());
+  items.reserve(listeners_.size() + 2 * connections_.size() + descriptors_.size() + wakers_.size());
   for (auto* listener : listeners_) items.push_back({listener->socket().handle(), 0, ZMQ_POLLIN, 0});
   for (auto* connection : connections_) {
     items.push_back({connection->socket().handle(), 0, ZMQ_POLLIN, 0});
     items.push_back({connection->monitor().handle(), 0, ZMQ_POLLIN, 0});
   }
+  for (const int descriptor : descriptors_) items.push_back({nullptr, descriptor, ZMQ_POLLIN, 0});
   for (auto* waker : wakers_) items.push_back({nullptr, waker->descriptor(), ZMQ_POLLIN, 0});
   const int ready = zmq_poll(items.data(), static_cast<int>(items.size()), timeout_ms);
   // Connection events are taken in at once: left unread they would end every later wait too.

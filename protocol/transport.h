@@ -156,6 +156,9 @@ class Poller {
   void add(Listener& listener) { listeners_.push_back(&listener); }
   void add(Connection& connection) { connections_.push_back(&connection); }
   void add(Waker& waker) { wakers_.push_back(&waker); }
+  /// A socket of the system's: datagrams beside the messages. It is closed by who opened it, after it was removed.
+  void add_descriptor(int descriptor) { descriptors_.push_back(descriptor); }
+  void remove_descriptor(int descriptor) { std::erase(descriptors_, descriptor); }
   void remove(Connection& connection) { std::erase(connections_, &connection); }
 
   /// Waits for at most timeout_ms (-1: no limit). True: something is ready. A waker that fired is cleared.
@@ -165,6 +168,7 @@ class Poller {
   std::vector<Listener*> listeners_;
   std::vector<Connection*> connections_;
   std::vector<Waker*> wakers_;
+  std::vector<int> descriptors_;
 };
 
 }  // namespace millrace::protocol

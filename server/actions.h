@@ -2,12 +2,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "protocol/messages.h"
 #include "protocol/peer_id.h"
+#include "protocol/switch_layout.h"
 
 /// What the shard core asks of whoever drives it (the process millrace-server, the simulator). The core itself has no
 /// socket, clock or thread.
@@ -63,6 +65,13 @@ struct StoreRequest {
   SharedBytes bytes;
 };
 
+/// Shard 0 begins, or ends, to stand in for a job's switch by its own aggregator of datagrams.
+struct DatagramChange {
+  uint64_t job = 0;                            ///< of the table
+  std::optional<protocol::JobSpec> spec = {};  ///< empty: it ends
+  protocol::SwitchLayout layout = {};
+};
+
 enum class Severity : uint8_t { kInfo, kWarning, kError };
 
 struct LogLine {
@@ -111,6 +120,7 @@ enum class Metric : uint8_t {
   kRecoveries,      ///< by outcome: "begun", "activated", "cut"
   kSettled,         ///< parts of joining members, by weights: "own", "snapshot", "none"
   kSnapshotBytes,   ///< of weights, handed on to joining members
+  kPathChanges,     ///< of jobs of path switch, by who decides from then on: "server", "switch"
   kJobsOpened,
   kJobsEnded,    ///< by reason: "finished", "too_few_workers", "superseded", "abandoned", "shutdown", ...
   kTableErrors,  ///< by error code
@@ -130,6 +140,7 @@ struct Actions {
   std::vector<SendToShard> to_shards;
   std::vector<std::shared_ptr<Task>> tasks;
   std::vector<StoreRequest> store_requests;
+  std::vector<DatagramChange> datagrams;
   std::vector<LogLine> log;
   std::vector<MetricEvent> metrics;
 
@@ -139,6 +150,7 @@ struct Actions {
     to_shards.clear();
     tasks.clear();
     store_requests.clear();
+    datagrams.clear();
     log.clear();
     metrics.clear();
   }

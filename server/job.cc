@@ -21,7 +21,10 @@ Job::Job(Setup setup)
       members_(setup_.shard, setup_.shard_life),
       rounds_(JobRounds::Setup{setup_.spec, setup_.layout, members_, setup_.gate, setup_.limits, setup_.shard_memory,
                                setup_.refusals, setup_.shard, setup_.shard_count, setup_.codec_costs}),
-      settlement_(Settlement::Setup{setup_.spec, setup_.layout, members_, rounds_, setup_.shard}) {}
+      settlement_(Settlement::Setup{setup_.spec, setup_.layout, members_, rounds_, setup_.shard}) {
+  if (setup_.spec.path == protocol::Path::kSwitch && setup_.shard == SwitchWords::kShard)
+    words_.emplace(setup_.spec.name);
+}
 
 std::vector<protocol::PeerId> Job::adopt(protocol::JobView view, TimeNs now, Actions& actions) {
   const bool first = opened_ == 0;
@@ -49,6 +52,7 @@ std::vector<protocol::PeerId> Job::adopt(protocol::JobView view, TimeNs now, Act
     actions.metrics.push_back({Metric::kRecoveries, setup_.spec.name, "begun", 1});
   }
   settlement_.begin_epoch();
+  if (words_) words_->begin_epoch();
   if (recovery_) {
     recovery_->begin_epoch(now, actions);
   } else {
@@ -174,6 +178,11 @@ Job::Wish Job::wish(TimeNs now) {
     Recovery::Removals removals = recovery_->removals(now);
     wish.leaving = removals.why;
     wish.members = std::move(removals.members);
+  } else if (std::optional<SwitchWords::Change> change =
+                 words_ ? words_->wanted(members_.view(), members_.synced()) : std::nullopt) {
+    wish.kind = Wish::Kind::kPath;
+    wish.path = change->path;
+    wish.because = std::move(change->because);
   } else if (std::optional<CutChoice> choice = settlement_.cut()) {
     wish.kind = Wish::Kind::kCut;
     wish.choice = std::move(*choice);
@@ -190,6 +199,13 @@ void Job::activated(uint64_t lineage, TimeNs now) {
   recovery_->for_each_synced([this](uint32_t worker, const protocol::State& state) { rounds_.trust(worker, state); });
   recovery_.reset();
 }
+
+void Job::on_switch_word(const protocol::Member& from, protocol::Heartbeat::Switch word, Actions& actions) {
+  if (!words_ || from.state != protocol::MemberState::kSynced) return;
+  words_->on_word(from, word, members_.view(), actions);
+}
+
+void Job::path_changed(std::string because, TimeNs now) { words_->changed(std::move(because), now); }
 
 void Job::forgive(TimeNs paused) {
   members_.forgive(paused);
@@ -283,6 +299,16 @@ void Job::add_joining(JobStatus& status, TimeNs now) const {
                         fmt::join(joining.givers, ", "));
 }
 
+void Job::add_path(JobStatus& status, TimeNs now) const {
+  if (setup_.spec.path != protocol::Path::kSwitch) return;
+  const protocol::JobView& view = members_.view();
+  SwitchPathStatus& path = status.switch_path.emplace();
+  path.decided_by = protocol::path_name(view.path);
+  path.switch_address = setup_.spec.switch_path.address;
+  if (!view.shards.empty()) path.datagrams = view.shards.front().datagrams;
+  if (words_) words_->add_status(path, view, now);
+}
+
 JobStatus Job::status(TimeNs now) const {
   const protocol::JobView& view = members_.view();
   JobStatus status;
@@ -311,6 +337,7 @@ JobStatus Job::status(TimeNs now) const {
     if (status.disagreements.size() == kListedMax) break;
     status.disagreements.push_back({one.worker, one.part, one.steps, milliseconds(now - one.since)});
   }
+  add_path(status, now);
   status.recovering = recovering();
   status.lineage = rounds_.lineage();
   add_members(status, now);

@@ -16,6 +16,7 @@
 #include "server/recovery.h"
 #include "server/settlement.h"
 #include "server/status.h"
+#include "server/switch_words.h"
 
 namespace millrace::server {
 
@@ -40,12 +41,14 @@ class Job {
   };
   /// What this job needs of the table, in the epoch of its view.
   struct Wish {
-    enum class Kind : uint8_t { kNone, kActivate, kCut, kRemove };
+    enum class Kind : uint8_t { kNone, kActivate, kCut, kRemove, kPath };
     Kind kind = Kind::kNone;
-    uint64_t parent = 0;                    ///< kActivate
-    CutChoice choice;                       ///< kCut
-    Leaving leaving = Leaving::kSilent;     ///< kRemove
-    std::vector<protocol::Member> members;  ///< kRemove
+    uint64_t parent = 0;                            ///< kActivate
+    CutChoice choice;                               ///< kCut
+    Leaving leaving = Leaving::kSilent;             ///< kRemove
+    std::vector<protocol::Member> members;          ///< kRemove
+    protocol::Path path = protocol::Path::kServer;  ///< kPath
+    std::string because;                            ///< kPath
   };
 
   explicit Job(Setup setup);
@@ -53,6 +56,7 @@ class Job {
   Job& operator=(const Job&) = delete;
 
   const protocol::JobSpec& spec() const { return setup_.spec; }
+  const protocol::JobLayout& layout() const { return setup_.layout; }
   uint64_t spec_hash() const { return spec_hash_; }
   uint64_t layout_hash() const { return layout_hash_; }
   const protocol::JobView& view() const { return members_.view(); }
@@ -80,6 +84,10 @@ class Job {
   /// [8] The table has this shard's activation: the next view is adopted as active. REQUIRES: wish() was kActivate, and no other
   /// event since.
   void activated(uint64_t lineage, TimeNs now);
+  /// Of a job of path switch: what a member says of the switch, in the epoch of the view.
+  void on_switch_word(const protocol::Member& from, protocol::Heartbeat::Switch word, Actions& actions);
+  /// The table has the path that wish() asked for.
+  void path_changed(std::string because, TimeNs now);
   /// This process stood still for so long.
   void forgive(TimeNs paused);
 
@@ -105,6 +113,7 @@ class Job {
   std::vector<uint32_t> not_joined() const;
   void add_members(JobStatus& status, TimeNs now) const;
   void add_wait(JobStatus& status, TimeNs now) const;
+  void add_path(JobStatus& status, TimeNs now) const;
 
   Setup setup_;
   uint64_t spec_hash_;
@@ -113,6 +122,7 @@ class Job {
   JobRounds rounds_;
   Settlement settlement_;
   std::optional<Recovery> recovery_;  ///< while the rounds are not known
+  std::optional<SwitchWords> words_;  ///< shard 0, of jobs of path switch
   TimeNs recovering_since_ = 0;
   bool view_untold_ = false;
   TimeNs opened_ = 0;

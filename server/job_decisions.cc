@@ -49,6 +49,7 @@ void JobRounds::advance(PartRound& part, TimeNs now, Actions& actions) {
     next_due_ = std::min(next_due_.value_or(*due), *due);
     return;
   }
+  if (lacks_counts(part)) return;
   if (holds_back()) {
     held_back_ = true;
     if (!held_back_since_) held_back_since_ = now;
@@ -72,12 +73,13 @@ std::optional<QuickCut> JobRounds::quick_cut(const PartRound& part) {
 }
 
 void JobRounds::reduce(PartRound& part, std::optional<QuickCut> quick, Actions& actions) {
-  const bool cut = bucket_of(part).threshold != nullptr;
+  const bool cut = bucket_of(part).is_cut();
+  const bool waits = bucket_of(part).threshold != nullptr && !quick;
   ReduceTask::Input input;
   input.contributions = part.inputs();
   input.key = key_of(part);
   input.magnitudes = cut && !quick ? ReduceTask::Magnitudes::kCounted : ReduceTask::Magnitudes::kNone;
-  if (!cut || quick) input.plan = plan_for(part);
+  if (!waits) input.plan = plan_for(part);
   input.quick = quick;
   actions.tasks.push_back(std::make_shared<ReduceTask>(std::move(input)));
 }
@@ -142,7 +144,11 @@ void JobRounds::on_reduced(ReduceTask& task, TimeNs now, Actions& actions) {
   for (const SharedStream& one : task.input().contributions) largest = std::max(largest, one.count());
   count(Metric::kSumEntries, "", entries, actions);
   if (largest != 0) count(Metric::kFillIn, "", entries / static_cast<double>(largest), actions);
-  if (output.update) return finish(*part, *output.update, now, actions);
+  if (output.update) {
+    const uint64_t step = part->decided();
+    finish(*part, *output.update, now, actions);
+    return count_step(*part, step, output.histogram, now, actions);
+  }
   part->summed(output.sum, output.histogram, MemoryCharge(account_, output.sum.memory_bytes()));
   after_sum(*part, now, actions);
 }
@@ -186,32 +192,38 @@ void JobRounds::after_sum(PartRound& part, TimeNs now, Actions& actions) {
 
 void JobRounds::share_histogram(const Bucket& bucket, uint64_t step, const MagnitudeHistogram& own,
                                 Actions& actions) const {
-  const std::vector<uint32_t>& shards = bucket.threshold->shards();
-  if (shards.size() == 1) return;
+  std::vector<uint32_t> others = bucket.threshold->shards();
+  std::erase(others, setup_.shard);
+  say_histogram(bucket, step, own, others, actions);
+}
+
+void JobRounds::say_histogram(const Bucket& bucket, uint64_t step, const MagnitudeHistogram& own,
+                              std::span<const uint32_t> to, Actions& actions) const {
+  if (to.empty()) return;
   ByteBuffer bytes;
   own.encode(bytes);
   const SharedBytes payload = SharedBytes::from(std::move(bytes));
   const protocol::Header header = setup_.members.header(0, 0);
   protocol::ThresholdHistogram body{bucket.layout->bucket, step};
   body.payload_hash = protocol::histogram_hash(header.job, body, payload.bytes);
-  for (const uint32_t shard : shards) {
-    if (shard != setup_.shard) actions.to_shards.push_back({shard, {header, body, payload}});
-  }
+  for (const uint32_t shard : to) actions.to_shards.push_back({shard, {header, body, payload}});
 }
 
 void JobRounds::on_histogram(uint32_t shard, const protocol::ThresholdHistogram& body, const SharedBytes& payload,
-                             Actions& actions) {
+                             TimeNs now, Actions& actions) {
   if (failure_) return;
   if (body.bucket >= bucket_at_.size() || bucket_at_[body.bucket] == UINT32_MAX) {
     return count(Metric::kDropped, "unknown_bucket", 1, actions);
   }
   Bucket& bucket = buckets_[bucket_at_[body.bucket]];
-  if (!bucket.threshold) return count(Metric::kDropped, "unknown_bucket", 1, actions);
+  if (!bucket.is_cut()) return count(Metric::kDropped, "unknown_bucket", 1, actions);
   Result<MagnitudeHistogram> histogram = MagnitudeHistogram::decode(payload.bytes);
   if (!histogram || histogram->total() > bucket.layout->dimension) {
     return count(Metric::kDropped, "malformed_histogram", 1, actions);
   }
-  switch (bucket.threshold->on_remote(shard, body.step, std::make_shared<MagnitudeHistogram>(std::move(*histogram)))) {
+  auto counted = std::make_shared<MagnitudeHistogram>(std::move(*histogram));
+  if (bucket.steps) return on_step_histogram(bucket, shard, body.step, std::move(counted), now, actions);
+  switch (bucket.threshold->on_remote(shard, body.step, std::move(counted))) {
     case BucketThreshold::Remote::kTaken: return settle_threshold(bucket, body.step, actions);
     case BucketThreshold::Remote::kLate: return count(Metric::kLateHistograms, "", 1, actions);
     case BucketThreshold::Remote::kAhead: return count(Metric::kDropped, "histogram_ahead", 1, actions);
@@ -284,7 +296,10 @@ EncodePlan JobRounds::plan_for(const PartRound& part) const {
   plan.codec = bucket.codec_down;
   plan.random = random_key(setup_.spec.seed, bucket.bucket, part.decided(), kShardDraws);
   plan.index_base = part.layout().begin;
-  plan.extent = bucket_of(part).threshold ? Extent::kItsIndices : Extent::kEverything;
+  plan.extent = bucket_of(part).is_cut() ? Extent::kItsIndices : Extent::kEverything;
+  if (const StepThreshold* steps = bucket_of(part).steps.get()) {
+    plan.by_step = StepCut{steps->cut(part.decided()).value(), setup_.spec.grid.block_indices};
+  }
   if (setup_.spec.audit) plan.audited = part.inputs();
   plan.for_history = part.history() != nullptr;
   if (plan.codec.automatic) {
@@ -386,7 +401,7 @@ void JobRounds::finish(PartRound& part, EncodedUpdate update, TimeNs now, Action
   PartRound::Decision decision;
   decision.epoch = setup_.members.view().epoch;
   decision.at = now;
-  decision.whole_sum = bucket.threshold == nullptr;
+  decision.whole_sum = !bucket.is_cut();
   decision.payload = std::move(update.container);
   decision.carried = std::move(update.carried);
   decision.changed = std::move(update.changed);
@@ -417,6 +432,7 @@ void JobRounds::on_tick(TimeNs now, Actions& actions) {
     next_due_.reset();
     advance_all(now, actions);
   }
+  repeat_histograms(now, actions);
   for (Bucket& bucket : buckets_) {
     if (!bucket.threshold) continue;
     for (const uint64_t step : bucket.threshold->expire(now)) {

@@ -38,6 +38,12 @@ void JobRounds::restore(std::vector<PartRound::Restored> parts, uint64_t lineage
       if (bucket.threshold) bucket.threshold->begins_at(at - bucket.first, parts_[at].decided());
     }
     if (bucket.threshold) bucket.threshold->decided_below(bucket.decided);
+    if (bucket.steps && bucket.decided > 0) {
+      failure_ =
+          Error{ErrorCode::kUnsupported,
+                "a shard came back in a reproducible job that re-selects: the counts of the last step, by which the "
+                "next one is cut, were its own; start the job anew"};
+    }
   }
   lineage_ = lineage;
   goes_on_ = true;

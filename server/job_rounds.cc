@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 
 #include "kernels/base/check.h"
@@ -25,12 +24,6 @@ std::vector<uint32_t> shards_of(const protocol::JobLayout& layout, const protoco
   std::ranges::sort(shards);
   shards.erase(std::unique(shards.begin(), shards.end()), shards.end());
   return shards;
-}
-
-uint64_t entries_down(const protocol::BucketLayout& bucket) {
-  const uint64_t by_density =
-      static_cast<uint64_t>(std::ceil(bucket.reselect.density * static_cast<double>(bucket.dimension)));
-  return std::min(bucket.dimension, bucket.reselect.k != 0 ? bucket.reselect.k : by_density);
 }
 
 }  // namespace
@@ -67,8 +60,18 @@ JobRounds::JobRounds(Setup setup) : setup_(setup), account_(&setup.shard_memory)
 void JobRounds::make_threshold(Bucket& bucket) const {
   const protocol::BucketLayout& layout = *bucket.layout;
   if (layout.reselect.reselect != protocol::Reselect::kTopK) return;
+  if (setup_.spec.reproducible) {
+    bucket.steps = std::make_unique<StepThreshold>(StepThreshold::Config{
+        .k = entries_down(layout),
+        .shard = setup_.shard,
+        .shards = shards_of(setup_.layout, layout),
+        .local_parts = bucket.count,
+        .repeat_ns = static_cast<TimeNs>(setup_.spec.exchange_timeout_ms) * kNsPerMs,
+    });
+    return;
+  }
   bucket.threshold = std::make_unique<BucketThreshold>(BucketThreshold::Config{
-      .k = entries_down(layout),
+      .k = protocol::entries_down(layout),
       .period = layout.reselect.threshold_period,
       .staleness = setup_.spec.staleness,
       .shard = setup_.shard,
@@ -102,6 +105,19 @@ void JobRounds::refuse(const protocol::Member& to, protocol::Refuse refusal, Tim
                        now);
   count(Metric::kRefused, error_code_name(refusal.code), 1, actions);
   setup_.members.send(to, std::move(refusal), actions);
+}
+
+void JobRounds::refuse_by_path(const protocol::Member& from, const protocol::Contribution& body, TimeNs now,
+                               Actions& actions) const {
+  protocol::Refuse refusal;
+  refusal.part = body.part;
+  refusal.step = body.step;
+  refusal.code = ErrorCode::kInvalidArgument;
+  refusal.sentence = fmt::format(
+      "job '{}' is of path switch: its contributions go to the switch, or to shard 0 while that is silent, by "
+      "datagrams",
+      setup_.spec.name);
+  refuse(from, std::move(refusal), now, actions);
 }
 
 void JobRounds::on_contribution(const protocol::Member& from, const protocol::Contribution& body, SharedBytes payload,
@@ -343,6 +359,7 @@ std::optional<TimeNs> JobRounds::deadline() const {
   };
   for (const Bucket& bucket : buckets_) {
     if (bucket.threshold) consider(bucket.threshold->deadline());
+    if (bucket.steps) consider(bucket.steps->deadline());
   }
   consider(next_due_);
   if (store_) consider(store_->deadline());

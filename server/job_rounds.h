@@ -21,6 +21,7 @@
 #include "server/memory_account.h"
 #include "server/part_round.h"
 #include "server/refusal_log.h"
+#include "server/step_threshold.h"
 #include "server/store.h"
 #include "server/threshold.h"
 #include "server/waiting.h"
@@ -58,6 +59,9 @@ class JobRounds {
   explicit JobRounds(Setup setup);
 
   /// [2] of a member under its present life. Of one that joins: dropped, it sends it again once it is synced.
+  /// Of a job of path switch: datagrams carry contributions, none is taken from a message.
+  void refuse_by_path(const protocol::Member& from, const protocol::Contribution& body, TimeNs now,
+                      Actions& actions) const;
   void on_contribution(const protocol::Member& from, const protocol::Contribution& body, SharedBytes payload,
                        Intake intake, TimeNs now, Actions& actions);
   /// [5]
@@ -70,7 +74,7 @@ class JobRounds {
   const DigestWatch& digest_watch() const { return digest_watch_; }
   /// A member pushes nothing more: who waits for it need not.
   void on_finishing(TimeNs now, Actions& actions);
-  void on_histogram(uint32_t shard, const protocol::ThresholdHistogram& body, const SharedBytes& payload,
+  void on_histogram(uint32_t shard, const protocol::ThresholdHistogram& body, const SharedBytes& payload, TimeNs now,
                     Actions& actions);
   void on_task_done(Task& task, TimeNs now, Actions& actions);
   /// [7] The view in `members` is new; `before` are the members of the one before. Kept updates that a member has not
@@ -148,6 +152,8 @@ class JobRounds {
     size_t count = 0;
     uint64_t decided = 0;                        ///< by all of its local parts
     std::unique_ptr<BucketThreshold> threshold;  ///< where sums are cut
+    std::unique_ptr<StepThreshold> steps;        ///< in its place, in reproducible jobs
+    bool is_cut() const { return threshold != nullptr || steps != nullptr; }
   };
   PartRound* local_part(uint32_t part);
   const PartRound* oldest_open() const;
@@ -233,6 +239,18 @@ class JobRounds {
   void reduce(PartRound& part, std::optional<QuickCut> quick, Actions& actions);
   void on_quick(PartRound& part, const ReduceTask::Output& output, TimeNs now, Actions& actions);
   void after_sum(PartRound& part, TimeNs now, Actions& actions);
+
+  // step_decisions.cc: reproducible jobs that re-select
+  bool lacks_counts(const PartRound& part) const;
+  /// Counts what the part has decided in `step`; steps that waited for it go on.
+  void count_step(PartRound& part, uint64_t step, SharedHistogram histogram, TimeNs now, Actions& actions);
+  void on_step_histogram(Bucket& bucket, uint32_t shard, uint64_t step, SharedHistogram histogram, TimeNs now,
+                         Actions& actions);
+  void repeat_histograms(TimeNs now, Actions& actions);
+  void say_histogram(const Bucket& bucket, uint64_t step, const MagnitudeHistogram& own, std::span<const uint32_t> to,
+                     Actions& actions) const;
+  void advance_bucket(const Bucket& bucket, TimeNs now, Actions& actions);
+
   void share_histogram(const Bucket& bucket, uint64_t step, const MagnitudeHistogram& own, Actions& actions) const;
   void settle_threshold(Bucket& bucket, uint64_t step, Actions& actions);
   void split_quota(Bucket& bucket, std::span<PartRound* const> waiting, BucketThreshold::LocalCut cut,

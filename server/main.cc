@@ -49,6 +49,7 @@ void print_start_line(const millrace::server::Options& options, const millrace::
                                  {"shard", options.shard},
                                  {"address", process.address()},
                                  {"http", process.http_address()},
+                                 {"datagrams", process.datagrams_address()},
                                  {"life", process.life()}};
     fmt::print("{}\n", line.dump());
   } else {

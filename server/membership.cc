@@ -123,8 +123,16 @@ Change redirect(protocol::JobRecord& record, uint32_t shard, const protocol::Sha
   protocol::JobView& view = record.view;
   if (view.finished || shard >= view.shards.size()) return Change::kNone;
   protocol::ShardEntry& known = view.shards[shard];
-  if (known.life == 0 || known.life >= entry.life || known.address == entry.address) return Change::kNone;
+  if (known.life == 0 || known.life >= entry.life) return Change::kNone;
+  if (known.address == entry.address && known.datagrams == entry.datagrams) return Change::kNone;
   known.address = entry.address;
+  known.datagrams = entry.datagrams;
+  return Change::kChanged;
+}
+
+Change take_path(protocol::JobRecord& record, protocol::Path path) {
+  if (record.view.path == path) return Change::kNone;
+  record.view.path = path;
   return Change::kChanged;
 }
 

@@ -74,9 +74,12 @@ enum class Claim : uint8_t {
 /// Errors   unavailable: a later start is in it.
 Result<Claim> claim_shard(protocol::JobRecord& record, uint32_t shard, const protocol::ShardEntry& entry);
 
-/// Says where the next start of a shard is to be found, before that one has heard of the job: the address alone. Its life is
+/// Says where the next start of a shard is to be found, before that one has heard of the job: the addresses alone. Its life is
 /// its own to write, since who takes over from an earlier life has to recover.
 Change redirect(protocol::JobRecord& record, uint32_t shard, const protocol::ShardEntry& entry);
+
+/// [SWITCH.md 6.1] The job's next epoch has this path.
+Change take_path(protocol::JobRecord& record, protocol::Path path);
 
 /// [9e] A member that joins has settled every part.
 Change synced(protocol::JobRecord& record, uint32_t worker, uint64_t life);

@@ -98,6 +98,7 @@ void MetricsExport::record(const MetricEvent& event) {
     case Metric::kRecoveries: return shard_.recoveries.with({event.job, event.label}).increment(event.value);
     case Metric::kSettled: return shard_.settled_parts.with({event.job, event.label}).increment(event.value);
     case Metric::kSnapshotBytes: return shard_.snapshot_bytes.with({event.job}).increment(event.value);
+    case Metric::kPathChanges: return shard_.path_changes.with({event.job, event.label}).increment(event.value);
     case Metric::kJobsOpened: return shard_.jobs_opened.with({}).increment(event.value);
     case Metric::kJobsEnded: return shard_.jobs_ended.with({event.label}).increment(event.value);
     case Metric::kTableErrors: return shard_.table_errors.with({event.label}).increment(event.value);
@@ -135,6 +136,7 @@ void MetricsExport::update_gauges(const StatusReport& status, TimeNs now) {
     shard_.epoch.with({job.name}).set(static_cast<double>(job.epoch));
     shard_.kept_updates.with({job.name}).set(static_cast<double>(job.kept_updates));
     shard_.kept_update_bytes.with({job.name}).set(static_cast<double>(job.kept_bytes));
+    if (job.switch_path) shard_.path_is_switch.with({job.name}).set(job.switch_path->decided_by == "switch" ? 1 : 0);
     if (!job.audit) continue;
     shard_.audit_workers_imbalance.with({job.name}).set(job.audit->workers_imbalance);
     shard_.audit_mass.with({job.name, "entered"}).set(job.audit->entered);

@@ -12,6 +12,7 @@
 
 #include "monitoring/http_address.h"
 #include "monitoring/standard_streams.h"
+#include "switch_agg/endpoint_text.h"
 
 namespace millrace::server {
 namespace {
@@ -32,6 +33,8 @@ constexpr const char* kFooter =
     "  The second of two shards, reachable from other machines, with /metrics, /healthz and /status on port 9090:\n"
     "    millrace-server --shard 1 --shards 2 --table /srv/millrace.db --listen tcp://0.0.0.0:7601 \\\n"
     "                    --advertise tcp://node1:7601 --http 0.0.0.0:9090\n"
+    "  Shard 0 that takes over from a switch which does not answer (jobs of path switch; DIR has 7.key for job 7):\n"
+    "    millrace-server --table /tmp/millrace.db --datagrams 127.0.0.1:0 --job-keys DIR\n"
     "  The same from a file (any flag without its dashes; the command line wins over the file):\n"
     "    millrace-server --config shard1.toml\n"
     "\n"
@@ -128,6 +131,10 @@ std::string refuse_together(const Options& options) {
     return fmt::format("--shard: numbers are 0 to {} with --shards {}", options.shards - 1, options.shards);
   if (options.store_save_seconds != 0 && options.store_dir.empty())
     return "--store-save-seconds without --store-dir: there is no place to save to";
+  if (options.datagrams.empty() != options.job_keys.empty())
+    return "--datagrams and --job-keys go together: datagrams are authentic by the job's key";
+  if (!options.datagrams.empty() && options.shard != 0)
+    return "--datagrams: shard 0 alone stands in for a switch; leave it out here";
   if (options.advertise.ends_with(":0")) return "--advertise: others cannot reach port 0";
   return {};
 }
@@ -138,6 +145,11 @@ std::string refuse_address(std::string& text) {
   const std::string_view rest = std::string_view(text).substr(std::min(text.size(), kScheme.size()));
   if (text.starts_with(kScheme) && monitoring::parse_http_address(rest)) return {};
   return fmt::format("'{}' is not an address: give tcp://HOST:PORT, as tcp://127.0.0.1:7600", text);
+}
+
+std::string refuse_datagrams(std::string& text) {
+  const auto parsed = switch_agg::parse_endpoint(text);
+  return parsed ? std::string() : parsed.error().message;
 }
 
 std::string refuse_http(std::string& text) {
@@ -188,6 +200,15 @@ std::variant<Options, int> parse_options(int argc, const char* const* argv) {
   app.add_option("--store-save-seconds", options.store_save_seconds, "Saves running jobs' stores so often; 0: never")
       ->check(CLI::Range(0u, 86'400u))
       ->capture_default_str();
+  app.add_option("--datagrams", options.datagrams,
+                 "Stands in for the switch of jobs of path switch, on this UDP address, while the switch is silent; of "
+                 "shard 0 only. Workers are told this address; port 0 takes a free one")
+      ->check(CLI::Validator(refuse_datagrams, ""))
+      ->type_name("HOST:PORT");
+  app.add_option("--job-keys", options.job_keys,
+                 "Folder of those jobs' keys: N.key for the job with number N at the switch, as the switch has it: 64 "
+                 "hexadecimal digits, readable by its owner alone")
+      ->type_name("FOLDER");
   app.add_option("--link-rate", options.link_rate,
                  "Bits per second from this shard to its workers, for jobs with codec auto; 0: taken for 1e9")
       ->check(CLI::Range(0.0, 1e15));

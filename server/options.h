@@ -18,6 +18,8 @@ struct Options {
   std::string http;                 ///< "host:port"; empty: none
   std::string store_dir;            ///< folder of the saves of jobs' stores; empty: none
   uint32_t store_save_seconds = 0;  ///< 0: when asked, and at a job's end
+  std::string datagrams;            ///< "host:port" of the aggregator of datagrams; empty: none
+  std::string job_keys;             ///< folder of the keys of jobs of path switch
   double link_rate = 0;             ///< bits per second to the workers; 0: not known
   uint32_t threads = 0;             ///< 0: one a core
   bool json = false;                ///< the start line on stdout as JSON

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <new>
 #include <optional>
 #include <stdexcept>
@@ -16,9 +17,11 @@
 #include "monitoring/http_port.h"
 #include "monitoring/metrics.h"
 #include "protocol/codec_speeds.h"
+#include "protocol/datagram/key.h"
 #include "protocol/frame.h"
 #include "protocol/table.h"
 #include "protocol/transport.h"
+#include "server/datagram_thread.h"
 #include "server/metrics_export.h"
 #include "server/process_log.h"
 #include "server/shard_core.h"
@@ -63,6 +66,14 @@ Result<std::string> advertised(const Options& options, const std::string& bound)
   return bound;
 }
 
+/// Lives of aggregators are drawn from it: two starts must not draw the same.
+uint64_t random_seed() {
+  const protocol::Nonce nonce = protocol::random_nonce();
+  uint64_t seed = 0;
+  std::memcpy(&seed, nonce.data(), sizeof seed);
+  return seed;
+}
+
 protocol::TransportOptions transport_options(const Options& options) {
   protocol::TransportOptions transport;
   transport.limits.payload_bytes_max = options.limits.message_bytes_max;
@@ -96,6 +107,7 @@ class ShardProcess::Loop {
 
   const std::string& address() const { return address_; }
   const std::string& http_address() const { return http_address_; }
+  std::string datagrams_address() const { return datagrams_ ? datagrams_->address() : std::string(); }
   uint64_t life() const { return life_; }
 
  private:
@@ -122,6 +134,8 @@ class ShardProcess::Loop {
   void send_to_peer(const SendToPeer& send);
   void watch(TimeNs now);
   void take_from_disk();
+  void change_datagrams(const DatagramChange& change, TimeNs now);
+  StatusReport status(TimeNs now) const;
 
   Options options_;
   ProcessLog log_{options_.shard, options_.quiet ? Severity::kWarning : Severity::kInfo};
@@ -134,6 +148,7 @@ class ShardProcess::Loop {
   TaskPool pool_;                      ///< after the waker that it wakes
   std::unique_ptr<StoreThread> disk_;  ///< where there is a place for saves
   std::vector<StoreThread::Answer> from_disk_;
+  std::unique_ptr<DatagramThread> datagrams_;  ///< where this shard stands in for switches
   std::unique_ptr<ShardCore> core_;
   monitoring::Metrics metrics_;
   MetricsExport export_;
@@ -171,12 +186,24 @@ Status ShardProcess::Loop::open() {
   address_ = std::move(*address);
   // Before the table hears of this process: a start that fails must not end the one that has the number.
   if (const Status opened = options_.http.empty() ? Status{} : open_http(); !opened) return opened;
-  const Result<uint64_t> life = table_->start_shard(options_.shard, options_.shards, address_);
+  if (!options_.datagrams.empty()) {
+    auto datagrams = DatagramThread::start(
+        {options_.datagrams, options_.job_keys, options_.limits.job_memory_bytes_max}, random_seed());
+    if (!datagrams) return std::unexpected(datagrams.error());
+    datagrams_ = std::move(*datagrams);
+  }
+  const Result<uint64_t> life = table_->start_shard(options_.shard, options_.shards, address_, datagrams_address());
   if (!life) return std::unexpected(life.error());
   life_ = *life;
   links_ = std::make_unique<ShardLinks>(options_.shards, context_, poller_, log_);
   if (saves.possible) {
     disk_ = std::make_unique<StoreThread>(options_.store_dir, options_.shard, system_disk(), [this] { waker_.wake(); });
+  }
+  ShardConfig::Datagrams datagrams;
+  if (datagrams_) {
+    datagrams.judge = [this](const protocol::JobSpec& spec, const protocol::SwitchLayout& layout) {
+      return datagrams_->judge(spec, layout);
+    };
   }
   core_ = std::make_unique<ShardCore>(ShardConfig{options_.shard,
                                                   options_.shards,
@@ -184,7 +211,8 @@ Status ShardProcess::Loop::open() {
                                                   kSoftware,
                                                   options_.limits,
                                                   saves,
-                                                  {measured_speeds, options_.link_rate}},
+                                                  {measured_speeds, options_.link_rate},
+                                                  std::move(datagrams)},
                                       *table_, monotonic_now_ns());
   poller_.add(*listener_);
   poller_.add(waker_);
@@ -223,12 +251,30 @@ void ShardProcess::Loop::watch(TimeNs now) {
   }
   if (now >= next_gauges_) {
     next_gauges_ = now + kGaugesEvery;
-    export_.update_gauges(core_->status(now), now);
+    export_.update_gauges(status(now), now);
   }
   if (board_.wanted()) {
-    StatusReport status = core_->status(now);
-    status.table = options_.table;
-    board_.publish(status_json(status));
+    board_.publish(status_json(status(now)));
+  }
+}
+
+StatusReport ShardProcess::Loop::status(TimeNs now) const {
+  StatusReport status = core_->status(now);
+  status.table = options_.table;
+  for (JobStatus& job : status.jobs) {
+    if (job.switch_path && datagrams_) job.switch_path->aggregator = datagrams_->report(job.job);
+  }
+  return status;
+}
+
+/// What a job of path switch needs beside its rounds: the core has asked whether it can be had before the job was begun.
+void ShardProcess::Loop::change_datagrams(const DatagramChange& change, TimeNs now) {
+  if (!datagrams_) return;
+  if (!change.spec) return datagrams_->end(change.job);
+  if (const Status begun = datagrams_->begin(change.job, *change.spec, change.layout); !begun) {
+    log_.write(Severity::kError,
+               fmt::format("job '{}': nobody stands in for its switch: {}", change.spec->name, begun.error().message),
+               now);
   }
 }
 
@@ -351,6 +397,7 @@ void ShardProcess::Loop::carry_out() {
       if (!links_->send(one)) actions_.metrics.push_back({Metric::kDropped, {}, "shard_unreachable", 1});
     });
   }
+  for (const DatagramChange& change : actions_.datagrams) contain([&] { change_datagrams(change, now); });
   for (const MetricEvent& event : actions_.metrics) contain([&] { export_.record(event); });
   // A message that was not sent is asked for again; a task that was not begun nobody asks for, so that it is kept.
   contain([this] { pool_.submit(actions_.tasks); });
@@ -389,6 +436,7 @@ Result<std::unique_ptr<ShardProcess>> ShardProcess::start(const Options& options
 
 const std::string& ShardProcess::address() const { return loop_->address(); }
 const std::string& ShardProcess::http_address() const { return loop_->http_address(); }
+std::string ShardProcess::datagrams_address() const { return loop_->datagrams_address(); }
 uint64_t ShardProcess::life() const { return loop_->life(); }
 Status ShardProcess::run() { return loop_->run(); }
 void ShardProcess::request_stop() noexcept { loop_->request_stop(); }

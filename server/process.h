@@ -24,6 +24,8 @@ class ShardProcess {
   const std::string& address() const;
   /// "host:port"; empty without --http.
   const std::string& http_address() const;
+  /// "host:port" of its aggregator of datagrams; empty without --datagrams.
+  std::string datagrams_address() const;
   uint64_t life() const;
 
   /// Serves until request_stop() and the end of draining. Error: why it stopped by itself.

@@ -131,7 +131,7 @@ void ShardCore::handle_message(const protocol::PeerId& from, protocol::Message m
   if (const auto* hello = std::get_if<protocol::ShardHello>(&body)) {
     return on_shard_hello(from, message.header, *hello, now, actions);
   }
-  if (holds<protocol::ThresholdHistogram>(body)) return on_histogram(from, message, actions);
+  if (holds<protocol::ThresholdHistogram>(body)) return on_histogram(from, message, now, actions);
   const bool from_worker = holds<protocol::Contribution>(body) || holds<protocol::Ack>(body) ||
                            holds<protocol::Heartbeat>(body) || holds<protocol::Goodbye>(body) || is_return(body) ||
                            is_pull(body);
@@ -202,9 +202,11 @@ void ShardCore::on_worker_message(const protocol::PeerId& from, protocol::Messag
   const protocol::Member member = *found;
   job->members().heard(member.worker, now);
   const bool returns = is_return(message.body);
+  const auto* heartbeat = std::get_if<protocol::Heartbeat>(&message.body);
+  const bool speaks_of_switch = heartbeat && heartbeat->switch_state != protocol::Heartbeat::Switch::kNoWord;
   if (returns && header.epoch != job->view().epoch) return count(Metric::kDropped, "late_answer", actions);
   contain(header.job, actions, [&] { on_member_message(from, *job, member, std::move(message), now, actions); });
-  if (returns) pursue(header.job, now, actions);
+  if (returns || speaks_of_switch) pursue(header.job, now, actions);
 }
 
 void ShardCore::on_member_message(const protocol::PeerId& from, Job& job, const protocol::Member& member,
@@ -213,6 +215,8 @@ void ShardCore::on_member_message(const protocol::PeerId& from, Job& job, const 
   const auto* ack = std::get_if<protocol::Ack>(&message.body);
   if ((contribution || ack) && job.recovering()) {
     count(Metric::kDropped, "recovering", actions);
+  } else if (contribution && job.spec().path == protocol::Path::kSwitch) {
+    job.rounds().refuse_by_path(member, *contribution, now, actions);
   } else if (contribution) {
     const auto intake = draining_until_ ? JobRounds::Intake::kDraining : JobRounds::Intake::kOpen;
     job.rounds().on_contribution(member, *contribution, std::move(message.payload), intake, now, actions);
@@ -231,6 +235,7 @@ void ShardCore::on_member_message(const protocol::PeerId& from, Job& job, const 
       job.rounds().on_steps_applied(member, heartbeat->steps_applied, now, actions);
       job.rounds().on_digests(member, heartbeat->digests, now, actions);
     }
+    if (of_this_epoch) job.on_switch_word(member, heartbeat->switch_state, actions);
     reply(from, job.members().header(member.worker, member.life), job.heartbeat_answer(member, heartbeat->sequence),
           actions);
   } else if (const auto* goodbye = std::get_if<protocol::Goodbye>(&message.body)) {
@@ -272,7 +277,8 @@ void ShardCore::on_goodbye(Job& job, const protocol::Member& member, const proto
   remove(job, std::span(&leaving, 1), finished ? Leaving::kFinished : Leaving::kFailed, now, actions);
 }
 
-void ShardCore::on_histogram(const protocol::PeerId& from, const protocol::Message& message, Actions& actions) {
+void ShardCore::on_histogram(const protocol::PeerId& from, const protocol::Message& message, TimeNs now,
+                             Actions& actions) {
   const auto session = shard_sessions_.find(from);
   if (session == shard_sessions_.end()) return count(Metric::kDropped, "no_hello", actions);
   const protocol::Header& header = message.header;
@@ -287,7 +293,7 @@ void ShardCore::on_histogram(const protocol::PeerId& from, const protocol::Messa
   }
   if (job->recovering()) return count(Metric::kDropped, "recovering", actions);
   contain(header.job, actions, [&] {
-    job->rounds().on_histogram(session->second, body, message.payload, actions);
+    job->rounds().on_histogram(session->second, body, message.payload, now, actions);
     close_if_failed(*job, actions);
   });
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <new>
@@ -35,6 +36,12 @@ struct ShardConfig {
   Limits limits;
   JobStore::Saves saves = {};  ///< of the stores of jobs: whether there is a place for them
   CodecCosts codec_costs = {};
+  /// Shard 0, where it has an aggregator of datagrams.
+  struct Datagrams {
+    /// Whether it can stand in for this job's switch: key and room are there. Empty: there is no aggregator.
+    std::function<Status(const protocol::JobSpec&, const protocol::SwitchLayout&)> judge = {};
+  };
+  Datagrams datagrams = {};
 };
 
 /// One shard: its jobs, its limits, who is who. A state machine: (state, message, now) -> actions, no socket, clock or
@@ -184,7 +191,7 @@ class ShardCore {
   void on_goodbye(Job& job, const protocol::Member& member, const protocol::Goodbye& goodbye, TimeNs now,
                   Actions& actions);
   void on_synced(Job& job, const protocol::Member& member, TimeNs now, Actions& actions);
-  void on_histogram(const protocol::PeerId& from, const protocol::Message& message, Actions& actions);
+  void on_histogram(const protocol::PeerId& from, const protocol::Message& message, TimeNs now, Actions& actions);
 
   // shard_store.cc: the stores of jobs
   void on_pull(Job& job, const protocol::Member& member, protocol::Message message, Actions& actions);
@@ -199,6 +206,7 @@ class ShardCore {
                 Actions& actions);
   Status judge_hello(const protocol::Header& header, const protocol::Hello& hello) const;
   Status judge_spec(const protocol::JobSpec& spec) const;
+  Status judge_datagrams(const protocol::JobSpec& spec, const protocol::JobLayout& layout) const;
   Result<Admitted> admit(const protocol::Header& header, const protocol::Hello& hello, TimeNs now, Actions& actions);
   Result<Job*> admit_by_table(const protocol::Header& header, const protocol::Hello& hello, TimeNs now,
                               Actions& actions);
@@ -233,6 +241,7 @@ class ShardCore {
   /// Does in the table what the job wishes; nothing where it wishes nothing. The job may be over afterwards.
   void pursue(uint64_t number, TimeNs now, Actions& actions);
   void pursue_removal(Job& job, Job::Wish wish, TimeNs now, Actions& actions);
+  void tell_change(const Job& job, const Job::Wish& wish, uint64_t lineage, Actions& actions) const;
   void end_in_table(Job& job, Error why, std::string_view label, Actions& actions);
   void close(Job& job, std::optional<protocol::Body> last_word, std::string_view label, Actions& actions);
   void close_if_failed(Job& job, Actions& actions);

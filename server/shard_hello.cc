@@ -6,6 +6,7 @@
 
 #include "protocol/handshake.h"
 #include "protocol/shard_map.h"
+#include "protocol/switch_layout.h"
 #include "server/shard_core.h"
 
 /// Admission: who may speak for a worker of a job, and which other shards are believed.
@@ -57,6 +58,13 @@ Status may_join(const protocol::JobRecord& record, const protocol::Header& heade
                 fmt::format("worker {} is not a member of job '{}' any more (it was under life {}): it comes back by a "
                             "Hello that says that it returns",
                             header.worker, record.name, header.life));
+  }
+  if (hello.spec.path == protocol::Path::kSwitch) {
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("worker {} would join job '{}', which is running by path switch: what it lacks the shards have "
+                    "not seen; start the job anew, or with path server",
+                    header.worker, record.name));
   }
   // Where the shards hold the weights a worker needs none.
   if (!hello.has_weights && !hello.spec.has_store()) {
@@ -169,7 +177,7 @@ Result<protocol::JobRecord> ShardCore::open_record(const protocol::Header& heade
     return fail(ErrorCode::kNotAMember, fmt::format("job {} ('{}') has ended", header.job, hello.spec.name));
   }
   if (*known) return std::move(**known);
-  return table_.create_job(hello.spec.name, protocol::encode_job_spec(hello.spec));
+  return table_.create_job(hello.spec.name, protocol::encode_job_spec(hello.spec), hello.spec.path);
 }
 
 /// The life of an earlier process of this worker that the Hello may replace: not heard for two heartbeats, and a second.
@@ -184,7 +192,8 @@ uint64_t ShardCore::replaceable_life(uint64_t job, const protocol::Header& heade
 Result<protocol::JobRecord> ShardCore::join_job(const protocol::JobRecord& record, const protocol::Header& header,
                                                 const protocol::Hello& hello, TimeNs now,
                                                 std::optional<Error>& refused) {
-  const protocol::ShardEntry own{neighbours_[config_.shard].entry.address, config_.life};
+  const protocol::ShardEntry own{neighbours_[config_.shard].entry.address, config_.life,
+                                 neighbours_[config_.shard].entry.datagrams};
   const Joiner joiner{header.worker, hello.nonce, replaceable_life(record.view.job, header, hello, now)};
   return change_job(table_, record.view.job, [&](protocol::JobRecord& at) -> Result<Change> {
     refused.reset();
@@ -273,6 +282,8 @@ Result<Job*> ShardCore::admit_by_table(const protocol::Header& header, const pro
     if (!parts) return std::unexpected(parts.error());
     if (protocol::layout_hash(layout) != hello.layout_hash) return other_layout();
     if (const Status store = judge_store(hello.spec, layout); !store) return std::unexpected(store.error());
+    if (const Status datagrams = judge_datagrams(hello.spec, layout); !datagrams)
+      return std::unexpected(datagrams.error());
   }
   const Result<protocol::JobRecord> record = open_record(header, hello);
   if (!record) return std::unexpected(record.error());
@@ -320,7 +331,28 @@ Job* ShardCore::open_job(uint64_t number, const protocol::JobSpec& spec, protoco
     const auto begin = start == Job::Start::kFresh ? JobStore::Begin::kFresh : JobStore::Begin::kSuccessor;
     store->open(number, config_.saves, begin, last_call_, actions);
   }
-  return jobs_.emplace(number, std::move(made)).first->second.get();
+  std::optional<DatagramChange> served;
+  if (config_.datagrams.judge && spec.path == protocol::Path::kSwitch)
+    served = DatagramChange{number, spec, protocol::plan_switch_layout(spec, made->layout())};
+  // What takes memory comes first: an open job of path switch is served.
+  actions.datagrams.reserve(actions.datagrams.size() + 1);
+  Job* job = jobs_.emplace(number, std::move(made)).first->second.get();
+  if (served) actions.datagrams.push_back(std::move(*served));
+  return job;
+}
+
+/// Shard 0 stands in for the job's switch: it has the job's key and room, or the job is not begun.
+Status ShardCore::judge_datagrams(const protocol::JobSpec& spec, const protocol::JobLayout& layout) const {
+  if (spec.path != protocol::Path::kSwitch || !config_.datagrams.judge) return {};
+  for (const auto& [number, job] : jobs_) {
+    if (job->spec().path != protocol::Path::kSwitch || job->spec().switch_path.job != spec.switch_path.job) continue;
+    return fail(
+        ErrorCode::kIdentityInUse,
+        fmt::format("job '{}' has number {} at its switch, as this one: shard {} tells their datagrams apart by it; "
+                    "give each its own (switch_job)",
+                    job->spec().name, spec.switch_path.job, config_.shard));
+  }
+  return config_.datagrams.judge(spec, protocol::plan_switch_layout(spec, layout));
 }
 
 void ShardCore::on_shard_hello(const protocol::PeerId& from, const protocol::Header& header,

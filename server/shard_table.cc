@@ -312,6 +312,7 @@ void ShardCore::pursue(uint64_t number, TimeNs now, Actions& actions) {
   const bool activates = wish.kind == Job::Wish::Kind::kActivate;
   Result<std::optional<protocol::JobRecord>> record =
       change_job_in(table_, number, epoch, [&](protocol::JobRecord& at) -> Result<Change> {
+        if (wish.kind == Job::Wish::Kind::kPath) return take_path(at, wish.path);
         return activates ? activate(at, config_.shard, wish.parent) : cut(at, wish.choice);
       });
   if (!record && record.error().code == ErrorCode::kLimitExceeded) {
@@ -326,18 +327,32 @@ void ShardCore::pursue(uint64_t number, TimeNs now, Actions& actions) {
     return refresh(now, actions);
   }
   contain(number, actions, [&] {
-    actions.metrics.push_back({Metric::kRecoveries, job->spec().name, activates ? "activated" : "cut", 1});
-    log(activates ? Severity::kInfo : Severity::kWarning,
-        activates ? fmt::format("job '{}': shard {} goes on as lineage {}", job->spec().name, config_.shard,
-                                (*record)->view.lineages)
-                  : fmt::format("job '{}': no worker has the weights of all parts; it goes back to the state of worker "
-                                "{}",
-                                job->spec().name, wish.choice.worker),
-        actions);
+    tell_change(*job, wish, (*record)->view.lineages, actions);
+    if (wish.kind == Job::Wish::Kind::kPath) job->path_changed(wish.because, now);
     if (activates) job->activated((*record)->view.lineages, now);
   });
   job = find_job(number);
   if (job) adopt(*job, std::move((*record)->view), now, actions);
+}
+
+void ShardCore::tell_change(const Job& job, const Job::Wish& wish, uint64_t lineage, Actions& actions) const {
+  const std::string& name = job.spec().name;
+  if (wish.kind == Job::Wish::Kind::kPath) {
+    actions.metrics.push_back({Metric::kPathChanges, name, protocol::path_name(wish.path), 1});
+    const bool falls_back = wish.path == protocol::Path::kServer;
+    return log(falls_back ? Severity::kWarning : Severity::kInfo,
+               fmt::format("job '{}': {}; {} decides its steps from now on", name, wish.because,
+                           falls_back ? fmt::format("shard {}", config_.shard) : "the switch"),
+               actions);
+  }
+  const bool activates = wish.kind == Job::Wish::Kind::kActivate;
+  actions.metrics.push_back({Metric::kRecoveries, name, activates ? "activated" : "cut", 1});
+  log(activates ? Severity::kInfo : Severity::kWarning,
+      activates ? fmt::format("job '{}': shard {} goes on as lineage {}", name, config_.shard, lineage)
+                : fmt::format("job '{}': no worker has the weights of all parts; it goes back to the state of worker "
+                              "{}",
+                              name, wish.choice.worker),
+      actions);
 }
 
 void ShardCore::pursue_removal(Job& job, Job::Wish wish, TimeNs now, Actions& actions) {
@@ -394,6 +409,7 @@ void ShardCore::close(Job& job, std::optional<protocol::Body> last_word, std::st
   ended_.reserve(kEndedMax + 1);
   actions.log.reserve(actions.log.size() + 1);
   actions.metrics.reserve(actions.metrics.size() + 1);
+  actions.datagrams.reserve(actions.datagrams.size() + 1);
   for (const protocol::Member& member : job.members().all()) {
     if (last_word) job.members().send(member, *last_word, actions);
     const Members::Link* link = job.members().link(member.worker);
@@ -405,6 +421,8 @@ void ShardCore::close(Job& job, std::optional<protocol::Body> last_word, std::st
   ended_.push_back(std::move(ended));
   if (ended_.size() > kEndedMax) ended_.erase(ended_.begin());
   successions_.erase(job.view().job);
+  if (config_.datagrams.judge && job.spec().path == protocol::Path::kSwitch)
+    actions.datagrams.push_back(DatagramChange{job.view().job});
   // Not by its view's number: a job that broke off while it was opened has none.
   std::erase_if(jobs_, [&job](const auto& entry) { return entry.second.get() == &job; });
 }

@@ -72,6 +72,33 @@ struct CodecStatus {
   uint64_t changes = 0;  ///< choices so far
 };
 
+/// A job of path switch. What members say, and why, is known at shard 0 alone.
+struct SwitchPathStatus {
+  struct Word {
+    uint32_t worker = 0;
+    std::string says;  ///< of the switch, in this epoch: "silent", "answers"
+  };
+  /// Shard 0's aggregator of datagrams, as far as this job goes.
+  struct Aggregator {
+    std::string phase;  ///< "closed", "collecting", "fetching", "open"
+    uint32_t epoch = 0;
+    uint32_t slots = 0;
+    uint64_t memory_bytes = 0;
+    uint64_t received = 0;  ///< datagrams
+    uint64_t closed = 0;    ///< turns
+    uint64_t resent = 0;    ///< contributions that had come before
+    uint64_t rejected = 0;  ///< datagrams that were not authentic: another key
+  };
+  std::string decided_by;  ///< "switch", "server"
+  std::string switch_address;
+  std::string datagrams;  ///< of shard 0; empty: nobody stands in for the switch
+  std::string because;    ///< why it changed last, or cannot; empty: it never did
+  int64_t since_ms = 0;   ///< of the last change
+  uint64_t changes = 0;   ///< since this shard opened the job
+  std::vector<Word> words;
+  std::optional<Aggregator> aggregator;
+};
+
 struct JobStatus {
   std::string name;
   uint64_t job = 0;
@@ -105,7 +132,8 @@ struct JobStatus {
   uint64_t memory_bytes_max = 0;
   std::optional<StoreStatus> store;
   std::optional<AuditStatus> audit;
-  std::vector<CodecStatus> codecs;  ///< by part; empty where the job names its codecs
+  std::optional<SwitchPathStatus> switch_path;  ///< of jobs of path switch
+  std::vector<CodecStatus> codecs;              ///< by part; empty where the job names its codecs
 };
 
 struct PeerShardStatus {

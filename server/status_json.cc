@@ -31,6 +31,21 @@ Json json_of_disagreement(const DisagreementStatus& one) {
   return {{"worker", one.worker}, {"part", one.part}, {"steps", one.steps}, {"since_ms", one.since_ms}};
 }
 
+Json json_of_path(const SwitchPathStatus& path) {
+  Json json = {{"decided_by", path.decided_by}, {"switch", path.switch_address}, {"datagrams", path.datagrams},
+               {"because", path.because},       {"since_ms", path.since_ms},     {"changes", path.changes}};
+  json["said"] = list_of(path.words, [](const SwitchPathStatus::Word& word) -> Json {
+    return {{"worker", word.worker}, {"says", word.says}};
+  });
+  if (const auto& at = path.aggregator) {
+    json["aggregator"] = {{"phase", at->phase},        {"epoch", at->epoch},
+                          {"slots", at->slots},        {"turns", at->closed},
+                          {"datagrams", at->received}, {"resent", at->resent},
+                          {"rejected", at->rejected},  {"memory_bytes", at->memory_bytes}};
+  }
+  return json;
+}
+
 /// JSON has no infinity, and what is null reads as nothing.
 double finite(double imbalance) { return std::isfinite(imbalance) ? imbalance : std::numeric_limits<double>::max(); }
 
@@ -82,6 +97,7 @@ Json json_of_job(const JobStatus& job) {
                      {"saved_steps", job.store->saved_steps},
                      {"last_failure", job.store->last_failure}};
   }
+  if (job.switch_path) json["switch_path"] = json_of_path(*job.switch_path);
   if (job.audit) {
     json["audit"] = {{"entered", job.audit->entered},
                      {"carried", job.audit->carried},

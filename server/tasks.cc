@@ -7,6 +7,8 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <type_traits>
+#include <utility>
 
 #include "kernels/base/check.h"
 #include "kernels/base/hash.h"
@@ -147,7 +149,7 @@ Result<EncodedUpdate> encode_chosen(const StreamView<T>& selected, const StreamV
   input.speeds = &plan.automatic->costs.speeds();
   input.link_bits_per_s = LinkRate(plan.automatic->costs.link_bits_per_s).bits_per_s();
   input.copies = plan.automatic->receivers;
-  const bool whole = plan.extent == Extent::kEverything && !plan.cut && !plan.largest;
+  const bool whole = plan.extent == Extent::kEverything && !plan.cut && !plan.largest && !plan.by_step;
   input.form = whole ? CodedForm::kEither : CodedForm::kAsItIs;
   chooser.choose(selected, input);
   const std::optional<Stream<T>> formed = chooser.formed(selected, input.form);
@@ -171,8 +173,20 @@ PartCut cut_of_largest(const StreamView<T>& sum, uint64_t count) {
   return {cut.bin, cut.take};
 }
 
+/// What the cut lets through. Only f32 is on a grid.
+Result<EncodedUpdate> encode_by_step(const StreamView<float>& sum, const EncodePlan& plan) {
+  Stream<float> kept = sum.dense ? to_sparse(sum) : cut(sum, 0, sum.dimension);
+  const uint32_t count = apply_cut(plan.by_step->cut, plan.by_step->window_indices, kept.indices, kept.values);
+  kept.indices.resize(count);
+  kept.values.resize(count);
+  return encode_selected<float>(std::as_const(kept).view(), sum, plan);
+}
+
 template <typename T>
 Result<EncodedUpdate> encode_typed(const StreamView<T>& sum, const EncodePlan& plan) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (plan.by_step && plan.by_step->cut.bin != 0) return encode_by_step(sum, plan);
+  }
   if (!plan.cut && !plan.largest) return encode_selected<T>(sum, sum, plan);
   const PartCut cut = plan.cut ? *plan.cut : cut_of_largest<T>(sum, *plan.largest);
   return encode_selected<T>(selected_of<T>(sum, cut).view(), sum, plan);

@@ -12,6 +12,7 @@
 #include "kernels/codec/choice.h"
 #include "kernels/codec/codec.h"
 #include "kernels/codec/index_history.h"
+#include "kernels/grid/step_cut.h"
 #include "kernels/reduce/magnitude_histogram.h"
 #include "kernels/stream/stream.h"
 #include "server/actions.h"
@@ -97,9 +98,16 @@ struct AutomaticCodec {
   uint32_t receivers = 1;
 };
 
+/// Of reproducible jobs: the cut of a step, window by window. REQUIRES: parts begin at windows.
+struct StepCut {
+  SumCut cut;
+  uint32_t window_indices = 0;
+};
+
 /// How a sum becomes an update.
 struct EncodePlan {
   std::optional<PartCut> cut;
+  std::optional<StepCut> by_step = std::nullopt;
   std::optional<uint64_t> largest;  ///< so many of the largest, ties by lower index; neither: the whole sum
   CodecSpec codec;
   std::optional<AutomaticCodec> automatic = std::nullopt;  ///< where `codec` is

@@ -79,6 +79,13 @@ void JobRounds::wait_of_collecting(const PartRound& part, Waiting& waiting) cons
         "kept updates fill half of the job's memory (--job-memory-bytes-max); {} waits until worker {} acknowledges "
         "earlier ones",
         step, fmt::join(waiting.workers, ", "));
+  } else if (due && lacks_counts(part)) {
+    waiting.wait = Wait::kMagnitudes;
+    waiting.workers.clear();
+    waiting.shards = bucket_of(part).steps->missing(part.decided());
+    waiting.because = fmt::format("{} is cut by what step {} came to, and waits for the magnitudes of {} {}", step,
+                                  part.decided() - 1, waiting.shards.empty() ? "the bucket's other parts" : "shard",
+                                  fmt::join(waiting.shards, ", "));
   } else if (std::vector<uint32_t> joiners = beginners(part); !joiners.empty()) {
     waiting.wait = Wait::kContributions;
     waiting.workers = std::move(joiners);

@@ -177,8 +177,8 @@ Status Bench::check(uint64_t turns) {
 
 Result<Round> Bench::round() {
   const uint64_t turns = std::max<uint64_t>(1, options_.packets / (uint64_t{options_.workers} * options_.slots));
-  const size_t slots_at_once =
-      std::clamp<size_t>(kBenchWirePackets / (kFragmentsExpected * options_.workers), 1, options_.slots);
+  const size_t packets_at_once = std::min(PacketPort::kBurst, kBenchWirePackets / kFragmentsExpected);
+  const size_t slots_at_once = std::clamp<size_t>(packets_at_once / options_.workers, 1, options_.slots);
   packets_.clear();
   kept_.clear();
   copies_.assign(options_.workers, 0);

@@ -5,9 +5,9 @@
 #include <span>
 #include <vector>
 
+#include "kernels/grid/step_cut.h"
 #include "protocol/datagram/switch_link.h"
 #include "switch_agg/job_machine.h"
-#include "switch_agg/reselection.h"
 
 namespace millrace::switch_agg {
 

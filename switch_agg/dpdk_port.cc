@@ -175,26 +175,72 @@ Ipv4Address DpdkPort::next_hop(const Ipv4Address& ip) const {
   return (differs & mask) == 0 ? ip : *lane_.options.gateway;
 }
 
-void DpdkPort::send(size_t bytes, const protocol::Endpoint& to) {
-  MILLRACE_CHECK(room_ != nullptr && bytes <= lane_.options.packet_bytes_max, bytes);
+std::optional<UdpRoute> DpdkPort::route_to(const protocol::Endpoint& to) {
   const std::optional<Ipv4Address> ip = ipv4_of(to);
   if (!ip) {
     ++counters_.send_refused;
-    return;
+    return std::nullopt;
   }
   std::optional<MacAddress> mac = neighbours_.find(*ip);
   if (!mac) mac = neighbours_.find(next_hop(*ip));
   if (!mac) {
     ++counters_.no_neighbour;
-    return ask_for(next_hop(*ip));
+    ask_for(next_hop(*ip));
+    return std::nullopt;
   }
+  return UdpRoute{lane_.self, {*mac, *ip}, port_, to.port};
+}
+
+void DpdkPort::send(size_t bytes, const protocol::Endpoint& to) {
+  MILLRACE_CHECK(room_ != nullptr && bytes <= lane_.options.packet_bytes_max, bytes);
+  const std::optional<UdpRoute> route = route_to(to);
+  if (!route) return;
   rte_mbuf* const frame = std::exchange(room_, nullptr);
   frame->data_len = static_cast<uint16_t>(kUdpHeadersBytes + bytes);
   frame->pkt_len = frame->data_len;
-  build_udp_headers({lane_.self, {*mac, *ip}, port_, to.port}, data_of(frame));
+  build_udp_headers(*route, data_of(frame));
   ++counters_.packets_out;
   counters_.bytes_out += bytes;
   push(frame);
+}
+
+size_t DpdkPort::send_to_each(ByteSpan packet, std::span<const protocol::Endpoint> to) {
+  if (lane_.headers == nullptr || to.size() < 2) return PacketPort::send_to_each(packet, to);
+  rte_mbuf* const body = rte_pktmbuf_alloc(lane_.pool);
+  if (body == nullptr) {
+    ++counters_.no_buffer;
+    return 0;
+  }
+  MILLRACE_CHECK(packet.size() <= rte_pktmbuf_tailroom(body), packet.size());
+  std::ranges::copy(packet, rte_pktmbuf_mtod(body, uint8_t*));
+  body->data_len = static_cast<uint16_t>(packet.size());
+  body->pkt_len = body->data_len;
+  const uint64_t body_sum = internet_sum(packet);
+  // A share for each frame, taken before the first may be sent and freed, and one for this function.
+  rte_mbuf_refcnt_set(body, static_cast<uint16_t>(to.size() + 1));
+  size_t handled = 0;
+  size_t pushed = 0;
+  for (; handled < to.size(); ++handled) {
+    const std::optional<UdpRoute> route = route_to(to[handled]);
+    if (!route) continue;
+    rte_mbuf* const frame = rte_pktmbuf_alloc(lane_.headers);
+    if (frame == nullptr) {
+      ++counters_.no_buffer;
+      break;
+    }
+    build_udp_headers_apart(*route, packet.size(), body_sum, {rte_pktmbuf_mtod(frame, uint8_t*), kUdpHeadersBytes});
+    frame->data_len = kUdpHeadersBytes;
+    frame->pkt_len = static_cast<uint32_t>(kUdpHeadersBytes + packet.size());
+    frame->nb_segs = 2;
+    frame->next = body;
+    push(frame);
+    ++pushed;
+  }
+  counters_.packets_out += pushed;
+  counters_.bytes_out += pushed * packet.size();
+  rte_mbuf_refcnt_update(body, static_cast<int16_t>(static_cast<int>(pushed) - static_cast<int>(to.size())));
+  rte_pktmbuf_free(body);
+  return handled;
 }
 
 void DpdkPort::ask_for(const Ipv4Address& ip) {

@@ -3,6 +3,7 @@
 #include <rte_mbuf.h>
 
 #include <array>
+#include <optional>
 
 #include "switch_agg/dpdk_setup.h"
 #include "switch_agg/neighbours.h"
@@ -22,6 +23,8 @@ class DpdkPort final : public PacketPort {
   std::span<const protocol::ReceivedPacket> receive() override;
   std::span<uint8_t> room() override;
   void send(size_t bytes, const protocol::Endpoint& to) override;
+  /// One buffer for all, behind headers for each, where the device sends frames in pieces.
+  size_t send_to_each(ByteSpan packet, std::span<const protocol::Endpoint> to) override;
   void flush() override;
   void wait(int) override {}
 
@@ -37,6 +40,8 @@ class DpdkPort final : public PacketPort {
   template <typename Write>
   void send_frame(const Write& write);
   void push(rte_mbuf* frame);
+  /// Empty: it cannot be sent there (yet), which is counted.
+  std::optional<UdpRoute> route_to(const protocol::Endpoint& to);
   Ipv4Address next_hop(const Ipv4Address& ip) const;
 
   DpdkLane lane_;

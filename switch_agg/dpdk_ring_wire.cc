@@ -43,7 +43,9 @@ class RingWire final : public DpdkRingWire {
     void* object = nullptr;
     while (rte_ring_sc_dequeue(from_ports_, &object) == 0) {
       auto* const frame = static_cast<rte_mbuf*>(object);
-      take({rte_pktmbuf_mtod(frame, const uint8_t*), rte_pktmbuf_data_len(frame)});
+      const uint32_t bytes = rte_pktmbuf_pkt_len(frame);
+      frame_.resize(bytes);  // for frames in pieces
+      take({static_cast<const uint8_t*>(rte_pktmbuf_read(frame, 0, bytes, frame_.data())), bytes});
       rte_pktmbuf_free(frame);
     }
   }
@@ -53,6 +55,7 @@ class RingWire final : public DpdkRingWire {
   rte_ring* from_ports_;
   WireAddress address_;
   rte_mempool* pool_;
+  std::vector<uint8_t> frame_;
   std::vector<std::unique_ptr<PacketPort>> ports_;
 };
 

@@ -19,7 +19,10 @@ constexpr uint16_t kDescriptors = 1024;
 constexpr unsigned kInboxFrames = 2048;
 /// Frames on their way: a full queue each way, full rings, a burst in hand each way, and what lanes keep in their caches.
 constexpr unsigned kMbufs = 16'384 - 1;
-constexpr unsigned kMbufCache = 256;
+constexpr unsigned kMbufCache = RTE_MEMPOOL_CACHE_MAX_SIZE;
+/// Of a buffer for headers alone: whole cache lines.
+constexpr uint16_t kHeaderRoom = RTE_PKTMBUF_HEADROOM + 64;
+static_assert(kUdpHeadersBytes <= 64);
 
 /// A driver's name has no colon, a PCI address always.
 bool is_pci_address(const std::string& device) {
@@ -85,6 +88,7 @@ Status set_up_queues(uint16_t device, uint16_t queues, const rte_eth_dev_info& i
     configuration.rxmode.mq_mode = RTE_ETH_MQ_RX_RSS;
     configuration.rx_adv_conf.rss_conf.rss_hf = info.flow_type_rss_offloads & (RTE_ETH_RSS_IP | RTE_ETH_RSS_UDP);
   }
+  configuration.txmode.offloads = info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
   uint16_t receive_descriptors = kDescriptors;
   uint16_t send_descriptors = kDescriptors;
   if (const int code = rte_eth_dev_configure(device, queues, queues, &configuration); code != 0)
@@ -108,6 +112,15 @@ std::string name_of(std::string_view what, uint16_t device, uint32_t number = 0)
   return fmt::format("mr_{}_{}_{}", what, device, number);
 }
 
+/// A pool that hands out again what came back last, which is still in a cache; DPDK's usual one goes round through all of its
+/// memory. Without that driver of DPDK the usual one.
+rte_mempool* make_pool(const std::string& name, uint16_t room_bytes) {
+  rte_mempool* const pool =
+      rte_pktmbuf_pool_create_by_ops(name.c_str(), kMbufs, kMbufCache, 0, room_bytes, SOCKET_ID_ANY, "lf_stack");
+  if (pool != nullptr) return pool;
+  return rte_pktmbuf_pool_create(name.c_str(), kMbufs, kMbufCache, 0, room_bytes, SOCKET_ID_ANY);
+}
+
 }  // namespace
 
 Status start_dpdk(const DpdkOptions& options) {
@@ -122,9 +135,13 @@ Result<std::vector<DpdkLane>> set_up_device(uint16_t device, const DpdkOptions& 
   // Drivers of the kernel's interfaces copy into buffers of DPDK's usual size, and refuse smaller ones.
   const size_t room_bytes =
       std::max<size_t>(RTE_MBUF_DEFAULT_BUF_SIZE, RTE_PKTMBUF_HEADROOM + kUdpHeadersBytes + options.packet_bytes_max);
-  rte_mempool* pool = rte_pktmbuf_pool_create(name_of("pool", device).c_str(), kMbufs, kMbufCache, 0,
-                                              static_cast<uint16_t>(room_bytes), SOCKET_ID_ANY);
+  rte_mempool* pool = make_pool(name_of("pool", device), static_cast<uint16_t>(room_bytes));
   if (pool == nullptr) return device_failed("find memory (see --dpdk-memory-mib) for", options, -rte_errno);
+  rte_mempool* headers = nullptr;
+  if ((info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) != 0) {
+    headers = make_pool(name_of("headers", device), kHeaderRoom);
+    if (headers == nullptr) return device_failed("find memory (see --dpdk-memory-mib) for", options, -rte_errno);
+  }
   const auto queues =
       static_cast<uint16_t>(std::min<uint32_t>({options.lanes, info.max_rx_queues, info.max_tx_queues}));
   if (const Status ready = set_up_queues(device, queues, info, pool, options); !ready)
@@ -132,6 +149,7 @@ Result<std::vector<DpdkLane>> set_up_device(uint16_t device, const DpdkOptions& 
   DpdkLane wiring{.device = device,
                   .queue = {},
                   .pool = pool,
+                  .headers = headers,
                   .lane = 0,
                   .inboxes = {},
                   .outbox = nullptr,

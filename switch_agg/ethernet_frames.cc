@@ -102,14 +102,26 @@ void put_ipv4_header(const Ipv4Address& from, const Ipv4Address& to, uint8_t pro
 }  // namespace
 
 uint64_t internet_sum(ByteSpan bytes) {
-  // Sums of byte-swapped words are the byte-swapped sum (RFC 1071, section 2): words are added as they lie in memory, in
-  // 32-bit halves so that no carry is lost, and the result is swapped once.
-  uint64_t sum = 0;
+  // Sums of byte-swapped words are the byte-swapped sum (RFC 1071, section 2): words are added as they lie in memory, and the
+  // result is swapped once. 2^64 is 1 modulo 2^16 - 1: a carry out of a sum of u64 counts as 1.
+  uint64_t even = 0;
+  uint64_t odd = 0;
+  uint64_t carries = 0;
   size_t at = 0;
-  for (; at + 8 <= bytes.size(); at += 8) {
+  for (; at + 16 <= bytes.size(); at += 16) {
+    std::array<uint64_t, 2> words;
+    std::memcpy(words.data(), bytes.data() + at, sizeof words);
+    even += words[0];
+    carries += even < words[0];
+    odd += words[1];
+    carries += odd < words[1];
+  }
+  uint64_t sum = (even & 0xFFFFFFFF) + (even >> 32) + (odd & 0xFFFFFFFF) + (odd >> 32) + carries;
+  if (at + 8 <= bytes.size()) {
     uint64_t words = 0;
     std::memcpy(&words, bytes.data() + at, sizeof words);
     sum += (words & 0xFFFFFFFF) + (words >> 32);
+    at += 8;
   }
   if (at < bytes.size()) {
     uint64_t words = 0;
@@ -138,17 +150,26 @@ std::expected<UdpFrame, FrameFault> parse_udp_frame(ByteSpan frame) {
 }
 
 void build_udp_headers(const UdpRoute& route, std::span<uint8_t> frame) {
-  MILLRACE_CHECK(frame.size() >= kUdpHeadersBytes && frame.size() <= kEthernetBytes + 65'535, frame.size());
-  put_ethernet(route.to.mac, route.from.mac, kEtherIpv4, frame);
-  const std::span<uint8_t> packet = frame.subspan(kEthernetBytes);
-  put_ipv4_header(route.from.ip, route.to.ip, kProtocolUdp, packet.size(), packet);
+  MILLRACE_CHECK(frame.size() >= kUdpHeadersBytes, frame.size());
+  const ByteSpan payload = frame.subspan(kUdpHeadersBytes);
+  build_udp_headers_apart(route, payload.size(), internet_sum(payload), frame.first(kUdpHeadersBytes));
+}
+
+void build_udp_headers_apart(const UdpRoute& route, size_t payload_bytes, uint64_t payload_sum,
+                             std::span<uint8_t> headers) {
+  const size_t udp_bytes = kUdpBytes + payload_bytes;
+  MILLRACE_CHECK(headers.size() == kUdpHeadersBytes && kIpv4Bytes + udp_bytes <= 65'535, headers.size(), payload_bytes);
+  put_ethernet(route.to.mac, route.from.mac, kEtherIpv4, headers);
+  const std::span<uint8_t> packet = headers.subspan(kEthernetBytes);
+  put_ipv4_header(route.from.ip, route.to.ip, kProtocolUdp, kIpv4Bytes + udp_bytes, packet);
   const std::span<uint8_t> udp = packet.subspan(kIpv4Bytes);
   put_word(udp, 0, route.from_port);
   put_word(udp, 2, route.to_port);
-  put_word(udp, 4, static_cast<uint16_t>(udp.size()));
+  put_word(udp, 4, static_cast<uint16_t>(udp_bytes));
   put_word(udp, 6, 0);
-  const uint64_t pseudo_header = internet_sum(packet.subspan(12, 8)) + kProtocolUdp + udp.size();
-  const uint16_t checksum = internet_checksum(pseudo_header + internet_sum(udp));
+  // Addresses, protocol and length again are the pseudo header.
+  const uint64_t sum = internet_sum(packet.subspan(12)) + kProtocolUdp + udp_bytes + payload_sum;
+  const uint16_t checksum = internet_checksum(sum);
   put_word(udp, 6, checksum == 0 ? 0xFFFF : checksum);  // 0 says that there is none
 }
 

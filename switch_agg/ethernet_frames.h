@@ -59,6 +59,10 @@ struct UdpRoute {
   uint16_t to_port = 0;
 };
 void build_udp_headers(const UdpRoute& route, std::span<uint8_t> frame);
+/// The same for a payload that lies elsewhere: `payload_sum` is its internet_sum(), which is the same for all receivers.
+/// headers   [kUdpHeadersBytes]
+void build_udp_headers_apart(const UdpRoute& route, size_t payload_bytes, uint64_t payload_sum,
+                             std::span<uint8_t> headers);
 
 /// An ARP packet's sender, as a neighbour to remember, and the answer if it asks for `self`.
 struct ArpSeen {

@@ -9,20 +9,22 @@ namespace millrace::switch_agg {
 
 /// Memory of one logged sum.
 struct LoggedSumMemory {
-  WindowMemory own;     ///< for what outgrows the log
-  WindowMemory shared;  ///< zero between calls: one memory of many sums, which stays in the processor's cache
-  std::span<uint16_t> log_indices;  ///< [log_values.size()]
+  WindowMemory own;                    ///< for what outgrows the log
+  std::span<uint64_t> shared_present;  ///< [window_indices / 64] zero between calls; of many sums
+  std::span<uint16_t> shared_ranks;    ///< [window_indices / 64]
+  std::span<uint16_t> log_indices;     ///< [log_values.size()]
   std::span<int32_t> log_values;
 };
 
-/// A WindowSum that puts off adding: entries are written one behind the other, and added up when the turn is taken, in memory
-/// that all slots of a thread share.
+/// A WindowSum that puts off adding: entries are written one behind the other, and added up when the turn is taken.
 ///
 /// A slot's sums are hundreds of KiB of which a packet touches hundreds of cache lines at random, and all slots together fit no
-/// cache near the core: adding at once costs a miss an entry. The log is read and written in order, and the shared memory is
-/// warm. What does not fit into the log is added at once, to memory of its own; runs too, which use their cache lines in full.
+/// cache near the core: adding at once costs a miss an entry. The log is read and written in order, and its sums lie side by side
+/// (kernels/window/entry_sum.h), so that all of a turn stays in the nearest cache. What does not fit into the log is added at
+/// once, to memory of its own; runs too, which use their cache lines in full; and so is in the end a log of which a sum may
+/// leave its range.
 ///
-/// Results  those of a WindowSum, to the bit: entries are added in the order of arrival.
+/// Results  those of a WindowSum, to the bit.
 /// Threads  all sums that share memory belong to one thread.
 class LoggedSum {
  public:
@@ -41,9 +43,16 @@ class LoggedSum {
     return {memory_.log_indices.first(logged_), memory_.log_values.first(logged_)};
   }
 
+  void flush_log();
+  void forget_log() {
+    logged_ = 0;
+    bound_ = 0;
+  }
+
   LoggedSumMemory memory_;
   WindowSum own_;
   size_t logged_ = 0;      ///< entries
+  uint64_t bound_ = 0;     ///< no sum of what is logged has a larger magnitude
   int32_t headroom_ = 0;   ///< of those logged
   bool is_added_ = false;  ///< the turn's entries are in own_, and the log is empty
 };

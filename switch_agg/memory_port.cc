@@ -44,15 +44,31 @@ std::span<uint8_t> MemoryPort::room() {
     ++counters_.no_buffer;
     return {};
   }
-  return std::span(room_).subspan(gathered_ * options_.packet_bytes_max, options_.packet_bytes_max);
+  return std::span(room_).subspan(rooms_used_ * options_.packet_bytes_max, options_.packet_bytes_max);
 }
 
 void MemoryPort::send(size_t bytes, const protocol::Endpoint& to) {
   MILLRACE_CHECK(gathered_ < sent_.size() && bytes <= options_.packet_bytes_max, gathered_, bytes);
-  sent_[gathered_] = {{room_.data() + gathered_ * options_.packet_bytes_max, bytes}, to};
+  sent_[gathered_] = {{room_.data() + rooms_used_ * options_.packet_bytes_max, bytes}, to};
+  ++rooms_used_;
   ++gathered_;
   ++counters_.packets_out;
   counters_.bytes_out += bytes;
+}
+
+size_t MemoryPort::send_to_each(ByteSpan packet, std::span<const protocol::Endpoint> to) {
+  if (to.empty()) return 0;
+  const std::span<uint8_t> kept = room();
+  if (kept.empty()) return 0;
+  MILLRACE_CHECK(packet.size() <= kept.size(), packet.size(), kept.size());
+  std::ranges::copy(packet, kept.begin());
+  const size_t sent = std::min(to.size(), sent_.size() - gathered_);
+  for (size_t i = 0; i < sent; ++i) sent_[gathered_++] = {kept.first(packet.size()), to[i]};
+  ++rooms_used_;
+  if (sent != to.size()) ++counters_.no_buffer;
+  counters_.packets_out += sent;
+  counters_.bytes_out += sent * packet.size();
+  return sent;
 }
 
 void MemoryPort::flush() { flushed_ = gathered_; }
@@ -61,6 +77,7 @@ void MemoryPort::clear_sent() {
   MILLRACE_CHECK(flushed_ == gathered_, flushed_, gathered_);
   flushed_ = 0;
   gathered_ = 0;
+  rooms_used_ = 0;
 }
 
 }  // namespace millrace::switch_agg

@@ -7,7 +7,7 @@
 namespace millrace::switch_agg {
 
 /// A port whose network is its caller: for tests, for the simulator, and for benchmarks of everything but the device. Packets
-/// that arrive are not copied; packets that are sent stay in the port until they are taken.
+/// that arrive are not copied; packets that are sent stay in the port until they are taken, what went to several as one.
 ///
 /// Threads  one at a time.
 class MemoryPort final : public PacketPort {
@@ -34,6 +34,7 @@ class MemoryPort final : public PacketPort {
   std::span<const protocol::ReceivedPacket> receive() override;
   std::span<uint8_t> room() override;
   void send(size_t bytes, const protocol::Endpoint& to) override;
+  size_t send_to_each(ByteSpan packet, std::span<const protocol::Endpoint> to) override;
   void flush() override;
   void wait(int) override {}
 
@@ -44,6 +45,7 @@ class MemoryPort final : public PacketPort {
   size_t waiting_ = 0;
   std::vector<protocol::ReceivedPacket> burst_;
   std::vector<uint8_t> room_;  ///< sent_max packets
+  size_t rooms_used_ = 0;      ///< <= gathered_
   std::vector<Sent> sent_;
   size_t gathered_ = 0;
   size_t flushed_ = 0;

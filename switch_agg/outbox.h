@@ -48,6 +48,12 @@ class Outbox {
     std::memcpy(to_room.data(), packet.data(), packet.size());
     send(packet.size(), to);
   }
+  /// The same bytes to all of these.
+  void send_to_each(std::span<const uint8_t> packet, std::span<const protocol::Endpoint> to) const {
+    const size_t sent = sink_->send_to_each(packet, to);
+    count(AggregatorEvent::kSent, sent);
+    if (sent != to.size()) count(AggregatorEvent::kNoRoom, to.size() - sent);
+  }
 
  private:
   protocol::PacketSink* sink_;

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <memory>
 
+#include "kernels/grid/step_cut.h"
 #include "switch_agg/job_machine.h"
 #include "switch_agg/rack_groups.h"
-#include "switch_agg/reselection.h"
 
 namespace millrace::switch_agg {
 

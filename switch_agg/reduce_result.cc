@@ -1,4 +1,5 @@
 // A turn closes: its sum is frozen, cut, encoded once, and sent; and kept for those who missed it.
+#include <array>
 #include <bit>
 #include <cstring>
 
@@ -46,14 +47,17 @@ void ReduceJob::close(Slot& slot, uint16_t number, const Outbox& out) {
   send_to_all(result, out);
 }
 
-/// One MAC for all: each live worker gets a copy of the same datagram.
+/// One sequence number and one MAC for all: each live worker gets the same datagram, and the port one buffer.
 void ReduceJob::send_to_all(KeptResult& result, const Outbox& out) {
+  std::array<protocol::Endpoint, protocol::kSwitchWorkersMax> to;
+  size_t receivers = 0;
+  for (uint64_t left = live_; left != 0; left &= left - 1) {
+    to[receivers++] = sessions_.endpoint(static_cast<uint16_t>(std::countr_zero(left)));
+  }
   for (uint32_t fragment = 0; fragment < result.fragments(); ++fragment) {
     const std::span<uint8_t> packet = result.packet(fragment);
     const size_t bytes = sessions_.seal_to_all(result.header(fragment), packet);
-    for (uint64_t left = live_; left != 0; left &= left - 1) {
-      out.send_copy(packet.first(bytes), sessions_.endpoint(static_cast<uint16_t>(std::countr_zero(left))));
-    }
+    out.send_to_each(packet.first(bytes), std::span(to).first(receivers));
   }
 }
 

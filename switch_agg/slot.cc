@@ -85,8 +85,8 @@ SlotPool::SlotPool(uint32_t slots_max, uint32_t window_indices_max, uint32_t pac
       bits_(size_t{slots_max} * 2 * (window_indices_max / 64)),
       log_values_(size_t{slots_max} * (window_indices_max / kLogPart)),
       log_indices_(size_t{slots_max} * (window_indices_max / kLogPart)),
-      shared_sums_(window_indices_max),
-      shared_bits_(size_t{2} * (window_indices_max / 64)),
+      shared_present_(window_indices_max / 64),
+      shared_ranks_(window_indices_max / 64),
       results_(size_t{slots_max} * 2 * protocol::kFragmentsMax * packet_bytes_max),
       slots_(slots_max) {
   free_.reserve(slots_max);
@@ -113,7 +113,8 @@ bool SlotPool::reserve(uint32_t slots, uint32_t window_indices, std::vector<uint
     const size_t log_max = window_indices_max_ / kLogPart;
     const size_t log = window_indices / kLogPart;
     slots_[at].sum = LoggedSum({.own = window_memory(sums, bits, window_indices),
-                                .shared = window_memory(shared_sums_.span(), shared_bits_.span(), window_indices),
+                                .shared_present = shared_present_.span().first(window_indices / 64),
+                                .shared_ranks = shared_ranks_.span().first(window_indices / 64),
                                 .log_indices = log_indices_.span().subspan(at * log_max, log),
                                 .log_values = log_values_.span().subspan(at * log_max, log)});
     slots_[at].set_closed(0);

@@ -87,8 +87,8 @@ class SlotPool {
   PoolMemory<uint64_t> bits_;
   PoolMemory<int32_t> log_values_;
   PoolMemory<uint16_t> log_indices_;
-  PoolMemory<int32_t> shared_sums_;  ///< of one window: LoggedSumMemory::shared
-  PoolMemory<uint64_t> shared_bits_;
+  PoolMemory<uint64_t> shared_present_;  ///< of one window: LoggedSumMemory
+  PoolMemory<uint16_t> shared_ranks_;
   PoolMemory<uint8_t> results_;
   std::vector<Slot> slots_;
   std::vector<uint16_t> free_;

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cerrno>
@@ -98,6 +99,8 @@ struct UdpPort::State {
   Burst in;
   Burst out;
   size_t gathered = 0;
+  /// The buffer that room() gives. They are used in turn, each for a message at least, so it is of none of those gathered.
+  size_t next_buffer = 0;
   std::array<protocol::ReceivedPacket, kBurst> received;
   protocol::Endpoint address;
 };
@@ -156,22 +159,39 @@ std::span<const protocol::ReceivedPacket> UdpPort::receive() {
 std::span<uint8_t> UdpPort::room() {
   if (state_->gathered == kBurst) flush();
   Burst& out = state_->out;
-  return {out.bytes.data() + state_->gathered * out.slot_bytes, out.slot_bytes};
+  return {out.bytes.data() + state_->next_buffer * out.slot_bytes, out.slot_bytes};
 }
 
 void UdpPort::send(size_t bytes, const protocol::Endpoint& to) {
+  MILLRACE_CHECK(state_->gathered < kBurst, state_->gathered);
+  if (gather(state_->next_buffer, bytes, to)) state_->next_buffer = (state_->next_buffer + 1) % kBurst;
+}
+
+size_t UdpPort::send_to_each(ByteSpan packet, std::span<const protocol::Endpoint> to) {
+  const std::span<uint8_t> shared = room();
+  MILLRACE_CHECK(packet.size() <= shared.size(), packet.size(), shared.size());
+  std::ranges::copy(packet, shared.begin());
+  const size_t buffer = state_->next_buffer;
+  for (const protocol::Endpoint& one : to) {
+    if (gather(buffer, packet.size(), one)) state_->next_buffer = (buffer + 1) % kBurst;
+  }
+  return to.size();
+}
+
+bool UdpPort::gather(size_t buffer, size_t bytes, const protocol::Endpoint& to) {
   Burst& out = state_->out;
-  MILLRACE_CHECK(state_->gathered < kBurst && bytes <= out.slot_bytes, state_->gathered, bytes);
+  MILLRACE_CHECK(bytes <= out.slot_bytes, bytes);
   if (state_->family == AF_INET && !ipv4_of(to)) {
     ++counters_.send_refused;
-    return;
+    return false;
   }
   const size_t at = state_->gathered++;
-  out.pieces[at].iov_len = bytes;
+  out.pieces[at] = {out.bytes.data() + buffer * out.slot_bytes, bytes};
   out.messages[at].msg_hdr.msg_namelen = fill_address(to, state_->family, out.addresses[at]);
   ++counters_.packets_out;
   counters_.bytes_out += bytes;
   if (state_->gathered == kBurst) flush();
+  return true;
 }
 
 void UdpPort::flush() {

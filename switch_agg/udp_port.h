@@ -30,12 +30,15 @@ class UdpPort final : public PacketPort {
   std::span<const protocol::ReceivedPacket> receive() override;
   std::span<uint8_t> room() override;
   void send(size_t bytes, const protocol::Endpoint& to) override;
+  size_t send_to_each(ByteSpan packet, std::span<const protocol::Endpoint> to) override;
   void flush() override;
   void wait(int timeout_ms) override;
 
  private:
   struct State;
   explicit UdpPort(std::unique_ptr<State> state);
+  /// False: such a destination is refused.
+  bool gather(size_t buffer, size_t bytes, const protocol::Endpoint& to);
   std::unique_ptr<State> state_;
 };
 

@@ -26,7 +26,7 @@ HWY_INLINE size_t store_positions(uint64_t word, uint32_t first, uint32_t* out) 
   const hn::CappedTag<uint32_t, kPositionsSlack> d;
   const size_t lanes = hn::Lanes(d);
   const std::array<uint8_t, 8> bytes = std::bit_cast<std::array<uint8_t, 8>>(word);
-  auto numbers = hn::Iota(d, first);
+  auto numbers = hn::Add(hn::Iota(d, 0), hn::Set(d, first));  // Iota of a variable is written lane by lane
   size_t count = 0;
   for (size_t c = 0; c < 64; c += lanes) {
     const auto mask = hn::LoadMaskBits(d, bytes.data() + c / 8);

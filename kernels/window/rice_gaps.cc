@@ -65,6 +65,14 @@ bool find_terminators(const uint8_t* bytes, size_t length, uint32_t count, uint3
   return found == count;
 }
 
+/// Of indices [begin, count), each after the one before it.
+void add_quotients(const uint16_t* indices, size_t begin, size_t count, const std::array<uint32_t, 3>& shifts,
+                   std::array<uint64_t, 3>& sums) {
+  for (size_t j = begin; j < count; ++j) {
+    for (size_t i = 0; i < 3; ++i) sums[i] += (indices[j] - indices[j - 1] - 1u) >> shifts[i];
+  }
+}
+
 #if HWY_TARGET == HWY_SCALAR
 
 uint32_t join(const RiceGaps& code, const uint8_t* lows, const uint32_t* terminators, uint16_t* out) {
@@ -82,10 +90,10 @@ uint32_t join(const RiceGaps& code, const uint8_t* lows, const uint32_t* termina
   return index;
 }
 
-uint64_t quotient_sum(const uint16_t* indices, size_t count, uint32_t shift) {
-  uint64_t sum = 0;
-  for (size_t j = 1; j < count; ++j) sum += (indices[j] - indices[j - 1] - 1u) >> shift;
-  return sum;
+std::array<uint64_t, 3> quotient_sums(const uint16_t* indices, size_t count, const std::array<uint32_t, 3>& shifts) {
+  std::array<uint64_t, 3> sums{};
+  add_quotients(indices, 1, count, shifts, sums);
+  return sums;
 }
 
 #else
@@ -141,21 +149,26 @@ uint32_t join(const RiceGaps& code, const uint8_t* lows, const uint32_t* termina
 }
 
 /// Each lane adds at most 18,000 / lanes quotients below 2^16.
-uint64_t quotient_sum(const uint16_t* indices, size_t count, uint32_t shift) {
-  const D32 d;
-  const D16 d16;
+std::array<uint64_t, 3> quotient_sums(const uint16_t* indices, size_t count, const std::array<uint32_t, 3>& shifts) {
+  const hn::CappedTag<uint32_t, 16> d;
+  const hn::Rebind<uint16_t, decltype(d)> d16;
   const size_t lanes = hn::Lanes(d);
-  const auto one = hn::Set(d, 1);
-  auto sums = hn::Zero(d);
+  const auto one = hn::Set(d16, 1);
+  auto a = hn::Zero(d);
+  auto b = a;
+  auto c = a;
   size_t j = 1;
   for (; j + lanes <= count; j += lanes) {
-    const auto index = hn::PromoteTo(d, hn::LoadU(d16, indices + j));
-    const auto before = hn::PromoteTo(d, hn::LoadU(d16, indices + j - 1));
-    sums = hn::Add(sums, hn::ShiftRightSame(hn::Sub(hn::Sub(index, before), one), static_cast<int>(shift)));
+    const auto gaps16 = hn::Sub(hn::Sub(hn::LoadU(d16, indices + j), hn::LoadU(d16, indices + j - 1)), one);
+    const auto gaps = hn::PromoteTo(d, gaps16);
+    a = hn::Add(a, hn::ShiftRightSame(gaps, static_cast<int>(shifts[0])));
+    b = hn::Add(b, hn::ShiftRightSame(gaps, static_cast<int>(shifts[1])));
+    c = hn::Add(c, hn::ShiftRightSame(gaps, static_cast<int>(shifts[2])));
   }
-  uint64_t sum = hn::GetLane(hn::SumOfLanes(d, sums));
-  for (; j < count; ++j) sum += (indices[j] - indices[j - 1] - 1u) >> shift;
-  return sum;
+  std::array<uint64_t, 3> sums = {hn::GetLane(hn::SumOfLanes(d, a)), hn::GetLane(hn::SumOfLanes(d, b)),
+                                  hn::GetLane(hn::SumOfLanes(d, c))};
+  add_quotients(indices, j, count, shifts, sums);
+  return sums;
 }
 
 #endif  // HWY_SCALAR
@@ -197,6 +210,7 @@ struct BitAppender {
 constexpr size_t kEncodeBlock = 512;
 
 /// Four low parts, and four unary codes: a u64 each, and the length of the latter; over kJoinedMax they are not right.
+/// Gaps behind the last are 0, up to a whole eight.
 struct JoinedCodes {
   alignas(64) std::array<uint64_t, kEncodeBlock / 4> lows;
   alignas(64) std::array<uint64_t, kEncodeBlock / 4> codes;
@@ -209,7 +223,7 @@ constexpr uint64_t kJoinedMax = 33;
 
 void join_codes(const uint16_t* gaps, size_t count, uint32_t shift, JoinedCodes& to) {
   const uint32_t mask = (uint32_t{1} << shift) - 1;
-  for (size_t j = 0; j < count; j += 4) {
+  for (size_t j = 0; j < (count + 7) / 8 * 8; j += 4) {
     uint64_t lows = 0;
     uint64_t codes = 0;
     uint64_t length = 0;
@@ -274,13 +288,47 @@ void take_gaps(const uint16_t* indices, size_t count, uint32_t next, uint16_t* g
   for (; j % 32 != 0; ++j) gaps[j] = 0;
 }
 
+/// Eight low parts of `shift` bits are `shift` bytes: each eight is written over the zeros behind the one before it.
+/// Up to 16 bytes are written from where the last eight begins.
+void put_lows(const JoinedCodes& joined, size_t count, uint32_t shift, uint8_t* out) {
+  const uint32_t half = 4 * shift;
+  for (size_t j = 0; j < count; j += 8, out += shift) {
+    const uint64_t four = joined.lows[j / 4];
+    const uint64_t next_four = joined.lows[j / 4 + 1];
+    const std::array<uint64_t, 2> eight = {four | next_four << half, next_four >> 1 >> (63 - half)};
+    std::memcpy(out, eight.data(), sizeof(eight));
+  }
+}
+
+/// The codes of 16 gaps, at once where they are short.
+HWY_INLINE void put_sixteen(const JoinedCodes& joined, const uint16_t* gaps, size_t j, uint32_t shift,
+                            BitAppender& to) {
+  const uint64_t* const codes = joined.codes.data() + j / 4;
+  const uint64_t* const lengths = joined.lengths.data() + j / 4;
+  const uint64_t first = lengths[0] + lengths[1];
+  const uint64_t second = lengths[2] + lengths[3];
+  // Each of the four has 4 bits at least, so none is over kJoinedMax.
+  constexpr uint64_t kPairMax = kJoinedMax + 4;
+  if (first <= kPairMax && second <= kPairMax && first + second <= 56) [[likely]] {
+    const uint64_t low = codes[0] | codes[1] << lengths[0];
+    const uint64_t high = codes[2] | codes[3] << lengths[2];
+    return to.put(low | high << first, static_cast<uint32_t>(first + second));
+  }
+  for (size_t part = 0; part < 4; ++part) {
+    if (lengths[part] <= kJoinedMax) {
+      to.put(codes[part], static_cast<uint32_t>(lengths[part]));
+    } else {
+      for (size_t i = j + 4 * part; i < j + 4 * part + 4; ++i) to.put_unary(gaps[i] >> shift);
+    }
+  }
+}
+
 /// The quotients begin where the lows end: their first bytes wait until the lows' last word, which reaches over them, is
 /// written. So blocks are gone through twice, but codes of one block are joined once.
 size_t encode(const RiceGaps& code, const uint16_t* indices, uint8_t* out) {
   alignas(64) std::array<uint16_t, kEncodeBlock> gaps;
   JoinedCodes joined;
   const uint32_t shift = code.shift;
-  const uint32_t mask = (uint32_t{1} << shift) - 1;
   const size_t low_bytes = rice_low_bytes(code.count, shift);
   const size_t blocks = (code.count + kEncodeBlock - 1) / kEncodeBlock;
   const auto join_block = [&](size_t block) {
@@ -290,25 +338,16 @@ size_t encode(const RiceGaps& code, const uint16_t* indices, uint8_t* out) {
     join_codes(gaps.data(), count, shift, joined);
     return count;
   };
-  BitAppender lows{out};
   size_t count = 0;
   for (size_t block = 0; block < blocks; ++block) {
     count = join_block(block);
-    size_t j = 0;
-    for (; j + 4 <= count; j += 4) lows.put(joined.lows[j / 4], 4 * shift);
-    for (; j < count; ++j) lows.put(gaps[j] & mask, shift);
+    put_lows(joined, count, shift, out + block * (kEncodeBlock / 8) * shift);
   }
   BitAppender quotients{out + low_bytes};
   for (size_t block = 0; block < blocks; ++block) {
     if (blocks > 1) count = join_block(block);
     size_t j = 0;
-    for (; j + 4 <= count; j += 4) {
-      if (joined.lengths[j / 4] <= kJoinedMax) [[likely]] {
-        quotients.put(joined.codes[j / 4], static_cast<uint32_t>(joined.lengths[j / 4]));
-      } else {
-        for (size_t i = j; i < j + 4; ++i) quotients.put_unary(gaps[i] >> shift);
-      }
-    }
+    for (; j + 16 <= count; j += 16) put_sixteen(joined, gaps.data(), j, shift, quotients);
     for (; j < count; ++j) quotients.put_unary(gaps[j] >> shift);
   }
   return static_cast<size_t>(quotients.at - out) + (quotients.filled > 0 ? 1 : 0);
@@ -323,7 +362,7 @@ namespace millrace {
 
 HWY_EXPORT(decode);
 HWY_EXPORT(encode);
-HWY_EXPORT(quotient_sum);
+HWY_EXPORT(quotient_sums);
 
 std::optional<uint32_t> rice_gaps_decode(const RiceGaps& code, ByteSpan bytes, uint16_t* out) {
   MILLRACE_CHECK(code.shift <= kRiceShiftMax && code.count >= 1 && code.count <= kRiceCountMax, code.shift, code.count);
@@ -333,7 +372,11 @@ std::optional<uint32_t> rice_gaps_decode(const RiceGaps& code, ByteSpan bytes, u
 }
 
 uint64_t rice_quotient_sum(std::span<const uint16_t> indices, uint32_t shift) {
-  return HWY_DYNAMIC_DISPATCH(quotient_sum)(indices.data(), indices.size(), shift);
+  return rice_quotient_sums(indices, {shift, shift, shift})[0];
+}
+
+std::array<uint64_t, 3> rice_quotient_sums(std::span<const uint16_t> indices, const std::array<uint32_t, 3>& shifts) {
+  return HWY_DYNAMIC_DISPATCH(quotient_sums)(indices.data(), indices.size(), shifts);
 }
 
 size_t rice_gaps_encode(const RiceGaps& code, std::span<const uint16_t> indices, uint8_t* out) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -44,7 +45,10 @@ std::optional<uint32_t> rice_gaps_decode(const RiceGaps& code, ByteSpan bytes, u
 /// Sum of gap_j >> shift over all indices; gap_0 counts as 0 (the encoder puts index_0 into `first`).
 uint64_t rice_quotient_sum(std::span<const uint16_t> indices, uint32_t shift);
 
-/// Writes lows and quotients of indices into `out` [rice_low_bytes + (count + quotient sum + 7) / 8 + 8]; returns their bytes.
+/// rice_quotient_sum() of three parameters in one pass.
+std::array<uint64_t, 3> rice_quotient_sums(std::span<const uint16_t> indices, const std::array<uint32_t, 3>& shifts);
+
+/// Writes lows and quotients of indices into `out` [rice_low_bytes + (count + quotient sum + 7) / 8 + 16]; returns their bytes.
 ///
 /// code     first = indices[0], count = indices.size().
 size_t rice_gaps_encode(const RiceGaps& code, std::span<const uint16_t> indices, uint8_t* out);

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <span>
 
 #include "kernels/base/buffer.h"
@@ -25,6 +26,17 @@ class PacketSink {
   virtual std::span<uint8_t> room() = 0;
   /// Sends the first `bytes` of the last room.
   virtual void send(size_t bytes, const Endpoint& to) = 0;
+  /// Sends one datagram to each of these, the same bytes to all: here by a copy for each; a port may share one. Returns to how
+  /// many, in their order: for those behind them there was no room.
+  virtual size_t send_to_each(ByteSpan packet, std::span<const Endpoint> to) {
+    for (size_t sent = 0; sent < to.size(); ++sent) {
+      const std::span<uint8_t> copy = room();
+      if (copy.size() < packet.size()) return sent;
+      std::memcpy(copy.data(), packet.data(), packet.size());
+      send(packet.size(), to[sent]);
+    }
+    return to.size();
+  }
 };
 
 /// One packet as it came.

@@ -188,11 +188,13 @@ uint32_t encode_window(const WindowEntries& entries, const WindowCodecs& codecs,
   MILLRACE_CHECK(entries.indices.back() < window_indices, entries.indices.back(), window_indices);
   const size_t capacity = std::min(payload.size(), kDatagramBytesMax);
   const Encoding to{entries, codecs, header, payload.first(capacity), decoded};
-  const Cut run = cut_dense(entries, codecs, capacity);
-  if (codecs.index == WindowIndexCodec::kDense) return put_run(to, run);
-  if (codecs.index == WindowIndexCodec::kBloom) return put_filter(to, run);
+  if (codecs.index == WindowIndexCodec::kDense) return put_run(to, cut_dense(entries, codecs, capacity));
+  if (codecs.index == WindowIndexCodec::kBloom) return put_filter(to, cut_dense(entries, codecs, capacity));
   const Cut cut = cut_plain(entries, codecs, capacity);
   MILLRACE_CHECK(cut.taken > 0, static_cast<int>(codecs.index));
+  // What a run takes is searched for only where it takes as many.
+  if (!fits_dense(entries.indices.first(cut.taken), codecs.value, capacity)) return put_plain(to, cut);
+  const Cut run = cut_dense(entries, codecs, capacity);
   return is_better(run, cut) ? put_run(to, run) : put_plain(to, cut);
 }
 

@@ -8,12 +8,14 @@ namespace millrace::protocol {
 
 uint32_t dense_run(IndexSpan16 indices) { return indices.back() - indices.front() + 1u; }
 
+bool fits_dense(IndexSpan16 indices, WindowValueCodec values, size_t capacity) {
+  const uint32_t run = dense_run(indices);
+  if (values == WindowValueCodec::kNone && run != indices.size()) return false;  // nothing could mark a hole
+  return run <= kFragmentEntriesTaken && *window_value_bytes(values, run) + kDenseBytes <= capacity;
+}
+
 uint32_t fit_dense(IndexSpan16 indices, WindowValueCodec values, size_t capacity) {
-  return largest_fitting(indices.size(), [&](uint32_t n) {
-    const uint32_t run = dense_run(indices.first(n));
-    if (values == WindowValueCodec::kNone && run != n) return false;  // nothing could mark a hole
-    return run <= kFragmentEntriesTaken && *window_value_bytes(values, run) + kDenseBytes <= capacity;
-  });
+  return largest_fitting(indices.size(), [&](uint32_t n) { return fits_dense(indices.first(n), values, capacity); });
 }
 
 void put_dense(IndexSpan16 indices, std::span<uint8_t> out) { std::memcpy(out.data(), &indices[0], kDenseBytes); }

@@ -1,5 +1,7 @@
+#include <array>
 #include <bit>
 #include <cstring>
+#include <functional>
 
 #include "kernels/base/check.h"
 #include "kernels/window/rice_gaps.h"
@@ -26,30 +28,34 @@ uint32_t guess_shift(IndexSpan16 indices, size_t n) {
   return scaled == 0 ? 0 : std::min(static_cast<uint32_t>(std::bit_width(scaled)) - 1, kRiceShiftMax);
 }
 
+/// A parameter, and the sum of the quotients under it.
+struct Rice {
+  uint32_t shift = 0;
+  uint64_t quotients = 0;
+};
+
 /// Bits less those that every parameter takes.
-uint64_t cost_of(IndexSpan16 indices, uint32_t shift) {
-  return uint64_t{indices.size()} * shift + rice_quotient_sum(indices, shift);
+uint64_t cost_of(IndexSpan16 indices, const Rice& rice) {
+  return uint64_t{indices.size()} * rice.shift + rice.quotients;
 }
 
-/// The parameter with the least cost, which is convex in it: downhill from the guess.
-uint32_t best_shift(IndexSpan16 indices) {
+/// The parameter with the least cost, which is convex in it: downhill from the guess. Of two with the same cost the lower.
+Rice best_shift(IndexSpan16 indices) {
   const uint32_t guess = guess_shift(indices, indices.size());
-  uint32_t shift = guess;
-  uint64_t cost = cost_of(indices, shift);
-  while (shift > 0) {
-    const uint64_t below = cost_of(indices, shift - 1);
-    if (below > cost) break;
-    cost = below;
-    --shift;
-  }
-  if (shift != guess) return shift;
-  while (shift < kRiceShiftMax) {
-    const uint64_t above = cost_of(indices, shift + 1);
-    if (above >= cost) break;
-    cost = above;
-    ++shift;
-  }
-  return shift;
+  const std::array<uint32_t, 3> near = {guess == 0 ? 0 : guess - 1, guess, std::min(guess + 1, kRiceShiftMax)};
+  const std::array<uint64_t, 3> sums = rice_quotient_sums(indices, near);
+  Rice best = {guess, sums[1]};
+  const auto descend = [&](Rice next, auto is_better) {
+    while (is_better(cost_of(indices, next), cost_of(indices, best))) {
+      best = next;
+      if (best.shift == 0 || best.shift == kRiceShiftMax) break;
+      next.shift = near[1] > best.shift ? best.shift - 1 : best.shift + 1;
+      next.quotients = rice_quotient_sum(indices, next.shift);
+    }
+  };
+  if (near[0] != guess) descend({near[0], sums[0]}, std::less_equal<>{});
+  if (best.shift == guess && near[2] != guess) descend({near[2], sums[2]}, std::less<>{});
+  return best;
 }
 
 /// As many as certainly fit: quotients add up to no more than the sum of the gaps, shifted.
@@ -63,10 +69,14 @@ uint32_t certain_fit(IndexSpan16 indices, WindowValueCodec values, uint32_t shif
 
 GapFit fit_gap(IndexSpan16 indices, WindowValueCodec values, size_t capacity) {
   const size_t most = std::min<size_t>(indices.size(), kFragmentEntriesTaken);
-  uint32_t taken = certain_fit(indices, values, guess_shift(indices, most), capacity);
-  const uint32_t shift = best_shift(indices.first(taken));
-  taken = certain_fit(indices, values, shift, capacity);
-  uint64_t quotients = rice_quotient_sum(indices.first(taken), shift);
+  const uint32_t guess = guess_shift(indices, most);
+  uint32_t taken = certain_fit(indices, values, guess, capacity);
+  const auto [shift, quotients_of_guess] = best_shift(indices.first(taken));
+  uint64_t quotients = quotients_of_guess;
+  if (shift != guess) {
+    taken = certain_fit(indices, values, shift, capacity);
+    quotients = rice_quotient_sum(indices.first(taken), shift);
+  }
   for (; taken < most; ++taken) {
     const uint64_t more = quotients + ((indices[taken] - indices[taken - 1] - 1u) >> shift);
     if (*window_value_bytes(values, taken + 1) + bytes_of(taken + 1, shift, more) > capacity) break;

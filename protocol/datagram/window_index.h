@@ -30,11 +30,9 @@ uint32_t largest_fitting(size_t count, Fits fits) {
   auto high = static_cast<uint32_t>(std::min<size_t>(count, kFragmentEntriesTaken));
   while (low < high) {
     const uint32_t middle = low + (high - low + 1) / 2;
-    if (fits(middle)) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
+    const bool is_low = fits(middle);  // not a branch: nobody could predict it
+    low = is_low ? middle : low;
+    high = is_low ? high : middle - 1;
   }
   return low;
 }
@@ -61,6 +59,8 @@ IndexFault read_bitmap(ByteSpan bytes, uint32_t window_indices, std::span<uint16
 
 /// A run. fit_dense() and dense_run() speak of the indices that are in it, put_dense() of its first.
 uint32_t fit_dense(IndexSpan16 indices, WindowValueCodec values, size_t capacity);
+/// Whether fit_dense() would take all of these.
+bool fits_dense(IndexSpan16 indices, WindowValueCodec values, size_t capacity);
 inline constexpr size_t kDenseBytes = 2;
 /// Length of the run from the first to the last of `indices`.
 uint32_t dense_run(IndexSpan16 indices);

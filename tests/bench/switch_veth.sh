@@ -16,6 +16,9 @@ rounds=3
 readonly LAB=msv$$
 readonly NEAR=$LAB-near FAR=$LAB-far
 readonly WINDOW=40960 SLOTS=32
+# testpmd binds its forwarding thread to the second of its cores and sleeps on the first. The switch gets the same place, and the load
+# the other: where the system moves them, one measurement is three times another.
+readonly LOAD_CORE=0 SWITCH_CORE=1
 folder=
 started=
 
@@ -33,7 +36,7 @@ clean() {
 require() {
   [ "$(id -u)" -eq 0 ] || skip "network namespaces and packet sockets need root"
   local tool
-  for tool in ip ethtool dpdk-testpmd python3; do
+  for tool in ip ethtool dpdk-testpmd python3 taskset; do
     command -v "$tool" >/dev/null || skip "'$tool' is missing (deploy/setup.sh --tests)"
   done
   [ -x "$program" ] || { say "no program '$program': build it, or name it"; exit 2; }
@@ -57,7 +60,7 @@ make_lab() {
 
 # load ECHO…: one measurement; prints its JSON.
 load() {
-  ip netns exec "$NEAR" "$program" load --to 10.78.0.1:7700 --from 10.78.0.2:0 --slots "$SLOTS" --window-indices "$WINDOW" \
+  ip netns exec "$NEAR" taskset -c "$LOAD_CORE" "$program" load --to 10.78.0.1:7700 --from 10.78.0.2:0 --slots "$SLOTS" --window-indices "$WINDOW" \
     --seconds "$seconds" "$@"
 }
 
@@ -68,7 +71,7 @@ end_started() {
 }
 
 measure_switch() {
-  ip netns exec "$FAR" "$program" run --listen 10.78.0.1:7700 --jobs "$folder/jobs.json" --pmd net_af_packet,iface=far --json \
+  ip netns exec "$FAR" taskset -c "$SWITCH_CORE" "$program" run --listen 10.78.0.1:7700 --jobs "$folder/jobs.json" --pmd net_af_packet,iface=far --json \
     >"$folder/switch.out" 2>"$folder/switch.err" &
   started=$!
   wait_for listening "$folder/switch.out"
@@ -80,7 +83,7 @@ measure_testpmd() {
   # --auto-start without --interactive forwards until its input ends: a pipe that this shell holds open.
   mkfifo "$folder/input"
   ip netns exec "$FAR" dpdk-testpmd --no-huge --no-shconf --file-prefix=testpmd -m 512 --no-pci --no-telemetry --iova-mode=va \
-    --vdev=net_af_packet0,iface=far -l 0,1 -- --forward-mode=5tswap --auto-start --nb-cores=1 --total-num-mbufs=16384 --burst=64 --port-topology=loop \
+    --vdev=net_af_packet0,iface=far -l "$LOAD_CORE,$SWITCH_CORE" -- --forward-mode=5tswap --auto-start --nb-cores=1 --total-num-mbufs=16384 --burst=64 --port-topology=loop \
     <"$folder/input" >"$folder/testpmd.out" 2>&1 &
   started=$!
   exec 9>"$folder/input"

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "kernels/base/check.h"
-#include "protocol/layout.h"
+#include "protocol/switch_layout.h"
 
 namespace {
 
@@ -25,6 +25,22 @@ void check_layout(const JobSpec& spec, uint32_t shard_count) {
   MILLRACE_CHECK(tensors == spec.tensors.size(), tensors);
 }
 
+/// Buckets in windows of their own, and no more indices than datagrams can name.
+void check_switch_layout(const JobSpec& spec) {
+  const JobLayout layout = millrace::protocol::plan_layout(spec, 1);
+  const auto planned = millrace::protocol::plan_switch_layout(spec, layout);
+  MILLRACE_CHECK(planned.dimension <= millrace::protocol::kSwitchDimensionMax, planned.dimension);
+  MILLRACE_CHECK(planned.slots >= 1 && planned.slots <= planned.windows, planned.slots, planned.windows);
+  for (uint32_t bucket = 0; bucket < layout.buckets.size(); ++bucket) {
+    const uint64_t begin = planned.bucket_begin[bucket];
+    const uint64_t last = begin + layout.buckets[bucket].dimension - 1;
+    for (const uint64_t index : {begin, last}) {
+      const auto window = static_cast<uint32_t>(index / planned.window_indices);
+      MILLRACE_CHECK(bucket_of_window(planned, window) == bucket, bucket, window);
+    }
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -38,6 +54,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   MILLRACE_CHECK(millrace::protocol::first_difference(*spec, *spec) == "no difference");
   if (!validate(*spec)) return 0;
   check_layout(*spec, 1);
+  if (spec->path == millrace::protocol::Path::kSwitch) check_switch_layout(*spec);
   check_layout(*spec, 3);
   return 0;
 }

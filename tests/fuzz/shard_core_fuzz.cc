@@ -18,6 +18,7 @@
 #include "server/shard_core.h"
 #include "tests/fuzz/acks_said.h"
 #include "tests/fuzz/byte_source.h"
+#include "tests/fuzz/drawn_job.h"
 #include "tests/fuzz/fuzz_disk.h"
 
 namespace millrace::testing {
@@ -44,12 +45,13 @@ class ShardFuzz {
       spec_.reselect.k = 3;
       spec_.reselect.threshold_period = 1 + source_.below(2);
     }
-    if (source_.one_in(2)) draw_store();
+    if (source_.one_in(2)) draw_store(source_, spec_, saves_);
     if (source_.one_in(3)) {
       spec_.mode = protocol::Mode::kAsynchronous;
       spec_.reselect = {};
     }
     if (!spec_.has_store() && source_.one_in(4)) spec_.apply_after_acks = spec_.workers_min = 2;
+    if (source_.one_in(4)) datagrams_ = draw_switch(source_, spec_);
     MILLRACE_CHECK(protocol::validate(spec_).has_value());  // a refused job would let nothing through
     layout_ = protocol::plan_layout(spec_, 2);
     if (!source_.one_in(3)) MILLRACE_CHECK(table_->start_shard(1, 2, "tcp://fuzz:2").has_value());
@@ -69,16 +71,6 @@ class ShardFuzz {
   }
 
  private:
-  void draw_store() {
-    static constexpr std::array<std::string_view, 4> kOptimizers = {"sgd:1", "momentum:0.5:0.5", "adagrad:0.5",
-                                                                    "adam:0.125"};
-    spec_.store.optimizer = *optimizer_from_text(kOptimizers[source_.below(4)]);
-    saves_.possible = !source_.one_in(4);
-    if (saves_.possible && source_.one_in(2)) saves_.every = 200 * kNsPerMs;
-    // A job that is to begin with saves that there are not is refused.
-    spec_.store.begin = static_cast<protocol::StoreBegin>(1 + source_.below(saves_.possible ? 3 : 2));
-  }
-
   void step() {
     switch (source_.below(24)) {
       case 9: return round();
@@ -97,7 +89,8 @@ class ShardFuzz {
                                            .steps_applied = source_.number(4),
                                            .waited_for = {},
                                            .decided = {},
-                                           .digests = {{part(), source_.number(4), source_.number(2)}}});
+                                           .digests = {{part(), source_.number(4), source_.number(2)}},
+                                           .switch_state = static_cast<protocol::Heartbeat::Switch>(source_.below(3))});
       case 7: return shard_message();
       case 8: return goodbye();
       case 10: return deliver(state(source_.below(2)));
@@ -121,7 +114,7 @@ class ShardFuzz {
     // What the one before had asked of the disk was done, up to some piece of it.
     for (uint32_t most = source_.below(8); most > 0 && !disk_.idle(); --most) disk_.carry_out();
     disk_.lose_process();
-    const auto life = table_->start_shard(0, 2, "tcp://fuzz:" + std::to_string(1 + source_.below(2)));
+    const auto life = table_->start_shard(0, 2, "tcp://fuzz:" + std::to_string(1 + source_.below(2)), datagrams_);
     MILLRACE_CHECK(life.has_value());
     life_ = *life;
     server::ShardConfig config;
@@ -130,6 +123,7 @@ class ShardFuzz {
     config.life = life_;
     config.limits = limits_;
     config.saves = saves_;
+    if (!datagrams_.empty()) config.datagrams.judge = [](const auto&, const auto&) { return Status(); };
     core_ = std::make_unique<server::ShardCore>(config, *table_, now_);
   }
 
@@ -578,6 +572,7 @@ class ShardFuzz {
   std::map<std::tuple<uint64_t, uint32_t, uint64_t, uint64_t>, uint64_t> updates_;  ///< by job, part, step and lineage
   server::Limits limits_;
   server::JobStore::Saves saves_;
+  std::string datagrams_;  ///< of this shard, which stands in for switches; empty: it does not
   FuzzDisk disk_;
   AcksSaid acks_;
   uint64_t life_ = 0;  ///< of the shard

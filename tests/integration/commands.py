@@ -48,11 +48,13 @@ def made_up_rows(count, seed):
 class WithServers(unittest.TestCase):
     """Two shards on free ports for all tests of a class; a job's name keeps tests apart."""
 
+    serve_flags = ()  # more, for `millrace serve`
+
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
         cls.log = open(Path(cls.folder.name) / "serve.log", "w", encoding="utf-8")
-        cls.serve = subprocess.Popen(millrace("serve", "--shards", 2, "--port", 0, "--http-port", 0, "--json"),
+        cls.serve = subprocess.Popen(millrace("serve", "--shards", 2, "--port", 0, "--http-port", 0, "--json", *cls.serve_flags),
                                      stdout=subprocess.PIPE, stderr=cls.log, text=True)
         cls.cluster = json.loads(cls.serve.stdout.readline())
         cls.servers = cls.cluster["servers"]

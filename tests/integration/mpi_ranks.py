@@ -57,6 +57,14 @@ def pids_of_ranks(mpirun, ranks):
     raise AssertionError("mpirun has ended: " + mpirun.stderr.read())
 
 
+def shares_memory(pid):
+    """Whether the process is there and has bodies of messages in memory that others look into."""
+    try:
+        return "millrace-bodies" in Path(f"/proc/{pid}/maps").read_text()
+    except OSError:
+        return False
+
+
 def main():
     """Runs the caller's tests, or exits with 77 (skipped, for ctest)."""
     if shutil.which("mpirun") is None:

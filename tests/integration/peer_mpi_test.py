@@ -47,6 +47,17 @@ class Sums(unittest.TestCase):
             with self.subTest(shape=shape):
                 self.check(run(3, [*SMALL, "--distribution", shape]), 3)
 
+    def test_PooledBoundariesHalveWhatOktopkSendsWhereRanksAreNotAlike(self):
+        # Every rank has its entries in a part of its own: averaged boundaries give each part to one rank.
+        disjoint = ["bench", "--n", "200000", "--density", "0.05", "--distribution", "disjoint", "--algorithm", "oktopk", "--json"]
+        most = {boundaries: self.check(run(4, [*disjoint, "--boundaries", boundaries]), 4)["oktopk"]["bytes_sent_max"]
+                for boundaries in ("averaged", "pooled")}
+        self.assertLess(most["pooled"], 0.7 * most["averaged"], most)
+        ended = mpi_ranks.run_differing(["bench", "--algorithm", "oktopk", "--n", "20000", "--boundaries", "pooled"],
+                                        ["bench", "--algorithm", "oktopk", "--n", "20000"])
+        self.assertNotEqual(ended.returncode, 0)
+        self.assertIn("pooled", ended.stderr)
+
     def test_WhatACodecLosesIsKept(self):
         for codec in ("gap+raw", "gap+qsgd4"):
             with self.subTest(codec=codec):
@@ -55,6 +66,33 @@ class Sums(unittest.TestCase):
     def test_BodiesOfMegabytesAndSumsThatBecomeDense(self):
         rows = self.check(run(3, ["bench", "--n", "3000000", "--density", "0.4", "--repeats", "2", "--json"]), 3)
         self.assertGreater(max(row.get("bytes_sent_max", 0) for row in rows.values()), 8_000_000)
+
+    def test_BodiesAreSharedWithinAMachineAndSentWhereAskedTo(self):
+        large = ["bench", "--n", "2000000", "--density", "0.05", "--repeats", "2", "--json"]
+        entries = {}
+        for shared_bytes in (1 << 26, 0, 1 << 21):
+            with self.subTest(shared_bytes=shared_bytes):
+                ended = run(4, [*large, "--shared-bytes", str(shared_bytes)])
+                rows = self.check(ended, 4)
+                entries[shared_bytes] = {name: row["entries"] for name, row in rows.items()}
+                shared = result_of(ended)["shared_bodies"]
+                self.assertEqual(shared["in_place"] > 0, shared_bytes > 0, shared)
+                # With so little there is not room for all: those are sent.
+                self.assertEqual(shared["without_room"] > 0, shared_bytes == 1 << 21, shared)
+        self.assertEqual(entries[1 << 26], entries[0])
+        self.assertEqual(entries[1 << 21], entries[0])
+
+    def test_SumsOfBodiesThatAreSharedAreRight(self):
+        # Long enough to be shared: every algorithm, each distribution, ranks that are no power of two.
+        large = ["bench", "--n", "300000", "--density", "0.1", "--repeats", "2", "--warmup", "1", "--json"]
+        cases = [(ranks, ["--distribution", "uniform"]) for ranks in (2, 5, 8)]
+        cases += [(3, ["--distribution", shape]) for shape in ("clustered", "same", "disjoint", "one_region")]
+        cases += [(3, ["--codec", codec]) for codec in ("gap+raw", "gap+qsgd4")]
+        for ranks, options in cases:
+            with self.subTest(ranks=ranks, options=options):
+                ended = run(ranks, [*large, *options])
+                self.check(ended, ranks)
+                self.assertGreater(result_of(ended)["shared_bodies"]["in_place"], 0)
 
     def test_RecursiveDoublingSendsWhatItsFormulaSays(self):
         rows = self.check(run(2, [*SMALL, *ONE]), 2)
@@ -106,6 +144,25 @@ class Failures(unittest.TestCase):
                 for rank in (0, 1, 3):
                     self.assertRegex(err, f"rank {rank}: (rank . said: )?.*rank 2 has not answered for {self.SILENCE_MS} ms")
                 self.assertNotEqual(mpirun.returncode, 0)
+
+    def test_AStoppedRankThatSharesMemoryIsNamedAndWhatWasSharedIsGone(self):
+        large = ["bench", "--n", "1000000", "--density", "0.05", "--repeats", "1000000", "--without-dense"]
+        algorithm = ["--algorithm", "ssar_split_allgather"]
+        for how in (signal.SIGSTOP, signal.SIGKILL):
+            with self.subTest(how=how), start(4, [*large, *algorithm, "--silence-ms", str(self.SILENCE_MS)]) as mpirun:
+                ranks = pids_of_ranks(mpirun, range(4))
+                while not all(mpi_ranks.shares_memory(pid) for pid in ranks.values()):
+                    self.assertIsNone(mpirun.poll())
+                    time.sleep(0.05)
+                time.sleep(1)
+                os.kill(ranks[2], how)
+                err, _ = self.ended_within(mpirun, 30)
+                self.assertNotEqual(mpirun.returncode, 0)
+                if how == signal.SIGSTOP:
+                    for rank in (0, 1, 3):
+                        self.assertRegex(err, f"rank {rank}: (rank . said: )?.*rank 2 has not answered for {self.SILENCE_MS} ms")
+                for pid in ranks.values():
+                    self.assertFalse(mpi_ranks.shares_memory(pid), "it lives with its processes, and with nothing else")
 
     def test_AKilledRankEndsTheJob(self):
         with start(3, [*ENDLESS, *ONE, "--silence-ms", str(self.SILENCE_MS)]) as mpirun:

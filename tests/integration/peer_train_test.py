@@ -101,6 +101,7 @@ class Train(unittest.TestCase):
     def test_SelectionsCodecsAndThreads(self):
         for flags in (["--algorithm", "ssar_recursive_doubling", "--select", "topk:0.1", "--codec", "gap+qsgd4"],
                       ["--algorithm", "oktopk", "--select", "topk:0.1"], ["--threads", "3"],
+                      ["--algorithm", "oktopk", "--select", "topk:0.1", "--boundaries", "pooled", "--boundary-period", "3"],
                       ["--mpi-threads", "single", "--algorithm", "dense_ring"]):
             with self.subTest(flags=flags):
                 self.trained([*self.quick, *flags])
@@ -150,6 +151,20 @@ class Train(unittest.TestCase):
                             for way in ("sent", "received"):
                                 self.assertGreater(epoch[f"bytes_{way}_sum"], 4 * 32 * result["steps"] / 2)
                                 self.assertGreaterEqual(epoch[f"bytes_{way}_sum"], epoch[f"bytes_{way}_max"])
+
+    def test_ReproducibleEveryAlgorithmAndBothPathsGiveTheSameBits(self):
+        flags = [*self.files, "--lr", "0.7", "--epochs", "2", "--select", "topk:60", "--reproducible", "--grid", "64:-20", "--json"]
+        for more in ([], ["--reselect", "topk:80"]):
+            models = {}
+            for name, path in (("split", []), ("doubling", ["--algorithm", "ssar_recursive_doubling"]),
+                               ("ring", ["--algorithm", "dense_ring"]), ("servers", self.over_servers(f"bits {len(more)}"))):
+                model = Path(self.folder.name) / f"{name}.model"
+                ended = run([*flags, *more, *path, "-o", str(model)])
+                self.assertEqual(ended.returncode, 0, ended.stderr)
+                models[name] = model.read_bytes()
+            with self.subTest(flags=more):
+                for name, model in models.items():
+                    self.assertEqual(model, models["split"], name)
 
     def test_EveryOptimizerTrainsAlikeOverBothPaths(self):
         few = ["--select", "topk:0.1"]

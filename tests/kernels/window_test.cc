@@ -2,11 +2,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <map>
 #include <numeric>
 #include <string>
 #include <vector>
 
 #include "kernels/base/random.h"
+#include "kernels/window/entry_sum.h"
 #include "kernels/window/rice_gaps.h"
 #include "kernels/window/set_bits.h"
 #include "kernels/window/window_values.h"
@@ -62,7 +66,7 @@ Indices decoded(const RiceGaps& code, const ByteBuffer& bytes, uint32_t expected
 }
 
 void expect_encoded(const RiceGaps& code, const Indices& indices, const ByteBuffer& bytes, const std::string& isa) {
-  ByteBuffer written(bytes.size() + 8);
+  ByteBuffer written(bytes.size() + 16);
   std::fill(written.begin(), written.end(), uint8_t{0xa5});
   ASSERT_EQ(rice_gaps_encode(code, indices, written.data()), bytes.size()) << isa;
   written.resize(bytes.size());
@@ -172,7 +176,12 @@ TEST(RiceGaps, TheQuotientSumIsThatOfTheGaps) {
     for (uint32_t shift = 0; shift <= kRiceShiftMax; ++shift) {
       uint64_t sum = 0;
       for (size_t j = 1; j < count; ++j) sum += (indices[j] - indices[j - 1] - 1u) >> shift;
-      testing::for_each_isa([&](const std::string& isa) { EXPECT_EQ(rice_quotient_sum(indices, shift), sum) << isa; });
+      const uint32_t other = (shift + 3) % (kRiceShiftMax + 1);
+      testing::for_each_isa([&](const std::string& isa) {
+        EXPECT_EQ(rice_quotient_sum(indices, shift), sum) << isa;
+        EXPECT_EQ(rice_quotient_sums(indices, {other, shift, 0})[1], sum) << isa;
+        EXPECT_EQ(rice_quotient_sums(indices, {shift, other, 0})[1], rice_quotient_sum(indices, other)) << isa;
+      });
     }
   }
 }
@@ -261,6 +270,59 @@ TEST(WindowValues, OneEqualOrFallingNeighbourIsFoundWherever) {
         wrong[i] = 0;
         EXPECT_FALSE(is_strictly_increasing(wrong)) << isa << " " << count << " " << i;
       }
+    });
+  }
+}
+
+TEST(EntrySum, IsTheSumOfAMapAndLeavesZeros) {
+  RandomSequence random(RandomKey::from(11));
+  for (const uint32_t window : {64u, 256u, 43'008u, 65'536u}) {
+    std::vector<uint64_t> present(window / 64);
+    std::vector<uint16_t> ranks(window / 64);
+    for (const size_t lists : {0, 1, 2, 5}) {
+      Indices indices;
+      std::vector<int32_t> values;
+      std::map<uint16_t, uint32_t> expected;
+      for (size_t list = 0; list < lists; ++list) {
+        for (const uint16_t index : some_indices(list == 0 ? window : window / 10, window, random)) {
+          indices.push_back(index);
+          values.push_back(static_cast<int32_t>(random.next_u32()));
+          expected[index] += static_cast<uint32_t>(values.back());
+        }
+      }
+      testing::for_each_isa([&](const std::string& isa) {
+        Indices out_indices(window, 0xa5a5);
+        std::vector<int32_t> out_values(window, -1);
+        const uint32_t count = sum_entries(indices, values, {present, ranks, out_indices, out_values});
+        ASSERT_EQ(count, expected.size()) << isa << " " << window;
+        size_t at = 0;
+        for (const auto& [index, sum] : expected) {
+          ASSERT_EQ(out_indices[at], index) << isa << " " << window;
+          ASSERT_EQ(static_cast<uint32_t>(out_values[at++]), sum) << isa << " " << index;
+        }
+        EXPECT_EQ(std::ranges::count(present, 0u), static_cast<std::ptrdiff_t>(present.size())) << isa;
+      });
+    }
+  }
+}
+
+TEST(EntrySum, MagnitudesAreThoseOfEachNumber) {
+  constexpr int32_t kLowest = std::numeric_limits<int32_t>::min();
+  RandomSequence random(RandomKey::from(12));
+  for (size_t count = 0; count < 70; ++count) {
+    std::vector<int32_t> values(count);
+    for (int32_t& value : values) value = static_cast<int32_t>(random.next_u32()) >> random.next_below(31);
+    if (count > 40) values[random.next_below(count)] = kLowest;
+    uint32_t all = 0;
+    uint32_t most = 0;
+    for (const int32_t value : values) {
+      const auto size = static_cast<uint32_t>(std::abs(int64_t{value}));
+      all |= size;
+      most = std::max(most, size);
+    }
+    testing::for_each_isa([&](const std::string& isa) {
+      EXPECT_EQ(magnitudes_or(values), all) << isa << " " << count;
+      EXPECT_EQ(largest_magnitude(values), most) << isa << " " << count;
     });
   }
 }

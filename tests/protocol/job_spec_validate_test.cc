@@ -6,24 +6,15 @@
 #include <set>
 
 #include "protocol/job_spec.h"
+#include "protocol/switch_layout.h"
 #include "tests/protocol/document.h"
 #include "tests/protocol/example_spec.h"
+#include "tests/protocol/refused_jobs.h"
 
 namespace millrace::protocol {
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
-/// A refused combination: its row in protocol/DESIGN.md, how to get there from example_spec(), and what the sentence must say.
-struct Refused {
-  const char* row;
-  ErrorCode code;
-  const char* says;
-  std::function<void(JobSpec&)> make;
-};
-
-constexpr ErrorCode kImpossible = ErrorCode::kInvalidArgument;
-constexpr ErrorCode kReserved = ErrorCode::kUnsupported;
 
 CodecSpec qsgd(bool scale_max) {
   return {.index = IndexCodecId::kGap, .value = ValueCodecId::kQsgd, .qsgd_scale_max = scale_max};
@@ -67,6 +58,84 @@ std::vector<Refused> refused_asynchronous() {
          s = without_reselection(s);
          s.mode = Mode::kAsynchronous;
          s.participants = 2;
+       }},
+  };
+}
+
+/// A job that a switch takes.
+JobSpec with_switch(JobSpec spec) {
+  spec.path = Path::kSwitch;
+  spec.switch_path.address = "192.0.2.7:7600";
+  spec.combine = Combine::kMean;
+  spec.store = {};
+  for (TensorSpec& tensor : spec.tensors) tensor.reselect.reset();
+  return spec;
+}
+
+std::vector<Refused> refused_grids() {
+  return {
+      {"grid", kImpossible, "block_indices 0 is no multiple of 64", [](JobSpec& s) { s.grid.block_indices = 0; }},
+      {"grid", kImpossible, "block_indices 96 is no multiple of 64", [](JobSpec& s) { s.grid.block_indices = 96; }},
+      {"grid", kImpossible, "block_indices 65600", [](JobSpec& s) { s.grid.block_indices = 65'600; }},
+      {"grid", kImpossible, "exponent_initial -121", [](JobSpec& s) { s.grid.exponent_initial = -121; }},
+      {"grid", kImpossible, "exponent_initial 91", [](JobSpec& s) { s.grid.exponent_initial = 91; }},
+  };
+}
+
+std::vector<Refused> refused_switch_options() {
+  return {
+      {"switch-options", kImpossible, "options are given and path is server",
+       [](JobSpec& s) { s.switch_path.job = 1; }},
+      {"switch-options", kImpossible, "needs the switch's address",
+       [](JobSpec& s) { s = with_switch(s), s.switch_path.address.clear(); }},
+      {"switch-options", kImpossible, "0 slots", [](JobSpec& s) { s = with_switch(s), s.switch_path.slots = 0; }},
+      {"switch-options", kImpossible, "129 slots", [](JobSpec& s) { s = with_switch(s), s.switch_path.slots = 129; }},
+      {"switch-options", kImpossible, "packets of 1199 bytes",
+       [](JobSpec& s) { s = with_switch(s), s.switch_path.packet_bytes_max = 1199; }},
+      {"switch-options", kImpossible, "packets of 8973 bytes",
+       [](JobSpec& s) { s = with_switch(s), s.switch_path.packet_bytes_max = 8973; }},
+      {"switch-options", kImpossible, "the index codec is raw, gap",
+       [](JobSpec& s) { s = with_switch(s), s.switch_path.index = WindowIndexCodec::kDense; }},
+      {"switch-options", kImpossible, "the value codec fixed16",
+       [](JobSpec& s) { s = with_switch(s), s.switch_path.value = WindowValueCodec::kNone; }},
+      {"unknown-number", kReserved, "path, or a codec of the switch",
+       [](JobSpec& s) { s = with_switch(s), s.path = static_cast<Path>(3); }},
+  };
+}
+
+std::vector<Refused> refused_switch_combinations() {
+  return {
+      {"switch-workers", kImpossible, "up to 64 workers", [](JobSpec& s) { s = with_switch(s), s.workers = 65; }},
+      {"switch-mode", kImpossible, "path switch is for mode synchronous",
+       [](JobSpec& s) { s = with_switch(s), s.mode = Mode::kBoundedStaleness, s.staleness = 1, s.quorum = 2; }},
+      {"switch-mode", kImpossible, "with staleness 0", [](JobSpec& s) { s = with_switch(s), s.staleness = 1; }},
+      {"switch-weights", kImpossible, "datagrams carry no weights",
+       [](JobSpec& s) { s = with_switch(s), s.combine = Combine::kWeightedMean; }},
+      {"switch-unbiased", kImpossible, "an unbiased job keeps none",
+       [](JobSpec& s) {
+         s = with_switch(without_reselection(s));
+         s.unbiased = true, s.codec_error = CodecError::kDrop, s.momentum = {};
+         s.select = {.selection = Selection::kRandom, .density = 0.01};
+         s.tensors[0].select.reset();
+       }},
+      {"switch-store", kImpossible, "the shards do not see the updates",
+       [](JobSpec& s) {
+         const StoreSpec store = s.store;
+         s = with_switch(s), s.store = store;
+       }},
+      {"switch-history", kImpossible, "set history off", [](JobSpec& s) { s = with_switch(s), s.history = true; }},
+      {"switch-acks", kImpossible, "there are no acknowledgements",
+       [](JobSpec& s) { s = with_switch(s), s.apply_after_acks = 2; }},
+      {"switch-first", kImpossible, "nobody comes into a job of this path",
+       [](JobSpec& s) { s = with_switch(s), s.initial_weights = InitialWeights::kFirst; }},
+      {"switch-reselect", kImpossible, "tensor 'bias': path switch re-selects",
+       [](JobSpec& s) { s = with_switch(s), s.tensors[1].reselect = ReselectSpec{}; }},
+      {"switch-indices", kImpossible, "these are 4294967360",
+       [](JobSpec& s) {
+         s = with_switch(s);
+         s.grid.block_indices = 64;
+         s.tensors[0].dimension = kDimensionMax - 63;  // ends one index into its last window
+         s.tensors[1].dimension = 64;
        }},
   };
 }
@@ -137,7 +206,6 @@ std::vector<Refused> refused_modes_and_numbers() {
          s.mode = Mode::kPartial;
          s.participants = 5;
        }},
-      {"reproducible", kReserved, "reproducible is reserved", [](JobSpec& s) { s.reproducible = true; }},
       {"workers", kImpossible, "workers is 0", [](JobSpec& s) { s.workers = 0; }},
       {"workers", kImpossible, "workers is 4097", [](JobSpec& s) { s.workers = kWorkersMax + 1; }},
       {"workers-min", kImpossible, "workers_min is 0", [](JobSpec& s) { s.workers_min = 0; }},
@@ -360,7 +428,8 @@ std::vector<Refused> refused_tensors() {
 std::vector<Refused> refused_jobs() {
   std::vector<Refused> all = refused_modes_and_numbers();
   for (auto part :
-       {refused_asynchronous, refused_histories, refused_methods, refused_codecs, refused_entering, refused_tensors}) {
+       {refused_asynchronous, refused_histories, refused_reproducible, refused_methods, refused_codecs,
+        refused_entering, refused_tensors, refused_grids, refused_switch_options, refused_switch_combinations}) {
     for (Refused& refused : part()) all.push_back(std::move(refused));
   }
   return all;
@@ -452,6 +521,16 @@ std::vector<Accepted> accepted_jobs() {
       {"every worker needed", [](JobSpec& s) { s.workers_min = s.workers; }},
       {"three heartbeats", [](JobSpec& s) { s.heartbeat_ms = 100, s.dead_after_ms = 300; }},
       {"audit", [](JobSpec& s) { s.audit = true; }},
+      {"a switch", [](JobSpec& s) { s = with_switch(s); }},
+      {"a switch, and a tensor that says of reselect what the job says",
+       [](JobSpec& s) { s = with_switch(s), s.tensors[1].reselect = s.reselect; }},
+      {"a switch for as many indices as it takes",
+       [](JobSpec& s) {
+         s = with_switch(s);
+         s.grid.block_indices = 64;
+         s.tensors[0].dimension = kSwitchDimensionMax + 1 - 64;
+         s.tensors[1].dimension = 63;
+       }},
       {"initial-weights", [](JobSpec& s) { s.initial_weights = InitialWeights::kFirst; }},
       {"sum", [](JobSpec& s) { s.combine = Combine::kSum; }},
   };

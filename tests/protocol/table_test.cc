@@ -8,6 +8,7 @@
 #include <fstream>
 #include <functional>
 
+#include "protocol/limits.h"
 #include "tests/protocol/temporary_directory.h"
 
 namespace millrace::protocol {
@@ -100,6 +101,28 @@ TEST_P(MembershipTables, EveryStartOfAShardIsANewLife) {
   const auto map = table_->shard_map();
   ASSERT_TRUE(map);
   EXPECT_THAT(*map, testing::ElementsAre(ShardEntry{"tcp://a:2", 2}, ShardEntry{"tcp://b:1", 1}));
+}
+
+TEST_P(MembershipTables, EveryStartSaysWhereItsDatagramsGo) {
+  ASSERT_TRUE(table_->start_shard(0, 2, "tcp://a:1", "192.0.2.1:7800"));
+  ASSERT_TRUE(table_->start_shard(1, 2, "tcp://b:1"));
+  EXPECT_THAT(*open_()->shard_map(),
+              testing::ElementsAre(ShardEntry{"tcp://a:1", 1, "192.0.2.1:7800"}, ShardEntry{"tcp://b:1", 1, ""}));
+  EXPECT_EQ(table_->create_job("train", spec_bytes())->view.shards[0].datagrams, "192.0.2.1:7800");
+  ASSERT_TRUE(table_->start_shard(0, 2, "tcp://a:1"));
+  EXPECT_EQ(table_->shard_map()->front(), (ShardEntry{"tcp://a:1", 2, ""})) << "a start without one has none";
+  EXPECT_FALSE(table_->start_shard(0, 2, "tcp://a:1", std::string(kAddressBytesMax + 1, 'a')));
+}
+
+TEST_P(MembershipTables, JobBeginsWithThePathItWasCreatedWithAndASwapChangesIt) {
+  JobRecord record = table_->create_job("train", spec_bytes(), Path::kSwitch).value();
+  EXPECT_EQ(record.view.path, Path::kSwitch);
+  EXPECT_EQ(table_->create_job("train", spec_bytes(), Path::kServer)->view.path, Path::kSwitch) << "it is open already";
+  EXPECT_EQ(table_->create_job("other", spec_bytes())->view.path, Path::kServer);
+  record.view.path = Path::kServer;
+  ++record.view.epoch;
+  ASSERT_EQ(table_->compare_and_swap(record.view.epoch - 1, record), true);
+  EXPECT_EQ((*open_()->read_job("train"))->view.path, Path::kServer);
 }
 
 TEST_P(MembershipTables, ShardsThatNeverStartedAreEmptyInTheMap) {
@@ -227,6 +250,20 @@ TEST(SqliteTable, AFileOfAnotherProgramIsLeftAlone) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(std::filesystem::file_size(path), size_before);
+}
+
+TEST(SqliteTable, AFileOfAnEarlierSchemaIsRefusedAndSaysWhatToDo) {
+  TemporaryDirectory directory;
+  const std::string path = directory.file("table.db");
+  ASSERT_TRUE(open_sqlite_table(path));
+  sqlite3* earlier = nullptr;
+  ASSERT_EQ(sqlite3_open(path.c_str(), &earlier), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(earlier, "PRAGMA user_version = 1", nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(earlier);
+  const auto refused = open_sqlite_table(path);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(refused.error().message, testing::HasSubstr("name a new file"));
 }
 
 TEST(SqliteTable, AFileThatIsNoDatabaseIsAnErrorThatNamesIt) {

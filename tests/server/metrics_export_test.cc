@@ -58,6 +58,20 @@ TEST_F(MetricsExportTest, SeriesOfAJobGoAStatedTimeAfterItsEnd) {
   EXPECT_THAT(text(), HasSubstr("millrace_shard_jobs_ended_total{reason=\"finished\"} 1\n"));
 }
 
+TEST_F(MetricsExportTest, WhoDecidesTheStepsOfAJobOfPathSwitch) {
+  open("plain");
+  open("by switch");
+  status_.jobs.back().switch_path.emplace().decided_by = "switch";
+  pass(2 * kNsPerS);
+  EXPECT_THAT(text(), HasSubstr("millrace_shard_path_is_switch{job=\"by switch\"} 1\n"));
+  EXPECT_THAT(text(), Not(HasSubstr("millrace_shard_path_is_switch{job=\"plain\"}")));
+  export_.record({Metric::kPathChanges, "by switch", "server", 1});
+  status_.jobs.back().switch_path->decided_by = "server";
+  pass(2 * kNsPerS);
+  EXPECT_THAT(text(), HasSubstr("millrace_shard_path_is_switch{job=\"by switch\"} 0\n"));
+  EXPECT_THAT(text(), HasSubstr("millrace_shard_path_changes_total{job=\"by switch\",path=\"server\"} 1\n"));
+}
+
 TEST_F(MetricsExportTest, AnEndWhoseEventWasLostIsSeenInTheStatus) {
   open("lost");
   pass(2 * kNsPerS);

@@ -29,8 +29,12 @@ namespace millrace::server {
 class ScriptedCluster {
  public:
   explicit ScriptedCluster(protocol::JobSpec spec, uint32_t shard_count = 1, Limits limits = {},
-                           JobStore::Saves saves = {})
-      : spec_(std::move(spec)), limits_(limits), saves_(saves), state_(protocol::make_memory_table_state()) {
+                           JobStore::Saves saves = {}, std::string datagrams = {})
+      : datagrams_of_shard_0(std::move(datagrams)),
+        spec_(std::move(spec)),
+        limits_(limits),
+        saves_(saves),
+        state_(protocol::make_memory_table_state()) {
     layout_ = protocol::plan_layout(spec_, shard_count);
     tables_.resize(shard_count);
     shards_.resize(shard_count);
@@ -54,11 +58,13 @@ class ScriptedCluster {
     shards_[shard].reset();  // before the table that it uses
     std::erase_if(connected_, [shard](const auto& entry) { return entry.first.first == shard; });
     tables_[shard] = std::make_unique<millrace::testing::FailingTable>(protocol::open_memory_table(state_));
+    const std::string datagrams = shard == 0 ? datagrams_of_shard_0 : "";
     const Result<uint64_t> life =
-        tables_[shard]->start_shard(shard, shard_count, "tcp://" + host + ":" + std::to_string(shard));
+        tables_[shard]->start_shard(shard, shard_count, "tcp://" + host + ":" + std::to_string(shard), datagrams);
     ASSERT_TRUE(life.has_value()) << life.error().message;
-    shards_[shard] = std::make_unique<ShardCore>(ShardConfig{shard, shard_count, *life, "test", limits_, saves_},
-                                                 *tables_[shard], now);
+    ShardConfig config{shard, shard_count, *life, "test", limits_, saves_};
+    if (!datagrams.empty()) config.datagrams.judge = [this](const auto&, const auto&) { return judged; };
+    shards_[shard] = std::make_unique<ShardCore>(std::move(config), *tables_[shard], now);
     lives_[shard] = *life;
   }
 
@@ -277,12 +283,19 @@ class ScriptedCluster {
         std::ranges::count_if(log_, [words](const std::string& line) { return line.contains(words); }));
   }
 
+  std::string datagrams_of_shard_0;  ///< of its next start
+  Status judged;                     ///< whether shard 0 can stand in for the job's switch
+  std::vector<DatagramChange> datagram_changes;
+  /// As this worker was last told by that shard.
+  const protocol::JobView& view_of(uint32_t worker, uint32_t shard = 0) { return views_[{worker, shard}]; }
+
   TimeNs now = kNsPerS;
   /// What one of the core's methods asked for; for tests that call them themselves.
   void carry_out(uint32_t shard, Actions& actions) {
     for (const MetricEvent& event : actions.metrics) {
       counters_[{event.metric, std::string(event.label)}] += event.value;
     }
+    for (DatagramChange& change : actions.datagrams) datagram_changes.push_back(std::move(change));
     for (LogLine& line : actions.log) log_.push_back(std::move(line.text));
     for (const ConnectShard& connect : actions.connects) connected_[{shard, connect.shard}] = connect.address;
     for (SendToPeer& send : actions.to_peers) deliver(shard, std::move(send));

@@ -74,7 +74,7 @@ class TurnCheck {
       if (record->survived && mine != record->told.end()) {
         applied = value - returned_at(mine->second, index);
       } else if (contributed && in_update && told_.kept(record->worker, index)) {
-        const int32_t integer = worker::to_grid(static_cast<float>(value), told_.exponent, terms_.limit);
+        const int32_t integer = to_grid(static_cast<float>(value), told_.exponent, terms_.limit);
         applied = std::ldexp(static_cast<double>(integer), told_.exponent);
       }
       if (applied != 0 && (!contributed || !in_update)) {

@@ -103,6 +103,68 @@ TEST(DpdkPort, ManyBurstsLoseNothingAndLeakNothing) {
   EXPECT_EQ(port.counters().packets_out, 30'000u);
 }
 
+TEST(DpdkPort, OneBufferGoesToManyAndComesBack) {
+  OPEN_OR_SKIP(wire);
+  PacketPort& port = *wire->ports().front();
+  port.enter_thread();
+  ASSERT_TRUE(wire->inject_frame(udp_frame(*wire, 10)));  // the neighbour is known now
+  ASSERT_EQ(port.receive().size(), 1u);
+  const protocol::Endpoint stranger{mapped_address({10, 0, 0, 99}), 5000};
+  std::vector<protocol::Endpoint> to;
+  for (uint16_t i = 0; i < 6; ++i) to.push_back({mapped_address(kWorker.ip), static_cast<uint16_t>(4000 + i)});
+  to.insert(to.begin() + 2, stranger);
+  Bytes packet(1301);
+  // More than the pools have: a buffer that is not given back would be missed.
+  for (uint32_t round = 0; round < 20'000; ++round) {
+    std::ranges::fill(packet, static_cast<uint8_t>(round));
+    ASSERT_EQ(port.send_to_each(packet, to), to.size()) << round;
+    port.flush();
+    uint16_t receiver = 4000;
+    size_t questions = 0;
+    wire->take_frames([&](ByteSpan frame) {
+      const auto udp = parse_udp_frame(frame);
+      if (!udp) {
+        questions += read_arp(frame, kWorker).has_value();
+        return;
+      }
+      EXPECT_EQ(udp->to_port, receiver++);
+      EXPECT_EQ(udp->to, kWorker);
+      EXPECT_TRUE(std::ranges::equal(udp->payload, packet));
+      if (round > 0) return;
+      Bytes whole(frame.begin(), frame.end());
+      build_udp_headers({wire->address(), kWorker, kPort, udp->to_port}, whole);
+      EXPECT_TRUE(std::ranges::equal(frame, whole)) << "headers are those of a frame in one piece";
+    });
+    ASSERT_EQ(receiver, 4006) << round;
+    EXPECT_LE(questions, 1u);
+  }
+  EXPECT_EQ(port.counters().packets_out, 120'000u);
+  EXPECT_EQ(port.counters().bytes_out, 120'000u * 1301);
+  EXPECT_EQ(port.counters().no_neighbour, 20'000u);
+  EXPECT_EQ(port.counters().no_buffer, 0u);
+}
+
+TEST(DpdkPort, WhatIsSharedIsGivenBackWhereTheQueueIsFull) {
+  OPEN_OR_SKIP(wire);
+  PacketPort& port = *wire->ports().front();
+  ASSERT_TRUE(wire->inject_frame(udp_frame(*wire, 10)));
+  const auto burst = port.receive();
+  ASSERT_EQ(burst.size(), 1u);
+  const std::vector<protocol::Endpoint> to(40, burst[0].from);
+  const Bytes packet(100);
+  size_t came = 0;
+  for (int lap = 0; lap < 10; ++lap) {
+    for (int i = 0; i < 500; ++i) {  // 20,000 frames into a queue of 4,096
+      ASSERT_EQ(port.send_to_each(packet, to), to.size()) << lap << " " << i;
+      port.flush();
+    }
+    came += frames_sent(*wire).size();
+  }
+  EXPECT_GT(port.counters().send_full, 0u);
+  EXPECT_EQ(came + port.counters().send_full, 200'000u);
+  EXPECT_EQ(port.counters().no_buffer, 0u);
+}
+
 TEST(DpdkPort, ArpAndEchoAreAnswered) {
   OPEN_OR_SKIP(wire);
   PacketPort& port = *wire->ports().front();

@@ -75,17 +75,18 @@ class LoggedSumTest : public ::testing::Test {
     EXPECT_EQ(taken.indices, expected.indices);
     EXPECT_EQ(taken.values, expected.values);
     EXPECT_TRUE(own_.is_zero());
-    EXPECT_TRUE(shared_.is_zero());
+    EXPECT_TRUE(std::ranges::all_of(shared_present_, [](uint64_t at) { return at == 0; }));
     return a.omitted;
   }
 
   Memory plain_;
   Memory own_;
-  Memory shared_;
+  std::vector<uint64_t> shared_present_ = std::vector<uint64_t>(kIndices / 64);
+  std::vector<uint16_t> shared_ranks_ = std::vector<uint16_t>(kIndices / 64);
   std::vector<uint16_t> log_indices_ = std::vector<uint16_t>(kLog);
   std::vector<int32_t> log_values_ = std::vector<int32_t>(kLog);
   WindowSum at_once_{plain_.window()};
-  LoggedSum logged_{{own_.window(), shared_.window(), log_indices_, log_values_}};
+  LoggedSum logged_{{own_.window(), shared_present_, shared_ranks_, log_indices_, log_values_}};
 };
 
 TEST_F(LoggedSumTest, TurnsThatFitTheLogAndThatDoNotAreTheSame) {
@@ -131,6 +132,25 @@ TEST_F(LoggedSumTest, ALogIsFilledToItsLastEntry) {
   add({{500, 511}, {1, 2}}, 1000);
   EXPECT_FALSE(own_.is_zero());
   EXPECT_EQ(expect_same(), 0u);
+}
+
+TEST_F(LoggedSumTest, ALogWhoseSumsMayLeaveTheirRangeIsAddedAsAtOnce) {
+  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
+  // One worker's index in two packets: the sum leaves i32, comes back, or is the lowest number. Others stay.
+  for (const int32_t second : {1, -1, kMost}) {
+    add({{3, 9}, {kMost, 1}}, kMost);
+    add({{3, 200}, {second, 1}}, kMost);
+    EXPECT_EQ(expect_same(), second > 0 ? 1u : 0u) << second;
+  }
+  add({{3, 9}, {-kMost, 1}}, kMost);
+  add({{3, 200}, {-1, 1}}, kMost);
+  EXPECT_EQ(expect_same(), 1u);
+  // The bound is met, and nothing is omitted; one over the headroom is.
+  add({{3, 9}, {kMost / 2, 1}}, kMost / 2);
+  add({{3, 200}, {kMost / 2, 1}}, kMost / 2);
+  EXPECT_EQ(expect_same(), 0u);
+  add({{3, 9}, {kMost / 2 + 1, 1}}, kMost / 2);
+  EXPECT_EQ(expect_same(), 1u);
 }
 
 TEST_F(LoggedSumTest, ClearThrowsAwayWhatIsLoggedAndWhatIsAdded) {

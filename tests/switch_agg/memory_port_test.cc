@@ -60,5 +60,35 @@ TEST(MemoryPort, WhatIsSentIsThereAfterTheFlush) {
   EXPECT_FALSE(port.room().empty());
 }
 
+TEST(MemoryPort, WhatGoesToSeveralIsOneBuffer) {
+  MemoryPort port({.packet_bytes_max = 10, .arriving_max = 1, .sent_max = 4});
+  port.room()[0] = 1;
+  port.send(1, endpoint(1));
+  const std::vector<uint8_t> bytes = {7, 8};
+  EXPECT_EQ(port.send_to_each(bytes, std::vector{endpoint(2), endpoint(3)}), 2u);
+  port.room()[0] = 9;
+  port.send(1, endpoint(4));
+  port.flush();
+  ASSERT_EQ(port.sent().size(), 4u);
+  EXPECT_THAT(port.sent()[0].bytes, testing::ElementsAre(1));
+  for (const size_t at : {1, 2}) {
+    EXPECT_THAT(port.sent()[at].bytes, testing::ElementsAre(7, 8));
+    EXPECT_EQ(port.sent()[at].to, endpoint(static_cast<uint16_t>(1 + at)));
+  }
+  EXPECT_EQ(port.sent()[1].bytes.data(), port.sent()[2].bytes.data());
+  EXPECT_THAT(port.sent()[3].bytes, testing::ElementsAre(9));
+  EXPECT_EQ(port.counters().packets_out, 4u);
+  EXPECT_EQ(port.counters().bytes_out, 6u);
+}
+
+TEST(MemoryPort, SaysToHowManyOfSeveralItHadRoom) {
+  MemoryPort port({.packet_bytes_max = 10, .arriving_max = 1, .sent_max = 2});
+  const std::vector<uint8_t> bytes = {7};
+  EXPECT_EQ(port.send_to_each(bytes, std::vector{endpoint(2), endpoint(3), endpoint(4)}), 2u);
+  EXPECT_EQ(port.send_to_each(bytes, std::vector{endpoint(5)}), 0u);
+  EXPECT_EQ(port.counters().no_buffer, 2u);
+  EXPECT_EQ(port.counters().packets_out, 2u);
+}
+
 }  // namespace
 }  // namespace millrace::switch_agg

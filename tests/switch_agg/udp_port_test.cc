@@ -83,6 +83,29 @@ TEST(UdpPort, MoreThanABurstIsSentAndReceived) {
   EXPECT_TRUE(b->receive().empty());
 }
 
+TEST(UdpPort, BytesForSeveralStayWhatTheyAreOverFullBursts) {
+  const auto a = open("127.0.0.1:0");
+  const auto b = open("127.0.0.1:0");
+  // Of three receivers one is refused. 70 times 2 packets and one between them: buffers go round while others are gathered.
+  const std::vector<protocol::Endpoint> to = {b->address(), parse_endpoint("[2001:db8::1]:9").value(), b->address()};
+  std::vector<int> expected;
+  for (uint8_t i = 0; i < 70; ++i) {
+    EXPECT_EQ(a->send_to_each(std::vector<uint8_t>{i}, to), 3u);
+    send(*a, {static_cast<uint8_t>(100 + i)}, b->address());
+    for (const int byte : {i + 0, i + 0, 100 + i}) expected.push_back(byte);
+  }
+  a->flush();
+  std::vector<int> seen;
+  while (seen.size() < expected.size()) {
+    const auto burst = next_burst(*b);
+    ASSERT_FALSE(burst.empty()) << seen.size();
+    for (const protocol::ReceivedPacket& packet : burst) seen.push_back(packet.bytes[0]);
+  }
+  EXPECT_EQ(seen, expected);
+  EXPECT_EQ(a->counters().send_refused, 70u);
+  EXPECT_EQ(a->counters().packets_out, 210u);
+}
+
 TEST(UdpPort, APacketThatIsTooLongIsDroppedAndCounted) {
   const auto a = open("127.0.0.1:0", 200);
   const auto b = open("127.0.0.1:0", 100);

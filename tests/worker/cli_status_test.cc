@@ -97,6 +97,50 @@ TEST_F(Status, AnAuditedJobSaysWhereEverythingIsAndWhatIsNot) {
   EXPECT_EQ(code_of(picture), std::nullopt);
 }
 
+struct StatusOfPath : Status {
+  void start_by_switch(const std::string& datagrams) {
+    protocol::JobSpec spec = job(2);
+    spec.path = protocol::Path::kSwitch;
+    spec.switch_path.address = "192.0.2.7:7700";
+    ASSERT_TRUE(protocol::validate(spec).has_value());
+    cluster = std::make_unique<ScriptedCluster>(spec, 1, server::Limits{}, server::JobStore::Saves{}, datagrams);
+    shard_count = 1;
+    cluster->join_all();
+  }
+  void say(uint32_t worker, protocol::Heartbeat::Switch word) const {
+    protocol::Heartbeat heartbeat;
+    heartbeat.switch_state = word;
+    cluster->send(ScriptedCluster::peer(worker), 0, {cluster->header(worker), heartbeat, {}});
+  }
+};
+
+TEST_F(StatusOfPath, JobOfASwitchSaysWhoDecidesAndWhatEachSays) {
+  start_by_switch("192.0.2.1:7800");
+  EXPECT_THAT(report_text(look(), {}), HasSubstr("path: the switch at 192.0.2.7:7700 decides\n"));
+  say(1, protocol::Heartbeat::Switch::kSilent);
+  EXPECT_THAT(report_text(look(), {}),
+              AllOf(HasSubstr("path: shard 0 (192.0.2.1:7800) decides in place of the switch at 192.0.2.7:7700"),
+                    HasSubstr("worker 1 says that the switch is silent")));
+  say(0, protocol::Heartbeat::Switch::kAnswers);
+  const nlohmann::json path = report_json(look(), {})["jobs"][0]["path"];
+  EXPECT_EQ(path["decided_by"], "server");
+  EXPECT_EQ(path["answers"], nlohmann::json({0}));
+  EXPECT_EQ(path["changes"], 1);
+}
+
+TEST_F(StatusOfPath, JobOfASwitchDoesNotStandStillBecauseTheShardsSeeNoSteps) {
+  start_by_switch("192.0.2.1:7800");
+  pass_with({0, 1}, 60'000);
+  EXPECT_EQ(the_job().state, JobState::kRunning);
+  EXPECT_EQ(code_of(look()), std::nullopt);
+}
+
+TEST_F(StatusOfPath, SilentSwitchThatNobodyStandsInForIsInTheVerdict) {
+  start_by_switch("");
+  say(0, protocol::Heartbeat::Switch::kSilent);
+  EXPECT_THAT(the_job().verdict, AllOf(HasSubstr("silent to worker 0"), HasSubstr("--datagrams")));
+}
+
 TEST_F(Status, AnAuditThatDoesNotBalanceIsInTheVerdictAndHasAnExitCode) {
   protocol::JobSpec spec = job(1);
   spec.audit = true;

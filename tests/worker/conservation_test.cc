@@ -309,6 +309,33 @@ INSTANTIATE_TEST_SUITE_P(
                o.disconnect_rate = 0.002;
              },
              0.0, true, 0.05},
+        // A grid as coarse as 2, on which the values of the test round, and one so fine that they saturate.
+        Case{"ReproducibleCoarse",
+             [](ToyClusterOptions& o) {
+               o.spec.reproducible = true;
+               o.spec.grid = {.block_indices = 64, .exponent_initial = 1};
+             }},
+        Case{"ReproducibleFine",
+             [](ToyClusterOptions& o) {
+               o.spec.reproducible = true;
+               o.spec.grid = {.block_indices = 128, .exponent_initial = -23};
+               o.spec.momentum = {.momentum = protocol::Momentum::kCorrection, .factor = 0.5};
+             },
+             0.3, false, 1e-4},
+        Case{"ReproducibleShardsLeaveOut",
+             [](ToyClusterOptions& o) {
+               o.spec.reproducible = true;
+               o.spec.grid = {.block_indices = 64, .exponent_initial = 2};
+               o.disconnect_rate = 0.002;
+             },
+             0.3, true},
+        Case{"ReproducibleNothingSelected",
+             [](ToyClusterOptions& o) {
+               o.spec.reproducible = true;
+               o.spec.select = {};
+               o.spec.grid = {.block_indices = 64, .exponent_initial = 0};
+             },
+             0.3, true},
         Case{"QuantizedRetain", [](ToyClusterOptions& o) { o.spec.codec_up = {.value = ValueCodecId::kQsgd}; }, 0.3,
              false, 0.05},
         Case{"QuantizedDrop",

@@ -169,5 +169,49 @@ TEST(Options, WhatIsWrongIsSaidWithTheOptionsName) {
   EXPECT_FALSE(refusal(good_job(), {{.name = "v", .dimension = 0}}).empty());
 }
 
+TEST(Options, ThePathIsASwitchsAddressWithWhatItWasToldOfTheJob) {
+  JobOptions job = good_job();
+  EXPECT_EQ(spec_from_options(job, kTensors)->path, protocol::Path::kServer);
+  job.path = "switch:192.0.2.7:7600";
+  job.switch_job = 9;
+  job.switch_slots = 8;
+  job.switch_packet_bytes = 8972;
+  job.switch_codec = "bitmap+qsgd8";
+  job.switch_return_after_ms = 700;
+  job.grid = "4096:-9";
+  const auto spec = spec_from_options(job, kTensors);
+  ASSERT_TRUE(spec.has_value()) << spec.error().message;
+  EXPECT_EQ(spec->path, protocol::Path::kSwitch);
+  EXPECT_EQ(spec->switch_path, (protocol::SwitchSpec{.address = "192.0.2.7:7600",
+                                                     .job = 9,
+                                                     .slots = 8,
+                                                     .packet_bytes_max = 8972,
+                                                     .index = protocol::WindowIndexCodec::kBitmap,
+                                                     .value = protocol::WindowValueCodec::kQsgd8,
+                                                     .return_after_ms = 700}));
+  EXPECT_EQ(spec->grid, (protocol::GridSpec{.block_indices = 4096, .exponent_initial = -9}));
+}
+
+TEST(Options, AWrongPathIsRefusedWithWhatIsWanted) {
+  const auto refused = [](const auto& bend) {
+    JobOptions job = good_job();
+    job.path = "switch:192.0.2.7:7600";
+    bend(job);
+    return refusal(job);
+  };
+  const auto holds = [](const std::string& sentence, const std::string& words) {
+    EXPECT_NE(sentence.find(words), std::string::npos) << sentence;
+  };
+  holds(refused([](JobOptions& job) { job.path = "switch"; }), "'switch:HOST:PORT'");
+  holds(refused([](JobOptions& job) { job.path = "switch:"; }), "needs the switch's address");
+  holds(refused([](JobOptions& job) { job.switch_codec = "gap"; }), "INDEX+VALUE");
+  holds(refused([](JobOptions& job) { job.switch_codec = "dense+fixed16"; }), "'raw', 'gap', 'bitmap', 'bloom'");
+  holds(refused([](JobOptions& job) { job.switch_codec = "gap+f32"; }), "'fixed16', 'fixed32', 'qsgd8', 'qsgd4'");
+  for (const char* grid : {"", "16384", "16384:", ":-20", "16384:-20:1", "a:b"})
+    holds(refused([grid](JobOptions& job) { job.grid = grid; }), "BLOCK_INDICES:FIRST_EXPONENT");
+  holds(refused([](JobOptions& job) { job.path = "server", job.switch_job = 3; }),
+        "options are given and path is server");
+}
+
 }  // namespace
 }  // namespace millrace::worker

@@ -35,6 +35,8 @@ void print_table(const nlohmann::json& result) {
                : row["agrees_with_oracle"].get<bool>() ? "agrees"
                                                        : "DIFFERS",
                row.value("worker_peak_mb", 0.0), row.value("shard_peak_mb", 0.0));
+    if (row.contains("ratio_to_server"))
+      fmt::print("{:<24} {:.3f} times the round by the shards\n", "", row["ratio_to_server"].get<double>());
     if (row.contains("audit_ratio"))
       fmt::print("{:<24} {:.3f} times the round without audit\n", "", row["audit_ratio"].get<double>());
   }
@@ -79,6 +81,19 @@ Command add_bench_serve(CLI::App& bench) {
   app->add_option("--rows", options.rows, "what to measure: lossless, qsgd4, qsgd8")
       ->delimiter(',')
       ->check(CLI::IsMember({"lossless", "qsgd4", "qsgd8"}));
+  app->add_option(
+         "--path", options.path,
+         "who adds up: server, switch (a millrace-switch, on a host whose link has no limit), or both in turn, "
+         "with the ratio of the rounds' medians")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, ServePath>{
+          {"server", ServePath::kServer}, {"switch", ServePath::kSwitch}, {"both", ServePath::kBoth}}));
+  app->add_option("--switch-slots", options.switch_slots, "path switch: windows under way at a time")
+      ->capture_default_str()
+      ->check(in_range(1, 128));
+  app->add_option("--switch-codec", options.switch_codec, "path switch: of datagrams, INDEX+VALUE")
+      ->capture_default_str();
+  app->add_option("--grid", options.grid, "path switch: indices of a window, and the grid's first power of 2")
+      ->capture_default_str();
   app->add_option("--codec", options.lossless_codec,
                   "of the row lossless (default: raw+raw on loopback, gap+raw behind a rate)")
       ->check(not_empty());
@@ -104,6 +119,7 @@ Command add_bench_serve(CLI::App& bench) {
       "  millrace bench serve --workers 4 --shards 2 --n 16777216 --density 0.01 --rounds 50 --json\n"
       "  millrace bench serve --rate 1gbit\n"
       "  millrace bench serve --rows lossless --audit both\n"
+      "  millrace bench serve --workers 8 --rate 1gbit --rows lossless --path both\n"
       "  millrace bench serve --n 4294967296 --density 1e-5 --rows lossless\n\n" +
       exit_code_table());
   return {app, [flags] { return run_serve(*flags); }};

@@ -38,6 +38,8 @@ struct ServeFlags {
   std::string table;
   std::string store_dir;
   uint32_t store_save_seconds = 0;
+  std::string job_keys;
+  uint16_t datagram_port = 0;
   double link_rate = 0;
   int grace_ms = 35'000;
   bool json = false;
@@ -72,6 +74,10 @@ Result<std::vector<ShardProcess>> start_shards(const ServeFlags& flags, const st
     options.store_dir = flags.store_dir;
     options.store_save_seconds = flags.store_save_seconds;
     options.link_rate = flags.link_rate;
+    if (shard == 0 && !flags.job_keys.empty()) {
+      options.datagrams = flags.host + ":" + std::to_string(flags.datagram_port);
+      options.job_keys = flags.job_keys;
+    }
     if (flags.port != 0) options.port = static_cast<uint16_t>(flags.port + shard);
     const uint32_t http_port = flags.http_port == 0 ? 0 : flags.http_port + shard;
     options.http = flags.host + ":" + std::to_string(http_port);
@@ -186,6 +192,13 @@ Command add_serve_command(CLI::App& root) {
          "--store-dir", flags->store_dir,
          "folder for the weights of jobs with a store: saved when a job is over, on SIGUSR2 (default: nowhere)")
       ->check(not_empty());
+  app->add_option("--job-keys", flags->job_keys,
+                  "folder of the keys of jobs of path switch (N.key for job N at the switch): shard 0 stands in for a "
+                  "switch that does not answer (default: such jobs wait)")
+      ->check(not_empty());
+  app->add_option("--datagram-port", flags->datagram_port, "with --job-keys: where it does; 0: a free one")
+      ->capture_default_str()
+      ->check(in_range(0, 65535));
   app->add_option("--link-rate", flags->link_rate,
                   "bits per second from each shard to its workers, for jobs with --codec-down auto; 0: taken for 1e9")
       ->check(in_range(0.0, 1e15));

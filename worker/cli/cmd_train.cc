@@ -23,6 +23,7 @@
 #include "worker/cli/libsvm.h"
 #include "worker/cli/method.h"
 #include "worker/cli/model_file.h"
+#include "worker/cli/path_flags.h"
 #include "worker/cli/progress.h"
 #include "worker/cli/trainer.h"
 #include "worker/cli/worker_port.h"
@@ -185,6 +186,11 @@ nlohmann::json audit_json(const AuditStats& audit) {
           {"imbalance", audit.imbalance}, {"checks", audit.checks}};
 }
 
+nlohmann::json switch_json(const SwitchStats& path) {
+  return {{"at_switch", path.at_switch}, {"turns", path.turns},         {"resends", path.resends},
+          {"timeouts", path.timeouts},   {"fallbacks", path.fallbacks}, {"came_back", path.came_back}};
+}
+
 void print_audit(const AuditStats& audit) {
   fmt::print("audit: entered {:.6g} = residual {:.6g} + in flight {:.6g} + carried {:.6g} + lost {:.6g}; {}\n",
              audit.entered, audit.residual, audit.in_flight, audit.carried, audit.lost,
@@ -217,6 +223,8 @@ nlohmann::json run_json(const TrainFlags& flags, const TrainResult& result) {
                          {"history_bytes_saved", result.history_bytes_saved},
                          {"epochs", rows}};
   if (result.audit.audits) json["audit"] = audit_json(result.audit);
+  json["path"] = flags.options.path.path;
+  if (result.by_switch.used) json["switch"] = switch_json(result.by_switch);
   if (!result.curve.empty()) json["curve"] = curve_json(result.curve);
   return json;
 }
@@ -420,6 +428,10 @@ void add_compression_flags(CLI::App& app, TrainFlags& flags) {
       "--history", options.history,
       "code indices against the updates that workers and shards have both seen: fewer bytes, more processor; for "
       "slow links (needs --staleness 0)");
+  app.add_flag(
+      "--reproducible", options.reproducible,
+      "the same bits for any order of arrival, number of servers, and path: values are rounded to a grid, what that "
+      "leaves is sent later (mode synchronous, codecs without loss)");
   app.add_option("--non-finite", options.non_finite, "NaN in a gradient: refuse (ends the run) or drop (counted)")
       ->capture_default_str()
       ->check(CLI::IsMember({"refuse", "drop"}));
@@ -468,6 +480,7 @@ void add_descent_flags(CLI::App& app, TrainFlags& flags) {
 void add_flags(CLI::App& app, TrainFlags& flags) {
   add_data_flags(app, flags);
   add_job_flags(app, flags);
+  add_path_flags(app, flags.options.path);
   add_compression_flags(app, flags);
   add_descent_flags(app, flags);
   app.add_flag("--json", flags.json, "one JSON object as the last line");

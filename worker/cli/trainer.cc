@@ -54,6 +54,7 @@ JobOptions job_options(const TrainOptions& options) {
   job.unbiased = options.unbiased;
   job.audit = options.audit;
   job.history = options.history;
+  job.reproducible = options.reproducible;
   job.non_finite = options.non_finite;
   job.mode = is_synchronous(options) ? "synchronous" : options.mode;
   job.staleness = options.staleness;
@@ -64,6 +65,7 @@ JobOptions job_options(const TrainOptions& options) {
   job.workers_min = std::max(1u, options.apply_after_acks);
   job.store = options.store;
   job.store_begin = options.store_begin;
+  set_path(options.path, job);
   job.combine = "mean";
   job.seed = options.seed;
   job.initial_weights = options.initial_weights;
@@ -198,7 +200,7 @@ class Run {
     if (options_.on_stats) options_.on_stats(stats);
     session_.reset();
     if (!options_.state_path.empty()) ::unlink(options_.state_path.c_str());
-    TrainResult result{.model = std::move(model_), .epochs = {}, .curve = {}, .audit = stats.audit};
+    TrainResult result{.model = std::move(model_), .epochs = {}, .curve = {}, .audit = stats.audit, .by_switch = stats.by_switch};
     if (curve_) result.curve = curve_->evaluated();
     result.rounds = rounds_;
     result.contributions = contributions_;

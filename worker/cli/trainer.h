@@ -11,6 +11,7 @@
 #include "worker/cli/learning_curve.h"
 #include "worker/cli/linear_model.h"
 #include "worker/cli/outcome.h"
+#include "worker/cli/path_options.h"
 
 namespace millrace::cli {
 
@@ -39,6 +40,7 @@ struct TrainOptions {
   bool unbiased = false;
   bool audit = false;
   bool history = false;
+  bool reproducible = false;
   std::string non_finite = "refuse";
   std::string initial_weights = "own";
   std::string mode = "synchronous";
@@ -49,6 +51,7 @@ struct TrainOptions {
   uint32_t apply_after_acks = 0;  ///< over 1: the job ends when fewer workers live
   std::string store = "none";     ///< else the shards hold the weights: pulled before each step, never applied here
   std::string store_begin = "zeros";
+  PathOptions path;
   uint32_t batch_rows = 64;  ///< a worker and step
   uint32_t epochs = 3;
   uint64_t steps_max = 0;          ///< ends the run early; 0: never
@@ -101,7 +104,8 @@ struct TrainResult {
   double rounds_per_s = 0;     ///< of training, until rounds_max were in the weights
   uint64_t dense_bytes = 0;    ///< what dense exchange would have moved in all, one way
   int64_t history_bytes_saved = 0;
-  AuditStats audit;  ///< at the end
+  AuditStats audit;       ///< at the end
+  SwitchStats by_switch;  ///< the same
 };
 
 /// Trains through servers: mini-batch SGD, L2 applied here and never sent. Joins the job, runs, leaves it as finished. In a job

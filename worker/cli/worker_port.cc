@@ -30,6 +30,17 @@ struct TensorSums {
 
 double grown(uint64_t now, uint64_t before) { return static_cast<double>(now - before); }
 
+void count_switch(monitoring::WorkerMetrics& exported, const std::string& job, const SwitchStats& now,
+                  const SwitchStats& before) {
+  if (!now.used) return;
+  monitoring::CounterFamily& events = exported.switch_events;
+  events.with({job, "turn"}).increment(grown(now.turns, before.turns));
+  events.with({job, "resend"}).increment(grown(now.resends, before.resends));
+  events.with({job, "timeout"}).increment(grown(now.timeouts, before.timeouts));
+  events.with({job, "fallback"}).increment(grown(now.fallbacks, before.fallbacks));
+  events.with({job, "return"}).increment(grown(now.came_back, before.came_back));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<WorkerPort>> WorkerPort::start(const std::string& address, Identity identity) {
@@ -84,6 +95,7 @@ void WorkerPort::update(const Stats& stats) {
     exported_.audit_mass.with({job, term}).set(mass);
     audited[term] = mass;
   }
+  count_switch(exported_, job, stats.by_switch, shown_.by_switch);
   shown_ = stats;
 
   nlohmann::json status = {{"job", job},
@@ -108,6 +120,10 @@ void WorkerPort::update(const Stats& stats) {
                            {"blocked_seconds", stats.time_blocked_s},
                            {"communication_seconds", stats.time_in_communication_s}};
   if (audit.audits) status["audit"] = std::move(audited);
+  if (const SwitchStats& path = stats.by_switch; path.used) {
+    status["switch"] = {{"at_switch", path.at_switch}, {"turns", path.turns},         {"resends", path.resends},
+                        {"timeouts", path.timeouts},   {"fallbacks", path.fallbacks}, {"came_back", path.came_back}};
+  }
   constexpr size_t kListedMax = 64;  // nobody reads more
   for (const TensorStats& tensor : stats.tensors) {
     if (tensor.codec_choice.empty() || status["codecs_up"].size() >= kListedMax) continue;

@@ -50,6 +50,7 @@ Bucket::Bucket(const protocol::JobSpec& spec, const protocol::BucketLayout& layo
     const bool holds_back = selector_ != nullptr || layout.reselect.reselect != protocol::Reselect::kNone;
     masked_ = spec_.momentum.masked && holds_back;
   }
+  if (spec_.reproducible && spec_.path == protocol::Path::kServer) grid_.emplace(spec_, parts_);
   residual_ = Stream<float>::empty(dimension_);
   selected_ = Stream<float>::empty(dimension_);
   coded_.assign(parts_.size(), 1);
@@ -157,6 +158,7 @@ Status Bucket::select(uint64_t step, float clip, uint64_t draws) {
     const SelectContext context{step, random_key(spec_.seed, bucket, step, draws ^ kDrawsOfSelection)};
     if (auto done = take_selection(context); !done) return done;
   }
+  round_to_grid();
   for (auto& slot : slots_) slot->filled_ = false;
   coded_.assign(parts_.size(), 0);
   parts_left_ = parts_.size();

@@ -18,6 +18,7 @@
 #include "protocol/job_spec.h"
 #include "protocol/layout.h"
 #include "worker/core/account.h"
+#include "worker/core/bucket_grid.h"
 #include "worker/core/momentum.h"
 #include "worker/core/push_slot.h"
 
@@ -96,6 +97,16 @@ class Bucket {
   bool choose_codecs(ChoiceInput input);
   const CodecChooser& chooser() const { return chooser_; }
 
+  /// Path switch, in place of code() for every part: all that select() took out, sparse, indices of the bucket. What becomes of
+  /// it says settle_offer().
+  Stream<float> offer();
+  /// What of an offer was not applied in part `at`: back into the residual, indices local to it.
+  ///
+  /// whole  how many of the entries came back as they were offered; of the others it is what rounding to the grid left.
+  void settle_offer(size_t at, Stream<float>&& back, uint64_t whole);
+  /// Into the ledger: mass that is gone for good. Index within part `at`.
+  void lose(size_t at, uint64_t index, double amount);
+
   /// In place of code(): the part's step is decided already, what was selected for it stays here.
   void keep_part(size_t at);
 
@@ -110,6 +121,16 @@ class Bucket {
   /// An update has applied what was sent of part `at`: all (`carried` is null), or what it carries of it. For the velocity; what
   /// comes back is give_back_rest()'s.
   void mask_applied(size_t at, const HeldStream<float>& sent, const HeldStream<float>* carried);
+
+  // --- jobs with `reproducible`, over shards: select() rounds to the grid, and what that leaves comes back with the update.
+
+  bool on_grid() const { return grid_.has_value(); }
+  /// In place of give_back() and give_back_rest(): what comes back of all that was selected of the part. carried: the update's
+  /// entries; null: all was applied. What was not counted: give_back(), of anything.
+  /// REQUIRES: on_grid().
+  void settle_on_grid(size_t at, const StreamView<float>* carried);
+  /// A part's update of the step has been applied: exponents of the next step go by it. Nothing in other jobs.
+  void observe_update(size_t at, const StreamView<float>& sums);
 
   /// Does one piece of what code() and give_back_rest() have put off, the oldest. False: there was nothing to do. Nothing that
   /// can be asked for depends on it but unsettled() and what the asking costs.
@@ -213,9 +234,6 @@ class Bucket {
   Stream<float> share_of(size_t at) const;
   void add_aside(std::vector<Stream<float>>& streams) const;
 
-  /// Into the ledger: mass that is gone for good. Index within part `at`.
-  void lose(size_t at, uint64_t index, double amount);
-
   // bucket_audit.cc. What the books need where the job audits.
   Account held_in(size_t at) const;
   void book_lost(size_t at, const Mass& mass);
@@ -241,6 +259,8 @@ class Bucket {
   void drop_zeros();
   Status take_selection(const SelectContext& context);
   void split_off(const IndexBuffer& positions);
+  void round_to_grid();
+  Stream<float> remainder_in_flight(size_t at) const;
   Status draw(const SelectContext& context);
   bool draws() const { return spec_.unbiased && selector_ != nullptr; }
   /// Into the ledger: all of the stream, indices of the bucket.
@@ -274,6 +294,7 @@ class Bucket {
   std::unique_ptr<Selector<float>> selector_;  ///< none for Selection::kNone
   std::optional<Velocity> velocity_;           ///< jobs with momentum
   bool masked_ = false;                        ///< ... where something is held back that could be late
+  std::optional<BucketGrid> grid_;             ///< reproducible jobs whose updates come from shards
 
   std::mutex fill_;  ///< held while a lone tensor's slot is filled into residual_
   std::unique_ptr<Aside> aside_;

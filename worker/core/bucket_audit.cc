@@ -89,6 +89,7 @@ Account Bucket::held_in(size_t at) const {
   for (const Returning& piece : returning_) {
     if (piece.at == at) held.add(mass_of(std::get<Stream<float>>(piece.what).values));
   }
+  if (grid_) held.add(mass_of(remainder_in_flight(at).values));
   if (!aside_) return held;
   if (aside_->shares[at] == Share::kInBooks) {
     held.add(mass_within(aside_->residual.view(), part.begin, part.end));

@@ -121,6 +121,17 @@ Result<CodedPart> Bucket::code_plain(size_t at) {
   return CodedPart{plain.bytes, HeldStream<float>::within(plain.bytes, plain.stream)};
 }
 
+Stream<float> Bucket::offer() {
+  MILLRACE_CHECK(parts_left_ == parts_.size(), parts_left_, parts_.size());
+  Stream<float> all = std::exchange(selected_, Stream<float>::empty(dimension_));
+  if (all.dense) all = to_sparse(all.view());
+  coded_.assign(parts_.size(), 1);
+  parts_left_ = 0;
+  counters_.entries_sent += all.count();
+  counters_.entries_sent_last = all.count();
+  return all;
+}
+
 void Bucket::keep_part(size_t at) {
   MILLRACE_CHECK(parts_left_ > 0 && coded_[at] == 0, parts_left_, at);
   give_back(at, take_part(at));

@@ -72,10 +72,20 @@ Stream<float> nonzero_of(const StreamView<float>& where, std::span<const float> 
 }  // namespace
 
 void Bucket::give_back(size_t at, Stream<float>&& stream) {
+  if (grid_) {
+    const auto none = StreamView<float>{parts_[at].end - parts_[at].begin, false, {}, {}};
+    counters_.entries_returned += stream.count();
+    return settle_on_grid(at, &none);
+  }
   if (stream.count() == 0) return;
   if (spec_.unbiased) return discard(at, stream.view());
   counters_.entries_returned += stream.count();
   returning_.push_back({at, std::move(stream)});
+}
+
+void Bucket::settle_offer(size_t at, Stream<float>&& back, uint64_t whole) {
+  counters_.entries_returned += whole;
+  if (back.count() > 0) returning_.push_back({at, std::move(back)});
 }
 
 void Bucket::give_back_rest(size_t at, HeldStream<float>&& sent, const HeldStream<float>& carried) {
@@ -199,6 +209,9 @@ Stream<float> Bucket::residual() const {
     more.push_back(rebased(known == nullptr ? found.view() : known->view(), parts_[piece.at].begin, dimension_));
   }
   add_aside(more);
+  for (size_t at = 0; at < parts_.size() && grid_; ++at) {
+    more.push_back(rebased(remainder_in_flight(at).view(), parts_[at].begin, dimension_));
+  }
   for (size_t at = 0; at < parts_.size() && parts_left_ > 0; ++at) {
     if (coded_[at] != 0) continue;
     more.push_back(

@@ -29,6 +29,7 @@ const protocol::SummaryEntry* SessionCore::Impl::counted_in(const PartRun& part)
 }
 
 double SessionCore::Impl::carried_in(const PartRun& part) const {
+  if (by_switch()) return part.account.carried_by_switch.value();
   const protocol::SummaryEntry* own = counted_in(part);
   return own == nullptr ? 0 : own->carried;
 }

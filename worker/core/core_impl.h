@@ -16,12 +16,13 @@
 #include "worker/core/clip.h"
 #include "worker/core/counted_steps.h"
 #include "worker/core/session_core.h"
+#include "worker/core/switch_path.h"
 
 /// What SessionCore's files share. core_links: connections. core_messages: what shards say, one by one. core_places: views, this
 /// worker's place in them, losing it and getting it back. core_returns: where it stands, and how its parts are settled.
 /// core_snapshots: weights that leave and come. core_held: updates that wait for acknowledgements. core_rounds:
 /// contributions and updates. core_numbers: pushes and steps.
-/// core_audit: the law at run time.
+/// core_audit: the law at run time. core_switch: jobs of path switch.
 /// core_sequences: mode asynchronous.
 namespace millrace::worker {
 
@@ -77,6 +78,7 @@ struct PartAccount {
   double entered = 0;
   double lost = 0;
   double imbalance = 0;
+  Account carried_by_switch;  ///< path switch: what this worker settled as applied
   // The other terms, as of the last look:
   double held = 0;
   double in_flight = 0;
@@ -217,7 +219,9 @@ struct SessionCore::Impl {
   std::vector<PartRun> parts;
   std::vector<TensorRun> tensors;
   LocalClip clip;
-  LinkRate link_rate;  ///< to and from the shards
+  LinkRate link_rate;                       ///< to and from the shards
+  std::unique_ptr<SwitchPath> switch_path;  ///< of jobs with it
+  protocol::Heartbeat::Switch told_of_switch = protocol::Heartbeat::Switch::kNoWord;
   std::vector<Link> links;
 
   Standing standing = Standing::kLoaded;
@@ -294,7 +298,10 @@ struct SessionCore::Impl {
   /// Of this process in that view; 0: it is not in it.
   uint64_t life_in(const protocol::JobView& of) const;
   /// It goes on with the weights of another, or with none: those that the shards hold.
-  bool may_return() const { return config.has_weights || config.spec.has_store(); }
+  /// Not in a reproducible job: whoever gave it weights does not say what exponents go with them.
+  bool may_return() const {
+    return !by_switch() && !config.spec.reproducible && (config.has_weights || config.spec.has_store());
+  }
   /// Values that a snapshot of the part has for this worker.
   uint64_t snapshot_values(const PartRun& part) const { return config.has_weights ? part.dimension() : 0; }
   bool synced() const { return standing == Standing::kSynced; }
@@ -429,8 +436,25 @@ struct SessionCore::Impl {
   std::string held_text() const;
 
   // core_clip.cc
-  /// A sentence about the tensor that clipping waits for; empty where it waits for none.
-  std::string clip_waits_for() const;
+  /// A sentence about the tensor that clipping, or the switch, waits for; empty where none does.
+  std::string push_waits_for() const;
+
+  // core_switch.cc
+  bool by_switch() const { return switch_path != nullptr; }
+  /// What select() took out is in flight from now on; with the last bucket's the step begins.
+  void offer(uint32_t bucket, uint64_t step, TimeNs now, Actions& actions);
+  Status begin_switch_step(uint64_t step, TimeNs now);
+  void on_packet(const protocol::ReceivedPacket& packet, TimeNs now, Actions& actions);
+  void follow_path(TimeNs now, Actions& actions);
+  void tick_path(TimeNs now, Actions& actions);
+  /// Tells shard 0 at once when there is something new to tell of the switch.
+  void tell_of_switch(TimeNs now, Actions& actions);
+  void finish_switch_step(TimeNs now, Actions& actions);
+  void settle_by_switch(PartRun& part, const SwitchStepDone& step);
+  void deliver_by_switch(PartRun& part, const SwitchStepDone& step, TimeNs now, Actions& actions);
+  bool may_leave_switch(TimeNs now, Actions& actions);
+  /// Steps of the part as shards know them: on path switch they see none.
+  uint64_t steps_at_shard(const PartRun& part) const { return by_switch() ? 0 : part.n; }
   // core_numbers.cc
   void number(uint64_t push, uint64_t step, TimeNs now, Actions& actions);
   void answer_pushes(BucketRun& run);

@@ -113,11 +113,12 @@ void SessionCore::Impl::send_heartbeat(uint32_t shard, TimeNs now, Actions& acti
   heartbeat.sequence = ++link.heartbeats;
   uint64_t least = UINT64_MAX;
   for (const BucketRun& run : buckets) least = std::min(least, run.steps_applied);
-  heartbeat.steps_applied = buckets.empty() ? 0 : least;
+  heartbeat.steps_applied = buckets.empty() || by_switch() ? 0 : least;
+  if (by_switch() && shard == 0) heartbeat.switch_state = told_of_switch = switch_path->word(now);
   heartbeat.finishing = phase == Phase::kFinishing;
   for (size_t looked = 0; looked < parts.size() && heartbeat.digests.size() < protocol::kHeartbeatPartsMax; ++looked) {
     const PartRun& part = parts[link.next_digest++ % parts.size()];
-    if (part.layout.shard == shard && part.n > 0)
+    if (part.layout.shard == shard && steps_at_shard(part) > 0)
       heartbeat.digests.push_back({part.layout.part, part.n, part.log_digest});
   }
   send(shard, std::move(heartbeat), {}, actions);
@@ -183,12 +184,14 @@ void SessionCore::Impl::on_tick(TimeNs now, Actions& actions) {
   if (phase == Phase::kReturning && now - progress_at >= config.shard_silence) return give_up_returning(now, actions);
   if (aside_pending) put_aside();
   if (now >= resend_check_at) resend_due(now, actions);
+  if (by_switch()) tick_path(now, actions);
   end_turn(now, actions);
 }
 
 TimeNs SessionCore::Impl::next_deadline() const {
   if (over()) return kNever;
   TimeNs next = resend_check_at;
+  if (by_switch()) next = std::min(next, switch_path->next_deadline());
   if (phase == Phase::kJoining) next = std::min(next, started_at + config.connect_timeout);
   if (phase == Phase::kReturning) next = std::min(next, progress_at + config.shard_silence);
   for (const Link& link : links) {
@@ -219,8 +222,11 @@ std::string SessionCore::Impl::waiting_for() const {
     return "of " + std::to_string(config.spec.workers) + " workers these have not joined: " + numbers_text(missing);
   }
   if (phase == Phase::kReturning) return returning_text();
-  if (std::string missing = clip_waits_for(); !missing.empty()) return missing;
+  if (std::string missing = push_waits_for(); !missing.empty()) return missing;
   if (std::string missing = held_text(); !missing.empty()) return missing;
+  if (by_switch()) {
+    if (std::string missing = switch_path->waiting_for(); !missing.empty()) return missing;
+  }
   for (uint32_t shard = 0; shard < links.size(); ++shard) {
     if (links[shard].state != LinkState::kWelcomed) {
       return shard_text(shard) + " is not connected: " + links[shard].last_trouble;

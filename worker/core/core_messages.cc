@@ -147,7 +147,8 @@ void SessionCore::Impl::on_welcome(uint32_t shard, const protocol::Header& heade
     // What was decided meanwhile without this worker, no resend of its own would bring: it is asked for.
     const bool ask = !is_in_every_step();
     for (const PartRun& part : parts) {
-      if (part.layout.shard == shard && (part.n > 0 || ask)) link.acks.push_back({part.layout.part, part.n, ask});
+      if (part.layout.shard == shard && (steps_at_shard(part) > 0 || ask))
+        link.acks.push_back({part.layout.part, part.n, ask});
     }
   }
   resend_outstanding(shard, now, actions);

@@ -49,7 +49,8 @@ bool SessionCore::Impl::adopt_view(uint32_t shard, const protocol::JobView& next
   follow_shards(before, now, actions);
   if (!find_myself(shard, before, now, actions)) return false;
   progress_at = now;
-  if (before.job == 0) return true;
+  if (by_switch()) follow_path(now, actions);
+  if (before.job == 0 || over()) return !over();
   if (synced()) {
     if (sends_now()) {
       log(actions, Severity::kInfo,
@@ -116,6 +117,12 @@ bool SessionCore::Impl::find_myself(uint32_t shard, const protocol::JobView& bef
   } else if (own->life != life && !take_new_life(*own, now, actions)) {
     return false;
   }
+  if (by_switch() && own->state == protocol::MemberState::kJoining && view.started) {
+    end_session({ErrorCode::kUnsupported,
+                 "the job runs, and on path switch this version lets nobody come in, or come back, while it does"},
+                now, actions);
+    return false;
+  }
   has_place = true;
   return stand_as(*own, before, now, actions);
 }
@@ -175,6 +182,13 @@ bool SessionCore::Impl::stand_as(const protocol::Member& own, const protocol::Jo
                                  Actions& actions) {
   if (own.state == protocol::MemberState::kJoining) {
     if (!view.started) return true;
+    if (config.spec.reproducible) {
+      end_session({ErrorCode::kUnsupported,
+                   "the job runs and is reproducible: nobody can join it, since the exponents of its grid are known to "
+                   "those who saw all of its updates; start the job anew"},
+                  now, actions);
+      return false;
+    }
     if (synced()) {
       lose_place(now, actions);
       has_place = true;

@@ -34,7 +34,9 @@ void SessionCore::Impl::send_state(uint32_t shard, Actions& actions) {
   state.synced = synced();
   for (const PartRun& part : parts) {
     state.stranded = state.stranded || part.stranded;
-    state.parts.push_back({part.layout.part, part.n, part.decided_in, part.lineage, part.kept_from()});
+    const bool known_there = !by_switch();
+    state.parts.push_back({part.layout.part, steps_at_shard(part), known_there ? part.decided_in : 0, part.lineage,
+                           known_there ? part.kept_from() : 0});
   }
   send(shard, std::move(state), {}, actions);
 }
@@ -58,7 +60,9 @@ void SessionCore::Impl::on_fetch(uint32_t shard, const protocol::Fetch& fetch, A
   for (const KeptUpdate& update : part.kept) {
     if (update.body.step >= fetch.first_step) send(shard, update.body, update.payload, actions);
   }
-  send(shard, protocol::Fetched{fetch.part, part.n, part.decided_in, part.summary_of_n()}, {}, actions);
+  send(shard,
+       protocol::Fetched{fetch.part, steps_at_shard(part), by_switch() ? 0 : part.decided_in, part.summary_of_n()}, {},
+       actions);
 }
 
 void SessionCore::Impl::keep_for_settling(PartRun& part, protocol::Message&& message) {

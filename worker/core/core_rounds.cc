@@ -37,10 +37,11 @@ bool SessionCore::Impl::work(TimeNs now, Actions& actions) {
     unsettled.erase(*bucket);  // select() has settled what was left
     select_for(run, step, now, actions);
     run.next_in_order = 0;
-    choose_codecs(*bucket, actions);
+    if (!by_switch()) choose_codecs(*bucket, actions);
     audit_some(run, actions);
     counters.dense_bytes += run.bucket->dimension() * sizeof(float);
-    return true;
+    if (by_switch()) offer(*bucket, step, now, actions);
+    return !over();
   }
   code_next(*bucket, now, actions);
   return !over();
@@ -220,7 +221,7 @@ void SessionCore::Impl::remember_update(PartRun& part, const protocol::Update& u
 }
 
 void SessionCore::Impl::resend_outstanding(uint32_t shard, TimeNs now, Actions& actions) {
-  if (!synced()) return;
+  if (!synced() || by_switch()) return;
   for (PartRun& part : parts) {
     if (shard != kAllShards && part.layout.shard != shard) continue;
     if (links[part.layout.shard].state != LinkState::kWelcomed) continue;
@@ -232,7 +233,7 @@ void SessionCore::Impl::resend_outstanding(uint32_t shard, TimeNs now, Actions& 
 
 void SessionCore::Impl::resend_due(TimeNs now, Actions& actions) {
   resend_check_at = kNever;
-  if (!synced()) return;
+  if (!synced() || by_switch()) return;
   for (PartRun& part : parts) {
     if (links[part.layout.shard].state != LinkState::kWelcomed) continue;  // its Welcome sends everything
     for (Outstanding& out : part.outstanding) {
@@ -297,6 +298,10 @@ Outstanding* SessionCore::Impl::find_outstanding(uint32_t shard, uint32_t part, 
 }
 
 void SessionCore::Impl::on_update(uint32_t shard, protocol::Message&& message, TimeNs now, Actions& actions) {
+  if (by_switch()) {
+    ++counters.dropped_unexpected;
+    return;
+  }
   const uint32_t part = std::get<protocol::Update>(message.body).part;
   for (bool applied = take_update(shard, std::move(message), now, actions); applied;) {
     // Judged again like any other: its epoch may be an older one by now.
@@ -419,6 +424,8 @@ void SessionCore::Impl::settle_counted(PartRun& part, uint64_t step, HeldStream<
   }
   const bool in_part = !update.whole_sum && !carried.view.dense;
   was_applied(part, step, sent, in_part ? &carried : nullptr);
+  Bucket& bucket = *buckets[part.layout.bucket].bucket;
+  if (bucket.on_grid()) return bucket.settle_on_grid(part.at, in_part ? &carried.view : nullptr);
   if (!in_part) return;
   buckets[part.layout.bucket].bucket->give_back_rest(part.at, std::move(sent), carried);
   note_unsettled(part.layout.bucket);
@@ -478,6 +485,7 @@ void SessionCore::Impl::apply_update(PartRun& part, const protocol::Update& upda
   delivered.weight_sum = update.weight_sum;
   delivered.denominator = sum.count() > 0 ? denominator_of(update) : 1;
   run.bucket->count_received(sum.count());
+  run.bucket->observe_update(part.at, sum);
   counters.raw_bytes_down += sum.count() * (sizeof(uint32_t) + sizeof(float));
   if (!run.applied.empty()) {
     for (size_t i = 0; i < sum.values.size(); ++i) {
@@ -558,7 +566,7 @@ void SessionCore::Impl::end_turn(TimeNs now, Actions& actions) {
   leave_when_done(now, actions);
 }
 
-void SessionCore::Impl::leave_when_done(TimeNs /*now*/, Actions& actions) {
+void SessionCore::Impl::leave_when_done(TimeNs now, Actions& actions) {
   // After a return also contributions of an earlier life may be open, whose pushes have been answered.
   const bool all_answered =
       ready.empty() && std::ranges::all_of(buckets, [](const BucketRun& run) { return run.answered == run.pushed; }) &&
@@ -570,6 +578,7 @@ void SessionCore::Impl::leave_when_done(TimeNs /*now*/, Actions& actions) {
     return set_phase(Phase::kFinished);
   }
   if (phase != Phase::kFinishing || !all_answered) return;
+  if (by_switch() && !may_leave_switch(now, actions)) return;
   // An ack that waits for a connection is waited for, too.
   if (!std::ranges::all_of(links, [](const Link& link) { return link.acks.empty(); })) return;
   if (!std::ranges::all_of(links, [](const Link& link) { return link.state == LinkState::kWelcomed; })) return;

@@ -62,6 +62,36 @@ Result<protocol::TensorSpec> tensor_from_options(const TensorOptions& options, u
   return tensor;
 }
 
+Status set_path(const JobOptions& job, protocol::JobSpec& spec) {
+  constexpr std::string_view kSwitch = "switch:";
+  protocol::SwitchSpec& at = spec.switch_path;
+  if (job.path.starts_with(kSwitch)) {
+    spec.path = protocol::Path::kSwitch;
+    at.address = job.path.substr(kSwitch.size());
+  } else if (job.path != "server") {
+    return fail(ErrorCode::kInvalidArgument,
+                "path = '" + job.path + "': known are 'server' and 'switch:HOST:PORT', as switch:192.0.2.7:7600");
+  }
+  at.job = job.switch_job;
+  at.slots = job.switch_slots;
+  at.packet_bytes_max = job.switch_packet_bytes;
+  at.return_after_ms = job.switch_return_after_ms;
+  const std::vector<std::string_view> codecs = split(job.switch_codec, '+');
+  if (codecs.size() != 2) return bad(job.switch_codec, "a switch_codec: INDEX+VALUE, as gap+fixed16");
+  using Index = protocol::WindowIndexCodec;
+  using Value = protocol::WindowValueCodec;
+  if (auto done = choose<Index>(
+          "switch_codec", codecs[0],
+          {{"raw", Index::kRaw}, {"gap", Index::kGap}, {"bitmap", Index::kBitmap}, {"bloom", Index::kBloom}}, at.index);
+      !done) {
+    return done;
+  }
+  return choose<Value>(
+      "switch_codec", codecs[1],
+      {{"fixed16", Value::kFixed16}, {"fixed32", Value::kFixed32}, {"qsgd8", Value::kQsgd8}, {"qsgd4", Value::kQsgd4}},
+      at.value);
+}
+
 Status set_words(const JobOptions& job, protocol::JobSpec& spec) {
   auto select = of_option("select", selection_from_text(job.select));
   if (!select) return std::unexpected(select.error());
@@ -143,6 +173,17 @@ Result<protocol::MomentumSpec> momentum_from_text(std::string_view text) {
   return spec;
 }
 
+Result<protocol::GridSpec> grid_from_text(std::string_view text) {
+  protocol::GridSpec spec;
+  const std::vector<std::string_view> words = split(text, ':');
+  const auto block = words.empty() ? std::nullopt : number_from_text<uint32_t>(words[0]);
+  const auto exponent = words.size() == 2 ? number_from_text<int32_t>(words[1]) : std::nullopt;
+  if (!block || !exponent) return bad(text, "a grid: BLOCK_INDICES:FIRST_EXPONENT, as 16384:-20");
+  spec.block_indices = *block;
+  spec.exponent_initial = *exponent;
+  return spec;
+}
+
 Result<protocol::JobSpec> spec_from_options(const JobOptions& job, std::span<const TensorOptions> tensors) {
   if (!(job.link_rate >= 0) || !std::isfinite(job.link_rate)) {
     return fail(ErrorCode::kInvalidArgument, "link_rate: bits per second, 0 or more");
@@ -165,8 +206,13 @@ Result<protocol::JobSpec> spec_from_options(const JobOptions& job, std::span<con
   spec.audit = job.audit;
   spec.history = job.history;
   spec.unbiased = job.unbiased;
+  spec.reproducible = job.reproducible;
   spec.clip = job.clip;
   if (auto done = set_words(job, spec); !done) return std::unexpected(done.error());
+  if (auto done = set_path(job, spec); !done) return std::unexpected(done.error());
+  auto grid = of_option("grid", grid_from_text(job.grid));
+  if (!grid) return std::unexpected(grid.error());
+  spec.grid = *grid;
   for (const TensorOptions& options : tensors) {
     auto tensor = tensor_from_options(options, job.threshold_period);
     if (!tensor) return std::unexpected(tensor.error());
@@ -176,6 +222,13 @@ Result<protocol::JobSpec> spec_from_options(const JobOptions& job, std::span<con
     return fail(ErrorCode::kInvalidArgument, "worker " + std::to_string(job.worker) + " of " +
                                                  std::to_string(job.workers) +
                                                  " workers: identities are 0 .. workers - 1");
+  }
+  if (job.reproducible && (job.returns || !job.load_path.empty())) {
+    return fail(
+        ErrorCode::kUnsupported,
+        std::string(job.returns ? "returns" : "load_path") +
+            " in a reproducible job: the exponents of its grid are in no saved state and no snapshot; start the "
+            "job anew, from the weights that the last one left");
   }
   if (job.shards.empty()) return fail(ErrorCode::kInvalidArgument, "no shards: give at least one \"tcp://host:port\"");
   if (auto valid = protocol::validate(spec); !valid) return std::unexpected(valid.error());

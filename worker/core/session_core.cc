@@ -68,6 +68,10 @@ SessionCore::Impl::Impl(CoreConfig config_)
     link.address = address;
     links.push_back(std::move(link));
   }
+  if (config.spec.path == protocol::Path::kSwitch) {
+    config.has_weights = false;  // it neither gives any nor takes others'
+    switch_path = std::make_unique<SwitchPath>(config.spec, layout, config.worker, config.switch_access, config.nonce);
+  }
   if (config.saved) load(*config.saved);
 }
 
@@ -116,6 +120,9 @@ void SessionCore::on_disconnected(uint32_t shard, const std::string& reason, Tim
 void SessionCore::on_message(uint32_t shard, protocol::Message&& message, TimeNs now, Actions& actions) {
   impl_->on_message(shard, std::move(message), now, actions);
 }
+void SessionCore::on_packet(const protocol::ReceivedPacket& packet, TimeNs now, Actions& actions) {
+  impl_->on_packet(packet, now, actions);
+}
 void SessionCore::on_tick(TimeNs now, Actions& actions) { impl_->on_tick(now, actions); }
 void SessionCore::end_turn(TimeNs now, Actions& actions) { impl_->end_turn(now, actions); }
 bool SessionCore::work(TimeNs now, Actions& actions) { return impl_->work(now, actions); }
@@ -144,7 +151,7 @@ Status SessionCore::finish(TimeNs now, Actions& actions) {
     impl.end_turn(now, actions);
     return {};
   }
-  if (const std::string missing = impl.clip_waits_for(); !missing.empty())
+  if (const std::string missing = impl.push_waits_for(); !missing.empty())
     return fail(ErrorCode::kInvalidArgument, missing);
   impl.set_phase(Phase::kFinishing);
   // Said at once, so that nobody waits for more of this worker, and with every heartbeat again.
@@ -288,6 +295,10 @@ const CodecChoice* SessionCore::codec_choice(uint32_t bucket) const {
   return impl_->buckets[bucket].bucket->chooser().choice();
 }
 BucketCounters SessionCore::bucket_counters(uint32_t bucket) const { return impl_->buckets[bucket].bucket->counters(); }
+
+std::optional<SwitchPathStatus> SessionCore::switch_status() const {
+  return impl_->by_switch() ? std::optional(impl_->switch_path->status()) : std::nullopt;
+}
 
 Stream<float> SessionCore::residual(uint32_t bucket) const { return impl_->buckets[bucket].bucket->residual(); }
 

@@ -18,6 +18,7 @@
 #include "worker/core/actions.h"
 #include "worker/core/bucket.h"
 #include "worker/core/saved_state.h"
+#include "worker/core/switch_path.h"
 
 namespace millrace::worker {
 
@@ -49,6 +50,7 @@ struct CoreConfig {
   bool returns = false;  ///< this process takes the place of an earlier one of this worker, as soon as that is silent
   /// What an earlier process saved; weights are the shell's. REQUIRES: fits(*saved, worker, spec).
   std::optional<SavedState> saved;
+  SwitchAccess switch_access;  ///< path switch. REQUIRES: its sink and resolve() are set
 };
 
 enum class Phase : uint8_t {
@@ -144,6 +146,8 @@ class SessionCore {
   void on_message(uint32_t shard, protocol::Message&& message, TimeNs now, Actions& actions);
   /// Bytes came that are no message: counted; a version mismatch ends the session.
   void on_bad_message(uint32_t shard, const Error& error, TimeNs now, Actions& actions);
+  /// Path switch: a datagram came, from whomever. What is sent goes into the sink, as by every other call.
+  void on_packet(const protocol::ReceivedPacket& packet, TimeNs now, Actions& actions);
   void on_tick(TimeNs now, Actions& actions);
   void end_turn(TimeNs now, Actions& actions);
   /// Selects or codes one piece of what is waiting, the highest priority first. False: nothing is waiting.
@@ -223,6 +227,9 @@ class SessionCore {
   BucketCounters bucket_counters(uint32_t bucket) const;
   /// How the bucket is coded on its way up; nullptr: the job names its codecs, or nothing was sent yet.
   const CodecChoice* codec_choice(uint32_t bucket) const;
+
+  /// Path switch: how it goes; empty: another path.
+  std::optional<SwitchPathStatus> switch_status() const;
 
   /// R: residual with everything filled and not sent yet, and everything returned. Copies.
   /// REQUIRES: no slot of the bucket is being filled.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/base/clock.h"
+#include "worker/peer/body_memory.h"
 #include "worker/peer/message.h"
 
 namespace millrace::peer {
@@ -20,6 +21,7 @@ struct Packet {
 /// Where the channel of a collective hands on what is sent, and what was computed.
 class ChannelSink {
  public:
+  virtual BodyMemory& body_memory() = 0;
   virtual void send_data(uint32_t collective, uint32_t to, uint32_t tag, Packet packet) = 0;
   virtual void charge(TimeNs work) = 0;
   virtual TimeNs now() const = 0;
@@ -47,6 +49,9 @@ class Channel {
 
   /// Never waits. tag: at most one message of this collective from here to `to` has it.
   void send(uint32_t to, uint32_t tag, Packet packet) { sink_->send_data(collective_, to, tag, std::move(packet)); }
+
+  /// Where to write what is sent: of several ways the transport's best.
+  BodyMemory& bodies() { return sink_->body_memory(); }
 
   class Receive {
    public:

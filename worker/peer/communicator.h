@@ -5,6 +5,7 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/result.h"
+#include "worker/peer/body_memory.h"
 #include "worker/peer/message.h"
 
 namespace millrace::peer {
@@ -26,7 +27,7 @@ struct Traffic {
 ///
 /// Order    messages from one rank may arrive in any order; each arrives once, whole, or the rank is lost.
 /// Threads  one thread at a time, but for wait(), which another's calls may overlap, and wake().
-class Communicator {
+class Communicator : public BodyMemory {
  public:
   Communicator() = default;
   Communicator(const Communicator&) = delete;
@@ -40,6 +41,9 @@ class Communicator {
   /// to       < size(), not rank().
   /// Errors   unavailable: that rank is lost; limit_exceeded: a body longer than the transport carries.
   virtual Status send(uint32_t to, PeerMessage message) = 0;
+
+  /// Where a body is best written that will be sent.
+  WritableBody take_body(size_t bytes) override { return heap_body(bytes); }
 
   /// A message that has arrived, if there is one; also moves along what is being sent. Never waits. Its body begins at a
   /// multiple of 8.

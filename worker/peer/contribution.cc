@@ -23,10 +23,10 @@ Status check_contribution(const StreamView<T>& own, const AllreduceSettings<T>& 
 
 template <typename T>
 Result<CodedContribution<T>> code_contribution(const HeldStream<T>& own, const AllreduceSettings<T>& settings,
-                                               const Channel& channel) {
+                                               Channel& channel) {
   if (Status status = check_contribution(own.view, settings); !status) return std::unexpected(status.error());
   const RandomKey random = random_key_of(settings.wire.random, channel);
-  Result<Packed<T>> packed = pack(own, settings.wire.contribution, random);
+  Result<Packed<T>> packed = pack(own, settings.wire.contribution, random, 0, channel.bodies());
   if (!packed) return std::unexpected(packed.error());
   CodedContribution<T> coded{std::move(packed->packet), std::move(packed->decoded),
                              Stream<T>::empty(settings.dimension)};
@@ -86,9 +86,9 @@ Stream<T> difference(const StreamView<T>& a, const StreamView<T>& b) {
 template Status check_contribution(const StreamView<float>&, const AllreduceSettings<float>&);
 template Status check_contribution(const StreamView<double>&, const AllreduceSettings<double>&);
 template Result<CodedContribution<float>> code_contribution(const HeldStream<float>&, const AllreduceSettings<float>&,
-                                                            const Channel&);
+                                                            Channel&);
 template Result<CodedContribution<double>> code_contribution(const HeldStream<double>&,
-                                                             const AllreduceSettings<double>&, const Channel&);
+                                                             const AllreduceSettings<double>&, Channel&);
 template Stream<float> difference(const StreamView<float>&, const StreamView<float>&);
 template Stream<double> difference(const StreamView<double>&, const StreamView<double>&);
 

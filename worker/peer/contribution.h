@@ -22,7 +22,7 @@ Status check_contribution(const StreamView<T>& own, const AllreduceSettings<T>& 
 /// Errors   check_contribution()'s; the codec's.
 template <typename T>
 Result<CodedContribution<T>> code_contribution(const HeldStream<T>& own, const AllreduceSettings<T>& settings,
-                                               const Channel& channel);
+                                               Channel& channel);
 
 /// The key of this rank's random numbers in this collective.
 RandomKey random_key_of(RandomKey job, const Channel& channel);

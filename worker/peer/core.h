@@ -10,6 +10,7 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/result.h"
+#include "worker/peer/body_memory.h"
 #include "worker/peer/channel.h"
 #include "worker/peer/message.h"
 #include "worker/peer/task.h"
@@ -27,6 +28,8 @@ struct GroupOptions {
   uint64_t early_bytes_max = uint64_t{1} << 32;
   /// What collectives measure themselves by; null: the time of the call, and what was charged since (simulated time).
   TimeNs (*clock)() = nullptr;
+  /// Where collectives write what they send; null: on the heap. Outlives the group.
+  BodyMemory* bodies = nullptr;
 };
 
 /// What a rank starts: the same on every rank, and in the same order.
@@ -117,6 +120,7 @@ class PeerCore final : private ChannelSink {
   class Call;
 
   void send_data(uint32_t collective, uint32_t to, uint32_t tag, Packet packet) override;
+  BodyMemory& body_memory() override { return options_.bodies != nullptr ? *options_.bodies : heap_bodies(); }
   void charge(TimeNs work) override { actions_->work += work; }
   TimeNs now() const override { return now_; }
   TimeNs clock() const override;

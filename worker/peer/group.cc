@@ -13,8 +13,9 @@ namespace {
 constexpr TimeNs kWaitMax = 100 * kNsPerMs;
 constexpr int kMessagesPerTurn = 256;  ///< before what they ask for is carried out
 
-GroupOptions with_clock(GroupOptions options) {
+GroupOptions complete(GroupOptions options, Communicator& communicator) {
   if (options.clock == nullptr) options.clock = &monotonic_now_ns;
+  if (options.bodies == nullptr) options.bodies = &communicator;
   return options;
 }
 
@@ -23,7 +24,7 @@ GroupOptions with_clock(GroupOptions options) {
 PeerGroup::PeerGroup(Communicator& communicator, const GroupOptions& options, Progress progress)
     : communicator_(communicator),
       progress_(progress),
-      core_(communicator.rank(), communicator.size(), with_clock(options)) {
+      core_(communicator.rank(), communicator.size(), complete(options, communicator)) {
   if (progress_ == Progress::kByThread) thread_ = std::jthread([this] { run_thread(); });
 }
 

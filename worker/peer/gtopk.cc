@@ -55,7 +55,7 @@ class Gtopk final : public Allreduce<T> {
       if (!all) co_return std::unexpected(all.error());
       sum = std::move(*all);
     } else {
-      Result<Packed<T>> packed = pack(sum, settings_.wire.sums, {});
+      Result<Packed<T>> packed = pack(sum, settings_.wire.sums, {}, 0, channel.bodies());
       if (!packed) co_return std::unexpected(packed.error());
       packet = std::move(packed->packet);
     }
@@ -88,7 +88,7 @@ class Gtopk final : public Allreduce<T> {
   }
 
   /// What goes to the parent: a sum, losslessly; a contribution that nothing was added to as its codec has it.
-  Result<Packet> packed_up(const Channel& channel, const HeldStream<T>& mine, const HeldStream<T>& sum,
+  Result<Packet> packed_up(Channel& channel, const HeldStream<T>& mine, const HeldStream<T>& sum,
                            std::vector<Stream<T>>& returned) const {
     if (sum.owner == mine.owner) {
       Result<CodedContribution<T>> coded = code_contribution(mine, settings_, channel);
@@ -96,7 +96,7 @@ class Gtopk final : public Allreduce<T> {
       if (coded->returned.count() > 0) returned.push_back(std::move(coded->returned));
       return std::move(coded->packet);
     }
-    Result<Packed<T>> packed = pack(sum, settings_.wire.sums, {});
+    Result<Packed<T>> packed = pack(sum, settings_.wire.sums, {}, 0, channel.bodies());
     if (!packed) return std::unexpected(packed.error());
     return std::move(packed->packet);
   }

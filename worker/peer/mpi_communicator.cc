@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "kernels/base/check.h"
+#include "worker/peer/mpi_node.h"
 
 namespace millrace::peer {
 namespace {
@@ -28,6 +29,8 @@ namespace {
 constexpr size_t kWholeBodyBytesMax = 8192;
 constexpr size_t kBodyBytesMax = std::numeric_limits<int>::max();  // MPI counts in int
 constexpr size_t kAnnouncementBytes = kMessageHeaderBytes + sizeof(uint32_t);
+constexpr size_t kReferenceBytes = kMessageHeaderBytes + sizeof(BodyReference);
+constexpr size_t kSharedBodyBytesMax = 8 << 20;  // a few must not fill a segment
 
 // Tags of MPI: what begins with a header, and bodies that were announced.
 constexpr int kHeadTag = 1;
@@ -133,8 +136,8 @@ void MpiJob::abort(int exit_code, uint32_t grace_ms) {
 /// All that is in flight. One lock over it and over every call of MPI.
 class MpiCommunicator::Links {
  public:
-  Links(MPI_Comm comm, uint32_t rank, uint32_t size, MpiThreads level)
-      : rank_(rank), size_(size), comm_(comm), level_(level) {}
+  Links(MPI_Comm comm, uint32_t rank, uint32_t size, MpiThreads level, std::unique_ptr<SharedBodies> shared)
+      : rank_(rank), size_(size), comm_(comm), level_(level), shared_(std::move(shared)) {}
 
   uint32_t rank() const { return rank_; }
   uint32_t size() const { return size_; }
@@ -150,11 +153,22 @@ class MpiCommunicator::Links {
     traffic_.bytes_sent += kMessageHeaderBytes + body_bytes;
     ++traffic_.messages_sent;
     if (body_bytes <= kWholeBodyBytesMax) return send_head(to, message, message.body.bytes);
+    if (shared_ && shared_->reaches(to) && body_bytes <= kSharedBodyBytesMax) {
+      if (const auto reference = shared_->hold(message.body.bytes)) return send_reference(to, message, *reference);
+    }
     const uint32_t tag = next_body_tag_;
     next_body_tag_ = tag == kBodyTagMax ? kBodyTagMin : tag + 1;
     const auto tag_bytes = std::bit_cast<std::array<uint8_t, sizeof tag>>(tag);
     if (Status status = send_head(to, message, tag_bytes); !status) return status;
     return begin_send(to, static_cast<int>(tag), message.body.bytes, {.body = std::move(message.body), .head = {}});
+  }
+
+  WritableBody take_body(size_t bytes) {
+    if (shared_ && bytes > kWholeBodyBytesMax && bytes <= kSharedBodyBytesMax) {
+      const std::lock_guard lock(mutex_);
+      if (std::optional<WritableBody> body = shared_->take(bytes)) return std::move(*body);
+    }
+    return heap_body(bytes);
   }
 
   Result<std::optional<ReceivedMessage>> receive() {
@@ -211,7 +225,10 @@ class MpiCommunicator::Links {
     return traffic_;
   }
 
-  MpiCounters counters() const { return {polls_, sleeps_}; }
+  MpiCounters counters() const {
+    const std::lock_guard lock(mutex_);
+    return {polls_, sleeps_, shared_ ? shared_->counters() : SharedBodiesCounters{}};
+  }
 
  private:
   using Head = std::array<uint8_t, kMessageHeaderBytes + kWholeBodyBytesMax>;
@@ -253,6 +270,14 @@ class MpiCommunicator::Links {
     if (!rest.empty()) std::memcpy(head->data() + header.size(), rest.data(), rest.size());
     const ByteSpan bytes(head->data(), header.size() + rest.size());
     return begin_send(to, kHeadTag, bytes, {.body = {}, .head = std::move(head)});
+  }
+
+  /// Of a body that the receiver looks into where it lies.
+  Status send_reference(uint32_t to, const PeerMessage& message, const BodyReference& reference) {
+    const auto bytes = std::bit_cast<std::array<uint8_t, sizeof reference>>(reference);
+    Status sent = send_head(to, message, bytes);
+    if (!sent) shared_->let_go(reference);
+    return sent;
   }
 
   Status begin_send(uint32_t to, int tag, ByteSpan bytes, Sending keep) {
@@ -396,6 +421,9 @@ class MpiCommunicator::Links {
     if (bytes.size() < kMessageHeaderBytes) return bad(received.from, "is shorter than a header");
     Result<DecodedHeader> header = decode_header(bytes.first<kMessageHeaderBytes>());
     if (!header) return std::unexpected(header.error());
+    if (header->body_bytes > kWholeBodyBytesMax && bytes.size() == kReferenceBytes) {
+      return take_reference(received.from, std::move(*header), bytes.last<sizeof(BodyReference)>());
+    }
     if (header->body_bytes > kWholeBodyBytesMax) {
       if (bytes.size() != kAnnouncementBytes) return bad(received.from, "announces a body without its tag");
       std::array<uint8_t, sizeof(uint32_t)> tag_bytes{};
@@ -409,6 +437,17 @@ class MpiCommunicator::Links {
       header->message.body.bytes = header->message.body.bytes.subspan(kMessageHeaderBytes);
     }
     arrive(received.from, std::move(header->message));
+    return {};
+  }
+
+  Status take_reference(uint32_t from, DecodedHeader header, std::span<const uint8_t, sizeof(BodyReference)> bytes) {
+    if (!shared_) return bad(from, "refers to memory that is not shared");
+    std::array<uint8_t, sizeof(BodyReference)> copy{};
+    std::ranges::copy(bytes, copy.begin());
+    Result<SharedBytes> body = shared_->body_of(std::bit_cast<BodyReference>(copy), header.body_bytes);
+    if (!body) return std::unexpected(body.error());
+    header.message.body = std::move(*body);
+    arrive(from, std::move(header.message));
     return {};
   }
 
@@ -445,6 +484,7 @@ class MpiCommunicator::Links {
   const uint32_t size_;
   const MPI_Comm comm_;
   const MpiThreads level_;
+  const std::unique_ptr<SharedBodies> shared_;  ///< null: bodies are sent
   std::atomic<bool> woken_ = false;
   std::atomic<uint64_t> polls_ = 0;
   std::atomic<uint64_t> sleeps_ = 0;
@@ -466,12 +506,12 @@ class MpiCommunicator::Links {
   std::vector<MPI_Status> statuses_;
 };
 
-Result<std::unique_ptr<MpiCommunicator>> MpiCommunicator::over_world() {
+Result<std::unique_ptr<MpiCommunicator>> MpiCommunicator::over_world(const MpiOptions& options) {
   if (!mpi_is_there()) return fail(ErrorCode::kUnavailable, "MPI is not started (MPI_Init), or has ended");
-  return over(MPI_Comm_c2f(MPI_COMM_WORLD));
+  return over(MPI_Comm_c2f(MPI_COMM_WORLD), options);
 }
 
-Result<std::unique_ptr<MpiCommunicator>> MpiCommunicator::over(int fortran_handle) {
+Result<std::unique_ptr<MpiCommunicator>> MpiCommunicator::over(int fortran_handle, const MpiOptions& options) {
   if (!mpi_is_there()) return fail(ErrorCode::kUnavailable, "MPI is not started (MPI_Init), or has ended");
   const MPI_Comm parent = MPI_Comm_f2c(fortran_handle);
   MPI_Comm own = MPI_COMM_NULL;
@@ -481,8 +521,9 @@ Result<std::unique_ptr<MpiCommunicator>> MpiCommunicator::over(int fortran_handl
   MPI_Comm_rank(own, &rank);
   MPI_Comm_size(own, &size);
   MPI_Query_thread(&level);
-  return std::unique_ptr<MpiCommunicator>(new MpiCommunicator(
-      std::make_unique<Links>(own, static_cast<uint32_t>(rank), static_cast<uint32_t>(size), threads_of(level))));
+  return std::unique_ptr<MpiCommunicator>(
+      new MpiCommunicator(std::make_unique<Links>(own, static_cast<uint32_t>(rank), static_cast<uint32_t>(size),
+                                                  threads_of(level), share_bodies(own, options.shared_bytes_max))));
 }
 
 MpiCommunicator::MpiCommunicator(std::unique_ptr<Links> links) : links_(std::move(links)) {}
@@ -502,6 +543,7 @@ Status MpiCommunicator::send(uint32_t to, PeerMessage message) {
   return links_->send(to, std::move(message));
 }
 
+WritableBody MpiCommunicator::take_body(size_t bytes) { return links_->take_body(bytes); }
 Result<std::optional<ReceivedMessage>> MpiCommunicator::receive() { return links_->receive(); }
 void MpiCommunicator::wait(TimeNs at_most) { links_->wait(at_most); }
 void MpiCommunicator::wake() { links_->wake(); }

@@ -7,6 +7,7 @@
 
 #include "kernels/base/result.h"
 #include "worker/peer/communicator.h"
+#include "worker/peer/shared_bodies.h"
 
 namespace millrace::peer {
 
@@ -50,12 +51,20 @@ class MpiJob {
 struct MpiCounters {
   uint64_t polls = 0;   ///< looks for messages
   uint64_t sleeps = 0;  ///< of wait()
+  SharedBodiesCounters shared;
+};
+
+struct MpiOptions {
+  /// Memory that ranks of one machine share, of each rank, at most: bodies that lie there are looked into, not sent. Only what is
+  /// used is taken. 0: none; then no rank of this machine has any.
+  uint64_t shared_bytes_max = uint64_t{64} << 20;
 };
 
 /// A communicator over MPI, on a duplicate of the job's (MPI_Comm_dup), so that nothing else receives its messages.
 ///
 /// Wire     a message of up to 8 KiB is one MPI message, header and body, copied. A longer body is an MPI message of its own,
-///          from where it lies to where it stays; several arrive at a time. Before it comes the header and its tag.
+///          from where it lies to where it stays; several arrive at a time. Before it comes the header and its tag. To a rank
+///          on the same machine goes the header, and where in memory that both have the body lies (shared_bodies.h).
 /// Waiting  MPI cannot wake who sleeps: wait() looks, yields, and sleeps for ever longer, up to 50 us.
 /// Threads  as every communicator, whatever the job's level: no call of MPI overlaps another of this communicator (a lock);
 ///          where only the main thread may call MPI, others get an error.
@@ -63,15 +72,16 @@ struct MpiCounters {
 class MpiCommunicator final : public Communicator {
  public:
   /// Over all ranks of the job. Collective: every rank calls it. Errors  unavailable: MPI is not there; io.
-  static Result<std::unique_ptr<MpiCommunicator>> over_world();
+  static Result<std::unique_ptr<MpiCommunicator>> over_world(const MpiOptions& options = {});
   /// Over the ranks of a communicator of the caller's, as MPI_Comm_c2f() gives it. Collective.
-  static Result<std::unique_ptr<MpiCommunicator>> over(int fortran_handle);
+  static Result<std::unique_ptr<MpiCommunicator>> over(int fortran_handle, const MpiOptions& options = {});
   /// Gives sends under way two seconds; what has not gone by then stays in memory until the process ends.
   ~MpiCommunicator() override;
 
   uint32_t rank() const override;
   uint32_t size() const override;
   Status send(uint32_t to, PeerMessage message) override;
+  WritableBody take_body(size_t bytes) override;
   Result<std::optional<ReceivedMessage>> receive() override;
   void wait(TimeNs at_most) override;
   void wake() override;

@@ -119,7 +119,7 @@ class Oktopk final : public Allreduce<T> {
     HeldStream<T> sum = HeldStream<T>::from(std::move(kept));
     std::vector<Packet> packets;  // by region, where they travel as they are
     if (sent.empty()) {
-      packets = pack_slices<T>({mine.view(), nullptr, 0}, regions_.cuts, T{0}, SliceForm::kSparse);
+      packets = pack_slices<T>({mine.view(), nullptr, 0}, regions_.cuts, T{0}, SliceForm::kSparse, channel.bodies());
     }
     uint32_t first = 1, previous = 1;  // steps around
     while (previous < size) {
@@ -161,7 +161,7 @@ class Oktopk final : public Allreduce<T> {
       return {};
     }
     const RandomKey random = random_key_of(settings_.wire.random, channel);
-    Result<Packed<T>> packed = pack(slice, settings_.wire.contribution, random, begin);
+    Result<Packed<T>> packed = pack(slice, settings_.wire.contribution, random, begin, channel.bodies());
     if (!packed) return std::unexpected(packed.error());
     channel.send(to, kSplit, std::move(packed->packet));
     sent[regions_.region[to]] = packed->decoded.copy();

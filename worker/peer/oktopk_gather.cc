@@ -143,7 +143,7 @@ class Gathering {
       }
       stream.view = joined.view();
     }
-    Result<Packed<T>> packed = pack(stream, settings_.wire.sums, {});
+    Result<Packed<T>> packed = pack(stream, settings_.wire.sums, {}, 0, channel_.bodies());
     if (!packed) return std::unexpected(packed.error());
     channel_.send(regions_.owner[to_region], first_tag_ + tag, std::move(packed->packet));
     return {};

@@ -53,7 +53,7 @@ Status check_sum_quantizer(const AllreduceSettings<T>& settings, std::string_vie
 }
 
 template <typename T>
-Result<Packed<T>> pack_own_sum(const Channel& channel, OwnSlice<T>& mine, const AllreduceSettings<T>& settings) {
+Result<Packed<T>> pack_own_sum(Channel& channel, OwnSlice<T>& mine, const AllreduceSettings<T>& settings) {
   const Slices slices(settings.dimension, channel.size());
   const uint32_t rank = channel.rank();
   if (slices.dimension(rank) == 0) return Packed<T>{{}, mine.sum};
@@ -62,7 +62,7 @@ Result<Packed<T>> pack_own_sum(const Channel& channel, OwnSlice<T>& mine, const 
   // Apart from the draws of the contribution's codec.
   RandomKey random = settings.wire.random;
   random.high ^= 0x64736172;
-  Result<Packed<T>> packed = pack(slice, codec, random_key_of(random, channel), slices.begin(rank));
+  Result<Packed<T>> packed = pack(slice, codec, random_key_of(random, channel), slices.begin(rank), channel.bodies());
   if (packed && settings.dense_quantizer) {
     if (mine.returned.empty()) mine.returned = no_returns<T>(slices);
     mine.returned[rank] = difference(slice.view, packed->decoded.view);
@@ -72,7 +72,7 @@ Result<Packed<T>> pack_own_sum(const Channel& channel, OwnSlice<T>& mine, const 
 
 template Status check_sum_quantizer(const AllreduceSettings<float>&, std::string_view);
 template Status check_sum_quantizer(const AllreduceSettings<double>&, std::string_view);
-template Result<Packed<float>> pack_own_sum(const Channel&, OwnSlice<float>&, const AllreduceSettings<float>&);
-template Result<Packed<double>> pack_own_sum(const Channel&, OwnSlice<double>&, const AllreduceSettings<double>&);
+template Result<Packed<float>> pack_own_sum(Channel&, OwnSlice<float>&, const AllreduceSettings<float>&);
+template Result<Packed<double>> pack_own_sum(Channel&, OwnSlice<double>&, const AllreduceSettings<double>&);
 
 }  // namespace millrace::peer

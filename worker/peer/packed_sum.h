@@ -15,6 +15,6 @@ Status check_sum_quantizer(const AllreduceSettings<T>& settings, std::string_vie
 /// Bound    the quantizer's: of qsgd with b bits each value is off by its bucket's scale / (2^(b-1) - 1) at most.
 /// Errors   as the codec's.
 template <typename T>
-Result<Packed<T>> pack_own_sum(const Channel& channel, OwnSlice<T>& mine, const AllreduceSettings<T>& settings);
+Result<Packed<T>> pack_own_sum(Channel& channel, OwnSlice<T>& mine, const AllreduceSettings<T>& settings);
 
 }  // namespace millrace::peer

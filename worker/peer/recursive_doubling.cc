@@ -30,7 +30,7 @@ Status add(Packed<T>& sum, const Packet& theirs, Order order, Next next, Channel
   if (!added) return std::unexpected(added.error());
   sum = {{}, HeldStream<T>::from(std::move(*added))};
   if (next == Next::kKept) return {};
-  Result<Packed<T>> packed = pack(sum.decoded, settings.wire.sums, {});
+  Result<Packed<T>> packed = pack(sum.decoded, settings.wire.sums, {}, 0, channel.bodies());
   if (!packed) return std::unexpected(packed.error());
   sum = std::move(*packed);
   return {};

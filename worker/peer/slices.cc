@@ -39,9 +39,11 @@ Result<Packet> coded_slice(const HeldStream<T>& own, const Slices& slices, uint3
 
 /// The slices of all ranks but this one, as they are sent.
 template <typename T>
-Result<std::vector<Packet>> slice_packets(const HeldStream<T>& own, const Slices& slices, const Channel& channel,
+Result<std::vector<Packet>> slice_packets(const HeldStream<T>& own, const Slices& slices, Channel& channel,
                                           const AllreduceSettings<T>& settings, std::vector<Stream<T>>& returned) {
-  if (!settings.wire.contribution) return pack_slices(own, slices.bounds(), settings.op.neutral);
+  if (!settings.wire.contribution) {
+    return pack_slices(own, slices.bounds(), settings.op.neutral, SliceForm::kSmaller, channel.bodies());
+  }
   std::vector<Packet> packets(slices.count());
   const RandomKey random = random_key_of(settings.wire.random, channel);
   for (uint32_t at = 0; at < slices.count(); ++at) {
@@ -261,7 +263,7 @@ Task<Result<OwnSlice<T>>> ring_reduce_scatter(Channel& channel, HeldStream<T> ow
     if (!sum) co_return std::unexpected(sum.error());
     out.sum = HeldStream<T>::from(std::move(*sum));
     if (step + 2 == size) break;
-    Result<Packed<T>> packed = pack(out.sum, settings.wire.sums, {}, slices.begin(at));
+    Result<Packed<T>> packed = pack(out.sum, settings.wire.sums, {}, slices.begin(at), channel.bodies());
     if (!packed) co_return std::unexpected(packed.error());
     channel.send(next, first_tag + step + 1, std::move(packed->packet));
   }
@@ -302,7 +304,7 @@ template <typename T>
 Task<Result<Reduced<T>>> gather_sum(Channel& channel, OwnSlice<T> mine, const AllreduceSettings<T>& settings,
                                     GatherOptions options, ResultMemory<T>& memory) {
   const Slices slices(settings.dimension, channel.size());
-  Result<Packed<T>> packed = pack(mine.sum, settings.wire.sums, {}, slices.begin(channel.rank()));
+  Result<Packed<T>> packed = pack(mine.sum, settings.wire.sums, {}, slices.begin(channel.rank()), channel.bodies());
   if (!packed) co_return std::unexpected(packed.error());
   mine.sum = {};
   Result<HeldStream<T>> sum = co_await gather_slices(channel, std::move(*packed), slices, settings.op, options, memory);

@@ -92,10 +92,8 @@ struct SlicePlace {
   bool dense = false;
 };
 
-template <typename T>
-constexpr size_t padded(size_t bytes) {
-  return (bytes + alignof(T) - 1) / alignof(T) * alignof(T);
-}
+/// A body begins at a multiple of 8.
+constexpr size_t padded(size_t bytes) { return (bytes + 7) / 8 * 8; }
 
 /// The first position from `from` on whose index is `bound` or more: found in steps that double, since the next slice's begin is
 /// near where there are many.
@@ -119,7 +117,7 @@ std::vector<SlicePlace> places_of(IndexSpan indices, std::span<const uint64_t> b
     SlicePlace& place = places[i];
     place.first = before.last;
     place.last = position_of(indices, place.first, bounds[i + 1]);
-    place.begin = before.begin + padded<T>(before.length);
+    place.begin = before.begin + padded(before.length);
     const uint64_t dimension = bounds[i + 1] - bounds[i];
     const size_t count = place.last - place.first;
     place.dense = form == SliceForm::kSmaller && count != 0 && count >= dense_from_count<T>(dimension);
@@ -148,29 +146,28 @@ CodecSpec lossless_of(const CodecSpec& codec) {
 std::string wire_text(const std::optional<CodecSpec>& codec) { return codec ? codec_text(*codec) : "raw"; }
 
 template <typename T>
-Packet pack_range(const StreamView<T>& stream, uint64_t begin, uint64_t end) {
+Packet pack_range(const StreamView<T>& stream, uint64_t begin, uint64_t end, BodyMemory& memory) {
   MILLRACE_CHECK(begin <= end && end <= stream.dimension, begin, end, stream.dimension);
-  ByteBuffer bytes;
   if (stream.dense) {
-    bytes.resize((end - begin) * sizeof(T));
-    if (!bytes.empty()) std::memcpy(bytes.data(), stream.values.data() + begin, bytes.size());
-    return {BodyForm::kDense, SharedBytes::from(std::move(bytes))};
+    WritableBody body = memory.take_body((end - begin) * sizeof(T));
+    if (begin < end) std::memcpy(body.bytes.data(), stream.values.data() + begin, body.bytes.size());
+    return {BodyForm::kDense, std::move(body).share()};
   }
   const auto [first, last] = range_of(stream.indices, begin, end);
   if (first == last) return {BodyForm::kPairs, {}};
-  bytes.resize((last - first) * kPairBytes<T>);
-  write_pairs(stream, first, last, begin, bytes.data());
-  return {BodyForm::kPairs, SharedBytes::from(std::move(bytes))};
+  WritableBody body = memory.take_body((last - first) * kPairBytes<T>);
+  write_pairs(stream, first, last, begin, body.bytes.data());
+  return {BodyForm::kPairs, std::move(body).share()};
 }
 
 template <typename T>
 std::vector<Packet> pack_slices(const HeldStream<T>& stream, std::span<const uint64_t> bounds, T neutral,
-                                SliceForm form) {
+                                SliceForm form, BodyMemory& memory) {
   const StreamView<T>& view = stream.view;
   MILLRACE_CHECK(!bounds.empty() && bounds.front() == 0 && bounds.back() == view.dimension, bounds.size());
   std::vector<Packet> packets(bounds.size() - 1);
   if (view.dense) {
-    const SharedBytes all = stream.owner ? bytes_within(stream) : pack_range(view, 0, view.dimension).body;
+    const SharedBytes all = stream.owner ? bytes_within(stream) : pack_range(view, 0, view.dimension, memory).body;
     for (size_t i = 0; i < packets.size(); ++i) {
       const ByteSpan slice = all.bytes.subspan(bounds[i] * sizeof(T), (bounds[i + 1] - bounds[i]) * sizeof(T));
       packets[i] = {BodyForm::kDense, {all.owner, slice}};
@@ -178,10 +175,10 @@ std::vector<Packet> pack_slices(const HeldStream<T>& stream, std::span<const uin
     return packets;
   }
   const std::vector<SlicePlace> places = places_of<T>(view.indices, bounds, form);
-  ByteBuffer bytes(places.empty() ? 0 : places.back().begin + padded<T>(places.back().length));
+  WritableBody body = memory.take_body(places.empty() ? 0 : places.back().begin + padded(places.back().length));
   for (size_t i = 0; i < packets.size(); ++i) {
     const SlicePlace& place = places[i];
-    uint8_t* const out = bytes.data() + place.begin;
+    uint8_t* const out = body.bytes.data() + place.begin;
     if (place.dense) {
       write_dense(view, place.first, place.last, bounds[i], {reinterpret_cast<T*>(out), bounds[i + 1] - bounds[i]},
                   neutral);
@@ -189,7 +186,7 @@ std::vector<Packet> pack_slices(const HeldStream<T>& stream, std::span<const uin
       write_pairs(view, place.first, place.last, bounds[i], out);
     }
   }
-  const SharedBytes all = SharedBytes::from(std::move(bytes));
+  const SharedBytes all = std::move(body).share();
   for (size_t i = 0; i < packets.size(); ++i) {
     packets[i] = {places[i].dense ? BodyForm::kDense : BodyForm::kPairs,
                   {all.owner, all.bytes.subspan(places[i].begin, places[i].length)}};
@@ -199,10 +196,10 @@ std::vector<Packet> pack_slices(const HeldStream<T>& stream, std::span<const uin
 
 template <typename T>
 Result<Packed<T>> pack(const HeldStream<T>& stream, const std::optional<CodecSpec>& codec, RandomKey random,
-                       uint64_t base) {
+                       uint64_t base, BodyMemory& memory) {
   if (!codec || stream.view.dimension == 0) {
     if (stream.view.dense && stream.owner) return Packed<T>{{BodyForm::kDense, bytes_within(stream)}, stream};
-    return Packed<T>{pack_range(stream.view, 0, stream.view.dimension), stream};
+    return Packed<T>{pack_range(stream.view, 0, stream.view.dimension, memory), stream};
   }
   EncodeOptions options;
   options.spec = *codec;
@@ -255,12 +252,16 @@ Result<std::vector<N>> unpack_numbers(const Packet& packet) {
   return numbers;
 }
 
-template Packet pack_range(const StreamView<float>&, uint64_t, uint64_t);
-template Packet pack_range(const StreamView<double>&, uint64_t, uint64_t);
-template Result<Packed<float>> pack(const HeldStream<float>&, const std::optional<CodecSpec>&, RandomKey, uint64_t);
-template Result<Packed<double>> pack(const HeldStream<double>&, const std::optional<CodecSpec>&, RandomKey, uint64_t);
-template std::vector<Packet> pack_slices(const HeldStream<float>&, std::span<const uint64_t>, float, SliceForm);
-template std::vector<Packet> pack_slices(const HeldStream<double>&, std::span<const uint64_t>, double, SliceForm);
+template Packet pack_range(const StreamView<float>&, uint64_t, uint64_t, BodyMemory&);
+template Packet pack_range(const StreamView<double>&, uint64_t, uint64_t, BodyMemory&);
+template Result<Packed<float>> pack(const HeldStream<float>&, const std::optional<CodecSpec>&, RandomKey, uint64_t,
+                                    BodyMemory&);
+template Result<Packed<double>> pack(const HeldStream<double>&, const std::optional<CodecSpec>&, RandomKey, uint64_t,
+                                     BodyMemory&);
+template std::vector<Packet> pack_slices(const HeldStream<float>&, std::span<const uint64_t>, float, SliceForm,
+                                         BodyMemory&);
+template std::vector<Packet> pack_slices(const HeldStream<double>&, std::span<const uint64_t>, double, SliceForm,
+                                         BodyMemory&);
 template Result<HeldStream<float>> unpack(const Packet&, uint64_t, const ReduceOp<float>&);
 template Result<HeldStream<double>> unpack(const Packet&, uint64_t, const ReduceOp<double>&);
 template Result<Piece<float>> unpack_unchecked(const Packet&, uint64_t, const ReduceOp<float>&);

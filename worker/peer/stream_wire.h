@@ -9,6 +9,7 @@
 #include "kernels/base/result.h"
 #include "kernels/codec/codec.h"
 #include "kernels/stream/held_stream.h"
+#include "worker/peer/body_memory.h"
 #include "worker/peer/channel.h"
 #include "worker/peer/reduce_op.h"
 
@@ -37,9 +38,10 @@ struct Packed {
 
 /// The entries of `stream` in [begin, end), as a stream of dimension end - begin, packed as it is: without a codec.
 ///
+/// memory   where the body is written.
 /// Cost     one copy. An empty slice has no body; it is read as an empty sparse stream.
 template <typename T>
-Packet pack_range(const StreamView<T>& stream, uint64_t begin, uint64_t end);
+Packet pack_range(const StreamView<T>& stream, uint64_t begin, uint64_t end, BodyMemory& memory = heap_bodies());
 
 /// The form of a sparse stream's slices.
 enum class SliceForm : uint8_t {
@@ -52,16 +54,18 @@ enum class SliceForm : uint8_t {
 ///
 /// bounds   ascending, from 0 to the dimension.
 /// neutral  where a slice that becomes dense has no entry.
+/// memory   where the bodies are written.
 template <typename T>
 std::vector<Packet> pack_slices(const HeldStream<T>& stream, std::span<const uint64_t> bounds, T neutral,
-                                SliceForm form = SliceForm::kSmaller);
+                                SliceForm form = SliceForm::kSmaller, BodyMemory& memory = heap_bodies());
 
 /// The whole stream, with `codec` where there is one. REQUIRES: begin of the slice in the tensor is `base`.
 ///
+/// memory   where the body is written without a codec.
 /// Errors   as the codec's.
 template <typename T>
 Result<Packed<T>> pack(const HeldStream<T>& stream, const std::optional<CodecSpec>& codec, RandomKey random,
-                       uint64_t base = 0);
+                       uint64_t base = 0, BodyMemory& memory = heap_bodies());
 
 /// The stream of a packet, looking into it where it lies there as it is.
 ///

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "protocol/datagram/endpoint_name.h"
 #include "worker/session/state_file.h"
 
 namespace millrace::worker {
@@ -55,6 +56,30 @@ Result<SavedState> load(const JobOptions& job, std::span<const TensorOptions> te
   return state;
 }
 
+Status open_datagrams(const JobOptions& job, const protocol::JobSpec& spec, Beginning& beginning) {
+  if (spec.path == protocol::Path::kServer) {
+    if (job.switch_key_file.empty()) return {};
+    return fail(ErrorCode::kInvalidArgument, "switch_key_file is given and path is server: set path, or leave it out");
+  }
+  if (job.returns) {
+    return fail(ErrorCode::kInvalidArgument,
+                "returns: a job of path switch takes nobody in again in this version; set path server");
+  }
+  if (job.switch_key_file.empty()) {
+    return fail(ErrorCode::kInvalidArgument,
+                "path switch needs switch_key_file: the job's key, 64 hexadecimal digits, as the switch has it");
+  }
+  auto key = protocol::read_job_key(job.switch_key_file);
+  if (!key) return std::unexpected(key.error());
+  const auto at = protocol::resolve_endpoint(spec.switch_path.address);
+  if (!at) return fail(at.error().code, "path: " + at.error().message);
+  auto port = SwitchUdpPort::open(*at, spec.switch_path.packet_bytes_max);
+  if (!port) return std::unexpected(port.error());
+  beginning.switch_key = *key;
+  beginning.datagrams = std::move(*port);
+  return {};
+}
+
 }  // namespace
 
 Status check_apply(ApplyWhen when, protocol::Mode mode) {
@@ -73,7 +98,7 @@ Result<Beginning> begin_with(const JobOptions& job, std::span<const TensorOption
   }
   beginning.has_weights =
       std::ranges::none_of(tensors, [](const TensorOptions& tensor) { return tensor.weights.empty(); });
-  if (job.returns && !beginning.has_weights && !spec.has_store()) {
+  if (job.returns && !beginning.has_weights && !spec.has_store() && spec.path == protocol::Path::kServer) {
     return fail(ErrorCode::kInvalidArgument,
                 "returns: who comes back takes over the weights of a worker that went on; give every tensor its "
                 "weights (TensorOptions::weights), or the job a store");
@@ -83,6 +108,7 @@ Result<Beginning> begin_with(const JobOptions& job, std::span<const TensorOption
                 "initial_weights = first: give every tensor its weights (TensorOptions::weights), the session is to "
                 "hand out the first worker's, or to take them over");
   }
+  if (auto opened = open_datagrams(job, spec, beginning); !opened) return std::unexpected(opened.error());
   if (job.load_path.empty() || (job.returns && is_missing(job.load_path))) return beginning;
   auto state = load(job, tensors, spec);
   if (!state) return std::unexpected(state.error());

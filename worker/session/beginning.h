@@ -1,13 +1,16 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "kernels/base/result.h"
 #include "millrace/millrace.h"
+#include "protocol/datagram/key.h"
 #include "worker/core/saved_state.h"
 #include "worker/session/attached_weights.h"
+#include "worker/switch/udp_port.h"
 
 namespace millrace::worker {
 
@@ -16,14 +19,17 @@ struct Beginning {
   std::vector<AttachedWeights::Target> targets;  ///< by tensor; without weights where none were given
   bool has_weights = false;                      ///< for every tensor
   std::optional<SavedState> saved;               ///< its weights are in the arrays already
+  std::unique_ptr<SwitchUdpPort> datagrams;      ///< path switch: the session's socket
+  protocol::JobKey switch_key{};                 ///< ... and the job's key
 };
 
 /// Checks the weights that were given with the tensors, reads the saved state that the options name, and writes its weights into
-/// the arrays.
+/// the arrays. For path switch: reads the key, finds the switch by its name and opens the socket.
 ///
 /// Errors  invalid_argument: weights of another size, kOnArrival in a mode that leaves workers out, returns or initial_weights
 ///         "first" without weights. io, malformed, unsupported: of the file. job_mismatch: a state of another job or worker, or
-///         without weights where some were given; the first difference.
+///         without weights where some were given; the first difference. Path switch: no key file, or one that others may read;
+///         a switch whose name is not known; returns, which this path does not have.
 Result<Beginning> begin_with(const JobOptions& job, std::span<const TensorOptions> tensors,
                              const protocol::JobSpec& spec);
 

@@ -10,6 +10,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
 #include "protocol/codec_speeds.h"
+#include "protocol/datagram/endpoint_name.h"
 #include "worker/session/state_file.h"
 
 /// Making a session, and what is asked of it from time to time: statistics, saved state.
@@ -32,7 +33,8 @@ uint64_t draw_nonce() {
   return nonce;
 }
 
-CoreConfig config_of(const JobOptions& options, protocol::JobSpec&& spec, Beginning& beginning) {
+CoreConfig config_of(const JobOptions& options, protocol::JobSpec&& spec, Beginning& beginning,
+                     protocol::PacketSink* datagrams) {
   CoreConfig config;
   config.worker = options.worker;
   config.nonce = draw_nonce();
@@ -50,7 +52,22 @@ CoreConfig config_of(const JobOptions& options, protocol::JobSpec&& spec, Beginn
       beginning.targets, [](const AttachedWeights::Target& target) { return static_cast<bool>(target.schedule); });
   config.returns = options.returns;
   config.saved = std::move(beginning.saved);
+  config.switch_access = {.key = beginning.switch_key, .sink = datagrams, .resolve = [](std::string_view text) {
+                            return protocol::resolve_endpoint(text);
+                          }};
   return config;
+}
+
+SwitchStats switch_stats(const SessionCore& core) {
+  const auto path = core.switch_status();
+  if (!path) return {};
+  return {.used = true,
+          .at_switch = path->at_switch,
+          .turns = path->client.results,
+          .resends = path->client.resends,
+          .timeouts = path->client.timeouts,
+          .fallbacks = path->fallbacks,
+          .came_back = path->came_back};
 }
 
 double l2_norm(std::span<const float> values) {
@@ -63,7 +80,8 @@ double l2_norm(std::span<const float> values) {
 
 SessionShell::SessionShell(const JobOptions& options, protocol::JobSpec spec, Beginning beginning)
     : options_(options),
-      core_(config_of(options, std::move(spec), beginning)),
+      datagrams_(std::move(beginning.datagrams)),
+      core_(config_of(options, std::move(spec), beginning, datagrams_.get())),
       store_({.resend_after = TimeNs{options.resend_after_ms} * kNsPerMs}),
       weights_(core_.spec().tensors.size()),
       shelf_(core_.spec(), core_.layout()) {
@@ -85,6 +103,7 @@ SessionShell::SessionShell(const JobOptions& options, protocol::JobSpec spec, Be
     weights_[tensor].attach(std::move(given), 0);
   }
   poller_.add(waker_);
+  if (datagrams_) poller_.add_descriptor(datagrams_->descriptor());
 }
 
 void SessionShell::say_positions() {
@@ -166,6 +185,11 @@ Stats SessionShell::collect_stats() {
   const CoreCounters& counters = core_.counters();
   stats.bytes_up = bytes_up_;
   stats.bytes_down = bytes_down_;
+  if (datagrams_) {
+    stats.bytes_up += datagrams_->bytes_out();
+    stats.bytes_down += datagrams_->bytes_in();
+  }
+  stats.by_switch = switch_stats(core_);
   stats.raw_bytes_up = counters.raw_bytes_up;
   stats.raw_bytes_down = counters.raw_bytes_down;
   stats.dense_bytes = counters.dense_bytes;

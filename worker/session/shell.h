@@ -21,6 +21,7 @@
 #include "worker/session/attached_weights.h"
 #include "worker/session/beginning.h"
 #include "worker/session/update_shelf.h"
+#include "worker/switch/udp_port.h"
 
 namespace millrace::worker {
 
@@ -96,6 +97,8 @@ class SessionShell {
   void take_commands();
   void receive(uint32_t shard);
   void watch(uint32_t shard);
+  /// Path switch: what datagrams are there.
+  void receive_datagrams();
   void carry_out();
   void deliver(DeliveredUpdate&& delivered);
   /// Tells the weights how far the core is: before the first arrival, and where it goes on from a saved state.
@@ -158,6 +161,7 @@ class SessionShell {
   };
 
   JobOptions options_;
+  std::unique_ptr<SwitchUdpPort> datagrams_;  ///< path switch; before the core, which sends by it
   SessionCore core_;
   protocol::TransportContext context_;  ///< before the connections: it outlives them
   std::vector<Wire> wires_;

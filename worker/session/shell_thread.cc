@@ -12,6 +12,7 @@ namespace millrace::worker {
 namespace {
 
 constexpr int kMessagesPerTurn = 256;  ///< of one connection, before the others are looked at
+constexpr int kBurstsPerTurn = 16;     ///< of datagrams
 constexpr int kWaitMaxMs = 1'000;
 /// Without a message for so long the moment is quiet: nothing is in flight, or others are far from done with what is.
 constexpr int kQuietMs = 2;
@@ -37,6 +38,7 @@ void SessionShell::run() {
       take_commands();
     }
   }
+  if (datagrams_) poller_.remove_descriptor(datagrams_->descriptor());
   for (Wire& wire : wires_) {
     if (wire.connection) poller_.remove(*wire.connection);
     wire.connection.reset();
@@ -50,6 +52,7 @@ void SessionShell::serve() {
     const bool more = core_.work(monotonic_now_ns(), actions_);
     carry_out();
     for (uint32_t shard = 0; shard < wires_.size(); ++shard) receive(shard);
+    receive_datagrams();
     const TimeNs now = monotonic_now_ns();
     if (now >= core_.next_deadline()) core_.on_tick(now, actions_);
     core_.end_turn(now, actions_);
@@ -114,6 +117,17 @@ void SessionShell::receive(uint32_t shard) {
   }
   // After the messages: a shard's last words come before the end of its connection.
   watch(shard);
+}
+
+void SessionShell::receive_datagrams() {
+  if (!datagrams_) return;
+  for (int burst = 0; burst < kBurstsPerTurn; ++burst) {
+    const auto packets = datagrams_->receive();
+    const TimeNs now = monotonic_now_ns();
+    for (const protocol::ReceivedPacket& packet : packets) core_.on_packet(packet, now, actions_);
+    carry_out();
+    if (packets.size() < SwitchUdpPort::kBurst) return;
+  }
 }
 
 void SessionShell::watch(uint32_t shard) {
@@ -192,6 +206,7 @@ void SessionShell::carry_out() {
     for (DeliveredUpdate& delivered : now.delivered) deliver(std::move(delivered));
     std::ranges::copy(now.give_weights, std::back_inserter(weights_wanted_));
   }
+  if (datagrams_) datagrams_->flush();
 }
 
 void SessionShell::deliver(DeliveredUpdate&& delivered) {

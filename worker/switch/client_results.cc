@@ -106,7 +106,9 @@ bool SwitchClient::State::settle_if_whole(uint16_t number, TimeNs now) {
                    .sums = slot.result.integers(),
                    .racks = slot.result.racks(),
                    .returned = back.indices,
-                   .returned_values = back.values});
+                   .returned_values = back.values,
+                   .applied = back.applied_indices,
+                   .applied_integers = back.applied_integers});
   ++slot.turn;
   return true;
 }
@@ -125,7 +127,11 @@ void SwitchClient::State::advance(uint16_t number, uint32_t next, TimeNs now, pr
 void SwitchClient::State::end_step_if_over(TimeNs now, protocol::PacketSink& sink) {
   if (!std::ranges::all_of(slots, [](const Slot& slot) { return slot.state == SlotState::kDone; })) return;
   stepping = false;
-  exponents.end_step();
+  if (options.sums == SwitchSums::kExactInF32) {
+    exponents.end_step_of_nonzero();
+  } else {
+    exponents.end_step();
+  }
   if (!finishing) return outcome.step_done(step);
   finished = std::ranges::all_of(slots, &Slot::ended);
   if (finished) return;

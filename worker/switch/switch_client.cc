@@ -1,5 +1,7 @@
 #include "worker/switch/switch_client.h"
 
+#include <algorithm>
+
 #include "kernels/base/check.h"
 #include "worker/switch/client_state.h"
 
@@ -7,6 +9,11 @@ namespace millrace::worker {
 namespace {
 
 Error invalid(const char* sentence) { return Error{ErrorCode::kInvalidArgument, sentence}; }
+
+int32_t limit_of(const SwitchClientOptions& options) {
+  const int32_t of_codec = grid_limit(options.codecs.value, options.workers);
+  return options.sums == SwitchSums::kExactInF32 ? std::min(of_codec, exact_f32_limit(options.workers)) : of_codec;
+}
 
 constexpr uint64_t kRackNonces = 0x4E5C'0DE5'0F5A'7AC5;  // the two links' nonces differ
 constexpr uint32_t kPacketBytesMin = 1280 - 48;          // what any IPv6 path carries; a HELLO of 128 slots fits
@@ -31,8 +38,12 @@ Status SwitchClient::validate(const SwitchClientOptions& options) {
   if (options.packet_bytes_max < kPacketBytesMin || options.packet_bytes_max > protocol::kDatagramBytesMax) {
     return std::unexpected(invalid("packets hold 1232 to 8972 bytes"));
   }
-  if (options.exponent_initial < kExponentMin || options.exponent_initial > kExponentMax) {
+  if (options.exponent_initial < kGridExponentLowest || options.exponent_initial > kGridExponentHighest) {
     return std::unexpected(invalid("an exponent is -120 to 90"));
+  }
+  const std::vector<uint32_t>& tensors = options.tensor_windows;
+  if (tensors.empty() || tensors.front() != 0 || !std::ranges::is_sorted(tensors) || tensors.back() >= windows) {
+    return std::unexpected(invalid("tensors begin at windows of the job, the first at window 0"));
   }
   return {};
 }
@@ -40,7 +51,7 @@ Status SwitchClient::validate(const SwitchClientOptions& options) {
 SwitchClient::State::State(const SwitchClientOptions& options_given, SwitchOutcome& outcome_given)
     : options(options_given),
       outcome(outcome_given),
-      limit(grid_limit(options.codecs.value, options.workers)),
+      limit(limit_of(options)),
       windows((options.dimension - 1) / options.window_indices + 1),
       link({.job = options.job, .key = options.key, .worker = options.worker, .nonce_seed = options.nonce_seed}),
       rack_link({.job = options.job,
@@ -49,7 +60,7 @@ SwitchClient::State::State(const SwitchClientOptions& options_given, SwitchOutco
                  .nonce_seed = options.nonce_seed ^ kRackNonces}),
       round_trip(options.round_trip),
       congestion(options.slots),
-      exponents(options.exponent_initial, limit),
+      exponents(options.exponent_initial, limit, options.tensor_windows),
       slots(options.slots) {}
 
 SwitchClient::SwitchClient(const SwitchClientOptions& options, SwitchOutcome& outcome) {

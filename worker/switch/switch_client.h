@@ -19,6 +19,13 @@
 /// sections 1, 2, 5, 6; what it leaves open is settled in worker/switch/DESIGN.md.
 namespace millrace::worker {
 
+/// What a job asks of its sums.
+enum class SwitchSums : uint8_t {
+  kInI32 = 1,  ///< room for all workers' largest in an i32
+  /// And in the integers of an f32, and exponents by sums that are not 0 only: what shards and peers have in reproducible jobs.
+  kExactInF32 = 2,
+};
+
 struct SwitchClientOptions {
   uint32_t job = 0;
   protocol::JobKey key{};
@@ -31,7 +38,10 @@ struct SwitchClientOptions {
   protocol::WindowCodecs codecs{};
   int exponent_initial = -20;  ///< of all windows, before any result
   bool through_racks = false;  ///< the job has racks: packets leave room for what a rack says when it hands them on
-  uint64_t nonce_seed = 0;     ///< random, of its own for each incarnation
+  SwitchSums sums = SwitchSums::kInI32;
+  std::vector<uint32_t> tensor_windows = {
+      0};                   ///< where several are numbered through: the first window of each, ascending
+  uint64_t nonce_seed = 0;  ///< random, of its own for each incarnation
   RoundTripOptions round_trip{};
   /// A worker with no turn under way asks so often whether its aggregator still lives: others may wait for its hello.
   TimeNs idle_probe_ns = 100 * kNsPerMs;
@@ -72,6 +82,8 @@ struct SettledWindow {
   std::span<const CutRack> racks;
   IndexSpan returned;  ///< indices of this worker's that were not, or not wholly, applied
   std::span<const float> returned_values;
+  IndexSpan applied;  ///< indices of this worker's that the update applied, with what of them: integers x 2^exponent
+  std::span<const int32_t> applied_integers;
 };
 
 /// What the client tells its owner, in the middle of receive().

@@ -191,6 +191,10 @@ Settlement settle(const Offer& offer, const Contribution& sent, const std::vecto
   const auto note = [&](uint16_t index, float value, int32_t integer) {
     const bool applied = update != nullptr && holds(*update, index) && (kept == nullptr || holds(*kept, index));
     const float back = applied ? grid_remainder(value, integer, exponent) : value;
+    if (applied && integer != 0) {
+      out.applied_indices.push_back(window_begin + index);
+      out.applied_integers.push_back(integer);
+    }
     if (back == 0) return;
     out.indices.push_back(window_begin + index);
     out.values.push_back(back);

@@ -82,10 +82,13 @@ class Gathering {
   std::vector<CutRack> racks_;
 };
 
-/// What of an offer and a contribution does not come back by the update.
+/// What of an offer and a contribution comes back after the update, and what does not.
 struct Settlement {
   std::vector<uint32_t> indices;  ///< in the tensor
   std::vector<float> values;
+  // What the update did apply of it, without zeros: integers x 2^exponent of the window.
+  std::vector<uint32_t> applied_indices;
+  std::vector<int32_t> applied_integers;
 };
 
 /// Applied is what was sent, is in the update and (where a rack selected) was kept; everything else goes back: all of it where

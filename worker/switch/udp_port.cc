@@ -97,6 +97,8 @@ struct SwitchUdpPort::State {
   Burst out;
   size_t gathered = 0;
   uint64_t lost = 0;
+  uint64_t bytes_out = 0;
+  uint64_t bytes_in = 0;
   uint16_t local_port = 0;
   std::array<protocol::ReceivedPacket, kBurst> received;
 };
@@ -146,6 +148,9 @@ void SwitchUdpPort::flush() {
     const auto left = static_cast<unsigned>(state_->gathered - sent);
     const int count = ::sendmmsg(state_->socket, state_->out.messages.data() + sent, left, MSG_DONTWAIT);
     if (count > 0) {
+      for (const iovec& piece : std::span(state_->out.pieces).subspan(sent, static_cast<size_t>(count))) {
+        state_->bytes_out += piece.iov_len;
+      }
       sent += static_cast<size_t>(count);
       continue;
     }
@@ -167,6 +172,7 @@ std::span<const protocol::ReceivedPacket> SwitchUdpPort::receive() {
   for (int i = 0; i < count; ++i) {
     const auto at = static_cast<size_t>(i);
     const mmsghdr& message = in.messages[at];
+    state_->bytes_in += message.msg_len;
     if ((message.msg_hdr.msg_flags & MSG_TRUNC) != 0) continue;
     state_->received[taken++] = {{in.bytes.data() + at * in.slot_bytes, message.msg_len},
                                  read_address(in.addresses[at])};
@@ -182,6 +188,12 @@ void SwitchUdpPort::wait(TimeNs at_most) {
 }
 
 uint64_t SwitchUdpPort::packets_lost() const { return state_->lost; }
+
+uint64_t SwitchUdpPort::bytes_out() const { return state_->bytes_out; }
+
+uint64_t SwitchUdpPort::bytes_in() const { return state_->bytes_in; }
+
+int SwitchUdpPort::descriptor() const { return state_->socket; }
 
 uint16_t SwitchUdpPort::local_port() const { return state_->local_port; }
 

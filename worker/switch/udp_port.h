@@ -34,6 +34,9 @@ class SwitchUdpPort final : public protocol::PacketSink {
   std::span<const protocol::ReceivedPacket> receive();
   void wait(TimeNs at_most);
   uint64_t packets_lost() const;
+  uint64_t bytes_out() const;  ///< UDP payload handed to the system
+  uint64_t bytes_in() const;
+  int descriptor() const;  ///< for a poll: readable where receive() has something
   /// The port's number on this machine.
   uint16_t local_port() const;
 

@@ -25,6 +25,8 @@ def plot(axis, xs, times, title, xlabel):
         points = [(x, value) for x, value in zip(xs, ms) if value is not None]
         if points:
             axis.loglog(*zip(*points), "o-", ms=3, lw=1.2, color=COLOURS[name], label=name)
+    if xlabel == "ranks":
+        axis.set_xscale("log", base=2)
     axis.set(title=title, xlabel=xlabel, ylabel="ms")
     axis.legend(fontsize=6)
 
@@ -58,11 +60,12 @@ def measured(here, cells):
 
 
 def best(times, at, names):
-    return min((times[name][at], name) for name in names if times[name][at] is not None)
+    """The fastest; of those that are as fast the first."""
+    return min((name for name in names if times[name][at] is not None), key=lambda name: times[name][at])
 
 
 def compare_simulated(here, ranks, times):
-    first = [f"{count}: {best(times, at, ALGORITHMS)[1]}" for at, count in enumerate(ranks)]
+    first = [f"{count}: {best(times, at, ALGORITHMS)}" for at, count in enumerate(ranks)]
     here.compare("recursive doubling for little data, split allgather as nodes and data grow", "fastest by ranks: " + ", ".join(first))
     ring = [times["dense_ring"][at] / times["dense_rabenseifner"][at] for at in range(len(ranks))]
     here.compare("the dense ring gives no speed-up at a high number of nodes", f"its time over Rabenseifner's: {ring[0]:.2f} at {ranks[0]} "

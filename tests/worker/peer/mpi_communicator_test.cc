@@ -65,14 +65,79 @@ void exchange(Communicator& communicator, uint32_t rounds) {
   }
 }
 
+/// Of the memory that ranks share: as much as they have by themselves, none, and too little for the longest body.
+constexpr uint64_t kSharedBytes[] = {MpiOptions{}.shared_bytes_max, 0, SharedSegment::kPieceBytes};
+
 TEST(MpiCommunicatorTest, MessagesOfAllLengthsArriveOnceAndWhole) {
+  for (const uint64_t shared_bytes : kSharedBytes) {
+    auto communicator = MpiCommunicator::over_world({.shared_bytes_max = shared_bytes});
+    ASSERT_TRUE(communicator.has_value());
+    constexpr uint32_t kRounds = 20;
+    exchange(**communicator, kRounds);
+    const Traffic traffic = (*communicator)->traffic();
+    EXPECT_EQ(traffic.messages_sent, kRounds * std::size(kLengths) * (job->size() - 1));
+    EXPECT_EQ(traffic.bytes_sent, traffic.bytes_received);
+    const SharedBodiesCounters shared = (*communicator)->counters().shared;
+    EXPECT_EQ(shared.copied > 0, shared_bytes > 0);
+    if (shared_bytes != kSharedBytes[0]) {
+      EXPECT_EQ(shared.full > 0, shared_bytes > 0) << "a body of 3 MB has no room in 2 MiB";
+    }
+  }
+}
+
+TEST(MpiCommunicatorTest, WhereOneRankSharesNoMemoryNoneDoes) {
+  auto communicator = MpiCommunicator::over_world({.shared_bytes_max = job->rank() == 1 ? 0 : kSharedBytes[0]});
+  ASSERT_TRUE(communicator.has_value());
+  exchange(**communicator, 2);
+  EXPECT_EQ((*communicator)->counters().shared.copied, 0u);
+}
+
+ReceivedMessage next_message(Communicator& communicator) {
+  for (;;) {
+    auto received = communicator.receive();
+    if (!received) return {};
+    if (*received) return std::move(**received);
+    communicator.wait(kNsPerS);
+  }
+}
+
+TEST(MpiCommunicatorTest, ABodyThatGoesAroundIsWrittenOnce) {
   auto communicator = MpiCommunicator::over_world();
   ASSERT_TRUE(communicator.has_value());
-  constexpr uint32_t kRounds = 20;
-  exchange(**communicator, kRounds);
-  const Traffic traffic = (*communicator)->traffic();
-  EXPECT_EQ(traffic.messages_sent, kRounds * std::size(kLengths) * (job->size() - 1));
-  EXPECT_EQ(traffic.bytes_sent, traffic.bytes_received);
+  const uint32_t rank = job->rank(), next = (rank + 1) % job->size(), previous = (rank + job->size() - 1) % job->size();
+  constexpr size_t kBytes = 1'000'000;
+  PeerMessage own = message_of(rank, 0, kBytes);
+  WritableBody body = (*communicator)->take_body(kBytes);
+  std::ranges::copy(own.body.bytes, body.bytes.begin());
+  own.body = std::move(body).share();
+  ASSERT_TRUE((*communicator)->send(next, std::move(own)).has_value());
+  for (uint32_t step = 1; step < job->size(); ++step) {
+    ReceivedMessage received = next_message(**communicator);
+    ASSERT_EQ(received.from, previous);
+    const uint32_t origin = (rank + job->size() - step) % job->size();
+    ASSERT_EQ(received.message.collective, origin);
+    EXPECT_TRUE(std::ranges::equal(received.message.body.bytes, body_of(origin, 0, kBytes)));
+    if (step + 1 == job->size()) break;
+    ASSERT_TRUE((*communicator)->send(next, std::move(received.message)).has_value());
+  }
+  EXPECT_EQ((*communicator)->counters().shared.copied, 0u);
+  EXPECT_EQ((*communicator)->counters().shared.in_place, job->size() - 1);
+}
+
+TEST(MpiCommunicatorTest, BodiesAreReadAfterTheCommunicatorOfTheirSenderHasEnded) {
+  auto communicator = MpiCommunicator::over_world();
+  ASSERT_TRUE(communicator.has_value());
+  constexpr size_t kBytes = 500'000;
+  for (uint32_t to = 0; to < job->size(); ++to) {
+    if (to == job->rank()) continue;
+    ASSERT_TRUE((*communicator)->send(to, message_of(job->rank(), 3, kBytes)).has_value());
+  }
+  std::vector<ReceivedMessage> received;
+  for (uint32_t left = job->size() - 1; left > 0; --left) received.push_back(next_message(**communicator));
+  communicator->reset();
+  for (const ReceivedMessage& one : received) {
+    EXPECT_TRUE(std::ranges::equal(one.message.body.bytes, body_of(one.from, 3, kBytes)));
+  }
 }
 
 TEST(MpiCommunicatorTest, TwoCommunicatorsDoNotHearEachOther) {
@@ -105,7 +170,7 @@ TEST(MpiCommunicatorTest, WakeEndsAWaitOfAnotherThread) {
 }
 
 TEST(MpiCommunicatorTest, SendsThatNobodyTakesDoNotHoldUpTheEnd) {
-  auto communicator = MpiCommunicator::over_world();
+  auto communicator = MpiCommunicator::over_world({.shared_bytes_max = 0});
   ASSERT_TRUE(communicator.has_value());
   const TimeNs begin = monotonic_now_ns();
   if (job->rank() == 0) {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "kernels/base/random.h"
+#include "kernels/base/words.h"
 #include "kernels/stream/stream.h"
 #include "worker/cli/bench/serve_raw.h"
 #include "worker/cli/bench/serve_shared.h"
@@ -19,6 +20,7 @@
 #include "worker/cli/process/child_process.h"
 #include "worker/cli/process/hosts.h"
 #include "worker/cli/process/shard_process.h"
+#include "worker/cli/process/switch_process.h"
 #include "worker/cli/scratch_folder.h"
 
 namespace millrace::cli {
@@ -31,6 +33,8 @@ constexpr int kStartTimeoutMs = 30'000;
 constexpr int kStopGraceMs = 5'000;
 constexpr int kEndedBySignal = 128;  // and the signal's number: ExitReport::exit_code
 constexpr double kMegabyte = 1e6;
+constexpr const char* kSwitchRow = "switch";
+constexpr uint32_t kSwitchJob = 1;
 
 // Parts a shard where nobody says how many: of 2, 3, 4, 6, 8, 9, 11, 12, 14 and 16 the ones with the shortest rounds, tried at
 // n = 2^24, density 0.01. On loopback every message costs and waits for no link. Behind a rate the bare transport, whose time the
@@ -70,6 +74,8 @@ Result<Plan> make_plan(const ServeBenchOptions& options) {
   }
   plan.k = std::max<uint64_t>(1, static_cast<uint64_t>(std::llround(options.density * static_cast<double>(options.n))));
   plan.rounds_all = options.rounds + options.warmup_rounds;
+  if (options.path == ServePath::kSwitch) plan.options.rows.clear();
+  if (options.path != ServePath::kServer) plan.options.rows.push_back(kSwitchRow);
   if (plan.options.lossless_codec.empty()) plan.options.lossless_codec = plan.limited() ? "gap+raw" : "raw+raw";
   RandomSequence random(random_key(options.seed, 0x5e1ec7));
   plan.checked_round = options.warmup_rounds + static_cast<uint32_t>(random.next_below(options.rounds));
@@ -210,6 +216,7 @@ struct RowSetup {
   double error_max = 0;  // where the codec may change values
   uint32_t parts_per_shard = 0;
   bool audit = false;
+  bool by_switch = false;
 
   std::string title() const { return audit ? name + "+audit" : name; }
 };
@@ -221,6 +228,11 @@ Result<RowSetup> row_setup(const Plan& plan, const std::string& name) {
   constexpr double kErrorMax8 = 0.03;
   const uint32_t few = plan.parts_or(kPartsLimitedFewBits);
   if (name == "lossless") return RowSetup{name, plan.options.lossless_codec, 0, plan.parts_or(kPartsLimited)};
+  if (name == kSwitchRow) {
+    RowSetup row{name, plan.options.switch_codec, 1, few};
+    row.by_switch = true;
+    return row;
+  }
   if (name == "qsgd4") return RowSetup{name, "gap+qsgd4", kErrorMax4, few};
   if (name == "qsgd8") return RowSetup{name, "gap+qsgd8", kErrorMax8, few};
   return fail(ErrorCode::kInvalidArgument, "unknown row '" + name + "': lossless, qsgd4 and qsgd8 are known");
@@ -242,6 +254,7 @@ json row_json(const Plan& plan, const RowSetup& row, ServeShared& shared, const 
   const auto& checked = shared.report(0);
   return json{{"algorithm", row.title()},
               {"codec", row.codec},
+              {"path", row.by_switch ? "switch" : "server"},
               {"audit", row.audit},
               {"parts_per_shard", row.parts_per_shard},
               {"bytes_up", up / per_worker_round},
@@ -254,7 +267,24 @@ json row_json(const Plan& plan, const RowSetup& row, ServeShared& shared, const 
               {"shard_peak_mb", static_cast<double>(shard_peak) / kMegabyte}};
 }
 
-ServeWorkerSetup worker_setup(const Plan& plan, const RowSetup& row, std::vector<std::string> shards) {
+/// Where the row's switch is; of a row of the server path nothing.
+struct SwitchAddress {
+  std::string address;
+  std::string key_file;
+};
+
+PathOptions path_options(const Plan& plan, const RowSetup& row, const SwitchAddress& at) {
+  if (!row.by_switch) return {};
+  return {.path = "switch:" + at.address,
+          .switch_job = kSwitchJob,
+          .switch_slots = plan.options.switch_slots,
+          .switch_codec = plan.options.switch_codec,
+          .grid = plan.options.grid,
+          .switch_key_file = at.key_file};
+}
+
+ServeWorkerSetup worker_setup(const Plan& plan, const RowSetup& row, std::vector<std::string> shards,
+                              const SwitchAddress& at) {
   const auto& options = plan.options;
   return {.job = "bench-" + row.name,
           .workers = options.workers,
@@ -266,11 +296,12 @@ ServeWorkerSetup worker_setup(const Plan& plan, const RowSetup& row, std::vector
           .first_measured = options.warmup_rounds,
           .checked_round = plan.checked_round,
           .parts_per_shard = row.parts_per_shard,
-          .threshold_period = options.threshold_period,
+          .threshold_period = row.by_switch ? 1 : options.threshold_period,
           .apply_after_acks = options.apply_after_acks,
-          .codec = row.codec,
+          .codec = row.by_switch ? "gap+raw" : row.codec,
           .error_max = row.error_max,
-          .audit = row.audit};
+          .audit = row.audit,
+          .path = path_options(plan, row, at)};
 }
 
 /// Before any process is started.
@@ -279,7 +310,8 @@ Status check_rows(const Plan& plan) {
   for (const std::string& name : plan.options.rows) {
     const auto row = row_setup(plan, name);
     if (!row) return std::unexpected(row.error());
-    if (Status valid = check_serve_job(worker_setup(plan, *row, shards)); !valid) return valid;
+    if (Status valid = check_serve_job(worker_setup(plan, *row, shards, {"127.0.0.1:1", "a.key"})); !valid)
+      return valid;
   }
   return {};
 }
@@ -297,6 +329,31 @@ struct RowRuns {
     return whole;
   }
 };
+
+/// The grid's words, as the session reads them: block and first exponent.
+uint32_t window_indices(const Plan& plan) {
+  uint32_t indices = 0;
+  const std::string& grid = plan.options.grid;
+  (void)assign_number(std::string_view(grid).substr(0, grid.find(':')), indices);
+  return indices;
+}
+
+Result<SwitchProcess> start_switch(const Plan& plan, const Hosts& hosts, const std::string& files) {
+  const auto& options = plan.options;
+  const uint32_t host = options.shards + options.workers;
+  const uint64_t windows = (options.n + window_indices(plan) - 1) / window_indices(plan);
+  return SwitchProcess::start({.host = hosts.address(host),
+                               .network_namespace = hosts.network_namespace(host),
+                               .folder = plan.directory,
+                               .log = files + "-switch.log",
+                               .job = kSwitchJob,
+                               .workers = options.workers,
+                               .window_indices = window_indices(plan),
+                               .slots = static_cast<uint32_t>(std::min<uint64_t>(options.switch_slots, windows)),
+                               .reselect_k = std::max<uint64_t>(plan.k, 2),
+                               .key_seed = options.seed,
+                               .timeout_ms = kStartTimeoutMs});
+}
 
 /// files  what the names of the table and of the logs begin with.
 Outcome run_row(const Plan& plan, const Hosts& hosts, const RowSetup& row, const std::string& files, RowRuns& runs) {
@@ -318,7 +375,14 @@ Outcome run_row(const Plan& plan, const Hosts& hosts, const RowSetup& row, const
     addresses.push_back(started->address());
     shards.push_back(std::move(*started));
   }
-  const ServeWorkerSetup setup = worker_setup(plan, row, addresses);
+  std::optional<SwitchProcess> at;
+  if (row.by_switch) {
+    auto started = start_switch(plan, hosts, files);
+    if (!started) return fail_with(started.error());
+    at = std::move(*started);
+  }
+  const ServeWorkerSetup setup =
+      worker_setup(plan, row, addresses, at ? SwitchAddress{at->address(), at->key_file()} : SwitchAddress{});
   std::vector<ChildProcess> workers;
   for (uint32_t worker = 0; worker < options.workers; ++worker) {
     const SpawnOptions where{{}, hosts.network_namespace(options.shards + worker), {}, {}};
@@ -329,6 +393,7 @@ Outcome run_row(const Plan& plan, const Hosts& hosts, const RowSetup& row, const
   std::vector<ExitReport> worker_reports;
   std::vector<ChildProcess*> beside;
   for (ShardProcess& shard : shards) beside.push_back(&shard.process());
+  if (at) beside.push_back(&at->process());
   if (auto done = wait_for_workers(workers, beside, worker_reports, round_budget_ms(plan)); !done) {
     std::string sentence = row.name + ": " + done.error().message;
     for (uint32_t worker = 0; worker < options.workers; ++worker) {
@@ -391,6 +456,15 @@ json raw_row(const char* name, const Plan& plan, const std::vector<double>& time
               {"bytes_down", plan.k * RawPlan::kPairBytes}};
 }
 
+/// The switch's round over that of the first row by the shards.
+void compare_paths(json& rows) {
+  const auto is_by = [](const char* path) { return [path](const json& row) { return row["path"] == path; }; };
+  const auto server = std::ranges::find_if(rows, is_by("server"));
+  const auto by_switch = std::ranges::find_if(rows, is_by("switch"));
+  if (server == rows.end() || by_switch == rows.end()) return;
+  (*by_switch)["ratio_to_server"] = (*by_switch)["round_ms"].get<double>() / (*server)["round_ms"].get<double>();
+}
+
 }  // namespace
 
 std::expected<json, Failure> bench_serve(const ServeBenchOptions& options, const Progress& progress) {
@@ -402,13 +476,13 @@ std::expected<json, Failure> bench_serve(const ServeBenchOptions& options, const
   if (!made) return fail_with(made.error());
   plan->directory = std::move(*made);
   const LogFolder folder(plan->directory);
-  auto hosts = Hosts::make(options.shards + options.workers, options.rate);
+  auto hosts = Hosts::make(options.shards + options.workers, options.rate, options.path == ServePath::kServer ? 0 : 1);
   if (!hosts) return fail_with(hosts.error());
   json rows = json::array();
   progress("bare ZeroMQ, " + std::to_string(options.rounds) + " rounds");
   auto raw = run_raw(*plan, *hosts, RawAllocator::kDefault);
   if (!raw) return std::unexpected(raw.error());
-  for (const auto& name : options.rows) {
+  for (const auto& name : plan->options.rows) {
     auto setup = row_setup(*plan, name);
     if (!setup) return fail_with(setup.error());
     progress(name + " (" + setup->codec + "), " + std::to_string(options.rounds) + " rounds");
@@ -429,6 +503,7 @@ std::expected<json, Failure> bench_serve(const ServeBenchOptions& options, const
     row["ratio_to_raw_zmq"] = row["round_ms"].get<double>() / raw_ms;
     row["ratio_to_raw_zmq_tuned_allocator"] = row["round_ms"].get<double>() / quantile(*tuned, 0.5);
   }
+  compare_paths(rows);
   rows.push_back(raw_row("raw_zmq", *plan, *raw));
   rows.push_back(raw_row("raw_zmq_tuned_allocator", *plan, *tuned));
   std::error_code ignored;

@@ -14,6 +14,8 @@ namespace millrace::cli {
 /// Whether the job is audited. Both: rows are measured in turn without, with, with and without it, and compared.
 enum class ServeAudit : uint8_t { kOff = 1, kOn = 2, kBoth = 3 };
 
+enum class ServePath : uint8_t { kServer = 1, kSwitch = 2, kBoth = 3 };
+
 struct ServeBenchOptions {
   uint32_t workers = 4;
   uint32_t shards = 2;
@@ -28,13 +30,19 @@ struct ServeBenchOptions {
   uint32_t apply_after_acks = 0;
   std::vector<std::string> rows = {"lossless", "qsgd4"};
   ServeAudit audit = ServeAudit::kOff;
-  std::string lossless_codec;  ///< empty: "raw+raw" on loopback (costs least), "gap+raw" behind a rate (smallest)
+  /// Who adds up: the shards; a millrace-switch, on a host of its own whose link has no limit; or the one after the other.
+  ServePath path = ServePath::kServer;
+  uint32_t switch_slots = 16;
+  std::string switch_codec = "gap+fixed16";
+  std::string grid = "32768:-12";  ///< of path switch: the values are normal, and fit 16 bits on that grid
+  std::string lossless_codec;      ///< empty: "raw+raw" on loopback (costs least), "gap+raw" behind a rate (smallest)
 };
 
 /// Measures whole rounds of real processes: every worker draws k = density * n new uniform indices with normal values, all start
 /// together, and a round lasts until the update, re-selected to k, is applied on every worker. Bare ZeroMQ carrying the same
 /// entries as 8-byte pairs is measured in the same run, before and after. One round, chosen at random, is checked against the
-/// oracle (serve_oracle.h). Memory: each process's peak.
+/// oracle (serve_oracle.h). Memory: each process's peak. By the switch (row "switch") the update is cut by the threshold of the
+/// step before, so it has about k entries, and values are on a grid of 16 bits: judged by serve_switch.h.
 ///
 /// progress  called with one line at a time.
 /// Errors    a flag; what cannot be started; which process ended, and what it said: as its session failed, job_ended where it

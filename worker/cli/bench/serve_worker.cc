@@ -15,6 +15,7 @@
 #include "worker/cli/bench/bench_worker.h"
 #include "worker/cli/bench/serve_input.h"
 #include "worker/cli/bench/serve_oracle.h"
+#include "worker/cli/bench/serve_switch.h"
 
 namespace millrace::cli {
 namespace {
@@ -49,6 +50,7 @@ JobOptions job_options(const ServeWorkerSetup& setup, uint32_t worker) {
   job.audit = setup.audit;
   job.dead_after_ms = kPatienceMs;
   job.exchange_timeout_ms = kExchangePatienceMs;
+  set_path(setup.path, job);
   return job;
 }
 
@@ -136,7 +138,10 @@ class ServeWorker {
 
   void check_round(const TensorUpdate& update) {
     const Stream<float> received = received_entries(update);
-    const auto verdict = judge_update(oracle_job(setup_), setup_.checked_round, received.view());
+    const bool by_switch = setup_.path.path != "server";
+    const ServeJob job = oracle_job(setup_);
+    const auto verdict = by_switch ? judge_switch_update(job, setup_.checked_round, received.view())
+                                   : judge_update(job, setup_.checked_round, received.view());
     auto& report = shared_.report(worker_);
     report.checked_count = received.count();
     report.relative_error = verdict.relative_error;

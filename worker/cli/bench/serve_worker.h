@@ -7,6 +7,7 @@
 #include "kernels/base/result.h"
 #include "worker/cli/bench/serve_oracle.h"
 #include "worker/cli/bench/serve_shared.h"
+#include "worker/cli/path_options.h"
 
 namespace millrace::cli {
 
@@ -26,6 +27,7 @@ struct ServeWorkerSetup {
   std::string codec;     ///< both ways
   double error_max = 0;  ///< of an update, where the codec may change values; 0: it may not
   bool audit = false;
+  PathOptions path = {};  ///< path switch: its update is judged by serve_switch.h
 };
 
 /// Refuses a benchmark whose workers would refuse it: a codec that is none, parts over the limit, "lossless" with a codec that

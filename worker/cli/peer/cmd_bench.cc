@@ -28,6 +28,8 @@ struct BenchFlags {
   std::string quantizer;
   std::string threads = "serialized";
   std::string compute = "cores";
+  std::string boundaries = "averaged";
+  uint64_t shared_bytes_max = peer::MpiOptions{}.shared_bytes_max;
   bool overlap = false;
   bool without_dense = false;
   bool json = false;
@@ -42,6 +44,7 @@ Result<PeerBenchOptions> options_of(const BenchFlags& flags) {
   const double count = std::round(static_cast<double>(options.inputs.n) * flags.density);
   options.inputs.count = std::clamp<uint64_t>(static_cast<uint64_t>(count), 1, options.inputs.n);
   options.inputs.shape = *input_shape_of(flags.distribution);
+  options.boundaries = boundaries_of(flags.boundaries);
   if (flags.without_dense) options.dense = DenseRow::kLeftOut;
   if (flags.overlap) options.overlap = flags.compute == "cores" ? ComputeWhere::kCores : ComputeWhere::kElsewhere;
   const auto read = [](const std::string& text, std::optional<CodecSpec>& into) -> Status {
@@ -77,7 +80,7 @@ Outcome run_bench(const BenchFlags& flags) {
   const SayProgress say = [speaks](const std::string& line) {
     if (speaks) monitoring::say("bench: " + line);
   };
-  const auto communicator = peer::MpiCommunicator::over_world();
+  const auto communicator = peer::MpiCommunicator::over_world({.shared_bytes_max = flags.shared_bytes_max});
   if (!communicator) end_job(**job, kCommand, failure_of(communicator.error()));
   Result<nlohmann::json> result = fail(ErrorCode::kInternal, "");
   try {
@@ -88,6 +91,9 @@ Outcome run_bench(const BenchFlags& flags) {
   }
   if (!result) end_job(**job, kCommand, failure_of(result.error()));
   if (!speaks) return {};
+  const peer::SharedBodiesCounters shared = (*communicator)->counters().shared;
+  (*result)["shared_bodies"] = {
+      {"in_place", shared.in_place}, {"copied", shared.copied}, {"without_room", shared.full}};
   if (flags.json) {
     fmt::print("{}\n", result->dump());
   } else {
@@ -122,6 +128,10 @@ void add_flags(CLI::App& app, BenchFlags& flags) {
   app.add_option("--distribution", flags.distribution, "where the entries lie")
       ->capture_default_str()
       ->check(CLI::IsMember(shapes));
+  app.add_option("--boundaries", flags.boundaries,
+                 "oktopk: of the ranks' regions; pooled where entries lie in other places on every rank")
+      ->capture_default_str()
+      ->check(CLI::IsMember(boundaries_names()));
   app.add_option("--repeats", options.repeats, "measured rounds")->capture_default_str()->check(in_range(1, 1'000'000));
   app.add_option("--warmup", options.warmup, "rounds before them")->capture_default_str()->check(in_range(0, 10'000));
   app.add_option("--seed", options.inputs.seed, "of the contributions")
@@ -133,6 +143,10 @@ void add_flags(CLI::App& app, BenchFlags& flags) {
   app.add_option("--mpi-threads", flags.threads, "MPI's thread level")
       ->capture_default_str()
       ->check(CLI::IsMember({"single", "funneled", "serialized", "multiple"}));
+  app.add_option("--shared-bytes", flags.shared_bytes_max,
+                 "memory of each rank that ranks of one machine look into instead of sending; 0: none")
+      ->capture_default_str()
+      ->check(in_range(uint64_t{0}, uint64_t{1} << 40));
   app.add_flag("--without-dense", flags.without_dense, "leaves MPI_Allreduce of the dense vector out");
   CLI::Option* overlap = app.add_flag("--overlap", flags.overlap, "measures how much of it computation hides");
   app.add_option("--compute", flags.compute, "what computes: the cores, or an accelerator elsewhere (it is waited for)")

@@ -9,6 +9,7 @@
 #include "monitoring/standard_streams.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/flag_range.h"
+#include "worker/cli/peer/boundaries_flag.h"
 #include "worker/cli/peer/measured_child.h"
 #include "worker/cli/peer/peer_commands.h"
 #include "worker/cli/peer/simulated_run.h"
@@ -71,10 +72,7 @@ std::expected<SimulatedRunOptions, Failure> options_of(const SimulateFlags& flag
   const uint64_t k = std::max<uint64_t>(1, static_cast<uint64_t>(static_cast<double>(flags.n) * flags.density));
   options.settings.dimension = flags.n;
   options.settings.k = k;
-  using Boundaries = AllreduceSettings<float>::Boundaries;
-  options.settings.boundaries = flags.boundaries == "pooled"  ? Boundaries::kPooled
-                                : flags.boundaries == "equal" ? Boundaries::kEqual
-                                                              : Boundaries::kAveraged;
+  options.settings.boundaries = boundaries_of(flags.boundaries);
   options.settings.balance_ratio = flags.balance_ratio;
   options.samples = {peer::find_distribution(flags.distribution).value(), flags.ranks, flags.n, k, flags.seed};
   options.steps = flags.steps;
@@ -280,7 +278,7 @@ Command add_peer_simulate_command(CLI::App& root) {
       ->check(CLI::IsMember(distribution_names()));
   app->add_option("--boundaries", flags->boundaries, "oktopk: how it divides the dimension among ranks")
       ->capture_default_str()
-      ->check(CLI::IsMember({"averaged", "pooled", "equal"}));
+      ->check(CLI::IsMember(boundaries_names()));
   app->add_option(
          "--balance-ratio", flags->balance_ratio,
          "oktopk: balances the parts of the result where the largest exceeds so many times their average; inf: never")

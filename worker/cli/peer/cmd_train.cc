@@ -49,6 +49,7 @@ struct TrainFlags {
   std::string momentum;
   std::string quantizer;
   std::string mpi_threads = "serialized";
+  std::string boundaries = "averaged";
   double rate = 1;
   uint64_t dimension = 0;
   uint32_t silence_ms_max = 30'000;
@@ -112,6 +113,7 @@ Status read_path(const TrainFlags& flags, OptimizerOptions& options) {
 /// Errors   invalid_argument: words that mean nothing.
 Status read_exchange(const TrainFlags& flags, const OptimizerOptions& defaults, OptimizerOptions& options) {
   options.algorithm = defaults.algorithm;
+  options.boundaries = boundaries_of(flags.boundaries);
   options.select = defaults.select;
   options.codec = defaults.codec;
   options.codec_error = defaults.codec_error;
@@ -446,6 +448,14 @@ void add_exchange_flags(CLI::App& app, TrainFlags& flags) {
                  "oktopk: steps between two that find thresholds exactly (the paper's tau')")
       ->capture_default_str()
       ->check(in_range(1u, 1u << 20));
+  app.add_option("--boundaries", flags.boundaries,
+                 "oktopk, path peers: of the ranks' regions; pooled where entries lie in other places on every rank")
+      ->capture_default_str()
+      ->check(CLI::IsMember(boundaries_names()));
+  app.add_option("--boundary-period", options.boundaries_period,
+                 "oktopk, path peers: steps between two that find the regions anew (the paper's tau)")
+      ->capture_default_str()
+      ->check(in_range(1u, 1u << 20));
   app.add_option(
       "--codec", flags.codec,
       "of what ranks contribute, INDEX+VALUE; sums have its index codec, losslessly (raw: none; path servers has "
@@ -461,6 +471,16 @@ void add_exchange_flags(CLI::App& app, TrainFlags& flags) {
          "does not")
       ->capture_default_str()
       ->check(in_range(0.0, 1e30));
+  app.add_flag(
+      "--reproducible", options.reproducible,
+      "the same bits by every algorithm with exact sums, and over servers: values are rounded to a grid, what that "
+      "leaves is sent later");
+  app.add_option("--grid", options.grid,
+                 "of --reproducible, BLOCK:EXPONENT: indices that share a power of 2, and the first one")
+      ->capture_default_str();
+  app.add_option("--reselect", options.reselect,
+                 "of --reproducible: what the sum is cut to, none or topk:D, by the counts of the step before")
+      ->capture_default_str();
   app.add_option("--asynchronous", options.asynchronous,
                  "steps whose sums may be under way while the next is computed: a gradient is of a model so many steps "
                  "old (0: none)")

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/codec/codec.h"
+#include "worker/cli/peer/boundaries_flag.h"
 #include "worker/cli/peer/peer_inputs.h"
 #include "worker/peer/allreduce.h"
 #include "worker/peer/mpi_communicator.h"
@@ -24,8 +25,9 @@ struct PeerBenchOptions {
   PeerInputs inputs;
   std::vector<std::string> algorithms;  ///< none: all
   std::optional<CodecSpec> codec;
-  std::optional<CodecSpec> quantizer;  ///< of dense phases
-  uint64_t k = 0;                      ///< 0: as many as each rank has
+  std::optional<CodecSpec> quantizer;             ///< of dense phases
+  uint64_t k = 0;                                 ///< 0: as many as each rank has
+  Boundaries boundaries = Boundaries::kAveraged;  ///< oktopk
   uint32_t repeats = 9;
   uint32_t warmup = 2;
   uint32_t silence_ms_max = 10'000;

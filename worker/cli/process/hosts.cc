@@ -66,7 +66,7 @@ Status check_hosts(const std::string& rate) {
   return {};
 }
 
-Result<Hosts> Hosts::make(uint32_t count, const std::string& rate) {
+Result<Hosts> Hosts::make(uint32_t count, const std::string& rate, uint32_t unlimited) {
   Hosts hosts;
   if (const Status valid = check_hosts(rate); !valid) return std::unexpected(valid.error());
   if (rate.empty()) return hosts;
@@ -74,7 +74,8 @@ Result<Hosts> Hosts::make(uint32_t count, const std::string& rate) {
   constexpr int kPrefixes = 100'000;
   const std::string prefix = "mb" + std::to_string(::getpid() % kPrefixes);
   constexpr int kEndedBySignal = 128;
-  const auto made = run_script({hosts.script_, "up", prefix, std::to_string(count), rate}, ChildSession::kParents);
+  const auto made = run_script({hosts.script_, "up", prefix, std::to_string(count), rate, std::to_string(unlimited)},
+                               ChildSession::kParents);
   // Where it fails it removes what it made; where it is ended it may not have come to that.
   if (!made || *made >= kEndedBySignal) remove_hosts(hosts.script_, prefix);
   if (!made) return std::unexpected(made.error());

@@ -19,7 +19,8 @@ class Hosts {
  public:
   /// rate  "1gbit" as tc(8) has it; empty: loopback, no root needed.
   /// Errors  io: not root, a missing tool, or the script not found; invalid_argument: not a rate.
-  static Result<Hosts> make(uint32_t count, const std::string& rate);
+  /// unlimited  so many more hosts, the last ones, behind links without a limit, as a switch's ports have.
+  static Result<Hosts> make(uint32_t count, const std::string& rate, uint32_t unlimited = 0);
   Hosts(Hosts&& other) noexcept;
   Hosts& operator=(Hosts&&) = delete;
   ~Hosts();

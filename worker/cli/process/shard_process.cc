@@ -27,6 +27,12 @@ Result<ShardProcess> ShardProcess::start(const ShardProcessOptions& options) {
     spawn.argv.push_back("--store-save-seconds");
     spawn.argv.push_back(std::to_string(options.store_save_seconds));
   }
+  if (!options.datagrams.empty()) {
+    spawn.argv.push_back("--datagrams");
+    spawn.argv.push_back(options.datagrams);
+    spawn.argv.push_back("--job-keys");
+    spawn.argv.push_back(options.job_keys);
+  }
   if (options.link_rate > 0) {
     spawn.argv.push_back("--link-rate");
     spawn.argv.push_back(std::to_string(options.link_rate));

@@ -20,6 +20,8 @@ struct ShardProcessOptions {
   std::string http;                 ///< "127.0.0.1:0"; empty: no HTTP port
   uint32_t store_save_seconds = 0;  ///< how often while a job runs; 0: never
   std::string store_dir = {};       ///< where jobs' stores are saved; empty: nowhere
+  std::string datagrams = {};       ///< where it stands in for switches, "127.0.0.1:0" (shard 0); empty: nowhere
+  std::string job_keys = {};        ///< folder of those jobs' keys
   double link_rate = 0;             ///< bits per second to the workers, for codec auto; 0: not known
   int timeout_ms = 30'000;          ///< to come up
 };

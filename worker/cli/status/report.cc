@@ -107,6 +107,26 @@ std::string audit_text(const AuditSaid& audit) {
                          : fmt::format("{:.6g} DOES NOT BALANCE (the logs say where): a bug", audit.imbalance));
 }
 
+/// As shard 0 says it: it alone hears what the workers say of the switch.
+const PathSaid* path_of(const JobPicture& job) {
+  for (const JobAt& at : job.at) {
+    if (at.shard == 0 && at.said.path) return &*at.said.path;
+  }
+  return nullptr;
+}
+
+std::string path_text(const PathSaid& path) {
+  std::string text = path.decided_by == "switch"
+                         ? fmt::format("  path: the switch at {} decides", path.switch_address)
+                         : fmt::format("  path: shard 0 ({}) decides in place of the switch at {}", path.datagrams,
+                                       path.switch_address);
+  if (path.changes > 0) text += fmt::format(", for {}", seconds_text(path.since_s));
+  if (!path.because.empty()) text += ": " + path.because;
+  if (!path.silent_to.empty()) text += fmt::format("; silent to worker {}", numbers_text(path.silent_to));
+  if (!path.answered.empty()) text += fmt::format("; answers worker {}", numbers_text(path.answered));
+  return text + "\n";
+}
+
 std::string job_text(const JobPicture& job) {
   const JobSaid& said = job.at.front().said;
   std::string text = fmt::format("job {}: {}\n", job.name, job.verdict);
@@ -114,6 +134,7 @@ std::string job_text(const JobPicture& job) {
   if (said.quorum != 0) text += fmt::format(", quorum {}", said.quorum);
   if (said.deadline_s > 0) text += fmt::format(", deadline {}", seconds_text(said.deadline_s));
   text += fmt::format(", silent workers are removed after {:g} s\n", said.dead_after_s);
+  if (const PathSaid* path = path_of(job)) text += path_text(*path);
   if (const auto audit = audit_of(job)) text += audit_text(*audit);
   if (job.started) text += waits_text(job);
   return text + members_text(job) + refusals_text(job.refusals);
@@ -196,6 +217,11 @@ Json json_of(const JobPicture& job) {
                {"not_open_at", job.not_open},
                {"disagreements", std::move(disagreements)},
                {"refusals", json_of(job.refusals)}};
+  if (const PathSaid* path = path_of(job)) {
+    json["path"] = {{"decided_by", path->decided_by}, {"switch", path->switch_address}, {"datagrams", path->datagrams},
+                    {"because", path->because},       {"since_seconds", path->since_s}, {"changes", path->changes},
+                    {"silent_to", path->silent_to},   {"answers", path->answered}};
+  }
   if (const auto audit = audit_of(job)) {
     json["audit"] = {{"entered", audit->entered},
                      {"carried", audit->carried},

@@ -94,6 +94,23 @@ std::optional<AuditSaid> read_audit(const Json& job) {
   return AuditSaid{mass("entered"), mass("carried"), mass("lost"), mass("held"), std::abs(mass("imbalance"))};
 }
 
+std::optional<PathSaid> read_path(const Json& job) {
+  const Json& path = at(job, "switch_path");
+  if (!path.is_object()) return std::nullopt;
+  PathSaid said{.decided_by = text(path, "decided_by"),
+                .switch_address = text(path, "switch"),
+                .datagrams = text(path, "datagrams"),
+                .because = text(path, "because"),
+                .since_s = seconds(path, "since_ms"),
+                .changes = number(path, "changes"),
+                .silent_to = {},
+                .answered = {}};
+  const auto words = list<std::pair<uint32_t, std::string>>(
+      path, "said", [](const Json& one) { return std::pair(number<uint32_t>(one, "worker"), text(one, "says")); });
+  for (const auto& [worker, says] : words) (says == "silent" ? said.silent_to : said.answered).push_back(worker);
+  return said;
+}
+
 JobSaid read_job(const Json& json) {
   return {.name = text(json, "name"),
           .job = number(json, "job"),
@@ -119,7 +136,8 @@ JobSaid read_job(const Json& json) {
                                                                             .steps = number(one, "steps"),
                                                                             .since_s = seconds(one, "since_ms")};
                                                   }),
-          .audit = read_audit(json)};
+          .audit = read_audit(json),
+          .path = read_path(json)};
 }
 
 RefusalSaid read_refusal(const Json& json) {

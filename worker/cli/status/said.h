@@ -51,6 +51,18 @@ struct AuditSaid {
   double imbalance = 0;  ///< of its updates, and of its workers' books as they say
 };
 
+/// Of a job of path switch.
+struct PathSaid {
+  std::string decided_by;  ///< "switch", "server"
+  std::string switch_address;
+  std::string datagrams;  ///< where shard 0 stands in for it; empty: nowhere
+  std::string because;    ///< shard 0 alone knows
+  double since_s = 0;
+  uint64_t changes = 0;
+  std::vector<uint32_t> silent_to;  ///< workers that do not hear the switch
+  std::vector<uint32_t> answered;   ///< workers that hear it again
+};
+
 struct JobSaid {
   std::string name;
   uint64_t job = 0;
@@ -71,6 +83,7 @@ struct JobSaid {
   std::vector<MemberSaid> members;
   std::vector<DisagreementSaid> disagreements;
   std::optional<AuditSaid> audit;
+  std::optional<PathSaid> path;
 };
 
 struct PeerSaid {

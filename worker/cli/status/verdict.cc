@@ -103,6 +103,8 @@ std::vector<Cause> causes_of(const JobPicture& job, double still_after_s) {
   for (const JobAt& at : job.at) {
     if (at.said.parts == 0) continue;
     WaitSaid wait = at.said.wait;
+    // Of a job of path switch no shard ever sees a step.
+    if (at.said.path && wait.kind.empty()) continue;
     longest = std::max({longest, wait.seconds, at.said.moved_s});
     if (wait.kind.empty()) {  // nothing is open: the workers have sent nothing to the next step
       wait.kind = "idle";
@@ -222,6 +224,11 @@ std::vector<std::string> afterthoughts(const ClusterPicture& picture, const JobP
                                 at.said.audit->imbalance, at.shard));
     break;  // the sum over all shards is below
   }
+  for (const JobAt& at : job.at) {
+    if (!at.said.path || at.said.path->decided_by != "switch" || at.said.path->silent_to.empty()) continue;
+    notes.push_back(fmt::format("the switch at {} is silent to {}: {}", at.said.path->switch_address,
+                                named("worker", at.said.path->silent_to), at.said.path->because));
+  }
   if (job.state == JobState::kRunning) return notes;
   for (const auto& [shard, missing] : picture.missing) {
     notes.push_back(fmt::format("{} was not heard: {}", picture.shard_text(shard), missing.why));
@@ -253,10 +260,12 @@ void judge(const ClusterPicture& picture, double still_after_s, JobPicture& job)
     job.state = JobState::kEnding;
     reasons.emplace_back(finishing ? "its workers push nothing more" : "a shard is shutting down");
   } else {
+    const JobSaid& said = job.at.front().said;
     uint64_t step = UINT64_MAX;
     for (const JobAt& at : job.at) step = at.said.parts == 0 ? step : std::min(step, at.said.steps_decided);
-    reasons.push_back(fmt::format("step {}, {} of {} workers", step == UINT64_MAX ? 0 : step, job.members.size(),
-                                  job.at.front().said.workers));
+    const std::string where =
+        said.path ? std::string("steps go by datagrams") : fmt::format("step {}", step == UINT64_MAX ? 0 : step);
+    reasons.push_back(fmt::format("{}, {} of {} workers", where, job.members.size(), said.workers));
   }
   for (std::string& note : afterthoughts(picture, job)) reasons.push_back(std::move(note));
   const bool waits = job.state == JobState::kStarting || job.state == JobState::kStandingStill;

@@ -289,9 +289,20 @@ struct AuditStats {
   uint64_t checks = 0;     ///< of parts so far
 };
 
+/// Of a job of path switch: how its datagrams fare.
+struct SwitchStats {
+  bool used = false;       ///< the job's path is a switch; else all of these are 0
+  bool at_switch = false;  ///< it decides the steps at present, not a shard in its place
+  uint64_t turns = 0;      ///< results of windows that were settled
+  uint64_t resends = 0;    ///< packets that were sent again
+  uint64_t timeouts = 0;   ///< turns that no result came for in time
+  uint64_t fallbacks = 0;  ///< how often the job went on by a shard
+  uint64_t came_back = 0;  ///< ... and by the switch again
+};
+
 /// Sums since connect(). Tensors that share a bucket share its counts, given with the first of them.
 struct Stats {
-  uint64_t bytes_up = 0;  ///< containers and envelopes, resends included
+  uint64_t bytes_up = 0;  ///< containers, envelopes and datagrams, resends included
   uint64_t bytes_down = 0;
   uint64_t raw_bytes_up = 0;  ///< the entries sent, as plain (u32, f32) pairs
   uint64_t raw_bytes_down = 0;
@@ -316,6 +327,7 @@ struct Stats {
   double time_in_communication_s = 0;  ///< first byte of a step handed to the socket .. its update complete, summed
   double time_blocked_s = 0;           ///< callers' time in push() and await()
   AuditStats audit;
+  SwitchStats by_switch;
   std::vector<TensorStats> tensors;
 };
 

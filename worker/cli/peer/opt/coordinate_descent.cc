@@ -40,6 +40,10 @@ Status check_descent(const OptimizerOptions& options) {
   if (options.momentum != "none" || options.clip != 0) {
     return fail(ErrorCode::kInvalidArgument, "scd changes weights by themselves: no --momentum and no --clip");
   }
+  if (options.reproducible || options.reselect != "none") {
+    return fail(ErrorCode::kInvalidArgument,
+                "scd gathers changes and adds no gradients: it has no --reproducible and no --reselect");
+  }
   if (options.select.selection != Selection::kNone || options.quantizer) {
     return fail(ErrorCode::kInvalidArgument,
                 "scd sends the coordinates that it changed, all of them: no --select and no --quantizer");

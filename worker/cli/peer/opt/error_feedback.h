@@ -43,6 +43,9 @@ class ErrorFeedback {
   /// The step's allreduce has ended: `own` is what was contributed to it.
   void take_back(const HeldStream<float>& own, const peer::Reduced<float>& reduced);
 
+  /// Of what was contributed, this was not handed over after all: it is sent later.
+  void give_back(const StreamView<float>& stream) { add(stream); }
+
   /// [dimension], or empty while nothing stayed.
   std::span<const float> residual() const { return residual_; }
   /// Hands it out and forgets it; sparse.

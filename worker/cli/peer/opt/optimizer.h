@@ -11,6 +11,7 @@
 #include "kernels/select/select.h"
 #include "worker/cli/dataset.h"
 #include "worker/cli/linear_model.h"
+#include "worker/cli/peer/boundaries_flag.h"
 #include "worker/cli/peer/opt/compute_threads.h"
 #include "worker/cli/peer/opt/error_feedback.h"
 #include "worker/cli/peer/opt/rate_schedule.h"
@@ -50,15 +51,20 @@ struct OptimizerOptions {
 
   /// kPeers: what sums. kServers: whether the whole sum comes back, or its k largest entries (kOktopk).
   peer::AlgorithmId algorithm = peer::AlgorithmId::kSsarSplitAllgather;
-  SelectionSpec select;                   ///< of what is summed; of an algorithm that keeps a global top-k: how many
-  uint32_t thresholds_period = 32;        ///< oktopk: steps between exact thresholds (tau')
-  std::optional<CodecSpec> codec;         ///< of what ranks contribute
-  std::optional<CodecSpec> quantizer;     ///< kPeers: of dense phases
-  std::optional<CodecError> codec_error;  ///< none: retained, unless that would not end
+  SelectionSpec select;             ///< of what is summed; of an algorithm that keeps a global top-k: how many
+  uint32_t thresholds_period = 32;  ///< oktopk: steps between exact thresholds (tau')
+  uint32_t boundaries_period = 64;  ///< oktopk over peers: steps between two that divide the dimension anew (tau)
+  Boundaries boundaries = Boundaries::kAveraged;  ///< oktopk over peers: how they do
+  std::optional<CodecSpec> codec;                 ///< of what ranks contribute
+  std::optional<CodecSpec> quantizer;             ///< kPeers: of dense phases
+  std::optional<CodecError> codec_error;          ///< none: retained, unless that would not end
   std::string momentum =
       "none";                 ///< before the exchange: "correction:FACTOR" or "nesterov:FACTOR" (JobOptions::momentum)
   double clip = 0;            ///< of a rank's mean gradient, an L2 norm, over the square root of the ranks; 0: off
-  uint32_t asynchronous = 0;  ///< steps whose sums may be under way while the next is computed
+  bool reproducible = false;  ///< the same bits by every algorithm with exact sums, and over servers
+  std::string grid = "16384:-20";  ///< reproducible: JobOptions::grid
+  std::string reselect = "none";   ///< reproducible: "topk:DENSITY|COUNT" of the sum, by the counts of the step before
+  uint32_t asynchronous = 0;       ///< steps whose sums may be under way while the next is computed
 
   // What changes the weights after the exchange.
   double beta1 = 0.9;     ///< momentum: what is left of the velocity; adam: of the first moment

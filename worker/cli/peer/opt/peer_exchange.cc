@@ -9,6 +9,7 @@
 #include "worker/cli/peer/agree.h"
 #include "worker/cli/peer/opt/error_feedback.h"
 #include "worker/cli/peer/opt/exchange.h"
+#include "worker/cli/peer/opt/peer_grid.h"
 #include "worker/core/clip.h"
 #include "worker/core/momentum.h"
 #include "worker/core/options.h"
@@ -33,6 +34,8 @@ AllreduceSettings<float> settings_of(const OptimizerOptions& options, uint64_t d
   settings.wire.random = RandomKey::from(options.seed);
   settings.dense_quantizer = options.quantizer;
   settings.thresholds_period = options.thresholds_period;
+  settings.boundaries_period = options.boundaries_period;
+  settings.boundaries = options.boundaries;
   return settings;
 }
 
@@ -71,6 +74,15 @@ class PeerExchange final : public Exchange {
     static_cast<void>(end_group(setup_.group, {ErrorCode::kUnavailable, "it gave up with steps in flight"}));
   }
 
+  /// Reproducible: from now on what is contributed is on the grid.
+  Status round_to(const OptimizerOptions& options) {
+    auto grid = PeerGrid::make(options, setup_.dimension, setup_.group.size());
+    if (!grid) return std::unexpected(grid.error());
+    grid_.emplace(std::move(*grid));
+    masked_ = masked_ || (velocity_ && holds_masks_back(options));
+    return {};
+  }
+
   /// Each allreduce has one run at a time, and keeps what it carries over; steps take them in turn.
   Status add_allreduces(const OptimizerOptions& options) {
     for (uint32_t at = 0; at <= options.asynchronous; ++at) {
@@ -84,6 +96,7 @@ class PeerExchange final : public Exchange {
   Status start(uint64_t step, Stream<float>&& gradient) override {
     auto own = contribution(step, std::move(gradient));
     if (!own) return end_group(setup_.group, own.error());
+    if (grid_) *own = grid_->round(*own);
     auto pending = setup_.group.start_allreduce(*allreduces_[step % allreduces_.size()], settings_, *own);
     if (!pending) return std::unexpected(pending.error());
     in_flight_.push_back({std::move(*pending), std::move(*own)});
@@ -95,6 +108,7 @@ class PeerExchange final : public Exchange {
     in_flight_.pop_front();
     auto reduced = oldest.pending.wait();
     if (!reduced) return std::unexpected(reduced.error());
+    if (grid_) return finish_on_grid(oldest.own, std::move(reduced->sum));
     feedback_.take_back(oldest.own, *reduced);
     entries_ += keeps_largest() ? reduced->contributed.size() : oldest.own.view.count();
     if (masked_) mask(oldest.own, *reduced);
@@ -107,6 +121,20 @@ class PeerExchange final : public Exchange {
   Status end() override { return {}; }
 
  private:
+  /// As a session's bucket: masks follow updates where something is held back that could be late.
+  static bool holds_masks_back(const OptimizerOptions& options) {
+    const auto momentum = worker::momentum_from_text(options.momentum);
+    return momentum && momentum->masked && options.reselect != "none";
+  }
+
+  StepSum finish_on_grid(const HeldStream<float>& own, HeldStream<float>&& sum) {
+    PeerGrid::Settled settled = grid_->settle(std::move(sum));
+    feedback_.give_back(settled.returned.view());
+    entries_ += own.view.count();
+    if (masked_) velocity_->applied(0, own, settled.is_cut ? &settled.update : nullptr);
+    return StepSum{std::move(settled.update), static_cast<double>(setup_.group.size())};
+  }
+
   struct InFlight {
     peer::Pending<peer::Reduced<float>> pending;
     HeldStream<float> own;
@@ -147,6 +175,7 @@ class PeerExchange final : public Exchange {
   std::optional<worker::Velocity> velocity_;
   bool masked_ = false;
   ErrorFeedback feedback_;
+  std::optional<PeerGrid> grid_;  ///< reproducible
   std::vector<std::unique_ptr<peer::Allreduce<float>>> allreduces_;
   std::deque<InFlight> in_flight_;
   uint64_t entries_ = 0;
@@ -167,6 +196,7 @@ Status check_peer_exchange(const OptimizerOptions& options) {
     return fail(ErrorCode::kInvalidArgument, "--codec: peers have no automatic codec (--path servers has): name one");
   }
   constexpr uint64_t kAnyDimension = 1 << 20;
+  if (Status status = check_peer_grid(options, kAnyDimension); !status) return status;
   if (const auto made = peer::make_allreduce<float>(options.algorithm, settings_of(options, kAnyDimension)); !made) {
     return std::unexpected(made.error());
   }
@@ -194,6 +224,9 @@ Result<std::unique_ptr<Exchange>> make_peer_exchange(const ExchangeSetup& setup,
   const auto momentum = worker::momentum_from_text(options.momentum);
   if (!momentum) return std::unexpected(momentum.error());
   auto exchange = std::make_unique<PeerExchange>(setup, options, std::move(*made), *momentum);
+  if (options.reproducible) {
+    if (Status status = exchange->round_to(options); !status) return std::unexpected(status.error());
+  }
   if (Status status = exchange->add_allreduces(options); !status) return std::unexpected(status.error());
   return exchange;
 }

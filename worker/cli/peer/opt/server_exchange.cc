@@ -60,6 +60,9 @@ JobOptions job_options(const OptimizerOptions& options, uint32_t rank, uint32_t 
   job.momentum = options.momentum;
   job.clip = options.clip;
   job.staleness = options.asynchronous;
+  job.reproducible = options.reproducible;
+  job.grid = options.grid;
+  if (options.reproducible && options.reselect != "none") job.reselect = options.reselect;
   job.seed = options.seed;
   job.connect_timeout_ms = options.connect_timeout_ms;
   return job;
@@ -192,6 +195,13 @@ Status check_server_exchange(const OptimizerOptions& options) {
     return fail(
         ErrorCode::kInvalidArgument,
         std::string(info.name) + " is an allreduce of --path peers; servers keep the largest of a sum for oktopk");
+  }
+  if (!options.reproducible && options.reselect != "none") {
+    return fail(ErrorCode::kInvalidArgument, "--reselect is of --reproducible: else take --algorithm oktopk");
+  }
+  if (options.reproducible && info.result == peer::ResultKind::kGlobalTopk) {
+    return fail(ErrorCode::kInvalidArgument,
+                "reproducible: oktopk's thresholds are of some steps; take another algorithm, and --reselect topk:...");
   }
   if (options.quantizer) {
     return fail(ErrorCode::kInvalidArgument,

@@ -5,7 +5,10 @@
 #include <span>
 #include <vector>
 
-namespace millrace::switch_agg {
+#include "kernels/reduce/magnitude_histogram.h"
+
+/// Re-selection of integer sums by the step before: the same functions at a switch, at shards and among peers.
+namespace millrace {
 
 /// Counts of a step's sums by magnitude, on one scale for all slots: a sum is q * 2^exponent, its bin the exponent of its
 /// leading bit and the five bits behind that (neighbours differ by 1.6 to 3.1 %). Zeros are not counted. Integers only: equal
@@ -21,7 +24,14 @@ class SumHistogram {
   /// Monotone in |sum| * 2^exponent; 0 for zero.
   static uint32_t bin_of(int32_t sum, int8_t exponent);
 
+  /// The same of a sum as a value. REQUIRES: 0, or a normal f32 (sums on a grid of 2^-120 and coarser are).
+  static uint32_t bin_of(float sum);
+
   void add(std::span<const int32_t> sums, int8_t exponent);
+  /// Of sums as values. REQUIRES: as bin_of().
+  void add(std::span<const float> sums);
+  /// Of sums as values, as shards count them. REQUIRES: all were 0, or normal f32.
+  void add(const MagnitudeHistogram& sums);
   void clear();
   uint64_t count(uint32_t bin) const { return counts_[bin]; }
   uint64_t total() const { return total_; }
@@ -48,6 +58,9 @@ SumCut cut_of(const SumHistogram& histogram, uint64_t k);
 /// indices, values  of the same length.
 /// Source           oktopk.txt, section 3.1.3 (a threshold of an earlier step is used again); exact counting is Millrace's own.
 uint32_t apply_cut(const SumCut& cut, int8_t exponent, std::span<uint16_t> indices, std::span<int32_t> values);
+/// The same of sums as values, of the windows of `window_indices` that the indices lie in, each by itself.
+/// REQUIRES: index 0 begins a window; sums as SumHistogram::bin_of().
+uint32_t apply_cut(const SumCut& cut, uint32_t window_indices, std::span<uint32_t> indices, std::span<float> values);
 
 /// One job's re-selection: the threshold of step t is a function of the histogram of step t - 1 alone. A step without one (the
 /// first, and the one in which an aggregator begins anew) sends the whole sum.
@@ -75,4 +88,4 @@ class Reselection {
   SumCut cut_;             ///< in force in step_
 };
 
-}  // namespace millrace::switch_agg
+}  // namespace millrace

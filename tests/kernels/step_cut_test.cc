@@ -1,20 +1,16 @@
-#include "switch_agg/reselection.h"
+#include "kernels/grid/step_cut.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/random.h"
 
 namespace millrace::testing {
 namespace {
-
-using switch_agg::apply_cut;
-using switch_agg::cut_of;
-using switch_agg::Reselection;
-using switch_agg::SumCut;
-using switch_agg::SumHistogram;
 
 std::vector<uint16_t> places(size_t count) {
   std::vector<uint16_t> indices(count);
@@ -132,6 +128,67 @@ TEST(ReselectionTest, AStepAfterAGapOrAResetIsWhole) {
   reselection.reset();
   reselection.on_claim(3);
   EXPECT_EQ(reselection.cut().bin, 0);
+}
+
+TEST(SumHistogramTest, ASumAsAValueIsInTheBinOfItsInteger) {
+  RandomSequence random(RandomKey::from(11));
+  for (int draw = 0; draw < 200'000; ++draw) {
+    const int32_t sum = (static_cast<int32_t>(random.next_u32()) >> 7) >> random.next_below(25);
+    const auto exponent = static_cast<int8_t>(static_cast<int>(random.next_below(211)) - 120);
+    const auto value = static_cast<float>(std::ldexp(static_cast<double>(sum), exponent));
+    ASSERT_EQ(SumHistogram::bin_of(value), SumHistogram::bin_of(sum, exponent)) << sum << " at 2^" << +exponent;
+  }
+  EXPECT_EQ(SumHistogram::bin_of(-0.0F), 0u);
+}
+
+TEST(SumHistogramTest, WhatShardsCountIsTheSameHistogram) {
+  RandomSequence random(RandomKey::from(12));
+  SumHistogram integers;
+  MagnitudeHistogram values;
+  for (int draw = 0; draw < 20'000; ++draw) {
+    const int32_t sum = (static_cast<int32_t>(random.next_u32()) >> 7) >> random.next_below(26);
+    const auto exponent = static_cast<int8_t>(static_cast<int>(random.next_below(211)) - 120);
+    integers.add(std::vector<int32_t>{sum}, exponent);
+    const std::vector<float> value{static_cast<float>(std::ldexp(static_cast<double>(sum), exponent))};
+    values.add(std::span<const float>(value));
+  }
+  SumHistogram converted;
+  converted.add(values);
+  EXPECT_EQ(converted.total(), integers.total());
+  for (uint32_t bin = 0; bin < SumHistogram::kBins; ++bin) ASSERT_EQ(converted.count(bin), integers.count(bin)) << bin;
+}
+
+TEST(ApplyCutTest, WindowsOfValuesAreCutAsWindowsOfIntegers) {
+  RandomSequence random(RandomKey::from(13));
+  constexpr uint32_t kWindow = 64;
+  for (int draw = 0; draw < 200; ++draw) {
+    std::vector<uint32_t> indices;
+    std::vector<float> values;
+    std::vector<uint32_t> expected;
+    SumHistogram histogram;
+    std::vector<std::pair<std::vector<uint16_t>, std::vector<int32_t>>> windows(20);
+    for (uint32_t window = 0; window < windows.size(); ++window) {
+      const auto exponent = static_cast<int8_t>(-static_cast<int>(window % 3));
+      for (uint32_t i = 0; i < kWindow; ++i) {
+        if (random.next_below(3) == 0) continue;
+        const auto sum = static_cast<int32_t>(random.next_below(9)) - 4;
+        windows[window].first.push_back(static_cast<uint16_t>(i));
+        windows[window].second.push_back(sum);
+        indices.push_back(window * kWindow + i);
+        values.push_back(static_cast<float>(std::ldexp(static_cast<double>(sum), exponent)));
+      }
+      histogram.add(windows[window].second, exponent);
+    }
+    const SumCut cut = cut_of(histogram, 1 + random.next_below(1500));
+    for (uint32_t window = 0; window < windows.size(); ++window) {
+      auto& [places_of, sums] = windows[window];
+      const uint32_t kept = apply_cut(cut, static_cast<int8_t>(-static_cast<int>(window % 3)), places_of, sums);
+      for (uint32_t i = 0; i < kept; ++i) expected.push_back(window * kWindow + places_of[i]);
+    }
+    const uint32_t kept = apply_cut(cut, kWindow, indices, values);
+    indices.resize(kept);
+    ASSERT_EQ(indices, expected);
+  }
 }
 
 }  // namespace

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/base/buffer.h"
+#include "kernels/grid/grid.h"
+#include "kernels/stream/stream.h"
+
+namespace millrace {
+
+/// The grid of one tensor of a reproducible job: f32 values are rounded to it before they are sent, so that sums over all workers
+/// are exact in f32, whatever adds them up, and in which order. Exponents of blocks of indices, by the updates so far.
+///
+/// Threads  one.
+class BlockGrid {
+ public:
+  /// REQUIRES: block_indices >= 1; exponent_initial as ExponentTable has it; workers >= 1.
+  BlockGrid(uint32_t block_indices, int exponent_initial, uint32_t workers);
+
+  /// Rounds values in place. REQUIRES: they are finite.
+  ///
+  /// base  first index of the stream in the tensor.
+  void round(const StreamView<float>& where, std::span<float> values, uint64_t base = 0) const;
+
+  /// The sums of an update, or of a part of one. Those of all parts, then end_step().
+  void observe(const StreamView<float>& sums, uint64_t base = 0);
+  void end_step() { exponents_.end_step_of_nonzero(); }
+
+  const ExponentTable& exponents() const { return exponents_; }
+  int32_t limit() const { return limit_; }
+  uint32_t block_indices() const { return block_indices_; }
+
+ private:
+  uint32_t block_indices_;
+  int32_t limit_;
+  ExponentTable exponents_;
+};
+
+/// What comes back of values that were sent as `sent` and applied: the remainder, in f32, and what f32 does not hold of it.
+///
+/// back, beyond  of the length of values; value = sent + back + beyond, exactly. beyond is 0 but where a value is 2^24 times
+///               what its block has room for (grid_remainder()).
+void grid_remainders(std::span<const float> values, std::span<const float> sent, std::span<float> back,
+                     std::span<float> beyond);
+
+}  // namespace millrace

@@ -1,0 +1,139 @@
+#include "kernels/grid/step_cut.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace millrace {
+namespace {
+
+constexpr int kExponentLowest = -128;
+
+uint32_t magnitude(int32_t value) {
+  const auto bits = static_cast<uint32_t>(value);
+  return value < 0 ? 0 - bits : bits;
+}
+
+/// One window's: how many stay.
+template <typename Index, typename Value, typename BinOf>
+uint32_t cut_window(const SumCut& cut, std::span<Index> indices, std::span<Value> values, const BinOf& bin_of) {
+  uint64_t at_boundary = 0;
+  for (const Value value : values) at_boundary += bin_of(value) == cut.bin;
+  // in_bin < 2^48 and a window has at most 2^16 indices: no overflow.
+  uint64_t quota = (at_boundary * cut.take + cut.in_bin / 2) / cut.in_bin;
+  uint32_t kept = 0;
+  for (size_t at = 0; at < indices.size(); ++at) {
+    const uint32_t bin = bin_of(values[at]);
+    const bool ties = bin == cut.bin && quota > 0;
+    quota -= ties;
+    indices[kept] = indices[at];
+    values[kept] = values[at];
+    kept += bin > cut.bin || ties;
+  }
+  return kept;
+}
+
+}  // namespace
+
+uint32_t SumHistogram::bin_of(int32_t sum, int8_t exponent) {
+  const uint32_t size = magnitude(sum);
+  if (size == 0) return 0;
+  const int leading = std::bit_width(size) - 1;
+  // The leading bit moves to the top and falls off: what is left at the top is the fraction.
+  const uint32_t fraction = leading == 0 ? 0 : (size << (32 - leading)) >> (32 - kFractionBits);
+  const auto place = static_cast<uint32_t>(leading + exponent - kExponentLowest);
+  return 1 + (place << kFractionBits | fraction);
+}
+
+uint32_t SumHistogram::bin_of(float sum) {
+  const uint32_t bits = std::bit_cast<uint32_t>(sum) & 0x7fff'ffff;
+  // An f32 has its leading bit's exponent over the fraction already, counted from 2^-127 and not from 2^-128.
+  constexpr uint32_t kDropped = 23 - kFractionBits;
+  return bits == 0 ? 0 : 1 + (1U << kFractionBits) + (bits >> kDropped);
+}
+
+void SumHistogram::add(const MagnitudeHistogram& sums) {
+  constexpr uint32_t kFiner = 7 - kFractionBits;  // bits of fraction that its bins have more
+  for (uint32_t bin = std::max(sums.first_bin(), 1U); bin < sums.end_bin(); ++bin) {
+    counts_[1 + (1U << kFractionBits) + (bin >> kFiner)] += sums.count(bin);
+  }
+  total_ += sums.total();
+}
+
+void SumHistogram::add(std::span<const int32_t> sums, int8_t exponent) {
+  for (const int32_t sum : sums) {
+    const uint32_t bin = bin_of(sum, exponent);
+    counts_[bin] += bin != 0;
+    total_ += bin != 0;
+  }
+}
+
+void SumHistogram::add(std::span<const float> sums) {
+  for (const float sum : sums) {
+    const uint32_t bin = bin_of(sum);
+    counts_[bin] += bin != 0;
+    total_ += bin != 0;
+  }
+}
+
+void SumHistogram::clear() {
+  std::ranges::fill(counts_, 0);
+  total_ = 0;
+}
+
+SumCut cut_of(const SumHistogram& histogram, uint64_t k) {
+  if (k == 0 || histogram.total() <= k) return {};
+  uint64_t above = 0;
+  for (uint32_t bin = SumHistogram::kBins - 1; bin > 0; --bin) {
+    const uint64_t here = histogram.count(bin);
+    if (above + here >= k) return {bin, k - above, here};
+    above += here;
+  }
+  return {};
+}
+
+uint32_t apply_cut(const SumCut& cut, int8_t exponent, std::span<uint16_t> indices, std::span<int32_t> values) {
+  if (cut.bin == 0) return static_cast<uint32_t>(indices.size());
+  return cut_window(cut, indices, values, [&](int32_t value) { return SumHistogram::bin_of(value, exponent); });
+}
+
+uint32_t apply_cut(const SumCut& cut, uint32_t window_indices, std::span<uint32_t> indices, std::span<float> values) {
+  if (cut.bin == 0) return static_cast<uint32_t>(indices.size());
+  uint32_t kept = 0;
+  for (size_t first = 0; first < indices.size();) {
+    const uint64_t end = (uint64_t{indices[first]} / window_indices + 1) * window_indices;
+    const auto last = std::ranges::lower_bound(indices.subspan(first), end, {}, [](uint32_t i) { return uint64_t{i}; });
+    const size_t count = static_cast<size_t>(last - indices.subspan(first).begin());
+    const uint32_t here = cut_window(cut, indices.subspan(first, count), values.subspan(first, count),
+                                     [](float value) { return SumHistogram::bin_of(value); });
+    std::copy_n(indices.begin() + static_cast<ptrdiff_t>(first), here, indices.begin() + kept);
+    std::copy_n(values.begin() + static_cast<ptrdiff_t>(first), here, values.begin() + kept);
+    kept += here;
+    first += count;
+  }
+  return kept;
+}
+
+void Reselection::on_claim(uint32_t step) {
+  if (k_ == 0) return;
+  // An opening that goes back has nothing to go by; an honest worker never causes it.
+  if (counting_ && step == step_) return;
+  cut_ = counting_ && step_ + 1 == step ? cut_of(histogram_, k_) : SumCut{};
+  histogram_.clear();
+  step_ = step;
+  counting_ = true;
+}
+
+uint32_t Reselection::on_close(uint32_t step, int8_t exponent, std::span<uint16_t> indices, std::span<int32_t> values) {
+  const auto all = static_cast<uint32_t>(indices.size());
+  if (k_ == 0 || !counting_ || step != step_) return all;
+  histogram_.add(values, exponent);
+  return apply_cut(cut_, exponent, indices, values);
+}
+
+void Reselection::reset() {
+  histogram_.clear();
+  cut_ = {};
+  counting_ = false;
+}
+
+}  // namespace millrace

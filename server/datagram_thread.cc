@@ -1,0 +1,219 @@
+#include "server/datagram_thread.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "kernels/base/bytes.h"
+#include "protocol/datagram/header.h"
+#include "switch_agg/aggregator_counters.h"
+#include "switch_agg/endpoint_text.h"
+
+namespace millrace::server {
+namespace {
+
+using switch_agg::AggregatorEvent;
+
+/// Where a datagram's header has its job.
+constexpr size_t kJobOffset = 4;
+/// The thread waits for packets so long: with jobs the timers of their epochs run beside it, without it looks for wishes.
+constexpr int kWaitMs = 1;
+constexpr int kIdleWaitMs = 20;
+/// Slots are freed for other jobs after a silence: here no other job could have them, and the job's end frees them.
+constexpr TimeNs kNoLease = TimeNs{1'000'000} * kNsPerS;
+
+std::string_view phase_text(switch_agg::SwitchPhase phase) {
+  switch (phase) {
+    case switch_agg::SwitchPhase::kClosed: return "closed";
+    case switch_agg::SwitchPhase::kCollecting: return "collecting";
+    case switch_agg::SwitchPhase::kFetching: return "fetching";
+    case switch_agg::SwitchPhase::kOpen: return "open";
+  }
+  return "unknown";
+}
+
+switch_agg::AggregatorOptions options_of(const protocol::JobSpec& spec, const protocol::SwitchLayout& layout) {
+  switch_agg::AggregatorOptions options;
+  options.jobs_max = 1;
+  options.slots_max = layout.slots;
+  options.window_indices_max = layout.window_indices;
+  options.packet_bytes_max = spec.switch_path.packet_bytes_max;
+  return options;
+}
+
+SwitchPathStatus::Aggregator report_of(const switch_agg::Aggregator& aggregator, uint64_t memory_bytes) {
+  SwitchPathStatus::Aggregator report;
+  for (const switch_agg::SwitchJobStatus& job : aggregator.status()) {
+    report.phase = phase_text(job.phase);
+    report.epoch = job.epoch;
+    report.slots = job.slots;
+  }
+  const switch_agg::AggregatorCounters& counters = aggregator.counters();
+  report.memory_bytes = memory_bytes;
+  report.received = counters[AggregatorEvent::kReceived];
+  report.closed = counters[AggregatorEvent::kClosed];
+  report.resent = counters[AggregatorEvent::kDuplicate] + counters[AggregatorEvent::kPrevious] +
+                  counters[AggregatorEvent::kCurrentClosed];
+  report.rejected = counters[AggregatorEvent::kBadMac];
+  return report;
+}
+
+}  // namespace
+
+uint64_t aggregator_bytes(const protocol::JobSpec& spec, const protocol::SwitchLayout& layout) {
+  constexpr uint64_t kSlotBytes = 3 << 10;
+  constexpr uint64_t kJobBytes = (64 * 600) + (73 << 10) + 108'000;
+  const uint64_t window = layout.window_indices;
+  const uint64_t results = 2 * protocol::kFragmentsMax * uint64_t{spec.switch_path.packet_bytes_max};
+  return layout.slots * (window * 4 + window / 4 + results + kSlotBytes) + 10 * window + kJobBytes;
+}
+
+Result<std::unique_ptr<DatagramThread>> DatagramThread::start(const DatagramOptions& options, uint64_t life_seed) {
+  Result<protocol::Endpoint> listen = switch_agg::parse_endpoint(options.listen);
+  if (!listen) return fail(listen.error().code, "--datagrams: " + listen.error().message);
+  const std::string host = options.listen.substr(0, options.listen.rfind(':'));
+  if (host == "0.0.0.0" || host == "[::]") {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("--datagrams {}: workers are told this address; give the one that they reach", options.listen));
+  }
+  // Each job has its own packet_bytes_max: the port takes the longest there is.
+  auto port = switch_agg::UdpPort::open({.listen = *listen, .packet_bytes_max = protocol::kDatagramBytesMax});
+  if (!port) return std::unexpected(port.error());
+  return std::unique_ptr<DatagramThread>(new DatagramThread(options, std::move(*port), life_seed));
+}
+
+DatagramThread::DatagramThread(const DatagramOptions& options, std::unique_ptr<switch_agg::UdpPort> port,
+                               uint64_t life_seed)
+    : options_(options),
+      address_(switch_agg::endpoint_text(port->address())),
+      life_seed_(life_seed),
+      port_(std::move(port)),
+      thread_([this] { run(); }) {}
+
+DatagramThread::~DatagramThread() {
+  stop_.store(true);
+  thread_.join();
+}
+
+Result<protocol::JobKey> DatagramThread::key_of(uint32_t number) const {
+  const std::string path = fmt::format("{}/{}.key", options_.key_folder, number);
+  Result<protocol::JobKey> key = protocol::read_job_key(path);
+  if (key) return key;
+  return fail(
+      ErrorCode::kInvalidArgument,
+      fmt::format("shard 0 stands in for the switch of jobs of path switch and has no key of job {}: {}; put the "
+                  "switch's key of that job there (--job-keys), or start shard 0 without --datagrams",
+                  number, key.error().message));
+}
+
+Status DatagramThread::judge(const protocol::JobSpec& spec, const protocol::SwitchLayout& layout) const {
+  const uint64_t bytes = aggregator_bytes(spec, layout);
+  if (bytes > options_.memory_bytes_max) {
+    return fail(ErrorCode::kLimitExceeded,
+                fmt::format("{} slots of {} indices take {} bytes of shard 0, over its limit of {} "
+                            "(--job-memory-bytes-max); fewer switch_slots, or smaller blocks of the grid",
+                            layout.slots, layout.window_indices, bytes, options_.memory_bytes_max));
+  }
+  const Result<protocol::JobKey> key = key_of(spec.switch_path.job);
+  return key ? Status() : Status(std::unexpected(key.error()));
+}
+
+Status DatagramThread::begin(uint64_t job, const protocol::JobSpec& spec, const protocol::SwitchLayout& layout) {
+  const Result<protocol::JobKey> key = key_of(spec.switch_path.job);
+  if (!key) return std::unexpected(key.error());
+  const uint64_t bytes = aggregator_bytes(spec, layout);
+  auto served = std::make_unique<Served>(Served{
+      job, spec.switch_path.job, bytes, switch_agg::Aggregator(options_of(spec, layout), life_seed_ + begun_++)});
+  switch_agg::SwitchJob asked;
+  asked.job = spec.switch_path.job;
+  asked.name = spec.name;
+  asked.key = *key;
+  asked.workers = spec.workers;
+  asked.window_indices = layout.window_indices;
+  asked.slots = layout.slots;
+  asked.reselect_k = layout.reselect_k;
+  asked.lease_ns = kNoLease;
+  if (const Status added = served->aggregator.add_job(asked, monotonic_now_ns()); !added) return added;
+  const std::lock_guard lock(mutex_);
+  reports_[job] = report_of(served->aggregator, bytes);
+  wishes_.push_back({job, std::move(served)});
+  wished_.store(true);
+  return {};
+}
+
+void DatagramThread::end(uint64_t job) {
+  const std::lock_guard lock(mutex_);
+  reports_.erase(job);
+  wishes_.push_back({job, nullptr});
+  wished_.store(true);
+}
+
+std::optional<SwitchPathStatus::Aggregator> DatagramThread::report(uint64_t job) const {
+  const std::lock_guard lock(mutex_);
+  const auto at = reports_.find(job);
+  return at == reports_.end() ? std::nullopt : std::optional(at->second);
+}
+
+void DatagramThread::run() {
+  TimeNs next_tick = 0;
+  TimeNs next_report = 0;
+  while (!stop_.load(std::memory_order_relaxed)) {
+    const TimeNs now = monotonic_now_ns();
+    if (wished_.load(std::memory_order_relaxed)) carry_out_wishes();
+    const size_t packets = serve_burst(now);
+    if (now >= next_tick) {
+      next_tick = now + kTickEvery;
+      for (const std::unique_ptr<Served>& one : served_) one->aggregator.tick(now, *port_);
+      port_->flush();
+    }
+    if (now >= next_report) {
+      next_report = now + kReportEvery;
+      write_reports();
+    }
+    if (packets == 0) port_->wait(served_.empty() ? kIdleWaitMs : kWaitMs);
+  }
+}
+
+size_t DatagramThread::serve_burst(TimeNs now) {
+  const std::span<const protocol::ReceivedPacket> packets = port_->receive();
+  for (const protocol::ReceivedPacket& packet : packets) {
+    if (packet.bytes.size() < protocol::kDatagramHeaderBytes) continue;
+    uint32_t number = 0;
+    std::memcpy(&number, packet.bytes.data() + kJobOffset, sizeof number);
+    const auto served =
+        std::ranges::find_if(served_, [number](const std::unique_ptr<Served>& one) { return one->number == number; });
+    if (served != served_.end()) (*served)->aggregator.receive(packet, now, *port_);
+  }
+  port_->flush();
+  return packets.size();
+}
+
+void DatagramThread::carry_out_wishes() {
+  std::vector<Wish> wishes;
+  {
+    const std::lock_guard lock(mutex_);
+    wishes.swap(wishes_);
+    wished_.store(false);
+  }
+  for (Wish& wish : wishes) {
+    std::erase_if(served_, [&wish](const std::unique_ptr<Served>& one) {
+      return one->job == wish.job || (wish.served && one->number == wish.served->number);
+    });
+    if (wish.served) served_.push_back(std::move(wish.served));
+  }
+}
+
+void DatagramThread::write_reports() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return;
+  for (const std::unique_ptr<Served>& one : served_) {
+    // One that has ended meanwhile has no report any more.
+    const auto at = reports_.find(one->job);
+    if (at != reports_.end()) at->second = report_of(one->aggregator, one->memory_bytes);
+  }
+}
+
+}  // namespace millrace::server

@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""`millrace train --path switch:HOST:PORT`: training by a millrace-switch, which is killed and started again meanwhile.
+
+    train_switch_test.py FOLDER_OF_PROGRAMS [unittest arguments]
+"""
+
+import json
+import subprocess
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+from commands import PROGRAMS, TIMEOUT_S, WithServers, made_up_rows, run, start
+
+JOB = 21
+WORKERS = 3
+WINDOW = 64
+SLOTS = 1  # 41 parameters are one window
+
+
+class Switch(WithServers):
+    """Training whose steps a switch decides, or shard 0 in its place."""
+
+    keys = tempfile.TemporaryDirectory()
+    key = Path(keys.name) / f"{JOB}.key"
+    # Shard 0 stands in with the same key.
+    serve_flags = ("--job-keys", keys.name)
+
+    @classmethod
+    def setUpClass(cls):
+        cls.key.write_text("0123456789abcdef" * 4 + "\n", encoding="utf-8")
+        cls.key.chmod(0o600)
+        # A build whose shards do not stand in for a switch has jobs of this path nowhere to fall back to.
+        if cls.serve_flags[0] not in run("serve", "--help").stdout:
+            raise unittest.SkipTest(f"millrace serve has no {cls.serve_flags[0]}")
+        super().setUpClass()
+
+    @classmethod
+    def tearDownClass(cls):
+        super().tearDownClass()
+        cls.keys.cleanup()
+
+    def start_switch(self, listen="127.0.0.1:0"):
+        """The process and the address of its datagrams."""
+        jobs = self.path("jobs.json", json.dumps({"jobs": [{
+            "name": "train", "job": JOB, "key_file": str(self.key), "workers": WORKERS, "window_indices": WINDOW, "slots": SLOTS}]}))
+        process = subprocess.Popen([PROGRAMS / "millrace-switch", "run", "--listen", listen, "--jobs", jobs, "--json"],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(self.end_switch, process)
+        return process, json.loads(process.stdout.readline())["addresses"][0]
+
+    def end_switch(self, process):
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=TIMEOUT_S)
+
+    def begin(self, address, *more):
+        data = self.path("switch.svm", made_up_rows(900, 5))
+        test = self.path("switch.test.svm", made_up_rows(200, 6))
+        flags = ["--train", data, "--test", test, "--batch", 2, "--lr", 0.5, "--audit", "--path", f"switch:{address}", "--switch-job", JOB,
+                 "--switch-key", self.key, "--switch-slots", 16, "--grid", f"{WINDOW}:-12", "--switch-return-after-ms", 500, *more]
+        return [start("train", *self.flags(worker, WORKERS), "--json", "-v", *flags) for worker in range(WORKERS)]
+
+    def end(self, processes):
+        """All must train to the end with the same weights and balanced books; their results, and what they said."""
+        results, said = [], []
+        for process in processes:
+            out, err = process.communicate(timeout=TIMEOUT_S)
+            self.assertEqual(process.returncode, 0, err)
+            results.append(json.loads(out.strip().split("\n")[-1]))
+            said.append(err)
+        for result in results:
+            self.assertEqual(result["epochs"][-1]["held_out"], results[0]["epochs"][-1]["held_out"])
+            self.assertEqual(result["audit"]["imbalance"], 0, result["audit"])
+            self.assertGreater(result["audit"]["checks"], 0)
+            self.assertEqual(result["audit"]["in_flight"], 0)
+        self.assertGreater(results[0]["epochs"][-1]["held_out"]["accuracy"], 0.8)
+        return results, said
+
+    def wait_for_line(self, process, words):
+        """Reads the worker's log until a line has `words`."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            line = process.stderr.readline()
+            if words in line:
+                return
+            self.assertNotEqual(line, "", f"the worker ended without '{words}'")
+            self.assertLess(time.monotonic(), deadline)
+
+    def test_TrainsByTheSwitch(self):
+        _, address = self.start_switch()
+        results, _ = self.end(self.begin(address, "--epochs", 3))
+        for result in results:
+            self.assertEqual(result["path"], f"switch:{address}")
+            self.assertTrue(result["switch"]["at_switch"])
+            self.assertEqual(result["switch"]["fallbacks"], 0)
+            self.assertGreaterEqual(result["switch"]["turns"], result["steps"])
+
+    def test_AKilledSwitchIsReplacedByAShardAndComesBack(self):
+        switch, address = self.start_switch()
+        workers = self.begin(address, "--epochs", 8, "--compute-ms", 5)
+        self.wait_for_line(workers[0], "all 3 workers have joined")
+        time.sleep(0.5)  # some steps; how many does not matter
+        switch.kill()
+        switch.communicate()
+        self.wait_for_line(workers[0], "is left: shard 0 decides")
+        self.start_switch(listen=address)
+        self.wait_for_line(workers[0], "decides again")
+        results, _ = self.end(workers)
+        for result in results:
+            self.assertGreaterEqual(result["switch"]["fallbacks"], 1)
+            self.assertGreaterEqual(result["switch"]["came_back"], 1)
+            self.assertTrue(result["switch"]["at_switch"])
+
+    def test_AWorkerThatIsKilledIsLeftOut(self):
+        _, address = self.start_switch()
+        workers = self.begin(address, "--epochs", 4, "--compute-ms", 2)
+        self.wait_for_line(workers[0], "all 3 workers have joined")
+        workers[2].kill()
+        workers[2].communicate()
+        self.end(workers[:2])
+
+    def test_RefusesWhatThisPathDoesNotHave(self):
+        _, address = self.start_switch()
+        data = self.path("refused.svm", made_up_rows(20, 5))
+        path = ["--train", data, "--path", f"switch:{address}", "--switch-job", JOB]
+        self.refused(2, "switch_key_file", "train", *self.flags(), *path)
+        self.refused(2, "path switch is for mode synchronous", "train", *self.flags(), *path, "--switch-key", self.key, "--staleness", 1)
+        self.refused(2, "takes nobody in again", "train", *self.flags(), *path, "--switch-key", self.key, "--state", self.path("a.state"))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

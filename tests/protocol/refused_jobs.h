@@ -1,0 +1,24 @@
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "protocol/job_spec.h"
+
+namespace millrace::protocol {
+
+/// A refused combination: its row in protocol/DESIGN.md, how to get there from example_spec(), and what the sentence must say.
+struct Refused {
+  const char* row;
+  ErrorCode code;
+  const char* says;
+  std::function<void(JobSpec&)> make;
+};
+
+inline constexpr ErrorCode kImpossible = ErrorCode::kInvalidArgument;
+inline constexpr ErrorCode kReserved = ErrorCode::kUnsupported;
+
+/// job_spec_reproducible_test.cc; validate()'s test goes through all.
+std::vector<Refused> refused_reproducible();
+
+}  // namespace millrace::protocol

@@ -1,0 +1,321 @@
+#include "tests/server/returning_cluster.h"
+
+/// Jobs of path switch at the shards: who decides, who may say so, and what shard 0 is asked to stand in for.
+namespace millrace::server {
+namespace {
+
+using protocol::Goodbye;
+using protocol::Heartbeat;
+using protocol::Path;
+using protocol::Refuse;
+using protocol::Welcome;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using Word = Heartbeat::Switch;
+
+constexpr const char* kDatagrams = "192.0.2.1:7800";
+
+protocol::JobSpec switch_job(uint32_t workers) {
+  protocol::JobSpec spec = ReturningCluster::job(workers);
+  spec.path = Path::kSwitch;
+  spec.switch_path.address = "192.0.2.7:7700";
+  spec.switch_path.job = 7;
+  return spec;
+}
+
+struct SwitchPath : ::testing::Test {
+  explicit SwitchPath(uint32_t workers = 3, uint32_t shards = 1, std::string datagrams = kDatagrams)
+      : cluster(switch_job(workers), shards, {}, {}, std::move(datagrams)) {
+    cluster.join_all();
+  }
+  /// Said in the epoch that the worker knows.
+  void say(uint32_t worker, Word word, uint32_t shard = 0) {
+    say_in(worker, word, cluster.header(worker, shard).epoch, shard);
+  }
+  void say_in(uint32_t worker, Word word, uint64_t epoch, uint32_t shard = 0) {
+    protocol::Header header = cluster.header(worker, shard);
+    header.epoch = epoch;
+    Heartbeat heartbeat;
+    heartbeat.switch_state = word;
+    cluster.send(ScriptedCluster::peer(worker), shard, {header, heartbeat, {}});
+  }
+  void beat(uint32_t worker) { say(worker, Word::kNoWord); }
+  const protocol::JobView& view() { return cluster.view_of(0); }
+  JobStatus status() { return cluster.core().status(cluster.now).jobs.at(0); }
+  void fall_back() {
+    say(0, Word::kSilent);
+    ASSERT_EQ(view().path, Path::kServer);
+  }
+
+  ReturningCluster cluster;
+};
+
+TEST_F(SwitchPath, JobBeginsWithThePathOfItsSpecification) {
+  EXPECT_EQ(view().path, Path::kSwitch);
+  EXPECT_EQ(view().shards.at(0).datagrams, kDatagrams);
+  ScriptedCluster other(ScriptedCluster::small_job(1));
+  other.join_all();
+  EXPECT_EQ(other.view_of(0).path, Path::kServer);
+}
+
+TEST_F(SwitchPath, OneSyncedWorkerThatHearsNothingBringsTheJobToShardZero) {
+  const uint64_t epoch = view().epoch;
+  say(1, Word::kSilent);
+  for (const uint32_t worker : {0u, 1u, 2u}) {
+    EXPECT_EQ(cluster.view_of(worker).path, Path::kServer) << worker;
+    EXPECT_EQ(cluster.view_of(worker).epoch, epoch + 1) << worker;
+  }
+  EXPECT_EQ(cluster.counted(Metric::kPathChanges, "server"), 1);
+  EXPECT_EQ(cluster.said("worker 1 says that the switch is silent or refuses the job; shard 0 decides"), 1u);
+  EXPECT_EQ(cluster.said("shard 0 has no aggregator of datagrams"), 0u);
+  const SwitchPathStatus path = *status().switch_path;
+  EXPECT_EQ(path.decided_by, "server");
+  EXPECT_EQ(path.changes, 1u);
+  EXPECT_THAT(path.because, HasSubstr("worker 1"));
+}
+
+TEST_F(SwitchPath, WordOfAnOlderEpochDoesNotCount) {
+  say_in(1, Word::kSilent, view().epoch - 1);
+  cluster.pass(200);
+  EXPECT_EQ(view().path, Path::kSwitch);
+  EXPECT_THAT(status().switch_path->words, IsEmpty());
+}
+
+TEST_F(SwitchPath, OfWhatIsSaidTwiceInOneEpochTheSecondHasNoEffect) {
+  const uint64_t epoch = view().epoch;
+  say_in(1, Word::kSilent, epoch);
+  say_in(1, Word::kSilent, epoch);
+  say_in(2, Word::kSilent, epoch);
+  EXPECT_EQ(view().epoch, epoch + 1);
+  EXPECT_EQ(cluster.counted(Metric::kPathChanges, "server"), 1);
+}
+
+TEST_F(SwitchPath, GoesBackWhenAllSyncedWorkersSaySoInOneEpoch) {
+  fall_back();
+  say(0, Word::kAnswers);
+  say(1, Word::kAnswers);
+  cluster.pass(200);
+  EXPECT_EQ(view().path, Path::kServer) << "worker 2 has not";
+  say(2, Word::kAnswers);
+  EXPECT_EQ(view().path, Path::kSwitch);
+  EXPECT_EQ(cluster.counted(Metric::kPathChanges, "switch"), 1);
+  EXPECT_EQ(cluster.said("all 3 workers say that the switch answers again; the switch decides"), 1u);
+}
+
+TEST_F(SwitchPath, WhoTakesItsWordBackIsWaitedForAgain) {
+  fall_back();
+  say(0, Word::kAnswers);
+  say(1, Word::kAnswers);
+  say(1, Word::kNoWord);
+  say(2, Word::kAnswers);
+  EXPECT_EQ(view().path, Path::kServer);
+  say(1, Word::kAnswers);
+  EXPECT_EQ(view().path, Path::kSwitch);
+}
+
+TEST_F(SwitchPath, WordsEndWithTheEpochInWhichTheyWereSaid) {
+  fall_back();
+  say(0, Word::kAnswers);
+  cluster.send(ScriptedCluster::peer(2), 0, {cluster.header(2), Goodbye{Goodbye::Reason::kFinished, ""}, {}});
+  say(1, Word::kAnswers);
+  EXPECT_EQ(view().path, Path::kServer) << "what worker 0 said was of the epoch before";
+  say(0, Word::kAnswers);
+  EXPECT_EQ(view().path, Path::kSwitch);
+}
+
+TEST_F(SwitchPath, AnswersDoNotCountForTheSwitchThatDecides) {
+  const uint64_t epoch = view().epoch;
+  for (const uint32_t worker : {0u, 1u, 2u}) say(worker, Word::kAnswers);
+  EXPECT_EQ(view().epoch, epoch);
+}
+
+TEST_F(SwitchPath, WhoIsRemovedIsNotWaitedForAndItsWordIsOfNobody) {
+  fall_back();
+  say(0, Word::kAnswers);
+  protocol::Header removed = cluster.header(2);
+  for (int beats = 0; beats < 30; ++beats) {
+    cluster.pass(100);
+    beat(0), beat(1);
+  }
+  ASSERT_THAT(view().members, SizeIs(2));
+  EXPECT_EQ(view().path, Path::kServer);
+  removed.epoch = view().epoch;
+  Heartbeat heartbeat;
+  heartbeat.switch_state = Word::kAnswers;
+  cluster.send(ScriptedCluster::peer(2), 0, {removed, heartbeat, {}});
+  say(1, Word::kAnswers);
+  EXPECT_EQ(view().path, Path::kServer) << "what worker 0 said was of an earlier epoch";
+  say(0, Word::kAnswers);
+  EXPECT_EQ(view().path, Path::kSwitch);
+}
+
+TEST_F(SwitchPath, ChangeThatSomebodyElseMadeFirstIsTakenOverAndTheWordForgotten) {
+  Result<std::optional<protocol::JobRecord>> record = cluster.table().read_job("job");
+  ASSERT_TRUE(record && *record);
+  const uint64_t epoch = (*record)->view.epoch;
+  ++(*record)->view.epoch;
+  std::erase_if((*record)->view.members, [](const protocol::Member& member) { return member.worker == 2; });
+  ASSERT_TRUE(cluster.table().compare_and_swap(epoch, **record).value());
+  say(1, Word::kSilent);
+  EXPECT_EQ(view().epoch, epoch + 1) << "only the other's change";
+  EXPECT_EQ(view().path, Path::kSwitch);
+  say(1, Word::kSilent);
+  EXPECT_EQ(view().path, Path::kServer);
+  EXPECT_EQ(view().epoch, epoch + 2);
+  EXPECT_THAT(view().members, SizeIs(2));
+}
+
+TEST_F(SwitchPath, TableThatCannotBeWrittenIsTriedAgain) {
+  cluster.fail_table_writes(true);
+  say(1, Word::kSilent);
+  EXPECT_EQ(view().path, Path::kSwitch);
+  cluster.fail_table_writes(false);
+  cluster.pass(200);
+  EXPECT_EQ(view().path, Path::kServer);
+}
+
+TEST_F(SwitchPath, ContributionByMessageIsRefusedWithASentence) {
+  cluster.take(0);
+  cluster.send(ScriptedCluster::peer(0), 0, cluster.contribution(0, 0, 0, cluster.payload(std::vector<float>(64, 1))));
+  const auto refusals = cluster.take_of<Refuse>(0);
+  ASSERT_EQ(refusals.size(), 1u);
+  EXPECT_TRUE(refusals[0].about_contribution);
+  EXPECT_FALSE(refusals[0].retry);
+  EXPECT_THAT(refusals[0].sentence, HasSubstr("path switch"));
+  EXPECT_EQ(status().steps_decided_max, 0u);
+  EXPECT_EQ(cluster.counted_in_all(Metric::kContributions), 0);
+}
+
+TEST_F(SwitchPath, WhoComesToARunningJobIsRefused) {
+  protocol::Hello hello = cluster.returning(1, 4711);
+  for (int beats = 0; beats < 30; ++beats) {
+    cluster.pass(100);
+    beat(0), beat(2);
+  }
+  ASSERT_THAT(view().members, SizeIs(2));
+  const auto refusal = expect_body<Refuse>(cluster.say_hello(1, hello));
+  EXPECT_THAT(refusal.sentence, HasSubstr("running by path switch"));
+  EXPECT_FALSE(refusal.retry);
+  EXPECT_THAT(cluster.view_of(0).members, SizeIs(2));
+}
+
+TEST_F(SwitchPath, WhoHasFinishedIsNotInTheNextEpochAndTheOthersGoOn) {
+  cluster.send(ScriptedCluster::peer(1), 0, {cluster.header(1), Goodbye{Goodbye::Reason::kFinished, ""}, {}});
+  ASSERT_THAT(view().members, SizeIs(2));
+  EXPECT_EQ(view().left, 1u);
+  EXPECT_EQ(view().path, Path::kSwitch);
+  say(2, Word::kSilent);
+  EXPECT_EQ(view().path, Path::kServer);
+  for (const uint32_t worker : {0u, 2u}) say(worker, Word::kAnswers);
+  EXPECT_EQ(view().path, Path::kSwitch) << "who has left is not asked";
+  for (const uint32_t worker : {0u, 2u}) {
+    cluster.send(ScriptedCluster::peer(worker), 0,
+                 {cluster.header(worker), Goodbye{Goodbye::Reason::kFinished, ""}, {}});
+  }
+  EXPECT_THAT(cluster.core().status(cluster.now).jobs, IsEmpty());
+}
+
+TEST_F(SwitchPath, AggregatorIsAskedForWhenTheJobIsOpenedAndGivenBackAtItsEnd) {
+  ASSERT_THAT(cluster.datagram_changes, SizeIs(1));
+  EXPECT_EQ(cluster.datagram_changes[0].job, view().job);
+  EXPECT_EQ(cluster.datagram_changes[0].spec, cluster.spec());
+  EXPECT_EQ(cluster.datagram_changes[0].layout.slots, 1u);
+  for (const uint32_t worker : {0u, 1u, 2u}) {
+    cluster.send(ScriptedCluster::peer(worker), 0,
+                 {cluster.header(worker), Goodbye{Goodbye::Reason::kFinished, ""}, {}});
+  }
+  ASSERT_THAT(cluster.datagram_changes, SizeIs(2));
+  EXPECT_EQ(cluster.datagram_changes[1].job, cluster.datagram_changes[0].job);
+  EXPECT_FALSE(cluster.datagram_changes[1].spec);
+}
+
+TEST_F(SwitchPath, RestartedShardZeroRecoversWithNothingDecidedAndGoesOnChangingThePath) {
+  say(0, Word::kSilent);
+  for (const uint32_t worker : {0u, 1u, 2u}) say(worker, Word::kAnswers);
+  ASSERT_EQ(view().path, Path::kSwitch);
+  cluster.datagrams_of_shard_0 = "192.0.2.1:7801";
+  cluster.start_shard(0, 1);
+  for (const uint32_t worker : {0u, 1u, 2u}) cluster.welcome_with_weights(worker);
+  EXPECT_TRUE(status().recovering);
+  for (const uint32_t worker : {0u, 1u, 2u}) cluster.say_state(worker, true);
+  EXPECT_FALSE(status().recovering);
+  EXPECT_EQ(status().steps_decided, 0u);
+  EXPECT_EQ(view().shards.at(0).datagrams, "192.0.2.1:7801");
+  EXPECT_EQ(view().path, Path::kSwitch) << "the table keeps it";
+  say(2, Word::kSilent);
+  EXPECT_EQ(view().path, Path::kServer);
+}
+
+TEST_F(SwitchPath, WordsAreLostWithTheShardThatHeardThem) {
+  fall_back();
+  say(0, Word::kAnswers);
+  say(1, Word::kAnswers);
+  cluster.start_shard(0, 1);
+  for (const uint32_t worker : {0u, 1u, 2u}) cluster.welcome_with_weights(worker);
+  for (const uint32_t worker : {0u, 1u, 2u}) cluster.say_state(worker, true);
+  say(2, Word::kAnswers);
+  cluster.pass(100);
+  EXPECT_EQ(view().path, Path::kServer);
+  say(0, Word::kAnswers);
+  say(1, Word::kAnswers);
+  EXPECT_EQ(view().path, Path::kSwitch);
+}
+
+struct TwoShards : SwitchPath {
+  TwoShards() : SwitchPath(2, 2) {}
+};
+
+TEST_F(TwoShards, OnlyShardZeroChangesThePathAndTheOthersFollow) {
+  say(0, Word::kSilent, 1);
+  cluster.pass(200);
+  EXPECT_EQ(view().path, Path::kSwitch);
+  say(0, Word::kSilent, 0);
+  cluster.pass(200);
+  EXPECT_EQ(cluster.view_of(1, 1).path, Path::kServer);
+  EXPECT_THAT(cluster.datagram_changes, SizeIs(1)) << "shard 1 stands in for nobody";
+}
+
+struct NoAggregator : SwitchPath {
+  NoAggregator() : SwitchPath(2, 1, "") {}
+};
+
+TEST_F(NoAggregator, JobWaitsForTheSwitchAndThatIsSaidOnce) {
+  const uint64_t epoch = view().epoch;
+  say(0, Word::kSilent);
+  say(1, Word::kSilent);
+  cluster.pass(200);
+  EXPECT_EQ(view().epoch, epoch);
+  EXPECT_EQ(cluster.said("shard 0 has no aggregator of datagrams"), 1u);
+  EXPECT_THAT(status().switch_path->because, HasSubstr("--datagrams"));
+  EXPECT_THAT(status().switch_path->words, SizeIs(2));
+  EXPECT_THAT(cluster.datagram_changes, IsEmpty());
+  say(0, Word::kNoWord);
+  say(1, Word::kNoWord);
+  EXPECT_EQ(status().switch_path->because, "");
+}
+
+TEST(SwitchPathHello, JobThatShardZeroCannotStandInForIsRefusedBeforeTheTableHasIt) {
+  ScriptedCluster cluster(switch_job(1), 1, {}, {}, kDatagrams);
+  cluster.judged = fail(ErrorCode::kInvalidArgument, "there is no key of job 7");
+  const auto refusal = expect_body<Refuse>(cluster.join(0));
+  EXPECT_EQ(refusal.sentence, "there is no key of job 7");
+  EXPECT_FALSE(refusal.retry);
+  EXPECT_FALSE(*cluster.table().read_job("job"));
+  EXPECT_THAT(cluster.datagram_changes, IsEmpty());
+  cluster.judged = {};
+  expect_body<Welcome>(cluster.join(0));
+}
+
+TEST(SwitchPathHello, NumberAtTheSwitchIsOfOneOpenJob) {
+  ScriptedCluster cluster(switch_job(1), 1, {}, {}, kDatagrams);
+  cluster.join_all();
+  protocol::Hello hello = cluster.hello(0);
+  hello.spec.name = "other";
+  hello.layout_hash = protocol::layout_hash(protocol::plan_layout(hello.spec, 1));
+  const auto refusal = expect_body<Refuse>(cluster.say_hello(0, hello));
+  EXPECT_THAT(refusal.sentence, HasSubstr("job 'job' has number 7 at its switch"));
+}
+
+}  // namespace
+}  // namespace millrace::server

@@ -1,0 +1,138 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/base/random.h"
+#include "switch_agg/aggregator.h"
+#include "worker/core/session_core.h"
+
+namespace millrace::testing {
+
+/// Workers' cores of one job of path switch, and real aggregators for a switch and for shard 0, on a network of datagrams that a
+/// seed drives: any order, losses, copies. The shards are two names that say Welcome and what view there is; what workers send
+/// them is kept for the test to look at.
+class SwitchCluster {
+ public:
+  static constexpr uint64_t kJob = 7;
+  static constexpr uint32_t kSwitchJob = 11;
+  static constexpr uint16_t kSwitchPort = 7'700;
+  static constexpr uint16_t kShardPort = 7'600;
+
+  struct Options {
+    protocol::JobSpec spec;  ///< path and what belongs to it are set here
+    uint64_t seed = 1;
+    double loss = 0;
+    double copies = 0;
+    uint32_t slots = 4;
+    uint32_t window_indices = 64;
+    uint64_t reselect_k = 0;
+    bool has_fallback = true;
+  };
+  explicit SwitchCluster(const Options& options);
+
+  uint32_t workers() const { return static_cast<uint32_t>(nodes_.size()); }
+  worker::SessionCore& core(uint32_t worker) { return *nodes_[worker]->core; }
+  worker::Actions& actions(uint32_t worker) { return nodes_[worker]->actions; }
+  protocol::JobView& view() { return view_; }
+  TimeNs now() const { return now_; }
+
+  /// Welcomed by both shards.
+  void join(uint32_t worker);
+  void join_all();
+  /// The next epoch of the view: every live worker hears it of both shards.
+  void raise(const std::function<void(protocol::JobView&)>& change);
+  void raise_for(uint32_t worker);
+  void set_path(protocol::Path path);
+  /// The process is gone: it hears nothing more. Its core stays to be looked at.
+  void kill(uint32_t worker) { nodes_[worker]->alive = false; }
+  void hear(uint32_t worker, uint32_t shard, protocol::Body body);
+
+  void stop_aggregator(uint16_t port) { aggregators_.erase(port); }
+  void start_aggregator(uint16_t port);
+  bool has_aggregator(uint16_t port) const { return aggregators_.contains(port); }
+  /// Nothing gets to that worker from now on.
+  std::function<bool(const protocol::Endpoint& from, const protocol::Endpoint& to)> blocked;
+
+  void push(uint32_t worker, uint32_t tensor, const std::map<uint32_t, float>& entries);
+  void push_dense(uint32_t worker, uint32_t tensor, const std::vector<float>& gradient);
+
+  /// One packet, or a little time.
+  void step();
+  /// Steps until it holds; fails the test where it does not come to that.
+  void run_until(const std::function<bool()>& condition, uint64_t steps_max = 400'000);
+  void pass(TimeNs span);
+  bool all_applied(uint64_t steps);
+
+  /// The messages of a kind that the worker has sent, with their shard.
+  template <typename T>
+  std::vector<std::pair<uint32_t, T>> sent(uint32_t worker) const {
+    std::vector<std::pair<uint32_t, T>> found;
+    for (const worker::SendAction& send : nodes_[worker]->sent) {
+      if (const T* body = std::get_if<T>(&send.message.body)) found.emplace_back(send.shard, *body);
+    }
+    return found;
+  }
+  void forget_sent(uint32_t worker) { nodes_[worker]->sent.clear(); }
+  const std::vector<worker::DeliveredUpdate>& delivered(uint32_t worker) const { return nodes_[worker]->delivered; }
+  const std::vector<std::string>& log(uint32_t worker) const { return nodes_[worker]->log; }
+  /// Updates divided and added up, by bucket.
+  const std::vector<std::vector<float>>& weights(uint32_t worker) const { return nodes_[worker]->weights; }
+
+  /// What the law says of a bucket, per index, over the workers that live: entered - (applied + residuals + in flight + ledgers).
+  std::vector<double> imbalance(uint32_t bucket);
+
+ private:
+  struct Node;
+  struct Packet {
+    protocol::Endpoint from;
+    protocol::Endpoint to;
+    ByteBuffer bytes;
+  };
+  class Sink final : public protocol::PacketSink {
+   public:
+    Sink(SwitchCluster& cluster, const protocol::Endpoint& own) : cluster_(cluster), own_(own) {}
+    std::span<uint8_t> room() override { return room_; }
+    void send(size_t bytes, const protocol::Endpoint& to) override;
+
+   private:
+    SwitchCluster& cluster_;
+    protocol::Endpoint own_;
+    std::vector<uint8_t> room_ = std::vector<uint8_t>(2'048);
+  };
+  struct Node {
+    std::unique_ptr<Sink> sink;
+    std::unique_ptr<worker::SessionCore> core;
+    worker::Actions actions;
+    bool alive = true;
+    std::vector<worker::SendAction> sent;
+    std::vector<worker::DeliveredUpdate> delivered;
+    std::vector<std::string> log;
+    std::vector<std::vector<float>> weights;
+  };
+  struct Decider {
+    std::unique_ptr<Sink> sink;
+    std::unique_ptr<switch_agg::Aggregator> aggregator;
+  };
+  static protocol::Endpoint endpoint(uint16_t port);
+  void carry_out(uint32_t worker);
+  void deliver(const Packet& packet);
+  void tick_all();
+
+  Options options_;
+  RandomSequence random_;
+  protocol::JobView view_;
+  TimeNs now_ = kNsPerS;
+  uint64_t lives_ = 0;
+  std::vector<std::unique_ptr<Node>> nodes_;
+  std::map<uint16_t, Decider> aggregators_;
+  std::deque<Packet> network_;
+};
+
+}  // namespace millrace::testing

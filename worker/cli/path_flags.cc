@@ -1,0 +1,40 @@
+#include "worker/cli/path_flags.h"
+
+#include "worker/cli/flag_range.h"
+
+namespace millrace::cli {
+
+void add_path_flags(CLI::App& app, PathOptions& options) {
+  app.add_option(
+         "--path", options.path,
+         "server: the shards add up; switch:HOST:PORT: a millrace-switch does, by datagrams, and shard 0 in its "
+         "place while it does not answer (mode synchronous, up to 64 workers)")
+      ->capture_default_str()
+      ->check(not_empty());
+  app.add_option("--switch-job", options.switch_job, "the job's number at the switch (its jobs.json)")
+      ->check(in_range(0u, 4'294'967'295u));
+  app.add_option("--switch-key", options.switch_key_file,
+                 "file of the job's key at the switch: 64 hexadecimal digits, readable by its owner alone")
+      ->check(not_empty());
+  app.add_option("--switch-slots", options.switch_slots,
+                 "windows under way at a time, as the switch has reserved; fewer where the job has fewer windows")
+      ->capture_default_str()
+      ->check(in_range(1, 128));
+  app.add_option("--switch-packet-bytes", options.switch_packet_bytes,
+                 "UDP payload of the path: 1472 in an MTU of 1500, 8972 in one of 9000")
+      ->capture_default_str()
+      ->check(in_range(1200, 8972));
+  app.add_option("--switch-codec", options.switch_codec,
+                 "of datagrams: raw, gap, bitmap or bloom + fixed16, fixed32, qsgd8 or qsgd4")
+      ->capture_default_str();
+  app.add_option("--switch-return-after-ms", options.switch_return_after_ms,
+                 "a switch that answers again for so long gets the job back")
+      ->capture_default_str()
+      ->check(in_range(0, 86'400'000));
+  app.add_option("--grid", options.grid,
+                 "INDICES:EXPONENT of the binary grid: indices of a block (path switch: of a window, as the switch has "
+                 "them), and its first power of 2")
+      ->capture_default_str();
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,12 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "worker/cli/path_options.h"
+
+namespace millrace::cli {
+
+/// --path, --switch-job, --switch-key and what else belongs to them. `options` outlives the parsing.
+void add_path_flags(CLI::App& app, PathOptions& options);
+
+}  // namespace millrace::cli

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "millrace/millrace.h"
+
+namespace millrace::cli {
+
+/// Who adds up a job's contributions, in millrace.h's words.
+struct PathOptions {
+  std::string path = "server";
+  uint32_t switch_job = 0;
+  uint32_t switch_slots = 16;
+  uint32_t switch_packet_bytes = 1472;
+  std::string switch_codec = "gap+fixed16";
+  uint32_t switch_return_after_ms = 5'000;
+  std::string grid = "16384:-20";
+  std::string switch_key_file = {};
+};
+
+void set_path(const PathOptions& options, JobOptions& job);
+
+}  // namespace millrace::cli

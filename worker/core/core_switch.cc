@@ -1,0 +1,234 @@
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/check.h"
+#include "worker/core/core_impl.h"
+
+/// Jobs of path switch: what is selected goes to the switch's client, and what comes of it becomes updates; views are its epochs.
+/// DESIGN.md, "Path switch".
+namespace millrace::worker {
+namespace {
+
+/// Reads entries of the switch's array in index order.
+template <typename T>
+class Entries {
+ public:
+  Entries(const std::vector<uint32_t>& indices, const std::vector<T>& values, uint64_t begin, uint64_t end)
+      : indices_(indices), values_(values), begin_(begin) {
+    at_ = static_cast<size_t>(std::ranges::lower_bound(indices, begin) - indices.begin());
+    last_ = static_cast<size_t>(std::ranges::lower_bound(indices, end) - indices.begin());
+  }
+  bool done() const { return at_ == last_; }
+  size_t position() const { return at_; }
+  /// From the range's begin on.
+  uint64_t index() const { return done() ? UINT64_MAX : indices_[at_] - begin_; }
+  T value() const { return values_[at_]; }
+  void advance() { ++at_; }
+
+ private:
+  const std::vector<uint32_t>& indices_;
+  const std::vector<T>& values_;
+  uint64_t begin_;
+  size_t at_ = 0;
+  size_t last_ = 0;
+};
+
+struct PartRange {
+  uint64_t begin = 0;  ///< of the switch's array
+  uint64_t end = 0;
+};
+
+PartRange range_in(const protocol::SwitchLayout& layout, const protocol::PartLayout& part) {
+  const uint64_t base = layout.bucket_begin[part.bucket];
+  return {base + part.begin, base + part.end};
+}
+
+void append(Stream<float>& stream, uint64_t index, float value) {
+  stream.indices.push_back(static_cast<uint32_t>(index));
+  stream.values.push_back(value);
+}
+
+/// The windows of which [first, last) are entries.
+std::vector<SwitchStepDone::Window> windows_with(const SwitchStepDone& step, size_t first, size_t last) {
+  std::vector<SwitchStepDone::Window> found;
+  for (SwitchStepDone::Window window : step.windows) {
+    window.first = std::max(window.first, first);
+    window.last = std::min(window.last, last);
+    if (window.first < window.last) found.push_back(window);
+  }
+  return found;
+}
+
+}  // namespace
+
+void SessionCore::Impl::offer(uint32_t bucket, uint64_t step, TimeNs now, Actions& actions) {
+  BucketRun& run = buckets[bucket];
+  const Stream<float> all = run.bucket->offer();
+  for (uint32_t number = run.first_part; number < run.first_part + run.part_count; ++number) {
+    PartRun& part = parts[number];
+    Outstanding out;
+    out.step = step;
+    out.life = life;
+    out.sent = HeldStream<float>::from(cut(all.view(), part.layout.begin, part.layout.end));
+    part.outstanding.push_back(std::move(out));
+  }
+  counters.raw_bytes_up += all.count() * (sizeof(uint32_t) + sizeof(float));
+  run.sent.push_back({.step = step, .since = now});
+  run.next_in_order = run.order.size();
+  ++run.coded;
+  ++changes;
+  if (run.coded == run.pushed) ready.erase({-static_cast<int64_t>(run.priority), bucket});
+  if (!std::ranges::all_of(buckets, [step](const BucketRun& one) { return one.coded == step + 1; })) return;
+  if (const Status begun = begin_switch_step(step, now); !begun) end_session(begun.error(), now, actions);
+}
+
+Status SessionCore::Impl::begin_switch_step(uint64_t step, TimeNs now) {
+  std::vector<uint32_t> indices;
+  std::vector<float> values;
+  for (const PartRun& part : parts) {  // in the order of the array: by bucket, and by index within it
+    const PartRange range = range_in(switch_path->layout(), part.layout);
+    const StreamView<float>& sent = part.outstanding.back().sent.view;
+    for (const uint32_t index : sent.indices) indices.push_back(static_cast<uint32_t>(range.begin + index));
+    values.insert(values.end(), sent.values.begin(), sent.values.end());
+  }
+  return switch_path->begin_step(step, indices, values, now);
+}
+
+void SessionCore::Impl::on_packet(const protocol::ReceivedPacket& packet, TimeNs now, Actions& actions) {
+  if (!by_switch() || over()) return;
+  switch_path->receive(packet, now);
+  finish_switch_step(now, actions);
+}
+
+void SessionCore::Impl::follow_path(TimeNs now, Actions& actions) {
+  if (!view.started || !synced() || over()) return;
+  const Result<std::string> told = switch_path->follow(view, now);
+  if (!told) return end_session(told.error(), now, actions);
+  if (!told->empty()) log(actions, Severity::kWarning, *told);
+  told_of_switch = protocol::Heartbeat::Switch::kNoWord;
+}
+
+void SessionCore::Impl::tick_path(TimeNs now, Actions& actions) {
+  if (over()) return;
+  switch_path->tick(now);
+  finish_switch_step(now, actions);
+  tell_of_switch(now, actions);
+}
+
+void SessionCore::Impl::tell_of_switch(TimeNs now, Actions& actions) {
+  const protocol::Heartbeat::Switch word = switch_path->word(now);
+  if (std::exchange(told_of_switch, word) == word || word == protocol::Heartbeat::Switch::kNoWord) return;
+  log(actions, Severity::kWarning,
+      word == protocol::Heartbeat::Switch::kSilent ? "the switch is silent, or refuses the job: shard 0 is told"
+                                                   : "the switch answers again: shard 0 is told");
+  if (links[0].state == LinkState::kWelcomed) send_heartbeat(0, now, actions);
+}
+
+void SessionCore::Impl::finish_switch_step(TimeNs now, Actions& actions) {
+  const std::optional<SwitchStepDone> step = switch_path->take_done();
+  if (!step) return;
+  for (PartRun& part : parts) {
+    settle_by_switch(part, *step);
+    deliver_by_switch(part, *step, now, actions);
+  }
+}
+
+/// What was offered, entry by entry: applied, or back to the residual, or (what f32 does not hold of a remainder) lost by name.
+void SessionCore::Impl::settle_by_switch(PartRun& part, const SwitchStepDone& step) {
+  MILLRACE_CHECK(part.outstanding.size() == 1 && part.outstanding.front().step == part.n, part.outstanding.size(),
+                 part.n);
+  Bucket& bucket = *buckets[part.layout.bucket].bucket;
+  const PartRange range = range_in(switch_path->layout(), part.layout);
+  const StreamView<float> offered = part.outstanding.front().sent.view;
+  Entries<double> applied(step.applied_indices, step.applied, range.begin, range.end);
+  Entries<float> returned(step.returned_indices, step.returned, range.begin, range.end);
+  Stream<float> back = Stream<float>::empty(part.dimension());
+  Stream<float> masked = Stream<float>::empty(part.dimension());
+  Mass carried;
+  uint64_t whole = 0;
+  for (size_t at = 0; at < offered.count() || !applied.done() || !returned.done();) {
+    const uint64_t own = at < offered.count() ? offered.indices[at] : UINT64_MAX;
+    const uint64_t index = std::min({own, applied.index(), returned.index()});
+    const double had = own == index ? static_cast<double>(offered.values[at++]) : 0;
+    double gone = 0;
+    float stays = 0;
+    if (applied.index() == index) {
+      gone = applied.value();
+      applied.advance();
+      carried.count(gone);
+      append(masked, index, static_cast<float>(gone));
+    }
+    if (returned.index() == index) {
+      stays = returned.value();
+      returned.advance();
+      append(back, index, stays);
+      whole += gone == 0 ? 1 : 0;
+    }
+    bucket.lose(part.at, index, had - gone - static_cast<double>(stays));
+  }
+  part.account.carried_by_switch.add(carried);
+  part.account.doubt += kMassError * carried.magnitude;
+  part.outstanding.pop_front();
+  was_applied(part, part.n, HeldStream<float>::from(std::move(masked)), nullptr);
+  bucket.settle_offer(part.at, std::move(back), whole);
+}
+
+void SessionCore::Impl::deliver_by_switch(PartRun& part, const SwitchStepDone& step, TimeNs now, Actions& actions) {
+  BucketRun& run = buckets[part.layout.bucket];
+  const PartRange range = range_in(switch_path->layout(), part.layout);
+  Entries<float> entries(step.indices, step.sums, range.begin, range.end);
+  const size_t first = entries.position();
+  Stream<float> sum = Stream<float>::empty(part.dimension());
+  for (; !entries.done(); entries.advance()) append(sum, entries.index(), entries.value());
+  const std::vector<SwitchStepDone::Window> windows = windows_with(step, first, first + sum.count());
+
+  DeliveredUpdate delivered;
+  delivered.bucket = part.layout.bucket;
+  delivered.part = part.layout.part;
+  delivered.step = delivered.first_step = delivered.push = part.n;
+  delivered.begin = part.layout.begin;
+  delivered.counted = true;
+  for (const SwitchStepDone::Window& window : windows.empty() ? step.windows : windows) {
+    delivered.contributors = std::max(delivered.contributors, window.contributors);
+    delivered.counted = delivered.counted && window.counted;
+    delivered.decided_in = std::max<uint64_t>(delivered.decided_in, window.decided_epoch);
+  }
+  delivered.weight_sum = delivered.contributors;
+  if (!delivered.counted) ++counters.not_counted;
+  if (!run.applied.empty()) {
+    for (size_t i = 0; i < sum.count(); ++i)
+      run.applied[part.layout.begin + sum.indices[i]] += static_cast<double>(sum.values[i]);
+  }
+  if (sum.count() > 0)
+    delivered.denominator = protocol::denominator_of(config.spec.combine, delivered.contributors, delivered.weight_sum);
+  for (const SwitchStepDone::Window& window : windows) {
+    if (config.spec.combine != protocol::Combine::kMean || window.contributors == delivered.contributors) continue;
+    const double scale = static_cast<double>(delivered.contributors) / window.contributors;
+    for (size_t i = window.first - first; i < window.last - first; ++i)
+      sum.values[i] = static_cast<float>(static_cast<double>(sum.values[i]) * scale);
+  }
+  run.bucket->count_received(sum.count());
+  counters.raw_bytes_down += sum.count() * (sizeof(uint32_t) + sizeof(float));
+  delivered.sum = HeldStream<float>::from(std::move(sum));
+  part.answers = part.n + 1;
+  part.decided_in = delivered.decided_in;
+  ++part.n;
+  delivered.step_complete = --run.parts_behind == 0;
+  while (run.parts_behind == 0) step_applied(run, now);
+  count_communication(run, now);
+  hand_over(part, std::move(delivered), part.n, actions);
+}
+
+bool SessionCore::Impl::may_leave_switch(TimeNs now, Actions& actions) {
+  const SwitchPath::Leave leave = switch_path->leave(config.shard_silence, now);
+  if (leave == SwitchPath::Leave::kPatienceEnded) {
+    log(actions, Severity::kWarning,
+        "this worker leaves before the others have finished: nothing has moved for " +
+            std::to_string(config.shard_silence / kNsPerS) + " s");
+  }
+  return leave != SwitchPath::Leave::kNotYet;
+}
+
+}  // namespace millrace::worker

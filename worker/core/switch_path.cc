@@ -1,0 +1,234 @@
+#include "worker/core/switch_path.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "kernels/base/hash.h"
+
+namespace millrace::worker {
+namespace {
+
+/// A turn waits for the slowest worker, which may have lost its core for some milliseconds: a time-out before that is taken for
+/// congestion, and halves the windows under way.
+constexpr TimeNs kRetryMin = 10 * kNsPerMs;
+constexpr uint64_t kProbeNonces = 0x9E3779B97F4A7C15;  ///< sets the probe's nonces apart from the client's
+
+SwitchClientOptions client_options(const protocol::JobSpec& spec, const protocol::SwitchLayout& layout, uint32_t worker,
+                                   const protocol::JobKey& key, uint64_t nonce_seed) {
+  SwitchClientOptions options;
+  options.job = spec.switch_path.job;
+  options.key = key;
+  options.worker = static_cast<uint16_t>(worker);
+  options.workers = spec.workers;
+  options.dimension = static_cast<uint32_t>(layout.dimension);
+  options.window_indices = layout.window_indices;
+  options.slots = layout.slots;
+  options.packet_bytes_max = spec.switch_path.packet_bytes_max;
+  options.codecs = {.index = spec.switch_path.index, .value = spec.switch_path.value};
+  options.exponent_initial = spec.grid.exponent_initial;
+  options.sums = spec.reproducible ? SwitchSums::kExactInF32 : SwitchSums::kInI32;
+  options.tensor_windows.clear();
+  for (const uint64_t begin : layout.bucket_begin) {
+    options.tensor_windows.push_back(static_cast<uint32_t>(begin / layout.window_indices));
+  }
+  options.nonce_seed = nonce_seed;
+  options.round_trip.min_ns = kRetryMin;
+  return options;
+}
+
+SwitchProbeOptions probe_options(const protocol::JobSpec& spec, uint32_t worker, const SwitchAccess& access,
+                                 uint64_t nonce_seed) {
+  SwitchProbeOptions options;
+  options.identity = {.job = spec.switch_path.job,
+                      .key = access.key,
+                      .worker = static_cast<uint16_t>(worker),
+                      .nonce_seed = nonce_seed ^ kProbeNonces};
+  if (const auto at = access.resolve(spec.switch_path.address)) options.at = *at;
+  options.hold = TimeNs{spec.switch_path.return_after_ms} * kNsPerMs;
+  return options;
+}
+
+/// Of (live, path, lives): a function of the epoch, so equal at all who know it.
+uint64_t membership_hash(const protocol::JobView& view, uint64_t live) {
+  std::vector<uint64_t> words{live, static_cast<uint64_t>(view.path)};
+  for (const protocol::Member& member : view.members) {
+    if (member.state == protocol::MemberState::kSynced) words.push_back(member.life);
+  }
+  ByteBuffer bytes(words.size() * sizeof(uint64_t));
+  std::memcpy(bytes.data(), words.data(), bytes.size());
+  return hash64(bytes);
+}
+
+template <typename T>
+void append(std::vector<T>& to, std::span<const T> from) {
+  to.insert(to.end(), from.begin(), from.end());
+}
+
+}  // namespace
+
+SwitchPath::SwitchPath(const protocol::JobSpec& spec, const protocol::JobLayout& layout, uint32_t worker,
+                       SwitchAccess access, uint64_t nonce_seed)
+    : layout_(protocol::plan_switch_layout(spec, layout)),
+      worker_(worker),
+      switch_address_(spec.switch_path.address),
+      access_(std::move(access)),
+      client_(client_options(spec, layout_, worker, access_.key, nonce_seed), *this),
+      probe_(probe_options(spec, worker, access_, nonce_seed)) {
+  MILLRACE_CHECK(access_.sink != nullptr);
+}
+
+Result<protocol::Endpoint> SwitchPath::find(const std::string& text) {
+  if (const auto known = found_.find(text); known != found_.end()) return known->second;
+  auto found = access_.resolve(text);
+  if (found) found_.emplace(text, *found);
+  return found;
+}
+
+Result<std::string> SwitchPath::follow(const protocol::JobView& view, TimeNs now) {
+  if (view.epoch > UINT32_MAX) {
+    return fail(ErrorCode::kLimitExceeded, "path switch numbers epochs in 32 bits, and the job's are used up");
+  }
+  SwitchEpoch epoch;
+  epoch.epoch = static_cast<uint32_t>(view.epoch);
+  for (const protocol::Member& member : view.members) {
+    if (member.state == protocol::MemberState::kSynced) epoch.live |= uint64_t{1} << member.worker;
+  }
+  epoch.membership_hash = membership_hash(view, epoch.live);
+  const bool at_switch = view.path == protocol::Path::kSwitch;
+  decider_ = at_switch ? switch_address_ : view.shards.front().datagrams;
+  std::string told;
+  const Result<protocol::Endpoint> at =
+      decider_.empty() ? fail(ErrorCode::kUnavailable, "shard 0 takes no datagrams") : find(decider_);
+  if (at) {
+    epoch.decider = *at;
+  } else {
+    told = "the steps of epoch " + std::to_string(view.epoch) + " have no decider: " + at.error().message;
+  }
+  if (path_ != view.path) {
+    const bool fell_back = path_ == protocol::Path::kSwitch;
+    if (path_ && told.empty()) {
+      told = fell_back ? "the switch at " + switch_address_ + " is left: shard 0 decides, at " + decider_
+                       : "the switch at " + switch_address_ + " decides again";
+    }
+    if (path_) ++(fell_back ? fallbacks_ : came_back_);
+    if (at_switch) {
+      probe_.stop(now);
+    } else {
+      probe_.start(fell_back ? SwitchProbe::Cause::kFellBack : SwitchProbe::Cause::kBegan, now);
+    }
+    path_ = view.path;
+  }
+  // Also without a decider: no result of an older epoch may be taken from now on.
+  client_.set_epoch(epoch, now, *access_.sink);
+  return told;
+}
+
+Status SwitchPath::begin_step(uint64_t step, IndexSpan indices, std::span<const float> values, TimeNs now) {
+  MILLRACE_CHECK(!stepping_ && !done_, step);
+  if (step >= UINT32_MAX) return fail(ErrorCode::kLimitExceeded, "path switch numbers steps in 32 bits");
+  // Set before: the first packets may be answered at once by a sink of a test.
+  stepping_ = true;
+  return client_.begin_step(static_cast<uint32_t>(step), indices, values, now, *access_.sink);
+}
+
+void SwitchPath::receive(const protocol::ReceivedPacket& packet, TimeNs now) {
+  const auto datagram = protocol::parse_datagram(packet.bytes);
+  if (datagram && probe_.receive(*datagram, now)) return;
+  client_.receive(packet, now, *access_.sink);
+}
+
+void SwitchPath::tick(TimeNs now) {
+  probe_.tick(now, *access_.sink);
+  if (now >= client_.next_deadline()) client_.tick(now, *access_.sink);
+}
+
+TimeNs SwitchPath::next_deadline() const { return std::min(client_.next_deadline(), probe_.next_deadline()); }
+
+void SwitchPath::settled(const SettledWindow& window) {
+  if (!stepping_) return;  // of a step after this worker's last
+  Settled& kept = windows_[window.window];
+  kept = {.window = window.window,
+          .exponent = window.exponent,
+          .contributors = window.contributors,
+          .decided_epoch = window.decided_epoch,
+          .indices = {window.indices.begin(), window.indices.end()},
+          .sums = {window.sums.begin(), window.sums.end()},
+          .applied_indices = {window.applied.begin(), window.applied.end()},
+          .applied = {window.applied_integers.begin(), window.applied_integers.end()},
+          .returned_indices = {window.returned.begin(), window.returned.end()},
+          .returned = {window.returned_values.begin(), window.returned_values.end()}};
+}
+
+void SwitchPath::step_done(uint32_t /*step*/) { done_ = stepping_; }
+
+std::optional<SwitchStepDone> SwitchPath::take_done() {
+  if (!done_) return std::nullopt;
+  stepping_ = done_ = false;
+  SwitchStepDone step;
+  for (const auto& [number, window] : windows_) {
+    const size_t first = step.indices.size();
+    append<uint32_t>(step.indices, window.indices);
+    for (const int32_t sum : window.sums)
+      step.sums.push_back(static_cast<float>(std::ldexp(static_cast<double>(sum), window.exponent)));
+    append<uint32_t>(step.applied_indices, window.applied_indices);
+    for (const int32_t integer : window.applied)
+      step.applied.push_back(std::ldexp(static_cast<double>(integer), window.exponent));
+    append<uint32_t>(step.returned_indices, window.returned_indices);
+    append<float>(step.returned, window.returned);
+    step.windows.push_back({.contributors = static_cast<uint32_t>(std::popcount(window.contributors)),
+                            .counted = (window.contributors >> worker_ & 1) != 0,
+                            .decided_epoch = window.decided_epoch,
+                            .first = first,
+                            .last = step.indices.size()});
+  }
+  windows_.clear();
+  return step;
+}
+
+protocol::Heartbeat::Switch SwitchPath::word(TimeNs now) const {
+  using Word = protocol::Heartbeat::Switch;
+  if (!path_) return Word::kNoWord;
+  if (path_ == protocol::Path::kSwitch) return client_.path_suspect() ? Word::kSilent : Word::kNoWord;
+  return probe_.answers(now) ? Word::kAnswers : Word::kNoWord;
+}
+
+SwitchPath::Leave SwitchPath::leave(TimeNs patience, TimeNs now) {
+  if (!path_) return Leave::kAllDone;  // the job never began
+  if (!finishing_) {
+    const Status begun = client_.finish(now, *access_.sink);
+    MILLRACE_CHECK(begun.has_value(), begun.error().message);
+    finishing_ = true;
+    moved_at_ = now;
+  }
+  if (client_.finished()) return Leave::kAllDone;
+  if (std::exchange(results_seen_, client_.counters().results) != client_.counters().results) moved_at_ = now;
+  return now - moved_at_ >= patience ? Leave::kPatienceEnded : Leave::kNotYet;
+}
+
+std::string SwitchPath::waiting_for() const {
+  if (!path_ || (!stepping_ && !finishing_)) return {};
+  const std::string who = path_ == protocol::Path::kSwitch ? "the switch at " + decider_
+                          : decider_.empty()               ? "shard 0, which takes no datagrams,"
+                                                           : "shard 0's aggregator at " + decider_;
+  switch (client_.phase()) {
+    case SwitchPhase::kOutside: return "this worker is in no epoch of " + who;
+    case SwitchPhase::kAsking: return who + " does not answer";
+    case SwitchPhase::kHello: return who + " waits for all workers to greet it in this epoch";
+    case SwitchPhase::kRunning: break;
+  }
+  if (client_.path_suspect()) return who + " does not answer";
+  return finishing_ ? "other workers have steps to go" : who + " waits for other workers' contributions";
+}
+
+SwitchPathStatus SwitchPath::status() const {
+  return {.at_switch = path_ == protocol::Path::kSwitch,
+          .fallbacks = fallbacks_,
+          .came_back = came_back_,
+          .client = client_.counters()};
+}
+
+}  // namespace millrace::worker

@@ -1,0 +1,127 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/base/buffer.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/result.h"
+#include "protocol/datagram/key.h"
+#include "protocol/datagram/packet_sink.h"
+#include "protocol/job_spec.h"
+#include "protocol/messages.h"
+#include "protocol/switch_layout.h"
+#include "worker/switch/probe.h"
+#include "worker/switch/switch_client.h"
+
+namespace millrace::worker {
+
+/// What a session of path switch has beside the shards. Where the decider of an epoch is, the views say by name.
+struct SwitchAccess {
+  protocol::JobKey key{};
+  protocol::PacketSink* sink = nullptr;  ///< outlives the session's core
+  std::function<Result<protocol::Endpoint>(std::string_view)> resolve = {};
+};
+
+/// What came of one step in all buckets, indices of the switch's array (protocol::SwitchLayout), ascending.
+struct SwitchStepDone {
+  struct Window {
+    uint32_t contributors = 0;
+    bool counted = false;  ///< this worker is among them
+    uint32_t decided_epoch = 0;
+    size_t first = 0;  ///< of `indices` and `sums`
+    size_t last = 0;
+  };
+  std::vector<Window> windows;  ///< those that had a turn
+  std::vector<uint32_t> indices;
+  std::vector<float> sums;  ///< the update
+  std::vector<uint32_t> applied_indices;
+  std::vector<double> applied;  ///< what of this worker's is in it
+  std::vector<uint32_t> returned_indices;
+  std::vector<float> returned;  ///< what of this worker's is not
+};
+
+struct SwitchPathStatus {
+  bool at_switch = false;  ///< the present epoch's decider
+  uint64_t fallbacks = 0;  ///< from the switch to a shard
+  uint64_t came_back = 0;  ///< and to the switch again
+  SwitchClientCounters client;
+};
+
+/// A session's way to the decider of its job's steps: a SwitchClient for all buckets, the probe of a switch that was left, and
+/// what came of a step until the step is over. Pure: time is handed in, packets go into the sink.
+/// Threads  one at a time.
+class SwitchPath final : private SwitchOutcome {
+ public:
+  /// nonce_seed: random, of its own for each process.
+  SwitchPath(const protocol::JobSpec& spec, const protocol::JobLayout& layout, uint32_t worker, SwitchAccess access,
+             uint64_t nonce_seed);
+
+  const protocol::SwitchLayout& layout() const { return layout_; }
+
+  /// An adopted view of a started job: an epoch of the client. What is to be told of it, empty: nothing.
+  /// Errors   limit_exceeded: epochs are 32 bits on this path.
+  Result<std::string> follow(const protocol::JobView& view, TimeNs now);
+
+  /// Errors   as SwitchClient::begin_step().
+  Status begin_step(uint64_t step, IndexSpan indices, std::span<const float> values, TimeNs now);
+  void receive(const protocol::ReceivedPacket& packet, TimeNs now);
+  void tick(TimeNs now);
+  TimeNs next_deadline() const;
+  /// The step that is over, once.
+  std::optional<SwitchStepDone> take_done();
+
+  /// What the heartbeats to shard 0 say now.
+  protocol::Heartbeat::Switch word(TimeNs now) const;
+  /// There will be no more steps. Whether this worker may leave: all have said so, or nothing has moved for `patience`.
+  enum class Leave : uint8_t { kNotYet, kAllDone, kPatienceEnded };
+  Leave leave(TimeNs patience, TimeNs now);
+
+  /// One sentence: what a step under way waits for.
+  std::string waiting_for() const;
+  SwitchPathStatus status() const;
+
+ private:
+  struct Settled {
+    uint32_t window = 0;
+    int exponent = 0;
+    uint64_t contributors = 0;
+    uint32_t decided_epoch = 0;
+    std::vector<uint32_t> indices;
+    std::vector<int32_t> sums;
+    std::vector<uint32_t> applied_indices;
+    std::vector<int32_t> applied;
+    std::vector<uint32_t> returned_indices;
+    std::vector<float> returned;
+  };
+
+  void settled(const SettledWindow& window) override;
+  void step_done(uint32_t step) override;
+  Result<protocol::Endpoint> find(const std::string& text);
+
+  protocol::SwitchLayout layout_;
+  uint32_t worker_;
+  std::string switch_address_;
+  SwitchAccess access_;
+  SwitchClient client_;
+  SwitchProbe probe_;
+  std::map<std::string, protocol::Endpoint, std::less<>> found_;
+  std::optional<protocol::Path> path_;  ///< of the present epoch; none yet
+  std::string decider_;                 ///< its name
+  uint64_t fallbacks_ = 0;
+  uint64_t came_back_ = 0;
+
+  bool stepping_ = false;
+  bool done_ = false;
+  std::map<uint32_t, Settled> windows_;  ///< of the step under way
+
+  bool finishing_ = false;
+  uint64_t results_seen_ = 0;
+  TimeNs moved_at_ = 0;
+};
+
+}  // namespace millrace::worker
