@@ -5,6 +5,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/random.h"
+#include "switch_agg/combine_job.h"
 #include "switch_agg/outbox.h"
 #include "switch_agg/reduce_job.h"
 #include "switch_agg/slot.h"
@@ -46,7 +47,17 @@ Status validate(const SwitchJob& job, const AggregatorOptions& options) {
   }
   if (job.result_codecs.value != WindowValueCodec::kFixed32) return refuse("results need the value codec fixed32");
   if (job.lease_ns <= 0) return refuse("give a lease");
-  if (job.role == Role::kCombine) return fail(ErrorCode::kUnsupported, "role combine is not in this build");
+  if (job.racks.size() > protocol::kSwitchWorkersMax || job.rack_number >= protocol::kSwitchWorkersMax) {
+    return refuse("give at most 64 racks");
+  }
+  if (job.role == Role::kCombine && job.rack == 0) return refuse("role combine: give the rack's workers");
+  if (job.role == Role::kCombine && job.shard.port == 0) return refuse("role combine: give the shard's address");
+  if (job.role == Role::kCombine && !job.racks.empty()) return refuse("a rack has no racks");
+  uint64_t named = 0;
+  for (const uint64_t rack : job.racks) {
+    if (rack == 0 || (named & rack) != 0) return refuse("racks have workers, and none in common");
+    named |= rack;
+  }
   return {};
 }
 
@@ -54,16 +65,22 @@ Status validate(const SwitchJob& job, const AggregatorOptions& options) {
 
 struct Aggregator::State {
   struct Entry {
-    Entry(const SwitchJob& job, State& state) : reduce(job, state.options, state.pool, state.scratch) {}
+    Entry(const SwitchJob& job, State& state) {
+      if (job.role == Role::kCombine) {
+        machine = std::make_unique<CombineJob>(job, state.options, state.pool, state.scratch, state.draw_life());
+      } else {
+        machine = std::make_unique<ReduceJob>(job, state.options, state.pool, state.scratch);
+      }
+    }
     AggregatorCounters counters;
-    ReduceJob reduce;
+    std::unique_ptr<JobMachine> machine;
   };
 
   State(const AggregatorOptions& given, uint64_t life_seed)
       : options(given),
         lives(RandomKey::from(life_seed)),
         pool(given.slots_max, given.window_indices_max, given.packet_bytes_max),
-        scratch(given.window_indices_max) {
+        scratch(given.window_indices_max, given.packet_bytes_max) {
     ids.reserve(given.jobs_max);
     jobs.reserve(given.jobs_max);
   }
@@ -107,8 +124,8 @@ Status Aggregator::add_job(const SwitchJob& job, TimeNs now) {
                 "the switch has " + std::to_string(state_->jobs.size()) + " jobs, its limit");
   }
   auto entry = std::make_unique<State::Entry>(job, *state_);
-  const bool has_slots = entry->reduce.reserve_slots();
-  entry->reduce.begin_life(state_->draw_life(), now);
+  const bool has_slots = entry->machine->reserve_slots();
+  entry->machine->begin_life(state_->draw_life(), now);
   state_->ids.push_back(job.job);
   state_->jobs.push_back(std::move(entry));
   if (has_slots) return {};
@@ -132,18 +149,18 @@ void Aggregator::receive(const protocol::ReceivedPacket& packet, TimeNs now, pro
   if (at == state_->jobs.size()) return state_->counters.add(Event::kWrongJob);
   State::Entry& entry = *state_->jobs[at];
   entry.counters.add(Event::kReceived);
-  entry.reduce.receive(*datagram, packet.from, Outbox(sink, now, state_->book(entry)));
+  entry.machine->receive(*datagram, packet.from, Outbox(sink, now, state_->book(entry)));
 }
 
 void Aggregator::tick(TimeNs now, protocol::PacketSink& sink) {
   for (const std::unique_ptr<State::Entry>& entry : state_->jobs) {
     const Outbox out(sink, now, state_->book(*entry));
-    if (entry->reduce.lease_is_over(now)) {
-      entry->reduce.free_slots();
-      entry->reduce.begin_life(state_->draw_life(), now);
+    if (entry->machine->lease_is_over(now)) {
+      entry->machine->free_slots();
+      entry->machine->begin_life(state_->draw_life(), now);
       out.count(Event::kLeaseExpired);
     }
-    entry->reduce.tick(out);
+    entry->machine->tick(out);
   }
 }
 
@@ -157,7 +174,7 @@ const AggregatorCounters* Aggregator::counters(uint32_t job) const {
 std::vector<SwitchJobStatus> Aggregator::status() const {
   std::vector<SwitchJobStatus> all;
   for (const std::unique_ptr<State::Entry>& entry : state_->jobs) {
-    const ReduceJob& job = entry->reduce;
+    const JobMachine& job = *entry->machine;
     all.push_back({.job = job.job().job,
                    .slots = job.has_slots() ? job.job().slots : 0,
                    .life = job.life(),

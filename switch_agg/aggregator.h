@@ -32,10 +32,12 @@ struct SwitchJob {
   /// Exact ones only: kRaw, kGap or kBitmap; kFixed32 (16 bits where a result's values fit).
   protocol::WindowCodecs result_codecs{.index = protocol::WindowIndexCodec::kGap,
                                        .value = protocol::WindowValueCodec::kFixed32};
-  uint64_t reselect_k = 0;         ///< entries of a step's update; 0: the whole sum
+  uint64_t reselect_k = 0;         ///< entries of a step's update (kCombine: of the rack's sums); 0: the whole sum
   TimeNs lease_ns = 10 * kNsPerS;  ///< silence of all its workers for so long frees its slots (a new life)
   protocol::Endpoint shard{};      ///< kCombine: where sums go
   uint64_t rack = 0;               ///< kCombine: workers of this rack, a bit each
+  uint16_t rack_number = 0;        ///< kCombine: its place in the shard's `racks`
+  std::vector<uint64_t> racks{};  ///< kReduce, where racks add up in front of it: workers of each, disjoint; at most 64
 };
 
 struct AggregatorOptions {
@@ -71,7 +73,7 @@ class Aggregator {
   Aggregator(Aggregator&&) noexcept;
 
   /// Reserves the job's slots.
-  /// Errors   invalid_argument; unsupported: a role that this build has not; limit_exceeded: too many jobs, or no slots
+  /// Errors   invalid_argument; limit_exceeded: too many jobs, or no slots
   /// left: then
   ///          the job is known all the same, its workers are told NO_SLOTS, and get slots where they ask again and some
   ///          are free.

@@ -52,12 +52,21 @@ enum class AggregatorEvent : uint8_t {
   kKeptNone,     ///< none is held
   kWrongBinding,
   kDuplicate,
+  kGroupOverlap,  ///< a part of a group of which units are in
+  kGroupPart,     ///< taken
+  kGroupAdded,
   kFuture,
   kClosed,           ///< turns
   kVoid,             ///< results without an index
   kReselected,       ///< results cut by a threshold
   kOmittedOverflow,  ///< indices
   kOmittedNoRoom,    ///< indices: more than 16 fragments hold
+  // At a rack.
+  kGroupSent,
+  kGroupAgain,
+  kGroupTooLong,  ///< for 16 parts
+  kForwarded,     ///< units, raw
+  kFlushed,       ///< sums that were begun and are forgotten
   kNoticeSent,
   kNoticeLimited,
   kEventCount,

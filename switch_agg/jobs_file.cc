@@ -22,9 +22,10 @@ using protocol::WindowIndexCodec;
 constexpr size_t kNameBytesMax = 200;
 constexpr uint64_t kLeaseSecondsMax = 86'400;
 
-constexpr std::array<std::string_view, 12> kFields = {
-    "name",  "job",        "key_file",           "role",          "workers", "window_indices",
-    "slots", "reselect_k", "result_index_codec", "lease_seconds", "shard",   "rack"};
+constexpr std::array<std::string_view, 14> kFields = {
+    "name",        "job",        "key_file",           "role",          "workers", "window_indices",
+    "slots",       "reselect_k", "result_index_codec", "lease_seconds", "shard",   "rack",
+    "rack_number", "racks"};
 constexpr std::array<std::pair<std::string_view, Role>, 2> kRoles = {
     {{"reduce", Role::kReduce}, {"combine", Role::kCombine}}};
 constexpr std::array<std::pair<std::string_view, WindowIndexCodec>, 3> kIndexCodecs = {
@@ -81,8 +82,23 @@ class JobReader {
   }
 
   /// Workers' numbers as bits.
-  uint64_t workers(const char* field) {
-    const Json* value = find(field, false);
+  uint64_t workers(const char* field) { return workers_of(field, find(field, false)); }
+
+  /// Lists of workers, one a rack; none where the field is not there.
+  std::vector<uint64_t> racks(const char* field) {
+    std::vector<uint64_t> all;
+    const Json* value = find(field, true);
+    if (value == nullptr) return all;
+    if (!value->is_array() || value->size() > protocol::kSwitchWorkersMax) {
+      refuse(fmt::format("\"{}\" must be a list of at most {} racks", field, protocol::kSwitchWorkersMax));
+      return all;
+    }
+    for (const Json& rack : *value) all.push_back(workers_of(field, &rack));
+    return all;
+  }
+
+ private:
+  uint64_t workers_of(const char* field, const Json* value) {
     uint64_t bits = 0;
     bool right = value != nullptr && value->is_array() && !value->empty();
     for (size_t i = 0; right && i < value->size(); ++i) {
@@ -96,6 +112,7 @@ class JobReader {
     return bits;
   }
 
+ public:
   bool has(const char* field) const { return object_.is_object() && object_.contains(field); }
   void refuse(std::string_view why) {
     if (!failed_) failed_ = Error{ErrorCode::kInvalidArgument, fmt::format("{} {}", what_, why)};
@@ -119,12 +136,15 @@ class JobReader {
 
 void read_rack(JobReader& reader, SwitchJob& job) {
   if (job.role != Role::kCombine) {
-    for (const char* field : {"shard", "rack"}) {
+    for (const char* field : {"shard", "rack", "rack_number"}) {
       if (reader.has(field)) reader.refuse(fmt::format("has a \"{}\", which only \"role\": \"combine\" has", field));
     }
+    job.racks = reader.racks("racks");
     return;
   }
+  if (reader.has("racks")) reader.refuse("has \"racks\", which only \"role\": \"reduce\" has");
   job.rack = reader.workers("rack");
+  job.rack_number = static_cast<uint16_t>(reader.number("rack_number", 0, protocol::kSwitchWorkersMax - 1, 0));
   const std::string shard = reader.text("shard");
   Result<protocol::Endpoint> endpoint = parse_endpoint(shard);
   if (endpoint) {

@@ -13,6 +13,51 @@ using protocol::kDatagramMacBytes;
 using protocol::kFragmentsMax;
 namespace flag = protocol::datagram_flag;
 
+namespace {
+
+/// What an extension (of a RESULT, of a group's part) has in common with other fragments'.
+constexpr size_t kSharedExtensionBytes = protocol::kResultTermsBytes;
+
+/// Bytes of an entry under the codes that entries mostly take.
+constexpr size_t kEntryBytes = 3;
+
+/// How many entries a fragment of so many bytes (extension and payload) is offered, and what it keeps free for marks of them.
+struct Share {
+  size_t entries = SIZE_MAX;
+  size_t mark_bytes = 0;
+};
+
+Share share_for(size_t bytes, size_t racks) {
+  if (racks == 0) return {};
+  // An extension has 255 words.
+  const size_t words_most = (255 - protocol::kResultTermsBytes / 8) / racks - 1;
+  const size_t wanted = (bytes - protocol::kResultTermsBytes - 8 * racks) / (64 * kEntryBytes + 8 * racks) + 1;
+  const auto entries = static_cast<uint32_t>(64 * std::min(words_most, wanted));
+  return {.entries = entries, .mark_bytes = racks * protocol::KeptMarks::record_bytes(entries)};
+}
+
+/// Writes what racks kept of these entries; returns the bytes.
+size_t put_marks(std::span<const RackKept> racks, std::span<const uint16_t> indices, std::span<uint8_t> room) {
+  size_t at = 0;
+  const auto put = [&](uint64_t word) {
+    std::memcpy(room.subspan(at).first<sizeof(word)>().data(), &word, sizeof(word));
+    at += sizeof(word);
+  };
+  for (const RackKept& rack : racks) {
+    put(rack.workers);
+    for (size_t entry = 0; entry < indices.size();) {
+      uint64_t word = 0;
+      for (size_t bit = 0; bit < 64 && entry < indices.size(); ++bit, ++entry) {
+        word |= (rack.indices[indices[entry] / 64] >> (indices[entry] % 64) & 1) << bit;
+      }
+      put(word);
+    }
+  }
+  return at;
+}
+
+}  // namespace
+
 void KeptResult::begin(uint64_t turn) {
   turn_ = turn;
   have_ = 0;
@@ -44,6 +89,7 @@ uint32_t KeptResult::encode(const DatagramHeader& header, const protocol::Result
 uint32_t KeptResult::encode_from(size_t first, const DatagramHeader& header, const protocol::ResultTerms& terms,
                                  const protocol::WindowCodecs& codecs, uint32_t window_indices, const Sums& sums) {
   begin(header.turn);
+  const Share share = share_for(fragment_bytes_max_ - kDatagramHeaderBytes - kDatagramMacBytes, sums.racks.size());
   const size_t all = sums.indices.size();
   size_t at = first;
   size_t end = all;  // of this lap: a fragment does not go round the window's end
@@ -52,24 +98,30 @@ uint32_t KeptResult::encode_from(size_t first, const DatagramHeader& header, con
   DatagramHeader written;
   do {
     std::span<uint8_t> packet = this->packet(fragment);
-    const size_t extension = put_result_terms(terms, packet.subspan(kDatagramHeaderBytes));
-    const size_t begins = kDatagramHeaderBytes + extension;
+    size_t begins = kDatagramHeaderBytes + put_result_terms(terms, packet.subspan(kDatagramHeaderBytes));
     written = header;
     written.fragment = static_cast<uint8_t>(fragment);
-    written.extension_words = static_cast<uint8_t>(extension / 8);
     if (done < all) {
-      const protocol::WindowEntries rest{sums.indices.subspan(at, end - at), sums.values.subspan(at, end - at)};
-      const uint32_t taken =
-          encode_window(rest, codecs, window_indices, written,
-                        packet.subspan(begins, fragment_bytes_max_ - begins - kDatagramMacBytes), sums.decoded);
+      const size_t offered = std::min(end - at, share.entries);
+      const protocol::WindowEntries rest{sums.indices.subspan(at, offered), sums.values.subspan(at, offered)};
+      const std::span<uint8_t> payload = packet.subspan(
+          begins + share.mark_bytes, fragment_bytes_max_ - begins - share.mark_bytes - kDatagramMacBytes);
+      const uint32_t taken = encode_window(rest, codecs, window_indices, written, payload, sums.decoded);
       MILLRACE_CHECK(taken > 0, at, end, fragment_bytes_max_);
+      const size_t marks = put_marks(sums.racks, sums.indices.subspan(at, taken), packet.subspan(begins));
+      if (marks != share.mark_bytes)
+        std::memmove(packet.data() + begins + marks, payload.data(), written.payload_bytes);
+      begins += marks;
       at += taken;
       done += taken;
       if (at == all && done < all) {
         at = 0;
         end = first;
       }
+    } else {
+      begins += put_marks(sums.racks, {}, packet.subspan(begins));
     }
+    written.extension_words = static_cast<uint8_t>((begins - kDatagramHeaderBytes) / 8);
     put_header(written, packet);
     ++fragment;
   } while (done < all && fragment < kFragmentsMax);
@@ -90,10 +142,10 @@ KeptResult::Kept KeptResult::keep(const DatagramHeader& header, ByteSpan extensi
   if (have_ != 0) {
     const auto other_at = static_cast<uint32_t>(__builtin_ctz(have_));
     const DatagramHeader other = this->header(other_at);
-    const uint8_t shared = flag::kFin | flag::kVoid;
+    const uint8_t shared = flag::kFin | flag::kVoid | flag::kReselected | flag::kEmpty;
     if (other.step != header.step || other.window != header.window || other.next != header.next ||
         other.exponent != header.exponent || ((other.flags ^ header.flags) & shared) != 0 ||
-        !std::ranges::equal(body(other_at).first(extension.size()), extension)) {
+        !std::ranges::equal(body(other_at).first(kSharedExtensionBytes), extension.first(kSharedExtensionBytes))) {
       return Kept::kRefused;
     }
   }

@@ -10,6 +10,12 @@
 
 namespace millrace::switch_agg {
 
+/// A rack that cut its sum: whom that concerns, and which indices of the window it kept.
+struct RackKept {
+  uint64_t workers = 0;
+  std::span<const uint64_t> indices;  ///< [window_indices / 64] a bit each
+};
+
 /// The result of one turn, encoded: what is sent to all when a turn closes, and to one worker that missed it. Fragments lie as
 /// datagrams, header and extension first, without sequence and MAC: each sending gets its own.
 ///
@@ -38,6 +44,7 @@ class KeptResult {
     std::span<const uint16_t> indices;
     std::span<const int32_t> values;
     std::span<int32_t> decoded;  ///< [indices] scratch
+    std::span<const RackKept> racks = {};
   };
 
   /// Encodes a closed turn into at most 16 fragments. What does not fit is left out, beginning at a place that changes with

@@ -21,7 +21,8 @@ void LoggedSum::add(const WindowEntries& entries, int32_t headroom) {
   const size_t count = entries.indices.size();
   if (count == 0) return;
   const bool is_run = entries.indices.back() - entries.indices.front() + size_t{1} == count;
-  if (!is_added_ && !is_run && count <= memory_.log_values.size() - logged_) {
+  const bool is_alike = logged_ == 0 || headroom == headroom_;
+  if (!is_added_ && !is_run && is_alike && count <= memory_.log_values.size() - logged_) {
     std::memcpy(memory_.log_indices.data() + logged_, entries.indices.data(), entries.indices.size_bytes());
     std::memcpy(memory_.log_values.data() + logged_, entries.values.data(), entries.values.size_bytes());
     logged_ += count;

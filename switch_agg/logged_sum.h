@@ -31,7 +31,7 @@ class LoggedSum {
   LoggedSum() = default;
   explicit LoggedSum(const LoggedSumMemory& memory) : memory_(memory), own_(memory.own) {}
 
-  /// As WindowSum::add(). headroom must be the same for all entries of a turn.
+  /// As WindowSum::add(). Entries of another headroom than those before them end the log.
   void add(const protocol::WindowEntries& entries, int32_t headroom);
   /// As WindowSum::take().
   WindowSum::Taken take(std::span<uint16_t> indices, std::span<int32_t> values);

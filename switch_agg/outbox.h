@@ -35,6 +35,8 @@ class Outbox {
     count(AggregatorEvent::kNoRoom);
     return {};
   }
+  /// For who signs and sends by itself; it counts what it sent.
+  protocol::PacketSink& sink() const { return *sink_; }
   /// Sends the first bytes of the last room.
   void send(size_t bytes, const protocol::Endpoint& to) const {
     sink_->send(bytes, to);

@@ -47,12 +47,8 @@ uint8_t next_bit(uint64_t mask, uint8_t after) {
 
 void ReduceJob::hello(const Datagram& datagram, const protocol::Endpoint& from, const Outbox& out) {
   const uint16_t worker = datagram.header.worker;
-  const auto hello = protocol::read_hello(datagram.extension);
-  if (!hello || !datagram.payload.empty()) return out.count(Event::kBadFields);
-  const WorkerSessions::Verdict verdict = sessions_.check_hello(datagram, *hello, from);
-  note(verdict, out);
-  if (verdict != WorkerSessions::Verdict::kGood) return;
-  heard_ = out.now();
+  const auto hello = admit_hello(datagram, from, out);
+  if (!hello) return;
   const uint32_t epoch = datagram.header.epoch;
   if (phase_ != Phase::kClosed && epoch < epoch_) {
     out.count(Event::kOldEpoch);
@@ -74,9 +70,19 @@ void ReduceJob::hello(const Datagram& datagram, const protocol::Endpoint& from, 
   if (phase_ == Phase::kFetching && out.now() >= fetch_after_) fetch(out);
 }
 
+/// A rack's session begins. It has no positions, and what epoch it is in is its workers' to say.
+void ReduceJob::rack_hello(const Datagram& datagram, const protocol::Endpoint& from, const Outbox& out) {
+  const auto hello = admit_hello(datagram, from, out);
+  if (!hello) return;
+  if (hello->slots != 0) return out.count(Event::kHelloRefused);
+  out.count(Event::kHello);
+  send_welcome(datagram.header.worker, {.slots = 0, .window_indices = job_.window_indices, .turns = {}}, out);
+}
+
 void ReduceJob::begin_collecting(uint32_t epoch, const HelloTerms& hello) {
   // Open turns are recomputed from nothing: half of a dead worker's fragments never stays in a sum.
   for (uint32_t number = 0; number < slots_.size(); ++number) slot(number).set_closed(slot(number).cur);
+  if (groups_) groups_->clear();
   phase_ = Phase::kCollecting;
   epoch_ = epoch;
   live_ = hello.live;
@@ -158,14 +164,18 @@ void ReduceJob::kept(const Datagram& datagram, const Outbox& out) {
   if (!asked) return out.count(Event::kKeptUnasked);
   const bool is_void = (header.flags & flag::kVoid) != 0;
   const uint8_t possible = flag::kLast | flag::kDense | flag::kFin | flag::kVoid;
+  uint32_t entries = 0;
   if (!protocol::read_result_terms(datagram.extension) || (header.flags & ~possible) != 0 ||
       (is_void && (header.entries != 0 || !datagram.payload.empty()))) {
     return out.count(Event::kBadFields);
   }
   if (!is_void) {
     const protocol::WindowRoom room{scratch_->entry_indices, scratch_->entry_values};
-    if (!decode_window(header, datagram.payload, job_.window_indices, room)) return out.count(Event::kMalformedPayload);
+    const auto count = decode_window(header, datagram.payload, job_.window_indices, room);
+    if (!count) return out.count(Event::kMalformedPayload);
+    entries = *count;
   }
+  if (!protocol::KeptMarks::read(datagram.extension, entries)) return out.count(Event::kBadFields);
   header.type = DatagramType::kResult;
   header.worker = protocol::kAllWorkers;
   Slot& slot = this->slot(header.slot);
@@ -190,14 +200,10 @@ void ReduceJob::open(const Outbox& out) {
 }
 
 void ReduceJob::welcome(uint16_t worker, const Outbox& out) {
-  const std::span<uint8_t> room = out.room(kDatagramHeaderBytes + 8 + 8 * slots_.size() + kDatagramMacBytes);
-  if (room.empty()) return;
   protocol::WelcomeTerms said{
       .slots = static_cast<uint32_t>(slots_.size()), .window_indices = job_.window_indices, .turns = {}};
   for (uint32_t number = 0; number < slots_.size(); ++number) said.turns[number] = positions_[number].most - 1;
-  DatagramHeader header = header_of(DatagramType::kWelcome);
-  header.extension_words = static_cast<uint8_t>(put_welcome(said, room.subspan(kDatagramHeaderBytes)) / 8);
-  out.send(sessions_.seal_to_worker(worker, header, room), sessions_.endpoint(worker));
+  send_welcome(worker, said, out);
 }
 
 }  // namespace millrace::switch_agg

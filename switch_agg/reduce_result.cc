@@ -14,16 +14,6 @@ using protocol::kDatagramHeaderBytes;
 using Event = AggregatorEvent;
 namespace flag = protocol::datagram_flag;
 
-namespace {
-
-/// Values of at most 15 bits and a sign are sent as 16 bits: exact, and half as long.
-protocol::WindowCodecs exact_codecs(protocol::WindowCodecs codecs, uint32_t magnitude_or) {
-  if (std::bit_width(magnitude_or) < 16) codecs.value = protocol::WindowValueCodec::kFixed16;
-  return codecs;
-}
-
-}  // namespace
-
 void ReduceJob::close(Slot& slot, uint16_t number, const Outbox& out) {
   const WindowSum::Taken taken = slot.sum.take(scratch_->indices, scratch_->values);
   const std::span<uint16_t> indices = std::span(scratch_->indices).first(taken.count);
@@ -40,11 +30,13 @@ void ReduceJob::close(Slot& slot, uint16_t number, const Outbox& out) {
   header.exponent = slot.exponent;
   if (slot.all_fin) header.flags |= flag::kFin;
   if (stay == 0) header.flags |= flag::kVoid;
-  const protocol::ResultTerms terms{.contributors = live_, .selected_hash = 0, .decided_epoch = epoch_};
+  protocol::ResultTerms terms{.contributors = live_, .selected = 0, .decided_epoch = epoch_};
+  const std::span<const RackKept> racks = groups_ ? groups_->cut(number) : std::span<const RackKept>();
+  for (const RackKept& rack : racks) terms.selected |= rack.workers;
   KeptResult& result = slot.kept_of(slot.cur);
-  const uint32_t left_out =
-      result.encode(header, terms, exact_codecs(job_.result_codecs, taken.magnitude_or), job_.window_indices,
-                    {.indices = indices.first(stay), .values = values.first(stay), .decoded = scratch_->decoded});
+  const uint32_t left_out = result.encode(
+      header, terms, exact_codecs(job_.result_codecs, taken.magnitude_or), job_.window_indices,
+      {.indices = indices.first(stay), .values = values.first(stay), .decoded = scratch_->decoded, .racks = racks});
 
   slot.open = false;
   slot.set_successor(number, slot.step, slot.next);
@@ -60,7 +52,7 @@ void ReduceJob::send_to_all(KeptResult& result, const Outbox& out) {
   std::array<protocol::Endpoint, protocol::kSwitchWorkersMax> to;
   size_t receivers = 0;
   for (uint64_t left = live_; left != 0; left &= left - 1) {
-    to[receivers++] = sessions_.endpoint(static_cast<uint32_t>(std::countr_zero(left)));
+    to[receivers++] = sessions_.endpoint(static_cast<uint16_t>(std::countr_zero(left)));
   }
   for (uint32_t fragment = 0; fragment < result.fragments(); ++fragment) {
     const std::span<uint8_t> packet = result.packet(fragment);

@@ -1,5 +1,7 @@
 #include "switch_agg/slot.h"
 
+#include <algorithm>
+
 #include "kernels/base/check.h"
 
 namespace millrace::switch_agg {
@@ -30,8 +32,34 @@ void Slot::claim(const protocol::DatagramHeader& header) {
   all_fin = true;
   begun = 0;
   whole = 0;
+  grouped = 0;
   have.fill(0);
   kept_of(cur).begin(cur);
+}
+
+void Slot::take_unit(const protocol::DatagramHeader& header) {
+  const uint64_t bit = uint64_t{1} << header.worker;
+  Part& part = parts[header.worker];
+  if ((begun & bit) == 0) {
+    part = {.next = header.next};
+    begun |= bit;
+    next = std::min(next, header.next);  // kNoWindow is the largest number
+    all_fin = all_fin && (header.flags & protocol::datagram_flag::kFin) != 0;
+  }
+  have[header.fragment] |= bit;
+  ++part.fragments;
+  part.top = std::max(part.top, header.fragment);
+  if ((header.flags & protocol::datagram_flag::kLast) != 0) part.last = header.fragment;
+  if (part.last != kUnknown && part.fragments == part.last + 1) whole |= bit;
+}
+
+void Slot::take_group(uint64_t workers, const protocol::DatagramHeader& header) {
+  MILLRACE_CHECK((begun & workers) == 0, begun, workers);
+  begun |= workers;
+  whole |= workers;
+  grouped |= workers;
+  next = std::min(next, header.next);
+  all_fin = all_fin && (header.flags & protocol::datagram_flag::kFin) != 0;
 }
 
 void Slot::set_closed(uint64_t turn) {

@@ -45,6 +45,7 @@ struct Slot {
   bool all_fin = true;
   uint64_t begun = 0;
   uint64_t whole = 0;
+  uint64_t grouped = 0;  ///< in by their rack's group: no unit of theirs is taken any more
   std::array<uint64_t, protocol::kFragmentsMax> have{};
   std::array<Part, protocol::kSwitchWorkersMax> parts{};
   LoggedSum sum;
@@ -55,6 +56,10 @@ struct Slot {
   KeptResult& kept_of(uint64_t turn) { return kept[turn & 1]; }
   /// Turn cur + 1 begins.
   void claim(const protocol::DatagramHeader& header);
+  /// A unit is in the sum: whose, and whether its worker is whole.
+  void take_unit(const protocol::DatagramHeader& header);
+  /// So is a group of these workers, none of whom had begun.
+  void take_group(uint64_t workers, const protocol::DatagramHeader& header);
   /// cur is `turn`, closed, without a result; open sums are thrown away.
   void set_closed(uint64_t turn);
   /// What follows cur's result.

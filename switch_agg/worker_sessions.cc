@@ -14,11 +14,12 @@ using protocol::KeyUse;
 using protocol::kSwitchWorkersMax;
 using protocol::Nonce;
 
-WorkerSessions::WorkerSessions(uint32_t job, const protocol::JobKey& key)
-    : job_(job), key_(key), sessions_(kSwitchWorkersMax) {
-  handshake_.reserve(kSwitchWorkersMax);
-  for (uint16_t worker = 0; worker < kSwitchWorkersMax; ++worker) {
-    handshake_.emplace_back(key_, KeyScope::handshake(job_, worker));
+WorkerSessions::WorkerSessions(uint32_t job, const protocol::JobKey& key, uint32_t racks)
+    : job_(job), key_(key), sessions_(kSwitchWorkersMax + racks) {
+  handshake_.reserve(sessions_.size());
+  for (uint32_t at = 0; at < sessions_.size(); ++at) {
+    const uint32_t worker = at < kSwitchWorkersMax ? at : at - kSwitchWorkersMax + protocol::kRackWorkers;
+    handshake_.emplace_back(key_, KeyScope::handshake(job_, static_cast<uint16_t>(worker)));
   }
 }
 
@@ -33,7 +34,7 @@ void WorkerSessions::begin_life(uint64_t life) {
 }
 
 WorkerSessions::Verdict WorkerSessions::check(const Datagram& datagram) {
-  Session& session = sessions_[datagram.header.worker];
+  Session& session = sessions_[place(datagram.header.worker)];
   if (!session.begun) return Verdict::kNoSession;
   if (!session.from_worker.verify(datagram)) return Verdict::kBadMac;
   return session.replay.accept(datagram.header.sequence) ? Verdict::kGood : Verdict::kReplay;
@@ -42,7 +43,7 @@ WorkerSessions::Verdict WorkerSessions::check(const Datagram& datagram) {
 WorkerSessions::Verdict WorkerSessions::check_hello(const Datagram& datagram, const protocol::HelloTerms& hello,
                                                     const protocol::Endpoint& from) {
   const uint16_t worker = datagram.header.worker;
-  Session& session = sessions_[worker];
+  Session& session = sessions_[place(worker)];
   if (session.begun && session.worker_nonce == hello.worker_nonce) return check(datagram);
   if (datagram.header.sequence == 0) return Verdict::kReplay;  // no session has it
   KeyScope scope{.use = KeyUse::kWorkerToAggregator,
@@ -66,15 +67,15 @@ WorkerSessions::Verdict WorkerSessions::check_hello(const Datagram& datagram, co
 }
 
 bool WorkerSessions::check_handshake(const Datagram& datagram) const {
-  return datagram.header.sequence == 0 && handshake_[datagram.header.worker].verify(datagram);
+  return datagram.header.sequence == 0 && handshake_[place(datagram.header.worker)].verify(datagram);
 }
 
 Nonce WorkerSessions::challenge_for(uint16_t worker, const Nonce& worker_nonce) const {
-  return protocol::challenge_nonce(key_, job_, life_, worker, worker_nonce, sessions_[worker].sessions);
+  return protocol::challenge_nonce(key_, job_, life_, worker, worker_nonce, sessions_[place(worker)].sessions);
 }
 
 size_t WorkerSessions::seal_to_worker(uint16_t worker, DatagramHeader header, std::span<uint8_t> packet) {
-  Session& session = sessions_[worker];
+  Session& session = sessions_[place(worker)];
   MILLRACE_CHECK(session.begun, worker);
   header.worker = worker;
   header.sequence = ++session.sent;
@@ -90,11 +91,11 @@ size_t WorkerSessions::seal_to_all(DatagramHeader header, std::span<uint8_t> pac
 size_t WorkerSessions::seal_handshake(uint16_t worker, DatagramHeader header, std::span<uint8_t> packet) const {
   header.worker = worker;
   header.sequence = 0;
-  return handshake_[worker].seal(header, packet);
+  return handshake_[place(worker)].seal(header, packet);
 }
 
 bool WorkerSessions::may_notice(uint16_t worker, protocol::NoticeCode code, TimeNs now, TimeNs gap) {
-  TimeNs& after = sessions_[worker].notice_after[static_cast<size_t>(code)];
+  TimeNs& after = sessions_[place(worker)].notice_after[static_cast<size_t>(code)];
   if (now < after) return false;
   after = now + gap;
   return true;

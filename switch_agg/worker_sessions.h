@@ -18,18 +18,21 @@ namespace millrace::switch_agg {
 /// protocol/WIRE_FORMAT.md, "Datagrams": a CHALREQ leaves nothing here; a HELLO that verifies under the nonces of its own
 /// challenge begins a session and ends the worker's former one.
 ///
-/// Memory   fixed: kSwitchWorkersMax sessions.
+/// Memory   fixed: kSwitchWorkersMax sessions, and one a rack.
 class WorkerSessions {
  public:
   enum class Verdict : uint8_t { kGood, kNoSession, kBadMac, kReplay };
 
-  WorkerSessions(uint32_t job, const protocol::JobKey& key);
+  /// racks  of a decider whose workers come through racks: rack r is worker kRackWorkers | r.
+  WorkerSessions(uint32_t job, const protocol::JobKey& key, uint32_t racks);
+  /// A worker's number, or one of a rack that there is.
+  bool knows(uint16_t worker) const { return place(worker) < sessions_.size(); }
 
   /// All sessions end; the key to all is another one.
   void begin_life(uint64_t life);
   uint64_t life() const { return life_; }
 
-  /// Whether a packet of a worker is authentic and new. REQUIRES: its life is life(), its worker < kSwitchWorkersMax.
+  /// Whether a packet of a worker is authentic and new. REQUIRES: its life is life(), knows(its worker).
   Verdict check(const protocol::Datagram& datagram);
   /// The same of a HELLO, which may begin a session: then answers go to `from`.
   Verdict check_hello(const protocol::Datagram& datagram, const protocol::HelloTerms& hello,
@@ -38,8 +41,8 @@ class WorkerSessions {
   bool check_handshake(const protocol::Datagram& datagram) const;
   protocol::Nonce challenge_for(uint16_t worker, const protocol::Nonce& worker_nonce) const;
 
-  bool has_session(uint32_t worker) const { return sessions_[worker].begun; }
-  const protocol::Endpoint& endpoint(uint32_t worker) const { return sessions_[worker].endpoint; }
+  bool has_session(uint16_t worker) const { return sessions_[place(worker)].begun; }
+  const protocol::Endpoint& endpoint(uint16_t worker) const { return sessions_[place(worker)].endpoint; }
 
   /// Each gives header.sequence and header.worker, signs in place, and returns the datagram's bytes.
   /// REQUIRES: extension and payload are in `packet`; a session of that worker.
@@ -65,14 +68,21 @@ class WorkerSessions {
     std::array<TimeNs, kNoticeCodes> notice_after{};
   };
 
+  /// Of sessions_: workers, then racks; out of it for others.
+  static constexpr size_t place(uint16_t worker) {
+    if (worker < protocol::kSwitchWorkersMax) return worker;
+    return worker >= protocol::kRackWorkers ? protocol::kSwitchWorkersMax + size_t{worker} - protocol::kRackWorkers
+                                            : SIZE_MAX;
+  }
+
   uint32_t job_;
   protocol::JobKey key_;
   uint64_t life_ = 0;
   uint64_t sent_to_all_ = 0;
   protocol::DatagramKey to_all_;
   protocol::DatagramKey tried_;                   ///< what a HELLO of new nonces is verified with
-  std::vector<protocol::DatagramKey> handshake_;  ///< [kSwitchWorkersMax]
-  std::vector<Session> sessions_;                 ///< [kSwitchWorkersMax]
+  std::vector<protocol::DatagramKey> handshake_;  ///< as sessions_
+  std::vector<Session> sessions_;                 ///< by place()
 };
 
 }  // namespace millrace::switch_agg

@@ -96,10 +96,35 @@ std::optional<WelcomeTerms> read_welcome(ByteSpan extension) {
 std::optional<ResultTerms> read_result_terms(ByteSpan extension) {
   ResultTerms terms;
   uint32_t reserved = 0;
-  if (extension.size() != 24) return std::nullopt;
-  take(extension, terms.contributors, terms.selected_hash, terms.decided_epoch, reserved);
-  if (reserved != 0) return std::nullopt;
+  if (extension.size() < kResultTermsBytes || extension.size() % 8 != 0) return std::nullopt;
+  take(extension, terms.contributors, terms.selected, terms.decided_epoch, reserved);
+  if (reserved != 0 || (terms.selected & ~terms.contributors) != 0) return std::nullopt;
+  if ((terms.selected == 0) != (extension.size() == kResultTermsBytes)) return std::nullopt;
   return terms;
+}
+
+std::optional<KeptMarks> KeptMarks::read(ByteSpan extension, uint32_t entries) {
+  const std::optional<ResultTerms> terms = read_result_terms(extension);
+  if (!terms) return std::nullopt;
+  KeptMarks marks;
+  marks.records_ = extension.subspan(kResultTermsBytes);
+  marks.entries_ = entries;
+  if (marks.records_.size() % record_bytes(entries) != 0) return std::nullopt;
+  uint64_t named = 0;
+  for (size_t rack = 0; rack < marks.racks(); ++rack) {
+    const uint64_t workers = marks.workers(rack);
+    if (workers == 0 || (named & workers) != 0) return std::nullopt;
+    named |= workers;
+    if (entries % 64 != 0 && marks.word(rack, 1 + entries / 64) >> (entries % 64) != 0) return std::nullopt;
+  }
+  if (named != terms->selected) return std::nullopt;
+  return marks;
+}
+
+uint64_t KeptMarks::word(size_t rack, size_t at) const {
+  uint64_t word = 0;
+  std::memcpy(&word, records_.data() + rack * record_bytes(entries_) + at * sizeof(word), sizeof(word));
+  return word;
 }
 
 std::optional<PartialTerms> read_partial_terms(ByteSpan extension) {
@@ -107,13 +132,6 @@ std::optional<PartialTerms> read_partial_terms(ByteSpan extension) {
   if (extension.size() != 24) return std::nullopt;
   take(extension, terms.have, terms.last, terms.hash);
   if ((terms.last & ~terms.have) != 0) return std::nullopt;
-  return terms;
-}
-
-std::optional<ReceiptTerms> read_receipt_terms(ByteSpan extension) {
-  ReceiptTerms terms;
-  if (extension.size() != 8) return std::nullopt;
-  take(extension, terms.hash);
   return terms;
 }
 
@@ -148,15 +166,11 @@ size_t put_welcome(const WelcomeTerms& welcome, std::span<uint8_t> room) {
 }
 
 size_t put_result_terms(const ResultTerms& terms, std::span<uint8_t> room) {
-  return RoomWriter(room).put(terms.contributors, terms.selected_hash, terms.decided_epoch, uint32_t{0});
+  return RoomWriter(room).put(terms.contributors, terms.selected, terms.decided_epoch, uint32_t{0});
 }
 
 size_t put_partial_terms(const PartialTerms& terms, std::span<uint8_t> room) {
   return RoomWriter(room).put(terms.have, terms.last, terms.hash);
-}
-
-size_t put_receipt_terms(const ReceiptTerms& terms, std::span<uint8_t> room) {
-  return RoomWriter(room).put(terms.hash);
 }
 
 size_t put_notice(const Notice& notice, std::span<uint8_t> room) {

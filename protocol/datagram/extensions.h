@@ -50,26 +50,40 @@ struct WelcomeTerms {
   bool operator==(const WelcomeTerms&) const = default;
 };
 
-/// RESULT and KEPT.
+/// RESULT and KEPT. Behind it, where `selected` is not 0: KeptMarks.
 struct ResultTerms {
   uint64_t contributors = 0;
-  uint64_t selected_hash = 0;  ///< of the receiver's rack's selected sum; 0: the whole sum went in
+  uint64_t selected = 0;  ///< those of them whose rack cut its sum
   uint32_t decided_epoch = 0;
   bool operator==(const ResultTerms&) const = default;
 };
+inline constexpr size_t kResultTermsBytes = 24;
 
-/// PARTIAL: whose units are in a sum of a rack.
-struct PartialTerms {
-  uint64_t have = 0;  ///< workers whose unit of this fragment is in
-  uint64_t last = 0;  ///< those of them for whom it was the last fragment
-  uint64_t hash = 0;  ///< of (kept set, values) with RESELECTED, else 0
-  bool operator==(const PartialTerms&) const = default;
+/// What the racks that cut their sums kept of a RESULT fragment's entries: for each its workers, and a bit an entry.
+class KeptMarks {
+ public:
+  /// The records behind the terms. Nothing where they are not as long as `entries` takes, or not of exactly the terms' workers.
+  /// entries  of the fragment, as decoded.
+  static std::optional<KeptMarks> read(ByteSpan extension, uint32_t entries);
+  static constexpr size_t record_bytes(uint32_t entries) { return 8 + (size_t{entries} + 63) / 64 * 8; }
+
+  size_t racks() const { return records_.size() / record_bytes(entries_); }
+  uint64_t workers(size_t rack) const { return word(rack, 0); }
+  bool is_kept(size_t rack, uint32_t entry) const { return (word(rack, 1 + entry / 64) >> (entry % 64) & 1) != 0; }
+
+ private:
+  uint64_t word(size_t rack, size_t at) const;
+
+  ByteSpan records_;
+  uint32_t entries_ = 0;
 };
 
-/// RECEIPT: which selected sum the payload's indices (values: WindowValueCodec::kNone) were kept of.
-struct ReceiptTerms {
-  uint64_t hash = 0;
-  bool operator==(const ReceiptTerms&) const = default;
+/// PARTIAL: what a rack hands on.
+struct PartialTerms {
+  uint64_t have = 0;  ///< a unit: its worker, one bit; a group: the rack's live workers
+  uint64_t last = 0;  ///< a unit: `have` with LAST, else 0; a group: those of them that have sent their units again
+  uint64_t hash = 0;  ///< a unit: 0; a group: of that group and no other
+  bool operator==(const PartialTerms&) const = default;
 };
 
 enum class NoticeCode : uint32_t {
@@ -95,7 +109,6 @@ std::optional<HelloTerms> read_hello(ByteSpan extension);
 std::optional<WelcomeTerms> read_welcome(ByteSpan extension);
 std::optional<ResultTerms> read_result_terms(ByteSpan extension);
 std::optional<PartialTerms> read_partial_terms(ByteSpan extension);
-std::optional<ReceiptTerms> read_receipt_terms(ByteSpan extension);
 std::optional<Notice> read_notice(ByteSpan extension);
 
 size_t put_challenge_request(const ChallengeRequest& request, std::span<uint8_t> room);
@@ -104,7 +117,6 @@ size_t put_hello(const HelloTerms& hello, std::span<uint8_t> room);
 size_t put_welcome(const WelcomeTerms& welcome, std::span<uint8_t> room);
 size_t put_result_terms(const ResultTerms& terms, std::span<uint8_t> room);
 size_t put_partial_terms(const PartialTerms& terms, std::span<uint8_t> room);
-size_t put_receipt_terms(const ReceiptTerms& terms, std::span<uint8_t> room);
 size_t put_notice(const Notice& notice, std::span<uint8_t> room);
 
 }  // namespace millrace::protocol

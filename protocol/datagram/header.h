@@ -38,7 +38,7 @@ enum class DatagramType : uint8_t {
   kContribution = 7,
   kResult = 8,
   kPartial = 9,
-  kReceipt = 10,
+  kReceipt = 10,  ///< not used (SWITCH.md has it; switch_agg/DESIGN.md, "Role combine", why not)
   kNotice = 11,
 };
 

@@ -29,7 +29,7 @@ enum class WindowValueCodec : uint8_t {
   kFixed32 = 2,
   kQsgd8 = 3,  ///< levels of 8 bits and a unit in steps of the grid for every 64 values, decoded by integers alone
   kQsgd4 = 4,
-  kNone = 5,  ///< indices alone (RECEIPT); decodes to 0
+  kNone = 5,  ///< indices alone; decodes to 0
 };
 
 enum class WindowFault : uint8_t {

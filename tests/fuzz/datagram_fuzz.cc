@@ -30,8 +30,19 @@ void read_extensions(ByteSpan extension) {
   check(read_welcome(extension), put_welcome);
   check(read_result_terms(extension), put_result_terms);
   check(read_partial_terms(extension), put_partial_terms);
-  check(read_receipt_terms(extension), put_receipt_terms);
   check(read_notice(extension), put_notice);
+}
+
+/// What racks kept: of as many entries as a header may claim.
+void read_marks(ByteSpan extension, uint32_t entries) {
+  const auto marks = KeptMarks::read(extension, entries);
+  if (!marks) return;
+  uint64_t named = 0;
+  for (size_t rack = 0; rack < marks->racks(); ++rack) {
+    named |= marks->workers(rack);
+    for (uint32_t entry = 0; entry < entries; ++entry) (void)marks->is_kept(rack, entry);
+  }
+  MILLRACE_CHECK(named == read_result_terms(extension)->selected, named);
 }
 
 void check_bounds(const Room& room, uint32_t count, uint32_t window) {
@@ -71,6 +82,7 @@ void fuzz(ByteSpan bytes) {
   if (!datagram) return;
   MILLRACE_CHECK(datagram_bytes(datagram->header) == exact.size(), exact.size());
   read_extensions(datagram->extension);
+  read_marks(datagram->extension, datagram->header.entries);
   static Room room;
   for (const uint32_t window : {kWindowIndicesMax, 4096u, 64u}) {
     const ByteBuffer payload(datagram->payload.begin(), datagram->payload.end());

@@ -171,9 +171,8 @@ TEST(Extensions, EachIsReadAsItWasWritten) {
     check(example_hello(slots), put_hello, read_hello);
     check(example_welcome(slots), put_welcome, read_welcome);
   }
-  check(ResultTerms{3, ~uint64_t{0}, 9}, put_result_terms, read_result_terms);
+  check(ResultTerms{~uint64_t{0}, 0, 9}, put_result_terms, read_result_terms);
   check(PartialTerms{7, 5, 3}, put_partial_terms, read_partial_terms);
-  check(ReceiptTerms{77}, put_receipt_terms, read_receipt_terms);
   for (uint32_t code = 1; code <= 6; ++code) {
     check(Notice{static_cast<NoticeCode>(code), 4, 5, nonce_of(6)}, put_notice, read_notice);
   }
@@ -198,9 +197,8 @@ TEST(Extensions, EveryOtherLengthIsRefused) {
   EXPECT_EQ(lengths(check(Challenge{nonce_of(1), nonce_of(2)}, put_challenge, read_challenge), read_challenge),
             only(32));
   EXPECT_EQ(lengths(check(example_welcome(5), put_welcome, read_welcome), read_welcome), only(8 + 5 * 8));
-  EXPECT_EQ(lengths(check(ResultTerms{1, 2, 3}, put_result_terms, read_result_terms), read_result_terms), only(24));
+  EXPECT_EQ(lengths(check(ResultTerms{1, 0, 3}, put_result_terms, read_result_terms), read_result_terms), only(24));
   EXPECT_EQ(lengths(check(PartialTerms{7, 5, 3}, put_partial_terms, read_partial_terms), read_partial_terms), only(24));
-  EXPECT_EQ(lengths(check(ReceiptTerms{77}, put_receipt_terms, read_receipt_terms), read_receipt_terms), only(8));
   EXPECT_EQ(lengths(check(Notice{NoticeCode::kNoSlots, 4, 5, {}}, put_notice, read_notice), read_notice), only(32));
   std::vector<size_t> hello_lengths;  // a HELLO has as many slots as there are words
   for (size_t slots = 0; slots <= kSlotsMax; ++slots) hello_lengths.push_back(32 + 8 * slots);
@@ -214,7 +212,7 @@ TEST(Extensions, WhatCannotBeIsRefused) {
   ByteBuffer welcome = check(example_welcome(5), put_welcome, read_welcome);
   welcome[0] = 4;
   EXPECT_FALSE(read_welcome(welcome)) << "another number of slots than there are";
-  ByteBuffer result = check(ResultTerms{1, 2, 3}, put_result_terms, read_result_terms);
+  ByteBuffer result = check(ResultTerms{1, 0, 3}, put_result_terms, read_result_terms);
   result[20] = 1;
   EXPECT_FALSE(read_result_terms(result)) << "reserved";
   ByteBuffer partial = check(PartialTerms{7, 5, 3}, put_partial_terms, read_partial_terms);

@@ -24,6 +24,7 @@ void SwitchNetwork::schedule(uint32_t from, uint32_t to, ByteBuffer bytes) {
   scheduler_.after(latency, [this, from, to, lost_before, bytes = std::move(bytes)] {
     const auto node = nodes_.find(to);
     if (node == nodes_.end() || lost_before != lost_before_[from]) return;
+    bytes_to_[to] += bytes.size();
     node->second({.bytes = ByteSpan(bytes), .from = sim_endpoint(from)});
   });
 }

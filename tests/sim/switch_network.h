@@ -30,6 +30,11 @@ class SwitchNetwork {
   /// What is under way from there is lost.
   void lose_from(uint32_t node) { ++lost_before_[node]; }
   uint64_t sent() const { return sent_; }
+  /// Of packets handed over at that node.
+  uint64_t bytes_to(uint32_t node) const {
+    const auto found = bytes_to_.find(node);
+    return found == bytes_to_.end() ? 0 : found->second;
+  }
 
   void send(uint32_t from, ByteSpan bytes, const protocol::Endpoint& to);
 
@@ -40,6 +45,7 @@ class SwitchNetwork {
   const SwitchScenario& scenario_;
   std::map<uint32_t, Deliver> nodes_;
   std::map<uint32_t, uint64_t> lost_before_;
+  std::map<uint32_t, uint64_t> bytes_to_;
   uint64_t sent_ = 0;
 };
 

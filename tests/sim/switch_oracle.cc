@@ -1,5 +1,6 @@
 #include "tests/sim/switch_oracle.h"
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 
@@ -17,7 +18,10 @@ std::string name_of(const Turn& turn) {
 
 bool same(const Told& a, const Told& b) {
   return a.step == b.step && a.window == b.window && a.exponent == b.exponent && a.contributors == b.contributors &&
-         a.decided_epoch == b.decided_epoch && a.indices == b.indices && a.sums == b.sums;
+         a.decided_epoch == b.decided_epoch && a.indices == b.indices && a.sums == b.sums &&
+         std::ranges::equal(a.racks, b.racks, [](const worker::CutRack& one, const worker::CutRack& other) {
+           return one.workers == other.workers && one.kept == other.kept;
+         });
 }
 
 double offered_at(const SwitchRecord& record, uint32_t step, uint32_t index) {
@@ -69,7 +73,7 @@ class TurnCheck {
       double applied = 0;
       if (record->survived && mine != record->told.end()) {
         applied = value - returned_at(mine->second, index);
-      } else if (contributed && in_update) {
+      } else if (contributed && in_update && told_.kept(record->worker, index)) {
         const int32_t integer = to_grid(static_cast<float>(value), told_.exponent, terms_.limit);
         applied = std::ldexp(static_cast<double>(integer), told_.exponent);
       }
@@ -118,6 +122,14 @@ void check_offers_settled(const SwitchRecord& record, const SwitchLawTerms& term
 
 }  // namespace
 
+bool SwitchRecord::Told::kept(uint16_t worker, uint32_t index) const {
+  const auto at = std::ranges::lower_bound(indices, index);
+  if (at == indices.end() || *at != index) return true;
+  return std::ranges::all_of(racks, [&](const worker::CutRack& rack) {
+    return (rack.workers >> worker & 1) == 0 || rack.kept[static_cast<size_t>(at - indices.begin())] != 0;
+  });
+}
+
 void SwitchRecord::note(const worker::SettledWindow& settled) {
   Told& entry = told[{settled.slot, settled.turn}];
   entry.step = settled.step;
@@ -126,6 +138,7 @@ void SwitchRecord::note(const worker::SettledWindow& settled) {
   entry.contributors = settled.contributors;
   entry.decided_epoch = settled.decided_epoch;
   entry.indices.assign(settled.indices.begin(), settled.indices.end());
+  entry.racks.assign(settled.racks.begin(), settled.racks.end());
   entry.sums.assign(settled.sums.begin(), settled.sums.end());
   for (size_t i = 0; i < settled.returned.size(); ++i) entry.returned[settled.returned[i]] = settled.returned_values[i];
 }

@@ -21,6 +21,9 @@ struct SwitchRecord {
     std::vector<uint32_t> indices;
     std::vector<int32_t> sums;
     std::map<uint32_t, float> returned;
+    std::vector<worker::CutRack> racks;
+    /// False: its rack cut the index off.
+    bool kept(uint16_t worker, uint32_t index) const;
   };
   uint16_t worker = 0;
   bool survived = false;  ///< still a member when the run ended, or left by itself

@@ -4,6 +4,7 @@
 #include "kernels/base/check.h"
 #include "switch_agg/aggregator.h"
 #include "switch_agg/aggregator_counters.h"
+#include "tests/sim/switch_network.h"
 #include "tests/sim/switch_sim.h"
 
 namespace millrace::testing {
@@ -11,10 +12,13 @@ namespace {
 
 using switch_agg::AggregatorEvent;
 
+constexpr uint32_t kNoRack = UINT32_MAX;
+
+/// A decider, or the switch of a rack.
 class Production : public SwitchDecider {
  public:
-  Production(const SwitchScenario& scenario, uint64_t life_seed, TimeNs now)
-      : aggregator_(options(scenario), life_seed) {
+  Production(const SwitchScenario& scenario, uint32_t rack, uint64_t life_seed, TimeNs now)
+      : aggregator_(options(scenario), life_seed), is_rack_(rack != kNoRack) {
     for (const SwitchSimJob& job : scenario.jobs) {
       switch_agg::SwitchJob out;
       out.job = job.job;
@@ -25,6 +29,17 @@ class Production : public SwitchDecider {
       out.slots = job.slots;
       out.reselect_k = job.reselect_k;
       out.lease_ns = scenario.lease_ns;
+      for (uint32_t at = 0; rack == kNoRack && at < scenario.racks; ++at) {
+        if (rack_workers(scenario, job, at) != 0) out.racks.push_back(rack_workers(scenario, job, at));
+      }
+      if (rack != kNoRack) {
+        out.role = switch_agg::Role::kCombine;
+        out.reselect_k = job.rack_reselect_k;
+        out.rack = rack_workers(scenario, job, rack);
+        out.rack_number = static_cast<uint16_t>(rack);
+        out.shard = sim_endpoint(scenario.switches);
+        if (out.rack == 0) continue;
+      }
       MILLRACE_CHECK(aggregator_.add_job(out, now).has_value());
     }
   }
@@ -41,6 +56,17 @@ class Production : public SwitchDecider {
     }
     return out;
   }
+  RackCounts rack_counts() const override {
+    const auto count = [this](AggregatorEvent event) { return aggregator_.counters()[event]; };
+    return {.groups_added = count(AggregatorEvent::kGroupAdded),
+            .group_overlaps = count(AggregatorEvent::kGroupOverlap),
+            .groups_sent = count(AggregatorEvent::kGroupSent),
+            .groups_cut = is_rack_ ? count(AggregatorEvent::kReselected) : 0,
+            .groups_again = count(AggregatorEvent::kGroupAgain),
+            .groups_too_long = count(AggregatorEvent::kGroupTooLong),
+            .forwarded = count(AggregatorEvent::kForwarded),
+            .flushed = count(AggregatorEvent::kFlushed)};
+  }
 
  private:
   static switch_agg::AggregatorOptions options(const SwitchScenario& scenario) {
@@ -56,14 +82,33 @@ class Production : public SwitchDecider {
   }
 
   switch_agg::Aggregator aggregator_;
+  bool is_rack_;
 };
 
 }  // namespace
 
 MakeDecider production_decider() {
   return [](const SwitchScenario& scenario, uint64_t life_seed, TimeNs now) {
-    return std::make_unique<Production>(scenario, life_seed, now);
+    return std::make_unique<Production>(scenario, kNoRack, life_seed, now);
   };
+}
+
+std::unique_ptr<SwitchDecider> make_rack(const SwitchScenario& scenario, uint32_t rack, uint64_t life_seed,
+                                         TimeNs now) {
+  return std::make_unique<Production>(scenario, rack, life_seed, now);
+}
+
+uint32_t rack_of(const SwitchScenario& scenario, uint32_t worker) {
+  if (scenario.racks == 0) return UINT32_MAX;
+  return worker % (scenario.racks + (scenario.has_singles ? 1 : 0));
+}
+
+uint64_t rack_workers(const SwitchScenario& scenario, const SwitchSimJob& job, uint32_t rack) {
+  uint64_t workers = 0;
+  for (uint32_t worker = 0; worker < job.workers + job.joiners; ++worker) {
+    if (rack_of(scenario, worker) == rack) workers |= uint64_t{1} << worker;
+  }
+  return workers;
 }
 
 MakeDecider mixed_decider() {

@@ -66,6 +66,32 @@ SwitchScenario draw_switch_scenario(uint64_t seed) {
   return out;
 }
 
+SwitchScenario draw_rack_scenario(uint64_t seed) {
+  SwitchScenario out = draw_switch_scenario(seed);
+  Draw draw(seed ^ 0x4AC4);
+  out.racks = draw.between(1, 2);
+  out.switches = 1;
+  out.rack_restarts = draw.chance(0.5) ? draw.between(1, 4) : 0;
+  if (!draw.chance(0.3)) out.path_changes = 0;
+  // A lease is longer than what workers wait: a job whose resends are rarer than that is over.
+  out.lease_ns = draw.chance(0.3) ? draw.between(150, 400) * kNsPerMs : 10 * kNsPerS;
+  out.timeout_max = 40 * kNsPerMs;
+  for (SwitchSimJob& job : out.jobs) {
+    job.workers = draw.between(2, draw.chance(0.2) ? 9 : 6);
+    if (draw.chance(0.3)) {
+      // Several fragments a unit, and now and then more than a group can have.
+      job.window_indices = 64 * draw.between(16, draw.chance(0.1) ? 200 : 48);
+      job.windows = draw.between(1, 2);
+      job.slots = std::min(job.slots, job.windows);
+      job.steps = std::min(job.steps, 5U);
+      if (draw.chance(0.5)) job.density = 1;
+    }
+    const uint32_t entries = job.windows * job.window_indices;
+    job.rack_reselect_k = draw.chance(0.5) ? draw.between(1, 1 + entries / 4) : 0;
+  }
+  return out;
+}
+
 std::string describe(const SwitchScenario& scenario) {
   std::string out = "seed " + std::to_string(scenario.seed) + ":";
   for (const SwitchSimJob& job : scenario.jobs) {
@@ -73,10 +99,24 @@ std::string describe(const SwitchScenario& scenario) {
            std::to_string(job.slots) + " windows " + std::to_string(job.windows) + "x" +
            std::to_string(job.window_indices) + " steps " + std::to_string(job.steps) + "]";
   }
-  return out + " switches " + std::to_string(scenario.switches) + " loss " + std::to_string(scenario.loss) +
-         " restarts " + std::to_string(scenario.restarts) + " deaths " + std::to_string(scenario.deaths) + " paths " +
-         std::to_string(scenario.path_changes) + " stalls " + std::to_string(scenario.stalls) + " subset kills " +
-         std::to_string(scenario.subset_kills) + " calm from " + std::to_string(scenario.calm_from / kNsPerMs) + " ms";
+  return out + " switches " + std::to_string(scenario.switches) + " loss " + std::to_string(scenario.loss) + " lease " +
+         std::to_string(scenario.lease_ns / kNsPerMs) + " ms racks " + std::to_string(scenario.racks) +
+         " rack restarts " + std::to_string(scenario.rack_restarts) + " restarts " + std::to_string(scenario.restarts) +
+         " deaths " + std::to_string(scenario.deaths) + " paths " + std::to_string(scenario.path_changes) + " stalls " +
+         std::to_string(scenario.stalls) + " subset kills " + std::to_string(scenario.subset_kills) + " calm from " +
+         std::to_string(scenario.calm_from / kNsPerMs) + " ms";
+}
+
+SwitchDecider::RackCounts& SwitchDecider::RackCounts::operator+=(const RackCounts& other) {
+  groups_added += other.groups_added;
+  group_overlaps += other.group_overlaps;
+  groups_sent += other.groups_sent;
+  groups_cut += other.groups_cut;
+  groups_again += other.groups_again;
+  groups_too_long += other.groups_too_long;
+  forwarded += other.forwarded;
+  flushed += other.flushed;
+  return *this;
 }
 
 SwitchSimReport& SwitchSimReport::operator+=(const SwitchSimReport& other) {
@@ -93,6 +133,9 @@ SwitchSimReport& SwitchSimReport::operator+=(const SwitchSimReport& other) {
   resends += other.resends;
   dead_in_results += other.dead_in_results;
   entries_checked += other.entries_checked;
+  racks += other.racks;
+  bytes_to_decider += other.bytes_to_decider;
+  bytes_to_worker += other.bytes_to_worker;
   took += other.took;
   return *this;
 }

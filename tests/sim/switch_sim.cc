@@ -89,6 +89,9 @@ struct World {
   World(const SwitchScenario& scenario_given, const MakeDecider& make_given);
 
   uint32_t deciders_count() const { return scenario.switches + 1; }
+  /// And the racks' switches behind them.
+  uint32_t aggregators_count() const { return deciders_count() + scenario.racks; }
+  bool through_racks(uint32_t path) const { return scenario.racks > 0 && path == scenario.switches; }
   void start_decider(uint32_t node);
   void restart_decider(uint32_t node, TimeNs down);
   void look_at_decider(uint32_t node);
@@ -105,6 +108,11 @@ struct World {
   std::string unfinished() const;
   void run();
   void check();
+  /// The same for all workers of a job.
+  bool is_in_cluster(const SwitchSimJob& spec, uint32_t step, uint32_t index) const {
+    RandomSequence random(random_key(scenario.seed, step, index / spec.cluster));
+    return random.next_unit() < spec.density;
+  }
   void fault(const std::string& text) {
     if (report.faults.size() < 20) report.faults.push_back("seed " + std::to_string(scenario.seed) + ": " + text);
   }
@@ -135,7 +143,9 @@ worker::SwitchClientOptions client_options(const World& world, uint32_t job_inde
   out.slots = job.slots;
   out.packet_bytes_max = world.scenario.packet_bytes;
   out.exponent_initial = job.exponent_initial;
+  out.through_racks = world.scenario.racks > 0;
   out.nonce_seed = nonce_seed;
+  out.round_trip.max_ns = world.scenario.timeout_max;
   return out;
 }
 
@@ -187,7 +197,9 @@ void SimSwitchWorker::begin() {
   const double density = random_.next_unit() < 0.1 ? 0 : spec.density;
   for (uint32_t index = 0; index < residual_.size(); ++index) {
     float value = residual_[index];
-    if (random_.next_unit() < density)
+    const bool drawn = random_.next_unit() < density;
+    const bool clustered = spec.cluster > 1;
+    if (clustered ? world.is_in_cluster(spec, next_step_, index) : drawn)
       value += static_cast<float>(static_cast<int>(random_.next_below(2001)) - 1000) / 64;
     residual_[index] = 0;
     if (value == 0) continue;
@@ -205,7 +217,12 @@ void SimSwitchWorker::read_table() {
   if (told) world.fault("an aggregator spoke of an epoch that the table does not have");
   if (now < reads_table_at_) return;
   reads_table_at_ = now + world.scheduler.draw(kNsPerMs, world.scheduler.chance(0.1) ? 60 * kNsPerMs : 8 * kNsPerMs);
-  client_->set_epoch(world.tables[job].epoch, now, *sink_);
+  worker::SwitchEpoch epoch = world.tables[job].epoch;
+  const uint32_t rack = rack_of(world.scenario, number);
+  if (world.through_racks(world.tables[job].path) && rack < world.scenario.racks) {
+    epoch.rack = sim_endpoint(world.deciders_count() + rack);
+  }
+  client_->set_epoch(epoch, now, *sink_);
   if (frozen_until_epoch && world.tables[job].epoch.epoch >= *frozen_until_epoch) frozen_until_epoch.reset();
 }
 
@@ -232,9 +249,9 @@ World::World(const SwitchScenario& scenario_given, const MakeDecider& make_given
       make(make_given),
       scheduler(scenario_given.seed),
       network(scheduler, scenario),
-      deciders(deciders_count()) {
-  nodes = deciders_count();
-  for (uint32_t node = 0; node < deciders_count(); ++node) {
+      deciders(aggregators_count()) {
+  nodes = aggregators_count();
+  for (uint32_t node = 0; node < aggregators_count(); ++node) {
     decider_sinks.push_back(std::make_unique<SimSink>(network, node, scenario.packet_bytes));
     start_decider(node);
   }
@@ -243,18 +260,21 @@ World::World(const SwitchScenario& scenario_given, const MakeDecider& make_given
   for (uint32_t job = 0; job < scenario.jobs.size(); ++job) {
     const uint32_t count = scenario.jobs[job].workers;
     for (uint32_t number = 0; number < count; ++number) add_worker(job, static_cast<uint16_t>(number), nullptr);
-    raise(job, (uint64_t{1} << count) - 1, job % scenario.switches);
+    raise(job, (uint64_t{1} << count) - 1, scenario.racks > 0 ? scenario.switches : job % scenario.switches);
   }
 }
 
 void World::start_decider(uint32_t node) {
-  deciders[node] = make(scenario, scheduler.dice().next_u64(), scheduler.now());
+  const uint64_t life_seed = scheduler.dice().next_u64();
+  deciders[node] = node < deciders_count() ? make(scenario, life_seed, scheduler.now())
+                                           : make_rack(scenario, node - deciders_count(), life_seed, scheduler.now());
   network.attach(node, [this, node](const protocol::ReceivedPacket& packet) {
     deciders[node]->receive(packet, scheduler.now(), *decider_sinks[node]);
   });
 }
 
 void World::look_at_decider(uint32_t node) {
+  report.racks += deciders[node]->rack_counts();
   const std::string met = deciders[node]->impossible();
   if (!met.empty()) fault("decider " + std::to_string(node) + " met what no honest worker sends: " + met);
 }
@@ -295,6 +315,7 @@ void World::raise(uint32_t job, uint64_t live, uint32_t path) {
   table.epoch.live = live;
   table.epoch.membership_hash = random_words(RandomKey::from(live), path)[0];
   table.epoch.decider = sim_endpoint(path);
+  table.epoch.role = through_racks(path) ? worker::SwitchRole::kCombine : worker::SwitchRole::kReduce;
   table.path = path;
   table.raised_at = scheduler.now();
   ++report.epochs;
@@ -377,6 +398,11 @@ void World::plan_faults() {
     const TimeNs down = scheduler.draw(0, 80 * kNsPerMs);
     at_some_time([this, node, down] { restart_decider(node, down); });
   }
+  for (uint32_t i = 0; i < scenario.rack_restarts && scenario.racks > 0; ++i) {
+    const auto node = deciders_count() + static_cast<uint32_t>(scheduler.dice().next_below(scenario.racks));
+    const TimeNs down = scheduler.draw(0, 80 * kNsPerMs);
+    at_some_time([this, node, down] { restart_decider(node, down); });
+  }
   for (uint32_t i = 0; i < scenario.deaths; ++i) at_some_time([this, job = some_job()] { kill_worker(job); });
   for (uint32_t i = 0; i < scenario.path_changes; ++i) at_some_time([this, job = some_job()] { change_path(job); });
   for (uint32_t i = 0; i < scenario.stalls; ++i) at_some_time([this] { stall(); });
@@ -416,7 +442,7 @@ void World::run() {
   const std::function<void()> tick = [&] {
     if (over()) return;
     watch_jobs();
-    for (uint32_t node = 0; node < deciders_count(); ++node) {
+    for (uint32_t node = 0; node < aggregators_count(); ++node) {
       if (deciders[node] != nullptr) deciders[node]->tick(scheduler.now(), *decider_sinks[node]);
     }
     for (const auto& job : workers) {
@@ -432,7 +458,7 @@ void World::run() {
 }
 
 void World::check() {
-  for (uint32_t node = 0; node < deciders_count(); ++node) {
+  for (uint32_t node = 0; node < aggregators_count(); ++node) {
     if (deciders[node] != nullptr) look_at_decider(node);
   }
   for (uint32_t job = 0; job < workers.size(); ++job) {
@@ -455,6 +481,8 @@ void World::check() {
     report.dead_in_results += law.dead_in_results;
   }
   report.packets = network.sent();
+  report.bytes_to_decider = network.bytes_to(tables[0].path);
+  report.bytes_to_worker = network.bytes_to(workers[0][0]->node);
 }
 
 }  // namespace

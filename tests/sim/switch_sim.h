@@ -22,6 +22,19 @@ class SwitchDecider {
   virtual void tick(TimeNs now, protocol::PacketSink& sink) = 0;
   /// What of it no honest worker sends; empty: nothing.
   virtual std::string impossible() const = 0;
+  /// What racks did, since it was made.
+  struct RackCounts {
+    uint64_t groups_added = 0;  ///< at a decider
+    uint64_t group_overlaps = 0;
+    uint64_t groups_sent = 0;  ///< at a rack
+    uint64_t groups_cut = 0;
+    uint64_t groups_again = 0;
+    uint64_t groups_too_long = 0;
+    uint64_t forwarded = 0;
+    uint64_t flushed = 0;
+    RackCounts& operator+=(const RackCounts& other);
+  };
+  virtual RackCounts rack_counts() const { return {}; }
 };
 
 struct SwitchSimJob {
@@ -35,6 +48,8 @@ struct SwitchSimJob {
   uint32_t steps = 1;
   double density = 0.5;
   uint64_t reselect_k = 0;  ///< of the production aggregator; the reference sends whole sums
+  uint64_t rack_reselect_k = 0;
+  uint32_t cluster = 1;  ///< over 1: all workers offer the same runs of so many indices
   int exponent_initial = -6;
   TimeNs think_max = 0;
 };
@@ -43,14 +58,19 @@ struct SwitchScenario {
   uint64_t seed = 0;
   std::vector<SwitchSimJob> jobs;
   uint32_t switches = 1;  ///< addresses 0 ..; the shard's comes after them
+  uint32_t racks =
+      0;  ///< in front of the shard: worker w is in rack w % (racks + 1), or in none; addresses after the shard's
+  bool has_singles = true;  ///< false: worker w is in rack w % racks
   uint32_t packet_bytes = 1232;
   TimeNs lease_ns = 10 * kNsPerS;
+  TimeNs timeout_max = 500 * kNsPerMs;  ///< of workers
   double loss = 0;
   double duplication = 0;
   double corruption = 0;
   double slow = 0;  ///< share of packets that take up to slow_max more: reordering
   TimeNs slow_max = 0;
   uint32_t restarts = 0;
+  uint32_t rack_restarts = 0;
   uint32_t deaths = 0;
   uint32_t path_changes = 0;
   uint32_t stalls = 0;
@@ -60,6 +80,8 @@ struct SwitchScenario {
 };
 
 SwitchScenario draw_switch_scenario(uint64_t seed);
+/// The same with racks: mostly at the shard.
+SwitchScenario draw_rack_scenario(uint64_t seed);
 std::string describe(const SwitchScenario& scenario);
 
 struct SwitchSimReport {
@@ -76,6 +98,9 @@ struct SwitchSimReport {
   uint64_t resends = 0;
   uint64_t dead_in_results = 0;  ///< results that hold what a dead worker sent
   uint64_t entries_checked = 0;
+  SwitchDecider::RackCounts racks;
+  uint64_t bytes_to_decider = 0;  ///< that of the first job's last epoch
+  uint64_t bytes_to_worker = 0;   ///< the first of the first job
   TimeNs took = 0;
   SwitchSimReport& operator+=(const SwitchSimReport& other);
 };
@@ -87,6 +112,13 @@ MakeDecider production_decider();
 /// One or the other, for each life anew.
 MakeDecider mixed_decider();
 MakeDecider reference_decider(SwitchMutation mutation = SwitchMutation::kNone);
+
+/// The switch of a rack: production too.
+std::unique_ptr<SwitchDecider> make_rack(const SwitchScenario& scenario, uint32_t rack, uint64_t life_seed, TimeNs now);
+/// The rack of a worker; scenario.racks or more: none.
+uint32_t rack_of(const SwitchScenario& scenario, uint32_t worker);
+/// Workers of a job (joiners too) that are in that rack.
+uint64_t rack_workers(const SwitchScenario& scenario, const SwitchSimJob& job, uint32_t rack);
 
 SwitchSimReport run_switch_sim(const SwitchScenario& scenario, const MakeDecider& make);
 

@@ -70,7 +70,7 @@ TEST_F(JobsFile, TheLeastJobHasDefaults) {
 
 TEST_F(JobsFile, EveryFieldIsRead) {
   const auto jobs = read(with(R"("role": "combine", "reselect_k": 1000, "result_index_codec": "bitmap",
-      "lease_seconds": 3, "shard": "192.0.2.9:7600", "rack": [0, 2, 63])"));
+      "lease_seconds": 3, "shard": "192.0.2.9:7600", "rack": [0, 2, 63], "rack_number": 5)"));
   ASSERT_TRUE(jobs) << jobs.error().message;
   const SwitchJob& job = jobs->front();
   EXPECT_EQ(job.role, Role::kCombine);
@@ -79,6 +79,18 @@ TEST_F(JobsFile, EveryFieldIsRead) {
   EXPECT_EQ(job.lease_ns, 3 * kNsPerS);
   EXPECT_EQ(endpoint_text(job.shard), "192.0.2.9:7600");
   EXPECT_EQ(job.rack, 1u | 4u | uint64_t{1} << 63);
+  EXPECT_EQ(job.rack_number, 5u);
+}
+
+TEST_F(JobsFile, RacksInFrontOfADeciderAreRead) {
+  const auto jobs = read(with(R"("racks": [[0, 2], [1]])"));
+  ASSERT_TRUE(jobs) << jobs.error().message;
+  EXPECT_EQ(jobs->front().racks, (std::vector<uint64_t>{5, 2}));
+  EXPECT_THAT(refusal(with(R"("racks": 7)")), HasSubstr("\"racks\" must be a list of at most 64 racks"));
+  EXPECT_THAT(refusal(with(R"("racks": [[64]])")), HasSubstr("a list of numbers of workers, 0 to 63"));
+  EXPECT_THAT(refusal(with(R"("rack_number": 1)")), HasSubstr("only \"role\": \"combine\" has"));
+  EXPECT_THAT(refusal(with(R"("role": "combine", "shard": "192.0.2.9:7600", "rack": [0], "racks": [[0]])")),
+              HasSubstr("only \"role\": \"reduce\" has"));
 }
 
 TEST_F(JobsFile, NoJobsAreAList) {

@@ -27,8 +27,11 @@ void SwitchClient::State::set_epoch(const SwitchEpoch& given, TimeNs now, protoc
   leave_life();
   if ((given.live >> options.worker & 1) == 0) {
     phase = SwitchPhase::kOutside;
+    rack_phase = RackPhase::kNone;
+    rack_doubted = false;
     return;
   }
+  begin_rack(now, sink);
   link.aim(given.decider);
   if (link.has_session()) return say_hello(now, sink);
   ask_life(now, sink);
@@ -40,7 +43,6 @@ void SwitchClient::State::leave_life() {
   hello_timeouts = 0;
   for (Slot& slot : slots) {
     slot.result.clear();
-    slot.receipt.clear();
     slot.timeouts = 0;
     if (slot.state == SlotState::kWaiting) slot.state = SlotState::kHeld;
   }
@@ -84,6 +86,7 @@ void SwitchClient::State::receive(const protocol::ReceivedPacket& packet, TimeNs
     ++counters.not_running;
     return;
   }
+  if (is_from_rack(*datagram, packet.from)) return on_rack_packet(*datagram, now, sink);
   if (datagram->header.type == DatagramType::kChallenge) return on_challenge(*datagram, now, sink);
   const bool is_hint = SwitchLink::is_hint(*datagram);
   if (is_hint ? datagram->header.type != DatagramType::kNotice : datagram->header.life != link.life()) {
@@ -109,12 +112,11 @@ void SwitchClient::State::on_session_packet(const Datagram& datagram, TimeNs now
     case DatagramType::kWelcome: return on_welcome(datagram, now, sink);
     case DatagramType::kFetch: return on_fetch(datagram, sink);
     case DatagramType::kResult:
-    case DatagramType::kReceipt:
       if (phase != SwitchPhase::kRunning) {
         ++counters.not_running;
         return;
       }
-      return header.type == DatagramType::kResult ? on_result(datagram, now, sink) : on_receipt(datagram, now, sink);
+      return on_result(datagram, now, sink);
     default: ++counters.unexpected_type; return;
   }
 }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 
 #include "kernels/base/check.h"
 #include "worker/switch/client_state.h"
@@ -11,7 +12,24 @@ using protocol::DatagramHeader;
 
 namespace flag = protocol::datagram_flag;
 
-/// RESULT or RECEIPT of the turn that is out, in this epoch and life. Everything else is ignored.
+namespace {
+
+/// What of the update this worker's rack kept, where it cut its sum.
+std::optional<std::vector<uint16_t>> kept_of(const Gathering& result, uint16_t worker) {
+  for (const CutRack& rack : result.racks()) {
+    if ((rack.workers >> worker & 1) == 0) continue;
+    std::vector<uint16_t> kept;
+    for (size_t i = 0; i < rack.kept.size(); ++i) {
+      if (rack.kept[i] != 0) kept.push_back(result.indices()[i]);
+    }
+    return kept;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+/// RESULT of the turn that is out, in this epoch and life. Everything else is ignored.
 bool SwitchClient::State::fits_turn(const DatagramHeader& header) {
   if (header.slot >= slots.size()) {
     ++counters.contradiction;
@@ -54,44 +72,18 @@ void SwitchClient::State::on_result(const Datagram& datagram, TimeNs now, protoc
   advance(number, datagram.header.next, now, sink);
 }
 
-void SwitchClient::State::on_receipt(const Datagram& datagram, TimeNs now, protocol::PacketSink& sink) {
-  if (!fits_turn(datagram.header)) return;
-  const uint16_t number = datagram.header.slot;
-  Slot& slot = slots[number];
-  if (!protocol::read_receipt_terms(datagram.extension) || epoch.role != SwitchRole::kCombine) {
-    ++counters.contradiction;
-    return;
-  }
-  const Gathering::Taken taken = slot.receipt.take(datagram, options.window_indices);
-  count_taken(taken);
-  if (taken == Gathering::Taken::kContradiction) {
-    slot.receipt.clear();  // of another sum: the one that the result names comes again
-    slot.receipt.take(datagram, options.window_indices);
-  }
-  if (!settle_if_whole(number, now)) return;
-  advance(number, slot.result.header().next, now, sink);
-}
-
-/// Settles the turn once its result (and the receipt that it names) is whole: once, and all of it.
+/// Settles the turn once its result is whole: once, and all of it.
 bool SwitchClient::State::settle_if_whole(uint16_t number, TimeNs now) {
   Slot& slot = slots[number];
   if (!slot.result.whole()) return false;
   const std::vector<Fragment> packets = slot.result.packets();
   const protocol::ResultTerms terms = *protocol::read_result_terms(packets.front().extension);
   const bool contributed = (terms.contributors >> options.worker & 1) != 0;
-  const bool selected = terms.selected_hash != 0 && contributed;
-  if (selected) {
-    if (!slot.receipt.whole()) return false;
-    const auto receipt = protocol::read_receipt_terms(slot.receipt.packets().front().extension);
-    if (receipt->hash != terms.selected_hash) {
-      slot.receipt.clear();
-      return false;
-    }
-  }
   const uint32_t begin = slot.window * options.window_indices;
   const std::vector<uint16_t>& update = slot.result.indices();
-  const Settlement back = settle(slot.offer, slot.sent, contributed ? &update : nullptr,
-                                 selected ? &slot.receipt.indices() : nullptr, begin);
+  const std::optional<std::vector<uint16_t>> kept = kept_of(slot.result, options.worker);
+  const Settlement back =
+      settle(slot.offer, slot.sent, contributed ? &update : nullptr, kept ? &*kept : nullptr, begin);
   std::vector<uint32_t> whole(update.size());
   std::ranges::transform(update, whole.begin(), [&](uint16_t index) { return begin + index; });
   exponents.observe(slot.window, slot.result.header().exponent, slot.result.integers());
@@ -112,6 +104,7 @@ bool SwitchClient::State::settle_if_whole(uint16_t number, TimeNs now) {
                    .decided_epoch = terms.decided_epoch,
                    .indices = whole,
                    .sums = slot.result.integers(),
+                   .racks = slot.result.racks(),
                    .returned = back.indices,
                    .returned_values = back.values,
                    .applied = back.applied_indices,

@@ -4,17 +4,21 @@
 #include <optional>
 #include <vector>
 
+#include "protocol/datagram/switch_link.h"
 #include "worker/switch/grid.h"
-#include "worker/switch/link.h"
 #include "worker/switch/round_trip.h"
 #include "worker/switch/switch_client.h"
 #include "worker/switch/turn.h"
 
 namespace millrace::worker {
 
+using protocol::SwitchLink;
+
 /// The client's insides. One concern a file: client_turns.cc (steps, turns, what is sent), client_results.cc (what comes of
 /// a turn),
-/// client_epochs.cc (challenge, hello, welcome), client_timers.cc (time-outs, silence, congestion).
+/// client_epochs.cc (challenge, hello, welcome), client_rack.cc (the session with the rack), client_timers.cc (time-
+/// outs, silence,
+/// congestion).
 struct SwitchClient::State {
   State(const SwitchClientOptions& options_given, SwitchOutcome& outcome_given);
 
@@ -34,7 +38,6 @@ struct SwitchClient::State {
     Offer offer;
     Contribution sent;
     Gathering result;
-    Gathering receipt;
     std::vector<Fragment> kept;  ///< the whole result of turn - 1
     bool ended = false;          ///< this step's opening said FIN of all
     uint32_t sends = 0;          ///< of this turn in this epoch and life
@@ -56,13 +59,13 @@ struct SwitchClient::State {
   void open_turn(uint16_t number, uint32_t window, TimeNs now, protocol::PacketSink& sink);
   void send_or_hold(uint16_t number, TimeNs now, protocol::PacketSink& sink);
   void send_turn(uint16_t number, TimeNs now, protocol::PacketSink& sink);
-  void transmit(const Slot& slot, uint8_t flags, const protocol::Endpoint& to, protocol::PacketSink& sink);
+  enum class Way : uint8_t { kRack, kDecider };
+  void transmit(const Slot& slot, uint8_t flags, Way way, protocol::PacketSink& sink);
   void send_held(TimeNs now, protocol::PacketSink& sink);
   uint32_t waiting() const;
 
   // client_results.cc
   void on_result(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
-  void on_receipt(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
   bool fits_turn(const protocol::DatagramHeader& header);
   bool keeps_the_rules(const Slot& slot, uint16_t number, const protocol::DatagramHeader& header) const;
   void count_taken(Gathering::Taken taken);
@@ -83,9 +86,30 @@ struct SwitchClient::State {
   void on_notice(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
   void heard(TimeNs now);
 
+  // client_rack.cc
+  enum class RackPhase : uint8_t {
+    kNone,  ///< no rack in this epoch, or one of another shape
+    kAsking,
+    kHello,
+    kWelcome,  ///< contributions go there first
+  };
+  void begin_rack(TimeNs now, protocol::PacketSink& sink);
+  void ask_rack(TimeNs now, protocol::PacketSink& sink);
+  void greet_rack(TimeNs now, protocol::PacketSink& sink);
+  bool is_from_rack(const protocol::Datagram& datagram, const protocol::Endpoint& from) const;
+  void on_rack_packet(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
+  void on_rack_challenge(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
+  void on_rack_welcome(const protocol::Datagram& datagram);
+  void on_rack_notice(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
+  void leave_rack(RackPhase then);
+  void doubt_rack(TimeNs now, protocol::PacketSink& sink);
+  void tick_rack(TimeNs now, protocol::PacketSink& sink);
+  TimeNs rack_deadline() const;
+
   // client_timers.cc
   void tick(TimeNs now, protocol::PacketSink& sink);
   TimeNs next_deadline() const;
+  TimeNs turn_deadline() const;
   void time_out(uint16_t number, TimeNs now, protocol::PacketSink& sink);
   void note_silence(TimeNs now, protocol::PacketSink& sink);
   bool idle() const;
@@ -99,6 +123,7 @@ struct SwitchClient::State {
   int32_t limit;
   uint32_t windows;
   SwitchLink link;
+  SwitchLink rack_link;
   RoundTrip round_trip;
   CongestionWindow congestion;
   ExponentTable exponents;
@@ -118,6 +143,12 @@ struct SwitchClient::State {
   std::vector<uint32_t> indices;
   std::vector<float> values;
   std::vector<Piece> pieces;
+
+  RackPhase rack_phase = RackPhase::kNone;
+  bool rack_doubted = false;  ///< kWelcome: a CHALREQ is out
+  TimeNs rack_due = 0;
+  TimeNs rack_asked_at = INT64_MIN;
+  uint32_t rack_timeouts = 0;
 
   uint32_t silent_timeouts = 0;
   bool refused = false;  ///< NO_SLOTS, or what no resend cures, in this epoch

@@ -6,11 +6,9 @@
 /// Time-outs of turns and hellos, an aggregator's silence.
 namespace millrace::worker {
 
-using protocol::DatagramHeader;
-using protocol::DatagramType;
-
 void SwitchClient::State::tick(TimeNs now, protocol::PacketSink& sink) {
   if (phase == SwitchPhase::kOutside) return;
+  tick_rack(now, sink);
   if (phase == SwitchPhase::kAsking || phase == SwitchPhase::kHello) {
     if (now < hello_due) return;
     ++hello_timeouts;
@@ -41,18 +39,7 @@ void SwitchClient::State::time_out(uint16_t number, TimeNs now, protocol::Packet
   ++counters.timeouts;
   congestion.backed_off(now, round_trip.smoothed());
   send_turn(number, now, sink);
-  if (epoch.role == SwitchRole::kCombine && slot.result.whole()) {
-    // Only the receipt is missing; the rack that made it may be gone, the shard has it as long as the result.
-    const auto terms = protocol::read_result_terms(slot.result.packets().front().extension);
-    std::array<uint8_t, protocol::kExtensionBytesMax> extension;
-    const size_t bytes = protocol::put_receipt_terms({terms->selected_hash}, extension);
-    DatagramHeader header;
-    header.type = DatagramType::kFetch;
-    header.turn = slot.turn;
-    header.slot = number;
-    header.epoch = epoch.epoch;
-    link.send(header, ByteSpan(extension).first(bytes), {}, epoch.decider, sink);
-  }
+  if (slot.timeouts >= 2) doubt_rack(now, sink);
   note_silence(now, sink);
 }
 
@@ -88,7 +75,9 @@ void SwitchClient::State::probe_idly(TimeNs now, protocol::PacketSink& sink) {
   asked_at = now;
 }
 
-TimeNs SwitchClient::State::next_deadline() const {
+TimeNs SwitchClient::State::next_deadline() const { return std::min(turn_deadline(), rack_deadline()); }
+
+TimeNs SwitchClient::State::turn_deadline() const {
   constexpr TimeNs kNever = std::numeric_limits<TimeNs>::max();
   if (phase == SwitchPhase::kOutside) return kNever;
   if (phase != SwitchPhase::kRunning) return hello_due;

@@ -11,9 +11,12 @@ namespace flag = protocol::datagram_flag;
 
 namespace {
 
-/// The payload's room in a packet: a contribution has no extension.
-size_t payload_room(uint32_t packet_bytes_max) {
-  return packet_bytes_max - protocol::kDatagramHeaderBytes - protocol::kDatagramMacBytes;
+constexpr size_t kPartialTermsBytes = 24;
+
+/// The payload's room in a packet: a contribution has no extension; a rack that hands it on gives it one.
+size_t payload_room(const SwitchClientOptions& options) {
+  const size_t spared = options.through_racks ? kPartialTermsBytes : 0;
+  return options.packet_bytes_max - protocol::kDatagramHeaderBytes - protocol::kDatagramMacBytes - spared;
 }
 
 }  // namespace
@@ -76,7 +79,7 @@ void SwitchClient::State::open_turn(uint16_t number, uint32_t window, TimeNs now
   MILLRACE_CHECK(slot.next > window, slot.next, window);
 
   ContributionTerms terms{.header = {}, .codecs = options.codecs, .window_indices = options.window_indices};
-  terms.payload_bytes_max = payload_room(options.packet_bytes_max);
+  terms.payload_bytes_max = payload_room(options);
   terms.limit = limit;
   terms.header.type = protocol::DatagramType::kContribution;
   terms.header.flags = finishing && window == number ? flag::kFin : uint8_t{0};
@@ -90,7 +93,6 @@ void SwitchClient::State::open_turn(uint16_t number, uint32_t window, TimeNs now
   counters.entries_left_over += slot.sent.left_over;
   counters.entries_saturated += slot.sent.saturated;
   slot.result.clear();
-  slot.receipt.clear();
   slot.sends = 0;
   slot.timeouts = 0;
   send_or_hold(number, now, sink);
@@ -112,22 +114,25 @@ void SwitchClient::State::send_or_hold(uint16_t number, TimeNs now, protocol::Pa
 void SwitchClient::State::send_turn(uint16_t number, TimeNs now, protocol::PacketSink& sink) {
   Slot& slot = slots[number];
   slot.state = SlotState::kWaiting;
-  const bool through_rack = epoch.role == SwitchRole::kCombine;
   // In a rack the second time-out asks for what the switch has, and from the third on every other resend goes past it.
-  const uint8_t flags = through_rack && slot.timeouts >= 2 ? flag::kFlush : uint8_t{0};
   const bool past = slot.timeouts >= 3 && slot.timeouts % 2 == 1;
-  transmit(slot, flags, through_rack && !past ? epoch.rack : epoch.decider, sink);
+  const Way way = rack_phase == RackPhase::kWelcome && !past ? Way::kRack : Way::kDecider;
+  transmit(slot, way == Way::kRack && slot.timeouts >= 2 ? flag::kFlush : uint8_t{0}, way, sink);
   if (slot.sends++ == 0) slot.sent_at = now;
   slot.due = now + round_trip.timeout(slot.timeouts);
 }
 
-void SwitchClient::State::transmit(const Slot& slot, uint8_t flags, const protocol::Endpoint& to,
-                                   protocol::PacketSink& sink) {
+void SwitchClient::State::transmit(const Slot& slot, uint8_t flags, Way way, protocol::PacketSink& sink) {
   for (const Fragment& fragment : slot.sent.fragments) {
     protocol::DatagramHeader header = fragment.header;
     header.flags |= flags;
     header.epoch = epoch.epoch;
-    link.send(header, {}, fragment.payload, to, sink);
+    if (way == Way::kRack) {
+      rack_link.send(header, {}, fragment.payload, epoch.rack, sink);
+      ++counters.sent_to_rack;
+    } else {
+      link.send(header, {}, fragment.payload, epoch.decider, sink);
+    }
     if (slot.sends > 0) ++counters.resends;
   }
 }

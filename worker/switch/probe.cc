@@ -4,6 +4,9 @@
 #include <limits>
 
 namespace millrace::worker {
+
+using protocol::SwitchLink;
+
 namespace {
 
 constexpr TimeNs kUnansweredMax = 3;

@@ -4,14 +4,14 @@
 
 #include "kernels/base/clock.h"
 #include "protocol/datagram/packet_sink.h"
-#include "worker/switch/link.h"
+#include "protocol/datagram/switch_link.h"
 
 namespace millrace::worker {
 
 struct SwitchProbeOptions {
-  SwitchLink::Identity identity{};  ///< with a nonce_seed of its own
-  protocol::Endpoint at{};          ///< the switch
-  TimeNs hold = 5 * kNsPerS;        ///< it has to answer for so long
+  protocol::SwitchLink::Identity identity{};  ///< with a nonce_seed of its own
+  protocol::Endpoint at{};                    ///< the switch
+  TimeNs hold = 5 * kNsPerS;                  ///< it has to answer for so long
   TimeNs every = 200 * kNsPerMs;
   uint32_t doublings_max = 5;
 };
@@ -47,7 +47,7 @@ class SwitchProbe {
   bool stale(TimeNs now) const;
 
   SwitchProbeOptions options_;
-  SwitchLink link_;
+  protocol::SwitchLink link_;
   bool probing_ = false;
   TimeNs ask_at_ = 0;
   TimeNs answering_since_ = 0;

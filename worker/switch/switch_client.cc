@@ -15,7 +15,8 @@ int32_t limit_of(const SwitchClientOptions& options) {
   return options.sums == SwitchSums::kExactInF32 ? std::min(of_codec, exact_f32_limit(options.workers)) : of_codec;
 }
 
-constexpr uint32_t kPacketBytesMin = 1280 - 48;  // what any IPv6 path carries; a HELLO of 128 slots fits
+constexpr uint64_t kRackNonces = 0x4E5C'0DE5'0F5A'7AC5;  // the two links' nonces differ
+constexpr uint32_t kPacketBytesMin = 1280 - 48;          // what any IPv6 path carries; a HELLO of 128 slots fits
 
 }  // namespace
 
@@ -53,6 +54,10 @@ SwitchClient::State::State(const SwitchClientOptions& options_given, SwitchOutco
       limit(limit_of(options)),
       windows((options.dimension - 1) / options.window_indices + 1),
       link({.job = options.job, .key = options.key, .worker = options.worker, .nonce_seed = options.nonce_seed}),
+      rack_link({.job = options.job,
+                 .key = options.key,
+                 .worker = options.worker,
+                 .nonce_seed = options.nonce_seed ^ kRackNonces}),
       round_trip(options.round_trip),
       congestion(options.slots),
       exponents(options.exponent_initial, limit, options.tensor_windows),

@@ -37,6 +37,7 @@ struct SwitchClientOptions {
   uint32_t packet_bytes_max = 1472;
   protocol::WindowCodecs codecs{};
   int exponent_initial = -20;  ///< of all windows, before any result
+  bool through_racks = false;  ///< the job has racks: packets leave room for what a rack says when it hands them on
   SwitchSums sums = SwitchSums::kInI32;
   std::vector<uint32_t> tensor_windows = {
       0};                   ///< where several are numbered through: the first window of each, ascending
@@ -58,7 +59,13 @@ struct SwitchEpoch {
   uint64_t membership_hash = 0;  ///< of (live, path, incarnations)
   SwitchRole role = SwitchRole::kReduce;
   protocol::Endpoint decider{};  ///< the switch, or the shard
-  protocol::Endpoint rack{};     ///< kCombine: where contributions go first
+  protocol::Endpoint rack{};     ///< kCombine: where contributions go first; port 0: this worker is in no rack
+};
+
+/// Workers of a rack that cut its sum, and what of the update it kept.
+struct CutRack {
+  uint64_t workers = 0;
+  std::vector<uint8_t> kept;  ///< [indices of the update] 1: what these workers sent is in; 0: it is not
 };
 
 /// What came of one turn in one window. Everything points into the client and holds during the call.
@@ -72,7 +79,8 @@ struct SettledWindow {
   uint32_t decided_epoch = 0;
   IndexSpan indices;              ///< of the update, in the tensor, strictly increasing
   std::span<const int32_t> sums;  ///< x 2^exponent
-  IndexSpan returned;             ///< indices of this worker's that were not, or not wholly, applied
+  std::span<const CutRack> racks;
+  IndexSpan returned;  ///< indices of this worker's that were not, or not wholly, applied
   std::span<const float> returned_values;
   IndexSpan applied;  ///< indices of this worker's that the update applied, with what of them: integers x 2^exponent
   std::span<const int32_t> applied_integers;
@@ -114,6 +122,9 @@ struct SwitchClientCounters {
   uint64_t entries_left_over = 0;  ///< did not fit 16 fragments; they went back
   uint64_t entries_saturated = 0;
   uint64_t refused = 0;  ///< NO_SLOTS, POSITIONS, MEMBERSHIP
+  uint64_t rack_welcomes = 0;
+  uint64_t rack_lost = 0;     ///< times that contributions stopped going to the rack
+  uint64_t sent_to_rack = 0;  ///< contributions' packets; the others went to the decider
 };
 
 enum class SwitchPhase : uint8_t {

@@ -95,6 +95,7 @@ void Gathering::clear() {
   whole_ = false;
   indices_.clear();
   integers_.clear();
+  racks_.clear();
 }
 
 bool Gathering::contradicts(const Datagram& datagram) const {
@@ -110,7 +111,10 @@ bool Gathering::contradicts(const Datagram& datagram) const {
   constexpr uint8_t kOfAll = flag::kFin | flag::kVoid | flag::kReselected;
   if (header.next != first_.next || (header.flags & kOfAll) != (first_.flags & kOfAll)) return true;
   for (const std::optional<Part>& part : parts_) {
-    if (part) return !std::ranges::equal(part->packet.extension, datagram.extension);
+    if (!part) continue;
+    // Behind the terms is what is said of the fragment's own entries.
+    return !std::ranges::equal(ByteSpan(part->packet.extension).first(protocol::kResultTermsBytes),
+                               datagram.extension.first(protocol::kResultTermsBytes));
   }
   return false;
 }
@@ -118,10 +122,11 @@ bool Gathering::contradicts(const Datagram& datagram) const {
 Gathering::Taken Gathering::take(const Datagram& datagram, uint32_t window_indices) {
   const DatagramHeader& header = datagram.header;
   if (whole_ || parts_[header.fragment]) return Taken::kDuplicate;
+  if (!protocol::read_result_terms(datagram.extension)) return Taken::kBadPayload;
   if (contradicts(datagram)) return Taken::kContradiction;
   DecodeRoom& room = decode_room();
   const auto count = room.decode(header, datagram.payload, window_indices);
-  if (!count) return Taken::kBadPayload;
+  if (!count || !protocol::KeptMarks::read(datagram.extension, *count)) return Taken::kBadPayload;
   if (count_ == 0) first_ = header;
   parts_[header.fragment] = Part{
       .packet = {.header = header,
@@ -136,18 +141,38 @@ Gathering::Taken Gathering::take(const Datagram& datagram, uint32_t window_indic
   return join();
 }
 
+/// Fragments are in order of their indices, but where something was left out: then they begin anywhere and go round
+/// the window's end.
 Gathering::Taken Gathering::join() {
-  for (size_t i = 0; i <= *last_; ++i) {
-    const Part& part = *parts_[i];
-    if (!indices_.empty() && !part.indices.empty() && part.indices.front() <= indices_.back()) {
+  std::vector<const Part*> order;
+  for (size_t i = 0; i <= *last_; ++i) order.push_back(&*parts_[i]);
+  const auto first_index = [](const Part* part) { return part->indices.empty() ? -1 : int{part->indices.front()}; };
+  std::ranges::stable_sort(order, {}, first_index);
+  for (const Part* part : order) {
+    const bool follows = indices_.empty() || part->indices.empty() || part->indices.front() > indices_.back();
+    if (!follows || !join_racks(*part)) {
       clear();  // the fragments do not belong together
       return Taken::kContradiction;
     }
-    indices_.insert(indices_.end(), part.indices.begin(), part.indices.end());
-    integers_.insert(integers_.end(), part.integers.begin(), part.integers.end());
+    indices_.insert(indices_.end(), part->indices.begin(), part->indices.end());
+    integers_.insert(integers_.end(), part->integers.begin(), part->integers.end());
   }
   whole_ = true;
   return Taken::kWhole;
+}
+
+/// False: this fragment is of other racks than those before it.
+bool Gathering::join_racks(const Part& part) {
+  const auto marks = *protocol::KeptMarks::read(part.packet.extension, static_cast<uint32_t>(part.indices.size()));
+  const bool is_first = indices_.empty() && racks_.empty();
+  if (is_first) racks_.resize(marks.racks());
+  if (racks_.size() != marks.racks()) return false;
+  for (size_t rack = 0; rack < racks_.size(); ++rack) {
+    if (is_first) racks_[rack].workers = marks.workers(rack);
+    if (racks_[rack].workers != marks.workers(rack)) return false;
+    for (uint32_t i = 0; i < part.indices.size(); ++i) racks_[rack].kept.push_back(marks.is_kept(rack, i) ? 1 : 0);
+  }
+  return true;
 }
 
 std::vector<Fragment> Gathering::packets() const {

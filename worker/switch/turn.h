@@ -45,7 +45,7 @@ struct ContributionTerms {
 /// the result shows that the exponent is too large.
 Contribution make_contribution(const Offer& offer, const ContributionTerms& terms);
 
-/// The fragments of a result (or of a receipt) as they come in, in any order. Decodes each at once.
+/// The fragments of a result as they come in, in any order. Decodes each at once.
 class Gathering {
  public:
   enum class Taken : uint8_t { kMore, kWhole, kDuplicate, kContradiction, kBadPayload };
@@ -58,6 +58,7 @@ class Gathering {
   const protocol::DatagramHeader& header() const { return first_; }
   const std::vector<uint16_t>& indices() const { return indices_; }  ///< REQUIRES: whole()
   const std::vector<int32_t>& integers() const { return integers_; }
+  const std::vector<CutRack>& racks() const { return racks_; }
   /// The packets themselves, in order. REQUIRES: whole().
   std::vector<Fragment> packets() const;
 
@@ -69,6 +70,7 @@ class Gathering {
   };
   bool contradicts(const protocol::Datagram& datagram) const;
   Taken join();
+  bool join_racks(const Part& part);
 
   std::array<std::optional<Part>, protocol::kFragmentsMax> parts_;
   uint32_t count_ = 0;
@@ -77,6 +79,7 @@ class Gathering {
   protocol::DatagramHeader first_;
   std::vector<uint16_t> indices_;
   std::vector<int32_t> integers_;
+  std::vector<CutRack> racks_;
 };
 
 /// What of an offer and a contribution comes back after the update, and what does not.

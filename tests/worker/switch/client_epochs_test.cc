@@ -1,4 +1,4 @@
-// Challenge, hello, welcome; epochs, lives, suspicion; racks: SWITCH.md, sections 5 to 7.
+// Challenge, hello, welcome; epochs, lives, suspicion: SWITCH.md, sections 5 and 6.
 #include <gtest/gtest.h>
 
 #include "tests/worker/switch/scripted_switch.h"
@@ -332,72 +332,6 @@ TEST_F(ClientEpochs, AJoinerGoesOnWhereTheHandoverWasTaken) {
   EXPECT_EQ(sent[0].header().turn, 2u);
   EXPECT_EQ(sent[0].header().step, 1u);
   EXPECT_EQ(sent[0].header().exponent, 21 + 2 - 14);
-}
-
-class ClientInRack : public ClientEpochs {
- protected:
-  void SetUp() override {
-    rig_.epoch.role = SwitchRole::kCombine;
-    start();
-  }
-};
-
-TEST_F(ClientInRack, ContributionsGoToTheRackAndHellosToTheDecider) {
-  rig_.begin(0, {{3, 1.0F}});
-  for (const SentPacket& packet : contributions()) {
-    EXPECT_EQ(packet.to.port, 2000);
-    EXPECT_EQ(packet.header().flags & flag::kFlush, 0);
-  }
-  raise();
-  EXPECT_EQ(rig_.sink.take(DatagramType::kHello).front().to.port, 1000);
-}
-
-TEST_F(ClientInRack, ResendsCarryFlushFromTheSecondTimeoutAndGoPastASilentRack) {
-  rig_.begin(0, {});
-  contributions();
-  std::vector<std::pair<bool, uint16_t>> seen;  // flush, to
-  for (int i = 0; i < 4; ++i) {
-    rig_.now = rig_.client.next_deadline();
-    rig_.tick();
-    for (const SentPacket& packet : contributions()) {
-      if (packet.header().slot == 0) seen.emplace_back((packet.header().flags & flag::kFlush) != 0, packet.to.port);
-    }
-  }
-  EXPECT_EQ(seen, (std::vector<std::pair<bool, uint16_t>>{{false, 2000}, {true, 2000}, {true, 1000}, {true, 2000}}));
-}
-
-TEST_F(ClientInRack, AResultThatNamesASelectedSumWaitsForItsReceipt) {
-  rig_.begin(0, {{3, 1.0F}, {5, 2.0F}});
-  ResultSays says{.slot = 0, .turn = 1, .selected_hash = 99, .indices = {3, 5}, .sums = {1, 2}};
-  rig_.hand(rig_.aggregator.result(1, says));
-  EXPECT_TRUE(rig_.told.windows.empty());
-  ResultSays kept{.slot = 0, .turn = 1, .indices = {5}};
-  rig_.hand(rig_.aggregator.receipt(1, kept, 98));  // of another sum
-  EXPECT_TRUE(rig_.told.windows.empty());
-  rig_.hand(rig_.aggregator.receipt(1, kept, 99));
-  ASSERT_EQ(rig_.told.windows.size(), 1u);
-  EXPECT_EQ(rig_.told.windows[0].returned, (std::map<uint32_t, float>{{3, 1.0F}}));
-}
-
-TEST_F(ClientInRack, AReceiptThatComesFirstIsActedOnWithTheResultOnly) {
-  rig_.begin(0, {{3, 1.0F}, {5, 2.0F}});
-  rig_.hand(rig_.aggregator.receipt(1, {.slot = 0, .turn = 1, .indices = {5}}, 99));
-  EXPECT_TRUE(rig_.told.windows.empty());
-  rig_.hand(rig_.aggregator.result(1, {.slot = 0, .turn = 1, .selected_hash = 99, .indices = {3, 5}, .sums = {1, 2}}));
-  ASSERT_EQ(rig_.told.windows.size(), 1u);
-  EXPECT_EQ(rig_.told.windows[0].returned, (std::map<uint32_t, float>{{3, 1.0F}}));
-}
-
-TEST_F(ClientInRack, AMissingReceiptIsFetchedFromTheDecider) {
-  rig_.begin(0, {{3, 1.0F}});
-  rig_.hand(rig_.aggregator.result(1, {.slot = 0, .turn = 1, .selected_hash = 99, .indices = {3}, .sums = {1}}));
-  rig_.sink.take();
-  rig_.now = rig_.client.next_deadline();
-  rig_.tick();
-  const auto fetches = rig_.sink.take(DatagramType::kFetch);
-  ASSERT_EQ(fetches.size(), 1u);
-  EXPECT_EQ(fetches[0].to.port, 1000);
-  EXPECT_EQ(protocol::read_receipt_terms(fetches[0].datagram().extension)->hash, 99u);
 }
 
 }  // namespace

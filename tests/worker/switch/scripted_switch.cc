@@ -138,29 +138,12 @@ ByteBuffer ScriptedSwitch::result(uint32_t epoch, const ResultSays& says) {
   EXPECT_EQ(taken, says.indices.size());
   payload.resize(header.payload_bytes);
   std::array<uint8_t, protocol::kExtensionBytesMax> room;
-  const size_t bytes = protocol::put_result_terms(
-      {.contributors = says.contributors, .selected_hash = says.selected_hash, .decided_epoch = epoch}, room);
-  const DatagramKey all(options_.key, KeyScope::to_all(options_.job, life_));
-  return seal(header, ByteSpan(room).first(bytes), payload, all);
-}
-
-ByteBuffer ScriptedSwitch::receipt(uint32_t epoch, const ResultSays& says, uint64_t hash) {
-  DatagramHeader header = header_of(DatagramType::kReceipt, epoch);
-  header.worker = protocol::kAllWorkers;
-  header.sequence = ++sequence_;
-  header.slot = says.slot;
-  header.turn = says.turn;
-  header.flags = protocol::datagram_flag::kLast;
-  ByteBuffer payload(1024);
-  const std::vector<int32_t> zeros(says.indices.size(), 0);
-  std::vector<int32_t> decoded(says.indices.size());
-  const protocol::WindowCodecs codecs{protocol::WindowIndexCodec::kRaw, protocol::WindowValueCodec::kNone};
-  if (!says.indices.empty()) {
-    protocol::encode_window({says.indices, zeros}, codecs, options_.window_indices, header, payload, decoded);
-  }
-  payload.resize(header.payload_bytes);
-  std::array<uint8_t, protocol::kExtensionBytesMax> room;
-  const size_t bytes = protocol::put_receipt_terms({hash}, room);
+  size_t bytes = protocol::put_result_terms(
+      {.contributors = says.contributors, .selected = says.selected, .decided_epoch = epoch}, room);
+  const std::array<uint64_t, 2> marks{says.selected, says.kept};
+  const size_t mark_bytes = says.selected == 0 ? 0 : says.indices.empty() ? 8 : 16;
+  std::memcpy(room.data() + bytes, marks.data(), mark_bytes);
+  bytes += mark_bytes;
   const DatagramKey all(options_.key, KeyScope::to_all(options_.job, life_));
   return seal(header, ByteSpan(room).first(bytes), payload, all);
 }
@@ -197,7 +180,7 @@ SwitchClientOptions ClientRig::options() {
 }
 
 ClientRig::ClientRig(const SwitchClientOptions& given)
-    : client_options(given), client(given, told), aggregator(given, 0xA11CE) {
+    : client_options(given), client(given, told), aggregator(given, 0xA11CE), rack(given, 0x4ACC) {
   epoch.epoch = 1;
   epoch.live = 3;
   epoch.membership_hash = 77;
@@ -207,9 +190,27 @@ ClientRig::ClientRig(const SwitchClientOptions& given)
 
 void ClientRig::hand(const ByteBuffer& bytes) { client.receive({.bytes = bytes, .from = endpoint(1000)}, now, sink); }
 
+void ClientRig::hand_from_rack(const ByteBuffer& bytes) {
+  client.receive({.bytes = bytes, .from = endpoint(2000)}, now, sink);
+}
+
+void ClientRig::welcome_by_rack() {
+  ASSERT_TRUE(rack_request.has_value());
+  hand_from_rack(rack.challenge(*rack_request));
+  const auto hellos = sink.take(DatagramType::kHello);
+  ASSERT_EQ(hellos.size(), 1u);
+  ASSERT_EQ(hellos[0].to, epoch.rack);
+  ASSERT_TRUE(rack.verifies(hellos[0]));
+  hand_from_rack(rack.welcome(epoch.epoch, std::vector<uint64_t>(client_options.slots, 0)));
+}
+
 void ClientRig::run_from_start() {
   client.set_epoch(epoch, now, sink);
-  const auto requests = sink.take(DatagramType::kChallengeRequest);
+  auto requests = sink.take(DatagramType::kChallengeRequest);
+  std::erase_if(requests, [this](const SentPacket& packet) {
+    if (packet.to == epoch.rack) rack_request = packet;
+    return packet.to == epoch.rack;
+  });
   ASSERT_EQ(requests.size(), 1u);
   hand(aggregator.challenge(requests.front()));
   ASSERT_EQ(sink.take(DatagramType::kHello).size(), 1u);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -62,7 +63,8 @@ struct ResultSays {
   uint32_t next = protocol::kNoWindow;
   int exponent = 0;
   uint64_t contributors = 3;
-  uint64_t selected_hash = 0;
+  uint64_t selected = 0;  ///< workers of one rack that cut its sum
+  uint64_t kept = 0;      ///< of the entries, a bit each
   std::vector<uint16_t> indices = {};
   std::vector<int32_t> sums = {};
   uint8_t fragment = 0;
@@ -79,7 +81,6 @@ class ScriptedSwitch {
   ByteBuffer welcome(uint32_t epoch, const std::vector<uint64_t>& turns);
   ByteBuffer fetch(uint32_t epoch, uint16_t slot, uint64_t turn);
   ByteBuffer result(uint32_t epoch, const ResultSays& says);
-  ByteBuffer receipt(uint32_t epoch, const ResultSays& says, uint64_t hash);
   ByteBuffer notice(protocol::NoticeCode code, uint32_t epoch, const protocol::Nonce& nonce);
   bool verifies(const SentPacket& packet) const;
   uint64_t life() const { return life_; }
@@ -104,6 +105,10 @@ struct ClientRig {
   /// Challenge, hello, welcome of turns T = position - 1 in all slots.
   void run_from_start();
   void hand(const ByteBuffer& bytes);
+  /// From the rack's address.
+  void hand_from_rack(const ByteBuffer& bytes);
+  /// The rack answers its challenge and welcomes.
+  void welcome_by_rack();
   /// begin_step() with entries; fails the test where it is refused.
   void begin(uint32_t step, const std::map<uint32_t, float>& entries);
   void later(TimeNs by) { now += by; }
@@ -113,6 +118,8 @@ struct ClientRig {
   Told told;
   SwitchClient client;
   ScriptedSwitch aggregator;
+  ScriptedSwitch rack;
+  std::optional<SentPacket> rack_request;
   CollectingSink sink;
   SwitchEpoch epoch;
   TimeNs now = kNsPerS;

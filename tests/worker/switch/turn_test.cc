@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "kernels/base/random.h"
 #include "worker/switch/grid.h"
@@ -33,13 +34,13 @@ Offer random_offer(uint32_t entries, uint64_t seed) {
   return out;
 }
 
-/// As it would arrive.
+/// As it would arrive in a result of nobody; valid until the next call.
 Datagram arrived(const Fragment& fragment) {
-  return {.header = fragment.header,
-          .extension = fragment.extension,
-          .payload = fragment.payload,
-          .signed_bytes = {},
-          .mac = {}};
+  static ByteBuffer extension;
+  extension = fragment.extension;
+  if (extension.empty()) extension.assign(protocol::kResultTermsBytes, 0);
+  return {
+      .header = fragment.header, .extension = extension, .payload = fragment.payload, .signed_bytes = {}, .mac = {}};
 }
 
 TEST(Contribution, NothingIsOneEmptyLastFragment) {
@@ -118,7 +119,8 @@ TEST(Gathering, RefusesFragmentsThatContradictEachOther) {
   other_next.header.next = 77;
   EXPECT_EQ(gathering.take(arrived(other_next), 65'536), Gathering::Taken::kContradiction);
   Fragment other_extension = sent.fragments[1];
-  other_extension.extension.resize(8);
+  other_extension.extension.assign(protocol::kResultTermsBytes, 0);
+  other_extension.extension[0] = 1;
   EXPECT_EQ(gathering.take(arrived(other_extension), 65'536), Gathering::Taken::kContradiction);
   gathering.take(arrived(sent.fragments[2]), 65'536);
   Fragment last_before = sent.fragments[1];
@@ -136,6 +138,49 @@ TEST(Gathering, FragmentsWhoseIndicesOverlapAreThrownAway) {
   gathering.take(arrived(first_again), 65'536);
   EXPECT_EQ(gathering.take(arrived(sent.fragments[2]), 65'536), Gathering::Taken::kContradiction);
   EXPECT_FALSE(gathering.whole());
+}
+
+/// Where a result leaves something out, it begins anywhere and goes round the window's end.
+TEST(Gathering, FragmentsMayGoRoundTheWindowsEnd) {
+  const Contribution sent = make_contribution(random_offer(700, 9), terms());
+  ASSERT_EQ(sent.fragments.size(), 3u);
+  Gathering gathering;
+  for (size_t i = 0; i < 3; ++i) {
+    Fragment turned = sent.fragments[(i + 2) % 3];
+    turned.header.fragment = static_cast<uint8_t>(i);
+    turned.header.flags = i == 2 ? protocol::datagram_flag::kLast : uint8_t{0};
+    EXPECT_EQ(gathering.take(arrived(turned), 65'536), i == 2 ? Gathering::Taken::kWhole : Gathering::Taken::kMore);
+  }
+  EXPECT_EQ(gathering.indices(), sent.indices);
+  EXPECT_EQ(gathering.integers(), sent.integers);
+}
+
+TEST(Gathering, SaysWhatRacksKept) {
+  const Contribution sent = make_contribution(random_offer(700, 9), terms());
+  ASSERT_EQ(sent.fragments.size(), 3u);
+  Gathering gathering;
+  size_t before = 0;
+  for (Fragment fragment : sent.fragments) {
+    const size_t entries = fragment.header.entries;
+    fragment.extension.assign(protocol::kResultTermsBytes, 0);
+    protocol::put_result_terms({.contributors = 7, .selected = 6, .decided_epoch = 1}, fragment.extension);
+    std::vector<uint64_t> words(1 + (entries + 63) / 64, 0);
+    words[0] = 6;
+    for (size_t i = 0; i < entries; ++i) words[1 + i / 64] |= uint64_t{(before + i) % 3 == 0} << (i % 64);
+    const size_t at = fragment.extension.size();
+    fragment.extension.resize(at + words.size() * 8);
+    std::memcpy(fragment.extension.data() + at, words.data(), words.size() * 8);
+    before += entries;
+    Fragment shorter = fragment;
+    shorter.extension.resize(shorter.extension.size() - 8);
+    EXPECT_EQ(gathering.take(arrived(shorter), 65'536), Gathering::Taken::kBadPayload);
+    gathering.take(arrived(fragment), 65'536);
+  }
+  ASSERT_TRUE(gathering.whole());
+  ASSERT_EQ(gathering.racks().size(), 1u);
+  EXPECT_EQ(gathering.racks()[0].workers, 6u);
+  ASSERT_EQ(gathering.racks()[0].kept.size(), 700u);
+  for (size_t i = 0; i < 700; ++i) EXPECT_EQ(gathering.racks()[0].kept[i], i % 3 == 0 ? 1 : 0) << i;
 }
 
 TEST(Gathering, RefusesPayloadsThatDoNotDecode) {

@@ -1,49 +1,46 @@
-#include "worker/switch/link.h"
+#include "protocol/datagram/switch_link.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "kernels/base/check.h"
 
-namespace millrace::worker {
-
-using protocol::Datagram;
-using protocol::DatagramHeader;
-using protocol::DatagramKey;
-using protocol::DatagramType;
-using protocol::KeyScope;
-using protocol::KeyUse;
-using protocol::Nonce;
+namespace millrace::protocol {
 
 SwitchLink::SwitchLink(const Identity& identity)
     : identity_(identity),
       random_(random_key(identity.nonce_seed, identity.job, identity.worker)),
       handshake_(identity.key, KeyScope::handshake(identity.job, identity.worker)) {}
 
-void SwitchLink::aim(const protocol::Endpoint& aggregator) {
+void SwitchLink::aim(const Endpoint& aggregator) {
   if (aggregator_ == aggregator) return;
   aggregator_ = aggregator;
   life_.reset();
   pending_.reset();
 }
 
-void SwitchLink::request_challenge(uint32_t epoch, protocol::PacketSink& sink) {
+void SwitchLink::request_challenge(uint32_t epoch, PacketSink& sink) {
   if (!pending_) {
     Nonce nonce;
     const std::array<uint64_t, 2> words{random_.next_u64(), random_.next_u64()};
     std::memcpy(nonce.data(), words.data(), nonce.size());
     pending_ = nonce;
   }
-  std::array<uint8_t, protocol::kExtensionBytesMax> extension;
-  const size_t bytes = protocol::put_challenge_request({*pending_}, extension);
+  std::array<uint8_t, kExtensionBytesMax> extension;
+  const size_t bytes = put_challenge_request({*pending_}, extension);
   DatagramHeader header;
   header.type = DatagramType::kChallengeRequest;
   header.epoch = epoch;
   write(header, ByteSpan(extension).first(bytes), {}, handshake_, aggregator_, sink);
 }
 
+bool SwitchLink::expects(const Datagram& challenge) const {
+  const std::optional<protocol::Challenge> answer = read_challenge(challenge.extension);
+  return answer && pending_ && answer->worker_nonce == *pending_;
+}
+
 SwitchLink::Challenge SwitchLink::take_challenge(const Datagram& datagram, Renew renew) {
-  const std::optional<protocol::Challenge> answer = protocol::read_challenge(datagram.extension);
+  const std::optional<protocol::Challenge> answer = read_challenge(datagram.extension);
   if (!answer || !pending_ || answer->worker_nonce != *pending_) return Challenge::kRefused;
   if (!is_hint(datagram) || !handshake_.verify(datagram)) return Challenge::kRefused;
   const uint64_t life = datagram.header.life;
@@ -56,9 +53,7 @@ SwitchLink::Challenge SwitchLink::take_challenge(const Datagram& datagram, Renew
   return is_new ? Challenge::kNewLife : Challenge::kSameLife;
 }
 
-bool SwitchLink::answers_request(const protocol::Notice& notice) const {
-  return pending_ && notice.worker_nonce == *pending_;
-}
+bool SwitchLink::answers_request(const Notice& notice) const { return pending_ && notice.worker_nonce == *pending_; }
 
 void SwitchLink::begin_session(uint64_t life, const Nonce& theirs) {
   life_ = life;
@@ -77,15 +72,15 @@ void SwitchLink::begin_session(uint64_t life, const Nonce& theirs) {
   down_seen_ = {};
 }
 
-void SwitchLink::send(DatagramHeader header, ByteSpan extension, ByteSpan payload, const protocol::Endpoint& to,
-                      protocol::PacketSink& sink) {
+void SwitchLink::send(DatagramHeader header, ByteSpan extension, ByteSpan payload, const Endpoint& to,
+                      PacketSink& sink) {
   MILLRACE_CHECK(life_.has_value());
   header.life = *life_;
   write(header, extension, payload, *up_, to, sink);
 }
 
 void SwitchLink::write(DatagramHeader header, ByteSpan extension, ByteSpan payload, const DatagramKey& key,
-                       const protocol::Endpoint& to, protocol::PacketSink& sink) {
+                       const Endpoint& to, PacketSink& sink) {
   const std::span<uint8_t> room = sink.room();
   if (room.empty()) return;  // lost; the timer resends
   header.job = identity_.job;
@@ -93,8 +88,8 @@ void SwitchLink::write(DatagramHeader header, ByteSpan extension, ByteSpan paylo
   header.sequence = &key == &handshake_ ? 0 : ++sequence_;
   header.extension_words = static_cast<uint8_t>(extension.size() / 8);
   header.payload_bytes = static_cast<uint16_t>(payload.size());
-  MILLRACE_CHECK(room.size() >= protocol::datagram_bytes(header), room.size(), protocol::datagram_bytes(header));
-  uint8_t* const body = room.data() + protocol::kDatagramHeaderBytes;
+  MILLRACE_CHECK(room.size() >= datagram_bytes(header), room.size(), datagram_bytes(header));
+  uint8_t* const body = room.data() + kDatagramHeaderBytes;
   if (!extension.empty()) std::memcpy(body, extension.data(), extension.size());
   if (!payload.empty()) std::memcpy(body + extension.size(), payload.data(), payload.size());
   sink.send(key.seal(header, room), to);
@@ -105,7 +100,7 @@ bool SwitchLink::is_hint(const Datagram& datagram) { return datagram.header.sequ
 SwitchLink::Verdict SwitchLink::judge(const Datagram& datagram) {
   const uint64_t sequence = datagram.header.sequence;
   const uint16_t worker = datagram.header.worker;
-  const bool to_all = worker == protocol::kAllWorkers;
+  const bool to_all = worker == kAllWorkers;
   if (!to_all && worker != identity_.worker) return Verdict::kForged;
   if (is_hint(datagram)) {
     return handshake_.verify(datagram) ? Verdict::kGood : Verdict::kForged;
@@ -115,4 +110,4 @@ SwitchLink::Verdict SwitchLink::judge(const Datagram& datagram) {
   return (to_all ? all_seen_ : down_seen_).accept(sequence) ? Verdict::kGood : Verdict::kReplayed;
 }
 
-}  // namespace millrace::worker
+}  // namespace millrace::protocol

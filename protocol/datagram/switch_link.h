@@ -12,9 +12,10 @@
 #include "protocol/datagram/packet_sink.h"
 #include "protocol/datagram/replay_window.h"
 
-namespace millrace::worker {
+namespace millrace::protocol {
 
-/// A worker's keys towards one aggregator at a time: the challenge that tells its life, the session's keys, sequence numbers,
+/// The keys of a worker, or of a rack, towards one aggregator at a time: the challenge that tells its life, the
+/// session's keys, sequence numbers,
 /// replay windows. Which life is right, nobody is asked but the aggregator itself, by a nonce that was never used before
 /// (SWITCH.md, section 6.6).
 /// Threads  one at a time.
@@ -22,21 +23,21 @@ class SwitchLink {
  public:
   struct Identity {
     uint32_t job = 0;
-    protocol::JobKey key{};
+    JobKey key{};
     uint16_t worker = 0;
     uint64_t nonce_seed = 0;  ///< random: nonces are drawn from it
   };
   explicit SwitchLink(const Identity& identity);
 
   /// From now on packets go there. Another aggregator than before: its life is to be asked for.
-  void aim(const protocol::Endpoint& aggregator);
-  const protocol::Endpoint& aggregator() const { return aggregator_; }
+  void aim(const Endpoint& aggregator);
+  const Endpoint& aggregator() const { return aggregator_; }
   bool has_session() const { return life_.has_value(); }
   uint64_t life() const { return life_.value_or(0); }
-  const protocol::Nonce& session_nonce() const { return session_nonce_; }
+  const Nonce& session_nonce() const { return session_nonce_; }
 
   /// CHALREQ. Under one nonce until it is answered.
-  void request_challenge(uint32_t epoch, protocol::PacketSink& sink);
+  void request_challenge(uint32_t epoch, PacketSink& sink);
 
   enum class Challenge : uint8_t {
     kRefused,   ///< not ours, not authentic, or of a life that was left before
@@ -46,40 +47,41 @@ class SwitchLink {
   /// A CHALLENGE that came. renew: what a new life does always, and a worker that has not been welcomed with its present keys
   /// wants: the keys of this challenge are the session's from now on.
   enum class Renew : uint8_t { kNewLifeOnly, kAlways };
-  Challenge take_challenge(const protocol::Datagram& datagram, Renew renew);
+  /// Whether it names the nonce that is out: a client of several aggregators asks whose it is.
+  bool expects(const Datagram& challenge) const;
+  Challenge take_challenge(const Datagram& datagram, Renew renew);
 
   /// Whether a NOTICE to somebody without a session answers the CHALREQ that is out: no replay of an earlier one.
-  bool answers_request(const protocol::Notice& notice) const;
+  bool answers_request(const Notice& notice) const;
 
   /// Signs and sends one packet; life, sequence, magic, job, worker and the lengths are set here.
-  void send(protocol::DatagramHeader header, ByteSpan extension, ByteSpan payload, const protocol::Endpoint& to,
-            protocol::PacketSink& sink);
+  void send(DatagramHeader header, ByteSpan extension, ByteSpan payload, const Endpoint& to, PacketSink& sink);
 
   enum class Verdict : uint8_t { kGood, kForged, kReplayed };
-  /// Of a WELCOME, FETCH, RESULT, RECEIPT of the session's life, or a NOTICE.
-  Verdict judge(const protocol::Datagram& datagram);
+  /// Of a WELCOME, FETCH, RESULT of the session's life, or a NOTICE.
+  Verdict judge(const Datagram& datagram);
   /// Signed with the handshake key, which is the same for ever: a NOTICE is a hint then.
-  static bool is_hint(const protocol::Datagram& datagram);
+  static bool is_hint(const Datagram& datagram);
 
  private:
-  void write(protocol::DatagramHeader header, ByteSpan extension, ByteSpan payload, const protocol::DatagramKey& key,
-             const protocol::Endpoint& to, protocol::PacketSink& sink);
-  void begin_session(uint64_t life, const protocol::Nonce& theirs);
+  void write(DatagramHeader header, ByteSpan extension, ByteSpan payload, const DatagramKey& key, const Endpoint& to,
+             PacketSink& sink);
+  void begin_session(uint64_t life, const Nonce& theirs);
 
   Identity identity_;
   RandomSequence random_;
-  protocol::Endpoint aggregator_{};
-  std::optional<protocol::Nonce> pending_;  ///< of the CHALREQ that is not answered
+  Endpoint aggregator_{};
+  std::optional<Nonce> pending_;  ///< of the CHALREQ that is not answered
   std::optional<uint64_t> life_;
-  protocol::Nonce session_nonce_{};
-  std::optional<protocol::DatagramKey> up_;
-  std::optional<protocol::DatagramKey> down_;
-  std::optional<protocol::DatagramKey> all_;
-  protocol::DatagramKey handshake_;
-  protocol::ReplayWindow down_seen_;
-  protocol::ReplayWindow all_seen_;
+  Nonce session_nonce_{};
+  std::optional<DatagramKey> up_;
+  std::optional<DatagramKey> down_;
+  std::optional<DatagramKey> all_;
+  DatagramKey handshake_;
+  ReplayWindow down_seen_;
+  ReplayWindow all_seen_;
   uint64_t sequence_ = 0;
-  std::vector<std::pair<protocol::Endpoint, uint64_t>> left_;  ///< lives that are over
+  std::vector<std::pair<Endpoint, uint64_t>> left_;  ///< lives that are over
 };
 
-}  // namespace millrace::worker
+}  // namespace millrace::protocol

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/grid/step_cut.h"
+#include "protocol/datagram/switch_link.h"
+#include "switch_agg/job_machine.h"
+
+namespace millrace::switch_agg {
+
+/// One job in role `combine`: a rack's switch, which adds up what its workers send and hands the sum to the shard that decides
+/// (DESIGN.md, "Role combine"). All of it is soft state: whatever is forgotten here costs speed only.
+///
+/// combine_job.cc has the door, the epoch and the uplink; combine_sums.cc what becomes of a unit.
+///
+/// Invariant  a slot's sum goes up only when it holds all units of all the rack's live workers of its turn; then it
+/// is closed, and never added
+///            to again. A sum that was flushed stays so for its turn.
+/// Threads    one at a time, the aggregator's.
+class CombineJob : public JobMachine {
+ public:
+  /// options, pool, scratch  outlive this.
+  /// nonce_seed              random: of the uplink.
+  CombineJob(const SwitchJob& job, const AggregatorOptions& options, SlotPool& pool, Scratch& scratch,
+             uint64_t nonce_seed);
+
+  void receive(const protocol::Datagram& datagram, const protocol::Endpoint& from, const Outbox& out) override;
+  void tick(const Outbox& out) override;
+
+ private:
+  enum class Uplink : uint8_t { kNone, kAsking, kHello, kWelcome };
+  enum class CellState : uint8_t {
+    kGathering,
+    kSent,  ///< the group is in the slot's kept results
+    kRaw,   ///< no sum of this turn: units go up as they come
+  };
+  /// Beside the slot of the pool.
+  struct Cell {
+    CellState state = CellState::kGathering;
+    uint64_t askers = 0;  ///< kSent: have sent units again
+    TimeNs again_after = 0;
+    uint64_t hash = 0;
+    uint32_t raw_turns = 0;  ///< so many more go raw at once
+  };
+
+  void forget() override;
+  void forget_sums();
+
+  // Workers.
+  void hello(const protocol::Datagram& datagram, const protocol::Endpoint& from, const Outbox& out);
+  void welcome(uint16_t worker, const Outbox& out);
+
+  // The shard.
+  void from_shard(const protocol::Datagram& datagram, const Outbox& out);
+  void ask_shard(const Outbox& out);
+  void greet_shard(const Outbox& out);
+  void doubt_shard(const Outbox& out);
+
+  // Units.
+  void contribution(const protocol::Datagram& datagram, const Outbox& out);
+  void unit(const protocol::Datagram& datagram, const Outbox& out);
+  void gather(const protocol::Datagram& datagram, const Outbox& out);
+  void sent_again(const protocol::Datagram& datagram, const Outbox& out);
+  void claim(Slot& slot, Cell& cell, const protocol::DatagramHeader& header);
+  void flush(Slot& slot, Cell& cell, CellState then, const Outbox& out);
+  void forward(const protocol::Datagram& datagram, const Outbox& out);
+  void complete(uint16_t number, const Outbox& out);
+  bool encode_group(uint16_t number, std::span<const uint16_t> indices, std::span<const int32_t> values,
+                    const protocol::WindowCodecs& codecs, uint8_t flags);
+  void send_group(uint16_t number, const Outbox& out);
+  void send_up(protocol::DatagramHeader header, const protocol::PartialTerms& terms, ByteSpan payload,
+               const Outbox& out);
+
+  protocol::SwitchLink link_;
+  Uplink uplink_ = Uplink::kNone;
+  TimeNs asked_at_ = 0;
+  TimeNs ask_after_ = 0;
+  uint32_t tries_ = 0;
+  Reselection reselection_;
+  std::vector<Cell> cells_;
+};
+
+}  // namespace millrace::switch_agg

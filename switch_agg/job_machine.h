@@ -1,0 +1,104 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "protocol/datagram/extensions.h"
+#include "protocol/datagram/header.h"
+#include "protocol/datagram/packet_sink.h"
+#include "protocol/datagram/window_code.h"
+#include "switch_agg/aggregator.h"
+#include "switch_agg/outbox.h"
+#include "switch_agg/slot.h"
+#include "switch_agg/worker_sessions.h"
+
+namespace millrace::switch_agg {
+
+/// Room that all jobs of an aggregator share: used within one call.
+struct Scratch {
+  explicit Scratch(uint32_t window_indices_max, uint32_t packet_bytes_max);
+
+  std::vector<uint16_t> entry_indices;  ///< [kFragmentEntriesMax] of the packet at hand
+  std::vector<int32_t> entry_values;
+  std::vector<uint16_t> indices;  ///< [window_indices_max] of the turn that closes
+  std::vector<int32_t> values;
+  std::vector<int32_t> decoded;
+  std::vector<uint8_t> packet;  ///< [packet_bytes_max]
+};
+
+/// One job of an aggregator, whatever its role: the door (who is it, is it authentic, of which life), its slots, its lease.
+///
+/// Threads  one at a time, the aggregator's.
+class JobMachine {
+ public:
+  using Phase = SwitchPhase;
+
+  /// options, pool, scratch  outlive this.
+  JobMachine(const SwitchJob& job, const AggregatorOptions& options, SlotPool& pool, Scratch& scratch);
+  virtual ~JobMachine();
+  JobMachine(const JobMachine&) = delete;
+  JobMachine& operator=(const JobMachine&) = delete;
+
+  const SwitchJob& job() const { return job_; }
+  bool has_slots() const { return !slots_.empty(); }
+  /// False: the pool has not so many.
+  bool reserve_slots();
+  /// Slots go back to the pool.
+  void free_slots();
+  /// It has slots, and no authentic packet came for the lease's time.
+  bool lease_is_over(TimeNs now) const;
+  uint64_t life() const { return sessions_.life(); }
+  uint32_t epoch() const { return epoch_; }
+  Phase phase() const { return phase_; }
+  uint64_t live() const { return live_; }
+
+  /// Everything of the life before is forgotten; slots stay reserved.
+  void begin_life(uint64_t life, TimeNs now);
+  virtual void receive(const protocol::Datagram& datagram, const protocol::Endpoint& from, const Outbox& out) = 0;
+  virtual void tick(const Outbox& out) = 0;
+
+ protected:
+  virtual void forget() = 0;
+
+  void challenge(const protocol::Datagram& datagram, const protocol::Endpoint& from, const Outbox& out);
+  bool admit(const protocol::Datagram& datagram, const Outbox& out);
+  /// The same of a HELLO, which may begin a session. Nothing: it is dropped.
+  std::optional<protocol::HelloTerms> admit_hello(const protocol::Datagram& datagram, const protocol::Endpoint& from,
+                                                  const Outbox& out);
+  void note(WorkerSessions::Verdict verdict, const Outbox& out) const;
+  void notice(uint16_t worker, protocol::NoticeCode code, const Outbox& out);
+  void notice_stranger(const protocol::Datagram& datagram, protocol::NoticeCode code, const protocol::Nonce& nonce,
+                       const protocol::Endpoint& from, const Outbox& out);
+  void send_welcome(uint16_t worker, const protocol::WelcomeTerms& said, const Outbox& out);
+  protocol::DatagramHeader header_of(protocol::DatagramType type) const;
+  /// Into the scratch's entries, which `entries` names then.
+  bool decode(const protocol::DatagramHeader& header, ByteSpan payload, protocol::WindowEntries& entries,
+              const Outbox& out) const;
+  Slot& slot(uint32_t number) { return (*pool_)[slots_[number]]; }
+
+  SwitchJob job_;
+  const AggregatorOptions* options_;
+  SlotPool* pool_;
+  Scratch* scratch_;
+  int32_t headroom_;
+  WorkerSessions sessions_;
+  std::vector<uint16_t> slots_;  ///< of the pool, by the job's own number; empty: none reserved
+  TimeNs heard_ = 0;             ///< the last authentic packet
+
+  Phase phase_ = Phase::kClosed;
+  uint32_t epoch_ = 0;
+  uint64_t live_ = 0;
+  uint64_t membership_ = 0;
+  uint64_t greeted_ = 0;  ///< workers whose HELLO is in
+};
+
+/// Fields of a unit that no state is needed for to see that they cannot be: of a CONTRIB, and of a PARTIAL in front of it.
+/// slots  of the job.
+bool is_unit_well_formed(const protocol::DatagramHeader& header, uint32_t slots);
+/// LAST or `next` contradicts what this worker said in an earlier fragment.
+bool contradicts(const Slot::Part& part, const protocol::DatagramHeader& header);
+/// Values of at most 15 bits and a sign are sent as 16 bits: exact, and half as long.
+protocol::WindowCodecs exact_codecs(protocol::WindowCodecs codecs, uint32_t magnitude_or);
+
+}  // namespace millrace::switch_agg

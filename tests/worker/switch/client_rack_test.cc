@@ -1,0 +1,178 @@
+// A worker whose contributions go through a rack's switch (switch_agg/DESIGN.md, "Role combine").
+#include <gtest/gtest.h>
+
+#include "tests/worker/switch/scripted_switch.h"
+
+namespace millrace::worker::testing {
+namespace {
+
+using protocol::DatagramType;
+namespace flag = protocol::datagram_flag;
+
+class ClientRack : public ::testing::Test {
+ protected:
+  ClientRack() { rig_.epoch.role = SwitchRole::kCombine; }
+  void SetUp() override {
+    ASSERT_NO_FATAL_FAILURE(rig_.run_from_start());
+    ASSERT_NO_FATAL_FAILURE(rig_.welcome_by_rack());
+  }
+  std::vector<SentPacket> contributions() { return rig_.sink.take(DatagramType::kContribution); }
+  /// Where the contributions of slot 0 go at the next time-out, and whether with FLUSH.
+  std::vector<std::pair<bool, uint16_t>> after_timeout() {
+    std::vector<std::pair<bool, uint16_t>> seen;
+    rig_.now = rig_.client.next_deadline();
+    rig_.tick();
+    for (const SentPacket& packet : contributions()) {
+      if (packet.header().slot == 0) seen.emplace_back((packet.header().flags & flag::kFlush) != 0, packet.to.port);
+    }
+    return seen;
+  }
+  ClientRig rig_{ClientRig::options()};
+};
+
+TEST_F(ClientRack, ContributionsGoToTheRackUnderItsSession) {
+  rig_.begin(0, {{3, 1.0F}});
+  const auto sent = contributions();
+  ASSERT_FALSE(sent.empty());
+  for (const SentPacket& packet : sent) {
+    EXPECT_EQ(packet.to.port, 2000);
+    EXPECT_TRUE(rig_.rack.verifies(packet));
+    EXPECT_EQ(packet.header().life, rig_.rack.life());
+    EXPECT_EQ(packet.header().flags & flag::kFlush, 0);
+  }
+}
+
+TEST_F(ClientRack, ItsHelloToTheRackHasNoPositions) {
+  ++rig_.epoch.epoch;
+  rig_.client.set_epoch(rig_.epoch, rig_.now, rig_.sink);
+  const auto hellos = rig_.sink.take(DatagramType::kHello);
+  ASSERT_EQ(hellos.size(), 2u);
+  for (const SentPacket& packet : hellos) {
+    const auto hello = protocol::read_hello(packet.datagram().extension);
+    ASSERT_TRUE(hello.has_value());
+    EXPECT_EQ(hello->slots, packet.to == rig_.epoch.rack ? 0u : 2u);
+    EXPECT_EQ(hello->live, 3u);
+    EXPECT_EQ(hello->membership, 77u);
+  }
+}
+
+TEST_F(ClientRack, WhatIsNotWelcomeGoesToTheDecider) {
+  ++rig_.epoch.epoch;
+  rig_.client.set_epoch(rig_.epoch, rig_.now, rig_.sink);
+  rig_.sink.take();
+  rig_.hand(rig_.aggregator.welcome(2, {0, 0}));
+  rig_.begin(0, {{3, 1.0F}});
+  for (const SentPacket& packet : contributions()) {
+    EXPECT_EQ(packet.to.port, 1000);
+    EXPECT_TRUE(rig_.aggregator.verifies(packet));
+  }
+}
+
+TEST_F(ClientRack, ResendsCarryFlushFromTheSecondTimeoutAndGoPastASilentRack) {
+  rig_.begin(0, {});
+  contributions();
+  std::vector<std::pair<bool, uint16_t>> seen;
+  while (seen.size() < 3) {
+    const auto more = after_timeout();
+    seen.insert(seen.end(), more.begin(), more.end());
+  }
+  EXPECT_EQ(seen, (std::vector<std::pair<bool, uint16_t>>{{false, 2000}, {true, 2000}, {false, 1000}}));
+}
+
+TEST_F(ClientRack, ARackThatDoesNotAnswerIsLeftAndAskedAgain) {
+  rig_.begin(0, {});
+  contributions();
+  for (int i = 0; i < 12 && rig_.client.counters().rack_lost == 0; ++i) after_timeout();
+  EXPECT_EQ(rig_.client.counters().rack_lost, 1u);
+  std::vector<SentPacket> requests;
+  for (int i = 0; i < 20 && requests.empty(); ++i) {
+    rig_.now = rig_.client.next_deadline();
+    rig_.tick();
+    for (const SentPacket& packet : rig_.sink.take()) {
+      EXPECT_FALSE(packet.header().type == DatagramType::kContribution && packet.to.port == 2000);
+      if (packet.header().type == DatagramType::kChallengeRequest && packet.to.port == 2000) requests.push_back(packet);
+    }
+  }
+  ASSERT_FALSE(requests.empty());
+  rig_.rack_request = requests.back();
+  rig_.welcome_by_rack();
+  EXPECT_EQ(rig_.client.counters().rack_welcomes, 2u);
+}
+
+TEST_F(ClientRack, ARackThatAnswersAChallengeIsKept) {
+  rig_.begin(0, {});
+  contributions();
+  std::optional<SentPacket> request;
+  for (int i = 0; i < 6 && !request; ++i) {
+    rig_.now = rig_.client.next_deadline();
+    rig_.tick();
+    for (const SentPacket& packet : rig_.sink.take(DatagramType::kChallengeRequest)) {
+      if (packet.to.port == 2000) request = packet;
+    }
+  }
+  ASSERT_TRUE(request.has_value());
+  rig_.hand_from_rack(rig_.rack.challenge(*request));
+  after_timeout();
+  EXPECT_EQ(rig_.client.counters().rack_lost, 0u);
+}
+
+TEST_F(ClientRack, ARestartedRackIsGreetedAgain) {
+  ScriptedSwitch other(rig_.client_options, 0xB0B);
+  rig_.hand_from_rack(other.notice(protocol::NoticeCode::kUnknownLife, 1, {}));
+  rig_.later(kNsPerS);
+  rig_.hand_from_rack(other.notice(protocol::NoticeCode::kUnknownLife, 1, {}));
+  const auto requests = rig_.sink.take(DatagramType::kChallengeRequest);
+  ASSERT_FALSE(requests.empty());
+  EXPECT_EQ(requests.back().to.port, 2000);
+  rig_.hand_from_rack(other.challenge(requests.back()));
+  const auto hellos = rig_.sink.take(DatagramType::kHello);
+  ASSERT_EQ(hellos.size(), 1u);
+  EXPECT_EQ(hellos[0].to.port, 2000);
+  EXPECT_TRUE(other.verifies(hellos[0]));
+  EXPECT_EQ(rig_.client.phase(), SwitchPhase::kRunning) << "the decider's session stays";
+}
+
+TEST_F(ClientRack, ARackThatDoesNotTakeContributionsIsPassedBy) {
+  rig_.hand_from_rack(rig_.rack.notice(protocol::NoticeCode::kSayHello, 1, {}));
+  rig_.begin(0, {{3, 1.0F}});
+  for (const SentPacket& packet : contributions()) EXPECT_EQ(packet.to.port, 1000);
+  EXPECT_EQ(rig_.client.counters().rack_lost, 1u);
+}
+
+TEST_F(ClientRack, ARackOfAnotherShapeIsNoRack) {
+  ++rig_.epoch.epoch;
+  rig_.client.set_epoch(rig_.epoch, rig_.now, rig_.sink);
+  rig_.sink.take();
+  rig_.hand_from_rack(rig_.rack.welcome(2, {0, 0, 0}));
+  EXPECT_EQ(rig_.client.counters().refused, 1u);
+  EXPECT_FALSE(rig_.client.path_suspect());
+  rig_.hand(rig_.aggregator.welcome(2, {0, 0}));
+  rig_.begin(0, {{3, 1.0F}});
+  for (const SentPacket& packet : contributions()) EXPECT_EQ(packet.to.port, 1000);
+}
+
+TEST_F(ClientRack, ARackSaysNoResults) {
+  rig_.begin(0, {{3, 1.0F}});
+  rig_.hand_from_rack(rig_.rack.result(1, {.slot = 0, .turn = 1, .indices = {3}, .sums = {1}}));
+  EXPECT_TRUE(rig_.told.windows.empty());
+  EXPECT_EQ(rig_.client.counters().unexpected_type, 1u);
+}
+
+TEST_F(ClientRack, WhatTheRackCutComesBackThoughItIsInTheUpdate) {
+  rig_.begin(0, {{3, 1.0F}, {5, 2.0F}, {7, 4.0F}});
+  rig_.hand(
+      rig_.aggregator.result(1, {.slot = 0, .turn = 1, .selected = 2, .kept = 2, .indices = {3, 5}, .sums = {1, 2}}));
+  ASSERT_EQ(rig_.told.windows.size(), 1u);
+  EXPECT_EQ(rig_.told.windows[0].returned, (std::map<uint32_t, float>{{3, 1.0F}, {7, 4.0F}}));
+}
+
+TEST_F(ClientRack, WhatAnotherRackCutIsNothingToThisWorker) {
+  rig_.begin(0, {{3, 1.0F}, {5, 2.0F}});
+  rig_.hand(
+      rig_.aggregator.result(1, {.slot = 0, .turn = 1, .selected = 1, .kept = 2, .indices = {3, 5}, .sums = {1, 2}}));
+  ASSERT_EQ(rig_.told.windows.size(), 1u);
+  EXPECT_TRUE(rig_.told.windows[0].returned.empty());
+}
+
+}  // namespace
+}  // namespace millrace::worker::testing

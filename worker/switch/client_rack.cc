@@ -1,0 +1,161 @@
+#include <algorithm>
+#include <limits>
+
+#include "worker/switch/client_state.h"
+
+/// The session with this worker's rack (switch_agg/DESIGN.md, "Role combine"): while it is welcome there, contributions go there
+/// first. Nothing is lost with a rack: whatever it does not bring to the decider goes past it.
+namespace millrace::worker {
+
+using protocol::Datagram;
+using protocol::DatagramHeader;
+using protocol::DatagramType;
+
+namespace {
+
+constexpr uint32_t kRackDoublingsMax = 6;
+
+}  // namespace
+
+void SwitchClient::State::begin_rack(TimeNs now, protocol::PacketSink& sink) {
+  rack_phase = RackPhase::kNone;
+  rack_doubted = false;
+  rack_timeouts = 0;
+  if (epoch.role != SwitchRole::kCombine || epoch.rack.port == 0) return;
+  rack_link.aim(epoch.rack);
+  if (rack_link.has_session()) return greet_rack(now, sink);
+  ask_rack(now, sink);
+}
+
+void SwitchClient::State::ask_rack(TimeNs now, protocol::PacketSink& sink) {
+  rack_phase = RackPhase::kAsking;
+  rack_link.request_challenge(epoch.epoch, sink);
+  ++counters.challenge_requests;
+  rack_asked_at = now;
+  rack_due = now + round_trip.timeout(std::min(rack_timeouts, kRackDoublingsMax));
+}
+
+void SwitchClient::State::greet_rack(TimeNs now, protocol::PacketSink& sink) {
+  rack_phase = RackPhase::kHello;
+  const protocol::HelloTerms hello{.membership = epoch.membership_hash,
+                                   .live = epoch.live,
+                                   .worker_nonce = rack_link.session_nonce(),
+                                   .slots = 0,
+                                   .positions = {}};
+  std::array<uint8_t, protocol::kExtensionBytesMax> extension;
+  const size_t bytes = protocol::put_hello(hello, extension);
+  DatagramHeader header;
+  header.type = DatagramType::kHello;
+  header.epoch = epoch.epoch;
+  rack_link.send(header, ByteSpan(extension).first(bytes), {}, epoch.rack, sink);
+  ++counters.hellos;
+  rack_due = now + round_trip.timeout(std::min(rack_timeouts, kRackDoublingsMax));
+}
+
+/// A hint is of nobody's session: who sent it is all that tells whose it is, and all that it can do is make this worker ask.
+bool SwitchClient::State::is_from_rack(const Datagram& datagram, const protocol::Endpoint& from) const {
+  if (rack_phase == RackPhase::kNone) return false;
+  if (datagram.header.type == DatagramType::kChallenge) return rack_link.expects(datagram);
+  if (SwitchLink::is_hint(datagram)) return from == epoch.rack;
+  return rack_link.has_session() && datagram.header.life == rack_link.life();
+}
+
+void SwitchClient::State::on_rack_packet(const Datagram& datagram, TimeNs now, protocol::PacketSink& sink) {
+  const DatagramHeader& header = datagram.header;
+  if (header.type == DatagramType::kChallenge) return on_rack_challenge(datagram, now, sink);
+  if (header.type != DatagramType::kWelcome && header.type != DatagramType::kNotice) {
+    ++counters.unexpected_type;
+    return;
+  }
+  const SwitchLink::Verdict verdict = rack_link.judge(datagram);
+  if (verdict == SwitchLink::Verdict::kForged) ++counters.forged;
+  if (verdict == SwitchLink::Verdict::kReplayed) ++counters.replayed;
+  if (verdict != SwitchLink::Verdict::kGood) return;
+  if (header.type == DatagramType::kNotice) return on_rack_notice(datagram, now, sink);
+  if (header.epoch != epoch.epoch) {
+    ++counters.wrong_epoch;
+    return;
+  }
+  on_rack_welcome(datagram);
+}
+
+void SwitchClient::State::on_rack_challenge(const Datagram& datagram, TimeNs now, protocol::PacketSink& sink) {
+  const SwitchLink::Renew renew =
+      rack_phase == RackPhase::kWelcome ? SwitchLink::Renew::kNewLifeOnly : SwitchLink::Renew::kAlways;
+  const SwitchLink::Challenge told = rack_link.take_challenge(datagram, renew);
+  if (told == SwitchLink::Challenge::kRefused) {
+    ++counters.forged;
+    return;
+  }
+  rack_doubted = false;
+  if (told == SwitchLink::Challenge::kSameLife && rack_phase == RackPhase::kWelcome) return;
+  leave_rack(RackPhase::kHello);
+  greet_rack(now, sink);
+}
+
+void SwitchClient::State::on_rack_welcome(const Datagram& datagram) {
+  const std::optional<protocol::WelcomeTerms> welcome = protocol::read_welcome(datagram.extension);
+  if (!welcome || welcome->slots != slots.size() || welcome->window_indices != options.window_indices) {
+    ++counters.refused;
+    leave_rack(RackPhase::kNone);
+    return;
+  }
+  if (rack_phase != RackPhase::kHello) {
+    ++counters.duplicates;
+    return;
+  }
+  rack_phase = RackPhase::kWelcome;
+  rack_timeouts = 0;
+  ++counters.rack_welcomes;
+}
+
+void SwitchClient::State::on_rack_notice(const Datagram& datagram, TimeNs now, protocol::PacketSink& sink) {
+  const std::optional<protocol::Notice> notice = protocol::read_notice(datagram.extension);
+  if (!notice) {
+    ++counters.malformed;
+    return;
+  }
+  if (SwitchLink::is_hint(datagram)) {
+    if (rack_asked_at != INT64_MIN && now - rack_asked_at < round_trip.smoothed()) return;
+    rack_link.request_challenge(epoch.epoch, sink);
+    ++counters.challenge_requests;
+    rack_asked_at = now;
+    return;
+  }
+  epoch_seen = std::max(epoch_seen, notice->epoch);
+  if (rack_phase != RackPhase::kWelcome) return;
+  // It does not take what this worker sends, whatever the reason: past it, and another hello later.
+  leave_rack(RackPhase::kHello);
+  rack_due = now + round_trip.timeout(0);
+}
+
+void SwitchClient::State::leave_rack(RackPhase then) {
+  if (rack_phase == RackPhase::kWelcome) ++counters.rack_lost;
+  rack_phase = then;
+  rack_doubted = false;
+}
+
+/// Turns time out: the decider's other workers are slow, or the rack is gone. A challenge tells.
+void SwitchClient::State::doubt_rack(TimeNs now, protocol::PacketSink& sink) {
+  if (rack_phase != RackPhase::kWelcome || rack_doubted) return;
+  rack_doubted = true;
+  rack_link.request_challenge(epoch.epoch, sink);
+  ++counters.challenge_requests;
+  rack_asked_at = now;
+  rack_due = now + 2 * round_trip.timeout(0);
+}
+
+void SwitchClient::State::tick_rack(TimeNs now, protocol::PacketSink& sink) {
+  if (now < rack_deadline()) return;
+  ++rack_timeouts;
+  leave_rack(RackPhase::kAsking);
+  // A hello without an answer too: its keys may be of a life that is over.
+  ask_rack(now, sink);
+}
+
+TimeNs SwitchClient::State::rack_deadline() const {
+  const bool waits = rack_phase == RackPhase::kAsking || rack_phase == RackPhase::kHello || rack_doubted;
+  return waits ? rack_due : std::numeric_limits<TimeNs>::max();
+}
+
+}  // namespace millrace::worker
