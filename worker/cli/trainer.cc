@@ -200,7 +200,8 @@ class Run {
     if (options_.on_stats) options_.on_stats(stats);
     session_.reset();
     if (!options_.state_path.empty()) ::unlink(options_.state_path.c_str());
-    TrainResult result{.model = std::move(model_), .epochs = {}, .curve = {}, .audit = stats.audit, .by_switch = stats.by_switch};
+    TrainResult result{
+        .model = std::move(model_), .epochs = {}, .curve = {}, .audit = stats.audit, .by_switch = stats.by_switch};
     if (curve_) result.curve = curve_->evaluated();
     result.rounds = rounds_;
     result.contributions = contributions_;
