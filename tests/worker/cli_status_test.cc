@@ -124,7 +124,7 @@ TEST_F(StatusOfPath, JobOfASwitchSaysWhoDecidesAndWhatEachSays) {
   say(0, protocol::Heartbeat::Switch::kAnswers);
   const nlohmann::json path = report_json(look(), {})["jobs"][0]["path"];
   EXPECT_EQ(path["decided_by"], "server");
-  EXPECT_EQ(path["answers"], nlohmann::json({0}));
+  EXPECT_EQ(path["answers"], nlohmann::json::array({0}));
   EXPECT_EQ(path["changes"], 1);
 }
 
