@@ -122,11 +122,11 @@ void check_offers_settled(const SwitchRecord& record, const SwitchLawTerms& term
 
 }  // namespace
 
-bool SwitchRecord::Told::kept(uint16_t worker, uint32_t index) const {
+bool SwitchRecord::Told::kept(uint16_t who, uint32_t index) const {
   const auto at = std::ranges::lower_bound(indices, index);
   if (at == indices.end() || *at != index) return true;
   return std::ranges::all_of(racks, [&](const worker::CutRack& rack) {
-    return (rack.workers >> worker & 1) == 0 || rack.kept[static_cast<size_t>(at - indices.begin())] != 0;
+    return (rack.workers >> who & 1) == 0 || rack.kept[static_cast<size_t>(at - indices.begin())] != 0;
   });
 }
 

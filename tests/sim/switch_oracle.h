@@ -23,7 +23,7 @@ struct SwitchRecord {
     std::map<uint32_t, float> returned;
     std::vector<worker::CutRack> racks;
     /// False: its rack cut the index off.
-    bool kept(uint16_t worker, uint32_t index) const;
+    bool kept(uint16_t who, uint32_t index) const;
   };
   uint16_t worker = 0;
   bool survived = false;  ///< still a member when the run ended, or left by itself
