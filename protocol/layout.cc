@@ -149,9 +149,9 @@ std::string bucket_text(const JobSpec& spec, const BucketLayout& bucket) {
 }
 
 uint64_t entries_down(const BucketLayout& bucket) {
-  const auto by_density =
-      static_cast<uint64_t>(std::ceil(bucket.reselect.density * static_cast<double>(bucket.dimension)));
-  return std::min(bucket.dimension, bucket.reselect.k != 0 ? bucket.reselect.k : by_density);
+  if (bucket.reselect.k != 0) return std::min(bucket.dimension, bucket.reselect.k);  // the density may then be any number
+  const double by_density = std::ceil(bucket.reselect.density * static_cast<double>(bucket.dimension));
+  return std::min(bucket.dimension, static_cast<uint64_t>(by_density));
 }
 
 uint64_t layout_hash(const JobLayout& layout) {

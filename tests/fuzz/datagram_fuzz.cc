@@ -16,13 +16,22 @@ struct Room {
   WindowRoom view() { return {indices, values}; }
 };
 
+/// Only a result's terms have something behind them: what racks kept, which read_marks() reads.
+template <typename Terms>
+bool may_have_rest(const Terms&) {
+  return false;
+}
+bool may_have_rest(const ResultTerms& terms) { return terms.selected != 0; }
+
 /// Whatever type the header claims: each reader gets the extension.
 void read_extensions(ByteSpan extension) {
   std::array<uint8_t, kExtensionBytesMax> room;
   const auto check = [&](const auto& read, const auto& put) {
     if (!read) return;
     const size_t bytes = put(*read, room);
-    MILLRACE_CHECK(std::equal(extension.begin(), extension.end(), room.begin(), room.begin() + bytes), bytes);
+    const ByteSpan rest = extension.subspan(bytes);
+    MILLRACE_CHECK(std::equal(extension.begin(), rest.begin(), room.begin(), room.begin() + bytes), bytes);
+    MILLRACE_CHECK(rest.empty() || may_have_rest(*read), rest.size());
   };
   check(read_challenge_request(extension), put_challenge_request);
   check(read_challenge(extension), put_challenge);
