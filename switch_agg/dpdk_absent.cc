@@ -7,10 +7,11 @@ namespace millrace::switch_agg {
 namespace {
 
 std::unexpected<Error> absent(std::string_view otherwise) {
-  return fail(ErrorCode::kUnsupported,
-              fmt::format("this millrace-switch was built without DPDK: install libdpdk-dev (deploy/setup.sh) and build "
-                          "again, or use {}",
-                          otherwise));
+  return fail(
+      ErrorCode::kUnsupported,
+      fmt::format("this millrace-switch was built without DPDK: install libdpdk-dev (deploy/setup.sh) and build "
+                  "again, or use {}",
+                  otherwise));
 }
 
 }  // namespace
