@@ -1,22 +1,25 @@
-// In place of the other dpdk_*.cc where DPDK was not found.
+// In place of the other dpdk_*.cc where DPDK was not found, or is not wanted.
+#include <fmt/format.h>
+
 #include "switch_agg/dpdk_ports.h"
 
 namespace millrace::switch_agg {
 namespace {
 
-std::unexpected<Error> absent() {
+std::unexpected<Error> absent(std::string_view otherwise) {
   return fail(
       ErrorCode::kUnsupported,
-      "this millrace-switch was built without DPDK: install libdpdk-dev (deploy/setup.sh) and build again, or use "
-      "--pmd kernel");
+      fmt::format("this millrace-switch was built without DPDK: install libdpdk-dev (deploy/setup.sh) and build "
+                  "again, or use {}",
+                  otherwise));
 }
 
 }  // namespace
 
 std::string_view dpdk_version() { return {}; }
 
-Result<std::vector<std::unique_ptr<PacketPort>>> open_dpdk_ports(const DpdkOptions&) { return absent(); }
+Result<std::vector<std::unique_ptr<PacketPort>>> open_dpdk_ports(const DpdkOptions&) { return absent("--pmd kernel"); }
 
-Result<std::unique_ptr<DpdkRingWire>> DpdkRingWire::open(const DpdkOptions&) { return absent(); }
+Result<std::unique_ptr<DpdkRingWire>> DpdkRingWire::open(const DpdkOptions&) { return absent("--pmd memory"); }
 
 }  // namespace millrace::switch_agg

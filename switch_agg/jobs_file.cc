@@ -4,14 +4,18 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "switch_agg/endpoint_text.h"
+#include "switch_agg/jobs_file_place.h"
 
 namespace millrace::switch_agg {
 namespace {
@@ -180,20 +184,53 @@ Result<SwitchJob> read_job(const Json& object, size_t number, const std::string&
   return job;
 }
 
+/// Of a system call that failed: why, and what to do about it.
+std::unexpected<Error> cannot_read(const std::string& path, int reason) {
+  std::string_view hint = "give another --jobs";
+  if (reason == ENOENT) hint = "give another --jobs, or write it (switch_agg/IO.md has an example)";
+  if (reason == EACCES || reason == EPERM) hint = "let this program's user read it (chmod, chown)";
+  if (reason == EISDIR) hint = "give the file itself";
+  return fail(ErrorCode::kIo, fmt::format("cannot read the list of jobs '{}': {}; {}", path,
+                                          std::generic_category().message(reason), hint));
+}
+
+Result<std::string> read_text(const std::string& path) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rbe"), &std::fclose);
+  if (!file) return cannot_read(path, errno);
+  std::string text(kJobsFileBytesMax + 1, '\0');
+  const size_t bytes = std::fread(text.data(), 1, text.size(), file.get());
+  if (std::ferror(file.get()) != 0) return cannot_read(path, errno);
+  if (bytes > kJobsFileBytesMax) {
+    return fail(ErrorCode::kIo, fmt::format("'{}' has more than {} bytes: no list of jobs; give another --jobs", path,
+                                            kJobsFileBytesMax));
+  }
+  text.resize(bytes);
+  return text;
+}
+
+std::unexpected<Error> refuse_at(size_t line, const Error& error) {
+  return fail(error.code, fmt::format("line {}: {}", line, error.message));
+}
+
 }  // namespace
 
 Result<std::vector<SwitchJob>> parse_jobs(std::string_view text, const std::string& folder) {
+  constexpr std::string_view kForm = "must be JSON of the form {\"jobs\": [{…}, …]} (switch_agg/IO.md has an example)";
   const Json document = Json::parse(text, nullptr, false);
+  if (document.is_discarded())
+    return fail(ErrorCode::kInvalidArgument, fmt::format("{}; it {}", json_fault(text), kForm));
   if (!document.is_object() || document.size() != 1 || !document.contains("jobs") || !document["jobs"].is_array())
-    return fail(ErrorCode::kInvalidArgument, "is not JSON of the form {\"jobs\": [{…}, …]}");
+    return fail(ErrorCode::kInvalidArgument, std::string(kForm));
   std::vector<SwitchJob> jobs;
   for (const Json& object : document["jobs"]) {
     Result<SwitchJob> job = read_job(object, jobs.size(), folder);
-    if (!job) return std::unexpected(job.error());
+    if (!job) return refuse_at(line_of_job(text, jobs.size()), job.error());
     for (const SwitchJob& other : jobs) {
-      if (other.job == job->job || other.name == job->name)
-        return fail(ErrorCode::kInvalidArgument,
-                    fmt::format("jobs '{}' and '{}' have the same name or number", other.name, job->name));
+      if (other.job != job->job && other.name != job->name) continue;
+      return refuse_at(
+          line_of_job(text, jobs.size()),
+          {ErrorCode::kInvalidArgument,
+           fmt::format("jobs '{}' and '{}' have the same name or number: give each its own", other.name, job->name)});
     }
     jobs.push_back(std::move(*job));
   }
@@ -201,17 +238,9 @@ Result<std::vector<SwitchJob>> parse_jobs(std::string_view text, const std::stri
 }
 
 Result<std::vector<SwitchJob>> read_jobs_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text(kJobsFileBytesMax + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!file.eof() || file.bad()) {
-    return fail(ErrorCode::kIo,
-                file.is_open() && !file.bad() && file
-                    ? fmt::format("'{}' has more than {} bytes: no list of jobs", path, kJobsFileBytesMax)
-                    : fmt::format("cannot read the list of jobs '{}'", path));
-  }
-  text.resize(static_cast<size_t>(file.gcount()));
-  Result<std::vector<SwitchJob>> jobs = parse_jobs(text, std::filesystem::path(path).parent_path().string());
+  const Result<std::string> text = read_text(path);
+  if (!text) return std::unexpected(text.error());
+  Result<std::vector<SwitchJob>> jobs = parse_jobs(*text, std::filesystem::path(path).parent_path().string());
   if (!jobs) return fail(jobs.error().code, fmt::format("{}: {}", path, jobs.error().message));
   return jobs;
 }

@@ -9,6 +9,7 @@
 
 #include "monitoring/http_address.h"
 #include "monitoring/standard_streams.h"
+#include "protocol/datagram/key.h"
 #include "switch_agg/endpoint_text.h"
 
 namespace millrace::switch_agg {
@@ -206,8 +207,9 @@ std::string refuse_together(const RunOptions& options) {
 
 std::string version_text() {
   const std::string_view dpdk = dpdk_version();
-  return fmt::format("millrace-switch {} {}", MILLRACE_VERSION,
-                     dpdk.empty() ? "without DPDK" : fmt::format("with DPDK {}", dpdk));
+  return fmt::format("millrace-switch {} {}, MACs by {}", MILLRACE_VERSION,
+                     dpdk.empty() ? "without DPDK" : fmt::format("with DPDK {}", dpdk),
+                     protocol::datagram_mac_library());
 }
 
 }  // namespace

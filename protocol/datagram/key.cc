@@ -102,6 +102,8 @@ Nonce challenge_nonce(const JobKey& job_key, uint32_t job, uint64_t life, uint16
   return hash_of<sizeof(Nonce)>(job_key, "datagram-nonce1", job, life, worker, worker_nonce, sessions);
 }
 
+std::string_view datagram_mac_library() { return SessionMac::library(); }
+
 Nonce random_nonce() {
   MILLRACE_CHECK(sodium_init() >= 0);
   Nonce nonce;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "kernels/base/buffer.h"
 #include "kernels/base/result.h"
@@ -88,6 +89,9 @@ Nonce challenge_nonce(const JobKey& job_key, uint32_t job, uint64_t life, uint16
 
 /// A fresh nonce from the system's generator. State machines are handed theirs, so that simulations repeat.
 Nonce random_nonce();
+
+/// What computes the MACs of sessions in this build: "libipsec-mb", or "OpenSSL" (the same bytes, four times the time).
+std::string_view datagram_mac_library();
 
 /// A job key file: 64 hexadecimal digits, a newline; readable by its owner alone.
 /// Errors   io; invalid_argument: other bytes, or others may read it (says chmod).

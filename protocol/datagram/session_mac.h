@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <string_view>
 
 #include "kernels/base/buffer.h"
 #include "protocol/datagram/key.h"
@@ -23,6 +24,8 @@ class SessionMac {
   /// No allocation.
   void set_key(const Key& key);
   Mac of(ByteSpan bytes, uint64_t sequence) const;
+  /// "libipsec-mb" or "OpenSSL".
+  static std::string_view library();
 
  private:
   struct State;

@@ -36,6 +36,8 @@ SessionMac::~SessionMac() { sodium_memzero(&state_->key, sizeof(state_->key)); }
 
 void SessionMac::set_key(const Key& key) { IMB_AES256_GCM_PRE(&state_->functions, key.data(), &state_->key); }
 
+std::string_view SessionMac::library() { return "libipsec-mb"; }
+
 Mac SessionMac::of(ByteSpan bytes, uint64_t sequence) const {
   std::array<uint8_t, 12> nonce{};
   std::memcpy(nonce.data() + 4, &sequence, sizeof(sequence));

@@ -28,6 +28,8 @@ void SessionMac::set_key(const Key& key) {
   MILLRACE_CHECK(EVP_EncryptInit_ex(state_->context, nullptr, nullptr, key.data(), nullptr) == 1);
 }
 
+std::string_view SessionMac::library() { return "OpenSSL"; }
+
 Mac SessionMac::of(ByteSpan bytes, uint64_t sequence) const {
   std::array<uint8_t, 12> nonce{};
   std::memcpy(nonce.data() + 4, &sequence, sizeof(sequence));

@@ -1,7 +1,6 @@
-// Packets of all kinds into an aggregator: raw bytes of anybody, and well signed packets of workers of the job whose
-// every field may
-// be anything. It never aborts; what it sends is well formed and signed; a turn that it closed has, in the same epoch and life,
-// one result, whoever is told it and however often.
+// Packets of all kinds into an aggregator: raw bytes of anybody, and well signed packets of workers of the job whose every
+// field may be anything. It never aborts; what it sends is well formed and signed; a turn that it closed has, in the same epoch
+// and life, one result, whoever is told it and however often.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -61,16 +60,22 @@ class SwitchFuzz {
     }
   }
 
+  /// One for all calls: its room is large beside what most of them write.
+  KeepingSink& empty_sink() {
+    sink_.sent.clear();
+    sink_.rooms_left = UINT64_MAX;
+    return sink_;
+  }
   void give(uint32_t from, ByteSpan packet) {
     last_.assign(packet.begin(), packet.end());
-    KeepingSink sink;
+    KeepingSink& sink = empty_sink();
     if (source_.one_in(32)) sink.rooms_left = source_.below(3);
     aggregator_.receive({.bytes = packet, .from = workers_[from].endpoint()}, now_, sink);
     look(sink);
   }
   void tick() {
     now_ += source_.one_in(8) ? 11 * kNsPerS : kNsPerMs * source_.byte();
-    KeepingSink sink;
+    KeepingSink& sink = empty_sink();
     aggregator_.tick(now_, sink);
     look(sink);
   }
@@ -82,7 +87,7 @@ class SwitchFuzz {
   }
 
   void shake_hands(uint32_t at) {
-    KeepingSink sink;
+    KeepingSink& sink = empty_sink();
     aggregator_.receive({.bytes = workers_[at].challenge_request(), .from = workers_[at].endpoint()}, now_, sink);
     MILLRACE_CHECK(sink.sent.size() == 1);  // a CHALLENGE: slots are never all taken here
     MILLRACE_CHECK(workers_[at].take_challenge(sink.sent[0].bytes));
@@ -214,6 +219,7 @@ class SwitchFuzz {
   std::array<Known, kSlots> known_{Known{0, 0, 0}, Known{0, 0, 1}};
   std::map<Key, ByteBuffer> results_;
   ByteBuffer last_;
+  KeepingSink sink_;
 };
 
 }  // namespace

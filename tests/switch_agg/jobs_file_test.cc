@@ -106,6 +106,23 @@ TEST_F(JobsFile, WhatIsNoListIsRefused) {
   EXPECT_THAT(refusal(R"({"jobs": [7]})"), HasSubstr("job 1 of the list must be an object"));
 }
 
+TEST_F(JobsFile, WhereTextIsNoJsonIsSaid) {
+  EXPECT_THAT(refusal("{\"jobs\": [\n  {\"name\": \"a\",\n   \"job\": 7,}\n]}"),
+              testing::AllOf(HasSubstr("jobs.json: line 3, column 13: "), HasSubstr("unexpected '}'"),
+                             HasSubstr("must be JSON of the form {\"jobs\": [")));
+}
+
+TEST_F(JobsFile, TheLineOfAWrongJobIsSaid) {
+  const std::string whole = std::string("{") + kWhole + "}";
+  std::string other = whole;
+  other.replace(other.find("\"a\""), 3, R"("}],\"{[")").replace(other.find("\"job\": 7"), 8, "\"job\": 8");
+  const std::string bad = R"({"name": "b"})";
+  EXPECT_THAT(refusal("{\n\"jobs\":\n[" + whole + ",\n\n" + other + ",\n" + bad + "\n]}"),
+              HasSubstr("jobs.json: line 6: job 'b' lacks \"job\""));
+  EXPECT_THAT(refusal("{\"jobs\": [\n" + whole + ",\n7]}"), HasSubstr("line 3: job 2 of the list must be an object"));
+  EXPECT_THAT(refusal("{\"jobs\": [\n" + whole + ",\n" + whole + "]}"), HasSubstr("line 3: jobs 'a' and 'a' have"));
+}
+
 TEST_F(JobsFile, WrongFieldsAreNamed) {
   EXPECT_THAT(refusal(with(R"("slot": 4)")), HasSubstr("job 'a' has a field 'slot' that is not known"));
   EXPECT_THAT(refusal(replaced(R"("name": "a", )", "")), HasSubstr("job 1 of the list lacks \"name\""));
@@ -147,7 +164,11 @@ TEST_F(JobsFile, FilesThatCannotBeReadAreNamed) {
   ASSERT_FALSE(missing);
   EXPECT_EQ(missing.error().code, ErrorCode::kIo);
   EXPECT_THAT(missing.error().message, HasSubstr("none.json"));
-  EXPECT_FALSE(read_jobs_file(folder_)) << "a folder";
+  EXPECT_THAT(missing.error().message, HasSubstr("No such file or directory; give another --jobs, or write it"));
+  const auto folder = read_jobs_file(folder_);
+  ASSERT_FALSE(folder);
+  EXPECT_EQ(folder.error().code, ErrorCode::kIo);
+  EXPECT_THAT(folder.error().message, HasSubstr("Is a directory; give the file itself"));
   const auto large = read(std::string(kJobsFileBytesMax + 1, ' '));
   ASSERT_FALSE(large);
   EXPECT_THAT(large.error().message, HasSubstr("no list of jobs"));

@@ -1,6 +1,8 @@
 #include "tests/switch_agg/made_up_worker.h"
 
 #include <cstring>
+#include <memory>
+#include <span>
 
 #include "kernels/base/check.h"
 
@@ -15,6 +17,20 @@ using protocol::kDatagramMacBytes;
 using protocol::KeyScope;
 using protocol::KeyUse;
 namespace flag = protocol::datagram_flag;
+
+namespace {
+
+/// Memory for the longest code. Not written: that would take a fuzzer longer than all else that it does with a packet.
+template <typename T, size_t kCount>
+class Unwritten {
+ public:
+  std::span<T> span() const { return {memory_.get(), kCount}; }
+
+ private:
+  std::unique_ptr<T[]> memory_ = std::make_unique_for_overwrite<T[]>(kCount);
+};
+
+}  // namespace
 
 MadeUpWorker::MadeUpWorker(uint32_t job, const protocol::JobKey& key, uint16_t id)
     : job_(job), key_(key), id_(id), handshake_(key, KeyScope::handshake(job, id)) {}
@@ -100,15 +116,13 @@ ByteBuffer MadeUpWorker::contribution(const ContributionFields& fields, const En
     indices.push_back(index);
     values.push_back(value);
   }
-  std::vector<int32_t> decoded(protocol::kFragmentEntriesMax);
-  ByteBuffer payload(8'000);
-  if (!entries.empty()) {
-    const uint32_t taken =
-        encode_window({indices, values}, fields.codecs, fields.window_indices, header, payload, decoded);
-    MILLRACE_CHECK(taken == entries.size(), taken, entries.size());
-  }
-  payload.resize(header.payload_bytes);
-  return sealed(header, {}, payload);
+  if (entries.empty()) return sealed(header, {}, {});
+  const Unwritten<int32_t, protocol::kFragmentEntriesMax> decoded;
+  const Unwritten<uint8_t, 8'000> payload;
+  const uint32_t taken =
+      encode_window({indices, values}, fields.codecs, fields.window_indices, header, payload.span(), decoded.span());
+  MILLRACE_CHECK(taken == entries.size(), taken, entries.size());
+  return sealed(header, {}, payload.span().first(header.payload_bytes));
 }
 
 ByteBuffer MadeUpWorker::empty(ContributionFields fields) {
@@ -150,11 +164,11 @@ std::optional<MadeUpWorker::Heard> MadeUpWorker::hear(ByteSpan packet) const {
 Entries entries_of(const Datagram& datagram, uint32_t window_indices) {
   Entries entries;
   if (datagram.header.entries == 0) return entries;
-  std::vector<uint16_t> indices(protocol::kFragmentEntriesMax);
-  std::vector<int32_t> values(protocol::kFragmentEntriesMax);
-  const auto count = decode_window(datagram.header, datagram.payload, window_indices, {indices, values});
+  const Unwritten<uint16_t, protocol::kFragmentEntriesMax> indices;
+  const Unwritten<int32_t, protocol::kFragmentEntriesMax> values;
+  const auto count = decode_window(datagram.header, datagram.payload, window_indices, {indices.span(), values.span()});
   MILLRACE_CHECK(count.has_value());
-  for (uint32_t at = 0; at < *count; ++at) entries[indices[at]] = values[at];
+  for (uint32_t at = 0; at < *count; ++at) entries[indices.span()[at]] = values.span()[at];
   return entries;
 }
 

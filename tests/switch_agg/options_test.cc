@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "protocol/datagram/key.h"
 #include "switch_agg/endpoint_text.h"
 
 namespace millrace::switch_agg {
@@ -83,11 +84,12 @@ TEST(SwitchOptions, LoadNeedsATarget) {
 
 TEST(SwitchOptions, HelpAndVersionSayWhetherThereIsDpdk) {
   const std::string dpdk = dpdk_version().empty() ? "without DPDK" : "with DPDK " + std::string(dpdk_version());
+  const std::string macs = ", MACs by " + std::string(protocol::datagram_mac_library());
   for (const char* flag : {"--help", "--version"}) {
     const Parsed parsed = parse({flag});
     ASSERT_TRUE(std::holds_alternative<int>(parsed.result));
     EXPECT_EQ(std::get<int>(parsed.result), 0);
-    EXPECT_THAT(parsed.out, HasSubstr(dpdk)) << flag;
+    EXPECT_THAT(parsed.out, HasSubstr(dpdk + macs)) << flag;
   }
   EXPECT_THAT(parse({"run", "--help"}).out, HasSubstr("--lcores"));
 }

@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""Builds without DPDK, libipsec-mb and MPI: what CMake makes of the options that leave them out, and what the programs say.
+
+Takes the folder of the programs that were linked without them, the folder of the usual programs, and the source tree."""
+
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+BARE, USUAL, SOURCE = (Path(sys.argv.pop(1)).resolve() for _ in range(3))
+TIMEOUT_S = 120
+PARTS = ("DPDK", "IPSEC_MB", "MPI")
+
+
+def run(*arguments):
+    return subprocess.run([*map(str, arguments)], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+
+
+def configure(folder, *flags):
+    return run("cmake", "-S", SOURCE, "-B", folder, "-G", "Ninja", "-DMILLRACE_BUILD_TESTS=OFF", *flags)
+
+
+class BarePrograms(unittest.TestCase):
+    def test_TheSwitchSaysWhatItHas(self):
+        said = run(BARE / "millrace-switch", "--version")
+        self.assertEqual(said.returncode, 0, said.stderr)
+        self.assertIn("without DPDK, MACs by OpenSSL", said.stdout)
+
+    def test_ADriverOfDpdkIsRefusedWithWhatToDo(self):
+        with tempfile.TemporaryDirectory() as folder:
+            jobs = Path(folder) / "jobs.json"
+            jobs.write_text('{"jobs": []}', encoding="utf-8")
+            said = run(BARE / "millrace-switch", "run", "--listen", "10.0.0.1:7700", "--jobs", jobs, "--pmd", "net_af_packet,iface=lo")
+        self.assertEqual(said.returncode, 5, said.stderr)
+        for words in ("without DPDK", "deploy/setup.sh", "--pmd kernel"):
+            self.assertIn(words, said.stderr)
+        self.assertEqual(said.stderr.count("\n"), 1, said.stderr)
+
+    def test_TheBenchmarkOfDpdkIsRefusedAndThatOfMemoryRuns(self):
+        said = run(BARE / "millrace-switch", "bench", "--pmd", "net_ring")
+        self.assertEqual(said.returncode, 5, said.stderr)
+        self.assertIn("--pmd memory", said.stderr)
+        said = run(BARE / "millrace-switch", "bench", "--pmd", "memory", "--packets", "1000", "--rounds", "1", "--slots", "8",
+                   "--window-indices", "6400")
+        self.assertEqual(said.returncode, 0, said.stderr)
+        self.assertIn("every MAC verified", said.stdout)
+
+    def test_PeersSayThatMpiIsMissing(self):
+        for command in ("bench", "train"):
+            said = run(BARE / "millrace-peer", command, "--ranks", "4")
+            self.assertEqual(said.returncode, 2, said.stderr)
+            self.assertIn("no MPI", said.stderr)
+
+
+class Options(unittest.TestCase):
+    def test_OffLeavesEveryPartOut(self):
+        with tempfile.TemporaryDirectory() as folder:
+            said = configure(folder, *(f"-DMILLRACE_{part}=OFF" for part in PARTS))
+            self.assertEqual(said.returncode, 0, said.stderr)
+            for part in PARTS:
+                self.assertIn(f"MILLRACE_{part} is OFF", said.stdout)
+            rules = (Path(folder) / "build.ninja").read_text(encoding="utf-8")
+        for source in ("dpdk_absent.cc", "session_mac_openssl.cc", "cmd_bench_without_mpi.cc", "cmd_train_without_mpi.cc"):
+            self.assertIn(source, rules)
+        for name in ("rte_", "IPSec_MB", "libmpi", "dpdk_port.cc", "mpi_communicator.cc"):
+            self.assertNotIn(name, rules)
+
+    def test_OnWithoutThePartIsAnErrorThatNamesIt(self):
+        with tempfile.TemporaryDirectory() as folder:
+            # As if it were not installed.
+            said = configure(folder, "-DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON", "-DMILLRACE_MPI=ON")
+        self.assertNotEqual(said.returncode, 0)
+        self.assertIn("MILLRACE_MPI is ON, and there is no MPI", " ".join(said.stderr.split()))
+
+
+if __name__ == "__main__":
+    unittest.main()
