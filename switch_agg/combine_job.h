@@ -29,9 +29,10 @@ class CombineJob : public JobMachine {
 
   void receive(const protocol::Datagram& datagram, const protocol::Endpoint& from, const Outbox& out) override;
   void tick(const Outbox& out) override;
+  std::optional<RackStatus> rack_status() const override;
 
  private:
-  enum class Uplink : uint8_t { kNone, kAsking, kHello, kWelcome };
+  using Uplink = RackUplink;
   enum class CellState : uint8_t {
     kGathering,
     kSent,  ///< the group is in the slot's kept results

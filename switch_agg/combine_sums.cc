@@ -170,6 +170,8 @@ void CombineJob::complete(uint16_t number, const Outbox& out) {
   cell.state = CellState::kSent;
   cell.askers = 0;
   out.count(Event::kGroupSent);
+  out.count(Event::kEntriesKept, stay);
+  out.count(Event::kEntriesCut, taken.count - stay);
   send_group(number, out);
 }
 
@@ -234,9 +236,12 @@ void CombineJob::send_up(DatagramHeader header, const PartialTerms& terms, ByteS
   header.magic = protocol::kDatagramMagic;
   std::array<uint8_t, kPartialTermsBytes> extension;
   put_partial_terms(terms, extension);
-  if (out.room(kDatagramHeaderBytes + kPartialTermsBytes + payload.size() + kDatagramMacBytes).empty()) return;
+  const size_t bytes = kDatagramHeaderBytes + kPartialTermsBytes + payload.size() + kDatagramMacBytes;
+  if (out.room(bytes).empty()) return;
   link_.send(header, extension, payload, job_.shard, out.sink());
   out.count(Event::kSent);
+  out.count(Event::kSentUp);
+  out.count(Event::kSentUpBytes, bytes);
 }
 
 }  // namespace millrace::switch_agg
