@@ -165,8 +165,8 @@ std::expected<std::vector<double>, Failure> run_raw(const Plan& plan, const Host
     workers.push_back(std::move(*child));
   }
   std::vector<ExitReport> reports;
-  std::vector<ChildProcess*> beside;
-  for (ChildProcess& shard : shards) beside.push_back(&shard);
+  std::vector<ServerProcess> beside;
+  for (ChildProcess& shard : shards) beside.push_back({"shard", beside.size(), &shard});
   if (auto done = wait_for_workers(workers, beside, reports, round_budget_ms(plan)); !done)
     return fail_with(done.error().code, "bare ZeroMQ: " + done.error().message);
   return measured_ms(**shared, plan);
@@ -451,9 +451,9 @@ Outcome run_row(const Plan& plan, const Hosts& hosts, const RowSetup& row, const
     workers.push_back(std::move(*child));
   }
   std::vector<ExitReport> worker_reports;
-  std::vector<ChildProcess*> beside;
-  for (ShardProcess& shard : shards) beside.push_back(&shard.process());
-  for (SwitchProcess& one : *switches) beside.push_back(&one.process());
+  std::vector<ServerProcess> beside;
+  for (ShardProcess& shard : shards) beside.push_back({"shard", beside.size(), &shard.process()});
+  for (SwitchProcess& one : *switches) beside.push_back({"switch", beside.size() - shards.size(), &one.process()});
   if (auto done = wait_for_workers(workers, beside, worker_reports, round_budget_ms(plan)); !done) {
     std::string sentence = row.name + ": " + done.error().message;
     for (uint32_t worker = 0; worker < options.workers; ++worker) {

@@ -26,7 +26,7 @@ std::string end_text(const char* what, size_t number, int exit_code) {
 
 }  // namespace
 
-Outcome wait_for_workers(std::vector<ChildProcess>& workers, std::span<ChildProcess* const> servers,
+Outcome wait_for_workers(std::vector<ChildProcess>& workers, std::span<const ServerProcess> servers,
                          std::vector<ExitReport>& reports, int timeout_ms) {
   constexpr int kLookEveryMs = 200;
   const TimeNs deadline = monotonic_now_ns() + timeout_ms * kNsPerMs;
@@ -42,10 +42,10 @@ Outcome wait_for_workers(std::vector<ChildProcess>& workers, std::span<ChildProc
       ++done;
     }
     if (done == workers.size()) return {};
-    for (size_t at = 0; at < servers.size(); ++at) {
-      const auto report = servers[at]->try_wait();
+    for (const ServerProcess& server : servers) {
+      const auto report = server.process->try_wait();
       if (report && report->exit_code != 0)
-        return fail_with(ExitCode::kJobEnded, end_text("shard or switch", at, report->exit_code));
+        return fail_with(ExitCode::kJobEnded, end_text(server.what, server.number, report->exit_code));
     }
     if (interruption_requests().count() > 0) return fail_with(ExitCode::kInterrupted, "interrupted");
     if (monotonic_now_ns() > deadline) {
