@@ -138,6 +138,7 @@ class Racks(WithServers):
     def test_ThroughRacksTheModelIsTheSameToTheBit(self):
         flags = ["--reproducible", "--epochs", 2, "--select", "topk:0.05"]
         self.end(self.begin("by-shards", None, *flags, path="server"))
+        flags += ["--switch-codec", "gap+fixed32"]  # of path switch; the other one does not look at it
         self.end(self.begin("past-racks", None, *flags))
         racks = [self.start_rack(number) for number in (0, 1)]
         results = self.end(self.begin("by-racks", [address for _, address, _ in racks], *flags))
@@ -184,7 +185,7 @@ class Racks(WithServers):
         results = self.end(workers)
         for result in results:
             self.assertEqual(result["switch"]["fallbacks"], 0, "the decider was never away")
-        self.assertGreater(results[0]["epochs"][-1]["held_out"]["accuracy"], 0.8)
+        self.assertLess(results[0]["epochs"][-1]["loss"], 0.8 * results[0]["epochs"][0]["loss"])
 
     def test_ASwitchThatDecidesBehindRacksIsReplacedByAShardAndComesBack(self):
         switch, decider, _ = self.start_switch("decider", racks=RACKS)

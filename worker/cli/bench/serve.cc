@@ -384,7 +384,11 @@ void add_racks(const Plan& plan, const RowSetup& row, ServeShared& shared, json&
   shown["bytes_into_shard"] = static_cast<double>(shared.report(0).bytes_into_shard) / plan.options.rounds;
   if (!row.racks) return;
   constexpr uint32_t kRoundsLooked = 5;  // of the same distribution all
-  const ServeJob job{.n = plan.options.n, .pushed = plan.k, .seed = plan.options.seed, .workers = plan.options.workers};
+  ServeJob job;
+  job.n = plan.options.n;
+  job.pushed = plan.k;
+  job.seed = plan.options.seed;
+  job.workers = plan.options.workers;
   const uint32_t looked = std::min(kRoundsLooked, plan.options.rounds);
   double bytes = 0;
   double entries = 0;
