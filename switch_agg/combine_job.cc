@@ -176,6 +176,7 @@ std::optional<RackStatus> CombineJob::rack_status() const {
 }
 
 void CombineJob::tick(const Outbox& out) {
+  if (uplink_ == Uplink::kWelcome) send_groups_asked_for(out);
   if (uplink_ == Uplink::kNone || uplink_ == Uplink::kWelcome || out.now() < ask_after_) return;
   ++tries_;
   // A HELLO without an answer may be of keys that the shard has left.

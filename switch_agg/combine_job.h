@@ -41,7 +41,8 @@ class CombineJob : public JobMachine {
   /// Beside the slot of the pool.
   struct Cell {
     CellState state = CellState::kGathering;
-    uint64_t askers = 0;  ///< kSent: have sent units again
+    uint64_t askers = 0;  ///< kSent: have sent units again since the group went up last
+    TimeNs sent_at = 0;   ///< ... for the first time
     TimeNs again_after = 0;
     uint64_t hash = 0;
     uint32_t raw_turns = 0;  ///< so many more go raw at once
@@ -72,6 +73,9 @@ class CombineJob : public JobMachine {
   bool encode_group(uint16_t number, std::span<const uint16_t> indices, std::span<const int32_t> values,
                     const protocol::WindowCodecs& codecs, uint8_t flags);
   void send_group(uint16_t number, const Outbox& out);
+  void send_group_again(uint16_t number, const Outbox& out);
+  void send_groups_asked_for(const Outbox& out);
+  void note_turn_around(const Cell& cell, TimeNs now);
   void send_up(protocol::DatagramHeader header, const protocol::PartialTerms& terms, ByteSpan payload,
                const Outbox& out);
 
@@ -82,6 +86,7 @@ class CombineJob : public JobMachine {
   uint32_t tries_ = 0;
   Reselection reselection_;
   std::vector<Cell> cells_;
+  TimeNs turn_around_ = 0;  ///< smoothed: from a group's sending to its slot's next turn here
 };
 
 }  // namespace millrace::switch_agg
