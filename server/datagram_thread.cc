@@ -4,12 +4,15 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "kernels/base/bytes.h"
 #include "protocol/datagram/header.h"
 #include "switch_agg/aggregator_counters.h"
 #include "switch_agg/endpoint_text.h"
+#include "switch_agg/racks_file.h"
 
 namespace millrace::server {
 namespace {
@@ -43,31 +46,15 @@ switch_agg::AggregatorOptions options_of(const protocol::JobSpec& spec, const pr
   return options;
 }
 
-SwitchPathStatus::Aggregator report_of(const switch_agg::Aggregator& aggregator, uint64_t memory_bytes) {
-  SwitchPathStatus::Aggregator report;
-  for (const switch_agg::SwitchJobStatus& job : aggregator.status()) {
-    report.phase = phase_text(job.phase);
-    report.epoch = job.epoch;
-    report.slots = job.slots;
-  }
-  const switch_agg::AggregatorCounters& counters = aggregator.counters();
-  report.memory_bytes = memory_bytes;
-  report.received = counters[AggregatorEvent::kReceived];
-  report.closed = counters[AggregatorEvent::kClosed];
-  report.resent = counters[AggregatorEvent::kDuplicate] + counters[AggregatorEvent::kPrevious] +
-                  counters[AggregatorEvent::kCurrentClosed];
-  report.rejected = counters[AggregatorEvent::kBadMac];
-  return report;
-}
-
 }  // namespace
 
-uint64_t aggregator_bytes(const protocol::JobSpec& spec, const protocol::SwitchLayout& layout) {
+uint64_t aggregator_bytes(const protocol::JobSpec& spec, const protocol::SwitchLayout& layout, size_t racks) {
   constexpr uint64_t kSlotBytes = 3 << 10;
   constexpr uint64_t kJobBytes = (64 * 600) + (73 << 10) + 108'000;
   const uint64_t window = layout.window_indices;
   const uint64_t results = 2 * protocol::kFragmentsMax * uint64_t{spec.switch_path.packet_bytes_max};
-  return layout.slots * (window * 4 + window / 4 + results + kSlotBytes) + 10 * window + kJobBytes;
+  const uint64_t groups = racks * (results / 2 + window / 8);
+  return layout.slots * (window * 4 + window / 4 + results + groups + kSlotBytes) + 10 * window + kJobBytes;
 }
 
 Result<std::unique_ptr<DatagramThread>> DatagramThread::start(const DatagramOptions& options, uint64_t life_seed) {
@@ -98,6 +85,26 @@ DatagramThread::~DatagramThread() {
   thread_.join();
 }
 
+SwitchPathStatus::Aggregator DatagramThread::report_of(const Served& served) {
+  SwitchPathStatus::Aggregator report;
+  for (const switch_agg::SwitchJobStatus& job : served.aggregator.status()) {
+    report.phase = phase_text(job.phase);
+    report.epoch = job.epoch;
+    report.slots = job.slots;
+  }
+  const switch_agg::AggregatorCounters& counters = served.aggregator.counters();
+  report.memory_bytes = served.memory_bytes;
+  report.received = counters[AggregatorEvent::kReceived];
+  report.received_bytes = served.received_bytes;
+  report.racks = served.racks;
+  report.groups = counters[AggregatorEvent::kGroupAdded];
+  report.closed = counters[AggregatorEvent::kClosed];
+  report.resent = counters[AggregatorEvent::kDuplicate] + counters[AggregatorEvent::kPrevious] +
+                  counters[AggregatorEvent::kCurrentClosed];
+  report.rejected = counters[AggregatorEvent::kBadMac];
+  return report;
+}
+
 Result<protocol::JobKey> DatagramThread::key_of(uint32_t number) const {
   const std::string path = fmt::format("{}/{}.key", options_.key_folder, number);
   Result<protocol::JobKey> key = protocol::read_job_key(path);
@@ -109,8 +116,17 @@ Result<protocol::JobKey> DatagramThread::key_of(uint32_t number) const {
                   number, key.error().message));
 }
 
+Result<std::vector<uint64_t>> DatagramThread::racks_of(uint32_t number) const {
+  const std::string path = fmt::format("{}/{}.racks", options_.key_folder, number);
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return std::vector<uint64_t>();
+  return switch_agg::read_racks_file(path);
+}
+
 Status DatagramThread::judge(const protocol::JobSpec& spec, const protocol::SwitchLayout& layout) const {
-  const uint64_t bytes = aggregator_bytes(spec, layout);
+  const Result<std::vector<uint64_t>> racks = racks_of(spec.switch_path.job);
+  if (!racks) return std::unexpected(racks.error());
+  const uint64_t bytes = aggregator_bytes(spec, layout, racks->size());
   if (bytes > options_.memory_bytes_max) {
     return fail(ErrorCode::kLimitExceeded,
                 fmt::format("{} slots of {} indices take {} bytes of shard 0, over its limit of {} "
@@ -124,9 +140,12 @@ Status DatagramThread::judge(const protocol::JobSpec& spec, const protocol::Swit
 Status DatagramThread::begin(uint64_t job, const protocol::JobSpec& spec, const protocol::SwitchLayout& layout) {
   const Result<protocol::JobKey> key = key_of(spec.switch_path.job);
   if (!key) return std::unexpected(key.error());
-  const uint64_t bytes = aggregator_bytes(spec, layout);
-  auto served = std::make_unique<Served>(Served{
-      job, spec.switch_path.job, bytes, switch_agg::Aggregator(options_of(spec, layout), life_seed_ + begun_++)});
+  Result<std::vector<uint64_t>> racks = racks_of(spec.switch_path.job);
+  if (!racks) return std::unexpected(racks.error());
+  const uint64_t bytes = aggregator_bytes(spec, layout, racks->size());
+  auto served =
+      std::make_unique<Served>(Served{job, spec.switch_path.job, bytes, static_cast<uint32_t>(racks->size()),
+                                      switch_agg::Aggregator(options_of(spec, layout), life_seed_ + begun_++)});
   switch_agg::SwitchJob asked;
   asked.job = spec.switch_path.job;
   asked.name = spec.name;
@@ -136,9 +155,10 @@ Status DatagramThread::begin(uint64_t job, const protocol::JobSpec& spec, const 
   asked.slots = layout.slots;
   asked.reselect_k = layout.reselect_k;
   asked.lease_ns = kNoLease;
+  asked.racks = std::move(*racks);
   if (const Status added = served->aggregator.add_job(asked, monotonic_now_ns()); !added) return added;
   const std::lock_guard lock(mutex_);
-  reports_[job] = report_of(served->aggregator, bytes);
+  reports_[job] = report_of(*served);
   wishes_.push_back({job, std::move(served)});
   wished_.store(true);
   return {};
@@ -185,7 +205,9 @@ size_t DatagramThread::serve_burst(TimeNs now) {
     std::memcpy(&number, packet.bytes.data() + kJobOffset, sizeof number);
     const auto served =
         std::ranges::find_if(served_, [number](const std::unique_ptr<Served>& one) { return one->number == number; });
-    if (served != served_.end()) (*served)->aggregator.receive(packet, now, *port_);
+    if (served == served_.end()) continue;
+    (*served)->received_bytes += packet.bytes.size();
+    (*served)->aggregator.receive(packet, now, *port_);
   }
   port_->flush();
   return packets.size();
@@ -212,7 +234,7 @@ void DatagramThread::write_reports() {
   for (const std::unique_ptr<Served>& one : served_) {
     // One that has ended meanwhile has no report any more.
     const auto at = reports_.find(one->job);
-    if (at != reports_.end()) at->second = report_of(one->aggregator, one->memory_bytes);
+    if (at != reports_.end()) at->second = report_of(*one);
   }
 }
 

@@ -21,8 +21,10 @@
 namespace millrace::server {
 
 struct DatagramOptions {
-  std::string listen;             ///< "192.0.2.1:7800"; port 0: a free one
-  std::string key_folder;         ///< a job's key is FOLDER/<its number at the switch>.key
+  std::string listen;  ///< "192.0.2.1:7800"; port 0: a free one
+  /// A job's key is FOLDER/<its number at the switch>.key; FOLDER/<number>.racks, where it is there, lists the racks whose
+  /// switches add up in front of this shard (switch_agg/jobs_file.h).
+  std::string key_folder;
   uint64_t memory_bytes_max = 0;  ///< of one job
 };
 
@@ -61,7 +63,9 @@ class DatagramThread {
     uint64_t job = 0;
     uint32_t number = 0;  ///< at the switch
     uint64_t memory_bytes = 0;
+    uint32_t racks = 0;
     switch_agg::Aggregator aggregator;
+    uint64_t received_bytes = 0;
   };
   /// What the loop asks of the thread.
   struct Wish {
@@ -70,7 +74,10 @@ class DatagramThread {
   };
 
   DatagramThread(const DatagramOptions& options, std::unique_ptr<switch_agg::UdpPort> port, uint64_t life_seed);
+  static SwitchPathStatus::Aggregator report_of(const Served& served);
   Result<protocol::JobKey> key_of(uint32_t number) const;
+  /// Workers of each; none where there is no list.
+  Result<std::vector<uint64_t>> racks_of(uint32_t number) const;
   void run();
   size_t serve_burst(TimeNs now);
   void carry_out_wishes();
@@ -93,7 +100,7 @@ class DatagramThread {
   std::thread thread_;  ///< last
 };
 
-/// Memory that a job's slot machine takes (switch_agg/DESIGN.md, "Memory").
-uint64_t aggregator_bytes(const protocol::JobSpec& spec, const protocol::SwitchLayout& layout);
+/// Memory that a job's slot machine takes, with so many racks in front of it (switch_agg/DESIGN.md, "Memory").
+uint64_t aggregator_bytes(const protocol::JobSpec& spec, const protocol::SwitchLayout& layout, size_t racks);
 
 }  // namespace millrace::server

@@ -205,9 +205,11 @@ std::variant<Options, int> parse_options(int argc, const char* const* argv) {
                  "shard 0 only. Workers are told this address; port 0 takes a free one")
       ->check(CLI::Validator(refuse_datagrams, ""))
       ->type_name("HOST:PORT");
-  app.add_option("--job-keys", options.job_keys,
-                 "Folder of those jobs' keys: N.key for the job with number N at the switch, as the switch has it: 64 "
-                 "hexadecimal digits, readable by its owner alone")
+  app.add_option(
+         "--job-keys", options.job_keys,
+         "Folder of those jobs' keys: N.key for the job with number N at the switch, as the switch has it: 64 "
+         "hexadecimal digits, readable by its owner alone. N.racks beside it, where racks' switches add up in front "
+         "of this shard, lists their workers: {\"racks\": [[0, 1], [2, 3]]}")
       ->type_name("FOLDER");
   app.add_option("--link-rate", options.link_rate,
                  "Bits per second from this shard to its workers, for jobs with codec auto; 0: taken for 1e9")

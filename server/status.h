@@ -85,6 +85,9 @@ struct SwitchPathStatus {
     uint32_t slots = 0;
     uint64_t memory_bytes = 0;
     uint64_t received = 0;  ///< datagrams
+    uint64_t received_bytes = 0;
+    uint32_t racks = 0;     ///< that may add up in front of it
+    uint64_t groups = 0;    ///< whole sums of racks that were taken
     uint64_t closed = 0;    ///< turns
     uint64_t resent = 0;    ///< contributions that had come before
     uint64_t rejected = 0;  ///< datagrams that were not authentic: another key

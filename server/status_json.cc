@@ -38,10 +38,12 @@ Json json_of_path(const SwitchPathStatus& path) {
     return {{"worker", word.worker}, {"says", word.says}};
   });
   if (const auto& at = path.aggregator) {
-    json["aggregator"] = {{"phase", at->phase},        {"epoch", at->epoch},
-                          {"slots", at->slots},        {"turns", at->closed},
-                          {"datagrams", at->received}, {"resent", at->resent},
-                          {"rejected", at->rejected},  {"memory_bytes", at->memory_bytes}};
+    json["aggregator"] = {{"phase", at->phase},          {"epoch", at->epoch},
+                          {"slots", at->slots},          {"turns", at->closed},
+                          {"datagrams", at->received},   {"resent", at->resent},
+                          {"rejected", at->rejected},    {"memory_bytes", at->memory_bytes},
+                          {"bytes", at->received_bytes}, {"racks", at->racks},
+                          {"groups", at->groups}};
   }
   return json;
 }

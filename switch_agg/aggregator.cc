@@ -180,7 +180,8 @@ std::vector<SwitchJobStatus> Aggregator::status() const {
                    .life = job.life(),
                    .epoch = job.epoch(),
                    .phase = job.phase(),
-                   .live = job.live()});
+                   .live = job.live(),
+                   .rack = job.rack_status()});
   }
   return all;
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,22 @@ struct AggregatorOptions {
 
 enum class SwitchPhase : uint8_t { kClosed, kCollecting, kFetching, kOpen };
 
+/// A rack's session with the aggregator that decides.
+enum class RackUplink : uint8_t {
+  kNone,  ///< no worker has come yet
+  kAsking,
+  kHello,
+  kWelcome,  ///< units are summed up; else workers are told to go past this rack
+};
+
+/// What a job in role `combine` says of itself.
+struct RackStatus {
+  RackUplink uplink = RackUplink::kNone;
+  uint32_t gathering = 0;  ///< slots whose sum is not whole yet
+  uint32_t in_flight = 0;  ///< partial sums that went up, and whose slot has had no newer turn here
+  uint32_t raw = 0;        ///< slots whose present turn goes up unit by unit
+};
+
 /// A job as its aggregator sees it now.
 struct SwitchJobStatus {
   uint32_t job = 0;
@@ -59,6 +76,7 @@ struct SwitchJobStatus {
   uint32_t epoch = 0;
   SwitchPhase phase = SwitchPhase::kClosed;
   uint64_t live = 0;
+  std::optional<RackStatus> rack = {};  ///< role combine
 };
 
 /// The slot machine: pure, one thread, no allocation after add_job(). Takes packets as they come, hostile ones among them, and

@@ -15,7 +15,8 @@ constexpr std::array<std::string_view, kAggregatorEvents> kNames = {
     "past",          "previous",       "current_closed", "kept_sent",         "kept_limited",    "kept_none",
     "wrong_binding", "duplicate",      "group_overlap",  "group_part",        "group_added",     "future",
     "closed",        "void",           "reselected",     "omitted_overflow",  "omitted_no_room", "group_sent",
-    "group_again",   "group_too_long", "forwarded",      "flushed",           "notice_sent",     "notice_limited",
+    "group_again",   "group_too_long", "forwarded",      "flushed",           "sent_up",         "sent_up_bytes",
+    "entries_kept",  "entries_cut",    "notice_sent",    "notice_limited",
 };
 static_assert(!kNames.back().empty(), "a name for each event");
 

@@ -67,6 +67,10 @@ enum class AggregatorEvent : uint8_t {
   kGroupTooLong,  ///< for 16 parts
   kForwarded,     ///< units, raw
   kFlushed,       ///< sums that were begun and are forgotten
+  kSentUp,        ///< PARTIALs to the shard: parts of groups, and units
+  kSentUpBytes,   ///< their UDP payload
+  kEntriesKept,   ///< of whole sums: indices that went up, once a sum
+  kEntriesCut,    ///< indices that re-selection left out: back to the rack's workers
   kNoticeSent,
   kNoticeLimited,
   kEventCount,

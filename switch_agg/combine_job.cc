@@ -163,7 +163,20 @@ void CombineJob::doubt_shard(const Outbox& out) {
   out.count(Event::kSent);
 }
 
+std::optional<RackStatus> CombineJob::rack_status() const {
+  RackStatus status{.uplink = uplink_};
+  for (uint32_t number = 0; number < slots_.size(); ++number) {
+    const Cell& cell = cells_[number];
+    if (slot(number).cur == 0) continue;
+    status.gathering += cell.state == CellState::kGathering && slot(number).open ? 1 : 0;
+    status.in_flight += cell.state == CellState::kSent ? 1 : 0;
+    status.raw += cell.state == CellState::kRaw ? 1 : 0;
+  }
+  return status;
+}
+
 void CombineJob::tick(const Outbox& out) {
+  if (uplink_ == Uplink::kWelcome) send_groups_asked_for(out);
   if (uplink_ == Uplink::kNone || uplink_ == Uplink::kWelcome || out.now() < ask_after_) return;
   ++tries_;
   // A HELLO without an answer may be of keys that the shard has left.

@@ -29,9 +29,10 @@ class CombineJob : public JobMachine {
 
   void receive(const protocol::Datagram& datagram, const protocol::Endpoint& from, const Outbox& out) override;
   void tick(const Outbox& out) override;
+  std::optional<RackStatus> rack_status() const override;
 
  private:
-  enum class Uplink : uint8_t { kNone, kAsking, kHello, kWelcome };
+  using Uplink = RackUplink;
   enum class CellState : uint8_t {
     kGathering,
     kSent,  ///< the group is in the slot's kept results
@@ -40,7 +41,8 @@ class CombineJob : public JobMachine {
   /// Beside the slot of the pool.
   struct Cell {
     CellState state = CellState::kGathering;
-    uint64_t askers = 0;  ///< kSent: have sent units again
+    uint64_t askers = 0;  ///< kSent: have sent units again since the group went up last
+    TimeNs sent_at = 0;   ///< ... for the first time
     TimeNs again_after = 0;
     uint64_t hash = 0;
     uint32_t raw_turns = 0;  ///< so many more go raw at once
@@ -71,6 +73,9 @@ class CombineJob : public JobMachine {
   bool encode_group(uint16_t number, std::span<const uint16_t> indices, std::span<const int32_t> values,
                     const protocol::WindowCodecs& codecs, uint8_t flags);
   void send_group(uint16_t number, const Outbox& out);
+  void send_group_again(uint16_t number, const Outbox& out);
+  void send_groups_asked_for(const Outbox& out);
+  void note_turn_around(const Cell& cell, TimeNs now);
   void send_up(protocol::DatagramHeader header, const protocol::PartialTerms& terms, ByteSpan payload,
                const Outbox& out);
 
@@ -81,6 +86,7 @@ class CombineJob : public JobMachine {
   uint32_t tries_ = 0;
   Reselection reselection_;
   std::vector<Cell> cells_;
+  TimeNs turn_around_ = 0;  ///< smoothed: from a group's sending to its slot's next turn here
 };
 
 }  // namespace millrace::switch_agg

@@ -1,4 +1,5 @@
 // What becomes of a unit at a rack: it is added up, or goes up as it is.
+#include <algorithm>
 #include <bit>
 
 #include "kernels/base/check.h"
@@ -24,6 +25,9 @@ namespace {
 constexpr size_t kPartialTermsBytes = 24;
 /// After a group that was too long its slot's turns go raw at once: waiting for time-outs would cost more.
 constexpr uint32_t kRawTurns = 15;
+/// A group goes up again at the latest so many answer gaps after it went, where somebody asks: workers may compute for long between
+/// two turns.
+constexpr TimeNs kAgainGapsMax = 8;
 
 bool is_over(const WindowEntries& entries, int32_t headroom) {
   for (const int32_t value : entries.values) {
@@ -77,6 +81,7 @@ void CombineJob::gather(const Datagram& datagram, const Outbox& out) {
   WindowEntries entries;
   if (!decode(header, datagram.payload, entries, out)) return;
   if (header.turn > slot.cur) {
+    if (cell.state == CellState::kSent && header.turn == slot.cur + 1) note_turn_around(cell, out.now());
     claim(slot, cell, header);
     if (cell.state == CellState::kRaw) return forward(datagram, out);
   } else if (!is_bound(slot, header)) {
@@ -106,13 +111,30 @@ void CombineJob::sent_again(const Datagram& datagram, const Outbox& out) {
   Cell& cell = cells_[header.slot];
   cell.askers |= uint64_t{1} << header.worker;
   out.count(Event::kDuplicate);
-  if (out.now() >= cell.again_after) {
-    out.count(Event::kGroupAgain);
-    send_group(header.slot, out);
-    cell.askers = 0;
-    doubt_shard(out);
-  }
+  if (out.now() >= cell.again_after) send_group_again(header.slot, out);
   if ((header.flags & flag::kFlush) != 0) forward(datagram, out);
+}
+
+void CombineJob::send_group_again(uint16_t number, const Outbox& out) {
+  out.count(Event::kGroupAgain);
+  send_group(number, out);
+  cells_[number].askers = 0;
+  doubt_shard(out);
+}
+
+/// All that asked while the group was on its way are answered by one more.
+void CombineJob::send_groups_asked_for(const Outbox& out) {
+  for (uint16_t number = 0; number < slots_.size(); ++number) {
+    const Cell& cell = cells_[number];
+    if (cell.state != CellState::kSent || cell.askers == 0 || out.now() < cell.again_after) continue;
+    send_group_again(number, out);
+  }
+}
+
+/// What an answer takes, and a little more where workers compute in between.
+void CombineJob::note_turn_around(const Cell& cell, TimeNs now) {
+  const TimeNs taken = now - cell.sent_at;
+  turn_around_ += turn_around_ == 0 ? taken : (taken - turn_around_) / 8;
 }
 
 void CombineJob::claim(Slot& slot, Cell& cell, const DatagramHeader& header) {
@@ -169,7 +191,10 @@ void CombineJob::complete(uint16_t number, const Outbox& out) {
   }
   cell.state = CellState::kSent;
   cell.askers = 0;
+  cell.sent_at = out.now();
   out.count(Event::kGroupSent);
+  out.count(Event::kEntriesKept, stay);
+  out.count(Event::kEntriesCut, taken.count - stay);
   send_group(number, out);
 }
 
@@ -226,7 +251,9 @@ void CombineJob::send_group(uint16_t number, const Outbox& out) {
     send_up(parts.header(part), {.have = job_.rack & live_, .last = cell.askers, .hash = cell.hash},
             parts.body(part).subspan(kPartialTermsBytes), out);
   }
-  cell.again_after = out.now() + options_->answer_gap_ns;
+  // Sooner than an answer can be here it would be the same packets twice, once for each of its workers that asks.
+  const TimeNs gap = options_->answer_gap_ns;
+  cell.again_after = out.now() + std::clamp(turn_around_, gap, kAgainGapsMax * gap);
 }
 
 void CombineJob::send_up(DatagramHeader header, const PartialTerms& terms, ByteSpan payload, const Outbox& out) {
@@ -234,9 +261,12 @@ void CombineJob::send_up(DatagramHeader header, const PartialTerms& terms, ByteS
   header.magic = protocol::kDatagramMagic;
   std::array<uint8_t, kPartialTermsBytes> extension;
   put_partial_terms(terms, extension);
-  if (out.room(kDatagramHeaderBytes + kPartialTermsBytes + payload.size() + kDatagramMacBytes).empty()) return;
+  const size_t bytes = kDatagramHeaderBytes + kPartialTermsBytes + payload.size() + kDatagramMacBytes;
+  if (out.room(bytes).empty()) return;
   link_.send(header, extension, payload, job_.shard, out.sink());
   out.count(Event::kSent);
+  out.count(Event::kSentUp);
+  out.count(Event::kSentUpBytes, bytes);
 }
 
 }  // namespace millrace::switch_agg

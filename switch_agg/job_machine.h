@@ -57,6 +57,8 @@ class JobMachine {
   void begin_life(uint64_t life, TimeNs now);
   virtual void receive(const protocol::Datagram& datagram, const protocol::Endpoint& from, const Outbox& out) = 0;
   virtual void tick(const Outbox& out) = 0;
+  /// Of a rack's aggregator.
+  virtual std::optional<RackStatus> rack_status() const { return std::nullopt; }
 
  protected:
   virtual void forget() = 0;
@@ -76,6 +78,7 @@ class JobMachine {
   bool decode(const protocol::DatagramHeader& header, ByteSpan payload, protocol::WindowEntries& entries,
               const Outbox& out) const;
   Slot& slot(uint32_t number) { return (*pool_)[slots_[number]]; }
+  const Slot& slot(uint32_t number) const { return (*pool_)[slots_[number]]; }
 
   SwitchJob job_;
   const AggregatorOptions* options_;

@@ -39,9 +39,14 @@ constexpr MetricInfo kJobEvents = {"millrace_switch_job_events_total", MetricKin
 constexpr MetricInfo kJobSlots = {"millrace_switch_job_slots", MetricKind::kGauge, kJob,
                                   "Slots that a job has on an lcore"};
 constexpr MetricInfo kJobWorkers = {"millrace_switch_job_workers", MetricKind::kGauge, kJob, "Workers of a job"};
+constexpr MetricInfo kPartialsInFlight = {
+    "millrace_switch_partials_in_flight", MetricKind::kGauge, kJob,
+    "Role combine: partial sums that went up and whose slot has had no newer turn"};
+constexpr MetricInfo kUplinkWelcome = {"millrace_switch_uplink_welcome", MetricKind::kGauge, kJob,
+                                       "Role combine: 1 while the aggregator that decides takes this rack's sums"};
 
-constexpr std::array kCatalog = {kPackets,  kBytes, kPortDropped, kEvents,   kRetransmissions,
-                                 kSlotsMax, kSlots, kJobEvents,   kJobSlots, kJobWorkers};
+constexpr std::array kCatalog = {kPackets, kBytes,     kPortDropped, kEvents,     kRetransmissions,  kSlotsMax,
+                                 kSlots,   kJobEvents, kJobSlots,    kJobWorkers, kPartialsInFlight, kUplinkWelcome};
 
 void count(const CounterFamily& family, std::initializer_list<std::string_view> labels, uint64_t now, uint64_t before) {
   if (now > before) family.with(labels).increment(static_cast<double>(now - before));
@@ -84,6 +89,10 @@ void MetricsExport::update(const SwitchStatus& status) {
     GaugeFamily(metrics_, kJobSlots).with({job.name}).set(job.slots_reserved);
     GaugeFamily(metrics_, kJobWorkers).with({job.name}).set(job.workers);
     reserved += job.slots_reserved;
+    if (job.rack) {
+      GaugeFamily(metrics_, kPartialsInFlight).with({job.name}).set(job.rack->now.in_flight);
+      GaugeFamily(metrics_, kUplinkWelcome).with({job.name}).set(job.rack->now.uplink == RackUplink::kWelcome ? 1 : 0);
+    }
     AggregatorCounters& before = now_known[monitoring::Metrics::label_text(job.name)];
     if (const auto known = jobs_.find(monitoring::Metrics::label_text(job.name)); known != jobs_.end())
       before = known->second;

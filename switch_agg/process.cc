@@ -169,6 +169,9 @@ SwitchStatus SwitchProcess::Impl::status() const {
   for (const SwitchJob& job : jobs_) {
     status.jobs.push_back({job.name, job.job, job.role == Role::kReduce ? "reduce" : "combine", job.workers,
                            job.window_indices, job.slots, job.reselect_k});
+    status.jobs.back().racks = job.racks;
+    if (job.role != Role::kCombine) continue;
+    status.jobs.back().rack = SwitchStatus::JobStatus::Rack{job.rack_number, job.rack, endpoint_text(job.shard)};
   }
   add_job_reports(status);
   return status;

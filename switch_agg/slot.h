@@ -80,6 +80,7 @@ class SlotPool {
   /// Slots that come back have no open sum (set_closed()).
   void give_back(std::vector<uint16_t>& slots);
   Slot& operator[](uint16_t at) { return slots_[at]; }
+  const Slot& operator[](uint16_t at) const { return slots_[at]; }
 
  private:
   uint32_t window_indices_max_;

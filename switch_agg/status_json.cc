@@ -1,5 +1,6 @@
 #include "switch_agg/status_json.h"
 
+#include <bit>
 #include <nlohmann/json.hpp>
 
 namespace millrace::switch_agg {
@@ -35,19 +36,45 @@ Json json_of_lane(const SwitchStatus::LaneStatus& lane) {
           {"events", json_of_events(report.aggregator)}};
 }
 
+Json json_of_workers(uint64_t bits) {
+  Json workers = Json::array();
+  for (uint64_t left = bits; left != 0; left &= left - 1) workers.push_back(std::countr_zero(left));
+  return workers;
+}
+
+/// Where `job` is in role combine, or has racks in front of it.
+void add_racks(const SwitchStatus::JobStatus& job, Json& json) {
+  for (const uint64_t workers : job.racks) json["racks"].push_back(json_of_workers(workers));
+  if (!job.rack) return;
+  const AggregatorCounters& counters = job.counters;
+  json["rack"] = {{"number", job.rack->number},
+                  {"workers", json_of_workers(job.rack->workers)},
+                  {"shard", job.rack->shard},
+                  {"uplink", uplink_name(job.rack->now.uplink)},
+                  {"gathering", job.rack->now.gathering},
+                  {"partials_in_flight", job.rack->now.in_flight},
+                  {"raw", job.rack->now.raw},
+                  {"packets_up", counters[AggregatorEvent::kSentUp]},
+                  {"bytes_up", counters[AggregatorEvent::kSentUpBytes]},
+                  {"entries_kept", counters[AggregatorEvent::kEntriesKept]},
+                  {"entries_cut", counters[AggregatorEvent::kEntriesCut]}};
+}
+
 Json json_of_job(const SwitchStatus::JobStatus& job) {
-  return {{"name", job.name},
-          {"job", job.job},
-          {"role", job.role},
-          {"phase", job.phase},
-          {"epoch", job.epoch},
-          {"workers", job.workers},
-          {"slots", job.slots_reserved},
-          {"slots_max", job.slots},
-          {"window_indices", job.window_indices},
-          {"reselect_k", job.reselect_k},
-          {"retransmissions", retransmissions(job.counters)},
-          {"events", json_of_events(job.counters)}};
+  Json json = {{"name", job.name},
+               {"job", job.job},
+               {"role", job.role},
+               {"phase", job.phase},
+               {"epoch", job.epoch},
+               {"workers", job.workers},
+               {"slots", job.slots_reserved},
+               {"slots_max", job.slots},
+               {"window_indices", job.window_indices},
+               {"reselect_k", job.reselect_k},
+               {"retransmissions", retransmissions(job.counters)},
+               {"events", json_of_events(job.counters)}};
+  add_racks(job, json);
+  return json;
 }
 
 }  // namespace

@@ -14,6 +14,16 @@ std::string_view phase_name(SwitchPhase phase) {
   return "closed";
 }
 
+std::string_view uplink_name(RackUplink uplink) {
+  switch (uplink) {
+    case RackUplink::kNone: return "none";
+    case RackUplink::kAsking: return "asking";
+    case RackUplink::kHello: return "hello";
+    case RackUplink::kWelcome: return "welcome";
+  }
+  return "none";
+}
+
 void add_job_reports(SwitchStatus& status) {
   for (SwitchStatus::JobStatus& job : status.jobs) {
     bool first = true;
@@ -26,6 +36,7 @@ void add_job_reports(SwitchStatus& status) {
           job.epoch = one.status.epoch;
         }
         first = false;
+        if (job.rack && one.status.rack) job.rack->now = *one.status.rack;
         for (size_t event = 0; event < kAggregatorEvents; ++event)
           job.counters.events[event] += one.counters.events[event];
       }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,15 @@ struct SwitchStatus {
     std::string phase{};            ///< of the lane that is farthest behind
     uint32_t epoch = 0;             ///< of the same
     AggregatorCounters counters{};  ///< of all lanes
+    std::vector<uint64_t> racks{};  ///< role reduce: workers of each rack in front of it
+    /// Role combine: which rack it is, and how it fares.
+    struct Rack {
+      uint16_t number = 0;
+      uint64_t workers = 0;
+      std::string shard;
+      RackStatus now{};  ///< of the one lane that has it
+    };
+    std::optional<Rack> rack{};
   };
   std::string pmd;
   std::string dpdk;  ///< its version; empty: built without
@@ -40,6 +50,7 @@ struct SwitchStatus {
 void add_job_reports(SwitchStatus& status);
 
 std::string_view phase_name(SwitchPhase phase);
+std::string_view uplink_name(RackUplink uplink);
 
 /// A drop's reason and how often; the port's and the aggregator's, in the order of their declarations.
 struct ReasonCount {

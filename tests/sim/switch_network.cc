@@ -25,6 +25,7 @@ void SwitchNetwork::schedule(uint32_t from, uint32_t to, ByteBuffer bytes) {
     const auto node = nodes_.find(to);
     if (node == nodes_.end() || lost_before != lost_before_[from]) return;
     bytes_to_[to] += bytes.size();
+    if (tap_) tap_(to, bytes);
     node->second({.bytes = ByteSpan(bytes), .from = sim_endpoint(from)});
   });
 }

@@ -29,6 +29,8 @@ class SwitchNetwork {
   void detach(uint32_t node) { nodes_.erase(node); }
   /// What is under way from there is lost.
   void lose_from(uint32_t node) { ++lost_before_[node]; }
+  /// Shown every packet that is handed over.
+  void tap(std::function<void(uint32_t to, ByteSpan packet)> listener) { tap_ = std::move(listener); }
   uint64_t sent() const { return sent_; }
   /// Of packets handed over at that node.
   uint64_t bytes_to(uint32_t node) const {
@@ -46,6 +48,7 @@ class SwitchNetwork {
   std::map<uint32_t, Deliver> nodes_;
   std::map<uint32_t, uint64_t> lost_before_;
   std::map<uint32_t, uint64_t> bytes_to_;
+  std::function<void(uint32_t, ByteSpan)> tap_;
   uint64_t sent_ = 0;
 };
 

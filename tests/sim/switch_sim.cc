@@ -121,6 +121,7 @@ struct World {
   const MakeDecider& make;
   SimScheduler scheduler;
   SwitchNetwork network;
+  CodedUnion unions;
   std::vector<std::unique_ptr<SwitchDecider>> deciders;
   std::vector<std::unique_ptr<SimSink>> decider_sinks;
   std::vector<SimTable> tables;
@@ -439,6 +440,12 @@ std::string World::unfinished() const {
 
 void World::run() {
   plan_faults();
+  if (scenario.adds_up_unions) {
+    network.tap([this](uint32_t to, ByteSpan packet) {
+      if (to >= deciders_count() && to < aggregators_count())
+        unions.take(to - deciders_count(), packet, scenario.jobs[0].window_indices);
+    });
+  }
   const std::function<void()> tick = [&] {
     if (over()) return;
     watch_jobs();
@@ -482,6 +489,7 @@ void World::check() {
   }
   report.packets = network.sent();
   report.bytes_to_decider = network.bytes_to(tables[0].path);
+  if (scenario.adds_up_unions) report.unions = unions.bytes(scenario.jobs[0].window_indices, scenario.packet_bytes);
   report.bytes_to_worker = network.bytes_to(workers[0][0]->node);
 }
 

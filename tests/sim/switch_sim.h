@@ -8,6 +8,7 @@
 
 #include "kernels/base/clock.h"
 #include "protocol/datagram/packet_sink.h"
+#include "tests/sim/coded_union.h"
 #include "tests/support/switch_reference.h"
 
 /// Workers, switches and a shard under the switch protocol, simulated: production clients, packets as bytes, loss, duplication,
@@ -60,7 +61,8 @@ struct SwitchScenario {
   uint32_t switches = 1;  ///< addresses 0 ..; the shard's comes after them
   uint32_t racks =
       0;  ///< in front of the shard: worker w is in rack w % (racks + 1), or in none; addresses after the shard's
-  bool has_singles = true;  ///< false: worker w is in rack w % racks
+  bool has_singles = true;      ///< false: worker w is in rack w % racks
+  bool adds_up_unions = false;  ///< SwitchSimReport::unions, of one job without restarts
   uint32_t packet_bytes = 1232;
   TimeNs lease_ns = 10 * kNsPerS;
   TimeNs timeout_max = 500 * kNsPerMs;  ///< of workers
@@ -101,6 +103,7 @@ struct SwitchSimReport {
   SwitchDecider::RackCounts racks;
   uint64_t bytes_to_decider = 0;  ///< that of the first job's last epoch
   uint64_t bytes_to_worker = 0;   ///< the first of the first job
+  CodedUnion::Bytes unions;       ///< what came to racks, summed up and coded
   TimeNs took = 0;
   SwitchSimReport& operator+=(const SwitchSimReport& other);
 };

@@ -135,6 +135,11 @@ void RackRig::to_rack(uint32_t worker, const Fields& fields, const Entries& entr
   give_rack(entries.empty() ? from.empty(fields) : from.contribution(fields, entries));
 }
 
+void RackRig::tick_rack() {
+  rack_.tick(now, rack_sink_);
+  carry(rack_sink_);
+}
+
 void RackRig::to_shard(uint32_t worker, const Fields& fields, const Entries& entries) {
   MadeUpWorker& from = at_shard_[worker];
   give_shard(entries.empty() ? from.empty(fields) : from.contribution(fields, entries));

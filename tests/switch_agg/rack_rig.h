@@ -40,6 +40,7 @@ class RackRig {
   void to_shard(uint32_t worker, const Fields& fields, const Entries& entries);
   void give_rack(ByteSpan packet);
   void give_shard(ByteSpan packet);
+  void tick_rack();
 
   MadeUpWorker& at_rack(uint32_t worker) { return at_rack_[worker]; }
   MadeUpWorker& at_shard(uint32_t worker) { return at_shard_[worker]; }

@@ -101,6 +101,59 @@ TEST_F(Rack, WhoSendsAgainMakesTheGroupGoUpAgainOnceAGapAndIsNamed) {
   EXPECT_EQ(rig_.counted_at_shard(Event::kGroupAdded), 1);
 }
 
+TEST_F(Rack, AllThatAskWithinTheGapAreAnsweredByOneMore) {
+  rig_.to_rack(0, {}, {{1, 5}});
+  rig_.to_rack(1, {}, {{1, 7}});
+  rig_.partials();
+  rig_.to_rack(0, {}, {{1, 5}});
+  rig_.to_rack(1, {}, {{1, 7}});
+  rig_.tick_rack();
+  EXPECT_TRUE(rig_.partials().empty());
+  rig_.now += kNsPerMs;
+  rig_.tick_rack();
+  const auto again = rig_.partials();
+  ASSERT_EQ(again.size(), 1);
+  EXPECT_EQ(terms_of(again[0]).last, 3);
+  rig_.now += kNsPerMs;
+  rig_.tick_rack();
+  EXPECT_TRUE(rig_.partials().empty()) << "nobody has asked since";
+}
+
+TEST_F(Rack, AGroupGoesUpAgainNoSoonerThanAnAnswerTakes) {
+  constexpr TimeNs kTurn = 5 * kNsPerMs;
+  for (const uint64_t turn : {1, 2}) {
+    for (const uint32_t worker : {0u, 1u}) rig_.to_rack(worker, {.turn = turn}, {{1, 5}});
+    rig_.to_shard(2, {.turn = turn}, {{1, 1}});
+    rig_.now += turn == 1 ? kTurn : 0;
+  }
+  rig_.partials();
+  rig_.now += kTurn - 1;
+  rig_.to_rack(0, {.turn = 2}, {{1, 5}});
+  EXPECT_TRUE(rig_.partials().empty()) << "the turn before took as long";
+  rig_.now += 1;
+  rig_.tick_rack();
+  EXPECT_EQ(rig_.partials().size(), 1);
+}
+
+TEST_F(Rack, CountsWhatGoesUp) {
+  rig_.to_rack(0, {}, {{1, 5}, {9, 2}});
+  rig_.to_rack(1, {}, {{1, 7}});
+  const auto partials = rig_.partials();
+  EXPECT_EQ(rig_.counted_at_rack(Event::kSentUp), 1);
+  EXPECT_EQ(rig_.counted_at_rack(Event::kSentUpBytes), partials[0].signed_bytes.size() + protocol::kDatagramMacBytes);
+  EXPECT_EQ(rig_.counted_at_rack(Event::kEntriesKept), 2);
+  EXPECT_EQ(rig_.counted_at_rack(Event::kEntriesCut), 0);
+  const switch_agg::RackStatus status = *rig_.rack().status().front().rack;
+  EXPECT_EQ(status.uplink, switch_agg::RackUplink::kWelcome);
+  EXPECT_EQ(status.in_flight, 1);
+  EXPECT_EQ(status.gathering, 0);
+  EXPECT_FALSE(rig_.shard().status().front().rack.has_value());
+  rig_.to_shard(2, {}, {{1, 1}});
+  rig_.to_rack(0, {.turn = 2}, {{1, 5}});
+  EXPECT_EQ(rig_.rack().status().front().rack->gathering, 1);
+  EXPECT_EQ(rig_.rack().status().front().rack->in_flight, 0);
+}
+
 TEST_F(Rack, WithFlushTheUnitGoesUpBesideTheGroup) {
   rig_.to_rack(0, {}, {{1, 5}});
   rig_.to_rack(1, {}, {{1, 7}});

@@ -97,6 +97,60 @@ TEST(SwitchStatus, IsJsonWithoutZeros) {
   EXPECT_EQ(json["jobs"][0]["events"], (nlohmann::json{{"added", 100}}));
 }
 
+/// One lane has the job of a rack, the other one none of it.
+SwitchStatus example_of_a_rack() {
+  SwitchStatus status = example();
+  status.jobs.front().role = "combine";
+  status.jobs.front().rack = SwitchStatus::JobStatus::Rack{1, 0b1100, "192.0.2.9:7600"};
+  status.jobs.front().counters = {};
+  LaneReport::Job& job = status.lanes[0].report.jobs.front();
+  job.status.rack = RackStatus{.uplink = RackUplink::kWelcome, .gathering = 2, .in_flight = 5, .raw = 1};
+  job.counters.add(AggregatorEvent::kSentUp, 12);
+  job.counters.add(AggregatorEvent::kSentUpBytes, 9'000);
+  job.counters.add(AggregatorEvent::kEntriesKept, 300);
+  job.counters.add(AggregatorEvent::kEntriesCut, 700);
+  status.lanes[1].report.jobs.clear();
+  add_job_reports(status);
+  return status;
+}
+
+TEST(SwitchStatus, ARackSaysWhereItsSumsGoAndHowMany) {
+  const nlohmann::json job = nlohmann::json::parse(status_json(example_of_a_rack()))["jobs"][0];
+  EXPECT_EQ(job["role"], "combine");
+  EXPECT_EQ(job["rack"], (nlohmann::json{{"number", 1},
+                                         {"workers", {2, 3}},
+                                         {"shard", "192.0.2.9:7600"},
+                                         {"uplink", "welcome"},
+                                         {"gathering", 2},
+                                         {"partials_in_flight", 5},
+                                         {"raw", 1},
+                                         {"packets_up", 12},
+                                         {"bytes_up", 9'000},
+                                         {"entries_kept", 300},
+                                         {"entries_cut", 700}}));
+  EXPECT_FALSE(nlohmann::json::parse(status_json(example()))["jobs"][0].contains("rack"));
+}
+
+TEST(SwitchStatus, WhoDecidesBehindRacksSaysWhichWorkersTheyHave) {
+  SwitchStatus status = example();
+  status.jobs.front().racks = {0b0011, 0b1100};
+  EXPECT_EQ(nlohmann::json::parse(status_json(status))["jobs"][0]["racks"], (nlohmann::json{{0, 1}, {2, 3}}));
+}
+
+TEST(SwitchMetrics, ARackCountsItsPartialsAndItsUplink) {
+  monitoring::Metrics metrics;
+  MetricsExport metrics_export(metrics);
+  SwitchStatus status = example_of_a_rack();
+  metrics_export.update(status);
+  std::string text = metrics.prometheus_text();
+  EXPECT_THAT(text, HasSubstr(R"(millrace_switch_partials_in_flight{job="resnet"} 5)"));
+  EXPECT_THAT(text, HasSubstr(R"(millrace_switch_uplink_welcome{job="resnet"} 1)"));
+  EXPECT_THAT(text, HasSubstr(R"(millrace_switch_job_events_total{event="sent_up_bytes",job="resnet"} 9000)"));
+  status.jobs.front().rack->now.uplink = RackUplink::kAsking;
+  metrics_export.update(status);
+  EXPECT_THAT(metrics.prometheus_text(), HasSubstr(R"(millrace_switch_uplink_welcome{job="resnet"} 0)"));
+}
+
 TEST(SwitchStatus, AJobIsAsFarAsItsLastLane) {
   SwitchStatus status = example();
   status.jobs[0].counters = {};
@@ -135,6 +189,21 @@ TEST(LaneJobs, LanesShareTheEntriesThatAStepKeeps) {
   EXPECT_EQ(jobs_of_lane({job}, 2, 3).front().reselect_k, 1u) << "0 would be the whole sum";
   job.reselect_k = 0;
   EXPECT_EQ(jobs_of_lane({job}, 0, 3).front().reselect_k, 0u);
+}
+
+TEST(LaneJobs, ARackIsTheFirstLanesAlone) {
+  SwitchJob job;
+  job.job = 4;
+  job.reselect_k = 10;
+  SwitchJob rack = job;
+  rack.job = 5;
+  rack.role = Role::kCombine;
+  const std::vector<SwitchJob> first = jobs_of_lane({job, rack}, 0, 2);
+  ASSERT_EQ(first.size(), 2u);
+  EXPECT_EQ(first[1].reselect_k, 10u) << "what it keeps is not divided: all of its sums are here";
+  const std::vector<SwitchJob> second = jobs_of_lane({job, rack}, 1, 2);
+  ASSERT_EQ(second.size(), 1u);
+  EXPECT_EQ(second[0].job, 4u);
 }
 
 TEST(LaneJobs, OnlyWhatChangedIsChanged) {

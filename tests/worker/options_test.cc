@@ -192,6 +192,27 @@ TEST(Options, ThePathIsASwitchsAddressWithWhatItWasToldOfTheJob) {
   EXPECT_EQ(spec->grid, (protocol::GridSpec{.block_indices = 4096, .exponent_initial = -9}));
 }
 
+TEST(Options, AWorkersRackIsItsOwnAndInNoSpecification) {
+  JobOptions job = good_job();
+  job.path = "switch:192.0.2.7:7600";
+  job.switch_job = 9;
+  const auto alone = spec_from_options(job, kTensors);
+  job.path += ",rack:[2001:db8::1]:7700";
+  const auto in_rack = spec_from_options(job, kTensors);
+  ASSERT_TRUE(in_rack.has_value()) << in_rack.error().message;
+  EXPECT_EQ(*in_rack, *alone) << "workers of different racks are of one job";
+  EXPECT_EQ(switch_addresses(job.path)->decider, "192.0.2.7:7600");
+  EXPECT_EQ(switch_addresses(job.path)->rack, "[2001:db8::1]:7700");
+  EXPECT_TRUE(switch_addresses("switch:192.0.2.7:7600")->rack.empty());
+  EXPECT_FALSE(switch_addresses("server").has_value());
+  for (const char* wrong :
+       {"switch:a:1,rack:", "switch:a:1,b:2", "switch:a:1,rack:b:2,rack:c:3", "switch:a:1,", "rack:a:1"}) {
+    EXPECT_FALSE(switch_addresses(wrong).has_value()) << wrong;
+    job.path = wrong;
+    EXPECT_NE(refusal(job).find("'switch:HOST:PORT,rack:HOST:PORT'"), std::string::npos) << refusal(job);
+  }
+}
+
 TEST(Options, AWrongPathIsRefusedWithWhatIsWanted) {
   const auto refused = [](const auto& bend) {
     JobOptions job = good_job();

@@ -36,7 +36,7 @@ protocol::Endpoint SwitchCluster::endpoint(uint16_t port) {
 SwitchCluster::SwitchCluster(const Options& options) : options_(options), random_(random_key(options.seed)) {
   protocol::JobSpec& spec = options_.spec;
   spec.path = protocol::Path::kSwitch;
-  spec.switch_path.address = "switch:7700";
+  spec.switch_path.address = options_.address;
   spec.switch_path.job = kSwitchJob;
   spec.switch_path.slots = options_.slots;
   spec.switch_path.return_after_ms = 1'000;
@@ -52,6 +52,7 @@ SwitchCluster::SwitchCluster(const Options& options) : options_(options), random
   for (uint32_t worker = 0; worker < spec.workers; ++worker) view_.members.push_back({worker, 1, 1'000 + worker});
   start_aggregator(kSwitchPort);
   if (options_.has_fallback) start_aggregator(kShardPort);
+  for (size_t rack = 0; rack < options_.racks.size(); ++rack) start_aggregator(static_cast<uint16_t>(kRackPort + rack));
   for (uint32_t worker = 0; worker < spec.workers; ++worker) {
     auto node = std::make_unique<Node>();
     node->sink = std::make_unique<Sink>(*this, endpoint(static_cast<uint16_t>(kFirstWorkerPort + worker)));
@@ -68,6 +69,10 @@ SwitchCluster::SwitchCluster(const Options& options) : options_(options), random
       if (text == "shard:7600") return endpoint(kShardPort);
       return fail(ErrorCode::kUnavailable, "no such name");
     };
+    for (size_t rack = 0; rack < options_.racks.size(); ++rack) {
+      if ((options_.racks[rack] >> worker & 1) != 0)
+        config.switch_access.rack = endpoint(static_cast<uint16_t>(kRackPort + rack));
+    }
     node->core = std::make_unique<worker::SessionCore>(config);
     for (const protocol::BucketLayout& bucket : node->core->layout().buckets)
       node->weights.emplace_back(bucket.dimension, 0.0f);
@@ -92,6 +97,15 @@ void SwitchCluster::start_aggregator(uint16_t port) {
   const protocol::JobLayout layout = protocol::plan_layout(options_.spec, 2);
   job.slots = protocol::plan_switch_layout(options_.spec, layout).slots;
   job.reselect_k = options_.reselect_k;
+  const uint16_t decides = options_.address == "shard:7600" ? kShardPort : kSwitchPort;
+  if (port == decides) job.racks = options_.racks;
+  if (port >= kRackPort) {
+    job.role = switch_agg::Role::kCombine;
+    job.rack_number = static_cast<uint16_t>(port - kRackPort);
+    job.rack = options_.racks[job.rack_number];
+    job.shard = endpoint(decides);
+    job.reselect_k = options_.rack_reselect_k;
+  }
   const Status added = decider.aggregator->add_job(job, now_);
   EXPECT_TRUE(added.has_value()) << added.error().message;
   aggregators_.insert_or_assign(port, std::move(decider));

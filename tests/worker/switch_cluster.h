@@ -24,6 +24,7 @@ class SwitchCluster {
   static constexpr uint32_t kSwitchJob = 11;
   static constexpr uint16_t kSwitchPort = 7'700;
   static constexpr uint16_t kShardPort = 7'600;
+  static constexpr uint16_t kRackPort = 7'800;  ///< of the first rack; the next ones count up
 
   struct Options {
     protocol::JobSpec spec;  ///< path and what belongs to it are set here
@@ -34,6 +35,9 @@ class SwitchCluster {
     uint32_t window_indices = 64;
     uint64_t reselect_k = 0;
     bool has_fallback = true;
+    std::vector<uint64_t> racks = {};  ///< in front of the switch: workers of each; others are in none
+    uint64_t rack_reselect_k = 0;
+    std::string address = "switch:7700";  ///< or "shard:7600": shard 0 decides itself, behind the racks
   };
   explicit SwitchCluster(const Options& options);
 
@@ -57,6 +61,9 @@ class SwitchCluster {
   void stop_aggregator(uint16_t port) { aggregators_.erase(port); }
   void start_aggregator(uint16_t port);
   bool has_aggregator(uint16_t port) const { return aggregators_.contains(port); }
+  uint64_t counted_at(uint16_t port, switch_agg::AggregatorEvent event) const {
+    return aggregators_.at(port).aggregator->counters()[event];
+  }
   /// Nothing gets to that worker from now on.
   std::function<bool(const protocol::Endpoint& from, const protocol::Endpoint& to)> blocked;
 

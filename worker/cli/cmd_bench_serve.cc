@@ -37,6 +37,11 @@ void print_table(const nlohmann::json& result) {
                row.value("worker_peak_mb", 0.0), row.value("shard_peak_mb", 0.0));
     if (row.contains("ratio_to_server"))
       fmt::print("{:<24} {:.3f} times the round by the shards\n", "", row["ratio_to_server"].get<double>());
+    if (row.contains("ratio_to_straight_bytes")) {
+      fmt::print("{:<24} {:.0f} bytes into shard 0 a round: {:.3f} of those without racks, {:.3f} of the coded union\n",
+                 "", row["bytes_into_shard"].get<double>(), row["ratio_to_straight_bytes"].get<double>(),
+                 row["ratio_to_coded_union"].get<double>());
+    }
     if (row.contains("audit_ratio"))
       fmt::print("{:<24} {:.3f} times the round without audit\n", "", row["audit_ratio"].get<double>());
   }
@@ -87,6 +92,10 @@ Command add_bench_serve(CLI::App& bench) {
          "with the ratio of the rounds' medians")
       ->transform(CLI::CheckedTransformer(std::map<std::string, ServePath>{
           {"server", ServePath::kServer}, {"switch", ServePath::kSwitch}, {"both", ServePath::kBoth}}));
+  app->add_option("--racks", options.racks,
+                  "path switch: so many racks' switches (role combine) add up in front of shard 0, which decides: rows "
+                  "without them, with them, and with each cutting its sums to its share of k; bytes into shard 0")
+      ->check(in_range(1, 16));
   app->add_option("--switch-slots", options.switch_slots, "path switch: windows under way at a time")
       ->capture_default_str()
       ->check(in_range(1, 128));
@@ -120,6 +129,7 @@ Command add_bench_serve(CLI::App& bench) {
       "  millrace bench serve --rate 1gbit\n"
       "  millrace bench serve --rows lossless --audit both\n"
       "  millrace bench serve --workers 8 --rate 1gbit --rows lossless --path both\n"
+      "  millrace bench serve --workers 8 --rate 1gbit --path switch --racks 2\n"
       "  millrace bench serve --n 4294967296 --density 1e-5 --rows lossless\n\n" +
       exit_code_table());
   return {app, [flags] { return run_serve(*flags); }};

@@ -8,7 +8,8 @@ void add_path_flags(CLI::App& app, PathOptions& options) {
   app.add_option(
          "--path", options.path,
          "server: the shards add up; switch:HOST:PORT: a millrace-switch does, by datagrams, and shard 0 in its "
-         "place while it does not answer (mode synchronous, up to 64 workers)")
+         "place while it does not answer (mode synchronous, up to 64 workers); switch:HOST:PORT,rack:HOST:PORT: with "
+         "the millrace-switch of this worker's rack (role combine) adding up in front of it, while that answers")
       ->capture_default_str()
       ->check(not_empty());
   app.add_option("--switch-job", options.switch_job, "the job's number at the switch (its jobs.json)")

@@ -63,14 +63,15 @@ Result<protocol::TensorSpec> tensor_from_options(const TensorOptions& options, u
 }
 
 Status set_path(const JobOptions& job, protocol::JobSpec& spec) {
-  constexpr std::string_view kSwitch = "switch:";
   protocol::SwitchSpec& at = spec.switch_path;
-  if (job.path.starts_with(kSwitch)) {
+  if (const auto addresses = switch_addresses(job.path)) {
     spec.path = protocol::Path::kSwitch;
-    at.address = job.path.substr(kSwitch.size());
+    at.address = addresses->decider;
   } else if (job.path != "server") {
     return fail(ErrorCode::kInvalidArgument,
-                "path = '" + job.path + "': known are 'server' and 'switch:HOST:PORT', as switch:192.0.2.7:7600");
+                "path = '" + job.path +
+                    "': known are 'server', 'switch:HOST:PORT', as switch:192.0.2.7:7600, and for a worker in a rack "
+                    "'switch:HOST:PORT,rack:HOST:PORT'");
   }
   at.job = job.switch_job;
   at.slots = job.switch_slots;
@@ -182,6 +183,17 @@ Result<protocol::GridSpec> grid_from_text(std::string_view text) {
   spec.block_indices = *block;
   spec.exponent_initial = *exponent;
   return spec;
+}
+
+std::optional<SwitchAddresses> switch_addresses(std::string_view path) {
+  constexpr std::string_view kSwitch = "switch:";
+  constexpr std::string_view kRack = "rack:";
+  if (!path.starts_with(kSwitch)) return std::nullopt;
+  const std::vector<std::string_view> parts = split(path.substr(kSwitch.size()), ',');
+  if (parts.empty()) return SwitchAddresses{};
+  if (parts.size() == 1) return SwitchAddresses{.decider = parts[0], .rack = {}};
+  if (parts.size() > 2 || !parts[1].starts_with(kRack) || parts[1].size() == kRack.size()) return std::nullopt;
+  return SwitchAddresses{.decider = parts[0], .rack = parts[1].substr(kRack.size())};
 }
 
 Result<protocol::JobSpec> spec_from_options(const JobOptions& job, std::span<const TensorOptions> tensors) {

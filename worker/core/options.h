@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -13,6 +14,14 @@ namespace millrace::worker {
 ///
 /// Errors  invalid_argument (and what protocol::validate() says), each naming the option.
 Result<protocol::JobSpec> spec_from_options(const JobOptions& job, std::span<const TensorOptions> tensors);
+
+/// What JobOptions::path says beside "server": "switch:HOST:PORT" or, of a worker in a rack, "switch:HOST:PORT,rack:HOST:PORT".
+struct SwitchAddresses {
+  std::string_view decider;  ///< the job's: in its specification
+  std::string_view rack;     ///< this worker's own; empty: none
+};
+/// Views into `path`. Empty: it is of another form.
+std::optional<SwitchAddresses> switch_addresses(std::string_view path);
 
 /// "none", "correction:FACTOR[:unmasked]" or "nesterov:FACTOR[:unmasked]".
 Result<protocol::MomentumSpec> momentum_from_text(std::string_view text);

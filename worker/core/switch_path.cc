@@ -18,10 +18,10 @@ constexpr TimeNs kRetryMin = 10 * kNsPerMs;
 constexpr uint64_t kProbeNonces = 0x9E3779B97F4A7C15;  ///< sets the probe's nonces apart from the client's
 
 SwitchClientOptions client_options(const protocol::JobSpec& spec, const protocol::SwitchLayout& layout, uint32_t worker,
-                                   const protocol::JobKey& key, uint64_t nonce_seed) {
+                                   const SwitchAccess& access, uint64_t nonce_seed) {
   SwitchClientOptions options;
   options.job = spec.switch_path.job;
-  options.key = key;
+  options.key = access.key;
   options.worker = static_cast<uint16_t>(worker);
   options.workers = spec.workers;
   options.dimension = static_cast<uint32_t>(layout.dimension);
@@ -37,6 +37,7 @@ SwitchClientOptions client_options(const protocol::JobSpec& spec, const protocol
   }
   options.nonce_seed = nonce_seed;
   options.round_trip.min_ns = kRetryMin;
+  options.through_racks = access.rack.has_value();
   return options;
 }
 
@@ -76,7 +77,7 @@ SwitchPath::SwitchPath(const protocol::JobSpec& spec, const protocol::JobLayout&
       worker_(worker),
       switch_address_(spec.switch_path.address),
       access_(std::move(access)),
-      client_(client_options(spec, layout_, worker, access_.key, nonce_seed), *this),
+      client_(client_options(spec, layout_, worker, access_, nonce_seed), *this),
       probe_(probe_options(spec, worker, access_, nonce_seed)) {
   MILLRACE_CHECK(access_.sink != nullptr);
 }
@@ -86,6 +87,16 @@ Result<protocol::Endpoint> SwitchPath::find(const std::string& text) {
   auto found = access_.resolve(text);
   if (found) found_.emplace(text, *found);
   return found;
+}
+
+/// The rack hands its sums to the switch that the specification names. Shard 0 may be that itself; where it only stands in, the
+/// rack's sums would reach nobody.
+void SwitchPath::take_rack(SwitchEpoch& epoch) {
+  if (!access_.rack) return;
+  const Result<protocol::Endpoint> upstream = find(switch_address_);
+  if (!upstream || *upstream != epoch.decider) return;
+  epoch.role = SwitchRole::kCombine;
+  epoch.rack = *access_.rack;
 }
 
 Result<std::string> SwitchPath::follow(const protocol::JobView& view, TimeNs now) {
@@ -105,6 +116,7 @@ Result<std::string> SwitchPath::follow(const protocol::JobView& view, TimeNs now
       decider_.empty() ? fail(ErrorCode::kUnavailable, "shard 0 takes no datagrams") : find(decider_);
   if (at) {
     epoch.decider = *at;
+    take_rack(epoch);
   } else {
     told = "the steps of epoch " + std::to_string(view.epoch) + " have no decider: " + at.error().message;
   }
@@ -196,6 +208,17 @@ protocol::Heartbeat::Switch SwitchPath::word(TimeNs now) const {
   return probe_.answers(now) ? Word::kAnswers : Word::kNoWord;
 }
 
+std::string SwitchPath::rack_news() {
+  const uint64_t lost = client_.counters().rack_lost;
+  if (std::exchange(rack_lost_told_, lost) != lost && !client_.at_rack()) {
+    rack_back_told_ = false;
+    return "this worker's rack does not answer, or takes nothing: contributions go past it";
+  }
+  if (rack_back_told_ || !client_.at_rack()) return {};
+  rack_back_told_ = true;
+  return "this worker's rack adds up again";
+}
+
 SwitchPath::Leave SwitchPath::leave(TimeNs patience, TimeNs now) {
   if (!path_) return Leave::kAllDone;  // the job never began
   if (!finishing_) {
@@ -226,6 +249,7 @@ std::string SwitchPath::waiting_for() const {
 
 SwitchPathStatus SwitchPath::status() const {
   return {.at_switch = path_ == protocol::Path::kSwitch,
+          .at_rack = client_.at_rack(),
           .fallbacks = fallbacks_,
           .came_back = came_back_,
           .client = client_.counters()};

@@ -25,6 +25,9 @@ struct SwitchAccess {
   protocol::JobKey key{};
   protocol::PacketSink* sink = nullptr;  ///< outlives the session's core
   std::function<Result<protocol::Endpoint>(std::string_view)> resolve = {};
+  /// This worker's rack adds up in front of the switch that the specification names. It knows no other decider: in epochs that
+  /// another one decides, contributions go straight there.
+  std::optional<protocol::Endpoint> rack = {};
 };
 
 /// What came of one step in all buckets, indices of the switch's array (protocol::SwitchLayout), ascending.
@@ -47,6 +50,7 @@ struct SwitchStepDone {
 
 struct SwitchPathStatus {
   bool at_switch = false;  ///< the present epoch's decider
+  bool at_rack = false;    ///< contributions go to this worker's rack first at present
   uint64_t fallbacks = 0;  ///< from the switch to a shard
   uint64_t came_back = 0;  ///< and to the switch again
   SwitchClientCounters client;
@@ -77,6 +81,8 @@ class SwitchPath final : private SwitchOutcome {
 
   /// What the heartbeats to shard 0 say now.
   protocol::Heartbeat::Switch word(TimeNs now) const;
+  /// That this worker's rack was lost, or is back: one sentence, once. Empty: nothing is new.
+  std::string rack_news();
   /// There will be no more steps. Whether this worker may leave: all have said so, or nothing has moved for `patience`.
   enum class Leave : uint8_t { kNotYet, kAllDone, kPatienceEnded };
   Leave leave(TimeNs patience, TimeNs now);
@@ -102,6 +108,7 @@ class SwitchPath final : private SwitchOutcome {
   void settled(const SettledWindow& window) override;
   void step_done(uint32_t step) override;
   Result<protocol::Endpoint> find(const std::string& text);
+  void take_rack(SwitchEpoch& epoch);
 
   protocol::SwitchLayout layout_;
   uint32_t worker_;
@@ -114,6 +121,8 @@ class SwitchPath final : private SwitchOutcome {
   std::string decider_;                 ///< its name
   uint64_t fallbacks_ = 0;
   uint64_t came_back_ = 0;
+  uint64_t rack_lost_told_ = 0;
+  bool rack_back_told_ = true;
 
   bool stepping_ = false;
   bool done_ = false;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "protocol/datagram/endpoint_name.h"
+#include "worker/core/options.h"
 #include "worker/session/state_file.h"
 
 namespace millrace::worker {
@@ -73,6 +74,15 @@ Status open_datagrams(const JobOptions& job, const protocol::JobSpec& spec, Begi
   if (!key) return std::unexpected(key.error());
   const auto at = protocol::resolve_endpoint(spec.switch_path.address);
   if (!at) return fail(at.error().code, "path: " + at.error().message);
+  if (const auto addresses = switch_addresses(job.path); addresses && !addresses->rack.empty()) {
+    const auto rack = protocol::resolve_endpoint(addresses->rack);
+    if (!rack) return fail(rack.error().code, "path: rack: " + rack.error().message);
+    if (*rack == *at) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "path: the rack's switch is where the one that decides is too; give the rack's own, or none");
+    }
+    beginning.rack = *rack;
+  }
   auto port = SwitchUdpPort::open(*at, spec.switch_path.packet_bytes_max);
   if (!port) return std::unexpected(port.error());
   beginning.switch_key = *key;

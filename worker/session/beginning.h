@@ -21,6 +21,7 @@ struct Beginning {
   std::optional<SavedState> saved;               ///< its weights are in the arrays already
   std::unique_ptr<SwitchUdpPort> datagrams;      ///< path switch: the session's socket
   protocol::JobKey switch_key{};                 ///< ... and the job's key
+  std::optional<protocol::Endpoint> rack;        ///< ... and where this worker's rack is
 };
 
 /// Checks the weights that were given with the tensors, reads the saved state that the options name, and writes its weights into

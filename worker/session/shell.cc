@@ -52,9 +52,10 @@ CoreConfig config_of(const JobOptions& options, protocol::JobSpec&& spec, Beginn
       beginning.targets, [](const AttachedWeights::Target& target) { return static_cast<bool>(target.schedule); });
   config.returns = options.returns;
   config.saved = std::move(beginning.saved);
-  config.switch_access = {.key = beginning.switch_key, .sink = datagrams, .resolve = [](std::string_view text) {
-                            return protocol::resolve_endpoint(text);
-                          }};
+  config.switch_access = {.key = beginning.switch_key,
+                          .sink = datagrams,
+                          .resolve = [](std::string_view text) { return protocol::resolve_endpoint(text); },
+                          .rack = beginning.rack};
   return config;
 }
 

@@ -116,6 +116,8 @@ void SwitchClient::congestion_mark(TimeNs now) { state_->congestion.backed_off(n
 
 SwitchPhase SwitchClient::phase() const { return state_->phase; }
 
+bool SwitchClient::at_rack() const { return state_->rack_phase == State::RackPhase::kWelcome; }
+
 bool SwitchClient::path_suspect() const {
   return state_->refused || state_->silent_timeouts >= state_->options.silent_timeouts_to_suspect;
 }

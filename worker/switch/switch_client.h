@@ -187,6 +187,8 @@ class SwitchClient {
   void congestion_mark(TimeNs now);
 
   SwitchPhase phase() const;
+  /// Contributions go to this worker's rack first at present.
+  bool at_rack() const;
   /// The aggregator has been silent for long, or refused the job: the table should raise the epoch with another path.
   bool path_suspect() const;
   /// The newest epoch that an aggregator spoke of: newer than set_epoch()'s, the table is to be read.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -12,8 +13,10 @@
 #include "kernels/base/random.h"
 #include "kernels/base/words.h"
 #include "kernels/stream/stream.h"
+#include "worker/cli/bench/serve_racks.h"
 #include "worker/cli/bench/serve_raw.h"
 #include "worker/cli/bench/serve_shared.h"
+#include "worker/cli/bench/serve_wait.h"
 #include "worker/cli/bench/serve_worker.h"
 #include "worker/cli/interruption.h"
 #include "worker/cli/process/allocator.h"
@@ -31,9 +34,11 @@ using Progress = std::function<void(const std::string&)>;
 
 constexpr int kStartTimeoutMs = 30'000;
 constexpr int kStopGraceMs = 5'000;
-constexpr int kEndedBySignal = 128;  // and the signal's number: ExitReport::exit_code
 constexpr double kMegabyte = 1e6;
 constexpr const char* kSwitchRow = "switch";
+constexpr const char* kStraightRow = "shard0";
+constexpr const char* kRacksRow = "racks";
+constexpr const char* kCutRow = "racks+cut";
 constexpr uint32_t kSwitchJob = 1;
 
 // Parts a shard where nobody says how many: of 2, 3, 4, 6, 8, 9, 11, 12, 14 and 16 the ones with the shortest rounds, tried at
@@ -75,7 +80,15 @@ Result<Plan> make_plan(const ServeBenchOptions& options) {
   plan.k = std::max<uint64_t>(1, static_cast<uint64_t>(std::llround(options.density * static_cast<double>(options.n))));
   plan.rounds_all = options.rounds + options.warmup_rounds;
   if (options.path == ServePath::kSwitch) plan.options.rows.clear();
-  if (options.path != ServePath::kServer) plan.options.rows.push_back(kSwitchRow);
+  if (options.racks > options.workers)
+    return fail(ErrorCode::kInvalidArgument, "--racks: a rack has a worker at least");
+  if (options.racks > 0 && options.path == ServePath::kServer)
+    return fail(ErrorCode::kInvalidArgument, "--racks: racks' switches are of path switch (--path)");
+  if (options.racks > 0) {
+    plan.options.rows.insert(plan.options.rows.end(), {kStraightRow, kRacksRow, kCutRow});
+  } else if (options.path != ServePath::kServer) {
+    plan.options.rows.push_back(kSwitchRow);
+  }
   if (plan.options.lossless_codec.empty()) plan.options.lossless_codec = plan.limited() ? "gap+raw" : "raw+raw";
   RandomSequence random(random_key(options.seed, 0x5e1ec7));
   plan.checked_round = options.warmup_rounds + static_cast<uint32_t>(random.next_below(options.rounds));
@@ -103,57 +116,6 @@ std::vector<double> measured_ms(ServeShared& shared, const Plan& plan) {
   for (uint32_t round = plan.options.warmup_rounds; round < plan.rounds_all; ++round)
     times.push_back(shared.round_ms(round));
   return times;
-}
-
-/// A process that ended before its time, by its exit code: a worker says with it what kind of failure it was.
-ExitCode code_of_end(int exit_code) {
-  const bool known =
-      exit_code >= static_cast<int>(ExitCode::kInternal) && exit_code <= static_cast<int>(ExitCode::kJobEnded);
-  if (known) return static_cast<ExitCode>(exit_code);
-  return exit_code >= kEndedBySignal ? ExitCode::kJobEnded : ExitCode::kInternal;
-}
-
-std::string end_text(const char* what, size_t number, int exit_code) {
-  const std::string who = what + (" " + std::to_string(number));
-  if (exit_code > kEndedBySignal) return who + " was ended by signal " + std::to_string(exit_code - kEndedBySignal);
-  return who + " ended with code " + std::to_string(exit_code);
-}
-
-/// Waits for all workers; when one fails, or a shard, the others are ended too (they wait for it at the barrier).
-Outcome wait_for_workers(std::vector<ChildProcess>& workers, std::span<ChildProcess* const> shards,
-                         std::vector<ExitReport>& reports, int timeout_ms) {
-  constexpr int kLookEveryMs = 200;
-  const TimeNs deadline = monotonic_now_ns() + timeout_ms * kNsPerMs;
-  reports.assign(workers.size(), {});
-  for (size_t done = 0; done < workers.size();) {
-    done = 0;
-    for (size_t at = 0; at < workers.size(); ++at) {
-      const auto report = workers[at].try_wait();
-      if (!report) continue;
-      if (report->exit_code != 0)
-        return fail_with(code_of_end(report->exit_code), end_text("worker", at, report->exit_code));
-      reports[at] = *report;
-      ++done;
-    }
-    if (done == workers.size()) return {};
-    for (size_t at = 0; at < shards.size(); ++at) {
-      const auto report = shards[at]->try_wait();
-      if (report && report->exit_code != 0)
-        return fail_with(ExitCode::kJobEnded, end_text("shard", at, report->exit_code));
-    }
-    if (interruption_requests().count() > 0) return fail_with(ExitCode::kInterrupted, "interrupted");
-    if (monotonic_now_ns() > deadline) {
-      return fail_with(ExitCode::kJobEnded,
-                       "the workers did not finish in " + std::to_string(timeout_ms / 1000) + " s");
-    }
-    for (auto& worker : workers) {
-      if (!worker.try_wait()) {
-        (void)worker.wait(kLookEveryMs);
-        break;
-      }
-    }
-  }
-  return {};
 }
 
 int round_budget_ms(const Plan& plan) {
@@ -203,8 +165,8 @@ std::expected<std::vector<double>, Failure> run_raw(const Plan& plan, const Host
     workers.push_back(std::move(*child));
   }
   std::vector<ExitReport> reports;
-  std::vector<ChildProcess*> beside;
-  for (ChildProcess& shard : shards) beside.push_back(&shard);
+  std::vector<ServerProcess> beside;
+  for (ChildProcess& shard : shards) beside.push_back({"shard", beside.size(), &shard});
   if (auto done = wait_for_workers(workers, beside, reports, round_budget_ms(plan)); !done)
     return fail_with(done.error().code, "bare ZeroMQ: " + done.error().message);
   return measured_ms(**shared, plan);
@@ -217,6 +179,9 @@ struct RowSetup {
   uint32_t parts_per_shard = 0;
   bool audit = false;
   bool by_switch = false;
+  bool at_shard = false;  ///< shard 0 decides, by datagrams
+  bool racks = false;     ///< racks' switches add up in front of it
+  bool cut = false;       ///< and re-select
 
   std::string title() const { return audit ? name + "+audit" : name; }
 };
@@ -231,6 +196,13 @@ Result<RowSetup> row_setup(const Plan& plan, const std::string& name) {
   if (name == kSwitchRow) {
     RowSetup row{name, plan.options.switch_codec, 1, few};
     row.by_switch = true;
+    return row;
+  }
+  if (name == kStraightRow || name == kRacksRow || name == kCutRow) {
+    RowSetup row{name, plan.options.switch_codec, 1, few};
+    row.by_switch = row.at_shard = true;
+    row.racks = name != kStraightRow;
+    row.cut = name == kCutRow;
     return row;
   }
   if (name == "qsgd4") return RowSetup{name, "gap+qsgd4", kErrorMax4, few};
@@ -271,7 +243,11 @@ json row_json(const Plan& plan, const RowSetup& row, ServeShared& shared, const 
 struct SwitchAddress {
   std::string address;
   std::string key_file;
+  std::string shard_status = {};  ///< where shard 0 decides
 };
+
+/// Entries that a rack keeps.
+uint64_t rack_share(const Plan& plan) { return std::max<uint64_t>(plan.k / std::max(plan.options.racks, 1u), 2); }
 
 PathOptions path_options(const Plan& plan, const RowSetup& row, const SwitchAddress& at) {
   if (!row.by_switch) return {};
@@ -301,7 +277,10 @@ ServeWorkerSetup worker_setup(const Plan& plan, const RowSetup& row, std::vector
           .codec = row.by_switch ? "gap+raw" : row.codec,
           .error_max = row.error_max,
           .audit = row.audit,
-          .path = path_options(plan, row, at)};
+          .path = path_options(plan, row, at),
+          .shard_status = at.shard_status,
+          .racks = row.racks ? rack_members(options.workers, options.racks) : std::vector<std::vector<uint32_t>>(),
+          .rack_share = row.cut ? rack_share(plan) : 0};
 }
 
 /// Before any process is started.
@@ -338,21 +317,95 @@ uint32_t window_indices(const Plan& plan) {
   return indices;
 }
 
-Result<SwitchProcess> start_switch(const Plan& plan, const Hosts& hosts, const std::string& files) {
+/// On the `number`-th of the hosts whose links have no limit.
+SwitchProcessOptions switch_options(const Plan& plan, const Hosts& hosts, const std::string& files, uint32_t number) {
   const auto& options = plan.options;
-  const uint32_t host = options.shards + options.workers;
+  const uint32_t host = options.shards + options.workers + number;
   const uint64_t windows = (options.n + window_indices(plan) - 1) / window_indices(plan);
-  return SwitchProcess::start({.host = hosts.address(host),
-                               .network_namespace = hosts.network_namespace(host),
-                               .folder = plan.directory,
-                               .log = files + "-switch.log",
-                               .job = kSwitchJob,
-                               .workers = options.workers,
-                               .window_indices = window_indices(plan),
-                               .slots = static_cast<uint32_t>(std::min<uint64_t>(options.switch_slots, windows)),
-                               .reselect_k = std::max<uint64_t>(plan.k, 2),
-                               .key_seed = options.seed,
-                               .timeout_ms = kStartTimeoutMs});
+  return {.host = hosts.address(host),
+          .network_namespace = hosts.network_namespace(host),
+          .folder = plan.directory,
+          .log = files + "-switch" + std::to_string(number) + ".log",
+          .job = kSwitchJob,
+          .workers = options.workers,
+          .window_indices = window_indices(plan),
+          .slots = static_cast<uint32_t>(std::min<uint64_t>(options.switch_slots, windows)),
+          .reselect_k = std::max<uint64_t>(plan.k, 2),
+          .key_seed = options.seed,
+          .timeout_ms = kStartTimeoutMs};
+}
+
+/// The row's switch, or its racks' switches, in front of the aggregator at `shard`.
+Result<std::vector<SwitchProcess>> start_switches(const Plan& plan, const Hosts& hosts, const RowSetup& row,
+                                                  const std::string& files, const std::string& shard) {
+  std::vector<SwitchProcess> started;
+  if (!row.by_switch || (row.at_shard && !row.racks)) return started;
+  const auto members = rack_members(plan.options.workers, row.racks ? plan.options.racks : 1);
+  for (uint32_t number = 0; number < members.size(); ++number) {
+    SwitchProcessOptions options = switch_options(plan, hosts, files, number);
+    if (row.racks) {
+      options.rack = members[number];
+      options.rack_number = number;
+      options.shard = shard;
+      options.reselect_k = row.cut ? rack_share(plan) : 0;
+    }
+    auto one = SwitchProcess::start(options);
+    if (!one) return std::unexpected(one.error());
+    started.push_back(std::move(*one));
+  }
+  return started;
+}
+
+/// What shard 0 reads of the job whose steps it decides: its key, and its racks where it has some.
+Result<std::string> write_job_files(const Plan& plan, const Hosts& hosts, const RowSetup& row,
+                                    const std::string& files) {
+  const std::string list = plan.directory + "/" + std::to_string(kSwitchJob) + ".racks";
+  std::filesystem::remove(list);
+  if (row.racks) {
+    std::ofstream file(list);
+    file << json{{"racks", rack_members(plan.options.workers, plan.options.racks)}}.dump();
+    if (!file.flush()) return fail(ErrorCode::kIo, "cannot write '" + list + "'");
+  }
+  return write_switch_key(switch_options(plan, hosts, files, 0));
+}
+
+/// As `worker` is told: its rack is its own.
+ServeWorkerSetup setup_of(const ServeWorkerSetup& setup, const std::vector<SwitchProcess>& switches, uint32_t worker) {
+  ServeWorkerSetup own = setup;
+  for (size_t rack = 0; rack < setup.racks.size(); ++rack) {
+    if (std::ranges::binary_search(setup.racks[rack], worker)) own.path.path += ",rack:" + switches[rack].address();
+  }
+  return own;
+}
+
+/// Bytes into shard 0 a round, and what they are compared with.
+void add_racks(const Plan& plan, const RowSetup& row, ServeShared& shared, json& shown) {
+  if (!row.at_shard) return;
+  shown["bytes_into_shard"] = static_cast<double>(shared.report(0).bytes_into_shard) / plan.options.rounds;
+  if (!row.racks) return;
+  constexpr uint32_t kRoundsLooked = 5;  // of the same distribution all
+  ServeJob job;
+  job.n = plan.options.n;
+  job.pushed = plan.k;
+  job.seed = plan.options.seed;
+  job.workers = plan.options.workers;
+  const uint32_t looked = std::min(kRoundsLooked, plan.options.rounds);
+  double bytes = 0;
+  double entries = 0;
+  int exponent = 0;
+  const std::string& grid = plan.options.grid;
+  (void)assign_number(std::string_view(grid).substr(grid.find(':') + 1), exponent);
+  for (uint32_t round = 0; round < looked; ++round) {
+    const CodedUnion united = coded_union(job, rack_members(plan.options.workers, plan.options.racks),
+                                          plan.options.warmup_rounds + round, window_indices(plan), exponent);
+    bytes += static_cast<double>(united.bytes) / looked;
+    entries += static_cast<double>(united.entries) / looked;
+  }
+  shown["racks"] = plan.options.racks;
+  shown["rack_share"] = row.cut ? rack_share(plan) : 0;
+  shown["coded_union_bytes"] = bytes;
+  shown["coded_union_entries"] = entries;
+  shown["ratio_to_coded_union"] = shown["bytes_into_shard"].get<double>() / bytes;
 }
 
 /// files  what the names of the table and of the logs begin with.
@@ -360,40 +413,51 @@ Outcome run_row(const Plan& plan, const Hosts& hosts, const RowSetup& row, const
   const auto& options = plan.options;
   auto shared = ServeShared::create(options.workers, plan.rounds_all);
   if (!shared) return fail_with(shared.error());
+  SwitchAddress at;
+  if (row.at_shard) {
+    auto key = write_job_files(plan, hosts, row, files);
+    if (!key) return fail_with(key.error());
+    at.key_file = *key;
+  }
   std::vector<ShardProcess> shards;
   std::vector<std::string> addresses;
   for (uint32_t shard = 0; shard < options.shards; ++shard) {
+    const bool decides = row.at_shard && shard == 0;
     auto started = ShardProcess::start({.shard = shard,
                                         .shards = options.shards,
                                         .host = hosts.address(shard),
                                         .network_namespace = hosts.network_namespace(shard),
                                         .table = files + ".table",
                                         .log = files + "-shard" + std::to_string(shard) + ".log",
-                                        .http = {},
+                                        .http = decides ? hosts.address(shard) + ":0" : std::string(),
+                                        .datagrams = decides ? hosts.address(shard) + ":0" : std::string(),
+                                        .job_keys = decides ? plan.directory : std::string(),
                                         .timeout_ms = kStartTimeoutMs});
     if (!started) return std::unexpected(start_failure(started.error()));
     addresses.push_back(started->address());
     shards.push_back(std::move(*started));
   }
-  std::optional<SwitchProcess> at;
-  if (row.by_switch) {
-    auto started = start_switch(plan, hosts, files);
-    if (!started) return fail_with(started.error());
-    at = std::move(*started);
+  auto switches = start_switches(plan, hosts, row, files, shards.front().datagrams());
+  if (!switches) return fail_with(switches.error());
+  if (row.at_shard) {
+    at.address = shards.front().datagrams();
+    at.shard_status = shards.front().http_address();
+  } else if (row.by_switch) {
+    at = {.address = switches->front().address(), .key_file = switches->front().key_file()};
   }
-  const ServeWorkerSetup setup =
-      worker_setup(plan, row, addresses, at ? SwitchAddress{at->address(), at->key_file()} : SwitchAddress{});
+  const ServeWorkerSetup setup = worker_setup(plan, row, addresses, at);
   std::vector<ChildProcess> workers;
   for (uint32_t worker = 0; worker < options.workers; ++worker) {
     const SpawnOptions where{{}, hosts.network_namespace(options.shards + worker), {}, {}};
-    auto child = ChildProcess::fork_call(where, [&, worker] { return run_serve_worker(setup, worker, **shared); });
+    auto child = ChildProcess::fork_call(
+        where, [&, worker] { return run_serve_worker(setup_of(setup, *switches, worker), worker, **shared); });
     if (!child) return fail_with(child.error());
     workers.push_back(std::move(*child));
   }
   std::vector<ExitReport> worker_reports;
-  std::vector<ChildProcess*> beside;
-  for (ShardProcess& shard : shards) beside.push_back(&shard.process());
-  if (at) beside.push_back(&at->process());
+  std::vector<ServerProcess> beside;
+  for (ShardProcess& shard : shards) beside.push_back({"shard", beside.size(), &shard.process()});
+  for (SwitchProcess& one : *switches) beside.push_back({"switch", beside.size() - shards.size(), &one.process()});
   if (auto done = wait_for_workers(workers, beside, worker_reports, round_budget_ms(plan)); !done) {
     std::string sentence = row.name + ": " + done.error().message;
     for (uint32_t worker = 0; worker < options.workers; ++worker) {
@@ -407,6 +471,7 @@ Outcome run_row(const Plan& plan, const Hosts& hosts, const RowSetup& row, const
   const std::vector<double> times = measured_ms(**shared, plan);
   runs.times.insert(runs.times.end(), times.begin(), times.end());
   runs.row = row_json(plan, row, **shared, worker_reports, shard_reports);
+  add_racks(plan, row, **shared, runs.row);
   return {};
 }
 
@@ -456,6 +521,17 @@ json raw_row(const char* name, const Plan& plan, const std::vector<double>& time
               {"bytes_down", plan.k * RawPlan::kPairBytes}};
 }
 
+/// Bytes into shard 0 by way of racks over those without.
+void compare_racks(json& rows) {
+  const auto straight = std::ranges::find_if(rows, [](const json& row) { return row["algorithm"] == kStraightRow; });
+  if (straight == rows.end()) return;
+  for (json& row : rows) {
+    if (!row.contains("racks")) continue;
+    row["ratio_to_straight_bytes"] =
+        row["bytes_into_shard"].get<double>() / (*straight)["bytes_into_shard"].get<double>();
+  }
+}
+
 /// The switch's round over that of the first row by the shards.
 void compare_paths(json& rows) {
   const auto is_by = [](const char* path) { return [path](const json& row) { return row["path"] == path; }; };
@@ -476,7 +552,8 @@ std::expected<json, Failure> bench_serve(const ServeBenchOptions& options, const
   if (!made) return fail_with(made.error());
   plan->directory = std::move(*made);
   const LogFolder folder(plan->directory);
-  auto hosts = Hosts::make(options.shards + options.workers, options.rate, options.path == ServePath::kServer ? 0 : 1);
+  auto hosts = Hosts::make(options.shards + options.workers, options.rate,
+                           options.path == ServePath::kServer ? 0 : std::max(options.racks, 1u));
   if (!hosts) return fail_with(hosts.error());
   json rows = json::array();
   progress("bare ZeroMQ, " + std::to_string(options.rounds) + " rounds");
@@ -504,6 +581,7 @@ std::expected<json, Failure> bench_serve(const ServeBenchOptions& options, const
     row["ratio_to_raw_zmq_tuned_allocator"] = row["round_ms"].get<double>() / quantile(*tuned, 0.5);
   }
   compare_paths(rows);
+  compare_racks(rows);
   rows.push_back(raw_row("raw_zmq", *plan, *raw));
   rows.push_back(raw_row("raw_zmq_tuned_allocator", *plan, *tuned));
   std::error_code ignored;

@@ -32,6 +32,9 @@ struct ServeBenchOptions {
   ServeAudit audit = ServeAudit::kOff;
   /// Who adds up: the shards; a millrace-switch, on a host of its own whose link has no limit; or the one after the other.
   ServePath path = ServePath::kServer;
+  /// By path switch: so many racks' switches, on hosts of their own whose links have no limit, add up in front of shard 0, which
+  /// decides. Three rows: without them, with their whole sums, with each cutting its sums to its share of k. 0: none.
+  uint32_t racks = 0;
   uint32_t switch_slots = 16;
   std::string switch_codec = "gap+fixed16";
   std::string grid = "32768:-12";  ///< of path switch: the values are normal, and fit 16 bits on that grid
@@ -43,6 +46,8 @@ struct ServeBenchOptions {
 /// entries as 8-byte pairs is measured in the same run, before and after. One round, chosen at random, is checked against the
 /// oracle (serve_oracle.h). Memory: each process's peak. By the switch (row "switch") the update is cut by the threshold of the
 /// step before, so it has about k entries, and values are on a grid of 16 bits: judged by serve_switch.h.
+/// With racks: bytes of datagrams into shard 0 a round, as it counts them, against those of the row without racks, and against
+/// the coded union of each rack's contributions (serve_racks.h).
 ///
 /// progress  called with one line at a time.
 /// Errors    a flag; what cannot be started; which process ended, and what it said: as its session failed, job_ended where it

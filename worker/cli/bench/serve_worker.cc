@@ -1,5 +1,6 @@
 #include "worker/cli/bench/serve_worker.h"
 
+#include <poll.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include "worker/cli/bench/bench_worker.h"
 #include "worker/cli/bench/serve_input.h"
 #include "worker/cli/bench/serve_oracle.h"
+#include "worker/cli/bench/serve_racks.h"
 #include "worker/cli/bench/serve_switch.h"
 
 namespace millrace::cli {
@@ -96,7 +98,10 @@ class ServeWorker {
   void run() {
     Stats before;
     for (uint32_t round = 0; round < setup_.rounds; ++round) {
-      if (round == setup_.first_measured) before = session_->stats();
+      if (round == setup_.first_measured) {
+        before = session_->stats();
+        shard_bytes_ = bytes_at_shard();
+      }
       const auto input = serve_input(setup_.n, setup_.k, setup_.seed, worker_, round);
       const bool check = worker_ == 0 && round == setup_.checked_round;
       if (check) std::fill(weights_.begin(), weights_.end(), kUntouched);
@@ -111,6 +116,9 @@ class ServeWorker {
       session_->take_residual(0);
       if (check) check_round(update);
     }
+    if (worker_ == 0) shared_.report(worker_).bytes_into_shard = bytes_at_shard() - shard_bytes_;
+    // Nobody says goodbye before that was asked: with the job goes what its shard counted.
+    shared_.meet();
     const Stats after = session_->stats();
     shared_.report(worker_).bytes_up = after.bytes_up - before.bytes_up;
     shared_.report(worker_).bytes_down = after.bytes_down - before.bytes_down;
@@ -121,6 +129,15 @@ class ServeWorker {
   }
 
  private:
+  /// Between rounds, when nothing is under way but a question now and then. What a shard says of its datagrams is some
+  /// 100 ms old.
+  uint64_t bytes_at_shard() const {
+    if (worker_ != 0 || setup_.shard_status.empty()) return 0;
+    constexpr int kReportIsNewMs = 300;
+    ::poll(nullptr, 0, kReportIsNewMs);
+    return datagram_bytes(setup_.shard_status).value_or(0);
+  }
+
   /// What the round's update brought: entries that a quantizer made 0 as well.
   Stream<float> received_entries(const TensorUpdate& update) const {
     Stream<float> received = Stream<float>::empty(setup_.n);
@@ -140,8 +157,11 @@ class ServeWorker {
     const Stream<float> received = received_entries(update);
     const bool by_switch = setup_.path.path != "server";
     const ServeJob job = oracle_job(setup_);
-    const auto verdict = by_switch ? judge_switch_update(job, setup_.checked_round, received.view())
-                                   : judge_update(job, setup_.checked_round, received.view());
+    const uint32_t round = setup_.checked_round;
+    const auto verdict = setup_.rack_share > 0
+                             ? judge_cut_update(job, setup_.racks, setup_.rack_share, round, received.view())
+                         : by_switch ? judge_switch_update(job, round, received.view())
+                                     : judge_update(job, round, received.view());
     auto& report = shared_.report(worker_);
     report.checked_count = received.count();
     report.relative_error = verdict.relative_error;
@@ -152,6 +172,7 @@ class ServeWorker {
   const ServeWorkerSetup& setup_;
   uint32_t worker_;
   ServeShared& shared_;
+  uint64_t shard_bytes_ = 0;
   struct Free {
     void operator()(void* memory) const { std::free(memory); }
   };

@@ -58,6 +58,7 @@ Result<ShardProcess> ShardProcess::start(const ShardProcessOptions& options) {
   }
   shard.address_ = ready.value("address", "");
   shard.http_address_ = ready.value("http", "");
+  shard.datagrams_ = ready.value("datagrams", "");
   return shard;
 }
 

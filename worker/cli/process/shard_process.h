@@ -35,6 +35,7 @@ class ShardProcess {
 
   const std::string& address() const { return address_; }            ///< "tcp://127.0.0.1:41234"
   const std::string& http_address() const { return http_address_; }  ///< "127.0.0.1:8080"; empty without
+  const std::string& datagrams() const { return datagrams_; }        ///< "127.0.0.1:7800"; empty without
   ChildProcess& process() { return process_; }
 
   /// SIGTERM, SIGKILL after grace_ms: more than the jobs of a shard take to be told their end.
@@ -45,6 +46,7 @@ class ShardProcess {
   ChildProcess process_;
   std::string address_;
   std::string http_address_;
+  std::string datagrams_;
 };
 
 /// What ShardProcess::start() said as the end of a command: a port in use, a table of another cluster; a shard that ended

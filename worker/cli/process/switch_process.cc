@@ -34,16 +34,29 @@ Status write_private(const std::string& path, const std::string& content) {
 
 }  // namespace
 
+Result<std::string> write_switch_key(const SwitchProcessOptions& options) {
+  std::string path = options.folder + "/" + std::to_string(options.job) + ".key";
+  if (Status done = write_private(path, key_text(options.key_seed)); !done) return std::unexpected(done.error());
+  return path;
+}
+
 Result<SwitchProcess> SwitchProcess::start(const SwitchProcessOptions& options) {
-  const std::string key_file = options.folder + "/switch.key";
-  const std::string jobs_file = options.folder + "/switch-jobs.json";
+  const std::string name = options.rack.empty() ? "switch" : "rack-" + std::to_string(options.rack_number);
+  const Result<std::string> key_file = write_switch_key(options);
+  if (!key_file) return std::unexpected(key_file.error());
+  const std::string jobs_file = options.folder + "/" + name + "-jobs.json";
   nlohmann::json job = {
-      {"name", "bench"},        {"job", options.job},         {"key_file", "switch.key"},
+      {"name", "bench"},        {"job", options.job},         {"key_file", *key_file},
       {"role", "reduce"},       {"workers", options.workers}, {"window_indices", options.window_indices},
       {"slots", options.slots}, {"lease_seconds", 60}};
   if (options.reselect_k != 0) job["reselect_k"] = options.reselect_k;
+  if (!options.rack.empty()) {
+    job["role"] = "combine";
+    job["rack"] = options.rack;
+    job["rack_number"] = options.rack_number;
+    job["shard"] = options.shard;
+  }
   const nlohmann::json jobs = {{"jobs", nlohmann::json::array({job})}};
-  if (Status done = write_private(key_file, key_text(options.key_seed)); !done) return std::unexpected(done.error());
   if (Status done = write_private(jobs_file, jobs.dump()); !done) return std::unexpected(done.error());
   SpawnOptions spawn;
   spawn.argv = {sibling_program("millrace-switch"),
@@ -67,7 +80,7 @@ Result<SwitchProcess> SwitchProcess::start(const SwitchProcessOptions& options) 
                        !ready["addresses"].empty() && ready["addresses"][0].is_string();
   if (!listens) return fail(ErrorCode::kMalformed, "the switch said '" + *line + "' instead of its address");
   started.address_ = ready["addresses"][0].get<std::string>();
-  started.key_file_ = key_file;
+  started.key_file_ = *key_file;
   return started;
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "kernels/base/result.h"
 #include "worker/cli/process/child_process.h"
@@ -11,17 +12,25 @@ namespace millrace::cli {
 struct SwitchProcessOptions {
   std::string host = "127.0.0.1";
   std::string network_namespace;  ///< empty: the caller's
-  std::string folder;             ///< where its jobs file and the job's key are written
+  std::string folder;             ///< where its jobs file and the job's key (JOB.key) are written
   std::string log;                ///< where its log goes; empty: the caller's stderr
   uint32_t job = 1;
   uint32_t workers = 1;
   uint32_t window_indices = 16'384;
   uint32_t slots = 16;
   uint64_t reselect_k = 0;  ///< 0: the whole sum
+  /// A rack's (role combine), of this number and these workers, in front of the aggregator at `shard`; empty: it decides.
+  std::vector<uint32_t> rack = {};
+  uint32_t rack_number = 0;
+  std::string shard = {};
   uint32_t packet_bytes = 1472;
   uint64_t key_seed = 1;  ///< of a key that guards nothing: a benchmark's
   int timeout_ms = 30'000;
 };
+
+/// Writes that key, of its owner alone; its path. Several processes of one folder and seed have the same.
+/// Errors  io.
+Result<std::string> write_switch_key(const SwitchProcessOptions& options);
 
 /// A millrace-switch with one job, that this process started and that ends with it.
 class SwitchProcess {
