@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
+#include <condition_variable>
 #include <limits>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <utility>
@@ -26,6 +29,11 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr size_t kFarDensity = 2;  // of kSpeedDensities
 constexpr size_t kFarthestDensity = 3;
 constexpr double kFarSlowestNs = 8.0;  // a unit, both ways: what takes longer does not wait for memory
+
+std::atomic<const CodecSpeeds*> finished_speeds = nullptr;
+std::mutex wish_mutex;  ///< held for a few instructions only
+std::condition_variable wish_or_end;
+bool speeds_wished = false;  ///< speeds_so_far() had none
 
 /// Nanoseconds, both ways.
 struct Times {
@@ -299,7 +307,35 @@ CodecSpeeds measure_speeds() {
 
 const CodecSpeeds& measured_speeds() {
   static const CodecSpeeds speeds = measure_speeds();
+  finished_speeds.store(&speeds, std::memory_order_release);
   return speeds;
+}
+
+const CodecSpeeds& speeds_so_far() {
+  if (const CodecSpeeds* const finished = finished_speeds.load(std::memory_order_acquire)) return *finished;
+  const std::lock_guard lock(wish_mutex);
+  speeds_wished = true;
+  wish_or_end.notify_all();
+  return fallback_speeds();
+}
+
+SpeedMeasurer::SpeedMeasurer() {
+  thread_ = std::thread([this] {
+    std::unique_lock lock(wish_mutex);
+    wish_or_end.wait(lock, [this] { return speeds_wished || ended_; });
+    if (ended_) return;
+    lock.unlock();
+    (void)measured_speeds();
+  });
+}
+
+SpeedMeasurer::~SpeedMeasurer() {
+  {
+    const std::lock_guard lock(wish_mutex);
+    ended_ = true;
+    wish_or_end.notify_all();
+  }
+  thread_.join();
 }
 
 }  // namespace millrace

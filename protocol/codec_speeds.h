@@ -1,5 +1,7 @@
 #pragma once
 
+#include <thread>
+
 #include "kernels/codec/choice.h"
 
 namespace millrace {
@@ -27,9 +29,29 @@ void disturb_caches();
 /// Cost     about a tenth of a second, 15 MiB for as long.
 CodecSpeeds measure_speeds();
 
-/// measure_speeds(), once for the process, at the first call. A SpeedSource.
+/// measure_speeds(), once for the process, at the first call.
 ///
-/// Threads  any; the first call lets the others wait.
+/// Threads  any; the first call lets the others wait, a second and more on a busy machine. Not for a thread that others expect to
+///          hear from.
 const CodecSpeeds& measured_speeds();
+
+/// What measured_speeds() returned, and fallback_speeds() until it has. Never waits. A SpeedSource, for loops.
+const CodecSpeeds& speeds_so_far();
+
+/// A thread that calls measured_speeds() as soon as speeds_so_far() had nothing to give but the fallback. For a process that
+/// learns late whether it needs speeds at all.
+///
+/// Threads  constructor and destructor: one. The destructor waits for a measurement that is under way.
+class SpeedMeasurer {
+ public:
+  SpeedMeasurer();
+  SpeedMeasurer(const SpeedMeasurer&) = delete;
+  SpeedMeasurer& operator=(const SpeedMeasurer&) = delete;
+  ~SpeedMeasurer();
+
+ private:
+  bool ended_ = false;
+  std::thread thread_;
+};
 
 }  // namespace millrace

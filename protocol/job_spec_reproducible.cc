@@ -23,8 +23,7 @@ Status check_steps(const JobSpec& spec) {
   if (spec.mode != Mode::kSynchronous || spec.staleness != 0) {
     return refuse(
         "reproducible needs mode synchronous with staleness 0: else who is in a step, and the updates that its "
-        "exponents "
-        "go by, depend on who was slow");
+        "exponents go by, depend on who was slow");
   }
   if (spec.combine == Combine::kWeightedMean) {
     return refuse(
@@ -38,14 +37,12 @@ Status check_steps(const JobSpec& spec) {
   if (spec.codec_error == CodecError::kDrop) {
     return refuse(
         "reproducible with codec_error drop: what rounding to the grid leaves is kept, there is nothing else to drop; "
-        "set "
-        "codec_error retain");
+        "set codec_error retain");
   }
   if (spec.initial_weights == InitialWeights::kFirst) {
     return refuse(
         "reproducible with initial_weights first: workers would join what runs, and the exponents of its grid are "
-        "known "
-        "to those only who saw all updates; give all workers the same weights, and set initial_weights own");
+        "known to those only who saw all updates; give all workers the same weights, and set initial_weights own");
   }
   if (spec.has_store())
     return fail(ErrorCode::kUnsupported, "reproducible with a store: not in this version; set store none");
@@ -75,8 +72,8 @@ Status check_reselection(const BucketLayout& bucket, size_t buckets) {
   if (buckets > 1) {
     return refuse(
         fmt::format("reproducible with reselect topk and {} buckets: shards would cut each by its own k, a switch all "
-                    "of them by one; "
-                    "a job of one tensor re-selects (or of small ones that travel together), or set reselect none",
+                    "of them by one; a job of one tensor re-selects (or of small ones that travel together), or set "
+                    "reselect none",
                     buckets));
   }
   if (bucket.reselect.threshold_period != 1) {
@@ -105,8 +102,7 @@ Status check_switch_path(const JobSpec& spec) {
   if (spec.grid.block_indices > block_max) {
     return refuse(
         fmt::format("reproducible over a switch: sums of a window of {} indices may not fit {} packets of {} bytes, "
-                    "and what does not "
-                    "fit would stay out by chance: grid blocks of {} indices at most",
+                    "and what does not fit would stay out by chance: grid blocks of {} indices at most",
                     spec.grid.block_indices, kFragmentsMax, at.packet_bytes_max, block_max));
   }
   return {};

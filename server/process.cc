@@ -149,6 +149,8 @@ class ShardProcess::Loop {
   std::unique_ptr<StoreThread> disk_;  ///< where there is a place for saves
   std::vector<StoreThread::Answer> from_disk_;
   std::unique_ptr<DatagramThread> datagrams_;  ///< where this shard stands in for switches
+  SpeedMeasurer
+      speed_measurer_;  ///< for jobs with codec auto: the loop runs their tasks itself, and has no second to spare
   std::unique_ptr<ShardCore> core_;
   monitoring::Metrics metrics_;
   MetricsExport export_;
@@ -211,7 +213,7 @@ Status ShardProcess::Loop::open() {
                                                   kSoftware,
                                                   options_.limits,
                                                   saves,
-                                                  {measured_speeds, options_.link_rate},
+                                                  {speeds_so_far, options_.link_rate},
                                                   std::move(datagrams)},
                                       *table_, monotonic_now_ns());
   poller_.add(*listener_);

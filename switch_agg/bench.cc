@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <barrier>
 #include <cstring>
 #include <ctime>
+#include <deque>
 #include <nlohmann/json.hpp>
+#include <thread>
 #include <vector>
 
 #include "kernels/base/check.h"
@@ -201,18 +204,12 @@ Result<Round> Bench::round() {
   return round;
 }
 
-}  // namespace
-
-Result<BenchReport> run_bench(const BenchOptions& options) {
-  const uint32_t window = options.window_indices != 0
-                              ? options.window_indices / 64 * 64
-                              : filling_window(options.density, options.packet_bytes, options.seed);
-  if (window < 64) return fail(ErrorCode::kInvalidArgument, "--window-indices must be a multiple of 64");
-  auto wire = open_bench_wire(options.pmd, std::max<size_t>(options.packet_bytes, 1472));
-  if (!wire) return std::unexpected(wire.error());
-  Bench bench(options, window, **wire);
-  if (const Status joined = bench.join(); !joined) return std::unexpected(joined.error());
-  BenchReport report{.pmd = options.pmd, .window_indices = window, .entries_each = bench.entries()};
+/// All rounds of one lane. Rates as in BenchReport.
+Result<BenchReport> measure(Bench& bench, const BenchOptions& options) {
+  BenchReport report;
+  report.entries_each = bench.entries();
+  const uint64_t results_before = bench.results();
+  const uint64_t turns_before = bench.turns_checked();
   std::vector<double> rates;
   std::vector<double> reads;
   Round all;
@@ -226,8 +223,8 @@ Result<BenchReport> run_bench(const BenchOptions& options) {
     all.result_bytes += round->result_bytes;
   }
   report.packets = all.packets;
-  report.results = bench.results();
-  report.turns_checked = bench.turns_checked();
+  report.results = bench.results() - results_before;
+  report.turns_checked = bench.turns_checked() - turns_before;
   report.packet_bytes_mean = static_cast<double>(all.bytes) / static_cast<double>(all.packets);
   report.gbit_s = median(rates);
   report.gbit_s_best = *std::ranges::max_element(rates);
@@ -236,12 +233,90 @@ Result<BenchReport> run_bench(const BenchOptions& options) {
   report.mentries_s = report.mpackets_s * contributions * report.entries_each / static_cast<double>(all.packets);
   report.results_gbit_s = report.gbit_s * static_cast<double>(all.result_bytes) / static_cast<double>(all.bytes);
   report.read_gbit_s = median(reads);
+  return report;
+}
+
+/// A lane of the benchmark on a thread of its own.
+class BenchLane {
+ public:
+  BenchLane(const BenchOptions& options, uint32_t window_indices, BenchWire& wire)
+      : options_(options), window_indices_(window_indices), wire_(wire) {}
+
+  /// All of it on the calling thread. All lanes pass `gate` together, one of them after rounds for itself.
+  void run(std::barrier<>& gate, bool alone_first) {
+    wire_.enter_thread();
+    Bench bench(options_, window_indices_, wire_);
+    if (const Status joined = bench.join(); !joined) together_ = std::unexpected(joined.error());
+    if (together_ && alone_first) alone_ = measure(bench, options_);
+    gate.arrive_and_wait();
+    if (together_) together_ = measure(bench, options_);
+  }
+
+  const Result<BenchReport>& alone() const { return alone_; }
+  const Result<BenchReport>& together() const { return together_; }
+
+ private:
+  BenchOptions options_;
+  uint32_t window_indices_;
+  BenchWire& wire_;
+  Result<BenchReport> alone_ = BenchReport{};
+  Result<BenchReport> together_ = BenchReport{};
+};
+
+void add_lane(const BenchReport& lane, BenchReport& sum) {
+  sum.entries_each = lane.entries_each;
+  sum.packet_bytes_mean = lane.packet_bytes_mean;
+  sum.packets += lane.packets;
+  sum.results += lane.results;
+  sum.turns_checked += lane.turns_checked;
+  sum.gbit_s += lane.gbit_s;
+  sum.gbit_s_best += lane.gbit_s_best;
+  sum.mpackets_s += lane.mpackets_s;
+  sum.mentries_s += lane.mentries_s;
+  sum.results_gbit_s += lane.results_gbit_s;
+  sum.read_gbit_s += lane.read_gbit_s;
+}
+
+}  // namespace
+
+Result<BenchReport> run_bench(const BenchOptions& options) {
+  const uint32_t window = options.window_indices != 0
+                              ? options.window_indices / 64 * 64
+                              : filling_window(options.density, options.packet_bytes, options.seed);
+  if (window < 64) return fail(ErrorCode::kInvalidArgument, "--window-indices must be a multiple of 64");
+  auto wires = open_bench_wires(options.pmd, std::max<size_t>(options.packet_bytes, 1472), options.lcores);
+  if (!wires) return std::unexpected(wires.error());
+  std::deque<BenchLane> lanes;
+  for (uint32_t lane = 0; lane < options.lcores; ++lane) {
+    BenchOptions own = options;
+    own.seed += lane;
+    lanes.emplace_back(own, window, *(*wires)[lane]);
+  }
+  std::barrier<> gate(options.lcores);
+  {
+    std::vector<std::jthread> others;
+    for (size_t lane = 1; lane < lanes.size(); ++lane)
+      others.emplace_back([&gate, &lane = lanes[lane]] { lane.run(gate, false); });
+    lanes.front().run(gate, options.lcores > 1);
+  }
+  BenchReport report;
+  report.pmd = options.pmd;
+  report.window_indices = window;
+  for (const BenchLane& lane : lanes) {
+    if (!lane.alone()) return std::unexpected(lane.alone().error());
+    if (!lane.together()) return std::unexpected(lane.together().error());
+    add_lane(*lane.together(), report);
+  }
   report.read_ratio = report.gbit_s / report.read_gbit_s;
+  report.one_lcore_gbit_s = options.lcores > 1 ? lanes.front().alone()->gbit_s : report.gbit_s;
   return report;
 }
 
 std::string bench_json(const BenchOptions& options, const BenchReport& report) {
   const nlohmann::ordered_json json = {{"pmd", report.pmd},
+                                       {"lcores", options.lcores},
+                                       {"one_lcore_gbit_s", report.one_lcore_gbit_s},
+                                       {"lcores_ratio", report.gbit_s / report.one_lcore_gbit_s},
                                        {"workers", options.workers},
                                        {"slots", options.slots},
                                        {"window_indices", report.window_indices},
@@ -264,16 +339,22 @@ std::string bench_json(const BenchOptions& options, const BenchReport& report) {
 }
 
 std::string bench_text(const BenchOptions& options, const BenchReport& report) {
+  const std::string lcores =
+      options.lcores == 1
+          ? ""
+          : fmt::format("  lcores   {:8.2f} times one of them alone ({:.2f} Gbit/s): {}\n",
+                        report.gbit_s / report.one_lcore_gbit_s, report.one_lcore_gbit_s, options.lcores);
   return fmt::format(
-      "{} workers, {} slots of {} indices, {} entries a contribution, {:.0f} bytes a packet, port {}\n"
+      "{} workers, {} slots of {} indices, {} entries a contribution, {:.0f} bytes a packet, port {}\n{}"
       "  in       {:8.2f} Gbit/s   {:8.3f} Mpackets/s   {:8.1f} Mentries/s   (median of {} rounds; best {:.2f} "
       "Gbit/s)\n"
       "  out      {:8.2f} Gbit/s in the same time\n"
       "  reading  {:8.2f} Gbit/s: a loop that takes the same packets off the port and reads their bytes; ratio {:.2f}\n"
       "  {} packets in, {} out; every MAC verified, all {} sums right",
       options.workers, options.slots, report.window_indices, report.entries_each, report.packet_bytes_mean, report.pmd,
-      report.gbit_s, report.mpackets_s, report.mentries_s, options.rounds, report.gbit_s_best, report.results_gbit_s,
-      report.read_gbit_s, report.read_ratio, report.packets, report.results, report.turns_checked);
+      lcores, report.gbit_s, report.mpackets_s, report.mentries_s, options.rounds, report.gbit_s_best,
+      report.results_gbit_s, report.read_gbit_s, report.read_ratio, report.packets, report.results,
+      report.turns_checked);
 }
 
 }  // namespace millrace::switch_agg

@@ -8,9 +8,11 @@
 namespace millrace::switch_agg {
 
 /// One core with a port and an aggregator, fed with contributions that were made before. Rates are of the input, UDP payload,
-/// by the thread's processor time; of each round one, and the median of the rounds here.
+/// by the thread's processor time; of each round one, and the median of the rounds here. Of several lcores, each a thread with
+/// all of that of its own, rates are their sums, counts are of all, and `one_lcore_gbit_s` is the first one's when it ran alone.
 struct BenchReport {
   std::string pmd;
+  double one_lcore_gbit_s = 0;  ///< of one lcore: gbit_s
   uint32_t window_indices = 0;
   uint32_t entries_each = 0;  ///< of a contribution
   uint64_t packets = 0;       ///< of all rounds

@@ -50,43 +50,58 @@ class MemoryWire final : public BenchWire {
   MemoryPort port_;
 };
 
+/// One lane's queue of a wire that all lanes share.
 class RingBenchWire final : public BenchWire {
  public:
-  explicit RingBenchWire(std::unique_ptr<DpdkRingWire> wire) : wire_(std::move(wire)) {
-    wire_->ports().front()->enter_thread();
-  }
+  RingBenchWire(std::shared_ptr<DpdkRingWire> wire, uint32_t lane) : wire_(std::move(wire)), lane_(lane) {}
 
-  PacketPort& port() override { return *wire_->ports().front(); }
+  PacketPort& port() override { return *wire_->ports()[lane_]; }
+  void enter_thread() override { port().enter_thread(); }
 
   bool inject(ByteSpan datagram, uint16_t worker) override {
     frame_.resize(kUdpHeadersBytes + datagram.size());
     std::ranges::copy(datagram, frame_.begin() + kUdpHeadersBytes);
     const MacAddress mac = {0x02, 0, 0, 0, 1, static_cast<uint8_t>(worker)};
-    build_udp_headers({{mac, ip_of(worker)}, wire_->address(), static_cast<uint16_t>(kFirstPort + worker), kSwitchPort},
+    build_udp_headers({{mac, ip_of(worker)},
+                       wire_->address(),
+                       static_cast<uint16_t>(kFirstPort + worker),
+                       static_cast<uint16_t>(kSwitchPort + lane_)},
                       frame_);
-    return wire_->inject_frame(frame_);
+    return wire_->inject_frame(frame_, lane_);
   }
 
   void take(const std::function<void(ByteSpan, uint16_t)>& taker) override {
-    wire_->take_frames([&](ByteSpan frame) {
+    wire_->take_frames(lane_, [&](ByteSpan frame) {
       const auto udp = parse_udp_frame(frame);
       if (udp) taker(udp->payload, static_cast<uint16_t>(udp->to_port - kFirstPort));
     });
   }
 
  private:
-  std::unique_ptr<DpdkRingWire> wire_;
+  std::shared_ptr<DpdkRingWire> wire_;
+  uint32_t lane_;
   std::vector<uint8_t> frame_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<BenchWire>> open_bench_wire(const std::string& pmd, size_t packet_bytes_max) {
-  if (pmd == "memory") return std::make_unique<MemoryWire>(packet_bytes_max);
-  auto wire = DpdkRingWire::open(
-      {.address = kSwitchIp, .first_port = kSwitchPort, .packet_bytes_max = packet_bytes_max, .memory_mib = 512});
+Result<std::vector<std::unique_ptr<BenchWire>>> open_bench_wires(const std::string& pmd, size_t packet_bytes_max,
+                                                                 uint32_t lanes) {
+  std::vector<std::unique_ptr<BenchWire>> wires;
+  if (pmd == "memory") {
+    for (uint32_t lane = 0; lane < lanes; ++lane) wires.push_back(std::make_unique<MemoryWire>(packet_bytes_max));
+    return wires;
+  }
+  auto wire = DpdkRingWire::open({.address = kSwitchIp,
+                                  .first_port = kSwitchPort,
+                                  .lanes = lanes,
+                                  .packet_bytes_max = packet_bytes_max,
+                                  .memory_mib = 512},
+                                 lanes);
   if (!wire) return std::unexpected(wire.error());
-  return std::make_unique<RingBenchWire>(std::move(*wire));
+  const std::shared_ptr<DpdkRingWire> shared = std::move(*wire);
+  for (uint32_t lane = 0; lane < lanes; ++lane) wires.push_back(std::make_unique<RingBenchWire>(shared, lane));
+  return wires;
 }
 
 }  // namespace millrace::switch_agg

@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kernels/base/result.h"
 #include "switch_agg/packet_port.h"
@@ -25,13 +26,18 @@ class BenchEnd {
 class BenchWire : public BenchEnd {
  public:
   virtual PacketPort& port() = 0;
+  /// By the thread that uses the wire, before anything else.
+  virtual void enter_thread() {}
 };
 
 /// Packets that may be on a wire at once, one way.
 inline constexpr size_t kBenchWirePackets = 4000;
 
+/// A wire for each lane, with a port of its own: lanes may run on threads of their own.
+///
 /// pmd  "net_ring": frames through DPDK's driver of that name and through DpdkPort, which parses and builds Ethernet, IPv4
-///      and UDP; "memory": packets alone, through MemoryPort.
-Result<std::unique_ptr<BenchWire>> open_bench_wire(const std::string& pmd, size_t packet_bytes_max);
+///      and UDP, one device with a queue for each lane; "memory": packets alone, through MemoryPort.
+Result<std::vector<std::unique_ptr<BenchWire>>> open_bench_wires(const std::string& pmd, size_t packet_bytes_max,
+                                                                 uint32_t lanes);
 
 }  // namespace millrace::switch_agg

@@ -20,6 +20,8 @@ std::string_view dpdk_version() { return {}; }
 
 Result<std::vector<std::unique_ptr<PacketPort>>> open_dpdk_ports(const DpdkOptions&) { return absent("--pmd kernel"); }
 
-Result<std::unique_ptr<DpdkRingWire>> DpdkRingWire::open(const DpdkOptions&) { return absent("--pmd memory"); }
+Result<std::unique_ptr<DpdkRingWire>> DpdkRingWire::open(const DpdkOptions&, uint32_t) {
+  return absent("--pmd memory");
+}
 
 }  // namespace millrace::switch_agg

@@ -47,20 +47,23 @@ std::string_view dpdk_version();
 Result<std::vector<std::unique_ptr<PacketPort>>> open_dpdk_ports(const DpdkOptions& options);
 
 /// Ports over DPDK's net_ring whose wire is this object: for benchmarks and tests of the DPDK path without a device.
-/// Threads  inject_frame() and take_frames(): one at a time.
+/// Threads  inject_frame() and take_frames(): of each queue one at a time.
 class DpdkRingWire {
  public:
   /// options.device  is not looked at.
-  static Result<std::unique_ptr<DpdkRingWire>> open(const DpdkOptions& options);
+  /// queues          of the device, each way: at most as many as there are lanes. Queue i is lane i's.
+  static Result<std::unique_ptr<DpdkRingWire>> open(const DpdkOptions& options, uint32_t queues = 1);
   virtual ~DpdkRingWire() = default;
 
   /// Who the ports are.
   virtual WireAddress address() const = 0;
   virtual std::vector<std::unique_ptr<PacketPort>>& ports() = 0;
-  /// A copy of `frame` arrives at the device. False: its queue is full.
-  virtual bool inject_frame(ByteSpan frame) = 0;
-  /// Hands over every frame that was sent; the span is good during the call.
-  virtual void take_frames(const std::function<void(ByteSpan)>& take) = 0;
+  /// A copy of `frame` arrives at the device in this queue, as if RSS had chosen it. False: the queue is full.
+  virtual bool inject_frame(ByteSpan frame, uint32_t queue) = 0;
+  bool inject_frame(ByteSpan frame) { return inject_frame(frame, 0); }
+  /// Hands over every frame that was sent by this queue; the span is good during the call.
+  virtual void take_frames(uint32_t queue, const std::function<void(ByteSpan)>& take) = 0;
+  void take_frames(const std::function<void(ByteSpan)>& take) { take_frames(0, take); }
 };
 
 }  // namespace millrace::switch_agg

@@ -145,6 +145,11 @@ void add_bench(CLI::App& bench, BenchOptions& options) {
   bench.add_option("--pmd", options.pmd, "net_ring: the path of DPDK with all headers; memory: packets alone")
       ->check(CLI::IsMember({"net_ring", "memory"}))
       ->capture_default_str();
+  bench
+      .add_option("--lcores", options.lcores,
+                  "Threads, each with slots, packets and a queue of its own; one is measured alone, then all of them")
+      ->check(CLI::Range(1u, 64u))
+      ->capture_default_str();
   bench.add_option("--workers", options.workers, "Workers whose packets are made up")
       ->check(CLI::Range(1u, protocol::kSwitchWorkersMax))
       ->capture_default_str();

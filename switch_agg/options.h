@@ -25,6 +25,7 @@ struct RunOptions {
 /// And of `millrace-switch bench`.
 struct BenchOptions {
   std::string pmd = "net_ring";  ///< or "memory"
+  uint32_t lcores = 1;
   uint32_t workers = 4;
   uint32_t slots = 64;
   uint32_t window_indices = 0;  ///< 0: as many that a contribution fills a packet

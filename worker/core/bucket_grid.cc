@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/stream/drop_zeros.h"
 #include "worker/core/bucket.h"
 
 /// Jobs with `reproducible`: rounding between selection and code, and what of it comes back.
@@ -27,15 +28,7 @@ void BucketGrid::round(Stream<float>& selected) {
     rounded.beyond.resize(sent.values.size());
     grid_remainders(rounded.selected.values, sent.values, rounded.back, rounded.beyond);
   }
-  if (selected.dense) return;
-  size_t kept = 0;
-  for (size_t i = 0; i < selected.values.size(); ++i) {
-    selected.indices[kept] = selected.indices[i];
-    selected.values[kept] = selected.values[i];
-    kept += selected.values[i] != 0 ? 1 : 0;
-  }
-  selected.indices.resize(kept);
-  selected.values.resize(kept);
+  drop_zeros(selected);
 }
 
 void BucketGrid::observe(size_t at, const StreamView<float>& sums) {

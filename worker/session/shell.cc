@@ -45,7 +45,7 @@ CoreConfig config_of(const JobOptions& options, protocol::JobSpec&& spec, Beginn
   config.resend_after = TimeNs{options.resend_after_ms} * kNsPerMs;
   config.connect_timeout = TimeNs{options.connect_timeout_ms} * kNsPerMs;
   config.shard_silence = TimeNs{options.shard_silence_ms} * kNsPerMs;
-  config.codec_speeds = measured_speeds;
+  config.codec_speeds = speeds_so_far;  // join() has them measured
   config.link_bits_per_s = options.link_rate;
   config.has_weights = beginning.has_weights;
   config.takes_merged = std::ranges::none_of(

@@ -6,6 +6,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
+#include "protocol/codec_speeds.h"
 #include "worker/session/shell.h"
 #include "worker/session/state_file.h"
 
@@ -48,6 +49,10 @@ void SessionShell::run_there(const Command& command) {
 Status SessionShell::join() {
   constexpr std::chrono::milliseconds kAskEvery(100);
   thread_ = std::thread([this] { run(); });
+  // Here and not when the first step is coded: on a busy machine it takes ten seconds, for which the session's thread would say
+  // nothing to the shards. It joins the job meanwhile.
+  if (std::ranges::any_of(core_.layout().buckets, [](const auto& bucket) { return bucket.codec_up.automatic; }))
+    (void)measured_speeds();
   std::unique_lock lock(mutex_);
   // Reaching the shards ends by itself, in an error after connect_timeout_ms, and so does a return that comes to nothing.
   const auto ended = [&] {

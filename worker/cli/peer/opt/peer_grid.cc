@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/stream/drop_zeros.h"
 #include "protocol/job_spec_reproducible.h"
 #include "worker/core/options.h"
 #include "worker/peer/stream_wire.h"
@@ -83,16 +84,7 @@ HeldStream<float> PeerGrid::round(const HeldStream<float>& selected) {
   back_.resize(sent.values.size());
   Buffer<float> beyond(sent.values.size());
   grid_remainders(selected.view.values, sent.values, back_, beyond);
-  if (!sent.dense) {
-    size_t kept = 0;
-    for (size_t i = 0; i < sent.values.size(); ++i) {
-      sent.indices[kept] = sent.indices[i];
-      sent.values[kept] = sent.values[i];
-      kept += sent.values[i] != 0 ? 1 : 0;
-    }
-    sent.indices.resize(kept);
-    sent.values.resize(kept);
-  }
+  drop_zeros(sent);
   return HeldStream<float>::from(std::move(sent));
 }
 

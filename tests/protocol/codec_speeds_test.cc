@@ -1,0 +1,23 @@
+// Alone in its program: speeds are measured once a process.
+#include "protocol/codec_speeds.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+namespace millrace {
+namespace {
+
+TEST(CodecSpeeds, WhoMayNotWaitGetsTheFallbackUntilAnotherThreadHasMeasured) {
+  {
+    const SpeedMeasurer nobody_asks;
+  }
+  const SpeedMeasurer measurer;
+  ASSERT_EQ(&speeds_so_far(), &fallback_speeds()) << "measured by this thread, or before anybody asked";
+  while (&speeds_so_far() == &fallback_speeds()) std::this_thread::yield();
+  EXPECT_EQ(&speeds_so_far(), &measured_speeds());
+  EXPECT_FALSE(measured_speeds().index.empty());
+}
+
+}  // namespace
+}  // namespace millrace
