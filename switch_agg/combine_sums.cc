@@ -25,8 +25,8 @@ namespace {
 constexpr size_t kPartialTermsBytes = 24;
 /// After a group that was too long its slot's turns go raw at once: waiting for time-outs would cost more.
 constexpr uint32_t kRawTurns = 15;
-/// A group goes up again at the latest so many answer gaps after it went, where somebody asks: workers may compute for long between
-/// two turns.
+/// A group goes up again at the latest so many answer gaps after it went, where somebody asks: workers may compute for long
+/// between two turns.
 constexpr TimeNs kAgainGapsMax = 8;
 
 bool is_over(const WindowEntries& entries, int32_t headroom) {

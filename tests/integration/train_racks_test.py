@@ -147,13 +147,14 @@ class Racks(WithServers):
         for result in results:
             self.assertTrue(result["switch"]["at_switch"])
         for number, (_, _, http) in enumerate(racks):
+            # What a status page says of a lane is up to 100 ms old, as long as this job takes.
+            self.wait_until(lambda: self.rack(http)["events"].get("group_sent", 0) >= results[0]["steps"], "the rack summed up little")
             said = self.rack(http)
             self.assertEqual(said["role"], "combine")
             self.assertEqual(said["rack"]["workers"], RACKS[number])
             self.assertEqual(said["rack"]["number"], number)
             self.assertEqual(said["rack"]["shard"], self.shard)
             self.assertEqual(said["rack"]["uplink"], "welcome")
-            self.assertGreaterEqual(said["events"]["group_sent"], results[0]["steps"])
             self.assertGreater(said["rack"]["entries_kept"], 0)
             self.assertEqual(said["rack"]["entries_cut"], 0)
             self.assertGreater(said["rack"]["bytes_up"], 64 * said["rack"]["packets_up"])
@@ -167,9 +168,9 @@ class Racks(WithServers):
         loss = [run[0]["epochs"][-1]["held_out"]["log_loss"] for run in (straight, cut)]
         self.assertLessEqual(abs(loss[1] - loss[0]), 0.02 * loss[0] + 0.01, loss)
         for _, _, http in racks:
+            self.wait_until(lambda: self.rack(http)["events"].get("reselected", 0) > 0, "the rack cut nothing")
             said = self.rack(http)
             self.assertGreater(said["rack"]["entries_cut"], said["rack"]["entries_kept"] // 4)
-            self.assertGreater(said["events"]["reselected"], 0)
 
     def test_AKilledRackIsPassedAndComesBack(self):
         racks = [self.start_rack(number, reselect_k=200) for number in (0, 1)]
