@@ -3,6 +3,8 @@
 #
 #   deploy/netlab.sh up PREFIX HOSTS RATE [UNLIMITED]     hosts PREFIX-1 … PREFIX-HOSTS with addresses 10.77.0.1 … and links of
 #                                             RATE (1gbit); then UNLIMITED more whose links have no limit, as a switch's ports
+#   deploy/netlab.sh lose PREFIX FRACTION     from now on every packet that comes to a host is lost with this chance (0.01); 0: none is.
+#                                             Needs nft. Links carry packets one by one then, so that each has a fate of its own
 #   deploy/netlab.sh exec PREFIX HOST -- COMMAND…     runs COMMAND on host number HOST
 #   deploy/netlab.sh down PREFIX              removes them; nothing to remove is no error
 #   deploy/netlab.sh run HOSTS RATE -- COMMAND…   up, COMMAND with NETLAB_PREFIX and NETLAB_HOSTS set, down whatever happens
@@ -24,7 +26,7 @@ readonly BURST=${NETLAB_BURST:-256k}
 readonly CONGESTION=${NETLAB_CONGESTION:-reno}
 
 say() { printf 'netlab: %s\n' "$*" >&2; }
-usage() { sed -n '2,18p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,20p' "$0" | sed 's/^# \{0,1\}//'; }
 
 require_tools() {
   local tool
@@ -50,6 +52,33 @@ choose_congestion_control() {
   # shellcheck disable=SC2016  # expanded by the inner shell
   ip netns exec "$1" sh -c 'echo "$1" >/proc/sys/net/ipv4/tcp_congestion_control' sh "$CONGESTION" 2>/dev/null ||
     say "$1 cannot use TCP congestion control '$CONGESTION': it keeps the machine's default"
+}
+
+# lose PREFIX FRACTION. What a host sends itself is not lost.
+lose() {
+  local prefix=$1 fraction=$2 namespace number rules segments=1
+  command -v nft >/dev/null || { say "'nft' is missing: run deploy/setup.sh (package nftables)"; exit 3; }
+  # In millionths, without the arithmetic of fractions that a shell lacks.
+  local millionths
+  millionths=$(awk -v f="$fraction" 'BEGIN { printf "%d", f * 1000000 + 0.5 }')
+  [ "$millionths" -ne 0 ] || segments=65535
+  while read -r namespace; do
+    number=${namespace#"$prefix-"}
+    [ "$number" != switch ] || continue
+    ip -n "$namespace" link set eth0 gso_max_segs "$segments"
+    ip -n "$prefix-switch" link set "$namespace" gso_max_segs "$segments"
+    rules="table inet netlab { }
+delete table inet netlab"
+    [ "$millionths" -eq 0 ] || rules="$rules
+table inet netlab {
+  chain loss {
+    type filter hook input priority 0;
+    iifname eth0 numgen random mod 1000000 < $millionths counter drop
+  }
+}"
+    ip netns exec "$namespace" nft -f - <<<"$rules" ||
+      { say "this machine's nft cannot drop packets at random (nft_numgen of the kernel)"; exit 3; }
+  done < <(namespaces_of "$prefix")
 }
 
 # Names that start with PREFIX- and belong to a lab: the switch and the numbered hosts.
@@ -217,6 +246,11 @@ main() {
     down | remove)
       require_prefix "${1:-}"; require_tools
       "$action" "$1" ;;
+    lose)
+      require_prefix "${1:-}"; require_tools
+      [[ ${2:-} =~ ^0(\.[0-9]{1,6})?$ ]] || { say "a fraction is 0 or 0.something, not '${2:-}'"; exit 2; }
+      [ -n "$(namespaces_of "$1")" ] || { say "there is no '$1': deploy/netlab.sh up"; exit 1; }
+      lose "$1" "$2" ;;
     exec)
       require_prefix "${1:-}"; require_tools
       [ "${3:-}" = -- ] && [ $# -ge 4 ] || { usage >&2; exit 2; }

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "kernels/base/result.h"
+#include "protocol/datagram/udp_bursts.h"
 #include "switch_agg/packet_port.h"
 
 namespace millrace::switch_agg {
@@ -14,8 +15,8 @@ struct UdpPortOptions {
   int socket_buffer_bytes = 4 << 20;
 };
 
-/// A kernel socket: no privileges, no set-up, as fast as recvmmsg and sendmmsg with kBurst packets a call. IPv4 or IPv6, as
-/// its address is; [::] takes both.
+/// A kernel socket: no privileges, no set-up, in bursts (UdpBursts) that may be longer than kBurst. IPv4 or IPv6, as its
+/// address is; [::] takes both.
 class UdpPort final : public PacketPort {
  public:
   /// Errors   io: the port is in use, or the address is not of this machine; says which.
@@ -35,11 +36,9 @@ class UdpPort final : public PacketPort {
   void wait(int timeout_ms) override;
 
  private:
-  struct State;
-  explicit UdpPort(std::unique_ptr<State> state);
-  /// False: such a destination is refused.
-  bool gather(size_t buffer, size_t bytes, const protocol::Endpoint& to);
-  std::unique_ptr<State> state_;
+  explicit UdpPort(std::unique_ptr<protocol::UdpBursts> bursts);
+  void take_counts();
+  std::unique_ptr<protocol::UdpBursts> bursts_;
 };
 
 }  // namespace millrace::switch_agg

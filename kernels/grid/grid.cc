@@ -29,8 +29,16 @@ int32_t exact_f32_limit(uint32_t workers) {
   return static_cast<int32_t>(std::bit_floor(kF32Integers / workers));
 }
 
+double grid_step(int exponent) {
+  constexpr int kBias = 1023;
+  constexpr int kFractionBits = 52;
+  MILLRACE_CHECK(exponent > -kBias && exponent <= kBias, exponent);
+  return std::bit_cast<double>(static_cast<uint64_t>(exponent + kBias) << kFractionBits);
+}
+
 int32_t to_grid(float value, int exponent, int32_t limit) {
-  const double scaled = std::ldexp(static_cast<double>(value), -exponent);
+  // The product with a power of two is exact: an f32 times 2^120 is in the range of f64.
+  const double scaled = static_cast<double>(value) * grid_step(-exponent);
   if (std::fabs(scaled) < limit) return static_cast<int32_t>(std::nearbyint(scaled));
   // From 2^24 steps on an f32 has not all integers: only a power of two can be taken off it without rounding.
   const bool is_coarse = std::fabs(scaled) >= kF32Integers;
@@ -38,12 +46,34 @@ int32_t to_grid(float value, int exponent, int32_t limit) {
   return scaled > 0 ? sent : -sent;
 }
 
+uint32_t to_grid(std::span<const float> values, int exponent, int32_t limit, std::span<int32_t> out) {
+  // To the nearest, ties to even, for |x| < 2^51: behind the sum an f64 has no bits left for a fraction.
+  constexpr double kNoFraction = 0x1.8p52;
+  const double inverse = grid_step(-exponent);
+  const double most = limit;
+  uint32_t at_limit = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double scaled = static_cast<double>(values[i]) * inverse;
+    const double bounded = std::min(std::max(scaled, -most), most);
+    at_limit += std::fabs(scaled) >= most ? 1 : 0;
+    out[i] = static_cast<int32_t>((bounded + kNoFraction) - kNoFraction);
+  }
+  if (at_limit == 0) [[likely]]
+    return 0;
+  uint32_t over = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    over += std::fabs(static_cast<double>(values[i]) * inverse) > most ? 1 : 0;
+    out[i] = to_grid(values[i], exponent, limit);
+  }
+  return over;
+}
+
 float on_grid(float value, int exponent, int32_t limit) {
   return static_cast<float>(std::ldexp(static_cast<double>(to_grid(value, exponent, limit)), exponent));
 }
 
 float grid_remainder(float value, int32_t sent, int exponent) {
-  return static_cast<float>(static_cast<double>(value) - std::ldexp(static_cast<double>(sent), exponent));
+  return static_cast<float>(static_cast<double>(value) - static_cast<double>(sent) * grid_step(exponent));
 }
 
 ExponentTable::ExponentTable(int initial, int32_t limit, std::vector<uint32_t> groups)
@@ -64,8 +94,12 @@ int ExponentTable::of(uint32_t block) const {
 
 void ExponentTable::observe(uint32_t block, int exponent, std::span<const int32_t> sums) {
   if (sums.empty()) return;
-  int bits = 0;
-  for (const int32_t sum : sums) bits = std::max(bits, bits_of(sum));
+  uint32_t magnitudes = 0;  // their highest bit is the largest one's
+  for (const int32_t sum : sums) {
+    const auto sign = static_cast<uint32_t>(sum >> 31);
+    magnitudes |= (static_cast<uint32_t>(sum) ^ sign) - sign;
+  }
+  const int bits = static_cast<int>(std::bit_width(magnitudes));
   Seen& seen = seen_[block];
   seen = {exponent, std::max(seen.bits, bits)};
 }

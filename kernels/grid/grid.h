@@ -23,6 +23,13 @@ int32_t exact_f32_limit(uint32_t workers);
 /// REQUIRES: value is finite; exponent in [kGridExponentLowest, kGridExponentHighest].
 int32_t to_grid(float value, int exponent, int32_t limit);
 
+/// to_grid() of many values of one block. Returns how many are over the limit.
+/// REQUIRES: as to_grid(); out.size() == values.size().
+uint32_t to_grid(std::span<const float> values, int exponent, int32_t limit, std::span<int32_t> out);
+
+/// 2^exponent: a product with it is ldexp(), and costs less. REQUIRES: exponent in [-1022, 1023].
+double grid_step(int exponent);
+
 /// to_grid() as a value: what receivers decode.
 /// REQUIRES: as to_grid(); limit <= 2^24.
 float on_grid(float value, int exponent, int32_t limit);

@@ -13,21 +13,45 @@ uint32_t magnitude(int32_t value) {
   return value < 0 ? 0 - bits : bits;
 }
 
-/// One window's: how many stay.
-template <typename Index, typename Value, typename BinOf>
-uint32_t cut_window(const SumCut& cut, std::span<Index> indices, std::span<Value> values, const BinOf& bin_of) {
+/// The least magnitude of an integer in `bin` or above, on the scale of 2^exponent; 2^32 where there is none.
+uint64_t least_of_bin(uint32_t bin, int8_t exponent) {
+  constexpr uint32_t kFractions = 1U << SumHistogram::kFractionBits;
+  const uint32_t place = (bin - 1) >> SumHistogram::kFractionBits;
+  const int leading = static_cast<int>(place) - exponent + kExponentLowest;
+  if (leading < 0) return 1;
+  constexpr int kLeadingMax = 31;
+  if (leading > kLeadingMax) return uint64_t{1} << 32;
+  // In steps of the bin's 32nd part of its leading bit; below 32 an integer has fewer bits behind that, so round up.
+  const uint64_t parts = kFractions + ((bin - 1) & (kFractions - 1));
+  return ((parts << leading) + kFractions - 1) >> SumHistogram::kFractionBits;
+}
+
+/// Which side of the cut a value is on, without its bin.
+struct Sides {
+  uint64_t at_least;  ///< magnitudes of the boundary bin
+  uint64_t above;     ///< of the bins above it
+};
+
+/// One window's: how many stay. magnitude_of is monotone in the bin.
+template <typename Index, typename Value, typename MagnitudeOf>
+uint32_t cut_window(const SumCut& cut, const Sides& sides, std::span<Index> indices, std::span<Value> values,
+                    const MagnitudeOf& magnitude_of) {
   uint64_t at_boundary = 0;
-  for (const Value value : values) at_boundary += bin_of(value) == cut.bin;
+  for (const Value value : values) {
+    const uint64_t size = magnitude_of(value);
+    at_boundary += static_cast<uint64_t>(size >= sides.at_least) - static_cast<uint64_t>(size >= sides.above);
+  }
   // in_bin < 2^48 and a window has at most 2^16 indices: no overflow.
   uint64_t quota = (at_boundary * cut.take + cut.in_bin / 2) / cut.in_bin;
   uint32_t kept = 0;
   for (size_t at = 0; at < indices.size(); ++at) {
-    const uint32_t bin = bin_of(values[at]);
-    const bool ties = bin == cut.bin && quota > 0;
+    const uint64_t size = magnitude_of(values[at]);
+    const bool is_above = size >= sides.above;
+    const bool ties = !is_above & (size >= sides.at_least) & (quota > 0);
     quota -= ties;
     indices[kept] = indices[at];
     values[kept] = values[at];
-    kept += bin > cut.bin || ties;
+    kept += is_above | ties;
   }
   return kept;
 }
@@ -35,13 +59,13 @@ uint32_t cut_window(const SumCut& cut, std::span<Index> indices, std::span<Value
 }  // namespace
 
 uint32_t SumHistogram::bin_of(int32_t sum, int8_t exponent) {
-  const uint32_t size = magnitude(sum);
-  if (size == 0) return 0;
-  const int leading = std::bit_width(size) - 1;
-  // The leading bit moves to the top and falls off: what is left at the top is the fraction.
-  const uint32_t fraction = leading == 0 ? 0 : (size << (32 - leading)) >> (32 - kFractionBits);
-  const auto place = static_cast<uint32_t>(leading + exponent - kExponentLowest);
-  return 1 + (place << kFractionBits | fraction);
+  // An f64 holds every i32, and has the leading bit's exponent over the fraction already, counted from 2^-1023.
+  constexpr int kBias = 1023;
+  constexpr int kDropped = 52 - static_cast<int>(kFractionBits);
+  const auto bits = std::bit_cast<uint64_t>(static_cast<double>(sum)) & ~(uint64_t{1} << 63);
+  const int moved = (exponent - kExponentLowest - kBias) * (1 << kFractionBits) + 1;
+  const auto bin = static_cast<uint32_t>(static_cast<int>(bits >> kDropped) + moved);
+  return bits == 0 ? 0 : bin;
 }
 
 uint32_t SumHistogram::bin_of(float sum) {
@@ -93,7 +117,8 @@ SumCut cut_of(const SumHistogram& histogram, uint64_t k) {
 
 uint32_t apply_cut(const SumCut& cut, int8_t exponent, std::span<uint16_t> indices, std::span<int32_t> values) {
   if (cut.bin == 0) return static_cast<uint32_t>(indices.size());
-  return cut_window(cut, indices, values, [&](int32_t value) { return SumHistogram::bin_of(value, exponent); });
+  const Sides sides{least_of_bin(cut.bin, exponent), least_of_bin(cut.bin + 1, exponent)};
+  return cut_window(cut, sides, indices, values, [](int32_t value) { return uint64_t{magnitude(value)}; });
 }
 
 uint32_t apply_cut(const SumCut& cut, uint32_t window_indices, std::span<uint32_t> indices, std::span<float> values) {
@@ -103,8 +128,9 @@ uint32_t apply_cut(const SumCut& cut, uint32_t window_indices, std::span<uint32_
     const uint64_t end = (uint64_t{indices[first]} / window_indices + 1) * window_indices;
     const auto last = std::ranges::lower_bound(indices.subspan(first), end, {}, [](uint32_t i) { return uint64_t{i}; });
     const size_t count = static_cast<size_t>(last - indices.subspan(first).begin());
-    const uint32_t here = cut_window(cut, indices.subspan(first, count), values.subspan(first, count),
-                                     [](float value) { return SumHistogram::bin_of(value); });
+    const uint32_t here =
+        cut_window(cut, {cut.bin, uint64_t{cut.bin} + 1}, indices.subspan(first, count), values.subspan(first, count),
+                   [](float value) { return uint64_t{SumHistogram::bin_of(value)}; });
     std::copy_n(indices.begin() + static_cast<ptrdiff_t>(first), here, indices.begin() + kept);
     std::copy_n(values.begin() + static_cast<ptrdiff_t>(first), here, values.begin() + kept);
     kept += here;

@@ -36,15 +36,15 @@ std::expected<Datagram, DatagramFault> parse_datagram(ByteSpan packet) {
   std::memcpy(&header, packet.data(), kDatagramHeaderBytes);
   if (header.magic != kDatagramMagic) return std::unexpected(DatagramFault::kWrongMagic);
   if (!is_known(header.type)) return std::unexpected(DatagramFault::kUnknownType);
-  if (packet.size() != datagram_bytes(header) || packet.size() > kDatagramBytesMax) {
-    return std::unexpected(DatagramFault::kWrongLength);
-  }
+  // Behind a datagram there may be more, which counts for nothing: what goes to the kernel in one piece has one length.
+  const size_t bytes = datagram_bytes(header);
+  if (packet.size() < bytes || bytes > kDatagramBytesMax) return std::unexpected(DatagramFault::kWrongLength);
   if (!is_within_bounds(header)) return std::unexpected(DatagramFault::kOutOfBounds);
   const size_t extension_bytes = size_t{header.extension_words} * 8;
   datagram.extension = packet.subspan(kDatagramHeaderBytes, extension_bytes);
   datagram.payload = packet.subspan(kDatagramHeaderBytes + extension_bytes, header.payload_bytes);
-  datagram.signed_bytes = packet.first(packet.size() - kDatagramMacBytes);
-  datagram.mac = packet.last(kDatagramMacBytes);
+  datagram.signed_bytes = packet.first(bytes - kDatagramMacBytes);
+  datagram.mac = packet.subspan(bytes - kDatagramMacBytes, kDatagramMacBytes);
   return datagram;
 }
 

@@ -68,7 +68,7 @@ TEST(DatagramHeader, IsTakenApartWhereItLies) {
   EXPECT_EQ(datagram->mac.size(), 16u);
 }
 
-TEST(DatagramHeader, EveryOtherLengthIsRefused) {
+TEST(DatagramHeader, EveryShorterLengthIsRefused) {
   const ByteBuffer packet = example_datagram(example_header());
   for (size_t length = 0; length < packet.size(); ++length) {
     const ByteBuffer cut(packet.begin(), packet.begin() + static_cast<std::ptrdiff_t>(length));
@@ -76,9 +76,18 @@ TEST(DatagramHeader, EveryOtherLengthIsRefused) {
     ASSERT_FALSE(datagram) << length;
     EXPECT_EQ(datagram.error(), length < 80 ? DatagramFault::kTooShort : DatagramFault::kWrongLength) << length;
   }
+}
+
+TEST(DatagramHeader, WhatFollowsADatagramIsNoPartOfIt) {
+  const ByteBuffer packet = example_datagram(example_header());
   ByteBuffer longer = packet;
-  longer.push_back(0);
-  EXPECT_EQ(parse_datagram(longer).error(), DatagramFault::kWrongLength);
+  longer.insert(longer.end(), {7, 0, 9});
+  const auto alone = parse_datagram(packet);
+  const auto followed = parse_datagram(longer);
+  ASSERT_TRUE(alone && followed);
+  EXPECT_TRUE(std::ranges::equal(followed->signed_bytes, alone->signed_bytes));
+  EXPECT_TRUE(std::ranges::equal(followed->mac, alone->mac));
+  EXPECT_TRUE(std::ranges::equal(followed->payload, alone->payload));
 }
 
 TEST(DatagramHeader, TheLongestDatagramIsReadAndOneByteMoreIsNot) {

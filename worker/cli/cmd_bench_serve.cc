@@ -83,6 +83,11 @@ Command add_bench_serve(CLI::App& bench) {
   app->add_option("--rate", options.rate,
                   "every process in a network namespace of its own behind this rate (1gbit); needs root")
       ->check(not_empty());
+  app->add_option(
+         "--loss", options.loss,
+         "the chance that a packet is lost on its way to a host, with --rate (0.01); needs nft. Rows are measured "
+         "with it, bare ZeroMQ without")
+      ->check(in_range(0.0, 0.2));
   app->add_option("--rows", options.rows, "what to measure: lossless, qsgd4, qsgd8")
       ->delimiter(',')
       ->check(CLI::IsMember({"lossless", "qsgd4", "qsgd8"}));
@@ -130,6 +135,7 @@ Command add_bench_serve(CLI::App& bench) {
       "  millrace bench serve --rows lossless --audit both\n"
       "  millrace bench serve --workers 8 --rate 1gbit --rows lossless --path both\n"
       "  millrace bench serve --workers 8 --rate 1gbit --path switch --racks 2\n"
+      "  millrace bench serve --workers 8 --rate 1gbit --loss 0.01 --path switch\n"
       "  millrace bench serve --n 4294967296 --density 1e-5 --rows lossless\n\n" +
       exit_code_table());
   return {app, [flags] { return run_serve(*flags); }};

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +27,8 @@ class Entries {
   uint64_t index() const { return done() ? UINT64_MAX : indices_[at_] - begin_; }
   T value() const { return values_[at_]; }
   void advance() { ++at_; }
+  void advance_if(bool on) { at_ += on ? 1 : 0; }
+  size_t left() const { return last_ - at_; }
 
  private:
   const std::vector<uint32_t>& indices_;
@@ -48,6 +51,95 @@ PartRange range_in(const protocol::SwitchLayout& layout, const protocol::PartLay
 void append(Stream<float>& stream, uint64_t index, float value) {
   stream.indices.push_back(static_cast<uint32_t>(index));
   stream.values.push_back(value);
+}
+
+void resize(Stream<float>& stream, size_t count) {
+  stream.indices.resize(count);
+  stream.values.resize(count);
+}
+
+/// What became of a part's entries that were offered.
+struct OfferSettled {
+  Stream<float> back;
+  Stream<float> masked;  ///< what was applied of them
+  Mass carried;
+  uint64_t whole = 0;  ///< entries of which nothing was applied
+  struct Lost {
+    uint64_t index = 0;
+    double amount = 0;
+  };
+  std::vector<Lost> lost;  ///< what is in neither
+};
+
+void settle_entry(OfferSettled& to, uint64_t index, double had, double gone, float stays) {
+  if (gone != 0) {
+    to.carried.count(gone);
+    append(to.masked, index, static_cast<float>(gone));
+  }
+  if (stays != 0) {
+    append(to.back, index, stays);
+    to.whole += gone == 0 ? 1 : 0;
+  }
+  const double amount = had - gone - static_cast<double>(stays);
+  if (amount != 0) to.lost.push_back({index, amount});
+}
+
+/// Whatever was offered: entries may be applied or come back that were not (a filter's).
+OfferSettled settle_any(const StreamView<float>& offered, Entries<double> applied, Entries<float> returned) {
+  OfferSettled to{Stream<float>::empty(offered.dimension), Stream<float>::empty(offered.dimension), {}, 0, {}};
+  for (size_t at = 0; at < offered.count() || !applied.done() || !returned.done();) {
+    const uint64_t own = at < offered.count() ? offered.indices[at] : UINT64_MAX;
+    const uint64_t index = std::min({own, applied.index(), returned.index()});
+    const double had = own == index ? static_cast<double>(offered.values[at++]) : 0;
+    double gone = 0;
+    float stays = 0;
+    if (applied.index() == index) {
+      gone = applied.value();
+      applied.advance();
+    }
+    if (returned.index() == index) {
+      stays = returned.value();
+      returned.advance();
+    }
+    settle_entry(to, index, had, gone, stays);
+  }
+  return to;
+}
+
+/// The same where all that was applied or comes back was offered, in one pass that branches at nothing; none: it is not so.
+std::optional<OfferSettled> settle_offered(const StreamView<float>& offered, Entries<double> applied,
+                                           Entries<float> returned) {
+  OfferSettled to{Stream<float>::empty(offered.dimension), Stream<float>::empty(offered.dimension), {}, 0, {}};
+  const size_t returned_first = returned.position();
+  resize(to.masked, applied.left() + 1);  // a slot more: what is nothing is written too, and overwritten
+  resize(to.back, returned.left());
+  size_t gone_count = 0;
+  uint64_t whole = 0;
+  for (size_t at = 0; at < offered.count(); ++at) {
+    const uint32_t index = offered.indices[at];
+    const bool goes = applied.index() == index;
+    const bool comes = returned.index() == index;
+    const double gone = goes ? applied.value() : 0;
+    const float stays = comes ? returned.value() : 0;
+    to.masked.indices[gone_count] = index;
+    to.masked.values[gone_count] = static_cast<float>(gone);
+    gone_count += goes ? 1 : 0;
+    to.carried.count(gone);
+    if (comes) {
+      to.back.indices[returned.position() - returned_first] = index;
+      to.back.values[returned.position() - returned_first] = stays;
+    }
+    whole += comes && !goes ? 1 : 0;
+    applied.advance_if(goes);
+    returned.advance_if(comes);
+    const double amount = static_cast<double>(offered.values[at]) - gone - static_cast<double>(stays);
+    if (amount != 0) [[unlikely]]
+      to.lost.push_back({index, amount});
+  }
+  if (!applied.done() || !returned.done()) return std::nullopt;
+  to.whole = whole;
+  resize(to.masked, gone_count);
+  return to;
 }
 
 /// The windows of which [first, last) are entries.
@@ -85,13 +177,16 @@ void SessionCore::Impl::offer(uint32_t bucket, uint64_t step, TimeNs now, Action
 }
 
 Status SessionCore::Impl::begin_switch_step(uint64_t step, TimeNs now) {
-  std::vector<uint32_t> indices;
-  std::vector<float> values;
+  size_t count = 0;
+  for (const PartRun& part : parts) count += part.outstanding.back().sent.view.count();
+  IndexBuffer indices(count);
+  Buffer<float> values(count);
+  size_t at = 0;
   for (const PartRun& part : parts) {  // in the order of the array: by bucket, and by index within it
     const PartRange range = range_in(switch_path->layout(), part.layout);
     const StreamView<float>& sent = part.outstanding.back().sent.view;
-    for (const uint32_t index : sent.indices) indices.push_back(static_cast<uint32_t>(range.begin + index));
-    values.insert(values.end(), sent.values.begin(), sent.values.end());
+    std::ranges::copy(sent.values, values.begin() + static_cast<std::ptrdiff_t>(at));
+    for (const uint32_t index : sent.indices) indices[at++] = static_cast<uint32_t>(range.begin + index);
   }
   return switch_path->begin_step(step, indices, values, now);
 }
@@ -143,46 +238,28 @@ void SessionCore::Impl::settle_by_switch(PartRun& part, const SwitchStepDone& st
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
   const PartRange range = range_in(switch_path->layout(), part.layout);
   const StreamView<float> offered = part.outstanding.front().sent.view;
-  Entries<double> applied(step.applied_indices, step.applied, range.begin, range.end);
-  Entries<float> returned(step.returned_indices, step.returned, range.begin, range.end);
-  Stream<float> back = Stream<float>::empty(part.dimension());
-  Stream<float> masked = Stream<float>::empty(part.dimension());
-  Mass carried;
-  uint64_t whole = 0;
-  for (size_t at = 0; at < offered.count() || !applied.done() || !returned.done();) {
-    const uint64_t own = at < offered.count() ? offered.indices[at] : UINT64_MAX;
-    const uint64_t index = std::min({own, applied.index(), returned.index()});
-    const double had = own == index ? static_cast<double>(offered.values[at++]) : 0;
-    double gone = 0;
-    float stays = 0;
-    if (applied.index() == index) {
-      gone = applied.value();
-      applied.advance();
-      carried.count(gone);
-      append(masked, index, static_cast<float>(gone));
-    }
-    if (returned.index() == index) {
-      stays = returned.value();
-      returned.advance();
-      append(back, index, stays);
-      whole += gone == 0 ? 1 : 0;
-    }
-    bucket.lose(part.at, index, had - gone - static_cast<double>(stays));
-  }
-  part.account.carried_by_switch.add(carried);
-  part.account.doubt += kMassError * carried.magnitude;
+  const Entries<double> applied(step.applied_indices, step.applied, range.begin, range.end);
+  const Entries<float> returned(step.returned_indices, step.returned, range.begin, range.end);
+  std::optional<OfferSettled> settled = settle_offered(offered, applied, returned);
+  if (!settled) settled = settle_any(offered, applied, returned);
+  for (const OfferSettled::Lost& lost : settled->lost) bucket.lose(part.at, lost.index, lost.amount);
+  part.account.carried_by_switch.add(settled->carried);
+  part.account.doubt += kMassError * settled->carried.magnitude;
   part.outstanding.pop_front();
-  was_applied(part, part.n, HeldStream<float>::from(std::move(masked)), nullptr);
-  bucket.settle_offer(part.at, std::move(back), whole);
+  was_applied(part, part.n, HeldStream<float>::from(std::move(settled->masked)), nullptr);
+  bucket.settle_offer(part.at, std::move(settled->back), settled->whole);
 }
 
 void SessionCore::Impl::deliver_by_switch(PartRun& part, const SwitchStepDone& step, TimeNs now, Actions& actions) {
   BucketRun& run = buckets[part.layout.bucket];
   const PartRange range = range_in(switch_path->layout(), part.layout);
-  Entries<float> entries(step.indices, step.sums, range.begin, range.end);
+  const Entries<float> entries(step.indices, step.sums, range.begin, range.end);
   const size_t first = entries.position();
   Stream<float> sum = Stream<float>::empty(part.dimension());
-  for (; !entries.done(); entries.advance()) append(sum, entries.index(), entries.value());
+  resize(sum, entries.left());
+  const uint32_t* const from = step.indices.data() + first;
+  for (size_t i = 0; i < sum.count(); ++i) sum.indices[i] = static_cast<uint32_t>(from[i] - range.begin);
+  std::copy_n(step.sums.begin() + static_cast<std::ptrdiff_t>(first), sum.count(), sum.values.begin());
   const std::vector<SwitchStepDone::Window> windows = windows_with(step, first, first + sum.count());
 
   DeliveredUpdate delivered;

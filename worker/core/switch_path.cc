@@ -2,19 +2,20 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstring>
 #include <utility>
 
 #include "kernels/base/check.h"
 #include "kernels/base/hash.h"
+#include "kernels/grid/grid.h"
 
 namespace millrace::worker {
 namespace {
 
 /// A turn waits for the slowest worker, which may have lost its core for some milliseconds: a time-out before that is taken for
-/// congestion, and halves the windows under way.
-constexpr TimeNs kRetryMin = 10 * kNsPerMs;
+/// congestion, and halves the windows under way. What the network has lost is mostly known before, by the turns that come back.
+constexpr TimeNs kRetryMin = 20 * kNsPerMs;
+constexpr TimeNs kRetryInitial = 50 * kNsPerMs;
 constexpr uint64_t kProbeNonces = 0x9E3779B97F4A7C15;  ///< sets the probe's nonces apart from the client's
 
 SwitchClientOptions client_options(const protocol::JobSpec& spec, const protocol::SwitchLayout& layout, uint32_t worker,
@@ -38,6 +39,7 @@ SwitchClientOptions client_options(const protocol::JobSpec& spec, const protocol
   options.nonce_seed = nonce_seed;
   options.round_trip.min_ns = kRetryMin;
   options.through_racks = access.rack.has_value();
+  options.round_trip.initial_ns = kRetryInitial;
   return options;
 }
 
@@ -162,17 +164,28 @@ TimeNs SwitchPath::next_deadline() const { return std::min(client_.next_deadline
 
 void SwitchPath::settled(const SettledWindow& window) {
   if (!stepping_) return;  // of a step after this worker's last
-  Settled& kept = windows_[window.window];
-  kept = {.window = window.window,
-          .exponent = window.exponent,
-          .contributors = window.contributors,
-          .decided_epoch = window.decided_epoch,
-          .indices = {window.indices.begin(), window.indices.end()},
-          .sums = {window.sums.begin(), window.sums.end()},
-          .applied_indices = {window.applied.begin(), window.applied.end()},
-          .applied = {window.applied_integers.begin(), window.applied_integers.end()},
-          .returned_indices = {window.returned.begin(), window.returned.end()},
-          .returned = {window.returned_values.begin(), window.returned_values.end()}};
+  SwitchStepDone& to = arrived_;
+  const double step = grid_step(window.exponent);
+  Settled kept{.window = window.window,
+               .contributors = window.contributors,
+               .decided_epoch = window.decided_epoch,
+               .update = {.first = to.indices.size()},
+               .applied = {.first = to.applied_indices.size()},
+               .returned = {.first = to.returned_indices.size()}};
+  append<uint32_t>(to.indices, window.indices);
+  to.sums.resize(to.indices.size());
+  for (size_t i = 0; i < window.sums.size(); ++i)
+    to.sums[kept.update.first + i] = static_cast<float>(static_cast<double>(window.sums[i]) * step);
+  append<uint32_t>(to.applied_indices, window.applied);
+  to.applied.resize(to.applied_indices.size());
+  for (size_t i = 0; i < window.applied_integers.size(); ++i)
+    to.applied[kept.applied.first + i] = static_cast<double>(window.applied_integers[i]) * step;
+  append<uint32_t>(to.returned_indices, window.returned);
+  append<float>(to.returned, window.returned_values);
+  kept.update.last = to.indices.size();
+  kept.applied.last = to.applied_indices.size();
+  kept.returned.last = to.returned_indices.size();
+  windows_.push_back(kept);
 }
 
 void SwitchPath::step_done(uint32_t /*step*/) { done_ = stepping_; }
@@ -181,16 +194,25 @@ std::optional<SwitchStepDone> SwitchPath::take_done() {
   if (!done_) return std::nullopt;
   stepping_ = done_ = false;
   SwitchStepDone step;
-  for (const auto& [number, window] : windows_) {
+  std::ranges::sort(windows_, {}, &Settled::window);
+  step.windows.reserve(windows_.size());
+  step.indices.reserve(arrived_.indices.size());
+  step.sums.reserve(arrived_.sums.size());
+  step.applied_indices.reserve(arrived_.applied_indices.size());
+  step.applied.reserve(arrived_.applied.size());
+  step.returned_indices.reserve(arrived_.returned_indices.size());
+  step.returned.reserve(arrived_.returned.size());
+  const auto move_range = []<typename T>(std::vector<T>& to, const std::vector<T>& from, const Settled::Range& range) {
+    append<T>(to, std::span(from).subspan(range.first, range.last - range.first));
+  };
+  for (const Settled& window : windows_) {
     const size_t first = step.indices.size();
-    append<uint32_t>(step.indices, window.indices);
-    for (const int32_t sum : window.sums)
-      step.sums.push_back(static_cast<float>(std::ldexp(static_cast<double>(sum), window.exponent)));
-    append<uint32_t>(step.applied_indices, window.applied_indices);
-    for (const int32_t integer : window.applied)
-      step.applied.push_back(std::ldexp(static_cast<double>(integer), window.exponent));
-    append<uint32_t>(step.returned_indices, window.returned_indices);
-    append<float>(step.returned, window.returned);
+    move_range(step.indices, arrived_.indices, window.update);
+    move_range(step.sums, arrived_.sums, window.update);
+    move_range(step.applied_indices, arrived_.applied_indices, window.applied);
+    move_range(step.applied, arrived_.applied, window.applied);
+    move_range(step.returned_indices, arrived_.returned_indices, window.returned);
+    move_range(step.returned, arrived_.returned, window.returned);
     step.windows.push_back({.contributors = static_cast<uint32_t>(std::popcount(window.contributors)),
                             .counted = (window.contributors >> worker_ & 1) != 0,
                             .decided_epoch = window.decided_epoch,
@@ -198,6 +220,7 @@ std::optional<SwitchStepDone> SwitchPath::take_done() {
                             .last = step.indices.size()});
   }
   windows_.clear();
+  arrived_.clear();
   return step;
 }
 

@@ -46,6 +46,17 @@ struct SwitchStepDone {
   std::vector<double> applied;  ///< what of this worker's is in it
   std::vector<uint32_t> returned_indices;
   std::vector<float> returned;  ///< what of this worker's is not
+
+  /// Its memory stays.
+  void clear() {
+    windows.clear();
+    indices.clear();
+    sums.clear();
+    applied_indices.clear();
+    applied.clear();
+    returned_indices.clear();
+    returned.clear();
+  }
 };
 
 struct SwitchPathStatus {
@@ -92,17 +103,18 @@ class SwitchPath final : private SwitchOutcome {
   SwitchPathStatus status() const;
 
  private:
+  /// A turn's outcome; its entries lie behind those of the turns before it, in order of arrival.
   struct Settled {
     uint32_t window = 0;
-    int exponent = 0;
     uint64_t contributors = 0;
     uint32_t decided_epoch = 0;
-    std::vector<uint32_t> indices;
-    std::vector<int32_t> sums;
-    std::vector<uint32_t> applied_indices;
-    std::vector<int32_t> applied;
-    std::vector<uint32_t> returned_indices;
-    std::vector<float> returned;
+    struct Range {
+      size_t first = 0;
+      size_t last = 0;
+    };
+    Range update;    ///< of arrived_.indices, sums
+    Range applied;   ///< of arrived_.applied_indices, applied
+    Range returned;  ///< of arrived_.returned_indices, returned
   };
 
   void settled(const SettledWindow& window) override;
@@ -126,7 +138,8 @@ class SwitchPath final : private SwitchOutcome {
 
   bool stepping_ = false;
   bool done_ = false;
-  std::map<uint32_t, Settled> windows_;  ///< of the step under way
+  std::vector<Settled> windows_;  ///< of the step under way
+  SwitchStepDone arrived_;        ///< its entries; no windows
 
   bool finishing_ = false;
   uint64_t results_seen_ = 0;

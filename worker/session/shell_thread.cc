@@ -126,7 +126,7 @@ void SessionShell::receive_datagrams() {
     const TimeNs now = monotonic_now_ns();
     for (const protocol::ReceivedPacket& packet : packets) core_.on_packet(packet, now, actions_);
     carry_out();
-    if (packets.size() < SwitchUdpPort::kBurst) return;
+    if (packets.empty()) return;
   }
 }
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "kernels/base/check.h"
 #include "worker/switch/client_state.h"
@@ -68,7 +69,14 @@ void SwitchClient::State::on_result(const Datagram& datagram, TimeNs now, protoc
     return;
   }
   count_taken(slot.result.take(datagram, options.window_indices));
+  const std::optional<uint64_t> order = slot.sends == 1 ? std::optional(slot.order) : std::nullopt;
   if (!settle_if_whole(number, now)) return;
+  if (!std::exchange(step_is_answered, true)) {
+    // From now on silence means loss, and each slot asks for itself.
+    for (Slot& other : slots) other.due = std::min(other.due, now + round_trip.timeout(0));
+  }
+  slot.state = SlotState::kDone;
+  if (order) note_overtaken(*order, now);
   advance(number, datagram.header.next, now, sink);
 }
 
@@ -76,23 +84,22 @@ void SwitchClient::State::on_result(const Datagram& datagram, TimeNs now, protoc
 bool SwitchClient::State::settle_if_whole(uint16_t number, TimeNs now) {
   Slot& slot = slots[number];
   if (!slot.result.whole()) return false;
-  const std::vector<Fragment> packets = slot.result.packets();
-  const protocol::ResultTerms terms = *protocol::read_result_terms(packets.front().extension);
+  slot.kept = slot.result.take_packets();
+  const protocol::ResultTerms terms = *protocol::read_result_terms(slot.kept.front().extension);
   const bool contributed = (terms.contributors >> options.worker & 1) != 0;
   const uint32_t begin = slot.window * options.window_indices;
   const std::vector<uint16_t>& update = slot.result.indices();
   const std::optional<std::vector<uint16_t>> kept = kept_of(slot.result, options.worker);
-  const Settlement back =
-      settle(slot.offer, slot.sent, contributed ? &update : nullptr, kept ? &*kept : nullptr, begin);
-  std::vector<uint32_t> whole(update.size());
-  std::ranges::transform(update, whole.begin(), [&](uint16_t index) { return begin + index; });
+  settle(slot.offer, slot.sent, contributed ? &update : nullptr, kept ? &*kept : nullptr, begin, settlement);
+  in_tensor.resize(update.size());
+  std::ranges::transform(update, in_tensor.begin(), [&](uint16_t index) { return begin + index; });
   exponents.observe(slot.window, slot.result.header().exponent, slot.result.integers());
-  slot.kept = packets;
   if (slot.window == number) slot.ended = (slot.result.header().flags & flag::kFin) != 0;
   ++counters.results;
   if (!contributed) ++counters.not_contributor;
   if (slot.sends == 1 && slot.timeouts == 0) {
-    round_trip.sample(now - slot.sent_at);
+    // How long an opening takes says when the other workers began the step, and nothing of the network.
+    if (slot.window != number || windows == slots.size()) round_trip.sample(now - slot.sent_at);
     congestion.clean_result();
   }
   outcome.settled({.step = step,
@@ -102,13 +109,13 @@ bool SwitchClient::State::settle_if_whole(uint16_t number, TimeNs now) {
                    .exponent = slot.result.header().exponent,
                    .contributors = terms.contributors,
                    .decided_epoch = terms.decided_epoch,
-                   .indices = whole,
+                   .indices = in_tensor,
                    .sums = slot.result.integers(),
                    .racks = slot.result.racks(),
-                   .returned = back.indices,
-                   .returned_values = back.values,
-                   .applied = back.applied_indices,
-                   .applied_integers = back.applied_integers});
+                   .returned = settlement.indices,
+                   .returned_values = settlement.values,
+                   .applied = settlement.applied_indices,
+                   .applied_integers = settlement.applied_integers});
   ++slot.turn;
   return true;
 }

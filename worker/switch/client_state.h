@@ -41,6 +41,8 @@ struct SwitchClient::State {
     std::vector<Fragment> kept;  ///< the whole result of turn - 1
     bool ended = false;          ///< this step's opening said FIN of all
     uint32_t sends = 0;          ///< of this turn in this epoch and life
+    uint64_t order = 0;          ///< of its last transmission, or of its waiting, among all slots'
+    uint32_t overtaken = 0;      ///< turns that were sent later and are back already
     uint32_t timeouts = 0;
     TimeNs sent_at = 0;
     TimeNs due = 0;  ///< kWaiting: time-out; kHeld: goes out at the latest
@@ -62,6 +64,7 @@ struct SwitchClient::State {
   enum class Way : uint8_t { kRack, kDecider };
   void transmit(const Slot& slot, uint8_t flags, Way way, protocol::PacketSink& sink);
   void send_held(TimeNs now, protocol::PacketSink& sink);
+  void note_overtaken(uint64_t order, TimeNs now);
   uint32_t waiting() const;
 
   // client_results.cc
@@ -116,6 +119,10 @@ struct SwitchClient::State {
   TimeNs idle_probe_due() const;
   void probe_idly(TimeNs now, protocol::PacketSink& sink);
 
+  static constexpr uint32_t kOvertakenMax = 3;   ///< as duplicate acknowledgements of TCP (RFC 5681)
+  static constexpr TimeNs kReorderingShare = 4;  ///< of a round trip: how far packets are out of order (RFC 8985)
+  static constexpr TimeNs kReorderingMin = kNsPerMs;
+
   uint16_t slot_count() const { return static_cast<uint16_t>(slots.size()); }
 
   SwitchClientOptions options;
@@ -143,12 +150,17 @@ struct SwitchClient::State {
   std::vector<uint32_t> indices;
   std::vector<float> values;
   std::vector<Piece> pieces;
+  Settlement settlement;            ///< of one call; its memory is used again
+  std::vector<uint32_t> in_tensor;  ///< likewise: an update's indices
 
   RackPhase rack_phase = RackPhase::kNone;
   bool rack_doubted = false;  ///< kWelcome: a CHALREQ is out
   TimeNs rack_due = 0;
   TimeNs rack_asked_at = INT64_MIN;
   uint32_t rack_timeouts = 0;
+
+  uint64_t orders = 0;            ///< transmissions and answers held back, counted
+  bool step_is_answered = false;  ///< a turn of this step is back: all workers have begun it
 
   uint32_t silent_timeouts = 0;
   bool refused = false;  ///< NO_SLOTS, or what no resend cures, in this epoch

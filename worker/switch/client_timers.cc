@@ -27,6 +27,10 @@ void SwitchClient::State::tick(TimeNs now, protocol::PacketSink& sink) {
     if (slot.state == SlotState::kDone || now < slot.due) continue;
     if (slot.state == SlotState::kHeld) {
       send_turn(number, now, sink);
+    } else if (slot.overtaken >= kOvertakenMax && slot.sends == 1) {
+      ++counters.overtaken;
+      congestion.overtaken(now, round_trip.smoothed());
+      send_turn(number, now, sink);
     } else {
       time_out(number, now, sink);
     }
@@ -35,9 +39,15 @@ void SwitchClient::State::tick(TimeNs now, protocol::PacketSink& sink) {
 
 void SwitchClient::State::time_out(uint16_t number, TimeNs now, protocol::PacketSink& sink) {
   Slot& slot = slots[number];
+  // No turn of this step is back, so somebody has not begun it: that is no congestion, and one slot asks for all.
+  const auto asks = std::ranges::find(slots, SlotState::kWaiting, &Slot::state);
+  if (!step_is_answered && asks - slots.begin() != number) {
+    slot.due = asks->due;
+    return;
+  }
   ++slot.timeouts;
   ++counters.timeouts;
-  congestion.backed_off(now, round_trip.smoothed());
+  if (step_is_answered) congestion.backed_off(now, round_trip.smoothed());
   send_turn(number, now, sink);
   if (slot.timeouts >= 2) doubt_rack(now, sink);
   note_silence(now, sink);

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "kernels/base/check.h"
+#include "kernels/stream/stream.h"
 #include "worker/switch/client_state.h"
 
 /// Steps and turns: what is offered, in which order windows have their turns, what is sent.
@@ -29,12 +30,10 @@ Status SwitchClient::State::begin_step(uint32_t number, IndexSpan own_indices, s
   if (number != next_step) return refuse("another step than the next");
   if (number == UINT32_MAX) return refuse("steps are numbered in 32 bits, and these are used up");
   if (own_indices.size() != own_values.size()) return refuse("as many values as indices");
-  for (size_t i = 0; i < own_indices.size(); ++i) {
-    if (own_indices[i] >= options.dimension || (i > 0 && own_indices[i] <= own_indices[i - 1])) {
-      return refuse("indices are strictly increasing and within the tensor");
-    }
-    if (!std::isfinite(own_values[i])) return refuse("values are finite");
-  }
+  bool increase = own_indices.empty() || own_indices.back() < options.dimension;
+  for (size_t i = 1; i < own_indices.size(); ++i) increase &= own_indices[i] > own_indices[i - 1];
+  if (!increase) return refuse("indices are strictly increasing and within the tensor");
+  if (!all_finite(own_values)) return refuse("values are finite");
   step = number;
   next_step = number + 1;
   stepping = true;
@@ -45,18 +44,20 @@ Status SwitchClient::State::begin_step(uint32_t number, IndexSpan own_indices, s
     slot.pieces.clear();
     slot.piece = 0;
   }
-  for (size_t i = 0; i < indices.size(); ++i) {
-    const uint32_t window = indices[i] / options.window_indices;
-    if (pieces.empty() || pieces.back().window != window) {
-      slots[window % options.slots].pieces.push_back(static_cast<uint32_t>(pieces.size()));
-      pieces.push_back({.window = window, .first = i, .last = i});
-    }
-    pieces.back().last = i + 1;
+  for (size_t first = 0; first < indices.size();) {
+    const uint32_t window = indices[first] / options.window_indices;
+    const uint64_t end = (uint64_t{window} + 1) * options.window_indices;
+    size_t last = first + 1;
+    while (last < indices.size() && indices[last] < end) ++last;
+    slots[window % options.slots].pieces.push_back(static_cast<uint32_t>(pieces.size()));
+    pieces.push_back({.window = window, .first = first, .last = last});
+    first = last;
   }
   return {};
 }
 
 void SwitchClient::State::open_step(TimeNs now, protocol::PacketSink& sink) {
+  step_is_answered = false;
   for (uint16_t number = 0; number < slot_count(); ++number) {
     slots[number].ended = false;
     open_turn(number, number, now, sink);
@@ -70,10 +71,11 @@ void SwitchClient::State::open_turn(uint16_t number, uint32_t window, TimeNs now
   slot.offer.values.clear();
   if (slot.piece < slot.pieces.size() && pieces[slot.pieces[slot.piece]].window == window) {
     const Piece& piece = pieces[slot.pieces[slot.piece++]];
-    for (size_t i = piece.first; i < piece.last; ++i) {
-      slot.offer.indices.push_back(static_cast<uint16_t>(indices[i] - window * options.window_indices));
-      slot.offer.values.push_back(values[i]);
-    }
+    const uint32_t begin = window * options.window_indices;
+    slot.offer.indices.resize(piece.last - piece.first);
+    for (size_t i = piece.first; i < piece.last; ++i)
+      slot.offer.indices[i - piece.first] = static_cast<uint16_t>(indices[i] - begin);
+    slot.offer.values.assign(values.data() + piece.first, values.data() + piece.last);
   }
   slot.next = slot.piece < slot.pieces.size() ? pieces[slot.pieces[slot.piece]].window : protocol::kNoWindow;
   MILLRACE_CHECK(slot.next > window, slot.next, window);
@@ -105,10 +107,10 @@ uint32_t SwitchClient::State::waiting() const {
 void SwitchClient::State::send_or_hold(uint16_t number, TimeNs now, protocol::PacketSink& sink) {
   Slot& slot = slots[number];
   slot.state = SlotState::kHeld;
-  if (phase != SwitchPhase::kRunning) return;  // its welcome sends it
-  if (waiting() < congestion.active()) return send_turn(number, now, sink);
-  ++counters.held_back;
+  slot.order = ++orders;
   slot.due = now + round_trip.smoothed();
+  send_held(now, sink);
+  if (slot.state == SlotState::kHeld) ++counters.held_back;
 }
 
 void SwitchClient::State::send_turn(uint16_t number, TimeNs now, protocol::PacketSink& sink) {
@@ -118,6 +120,8 @@ void SwitchClient::State::send_turn(uint16_t number, TimeNs now, protocol::Packe
   const bool past = slot.timeouts >= 3 && slot.timeouts % 2 == 1;
   const Way way = rack_phase == RackPhase::kWelcome && !past ? Way::kRack : Way::kDecider;
   transmit(slot, way == Way::kRack && slot.timeouts >= 2 ? flag::kFlush : uint8_t{0}, way, sink);
+  slot.order = ++orders;
+  slot.overtaken = 0;
   if (slot.sends++ == 0) slot.sent_at = now;
   slot.due = now + round_trip.timeout(slot.timeouts);
 }
@@ -139,10 +143,25 @@ void SwitchClient::State::transmit(const Slot& slot, uint8_t flags, Way way, pro
 
 void SwitchClient::State::send_held(TimeNs now, protocol::PacketSink& sink) {
   if (phase != SwitchPhase::kRunning) return;
-  while (waiting() < congestion.active()) {
-    const auto held = std::ranges::find(slots, SlotState::kHeld, &Slot::state);
-    if (held == slots.end()) return;
-    send_turn(static_cast<uint16_t>(held - slots.begin()), now, sink);
+  for (uint32_t under_way = waiting(); under_way < congestion.active(); ++under_way) {
+    // Who has waited longest goes first: other workers see turns come back in the order in which they sent them.
+    const Slot* oldest = nullptr;
+    for (const Slot& slot : slots) {
+      if (slot.state == SlotState::kHeld && (oldest == nullptr || slot.order < oldest->order)) oldest = &slot;
+    }
+    if (oldest == nullptr) return;
+    send_turn(static_cast<uint16_t>(oldest - slots.data()), now, sink);
+  }
+}
+
+/// A turn came back that was sent as number `order`. Packets of one way stay in order, mostly, and aggregators close turns in the
+/// order in which their last contributions come: what was sent before and is still out has lost a packet, its own, another
+/// worker's, or its result. Unless it comes within a part of a round trip it is sent again, without waiting for its time-out.
+void SwitchClient::State::note_overtaken(uint64_t order, TimeNs now) {
+  for (Slot& slot : slots) {
+    if (slot.state != SlotState::kWaiting || slot.sends != 1 || slot.order > order) continue;
+    if (++slot.overtaken != kOvertakenMax) continue;
+    slot.due = std::min(slot.due, now + std::max(round_trip.smoothed() / kReorderingShare, kReorderingMin));
   }
 }
 

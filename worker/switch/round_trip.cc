@@ -24,13 +24,21 @@ TimeNs RoundTrip::timeout(uint32_t timeouts) const {
 }
 
 void CongestionWindow::clean_result() {
-  if (active_ == slots_ || ++clean_ < active_) return;
+  if (++clean_ < active_) return;
   clean_ = 0;
-  ++active_;
+  overtaken_ = 0;
+  active_ = std::min(active_ + 1, slots_);
+}
+
+void CongestionWindow::overtaken(TimeNs now, TimeNs round_trip) {
+  constexpr uint32_t kFewest = 8;  // so many alone say nothing
+  if (++overtaken_ < kFewest || overtaken_ * 4 < active_) return;
+  backed_off(now, round_trip);
 }
 
 void CongestionWindow::backed_off(TimeNs now, TimeNs round_trip) {
   clean_ = 0;
+  overtaken_ = 0;
   if (halved_at_ != INT64_MIN && now - halved_at_ < round_trip) return;  // one loss takes several slots at once
   halved_at_ = now;
   active_ = std::max<uint32_t>(1, active_ / 2);

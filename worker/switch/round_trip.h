@@ -43,11 +43,16 @@ class CongestionWindow {
   uint32_t active() const { return active_; }
   void clean_result();
   void backed_off(TimeNs now, TimeNs round_trip);
+  /// Later turns have come back before one, which was sent again. A network that merely loses some packets does this all the
+  /// time, and with many workers often: a turn waits for each of them. Only where a quarter of the turns are so it is
+  /// congestion.
+  void overtaken(TimeNs now, TimeNs round_trip);
 
  private:
   uint32_t slots_;
   uint32_t active_;
   uint32_t clean_ = 0;
+  uint32_t overtaken_ = 0;  ///< since the window last moved
   TimeNs halved_at_ = INT64_MIN;
 };
 

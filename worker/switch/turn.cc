@@ -40,19 +40,28 @@ struct Rounded {
 
 Rounded round_offer(const Offer& offer, int exponent, int32_t limit) {
   Rounded out;
-  size_t largest = 0;
-  for (size_t i = 0; i < offer.indices.size(); ++i) {
-    if (std::fabs(offer.values[i]) > std::fabs(offer.values[largest])) largest = i;
-    const int32_t integer = to_grid(offer.values[i], exponent, limit);
-    if (integer == 0) continue;
-    out.indices.push_back(offer.indices[i]);
-    out.integers.push_back(integer);
-    if (std::ldexp(std::fabs(static_cast<double>(offer.values[i])), -exponent) > limit) ++out.saturated;
+  const size_t count = offer.indices.size();
+  if (count == 0) return out;
+  out.indices.resize(count);
+  out.integers.resize(count);
+  out.saturated = to_grid(offer.values, exponent, limit, out.integers);
+  size_t kept = 0;
+  for (size_t i = 0; i < count; ++i) {
+    out.indices[kept] = offer.indices[i];
+    out.integers[kept] = out.integers[i];
+    kept += out.integers[i] != 0 ? 1 : 0;
   }
-  if (out.indices.empty() && !offer.indices.empty() && offer.values[largest] != 0) {
-    out.indices.push_back(offer.indices[largest]);
-    out.integers.push_back(0);
+  if (kept == 0) {
+    const auto smaller = [](float a, float b) { return std::fabs(a) < std::fabs(b); };
+    const auto largest = std::ranges::max_element(offer.values, smaller);
+    if (*largest != 0) {
+      out.indices[0] = offer.indices[static_cast<size_t>(largest - offer.values.begin())];
+      out.integers[0] = 0;
+      kept = 1;
+    }
   }
+  out.indices.resize(kept);
+  out.integers.resize(kept);
   return out;
 }
 
@@ -89,7 +98,7 @@ Contribution make_contribution(const Offer& offer, const ContributionTerms& term
 }
 
 void Gathering::clear() {
-  for (std::optional<Part>& part : parts_) part.reset();
+  parts_.clear();
   count_ = 0;
   last_.reset();
   whole_ = false;
@@ -103,11 +112,8 @@ bool Gathering::contradicts(const Datagram& datagram) const {
   const bool is_last = (header.flags & flag::kLast) != 0;
   if (last_ && (header.fragment > *last_ || is_last)) return true;
   if (count_ == 0) return false;
-  if (is_last) {
-    for (size_t later = header.fragment + size_t{1}; later < parts_.size(); ++later) {
-      if (parts_[later]) return true;
-    }
-  }
+  // Whatever is kept of parts ends with one that has come.
+  if (is_last && parts_.size() > header.fragment + size_t{1}) return true;
   constexpr uint8_t kOfAll = flag::kFin | flag::kVoid | flag::kReselected;
   if (header.next != first_.next || (header.flags & kOfAll) != (first_.flags & kOfAll)) return true;
   for (const std::optional<Part>& part : parts_) {
@@ -121,22 +127,35 @@ bool Gathering::contradicts(const Datagram& datagram) const {
 
 Gathering::Taken Gathering::take(const Datagram& datagram, uint32_t window_indices) {
   const DatagramHeader& header = datagram.header;
-  if (whole_ || parts_[header.fragment]) return Taken::kDuplicate;
+  if (whole_ || (header.fragment < parts_.size() && parts_[header.fragment])) return Taken::kDuplicate;
   if (!protocol::read_result_terms(datagram.extension)) return Taken::kBadPayload;
   if (contradicts(datagram)) return Taken::kContradiction;
   DecodeRoom& room = decode_room();
   const auto count = room.decode(header, datagram.payload, window_indices);
   if (!count || !protocol::KeptMarks::read(datagram.extension, *count)) return Taken::kBadPayload;
   if (count_ == 0) first_ = header;
+  if (header.fragment >= parts_.size()) parts_.resize(header.fragment + size_t{1});
+  const auto decoded_indices = std::span(room.indices).first(*count);
+  const auto decoded_integers = std::span(room.integers).first(*count);
+  const bool is_all = header.fragment == 0 && (header.flags & flag::kLast) != 0;
   parts_[header.fragment] = Part{
       .packet = {.header = header,
                  .extension = ByteBuffer(datagram.extension.begin(), datagram.extension.end()),
                  .payload = ByteBuffer(datagram.payload.begin(), datagram.payload.end())},
-      .indices = std::vector<uint16_t>(room.indices.begin(), room.indices.begin() + *count),
-      .integers = std::vector<int32_t>(room.integers.begin(), room.integers.begin() + *count),
+      .indices =
+          is_all ? std::vector<uint16_t>() : std::vector<uint16_t>(decoded_indices.begin(), decoded_indices.end()),
+      .integers =
+          is_all ? std::vector<int32_t>() : std::vector<int32_t>(decoded_integers.begin(), decoded_integers.end()),
   };
   ++count_;
   if ((header.flags & flag::kLast) != 0) last_ = header.fragment;
+  if (is_all) {
+    join_racks(*parts_.front(), *count);
+    indices_.assign(decoded_indices.begin(), decoded_indices.end());
+    integers_.assign(decoded_integers.begin(), decoded_integers.end());
+    whole_ = true;
+    return Taken::kWhole;
+  }
   if (!last_ || count_ != *last_ + 1u) return Taken::kMore;
   return join();
 }
@@ -150,7 +169,7 @@ Gathering::Taken Gathering::join() {
   std::ranges::stable_sort(order, {}, first_index);
   for (const Part* part : order) {
     const bool follows = indices_.empty() || part->indices.empty() || part->indices.front() > indices_.back();
-    if (!follows || !join_racks(*part)) {
+    if (!follows || !join_racks(*part, part->indices.size())) {
       clear();  // the fragments do not belong together
       return Taken::kContradiction;
     }
@@ -162,45 +181,113 @@ Gathering::Taken Gathering::join() {
 }
 
 /// False: this fragment is of other racks than those before it.
-bool Gathering::join_racks(const Part& part) {
-  const auto marks = *protocol::KeptMarks::read(part.packet.extension, static_cast<uint32_t>(part.indices.size()));
+bool Gathering::join_racks(const Part& part, size_t entries) {
+  const auto marks = *protocol::KeptMarks::read(part.packet.extension, static_cast<uint32_t>(entries));
   const bool is_first = indices_.empty() && racks_.empty();
   if (is_first) racks_.resize(marks.racks());
   if (racks_.size() != marks.racks()) return false;
   for (size_t rack = 0; rack < racks_.size(); ++rack) {
     if (is_first) racks_[rack].workers = marks.workers(rack);
     if (racks_[rack].workers != marks.workers(rack)) return false;
-    for (uint32_t i = 0; i < part.indices.size(); ++i) racks_[rack].kept.push_back(marks.is_kept(rack, i) ? 1 : 0);
+    for (uint32_t i = 0; i < entries; ++i) racks_[rack].kept.push_back(marks.is_kept(rack, i) ? 1 : 0);
   }
   return true;
 }
 
-std::vector<Fragment> Gathering::packets() const {
+std::vector<Fragment> Gathering::take_packets() {
   std::vector<Fragment> out;
-  for (size_t i = 0; i < count_; ++i) out.push_back(parts_[i]->packet);
+  out.reserve(count_);
+  for (size_t i = 0; i < count_; ++i) out.push_back(std::move(parts_[i]->packet));
   return out;
 }
 
-Settlement settle(const Offer& offer, const Contribution& sent, const std::vector<uint16_t>* update,
-                  const std::vector<uint16_t>* kept, uint32_t window_begin) {
-  Settlement out;
-  const int8_t exponent = sent.fragments.front().header.exponent;
-  const auto holds = [](const std::vector<uint16_t>& set, uint16_t index) {
-    return std::ranges::binary_search(set, index);
-  };
+namespace {
+
+/// A window's indices as bits: who asks for each of many asks in no time.
+class IndexSet {
+ public:
+  IndexSet() : words_(protocol::kWindowIndicesMax / 64) {}
+  void insert(std::span<const uint16_t> indices) {
+    for (const uint16_t index : indices) words_[index / 64] |= uint64_t{1} << (index % 64);
+  }
+  void erase(std::span<const uint16_t> indices) {
+    for (const uint16_t index : indices) words_[index / 64] = 0;
+  }
+  bool holds(uint16_t index) const { return (words_[index / 64] >> (index % 64) & 1) != 0; }
+
+ private:
+  std::vector<uint64_t> words_;
+};
+
+/// What both say: of the update, and of what the rack kept. Empty between calls.
+struct Applied {
+  IndexSet update;
+  IndexSet kept;
+};
+
+Applied& applied_room() {
+  thread_local Applied room;
+  return room;
+}
+
+/// Entries that come in order, each with what it gives back and what was applied of it.
+class SettlementWriter {
+ public:
+  SettlementWriter(Settlement& out, size_t most, int exponent, uint32_t begin)
+      : out_(out), step_(grid_step(exponent)), begin_(begin) {
+    out.indices.resize(most);
+    out.values.resize(most);
+    out.applied_indices.resize(most);
+    out.applied_integers.resize(most);
+  }
+  void note(uint16_t index, float value, int32_t integer, bool applied) {
+    const int32_t taken = applied ? integer : 0;
+    // As grid_remainder().
+    const auto back = static_cast<float>(static_cast<double>(value) - static_cast<double>(taken) * step_);
+    out_.indices[back_] = begin_ + index;
+    out_.values[back_] = back;
+    back_ += back != 0 ? 1 : 0;
+    out_.applied_indices[applied_] = begin_ + index;
+    out_.applied_integers[applied_] = taken;
+    applied_ += taken != 0 ? 1 : 0;
+  }
+  void finish() {
+    out_.indices.resize(back_);
+    out_.values.resize(back_);
+    out_.applied_indices.resize(applied_);
+    out_.applied_integers.resize(applied_);
+  }
+
+ private:
+  Settlement& out_;
+  double step_;
+  uint32_t begin_;
+  size_t back_ = 0;
+  size_t applied_ = 0;
+};
+
+}  // namespace
+
+void settle(const Offer& offer, const Contribution& sent, const std::vector<uint16_t>* update,
+            const std::vector<uint16_t>* kept, uint32_t window_begin, Settlement& out) {
+  Applied& sets = applied_room();
+  const std::span<const uint16_t> in_update = update != nullptr ? *update : std::span<const uint16_t>();
+  const std::span<const uint16_t> in_rack = kept != nullptr ? *kept : std::span<const uint16_t>();
+  sets.update.insert(in_update);
+  sets.kept.insert(in_rack);
+  // One slot more: what is nothing is written too, and overwritten.
+  const bool is_alike = offer.indices == sent.indices;  // mostly: nothing rounds to 0, nothing was left over
+  SettlementWriter writer(out, offer.indices.size() + (is_alike ? 0 : sent.indices.size()) + 1,
+                          sent.fragments.front().header.exponent, window_begin);
   const auto note = [&](uint16_t index, float value, int32_t integer) {
-    const bool applied = update != nullptr && holds(*update, index) && (kept == nullptr || holds(*kept, index));
-    const float back = applied ? grid_remainder(value, integer, exponent) : value;
-    if (applied && integer != 0) {
-      out.applied_indices.push_back(window_begin + index);
-      out.applied_integers.push_back(integer);
-    }
-    if (back == 0) return;
-    out.indices.push_back(window_begin + index);
-    out.values.push_back(back);
+    writer.note(index, value, integer, sets.update.holds(index) && (kept == nullptr || sets.kept.holds(index)));
   };
   size_t own = 0;
   size_t at = 0;
+  if (is_alike) {
+    for (; own < offer.indices.size(); ++own) note(offer.indices[own], offer.values[own], sent.integers[own]);
+    at = own;
+  }
   while (own < offer.indices.size() || at < sent.indices.size()) {
     const bool has_own =
         own < offer.indices.size() && (at == sent.indices.size() || offer.indices[own] <= sent.indices[at]);
@@ -211,7 +298,9 @@ Settlement settle(const Offer& offer, const Contribution& sent, const std::vecto
     own += has_own ? 1 : 0;
     at += has_sent ? 1 : 0;
   }
-  return out;
+  writer.finish();
+  sets.update.erase(in_update);
+  sets.kept.erase(in_rack);
 }
 
 }  // namespace millrace::worker

@@ -59,8 +59,8 @@ class Gathering {
   const std::vector<uint16_t>& indices() const { return indices_; }  ///< REQUIRES: whole()
   const std::vector<int32_t>& integers() const { return integers_; }
   const std::vector<CutRack>& racks() const { return racks_; }
-  /// The packets themselves, in order. REQUIRES: whole().
-  std::vector<Fragment> packets() const;
+  /// The packets themselves, in order, once. REQUIRES: whole().
+  std::vector<Fragment> take_packets();
 
  private:
   struct Part {
@@ -70,9 +70,9 @@ class Gathering {
   };
   bool contradicts(const protocol::Datagram& datagram) const;
   Taken join();
-  bool join_racks(const Part& part);
+  bool join_racks(const Part& part, size_t entries);
 
-  std::array<std::optional<Part>, protocol::kFragmentsMax> parts_;
+  std::vector<std::optional<Part>> parts_;  ///< as many as have come, or were left out on the way
   uint32_t count_ = 0;
   std::optional<uint8_t> last_;
   bool whole_ = false;
@@ -84,18 +84,19 @@ class Gathering {
 
 /// What of an offer and a contribution comes back after the update, and what does not.
 struct Settlement {
-  std::vector<uint32_t> indices;  ///< in the tensor
-  std::vector<float> values;
+  IndexBuffer indices;  ///< in the tensor
+  Buffer<float> values;
   // What the update did apply of it, without zeros: integers x 2^exponent of the window.
-  std::vector<uint32_t> applied_indices;
-  std::vector<int32_t> applied_integers;
+  IndexBuffer applied_indices;
+  Buffer<int32_t> applied_integers;
 };
 
 /// Applied is what was sent, is in the update and (where a rack selected) was kept; everything else goes back: all of it where
 /// this worker is not among the contributors, what rounding and saturation took off, what did not fit.
 ///
 /// kept  null: no rack selected.
-Settlement settle(const Offer& offer, const Contribution& sent, const std::vector<uint16_t>* update,
-                  const std::vector<uint16_t>* kept, uint32_t window_begin);
+/// out   overwritten; its memory is used again.
+void settle(const Offer& offer, const Contribution& sent, const std::vector<uint16_t>* update,
+            const std::vector<uint16_t>* kept, uint32_t window_begin, Settlement& out);
 
 }  // namespace millrace::worker

@@ -9,16 +9,15 @@
 
 #include "kernels/base/result.h"
 #include "protocol/datagram/packet_sink.h"
+#include "protocol/datagram/udp_bursts.h"
 #include "worker/switch/switch_client.h"
 
 namespace millrace::worker {
 
-/// A UDP socket for one worker: bursts by recvmmsg and sendmmsg, no thread of its own.
+/// A UDP socket for one worker: bursts (UdpBursts), no thread of its own.
 /// Threads  one at a time.
 class SwitchUdpPort final : public protocol::PacketSink {
  public:
-  static constexpr size_t kBurst = 32;
-
   /// A free port of any local address of the family that `peer` has.
   /// Errors   io.
   static Result<std::unique_ptr<SwitchUdpPort>> open(const protocol::Endpoint& peer, size_t packet_bytes_max);
@@ -41,9 +40,8 @@ class SwitchUdpPort final : public protocol::PacketSink {
   uint16_t local_port() const;
 
  private:
-  struct State;
-  explicit SwitchUdpPort(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  explicit SwitchUdpPort(std::unique_ptr<protocol::UdpBursts> bursts);
+  std::unique_ptr<protocol::UdpBursts> bursts_;
 };
 
 /// A step's whole update, and what of the worker's own values is not in it.

@@ -173,11 +173,11 @@ TEST_F(ClientTurns, TimeoutsDouble) {
 TEST_F(ClientTurns, ATimeoutHalvesTheActiveSlotsAndHeldAnswersStillGoOut) {
   rig_.begin(0, {});
   contributions();
+  rig_.hand(rig_.aggregator.result(1, {.slot = 0, .turn = 1}));
   rig_.now = rig_.client.next_deadline();
   rig_.tick();
   contributions();
   EXPECT_EQ(rig_.client.active_slots(), 1u);
-  rig_.hand(rig_.aggregator.result(1, {.slot = 0, .turn = 1}));
   rig_.hand(rig_.aggregator.result(1, {.slot = 1, .turn = 1, .window = 1}));
   rig_.begin(1, {});
   EXPECT_EQ(contributions().size(), 1u);  // the other answer is held back
@@ -188,6 +188,52 @@ TEST_F(ClientTurns, ATimeoutHalvesTheActiveSlotsAndHeldAnswersStillGoOut) {
   bool other = false;
   for (const SentPacket& packet : contributions()) other = other || packet.header().slot == 1;
   EXPECT_TRUE(other);
+}
+
+TEST_F(ClientTurns, AStepThatNobodyElseHasBegunIsNoCongestionAndOneSlotAsks) {
+  rig_.begin(0, {});
+  EXPECT_EQ(contributions().size(), 2u);
+  for (int i = 0; i < 3; ++i) {
+    rig_.now = rig_.client.next_deadline();
+    rig_.tick();
+    const auto asked = contributions();
+    ASSERT_EQ(asked.size(), 1u);
+    EXPECT_EQ(asked.front().header().slot, 0u);
+  }
+  EXPECT_EQ(rig_.client.active_slots(), 2u);
+  // The others are there now: what is still missing was lost, and asks for itself.
+  rig_.hand(rig_.aggregator.result(1, {.slot = 0, .turn = 1}));
+  rig_.now = rig_.client.next_deadline();
+  rig_.tick();
+  const auto asked = contributions();
+  ASSERT_EQ(asked.size(), 1u);
+  EXPECT_EQ(asked.front().header().slot, 1u);
+}
+
+TEST(ClientResends, ATurnThatThreeLaterOnesOvertakeIsSentAgainWithoutItsTimeOutAndOnce) {
+  SwitchClientOptions options = ClientRig::options();
+  options.slots = 8;
+  options.round_trip.min_ns = kNsPerS;
+  options.round_trip.max_ns = 2 * kNsPerS;
+  ClientRig rig(options);
+  ASSERT_NO_FATAL_FAILURE(rig.run_from_start());
+  rig.begin(0, {});
+  EXPECT_EQ(rig.sink.take(DatagramType::kContribution).size(), 8u);
+  for (uint16_t slot = 1; slot < 8; ++slot) {
+    rig.hand(rig.aggregator.result(1, {.slot = slot, .turn = 1, .window = slot}));
+    rig.tick();
+    EXPECT_TRUE(rig.sink.take(DatagramType::kContribution).empty()) << slot;
+    const TimeNs left = rig.client.next_deadline() - rig.now;
+    EXPECT_EQ(left < options.round_trip.min_ns, slot >= 3) << slot;
+  }
+  rig.now = rig.client.next_deadline();
+  rig.tick();
+  const auto sent = rig.sink.take(DatagramType::kContribution);
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent.front().header().slot, 0u);
+  EXPECT_EQ(rig.client.counters().overtaken, 1u);
+  EXPECT_EQ(rig.client.counters().timeouts, 0u);
+  EXPECT_EQ(rig.client.active_slots(), 8u);  // a lossy network is no congestion
 }
 
 TEST_F(ClientTurns, AMarkedPacketHalvesToo) {

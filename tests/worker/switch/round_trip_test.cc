@@ -52,5 +52,20 @@ TEST(CongestionWindow, HalvesOnceInARoundTripAndNotBelowOne) {
   EXPECT_EQ(window.active(), 1u);
 }
 
+TEST(CongestionWindow, ClosesWhereAQuarterOfTheTurnsAreOvertakenAndNotWhereFewAre) {
+  CongestionWindow few(64);
+  for (int turn = 0; turn < 64 * 5; ++turn) {
+    few.clean_result();
+    if (turn % 6 == 0) few.overtaken(turn, 1);
+  }
+  EXPECT_EQ(few.active(), 64u);
+  CongestionWindow many(64);
+  for (int turn = 0; turn < 64; ++turn) {
+    many.clean_result();
+    if (turn % 3 == 0) many.overtaken(turn, 1000);
+  }
+  EXPECT_EQ(many.active(), 32u);
+}
+
 }  // namespace
 }  // namespace millrace::worker

@@ -85,7 +85,8 @@ TEST(Contribution, WhatDoesNotFitSixteenFragmentsIsLeftOver) {
   const Contribution sent = make_contribution(offer, tight);
   EXPECT_EQ(sent.fragments.size(), protocol::kFragmentsMax);
   EXPECT_GT(sent.left_over, 0u);
-  const Settlement back = settle(offer, sent, &sent.indices, nullptr, 0);
+  Settlement back;
+  settle(offer, sent, &sent.indices, nullptr, 0, back);
   EXPECT_GE(back.indices.size(), sent.left_over);
 }
 
@@ -197,7 +198,8 @@ class SettleTest : public ::testing::Test {
  protected:
   std::map<uint32_t, float> back(const std::vector<uint16_t>* update,
                                  const std::vector<uint16_t>* kept = nullptr) const {
-    const Settlement out = settle(offer_, sent_, update, kept, 640);
+    Settlement out;
+    settle(offer_, sent_, update, kept, 640, out);
     EXPECT_TRUE(std::ranges::is_sorted(out.indices));
     std::map<uint32_t, float> values;
     for (size_t i = 0; i < out.indices.size(); ++i) values[out.indices[i]] = out.values[i];

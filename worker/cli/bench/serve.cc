@@ -39,6 +39,7 @@ constexpr const char* kSwitchRow = "switch";
 constexpr const char* kStraightRow = "shard0";
 constexpr const char* kRacksRow = "racks";
 constexpr const char* kCutRow = "racks+cut";
+constexpr double kLossMax = 0.2;
 constexpr uint32_t kSwitchJob = 1;
 
 // Parts a shard where nobody says how many: of 2, 3, 4, 6, 8, 9, 11, 12, 14 and 16 the ones with the shortest rounds, tried at
@@ -76,6 +77,9 @@ Result<Plan> make_plan(const ServeBenchOptions& options) {
   }
   if (!(options.density > 0 && options.density <= 0.25)) {
     return fail(ErrorCode::kInvalidArgument, "density must be over 0 and at most 0.25");
+  }
+  if (!(options.loss >= 0 && options.loss <= kLossMax) || (options.loss > 0 && options.rate.empty())) {
+    return fail(ErrorCode::kInvalidArgument, "loss is 0 to 0.2, and of links behind a rate");
   }
   plan.k = std::max<uint64_t>(1, static_cast<uint64_t>(std::llround(options.density * static_cast<double>(options.n))));
   plan.rounds_all = options.rounds + options.warmup_rounds;
@@ -559,12 +563,15 @@ std::expected<json, Failure> bench_serve(const ServeBenchOptions& options, const
   progress("bare ZeroMQ, " + std::to_string(options.rounds) + " rounds");
   auto raw = run_raw(*plan, *hosts, RawAllocator::kDefault);
   if (!raw) return std::unexpected(raw.error());
+  if (const Status lost = options.loss > 0 ? hosts->lose(options.loss) : Status(); !lost)
+    return fail_with(lost.error());
   for (const auto& name : plan->options.rows) {
     auto setup = row_setup(*plan, name);
     if (!setup) return fail_with(setup.error());
     progress(name + " (" + setup->codec + "), " + std::to_string(options.rounds) + " rounds");
     if (auto done = run_rows(*plan, *hosts, *setup, rows); !done) return std::unexpected(done.error());
   }
+  if (const Status lost = options.loss > 0 ? hosts->lose(0) : Status(); !lost) return fail_with(lost.error());
   // Measured before and after: what the machine did in between shows in both.
   progress("bare ZeroMQ again");
   auto raw_after = run_raw(*plan, *hosts, RawAllocator::kDefault);
@@ -588,8 +595,8 @@ std::expected<json, Failure> bench_serve(const ServeBenchOptions& options, const
   std::filesystem::remove_all(plan->directory, ignored);
   return json{{"bench", "serve"},         {"workers", options.workers}, {"shards", options.shards},
               {"n", options.n},           {"density", options.density}, {"k", plan->k},
-              {"rounds", options.rounds}, {"rate", options.rate},       {"raw_zmq_ms", raw_ms},
-              {"raw_zmq_gbit_s", gbit_s}, {"rows", std::move(rows)}};
+              {"rounds", options.rounds}, {"rate", options.rate},       {"loss", options.loss},
+              {"raw_zmq_ms", raw_ms},     {"raw_zmq_gbit_s", gbit_s},   {"rows", std::move(rows)}};
 }
 
 }  // namespace millrace::cli

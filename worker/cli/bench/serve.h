@@ -24,7 +24,9 @@ struct ServeBenchOptions {
   uint32_t rounds = 50;
   uint32_t warmup_rounds = 5;
   uint64_t seed = 1;
-  std::string rate;              ///< "1gbit": every process in a network namespace behind it; empty: loopback
+  std::string rate;  ///< "1gbit": every process in a network namespace behind it; empty: loopback
+  /// Behind a rate: the chance that a packet is lost on its way to a host. Bare ZeroMQ has none of it.
+  double loss = 0;
   uint32_t parts_per_shard = 0;  ///< 0: 3; behind a rate 9, and 3 where values are quantized
   uint32_t threshold_period = 32;
   uint32_t apply_after_acks = 0;
@@ -35,7 +37,7 @@ struct ServeBenchOptions {
   /// By path switch: so many racks' switches, on hosts of their own whose links have no limit, add up in front of shard 0, which
   /// decides. Three rows: without them, with their whole sums, with each cutting its sums to its share of k. 0: none.
   uint32_t racks = 0;
-  uint32_t switch_slots = 16;
+  uint32_t switch_slots = 32;
   std::string switch_codec = "gap+fixed16";
   std::string grid = "32768:-12";  ///< of path switch: the values are normal, and fit 16 bits on that grid
   std::string lossless_codec;      ///< empty: "raw+raw" on loopback (costs least), "gap+raw" behind a rate (smallest)

@@ -1,5 +1,6 @@
 #include "worker/cli/process/hosts.h"
 
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -7,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "kernels/base/check.h"
 #include "worker/cli/process/child_process.h"
 
 namespace millrace::cli {
@@ -85,6 +87,14 @@ Result<Hosts> Hosts::make(uint32_t count, const std::string& rate, uint32_t unli
   }
   hosts.prefix_ = prefix;
   return hosts;
+}
+
+Status Hosts::lose(double fraction) const {
+  MILLRACE_CHECK(!prefix_.empty());
+  const auto made = run_script({script_, "lose", prefix_, fmt::format("{:.6f}", fraction)}, ChildSession::kParents);
+  if (!made) return std::unexpected(made.error());
+  if (*made != 0) return fail(ErrorCode::kIo, "no loss on the links (see the line above): it needs nft");
+  return {};
 }
 
 Hosts::Hosts(Hosts&& other) noexcept

@@ -21,6 +21,9 @@ class Hosts {
   /// Errors  io: not root, a missing tool, or the script not found; invalid_argument: not a rate.
   /// unlimited  so many more hosts, the last ones, behind links without a limit, as a switch's ports have.
   static Result<Hosts> make(uint32_t count, const std::string& rate, uint32_t unlimited = 0);
+  /// From now on every packet that comes to one of the hosts is lost with this chance. REQUIRES: made with a rate.
+  /// Errors  io: no nft, or a kernel without random numbers for it.
+  Status lose(double fraction) const;
   Hosts(Hosts&& other) noexcept;
   Hosts& operator=(Hosts&&) = delete;
   ~Hosts();

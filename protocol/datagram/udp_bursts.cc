@@ -1,0 +1,394 @@
+#include "protocol/datagram/udp_bursts.h"
+
+#include <netinet/in.h>
+#include <netinet/udp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <vector>
+
+#include "kernels/base/check.h"
+#include "protocol/datagram/header.h"
+
+namespace millrace::protocol {
+namespace {
+
+constexpr size_t kBuffers = 128;          ///< datagrams of different bytes that are gathered
+constexpr size_t kMessagesIn = 8;         ///< of a receive
+constexpr size_t kMessageBytes = 65'536;  ///< whatever UDP carries
+constexpr size_t kSegmentsMax = 64;       ///< of a piece, as older kernels have it
+constexpr size_t kPieceBytesMax = 65'000;
+constexpr size_t kReceivedMax = 2048;
+/// sendmmsg is tried so often again on a full queue before what is left is dropped: a burst is sent faster than one packet
+/// leaves a queue of a loopback device, and the receiver's timer costs a thousand times as much.
+constexpr int kSendTries = 3;
+constexpr size_t kMappedAt = 12;  ///< where an IPv4 address begins
+constexpr std::array<uint8_t, kMappedAt> kMappedPrefix{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF};
+
+bool is_ipv4(const Endpoint& endpoint) {
+  return std::equal(kMappedPrefix.begin(), kMappedPrefix.end(), endpoint.address.begin());
+}
+
+/// The system's interface takes every kind of address as a sockaddr.
+union SocketName {
+  sockaddr_storage storage;
+  sockaddr any;
+};
+
+socklen_t fill_address(const Endpoint& endpoint, int family, sockaddr_storage& out) {
+  if (family == AF_INET) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(endpoint.port);
+    std::memcpy(&address.sin_addr, endpoint.address.data() + kMappedAt, sizeof address.sin_addr);
+    std::memcpy(&out, &address, sizeof address);
+    return sizeof address;
+  }
+  sockaddr_in6 address{};
+  address.sin6_family = AF_INET6;
+  address.sin6_port = htons(endpoint.port);
+  std::memcpy(&address.sin6_addr, endpoint.address.data(), sizeof address.sin6_addr);
+  std::memcpy(&out, &address, sizeof address);
+  return sizeof address;
+}
+
+Endpoint read_address(const sockaddr_storage& from) {
+  Endpoint endpoint;
+  if (from.ss_family == AF_INET) {
+    sockaddr_in address;
+    std::memcpy(&address, &from, sizeof address);
+    std::ranges::copy(kMappedPrefix, endpoint.address.begin());
+    std::memcpy(endpoint.address.data() + kMappedAt, &address.sin_addr, sizeof address.sin_addr);
+    endpoint.port = ntohs(address.sin_port);
+    return endpoint;
+  }
+  sockaddr_in6 address;
+  std::memcpy(&address, &from, sizeof address);
+  std::memcpy(endpoint.address.data(), &address.sin6_addr, endpoint.address.size());
+  endpoint.port = ntohs(address.sin6_port);
+  return endpoint;
+}
+
+/// Room for one number that goes beside a message.
+template <typename T>
+struct Control {
+  alignas(cmsghdr) std::array<uint8_t, CMSG_SPACE(sizeof(T))> bytes{};
+};
+
+struct In {
+  In() : bytes(kMessagesIn * kMessageBytes), received(kReceivedMax) {
+    for (size_t i = 0; i < kMessagesIn; ++i) {
+      pieces[i] = {bytes.data() + i * kMessageBytes, kMessageBytes};
+      messages[i].msg_hdr.msg_iov = &pieces[i];
+      messages[i].msg_hdr.msg_iovlen = 1;
+      messages[i].msg_hdr.msg_name = &addresses[i];
+    }
+  }
+  In(const In&) = delete;
+  In& operator=(const In&) = delete;
+
+  ByteBuffer bytes;
+  std::array<sockaddr_storage, kMessagesIn> addresses{};
+  std::array<Control<int>, kMessagesIn> controls{};
+  std::array<iovec, kMessagesIn> pieces{};
+  std::array<mmsghdr, kMessagesIn> messages{};
+  std::vector<ReceivedPacket> received;
+};
+
+/// What was gathered, in order; of each destination a chain.
+struct Out {
+  explicit Out(size_t packet_bytes) : slot_bytes(packet_bytes), bytes(packet_bytes * kBuffers) {}
+
+  struct Packet {
+    size_t buffer = 0;
+    size_t bytes = 0;
+    size_t next = 0;  ///< to the same destination; kNone: the last
+  };
+  struct Destination {
+    Endpoint at{};
+    size_t first = 0;
+    size_t last = 0;
+  };
+  static constexpr size_t kNone = SIZE_MAX;
+
+  size_t slot_bytes;
+  ByteBuffer bytes;
+  size_t next_buffer = 0;  ///< those before it are of what is gathered
+  std::vector<Packet> packets;
+  std::vector<Destination> destinations;
+  size_t last_destination = 0;  ///< where the last packet went: the next one mostly goes to the one behind it
+
+  std::vector<SocketName> names;
+  std::vector<iovec> pieces;
+  std::vector<Control<uint16_t>> controls;
+  std::vector<mmsghdr> messages;
+  std::vector<size_t> message_packets;
+};
+
+/// The segment's length of a message that is several datagrams; 0: it is one.
+size_t segment_of(msghdr& message) {
+  for (cmsghdr* control = CMSG_FIRSTHDR(&message); control != nullptr; control = CMSG_NXTHDR(&message, control)) {
+    if (control->cmsg_level != SOL_UDP || control->cmsg_type != UDP_GRO) continue;
+    int segment = 0;
+    std::memcpy(&segment, CMSG_DATA(control), sizeof segment);
+    return segment > 0 ? static_cast<size_t>(segment) : 0;
+  }
+  return 0;
+}
+
+/// A system or a path that does not take several datagrams in one piece.
+bool is_about_pieces(int error) {
+  return error == EINVAL || error == EIO || error == EMSGSIZE || error == EOPNOTSUPP || error == ENOPROTOOPT;
+}
+
+bool is_full(int error) { return error == EAGAIN || error == ENOBUFS || error == EINTR; }
+
+}  // namespace
+
+struct UdpBursts::State {
+  explicit State(size_t packet_bytes_max) : packet_bytes(packet_bytes_max), out(packet_bytes_max) {}
+  ~State() {
+    if (socket >= 0) ::close(socket);
+  }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  Out::Destination& destination(const Endpoint& to);
+  bool gather(size_t buffer, size_t bytes, const Endpoint& to);
+  void lay_out(const Out::Destination& to);
+  size_t lay_out_piece(size_t first, SocketName& name, socklen_t name_bytes);
+  void send_messages();
+  void take(ByteSpan packet, const Endpoint& from);
+
+  int socket = -1;
+  int family = AF_INET;
+  bool segments = true;  ///< the system takes pieces
+  size_t packet_bytes;
+  Endpoint address;
+  Counters counters;
+  In in;
+  Out out;
+  std::array<uint8_t, kDatagramBytesMax> zeros{};  ///< what follows a datagram that is shorter than its segment
+  size_t taken = 0;
+};
+
+UdpBursts::UdpBursts(std::unique_ptr<State> state) : state_(std::move(state)) {}
+UdpBursts::~UdpBursts() = default;
+
+Result<std::unique_ptr<UdpBursts>> UdpBursts::open(const Endpoint& listen, size_t packet_bytes_max,
+                                                   int socket_buffer_bytes) {
+  MILLRACE_CHECK(packet_bytes_max >= kDatagramHeaderBytes && packet_bytes_max <= kPieceBytesMax, packet_bytes_max);
+  auto state = std::make_unique<State>(packet_bytes_max);
+  const auto failed = [](const char* what) {
+    return fail(ErrorCode::kIo, std::string(what) + ": " + std::generic_category().message(errno));
+  };
+  state->family = is_ipv4(listen) ? AF_INET : AF_INET6;
+  state->socket = ::socket(state->family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (state->socket < 0) return failed("no socket");
+  const int off = 0;
+  const int on = 1;
+  if (state->family == AF_INET6) ::setsockopt(state->socket, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+  // Less than was asked for is no failure.
+  ::setsockopt(state->socket, SOL_SOCKET, SO_RCVBUF, &socket_buffer_bytes, sizeof socket_buffer_bytes);
+  ::setsockopt(state->socket, SOL_SOCKET, SO_SNDBUF, &socket_buffer_bytes, sizeof socket_buffer_bytes);
+  ::setsockopt(state->socket, SOL_UDP, UDP_GRO, &on, sizeof on);
+  SocketName name{};
+  socklen_t name_bytes = fill_address(listen, state->family, name.storage);
+  if (::bind(state->socket, &name.any, name_bytes) != 0) return failed("cannot bind");
+  name_bytes = sizeof name;
+  if (::getsockname(state->socket, &name.any, &name_bytes) != 0) return failed("cannot bind");
+  state->address = read_address(name.storage);
+  return std::unique_ptr<UdpBursts>(new UdpBursts(std::move(state)));
+}
+
+const Endpoint& UdpBursts::address() const { return state_->address; }
+int UdpBursts::descriptor() const { return state_->socket; }
+const UdpBursts::Counters& UdpBursts::counters() const { return state_->counters; }
+
+std::span<const ReceivedPacket> UdpBursts::receive() {
+  State& state = *state_;
+  for (size_t i = 0; i < kMessagesIn; ++i) {
+    msghdr& message = state.in.messages[i].msg_hdr;
+    message.msg_namelen = sizeof(sockaddr_storage);
+    message.msg_control = state.in.controls[i].bytes.data();
+    message.msg_controllen = state.in.controls[i].bytes.size();
+    message.msg_flags = 0;
+  }
+  // An error is nobody's packet: EAGAIN, or what ICMP said about one that was sent before.
+  const int count = ::recvmmsg(state.socket, state.in.messages.data(), kMessagesIn, MSG_DONTWAIT, nullptr);
+  state.taken = 0;
+  for (int i = 0; i < count; ++i) {
+    const auto at = static_cast<size_t>(i);
+    mmsghdr& message = state.in.messages[at];
+    const Endpoint from = read_address(state.in.addresses[at]);
+    ByteSpan whole = ByteSpan(state.in.bytes).subspan(at * kMessageBytes, message.msg_len);
+    const size_t segment = segment_of(message.msg_hdr);
+    do {
+      const size_t bytes = segment == 0 ? whole.size() : std::min(segment, whole.size());
+      state.take(whole.first(bytes), from);
+      whole = whole.subspan(bytes);
+    } while (!whole.empty());
+  }
+  return std::span(state.in.received).first(state.taken);
+}
+
+void UdpBursts::State::take(ByteSpan packet, const Endpoint& from) {
+  if (packet.size() > packet_bytes || taken == in.received.size()) {
+    ++counters.too_long;
+    return;
+  }
+  in.received[taken++] = {packet, from};
+  ++counters.packets_in;
+  counters.bytes_in += packet.size();
+}
+
+std::span<uint8_t> UdpBursts::room() {
+  Out& out = state_->out;
+  if (out.next_buffer == kBuffers || out.packets.size() == kGatheredMax) flush();
+  return {out.bytes.data() + out.next_buffer * out.slot_bytes, out.slot_bytes};
+}
+
+void UdpBursts::send(size_t bytes, const Endpoint& to) {
+  if (state_->gather(state_->out.next_buffer, bytes, to)) ++state_->out.next_buffer;
+}
+
+size_t UdpBursts::send_to_each(ByteSpan packet, std::span<const Endpoint> to) {
+  Out& out = state_->out;
+  if (out.packets.size() + to.size() > kGatheredMax) flush();
+  MILLRACE_CHECK(to.size() <= kGatheredMax, to.size());
+  const std::span<uint8_t> shared = room();
+  MILLRACE_CHECK(packet.size() <= shared.size(), packet.size(), shared.size());
+  std::ranges::copy(packet, shared.begin());
+  bool used = false;
+  for (const Endpoint& one : to) used |= state_->gather(out.next_buffer, packet.size(), one);
+  out.next_buffer += used ? 1 : 0;
+  return to.size();
+}
+
+Out::Destination& UdpBursts::State::destination(const Endpoint& to) {
+  const size_t known = out.destinations.size();
+  for (size_t i = 1; i <= known; ++i) {
+    const size_t at = (out.last_destination + i) % known;
+    if (out.destinations[at].at != to) continue;
+    out.last_destination = at;
+    return out.destinations[at];
+  }
+  out.last_destination = known;
+  return out.destinations.emplace_back(Out::Destination{to, Out::kNone, Out::kNone});
+}
+
+bool UdpBursts::State::gather(size_t buffer, size_t bytes, const Endpoint& to) {
+  MILLRACE_CHECK(out.packets.size() < kGatheredMax && buffer < kBuffers, out.packets.size(), buffer);
+  MILLRACE_CHECK(bytes <= out.slot_bytes, bytes);
+  if (family == AF_INET && !is_ipv4(to)) {
+    ++counters.send_refused;
+    return false;
+  }
+  Out::Destination& chain = destination(to);
+  const size_t at = out.packets.size();
+  out.packets.push_back({.buffer = buffer, .bytes = bytes, .next = Out::kNone});
+  (chain.first == Out::kNone ? chain.first : out.packets[chain.last].next) = at;
+  chain.last = at;
+  ++counters.packets_out;
+  counters.bytes_out += bytes;
+  return true;
+}
+
+/// Messages of the datagrams from `first` on to one destination, as many as one piece takes; returns the first that is not in.
+size_t UdpBursts::State::lay_out_piece(size_t first, SocketName& name, socklen_t name_bytes) {
+  size_t count = 0;
+  size_t longest = 0;
+  size_t shortest = SIZE_MAX;
+  size_t end = first;
+  for (; end != Out::kNone; end = out.packets[end].next) {
+    const size_t bytes = out.packets[end].bytes;
+    const size_t segment = std::max(longest, bytes);
+    // What follows datagrams is a quarter of them at most.
+    const bool fits = segment * (count + 1) <= kPieceBytesMax && std::min(shortest, bytes) * 4 >= segment * 3;
+    if (count > 0 && (!segments || count == kSegmentsMax || !fits)) break;
+    longest = segment;
+    shortest = std::min(shortest, bytes);
+    ++count;
+  }
+  const size_t pieces_first = out.pieces.size();
+  for (size_t at = first; at != end; at = out.packets[at].next) {
+    const Out::Packet& packet = out.packets[at];
+    out.pieces.push_back({out.bytes.data() + packet.buffer * out.slot_bytes, packet.bytes});
+    if (packet.bytes < longest && packet.next != end) out.pieces.push_back({zeros.data(), longest - packet.bytes});
+  }
+  mmsghdr message{};
+  message.msg_hdr.msg_iovlen = out.pieces.size() - pieces_first;
+  message.msg_hdr.msg_iov = out.pieces.data() + pieces_first;
+  message.msg_hdr.msg_name = &name;
+  message.msg_hdr.msg_namelen = name_bytes;
+  if (count > 1) {
+    Control<uint16_t>& control = out.controls.emplace_back();
+    message.msg_hdr.msg_control = control.bytes.data();
+    message.msg_hdr.msg_controllen = control.bytes.size();
+    cmsghdr* const header = CMSG_FIRSTHDR(&message.msg_hdr);
+    header->cmsg_level = SOL_UDP;
+    header->cmsg_type = UDP_SEGMENT;
+    header->cmsg_len = CMSG_LEN(sizeof(uint16_t));
+    const auto segment = static_cast<uint16_t>(longest);
+    std::memcpy(CMSG_DATA(header), &segment, sizeof segment);
+  }
+  out.messages.push_back(message);
+  out.message_packets.push_back(count);
+  return end;
+}
+
+void UdpBursts::State::lay_out(const Out::Destination& to) {
+  SocketName& name = out.names.emplace_back();
+  const socklen_t name_bytes = fill_address(to.at, family, name.storage);
+  for (size_t at = to.first; at != Out::kNone;) at = lay_out_piece(at, name, name_bytes);
+}
+
+void UdpBursts::State::send_messages() {
+  size_t sent = 0;
+  int tries = 0;
+  while (sent < out.messages.size()) {
+    const auto left = static_cast<unsigned>(out.messages.size() - sent);
+    const int count = ::sendmmsg(socket, out.messages.data() + sent, left, MSG_DONTWAIT);
+    if (count > 0) {
+      sent += static_cast<size_t>(count);
+      continue;
+    }
+    if (is_full(errno)) {
+      if (++tries < kSendTries) continue;
+      for (; sent < out.messages.size(); ++sent) counters.send_full += out.message_packets[sent];
+      return;
+    }
+    // The first one was refused, or what came back for an earlier one is told here: the others go on. Pieces that are not
+    // taken are lost as on the wire, and there are no more of them.
+    if (out.message_packets[sent] > 1 && is_about_pieces(errno)) segments = false;
+    counters.send_refused += out.message_packets[sent];
+    ++sent;
+  }
+}
+
+void UdpBursts::flush() {
+  State& state = *state_;
+  Out& out = state.out;
+  if (out.packets.empty()) return;
+  // Messages point into these: they must not move while messages are made.
+  out.names.reserve(out.destinations.size());
+  out.pieces.reserve(2 * out.packets.size());
+  out.controls.reserve(out.packets.size());
+  for (const Out::Destination& to : out.destinations) state.lay_out(to);
+  state.send_messages();
+  out.names.clear();
+  out.pieces.clear();
+  out.controls.clear();
+  out.messages.clear();
+  out.message_packets.clear();
+  out.packets.clear();
+  out.destinations.clear();
+  out.last_destination = 0;
+  out.next_buffer = 0;
+}
+
+}  // namespace millrace::protocol
