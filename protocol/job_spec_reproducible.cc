@@ -102,7 +102,8 @@ Status check_switch_path(const JobSpec& spec) {
   if (spec.grid.block_indices > block_max) {
     return refuse(
         fmt::format("reproducible over a switch: sums of a window of {} indices may not fit {} packets of {} bytes, "
-                    "and what does not fit would stay out by chance: grid blocks of {} indices at most",
+                    "and what does not "
+                    "fit would stay out by chance: grid blocks of {} indices at most",
                     spec.grid.block_indices, kFragmentsMax, at.packet_bytes_max, block_max));
   }
   return {};
