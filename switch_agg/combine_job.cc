@@ -85,6 +85,12 @@ void CombineJob::hello(const Datagram& datagram, const protocol::Endpoint& from,
     out.count(Event::kHelloRefused);
     return notice(worker, NoticeCode::kOtherMembership, out);
   }
+  if (met_[worker] != said->worker_nonce) {
+    // Another process, perhaps: of a job that began anew under this number, whose epochs, turns and members may be the same as
+    // those of the job before. No sum may hold, and no kept group may be, what another process sent.
+    met_[worker] = said->worker_nonce;
+    forget();
+  }
   out.count((greeted_ & bit) == 0 ? Event::kHello : Event::kHelloAgain);
   greeted_ |= bit;
   if (uplink_ == Uplink::kWelcome) return welcome(worker, out);

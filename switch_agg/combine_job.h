@@ -86,6 +86,7 @@ class CombineJob : public JobMachine {
   uint32_t tries_ = 0;
   Reselection reselection_;
   std::vector<Cell> cells_;
+  std::array<protocol::Nonce, protocol::kSwitchWorkersMax> met_{};  ///< of each worker's session
   TimeNs turn_around_ = 0;  ///< smoothed: from a group's sending to its slot's next turn here
 };
 

@@ -115,15 +115,19 @@ void RackRig::greet_rack(uint32_t epoch, uint64_t live) {
   }
 }
 
-void RackRig::open() {
-  shake_hands_with_shard();
-  greet_shard(1, 7, 1);
+void RackRig::shake_hands_with_rack() {
   for (uint32_t worker = 0; worker < 2; ++worker) {
     to_workers_.clear();
     give_rack(at_rack_[worker].challenge_request());
     ASSERT_EQ(to_workers_.size(), 1);
     ASSERT_TRUE(at_rack_[worker].take_challenge(to_workers_[0].bytes));
   }
+}
+
+void RackRig::open() {
+  shake_hands_with_shard();
+  greet_shard(1, 7, 1);
+  shake_hands_with_rack();
   greet_rack(1, 7);
   ASSERT_EQ(shard_->status()[0].phase, switch_agg::SwitchPhase::kOpen);
   ASSERT_EQ(rack_.status()[0].phase, switch_agg::SwitchPhase::kOpen);

@@ -32,6 +32,7 @@ class RackRig {
   void open();
   void greet_shard(uint32_t epoch, uint64_t live, uint64_t position);
   void shake_hands_with_shard();
+  void shake_hands_with_rack();
   void greet_rack(uint32_t epoch, uint64_t live);
   void restart_shard();
 

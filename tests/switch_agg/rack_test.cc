@@ -135,6 +135,26 @@ TEST_F(Rack, AGroupGoesUpAgainNoSoonerThanAnAnswerTakes) {
   EXPECT_EQ(rig_.partials().size(), 1);
 }
 
+/// Epoch, members and turns of a job that begins anew may be those of the job before.
+TEST_F(Rack, WhatAnotherProcessSentBeforeIsInNoSum) {
+  rig_.to_rack(0, {}, {{1, 5}});
+  rig_.to_rack(1, {}, {{1, 7}});
+  rig_.to_rack(0, {.window = 1, .slot = 1}, {{3, 100}});
+  rig_.partials();
+  rig_.lost = [](const Datagram&) { return true; };
+  ASSERT_NO_FATAL_FAILURE(rig_.shake_hands_with_rack());
+  rig_.greet_rack(1, 7);
+  rig_.now += kNsPerS;
+  rig_.to_rack(0, {}, {{1, 50}});
+  EXPECT_TRUE(rig_.partials().empty()) << "the group of the turn before is gone";
+  rig_.to_rack(1, {}, {{1, 70}});
+  const auto partials = rig_.partials();
+  ASSERT_EQ(partials.size(), 1);
+  EXPECT_EQ(entries_of(partials[0], 256), (Entries{{1, 120}}));
+  rig_.to_rack(1, {.window = 1, .slot = 1}, {{3, 1}});
+  EXPECT_TRUE(rig_.partials().empty()) << "worker 0's half of before is gone too";
+}
+
 TEST_F(Rack, CountsWhatGoesUp) {
   rig_.to_rack(0, {}, {{1, 5}, {9, 2}});
   rig_.to_rack(1, {}, {{1, 7}});
