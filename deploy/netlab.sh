@@ -212,17 +212,34 @@ mpirun_inside() {
   trap "rm -rf '$folder'" EXIT
   printf '#!/bin/sh\nexec %q %q agent "$@"\n' "$BASH" "$(realpath "$0")" >"$folder/agent"
   chmod +x "$folder/agent"
+  # MPI waits by looking. Where ranks share cores it is to yield in between; elsewhere not: then each look at messages yields, and
+  # a thread that makes progress beside one that computes is put behind it until the next tick of the clock.
+  local yields=0
+  ((ranks <= $(nproc))) || yields=1
+  # Before the first host has its share, and where this script may use them all.
+  [ "$(nproc)" -ne "$(nproc --all)" ] || NETLAB_CORES=$(nproc)
+  export NETLAB_CORES
   on_host 1 env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun -n "$ranks" --host "${hosts#,}" \
     --map-by node --bind-to none --oversubscribe --mca plm_rsh_agent "$folder/agent" --mca pml ob1 --mca btl tcp,vader,self \
-    --mca btl_tcp_if_include eth0 --mca oob_tcp_if_include eth0 --mca mpi_yield_when_idle 1 "${options[@]}" "$@"
+    --mca btl_tcp_if_include eth0 --mca oob_tcp_if_include eth0 --mca mpi_yield_when_idle "$yields" "${options[@]}" "$@"
 }
 
-# on_host NUMBER COMMAND…: there, under a host name of its own.
+# cores_of NUMBER: the host's share of the machine's cores, where there is one for each: else two ranks may compute on one core
+# while another idles, for as long as the scheduler takes to see it.
+cores_of() {
+  local cores=${NETLAB_CORES:-0}
+  ((NETLAB_HOSTS <= cores)) || return 0
+  printf '%d-%d' $((($1 - 1) * cores / NETLAB_HOSTS)) $(($1 * cores / NETLAB_HOSTS - 1))
+}
+
+# on_host NUMBER COMMAND…: there, on its cores, under a host name of its own.
 on_host() {
-  local number=$1
+  local number=$1 cores pin=()
   shift
+  cores=$(cores_of "$number")
+  [ -z "$cores" ] || pin=(taskset -c "$cores")
   # shellcheck disable=SC2016  # expanded by the inner shell
-  ip netns exec "$NETLAB_PREFIX-$number" unshare --uts sh -c 'hostname "$1" && shift && exec "$@"' sh "host$number" "$@"
+  ip netns exec "$NETLAB_PREFIX-$number" "${pin[@]}" unshare --uts sh -c 'hostname "$1" && shift && exec "$@"' sh "host$number" "$@"
 }
 
 # agent [OPTIONS] ADDRESS COMMAND…: what Open MPI starts its daemons on other hosts with, in place of ssh.

@@ -64,13 +64,16 @@ long double mean_loss(Loss loss, const std::vector<long double>& parameters, con
     long double margin = parameters.back();
     for (size_t entry = 0; entry < row.indices.size(); ++entry)
       margin += parameters[row.indices[entry]] * row.values[entry];
-    sum += loss == Loss::kLogistic ? std::log1p(std::exp(-row.label * margin)) : std::max(0.0L, 1 - row.label * margin);
+    const long double short_by = std::max(0.0L, 1 - row.label * margin);
+    sum += loss == Loss::kLogistic ? std::log1p(std::exp(-row.label * margin))
+           : loss == Loss::kHinge  ? short_by
+                                   : short_by * short_by;
   }
   return sum / static_cast<long double>(data.rows());
 }
 
 TEST(BatchGradient, AgreesWithFiniteDifferencesOfTheLoss) {
-  for (const Loss loss : {Loss::kLogistic, Loss::kHinge}) {
+  for (const Loss loss : {Loss::kLogistic, Loss::kHinge, Loss::kSquaredHinge}) {
     const Dataset data = random_data(3, 50);
     LinearModel model = random_model(loss, 4, 0.5F);
     model.set_scale(0.75F);
@@ -88,6 +91,20 @@ TEST(BatchGradient, AgreesWithFiniteDifferencesOfTheLoss) {
       EXPECT_NEAR(static_cast<double>(dense.values[index]), slope, 1e-5) << loss_name(loss) << ' ' << index;
     }
   }
+}
+
+TEST(Loss, NamesAndTheMostThatItIsCurved) {
+  for (const Loss loss : {Loss::kLogistic, Loss::kHinge, Loss::kSquaredHinge}) {
+    EXPECT_EQ(*loss_by_name(loss_name(loss)), loss);
+    if (loss == Loss::kHinge) continue;
+    // Reached, and nowhere more.
+    double most = 0;
+    for (double margin = -4; margin < 4; margin += 0.01) {
+      most = std::max(most, (loss_slope(loss, 1, margin + 1e-5) - loss_slope(loss, 1, margin - 1e-5)) / 2e-5);
+    }
+    EXPECT_NEAR(most, loss_curvature_max(loss), 1e-4) << loss_name(loss);
+  }
+  EXPECT_FALSE(loss_by_name("svm2").has_value());
 }
 
 TEST(BatchGradient, HoldsTouchedFeaturesAndTheInterceptOnly) {
@@ -306,6 +323,8 @@ TEST(ModelFile, WritingReplacesTheOldFileAndLeavesNoOther) {
   const TemporaryFolder folder;
   ASSERT_TRUE(write_model(folder.write("m", "old"), random_model(Loss::kHinge, 21, 1)));
   expect_equal(*read_model(folder / "m"), random_model(Loss::kHinge, 21, 1));
+  ASSERT_TRUE(write_model(folder / "m", random_model(Loss::kSquaredHinge, 22, 1)));
+  expect_equal(*read_model(folder / "m"), random_model(Loss::kSquaredHinge, 22, 1));
   EXPECT_EQ(folder.file_count(), 1U);
 }
 

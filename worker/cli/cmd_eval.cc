@@ -43,6 +43,7 @@ Outcome run_eval(const EvalFlags& flags) {
   fmt::print("accuracy           {:.4f}\naverage precision  {:.4f}\nlog-loss           {:.5f}\n", result.accuracy,
              result.average_precision, result.log_loss);
   if (model->loss() == Loss::kHinge) fmt::print("hinge loss         {:.5f}\n", result.mean_loss);
+  if (model->loss() == Loss::kSquaredHinge) fmt::print("squared hinge      {:.5f}\n", result.mean_loss);
   return {};
 }
 

@@ -310,9 +310,9 @@ void add_data_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--dimension", flags.dimension, "largest feature index (default: that of --train)")
       ->check(in_range(uint64_t{1}, kDimensionMax - 1));
   app.add_option("-o,--output", flags.output, "model file, written by worker 0 at the end")->check(not_empty());
-  app.add_option("--model", flags.model, "lr (logistic regression) or svm (linear SVM)")
+  app.add_option("--model", flags.model, "lr (logistic regression), svm (linear SVM) or l2svm (its hinge squared)")
       ->capture_default_str()
-      ->check(CLI::IsMember({"lr", "svm"}));
+      ->check(CLI::IsMember({"lr", "svm", "l2svm"}));
 }
 
 void add_job_flags(CLI::App& app, TrainFlags& flags) {

@@ -16,21 +16,45 @@ double softplus(double x) { return x > 0 ? x + std::log1p(std::exp(-x)) : std::l
 }  // namespace
 
 double loss_at(Loss loss, double label, double margin) {
-  return loss == Loss::kLogistic ? softplus(-label * margin) : std::max(0.0, 1 - label * margin);
+  const double short_by = std::max(0.0, 1 - label * margin);
+  switch (loss) {
+    case Loss::kLogistic: return softplus(-label * margin);
+    case Loss::kHinge: return short_by;
+    case Loss::kSquaredHinge: break;
+  }
+  return short_by * short_by;
 }
 
 double loss_slope(Loss loss, double label, double margin) {
-  if (loss == Loss::kLogistic) return -label / (1 + std::exp(label * margin));
-  return label * margin < 1 ? -label : 0;
+  switch (loss) {
+    case Loss::kLogistic: return -label / (1 + std::exp(label * margin));
+    case Loss::kHinge: return label * margin < 1 ? -label : 0;
+    case Loss::kSquaredHinge: break;
+  }
+  return -2 * label * std::max(0.0, 1 - label * margin);
 }
 
-std::string_view loss_name(Loss loss) { return loss == Loss::kLogistic ? "lr" : "svm"; }
+double loss_curvature_max(Loss loss) {
+  MILLRACE_CHECK(loss != Loss::kHinge, loss_name(loss));
+  return loss == Loss::kLogistic ? 0.25 : 2;
+}
+
+std::string_view loss_name(Loss loss) {
+  switch (loss) {
+    case Loss::kLogistic: return "lr";
+    case Loss::kHinge: return "svm";
+    case Loss::kSquaredHinge: break;
+  }
+  return "l2svm";
+}
 
 Result<Loss> loss_by_name(std::string_view name) {
   if (name == "lr") return Loss::kLogistic;
   if (name == "svm") return Loss::kHinge;
-  return fail(ErrorCode::kInvalidArgument,
-              "model '" + std::string(name) + "': lr (logistic regression) or svm (linear SVM)");
+  if (name == "l2svm") return Loss::kSquaredHinge;
+  return fail(ErrorCode::kInvalidArgument, "model '" + std::string(name) +
+                                               "': lr (logistic regression), svm (linear SVM) or l2svm (the same with "
+                                               "the hinge squared)");
 }
 
 LinearModel::LinearModel(Loss loss, uint64_t dimension) : loss_(loss), values_(dimension + 1, 0.0F) {}

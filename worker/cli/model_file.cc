@@ -98,8 +98,8 @@ Result<LinearModel> decode_model(ByteSpan bytes) {
   const auto form = reader.get<uint32_t>();
   const auto reserved = reader.get<uint32_t>();
   const auto count = reader.get<uint64_t>();
-  if (!count || *loss < 1 || *loss > 2 || *dimension < 1 || *dimension >= kDimensionMax || *form > kSparse ||
-      *reserved != 0) {
+  if (!count || *loss < 1 || *loss > static_cast<uint32_t>(Loss::kSquaredHinge) || *dimension < 1 ||
+      *dimension >= kDimensionMax || *form > kSparse || *reserved != 0) {
     return malformed("its head holds what no model has");
   }
   const uint64_t value_bytes = *form == kSparse ? 8 : 4;

@@ -13,7 +13,7 @@ namespace millrace::cli {
 ///
 ///   bytes 0..7    "MRLINEAR"
 ///   u32           version, 1
-///   u32           loss: 1 logistic, 2 hinge
+///   u32           loss: 1 logistic, 2 hinge, 3 squared hinge
 ///   u64           dimension d
 ///   u32           form: 0 dense, 1 sparse (whichever is smaller)
 ///   u32           0

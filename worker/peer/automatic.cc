@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdio>
 #include <limits>
@@ -7,15 +6,16 @@
 #include <string>
 #include <vector>
 
-#include "kernels/reduce/reduce.h"
 #include "worker/peer/allgather.h"
 #include "worker/peer/contribution.h"
+#include "worker/peer/kernel_speeds.h"
 #include "worker/peer/planner.h"
 #include "worker/peer/registry.h"
 
-/// auto: the exact sum by whichever algorithm is the fastest here. The first step measures the network among the ranks and how
-/// many entries they have, and ranks the algorithms by the papers' cost models; the steps after it take the best of them in turn,
-/// dense ones among them, and what took the slowest rank least is kept. Every kPeriod steps it begins anew: densities change.
+/// auto: the exact sum by whichever algorithm is the fastest here. The first step measures the network among the ranks, how fast
+/// they add, and how many entries they have, and ranks the algorithms by the papers' cost models; the steps after it take the
+/// best of them in turn, dense ones among them, and what took the slowest rank least is kept. Every kPeriod steps it begins anew:
+/// densities change.
 ///
 /// All ranks   choose alike: by numbers that all of them have.
 /// Any step    is an exact sum, whichever algorithm makes it.
@@ -31,13 +31,14 @@ constexpr uint32_t kFirstTag = 1U << 30;  ///< behind those of the algorithms
 constexpr uint32_t kPings = 8;
 constexpr size_t kStreamBytes = 1U << 17;  ///< of a message that is taken for long
 constexpr uint32_t kStreams = 3;
-constexpr uint64_t kAddedEntries = 1U << 15;
+constexpr size_t kMeasurements = 5;
 
 /// What one rank has measured, or has.
 struct Measured {
   double latency_s = 0;
   double byte_s = 0;
   double add_entry_s = 0;
+  double add_value_s = 0;
   double entries = 0;
 };
 
@@ -74,22 +75,6 @@ Task<double> stream(Channel& channel, uint32_t first_tag) {
     best = std::min(best, channel.clock() - begin);
   }
   co_return seconds_of(best) / static_cast<double>(kStreamBytes);
-}
-
-template <typename T>
-double add_entry(Channel& channel) {
-  Stream<T> even = Stream<T>::empty(2 * kAddedEntries), odd = even;
-  for (uint32_t i = 0; i < kAddedEntries; ++i) {
-    even.indices.push_back(2 * i);
-    odd.indices.push_back(2 * i + 1);
-  }
-  even.values.assign(kAddedEntries, T{1});
-  odd.values.assign(kAddedEntries, T{1});
-  const std::array views{std::as_const(even).view(), std::as_const(odd).view()};
-  const TimeNs begin = channel.clock();
-  const auto sum = sum_many<T>(views);
-  const TimeNs took = channel.clock() - begin;
-  return sum ? seconds_of(took) / static_cast<double>(2 * kAddedEntries) : 0;
 }
 
 template <typename T>
@@ -136,11 +121,13 @@ class Automatic final : public Allreduce<T> {
     MachineSpeeds speeds;
     double entries = static_cast<double>(own.count());
     if (channel.size() > 1) {
-      std::vector<double> mine(4);
+      std::vector<double> mine(kMeasurements);
       mine[0] = co_await ping(channel, kFirstTag);
       mine[1] = co_await stream(channel, kFirstTag + kPings);
-      mine[2] = add_entry<T>(channel);
-      mine[3] = entries;
+      const KernelSpeeds kernels = measure_kernel_speeds<T>([&channel] { return channel.clock(); });
+      mine[2] = kernels.add_entry_s;
+      mine[3] = kernels.add_value_s;
+      mine[4] = entries;
       auto all = co_await allgather_numbers<double>(channel, std::move(mine), kFirstTag + 64);
       if (!all) co_return std::unexpected(all.error());
       Result<Measured> slowest = slowest_of(*all);
@@ -148,6 +135,7 @@ class Automatic final : public Allreduce<T> {
       if (slowest->latency_s > 0) speeds.latency_s = slowest->latency_s;
       if (slowest->byte_s > 0) speeds.byte_s = slowest->byte_s;
       if (slowest->add_entry_s > 0) speeds.add_entry_s = slowest->add_entry_s;
+      if (slowest->add_value_s > 0) speeds.add_value_s = slowest->add_value_s;
       entries = slowest->entries;
     }
     co_return make_candidates(speeds, entries, channel.size());
@@ -156,13 +144,15 @@ class Automatic final : public Allreduce<T> {
   static Result<Measured> slowest_of(const std::vector<std::vector<double>>& all) {
     Measured most;
     for (const std::vector<double>& one : all) {
-      if (one.size() != 4 || !std::ranges::all_of(one, [](double number) { return number >= 0 && number < 1e18; })) {
+      if (one.size() != kMeasurements ||
+          !std::ranges::all_of(one, [](double number) { return number >= 0 && number < 1e18; })) {
         return fail(ErrorCode::kMalformed, "auto: a rank's measurements are none");
       }
       most.latency_s = std::max(most.latency_s, one[0]);
       most.byte_s = std::max(most.byte_s, one[1]);
       most.add_entry_s = std::max(most.add_entry_s, one[2]);
-      most.entries += one[3] / static_cast<double>(all.size());
+      most.add_value_s = std::max(most.add_value_s, one[3]);
+      most.entries += one[4] / static_cast<double>(all.size());
     }
     return most;
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <coroutine>
 #include <cstdint>
 #include <optional>
@@ -84,7 +85,13 @@ class Channel {
   /// Says what computing took, for those who simulate time; nothing is measured here.
   void charge(TimeNs work) { sink_->charge(work); }
 
+  /// Where the code will look when the next message comes: for who has thousands of ranks in one process, and can have it brought
+  /// (PeerCore::prefetch_code). Null: nowhere. Alive as long as the collective waits.
+  void will_look_at(const void* one, const void* other) { next_looks_ = {one, other}; }
+
   // For the group that runs the collective.
+
+  const std::array<const void*, 2>& next_looks() const { return next_looks_; }
 
   struct Waiting {
     uint64_t key = 0;
@@ -113,6 +120,7 @@ class Channel {
   std::unordered_map<uint64_t, Packet> arrived_;
   std::optional<Waiting> waiting_;
   Packet* packet_ = nullptr;  ///< of who waits
+  std::array<const void*, 2> next_looks_ = {};
 };
 
 }  // namespace millrace::peer

@@ -23,6 +23,12 @@ struct Traffic {
   uint64_t bytes_received = 0;
 };
 
+/// Who waits.
+enum class WaitAs : uint8_t {
+  kIdle = 1,        ///< one that has nothing else to do: looks often at first
+  kBackground = 2,  ///< one beside a thread that computes, perhaps on the same core: sleeps at once, and never yields
+};
+
 /// One rank's end of a fixed set of ranks that exchange messages: MPI, threads of a process, or a simulated network.
 ///
 /// Order    messages from one rank may arrive in any order; each arrives once, whole, or the rank is lost.
@@ -54,7 +60,7 @@ class Communicator : public BodyMemory {
   virtual std::optional<uint32_t> take_lost() { return std::nullopt; }
 
   /// Waits for something to receive, or wake(), and no longer than `at_most`.
-  virtual void wait(TimeNs at_most) = 0;
+  virtual void wait(TimeNs at_most, WaitAs as) = 0;
   /// Ends a wait() of another thread, or the next one.
   virtual void wake() = 0;
 

@@ -319,6 +319,7 @@ void PeerCore::prefetch_code() const {
   if (latest_ == nullptr || !latest_->channel.waiting()) return;
   constexpr size_t kFrameBytes = 384;  // of one that waits, most of what it goes on with
   prefetch_lines(latest_->channel.waiting()->who.address(), kFrameBytes);
+  for (const void* look : latest_->channel.next_looks()) prefetch_lines(look, 1);
 }
 
 void PeerCore::on_tick(TimeNs now, Actions& actions) {

@@ -63,10 +63,7 @@ class DenseRing final : public Allreduce<T> {
  private:
   Task<Result<Reduced<T>>> run_in_pieces(Channel& channel, HeldStream<T> own) {
     const Slices slices(settings_.dimension, channel.size());
-    Stream<T> sum = memory_.take();
-    sum.dimension = settings_.dimension;
-    sum.dense = true;
-    sum.values.resize(settings_.dimension);
+    Stream<T> sum = memory_.take_dense(settings_.dimension);
     const Pieces pieces(slices);
     if (Status status = co_await reduce_scatter(channel, own, pieces, sum.values); !status) {
       co_return std::unexpected(status.error());
@@ -91,7 +88,7 @@ class DenseRing final : public Allreduce<T> {
       for (uint32_t piece = 0; piece < pieces.count(at); ++piece) {
         const uint64_t begin = pieces.begin(at, piece), end = pieces.end(at, piece);
         const Packet packet = co_await channel.receive(previous, kReduceScatter + pieces.tag(step, piece));
-        const Result<HeldStream<T>> partial = unpack<T>(packet, end - begin, settings_.op);
+        const Result<HeldStream<T>> partial = unpack_addend<T>(packet, end - begin, settings_.op);
         if (!partial) co_return std::unexpected(partial.error());
         const HeldStream<T> mine = part_of(own, begin, end);
         const std::array<StreamView<T>, 2> both{partial->view, mine.view};

@@ -73,7 +73,9 @@ bool PeerGroup::test_core(uint32_t collective) {
 Status PeerGroup::wait_core(uint32_t collective) {
   std::unique_lock lock(mutex_);
   if (progress_ == Progress::kByThread) {
+    ++waiting_;
     changed_.wait(lock, [&] { return core_.ended(collective); });
+    --waiting_;
     return core_.take_status(collective);
   }
   for (;;) {
@@ -112,8 +114,12 @@ void PeerGroup::take_in() {
 
 void PeerGroup::wait_for_messages(std::unique_lock<std::mutex>& lock) {
   const TimeNs left = core_.next_deadline() - communicator_.now();
+  // While nobody waits for what the group's thread brings along, whoever calls the group computes. Who waited for what has ended
+  // may be counted yet.
+  const bool is_beside = progress_ == Progress::kByThread && (waiting_ == 0 || !core_.busy());
+  const WaitAs as = is_beside ? WaitAs::kBackground : WaitAs::kIdle;
   lock.unlock();
-  communicator_.wait(std::clamp<TimeNs>(left, 0, kWaitMax));
+  communicator_.wait(std::clamp<TimeNs>(left, 0, kWaitMax), as);
   lock.lock();
 }
 

@@ -106,6 +106,7 @@ class PeerGroup {
   std::condition_variable changed_;
   PeerCore core_;
   bool closing_ = false;
+  uint32_t waiting_ = 0;  ///< callers, for what the group's thread brings along
   std::jthread thread_;
 };
 

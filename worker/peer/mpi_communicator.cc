@@ -40,9 +40,15 @@ constexpr uint32_t kBodyTagMax = 32'767;  // every MPI has as many
 constexpr uint64_t kBodyBytesAPoll = 256 << 10;
 
 constexpr TimeNs kDrainMax = 2 * kNsPerS;
-constexpr TimeNs kYieldsFor = 100 * kNsPerUs;
-constexpr TimeNs kSleepMin = 5 * kNsPerUs;
-constexpr TimeNs kSleepMax = 50 * kNsPerUs;
+/// Between looks: yields for so long, then sleeps ever longer.
+struct Pauses {
+  TimeNs yields_for = 0;
+  TimeNs sleep_min = 0;
+  TimeNs sleep_max = 0;
+};
+constexpr Pauses kIdlePauses{100 * kNsPerUs, 5 * kNsPerUs, 50 * kNsPerUs};
+// Who yields to one that computes is put behind it until a tick of the clock (4 ms at 250 Hz); who wakes up goes before it.
+constexpr Pauses kBackgroundPauses{0, 20 * kNsPerUs, 100 * kNsPerUs};
 
 std::string text_of(int code) {
   std::array<char, MPI_MAX_ERROR_STRING> text{};
@@ -186,19 +192,20 @@ class MpiCommunicator::Links {
     return std::nullopt;
   }
 
-  void wait(TimeNs at_most) {
+  void wait(TimeNs at_most, WaitAs as) {
     const TimeNs begin = monotonic_now_ns();
-    TimeNs sleep = kSleepMin;
+    const Pauses pauses = as == WaitAs::kIdle ? kIdlePauses : kBackgroundPauses;
+    TimeNs sleep = pauses.sleep_min;
     while (!look()) {
       const TimeNs waited = monotonic_now_ns() - begin;
       if (waited >= at_most) return;
-      if (waited < kYieldsFor) {
+      if (waited < pauses.yields_for) {
         sched_yield();
         continue;
       }
       ++sleeps_;
       pause_for(std::min(sleep, at_most - waited));
-      sleep = std::min(2 * sleep, kSleepMax);
+      sleep = std::min(2 * sleep, pauses.sleep_max);
     }
   }
 
@@ -545,7 +552,7 @@ Status MpiCommunicator::send(uint32_t to, PeerMessage message) {
 
 WritableBody MpiCommunicator::take_body(size_t bytes) { return links_->take_body(bytes); }
 Result<std::optional<ReceivedMessage>> MpiCommunicator::receive() { return links_->receive(); }
-void MpiCommunicator::wait(TimeNs at_most) { links_->wait(at_most); }
+void MpiCommunicator::wait(TimeNs at_most, WaitAs as) { links_->wait(at_most, as); }
 void MpiCommunicator::wake() { links_->wake(); }
 Traffic MpiCommunicator::traffic() const { return links_->traffic(); }
 MpiCounters MpiCommunicator::counters() const { return links_->counters(); }

@@ -83,7 +83,7 @@ class MpiCommunicator final : public Communicator {
   Status send(uint32_t to, PeerMessage message) override;
   WritableBody take_body(size_t bytes) override;
   Result<std::optional<ReceivedMessage>> receive() override;
-  void wait(TimeNs at_most) override;
+  void wait(TimeNs at_most, WaitAs as) override;
   void wake() override;
   TimeNs now() const override { return monotonic_now_ns(); }
   Traffic traffic() const override;

@@ -3,6 +3,7 @@
 
 #include "kernels/reduce/reduce.h"
 #include "worker/peer/contribution.h"
+#include "worker/peer/index_intersection.h"
 #include "worker/peer/local_selection.h"
 #include "worker/peer/number_sum.h"
 #include "worker/peer/oktopk_gather.h"
@@ -212,13 +213,20 @@ class Oktopk final : public Allreduce<T> {
   }
 
   Reached reached_in(const StreamView<T>& region) const {
+    // Which ones reach it nobody can foresee: no branches.
     Reached reached;
+    reached.positions.resize(region.values.size());
+    uint32_t* const positions = reached.positions.data();
+    const MagnitudeKey<T> threshold = threshold_;
+    size_t count = 0, above = 0;
     for (size_t i = 0; i < region.values.size(); ++i) {
       const MagnitudeKey<T> key = magnitude_key(region.values[i]);
-      if (key < threshold_) continue;
-      reached.positions.push_back(static_cast<uint32_t>(i));
-      reached.above += key > threshold_ ? 1 : 0;
+      positions[count] = static_cast<uint32_t>(i);
+      count += key >= threshold ? 1 : 0;
+      above += key > threshold ? 1 : 0;
     }
+    reached.positions.resize(count);
+    reached.above = above;
     return reached;
   }
 
@@ -264,6 +272,7 @@ class Oktopk final : public Allreduce<T> {
 
   /// Leaves `count` of what reaches the threshold: of those equal to it the first ones.
   void keep(Reached& reached, uint64_t count, const StreamView<T>& region) const {
+    if (count == reached.positions.size()) return;
     uint64_t quota = count - reached.above;
     std::erase_if(reached.positions, [&](uint32_t position) {
       if (magnitude_key(region.values[position]) > threshold_) return false;
@@ -276,15 +285,18 @@ class Oktopk final : public Allreduce<T> {
   /// The law: own entries whose index was sent and gathered are handed over; what a codec made of them comes back.
   static Reduced<T> reduced(const StreamView<T>& mine, const StreamView<T>& sent, Stream<T>&& sum) {
     Reduced<T> out{{}, Stream<T>::empty(sum.dimension), {}};
+    const IndexBuffer gathered = positions_in_both(sent.indices, sum.indices);
+    out.sum = HeldStream<T>::from(std::move(sum));
+    if (sent.values.data() == mine.values.data()) {
+      out.contributed.resize(gathered.size());
+      for (size_t i = 0; i < gathered.size(); ++i) out.contributed[i] = mine.indices[gathered[i]];
+      return out;
+    }
     size_t at = 0;
-    auto gathered = sum.indices.begin();
-    for (size_t i = 0; i < sent.indices.size(); ++i) {
-      const uint32_t index = sent.indices[i];
-      gathered = std::lower_bound(gathered, sum.indices.end(), index);
-      if (gathered == sum.indices.end()) break;
-      if (*gathered != index) continue;
+    for (const uint32_t position : gathered) {
+      const uint32_t index = sent.indices[position];
       while (at < mine.indices.size() && mine.indices[at] < index) ++at;
-      T left = -sent.values[i];
+      T left = -sent.values[position];
       if (at < mine.indices.size() && mine.indices[at] == index) {
         out.contributed.push_back(index);
         left += mine.values[at];
@@ -293,7 +305,6 @@ class Oktopk final : public Allreduce<T> {
       out.returned.indices.push_back(index);
       out.returned.values.push_back(left);
     }
-    out.sum = HeldStream<T>::from(std::move(sum));
     return out;
   }
 

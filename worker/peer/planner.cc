@@ -39,13 +39,16 @@ class Chain {
     latency_ += count * speeds_.latency_s;
     transfer_ += count * (kHeader + body) * speeds_.byte_s;
   }
-  void add(double entries) { add_ += entries * speeds_.add_entry_s; }
-
-  /// Entries that a sum of `draws` contributions carries in `share` of the dimension: all of it where that is smaller.
-  double entries(double draws, double share = 1) const {
+  /// So many entries of sparse streams, or of streams that are smaller dense.
+  void add_sparse(double entries) { add_ += entries * speeds_.add_entry_s; }
+  void add_dense(double values) { add_ += values * speeds_.add_value_s; }
+  /// What a sum of `draws` contributions carries in `share` of the dimension, `times` over.
+  void add_sum(double draws, double share = 1, double times = 1) {
     const double count = support(draws);
-    return (is_dense(count) ? n_ : count) * share;
+    is_dense(count) ? add_dense(times * n_ * share) : add_sparse(times * count * share);
   }
+
+  /// Of a sum of `draws` contributions in `share` of the dimension, in the form that is smaller.
   double bytes(double draws, double share = 1) const {
     const double count = support(draws);
     return (is_dense(count) ? n_ * value_ : count * pair_) * share;
@@ -84,21 +87,22 @@ class Chain {
 
 double slice_share(const Chain& chain) { return 1.0 / chain.ranks(); }
 
-/// recursive doubling of what `bytes` and `entries` say of a sum of so many contributions, with the ranks above the power of two.
-template <typename Bytes, typename Entries>
-void doubling(Chain& chain, Bytes bytes, Entries entries) {
+/// recursive doubling of what `bytes` says of a sum of so many contributions, two of which `add` adds, with the ranks above the
+/// power of two.
+template <typename Bytes, typename Add>
+void doubling(Chain& chain, Bytes bytes, Add add) {
   const uint32_t paired = std::bit_floor(chain.ranks());
   const uint32_t folded = chain.ranks() - paired;
   const bool folds = folded != 0;
   if (folds) {
     chain.send(bytes(1.0));
-    chain.add(2 * entries(1.0));
+    add(1.0);
   }
   for (uint32_t bit = 1; bit < paired; bit *= 2) {
     // The lowest ranks were given another's: their groups hold most, and are waited for.
     const double draws = bit + std::min(bit, folded);
     chain.send(bytes(draws));
-    chain.add(2 * entries(draws));
+    add(draws);
   }
   if (folds) chain.send(bytes(static_cast<double>(chain.ranks())));
 }
@@ -106,58 +110,60 @@ void doubling(Chain& chain, Bytes bytes, Entries entries) {
 void dense_ring(Chain& chain) {
   const double slice = chain.n() * slice_share(chain);
   chain.send(slice * chain.value_bytes(), 2.0 * (chain.ranks() - 1));
-  chain.add(2 * slice * (chain.ranks() - 1) + chain.n());
+  chain.add_dense(2 * slice * (chain.ranks() - 1) + chain.n());
 }
 
 void dense_recursive_doubling(Chain& chain) {
-  doubling(chain, [&](double) { return chain.n() * chain.value_bytes(); }, [&](double) { return chain.n(); });
+  doubling(
+      chain, [&](double) { return chain.n() * chain.value_bytes(); }, [&](double) { chain.add_dense(2 * chain.n()); });
 }
 
 void dense_rabenseifner(Chain& chain) {
   const uint32_t paired = std::bit_floor(chain.ranks());
   if (paired != chain.ranks()) {
     chain.send(chain.n() * chain.value_bytes());
-    chain.add(chain.n());
+    chain.add_dense(chain.n());
   }
   for (double part = chain.n() / 2; part >= chain.n() / paired; part /= 2) {
     chain.send(part * chain.value_bytes());
-    chain.add(part);
+    chain.add_dense(part);
   }
   chain.gather(chain.n() / paired * chain.value_bytes());
-  chain.add(chain.n());
+  chain.add_dense(chain.n());
 }
 
 void split(Chain& chain) {
   chain.send(chain.bytes(1, slice_share(chain)), chain.ranks() - 1);
-  chain.add(chain.k());
+  chain.add_sparse(chain.k());
 }
 
 void split_allgather(Chain& chain) {
   split(chain);
   chain.gather(chain.bytes(chain.ranks(), slice_share(chain)));
-  chain.add(chain.entries(chain.ranks()));
+  chain.add_sum(chain.ranks());
 }
 
 void sparse_ring(Chain& chain) {
   const double share = slice_share(chain);
   for (uint32_t step = 1; step < chain.ranks(); ++step) {
     chain.send(chain.bytes(step, share));
-    chain.add(chain.entries(step, share) + chain.entries(1, share));
+    chain.add_sum(step, share);
+    chain.add_sum(1, share);
   }
   chain.send(chain.bytes(chain.ranks(), share), chain.ranks() - 1);
-  chain.add(chain.entries(chain.ranks()));
+  chain.add_sum(chain.ranks());
 }
 
 void gather_contributions(Chain& chain) {
   chain.gather(chain.bytes(1));
-  chain.add(chain.ranks() * chain.entries(1));
+  chain.add_sum(1, 1, chain.ranks());
 }
 
 /// Up the tree, where each node adds and selects, and down.
 void gtopk(Chain& chain) {
   for (uint32_t bit = 1; bit < chain.ranks(); bit *= 2) {
     chain.send(chain.k() * chain.pair_bytes());
-    chain.add(2 * chain.k());
+    chain.add_sparse(2 * chain.k());
     chain.send(chain.k() * chain.pair_bytes());
   }
 }
@@ -166,7 +172,7 @@ void gtopk(Chain& chain) {
 void oktopk(Chain& chain) {
   const double share = slice_share(chain);
   chain.send(chain.k() * share * chain.pair_bytes(), chain.ranks() - 1);
-  chain.add(chain.k());
+  chain.add_sparse(chain.k());
   chain.gather(2 * sizeof(uint32_t));
   for (uint32_t bit = 1; bit < chain.ranks(); bit *= 2) {
     chain.send(chain.k() * share * std::min(bit, chain.ranks() - bit) * chain.pair_bytes());
@@ -192,7 +198,7 @@ PlannedCost planned_cost(const AlgorithmInfo& info, const SumShape& shape, const
     case AlgorithmId::kDenseRabenseifner: dense_rabenseifner(chain); break;
     case AlgorithmId::kSsarRecursiveDoubling:
       doubling(
-          chain, [&](double draws) { return chain.bytes(draws); }, [&](double draws) { return chain.entries(draws); });
+          chain, [&](double draws) { return chain.bytes(draws); }, [&](double draws) { chain.add_sum(draws, 1, 2); });
       break;
     case AlgorithmId::kSsarSplitAllgather:
     case AlgorithmId::kDsarSplitAllgather: split_allgather(chain); break;

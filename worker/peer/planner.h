@@ -10,9 +10,11 @@ namespace millrace::peer {
 
 /// What the cost models are fed with: measured, or as `millrace advise` and simulations are told.
 struct MachineSpeeds {
-  double latency_s = 1e-6;    ///< alpha: of a message, of each port it goes through
-  double byte_s = 8e-10;      ///< beta
-  double add_entry_s = 2e-9;  ///< for each entry that goes into a sum (Channel::charge; `millrace bench reduce`)
+  double latency_s = 1e-6;  ///< alpha: of a message, of each port it goes through
+  double byte_s = 8e-10;    ///< beta
+  // What simulations charge (Channel::charge); on a machine measure_kernel_speeds() says.
+  double add_entry_s = 2e-9;  ///< for each entry of a sparse stream that goes into a sum, or into a result
+  double add_value_s = 2e-9;  ///< the same of a dense one
 };
 
 /// The sum that is asked for: of `ranks` streams of `k` of `dimension` entries each.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstring>
 
 #include "kernels/base/check.h"
@@ -77,6 +76,10 @@ class SlicesDownward {
     return {dimension, false, indices_, stream_.values.subspan(first_, last - first_)};
   }
 
+  /// Where the next one ends.
+  const void* next_index() const { return stream_.dense || first_ == 0 ? nullptr : &stream_.indices[first_ - 1]; }
+  const void* next_value() const { return stream_.dense || first_ == 0 ? nullptr : &stream_.values[first_ - 1]; }
+
  private:
   StreamView<T> stream_;
   Slices slices_;
@@ -85,25 +88,13 @@ class SlicesDownward {
   IndexBuffer indices_;
 };
 
-std::unexpected<Error> diverged() {
-  return fail(ErrorCode::kNonFinite, "a peer sent NaN or infinity: the gradients have diverged");
-}
-
 /// out = the values, looked at on the way.
 template <typename T>
 Status copy_values(const ReduceOp<T>& op, std::span<const T> values, Checked entries, std::span<T> out) {
   if (entries == Checked::kNo && copy_finite<T>(values.data(), out)) return {};
   // Only a neutral element may be infinite, which few operations have.
-  if (entries == Checked::kNo && !is_admissible(op, values)) return diverged();
+  if (entries == Checked::kNo && !is_admissible(op, values)) return std::unexpected(diverged());
   if (!values.empty()) std::memcpy(out.data(), values.data(), values.size_bytes());
-  return {};
-}
-
-template <typename T>
-Status check_entries(const ReduceOp<T>& op, const Piece<T>& piece) {
-  if (piece.entries == Checked::kYes) return {};
-  if (Status status = validate(piece.stream.view); !status) return status;
-  if (!is_admissible(op, piece.stream.view.values)) return diverged();
   return {};
 }
 
@@ -119,7 +110,7 @@ Status fill(const ReduceOp<T>& op, std::span<const Piece<T>> pieces, std::span<T
       continue;
     }
     // Before anything is written where an index says.
-    if (Status status = check_entries(op, piece); !status) return status;
+    if (Status status = check_piece(op, piece); !status) return status;
     std::ranges::fill(slice, op.neutral);
     for (size_t i = 0; i < view.values.size(); ++i) slice[view.indices[i]] = view.values[i];
   }
@@ -153,7 +144,7 @@ Status append(const ReduceOp<T>& op, const Piece<T>& piece, uint32_t base, Strea
     out.indices.resize(at + view.count());
     return append_indices(piece, base, out.indices.data() + at);
   }
-  if (Status status = check_entries(op, piece); !status) return status;
+  if (Status status = check_piece(op, piece); !status) return status;
   for (size_t i = 0; i < view.values.size(); ++i) {
     if (view.values[i] == op.neutral) continue;
     out.indices.push_back(base + static_cast<uint32_t>(i));
@@ -254,8 +245,9 @@ Task<Result<OwnSlice<T>>> ring_reduce_scatter(Channel& channel, HeldStream<T> ow
     const uint32_t at = (rank + 2 * size - 2 - step) % size;
     const uint64_t dimension = slices.dimension(at);
     if (dimension == 0) continue;
+    channel.will_look_at(own_slices.next_index(), own_slices.next_value());
     const Packet packet = co_await channel.receive(previous, first_tag + step);
-    const Result<HeldStream<T>> partial = unpack<T>(packet, dimension, settings.op);
+    const Result<HeldStream<T>> partial = unpack_addend<T>(packet, dimension, settings.op);
     if (!partial) co_return std::unexpected(partial.error());
     const std::array<StreamView<T>, 2> both{partial->view, own_slices.take(at)};
     channel.charge(reduce_time(both[0].count() + both[1].count()));
@@ -267,6 +259,7 @@ Task<Result<OwnSlice<T>>> ring_reduce_scatter(Channel& channel, HeldStream<T> ow
     if (!packed) co_return std::unexpected(packed.error());
     channel.send(next, first_tag + step + 1, std::move(packed->packet));
   }
+  channel.will_look_at(nullptr, nullptr);
   if (slices.dimension(rank) == 0) out.sum = OwnSlice<T>{}.sum;
   co_return std::move(out);
 }
@@ -295,6 +288,8 @@ Task<Result<HeldStream<T>>> gather_slices(Channel& channel, Packed<T> own, Slice
     entries += pieces.back().stream.view.count();
   }
   channel.charge(reduce_time(entries));
+  const bool all_sparse = std::ranges::none_of(pieces, [](const Piece<T>& piece) { return piece.stream.view.dense; });
+  if (options.as == JoinAs::kDense && all_sparse) co_return memory.hold_scattered(op, pieces, channel.size());
   Result<Stream<T>> joined = join<T>(op, pieces, options.as, memory.take());
   if (!joined) co_return std::unexpected(joined.error());
   co_return memory.hold(std::move(*joined), channel.size());
@@ -310,25 +305,6 @@ Task<Result<Reduced<T>>> gather_sum(Channel& channel, OwnSlice<T> mine, const Al
   Result<HeldStream<T>> sum = co_await gather_slices(channel, std::move(*packed), slices, settings.op, options, memory);
   if (!sum) co_return std::unexpected(sum.error());
   co_return Reduced<T>{std::move(*sum), joined_returns<T>(settings.dimension, mine.returned), {}};
-}
-
-template <typename T>
-Stream<T> ResultMemory<T>::take() {
-  if (!last_ || last_.use_count() != 1) return {};
-  // Whoever let go of it may have read it on another thread.
-  std::atomic_thread_fence(std::memory_order_acquire);
-  Stream<T> stream = std::move(*last_);
-  last_.reset();
-  stream.indices.clear();
-  stream.values.clear();
-  return stream;
-}
-
-template <typename T>
-HeldStream<T> ResultMemory<T>::hold(Stream<T>&& result, uint32_t group_size) {
-  auto kept = std::make_shared<Stream<T>>(std::move(result));
-  if (group_size <= kKeptRanksMax) last_ = kept;
-  return {kept->view(), kept, kept->memory_bytes()};
 }
 
 template <typename T>
@@ -401,8 +377,6 @@ template Task<Result<Reduced<float>>> gather_sum(Channel&, OwnSlice<float>, cons
                                                  GatherOptions, ResultMemory<float>&);
 template Task<Result<Reduced<double>>> gather_sum(Channel&, OwnSlice<double>, const AllreduceSettings<double>&,
                                                   GatherOptions, ResultMemory<double>&);
-template class ResultMemory<float>;
-template class ResultMemory<double>;
 template Result<Stream<float>> join(const ReduceOp<float>&, std::span<const Piece<float>>, JoinAs, Stream<float>);
 template Result<Stream<double>> join(const ReduceOp<double>&, std::span<const Piece<double>>, JoinAs, Stream<double>);
 template Stream<float> joined_returns(uint64_t, std::span<const Stream<float>>);

@@ -6,6 +6,7 @@
 
 #include "worker/peer/allgather.h"
 #include "worker/peer/allreduce.h"
+#include "worker/peer/result_memory.h"
 
 namespace millrace::peer {
 
@@ -66,23 +67,6 @@ Task<Result<OwnSlice<T>>> split_and_combine(Channel& channel, HeldStream<T> own,
 template <typename T>
 Task<Result<OwnSlice<T>>> ring_reduce_scatter(Channel& channel, HeldStream<T> own, const AllreduceSettings<T>& settings,
                                               uint32_t first_tag, JoinAs form);
-
-/// The memory of an allreduce's last result, for its next one once nobody holds the last one any more: the kernel takes longer to
-/// give fresh pages than it takes to fill them.
-template <typename T>
-class ResultMemory {
- public:
-  /// An empty stream, with buffers that may have capacity.
-  Stream<T> take();
-  /// Holds a result, and keeps it in mind. Not in groups larger than kKeptRanksMax.
-  HeldStream<T> hold(Stream<T>&& result, uint32_t group_size);
-
-  /// Larger groups are simulated, many ranks to a process.
-  static constexpr uint32_t kKeptRanksMax = 256;
-
- private:
-  std::shared_ptr<Stream<T>> last_;
-};
 
 struct GatherOptions {
   uint32_t first_tag = 0;

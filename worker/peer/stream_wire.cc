@@ -218,7 +218,7 @@ Result<HeldStream<T>> unpack(const Packet& packet, uint64_t dimension, const Red
   MILLRACE_CHECK(std::bit_cast<uintptr_t>(packet.body.bytes.data()) % alignof(T) == 0, packet.body.bytes.size());
   Result<HeldStream<T>> stream = unpack_form<T>(packet, dimension);
   if (stream && !is_admissible<T>(op, stream->view.values)) {
-    return fail(ErrorCode::kNonFinite, "a peer sent NaN or infinity: the gradients have diverged");
+    return std::unexpected(diverged());
   }
   return stream;
 }
@@ -232,6 +232,23 @@ Result<Piece<T>> unpack_unchecked(const Packet& packet, uint64_t dimension, cons
                                                                    : unpack<T>(packet, dimension, op);
   if (!stream) return std::unexpected(stream.error());
   return Piece<T>{std::move(*stream), lies_there ? Checked::kNo : Checked::kYes};
+}
+
+template <typename T>
+Result<HeldStream<T>> unpack_addend(const Packet& packet, uint64_t dimension, const ReduceOp<T>& op) {
+  if (!op.is_sum() || packet.form != BodyForm::kDense) return unpack<T>(packet, dimension, op);
+  MILLRACE_CHECK(std::bit_cast<uintptr_t>(packet.body.bytes.data()) % alignof(T) == 0, packet.body.bytes.size());
+  return unpack_dense<T>(packet, dimension);
+}
+
+Error diverged() { return {ErrorCode::kNonFinite, "a peer sent NaN or infinity: the gradients have diverged"}; }
+
+template <typename T>
+Status check_piece(const ReduceOp<T>& op, const Piece<T>& piece) {
+  if (piece.entries == Checked::kYes) return {};
+  if (Status status = validate(piece.stream.view); !status) return status;
+  if (!is_admissible(op, piece.stream.view.values)) return std::unexpected(diverged());
+  return {};
 }
 
 template <typename N>
@@ -266,6 +283,10 @@ template Result<HeldStream<float>> unpack(const Packet&, uint64_t, const ReduceO
 template Result<HeldStream<double>> unpack(const Packet&, uint64_t, const ReduceOp<double>&);
 template Result<Piece<float>> unpack_unchecked(const Packet&, uint64_t, const ReduceOp<float>&);
 template Result<Piece<double>> unpack_unchecked(const Packet&, uint64_t, const ReduceOp<double>&);
+template Result<HeldStream<float>> unpack_addend(const Packet&, uint64_t, const ReduceOp<float>&);
+template Result<HeldStream<double>> unpack_addend(const Packet&, uint64_t, const ReduceOp<double>&);
+template Status check_piece(const ReduceOp<float>&, const Piece<float>&);
+template Status check_piece(const ReduceOp<double>&, const Piece<double>&);
 template Packet pack_numbers(std::span<const uint32_t>);
 template Packet pack_numbers(std::span<const uint64_t>);
 template Packet pack_numbers(std::span<const float>);

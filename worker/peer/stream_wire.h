@@ -95,6 +95,17 @@ struct Piece {
 template <typename T>
 Result<Piece<T>> unpack_unchecked(const Packet& packet, uint64_t dimension, const ReduceOp<T>& op = {});
 
+/// unpack() of what is added to something by combine(): of dense values the sum shows that one was NaN or infinite, and they are
+/// not looked at twice.
+template <typename T>
+Result<HeldStream<T>> unpack_addend(const Packet& packet, uint64_t dimension, const ReduceOp<T>& op);
+
+/// Looks at the entries of a piece that nobody has looked at. Errors  those that unpack_unchecked() left.
+template <typename T>
+Status check_piece(const ReduceOp<T>& op, const Piece<T>& piece);
+/// What is said where a value is NaN or infinite.
+Error diverged();
+
 /// Plain numbers of an algorithm, and back. Errors  malformed: another form, or a length that is no multiple of a number's.
 template <typename N>
 Packet pack_numbers(std::span<const N> numbers);

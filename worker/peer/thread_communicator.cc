@@ -44,7 +44,7 @@ class ThreadNetwork::Rank final : public Communicator {
     return rank;
   }
 
-  void wait(TimeNs at_most) override {
+  void wait(TimeNs at_most, WaitAs) override {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::nanoseconds(at_most),
                       [this] { return woken_ || !arrived_.empty() || !lost_.empty(); });

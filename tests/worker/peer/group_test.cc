@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <optional>
 #include <thread>
+#include <utility>
 
 #include "tests/support/stream_oracle.h"
 #include "tests/worker/peer/cases.h"
@@ -98,6 +101,57 @@ TEST_P(PeerGroupThreads, ARankThatLeavesInTheMiddleEndsTheGroup) {
     ASSERT_FALSE(result.has_value());
     EXPECT_NE(result.error().message.find("rank 1"), std::string::npos) << result.error().message;
   });
+}
+
+/// Hands everything on, and notes how it was waited.
+class Noting final : public Communicator {
+ public:
+  explicit Noting(Communicator& inner) : inner_(inner) {}
+
+  uint32_t rank() const override { return inner_.rank(); }
+  uint32_t size() const override { return inner_.size(); }
+  Status send(uint32_t to, PeerMessage message) override { return inner_.send(to, std::move(message)); }
+  Result<std::optional<ReceivedMessage>> receive() override { return inner_.receive(); }
+  std::optional<uint32_t> take_lost() override { return inner_.take_lost(); }
+  void wait(TimeNs at_most, WaitAs as) override {
+    std::atomic<uint32_t>& waits = as == WaitAs::kIdle ? idle : background;
+    ++waits;
+    waits.notify_all();
+    inner_.wait(at_most, as);
+  }
+  void wake() override { inner_.wake(); }
+  TimeNs now() const override { return inner_.now(); }
+  Traffic traffic() const override { return inner_.traffic(); }
+
+  std::atomic<uint32_t> idle = 0;
+  std::atomic<uint32_t> background = 0;
+
+ private:
+  Communicator& inner_;
+};
+
+TEST(PeerGroups, TheirThreadWaitsInTheBackgroundUnlessSomebodyWaitsForIt) {
+  ThreadNetwork network(2);
+  Noting noting(network.communicator(0));
+  PeerGroup group(noting, {}, Progress::kByThread);
+  const auto settings = settings_of(1'000);
+  auto allreduce = make_allreduce(AlgorithmId::kSsarRecursiveDoubling, settings).value();
+  auto pending = group.start_allreduce(*allreduce, settings, own_of(0, 2, 1'000, 1)).value();
+  // Whoever has started it may compute now.
+  noting.wake();
+  noting.background.wait(0);
+  EXPECT_EQ(noting.idle, 0U);
+  {
+    const std::jthread waits([&pending] { EXPECT_TRUE(pending.wait().has_value()); });
+    noting.idle.wait(0);
+    PeerGroup other(network.communicator(1), {}, Progress::kByCaller);
+    auto theirs = make_allreduce(AlgorithmId::kSsarRecursiveDoubling, settings).value();
+    EXPECT_TRUE(other.start_allreduce(*theirs, settings, own_of(1, 2, 1'000, 1)).value().wait().has_value());
+  }
+  // Nothing is under way any more.
+  const uint32_t before = noting.background;
+  noting.wake();
+  noting.background.wait(before);
 }
 
 TEST(PeerGroups, EveryAlgorithmOverThreadsStepsInFlightOfSeveralTensors) {

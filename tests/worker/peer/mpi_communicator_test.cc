@@ -50,7 +50,7 @@ void exchange(Communicator& communicator, uint32_t rounds) {
     auto received = communicator.receive();
     ASSERT_TRUE(received.has_value()) << received.error().message;
     if (!*received) {
-      communicator.wait(kNsPerS);
+      communicator.wait(kNsPerS, WaitAs::kIdle);
       continue;
     }
     const auto& [from, message] = **received;
@@ -97,7 +97,7 @@ ReceivedMessage next_message(Communicator& communicator) {
     auto received = communicator.receive();
     if (!received) return {};
     if (*received) return std::move(**received);
-    communicator.wait(kNsPerS);
+    communicator.wait(kNsPerS, WaitAs::kIdle);
   }
 }
 
@@ -163,7 +163,7 @@ TEST(MpiCommunicatorTest, WakeEndsAWaitOfAnotherThread) {
   auto communicator = MpiCommunicator::over_world();
   ASSERT_TRUE(communicator.has_value());
   const TimeNs begin = monotonic_now_ns();
-  std::jthread waiting([&] { (*communicator)->wait(60 * kNsPerS); });
+  std::jthread waiting([&] { (*communicator)->wait(60 * kNsPerS, WaitAs::kIdle); });
   (*communicator)->wake();
   waiting.join();
   EXPECT_LT(monotonic_now_ns() - begin, 30 * kNsPerS);

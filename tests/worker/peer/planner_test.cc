@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <utility>
 
 #include "kernels/base/random.h"
 #include "tests/worker/peer/cases.h"
@@ -23,9 +24,9 @@ AlgorithmInfo info_of(AlgorithmId id) {
 }
 
 /// Latency only: messages of the longest chain. Bytes only: what goes through a port.
-MachineSpeeds messages_only() { return {.latency_s = 1, .byte_s = 0, .add_entry_s = 0}; }
-MachineSpeeds bytes_only() { return {.latency_s = 0, .byte_s = 1, .add_entry_s = 0}; }
-MachineSpeeds adds_only() { return {.latency_s = 0, .byte_s = 0, .add_entry_s = 1}; }
+MachineSpeeds messages_only() { return {.latency_s = 1, .byte_s = 0, .add_entry_s = 0, .add_value_s = 0}; }
+MachineSpeeds bytes_only() { return {.latency_s = 0, .byte_s = 1, .add_entry_s = 0, .add_value_s = 0}; }
+MachineSpeeds adds_only() { return {.latency_s = 0, .byte_s = 0, .add_entry_s = 1, .add_value_s = 1}; }
 
 double cost_of(AlgorithmId id, const SumShape& shape, const MachineSpeeds& speeds) {
   return planned_cost(info_of(id), shape, speeds).total_s();
@@ -115,6 +116,24 @@ TEST(PlannedCost, EntriesThatAreAdded) {
   EXPECT_DOUBLE_EQ(cost_of(AlgorithmId::kRedsyncAllgather, kShape, adds_only()), 8 * 1024);  // p gamma_1
   EXPECT_DOUBLE_EQ(cost_of(AlgorithmId::kDenseRecursiveDoubling, kShape, adds_only()), 3 * 2.0 * (1 << 20));
   EXPECT_DOUBLE_EQ(cost_of(AlgorithmId::kOktopk, kShape, adds_only()), 1024);
+}
+
+TEST(PlannedCost, DenseValuesHaveASpeedOfTheirOwn) {
+  const MachineSpeeds slow_values{.latency_s = 0, .byte_s = 0, .add_entry_s = 0, .add_value_s = 1};
+  EXPECT_DOUBLE_EQ(cost_of(AlgorithmId::kDenseRecursiveDoubling, kShape, slow_values), 3 * 2.0 * (1 << 20));
+  EXPECT_EQ(cost_of(AlgorithmId::kSsarRecursiveDoubling, kShape, slow_values), 0) << "nothing in it is dense";
+  // Contributions that are smaller dense are added as such.
+  const SumShape full{.dimension = 1 << 20, .k = 3 << 18, .ranks = 4};
+  EXPECT_DOUBLE_EQ(cost_of(AlgorithmId::kRedsyncAllgather, full, slow_values), 4.0 * (1 << 20));
+}
+
+TEST(PlannedCost, WhatAddingTakesDecidesWhereItIsTheMost) {
+  // A fast network: what is left is adding. Each form wins where the other's kernel is slow.
+  const SumShape shape{.dimension = 1 << 20, .k = 1 << 17, .ranks = 4};
+  MachineSpeeds speeds{.latency_s = 1e-7, .byte_s = 1e-12, .add_entry_s = 100e-9, .add_value_s = 0.1e-9};
+  EXPECT_TRUE(algorithm_info(choose_algorithm(shape, speeds, Wanted::kExactSum)).dense_only);
+  std::swap(speeds.add_entry_s, speeds.add_value_s);
+  EXPECT_FALSE(algorithm_info(choose_algorithm(shape, speeds, Wanted::kExactSum)).dense_only);
 }
 
 TEST(PlannedCost, OneRankHasItAlready) {

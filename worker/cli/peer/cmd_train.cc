@@ -359,9 +359,9 @@ void add_data_flags(CLI::App& app, TrainFlags& flags) {
       ->check(in_range(uint64_t{1}, kDimensionMax - 1));
   app.add_option("-o,--output", flags.output, "model file, written by rank 0 at the end (millrace eval reads it)")
       ->check(not_empty());
-  app.add_option("--model", flags.model, "lr (logistic regression) or svm (linear SVM)")
+  app.add_option("--model", flags.model, "lr (logistic regression), svm (linear SVM) or l2svm (its hinge squared)")
       ->capture_default_str()
-      ->check(CLI::IsMember({"lr", "svm"}));
+      ->check(CLI::IsMember({"lr", "svm", "l2svm"}));
 }
 
 void add_descent_flags(CLI::App& app, TrainFlags& flags) {
@@ -525,7 +525,7 @@ Command add_peer_train_command(CLI::App& root) {
       "  mpirun -n 4 millrace-peer train --train url.svm --algorithm oktopk --select topk:0.0001 --codec gap+qsgd4 "
       "--json\n"
       "  mpirun -n 4 millrace-peer train --train url.svm --asynchronous 1 --lr 0.5\n"
-      "  mpirun -n 4 millrace-peer train --train url.svm --optimizer scd --l2 1e-6 --epochs 10\n"
+      "  mpirun -n 4 millrace-peer train --train url.svm --optimizer scd --model l2svm --l2 1e-6 --epochs 10\n"
       "  mpirun -n 4 millrace-peer train --train url.svm --optimizer oktopk_sgd --select topk:0.001\n"
       "  mpirun -n 4 millrace-peer train --train url.svm --optimizer rgc --momentum nesterov:0.9 --clip 1 --lr 0.2 "
       "--select by_size:0.001:dense=100\n"

@@ -17,10 +17,12 @@
 /// each owner takes some of its own at random, none twice in an epoch, and changes each by its exact partial derivative over all
 /// ranks' rows, over a bound of its curvature.
 ///
-/// Step     of coordinate j: rate (dF/dw_j) / (beta L_j), L_j = sum_i x_ij^2 / (4 rows) + l2. beta makes it safe that so many
-///          change at once, those in flight among them: with rate 1 the objective goes down in expectation.
+/// Step     of coordinate j: rate (dF/dw_j) / (beta L_j), L_j = c sum_i x_ij^2 / rows + l2, where c is the most that the loss is
+///          curved: 1/4 for lr, 2 for the squared hinge. beta makes it safe that so many change at once, those in flight among
+///          them: with rate 1 the objective goes down in expectation.
 /// Source   sparcml.txt, section 8.2 and its [55] (Wright 2015, block coordinate descent); beta: Richtarik and Takac, "Parallel
-///          coordinate descent methods for big data optimization", 2016 (tau-nice sampling).
+///          coordinate descent methods for big data optimization", 2016 (tau-nice sampling); the squared hinge by such steps:
+///          Chang, Hsieh and Lin, "Coordinate descent method for large-scale L2-loss linear support vector machines", 2008.
 namespace millrace::cli {
 namespace {
 
@@ -29,9 +31,9 @@ double seconds_since(TimeNs begin) {
 }
 
 Status check_descent(const OptimizerOptions& options) {
-  if (options.loss != Loss::kLogistic) {
+  if (options.loss == Loss::kHinge) {
     return fail(ErrorCode::kInvalidArgument,
-                "scd trains lr alone: the hinge has corners, where coordinate descent stays");
+                "scd trains lr and l2svm: svm's hinge has corners, where coordinate descent stays (--model l2svm)");
   }
   if (options.path == ExchangePath::kServers) {
     return fail(ErrorCode::kInvalidArgument,
@@ -164,12 +166,12 @@ class CoordinateDescent final : public PeerOptimizer {
 
   void prepare_coordinates(const Stream<float>& squares, uint64_t longest_row) {
     const auto rows = static_cast<double>(setup_.data.rows_in_file);
-    constexpr double kCurvatureMax = 0.25;  // of log(1 + exp(-y m)) in m
+    const double curvature_max = loss_curvature_max(options_.loss);
     std::vector<uint32_t> features;
     for (size_t at = 0; at < squares.indices.size(); ++at) {
       const bool is_intercept = squares.indices[at] == setup_.data.dimension;
       features.push_back(squares.indices[at]);
-      curvature_.push_back(kCurvatureMax * static_cast<double>(squares.values[at]) / rows +
+      curvature_.push_back(curvature_max * static_cast<double>(squares.values[at]) / rows +
                            (is_intercept ? 0 : options_.l2));
     }
     columns_.emplace(setup_.data, std::move(features));
@@ -291,7 +293,8 @@ class CoordinateDescent final : public PeerOptimizer {
 OptimizerInfo coordinate_descent_optimizer() {
   return {.name = "scd",
           .source = "sparcml.txt, section 8.2",
-          .summary = "stochastic coordinate descent: ranks own blocks of features, and gather what they changed (lr)",
+          .summary =
+              "stochastic coordinate descent: ranks own blocks of features, and gather what they changed (lr, l2svm)",
           .make = &CoordinateDescent::make,
           .check = &check_descent};
 }
