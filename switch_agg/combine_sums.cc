@@ -124,10 +124,10 @@ void CombineJob::send_group_again(uint16_t number, const Outbox& out) {
 
 /// All that asked while the group was on its way are answered by one more.
 void CombineJob::send_groups_asked_for(const Outbox& out) {
-  for (uint16_t number = 0; number < slots_.size(); ++number) {
+  for (size_t number = 0; number < slots_.size(); ++number) {
     const Cell& cell = cells_[number];
     if (cell.state != CellState::kSent || cell.askers == 0 || out.now() < cell.again_after) continue;
-    send_group_again(number, out);
+    send_group_again(static_cast<uint16_t>(number), out);
   }
 }
 
