@@ -121,7 +121,8 @@ TEST(CoordinateDescent, TheObjectiveGoesDownToItsMinimumForEveryNumberOfRanks) {
   for (const Loss loss : kLosses) {
     for (const uint32_t ranks : {1u, 3u, 9u}) {
       SCOPED_TRACE(std::string(loss_name(loss)) + ", " + std::to_string(ranks) + " ranks");
-      expect_minimum(data, ranks, options_of(1, 200, loss));
+      // Where no row is short of its margin any more the squared hinge is less curved than its bound says: steps are small.
+      expect_minimum(data, ranks, options_of(1, loss == Loss::kLogistic ? 200 : 1'500, loss));
     }
   }
   PeerTrainOptions options = options_of(1, 200);
