@@ -64,6 +64,25 @@ TEST(Grid, WhatIsOverTheLimitSaturates) {
   EXPECT_EQ(to_grid(32767.4F, 0, 32767), 32767);
 }
 
+TEST(Grid, ManyValuesAreRoundedAsEachByItself) {
+  RandomSequence random(RandomKey::from(11));
+  for (const int32_t limit : {100, 32'767, 1 << 28}) {
+    for (const int exponent : {-120, -20, 0, 3, 90}) {
+      const auto most = static_cast<float>(std::ldexp(static_cast<double>(limit), exponent));
+      std::vector<float> values{0.0F,     -0.0F,     most,   -most,
+                                2 * most, -8 * most, 1e-45F, std::numeric_limits<float>::max()};
+      for (int i = 0; i < 500; ++i) values.push_back(static_cast<float>(random.next_normal()) * most);
+      for (int i = 0; i < 50; ++i) values.push_back(static_cast<float>(std::ldexp(i + 0.5, exponent)));
+      for (float& value : values) value = std::isfinite(value) ? value : 0.0F;
+      std::vector<int32_t> out(values.size());
+      uint32_t over = 0;
+      for (const float value : values) over += std::fabs(std::ldexp(static_cast<double>(value), -exponent)) > limit;
+      EXPECT_EQ(to_grid(values, exponent, limit, out), over);
+      for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(out[i], to_grid(values[i], exponent, limit)) << values[i];
+    }
+  }
+}
+
 TEST(Grid, SentAndRemainderAreTheValueExactly) {
   RandomSequence random(RandomKey::from(3));
   for (int i = 0; i < 100'000; ++i) {

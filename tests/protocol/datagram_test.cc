@@ -124,6 +124,7 @@ TEST(DatagramHeader, FieldsBeyondTheirBoundsAreRefused) {
 TEST(DatagramHeader, EveryChangedByteGivesAFaultOrADatagramWithinItsBytes) {
   const ByteBuffer packet = example_datagram(example_header());
   size_t refused = 0;
+  size_t shorter = 0;
   for (size_t at = 0; at < packet.size(); ++at) {
     for (int value = 0; value < 256; ++value) {
       ByteBuffer changed = packet;
@@ -133,12 +134,16 @@ TEST(DatagramHeader, EveryChangedByteGivesAFaultOrADatagramWithinItsBytes) {
         ++refused;
         continue;
       }
-      EXPECT_EQ(datagram->extension.size() + datagram->payload.size() + 80, changed.size());
-      EXPECT_EQ(datagram->mac.data() + 16, changed.data() + changed.size());
+      const size_t bytes = datagram->extension.size() + datagram->payload.size() + 80;
+      EXPECT_LE(bytes, changed.size());
+      EXPECT_EQ(datagram->mac.data() + 16, changed.data() + bytes);
+      shorter += bytes < changed.size() ? 1 : 0;
     }
   }
-  // Magic 255, types 245, flags 128, fragments 240, slots 128 + 255, lengths 3 x 255, reserved 4 x 255.
-  EXPECT_EQ(refused, 255u + 245 + 128 + 240 + 128 + 255 + 3 * 255 + 4 * 255);
+  // Magic 255, types 245, flags 128, fragments 240, slots 128 + 255, lengths 3 x 255, reserved 4 x 255. Of the lengths some say
+  // that the datagram ends earlier: 5 bytes of payload and 2 words of extension can be fewer.
+  EXPECT_EQ(shorter, 5u + 2);
+  EXPECT_EQ(refused, 255u + 245 + 128 + 240 + 128 + 255 + 3 * 255 + 4 * 255 - shorter);
 }
 
 Nonce nonce_of(uint8_t first) {

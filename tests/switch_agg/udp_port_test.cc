@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "switch_agg/endpoint_text.h"
@@ -104,6 +105,36 @@ TEST(UdpPort, BytesForSeveralStayWhatTheyAreOverFullBursts) {
   EXPECT_EQ(seen, expected);
   EXPECT_EQ(a->counters().send_refused, 70u);
   EXPECT_EQ(a->counters().packets_out, 210u);
+}
+
+// Several are one piece for the kernel, whose segments have one length: what follows the shorter ones is zeros.
+TEST(UdpPort, DatagramsOfAnyLengthsComeWholeAndInOrder) {
+  const auto a = open("127.0.0.1:0");
+  const auto b = open("127.0.0.1:0");
+  const auto c = open("127.0.0.1:0");
+  std::vector<std::vector<uint8_t>> sent;
+  for (int i = 0; i < 300; ++i) {
+    const int length = 80 + i * 37 % 120 + (i % 7 == 0 ? 1000 : 0);
+    sent.push_back(std::vector<uint8_t>(static_cast<size_t>(length), static_cast<uint8_t>(1 + i % 250)));
+    send(*a, sent.back(), b->address());
+    send(*a, sent.back(), c->address());
+  }
+  a->flush();
+  EXPECT_EQ(a->counters().packets_out, 600u);
+  for (UdpPort* port : {b.get(), c.get()}) {
+    size_t at = 0;
+    while (at < sent.size()) {
+      const auto burst = next_burst(*port);
+      ASSERT_FALSE(burst.empty()) << at;
+      for (const protocol::ReceivedPacket& packet : burst) {
+        ASSERT_GE(packet.bytes.size(), sent[at].size()) << at;
+        EXPECT_TRUE(std::ranges::equal(packet.bytes.first(sent[at].size()), sent[at])) << at;
+        for (const uint8_t behind : packet.bytes.subspan(sent[at].size())) EXPECT_EQ(behind, 0) << at;
+        ++at;
+      }
+    }
+    EXPECT_EQ(port->counters().packets_in, sent.size());
+  }
 }
 
 TEST(UdpPort, APacketThatIsTooLongIsDroppedAndCounted) {

@@ -76,6 +76,7 @@ void SwitchClient::State::on_result(const Datagram& datagram, TimeNs now, protoc
     for (Slot& other : slots) other.due = std::min(other.due, now + round_trip.timeout(0));
   }
   slot.state = SlotState::kDone;
+  moved_at = now;
   if (order) note_overtaken(*order, now);
   advance(number, datagram.header.next, now, sink);
 }

@@ -115,6 +115,8 @@ struct SwitchClient::State {
   TimeNs turn_deadline() const;
   void time_out(uint16_t number, TimeNs now, protocol::PacketSink& sink);
   void note_silence(TimeNs now, protocol::PacketSink& sink);
+  void probe_oldest(TimeNs now, protocol::PacketSink& sink);
+  TimeNs oldest_probe_due() const;
   bool idle() const;
   TimeNs idle_probe_due() const;
   void probe_idly(TimeNs now, protocol::PacketSink& sink);
@@ -122,6 +124,7 @@ struct SwitchClient::State {
   static constexpr uint32_t kOvertakenMax = 3;   ///< as duplicate acknowledgements of TCP (RFC 5681)
   static constexpr TimeNs kReorderingShare = 4;  ///< of a round trip: how far packets are out of order (RFC 8985)
   static constexpr TimeNs kReorderingMin = kNsPerMs;
+  static constexpr TimeNs kStillMin = 4 * kNsPerMs;  ///< a worker that has lost its core is not a lost packet
 
   uint16_t slot_count() const { return static_cast<uint16_t>(slots.size()); }
 
@@ -161,6 +164,7 @@ struct SwitchClient::State {
 
   uint64_t orders = 0;            ///< transmissions and answers held back, counted
   bool step_is_answered = false;  ///< a turn of this step is back: all workers have begun it
+  TimeNs moved_at = 0;            ///< when a turn came back last, or the oldest was sent again
 
   uint32_t silent_timeouts = 0;
   bool refused = false;  ///< NO_SLOTS, or what no resend cures, in this epoch

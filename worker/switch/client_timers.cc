@@ -22,6 +22,7 @@ void SwitchClient::State::tick(TimeNs now, protocol::PacketSink& sink) {
     return note_silence(now, sink);
   }
   if (idle()) return probe_idly(now, sink);
+  if (now >= oldest_probe_due()) probe_oldest(now, sink);
   for (uint16_t number = 0; number < slot_count(); ++number) {
     Slot& slot = slots[number];
     if (slot.state == SlotState::kDone || now < slot.due) continue;
@@ -35,6 +36,28 @@ void SwitchClient::State::tick(TimeNs now, protocol::PacketSink& sink) {
       time_out(number, now, sink);
     }
   }
+}
+
+/// Of a step's last turns none is overtaken. So where nothing has come back for two round trips the oldest is sent again, once
+/// and without a judgement of the network (as the tail loss probe of RFC 8985).
+void SwitchClient::State::probe_oldest(TimeNs now, protocol::PacketSink& sink) {
+  const Slot* oldest = nullptr;
+  for (const Slot& slot : slots) {
+    if (slot.state != SlotState::kWaiting || slot.sends != 1) continue;
+    if (oldest == nullptr || slot.order < oldest->order) oldest = &slot;
+  }
+  moved_at = now;
+  if (oldest == nullptr) return;
+  ++counters.probes;
+  send_turn(static_cast<uint16_t>(oldest - slots.data()), now, sink);
+}
+
+TimeNs SwitchClient::State::oldest_probe_due() const {
+  const bool any = step_is_answered && std::ranges::any_of(slots, [](const Slot& slot) {
+                     return slot.state == SlotState::kWaiting && slot.sends == 1;
+                   });
+  if (!any) return std::numeric_limits<TimeNs>::max();
+  return moved_at + std::max(2 * round_trip.smoothed(), kStillMin);
 }
 
 void SwitchClient::State::time_out(uint16_t number, TimeNs now, protocol::PacketSink& sink) {
@@ -92,7 +115,7 @@ TimeNs SwitchClient::State::turn_deadline() const {
   if (phase == SwitchPhase::kOutside) return kNever;
   if (phase != SwitchPhase::kRunning) return hello_due;
   if (idle()) return idle_probe_due();
-  TimeNs soonest = kNever;
+  TimeNs soonest = oldest_probe_due();
   for (const Slot& slot : slots) {
     if (slot.state != SlotState::kDone) soonest = std::min(soonest, slot.due);
   }

@@ -106,7 +106,7 @@ TEST(Gathering, TakesFragmentsInAnyOrderAndDuplicatesOnce) {
     }
     ASSERT_TRUE(gathering.whole());
     EXPECT_EQ(gathering.integers(), sent.integers);
-    const std::vector<Fragment> packets = gathering.packets();
+    const std::vector<Fragment> packets = gathering.take_packets();
     ASSERT_EQ(packets.size(), sent.fragments.size());
     for (size_t i = 0; i < packets.size(); ++i) EXPECT_EQ(packets[i].payload, sent.fragments[i].payload);
   }
