@@ -144,8 +144,8 @@ TEST_F(ClientTurns, ResendsAreTheSamePayloadUnderANewSequenceNumber) {
   rig_.later(kNsPerS);
   rig_.tick();
   const auto again = contributions();
-  ASSERT_EQ(again.size(), 2u);
-  for (size_t i = 0; i < 2; ++i) {
+  ASSERT_EQ(again.size(), 1u);  // nobody has begun the step yet: one slot asks for all
+  for (size_t i = 0; i < again.size(); ++i) {
     auto one = first[i].header();
     const auto other = again[i].header();
     EXPECT_GT(other.sequence, one.sequence);
@@ -155,7 +155,7 @@ TEST_F(ClientTurns, ResendsAreTheSamePayloadUnderANewSequenceNumber) {
     const auto b = again[i].datagram().payload;
     EXPECT_TRUE(std::equal(a.begin(), a.end(), b.begin(), b.end()));
   }
-  EXPECT_EQ(rig_.client.counters().resends, 2u);
+  EXPECT_EQ(rig_.client.counters().resends, 1u);
 }
 
 TEST_F(ClientTurns, TimeoutsDouble) {
@@ -224,7 +224,7 @@ TEST(ClientResends, ATurnThatThreeLaterOnesOvertakeIsSentAgainWithoutItsTimeOutA
     rig.tick();
     EXPECT_TRUE(rig.sink.take(DatagramType::kContribution).empty()) << slot;
     const TimeNs left = rig.client.next_deadline() - rig.now;
-    EXPECT_EQ(left < options.round_trip.min_ns, slot >= 3) << slot;
+    EXPECT_EQ(left <= kNsPerMs, slot >= 3) << slot;  // a step's last turns are asked for after 4 ms
   }
   rig.now = rig.client.next_deadline();
   rig.tick();
