@@ -88,6 +88,12 @@ class Racks(WithServers):
             process.kill()
         process.communicate(timeout=TIMEOUT_S)
 
+    def end_worker(self, process):
+        """Of a test that failed: the next one's job has the same number at shard 0."""
+        if process.poll() is None:
+            process.kill()
+            process.communicate(timeout=TIMEOUT_S)
+
     def begin(self, job, racks, *more, path=None):
         """All workers; `racks`: addresses, or none."""
         flags = ["--train", self.data, "--test", self.test, "--batch", 20, "--lr", 0.3, "--audit", "--grid", f"{WINDOW}:-20", *more]
@@ -101,6 +107,7 @@ class Racks(WithServers):
             own = own if by_switch else []
             own += ["-o", self.path(f"{job}.model")] if worker == 0 else []
             running.append(start("train", *self.flags(worker, WORKERS, job), "--json", "-v", *flags, *own))
+            self.addCleanup(self.end_worker, running[-1])
         return running
 
     def end(self, processes):
