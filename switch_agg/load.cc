@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/clock.h"
@@ -12,7 +13,8 @@ namespace millrace::switch_agg {
 namespace {
 
 constexpr TimeNs kLoadPatience = 20 * kNsPerMs;
-constexpr int kJoinWaitMs = 200;
+constexpr int kJoinWaitMs = 400;
+constexpr int kJoinTries = 3;
 
 /// All workers behind one socket.
 class SocketEnd final : public BenchEnd {
@@ -27,13 +29,22 @@ class SocketEnd final : public BenchEnd {
     port_.flush();
     return true;
   }
-  void take(const std::function<void(ByteSpan, uint16_t)>& taker) override {
-    for (auto burst = port_.receive(); !burst.empty(); burst = port_.receive()) {
-      for (const protocol::ReceivedPacket& packet : burst) taker(packet.bytes, protocol::kAllWorkers);
+  /// Answers come one by one: waits until there are so many, or for kJoinWaitMs without one.
+  void gather(size_t packets) {
+    while (gathered_.size() < packets) {
+      port_.wait(kJoinWaitMs);
+      const auto burst = port_.receive();
+      if (burst.empty()) return;
+      for (const protocol::ReceivedPacket& packet : burst)
+        gathered_.emplace_back(packet.bytes.begin(), packet.bytes.end());
     }
+  }
+  void take(const std::function<void(ByteSpan, uint16_t)>& taker) override {
+    for (const ByteBuffer& packet : std::exchange(gathered_, {})) taker(packet, protocol::kAllWorkers);
   }
 
  private:
+  std::vector<ByteBuffer> gathered_;
   UdpPort& port_;
   protocol::Endpoint to_;
 };
@@ -53,7 +64,14 @@ class Load {
       return {};
     }
     SocketEnd end(port_, options_.to);
-    return workers_.join(end, [&] { port_.wait(kJoinWaitMs), port_.wait(kJoinWaitMs); });
+    Status joined;
+    for (int tries = 0; tries < kJoinTries; ++tries) {  // a packet may be lost
+      joined = workers_.join(end, [&] { end.gather(options_.workers); });
+      if (joined) break;
+      end.gather(SIZE_MAX);  // what comes late is no answer to the next try
+      end.take([](ByteSpan, uint16_t) {});
+    }
+    return joined;
   }
   LoadReport run();
 
