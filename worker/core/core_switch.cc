@@ -80,7 +80,10 @@ void SessionCore::Impl::offer(uint32_t bucket, uint64_t step, TimeNs now, Action
   ++run.coded;
   ++changes;
   if (run.coded == run.pushed) ready.erase({-static_cast<int64_t>(run.priority), bucket});
-  if (!std::ranges::all_of(buckets, [step](const BucketRun& one) { return one.coded == step + 1; })) return;
+  const auto has_offer = [step](const PartRun& part) {
+    return !part.outstanding.empty() && part.outstanding.back().step == step;
+  };
+  if (!std::ranges::all_of(parts, has_offer)) return;
   if (const Status begun = begin_switch_step(step, now); !begun) end_session(begun.error(), now, actions);
 }
 
@@ -100,6 +103,7 @@ void SessionCore::Impl::on_packet(const protocol::ReceivedPacket& packet, TimeNs
   if (!by_switch() || over()) return;
   switch_path->receive(packet, now);
   finish_switch_step(now, actions);
+  give_at_rest(actions);
 }
 
 void SessionCore::Impl::follow_path(TimeNs now, Actions& actions) {
@@ -114,6 +118,7 @@ void SessionCore::Impl::tick_path(TimeNs now, Actions& actions) {
   if (over()) return;
   switch_path->tick(now);
   finish_switch_step(now, actions);
+  give_at_rest(actions);
   tell_of_switch(now, actions);
 }
 
@@ -127,6 +132,7 @@ void SessionCore::Impl::tell_of_switch(TimeNs now, Actions& actions) {
 }
 
 void SessionCore::Impl::finish_switch_step(TimeNs now, Actions& actions) {
+  if (!synced()) return;  // a step that it left is settled when it comes back
   const std::optional<SwitchStepDone> step = switch_path->take_done();
   if (!step) return;
   for (PartRun& part : parts) {
@@ -140,8 +146,17 @@ void SessionCore::Impl::settle_by_switch(PartRun& part, const SwitchStepDone& st
   MILLRACE_CHECK(part.outstanding.size() == 1 && part.outstanding.front().step == part.n, part.outstanding.size(),
                  part.n);
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
+  SwitchFate fate = fate_by_switch(part, part.outstanding.front(), step);
+  part.outstanding.pop_front();
+  was_applied(part, part.n, HeldStream<float>::from(std::move(fate.masked)), nullptr);
+  bucket.settle_offer(part.at, std::move(fate.back), fate.whole);
+}
+
+SessionCore::Impl::SwitchFate SessionCore::Impl::fate_by_switch(PartRun& part, const Outstanding& out,
+                                                                const SwitchStepDone& step) {
+  Bucket& bucket = *buckets[part.layout.bucket].bucket;
   const PartRange range = range_in(switch_path->layout(), part.layout);
-  const StreamView<float> offered = part.outstanding.front().sent.view;
+  const StreamView<float> offered = out.sent.view;
   Entries<double> applied(step.applied_indices, step.applied, range.begin, range.end);
   Entries<float> returned(step.returned_indices, step.returned, range.begin, range.end);
   Stream<float> back = Stream<float>::empty(part.dimension());
@@ -170,9 +185,7 @@ void SessionCore::Impl::settle_by_switch(PartRun& part, const SwitchStepDone& st
   }
   part.account.carried_by_switch.add(carried);
   part.account.doubt += kMassError * carried.magnitude;
-  part.outstanding.pop_front();
-  was_applied(part, part.n, HeldStream<float>::from(std::move(masked)), nullptr);
-  bucket.settle_offer(part.at, std::move(back), whole);
+  return {std::move(back), std::move(masked), whole};
 }
 
 void SessionCore::Impl::deliver_by_switch(PartRun& part, const SwitchStepDone& step, TimeNs now, Actions& actions) {
