@@ -4,7 +4,7 @@
 
 namespace millrace::protocol {
 
-/// What a reproducible job takes that names no grid. The grid is part of what the bits depend on, so it is one for shards, peers and
+/// What a reproducible job takes that names no grid. The bits depend on the grid, so it is one for shards, peers and
 /// switch: its sums fit what a switch sends in one turn on every path that a job can have, whatever its workers.
 inline constexpr GridSpec kReproducibleGrid{.block_indices = 4096, .exponent_initial = -20};
 

@@ -23,8 +23,8 @@ namespace millrace::server {
 /// run as they come, one part at a time, so that what is under way is one part a joiner. Where nobody can give them it is
 /// stranded, and when all members are, the log is cut to one of their states [10].
 ///
-/// Path switch  shards have no step and no update: a joiner always takes a synced member's weights, and at shard 0 the same way what
-///          it needs for its turns (a handover: bytes that are passed on). The giver does not go on meanwhile.
+/// Path switch  shards have no step and no update: a joiner always takes a synced member's weights, and at shard 0 in the same
+///          way what it needs for its turns (a handover: bytes that are passed on). The giver does not go on meanwhile.
 /// Epochs   what is settled counts in one epoch: begin_epoch() forgets it.
 /// Order    on a joiner's connection: updates that its own state lacks up to the snapshot (they say what of what it has sent
 ///          was

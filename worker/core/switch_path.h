@@ -86,7 +86,7 @@ class SwitchPath final : private SwitchOutcome {
 
   /// This worker is out of the job.
   void leave_job() { client_->leave(); }
-  /// It comes in, or back, beside the one whose handover this is; the step that it is the next to send. A step that was under way when
+  /// It comes in, or back, beside the one whose handover this is; returned is the next step. One that was under way when
   /// it left, under `life`, is over then (take_done()): what nobody knows of is neither applied nor returned there.
   /// Errors   malformed: no handover of this job.
   Result<uint64_t> take_over(ByteSpan handover, uint64_t life);

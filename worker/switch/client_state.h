@@ -15,10 +15,9 @@ namespace millrace::worker {
 using protocol::SwitchLink;
 
 /// The client's insides. One concern a file: client_turns.cc (steps, turns, what is sent), client_results.cc (what comes of
-/// a turn),
-/// client_epochs.cc (challenge, hello, welcome), client_returns.cc (removals, pauses), client_rack.cc (the session with the rack), client_timers.cc (time-
-/// outs, silence,
-/// congestion).
+/// a turn), client_epochs.cc (challenge, hello, welcome), client_returns.cc (removals, pauses),
+/// client_rack.cc (the session with the rack),
+/// client_timers.cc (time-outs, silence, congestion).
 struct SwitchClient::State {
   State(const SwitchClientOptions& options_given, SwitchOutcome& outcome_given);
 

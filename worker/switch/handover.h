@@ -20,8 +20,8 @@ struct SwitchFragment {
   ByteBuffer payload;
 };
 
-/// [SWITCH.md 6.8] An epoch's opening that was without workers of the one before: up to which turn of each slot these may have been
-/// counted, and in what. Who was removed and lives settles by it what it had out.
+/// [SWITCH.md 6.8] An epoch's opening that was without workers of the one before: up to which turn of each slot these may
+/// have been counted, and in what. Who was removed and lives settles by it what it had out.
 struct SwitchRemoval {
   struct Slot {
     uint64_t turn =
@@ -46,7 +46,7 @@ struct SwitchHandover {
   std::vector<SwitchRemoval> removals;  ///< the last few, the latest first
 };
 
-/// What a worker took for applied of its own, in a turn whose result nobody has who is left: the turn was computed again without it.
+/// What a worker took for applied of its own, in a turn whose result nobody who is left has: it was computed again.
 struct SwitchRevoked {
   int exponent = 0;
   std::vector<uint32_t> indices;  ///< in the tensor
@@ -57,9 +57,9 @@ struct SwitchRevoked {
 using SwitchLives = std::array<uint64_t, protocol::kSwitchWorkersMax>;
 
 /// Removals that a worker keeps: each has a result for each slot.
-inline constexpr size_t kSwitchRemovalsMax = 4;
+inline constexpr size_t kSwitchRemovalsMax = 8;
 
-/// The bytes of a handover, a multiple of 8: "MLRHAND1", u64 of all bytes, fields, zeros (worker/switch/DESIGN.md has the grammar).
+/// The bytes of a handover, a multiple of 8: "MLRHAND1", u64 of all bytes, fields, zeros (DESIGN.md has the grammar).
 ByteBuffer encode_handover(const SwitchHandover& handover);
 
 /// Errors  malformed: not such bytes, or of other slots or groups of windows than asked for.
