@@ -200,7 +200,13 @@ void SessionCore::Impl::deliver_by_switch(PartRun& part, const SwitchStepDone& s
   DeliveredUpdate delivered;
   delivered.bucket = part.layout.bucket;
   delivered.part = part.layout.part;
-  delivered.step = delivered.first_step = delivered.push = part.n;
+  delivered.step = delivered.first_step = part.n;
+  // Who came in later numbers its pushes from 0 all the same; and of a bucket that was ahead the step had nothing.
+  const auto answers = std::ranges::lower_bound(run.steps, part.n);
+  const uint64_t push = run.answered + static_cast<uint64_t>(answers - run.steps.begin());
+  delivered.answers_push = answers != run.steps.end() && *answers == part.n && push >= part.answers;
+  delivered.push = std::max(push, part.answers);
+  if (delivered.answers_push) part.answers = push + 1;
   delivered.begin = part.layout.begin;
   delivered.counted = true;
   for (const SwitchStepDone::Window& window : windows.empty() ? step.windows : windows) {
@@ -225,7 +231,6 @@ void SessionCore::Impl::deliver_by_switch(PartRun& part, const SwitchStepDone& s
   run.bucket->count_received(sum.count());
   counters.raw_bytes_down += sum.count() * (sizeof(uint32_t) + sizeof(float));
   delivered.sum = HeldStream<float>::from(std::move(sum));
-  part.answers = part.n + 1;
   part.decided_in = delivered.decided_in;
   ++part.n;
   delivered.step_complete = --run.parts_behind == 0;
