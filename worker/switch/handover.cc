@@ -118,6 +118,8 @@ ByteBuffer encode_handover(const SwitchHandover& handover) {
       put_fragments(writer, slot.result);
     }
   }
+  writer.put(handover.opened_live);
+  writer.put_array<uint64_t>(handover.opened_lives);
   bytes.resize((bytes.size() + 7) / 8 * 8, 0);
   const uint64_t all = bytes.size();
   std::memcpy(bytes.data() + sizeof(protocol::kHandoverMagic), &all, sizeof all);
@@ -140,6 +142,8 @@ Result<SwitchHandover> decode_handover(ByteSpan bytes, size_t slots, size_t grou
   handover.exponents = read_exponents(in, groups);
   const uint32_t removals = in.count(2 * sizeof(uint32_t), kSwitchRemovalsMax);
   for (uint32_t at = 0; at < removals && in.good(); ++at) handover.removals.push_back(read_removal(in, slots));
+  in >> handover.opened_live;
+  for (uint64_t& life : handover.opened_lives) in >> life;
   if (!in.good()) return fail(ErrorCode::kMalformed, "a handover is cut off, or of another job's switch");
   return handover;
 }

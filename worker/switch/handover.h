@@ -44,6 +44,9 @@ struct SwitchHandover {
   };
   std::vector<Slot> slots;
   std::vector<SwitchRemoval> removals;  ///< the last few, the latest first
+  /// Of the last epoch that was opened: by these a joiner sees who is gone at its first opening.
+  uint64_t opened_live = 0;
+  std::array<uint64_t, protocol::kSwitchWorkersMax> opened_lives{};
 };
 
 /// What a worker took for applied of its own, in a turn whose result nobody who is left has: it was computed again.

@@ -78,6 +78,8 @@ SwitchClient::SwitchClient(const SwitchClientOptions& options, SwitchOutcome& ou
     state_->slots[i].kept = handover.slots[i].last_result;
   }
   state_->removals = handover.removals;
+  state_->opened_live = handover.opened_live;
+  state_->opened_lives = handover.opened_lives;
 }
 
 SwitchClient::~SwitchClient() = default;
@@ -141,7 +143,9 @@ SwitchHandover SwitchClient::handover() const {
   SwitchHandover out{.next_step = state_->unopened ? state_->step : state_->next_step,
                      .exponents = state_->exponents.state(),
                      .slots = {},
-                     .removals = state_->removals};
+                     .removals = state_->removals,
+                     .opened_live = state_->opened_live,
+                     .opened_lives = state_->opened_lives};
   for (const State::Slot& slot : state_->slots) out.slots.push_back({slot.turn, slot.kept});
   return out;
 }

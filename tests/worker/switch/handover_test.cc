@@ -30,6 +30,8 @@ SwitchHandover example() {
   SwitchRemoval removal{.epoch = 6, .gone = {{2, 77}, {5, 1}}, .slots = {}};
   removal.slots = {{.turn = 7, .result = {fragment(9), fragment(0)}}, {.turn = 0, .result = {}}};
   handover.removals = {removal, removal};
+  handover.opened_live = 5;
+  handover.opened_lives[2] = 99;
   return handover;
 }
 
@@ -55,6 +57,8 @@ TEST(Handover, ComesOutAsItWentIn) {
     EXPECT_EQ(got->slots[slot].turn, wanted.slots[slot].turn);
     expect_equal(got->slots[slot].last_result, wanted.slots[slot].last_result);
   }
+  EXPECT_EQ(got->opened_live, 5u);
+  EXPECT_EQ(got->opened_lives, wanted.opened_lives);
   ASSERT_EQ(got->removals.size(), 2u);
   for (const SwitchRemoval& removal : got->removals) {
     EXPECT_EQ(removal.epoch, 6u);
