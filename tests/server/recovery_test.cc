@@ -35,30 +35,29 @@ struct Recovering : ::testing::Test {
   ReturningCluster cluster;
 };
 
-/// A reproducible job of two shards; they hold 64 of its 128 entries each.
+/// A reproducible job.
 struct ReproducibleRecovering : ::testing::Test {
   static protocol::JobSpec spec(protocol::Reselect reselect) {
     protocol::JobSpec spec = ReturningCluster::job(2);
-    spec.tensors[0].dimension = 128;
     spec.reproducible = true;
     spec.grid.block_indices = 64;
     if (reselect == protocol::Reselect::kTopK) spec.reselect = {.reselect = reselect, .k = 10};
     return spec;
   }
-  /// Shard 1 comes back after some steps; what the workers hear of it.
+  /// Its shard comes back after some steps; what the workers hear of it.
   static std::vector<protocol::Abort> aborts_after_restart(protocol::Reselect reselect, int steps) {
-    ReturningCluster cluster(spec(reselect), 2);
+    ReturningCluster cluster(spec(reselect), 1);
     cluster.join_all_with_weights();
     for (int step = 0; step < steps; ++step) cluster.step({0, 1});
-    EXPECT_EQ(cluster.holds(0, 1).n, static_cast<uint64_t>(steps));
-    cluster.start_shard(1, 2);
-    for (const uint32_t worker : {0u, 1u}) cluster.welcome_with_weights(worker, 1);
+    EXPECT_EQ(cluster.holds(0).n, static_cast<uint64_t>(steps));
+    cluster.start_shard(0, 1);
+    for (const uint32_t worker : {0u, 1u}) cluster.welcome_with_weights(worker);
     for (const uint32_t worker : {0u, 1u}) cluster.deliver_all(worker);
+    for (const uint32_t worker : {0u, 1u}) cluster.say_state(worker, true);
     std::vector<protocol::Abort> found;
-    for (const uint32_t worker : {0u, 1u}) cluster.say_state(worker, true, 1);
     for (int round = 0; round < 3; ++round) {
       for (const uint32_t worker : {0u, 1u}) {
-        const auto messages = cluster.give_all(worker, 1);
+        const auto messages = cluster.give_all(worker);
         for (const protocol::Abort& abort : ReturningCluster::of<protocol::Abort>(messages)) found.push_back(abort);
       }
     }

@@ -85,30 +85,35 @@ struct Books {
   Entries open;
 };
 
-/// What processes offered in their steps, by bucket: the last two. Of a dead one's last result nobody else may have had it.
+/// What processes offered in their steps, by bucket: the last ones. A dead one's last results nobody else may have had.
 class Offers {
  public:
   void note(const worker::SessionCore& core) {
-    std::array<std::vector<Entries>, 2>& mine = offers_[&core];
-    mine[0] = std::exchange(mine[1], {});
+    std::array<std::vector<Entries>, 3>& mine = offers_[&core];
+    std::ranges::rotate(mine, mine.begin() + 2);
+    mine[0].clear();
     for (uint32_t bucket = 0; bucket < core.layout().buckets.size(); ++bucket) {
-      Entries& entries = mine[1].emplace_back();
+      Entries& entries = mine[0].emplace_back();
       for (const worker::OutstandingView& out : core.outstanding(bucket)) {
         for (size_t i = 0; i < out.sent.values.size(); ++i)
           entries[static_cast<uint32_t>(out.begin + out.sent.indices[i])] = static_cast<double>(out.sent.values[i]);
       }
     }
   }
-  /// Of its last step that was over, as it saw it.
-  Entries last_done(const worker::SessionCore& core, uint32_t bucket) const {
+  /// Of its last two steps that were over, as it saw it.
+  std::vector<Entries> last_done(const worker::SessionCore& core, uint32_t bucket) const {
     const auto mine = offers_.find(&core);
     if (mine == offers_.end()) return {};
-    const std::vector<Entries>& of = mine->second[core.outstanding(0).empty() ? 1 : 0];
-    return of.empty() ? Entries{} : of[bucket];
+    const size_t first = core.outstanding(0).empty() ? 0 : 1;
+    std::vector<Entries> done;
+    for (size_t at = first; at < first + 2; ++at) {
+      if (!mine->second[at].empty()) done.push_back(mine->second[at][bucket]);
+    }
+    return done;
   }
 
  private:
-  std::map<const worker::SessionCore*, std::array<std::vector<Entries>, 2>> offers_;
+  std::map<const worker::SessionCore*, std::array<std::vector<Entries>, 3>> offers_;
 };
 
 Books books_of(const worker::SessionCore& core, uint32_t bucket) {
@@ -189,8 +194,10 @@ void expect_the_law(SwitchCluster& cluster, const Offers& offers = {}) {
       const Books books = books_of(*core, bucket);
       for (size_t i = 0; i < difference.size(); ++i) difference[i] -= books.applied[i];
       dead.push_back(books.open);
-      Entries& revoked = dead.emplace_back(offers.last_done(*core, bucket));
-      for (auto& [index, value] : revoked) value = -value;
+      for (Entries& revoked : offers.last_done(*core, bucket)) {
+        for (auto& [index, value] : revoked) value = -value;
+        dead.push_back(std::move(revoked));
+      }
     }
     const auto dimension = static_cast<uint32_t>(difference.size());
     for (uint32_t begin = 0; begin < dimension; begin += kWindow) {

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "kernels/base/check.h"
 #include "worker/switch/client_state.h"
@@ -88,7 +89,8 @@ bool SwitchClient::State::settle_if_whole(uint16_t number, TimeNs now) {
   std::ranges::transform(update, whole.begin(), [&](uint16_t index) { return begin + index; });
   exponents.observe(slot.window, slot.result.header().exponent, slot.result.integers());
   slot.kept = packets;
-  slot.applied = {slot.result.header().exponent, back.applied_indices, back.applied_integers};
+  slot.applied[1] = std::move(slot.applied[0]);
+  slot.applied[0] = {slot.result.header().exponent, back.applied_indices, back.applied_integers};
   note_result_of_removal(number);
   if (slot.window == number) {
     slot.ended = (slot.result.header().flags & flag::kFin) != 0;

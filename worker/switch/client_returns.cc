@@ -32,6 +32,13 @@ void SwitchClient::State::note_removal(const protocol::WelcomeTerms& welcome) {
     const bool stays = (epoch.live >> worker & 1) != 0 && epoch.lives[worker] == opened_lives[worker];
     if (!stays) removal.gone.emplace_back(worker, opened_lives[worker]);
   }
+  // Who had a removal's result T is gone as well, and those who are left did not have it yet: it is computed again.
+  for (SwitchRemoval& one : removals) {
+    for (size_t at = 0; at < slots.size(); ++at) {
+      if (welcome.turns[at] >= one.slots[at].turn) continue;
+      one.slots[at] = {.turn = welcome.turns[at], .result = {}};
+    }
+  }
   opened_live = epoch.live;
   opened_lives = epoch.lives;
   if (removal.gone.empty()) return;
@@ -79,8 +86,11 @@ std::vector<SwitchRevoked> SwitchClient::State::abandon_step(uint64_t life, cons
       known, [&](const SwitchRemoval& one) { return std::ranges::find(one.gone, own) != one.gone.end(); });
   std::vector<SwitchRevoked> revoked;
   for (uint16_t number = 0; number < slot_count() && removal != known.end(); ++number) {
-    // It has the result of T + 1, and nobody else who is left: nobody can be further, who lacks its answer to the turn after it.
-    if (slots[number].turn == removal->slots[number].turn + 2) revoked.push_back(slots[number].applied);
+    // It has results behind T, and nobody else who is left: of one turn where it alone had it, of two where who else had the one
+    // before was removed later.
+    const std::array<SwitchRevoked, 2>& applied = slots[number].applied;
+    const uint64_t behind = slots[number].turn - std::min(slots[number].turn, removal->slots[number].turn + 1);
+    for (uint64_t at = 0; at < std::min<uint64_t>(behind, applied.size()); ++at) revoked.push_back(applied[at]);
   }
   if (!stepping) return revoked;
   for (uint16_t number = 0; number < slot_count(); ++number) {

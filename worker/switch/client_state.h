@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -40,10 +41,10 @@ struct SwitchClient::State {
     std::vector<Fragment> kept;  ///< the whole result of turn - 1
     // This step's opening said FIN of all its contributors:
     bool ended = false;
-    SwitchRevoked applied;     ///< in turn - 1: what would be revoked
-    uint64_t ended_by = 0;     ///< these
-    uint32_t ended_epoch = 0;  ///< in this epoch
-    uint32_t sends = 0;        ///< of this turn in this epoch and life
+    std::array<SwitchRevoked, 2> applied;  ///< in turns - 1 and - 2: what would be revoked
+    uint64_t ended_by = 0;                 ///< these
+    uint32_t ended_epoch = 0;              ///< in this epoch
+    uint32_t sends = 0;                    ///< of this turn in this epoch and life
     uint32_t timeouts = 0;
     TimeNs sent_at = 0;
     TimeNs due = 0;  ///< kWaiting: time-out; kHeld: goes out at the latest
