@@ -56,6 +56,7 @@ struct ReproducibleRecovering : ::testing::Test {
     for (const uint32_t worker : {0u, 1u}) cluster.say_state(worker, true);
     std::vector<protocol::Abort> found;
     for (int round = 0; round < 3; ++round) {
+      if (round > 0) cluster.live({0, 1}, 200);
       for (const uint32_t worker : {0u, 1u}) {
         const auto messages = cluster.give_all(worker);
         for (const protocol::Abort& abort : ReturningCluster::of<protocol::Abort>(messages)) found.push_back(abort);
