@@ -11,6 +11,7 @@ import time
 import unittest
 from pathlib import Path
 
+NETLAB = str(Path(__file__).resolve().parents[2] / "deploy/netlab.sh")
 PROGRAMS = Path(sys.argv.pop(1) if len(sys.argv) > 1 else "build/dev/bin").resolve()
 PROGRAM = str(PROGRAMS / "millrace-peer")
 MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1", "--mca", "btl", "self,vader"]
@@ -30,6 +31,14 @@ def run(ranks, arguments, timeout=240):
             process.kill()
             raise
     return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+
+def run_on_hosts(ranks, hosts, arguments):
+    """Ranks in network namespaces, one after the other on each host; None where these cannot be made."""
+    if subprocess.run([NETLAB, "check"], capture_output=True, check=False).returncode != 0:
+        return None
+    command = [NETLAB, "mpirun", "--ranks", str(ranks), "--hosts", str(hosts), "--rate", "1gbit", "--", PROGRAM, *arguments]
+    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False)
 
 
 def run_differing(first, second):

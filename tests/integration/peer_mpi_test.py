@@ -94,6 +94,16 @@ class Sums(unittest.TestCase):
                 self.check(ended, ranks)
                 self.assertGreater(result_of(ended)["shared_bodies"]["in_place"], 0)
 
+    def test_BodiesAreSharedWithinAHostAndNeverBetweenHosts(self):
+        large = ["bench", "--n", "300000", "--density", "0.1", "--repeats", "2", "--json"]
+        for hosts in (2, 4):
+            with self.subTest(hosts=hosts):
+                ended = mpi_ranks.run_on_hosts(4, hosts, large)
+                if ended is None:
+                    self.skipTest("network namespaces cannot be made here")
+                self.check(ended, 4)
+                self.assertEqual(result_of(ended)["shared_bodies"]["in_place"] > 0, hosts < 4, ended.stdout)
+
     def test_RecursiveDoublingSendsWhatItsFormulaSays(self):
         rows = self.check(run(2, [*SMALL, *ONE]), 2)
         # One message of a header and 200 pairs.
