@@ -362,6 +362,25 @@ TEST(SwitchReturns, TheShardInTheSwitchsPlaceTakesJoinersToo) {
   expect_the_law(cluster);
 }
 
+TEST(SwitchReturns, AReproducibleJobTakesJoinersForTheyHaveItsExponents) {
+  SwitchCluster::Options options = options_for(3, {500, 70}, 7);
+  options.spec.reproducible = true;
+  options.spec.switch_path.value = protocol::WindowValueCodec::kFixed32;
+  SwitchCluster cluster(options);
+  RandomSequence random(random_key(7));
+  cluster.join_all();
+  run_steps(cluster, 6, random);
+  cluster.kill(1);
+  cluster.remove(1, Hears::kLater);
+  cluster.admit(1, Process::kNew);
+  cluster.run_until([&] { return all_synced(cluster); });
+  run_steps(cluster, cluster.core(0).steps_applied(0) + 4, random);
+  expect_alike(cluster);
+  expect_the_law(cluster);
+  // Others' exponents would have been another binding: it would hang, or be counted nowhere.
+  EXPECT_EQ(cluster.core(1).counters().not_counted, 0u);
+}
+
 /// One seed's run: losses, copies, removals, deaths, returns, other paths, restarts of the switch.
 class Storm {
  public:
