@@ -19,6 +19,14 @@ std::unexpected<Error> refuse(std::string sentence) { return fail(ErrorCode::kIn
 constexpr uint32_t kFragmentLead = 16;
 constexpr uint32_t kResultExtensionBytes = 24;
 
+constexpr uint32_t block_max_of(uint32_t packet_bytes_max) {
+  const size_t room =
+      packet_bytes_max - kDatagramHeaderBytes - kDatagramMacBytes - kResultExtensionBytes - kFragmentLead;
+  return static_cast<uint32_t>(kFragmentsMax * room / sizeof(int32_t) / 64 * 64);
+}
+
+static_assert(kReproducibleGrid.block_indices <= block_max_of(kSwitchPacketBytesMin));
+
 Status check_steps(const JobSpec& spec) {
   if (spec.mode != Mode::kSynchronous || spec.staleness != 0) {
     return refuse(
@@ -96,20 +104,20 @@ Status check_switch_path(const JobSpec& spec) {
   if (at.index == WindowIndexCodec::kBloom) {
     return refuse("reproducible over a switch: bloom sends entries that nobody selected; set gap, raw or bitmap");
   }
-  const uint64_t room =
-      at.packet_bytes_max - kDatagramHeaderBytes - kDatagramMacBytes - kResultExtensionBytes - kFragmentLead;
-  const uint64_t block_max = kFragmentsMax * room / sizeof(int32_t) / 64 * 64;
+  const uint32_t block_max = reproducible_block_max(at.packet_bytes_max);
   if (spec.grid.block_indices > block_max) {
-    return refuse(
-        fmt::format("reproducible over a switch: sums of a window of {} indices may not fit {} packets of {} bytes, "
-                    "and what does not "
-                    "fit would stay out by chance: grid blocks of {} indices at most",
-                    spec.grid.block_indices, kFragmentsMax, at.packet_bytes_max, block_max));
+    return refuse(fmt::format(
+        "reproducible over a switch: sums of a window of {} indices may not fit {} packets of {} bytes, and what does "
+        "not fit would stay out by chance: a grid of {} indices a block at most; without a grid of its own a "
+        "reproducible job has {} on every path",
+        spec.grid.block_indices, kFragmentsMax, at.packet_bytes_max, block_max, kReproducibleGrid.block_indices));
   }
   return {};
 }
 
 }  // namespace
+
+uint32_t reproducible_block_max(uint32_t packet_bytes_max) { return block_max_of(packet_bytes_max); }
 
 Status check_grid(const GridSpec& grid) {
   if (grid.block_indices == 0 || grid.block_indices % 64 != 0 || grid.block_indices > kWindowIndicesMax) {

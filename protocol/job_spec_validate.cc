@@ -339,8 +339,7 @@ Status check_switch_combination(const JobSpec& spec) {
     return refuse("path switch with apply_after_acks: there are no acknowledgements; set it to 0");
   if (spec.initial_weights != InitialWeights::kOwn) {
     return refuse(
-        "path switch with initial_weights first: nobody comes into a job of this path, or takes over weights, in this "
-        "version; begin with equal weights, or set path server");
+        "path switch with initial_weights first: not in this version; begin with equal weights, or set path server");
   }
   const auto own = std::ranges::find_if(
       spec.tensors, [&](const TensorSpec& tensor) { return tensor.reselect && *tensor.reselect != spec.reselect; });

@@ -41,8 +41,10 @@ void JobRounds::restore(std::vector<PartRound::Restored> parts, uint64_t lineage
     if (bucket.steps && bucket.decided > 0) {
       failure_ =
           Error{ErrorCode::kUnsupported,
-                "a shard came back in a reproducible job that re-selects: the counts of the last step, by which the "
-                "next one is cut, were its own; start the job anew"};
+                "a shard came back in a reproducible job that re-selects: it alone had the counts of its last step, by "
+                "which the next one is cut, so that no step after it would have the bits that it should have; start "
+                "the job anew, from the weights that its workers have, or with reselect none, where shards may come "
+                "back"};
     }
   }
   lineage_ = lineage;

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/base/bytes.h"
 #include "kernels/base/check.h"
 #include "kernels/base/hash.h"
+#include "protocol/handover_frame.h"
 #include "protocol/limits.h"
 #include "protocol/lineage.h"
 
@@ -52,7 +54,13 @@ bool Settlement::is_on_log(const Joiner& joiner, const PartRound& part) const {
          part.is_in_log(mine.n, mine.decided_in);
 }
 
+std::optional<uint32_t> Settlement::handover_part() const {
+  if (!by_switch() || setup_.shard != 0) return std::nullopt;
+  return static_cast<uint32_t>(setup_.layout.parts.size());
+}
+
 bool Settlement::may_keep_own(const Joiner& joiner, const PartRound& part) const {
+  if (by_switch()) return false;  // what led on from them nobody keeps
   const bool begins = joiner.state.parts[part.layout().part].n == 0;
   return is_on_log(joiner, part) && !(begins && setup_.spec.initial_weights == protocol::InitialWeights::kFirst);
 }
@@ -64,15 +72,21 @@ void Settlement::on_state(const protocol::Member& from, const protocol::State& s
   joiner.life = from.life;
   joiner.state = state;
   joiner.charge = MemoryCharge(setup_.rounds.kept_account(), state.parts.size() * sizeof(protocol::State::Part));
+  // It says so every heartbeat until it is settled: what has crossed the answer is not answered again.
+  const TimeNs lately = now - heartbeat() / 2;
+  if (const auto handover = handover_part(); handover && !is_told(joiner, *handover, lately))
+    joiner.wanting.push_back(*handover);
   for (const PartRound& part : setup_.rounds.parts()) {
-    const uint32_t number = part.layout().part;
-    if (std::ranges::find(joiner.wanting, number) != joiner.wanting.end()) continue;
-    // It says so every heartbeat until it is settled: what has crossed the answer is not answered again.
-    const auto told = joiner.told.find(number);
-    if (told != joiner.told.end() && now < told->second + heartbeat() / 2) continue;
-    judge(from, joiner, part, now, actions);
+    if (!is_told(joiner, part.layout().part, lately)) judge(from, joiner, part, now, actions);
   }
   ask_givers(now, actions);
+}
+
+/// It is being told, or was after that moment.
+bool Settlement::is_told(const Joiner& joiner, uint32_t part, TimeNs since) {
+  if (std::ranges::find(joiner.wanting, part) != joiner.wanting.end()) return true;
+  const auto told = joiner.told.find(part);
+  return told != joiner.told.end() && told->second > since;
 }
 
 void Settlement::judge(const protocol::Member& who, Joiner& joiner, const PartRound& part, TimeNs now,
@@ -152,6 +166,7 @@ void Settlement::ask_givers(TimeNs now, Actions& actions) {
     const protocol::Member& who = member(worker);
     if (setup_.members.synced().empty()) {
       for (const uint32_t part : joiner.wanting) {
+        if (part == handover_part()) continue;
         settle(who, joiner, setup_.rounds.part(part), Settle::Weights::kNone, actions);
         joiner.told[part] = now;
       }
@@ -191,7 +206,9 @@ void Settlement::on_snapshot(const protocol::Member& from, const protocol::Snaps
   if (!asked || (!joiner->second.transfer->n && body.offset != 0)) {
     return count(Metric::kDropped, "unasked_snapshot", 1, actions);
   }
-  if (!fits(joiner->second, body, payload)) {
+  if (body.part == handover_part()) {
+    hand_over(member(body.for_worker), joiner->second, body, std::move(payload), now, actions);
+  } else if (!fits(joiner->second, body, payload)) {
     count(Metric::kDropped, "damaged_snapshot", 1, actions);
     give_up(joiner->second);
   } else {
@@ -231,6 +248,37 @@ void Settlement::hand_on(const protocol::Member& who, Joiner& joiner, const prot
   if (on_log) setup_.rounds.serve_between(who, part, own, body.n, actions);
   settle(who, joiner, part, Settle::Weights::kSnapshot, actions);
   setup_.rounds.serve_between(who, part, body.n, part.decided(), actions);
+}
+
+/// What it is the workers' own affair: the shard sees that it is whole, and no longer than it says.
+void Settlement::hand_over(const protocol::Member& who, Joiner& joiner, const protocol::Snapshot& body,
+                           SharedBytes payload, TimeNs now, Actions& actions) {
+  Transfer& transfer = *joiner.transfer;
+  const ByteSpan bytes = payload.bytes;
+  if (body.offset == 0) {
+    ByteReader head(bytes);
+    const bool known = head.get<uint64_t>() == protocol::kHandoverMagic;
+    transfer.bytes = known ? head.get<uint64_t>().value_or(0) : 0;
+    transfer.offset = 0;
+  }
+  const uint64_t had = transfer.offset * sizeof(float);
+  const bool fits = body.offset == transfer.offset && !bytes.empty() && bytes.size() % sizeof(float) == 0 &&
+                    bytes.size() <= protocol::kSnapshotRunBytes && transfer.bytes <= protocol::kHandoverBytesMax &&
+                    had + bytes.size() <= transfer.bytes && hash64(bytes) == body.payload_hash;
+  if (!fits) {
+    count(Metric::kDropped, "damaged_snapshot", 1, actions);
+    return give_up(joiner);
+  }
+  count(Metric::kSnapshotBytes, "", static_cast<double>(bytes.size()), actions);
+  transfer.n = 0;
+  transfer.offset += bytes.size() / sizeof(float);
+  transfer.heard = now;
+  const bool is_last = transfer.offset * sizeof(float) == transfer.bytes;
+  setup_.members.send(who, body, std::move(payload), actions);
+  if (!is_last) return;
+  joiner.wanting.pop_front();
+  joiner.transfer.reset();
+  joiner.told[body.part] = now;
 }
 
 void Settlement::on_tick(TimeNs now, Actions& actions) {

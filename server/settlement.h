@@ -23,6 +23,8 @@ namespace millrace::server {
 /// run as they come, one part at a time, so that what is under way is one part a joiner. Where nobody can give them it is
 /// stranded, and when all members are, the log is cut to one of their states [10].
 ///
+/// Path switch  shards have no step and no update: a joiner always takes a synced member's weights, and at shard 0 in the same
+///          way what it needs for its turns (a handover: bytes that are passed on). The giver does not go on meanwhile.
 /// Epochs   what is settled counts in one epoch: begin_epoch() forgets it.
 /// Order    on a joiner's connection: updates that its own state lacks up to the snapshot (they say what of what it has sent
 ///          was
@@ -70,6 +72,7 @@ class Settlement {
     TimeNs heard = 0;           ///< asked, or when the last run came
     std::optional<uint64_t> n;  ///< of its runs
     uint64_t offset = 0;        ///< values that have come
+    uint64_t bytes = 0;         ///< of a handover, as its first run says
   };
   struct Joiner {
     uint64_t life = 0;
@@ -88,6 +91,10 @@ class Settlement {
   const protocol::Member& member(uint32_t worker) const;
   /// It wants a part, and would be given it but for the rest.
   static bool rests(const Joiner& joiner);
+  bool by_switch() const { return setup_.spec.path == protocol::Path::kSwitch; }
+  /// The number under which a handover travels, where this shard passes them on.
+  std::optional<uint32_t> handover_part() const;
+  static bool is_told(const Joiner& joiner, uint32_t part, TimeNs since);
   bool is_on_log(const Joiner& joiner, const PartRound& part) const;
   /// Its own weights will do [9d]: they are on the log, and not those that a job begins with whose beginning is another's.
   bool may_keep_own(const Joiner& joiner, const PartRound& part) const;
@@ -102,6 +109,8 @@ class Settlement {
   bool fits(const Joiner& joiner, const protocol::Snapshot& body, const SharedBytes& payload) const;
   void hand_on(const protocol::Member& who, Joiner& joiner, const protocol::Snapshot& body, SharedBytes payload,
                TimeNs now, Actions& actions);
+  void hand_over(const protocol::Member& who, Joiner& joiner, const protocol::Snapshot& body, SharedBytes payload,
+                 TimeNs now, Actions& actions);
   void give_up(Joiner& joiner) const;
   void count(Metric metric, std::string_view label, double value, Actions& actions) const;
 

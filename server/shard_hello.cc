@@ -59,13 +59,6 @@ Status may_join(const protocol::JobRecord& record, const protocol::Header& heade
                             "Hello that says that it returns",
                             header.worker, record.name, header.life));
   }
-  if (hello.spec.path == protocol::Path::kSwitch) {
-    return fail(
-        ErrorCode::kUnsupported,
-        fmt::format("worker {} would join job '{}', which is running by path switch: what it lacks the shards have "
-                    "not seen; start the job anew, or with path server",
-                    header.worker, record.name));
-  }
   // Where the shards hold the weights a worker needs none.
   if (!hello.has_weights && !hello.spec.has_store()) {
     return fail(ErrorCode::kUnsupported,

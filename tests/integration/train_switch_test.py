@@ -55,12 +55,13 @@ class Switch(WithServers):
             process.kill()
         process.communicate(timeout=TIMEOUT_S)
 
-    def begin(self, address, *more):
+    def begin(self, address, *more, only=None):
         data = self.path("switch.svm", made_up_rows(900, 5))
         test = self.path("switch.test.svm", made_up_rows(200, 6))
         flags = ["--train", data, "--test", test, "--batch", 2, "--lr", 0.5, "--audit", "--path", f"switch:{address}", "--switch-job", JOB,
                  "--switch-key", self.key, "--switch-slots", 16, "--grid", f"{WINDOW}:-12", "--switch-return-after-ms", 500, *more]
-        return [start("train", *self.flags(worker, WORKERS), "--json", "-v", *flags) for worker in range(WORKERS)]
+        which = range(WORKERS) if only is None else [only]
+        return [start("train", *self.flags(worker, WORKERS), "--json", "-v", *flags) for worker in which]
 
     def end(self, processes):
         """All must train to the end with the same weights and balanced books; their results, and what they said."""
@@ -121,13 +122,28 @@ class Switch(WithServers):
         workers[2].communicate()
         self.end(workers[:2])
 
+    def test_AWorkerThatIsKilledComesBackByTheSameCommandWhileTheSwitchDecides(self):
+        _, address = self.start_switch()
+        workers = self.begin(address, "--epochs", 12, "--compute-ms", 5)
+        self.wait_for_line(workers[0], "all 3 workers have joined")
+        time.sleep(0.5)
+        workers[2].kill()
+        workers[2].communicate()
+        # Its number is free once it has been silent for two heartbeats; the same command, with a state that it never wrote.
+        workers[2] = self.begin(address, "--epochs", 12, "--compute-ms", 5, "--state", self.path("two.state"), only=2)[0]
+        results, said = self.end(workers)
+        self.assertIn("this worker goes on from there", said[2])
+        self.assertTrue(results[2]["switch"]["at_switch"])
+        self.assertGreater(results[2]["switch"]["turns"], 10)
+        self.assertLess(results[2]["steps"], results[0]["steps"])
+
     def test_RefusesWhatThisPathDoesNotHave(self):
         _, address = self.start_switch()
         data = self.path("refused.svm", made_up_rows(20, 5))
         path = ["--train", data, "--path", f"switch:{address}", "--switch-job", JOB]
         self.refused(2, "switch_key_file", "train", *self.flags(), *path)
         self.refused(2, "path switch is for mode synchronous", "train", *self.flags(), *path, "--switch-key", self.key, "--staleness", 1)
-        self.refused(2, "takes nobody in again", "train", *self.flags(), *path, "--switch-key", self.key, "--state", self.path("a.state"))
+        self.refused(2, "initial_weights first", "train", *self.flags(), *path, "--switch-key", self.key, "--initial-weights", "first")
 
 
 if __name__ == "__main__":

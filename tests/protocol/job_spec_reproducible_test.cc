@@ -93,7 +93,8 @@ std::vector<Refused> refused_reproducible() {
        over_switch_but([](JobSpec& s) { s.switch_path.value = WindowValueCodec::kQsgd8; })},
       {"reproducible-switch", kImpossible, "bloom",
        over_switch_but([](JobSpec& s) { s.switch_path.index = WindowIndexCodec::kBloom; })},
-      {"reproducible-switch", kImpossible, "5376 indices at most",
+      {"reproducible-switch", kImpossible,
+       "5376 indices a block at most; without a grid of its own a reproducible job has 4096",
        over_switch_but([](JobSpec& s) { s.grid.block_indices = 5440; })},
   };
 }

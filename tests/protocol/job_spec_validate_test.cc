@@ -126,7 +126,7 @@ std::vector<Refused> refused_switch_combinations() {
       {"switch-history", kImpossible, "set history off", [](JobSpec& s) { s = with_switch(s), s.history = true; }},
       {"switch-acks", kImpossible, "there are no acknowledgements",
        [](JobSpec& s) { s = with_switch(s), s.apply_after_acks = 2; }},
-      {"switch-first", kImpossible, "nobody comes into a job of this path",
+      {"switch-first", kImpossible, "initial_weights first: not in this version",
        [](JobSpec& s) { s = with_switch(s), s.initial_weights = InitialWeights::kFirst; }},
       {"switch-reselect", kImpossible, "tensor 'bias': path switch re-selects",
        [](JobSpec& s) { s = with_switch(s), s.tensors[1].reselect = ReselectSpec{}; }},

@@ -35,6 +35,51 @@ struct Recovering : ::testing::Test {
   ReturningCluster cluster;
 };
 
+/// A reproducible job.
+struct ReproducibleRecovering : ::testing::Test {
+  static protocol::JobSpec spec(protocol::Reselect reselect) {
+    protocol::JobSpec spec = ReturningCluster::job(2);
+    spec.reproducible = true;
+    spec.grid.block_indices = 64;
+    if (reselect == protocol::Reselect::kTopK) spec.reselect = {.reselect = reselect, .k = 10};
+    return spec;
+  }
+  /// Its shard comes back after some steps; what the workers hear of it.
+  static std::vector<protocol::Abort> aborts_after_restart(protocol::Reselect reselect, int steps) {
+    ReturningCluster cluster(spec(reselect), 1);
+    cluster.join_all_with_weights();
+    for (int step = 0; step < steps; ++step) cluster.step({0, 1});
+    EXPECT_EQ(cluster.holds(0).n, static_cast<uint64_t>(steps));
+    cluster.start_shard(0, 1);
+    for (const uint32_t worker : {0u, 1u}) cluster.welcome_with_weights(worker);
+    for (const uint32_t worker : {0u, 1u}) cluster.deliver_all(worker);
+    for (const uint32_t worker : {0u, 1u}) cluster.say_state(worker, true);
+    std::vector<protocol::Abort> found;
+    for (int round = 0; round < 3; ++round) {
+      if (round > 0) cluster.live({0, 1}, 200);
+      for (const uint32_t worker : {0u, 1u}) {
+        const auto messages = cluster.give_all(worker);
+        for (const protocol::Abort& abort : ReturningCluster::of<protocol::Abort>(messages)) found.push_back(abort);
+      }
+    }
+    return found;
+  }
+};
+
+TEST_F(ReproducibleRecovering, AShardThatComesBackEndsAJobThatReSelectsAndSaysWhatToDo) {
+  const std::vector<protocol::Abort> aborts = aborts_after_restart(protocol::Reselect::kTopK, 2);
+  ASSERT_GE(aborts.size(), 2u) << "both workers are told";
+  for (const protocol::Abort& abort : aborts) {
+    EXPECT_EQ(abort.code, ErrorCode::kUnsupported);
+    EXPECT_THAT(abort.sentence, HasSubstr("start the job anew, from the weights that its workers have"));
+  }
+}
+
+TEST_F(ReproducibleRecovering, BeforeTheFirstStepAndWithoutReSelectionItGoesOn) {
+  EXPECT_THAT(aborts_after_restart(protocol::Reselect::kTopK, 0), IsEmpty());
+  EXPECT_THAT(aborts_after_restart(protocol::Reselect::kNone, 2), IsEmpty());
+}
+
 TEST_F(Recovering, HalfDeliveredUpdateIsFoundAndServedAgainAndOnlyThenContributionsAreTaken) {
   cluster.step({0, 1});
   const std::vector<uint32_t> both = {0, 1};

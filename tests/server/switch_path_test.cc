@@ -1,3 +1,8 @@
+#include <tuple>
+
+#include "kernels/base/bytes.h"
+#include "kernels/base/hash.h"
+#include "protocol/handover_frame.h"
 #include "tests/server/returning_cluster.h"
 
 /// Jobs of path switch at the shards: who decides, who may say so, and what shard 0 is asked to stand in for.
@@ -187,17 +192,107 @@ TEST_F(SwitchPath, ContributionByMessageIsRefusedWithASentence) {
   EXPECT_EQ(cluster.counted_in_all(Metric::kContributions), 0);
 }
 
-TEST_F(SwitchPath, WhoComesToARunningJobIsRefused) {
+TEST_F(SwitchPath, WhoComesToARunningJobWithoutWeightsIsRefused) {
   protocol::Hello hello = cluster.returning(1, 4711);
+  hello.has_weights = false;
   for (int beats = 0; beats < 30; ++beats) {
     cluster.pass(100);
     beat(0), beat(2);
   }
   ASSERT_THAT(view().members, SizeIs(2));
   const auto refusal = expect_body<Refuse>(cluster.say_hello(1, hello));
-  EXPECT_THAT(refusal.sentence, HasSubstr("running by path switch"));
+  EXPECT_THAT(refusal.sentence, HasSubstr("attach weights"));
   EXPECT_FALSE(refusal.retry);
   EXPECT_THAT(cluster.view_of(0).members, SizeIs(2));
+}
+
+/// Worker 2 has left, and another process comes as worker 2; all have weights.
+struct SwitchJoiner : ::testing::Test {
+  SwitchJoiner() : cluster(switch_job(3), 1, {}, {}, kDatagrams) {
+    cluster.join_all_with_weights();
+    cluster.say(2, Goodbye{Goodbye::Reason::kFailed, ""});
+    cluster.forget(2);
+    EXPECT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(2, cluster.returning(2, 77))));
+    for (uint32_t worker = 0; worker < 3; ++worker) cluster.take(worker);
+  }
+  protocol::SnapshotRequest asked() {
+    for (uint32_t worker = 0; worker < 2; ++worker) {
+      const auto requests = cluster.take_of<protocol::SnapshotRequest>(worker);
+      if (requests.empty()) continue;
+      giver = worker;
+      return requests.at(0);
+    }
+    ADD_FAILURE() << "nobody is asked";
+    return {};
+  }
+  /// Bytes of a handover from `begin` on, as shard 0 sees them.
+  void give(const protocol::SnapshotRequest& request, uint64_t all, uint64_t begin, uint64_t end,
+            uint64_t magic = protocol::kHandoverMagic) {
+    ByteBuffer bytes;
+    ByteWriter writer(bytes);
+    writer.put(magic);
+    writer.put(all);
+    bytes.resize(end);
+    bytes.erase(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(begin));
+    SharedBytes payload = SharedBytes::from(std::move(bytes));
+    protocol::Snapshot run;
+    run.part = request.parts.at(0);
+    run.for_worker = request.for_worker;
+    run.for_life = request.for_life;
+    run.offset = begin / sizeof(float);
+    run.payload_hash = hash64(payload.bytes);
+    cluster.say(giver, run, 0, payload);
+  }
+  ReturningCluster cluster;
+  uint32_t giver = 0;
+};
+
+TEST_F(SwitchJoiner, GetsAHandoverAndWeightsAndTakesPart) {
+  cluster.say_state(2, false);
+  const protocol::SnapshotRequest first = asked();
+  EXPECT_EQ(first.parts, std::vector<uint32_t>{1}) << "one behind the last part";
+  give(first, 48, 0, 32);
+  give(first, 48, 32, 48);
+  const protocol::SnapshotRequest second = asked();
+  EXPECT_EQ(second.parts, std::vector<uint32_t>{0});
+  cluster.give_weights(giver, second);
+  const std::vector<protocol::Message> got = cluster.take(2);
+  ASSERT_EQ(got.size(), 4u);
+  EXPECT_EQ(std::get<protocol::Snapshot>(got[0].body).part, 1u);
+  EXPECT_EQ(std::get<protocol::Snapshot>(got[1].body).offset, 8u);
+  EXPECT_EQ(std::get<protocol::Snapshot>(got[2].body).part, 0u);
+  const auto& settle = std::get<protocol::Settle>(got[3].body);
+  EXPECT_EQ(settle.weights, protocol::Settle::Weights::kSnapshot)
+      << "never its own: nobody keeps what led on from them";
+  EXPECT_TRUE(settle.on_log);
+  cluster.say(2, protocol::Synced{});
+  EXPECT_EQ(find_member(cluster.view(), 2)->state, protocol::MemberState::kSynced);
+}
+
+TEST_F(SwitchJoiner, AHandoverThatIsNoneOrLongerThanItSaysIsAskedForElsewhere) {
+  cluster.say_state(2, false);
+  const uint32_t part = 1;
+  for (const auto& [all, end, magic] : {std::tuple{uint64_t{48}, uint64_t{32}, uint64_t{5}},
+                                        {uint64_t{24}, uint64_t{32}, protocol::kHandoverMagic},
+                                        {protocol::kHandoverBytesMax + 8, uint64_t{32}, protocol::kHandoverMagic}}) {
+    const protocol::SnapshotRequest request = asked();
+    EXPECT_EQ(request.parts, std::vector<uint32_t>{part});
+    give(request, all, 0, end, magic);
+    EXPECT_THAT(cluster.take(2), IsEmpty());
+  }
+  EXPECT_EQ(cluster.counted(Metric::kDropped, "damaged_snapshot"), 3);
+  const protocol::SnapshotRequest request = asked();
+  give(request, 16, 0, 16);
+  EXPECT_THAT(cluster.take_of<protocol::Snapshot>(2), SizeIs(1));
+}
+
+TEST_F(SwitchJoiner, WhereNobodyIsLeftWithWeightsItIsStranded) {
+  for (const uint32_t worker : {0u, 1u}) cluster.say(worker, Goodbye{Goodbye::Reason::kFailed, ""});
+  cluster.take(2);
+  cluster.say_state(2, false);
+  const auto settles = cluster.take_of<protocol::Settle>(2);
+  ASSERT_EQ(settles.size(), 1u);
+  EXPECT_EQ(settles[0].weights, protocol::Settle::Weights::kNone);
 }
 
 TEST_F(SwitchPath, WhoHasFinishedIsNotInTheNextEpochAndTheOthersGoOn) {

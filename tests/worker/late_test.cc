@@ -66,6 +66,24 @@ TEST_F(Late, ASavedResidualCountsWhereNothingWasCountedSince) {
   EXPECT_TRUE(std::ranges::equal(stream->indices, std::vector<uint32_t>{5, 6}));
 }
 
+TEST_F(Late, NobodyComesIntoAReproducibleJobOverShardsAndItIsSaidWhatToDo) {
+  config_.spec.reproducible = true;
+  make();
+  view_.members[0] = {0, 2, kNonce, MemberState::kJoining};
+  life_ = 2;
+  core_->on_connected(0, now_, actions_);
+  welcome(0);
+  ASSERT_EQ(core().phase(), Phase::kEnded);
+  EXPECT_EQ(core().error()->code, ErrorCode::kUnsupported);
+  EXPECT_NE(core().error()->message.find("path switch"), std::string::npos) << core().error()->message;
+
+  actions_.clear();
+  make_running();
+  lose_place();
+  ASSERT_EQ(core().phase(), Phase::kEnded) << "nor does who was removed come back";
+  EXPECT_EQ(core().error()->code, ErrorCode::kNotAMember);
+}
+
 TEST_F(Late, AStateThatIsOffTheLogIsDropped) {
   make_late(saved());
   hear_snapshot(0, 4, 2);

@@ -213,6 +213,32 @@ TEST(Options, AWorkersRackIsItsOwnAndInNoSpecification) {
   }
 }
 
+TEST(Options, AReproducibleJobThatNamesNoGridHasTheSameOneOnEveryPath) {
+  for (const char* path : {"server", "switch:192.0.2.7:7600"}) {
+    for (const uint32_t packet_bytes : {1200U, 1472U, 8972U}) {
+      for (const uint32_t workers : {1U, 64U}) {
+        JobOptions job = good_job();
+        job.path = path;
+        const bool by_switch = job.path != "server";
+        if (by_switch) job.switch_job = 3;
+        if (by_switch) job.switch_packet_bytes = packet_bytes;
+        job.workers = workers;
+        job.worker = 0;
+        job.reproducible = true;
+        const auto spec = spec_from_options(job, kTensors);
+        ASSERT_TRUE(spec) << spec.error().message;
+        EXPECT_EQ(spec->grid, (protocol::GridSpec{.block_indices = 4096, .exponent_initial = -20}));
+        EXPECT_TRUE(!by_switch || spec->switch_path.value == protocol::WindowValueCodec::kFixed32);
+        job.reproducible = false;
+        const auto other = spec_from_options(job, kTensors);
+        ASSERT_TRUE(other) << other.error().message;
+        EXPECT_EQ(other->grid, protocol::GridSpec{});
+        EXPECT_EQ(other->switch_path.value, protocol::WindowValueCodec::kFixed16);
+      }
+    }
+  }
+}
+
 TEST(Options, AWrongPathIsRefusedWithWhatIsWanted) {
   const auto refused = [](const auto& bend) {
     JobOptions job = good_job();

@@ -286,9 +286,9 @@ TEST_F(SessionSwitch, WhatIsMissingIsSaid) {
   other_path.path = "tunnel";
   EXPECT_NE(refused(other_path).find("switch:HOST:PORT"), std::string::npos);
 
-  JobOptions returns = job(1);
-  returns.returns = true;
-  EXPECT_NE(refused(returns).find("path switch takes nobody in again"), std::string::npos);
+  JobOptions first = job(1);
+  first.initial_weights = "first";
+  EXPECT_NE(refused(first).find("path switch with initial_weights first"), std::string::npos);
 
   JobOptions no_port = job(1);
   no_port.path = "switch:127.0.0.1";

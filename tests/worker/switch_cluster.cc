@@ -56,28 +56,37 @@ SwitchCluster::SwitchCluster(const Options& options) : options_(options), random
   for (uint32_t worker = 0; worker < spec.workers; ++worker) {
     auto node = std::make_unique<Node>();
     node->sink = std::make_unique<Sink>(*this, endpoint(static_cast<uint16_t>(kFirstWorkerPort + worker)));
-    worker::CoreConfig config;
-    config.worker = worker;
-    config.nonce = 1'000 + worker;
-    config.spec = spec;
-    config.shard_addresses = {"tcp://a:1", "tcp://b:2"};
-    config.ledger = worker::LedgerMode::kPerIndex;
-    config.switch_access.key = key_of_job();
-    config.switch_access.sink = node->sink.get();
-    config.switch_access.resolve = [](std::string_view text) -> Result<protocol::Endpoint> {
-      if (text == "switch:7700") return endpoint(kSwitchPort);
-      if (text == "shard:7600") return endpoint(kShardPort);
-      return fail(ErrorCode::kUnavailable, "no such name");
-    };
-    for (size_t rack = 0; rack < options_.racks.size(); ++rack) {
-      if ((options_.racks[rack] >> worker & 1) != 0)
-        config.switch_access.rack = endpoint(static_cast<uint16_t>(kRackPort + rack));
-    }
-    node->core = std::make_unique<worker::SessionCore>(config);
-    for (const protocol::BucketLayout& bucket : node->core->layout().buckets)
-      node->weights.emplace_back(bucket.dimension, 0.0f);
     nodes_.push_back(std::move(node));
+    start_core(worker);
   }
+}
+
+void SwitchCluster::start_core(uint32_t worker) {
+  Node& node = *nodes_[worker];
+  node.nonce = 1'000 + worker + 100 * node.starts++;
+  worker::CoreConfig config;
+  config.worker = worker;
+  config.nonce = node.nonce;
+  config.spec = options_.spec;
+  config.has_weights = options_.has_weights;
+  config.shard_addresses = {"tcp://a:1", "tcp://b:2"};
+  config.ledger = worker::LedgerMode::kPerIndex;
+  config.switch_access.key = key_of_job();
+  config.switch_access.sink = node.sink.get();
+  config.switch_access.resolve = [](std::string_view text) -> Result<protocol::Endpoint> {
+    if (text == "switch:7700") return endpoint(kSwitchPort);
+    if (text == "shard:7600") return endpoint(kShardPort);
+    return fail(ErrorCode::kUnavailable, "no such name");
+  };
+  for (size_t rack = 0; rack < options_.racks.size(); ++rack) {
+    if ((options_.racks[rack] >> worker & 1) != 0)
+      config.switch_access.rack = endpoint(static_cast<uint16_t>(kRackPort + rack));
+  }
+  node.core = std::make_unique<worker::SessionCore>(config);
+  node.weights.clear();
+  node.actions.clear();
+  for (const protocol::BucketLayout& bucket : node.core->layout().buckets)
+    node.weights.emplace_back(bucket.dimension, 0.0f);
 }
 
 void SwitchCluster::start_aggregator(uint16_t port) {
@@ -114,8 +123,12 @@ void SwitchCluster::start_aggregator(uint16_t port) {
 void SwitchCluster::join(uint32_t worker) {
   Node& node = *nodes_[worker];
   node.core->start(now_, node.actions);
+  for (uint32_t shard = 0; shard < 2; ++shard) node.core->on_connected(shard, now_, node.actions);
+  welcome(worker);
+}
+
+void SwitchCluster::welcome(uint32_t worker) {
   for (uint32_t shard = 0; shard < 2; ++shard) {
-    node.core->on_connected(shard, now_, node.actions);
     protocol::Welcome welcome;
     welcome.view = view_;
     hear(worker, shard, welcome);
@@ -128,12 +141,17 @@ void SwitchCluster::join_all() {
 }
 
 void SwitchCluster::hear(uint32_t worker, uint32_t shard, protocol::Body body) {
-  Node& node = *nodes_[worker];
+  hear_word({worker, nodes_[worker]->life, view_.epoch, shard, std::move(body), {}});
+}
+
+void SwitchCluster::hear_word(const Word& word) {
+  Node& node = *nodes_[word.worker];
   protocol::Message message;
-  message.header = {kJob, view_.epoch, worker, 1, shard, view_.shards[shard].life};
-  message.body = std::move(body);
-  node.core->on_message(shard, std::move(message), now_, node.actions);
-  carry_out(worker);
+  message.header = {kJob, word.epoch, word.worker, word.life, word.shard, view_.shards[word.shard].life};
+  message.body = word.body;
+  message.payload = word.payload;
+  node.core->on_message(word.shard, std::move(message), now_, node.actions);
+  carry_out(word.worker);
 }
 
 void SwitchCluster::raise(const std::function<void(protocol::JobView&)>& change) {
@@ -179,17 +197,31 @@ void SwitchCluster::carry_out(uint32_t worker) {
   }
   node.core->end_turn(now_, node.actions);
   for (worker::LogLine& line : node.actions.log) node.log.push_back(std::move(line.text));
-  for (worker::SendAction& send : node.actions.sends) node.sent.push_back(std::move(send));
+  for (worker::SendAction& send : node.actions.sends) {
+    on_message_to_shard(worker, send);
+    node.sent.push_back(std::move(send));
+  }
   for (worker::DeliveredUpdate& update : node.actions.delivered) {
     const StreamView<float>& sum = update.sum.view;
     std::vector<float>& weights = node.weights[update.bucket];
+    if (update.replaces) {
+      std::ranges::copy(sum.values, weights.begin() + static_cast<std::ptrdiff_t>(update.begin));
+      continue;
+    }
     for (size_t i = 0; i < sum.values.size(); ++i) {
       weights[update.begin + sum.indices[i]] +=
           static_cast<float>(static_cast<double>(sum.values[i]) / update.denominator);
     }
     node.delivered.push_back(std::move(update));
   }
+  const std::vector<worker::GiveWeights> asked = std::move(node.actions.give_weights);
   node.actions.clear();
+  for (const worker::GiveWeights& give : asked) {
+    const protocol::PartLayout& part = node.core->layout().parts[give.part];
+    node.core->give_weights(give, std::span(node.weights[part.bucket]).subspan(part.begin, part.end - part.begin), now_,
+                            node.actions);
+    carry_out(worker);
+  }
 }
 
 void SwitchCluster::deliver(const Packet& packet) {
@@ -218,6 +250,7 @@ void SwitchCluster::tick_all() {
 }
 
 void SwitchCluster::step() {
+  if (random_.next_below(4) == 0 && pass_a_word()) return;
   if (network_.empty() || random_.next_below(8) == 0) return tick_all();
   const size_t at = random_.next_below(std::min<size_t>(network_.size(), 16));
   const Packet packet = std::move(network_[at]);

@@ -16,8 +16,8 @@
 namespace millrace::testing {
 
 /// Workers' cores of one job of path switch, and real aggregators for a switch and for shard 0, on a network of datagrams that a
-/// seed drives: any order, losses, copies. The shards are two names that say Welcome and what view there is; what workers send
-/// them is kept for the test to look at.
+/// seed drives: any order, losses, copies. The shards are two names that say Welcome and what view there is, and pass on what
+/// those who come in need of others (as server/settlement.h does); what workers send them is kept for the test to look at.
 class SwitchCluster {
  public:
   static constexpr uint64_t kJob = 7;
@@ -38,6 +38,7 @@ class SwitchCluster {
     std::vector<uint64_t> racks = {};  ///< in front of the switch: workers of each; others are in none
     uint64_t rack_reselect_k = 0;
     std::string address = "switch:7700";  ///< or "shard:7600": shard 0 decides itself, behind the racks
+    bool has_weights = true;
   };
   explicit SwitchCluster(const Options& options);
 
@@ -49,11 +50,23 @@ class SwitchCluster {
 
   /// Welcomed by both shards.
   void join(uint32_t worker);
+  /// [ROUNDS.md 9] The table takes a worker down as removed. It hears of it with the others, or when it comes back.
+  enum class Hears : uint8_t { kNow, kLater };
+  void remove(uint32_t worker, Hears hears);
+  /// ... lets it in, under a new life, as one that joins: the same process, or another one.
+  enum class Process : uint8_t { kSame, kNew };
+  void admit(uint32_t worker, Process process);
+  bool is_synced(uint32_t worker) const;
+  bool is_alive(uint32_t worker) const { return nodes_[worker]->alive; }
+  /// Cores of processes that are gone, with what they held at the end.
+  const std::vector<std::unique_ptr<worker::SessionCore>>& gone() const { return gone_; }
   void join_all();
   /// The next epoch of the view: every live worker hears it of both shards.
   void raise(const std::function<void(protocol::JobView&)>& change);
   void raise_for(uint32_t worker);
   void set_path(protocol::Path path);
+  /// Nobody settles joiners while it is false: what they ask for waits.
+  bool passes_on = true;
   /// The process is gone: it hears nothing more. Its core stays to be looked at.
   void kill(uint32_t worker) { nodes_[worker]->alive = false; }
   void hear(uint32_t worker, uint32_t shard, protocol::Body body);
@@ -113,7 +126,19 @@ class SwitchCluster {
     protocol::Endpoint own_;
     std::vector<uint8_t> room_ = std::vector<uint8_t>(2'048);
   };
+  /// What shards pass on, or say, in the epoch in which it was caused.
+  struct Word {
+    uint32_t worker = 0;
+    uint64_t life = 0;
+    uint64_t epoch = 0;
+    uint32_t shard = 0;
+    protocol::Body body;
+    SharedBytes payload;
+  };
   struct Node {
+    uint64_t life = 1;
+    uint64_t nonce = 0;
+    uint64_t starts = 0;
     std::unique_ptr<Sink> sink;
     std::unique_ptr<worker::SessionCore> core;
     worker::Actions actions;
@@ -128,6 +153,14 @@ class SwitchCluster {
     std::unique_ptr<switch_agg::Aggregator> aggregator;
   };
   static protocol::Endpoint endpoint(uint16_t port);
+  void start_core(uint32_t worker);
+  void welcome(uint32_t worker);
+  void hear_word(const Word& word);
+  // switch_cluster_returns.cc
+  void on_message_to_shard(uint32_t worker, const worker::SendAction& send);
+  void ask_for_all(uint32_t joiner, uint32_t shard);
+  void pass_on(const worker::SendAction& send);
+  bool pass_a_word();
   void carry_out(uint32_t worker);
   void deliver(const Packet& packet);
   void tick_all();
@@ -140,6 +173,8 @@ class SwitchCluster {
   std::vector<std::unique_ptr<Node>> nodes_;
   std::map<uint16_t, Decider> aggregators_;
   std::deque<Packet> network_;
+  std::deque<Word> words_;
+  std::vector<std::unique_ptr<worker::SessionCore>> gone_;
 };
 
 }  // namespace millrace::testing

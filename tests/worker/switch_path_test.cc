@@ -320,20 +320,14 @@ TEST(SwitchPath, WithoutADeciderNothingIsTakenAndItIsSaid) {
   expect_balanced(cluster);
 }
 
-TEST(SwitchPath, WhoIsRemovedEnds) {
-  SwitchCluster cluster(options_for(3, {300}));
+TEST(SwitchPath, WhoIsRemovedAndHasNoWeightsToTakeOverEnds) {
+  SwitchCluster::Options options = options_for(3, {300});
+  options.has_weights = false;
+  SwitchCluster cluster(options);
   cluster.join_all();
   cluster.raise([](protocol::JobView& view) { view.members.erase(view.members.begin()); });
   ASSERT_EQ(cluster.core(0).phase(), worker::Phase::kEnded);
   EXPECT_EQ(cluster.core(0).error()->code, ErrorCode::kNotAMember);
-}
-
-TEST(SwitchPath, NobodyComesIntoAJobThatRuns) {
-  SwitchCluster cluster(options_for(2, {300}));
-  cluster.view().members[1].state = protocol::MemberState::kJoining;
-  cluster.join(1);
-  ASSERT_EQ(cluster.core(1).phase(), worker::Phase::kEnded);
-  EXPECT_EQ(cluster.core(1).error()->code, ErrorCode::kUnsupported);
 }
 
 TEST(SwitchPath, EpochsBeyond32BitsEndTheSession) {

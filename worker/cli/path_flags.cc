@@ -26,7 +26,8 @@ void add_path_flags(CLI::App& app, PathOptions& options) {
       ->capture_default_str()
       ->check(in_range(1200, 8972));
   app.add_option("--switch-codec", options.switch_codec,
-                 "of datagrams: raw, gap, bitmap or bloom + fixed16, fixed32, qsgd8 or qsgd4")
+                 "of datagrams: raw, gap, bitmap or bloom + fixed16, fixed32, qsgd8 or qsgd4; auto: gap+fixed16, with "
+                 "--reproducible gap+fixed32")
       ->capture_default_str();
   app.add_option("--switch-return-after-ms", options.switch_return_after_ms,
                  "a switch that answers again for so long gets the job back")
@@ -34,7 +35,8 @@ void add_path_flags(CLI::App& app, PathOptions& options) {
       ->check(in_range(0, 86'400'000));
   app.add_option("--grid", options.grid,
                  "INDICES:EXPONENT of the binary grid: indices of a block (path switch: of a window, as the switch has "
-                 "them), and its first power of 2")
+                 "them), and its first power of 2; auto: 16384:-20, with --reproducible 4096:-20 on every path, since "
+                 "the bits depend on the grid and a switch's packets hold all sums of some 5,000 indices")
       ->capture_default_str();
 }
 

@@ -13,9 +13,9 @@ struct PathOptions {
   uint32_t switch_job = 0;
   uint32_t switch_slots = 16;
   uint32_t switch_packet_bytes = 1472;
-  std::string switch_codec = "gap+fixed16";
+  std::string switch_codec = "auto";
   uint32_t switch_return_after_ms = 5'000;
-  std::string grid = "16384:-20";
+  std::string grid = "auto";
   std::string switch_key_file = {};
 };
 

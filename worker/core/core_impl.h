@@ -22,7 +22,7 @@
 /// worker's place in them, losing it and getting it back. core_returns: where it stands, and how its parts are settled.
 /// core_snapshots: weights that leave and come. core_held: updates that wait for acknowledgements. core_rounds:
 /// contributions and updates. core_numbers: pushes and steps.
-/// core_audit: the law at run time. core_switch: jobs of path switch.
+/// core_audit: the law at run time. core_switch: jobs of path switch; core_handovers: coming into one.
 /// core_sequences: mode asynchronous.
 namespace millrace::worker {
 
@@ -119,7 +119,8 @@ struct PartRun {
   uint64_t sequence_life = 0;
   // While this worker is not synced, in the present epoch:
   bool settled = false;
-  bool stranded = false;  ///< nobody can help it to go on [10]
+  bool stranded = false;                           ///< nobody can help it to go on [10]
+  std::optional<protocol::Settle> waiting_settle;  ///< path switch: until there is a handover
   std::optional<Incoming> incoming;
 
   uint64_t dimension() const { return layout.end - layout.begin; }
@@ -222,6 +223,11 @@ struct SessionCore::Impl {
   LinkRate link_rate;                       ///< to and from the shards
   std::unique_ptr<SwitchPath> switch_path;  ///< of jobs with it
   protocol::Heartbeat::Switch told_of_switch = protocol::Heartbeat::Switch::kNoWord;
+  std::vector<GiveWeights> asked_at_rest;   ///< path switch: what others asked for; given between two steps
+  ByteBuffer incoming_handover;             ///< as much as has come, while this worker is not synced
+  std::optional<uint64_t> handed_step;      ///< ... all of it has: the next step of the job
+  uint64_t left_life = 0;                   ///< ... the life that it was synced with before
+  std::optional<SwitchStepDone> left_step;  ///< what came of the step in which this worker was removed
   std::vector<Link> links;
 
   Standing standing = Standing::kLoaded;
@@ -298,9 +304,9 @@ struct SessionCore::Impl {
   /// Of this process in that view; 0: it is not in it.
   uint64_t life_in(const protocol::JobView& of) const;
   /// It goes on with the weights of another, or with none: those that the shards hold.
-  /// Not in a reproducible job: whoever gave it weights does not say what exponents go with them.
+  /// Not in a reproducible job over shards: whoever gave it weights does not say what exponents go with them.
   bool may_return() const {
-    return !by_switch() && !config.spec.reproducible && (config.has_weights || config.spec.has_store());
+    return (by_switch() || !config.spec.reproducible) && (config.has_weights || config.spec.has_store());
   }
   /// Values that a snapshot of the part has for this worker.
   uint64_t snapshot_values(const PartRun& part) const { return config.has_weights ? part.dimension() : 0; }
@@ -451,8 +457,26 @@ struct SessionCore::Impl {
   void tell_of_switch(TimeNs now, Actions& actions);
   void finish_switch_step(TimeNs now, Actions& actions);
   void settle_by_switch(PartRun& part, const SwitchStepDone& step);
+  /// What of an offer was applied, as `masked`; what was not, as `back`; what is in neither is lost by name.
+  struct SwitchFate {
+    Stream<float> back;
+    Stream<float> masked;
+    uint64_t whole = 0;  ///< entries of `back` of which nothing was applied
+  };
+  SwitchFate fate_by_switch(PartRun& part, const Outstanding& out, const SwitchStepDone& step);
   void deliver_by_switch(PartRun& part, const SwitchStepDone& step, TimeNs now, Actions& actions);
   bool may_leave_switch(TimeNs now, Actions& actions);
+
+  // core_handovers.cc: who comes into a job of path switch that runs, from both sides
+  /// The part by whose number a handover travels: one behind the last.
+  uint32_t handover_part() const { return static_cast<uint32_t>(parts.size()); }
+  void give_later(const GiveWeights& asked, Actions& actions);
+  void give_at_rest(Actions& actions);
+  void send_handover(const GiveWeights& asked, Actions& actions);
+  void forget_handovers();
+  void on_handover_run(const protocol::Snapshot& run, ByteSpan bytes, TimeNs now, Actions& actions);
+  void settle_left_step(PartRun& part);
+  void revoke(Actions& actions);
   /// Steps of the part as shards know them: on path switch they see none.
   uint64_t steps_at_shard(const PartRun& part) const { return by_switch() ? 0 : part.n; }
   // core_numbers.cc
@@ -507,7 +531,7 @@ struct SessionCore::Impl {
 
   // core_snapshots.cc: weights that leave and come
   void on_snapshot_request(uint32_t shard, const protocol::SnapshotRequest& request, Actions& actions);
-  void on_snapshot(uint32_t shard, const protocol::Message& message, TimeNs now);
+  void on_snapshot(uint32_t shard, const protocol::Message& message, TimeNs now, Actions& actions);
   void give_weights(const GiveWeights& asked, std::span<const float> weights, Actions& actions);
 
   // core_saves.cc

@@ -67,7 +67,7 @@ void SessionCore::Impl::on_message_of_returns(uint32_t shard, const protocol::Me
   } else if (const auto* request = as<protocol::SnapshotRequest>(message)) {
     on_snapshot_request(shard, *request, actions);
   } else if (std::holds_alternative<protocol::Snapshot>(message.body)) {
-    on_snapshot(shard, message, now);
+    on_snapshot(shard, message, now, actions);
   } else {
     ++counters.dropped_unexpected;
   }
@@ -148,7 +148,7 @@ void SessionCore::Impl::on_welcome(uint32_t shard, const protocol::Header& heade
     const bool ask = !is_in_every_step();
     for (const PartRun& part : parts) {
       if (part.layout.shard == shard && (steps_at_shard(part) > 0 || ask))
-        link.acks.push_back({part.layout.part, part.n, ask});
+        link.acks.push_back({part.layout.part, steps_at_shard(part), ask});
     }
   }
   resend_outstanding(shard, now, actions);

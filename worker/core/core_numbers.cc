@@ -165,6 +165,7 @@ void SessionCore::Impl::send_unsent(BucketRun& run, TimeNs now, Actions& actions
 }
 
 void SessionCore::Impl::send_unsent(PartRun& part, TimeNs now, Actions& actions) {
+  if (by_switch()) return;  // the step's begin sends it
   for (Outstanding& out : part.outstanding) {
     if (!out.on_wire && may_be_taken(part, out)) send_contribution(part, out, now, actions);
   }

@@ -46,6 +46,7 @@ bool SessionCore::Impl::adopt_view(uint32_t shard, const protocol::JobView& next
   if (next.epoch <= view.epoch && view.job != 0) return true;
   const protocol::JobView before = std::exchange(view, next);
   forget_backed();
+  asked_at_rest.clear();
   follow_shards(before, now, actions);
   if (!find_myself(shard, before, now, actions)) return false;
   progress_at = now;
@@ -117,12 +118,6 @@ bool SessionCore::Impl::find_myself(uint32_t shard, const protocol::JobView& bef
   } else if (own->life != life && !take_new_life(*own, now, actions)) {
     return false;
   }
-  if (by_switch() && own->state == protocol::MemberState::kJoining && view.started) {
-    end_session({ErrorCode::kUnsupported,
-                 "the job runs, and on path switch this version lets nobody come in, or come back, while it does"},
-                now, actions);
-    return false;
-  }
   has_place = true;
   return stand_as(*own, before, now, actions);
 }
@@ -182,10 +177,11 @@ bool SessionCore::Impl::stand_as(const protocol::Member& own, const protocol::Jo
                                  Actions& actions) {
   if (own.state == protocol::MemberState::kJoining) {
     if (!view.started) return true;
-    if (config.spec.reproducible) {
+    if (config.spec.reproducible && !by_switch()) {
       end_session({ErrorCode::kUnsupported,
-                   "the job runs and is reproducible: nobody can join it, since the exponents of its grid are known to "
-                   "those who saw all of its updates; start the job anew"},
+                   "the job runs and is reproducible: nobody can join it over shards, since the exponents of its "
+                   "grid are known to those who saw all of its updates; start the job anew from the weights of one of its "
+                   "workers, or run it with path switch, where joiners are handed them"},
                   now, actions);
       return false;
     }
@@ -217,6 +213,8 @@ void SessionCore::Impl::lose_place(TimeNs now, Actions& actions) {
   has_place = false;
   lost_place = true;
   resend_check_at = kNever;
+  if (by_switch()) switch_path->leave_job();
+  if (synced()) left_life = life;
   if (view.started) {
     came_back = true;
     if (synced()) {
@@ -296,9 +294,12 @@ void SessionCore::Impl::become_synced(TimeNs now, Actions& actions) {
   for (PartRun& part : parts) {
     part.settled = part.stranded = false;
     part.incoming.reset();
+    part.waiting_settle.reset();
     part.early.clear();
     part.decided_without = 0;
   }
+  forget_handovers();
+  left_step.reset();
   for (BucketRun& run : buckets) {
     run.bucket->merge_aside();
     run.steps_applied = UINT64_MAX;
@@ -309,7 +310,8 @@ void SessionCore::Impl::become_synced(TimeNs now, Actions& actions) {
   }
   if (!restart_numbers(now, actions)) return;
   for (Link& link : links) link.acks.clear();
-  for (const PartRun& part : parts) links[part.layout.shard].acks.push_back({part.layout.part, part.n, true});
+  for (const PartRun& part : parts)
+    links[part.layout.shard].acks.push_back({part.layout.part, steps_at_shard(part), true});
   log(actions, Severity::kInfo,
       "worker " + std::to_string(config.worker) + " takes part from epoch " + std::to_string(view.epoch) +
           " on, life " + std::to_string(life));
@@ -348,6 +350,7 @@ std::string SessionCore::Impl::returning_text() const {
   if (!has_place) return "the membership table has not let this worker in again";
   if (std::ranges::any_of(parts, &PartRun::stranded))
     return "no worker has weights of the job that this one could go on with; it waits for the others to come back";
+  if (by_switch() && !handed_step) return "no worker has said yet where the job's steps by the switch are";
   const auto open = std::ranges::find_if(parts, [](const PartRun& part) { return !part.settled; });
   if (open == parts.end()) return "the membership table has not taken down yet that this worker is back";
   return shard_text(open->layout.shard) + " has not said yet how part " + std::to_string(open->layout.part) +

@@ -22,8 +22,10 @@ void SessionCore::Impl::begin_settling(Actions& actions) {
   for (PartRun& part : parts) {
     part.settled = part.stranded = false;
     part.incoming.reset();
+    part.waiting_settle.reset();
     part.early.clear();
   }
+  forget_handovers();
   for (uint32_t shard = 0; shard < links.size(); ++shard) {
     if (links[shard].state == LinkState::kWelcomed) send_state(shard, actions);
   }
@@ -46,7 +48,10 @@ bool SessionCore::Impl::all_settled() const { return std::ranges::all_of(parts, 
 void SessionCore::Impl::repeat_joining(uint32_t shard, Actions& actions) {
   if (all_settled()) return send(shard, protocol::Synced{}, {}, actions);
   const bool done_there =
-      std::ranges::all_of(parts, [shard](const PartRun& part) { return part.settled || part.layout.shard != shard; });
+      std::ranges::all_of(
+          parts,
+          [shard](const PartRun& part) { return part.settled || part.waiting_settle || part.layout.shard != shard; }) &&
+      (!by_switch() || shard != 0 || handed_step);
   if (!done_there || std::ranges::any_of(parts, &PartRun::stranded)) send_state(shard, actions);
 }
 
@@ -96,6 +101,14 @@ void SessionCore::Impl::on_settle(uint32_t shard, const protocol::Settle& settle
     ++counters.dropped_unexpected;
     return;
   }
+  if (by_switch() && own) {
+    ++counters.dropped_unexpected;  // shards have no updates that would lead on from its own
+    return;
+  }
+  if (by_switch() && !handed_step) {
+    part.waiting_settle = settle;  // weights of a step that is not known yet
+    return;
+  }
   if (aside_pending) put_aside();
   if (aside_pending) return;  // a slot is being filled at this moment: the next State brings the same answer
   const double carried = carried_in(part);
@@ -118,6 +131,12 @@ void SessionCore::Impl::on_settle(uint32_t shard, const protocol::Settle& settle
 void SessionCore::Impl::settle_account(PartRun& part, const protocol::Settle& settle, uint64_t next) {
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
   if (!settle.on_log) return drop_off_log(part, settle);
+  if (by_switch() && standing == Standing::kLoaded) {
+    // Nobody can say what of it was counted since it was saved.
+    counters.lost_save_too_old += bucket.drop_aside(part.at);
+    return;
+  }
+  if (by_switch()) return settle_left_step(part);
   if (standing == Standing::kExpelled) {
     return asynchronous() ? settle_sequences(part, settle, next) : settle_outstanding(part, settle, next);
   }
@@ -226,6 +245,7 @@ void SessionCore::Impl::go_on_from_cut() {
     part.kept.clear();
     part.lineage = protocol::lineage_of(view, part.layout.shard);
   }
+  if (by_switch()) switch_path->begin_anew(parts.front().n);
 }
 
 }  // namespace millrace::worker

@@ -29,8 +29,8 @@ void SessionCore::Impl::give_weights(const GiveWeights& asked, std::span<const f
     run.part = asked.part;
     run.for_worker = asked.for_worker;
     run.for_life = asked.for_life;
-    run.n = part.n;
-    run.decided_in = part.decided_in;
+    run.n = steps_at_shard(part);
+    run.decided_in = by_switch() ? 0 : part.decided_in;
     run.offset = at;
     const SharedBytes bytes{whole.owner, whole.bytes.subspan(at * sizeof(float), values * sizeof(float))};
     run.payload_hash = hash64(bytes.bytes);
@@ -46,6 +46,11 @@ void SessionCore::Impl::on_snapshot_request(uint32_t shard, const protocol::Snap
     return;
   }
   for (const uint32_t part : request.parts) {
+    const bool is_handover = by_switch() && shard == 0 && part == handover_part();
+    if (by_switch() && (is_handover || (part < parts.size() && parts[part].layout.shard == shard))) {
+      give_later({shard, part, request.for_worker, request.for_life, view.epoch}, actions);
+      continue;
+    }
     if (part >= parts.size() || parts[part].layout.shard != shard) {
       ++counters.dropped_unexpected;
       continue;
@@ -54,10 +59,12 @@ void SessionCore::Impl::on_snapshot_request(uint32_t shard, const protocol::Snap
   }
 }
 
-void SessionCore::Impl::on_snapshot(uint32_t shard, const protocol::Message& message, TimeNs now) {
+void SessionCore::Impl::on_snapshot(uint32_t shard, const protocol::Message& message, TimeNs now, Actions& actions) {
   const auto& run = std::get<protocol::Snapshot>(message.body);
   const ByteSpan bytes = message.payload.bytes;
   const bool mine = run.for_worker == config.worker && run.for_life == life && joining();
+  if (mine && by_switch() && shard == 0 && run.part == handover_part())
+    return on_handover_run(run, bytes, now, actions);
   if (!mine || run.part >= parts.size() || parts[run.part].layout.shard != shard || parts[run.part].settled) {
     ++counters.dropped_unexpected;
     return;
@@ -85,6 +92,7 @@ void SessionCore::Impl::on_snapshot(uint32_t shard, const protocol::Message& mes
 void SessionCore::Impl::take_snapshot(PartRun& part, const protocol::Settle& settle, Actions& actions) {
   Incoming taken = std::move(*part.incoming);
   part.incoming.reset();
+  if (by_switch()) taken.n = handed_step.value();
   uint64_t reached = part.n;
   if (!settle.on_log || taken.n < part.n) part.kept.clear();
   for (auto& [step, update] : part.early) {

@@ -172,7 +172,10 @@ void SessionCore::Impl::offer(uint32_t bucket, uint64_t step, TimeNs now, Action
   ++run.coded;
   ++changes;
   if (run.coded == run.pushed) ready.erase({-static_cast<int64_t>(run.priority), bucket});
-  if (!std::ranges::all_of(buckets, [step](const BucketRun& one) { return one.coded == step + 1; })) return;
+  const auto has_offer = [step](const PartRun& part) {
+    return !part.outstanding.empty() && part.outstanding.back().step == step;
+  };
+  if (!std::ranges::all_of(parts, has_offer)) return;
   if (const Status begun = begin_switch_step(step, now); !begun) end_session(begun.error(), now, actions);
 }
 
@@ -195,6 +198,7 @@ void SessionCore::Impl::on_packet(const protocol::ReceivedPacket& packet, TimeNs
   if (!by_switch() || over()) return;
   switch_path->receive(packet, now);
   finish_switch_step(now, actions);
+  give_at_rest(actions);
 }
 
 void SessionCore::Impl::follow_path(TimeNs now, Actions& actions) {
@@ -209,6 +213,7 @@ void SessionCore::Impl::tick_path(TimeNs now, Actions& actions) {
   if (over()) return;
   switch_path->tick(now);
   finish_switch_step(now, actions);
+  give_at_rest(actions);
   tell_of_switch(now, actions);
 }
 
@@ -223,6 +228,7 @@ void SessionCore::Impl::tell_of_switch(TimeNs now, Actions& actions) {
 }
 
 void SessionCore::Impl::finish_switch_step(TimeNs now, Actions& actions) {
+  if (!synced()) return;  // a step that it left is settled when it comes back
   const std::optional<SwitchStepDone> step = switch_path->take_done();
   if (!step) return;
   for (PartRun& part : parts) {
@@ -236,8 +242,17 @@ void SessionCore::Impl::settle_by_switch(PartRun& part, const SwitchStepDone& st
   MILLRACE_CHECK(part.outstanding.size() == 1 && part.outstanding.front().step == part.n, part.outstanding.size(),
                  part.n);
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
+  SwitchFate fate = fate_by_switch(part, part.outstanding.front(), step);
+  part.outstanding.pop_front();
+  was_applied(part, part.n, HeldStream<float>::from(std::move(fate.masked)), nullptr);
+  bucket.settle_offer(part.at, std::move(fate.back), fate.whole);
+}
+
+SessionCore::Impl::SwitchFate SessionCore::Impl::fate_by_switch(PartRun& part, const Outstanding& out,
+                                                                const SwitchStepDone& step) {
+  Bucket& bucket = *buckets[part.layout.bucket].bucket;
   const PartRange range = range_in(switch_path->layout(), part.layout);
-  const StreamView<float> offered = part.outstanding.front().sent.view;
+  const StreamView<float> offered = out.sent.view;
   const Entries<double> applied(step.applied_indices, step.applied, range.begin, range.end);
   const Entries<float> returned(step.returned_indices, step.returned, range.begin, range.end);
   std::optional<OfferSettled> settled = settle_offered(offered, applied, returned);
@@ -245,9 +260,7 @@ void SessionCore::Impl::settle_by_switch(PartRun& part, const SwitchStepDone& st
   for (const OfferSettled::Lost& lost : settled->lost) bucket.lose(part.at, lost.index, lost.amount);
   part.account.carried_by_switch.add(settled->carried);
   part.account.doubt += kMassError * settled->carried.magnitude;
-  part.outstanding.pop_front();
-  was_applied(part, part.n, HeldStream<float>::from(std::move(settled->masked)), nullptr);
-  bucket.settle_offer(part.at, std::move(settled->back), settled->whole);
+  return {std::move(settled->back), std::move(settled->masked), settled->whole};
 }
 
 void SessionCore::Impl::deliver_by_switch(PartRun& part, const SwitchStepDone& step, TimeNs now, Actions& actions) {
@@ -265,7 +278,13 @@ void SessionCore::Impl::deliver_by_switch(PartRun& part, const SwitchStepDone& s
   DeliveredUpdate delivered;
   delivered.bucket = part.layout.bucket;
   delivered.part = part.layout.part;
-  delivered.step = delivered.first_step = delivered.push = part.n;
+  delivered.step = delivered.first_step = part.n;
+  // Who came in later numbers its pushes from 0 all the same; and of a bucket that was ahead the step had nothing.
+  const auto answers = std::ranges::lower_bound(run.steps, part.n);
+  const uint64_t push = run.answered + static_cast<uint64_t>(answers - run.steps.begin());
+  delivered.answers_push = answers != run.steps.end() && *answers == part.n && push >= part.answers;
+  delivered.push = std::max(push, part.answers);
+  if (delivered.answers_push) part.answers = push + 1;
   delivered.begin = part.layout.begin;
   delivered.counted = true;
   for (const SwitchStepDone::Window& window : windows.empty() ? step.windows : windows) {
@@ -290,7 +309,6 @@ void SessionCore::Impl::deliver_by_switch(PartRun& part, const SwitchStepDone& s
   run.bucket->count_received(sum.count());
   counters.raw_bytes_down += sum.count() * (sizeof(uint32_t) + sizeof(float));
   delivered.sum = HeldStream<float>::from(std::move(sum));
-  part.answers = part.n + 1;
   part.decided_in = delivered.decided_in;
   ++part.n;
   delivered.step_complete = --run.parts_behind == 0;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/base/words.h"
+#include "protocol/job_spec_reproducible.h"
 
 namespace millrace::worker {
 namespace {
@@ -77,8 +78,11 @@ Status set_path(const JobOptions& job, protocol::JobSpec& spec) {
   at.slots = job.switch_slots;
   at.packet_bytes_max = job.switch_packet_bytes;
   at.return_after_ms = job.switch_return_after_ms;
-  const std::vector<std::string_view> codecs = split(job.switch_codec, '+');
-  if (codecs.size() != 2) return bad(job.switch_codec, "a switch_codec: INDEX+VALUE, as gap+fixed16");
+  // Integers of a reproducible job have the bits of an f32's, and a switch sends all of them.
+  const bool exact = job.reproducible && spec.path == protocol::Path::kSwitch;
+  const std::string_view chosen = exact ? "gap+fixed32" : "gap+fixed16";
+  const std::vector<std::string_view> codecs = split(job.switch_codec == "auto" ? chosen : job.switch_codec, '+');
+  if (codecs.size() != 2) return bad(job.switch_codec, "a switch_codec: 'auto' or INDEX+VALUE, as gap+fixed16");
   using Index = protocol::WindowIndexCodec;
   using Value = protocol::WindowValueCodec;
   if (auto done = choose<Index>(
@@ -174,12 +178,13 @@ Result<protocol::MomentumSpec> momentum_from_text(std::string_view text) {
   return spec;
 }
 
-Result<protocol::GridSpec> grid_from_text(std::string_view text) {
+Result<protocol::GridSpec> grid_from_text(std::string_view text, const protocol::GridSpec& chosen) {
+  if (text == "auto") return chosen;
   protocol::GridSpec spec;
   const std::vector<std::string_view> words = split(text, ':');
   const auto block = words.empty() ? std::nullopt : number_from_text<uint32_t>(words[0]);
   const auto exponent = words.size() == 2 ? number_from_text<int32_t>(words[1]) : std::nullopt;
-  if (!block || !exponent) return bad(text, "a grid: BLOCK_INDICES:FIRST_EXPONENT, as 16384:-20");
+  if (!block || !exponent) return bad(text, "a grid: 'auto' or BLOCK_INDICES:FIRST_EXPONENT, as 16384:-20");
   spec.block_indices = *block;
   spec.exponent_initial = *exponent;
   return spec;
@@ -222,7 +227,8 @@ Result<protocol::JobSpec> spec_from_options(const JobOptions& job, std::span<con
   spec.clip = job.clip;
   if (auto done = set_words(job, spec); !done) return std::unexpected(done.error());
   if (auto done = set_path(job, spec); !done) return std::unexpected(done.error());
-  auto grid = of_option("grid", grid_from_text(job.grid));
+  const protocol::GridSpec chosen = job.reproducible ? protocol::kReproducibleGrid : protocol::GridSpec{};
+  auto grid = of_option("grid", grid_from_text(job.grid, chosen));
   if (!grid) return std::unexpected(grid.error());
   spec.grid = *grid;
   for (const TensorOptions& options : tensors) {
@@ -235,7 +241,7 @@ Result<protocol::JobSpec> spec_from_options(const JobOptions& job, std::span<con
                                                  std::to_string(job.workers) +
                                                  " workers: identities are 0 .. workers - 1");
   }
-  if (job.reproducible && (job.returns || !job.load_path.empty())) {
+  if (job.reproducible && spec.path == protocol::Path::kServer && (job.returns || !job.load_path.empty())) {
     return fail(
         ErrorCode::kUnsupported,
         std::string(job.returns ? "returns" : "load_path") +

@@ -27,7 +27,8 @@ std::optional<SwitchAddresses> switch_addresses(std::string_view path);
 Result<protocol::MomentumSpec> momentum_from_text(std::string_view text);
 
 /// "BLOCK:EXPONENT": indices of a block, and the first exponent of 2.
-Result<protocol::GridSpec> grid_from_text(std::string_view text);
+/// chosen   what "auto" is.
+Result<protocol::GridSpec> grid_from_text(std::string_view text, const protocol::GridSpec& chosen);
 
 /// "none" or "topk:DENSITY|COUNT".
 Result<protocol::ReselectSpec> reselect_from_text(std::string_view text, uint32_t threshold_period);

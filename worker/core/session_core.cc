@@ -69,7 +69,6 @@ SessionCore::Impl::Impl(CoreConfig config_)
     links.push_back(std::move(link));
   }
   if (config.spec.path == protocol::Path::kSwitch) {
-    config.has_weights = false;  // it neither gives any nor takes others'
     switch_path = std::make_unique<SwitchPath>(config.spec, layout, config.worker, config.switch_access, config.nonce);
   }
   if (config.saved) load(*config.saved);

@@ -16,7 +16,8 @@ namespace {
 /// congestion, and halves the windows under way. What the network has lost is mostly known before, by the turns that come back.
 constexpr TimeNs kRetryMin = 20 * kNsPerMs;
 constexpr TimeNs kRetryInitial = 50 * kNsPerMs;
-constexpr uint64_t kProbeNonces = 0x9E3779B97F4A7C15;  ///< sets the probe's nonces apart from the client's
+constexpr uint64_t kProbeNonces = 0x9E3779B97F4A7C15;   ///< sets the probe's nonces apart from the client's
+constexpr uint64_t kClientNonces = 0xD6E8FEB86659FD93;  ///< ... and those of one client from the next one's
 
 SwitchClientOptions client_options(const protocol::JobSpec& spec, const protocol::SwitchLayout& layout, uint32_t worker,
                                    const SwitchAccess& access, uint64_t nonce_seed) {
@@ -79,7 +80,8 @@ SwitchPath::SwitchPath(const protocol::JobSpec& spec, const protocol::JobLayout&
       worker_(worker),
       switch_address_(spec.switch_path.address),
       access_(std::move(access)),
-      client_(client_options(spec, layout_, worker, access_, nonce_seed), *this),
+      client_options_(client_options(spec, layout_, worker, access_, nonce_seed)),
+      client_(std::make_unique<SwitchClient>(client_options_, static_cast<SwitchOutcome&>(*this))),
       probe_(probe_options(spec, worker, access_, nonce_seed)) {
   MILLRACE_CHECK(access_.sink != nullptr);
 }
@@ -108,7 +110,9 @@ Result<std::string> SwitchPath::follow(const protocol::JobView& view, TimeNs now
   SwitchEpoch epoch;
   epoch.epoch = static_cast<uint32_t>(view.epoch);
   for (const protocol::Member& member : view.members) {
-    if (member.state == protocol::MemberState::kSynced) epoch.live |= uint64_t{1} << member.worker;
+    if (member.state != protocol::MemberState::kSynced) continue;
+    epoch.live |= uint64_t{1} << member.worker;
+    epoch.lives[member.worker] = member.life;
   }
   epoch.membership_hash = membership_hash(view, epoch.live);
   const bool at_switch = view.path == protocol::Path::kSwitch;
@@ -137,8 +141,37 @@ Result<std::string> SwitchPath::follow(const protocol::JobView& view, TimeNs now
     path_ = view.path;
   }
   // Also without a decider: no result of an older epoch may be taken from now on.
-  client_.set_epoch(epoch, now, *access_.sink);
+  client_->set_epoch(epoch, now, *access_.sink);
   return told;
+}
+
+void SwitchPath::replace_client(const SwitchHandover& handover) {
+  SwitchClientOptions options = client_options_;
+  options.nonce_seed += kClientNonces * ++clients_;
+  client_ = std::make_unique<SwitchClient>(options, static_cast<SwitchOutcome&>(*this), handover);
+  finishing_ = false;
+}
+
+Result<uint64_t> SwitchPath::take_over(ByteSpan handover, uint64_t life) {
+  const auto taken = decode_handover(handover, client_options_.slots, client_options_.tensor_windows.size());
+  if (!taken) return std::unexpected(taken.error());
+  for (const SwitchRevoked& revoked : client_->abandon_step(life, taken->removals)) {
+    for (size_t at = 0; at < revoked.indices.size(); ++at)
+      revoked_.emplace_back(revoked.indices[at],
+                            std::ldexp(static_cast<double>(revoked.integers[at]), revoked.exponent));
+  }
+  replace_client(*taken);
+  return taken->next_step;
+}
+
+void SwitchPath::begin_anew(uint64_t step) {
+  stepping_ = done_ = false;
+  windows_.clear();
+  SwitchHandover own;
+  own.next_step = static_cast<uint32_t>(step);
+  own.exponents = ExponentTable(client_options_.exponent_initial, 1, client_options_.tensor_windows).state();
+  own.slots.resize(client_options_.slots);
+  replace_client(own);
 }
 
 Status SwitchPath::begin_step(uint64_t step, IndexSpan indices, std::span<const float> values, TimeNs now) {
@@ -146,21 +179,21 @@ Status SwitchPath::begin_step(uint64_t step, IndexSpan indices, std::span<const 
   if (step >= UINT32_MAX) return fail(ErrorCode::kLimitExceeded, "path switch numbers steps in 32 bits");
   // Set before: the first packets may be answered at once by a sink of a test.
   stepping_ = true;
-  return client_.begin_step(static_cast<uint32_t>(step), indices, values, now, *access_.sink);
+  return client_->begin_step(static_cast<uint32_t>(step), indices, values, now, *access_.sink);
 }
 
 void SwitchPath::receive(const protocol::ReceivedPacket& packet, TimeNs now) {
   const auto datagram = protocol::parse_datagram(packet.bytes);
   if (datagram && probe_.receive(*datagram, now)) return;
-  client_.receive(packet, now, *access_.sink);
+  client_->receive(packet, now, *access_.sink);
 }
 
 void SwitchPath::tick(TimeNs now) {
   probe_.tick(now, *access_.sink);
-  if (now >= client_.next_deadline()) client_.tick(now, *access_.sink);
+  if (now >= client_->next_deadline()) client_->tick(now, *access_.sink);
 }
 
-TimeNs SwitchPath::next_deadline() const { return std::min(client_.next_deadline(), probe_.next_deadline()); }
+TimeNs SwitchPath::next_deadline() const { return std::min(client_->next_deadline(), probe_.next_deadline()); }
 
 void SwitchPath::settled(const SettledWindow& window) {
   if (!stepping_) return;  // of a step after this worker's last
@@ -227,17 +260,17 @@ std::optional<SwitchStepDone> SwitchPath::take_done() {
 protocol::Heartbeat::Switch SwitchPath::word(TimeNs now) const {
   using Word = protocol::Heartbeat::Switch;
   if (!path_) return Word::kNoWord;
-  if (path_ == protocol::Path::kSwitch) return client_.path_suspect() ? Word::kSilent : Word::kNoWord;
+  if (path_ == protocol::Path::kSwitch) return client_->path_suspect() ? Word::kSilent : Word::kNoWord;
   return probe_.answers(now) ? Word::kAnswers : Word::kNoWord;
 }
 
 std::string SwitchPath::rack_news() {
-  const uint64_t lost = client_.counters().rack_lost;
-  if (std::exchange(rack_lost_told_, lost) != lost && !client_.at_rack()) {
+  const uint64_t lost = client_->counters().rack_lost;
+  if (std::exchange(rack_lost_told_, lost) != lost && !client_->at_rack()) {
     rack_back_told_ = false;
     return "this worker's rack does not answer, or takes nothing: contributions go past it";
   }
-  if (rack_back_told_ || !client_.at_rack()) return {};
+  if (rack_back_told_ || !client_->at_rack()) return {};
   rack_back_told_ = true;
   return "this worker's rack adds up again";
 }
@@ -245,13 +278,13 @@ std::string SwitchPath::rack_news() {
 SwitchPath::Leave SwitchPath::leave(TimeNs patience, TimeNs now) {
   if (!path_) return Leave::kAllDone;  // the job never began
   if (!finishing_) {
-    const Status begun = client_.finish(now, *access_.sink);
+    const Status begun = client_->finish(now, *access_.sink);
     MILLRACE_CHECK(begun.has_value(), begun.error().message);
     finishing_ = true;
     moved_at_ = now;
   }
-  if (client_.finished()) return Leave::kAllDone;
-  if (std::exchange(results_seen_, client_.counters().results) != client_.counters().results) moved_at_ = now;
+  if (client_->finished()) return Leave::kAllDone;
+  if (std::exchange(results_seen_, client_->counters().results) != client_->counters().results) moved_at_ = now;
   return now - moved_at_ >= patience ? Leave::kPatienceEnded : Leave::kNotYet;
 }
 
@@ -260,22 +293,22 @@ std::string SwitchPath::waiting_for() const {
   const std::string who = path_ == protocol::Path::kSwitch ? "the switch at " + decider_
                           : decider_.empty()               ? "shard 0, which takes no datagrams,"
                                                            : "shard 0's aggregator at " + decider_;
-  switch (client_.phase()) {
+  switch (client_->phase()) {
     case SwitchPhase::kOutside: return "this worker is in no epoch of " + who;
     case SwitchPhase::kAsking: return who + " does not answer";
     case SwitchPhase::kHello: return who + " waits for all workers to greet it in this epoch";
     case SwitchPhase::kRunning: break;
   }
-  if (client_.path_suspect()) return who + " does not answer";
+  if (client_->path_suspect()) return who + " does not answer";
   return finishing_ ? "other workers have steps to go" : who + " waits for other workers' contributions";
 }
 
 SwitchPathStatus SwitchPath::status() const {
   return {.at_switch = path_ == protocol::Path::kSwitch,
-          .at_rack = client_.at_rack(),
+          .at_rack = client_->at_rack(),
           .fallbacks = fallbacks_,
           .came_back = came_back_,
-          .client = client_.counters()};
+          .client = client_->counters()};
 }
 
 }  // namespace millrace::worker

@@ -3,8 +3,10 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/buffer.h"
@@ -90,6 +92,24 @@ class SwitchPath final : private SwitchOutcome {
   /// The step that is over, once.
   std::optional<SwitchStepDone> take_done();
 
+  /// Somebody is to come in with what this worker has: no step begins until the next epoch.
+  void pause() { client_->pause(); }
+  /// No step is under way here, so that weights, place and handover belong together.
+  bool at_rest() const { return client_->at_rest() && !done_; }
+  /// REQUIRES: at_rest().
+  ByteBuffer handover() const { return encode_handover(client_->handover()); }
+
+  /// This worker is out of the job.
+  void leave_job() { client_->leave(); }
+  /// It comes in, or back, beside the one whose handover this is; returned is the next step. One that was under way when
+  /// it left, under `life`, is over then (take_done()): what nobody knows of is neither applied nor returned there.
+  /// Errors   malformed: no handover of this job.
+  Result<uint64_t> take_over(ByteSpan handover, uint64_t life);
+  /// What take_over() found to have been taken for applied, and is not: entries of the array, not in order.
+  std::vector<std::pair<uint32_t, double>> take_revoked() { return std::exchange(revoked_, {}); }
+  /// It goes on at this step beside nobody: the job has no other state any more.
+  void begin_anew(uint64_t step);
+
   /// What the heartbeats to shard 0 say now.
   protocol::Heartbeat::Switch word(TimeNs now) const;
   /// That this worker's rack was lost, or is back: one sentence, once. Empty: nothing is new.
@@ -121,12 +141,16 @@ class SwitchPath final : private SwitchOutcome {
   void step_done(uint32_t step) override;
   Result<protocol::Endpoint> find(const std::string& text);
   void take_rack(SwitchEpoch& epoch);
+  void replace_client(const SwitchHandover& handover);
 
   protocol::SwitchLayout layout_;
   uint32_t worker_;
   std::string switch_address_;
   SwitchAccess access_;
-  SwitchClient client_;
+  SwitchClientOptions client_options_;
+  std::unique_ptr<SwitchClient> client_;
+  uint64_t clients_ = 0;  ///< before this one
+  std::vector<std::pair<uint32_t, double>> revoked_;
   SwitchProbe probe_;
   std::map<std::string, protocol::Endpoint, std::less<>> found_;
   std::optional<protocol::Path> path_;  ///< of the present epoch; none yet

@@ -62,10 +62,6 @@ Status open_datagrams(const JobOptions& job, const protocol::JobSpec& spec, Begi
     if (job.switch_key_file.empty()) return {};
     return fail(ErrorCode::kInvalidArgument, "switch_key_file is given and path is server: set path, or leave it out");
   }
-  if (job.returns) {
-    return fail(ErrorCode::kInvalidArgument,
-                "returns: a job of path switch takes nobody in again in this version; set path server");
-  }
   if (job.switch_key_file.empty()) {
     return fail(ErrorCode::kInvalidArgument,
                 "path switch needs switch_key_file: the job's key, 64 hexadecimal digits, as the switch has it");
@@ -108,7 +104,7 @@ Result<Beginning> begin_with(const JobOptions& job, std::span<const TensorOption
   }
   beginning.has_weights =
       std::ranges::none_of(tensors, [](const TensorOptions& tensor) { return tensor.weights.empty(); });
-  if (job.returns && !beginning.has_weights && !spec.has_store() && spec.path == protocol::Path::kServer) {
+  if (job.returns && !beginning.has_weights && !spec.has_store()) {
     return fail(ErrorCode::kInvalidArgument,
                 "returns: who comes back takes over the weights of a worker that went on; give every tensor its "
                 "weights (TensorOptions::weights), or the job a store");

@@ -20,6 +20,7 @@ constexpr uint32_t kHelloDoublingsMax = 4;
 void SwitchClient::State::set_epoch(const SwitchEpoch& given, TimeNs now, protocol::PacketSink& sink) {
   if (has_epoch && given.epoch <= epoch.epoch) return;
   has_epoch = true;
+  note_lives(given);
   epoch = given;
   epoch_seen = std::max(epoch_seen, given.epoch);
   refused = false;
@@ -33,8 +34,15 @@ void SwitchClient::State::set_epoch(const SwitchEpoch& given, TimeNs now, protoc
   }
   begin_rack(now, sink);
   link.aim(given.decider);
-  if (link.has_session()) return say_hello(now, sink);
-  ask_life(now, sink);
+  if (link.has_session()) {
+    say_hello(now, sink);
+  } else {
+    ask_life(now, sink);
+  }
+  // After the hello: its positions are those of before.
+  paused = false;
+  if (unopened) open_step(now, sink);
+  if (finished) go_on_finishing(now, sink);
 }
 
 /// No result of the epoch or life before is taken any more, not even the rest of one that has begun to come in. What was sent,
@@ -157,6 +165,7 @@ void SwitchClient::State::on_welcome(const Datagram& datagram, TimeNs now, proto
   }
   phase = SwitchPhase::kRunning;
   hello_timeouts = 0;
+  note_removal(*welcome);
   for (uint16_t number = 0; number < slot_count(); ++number) {
     if (slots[number].state == SlotState::kDone) continue;
     slots[number].due = now + round_trip.smoothed();

@@ -95,7 +95,16 @@ bool SwitchClient::State::settle_if_whole(uint16_t number, TimeNs now) {
   in_tensor.resize(update.size());
   std::ranges::transform(update, in_tensor.begin(), [&](uint16_t index) { return begin + index; });
   exponents.observe(slot.window, slot.result.header().exponent, slot.result.integers());
-  if (slot.window == number) slot.ended = (slot.result.header().flags & flag::kFin) != 0;
+  std::swap(slot.applied[0], slot.applied[1]);
+  slot.applied[0].exponent = slot.result.header().exponent;
+  slot.applied[0].indices = settlement.applied_indices;
+  slot.applied[0].integers = settlement.applied_integers;
+  note_result_of_removal(number);
+  if (slot.window == number) {
+    slot.ended = (slot.result.header().flags & flag::kFin) != 0;
+    slot.ended_by = terms.contributors;
+    slot.ended_epoch = terms.decided_epoch;
+  }
   ++counters.results;
   if (!contributed) ++counters.not_contributor;
   if (slot.sends == 1 && slot.timeouts == 0) {
@@ -141,11 +150,7 @@ void SwitchClient::State::end_step_if_over(TimeNs now, protocol::PacketSink& sin
     exponents.end_step();
   }
   if (!finishing) return outcome.step_done(step);
-  finished = std::ranges::all_of(slots, &Slot::ended);
-  if (finished) return;
-  const Status begun = begin_step(next_step, {}, {});
-  MILLRACE_CHECK(begun.has_value());
-  open_step(now, sink);
+  go_on_finishing(now, sink);
 }
 
 }  // namespace millrace::worker

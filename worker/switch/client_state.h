@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -15,10 +16,9 @@ namespace millrace::worker {
 using protocol::SwitchLink;
 
 /// The client's insides. One concern a file: client_turns.cc (steps, turns, what is sent), client_results.cc (what comes of
-/// a turn),
-/// client_epochs.cc (challenge, hello, welcome), client_rack.cc (the session with the rack), client_timers.cc (time-
-/// outs, silence,
-/// congestion).
+/// a turn), client_epochs.cc (challenge, hello, welcome), client_returns.cc (removals, pauses),
+/// client_rack.cc (the session with the rack),
+/// client_timers.cc (time-outs, silence, congestion).
 struct SwitchClient::State {
   State(const SwitchClientOptions& options_given, SwitchOutcome& outcome_given);
 
@@ -39,10 +39,14 @@ struct SwitchClient::State {
     Contribution sent;
     Gathering result;
     std::vector<Fragment> kept;  ///< the whole result of turn - 1
-    bool ended = false;          ///< this step's opening said FIN of all
-    uint32_t sends = 0;          ///< of this turn in this epoch and life
-    uint64_t order = 0;          ///< of its last transmission, or of its waiting, among all slots'
-    uint32_t overtaken = 0;      ///< turns that were sent later and are back already
+    // This step's opening said FIN of all its contributors:
+    bool ended = false;
+    uint64_t ended_by = 0;                 ///< these
+    uint32_t ended_epoch = 0;              ///< in this epoch
+    std::array<SwitchRevoked, 2> applied;  ///< in turns - 1 and - 2: what would be revoked
+    uint32_t sends = 0;                    ///< of this turn in this epoch and life
+    uint64_t order = 0;                    ///< of its last transmission, or of its waiting, among all slots'
+    uint32_t overtaken = 0;                ///< turns that were sent later and are back already
     uint32_t timeouts = 0;
     TimeNs sent_at = 0;
     TimeNs due = 0;  ///< kWaiting: time-out; kHeld: goes out at the latest
@@ -88,6 +92,19 @@ struct SwitchClient::State {
   void on_fetch(const protocol::Datagram& datagram, protocol::PacketSink& sink);
   void on_notice(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
   void heard(TimeNs now);
+
+  // client_returns.cc
+  void begin_or_wait(TimeNs now, protocol::PacketSink& sink);
+  void note_lives(const SwitchEpoch& given);
+  void note_removal(const protocol::WelcomeTerms& welcome);
+  void note_result_of_removal(uint16_t number);
+  bool all_ended() const;
+  void go_on_finishing(TimeNs now, protocol::PacketSink& sink);
+  bool at_rest() const { return !stepping || unopened; }
+  std::vector<SwitchRevoked> abandon_step(uint64_t life, const std::vector<SwitchRemoval>& known);
+  void abandon_turn(uint16_t number, const SwitchRemoval* removal);
+  void return_pieces(uint16_t number);
+  void return_window(uint16_t number, uint32_t window, IndexSpan where, std::span<const float> what);
 
   // client_rack.cc
   enum class RackPhase : uint8_t {
@@ -150,11 +167,18 @@ struct SwitchClient::State {
   bool stepping = false;
   bool finishing = false;
   bool finished = false;
+  bool paused = false;
+  bool unopened = false;  ///< `stepping`, and the pause holds the step back
   std::vector<uint32_t> indices;
   std::vector<float> values;
   std::vector<Piece> pieces;
   Settlement settlement;            ///< of one call; its memory is used again
   std::vector<uint32_t> in_tensor;  ///< likewise: an update's indices
+
+  std::array<uint32_t, protocol::kSwitchWorkersMax> live_since{};  ///< epochs: of each worker's present life
+  SwitchLives opened_lives{};                                      ///< of the last epoch that was opened
+  uint64_t opened_live = 0;
+  std::vector<SwitchRemoval> removals;  ///< the latest first
 
   RackPhase rack_phase = RackPhase::kNone;
   bool rack_doubted = false;  ///< kWelcome: a CHALREQ is out

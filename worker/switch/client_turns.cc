@@ -58,6 +58,7 @@ Status SwitchClient::State::begin_step(uint32_t number, IndexSpan own_indices, s
 
 void SwitchClient::State::open_step(TimeNs now, protocol::PacketSink& sink) {
   step_is_answered = false;
+  unopened = false;
   for (uint16_t number = 0; number < slot_count(); ++number) {
     slots[number].ended = false;
     open_turn(number, number, now, sink);

@@ -77,6 +77,9 @@ SwitchClient::SwitchClient(const SwitchClientOptions& options, SwitchOutcome& ou
     state_->slots[i].turn = handover.slots[i].turn;
     state_->slots[i].kept = handover.slots[i].last_result;
   }
+  state_->removals = handover.removals;
+  state_->opened_live = handover.opened_live;
+  state_->opened_lives = handover.opened_lives;
 }
 
 SwitchClient::~SwitchClient() = default;
@@ -89,7 +92,7 @@ Status SwitchClient::begin_step(uint32_t step, IndexSpan indices, std::span<cons
                                 protocol::PacketSink& sink) {
   if (state_->finishing) return std::unexpected(invalid("this worker has finished its steps"));
   const Status begun = state_->begin_step(step, indices, values);
-  if (begun) state_->open_step(now, sink);
+  if (begun) state_->begin_or_wait(now, sink);
   return begun;
 }
 
@@ -98,11 +101,24 @@ Status SwitchClient::finish(TimeNs now, protocol::PacketSink& sink) {
   if (state_->finishing) return {};
   state_->finishing = true;
   const Status begun = state_->begin_step(state_->next_step, {}, {});
-  if (begun) state_->open_step(now, sink);
+  if (begun) state_->begin_or_wait(now, sink);
   return begun;
 }
 
 bool SwitchClient::finished() const { return state_->finished; }
+
+void SwitchClient::pause() { state_->paused = true; }
+
+bool SwitchClient::at_rest() const { return state_->at_rest(); }
+
+void SwitchClient::leave() {
+  state_->leave_life();
+  state_->phase = SwitchPhase::kOutside;
+}
+
+std::vector<SwitchRevoked> SwitchClient::abandon_step(uint64_t life, const std::vector<SwitchRemoval>& removals) {
+  return state_->abandon_step(life, removals);
+}
 
 void SwitchClient::receive(const protocol::ReceivedPacket& packet, TimeNs now, protocol::PacketSink& sink) {
   state_->receive(packet, now, sink);
@@ -125,8 +141,13 @@ bool SwitchClient::path_suspect() const {
 uint32_t SwitchClient::epoch_seen() const { return state_->epoch_seen; }
 
 SwitchHandover SwitchClient::handover() const {
-  MILLRACE_CHECK(!state_->stepping);
-  SwitchHandover out{.next_step = state_->next_step, .exponents = state_->exponents.state(), .slots = {}};
+  MILLRACE_CHECK(state_->at_rest());
+  SwitchHandover out{.next_step = state_->unopened ? state_->step : state_->next_step,
+                     .exponents = state_->exponents.state(),
+                     .slots = {},
+                     .removals = state_->removals,
+                     .opened_live = state_->opened_live,
+                     .opened_lives = state_->opened_lives};
   for (const State::Slot& slot : state_->slots) out.slots.push_back({slot.turn, slot.kept});
   return out;
 }

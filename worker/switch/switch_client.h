@@ -13,6 +13,7 @@
 #include "protocol/datagram/packet_sink.h"
 #include "protocol/datagram/window_code.h"
 #include "worker/switch/grid.h"
+#include "worker/switch/handover.h"
 #include "worker/switch/round_trip.h"
 
 /// The worker's side of the switch protocol, for one tensor (or part) of one job: a pure state machine. Normative: SWITCH.md,
@@ -60,6 +61,7 @@ struct SwitchEpoch {
   SwitchRole role = SwitchRole::kReduce;
   protocol::Endpoint decider{};  ///< the switch, or the shard
   protocol::Endpoint rack{};     ///< kCombine: where contributions go first; port 0: this worker is in no rack
+  SwitchLives lives{};           ///< of the live workers
 };
 
 /// Workers of a rack that cut its sum, and what of the update it kept.
@@ -136,22 +138,6 @@ enum class SwitchPhase : uint8_t {
   kRunning,
 };
 
-/// What another worker needs to go on beside this one, taken between two steps.
-struct SwitchHandover {
-  uint32_t next_step = 0;
-  ExponentTable::State exponents;
-  struct Fragment {
-    protocol::DatagramHeader header;
-    ByteBuffer extension;
-    ByteBuffer payload;
-  };
-  struct Slot {
-    uint64_t turn = 1;
-    std::vector<Fragment> last_result;
-  };
-  std::vector<Slot> slots;
-};
-
 /// Threads  one at a time; calls nobody but `outcome`, and the sink that it is handed.
 class SwitchClient {
  public:
@@ -165,6 +151,7 @@ class SwitchClient {
   ~SwitchClient();
 
   /// What the table says now. Older or equal epochs are ignored. Results of older epochs are no longer taken when this returns.
+  /// Ends pause().
   void set_epoch(const SwitchEpoch& epoch, TimeNs now, protocol::PacketSink& sink);
 
   /// Offers one step's values: what is not applied of them comes back by settled().
@@ -177,8 +164,23 @@ class SwitchClient {
   /// There will be no more steps: answers others' with nothing until all say so (FIN).
   /// Errors   invalid_argument: a step is under way.
   Status finish(TimeNs now, protocol::PacketSink& sink);
-  /// All have said so: this worker may leave.
+  /// All have said so, in the lives that they have now: this worker may leave. Not for good: who comes in has more to say.
   bool finished() const;
+
+  /// From now on no step begins, this worker's own or one that it only answers, until the next epoch: somebody is to come in with
+  /// what this worker has. So nobody gets beyond the step, and what is handed over stays true.
+  void pause();
+  /// Nothing of a step is out: handover() may be called.
+  bool at_rest() const;
+  /// This worker is out of the job: no result is taken any more, and nothing sent.
+  void leave();
+  /// The end of one that has left, and comes back: what of its step was out is settled as others know of its removal (6.8), what
+  /// was not sent returns; then step_done(). What nobody knows of is in neither: `SettledWindow`s lack it.
+  ///
+  /// Returns   what of the step before, or of this one, it had taken for applied and is not.
+  /// life      the one that it was removed with.
+  /// removals  of the handover that it goes on with.
+  std::vector<SwitchRevoked> abandon_step(uint64_t life, const std::vector<SwitchRemoval>& removals);
 
   /// Takes one packet, hostile ones among them.
   void receive(const protocol::ReceivedPacket& packet, TimeNs now, protocol::PacketSink& sink);
@@ -195,7 +197,7 @@ class SwitchClient {
   bool path_suspect() const;
   /// The newest epoch that an aggregator spoke of: newer than set_epoch()'s, the table is to be read.
   uint32_t epoch_seen() const;
-  /// REQUIRES: no step is under way.
+  /// REQUIRES: at_rest().
   SwitchHandover handover() const;
   uint32_t active_slots() const;
   const SwitchClientCounters& counters() const;

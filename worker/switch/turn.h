@@ -16,7 +16,7 @@
 /// One turn of one slot as its worker sees it: what it sent, and what has come of the result.
 namespace millrace::worker {
 
-using Fragment = SwitchHandover::Fragment;
+using Fragment = SwitchFragment;
 
 /// What this worker offers in one window.
 struct Offer {

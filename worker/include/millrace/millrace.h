@@ -135,12 +135,15 @@ struct JobOptions {
   // "server": the shards add up. "switch:HOST:PORT": a switch does, by datagrams, and a shard in its place while it does not
   // answer. At most 64 workers, mode "synchronous"; switch_job, switch_slots and the key as the switch was told.
   std::string path = "server";
-  uint32_t switch_job = 0;                   ///< the job's number at the switch
-  uint32_t switch_slots = 16;                ///< windows under way at a time
-  uint32_t switch_packet_bytes = 1472;       ///< of UDP payload: 1472 in an MTU of 1500, 8972 in one of 9000
-  std::string switch_codec = "gap+fixed16";  ///< raw, gap, bitmap, bloom + fixed16, fixed32, qsgd8, qsgd4
-  uint32_t switch_return_after_ms = 5'000;   ///< a switch that answers for so long gets the job back
-  std::string grid = "16384:-20";            ///< indices of a block (path switch: of a window), first exponent of 2
+  uint32_t switch_job = 0;              ///< the job's number at the switch
+  uint32_t switch_slots = 16;           ///< windows under way at a time
+  uint32_t switch_packet_bytes = 1472;  ///< of UDP payload: 1472 in an MTU of 1500, 8972 in one of 9000
+  std::string switch_codec = "auto";    ///< gap+fixed16, in reproducible jobs gap+fixed32; or raw, gap, bitmap, bloom +
+                                        ///< fixed16, fixed32, qsgd8, qsgd4
+  uint32_t switch_return_after_ms = 5'000;  ///< a switch that answers for so long gets the job back
+  // Indices of a block (path switch: of a window), first exponent of 2. "auto": 4096:-20 in reproducible jobs, whatever sums: the
+  // bits depend on the grid, and a switch's packets hold all sums of so large a block; else 16384:-20.
+  std::string grid = "auto";
   std::string initial_weights =
       "own";  ///< "own": every worker's, equal by the callers' promise; "first": the lowest-numbered worker's
               ///< are everybody's, the others take them over when the job starts (TensorOptions::weights)

@@ -62,9 +62,9 @@ struct OptimizerOptions {
       "none";                 ///< before the exchange: "correction:FACTOR" or "nesterov:FACTOR" (JobOptions::momentum)
   double clip = 0;            ///< of a rank's mean gradient, an L2 norm, over the square root of the ranks; 0: off
   bool reproducible = false;  ///< the same bits by every algorithm with exact sums, and over servers
-  std::string grid = "16384:-20";  ///< reproducible: JobOptions::grid
-  std::string reselect = "none";   ///< reproducible: "topk:DENSITY|COUNT" of the sum, by the counts of the step before
-  uint32_t asynchronous = 0;       ///< steps whose sums may be under way while the next is computed
+  std::string grid = "auto";  ///< reproducible: JobOptions::grid
+  std::string reselect = "none";  ///< reproducible: "topk:DENSITY|COUNT" of the sum, by the counts of the step before
+  uint32_t asynchronous = 0;      ///< steps whose sums may be under way while the next is computed
 
   // What changes the weights after the exchange.
   double beta1 = 0.9;     ///< momentum: what is left of the velocity; adam: of the first moment

@@ -69,7 +69,7 @@ Status check_peer_grid(const OptimizerOptions& options, uint64_t dimension) {
 }
 
 Result<PeerGrid> PeerGrid::make(const OptimizerOptions& options, uint64_t dimension, uint32_t ranks) {
-  const auto grid = worker::grid_from_text(options.grid);
+  const auto grid = worker::grid_from_text(options.grid, protocol::kReproducibleGrid);
   if (!grid) return std::unexpected(grid.error());
   if (const Status valid = protocol::check_grid(*grid); !valid) return std::unexpected(valid.error());
   const auto reselect = worker::reselect_from_text(options.reselect, 1);

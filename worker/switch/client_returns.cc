@@ -1,0 +1,151 @@
+#include <algorithm>
+#include <bit>
+
+#include "kernels/base/check.h"
+#include "worker/switch/client_state.h"
+
+/// Workers that come and go: a step is held back while somebody takes over what this worker has; what of a removed worker's may
+/// have been counted (SWITCH.md 6.8) is kept, and settles its step when it comes back.
+namespace millrace::worker {
+
+void SwitchClient::State::begin_or_wait(TimeNs now, protocol::PacketSink& sink) {
+  if (paused) {
+    unopened = true;
+  } else {
+    open_step(now, sink);
+  }
+}
+
+void SwitchClient::State::note_lives(const SwitchEpoch& given) {
+  for (uint32_t worker = 0; worker < protocol::kSwitchWorkersMax; ++worker) {
+    if ((given.live >> worker & 1) == 0) continue;
+    const bool was_live = (epoch.live >> worker & 1) != 0;
+    if (!was_live || given.lives[worker] != epoch.lives[worker]) live_since[worker] = given.epoch;
+  }
+}
+
+/// What the opening was without: the workers of the last one that are no more, or have another life.
+void SwitchClient::State::note_removal(const protocol::WelcomeTerms& welcome) {
+  SwitchRemoval removal{.epoch = epoch.epoch, .gone = {}, .slots = {}};
+  for (uint16_t worker = 0; worker < protocol::kSwitchWorkersMax; ++worker) {
+    if ((opened_live >> worker & 1) == 0) continue;
+    const bool stays = (epoch.live >> worker & 1) != 0 && epoch.lives[worker] == opened_lives[worker];
+    if (!stays) removal.gone.emplace_back(worker, opened_lives[worker]);
+  }
+  // Who had a removal's result T is gone as well, and those who are left did not have it yet: it is computed again.
+  for (SwitchRemoval& one : removals) {
+    for (size_t at = 0; at < slots.size(); ++at) {
+      if (welcome.turns[at] >= one.slots[at].turn) continue;
+      one.slots[at] = {.turn = welcome.turns[at], .result = {}};
+    }
+  }
+  opened_live = epoch.live;
+  opened_lives = epoch.lives;
+  if (removal.gone.empty()) return;
+  for (size_t at = 0; at < slots.size(); ++at) {
+    SwitchRemoval::Slot& slot = removal.slots.emplace_back();
+    slot.turn = welcome.turns[at];
+    // Who is a turn behind gets that result next.
+    if (slots[at].turn == slot.turn + 1) slot.result = slots[at].kept;
+  }
+  removals.insert(removals.begin(), std::move(removal));
+  if (removals.size() > kSwitchRemovalsMax) removals.pop_back();
+}
+
+/// The slot's turn is settled, and not counted up yet.
+void SwitchClient::State::note_result_of_removal(uint16_t number) {
+  for (SwitchRemoval& removal : removals) {
+    SwitchRemoval::Slot& of = removal.slots[number];
+    if (of.turn == slots[number].turn && of.result.empty()) of.result = slots[number].kept;
+  }
+}
+
+/// Everybody has said FIN, in the life that it has now: one that came in later has not.
+bool SwitchClient::State::all_ended() const {
+  return std::ranges::all_of(slots, [this](const Slot& slot) {
+    if (!slot.ended || (epoch.live & ~slot.ended_by) != 0) return false;
+    for (uint64_t left = epoch.live; left != 0; left &= left - 1) {
+      if (live_since[static_cast<size_t>(std::countr_zero(left))] > slot.ended_epoch) return false;
+    }
+    return true;
+  });
+}
+
+/// A step of one that only answers is over.
+void SwitchClient::State::go_on_finishing(TimeNs now, protocol::PacketSink& sink) {
+  finished = all_ended();
+  if (finished) return;
+  const Status begun = begin_step(next_step, {}, {});
+  MILLRACE_CHECK(begun.has_value());
+  begin_or_wait(now, sink);
+}
+
+std::vector<SwitchRevoked> SwitchClient::State::abandon_step(uint64_t life, const std::vector<SwitchRemoval>& known) {
+  const std::pair<uint16_t, uint64_t> own{options.worker, life};
+  const auto removal = std::ranges::find_if(
+      known, [&](const SwitchRemoval& one) { return std::ranges::find(one.gone, own) != one.gone.end(); });
+  std::vector<SwitchRevoked> revoked;
+  for (uint16_t number = 0; number < slot_count() && removal != known.end(); ++number) {
+    // It has results behind T, and nobody else who is left: of one turn where it alone had it, of two where who else had the one
+    // before was removed later.
+    const std::array<SwitchRevoked, 2>& applied = slots[number].applied;
+    const uint64_t behind = slots[number].turn - std::min(slots[number].turn, removal->slots[number].turn + 1);
+    for (uint64_t at = 0; at < std::min<uint64_t>(behind, applied.size()); ++at) revoked.push_back(applied[at]);
+  }
+  if (!stepping) return revoked;
+  for (uint16_t number = 0; number < slot_count(); ++number) {
+    if (!unopened && slots[number].state != SlotState::kDone)
+      abandon_turn(number, removal == known.end() ? nullptr : &*removal);
+    return_pieces(number);
+    slots[number].state = SlotState::kDone;
+  }
+  stepping = unopened = false;
+  outcome.step_done(step);
+  return revoked;
+}
+
+/// A turn that was out, or was about to be. REQUIRES: the slot is not done.
+void SwitchClient::State::abandon_turn(uint16_t number, const SwitchRemoval* removal) {
+  Slot& slot = slots[number];
+  const uint32_t begin = slot.window * options.window_indices;
+  const auto returns_all = [&] {
+    std::vector<uint32_t> where(slot.offer.indices.size());
+    std::ranges::transform(slot.offer.indices, where.begin(), [&](uint16_t index) { return begin + index; });
+    return_window(number, slot.window, where, slot.offer.values);
+  };
+  if (slot.sends == 0) return returns_all();
+  if (removal == nullptr) return;
+  const SwitchRemoval::Slot& of = removal->slots[number];
+  if (slot.turn > of.turn) return returns_all();
+  slot.result.clear();
+  for (const Fragment& fragment : of.result) {
+    slot.result.take({fragment.header, fragment.extension, fragment.payload, {}, {}}, options.window_indices);
+  }
+  const bool is_it = slot.turn == of.turn && slot.result.whole() && keeps_the_rules(slot, number, slot.result.header());
+  slot.timeouts = 1;  // no sample of a round trip
+  if (is_it) settle_if_whole(number, 0);
+}
+
+/// What has not had its turn in this step.
+void SwitchClient::State::return_pieces(uint16_t number) {
+  Slot& slot = slots[number];
+  for (; slot.piece < slot.pieces.size(); ++slot.piece) {
+    const Piece& piece = pieces[slot.pieces[slot.piece]];
+    return_window(number, piece.window, IndexSpan(indices).subspan(piece.first, piece.last - piece.first),
+                  std::span<const float>(values).subspan(piece.first, piece.last - piece.first));
+  }
+}
+
+void SwitchClient::State::return_window(uint16_t number, uint32_t window, IndexSpan where,
+                                        std::span<const float> what) {
+  SettledWindow settled;
+  settled.step = step;
+  settled.window = window;
+  settled.slot = number;
+  settled.turn = slots[number].turn;
+  settled.returned = where;
+  settled.returned_values = what;
+  outcome.settled(settled);
+}
+
+}  // namespace millrace::worker

@@ -1,0 +1,151 @@
+#include "worker/switch/handover.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/base/bytes.h"
+#include "protocol/field_reader.h"
+#include "protocol/handover_frame.h"
+
+namespace millrace::worker {
+namespace {
+
+using protocol::DatagramHeader;
+using protocol::FieldReader;
+
+constexpr uint32_t kBlocksMax = 1U << 26;  // windows of a job, at the least size
+
+void put_fragments(ByteWriter& writer, const std::vector<SwitchFragment>& fragments) {
+  writer.put(static_cast<uint32_t>(fragments.size()));
+  for (const SwitchFragment& fragment : fragments) {
+    DatagramHeader header = fragment.header;
+    header.extension_words = static_cast<uint8_t>(fragment.extension.size() / 8);
+    header.payload_bytes = static_cast<uint16_t>(fragment.payload.size());
+    // The packet as it came, where the MAC was: zeros.
+    ByteBuffer packet(protocol::datagram_bytes(header), 0);
+    protocol::put_header(header, packet);
+    std::ranges::copy(fragment.extension, packet.begin() + protocol::kDatagramHeaderBytes);
+    std::ranges::copy(fragment.payload, packet.begin() + protocol::kDatagramHeaderBytes +
+                                            static_cast<std::ptrdiff_t>(fragment.extension.size()));
+    writer.put(static_cast<uint32_t>(packet.size()));
+    writer.put_bytes(packet);
+  }
+}
+
+std::vector<SwitchFragment> read_fragments(FieldReader& in) {
+  std::vector<SwitchFragment> fragments;
+  const uint32_t count = in.count(sizeof(uint32_t), protocol::kFragmentsMax);
+  for (uint32_t at = 0; at < count && in.good(); ++at) {
+    const ByteSpan packet = in.bytes(in.get<uint32_t>());
+    const auto datagram = protocol::parse_datagram(packet);
+    in.expect(datagram.has_value() && datagram->header.type == protocol::DatagramType::kResult);
+    if (!in.good()) break;
+    fragments.push_back({datagram->header, ByteBuffer(datagram->extension.begin(), datagram->extension.end()),
+                         ByteBuffer(datagram->payload.begin(), datagram->payload.end())});
+  }
+  return fragments;
+}
+
+void put_exponents(ByteWriter& writer, const ExponentTable::State& state) {
+  writer.put(static_cast<uint32_t>(state.whole.size()));
+  for (const int exponent : state.whole) writer.put(static_cast<int32_t>(exponent));
+  writer.put(static_cast<uint32_t>(state.blocks.size()));
+  for (const auto& [block, exponent] : state.blocks) {
+    writer.put(block);
+    writer.put(static_cast<int32_t>(exponent));
+  }
+}
+
+int read_exponent(FieldReader& in) {
+  const auto exponent = in.get<int32_t>();
+  in.expect(exponent >= kGridExponentLowest && exponent <= kGridExponentHighest);
+  return exponent;
+}
+
+ExponentTable::State read_exponents(FieldReader& in, size_t groups) {
+  ExponentTable::State state;
+  const uint32_t whole = in.count(sizeof(int32_t), kBlocksMax);
+  in.expect(whole == groups);
+  for (uint32_t at = 0; at < whole && in.good(); ++at) state.whole.push_back(read_exponent(in));
+  const uint32_t blocks = in.count(2 * sizeof(uint32_t), kBlocksMax);
+  for (uint32_t at = 0; at < blocks && in.good(); ++at) {
+    const auto block = in.get<uint32_t>();
+    in.expect(state.blocks.emplace(block, read_exponent(in)).second);
+  }
+  return state;
+}
+
+SwitchRemoval read_removal(FieldReader& in, size_t slots) {
+  SwitchRemoval removal;
+  in >> removal.epoch;
+  const uint32_t gone = in.count(sizeof(uint16_t) + sizeof(uint64_t), protocol::kSwitchWorkersMax);
+  for (uint32_t at = 0; at < gone; ++at) {
+    const auto worker = in.get<uint16_t>();
+    removal.gone.emplace_back(worker, in.get<uint64_t>());
+  }
+  for (size_t at = 0; at < slots && in.good(); ++at) {
+    SwitchRemoval::Slot& slot = removal.slots.emplace_back();
+    in >> slot.turn;
+    slot.result = read_fragments(in);
+  }
+  return removal;
+}
+
+}  // namespace
+
+ByteBuffer encode_handover(const SwitchHandover& handover) {
+  ByteBuffer bytes;
+  ByteWriter writer(bytes);
+  writer.put(protocol::kHandoverMagic);
+  writer.put(uint64_t{0});
+  writer.put(handover.next_step);
+  writer.put(static_cast<uint32_t>(handover.slots.size()));
+  for (const SwitchHandover::Slot& slot : handover.slots) {
+    writer.put(slot.turn);
+    put_fragments(writer, slot.last_result);
+  }
+  put_exponents(writer, handover.exponents);
+  writer.put(static_cast<uint32_t>(handover.removals.size()));
+  for (const SwitchRemoval& removal : handover.removals) {
+    writer.put(removal.epoch);
+    writer.put(static_cast<uint32_t>(removal.gone.size()));
+    for (const auto& [worker, life] : removal.gone) {
+      writer.put(worker);
+      writer.put(life);
+    }
+    for (const SwitchRemoval::Slot& slot : removal.slots) {
+      writer.put(slot.turn);
+      put_fragments(writer, slot.result);
+    }
+  }
+  writer.put(handover.opened_live);
+  writer.put_array<uint64_t>(handover.opened_lives);
+  bytes.resize((bytes.size() + 7) / 8 * 8, 0);
+  const uint64_t all = bytes.size();
+  std::memcpy(bytes.data() + sizeof(protocol::kHandoverMagic), &all, sizeof all);
+  return bytes;
+}
+
+Result<SwitchHandover> decode_handover(ByteSpan bytes, size_t slots, size_t groups) {
+  FieldReader in(bytes);
+  in.expect(in.get<uint64_t>() == protocol::kHandoverMagic);
+  in.expect(in.get<uint64_t>() == bytes.size());
+  SwitchHandover handover;
+  in >> handover.next_step;
+  in.expect(in.get<uint32_t>() == slots);
+  for (size_t at = 0; at < slots && in.good(); ++at) {
+    SwitchHandover::Slot& slot = handover.slots.emplace_back();
+    in >> slot.turn;
+    in.expect(slot.turn >= 1);
+    slot.last_result = read_fragments(in);
+  }
+  handover.exponents = read_exponents(in, groups);
+  const uint32_t removals = in.count(2 * sizeof(uint32_t), kSwitchRemovalsMax);
+  for (uint32_t at = 0; at < removals && in.good(); ++at) handover.removals.push_back(read_removal(in, slots));
+  in >> handover.opened_live;
+  for (uint64_t& life : handover.opened_lives) in >> life;
+  if (!in.good()) return fail(ErrorCode::kMalformed, "a handover is cut off, or of another job's switch");
+  return handover;
+}
+
+}  // namespace millrace::worker
