@@ -149,7 +149,8 @@ std::string bucket_text(const JobSpec& spec, const BucketLayout& bucket) {
 }
 
 uint64_t entries_down(const BucketLayout& bucket) {
-  if (bucket.reselect.k != 0) return std::min(bucket.dimension, bucket.reselect.k);  // the density may then be any number
+  if (bucket.reselect.k != 0)
+    return std::min(bucket.dimension, bucket.reselect.k);  // the density may then be any number
   const double by_density = std::ceil(bucket.reselect.density * static_cast<double>(bucket.dimension));
   return std::min(bucket.dimension, static_cast<uint64_t>(by_density));
 }

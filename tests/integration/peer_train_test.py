@@ -268,7 +268,7 @@ class Train(unittest.TestCase):
                                 (["--algorithm", "oktopk"], "--select topk"), (["--schedule", "linear"], "inverse_sqrt"),
                                 (["--codec", "auto"], "--codec"), (["--lr", "1000", "--l2", "0.5"], "an l2 of 0.500000 is 1 or more"),
                                 (["--select", "uniform:0.1"], "unbiased"),
-                                (["--optimizer", "scd", "--model", "svm"], "lr alone"),
+                                (["--optimizer", "scd", "--model", "svm"], "scd trains lr and l2svm"),
                                 (["--optimizer", "scd", "--select", "topk:0.1"], "no --select"),
                                 (["--asynchronous", "65"], "--asynchronous"),
                                 (["--path", "servers"], "--path servers needs --servers"),

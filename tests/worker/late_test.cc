@@ -76,11 +76,13 @@ TEST_F(Late, NobodyComesIntoAReproducibleJobOverShardsAndItIsSaidWhatToDo) {
   ASSERT_EQ(core().phase(), Phase::kEnded);
   EXPECT_EQ(core().error()->code, ErrorCode::kUnsupported);
   EXPECT_NE(core().error()->message.find("path switch"), std::string::npos) << core().error()->message;
+}
 
-  actions_.clear();
+TEST_F(Late, WhoWasRemovedComesBackIntoNoReproducibleJobOverShards) {
+  config_.spec.reproducible = true;
   make_running();
   lose_place();
-  ASSERT_EQ(core().phase(), Phase::kEnded) << "nor does who was removed come back";
+  ASSERT_EQ(core().phase(), Phase::kEnded);
   EXPECT_EQ(core().error()->code, ErrorCode::kNotAMember);
 }
 

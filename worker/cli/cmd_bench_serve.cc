@@ -63,6 +63,25 @@ Outcome run_serve(const ServeFlags& flags) {
   return {};
 }
 
+void add_path_flags(CLI::App& app, ServeBenchOptions& options) {
+  app.add_option("--path", options.path,
+                 "who adds up: server, switch (a millrace-switch, on a host whose link has no limit), or both in turn, "
+                 "with the ratio of the rounds' medians")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, ServePath>{
+          {"server", ServePath::kServer}, {"switch", ServePath::kSwitch}, {"both", ServePath::kBoth}}));
+  app.add_option("--racks", options.racks,
+                 "path switch: so many racks' switches (role combine) add up in front of shard 0, which decides: rows "
+                 "without them, with them, and with each cutting its sums to its share of k; bytes into shard 0")
+      ->check(in_range(1, 16));
+  app.add_option("--switch-slots", options.switch_slots, "path switch: windows under way at a time")
+      ->capture_default_str()
+      ->check(in_range(1, 128));
+  app.add_option("--switch-codec", options.switch_codec, "path switch: of datagrams, INDEX+VALUE")
+      ->capture_default_str();
+  app.add_option("--grid", options.grid, "path switch: indices of a window, and the grid's first power of 2")
+      ->capture_default_str();
+}
+
 }  // namespace
 
 Command add_bench_serve(CLI::App& bench) {
@@ -91,23 +110,7 @@ Command add_bench_serve(CLI::App& bench) {
   app->add_option("--rows", options.rows, "what to measure: lossless, qsgd4, qsgd8")
       ->delimiter(',')
       ->check(CLI::IsMember({"lossless", "qsgd4", "qsgd8"}));
-  app->add_option(
-         "--path", options.path,
-         "who adds up: server, switch (a millrace-switch, on a host whose link has no limit), or both in turn, "
-         "with the ratio of the rounds' medians")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, ServePath>{
-          {"server", ServePath::kServer}, {"switch", ServePath::kSwitch}, {"both", ServePath::kBoth}}));
-  app->add_option("--racks", options.racks,
-                  "path switch: so many racks' switches (role combine) add up in front of shard 0, which decides: rows "
-                  "without them, with them, and with each cutting its sums to its share of k; bytes into shard 0")
-      ->check(in_range(1, 16));
-  app->add_option("--switch-slots", options.switch_slots, "path switch: windows under way at a time")
-      ->capture_default_str()
-      ->check(in_range(1, 128));
-  app->add_option("--switch-codec", options.switch_codec, "path switch: of datagrams, INDEX+VALUE")
-      ->capture_default_str();
-  app->add_option("--grid", options.grid, "path switch: indices of a window, and the grid's first power of 2")
-      ->capture_default_str();
+  add_path_flags(*app, options);
   app->add_option("--codec", options.lossless_codec,
                   "of the row lossless (default: raw+raw on loopback, gap+raw behind a rate)")
       ->check(not_empty());

@@ -178,11 +178,12 @@ bool SessionCore::Impl::stand_as(const protocol::Member& own, const protocol::Jo
   if (own.state == protocol::MemberState::kJoining) {
     if (!view.started) return true;
     if (config.spec.reproducible && !by_switch()) {
-      end_session({ErrorCode::kUnsupported,
-                   "the job runs and is reproducible: nobody can join it over shards, since the exponents of its "
-                   "grid are known to those who saw all of its updates; start the job anew from the weights of one of its "
-                   "workers, or run it with path switch, where joiners are handed them"},
-                  now, actions);
+      end_session(
+          {ErrorCode::kUnsupported,
+           "the job runs and is reproducible: nobody can join it over shards, since the exponents of its "
+           "grid are known to those who saw all of its updates; start the job anew from the weights of one of its "
+           "workers, or run it with path switch, where joiners are handed them"},
+          now, actions);
       return false;
     }
     if (synced()) {

@@ -13,6 +13,7 @@
 #include "kernels/base/random.h"
 #include "kernels/base/words.h"
 #include "kernels/stream/stream.h"
+#include "worker/cli/bench/serve_compare.h"
 #include "worker/cli/bench/serve_racks.h"
 #include "worker/cli/bench/serve_raw.h"
 #include "worker/cli/bench/serve_shared.h"
@@ -36,7 +37,6 @@ constexpr int kStartTimeoutMs = 30'000;
 constexpr int kStopGraceMs = 5'000;
 constexpr double kMegabyte = 1e6;
 constexpr const char* kSwitchRow = "switch";
-constexpr const char* kStraightRow = "shard0";
 constexpr const char* kRacksRow = "racks";
 constexpr const char* kCutRow = "racks+cut";
 constexpr double kLossMax = 0.2;
@@ -523,26 +523,6 @@ json raw_row(const char* name, const Plan& plan, const std::vector<double>& time
               {"round_min_ms", quantile(times, 0)},
               {"bytes_up", plan.k * RawPlan::kPairBytes},
               {"bytes_down", plan.k * RawPlan::kPairBytes}};
-}
-
-/// Bytes into shard 0 by way of racks over those without.
-void compare_racks(json& rows) {
-  const auto straight = std::ranges::find_if(rows, [](const json& row) { return row["algorithm"] == kStraightRow; });
-  if (straight == rows.end()) return;
-  for (json& row : rows) {
-    if (!row.contains("racks")) continue;
-    row["ratio_to_straight_bytes"] =
-        row["bytes_into_shard"].get<double>() / (*straight)["bytes_into_shard"].get<double>();
-  }
-}
-
-/// The switch's round over that of the first row by the shards.
-void compare_paths(json& rows) {
-  const auto is_by = [](const char* path) { return [path](const json& row) { return row["path"] == path; }; };
-  const auto server = std::ranges::find_if(rows, is_by("server"));
-  const auto by_switch = std::ranges::find_if(rows, is_by("switch"));
-  if (server == rows.end() || by_switch == rows.end()) return;
-  (*by_switch)["ratio_to_server"] = (*by_switch)["round_ms"].get<double>() / (*server)["round_ms"].get<double>();
 }
 
 }  // namespace

@@ -1,0 +1,28 @@
+#include "worker/cli/bench/serve_compare.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace millrace::cli {
+
+using nlohmann::json;
+
+void compare_racks(json& rows) {
+  const auto straight = std::ranges::find_if(rows, [](const json& row) { return row["algorithm"] == kStraightRow; });
+  if (straight == rows.end()) return;
+  for (json& row : rows) {
+    if (!row.contains("racks")) continue;
+    row["ratio_to_straight_bytes"] =
+        row["bytes_into_shard"].get<double>() / (*straight)["bytes_into_shard"].get<double>();
+  }
+}
+
+void compare_paths(json& rows) {
+  const auto is_by = [](const char* path) { return [path](const json& row) { return row["path"] == path; }; };
+  const auto server = std::ranges::find_if(rows, is_by("server"));
+  const auto by_switch = std::ranges::find_if(rows, is_by("switch"));
+  if (server == rows.end() || by_switch == rows.end()) return;
+  (*by_switch)["ratio_to_server"] = (*by_switch)["round_ms"].get<double>() / (*server)["round_ms"].get<double>();
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+namespace millrace::cli {
+
+/// Name of the row whose workers send to shard 0 itself, beside rows by way of racks.
+constexpr const char* kStraightRow = "shard0";
+
+/// Bytes into shard 0 by way of racks over those without: `ratio_to_straight_bytes` of every row with racks.
+void compare_racks(nlohmann::json& rows);
+
+/// The switch's round over that of the first row by the shards: `ratio_to_server` of the first row by the switch.
+void compare_paths(nlohmann::json& rows);
+
+}  // namespace millrace::cli
