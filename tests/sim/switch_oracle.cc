@@ -140,7 +140,7 @@ void SwitchRecord::note(const worker::SettledWindow& settled) {
   entry.indices.assign(settled.indices.begin(), settled.indices.end());
   entry.racks.assign(settled.racks.begin(), settled.racks.end());
   entry.sums.assign(settled.sums.begin(), settled.sums.end());
-  for (size_t i = 0; i < settled.returned.size(); ++i) entry.returned[settled.returned[i]] = settled.returned_values[i];
+  settled.each_returned([&entry](uint32_t index, float value) { entry.returned[index] = value; });
 }
 
 SwitchLawResult check_switch_law(const std::vector<const SwitchRecord*>& records, const SwitchLawTerms& terms) {

@@ -174,7 +174,7 @@ void SimSwitchWorker::settled(const worker::SettledWindow& window) {
   ++world.report.turns;
   if (record.told.contains({window.slot, window.turn})) world.fault("a turn was settled twice");
   record.note(window);
-  for (size_t i = 0; i < window.returned.size(); ++i) residual_[window.returned[i]] += window.returned_values[i];
+  window.each_returned([this](uint32_t index, float value) { residual_[index] += value; });
 }
 
 void SimSwitchWorker::step_done(uint32_t step) {

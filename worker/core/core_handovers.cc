@@ -13,20 +13,6 @@
 /// epoch has it. DESIGN.md, "Who comes to a running job of path switch".
 namespace millrace::worker {
 
-namespace {
-
-void sort_entries(Stream<float>& stream) {
-  std::vector<std::pair<uint32_t, float>> entries;
-  for (size_t at = 0; at < stream.indices.size(); ++at) entries.emplace_back(stream.indices[at], stream.values[at]);
-  std::ranges::sort(entries, {}, &std::pair<uint32_t, float>::first);
-  for (size_t at = 0; at < entries.size(); ++at) {
-    stream.indices[at] = entries[at].first;
-    stream.values[at] = entries[at].second;
-  }
-}
-
-}  // namespace
-
 void SessionCore::Impl::give_later(const GiveWeights& asked, Actions& actions) {
   const bool known = std::ranges::any_of(asked_at_rest, [&](const GiveWeights& one) {
     return one.part == asked.part && one.for_worker == asked.for_worker && one.for_life == asked.for_life;

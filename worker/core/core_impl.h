@@ -91,6 +91,9 @@ struct Held {
   uint64_t needs = 0;  ///< so many steps of the part must be backed
 };
 
+/// By index.
+void sort_entries(Stream<float>& stream);
+
 struct PartRun {
   protocol::PartLayout layout;
   size_t at = 0;                                    ///< place among the bucket's parts
@@ -111,9 +114,10 @@ struct PartRun {
   std::unique_ptr<IndexHistory> history;  ///< of jobs with `history`: what the updates below n changed
   uint64_t plain_until = 0;  ///< the shard has another one: contributions to steps below go out as they are
   PartAccount account;
-  std::deque<Held> held;   ///< in order, of jobs with apply_after_acks
-  uint64_t backed = 0;     ///< ... steps that enough members have: said in this epoch, or handed over before
-  uint64_t begins_at = 0;  ///< ... steps in the weights that this process came in with
+  std::deque<Held> held;     ///< in order, of jobs with apply_after_acks
+  uint64_t backed = 0;       ///< ... steps that enough members have: said in this epoch, or handed over before
+  uint64_t begins_at = 0;    ///< ... steps in the weights that this process came in with
+  size_t first_offered = 0;  ///< path switch: its entries among those of the step that was begun last
   // Mode asynchronous: the number of the next contribution, and the life that it is counted in.
   uint64_t next_sequence = 0;
   uint64_t sequence_life = 0;

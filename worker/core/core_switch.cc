@@ -12,32 +12,6 @@
 namespace millrace::worker {
 namespace {
 
-/// Reads entries of the switch's array in index order.
-template <typename T>
-class Entries {
- public:
-  Entries(const std::vector<uint32_t>& indices, const std::vector<T>& values, uint64_t begin, uint64_t end)
-      : indices_(indices), values_(values), begin_(begin) {
-    at_ = static_cast<size_t>(std::ranges::lower_bound(indices, begin) - indices.begin());
-    last_ = static_cast<size_t>(std::ranges::lower_bound(indices, end) - indices.begin());
-  }
-  bool done() const { return at_ == last_; }
-  size_t position() const { return at_; }
-  /// From the range's begin on.
-  uint64_t index() const { return done() ? UINT64_MAX : indices_[at_] - begin_; }
-  T value() const { return values_[at_]; }
-  void advance() { ++at_; }
-  void advance_if(bool on) { at_ += on ? 1 : 0; }
-  size_t left() const { return last_ - at_; }
-
- private:
-  const std::vector<uint32_t>& indices_;
-  const std::vector<T>& values_;
-  uint64_t begin_;
-  size_t at_ = 0;
-  size_t last_ = 0;
-};
-
 struct PartRange {
   uint64_t begin = 0;  ///< of the switch's array
   uint64_t end = 0;
@@ -46,11 +20,6 @@ struct PartRange {
 PartRange range_in(const protocol::SwitchLayout& layout, const protocol::PartLayout& part) {
   const uint64_t base = layout.bucket_begin[part.bucket];
   return {base + part.begin, base + part.end};
-}
-
-void append(Stream<float>& stream, uint64_t index, float value) {
-  stream.indices.push_back(static_cast<uint32_t>(index));
-  stream.values.push_back(value);
 }
 
 void resize(Stream<float>& stream, size_t count) {
@@ -71,75 +40,65 @@ struct OfferSettled {
   std::vector<Lost> lost;  ///< what is in neither
 };
 
-void settle_entry(OfferSettled& to, uint64_t index, double had, double gone, float stays) {
-  if (gone != 0) {
-    to.carried.count(gone);
-    append(to.masked, index, static_cast<float>(gone));
-  }
-  if (stays != 0) {
-    append(to.back, index, stays);
-    to.whole += gone == 0 ? 1 : 0;
-  }
-  const double amount = had - gone - static_cast<double>(stays);
-  if (amount != 0) to.lost.push_back({index, amount});
-}
-
-/// Whatever was offered: entries may be applied or come back that were not (a filter's).
-OfferSettled settle_any(const StreamView<float>& offered, Entries<double> applied, Entries<float> returned) {
+/// What was offered, in one pass that branches at nothing.
+///
+/// applied, returned  [offered]
+OfferSettled settle_offered(const StreamView<float>& offered, std::span<const double> applied,
+                            std::span<const float> returned) {
   OfferSettled to{Stream<float>::empty(offered.dimension), Stream<float>::empty(offered.dimension), {}, 0, {}};
-  for (size_t at = 0; at < offered.count() || !applied.done() || !returned.done();) {
-    const uint64_t own = at < offered.count() ? offered.indices[at] : UINT64_MAX;
-    const uint64_t index = std::min({own, applied.index(), returned.index()});
-    const double had = own == index ? static_cast<double>(offered.values[at++]) : 0;
-    double gone = 0;
-    float stays = 0;
-    if (applied.index() == index) {
-      gone = applied.value();
-      applied.advance();
-    }
-    if (returned.index() == index) {
-      stays = returned.value();
-      returned.advance();
-    }
-    settle_entry(to, index, had, gone, stays);
-  }
-  return to;
-}
-
-/// The same where all that was applied or comes back was offered, in one pass that branches at nothing; none: it is not so.
-std::optional<OfferSettled> settle_offered(const StreamView<float>& offered, Entries<double> applied,
-                                           Entries<float> returned) {
-  OfferSettled to{Stream<float>::empty(offered.dimension), Stream<float>::empty(offered.dimension), {}, 0, {}};
-  const size_t returned_first = returned.position();
-  resize(to.masked, applied.left() + 1);  // a slot more: what is nothing is written too, and overwritten
-  resize(to.back, returned.left());
+  const size_t count = offered.count();
+  resize(to.masked, count);
+  resize(to.back, count);
   size_t gone_count = 0;
-  uint64_t whole = 0;
-  for (size_t at = 0; at < offered.count(); ++at) {
+  size_t back_count = 0;
+  for (size_t at = 0; at < count; ++at) {
     const uint32_t index = offered.indices[at];
-    const bool goes = applied.index() == index;
-    const bool comes = returned.index() == index;
-    const double gone = goes ? applied.value() : 0;
-    const float stays = comes ? returned.value() : 0;
+    const double gone = applied[at];
+    const float stays = returned[at];
     to.masked.indices[gone_count] = index;
     to.masked.values[gone_count] = static_cast<float>(gone);
-    gone_count += goes ? 1 : 0;
+    to.back.indices[back_count] = index;
+    to.back.values[back_count] = stays;
+    gone_count += gone != 0 ? 1 : 0;
+    back_count += stays != 0 ? 1 : 0;
+    to.whole += stays != 0 && gone == 0 ? 1 : 0;
     to.carried.count(gone);
-    if (comes) {
-      to.back.indices[returned.position() - returned_first] = index;
-      to.back.values[returned.position() - returned_first] = stays;
-    }
-    whole += comes && !goes ? 1 : 0;
-    applied.advance_if(goes);
-    returned.advance_if(comes);
     const double amount = static_cast<double>(offered.values[at]) - gone - static_cast<double>(stays);
     if (amount != 0) [[unlikely]]
       to.lost.push_back({index, amount});
   }
-  if (!applied.done() || !returned.done()) return std::nullopt;
-  to.whole = whole;
   resize(to.masked, gone_count);
+  resize(to.back, back_count);
   return to;
+}
+
+void append(Stream<float>& stream, uint32_t index, float value) {
+  if (value == 0) return;
+  stream.indices.push_back(index);
+  stream.values.push_back(value);
+}
+
+/// Beside what was offered: what a filter took along, none of it offered.
+///
+/// extras  of this part, ascending; their indices from `begin` on.
+void settle_extras(std::span<const SwitchStepDone::Extra> extras, uint64_t begin, OfferSettled& to) {
+  for (const SwitchStepDone::Extra& extra : extras) {
+    const auto index = static_cast<uint32_t>(extra.index - begin);
+    append(to.masked, index, static_cast<float>(extra.applied));
+    append(to.back, index, extra.returned);
+    to.carried.count(extra.applied);
+    const double amount = -extra.applied - static_cast<double>(extra.returned);
+    if (amount != 0) to.lost.push_back({index, amount});
+  }
+  if (extras.empty()) return;
+  sort_entries(to.masked);
+  sort_entries(to.back);
+}
+
+std::span<const SwitchStepDone::Extra> extras_in(const SwitchStepDone& step, const PartRange& range) {
+  const auto begin = std::ranges::lower_bound(step.extras, range.begin, {}, &SwitchStepDone::Extra::index);
+  const auto end = std::ranges::lower_bound(step.extras, range.end, {}, &SwitchStepDone::Extra::index);
+  return {begin, end};
 }
 
 /// The windows of which [first, last) are entries.
@@ -154,6 +113,16 @@ std::vector<SwitchStepDone::Window> windows_with(const SwitchStepDone& step, siz
 }
 
 }  // namespace
+
+void sort_entries(Stream<float>& stream) {
+  std::vector<std::pair<uint32_t, float>> entries;
+  for (size_t at = 0; at < stream.indices.size(); ++at) entries.emplace_back(stream.indices[at], stream.values[at]);
+  std::ranges::sort(entries, {}, &std::pair<uint32_t, float>::first);
+  for (size_t at = 0; at < entries.size(); ++at) {
+    stream.indices[at] = entries[at].first;
+    stream.values[at] = entries[at].second;
+  }
+}
 
 void SessionCore::Impl::offer(uint32_t bucket, uint64_t step, TimeNs now, Actions& actions) {
   BucketRun& run = buckets[bucket];
@@ -185,7 +154,8 @@ Status SessionCore::Impl::begin_switch_step(uint64_t step, TimeNs now) {
   IndexBuffer indices(count);
   Buffer<float> values(count);
   size_t at = 0;
-  for (const PartRun& part : parts) {  // in the order of the array: by bucket, and by index within it
+  for (PartRun& part : parts) {  // in the order of the array: by bucket, and by index within it
+    part.first_offered = at;
     const PartRange range = range_in(switch_path->layout(), part.layout);
     const StreamView<float>& sent = part.outstanding.back().sent.view;
     std::ranges::copy(sent.values, values.begin() + static_cast<std::ptrdiff_t>(at));
@@ -253,23 +223,26 @@ SessionCore::Impl::SwitchFate SessionCore::Impl::fate_by_switch(PartRun& part, c
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
   const PartRange range = range_in(switch_path->layout(), part.layout);
   const StreamView<float> offered = out.sent.view;
-  const Entries<double> applied(step.applied_indices, step.applied, range.begin, range.end);
-  const Entries<float> returned(step.returned_indices, step.returned, range.begin, range.end);
-  std::optional<OfferSettled> settled = settle_offered(offered, applied, returned);
-  if (!settled) settled = settle_any(offered, applied, returned);
-  for (const OfferSettled::Lost& lost : settled->lost) bucket.lose(part.at, lost.index, lost.amount);
-  part.account.carried_by_switch.add(settled->carried);
-  part.account.doubt += kMassError * settled->carried.magnitude;
-  return {std::move(settled->back), std::move(settled->masked), settled->whole};
+  const size_t first = part.first_offered;
+  MILLRACE_CHECK(first + offered.count() <= step.applied.size(), first, offered.count(), step.applied.size());
+  OfferSettled settled = settle_offered(offered, std::span(step.applied).subspan(first, offered.count()),
+                                        std::span(step.returned).subspan(first, offered.count()));
+  settle_extras(extras_in(step, range), range.begin, settled);
+  for (const OfferSettled::Lost& lost : settled.lost) bucket.lose(part.at, lost.index, lost.amount);
+  part.account.carried_by_switch.add(settled.carried);
+  part.account.doubt += kMassError * settled.carried.magnitude;
+  return {std::move(settled.back), std::move(settled.masked), settled.whole};
 }
 
 void SessionCore::Impl::deliver_by_switch(PartRun& part, const SwitchStepDone& step, TimeNs now, Actions& actions) {
   BucketRun& run = buckets[part.layout.bucket];
   const PartRange range = range_in(switch_path->layout(), part.layout);
-  const Entries<float> entries(step.indices, step.sums, range.begin, range.end);
-  const size_t first = entries.position();
+  const auto place_of = [&step](uint64_t index) {
+    return static_cast<size_t>(std::ranges::lower_bound(step.indices, index) - step.indices.begin());
+  };
+  const size_t first = place_of(range.begin);
   Stream<float> sum = Stream<float>::empty(part.dimension());
-  resize(sum, entries.left());
+  resize(sum, place_of(range.end) - first);
   const uint32_t* const from = step.indices.data() + first;
   for (size_t i = 0; i < sum.count(); ++i) sum.indices[i] = static_cast<uint32_t>(from[i] - range.begin);
   std::copy_n(step.sums.begin() + static_cast<std::ptrdiff_t>(first), sum.count(), sum.values.begin());

@@ -167,7 +167,6 @@ Result<uint64_t> SwitchPath::take_over(ByteSpan handover, uint64_t life) {
 
 void SwitchPath::begin_anew(uint64_t step) {
   stepping_ = done_ = false;
-  windows_.clear();
   SwitchHandover own;
   own.next_step = static_cast<uint32_t>(step);
   own.exponents = ExponentTable(client_options_.exponent_initial, 1, client_options_.tensor_windows).state();
@@ -178,6 +177,12 @@ void SwitchPath::begin_anew(uint64_t step) {
 Status SwitchPath::begin_step(uint64_t step, IndexSpan indices, std::span<const float> values, TimeNs now) {
   MILLRACE_CHECK(!stepping_ && !done_, step);
   if (step >= UINT32_MAX) return fail(ErrorCode::kLimitExceeded, "path switch numbers steps in 32 bits");
+  windows_.clear();
+  arrived_.indices.clear();
+  arrived_.sums.clear();
+  arrived_.extras.clear();
+  arrived_.applied.assign(indices.size(), 0);
+  arrived_.returned.assign(indices.size(), 0);
   // Set before: the first packets may be answered at once by a sink of a test.
   stepping_ = true;
   return client_->begin_step(static_cast<uint32_t>(step), indices, values, now, *access_.sink);
@@ -203,23 +208,19 @@ void SwitchPath::settled(const SettledWindow& window) {
   Settled kept{.window = window.window,
                .contributors = window.contributors,
                .decided_epoch = window.decided_epoch,
-               .update = {.first = to.indices.size()},
-               .applied = {.first = to.applied_indices.size()},
-               .returned = {.first = to.returned_indices.size()}};
+               .update = {.first = to.indices.size()}};
   append<uint32_t>(to.indices, window.indices);
   to.sums.resize(to.indices.size());
   for (size_t i = 0; i < window.sums.size(); ++i)
     to.sums[kept.update.first + i] = static_cast<float>(static_cast<double>(window.sums[i]) * step);
-  append<uint32_t>(to.applied_indices, window.applied);
-  to.applied.resize(to.applied_indices.size());
-  for (size_t i = 0; i < window.applied_integers.size(); ++i)
-    to.applied[kept.applied.first + i] = static_cast<double>(window.applied_integers[i]) * step;
-  append<uint32_t>(to.returned_indices, window.returned);
-  append<float>(to.returned, window.returned_values);
   kept.update.last = to.indices.size();
-  kept.applied.last = to.applied_indices.size();
-  kept.returned.last = to.returned_indices.size();
   windows_.push_back(kept);
+  MILLRACE_CHECK(window.first + window.taken.size() <= to.applied.size(), window.first, window.taken.size());
+  double* const applied = to.applied.data() + window.first;
+  for (size_t i = 0; i < window.taken.size(); ++i) applied[i] = static_cast<double>(window.taken[i]) * step;
+  std::ranges::copy(window.back, to.returned.begin() + static_cast<std::ptrdiff_t>(window.first));
+  for (const SwitchExtra& extra : window.extra)
+    to.extras.push_back({extra.index, static_cast<double>(extra.taken) * step, extra.back});
 }
 
 void SwitchPath::step_done(uint32_t /*step*/) { done_ = stepping_; }
@@ -228,33 +229,28 @@ std::optional<SwitchStepDone> SwitchPath::take_done() {
   if (!done_) return std::nullopt;
   stepping_ = done_ = false;
   SwitchStepDone step;
+  step.applied = std::move(arrived_.applied);
+  step.returned = std::move(arrived_.returned);
+  step.extras = std::move(arrived_.extras);
+  std::ranges::sort(step.extras, {}, &SwitchStepDone::Extra::index);
   std::ranges::sort(windows_, {}, &Settled::window);
   step.windows.reserve(windows_.size());
   step.indices.reserve(arrived_.indices.size());
   step.sums.reserve(arrived_.sums.size());
-  step.applied_indices.reserve(arrived_.applied_indices.size());
-  step.applied.reserve(arrived_.applied.size());
-  step.returned_indices.reserve(arrived_.returned_indices.size());
-  step.returned.reserve(arrived_.returned.size());
-  const auto move_range = []<typename T>(std::vector<T>& to, const std::vector<T>& from, const Settled::Range& range) {
+  const auto append_range = []<typename T>(std::vector<T>& to, const std::vector<T>& from,
+                                           const Settled::Range& range) {
     append<T>(to, std::span(from).subspan(range.first, range.last - range.first));
   };
   for (const Settled& window : windows_) {
     const size_t first = step.indices.size();
-    move_range(step.indices, arrived_.indices, window.update);
-    move_range(step.sums, arrived_.sums, window.update);
-    move_range(step.applied_indices, arrived_.applied_indices, window.applied);
-    move_range(step.applied, arrived_.applied, window.applied);
-    move_range(step.returned_indices, arrived_.returned_indices, window.returned);
-    move_range(step.returned, arrived_.returned, window.returned);
+    append_range(step.indices, arrived_.indices, window.update);
+    append_range(step.sums, arrived_.sums, window.update);
     step.windows.push_back({.contributors = static_cast<uint32_t>(std::popcount(window.contributors)),
                             .counted = (window.contributors >> worker_ & 1) != 0,
                             .decided_epoch = window.decided_epoch,
                             .first = first,
                             .last = step.indices.size()});
   }
-  windows_.clear();
-  arrived_.clear();
   return step;
 }
 

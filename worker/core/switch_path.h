@@ -34,6 +34,12 @@ struct SwitchAccess {
 
 /// What came of one step in all buckets, indices of the switch's array (protocol::SwitchLayout), ascending.
 struct SwitchStepDone {
+  /// What the update applied of an entry that was not offered (a filter took it along), and what makes up for it.
+  struct Extra {
+    uint32_t index = 0;
+    double applied = 0;
+    float returned = 0;
+  };
   struct Window {
     uint32_t contributors = 0;
     bool counted = false;  ///< this worker is among them
@@ -44,21 +50,10 @@ struct SwitchStepDone {
   std::vector<Window> windows;  ///< those that had a turn
   std::vector<uint32_t> indices;
   std::vector<float> sums;  ///< the update
-  std::vector<uint32_t> applied_indices;
-  std::vector<double> applied;  ///< what of this worker's is in it
-  std::vector<uint32_t> returned_indices;
-  std::vector<float> returned;  ///< what of this worker's is not
-
-  /// Its memory stays.
-  void clear() {
-    windows.clear();
-    indices.clear();
-    sums.clear();
-    applied_indices.clear();
-    applied.clear();
-    returned_indices.clear();
-    returned.clear();
-  }
+  // Of each entry that begin_step() was given, in its order; 0 in both: nobody knows what became of it.
+  Buffer<double> applied;  ///< what of it is in the update
+  Buffer<float> returned;  ///< what of it is not
+  std::vector<Extra> extras;
 };
 
 struct SwitchPathStatus {
@@ -132,9 +127,7 @@ class SwitchPath final : private SwitchOutcome {
       size_t first = 0;
       size_t last = 0;
     };
-    Range update;    ///< of arrived_.indices, sums
-    Range applied;   ///< of arrived_.applied_indices, applied
-    Range returned;  ///< of arrived_.returned_indices, returned
+    Range update;  ///< of arrived_.indices, sums
   };
 
   void settled(const SettledWindow& window) override;
@@ -163,7 +156,7 @@ class SwitchPath final : private SwitchOutcome {
   bool stepping_ = false;
   bool done_ = false;
   std::vector<Settled> windows_;  ///< of the step under way
-  SwitchStepDone arrived_;        ///< its entries; no windows
+  SwitchStepDone arrived_;        ///< its entries, the update's in order of arrival; no windows
 
   bool finishing_ = false;
   uint64_t results_seen_ = 0;

@@ -95,10 +95,15 @@ bool SwitchClient::State::settle_if_whole(uint16_t number, TimeNs now) {
   in_tensor.resize(update.size());
   std::ranges::transform(update, in_tensor.begin(), [&](uint16_t index) { return begin + index; });
   exponents.observe(slot.window, slot.result.header().exponent, slot.result.integers());
+  const IndexSpan offered = IndexSpan(indices).subspan(slot.first, slot.offer.indices.size());
   std::swap(slot.applied[0], slot.applied[1]);
   slot.applied[0].exponent = slot.result.header().exponent;
-  slot.applied[0].indices = settlement.applied_indices;
-  slot.applied[0].integers = settlement.applied_integers;
+  slot.applied[0].indices.assign(offered.begin(), offered.end());
+  slot.applied[0].integers = settlement.taken;
+  for (const SwitchExtra& extra : settlement.extra) {
+    slot.applied[0].indices.push_back(extra.index);
+    slot.applied[0].integers.push_back(extra.taken);
+  }
   note_result_of_removal(number);
   if (slot.window == number) {
     slot.ended = (slot.result.header().flags & flag::kFin) != 0;
@@ -122,10 +127,11 @@ bool SwitchClient::State::settle_if_whole(uint16_t number, TimeNs now) {
                    .indices = in_tensor,
                    .sums = slot.result.integers(),
                    .racks = slot.result.racks(),
-                   .returned = settlement.indices,
-                   .returned_values = settlement.values,
-                   .applied = settlement.applied_indices,
-                   .applied_integers = settlement.applied_integers});
+                   .first = slot.first,
+                   .offered = offered,
+                   .taken = settlement.taken,
+                   .back = settlement.back,
+                   .extra = settlement.extra});
   ++slot.turn;
   return true;
 }

@@ -107,12 +107,7 @@ std::vector<SwitchRevoked> SwitchClient::State::abandon_step(uint64_t life, cons
 /// A turn that was out, or was about to be. REQUIRES: the slot is not done.
 void SwitchClient::State::abandon_turn(uint16_t number, const SwitchRemoval* removal) {
   Slot& slot = slots[number];
-  const uint32_t begin = slot.window * options.window_indices;
-  const auto returns_all = [&] {
-    std::vector<uint32_t> where(slot.offer.indices.size());
-    std::ranges::transform(slot.offer.indices, where.begin(), [&](uint16_t index) { return begin + index; });
-    return_window(number, slot.window, where, slot.offer.values);
-  };
+  const auto returns_all = [&] { return_window(number, slot.window, slot.first, slot.offer.indices.size()); };
   if (slot.sends == 0) return returns_all();
   if (removal == nullptr) return;
   const SwitchRemoval::Slot& of = removal->slots[number];
@@ -131,20 +126,22 @@ void SwitchClient::State::return_pieces(uint16_t number) {
   Slot& slot = slots[number];
   for (; slot.piece < slot.pieces.size(); ++slot.piece) {
     const Piece& piece = pieces[slot.pieces[slot.piece]];
-    return_window(number, piece.window, IndexSpan(indices).subspan(piece.first, piece.last - piece.first),
-                  std::span<const float>(values).subspan(piece.first, piece.last - piece.first));
+    return_window(number, piece.window, piece.first, piece.last - piece.first);
   }
 }
 
-void SwitchClient::State::return_window(uint16_t number, uint32_t window, IndexSpan where,
-                                        std::span<const float> what) {
+/// first, count  of the step's entries.
+void SwitchClient::State::return_window(uint16_t number, uint32_t window, size_t first, size_t count) {
+  settlement.taken.assign(count, 0);
   SettledWindow settled;
   settled.step = step;
   settled.window = window;
   settled.slot = number;
   settled.turn = slots[number].turn;
-  settled.returned = where;
-  settled.returned_values = what;
+  settled.first = first;
+  settled.offered = IndexSpan(indices).subspan(first, count);
+  settled.taken = settlement.taken;
+  settled.back = std::span<const float>(values).subspan(first, count);
   outcome.settled(settled);
 }
 

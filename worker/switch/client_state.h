@@ -36,6 +36,7 @@ struct SwitchClient::State {
     size_t piece = 0;  ///< of pieces: the first whose window has not had its turn
     std::vector<uint32_t> pieces;
     Offer offer;
+    size_t first = 0;  ///< of the offer among the step's entries
     Contribution sent;
     Gathering result;
     std::vector<Fragment> kept;  ///< the whole result of turn - 1
@@ -104,7 +105,7 @@ struct SwitchClient::State {
   std::vector<SwitchRevoked> abandon_step(uint64_t life, const std::vector<SwitchRemoval>& known);
   void abandon_turn(uint16_t number, const SwitchRemoval* removal);
   void return_pieces(uint16_t number);
-  void return_window(uint16_t number, uint32_t window, IndexSpan where, std::span<const float> what);
+  void return_window(uint16_t number, uint32_t window, size_t first, size_t count);
 
   // client_rack.cc
   enum class RackPhase : uint8_t {

@@ -70,9 +70,11 @@ void SwitchClient::State::open_turn(uint16_t number, uint32_t window, TimeNs now
   slot.window = window;
   slot.offer.indices.clear();
   slot.offer.values.clear();
+  slot.first = 0;
   if (slot.piece < slot.pieces.size() && pieces[slot.pieces[slot.piece]].window == window) {
     const Piece& piece = pieces[slot.pieces[slot.piece++]];
     const uint32_t begin = window * options.window_indices;
+    slot.first = piece.first;
     slot.offer.indices.resize(piece.last - piece.first);
     for (size_t i = piece.first; i < piece.last; ++i)
       slot.offer.indices[i - piece.first] = static_cast<uint16_t>(indices[i] - begin);

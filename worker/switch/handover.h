@@ -52,8 +52,8 @@ struct SwitchHandover {
 /// What a worker took for applied of its own, in a turn whose result nobody who is left has: it was computed again.
 struct SwitchRevoked {
   int exponent = 0;
-  IndexBuffer indices;  ///< in the tensor
-  Buffer<int32_t> integers;
+  IndexBuffer indices;       ///< in the tensor
+  Buffer<int32_t> integers;  ///< some may be 0
 };
 
 /// Its own life of an epoch's workers, by number; 0: none is said.

@@ -33,8 +33,10 @@ void SwitchStepper::settled(const SettledWindow& window) {
                          .contributors = window.contributors,
                          .first = first,
                          .last = out.indices.size()});
-  out.returned_indices.insert(out.returned_indices.end(), window.returned.begin(), window.returned.end());
-  out.returned_values.insert(out.returned_values.end(), window.returned_values.begin(), window.returned_values.end());
+  window.each_returned([&out](uint32_t index, float value) {
+    out.returned_indices.push_back(index);
+    out.returned_values.push_back(value);
+  });
 }
 
 void SwitchStepper::step_done(uint32_t) { done_ = true; }

@@ -70,6 +70,13 @@ struct CutRack {
   std::vector<uint8_t> kept;  ///< [indices of the update] 1: what these workers sent is in; 0: it is not
 };
 
+/// What this worker sent and had not offered (a filter took it along), and the update applied.
+struct SwitchExtra {
+  uint32_t index = 0;  ///< in the tensor
+  int32_t taken = 0;   ///< x 2^exponent
+  float back = 0;      ///< what makes up for it
+};
+
 /// What came of one turn in one window. Everything points into the client and holds during the call.
 struct SettledWindow {
   uint32_t step = 0;
@@ -82,10 +89,23 @@ struct SettledWindow {
   IndexSpan indices;              ///< of the update, in the tensor, strictly increasing
   std::span<const int32_t> sums;  ///< x 2^exponent
   std::span<const CutRack> racks;
-  IndexSpan returned;  ///< indices of this worker's that were not, or not wholly, applied
-  std::span<const float> returned_values;
-  IndexSpan applied;  ///< indices of this worker's that the update applied, with what of them: integers x 2^exponent
-  std::span<const int32_t> applied_integers;
+  /// What this worker offered: begin_step()'s entries from here on, as many as `offered` has.
+  size_t first = 0;
+  IndexSpan offered;               ///< their indices
+  std::span<const int32_t> taken;  ///< of each: what the update applied, x 2^exponent
+  std::span<const float> back;     ///< of each: what it did not
+  std::span<const SwitchExtra> extra;
+
+  /// What goes back to the residual, without zeros: take(index, value). Index by index, but for what was not offered.
+  template <typename Take>
+  void each_returned(const Take& take) const {
+    for (size_t i = 0; i < offered.size(); ++i) {
+      if (back[i] != 0) take(offered[i], back[i]);
+    }
+    for (const SwitchExtra& one : extra) {
+      if (one.back != 0) take(one.index, one.back);
+    }
+  }
 };
 
 /// What the client tells its owner, in the middle of receive().

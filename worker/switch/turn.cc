@@ -230,41 +230,45 @@ Applied& applied_room() {
   return room;
 }
 
-/// Entries that come in order, each with what it gives back and what was applied of it.
-class SettlementWriter {
- public:
-  SettlementWriter(Settlement& out, size_t most, int exponent, uint32_t begin)
-      : out_(out), step_(grid_step(exponent)), begin_(begin) {
-    out.indices.resize(most);
-    out.values.resize(most);
-    out.applied_indices.resize(most);
-    out.applied_integers.resize(most);
-  }
-  void note(uint16_t index, float value, int32_t integer, bool applied) {
-    const int32_t taken = applied ? integer : 0;
-    // As grid_remainder().
-    const auto back = static_cast<float>(static_cast<double>(value) - static_cast<double>(taken) * step_);
-    out_.indices[back_] = begin_ + index;
-    out_.values[back_] = back;
-    back_ += back != 0 ? 1 : 0;
-    out_.applied_indices[applied_] = begin_ + index;
-    out_.applied_integers[applied_] = taken;
-    applied_ += taken != 0 ? 1 : 0;
-  }
-  void finish() {
-    out_.indices.resize(back_);
-    out_.values.resize(back_);
-    out_.applied_indices.resize(applied_);
-    out_.applied_integers.resize(applied_);
-  }
+/// As grid_remainder().
+float remainder(float value, int32_t taken, double step) {
+  return static_cast<float>(static_cast<double>(value) - static_cast<double>(taken) * step);
+}
 
- private:
-  Settlement& out_;
-  double step_;
-  uint32_t begin_;
-  size_t back_ = 0;
-  size_t applied_ = 0;
-};
+/// What was sent is what was offered, entry by entry: no branch, no place that depends on the entry before.
+template <typename IsApplied>
+void settle_alike(const Offer& offer, const Contribution& sent, const IsApplied& is_applied, double step,
+                  Settlement& out) {
+  for (size_t i = 0; i < offer.indices.size(); ++i) {
+    const int32_t mask = -static_cast<int32_t>(is_applied(offer.indices[i]));
+    const int32_t taken = sent.integers[i] & mask;
+    out.taken[i] = taken;
+    out.back[i] = remainder(offer.values[i], taken, step);
+  }
+}
+
+/// Some of it rounds to nothing or was left over, or a filter took more along.
+template <typename IsApplied>
+void settle_unlike(const Offer& offer, const Contribution& sent, const IsApplied& is_applied, double step,
+                   uint32_t begin, Settlement& out) {
+  size_t at = 0;
+  const auto take_along = [&](uint32_t below) {
+    for (; at < sent.indices.size() && sent.indices[at] < below; ++at) {
+      const int32_t taken = is_applied(sent.indices[at]) ? sent.integers[at] : 0;
+      if (taken != 0) out.extra.push_back({begin + sent.indices[at], taken, remainder(0, taken, step)});
+    }
+  };
+  for (size_t own = 0; own < offer.indices.size(); ++own) {
+    const uint16_t index = offer.indices[own];
+    take_along(index);
+    const bool was_sent = at < sent.indices.size() && sent.indices[at] == index;
+    const int32_t taken = was_sent && is_applied(index) ? sent.integers[at] : 0;
+    at += was_sent ? 1 : 0;
+    out.taken[own] = taken;
+    out.back[own] = remainder(offer.values[own], taken, step);
+  }
+  take_along(UINT32_MAX);
+}
 
 }  // namespace
 
@@ -275,30 +279,20 @@ void settle(const Offer& offer, const Contribution& sent, const std::vector<uint
   const std::span<const uint16_t> in_rack = kept != nullptr ? *kept : std::span<const uint16_t>();
   sets.update.insert(in_update);
   sets.kept.insert(in_rack);
-  // One slot more: what is nothing is written too, and overwritten.
+  out.taken.resize(offer.indices.size());
+  out.back.resize(offer.indices.size());
+  out.extra.clear();
+  const double step = grid_step(sent.fragments.front().header.exponent);
   const bool is_alike = offer.indices == sent.indices;  // mostly: nothing rounds to 0, nothing was left over
-  SettlementWriter writer(out, offer.indices.size() + (is_alike ? 0 : sent.indices.size()) + 1,
-                          sent.fragments.front().header.exponent, window_begin);
-  const auto note = [&](uint16_t index, float value, int32_t integer) {
-    writer.note(index, value, integer, sets.update.holds(index) && (kept == nullptr || sets.kept.holds(index)));
+  const auto by = [&](const auto& is_applied) {
+    if (is_alike) return settle_alike(offer, sent, is_applied, step, out);
+    settle_unlike(offer, sent, is_applied, step, window_begin, out);
   };
-  size_t own = 0;
-  size_t at = 0;
-  if (is_alike) {
-    for (; own < offer.indices.size(); ++own) note(offer.indices[own], offer.values[own], sent.integers[own]);
-    at = own;
+  if (kept == nullptr) {
+    by([&sets](uint16_t index) { return sets.update.holds(index); });
+  } else {
+    by([&sets](uint16_t index) { return sets.update.holds(index) && sets.kept.holds(index); });
   }
-  while (own < offer.indices.size() || at < sent.indices.size()) {
-    const bool has_own =
-        own < offer.indices.size() && (at == sent.indices.size() || offer.indices[own] <= sent.indices[at]);
-    const bool has_sent =
-        at < sent.indices.size() && (own == offer.indices.size() || sent.indices[at] <= offer.indices[own]);
-    const uint16_t index = has_own ? offer.indices[own] : sent.indices[at];
-    note(index, has_own ? offer.values[own] : 0.0F, has_sent ? sent.integers[at] : 0);
-    own += has_own ? 1 : 0;
-    at += has_sent ? 1 : 0;
-  }
-  writer.finish();
   sets.update.erase(in_update);
   sets.kept.erase(in_rack);
 }

@@ -84,11 +84,9 @@ class Gathering {
 
 /// What of an offer and a contribution comes back after the update, and what does not.
 struct Settlement {
-  IndexBuffer indices;  ///< in the tensor
-  Buffer<float> values;
-  // What the update did apply of it, without zeros: integers x 2^exponent of the window.
-  IndexBuffer applied_indices;
-  Buffer<int32_t> applied_integers;
+  Buffer<int32_t> taken;  ///< [as offered] what the update applied: integers x 2^exponent of the window
+  Buffer<float> back;     ///< [as offered] what it did not
+  std::vector<SwitchExtra> extra;
 };
 
 /// Applied is what was sent, is in the update and (where a rack selected) was kept; everything else goes back: all of it where

@@ -73,9 +73,7 @@ struct SwitchSteps::Worker final : worker::SwitchOutcome {
       const auto sum = static_cast<float>(std::ldexp(static_cast<double>(window.sums[i]), window.exponent));
       update.emplace_back(window.indices[i], sum);
     }
-    for (size_t i = 0; i < window.returned.size(); ++i) {
-      returned.emplace_back(window.returned[i], window.returned_values[i]);
-    }
+    window.each_returned([this](uint32_t index, float value) { returned.emplace_back(index, value); });
   }
   void step_done(uint32_t) override { done = true; }
 
