@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/grid/grid_kernels.h"
+#include "kernels/window/entry_sum.h"
 
 namespace millrace {
 namespace {
@@ -47,18 +49,9 @@ int32_t to_grid(float value, int exponent, int32_t limit) {
 }
 
 uint32_t to_grid(std::span<const float> values, int exponent, int32_t limit, std::span<int32_t> out) {
-  // To the nearest, ties to even, for |x| < 2^51: behind the sum an f64 has no bits left for a fraction.
-  constexpr double kNoFraction = 0x1.8p52;
   const double inverse = grid_step(-exponent);
   const double most = limit;
-  uint32_t at_limit = 0;
-  for (size_t i = 0; i < values.size(); ++i) {
-    const double scaled = static_cast<double>(values[i]) * inverse;
-    const double bounded = std::min(std::max(scaled, -most), most);
-    at_limit += std::fabs(scaled) >= most ? 1 : 0;
-    out[i] = static_cast<int32_t>((bounded + kNoFraction) - kNoFraction);
-  }
-  if (at_limit == 0) [[likely]]
+  if (round_to_integers(values, inverse, most, out) == 0) [[likely]]
     return 0;
   uint32_t over = 0;
   for (size_t i = 0; i < values.size(); ++i) {
@@ -94,12 +87,7 @@ int ExponentTable::of(uint32_t block) const {
 
 void ExponentTable::observe(uint32_t block, int exponent, std::span<const int32_t> sums) {
   if (sums.empty()) return;
-  uint32_t magnitudes = 0;  // their highest bit is the largest one's
-  for (const int32_t sum : sums) {
-    const auto sign = static_cast<uint32_t>(sum >> 31);
-    magnitudes |= (static_cast<uint32_t>(sum) ^ sign) - sign;
-  }
-  const int bits = static_cast<int>(std::bit_width(magnitudes));
+  const int bits = static_cast<int>(std::bit_width(magnitudes_or(sums)));
   Seen& seen = seen_[block];
   seen = {exponent, std::max(seen.bits, bits)};
 }

@@ -1,12 +1,22 @@
 #include "kernels/grid/step_cut.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <utility>
+
+#include "kernels/grid/cut_kernels.h"
 
 namespace millrace {
 namespace {
 
 constexpr int kExponentLowest = -128;
+
+/// From an f64's exponent and fraction, as one number, to the bin.
+int bins_moved(int8_t exponent) {
+  constexpr int kBias = 1023;
+  return (exponent - kExponentLowest - kBias) * (1 << SumHistogram::kFractionBits) + 1;
+}
 
 uint32_t magnitude(int32_t value) {
   const auto bits = static_cast<uint32_t>(value);
@@ -60,11 +70,9 @@ uint32_t cut_window(const SumCut& cut, const Sides& sides, std::span<Index> indi
 
 uint32_t SumHistogram::bin_of(int32_t sum, int8_t exponent) {
   // An f64 holds every i32, and has the leading bit's exponent over the fraction already, counted from 2^-1023.
-  constexpr int kBias = 1023;
   constexpr int kDropped = 52 - static_cast<int>(kFractionBits);
   const auto bits = std::bit_cast<uint64_t>(static_cast<double>(sum)) & ~(uint64_t{1} << 63);
-  const int moved = (exponent - kExponentLowest - kBias) * (1 << kFractionBits) + 1;
-  const auto bin = static_cast<uint32_t>(static_cast<int>(bits >> kDropped) + moved);
+  const auto bin = static_cast<uint32_t>(static_cast<int>(bits >> kDropped) + bins_moved(exponent));
   return bits == 0 ? 0 : bin;
 }
 
@@ -84,11 +92,14 @@ void SumHistogram::add(const MagnitudeHistogram& sums) {
 }
 
 void SumHistogram::add(std::span<const int32_t> sums, int8_t exponent) {
-  for (const int32_t sum : sums) {
-    const uint32_t bin = bin_of(sum, exponent);
-    counts_[bin] += bin != 0;
-    total_ += bin != 0;
+  static_assert(kFractionBits == kSumBinFractionBits);
+  std::array<uint32_t, 512> bins;
+  for (size_t first = 0; first < sums.size(); first += bins.size()) {
+    const size_t count = std::min(bins.size(), sums.size() - first);
+    bins_of(sums.subspan(first, count), bins_moved(exponent), std::span(bins).first(count));
+    for (size_t at = 0; at < count; ++at) ++counts_[bins[at]];
   }
+  total_ += sums.size() - std::exchange(counts_[0], 0);  // zeros do not count
 }
 
 void SumHistogram::add(std::span<const float> sums) {
@@ -118,7 +129,11 @@ SumCut cut_of(const SumHistogram& histogram, uint64_t k) {
 uint32_t apply_cut(const SumCut& cut, int8_t exponent, std::span<uint16_t> indices, std::span<int32_t> values) {
   if (cut.bin == 0) return static_cast<uint32_t>(indices.size());
   const Sides sides{least_of_bin(cut.bin, exponent), least_of_bin(cut.bin + 1, exponent)};
-  return cut_window(cut, sides, indices, values, [](int32_t value) { return uint64_t{magnitude(value)}; });
+  if (sides.at_least > UINT32_MAX) return 0;
+  // First what is below the boundary goes, most of it mostly; then the few that are left are told apart.
+  const uint32_t left = keep_at_least(static_cast<uint32_t>(sides.at_least), indices, values);
+  return cut_window(cut, sides, indices.first(left), values.first(left),
+                    [](int32_t value) { return uint64_t{magnitude(value)}; });
 }
 
 uint32_t apply_cut(const SumCut& cut, uint32_t window_indices, std::span<uint32_t> indices, std::span<float> values) {

@@ -3,11 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
+#include <map>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "kernels/base/random.h"
+#include "kernels/grid/cut_kernels.h"
 
 namespace millrace::testing {
 namespace {
@@ -84,6 +87,41 @@ TEST(SumCutTest, ZerosNeverStayUnderACut) {
   std::vector<int32_t> values = {0, 9, 0};
   EXPECT_EQ(apply_cut({.bin = 1, .take = 1, .in_bin = 1}, -128, indices, values), 1);
   EXPECT_EQ(values[0], 9);
+}
+
+TEST(SumCutTest, EveryLengthIsCutAndCountedAsOneByOne) {
+  RandomSequence random(RandomKey::from(71));
+  for (size_t count = 0; count < 150; ++count) {
+    std::vector<int32_t> sums(count);
+    for (int32_t& sum : sums) sum = static_cast<int32_t>(random.next_u32()) >> random.next_below(32);
+    if (count > 2) sums[count / 2] = INT32_MIN;
+    SumHistogram histogram;
+    histogram.add(sums, 3);
+    std::map<uint32_t, uint64_t> expected;
+    for (const int32_t sum : sums) ++expected[SumHistogram::bin_of(sum, 3)];
+    expected.erase(0);
+    uint64_t total = 0;
+    for (const auto& [bin, times] : expected) {
+      EXPECT_EQ(histogram.count(bin), times);
+      total += times;
+    }
+    EXPECT_EQ(histogram.total(), total);
+    EXPECT_EQ(histogram.count(0), 0u);
+    for (const uint32_t least : {0u, 1u, 100u, 1u << 20, 1u << 31, UINT32_MAX}) {
+      std::vector<uint16_t> indices = places(count);
+      std::vector<int32_t> values = sums;
+      const uint32_t kept = keep_at_least(least, indices, values);
+      size_t at = 0;
+      for (size_t i = 0; i < count; ++i) {
+        if (static_cast<uint64_t>(std::abs(int64_t{sums[i]})) < least) continue;
+        ASSERT_LT(at, kept);
+        EXPECT_EQ(values[at], sums[i]);
+        EXPECT_EQ(indices[at], places(count)[i]);
+        ++at;
+      }
+      EXPECT_EQ(at, kept);
+    }
+  }
 }
 
 TEST(ReselectionTest, TheFirstStepIsWholeAndTheNextIsCutByItsHistogram) {

@@ -199,12 +199,13 @@ void SessionCore::Impl::tell_of_switch(TimeNs now, Actions& actions) {
 
 void SessionCore::Impl::finish_switch_step(TimeNs now, Actions& actions) {
   if (!synced()) return;  // a step that it left is settled when it comes back
-  const std::optional<SwitchStepDone> step = switch_path->take_done();
+  std::optional<SwitchStepDone> step = switch_path->take_done();
   if (!step) return;
   for (PartRun& part : parts) {
     settle_by_switch(part, *step);
     deliver_by_switch(part, *step, now, actions);
   }
+  switch_path->give_room(std::move(*step));
 }
 
 /// What was offered, entry by entry: applied, or back to the residual, or (what f32 does not hold of a remainder) lost by name.

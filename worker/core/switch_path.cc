@@ -9,6 +9,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/hash.h"
 #include "kernels/grid/grid.h"
+#include "kernels/grid/grid_kernels.h"
 
 namespace millrace::worker {
 namespace {
@@ -211,13 +212,11 @@ void SwitchPath::settled(const SettledWindow& window) {
                .update = {.first = to.indices.size()}};
   append<uint32_t>(to.indices, window.indices);
   to.sums.resize(to.indices.size());
-  for (size_t i = 0; i < window.sums.size(); ++i)
-    to.sums[kept.update.first + i] = static_cast<float>(static_cast<double>(window.sums[i]) * step);
+  scale_integers(window.sums, step, std::span(to.sums).subspan(kept.update.first));
   kept.update.last = to.indices.size();
   windows_.push_back(kept);
   MILLRACE_CHECK(window.first + window.taken.size() <= to.applied.size(), window.first, window.taken.size());
-  double* const applied = to.applied.data() + window.first;
-  for (size_t i = 0; i < window.taken.size(); ++i) applied[i] = static_cast<double>(window.taken[i]) * step;
+  scale_integers(window.taken, step, std::span(to.applied).subspan(window.first, window.taken.size()));
   std::ranges::copy(window.back, to.returned.begin() + static_cast<std::ptrdiff_t>(window.first));
   for (const SwitchExtra& extra : window.extra)
     to.extras.push_back({extra.index, static_cast<double>(extra.taken) * step, extra.back});
@@ -228,10 +227,13 @@ void SwitchPath::step_done(uint32_t /*step*/) { done_ = stepping_; }
 std::optional<SwitchStepDone> SwitchPath::take_done() {
   if (!done_) return std::nullopt;
   stepping_ = done_ = false;
-  SwitchStepDone step;
-  step.applied = std::move(arrived_.applied);
-  step.returned = std::move(arrived_.returned);
-  step.extras = std::move(arrived_.extras);
+  SwitchStepDone step = std::move(room_);
+  step.windows.clear();
+  step.indices.clear();
+  step.sums.clear();
+  step.applied.swap(arrived_.applied);
+  step.returned.swap(arrived_.returned);
+  step.extras.swap(arrived_.extras);
   std::ranges::sort(step.extras, {}, &SwitchStepDone::Extra::index);
   std::ranges::sort(windows_, {}, &Settled::window);
   step.windows.reserve(windows_.size());

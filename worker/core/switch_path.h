@@ -86,6 +86,8 @@ class SwitchPath final : private SwitchOutcome {
   TimeNs next_deadline() const;
   /// The step that is over, once.
   std::optional<SwitchStepDone> take_done();
+  /// A step's memory, for another one.
+  void give_room(SwitchStepDone&& step) { room_ = std::move(step); }
 
   /// Somebody is to come in with what this worker has: no step begins until the next epoch.
   void pause() { client_->pause(); }
@@ -157,6 +159,8 @@ class SwitchPath final : private SwitchOutcome {
   bool done_ = false;
   std::vector<Settled> windows_;  ///< of the step under way
   SwitchStepDone arrived_;        ///< its entries, the update's in order of arrival; no windows
+
+  SwitchStepDone room_;  ///< memory only
 
   bool finishing_ = false;
   uint64_t results_seen_ = 0;

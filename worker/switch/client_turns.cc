@@ -3,6 +3,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/stream/stream.h"
+#include "kernels/stream/stream_scan.h"
 #include "worker/switch/client_state.h"
 
 /// Steps and turns: what is offered, in which order windows have their turns, what is sent.
@@ -30,8 +31,8 @@ Status SwitchClient::State::begin_step(uint32_t number, IndexSpan own_indices, s
   if (number != next_step) return refuse("another step than the next");
   if (number == UINT32_MAX) return refuse("steps are numbered in 32 bits, and these are used up");
   if (own_indices.size() != own_values.size()) return refuse("as many values as indices");
-  bool increase = own_indices.empty() || own_indices.back() < options.dimension;
-  for (size_t i = 1; i < own_indices.size(); ++i) increase &= own_indices[i] > own_indices[i - 1];
+  const bool increase = strictly_increasing(own_indices.data(), own_indices.size()) &&
+                        (own_indices.empty() || own_indices.back() < options.dimension);
   if (!increase) return refuse("indices are strictly increasing and within the tensor");
   if (!all_finite(own_values)) return refuse("values are finite");
   step = number;
@@ -47,8 +48,10 @@ Status SwitchClient::State::begin_step(uint32_t number, IndexSpan own_indices, s
   for (size_t first = 0; first < indices.size();) {
     const uint32_t window = indices[first] / options.window_indices;
     const uint64_t end = (uint64_t{window} + 1) * options.window_indices;
-    size_t last = first + 1;
-    while (last < indices.size() && indices[last] < end) ++last;
+    const auto rest =
+        std::span(indices).subspan(first, std::min<size_t>(indices.size() - first, options.window_indices));
+    const auto beyond = std::ranges::lower_bound(rest, end, {}, [](uint32_t index) { return uint64_t{index}; });
+    const size_t last = first + static_cast<size_t>(beyond - rest.begin());
     slots[window % options.slots].pieces.push_back(static_cast<uint32_t>(pieces.size()));
     pieces.push_back({.window = window, .first = first, .last = last});
     first = last;

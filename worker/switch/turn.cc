@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/base/check.h"
+#include "kernels/grid/grid_kernels.h"
 #include "worker/switch/grid.h"
 
 namespace millrace::worker {
@@ -45,6 +46,10 @@ Rounded round_offer(const Offer& offer, int exponent, int32_t limit) {
   out.indices.resize(count);
   out.integers.resize(count);
   out.saturated = to_grid(offer.values, exponent, limit, out.integers);
+  if (std::ranges::find(out.integers, 0) == out.integers.end()) {
+    out.indices = offer.indices;
+    return out;
+  }
   size_t kept = 0;
   for (size_t i = 0; i < count; ++i) {
     out.indices[kept] = offer.indices[i];
@@ -239,12 +244,9 @@ float remainder(float value, int32_t taken, double step) {
 template <typename IsApplied>
 void settle_alike(const Offer& offer, const Contribution& sent, const IsApplied& is_applied, double step,
                   Settlement& out) {
-  for (size_t i = 0; i < offer.indices.size(); ++i) {
-    const int32_t mask = -static_cast<int32_t>(is_applied(offer.indices[i]));
-    const int32_t taken = sent.integers[i] & mask;
-    out.taken[i] = taken;
-    out.back[i] = remainder(offer.values[i], taken, step);
-  }
+  for (size_t i = 0; i < offer.indices.size(); ++i)
+    out.taken[i] = sent.integers[i] & -static_cast<int32_t>(is_applied(offer.indices[i]));
+  take_integers_off(offer.values, out.taken, step, out.back);
 }
 
 /// Some of it rounds to nothing or was left over, or a filter took more along.
