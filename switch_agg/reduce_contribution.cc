@@ -66,6 +66,7 @@ void ReduceJob::claim(Slot& slot, const Datagram& datagram, const Outbox& out) {
 
 void ReduceJob::claim_turn(Slot& slot, const DatagramHeader& header) {
   slot.claim(header);
+  ended_.reset(header.slot);
   reselection_.on_claim(header.step);
   if (groups_) groups_->begin_turn(header.slot);
 }
@@ -74,6 +75,7 @@ void ReduceJob::add(Slot& slot, const Datagram& datagram, const protocol::Window
   const DatagramHeader& header = datagram.header;
   slot.sum.add(entries, headroom_);
   slot.take_unit(header);
+  contributed_ |= uint64_t{1} << header.worker;
   out.count(Event::kAdded);
   close_if_whole(slot, header.slot, out);
 }
