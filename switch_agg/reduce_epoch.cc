@@ -126,6 +126,8 @@ void ReduceJob::all_collected(const Outbox& out) {
     }
     return;
   }
+  // Nothing was before, so no step was counted that these workers know of.
+  if (std::ranges::all_of(positions, [](const Position& at) { return at.most == 1; })) reselection_.reset();
   fetches_left_ = 0;
   for (uint32_t number = 0; number < slots_.size(); ++number) {
     const Position& position = positions_[number];

@@ -186,6 +186,24 @@ TEST(SecondJobTest, BeginsWhenTheLeaseOfAKilledJobIsOver) {
   }
 }
 
+/// A higher epoch moves the epoch, whosever it is. What the job before counted cuts nothing of a job that begins.
+TEST(SecondJobTest, IsNotCutByWhatTheOneBeforeCounted) {
+  SwitchRig rig({.reselect_k = 1});
+  rig.open();
+  for (uint16_t slot = 0; slot < 2; ++slot) {
+    const Entries large{{1, 1'000}, {2, 2'000}};
+    rig.turn({.window = slot, .slot = slot}, {large, large, large});
+  }
+  rig.greet(2, {1, 1, 1});
+  for (uint16_t slot = 0; slot < 2; ++slot) {
+    const Entries small{{1, 1}, {2, 2}};
+    rig.turn({.epoch = 2, .window = slot, .slot = slot}, {small, small, small});
+    EXPECT_EQ(rig.result(0), (Entries{{1, 3}, {2, 6}})) << "a first step is sent whole";
+  }
+  rig.turn({.turn = 2, .epoch = 2, .step = 1}, {{{1, 1}, {2, 12}}, {{1, 1}}, {{1, 1}}});
+  EXPECT_EQ(rig.result(0), (Entries{{2, 12}})) << "the boundary is the first step's, of the second job";
+}
+
 /// Who was not welcomed yet may begin another session: it has contributed nothing, and stands where it stood.
 TEST(SecondJobTest, AWorkerWhoseWelcomeWasLostIsNoOther) {
   SwitchRig rig;

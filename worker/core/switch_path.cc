@@ -20,8 +20,8 @@ constexpr TimeNs kRetryInitial = 50 * kNsPerMs;
 /// Views come within this time.
 constexpr TimeNs kStandsOff = 2 * kNsPerS;
 constexpr const char* kServesAnother =
-    "is with another job of this switch job number: this one begins when that one has ended, or its workers have been "
-    "silent for as long as the switch keeps a job (lease_seconds)";
+    "is with another job of this switch job number, or a later epoch that is not known here: this one begins when that "
+    "job has ended, or its workers have been silent for as long as the switch keeps a job (lease_seconds)";
 constexpr uint64_t kProbeNonces = 0x9E3779B97F4A7C15;   ///< sets the probe's nonces apart from the client's
 constexpr uint64_t kClientNonces = 0xD6E8FEB86659FD93;  ///< ... and those of one client from the next one's
 
