@@ -22,6 +22,7 @@ void ReduceJob::contribution(const Datagram& datagram, const Outbox& out) {
   }
   if ((live_ >> header.worker & 1) == 0 || header.slot >= slots_.size()) return out.count(Event::kStranger);
   if (header.extension_words != 0 || !is_unit_well_formed(header, job_.slots)) return out.count(Event::kBadFields);
+  contributed_ |= uint64_t{1} << header.worker;
   unit(datagram, out);
 }
 
@@ -75,7 +76,6 @@ void ReduceJob::add(Slot& slot, const Datagram& datagram, const protocol::Window
   const DatagramHeader& header = datagram.header;
   slot.sum.add(entries, headroom_);
   slot.take_unit(header);
-  contributed_ |= uint64_t{1} << header.worker;
   out.count(Event::kAdded);
   close_if_whole(slot, header.slot, out);
 }

@@ -77,7 +77,8 @@ class ReduceJob : public JobMachine {
   std::array<uint8_t, protocol::kSlotsMax>
       fetched_from_{};  ///< worker asked for the slot's result; kNobody: not to be fetched
   static constexpr uint8_t kNobody = 255;
-  uint64_t contributed_ = 0;                  ///< workers, in this epoch and life
+  /// Workers, in this epoch and life, themselves: what comes by a rack may have been sent in a life before.
+  uint64_t contributed_ = 0;
   std::bitset<protocol::kSlotsMax> ended_{};  ///< slots whose last turn was a closing one (FIN)
 };
 

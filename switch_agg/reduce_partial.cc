@@ -116,7 +116,6 @@ void ReduceJob::add_group(uint32_t rack, uint32_t number, uint64_t workers, cons
     if (cut) groups_->mark_kept(number, rack, entries.indices);
   }
   slot.take_group(workers, first);
-  contributed_ |= workers;
   out.count(Event::kGroupAdded);
   close_if_whole(slot, static_cast<uint16_t>(number), out);
 }

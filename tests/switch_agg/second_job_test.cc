@@ -218,6 +218,25 @@ TEST(SecondJobTest, AWorkerWhoseWelcomeWasLostIsNoOther) {
   EXPECT_EQ(rig.counted(Event::kHelloAgain), 2);
 }
 
+/// What a rack sends of a worker may be from before the decider's restart: the worker itself may still wait for its WELCOME.
+TEST(SecondJobTest, AWorkerWhoseRackSentItsUnitsIsNoOther) {
+  RackRig rig;
+  rig.open();
+  rig.to_rack(0, {}, {{1, 5}});
+  rig.restart_shard();
+  ASSERT_NO_FATAL_FAILURE(rig.shake_hands_with_shard());
+  rig.greet_shard(1, 7, 1);
+  for (const uint32_t at : {1u, 0u, 1u}) {  // under the life before; the notice makes the rack ask
+    rig.to_rack(at, {}, {{1, at == 0 ? 5 : 7}});
+    rig.now += 100 * kNsPerMs;
+  }
+  ASSERT_EQ(rig.counted_at_shard(Event::kGroupAdded), 1);
+  ASSERT_NO_FATAL_FAILURE(rig.shake_hands_with_shard());
+  rig.greet_shard(1, 7, 1);
+  EXPECT_EQ(rig.counted_at_shard(Event::kHelloRefused), 0);
+  EXPECT_EQ(rig.counted_at_shard(Event::kHelloAgain), 3);
+}
+
 /// A rack holds nothing that costs more than speed: its other job need only be quiet.
 TEST(SecondJobTest, BeginsAtARackThatIsQuiet) {
   RackRig rig;
