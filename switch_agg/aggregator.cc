@@ -149,7 +149,12 @@ void Aggregator::receive(const protocol::ReceivedPacket& packet, TimeNs now, pro
   if (at == state_->jobs.size()) return state_->counters.add(Event::kWrongJob);
   State::Entry& entry = *state_->jobs[at];
   entry.counters.add(Event::kReceived);
-  entry.machine->receive(*datagram, packet.from, Outbox(sink, now, state_->book(entry)));
+  const Outbox out(sink, now, state_->book(entry));
+  entry.machine->receive(*datagram, packet.from, out);
+  if (!entry.machine->is_to_begin_anew()) return;
+  entry.machine->begin_life(state_->draw_life(), now);
+  out.count(Event::kBegunAnew);
+  entry.machine->receive(*datagram, packet.from, out);  // whose sender hears of the new life
 }
 
 void Aggregator::tick(TimeNs now, protocol::PacketSink& sink) {

@@ -32,7 +32,7 @@ enum class AggregatorEvent : uint8_t {
   kChallenged,
   kHello,         ///< taken into the collection
   kHelloAgain,    ///< of a worker that is in it
-  kHelloRefused,  ///< hash or live set differ, positions that cannot be, another number of slots
+  kHelloRefused,  ///< hash or live set differ, positions that cannot be, another number of slots, another process
   kOldEpoch,
   kNotOpen,         ///< a newer epoch than ours, or ours is not open
   kStranger,        ///< not live, or no such slot
@@ -42,6 +42,7 @@ enum class AggregatorEvent : uint8_t {
   kOpened,
   kNoSlots,
   kLeaseExpired,
+  kBegunAnew,  ///< a new life for another job of this number: the one before is over
   // Contributions (SWITCH.md, section 4).
   kAdded,
   kPast,

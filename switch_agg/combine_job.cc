@@ -57,16 +57,17 @@ void CombineJob::receive(const Datagram& datagram, const protocol::Endpoint& fro
   if (admit(datagram, out)) contribution(datagram, out);
 }
 
+bool CombineJob::fits(const DatagramHeader& header, const protocol::HelloTerms& hello) const {
+  if (phase_ == Phase::kClosed || header.epoch > epoch_) return true;
+  return header.epoch == epoch_ && hello.membership == membership_ && hello.live == live_;
+}
+
 void CombineJob::hello(const Datagram& datagram, const protocol::Endpoint& from, const Outbox& out) {
   const uint16_t worker = datagram.header.worker;
   const uint64_t bit = uint64_t{1} << worker;
   const auto said = admit_hello(datagram, from, out);
   if (!said) return;
   const uint32_t epoch = datagram.header.epoch;
-  if (phase_ != Phase::kClosed && epoch < epoch_) {
-    out.count(Event::kOldEpoch);
-    return notice(worker, NoticeCode::kOldEpoch, out);
-  }
   if (said->slots != 0 || (said->live & bit) == 0) return out.count(Event::kHelloRefused);
   if (!reserve_slots()) {
     out.count(Event::kNoSlots);
@@ -80,10 +81,6 @@ void CombineJob::hello(const Datagram& datagram, const protocol::Endpoint& from,
     membership_ = said->membership;
     greeted_ = 0;
     out.count(Event::kOpened);
-  }
-  if (said->membership != membership_ || said->live != live_) {
-    out.count(Event::kHelloRefused);
-    return notice(worker, NoticeCode::kOtherMembership, out);
   }
   if (met_[worker] != said->worker_nonce) {
     // Another process, perhaps: of a job that began anew under this number, whose epochs, turns and members may be the same as

@@ -49,6 +49,9 @@ class CombineJob : public JobMachine {
   };
 
   void forget() override;
+  bool fits(const protocol::DatagramHeader& header, const protocol::HelloTerms& hello) const override;
+  /// What is lost with a rack is speed only, so silence is enough.
+  bool has_ended(TimeNs now) const override { return is_quiet(now); }
   void forget_sums();
 
   // Workers.

@@ -57,6 +57,7 @@ void JobMachine::begin_life(uint64_t life, TimeNs now) {
   membership_ = 0;
   greeted_ = 0;
   heard_ = now;
+  begins_anew_ = false;
   forget();
 }
 
@@ -84,13 +85,14 @@ bool JobMachine::admit(const Datagram& datagram, const Outbox& out) {
   const WorkerSessions::Verdict verdict = sessions_.check(datagram);
   note(verdict, out);
   if (verdict != WorkerSessions::Verdict::kGood) return false;
-  heard_ = out.now();
+  if (phase_ != Phase::kClosed && datagram.header.epoch == epoch_) heard_ = out.now();
   return true;
 }
 
 void JobMachine::note(WorkerSessions::Verdict verdict, const Outbox& out) const {
   switch (verdict) {
-    case WorkerSessions::Verdict::kGood: return;
+    case WorkerSessions::Verdict::kGood:
+    case WorkerSessions::Verdict::kStoodOff: return;
     case WorkerSessions::Verdict::kNoSession: return out.count(Event::kNoSession);
     case WorkerSessions::Verdict::kBadMac: return out.count(Event::kBadMac);
     case WorkerSessions::Verdict::kReplay: return out.count(Event::kReplay);
@@ -140,11 +142,34 @@ std::optional<protocol::HelloTerms> JobMachine::admit_hello(const Datagram& data
     out.count(Event::kBadFields);
     return std::nullopt;
   }
-  const WorkerSessions::Verdict verdict = sessions_.check_hello(datagram, *hello, from);
+  using Former = WorkerSessions::Former;
+  const bool is_ours = fits(datagram.header, *hello);
+  const WorkerSessions::Verdict verdict =
+      sessions_.check_hello(datagram, *hello, from, is_ours ? Former::kEnds : Former::kStays);
   note(verdict, out);
-  if (verdict != WorkerSessions::Verdict::kGood) return std::nullopt;
-  heard_ = out.now();
+  if (verdict != WorkerSessions::Verdict::kGood && verdict != WorkerSessions::Verdict::kStoodOff) return std::nullopt;
+  if (!is_ours) {
+    stand_off(datagram, *hello, verdict, from, out);
+    return std::nullopt;
+  }
+  if (datagram.header.worker < protocol::kSwitchWorkersMax) heard_ = out.now();
   return hello;
+}
+
+/// Of another job of this number, or of this one's past. While this one lives it keeps its sessions and its epoch, and packets
+/// like that do not hold its lease. That it is over, a new life says to everybody: what a worker has of the old one is void
+/// then, as after a restart (SWITCH.md 6.6), and so nothing of one job gets into another.
+void JobMachine::stand_off(const Datagram& datagram, const protocol::HelloTerms& hello, WorkerSessions::Verdict verdict,
+                           const protocol::Endpoint& from, const Outbox& out) {
+  if (has_ended(out.now())) {
+    begins_anew_ = true;
+    return;
+  }
+  const bool is_old = datagram.header.epoch < epoch_;
+  out.count(is_old ? Event::kOldEpoch : Event::kHelloRefused);
+  const NoticeCode why = is_old ? NoticeCode::kOldEpoch : NoticeCode::kOtherMembership;
+  if (verdict == WorkerSessions::Verdict::kGood) return notice(datagram.header.worker, why, out);
+  notice_stranger(datagram, why, hello.worker_nonce, from, out);
 }
 
 void JobMachine::send_welcome(uint16_t worker, const protocol::WelcomeTerms& said, const Outbox& out) {

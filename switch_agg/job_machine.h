@@ -46,8 +46,11 @@ class JobMachine {
   bool reserve_slots();
   /// Slots go back to the pool.
   void free_slots();
-  /// It has slots, and no authentic packet came for the lease's time.
+  /// It has slots, and no authentic packet of its epoch came for the lease's time.
   bool lease_is_over(TimeNs now) const;
+  /// The packet that receive() was given last is of another job of this number, and the one before is over: begin_life(), and
+  /// that packet once more.
+  bool is_to_begin_anew() const { return begins_anew_; }
   uint64_t life() const { return sessions_.life(); }
   uint32_t epoch() const { return epoch_; }
   Phase phase() const { return phase_; }
@@ -62,12 +65,23 @@ class JobMachine {
 
  protected:
   virtual void forget() = 0;
+  /// What a HELLO says can be of the job that this machine is with, as it stands, and of no other: its number is used again, and
+  /// epochs and lives begin low.
+  virtual bool fits(const protocol::DatagramHeader& header, const protocol::HelloTerms& hello) const = 0;
+  /// That job has ended, as far as one can know: another one may have the number.
+  virtual bool has_ended(TimeNs now) const = 0;
+  /// No packet of the job came for so long: a worker that lives and waits for something says so more often (its longest
+  /// time-out, twice).
+  bool is_quiet(TimeNs now) const { return now - heard_ >= kQuiet; }
+  static constexpr TimeNs kQuiet = kNsPerS;
 
   void challenge(const protocol::Datagram& datagram, const protocol::Endpoint& from, const Outbox& out);
   bool admit(const protocol::Datagram& datagram, const Outbox& out);
-  /// The same of a HELLO, which may begin a session. Nothing: it is dropped.
+  /// The same of a HELLO, which may begin a session. Nothing: it is dropped, or of another job: then who said it is told.
   std::optional<protocol::HelloTerms> admit_hello(const protocol::Datagram& datagram, const protocol::Endpoint& from,
                                                   const Outbox& out);
+  void stand_off(const protocol::Datagram& datagram, const protocol::HelloTerms& hello, WorkerSessions::Verdict verdict,
+                 const protocol::Endpoint& from, const Outbox& out);
   void note(WorkerSessions::Verdict verdict, const Outbox& out) const;
   void notice(uint16_t worker, protocol::NoticeCode code, const Outbox& out);
   void notice_stranger(const protocol::Datagram& datagram, protocol::NoticeCode code, const protocol::Nonce& nonce,
@@ -87,7 +101,8 @@ class JobMachine {
   int32_t headroom_;
   WorkerSessions sessions_;
   std::vector<uint16_t> slots_;  ///< of the pool, by the job's own number; empty: none reserved
-  TimeNs heard_ = 0;             ///< the last authentic packet
+  TimeNs heard_ = 0;             ///< the last authentic packet of the epoch
+  bool begins_anew_ = false;
 
   Phase phase_ = Phase::kClosed;
   uint32_t epoch_ = 0;

@@ -22,6 +22,7 @@ void ReduceJob::contribution(const Datagram& datagram, const Outbox& out) {
   }
   if ((live_ >> header.worker & 1) == 0 || header.slot >= slots_.size()) return out.count(Event::kStranger);
   if (header.extension_words != 0 || !is_unit_well_formed(header, job_.slots)) return out.count(Event::kBadFields);
+  contributed_ |= uint64_t{1} << header.worker;
   unit(datagram, out);
 }
 
@@ -66,6 +67,7 @@ void ReduceJob::claim(Slot& slot, const Datagram& datagram, const Outbox& out) {
 
 void ReduceJob::claim_turn(Slot& slot, const DatagramHeader& header) {
   slot.claim(header);
+  ended_.reset(header.slot);
   reselection_.on_claim(header.step);
   if (groups_) groups_->begin_turn(header.slot);
 }

@@ -45,25 +45,32 @@ uint8_t next_bit(uint64_t mask, uint8_t after) {
 
 }  // namespace
 
+/// A worker begins another session in an epoch and life only before it was welcome there: so it has contributed nothing, and
+/// stands where it stood. Who does not is another process under its name, and no sum or result here is of its job.
+bool ReduceJob::fits(const DatagramHeader& header, const HelloTerms& hello) const {
+  if (header.worker >= protocol::kSwitchWorkersMax) return true;  // a rack says nothing of epochs
+  if (phase_ == Phase::kClosed || header.epoch > epoch_) return true;
+  if (header.epoch < epoch_ || hello.membership != membership_ || hello.live != live_) return false;
+  if (phase_ == Phase::kCollecting || sessions_.is_session(header.worker, hello.worker_nonce)) return true;
+  if ((contributed_ & bit_of(header.worker)) != 0 || hello.slots != slots_.size()) return false;
+  for (uint32_t number = 0; number < hello.slots; ++number) {
+    const uint64_t at = hello.positions[number];
+    if (at != positions_[number].most && at + 1 != positions_[number].most) return false;
+  }
+  return true;
+}
+
 void ReduceJob::hello(const Datagram& datagram, const protocol::Endpoint& from, const Outbox& out) {
   const uint16_t worker = datagram.header.worker;
   const auto hello = admit_hello(datagram, from, out);
   if (!hello) return;
   const uint32_t epoch = datagram.header.epoch;
-  if (phase_ != Phase::kClosed && epoch < epoch_) {
-    out.count(Event::kOldEpoch);
-    return notice(worker, NoticeCode::kOldEpoch, out);
-  }
   if (!can_be(*hello, worker, job_)) return out.count(Event::kHelloRefused);
   if (!reserve_slots()) {
     out.count(Event::kNoSlots);
     return notice(worker, NoticeCode::kNoSlots, out);
   }
   if (phase_ == Phase::kClosed || epoch > epoch_) begin_collecting(epoch, *hello);
-  if (hello->membership != membership_ || hello->live != live_) {
-    out.count(Event::kHelloRefused);
-    return notice(worker, NoticeCode::kOtherMembership, out);
-  }
   if (phase_ == Phase::kCollecting && (greeted_ & bit_of(worker)) == 0) return collect(worker, *hello, out);
   out.count(Event::kHelloAgain);
   if (phase_ == Phase::kOpen) welcome(worker, out);
@@ -88,6 +95,7 @@ void ReduceJob::begin_collecting(uint32_t epoch, const HelloTerms& hello) {
   live_ = hello.live;
   membership_ = hello.membership;
   greeted_ = 0;
+  contributed_ = 0;
   fetches_left_ = 0;
 }
 
@@ -118,6 +126,8 @@ void ReduceJob::all_collected(const Outbox& out) {
     }
     return;
   }
+  // Nothing was before, so no step was counted that these workers know of.
+  if (std::ranges::all_of(positions, [](const Position& at) { return at.most == 1; })) reselection_.reset();
   fetches_left_ = 0;
   for (uint32_t number = 0; number < slots_.size(); ++number) {
     const Position& position = positions_[number];

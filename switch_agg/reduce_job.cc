@@ -21,8 +21,13 @@ ReduceJob::ReduceJob(const SwitchJob& job, const AggregatorOptions& options, Slo
 void ReduceJob::forget() {
   reselection_.reset();
   fetches_left_ = 0;
+  contributed_ = 0;
+  ended_.reset();
   if (groups_) groups_->clear();
 }
+
+/// All have nothing more to send, and nobody asks for its closing turn's result any more.
+bool ReduceJob::has_ended(TimeNs now) const { return has_slots() && ended_.count() == slots_.size() && is_quiet(now); }
 
 void ReduceJob::receive(const Datagram& datagram, const protocol::Endpoint& from, const Outbox& out) {
   const DatagramHeader& header = datagram.header;

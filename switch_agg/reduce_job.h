@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <bitset>
 #include <cstdint>
 #include <memory>
 
@@ -25,6 +26,8 @@ class ReduceJob : public JobMachine {
 
  private:
   void forget() override;
+  bool fits(const protocol::DatagramHeader& header, const protocol::HelloTerms& hello) const override;
+  bool has_ended(TimeNs now) const override;
 
   // Section 6.
   void hello(const protocol::Datagram& datagram, const protocol::Endpoint& from, const Outbox& out);
@@ -74,6 +77,9 @@ class ReduceJob : public JobMachine {
   std::array<uint8_t, protocol::kSlotsMax>
       fetched_from_{};  ///< worker asked for the slot's result; kNobody: not to be fetched
   static constexpr uint8_t kNobody = 255;
+  /// Workers, in this epoch and life, themselves: what comes by a rack may have been sent in a life before.
+  uint64_t contributed_ = 0;
+  std::bitset<protocol::kSlotsMax> ended_{};  ///< slots whose last turn was a closing one (FIN)
 };
 
 }  // namespace millrace::switch_agg

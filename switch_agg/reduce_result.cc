@@ -39,6 +39,7 @@ void ReduceJob::close(Slot& slot, uint16_t number, const Outbox& out) {
       {.indices = indices.first(stay), .values = values.first(stay), .decoded = scratch_->decoded, .racks = racks});
 
   slot.open = false;
+  ended_.set(number, slot.all_fin);
   slot.set_successor(number, slot.step, slot.next);
   out.count(Event::kClosed);
   if (stay == 0) out.count(Event::kVoid);

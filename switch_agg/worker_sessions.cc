@@ -41,10 +41,10 @@ WorkerSessions::Verdict WorkerSessions::check(const Datagram& datagram) {
 }
 
 WorkerSessions::Verdict WorkerSessions::check_hello(const Datagram& datagram, const protocol::HelloTerms& hello,
-                                                    const protocol::Endpoint& from) {
+                                                    const protocol::Endpoint& from, Former former) {
   const uint16_t worker = datagram.header.worker;
   Session& session = sessions_[place(worker)];
-  if (session.begun && session.worker_nonce == hello.worker_nonce) return check(datagram);
+  if (is_session(worker, hello.worker_nonce)) return check(datagram);
   if (datagram.header.sequence == 0) return Verdict::kReplay;  // no session has it
   KeyScope scope{.use = KeyUse::kWorkerToAggregator,
                  .job = job_,
@@ -54,6 +54,7 @@ WorkerSessions::Verdict WorkerSessions::check_hello(const Datagram& datagram, co
                  .aggregator_nonce = challenge_for(worker, hello.worker_nonce)};
   tried_.derive(key_, scope);
   if (!tried_.verify(datagram)) return Verdict::kBadMac;
+  if (session.begun && former == Former::kStays) return Verdict::kStoodOff;
   scope.use = KeyUse::kAggregatorToWorker;
   std::swap(session.from_worker, tried_);
   session.to_worker.derive(key_, scope);

@@ -21,7 +21,15 @@ namespace millrace::switch_agg {
 /// Memory   fixed: kSwitchWorkersMax sessions, and one a rack.
 class WorkerSessions {
  public:
-  enum class Verdict : uint8_t { kGood, kNoSession, kBadMac, kReplay };
+  enum class Verdict : uint8_t {
+    kGood,
+    kNoSession,
+    kBadMac,
+    kReplay,
+    kStoodOff,  ///< authentic, of another session than the one that stands, which stays
+  };
+  /// What a HELLO of another session than the one that stands does to that.
+  enum class Former : uint8_t { kEnds, kStays };
 
   /// racks  of a decider whose workers come through racks: rack r is worker kRackWorkers | r.
   WorkerSessions(uint32_t job, const protocol::JobKey& key, uint32_t racks);
@@ -36,7 +44,12 @@ class WorkerSessions {
   Verdict check(const protocol::Datagram& datagram);
   /// The same of a HELLO, which may begin a session: then answers go to `from`.
   Verdict check_hello(const protocol::Datagram& datagram, const protocol::HelloTerms& hello,
-                      const protocol::Endpoint& from);
+                      const protocol::Endpoint& from, Former former);
+  /// Whether it is the session that stands.
+  bool is_session(uint16_t worker, const protocol::Nonce& worker_nonce) const {
+    const Session& session = sessions_[place(worker)];
+    return session.begun && session.worker_nonce == worker_nonce;
+  }
   /// Whether a packet of no session (sequence 0) is of somebody who has the job key. It may be an old one again.
   bool check_handshake(const protocol::Datagram& datagram) const;
   protocol::Nonce challenge_for(uint16_t worker, const protocol::Nonce& worker_nonce) const;

@@ -179,6 +179,24 @@ class Racks(WithServers):
             said = self.rack(http)
             self.assertGreater(said["rack"]["entries_cut"], said["rack"]["entries_kept"] // 4)
 
+    def test_ASecondJobOfTheSameNumberGoesThroughTheSameRacks(self):
+        _, decider, _ = self.start_switch("decider", racks=RACKS)
+        for name, path, shard in (("by-shard", None, None), ("by-switch", decider, decider)):
+            racks = [self.start_rack(number, shard=shard) for number in (0, 1)]
+            before = 0
+            for job in ("first", "second"):
+                # Longer than a rack waits before it takes the number for free.
+                flags = ["--reproducible", "--epochs", 5, "--compute-ms", 25, "--select", "topk:0.05", "--switch-codec", "gap+fixed32"]
+                results = self.end(self.begin(f"{name}-{job}", [address for _, address, _ in racks], *flags, path=path))
+                for result in results:
+                    self.assertEqual(result["switch"]["fallbacks"], 0)
+                http = racks[0][2]
+                self.wait_until(lambda: self.rack(http)["events"].get("group_sent", 0) > before + 50,
+                                f"the rack summed up little of the {job} job")
+                before = self.rack(http)["events"]["group_sent"]
+            self.assertEqual(self.model(f"{name}-first"), self.model(f"{name}-second"))
+        self.assertEqual(self.model("by-shard-first"), self.model("by-switch-first"))
+
     def test_AKilledRackIsPassedAndComesBack(self):
         racks = [self.start_rack(number, reselect_k=200) for number in (0, 1)]
         workers = self.begin("killed", [address for _, address, _ in racks], "--epochs", 40, "--select", "topk:0.05", "--compute-ms", 5)

@@ -19,27 +19,21 @@ WINDOW = 64
 SLOTS = 1  # 41 parameters are one window
 
 
-class Switch(WithServers):
-    """Training whose steps a switch decides, or shard 0 in its place."""
+def tearDownModule():
+    WithSwitch.keys.cleanup()
+
+
+class WithSwitch(WithServers):
+    """Training whose steps a switch decides."""
 
     keys = tempfile.TemporaryDirectory()
     key = Path(keys.name) / f"{JOB}.key"
-    # Shard 0 stands in with the same key.
-    serve_flags = ("--job-keys", keys.name)
 
     @classmethod
     def setUpClass(cls):
         cls.key.write_text("0123456789abcdef" * 4 + "\n", encoding="utf-8")
         cls.key.chmod(0o600)
-        # A build whose shards do not stand in for a switch has jobs of this path nowhere to fall back to.
-        if cls.serve_flags[0] not in run("serve", "--help").stdout:
-            raise unittest.SkipTest(f"millrace serve has no {cls.serve_flags[0]}")
         super().setUpClass()
-
-    @classmethod
-    def tearDownClass(cls):
-        super().tearDownClass()
-        cls.keys.cleanup()
 
     def start_switch(self, listen="127.0.0.1:0"):
         """The process and the address of its datagrams."""
@@ -55,13 +49,13 @@ class Switch(WithServers):
             process.kill()
         process.communicate(timeout=TIMEOUT_S)
 
-    def begin(self, address, *more, only=None):
+    def begin(self, address, *more, only=None, job=None):
         data = self.path("switch.svm", made_up_rows(900, 5))
         test = self.path("switch.test.svm", made_up_rows(200, 6))
         flags = ["--train", data, "--test", test, "--batch", 2, "--lr", 0.5, "--audit", "--path", f"switch:{address}", "--switch-job", JOB,
                  "--switch-key", self.key, "--switch-slots", 16, "--grid", f"{WINDOW}:-12", "--switch-return-after-ms", 500, *more]
         which = range(WORKERS) if only is None else [only]
-        return [start("train", *self.flags(worker, WORKERS), "--json", "-v", *flags) for worker in which]
+        return [start("train", *self.flags(worker, WORKERS, job), "--json", "-v", *flags) for worker in which]
 
     def end(self, processes):
         """All must train to the end with the same weights and balanced books; their results, and what they said."""
@@ -88,6 +82,19 @@ class Switch(WithServers):
                 return
             self.assertNotEqual(line, "", f"the worker ended without '{words}'")
             self.assertLess(time.monotonic(), deadline)
+
+
+class Switch(WithSwitch):
+    """... or shard 0 in its place, with the same key."""
+
+    serve_flags = ("--job-keys", WithSwitch.keys.name)
+
+    @classmethod
+    def setUpClass(cls):
+        # A build whose shards do not stand in for a switch has jobs of this path nowhere to fall back to.
+        if cls.serve_flags[0] not in run("serve", "--help").stdout:
+            raise unittest.SkipTest(f"millrace serve has no {cls.serve_flags[0]}")
+        super().setUpClass()
 
     def test_TrainsByTheSwitch(self):
         _, address = self.start_switch()
@@ -137,6 +144,15 @@ class Switch(WithServers):
         self.assertGreater(results[2]["switch"]["turns"], 10)
         self.assertLess(results[2]["steps"], results[0]["steps"])
 
+    def test_AJobBehindAnotherOneOfItsNumberTrainsAsIfThereHadBeenNone(self):
+        _, address = self.start_switch()
+        first, _ = self.end(self.begin(address, "--epochs", 2, job="first"))
+        second, _ = self.end(self.begin(address, "--epochs", 2, job="second"))
+        self.assertEqual(second[0]["epochs"][-1]["held_out"], first[0]["epochs"][-1]["held_out"])
+        for result in second:
+            self.assertTrue(result["switch"]["at_switch"])
+            self.assertEqual(result["switch"]["fallbacks"], 0)
+
     def test_RefusesWhatThisPathDoesNotHave(self):
         _, address = self.start_switch()
         data = self.path("refused.svm", made_up_rows(20, 5))
@@ -144,6 +160,26 @@ class Switch(WithServers):
         self.refused(2, "switch_key_file", "train", *self.flags(), *path)
         self.refused(2, "path switch is for mode synchronous", "train", *self.flags(), *path, "--switch-key", self.key, "--staleness", 1)
         self.refused(2, "initial_weights first", "train", *self.flags(), *path, "--switch-key", self.key, "--initial-weights", "first")
+
+
+class NobodyStandsIn(WithSwitch):
+    """Shards that know nothing of the switch: not even that two jobs have one number there."""
+
+    def test_AJobWaitsForOneOfItsNumberThatRunsAndForTheLeaseOfOneThatWasKilled(self):
+        _, address = self.start_switch()
+        first = self.begin(address, "--epochs", 6, "--compute-ms", 5, job="runs")
+        self.wait_for_line(first[0], "all 3 workers have joined")
+        time.sleep(0.5)  # some steps; how many does not matter
+        second = self.begin(address, "--epochs", 60, "--compute-ms", 20, job="waits")
+        self.end(first)
+        self.wait_for_line(second[0], "all 3 workers have joined")
+        time.sleep(2)  # it is killed in some step, or before its first one: either is right
+        for process in second:
+            process.kill()
+            process.communicate()
+        results, _ = self.end(self.begin(address, "--epochs", 2, job="comes-last"))
+        for result in results:
+            self.assertTrue(result["switch"]["at_switch"])
 
 
 if __name__ == "__main__":

@@ -49,8 +49,9 @@ class Production : public SwitchDecider {
   void tick(TimeNs now, protocol::PacketSink& sink) override { aggregator_.tick(now, sink); }
   std::string impossible() const override {
     std::string out;
-    for (const AggregatorEvent event : {AggregatorEvent::kFuture, AggregatorEvent::kPositionsApart,
-                                        AggregatorEvent::kWrongBinding, AggregatorEvent::kMalformedPayload}) {
+    for (const AggregatorEvent event :
+         {AggregatorEvent::kFuture, AggregatorEvent::kPositionsApart, AggregatorEvent::kWrongBinding,
+          AggregatorEvent::kMalformedPayload, AggregatorEvent::kHelloRefused}) {
       const uint64_t times = aggregator_.counters()[event];
       if (times > 0) out += std::string(switch_agg::aggregator_event_name(event)) + " " + std::to_string(times) + " ";
     }

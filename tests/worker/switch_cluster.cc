@@ -50,6 +50,7 @@ SwitchCluster::SwitchCluster(const Options& options) : options_(options), random
   view_.path = protocol::Path::kSwitch;
   view_.shards = {{"tcp://a:1", 1, options_.has_fallback ? "shard:7600" : ""}, {"tcp://b:2", 1}};
   for (uint32_t worker = 0; worker < spec.workers; ++worker) view_.members.push_back({worker, 1, 1'000 + worker});
+  first_view_ = view_;
   start_aggregator(kSwitchPort);
   if (options_.has_fallback) start_aggregator(kShardPort);
   for (size_t rack = 0; rack < options_.racks.size(); ++rack) start_aggregator(static_cast<uint16_t>(kRackPort + rack));

@@ -61,6 +61,9 @@ class SwitchCluster {
   /// Cores of processes that are gone, with what they held at the end.
   const std::vector<std::unique_ptr<worker::SessionCore>>& gone() const { return gone_; }
   void join_all();
+  /// Every process is gone, the shards too. Others begin a job with the same numbers: its table is as it was at the beginning,
+  /// and the switches are told nothing. All join it. What is under way on the network stays there.
+  void begin_job_anew();
   /// The next epoch of the view: every live worker hears it of both shards.
   void raise(const std::function<void(protocol::JobView&)>& change);
   void raise_for(uint32_t worker);
@@ -169,6 +172,7 @@ class SwitchCluster {
   RandomSequence random_;
   protocol::JobView view_;
   TimeNs now_ = kNsPerS;
+  protocol::JobView first_view_;
   uint64_t lives_ = 0;
   std::vector<std::unique_ptr<Node>> nodes_;
   std::map<uint16_t, Decider> aggregators_;

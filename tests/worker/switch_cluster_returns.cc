@@ -37,6 +37,24 @@ void SwitchCluster::admit(uint32_t worker, Process process) {
   welcome(worker);
 }
 
+void SwitchCluster::begin_job_anew() {
+  view_ = first_view_;
+  words_.clear();
+  if (options_.has_fallback) start_aggregator(kShardPort);
+  for (uint32_t worker = 0; worker < workers(); ++worker) {
+    Node& node = *nodes_[worker];
+    gone_.push_back(std::move(node.core));
+    start_core(worker);
+    node.life = 1;
+    node.alive = true;
+    node.sent.clear();
+    node.delivered.clear();
+    node.log.clear();
+    view_.members[worker].nonce = node.nonce;
+  }
+  join_all();
+}
+
 bool SwitchCluster::is_synced(uint32_t worker) const {
   const auto found = std::ranges::find(view_.members, worker, &protocol::Member::worker);
   return found != view_.members.end() && found->state == protocol::MemberState::kSynced;

@@ -188,7 +188,7 @@ void SessionCore::Impl::tick_path(TimeNs now, Actions& actions) {
 }
 
 void SessionCore::Impl::tell_of_switch(TimeNs now, Actions& actions) {
-  if (const std::string news = switch_path->rack_news(); !news.empty()) log(actions, Severity::kWarning, news);
+  if (const std::string news = switch_path->news(now); !news.empty()) log(actions, Severity::kWarning, news);
   const protocol::Heartbeat::Switch word = switch_path->word(now);
   if (std::exchange(told_of_switch, word) == word || word == protocol::Heartbeat::Switch::kNoWord) return;
   log(actions, Severity::kWarning,

@@ -18,6 +18,11 @@ namespace {
 /// congestion, and halves the windows under way. What the network has lost is mostly known before, by the turns that come back.
 constexpr TimeNs kRetryMin = 20 * kNsPerMs;
 constexpr TimeNs kRetryInitial = 50 * kNsPerMs;
+/// Views come within this time.
+constexpr TimeNs kStandsOff = 2 * kNsPerS;
+constexpr const char* kServesAnother =
+    "is with another job of this switch job number, or a later epoch that is not known here: this one begins when that "
+    "job has ended, or its workers have been silent for as long as the switch keeps a job (lease_seconds)";
 constexpr uint64_t kProbeNonces = 0x9E3779B97F4A7C15;   ///< sets the probe's nonces apart from the client's
 constexpr uint64_t kClientNonces = 0xD6E8FEB86659FD93;  ///< ... and those of one client from the next one's
 
@@ -58,11 +63,12 @@ SwitchProbeOptions probe_options(const protocol::JobSpec& spec, uint32_t worker,
   return options;
 }
 
-/// Of (live, path, lives): a function of the epoch, so equal at all who know it.
+/// Of (live, path, incarnations): a function of the epoch, so equal at all who know it. Epochs and lives begin low in every
+/// job, so the processes' nonces are what tells this job from another one of its number, before or beside it.
 uint64_t membership_hash(const protocol::JobView& view, uint64_t live) {
   std::vector<uint64_t> words{live, static_cast<uint64_t>(view.path)};
   for (const protocol::Member& member : view.members) {
-    if (member.state == protocol::MemberState::kSynced) words.push_back(member.life);
+    if (member.state == protocol::MemberState::kSynced) words.insert(words.end(), {member.life, member.nonce});
   }
   ByteBuffer bytes(words.size() * sizeof(uint64_t));
   std::memcpy(bytes.data(), words.data(), bytes.size());
@@ -263,6 +269,13 @@ protocol::Heartbeat::Switch SwitchPath::word(TimeNs now) const {
   return probe_.answers(now) ? Word::kAnswers : Word::kNoWord;
 }
 
+/// A newer epoch is known here soon: what lasts is another job.
+std::string SwitchPath::news(TimeNs now) {
+  const bool stands_off = client_->stood_off_for(now) >= kStandsOff;
+  if (std::exchange(stood_off_told_, stands_off) == stands_off || !stands_off) return rack_news();
+  return decider_ + " " + kServesAnother;
+}
+
 std::string SwitchPath::rack_news() {
   const uint64_t lost = client_->counters().rack_lost;
   if (std::exchange(rack_lost_told_, lost) != lost && !client_->at_rack()) {
@@ -295,7 +308,8 @@ std::string SwitchPath::waiting_for() const {
   switch (client_->phase()) {
     case SwitchPhase::kOutside: return "this worker is in no epoch of " + who;
     case SwitchPhase::kAsking: return who + " does not answer";
-    case SwitchPhase::kHello: return who + " waits for all workers to greet it in this epoch";
+    case SwitchPhase::kHello:
+      return stood_off_told_ ? who + " " + kServesAnother : who + " waits for all workers to greet it in this epoch";
     case SwitchPhase::kRunning: break;
   }
   if (client_->path_suspect()) return who + " does not answer";

@@ -109,8 +109,9 @@ class SwitchPath final : private SwitchOutcome {
 
   /// What the heartbeats to shard 0 say now.
   protocol::Heartbeat::Switch word(TimeNs now) const;
-  /// That this worker's rack was lost, or is back: one sentence, once. Empty: nothing is new.
-  std::string rack_news();
+  /// One sentence, once: that the decider is with another job of this number; that this worker's rack was lost, or is back.
+  /// Empty: nothing is new.
+  std::string news(TimeNs now);
   /// There will be no more steps. Whether this worker may leave: all have said so, or nothing has moved for `patience`.
   enum class Leave : uint8_t { kNotYet, kAllDone, kPatienceEnded };
   Leave leave(TimeNs patience, TimeNs now);
@@ -136,6 +137,7 @@ class SwitchPath final : private SwitchOutcome {
   void step_done(uint32_t step) override;
   Result<protocol::Endpoint> find(const std::string& text);
   void take_rack(SwitchEpoch& epoch);
+  std::string rack_news();
   void replace_client(const SwitchHandover& handover);
 
   protocol::SwitchLayout layout_;
@@ -154,6 +156,7 @@ class SwitchPath final : private SwitchOutcome {
   uint64_t came_back_ = 0;
   uint64_t rack_lost_told_ = 0;
   bool rack_back_told_ = true;
+  bool stood_off_told_ = false;
 
   bool stepping_ = false;
   bool done_ = false;

@@ -49,6 +49,7 @@ void SwitchClient::State::set_epoch(const SwitchEpoch& given, TimeNs now, protoc
 /// the last results and the positions stay.
 void SwitchClient::State::leave_life() {
   hello_timeouts = 0;
+  stood_off_at = INT64_MIN;
   for (Slot& slot : slots) {
     slot.result.clear();
     slot.timeouts = 0;
@@ -165,6 +166,7 @@ void SwitchClient::State::on_welcome(const Datagram& datagram, TimeNs now, proto
   }
   phase = SwitchPhase::kRunning;
   hello_timeouts = 0;
+  stood_off_at = INT64_MIN;
   note_removal(*welcome);
   for (uint16_t number = 0; number < slot_count(); ++number) {
     if (slots[number].state == SlotState::kDone) continue;
@@ -193,6 +195,13 @@ void SwitchClient::State::on_fetch(const Datagram& datagram, protocol::PacketSin
   ++counters.fetches_answered;
 }
 
+/// The hello is not taken: the aggregator is in a newer epoch, which the table will say, or still with another job of this
+/// number.
+void SwitchClient::State::note_standing_off(protocol::NoticeCode code, TimeNs now) {
+  const bool says_so = code == protocol::NoticeCode::kOldEpoch || code == protocol::NoticeCode::kOtherMembership;
+  if (says_so && phase == SwitchPhase::kHello && stood_off_at == INT64_MIN) stood_off_at = now;
+}
+
 void SwitchClient::State::on_notice(const Datagram& datagram, TimeNs now, protocol::PacketSink& sink) {
   const std::optional<protocol::Notice> notice = protocol::read_notice(datagram.extension);
   if (!notice) {
@@ -201,6 +210,8 @@ void SwitchClient::State::on_notice(const Datagram& datagram, TimeNs now, protoc
   }
   const bool is_hint = SwitchLink::is_hint(datagram);
   if (!is_hint) epoch_seen = std::max(epoch_seen, notice->epoch);
+  // Where another process's session stands the answer is a hint, and names the hello's session.
+  if (!is_hint || notice->worker_nonce == link.session_nonce()) note_standing_off(notice->code, now);
   switch (notice->code) {
     case protocol::NoticeCode::kUnknownLife:
       if (asked_at == INT64_MIN || now - asked_at >= round_trip.smoothed()) {

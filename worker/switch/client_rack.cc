@@ -116,6 +116,8 @@ void SwitchClient::State::on_rack_notice(const Datagram& datagram, TimeNs now, p
     return;
   }
   if (SwitchLink::is_hint(datagram)) {
+    // It is with another job of this number, or another epoch: the next hello's time is as good as any.
+    if (notice->code != protocol::NoticeCode::kUnknownLife && notice->code != protocol::NoticeCode::kNoSlots) return;
     if (rack_asked_at != INT64_MIN && now - rack_asked_at < round_trip.smoothed()) return;
     rack_link.request_challenge(epoch.epoch, sink);
     ++counters.challenge_requests;

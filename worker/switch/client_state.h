@@ -92,6 +92,7 @@ struct SwitchClient::State {
   void on_welcome(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
   void on_fetch(const protocol::Datagram& datagram, protocol::PacketSink& sink);
   void on_notice(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
+  void note_standing_off(protocol::NoticeCode code, TimeNs now);
   void heard(TimeNs now);
 
   // client_returns.cc
@@ -192,8 +193,9 @@ struct SwitchClient::State {
   TimeNs moved_at = 0;            ///< when a turn came back last, or the oldest was sent again
 
   uint32_t silent_timeouts = 0;
-  bool refused = false;  ///< NO_SLOTS, or what no resend cures, in this epoch
-  TimeNs hello_due = 0;  ///< kAsking, kHello
+  bool refused = false;             ///< NO_SLOTS, or what no resend cures, in this epoch
+  TimeNs stood_off_at = INT64_MIN;  ///< since when the aggregator has said that it is with another job or epoch; never
+  TimeNs hello_due = 0;             ///< kAsking, kHello
   uint32_t hello_timeouts = 0;
   TimeNs asked_at = INT64_MIN;  ///< never, or when
   TimeNs silence_counted_at = 0;

@@ -138,6 +138,10 @@ bool SwitchClient::path_suspect() const {
   return state_->refused || state_->silent_timeouts >= state_->options.silent_timeouts_to_suspect;
 }
 
+TimeNs SwitchClient::stood_off_for(TimeNs now) const {
+  return state_->stood_off_at == INT64_MIN ? 0 : now - state_->stood_off_at;
+}
+
 uint32_t SwitchClient::epoch_seen() const { return state_->epoch_seen; }
 
 SwitchHandover SwitchClient::handover() const {

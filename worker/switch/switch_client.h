@@ -215,6 +215,9 @@ class SwitchClient {
   bool at_rack() const;
   /// The aggregator has been silent for long, or refused the job: the table should raise the epoch with another path.
   bool path_suspect() const;
+  /// For how long the aggregator has not taken this worker's HELLOs, as it is with another job of this number, or in a newer
+  /// epoch; 0: it is not so.
+  TimeNs stood_off_for(TimeNs now) const;
   /// The newest epoch that an aggregator spoke of: newer than set_epoch()'s, the table is to be read.
   uint32_t epoch_seen() const;
   /// REQUIRES: at_rest().
