@@ -43,6 +43,7 @@ class SwitchCluster {
   explicit SwitchCluster(const Options& options);
 
   uint32_t workers() const { return static_cast<uint32_t>(nodes_.size()); }
+  uint16_t racks() const { return static_cast<uint16_t>(options_.racks.size()); }
   worker::SessionCore& core(uint32_t worker) { return *nodes_[worker]->core; }
   worker::Actions& actions(uint32_t worker) { return nodes_[worker]->actions; }
   protocol::JobView& view() { return view_; }

@@ -359,7 +359,7 @@ struct SessionCore::Impl {
   void keep_for_settling(PartRun& part, protocol::Message&& message);
   void repeat_joining(uint32_t shard, Actions& actions);
   /// The job's log goes on from this worker's state [10].
-  void go_on_from_cut();
+  Status go_on_from_cut();
 
   // core_rounds.cc
   bool sends_now() const { return (phase == Phase::kRunning || phase == Phase::kFinishing) && synced(); }

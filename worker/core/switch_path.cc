@@ -1,6 +1,7 @@
 #include "worker/core/switch_path.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -66,6 +67,14 @@ uint64_t membership_hash(const protocol::JobView& view, uint64_t live) {
   ByteBuffer bytes(words.size() * sizeof(uint64_t));
   std::memcpy(bytes.data(), words.data(), bytes.size());
   return hash64(bytes);
+}
+
+SwitchClientCounters sum_of(const SwitchClientCounters& a, const SwitchClientCounters& b) {
+  using Words = std::array<uint64_t, sizeof(SwitchClientCounters) / sizeof(uint64_t)>;
+  auto sums = std::bit_cast<Words>(a);
+  const auto more = std::bit_cast<Words>(b);
+  for (size_t at = 0; at < sums.size(); ++at) sums[at] += more[at];
+  return std::bit_cast<SwitchClientCounters>(sums);
 }
 
 template <typename T>
@@ -149,9 +158,12 @@ Result<std::string> SwitchPath::follow(const protocol::JobView& view, TimeNs now
 void SwitchPath::replace_client(const SwitchHandover& handover) {
   SwitchClientOptions options = client_options_;
   options.nonce_seed += kClientNonces * ++clients_;
+  counted_ = client_counters();
   client_ = std::make_unique<SwitchClient>(options, static_cast<SwitchOutcome&>(*this), handover);
   finishing_ = false;
 }
+
+SwitchClientCounters SwitchPath::client_counters() const { return sum_of(counted_, client_->counters()); }
 
 Result<uint64_t> SwitchPath::take_over(ByteSpan handover, uint64_t life) {
   const auto taken = decode_handover(handover, client_options_.slots, client_options_.tensor_windows.size());
@@ -168,6 +180,7 @@ Result<uint64_t> SwitchPath::take_over(ByteSpan handover, uint64_t life) {
 void SwitchPath::begin_anew(uint64_t step) {
   stepping_ = done_ = false;
   windows_.clear();
+  arrived_.clear();
   SwitchHandover own;
   own.next_step = static_cast<uint32_t>(step);
   own.exponents = ExponentTable(client_options_.exponent_initial, 1, client_options_.tensor_windows).state();
@@ -266,7 +279,7 @@ protocol::Heartbeat::Switch SwitchPath::word(TimeNs now) const {
 }
 
 std::string SwitchPath::rack_news() {
-  const uint64_t lost = client_->counters().rack_lost;
+  const uint64_t lost = client_counters().rack_lost;
   if (std::exchange(rack_lost_told_, lost) != lost && !client_->at_rack()) {
     rack_back_told_ = false;
     return "this worker's rack does not answer, or takes nothing: contributions go past it";
@@ -309,7 +322,7 @@ SwitchPathStatus SwitchPath::status() const {
           .at_rack = client_->at_rack(),
           .fallbacks = fallbacks_,
           .came_back = came_back_,
-          .client = client_->counters()};
+          .client = client_counters()};
 }
 
 }  // namespace millrace::worker

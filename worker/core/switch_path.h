@@ -142,6 +142,8 @@ class SwitchPath final : private SwitchOutcome {
   Result<protocol::Endpoint> find(const std::string& text);
   void take_rack(SwitchEpoch& epoch);
   void replace_client(const SwitchHandover& handover);
+  /// Of all clients that this session has had.
+  SwitchClientCounters client_counters() const;
 
   protocol::SwitchLayout layout_;
   uint32_t worker_;
@@ -149,7 +151,8 @@ class SwitchPath final : private SwitchOutcome {
   SwitchAccess access_;
   SwitchClientOptions client_options_;
   std::unique_ptr<SwitchClient> client_;
-  uint64_t clients_ = 0;  ///< before this one
+  uint64_t clients_ = 0;          ///< before this one
+  SwitchClientCounters counted_;  ///< by those
   std::vector<std::pair<uint32_t, double>> revoked_;
   SwitchProbe probe_;
   std::map<std::string, protocol::Endpoint, std::less<>> found_;
