@@ -96,7 +96,7 @@ bool SwitchClient::State::settle_if_whole(uint16_t number, TimeNs now) {
   std::ranges::transform(update, in_tensor.begin(), [&](uint16_t index) { return begin + index; });
   exponents.observe(slot.window, slot.result.header().exponent, slot.result.integers());
   std::swap(slot.applied[0], slot.applied[1]);
-  slot.applied[0].exponent = slot.result.header().exponent;
+  slot.applied[0].exponent = static_cast<int>(slot.result.header().exponent);
   slot.applied[0].indices = settlement.applied_indices;
   slot.applied[0].integers = settlement.applied_integers;
   note_result_of_removal(number);
