@@ -80,6 +80,8 @@ class SwitchCluster {
   }
   /// Nothing gets to that worker from now on.
   std::function<bool(const protocol::Endpoint& from, const protocol::Endpoint& to)> blocked;
+  /// RESULTs that do not get to a worker.
+  std::function<bool(uint32_t worker)> loses_results;
 
   void push(uint32_t worker, uint32_t tensor, const std::map<uint32_t, float>& entries);
   void push_dense(uint32_t worker, uint32_t tensor, const std::vector<float>& gradient);

@@ -108,6 +108,51 @@ TEST(SwitchReturns, ARemovedWorkerThatLivesSettlesExactlyWhatItHadOut) { expect_
 
 TEST(SwitchReturns, WhatARackHadCutOfARemovedWorkersTurnComesBackToIt) { expect_exact_settlement(6); }
 
+// Worker 1 alone has the step's last results when worker 2 is removed, and gives them to it: in these worker 2 was counted. Then
+// worker 1 is removed too, before worker 2 takes part, and worker 0 computes those turns again without both.
+TEST(SwitchReturns, WhatAGiverSaidThatIsRemovedBeforeTheJoinerTakesPartIsTakenBack) {
+  uint32_t met = 0;
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    SCOPED_TRACE(seed);
+    SwitchCluster::Options options = options_for(3, {500}, seed);
+    options.slots = 3;
+    SwitchCluster cluster(options);
+    RandomSequence random(random_key(seed));
+    cluster.join_all();
+    run_steps(cluster, 2, random);
+    for (uint32_t worker = 0; worker < 3; ++worker) push_step(cluster, worker, random);
+    const auto results = [&](uint32_t worker) { return cluster.core(worker).switch_status()->client.results; };
+    const uint64_t until = results(0) + 5;
+    cluster.run_until([&] { return results(0) >= until && results(2) >= until; });
+    cluster.loses_results = [](uint32_t worker) { return worker != 1; };
+    cluster.pass(200 * kNsPerMs);
+    if (cluster.core(1).steps_applied(0) != 3 || cluster.core(0).steps_applied(0) != 2) continue;
+    cluster.remove(2, Hears::kNow);
+    cluster.pass(200 * kNsPerMs);
+    cluster.admit(2, Process::kSame);
+    const auto has_all = [&] {
+      for (uint32_t part = 0; part < cluster.core(2).layout().parts.size(); ++part) {
+        if (cluster.core(2).part_steps_applied(part) != 3) return false;
+      }
+      return true;
+    };
+    const TimeNs late = cluster.now() + 20 * kNsPerS;
+    cluster.run_until([&] { return has_all() || cluster.is_synced(2) || cluster.now() > late; });
+    if (!has_all() || cluster.is_synced(2)) continue;
+    ++met;
+    cluster.remove(1, Hears::kNow);
+    cluster.loses_results = {};
+    cluster.run_until([&] { return cluster.is_synced(2); });
+    cluster.admit(1, Process::kSame);
+    cluster.run_until([&] { return all_synced(cluster); });
+    run_steps(cluster, cluster.core(0).steps_applied(0) + 2, random);
+    expect_alike(cluster);
+    expect_the_law(cluster);
+    for (uint32_t worker = 0; worker < 3; ++worker) EXPECT_EQ(lost_by(cluster.core(worker)), 0);
+  }
+  EXPECT_GT(met, 0u);
+}
+
 TEST(SwitchReturns, WhoFinishesGivesToWhoComesAndWaitsForIt) {
   SwitchCluster cluster(options_for(3, {300}, 4));
   RandomSequence random(random_key(4));

@@ -476,7 +476,7 @@ struct SessionCore::Impl {
   void forget_handovers();
   void on_handover_run(const protocol::Snapshot& run, ByteSpan bytes, TimeNs now, Actions& actions);
   void settle_left_step(PartRun& part);
-  void revoke(Actions& actions);
+  void return_revoked(PartRun& part);
   /// Steps of the part as shards know them: on path switch they see none.
   uint64_t steps_at_shard(const PartRun& part) const { return by_switch() ? 0 : part.n; }
   // core_numbers.cc

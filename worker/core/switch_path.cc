@@ -117,6 +117,7 @@ Result<std::string> SwitchPath::follow(const protocol::JobView& view, TimeNs now
   if (view.epoch > UINT32_MAX) {
     return fail(ErrorCode::kLimitExceeded, "path switch numbers epochs in 32 bits, and the job's are used up");
   }
+  left_.reset();  // it takes part
   SwitchEpoch epoch;
   epoch.epoch = static_cast<uint32_t>(view.epoch);
   for (const protocol::Member& member : view.members) {
@@ -159,6 +160,7 @@ void SwitchPath::replace_client(const SwitchHandover& handover) {
   SwitchClientOptions options = client_options_;
   options.nonce_seed += kClientNonces * ++clients_;
   counted_ = client_counters();
+  if (!left_) left_ = std::move(client_);
   client_ = std::make_unique<SwitchClient>(options, static_cast<SwitchOutcome&>(*this), handover);
   finishing_ = false;
 }
@@ -168,7 +170,8 @@ SwitchClientCounters SwitchPath::client_counters() const { return sum_of(counted
 Result<uint64_t> SwitchPath::take_over(ByteSpan handover, uint64_t life) {
   const auto taken = decode_handover(handover, client_options_.slots, client_options_.tensor_windows.size());
   if (!taken) return std::unexpected(taken.error());
-  for (const SwitchRevoked& revoked : client_->abandon_step(life, taken->removals)) {
+  SwitchClient& left = left_ ? *left_ : *client_;
+  for (const SwitchRevoked& revoked : left.abandon_step(life, taken->removals)) {
     for (size_t at = 0; at < revoked.indices.size(); ++at)
       revoked_.emplace_back(revoked.indices[at],
                             std::ldexp(static_cast<double>(revoked.integers[at]), revoked.exponent));
@@ -186,6 +189,16 @@ void SwitchPath::begin_anew(uint64_t step) {
   own.exponents = ExponentTable(client_options_.exponent_initial, 1, client_options_.tensor_windows).state();
   own.slots.resize(client_options_.slots);
   replace_client(own);
+  left_.reset();
+  revoked_.clear();  // what it took for applied is in the weights that the job goes on with
+}
+
+std::vector<std::pair<uint32_t, double>> SwitchPath::take_revoked(uint64_t begin, uint64_t end) {
+  const auto first = std::partition(revoked_.begin(), revoked_.end(),
+                                    [&](const auto& entry) { return entry.first < begin || entry.first >= end; });
+  std::vector<std::pair<uint32_t, double>> taken(first, revoked_.end());
+  revoked_.erase(first, revoked_.end());
+  return taken;
 }
 
 Status SwitchPath::begin_step(uint64_t step, IndexSpan indices, std::span<const float> values, TimeNs now) {

@@ -105,8 +105,10 @@ class SwitchPath final : private SwitchOutcome {
   /// it left, under `life`, is over then (take_done()): what nobody knows of is neither applied nor returned there.
   /// Errors   malformed: no handover of this job.
   Result<uint64_t> take_over(ByteSpan handover, uint64_t life);
-  /// What take_over() found to have been taken for applied, and is not: entries of the array, not in order.
-  std::vector<std::pair<uint32_t, double>> take_revoked() { return std::exchange(revoked_, {}); }
+  /// What take_over() found to have been taken for applied, and is not: entries of [begin, end) of the array, not in order. Each
+  /// once.
+  std::vector<std::pair<uint32_t, double>> take_revoked(uint64_t begin, uint64_t end);
+  size_t revoked() const { return revoked_.size(); }  ///< entries that were not taken yet
   /// It goes on at this step beside nobody: the job has no other state any more.
   void begin_anew(uint64_t step);
 
@@ -151,6 +153,8 @@ class SwitchPath final : private SwitchOutcome {
   SwitchAccess access_;
   SwitchClientOptions client_options_;
   std::unique_ptr<SwitchClient> client_;
+  /// The one with which this worker left, until it takes part again: what was settled by one giver's word, another's may revoke.
+  std::unique_ptr<SwitchClient> left_;
   uint64_t clients_ = 0;          ///< before this one
   SwitchClientCounters counted_;  ///< by those
   std::vector<std::pair<uint32_t, double>> revoked_;
