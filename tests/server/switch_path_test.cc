@@ -269,6 +269,40 @@ TEST_F(SwitchJoiner, GetsAHandoverAndWeightsAndTakesPart) {
   EXPECT_EQ(find_member(cluster.view(), 2)->state, protocol::MemberState::kSynced);
 }
 
+// Shards know of no step; how far who comes back is, it says for the case that nobody else is left.
+TEST_F(SwitchJoiner, IsOnTheLogHoweverFarItSaysThatItIs) {
+  protocol::State state = cluster.state_of(2);
+  for (protocol::State::Part& part : state.parts) {
+    part.n = 7;
+    part.decided_in = 1;
+  }
+  cluster.say(2, state);
+  const protocol::SnapshotRequest first = asked();
+  give(first, 16, 0, 16);
+  cluster.give_weights(giver, asked());
+  const auto settles = cluster.take_of<protocol::Settle>(2);
+  ASSERT_EQ(settles.size(), 1u);
+  EXPECT_EQ(settles[0].weights, protocol::Settle::Weights::kSnapshot);
+  EXPECT_TRUE(settles[0].on_log) << "else it would lose all that it has, by name";
+}
+
+TEST_F(SwitchJoiner, TheJobGoesOnFromWhoHasMostSteps) {
+  cluster.say(1, Goodbye{Goodbye::Reason::kFailed, ""});
+  EXPECT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(1, cluster.returning(1, 78))));
+  cluster.say(0, Goodbye{Goodbye::Reason::kFailed, ""});
+  for (const uint32_t worker : {1u, 2u}) {
+    protocol::State state = cluster.state_of(worker);
+    state.stranded = true;
+    for (protocol::State::Part& part : state.parts) {
+      part.n = worker == 2 ? 7 : 0;
+      part.decided_in = part.n == 0 ? 0 : 1;
+    }
+    cluster.say(worker, state);
+  }
+  EXPECT_EQ(cluster.view().cut_worker, 2u);
+  EXPECT_EQ(find_member(cluster.view(), 2)->state, protocol::MemberState::kSynced);
+}
+
 TEST_F(SwitchJoiner, AHandoverThatIsNoneOrLongerThanItSaysIsAskedForElsewhere) {
   cluster.say_state(2, false);
   const uint32_t part = 1;

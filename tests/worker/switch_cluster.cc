@@ -21,6 +21,11 @@ protocol::JobKey key_of_job() {
 
 void SwitchCluster::Sink::send(size_t bytes, const protocol::Endpoint& to) {
   if (cluster_.blocked && cluster_.blocked(own_, to)) return;
+  if (cluster_.loses_results && to.port >= kFirstWorkerPort && to.port < kFirstWorkerPort + cluster_.workers()) {
+    const auto datagram = protocol::parse_datagram(ByteSpan(room_).first(bytes));
+    const bool is_result = datagram && datagram->header.type == protocol::DatagramType::kResult;
+    if (is_result && cluster_.loses_results(uint32_t{to.port} - kFirstWorkerPort)) return;
+  }
   if (cluster_.random_.next_unit() < cluster_.options_.loss) return;
   const Packet packet{own_, to, ByteBuffer(room_.begin(), room_.begin() + static_cast<std::ptrdiff_t>(bytes))};
   cluster_.network_.push_back(packet);

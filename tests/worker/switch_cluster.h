@@ -43,6 +43,7 @@ class SwitchCluster {
   explicit SwitchCluster(const Options& options);
 
   uint32_t workers() const { return static_cast<uint32_t>(nodes_.size()); }
+  uint16_t racks() const { return static_cast<uint16_t>(options_.racks.size()); }
   worker::SessionCore& core(uint32_t worker) { return *nodes_[worker]->core; }
   worker::Actions& actions(uint32_t worker) { return nodes_[worker]->actions; }
   protocol::JobView& view() { return view_; }
@@ -82,6 +83,8 @@ class SwitchCluster {
   }
   /// Nothing gets to that worker from now on.
   std::function<bool(const protocol::Endpoint& from, const protocol::Endpoint& to)> blocked;
+  /// RESULTs that do not get to a worker.
+  std::function<bool(uint32_t worker)> loses_results;
 
   void push(uint32_t worker, uint32_t tensor, const std::map<uint32_t, float>& entries);
   void push_dense(uint32_t worker, uint32_t tensor, const std::vector<float>& gradient);

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
@@ -204,6 +205,33 @@ TEST(SwitchRacks, AWorkerThatDiesIsLeftOutOfItsRacksSums) {
     training.cluster.pass(50 * kNsPerMs);
   }
   EXPECT_GT(training.cluster.counted_at(kRack, Event::kGroupSent), sent) << "its rack sums up what is left";
+}
+
+/// Of a worker that comes back a client of its own goes on: what it counts, and whether its rack was lost, is the session's.
+TEST(SwitchRacks, WhoComesBackCountsOnAndHasNoNewsOfItsRack) {
+  Training training(two_racks(500));
+  SwitchCluster& cluster = training.cluster;
+  training.take(3);
+  cluster.stop_aggregator(kRack);
+  training.take(6);
+  cluster.start_aggregator(kRack);
+  ASSERT_NO_FATAL_FAILURE(training.until_at_rack(0));
+  const auto said = [&] {
+    return std::ranges::count_if(cluster.log(0),
+                                 [](const std::string& line) { return line.find("rack does not") != line.npos; });
+  };
+  ASSERT_EQ(said(), 1);
+  const worker::SwitchClientCounters before = cluster.core(0).switch_status()->client;
+  cluster.remove(0, SwitchCluster::Hears::kNow);
+  cluster.pass(100 * kNsPerMs);
+  cluster.admit(0, SwitchCluster::Process::kSame);
+  cluster.run_until([&] { return cluster.is_synced(0) && cluster.core(0).phase() == worker::Phase::kRunning; });
+  cluster.pass(100 * kNsPerMs);
+  const worker::SwitchClientCounters after = cluster.core(0).switch_status()->client;
+  EXPECT_GE(after.results, before.results);
+  EXPECT_GE(after.sent_to_rack, before.sent_to_rack);
+  EXPECT_GT(after.rack_welcomes, before.rack_welcomes);
+  EXPECT_EQ(said(), 1);
 }
 
 }  // namespace

@@ -13,6 +13,32 @@
 /// epoch has it. DESIGN.md, "Who comes to a running job of path switch".
 namespace millrace::worker {
 
+namespace {
+
+/// Entries in order of their indices, as streams: an index that is there twice (of two turns) is in the second one again.
+std::vector<Stream<float>> in_order(std::vector<std::pair<uint32_t, double>> entries, uint64_t begin,
+                                    uint64_t dimension) {
+  std::ranges::stable_sort(entries, {}, &std::pair<uint32_t, double>::first);
+  std::vector<Stream<float>> streams;
+  while (!entries.empty()) {
+    Stream<float>& stream = streams.emplace_back(Stream<float>::empty(dimension));
+    std::vector<std::pair<uint32_t, double>> again;
+    for (const auto& [index, value] : entries) {
+      const auto at = static_cast<uint32_t>(index - begin);
+      if (!stream.indices.empty() && stream.indices.back() == at) {
+        again.emplace_back(index, value);
+        continue;
+      }
+      stream.indices.push_back(at);
+      stream.values.push_back(static_cast<float>(value));
+    }
+    entries = std::move(again);
+  }
+  return streams;
+}
+
+}  // namespace
+
 void SessionCore::Impl::give_later(const GiveWeights& asked, Actions& actions) {
   const bool known = std::ranges::any_of(asked_at_rest, [&](const GiveWeights& one) {
     return one.part == asked.part && one.for_worker == asked.for_worker && one.for_life == asked.for_life;
@@ -81,7 +107,10 @@ void SessionCore::Impl::on_handover_run(const protocol::Snapshot& run, ByteSpan 
   }
   if (std::optional<SwitchStepDone> left = switch_path->take_done()) left_step = std::move(left);
   handed_step = *next;
-  revoke(actions);
+  if (const size_t revoked = switch_path->revoked(); revoked > 0) {
+    log(actions, Severity::kInfo,
+        std::to_string(revoked) + " entries of this worker's last turns come back: nobody who is left had them");
+  }
   for (PartRun& part : parts) {
     if (!part.waiting_settle) continue;
     const protocol::Settle settle = *std::exchange(part.waiting_settle, std::nullopt);
@@ -89,32 +118,23 @@ void SessionCore::Impl::on_handover_run(const protocol::Snapshot& run, ByteSpan 
   }
 }
 
-/// It comes back: whoever took the turn's result beside this worker is gone, and the others computed the turn without it.
-void SessionCore::Impl::revoke(Actions& actions) {
-  const std::vector<std::pair<uint32_t, double>> revoked = switch_path->take_revoked();
-  if (revoked.empty()) return;
-  log(actions, Severity::kInfo,
-      std::to_string(revoked.size()) + " entries of this worker's last turns come back: nobody who is left had them");
-  for (PartRun& part : parts) {
-    const uint64_t begin = switch_path->layout().bucket_begin[part.layout.bucket] + part.layout.begin;
-    Stream<float> back = Stream<float>::empty(part.dimension());
-    Mass mass;
-    for (const auto& [index, value] : revoked) {
-      if (index < begin || index - begin >= part.dimension()) continue;
-      back.indices.push_back(static_cast<uint32_t>(index - begin));
-      back.values.push_back(static_cast<float>(value));
-      mass.count(-value);
-    }
-    part.account.carried_by_switch.add(mass);
-    sort_entries(back);
-    buckets[part.layout.bucket].bucket->return_aside(part.at, std::move(back));
-  }
+/// It comes back: whoever took the turn's result beside this worker is gone, and the others computed the turn without it. Not
+/// before the part's weights are another's: its own hold it.
+void SessionCore::Impl::return_revoked(PartRun& part) {
+  const uint64_t begin = switch_path->layout().bucket_begin[part.layout.bucket] + part.layout.begin;
+  std::vector<std::pair<uint32_t, double>> revoked = switch_path->take_revoked(begin, begin + part.dimension());
+  Mass mass;
+  for (const auto& [index, value] : revoked) mass.count(-value);
+  part.account.carried_by_switch.add(mass);
+  for (Stream<float>& stream : in_order(std::move(revoked), begin, part.dimension()))
+    buckets[part.layout.bucket].bucket->return_aside(part.at, std::move(stream));
 }
 
 /// What was offered for the step in which this worker was removed: what of it was counted is in the weights that it goes on with.
 /// Where the step had not begun here, nothing was sent.
 void SessionCore::Impl::settle_left_step(PartRun& part) {
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
+  return_revoked(part);
   for (const Outstanding& out : std::exchange(part.outstanding, {})) {
     if (!left_step) {
       bucket.return_aside(part.at, out.sent.copy());

@@ -91,9 +91,6 @@ struct Held {
   uint64_t needs = 0;  ///< so many steps of the part must be backed
 };
 
-/// By index.
-void sort_entries(Stream<float>& stream);
-
 struct PartRun {
   protocol::PartLayout layout;
   size_t at = 0;                                    ///< place among the bucket's parts
@@ -363,7 +360,7 @@ struct SessionCore::Impl {
   void keep_for_settling(PartRun& part, protocol::Message&& message);
   void repeat_joining(uint32_t shard, Actions& actions);
   /// The job's log goes on from this worker's state [10].
-  void go_on_from_cut();
+  Status go_on_from_cut();
 
   // core_rounds.cc
   bool sends_now() const { return (phase == Phase::kRunning || phase == Phase::kFinishing) && synced(); }
@@ -480,7 +477,7 @@ struct SessionCore::Impl {
   void forget_handovers();
   void on_handover_run(const protocol::Snapshot& run, ByteSpan bytes, TimeNs now, Actions& actions);
   void settle_left_step(PartRun& part);
-  void revoke(Actions& actions);
+  void return_revoked(PartRun& part);
   /// Steps of the part as shards know them: on path switch they see none.
   uint64_t steps_at_shard(const PartRun& part) const { return by_switch() ? 0 : part.n; }
   // core_numbers.cc

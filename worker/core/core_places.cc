@@ -199,7 +199,10 @@ bool SessionCore::Impl::stand_as(const protocol::Member& own, const protocol::Jo
   }
   if (view.cut > before.epoch && view.cut_worker == config.worker) {
     log(actions, Severity::kWarning, "the job goes on from this worker's state: nobody has a later one");
-    go_on_from_cut();
+    if (const Status cut = go_on_from_cut(); !cut) {
+      end_session(cut.error(), now, actions);
+      return false;
+    }
   } else if (!all_settled()) {
     end_session({ErrorCode::kInternal,
                  "the job counts worker " + std::to_string(config.worker) + " as synced, which has not said so"},

@@ -34,11 +34,16 @@ void SessionCore::Impl::begin_settling(Actions& actions) {
 void SessionCore::Impl::send_state(uint32_t shard, Actions& actions) {
   protocol::State state;
   state.synced = synced();
+  // To a job of path switch shards have no steps. How many one that comes in has they ask for the case that nobody else is left:
+  // then it may be chosen, if it has all its parts of one step.
+  const uint64_t by_switch_n = synced() ? 0 : std::ranges::min_element(parts, {}, &PartRun::n)->n;
   for (const PartRun& part : parts) {
     state.stranded = state.stranded || part.stranded;
-    const bool known_there = !by_switch();
-    state.parts.push_back({part.layout.part, steps_at_shard(part), known_there ? part.decided_in : 0, part.lineage,
-                           known_there ? part.kept_from() : 0});
+    if (by_switch()) {
+      state.parts.push_back({part.layout.part, by_switch_n, by_switch_n == 0 ? 0U : 1U, part.lineage, 0});
+    } else {
+      state.parts.push_back({part.layout.part, part.n, part.decided_in, part.lineage, part.kept_from()});
+    }
   }
   send(shard, std::move(state), {}, actions);
 }
@@ -232,7 +237,14 @@ void SessionCore::Impl::lose_unreturnable(PartRun& part, const Outstanding& out)
   if (config.ledger == LedgerMode::kPerIndex) unreturnable.push_back({part.layout.part, named(out), out.life});
 }
 
-void SessionCore::Impl::go_on_from_cut() {
+Status SessionCore::Impl::go_on_from_cut() {
+  const uint64_t n = parts.front().n;
+  if (by_switch() && !std::ranges::all_of(parts, [n](const PartRun& part) { return part.n == n; })) {
+    return fail(
+        ErrorCode::kUnavailable,
+        "the job would go on from this worker's state, and its weights are of different steps: whoever gave them to it "
+        "was gone before it had all of them");
+  }
   for (PartRun& part : parts) {
     Bucket& bucket = *buckets[part.layout.bucket].bucket;
     // No step beyond this state has happened: what was sent for one goes back.
@@ -245,7 +257,8 @@ void SessionCore::Impl::go_on_from_cut() {
     part.kept.clear();
     part.lineage = protocol::lineage_of(view, part.layout.shard);
   }
-  if (by_switch()) switch_path->begin_anew(parts.front().n);
+  if (by_switch()) switch_path->begin_anew(n);
+  return {};
 }
 
 }  // namespace millrace::worker

@@ -78,6 +78,17 @@ void append(Stream<float>& stream, uint32_t index, float value) {
   stream.values.push_back(value);
 }
 
+/// By index.
+void sort_entries(Stream<float>& stream) {
+  std::vector<std::pair<uint32_t, float>> entries;
+  for (size_t at = 0; at < stream.indices.size(); ++at) entries.emplace_back(stream.indices[at], stream.values[at]);
+  std::ranges::sort(entries, {}, &std::pair<uint32_t, float>::first);
+  for (size_t at = 0; at < entries.size(); ++at) {
+    stream.indices[at] = entries[at].first;
+    stream.values[at] = entries[at].second;
+  }
+}
+
 /// Beside what was offered: what a filter took along, none of it offered.
 ///
 /// extras  of this part, ascending; their indices from `begin` on.
@@ -113,16 +124,6 @@ std::vector<SwitchStepDone::Window> windows_with(const SwitchStepDone& step, siz
 }
 
 }  // namespace
-
-void sort_entries(Stream<float>& stream) {
-  std::vector<std::pair<uint32_t, float>> entries;
-  for (size_t at = 0; at < stream.indices.size(); ++at) entries.emplace_back(stream.indices[at], stream.values[at]);
-  std::ranges::sort(entries, {}, &std::pair<uint32_t, float>::first);
-  for (size_t at = 0; at < entries.size(); ++at) {
-    stream.indices[at] = entries[at].first;
-    stream.values[at] = entries[at].second;
-  }
-}
 
 void SessionCore::Impl::offer(uint32_t bucket, uint64_t step, TimeNs now, Actions& actions) {
   BucketRun& run = buckets[bucket];

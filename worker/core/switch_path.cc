@@ -1,6 +1,7 @@
 #include "worker/core/switch_path.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -75,6 +76,14 @@ uint64_t membership_hash(const protocol::JobView& view, uint64_t live) {
   return hash64(bytes);
 }
 
+SwitchClientCounters sum_of(const SwitchClientCounters& a, const SwitchClientCounters& b) {
+  using Words = std::array<uint64_t, sizeof(SwitchClientCounters) / sizeof(uint64_t)>;
+  auto sums = std::bit_cast<Words>(a);
+  const auto more = std::bit_cast<Words>(b);
+  for (size_t at = 0; at < sums.size(); ++at) sums[at] += more[at];
+  return std::bit_cast<SwitchClientCounters>(sums);
+}
+
 template <typename T>
 void append(std::vector<T>& to, std::span<const T> from) {
   to.insert(to.end(), from.begin(), from.end());
@@ -115,6 +124,7 @@ Result<std::string> SwitchPath::follow(const protocol::JobView& view, TimeNs now
   if (view.epoch > UINT32_MAX) {
     return fail(ErrorCode::kLimitExceeded, "path switch numbers epochs in 32 bits, and the job's are used up");
   }
+  left_.reset();  // it takes part
   SwitchEpoch epoch;
   epoch.epoch = static_cast<uint32_t>(view.epoch);
   for (const protocol::Member& member : view.members) {
@@ -156,17 +166,24 @@ Result<std::string> SwitchPath::follow(const protocol::JobView& view, TimeNs now
 void SwitchPath::replace_client(const SwitchHandover& handover) {
   SwitchClientOptions options = client_options_;
   options.nonce_seed += kClientNonces * ++clients_;
+  counted_ = client_counters();
+  if (!left_) left_ = std::move(client_);
   client_ = std::make_unique<SwitchClient>(options, static_cast<SwitchOutcome&>(*this), handover);
   finishing_ = false;
 }
 
+SwitchClientCounters SwitchPath::client_counters() const { return sum_of(counted_, client_->counters()); }
+
 Result<uint64_t> SwitchPath::take_over(ByteSpan handover, uint64_t life) {
   const auto taken = decode_handover(handover, client_options_.slots, client_options_.tensor_windows.size());
   if (!taken) return std::unexpected(taken.error());
-  for (const SwitchRevoked& revoked : client_->abandon_step(life, taken->removals)) {
-    for (size_t at = 0; at < revoked.indices.size(); ++at)
+  SwitchClient& left = left_ ? *left_ : *client_;
+  for (const SwitchRevoked& revoked : left.abandon_step(life, taken->removals)) {
+    for (size_t at = 0; at < revoked.indices.size(); ++at) {
+      if (revoked.integers[at] == 0) continue;
       revoked_.emplace_back(revoked.indices[at],
                             std::ldexp(static_cast<double>(revoked.integers[at]), revoked.exponent));
+    }
   }
   replace_client(*taken);
   return taken->next_step;
@@ -179,6 +196,16 @@ void SwitchPath::begin_anew(uint64_t step) {
   own.exponents = ExponentTable(client_options_.exponent_initial, 1, client_options_.tensor_windows).state();
   own.slots.resize(client_options_.slots);
   replace_client(own);
+  left_.reset();
+  revoked_.clear();  // what it took for applied is in the weights that the job goes on with
+}
+
+std::vector<std::pair<uint32_t, double>> SwitchPath::take_revoked(uint64_t begin, uint64_t end) {
+  const auto first = std::partition(revoked_.begin(), revoked_.end(),
+                                    [&](const auto& entry) { return entry.first < begin || entry.first >= end; });
+  std::vector<std::pair<uint32_t, double>> taken(first, revoked_.end());
+  revoked_.erase(first, revoked_.end());
+  return taken;
 }
 
 Status SwitchPath::begin_step(uint64_t step, IndexSpan indices, std::span<const float> values, TimeNs now) {
@@ -277,7 +304,7 @@ std::string SwitchPath::news(TimeNs now) {
 }
 
 std::string SwitchPath::rack_news() {
-  const uint64_t lost = client_->counters().rack_lost;
+  const uint64_t lost = client_counters().rack_lost;
   if (std::exchange(rack_lost_told_, lost) != lost && !client_->at_rack()) {
     rack_back_told_ = false;
     return "this worker's rack does not answer, or takes nothing: contributions go past it";
@@ -321,7 +348,7 @@ SwitchPathStatus SwitchPath::status() const {
           .at_rack = client_->at_rack(),
           .fallbacks = fallbacks_,
           .came_back = came_back_,
-          .client = client_->counters()};
+          .client = client_counters()};
 }
 
 }  // namespace millrace::worker

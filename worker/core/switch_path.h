@@ -102,8 +102,10 @@ class SwitchPath final : private SwitchOutcome {
   /// it left, under `life`, is over then (take_done()): what nobody knows of is neither applied nor returned there.
   /// Errors   malformed: no handover of this job.
   Result<uint64_t> take_over(ByteSpan handover, uint64_t life);
-  /// What take_over() found to have been taken for applied, and is not: entries of the array, not in order.
-  std::vector<std::pair<uint32_t, double>> take_revoked() { return std::exchange(revoked_, {}); }
+  /// What take_over() found to have been taken for applied, and is not: entries of [begin, end) of the array, not in order. Each
+  /// once.
+  std::vector<std::pair<uint32_t, double>> take_revoked(uint64_t begin, uint64_t end);
+  size_t revoked() const { return revoked_.size(); }  ///< entries that were not taken yet
   /// It goes on at this step beside nobody: the job has no other state any more.
   void begin_anew(uint64_t step);
 
@@ -139,6 +141,8 @@ class SwitchPath final : private SwitchOutcome {
   void take_rack(SwitchEpoch& epoch);
   std::string rack_news();
   void replace_client(const SwitchHandover& handover);
+  /// Of all clients that this session has had.
+  SwitchClientCounters client_counters() const;
 
   protocol::SwitchLayout layout_;
   uint32_t worker_;
@@ -146,7 +150,10 @@ class SwitchPath final : private SwitchOutcome {
   SwitchAccess access_;
   SwitchClientOptions client_options_;
   std::unique_ptr<SwitchClient> client_;
-  uint64_t clients_ = 0;  ///< before this one
+  /// The one with which this worker left, until it takes part again: what was settled by one giver's word, another's may revoke.
+  std::unique_ptr<SwitchClient> left_;
+  uint64_t clients_ = 0;          ///< before this one
+  SwitchClientCounters counted_;  ///< by those
   std::vector<std::pair<uint32_t, double>> revoked_;
   SwitchProbe probe_;
   std::map<std::string, protocol::Endpoint, std::less<>> found_;

@@ -27,10 +27,7 @@ void SwitchClient::State::set_epoch(const SwitchEpoch& given, TimeNs now, protoc
   silent_timeouts = 0;
   leave_life();
   if ((given.live >> options.worker & 1) == 0) {
-    phase = SwitchPhase::kOutside;
-    rack_phase = RackPhase::kNone;
-    rack_doubted = false;
-    return;
+    return go_outside();
   }
   begin_rack(now, sink);
   link.aim(given.decider);
@@ -43,6 +40,13 @@ void SwitchClient::State::set_epoch(const SwitchEpoch& given, TimeNs now, protoc
   paused = false;
   if (unopened) open_step(now, sink);
   if (finished) go_on_finishing(now, sink);
+}
+
+/// Nothing is due any more, of the rack's session neither.
+void SwitchClient::State::go_outside() {
+  phase = SwitchPhase::kOutside;
+  rack_phase = RackPhase::kNone;
+  rack_doubted = false;
 }
 
 /// No result of the epoch or life before is taken any more, not even the rest of one that has begun to come in. What was sent,

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "kernels/base/check.h"
 #include "worker/switch/client_state.h"
@@ -88,9 +89,10 @@ std::vector<SwitchRevoked> SwitchClient::State::abandon_step(uint64_t life, cons
   for (uint16_t number = 0; number < slot_count() && removal != known.end(); ++number) {
     // It has results behind T, and nobody else who is left: of one turn where it alone had it, of two where who else had the one
     // before was removed later.
-    const std::array<SwitchRevoked, 2>& applied = slots[number].applied;
+    std::array<SwitchRevoked, 2>& applied = slots[number].applied;
     const uint64_t behind = slots[number].turn - std::min(slots[number].turn, removal->slots[number].turn + 1);
-    for (uint64_t at = 0; at < std::min<uint64_t>(behind, applied.size()); ++at) revoked.push_back(applied[at]);
+    for (uint64_t at = 0; at < std::min<uint64_t>(behind, applied.size()); ++at)
+      revoked.push_back(std::exchange(applied[at], {}));
   }
   if (!stepping) return revoked;
   for (uint16_t number = 0; number < slot_count(); ++number) {

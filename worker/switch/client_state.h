@@ -45,7 +45,7 @@ struct SwitchClient::State {
     uint64_t ended_by = 0;                 ///< these
     uint32_t ended_epoch = 0;              ///< in this epoch
     std::array<SwitchRevoked, 2> applied;  ///< in turns - 1 and - 2: what would be revoked
-    uint32_t sends = 0;                    ///< of this turn in this epoch and life
+    uint32_t sends = 0;                    ///< of this turn, in all epochs and lives
     uint64_t order = 0;                    ///< of its last transmission, or of its waiting, among all slots'
     uint32_t overtaken = 0;                ///< turns that were sent later and are back already
     uint32_t timeouts = 0;
@@ -84,6 +84,7 @@ struct SwitchClient::State {
   // client_epochs.cc
   void set_epoch(const SwitchEpoch& given, TimeNs now, protocol::PacketSink& sink);
   void receive(const protocol::ReceivedPacket& packet, TimeNs now, protocol::PacketSink& sink);
+  void go_outside();
   void leave_life();
   void say_hello(TimeNs now, protocol::PacketSink& sink);
   void ask_life(TimeNs now, protocol::PacketSink& sink);

@@ -132,6 +132,7 @@ Result<SwitchHandover> decode_handover(ByteSpan bytes, size_t slots, size_t grou
   in.expect(in.get<uint64_t>() == bytes.size());
   SwitchHandover handover;
   in >> handover.next_step;
+  in.expect(handover.next_step < UINT32_MAX);  // steps are numbered below it
   in.expect(in.get<uint32_t>() == slots);
   for (size_t at = 0; at < slots && in.good(); ++at) {
     SwitchHandover::Slot& slot = handover.slots.emplace_back();

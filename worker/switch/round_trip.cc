@@ -32,7 +32,8 @@ void CongestionWindow::clean_result() {
 
 void CongestionWindow::overtaken(TimeNs now, TimeNs round_trip) {
   constexpr uint32_t kFewest = 8;  // so many alone say nothing
-  if (++overtaken_ < kFewest || overtaken_ * 4 < active_) return;
+  ++overtaken_;
+  if (overtaken_ < kFewest || overtaken_ * 4 < active_) return;
   backed_off(now, round_trip);
 }
 

@@ -113,7 +113,7 @@ bool SwitchClient::at_rest() const { return state_->at_rest(); }
 
 void SwitchClient::leave() {
   state_->leave_life();
-  state_->phase = SwitchPhase::kOutside;
+  state_->go_outside();
 }
 
 std::vector<SwitchRevoked> SwitchClient::abandon_step(uint64_t life, const std::vector<SwitchRemoval>& removals) {

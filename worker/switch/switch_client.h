@@ -196,6 +196,8 @@ class SwitchClient {
   void leave();
   /// The end of one that has left, and comes back: what of its step was out is settled as others know of its removal (6.8), what
   /// was not sent returns; then step_done(). What nobody knows of is in neither: `SettledWindow`s lack it.
+  /// Again, while it does not take part yet and is to go on beside another worker, who may know of an earlier T: revokes
+  /// the rest.
   ///
   /// Returns   what of the step before, or of this one, it had taken for applied and is not.
   /// life      the one that it was removed with.

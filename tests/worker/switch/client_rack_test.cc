@@ -1,6 +1,8 @@
 // A worker whose contributions go through a rack's switch (switch_agg/DESIGN.md, "Role combine").
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "tests/worker/switch/scripted_switch.h"
 
 namespace millrace::worker::testing {
@@ -97,6 +99,21 @@ TEST_F(ClientRack, ARackThatDoesNotAnswerIsLeftAndAskedAgain) {
   rig_.rack_request = requests.back();
   rig_.welcome_by_rack();
   EXPECT_EQ(rig_.client.counters().rack_welcomes, 2u);
+}
+
+TEST_F(ClientRack, WhoLeavesTheJobAsksItsRackNothingMore) {
+  rig_.begin(0, {});
+  for (int i = 0; i < 12 && rig_.client.counters().rack_lost == 0; ++i) after_timeout();
+  ASSERT_EQ(rig_.client.counters().rack_lost, 1u) << "the rack is being asked";
+  rig_.client.leave();
+  EXPECT_EQ(rig_.client.next_deadline(), std::numeric_limits<TimeNs>::max()) << "its owner would turn round and round";
+}
+
+TEST_F(ClientRack, WhoLeavesTheJobIsAtNoRack) {
+  ASSERT_TRUE(rig_.client.at_rack());
+  rig_.client.leave();
+  EXPECT_FALSE(rig_.client.at_rack());
+  EXPECT_EQ(rig_.client.counters().rack_lost, 0u) << "the rack does what it did";
 }
 
 TEST_F(ClientRack, ARackThatAnswersAChallengeIsKept) {
