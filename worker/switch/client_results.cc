@@ -15,6 +15,8 @@ namespace flag = protocol::datagram_flag;
 
 namespace {
 
+int exponent_of(const DatagramHeader& header) { return header.exponent; }
+
 /// What of the update this worker's rack kept, where it cut its sum.
 std::optional<std::vector<uint16_t>> kept_of(const Gathering& result, uint16_t worker) {
   for (const CutRack& rack : result.racks()) {
@@ -96,7 +98,7 @@ bool SwitchClient::State::settle_if_whole(uint16_t number, TimeNs now) {
   std::ranges::transform(update, in_tensor.begin(), [&](uint16_t index) { return begin + index; });
   exponents.observe(slot.window, slot.result.header().exponent, slot.result.integers());
   std::swap(slot.applied[0], slot.applied[1]);
-  slot.applied[0].exponent = static_cast<int>(slot.result.header().exponent);
+  slot.applied[0].exponent = exponent_of(slot.result.header());
   slot.applied[0].indices = settlement.applied_indices;
   slot.applied[0].integers = settlement.applied_integers;
   note_result_of_removal(number);
@@ -116,7 +118,7 @@ bool SwitchClient::State::settle_if_whole(uint16_t number, TimeNs now) {
                    .window = slot.window,
                    .slot = number,
                    .turn = slot.turn,
-                   .exponent = slot.result.header().exponent,
+                   .exponent = exponent_of(slot.result.header()),
                    .contributors = terms.contributors,
                    .decided_epoch = terms.decided_epoch,
                    .indices = in_tensor,
