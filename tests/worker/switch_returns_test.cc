@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -149,6 +150,64 @@ TEST(SwitchReturns, WhatAGiverSaidThatIsRemovedBeforeTheJoinerTakesPartIsTakenBa
     expect_alike(cluster);
     expect_the_law(cluster);
     for (uint32_t worker = 0; worker < 3; ++worker) EXPECT_EQ(lost_by(cluster.core(worker)), 0);
+  }
+  EXPECT_GT(met, 0u);
+}
+
+std::map<uint32_t, float> residual_of(const worker::SessionCore& core) {
+  const Stream<float> kept = core.residual(0);
+  std::map<uint32_t, float> entries;
+  for (size_t i = 0; i < kept.values.size(); ++i) {
+    if (kept.values[i] != 0) entries[kept.dense ? static_cast<uint32_t>(i) : kept.indices[i]] = kept.values[i];
+  }
+  return entries;
+}
+
+// Worker 1 alone had the last results, the others computed them again without it, and told it so. Before it has their weights
+// they are gone, and the job goes on from its own, which hold what it had in those turns: that must not come back as well.
+TEST(SwitchReturns, WhatIsRevokedDoesNotComeBackWhereTheJobGoesOnFromItsOwnWeights) {
+  uint32_t met = 0;
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    SCOPED_TRACE(seed);
+    SwitchCluster::Options options = options_for(3, {500}, seed);
+    options.slots = 3;
+    SwitchCluster cluster(options);
+    RandomSequence random(random_key(seed));
+    cluster.join_all();
+    run_steps(cluster, 2, random);
+    for (uint32_t worker = 0; worker < 3; ++worker) push_step(cluster, worker, random);
+    const auto results = [&](uint32_t worker) { return cluster.core(worker).switch_status()->client.results; };
+    const uint64_t until = results(0) + 5;
+    cluster.run_until([&] { return results(0) >= until && results(2) >= until; });
+    cluster.loses_results = [](uint32_t worker) { return worker != 1; };
+    cluster.pass(200 * kNsPerMs);
+    if (cluster.core(1).steps_applied(0) != 3 || cluster.core(0).steps_applied(0) != 2) continue;
+    const std::map<uint32_t, float> residual = residual_of(cluster.core(1));
+    const std::vector<std::vector<float>> weights = cluster.weights(1);
+    cluster.remove(1, Hears::kNow);
+    cluster.loses_results = {};
+    cluster.run_until([&] { return cluster.core(0).steps_applied(0) == 3 && cluster.core(2).steps_applied(0) == 3; });
+    cluster.admit(1, Process::kSame);
+    const auto was_told = [&] {
+      return std::ranges::any_of(cluster.log(1), [](const std::string& line) {
+        return line.find("nobody who is left had them") != std::string::npos;
+      });
+    };
+    cluster.run_until([&] { return was_told() || cluster.is_synced(1); });
+    if (!was_told() || cluster.is_synced(1) || cluster.weights(1) != weights) continue;
+    ++met;
+    cluster.passes_on = false;
+    cluster.kill(0);
+    cluster.kill(2);
+    cluster.raise([](protocol::JobView& view) {
+      std::erase_if(view.members, [](const protocol::Member& member) { return member.worker != 1; });
+      view.members.front().state = protocol::MemberState::kSynced;
+      view.cut = view.epoch;
+      view.cut_worker = 1;
+    });
+    EXPECT_EQ(cluster.core(1).phase(), worker::Phase::kRunning);
+    EXPECT_EQ(cluster.weights(1), weights);
+    EXPECT_EQ(residual_of(cluster.core(1)), residual);
   }
   EXPECT_GT(met, 0u);
 }

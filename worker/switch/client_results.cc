@@ -15,6 +15,8 @@ namespace flag = protocol::datagram_flag;
 
 namespace {
 
+int exponent_of(const DatagramHeader& header) { return header.exponent; }
+
 /// What of the update this worker's rack kept, where it cut its sum.
 std::optional<std::vector<uint16_t>> kept_of(const Gathering& result, uint16_t worker) {
   for (const CutRack& rack : result.racks()) {
@@ -121,7 +123,7 @@ bool SwitchClient::State::settle_if_whole(uint16_t number, TimeNs now) {
                    .window = slot.window,
                    .slot = number,
                    .turn = slot.turn,
-                   .exponent = slot.result.header().exponent,
+                   .exponent = exponent_of(slot.result.header()),
                    .contributors = terms.contributors,
                    .decided_epoch = terms.decided_epoch,
                    .indices = in_tensor,
