@@ -99,7 +99,7 @@ bool SwitchClient::State::settle_if_whole(uint16_t number, TimeNs now) {
   exponents.observe(slot.window, slot.result.header().exponent, slot.result.integers());
   const IndexSpan offered = IndexSpan(indices).subspan(slot.first, slot.offer.indices.size());
   std::swap(slot.applied[0], slot.applied[1]);
-  slot.applied[0].exponent = static_cast<int>(slot.result.header().exponent);
+  slot.applied[0].exponent = exponent_of(slot.result.header());
   slot.applied[0].indices.assign(offered.begin(), offered.end());
   slot.applied[0].integers = settlement.taken;
   for (const SwitchExtra& extra : settlement.extra) {
