@@ -217,8 +217,8 @@ TEST(SwitchRacks, WhoComesBackCountsOnAndHasNoNewsOfItsRack) {
   cluster.start_aggregator(kRack);
   ASSERT_NO_FATAL_FAILURE(training.until_at_rack(0));
   const auto said = [&] {
-    return std::ranges::count_if(cluster.log(0),
-                                 [](const std::string& line) { return line.find("rack does not") != line.npos; });
+    return std::ranges::count_if(
+        cluster.log(0), [](const std::string& line) { return line.find("rack does not") != std::string::npos; });
   };
   ASSERT_EQ(said(), 1);
   const worker::SwitchClientCounters before = cluster.core(0).switch_status()->client;
