@@ -48,7 +48,7 @@ uint32_t keep(uint32_t least, uint16_t* indices, int32_t* values, size_t count) 
   return static_cast<uint32_t>(kept);
 }
 
-void bins(const int32_t* values, size_t count, int moved, uint32_t* out) {
+void find_bins(const int32_t* values, size_t count, int moved, uint32_t* out) {
   constexpr int kDropped = 52 - static_cast<int>(kSumBinFractionBits);
   const hn::ScalableTag<double> d;
   const hn::RebindToUnsigned<decltype(d)> du;
@@ -78,16 +78,16 @@ HWY_AFTER_NAMESPACE();
 namespace millrace {
 
 HWY_EXPORT(keep);
-HWY_EXPORT(bins);
+HWY_EXPORT(find_bins);
 
 uint32_t keep_at_least(uint32_t least, std::span<uint16_t> indices, std::span<int32_t> values) {
   MILLRACE_CHECK(indices.size() == values.size(), indices.size(), values.size());
   return HWY_DYNAMIC_DISPATCH(keep)(least, indices.data(), values.data(), indices.size());
 }
 
-void bins_of(std::span<const int32_t> values, int moved, std::span<uint32_t> out) {
-  MILLRACE_CHECK(values.size() == out.size(), values.size(), out.size());
-  HWY_DYNAMIC_DISPATCH(bins)(values.data(), values.size(), moved, out.data());
+void bins_of(std::span<const int32_t> values, int moved, std::span<uint32_t> bins) {
+  MILLRACE_CHECK(values.size() == bins.size(), values.size(), bins.size());
+  HWY_DYNAMIC_DISPATCH(find_bins)(values.data(), values.size(), moved, bins.data());
 }
 
 }  // namespace millrace
