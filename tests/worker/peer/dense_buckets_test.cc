@@ -197,7 +197,7 @@ Task<Status> sum_of_ranks(Allreduce<float>& allreduce, Channel& channel, uint64_
   own.values.assign(values, static_cast<float>(channel.rank() + 1));
   auto reduced = co_await allreduce.run(channel, HeldStream<float>::from(std::move(own)));
   if (!reduced) co_return std::unexpected(reduced.error());
-  const auto all = static_cast<float>(channel.size() * (channel.size() + 1) / 2);
+  const auto all = static_cast<float>(channel.size()) * static_cast<float>(channel.size() + 1) / 2;
   right = right && std::ranges::all_of(reduced->sum.view.values, [all](float value) { return value == all; });
   co_return Status{};
 }
