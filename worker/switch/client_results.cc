@@ -71,7 +71,8 @@ void SwitchClient::State::on_result(const Datagram& datagram, TimeNs now, protoc
     return;
   }
   count_taken(slot.result.take(datagram, options.window_indices));
-  const std::optional<uint64_t> order = slot.sends == 1 ? std::optional(slot.order) : std::nullopt;
+  const bool once = slot.sends == 1;
+  const uint64_t order = slot.order;
   if (!settle_if_whole(number, now)) return;
   if (!std::exchange(step_is_answered, true)) {
     // From now on silence means loss, and each slot asks for itself.
@@ -79,7 +80,7 @@ void SwitchClient::State::on_result(const Datagram& datagram, TimeNs now, protoc
   }
   slot.state = SlotState::kDone;
   moved_at = now;
-  if (order) note_overtaken(*order, now);
+  if (once) note_overtaken(order, now);
   advance(number, datagram.header.next, now, sink);
 }
 
