@@ -1,8 +1,10 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
-#include <limits>
+#include <iterator>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,10 +14,12 @@
 #include "worker/peer/planner.h"
 #include "worker/peer/registry.h"
 
-/// auto: the exact sum by whichever algorithm is the fastest here. The first step measures the network among the ranks, how fast
-/// they add, and how many entries they have, and ranks the algorithms by the papers' cost models; the steps after it take the
-/// best of them in turn, dense ones among them, and what took the slowest rank least is kept. Every kPeriod steps it begins anew:
-/// densities change.
+/// auto: the exact sum by whichever algorithm is the fastest here. The first step measures the network among the ranks, how
+/// fast they add, and how many entries they have, and ranks the algorithms by the papers' cost models; the steps after it try
+/// out the best of them, dense ones among them, in blocks of steps each, as they would follow one another in a job: what a link
+/// or a cache holds is what the algorithm's own last step left there. After each pass over the candidates those that are
+/// clearly slower are left out, and the others have longer blocks; of the last ones that is kept whose steps' median is least,
+/// of each step the slowest rank's time. Every kPeriod steps it begins anew: densities change.
 ///
 /// All ranks   choose alike: by numbers that all of them have.
 /// Any step    is an exact sum, whichever algorithm makes it.
@@ -26,7 +30,13 @@ namespace {
 constexpr uint64_t kPeriod = 2'000;   ///< steps
 constexpr size_t kCandidatesMax = 5;  ///< tried out
 constexpr double kWithin = 6;         ///< ... those that the models say take up to so many times the best one's time
-constexpr uint64_t kRounds = 3;       ///< each in turn; the first one warms up
+/// A pass over those that are left: so many timed steps each, behind one that warms up.
+struct Pass {
+  uint32_t steps = 0;
+  double keeps_within = 0;  ///< of the best one's median
+};
+// Those that come close are seen in several passes: what disturbs a machine for a while does not disturb all blocks of one.
+constexpr std::array<Pass, 5> kPasses{{{2, 2.0}, {4, 1.5}, {8, 1.25}, {8, 1.1}, {8, 1.0}}};
 constexpr uint32_t kFirstTag = 1U << 30;  ///< behind those of the algorithms
 constexpr uint32_t kPings = 8;
 constexpr size_t kStreamBytes = 1U << 17;  ///< of a message that is taken for long
@@ -41,6 +51,12 @@ struct Measured {
   double add_value_s = 0;
   double entries = 0;
 };
+
+double middle_of(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
 
 double seconds_of(TimeNs time) { return static_cast<double>(time) / static_cast<double>(kNsPerS); }
 
@@ -92,32 +108,49 @@ class Automatic final : public Allreduce<T> {
     const uint64_t at = step_++ % kPeriod;
     if (at == 0) {
       Status begun = co_await begin(channel, own.view);
-      if (!begun) co_return std::unexpected(begun.error());
+      if (!begun) {
+        --step_;  // what has not begun is not gone on with
+        co_return std::unexpected(begun.error());
+      }
     }
     if (chosen_) co_return co_await candidates_[*chosen_].allreduce->run(channel, std::move(own));
-    Candidate& tried = candidates_[at % candidates_.size()];
-    const TimeNs from = channel.clock();
-    Result<Reduced<T>> reduced = co_await tried.allreduce->run(channel, std::move(own));
-    if (!reduced) co_return std::unexpected(reduced.error());
-    if (at >= candidates_.size()) tried.best_s = std::min(tried.best_s, seconds_of(channel.clock() - from));
-    if (at + 1 == kRounds * candidates_.size()) {
-      Status settled = co_await settle(channel);
-      if (!settled) co_return std::unexpected(settled.error());
-    }
-    co_return reduced;
+    co_return co_await try_out(channel, std::move(own));
   }
 
  private:
   struct Candidate {
     const AlgorithmInfo* info = nullptr;
     std::unique_ptr<Allreduce<T>> allreduce;
-    double best_s = std::numeric_limits<double>::infinity();
+    std::vector<double> own_s;      ///< this rank's times of the pass
+    std::vector<double> slowest_s;  ///< of the passes before, of all ranks
+    double median_s = 0;
   };
+
+  Task<Result<Reduced<T>>> try_out(Channel& channel, HeldStream<T> own) {
+    const uint64_t block = uint64_t{kPasses[pass_].steps} + 1;
+    Candidate& tried = candidates_[left_[in_pass_ / block]];
+    // All begin together: who comes late would be waited for, whatever the algorithm.
+    std::vector<double> word(1);
+    auto together = co_await allgather_numbers<double>(channel, std::move(word), kFirstTag);
+    if (!together) co_return std::unexpected(together.error());
+    const TimeNs from = channel.clock();
+    Result<Reduced<T>> reduced = co_await tried.allreduce->run(channel, std::move(own));
+    if (!reduced) co_return std::unexpected(reduced.error());
+    if (in_pass_ % block != 0) tried.own_s.push_back(seconds_of(channel.clock() - from));
+    if (++in_pass_ == block * left_.size()) {
+      Status ended = co_await end_pass(channel);
+      if (!ended) co_return std::unexpected(ended.error());
+    }
+    co_return reduced;
+  }
 
   /// Measures, and makes what is to be tried out.
   Task<Status> begin(Channel& channel, const StreamView<T>& own) {
     chosen_.reset();
     candidates_.clear();
+    left_.clear();
+    pass_ = 0;
+    in_pass_ = 0;
     MachineSpeeds speeds;
     double entries = static_cast<double>(own.count());
     if (channel.size() > 1) {
@@ -171,6 +204,7 @@ class Automatic final : public Allreduce<T> {
         if (status) status = std::unexpected(made.error());
         continue;
       }
+      left_.push_back(candidates_.size());
       Candidate& candidate = candidates_.emplace_back();
       candidate.info = &algorithm_info(one.info.id);
       candidate.allreduce = std::move(*made);
@@ -178,33 +212,57 @@ class Automatic final : public Allreduce<T> {
     return candidates_.empty() ? status : Status{};
   }
 
-  Task<Status> settle(Channel& channel) {
+  /// Tells the ranks' times to each other; leaves the slower ones out, and in the end all but one.
+  Task<Status> end_pass(Channel& channel) {
     std::vector<double> times;
-    for (const Candidate& one : candidates_) times.push_back(one.best_s);
+    for (const size_t at : left_) {
+      std::ranges::move(candidates_[at].own_s, std::back_inserter(times));
+      candidates_[at].own_s.clear();
+    }
+    const size_t count = times.size();
     auto all = co_await allgather_numbers<double>(channel, std::move(times), kFirstTag + 512);
     if (!all) co_return std::unexpected(all.error());
-    std::vector<double> slowest(candidates_.size(), 0.0);
+    std::vector<double> slowest(count, 0.0);
     for (const std::vector<double>& one : *all) {
-      if (one.size() != slowest.size()) co_return fail(ErrorCode::kMalformed, "auto: a rank tried out something else");
-      for (size_t i = 0; i < slowest.size(); ++i) slowest[i] = std::max(slowest[i], one[i]);
+      if (one.size() != count) co_return fail(ErrorCode::kMalformed, "auto: a rank tried out something else");
+      for (size_t i = 0; i < count; ++i) slowest[i] = std::max(slowest[i], one[i]);
     }
-    chosen_ = static_cast<size_t>(std::ranges::min_element(slowest) - slowest.begin());
-    why_ = text_of(slowest);
-    for (size_t i = 0; i < candidates_.size(); ++i) {
-      if (i != *chosen_) candidates_[i].allreduce.reset();
-    }
+    leave_out(slowest);
     co_return Status{};
   }
 
+  void leave_out(std::span<const double> slowest) {
+    const Pass& pass = kPasses[pass_];
+    for (size_t i = 0; i < left_.size(); ++i) {
+      Candidate& one = candidates_[left_[i]];
+      std::ranges::copy(slowest.subspan(i * pass.steps, pass.steps), std::back_inserter(one.slowest_s));
+      one.median_s = middle_of(one.slowest_s);
+    }
+    const auto median_of = [this](size_t at) { return candidates_[at].median_s; };
+    const size_t best = *std::ranges::min_element(left_, {}, median_of);
+    std::erase_if(left_, [&](size_t at) {
+      const bool goes = at != best && median_of(at) > pass.keeps_within * median_of(best);
+      if (goes) candidates_[at].allreduce.reset();
+      return goes;
+    });
+    in_pass_ = 0;
+    if (++pass_ < kPasses.size() && left_.size() > 1) return;
+    chosen_ = best;
+    why_ = text_of_choice();
+    for (size_t i = 0; i < candidates_.size(); ++i) {
+      if (i != best) candidates_[i].allreduce.reset();
+    }
+  }
+
   /// "ssar_split_allgather (12.1 ms; dense_ring 88.0 ms)"
-  std::string text_of(const std::vector<double>& times) const {
-    const auto ms = [&times](size_t at) {
+  std::string text_of_choice() const {
+    const auto ms = [this](size_t at) {
       char text[32];
-      std::snprintf(text, sizeof(text), "%.3g ms", 1e3 * times[at]);
+      std::snprintf(text, sizeof(text), "%.3g ms", 1e3 * candidates_[at].median_s);
       return std::string(text);
     };
     std::string text = std::string(candidates_[*chosen_].info->name) + " (" + ms(*chosen_);
-    for (size_t i = 0; i < times.size(); ++i) {
+    for (size_t i = 0; i < candidates_.size(); ++i) {
       if (i != *chosen_) text.append("; ").append(candidates_[i].info->name).append(" ").append(ms(i));
     }
     return text + ")";
@@ -212,6 +270,9 @@ class Automatic final : public Allreduce<T> {
 
   AllreduceSettings<T> settings_;
   std::vector<Candidate> candidates_;
+  std::vector<size_t> left_;  ///< of the candidates: those that are still tried out
+  size_t pass_ = 0;
+  uint64_t in_pass_ = 0;  ///< steps
   std::optional<size_t> chosen_;
   std::string why_;
   uint64_t step_ = 0;

@@ -46,7 +46,7 @@ struct Pauses {
   TimeNs sleep_min = 0;
   TimeNs sleep_max = 0;
 };
-constexpr Pauses kIdlePauses{100 * kNsPerUs, 5 * kNsPerUs, 50 * kNsPerUs};
+constexpr Pauses kIdlePauses{kNsPerMs, 5 * kNsPerUs, 50 * kNsPerUs};
 // Who yields to one that computes is put behind it until a tick of the clock (4 ms at 250 Hz); who wakes up goes before it.
 constexpr Pauses kBackgroundPauses{0, 20 * kNsPerUs, 100 * kNsPerUs};
 

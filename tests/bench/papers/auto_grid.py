@@ -14,7 +14,7 @@ from experiment import SKIPPED, Experiment, panels, table
 from peers import PROGRAM, bench, why_no_namespaces
 
 FORCED = ["dense_ring", "dense_recursive_doubling", "dense_rabenseifner", "ssar_recursive_doubling", "ssar_split_allgather",
-          "dsar_split_allgather", "sparse_ring"]
+          "dsar_split_allgather", "sparse_ring", "redsync_allgather"]
 WANTED = 1.1
 DENSE_BYTES_MAX = 2 ** 24  # of a vector, behind the slower rates: a cell is to take seconds
 
@@ -27,7 +27,7 @@ def cells_of(quick):
 
 
 def measure(here, ranks, rate, n, density):
-    repeats = 3 if here.quick else 9 if n > 2 ** 20 else 21
+    repeats = 3 if here.quick else 15 if n > 2 ** 20 or (rate == "100mbit" and n > 2 ** 16) else 61 if n > 2 ** 16 else 201
     rows = bench(here, ranks, rate, n=n, density=density, algorithm=[*FORCED, "auto"], repeats=repeats, warmup=2)
     times = {name: rows[name]["median_ms"] for name in FORCED}
     best = min(times, key=times.get)

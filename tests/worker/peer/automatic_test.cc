@@ -10,7 +10,7 @@
 namespace millrace::peer::testing {
 namespace {
 
-constexpr int kStepsMax = 20;  ///< by which it has settled
+constexpr int kStepsMax = 180;  ///< by which it has settled
 
 struct Net {
   const char* name;

@@ -132,7 +132,9 @@ void add_flags(CLI::App& app, BenchFlags& flags) {
                  "oktopk: of the ranks' regions; pooled where entries lie in other places on every rank")
       ->capture_default_str()
       ->check(CLI::IsMember(boundaries_names()));
-  app.add_option("--repeats", options.repeats, "measured rounds")->capture_default_str()->check(in_range(1, 1'000'000));
+  app.add_option("--repeats", options.repeats, "measured rounds; each step has one of its algorithm before it")
+      ->capture_default_str()
+      ->check(in_range(1, 1'000'000));
   app.add_option("--warmup", options.warmup, "rounds before them")->capture_default_str()->check(in_range(0, 10'000));
   app.add_option("--seed", options.inputs.seed, "of the contributions")
       ->capture_default_str()

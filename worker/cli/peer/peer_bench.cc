@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "kernels/base/random.h"
 #include "worker/cli/bench/measure.h"
 #include "worker/cli/peer/gather.h"
 #include "worker/cli/peer/peer_check.h"
@@ -97,7 +98,7 @@ class Bench {
 
   /// What chooses among others has its choice made before anything is measured.
   Status settle() {
-    constexpr int kStepsMax = 64;
+    constexpr int kStepsMax = 256;
     for (Contender& one : contenders_) {
       for (int step = 0; one.info != nullptr && !one.allreduce->is_settled(); ++step) {
         if (step == kStepsMax) return fail(ErrorCode::kInternal, one.name() + " does not come to a choice");
@@ -115,12 +116,28 @@ class Bench {
     say_(fmt::format("round {} of {}", round + 1, options_.repeats));
   }
 
+  /// Each twice, of which the second one counts: before it came a step of its own, as in a job, and not another one's
+  /// with what that left in caches and in the links' token buckets. In another order each round: after some of them
+  /// idle cores take long to wake up.
   Status one_round(Checked checked) {
-    for (Contender& one : contenders_) {
-      Status status = one.info == nullptr ? run_dense(one, checked) : run_sparse(one, checked);
-      if (!status) return status;
+    for (const size_t at : shuffled_contenders()) {
+      Contender& one = contenders_[at];
+      const auto run = [&](Checked now) { return one.info == nullptr ? run_dense(one, now) : run_sparse(one, now); };
+      if (Status status = run(Checked::kNo); !status) return status;
+      one.ms.pop_back(), one.bytes.pop_back(), one.messages.pop_back();
+      if (Status status = run(checked); !status) return status;
     }
     return {};
+  }
+
+  /// The same on all ranks.
+  std::vector<size_t> shuffled_contenders() {
+    std::vector<size_t> order;
+    for (size_t at = 0; at < contenders_.size(); ++at) {
+      order.push_back(at);
+      std::swap(order[at], order[order_.next_below(at + 1)]);
+    }
+    return order;
   }
 
   Status run_dense(Contender& one, Checked checked) {
@@ -241,6 +258,7 @@ class Bench {
   Stream<float> own_dense_;
   Buffer<float> dense_;
   std::vector<float> expected_;
+  RandomSequence order_{RandomKey::from(0x0DE2)};
   TimeNs said_ = 0;
 };
 

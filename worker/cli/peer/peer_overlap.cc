@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <array>
 #include <ctime>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "worker/cli/bench/measure.h"
 #include "worker/cli/peer/gather.h"
@@ -40,6 +42,8 @@ std::vector<uint64_t> layers_of(uint64_t values) {
   for (uint64_t at = 0; at < count; ++at) layers.push_back(values * (at + 1) / count - values * at / count);
   return layers;
 }
+
+using Steps = std::vector<std::function<Status()>>;
 
 class Overlap {
  public:
@@ -79,19 +83,42 @@ class Overlap {
   }
 
  private:
-  /// The median over the repeats of what the slowest rank takes, from a barrier on.
-  template <typename Step>
-  Result<double> median_of(const std::string& what, Step step) {
-    std::vector<double> ms;
-    for (uint32_t i = 0; i < options_.warmup + options_.repeats; ++i) {
-      if (Status status = barrier(group_); !status) return std::unexpected(status.error());
-      const TimeNs begin = monotonic_now_ns();
-      if (Status status = step(); !status) return std::unexpected(status.error());
-      const auto all = gather<double>(group_, what, {ms_since(begin)});
-      if (!all) return std::unexpected(all.error());
-      if (i >= options_.warmup) ms.push_back(std::ranges::max(*all));
+  /// What the slowest rank takes, from a barrier on.
+  Result<double> ms_of(const std::function<Status()>& step) {
+    if (Status status = barrier(group_); !status) return std::unexpected(status.error());
+    const TimeNs begin = monotonic_now_ns();
+    if (Status status = step(); !status) return std::unexpected(status.error());
+    const auto all = gather<double>(group_, "overlap", {ms_since(begin)});
+    if (!all) return std::unexpected(all.error());
+    return std::ranges::max(*all);
+  }
+
+  /// The median of each, over so many repeats of all of them in turn: what drifts meanwhile drifts for all.
+  Result<std::vector<double>> medians_of(const Steps& steps, uint32_t repeats) {
+    std::vector<std::vector<double>> ms(steps.size());
+    for (uint32_t i = 0; i < options_.warmup + repeats; ++i) {
+      for (size_t at = 0; at < steps.size(); ++at) {
+        const Result<double> took = ms_of(steps[at]);
+        if (!took) return std::unexpected(took.error());
+        if (i >= options_.warmup) ms[at].push_back(*took);
+      }
     }
-    return median(std::move(ms));
+    std::vector<double> medians;
+    for (std::vector<double>& each : ms) medians.push_back(median(std::move(each)));
+    return medians;
+  }
+
+  Result<double> median_of(const std::function<Status()>& step) {
+    const auto one = medians_of({step}, options_.repeats);
+    if (!one) return std::unexpected(one.error());
+    return one->front();
+  }
+
+  /// Short steps are repeated more often, for as long as a few long ones take: one that was disturbed is seen less.
+  uint32_t repeats_of(double ms) const {
+    constexpr double kRowMs = 2'000;
+    constexpr double kRepeatsMax = 50;
+    return std::max(options_.repeats, static_cast<uint32_t>(std::clamp(kRowMs / (3 * ms), 1.0, kRepeatsMax)));
   }
 
   void compute(double ms) {
@@ -111,7 +138,7 @@ class Overlap {
     const double sample_ms = std::min(ms, kSampleMsMax);
     rounds_per_ms_ = 1e5;
     for (int i = 0; i < kTries; ++i) {
-      const Result<double> took = median_of("calibration", [&] {
+      const Result<double> took = median_of([&] {
         compute(sample_ms);
         return Status{};
       });
@@ -133,24 +160,31 @@ class Overlap {
       if (!reduced) return std::unexpected(reduced.error());
       return {};
     };
-    const Result<double> communication = median_of("communication", step);
-    if (!communication) return std::unexpected(communication.error());
-    if (Status status = calibrate(*communication); !status) return std::unexpected(status.error());
-    to_compute = *communication;
-    const Result<double> computation = median_of("computation", [&] {
-      compute(to_compute);
+    const auto alone = [&] {
+      to_compute = 0;
+      return step();
+    };
+    const Result<double> estimate = median_of(alone);
+    if (!estimate) return std::unexpected(estimate.error());
+    if (Status status = calibrate(*estimate); !status) return std::unexpected(status.error());
+    const auto computation = [&] {
+      compute(*estimate);
       return Status{};
-    });
-    if (!computation) return std::unexpected(computation.error());
-    const Result<double> both = median_of("both", step);
-    if (!both) return std::unexpected(both.error());
+    };
+    const auto both = [&] {
+      to_compute = *estimate;
+      return step();
+    };
+    const auto ms = medians_of({alone, computation, both}, repeats_of(*estimate));
+    if (!ms) return std::unexpected(ms.error());
     nlohmann::json row;
     row["algorithm"] = peer::algorithm_info(id).name;
-    row["communication_ms"] = *communication;
-    row["computation_ms"] = *computation;
-    row["step_ms"] = *both;
-    row["step_over_longer"] = *both / std::max(*communication, *computation);
-    row["step_over_sum"] = *both / (*communication + *computation);
+    row["repeats"] = repeats_of(*estimate);
+    row["communication_ms"] = (*ms)[0];
+    row["computation_ms"] = (*ms)[1];
+    row["step_ms"] = (*ms)[2];
+    row["step_over_longer"] = (*ms)[2] / std::max((*ms)[0], (*ms)[1]);
+    row["step_over_sum"] = (*ms)[2] / ((*ms)[0] + (*ms)[1]);
     return row;
   }
 
@@ -178,31 +212,39 @@ class Overlap {
       }
       return sums.wait();
     };
-    const Result<double> communication = median_of("communication", [&] { return step(**whole); });
-    if (!communication) return std::unexpected(communication.error());
-    if (Status status = calibrate(*communication); !status) return std::unexpected(status.error());
-    to_compute = *communication;
-    const Result<double> computation = median_of("computation", [&] {
-      for (size_t layer = 0; layer < split.layers.size(); ++layer) {
-        compute(to_compute / static_cast<double>(split.layers.size()));
-      }
+    const Result<double> estimate = median_of([&] { return step(**whole); });
+    if (!estimate) return std::unexpected(estimate.error());
+    if (Status status = calibrate(*estimate); !status) return std::unexpected(status.error());
+    const double each = *estimate / static_cast<double>(split.layers.size());
+    const auto alone = [&] {
+      to_compute = 0;
+      return step(**whole);
+    };
+    const auto computation = [&] {
+      for (size_t layer = 0; layer < split.layers.size(); ++layer) compute(each);
       return Status{};
-    });
-    if (!computation) return std::unexpected(computation.error());
-    const Result<double> at_end = median_of("at the end", [&] { return step(**whole); });
-    if (!at_end) return std::unexpected(at_end.error());
-    const Result<double> overlapped = median_of("in buckets", [&] { return step(**buckets); });
-    if (!overlapped) return std::unexpected(overlapped.error());
+    };
+    const auto computed_before = [&] {
+      to_compute = *estimate;
+      return step(**whole);
+    };
+    const auto overlapped = [&] {
+      to_compute = *estimate;
+      return step(**buckets);
+    };
+    const auto ms = medians_of({alone, computation, computed_before, overlapped}, repeats_of(*estimate));
+    if (!ms) return std::unexpected(ms.error());
     nlohmann::json row;
     row["algorithm"] = std::string(peer::algorithm_info(id).name) + " in buckets";
     row["layers"] = split.layers.size();
     row["buckets"] = (*buckets)->plan().buckets();
-    row["communication_ms"] = *communication;
-    row["computation_ms"] = *computation;
-    row["at_end_ms"] = *at_end;
-    row["step_ms"] = *overlapped;
-    row["step_over_longer"] = *overlapped / std::max(*communication, *computation);
-    row["step_over_at_end"] = *overlapped / *at_end;
+    row["repeats"] = repeats_of(*estimate);
+    row["communication_ms"] = (*ms)[0];
+    row["computation_ms"] = (*ms)[1];
+    row["at_end_ms"] = (*ms)[2];
+    row["step_ms"] = (*ms)[3];
+    row["step_over_longer"] = (*ms)[3] / std::max((*ms)[0], (*ms)[1]);
+    row["step_over_at_end"] = (*ms)[3] / (*ms)[2];
     return row;
   }
 
