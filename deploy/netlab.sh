@@ -14,7 +14,7 @@
 #
 # The bridge is in a namespace of its own (PREFIX-switch): no interface, address or route of the machine itself changes.
 # Every direction of a link has its token bucket; the rate counts Ethernet frames, so TCP payload reaches 0.95 of it. RATE "none"
-# leaves links unlimited. A bucket holds 256 KiB (NETLAB_BURST overrides), 2 ms at 1 Gbit/s: where the machine's timers are later
+# leaves links unlimited. Frames carry 1,500 bytes (NETLAB_MTU overrides, up to 9000). A bucket holds 256 KiB (NETLAB_BURST overrides), 2 ms at 1 Gbit/s: where the machine's timers are later
 # than that (a busy virtual machine), links stay below their rate; compare with a bare transfer of the same run. TCP on the hosts
 # uses Reno (NETLAB_CONGESTION overrides; "default" leaves the machine's): see deploy/DESIGN.md.
 # Exit codes: the command's own for exec and run; else 0 done, 1 failed, 2 usage, 3 not root or no iproute2.
@@ -23,6 +23,7 @@ set -euo pipefail
 readonly NETWORK=10.77.0
 readonly HOSTS_MAX=64
 readonly BURST=${NETLAB_BURST:-256k}
+readonly MTU=${NETLAB_MTU:-1500}
 readonly CONGESTION=${NETLAB_CONGESTION:-reno}
 
 say() { printf 'netlab: %s\n' "$*" >&2; }
@@ -114,7 +115,7 @@ up_host() {
   local prefix=$1 number=$2 rate=$3 host=$1-$2 link=$1-$2
   ip netns add "$host"
   # Both ends are made inside namespaces, so that no name of the machine's own is taken.
-  ip -n "$host" link add eth0 type veth peer name "$link" netns "$prefix-switch"
+  ip -n "$host" link add eth0 mtu "$MTU" type veth peer name "$link" mtu "$MTU" netns "$prefix-switch"
   ip -n "$host" link set lo up
   ip -n "$host" addr add "$NETWORK.$number/24" dev eth0
   ip -n "$host" link set eth0 up
@@ -140,7 +141,7 @@ up() {
   trap "abandon '$prefix' '$hosts' '$rate'" EXIT
   trap 'trap : INT TERM; exit 130' INT TERM
   ip netns add "$prefix-switch"
-  ip -n "$prefix-switch" link add bridge0 type bridge
+  ip -n "$prefix-switch" link add bridge0 mtu "$MTU" type bridge
   ip -n "$prefix-switch" link set bridge0 up
   for ((number = 1; number <= hosts; ++number)); do
     up_host "$prefix" "$number" "$rate"

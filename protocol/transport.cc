@@ -1,5 +1,6 @@
 #include "protocol/transport.h"
 
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 #include <zmq.h>
@@ -413,6 +414,18 @@ bool Poller::wait(int timeout_ms) {
   const size_t first_waker = items.size() - wakers_.size();
   for (size_t at = 0; at < wakers_.size(); ++at) {
     if (items[first_waker + at].revents != 0) wakers_[at]->clear();
+  }
+  return ready > 0;
+}
+
+bool Poller::wait_for_descriptors(int timeout_ms) {
+  std::vector<pollfd> items;
+  items.reserve(descriptors_.size() + wakers_.size());
+  for (const int descriptor : descriptors_) items.push_back({descriptor, POLLIN, 0});
+  for (auto* waker : wakers_) items.push_back({waker->descriptor(), POLLIN, 0});
+  const int ready = ::poll(items.data(), items.size(), timeout_ms);
+  for (size_t at = 0; at < wakers_.size(); ++at) {
+    if (items[descriptors_.size() + at].revents != 0) wakers_[at]->clear();
   }
   return ready > 0;
 }

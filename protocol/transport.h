@@ -163,6 +163,9 @@ class Poller {
 
   /// Waits for at most timeout_ms (-1: no limit). True: something is ready. A waker that fired is cleared.
   bool wait(int timeout_ms);
+  /// Waits for descriptors and wakers alone: ZeroMQ takes several microseconds to say that it has nothing. True: something is
+  /// ready. A waker that fired is cleared.
+  bool wait_for_descriptors(int timeout_ms);
 
  private:
   std::vector<Listener*> listeners_;

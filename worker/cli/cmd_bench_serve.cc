@@ -78,8 +78,15 @@ void add_path_flags(CLI::App& app, ServeBenchOptions& options) {
       ->check(in_range(1, 128));
   app.add_option("--switch-codec", options.switch_codec, "path switch: of datagrams, INDEX+VALUE")
       ->capture_default_str();
-  app.add_option("--grid", options.grid, "path switch: indices of a window, and the grid's first power of 2")
+  app.add_option(
+         "--grid", options.grid,
+         "path switch: indices of a window, and the grid's first power of 2; auto: 32768:-12, with an MTU of 4096 "
+         "and more 65536:-12")
       ->capture_default_str();
+  app.add_option("--mtu", options.mtu,
+                 "of the links, with --rate: 9000 where they take jumbo frames; both paths have it")
+      ->capture_default_str()
+      ->check(in_range(1500, 9000));
 }
 
 }  // namespace

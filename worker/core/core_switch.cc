@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/base/check.h"
+#include "kernels/grid/fate_kernels.h"
 #include "worker/core/core_impl.h"
 
 /// Jobs of path switch: what is selected goes to the switch's client, and what comes of it becomes updates; views are its epochs.
@@ -40,35 +41,26 @@ struct OfferSettled {
   std::vector<Lost> lost;  ///< what is in neither
 };
 
-/// What was offered, in one pass that branches at nothing.
+/// What was offered, entry by entry.
 ///
 /// applied, returned  [offered]
 OfferSettled settle_offered(const StreamView<float>& offered, std::span<const double> applied,
                             std::span<const float> returned) {
   OfferSettled to{Stream<float>::empty(offered.dimension), Stream<float>::empty(offered.dimension), {}, 0, {}};
   const size_t count = offered.count();
-  resize(to.masked, count);
-  resize(to.back, count);
-  size_t gone_count = 0;
-  size_t back_count = 0;
+  resize(to.masked, count + kFateSlack);
+  resize(to.back, count + kFateSlack);
+  const FateCounts fates = split_fates(offered.indices, offered.values, applied, returned,
+                                       {to.masked.indices, to.masked.values, to.back.indices, to.back.values});
+  resize(to.masked, fates.taken);
+  resize(to.back, fates.back);
+  to.whole = fates.whole;
+  to.carried = {.sum = fates.sum, .magnitude = fates.magnitude};
+  if (fates.adds_up) return to;
   for (size_t at = 0; at < count; ++at) {
-    const uint32_t index = offered.indices[at];
-    const double gone = applied[at];
-    const float stays = returned[at];
-    to.masked.indices[gone_count] = index;
-    to.masked.values[gone_count] = static_cast<float>(gone);
-    to.back.indices[back_count] = index;
-    to.back.values[back_count] = stays;
-    gone_count += gone != 0 ? 1 : 0;
-    back_count += stays != 0 ? 1 : 0;
-    to.whole += stays != 0 && gone == 0 ? 1 : 0;
-    to.carried.count(gone);
-    const double amount = static_cast<double>(offered.values[at]) - gone - static_cast<double>(stays);
-    if (amount != 0) [[unlikely]]
-      to.lost.push_back({index, amount});
+    const double amount = static_cast<double>(offered.values[at]) - applied[at] - static_cast<double>(returned[at]);
+    if (amount != 0) to.lost.push_back({offered.indices[at], amount});
   }
-  resize(to.masked, gone_count);
-  resize(to.back, back_count);
   return to;
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -115,6 +116,7 @@ class SessionShell {
   void save_at_end();
   void audit_at_end();
   void wait();
+  bool datagrams_follow() const;
   int wait_ms() const;
   /// While it lives no slot is being filled: new fills wait, those under way have ended. REQUIRES: made without the lock.
   class StillFills {
@@ -176,7 +178,10 @@ class SessionShell {
   uint64_t bytes_down_ = 0;
   uint64_t published_changes_ = ~uint64_t{0};
   TimeNs next_text_ = 0;
-  bool updates_complete_ = false;  ///< somebody may be waiting for them
+  TimeNs shards_looked_at_ = 0;
+  TimeNs datagrams_came_at_ = std::numeric_limits<TimeNs>::min() / 2;
+  bool waited_for_datagrams_ = false;  ///< and for nothing else: the shards need not be looked at
+  bool updates_complete_ = false;      ///< somebody may be waiting for them
   bool saved_at_end_ = false;
   bool stop_ = false;
   bool audited_at_end_ = false;

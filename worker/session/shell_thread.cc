@@ -19,6 +19,8 @@ constexpr int kQuietMs = 2;
 constexpr int kQuietInFlightMs = 20;
 constexpr int kBacklogWaitMs = 2;  ///< a full queue is tried again after so long
 constexpr TimeNs kTextEvery = 100 * kNsPerMs;
+/// While datagrams come, one after the other, shards are looked at so often only: what they say then is of views and leases.
+constexpr TimeNs kShardsEvery = 2 * kNsPerMs;
 
 }  // namespace
 
@@ -51,7 +53,10 @@ void SessionShell::serve() {
     if (stop_) break;
     const bool more = core_.work(monotonic_now_ns(), actions_);
     carry_out();
-    for (uint32_t shard = 0; shard < wires_.size(); ++shard) receive(shard);
+    if (!std::exchange(waited_for_datagrams_, false)) {
+      for (uint32_t shard = 0; shard < wires_.size(); ++shard) receive(shard);
+      shards_looked_at_ = monotonic_now_ns();
+    }
     receive_datagrams();
     const TimeNs now = monotonic_now_ns();
     if (now >= core_.next_deadline()) core_.on_tick(now, actions_);
@@ -81,6 +86,11 @@ void SessionShell::take_commands() {
 }
 
 void SessionShell::wait() {
+  if (datagrams_follow()) {
+    constexpr int kNextMs = 1;
+    waited_for_datagrams_ = poller_.wait_for_descriptors(std::min(wait_ms(), kNextMs));
+    return;
+  }
   if (core_.settled()) {
     poller_.wait(wait_ms());
     return;
@@ -88,6 +98,14 @@ void SessionShell::wait() {
   // Settling is for quiet moments: a step that is under way here or in a process beside this one has the cores first.
   bool heard = poller_.wait(std::min(wait_ms(), core_.in_flight() ? kQuietInFlightMs : kQuietMs));
   while (!heard && core_.settle_one()) heard = poller_.wait(0);
+}
+
+/// A step is under way, and its datagrams came just now; no shard has been left unheard for long, or has its queue full.
+bool SessionShell::datagrams_follow() const {
+  if (!datagrams_ || !core_.in_flight()) return false;
+  const TimeNs now = monotonic_now_ns();
+  const bool is_full = std::ranges::any_of(wires_, [](const Wire& wire) { return !wire.backlog.empty(); });
+  return now - datagrams_came_at_ < kShardsEvery && now - shards_looked_at_ < kShardsEvery && !is_full;
 }
 
 int SessionShell::wait_ms() const {
@@ -127,6 +145,7 @@ void SessionShell::receive_datagrams() {
     for (const protocol::ReceivedPacket& packet : packets) core_.on_packet(packet, now, actions_);
     carry_out();
     if (packets.empty()) return;
+    datagrams_came_at_ = now;
   }
 }
 

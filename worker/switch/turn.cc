@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/base/check.h"
+#include "kernels/grid/fate_kernels.h"
 #include "kernels/grid/grid_kernels.h"
 #include "worker/switch/grid.h"
 
@@ -211,17 +212,18 @@ namespace {
 /// A window's indices as bits: who asks for each of many asks in no time.
 class IndexSet {
  public:
-  IndexSet() : words_(protocol::kWindowIndicesMax / 64) {}
+  IndexSet() : words_(protocol::kWindowIndicesMax / 32) {}
   void insert(std::span<const uint16_t> indices) {
-    for (const uint16_t index : indices) words_[index / 64] |= uint64_t{1} << (index % 64);
+    for (const uint16_t index : indices) words_[index / 32] |= uint32_t{1} << (index % 32);
   }
   void erase(std::span<const uint16_t> indices) {
-    for (const uint16_t index : indices) words_[index / 64] = 0;
+    for (const uint16_t index : indices) words_[index / 32] = 0;
   }
-  bool holds(uint16_t index) const { return (words_[index / 64] >> (index % 64) & 1) != 0; }
+  bool holds(uint16_t index) const { return (words_[index / 32] >> (index % 32) & 1) != 0; }
+  std::span<const uint32_t> words() const { return words_; }
 
  private:
-  std::vector<uint64_t> words_;
+  std::vector<uint32_t> words_;
 };
 
 /// What both say: of the update, and of what the rack kept. Empty between calls.
@@ -235,24 +237,54 @@ Applied& applied_room() {
   return room;
 }
 
+std::vector<int32_t>& taken_room() {
+  thread_local std::vector<int32_t> room;
+  return room;
+}
+
 /// As grid_remainder().
 float remainder(float value, int32_t taken, double step) {
   return static_cast<float>(static_cast<double>(value) - static_cast<double>(taken) * step);
 }
 
-/// What was sent is what was offered, entry by entry: no branch, no place that depends on the entry before.
-template <typename IsApplied>
-void settle_alike(const Offer& offer, const Contribution& sent, const IsApplied& is_applied, double step,
-                  Settlement& out) {
-  for (size_t i = 0; i < offer.indices.size(); ++i)
-    out.taken[i] = sent.integers[i] & -static_cast<int32_t>(is_applied(offer.indices[i]));
+/// What was sent is what was offered, entry by entry.
+///
+/// kept  null: the rack kept all of it.
+void settle_alike(const Offer& offer, const Contribution& sent, const IndexSet& update, const IndexSet* kept,
+                  double step, Settlement& out) {
+  take_where_set(offer.indices, sent.integers, update.words(), out.taken);
+  if (kept != nullptr) take_where_set(offer.indices, out.taken, kept->words(), out.taken);
   take_integers_off(offer.values, out.taken, step, out.back);
 }
 
+/// What was sent is some of what was offered: the rest rounds to nothing, or was left over. False: it is not, and nothing
+/// is told.
+bool settle_part(const Offer& offer, const Contribution& sent, const IndexSet& update, const IndexSet* kept,
+                 double step, Settlement& out) {
+  const size_t count = sent.indices.size();
+  std::vector<int32_t>& taken = taken_room();
+  taken.resize(count + 1);
+  const std::span<int32_t> of_sent = std::span(taken).first(count);
+  take_where_set(sent.indices, sent.integers, update.words(), of_sent);
+  if (kept != nullptr) take_where_set(sent.indices, of_sent, kept->words(), of_sent);
+  taken[count] = 0;  // what is behind the last one has no match
+  size_t at = 0;
+  for (size_t own = 0; own < offer.indices.size(); ++own) {
+    const bool was_sent = at < count && sent.indices[at] == offer.indices[own];
+    out.taken[own] = taken[at] & -static_cast<int32_t>(was_sent);
+    at += was_sent ? 1 : 0;
+  }
+  if (at < count) return false;
+  take_integers_off(offer.values, out.taken, step, out.back);
+  return true;
+}
+
 /// Some of it rounds to nothing or was left over, or a filter took more along.
-template <typename IsApplied>
-void settle_unlike(const Offer& offer, const Contribution& sent, const IsApplied& is_applied, double step,
-                   uint32_t begin, Settlement& out) {
+void settle_unlike(const Offer& offer, const Contribution& sent, const IndexSet& update, const IndexSet* kept,
+                   double step, uint32_t begin, Settlement& out) {
+  const auto is_applied = [&](uint16_t index) {
+    return update.holds(index) && (kept == nullptr || kept->holds(index));
+  };
   size_t at = 0;
   const auto take_along = [&](uint32_t below) {
     for (; at < sent.indices.size() && sent.indices[at] < below; ++at) {
@@ -285,15 +317,12 @@ void settle(const Offer& offer, const Contribution& sent, const std::vector<uint
   out.back.resize(offer.indices.size());
   out.extra.clear();
   const double step = grid_step(sent.fragments.front().header.exponent);
-  const bool is_alike = offer.indices == sent.indices;  // mostly: nothing rounds to 0, nothing was left over
-  const auto by = [&](const auto& is_applied) {
-    if (is_alike) return settle_alike(offer, sent, is_applied, step, out);
-    settle_unlike(offer, sent, is_applied, step, window_begin, out);
-  };
-  if (kept == nullptr) {
-    by([&sets](uint16_t index) { return sets.update.holds(index); });
-  } else {
-    by([&sets](uint16_t index) { return sets.update.holds(index) && sets.kept.holds(index); });
+  const bool is_alike = offer.indices == sent.indices;
+  const IndexSet* const kept_set = kept != nullptr ? &sets.kept : nullptr;
+  if (is_alike) {
+    settle_alike(offer, sent, sets.update, kept_set, step, out);
+  } else if (!settle_part(offer, sent, sets.update, kept_set, step, out)) {
+    settle_unlike(offer, sent, sets.update, kept_set, step, window_begin, out);
   }
   sets.update.erase(in_update);
   sets.kept.erase(in_rack);

@@ -13,6 +13,7 @@
 #include "kernels/base/random.h"
 #include "kernels/base/words.h"
 #include "kernels/stream/stream.h"
+#include "protocol/datagram/header.h"
 #include "worker/cli/bench/serve_compare.h"
 #include "worker/cli/bench/serve_racks.h"
 #include "worker/cli/bench/serve_raw.h"
@@ -253,13 +254,28 @@ struct SwitchAddress {
 /// Entries that a rack keeps.
 uint64_t rack_share(const Plan& plan) { return std::max<uint64_t>(plan.k / std::max(plan.options.racks, 1u), 2); }
 
+constexpr uint32_t kUdpHeaderBytes = 28;  ///< with IPv4's
+
+/// What a datagram carries on the benchmark's links.
+uint32_t datagram_bytes_max(const Plan& plan) {
+  return std::min<uint32_t>(plan.options.mtu - kUdpHeaderBytes, protocol::kDatagramBytesMax);
+}
+
+/// A window's contribution is one datagram at 1 %.
+std::string grid_of(const Plan& plan) {
+  constexpr uint32_t kLongFrames = 4096;
+  if (plan.options.grid != "auto") return plan.options.grid;
+  return plan.options.mtu < kLongFrames ? "32768:-12" : "65536:-12";
+}
+
 PathOptions path_options(const Plan& plan, const RowSetup& row, const SwitchAddress& at) {
   if (!row.by_switch) return {};
   return {.path = "switch:" + at.address,
           .switch_job = kSwitchJob,
           .switch_slots = plan.options.switch_slots,
+          .switch_packet_bytes = datagram_bytes_max(plan),
           .switch_codec = plan.options.switch_codec,
-          .grid = plan.options.grid,
+          .grid = grid_of(plan),
           .switch_key_file = at.key_file};
 }
 
@@ -316,7 +332,7 @@ struct RowRuns {
 /// The grid's words, as the session reads them: block and first exponent.
 uint32_t window_indices(const Plan& plan) {
   uint32_t indices = 0;
-  const std::string& grid = plan.options.grid;
+  const std::string grid = grid_of(plan);
   (void)assign_number(std::string_view(grid).substr(0, grid.find(':')), indices);
   return indices;
 }
@@ -335,6 +351,7 @@ SwitchProcessOptions switch_options(const Plan& plan, const Hosts& hosts, const 
           .window_indices = window_indices(plan),
           .slots = static_cast<uint32_t>(std::min<uint64_t>(options.switch_slots, windows)),
           .reselect_k = std::max<uint64_t>(plan.k, 2),
+          .packet_bytes = datagram_bytes_max(plan),
           .key_seed = options.seed,
           .timeout_ms = kStartTimeoutMs};
 }
@@ -397,7 +414,7 @@ void add_racks(const Plan& plan, const RowSetup& row, ServeShared& shared, json&
   double bytes = 0;
   double entries = 0;
   int exponent = 0;
-  const std::string& grid = plan.options.grid;
+  const std::string grid = grid_of(plan);
   (void)assign_number(std::string_view(grid).substr(grid.find(':') + 1), exponent);
   for (uint32_t round = 0; round < looked; ++round) {
     const CodedUnion united = coded_union(job, rack_members(plan.options.workers, plan.options.racks),
@@ -537,7 +554,7 @@ std::expected<json, Failure> bench_serve(const ServeBenchOptions& options, const
   plan->directory = std::move(*made);
   const LogFolder folder(plan->directory);
   auto hosts = Hosts::make(options.shards + options.workers, options.rate,
-                           options.path == ServePath::kServer ? 0 : std::max(options.racks, 1u));
+                           options.path == ServePath::kServer ? 0 : std::max(options.racks, 1u), options.mtu);
   if (!hosts) return fail_with(hosts.error());
   json rows = json::array();
   progress("bare ZeroMQ, " + std::to_string(options.rounds) + " rounds");
@@ -575,8 +592,9 @@ std::expected<json, Failure> bench_serve(const ServeBenchOptions& options, const
   std::filesystem::remove_all(plan->directory, ignored);
   return json{{"bench", "serve"},         {"workers", options.workers}, {"shards", options.shards},
               {"n", options.n},           {"density", options.density}, {"k", plan->k},
-              {"rounds", options.rounds}, {"rate", options.rate},       {"loss", options.loss},
-              {"raw_zmq_ms", raw_ms},     {"raw_zmq_gbit_s", gbit_s},   {"rows", std::move(rows)}};
+              {"rounds", options.rounds}, {"rate", options.rate},       {"mtu", options.mtu},
+              {"loss", options.loss},     {"raw_zmq_ms", raw_ms},       {"raw_zmq_gbit_s", gbit_s},
+              {"rows", std::move(rows)}};
 }
 
 }  // namespace millrace::cli

@@ -37,10 +37,13 @@ struct ServeBenchOptions {
   /// By path switch: so many racks' switches, on hosts of their own whose links have no limit, add up in front of shard 0, which
   /// decides. Three rows: without them, with their whole sums, with each cutting its sums to its share of k. 0: none.
   uint32_t racks = 0;
-  uint32_t switch_slots = 32;
+  uint32_t switch_slots = 128;
   std::string switch_codec = "gap+fixed16";
-  std::string grid = "32768:-12";  ///< of path switch: the values are normal, and fit 16 bits on that grid
-  std::string lossless_codec;      ///< empty: "raw+raw" on loopback (costs least), "gap+raw" behind a rate (smallest)
+  uint32_t mtu = 1500;  ///< of the links behind a rate, whichever the path: 1500 to 9000
+  std::string grid =
+      "auto";  ///< of path switch: 32768:-12, with an MTU of 4,096 and more 65536:-12; the values are normal, and fit
+               ///< 16 bits on that grid
+  std::string lossless_codec;  ///< empty: "raw+raw" on loopback (costs least), "gap+raw" behind a rate (smallest)
 };
 
 /// Measures whole rounds of real processes: every worker draws k = density * n new uniform indices with normal values, all start

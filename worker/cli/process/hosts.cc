@@ -68,7 +68,7 @@ Status check_hosts(const std::string& rate) {
   return {};
 }
 
-Result<Hosts> Hosts::make(uint32_t count, const std::string& rate, uint32_t unlimited) {
+Result<Hosts> Hosts::make(uint32_t count, const std::string& rate, uint32_t unlimited, uint32_t mtu) {
   Hosts hosts;
   if (const Status valid = check_hosts(rate); !valid) return std::unexpected(valid.error());
   if (rate.empty()) return hosts;
@@ -76,7 +76,8 @@ Result<Hosts> Hosts::make(uint32_t count, const std::string& rate, uint32_t unli
   constexpr int kPrefixes = 100'000;
   const std::string prefix = "mb" + std::to_string(::getpid() % kPrefixes);
   constexpr int kEndedBySignal = 128;
-  const auto made = run_script({hosts.script_, "up", prefix, std::to_string(count), rate, std::to_string(unlimited)},
+  const auto made = run_script({"/usr/bin/env", "NETLAB_MTU=" + std::to_string(mtu), hosts.script_, "up", prefix,
+                                std::to_string(count), rate, std::to_string(unlimited)},
                                ChildSession::kParents);
   // Where it fails it removes what it made; where it is ended it may not have come to that.
   if (!made || *made >= kEndedBySignal) remove_hosts(hosts.script_, prefix);

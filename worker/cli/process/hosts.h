@@ -20,7 +20,8 @@ class Hosts {
   /// rate  "1gbit" as tc(8) has it; empty: loopback, no root needed.
   /// Errors  io: not root, a missing tool, or the script not found; invalid_argument: not a rate.
   /// unlimited  so many more hosts, the last ones, behind links without a limit, as a switch's ports have.
-  static Result<Hosts> make(uint32_t count, const std::string& rate, uint32_t unlimited = 0);
+  /// mtu        bytes of an IP packet on all links; 1500 to 9000.
+  static Result<Hosts> make(uint32_t count, const std::string& rate, uint32_t unlimited = 0, uint32_t mtu = 1500);
   /// From now on every packet that comes to one of the hosts is lost with this chance. REQUIRES: made with a rate.
   /// Errors  io: no nft, or a kernel without random numbers for it.
   Status lose(double fraction) const;

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace millrace {
+
+/// Entries that the room of split_fates() has beyond those that were offered: whole vectors are written.
+constexpr size_t kFateSlack = 16;
+
+/// Where split_fates() writes: each of at least as many entries as were offered, and kFateSlack more.
+struct FateRoom {
+  std::span<uint32_t> taken_indices;
+  std::span<float> taken_values;
+  std::span<uint32_t> back_indices;
+  std::span<float> back_values;
+};
+
+/// What became of all of them.
+struct FateCounts {
+  size_t taken = 0;      ///< entries of which something was applied
+  size_t back = 0;       ///< ... of which something comes back
+  size_t whole = 0;      ///< ... which come back, and nothing of them was applied
+  double sum = 0;        ///< of what was applied
+  double magnitude = 0;  ///< of |what was applied|
+  bool adds_up = true;   ///< value = applied + returned for every entry, in f64
+};
+
+/// Splits entries that were offered to a sum by their fates: those of which something was applied, with that, and those of which
+/// something comes back, with that; in their order, an entry of which both are may be in both.
+///
+/// indices, values, applied, returned  of the same length: an entry each.
+/// Threads                             reentrant.
+FateCounts split_fates(std::span<const uint32_t> indices, std::span<const float> values,
+                       std::span<const double> applied, std::span<const float> returned, const FateRoom& room);
+
+/// Of each integer what was taken: all of it where its index is set in `bits`, otherwise nothing. May be done in place.
+///
+/// indices, integers, taken  of the same length.
+/// bits                      bit i is bit i % 32 of word i / 32; every index has one.
+/// Threads                   reentrant.
+void take_where_set(std::span<const uint16_t> indices, std::span<const int32_t> integers,
+                    std::span<const uint32_t> bits, std::span<int32_t> taken);
+
+}  // namespace millrace
