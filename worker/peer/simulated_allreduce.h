@@ -32,6 +32,7 @@ class SimulatedAllreduce {
   }
 
   Simulation& simulation() { return simulation_; }
+  const Allreduce<T>& of_rank(uint32_t rank) const { return *ranks_[rank]; }
 
   /// From the begin to the last rank's end, of the virtual clock.
   /// Errors   of the first rank that has one; timeout: the simulation's end. Ranks that stopped have none.
