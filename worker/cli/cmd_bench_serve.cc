@@ -73,8 +73,8 @@ void add_path_flags(CLI::App& app, ServeBenchOptions& options) {
                  "path switch: so many racks' switches (role combine) add up in front of shard 0, which decides: rows "
                  "without them, with them, and with each cutting its sums to its share of k; bytes into shard 0")
       ->check(in_range(1, 16));
-  app.add_option("--switch-slots", options.switch_slots, "path switch: windows under way at a time")
-      ->capture_default_str()
+  app.add_option("--switch-slots", options.switch_slots,
+                 "path switch: windows under way at a time [128, with racks 64]")
       ->check(in_range(1, 128));
   app.add_option("--switch-codec", options.switch_codec, "path switch: of datagrams, INDEX+VALUE")
       ->capture_default_str();

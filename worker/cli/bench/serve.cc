@@ -13,7 +13,6 @@
 #include "kernels/base/random.h"
 #include "kernels/base/words.h"
 #include "kernels/stream/stream.h"
-#include "protocol/datagram/header.h"
 #include "worker/cli/bench/serve_compare.h"
 #include "worker/cli/bench/serve_racks.h"
 #include "worker/cli/bench/serve_raw.h"
@@ -254,25 +253,26 @@ struct SwitchAddress {
 /// Entries that a rack keeps.
 uint64_t rack_share(const Plan& plan) { return std::max<uint64_t>(plan.k / std::max(plan.options.racks, 1u), 2); }
 
-constexpr uint32_t kUdpHeaderBytes = 28;  ///< with IPv4's
+/// What a datagram carries on the benchmark's links, behind the headers of UDP and IPv4.
+uint32_t datagram_bytes_max(const Plan& plan) { return plan.options.mtu - 28; }
 
-/// What a datagram carries on the benchmark's links.
-uint32_t datagram_bytes_max(const Plan& plan) {
-  return std::min<uint32_t>(plan.options.mtu - kUdpHeaderBytes, protocol::kDatagramBytesMax);
+/// Windows under way. Behind racks more of them wait so long that workers send past the rack.
+uint32_t slots_of(const Plan& plan) {
+  const ServeBenchOptions& options = plan.options;
+  return options.switch_slots != 0 ? options.switch_slots : options.racks == 0 ? 128 : 64;
 }
 
 /// A window's contribution is one datagram at 1 %.
 std::string grid_of(const Plan& plan) {
-  constexpr uint32_t kLongFrames = 4096;
   if (plan.options.grid != "auto") return plan.options.grid;
-  return plan.options.mtu < kLongFrames ? "32768:-12" : "65536:-12";
+  return plan.options.mtu < 4096 ? "32768:-12" : "65536:-12";
 }
 
 PathOptions path_options(const Plan& plan, const RowSetup& row, const SwitchAddress& at) {
   if (!row.by_switch) return {};
   return {.path = "switch:" + at.address,
           .switch_job = kSwitchJob,
-          .switch_slots = plan.options.switch_slots,
+          .switch_slots = slots_of(plan),
           .switch_packet_bytes = datagram_bytes_max(plan),
           .switch_codec = plan.options.switch_codec,
           .grid = grid_of(plan),
@@ -349,7 +349,7 @@ SwitchProcessOptions switch_options(const Plan& plan, const Hosts& hosts, const 
           .job = kSwitchJob,
           .workers = options.workers,
           .window_indices = window_indices(plan),
-          .slots = static_cast<uint32_t>(std::min<uint64_t>(options.switch_slots, windows)),
+          .slots = static_cast<uint32_t>(std::min<uint64_t>(slots_of(plan), windows)),
           .reselect_k = std::max<uint64_t>(plan.k, 2),
           .packet_bytes = datagram_bytes_max(plan),
           .key_seed = options.seed,
