@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Several hosts on one machine: network namespaces behind a bridge, each link limited to a rate. Needs root and iproute2.
 #
-#   deploy/netlab.sh up PREFIX HOSTS RATE [UNLIMITED]     hosts PREFIX-1 … PREFIX-HOSTS with addresses 10.77.0.1 … and links of
-#                                             RATE (1gbit); then UNLIMITED more whose links have no limit, as a switch's ports
+#   deploy/netlab.sh up PREFIX HOSTS RATE [UNLIMITED [MTU]]   hosts PREFIX-1 … PREFIX-HOSTS with addresses 10.77.0.1 … and links of
+#                                             RATE (1gbit), then UNLIMITED more whose links have none, as a switch's; MTU: 1500 to 9000
 #   deploy/netlab.sh lose PREFIX FRACTION     from now on every packet that comes to a host is lost with this chance (0.01); 0: none is.
 #                                             Needs nft. Links carry packets one by one then, so that each has a fate of its own
 #   deploy/netlab.sh exec PREFIX HOST -- COMMAND…     runs COMMAND on host number HOST
@@ -14,7 +14,7 @@
 #
 # The bridge is in a namespace of its own (PREFIX-switch): no interface, address or route of the machine itself changes.
 # Every direction of a link has its token bucket; the rate counts Ethernet frames, so TCP payload reaches 0.95 of it. RATE "none"
-# leaves links unlimited. Frames carry 1,500 bytes (NETLAB_MTU overrides, up to 9000). A bucket holds 256 KiB (NETLAB_BURST overrides), 2 ms at 1 Gbit/s: where the machine's timers are later
+# leaves links unlimited. A bucket holds 256 KiB (NETLAB_BURST overrides), 2 ms at 1 Gbit/s: where the machine's timers are later
 # than that (a busy virtual machine), links stay below their rate; compare with a bare transfer of the same run. TCP on the hosts
 # uses Reno (NETLAB_CONGESTION overrides; "default" leaves the machine's): see deploy/DESIGN.md.
 # Exit codes: the command's own for exec and run; else 0 done, 1 failed, 2 usage, 3 not root or no iproute2.
@@ -23,7 +23,7 @@ set -euo pipefail
 readonly NETWORK=10.77.0
 readonly HOSTS_MAX=64
 readonly BURST=${NETLAB_BURST:-256k}
-readonly MTU=${NETLAB_MTU:-1500}
+readonly MTU_USUAL=1500 MTU_MAX=9000
 readonly CONGESTION=${NETLAB_CONGESTION:-reno}
 
 say() { printf 'netlab: %s\n' "$*" >&2; }
@@ -112,10 +112,10 @@ remove() {
 }
 
 up_host() {
-  local prefix=$1 number=$2 rate=$3 host=$1-$2 link=$1-$2
+  local prefix=$1 number=$2 rate=$3 mtu=$4 host=$1-$2 link=$1-$2
   ip netns add "$host"
   # Both ends are made inside namespaces, so that no name of the machine's own is taken.
-  ip -n "$host" link add eth0 mtu "$MTU" type veth peer name "$link" mtu "$MTU" netns "$prefix-switch"
+  ip -n "$host" link add eth0 mtu "$mtu" type veth peer name "$link" mtu "$mtu" netns "$prefix-switch"
   ip -n "$host" link set lo up
   ip -n "$host" addr add "$NETWORK.$number/24" dev eth0
   ip -n "$host" link set eth0 up
@@ -134,20 +134,20 @@ abandon() {
 
 # From its first namespace on, whatever ends the script removes the lab; who calls this decides how long that stays so.
 up() {
-  local prefix=$1 hosts=$2 rate=$3 unlimited=${4:-0} number
+  local prefix=$1 hosts=$2 rate=$3 unlimited=${4:-0} mtu=${5:-$MTU_USUAL} number
   [ -z "$(namespaces_of "$prefix")" ] || { say "'$prefix' is up already: deploy/netlab.sh down $prefix"; exit 1; }
   # An ERR trap would not see what fails in a function.
   # shellcheck disable=SC2064  # locals, expanded now
   trap "abandon '$prefix' '$hosts' '$rate'" EXIT
   trap 'trap : INT TERM; exit 130' INT TERM
   ip netns add "$prefix-switch"
-  ip -n "$prefix-switch" link add bridge0 mtu "$MTU" type bridge
+  ip -n "$prefix-switch" link add bridge0 mtu "$mtu" type bridge
   ip -n "$prefix-switch" link set bridge0 up
   for ((number = 1; number <= hosts; ++number)); do
-    up_host "$prefix" "$number" "$rate"
+    up_host "$prefix" "$number" "$rate" "$mtu"
   done
   for ((number = hosts + 1; number <= hosts + unlimited; ++number)); do
-    up_host "$prefix" "$number" none
+    up_host "$prefix" "$number" none "$mtu"
   done
 }
 
@@ -258,8 +258,10 @@ main() {
     up)
       require_prefix "${1:-}"; require_shape "${2:-}" "${3:-}"
       [[ ${4:-0} =~ ^[0-9]+$ ]] && (($2 + ${4:-0} <= HOSTS_MAX)) || { say "hosts: 1 to $HOSTS_MAX, with those without a limit"; exit 2; }
+      [[ ${5:-$MTU_USUAL} =~ ^[0-9]{4}$ ]] && ((${5:-$MTU_USUAL} >= MTU_USUAL && ${5:-$MTU_USUAL} <= MTU_MAX)) ||
+        { say "an MTU is $MTU_USUAL to $MTU_MAX, not '${5:-}'"; exit 2; }
       require_tools
-      up "$1" "$2" "$3" "${4:-0}"
+      up "$1" "$2" "$3" "${4:-0}" "${5:-$MTU_USUAL}"
       trap - EXIT INT TERM ;;
     down | remove)
       require_prefix "${1:-}"; require_tools

@@ -1,7 +1,5 @@
 #include "kernels/grid/fate_kernels.h"
 
-#include <cmath>
-
 #include "kernels/base/check.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -27,8 +25,7 @@ void split_rest(const uint32_t* indices, const float* values, const double* appl
     out.taken += gone != 0 ? 1 : 0;
     out.back += stays != 0 ? 1 : 0;
     out.whole += stays != 0 && gone == 0 ? 1 : 0;
-    out.sum += gone;
-    out.magnitude += std::abs(gone);
+    out.applied.count(gone);
     out.adds_up = out.adds_up && static_cast<double>(values[at]) - gone - static_cast<double>(stays) == 0;
   }
 }
@@ -65,8 +62,8 @@ FateCounts split(const uint32_t* indices, const float* values, const double* app
     const auto left = hn::Sub(hn::Sub(hn::PromoteTo(d, hn::LoadU(df, values + at)), gone), hn::PromoteTo(d, stays));
     missing = hn::Add(missing, hn::Abs(left));
   }
-  out.sum = hn::GetLane(hn::SumOfLanes(d, sum));
-  out.magnitude = hn::GetLane(hn::SumOfLanes(d, magnitude));
+  out.applied.sum = hn::GetLane(hn::SumOfLanes(d, sum));
+  out.applied.magnitude = hn::GetLane(hn::SumOfLanes(d, magnitude));
   out.adds_up = hn::AllTrue(d, hn::Eq(missing, hn::Zero(d)));
   split_rest(indices, values, applied, returned, at, count, room, out);
   return out;

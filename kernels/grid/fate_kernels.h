@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/reduce/mass.h"
+
 namespace millrace {
 
 /// Entries that the room of split_fates() has beyond those that were offered: whole vectors are written.
@@ -19,12 +21,11 @@ struct FateRoom {
 
 /// What became of all of them.
 struct FateCounts {
-  size_t taken = 0;      ///< entries of which something was applied
-  size_t back = 0;       ///< ... of which something comes back
-  size_t whole = 0;      ///< ... which come back, and nothing of them was applied
-  double sum = 0;        ///< of what was applied
-  double magnitude = 0;  ///< of |what was applied|
-  bool adds_up = true;   ///< value = applied + returned for every entry, in f64
+  size_t taken = 0;     ///< entries of which something was applied
+  size_t back = 0;      ///< ... of which something comes back
+  size_t whole = 0;     ///< ... which come back, and nothing of them was applied
+  Mass applied;         ///< of what was
+  bool adds_up = true;  ///< value = applied + returned for every entry, in f64
 };
 
 /// Splits entries that were offered to a sum by their fates: those of which something was applied, with that, and those of which

@@ -82,8 +82,8 @@ TEST(SplitFates, IsWhatOneAtATimeMakesOfThem) {
     EXPECT_EQ(got.back_indices, expected.back_indices);
     EXPECT_EQ(got.back_values, expected.back_values);
     EXPECT_EQ(got.counts.whole, expected.counts.whole);
-    EXPECT_NEAR(got.counts.sum, sum, 1e-12 * magnitude);
-    EXPECT_NEAR(got.counts.magnitude, magnitude, 1e-12 * magnitude);
+    EXPECT_NEAR(got.counts.applied.sum, sum, 1e-12 * magnitude);
+    EXPECT_NEAR(got.counts.applied.magnitude, magnitude, 1e-12 * magnitude);
     EXPECT_TRUE(got.counts.adds_up);
   }
 }

@@ -55,7 +55,7 @@ OfferSettled settle_offered(const StreamView<float>& offered, std::span<const do
   resize(to.masked, fates.taken);
   resize(to.back, fates.back);
   to.whole = fates.whole;
-  to.carried = {.sum = fates.sum, .magnitude = fates.magnitude};
+  to.carried = fates.applied;
   if (fates.adds_up) return to;
   for (size_t at = 0; at < count; ++at) {
     const double amount = static_cast<double>(offered.values[at]) - applied[at] - static_cast<double>(returned[at]);

@@ -37,7 +37,12 @@ struct Pass {
 };
 // Those that come close are seen in several passes: what disturbs a machine for a while does not disturb all blocks of one.
 constexpr std::array<Pass, 5> kPasses{{{2, 2.0}, {4, 1.5}, {8, 1.25}, {8, 1.1}, {8, 1.0}}};
-constexpr uint32_t kFirstTag = 1U << 30;  ///< behind those of the algorithms
+constexpr uint32_t kFirstTag =
+    1U << 30;  ///< behind those of the algorithms; each with room for as many as there are ranks
+constexpr uint32_t kStreamTag = kFirstTag + (1U << 20);
+constexpr uint32_t kMeasuredTag = kFirstTag + (2U << 20);
+constexpr uint32_t kTogetherTag = kFirstTag + (3U << 20);
+constexpr uint32_t kTimesTag = kFirstTag + (4U << 20);
 constexpr uint32_t kPings = 8;
 constexpr size_t kStreamBytes = 1U << 17;  ///< of a message that is taken for long
 constexpr uint32_t kStreams = 3;
@@ -131,7 +136,7 @@ class Automatic final : public Allreduce<T> {
     Candidate& tried = candidates_[left_[in_pass_ / block]];
     // All begin together: who comes late would be waited for, whatever the algorithm.
     std::vector<double> word(1);
-    auto together = co_await allgather_numbers<double>(channel, std::move(word), kFirstTag);
+    auto together = co_await allgather_numbers<double>(channel, std::move(word), kTogetherTag);
     if (!together) co_return std::unexpected(together.error());
     const TimeNs from = channel.clock();
     Result<Reduced<T>> reduced = co_await tried.allreduce->run(channel, std::move(own));
@@ -156,12 +161,12 @@ class Automatic final : public Allreduce<T> {
     if (channel.size() > 1) {
       std::vector<double> mine(kMeasurements);
       mine[0] = co_await ping(channel, kFirstTag);
-      mine[1] = co_await stream(channel, kFirstTag + kPings);
+      mine[1] = co_await stream(channel, kStreamTag);
       const KernelSpeeds kernels = measure_kernel_speeds<T>([&channel] { return channel.clock(); });
       mine[2] = kernels.add_entry_s;
       mine[3] = kernels.add_value_s;
       mine[4] = entries;
-      auto all = co_await allgather_numbers<double>(channel, std::move(mine), kFirstTag + 64);
+      auto all = co_await allgather_numbers<double>(channel, std::move(mine), kMeasuredTag);
       if (!all) co_return std::unexpected(all.error());
       Result<Measured> slowest = slowest_of(*all);
       if (!slowest) co_return std::unexpected(slowest.error());
@@ -220,7 +225,7 @@ class Automatic final : public Allreduce<T> {
       candidates_[at].own_s.clear();
     }
     const size_t count = times.size();
-    auto all = co_await allgather_numbers<double>(channel, std::move(times), kFirstTag + 512);
+    auto all = co_await allgather_numbers<double>(channel, std::move(times), kTimesTag);
     if (!all) co_return std::unexpected(all.error());
     std::vector<double> slowest(count, 0.0);
     for (const std::vector<double>& one : *all) {
@@ -241,7 +246,7 @@ class Automatic final : public Allreduce<T> {
     const auto median_of = [this](size_t at) { return candidates_[at].median_s; };
     const size_t best = *std::ranges::min_element(left_, {}, median_of);
     std::erase_if(left_, [&](size_t at) {
-      const bool goes = at != best && median_of(at) > pass.keeps_within * median_of(best);
+      const bool goes = median_of(at) > pass.keeps_within * median_of(best);
       if (goes) candidates_[at].allreduce.reset();
       return goes;
     });

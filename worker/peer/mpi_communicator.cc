@@ -46,6 +46,7 @@ struct Pauses {
   TimeNs sleep_min = 0;
   TimeNs sleep_max = 0;
 };
+// Who sleeps wakes up tenths of a millisecond later where an idle core is a halted virtual one.
 constexpr Pauses kIdlePauses{kNsPerMs, 5 * kNsPerUs, 50 * kNsPerUs};
 // Who yields to one that computes is put behind it until a tick of the clock (4 ms at 250 Hz); who wakes up goes before it.
 constexpr Pauses kBackgroundPauses{0, 20 * kNsPerUs, 100 * kNsPerUs};

@@ -117,6 +117,7 @@ class SessionShell {
   void audit_at_end();
   void wait();
   bool datagrams_follow() const;
+  bool has_backlog() const;
   int wait_ms() const;
   /// While it lives no slot is being filled: new fills wait, those under way have ended. REQUIRES: made without the lock.
   class StillFills {

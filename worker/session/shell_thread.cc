@@ -104,12 +104,15 @@ void SessionShell::wait() {
 bool SessionShell::datagrams_follow() const {
   if (!datagrams_ || !core_.in_flight()) return false;
   const TimeNs now = monotonic_now_ns();
-  const bool is_full = std::ranges::any_of(wires_, [](const Wire& wire) { return !wire.backlog.empty(); });
-  return now - datagrams_came_at_ < kShardsEvery && now - shards_looked_at_ < kShardsEvery && !is_full;
+  return now - datagrams_came_at_ < kShardsEvery && now - shards_looked_at_ < kShardsEvery && !has_backlog();
+}
+
+bool SessionShell::has_backlog() const {
+  return std::ranges::any_of(wires_, [](const Wire& wire) { return !wire.backlog.empty(); });
 }
 
 int SessionShell::wait_ms() const {
-  if (std::ranges::any_of(wires_, [](const Wire& wire) { return !wire.backlog.empty(); })) return kBacklogWaitMs;
+  if (has_backlog()) return kBacklogWaitMs;
   const TimeNs left = std::min(core_.next_deadline(), store_.next_deadline()) - monotonic_now_ns();
   return static_cast<int>(std::clamp<TimeNs>(left / kNsPerMs + 1, 0, kWaitMaxMs));
 }

@@ -247,41 +247,36 @@ float remainder(float value, int32_t taken, double step) {
   return static_cast<float>(static_cast<double>(value) - static_cast<double>(taken) * step);
 }
 
-/// What was sent is what was offered, entry by entry.
+/// Of each entry what was applied.
 ///
 /// kept  null: the rack kept all of it.
-void settle_alike(const Offer& offer, const Contribution& sent, const IndexSet& update, const IndexSet* kept,
-                  double step, Settlement& out) {
-  take_where_set(offer.indices, sent.integers, update.words(), out.taken);
-  if (kept != nullptr) take_where_set(offer.indices, out.taken, kept->words(), out.taken);
-  take_integers_off(offer.values, out.taken, step, out.back);
+void take_applied(std::span<const uint16_t> indices, std::span<const int32_t> integers, const IndexSet& update,
+                  const IndexSet* kept, std::span<int32_t> taken) {
+  take_where_set(indices, integers, update.words(), taken);
+  if (kept != nullptr) take_where_set(indices, taken, kept->words(), taken);
 }
 
 /// What was sent is some of what was offered: the rest rounds to nothing, or was left over. False: it is not, and nothing
 /// is told.
-bool settle_part(const Offer& offer, const Contribution& sent, const IndexSet& update, const IndexSet* kept,
-                 double step, Settlement& out) {
+bool take_of_part(const Offer& offer, const Contribution& sent, const IndexSet& update, const IndexSet* kept,
+                  std::span<int32_t> taken) {
   const size_t count = sent.indices.size();
-  std::vector<int32_t>& taken = taken_room();
-  taken.resize(count + 1);
-  const std::span<int32_t> of_sent = std::span(taken).first(count);
-  take_where_set(sent.indices, sent.integers, update.words(), of_sent);
-  if (kept != nullptr) take_where_set(sent.indices, of_sent, kept->words(), of_sent);
-  taken[count] = 0;  // what is behind the last one has no match
+  std::vector<int32_t>& of_sent = taken_room();
+  of_sent.resize(count + 1);
+  take_applied(sent.indices, sent.integers, update, kept, std::span(of_sent).first(count));
+  of_sent[count] = 0;  // what is behind the last one has no match
   size_t at = 0;
   for (size_t own = 0; own < offer.indices.size(); ++own) {
     const bool was_sent = at < count && sent.indices[at] == offer.indices[own];
-    out.taken[own] = taken[at] & -static_cast<int32_t>(was_sent);
+    taken[own] = of_sent[at] & -static_cast<int32_t>(was_sent);
     at += was_sent ? 1 : 0;
   }
-  if (at < count) return false;
-  take_integers_off(offer.values, out.taken, step, out.back);
-  return true;
+  return at == count;
 }
 
-/// Some of it rounds to nothing or was left over, or a filter took more along.
-void settle_unlike(const Offer& offer, const Contribution& sent, const IndexSet& update, const IndexSet* kept,
-                   double step, uint32_t begin, Settlement& out) {
+/// A filter took more along than was offered.
+void settle_with_extras(const Offer& offer, const Contribution& sent, const IndexSet& update, const IndexSet* kept,
+                        double step, uint32_t begin, Settlement& out) {
   const auto is_applied = [&](uint16_t index) {
     return update.holds(index) && (kept == nullptr || kept->holds(index));
   };
@@ -317,12 +312,13 @@ void settle(const Offer& offer, const Contribution& sent, const std::vector<uint
   out.back.resize(offer.indices.size());
   out.extra.clear();
   const double step = grid_step(sent.fragments.front().header.exponent);
-  const bool is_alike = offer.indices == sent.indices;
   const IndexSet* const kept_set = kept != nullptr ? &sets.kept : nullptr;
-  if (is_alike) {
-    settle_alike(offer, sent, sets.update, kept_set, step, out);
-  } else if (!settle_part(offer, sent, sets.update, kept_set, step, out)) {
-    settle_unlike(offer, sent, sets.update, kept_set, step, window_begin, out);
+  const bool is_alike = offer.indices == sent.indices;
+  if (is_alike) take_applied(offer.indices, sent.integers, sets.update, kept_set, out.taken);
+  if (is_alike || take_of_part(offer, sent, sets.update, kept_set, out.taken)) {
+    take_integers_off(offer.values, out.taken, step, out.back);
+  } else {
+    settle_with_extras(offer, sent, sets.update, kept_set, step, window_begin, out);
   }
   sets.update.erase(in_update);
   sets.kept.erase(in_rack);

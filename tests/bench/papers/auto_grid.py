@@ -26,9 +26,17 @@ def cells_of(quick):
             for density in (0.001, 0.01, 0.1, 0.5) if rate != "100mbit" or 4 * n < DENSE_BYTES_MAX]
 
 
+def repeats_of(here, rate, n):
+    """The shorter the steps the more of them."""
+    if here.quick:
+        return 3
+    if n > 2 ** 20 or (rate == "100mbit" and n > 2 ** 16):
+        return 15
+    return 61 if n > 2 ** 16 else 201
+
+
 def measure(here, ranks, rate, n, density):
-    repeats = 3 if here.quick else 15 if n > 2 ** 20 or (rate == "100mbit" and n > 2 ** 16) else 61 if n > 2 ** 16 else 201
-    rows = bench(here, ranks, rate, n=n, density=density, algorithm=[*FORCED, "auto"], repeats=repeats, warmup=2)
+    rows = bench(here, ranks, rate, n=n, density=density, algorithm=[*FORCED, "auto"], repeats=repeats_of(here, rate, n), warmup=2)
     times = {name: rows[name]["median_ms"] for name in FORCED}
     best = min(times, key=times.get)
     return {"ranks": ranks, "rate": rate, "n": n, "density": density, "best": best, "best_ms": times[best],

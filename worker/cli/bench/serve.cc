@@ -81,9 +81,14 @@ Result<Plan> make_plan(const ServeBenchOptions& options) {
   if (!(options.loss >= 0 && options.loss <= kLossMax) || (options.loss > 0 && options.rate.empty())) {
     return fail(ErrorCode::kInvalidArgument, "loss is 0 to 0.2, and of links behind a rate");
   }
+  if (options.mtu != 1500 && options.rate.empty())
+    return fail(ErrorCode::kInvalidArgument, "--mtu is of links behind a rate (--rate)");
   plan.k = std::max<uint64_t>(1, static_cast<uint64_t>(std::llround(options.density * static_cast<double>(options.n))));
   plan.rounds_all = options.rounds + options.warmup_rounds;
   if (options.path == ServePath::kSwitch) plan.options.rows.clear();
+  // A window's contribution is one datagram at 1 %. Behind racks more windows wait so long that workers send past the rack.
+  if (options.grid == "auto") plan.options.grid = options.mtu < 4096 ? "32768:-12" : "65536:-12";
+  if (options.switch_slots == 0) plan.options.switch_slots = options.racks == 0 ? 128 : 64;
   if (options.racks > options.workers)
     return fail(ErrorCode::kInvalidArgument, "--racks: a rack has a worker at least");
   if (options.racks > 0 && options.path == ServePath::kServer)
@@ -253,29 +258,17 @@ struct SwitchAddress {
 /// Entries that a rack keeps.
 uint64_t rack_share(const Plan& plan) { return std::max<uint64_t>(plan.k / std::max(plan.options.racks, 1u), 2); }
 
-/// What a datagram carries on the benchmark's links, behind the headers of UDP and IPv4.
+/// Of a datagram, behind the headers of UDP and IPv4.
 uint32_t datagram_bytes_max(const Plan& plan) { return plan.options.mtu - 28; }
-
-/// Windows under way. Behind racks more of them wait so long that workers send past the rack.
-uint32_t slots_of(const Plan& plan) {
-  const ServeBenchOptions& options = plan.options;
-  return options.switch_slots != 0 ? options.switch_slots : options.racks == 0 ? 128 : 64;
-}
-
-/// A window's contribution is one datagram at 1 %.
-std::string grid_of(const Plan& plan) {
-  if (plan.options.grid != "auto") return plan.options.grid;
-  return plan.options.mtu < 4096 ? "32768:-12" : "65536:-12";
-}
 
 PathOptions path_options(const Plan& plan, const RowSetup& row, const SwitchAddress& at) {
   if (!row.by_switch) return {};
   return {.path = "switch:" + at.address,
           .switch_job = kSwitchJob,
-          .switch_slots = slots_of(plan),
+          .switch_slots = plan.options.switch_slots,
           .switch_packet_bytes = datagram_bytes_max(plan),
           .switch_codec = plan.options.switch_codec,
-          .grid = grid_of(plan),
+          .grid = plan.options.grid,
           .switch_key_file = at.key_file};
 }
 
@@ -332,7 +325,7 @@ struct RowRuns {
 /// The grid's words, as the session reads them: block and first exponent.
 uint32_t window_indices(const Plan& plan) {
   uint32_t indices = 0;
-  const std::string grid = grid_of(plan);
+  const std::string& grid = plan.options.grid;
   (void)assign_number(std::string_view(grid).substr(0, grid.find(':')), indices);
   return indices;
 }
@@ -349,7 +342,7 @@ SwitchProcessOptions switch_options(const Plan& plan, const Hosts& hosts, const 
           .job = kSwitchJob,
           .workers = options.workers,
           .window_indices = window_indices(plan),
-          .slots = static_cast<uint32_t>(std::min<uint64_t>(slots_of(plan), windows)),
+          .slots = static_cast<uint32_t>(std::min<uint64_t>(options.switch_slots, windows)),
           .reselect_k = std::max<uint64_t>(plan.k, 2),
           .packet_bytes = datagram_bytes_max(plan),
           .key_seed = options.seed,
@@ -414,7 +407,7 @@ void add_racks(const Plan& plan, const RowSetup& row, ServeShared& shared, json&
   double bytes = 0;
   double entries = 0;
   int exponent = 0;
-  const std::string grid = grid_of(plan);
+  const std::string& grid = plan.options.grid;
   (void)assign_number(std::string_view(grid).substr(grid.find(':') + 1), exponent);
   for (uint32_t round = 0; round < looked; ++round) {
     const CodedUnion united = coded_union(job, rack_members(plan.options.workers, plan.options.racks),

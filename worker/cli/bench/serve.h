@@ -40,9 +40,8 @@ struct ServeBenchOptions {
   uint32_t switch_slots = 0;  ///< 0: 128, with racks 64
   std::string switch_codec = "gap+fixed16";
   uint32_t mtu = 1500;  ///< of the links behind a rate, whichever the path: 1500 to 9000
-  std::string grid =
-      "auto";  ///< of path switch: 32768:-12, with an MTU of 4,096 and more 65536:-12; the values are normal, and fit
-               ///< 16 bits on that grid
+  /// Of path switch: the values are normal, and fit 16 bits on it. auto: 32768:-12, with an MTU of 4,096 and more 65536:-12.
+  std::string grid = "auto";
   std::string lossless_codec;  ///< empty: "raw+raw" on loopback (costs least), "gap+raw" behind a rate (smallest)
 };
 

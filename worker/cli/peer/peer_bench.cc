@@ -258,7 +258,7 @@ class Bench {
   Stream<float> own_dense_;
   Buffer<float> dense_;
   std::vector<float> expected_;
-  RandomSequence order_{RandomKey::from(0x0DE2)};
+  RandomSequence order_{RandomKey::from(options_.inputs.seed)};
   TimeNs said_ = 0;
 };
 

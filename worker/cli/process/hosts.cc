@@ -76,9 +76,9 @@ Result<Hosts> Hosts::make(uint32_t count, const std::string& rate, uint32_t unli
   constexpr int kPrefixes = 100'000;
   const std::string prefix = "mb" + std::to_string(::getpid() % kPrefixes);
   constexpr int kEndedBySignal = 128;
-  const auto made = run_script({"/usr/bin/env", "NETLAB_MTU=" + std::to_string(mtu), hosts.script_, "up", prefix,
-                                std::to_string(count), rate, std::to_string(unlimited)},
-                               ChildSession::kParents);
+  const auto made = run_script(
+      {hosts.script_, "up", prefix, std::to_string(count), rate, std::to_string(unlimited), std::to_string(mtu)},
+      ChildSession::kParents);
   // Where it fails it removes what it made; where it is ended it may not have come to that.
   if (!made || *made >= kEndedBySignal) remove_hosts(hosts.script_, prefix);
   if (!made) return std::unexpected(made.error());
