@@ -88,8 +88,7 @@ int ExponentTable::of(uint32_t block) const {
 void ExponentTable::observe(uint32_t block, int exponent, std::span<const int32_t> sums) {
   if (sums.empty()) return;
   const int bits = static_cast<int>(std::bit_width(magnitudes_or(sums)));
-  Seen& seen = seen_[block];
-  seen = {exponent, std::max(seen.bits, bits)};
+  seen_.push_back({block, exponent, bits});
 }
 
 void ExponentTable::observe_values(uint32_t block, std::span<const float> sums) {
@@ -100,8 +99,7 @@ void ExponentTable::observe_values(uint32_t block, std::span<const float> sums) 
   constexpr int kTopMax = 127;  // of a finite f32
   const int top = std::isfinite(largest) ? std::ilogb(largest) : kTopMax;
   const int bits = std::clamp(top + 1 - exponent, 1, 31);
-  Seen& seen = seen_[block];
-  seen = {exponent, std::max(seen.bits, bits)};
+  seen_.push_back({block, exponent, bits});
 }
 
 int ExponentTable::next(int before, int highest_bit) const {
@@ -109,17 +107,33 @@ int ExponentTable::next(int before, int highest_bit) const {
   return std::clamp(std::max(wanted, before - kFallMax), kGridExponentLowest, kGridExponentHighest);
 }
 
+/// One of each block, ascending: its last exponent, its largest bits.
+void ExponentTable::join_seen() {
+  std::ranges::stable_sort(seen_, {}, &Seen::block);
+  size_t kept = 0;
+  for (const Seen& seen : seen_) {
+    if (kept > 0 && seen_[kept - 1].block == seen.block) {
+      seen_[kept - 1].exponent = seen.exponent;
+      seen_[kept - 1].bits = std::max(seen_[kept - 1].bits, seen.bits);
+    } else {
+      seen_[kept++] = seen;
+    }
+  }
+  seen_.resize(kept);
+}
+
 void ExponentTable::end_step() {
+  join_seen();
   constexpr int kNone = INT32_MIN;
   std::map<size_t, int> whole_bits;  // of the groups that have results: exponent + bits of the largest sum
-  for (const auto& [block, seen] : seen_) {
-    int& whole_bit = whole_bits.try_emplace(group_of(block), kNone).first->second;
+  for (const Seen& seen : seen_) {
+    int& whole_bit = whole_bits.try_emplace(group_of(seen.block), kNone).first->second;
     if (seen.bits == 0) {
-      state_.blocks[block] = lowered(seen.exponent);
+      state_.blocks[seen.block] = lowered(seen.exponent);
       continue;
     }
     whole_bit = std::max(whole_bit, seen.exponent + seen.bits);
-    state_.blocks[block] = next(seen.exponent, seen.exponent + seen.bits);
+    state_.blocks[seen.block] = next(seen.exponent, seen.exponent + seen.bits);
   }
   for (const auto& [group, bit] : whole_bits) {
     int& whole = state_.whole[group];
@@ -129,9 +143,9 @@ void ExponentTable::end_step() {
 }
 
 void ExponentTable::end_step_of_nonzero() {
-  std::erase_if(seen_, [](const auto& one) { return one.second.bits == 0; });
+  std::erase_if(seen_, [](const Seen& one) { return one.bits == 0; });
   std::vector<uint8_t> has_any(groups_.size(), 0);
-  for (const auto& [block, seen] : seen_) has_any[group_of(block)] = 1;
+  for (const Seen& seen : seen_) has_any[group_of(seen.block)] = 1;
   for (auto& [block, exponent] : state_.blocks) {
     if (has_any[group_of(block)] == 0) exponent = lowered(exponent);
   }

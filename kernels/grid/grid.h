@@ -77,10 +77,13 @@ class ExponentTable {
   std::vector<uint32_t> groups_;
   State state_;
   struct Seen {
+    uint32_t block = 0;
     int exponent = 0;
     int bits = 0;  ///< of the largest |sum|; 0: all were 0
   };
-  std::map<uint32_t, Seen> seen_;
+  void join_seen();
+
+  std::vector<Seen> seen_;  ///< of the step in hand, as they came
 };
 
 }  // namespace millrace

@@ -104,15 +104,37 @@ std::span<const SwitchStepDone::Extra> extras_in(const SwitchStepDone& step, con
   return {begin, end};
 }
 
-/// The windows of which [first, last) are entries.
-std::vector<SwitchStepDone::Window> windows_with(const SwitchStepDone& step, size_t first, size_t last) {
+/// The windows that have entries of the part, cut to those.
+std::vector<SwitchStepDone::Window> windows_in(const SwitchStepDone& step, const PartRange& range) {
   std::vector<SwitchStepDone::Window> found;
   for (SwitchStepDone::Window window : step.windows) {
-    window.first = std::max(window.first, first);
-    window.last = std::min(window.last, last);
+    const IndexSpan entries = IndexSpan(step.indices).subspan(window.first, window.last - window.first);
+    const auto begin =
+        std::ranges::lower_bound(entries, range.begin, {}, [](uint32_t index) { return uint64_t{index}; });
+    const auto end = std::ranges::lower_bound(entries, range.end, {}, [](uint32_t index) { return uint64_t{index}; });
+    window.last = window.first + static_cast<size_t>(end - entries.begin());
+    window.first += static_cast<size_t>(begin - entries.begin());
     if (window.first < window.last) found.push_back(window);
   }
   return found;
+}
+
+/// Of these windows, indices from `begin` on.
+Stream<float> update_of(const SwitchStepDone& step, const std::vector<SwitchStepDone::Window>& windows, uint64_t begin,
+                        uint64_t dimension) {
+  Stream<float> sum = Stream<float>::empty(dimension);
+  size_t count = 0;
+  for (const SwitchStepDone::Window& window : windows) count += window.last - window.first;
+  resize(sum, count);
+  uint32_t* index = sum.indices.data();
+  float* value = sum.values.data();
+  for (const SwitchStepDone::Window& window : windows) {
+    const uint32_t* const from = step.indices.data();
+    index = std::transform(from + window.first, from + window.last, index,
+                           [begin](uint32_t of_array) { return static_cast<uint32_t>(of_array - begin); });
+    value = std::copy(step.sums.data() + window.first, step.sums.data() + window.last, value);
+  }
+  return sum;
 }
 
 }  // namespace
@@ -231,16 +253,8 @@ SessionCore::Impl::SwitchFate SessionCore::Impl::fate_by_switch(PartRun& part, c
 void SessionCore::Impl::deliver_by_switch(PartRun& part, const SwitchStepDone& step, TimeNs now, Actions& actions) {
   BucketRun& run = buckets[part.layout.bucket];
   const PartRange range = range_in(switch_path->layout(), part.layout);
-  const auto place_of = [&step](uint64_t index) {
-    return static_cast<size_t>(std::ranges::lower_bound(step.indices, index) - step.indices.begin());
-  };
-  const size_t first = place_of(range.begin);
-  Stream<float> sum = Stream<float>::empty(part.dimension());
-  resize(sum, place_of(range.end) - first);
-  const uint32_t* const from = step.indices.data() + first;
-  for (size_t i = 0; i < sum.count(); ++i) sum.indices[i] = static_cast<uint32_t>(from[i] - range.begin);
-  std::copy_n(step.sums.begin() + static_cast<std::ptrdiff_t>(first), sum.count(), sum.values.begin());
-  const std::vector<SwitchStepDone::Window> windows = windows_with(step, first, first + sum.count());
+  const std::vector<SwitchStepDone::Window> windows = windows_in(step, range);
+  Stream<float> sum = update_of(step, windows, range.begin, part.dimension());
 
   DeliveredUpdate delivered;
   delivered.bucket = part.layout.bucket;
@@ -267,11 +281,13 @@ void SessionCore::Impl::deliver_by_switch(PartRun& part, const SwitchStepDone& s
   }
   if (sum.count() > 0)
     delivered.denominator = protocol::denominator_of(config.spec.combine, delivered.contributors, delivered.weight_sum);
+  size_t at = 0;
   for (const SwitchStepDone::Window& window : windows) {
+    const auto values = std::span(sum.values).subspan(at, window.last - window.first);
+    at += values.size();
     if (config.spec.combine != protocol::Combine::kMean || window.contributors == delivered.contributors) continue;
     const double scale = static_cast<double>(delivered.contributors) / window.contributors;
-    for (size_t i = window.first - first; i < window.last - first; ++i)
-      sum.values[i] = static_cast<float>(static_cast<double>(sum.values[i]) * scale);
+    for (float& value : values) value = static_cast<float>(static_cast<double>(value) * scale);
   }
   run.bucket->count_received(sum.count());
   counters.raw_bytes_down += sum.count() * (sizeof(uint32_t) + sizeof(float));

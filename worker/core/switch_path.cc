@@ -84,11 +84,6 @@ SwitchClientCounters sum_of(const SwitchClientCounters& a, const SwitchClientCou
   return std::bit_cast<SwitchClientCounters>(sums);
 }
 
-template <typename T>
-void append(std::vector<T>& to, std::span<const T> from) {
-  to.insert(to.end(), from.begin(), from.end());
-}
-
 }  // namespace
 
 SwitchPath::SwitchPath(const protocol::JobSpec& spec, const protocol::JobLayout& layout, uint32_t worker,
@@ -211,10 +206,10 @@ std::vector<std::pair<uint32_t, double>> SwitchPath::take_revoked(uint64_t begin
 Status SwitchPath::begin_step(uint64_t step, IndexSpan indices, std::span<const float> values, TimeNs now) {
   MILLRACE_CHECK(!stepping_ && !done_, step);
   if (step >= UINT32_MAX) return fail(ErrorCode::kLimitExceeded, "path switch numbers steps in 32 bits");
-  windows_.clear();
+  arrived_.windows.clear();
+  arrived_.extras.clear();
   arrived_.indices.clear();
   arrived_.sums.clear();
-  arrived_.extras.clear();
   arrived_.applied.assign(indices.size(), 0);
   arrived_.returned.assign(indices.size(), 0);
   // Set before: the first packets may be answered at once by a sink of a test.
@@ -239,15 +234,18 @@ void SwitchPath::settled(const SettledWindow& window) {
   if (!stepping_) return;  // of a step after this worker's last
   SwitchStepDone& to = arrived_;
   const double step = grid_step(window.exponent);
-  Settled kept{.window = window.window,
-               .contributors = window.contributors,
-               .decided_epoch = window.decided_epoch,
-               .update = {.first = to.indices.size()}};
-  append<uint32_t>(to.indices, window.indices);
-  to.sums.resize(to.indices.size());
-  scale_integers(window.sums, step, std::span(to.sums).subspan(kept.update.first));
-  kept.update.last = to.indices.size();
-  windows_.push_back(kept);
+  const size_t first = to.indices.size();
+  const size_t last = first + window.indices.size();
+  to.windows.push_back({.contributors = static_cast<uint32_t>(std::popcount(window.contributors)),
+                        .counted = (window.contributors >> worker_ & 1) != 0,
+                        .decided_epoch = window.decided_epoch,
+                        .number = window.window,
+                        .first = first,
+                        .last = last});
+  to.indices.resize(last);
+  to.sums.resize(last);
+  std::ranges::copy(window.indices, to.indices.begin() + static_cast<std::ptrdiff_t>(first));
+  scale_integers(window.sums, step, std::span(to.sums).subspan(first));
   MILLRACE_CHECK(window.first + window.taken.size() <= to.applied.size(), window.first, window.taken.size());
   scale_integers(window.taken, step, std::span(to.applied).subspan(window.first, window.taken.size()));
   std::ranges::copy(window.back, to.returned.begin() + static_cast<std::ptrdiff_t>(window.first));
@@ -260,33 +258,9 @@ void SwitchPath::step_done(uint32_t /*step*/) { done_ = stepping_; }
 std::optional<SwitchStepDone> SwitchPath::take_done() {
   if (!done_) return std::nullopt;
   stepping_ = done_ = false;
-  SwitchStepDone step = std::move(room_);
-  step.windows.clear();
-  step.indices.clear();
-  step.sums.clear();
-  step.applied.swap(arrived_.applied);
-  step.returned.swap(arrived_.returned);
-  step.extras.swap(arrived_.extras);
-  std::ranges::sort(step.extras, {}, &SwitchStepDone::Extra::index);
-  std::ranges::sort(windows_, {}, &Settled::window);
-  step.windows.reserve(windows_.size());
-  step.indices.reserve(arrived_.indices.size());
-  step.sums.reserve(arrived_.sums.size());
-  const auto append_range = []<typename T>(std::vector<T>& to, const std::vector<T>& from,
-                                           const Settled::Range& range) {
-    append<T>(to, std::span(from).subspan(range.first, range.last - range.first));
-  };
-  for (const Settled& window : windows_) {
-    const size_t first = step.indices.size();
-    append_range(step.indices, arrived_.indices, window.update);
-    append_range(step.sums, arrived_.sums, window.update);
-    step.windows.push_back({.contributors = static_cast<uint32_t>(std::popcount(window.contributors)),
-                            .counted = (window.contributors >> worker_ & 1) != 0,
-                            .decided_epoch = window.decided_epoch,
-                            .first = first,
-                            .last = step.indices.size()});
-  }
-  return step;
+  std::ranges::sort(arrived_.extras, {}, &SwitchStepDone::Extra::index);
+  std::ranges::sort(arrived_.windows, {}, &SwitchStepDone::Window::number);
+  return std::exchange(arrived_, std::move(room_));
 }
 
 protocol::Heartbeat::Switch SwitchPath::word(TimeNs now) const {

@@ -32,7 +32,7 @@ struct SwitchAccess {
   std::optional<protocol::Endpoint> rack = {};
 };
 
-/// What came of one step in all buckets, indices of the switch's array (protocol::SwitchLayout), ascending.
+/// What came of one step in all buckets, indices of the switch's array (protocol::SwitchLayout).
 struct SwitchStepDone {
   /// What the update applied of an entry that was not offered (a filter took it along), and what makes up for it.
   struct Extra {
@@ -44,12 +44,14 @@ struct SwitchStepDone {
     uint32_t contributors = 0;
     bool counted = false;  ///< this worker is among them
     uint32_t decided_epoch = 0;
+    uint32_t number = 0;
     size_t first = 0;  ///< of `indices` and `sums`
     size_t last = 0;
   };
-  std::vector<Window> windows;  ///< those that had a turn
-  std::vector<uint32_t> indices;
-  std::vector<float> sums;  ///< the update
+  std::vector<Window> windows;  ///< those that had a turn, ascending
+  // The update: ascending within a window, the windows in the order in which their results came.
+  IndexBuffer indices;
+  Buffer<float> sums;
   // Of each entry that begin_step() was given, in its order; 0 in both: nobody knows what became of it.
   Buffer<double> applied;  ///< what of it is in the update
   Buffer<float> returned;  ///< what of it is not
@@ -123,18 +125,6 @@ class SwitchPath final : private SwitchOutcome {
   SwitchPathStatus status() const;
 
  private:
-  /// A turn's outcome; its entries lie behind those of the turns before it, in order of arrival.
-  struct Settled {
-    uint32_t window = 0;
-    uint64_t contributors = 0;
-    uint32_t decided_epoch = 0;
-    struct Range {
-      size_t first = 0;
-      size_t last = 0;
-    };
-    Range update;  ///< of arrived_.indices, sums
-  };
-
   void settled(const SettledWindow& window) override;
   void step_done(uint32_t step) override;
   Result<protocol::Endpoint> find(const std::string& text);
@@ -167,8 +157,7 @@ class SwitchPath final : private SwitchOutcome {
 
   bool stepping_ = false;
   bool done_ = false;
-  std::vector<Settled> windows_;  ///< of the step under way
-  SwitchStepDone arrived_;        ///< its entries, the update's in order of arrival; no windows
+  SwitchStepDone arrived_;  ///< of the step under way; windows and extras in order of arrival
 
   SwitchStepDone room_;  ///< memory only
 

@@ -18,8 +18,8 @@
 /// fast they add, and how many entries they have, and ranks the algorithms by the papers' cost models; the steps after it try
 /// out the best of them, dense ones among them, in blocks of steps each, as they would follow one another in a job: what a link
 /// or a cache holds is what the algorithm's own last step left there. After each pass over the candidates those that are
-/// clearly slower are left out, and the others have longer blocks; of the last ones that is kept whose steps' median is least,
-/// of each step the slowest rank's time. Every kPeriod steps it begins anew: densities change.
+/// clearly slower, in their fastest step too, are left out, and the others have longer blocks; of the last ones that is kept
+/// whose steps' median is least, of each step the slowest rank's time. Every kPeriod steps it begins anew: densities change.
 ///
 /// All ranks   choose alike: by numbers that all of them have.
 /// Any step    is an exact sum, whichever algorithm makes it.
@@ -28,12 +28,12 @@ namespace millrace::peer {
 namespace {
 
 constexpr uint64_t kPeriod = 2'000;   ///< steps
-constexpr size_t kCandidatesMax = 5;  ///< tried out
+constexpr size_t kCandidatesMax = 8;  ///< tried out
 constexpr double kWithin = 6;         ///< ... those that the models say take up to so many times the best one's time
 /// A pass over those that are left: so many timed steps each, behind one that warms up.
 struct Pass {
   uint32_t steps = 0;
-  double keeps_within = 0;  ///< of the best one's median
+  double keeps_within = 0;  ///< of the best one's median; those whose fastest step is slower go
 };
 // Those that come close are seen in several passes: what disturbs a machine for a while does not disturb all blocks of one.
 constexpr std::array<Pass, 5> kPasses{{{2, 2.0}, {4, 1.5}, {8, 1.25}, {8, 1.1}, {8, 1.0}}};
@@ -129,6 +129,7 @@ class Automatic final : public Allreduce<T> {
     std::vector<double> own_s;      ///< this rank's times of the pass
     std::vector<double> slowest_s;  ///< of the passes before, of all ranks
     double median_s = 0;
+    double fastest_s = 0;
   };
 
   Task<Result<Reduced<T>>> try_out(Channel& channel, HeldStream<T> own) {
@@ -242,11 +243,12 @@ class Automatic final : public Allreduce<T> {
       Candidate& one = candidates_[left_[i]];
       std::ranges::copy(slowest.subspan(i * pass.steps, pass.steps), std::back_inserter(one.slowest_s));
       one.median_s = middle_of(one.slowest_s);
+      one.fastest_s = *std::ranges::min_element(one.slowest_s);
     }
-    const auto median_of = [this](size_t at) { return candidates_[at].median_s; };
-    const size_t best = *std::ranges::min_element(left_, {}, median_of);
+    const size_t best = *std::ranges::min_element(left_, {}, [this](size_t at) { return candidates_[at].median_s; });
     std::erase_if(left_, [&](size_t at) {
-      const bool goes = median_of(at) > pass.keeps_within * median_of(best);
+      // Of few steps the median may be disturbed: another process had the core. All of them hardly are.
+      const bool goes = candidates_[at].fastest_s > pass.keeps_within * candidates_[best].median_s;
       if (goes) candidates_[at].allreduce.reset();
       return goes;
     });

@@ -88,7 +88,7 @@ void SwitchClient::State::on_result(const Datagram& datagram, TimeNs now, protoc
 bool SwitchClient::State::settle_if_whole(uint16_t number, TimeNs now) {
   Slot& slot = slots[number];
   if (!slot.result.whole()) return false;
-  slot.kept = slot.result.take_packets();
+  slot.result.take_packets(slot.kept);
   const protocol::ResultTerms terms = *protocol::read_result_terms(slot.kept.front().extension);
   const bool contributed = (terms.contributors >> options.worker & 1) != 0;
   const uint32_t begin = slot.window * options.window_indices;
@@ -99,14 +99,6 @@ bool SwitchClient::State::settle_if_whole(uint16_t number, TimeNs now) {
   std::ranges::transform(update, in_tensor.begin(), [&](uint16_t index) { return begin + index; });
   exponents.observe(slot.window, slot.result.header().exponent, slot.result.integers());
   const IndexSpan offered = IndexSpan(indices).subspan(slot.first, slot.offer.indices.size());
-  std::swap(slot.applied[0], slot.applied[1]);
-  slot.applied[0].exponent = exponent_of(slot.result.header());
-  slot.applied[0].indices.assign(offered.begin(), offered.end());
-  slot.applied[0].integers = settlement.taken;
-  for (const SwitchExtra& extra : settlement.extra) {
-    slot.applied[0].indices.push_back(extra.index);
-    slot.applied[0].integers.push_back(extra.taken);
-  }
   note_result_of_removal(number);
   if (slot.window == number) {
     slot.ended = (slot.result.header().flags & flag::kFin) != 0;
@@ -135,8 +127,20 @@ bool SwitchClient::State::settle_if_whole(uint16_t number, TimeNs now) {
                    .taken = settlement.taken,
                    .back = settlement.back,
                    .extra = settlement.extra});
+  keep_applied(slot, begin);
   ++slot.turn;
   return true;
+}
+
+/// The offer is settled, so its memory goes to what is kept of it, and the other way round.
+void SwitchClient::State::keep_applied(Slot& slot, uint32_t begin) {
+  std::swap(slot.applied[0], slot.applied[1]);
+  Applied& applied = slot.applied[0];
+  applied.exponent = exponent_of(slot.result.header());
+  applied.begin = begin;
+  std::swap(applied.indices, slot.offer.indices);
+  std::swap(applied.integers, settlement.taken);
+  std::swap(applied.extra, settlement.extra);
 }
 
 /// The turn after a settled one: at once, or with the next step.

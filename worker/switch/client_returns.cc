@@ -81,6 +81,18 @@ void SwitchClient::State::go_on_finishing(TimeNs now, protocol::PacketSink& sink
   begin_or_wait(now, sink);
 }
 
+SwitchRevoked SwitchClient::State::revoke(const Applied& applied) {
+  SwitchRevoked revoked;
+  revoked.exponent = applied.exponent;
+  for (const uint16_t index : applied.indices) revoked.indices.push_back(applied.begin + index);
+  revoked.integers.assign(applied.integers.begin(), applied.integers.end());
+  for (const SwitchExtra& extra : applied.extra) {
+    revoked.indices.push_back(extra.index);
+    revoked.integers.push_back(extra.taken);
+  }
+  return revoked;
+}
+
 std::vector<SwitchRevoked> SwitchClient::State::abandon_step(uint64_t life, const std::vector<SwitchRemoval>& known) {
   const std::pair<uint16_t, uint64_t> own{options.worker, life};
   const auto removal = std::ranges::find_if(
@@ -89,10 +101,10 @@ std::vector<SwitchRevoked> SwitchClient::State::abandon_step(uint64_t life, cons
   for (uint16_t number = 0; number < slot_count() && removal != known.end(); ++number) {
     // It has results behind T, and nobody else who is left: of one turn where it alone had it, of two where who else had the one
     // before was removed later.
-    std::array<SwitchRevoked, 2>& applied = slots[number].applied;
+    std::array<Applied, 2>& applied = slots[number].applied;
     const uint64_t behind = slots[number].turn - std::min(slots[number].turn, removal->slots[number].turn + 1);
     for (uint64_t at = 0; at < std::min<uint64_t>(behind, applied.size()); ++at)
-      revoked.push_back(std::exchange(applied[at], {}));
+      revoked.push_back(revoke(std::exchange(applied[at], {})));
   }
   if (!stepping) return revoked;
   for (uint16_t number = 0; number < slot_count(); ++number) {

@@ -28,8 +28,25 @@ struct SwitchClient::State {
     kWaiting,  ///< sent; the result is out
   };
 
-  struct Slot {
+  /// What a turn's update applied of what was offered in it.
+  struct Applied {
+    int exponent = 0;
+    uint32_t begin = 0;             ///< of the window
+    std::vector<uint16_t> indices;  ///< in the window
+    Buffer<int32_t> integers;       ///< [indices]
+    std::vector<SwitchExtra> extra;
+  };
+  static SwitchRevoked revoke(const Applied& applied);
+
+  /// What is looked at in all slots at every result stands first, within a line of the cache.
+  struct alignas(64) Slot {
     SlotState state = SlotState::kDone;
+    uint32_t sends = 0;      ///< of this turn, in all epochs and lives
+    uint64_t order = 0;      ///< of its last transmission, or of its waiting, among all slots'
+    uint32_t overtaken = 0;  ///< turns that were sent later and are back already
+    uint32_t timeouts = 0;
+    TimeNs sent_at = 0;
+    TimeNs due = 0;       ///< kWaiting: time-out; kHeld: goes out at the latest
     uint64_t turn = 1;    ///< the position of SWITCH.md: the turn that is sent next, or was
     uint32_t window = 0;  ///< of that turn
     uint32_t next = protocol::kNoWindow;
@@ -42,15 +59,9 @@ struct SwitchClient::State {
     std::vector<Fragment> kept;  ///< the whole result of turn - 1
     // This step's opening said FIN of all its contributors:
     bool ended = false;
-    uint64_t ended_by = 0;                 ///< these
-    uint32_t ended_epoch = 0;              ///< in this epoch
-    std::array<SwitchRevoked, 2> applied;  ///< in turns - 1 and - 2: what would be revoked
-    uint32_t sends = 0;                    ///< of this turn, in all epochs and lives
-    uint64_t order = 0;                    ///< of its last transmission, or of its waiting, among all slots'
-    uint32_t overtaken = 0;                ///< turns that were sent later and are back already
-    uint32_t timeouts = 0;
-    TimeNs sent_at = 0;
-    TimeNs due = 0;  ///< kWaiting: time-out; kHeld: goes out at the latest
+    uint64_t ended_by = 0;           ///< these
+    uint32_t ended_epoch = 0;        ///< in this epoch
+    std::array<Applied, 2> applied;  ///< in turns - 1 and - 2: what would be revoked
   };
 
   /// A step's entries of one window.
@@ -78,6 +89,7 @@ struct SwitchClient::State {
   bool keeps_the_rules(const Slot& slot, uint16_t number, const protocol::DatagramHeader& header) const;
   void count_taken(Gathering::Taken taken);
   bool settle_if_whole(uint16_t number, TimeNs now);
+  void keep_applied(Slot& slot, uint32_t begin);
   void advance(uint16_t number, uint32_t next, TimeNs now, protocol::PacketSink& sink);
   void end_step_if_over(TimeNs now, protocol::PacketSink& sink);
 

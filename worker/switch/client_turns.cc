@@ -71,18 +71,20 @@ void SwitchClient::State::open_step(TimeNs now, protocol::PacketSink& sink) {
 void SwitchClient::State::open_turn(uint16_t number, uint32_t window, TimeNs now, protocol::PacketSink& sink) {
   Slot& slot = slots[number];
   slot.window = window;
-  slot.offer.indices.clear();
-  slot.offer.values.clear();
   slot.first = 0;
+  size_t count = 0;
   if (slot.piece < slot.pieces.size() && pieces[slot.pieces[slot.piece]].window == window) {
     const Piece& piece = pieces[slot.pieces[slot.piece++]];
     const uint32_t begin = window * options.window_indices;
     slot.first = piece.first;
-    slot.offer.indices.resize(piece.last - piece.first);
-    for (size_t i = piece.first; i < piece.last; ++i)
-      slot.offer.indices[i - piece.first] = static_cast<uint16_t>(indices[i] - begin);
+    count = piece.last - piece.first;
+    slot.offer.indices.resize(count);
+    std::transform(indices.data() + piece.first, indices.data() + piece.last, slot.offer.indices.data(),
+                   [begin](uint32_t index) { return static_cast<uint16_t>(index - begin); });
     slot.offer.values.assign(values.data() + piece.first, values.data() + piece.last);
   }
+  slot.offer.indices.resize(count);
+  slot.offer.values.resize(count);
   slot.next = slot.piece < slot.pieces.size() ? pieces[slot.pieces[slot.piece]].window : protocol::kNoWindow;
   MILLRACE_CHECK(slot.next > window, slot.next, window);
 
@@ -97,7 +99,7 @@ void SwitchClient::State::open_turn(uint16_t number, uint32_t window, TimeNs now
   terms.header.next = slot.next;
   terms.header.slot = number;
   terms.header.exponent = static_cast<int8_t>(exponents.of(window));
-  slot.sent = make_contribution(slot.offer, terms);
+  make_contribution(slot.offer, terms, slot.sent);
   counters.entries_left_over += slot.sent.left_over;
   counters.entries_saturated += slot.sent.saturated;
   slot.result.clear();

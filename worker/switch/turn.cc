@@ -33,23 +33,17 @@ DecodeRoom& decode_room() {
   return room;
 }
 
-/// On the grid, without the zeros.
-struct Rounded {
-  std::vector<uint16_t> indices;
-  std::vector<int32_t> integers;
-  uint32_t saturated = 0;
-};
-
-Rounded round_offer(const Offer& offer, int exponent, int32_t limit) {
-  Rounded out;
+/// On the grid, without the zeros: out's indices and integers.
+void round_offer(const Offer& offer, int exponent, int32_t limit, Contribution& out) {
   const size_t count = offer.indices.size();
-  if (count == 0) return out;
   out.indices.resize(count);
   out.integers.resize(count);
+  out.saturated = 0;
+  if (count == 0) return;
   out.saturated = to_grid(offer.values, exponent, limit, out.integers);
   if (std::ranges::find(out.integers, 0) == out.integers.end()) {
     out.indices = offer.indices;
-    return out;
+    return;
   }
   size_t kept = 0;
   for (size_t i = 0; i < count; ++i) {
@@ -68,43 +62,55 @@ Rounded round_offer(const Offer& offer, int exponent, int32_t limit) {
   }
   out.indices.resize(kept);
   out.integers.resize(kept);
-  return out;
+}
+
+/// The fragment number `at`, in memory of the turn before.
+Fragment& fragment_of(Contribution& out, size_t at, const DatagramHeader& header) {
+  if (at == out.fragments.size()) out.fragments.emplace_back();
+  Fragment& fragment = out.fragments[at];
+  fragment.header = header;
+  fragment.header.fragment = static_cast<uint8_t>(at);
+  return fragment;
 }
 
 }  // namespace
 
 Contribution make_contribution(const Offer& offer, const ContributionTerms& terms) {
   Contribution out;
-  Rounded rounded = round_offer(offer, terms.header.exponent, terms.limit);
-  out.saturated = rounded.saturated;
-  out.indices = std::move(rounded.indices);
-  out.integers = std::move(rounded.integers);
+  make_contribution(offer, terms, out);
+  return out;
+}
+
+void make_contribution(const Offer& offer, const ContributionTerms& terms, Contribution& out) {
+  round_offer(offer, terms.header.exponent, terms.limit, out);
   std::span<const uint16_t> indices(out.indices);
   std::span<int32_t> integers(out.integers);  // what receivers decode takes their place
-  while (!indices.empty() && out.fragments.size() < protocol::kFragmentsMax) {
-    Fragment fragment{.header = terms.header, .extension = {}, .payload = ByteBuffer(terms.payload_bytes_max)};
-    fragment.header.fragment = static_cast<uint8_t>(out.fragments.size());
+  size_t count = 0;
+  while (!indices.empty() && count < protocol::kFragmentsMax) {
+    Fragment& fragment = fragment_of(out, count++, terms.header);
+    fragment.payload.resize(terms.payload_bytes_max);
     const uint32_t taken = protocol::encode_window({indices, integers}, terms.codecs, terms.window_indices,
                                                    fragment.header, fragment.payload, integers);
     MILLRACE_CHECK(taken > 0 && taken <= indices.size(), taken);
     fragment.payload.resize(fragment.header.payload_bytes);
-    out.fragments.push_back(std::move(fragment));
     indices = indices.subspan(taken);
     integers = integers.subspan(taken);
   }
   out.left_over = static_cast<uint32_t>(indices.size());
   out.indices.resize(out.indices.size() - out.left_over);
   out.integers.resize(out.indices.size());
-  if (out.fragments.empty()) {
-    out.fragments.push_back({.header = terms.header, .extension = {}, .payload = {}});
-    out.fragments.back().header.flags |= flag::kEmpty;
+  if (count == 0) {
+    Fragment& fragment = fragment_of(out, count++, terms.header);
+    fragment.payload.clear();
+    fragment.header.flags |= flag::kEmpty;
   }
+  out.fragments.resize(count);
   out.fragments.back().header.flags |= flag::kLast;
-  return out;
 }
 
 void Gathering::clear() {
-  parts_.clear();
+  for (Part& part : parts()) part.is_here = false;
+  reach_ = 0;
   count_ = 0;
   last_.reset();
   whole_ = false;
@@ -119,13 +125,13 @@ bool Gathering::contradicts(const Datagram& datagram) const {
   if (last_ && (header.fragment > *last_ || is_last)) return true;
   if (count_ == 0) return false;
   // Whatever is kept of parts ends with one that has come.
-  if (is_last && parts_.size() > header.fragment + size_t{1}) return true;
+  if (is_last && reach_ > header.fragment + size_t{1}) return true;
   constexpr uint8_t kOfAll = flag::kFin | flag::kVoid | flag::kReselected;
   if (header.next != first_.next || (header.flags & kOfAll) != (first_.flags & kOfAll)) return true;
-  for (const std::optional<Part>& part : parts_) {
-    if (!part) continue;
+  for (const Part& part : parts()) {
+    if (!part.is_here) continue;
     // Behind the terms is what is said of the fragment's own entries.
-    return !std::ranges::equal(ByteSpan(part->packet.extension).first(protocol::kResultTermsBytes),
+    return !std::ranges::equal(ByteSpan(part.packet.extension).first(protocol::kResultTermsBytes),
                                datagram.extension.first(protocol::kResultTermsBytes));
   }
   return false;
@@ -133,35 +139,36 @@ bool Gathering::contradicts(const Datagram& datagram) const {
 
 Gathering::Taken Gathering::take(const Datagram& datagram, uint32_t window_indices) {
   const DatagramHeader& header = datagram.header;
-  if (whole_ || (header.fragment < parts_.size() && parts_[header.fragment])) return Taken::kDuplicate;
+  if (whole_ || (header.fragment < reach_ && parts_[header.fragment].is_here)) return Taken::kDuplicate;
   if (!protocol::read_result_terms(datagram.extension)) return Taken::kBadPayload;
   if (contradicts(datagram)) return Taken::kContradiction;
   DecodeRoom& room = decode_room();
   const auto count = room.decode(header, datagram.payload, window_indices);
   if (!count || !protocol::KeptMarks::read(datagram.extension, *count)) return Taken::kBadPayload;
   if (count_ == 0) first_ = header;
-  if (header.fragment >= parts_.size()) parts_.resize(header.fragment + size_t{1});
+  reach_ = std::max(reach_, header.fragment + size_t{1});
+  if (reach_ > parts_.size()) parts_.resize(reach_);
   const auto decoded_indices = std::span(room.indices).first(*count);
   const auto decoded_integers = std::span(room.integers).first(*count);
   const bool is_all = header.fragment == 0 && (header.flags & flag::kLast) != 0;
-  parts_[header.fragment] = Part{
-      .packet = {.header = header,
-                 .extension = ByteBuffer(datagram.extension.begin(), datagram.extension.end()),
-                 .payload = ByteBuffer(datagram.payload.begin(), datagram.payload.end())},
-      .indices =
-          is_all ? std::vector<uint16_t>() : std::vector<uint16_t>(decoded_indices.begin(), decoded_indices.end()),
-      .integers =
-          is_all ? std::vector<int32_t>() : std::vector<int32_t>(decoded_integers.begin(), decoded_integers.end()),
-  };
+  Part& part = parts_[header.fragment];
+  part.is_here = true;
+  part.packet.header = header;
+  part.packet.extension.assign(datagram.extension.begin(), datagram.extension.end());
+  part.packet.payload.assign(datagram.payload.begin(), datagram.payload.end());
+  part.indices.clear();
+  part.integers.clear();
   ++count_;
   if ((header.flags & flag::kLast) != 0) last_ = header.fragment;
   if (is_all) {
-    join_racks(*parts_.front(), *count);
+    join_racks(part, *count);
     indices_.assign(decoded_indices.begin(), decoded_indices.end());
     integers_.assign(decoded_integers.begin(), decoded_integers.end());
     whole_ = true;
     return Taken::kWhole;
   }
+  part.indices.assign(decoded_indices.begin(), decoded_indices.end());
+  part.integers.assign(decoded_integers.begin(), decoded_integers.end());
   if (!last_ || count_ != *last_ + 1u) return Taken::kMore;
   return join();
 }
@@ -170,7 +177,7 @@ Gathering::Taken Gathering::take(const Datagram& datagram, uint32_t window_indic
 /// the window's end.
 Gathering::Taken Gathering::join() {
   std::vector<const Part*> order;
-  for (size_t i = 0; i <= *last_; ++i) order.push_back(&*parts_[i]);
+  for (const Part& part : parts()) order.push_back(&part);
   const auto first_index = [](const Part* part) { return part->indices.empty() ? -1 : int{part->indices.front()}; };
   std::ranges::stable_sort(order, {}, first_index);
   for (const Part* part : order) {
@@ -200,11 +207,9 @@ bool Gathering::join_racks(const Part& part, size_t entries) {
   return true;
 }
 
-std::vector<Fragment> Gathering::take_packets() {
-  std::vector<Fragment> out;
-  out.reserve(count_);
-  for (size_t i = 0; i < count_; ++i) out.push_back(std::move(parts_[i]->packet));
-  return out;
+void Gathering::take_packets(std::vector<Fragment>& out) {
+  out.resize(count_);
+  for (size_t i = 0; i < count_; ++i) std::swap(out[i], parts_[i].packet);
 }
 
 namespace {
@@ -213,11 +218,22 @@ namespace {
 class IndexSet {
  public:
   IndexSet() : words_(protocol::kWindowIndicesMax / 32) {}
-  void insert(std::span<const uint16_t> indices) {
-    for (const uint16_t index : indices) words_[index / 32] |= uint32_t{1} << (index % 32);
+  /// Ascending indices, into an empty set. A word is put together beside its memory: neighbours would wait for stores.
+  void fill(std::span<const uint16_t> indices) {
+    uint32_t* const words = words_.data();
+    uint32_t word = 0;
+    uint32_t at = 0;
+    for (const uint16_t index : indices) {
+      word = index / 32u == at ? word : 0;
+      at = index / 32u;
+      word |= uint32_t{1} << (index % 32);
+      words[at] = word;
+    }
   }
+  /// Of what fill() had: all of the words between the first and the last, which is the faster way.
   void erase(std::span<const uint16_t> indices) {
-    for (const uint16_t index : indices) words_[index / 32] = 0;
+    if (indices.empty()) return;
+    std::fill(words_.begin() + indices.front() / 32, words_.begin() + indices.back() / 32 + 1, 0);
   }
   bool holds(uint16_t index) const { return (words_[index / 32] >> (index % 32) & 1) != 0; }
   std::span<const uint32_t> words() const { return words_; }
@@ -306,8 +322,8 @@ void settle(const Offer& offer, const Contribution& sent, const std::vector<uint
   Applied& sets = applied_room();
   const std::span<const uint16_t> in_update = update != nullptr ? *update : std::span<const uint16_t>();
   const std::span<const uint16_t> in_rack = kept != nullptr ? *kept : std::span<const uint16_t>();
-  sets.update.insert(in_update);
-  sets.kept.insert(in_rack);
+  sets.update.fill(in_update);
+  sets.kept.fill(in_rack);
   out.taken.resize(offer.indices.size());
   out.back.resize(offer.indices.size());
   out.extra.clear();

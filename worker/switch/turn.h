@@ -43,6 +43,9 @@ struct ContributionTerms {
 
 /// Rounds the offer to the grid and packs it. Nothing to send: one EMPTY fragment. All of it rounds to 0: one entry of 0, so that
 /// the result shows that the exponent is too large.
+///
+/// out  overwritten; its memory is used again.
+void make_contribution(const Offer& offer, const ContributionTerms& terms, Contribution& out);
 Contribution make_contribution(const Offer& offer, const ContributionTerms& terms);
 
 /// The fragments of a result as they come in, in any order. Decodes each at once.
@@ -59,21 +62,26 @@ class Gathering {
   const std::vector<uint16_t>& indices() const { return indices_; }  ///< REQUIRES: whole()
   const std::vector<int32_t>& integers() const { return integers_; }
   const std::vector<CutRack>& racks() const { return racks_; }
-  /// The packets themselves, in order, once. REQUIRES: whole().
-  std::vector<Fragment> take_packets();
+  /// The packets themselves, in order, once. What was in `out` becomes memory of the packets to come. REQUIRES: whole().
+  void take_packets(std::vector<Fragment>& out);
 
  private:
   struct Part {
+    bool is_here = false;
     Fragment packet;
-    std::vector<uint16_t> indices;
+    std::vector<uint16_t> indices;  ///< none where the part is all there is
     std::vector<int32_t> integers;
   };
   bool contradicts(const protocol::Datagram& datagram) const;
   Taken join();
   bool join_racks(const Part& part, size_t entries);
 
-  std::vector<std::optional<Part>> parts_;  ///< as many as have come, or were left out on the way
-  uint32_t count_ = 0;
+  std::span<Part> parts() { return std::span(parts_).first(reach_); }
+  std::span<const Part> parts() const { return std::span(parts_).first(reach_); }
+
+  std::vector<Part> parts_;  ///< grows only: their memory is used again
+  size_t reach_ = 0;         ///< as many parts as have come, or were left out on the way
+  uint32_t count_ = 0;       ///< that have come
   std::optional<uint8_t> last_;
   bool whole_ = false;
   protocol::DatagramHeader first_;

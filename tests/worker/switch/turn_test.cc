@@ -90,6 +90,52 @@ TEST(Contribution, WhatDoesNotFitSixteenFragmentsIsLeftOver) {
   EXPECT_GE(std::ranges::count_if(back.back, [](float value) { return value != 0; }), sent.left_over);
 }
 
+TEST(Contribution, InMemoryOfAnotherTurnIsTheSame) {
+  Contribution used;
+  for (const uint32_t entries : {1500u, 3u, 0u, 700u, 0u, 4000u, 1u}) {
+    Offer offer = random_offer(entries, entries);
+    if (entries == 3) offer.values = {0.1F, -0.3F, 0.2F};
+    const Contribution fresh = make_contribution(offer, terms(100));
+    make_contribution(offer, terms(100), used);
+    EXPECT_EQ(used.indices, fresh.indices);
+    EXPECT_EQ(used.integers, fresh.integers);
+    EXPECT_EQ(used.left_over, fresh.left_over);
+    EXPECT_EQ(used.saturated, fresh.saturated);
+    ASSERT_EQ(used.fragments.size(), fresh.fragments.size());
+    for (size_t i = 0; i < fresh.fragments.size(); ++i) {
+      EXPECT_EQ(used.fragments[i].payload, fresh.fragments[i].payload);
+      EXPECT_TRUE(used.fragments[i].header == fresh.fragments[i].header);
+    }
+  }
+}
+
+TEST(Gathering, AnotherTurnInTheSameMemoryKnowsNothingOfTheFirst) {
+  Gathering gathering;
+  std::vector<Fragment> packets;
+  for (const uint32_t entries : {1200u, 5u, 0u, 2000u, 5u}) {
+    const Contribution sent = make_contribution(random_offer(entries, entries), terms());
+    gathering.clear();
+    EXPECT_FALSE(gathering.whole());
+    for (size_t i = sent.fragments.size(); i > 0; --i)
+      EXPECT_NE(gathering.take(arrived(sent.fragments[i - 1]), 65'536), Gathering::Taken::kDuplicate);
+    ASSERT_TRUE(gathering.whole());
+    EXPECT_EQ(gathering.indices(), sent.indices);
+    EXPECT_EQ(gathering.integers(), sent.integers);
+    gathering.take_packets(packets);
+    ASSERT_EQ(packets.size(), sent.fragments.size());
+    for (size_t i = 0; i < packets.size(); ++i) EXPECT_EQ(packets[i].payload, sent.fragments[i].payload);
+  }
+  // What is not whole leaves nothing behind either.
+  const Contribution half = make_contribution(random_offer(1200, 3), terms());
+  ASSERT_GE(half.fragments.size(), 3u);
+  gathering.clear();
+  gathering.take(arrived(half.fragments[1]), 65'536);
+  gathering.clear();
+  const Contribution last = make_contribution(random_offer(4, 4), terms());
+  EXPECT_EQ(gathering.take(arrived(last.fragments[0]), 65'536), Gathering::Taken::kWhole);
+  EXPECT_EQ(gathering.indices(), last.indices);
+}
+
 TEST(Gathering, TakesFragmentsInAnyOrderAndDuplicatesOnce) {
   const Contribution sent = make_contribution(random_offer(1200, 7), terms());
   ASSERT_GE(sent.fragments.size(), 3u);
@@ -106,7 +152,8 @@ TEST(Gathering, TakesFragmentsInAnyOrderAndDuplicatesOnce) {
     }
     ASSERT_TRUE(gathering.whole());
     EXPECT_EQ(gathering.integers(), sent.integers);
-    const std::vector<Fragment> packets = gathering.take_packets();
+    std::vector<Fragment> packets;
+    gathering.take_packets(packets);
     ASSERT_EQ(packets.size(), sent.fragments.size());
     for (size_t i = 0; i < packets.size(); ++i) EXPECT_EQ(packets[i].payload, sent.fragments[i].payload);
   }
