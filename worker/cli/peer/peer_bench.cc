@@ -51,7 +51,7 @@ class Bench {
 
   Result<nlohmann::json> run() {
     if (Status status = prepare(); !status) return std::unexpected(status.error());
-    if (Status status = settle(); !status) return std::unexpected(status.error());
+    if (Status status = settle_all(); !status) return std::unexpected(status.error());
     for (uint32_t round = 0; round < options_.warmup; ++round) {
       if (Status status = one_round(round == 0 ? Checked::kYes : Checked::kNo); !status) {
         return std::unexpected(status.error());
@@ -96,14 +96,11 @@ class Bench {
     return {};
   }
 
-  /// What chooses among others has its choice made before anything is measured.
-  Status settle() {
-    constexpr int kStepsMax = 256;
+  Status settle_all() {
     for (Contender& one : contenders_) {
-      for (int step = 0; one.info != nullptr && !one.allreduce->is_settled(); ++step) {
-        if (step == kStepsMax) return fail(ErrorCode::kInternal, one.name() + " does not come to a choice");
-        if (Status status = run_sparse(one, Checked::kNo); !status) return status;
-      }
+      if (one.info == nullptr) continue;
+      const auto step = [&] { return run_sparse(one, Checked::kNo); };
+      if (Status status = settle(*one.allreduce, step); !status) return status;
     }
     return {};
   }
@@ -290,6 +287,17 @@ Result<std::vector<peer::AlgorithmId>> algorithms_of(const PeerBenchOptions& opt
   if (!ids.empty()) return ids;
   for (const peer::AlgorithmInfo& one : peer::algorithms()) ids.push_back(one.id);
   return ids;
+}
+
+Status settle(const peer::Allreduce<float>& allreduce, const std::function<Status()>& step) {
+  constexpr int kStepsMax = 1'024;
+  for (int taken = 0; !allreduce.is_settled(); ++taken) {
+    if (taken == kStepsMax) {
+      return fail(ErrorCode::kInternal, std::string(allreduce.info().name) + " does not come to a choice");
+    }
+    if (Status status = step(); !status) return status;
+  }
+  return {};
 }
 
 Result<nlohmann::json> bench_peers(peer::MpiJob& job, peer::Communicator& communicator, const PeerBenchOptions& options,

@@ -164,6 +164,7 @@ class Overlap {
       to_compute = 0;
       return step();
     };
+    if (Status status = settle(**allreduce, step); !status) return std::unexpected(status.error());
     const Result<double> estimate = median_of(alone);
     if (!estimate) return std::unexpected(estimate.error());
     if (Status status = calibrate(*estimate); !status) return std::unexpected(status.error());
