@@ -100,6 +100,29 @@ TYPED_TEST(ReduceTest, SumsAreThoseOfTheSequentialReferenceBitByBit) {
   }
 }
 
+TYPED_TEST(ReduceTest, TwoOfFewEntriesWhereverTheyLie) {
+  constexpr uint64_t kDimension = 100'000;
+  RandomSequence random(RandomKey::from(11));
+  const auto drawn = [&](uint64_t count, uint64_t begin, uint64_t width) {
+    Entries<TypeParam> entries;
+    while (entries.size() < count) {
+      const auto index = static_cast<uint32_t>(begin + random.next_below(static_cast<uint32_t>(width)));
+      entries[index] = random.next_below(4) == 0 ? -TypeParam{0} : static_cast<TypeParam>(random.next_normal());
+    }
+    return stream_of(kDimension, entries);
+  };
+  for (const uint64_t a : {0, 1, 2, 3, 4, 5, 8, 9, 40}) {
+    for (const uint64_t b : {0, 1, 2, 3, 4, 5, 8, 9, 40}) {
+      expect_sum<TypeParam>({drawn(a, 0, 50), drawn(b, 0, 50)});           // mixed, many alike
+      expect_sum<TypeParam>({drawn(a, 0, 50), drawn(b, 60'000, 50)});      // all before
+      expect_sum<TypeParam>({drawn(a, 99'000, 1'000), drawn(b, 10, 50)});  // all behind
+      expect_sum<TypeParam>({drawn(a, 0, 100'000), drawn(b, 500, 60)});    // in one gap, or two
+    }
+    const Stream<TypeParam> alike = drawn(a, 0, 90'000);
+    expect_sum<TypeParam>({alike, alike});
+  }
+}
+
 TYPED_TEST(ReduceTest, SumsOfUnequalDensitiesAndClusters) {
   RandomSequence random(RandomKey::from(2));
   const uint64_t dimension = 300'000;
