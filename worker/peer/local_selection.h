@@ -13,8 +13,7 @@ namespace millrace::peer {
 template <typename T>
 class LocalSelection {
  public:
-  /// Of settings.k entries; kThresholdReuse evaluates exactly every settings.thresholds_period steps, and takes all of a sparse
-  /// contribution that has no more. REQUIRES: valid settings.
+  /// Of settings.k entries; kThresholdReuse evaluates exactly every settings.thresholds_period steps. REQUIRES: valid settings.
   LocalSelection(Selection selection, const AllreduceSettings<T>& settings);
 
   /// own      dense or sparse, of the settings' dimension; of a sparse one only stored entries can be selected.
@@ -24,7 +23,6 @@ class LocalSelection {
 
  private:
   uint64_t dimension_;
-  uint64_t all_up_to_;  ///< entries
   std::unique_ptr<Selector<T>> selector_;
   uint64_t step_ = 0;
 };

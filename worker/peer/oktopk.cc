@@ -54,33 +54,23 @@ constexpr uint32_t kGather = 0x400;
 constexpr uint32_t kRegions = 0x10000;
 constexpr uint32_t kThreshold = 0x20000;
 
-/// What of a region's sums reaches the threshold, by global indices.
-template <typename T>
+/// What of a region's sums reaches the threshold.
 struct Reached {
-  Stream<T> sums;
+  IndexBuffer positions;
   uint64_t above = 0;  ///< of these: over it; the others are equal to it
 };
 
-/// Which ones reach it nobody can foresee: no branch, and by differences, since of two comparisons the compiler makes one. Keys
-/// and thresholds have the sign's bit free.
+/// Writes the positions of the values that reach the threshold; returns how many. Which ones do nobody can foresee: no branch
+/// (one comparison in the loop: of two the compiler makes one).
 ///
-/// region  of the indices from `begin` on
-/// sums    room for all of the region's; what reaches it stands first.
+/// positions  [values]
 template <typename T>
-size_t take_reaching(const StreamView<T>& region, MagnitudeKey<T> threshold, uint32_t begin, Reached<T>& out) {
-  constexpr int kSignBit = 8 * sizeof(T) - 1;
-  uint32_t* const indices = out.sums.indices.data();
-  T* const values = out.sums.values.data();
-  size_t count = 0, above = 0;
-  for (size_t i = 0; i < region.values.size(); ++i) {
-    const T value = region.values.data()[i];
-    const MagnitudeKey<T> key = magnitude_key(value);
-    indices[count] = begin + (region.dense ? static_cast<uint32_t>(i) : region.indices.data()[i]);
-    values[count] = value;
-    count += 1 - static_cast<size_t>((key - threshold) >> kSignBit);
-    above += static_cast<size_t>((threshold - key) >> kSignBit);
+size_t write_reaching(std::span<const T> values, MagnitudeKey<T> threshold, uint32_t* positions) {
+  size_t count = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    positions[count] = static_cast<uint32_t>(i);
+    count += static_cast<size_t>(magnitude_key(values[i]) >= threshold);
   }
-  out.above = above;
   return count;
 }
 
@@ -210,8 +200,7 @@ class Oktopk final : public Allreduce<T> {
   /// Cuts the regions' sums to the global threshold, and gathers what is left.
   Task<Result<Stream<T>>> select_and_gather(Channel& channel, uint64_t step, StreamView<T> region) {
     bool exact = step % settings_.thresholds_period == 0;
-    const uint32_t own = regions_.region[channel.rank()];
-    Reached<T> reached;
+    Reached reached;
     Sizes sizes;
     for (uint32_t tag = kSizes;; tag += kNumberTags, exact = true) {
       if (exact) {
@@ -219,7 +208,7 @@ class Oktopk final : public Allreduce<T> {
         if (!key) co_return std::unexpected(key.error());
         threshold_ = *key;
       }
-      reached = reached_in(region, static_cast<uint32_t>(regions_.cuts[own]));
+      reached = reached_in(region);
       Result<Sizes> all = co_await exchange_sizes(channel, reached, tag);
       if (!all) co_return std::unexpected(all.error());
       sizes = std::move(*all);
@@ -227,25 +216,29 @@ class Oktopk final : public Allreduce<T> {
       if (exact) co_return fail(ErrorCode::kMalformed, "the ranks' sizes do not agree with the threshold");
     }
     const std::vector<uint64_t> counts = counts_of(sizes);
-    keep(reached, counts[own]);
+    const uint32_t own = regions_.region[channel.rank()];
+    keep(reached, counts[own], region);
+    Stream<T> kept = entries_at<T>(region, reached.positions);
+    kept.dimension = settings_.dimension;
+    const auto base = static_cast<uint32_t>(regions_.cuts[own]);
+    for (uint32_t& index : kept.indices) index += base;
     const GatherPlan plan = plan_gather(counts, settings_.balance_ratio);
-    co_return co_await gather_by_plan<T>(channel, settings_, plan, regions_, reached.sums.view(), kGather);
+    co_return co_await gather_by_plan<T>(channel, settings_, plan, regions_, kept.view(), kGather);
   }
 
-  Reached<T> reached_in(const StreamView<T>& region, uint32_t begin) const {
-    Reached<T> reached;
-    reached.sums.dimension = settings_.dimension;
-    reached.sums.indices.resize(region.values.size());
-    reached.sums.values.resize(region.values.size());
-    const size_t count = take_reaching<T>(region, threshold_, begin, reached);
-    reached.sums.indices.resize(count);
-    reached.sums.values.resize(count);
+  Reached reached_in(const StreamView<T>& region) const {
+    Reached reached;
+    reached.positions.resize(region.values.size());
+    reached.positions.resize(write_reaching<T>(region.values, threshold_, reached.positions.data()));
+    for (const uint32_t position : reached.positions) {
+      reached.above += magnitude_key(region.values[position]) > threshold_ ? 1 : 0;
+    }
     return reached;
   }
 
-  Task<Result<Sizes>> exchange_sizes(Channel& channel, const Reached<T>& reached, uint32_t tag) {
-    const uint64_t equal = reached.sums.count() - reached.above;
-    if (reached.sums.count() > std::numeric_limits<uint32_t>::max()) {
+  Task<Result<Sizes>> exchange_sizes(Channel& channel, const Reached& reached, uint32_t tag) {
+    const uint64_t equal = reached.positions.size() - reached.above;
+    if (reached.positions.size() > std::numeric_limits<uint32_t>::max()) {
       co_return fail(ErrorCode::kLimitExceeded, "a region has 2^32 sums over the threshold");
     }
     std::vector<uint32_t> own{static_cast<uint32_t>(reached.above), static_cast<uint32_t>(equal)};
@@ -284,19 +277,15 @@ class Oktopk final : public Allreduce<T> {
   }
 
   /// Leaves `count` of what reaches the threshold: of those equal to it the first ones.
-  void keep(Reached<T>& reached, uint64_t count) const {
-    if (count == reached.sums.count()) return;
+  void keep(Reached& reached, uint64_t count, const StreamView<T>& region) const {
+    if (count == reached.positions.size()) return;
     uint64_t quota = count - reached.above;
-    size_t kept = 0;
-    for (size_t i = 0; i < reached.sums.count(); ++i) {
-      const bool is_equal = magnitude_key(reached.sums.values[i]) == threshold_;
-      if (is_equal && quota == 0) continue;
-      quota -= is_equal ? 1 : 0;
-      reached.sums.indices[kept] = reached.sums.indices[i];
-      reached.sums.values[kept++] = reached.sums.values[i];
-    }
-    reached.sums.indices.resize(kept);
-    reached.sums.values.resize(kept);
+    std::erase_if(reached.positions, [&](uint32_t position) {
+      if (magnitude_key(region.values[position]) > threshold_) return false;
+      if (quota == 0) return true;
+      --quota;
+      return false;
+    });
   }
 
   /// The law: own entries whose index was sent and gathered are handed over; what a codec made of them comes back.
