@@ -104,10 +104,14 @@ std::span<const SwitchStepDone::Extra> extras_in(const SwitchStepDone& step, con
   return {begin, end};
 }
 
-/// The windows that have entries of the part, cut to those.
-std::vector<SwitchStepDone::Window> windows_in(const SwitchStepDone& step, const PartRange& range) {
+/// The windows that have entries of the part, cut to those. Of many parts each looks at its own windows only.
+std::vector<SwitchStepDone::Window> windows_in(const SwitchStepDone& step, const PartRange& range,
+                                               uint64_t window_indices) {
   std::vector<SwitchStepDone::Window> found;
-  for (SwitchStepDone::Window window : step.windows) {
+  const uint64_t first_number = range.begin / window_indices;
+  auto next = std::ranges::lower_bound(step.windows, first_number, {}, &SwitchStepDone::Window::number);
+  for (; next != step.windows.end() && next->number * window_indices < range.end; ++next) {
+    SwitchStepDone::Window window = *next;
     const IndexSpan entries = IndexSpan(step.indices).subspan(window.first, window.last - window.first);
     const auto begin =
         std::ranges::lower_bound(entries, range.begin, {}, [](uint32_t index) { return uint64_t{index}; });
@@ -253,7 +257,7 @@ SessionCore::Impl::SwitchFate SessionCore::Impl::fate_by_switch(PartRun& part, c
 void SessionCore::Impl::deliver_by_switch(PartRun& part, const SwitchStepDone& step, TimeNs now, Actions& actions) {
   BucketRun& run = buckets[part.layout.bucket];
   const PartRange range = range_in(switch_path->layout(), part.layout);
-  const std::vector<SwitchStepDone::Window> windows = windows_in(step, range);
+  const std::vector<SwitchStepDone::Window> windows = windows_in(step, range, switch_path->layout().window_indices);
   Stream<float> sum = update_of(step, windows, range.begin, part.dimension());
 
   DeliveredUpdate delivered;

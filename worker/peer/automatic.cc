@@ -129,7 +129,6 @@ class Automatic final : public Allreduce<T> {
     std::vector<double> own_s;      ///< this rank's times of the pass
     std::vector<double> slowest_s;  ///< of the passes before, of all ranks
     double median_s = 0;
-    double fastest_s = 0;
   };
 
   Task<Result<Reduced<T>>> try_out(Channel& channel, HeldStream<T> own) {
@@ -243,12 +242,11 @@ class Automatic final : public Allreduce<T> {
       Candidate& one = candidates_[left_[i]];
       std::ranges::copy(slowest.subspan(i * pass.steps, pass.steps), std::back_inserter(one.slowest_s));
       one.median_s = middle_of(one.slowest_s);
-      one.fastest_s = *std::ranges::min_element(one.slowest_s);
     }
     const size_t best = *std::ranges::min_element(left_, {}, [this](size_t at) { return candidates_[at].median_s; });
     std::erase_if(left_, [&](size_t at) {
       // Of few steps the median may be disturbed: another process had the core. All of them hardly are.
-      const bool goes = candidates_[at].fastest_s > pass.keeps_within * candidates_[best].median_s;
+      const bool goes = std::ranges::min(candidates_[at].slowest_s) > pass.keeps_within * candidates_[best].median_s;
       if (goes) candidates_[at].allreduce.reset();
       return goes;
     });

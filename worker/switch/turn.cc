@@ -75,12 +75,6 @@ Fragment& fragment_of(Contribution& out, size_t at, const DatagramHeader& header
 
 }  // namespace
 
-Contribution make_contribution(const Offer& offer, const ContributionTerms& terms) {
-  Contribution out;
-  make_contribution(offer, terms, out);
-  return out;
-}
-
 void make_contribution(const Offer& offer, const ContributionTerms& terms, Contribution& out) {
   round_offer(offer, terms.header.exponent, terms.limit, out);
   std::span<const uint16_t> indices(out.indices);

@@ -46,7 +46,6 @@ struct ContributionTerms {
 ///
 /// out  overwritten; its memory is used again.
 void make_contribution(const Offer& offer, const ContributionTerms& terms, Contribution& out);
-Contribution make_contribution(const Offer& offer, const ContributionTerms& terms);
 
 /// The fragments of a result as they come in, in any order. Decodes each at once.
 class Gathering {
@@ -100,8 +99,8 @@ struct Settlement {
 /// Applied is what was sent, is in the update and (where a rack selected) was kept; everything else goes back: all of it where
 /// this worker is not among the contributors, what rounding and saturation took off, what did not fit.
 ///
-/// kept  null: no rack selected.
-/// out   overwritten; its memory is used again.
+/// update, kept  ascending, as they are decoded; null: this worker is not in the sum; no rack selected
+/// out           overwritten; its memory is used again.
 void settle(const Offer& offer, const Contribution& sent, const std::vector<uint16_t>* update,
             const std::vector<uint16_t>* kept, uint32_t window_begin, Settlement& out);
 

@@ -34,6 +34,12 @@ Offer random_offer(uint32_t entries, uint64_t seed) {
   return out;
 }
 
+Contribution contribution_of(const Offer& offer, const ContributionTerms& with) {
+  Contribution out;
+  make_contribution(offer, with, out);
+  return out;
+}
+
 /// As it would arrive in a result of nobody; valid until the next call.
 Datagram arrived(const Fragment& fragment) {
   static ByteBuffer extension;
@@ -44,14 +50,14 @@ Datagram arrived(const Fragment& fragment) {
 }
 
 TEST(Contribution, NothingIsOneEmptyLastFragment) {
-  const Contribution none = make_contribution({}, terms());
+  const Contribution none = contribution_of({}, terms());
   ASSERT_EQ(none.fragments.size(), 1u);
   EXPECT_EQ(none.fragments[0].header.flags, protocol::datagram_flag::kEmpty | protocol::datagram_flag::kLast);
   EXPECT_TRUE(none.fragments[0].payload.empty());
 }
 
 TEST(Contribution, ValuesThatAllRoundToZeroAreOneEntryOfZero) {
-  const Contribution small = make_contribution({.indices = {3, 9}, .values = {0.1F, -0.3F}}, terms());
+  const Contribution small = contribution_of({.indices = {3, 9}, .values = {0.1F, -0.3F}}, terms());
   EXPECT_EQ(small.indices, std::vector<uint16_t>{9});
   EXPECT_EQ(small.integers, std::vector<int32_t>{0});
   EXPECT_EQ(small.fragments[0].header.flags, protocol::datagram_flag::kLast);
@@ -64,7 +70,7 @@ TEST(Contribution, FragmentsDecodeToWhatItSaysWithEveryCodec) {
          {WindowValueCodec::kFixed16, WindowValueCodec::kFixed32, WindowValueCodec::kQsgd8, WindowValueCodec::kQsgd4}) {
       ContributionTerms with = terms();
       with.codecs = {index, value};
-      const Contribution sent = make_contribution(random_offer(1500, 5), with);
+      const Contribution sent = contribution_of(random_offer(1500, 5), with);
       ASSERT_GT(sent.fragments.size(), 1u);
       Gathering gathering;
       for (const Fragment& fragment : sent.fragments) {
@@ -82,7 +88,7 @@ TEST(Contribution, FragmentsDecodeToWhatItSaysWithEveryCodec) {
 TEST(Contribution, WhatDoesNotFitSixteenFragmentsIsLeftOver) {
   ContributionTerms tight = terms(100);
   const Offer offer = random_offer(4000, 6);
-  const Contribution sent = make_contribution(offer, tight);
+  const Contribution sent = contribution_of(offer, tight);
   EXPECT_EQ(sent.fragments.size(), protocol::kFragmentsMax);
   EXPECT_GT(sent.left_over, 0u);
   Settlement back;
@@ -95,7 +101,7 @@ TEST(Contribution, InMemoryOfAnotherTurnIsTheSame) {
   for (const uint32_t entries : {1500u, 3u, 0u, 700u, 0u, 4000u, 1u}) {
     Offer offer = random_offer(entries, entries);
     if (entries == 3) offer.values = {0.1F, -0.3F, 0.2F};
-    const Contribution fresh = make_contribution(offer, terms(100));
+    const Contribution fresh = contribution_of(offer, terms(100));
     make_contribution(offer, terms(100), used);
     EXPECT_EQ(used.indices, fresh.indices);
     EXPECT_EQ(used.integers, fresh.integers);
@@ -113,7 +119,7 @@ TEST(Gathering, AnotherTurnInTheSameMemoryKnowsNothingOfTheFirst) {
   Gathering gathering;
   std::vector<Fragment> packets;
   for (const uint32_t entries : {1200u, 5u, 0u, 2000u, 5u}) {
-    const Contribution sent = make_contribution(random_offer(entries, entries), terms());
+    const Contribution sent = contribution_of(random_offer(entries, entries), terms());
     gathering.clear();
     EXPECT_FALSE(gathering.whole());
     for (size_t i = sent.fragments.size(); i > 0; --i)
@@ -126,18 +132,18 @@ TEST(Gathering, AnotherTurnInTheSameMemoryKnowsNothingOfTheFirst) {
     for (size_t i = 0; i < packets.size(); ++i) EXPECT_EQ(packets[i].payload, sent.fragments[i].payload);
   }
   // What is not whole leaves nothing behind either.
-  const Contribution half = make_contribution(random_offer(1200, 3), terms());
+  const Contribution half = contribution_of(random_offer(1200, 3), terms());
   ASSERT_GE(half.fragments.size(), 3u);
   gathering.clear();
   gathering.take(arrived(half.fragments[1]), 65'536);
   gathering.clear();
-  const Contribution last = make_contribution(random_offer(4, 4), terms());
+  const Contribution last = contribution_of(random_offer(4, 4), terms());
   EXPECT_EQ(gathering.take(arrived(last.fragments[0]), 65'536), Gathering::Taken::kWhole);
   EXPECT_EQ(gathering.indices(), last.indices);
 }
 
 TEST(Gathering, TakesFragmentsInAnyOrderAndDuplicatesOnce) {
-  const Contribution sent = make_contribution(random_offer(1200, 7), terms());
+  const Contribution sent = contribution_of(random_offer(1200, 7), terms());
   ASSERT_GE(sent.fragments.size(), 3u);
   RandomSequence random(RandomKey::from(8));
   for (int round = 0; round < 50; ++round) {
@@ -160,7 +166,7 @@ TEST(Gathering, TakesFragmentsInAnyOrderAndDuplicatesOnce) {
 }
 
 TEST(Gathering, RefusesFragmentsThatContradictEachOther) {
-  const Contribution sent = make_contribution(random_offer(1200, 9), terms());
+  const Contribution sent = contribution_of(random_offer(1200, 9), terms());
   Gathering gathering;
   gathering.take(arrived(sent.fragments[0]), 65'536);
   Fragment other_next = sent.fragments[1];
@@ -177,7 +183,7 @@ TEST(Gathering, RefusesFragmentsThatContradictEachOther) {
 }
 
 TEST(Gathering, FragmentsWhoseIndicesOverlapAreThrownAway) {
-  const Contribution sent = make_contribution(random_offer(700, 9), terms());
+  const Contribution sent = contribution_of(random_offer(700, 9), terms());
   ASSERT_EQ(sent.fragments.size(), 3u);
   Gathering gathering;
   Fragment first_again = sent.fragments[0];
@@ -190,7 +196,7 @@ TEST(Gathering, FragmentsWhoseIndicesOverlapAreThrownAway) {
 
 /// Where a result leaves something out, it begins anywhere and goes round the window's end.
 TEST(Gathering, FragmentsMayGoRoundTheWindowsEnd) {
-  const Contribution sent = make_contribution(random_offer(700, 9), terms());
+  const Contribution sent = contribution_of(random_offer(700, 9), terms());
   ASSERT_EQ(sent.fragments.size(), 3u);
   Gathering gathering;
   for (size_t i = 0; i < 3; ++i) {
@@ -204,7 +210,7 @@ TEST(Gathering, FragmentsMayGoRoundTheWindowsEnd) {
 }
 
 TEST(Gathering, SaysWhatRacksKept) {
-  const Contribution sent = make_contribution(random_offer(700, 9), terms());
+  const Contribution sent = contribution_of(random_offer(700, 9), terms());
   ASSERT_EQ(sent.fragments.size(), 3u);
   Gathering gathering;
   size_t before = 0;
@@ -232,7 +238,7 @@ TEST(Gathering, SaysWhatRacksKept) {
 }
 
 TEST(Gathering, RefusesPayloadsThatDoNotDecode) {
-  const Contribution sent = make_contribution(random_offer(10, 9), terms());
+  const Contribution sent = contribution_of(random_offer(10, 9), terms());
   Fragment broken = sent.fragments[0];
   broken.payload.pop_back();
   --broken.header.payload_bytes;
@@ -256,7 +262,7 @@ class SettleTest : public ::testing::Test {
     return values;
   }
   Offer offer_{.indices = {1, 5, 9, 11}, .values = {2.0F, 3.25F, 0.25F, 40000.0F}};
-  Contribution sent_ = make_contribution(offer_, terms());  // 2, 3, nothing, 32767
+  Contribution sent_ = contribution_of(offer_, terms());  // 2, 3, nothing, 32767
 };
 
 TEST_F(SettleTest, AllIsBackWhereTheWorkerIsNoContributor) {
