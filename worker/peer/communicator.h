@@ -27,6 +27,7 @@ struct Traffic {
 enum class WaitAs : uint8_t {
   kIdle = 1,        ///< one that has nothing else to do: looks often at first
   kBackground = 2,  ///< one beside a thread that computes, perhaps on the same core: sleeps at once, and never yields
+  kBetween = 3,     ///< the same while nothing is under way
 };
 
 /// One rank's end of a fixed set of ranks that exchange messages: MPI, threads of a process, or a simulated network.

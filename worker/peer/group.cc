@@ -116,8 +116,9 @@ void PeerGroup::wait_for_messages(std::unique_lock<std::mutex>& lock) {
   const TimeNs left = core_.next_deadline() - communicator_.now();
   // While nobody waits for what the group's thread brings along, whoever calls the group computes. Who waited for what has ended
   // may be counted yet.
-  const bool is_beside = progress_ == Progress::kByThread && (waiting_ == 0 || !core_.busy());
-  const WaitAs as = is_beside ? WaitAs::kBackground : WaitAs::kIdle;
+  WaitAs as = WaitAs::kIdle;
+  if (progress_ == Progress::kByThread && !core_.busy()) as = WaitAs::kBetween;
+  if (progress_ == Progress::kByThread && core_.busy() && waiting_ == 0) as = WaitAs::kBackground;
   lock.unlock();
   communicator_.wait(std::clamp<TimeNs>(left, 0, kWaitMax), as);
   lock.lock();

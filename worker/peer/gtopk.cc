@@ -30,10 +30,10 @@ class Gtopk final : public Allreduce<T> {
   const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kGtopk); }
 
   Task<Result<Reduced<T>>> run(Channel& channel, HeldStream<T> own) override {
-    Result<Stream<T>> selected = selection_.take(own.view);
+    Result<HeldStream<T>> selected = selection_.take(own);
     if (!selected) co_return std::unexpected(selected.error());
-    Reduced<T> out{{}, {}, selected->indices};
-    const HeldStream<T> mine = HeldStream<T>::from(std::move(*selected));
+    Reduced<T> out{{}, {}, {selected->view.indices.begin(), selected->view.indices.end()}};
+    const HeldStream<T> mine = std::move(*selected);
     HeldStream<T> sum = mine;
     const uint32_t rank = channel.rank();
     std::vector<Stream<T>> returned;
@@ -63,7 +63,7 @@ class Gtopk final : public Allreduce<T> {
       if (bit < channel.size() - rank) channel.send(rank + bit, kDown, packet);
     }
     out.sum = std::move(sum);
-    Result<Stream<T>> back = all_of(returned);
+    Result<Stream<T>> back = all_of(std::move(returned));
     if (!back) co_return std::unexpected(back.error());
     out.returned = std::move(*back);
     co_return std::move(out);
@@ -80,10 +80,9 @@ class Gtopk final : public Allreduce<T> {
     if (!added) return std::unexpected(added.error());
     IndexBuffer positions;
     if (Status status = select_top_k_nonzero<T>(added->values, settings_.k, positions); !status) return status;
-    Stream<T> kept = entries_at<T>(added->view(), positions);
-    Stream<T> dropped = not_carried<T>(added->view(), kept.view());
-    if (dropped.count() > 0) returned.push_back(std::move(dropped));
-    sum = HeldStream<T>::from(std::move(kept));
+    Parted<T> parted = part<T>(added->view(), positions);
+    if (parted.dropped.count() > 0) returned.push_back(std::move(parted.dropped));
+    sum = HeldStream<T>::from(std::move(parted.kept));
     return {};
   }
 
@@ -101,8 +100,9 @@ class Gtopk final : public Allreduce<T> {
     return std::move(packed->packet);
   }
 
-  Result<Stream<T>> all_of(const std::vector<Stream<T>>& returned) const {
+  Result<Stream<T>> all_of(std::vector<Stream<T>>&& returned) const {
     if (returned.empty()) return Stream<T>::empty(settings_.dimension);
+    if (returned.size() == 1) return std::move(returned.front());
     std::vector<StreamView<T>> views;
     for (const Stream<T>& one : returned) views.push_back(one.view());
     Result<Stream<T>> all = sum_many<T>(views);

@@ -1,10 +1,13 @@
 #include "worker/peer/local_selection.h"
 
+#include <algorithm>
+
 namespace millrace::peer {
 
 template <typename T>
 LocalSelection<T>::LocalSelection(Selection selection, const AllreduceSettings<T>& settings)
-    : dimension_(settings.dimension) {
+    : dimension_(settings.dimension),
+      all_up_to_(selection == Selection::kTopK || selection == Selection::kThresholdReuse ? settings.k : 0) {
   SelectionSpec spec;
   spec.selection = selection;
   spec.k = settings.k;
@@ -13,17 +16,22 @@ LocalSelection<T>::LocalSelection(Selection selection, const AllreduceSettings<T
 }
 
 template <typename T>
-Result<Stream<T>> LocalSelection<T>::take(const StreamView<T>& own) {
-  if (own.dimension != dimension_) {
-    return fail(ErrorCode::kInvalidArgument, "a contribution of dimension " + std::to_string(own.dimension) +
+Result<HeldStream<T>> LocalSelection<T>::take(const HeldStream<T>& own) {
+  const StreamView<T>& view = own.view;
+  if (view.dimension != dimension_) {
+    return fail(ErrorCode::kInvalidArgument, "a contribution of dimension " + std::to_string(view.dimension) +
                                                  " to an allreduce of " + std::to_string(dimension_));
   }
+  const uint64_t step = step_++;
+  if (!view.dense && view.count() <= all_up_to_ && std::ranges::find(view.values, T{0}) == view.values.end()) {
+    if (!all_finite<T>(view.values)) return fail(ErrorCode::kNonFinite, "the contribution has NaN or infinity");
+    return own;
+  }
   IndexBuffer positions;
-  if (Status status = selector_->select(own, {.step = step_, .random = {}}, positions); !status) {
+  if (Status status = selector_->select(view, {.step = step, .random = {}}, positions); !status) {
     return std::unexpected(status.error());
   }
-  ++step_;
-  return entries_at<T>(own, positions);
+  return HeldStream<T>::from(entries_at<T>(view, positions));
 }
 
 template <typename T>
@@ -38,9 +46,30 @@ Stream<T> entries_at(const StreamView<T>& stream, std::span<const uint32_t> posi
   return out;
 }
 
+template <typename T>
+Parted<T> part(const StreamView<T>& stream, std::span<const uint32_t> positions) {
+  Parted<T> out{entries_at<T>(stream, positions), Stream<T>::empty(stream.dimension)};
+  Stream<T>& dropped = out.dropped;
+  dropped.indices.resize(stream.values.size());
+  dropped.values.resize(stream.values.size());
+  size_t count = 0, next = 0;
+  for (size_t i = 0; i < stream.values.size(); ++i) {
+    const bool is_kept = next < positions.size() && positions[next] == i;
+    dropped.indices[count] = stream.dense ? static_cast<uint32_t>(i) : stream.indices[i];
+    dropped.values[count] = stream.values[i];
+    next += static_cast<size_t>(is_kept);
+    count += static_cast<size_t>(!is_kept & (stream.values[i] != 0));
+  }
+  dropped.indices.resize(count);
+  dropped.values.resize(count);
+  return out;
+}
+
 template class LocalSelection<float>;
 template class LocalSelection<double>;
 template Stream<float> entries_at(const StreamView<float>&, std::span<const uint32_t>);
 template Stream<double> entries_at(const StreamView<double>&, std::span<const uint32_t>);
+template Parted<float> part(const StreamView<float>&, std::span<const uint32_t>);
+template Parted<double> part(const StreamView<double>&, std::span<const uint32_t>);
 
 }  // namespace millrace::peer

@@ -13,16 +13,18 @@ namespace millrace::peer {
 template <typename T>
 class LocalSelection {
  public:
-  /// Of settings.k entries; kThresholdReuse evaluates exactly every settings.thresholds_period steps. REQUIRES: valid settings.
+  /// Of settings.k entries; kThresholdReuse evaluates exactly every settings.thresholds_period steps. It and
+  /// kTopK take all of a sparse contribution that has no more than k. REQUIRES: valid settings.
   LocalSelection(Selection selection, const AllreduceSettings<T>& settings);
 
   /// own      dense or sparse, of the settings' dimension; of a sparse one only stored entries can be selected.
-  /// Returns  the selected entries, sparse; never zeros.
+  /// Returns  the selected entries, sparse; never zeros. Where that is all of `own`, it looks into what `own` does.
   /// Errors   invalid_argument: another dimension. non_finite: NaN or infinity.
-  Result<Stream<T>> take(const StreamView<T>& own);
+  Result<HeldStream<T>> take(const HeldStream<T>& own);
 
  private:
   uint64_t dimension_;
+  uint64_t all_up_to_;  ///< entries
   std::unique_ptr<Selector<T>> selector_;
   uint64_t step_ = 0;
 };
@@ -30,5 +32,15 @@ class LocalSelection {
 /// The entries at these positions of `stream`, which are strictly increasing; sparse.
 template <typename T>
 Stream<T> entries_at(const StreamView<T>& stream, std::span<const uint32_t> positions);
+
+template <typename T>
+struct Parted {
+  Stream<T> kept;
+  Stream<T> dropped;
+};
+
+/// The entries at these positions of `stream`, which are strictly increasing, and its others that are not 0; both sparse.
+template <typename T>
+Parted<T> part(const StreamView<T>& stream, std::span<const uint32_t> positions);
 
 }  // namespace millrace::peer

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "kernels/base/check.h"
+#include "worker/peer/core_share.h"
 #include "worker/peer/mpi_node.h"
 
 namespace millrace::peer {
@@ -50,6 +51,7 @@ struct Pauses {
 constexpr Pauses kIdlePauses{kNsPerMs, 5 * kNsPerUs, 50 * kNsPerUs};
 // Who yields to one that computes is put behind it until a tick of the clock (4 ms at 250 Hz); who wakes up goes before it.
 constexpr Pauses kBackgroundPauses{0, 20 * kNsPerUs, 100 * kNsPerUs};
+thread_local CoreShare core_share;
 
 std::string text_of(int code) {
   std::array<char, MPI_MAX_ERROR_STRING> text{};
@@ -87,6 +89,12 @@ int level_of(MpiThreads threads) {
     case MpiThreads::kSingle: break;
   }
   return MPI_THREAD_SINGLE;
+}
+
+TimeNs thread_cpu_ns() {
+  timespec used{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+  return used.tv_sec * kNsPerS + used.tv_nsec;
 }
 
 void pause_for(TimeNs time) {
@@ -197,17 +205,24 @@ class MpiCommunicator::Links {
     const TimeNs begin = monotonic_now_ns();
     const Pauses pauses = as == WaitAs::kIdle ? kIdlePauses : kBackgroundPauses;
     TimeNs sleep = pauses.sleep_min;
+    if (as == WaitAs::kBackground) sleep = std::max(sleep, core_share.rests(begin, thread_cpu_ns()));
     while (!look()) {
-      const TimeNs waited = monotonic_now_ns() - begin;
-      if (waited >= at_most) return;
+      const TimeNs now = monotonic_now_ns(), waited = now - begin;
+      if (waited >= at_most) break;
       if (waited < pauses.yields_for) {
         sched_yield();
         continue;
       }
       ++sleeps_;
-      pause_for(std::min(sleep, at_most - waited));
-      sleep = std::min(2 * sleep, pauses.sleep_max);
+      const TimeNs pause = std::min(sleep, at_most - waited);
+      pause_for(pause);
+      if (as == WaitAs::kBackground) {
+        const TimeNs then = monotonic_now_ns();
+        core_share.woke(then, then - now - pause);
+      }
+      sleep = std::clamp(2 * sleep, pauses.sleep_min, pauses.sleep_max);
     }
+    core_share.works(monotonic_now_ns(), thread_cpu_ns());
   }
 
   void wake() { woken_ = true; }

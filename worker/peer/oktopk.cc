@@ -93,9 +93,9 @@ class Oktopk final : public Allreduce<T> {
 
   Task<Result<Reduced<T>>> run(Channel& channel, HeldStream<T> own) override {
     const uint64_t step = step_++;
-    Result<Stream<T>> selected = selection_.take(own.view);
+    const Result<HeldStream<T>> selected = selection_.take(own);
     if (!selected) co_return std::unexpected(selected.error());
-    const Stream<T> mine = std::move(*selected);
+    const StreamView<T>& mine = selected->view;
     if (step % settings_.boundaries_period == 0) {
       Result<Regions> regions = co_await make_regions(channel, mine.indices);
       if (!regions) co_return std::unexpected(regions.error());
@@ -106,13 +106,13 @@ class Oktopk final : public Allreduce<T> {
     if (!region) co_return std::unexpected(region.error());
     Result<Stream<T>> sum = co_await select_and_gather(channel, step, region->view);
     if (!sum) co_return std::unexpected(sum.error());
-    if (sent.empty()) co_return reduced(mine.view(), mine.view(), std::move(*sum));
+    if (sent.empty()) co_return reduced(mine, mine, std::move(*sum));
     std::vector<StreamView<T>> pieces;
     for (uint32_t at = 0; at < channel.size(); ++at) pieces.push_back(sent[at].view());
     const Result<Stream<T>> all_sent = concatenate<T>(pieces);
     if (!all_sent) co_return std::unexpected(all_sent.error());
     const Stream<T> sparse = to_sparse(all_sent->view());
-    co_return reduced(mine.view(), sparse.view(), std::move(*sum));
+    co_return reduced(mine, sparse.view(), std::move(*sum));
   }
 
  private:
@@ -126,15 +126,16 @@ class Oktopk final : public Allreduce<T> {
   }
 
   /// The sum of this rank's region, whose dimension is the region's width.
-  Task<Result<HeldStream<T>>> split_and_reduce(Channel& channel, const Stream<T>& mine, std::vector<Stream<T>>& sent) {
+  Task<Result<HeldStream<T>>> split_and_reduce(Channel& channel, const StreamView<T>& mine,
+                                               std::vector<Stream<T>>& sent) {
     const uint32_t size = channel.size(), rank = channel.rank();
     const uint64_t begin = regions_.begin_of(rank), end = regions_.end_of(rank);
-    Stream<T> kept = cut(mine.view(), begin, end);
+    Stream<T> kept = cut(mine, begin, end);
     if (!sent.empty()) sent[regions_.region[rank]] = kept;
     HeldStream<T> sum = HeldStream<T>::from(std::move(kept));
     std::vector<Packet> packets;  // by region, where they travel as they are
     if (sent.empty()) {
-      packets = pack_slices<T>({mine.view(), nullptr, 0}, regions_.cuts, T{0}, SliceForm::kSparse, channel.bodies());
+      packets = pack_slices<T>({mine, nullptr, 0}, regions_.cuts, T{0}, SliceForm::kSparse, channel.bodies());
     }
     uint32_t first = 1, previous = 1;  // steps around
     while (previous < size) {
@@ -144,7 +145,7 @@ class Oktopk final : public Allreduce<T> {
         if (regions_.begin_of(to) == regions_.end_of(to)) continue;
         if (sent.empty()) {
           channel.send(to, kSplit, std::move(packets[to_region]));
-        } else if (Status status = send_coded(channel, mine.view(), to, sent); !status) {
+        } else if (Status status = send_coded(channel, mine, to, sent); !status) {
           co_return std::unexpected(status.error());
         }
       }

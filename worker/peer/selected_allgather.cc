@@ -36,11 +36,10 @@ Task<Result<Reduced<T>>> allgather_and_combine(Channel& channel, const Allreduce
 
 template <typename T>
 Task<Result<Reduced<T>>> SelectedAllgather<T>::run(Channel& channel, HeldStream<T> own) {
-  Result<Stream<T>> selected = selection_.take(own.view);
+  Result<HeldStream<T>> selected = selection_.take(own);
   if (!selected) co_return std::unexpected(selected.error());
-  IndexBuffer contributed = selected->indices;
-  own = HeldStream<T>::from(std::move(*selected));
-  Result<Reduced<T>> reduced = co_await allgather_and_combine(channel, settings_, std::move(own));
+  IndexBuffer contributed(selected->view.indices.begin(), selected->view.indices.end());
+  Result<Reduced<T>> reduced = co_await allgather_and_combine(channel, settings_, std::move(*selected));
   if (reduced) reduced->contributed = std::move(contributed);
   co_return reduced;
 }

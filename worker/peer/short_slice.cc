@@ -25,7 +25,9 @@ static_assert(sizeof(SchedulingAttributes) == 48);
 }  // namespace
 
 void take_short_slices() {
-  constexpr uint64_t kSliceNs = 100'000;  // the shortest that Linux takes
+  // Shorter than who computes has (3 ms), or waking up is not enough; long enough for a piece of work: who is interrupted in it
+  // waits for a tick of the clock.
+  constexpr uint64_t kSliceNs = 1'000'000;
   SchedulingAttributes attributes;
   if (syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) != 0) return;
   if (attributes.policy != SCHED_OTHER) return;

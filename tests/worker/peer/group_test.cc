@@ -114,7 +114,7 @@ class Noting final : public Communicator {
   Result<std::optional<ReceivedMessage>> receive() override { return inner_.receive(); }
   std::optional<uint32_t> take_lost() override { return inner_.take_lost(); }
   void wait(TimeNs at_most, WaitAs as) override {
-    std::atomic<uint32_t>& waits = as == WaitAs::kIdle ? idle : background;
+    std::atomic<uint32_t>& waits = as == WaitAs::kIdle ? idle : as == WaitAs::kBackground ? background : between;
     ++waits;
     waits.notify_all();
     inner_.wait(at_most, as);
@@ -125,6 +125,7 @@ class Noting final : public Communicator {
 
   std::atomic<uint32_t> idle = 0;
   std::atomic<uint32_t> background = 0;
+  std::atomic<uint32_t> between = 0;
 
  private:
   Communicator& inner_;
@@ -149,9 +150,9 @@ TEST(PeerGroups, TheirThreadWaitsInTheBackgroundUnlessSomebodyWaitsForIt) {
     EXPECT_TRUE(other.start_allreduce(*theirs, settings, own_of(1, 2, 1'000, 1)).value().wait().has_value());
   }
   // Nothing is under way any more.
-  const uint32_t before = noting.background;
+  const uint32_t before = noting.between;
   noting.wake();
-  noting.background.wait(before);
+  noting.between.wait(before);
 }
 
 TEST(PeerGroups, EveryAlgorithmOverThreadsStepsInFlightOfSeveralTensors) {

@@ -1,0 +1,90 @@
+#include "worker/peer/local_selection.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "kernels/base/random.h"
+#include "tests/support/stream_oracle.h"
+
+namespace millrace::peer {
+namespace {
+
+using millrace::testing::same_bits;
+
+AllreduceSettings<float> settings(uint64_t dimension, uint64_t k) {
+  AllreduceSettings<float> out;
+  out.dimension = dimension;
+  out.k = k;
+  return out;
+}
+
+HeldStream<float> held(IndexBuffer indices, Buffer<float> values, uint64_t dimension = 1000) {
+  return HeldStream<float>::from(Stream<float>{dimension, false, std::move(indices), std::move(values)});
+}
+
+TEST(LocalSelection, AllOfAContributionThatHasNoMore) {
+  LocalSelection<float> selection(Selection::kThresholdReuse, settings(1000, 3));
+  for (int step = 0; step < 40; ++step) {
+    // Ever smaller values: a threshold that is used again would leave them out.
+    const float value = 1.0F / static_cast<float>(1 << std::min(step, 20));
+    const HeldStream<float> own = held({4, 70, 999}, {value, -value, value / 2});
+    const Result<HeldStream<float>> taken = selection.take(own);
+    ASSERT_TRUE(taken.has_value());
+    EXPECT_TRUE(same_bits(taken->view, own.view)) << step;
+  }
+  EXPECT_EQ(selection.take(held({}, {}))->view.count(), 0u);
+}
+
+TEST(LocalSelection, NeverZerosAndOfNoMoreThanThereAre) {
+  LocalSelection<float> selection(Selection::kThresholdReuse, settings(1000, 3));
+  const HeldStream<float> own = held({4, 70, 999}, {1, 0, -2});
+  const Result<HeldStream<float>> taken = selection.take(own);
+  ASSERT_TRUE(taken.has_value());
+  EXPECT_TRUE(same_bits(taken->view, held({4, 999}, {1, -2}).view));
+  const HeldStream<float> more = held({4, 70, 500, 999}, {1, 5, 4, -2});
+  LocalSelection<float> exact(Selection::kThresholdReuse, settings(1000, 3));
+  EXPECT_TRUE(same_bits(exact.take(more)->view, held({70, 500, 999}, {5, 4, -2}).view));
+}
+
+TEST(LocalSelection, RefusesWhatIsNoNumberHoweverFewThereAre) {
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    LocalSelection<float> selection(Selection::kThresholdReuse, settings(1000, 3));
+    const Result<HeldStream<float>> taken = selection.take(held({4, 70}, {bad, 1}));
+    ASSERT_FALSE(taken.has_value());
+    EXPECT_EQ(taken.error().code, ErrorCode::kNonFinite);
+  }
+  LocalSelection<float> other(Selection::kThresholdReuse, settings(1000, 3));
+  EXPECT_EQ(other.take(held({}, {}, 999)).error().code, ErrorCode::kInvalidArgument);
+}
+
+/// Which a rank may leave out of a step: what has come after a step of few is selected as if that had not been.
+TEST(LocalSelection, AfterAStepOfFewTheNextHasAboutKAgain) {
+  constexpr uint64_t kDimension = 10'000, kK = 200;
+  for (const Selection by : {Selection::kTopK, Selection::kThresholdReuse}) {
+    LocalSelection<float> selection(by, settings(kDimension, kK));
+    ASSERT_TRUE(selection.take(held({1, 2}, {1e-9F, 1e-9F}, kDimension)).has_value());
+    RandomSequence random(RandomKey::from(7));
+    Stream<float> dense{kDimension, true, {}, Buffer<float>(kDimension)};
+    for (float& value : dense.values) value = static_cast<float>(random.next_unit()) - 0.5F;
+    const Result<HeldStream<float>> taken = selection.take(HeldStream<float>::from(std::move(dense)));
+    ASSERT_TRUE(taken.has_value());
+    EXPECT_EQ(taken->view.count(), kK);
+  }
+}
+
+TEST(Part, KeptAndDroppedAreAllThatIsNotZero) {
+  const HeldStream<float> sparse = held({4, 70, 500, 999}, {1, 5, 0, -2});
+  const Stream<float> dense{4, true, {}, {1, 5, 0, -2}};
+  const IndexBuffer second{1};
+  const Parted<float> of_sparse = part<float>(sparse.view, second), of_dense = part<float>(dense.view(), second);
+  EXPECT_TRUE(same_bits(of_sparse.kept.view(), held({70}, {5}).view));
+  EXPECT_TRUE(same_bits(of_sparse.dropped.view(), held({4, 999}, {1, -2}).view));
+  EXPECT_TRUE(same_bits(of_dense.kept.view(), held({1}, {5}, 4).view));
+  EXPECT_TRUE(same_bits(of_dense.dropped.view(), held({0, 3}, {1, -2}, 4).view));
+  EXPECT_EQ(part<float>(sparse.view, {}).dropped.count(), 3u);
+  EXPECT_EQ(part<float>(Stream<float>::empty(9).view(), {}).dropped.count(), 0u);
+}
+
+}  // namespace
+}  // namespace millrace::peer
