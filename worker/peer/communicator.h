@@ -65,6 +65,9 @@ class Communicator : public BodyMemory {
   /// Ends a wait() of another thread, or the next one.
   virtual void wake() = 0;
 
+  /// Whether its calls yield the core by themselves while they find nothing to do.
+  virtual bool yields() const { return false; }
+
   /// Of the same clock on every call; only differences count.
   virtual TimeNs now() const = 0;
   virtual Traffic traffic() const = 0;

@@ -11,6 +11,9 @@ namespace millrace::peer {
 namespace {
 
 constexpr TimeNs kWaitMax = 100 * kNsPerMs;
+// Of the thread that makes progress: long enough for a piece of its work, or the shortest there are.
+constexpr TimeNs kSlice = kNsPerMs;
+constexpr TimeNs kSliceOfYielding = 100 * kNsPerUs;
 constexpr int kMessagesPerTurn = 256;  ///< before what they ask for is carried out
 
 GroupOptions complete(GroupOptions options, Communicator& communicator) {
@@ -137,7 +140,7 @@ void PeerGroup::carry_out(Actions&& actions) {
 }
 
 void PeerGroup::run_thread() {
-  take_short_slices();
+  take_slices(communicator_.yields() ? kSliceOfYielding : kSlice);
   std::unique_lock lock(mutex_);
   while (!closing_) {
     turn();

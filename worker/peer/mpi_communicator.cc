@@ -22,6 +22,7 @@
 #include "kernels/base/check.h"
 #include "worker/peer/core_share.h"
 #include "worker/peer/mpi_node.h"
+#include "worker/peer/mpi_yields.h"
 
 namespace millrace::peer {
 namespace {
@@ -549,7 +550,7 @@ Result<std::unique_ptr<MpiCommunicator>> MpiCommunicator::over(int fortran_handl
                                                   threads_of(level), share_bodies(own, options.shared_bytes_max))));
 }
 
-MpiCommunicator::MpiCommunicator(std::unique_ptr<Links> links) : links_(std::move(links)) {}
+MpiCommunicator::MpiCommunicator(std::unique_ptr<Links> links) : links_(std::move(links)), yields_(mpi_yields()) {}
 
 // The duplicate is not freed: MPI would give its number to the next communicator, which a late message would then come to.
 MpiCommunicator::~MpiCommunicator() {

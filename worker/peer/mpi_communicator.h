@@ -85,6 +85,7 @@ class MpiCommunicator final : public Communicator {
   Result<std::optional<ReceivedMessage>> receive() override;
   void wait(TimeNs at_most, WaitAs as) override;
   void wake() override;
+  bool yields() const override { return yields_; }
   TimeNs now() const override { return monotonic_now_ns(); }
   Traffic traffic() const override;
 
@@ -94,6 +95,7 @@ class MpiCommunicator final : public Communicator {
   class Links;
   explicit MpiCommunicator(std::unique_ptr<Links> links);
   std::unique_ptr<Links> links_;
+  const bool yields_;
 };
 
 }  // namespace millrace::peer

@@ -24,14 +24,11 @@ static_assert(sizeof(SchedulingAttributes) == 48);
 
 }  // namespace
 
-void take_short_slices() {
-  // Shorter than who computes has (3 ms), or waking up is not enough; long enough for a piece of work: who is interrupted in it
-  // waits for a tick of the clock.
-  constexpr uint64_t kSliceNs = 1'000'000;
+void take_slices(TimeNs slice) {
   SchedulingAttributes attributes;
   if (syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) != 0) return;
   if (attributes.policy != SCHED_OTHER) return;
-  attributes.runtime_ns = kSliceNs;
+  attributes.runtime_ns = static_cast<uint64_t>(slice);
   attributes.flags = 0;
   (void)syscall(SYS_sched_setattr, 0, &attributes, 0);
 }

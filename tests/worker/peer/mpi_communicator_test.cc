@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdlib>
 #include <set>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -157,6 +159,15 @@ TEST(MpiCommunicatorTest, ABodyThatMpiCannotCarryIsRefused) {
   const Status sent = (*communicator)->send((job->rank() + 1) % job->size(), std::move(message));
   ASSERT_FALSE(sent.has_value());
   EXPECT_EQ(sent.error().code, ErrorCode::kLimitExceeded);
+}
+
+TEST(MpiCommunicatorTest, SaysWhetherMpiYields) {
+  // Where Open MPI was told to. Other MPIs have no such setting.
+  const char* told = std::getenv("OMPI_MCA_mpi_yield_when_idle");
+  if (told == nullptr) GTEST_SKIP() << "not started with --mca mpi_yield_when_idle";
+  auto communicator = MpiCommunicator::over_world();
+  ASSERT_TRUE(communicator.has_value());
+  EXPECT_EQ((*communicator)->yields(), std::string_view(told) == "1");
 }
 
 TEST(MpiCommunicatorTest, WakeEndsAWaitOfAnotherThread) {
