@@ -6,8 +6,8 @@ namespace millrace::peer {
 namespace {
 
 constexpr TimeNs kLate = kNsPerMs;  // an idle core wakes who sleeps on it sooner than that
-constexpr TimeNs kSharedFor =
-    kNsPerS;  // who rests long enough is no longer late, and sees no more that the core is shared
+// Who rests long enough is no longer late, and sees no more that the core is shared.
+constexpr TimeNs kSharedFor = kNsPerS;
 constexpr TimeNs kRestMax = 2 * kNsPerMs;
 
 }  // namespace

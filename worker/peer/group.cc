@@ -120,8 +120,13 @@ void PeerGroup::wait_for_messages(std::unique_lock<std::mutex>& lock) {
   // While nobody waits for what the group's thread brings along, whoever calls the group computes. Who waited for what has ended
   // may be counted yet.
   WaitAs as = WaitAs::kIdle;
-  if (progress_ == Progress::kByThread && !core_.busy()) as = WaitAs::kBetween;
-  if (progress_ == Progress::kByThread && core_.busy() && waiting_ == 0) as = WaitAs::kBackground;
+  if (progress_ == Progress::kByThread) {
+    if (!core_.busy()) {
+      as = WaitAs::kBetween;
+    } else if (waiting_ == 0) {
+      as = WaitAs::kBackground;
+    }
+  }
   lock.unlock();
   communicator_.wait(std::clamp<TimeNs>(left, 0, kWaitMax), as);
   lock.lock();

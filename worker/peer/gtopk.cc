@@ -80,9 +80,9 @@ class Gtopk final : public Allreduce<T> {
     if (!added) return std::unexpected(added.error());
     IndexBuffer positions;
     if (Status status = select_top_k_nonzero<T>(added->values, settings_.k, positions); !status) return status;
-    Parted<T> parted = part<T>(added->view(), positions);
-    if (parted.dropped.count() > 0) returned.push_back(std::move(parted.dropped));
-    sum = HeldStream<T>::from(std::move(parted.kept));
+    Partition<T> cut = partition_at<T>(added->view(), positions);
+    if (cut.dropped.count() > 0) returned.push_back(std::move(cut.dropped));
+    sum = HeldStream<T>::from(std::move(cut.kept));
     return {};
   }
 

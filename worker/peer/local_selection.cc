@@ -47,8 +47,8 @@ Stream<T> entries_at(const StreamView<T>& stream, std::span<const uint32_t> posi
 }
 
 template <typename T>
-Parted<T> part(const StreamView<T>& stream, std::span<const uint32_t> positions) {
-  Parted<T> out{entries_at<T>(stream, positions), Stream<T>::empty(stream.dimension)};
+Partition<T> partition_at(const StreamView<T>& stream, std::span<const uint32_t> positions) {
+  Partition<T> out{entries_at<T>(stream, positions), Stream<T>::empty(stream.dimension)};
   Stream<T>& dropped = out.dropped;
   dropped.indices.resize(stream.values.size());
   dropped.values.resize(stream.values.size());
@@ -69,7 +69,7 @@ template class LocalSelection<float>;
 template class LocalSelection<double>;
 template Stream<float> entries_at(const StreamView<float>&, std::span<const uint32_t>);
 template Stream<double> entries_at(const StreamView<double>&, std::span<const uint32_t>);
-template Parted<float> part(const StreamView<float>&, std::span<const uint32_t>);
-template Parted<double> part(const StreamView<double>&, std::span<const uint32_t>);
+template Partition<float> partition_at(const StreamView<float>&, std::span<const uint32_t>);
+template Partition<double> partition_at(const StreamView<double>&, std::span<const uint32_t>);
 
 }  // namespace millrace::peer

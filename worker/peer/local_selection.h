@@ -34,13 +34,13 @@ template <typename T>
 Stream<T> entries_at(const StreamView<T>& stream, std::span<const uint32_t> positions);
 
 template <typename T>
-struct Parted {
+struct Partition {
   Stream<T> kept;
   Stream<T> dropped;
 };
 
 /// The entries at these positions of `stream`, which are strictly increasing, and its others that are not 0; both sparse.
 template <typename T>
-Parted<T> part(const StreamView<T>& stream, std::span<const uint32_t> positions);
+Partition<T> partition_at(const StreamView<T>& stream, std::span<const uint32_t> positions);
 
 }  // namespace millrace::peer

@@ -58,8 +58,8 @@ TEST(LocalSelection, RefusesWhatIsNoNumberHoweverFewThereAre) {
   EXPECT_EQ(other.take(held({}, {}, 999)).error().code, ErrorCode::kInvalidArgument);
 }
 
-/// Which a rank may leave out of a step: what has come after a step of few is selected as if that had not been.
-TEST(LocalSelection, AfterAStepOfFewTheNextHasAboutKAgain) {
+/// A step of few leaves no threshold behind.
+TEST(LocalSelection, AfterAStepOfFewTheNextHasKAgain) {
   constexpr uint64_t kDimension = 10'000, kK = 200;
   for (const Selection by : {Selection::kTopK, Selection::kThresholdReuse}) {
     LocalSelection<float> selection(by, settings(kDimension, kK));
@@ -73,17 +73,18 @@ TEST(LocalSelection, AfterAStepOfFewTheNextHasAboutKAgain) {
   }
 }
 
-TEST(Part, KeptAndDroppedAreAllThatIsNotZero) {
+TEST(PartitionAt, KeptAndDroppedAreAllThatIsNotZero) {
   const HeldStream<float> sparse = held({4, 70, 500, 999}, {1, 5, 0, -2});
   const Stream<float> dense{4, true, {}, {1, 5, 0, -2}};
   const IndexBuffer second{1};
-  const Parted<float> of_sparse = part<float>(sparse.view, second), of_dense = part<float>(dense.view(), second);
+  const Partition<float> of_sparse = partition_at<float>(sparse.view, second);
+  const Partition<float> of_dense = partition_at<float>(dense.view(), second);
   EXPECT_TRUE(same_bits(of_sparse.kept.view(), held({70}, {5}).view));
   EXPECT_TRUE(same_bits(of_sparse.dropped.view(), held({4, 999}, {1, -2}).view));
   EXPECT_TRUE(same_bits(of_dense.kept.view(), held({1}, {5}, 4).view));
   EXPECT_TRUE(same_bits(of_dense.dropped.view(), held({0, 3}, {1, -2}, 4).view));
-  EXPECT_EQ(part<float>(sparse.view, {}).dropped.count(), 3u);
-  EXPECT_EQ(part<float>(Stream<float>::empty(9).view(), {}).dropped.count(), 0u);
+  EXPECT_EQ(partition_at<float>(sparse.view, {}).dropped.count(), 3u);
+  EXPECT_EQ(partition_at<float>(Stream<float>::empty(9).view(), {}).dropped.count(), 0u);
 }
 
 }  // namespace
