@@ -89,7 +89,10 @@ uint32_t KeptResult::encode(const DatagramHeader& header, const protocol::Result
 uint32_t KeptResult::encode_from(size_t first, const DatagramHeader& header, const protocol::ResultTerms& terms,
                                  const protocol::WindowCodecs& codecs, uint32_t window_indices, const Sums& sums) {
   begin(header.turn);
-  const Share share = share_for(fragment_bytes_max_ - kDatagramHeaderBytes - kDatagramMacBytes, sums.racks.size());
+  const size_t bytes = fragment_bytes_max_ - kDatagramHeaderBytes - kDatagramMacBytes;
+  const Share share = share_for(bytes, sums.racks.size());
+  const size_t room = bytes - protocol::kResultTermsBytes - share.mark_bytes;
+  const size_t even = std::min<size_t>(share.entries, protocol::even_share(sums.indices, codecs, room));
   const size_t all = sums.indices.size();
   size_t at = first;
   size_t end = all;  // of this lap: a fragment does not go round the window's end
@@ -102,7 +105,7 @@ uint32_t KeptResult::encode_from(size_t first, const DatagramHeader& header, con
     written = header;
     written.fragment = static_cast<uint8_t>(fragment);
     if (done < all) {
-      const size_t offered = std::min(end - at, share.entries);
+      const size_t offered = std::min(end - at, even);
       const protocol::WindowEntries rest{sums.indices.subspan(at, offered), sums.values.subspan(at, offered)};
       const std::span<uint8_t> payload = packet.subspan(
           begins + share.mark_bytes, fragment_bytes_max_ - begins - share.mark_bytes - kDatagramMacBytes);

@@ -129,6 +129,23 @@ bool is_better(const Cut& run, const Cut& other) {
   return run.taken > other.taken || (run.taken == other.taken && run.bytes < other.bytes);
 }
 
+/// What a fragment takes of these entries: as the codec says, or as a run (the dense form).
+struct Choice {
+  Cut cut;
+  bool is_run = false;
+};
+
+/// kRaw, kGap, kBitmap.
+Choice choose_cut(const WindowEntries& entries, const WindowCodecs& codecs, size_t capacity) {
+  const Cut cut = cut_plain(entries, codecs, capacity);
+  MILLRACE_CHECK(cut.taken > 0, static_cast<int>(codecs.index));
+  // What a run takes is searched for only where it takes as many.
+  if (!fits_dense(entries.indices.first(cut.taken), codecs.value, capacity)) return {cut};
+  const Cut run = cut_dense(entries, codecs, capacity);
+  if (is_better(run, cut)) return {run, true};
+  return {cut};
+}
+
 uint32_t put_filter(const Encoding& to, const Cut& run) {
   std::array<uint16_t, kFragmentEntriesMax> known;
   std::array<uint8_t, kDatagramBytesMax> code;
@@ -190,12 +207,20 @@ uint32_t encode_window(const WindowEntries& entries, const WindowCodecs& codecs,
   const Encoding to{entries, codecs, header, payload.first(capacity), decoded};
   if (codecs.index == WindowIndexCodec::kDense) return put_run(to, cut_dense(entries, codecs, capacity));
   if (codecs.index == WindowIndexCodec::kBloom) return put_filter(to, cut_dense(entries, codecs, capacity));
-  const Cut cut = cut_plain(entries, codecs, capacity);
-  MILLRACE_CHECK(cut.taken > 0, static_cast<int>(codecs.index));
-  // What a run takes is searched for only where it takes as many.
-  if (!fits_dense(entries.indices.first(cut.taken), codecs.value, capacity)) return put_plain(to, cut);
-  const Cut run = cut_dense(entries, codecs, capacity);
-  return is_better(run, cut) ? put_run(to, run) : put_plain(to, cut);
+  const Choice choice = choose_cut(entries, codecs, capacity);
+  return choice.is_run ? put_run(to, choice.cut) : put_plain(to, choice.cut);
+}
+
+uint32_t even_share(IndexSpan16 indices, const WindowCodecs& codecs, size_t payload_bytes) {
+  const auto all = static_cast<uint32_t>(indices.size());
+  if (codecs.index == WindowIndexCodec::kDense || codecs.index == WindowIndexCodec::kBloom) return all;
+  const size_t capacity = std::min(payload_bytes, kDatagramBytesMax);
+  // Mostly all fit, and that is not to cost a search: an index rarely takes more than two bytes.
+  const auto value_bytes = window_value_bytes(codecs.value, all);
+  if (value_bytes && *value_bytes + sizeof(uint16_t) * all <= capacity) return all;
+  const uint32_t first = choose_cut({indices, {}}, codecs, capacity).cut.taken;
+  const uint32_t fragments = (all + first - 1) / first;
+  return fragments >= kFragmentsMax ? all : (all + fragments - 1) / fragments;
 }
 
 }  // namespace millrace::protocol

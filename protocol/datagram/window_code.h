@@ -101,4 +101,14 @@ struct WindowCodecs {
 uint32_t encode_window(const WindowEntries& entries, const WindowCodecs& codecs, uint32_t window_indices,
                        DatagramHeader& header, std::span<uint8_t> payload, std::span<int32_t> decoded);
 
+/// How many entries encode_window is to be offered for each of a window's fragments, so that they have about as many each:
+/// datagrams of like length leave together (UDP_SEGMENT), a full one and a window's rest do not. All of them, where they fit
+/// one fragment, where every fragment that there may be is needed, and for kDense and kBloom, whose fragments differ anyway.
+///
+/// indices        of the whole window
+/// payload_bytes  a fragment's room
+/// REQUIRES       payload_bytes >= 64.
+/// Cost           nothing where values alone show that all fit; else the search of one fragment's cut.
+uint32_t even_share(std::span<const uint16_t> indices, const WindowCodecs& codecs, size_t payload_bytes);
+
 }  // namespace millrace::protocol

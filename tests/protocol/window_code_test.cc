@@ -276,6 +276,66 @@ TEST(WindowCode, AFragmentIsFull) {
   }
 }
 
+/// A window's fragments as callers of even_share send them.
+std::vector<Fragment> send_even(const Entries& entries, const WindowCodecs& codecs, uint32_t window, size_t capacity) {
+  std::vector<Fragment> fragments;
+  const size_t share = even_share(entries.indices, codecs, capacity);
+  for (size_t sent = 0; sent < entries.indices.size();) {
+    WindowEntries rest = entries.view(sent);
+    const size_t offered = std::min(rest.indices.size(), share);
+    rest = {rest.indices.first(offered), rest.values.first(offered)};
+    fragments.push_back(encode(rest, codecs, window, capacity));
+    sent += fragments.back().decoded.size();
+  }
+  return fragments;
+}
+
+TEST(WindowCode, EvenSharesAreOfLikeLengthAndHardlyMore) {
+  RandomSequence random(RandomKey::from(12));
+  const uint32_t window = 65'536;
+  size_t cut = 0;
+  size_t full = 0;
+  int windows = 0;
+  int unlike = 0;
+  for (int sample = 0; sample < 400; ++sample) {
+    const WindowCodecs codecs{.index = kIndexCodecs[random.next_below(2)], .value = kValueCodecs[random.next_below(4)]};
+    const Entries entries = some_entries(1 + random.next_below(6000), window, 30'000, random);
+    const size_t capacity = 300 + random.next_below(8000);
+    const auto even = send_even(entries, codecs, window, capacity);
+    const auto greedy = send_all(entries, codecs, window, capacity);
+    SCOPED_TRACE(text(codecs) + ", entries " + std::to_string(entries.indices.size()) + ", capacity " +
+                 std::to_string(capacity));
+    EXPECT_LE(even.size(), greedy.size() + 1);
+    cut += even.size();
+    full += greedy.size();
+    if (even.size() == 1 || even.size() > kFragmentsMax) continue;
+    ++windows;
+    const auto bytes = [](const Fragment& fragment) { return fragment.payload.size(); };
+    const auto [least, most] = std::ranges::minmax(even, {}, bytes);
+    unlike += bytes(most) - bytes(least) > bytes(most) / 8 ? 1 : 0;
+  }
+  EXPECT_LE(cut, full + full / 50);
+  EXPECT_GE(windows, 100);
+  EXPECT_LE(unlike, windows / 20) << "where fragments are full to the last entry, a rest may be left";
+}
+
+TEST(WindowCode, WhatARunCarriesIsNotCutForAnotherCode) {
+  const Entries run = some_entries_of_run(1200);
+  const WindowCodecs raw{WindowIndexCodec::kRaw, WindowValueCodec::kFixed16};
+  EXPECT_EQ(send_all(run, raw, 65'536, 1392).size(), 2u) << "as a run; raw it would be four";
+  EXPECT_EQ(even_share(run.indices, raw, 1392), 600u);
+}
+
+TEST(WindowCode, NoFragmentIsSparedForLikeLength) {
+  RandomSequence random(RandomKey::from(13));
+  const WindowCodecs codecs{WindowIndexCodec::kGap, WindowValueCodec::kFixed32};
+  const Entries entries = some_entries(4000, 65'536, 30'000, random);
+  EXPECT_EQ(even_share(std::span(entries.indices).first(1500), codecs, 8000), 1500u) << "one fragment carries all";
+  EXPECT_EQ(even_share(entries.indices, codecs, 1000), 4000u) << "all sixteen are needed";
+  EXPECT_LT(even_share(entries.indices, codecs, 1500), 400u);
+  EXPECT_EQ(even_share({}, codecs, 1000), 0u);
+}
+
 TEST(WindowCode, GapsTakeTwoPercentMoreThanTheirEntropyAtMost) {
   RandomSequence random(RandomKey::from(10));
   for (const double density : {0.001, 0.003, 0.01, 0.03, 0.1, 0.3}) {

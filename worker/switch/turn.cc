@@ -80,11 +80,13 @@ void make_contribution(const Offer& offer, const ContributionTerms& terms, Contr
   std::span<const uint16_t> indices(out.indices);
   std::span<int32_t> integers(out.integers);  // what receivers decode takes their place
   size_t count = 0;
+  const size_t share = protocol::even_share(indices, terms.codecs, terms.payload_bytes_max);
   while (!indices.empty() && count < protocol::kFragmentsMax) {
     Fragment& fragment = fragment_of(out, count++, terms.header);
     fragment.payload.resize(terms.payload_bytes_max);
-    const uint32_t taken = protocol::encode_window({indices, integers}, terms.codecs, terms.window_indices,
-                                                   fragment.header, fragment.payload, integers);
+    const size_t offered = std::min(indices.size(), share);
+    const uint32_t taken = protocol::encode_window({indices.first(offered), integers.first(offered)}, terms.codecs,
+                                                   terms.window_indices, fragment.header, fragment.payload, integers);
     MILLRACE_CHECK(taken > 0 && taken <= indices.size(), taken);
     fragment.payload.resize(fragment.header.payload_bytes);
     indices = indices.subspan(taken);
