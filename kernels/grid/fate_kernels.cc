@@ -13,45 +13,52 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 /// The entries from `at` on, one at a time.
-void split_rest(const uint32_t* indices, const float* values, const double* applied, const float* returned, size_t at,
+void split_rest(const uint32_t* indices, const float* values, const int32_t* integers, double step, size_t at,
                 size_t count, const FateRoom& room, FateCounts& out) {
   for (; at < count; ++at) {
-    const double gone = applied[at];
-    const float stays = returned[at];
-    room.taken_indices[out.taken] = indices[at];
-    room.taken_values[out.taken] = static_cast<float>(gone);
+    const double gone = integers[at] * step;
+    const double left = static_cast<double>(values[at]) - gone;
+    const auto stays = static_cast<float>(left);
+    if (!room.taken_indices.empty()) {
+      room.taken_indices[out.taken] = indices[at];
+      room.taken_values[out.taken] = static_cast<float>(gone);
+    }
     room.back_indices[out.back] = indices[at];
     room.back_values[out.back] = stays;
     out.taken += gone != 0 ? 1 : 0;
     out.back += stays != 0 ? 1 : 0;
     out.whole += stays != 0 && gone == 0 ? 1 : 0;
     out.applied.count(gone);
-    out.adds_up = out.adds_up && static_cast<double>(values[at]) - gone - static_cast<double>(stays) == 0;
+    out.adds_up = out.adds_up && left == static_cast<double>(stays);
   }
 }
 
-FateCounts split(const uint32_t* indices, const float* values, const double* applied, const float* returned,
-                 size_t count, const FateRoom& room) {
+FateCounts split(const uint32_t* indices, const float* values, const int32_t* integers, double step, size_t count,
+                 const FateRoom& room) {
   const hn::CappedTag<double, kFateSlack> d;
   const hn::Rebind<float, decltype(d)> df;
   const hn::Rebind<uint32_t, decltype(d)> du;
+  const hn::Rebind<int32_t, decltype(d)> di;
   const size_t lanes = hn::Lanes(d);
-  const auto one = hn::Set(d, 1.0);
-  const auto none = hn::Zero(df);
+  const bool wants_taken = !room.taken_indices.empty();
+  const auto size = hn::Set(d, step);
   auto sum = hn::Zero(d);
   auto magnitude = hn::Zero(d);
   auto missing = hn::Zero(d);
   FateCounts out;
   size_t at = 0;
   for (; at + lanes <= count; at += lanes) {
-    const auto gone = hn::LoadU(d, applied + at);
-    const auto stays = hn::LoadU(df, returned + at);
+    const auto integer = hn::LoadU(di, integers + at);
+    const auto gone = hn::Mul(hn::PromoteTo(d, integer), size);
+    const auto left = hn::Sub(hn::PromoteTo(d, hn::LoadU(df, values + at)), gone);
+    const auto stays = hn::DemoteTo(df, left);
     const auto index = hn::LoadU(du, indices + at);
-    // A mask of f32 lanes from one of f64 lanes: by numbers, which all instruction sets have.
-    const auto is_gone = hn::Ne(hn::DemoteTo(df, hn::IfThenElseZero(hn::Ne(gone, hn::Zero(d)), one)), none);
-    const auto comes_back = hn::Ne(stays, none);
-    hn::StoreU(hn::Compress(index, hn::RebindMask(du, is_gone)), du, room.taken_indices.data() + out.taken);
-    hn::StoreU(hn::Compress(hn::DemoteTo(df, gone), is_gone), df, room.taken_values.data() + out.taken);
+    const auto is_gone = hn::RebindMask(df, hn::Ne(integer, hn::Zero(di)));
+    const auto comes_back = hn::Ne(stays, hn::Zero(df));
+    if (wants_taken) {
+      hn::StoreU(hn::Compress(index, hn::RebindMask(du, is_gone)), du, room.taken_indices.data() + out.taken);
+      hn::StoreU(hn::Compress(hn::DemoteTo(df, gone), is_gone), df, room.taken_values.data() + out.taken);
+    }
     hn::StoreU(hn::Compress(index, hn::RebindMask(du, comes_back)), du, room.back_indices.data() + out.back);
     hn::StoreU(hn::Compress(stays, comes_back), df, room.back_values.data() + out.back);
     out.taken += hn::CountTrue(df, is_gone);
@@ -59,13 +66,12 @@ FateCounts split(const uint32_t* indices, const float* values, const double* app
     out.whole += hn::CountTrue(df, hn::AndNot(is_gone, comes_back));
     sum = hn::Add(sum, gone);
     magnitude = hn::Add(magnitude, hn::Abs(gone));
-    const auto left = hn::Sub(hn::Sub(hn::PromoteTo(d, hn::LoadU(df, values + at)), gone), hn::PromoteTo(d, stays));
-    missing = hn::Add(missing, hn::Abs(left));
+    missing = hn::Add(missing, hn::Abs(hn::Sub(left, hn::PromoteTo(d, stays))));
   }
   out.applied.sum = hn::GetLane(hn::SumOfLanes(d, sum));
   out.applied.magnitude = hn::GetLane(hn::SumOfLanes(d, magnitude));
   out.adds_up = hn::AllTrue(d, hn::Eq(missing, hn::Zero(d)));
-  split_rest(indices, values, applied, returned, at, count, room, out);
+  split_rest(indices, values, integers, step, at, count, room, out);
   return out;
 }
 
@@ -102,14 +108,14 @@ HWY_EXPORT(split);
 HWY_EXPORT(take_set);
 
 FateCounts split_fates(std::span<const uint32_t> indices, std::span<const float> values,
-                       std::span<const double> applied, std::span<const float> returned, const FateRoom& room) {
+                       std::span<const int32_t> integers, double step, const FateRoom& room) {
   const size_t count = indices.size();
-  MILLRACE_CHECK(values.size() == count && applied.size() == count && returned.size() == count, count, values.size(),
-                 applied.size(), returned.size());
+  MILLRACE_CHECK(values.size() == count && integers.size() == count, count, values.size(), integers.size());
   const size_t wanted = count + kFateSlack;
-  MILLRACE_CHECK(room.taken_indices.size() >= wanted && room.taken_values.size() >= wanted, count);
+  const bool has_room = room.taken_indices.size() >= wanted || room.taken_indices.empty();
+  MILLRACE_CHECK(has_room && room.taken_values.size() == room.taken_indices.size(), count);
   MILLRACE_CHECK(room.back_indices.size() >= wanted && room.back_values.size() >= wanted, count);
-  return HWY_DYNAMIC_DISPATCH(split)(indices.data(), values.data(), applied.data(), returned.data(), count, room);
+  return HWY_DYNAMIC_DISPATCH(split)(indices.data(), values.data(), integers.data(), step, count, room);
 }
 
 void take_where_set(std::span<const uint16_t> indices, std::span<const int32_t> integers,

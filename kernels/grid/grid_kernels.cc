@@ -45,25 +45,6 @@ uint32_t round_all(const float* values, size_t count, double inverse, double mos
   return static_cast<uint32_t>(at_bound);
 }
 
-void take_off(const float* values, const int32_t* taken, size_t count, double step, float* back) {
-  const hn::ScalableTag<double> d;
-  const hn::Rebind<float, decltype(d)> df;
-  const hn::Rebind<int32_t, decltype(d)> di;
-  const size_t lanes = hn::Lanes(d);
-  const auto by = hn::Set(d, step);
-  size_t at = 0;
-  for (; at + lanes <= count; at += lanes) {
-    // The product is exact: fused or not, the difference is the same.
-    const auto gone = hn::Mul(hn::PromoteTo(d, hn::LoadU(di, taken + at)), by);
-    const auto rest = hn::Sub(hn::PromoteTo(d, hn::LoadU(df, values + at)), gone);
-    hn::StoreU(hn::DemoteTo(df, rest), df, back + at);
-  }
-  for (; at < count; ++at) {
-    const double rest = static_cast<double>(values[at]) - static_cast<double>(taken[at]) * step;
-    back[at] = static_cast<float>(rest);
-  }
-}
-
 void scale_f32(const int32_t* integers, size_t count, double step, float* out) {
   const hn::ScalableTag<double> d;
   const hn::Rebind<float, decltype(d)> df;
@@ -77,18 +58,6 @@ void scale_f32(const int32_t* integers, size_t count, double step, float* out) {
   for (; at < count; ++at) out[at] = static_cast<float>(static_cast<double>(integers[at]) * step);
 }
 
-void scale_f64(const int32_t* integers, size_t count, double step, double* out) {
-  const hn::ScalableTag<double> d;
-  const hn::Rebind<int32_t, decltype(d)> di;
-  const size_t lanes = hn::Lanes(d);
-  const auto by = hn::Set(d, step);
-  size_t at = 0;
-  for (; at + lanes <= count; at += lanes) {
-    hn::StoreU(hn::Mul(hn::PromoteTo(d, hn::LoadU(di, integers + at)), by), d, out + at);
-  }
-  for (; at < count; ++at) out[at] = static_cast<double>(integers[at]) * step;
-}
-
 }  // namespace HWY_NAMESPACE
 }  // namespace millrace
 HWY_AFTER_NAMESPACE();
@@ -97,29 +66,16 @@ HWY_AFTER_NAMESPACE();
 namespace millrace {
 
 HWY_EXPORT(round_all);
-HWY_EXPORT(take_off);
 HWY_EXPORT(scale_f32);
-HWY_EXPORT(scale_f64);
 
 uint32_t round_to_integers(std::span<const float> values, double inverse, double most, std::span<int32_t> out) {
   MILLRACE_CHECK(values.size() == out.size(), values.size(), out.size());
   return HWY_DYNAMIC_DISPATCH(round_all)(values.data(), values.size(), inverse, most, out.data());
 }
 
-void take_integers_off(std::span<const float> values, std::span<const int32_t> taken, double step,
-                       std::span<float> back) {
-  MILLRACE_CHECK(values.size() == taken.size() && values.size() == back.size(), values.size(), taken.size());
-  HWY_DYNAMIC_DISPATCH(take_off)(values.data(), taken.data(), values.size(), step, back.data());
-}
-
 void scale_integers(std::span<const int32_t> integers, double step, std::span<float> out) {
   MILLRACE_CHECK(integers.size() == out.size(), integers.size(), out.size());
   HWY_DYNAMIC_DISPATCH(scale_f32)(integers.data(), integers.size(), step, out.data());
-}
-
-void scale_integers(std::span<const int32_t> integers, double step, std::span<double> out) {
-  MILLRACE_CHECK(integers.size() == out.size(), integers.size(), out.size());
-  HWY_DYNAMIC_DISPATCH(scale_f64)(integers.data(), integers.size(), step, out.data());
 }
 
 }  // namespace millrace

@@ -10,12 +10,7 @@ namespace millrace {
 /// REQUIRES: 0 < most < 2^31; values finite, times `inverse` in f64's range.
 uint32_t round_to_integers(std::span<const float> values, double inverse, double most, std::span<int32_t> out);
 
-/// back = f32(value - taken x step), computed in f64: grid_remainder().
-void take_integers_off(std::span<const float> values, std::span<const int32_t> taken, double step,
-                       std::span<float> back);
-
 /// integer x step, in f64, and rounded to f32.
 void scale_integers(std::span<const int32_t> integers, double step, std::span<float> out);
-void scale_integers(std::span<const int32_t> integers, double step, std::span<double> out);
 
 }  // namespace millrace

@@ -31,8 +31,7 @@ bool is_within_bounds(const DatagramHeader& header) {
 
 std::expected<Datagram, DatagramFault> parse_datagram(ByteSpan packet) {
   if (packet.size() < kDatagramHeaderBytes + kDatagramMacBytes) return std::unexpected(DatagramFault::kTooShort);
-  Datagram datagram;
-  DatagramHeader& header = datagram.header;
+  DatagramHeader header;
   std::memcpy(&header, packet.data(), kDatagramHeaderBytes);
   if (header.magic != kDatagramMagic) return std::unexpected(DatagramFault::kWrongMagic);
   if (!is_known(header.type)) return std::unexpected(DatagramFault::kUnknownType);
@@ -41,11 +40,10 @@ std::expected<Datagram, DatagramFault> parse_datagram(ByteSpan packet) {
   if (packet.size() < bytes || bytes > kDatagramBytesMax) return std::unexpected(DatagramFault::kWrongLength);
   if (!is_within_bounds(header)) return std::unexpected(DatagramFault::kOutOfBounds);
   const size_t extension_bytes = size_t{header.extension_words} * 8;
-  datagram.extension = packet.subspan(kDatagramHeaderBytes, extension_bytes);
-  datagram.payload = packet.subspan(kDatagramHeaderBytes + extension_bytes, header.payload_bytes);
-  datagram.signed_bytes = packet.first(bytes - kDatagramMacBytes);
-  datagram.mac = packet.subspan(bytes - kDatagramMacBytes, kDatagramMacBytes);
-  return datagram;
+  return std::expected<Datagram, DatagramFault>(
+      std::in_place, header, packet.subspan(kDatagramHeaderBytes, extension_bytes),
+      packet.subspan(kDatagramHeaderBytes + extension_bytes, header.payload_bytes),
+      packet.first(bytes - kDatagramMacBytes), packet.subspan(bytes - kDatagramMacBytes, kDatagramMacBytes));
 }
 
 void put_header(const DatagramHeader& header, std::span<uint8_t> packet) {

@@ -1,6 +1,8 @@
+#include <emmintrin.h>
 #include <intel-ipsec-mb.h>
 #include <sodium.h>
 
+#include <array>
 #include <cstring>
 
 #include "kernels/base/check.h"
@@ -9,6 +11,8 @@
 /// GMAC by libipsec-mb: vectors of carry-less products, and of AES where the machine has them.
 namespace millrace::protocol {
 namespace {
+
+constexpr size_t kNonceBytes = 12;
 
 /// The library's functions for this machine: looked up once; its direct calls use nothing else of it.
 IMB_MGR& functions() {
@@ -39,11 +43,14 @@ void SessionMac::set_key(const Key& key) { IMB_AES256_GCM_PRE(&state_->functions
 std::string_view SessionMac::library() { return "libipsec-mb"; }
 
 Mac SessionMac::of(ByteSpan bytes, uint64_t sequence) const {
-  std::array<uint8_t, 12> nonce{};
-  std::memcpy(nonce.data() + 4, &sequence, sizeof(sequence));
+  // 12 bytes: four zeros and the number. In one store, as the library loads it in one: a load of what several stores wrote waits
+  // until all stores before them are in the cache, 0.2 us where those missed it.
+  const __m128i words = _mm_set_epi64x(static_cast<int64_t>(sequence >> 32), static_cast<int64_t>(sequence << 32));
+  alignas(__m128i) std::array<uint8_t, sizeof(__m128i)> nonce;
+  std::memcpy(nonce.data(), &words, sizeof(words));
   alignas(64) gcm_context_data context;
   Mac mac;
-  IMB_AES256_GMAC_INIT(&state_->functions, &state_->key, &context, nonce.data(), nonce.size());
+  IMB_AES256_GMAC_INIT(&state_->functions, &state_->key, &context, nonce.data(), kNonceBytes);
   IMB_AES256_GMAC_UPDATE(&state_->functions, &state_->key, &context, bytes.data(), bytes.size());
   IMB_AES256_GMAC_FINALIZE(&state_->functions, &state_->key, &context, mac.data(), mac.size());
   return mac;

@@ -15,8 +15,11 @@ namespace {
 struct Offered {
   std::vector<uint32_t> indices;
   std::vector<float> values;
-  std::vector<double> applied;
-  std::vector<float> returned;
+  std::vector<int32_t> integers;
+  double step = 0x1p-12;
+
+  double applied(size_t i) const { return integers[i] * step; }
+  float returned(size_t i) const { return static_cast<float>(static_cast<double>(values[i]) - applied(i)); }
 };
 
 /// Of a grid of 2^-12: some were taken whole, some in part, some not at all, some were 0.
@@ -25,13 +28,13 @@ Offered draw(RandomSequence& random, size_t count) {
   uint32_t index = 0;
   for (size_t i = 0; i < count; ++i) {
     index += 1 + static_cast<uint32_t>(random.next_below(1000));
-    const auto value = static_cast<float>(random.next_normal());
+    auto value = static_cast<float>(random.next_normal());
     const uint64_t fate = random.next_below(4);
-    const double on_grid = std::ldexp(std::nearbyint(std::ldexp(static_cast<double>(value), 12)), -12);
+    const auto integer = static_cast<int32_t>(std::nearbyint(std::ldexp(static_cast<double>(value), 12)));
+    if (fate == 0) value = static_cast<float>(integer * out.step);
     out.indices.push_back(index);
     out.values.push_back(fate == 3 ? 0.0F : value);
-    out.applied.push_back(fate == 0 ? static_cast<double>(value) : fate == 1 ? on_grid : 0.0);
-    out.returned.push_back(static_cast<float>(static_cast<double>(out.values.back()) - out.applied.back()));
+    out.integers.push_back(fate < 2 ? integer : 0);
   }
   return out;
 }
@@ -48,7 +51,7 @@ Split split(const Offered& offered) {
   const size_t room = offered.indices.size() + kFateSlack;
   Split out{
       {}, std::vector<uint32_t>(room), std::vector<float>(room), std::vector<uint32_t>(room), std::vector<float>(room)};
-  out.counts = split_fates(offered.indices, offered.values, offered.applied, offered.returned,
+  out.counts = split_fates(offered.indices, offered.values, offered.integers, offered.step,
                            {out.taken_indices, out.taken_values, out.back_indices, out.back_values});
   out.taken_indices.resize(out.counts.taken);
   out.taken_values.resize(out.counts.taken);
@@ -66,16 +69,16 @@ TEST(SplitFates, IsWhatOneAtATimeMakesOfThem) {
     double sum = 0;
     double magnitude = 0;
     for (size_t i = 0; i < count; ++i) {
-      sum += offered.applied[i];
-      magnitude += std::abs(offered.applied[i]);
-      if (offered.applied[i] != 0) {
+      sum += offered.applied(i);
+      magnitude += std::abs(offered.applied(i));
+      if (offered.applied(i) != 0) {
         expected.taken_indices.push_back(offered.indices[i]);
-        expected.taken_values.push_back(static_cast<float>(offered.applied[i]));
+        expected.taken_values.push_back(static_cast<float>(offered.applied(i)));
       }
-      if (offered.returned[i] == 0) continue;
+      if (offered.returned(i) == 0) continue;
       expected.back_indices.push_back(offered.indices[i]);
-      expected.back_values.push_back(offered.returned[i]);
-      expected.counts.whole += offered.applied[i] == 0 ? 1 : 0;
+      expected.back_values.push_back(offered.returned(i));
+      expected.counts.whole += offered.applied(i) == 0 ? 1 : 0;
     }
     EXPECT_EQ(got.taken_indices, expected.taken_indices);
     EXPECT_EQ(got.taken_values, expected.taken_values);
@@ -88,20 +91,40 @@ TEST(SplitFates, IsWhatOneAtATimeMakesOfThem) {
   }
 }
 
+TEST(SplitFates, WithoutRoomForWhatWasTakenItIsCounted) {
+  RandomSequence random(RandomKey::from(8));
+  for (size_t count = 0; count < 70; ++count) {
+    const Offered offered = draw(random, count);
+    const Split whole = split(offered);
+    std::vector<uint32_t> back_indices(count + kFateSlack);
+    std::vector<float> back_values(count + kFateSlack);
+    const FateCounts counts = split_fates(offered.indices, offered.values, offered.integers, offered.step,
+                                          {{}, {}, back_indices, back_values});
+    EXPECT_EQ(counts.taken, whole.counts.taken);
+    EXPECT_EQ(counts.whole, whole.counts.whole);
+    EXPECT_EQ(counts.applied.sum, whole.counts.applied.sum);
+    back_indices.resize(counts.back);
+    back_values.resize(counts.back);
+    EXPECT_EQ(back_indices, whole.back_indices);
+    EXPECT_EQ(back_values, whole.back_values);
+  }
+}
+
 TEST(SplitFates, SaysWhereWhateverEntryDoesNotAddUp) {
   RandomSequence random(RandomKey::from(5));
   for (size_t count = 1; count < 40; ++count) {
     for (size_t wrong = 0; wrong < count; ++wrong) {
       Offered offered = draw(random, count);
-      offered.returned[wrong] += 0.25F;
+      // 2^20 grid steps of 2^-12 and a value's last bits are farther apart than an f32 holds.
+      offered.values[wrong] = 0x1.000002p-12F;
+      offered.integers[wrong] = 1 << 20;
       EXPECT_FALSE(split(offered).counts.adds_up) << wrong << " of " << count;
     }
   }
 }
 
 TEST(SplitFates, AnAmountTooSmallForF32WasAppliedAllTheSame) {
-  Offered offered{std::vector<uint32_t>(32, 7), std::vector<float>(32, 1.0F), std::vector<double>(32, 1e-60),
-                  std::vector<float>(32, 1.0F)};
+  Offered offered{std::vector<uint32_t>(32, 7), std::vector<float>(32, 1.0F), std::vector<int32_t>(32, 1), 0x1p-200};
   const Split got = split(offered);
   EXPECT_EQ(got.counts.taken, 32U);
   EXPECT_EQ(got.counts.whole, 0U);

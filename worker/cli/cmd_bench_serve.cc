@@ -73,15 +73,15 @@ void add_path_flags(CLI::App& app, ServeBenchOptions& options) {
                  "path switch: so many racks' switches (role combine) add up in front of shard 0, which decides: rows "
                  "without them, with them, and with each cutting its sums to its share of k; bytes into shard 0")
       ->check(in_range(1, 16));
-  app.add_option("--switch-slots", options.switch_slots,
-                 "path switch: windows under way at a time [128, with racks 64]")
+  app.add_option("--switch-slots", options.switch_slots, "path switch: windows under way at a time")
+      ->capture_default_str()
       ->check(in_range(1, 128));
   app.add_option("--switch-codec", options.switch_codec, "path switch: of datagrams, INDEX+VALUE")
       ->capture_default_str();
   app.add_option(
          "--grid", options.grid,
-         "path switch: indices of a window, and the grid's first power of 2; auto: 32768:-12, with an MTU of 4096 "
-         "and more 65536:-12")
+         "path switch: indices of a window, and the grid's first power of 2; auto: 65536:-12, over a density of 0.05 "
+         "with an MTU below 4096 32768:-12")
       ->capture_default_str();
   app.add_option("--mtu", options.mtu,
                  "of the links, with --rate: 9000 where they take jumbo frames; both paths have it")

@@ -120,6 +120,7 @@ class Bucket {
 
   /// An update has applied what was sent of part `at`: all (`carried` is null), or what it carries of it. For the velocity; what
   /// comes back is give_back_rest()'s.
+  bool masks_applied() const { return masked_; }  ///< else mask_applied() does nothing
   void mask_applied(size_t at, const HeldStream<float>& sent, const HeldStream<float>* carried);
 
   // --- jobs with `reproducible`, over shards: select() rounds to the grid, and what that leaves comes back with the update.

@@ -140,9 +140,7 @@ void SessionCore::Impl::settle_left_step(PartRun& part) {
       bucket.return_aside(part.at, out.sent.copy());
       continue;
     }
-    SwitchFate fate = fate_by_switch(part, out, *left_step);
-    was_applied(part, out.step, HeldStream<float>::from(std::move(fate.masked)), nullptr);
-    bucket.return_aside(part.at, std::move(fate.back));
+    bucket.return_aside(part.at, fate_by_switch(part, out, *left_step).back);
   }
 }
 

@@ -162,6 +162,7 @@ struct BucketRun {
     uint64_t bytes_down = 0;
   };
   std::deque<Sent> sent;        ///< by step
+  Stream<float> offered;        ///< path switch: to the step that begins when all buckets have offered
   std::vector<double> applied;  ///< LedgerMode::kPerIndex
   uint64_t audit_credit = 0;    ///< entries that the audit may go over
   uint32_t audit_next = 0;      ///< whose turn it is, among the parts
@@ -451,6 +452,7 @@ struct SessionCore::Impl {
   /// What select() took out is in flight from now on; with the last bucket's the step begins.
   void offer(uint32_t bucket, uint64_t step, TimeNs now, Actions& actions);
   Status begin_switch_step(uint64_t step, TimeNs now);
+  Stream<float> offered_in_array(size_t count);
   void on_packet(const protocol::ReceivedPacket& packet, TimeNs now, Actions& actions);
   void follow_path(TimeNs now, Actions& actions);
   void tick_path(TimeNs now, Actions& actions);
@@ -458,10 +460,9 @@ struct SessionCore::Impl {
   void tell_of_switch(TimeNs now, Actions& actions);
   void finish_switch_step(TimeNs now, Actions& actions);
   void settle_by_switch(PartRun& part, const SwitchStepDone& step);
-  /// What of an offer was applied, as `masked`; what was not, as `back`; what is in neither is lost by name.
+  /// What of an offer comes back. What was applied is in the books then; what is neither is lost by name.
   struct SwitchFate {
     Stream<float> back;
-    Stream<float> masked;
     uint64_t whole = 0;  ///< entries of `back` of which nothing was applied
   };
   SwitchFate fate_by_switch(PartRun& part, const Outstanding& out, const SwitchStepDone& step);

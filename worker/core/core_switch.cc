@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -31,7 +32,8 @@ void resize(Stream<float>& stream, size_t count) {
 /// What became of a part's entries that were offered.
 struct OfferSettled {
   Stream<float> back;
-  Stream<float> masked;  ///< what was applied of them
+  Stream<float> masked;  ///< what was applied of them, where that is wanted
+  uint64_t applied = 0;  ///< entries of which something was
   Mass carried;
   uint64_t whole = 0;  ///< entries of which nothing was applied
   struct Lost {
@@ -41,67 +43,62 @@ struct OfferSettled {
   std::vector<Lost> lost;  ///< what is in neither
 };
 
+/// Of these entries nobody knows what became.
+void lose_all(const StreamView<float>& offered, size_t first, size_t last, OfferSettled& to) {
+  for (size_t at = first; at < last; ++at) {
+    if (offered.values[at] != 0) to.lost.push_back({offered.indices[at], static_cast<double>(offered.values[at])});
+  }
+}
+
+/// Entries [first, last) by what of each was taken.
+void settle_run(const StreamView<float>& offered, size_t first, size_t last, std::span<const int32_t> taken,
+                double step, OfferSettled& to, FateCounts& counts) {
+  const auto indices = offered.indices.subspan(first, last - first);
+  const auto values = offered.values.subspan(first, last - first);
+  const size_t masked = to.masked.indices.empty() ? 0 : counts.taken;
+  const FateCounts fates =
+      split_fates(indices, values, taken, step,
+                  {std::span(to.masked.indices).subspan(masked), std::span(to.masked.values).subspan(masked),
+                   std::span(to.back.indices).subspan(counts.back), std::span(to.back.values).subspan(counts.back)});
+  counts.taken += fates.taken;
+  counts.back += fates.back;
+  to.whole += fates.whole;
+  to.carried += fates.applied;
+  if (fates.adds_up) return;
+  for (size_t at = 0; at < values.size(); ++at) {
+    const double left = static_cast<double>(values[at]) - taken[at] * step;
+    const double amount = left - static_cast<double>(static_cast<float>(left));
+    if (amount != 0) to.lost.push_back({indices[at], amount});
+  }
+}
+
 /// What was offered, entry by entry.
 ///
-/// applied, returned  [offered]
-OfferSettled settle_offered(const StreamView<float>& offered, std::span<const double> applied,
-                            std::span<const float> returned) {
-  OfferSettled to{Stream<float>::empty(offered.dimension), Stream<float>::empty(offered.dimension), {}, 0, {}};
+/// first       of the step's entries, in begin_step()'s order: these follow.
+/// with_masked what was applied is to be told entry by entry.
+OfferSettled settle_offered(const StreamView<float>& offered, const SwitchStepDone& step, size_t first,
+                            bool with_masked) {
+  OfferSettled to;
+  to.back = to.masked = Stream<float>::empty(offered.dimension);
   const size_t count = offered.count();
-  resize(to.masked, count + kFateSlack);
+  MILLRACE_CHECK(first + count <= step.taken.size(), first, count, step.taken.size());
+  if (with_masked) resize(to.masked, count + kFateSlack);
   resize(to.back, count + kFateSlack);
-  const FateCounts fates = split_fates(offered.indices, offered.values, applied, returned,
-                                       {to.masked.indices, to.masked.values, to.back.indices, to.back.values});
-  resize(to.masked, fates.taken);
-  resize(to.back, fates.back);
-  to.whole = fates.whole;
-  to.carried = fates.applied;
-  if (fates.adds_up) return to;
-  for (size_t at = 0; at < count; ++at) {
-    const double amount = static_cast<double>(offered.values[at]) - applied[at] - static_cast<double>(returned[at]);
-    if (amount != 0) to.lost.push_back({offered.indices[at], amount});
+  FateCounts counts;
+  size_t at = 0;
+  auto run = std::ranges::upper_bound(step.offered, first, {}, &SwitchStepDone::Offered::last);
+  for (; run != step.offered.end() && run->first < first + count; ++run) {
+    const size_t begin = std::max(run->first, first) - first;
+    const size_t end = std::min(run->last - first, count);
+    lose_all(offered, at, begin, to);
+    settle_run(offered, begin, end, std::span(step.taken).subspan(first + begin, end - begin), run->step, to, counts);
+    at = end;
   }
+  lose_all(offered, at, count, to);
+  if (with_masked) resize(to.masked, counts.taken);
+  resize(to.back, counts.back);
+  to.applied = counts.taken;
   return to;
-}
-
-void append(Stream<float>& stream, uint32_t index, float value) {
-  if (value == 0) return;
-  stream.indices.push_back(index);
-  stream.values.push_back(value);
-}
-
-/// By index.
-void sort_entries(Stream<float>& stream) {
-  std::vector<std::pair<uint32_t, float>> entries;
-  for (size_t at = 0; at < stream.indices.size(); ++at) entries.emplace_back(stream.indices[at], stream.values[at]);
-  std::ranges::sort(entries, {}, &std::pair<uint32_t, float>::first);
-  for (size_t at = 0; at < entries.size(); ++at) {
-    stream.indices[at] = entries[at].first;
-    stream.values[at] = entries[at].second;
-  }
-}
-
-/// Beside what was offered: what a filter took along, none of it offered.
-///
-/// extras  of this part, ascending; their indices from `begin` on.
-void settle_extras(std::span<const SwitchStepDone::Extra> extras, uint64_t begin, OfferSettled& to) {
-  for (const SwitchStepDone::Extra& extra : extras) {
-    const auto index = static_cast<uint32_t>(extra.index - begin);
-    append(to.masked, index, static_cast<float>(extra.applied));
-    append(to.back, index, extra.returned);
-    to.carried.count(extra.applied);
-    const double amount = -extra.applied - static_cast<double>(extra.returned);
-    if (amount != 0) to.lost.push_back({index, amount});
-  }
-  if (extras.empty()) return;
-  sort_entries(to.masked);
-  sort_entries(to.back);
-}
-
-std::span<const SwitchStepDone::Extra> extras_in(const SwitchStepDone& step, const PartRange& range) {
-  const auto begin = std::ranges::lower_bound(step.extras, range.begin, {}, &SwitchStepDone::Extra::index);
-  const auto end = std::ranges::lower_bound(step.extras, range.end, {}, &SwitchStepDone::Extra::index);
-  return {begin, end};
 }
 
 /// The windows that have entries of the part, cut to those. Of many parts each looks at its own windows only.
@@ -145,7 +142,7 @@ Stream<float> update_of(const SwitchStepDone& step, const std::vector<SwitchStep
 
 void SessionCore::Impl::offer(uint32_t bucket, uint64_t step, TimeNs now, Actions& actions) {
   BucketRun& run = buckets[bucket];
-  const Stream<float> all = run.bucket->offer();
+  Stream<float> all = run.bucket->offer();
   for (uint32_t number = run.first_part; number < run.first_part + run.part_count; ++number) {
     PartRun& part = parts[number];
     Outstanding out;
@@ -155,6 +152,7 @@ void SessionCore::Impl::offer(uint32_t bucket, uint64_t step, TimeNs now, Action
     part.outstanding.push_back(std::move(out));
   }
   counters.raw_bytes_up += all.count() * (sizeof(uint32_t) + sizeof(float));
+  run.offered = std::move(all);
   run.sent.push_back({.step = step, .since = now});
   run.next_in_order = run.order.size();
   ++run.coded;
@@ -169,18 +167,30 @@ void SessionCore::Impl::offer(uint32_t bucket, uint64_t step, TimeNs now, Action
 
 Status SessionCore::Impl::begin_switch_step(uint64_t step, TimeNs now) {
   size_t count = 0;
-  for (const PartRun& part : parts) count += part.outstanding.back().sent.view.count();
-  IndexBuffer indices(count);
-  Buffer<float> values(count);
-  size_t at = 0;
   for (PartRun& part : parts) {  // in the order of the array: by bucket, and by index within it
-    part.first_offered = at;
-    const PartRange range = range_in(switch_path->layout(), part.layout);
-    const StreamView<float>& sent = part.outstanding.back().sent.view;
-    std::ranges::copy(sent.values, values.begin() + static_cast<std::ptrdiff_t>(at));
-    for (const uint32_t index : sent.indices) indices[at++] = static_cast<uint32_t>(range.begin + index);
+    part.first_offered = count;
+    count += part.outstanding.back().sent.view.count();
   }
-  return switch_path->begin_step(step, indices, values, now);
+  Stream<float> offered = offered_in_array(count);
+  MILLRACE_CHECK(offered.count() == count, offered.count(), count);
+  return switch_path->begin_step(step, std::move(offered.indices), std::move(offered.values), now);
+}
+
+/// What all buckets offer, so many entries, as the switch's array numbers them.
+Stream<float> SessionCore::Impl::offered_in_array(size_t count) {
+  const std::vector<uint64_t>& begins = switch_path->layout().bucket_begin;
+  if (buckets.size() == 1 && begins[0] == 0) return std::exchange(buckets[0].offered, {});
+  Stream<float> all;
+  all.indices.reserve(count);
+  all.values.reserve(count);
+  for (size_t bucket = 0; bucket < buckets.size(); ++bucket) {
+    const Stream<float> own = std::exchange(buckets[bucket].offered, {});
+    const auto begin = static_cast<uint32_t>(begins[bucket]);
+    std::ranges::transform(own.indices, std::back_inserter(all.indices),
+                           [begin](uint32_t of_bucket) { return begin + of_bucket; });
+    all.values.insert(all.values.end(), own.values.begin(), own.values.end());
+  }
+  return all;
 }
 
 void SessionCore::Impl::on_packet(const protocol::ReceivedPacket& packet, TimeNs now, Actions& actions) {
@@ -234,24 +244,21 @@ void SessionCore::Impl::settle_by_switch(PartRun& part, const SwitchStepDone& st
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
   SwitchFate fate = fate_by_switch(part, part.outstanding.front(), step);
   part.outstanding.pop_front();
-  was_applied(part, part.n, HeldStream<float>::from(std::move(fate.masked)), nullptr);
   bucket.settle_offer(part.at, std::move(fate.back), fate.whole);
 }
 
 SessionCore::Impl::SwitchFate SessionCore::Impl::fate_by_switch(PartRun& part, const Outstanding& out,
                                                                 const SwitchStepDone& step) {
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
-  const PartRange range = range_in(switch_path->layout(), part.layout);
-  const StreamView<float> offered = out.sent.view;
-  const size_t first = part.first_offered;
-  MILLRACE_CHECK(first + offered.count() <= step.applied.size(), first, offered.count(), step.applied.size());
-  OfferSettled settled = settle_offered(offered, std::span(step.applied).subspan(first, offered.count()),
-                                        std::span(step.returned).subspan(first, offered.count()));
-  settle_extras(extras_in(step, range), range.begin, settled);
+  const bool masks = bucket.masks_applied();
+  OfferSettled settled = settle_offered(out.sent.view, step, part.first_offered, masks);
   for (const OfferSettled::Lost& lost : settled.lost) bucket.lose(part.at, lost.index, lost.amount);
   part.account.carried_by_switch.add(settled.carried);
   part.account.doubt += kMassError * settled.carried.magnitude;
-  return {std::move(settled.back), std::move(settled.masked), settled.whole};
+  part.counted.add(out.step, settled.applied);
+  if (masks) bucket.mask_applied(part.at, HeldStream<float>::from(std::move(settled.masked)), nullptr);
+  note_unsettled(part.layout.bucket);
+  return {std::move(settled.back), settled.whole};
 }
 
 void SessionCore::Impl::deliver_by_switch(PartRun& part, const SwitchStepDone& step, TimeNs now, Actions& actions) {

@@ -203,23 +203,25 @@ std::vector<std::pair<uint32_t, double>> SwitchPath::take_revoked(uint64_t begin
   return taken;
 }
 
-Status SwitchPath::begin_step(uint64_t step, IndexSpan indices, std::span<const float> values, TimeNs now) {
+Status SwitchPath::begin_step(uint64_t step, IndexBuffer&& indices, Buffer<float>&& values, TimeNs now) {
   MILLRACE_CHECK(!stepping_ && !done_, step);
   if (step >= UINT32_MAX) return fail(ErrorCode::kLimitExceeded, "path switch numbers steps in 32 bits");
   arrived_.windows.clear();
-  arrived_.extras.clear();
+  arrived_.offered.clear();
   arrived_.indices.clear();
   arrived_.sums.clear();
-  arrived_.applied.assign(indices.size(), 0);
-  arrived_.returned.assign(indices.size(), 0);
+  arrived_.taken.resize(indices.size());
   // Set before: the first packets may be answered at once by a sink of a test.
   stepping_ = true;
-  return client_->begin_step(static_cast<uint32_t>(step), indices, values, now, *access_.sink);
+  return client_->begin_valid_step(static_cast<uint32_t>(step), std::move(indices), std::move(values), now,
+                                   *access_.sink);
 }
 
 void SwitchPath::receive(const protocol::ReceivedPacket& packet, TimeNs now) {
-  const auto datagram = protocol::parse_datagram(packet.bytes);
-  if (datagram && probe_.receive(*datagram, now)) return;
+  if (probe_.probes()) {
+    const auto datagram = protocol::parse_datagram(packet.bytes);
+    if (datagram && probe_.receive(*datagram, now)) return;
+  }
   client_->receive(packet, now, *access_.sink);
 }
 
@@ -246,11 +248,10 @@ void SwitchPath::settled(const SettledWindow& window) {
   to.sums.resize(last);
   std::ranges::copy(window.indices, to.indices.begin() + static_cast<std::ptrdiff_t>(first));
   scale_integers(window.sums, step, std::span(to.sums).subspan(first));
-  MILLRACE_CHECK(window.first + window.taken.size() <= to.applied.size(), window.first, window.taken.size());
-  scale_integers(window.taken, step, std::span(to.applied).subspan(window.first, window.taken.size()));
-  std::ranges::copy(window.back, to.returned.begin() + static_cast<std::ptrdiff_t>(window.first));
-  for (const SwitchExtra& extra : window.extra)
-    to.extras.push_back({extra.index, static_cast<double>(extra.taken) * step, extra.back});
+  const size_t beyond = window.first + window.taken.size();
+  MILLRACE_CHECK(beyond <= to.taken.size(), window.first, window.taken.size());
+  std::ranges::copy(window.taken, to.taken.begin() + static_cast<std::ptrdiff_t>(window.first));
+  if (!window.taken.empty()) to.offered.push_back({.first = window.first, .last = beyond, .step = step});
 }
 
 void SwitchPath::step_done(uint32_t /*step*/) { done_ = stepping_; }
@@ -258,7 +259,7 @@ void SwitchPath::step_done(uint32_t /*step*/) { done_ = stepping_; }
 std::optional<SwitchStepDone> SwitchPath::take_done() {
   if (!done_) return std::nullopt;
   stepping_ = done_ = false;
-  std::ranges::sort(arrived_.extras, {}, &SwitchStepDone::Extra::index);
+  std::ranges::sort(arrived_.offered, {}, &SwitchStepDone::Offered::first);
   std::ranges::sort(arrived_.windows, {}, &SwitchStepDone::Window::number);
   return std::exchange(arrived_, std::move(room_));
 }

@@ -34,12 +34,6 @@ struct SwitchAccess {
 
 /// What came of one step in all buckets, indices of the switch's array (protocol::SwitchLayout).
 struct SwitchStepDone {
-  /// What the update applied of an entry that was not offered (a filter took it along), and what makes up for it.
-  struct Extra {
-    uint32_t index = 0;
-    double applied = 0;
-    float returned = 0;
-  };
   struct Window {
     uint32_t contributors = 0;
     bool counted = false;  ///< this worker is among them
@@ -52,10 +46,14 @@ struct SwitchStepDone {
   // The update: ascending within a window, the windows in the order in which their results came.
   IndexBuffer indices;
   Buffer<float> sums;
-  // Of each entry that begin_step() was given, in its order; 0 in both: nobody knows what became of it.
-  Buffer<double> applied;  ///< what of it is in the update
-  Buffer<float> returned;  ///< what of it is not
-  std::vector<Extra> extras;
+  /// Entries of begin_step() that are settled: so many from `first` on.
+  struct Offered {
+    size_t first = 0;
+    size_t last = 0;
+    double step = 0;  ///< of the grid
+  };
+  std::vector<Offered> offered;  ///< ascending; what is in none: nobody knows what became of it
+  Buffer<int32_t> taken;         ///< [as offered, in its order] x step: what of it is in the update; all else is not
 };
 
 struct SwitchPathStatus {
@@ -81,8 +79,8 @@ class SwitchPath final : private SwitchOutcome {
   /// Errors   limit_exceeded: epochs are 32 bits on this path.
   Result<std::string> follow(const protocol::JobView& view, TimeNs now);
 
-  /// Errors   as SwitchClient::begin_step().
-  Status begin_step(uint64_t step, IndexSpan indices, std::span<const float> values, TimeNs now);
+  /// Errors   as SwitchClient::begin_step(). REQUIRES: as there.
+  Status begin_step(uint64_t step, IndexBuffer&& indices, Buffer<float>&& values, TimeNs now);
   void receive(const protocol::ReceivedPacket& packet, TimeNs now);
   void tick(TimeNs now);
   TimeNs next_deadline() const;
@@ -157,7 +155,7 @@ class SwitchPath final : private SwitchOutcome {
 
   bool stepping_ = false;
   bool done_ = false;
-  SwitchStepDone arrived_;  ///< of the step under way; windows and extras in order of arrival
+  SwitchStepDone arrived_;  ///< of the step under way; windows and what was offered in order of arrival
 
   SwitchStepDone room_;  ///< memory only
 

@@ -94,11 +94,10 @@ bool SwitchClient::State::settle_if_whole(uint16_t number, TimeNs now) {
   const uint32_t begin = slot.window * options.window_indices;
   const std::vector<uint16_t>& update = slot.result.indices();
   const std::optional<std::vector<uint16_t>> kept = kept_of(slot.result, options.worker);
-  settle(slot.offer, slot.sent, contributed ? &update : nullptr, kept ? &*kept : nullptr, begin, settlement);
+  settle(slot.sent, contributed ? &update : nullptr, kept ? &*kept : nullptr, taken_integers);
   in_tensor.resize(update.size());
   std::ranges::transform(update, in_tensor.begin(), [&](uint16_t index) { return begin + index; });
   exponents.observe(slot.window, slot.result.header().exponent, slot.result.integers());
-  const IndexSpan offered = IndexSpan(indices).subspan(slot.first, slot.offer.indices.size());
   note_result_of_removal(number);
   if (slot.window == number) {
     slot.ended = (slot.result.header().flags & flag::kFin) != 0;
@@ -112,24 +111,32 @@ bool SwitchClient::State::settle_if_whole(uint16_t number, TimeNs now) {
     if (slot.window != number || windows == slots.size()) round_trip.sample(now - slot.sent_at);
     congestion.clean_result();
   }
-  outcome.settled({.step = step,
-                   .window = slot.window,
-                   .slot = number,
-                   .turn = slot.turn,
-                   .exponent = exponent_of(slot.result.header()),
-                   .contributors = terms.contributors,
-                   .decided_epoch = terms.decided_epoch,
-                   .indices = in_tensor,
-                   .sums = slot.result.integers(),
-                   .racks = slot.result.racks(),
-                   .first = slot.first,
-                   .offered = offered,
-                   .taken = settlement.taken,
-                   .back = settlement.back,
-                   .extra = settlement.extra});
+  SettledWindow settled = settled_window(number, slot.window, slot.first, slot.offered.size());
+  settled.exponent = exponent_of(slot.result.header());
+  settled.contributors = terms.contributors;
+  settled.decided_epoch = terms.decided_epoch;
+  settled.indices = in_tensor;
+  settled.sums = slot.result.integers();
+  settled.racks = slot.result.racks();
+  outcome.settled(settled);
+  slot.result.drop_entries();
   keep_applied(slot, begin);
   ++slot.turn;
   return true;
+}
+
+/// What the owner is told of so many of the step's entries, from `first` on, of which `taken_integers` was applied.
+SettledWindow SwitchClient::State::settled_window(uint16_t number, uint32_t window, size_t first, size_t count) const {
+  SettledWindow settled;
+  settled.step = step;
+  settled.window = window;
+  settled.slot = number;
+  settled.turn = slots[number].turn;
+  settled.first = first;
+  settled.offered = IndexSpan(indices).subspan(first, count);
+  settled.values = std::span<const float>(values).subspan(first, count);
+  settled.taken = taken_integers;
+  return settled;
 }
 
 /// The offer is settled, so its memory goes to what is kept of it, and the other way round.
@@ -138,9 +145,8 @@ void SwitchClient::State::keep_applied(Slot& slot, uint32_t begin) {
   Applied& applied = slot.applied[0];
   applied.exponent = exponent_of(slot.result.header());
   applied.begin = begin;
-  std::swap(applied.indices, slot.offer.indices);
-  std::swap(applied.integers, settlement.taken);
-  std::swap(applied.extra, settlement.extra);
+  std::swap(applied.indices, slot.offered);
+  std::swap(applied.integers, taken_integers);
 }
 
 /// The turn after a settled one: at once, or with the next step.

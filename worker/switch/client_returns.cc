@@ -86,10 +86,6 @@ SwitchRevoked SwitchClient::State::revoke(const Applied& applied) {
   revoked.exponent = applied.exponent;
   for (const uint16_t index : applied.indices) revoked.indices.push_back(applied.begin + index);
   revoked.integers.assign(applied.integers.begin(), applied.integers.end());
-  for (const SwitchExtra& extra : applied.extra) {
-    revoked.indices.push_back(extra.index);
-    revoked.integers.push_back(extra.taken);
-  }
   return revoked;
 }
 
@@ -121,7 +117,7 @@ std::vector<SwitchRevoked> SwitchClient::State::abandon_step(uint64_t life, cons
 /// A turn that was out, or was about to be. REQUIRES: the slot is not done.
 void SwitchClient::State::abandon_turn(uint16_t number, const SwitchRemoval* removal) {
   Slot& slot = slots[number];
-  const auto returns_all = [&] { return_window(number, slot.window, slot.first, slot.offer.indices.size()); };
+  const auto returns_all = [&] { return_window(number, slot.window, slot.first, slot.offered.size()); };
   if (slot.sends == 0) return returns_all();
   if (removal == nullptr) return;
   const SwitchRemoval::Slot& of = removal->slots[number];
@@ -146,17 +142,8 @@ void SwitchClient::State::return_pieces(uint16_t number) {
 
 /// first, count  of the step's entries.
 void SwitchClient::State::return_window(uint16_t number, uint32_t window, size_t first, size_t count) {
-  settlement.taken.assign(count, 0);
-  SettledWindow settled;
-  settled.step = step;
-  settled.window = window;
-  settled.slot = number;
-  settled.turn = slots[number].turn;
-  settled.first = first;
-  settled.offered = IndexSpan(indices).subspan(first, count);
-  settled.taken = settlement.taken;
-  settled.back = std::span<const float>(values).subspan(first, count);
-  outcome.settled(settled);
+  taken_integers.assign(count, 0);
+  outcome.settled(settled_window(number, window, first, count));
 }
 
 }  // namespace millrace::worker

@@ -31,10 +31,9 @@ struct SwitchClient::State {
   /// What a turn's update applied of what was offered in it.
   struct Applied {
     int exponent = 0;
-    uint32_t begin = 0;             ///< of the window
-    std::vector<uint16_t> indices;  ///< in the window
-    Buffer<int32_t> integers;       ///< [indices]
-    std::vector<SwitchExtra> extra;
+    uint32_t begin = 0;        ///< of the window
+    Buffer<uint16_t> indices;  ///< in the window
+    Buffer<int32_t> integers;  ///< [indices]
   };
   static SwitchRevoked revoke(const Applied& applied);
 
@@ -52,8 +51,8 @@ struct SwitchClient::State {
     uint32_t next = protocol::kNoWindow;
     size_t piece = 0;  ///< of pieces: the first whose window has not had its turn
     std::vector<uint32_t> pieces;
-    Offer offer;
-    size_t first = 0;  ///< of the offer among the step's entries
+    Buffer<uint16_t> offered;  ///< indices in the window
+    size_t first = 0;          ///< of the offered among the step's entries
     Contribution sent;
     Gathering result;
     std::vector<Fragment> kept;  ///< the whole result of turn - 1
@@ -72,7 +71,8 @@ struct SwitchClient::State {
   };
 
   // client_turns.cc
-  Status begin_step(uint32_t number, IndexSpan own_indices, std::span<const float> own_values);
+  Status begin_step(uint32_t number, IndexBuffer&& own_indices, Buffer<float>&& own_values);
+  SettledWindow settled_window(uint16_t number, uint32_t window, size_t first, size_t count) const;
   void open_step(TimeNs now, protocol::PacketSink& sink);
   void open_turn(uint16_t number, uint32_t window, TimeNs now, protocol::PacketSink& sink);
   void send_or_hold(uint16_t number, TimeNs now, protocol::PacketSink& sink);
@@ -184,10 +184,10 @@ struct SwitchClient::State {
   bool finished = false;
   bool paused = false;
   bool unopened = false;  ///< `stepping`, and the pause holds the step back
-  std::vector<uint32_t> indices;
-  std::vector<float> values;
+  IndexBuffer indices;
+  Buffer<float> values;
   std::vector<Piece> pieces;
-  Settlement settlement;            ///< of one call; its memory is used again
+  Buffer<int32_t> taken_integers;   ///< of one call: what was applied of each; its memory is used again
   std::vector<uint32_t> in_tensor;  ///< likewise: an update's indices
 
   std::array<uint32_t, protocol::kSwitchWorkersMax> live_since{};  ///< epochs: of each worker's present life

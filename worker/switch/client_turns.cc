@@ -1,9 +1,8 @@
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "kernels/base/check.h"
-#include "kernels/stream/stream.h"
-#include "kernels/stream/stream_scan.h"
 #include "worker/switch/client_state.h"
 
 /// Steps and turns: what is offered, in which order windows have their turns, what is sent.
@@ -23,7 +22,7 @@ size_t payload_room(const SwitchClientOptions& options) {
 
 }  // namespace
 
-Status SwitchClient::State::begin_step(uint32_t number, IndexSpan own_indices, std::span<const float> own_values) {
+Status SwitchClient::State::begin_step(uint32_t number, IndexBuffer&& own_indices, Buffer<float>&& own_values) {
   const auto refuse = [](const char* sentence) {
     return std::unexpected(Error{ErrorCode::kInvalidArgument, sentence});
   };
@@ -31,15 +30,11 @@ Status SwitchClient::State::begin_step(uint32_t number, IndexSpan own_indices, s
   if (number != next_step) return refuse("another step than the next");
   if (number == UINT32_MAX) return refuse("steps are numbered in 32 bits, and these are used up");
   if (own_indices.size() != own_values.size()) return refuse("as many values as indices");
-  const bool increase = strictly_increasing(own_indices.data(), own_indices.size()) &&
-                        (own_indices.empty() || own_indices.back() < options.dimension);
-  if (!increase) return refuse("indices are strictly increasing and within the tensor");
-  if (!all_finite(own_values)) return refuse("values are finite");
   step = number;
   next_step = number + 1;
   stepping = true;
-  indices.assign(own_indices.begin(), own_indices.end());
-  values.assign(own_values.begin(), own_values.end());
+  indices = std::move(own_indices);
+  values = std::move(own_values);
   pieces.clear();
   for (Slot& slot : slots) {
     slot.pieces.clear();
@@ -72,19 +67,15 @@ void SwitchClient::State::open_turn(uint16_t number, uint32_t window, TimeNs now
   Slot& slot = slots[number];
   slot.window = window;
   slot.first = 0;
-  size_t count = 0;
+  slot.offered.clear();
   if (slot.piece < slot.pieces.size() && pieces[slot.pieces[slot.piece]].window == window) {
     const Piece& piece = pieces[slot.pieces[slot.piece++]];
     const uint32_t begin = window * options.window_indices;
     slot.first = piece.first;
-    count = piece.last - piece.first;
-    slot.offer.indices.resize(count);
-    std::transform(indices.data() + piece.first, indices.data() + piece.last, slot.offer.indices.data(),
+    slot.offered.resize(piece.last - piece.first);
+    std::transform(indices.data() + piece.first, indices.data() + piece.last, slot.offered.data(),
                    [begin](uint32_t index) { return static_cast<uint16_t>(index - begin); });
-    slot.offer.values.assign(values.data() + piece.first, values.data() + piece.last);
   }
-  slot.offer.indices.resize(count);
-  slot.offer.values.resize(count);
   slot.next = slot.piece < slot.pieces.size() ? pieces[slot.pieces[slot.piece]].window : protocol::kNoWindow;
   MILLRACE_CHECK(slot.next > window, slot.next, window);
 
@@ -99,7 +90,8 @@ void SwitchClient::State::open_turn(uint16_t number, uint32_t window, TimeNs now
   terms.header.next = slot.next;
   terms.header.slot = number;
   terms.header.exponent = static_cast<int8_t>(exponents.of(window));
-  make_contribution(slot.offer, terms, slot.sent);
+  const auto offered_values = std::span<const float>(values).subspan(slot.first, slot.offered.size());
+  make_contribution({slot.offered, offered_values}, terms, slot.sent);
   counters.entries_left_over += slot.sent.left_over;
   counters.entries_saturated += slot.sent.saturated;
   slot.result.clear();

@@ -33,6 +33,8 @@ class SwitchProbe {
   /// The job's path is the switch.
   void stop(TimeNs now);
 
+  /// It asks; else no packet is for it.
+  bool probes() const { return probing_; }
   /// False: the packet is none of the switch's answers to this probe; it may be somebody else's.
   bool receive(const protocol::Datagram& datagram, TimeNs now);
   void tick(TimeNs now, protocol::PacketSink& sink);

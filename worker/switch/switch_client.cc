@@ -1,8 +1,11 @@
 #include "worker/switch/switch_client.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/stream/stream.h"
+#include "kernels/stream/stream_scan.h"
 #include "worker/switch/client_state.h"
 
 namespace millrace::worker {
@@ -90,8 +93,18 @@ void SwitchClient::set_epoch(const SwitchEpoch& epoch, TimeNs now, protocol::Pac
 
 Status SwitchClient::begin_step(uint32_t step, IndexSpan indices, std::span<const float> values, TimeNs now,
                                 protocol::PacketSink& sink) {
+  const bool increase = strictly_increasing(indices.data(), indices.size()) &&
+                        (indices.empty() || indices.back() < state_->options.dimension);
+  if (!increase) return std::unexpected(invalid("indices are strictly increasing and within the tensor"));
+  if (!all_finite(values)) return std::unexpected(invalid("values are finite"));
+  return begin_valid_step(step, IndexBuffer(indices.begin(), indices.end()),
+                          Buffer<float>(values.begin(), values.end()), now, sink);
+}
+
+Status SwitchClient::begin_valid_step(uint32_t step, IndexBuffer&& indices, Buffer<float>&& values, TimeNs now,
+                                      protocol::PacketSink& sink) {
   if (state_->finishing) return std::unexpected(invalid("this worker has finished its steps"));
-  const Status begun = state_->begin_step(step, indices, values);
+  const Status begun = state_->begin_step(step, std::move(indices), std::move(values));
   if (begun) state_->begin_or_wait(now, sink);
   return begun;
 }

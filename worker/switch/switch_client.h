@@ -9,6 +9,7 @@
 #include "kernels/base/buffer.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/result.h"
+#include "kernels/grid/grid.h"
 #include "protocol/datagram/key.h"
 #include "protocol/datagram/packet_sink.h"
 #include "protocol/datagram/window_code.h"
@@ -70,13 +71,6 @@ struct CutRack {
   std::vector<uint8_t> kept;  ///< [indices of the update] 1: what these workers sent is in; 0: it is not
 };
 
-/// What this worker sent and had not offered (a filter took it along), and the update applied.
-struct SwitchExtra {
-  uint32_t index = 0;  ///< in the tensor
-  int32_t taken = 0;   ///< x 2^exponent
-  float back = 0;      ///< what makes up for it
-};
-
 /// What came of one turn in one window. Everything points into the client and holds during the call.
 struct SettledWindow {
   uint32_t step = 0;
@@ -91,19 +85,17 @@ struct SettledWindow {
   std::span<const CutRack> racks;
   /// What this worker offered: begin_step()'s entries from here on, as many as `offered` has.
   size_t first = 0;
-  IndexSpan offered;               ///< their indices
-  std::span<const int32_t> taken;  ///< of each: what the update applied, x 2^exponent
-  std::span<const float> back;     ///< of each: what it did not
-  std::span<const SwitchExtra> extra;
+  IndexSpan offered;              ///< their indices
+  std::span<const float> values;  ///< of each
+  std::span<const int32_t>
+      taken;  ///< of each: what the update applied, x 2^exponent; the rest goes back to the residual
 
-  /// What goes back to the residual, without zeros: take(index, value). Index by index, but for what was not offered.
+  /// What goes back, without zeros: take(index, value). Index by index.
   template <typename Take>
   void each_returned(const Take& take) const {
     for (size_t i = 0; i < offered.size(); ++i) {
-      if (back[i] != 0) take(offered[i], back[i]);
-    }
-    for (const SwitchExtra& one : extra) {
-      if (one.back != 0) take(one.index, one.back);
+      const float back = grid_remainder(values[i], taken[i], exponent);
+      if (back != 0) take(offered[i], back);
     }
   }
 };
@@ -181,6 +173,10 @@ class SwitchClient {
   /// Errors   invalid_argument: indices, values, another step than the next (the first is 0); the step before is not over.
   Status begin_step(uint32_t step, IndexSpan indices, std::span<const float> values, TimeNs now,
                     protocol::PacketSink& sink);
+  /// The same, of entries that are known to be so: they are neither copied nor looked at.
+  /// REQUIRES  indices strictly increasing, < dimension; values finite.
+  Status begin_valid_step(uint32_t step, IndexBuffer&& indices, Buffer<float>&& values, TimeNs now,
+                          protocol::PacketSink& sink);
   /// There will be no more steps: answers others' with nothing until all say so (FIN).
   /// Errors   invalid_argument: a step is under way.
   Status finish(TimeNs now, protocol::PacketSink& sink);

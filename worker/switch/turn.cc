@@ -1,6 +1,7 @@
 #include "worker/switch/turn.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "kernels/base/check.h"
@@ -33,35 +34,58 @@ DecodeRoom& decode_room() {
   return room;
 }
 
-/// On the grid, without the zeros: out's indices and integers.
+/// What drop_entries() left: of one result at a time of all slots.
+struct JoinRoom {
+  std::vector<uint16_t> indices;
+  std::vector<int32_t> integers;
+};
+
+JoinRoom& join_room() {
+  thread_local JoinRoom room;
+  return room;
+}
+
+/// All of it rounds to 0: the largest is sent as that.
+void keep_largest(const Offer& offer, Contribution& out) {
+  const auto smaller = [](float a, float b) { return std::fabs(a) < std::fabs(b); };
+  const auto largest = std::ranges::max_element(offer.values, smaller);
+  if (*largest == 0) return;
+  const auto position = largest - offer.values.begin();
+  out.indices[0] = offer.indices[static_cast<size_t>(position)];
+  out.integers[0] = 0;
+  out.skipped.erase(out.skipped.begin() + position);
+}
+
+/// On the grid, without the zeros: out's indices and integers, and which are skipped.
 void round_offer(const Offer& offer, int exponent, int32_t limit, Contribution& out) {
   const size_t count = offer.indices.size();
   out.indices.resize(count);
   out.integers.resize(count);
+  out.skipped.clear();
+  out.offered = static_cast<uint32_t>(count);
   out.saturated = 0;
   if (count == 0) return;
   out.saturated = to_grid(offer.values, exponent, limit, out.integers);
-  if (std::ranges::find(out.integers, 0) == out.integers.end()) {
-    out.indices = offer.indices;
+  const auto zeros = static_cast<size_t>(std::ranges::count(out.integers, 0));
+  if (zeros == 0) {
+    std::ranges::copy(offer.indices, out.indices.begin());
     return;
   }
+  out.skipped.resize(zeros + 1);  // one that is written and does not count, behind the last zero
   size_t kept = 0;
+  size_t skipped = 0;
   for (size_t i = 0; i < count; ++i) {
     out.indices[kept] = offer.indices[i];
     out.integers[kept] = out.integers[i];
-    kept += out.integers[i] != 0 ? 1 : 0;
+    out.skipped[skipped] = static_cast<uint32_t>(i);
+    const bool is_zero = out.integers[i] == 0;
+    kept += is_zero ? 0 : 1;
+    skipped += is_zero ? 1 : 0;
   }
-  if (kept == 0) {
-    const auto smaller = [](float a, float b) { return std::fabs(a) < std::fabs(b); };
-    const auto largest = std::ranges::max_element(offer.values, smaller);
-    if (*largest != 0) {
-      out.indices[0] = offer.indices[static_cast<size_t>(largest - offer.values.begin())];
-      out.integers[0] = 0;
-      kept = 1;
-    }
-  }
-  out.indices.resize(kept);
-  out.integers.resize(kept);
+  out.skipped.resize(zeros);
+  if (kept == 0) keep_largest(offer, out);
+  out.indices.resize(count - out.skipped.size());
+  out.integers.resize(out.indices.size());
 }
 
 /// The fragment number `at`, in memory of the turn before.
@@ -115,6 +139,21 @@ void Gathering::clear() {
   racks_.clear();
 }
 
+void Gathering::take_room() {
+  if (indices_.capacity() > 0) return;
+  indices_.swap(join_room().indices);
+  integers_.swap(join_room().integers);
+}
+
+void Gathering::drop_entries() {
+  indices_.clear();
+  integers_.clear();
+  JoinRoom& room = join_room();
+  if (indices_.capacity() <= room.indices.capacity()) return;
+  indices_.swap(room.indices);
+  integers_.swap(room.integers);
+}
+
 bool Gathering::contradicts(const Datagram& datagram) const {
   const DatagramHeader& header = datagram.header;
   const bool is_last = (header.flags & flag::kLast) != 0;
@@ -157,6 +196,7 @@ Gathering::Taken Gathering::take(const Datagram& datagram, uint32_t window_indic
   ++count_;
   if ((header.flags & flag::kLast) != 0) last_ = header.fragment;
   if (is_all) {
+    take_room();
     join_racks(part, *count);
     indices_.assign(decoded_indices.begin(), decoded_indices.end());
     integers_.assign(decoded_integers.begin(), decoded_integers.end());
@@ -172,10 +212,12 @@ Gathering::Taken Gathering::take(const Datagram& datagram, uint32_t window_indic
 /// Fragments are in order of their indices, but where something was left out: then they begin anywhere and go round
 /// the window's end.
 Gathering::Taken Gathering::join() {
-  std::vector<const Part*> order;
-  for (const Part& part : parts()) order.push_back(&part);
+  take_room();
+  std::array<const Part*, protocol::kFragmentsMax> room;
+  const auto order = std::span(room).first(reach_);
+  std::ranges::transform(parts(), order.begin(), [](const Part& part) { return &part; });
   const auto first_index = [](const Part* part) { return part->indices.empty() ? -1 : int{part->indices.front()}; };
-  std::ranges::stable_sort(order, {}, first_index);
+  if (!std::ranges::is_sorted(order, {}, first_index)) std::ranges::stable_sort(order, {}, first_index);
   for (const Part* part : order) {
     const bool follows = indices_.empty() || part->indices.empty() || part->indices.front() > indices_.back();
     if (!follows || !join_racks(*part, part->indices.size())) {
@@ -191,6 +233,7 @@ Gathering::Taken Gathering::join() {
 
 /// False: this fragment is of other racks than those before it.
 bool Gathering::join_racks(const Part& part, size_t entries) {
+  if (part.packet.extension.size() == protocol::kResultTermsBytes) return racks_.empty();
   const auto marks = *protocol::KeptMarks::read(part.packet.extension, static_cast<uint32_t>(entries));
   const bool is_first = indices_.empty() && racks_.empty();
   if (is_first) racks_.resize(marks.racks());
@@ -212,26 +255,41 @@ namespace {
 
 /// A window's indices as bits: who asks for each of many asks in no time.
 class IndexSet {
- public:
-  IndexSet() : words_(protocol::kWindowIndicesMax / 32) {}
-  /// Ascending indices, into an empty set. A word is put together beside its memory: neighbours would wait for stores.
-  void fill(std::span<const uint16_t> indices) {
-    uint32_t* const words = words_.data();
+  /// Puts a word together beside its memory: neighbours would wait for stores.
+  struct Filler {
+    uint32_t* words;
     uint32_t word = 0;
     uint32_t at = 0;
-    for (const uint16_t index : indices) {
+
+    void add(uint16_t index) {
       word = index / 32u == at ? word : 0;
       at = index / 32u;
       word |= uint32_t{1} << (index % 32);
       words[at] = word;
     }
+  };
+
+ public:
+  IndexSet() : words_(protocol::kWindowIndicesMax / 32) {}
+  /// Ascending indices, into an empty set. From two places at once: each goes on where its last word is known.
+  void fill(std::span<const uint16_t> indices) {
+    size_t middle = indices.size() / 2;
+    while (middle > 0 && indices[middle - 1] / 32 == indices[middle] / 32) --middle;
+    Filler low{words_.data()};
+    Filler high{words_.data()};
+    const size_t pairs = std::min(middle, indices.size() - middle);
+    for (size_t i = 0; i < pairs; ++i) {
+      low.add(indices[i]);
+      high.add(indices[middle + i]);
+    }
+    for (size_t i = pairs; i < middle; ++i) low.add(indices[i]);
+    for (size_t i = middle + pairs; i < indices.size(); ++i) high.add(indices[i]);
   }
   /// Of what fill() had: all of the words between the first and the last, which is the faster way.
   void erase(std::span<const uint16_t> indices) {
     if (indices.empty()) return;
     std::fill(words_.begin() + indices.front() / 32, words_.begin() + indices.back() / 32 + 1, 0);
   }
-  bool holds(uint16_t index) const { return (words_[index / 32] >> (index % 32) & 1) != 0; }
   std::span<const uint32_t> words() const { return words_; }
 
  private:
@@ -254,11 +312,6 @@ std::vector<int32_t>& taken_room() {
   return room;
 }
 
-/// As grid_remainder().
-float remainder(float value, int32_t taken, double step) {
-  return static_cast<float>(static_cast<double>(value) - static_cast<double>(taken) * step);
-}
-
 /// Of each entry what was applied.
 ///
 /// kept  null: the rack kept all of it.
@@ -268,72 +321,47 @@ void take_applied(std::span<const uint16_t> indices, std::span<const int32_t> in
   if (kept != nullptr) take_where_set(indices, taken, kept->words(), taken);
 }
 
-/// What was sent is some of what was offered: the rest rounds to nothing, or was left over. False: it is not, and nothing
-/// is told.
-bool take_of_part(const Offer& offer, const Contribution& sent, const IndexSet& update, const IndexSet* kept,
-                  std::span<int32_t> taken) {
-  const size_t count = sent.indices.size();
-  std::vector<int32_t>& of_sent = taken_room();
-  of_sent.resize(count + 1);
-  take_applied(sent.indices, sent.integers, update, kept, std::span(of_sent).first(count));
-  of_sent[count] = 0;  // what is behind the last one has no match
-  size_t at = 0;
-  for (size_t own = 0; own < offer.indices.size(); ++own) {
-    const bool was_sent = at < count && sent.indices[at] == offer.indices[own];
-    taken[own] = of_sent[at] & -static_cast<int32_t>(was_sent);
-    at += was_sent ? 1 : 0;
-  }
-  return at == count;
-}
-
-/// A filter took more along than was offered.
-void settle_with_extras(const Offer& offer, const Contribution& sent, const IndexSet& update, const IndexSet* kept,
-                        double step, uint32_t begin, Settlement& out) {
-  const auto is_applied = [&](uint16_t index) {
-    return update.holds(index) && (kept == nullptr || kept->holds(index));
+/// Of each offered entry, by those that were sent: the others have nothing.
+void spread_taken(std::span<const int32_t> of_sent, std::span<const uint32_t> skipped, std::span<int32_t> taken) {
+  auto to = taken.begin();
+  auto from = of_sent.begin();
+  const auto copy_run = [&](size_t entries) {
+    const auto run = std::min<std::ptrdiff_t>(static_cast<std::ptrdiff_t>(entries), of_sent.end() - from);
+    to = std::copy_n(from, run, to);
+    from += run;
   };
-  size_t at = 0;
-  const auto take_along = [&](uint32_t below) {
-    for (; at < sent.indices.size() && sent.indices[at] < below; ++at) {
-      const int32_t taken = is_applied(sent.indices[at]) ? sent.integers[at] : 0;
-      if (taken != 0) out.extra.push_back({begin + sent.indices[at], taken, remainder(0, taken, step)});
-    }
-  };
-  for (size_t own = 0; own < offer.indices.size(); ++own) {
-    const uint16_t index = offer.indices[own];
-    take_along(index);
-    const bool was_sent = at < sent.indices.size() && sent.indices[at] == index;
-    const int32_t taken = was_sent && is_applied(index) ? sent.integers[at] : 0;
-    at += was_sent ? 1 : 0;
-    out.taken[own] = taken;
-    out.back[own] = remainder(offer.values[own], taken, step);
+  for (const uint32_t position : skipped) {
+    copy_run(position - static_cast<size_t>(to - taken.begin()));
+    to = std::fill_n(to, position + 1 - (to - taken.begin()), 0);
   }
-  take_along(UINT32_MAX);
+  copy_run(of_sent.size());
+  std::fill(to, taken.end(), 0);
 }
 
 }  // namespace
 
-void settle(const Offer& offer, const Contribution& sent, const std::vector<uint16_t>* update,
-            const std::vector<uint16_t>* kept, uint32_t window_begin, Settlement& out) {
-  Applied& sets = applied_room();
-  const std::span<const uint16_t> in_update = update != nullptr ? *update : std::span<const uint16_t>();
-  const std::span<const uint16_t> in_rack = kept != nullptr ? *kept : std::span<const uint16_t>();
-  sets.update.fill(in_update);
-  sets.kept.fill(in_rack);
-  out.taken.resize(offer.indices.size());
-  out.back.resize(offer.indices.size());
-  out.extra.clear();
-  const double step = grid_step(sent.fragments.front().header.exponent);
-  const IndexSet* const kept_set = kept != nullptr ? &sets.kept : nullptr;
-  const bool is_alike = offer.indices == sent.indices;
-  if (is_alike) take_applied(offer.indices, sent.integers, sets.update, kept_set, out.taken);
-  if (is_alike || take_of_part(offer, sent, sets.update, kept_set, out.taken)) {
-    take_integers_off(offer.values, out.taken, step, out.back);
-  } else {
-    settle_with_extras(offer, sent, sets.update, kept_set, step, window_begin, out);
+void settle(const Contribution& sent, const std::vector<uint16_t>* update, const std::vector<uint16_t>* kept,
+            Buffer<int32_t>& taken) {
+  taken.resize(sent.offered);
+  if (update == nullptr) {
+    std::ranges::fill(taken, 0);
+    return;
   }
-  sets.update.erase(in_update);
-  sets.kept.erase(in_rack);
+  Applied& sets = applied_room();
+  sets.update.fill(*update);
+  if (kept != nullptr) sets.kept.fill(*kept);
+  const IndexSet* const kept_set = kept != nullptr ? &sets.kept : nullptr;
+  const size_t count = sent.indices.size();
+  if (count == sent.offered) {
+    take_applied(sent.indices, sent.integers, sets.update, kept_set, taken);
+  } else {
+    std::vector<int32_t>& of_sent = taken_room();
+    of_sent.resize(count);
+    take_applied(sent.indices, sent.integers, sets.update, kept_set, of_sent);
+    spread_taken(of_sent, sent.skipped, taken);
+  }
+  sets.update.erase(*update);
+  if (kept != nullptr) sets.kept.erase(*kept);
 }
 
 }  // namespace millrace::worker

@@ -20,8 +20,8 @@ using Fragment = SwitchFragment;
 
 /// What this worker offers in one window.
 struct Offer {
-  std::vector<uint16_t> indices;  ///< in the window, strictly increasing
-  std::vector<float> values;
+  std::span<const uint16_t> indices;  ///< in the window, strictly increasing
+  std::span<const float> values;
 };
 
 /// The packets of one turn. Their payloads never change again: a resend is the same bytes under another sequence number.
@@ -29,7 +29,9 @@ struct Contribution {
   std::vector<Fragment> fragments;  ///< 1 .. kFragmentsMax; no extension
   std::vector<uint16_t> indices;    ///< what is in the fragments, as receivers decode it
   std::vector<int32_t> integers;
-  uint32_t left_over = 0;  ///< entries that did not fit
+  uint32_t offered = 0;           ///< entries: those in `indices`, those skipped, and those left over behind them
+  std::vector<uint32_t> skipped;  ///< ascending: which of the offered entries round to 0 and are not sent
+  uint32_t left_over = 0;         ///< entries that did not fit
   uint32_t saturated = 0;
 };
 
@@ -61,6 +63,8 @@ class Gathering {
   const std::vector<uint16_t>& indices() const { return indices_; }  ///< REQUIRES: whole()
   const std::vector<int32_t>& integers() const { return integers_; }
   const std::vector<CutRack>& racks() const { return racks_; }
+  /// The result has been looked at: its entries' memory is for the next one of this thread, which finds it in the cache.
+  void drop_entries();
   /// The packets themselves, in order, once. What was in `out` becomes memory of the packets to come. REQUIRES: whole().
   void take_packets(std::vector<Fragment>& out);
 
@@ -73,6 +77,7 @@ class Gathering {
   };
   bool contradicts(const protocol::Datagram& datagram) const;
   Taken join();
+  void take_room();
   bool join_racks(const Part& part, size_t entries);
 
   std::span<Part> parts() { return std::span(parts_).first(reach_); }
@@ -89,19 +94,12 @@ class Gathering {
   std::vector<CutRack> racks_;
 };
 
-/// What of an offer and a contribution comes back after the update, and what does not.
-struct Settlement {
-  Buffer<int32_t> taken;  ///< [as offered] what the update applied: integers x 2^exponent of the window
-  Buffer<float> back;     ///< [as offered] what it did not
-  std::vector<SwitchExtra> extra;
-};
-
-/// Applied is what was sent, is in the update and (where a rack selected) was kept; everything else goes back: all of it where
-/// this worker is not among the contributors, what rounding and saturation took off, what did not fit.
+/// What the update applied of each offered entry: of what was sent, is in the update and (where a rack selected) was kept, all
+/// that receivers decode; of all else nothing, so of everything where this worker is not among the contributors.
 ///
 /// update, kept  ascending, as they are decoded; null: this worker is not in the sum; no rack selected
-/// out           overwritten; its memory is used again.
-void settle(const Offer& offer, const Contribution& sent, const std::vector<uint16_t>* update,
-            const std::vector<uint16_t>* kept, uint32_t window_begin, Settlement& out);
+/// taken         [as offered] integers x 2^exponent of the window; overwritten, its memory is used again.
+void settle(const Contribution& sent, const std::vector<uint16_t>* update, const std::vector<uint16_t>* kept,
+            Buffer<int32_t>& taken);
 
 }  // namespace millrace::worker

@@ -24,9 +24,14 @@ ContributionTerms terms(size_t payload_bytes = 1000, uint32_t window_indices = 6
   return out;
 }
 
-Offer random_offer(uint32_t entries, uint64_t seed) {
+struct OwnOffer {
+  std::vector<uint16_t> indices;
+  std::vector<float> values;
+};
+
+OwnOffer random_offer(uint32_t entries, uint64_t seed) {
   RandomSequence random(RandomKey::from(seed));
-  Offer out;
+  OwnOffer out;
   for (uint32_t i = 0; i < entries; ++i) {
     out.indices.push_back(static_cast<uint16_t>(i * 3 + random.next_below(3)));
     out.values.push_back(static_cast<float>(static_cast<int>(random.next_below(8001)) - 4000) / 4);
@@ -34,9 +39,9 @@ Offer random_offer(uint32_t entries, uint64_t seed) {
   return out;
 }
 
-Contribution contribution_of(const Offer& offer, const ContributionTerms& with) {
+Contribution contribution_of(const OwnOffer& offer, const ContributionTerms& with) {
   Contribution out;
-  make_contribution(offer, with, out);
+  make_contribution({offer.indices, offer.values}, with, out);
   return out;
 }
 
@@ -87,23 +92,26 @@ TEST(Contribution, FragmentsDecodeToWhatItSaysWithEveryCodec) {
 
 TEST(Contribution, WhatDoesNotFitSixteenFragmentsIsLeftOver) {
   ContributionTerms tight = terms(100);
-  const Offer offer = random_offer(4000, 6);
+  const OwnOffer offer = random_offer(4000, 6);
   const Contribution sent = contribution_of(offer, tight);
   EXPECT_EQ(sent.fragments.size(), protocol::kFragmentsMax);
   EXPECT_GT(sent.left_over, 0u);
-  Settlement back;
-  settle(offer, sent, &sent.indices, nullptr, 0, back);
-  EXPECT_GE(std::ranges::count_if(back.back, [](float value) { return value != 0; }), sent.left_over);
+  Buffer<int32_t> taken;
+  settle(sent, &sent.indices, nullptr, taken);
+  ASSERT_EQ(taken.size(), offer.indices.size());
+  EXPECT_EQ(sent.indices.size() + sent.skipped.size() + sent.left_over, offer.indices.size());
+  EXPECT_TRUE(std::ranges::all_of(std::span(taken).last(sent.left_over), [](int32_t one) { return one == 0; }));
 }
 
 TEST(Contribution, InMemoryOfAnotherTurnIsTheSame) {
   Contribution used;
   for (const uint32_t entries : {1500u, 3u, 0u, 700u, 0u, 4000u, 1u}) {
-    Offer offer = random_offer(entries, entries);
+    OwnOffer offer = random_offer(entries, entries);
     if (entries == 3) offer.values = {0.1F, -0.3F, 0.2F};
     const Contribution fresh = contribution_of(offer, terms(100));
-    make_contribution(offer, terms(100), used);
+    make_contribution({offer.indices, offer.values}, terms(100), used);
     EXPECT_EQ(used.indices, fresh.indices);
+    EXPECT_EQ(used.skipped, fresh.skipped);
     EXPECT_EQ(used.integers, fresh.integers);
     EXPECT_EQ(used.left_over, fresh.left_over);
     EXPECT_EQ(used.saturated, fresh.saturated);
@@ -251,38 +259,66 @@ class SettleTest : public ::testing::Test {
  protected:
   std::map<uint32_t, float> back(const std::vector<uint16_t>* update,
                                  const std::vector<uint16_t>* kept = nullptr) const {
-    Settlement out;
-    settle(offer_, sent_, update, kept, 640, out);
-    EXPECT_EQ(out.back.size(), offer_.indices.size());
-    EXPECT_TRUE(out.extra.empty());
+    Buffer<int32_t> taken;
+    settle(sent_, update, kept, taken);
+    EXPECT_EQ(taken.size(), offer_.indices.size());
     std::map<uint32_t, float> values;
-    for (size_t i = 0; i < out.back.size(); ++i) {
-      if (out.back[i] != 0) values[640u + offer_.indices[i]] = out.back[i];
+    for (size_t i = 0; i < taken.size(); ++i) {
+      const float rest = grid_remainder(offer_.values[i], taken[i], 0);
+      if (rest != 0) values[offer_.indices[i]] = rest;
     }
     return values;
   }
-  Offer offer_{.indices = {1, 5, 9, 11}, .values = {2.0F, 3.25F, 0.25F, 40000.0F}};
+  OwnOffer offer_{.indices = {1, 5, 9, 11}, .values = {2.0F, 3.25F, 0.25F, 40000.0F}};
   Contribution sent_ = contribution_of(offer_, terms());  // 2, 3, nothing, 32767
 };
 
 TEST_F(SettleTest, AllIsBackWhereTheWorkerIsNoContributor) {
-  EXPECT_EQ(back(nullptr), (std::map<uint32_t, float>{{641, 2.0F}, {645, 3.25F}, {649, 0.25F}, {651, 40000.0F}}));
+  EXPECT_EQ(back(nullptr), (std::map<uint32_t, float>{{1, 2.0F}, {5, 3.25F}, {9, 0.25F}, {11, 40000.0F}}));
 }
 
 TEST_F(SettleTest, RoundingAndSaturationComeBackOfWhatIsApplied) {
   const std::vector<uint16_t> update{0, 1, 5, 9, 11, 60};
-  EXPECT_EQ(back(&update), (std::map<uint32_t, float>{{645, 0.25F}, {649, 0.25F}, {651, 40000.0F - 32767.0F}}));
+  EXPECT_EQ(back(&update), (std::map<uint32_t, float>{{5, 0.25F}, {9, 0.25F}, {11, 40000.0F - 32767.0F}}));
 }
 
 TEST_F(SettleTest, WhatTheUpdateLacksComesBackWhole) {
   const std::vector<uint16_t> update{5};
-  EXPECT_EQ(back(&update), (std::map<uint32_t, float>{{641, 2.0F}, {645, 0.25F}, {649, 0.25F}, {651, 40000.0F}}));
+  EXPECT_EQ(back(&update), (std::map<uint32_t, float>{{1, 2.0F}, {5, 0.25F}, {9, 0.25F}, {11, 40000.0F}}));
 }
 
 TEST_F(SettleTest, WhatTheRackDroppedComesBackThoughAnotherRackBroughtTheIndexIn) {
   const std::vector<uint16_t> update{1, 5, 11};
   const std::vector<uint16_t> kept{1};
-  EXPECT_EQ(back(&update, &kept), (std::map<uint32_t, float>{{645, 3.25F}, {649, 0.25F}, {651, 40000.0F}}));
+  EXPECT_EQ(back(&update, &kept), (std::map<uint32_t, float>{{5, 3.25F}, {9, 0.25F}, {11, 40000.0F}}));
+}
+
+/// Against a loop that looks for each entry, where any are skipped and any are left over.
+TEST(Settle, IsWhatOneAtATimeMakesOfIt) {
+  RandomSequence random(RandomKey::from(21));
+  for (int round = 0; round < 200; ++round) {
+    OwnOffer offer = random_offer(static_cast<uint32_t>(random.next_below(400)), 100 + static_cast<uint64_t>(round));
+    const uint64_t zeros = random.next_below(4);
+    for (float& value : offer.values) value = random.next_below(4) < zeros ? value / 1e6F : value;
+    const Contribution sent = contribution_of(offer, terms(64 + random.next_below(300)));
+    std::vector<uint16_t> update;
+    std::vector<uint16_t> kept;
+    for (uint32_t index = 0; index < 1300; ++index) {
+      if (random.next_below(3) > 0) update.push_back(static_cast<uint16_t>(index));
+      if (random.next_below(3) > 0) kept.push_back(static_cast<uint16_t>(index));
+    }
+    const bool by_rack = random.next_below(2) == 0;
+    Buffer<int32_t> taken;
+    settle(sent, &update, by_rack ? &kept : nullptr, taken);
+    ASSERT_EQ(taken.size(), offer.indices.size());
+    for (size_t i = 0; i < taken.size(); ++i) {
+      const uint16_t index = offer.indices[i];
+      const auto at = std::ranges::find(sent.indices, index);
+      const bool counts = at != sent.indices.end() && std::ranges::binary_search(update, index) &&
+                          (!by_rack || std::ranges::binary_search(kept, index));
+      EXPECT_EQ(taken[i], counts ? sent.integers[static_cast<size_t>(at - sent.indices.begin())] : 0) << i;
+    }
+  }
 }
 
 }  // namespace

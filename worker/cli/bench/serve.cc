@@ -40,6 +40,8 @@ constexpr const char* kSwitchRow = "switch";
 constexpr const char* kRacksRow = "racks";
 constexpr const char* kCutRow = "racks+cut";
 constexpr double kLossMax = 0.2;
+constexpr double kLargestWindowDensityMax = 0.05;  ///< of entries, in windows of 65,536 and datagrams of 1,500 bytes
+constexpr uint32_t kJumboMin = 4096;               ///< MTU
 constexpr uint32_t kSwitchJob = 1;
 
 // Parts a shard where nobody says how many: of 2, 3, 4, 6, 8, 9, 11, 12, 14 and 16 the ones with the shortest rounds, tried at
@@ -86,9 +88,9 @@ Result<Plan> make_plan(const ServeBenchOptions& options) {
   plan.k = std::max<uint64_t>(1, static_cast<uint64_t>(std::llround(options.density * static_cast<double>(options.n))));
   plan.rounds_all = options.rounds + options.warmup_rounds;
   if (options.path == ServePath::kSwitch) plan.options.rows.clear();
-  // A window's contribution is one datagram at 1 %. Behind racks more windows wait so long that workers send past the rack.
-  if (options.grid == "auto") plan.options.grid = options.mtu < 4096 ? "32768:-12" : "65536:-12";
-  if (options.switch_slots == 0) plan.options.switch_slots = options.racks == 0 ? 128 : 64;
+  // A window's contribution is two datagrams at 1 %, and must not be over 16.
+  const bool fits_largest = options.density <= kLargestWindowDensityMax || options.mtu >= kJumboMin;
+  if (options.grid == "auto") plan.options.grid = fits_largest ? "65536:-12" : "32768:-12";
   if (options.racks > options.workers)
     return fail(ErrorCode::kInvalidArgument, "--racks: a rack has a worker at least");
   if (options.racks > 0 && options.path == ServePath::kServer)

@@ -37,7 +37,7 @@ struct ServeBenchOptions {
   /// By path switch: so many racks' switches, on hosts of their own whose links have no limit, add up in front of shard 0, which
   /// decides. Three rows: without them, with their whole sums, with each cutting its sums to its share of k. 0: none.
   uint32_t racks = 0;
-  uint32_t switch_slots = 0;  ///< 0: 128, with racks 64
+  uint32_t switch_slots = 64;
   std::string switch_codec = "gap+fixed16";
   uint32_t mtu = 1500;  ///< of the links behind a rate, whichever the path: 1500 to 9000
   /// Of path switch: the values are normal, and fit 16 bits on it. auto: 32768:-12, with an MTU of 4,096 and more 65536:-12.
