@@ -80,8 +80,8 @@ void add_path_flags(CLI::App& app, ServeBenchOptions& options) {
       ->capture_default_str();
   app.add_option(
          "--grid", options.grid,
-         "path switch: indices of a window, and the grid's first power of 2; auto: 65536:-12, over a density of 0.05 "
-         "with an MTU below 4096 32768:-12")
+         "path switch: indices of a window, and the grid's first power of 2; auto: 65536:-12, with racks or over a "
+         "density of 0.05 32768:-12 where the MTU is below 4096")
       ->capture_default_str();
   app.add_option("--mtu", options.mtu,
                  "of the links, with --rate: 9000 where they take jumbo frames; both paths have it")

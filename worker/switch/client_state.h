@@ -153,6 +153,7 @@ struct SwitchClient::State {
   TimeNs idle_probe_due() const;
   void probe_idly(TimeNs now, protocol::PacketSink& sink);
 
+  static constexpr uint32_t kHastySendsMax = 3;  ///< of a turn: so often it is sent again before a time-out
   static constexpr uint32_t kOvertakenMax = 3;   ///< as duplicate acknowledgements of TCP (RFC 5681)
   static constexpr TimeNs kReorderingShare = 4;  ///< of a round trip: how far packets are out of order (RFC 8985)
   static constexpr TimeNs kReorderingMin = kNsPerMs;

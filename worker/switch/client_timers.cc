@@ -28,7 +28,7 @@ void SwitchClient::State::tick(TimeNs now, protocol::PacketSink& sink) {
     if (slot.state == SlotState::kDone || now < slot.due) continue;
     if (slot.state == SlotState::kHeld) {
       send_turn(number, now, sink);
-    } else if (slot.overtaken >= kOvertakenMax && slot.sends == 1) {
+    } else if (slot.overtaken >= kOvertakenMax && slot.sends <= kHastySendsMax) {
       ++counters.overtaken;
       congestion.overtaken(now, round_trip.smoothed());
       send_turn(number, now, sink);
@@ -43,7 +43,7 @@ void SwitchClient::State::tick(TimeNs now, protocol::PacketSink& sink) {
 void SwitchClient::State::probe_oldest(TimeNs now, protocol::PacketSink& sink) {
   const Slot* oldest = nullptr;
   for (const Slot& slot : slots) {
-    if (slot.state != SlotState::kWaiting || slot.sends != 1) continue;
+    if (slot.state != SlotState::kWaiting || slot.sends > kHastySendsMax) continue;
     if (oldest == nullptr || slot.order < oldest->order) oldest = &slot;
   }
   moved_at = now;
@@ -54,7 +54,7 @@ void SwitchClient::State::probe_oldest(TimeNs now, protocol::PacketSink& sink) {
 
 TimeNs SwitchClient::State::oldest_probe_due() const {
   const bool any = step_is_answered && std::ranges::any_of(slots, [](const Slot& slot) {
-                     return slot.state == SlotState::kWaiting && slot.sends == 1;
+                     return slot.state == SlotState::kWaiting && slot.sends <= kHastySendsMax;
                    });
   if (!any) return std::numeric_limits<TimeNs>::max();
   return moved_at + std::max(2 * round_trip.smoothed(), kStillMin);

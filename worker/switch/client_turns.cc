@@ -159,7 +159,7 @@ void SwitchClient::State::send_held(TimeNs now, protocol::PacketSink& sink) {
 /// worker's, or its result. Unless it comes within a part of a round trip it is sent again, without waiting for its time-out.
 void SwitchClient::State::note_overtaken(uint64_t order, TimeNs now) {
   for (Slot& slot : slots) {
-    if (slot.state != SlotState::kWaiting || slot.sends != 1 || slot.order > order) continue;
+    if (slot.state != SlotState::kWaiting || slot.sends > kHastySendsMax || slot.order > order) continue;
     if (++slot.overtaken != kOvertakenMax) continue;
     slot.due = std::min(slot.due, now + std::max(round_trip.smoothed() / kReorderingShare, kReorderingMin));
   }

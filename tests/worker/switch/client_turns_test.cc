@@ -210,7 +210,7 @@ TEST_F(ClientTurns, AStepThatNobodyElseHasBegunIsNoCongestionAndOneSlotAsks) {
   EXPECT_EQ(asked.front().header().slot, 1u);
 }
 
-TEST(ClientResends, ATurnThatThreeLaterOnesOvertakeIsSentAgainWithoutItsTimeOutAndOnce) {
+TEST(ClientResends, ATurnThatThreeLaterOnesOvertakeIsSentAgainWithoutItsTimeOut) {
   SwitchClientOptions options = ClientRig::options();
   options.slots = 8;
   options.round_trip.min_ns = kNsPerS;
@@ -234,6 +234,37 @@ TEST(ClientResends, ATurnThatThreeLaterOnesOvertakeIsSentAgainWithoutItsTimeOutA
   EXPECT_EQ(rig.client.counters().overtaken, 1u);
   EXPECT_EQ(rig.client.counters().timeouts, 0u);
   EXPECT_EQ(rig.client.active_slots(), 8u);  // a lossy network is no congestion
+}
+
+/// What was sent again may be lost again: that shows in the same way, by turns that were sent after it.
+TEST(ClientResends, WhatIsOvertakenAgainIsSentAgainThreeTimesAtMost) {
+  SwitchClientOptions options = ClientRig::options();
+  constexpr uint32_t kTurns = 40;
+  options.slots = 8;
+  options.dimension = 64 * 8 * kTurns;
+  options.round_trip.min_ns = kNsPerS;
+  options.round_trip.max_ns = 2 * kNsPerS;
+  ClientRig rig(options);
+  ASSERT_NO_FATAL_FAILURE(rig.run_from_start());
+  rig.begin(0, {});
+  uint32_t sent = 1;
+  std::vector<uint32_t> sent_by;
+  rig.sink.take();
+  for (uint32_t turn = 1; turn < kTurns; ++turn) {
+    for (uint16_t slot = 1; slot < 8; ++slot) {
+      const uint32_t window = 8 * (turn - 1) + slot;
+      rig.hand(rig.aggregator.result(1, {.slot = slot, .turn = turn, .window = window, .next = window + 8}));
+    }
+    rig.now += kNsPerMs;
+    rig.tick();
+    for (const SentPacket& packet : rig.sink.take(DatagramType::kContribution))
+      sent += packet.header().slot == 0 ? 1 : 0;
+    sent_by.push_back(sent);
+  }
+  EXPECT_GE(sent_by[4], 2u) << "long before a time-out, which is 1,000 turns here";
+  EXPECT_EQ(sent_by.back(), 4u) << "from then on its time-out says when";
+  EXPECT_EQ(rig.client.counters().overtaken, 3u);
+  EXPECT_EQ(rig.client.counters().timeouts, 0u);
 }
 
 TEST_F(ClientTurns, AMarkedPacketHalvesToo) {

@@ -88,9 +88,9 @@ Result<Plan> make_plan(const ServeBenchOptions& options) {
   plan.k = std::max<uint64_t>(1, static_cast<uint64_t>(std::llround(options.density * static_cast<double>(options.n))));
   plan.rounds_all = options.rounds + options.warmup_rounds;
   if (options.path == ServePath::kSwitch) plan.options.rows.clear();
-  // A window's contribution is two datagrams at 1 %, and must not be over 16.
-  const bool fits_largest = options.density <= kLargestWindowDensityMax || options.mtu >= kJumboMin;
-  if (options.grid == "auto") plan.options.grid = fits_largest ? "65536:-12" : "32768:-12";
+  // A window's contribution is two datagrams at 1 %, and must not be over 16, nor a rack's sum.
+  const bool is_sparse = options.density <= kLargestWindowDensityMax && options.racks == 0;
+  if (options.grid == "auto") plan.options.grid = is_sparse || options.mtu >= kJumboMin ? "65536:-12" : "32768:-12";
   if (options.racks > options.workers)
     return fail(ErrorCode::kInvalidArgument, "--racks: a rack has a worker at least");
   if (options.racks > 0 && options.path == ServePath::kServer)
