@@ -137,7 +137,7 @@ void SwitchRecord::note(const worker::SettledWindow& settled) {
   entry.exponent = settled.exponent;
   entry.contributors = settled.contributors;
   entry.decided_epoch = settled.decided_epoch;
-  entry.indices.assign(settled.indices.begin(), settled.indices.end());
+  for (const uint16_t index : settled.indices) entry.indices.push_back(settled.begin + index);
   entry.racks.assign(settled.racks.begin(), settled.racks.end());
   entry.sums.assign(settled.sums.begin(), settled.sums.end());
   settled.each_returned([&entry](uint32_t index, float value) { entry.returned[index] = value; });

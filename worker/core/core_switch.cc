@@ -7,6 +7,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/grid/fate_kernels.h"
+#include "kernels/grid/grid_kernels.h"
 #include "worker/core/core_impl.h"
 
 /// Jobs of path switch: what is selected goes to the switch's client, and what comes of it becomes updates; views are its epochs.
@@ -109,10 +110,11 @@ std::vector<SwitchStepDone::Window> windows_in(const SwitchStepDone& step, const
   auto next = std::ranges::lower_bound(step.windows, first_number, {}, &SwitchStepDone::Window::number);
   for (; next != step.windows.end() && next->number * window_indices < range.end; ++next) {
     SwitchStepDone::Window window = *next;
-    const IndexSpan entries = IndexSpan(step.indices).subspan(window.first, window.last - window.first);
-    const auto begin =
-        std::ranges::lower_bound(entries, range.begin, {}, [](uint32_t index) { return uint64_t{index}; });
-    const auto end = std::ranges::lower_bound(entries, range.end, {}, [](uint32_t index) { return uint64_t{index}; });
+    const auto entries = std::span(step.indices).subspan(window.first, window.last - window.first);
+    const uint64_t base = next->number * window_indices;
+    const auto in_array = [base](uint16_t index) { return base + index; };
+    const auto begin = std::ranges::lower_bound(entries, range.begin, {}, in_array);
+    const auto end = std::ranges::lower_bound(entries, range.end, {}, in_array);
     window.last = window.first + static_cast<size_t>(end - entries.begin());
     window.first += static_cast<size_t>(begin - entries.begin());
     if (window.first < window.last) found.push_back(window);
@@ -121,19 +123,24 @@ std::vector<SwitchStepDone::Window> windows_in(const SwitchStepDone& step, const
 }
 
 /// Of these windows, indices from `begin` on.
-Stream<float> update_of(const SwitchStepDone& step, const std::vector<SwitchStepDone::Window>& windows, uint64_t begin,
-                        uint64_t dimension) {
+Stream<float> update_of(const SwitchStepDone& step, const std::vector<SwitchStepDone::Window>& windows,
+                        uint64_t window_indices, uint64_t begin, uint64_t dimension) {
   Stream<float> sum = Stream<float>::empty(dimension);
   size_t count = 0;
   for (const SwitchStepDone::Window& window : windows) count += window.last - window.first;
   resize(sum, count);
   uint32_t* index = sum.indices.data();
-  float* value = sum.values.data();
+  size_t at = 0;
   for (const SwitchStepDone::Window& window : windows) {
-    const uint32_t* const from = step.indices.data();
+    const size_t entries = window.last - window.first;
+    // Of a window that began before the part the base is below 0, modulo 2^32 as the sums are.
+    const auto base = static_cast<uint32_t>(window.number * window_indices - begin);
+    const uint16_t* const from = step.indices.data();
     index = std::transform(from + window.first, from + window.last, index,
-                           [begin](uint32_t of_array) { return static_cast<uint32_t>(of_array - begin); });
-    value = std::copy(step.sums.data() + window.first, step.sums.data() + window.last, value);
+                           [base](uint16_t of_window) { return base + of_window; });
+    scale_integers(std::span(step.sums).subspan(window.first, entries), window.step,
+                   std::span(sum.values).subspan(at, entries));
+    at += entries;
   }
   return sum;
 }
@@ -264,8 +271,9 @@ SessionCore::Impl::SwitchFate SessionCore::Impl::fate_by_switch(PartRun& part, c
 void SessionCore::Impl::deliver_by_switch(PartRun& part, const SwitchStepDone& step, TimeNs now, Actions& actions) {
   BucketRun& run = buckets[part.layout.bucket];
   const PartRange range = range_in(switch_path->layout(), part.layout);
-  const std::vector<SwitchStepDone::Window> windows = windows_in(step, range, switch_path->layout().window_indices);
-  Stream<float> sum = update_of(step, windows, range.begin, part.dimension());
+  const uint64_t window_indices = switch_path->layout().window_indices;
+  const std::vector<SwitchStepDone::Window> windows = windows_in(step, range, window_indices);
+  Stream<float> sum = update_of(step, windows, window_indices, range.begin, part.dimension());
 
   DeliveredUpdate delivered;
   delivered.bucket = part.layout.bucket;

@@ -10,7 +10,6 @@
 #include "kernels/base/check.h"
 #include "kernels/base/hash.h"
 #include "kernels/grid/grid.h"
-#include "kernels/grid/grid_kernels.h"
 
 namespace millrace::worker {
 namespace {
@@ -243,11 +242,12 @@ void SwitchPath::settled(const SettledWindow& window) {
                         .decided_epoch = window.decided_epoch,
                         .number = window.window,
                         .first = first,
-                        .last = last});
+                        .last = last,
+                        .step = step});
   to.indices.resize(last);
   to.sums.resize(last);
   std::ranges::copy(window.indices, to.indices.begin() + static_cast<std::ptrdiff_t>(first));
-  scale_integers(window.sums, step, std::span(to.sums).subspan(first));
+  std::ranges::copy(window.sums, to.sums.begin() + static_cast<std::ptrdiff_t>(first));
   const size_t beyond = window.first + window.taken.size();
   MILLRACE_CHECK(beyond <= to.taken.size(), window.first, window.taken.size());
   std::ranges::copy(window.taken, to.taken.begin() + static_cast<std::ptrdiff_t>(window.first));

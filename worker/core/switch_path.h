@@ -41,11 +41,12 @@ struct SwitchStepDone {
     uint32_t number = 0;
     size_t first = 0;  ///< of `indices` and `sums`
     size_t last = 0;
+    double step = 0;  ///< of the grid
   };
   std::vector<Window> windows;  ///< those that had a turn, ascending
   // The update: ascending within a window, the windows in the order in which their results came.
-  IndexBuffer indices;
-  Buffer<float> sums;
+  Buffer<uint16_t> indices;  ///< in the window
+  Buffer<int32_t> sums;      ///< x the window's step
   /// Entries of begin_step() that are settled: so many from `first` on.
   struct Offered {
     size_t first = 0;

@@ -95,8 +95,6 @@ bool SwitchClient::State::settle_if_whole(uint16_t number, TimeNs now) {
   const std::vector<uint16_t>& update = slot.result.indices();
   const std::optional<std::vector<uint16_t>> kept = kept_of(slot.result, options.worker);
   settle(slot.sent, contributed ? &update : nullptr, kept ? &*kept : nullptr, taken_integers);
-  in_tensor.resize(update.size());
-  std::ranges::transform(update, in_tensor.begin(), [&](uint16_t index) { return begin + index; });
   exponents.observe(slot.window, slot.result.header().exponent, slot.result.integers());
   note_result_of_removal(number);
   if (slot.window == number) {
@@ -115,7 +113,7 @@ bool SwitchClient::State::settle_if_whole(uint16_t number, TimeNs now) {
   settled.exponent = exponent_of(slot.result.header());
   settled.contributors = terms.contributors;
   settled.decided_epoch = terms.decided_epoch;
-  settled.indices = in_tensor;
+  settled.indices = slot.result.indices();
   settled.sums = slot.result.integers();
   settled.racks = slot.result.racks();
   outcome.settled(settled);
@@ -132,6 +130,7 @@ SettledWindow SwitchClient::State::settled_window(uint16_t number, uint32_t wind
   settled.window = window;
   settled.slot = number;
   settled.turn = slots[number].turn;
+  settled.begin = window * options.window_indices;
   settled.first = first;
   settled.offered = IndexSpan(indices).subspan(first, count);
   settled.values = std::span<const float>(values).subspan(first, count);

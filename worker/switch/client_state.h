@@ -188,8 +188,7 @@ struct SwitchClient::State {
   IndexBuffer indices;
   Buffer<float> values;
   std::vector<Piece> pieces;
-  Buffer<int32_t> taken_integers;   ///< of one call: what was applied of each; its memory is used again
-  std::vector<uint32_t> in_tensor;  ///< likewise: an update's indices
+  Buffer<int32_t> taken_integers;  ///< of one call: what was applied of each; its memory is used again
 
   std::array<uint32_t, protocol::kSwitchWorkersMax> live_since{};  ///< epochs: of each worker's present life
   SwitchLives opened_lives{};                                      ///< of the last epoch that was opened

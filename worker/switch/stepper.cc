@@ -26,7 +26,7 @@ Result<std::unique_ptr<SwitchStepper>> SwitchStepper::open(const SwitchClientOpt
 void SwitchStepper::settled(const SettledWindow& window) {
   SwitchStep& out = under_way_;
   const size_t first = out.indices.size();
-  out.indices.insert(out.indices.end(), window.indices.begin(), window.indices.end());
+  for (const uint16_t index : window.indices) out.indices.push_back(window.begin + index);
   out.sums.insert(out.sums.end(), window.sums.begin(), window.sums.end());
   out.windows.push_back({.window = window.window,
                          .exponent = window.exponent,

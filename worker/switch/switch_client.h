@@ -80,8 +80,9 @@ struct SettledWindow {
   int exponent = 0;
   uint64_t contributors = 0;
   uint32_t decided_epoch = 0;
-  IndexSpan indices;              ///< of the update, in the tensor, strictly increasing
-  std::span<const int32_t> sums;  ///< x 2^exponent
+  uint32_t begin = 0;                 ///< of the window in the tensor
+  std::span<const uint16_t> indices;  ///< of the update, in the window, strictly increasing
+  std::span<const int32_t> sums;      ///< of each, x 2^exponent
   std::span<const CutRack> racks;
   /// What this worker offered: begin_step()'s entries from here on, as many as `offered` has.
   size_t first = 0;

@@ -183,49 +183,41 @@ Gathering::Taken Gathering::take(const Datagram& datagram, uint32_t window_indic
   if (count_ == 0) first_ = header;
   reach_ = std::max(reach_, header.fragment + size_t{1});
   if (reach_ > parts_.size()) parts_.resize(reach_);
-  const auto decoded_indices = std::span(room.indices).first(*count);
-  const auto decoded_integers = std::span(room.integers).first(*count);
-  const bool is_all = header.fragment == 0 && (header.flags & flag::kLast) != 0;
   Part& part = parts_[header.fragment];
   part.is_here = true;
   part.packet.header = header;
   part.packet.extension.assign(datagram.extension.begin(), datagram.extension.end());
   part.packet.payload.assign(datagram.payload.begin(), datagram.payload.end());
-  part.indices.clear();
-  part.integers.clear();
   ++count_;
   if ((header.flags & flag::kLast) != 0) last_ = header.fragment;
-  if (is_all) {
-    take_room();
-    join_racks(part, *count);
-    indices_.assign(decoded_indices.begin(), decoded_indices.end());
-    integers_.assign(decoded_integers.begin(), decoded_integers.end());
-    whole_ = true;
-    return Taken::kWhole;
-  }
-  part.indices.assign(decoded_indices.begin(), decoded_indices.end());
-  part.integers.assign(decoded_integers.begin(), decoded_integers.end());
-  if (!last_ || count_ != *last_ + 1u) return Taken::kMore;
-  return join();
+  const Run latest{&part, std::span(room.indices).first(*count), std::span(room.integers).first(*count)};
+  if (last_ && count_ == *last_ + 1u) return join(latest);
+  part.indices.assign(latest.indices.begin(), latest.indices.end());
+  part.integers.assign(latest.integers.begin(), latest.integers.end());
+  return Taken::kMore;
 }
 
 /// Fragments are in order of their indices, but where something was left out: then they begin anywhere and go round
 /// the window's end.
-Gathering::Taken Gathering::join() {
+///
+/// latest  the one that came last, as it was decoded: it was not kept.
+Gathering::Taken Gathering::join(const Run& latest) {
   take_room();
-  std::array<const Part*, protocol::kFragmentsMax> room;
+  std::array<Run, protocol::kFragmentsMax> room;
   const auto order = std::span(room).first(reach_);
-  std::ranges::transform(parts(), order.begin(), [](const Part& part) { return &part; });
-  const auto first_index = [](const Part* part) { return part->indices.empty() ? -1 : int{part->indices.front()}; };
+  std::ranges::transform(parts(), order.begin(), [&latest](const Part& part) {
+    return &part == latest.part ? latest : Run{&part, part.indices, part.integers};
+  });
+  const auto first_index = [](const Run& run) { return run.indices.empty() ? -1 : int{run.indices.front()}; };
   if (!std::ranges::is_sorted(order, {}, first_index)) std::ranges::stable_sort(order, {}, first_index);
-  for (const Part* part : order) {
-    const bool follows = indices_.empty() || part->indices.empty() || part->indices.front() > indices_.back();
-    if (!follows || !join_racks(*part, part->indices.size())) {
+  for (const Run& run : order) {
+    const bool follows = indices_.empty() || run.indices.empty() || run.indices.front() > indices_.back();
+    if (!follows || !join_racks(*run.part, run.indices.size())) {
       clear();  // the fragments do not belong together
       return Taken::kContradiction;
     }
-    indices_.insert(indices_.end(), part->indices.begin(), part->indices.end());
-    integers_.insert(integers_.end(), part->integers.begin(), part->integers.end());
+    indices_.insert(indices_.end(), run.indices.begin(), run.indices.end());
+    integers_.insert(integers_.end(), run.integers.begin(), run.integers.end());
   }
   whole_ = true;
   return Taken::kWhole;

@@ -72,11 +72,17 @@ class Gathering {
   struct Part {
     bool is_here = false;
     Fragment packet;
-    std::vector<uint16_t> indices;  ///< none where the part is all there is
+    std::vector<uint16_t> indices;  ///< not of the part that comes last
     std::vector<int32_t> integers;
   };
+  /// A part's entries.
+  struct Run {
+    const Part* part = nullptr;
+    std::span<const uint16_t> indices;
+    std::span<const int32_t> integers;
+  };
   bool contradicts(const protocol::Datagram& datagram) const;
-  Taken join();
+  Taken join(const Run& latest);
   void take_room();
   bool join_racks(const Part& part, size_t entries);
 

@@ -46,7 +46,7 @@ void Told::settled(const SettledWindow& window) {
              .contributors = window.contributors,
              .update = {},
              .returned = {}};
-  for (size_t i = 0; i < window.indices.size(); ++i) out.update[window.indices[i]] = window.sums[i];
+  for (size_t i = 0; i < window.indices.size(); ++i) out.update[window.begin + window.indices[i]] = window.sums[i];
   window.each_returned([&out](uint32_t index, float value) { out.returned[index] = value; });
   windows.push_back(std::move(out));
 }

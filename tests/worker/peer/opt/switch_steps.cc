@@ -71,7 +71,7 @@ struct SwitchSteps::Worker final : worker::SwitchOutcome {
   void settled(const worker::SettledWindow& window) override {
     for (size_t i = 0; i < window.indices.size(); ++i) {
       const auto sum = static_cast<float>(std::ldexp(static_cast<double>(window.sums[i]), window.exponent));
-      update.emplace_back(window.indices[i], sum);
+      update.emplace_back(window.begin + window.indices[i], sum);
     }
     window.each_returned([this](uint32_t index, float value) { returned.emplace_back(index, value); });
   }
