@@ -220,7 +220,6 @@ bool CombineJob::encode_group(uint16_t number, std::span<const uint16_t> indices
   const size_t room = options_->packet_bytes_max - kDatagramHeaderBytes - kPartialTermsBytes - kDatagramMacBytes;
   const std::span<uint8_t> payload = std::span(scratch_->packet).first(room);
   uint64_t hash = hash64(ByteSpan(), life() ^ slot.cur << 8 ^ number);
-  const size_t share = protocol::even_share(indices, codecs, room);
   size_t at = 0;
   for (uint32_t part = 0; part < kFragmentsMax; ++part) {
     header.fragment = static_cast<uint8_t>(part);
@@ -228,9 +227,8 @@ bool CombineJob::encode_group(uint16_t number, std::span<const uint16_t> indices
     header.entries = 0;
     header.payload_bytes = 0;
     if (!indices.empty()) {
-      const size_t offered = std::min(indices.size() - at, share);
-      at += encode_window({indices.subspan(at, offered), values.subspan(at, offered)}, codecs, job_.window_indices,
-                          header, payload, scratch_->decoded);
+      at += encode_window({indices.subspan(at), values.subspan(at)}, codecs, job_.window_indices, header, payload,
+                          scratch_->decoded);
     }
     const bool last = at == indices.size();
     if (last) header.flags |= flag::kLast;
