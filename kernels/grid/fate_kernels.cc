@@ -75,16 +75,17 @@ FateCounts split(const uint32_t* indices, const float* values, const int32_t* in
   return out;
 }
 
-void take_set(const uint16_t* indices, const int32_t* integers, const uint32_t* bits, size_t count, int32_t* taken) {
+void take_set(const uint32_t* indices, uint32_t begin, const int32_t* integers, const uint32_t* bits, size_t count,
+              int32_t* taken) {
   const hn::ScalableTag<int32_t> d;
   const hn::RebindToUnsigned<decltype(d)> du;
-  const hn::Rebind<uint16_t, decltype(d)> dh;
   const size_t lanes = hn::Lanes(d);
+  const auto base = hn::Set(du, begin);
   const auto low = hn::Set(du, 31);
   const auto one = hn::Set(du, 1);
   size_t at = 0;
   for (; at + lanes <= count; at += lanes) {
-    const auto index = hn::PromoteTo(du, hn::LoadU(dh, indices + at));
+    const auto index = hn::Sub(hn::LoadU(du, indices + at), base);
     const auto word = hn::GatherIndex(du, bits, hn::BitCast(d, hn::ShiftRight<5>(index)));
     const auto bit = hn::And(hn::Shr(word, hn::And(index, low)), one);
     // 0 or all ones.
@@ -92,7 +93,8 @@ void take_set(const uint16_t* indices, const int32_t* integers, const uint32_t* 
     hn::StoreU(hn::And(hn::LoadU(d, integers + at), all), d, taken + at);
   }
   for (; at < count; ++at) {
-    const uint32_t bit = bits[indices[at] / 32] >> (indices[at] % 32) & 1;
+    const uint32_t index = indices[at] - begin;
+    const uint32_t bit = bits[index / 32] >> (index % 32) & 1;
     taken[at] = integers[at] & -static_cast<int32_t>(bit);
   }
 }
@@ -118,11 +120,11 @@ FateCounts split_fates(std::span<const uint32_t> indices, std::span<const float>
   return HWY_DYNAMIC_DISPATCH(split)(indices.data(), values.data(), integers.data(), step, count, room);
 }
 
-void take_where_set(std::span<const uint16_t> indices, std::span<const int32_t> integers,
+void take_where_set(std::span<const uint32_t> indices, uint32_t begin, std::span<const int32_t> integers,
                     std::span<const uint32_t> bits, std::span<int32_t> taken) {
   MILLRACE_CHECK(integers.size() == indices.size() && taken.size() == indices.size(), indices.size(), integers.size(),
                  taken.size());
-  HWY_DYNAMIC_DISPATCH(take_set)(indices.data(), integers.data(), bits.data(), indices.size(), taken.data());
+  HWY_DYNAMIC_DISPATCH(take_set)(indices.data(), begin, integers.data(), bits.data(), indices.size(), taken.data());
 }
 
 }  // namespace millrace

@@ -39,12 +39,14 @@ struct FateCounts {
 FateCounts split_fates(std::span<const uint32_t> indices, std::span<const float> values,
                        std::span<const int32_t> integers, double step, const FateRoom& room);
 
-/// Of each integer what was taken: all of it where its index is set in `bits`, otherwise nothing. May be done in place.
+/// Of each integer what was taken: all of it where its index, counted from `begin`, is set in `bits`, otherwise nothing. May be
+/// done in place.
 ///
 /// indices, integers, taken  of the same length.
-/// bits                      bit i is bit i % 32 of word i / 32; every index has one.
+/// begin                     modulo 2^32.
+/// bits                      bit i is bit i % 32 of word i / 32; every index less `begin` has one.
 /// Threads                   reentrant.
-void take_where_set(std::span<const uint16_t> indices, std::span<const int32_t> integers,
+void take_where_set(std::span<const uint32_t> indices, uint32_t begin, std::span<const int32_t> integers,
                     std::span<const uint32_t> bits, std::span<int32_t> taken);
 
 }  // namespace millrace

@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "kernels/base/buffer.h"
+#include "kernels/base/check.h"
 #include "kernels/stream/stream.h"
+#include "kernels/stream/stream_scan.h"
 
 namespace millrace {
 
@@ -32,5 +34,30 @@ struct HeldStream {
   /// A copy with arrays of its own.
   Stream<T> copy() const { return cut(view, 0, view.dimension); }
 };
+
+/// As cut() of a stream, but the values are shared with `stream`, not copied. REQUIRES: begin <= end <= dimension.
+template <typename T>
+HeldStream<T> cut(const HeldStream<T>& stream, uint64_t begin, uint64_t end) {
+  MILLRACE_CHECK(begin <= end && end <= stream.view.dimension, begin, end, stream.view.dimension);
+  struct Kept {
+    IndexBuffer indices;
+    std::shared_ptr<const void> whole;
+  };
+  const auto [first, last] =
+      stream.view.dense ? std::pair<size_t, size_t>(begin, end) : range_of(stream.view.indices, begin, end);
+  HeldStream<T> out;
+  out.view.dimension = end - begin;
+  out.view.dense = stream.view.dense;
+  out.view.values = stream.view.values.subspan(first, last - first);
+  auto kept = std::make_shared<Kept>(Kept{{}, stream.owner});
+  if (!stream.view.dense) {
+    kept->indices.resize(last - first);
+    moved_down(stream.view.indices.data() + first, last - first, static_cast<uint32_t>(begin), kept->indices.data());
+    out.view.indices = kept->indices;
+  }
+  out.memory_bytes = kept->indices.capacity() * sizeof(uint32_t) + out.view.values.size_bytes();
+  out.owner = std::move(kept);
+  return out;
+}
 
 }  // namespace millrace

@@ -135,19 +135,21 @@ TEST(TakeWhereSet, TakesThoseWhoseIndexIsSet) {
   std::vector<uint32_t> bits(65536 / 32);
   for (uint32_t& word : bits) word = random.next_u32() & random.next_u32();
   for (size_t count = 0; count < 70; ++count) {
-    std::vector<uint16_t> indices;
+    const uint32_t begin = count % 2 == 0 ? 1'000'000 : 0U - 30'000;
+    std::vector<uint32_t> indices;
     std::vector<int32_t> integers;
     for (size_t i = 0; i < count; ++i) {
-      indices.push_back(static_cast<uint16_t>(random.next_u32()));
+      indices.push_back(begin + static_cast<uint16_t>(random.next_u32()));
       integers.push_back(static_cast<int32_t>(random.next_u32()));
     }
     std::vector<int32_t> taken(count);
-    take_where_set(indices, integers, bits, taken);
+    take_where_set(indices, begin, integers, bits, taken);
     for (size_t i = 0; i < count; ++i) {
-      const bool is_set = (bits[indices[i] / 32] >> (indices[i] % 32) & 1) != 0;
+      const uint32_t index = indices[i] - begin;
+      const bool is_set = (bits[index / 32] >> (index % 32) & 1) != 0;
       EXPECT_EQ(taken[i], is_set ? integers[i] : 0) << i << " of " << count;
     }
-    take_where_set(indices, integers, bits, integers);
+    take_where_set(indices, begin, integers, bits, integers);
     EXPECT_EQ(integers, taken) << "in place";
   }
 }

@@ -4,7 +4,9 @@
 
 #include <cmath>
 #include <limits>
+#include <memory>
 
+#include "kernels/stream/held_stream.h"
 #include "kernels/stream/stream_scan.h"
 #include "tests/support/isa.h"
 #include "tests/support/stream_oracle.h"
@@ -206,8 +208,15 @@ TYPED_TEST(StreamTest, CutRebasesTheEntriesOfTheRange) {
     }
     const Stream<TypeParam> piece = cut(sparse.view(), begin, end);
     EXPECT_TRUE(same_bits(piece.view(), stream_of(end - begin, expected).view())) << begin << ' ' << end;
+    const HeldStream<TypeParam> held = HeldStream<TypeParam>::from(Stream<TypeParam>(sparse));
+    HeldStream<TypeParam> shared = cut(held, begin, end);
+    EXPECT_TRUE(same_bits(shared.view, piece.view()));
+    EXPECT_TRUE(shared.view.count() == 0 || (shared.view.values.data() >= held.view.values.data() &&
+                                             shared.view.values.data() < std::to_address(held.view.values.end())));
     const Stream<TypeParam> dense_piece = cut(dense.view(), begin, end);
     EXPECT_TRUE(dense_piece.dense);
+    shared = cut(HeldStream<TypeParam>::from(Stream<TypeParam>(dense)), begin, end);
+    EXPECT_TRUE(same_bits(shared.view, dense_piece.view())) << "and the whole is kept";
     EXPECT_EQ(dense_piece.count(), end - begin);
     EXPECT_TRUE(same_bits(to_sparse(dense_piece.view()).view(), piece.view()));
     const auto [first, last] = range_of(sparse.indices, begin, end);

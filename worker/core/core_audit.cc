@@ -175,6 +175,7 @@ AuditSums SessionCore::Impl::audit_sums() const {
 }
 
 AuditSums SessionCore::audit(Actions& actions) {
+  impl_->settle_switch_step();
   for (PartRun& part : impl_->parts) {
     if (!impl_->config.spec.audit) break;
     impl_->audit_part(part, actions);

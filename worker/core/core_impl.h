@@ -162,10 +162,18 @@ struct BucketRun {
     uint64_t bytes_down = 0;
   };
   std::deque<Sent> sent;        ///< by step
-  Stream<float> offered;        ///< path switch: to the step that begins when all buckets have offered
+  HeldStream<float> offered;    ///< path switch: to the step that begins when all buckets have offered
   std::vector<double> applied;  ///< LedgerMode::kPerIndex
   uint64_t audit_credit = 0;    ///< entries that the audit may go over
   uint32_t audit_next = 0;      ///< whose turn it is, among the parts
+};
+
+/// Path switch: a step whose update is delivered. The update has been waited for, what became of the offers has not: that is found
+/// out in a quiet moment, or when something depends on it.
+struct UnsettledStep {
+  SwitchStepDone done;
+  std::vector<Outstanding> sent;  ///< by part
+  size_t next_part = 0;           ///< those before are settled
 };
 
 struct TensorRun {
@@ -225,10 +233,11 @@ struct SessionCore::Impl {
   LinkRate link_rate;                       ///< to and from the shards
   std::unique_ptr<SwitchPath> switch_path;  ///< of jobs with it
   protocol::Heartbeat::Switch told_of_switch = protocol::Heartbeat::Switch::kNoWord;
-  std::vector<GiveWeights> asked_at_rest;   ///< path switch: what others asked for; given between two steps
-  ByteBuffer incoming_handover;             ///< as much as has come, while this worker is not synced
-  std::optional<uint64_t> handed_step;      ///< ... all of it has: the next step of the job
-  uint64_t left_life = 0;                   ///< ... the life that it was synced with before
+  std::vector<GiveWeights> asked_at_rest;  ///< path switch: what others asked for; given between two steps
+  ByteBuffer incoming_handover;            ///< as much as has come, while this worker is not synced
+  std::optional<uint64_t> handed_step;     ///< ... all of it has: the next step of the job
+  uint64_t left_life = 0;                  ///< ... the life that it was synced with before
+  std::optional<UnsettledStep> unsettled_step;
   std::optional<SwitchStepDone> left_step;  ///< what came of the step in which this worker was removed
   std::vector<Link> links;
 
@@ -452,14 +461,17 @@ struct SessionCore::Impl {
   /// What select() took out is in flight from now on; with the last bucket's the step begins.
   void offer(uint32_t bucket, uint64_t step, TimeNs now, Actions& actions);
   Status begin_switch_step(uint64_t step, TimeNs now);
-  Stream<float> offered_in_array(size_t count);
+  HeldStream<float> offered_in_array(size_t count);
   void on_packet(const protocol::ReceivedPacket& packet, TimeNs now, Actions& actions);
   void follow_path(TimeNs now, Actions& actions);
   void tick_path(TimeNs now, Actions& actions);
   /// Tells shard 0 at once when there is something new to tell of the switch.
   void tell_of_switch(TimeNs now, Actions& actions);
   void finish_switch_step(TimeNs now, Actions& actions);
-  void settle_by_switch(PartRun& part, const SwitchStepDone& step);
+  /// Settles one part of the unsettled step. False: there is none.
+  bool settle_switch_part();
+  /// Before anybody looks at what is held or in the books, or changes it.
+  void settle_switch_step();
   /// What of an offer comes back. What was applied is in the books then; what is neither is lost by name.
   struct SwitchFate {
     Stream<float> back;

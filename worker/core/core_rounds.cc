@@ -26,6 +26,7 @@ bool SessionCore::Impl::work(TimeNs now, Actions& actions) {
   if (!sends_now()) return false;
   const std::optional<uint32_t> bucket = next_ready(now);
   if (!bucket) return false;
+  settle_switch_step();
   BucketRun& run = buckets[*bucket];
   if (run.selected == run.coded) {
     const uint64_t step = step_for_push(run, now).value();

@@ -9,6 +9,7 @@
 #include "kernels/grid/fate_kernels.h"
 #include "kernels/grid/grid_kernels.h"
 #include "worker/core/core_impl.h"
+#include "worker/switch/applied.h"
 
 /// Jobs of path switch: what is selected goes to the switch's client, and what comes of it becomes updates; views are its epochs.
 /// DESIGN.md, "Path switch".
@@ -73,26 +74,39 @@ void settle_run(const StreamView<float>& offered, size_t first, size_t last, std
   }
 }
 
+/// A part's entries of one step, among all that were offered in it.
+struct OfferPlace {
+  size_t first = 0;         ///< of the step's entries, in begin_step()'s order
+  uint64_t part_begin = 0;  ///< of the array
+};
+
 /// What was offered, entry by entry.
 ///
-/// first       of the step's entries, in begin_step()'s order: these follow.
 /// with_masked what was applied is to be told entry by entry.
-OfferSettled settle_offered(const StreamView<float>& offered, const SwitchStepDone& step, size_t first,
+OfferSettled settle_offered(const StreamView<float>& offered, const SwitchStepDone& step, const OfferPlace& place,
                             bool with_masked) {
   OfferSettled to;
   to.back = to.masked = Stream<float>::empty(offered.dimension);
   const size_t count = offered.count();
-  MILLRACE_CHECK(first + count <= step.taken.size(), first, count, step.taken.size());
+  const size_t first = place.first;
+  const std::span<const int32_t> sent(step.offer->sent);
+  MILLRACE_CHECK(first + count <= sent.size(), first, count, sent.size());
   if (with_masked) resize(to.masked, count + kFateSlack);
   resize(to.back, count + kFateSlack);
   FateCounts counts;
+  std::vector<int32_t> taken;
   size_t at = 0;
   auto run = std::ranges::upper_bound(step.offered, first, {}, &SwitchStepDone::Offered::last);
   for (; run != step.offered.end() && run->first < first + count; ++run) {
     const size_t begin = std::max(run->first, first) - first;
     const size_t end = std::min(run->last - first, count);
     lose_all(offered, at, begin, to);
-    settle_run(offered, begin, end, std::span(step.taken).subspan(first + begin, end - begin), run->step, to, counts);
+    taken.resize(end - begin);
+    // Of a window that began before the part that is below 0, modulo 2^32 as the differences are.
+    const auto window_begin = static_cast<uint32_t>(run->begin - place.part_begin);
+    take_applied(offered.indices.subspan(begin, end - begin), window_begin, sent.subspan(first + begin, end - begin),
+                 step.applied(*run), taken);
+    settle_run(offered, begin, end, taken, run->step, to, counts);
     at = end;
   }
   lose_all(offered, at, count, to);
@@ -149,16 +163,16 @@ Stream<float> update_of(const SwitchStepDone& step, const std::vector<SwitchStep
 
 void SessionCore::Impl::offer(uint32_t bucket, uint64_t step, TimeNs now, Actions& actions) {
   BucketRun& run = buckets[bucket];
-  Stream<float> all = run.bucket->offer();
+  HeldStream<float> all = HeldStream<float>::from(run.bucket->offer());
   for (uint32_t number = run.first_part; number < run.first_part + run.part_count; ++number) {
     PartRun& part = parts[number];
     Outstanding out;
     out.step = step;
     out.life = life;
-    out.sent = HeldStream<float>::from(cut(all.view(), part.layout.begin, part.layout.end));
+    out.sent = cut(all, part.layout.begin, part.layout.end);
     part.outstanding.push_back(std::move(out));
   }
-  counters.raw_bytes_up += all.count() * (sizeof(uint32_t) + sizeof(float));
+  counters.raw_bytes_up += all.view.count() * (sizeof(uint32_t) + sizeof(float));
   run.offered = std::move(all);
   run.sent.push_back({.step = step, .since = now});
   run.next_in_order = run.order.size();
@@ -178,26 +192,26 @@ Status SessionCore::Impl::begin_switch_step(uint64_t step, TimeNs now) {
     part.first_offered = count;
     count += part.outstanding.back().sent.view.count();
   }
-  Stream<float> offered = offered_in_array(count);
-  MILLRACE_CHECK(offered.count() == count, offered.count(), count);
-  return switch_path->begin_step(step, std::move(offered.indices), std::move(offered.values), now);
+  const HeldStream<float> offered = offered_in_array(count);
+  MILLRACE_CHECK(offered.view.count() == count, offered.view.count(), count);
+  return switch_path->begin_step(step, offered, now);
 }
 
 /// What all buckets offer, so many entries, as the switch's array numbers them.
-Stream<float> SessionCore::Impl::offered_in_array(size_t count) {
+HeldStream<float> SessionCore::Impl::offered_in_array(size_t count) {
   const std::vector<uint64_t>& begins = switch_path->layout().bucket_begin;
   if (buckets.size() == 1 && begins[0] == 0) return std::exchange(buckets[0].offered, {});
   Stream<float> all;
   all.indices.reserve(count);
   all.values.reserve(count);
   for (size_t bucket = 0; bucket < buckets.size(); ++bucket) {
-    const Stream<float> own = std::exchange(buckets[bucket].offered, {});
+    const HeldStream<float> own = std::exchange(buckets[bucket].offered, {});
     const auto begin = static_cast<uint32_t>(begins[bucket]);
-    std::ranges::transform(own.indices, std::back_inserter(all.indices),
+    std::ranges::transform(own.view.indices, std::back_inserter(all.indices),
                            [begin](uint32_t of_bucket) { return begin + of_bucket; });
-    all.values.insert(all.values.end(), own.values.begin(), own.values.end());
+    all.values.insert(all.values.end(), own.view.values.begin(), own.view.values.end());
   }
-  return all;
+  return HeldStream<float>::from(std::move(all));
 }
 
 void SessionCore::Impl::on_packet(const protocol::ReceivedPacket& packet, TimeNs now, Actions& actions) {
@@ -237,28 +251,44 @@ void SessionCore::Impl::finish_switch_step(TimeNs now, Actions& actions) {
   if (!synced()) return;  // a step that it left is settled when it comes back
   std::optional<SwitchStepDone> step = switch_path->take_done();
   if (!step) return;
+  settle_switch_step();
+  UnsettledStep unsettled_now;
   for (PartRun& part : parts) {
-    settle_by_switch(part, *step);
+    MILLRACE_CHECK(part.outstanding.size() == 1 && part.outstanding.front().step == part.n, part.outstanding.size(),
+                   part.n);
+    unsettled_now.sent.push_back(std::move(part.outstanding.front()));
+    part.outstanding.pop_front();
     deliver_by_switch(part, *step, now, actions);
   }
-  switch_path->give_room(std::move(*step));
+  unsettled_now.done = std::move(*step);
+  unsettled_step = std::move(unsettled_now);
 }
 
 /// What was offered, entry by entry: applied, or back to the residual, or (what f32 does not hold of a remainder) lost by name.
-void SessionCore::Impl::settle_by_switch(PartRun& part, const SwitchStepDone& step) {
-  MILLRACE_CHECK(part.outstanding.size() == 1 && part.outstanding.front().step == part.n, part.outstanding.size(),
-                 part.n);
-  Bucket& bucket = *buckets[part.layout.bucket].bucket;
-  SwitchFate fate = fate_by_switch(part, part.outstanding.front(), step);
-  part.outstanding.pop_front();
-  bucket.settle_offer(part.at, std::move(fate.back), fate.whole);
+bool SessionCore::Impl::settle_switch_part() {
+  if (!unsettled_step) return false;
+  UnsettledStep& step = *unsettled_step;
+  PartRun& part = parts[step.next_part];
+  SwitchFate fate = fate_by_switch(part, step.sent[step.next_part], step.done);
+  buckets[part.layout.bucket].bucket->settle_offer(part.at, std::move(fate.back), fate.whole);
+  if (++step.next_part == parts.size()) {
+    switch_path->give_room(std::move(step.done));
+    unsettled_step.reset();
+  }
+  return true;
+}
+
+void SessionCore::Impl::settle_switch_step() {
+  while (settle_switch_part()) {
+  }
 }
 
 SessionCore::Impl::SwitchFate SessionCore::Impl::fate_by_switch(PartRun& part, const Outstanding& out,
                                                                 const SwitchStepDone& step) {
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
   const bool masks = bucket.masks_applied();
-  OfferSettled settled = settle_offered(out.sent.view, step, part.first_offered, masks);
+  const OfferPlace place{.first = part.first_offered, .part_begin = range_in(switch_path->layout(), part.layout).begin};
+  OfferSettled settled = settle_offered(out.sent.view, step, place, masks);
   for (const OfferSettled::Lost& lost : settled.lost) bucket.lose(part.at, lost.index, lost.amount);
   part.account.carried_by_switch.add(settled.carried);
   part.account.doubt += kMassError * settled.carried.magnitude;

@@ -111,18 +111,24 @@ SessionCore::~SessionCore() = default;
 void SessionCore::start(TimeNs now, Actions& actions) { impl_->start(now, actions); }
 void SessionCore::on_accepted(uint32_t shard) { impl_->on_accepted(shard); }
 void SessionCore::on_connected(uint32_t shard, TimeNs now, Actions& actions) {
+  impl_->settle_switch_step();
   impl_->on_connected(shard, now, actions);
 }
 void SessionCore::on_disconnected(uint32_t shard, const std::string& reason, TimeNs now, Actions& actions) {
+  impl_->settle_switch_step();
   impl_->on_disconnected(shard, reason, now, actions);
 }
 void SessionCore::on_message(uint32_t shard, protocol::Message&& message, TimeNs now, Actions& actions) {
+  impl_->settle_switch_step();
   impl_->on_message(shard, std::move(message), now, actions);
 }
 void SessionCore::on_packet(const protocol::ReceivedPacket& packet, TimeNs now, Actions& actions) {
   impl_->on_packet(packet, now, actions);
 }
-void SessionCore::on_tick(TimeNs now, Actions& actions) { impl_->on_tick(now, actions); }
+void SessionCore::on_tick(TimeNs now, Actions& actions) {
+  impl_->settle_switch_step();
+  impl_->on_tick(now, actions);
+}
 void SessionCore::end_turn(TimeNs now, Actions& actions) { impl_->end_turn(now, actions); }
 bool SessionCore::work(TimeNs now, Actions& actions) { return impl_->work(now, actions); }
 bool SessionCore::has_work(TimeNs now) const { return impl_->has_work(now); }
@@ -138,6 +144,7 @@ void SessionCore::on_bad_message(uint32_t shard, const Error& error, TimeNs now,
 
 Status SessionCore::finish(TimeNs now, Actions& actions) {
   Impl& impl = *impl_;
+  impl.settle_switch_step();
   if (impl.error) return std::unexpected(*impl.error);
   if (impl.phase == Phase::kFinished) return {};
   for (const BucketRun& run : impl.buckets) {
@@ -163,12 +170,14 @@ Status SessionCore::finish(TimeNs now, Actions& actions) {
 
 void SessionCore::leave(protocol::Goodbye::Reason reason, const std::string& sentence, TimeNs /*now*/,
                         Actions& actions) {
+  impl_->settle_switch_step();
   if (impl_->over()) return;
   impl_->say_goodbye(reason, sentence, actions);
   impl_->set_phase(Phase::kFinished);
 }
 
 void SessionCore::fail_session(Error error, TimeNs now, Actions& actions) {
+  impl_->settle_switch_step();
   impl_->end_session(std::move(error), now, actions);
 }
 
@@ -244,6 +253,7 @@ std::optional<protocol::Header> SessionCore::header_to(uint32_t shard) const {
                           shard,           link.shard_life};
 }
 bool SessionCore::settle_one() {
+  if (impl_->settle_switch_part()) return true;
   while (!impl_->unsettled.empty()) {
     const auto first = impl_->unsettled.begin();
     Bucket& bucket = *impl_->buckets[*first].bucket;
@@ -254,7 +264,7 @@ bool SessionCore::settle_one() {
   return false;
 }
 
-bool SessionCore::settled() const { return impl_->unsettled.empty(); }
+bool SessionCore::settled() const { return impl_->unsettled.empty() && !impl_->unsettled_step; }
 
 bool SessionCore::in_flight() const {
   return std::ranges::any_of(impl_->buckets,
@@ -262,6 +272,7 @@ bool SessionCore::in_flight() const {
 }
 
 Result<Stream<float>> SessionCore::take_residual(uint32_t tensor) {
+  impl_->settle_switch_step();
   if (impl_->error) return std::unexpected(*impl_->error);
   const TensorRun& run = impl_->tensors[tensor];
   BucketRun& bucket = impl_->buckets[run.bucket];
@@ -293,13 +304,19 @@ const CoreCounters& SessionCore::counters() const { return impl_->counters; }
 const CodecChoice* SessionCore::codec_choice(uint32_t bucket) const {
   return impl_->buckets[bucket].bucket->chooser().choice();
 }
-BucketCounters SessionCore::bucket_counters(uint32_t bucket) const { return impl_->buckets[bucket].bucket->counters(); }
+BucketCounters SessionCore::bucket_counters(uint32_t bucket) const {
+  impl_->settle_switch_step();
+  return impl_->buckets[bucket].bucket->counters();
+}
 
 std::optional<SwitchPathStatus> SessionCore::switch_status() const {
   return impl_->by_switch() ? std::optional(impl_->switch_path->status()) : std::nullopt;
 }
 
-Stream<float> SessionCore::residual(uint32_t bucket) const { return impl_->buckets[bucket].bucket->residual(); }
+Stream<float> SessionCore::residual(uint32_t bucket) const {
+  impl_->settle_switch_step();
+  return impl_->buckets[bucket].bucket->residual();
+}
 
 std::vector<OutstandingView> SessionCore::outstanding(uint32_t bucket) const {
   std::vector<OutstandingView> views;
@@ -319,8 +336,14 @@ const std::vector<UnreturnableView>& SessionCore::unreturnable() const { return 
 std::span<const double> SessionCore::opening_residual(uint32_t bucket) const {
   return impl_->buckets[bucket].bucket->opening();
 }
-std::vector<double> SessionCore::ledger(uint32_t bucket) const { return impl_->buckets[bucket].bucket->lost(); }
+std::vector<double> SessionCore::ledger(uint32_t bucket) const {
+  impl_->settle_switch_step();
+  return impl_->buckets[bucket].bucket->lost();
+}
 
-SavedState SessionCore::saved_state() const { return impl_->saved_state(); }
+SavedState SessionCore::saved_state() const {
+  impl_->settle_switch_step();
+  return impl_->saved_state();
+}
 
 }  // namespace millrace::worker

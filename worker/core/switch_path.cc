@@ -202,18 +202,21 @@ std::vector<std::pair<uint32_t, double>> SwitchPath::take_revoked(uint64_t begin
   return taken;
 }
 
-Status SwitchPath::begin_step(uint64_t step, IndexBuffer&& indices, Buffer<float>&& values, TimeNs now) {
+Status SwitchPath::begin_step(uint64_t step, const HeldStream<float>& entries, TimeNs now) {
   MILLRACE_CHECK(!stepping_ && !done_, step);
   if (step >= UINT32_MAX) return fail(ErrorCode::kLimitExceeded, "path switch numbers steps in 32 bits");
   arrived_.windows.clear();
   arrived_.offered.clear();
   arrived_.indices.clear();
   arrived_.sums.clear();
-  arrived_.taken.resize(indices.size());
+  arrived_.kept.clear();
+  auto offer = std::make_shared<StepOffer>();
+  offer->entries = entries;
+  offer->sent.resize(entries.view.count());
+  arrived_.offer = offer;
   // Set before: the first packets may be answered at once by a sink of a test.
   stepping_ = true;
-  return client_->begin_valid_step(static_cast<uint32_t>(step), std::move(indices), std::move(values), now,
-                                   *access_.sink);
+  return client_->begin_valid_step(static_cast<uint32_t>(step), std::move(offer), now, *access_.sink);
 }
 
 void SwitchPath::receive(const protocol::ReceivedPacket& packet, TimeNs now) {
@@ -248,10 +251,15 @@ void SwitchPath::settled(const SettledWindow& window) {
   to.sums.resize(last);
   std::ranges::copy(window.indices, to.indices.begin() + static_cast<std::ptrdiff_t>(first));
   std::ranges::copy(window.sums, to.sums.begin() + static_cast<std::ptrdiff_t>(first));
-  const size_t beyond = window.first + window.taken.size();
-  MILLRACE_CHECK(beyond <= to.taken.size(), window.first, window.taken.size());
-  std::ranges::copy(window.taken, to.taken.begin() + static_cast<std::ptrdiff_t>(window.first));
-  if (!window.taken.empty()) to.offered.push_back({.first = window.first, .last = beyond, .step = step});
+  const size_t count = window.offered.size();
+  if (count == 0) return;
+  SwitchStepDone::Offered offered{
+      .first = window.first, .last = window.first + count, .step = step, .begin = window.begin};
+  offered.is_cut = window.applied.size() != window.indices.size();
+  offered.first_index = offered.is_cut ? to.kept.size() : first;
+  offered.last_index = offered.first_index + window.applied.size();
+  if (offered.is_cut) to.kept.insert(to.kept.end(), window.applied.begin(), window.applied.end());
+  to.offered.push_back(offered);
 }
 
 void SwitchPath::step_done(uint32_t /*step*/) { done_ = stepping_; }

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,10 +52,21 @@ struct SwitchStepDone {
   struct Offered {
     size_t first = 0;
     size_t last = 0;
-    double step = 0;  ///< of the grid
+    double step = 0;         ///< of the grid
+    uint32_t begin = 0;      ///< of their window in the array
+    bool is_cut = false;     ///< not all of the update has it: this worker's rack cut its sum, or it is no contributor
+    size_t first_index = 0;  ///< of `kept` where that is so, else of `indices`: where what was sent is in the update
+    size_t last_index = 0;
   };
   std::vector<Offered> offered;  ///< ascending; what is in none: nobody knows what became of it
-  Buffer<int32_t> taken;         ///< [as offered, in its order] x step: what of it is in the update; all else is not
+  std::shared_ptr<const StepOffer> offer;
+  std::vector<uint16_t> kept;  ///< in the window
+
+  /// Indices in the window, ascending: what was sent there is in the update, all else is not.
+  std::span<const uint16_t> applied(const Offered& of) const {
+    return (of.is_cut ? std::span(kept) : std::span<const uint16_t>(indices))
+        .subspan(of.first_index, of.last_index - of.first_index);
+  }
 };
 
 struct SwitchPathStatus {
@@ -80,15 +92,18 @@ class SwitchPath final : private SwitchOutcome {
   /// Errors   limit_exceeded: epochs are 32 bits on this path.
   Result<std::string> follow(const protocol::JobView& view, TimeNs now);
 
-  /// Errors   as SwitchClient::begin_step(). REQUIRES: as there.
-  Status begin_step(uint64_t step, IndexBuffer&& indices, Buffer<float>&& values, TimeNs now);
+  /// Errors   as SwitchClient::begin_valid_step(). REQUIRES: as StepOffer says of `entries`.
+  Status begin_step(uint64_t step, const HeldStream<float>& entries, TimeNs now);
   void receive(const protocol::ReceivedPacket& packet, TimeNs now);
   void tick(TimeNs now);
   TimeNs next_deadline() const;
   /// The step that is over, once.
   std::optional<SwitchStepDone> take_done();
   /// A step's memory, for another one.
-  void give_room(SwitchStepDone&& step) { room_ = std::move(step); }
+  void give_room(SwitchStepDone&& step) {
+    room_ = std::move(step);
+    room_.offer.reset();
+  }
 
   /// Somebody is to come in with what this worker has: no step begins until the next epoch.
   void pause() { client_->pause(); }

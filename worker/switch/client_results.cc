@@ -91,10 +91,7 @@ bool SwitchClient::State::settle_if_whole(uint16_t number, TimeNs now) {
   slot.result.take_packets(slot.kept);
   const protocol::ResultTerms terms = *protocol::read_result_terms(slot.kept.front().extension);
   const bool contributed = (terms.contributors >> options.worker & 1) != 0;
-  const uint32_t begin = slot.window * options.window_indices;
-  const std::vector<uint16_t>& update = slot.result.indices();
   const std::optional<std::vector<uint16_t>> kept = kept_of(slot.result, options.worker);
-  settle(slot.sent, contributed ? &update : nullptr, kept ? &*kept : nullptr, taken_integers);
   exponents.observe(slot.window, slot.result.header().exponent, slot.result.integers());
   note_result_of_removal(number);
   if (slot.window == number) {
@@ -109,22 +106,23 @@ bool SwitchClient::State::settle_if_whole(uint16_t number, TimeNs now) {
     if (slot.window != number || windows == slots.size()) round_trip.sample(now - slot.sent_at);
     congestion.clean_result();
   }
-  SettledWindow settled = settled_window(number, slot.window, slot.first, slot.offered.size());
+  SettledWindow settled = settled_window(number, slot.window, slot.first, slot.last);
   settled.exponent = exponent_of(slot.result.header());
   settled.contributors = terms.contributors;
   settled.decided_epoch = terms.decided_epoch;
   settled.indices = slot.result.indices();
   settled.sums = slot.result.integers();
   settled.racks = slot.result.racks();
+  if (contributed) settled.applied = kept ? *kept : slot.result.indices();
   outcome.settled(settled);
+  keep_applied(slot, settled.applied);
   slot.result.drop_entries();
-  keep_applied(slot, begin);
   ++slot.turn;
   return true;
 }
 
-/// What the owner is told of so many of the step's entries, from `first` on, of which `taken_integers` was applied.
-SettledWindow SwitchClient::State::settled_window(uint16_t number, uint32_t window, size_t first, size_t count) const {
+/// What the owner is told of these entries of the step where nothing came of them.
+SettledWindow SwitchClient::State::settled_window(uint16_t number, uint32_t window, size_t first, size_t last) const {
   SettledWindow settled;
   settled.step = step;
   settled.window = window;
@@ -132,20 +130,21 @@ SettledWindow SwitchClient::State::settled_window(uint16_t number, uint32_t wind
   settled.turn = slots[number].turn;
   settled.begin = window * options.window_indices;
   settled.first = first;
-  settled.offered = IndexSpan(indices).subspan(first, count);
-  settled.values = std::span<const float>(values).subspan(first, count);
-  settled.taken = taken_integers;
+  settled.offered = offer->entries.view.indices.subspan(first, last - first);
+  settled.values = offer->entries.view.values.subspan(first, last - first);
+  settled.sent = std::span<const int32_t>(offer->sent).subspan(first, last - first);
   return settled;
 }
 
-/// The offer is settled, so its memory goes to what is kept of it, and the other way round.
-void SwitchClient::State::keep_applied(Slot& slot, uint32_t begin) {
+void SwitchClient::State::keep_applied(Slot& slot, std::span<const uint16_t> where) {
   std::swap(slot.applied[0], slot.applied[1]);
   Applied& applied = slot.applied[0];
   applied.exponent = exponent_of(slot.result.header());
-  applied.begin = begin;
-  std::swap(applied.indices, slot.offered);
-  std::swap(applied.integers, taken_integers);
+  applied.begin = slot.window * options.window_indices;
+  applied.offer = offer;
+  applied.first = slot.first;
+  applied.last = slot.last;
+  applied.applied.assign(where.begin(), where.end());
 }
 
 /// The turn after a settled one: at once, or with the next step.

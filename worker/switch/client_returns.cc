@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "worker/switch/applied.h"
 #include "worker/switch/client_state.h"
 
 /// Workers that come and go: a step is held back while somebody takes over what this worker has; what of a removed worker's may
@@ -76,7 +77,7 @@ bool SwitchClient::State::all_ended() const {
 void SwitchClient::State::go_on_finishing(TimeNs now, protocol::PacketSink& sink) {
   finished = all_ended();
   if (finished) return;
-  const Status begun = begin_step(next_step, {}, {});
+  const Status begun = begin_step(next_step, std::make_shared<StepOffer>());
   MILLRACE_CHECK(begun.has_value());
   begin_or_wait(now, sink);
 }
@@ -84,8 +85,13 @@ void SwitchClient::State::go_on_finishing(TimeNs now, protocol::PacketSink& sink
 SwitchRevoked SwitchClient::State::revoke(const Applied& applied) {
   SwitchRevoked revoked;
   revoked.exponent = applied.exponent;
-  for (const uint16_t index : applied.indices) revoked.indices.push_back(applied.begin + index);
-  revoked.integers.assign(applied.integers.begin(), applied.integers.end());
+  if (!applied.offer) return revoked;
+  const size_t count = applied.last - applied.first;
+  const IndexSpan indices = applied.offer->entries.view.indices.subspan(applied.first, count);
+  const auto sent = std::span(applied.offer->sent).subspan(applied.first, count);
+  revoked.indices.assign(indices.begin(), indices.end());
+  revoked.integers.resize(count);
+  take_applied(indices, applied.begin, sent, applied.applied, revoked.integers);
   return revoked;
 }
 
@@ -117,7 +123,7 @@ std::vector<SwitchRevoked> SwitchClient::State::abandon_step(uint64_t life, cons
 /// A turn that was out, or was about to be. REQUIRES: the slot is not done.
 void SwitchClient::State::abandon_turn(uint16_t number, const SwitchRemoval* removal) {
   Slot& slot = slots[number];
-  const auto returns_all = [&] { return_window(number, slot.window, slot.first, slot.offered.size()); };
+  const auto returns_all = [&] { return_window(number, slot.window, slot.first, slot.last); };
   if (slot.sends == 0) return returns_all();
   if (removal == nullptr) return;
   const SwitchRemoval::Slot& of = removal->slots[number];
@@ -136,14 +142,15 @@ void SwitchClient::State::return_pieces(uint16_t number) {
   Slot& slot = slots[number];
   for (; slot.piece < slot.pieces.size(); ++slot.piece) {
     const Piece& piece = pieces[slot.pieces[slot.piece]];
-    return_window(number, piece.window, piece.first, piece.last - piece.first);
+    return_window(number, piece.window, piece.first, piece.last);
   }
 }
 
-/// first, count  of the step's entries.
-void SwitchClient::State::return_window(uint16_t number, uint32_t window, size_t first, size_t count) {
-  taken_integers.assign(count, 0);
-  outcome.settled(settled_window(number, window, first, count));
+/// first, last  of the step's entries.
+void SwitchClient::State::return_window(uint16_t number, uint32_t window, size_t first, size_t last) {
+  std::fill(offer->sent.begin() + static_cast<std::ptrdiff_t>(first),
+            offer->sent.begin() + static_cast<std::ptrdiff_t>(last), 0);
+  outcome.settled(settled_window(number, window, first, last));
 }
 
 }  // namespace millrace::worker

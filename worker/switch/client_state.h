@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -28,12 +29,14 @@ struct SwitchClient::State {
     kWaiting,  ///< sent; the result is out
   };
 
-  /// What a turn's update applied of what was offered in it.
+  /// What was sent in a turn, and where its update has it.
   struct Applied {
     int exponent = 0;
-    uint32_t begin = 0;        ///< of the window
-    Buffer<uint16_t> indices;  ///< in the window
-    Buffer<int32_t> integers;  ///< [indices]
+    uint32_t begin = 0;                      ///< of the window
+    std::shared_ptr<const StepOffer> offer;  ///< null: nothing
+    size_t first = 0;                        ///< of its entries
+    size_t last = 0;
+    std::vector<uint16_t> applied;  ///< SettledWindow's
   };
   static SwitchRevoked revoke(const Applied& applied);
 
@@ -51,8 +54,8 @@ struct SwitchClient::State {
     uint32_t next = protocol::kNoWindow;
     size_t piece = 0;  ///< of pieces: the first whose window has not had its turn
     std::vector<uint32_t> pieces;
-    Buffer<uint16_t> offered;  ///< indices in the window
-    size_t first = 0;          ///< of the offered among the step's entries
+    size_t first = 0;  ///< of the step's entries: what is offered in this turn
+    size_t last = 0;
     Contribution sent;
     Gathering result;
     std::vector<Fragment> kept;  ///< the whole result of turn - 1
@@ -71,8 +74,9 @@ struct SwitchClient::State {
   };
 
   // client_turns.cc
-  Status begin_step(uint32_t number, IndexBuffer&& own_indices, Buffer<float>&& own_values);
-  SettledWindow settled_window(uint16_t number, uint32_t window, size_t first, size_t count) const;
+  Status begin_step(uint32_t number, std::shared_ptr<StepOffer> own_offer);
+  void share_out_pieces();
+  SettledWindow settled_window(uint16_t number, uint32_t window, size_t first, size_t last) const;
   void open_step(TimeNs now, protocol::PacketSink& sink);
   void open_turn(uint16_t number, uint32_t window, TimeNs now, protocol::PacketSink& sink);
   void send_or_hold(uint16_t number, TimeNs now, protocol::PacketSink& sink);
@@ -89,7 +93,7 @@ struct SwitchClient::State {
   bool keeps_the_rules(const Slot& slot, uint16_t number, const protocol::DatagramHeader& header) const;
   void count_taken(Gathering::Taken taken);
   bool settle_if_whole(uint16_t number, TimeNs now);
-  void keep_applied(Slot& slot, uint32_t begin);
+  void keep_applied(Slot& slot, std::span<const uint16_t> applied);
   void advance(uint16_t number, uint32_t next, TimeNs now, protocol::PacketSink& sink);
   void end_step_if_over(TimeNs now, protocol::PacketSink& sink);
 
@@ -119,7 +123,7 @@ struct SwitchClient::State {
   std::vector<SwitchRevoked> abandon_step(uint64_t life, const std::vector<SwitchRemoval>& known);
   void abandon_turn(uint16_t number, const SwitchRemoval* removal);
   void return_pieces(uint16_t number);
-  void return_window(uint16_t number, uint32_t window, size_t first, size_t count);
+  void return_window(uint16_t number, uint32_t window, size_t first, size_t last);
 
   // client_rack.cc
   enum class RackPhase : uint8_t {
@@ -185,10 +189,8 @@ struct SwitchClient::State {
   bool finished = false;
   bool paused = false;
   bool unopened = false;  ///< `stepping`, and the pause holds the step back
-  IndexBuffer indices;
-  Buffer<float> values;
+  std::shared_ptr<StepOffer> offer = std::make_shared<StepOffer>();
   std::vector<Piece> pieces;
-  Buffer<int32_t> taken_integers;  ///< of one call: what was applied of each; its memory is used again
 
   std::array<uint32_t, protocol::kSwitchWorkersMax> live_since{};  ///< epochs: of each worker's present life
   SwitchLives opened_lives{};                                      ///< of the last epoch that was opened

@@ -14,6 +14,15 @@ namespace {
 
 constexpr size_t kPartialTermsBytes = 24;
 
+/// A window's indices as the window numbers them. One turn's at a time.
+std::span<const uint16_t> in_window(IndexSpan indices, uint32_t begin) {
+  thread_local Buffer<uint16_t> room;
+  room.resize(indices.size());
+  std::ranges::transform(indices, room.begin(),
+                         [begin](uint32_t index) { return static_cast<uint16_t>(index - begin); });
+  return room;
+}
+
 /// The payload's room in a packet: a contribution has no extension; a rack that hands it on gives it one.
 size_t payload_room(const SwitchClientOptions& options) {
   const size_t spared = options.through_racks ? kPartialTermsBytes : 0;
@@ -22,19 +31,27 @@ size_t payload_room(const SwitchClientOptions& options) {
 
 }  // namespace
 
-Status SwitchClient::State::begin_step(uint32_t number, IndexBuffer&& own_indices, Buffer<float>&& own_values) {
+Status SwitchClient::State::begin_step(uint32_t number, std::shared_ptr<StepOffer> own_offer) {
   const auto refuse = [](const char* sentence) {
     return std::unexpected(Error{ErrorCode::kInvalidArgument, sentence});
   };
   if (stepping) return refuse("the step before is not over");
   if (number != next_step) return refuse("another step than the next");
   if (number == UINT32_MAX) return refuse("steps are numbered in 32 bits, and these are used up");
-  if (own_indices.size() != own_values.size()) return refuse("as many values as indices");
+  const StreamView<float>& entries = own_offer->entries.view;
+  MILLRACE_CHECK(entries.indices.size() == entries.values.size() && own_offer->sent.size() == entries.indices.size(),
+                 entries.indices.size(), entries.values.size(), own_offer->sent.size());
   step = number;
   next_step = number + 1;
   stepping = true;
-  indices = std::move(own_indices);
-  values = std::move(own_values);
+  offer = std::move(own_offer);
+  share_out_pieces();
+  return {};
+}
+
+/// Each slot its windows.
+void SwitchClient::State::share_out_pieces() {
+  const IndexSpan indices = offer->entries.view.indices;
   pieces.clear();
   for (Slot& slot : slots) {
     slot.pieces.clear();
@@ -43,15 +60,13 @@ Status SwitchClient::State::begin_step(uint32_t number, IndexBuffer&& own_indice
   for (size_t first = 0; first < indices.size();) {
     const uint32_t window = indices[first] / options.window_indices;
     const uint64_t end = (uint64_t{window} + 1) * options.window_indices;
-    const auto rest =
-        std::span(indices).subspan(first, std::min<size_t>(indices.size() - first, options.window_indices));
+    const auto rest = indices.subspan(first, std::min<size_t>(indices.size() - first, options.window_indices));
     const auto beyond = std::ranges::lower_bound(rest, end, {}, [](uint32_t index) { return uint64_t{index}; });
     const size_t last = first + static_cast<size_t>(beyond - rest.begin());
     slots[window % options.slots].pieces.push_back(static_cast<uint32_t>(pieces.size()));
     pieces.push_back({.window = window, .first = first, .last = last});
     first = last;
   }
-  return {};
 }
 
 void SwitchClient::State::open_step(TimeNs now, protocol::PacketSink& sink) {
@@ -66,15 +81,11 @@ void SwitchClient::State::open_step(TimeNs now, protocol::PacketSink& sink) {
 void SwitchClient::State::open_turn(uint16_t number, uint32_t window, TimeNs now, protocol::PacketSink& sink) {
   Slot& slot = slots[number];
   slot.window = window;
-  slot.first = 0;
-  slot.offered.clear();
+  slot.first = slot.last = 0;
   if (slot.piece < slot.pieces.size() && pieces[slot.pieces[slot.piece]].window == window) {
     const Piece& piece = pieces[slot.pieces[slot.piece++]];
-    const uint32_t begin = window * options.window_indices;
     slot.first = piece.first;
-    slot.offered.resize(piece.last - piece.first);
-    std::transform(indices.data() + piece.first, indices.data() + piece.last, slot.offered.data(),
-                   [begin](uint32_t index) { return static_cast<uint16_t>(index - begin); });
+    slot.last = piece.last;
   }
   slot.next = slot.piece < slot.pieces.size() ? pieces[slot.pieces[slot.piece]].window : protocol::kNoWindow;
   MILLRACE_CHECK(slot.next > window, slot.next, window);
@@ -90,8 +101,11 @@ void SwitchClient::State::open_turn(uint16_t number, uint32_t window, TimeNs now
   terms.header.next = slot.next;
   terms.header.slot = number;
   terms.header.exponent = static_cast<int8_t>(exponents.of(window));
-  const auto offered_values = std::span<const float>(values).subspan(slot.first, slot.offered.size());
-  make_contribution({slot.offered, offered_values}, terms, slot.sent);
+  const StreamView<float>& entries = offer->entries.view;
+  const size_t count = slot.last - slot.first;
+  const auto indices = in_window(entries.indices.subspan(slot.first, count), window * options.window_indices);
+  make_contribution({indices, entries.values.subspan(slot.first, count)}, terms,
+                    std::span(offer->sent).subspan(slot.first, count), slot.sent);
   counters.entries_left_over += slot.sent.left_over;
   counters.entries_saturated += slot.sent.saturated;
   slot.result.clear();

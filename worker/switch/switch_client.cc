@@ -6,6 +6,7 @@
 #include "kernels/base/check.h"
 #include "kernels/stream/stream.h"
 #include "kernels/stream/stream_scan.h"
+#include "worker/switch/applied.h"
 #include "worker/switch/client_state.h"
 
 namespace millrace::worker {
@@ -22,6 +23,12 @@ constexpr uint64_t kRackNonces = 0x4E5C'0DE5'0F5A'7AC5;  // the two links' nonce
 constexpr uint32_t kPacketBytesMin = 1280 - 48;          // what any IPv6 path carries; a HELLO of 128 slots fits
 
 }  // namespace
+
+Buffer<int32_t> SettledWindow::taken() const {
+  Buffer<int32_t> integers(offered.size());
+  take_applied(offered, begin, sent, applied, integers);
+  return integers;
+}
 
 Status SwitchClient::validate(const SwitchClientOptions& options) {
   if (options.worker >= protocol::kSwitchWorkersMax)
@@ -97,14 +104,20 @@ Status SwitchClient::begin_step(uint32_t step, IndexSpan indices, std::span<cons
                         (indices.empty() || indices.back() < state_->options.dimension);
   if (!increase) return std::unexpected(invalid("indices are strictly increasing and within the tensor"));
   if (!all_finite(values)) return std::unexpected(invalid("values are finite"));
-  return begin_valid_step(step, IndexBuffer(indices.begin(), indices.end()),
-                          Buffer<float>(values.begin(), values.end()), now, sink);
+  if (indices.size() != values.size()) return std::unexpected(invalid("as many values as indices"));
+  Stream<float> entries = Stream<float>::empty(state_->options.dimension);
+  entries.indices.assign(indices.begin(), indices.end());
+  entries.values.assign(values.begin(), values.end());
+  auto offer = std::make_shared<StepOffer>();
+  offer->entries = HeldStream<float>::from(std::move(entries));
+  offer->sent.resize(indices.size());
+  return begin_valid_step(step, std::move(offer), now, sink);
 }
 
-Status SwitchClient::begin_valid_step(uint32_t step, IndexBuffer&& indices, Buffer<float>&& values, TimeNs now,
+Status SwitchClient::begin_valid_step(uint32_t step, std::shared_ptr<StepOffer> offer, TimeNs now,
                                       protocol::PacketSink& sink) {
   if (state_->finishing) return std::unexpected(invalid("this worker has finished its steps"));
-  const Status begun = state_->begin_step(step, std::move(indices), std::move(values));
+  const Status begun = state_->begin_step(step, std::move(offer));
   if (begun) state_->begin_or_wait(now, sink);
   return begun;
 }
@@ -113,7 +126,7 @@ Status SwitchClient::finish(TimeNs now, protocol::PacketSink& sink) {
   if (state_->stepping) return std::unexpected(invalid("a step is under way"));
   if (state_->finishing) return {};
   state_->finishing = true;
-  const Status begun = state_->begin_step(state_->next_step, {}, {});
+  const Status begun = state_->begin_step(state_->next_step, std::make_shared<StepOffer>());
   if (begun) state_->begin_or_wait(now, sink);
   return begun;
 }

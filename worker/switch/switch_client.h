@@ -10,6 +10,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/result.h"
 #include "kernels/grid/grid.h"
+#include "kernels/stream/held_stream.h"
 #include "protocol/datagram/key.h"
 #include "protocol/datagram/packet_sink.h"
 #include "protocol/datagram/window_code.h"
@@ -71,6 +72,14 @@ struct CutRack {
   std::vector<uint8_t> kept;  ///< [indices of the update] 1: what these workers sent is in; 0: it is not
 };
 
+/// One step's entries of one worker, and what goes out of them.
+///
+/// Threads  a client's, which writes `sent` window by window; from step_done() on nobody's: it may be read on any.
+struct StepOffer {
+  HeldStream<float> entries;  ///< [k] indices strictly increasing, < dimension; values finite
+  Buffer<int32_t> sent;       ///< [k] as receivers decode it, x 2^exponent of the window's turn; 0: it was not sent
+};
+
 /// What came of one turn in one window. Everything points into the client and holds during the call.
 struct SettledWindow {
   uint32_t step = 0;
@@ -88,14 +97,19 @@ struct SettledWindow {
   size_t first = 0;
   IndexSpan offered;              ///< their indices
   std::span<const float> values;  ///< of each
-  std::span<const int32_t>
-      taken;  ///< of each: what the update applied, x 2^exponent; the rest goes back to the residual
+  std::span<const int32_t> sent;  ///< of each, x 2^exponent: StepOffer's
+  /// Those of `indices` where what this worker sent is in the update: all; those that its rack kept; none, where it is not among
+  /// the contributors. The rest of what was offered goes back to the residual.
+  std::span<const uint16_t> applied;
 
+  /// Of each offered entry what the update applied, x 2^exponent.
+  Buffer<int32_t> taken() const;
   /// What goes back, without zeros: take(index, value). Index by index.
   template <typename Take>
   void each_returned(const Take& take) const {
+    const Buffer<int32_t> gone = taken();
     for (size_t i = 0; i < offered.size(); ++i) {
-      const float back = grid_remainder(values[i], taken[i], exponent);
+      const float back = grid_remainder(values[i], gone[i], exponent);
       if (back != 0) take(offered[i], back);
     }
   }
@@ -174,10 +188,10 @@ class SwitchClient {
   /// Errors   invalid_argument: indices, values, another step than the next (the first is 0); the step before is not over.
   Status begin_step(uint32_t step, IndexSpan indices, std::span<const float> values, TimeNs now,
                     protocol::PacketSink& sink);
-  /// The same, of entries that are known to be so: they are neither copied nor looked at.
-  /// REQUIRES  indices strictly increasing, < dimension; values finite.
-  Status begin_valid_step(uint32_t step, IndexBuffer&& indices, Buffer<float>&& values, TimeNs now,
-                          protocol::PacketSink& sink);
+  /// The same, of entries that are known to be so: they are neither copied nor looked at. The client keeps the offer for as long
+  /// as it may revoke something of it, which is until two steps later.
+  /// REQUIRES  an offer as StepOffer says, as many values and `sent` as indices.
+  Status begin_valid_step(uint32_t step, std::shared_ptr<StepOffer> offer, TimeNs now, protocol::PacketSink& sink);
   /// There will be no more steps: answers others' with nothing until all say so (FIN).
   /// Errors   invalid_argument: a step is under way.
   Status finish(TimeNs now, protocol::PacketSink& sink);

@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "kernels/base/check.h"
-#include "kernels/grid/fate_kernels.h"
 #include "kernels/grid/grid_kernels.h"
 #include "worker/switch/grid.h"
 
@@ -45,47 +44,75 @@ JoinRoom& join_room() {
   return room;
 }
 
-/// All of it rounds to 0: the largest is sent as that.
-void keep_largest(const Offer& offer, Contribution& out) {
-  const auto smaller = [](float a, float b) { return std::fabs(a) < std::fabs(b); };
-  const auto largest = std::ranges::max_element(offer.values, smaller);
-  if (*largest == 0) return;
-  const auto position = largest - offer.values.begin();
-  out.indices[0] = offer.indices[static_cast<size_t>(position)];
-  out.integers[0] = 0;
-  out.skipped.erase(out.skipped.begin() + position);
+/// What of an offer is sent, where something is skipped. One turn's at a time.
+struct SentRoom {
+  std::vector<uint16_t> indices;
+  std::vector<int32_t> integers;
+  std::vector<uint32_t> skipped;  ///< ascending: which of the offered entries
+};
+
+SentRoom& sent_room() {
+  thread_local SentRoom room;
+  return room;
 }
 
-/// On the grid, without the zeros: out's indices and integers, and which are skipped.
-void round_offer(const Offer& offer, int exponent, int32_t limit, Contribution& out) {
-  const size_t count = offer.indices.size();
-  out.indices.resize(count);
-  out.integers.resize(count);
-  out.skipped.clear();
-  out.offered = static_cast<uint32_t>(count);
-  out.saturated = 0;
-  if (count == 0) return;
-  out.saturated = to_grid(offer.values, exponent, limit, out.integers);
-  const auto zeros = static_cast<size_t>(std::ranges::count(out.integers, 0));
-  if (zeros == 0) {
-    std::ranges::copy(offer.indices, out.indices.begin());
-    return;
+/// The offered entries that are sent, run by run: take(first, entries).
+template <typename Take>
+void each_sent_run(size_t offered, std::span<const uint32_t> skipped, const Take& take) {
+  size_t first = 0;
+  for (const uint32_t position : skipped) {
+    if (position > first) take(first, position - first);
+    first = position + size_t{1};
   }
-  out.skipped.resize(zeros + 1);  // one that is written and does not count, behind the last zero
-  size_t kept = 0;
-  size_t skipped = 0;
-  for (size_t i = 0; i < count; ++i) {
-    out.indices[kept] = offer.indices[i];
-    out.integers[kept] = out.integers[i];
-    out.skipped[skipped] = static_cast<uint32_t>(i);
-    const bool is_zero = out.integers[i] == 0;
-    kept += is_zero ? 0 : 1;
-    skipped += is_zero ? 1 : 0;
+  if (offered > first) take(first, offered - first);
+}
+
+/// Which entries round to 0. Where all do, the largest is sent as that.
+void find_skipped(const Offer& offer, std::span<const int32_t> sent, std::vector<uint32_t>& skipped) {
+  const auto zeros = static_cast<size_t>(std::ranges::count(sent, 0));
+  skipped.resize(zeros);
+  if (zeros == 0) return;
+  skipped.resize(zeros + 1);  // one that is written and does not count, behind the last zero
+  size_t found = 0;
+  for (size_t i = 0; i < sent.size(); ++i) {
+    skipped[found] = static_cast<uint32_t>(i);
+    found += sent[i] == 0 ? 1 : 0;
   }
-  out.skipped.resize(zeros);
-  if (kept == 0) keep_largest(offer, out);
-  out.indices.resize(count - out.skipped.size());
-  out.integers.resize(out.indices.size());
+  skipped.resize(zeros);
+  if (zeros < sent.size()) return;
+  const auto smaller = [](float a, float b) { return std::fabs(a) < std::fabs(b); };
+  const auto largest = std::ranges::max_element(offer.values, smaller);
+  if (*largest != 0) skipped.erase(skipped.begin() + (largest - offer.values.begin()));
+}
+
+/// The entries that are sent, beside each other. Where none is skipped these are the offer itself.
+struct SentEntries {
+  std::span<const uint16_t> indices;
+  std::span<int32_t> integers;
+};
+
+SentEntries leave_out_skipped(const Offer& offer, std::span<int32_t> sent, SentRoom& room) {
+  if (room.skipped.empty()) return {offer.indices, sent};
+  const size_t count = sent.size() - room.skipped.size();
+  room.indices.resize(count);
+  room.integers.resize(count);
+  size_t at = 0;
+  each_sent_run(sent.size(), room.skipped, [&](size_t first, size_t entries) {
+    std::copy_n(offer.indices.data() + first, entries, room.indices.data() + at);
+    std::copy_n(sent.data() + first, entries, room.integers.data() + at);
+    at += entries;
+  });
+  return {room.indices, room.integers};
+}
+
+/// What leave_out_skipped() took, as receivers decode it by now.
+void put_back(const SentRoom& room, std::span<int32_t> sent) {
+  if (room.skipped.empty()) return;
+  size_t at = 0;
+  each_sent_run(sent.size(), room.skipped, [&](size_t first, size_t entries) {
+    std::copy_n(room.integers.data() + at, entries, sent.data() + first);
+    at += entries;
+  });
 }
 
 /// The fragment number `at`, in memory of the turn before.
@@ -99,10 +126,14 @@ Fragment& fragment_of(Contribution& out, size_t at, const DatagramHeader& header
 
 }  // namespace
 
-void make_contribution(const Offer& offer, const ContributionTerms& terms, Contribution& out) {
-  round_offer(offer, terms.header.exponent, terms.limit, out);
-  std::span<const uint16_t> indices(out.indices);
-  std::span<int32_t> integers(out.integers);  // what receivers decode takes their place
+void make_contribution(const Offer& offer, const ContributionTerms& terms, std::span<int32_t> sent, Contribution& out) {
+  MILLRACE_CHECK(offer.values.size() == offer.indices.size() && sent.size() == offer.indices.size(),
+                 offer.indices.size(), offer.values.size(), sent.size());
+  SentRoom& room = sent_room();
+  out.saturated = to_grid(offer.values, terms.header.exponent, terms.limit, sent);
+  find_skipped(offer, sent, room.skipped);
+  out.skipped = static_cast<uint32_t>(room.skipped.size());
+  auto [indices, integers] = leave_out_skipped(offer, sent, room);  // what receivers decode takes the integers' place
   size_t count = 0;
   const size_t share = protocol::even_share(indices, terms.codecs, terms.payload_bytes_max);
   while (!indices.empty() && count < protocol::kFragmentsMax) {
@@ -117,8 +148,8 @@ void make_contribution(const Offer& offer, const ContributionTerms& terms, Contr
     integers = integers.subspan(taken);
   }
   out.left_over = static_cast<uint32_t>(indices.size());
-  out.indices.resize(out.indices.size() - out.left_over);
-  out.integers.resize(out.indices.size());
+  std::ranges::fill(integers, 0);
+  put_back(room, sent);
   if (count == 0) {
     Fragment& fragment = fragment_of(out, count++, terms.header);
     fragment.payload.clear();
@@ -241,119 +272,6 @@ bool Gathering::join_racks(const Part& part, size_t entries) {
 void Gathering::take_packets(std::vector<Fragment>& out) {
   out.resize(count_);
   for (size_t i = 0; i < count_; ++i) std::swap(out[i], parts_[i].packet);
-}
-
-namespace {
-
-/// A window's indices as bits: who asks for each of many asks in no time.
-class IndexSet {
-  /// Puts a word together beside its memory: neighbours would wait for stores.
-  struct Filler {
-    uint32_t* words;
-    uint32_t word = 0;
-    uint32_t at = 0;
-
-    void add(uint16_t index) {
-      word = index / 32u == at ? word : 0;
-      at = index / 32u;
-      word |= uint32_t{1} << (index % 32);
-      words[at] = word;
-    }
-  };
-
- public:
-  IndexSet() : words_(protocol::kWindowIndicesMax / 32) {}
-  /// Ascending indices, into an empty set. From two places at once: each goes on where its last word is known.
-  void fill(std::span<const uint16_t> indices) {
-    size_t middle = indices.size() / 2;
-    while (middle > 0 && indices[middle - 1] / 32 == indices[middle] / 32) --middle;
-    Filler low{words_.data()};
-    Filler high{words_.data()};
-    const size_t pairs = std::min(middle, indices.size() - middle);
-    for (size_t i = 0; i < pairs; ++i) {
-      low.add(indices[i]);
-      high.add(indices[middle + i]);
-    }
-    for (size_t i = pairs; i < middle; ++i) low.add(indices[i]);
-    for (size_t i = middle + pairs; i < indices.size(); ++i) high.add(indices[i]);
-  }
-  /// Of what fill() had: all of the words between the first and the last, which is the faster way.
-  void erase(std::span<const uint16_t> indices) {
-    if (indices.empty()) return;
-    std::fill(words_.begin() + indices.front() / 32, words_.begin() + indices.back() / 32 + 1, 0);
-  }
-  std::span<const uint32_t> words() const { return words_; }
-
- private:
-  std::vector<uint32_t> words_;
-};
-
-/// What both say: of the update, and of what the rack kept. Empty between calls.
-struct Applied {
-  IndexSet update;
-  IndexSet kept;
-};
-
-Applied& applied_room() {
-  thread_local Applied room;
-  return room;
-}
-
-std::vector<int32_t>& taken_room() {
-  thread_local std::vector<int32_t> room;
-  return room;
-}
-
-/// Of each entry what was applied.
-///
-/// kept  null: the rack kept all of it.
-void take_applied(std::span<const uint16_t> indices, std::span<const int32_t> integers, const IndexSet& update,
-                  const IndexSet* kept, std::span<int32_t> taken) {
-  take_where_set(indices, integers, update.words(), taken);
-  if (kept != nullptr) take_where_set(indices, taken, kept->words(), taken);
-}
-
-/// Of each offered entry, by those that were sent: the others have nothing.
-void spread_taken(std::span<const int32_t> of_sent, std::span<const uint32_t> skipped, std::span<int32_t> taken) {
-  auto to = taken.begin();
-  auto from = of_sent.begin();
-  const auto copy_run = [&](size_t entries) {
-    const auto run = std::min<std::ptrdiff_t>(static_cast<std::ptrdiff_t>(entries), of_sent.end() - from);
-    to = std::copy_n(from, run, to);
-    from += run;
-  };
-  for (const uint32_t position : skipped) {
-    copy_run(position - static_cast<size_t>(to - taken.begin()));
-    to = std::fill_n(to, position + 1 - (to - taken.begin()), 0);
-  }
-  copy_run(of_sent.size());
-  std::fill(to, taken.end(), 0);
-}
-
-}  // namespace
-
-void settle(const Contribution& sent, const std::vector<uint16_t>* update, const std::vector<uint16_t>* kept,
-            Buffer<int32_t>& taken) {
-  taken.resize(sent.offered);
-  if (update == nullptr) {
-    std::ranges::fill(taken, 0);
-    return;
-  }
-  Applied& sets = applied_room();
-  sets.update.fill(*update);
-  if (kept != nullptr) sets.kept.fill(*kept);
-  const IndexSet* const kept_set = kept != nullptr ? &sets.kept : nullptr;
-  const size_t count = sent.indices.size();
-  if (count == sent.offered) {
-    take_applied(sent.indices, sent.integers, sets.update, kept_set, taken);
-  } else {
-    std::vector<int32_t>& of_sent = taken_room();
-    of_sent.resize(count);
-    take_applied(sent.indices, sent.integers, sets.update, kept_set, of_sent);
-    spread_taken(of_sent, sent.skipped, taken);
-  }
-  sets.update.erase(*update);
-  if (kept != nullptr) sets.kept.erase(*kept);
 }
 
 }  // namespace millrace::worker

@@ -6,7 +6,6 @@
 #include <span>
 #include <vector>
 
-#include "kernels/base/buffer.h"
 #include "kernels/base/clock.h"
 #include "protocol/datagram/extensions.h"
 #include "protocol/datagram/header.h"
@@ -27,11 +26,8 @@ struct Offer {
 /// The packets of one turn. Their payloads never change again: a resend is the same bytes under another sequence number.
 struct Contribution {
   std::vector<Fragment> fragments;  ///< 1 .. kFragmentsMax; no extension
-  std::vector<uint16_t> indices;    ///< what is in the fragments, as receivers decode it
-  std::vector<int32_t> integers;
-  uint32_t offered = 0;           ///< entries: those in `indices`, those skipped, and those left over behind them
-  std::vector<uint32_t> skipped;  ///< ascending: which of the offered entries round to 0 and are not sent
-  uint32_t left_over = 0;         ///< entries that did not fit
+  uint32_t skipped = 0;             ///< entries that round to 0 and are not sent
+  uint32_t left_over = 0;           ///< entries that did not fit: the last ones
   uint32_t saturated = 0;
 };
 
@@ -46,8 +42,9 @@ struct ContributionTerms {
 /// Rounds the offer to the grid and packs it. Nothing to send: one EMPTY fragment. All of it rounds to 0: one entry of 0, so that
 /// the result shows that the exponent is too large.
 ///
-/// out  overwritten; its memory is used again.
-void make_contribution(const Offer& offer, const ContributionTerms& terms, Contribution& out);
+/// sent  [as offered] overwritten: the integers as receivers decode them; 0 of what is not sent.
+/// out   overwritten; its memory is used again.
+void make_contribution(const Offer& offer, const ContributionTerms& terms, std::span<int32_t> sent, Contribution& out);
 
 /// The fragments of a result as they come in, in any order. Decodes each at once.
 class Gathering {
@@ -99,13 +96,5 @@ class Gathering {
   std::vector<int32_t> integers_;
   std::vector<CutRack> racks_;
 };
-
-/// What the update applied of each offered entry: of what was sent, is in the update and (where a rack selected) was kept, all
-/// that receivers decode; of all else nothing, so of everything where this worker is not among the contributors.
-///
-/// update, kept  ascending, as they are decoded; null: this worker is not in the sum; no rack selected
-/// taken         [as offered] integers x 2^exponent of the window; overwritten, its memory is used again.
-void settle(const Contribution& sent, const std::vector<uint16_t>* update, const std::vector<uint16_t>* kept,
-            Buffer<int32_t>& taken);
 
 }  // namespace millrace::worker

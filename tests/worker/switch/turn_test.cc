@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 
 #include "kernels/base/random.h"
 #include "worker/switch/grid.h"
@@ -39,9 +40,32 @@ OwnOffer random_offer(uint32_t entries, uint64_t seed) {
   return out;
 }
 
-Contribution contribution_of(const OwnOffer& offer, const ContributionTerms& with) {
-  Contribution out;
-  make_contribution({offer.indices, offer.values}, with, out);
+struct MadeContribution : Contribution {
+  std::vector<int32_t> sent;  ///< [as offered]
+};
+
+MadeContribution contribution_of(const OwnOffer& offer, const ContributionTerms& with) {
+  MadeContribution out;
+  out.sent.assign(offer.indices.size(), 77);
+  make_contribution({offer.indices, offer.values}, with, out.sent, out);
+  return out;
+}
+
+/// What was offered where the integer is not 0.
+std::map<uint16_t, int32_t> sent_of(const OwnOffer& offer, const MadeContribution& made) {
+  std::map<uint16_t, int32_t> out;
+  for (size_t i = 0; i < made.sent.size(); ++i) {
+    if (made.sent[i] != 0) out[offer.indices[i]] = made.sent[i];
+  }
+  return out;
+}
+
+/// What receivers decode, without zeros.
+std::map<uint16_t, int32_t> decoded_of(const Gathering& gathering) {
+  std::map<uint16_t, int32_t> out;
+  for (size_t i = 0; i < gathering.indices().size(); ++i) {
+    if (gathering.integers()[i] != 0) out[gathering.indices()[i]] = gathering.integers()[i];
+  }
   return out;
 }
 
@@ -55,17 +79,29 @@ Datagram arrived(const Fragment& fragment) {
 }
 
 TEST(Contribution, NothingIsOneEmptyLastFragment) {
-  const Contribution none = contribution_of({}, terms());
+  const MadeContribution none = contribution_of({}, terms());
   ASSERT_EQ(none.fragments.size(), 1u);
   EXPECT_EQ(none.fragments[0].header.flags, protocol::datagram_flag::kEmpty | protocol::datagram_flag::kLast);
   EXPECT_TRUE(none.fragments[0].payload.empty());
 }
 
 TEST(Contribution, ValuesThatAllRoundToZeroAreOneEntryOfZero) {
-  const Contribution small = contribution_of({.indices = {3, 9}, .values = {0.1F, -0.3F}}, terms());
-  EXPECT_EQ(small.indices, std::vector<uint16_t>{9});
-  EXPECT_EQ(small.integers, std::vector<int32_t>{0});
+  const MadeContribution small = contribution_of({.indices = {3, 9}, .values = {0.1F, -0.3F}}, terms());
+  EXPECT_EQ(small.sent, (std::vector<int32_t>{0, 0}));
+  EXPECT_EQ(small.skipped, 1u);
+  ASSERT_EQ(small.fragments.size(), 1u);
   EXPECT_EQ(small.fragments[0].header.flags, protocol::datagram_flag::kLast);
+  Gathering gathering;
+  EXPECT_EQ(gathering.take(arrived(small.fragments[0]), 65'536), Gathering::Taken::kWhole);
+  EXPECT_EQ(gathering.indices(), std::vector<uint16_t>{9});
+  EXPECT_EQ(gathering.integers(), std::vector<int32_t>{0});
+}
+
+TEST(Contribution, ZerosAloneAreNothing) {
+  const MadeContribution none = contribution_of({.indices = {3, 9}, .values = {0.0F, -0.0F}}, terms());
+  ASSERT_EQ(none.fragments.size(), 1u);
+  EXPECT_NE(none.fragments[0].header.flags & protocol::datagram_flag::kEmpty, 0);
+  EXPECT_EQ(none.sent, (std::vector<int32_t>{0, 0}));
 }
 
 TEST(Contribution, FragmentsDecodeToWhatItSaysWithEveryCodec) {
@@ -75,8 +111,11 @@ TEST(Contribution, FragmentsDecodeToWhatItSaysWithEveryCodec) {
          {WindowValueCodec::kFixed16, WindowValueCodec::kFixed32, WindowValueCodec::kQsgd8, WindowValueCodec::kQsgd4}) {
       ContributionTerms with = terms();
       with.codecs = {index, value};
-      const Contribution sent = contribution_of(random_offer(1500, 5), with);
+      OwnOffer offer = random_offer(1700, 5);
+      for (size_t i = 0; i < offer.values.size(); i += 9) offer.values[i] = 0.25F;  // these are skipped
+      const MadeContribution sent = contribution_of(offer, with);
       ASSERT_GT(sent.fragments.size(), 1u);
+      ASSERT_GT(sent.skipped, 0u);
       Gathering gathering;
       for (const Fragment& fragment : sent.fragments) {
         const bool is_last = &fragment == &sent.fragments.back();
@@ -84,8 +123,7 @@ TEST(Contribution, FragmentsDecodeToWhatItSaysWithEveryCodec) {
         EXPECT_EQ(gathering.take(arrived(fragment), with.window_indices),
                   is_last ? Gathering::Taken::kWhole : Gathering::Taken::kMore);
       }
-      EXPECT_EQ(gathering.indices(), sent.indices);
-      EXPECT_EQ(gathering.integers(), sent.integers);
+      EXPECT_EQ(decoded_of(gathering), sent_of(offer, sent));
     }
   }
 }
@@ -93,14 +131,16 @@ TEST(Contribution, FragmentsDecodeToWhatItSaysWithEveryCodec) {
 TEST(Contribution, WhatDoesNotFitSixteenFragmentsIsLeftOver) {
   ContributionTerms tight = terms(100);
   const OwnOffer offer = random_offer(4000, 6);
-  const Contribution sent = contribution_of(offer, tight);
+  const MadeContribution sent = contribution_of(offer, tight);
   EXPECT_EQ(sent.fragments.size(), protocol::kFragmentsMax);
   EXPECT_GT(sent.left_over, 0u);
-  Buffer<int32_t> taken;
-  settle(sent, &sent.indices, nullptr, taken);
-  ASSERT_EQ(taken.size(), offer.indices.size());
-  EXPECT_EQ(sent.indices.size() + sent.skipped.size() + sent.left_over, offer.indices.size());
-  EXPECT_TRUE(std::ranges::all_of(std::span(taken).last(sent.left_over), [](int32_t one) { return one == 0; }));
+  Gathering gathering;
+  for (const Fragment& fragment : sent.fragments) gathering.take(arrived(fragment), tight.window_indices);
+  ASSERT_TRUE(gathering.whole());
+  EXPECT_EQ(gathering.indices().size() + sent.skipped + sent.left_over, offer.indices.size());
+  EXPECT_EQ(decoded_of(gathering), sent_of(offer, sent));
+  const auto last = std::span(sent.sent).last(sent.left_over);
+  EXPECT_TRUE(std::ranges::all_of(last, [](int32_t one) { return one == 0; }));
 }
 
 TEST(Contribution, InMemoryOfAnotherTurnIsTheSame) {
@@ -108,11 +148,11 @@ TEST(Contribution, InMemoryOfAnotherTurnIsTheSame) {
   for (const uint32_t entries : {1500u, 3u, 0u, 700u, 0u, 4000u, 1u}) {
     OwnOffer offer = random_offer(entries, entries);
     if (entries == 3) offer.values = {0.1F, -0.3F, 0.2F};
-    const Contribution fresh = contribution_of(offer, terms(100));
-    make_contribution({offer.indices, offer.values}, terms(100), used);
-    EXPECT_EQ(used.indices, fresh.indices);
+    const MadeContribution fresh = contribution_of(offer, terms(100));
+    std::vector<int32_t> sent(offer.indices.size());
+    make_contribution({offer.indices, offer.values}, terms(100), sent, used);
+    EXPECT_EQ(sent, fresh.sent);
     EXPECT_EQ(used.skipped, fresh.skipped);
-    EXPECT_EQ(used.integers, fresh.integers);
     EXPECT_EQ(used.left_over, fresh.left_over);
     EXPECT_EQ(used.saturated, fresh.saturated);
     ASSERT_EQ(used.fragments.size(), fresh.fragments.size());
@@ -127,14 +167,14 @@ TEST(Gathering, AnotherTurnInTheSameMemoryKnowsNothingOfTheFirst) {
   Gathering gathering;
   std::vector<Fragment> packets;
   for (const uint32_t entries : {1200u, 5u, 0u, 2000u, 5u}) {
-    const Contribution sent = contribution_of(random_offer(entries, entries), terms());
+    const OwnOffer offer = random_offer(entries, entries);
+    const MadeContribution sent = contribution_of(offer, terms());
     gathering.clear();
     EXPECT_FALSE(gathering.whole());
     for (size_t i = sent.fragments.size(); i > 0; --i)
       EXPECT_NE(gathering.take(arrived(sent.fragments[i - 1]), 65'536), Gathering::Taken::kDuplicate);
     ASSERT_TRUE(gathering.whole());
-    EXPECT_EQ(gathering.indices(), sent.indices);
-    EXPECT_EQ(gathering.integers(), sent.integers);
+    EXPECT_EQ(decoded_of(gathering), sent_of(offer, sent));
     gathering.take_packets(packets);
     ASSERT_EQ(packets.size(), sent.fragments.size());
     for (size_t i = 0; i < packets.size(); ++i) EXPECT_EQ(packets[i].payload, sent.fragments[i].payload);
@@ -145,13 +185,15 @@ TEST(Gathering, AnotherTurnInTheSameMemoryKnowsNothingOfTheFirst) {
   gathering.clear();
   gathering.take(arrived(half.fragments[1]), 65'536);
   gathering.clear();
-  const Contribution last = contribution_of(random_offer(4, 4), terms());
+  const OwnOffer offer = random_offer(4, 4);
+  const MadeContribution last = contribution_of(offer, terms());
   EXPECT_EQ(gathering.take(arrived(last.fragments[0]), 65'536), Gathering::Taken::kWhole);
-  EXPECT_EQ(gathering.indices(), last.indices);
+  EXPECT_EQ(decoded_of(gathering), sent_of(offer, last));
 }
 
 TEST(Gathering, TakesFragmentsInAnyOrderAndDuplicatesOnce) {
-  const Contribution sent = contribution_of(random_offer(1200, 7), terms());
+  const OwnOffer offer = random_offer(1200, 7);
+  const MadeContribution sent = contribution_of(offer, terms());
   ASSERT_GE(sent.fragments.size(), 3u);
   RandomSequence random(RandomKey::from(8));
   for (int round = 0; round < 50; ++round) {
@@ -165,7 +207,7 @@ TEST(Gathering, TakesFragmentsInAnyOrderAndDuplicatesOnce) {
       EXPECT_EQ(gathering.take(arrived(sent.fragments[i]), 65'536), Gathering::Taken::kDuplicate);
     }
     ASSERT_TRUE(gathering.whole());
-    EXPECT_EQ(gathering.integers(), sent.integers);
+    EXPECT_EQ(decoded_of(gathering), sent_of(offer, sent));
     std::vector<Fragment> packets;
     gathering.take_packets(packets);
     ASSERT_EQ(packets.size(), sent.fragments.size());
@@ -204,7 +246,8 @@ TEST(Gathering, FragmentsWhoseIndicesOverlapAreThrownAway) {
 
 /// Where a result leaves something out, it begins anywhere and goes round the window's end.
 TEST(Gathering, FragmentsMayGoRoundTheWindowsEnd) {
-  const Contribution sent = contribution_of(random_offer(700, 9), terms());
+  const OwnOffer offer = random_offer(700, 9);
+  const MadeContribution sent = contribution_of(offer, terms());
   ASSERT_EQ(sent.fragments.size(), 3u);
   Gathering gathering;
   for (size_t i = 0; i < 3; ++i) {
@@ -213,8 +256,8 @@ TEST(Gathering, FragmentsMayGoRoundTheWindowsEnd) {
     turned.header.flags = i == 2 ? protocol::datagram_flag::kLast : uint8_t{0};
     EXPECT_EQ(gathering.take(arrived(turned), 65'536), i == 2 ? Gathering::Taken::kWhole : Gathering::Taken::kMore);
   }
-  EXPECT_EQ(gathering.indices(), sent.indices);
-  EXPECT_EQ(gathering.integers(), sent.integers);
+  EXPECT_TRUE(std::ranges::is_sorted(gathering.indices()));
+  EXPECT_EQ(decoded_of(gathering), sent_of(offer, sent));
 }
 
 TEST(Gathering, SaysWhatRacksKept) {
@@ -241,8 +284,8 @@ TEST(Gathering, SaysWhatRacksKept) {
   ASSERT_TRUE(gathering.whole());
   ASSERT_EQ(gathering.racks().size(), 1u);
   EXPECT_EQ(gathering.racks()[0].workers, 6u);
-  ASSERT_EQ(gathering.racks()[0].kept.size(), 700u);
-  for (size_t i = 0; i < 700; ++i) EXPECT_EQ(gathering.racks()[0].kept[i], i % 3 == 0 ? 1 : 0) << i;
+  ASSERT_EQ(gathering.racks()[0].kept.size(), before);
+  for (size_t i = 0; i < before; ++i) EXPECT_EQ(gathering.racks()[0].kept[i], i % 3 == 0 ? 1 : 0) << i;
 }
 
 TEST(Gathering, RefusesPayloadsThatDoNotDecode) {
@@ -255,70 +298,83 @@ TEST(Gathering, RefusesPayloadsThatDoNotDecode) {
   EXPECT_EQ(gathering.take(arrived(sent.fragments[0]), 65'536), Gathering::Taken::kWhole);
 }
 
-class SettleTest : public ::testing::Test {
+/// Of a window that begins at 65,536 times 3.
+constexpr uint32_t kBegin = 3 * 65'536;
+
+std::vector<uint32_t> in_tensor(const OwnOffer& offer) {
+  std::vector<uint32_t> indices;
+  for (const uint16_t index : offer.indices) indices.push_back(kBegin + index);
+  return indices;
+}
+
+class SettledTest : public ::testing::Test {
  protected:
-  std::map<uint32_t, float> back(const std::vector<uint16_t>* update,
-                                 const std::vector<uint16_t>* kept = nullptr) const {
-    Buffer<int32_t> taken;
-    settle(sent_, update, kept, taken);
-    EXPECT_EQ(taken.size(), offer_.indices.size());
+  std::map<uint32_t, float> back(const std::vector<uint16_t>& applied) const {
+    const std::vector<uint32_t> indices = in_tensor(offer_);
+    SettledWindow window;
+    window.begin = kBegin;
+    window.offered = indices;
+    window.values = offer_.values;
+    window.sent = sent_.sent;
+    window.applied = applied;
     std::map<uint32_t, float> values;
-    for (size_t i = 0; i < taken.size(); ++i) {
-      const float rest = grid_remainder(offer_.values[i], taken[i], 0);
-      if (rest != 0) values[offer_.indices[i]] = rest;
-    }
+    window.each_returned([&values](uint32_t index, float value) { values[index - kBegin] = value; });
     return values;
   }
   OwnOffer offer_{.indices = {1, 5, 9, 11}, .values = {2.0F, 3.25F, 0.25F, 40000.0F}};
-  Contribution sent_ = contribution_of(offer_, terms());  // 2, 3, nothing, 32767
+  MadeContribution sent_ = contribution_of(offer_, terms());  // 2, 3, nothing, 32767
 };
 
-TEST_F(SettleTest, AllIsBackWhereTheWorkerIsNoContributor) {
-  EXPECT_EQ(back(nullptr), (std::map<uint32_t, float>{{1, 2.0F}, {5, 3.25F}, {9, 0.25F}, {11, 40000.0F}}));
+TEST_F(SettledTest, AllIsBackWhereTheWorkerIsNoContributor) {
+  EXPECT_EQ(back({}), (std::map<uint32_t, float>{{1, 2.0F}, {5, 3.25F}, {9, 0.25F}, {11, 40000.0F}}));
 }
 
-TEST_F(SettleTest, RoundingAndSaturationComeBackOfWhatIsApplied) {
-  const std::vector<uint16_t> update{0, 1, 5, 9, 11, 60};
-  EXPECT_EQ(back(&update), (std::map<uint32_t, float>{{5, 0.25F}, {9, 0.25F}, {11, 40000.0F - 32767.0F}}));
+TEST_F(SettledTest, RoundingAndSaturationComeBackOfWhatIsApplied) {
+  EXPECT_EQ(back({0, 1, 5, 9, 11, 60}), (std::map<uint32_t, float>{{5, 0.25F}, {9, 0.25F}, {11, 40000.0F - 32767.0F}}));
 }
 
-TEST_F(SettleTest, WhatTheUpdateLacksComesBackWhole) {
-  const std::vector<uint16_t> update{5};
-  EXPECT_EQ(back(&update), (std::map<uint32_t, float>{{1, 2.0F}, {5, 0.25F}, {9, 0.25F}, {11, 40000.0F}}));
+TEST_F(SettledTest, WhatTheUpdateLacksComesBackWhole) {
+  EXPECT_EQ(back({5}), (std::map<uint32_t, float>{{1, 2.0F}, {5, 0.25F}, {9, 0.25F}, {11, 40000.0F}}));
 }
 
-TEST_F(SettleTest, WhatTheRackDroppedComesBackThoughAnotherRackBroughtTheIndexIn) {
-  const std::vector<uint16_t> update{1, 5, 11};
-  const std::vector<uint16_t> kept{1};
-  EXPECT_EQ(back(&update, &kept), (std::map<uint32_t, float>{{5, 3.25F}, {9, 0.25F}, {11, 40000.0F}}));
-}
-
-/// Against a loop that looks for each entry, where any are skipped and any are left over.
-TEST(Settle, IsWhatOneAtATimeMakesOfIt) {
+/// Against a loop that takes one at a time, where any are skipped and any are left over.
+TEST(Settled, IsWhatOneAtATimeMakesOfIt) {
   RandomSequence random(RandomKey::from(21));
+  uint64_t skipped_met = 0;
+  uint64_t left_over_met = 0;
   for (int round = 0; round < 200; ++round) {
     OwnOffer offer = random_offer(static_cast<uint32_t>(random.next_below(400)), 100 + static_cast<uint64_t>(round));
     const uint64_t zeros = random.next_below(4);
     for (float& value : offer.values) value = random.next_below(4) < zeros ? value / 1e6F : value;
-    const Contribution sent = contribution_of(offer, terms(64 + random.next_below(300)));
-    std::vector<uint16_t> update;
-    std::vector<uint16_t> kept;
+    const ContributionTerms with = terms(64 + random.next_below(300));
+    const MadeContribution made = contribution_of(offer, with);
+    std::vector<uint16_t> applied;
     for (uint32_t index = 0; index < 1300; ++index) {
-      if (random.next_below(3) > 0) update.push_back(static_cast<uint16_t>(index));
-      if (random.next_below(3) > 0) kept.push_back(static_cast<uint16_t>(index));
+      if (random.next_below(3) > 0) applied.push_back(static_cast<uint16_t>(index));
     }
-    const bool by_rack = random.next_below(2) == 0;
-    Buffer<int32_t> taken;
-    settle(sent, &update, by_rack ? &kept : nullptr, taken);
+    const std::vector<uint32_t> indices = in_tensor(offer);
+    SettledWindow window;
+    window.begin = kBegin;
+    window.offered = indices;
+    window.sent = made.sent;
+    window.applied = applied;
+    const Buffer<int32_t> taken = window.taken();
     ASSERT_EQ(taken.size(), offer.indices.size());
+    size_t fits = static_cast<size_t>(std::ranges::count_if(
+                      offer.values, [&](float value) { return to_grid(value, 0, with.limit) != 0; })) -
+                  made.left_over;
     for (size_t i = 0; i < taken.size(); ++i) {
-      const uint16_t index = offer.indices[i];
-      const auto at = std::ranges::find(sent.indices, index);
-      const bool counts = at != sent.indices.end() && std::ranges::binary_search(update, index) &&
-                          (!by_rack || std::ranges::binary_search(kept, index));
-      EXPECT_EQ(taken[i], counts ? sent.integers[static_cast<size_t>(at - sent.indices.begin())] : 0) << i;
+      int32_t sent = to_grid(offer.values[i], 0, with.limit);
+      if (sent != 0 && fits == 0) sent = 0;
+      if (sent != 0) --fits;
+      EXPECT_EQ(made.sent[i], sent) << i;
+      EXPECT_EQ(taken[i], std::ranges::binary_search(applied, offer.indices[i]) ? sent : 0) << i;
     }
+    skipped_met += made.skipped;
+    left_over_met += made.left_over;
   }
+  EXPECT_GT(skipped_met, 1000u);
+  EXPECT_GT(left_over_met, 50u);
 }
 
 }  // namespace

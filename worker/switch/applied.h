@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace millrace::worker {
+
+/// Of each entry what a window's update applied: all of its integer where its index is among `applied`, otherwise nothing.
+///
+/// indices                   each is `begin` and an index in the window, modulo 2^32.
+/// indices, integers, taken  of the same length; `taken` may be `integers`.
+/// applied                   indices in the window, ascending.
+/// Threads                   any; each has a window's bits of its own.
+void take_applied(std::span<const uint32_t> indices, uint32_t begin, std::span<const int32_t> integers,
+                  std::span<const uint16_t> applied, std::span<int32_t> taken);
+
+}  // namespace millrace::worker
