@@ -4,7 +4,8 @@
 #   deploy/netlab.sh up PREFIX HOSTS RATE [UNLIMITED [MTU]]   hosts PREFIX-1 … PREFIX-HOSTS with addresses 10.77.0.1 … and links of
 #                                             RATE (1gbit), then UNLIMITED more whose links have none, as a switch's; MTU: 1500 to 9000
 #   deploy/netlab.sh lose PREFIX FRACTION     from now on every packet that comes to a host is lost with this chance (0.01); 0: none is.
-#                                             Needs nft. Links carry packets one by one then, so that each has a fate of its own
+#                                             Needs nft. Links to hosts carry packets one by one then, so that each has a fate of
+#                                             its own; what a host sends leaves it as without loss
 #   deploy/netlab.sh exec PREFIX HOST -- COMMAND…     runs COMMAND on host number HOST
 #   deploy/netlab.sh down PREFIX              removes them; nothing to remove is no error
 #   deploy/netlab.sh run HOSTS RATE -- COMMAND…   up, COMMAND with NETLAB_PREFIX and NETLAB_HOSTS set, down whatever happens
@@ -27,7 +28,7 @@ readonly MTU_USUAL=1500 MTU_MAX=9000
 readonly CONGESTION=${NETLAB_CONGESTION:-reno}
 
 say() { printf 'netlab: %s\n' "$*" >&2; }
-usage() { sed -n '2,20p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,21p' "$0" | sed 's/^# \{0,1\}//'; }
 
 require_tools() {
   local tool
@@ -66,7 +67,6 @@ lose() {
   while read -r namespace; do
     number=${namespace#"$prefix-"}
     [ "$number" != switch ] || continue
-    ip -n "$namespace" link set eth0 gso_max_segs "$segments"
     ip -n "$prefix-switch" link set "$namespace" gso_max_segs "$segments"
     rules="table inet netlab { }
 delete table inet netlab"

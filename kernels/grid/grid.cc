@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "kernels/base/check.h"
@@ -81,8 +82,9 @@ size_t ExponentTable::group_of(uint32_t block) const {
 }
 
 int ExponentTable::of(uint32_t block) const {
-  const auto found = state_.blocks.find(block);
-  return found != state_.blocks.end() ? found->second : state_.whole[group_of(block)];
+  const auto found = std::ranges::lower_bound(state_.blocks, block, {}, &std::pair<uint32_t, int>::first);
+  const bool is_there = found != state_.blocks.end() && found->first == block;
+  return is_there ? found->second : state_.whole[group_of(block)];
 }
 
 void ExponentTable::observe(uint32_t block, int exponent, std::span<const int32_t> sums) {
@@ -122,19 +124,38 @@ void ExponentTable::join_seen() {
   seen_.resize(kept);
 }
 
+/// settled  ascending.
+void ExponentTable::set(std::vector<std::pair<uint32_t, int>>&& settled) {
+  std::vector<std::pair<uint32_t, int>>& blocks = state_.blocks;
+  const auto known = static_cast<std::ptrdiff_t>(blocks.size());
+  std::ptrdiff_t at = 0;
+  for (const auto& [block, exponent] : settled) {
+    while (at < known && blocks[static_cast<size_t>(at)].first < block) ++at;
+    if (at < known && blocks[static_cast<size_t>(at)].first == block) {
+      blocks[static_cast<size_t>(at)].second = exponent;
+    } else {
+      blocks.emplace_back(block, exponent);
+    }
+  }
+  std::inplace_merge(blocks.begin(), blocks.begin() + known, blocks.end());
+}
+
 void ExponentTable::end_step() {
   join_seen();
+  std::vector<std::pair<uint32_t, int>> settled;
+  settled.reserve(seen_.size());
   constexpr int kNone = INT32_MIN;
   std::map<size_t, int> whole_bits;  // of the groups that have results: exponent + bits of the largest sum
   for (const Seen& seen : seen_) {
     int& whole_bit = whole_bits.try_emplace(group_of(seen.block), kNone).first->second;
     if (seen.bits == 0) {
-      state_.blocks[seen.block] = lowered(seen.exponent);
+      settled.emplace_back(seen.block, lowered(seen.exponent));
       continue;
     }
     whole_bit = std::max(whole_bit, seen.exponent + seen.bits);
-    state_.blocks[seen.block] = next(seen.exponent, seen.exponent + seen.bits);
+    settled.emplace_back(seen.block, next(seen.exponent, seen.exponent + seen.bits));
   }
+  set(std::move(settled));
   for (const auto& [group, bit] : whole_bits) {
     int& whole = state_.whole[group];
     whole = bit == kNone ? lowered(whole) : next(whole, bit);

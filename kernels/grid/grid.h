@@ -1,8 +1,8 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <span>
+#include <utility>
 #include <vector>
 
 /// The binary grid on which gradients are added without rounding: a value is an integer times 2^exponent, one exponent for each
@@ -62,8 +62,8 @@ class ExponentTable {
 
   /// For a worker that joins at the end of a step: what it needs to choose as the others do.
   struct State {
-    std::vector<int> whole;  ///< by group
-    std::map<uint32_t, int> blocks;
+    std::vector<int> whole;                        ///< by group
+    std::vector<std::pair<uint32_t, int>> blocks;  ///< those that had a result, ascending, and the exponent of each
     bool operator==(const State&) const = default;
   };
   State state() const { return state_; }
@@ -82,6 +82,7 @@ class ExponentTable {
     int bits = 0;  ///< of the largest |sum|; 0: all were 0
   };
   void join_seen();
+  void set(std::vector<std::pair<uint32_t, int>>&& settled);
 
   std::vector<Seen> seen_;  ///< of the step in hand, as they came
 };

@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -142,6 +144,31 @@ TEST(ExponentTable, TheOrderOfResultsDoesNotMatter) {
   one.end_step();
   other.end_step();
   EXPECT_EQ(one.state(), other.state());
+}
+
+/// What a block does in a table of its own, it does among others.
+TEST(ExponentTable, ABlockWithResultsGoesByItsOwn) {
+  RandomSequence random(RandomKey::from(31));
+  ExponentTable all(0, 32767);
+  std::map<uint32_t, ExponentTable> alone;
+  for (int step = 0; step < 60; ++step) {
+    std::vector<uint32_t> seen;
+    for (int result = 0; result < 8; ++result) {
+      const auto block = static_cast<uint32_t>(random.next_below(40));
+      const int32_t sum = static_cast<int32_t>(random.next_below(3)) << random.next_below(20);
+      all.observe(block, step % 5, {&sum, 1});
+      alone.try_emplace(block, 0, 32767).first->second.observe(block, step % 5, {&sum, 1});
+      seen.push_back(block);
+    }
+    all.end_step();
+    std::ranges::sort(seen);
+    seen.erase(std::ranges::unique(seen).begin(), seen.end());
+    for (const uint32_t block : seen) alone.at(block).end_step();
+    for (const auto& [block, own] : alone) EXPECT_EQ(all.of(block), own.of(block)) << step << " " << block;
+    const auto state = all.state();
+    EXPECT_TRUE(std::ranges::is_sorted(state.blocks));
+    EXPECT_EQ(state.blocks.size(), alone.size());
+  }
 }
 
 TEST(ExponentTable, StaysWithinItsBounds) {

@@ -168,8 +168,8 @@ struct BucketRun {
   uint32_t audit_next = 0;      ///< whose turn it is, among the parts
 };
 
-/// Path switch: a step whose update is delivered. The update has been waited for, what became of the offers has not: that is found
-/// out in a quiet moment, or when something depends on it.
+/// Path switch: a step whose update is delivered. The update has been waited for, what became of the offers has not:
+/// that is found out in a quiet moment, or when something depends on it.
 struct UnsettledStep {
   SwitchStepDone done;
   std::vector<Outstanding> sent;  ///< by part

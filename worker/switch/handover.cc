@@ -70,7 +70,8 @@ ExponentTable::State read_exponents(FieldReader& in, size_t groups) {
   const uint32_t blocks = in.count(2 * sizeof(uint32_t), kBlocksMax);
   for (uint32_t at = 0; at < blocks && in.good(); ++at) {
     const auto block = in.get<uint32_t>();
-    in.expect(state.blocks.emplace(block, read_exponent(in)).second);
+    in.expect(state.blocks.empty() || state.blocks.back().first < block);
+    state.blocks.emplace_back(block, read_exponent(in));
   }
   return state;
 }

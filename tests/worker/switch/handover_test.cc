@@ -68,6 +68,14 @@ TEST(Handover, ComesOutAsItWentIn) {
   }
 }
 
+TEST(Handover, BlocksTwiceOrOutOfOrderAreRefused) {
+  for (const uint32_t second : {3u, 9u, 10u}) {
+    SwitchHandover handover = example();
+    handover.exponents.blocks = {{9, -3}, {second, 90}};
+    EXPECT_EQ(decode_handover(encode_handover(handover), 2, 2).has_value(), second > 9) << second;
+  }
+}
+
 TEST(Handover, OfAnotherJobsSlotsOrTensorsIsRefused) {
   const ByteBuffer bytes = encode_handover(example());
   EXPECT_FALSE(decode_handover(bytes, 3, 2).has_value());
