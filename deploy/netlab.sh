@@ -5,7 +5,8 @@
 #                                             RATE (1gbit), then UNLIMITED more whose links have none, as a switch's; MTU: 1500 to 9000
 #   deploy/netlab.sh lose PREFIX FRACTION     from now on every packet that comes to a host is lost with this chance (0.01); 0: none is.
 #                                             Needs nft. Links to hosts carry packets one by one then, so that each has a fate of
-#                                             its own; what a host sends leaves it as without loss
+#                                             its own; what a host sends leaves it as without loss. FRACTION "single": none is
+#                                             lost, and links carry them one by one all the same, to compare with
 #   deploy/netlab.sh exec PREFIX HOST -- COMMAND…     runs COMMAND on host number HOST
 #   deploy/netlab.sh down PREFIX              removes them; nothing to remove is no error
 #   deploy/netlab.sh run HOSTS RATE -- COMMAND…   up, COMMAND with NETLAB_PREFIX and NETLAB_HOSTS set, down whatever happens
@@ -28,7 +29,7 @@ readonly MTU_USUAL=1500 MTU_MAX=9000
 readonly CONGESTION=${NETLAB_CONGESTION:-reno}
 
 say() { printf 'netlab: %s\n' "$*" >&2; }
-usage() { sed -n '2,21p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,22p' "$0" | sed 's/^# \{0,1\}//'; }
 
 require_tools() {
   local tool
@@ -62,8 +63,8 @@ lose() {
   command -v nft >/dev/null || { say "'nft' is missing: run deploy/setup.sh (package nftables)"; exit 3; }
   # In millionths, without the arithmetic of fractions that a shell lacks.
   local millionths
-  millionths=$(awk -v f="$fraction" 'BEGIN { printf "%d", f * 1000000 + 0.5 }')
-  [ "$millionths" -ne 0 ] || segments=65535
+  millionths=$(awk -v f="$fraction" 'BEGIN { printf "%d", f * 1000000 + 0.5 }')  # a word is 0
+  [ "$millionths" -ne 0 ] || [ "$fraction" = single ] || segments=65535
   while read -r namespace; do
     number=${namespace#"$prefix-"}
     [ "$number" != switch ] || continue
@@ -268,7 +269,7 @@ main() {
       "$action" "$1" ;;
     lose)
       require_prefix "${1:-}"; require_tools
-      [[ ${2:-} =~ ^0(\.[0-9]{1,6})?$ ]] || { say "a fraction is 0 or 0.something, not '${2:-}'"; exit 2; }
+      [[ ${2:-} =~ ^(single|0(\.[0-9]{1,6})?)$ ]] || { say "a fraction is 0, 0.something or single, not '${2:-}'"; exit 2; }
       [ -n "$(namespaces_of "$1")" ] || { say "there is no '$1': deploy/netlab.sh up"; exit 1; }
       lose "$1" "$2" ;;
     exec)

@@ -16,7 +16,7 @@ constexpr std::array<std::string_view, kAggregatorEvents> kNames = {
     "kept_none",     "wrong_binding", "duplicate",      "group_overlap",     "group_part",       "group_added",
     "future",        "closed",        "void",           "reselected",        "omitted_overflow", "omitted_no_room",
     "group_sent",    "group_again",   "group_too_long", "forwarded",         "flushed",          "sent_up",
-    "sent_up_bytes", "entries_kept",  "entries_cut",    "notice_sent",       "notice_limited",
+    "sent_up_bytes", "entries_kept",  "entries_cut",    "notice_sent",       "notice_limited",   "lost_told",
 };
 static_assert(!kNames.back().empty(), "a name for each event");
 

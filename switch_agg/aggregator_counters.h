@@ -74,6 +74,7 @@ enum class AggregatorEvent : uint8_t {
   kEntriesCut,    ///< indices that re-selection left out: back to the rack's workers
   kNoticeSent,
   kNoticeLimited,
+  kLostTold,  ///< packets of workers that have not come, as notices say
   kEventCount,
 };
 

@@ -54,7 +54,9 @@ void CombineJob::receive(const Datagram& datagram, const protocol::Endpoint& fro
     return notice_stranger(datagram, NoticeCode::kUnknownLife, {}, from, out);
   }
   if (header.type == DatagramType::kHello) return hello(datagram, from, out);
-  if (admit(datagram, out)) contribution(datagram, out);
+  if (!admit(datagram, out)) return;
+  contribution(datagram, out);
+  if (uplink_ == Uplink::kWelcome && header.epoch == epoch_) tell_lost(header.worker, out);
 }
 
 bool CombineJob::fits(const DatagramHeader& header, const protocol::HelloTerms& hello) const {

@@ -110,10 +110,23 @@ DatagramHeader JobMachine::header_of(DatagramType type) const {
 
 void JobMachine::notice(uint16_t worker, NoticeCode code, const Outbox& out) {
   if (!sessions_.may_notice(worker, code, out.now(), options_->answer_gap_ns)) return out.count(Event::kNoticeLimited);
+  say_notice(worker, {.code = code, .epoch = epoch_, .life = sessions_.life(), .worker_nonce = {}}, out);
+}
+
+void JobMachine::tell_lost(uint16_t worker, const Outbox& out) {
+  const protocol::LostSequences lost = sessions_.take_lost(worker);
+  if (lost.first == 0) return;
+  out.count(Event::kLostTold, 1 + static_cast<uint64_t>(std::popcount(lost.others)));
+  say_notice(
+      worker,
+      {.code = NoticeCode::kLost, .epoch = epoch_, .life = sessions_.life(), .worker_nonce = protocol::put_lost(lost)},
+      out);
+}
+
+void JobMachine::say_notice(uint16_t worker, const protocol::Notice& said, const Outbox& out) {
   const std::span<uint8_t> room = out.room(kNoticeBytes);
   if (room.empty()) return;
   DatagramHeader header = header_of(DatagramType::kNotice);
-  const protocol::Notice said{.code = code, .epoch = epoch_, .life = sessions_.life(), .worker_nonce = {}};
   header.extension_words = static_cast<uint8_t>(put_notice(said, room.subspan(kDatagramHeaderBytes)) / 8);
   out.send(sessions_.seal_to_worker(worker, header, room), sessions_.endpoint(worker));
   out.count(Event::kNoticeSent);

@@ -84,6 +84,10 @@ class JobMachine {
                  const protocol::Endpoint& from, const Outbox& out);
   void note(WorkerSessions::Verdict verdict, const Outbox& out) const;
   void notice(uint16_t worker, protocol::NoticeCode code, const Outbox& out);
+  /// Tells a worker which of its packets have not come, so that it need not wait for a time-out: at most one answer for each
+  /// of the worker's own.
+  void tell_lost(uint16_t worker, const Outbox& out);
+  void say_notice(uint16_t worker, const protocol::Notice& said, const Outbox& out);
   void notice_stranger(const protocol::Datagram& datagram, protocol::NoticeCode code, const protocol::Nonce& nonce,
                        const protocol::Endpoint& from, const Outbox& out);
   void send_welcome(uint16_t worker, const protocol::WelcomeTerms& said, const Outbox& out);

@@ -49,6 +49,7 @@ void ReduceJob::receive(const Datagram& datagram, const protocol::Endpoint& from
   if (is_rack) return partial(datagram, out);
   if (header.type == DatagramType::kKept) return kept(datagram, out);
   contribution(datagram, out);
+  if (phase_ == Phase::kOpen && header.epoch == epoch_) tell_lost(header.worker, out);
 }
 
 void ReduceJob::tick(const Outbox& out) {

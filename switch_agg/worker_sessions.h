@@ -54,6 +54,9 @@ class WorkerSessions {
   bool check_handshake(const protocol::Datagram& datagram) const;
   protocol::Nonce challenge_for(uint16_t worker, const protocol::Nonce& worker_nonce) const;
 
+  /// Which of that worker's packets are lost, as ReplayWindow has it.
+  protocol::LostSequences take_lost(uint16_t worker) { return sessions_[place(worker)].replay.take_lost(); }
+
   bool has_session(uint16_t worker) const { return sessions_[place(worker)].begun; }
   const protocol::Endpoint& endpoint(uint16_t worker) const { return sessions_[place(worker)].endpoint; }
 
@@ -67,7 +70,7 @@ class WorkerSessions {
   bool may_notice(uint16_t worker, protocol::NoticeCode code, TimeNs now, TimeNs gap);
 
  private:
-  static constexpr size_t kNoticeCodes = 7;
+  static constexpr size_t kNoticeCodes = 8;
 
   struct Session {
     bool begun = false;  ///< otherwise the keys are of nobody

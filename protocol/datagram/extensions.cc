@@ -139,8 +139,20 @@ std::optional<Notice> read_notice(ByteSpan extension) {
   Notice notice;
   if (extension.size() != 32) return std::nullopt;
   take(extension, notice.code, notice.epoch, notice.life, notice.worker_nonce);
-  if (notice.code < NoticeCode::kUnknownLife || notice.code > NoticeCode::kOtherMembership) return std::nullopt;
+  if (notice.code < NoticeCode::kUnknownLife || notice.code > NoticeCode::kLost) return std::nullopt;
   return notice;
+}
+
+Nonce put_lost(const LostSequences& lost) {
+  Nonce nonce;
+  RoomWriter(nonce).put(lost.first, lost.others);
+  return nonce;
+}
+
+LostSequences lost_of(const Notice& notice) {
+  LostSequences lost;
+  take(notice.worker_nonce, lost.first, lost.others);
+  return lost;
 }
 
 size_t put_challenge_request(const ChallengeRequest& request, std::span<uint8_t> room) {

@@ -8,6 +8,7 @@
 #include "kernels/base/buffer.h"
 #include "protocol/datagram/header.h"
 #include "protocol/datagram/key.h"
+#include "protocol/datagram/replay_window.h"
 
 /// The extensions of datagrams, between header and payload (WIRE_FORMAT.md, "Datagrams"). Every reader takes hostile bytes and
 /// gives nothing where they are not as long as they must be; every writer writes into `room` and returns the bytes that
@@ -93,15 +94,20 @@ enum class NoticeCode : uint32_t {
   kNoSlots = 4,      ///< the job has no slots here: take the other path
   kPositionsTooFarApart = 5,  ///< workers' turns in a slot differ by more than 1: a bug, nothing is opened
   kOtherMembership = 6,       ///< the HELLO's hash or live differ from another worker's of the same epoch
+  kLost = 7,                  ///< packets of the session have not come: the worker may send again what they carried
 };
 
 struct Notice {
   NoticeCode code = NoticeCode::kUnknownLife;
   uint32_t epoch = 0;
   uint64_t life = 0;
-  Nonce worker_nonce{};  ///< kNoSlots: of the CHALREQ that it answers; else 0
+  Nonce worker_nonce{};  ///< kNoSlots: of the CHALREQ that it answers; kLost: see put_lost(); else 0
   bool operator==(const Notice&) const = default;
 };
+
+/// A kLost notice has them where others have a nonce.
+Nonce put_lost(const LostSequences& lost);
+LostSequences lost_of(const Notice& notice);
 
 std::optional<ChallengeRequest> read_challenge_request(ByteSpan extension);
 std::optional<Challenge> read_challenge(ByteSpan extension);

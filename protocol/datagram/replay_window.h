@@ -5,6 +5,13 @@
 
 namespace millrace::protocol {
 
+/// Sequence numbers that are missing among those that have come.
+struct LostSequences {
+  uint64_t first = 0;   ///< 0: none is
+  uint64_t others = 0;  ///< bit i: first + 1 + i is missing too
+  bool operator==(const LostSequences&) const = default;
+};
+
 /// Which sequence numbers under one key have come: a window of 2048 up to the highest. What is older is refused, new or not: a
 /// datagram that is so late is resent under a new number.
 class ReplayWindow {
@@ -15,8 +22,21 @@ class ReplayWindow {
   /// true ones out. 0 never is new (sessions begin at 1).
   bool accept(uint64_t sequence);
 
+  /// Numbers that have not come though three later ones have: lost on the way, most likely. Each is told once. Where one that was
+  /// told comes after all packets are out of order by more than that, and from then on twice as many have to be there.
+  ///
+  /// Returns  those of up to 65 in a row that are new; none: `first` is 0. Ask until there are none.
+  LostSequences take_lost();
+
  private:
+  /// Packets of one sender mostly stay in order (three duplicate acknowledgements of TCP, RFC 5681).
+  static constexpr uint64_t kReordering = 3;
+  static constexpr uint64_t kReorderingMax = 256;
+  bool has_come(uint64_t sequence) const { return (seen_[sequence % kWidth / 64] >> (sequence % 64) & 1) != 0; }
+
   uint64_t highest_ = 0;
+  uint64_t reordering_ = kReordering;
+  uint64_t judged_ = 0;  ///< up to here it has been told what is lost; before the first that came nothing is
   /// Bit s % kWidth of s in (highest - kWidth, highest]; the bits of those to come are cleared as `highest_` passes them.
   std::array<uint64_t, kWidth / 64> seen_{};
 };

@@ -1,6 +1,7 @@
 #include "protocol/datagram/switch_link.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "kernels/base/check.h"
@@ -72,17 +73,17 @@ void SwitchLink::begin_session(uint64_t life, const Nonce& theirs) {
   down_seen_ = {};
 }
 
-void SwitchLink::send(DatagramHeader header, ByteSpan extension, ByteSpan payload, const Endpoint& to,
-                      PacketSink& sink) {
+uint64_t SwitchLink::send(DatagramHeader header, ByteSpan extension, ByteSpan payload, const Endpoint& to,
+                          PacketSink& sink) {
   MILLRACE_CHECK(life_.has_value());
   header.life = *life_;
-  write(header, extension, payload, *up_, to, sink);
+  return write(header, extension, payload, *up_, to, sink);
 }
 
-void SwitchLink::write(DatagramHeader header, ByteSpan extension, ByteSpan payload, const DatagramKey& key,
-                       const Endpoint& to, PacketSink& sink) {
+uint64_t SwitchLink::write(DatagramHeader header, ByteSpan extension, ByteSpan payload, const DatagramKey& key,
+                           const Endpoint& to, PacketSink& sink) {
   const std::span<uint8_t> room = sink.room();
-  if (room.empty()) return;  // lost; the timer resends
+  if (room.empty()) return 0;  // lost; the timer resends
   header.job = identity_.job;
   header.worker = identity_.worker;
   header.sequence = &key == &handshake_ ? 0 : ++sequence_;
@@ -93,6 +94,15 @@ void SwitchLink::write(DatagramHeader header, ByteSpan extension, ByteSpan paylo
   if (!extension.empty()) std::memcpy(body, extension.data(), extension.size());
   if (!payload.empty()) std::memcpy(body + extension.size(), payload.data(), payload.size());
   sink.send(key.seal(header, room), to);
+  return header.sequence;
+}
+
+uint32_t SwitchLink::take_lost() {
+  uint32_t count = 0;
+  for (LostSequences lost = all_seen_.take_lost(); lost.first != 0; lost = all_seen_.take_lost()) {
+    count += 1 + static_cast<uint32_t>(std::popcount(lost.others));
+  }
+  return count;
 }
 
 bool SwitchLink::is_hint(const Datagram& datagram) { return datagram.header.sequence == 0; }

@@ -55,17 +55,20 @@ class SwitchLink {
   bool answers_request(const Notice& notice) const;
 
   /// Signs and sends one packet; life, sequence, magic, job, worker and the lengths are set here.
-  void send(DatagramHeader header, ByteSpan extension, ByteSpan payload, const Endpoint& to, PacketSink& sink);
+  /// Returns  its sequence number; 0: the sink had no room.
+  uint64_t send(DatagramHeader header, ByteSpan extension, ByteSpan payload, const Endpoint& to, PacketSink& sink);
 
   enum class Verdict : uint8_t { kGood, kForged, kReplayed };
   /// Of a WELCOME, FETCH, RESULT of the session's life, or a NOTICE.
   Verdict judge(const Datagram& datagram);
+  /// How many packets of those to all are lost, as ReplayWindow has it; each is counted once.
+  uint32_t take_lost();
   /// Signed with the handshake key, which is the same for ever: a NOTICE is a hint then.
   static bool is_hint(const Datagram& datagram);
 
  private:
-  void write(DatagramHeader header, ByteSpan extension, ByteSpan payload, const DatagramKey& key, const Endpoint& to,
-             PacketSink& sink);
+  uint64_t write(DatagramHeader header, ByteSpan extension, ByteSpan payload, const DatagramKey& key,
+                 const Endpoint& to, PacketSink& sink);
   void begin_session(uint64_t life, const Nonce& theirs);
 
   Identity identity_;

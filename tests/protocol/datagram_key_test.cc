@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <bit>
 #include <fstream>
 #include <numeric>
 #include <set>
@@ -300,6 +301,76 @@ TEST(ReplayWindow, AgreesWithOneThatRemembersEverything) {
       ASSERT_EQ(window.accept(sequence), oracle.accept(sequence)) << spread << " " << i << " " << sequence;
     }
   }
+}
+
+/// What is lost, by the obvious way: every number between the first and the last but three that has not come, each once.
+TEST(ReplayWindow, TellsWhatIsLostOnce) {
+  for (const uint64_t loss : {2, 10, 100}) {
+    RandomSequence random(RandomKey::from(loss));
+    ReplayWindow window;
+    std::set<uint64_t> come;
+    std::set<uint64_t> told;
+    const uint64_t begin = 1000;
+    uint64_t highest = 0;
+    std::vector<uint64_t> late;
+    for (uint64_t sequence = begin; sequence < begin + 5000; ++sequence) {
+      if (sequence > begin && random.next_below(loss) == 0) continue;
+      if (sequence > begin && random.next_below(20) == 0) {
+        late.push_back(sequence);  // behind the next one
+        continue;
+      }
+      late.insert(late.begin(), sequence);
+      for (const uint64_t one : late) {
+        EXPECT_TRUE(window.accept(one));
+        come.insert(one);
+        highest = std::max(highest, one);
+      }
+      late.clear();
+      for (LostSequences lost = window.take_lost(); lost.first != 0; lost = window.take_lost()) {
+        EXPECT_TRUE(told.insert(lost.first).second);
+        for (uint64_t i = 0; i < 64; ++i) {
+          if ((lost.others >> i & 1) == 0) continue;
+          EXPECT_TRUE(told.insert(lost.first + 1 + i).second);
+        }
+      }
+      // What is told has not come; and all that has not come though three later numbers have is told.
+      for (uint64_t one = highest > 200 ? highest - 200 : 1; one + 3 <= highest; ++one) {
+        if (one < begin || come.contains(one)) continue;
+        EXPECT_TRUE(told.contains(one)) << one << " of " << highest;
+      }
+    }
+    for (const uint64_t one : told) EXPECT_GE(one, begin);
+    EXPECT_GT(told.size(), 4000 / loss / 2);
+  }
+}
+
+TEST(ReplayWindow, WhatComesAfterItWasToldWasOutOfOrderAndFromThenOnTwiceAsManyHaveToBeThere) {
+  ReplayWindow window;
+  uint64_t next = 1;
+  for (uint64_t later = 3; later < 2000; later *= 2) {
+    EXPECT_TRUE(window.accept(next));
+    const uint64_t missing = next + 1;
+    const uint64_t enough = std::min<uint64_t>(later, 256);
+    for (uint64_t i = 1; i <= enough; ++i) {
+      EXPECT_TRUE(window.accept(missing + i));
+      EXPECT_EQ(window.take_lost().first, i == enough ? missing : 0) << later;
+    }
+    EXPECT_TRUE(window.accept(missing));
+    next = missing + enough + 1;
+  }
+}
+
+TEST(ReplayWindow, AJumpOverTheWindowTellsNoMoreThanTheWindow) {
+  ReplayWindow window;
+  EXPECT_TRUE(window.accept(1));
+  EXPECT_EQ(window.take_lost(), LostSequences{});
+  EXPECT_TRUE(window.accept(~uint64_t{0}));
+  uint64_t count = 0;
+  for (LostSequences lost = window.take_lost(); lost.first != 0; lost = window.take_lost()) {
+    count += 1 + static_cast<uint64_t>(std::popcount(lost.others));
+  }
+  EXPECT_GE(count, ReplayWindow::kWidth - 8);
+  EXPECT_LE(count, ReplayWindow::kWidth);
 }
 
 class JobKeyFile : public ::testing::Test {

@@ -187,8 +187,18 @@ TEST(Extensions, EachIsReadAsItWasWritten) {
   }
   check(ResultTerms{~uint64_t{0}, 0, 9}, put_result_terms, read_result_terms);
   check(PartialTerms{7, 5, 3}, put_partial_terms, read_partial_terms);
-  for (uint32_t code = 1; code <= 6; ++code) {
+  for (uint32_t code = 1; code <= 7; ++code) {
     check(Notice{static_cast<NoticeCode>(code), 4, 5, nonce_of(6)}, put_notice, read_notice);
+  }
+}
+
+TEST(Extensions, LostSequencesAreReadFromTheNoticeTheyWerePutIn) {
+  for (const LostSequences lost :
+       {LostSequences{1, 0}, LostSequences{~uint64_t{0}, 5}, LostSequences{77, ~uint64_t{0}}}) {
+    const Notice said{NoticeCode::kLost, 4, 5, put_lost(lost)};
+    const auto read = read_notice(check(said, put_notice, read_notice));
+    ASSERT_TRUE(read);
+    EXPECT_EQ(lost_of(*read), lost);
   }
 }
 
@@ -233,7 +243,7 @@ TEST(Extensions, WhatCannotBeIsRefused) {
   partial[8] = 8;
   EXPECT_FALSE(read_partial_terms(partial)) << "last of a worker that is not in";
   ByteBuffer notice = check(Notice{NoticeCode::kNoSlots, 4, 5, {}}, put_notice, read_notice);
-  for (const uint8_t code : std::initializer_list<uint8_t>{0, 7, 255}) {
+  for (const uint8_t code : std::initializer_list<uint8_t>{0, 8, 255}) {
     notice[0] = code;
     EXPECT_FALSE(read_notice(notice)) << int{code};
   }

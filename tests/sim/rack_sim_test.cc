@@ -63,6 +63,7 @@ TEST(RackSim, WithoutLossNothingGoesUpRaw) {
   SwitchScenario scenario = draw_rack_scenario(1);
   scenario.jobs = {{.job = 5, .workers = 6, .slots = 4, .window_indices = 256, .windows = 8, .steps = 10}};
   scenario.racks = 2;
+  scenario.in_order = true;  // what is out of order may be taken for lost, and sent again
   scenario.loss = scenario.duplication = scenario.corruption = scenario.slow = scenario.subset_kills = 0;
   scenario.restarts = scenario.rack_restarts = scenario.deaths = scenario.path_changes = scenario.stalls = 0;
   scenario.lease_ns = 10 * kNsPerS;

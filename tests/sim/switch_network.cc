@@ -16,7 +16,7 @@ void SwitchNetwork::send(uint32_t from, ByteSpan bytes, const protocol::Endpoint
 }
 
 void SwitchNetwork::schedule(uint32_t from, uint32_t to, ByteBuffer bytes) {
-  TimeNs latency = scheduler_.draw(20 * kNsPerUs, 120 * kNsPerUs);
+  TimeNs latency = scenario_.in_order ? 70 * kNsPerUs : scheduler_.draw(20 * kNsPerUs, 120 * kNsPerUs);
   if (scheduler_.now() < scenario_.calm_from && scheduler_.chance(scenario_.slow)) {
     latency += scheduler_.draw(0, scenario_.slow_max);
   }

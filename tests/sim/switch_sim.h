@@ -69,7 +69,8 @@ struct SwitchScenario {
   double loss = 0;
   double duplication = 0;
   double corruption = 0;
-  double slow = 0;  ///< share of packets that take up to slow_max more: reordering
+  bool in_order = false;  ///< all packets take as long
+  double slow = 0;        ///< share of packets that take up to slow_max more: reordering
   TimeNs slow_max = 0;
   uint32_t restarts = 0;
   uint32_t rack_restarts = 0;

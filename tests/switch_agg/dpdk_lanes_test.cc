@@ -110,7 +110,10 @@ class LaneJob {
  private:
   void take(ByteSpan packet) {
     const auto datagram = protocol::parse_datagram(packet);
-    ASSERT_TRUE(datagram && datagram->header.type == protocol::DatagramType::kResult);
+    ASSERT_TRUE(datagram);
+    // By two queues frames come out of order, which may look like a loss.
+    if (datagram->header.type == protocol::DatagramType::kNotice) return;
+    ASSERT_EQ(datagram->header.type, protocol::DatagramType::kResult);
     ASSERT_TRUE(workers_.results_key().verify(*datagram));
     ASSERT_EQ(datagram->header.turn, turn_);
     ASSERT_EQ(datagram->header.fragment, 0) << "all of it fits one packet";

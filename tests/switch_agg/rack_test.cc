@@ -48,6 +48,15 @@ TEST_F(Rack, AllFragmentsOfAllMustBeIn) {
   EXPECT_EQ(rig_.counted_at_shard(Event::kGroupAdded), 1);
 }
 
+TEST_F(Rack, TellsItsWorkersWhatOfTheirsIsLost) {
+  (void)rig_.at_rack(0).contribution({}, {{1, 5}});
+  for (int i = 0; i < 2; ++i) rig_.to_rack(0, {.slot = 1}, {});
+  EXPECT_EQ(rig_.counted_at_rack(Event::kLostTold), 0);
+  for (int i = 0; i < 3; ++i) rig_.to_rack(0, {.slot = 1}, {});
+  EXPECT_EQ(rig_.counted_at_rack(Event::kLostTold), 1);
+  EXPECT_EQ(rig_.counted_at_shard(Event::kLostTold), 0);
+}
+
 TEST_F(Rack, NextIsTheLeastAndFinWhatAllSay) {
   rig_.to_rack(0, {.next = 4}, {});
   rig_.to_rack(1, {.next = 2}, {});

@@ -42,6 +42,11 @@ void print_table(const nlohmann::json& result) {
                  "", row["bytes_into_shard"].get<double>(), row["ratio_to_straight_bytes"].get<double>(),
                  row["ratio_to_coded_union"].get<double>());
     }
+    if (row.contains("ratio_to_loss_free")) {
+      fmt::print(
+          "{:<24} {:.3f} times the round without loss, {:.3f} where links carry packets one by one all the same\n", "",
+          row["ratio_to_loss_free"].get<double>(), row["ratio_to_single"].get<double>());
+    }
     if (row.contains("audit_ratio"))
       fmt::print("{:<24} {:.3f} times the round without audit\n", "", row["audit_ratio"].get<double>());
   }
@@ -112,7 +117,7 @@ Command add_bench_serve(CLI::App& bench) {
   app->add_option(
          "--loss", options.loss,
          "the chance that a packet is lost on its way to a host, with --rate (0.01); needs nft. Rows are measured "
-         "with it, bare ZeroMQ without")
+         "without it, over links that carry packets one by one as it does (+single), and with it (+loss)")
       ->check(in_range(0.0, 0.2));
   app->add_option("--rows", options.rows, "what to measure: lossless, qsgd4, qsgd8")
       ->delimiter(',')

@@ -233,6 +233,10 @@ void SwitchClient::State::on_notice(const Datagram& datagram, TimeNs now, protoc
       ++counters.refused;
       refused = refused || notice->code != protocol::NoticeCode::kOtherMembership;
       return;
+    case protocol::NoticeCode::kLost:
+      if (!is_hint && phase == SwitchPhase::kRunning && datagram.header.epoch == epoch.epoch)
+        send_lost(*notice, Way::kDecider, now, sink);
+      return;
     case protocol::NoticeCode::kOldEpoch:
     case protocol::NoticeCode::kSayHello: return;  // the hello's own timer says it
   }

@@ -125,6 +125,11 @@ void SwitchClient::State::on_rack_notice(const Datagram& datagram, TimeNs now, p
     return;
   }
   epoch_seen = std::max(epoch_seen, notice->epoch);
+  if (notice->code == protocol::NoticeCode::kLost) {
+    const bool is_current = phase == SwitchPhase::kRunning && datagram.header.epoch == epoch.epoch;
+    if (is_current && rack_phase == RackPhase::kWelcome) send_lost(*notice, Way::kRack, now, sink);
+    return;
+  }
   if (rack_phase != RackPhase::kWelcome) return;
   // It does not take what this worker sends, whatever the reason: past it, and another hello later.
   leave_rack(RackPhase::kHello);

@@ -9,6 +9,7 @@
 #include "protocol/datagram/switch_link.h"
 #include "worker/switch/grid.h"
 #include "worker/switch/round_trip.h"
+#include "worker/switch/sent_log.h"
 #include "worker/switch/switch_client.h"
 #include "worker/switch/turn.h"
 
@@ -46,8 +47,10 @@ struct SwitchClient::State {
     uint32_t sends = 0;      ///< of this turn, in all epochs and lives
     uint64_t order = 0;      ///< of its last transmission, or of its waiting, among all slots'
     uint32_t overtaken = 0;  ///< turns that were sent later and are back already
+    bool hastened = false;   ///< its result is lost, and it is asked for
     uint32_t timeouts = 0;
-    TimeNs sent_at = 0;
+    TimeNs sent_at = 0;  ///< first
+    TimeNs last_sent_at = 0;
     TimeNs due = 0;       ///< kWaiting: time-out; kHeld: goes out at the latest
     uint64_t turn = 1;    ///< the position of SWITCH.md: the turn that is sent next, or was
     uint32_t window = 0;  ///< of that turn
@@ -82,9 +85,13 @@ struct SwitchClient::State {
   void send_or_hold(uint16_t number, TimeNs now, protocol::PacketSink& sink);
   void send_turn(uint16_t number, TimeNs now, protocol::PacketSink& sink);
   enum class Way : uint8_t { kRack, kDecider };
-  void transmit(const Slot& slot, uint8_t flags, Way way, protocol::PacketSink& sink);
+  void transmit(uint16_t number, uint8_t flags, Way way, protocol::PacketSink& sink);
+  void transmit_fragment(uint16_t number, uint16_t at, uint8_t flags, Way way, protocol::PacketSink& sink);
+  void send_lost(const protocol::Notice& notice, Way way, TimeNs now, protocol::PacketSink& sink);
+  void send_lost_packet(const SentLog::Packet& packet, Way way, TimeNs now, protocol::PacketSink& sink);
   void send_held(TimeNs now, protocol::PacketSink& sink);
   void note_overtaken(uint64_t order, TimeNs now);
+  void hasten_results(TimeNs now);
   uint32_t waiting() const;
 
   // client_results.cc
@@ -151,17 +158,17 @@ struct SwitchClient::State {
   TimeNs turn_deadline() const;
   void time_out(uint16_t number, TimeNs now, protocol::PacketSink& sink);
   void note_silence(TimeNs now, protocol::PacketSink& sink);
-  void probe_oldest(TimeNs now, protocol::PacketSink& sink);
-  TimeNs oldest_probe_due() const;
+  void probe_still(TimeNs now, protocol::PacketSink& sink);
+  bool may_probe(const Slot& slot) const;
+  TimeNs still_patience() const;
+  TimeNs still_due() const;
   bool idle() const;
   TimeNs idle_probe_due() const;
   void probe_idly(TimeNs now, protocol::PacketSink& sink);
 
-  static constexpr uint32_t kHastySendsMax = 3;  ///< of a turn: so often it is sent again before a time-out
-  static constexpr uint32_t kOvertakenMax = 3;   ///< as duplicate acknowledgements of TCP (RFC 5681)
-  static constexpr TimeNs kReorderingShare = 4;  ///< of a round trip: how far packets are out of order (RFC 8985)
-  static constexpr TimeNs kReorderingMin = kNsPerMs;
-  static constexpr TimeNs kStillMin = 4 * kNsPerMs;  ///< a worker that has lost its core is not a lost packet
+  static constexpr uint32_t kHastySendsMax = 3;      ///< of a turn: so often it is sent again before a time-out
+  static constexpr uint32_t kOvertakenMax = 3;       ///< as duplicate acknowledgements of TCP (RFC 5681)
+  static constexpr TimeNs kStillMin = 3 * kNsPerMs;  ///< a worker that has lost its core is not a lost packet
 
   uint16_t slot_count() const { return static_cast<uint16_t>(slots.size()); }
 
@@ -203,9 +210,12 @@ struct SwitchClient::State {
   TimeNs rack_asked_at = INT64_MIN;
   uint32_t rack_timeouts = 0;
 
-  uint64_t orders = 0;            ///< transmissions and answers held back, counted
+  uint64_t orders = 0;  ///< transmissions and answers held back, counted
+  SentLog decider_log;
+  SentLog rack_log;
+  uint32_t results_lost = 0;      ///< packets to all that have not come, and no slot has been found that lacks them
   bool step_is_answered = false;  ///< a turn of this step is back: all workers have begun it
-  TimeNs moved_at = 0;            ///< when a turn came back last, or the oldest was sent again
+  TimeNs moved_at = 0;            ///< when a turn came back last, or what was out was sent again
 
   uint32_t silent_timeouts = 0;
   bool refused = false;             ///< NO_SLOTS, or what no resend cures, in this epoch

@@ -22,7 +22,7 @@ void SwitchClient::State::tick(TimeNs now, protocol::PacketSink& sink) {
     return note_silence(now, sink);
   }
   if (idle()) return probe_idly(now, sink);
-  if (now >= oldest_probe_due()) probe_oldest(now, sink);
+  if (now >= still_due()) probe_still(now, sink);
   for (uint16_t number = 0; number < slot_count(); ++number) {
     Slot& slot = slots[number];
     if (slot.state == SlotState::kDone || now < slot.due) continue;
@@ -30,7 +30,7 @@ void SwitchClient::State::tick(TimeNs now, protocol::PacketSink& sink) {
       send_turn(number, now, sink);
     } else if (slot.overtaken >= kOvertakenMax && slot.sends <= kHastySendsMax) {
       ++counters.overtaken;
-      congestion.overtaken(now, round_trip.smoothed());
+      if (slot.hastened) congestion.lost(now, round_trip.smoothed());
       send_turn(number, now, sink);
     } else {
       time_out(number, now, sink);
@@ -38,26 +38,34 @@ void SwitchClient::State::tick(TimeNs now, protocol::PacketSink& sink) {
   }
 }
 
-/// Of a step's last turns none is overtaken. So where nothing has come back for two round trips the oldest is sent again, once
-/// and without a judgement of the network (as the tail loss probe of RFC 8985).
-void SwitchClient::State::probe_oldest(TimeNs now, protocol::PacketSink& sink) {
-  const Slot* oldest = nullptr;
-  for (const Slot& slot : slots) {
-    if (slot.state != SlotState::kWaiting || slot.sends > kHastySendsMax) continue;
-    if (oldest == nullptr || slot.order < oldest->order) oldest = &slot;
-  }
+/// Of a step's last turns none is overtaken, and no number shows a gap. So where nothing comes back, what is out for longer than
+/// a turn takes is sent again, without a judgement of the network (as the tail loss probe of RFC 8985).
+void SwitchClient::State::probe_still(TimeNs now, protocol::PacketSink& sink) {
+  const TimeNs patience = still_patience();
   moved_at = now;
-  if (oldest == nullptr) return;
-  ++counters.probes;
-  send_turn(static_cast<uint16_t>(oldest - slots.data()), now, sink);
+  for (uint16_t number = 0; number < slot_count(); ++number) {
+    if (!may_probe(slots[number]) || now - slots[number].last_sent_at < patience) continue;
+    ++counters.probes;
+    send_turn(number, now, sink);
+  }
 }
 
-TimeNs SwitchClient::State::oldest_probe_due() const {
-  const bool any = step_is_answered && std::ranges::any_of(slots, [](const Slot& slot) {
-                     return slot.state == SlotState::kWaiting && slot.sends <= kHastySendsMax;
-                   });
-  if (!any) return std::numeric_limits<TimeNs>::max();
-  return moved_at + std::max(2 * round_trip.smoothed(), kStillMin);
+bool SwitchClient::State::may_probe(const Slot& slot) const {
+  return step_is_answered && slot.state == SlotState::kWaiting && slot.sends <= kHastySendsMax;
+}
+
+TimeNs SwitchClient::State::still_patience() const {
+  const TimeNs expected = round_trip.expected(waiting(), slot_count());
+  return std::max(expected + expected / 2, kStillMin);
+}
+
+TimeNs SwitchClient::State::still_due() const {
+  TimeNs oldest = std::numeric_limits<TimeNs>::max();
+  for (const Slot& slot : slots) {
+    if (may_probe(slot)) oldest = std::min(oldest, slot.last_sent_at);
+  }
+  if (oldest == std::numeric_limits<TimeNs>::max()) return oldest;
+  return std::max(oldest + still_patience(), moved_at + kStillMin);
 }
 
 void SwitchClient::State::time_out(uint16_t number, TimeNs now, protocol::PacketSink& sink) {
@@ -115,7 +123,7 @@ TimeNs SwitchClient::State::turn_deadline() const {
   if (phase == SwitchPhase::kOutside) return kNever;
   if (phase != SwitchPhase::kRunning) return hello_due;
   if (idle()) return idle_probe_due();
-  TimeNs soonest = oldest_probe_due();
+  TimeNs soonest = still_due();
   for (const Slot& slot : slots) {
     if (slot.state != SlotState::kDone) soonest = std::min(soonest, slot.due);
   }

@@ -71,6 +71,7 @@ void SwitchClient::State::share_out_pieces() {
 
 void SwitchClient::State::open_step(TimeNs now, protocol::PacketSink& sink) {
   step_is_answered = false;
+  results_lost = 0;
   unopened = false;
   for (uint16_t number = 0; number < slot_count(); ++number) {
     slots[number].ended = false;
@@ -133,26 +134,64 @@ void SwitchClient::State::send_turn(uint16_t number, TimeNs now, protocol::Packe
   // In a rack the second time-out asks for what the switch has, and from the third on every other resend goes past it.
   const bool past = slot.timeouts >= 3 && slot.timeouts % 2 == 1;
   const Way way = rack_phase == RackPhase::kWelcome && !past ? Way::kRack : Way::kDecider;
-  transmit(slot, way == Way::kRack && slot.timeouts >= 2 ? flag::kFlush : uint8_t{0}, way, sink);
+  transmit(number, way == Way::kRack && slot.timeouts >= 2 ? flag::kFlush : uint8_t{0}, way, sink);
   slot.order = ++orders;
   slot.overtaken = 0;
+  slot.hastened = false;
   if (slot.sends++ == 0) slot.sent_at = now;
+  slot.last_sent_at = now;
   slot.due = now + round_trip.timeout(slot.timeouts);
 }
 
-void SwitchClient::State::transmit(const Slot& slot, uint8_t flags, Way way, protocol::PacketSink& sink) {
-  for (const Fragment& fragment : slot.sent.fragments) {
-    protocol::DatagramHeader header = fragment.header;
-    header.flags |= flags;
-    header.epoch = epoch.epoch;
-    if (way == Way::kRack) {
-      rack_link.send(header, {}, fragment.payload, epoch.rack, sink);
-      ++counters.sent_to_rack;
-    } else {
-      link.send(header, {}, fragment.payload, epoch.decider, sink);
-    }
-    if (slot.sends > 0) ++counters.resends;
+void SwitchClient::State::transmit(uint16_t number, uint8_t flags, Way way, protocol::PacketSink& sink) {
+  const size_t fragments = slots[number].sent.fragments.size();
+  for (uint16_t at = 0; at < fragments; ++at) transmit_fragment(number, at, flags, way, sink);
+}
+
+void SwitchClient::State::transmit_fragment(uint16_t number, uint16_t at, uint8_t flags, Way way,
+                                            protocol::PacketSink& sink) {
+  const Slot& slot = slots[number];
+  const Fragment& fragment = slot.sent.fragments[at];
+  protocol::DatagramHeader header = fragment.header;
+  header.flags |= flags;
+  header.epoch = epoch.epoch;
+  SentLog::Packet packet{.turn = slot.turn, .slot = number, .fragment = at};
+  if (way == Way::kRack) {
+    packet.sequence = rack_link.send(header, {}, fragment.payload, epoch.rack, sink);
+    ++counters.sent_to_rack;
+  } else {
+    packet.sequence = link.send(header, {}, fragment.payload, epoch.decider, sink);
   }
+  if (packet.sequence != 0) (way == Way::kRack ? rack_log : decider_log).note(packet);
+  if (slot.sends > 0) ++counters.resends;
+}
+
+/// What an aggregator lacks is sent again at once: it names the packets, so that no other worker sends anything, and nobody waits
+/// for a time-out.
+void SwitchClient::State::send_lost(const protocol::Notice& notice, Way way, TimeNs now, protocol::PacketSink& sink) {
+  const SentLog& log = way == Way::kRack ? rack_log : decider_log;
+  const protocol::LostSequences lost = protocol::lost_of(notice);
+  constexpr uint32_t kNamed = 65;
+  for (uint32_t i = 0; i < kNamed; ++i) {
+    if (i != 0 && (lost.others >> (i - 1) & 1) == 0) continue;
+    if (lost.first + i < lost.first) return;
+    const SentLog::Packet* packet = log.find(lost.first + i);
+    if (packet != nullptr) send_lost_packet(SentLog::Packet(*packet), way, now, sink);
+  }
+}
+
+void SwitchClient::State::send_lost_packet(const SentLog::Packet& packet, Way way, TimeNs now,
+                                           protocol::PacketSink& sink) {
+  Slot& slot = slots[packet.slot];
+  if (slot.state != SlotState::kWaiting || slot.turn != packet.turn) return;
+  if (slot.sends == 1) congestion.lost(now, round_trip.smoothed());
+  transmit_fragment(packet.slot, packet.fragment, 0, way, sink);
+  ++counters.sent_on_notice;
+  ++slot.sends;
+  slot.last_sent_at = now;
+  slot.order = ++orders;
+  slot.overtaken = 0;
+  slot.due = now + round_trip.timeout(slot.timeouts);
 }
 
 void SwitchClient::State::send_held(TimeNs now, protocol::PacketSink& sink) {
@@ -169,13 +208,34 @@ void SwitchClient::State::send_held(TimeNs now, protocol::PacketSink& sink) {
 }
 
 /// A turn came back that was sent as number `order`. Packets of one way stay in order, mostly, and aggregators close turns in the
-/// order in which their last contributions come: what was sent before and is still out has lost a packet, its own, another
-/// worker's, or its result. Unless it comes within a part of a round trip it is sent again, without waiting for its time-out.
+/// order in which their last contributions come: what was sent before and is still out has lost a packet. This worker's own is
+/// named by a notice; another worker's is that one's concern; what is left, its result, shows in the numbers of those to all. So
+/// a turn that is overtaken waits for a round trip, and is sent again then (no notice may come), but where a result is lost.
 void SwitchClient::State::note_overtaken(uint64_t order, TimeNs now) {
   for (Slot& slot : slots) {
     if (slot.state != SlotState::kWaiting || slot.sends > kHastySendsMax || slot.order > order) continue;
     if (++slot.overtaken != kOvertakenMax) continue;
-    slot.due = std::min(slot.due, now + std::max(round_trip.smoothed() / kReorderingShare, kReorderingMin));
+    slot.due = std::min(slot.due, now + std::max(round_trip.smoothed(), kStillMin));
+  }
+  hasten_results(now);
+}
+
+/// Packets to all are lost: which turns' they were nobody says. One that has come in part, or else the one that is out for
+/// longest.
+void SwitchClient::State::hasten_results(TimeNs now) {
+  results_lost += link.take_lost();
+  for (; results_lost != 0; --results_lost) {
+    Slot* lacking = nullptr;
+    for (Slot& slot : slots) {
+      if (slot.state != SlotState::kWaiting || slot.overtaken < kOvertakenMax || slot.hastened) continue;
+      if (lacking == nullptr || slot.result.begun() > lacking->result.begun() ||
+          (slot.result.begun() == lacking->result.begun() && slot.order < lacking->order)) {
+        lacking = &slot;
+      }
+    }
+    if (lacking == nullptr) return;
+    lacking->hastened = true;
+    lacking->due = now;
   }
 }
 

@@ -23,9 +23,17 @@ class RoundTrip {
   /// timeouts: of this turn so far; each doubles it, up to the cap.
   TimeNs timeout(uint32_t timeouts) const;
   TimeNs smoothed() const { return known_ ? smoothed_ : options_.initial_ns; }
+  /// With so many turns out of those that may be: what a turn takes is partly that it waits behind the others, most of it where
+  /// processors are the limit. Between the least of the latest thousand samples or two and smoothed().
+  TimeNs expected(uint32_t out, uint32_t slots) const;
 
  private:
+  static constexpr uint32_t kFloorSamples = 1024;
+
   RoundTripOptions options_;
+  TimeNs floor_before_ = 0;  ///< the least of the kFloorSamples before these
+  TimeNs floor_ = 0;         ///< and of these
+  uint32_t samples_ = 0;     ///< of these
   bool known_ = false;
   TimeNs smoothed_ = 0;
   TimeNs deviation_ = 0;
@@ -43,16 +51,15 @@ class CongestionWindow {
   uint32_t active() const { return active_; }
   void clean_result();
   void backed_off(TimeNs now, TimeNs round_trip);
-  /// Later turns have come back before one, which was sent again. A network that merely loses some packets does this all the
-  /// time, and with many workers often: a turn waits for each of them. Only where a quarter of the turns are so it is
-  /// congestion.
-  void overtaken(TimeNs now, TimeNs round_trip);
+  /// A packet of a turn is lost, of those from or to this worker. A network that merely loses some packets does this all the
+  /// time. Only where a quarter of the turns are so it is congestion.
+  void lost(TimeNs now, TimeNs round_trip);
 
  private:
   uint32_t slots_;
   uint32_t active_;
   uint32_t clean_ = 0;
-  uint32_t overtaken_ = 0;  ///< since the window last moved
+  uint32_t lost_ = 0;  ///< turns, since the window last moved
   TimeNs halved_at_ = INT64_MIN;
 };
 

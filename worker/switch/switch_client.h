@@ -143,8 +143,9 @@ struct SwitchClientCounters {
   uint64_t not_contributor = 0;
   uint64_t resends = 0;  ///< packets
   uint64_t timeouts = 0;
-  uint64_t probes = 0;     ///< turns sent again because nothing came back for two round trips
-  uint64_t overtaken = 0;  ///< turns sent again because later ones were back long before them
+  uint64_t probes = 0;  ///< turns sent again because nothing came back, and they were out for longer than a turn takes
+  uint64_t overtaken = 0;       ///< turns sent again because later ones were back long before them
+  uint64_t sent_on_notice = 0;  ///< packets sent again because the aggregator said that it lacks them
   uint64_t hellos = 0;
   uint64_t challenge_requests = 0;
   uint64_t new_lives = 0;

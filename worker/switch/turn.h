@@ -53,6 +53,7 @@ class Gathering {
 
   void clear();
   bool whole() const { return whole_; }
+  bool begun() const { return count_ != 0; }
   Taken take(const protocol::Datagram& datagram, uint32_t window_indices);
 
   /// Of the first fragment that came. REQUIRES: one came.

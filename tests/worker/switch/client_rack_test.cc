@@ -156,6 +156,20 @@ TEST_F(ClientRack, ARackThatDoesNotTakeContributionsIsPassedBy) {
   EXPECT_EQ(rig_.client.counters().rack_lost, 1u);
 }
 
+TEST_F(ClientRack, WhatTheRackLacksGoesToTheRackAgain) {
+  rig_.begin(0, {{3, 1.0F}});
+  const auto sent = contributions();
+  const uint64_t sequence = sent.front().header().sequence;
+  rig_.hand_from_rack(rig_.rack.notice(protocol::NoticeCode::kLost, 1, protocol::put_lost({sequence, 0})));
+  const auto again = contributions();
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again.front().to.port, 2000);
+  EXPECT_TRUE(rig_.rack.verifies(again.front()));
+  EXPECT_EQ(again.front().header().flags, sent.front().header().flags) << "no FLUSH";
+  EXPECT_TRUE(rig_.client.at_rack());
+  EXPECT_EQ(rig_.client.counters().rack_lost, 0u);
+}
+
 TEST_F(ClientRack, ARackOfAnotherShapeIsNoRack) {
   ++rig_.epoch.epoch;
   rig_.client.set_epoch(rig_.epoch, rig_.now, rig_.sink);

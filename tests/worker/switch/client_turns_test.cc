@@ -224,14 +224,16 @@ TEST(ClientResends, ATurnThatThreeLaterOnesOvertakeIsSentAgainWithoutItsTimeOut)
     rig.tick();
     EXPECT_TRUE(rig.sink.take(DatagramType::kContribution).empty()) << slot;
     const TimeNs left = rig.client.next_deadline() - rig.now;
-    EXPECT_EQ(left <= kNsPerMs, slot >= 3) << slot;  // a step's last turns are asked for after 4 ms
+    EXPECT_GE(left, 3 * kNsPerMs)
+        << slot;  // nothing of this worker's is missing: that was another one's packet, or a notice
+    EXPECT_LT(left, kNsPerS) << slot;
   }
   rig.now = rig.client.next_deadline();
   rig.tick();
   const auto sent = rig.sink.take(DatagramType::kContribution);
   ASSERT_EQ(sent.size(), 1u);
   EXPECT_EQ(sent.front().header().slot, 0u);
-  EXPECT_EQ(rig.client.counters().overtaken, 1u);
+  EXPECT_EQ(rig.client.counters().overtaken + rig.client.counters().probes, 1u);
   EXPECT_EQ(rig.client.counters().timeouts, 0u);
   EXPECT_EQ(rig.client.active_slots(), 8u);  // a lossy network is no congestion
 }
@@ -261,7 +263,7 @@ TEST(ClientResends, WhatIsOvertakenAgainIsSentAgainThreeTimesAtMost) {
       sent += packet.header().slot == 0 ? 1 : 0;
     sent_by.push_back(sent);
   }
-  EXPECT_GE(sent_by[4], 2u) << "long before a time-out, which is 1,000 turns here";
+  EXPECT_GE(sent_by[12], 2u) << "long before a time-out, which is 1,000 turns here";
   EXPECT_EQ(sent_by.back(), 4u) << "from then on its time-out says when";
   EXPECT_EQ(rig.client.counters().overtaken, 3u);
   EXPECT_EQ(rig.client.counters().timeouts, 0u);

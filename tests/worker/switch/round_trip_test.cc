@@ -30,6 +30,19 @@ TEST(RoundTrip, NeverGoesUnderTheMinimum) {
   EXPECT_EQ(trip.timeout(0), 5);
 }
 
+TEST(RoundTrip, ExpectsLessWhereFewAreOut) {
+  RoundTrip trip({.initial_ns = 77, .min_ns = 1, .max_ns = kNsPerS});
+  EXPECT_EQ(trip.expected(1, 64), 77) << "nothing is known";
+  trip.sample(kNsPerMs);
+  for (int i = 0; i < 200; ++i) trip.sample(9 * kNsPerMs);
+  const TimeNs smoothed = trip.smoothed();
+  EXPECT_EQ(trip.expected(64, 64), smoothed);
+  EXPECT_EQ(trip.expected(0, 64), kNsPerMs);
+  EXPECT_EQ(trip.expected(32, 64), kNsPerMs + (smoothed - kNsPerMs) / 2);
+  for (int i = 0; i < 2 * 1024; ++i) trip.sample(5 * kNsPerMs);
+  EXPECT_EQ(trip.expected(0, 64), 5 * kNsPerMs) << "the least of long ago is forgotten";
+}
+
 TEST(CongestionWindow, BeginsWithAllSlotsHalvesAndCreepsUp) {
   CongestionWindow window(8);
   EXPECT_EQ(window.active(), 8u);
@@ -52,17 +65,17 @@ TEST(CongestionWindow, HalvesOnceInARoundTripAndNotBelowOne) {
   EXPECT_EQ(window.active(), 1u);
 }
 
-TEST(CongestionWindow, ClosesWhereAQuarterOfTheTurnsAreOvertakenAndNotWhereFewAre) {
+TEST(CongestionWindow, ClosesWhereAQuarterOfTheTurnsLosePacketsAndNotWhereFewDo) {
   CongestionWindow few(64);
   for (int turn = 0; turn < 64 * 5; ++turn) {
     few.clean_result();
-    if (turn % 6 == 0) few.overtaken(turn, 1);
+    if (turn % 6 == 0) few.lost(turn, 1);
   }
   EXPECT_EQ(few.active(), 64u);
   CongestionWindow many(64);
   for (int turn = 0; turn < 64; ++turn) {
     many.clean_result();
-    if (turn % 3 == 0) many.overtaken(turn, 1000);
+    if (turn % 3 == 0) many.lost(turn, 1000);
   }
   EXPECT_EQ(many.active(), 32u);
 }

@@ -16,6 +16,7 @@
 #include "worker/cli/bench/serve_compare.h"
 #include "worker/cli/bench/serve_racks.h"
 #include "worker/cli/bench/serve_raw.h"
+#include "worker/cli/bench/serve_row.h"
 #include "worker/cli/bench/serve_shared.h"
 #include "worker/cli/bench/serve_wait.h"
 #include "worker/cli/bench/serve_worker.h"
@@ -183,20 +184,6 @@ std::expected<std::vector<double>, Failure> run_raw(const Plan& plan, const Host
   return measured_ms(**shared, plan);
 }
 
-struct RowSetup {
-  std::string name;
-  std::string codec;
-  double error_max = 0;  // where the codec may change values
-  uint32_t parts_per_shard = 0;
-  bool audit = false;
-  bool by_switch = false;
-  bool at_shard = false;  ///< shard 0 decides, by datagrams
-  bool racks = false;     ///< racks' switches add up in front of it
-  bool cut = false;       ///< and re-select
-
-  std::string title() const { return audit ? name + "+audit" : name; }
-};
-
 Result<RowSetup> row_setup(const Plan& plan, const std::string& name) {
   // Relative errors of QSGD by the bucket's maximum, up and down, for normal values, as `--rows qsgd4,qsgd8` prints them: 0.17 at
   // 4 bits, 0.0092 at 8. The bounds leave a factor of two and of three, and a wrong sum (an error near 1) does not pass.
@@ -236,6 +223,8 @@ json row_json(const Plan& plan, const RowSetup& row, ServeShared& shared, const 
   const double per_worker_round = static_cast<double>(plan.options.workers) * plan.options.rounds;
   const auto& checked = shared.report(0);
   return json{{"algorithm", row.title()},
+              {"row", row.name},
+              {"links", row.links},
               {"codec", row.codec},
               {"path", row.by_switch ? "switch" : "server"},
               {"audit", row.audit},
@@ -510,7 +499,7 @@ Outcome run_rows(const Plan& plan, const Hosts& hosts, RowSetup row, json& rows)
   RowRuns with;
   for (size_t turn = 0; turn < turns.size(); ++turn) {
     row.audit = turns[turn];
-    const std::string files = plan.directory + "/" + row.name + "-" + std::to_string(turn);
+    const std::string files = plan.directory + "/" + row.name + "-" + row.links + std::to_string(turn);
     if (auto done = run_row(each, hosts, row, files, row.audit ? with : without); !done) return done;
   }
   if (!without.times.empty()) rows.push_back(without.with_times());
@@ -518,6 +507,23 @@ Outcome run_rows(const Plan& plan, const Hosts& hosts, RowSetup row, json& rows)
   rows.push_back(with.with_times());
   if (without.times.empty()) return {};
   rows.back()["audit_ratio"] = quantile(with.times, 0.5) / quantile(without.times, 0.5);
+  return {};
+}
+
+/// All rows, over links of this kind.
+Outcome run_rows_over(const std::string& links, const Plan& plan, const Hosts& hosts, const Progress& progress,
+                      json& rows) {
+  if (links == kSingleLinks || links == kLossyLinks) {
+    const Status set = links == kSingleLinks ? hosts.carry_singly() : hosts.lose(plan.options.loss);
+    if (!set) return fail_with(set.error());
+  }
+  for (const auto& name : plan.options.rows) {
+    auto setup = row_setup(plan, name);
+    if (!setup) return fail_with(setup.error());
+    setup->links = links;
+    progress(setup->title() + " (" + setup->codec + "), " + std::to_string(plan.options.rounds) + " rounds");
+    if (auto done = run_rows(plan, hosts, *setup, rows); !done) return done;
+  }
   return {};
 }
 
@@ -555,13 +561,10 @@ std::expected<json, Failure> bench_serve(const ServeBenchOptions& options, const
   progress("bare ZeroMQ, " + std::to_string(options.rounds) + " rounds");
   auto raw = run_raw(*plan, *hosts, RawAllocator::kDefault);
   if (!raw) return std::unexpected(raw.error());
-  if (const Status lost = options.loss > 0 ? hosts->lose(options.loss) : Status(); !lost)
-    return fail_with(lost.error());
-  for (const auto& name : plan->options.rows) {
-    auto setup = row_setup(*plan, name);
-    if (!setup) return fail_with(setup.error());
-    progress(name + " (" + setup->codec + "), " + std::to_string(options.rounds) + " rounds");
-    if (auto done = run_rows(*plan, *hosts, *setup, rows); !done) return std::unexpected(done.error());
+  std::vector<std::string> links{kPlainLinks};
+  if (options.loss > 0) links.insert(links.end(), {kSingleLinks, kLossyLinks});
+  for (const std::string& these : links) {
+    if (auto done = run_rows_over(these, *plan, *hosts, progress, rows); !done) return std::unexpected(done.error());
   }
   if (const Status lost = options.loss > 0 ? hosts->lose(0) : Status(); !lost) return fail_with(lost.error());
   // Measured before and after: what the machine did in between shows in both.
@@ -581,6 +584,7 @@ std::expected<json, Failure> bench_serve(const ServeBenchOptions& options, const
   }
   compare_paths(rows);
   compare_racks(rows);
+  compare_losses(rows);
   rows.push_back(raw_row("raw_zmq", *plan, *raw));
   rows.push_back(raw_row("raw_zmq_tuned_allocator", *plan, *tuned));
   std::error_code ignored;

@@ -11,7 +11,7 @@ void compare_racks(json& rows) {
   const auto straight = std::ranges::find_if(rows, [](const json& row) { return row["algorithm"] == kStraightRow; });
   if (straight == rows.end()) return;
   for (json& row : rows) {
-    if (!row.contains("racks")) continue;
+    if (!row.contains("racks") || row["links"] != kPlainLinks) continue;
     row["ratio_to_straight_bytes"] =
         row["bytes_into_shard"].get<double>() / (*straight)["bytes_into_shard"].get<double>();
   }
@@ -23,6 +23,23 @@ void compare_paths(json& rows) {
   const auto by_switch = std::ranges::find_if(rows, is_by("switch"));
   if (server == rows.end() || by_switch == rows.end()) return;
   (*by_switch)["ratio_to_server"] = (*by_switch)["round_ms"].get<double>() / (*server)["round_ms"].get<double>();
+}
+
+void compare_losses(json& rows) {
+  const auto find = [&](const json& lossy, const char* links) {
+    return std::ranges::find_if(rows, [&](const json& row) {
+      return row["row"] == lossy["row"] && row["audit"] == lossy["audit"] && row["links"] == links;
+    });
+  };
+  for (json& row : rows) {
+    if (row["links"] != kLossyLinks) continue;
+    const auto plain = find(row, kPlainLinks);
+    const auto single = find(row, kSingleLinks);
+    if (plain != rows.end())
+      row["ratio_to_loss_free"] = row["round_ms"].get<double>() / (*plain)["round_ms"].get<double>();
+    if (single != rows.end())
+      row["ratio_to_single"] = row["round_ms"].get<double>() / (*single)["round_ms"].get<double>();
+  }
 }
 
 }  // namespace millrace::cli

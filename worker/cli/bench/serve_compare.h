@@ -7,10 +7,19 @@ namespace millrace::cli {
 /// Name of the row whose workers send to shard 0 itself, beside rows by way of racks.
 constexpr const char* kStraightRow = "shard0";
 
+/// A row's links: as they are; as those that lose packets are, without a loss; with losses.
+constexpr const char* kPlainLinks = "plain";
+constexpr const char* kSingleLinks = "single";
+constexpr const char* kLossyLinks = "loss";
+
 /// Bytes into shard 0 by way of racks over those without: `ratio_to_straight_bytes` of every row with racks.
 void compare_racks(nlohmann::json& rows);
 
 /// The switch's round over that of the first row by the shards: `ratio_to_server` of the first row by the switch.
 void compare_paths(nlohmann::json& rows);
+
+/// The round with losses over the same row's without: `ratio_to_loss_free`, and `ratio_to_single` where links carry packets one
+/// by one all the same.
+void compare_losses(nlohmann::json& rows);
 
 }  // namespace millrace::cli

@@ -90,9 +90,13 @@ Result<Hosts> Hosts::make(uint32_t count, const std::string& rate, uint32_t unli
   return hosts;
 }
 
-Status Hosts::lose(double fraction) const {
+Status Hosts::lose(double fraction) const { return set_links(fmt::format("{:.6f}", fraction)); }
+
+Status Hosts::carry_singly() const { return set_links("single"); }
+
+Status Hosts::set_links(const std::string& how) const {
   MILLRACE_CHECK(!prefix_.empty());
-  const auto made = run_script({script_, "lose", prefix_, fmt::format("{:.6f}", fraction)}, ChildSession::kParents);
+  const auto made = run_script({script_, "lose", prefix_, how}, ChildSession::kParents);
   if (!made) return std::unexpected(made.error());
   if (*made != 0) return fail(ErrorCode::kIo, "no loss on the links (see the line above): it needs nft");
   return {};

@@ -25,6 +25,9 @@ class Hosts {
   /// From now on every packet that comes to one of the hosts is lost with this chance. REQUIRES: made with a rate.
   /// Errors  io: no nft, or a kernel without random numbers for it.
   Status lose(double fraction) const;
+  /// From now on no packet is lost, and the links to the hosts carry packets one by one as those that lose some do: to compare
+  /// with. REQUIRES, Errors as lose().
+  Status carry_singly() const;
   Hosts(Hosts&& other) noexcept;
   Hosts& operator=(Hosts&&) = delete;
   ~Hosts();
@@ -36,6 +39,8 @@ class Hosts {
 
  private:
   Hosts() = default;
+  Status set_links(const std::string& how) const;
+
   std::string script_;
   std::string prefix_;
 };

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace millrace::worker {
+
+/// What each of a link's latest packets carried, by its sequence number: an aggregator says so what it lacks (NOTICE 7,
+/// protocol/WIRE_FORMAT.md). Older ones are forgotten, which leaves them to time-outs.
+/// Memory   32 KiB.
+class SentLog {
+ public:
+  static constexpr size_t kPackets = 1024;
+
+  struct Packet {
+    uint64_t sequence = 0;  ///< 0: none
+    uint64_t turn = 0;
+    uint16_t slot = 0;
+    uint16_t fragment = 0;
+  };
+
+  void note(const Packet& packet) { packets_[packet.sequence % kPackets] = packet; }
+  /// Null: not known, any more.
+  const Packet* find(uint64_t sequence) const {
+    const Packet& packet = packets_[sequence % kPackets];
+    return sequence != 0 && packet.sequence == sequence ? &packet : nullptr;
+  }
+
+ private:
+  std::array<Packet, kPackets> packets_{};
+};
+
+}  // namespace millrace::worker
