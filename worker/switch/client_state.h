@@ -162,13 +162,17 @@ struct SwitchClient::State {
   bool may_probe(const Slot& slot) const;
   TimeNs still_patience() const;
   TimeNs still_due() const;
+  TimeNs still_min() const { return lossy_steps != 0 ? kStillMinLossy : kStillMin; }
   bool idle() const;
   TimeNs idle_probe_due() const;
   void probe_idly(TimeNs now, protocol::PacketSink& sink);
 
-  static constexpr uint32_t kHastySendsMax = 3;      ///< of a turn: so often it is sent again before a time-out
-  static constexpr uint32_t kOvertakenMax = 3;       ///< as duplicate acknowledgements of TCP (RFC 5681)
-  static constexpr TimeNs kStillMin = 3 * kNsPerMs;  ///< a worker that has lost its core is not a lost packet
+  static constexpr uint32_t kHastySendsMax = 3;  ///< of a turn: so often it is sent again before a time-out
+  static constexpr uint32_t kOvertakenMax = 3;   ///< as duplicate acknowledgements of TCP (RFC 5681)
+  /// A worker that has lost its core is not a lost packet; where packets are lost in every step it may well be one.
+  static constexpr TimeNs kStillMin = 5 * kNsPerMs;
+  static constexpr TimeNs kStillMinLossy = 2 * kNsPerMs;
+  static constexpr uint32_t kLossySteps = 3;  ///< from a loss on
 
   uint16_t slot_count() const { return static_cast<uint16_t>(slots.size()); }
 
@@ -213,6 +217,7 @@ struct SwitchClient::State {
   uint64_t orders = 0;  ///< transmissions and answers held back, counted
   SentLog decider_log;
   SentLog rack_log;
+  uint32_t lossy_steps = 0;       ///< so many more, this one among them, count as ones that lose packets
   uint32_t results_lost = 0;      ///< packets to all that have not come, and no slot has been found that lacks them
   bool step_is_answered = false;  ///< a turn of this step is back: all workers have begun it
   TimeNs moved_at = 0;            ///< when a turn came back last, or what was out was sent again

@@ -56,7 +56,7 @@ bool SwitchClient::State::may_probe(const Slot& slot) const {
 
 TimeNs SwitchClient::State::still_patience() const {
   const TimeNs expected = round_trip.expected(waiting(), slot_count());
-  return std::max(expected + expected / 2, kStillMin);
+  return std::max(expected + expected / 2, still_min());
 }
 
 TimeNs SwitchClient::State::still_due() const {
@@ -65,7 +65,7 @@ TimeNs SwitchClient::State::still_due() const {
     if (may_probe(slot)) oldest = std::min(oldest, slot.last_sent_at);
   }
   if (oldest == std::numeric_limits<TimeNs>::max()) return oldest;
-  return std::max(oldest + still_patience(), moved_at + kStillMin);
+  return std::max(oldest + still_patience(), moved_at + still_min());
 }
 
 void SwitchClient::State::time_out(uint16_t number, TimeNs now, protocol::PacketSink& sink) {

@@ -72,6 +72,7 @@ void SwitchClient::State::share_out_pieces() {
 void SwitchClient::State::open_step(TimeNs now, protocol::PacketSink& sink) {
   step_is_answered = false;
   results_lost = 0;
+  lossy_steps -= lossy_steps != 0 ? 1 : 0;
   unopened = false;
   for (uint16_t number = 0; number < slot_count(); ++number) {
     slots[number].ended = false;
@@ -186,6 +187,7 @@ void SwitchClient::State::send_lost_packet(const SentLog::Packet& packet, Way wa
   if (slot.state != SlotState::kWaiting || slot.turn != packet.turn) return;
   if (slot.sends == 1) congestion.lost(now, round_trip.smoothed());
   transmit_fragment(packet.slot, packet.fragment, 0, way, sink);
+  lossy_steps = kLossySteps;
   ++counters.sent_on_notice;
   ++slot.sends;
   slot.last_sent_at = now;
@@ -235,6 +237,7 @@ void SwitchClient::State::hasten_results(TimeNs now) {
     }
     if (lacking == nullptr) return;
     lacking->hastened = true;
+    lossy_steps = kLossySteps;
     lacking->due = now;
   }
 }

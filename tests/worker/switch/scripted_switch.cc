@@ -118,7 +118,7 @@ ByteBuffer ScriptedSwitch::fetch(uint32_t epoch, uint16_t slot, uint64_t turn) {
 ByteBuffer ScriptedSwitch::result(uint32_t epoch, const ResultSays& says) {
   DatagramHeader header = header_of(DatagramType::kResult, epoch);
   header.worker = protocol::kAllWorkers;
-  header.sequence = ++sequence_;
+  header.sequence = ++sequence_to_all_;
   header.slot = says.slot;
   header.turn = says.turn;
   header.step = says.step;

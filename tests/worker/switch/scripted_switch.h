@@ -92,7 +92,8 @@ class ScriptedSwitch {
 
   SwitchClientOptions options_;
   uint64_t life_;
-  uint64_t sequence_ = 0;
+  uint64_t sequence_ = 0;         ///< of packets to the worker
+  uint64_t sequence_to_all_ = 0;  ///< of results
   protocol::Nonce worker_nonce_{};
   protocol::Nonce own_nonce_{};
 };
