@@ -6,14 +6,14 @@
 #                                    build  the dev preset, and every header alone
 #                                    asan   AddressSanitizer and UBSan over the unit and simulation tests
 #                                    tsan   ThreadSanitizer over the tests labelled tsan (server, worker, simulation)
-#                                    fuzz   every fuzzer, 30 seconds each, two at a time
+#                                    fuzz   every fuzzer, 15 seconds each, two at a time
 #                                    lint   clang-format and clang-tidy (Millrace's own lint is a test of the dev build)
 #                                    punish kills and restarts workers and shards of a job, 60 seconds of it
 #                                    dev    every test of the dev build, but those labelled perf
 #   deploy/test.sh --quick         setup, build, dev
 #   deploy/test.sh --stage NAME    that stage alone (repeatable); also: perf, the tests labelled perf
 #
-# Environment: MILLRACE_JOBS (default: the number of cores), MILLRACE_FUZZ_SECONDS (default: 30), MILLRACE_PUNISH_SECONDS
+# Environment: MILLRACE_JOBS (default: the number of cores), MILLRACE_FUZZ_SECONDS (default: 15), MILLRACE_PUNISH_SECONDS
 # (default: 60).
 # Logs stay in build/logs/STAGE.log. Exit codes: 0 all passed, 1 a stage failed, 2 usage.
 set -uo pipefail
@@ -23,7 +23,7 @@ readonly ALL_STAGES=(setup build asan tsan fuzz lint punish dev)
 readonly QUICK_STAGES=(setup build dev)
 readonly LOGS=build/logs
 readonly JOBS=${MILLRACE_JOBS:-$(nproc)}
-readonly FUZZ_SECONDS=${MILLRACE_FUZZ_SECONDS:-30}
+readonly FUZZ_SECONDS=${MILLRACE_FUZZ_SECONDS:-15}
 readonly PUNISH_SECONDS=${MILLRACE_PUNISH_SECONDS:-60}
 readonly SUMMARY_LINES=40
 

@@ -100,7 +100,7 @@ struct SwitchClient::State {
   bool keeps_the_rules(const Slot& slot, uint16_t number, const protocol::DatagramHeader& header) const;
   void count_taken(Gathering::Taken taken);
   bool settle_if_whole(uint16_t number, TimeNs now);
-  void keep_applied(Slot& slot, std::span<const uint16_t> applied);
+  void keep_applied(Slot& slot, std::span<const uint16_t> where);
   void advance(uint16_t number, uint32_t next, TimeNs now, protocol::PacketSink& sink);
   void end_step_if_over(TimeNs now, protocol::PacketSink& sink);
 

@@ -145,7 +145,7 @@ void SwitchClient::State::send_turn(uint16_t number, TimeNs now, protocol::Packe
 }
 
 void SwitchClient::State::transmit(uint16_t number, uint8_t flags, Way way, protocol::PacketSink& sink) {
-  const size_t fragments = slots[number].sent.fragments.size();
+  const auto fragments = static_cast<uint16_t>(slots[number].sent.fragments.size());
   for (uint16_t at = 0; at < fragments; ++at) transmit_fragment(number, at, flags, way, sink);
 }
 
