@@ -125,7 +125,7 @@ void ExponentTable::join_seen() {
 }
 
 /// settled  ascending.
-void ExponentTable::set(std::vector<std::pair<uint32_t, int>>&& settled) {
+void ExponentTable::set(const std::vector<std::pair<uint32_t, int>>& settled) {
   std::vector<std::pair<uint32_t, int>>& blocks = state_.blocks;
   const auto known = static_cast<std::ptrdiff_t>(blocks.size());
   std::ptrdiff_t at = 0;
@@ -155,7 +155,7 @@ void ExponentTable::end_step() {
     whole_bit = std::max(whole_bit, seen.exponent + seen.bits);
     settled.emplace_back(seen.block, next(seen.exponent, seen.exponent + seen.bits));
   }
-  set(std::move(settled));
+  set(settled);
   for (const auto& [group, bit] : whole_bits) {
     int& whole = state_.whole[group];
     whole = bit == kNone ? lowered(whole) : next(whole, bit);

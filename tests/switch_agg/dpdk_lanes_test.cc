@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "protocol/datagram/extensions.h"
 #include "switch_agg/bench_traffic.h"
 #include "switch_agg/dpdk_ports.h"
 #include "switch_agg/lane.h"
@@ -112,7 +113,11 @@ class LaneJob {
     const auto datagram = protocol::parse_datagram(packet);
     ASSERT_TRUE(datagram);
     // By two queues frames come out of order, which may look like a loss.
-    if (datagram->header.type == protocol::DatagramType::kNotice) return;
+    if (datagram->header.type == protocol::DatagramType::kNotice) {
+      const auto notice = protocol::read_notice(datagram->extension);
+      ASSERT_TRUE(notice && notice->code == protocol::NoticeCode::kLost);
+      return;
+    }
     ASSERT_EQ(datagram->header.type, protocol::DatagramType::kResult);
     ASSERT_TRUE(workers_.results_key().verify(*datagram));
     ASSERT_EQ(datagram->header.turn, turn_);

@@ -88,7 +88,8 @@ struct SwitchClient::State {
   void transmit(uint16_t number, uint8_t flags, Way way, protocol::PacketSink& sink);
   void transmit_fragment(uint16_t number, uint16_t at, uint8_t flags, Way way, protocol::PacketSink& sink);
   void send_lost(const protocol::Notice& notice, Way way, TimeNs now, protocol::PacketSink& sink);
-  void send_lost_packet(const SentLog::Packet& packet, Way way, TimeNs now, protocol::PacketSink& sink);
+  void send_lost_packet(SentLog::Packet packet, Way way, TimeNs now, protocol::PacketSink& sink);
+  void note_sent(Slot& slot, TimeNs now);
   void send_held(TimeNs now, protocol::PacketSink& sink);
   void note_overtaken(uint64_t order, TimeNs now);
   void hasten_results(TimeNs now);

@@ -22,7 +22,6 @@ void SwitchClient::State::tick(TimeNs now, protocol::PacketSink& sink) {
     return note_silence(now, sink);
   }
   if (idle()) return probe_idly(now, sink);
-  if (now >= still_due()) probe_still(now, sink);
   for (uint16_t number = 0; number < slot_count(); ++number) {
     Slot& slot = slots[number];
     if (slot.state == SlotState::kDone || now < slot.due) continue;
@@ -36,6 +35,7 @@ void SwitchClient::State::tick(TimeNs now, protocol::PacketSink& sink) {
       time_out(number, now, sink);
     }
   }
+  if (now >= still_due()) probe_still(now, sink);
 }
 
 /// Of a step's last turns none is overtaken, and no number shows a gap. So where nothing comes back, what is out for longer than

@@ -72,7 +72,7 @@ void SwitchClient::State::share_out_pieces() {
 void SwitchClient::State::open_step(TimeNs now, protocol::PacketSink& sink) {
   step_is_answered = false;
   results_lost = 0;
-  lossy_steps -= lossy_steps != 0 ? 1 : 0;
+  if (lossy_steps != 0) --lossy_steps;
   unopened = false;
   for (uint16_t number = 0; number < slot_count(); ++number) {
     slots[number].ended = false;
@@ -136,6 +136,10 @@ void SwitchClient::State::send_turn(uint16_t number, TimeNs now, protocol::Packe
   const bool past = slot.timeouts >= 3 && slot.timeouts % 2 == 1;
   const Way way = rack_phase == RackPhase::kWelcome && !past ? Way::kRack : Way::kDecider;
   transmit(number, way == Way::kRack && slot.timeouts >= 2 ? flag::kFlush : uint8_t{0}, way, sink);
+  note_sent(slot, now);
+}
+
+void SwitchClient::State::note_sent(Slot& slot, TimeNs now) {
   slot.order = ++orders;
   slot.overtaken = 0;
   slot.hastened = false;
@@ -177,23 +181,19 @@ void SwitchClient::State::send_lost(const protocol::Notice& notice, Way way, Tim
     if (i != 0 && (lost.others >> (i - 1) & 1) == 0) continue;
     if (lost.first + i < lost.first) return;
     const SentLog::Packet* packet = log.find(lost.first + i);
-    if (packet != nullptr) send_lost_packet(SentLog::Packet(*packet), way, now, sink);
+    if (packet != nullptr) send_lost_packet(*packet, way, now, sink);
   }
 }
 
-void SwitchClient::State::send_lost_packet(const SentLog::Packet& packet, Way way, TimeNs now,
-                                           protocol::PacketSink& sink) {
+/// packet  a copy: what is sent again may take its place in the log.
+void SwitchClient::State::send_lost_packet(SentLog::Packet packet, Way way, TimeNs now, protocol::PacketSink& sink) {
   Slot& slot = slots[packet.slot];
   if (slot.state != SlotState::kWaiting || slot.turn != packet.turn) return;
   if (slot.sends == 1) congestion.lost(now, round_trip.smoothed());
   transmit_fragment(packet.slot, packet.fragment, 0, way, sink);
   lossy_steps = kLossySteps;
   ++counters.sent_on_notice;
-  ++slot.sends;
-  slot.last_sent_at = now;
-  slot.order = ++orders;
-  slot.overtaken = 0;
-  slot.due = now + round_trip.timeout(slot.timeouts);
+  note_sent(slot, now);
 }
 
 void SwitchClient::State::send_held(TimeNs now, protocol::PacketSink& sink) {

@@ -8,7 +8,7 @@ namespace millrace::worker {
 
 /// What each of a link's latest packets carried, by its sequence number: an aggregator says so what it lacks (NOTICE 7,
 /// protocol/WIRE_FORMAT.md). Older ones are forgotten, which leaves them to time-outs.
-/// Memory   32 KiB.
+/// Memory   24 KiB.
 class SentLog {
  public:
   static constexpr size_t kPackets = 1024;

@@ -119,24 +119,6 @@ TEST_F(ClientLosses, NothingIsSentAgainWhileAHelloIsOut) {
   EXPECT_TRUE(rig_.sink.take().empty());
 }
 
-/// Another worker's loss delays the turn: that one is told, so this one only waits, for a round trip.
-TEST_F(ClientLosses, AnOvertakenTurnWaitsForARoundTripWhereNoResultIsMissing) {
-  rig_.begin(0, {});
-  contributions();
-  for (uint16_t slot = 1; slot < kSlots; ++slot) {
-    rig_.hand(rig_.aggregator.result(1, {.slot = slot, .turn = 1, .window = slot}));
-    rig_.tick();
-    EXPECT_TRUE(contributions().empty());
-    EXPECT_GE(rig_.client.next_deadline() - rig_.now, 5 * kNsPerMs) << slot;
-  }
-  rig_.now = rig_.client.next_deadline();
-  rig_.tick();
-  const auto again = contributions();
-  ASSERT_EQ(again.size(), 1u);
-  EXPECT_EQ(again[0].header().slot, 0u);
-  EXPECT_EQ(rig_.client.counters().timeouts, 0u);
-}
-
 /// The last turns of a step have nothing behind them that shows a loss: what is out for longer than a turn takes is sent again
 /// where nothing comes back for 5 ms; for 2 ms where packets have been lost.
 class ClientStillness : public ClientLosses, public ::testing::WithParamInterface<bool> {};
