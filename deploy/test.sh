@@ -85,7 +85,8 @@ stage_punish() {
       --seconds "$PUNISH_SECONDS"
 }
 
-stage_dev() { ctest --preset dev -j 1 -LE '^perf$' --no-tests=error; }
+# Those that time something or start processes run alone (RUN_SERIAL).
+stage_dev() { ctest --preset dev -j "$JOBS" -LE '^perf$' --no-tests=error; }
 
 stage_perf() { ctest --preset dev -j 1 -L '^perf$' --no-tests=error; }
 

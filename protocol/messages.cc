@@ -7,6 +7,16 @@
 
 namespace millrace::protocol {
 
+Body::Body() = default;
+Body::Body(const Body&) = default;
+Body::Body(Body&&) noexcept = default;
+Body& Body::operator=(const Body&) = default;
+Body& Body::operator=(Body&&) noexcept = default;
+Body::~Body() = default;
+bool Body::operator==(const Body& other) const {
+  return static_cast<const AnyBody&>(*this) == static_cast<const AnyBody&>(other);
+}
+
 uint64_t histogram_hash(uint64_t job, const ThresholdHistogram& body, ByteSpan payload) {
   ByteBuffer about;
   ByteWriter writer(about);
@@ -18,7 +28,7 @@ uint64_t histogram_hash(uint64_t job, const ThresholdHistogram& body, ByteSpan p
 
 std::string_view body_name(const Body& body) {
   // In the order of the variant's alternatives.
-  static constexpr std::array<std::string_view, std::variant_size_v<Body>> kNames = {
+  static constexpr std::array<std::string_view, std::variant_size_v<AnyBody>> kNames = {
       "hello", "welcome",   "refuse",      "view_change",         "contribution", "duplicate", "update",  "settled",
       "ack",   "heartbeat", "shard_hello", "threshold_histogram", "goodbye",      "abort",     "collect", "state",
       "fetch", "fetched",   "settle",      "snapshot_request",    "snapshot",     "synced",    "pull",    "pulled",

@@ -25,7 +25,7 @@ TEST(Frame, EveryKindOfMessageGoesRoundTrip) {
     EXPECT_EQ(decoded->body, message.body) << body_name(message.body);
     EXPECT_EQ(decoded->payload.bytes.data(), message.payload.bytes.data()) << "handed on, not copied";
   }
-  EXPECT_EQ(names.size(), std::variant_size_v<Body>);
+  EXPECT_EQ(names.size(), std::variant_size_v<AnyBody>);
 }
 
 TEST(Frame, EqualMessagesGiveEqualBytes) {
