@@ -65,6 +65,7 @@ enum class AggregatorEvent : uint8_t {
   // At a rack.
   kGroupSent,
   kGroupAgain,
+  kPartAgain,     ///< alone: the shard said that it is lost
   kGroupTooLong,  ///< for 16 parts
   kForwarded,     ///< units, raw
   kFlushed,       ///< sums that were begun and are forgotten
@@ -74,7 +75,7 @@ enum class AggregatorEvent : uint8_t {
   kEntriesCut,    ///< indices that re-selection left out: back to the rack's workers
   kNoticeSent,
   kNoticeLimited,
-  kLostTold,  ///< packets of workers that have not come, as notices say
+  kLostTold,  ///< packets of workers and racks that have not come, as notices say
   kEventCount,
 };
 

@@ -154,6 +154,8 @@ void CombineJob::from_shard(const Datagram& datagram, const Outbox& out) {
       welcome(static_cast<uint16_t>(std::countr_zero(left)), out);
     return;
   }
+  const auto said = protocol::read_notice(datagram.extension);
+  if (said && said->code == NoticeCode::kLost && !is_hint) return shard_lacks(protocol::lost_of(*said), out);
   // Whatever it says (another life mostly): a challenge tells. It may be an old one again.
   doubt_shard(out);
 }

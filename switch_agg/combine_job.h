@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/grid/step_cut.h"
+#include "protocol/datagram/sent_log.h"
 #include "protocol/datagram/switch_link.h"
 #include "switch_agg/job_machine.h"
 
@@ -63,6 +64,7 @@ class CombineJob : public JobMachine {
   void ask_shard(const Outbox& out);
   void greet_shard(const Outbox& out);
   void doubt_shard(const Outbox& out);
+  void shard_lacks(const protocol::LostSequences& lost, const Outbox& out);
 
   // Units.
   void contribution(const protocol::Datagram& datagram, const Outbox& out);
@@ -76,13 +78,16 @@ class CombineJob : public JobMachine {
   bool encode_group(uint16_t number, std::span<const uint16_t> indices, std::span<const int32_t> values,
                     const protocol::WindowCodecs& codecs, uint8_t flags);
   void send_group(uint16_t number, const Outbox& out);
+  void send_part(uint16_t number, uint32_t part, const Outbox& out);
+  void send_part_again(protocol::SentLog::Packet packet, const Outbox& out);
   void send_group_again(uint16_t number, const Outbox& out);
   void send_groups_asked_for(const Outbox& out);
   void note_turn_around(const Cell& cell, TimeNs now);
-  void send_up(protocol::DatagramHeader header, const protocol::PartialTerms& terms, ByteSpan payload,
-               const Outbox& out);
+  uint64_t send_up(protocol::DatagramHeader header, const protocol::PartialTerms& terms, ByteSpan payload,
+                   const Outbox& out);
 
   protocol::SwitchLink link_;
+  protocol::SentLog sent_;  ///< parts of groups
   Uplink uplink_ = Uplink::kNone;
   TimeNs asked_at_ = 0;
   TimeNs ask_after_ = 0;

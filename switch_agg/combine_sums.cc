@@ -247,26 +247,57 @@ void CombineJob::send_group(uint16_t number, const Outbox& out) {
   Slot& slot = this->slot(number);
   Cell& cell = cells_[number];
   const KeptResult& parts = slot.kept_of(slot.cur);
-  for (uint32_t part = 0; part < parts.fragments(); ++part) {
-    send_up(parts.header(part), {.have = job_.rack & live_, .last = cell.askers, .hash = cell.hash},
-            parts.body(part).subspan(kPartialTermsBytes), out);
-  }
+  for (uint32_t part = 0; part < parts.fragments(); ++part) send_part(number, part, out);
   // Sooner than an answer can be here it would be the same packets twice, once for each of its workers that asks.
   const TimeNs gap = options_->answer_gap_ns;
   cell.again_after = out.now() + std::clamp(turn_around_, gap, kAgainGapsMax * gap);
 }
 
-void CombineJob::send_up(DatagramHeader header, const PartialTerms& terms, ByteSpan payload, const Outbox& out) {
+void CombineJob::send_part(uint16_t number, uint32_t part, const Outbox& out) {
+  Slot& slot = this->slot(number);
+  const Cell& cell = cells_[number];
+  const KeptResult& parts = slot.kept_of(slot.cur);
+  const uint64_t sequence =
+      send_up(parts.header(part), {.have = job_.rack & live_, .last = cell.askers, .hash = cell.hash},
+              parts.body(part).subspan(kPartialTermsBytes), out);
+  if (sequence != 0)
+    sent_.note({.sequence = sequence, .turn = slot.cur, .slot = number, .fragment = static_cast<uint16_t>(part)});
+}
+
+/// Parts alone: of those that are there the shard has the hash. Units that went up raw their workers send again.
+void CombineJob::shard_lacks(const protocol::LostSequences& lost, const Outbox& out) {
+  if (uplink_ != Uplink::kWelcome) return;
+  lost.for_each([&](uint64_t sequence) {
+    const protocol::SentLog::Packet* packet = sent_.find(sequence);
+    if (packet != nullptr) send_part_again(*packet, out);
+  });
+}
+
+/// packet  a copy: what is sent again may take its place in the log.
+void CombineJob::send_part_again(protocol::SentLog::Packet packet, const Outbox& out) {
+  Slot& slot = this->slot(packet.slot);
+  Cell& cell = cells_[packet.slot];
+  if (cell.state != CellState::kSent || slot.cur != packet.turn ||
+      packet.fragment >= slot.kept_of(slot.cur).fragments())
+    return;
+  send_part(packet.slot, packet.fragment, out);
+  out.count(Event::kPartAgain);
+  cell.again_after =
+      std::max(cell.again_after, out.now() + std::min(turn_around_, kAgainGapsMax * options_->answer_gap_ns));
+}
+
+uint64_t CombineJob::send_up(DatagramHeader header, const PartialTerms& terms, ByteSpan payload, const Outbox& out) {
   header.type = DatagramType::kPartial;
   header.magic = protocol::kDatagramMagic;
   std::array<uint8_t, kPartialTermsBytes> extension;
   put_partial_terms(terms, extension);
   const size_t bytes = kDatagramHeaderBytes + kPartialTermsBytes + payload.size() + kDatagramMacBytes;
-  if (out.room(bytes).empty()) return;
-  link_.send(header, extension, payload, job_.shard, out.sink());
+  if (out.room(bytes).empty()) return 0;
+  const uint64_t sequence = link_.send(header, extension, payload, job_.shard, out.sink());
   out.count(Event::kSent);
   out.count(Event::kSentUp);
   out.count(Event::kSentUpBytes, bytes);
+  return sequence;
 }
 
 }  // namespace millrace::switch_agg

@@ -46,9 +46,8 @@ void ReduceJob::receive(const Datagram& datagram, const protocol::Endpoint& from
   if (header.type == DatagramType::kHello)
     return is_rack ? rack_hello(datagram, from, out) : hello(datagram, from, out);
   if (!admit(datagram, out)) return;
-  if (is_rack) return partial(datagram, out);
   if (header.type == DatagramType::kKept) return kept(datagram, out);
-  contribution(datagram, out);
+  is_rack ? partial(datagram, out) : contribution(datagram, out);
   if (phase_ == Phase::kOpen && header.epoch == epoch_) tell_lost(header.worker, out);
 }
 

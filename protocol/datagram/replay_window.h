@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstdint>
 
 namespace millrace::protocol {
@@ -9,6 +10,18 @@ namespace millrace::protocol {
 struct LostSequences {
   uint64_t first = 0;   ///< 0: none is
   uint64_t others = 0;  ///< bit i: first + 1 + i is missing too
+
+  /// Calls f(sequence) for each; a hostile one may name any, but none is below `first`.
+  template <typename F>
+  void for_each(F&& f) const {
+    if (first == 0) return;
+    f(first);
+    for (uint64_t left = others; left != 0; left &= left - 1) {
+      const uint64_t sequence = first + 1 + static_cast<uint64_t>(std::countr_zero(left));
+      if (sequence < first) return;
+      f(sequence);
+    }
+  }
   bool operator==(const LostSequences&) const = default;
 };
 

@@ -144,6 +144,39 @@ TEST_F(Rack, AGroupGoesUpAgainNoSoonerThanAnAnswerTakes) {
   EXPECT_EQ(rig_.partials().size(), 1);
 }
 
+TEST_F(Rack, APartThatTheShardLacksGoesUpAgainAlone) {
+  for (const uint32_t worker : {0u, 1u}) rig_.to_rack(worker, {}, {{1, 5}});
+  rig_.to_shard(2, {}, {{1, 1}});
+  rig_.lost = [](const Datagram& datagram) { return datagram.header.type == DatagramType::kPartial; };
+  for (const uint32_t worker : {0u, 1u}) rig_.to_rack(worker, {.turn = 2, .step = 1}, {{1, 5}});
+  rig_.lost = [](const Datagram&) { return false; };
+  rig_.partials();
+  // Late units of the turn before, raw.
+  for (int i = 0; i < 2; ++i) rig_.to_rack(0, {}, {{1, 5}});
+  EXPECT_EQ(rig_.partials().size(), 2);
+  EXPECT_EQ(rig_.counted_at_shard(Event::kLostTold), 0);
+  rig_.to_rack(0, {}, {{1, 5}});
+  EXPECT_EQ(rig_.counted_at_shard(Event::kLostTold), 1);
+  EXPECT_EQ(rig_.counted_at_rack(Event::kPartAgain), 1);
+  EXPECT_EQ(rig_.counted_at_rack(Event::kGroupAgain), 0);
+  EXPECT_EQ(rig_.counted_at_shard(Event::kGroupAdded), 2);
+  rig_.to_shard(2, {.turn = 2, .step = 1}, {{1, 1}});
+  EXPECT_EQ(rig_.told(0), (Entries{{1, 11}}));
+}
+
+TEST_F(Rack, WhatTheShardLacksOfATurnThatIsOverStaysAway) {
+  rig_.lost = [](const Datagram& datagram) { return datagram.header.type == DatagramType::kPartial; };
+  for (const uint32_t worker : {0u, 1u}) rig_.to_rack(worker, {}, {{1, 5}});
+  rig_.lost = [](const Datagram&) { return false; };
+  // Units past the rack closed the turn.
+  for (const uint32_t worker : {0u, 1u}) rig_.to_shard(worker, {}, {{1, 5}});
+  rig_.to_shard(2, {}, {{1, 1}});
+  rig_.to_rack(0, {.turn = 2, .step = 1}, {{1, 5}});
+  for (int i = 0; i < 3; ++i) rig_.to_rack(0, {}, {{1, 5}});
+  EXPECT_EQ(rig_.counted_at_shard(Event::kLostTold), 1);
+  EXPECT_EQ(rig_.counted_at_rack(Event::kPartAgain), 0);
+}
+
 /// Epoch, members and turns of a job that begins anew may be those of the job before.
 TEST_F(Rack, WhatAnotherProcessSentBeforeIsInNoSum) {
   rig_.to_rack(0, {}, {{1, 5}});
@@ -332,7 +365,9 @@ TEST(RackParts, AGroupOfSeveralPartsIsTakenWholeOrNotAtAll) {
   };
   uint32_t parts = 0;
   rig.lost = [&](const Datagram& datagram) {
-    return datagram.header.type == DatagramType::kPartial && ++parts == 2;  // the second part of the first sending
+    // The second part of the first sending, and what says that it is lost.
+    return datagram.header.type == DatagramType::kNotice ||
+           (datagram.header.type == DatagramType::kPartial && ++parts == 2);
   };
   contribute(0);
   contribute(1);

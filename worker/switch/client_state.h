@@ -6,10 +6,10 @@
 #include <optional>
 #include <vector>
 
+#include "protocol/datagram/sent_log.h"
 #include "protocol/datagram/switch_link.h"
 #include "worker/switch/grid.h"
 #include "worker/switch/round_trip.h"
-#include "worker/switch/sent_log.h"
 #include "worker/switch/switch_client.h"
 #include "worker/switch/turn.h"
 
@@ -88,7 +88,7 @@ struct SwitchClient::State {
   void transmit(uint16_t number, uint8_t flags, Way way, protocol::PacketSink& sink);
   void transmit_fragment(uint16_t number, uint16_t at, uint8_t flags, Way way, protocol::PacketSink& sink);
   void send_lost(const protocol::Notice& notice, Way way, TimeNs now, protocol::PacketSink& sink);
-  void send_lost_packet(SentLog::Packet packet, Way way, TimeNs now, protocol::PacketSink& sink);
+  void send_lost_packet(protocol::SentLog::Packet packet, Way way, TimeNs now, protocol::PacketSink& sink);
   void note_sent(Slot& slot, TimeNs now);
   void send_held(TimeNs now, protocol::PacketSink& sink);
   void note_overtaken(uint64_t order, TimeNs now);
@@ -216,8 +216,8 @@ struct SwitchClient::State {
   uint32_t rack_timeouts = 0;
 
   uint64_t orders = 0;  ///< transmissions and answers held back, counted
-  SentLog decider_log;
-  SentLog rack_log;
+  protocol::SentLog decider_log;
+  protocol::SentLog rack_log;
   uint32_t lossy_steps = 0;       ///< so many more, this one among them, count as ones that lose packets
   uint32_t results_lost = 0;      ///< packets to all that have not come, and no slot has been found that lacks them
   bool step_is_answered = false;  ///< a turn of this step is back: all workers have begun it

@@ -160,7 +160,7 @@ void SwitchClient::State::transmit_fragment(uint16_t number, uint16_t at, uint8_
   protocol::DatagramHeader header = fragment.header;
   header.flags |= flags;
   header.epoch = epoch.epoch;
-  SentLog::Packet packet{.turn = slot.turn, .slot = number, .fragment = at};
+  protocol::SentLog::Packet packet{.turn = slot.turn, .slot = number, .fragment = at};
   if (way == Way::kRack) {
     packet.sequence = rack_link.send(header, {}, fragment.payload, epoch.rack, sink);
     ++counters.sent_to_rack;
@@ -174,19 +174,16 @@ void SwitchClient::State::transmit_fragment(uint16_t number, uint16_t at, uint8_
 /// What an aggregator lacks is sent again at once: it names the packets, so that no other worker sends anything, and nobody waits
 /// for a time-out.
 void SwitchClient::State::send_lost(const protocol::Notice& notice, Way way, TimeNs now, protocol::PacketSink& sink) {
-  const SentLog& log = way == Way::kRack ? rack_log : decider_log;
-  const protocol::LostSequences lost = protocol::lost_of(notice);
-  constexpr uint32_t kNamed = 65;
-  for (uint32_t i = 0; i < kNamed; ++i) {
-    if (i != 0 && (lost.others >> (i - 1) & 1) == 0) continue;
-    if (lost.first + i < lost.first) return;
-    const SentLog::Packet* packet = log.find(lost.first + i);
+  const protocol::SentLog& log = way == Way::kRack ? rack_log : decider_log;
+  protocol::lost_of(notice).for_each([&](uint64_t sequence) {
+    const protocol::SentLog::Packet* packet = log.find(sequence);
     if (packet != nullptr) send_lost_packet(*packet, way, now, sink);
-  }
+  });
 }
 
 /// packet  a copy: what is sent again may take its place in the log.
-void SwitchClient::State::send_lost_packet(SentLog::Packet packet, Way way, TimeNs now, protocol::PacketSink& sink) {
+void SwitchClient::State::send_lost_packet(protocol::SentLog::Packet packet, Way way, TimeNs now,
+                                           protocol::PacketSink& sink) {
   Slot& slot = slots[packet.slot];
   if (slot.state != SlotState::kWaiting || slot.turn != packet.turn) return;
   if (slot.sends == 1) congestion.lost(now, round_trip.smoothed());

@@ -4,10 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace millrace::worker {
+namespace millrace::protocol {
 
 /// What each of a link's latest packets carried, by its sequence number: an aggregator says so what it lacks (NOTICE 7,
-/// protocol/WIRE_FORMAT.md). Older ones are forgotten, which leaves them to time-outs.
+/// ../WIRE_FORMAT.md). Older ones are forgotten, which leaves them to time-outs.
 /// Memory   24 KiB.
 class SentLog {
  public:
@@ -31,4 +31,4 @@ class SentLog {
   std::array<Packet, kPackets> packets_{};
 };
 
-}  // namespace millrace::worker
+}  // namespace millrace::protocol
