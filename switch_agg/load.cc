@@ -13,6 +13,8 @@ namespace millrace::switch_agg {
 namespace {
 
 constexpr TimeNs kLoadPatience = 20 * kNsPerMs;
+/// So long it looks for answers before it sleeps: who sleeps has to be woken, on the time of the core that is measured.
+constexpr TimeNs kSpin = kNsPerMs;
 constexpr int kJoinWaitMs = 400;
 constexpr int kJoinTries = 3;
 
@@ -148,12 +150,14 @@ LoadReport Load::run() {
   }
   TimeNs now = begun;
   TimeNs look_at = begun;
+  TimeNs heard_at = begun;
   while (now < until) {
     port_.flush();
     const auto burst = port_.receive();
     now = monotonic_now_ns();
     for (const protocol::ReceivedPacket& packet : burst) take(packet.bytes, now);
-    if (burst.empty()) port_.wait(1);
+    if (!burst.empty()) heard_at = now;
+    if (now - heard_at > kSpin) port_.wait(1);
     if (now < look_at) continue;
     look_at = now + kLoadPatience / 4;
     for (uint16_t slot = 0; slot < static_cast<uint16_t>(options_.slots); ++slot) {

@@ -15,27 +15,40 @@ namespace millrace {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+/// Calls f(j) for each entry, by thirds: neighbours, of one contribution mostly, may need the same word, and would wait for each
+/// other's.
+template <typename F>
+void for_each_by_thirds(size_t count, F f) {
+  const size_t third = count / 3;
+  for (size_t j = 0; j < third; ++j) {
+    f(j);
+    f(third + j);
+    f(2 * third + j);
+  }
+  for (size_t j = 3 * third; j < count; ++j) f(j);
+}
+
 /// Plain numbers: vectors would have to gather and scatter. Built for each instruction set for its population count and shifts.
 uint32_t sum(const uint16_t* indices, const int32_t* values, size_t count, const EntrySumRoom& room) {
   uint64_t* const present = room.present.data();
   uint16_t* const ranks = room.ranks.data();
   uint16_t* const out_indices = room.indices.data();
   int32_t* const out_values = room.values.data();
-  for (size_t j = 0; j < count; ++j) present[indices[j] / 64] |= uint64_t{1} << (indices[j] % 64);
+  for_each_by_thirds(count, [=](size_t j) { present[indices[j] / 64] |= uint64_t{1} << (indices[j] % 64); });
   size_t found = 0;
   for (size_t word = 0; word < room.present.size(); ++word) {
     ranks[word] = static_cast<uint16_t>(found);  // 2^16 only behind the last index
     found += hwy::PopCount(present[word]);
   }
   std::memset(out_values, 0, found * sizeof(int32_t));
-  for (size_t j = 0; j < count; ++j) {
+  for_each_by_thirds(count, [=](size_t j) {
     const size_t index = indices[j];
     // The bits up to this one: at least its own.
     const size_t rank = ranks[index / 64] + hwy::PopCount(present[index / 64] << (63 - index % 64));
     out_indices[rank - 1] = static_cast<uint16_t>(index);
     out_values[rank - 1] =
         static_cast<int32_t>(static_cast<uint32_t>(out_values[rank - 1]) + static_cast<uint32_t>(values[j]));
-  }
+  });
   std::memset(present, 0, room.present.size_bytes());
   return static_cast<uint32_t>(found);
 }
