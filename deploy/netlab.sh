@@ -6,7 +6,7 @@
 #   deploy/netlab.sh lose PREFIX FRACTION     from now on every packet that comes to a host is lost with this chance (0.01); 0: none is.
 #                                             Needs nft. Links to hosts carry packets one by one then, so that each has a fate of
 #                                             its own; what a host sends leaves it as without loss. FRACTION "single": none is
-#                                             lost, and links carry them one by one all the same, to compare with
+#                                             lost, and links carry them one by one through the same rule, to compare with
 #   deploy/netlab.sh exec PREFIX HOST -- COMMAND…     runs COMMAND on host number HOST
 #   deploy/netlab.sh down PREFIX              removes them; nothing to remove is no error
 #   deploy/netlab.sh run HOSTS RATE -- COMMAND…   up, COMMAND with NETLAB_PREFIX and NETLAB_HOSTS set, down whatever happens
@@ -59,12 +59,17 @@ choose_congestion_control() {
 
 # lose PREFIX FRACTION. What a host sends itself is not lost.
 lose() {
-  local prefix=$1 fraction=$2 namespace number rules segments=1
+  local prefix=$1 fraction=$2 namespace number rules segments=1 verdict=drop
   command -v nft >/dev/null || { say "'nft' is missing: run deploy/setup.sh (package nftables)"; exit 3; }
   # In millionths, without the arithmetic of fractions that a shell lacks.
   local millionths
-  millionths=$(awk -v f="$fraction" 'BEGIN { printf "%d", f * 1000000 + 0.5 }')  # a word is 0
-  [ "$millionths" -ne 0 ] || [ "$fraction" = single ] || segments=65535
+  if [ "$fraction" = single ]; then
+    # The same rule, whose draw decides nothing: what it costs a packet is no loss.
+    millionths=10000 verdict=accept
+  else
+    millionths=$(awk -v f="$fraction" 'BEGIN { printf "%d", f * 1000000 + 0.5 }')
+    [ "$millionths" -ne 0 ] || segments=65535
+  fi
   while read -r namespace; do
     number=${namespace#"$prefix-"}
     [ "$number" != switch ] || continue
@@ -75,7 +80,7 @@ delete table inet netlab"
 table inet netlab {
   chain loss {
     type filter hook input priority 0;
-    iifname eth0 numgen random mod 1000000 < $millionths counter drop
+    iifname eth0 numgen random mod 1000000 < $millionths counter $verdict
   }
 }"
     ip netns exec "$namespace" nft -f - <<<"$rules" ||
