@@ -82,6 +82,7 @@ class CombineJob : public JobMachine {
   void send_part_again(protocol::SentLog::Packet packet, const Outbox& out);
   void send_group_again(uint16_t number, const Outbox& out);
   void send_groups_asked_for(const Outbox& out);
+  TimeNs answer_takes() const;
   void note_turn_around(const Cell& cell, TimeNs now);
   uint64_t send_up(protocol::DatagramHeader header, const protocol::PartialTerms& terms, ByteSpan payload,
                    const Outbox& out);

@@ -249,8 +249,12 @@ void CombineJob::send_group(uint16_t number, const Outbox& out) {
   const KeptResult& parts = slot.kept_of(slot.cur);
   for (uint32_t part = 0; part < parts.fragments(); ++part) send_part(number, part, out);
   // Sooner than an answer can be here it would be the same packets twice, once for each of its workers that asks.
+  cell.again_after = out.now() + answer_takes();
+}
+
+TimeNs CombineJob::answer_takes() const {
   const TimeNs gap = options_->answer_gap_ns;
-  cell.again_after = out.now() + std::clamp(turn_around_, gap, kAgainGapsMax * gap);
+  return std::clamp(turn_around_, gap, kAgainGapsMax * gap);
 }
 
 void CombineJob::send_part(uint16_t number, uint32_t part, const Outbox& out) {
@@ -266,7 +270,7 @@ void CombineJob::send_part(uint16_t number, uint32_t part, const Outbox& out) {
 
 /// Parts alone: of those that are there the shard has the hash. Units that went up raw their workers send again.
 void CombineJob::shard_lacks(const protocol::LostSequences& lost, const Outbox& out) {
-  if (uplink_ != Uplink::kWelcome) return;
+  if (uplink_ != Uplink::kWelcome || !has_slots()) return;  // a late one may come after the lease
   lost.for_each([&](uint64_t sequence) {
     const protocol::SentLog::Packet* packet = sent_.find(sequence);
     if (packet != nullptr) send_part_again(*packet, out);
@@ -282,8 +286,7 @@ void CombineJob::send_part_again(protocol::SentLog::Packet packet, const Outbox&
     return;
   send_part(packet.slot, packet.fragment, out);
   out.count(Event::kPartAgain);
-  cell.again_after =
-      std::max(cell.again_after, out.now() + std::min(turn_around_, kAgainGapsMax * options_->answer_gap_ns));
+  cell.again_after = out.now() + answer_takes();
 }
 
 uint64_t CombineJob::send_up(DatagramHeader header, const PartialTerms& terms, ByteSpan payload, const Outbox& out) {

@@ -177,6 +177,27 @@ TEST_F(Rack, WhatTheShardLacksOfATurnThatIsOverStaysAway) {
   EXPECT_EQ(rig_.counted_at_rack(Event::kPartAgain), 0);
 }
 
+TEST_F(Rack, WhatTheShardLackedBeforeTheLeaseEndedStaysAway) {
+  for (const uint32_t worker : {0u, 1u}) rig_.to_rack(worker, {}, {{1, 5}});
+  rig_.to_shard(2, {}, {{1, 1}});
+  ByteBuffer late;
+  rig_.lost = [&](const Datagram& datagram) {
+    if (datagram.header.type != DatagramType::kNotice) return late.empty() && datagram.header.turn == 2;
+    late.assign(datagram.signed_bytes.data(),
+                datagram.signed_bytes.data() + datagram.signed_bytes.size() + protocol::kDatagramMacBytes);
+    return true;
+  };
+  for (const uint32_t worker : {0u, 1u}) rig_.to_rack(worker, {.turn = 2, .step = 1}, {{1, 5}});
+  for (int i = 0; i < 3; ++i) rig_.to_rack(0, {}, {{1, 5}});
+  ASSERT_FALSE(late.empty());
+  rig_.now += 3600 * kNsPerS;
+  rig_.tick_rack();
+  ASSERT_EQ(rig_.counted_at_rack(Event::kLeaseExpired), 1);
+  rig_.give_rack(late);
+  EXPECT_EQ(rig_.counted_at_rack(Event::kReplay) + rig_.counted_at_rack(Event::kBadMac), 0);
+  EXPECT_EQ(rig_.counted_at_rack(Event::kPartAgain), 0);
+}
+
 /// Epoch, members and turns of a job that begins anew may be those of the job before.
 TEST_F(Rack, WhatAnotherProcessSentBeforeIsInNoSum) {
   rig_.to_rack(0, {}, {{1, 5}});
