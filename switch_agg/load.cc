@@ -57,7 +57,8 @@ class Load {
       : options_(options),
         port_(port),
         workers_({bench_job(options.workers, options.slots, options.window_indices),
-                  entries_in(options.window_indices, options.density), options.packet_bytes, 1, BenchDraw::kSame}),
+                  entries_in(options.window_indices, options.density), options.packet_bytes, 1,
+                  options.apart ? BenchDraw::kOwn : BenchDraw::kSame}),
         slots_(options.slots) {}
 
   Status join() {
@@ -89,7 +90,7 @@ class Load {
   struct SlotState {
     size_t first_packet = 0;
     uint64_t turn = 0;
-    uint32_t awaited = 0;  ///< packets
+    uint32_t awaited = 0;  ///< packets that end a window's: results of several keep their order
     TimeNs resend_at = 0;
   };
   void send_turn(uint16_t slot, TimeNs now);
@@ -134,6 +135,7 @@ void Load::take(ByteSpan packet, TimeNs now) {
   ++report_.received;
   SlotState& state = slots_[datagram->header.slot];
   if (datagram->header.turn != state.turn || state.awaited == 0) return;
+  if ((datagram->header.flags & protocol::datagram_flag::kLast) == 0) return;
   --state.awaited;
   if (state.awaited != 0) return;
   ++report_.turns;
@@ -170,6 +172,7 @@ LoadReport Load::run() {
   }
   report_.seconds = static_cast<double>(now - begun) / static_cast<double>(kNsPerS);
   report_.packets_s = static_cast<double>(report_.received) / report_.seconds;
+  report_.summed_s = static_cast<double>(report_.turns) * options_.workers / report_.seconds;
   return report_;
 }
 
@@ -185,11 +188,18 @@ Result<LoadReport> run_load(const LoadOptions& options) {
 }
 
 std::string load_json(const LoadOptions& options, const LoadReport& report) {
-  const nlohmann::ordered_json json = {{"echo", options.echo},        {"workers", options.workers},
-                                       {"slots", options.slots},      {"window_indices", options.window_indices},
-                                       {"seconds", report.seconds},   {"sent", report.sent},
-                                       {"received", report.received}, {"turns", report.turns},
-                                       {"resent", report.resent},     {"packets_s", report.packets_s}};
+  const nlohmann::ordered_json json = {{"echo", options.echo},
+                                       {"apart", options.apart},
+                                       {"workers", options.workers},
+                                       {"slots", options.slots},
+                                       {"window_indices", options.window_indices},
+                                       {"seconds", report.seconds},
+                                       {"sent", report.sent},
+                                       {"received", report.received},
+                                       {"turns", report.turns},
+                                       {"resent", report.resent},
+                                       {"packets_s", report.packets_s},
+                                       {"summed_s", report.summed_s}};
   return json.dump();
 }
 

@@ -15,11 +15,13 @@ struct LoadReport {
   uint64_t turns = 0;     ///< of all slots
   uint64_t resent = 0;    ///< turns sent again, after kLoadPatience without their results
   double packets_s = 0;   ///< received
+  double summed_s = 0;    ///< contributions of the turns that were completed
 };
 
 /// Keeps every slot of job 7 busy over kernel sockets: a turn's contributions of all workers go out, its results come in, the
 /// next turn follows. All workers draw the same indices, so that a result is as long as a contribution and as many packets
-/// come back as were sent: what forwards packets can be measured by the same program (--echo).
+/// come back as were sent: what forwards packets can be measured by the same program (--echo). With --apart each draws its own,
+/// as workers that select by magnitude do, and results are of several packets.
 ///
 /// Made for ratios: this program takes a core of its own, and what it measures is the slower of the two.
 /// Errors   io; unavailable: the switch does not answer, or does not know the job.

@@ -11,7 +11,8 @@ namespace {
 
 /// A bound that no sum is allowed.
 constexpr uint64_t kOver = std::numeric_limits<uint32_t>::max();
-constexpr uint64_t kBoundMax = std::numeric_limits<int32_t>::max();
+constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
+constexpr uint64_t kBoundMax = kMost;
 
 }  // namespace
 
@@ -22,22 +23,40 @@ void LoggedSum::add(const WindowEntries& entries, int32_t headroom) {
   if (count == 0) return;
   const bool is_run = entries.indices.back() - entries.indices.front() + size_t{1} == count;
   const bool is_alike = logged_ == 0 || headroom == headroom_;
-  if (!is_added_ && !is_run && is_alike && count <= memory_.log_values.size() - logged_) {
-    std::memcpy(memory_.log_indices.data() + logged_, entries.indices.data(), entries.indices.size_bytes());
-    std::memcpy(memory_.log_values.data() + logged_, entries.values.data(), entries.values.size_bytes());
-    logged_ += count;
-    headroom_ = headroom;
+  if (!is_added_ && !is_run && is_alike) {
     // A packet names an index once: each can add its largest value, and no more.
     const uint32_t largest = largest_magnitude(entries.values);
-    bound_ += largest <= static_cast<uint32_t>(headroom) ? largest : kOver;
-    return;
+    const bool is_over = largest > static_cast<uint32_t>(headroom);
+    if (!is_over && add_in_place(entries, largest)) return;
+    if (count <= memory_.log_values.size() - logged_) {
+      std::memcpy(memory_.log_indices.data() + logged_, entries.indices.data(), entries.indices.size_bytes());
+      std::memcpy(memory_.log_values.data() + logged_, entries.values.data(), entries.values.size_bytes());
+      if (logged_ == 0) first_ = count;
+      logged_ += count;
+      headroom_ = headroom;
+      bound_ += is_over ? kOver : largest;
+      return;
+    }
   }
   flush_log();
   own_.add(entries, headroom);
 }
 
+bool LoggedSum::add_in_place(const WindowEntries& entries, uint32_t largest) {
+  const std::span<const uint16_t> indices = entries.indices;
+  const bool is_same = logged_ == first_ && first_ == indices.size() &&
+                       std::memcmp(indices.data(), memory_.log_indices.data(), indices.size_bytes()) == 0;
+  if (!is_same || bound_ + largest > kBoundMax) return false;
+  add_values(memory_.log_values.first(first_), entries.values);
+  bound_ += largest;
+  in_place_ = true;
+  return true;
+}
+
 void LoggedSum::flush_log() {
-  own_.add_in_any_order(logged(), headroom_);
+  const WindowEntries all = logged();
+  own_.add_in_any_order({all.indices.first(first_), all.values.first(first_)}, in_place_ ? kMost : headroom_);
+  own_.add_in_any_order({all.indices.subspan(first_), all.values.subspan(first_)}, headroom_);
   forget_log();
   is_added_ = true;
 }
@@ -46,10 +65,17 @@ WindowSum::Taken LoggedSum::take(std::span<uint16_t> indices, std::span<int32_t>
   if (bound_ > kBoundMax) [[unlikely]]
     flush_log();
   if (std::exchange(is_added_, false)) return own_.take(indices, values);
+  const WindowEntries all = logged();
   WindowSum::Taken taken;
-  taken.count = sum_entries(
-      logged().indices, logged().values,
-      {.present = memory_.shared_present, .ranks = memory_.shared_ranks, .indices = indices, .values = values});
+  if (logged_ == first_) {
+    std::memcpy(indices.data(), all.indices.data(), all.indices.size_bytes());
+    std::memcpy(values.data(), all.values.data(), all.values.size_bytes());
+    taken.count = static_cast<uint32_t>(logged_);
+  } else {
+    taken.count = sum_entries(
+        all.indices, all.values,
+        {.present = memory_.shared_present, .ranks = memory_.shared_ranks, .indices = indices, .values = values});
+  }
   taken.magnitude_or = magnitudes_or(values.first(taken.count));
   forget_log();
   return taken;

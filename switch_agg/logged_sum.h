@@ -24,6 +24,9 @@ struct LoggedSumMemory {
 /// once, to memory of its own; runs too, which use their cache lines in full; and so is in the end a log of which a sum may
 /// leave its range.
 ///
+/// Where all name the same indices (a fixed mask, as pruned models are trained with; the same rows), values are added to those of
+/// the first in the log, and the log is the sum.
+///
 /// Results  those of a WindowSum, to the bit.
 /// Threads  all sums that share memory belong to one thread.
 class LoggedSum {
@@ -43,17 +46,23 @@ class LoggedSum {
     return {memory_.log_indices.first(logged_), memory_.log_values.first(logged_)};
   }
 
+  /// Where the log is one contribution, or several of one set of indices, and these entries are of that set: adds them there.
+  bool add_in_place(const protocol::WindowEntries& entries, uint32_t largest);
   void flush_log();
   void forget_log() {
     logged_ = 0;
+    first_ = 0;
     bound_ = 0;
+    in_place_ = false;
   }
 
   LoggedSumMemory memory_;
   WindowSum own_;
   size_t logged_ = 0;      ///< entries
+  size_t first_ = 0;       ///< of them the first contribution's, indices increasing
   uint64_t bound_ = 0;     ///< no sum of what is logged has a larger magnitude
   int32_t headroom_ = 0;   ///< of those logged
+  bool in_place_ = false;  ///< the first's values are sums of several, none over its headroom
   bool is_added_ = false;  ///< the turn's entries are in own_, and the log is empty
 };
 

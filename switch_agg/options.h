@@ -41,7 +41,8 @@ struct BenchOptions {
 struct LoadOptions {
   protocol::Endpoint to;
   protocol::Endpoint from;
-  bool echo = false;  ///< what is there forwards packets back (dpdk-testpmd), it is no switch
+  bool echo = false;   ///< what is there forwards packets back (dpdk-testpmd), it is no switch
+  bool apart = false;  ///< each worker draws indices of its own
   uint32_t workers = 4;
   uint32_t slots = 32;
   uint32_t window_indices = 40'960;

@@ -53,6 +53,16 @@ uint32_t sum(const uint16_t* indices, const int32_t* values, size_t count, const
   return static_cast<uint32_t>(found);
 }
 
+void add_each(int32_t* sums, const int32_t* values, size_t count) {
+  const hn::CappedTag<int32_t, 16> d;
+  const size_t lanes = hn::Lanes(d);
+  size_t j = 0;
+  for (; j + lanes <= count; j += lanes)
+    hn::StoreU(hn::Add(hn::LoadU(d, sums + j), hn::LoadU(d, values + j)), d, sums + j);
+  for (; j < count; ++j)
+    sums[j] = static_cast<int32_t>(static_cast<uint32_t>(sums[j]) + static_cast<uint32_t>(values[j]));
+}
+
 uint32_t magnitude(int32_t value) {
   return value < 0 ? 0 - static_cast<uint32_t>(value) : static_cast<uint32_t>(value);
 }
@@ -96,6 +106,7 @@ HWY_AFTER_NAMESPACE();
 namespace millrace {
 
 HWY_EXPORT(sum);
+HWY_EXPORT(add_each);
 HWY_EXPORT(or_all);
 HWY_EXPORT(largest);
 
@@ -105,6 +116,11 @@ uint32_t sum_entries(std::span<const uint16_t> indices, std::span<const int32_t>
   MILLRACE_CHECK(words <= 1024 && room.ranks.size() >= words, words, room.ranks.size());
   MILLRACE_CHECK(room.indices.size() >= 64 * words && room.values.size() >= 64 * words, room.indices.size(), words);
   return HWY_DYNAMIC_DISPATCH(sum)(indices.data(), values.data(), indices.size(), room);
+}
+
+void add_values(std::span<int32_t> sums, std::span<const int32_t> values) {
+  MILLRACE_CHECK(sums.size() == values.size(), sums.size(), values.size());
+  HWY_DYNAMIC_DISPATCH(add_each)(sums.data(), values.data(), sums.size());
 }
 
 uint32_t magnitudes_or(std::span<const int32_t> values) {

@@ -26,6 +26,9 @@ struct EntrySumRoom {
 /// Cost     about a nanosecond and a half an entry, a third of one for each word of `present`.
 uint32_t sum_entries(std::span<const uint16_t> indices, std::span<const int32_t> values, const EntrySumRoom& room);
 
+/// sums[j] += values[j] modulo 2^32; both of one length.
+void add_values(std::span<int32_t> sums, std::span<const int32_t> values);
+
 /// All magnitudes or-ed (its bit width is that of the largest), 2^31 for the lowest number.
 uint32_t magnitudes_or(std::span<const int32_t> values);
 

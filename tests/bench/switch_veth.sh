@@ -6,7 +6,9 @@
 #
 # Two network namespaces hold an end of the pair each; nothing of the machine's own network changes. In one, `millrace-switch load`
 # keeps 32 slots busy for four workers; in the other, either the switch sums, or testpmd (--forward-mode=5tswap) turns packets
-# round. All workers send the same indices, so that as many packets of the same length come back in both cases.
+# round. All workers send the same indices, so that as many packets of the same length come back in both cases; the switch adds such
+# contributions in place. Beside it (apart_*): each worker sends its own indices, so that four packets come back for each that is
+# sent; there contributions a second are told.
 # Prints one JSON object. Exit codes: 0 done; 1 failed; 2 usage; 77 it cannot be run here, with a sentence that says why.
 set -euo pipefail
 
@@ -24,7 +26,7 @@ started=
 
 say() { printf 'switch_veth: %s\n' "$*" >&2; }
 skip() { say "skipped: $*"; exit 77; }
-usage() { sed -n '2,11p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,13p' "$0" | sed 's/^# \{0,1\}//'; }
 
 clean() {
   [ -z "$started" ] || kill "$started" 2>/dev/null || true
@@ -70,12 +72,15 @@ end_started() {
   started=
 }
 
+# measure_switch NAME [OPTION…]: options are the load's.
 measure_switch() {
+  local name=$1
+  shift
   ip netns exec "$FAR" taskset -c "$SWITCH_CORE" "$program" run --listen 10.78.0.1:7700 --jobs "$folder/jobs.json" --pmd net_af_packet,iface=far --json \
     >"$folder/switch.out" 2>"$folder/switch.err" &
   started=$!
   wait_for listening "$folder/switch.out"
-  load >>"$folder/switch.json"
+  load "$@" >>"$folder/$name.json"
   end_started
 }
 
@@ -113,11 +118,14 @@ wait_for() {
 report() {
   python3 - "$folder" <<'PYTHON'
 import json, statistics, sys
-def rates(name):
-    return [json.loads(line)["packets_s"] for line in open(f"{sys.argv[1]}/{name}.json")]
-switch, testpmd = rates("switch"), rates("testpmd")
+def rates(name, key="packets_s"):
+    return [json.loads(line)[key] for line in open(f"{sys.argv[1]}/{name}.json")]
+switch, testpmd, apart = rates("switch"), rates("testpmd"), rates("apart", "summed_s")
 print(json.dumps({"switch_packets_s": statistics.median(switch), "testpmd_packets_s": statistics.median(testpmd),
-                  "ratio": statistics.median(switch) / statistics.median(testpmd), "switch_all": switch, "testpmd_all": testpmd}))
+                  "ratio": statistics.median(switch) / statistics.median(testpmd),
+                  "apart_summed_s": statistics.median(apart), "apart_packets_s": statistics.median(rates("apart")),
+                  "apart_packets_ratio": statistics.median(rates("apart")) / statistics.median(testpmd),
+                  "switch_all": switch, "testpmd_all": testpmd, "apart_all": apart}))
 PYTHON
 }
 
@@ -142,8 +150,9 @@ main() {
   make_lab
   local round
   for ((round = 0; round < rounds; round++)); do
-    measure_switch
+    measure_switch switch
     measure_testpmd
+    measure_switch apart --apart
   done
   report
 }

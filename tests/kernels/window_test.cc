@@ -327,5 +327,23 @@ TEST(EntrySum, MagnitudesAreThoseOfEachNumber) {
   }
 }
 
+TEST(EntrySum, EachIsAddedToItsOwnAndWraps) {
+  RandomSequence random(RandomKey::from(13));
+  for (size_t count = 0; count < 70; ++count) {
+    std::vector<int32_t> before(count);
+    std::vector<int32_t> values(count);
+    for (int32_t& value : before) value = static_cast<int32_t>(random.next_u32());
+    for (int32_t& value : values) value = static_cast<int32_t>(random.next_u32());
+    testing::for_each_isa([&](const std::string& isa) {
+      std::vector<int32_t> sums = before;
+      add_values(sums, values);
+      for (size_t at = 0; at < count; ++at) {
+        const auto sum = static_cast<int32_t>(static_cast<uint32_t>(before[at]) + static_cast<uint32_t>(values[at]));
+        ASSERT_EQ(sums[at], sum) << isa << " " << count << " " << at;
+      }
+    });
+  }
+}
+
 }  // namespace
 }  // namespace millrace

@@ -97,6 +97,42 @@ TEST_F(LoggedSumTest, TurnsThatFitTheLogAndThatDoNotAreTheSame) {
   }
 }
 
+TEST_F(LoggedSumTest, OneSetOfIndicesIsAddedInPlaceAndTakesTheRoomOfOne) {
+  RandomSequence random(RandomKey::from(3));
+  for (int turn = 0; turn < 200; ++turn) {
+    const Entries first = draw(random, 60, 1000);
+    for (uint64_t parts = random.next_below(6); parts > 0; --parts) {
+      Entries next = first;
+      for (int32_t& value : next.values) value -= static_cast<int32_t>(random.next_below(2000));
+      add(next, 1 << 20);
+    }
+    if (random.next_below(2) == 0) add(draw(random, 30, 1000), 1 << 20);  // of others
+    if (random.next_below(2) == 0) add(first, 1 << 20);                   // and of the first again
+    EXPECT_EQ(expect_same(), 0u) << turn;
+  }
+  for (int part = 0; part < 50; ++part) add({{1, 7, 300}, {5, -6, part}}, 1000);
+  EXPECT_TRUE(own_.is_zero());  // 150 entries would not have fitted the log
+  EXPECT_EQ(expect_same(), 0u);
+}
+
+TEST_F(LoggedSumTest, SumsInPlaceMayBeOverTheHeadroomAndValuesMayNot) {
+  for (const int32_t last : {100, 101, -101}) {
+    add({{3, 9}, {100, 1}}, 100);
+    add({{3, 9}, {100, 2}}, 100);
+    add({{3, 9}, {last, 3}}, 100);
+    EXPECT_EQ(expect_same(), last == 100 ? 0u : 1u) << last;
+    // The other way round, and what is flushed because another contribution does not fit.
+    add({{3, 9}, {last, 3}}, 100);
+    add({{3, 9}, {100, 1}}, 100);
+    add({{4, 5, 6}, {1, 2, 3}}, 100);
+    EXPECT_EQ(expect_same(), last == 100 ? 0u : 1u) << last;
+  }
+  add({{3, 9}, {100, 1}}, 100);
+  add({{3, 9}, {100, 2}}, 100);
+  add({{3, 9, 11}, {7, 2, 101}}, 100);
+  EXPECT_EQ(expect_same(), 1u);
+}
+
 TEST_F(LoggedSumTest, OmitsTheSameIndices) {
   RandomSequence random(RandomKey::from(2));
   uint32_t omitted = 0;
@@ -120,15 +156,19 @@ TEST_F(LoggedSumTest, SeveralPartsThatLookLikeOneRunAreNone) {
 
 TEST_F(LoggedSumTest, ALogIsFilledToItsLastEntry) {
   Entries half;
+  Entries other;
   for (uint16_t at = 0; at < kLog / 2; ++at) {
     half.indices.push_back(static_cast<uint16_t>(3 * at));
     half.values.push_back(at);
+    other.indices.push_back(static_cast<uint16_t>(3 * at + at % 2));
+    other.values.push_back(at);
   }
   add(half, 1000);
-  add(half, 1000);
+  add(other, 1000);
+  EXPECT_TRUE(own_.is_zero());
   EXPECT_EQ(expect_same(), 0u);
   add(half, 1000);
-  add(half, 1000);
+  add(other, 1000);
   add({{500, 511}, {1, 2}}, 1000);
   EXPECT_FALSE(own_.is_zero());
   EXPECT_EQ(expect_same(), 0u);

@@ -79,6 +79,7 @@ TEST(SwitchOptions, LoadNeedsATarget) {
   ASSERT_TRUE(std::holds_alternative<LoadOptions>(parsed.result)) << parsed.error;
   EXPECT_EQ(endpoint_text(std::get<LoadOptions>(parsed.result).to), "10.0.0.1:7700");
   EXPECT_TRUE(std::get<LoadOptions>(parsed.result).echo);
+  EXPECT_FALSE(std::get<LoadOptions>(parsed.result).apart);
   expect_usage({"load"}, "--to");
 }
 
