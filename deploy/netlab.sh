@@ -3,10 +3,11 @@
 #
 #   deploy/netlab.sh up PREFIX HOSTS RATE [UNLIMITED [MTU]]   hosts PREFIX-1 … PREFIX-HOSTS with addresses 10.77.0.1 … and links of
 #                                             RATE (1gbit), then UNLIMITED more whose links have none, as a switch's; MTU: 1500 to 9000
-#   deploy/netlab.sh lose PREFIX FRACTION     from now on every packet that comes to a host is lost with this chance (0.01); 0: none is.
+#   deploy/netlab.sh lose PREFIX FRACTION [bursts]   from now on every packet that comes to a host is lost with this chance (0.01); 0: none is.
 #                                             Needs nft. Links to hosts carry packets one by one then, so that each has a fate of
 #                                             its own; what a host sends leaves it as without loss. FRACTION "single": none is
-#                                             lost, and links carry them one by one through the same rule, to compare with
+#                                             lost, and links carry them one by one through the same rule, to compare with.
+#                                             bursts: links carry them as without loss, and what comes in one piece is lost in one
 #   deploy/netlab.sh exec PREFIX HOST -- COMMAND…     runs COMMAND on host number HOST
 #   deploy/netlab.sh down PREFIX              removes them; nothing to remove is no error
 #   deploy/netlab.sh run HOSTS RATE -- COMMAND…   up, COMMAND with NETLAB_PREFIX and NETLAB_HOSTS set, down whatever happens
@@ -57,9 +58,9 @@ choose_congestion_control() {
     say "$1 cannot use TCP congestion control '$CONGESTION': it keeps the machine's default"
 }
 
-# lose PREFIX FRACTION. What a host sends itself is not lost.
+# lose PREFIX FRACTION [bursts]. What a host sends itself is not lost.
 lose() {
-  local prefix=$1 fraction=$2 namespace number rules segments=1 verdict=drop
+  local prefix=$1 fraction=$2 pieces=${3:-} namespace number rules segments=1 verdict=drop
   command -v nft >/dev/null || { say "'nft' is missing: run deploy/setup.sh (package nftables)"; exit 3; }
   # In millionths, without the arithmetic of fractions that a shell lacks.
   local millionths
@@ -68,7 +69,7 @@ lose() {
     millionths=10000 verdict=accept
   else
     millionths=$(awk -v f="$fraction" 'BEGIN { printf "%d", f * 1000000 + 0.5 }')
-    [ "$millionths" -ne 0 ] || segments=65535
+    [ "$millionths" -ne 0 ] && [ "$pieces" != bursts ] || segments=65535
   fi
   while read -r namespace; do
     number=${namespace#"$prefix-"}
@@ -275,8 +276,9 @@ main() {
     lose)
       require_prefix "${1:-}"; require_tools
       [[ ${2:-} =~ ^(single|0(\.[0-9]{1,6})?)$ ]] || { say "a fraction is 0, 0.something or single, not '${2:-}'"; exit 2; }
+      [[ ${3:-} =~ ^(bursts)?$ ]] || { say "packets are lost one by one, or in 'bursts', not '$3'"; exit 2; }
       [ -n "$(namespaces_of "$1")" ] || { say "there is no '$1': deploy/netlab.sh up"; exit 1; }
-      lose "$1" "$2" ;;
+      lose "$1" "$2" "${3:-}" ;;
     exec)
       require_prefix "${1:-}"; require_tools
       [ "${3:-}" = -- ] && [ $# -ge 4 ] || { usage >&2; exit 2; }

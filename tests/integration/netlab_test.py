@@ -139,7 +139,8 @@ class Netlab(unittest.TestCase):
             self.assertEqual(netlab("mpirun", *arguments).returncode, 2, arguments)
 
     def test_ShapesThatCannotBeAreRefused(self):
-        for arguments in (["up", "UPPER", "2", "1gbit"], ["up", PREFIX, "0", "1gbit"], ["up", PREFIX, "2", "fast"], ["up", PREFIX, "2", "1gbit", "0", "900"], ["what"]):
+        for arguments in (["up", "UPPER", "2", "1gbit"], ["up", PREFIX, "0", "1gbit"], ["up", PREFIX, "2", "fast"], ["up", PREFIX, "2", "1gbit", "0", "900"],
+                          ["lose", PREFIX, "0.1", "all"], ["lose", PREFIX, "2"], ["what"]):
             self.assertEqual(netlab(*arguments).returncode, 2, arguments)
 
 

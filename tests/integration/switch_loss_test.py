@@ -101,7 +101,7 @@ class SwitchLoss(unittest.TestCase):
             address = self.begin(SWITCH, PROGRAMS / "millrace-switch", "run", "--listen", f"10.77.0.{SWITCH}:0", "--jobs", self.jobs,
                                  "--json")["addresses"][0]
             path = ["--path", f"switch:{address}", *path]
-        self.assertEqual(netlab("lose", PREFIX, loss).returncode, 0)
+        self.assertEqual(netlab("lose", PREFIX, *str(loss).split()).returncode, 0)
         running = []
         for worker in range(WORKERS):
             running.append(subprocess.Popen(
@@ -133,7 +133,7 @@ class SwitchLoss(unittest.TestCase):
         by_servers, _ = self.model(0)
         without_loss, _ = self.by_switch(0)
         self.assertEqual(without_loss, by_servers, "by the switch, and by the servers")
-        for loss in (0.01, 0.05):
+        for loss in (0.01, 0.05, "0.05 bursts"):
             with self.subTest(loss=loss):
                 model, resends = self.by_switch(loss)
                 self.assertGreater(self.lost, 0, "nothing was lost: this run says nothing")

@@ -44,8 +44,9 @@ void print_table(const nlohmann::json& result) {
     }
     if (row.contains("ratio_to_loss_free")) {
       fmt::print(
-          "{:<24} {:.3f} times the round without loss, {:.3f} where links carry packets one by one all the same\n", "",
-          row["ratio_to_loss_free"].get<double>(), row["ratio_to_single"].get<double>());
+          "{:<24} {:.3f} times the round of the same links without loss, {:.3f} of links that carry packets in "
+          "bursts\n",
+          "", row["ratio_to_same_links"].get<double>(), row["ratio_to_loss_free"].get<double>());
     }
     if (row.contains("audit_ratio"))
       fmt::print("{:<24} {:.3f} times the round without audit\n", "", row["audit_ratio"].get<double>());
@@ -117,7 +118,9 @@ Command add_bench_serve(CLI::App& bench) {
   app->add_option(
          "--loss", options.loss,
          "the chance that a packet is lost on its way to a host, with --rate (0.01); needs nft. Rows are measured "
-         "without it, over links that carry packets one by one as it does (+single), and with it (+loss)")
+         "without it, with it where bursts are lost whole (+burst-loss), over links that carry packets one by one "
+         "(+single), "
+         "and over those with it (+loss)")
       ->check(in_range(0.0, 0.2));
   app->add_option("--rows", options.rows, "what to measure: lossless, qsgd4, qsgd8")
       ->delimiter(',')

@@ -513,10 +513,11 @@ Outcome run_rows(const Plan& plan, const Hosts& hosts, RowSetup row, json& rows)
 /// All rows, over links of this kind.
 Outcome run_rows_over(const std::string& links, const Plan& plan, const Hosts& hosts, const Progress& progress,
                       json& rows) {
-  if (links == kSingleLinks || links == kLossyLinks) {
-    const Status set = links == kSingleLinks ? hosts.carry_singly() : hosts.lose(plan.options.loss);
-    if (!set) return fail_with(set.error());
-  }
+  Status set;
+  if (links == kSingleLinks) set = hosts.carry_singly();
+  if (links == kBurstLossLinks) set = hosts.lose_bursts(plan.options.loss);
+  if (links == kLossyLinks) set = hosts.lose(plan.options.loss);
+  if (!set) return fail_with(set.error());
   for (const auto& name : plan.options.rows) {
     auto setup = row_setup(plan, name);
     if (!setup) return fail_with(setup.error());
@@ -562,7 +563,7 @@ std::expected<json, Failure> bench_serve(const ServeBenchOptions& options, const
   auto raw = run_raw(*plan, *hosts, RawAllocator::kDefault);
   if (!raw) return std::unexpected(raw.error());
   std::vector<std::string> links{kPlainLinks};
-  if (options.loss > 0) links.insert(links.end(), {kSingleLinks, kLossyLinks});
+  if (options.loss > 0) links.insert(links.end(), {kBurstLossLinks, kSingleLinks, kLossyLinks});
   for (const std::string& these : links) {
     if (auto done = run_rows_over(these, *plan, *hosts, progress, rows); !done) return std::unexpected(done.error());
   }

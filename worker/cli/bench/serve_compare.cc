@@ -32,13 +32,14 @@ void compare_losses(json& rows) {
     });
   };
   for (json& row : rows) {
-    if (row["links"] != kLossyLinks) continue;
+    const bool in_bursts = row["links"] == kBurstLossLinks;
+    if (row["links"] != kLossyLinks && !in_bursts) continue;
     const auto plain = find(row, kPlainLinks);
-    const auto single = find(row, kSingleLinks);
+    const auto same = in_bursts ? plain : find(row, kSingleLinks);
     if (plain != rows.end())
       row["ratio_to_loss_free"] = row["round_ms"].get<double>() / (*plain)["round_ms"].get<double>();
-    if (single != rows.end())
-      row["ratio_to_single"] = row["round_ms"].get<double>() / (*single)["round_ms"].get<double>();
+    if (same != rows.end())
+      row["ratio_to_same_links"] = row["round_ms"].get<double>() / (*same)["round_ms"].get<double>();
   }
 }
 

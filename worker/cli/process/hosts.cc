@@ -90,13 +90,17 @@ Result<Hosts> Hosts::make(uint32_t count, const std::string& rate, uint32_t unli
   return hosts;
 }
 
-Status Hosts::lose(double fraction) const { return set_links(fmt::format("{:.6f}", fraction)); }
+Status Hosts::lose(double fraction) const { return set_links({fmt::format("{:.6f}", fraction)}); }
 
-Status Hosts::carry_singly() const { return set_links("single"); }
+Status Hosts::lose_bursts(double fraction) const { return set_links({fmt::format("{:.6f}", fraction), "bursts"}); }
 
-Status Hosts::set_links(const std::string& how) const {
+Status Hosts::carry_singly() const { return set_links({"single"}); }
+
+Status Hosts::set_links(const std::vector<std::string>& how) const {
   MILLRACE_CHECK(!prefix_.empty());
-  const auto made = run_script({script_, "lose", prefix_, how}, ChildSession::kParents);
+  std::vector<std::string> command{script_, "lose", prefix_};
+  command.insert(command.end(), how.begin(), how.end());
+  const auto made = run_script(command, ChildSession::kParents);
   if (!made) return std::unexpected(made.error());
   if (*made != 0) return fail(ErrorCode::kIo, "no loss on the links (see the line above): it needs nft");
   return {};

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "kernels/base/result.h"
 
@@ -25,6 +26,8 @@ class Hosts {
   /// From now on every packet that comes to one of the hosts is lost with this chance. REQUIRES: made with a rate.
   /// Errors  io: no nft, or a kernel without random numbers for it.
   Status lose(double fraction) const;
+  /// The same over links as they are without loss: what comes in one piece is lost in one. REQUIRES, Errors as lose().
+  Status lose_bursts(double fraction) const;
   /// From now on no packet is lost, and the links to the hosts carry packets one by one as those that lose some do: to compare
   /// with. REQUIRES, Errors as lose().
   Status carry_singly() const;
@@ -39,7 +42,7 @@ class Hosts {
 
  private:
   Hosts() = default;
-  Status set_links(const std::string& how) const;
+  Status set_links(const std::vector<std::string>& how) const;
 
   std::string script_;
   std::string prefix_;
