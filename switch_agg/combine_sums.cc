@@ -14,6 +14,7 @@ using protocol::DatagramType;
 using protocol::kDatagramHeaderBytes;
 using protocol::kDatagramMacBytes;
 using protocol::kFragmentsMax;
+using protocol::kPartialTermsBytes;
 using protocol::NoticeCode;
 using protocol::PartialTerms;
 using protocol::WindowEntries;
@@ -22,7 +23,6 @@ namespace flag = protocol::datagram_flag;
 
 namespace {
 
-constexpr size_t kPartialTermsBytes = 24;
 /// After a group that was too long its slot's turns go raw at once: waiting for time-outs would cost more.
 constexpr uint32_t kRawTurns = 15;
 /// A group goes up again at the latest so many answer gaps after it went, where somebody asks: workers may compute for long

@@ -5,11 +5,7 @@
 
 namespace millrace::switch_agg {
 
-namespace {
-
-constexpr size_t kPartialTermsBytes = 24;
-
-}  // namespace
+using protocol::kPartialTermsBytes;
 
 RackGroups::RackGroups(const Shape& shape)
     : shape_(shape),

@@ -129,7 +129,7 @@ uint64_t KeptMarks::word(size_t rack, size_t at) const {
 
 std::optional<PartialTerms> read_partial_terms(ByteSpan extension) {
   PartialTerms terms;
-  if (extension.size() != 24) return std::nullopt;
+  if (extension.size() != kPartialTermsBytes) return std::nullopt;
   take(extension, terms.have, terms.last, terms.hash);
   if ((terms.last & ~terms.have) != 0) return std::nullopt;
   return terms;

@@ -79,6 +79,9 @@ class KeptMarks {
   uint32_t entries_ = 0;
 };
 
+/// Of a PARTIAL's extension; workers of a rack leave as much free.
+inline constexpr size_t kPartialTermsBytes = 24;
+
 /// PARTIAL: what a rack hands on.
 struct PartialTerms {
   uint64_t have = 0;  ///< a unit: its worker, one bit; a group: the rack's live workers

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <set>
 
-#include "worker/switch/grid.h"
+#include "worker/switch/turn.h"
 
 namespace millrace::testing {
 namespace {
@@ -56,6 +56,9 @@ class TurnCheck {
         indices.insert(at->first);
       }
     }
+    for (const SwitchRecord* record : records_) {
+      if (!record->survived) sent_[record->worker] = sent_by(*record);
+    }
     for (const uint32_t index : indices) {
       const auto sum = sums.find(index);
       check_index(index, sum != sums.end(), sum != sums.end() ? sum->second : 0);
@@ -63,6 +66,31 @@ class TurnCheck {
   }
 
  private:
+  /// What a worker that is gone sent in this turn, computed again from what it offered: of a window that does not fit into its
+  /// packets the last entries stayed behind.
+  std::map<uint32_t, int32_t> sent_by(const SwitchRecord& record) const {
+    std::map<uint32_t, int32_t> out;
+    const auto step = record.offered.find(told_.step);
+    if (step == record.offered.end()) return out;
+    const uint32_t begin = told_.window * terms_.window_indices;
+    std::vector<uint16_t> indices;
+    std::vector<float> values;
+    for (auto at = step->second.lower_bound(begin); at != step->second.end(); ++at) {
+      if (at->first - begin >= terms_.window_indices) break;
+      indices.push_back(static_cast<uint16_t>(at->first - begin));
+      values.push_back(at->second);
+    }
+    worker::ContributionTerms terms{.header = {}, .codecs = {}, .window_indices = terms_.window_indices};
+    terms.payload_bytes_max = terms_.payload_bytes_max;
+    terms.limit = terms_.limit;
+    terms.header.exponent = static_cast<int8_t>(told_.exponent);
+    std::vector<int32_t> sent(indices.size());
+    worker::Contribution contribution;
+    worker::make_contribution({indices, values}, terms, sent, contribution);
+    for (size_t i = 0; i < indices.size(); ++i) out[begin + indices[i]] = sent[i];
+    return out;
+  }
+
   void check_index(uint32_t index, bool in_update, int32_t sum) {
     double applied_sum = 0;
     ++out_.entries;
@@ -74,8 +102,9 @@ class TurnCheck {
       if (record->survived && mine != record->told.end()) {
         applied = value - returned_at(mine->second, index);
       } else if (contributed && in_update && told_.kept(record->worker, index)) {
-        const int32_t integer = to_grid(static_cast<float>(value), told_.exponent, terms_.limit);
-        applied = std::ldexp(static_cast<double>(integer), told_.exponent);
+        const auto& sent = sent_.at(record->worker);
+        const auto integer = sent.find(index);
+        if (integer != sent.end()) applied = std::ldexp(static_cast<double>(integer->second), told_.exponent);
       }
       if (applied != 0 && (!contributed || !in_update)) {
         fault(index, "worker " + std::to_string(record->worker) + " counts as applied what the update does not have");
@@ -100,6 +129,7 @@ class TurnCheck {
   Turn turn_;
   const Told& told_;
   SwitchLawResult& out_;
+  std::map<uint16_t, std::map<uint32_t, int32_t>> sent_;  ///< by who is gone, of this turn
 };
 
 /// Every window in which a survivor had something had its turn, once.

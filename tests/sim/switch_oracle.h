@@ -38,6 +38,7 @@ struct SwitchLawTerms {
   uint32_t window_indices = 0;
   uint32_t steps = 0;  ///< with values; those after them only close
   int32_t limit = 0;
+  size_t payload_bytes_max = 0;  ///< of a worker's contribution
 };
 
 struct SwitchLawResult {

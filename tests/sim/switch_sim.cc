@@ -482,7 +482,9 @@ void World::check() {
     }
     const SwitchSimJob& spec = scenario.jobs[job];
     const int32_t limit = worker::grid_limit(protocol::WindowValueCodec::kFixed16, spec.workers + spec.joiners);
-    const SwitchLawResult law = check_switch_law(records, {spec.window_indices, spec.steps, limit});
+    const size_t payload = scenario.packet_bytes - protocol::kDatagramHeaderBytes - protocol::kDatagramMacBytes -
+                           (scenario.racks > 0 ? protocol::kPartialTermsBytes : 0);
+    const SwitchLawResult law = check_switch_law(records, {spec.window_indices, spec.steps, limit, payload});
     for (const std::string& text : law.faults) fault(text);
     report.entries_checked += law.entries;
     report.dead_in_results += law.dead_in_results;

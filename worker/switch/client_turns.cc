@@ -12,8 +12,6 @@ namespace flag = protocol::datagram_flag;
 
 namespace {
 
-constexpr size_t kPartialTermsBytes = 24;
-
 /// A window's indices as the window numbers them. One turn's at a time.
 std::span<const uint16_t> in_window(IndexSpan indices, uint32_t begin) {
   thread_local Buffer<uint16_t> room;
@@ -25,7 +23,7 @@ std::span<const uint16_t> in_window(IndexSpan indices, uint32_t begin) {
 
 /// The payload's room in a packet: a contribution has no extension; a rack that hands it on gives it one.
 size_t payload_room(const SwitchClientOptions& options) {
-  const size_t spared = options.through_racks ? kPartialTermsBytes : 0;
+  const size_t spared = options.through_racks ? protocol::kPartialTermsBytes : 0;
   return options.packet_bytes_max - protocol::kDatagramHeaderBytes - protocol::kDatagramMacBytes - spared;
 }
 
