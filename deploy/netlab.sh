@@ -3,11 +3,12 @@
 #
 #   deploy/netlab.sh up PREFIX HOSTS RATE [UNLIMITED [MTU]]   hosts PREFIX-1 … PREFIX-HOSTS with addresses 10.77.0.1 … and links of
 #                                             RATE (1gbit), then UNLIMITED more whose links have none, as a switch's; MTU: 1500 to 9000
-#   deploy/netlab.sh lose PREFIX FRACTION [bursts]   from now on every packet that comes to a host is lost with this chance (0.01); 0: none is.
-#                                             Needs nft. Links to hosts carry packets one by one then, so that each has a fate of
-#                                             its own; what a host sends leaves it as without loss. FRACTION "single": none is
-#                                             lost, and links carry them one by one through the same rule, to compare with.
-#                                             bursts: links carry them as without loss, and what comes in one piece is lost in one
+#   deploy/netlab.sh lose PREFIX FRACTION     from now on a packet that comes to a host is lost with this chance (0.01), each by itself:
+#                                             links to hosts carry packets one by one then. What a host sends leaves it as
+#                                             without loss. Needs nft
+#   deploy/netlab.sh lose PREFIX FRACTION bursts   the same, and links carry them as without loss: what comes in one piece is lost in one
+#   deploy/netlab.sh lose PREFIX single       none is lost, and links carry them one by one through the rule of the first: to compare with
+#   deploy/netlab.sh lose PREFIX 0            none is lost, and links are as they were
 #   deploy/netlab.sh exec PREFIX HOST -- COMMAND…     runs COMMAND on host number HOST
 #   deploy/netlab.sh down PREFIX              removes them; nothing to remove is no error
 #   deploy/netlab.sh run HOSTS RATE -- COMMAND…   up, COMMAND with NETLAB_PREFIX and NETLAB_HOSTS set, down whatever happens
@@ -30,7 +31,7 @@ readonly MTU_USUAL=1500 MTU_MAX=9000
 readonly CONGESTION=${NETLAB_CONGESTION:-reno}
 
 say() { printf 'netlab: %s\n' "$*" >&2; }
-usage() { sed -n '2,22p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; }
 
 require_tools() {
   local tool
@@ -276,7 +277,8 @@ main() {
     lose)
       require_prefix "${1:-}"; require_tools
       [[ ${2:-} =~ ^(single|0(\.[0-9]{1,6})?)$ ]] || { say "a fraction is 0, 0.something or single, not '${2:-}'"; exit 2; }
-      [[ ${3:-} =~ ^(bursts)?$ ]] || { say "packets are lost one by one, or in 'bursts', not '$3'"; exit 2; }
+      [[ ${3:-} =~ ^(bursts)?$ && $# -le 3 && ${2}${3:-} != singlebursts ]] ||
+        { say "after a fraction comes nothing, or 'bursts'; not '${*:3}'"; exit 2; }
       [ -n "$(namespaces_of "$1")" ] || { say "there is no '$1': deploy/netlab.sh up"; exit 1; }
       lose "$1" "$2" "${3:-}" ;;
     exec)

@@ -90,7 +90,10 @@ class Load {
   struct SlotState {
     size_t first_packet = 0;
     uint64_t turn = 0;
-    uint32_t awaited = 0;  ///< packets that end a window's: results of several keep their order
+    uint32_t awaited =
+        0;  ///< packets of the turn that are to come; 0: a result's last one has yet to say how many it has
+    uint32_t taken = 0;     ///< packets of the turn that have come
+    bool is_again = false;  ///< the turn was sent again
     TimeNs resend_at = 0;
   };
   void send_turn(uint16_t slot, TimeNs now);
@@ -107,7 +110,7 @@ class Load {
 void Load::send_turn(uint16_t slot, TimeNs now) {
   SlotState& state = slots_[slot];
   state.resend_at = now + kLoadPatience;
-  state.awaited = 0;
+  state.taken = 0;
   const size_t end = slot + size_t{1} < slots_.size() ? slots_[slot + 1].first_packet : packets_.size();
   for (size_t at = state.first_packet; at < end; ++at) {
     const ByteSpan made = packets_[at];
@@ -123,9 +126,9 @@ void Load::send_turn(uint16_t slot, TimeNs now) {
     header.index_codec = datagram->header.index_codec;
     header.value_codec = datagram->header.value_codec;
     port_.send(workers_.seal(header, room), options_.to);
-    ++state.awaited;
+    ++report_.sent;
   }
-  report_.sent += state.awaited;
+  state.awaited = options_.echo ? static_cast<uint32_t>(end - state.first_packet) : 0;
 }
 
 void Load::take(ByteSpan packet, TimeNs now) {
@@ -134,12 +137,17 @@ void Load::take(ByteSpan packet, TimeNs now) {
   if (!datagram || datagram->header.type != expected || datagram->header.slot >= slots_.size()) return;
   ++report_.received;
   SlotState& state = slots_[datagram->header.slot];
-  if (datagram->header.turn != state.turn || state.awaited == 0) return;
-  if ((datagram->header.flags & protocol::datagram_flag::kLast) == 0) return;
-  --state.awaited;
-  if (state.awaited != 0) return;
+  if (datagram->header.turn != state.turn) return;
+  ++state.taken;
+  const bool is_last = (datagram->header.flags & protocol::datagram_flag::kLast) != 0;
+  if (!options_.echo && is_last) {
+    // After a resend one copy of a result that was kept says enough.
+    state.awaited = state.is_again ? state.taken : (datagram->header.fragment + 1u) * options_.workers;
+  }
+  if (state.awaited == 0 || state.taken < state.awaited) return;
   ++report_.turns;
   ++state.turn;
+  state.is_again = false;
   send_turn(datagram->header.slot, now);
 }
 
@@ -165,14 +173,14 @@ LoadReport Load::run() {
     for (uint16_t slot = 0; slot < static_cast<uint16_t>(options_.slots); ++slot) {
       if (now < slots_[slot].resend_at) continue;
       ++report_.resent;
+      slots_[slot].is_again = true;
       send_turn(slot, now);
-      // One copy of a result that was kept says enough; of packets that come back, all are there again.
-      if (!options_.echo) slots_[slot].awaited = 1;
     }
   }
   report_.seconds = static_cast<double>(now - begun) / static_cast<double>(kNsPerS);
   report_.packets_s = static_cast<double>(report_.received) / report_.seconds;
-  report_.summed_s = static_cast<double>(report_.turns) * options_.workers / report_.seconds;
+  report_.contribution_packets_s = static_cast<double>(report_.turns) * static_cast<double>(packets_.size()) /
+                                   static_cast<double>(slots_.size()) / report_.seconds;
   return report_;
 }
 
@@ -199,7 +207,7 @@ std::string load_json(const LoadOptions& options, const LoadReport& report) {
                                        {"turns", report.turns},
                                        {"resent", report.resent},
                                        {"packets_s", report.packets_s},
-                                       {"summed_s", report.summed_s}};
+                                       {"contribution_packets_s", report.contribution_packets_s}};
   return json.dump();
 }
 

@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "kernels/base/check.h"
 #include "kernels/window/entry_sum.h"
 
 namespace millrace::switch_agg {
@@ -29,12 +30,14 @@ void LoggedSum::add(const WindowEntries& entries, int32_t headroom) {
     const bool is_over = largest > static_cast<uint32_t>(headroom);
     if (!is_over && add_in_place(entries, largest)) return;
     if (count <= memory_.log_values.size() - logged_) {
+      const bool is_next = logged_ == 0 || memory_.log_indices[logged_ - 1] < entries.indices.front();
+      const bool is_ordered = logged_ == ordered_ && is_next && !is_over && sets_ < kSetsMax;
       std::memcpy(memory_.log_indices.data() + logged_, entries.indices.data(), entries.indices.size_bytes());
       std::memcpy(memory_.log_values.data() + logged_, entries.values.data(), entries.values.size_bytes());
-      if (logged_ == 0) first_ = count;
       logged_ += count;
       headroom_ = headroom;
       bound_ += is_over ? kOver : largest;
+      if (is_ordered) set_ends_[sets_++] = ordered_ = logged_;
       return;
     }
   }
@@ -42,21 +45,28 @@ void LoggedSum::add(const WindowEntries& entries, int32_t headroom) {
   own_.add(entries, headroom);
 }
 
+/// What came in between and has the index too is no matter: within the bound no sum leaves i32, in whatever order.
 bool LoggedSum::add_in_place(const WindowEntries& entries, uint32_t largest) {
+  if (bound_ + largest > kBoundMax) return false;
   const std::span<const uint16_t> indices = entries.indices;
-  const bool is_same = logged_ == first_ && first_ == indices.size() &&
-                       std::memcmp(indices.data(), memory_.log_indices.data(), indices.size_bytes()) == 0;
-  if (!is_same || bound_ + largest > kBoundMax) return false;
-  add_values(memory_.log_values.first(first_), entries.values);
-  bound_ += largest;
-  in_place_ = true;
-  return true;
+  size_t begin = 0;
+  for (const size_t end : std::span(set_ends_).first(sets_)) {
+    const size_t count = end - begin;
+    if (count == indices.size() &&
+        std::memcmp(indices.data(), memory_.log_indices.data() + begin, indices.size_bytes()) == 0) {
+      add_values(memory_.log_values.subspan(begin, count), entries.values);
+      bound_ += largest;
+      return true;
+    }
+    begin = end;
+  }
+  return false;
 }
 
 void LoggedSum::flush_log() {
   const WindowEntries all = logged();
-  own_.add_in_any_order({all.indices.first(first_), all.values.first(first_)}, in_place_ ? kMost : headroom_);
-  own_.add_in_any_order({all.indices.subspan(first_), all.values.subspan(first_)}, headroom_);
+  own_.add_in_any_order({all.indices.first(ordered_), all.values.first(ordered_)}, kMost);
+  own_.add_in_any_order({all.indices.subspan(ordered_), all.values.subspan(ordered_)}, headroom_);
   forget_log();
   is_added_ = true;
 }
@@ -67,7 +77,8 @@ WindowSum::Taken LoggedSum::take(std::span<uint16_t> indices, std::span<int32_t>
   if (std::exchange(is_added_, false)) return own_.take(indices, values);
   const WindowEntries all = logged();
   WindowSum::Taken taken;
-  if (logged_ == first_) {
+  if (logged_ == ordered_) {
+    MILLRACE_CHECK(indices.size() >= logged_ && values.size() >= logged_, indices.size(), values.size());
     std::memcpy(indices.data(), all.indices.data(), all.indices.size_bytes());
     std::memcpy(values.data(), all.values.data(), all.values.size_bytes());
     taken.count = static_cast<uint32_t>(logged_);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 
@@ -24,8 +25,8 @@ struct LoggedSumMemory {
 /// once, to memory of its own; runs too, which use their cache lines in full; and so is in the end a log of which a sum may
 /// leave its range.
 ///
-/// Where all name the same indices (a fixed mask, as pruned models are trained with; the same rows), values are added to those of
-/// the first in the log, and the log is the sum.
+/// Where workers name the same indices (a fixed mask, as pruned models are trained with; the same rows), values are added to
+/// those in the log, and the log is the sum: of several packets a worker, too, where the first worker's come in their order.
 ///
 /// Results  those of a WindowSum, to the bit.
 /// Threads  all sums that share memory belong to one thread.
@@ -35,6 +36,8 @@ class LoggedSum {
   explicit LoggedSum(const LoggedSumMemory& memory) : memory_(memory), own_(memory.own) {}
 
   /// As WindowSum::add(). Entries of another headroom than those before them end the log.
+  ///
+  /// REQUIRES: indices increase.
   void add(const protocol::WindowEntries& entries, int32_t headroom);
   /// As WindowSum::take().
   WindowSum::Taken take(std::span<uint16_t> indices, std::span<int32_t> values);
@@ -46,24 +49,33 @@ class LoggedSum {
     return {memory_.log_indices.first(logged_), memory_.log_values.first(logged_)};
   }
 
-  /// Where the log is one contribution, or several of one set of indices, and these entries are of that set: adds them there.
+  /// Adds entries to the set in the log that has exactly their indices. False, and nothing has changed: there is none, or the
+  /// bound of all sums would leave i32.
+  ///
+  /// largest  the largest magnitude of the entries, not over the headroom.
   bool add_in_place(const protocol::WindowEntries& entries, uint32_t largest);
   void flush_log();
   void forget_log() {
     logged_ = 0;
-    first_ = 0;
+    ordered_ = 0;
+    sets_ = 0;
     bound_ = 0;
-    in_place_ = false;
   }
+
+  /// Sets to look for a packet's indices in: a window has hardly more packets.
+  static constexpr size_t kSetsMax = 8;
 
   LoggedSumMemory memory_;
   WindowSum own_;
-  size_t logged_ = 0;      ///< entries
-  size_t first_ = 0;       ///< of them the first contribution's, indices increasing
-  uint64_t bound_ = 0;     ///< no sum of what is logged has a larger magnitude
-  int32_t headroom_ = 0;   ///< of those logged
-  bool in_place_ = false;  ///< the first's values are sums of several, none over its headroom
-  bool is_added_ = false;  ///< the turn's entries are in own_, and the log is empty
+  size_t logged_ = 0;  ///< entries
+  size_t ordered_ =
+      0;             ///< of them those from the log's begin whose indices increase from set to set: each a value or a
+                     ///< sum of values, none of which was over the headroom
+  size_t sets_ = 0;  ///< in the ordered part
+  std::array<size_t, kSetsMax> set_ends_{};  ///< [sets_]
+  uint64_t bound_ = 0;                       ///< no sum of what is logged has a larger magnitude
+  int32_t headroom_ = 0;                     ///< of those logged
+  bool is_added_ = false;                    ///< the turn's entries are in own_, and the log is empty
 };
 
 }  // namespace millrace::switch_agg

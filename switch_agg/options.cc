@@ -189,11 +189,11 @@ void add_load(CLI::App& load, LoadOptions& options, std::string& to, std::string
       ->type_name("ADDRESS:PORT")
       ->check(endpoint)
       ->capture_default_str();
-  load.add_flag("--echo", options.echo,
-                "Expects the packets themselves back, as dpdk-testpmd --forward-mode=5tswap sends them");
-  load.add_flag(
-      "--apart", options.apart,
-      "Each worker draws its own indices: results are longer, of several packets (without it: all the same indices)");
+  auto* const echo = load.add_flag(
+      "--echo", options.echo, "Expects the packets themselves back, as dpdk-testpmd --forward-mode=5tswap sends them");
+  load.add_flag("--apart", options.apart,
+                "Each worker draws its own indices: results are longer, of several packets (without it: all the same)")
+      ->excludes(echo);
   load.add_option("--workers", options.workers, "Workers")
       ->check(CLI::Range(1u, protocol::kSwitchWorkersMax))
       ->capture_default_str();

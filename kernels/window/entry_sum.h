@@ -26,7 +26,7 @@ struct EntrySumRoom {
 /// Cost     about a nanosecond and a half an entry, a third of one for each word of `present`.
 uint32_t sum_entries(std::span<const uint16_t> indices, std::span<const int32_t> values, const EntrySumRoom& room);
 
-/// sums[j] += values[j] modulo 2^32; both of one length.
+/// sums[j] += values[j] modulo 2^32. REQUIRES: of one length, no overlap. Cost: a pass over both.
 void add_values(std::span<int32_t> sums, std::span<const int32_t> values);
 
 /// All magnitudes or-ed (its bit width is that of the largest), 2^31 for the lowest number.

@@ -7,9 +7,11 @@
 # Two network namespaces hold an end of the pair each; nothing of the machine's own network changes. In one, `millrace-switch load`
 # keeps 32 slots busy for four workers; in the other, either the switch sums, or testpmd (--forward-mode=5tswap) turns packets
 # round. All workers send the same indices, so that as many packets of the same length come back in both cases; the switch adds such
-# contributions in place. Beside it (apart_*): each worker sends its own indices, so that four packets come back for each that is
-# sent; there contributions a second are told.
-# Prints one JSON object. Exit codes: 0 done; 1 failed; 2 usage; 77 it cannot be run here, with a sentence that says why.
+# contributions in place. Beside it, in the same rounds (apart_*), each worker sends indices of its own, so that with these windows
+# the switch sends four packets for each that it takes.
+# Prints one JSON object: packets a second that came back (switch_packets_s, testpmd_packets_s, apart_packets_s), those that the
+# switch took (apart_taken_s), medians of the rounds; each round's (..._all); switch and apart over testpmd (ratio, apart_ratio).
+# Exit codes: 0 done; 1 failed; 2 usage; 77 it cannot be run here, with a sentence that says why.
 set -euo pipefail
 
 program=build/dev/bin/millrace-switch
@@ -26,7 +28,7 @@ started=
 
 say() { printf 'switch_veth: %s\n' "$*" >&2; }
 skip() { say "skipped: $*"; exit 77; }
-usage() { sed -n '2,13p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; }
 
 clean() {
   [ -z "$started" ] || kill "$started" 2>/dev/null || true
@@ -60,7 +62,7 @@ make_lab() {
   ip -n "$NEAR" neigh replace 10.78.0.1 lladdr "$mac" dev near nud permanent
 }
 
-# load ECHO…: one measurement; prints its JSON.
+# load [OPTION…]: one measurement; prints its JSON.
 load() {
   ip netns exec "$NEAR" taskset -c "$LOAD_CORE" "$program" load --to 10.78.0.1:7700 --from 10.78.0.2:0 --slots "$SLOTS" --window-indices "$WINDOW" \
     --seconds "$seconds" "$@"
@@ -120,11 +122,11 @@ report() {
 import json, statistics, sys
 def rates(name, key="packets_s"):
     return [json.loads(line)[key] for line in open(f"{sys.argv[1]}/{name}.json")]
-switch, testpmd, apart = rates("switch"), rates("testpmd"), rates("apart", "summed_s")
-print(json.dumps({"switch_packets_s": statistics.median(switch), "testpmd_packets_s": statistics.median(testpmd),
-                  "ratio": statistics.median(switch) / statistics.median(testpmd),
-                  "apart_summed_s": statistics.median(apart), "apart_packets_s": statistics.median(rates("apart")),
-                  "apart_packets_ratio": statistics.median(rates("apart")) / statistics.median(testpmd),
+switch, testpmd, apart = rates("switch"), rates("testpmd"), rates("apart")
+median = statistics.median
+print(json.dumps({"switch_packets_s": median(switch), "testpmd_packets_s": median(testpmd), "ratio": median(switch) / median(testpmd),
+                  "apart_packets_s": median(apart), "apart_ratio": median(apart) / median(testpmd),
+                  "apart_taken_s": median(rates("apart", "contribution_packets_s")),
                   "switch_all": switch, "testpmd_all": testpmd, "apart_all": apart}))
 PYTHON
 }

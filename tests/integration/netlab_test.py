@@ -113,6 +113,22 @@ class Netlab(unittest.TestCase):
         self.assertEqual(netlab("up", PREFIX, "1", "1gbit").returncode, 1)
         self.assertEqual(len(lab_namespaces(PREFIX)), 2)
 
+    def test_LinksThatLosePacketsCarryThemOneByOneOrInBursts(self):
+        netlab("up", PREFIX, "1", "none")
+        for arguments, segments, verdict in ((["0.5"], 1, "drop"), (["0.5", "bursts"], 65535, "drop"), (["single"], 1, "accept"), (["0"], 65535, "")):
+            with self.subTest(arguments=arguments):
+                done = netlab("lose", PREFIX, *arguments)
+                if done.returncode == 3:
+                    self.skipTest(done.stderr.strip())
+                self.assertEqual(done.returncode, 0, done.stderr)
+                link = subprocess.run(["ip", "-d", "-n", PREFIX + "-switch", "link", "show", PREFIX + "-1"], capture_output=True, text=True, check=True)
+                self.assertRegex(link.stdout, rf"gso_max_segs {segments}\b")
+                rules = netlab("exec", PREFIX, "1", "--", "nft", "list", "ruleset").stdout
+                self.assertEqual(verdict in rules if verdict else rules == "", True, rules)
+
+    def test_HelpSaysWhatExitCodesMean(self):
+        self.assertIn("Exit codes: ", netlab("--help").stdout)
+
     def test_TheMachineItselfKeepsItsInterfaces(self):
         before = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True).stdout
         netlab("up", PREFIX, "2", "1gbit")
@@ -140,7 +156,8 @@ class Netlab(unittest.TestCase):
 
     def test_ShapesThatCannotBeAreRefused(self):
         for arguments in (["up", "UPPER", "2", "1gbit"], ["up", PREFIX, "0", "1gbit"], ["up", PREFIX, "2", "fast"], ["up", PREFIX, "2", "1gbit", "0", "900"],
-                          ["lose", PREFIX, "0.1", "all"], ["lose", PREFIX, "2"], ["what"]):
+                          ["lose", PREFIX, "0.1", "all"], ["lose", PREFIX, "2"], ["lose", PREFIX, "single", "bursts"],
+                          ["lose", PREFIX, "0.1", "bursts", "all"], ["what"]):
             self.assertEqual(netlab(*arguments).returncode, 2, arguments)
 
 

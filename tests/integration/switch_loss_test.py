@@ -85,11 +85,13 @@ class SwitchLoss(unittest.TestCase):
         return json.loads(process.stdout.readline())
 
     def lost_packets(self):
-        lost = 0
+        """Pieces, and their bytes."""
+        lost, lost_bytes = 0, 0
         for host in range(1, HOSTS + 1):
             rules = subprocess.run(on_host(host, "nft", "list", "ruleset"), capture_output=True, text=True, check=True).stdout
-            lost += sum(int(count) for count in re.findall(r"counter packets (\d+)", rules))
-        return lost
+            for packets, count in re.findall(r"counter packets (\d+) bytes (\d+)", rules):
+                lost, lost_bytes = lost + int(packets), lost_bytes + int(count)
+        return lost, lost_bytes
 
     def model(self, loss, path=()):
         """The model's bytes, and what the workers say of it. All processes are new, the loss begins with the workers."""
@@ -115,7 +117,7 @@ class SwitchLoss(unittest.TestCase):
             said, err = process.communicate(timeout=TIMEOUT_S)
             self.assertEqual(process.returncode, 0, err)
             results.append(json.loads(said.strip().split("\n")[-1]))
-        self.lost = self.lost_packets()
+        self.lost, self.lost_bytes = self.lost_packets()
         netlab("lose", PREFIX, 0)
         for result in results:
             self.assertEqual(result["audit"]["imbalance"], 0, result["audit"])

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <set>
 #include <vector>
@@ -97,39 +98,89 @@ TEST_F(LoggedSumTest, TurnsThatFitTheLogAndThatDoNotAreTheSame) {
   }
 }
 
-TEST_F(LoggedSumTest, OneSetOfIndicesIsAddedInPlaceAndTakesTheRoomOfOne) {
-  RandomSequence random(RandomKey::from(3));
-  for (int turn = 0; turn < 200; ++turn) {
-    const Entries first = draw(random, 60, 1000);
-    for (uint64_t parts = random.next_below(6); parts > 0; --parts) {
-      Entries next = first;
-      for (int32_t& value : next.values) value -= static_cast<int32_t>(random.next_below(2000));
-      add(next, 1 << 20);
-    }
-    if (random.next_below(2) == 0) add(draw(random, 30, 1000), 1 << 20);  // of others
-    if (random.next_below(2) == 0) add(first, 1 << 20);                   // and of the first again
-    EXPECT_EQ(expect_same(), 0u) << turn;
+TEST_F(LoggedSumTest, SetsThatComeAgainAreAddedInPlaceAndTakeTheRoomOfOne) {
+  for (int worker = 0; worker < 50; ++worker) {
+    add({{1, 7, 300}, {5, -6, worker}}, 1000);
+    add({{301, 310}, {5, -6}}, 1000);  // its second packet
   }
-  for (int part = 0; part < 50; ++part) add({{1, 7, 300}, {5, -6, part}}, 1000);
-  EXPECT_TRUE(own_.is_zero());  // 150 entries would not have fitted the log
+  EXPECT_TRUE(own_.is_zero());  // 250 entries would not have fitted the log
   EXPECT_EQ(expect_same(), 0u);
 }
 
+TEST_F(LoggedSumTest, MorePacketsAWorkerThanSetsAreLookedThroughAreSummedToo) {
+  for (int32_t worker = 0; worker < 2; ++worker) {
+    for (uint16_t packet = 0; packet < 12; ++packet) {
+      const auto first = static_cast<uint16_t>(20 * packet);
+      add({{first, static_cast<uint16_t>(first + 7)}, {packet, worker}}, 1000);
+    }
+  }
+  EXPECT_EQ(expect_same(), 0u);
+}
+
+/// Of a few sets, some in the order of a worker's packets, with values around what is allowed.
+TEST_F(LoggedSumTest, SetsThatComeAgainAreSummedAsAtOnce) {
+  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
+  RandomSequence random(RandomKey::from(3));
+  uint32_t omitted = 0;
+  for (int turn = 0; turn < 5000; ++turn) {
+    std::vector<Entries> sets = {draw(random, 8, 1000), draw(random, 8, 1000), draw(random, 8, 1000), {{7}, {1}}};
+    if (random.next_below(2) == 0) {
+      for (uint16_t& index : sets[0].indices) index = static_cast<uint16_t>(index / 4);
+      sets[0].indices.erase(std::ranges::unique(sets[0].indices).begin(), sets[0].indices.end());
+      sets[0].values.resize(sets[0].indices.size());
+      for (uint16_t& index : sets[1].indices) index = static_cast<uint16_t>(index / 2 + 256);
+      sets[1].indices.erase(std::ranges::unique(sets[1].indices).begin(), sets[1].indices.end());
+      sets[1].values.resize(sets[1].indices.size());
+    }
+    const std::array<int32_t, 4> headrooms = {kMost, kMost / 2, kMost / 4, 100};
+    const int32_t headroom = headrooms[random.next_below(headrooms.size())];
+    for (uint64_t parts = random.next_below(9); parts > 0; --parts) {
+      Entries next = sets[random.next_below(sets.size())];
+      for (int32_t& value : next.values) {
+        const auto under = static_cast<int32_t>(random.next_below(3));
+        value = random.next_below(2) == 0 ? headroom - under : under - headroom;
+        if (random.next_below(2) == 0) value = under;
+        if (random.next_below(40) == 0) value = headroom == kMost ? std::numeric_limits<int32_t>::min() : headroom + 1;
+      }
+      add(next, random.next_below(12) == 0 ? headrooms[random.next_below(headrooms.size())] : headroom);
+    }
+    if (random.next_below(8) == 0) {
+      logged_.clear();
+      at_once_.clear();
+    }
+    omitted += expect_same();
+    ASSERT_FALSE(HasFailure()) << turn;
+  }
+  EXPECT_GT(omitted, 1000u);
+}
+
 TEST_F(LoggedSumTest, SumsInPlaceMayBeOverTheHeadroomAndValuesMayNot) {
+  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
   for (const int32_t last : {100, 101, -101}) {
     add({{3, 9}, {100, 1}}, 100);
     add({{3, 9}, {100, 2}}, 100);
     add({{3, 9}, {last, 3}}, 100);
     EXPECT_EQ(expect_same(), last == 100 ? 0u : 1u) << last;
-    // The other way round, and what is flushed because another contribution does not fit.
+    // The other way round, with a run, which ends the log.
     add({{3, 9}, {last, 3}}, 100);
     add({{3, 9}, {100, 1}}, 100);
     add({{4, 5, 6}, {1, 2, 3}}, 100);
     EXPECT_EQ(expect_same(), last == 100 ? 0u : 1u) << last;
+    // What is forgotten says nothing of what follows.
+    add({{3, 9}, {100, 1}}, 100);
+    add({{3, 9}, {100, 2}}, 100);
+    logged_.clear();
+    at_once_.clear();
+    add({{3, 9}, {last, 1}}, 100);
+    EXPECT_EQ(expect_same(), last == 100 ? 0u : 1u) << last;
   }
-  add({{3, 9}, {100, 1}}, 100);
-  add({{3, 9}, {100, 2}}, 100);
-  add({{3, 9, 11}, {7, 2, 101}}, 100);
+  // The bound meets the range, and nothing is omitted; over it, what came in between counts.
+  add({{3, 9}, {kMost - 1, 1}}, kMost);
+  add({{3, 9}, {1, 1}}, kMost);
+  EXPECT_EQ(expect_same(), 0u);
+  add({{3, 9}, {kMost, 1}}, kMost);
+  add({{3, 9}, {1, 1}}, kMost);
+  add({{3, 9}, {-5, 1}}, kMost);
   EXPECT_EQ(expect_same(), 1u);
 }
 

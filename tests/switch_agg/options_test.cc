@@ -80,6 +80,8 @@ TEST(SwitchOptions, LoadNeedsATarget) {
   EXPECT_EQ(endpoint_text(std::get<LoadOptions>(parsed.result).to), "10.0.0.1:7700");
   EXPECT_TRUE(std::get<LoadOptions>(parsed.result).echo);
   EXPECT_FALSE(std::get<LoadOptions>(parsed.result).apart);
+  EXPECT_TRUE(std::get<LoadOptions>(parse({"load", "--to", "10.0.0.1:7700", "--apart"}).result).apart);
+  expect_usage({"load", "--to", "10.0.0.1:7700", "--apart", "--echo"}, "--apart");
   expect_usage({"load"}, "--to");
 }
 

@@ -36,8 +36,8 @@ void compare_losses(json& rows) {
     if (row["links"] != kLossyLinks && !in_bursts) continue;
     const auto plain = find(row, kPlainLinks);
     const auto same = in_bursts ? plain : find(row, kSingleLinks);
-    if (plain != rows.end())
-      row["ratio_to_loss_free"] = row["round_ms"].get<double>() / (*plain)["round_ms"].get<double>();
+    if (plain != rows.end() && !in_bursts)
+      row["ratio_to_plain_links"] = row["round_ms"].get<double>() / (*plain)["round_ms"].get<double>();
     if (same != rows.end())
       row["ratio_to_same_links"] = row["round_ms"].get<double>() / (*same)["round_ms"].get<double>();
   }

@@ -20,8 +20,8 @@ void compare_racks(nlohmann::json& rows);
 /// The switch's round over that of the first row by the shards: `ratio_to_server` of the first row by the switch.
 void compare_paths(nlohmann::json& rows);
 
-/// The round with losses over the same row's without: `ratio_to_same_links` where only the loss differs, `ratio_to_loss_free`
-/// over links as they are.
+/// The round with losses over the same row's without: `ratio_to_same_links` over links that carry packets as the lossy ones
+/// do, and for kLossyLinks `ratio_to_plain_links` too.
 void compare_losses(nlohmann::json& rows);
 
 }  // namespace millrace::cli
