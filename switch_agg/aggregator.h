@@ -82,7 +82,7 @@ struct SwitchJobStatus {
 /// The slot machine: pure, one thread, no allocation after add_job(). Takes packets as they come, hostile ones among them, and
 /// writes what it sends into a sink. Normative: SWITCH.md, sections 3, 4, 6 and 7; DESIGN.md has what that leaves open.
 ///
-/// Several cores: one Aggregator each, with slots, life and UDP port of its own; a job's windows are dealt over them.
+/// Several cores: one Aggregator each, with slots, a life and jobs of its own (lane_of.h).
 class Aggregator {
  public:
   /// `life_seed`: random; lives are drawn from it.

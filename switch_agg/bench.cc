@@ -47,9 +47,10 @@ struct Round {
 
 class Bench {
  public:
-  Bench(const BenchOptions& options, uint32_t window_indices, BenchWire& wire)
+  /// lane  the one that has the job: its number's.
+  Bench(const BenchOptions& options, uint32_t window_indices, uint32_t lane, BenchWire& wire)
       : options_(options),
-        job_(bench_job(options.workers, options.slots, window_indices)),
+        job_(bench_job(options.workers, options.slots, window_indices, options.lcores + lane)),
         entries_(entries_in(window_indices, options.density)),
         wire_(wire),
         aggregator_({.slots_max = options.slots}, options.seed),
@@ -239,13 +240,13 @@ Result<BenchReport> measure(Bench& bench, const BenchOptions& options) {
 /// A lane of the benchmark on a thread of its own.
 class BenchLane {
  public:
-  BenchLane(const BenchOptions& options, uint32_t window_indices, BenchWire& wire)
-      : options_(options), window_indices_(window_indices), wire_(wire) {}
+  BenchLane(const BenchOptions& options, uint32_t window_indices, uint32_t lane, BenchWire& wire)
+      : options_(options), window_indices_(window_indices), lane_(lane), wire_(wire) {}
 
   /// All of it on the calling thread. All lanes pass `gate` together, one of them after rounds for itself.
   void run(std::barrier<>& gate, bool alone_first) {
     wire_.enter_thread();
-    Bench bench(options_, window_indices_, wire_);
+    Bench bench(options_, window_indices_, lane_, wire_);
     if (const Status joined = bench.join(); !joined) together_ = std::unexpected(joined.error());
     if (together_ && alone_first) alone_ = measure(bench, options_);
     gate.arrive_and_wait();
@@ -258,6 +259,7 @@ class BenchLane {
  private:
   BenchOptions options_;
   uint32_t window_indices_;
+  uint32_t lane_;
   BenchWire& wire_;
   Result<BenchReport> alone_ = BenchReport{};
   Result<BenchReport> together_ = BenchReport{};
@@ -290,7 +292,7 @@ Result<BenchReport> run_bench(const BenchOptions& options) {
   for (uint32_t lane = 0; lane < options.lcores; ++lane) {
     BenchOptions own = options;
     own.seed += lane;
-    lanes.emplace_back(own, window, *(*wires)[lane]);
+    lanes.emplace_back(own, window, lane, *(*wires)[lane]);
   }
   std::barrier<> gate(options.lcores);
   {

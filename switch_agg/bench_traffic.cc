@@ -48,9 +48,9 @@ void draw_entries(RandomKey key, uint32_t window, uint32_t count, int32_t value_
 
 }  // namespace
 
-SwitchJob bench_job(uint32_t workers, uint32_t slots, uint32_t window_indices) {
+SwitchJob bench_job(uint32_t workers, uint32_t slots, uint32_t window_indices, uint32_t number) {
   SwitchJob job;
-  job.job = 7;
+  job.job = number;
   job.name = "bench";
   for (size_t i = 0; i < job.key.size(); ++i) job.key[i] = static_cast<uint8_t>(i);
   job.workers = workers;

@@ -103,8 +103,8 @@ class BenchWorkers {
   std::vector<uint8_t> touched_;
 };
 
-/// Job 7 with the key 00 01 02 … 1f.
-SwitchJob bench_job(uint32_t workers, uint32_t slots, uint32_t window_indices);
+/// With the key 00 01 02 … 1f.
+SwitchJob bench_job(uint32_t workers, uint32_t slots, uint32_t window_indices, uint32_t number = 7);
 
 /// The window (a multiple of 64) in which `density` of the indices fill a packet of `packet_bytes`.
 uint32_t filling_window(double density, size_t packet_bytes, uint64_t seed);

@@ -62,10 +62,7 @@ class RingBenchWire final : public BenchWire {
     frame_.resize(kUdpHeadersBytes + datagram.size());
     std::ranges::copy(datagram, frame_.begin() + kUdpHeadersBytes);
     const MacAddress mac = {0x02, 0, 0, 0, 1, static_cast<uint8_t>(worker)};
-    build_udp_headers({{mac, ip_of(worker)},
-                       wire_->address(),
-                       static_cast<uint16_t>(kFirstPort + worker),
-                       static_cast<uint16_t>(kSwitchPort + lane_)},
+    build_udp_headers({{mac, ip_of(worker)}, wire_->address(), static_cast<uint16_t>(kFirstPort + worker), kSwitchPort},
                       frame_);
     return wire_->inject_frame(frame_, lane_);
   }
@@ -93,7 +90,7 @@ Result<std::vector<std::unique_ptr<BenchWire>>> open_bench_wires(const std::stri
     return wires;
   }
   auto wire = DpdkRingWire::open({.address = kSwitchIp,
-                                  .first_port = kSwitchPort,
+                                  .port = kSwitchPort,
                                   .lanes = lanes,
                                   .packet_bytes_max = packet_bytes_max,
                                   .memory_mib = 512},

@@ -11,6 +11,7 @@
 
 #include "kernels/base/check.h"
 #include "switch_agg/endpoint_text.h"
+#include "switch_agg/lane_of.h"
 
 namespace millrace::switch_agg {
 namespace {
@@ -26,8 +27,7 @@ std::span<uint8_t> data_of(rte_mbuf* frame) { return {rte_pktmbuf_mtod(frame, ui
 
 }  // namespace
 
-DpdkPort::DpdkPort(DpdkLane lane)
-    : lane_(std::move(lane)), port_(static_cast<uint16_t>(lane_.options.first_port + lane_.lane)) {}
+DpdkPort::DpdkPort(DpdkLane lane) : lane_(std::move(lane)) {}
 
 DpdkPort::~DpdkPort() {
   for (size_t i = 0; i < taken_; ++i) rte_pktmbuf_free(held_[i]);
@@ -77,12 +77,12 @@ void DpdkPort::take(rte_mbuf* frame, Origin origin) {
 }
 
 void DpdkPort::take_udp(rte_mbuf* frame, const UdpFrame& udp, Origin origin) {
-  const uint32_t lane = static_cast<uint32_t>(udp.to_port) - lane_.options.first_port;  // wraps: no lane
-  if (udp.to != lane_.self || lane >= lane_.options.lanes) {
+  if (udp.to != lane_.self || udp.to_port != lane_.options.port) {
     ++counters_.other_destination;
     rte_pktmbuf_free(frame);
     return;
   }
+  const uint32_t lane = lane_.options.lanes == 1 ? 0 : lane_of_datagram(udp.payload, lane_.options.lanes);
   if (lane != lane_.lane) {
     MILLRACE_CHECK(origin == Origin::kDevice, lane, lane_.lane);
     return pass_on(frame, lane);
@@ -188,7 +188,7 @@ std::optional<UdpRoute> DpdkPort::route_to(const protocol::Endpoint& to) {
     ask_for(next_hop(*ip));
     return std::nullopt;
   }
-  return UdpRoute{lane_.self, {*mac, *ip}, port_, to.port};
+  return UdpRoute{lane_.self, {*mac, *ip}, lane_.options.port, to.port};
 }
 
 void DpdkPort::send(size_t bytes, const protocol::Endpoint& to) {

@@ -45,7 +45,6 @@ class DpdkPort final : public PacketPort {
   Ipv4Address next_hop(const Ipv4Address& ip) const;
 
   DpdkLane lane_;
-  uint16_t port_;
   Neighbours neighbours_;
   std::array<rte_mbuf*, kBurst> held_{};  ///< of the packets that receive() handed out
   std::array<protocol::ReceivedPacket, kBurst> received_;

@@ -27,7 +27,7 @@ struct DpdkOptions {
   uint32_t prefix_bits = 24;  ///< addresses that share so many bits are asked for by ARP, others reached by the gateway
   /// Of destinations that never sent anything; who sends is answered where it came from.
   std::optional<Ipv4Address> gateway{};
-  uint16_t first_port = 0;  ///< lane i has UDP port first_port + i
+  uint16_t port = 0;  ///< UDP, of all lanes
   uint32_t lanes = 1;
   size_t packet_bytes_max = 1472;
   DpdkMemory memory = DpdkMemory::kPlain;
@@ -40,8 +40,8 @@ std::string_view dpdk_version();
 /// Starts DPDK's environment, opens the device and returns a port for each lane. Once in a process.
 ///
 /// Splitting  A device has as many queues as it can, up to one a lane (RSS fills them). A lane that takes a packet of another
-///            lane's UDP port passes it on by a ring; a lane without a queue lives on its ring alone and sends through lane 0.
-///            No locks: rings of many producers and one consumer.
+///            lane's job (lane_of.h) passes it on by a ring; a lane without a queue lives on its ring alone and sends through
+///            lane 0. No locks: rings of many producers and one consumer.
 /// Errors     unsupported: built without DPDK. invalid_argument: no such driver or device. io: DPDK did not start, with what to
 ///            do; its own words are on stderr.
 Result<std::vector<std::unique_ptr<PacketPort>>> open_dpdk_ports(const DpdkOptions& options);

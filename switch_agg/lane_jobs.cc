@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "switch_agg/lane_of.h"
+
 namespace millrace::switch_agg {
 namespace {
 
@@ -19,13 +21,7 @@ bool same(const SwitchJob& a, const SwitchJob& b) {
 
 std::vector<SwitchJob> jobs_of_lane(const std::vector<SwitchJob>& jobs, uint32_t lane, uint32_t lanes) {
   std::vector<SwitchJob> its = jobs;
-  // A rack has one session with its shard, and its workers one address: what comes to other lanes is of no job there.
-  if (lane != 0) std::erase_if(its, [](const SwitchJob& job) { return job.role == Role::kCombine; });
-  for (SwitchJob& job : its) {
-    // A lane that is left without an entry would send the whole sum instead (0): one more than was asked for is less wrong.
-    if (job.reselect_k != 0 && job.role == Role::kReduce)
-      job.reselect_k = std::max<uint64_t>(1, job.reselect_k / lanes + (lane < job.reselect_k % lanes ? 1 : 0));
-  }
+  std::erase_if(its, [=](const SwitchJob& job) { return lane_of_job(job.job, lanes) != lane; });
   return its;
 }
 

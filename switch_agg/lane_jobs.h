@@ -7,8 +7,7 @@
 
 namespace millrace::switch_agg {
 
-/// The jobs as lane `lane` of `lanes` has them: its windows' share of the entries that a step keeps; slots and all else alike.
-/// Racks' jobs (role combine) are the first lane's alone.
+/// The jobs that lane `lane` of `lanes` has (lane_of.h).
 std::vector<SwitchJob> jobs_of_lane(const std::vector<SwitchJob>& jobs, uint32_t lane, uint32_t lanes);
 
 /// What a new list of jobs changes: a job with another field is removed and added.

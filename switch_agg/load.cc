@@ -56,7 +56,7 @@ class Load {
   Load(const LoadOptions& options, UdpPort& port)
       : options_(options),
         port_(port),
-        workers_({bench_job(options.workers, options.slots, options.window_indices),
+        workers_({bench_job(options.workers, options.slots, options.window_indices, options.job),
                   entries_in(options.window_indices, options.density), options.packet_bytes, 1,
                   options.apart ? BenchDraw::kOwn : BenchDraw::kSame}),
         slots_(options.slots) {}

@@ -18,7 +18,7 @@ struct LoadReport {
   double contribution_packets_s = 0;  ///< sent of the turns whose results came whole, or once again
 };
 
-/// Keeps every slot of job 7 busy over kernel sockets: a turn's contributions of all workers go out, its results come in, the
+/// Keeps every slot of a job busy over kernel sockets: a turn's contributions of all workers go out, its results come in, the
 /// next turn follows. All workers draw the same indices, so that a result is as long as a contribution and as many packets
 /// come back as were sent: what forwards packets can be measured by the same program (--echo). With --apart each draws its own,
 /// the least that workers can have in common, and results are of several packets.

@@ -121,8 +121,7 @@ void add_dpdk(CLI::App& run, RunOptions& options, RunTexts& texts, bool& huge_pa
 void add_run(CLI::App& run, RunOptions& options, RunTexts& texts) {
   run.set_config("--config", "", "Reads flags from a TOML or INI file");
   run.allow_config_extras(CLI::config_extras_mode::error);
-  run.add_option("--listen", texts.listen,
-                 "UDP address; lcore i has port PORT + i; port 0 takes a free one (one lcore)")
+  run.add_option("--listen", texts.listen, "UDP address; port 0 takes a free one (kernel sockets)")
       ->type_name("ADDRESS:PORT")
       ->check(checked([](const std::string& text) { return parse_endpoint(text); }))
       ->capture_default_str();
@@ -133,7 +132,8 @@ void add_run(CLI::App& run, RunOptions& options, RunTexts& texts) {
   run.add_option("--pmd", options.pmd, "kernel: sockets; or a driver of DPDK with its arguments; or a PCI address")
       ->type_name("DRIVER")
       ->capture_default_str();
-  run.add_option("--lcores", options.lcores, "Threads, each with slots and a UDP port of its own")
+  run.add_option("--lcores", options.lcores,
+                 "Threads, each with slots of its own; a job is on lcore (its number) modulo N")
       ->check(CLI::Range(1u, 64u))
       ->capture_default_str();
   run.add_flag("--json", options.json, "Prints the start line as JSON: addresses, http; instead of it: code, error");
@@ -194,6 +194,8 @@ void add_load(CLI::App& load, LoadOptions& options, std::string& to, std::string
   load.add_flag("--apart", options.apart,
                 "Each worker draws its own indices: results are longer, of several packets (without it: all the same)")
       ->excludes(echo);
+  load.add_option("--job", options.job, "Number of the switch's job, whose key is 00 01 02 ... 1f")
+      ->capture_default_str();
   load.add_option("--workers", options.workers, "Workers")
       ->check(CLI::Range(1u, protocol::kSwitchWorkersMax))
       ->capture_default_str();
@@ -210,10 +212,6 @@ void add_load(CLI::App& load, LoadOptions& options, std::string& to, std::string
 std::string refuse_together(const RunOptions& options) {
   const bool kernel = options.pmd == "kernel";
   if (options.limits.window_indices_max % 64 != 0) return "--window-indices-max: must be a multiple of 64";
-  if (options.lcores > 1 && options.listen.port == 0)
-    return fmt::format("--lcores {} needs a port in --listen: lcore i listens on PORT + i", options.lcores);
-  if (options.listen.port + options.lcores - 1 > 65'535)
-    return fmt::format("--listen: {} ports from {} on do not end at 65535", options.lcores, options.listen.port);
   if (!kernel && !ipv4_of(options.listen)) return "--listen: with DPDK the address must be IPv4";
   if (!kernel && options.listen.port == 0) return "--listen: with DPDK nobody chooses a free port, give one";
   if (!kernel && options.limits.packet_bytes_max > 1472)
@@ -268,7 +266,7 @@ std::variant<RunOptions, BenchOptions, LoadOptions, int> parse_options(int argc,
   options.dpdk.memory = huge_pages ? DpdkMemory::kHugePages : DpdkMemory::kPlain;
   options.dpdk.device = options.pmd;
   options.dpdk.address = ipv4_of(options.listen).value_or(Ipv4Address{});
-  options.dpdk.first_port = options.listen.port;
+  options.dpdk.port = options.listen.port;
   options.dpdk.lanes = options.lcores;
   options.dpdk.packet_bytes_max = options.limits.packet_bytes_max;
   return options;

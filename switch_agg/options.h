@@ -43,6 +43,7 @@ struct LoadOptions {
   protocol::Endpoint from;
   bool echo = false;   ///< what is there forwards packets back (dpdk-testpmd), it is no switch
   bool apart = false;  ///< each worker draws indices of its own
+  uint32_t job = 7;
   uint32_t workers = 4;
   uint32_t slots = 32;
   uint32_t window_indices = 40'960;

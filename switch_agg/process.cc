@@ -41,34 +41,23 @@ Result<uint64_t> random_seed() {
 
 struct Ports {
   std::vector<std::unique_ptr<PacketPort>> ports;
-  std::vector<std::string> addresses;
+  std::string address;  ///< of all of them
 };
 
 Result<Ports> open_kernel_ports(const RunOptions& options) {
-  Ports opened;
-  for (uint32_t lane = 0; lane < options.lcores; ++lane) {
-    UdpPortOptions port_options{.listen = options.listen, .packet_bytes_max = options.limits.packet_bytes_max};
-    port_options.listen.port = static_cast<uint16_t>(options.listen.port + lane);
-    auto port = UdpPort::open(port_options);
-    if (!port) return std::unexpected(port.error());
-    opened.addresses.push_back(endpoint_text((*port)->address()));
-    opened.ports.push_back(std::move(*port));
-  }
+  auto ports = UdpPort::open_lanes({.listen = options.listen, .packet_bytes_max = options.limits.packet_bytes_max},
+                                   options.lcores);
+  if (!ports) return std::unexpected(ports.error());
+  Ports opened{.ports = {}, .address = endpoint_text(ports->front()->address())};
+  for (auto& port : *ports) opened.ports.push_back(std::move(port));
   return opened;
 }
 
 Result<Ports> open_ports(const RunOptions& options) {
   if (options.pmd == "kernel") return open_kernel_ports(options);
-  Ports opened;
   auto ports = open_dpdk_ports(options.dpdk);
   if (!ports) return std::unexpected(ports.error());
-  opened.ports = std::move(*ports);
-  for (uint32_t lane = 0; lane < options.lcores; ++lane) {
-    protocol::Endpoint address = options.listen;
-    address.port = static_cast<uint16_t>(address.port + lane);
-    opened.addresses.push_back(endpoint_text(address));
-  }
-  return opened;
+  return Ports{.ports = std::move(*ports), .address = endpoint_text(options.listen)};
 }
 
 }  // namespace
@@ -92,7 +81,7 @@ class SwitchProcess::Impl {
 
   std::atomic<bool> stop_ = false;
   std::atomic<bool> reload_ = false;
-  std::vector<std::string> addresses_;
+  std::string address_;
   std::string http_address_;
 
  private:
@@ -127,7 +116,7 @@ Status SwitchProcess::Impl::open() {
   if (wake_ < 0) return fail(ErrorCode::kIo, "no file descriptor is left for this process (ulimit -n)");
   Result<Ports> opened = open_ports(options_);
   if (!opened) return std::unexpected(opened.error());
-  addresses_ = std::move(opened->addresses);
+  address_ = std::move(opened->address);
   started_ = monotonic_now_ns();
   for (uint32_t number = 0; number < options_.lcores; ++number) {
     auto lane = std::make_unique<Lane>(std::move(opened->ports[number]), options_.limits, *seed + number);
@@ -140,7 +129,7 @@ Status SwitchProcess::Impl::open() {
 
 Status SwitchProcess::Impl::open_http() {
   monitoring::HttpHandlers handlers;
-  handlers.title = fmt::format("Millrace switch {}", addresses_.front());
+  handlers.title = fmt::format("Millrace switch {}", address_);
   handlers.metrics_text = [this] {
     const std::lock_guard lock(export_mutex_);
     export_.update(status());
@@ -159,11 +148,11 @@ SwitchStatus SwitchProcess::Impl::status() const {
   SwitchStatus status;
   status.pmd = options_.pmd;
   status.dpdk = dpdk_version();
-  status.slots_max = options_.limits.slots_max;
+  status.slots_max = options_.limits.slots_max * options_.lcores;
   const TimeNs now = monotonic_now_ns();
   for (size_t lane = 0; lane < lanes_.size(); ++lane) {
     const LaneReport report = lanes_[lane]->report();
-    status.lanes.push_back({addresses_[lane], report, now - (report.at == 0 ? started_ : report.at)});
+    status.lanes.push_back({address_, report, now - (report.at == 0 ? started_ : report.at)});
   }
   const std::lock_guard lock(jobs_mutex_);
   for (const SwitchJob& job : jobs_) {
@@ -179,9 +168,10 @@ SwitchStatus SwitchProcess::Impl::status() const {
 
 std::optional<std::string> SwitchProcess::Impl::unhealthy() const {
   if (stop_.load()) return "shutting down";
-  for (const SwitchStatus::LaneStatus& lane : status().lanes) {
-    if (lane.age_ns > kStandstill)
-      return fmt::format("the loop of {} has stood still for {} ms", lane.address, lane.age_ns / kNsPerMs);
+  const SwitchStatus now = status();
+  for (size_t lane = 0; lane < now.lanes.size(); ++lane) {
+    if (now.lanes[lane].age_ns > kStandstill)
+      return fmt::format("the loop of lcore {} has stood still for {} ms", lane, now.lanes[lane].age_ns / kNsPerMs);
   }
   return std::nullopt;
 }
@@ -230,7 +220,7 @@ Result<std::unique_ptr<SwitchProcess>> SwitchProcess::start(const RunOptions& op
   return std::unique_ptr<SwitchProcess>(new SwitchProcess(std::move(impl)));
 }
 
-std::vector<std::string> SwitchProcess::addresses() const { return impl_->addresses_; }
+std::vector<std::string> SwitchProcess::addresses() const { return {impl_->address_}; }
 std::string SwitchProcess::http_address() const { return impl_->http_address_; }
 void SwitchProcess::run() { impl_->run(); }
 

@@ -11,12 +11,21 @@ UdpPort::UdpPort(std::unique_ptr<protocol::UdpBursts> bursts) : bursts_(std::mov
 UdpPort::~UdpPort() = default;
 
 Result<std::unique_ptr<UdpPort>> UdpPort::open(const UdpPortOptions& options) {
-  auto bursts = protocol::UdpBursts::open(options.listen, options.packet_bytes_max, options.socket_buffer_bytes);
-  if (!bursts) {
+  auto one = open_lanes(options, 1);
+  if (!one) return std::unexpected(one.error());
+  return std::move(one->front());
+}
+
+Result<std::vector<std::unique_ptr<UdpPort>>> UdpPort::open_lanes(const UdpPortOptions& options, uint32_t lanes) {
+  auto group =
+      protocol::UdpBursts::open_group(options.listen, lanes, options.packet_bytes_max, options.socket_buffer_bytes);
+  if (!group) {
     return fail(ErrorCode::kIo,
-                fmt::format("cannot listen on UDP {}: {}", endpoint_text(options.listen), bursts.error().message));
+                fmt::format("cannot listen on UDP {}: {}", endpoint_text(options.listen), group.error().message));
   }
-  return std::unique_ptr<UdpPort>(new UdpPort(std::move(*bursts)));
+  std::vector<std::unique_ptr<UdpPort>> ports;
+  for (auto& bursts : *group) ports.push_back(std::unique_ptr<UdpPort>(new UdpPort(std::move(bursts))));
+  return ports;
 }
 
 const protocol::Endpoint& UdpPort::address() const { return bursts_->address(); }

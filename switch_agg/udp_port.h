@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "kernels/base/result.h"
 #include "protocol/datagram/udp_bursts.h"
@@ -21,6 +22,8 @@ class UdpPort final : public PacketPort {
  public:
   /// Errors   io: the port is in use, or the address is not of this machine; says which.
   static Result<std::unique_ptr<UdpPort>> open(const UdpPortOptions& options);
+  /// One port for each of `lanes`, all of one address: port i gets the packets of lane i's jobs (lane_of_job).
+  static Result<std::vector<std::unique_ptr<UdpPort>>> open_lanes(const UdpPortOptions& options, uint32_t lanes);
   ~UdpPort() override;
   UdpPort(const UdpPort&) = delete;
   UdpPort& operator=(const UdpPort&) = delete;

@@ -11,7 +11,7 @@ namespace millrace::protocol {
 
 // The struct is the wire: its members lie as WIRE_FORMAT.md says, and the machine is little-endian.
 static_assert(std::endian::native == std::endian::little && std::is_trivially_copyable_v<DatagramHeader>);
-static_assert(offsetof(DatagramHeader, job) == 4 && offsetof(DatagramHeader, life) == 8);
+static_assert(offsetof(DatagramHeader, job) == kJobNumberAt && offsetof(DatagramHeader, life) == 8);
 static_assert(offsetof(DatagramHeader, sequence) == 16 && offsetof(DatagramHeader, turn) == 24);
 static_assert(offsetof(DatagramHeader, epoch) == 32 && offsetof(DatagramHeader, next) == 44);
 static_assert(offsetof(DatagramHeader, worker) == 48 && offsetof(DatagramHeader, payload_bytes) == 54);
@@ -44,6 +44,13 @@ std::expected<Datagram, DatagramFault> parse_datagram(ByteSpan packet) {
       std::in_place, header, packet.subspan(kDatagramHeaderBytes, extension_bytes),
       packet.subspan(kDatagramHeaderBytes + extension_bytes, header.payload_bytes),
       packet.first(bytes - kDatagramMacBytes), packet.subspan(bytes - kDatagramMacBytes, kDatagramMacBytes));
+}
+
+std::optional<uint32_t> job_number_of(ByteSpan packet) {
+  uint32_t job = 0;
+  if (packet.size() < kJobNumberAt + sizeof job) return std::nullopt;
+  std::memcpy(&job, packet.data() + kJobNumberAt, sizeof job);
+  return job;
 }
 
 void put_header(const DatagramHeader& header, std::span<uint8_t> packet) {

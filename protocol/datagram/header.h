@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <expected>
+#include <optional>
 #include <span>
 
 #include "kernels/base/buffer.h"
@@ -102,6 +103,12 @@ struct Datagram {
 /// Reads a packet that may be hostile.
 /// Threads  reentrant.
 std::expected<Datagram, DatagramFault> parse_datagram(ByteSpan packet);
+
+/// Where the job's number lies in a datagram, as u32, little-endian.
+inline constexpr size_t kJobNumberAt = 4;
+
+/// The number of the job that a packet says it is of; nothing else of it is looked at.
+std::optional<uint32_t> job_number_of(ByteSpan packet);
 
 /// Writes the header into the first 64 bytes of `packet`.
 /// REQUIRES: packet.size() >= 64.

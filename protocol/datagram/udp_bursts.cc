@@ -1,5 +1,6 @@
 #include "protocol/datagram/udp_bursts.h"
 
+#include <linux/filter.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
 #include <sys/socket.h>
@@ -157,6 +158,7 @@ struct UdpBursts::State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
+  Status bind_to(const Endpoint& listen, int socket_buffer_bytes, bool is_shared);
   Out::Destination& destination(const Endpoint& to);
   bool gather(size_t buffer, size_t bytes, const Endpoint& to);
   void lay_out(const Out::Destination& to);
@@ -179,30 +181,85 @@ struct UdpBursts::State {
 UdpBursts::UdpBursts(std::unique_ptr<State> state) : state_(std::move(state)) {}
 UdpBursts::~UdpBursts() = default;
 
+Status UdpBursts::State::bind_to(const Endpoint& listen, int socket_buffer_bytes, bool is_shared) {
+  const auto failed = [](const char* what) {
+    return fail(ErrorCode::kIo, std::string(what) + ": " + std::generic_category().message(errno));
+  };
+  family = is_ipv4(listen) ? AF_INET : AF_INET6;
+  socket = ::socket(family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (socket < 0) return failed("no socket");
+  const int off = 0;
+  const int on = 1;
+  if (family == AF_INET6) ::setsockopt(socket, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+  if (is_shared && ::setsockopt(socket, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on) != 0)
+    return failed("cannot share a port");
+  // Less than was asked for is no failure.
+  ::setsockopt(socket, SOL_SOCKET, SO_RCVBUF, &socket_buffer_bytes, sizeof socket_buffer_bytes);
+  ::setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &socket_buffer_bytes, sizeof socket_buffer_bytes);
+  ::setsockopt(socket, SOL_UDP, UDP_GRO, &on, sizeof on);
+  SocketName name{};
+  socklen_t name_bytes = fill_address(listen, family, name.storage);
+  if (::bind(socket, &name.any, name_bytes) != 0) return failed("cannot bind");
+  name_bytes = sizeof name;
+  if (::getsockname(socket, &name.any, &name_bytes) != 0) return failed("cannot bind");
+  address = read_address(name.storage);
+  return {};
+}
+
 Result<std::unique_ptr<UdpBursts>> UdpBursts::open(const Endpoint& listen, size_t packet_bytes_max,
                                                    int socket_buffer_bytes) {
   MILLRACE_CHECK(packet_bytes_max >= kDatagramHeaderBytes && packet_bytes_max <= kPieceBytesMax, packet_bytes_max);
   auto state = std::make_unique<State>(packet_bytes_max);
-  const auto failed = [](const char* what) {
-    return fail(ErrorCode::kIo, std::string(what) + ": " + std::generic_category().message(errno));
-  };
-  state->family = is_ipv4(listen) ? AF_INET : AF_INET6;
-  state->socket = ::socket(state->family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (state->socket < 0) return failed("no socket");
-  const int off = 0;
-  const int on = 1;
-  if (state->family == AF_INET6) ::setsockopt(state->socket, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-  // Less than was asked for is no failure.
-  ::setsockopt(state->socket, SOL_SOCKET, SO_RCVBUF, &socket_buffer_bytes, sizeof socket_buffer_bytes);
-  ::setsockopt(state->socket, SOL_SOCKET, SO_SNDBUF, &socket_buffer_bytes, sizeof socket_buffer_bytes);
-  ::setsockopt(state->socket, SOL_UDP, UDP_GRO, &on, sizeof on);
-  SocketName name{};
-  socklen_t name_bytes = fill_address(listen, state->family, name.storage);
-  if (::bind(state->socket, &name.any, name_bytes) != 0) return failed("cannot bind");
-  name_bytes = sizeof name;
-  if (::getsockname(state->socket, &name.any, &name_bytes) != 0) return failed("cannot bind");
-  state->address = read_address(name.storage);
+  if (const Status bound = state->bind_to(listen, socket_buffer_bytes, /*is_shared=*/false); !bound)
+    return std::unexpected(bound.error());
   return std::unique_ptr<UdpBursts>(new UdpBursts(std::move(state)));
+}
+
+namespace {
+
+/// The group's sockets are numbered in the order in which they were bound. A packet without so many bytes ends the program
+/// with 0.
+Status choose_by_job(int socket, uint32_t count) {
+  constexpr auto kAt = static_cast<uint32_t>(kJobNumberAt);
+  std::vector<sock_filter> program;
+  for (uint32_t byte = 4; byte > 0; --byte) {  // little-endian: from the last one on
+    program.push_back(BPF_STMT(BPF_ALU | BPF_LSH | BPF_K, 8));
+    program.push_back(BPF_STMT(BPF_MISC | BPF_TAX, 0));
+    program.push_back(BPF_STMT(BPF_LD | BPF_B | BPF_ABS, kAt + byte - 1));
+    program.push_back(BPF_STMT(BPF_ALU | BPF_OR | BPF_X, 0));
+  }
+  program.push_back(BPF_STMT(BPF_ALU | BPF_MOD | BPF_K, count));
+  program.push_back(BPF_STMT(BPF_RET | BPF_A, 0));
+  const sock_fprog filter{static_cast<unsigned short>(program.size()), program.data()};
+  if (::setsockopt(socket, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &filter, sizeof filter) == 0) return {};
+  return fail(ErrorCode::kIo, "this kernel cannot choose a socket by the job (SO_ATTACH_REUSEPORT_CBPF): " +
+                                  std::generic_category().message(errno));
+}
+
+}  // namespace
+
+Result<std::vector<std::unique_ptr<UdpBursts>>> UdpBursts::open_group(const Endpoint& listen, uint32_t count,
+                                                                      size_t packet_bytes_max,
+                                                                      int socket_buffer_bytes) {
+  MILLRACE_CHECK(count >= 1, count);
+  std::vector<std::unique_ptr<UdpBursts>> group;
+  // A port that is shared could be taken by another process of this user, too: one socket for itself says whether it is free.
+  auto alone = open(listen, packet_bytes_max, socket_buffer_bytes);
+  if (!alone) return std::unexpected(alone.error());
+  const Endpoint address = (*alone)->address();
+  if (count == 1) {
+    group.push_back(std::move(*alone));
+    return group;
+  }
+  alone->reset();
+  for (uint32_t at = 0; at < count; ++at) {
+    auto state = std::make_unique<State>(packet_bytes_max);
+    Status ready = state->bind_to(address, socket_buffer_bytes, /*is_shared=*/true);
+    if (ready && at == 0) ready = choose_by_job(state->socket, count);
+    if (!ready) return std::unexpected(ready.error());
+    group.push_back(std::unique_ptr<UdpBursts>(new UdpBursts(std::move(state))));
+  }
+  return group;
 }
 
 const Endpoint& UdpBursts::address() const { return state_->address; }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "kernels/base/buffer.h"
 #include "kernels/base/result.h"
@@ -41,6 +42,10 @@ class UdpBursts {
   /// Errors   io: with the system's words.
   static Result<std::unique_ptr<UdpBursts>> open(const Endpoint& listen, size_t packet_bytes_max,
                                                  int socket_buffer_bytes);
+  /// The same, `count` sockets of one address: socket i gets the packets of the jobs whose number modulo `count` is i, and the
+  /// first one what is too short to have one. (What a sender's kernel or a card puts together goes where its first packet goes.)
+  static Result<std::vector<std::unique_ptr<UdpBursts>>> open_group(const Endpoint& listen, uint32_t count,
+                                                                    size_t packet_bytes_max, int socket_buffer_bytes);
   ~UdpBursts();
   UdpBursts(const UdpBursts&) = delete;
   UdpBursts& operator=(const UdpBursts&) = delete;

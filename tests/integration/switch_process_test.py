@@ -107,15 +107,27 @@ class Switch(unittest.TestCase):
         self.assertIn('millrace_switch_port_dropped_total{lcore="0",reason="too_long"} 1', metrics)
         self.assertIn('millrace_switch_events_total{event="wrong_magic",lcore="0"} 1', metrics)
 
-    def test_SeveralLcoresHavePortsInARow(self):
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = min(probe.getsockname()[1], 65000)
-        process, line = self.start("--lcores", "2", listen=f"127.0.0.1:{port}")
-        if line["event"] == "failed":
-            self.skipTest(f"port {port} or the next one was taken meanwhile")
-        self.assertEqual(line["addresses"], [f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"])
-        self.status_when(line, lambda status: [lcore["seen_ms"] < 1000 for lcore in status["lcores"]] == [True, True])
+    def test_SeveralLcoresHaveOneAddressAndAJobEach(self):
+        key = self.folder / "bench.key"
+        key.write_text("".join(f"{byte:02x}" for byte in range(32)) + "\n", encoding="utf-8")
+        key.chmod(0o600)
+        self.write_jobs([JOB | {"name": f"bench {number}", "job": number, "key_file": "bench.key", "workers": 4, "window_indices": 6400, "slots": 8}
+                         for number in (6, 7)])
+        process, line = self.start("--lcores", "2")
+        self.assertEqual(len(line["addresses"]), 1)
+        for number in (6, 7):
+            load = subprocess.run([PROGRAM, "load", "--to", line["addresses"][0], "--job", str(number), "--slots", "8", "--window-indices", "6400",
+                                   "--seconds", "0.3"], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+            self.assertEqual(load.returncode, 0, load.stderr)
+            self.assertGreater(json.loads(load.stdout)["turns"], 8)
+        status = self.status_when(line, lambda status: all(lcore["events"].get("closed", 0) > 8 for lcore in status["lcores"]))
+        for job in status["jobs"]:
+            self.assertEqual((job["phase"], job["slots"]), ("open", 8))
+        for lcore in status["lcores"]:
+            self.assertNotIn("wrong_job", lcore["events"])
+        second = subprocess.run([PROGRAM, "run", "--listen", line["addresses"][0], "--jobs", self.jobs, "--lcores", "2"], capture_output=True, text=True,
+                                timeout=TIMEOUT_S, check=False)
+        self.assertEqual(second.returncode, 6, "a shared port is in use all the same")
         process.send_signal(signal.SIGTERM)
         self.assertEqual(process.wait(timeout=TIMEOUT_S), 0)
 

@@ -12,6 +12,7 @@
 #include "switch_agg/bench_traffic.h"
 #include "switch_agg/dpdk_ports.h"
 #include "switch_agg/lane.h"
+#include "switch_agg/lane_of.h"
 
 namespace millrace::switch_agg {
 namespace {
@@ -24,30 +25,33 @@ constexpr uint32_t kSlots = 4;
 constexpr uint32_t kWindow = 640;
 constexpr uint64_t kTurns = 50;
 
+/// A number of a job that the lane has.
+uint32_t job_of(uint32_t lane) { return 10 * kLanes + lane; }
+
 /// Workers of one lane's job, at a wire that all lanes share. Every frame goes into the next queue: half of them into another
 /// lane's.
 class SharedWire {
  public:
   SharedWire(DpdkRingWire& wire, uint32_t queues) : wire_(wire), queues_(queues) {}
 
-  bool inject(ByteSpan datagram, uint16_t worker, uint32_t lane) {
+  bool inject(ByteSpan datagram, uint16_t worker) {
     std::vector<uint8_t> frame(kUdpHeadersBytes + datagram.size());
     std::ranges::copy(datagram, frame.begin() + kUdpHeadersBytes);
     const WireAddress from = {{0x02, 0, 0, 0, 1, static_cast<uint8_t>(worker)},
                               {10, 0, 1, static_cast<uint8_t>(worker)}};
-    build_udp_headers(
-        {from, wire_.address(), static_cast<uint16_t>(kWorkerPort + worker), static_cast<uint16_t>(kSwitchPort + lane)},
-        frame);
+    build_udp_headers({from, wire_.address(), static_cast<uint16_t>(kWorkerPort + worker), kSwitchPort}, frame);
     return wire_.inject_frame(frame, next_queue_++ % queues_);
   }
-  /// Sorts what was sent by the lane that sent it.
+  /// Sorts what was sent by the lane whose job it is of.
   void look() {
     for (uint32_t queue = 0; queue < queues_; ++queue) {
       wire_.take_frames(queue, [&](ByteSpan frame) {
         const auto udp = parse_udp_frame(frame);
         if (!udp) return;
-        ASSERT_LT(udp->from_port - kSwitchPort, static_cast<int>(kLanes));
-        sent_[udp->from_port - kSwitchPort].push_back(
+        ASSERT_EQ(udp->from_port, kSwitchPort);
+        const auto job = protocol::job_number_of(udp->payload);
+        ASSERT_TRUE(job);
+        sent_[lane_of_job(*job, kLanes)].push_back(
             {static_cast<uint16_t>(udp->to_port - kWorkerPort), {udp->payload.begin(), udp->payload.end()}});
       });
     }
@@ -69,7 +73,7 @@ class SharedWire {
 class LaneEnd final : public BenchEnd {
  public:
   LaneEnd(SharedWire& wire, uint32_t lane) : wire_(wire), lane_(lane) {}
-  bool inject(ByteSpan datagram, uint16_t worker) override { return wire_.inject(datagram, worker, lane_); }
+  bool inject(ByteSpan datagram, uint16_t worker) override { return wire_.inject(datagram, worker); }
   void take(const std::function<void(ByteSpan, uint16_t)>& taker) override {
     wire_.look();
     for (const auto& [worker, bytes] : wire_.take(lane_)) taker(bytes, worker);
@@ -87,8 +91,10 @@ class LaneJob {
       : wire_(wire),
         lane_(lane),
         end_(wire, lane),
-        workers_({.job = bench_job(kWorkers, kSlots, kWindow), .entries = 40, .packet_bytes = 1400, .seed = 9 + lane}) {
-  }
+        workers_({.job = bench_job(kWorkers, kSlots, kWindow, job_of(lane)),
+                  .entries = 40,
+                  .packet_bytes = 1400,
+                  .seed = 9 + lane}) {}
 
   void join() {
     const Status joined = workers_.join(end_, [this] { wire_.wait_for(lane_, kWorkers); });
@@ -143,14 +149,14 @@ class LaneJob {
 
 /// Every sum of both lanes' jobs, with `queues` of the device.
 void sums_are_right_with(uint32_t queues) {
-  auto wire = DpdkRingWire::open(
-      {.address = {10, 0, 0, 1}, .first_port = kSwitchPort, .lanes = kLanes, .memory_mib = 1024}, queues);
+  auto wire =
+      DpdkRingWire::open({.address = {10, 0, 0, 1}, .port = kSwitchPort, .lanes = kLanes, .memory_mib = 1024}, queues);
   if (!wire) GTEST_SKIP() << "DPDK cannot start here: " << wire.error().message;
   std::vector<std::unique_ptr<Lane>> lanes;
   for (uint32_t lane = 0; lane < kLanes; ++lane) {
     lanes.push_back(
         std::make_unique<Lane>(std::move((*wire)->ports()[lane]), AggregatorOptions{.slots_max = kSlots}, 5 + lane));
-    ASSERT_TRUE(lanes.back()->add_jobs({bench_job(kWorkers, kSlots, kWindow)}, monotonic_now_ns()));
+    ASSERT_TRUE(lanes.back()->add_jobs({bench_job(kWorkers, kSlots, kWindow, job_of(lane))}, monotonic_now_ns()));
   }
   std::vector<std::jthread> threads;
   for (const auto& lane : lanes) threads.emplace_back([&lane] { lane->run(); });

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "switch_agg/lane_jobs.h"
+#include "switch_agg/lane_of.h"
 #include "switch_agg/metrics_export.h"
 #include "switch_agg/status_json.h"
 
@@ -179,31 +180,34 @@ TEST(SwitchStatus, EveryDropOfThePortHasAReason) {
   EXPECT_EQ(expected, 10u);
 }
 
-TEST(LaneJobs, LanesShareTheEntriesThatAStepKeeps) {
-  SwitchJob job;
-  job.reselect_k = 10;
-  uint64_t sum = 0;
-  for (uint32_t lane = 0; lane < 3; ++lane) sum += jobs_of_lane({job}, lane, 3).front().reselect_k;
-  EXPECT_EQ(sum, 10u);
-  job.reselect_k = 1;
-  EXPECT_EQ(jobs_of_lane({job}, 2, 3).front().reselect_k, 1u) << "0 would be the whole sum";
-  job.reselect_k = 0;
-  EXPECT_EQ(jobs_of_lane({job}, 0, 3).front().reselect_k, 0u);
+TEST(LaneJobs, EachJobIsWholeOnOneLaneWhicheverRoleItHas) {
+  std::vector<SwitchJob> jobs(5);
+  for (uint32_t number = 0; number < jobs.size(); ++number) {
+    jobs[number].job = 4 + number;
+    jobs[number].reselect_k = 10;
+    if (number == 3) jobs[number].role = Role::kCombine;
+  }
+  size_t found = 0;
+  for (uint32_t lane = 0; lane < 3; ++lane) {
+    for (const SwitchJob& job : jobs_of_lane(jobs, lane, 3)) {
+      EXPECT_EQ(job.job % 3, lane);
+      EXPECT_EQ(job.reselect_k, 10u) << "all of its windows are here";
+      ++found;
+    }
+  }
+  EXPECT_EQ(found, jobs.size());
+  EXPECT_EQ(jobs_of_lane(jobs, 0, 1).size(), jobs.size());
 }
 
-TEST(LaneJobs, ARackIsTheFirstLanesAlone) {
-  SwitchJob job;
-  job.job = 4;
-  job.reselect_k = 10;
-  SwitchJob rack = job;
-  rack.job = 5;
-  rack.role = Role::kCombine;
-  const std::vector<SwitchJob> first = jobs_of_lane({job, rack}, 0, 2);
-  ASSERT_EQ(first.size(), 2u);
-  EXPECT_EQ(first[1].reselect_k, 10u) << "what it keeps is not divided: all of its sums are here";
-  const std::vector<SwitchJob> second = jobs_of_lane({job, rack}, 1, 2);
-  ASSERT_EQ(second.size(), 1u);
-  EXPECT_EQ(second[0].job, 4u);
+TEST(LaneJobs, ADatagramIsItsJobsLanes) {
+  protocol::DatagramHeader header;
+  header.job = 0x0102'0305;
+  std::array<uint8_t, protocol::kDatagramHeaderBytes> packet;
+  put_header(header, packet);
+  EXPECT_EQ(lane_of_datagram(packet, 64), 5u);
+  EXPECT_EQ(lane_of_datagram(packet, 7), 0x0102'0305u % 7);
+  EXPECT_EQ(lane_of_datagram(std::span(packet).first(8), 7), 0x0102'0305u % 7);
+  EXPECT_EQ(lane_of_datagram(std::span(packet).first(7), 7), 0u);
 }
 
 TEST(LaneJobs, OnlyWhatChangedIsChanged) {

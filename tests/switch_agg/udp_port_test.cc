@@ -4,9 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <vector>
 
+#include "protocol/datagram/header.h"
 #include "switch_agg/endpoint_text.h"
+#include "switch_agg/lane_of.h"
 
 namespace millrace::switch_agg {
 namespace {
@@ -176,6 +179,40 @@ TEST(UdpPort, AnAddressOfAnotherMachineIsSaid) {
   const auto port = UdpPort::open({.listen = parse_endpoint("192.0.2.1:0").value()});
   ASSERT_FALSE(port);
   EXPECT_EQ(port.error().code, ErrorCode::kIo);
+}
+
+TEST(UdpPort, LanesOfOneAddressGetThePacketsOfTheirJobs) {
+  constexpr uint32_t kLanes = 3;
+  auto lanes = UdpPort::open_lanes({.listen = parse_endpoint("127.0.0.1:0").value()}, kLanes);
+  ASSERT_TRUE(lanes) << lanes.error().message;
+  const auto worker = open("127.0.0.1:0");
+  const protocol::Endpoint to = (*lanes)[0]->address();
+  const auto send = [&](std::span<const uint8_t> bytes) {
+    std::ranges::copy(bytes, worker->room().begin());
+    worker->send(bytes.size(), to);
+    worker->flush();
+  };
+  for (const uint32_t job : {7u, 8u, 9u, 0x0201'0007u, 0xFFFF'FFFFu}) {
+    std::array<uint8_t, 70> packet{};
+    protocol::DatagramHeader header;
+    header.job = job;
+    protocol::put_header(header, packet);
+    send(packet);
+    UdpPort& lane = *(*lanes)[lane_of_job(job, kLanes)];
+    EXPECT_EQ(lane.address(), to);
+    const auto burst = next_burst(lane);
+    ASSERT_EQ(burst.size(), 1u) << job;
+    EXPECT_EQ(burst[0].bytes.size(), packet.size());
+    EXPECT_EQ(protocol::job_number_of(burst[0].bytes), job);
+  }
+  send(std::array<uint8_t, 7>{1, 2, 3, 4, 5, 6, 7});
+  EXPECT_EQ(next_burst(*(*lanes)[0]).size(), 1u) << "too short for a job's number";
+}
+
+TEST(UdpPort, APortThatLanesShareIsInUseForOthers) {
+  const auto lanes = UdpPort::open_lanes({.listen = parse_endpoint("127.0.0.1:0").value()}, 2);
+  ASSERT_TRUE(lanes) << lanes.error().message;
+  EXPECT_FALSE(UdpPort::open_lanes({.listen = (*lanes)[0]->address()}, 2));
 }
 
 }  // namespace
