@@ -143,12 +143,14 @@ void Aggregator::remove_job(uint32_t job) {
 
 void Aggregator::receive(const protocol::ReceivedPacket& packet, TimeNs now, protocol::PacketSink& sink) {
   state_->counters.add(Event::kReceived);
+  state_->counters.add(Event::kReceivedBytes, packet.bytes.size());
   const auto datagram = protocol::parse_datagram(packet.bytes);
   if (!datagram) return state_->counters.add(event_of(datagram.error()));
   const size_t at = state_->find(datagram->header.job);
   if (at == state_->jobs.size()) return state_->counters.add(Event::kWrongJob);
   State::Entry& entry = *state_->jobs[at];
   entry.counters.add(Event::kReceived);
+  entry.counters.add(Event::kReceivedBytes, packet.bytes.size());
   const Outbox out(sink, now, state_->book(entry));
   entry.machine->receive(*datagram, packet.from, out);
   if (!entry.machine->is_to_begin_anew()) return;
@@ -182,6 +184,7 @@ std::vector<SwitchJobStatus> Aggregator::status() const {
     const JobMachine& job = *entry->machine;
     all.push_back({.job = job.job().job,
                    .slots = job.has_slots() ? job.job().slots : 0,
+                   .slots_in_use = job.slots_in_use(),
                    .life = job.life(),
                    .epoch = job.epoch(),
                    .phase = job.phase(),

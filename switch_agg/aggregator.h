@@ -71,7 +71,8 @@ struct RackStatus {
 /// A job as its aggregator sees it now.
 struct SwitchJobStatus {
   uint32_t job = 0;
-  uint32_t slots = 0;  ///< reserved at present
+  uint32_t slots = 0;         ///< reserved at present
+  uint32_t slots_in_use = 0;  ///< of them: with an open turn; role combine: whose sum is not whole yet
   uint64_t life = 0;
   uint32_t epoch = 0;
   SwitchPhase phase = SwitchPhase::kClosed;

@@ -10,9 +10,11 @@ namespace millrace::switch_agg {
 /// What an aggregator did with a packet, or by itself: every packet that is dropped has exactly one of them (DESIGN.md,
 /// "Counters").
 enum class AggregatorEvent : uint8_t {
-  kReceived,  ///< packets handed in
-  kSent,      ///< packets handed to the sink
-  kNoRoom,    ///< the sink had no room: lost, as on the wire
+  kReceived,       ///< packets handed in; of a job: that name it, authentic or not
+  kReceivedBytes,  ///< their UDP payload, as the port hands it in
+  kSent,           ///< packets handed to the sink, one for each receiver
+  kSentBytes,      ///< their UDP payload
+  kNoRoom,         ///< the sink had no room: lost, as on the wire
   // Dropped before the job is known.
   kTooShort,
   kWrongMagic,

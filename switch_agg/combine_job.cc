@@ -107,8 +107,8 @@ void CombineJob::ask_shard(const Outbox& out) {
   uplink_ = Uplink::kAsking;
   asked_at_ = out.now();
   ask_after_ = out.now() + (kAskGaps << std::min(tries_, kDoublingsMax)) * options_->answer_gap_ns;
-  link_.request_challenge(epoch_, out.sink());
-  out.count(Event::kSent);
+  CountedSink up(out);
+  link_.request_challenge(epoch_, up);
 }
 
 void CombineJob::greet_shard(const Outbox& out) {
@@ -121,8 +121,8 @@ void CombineJob::greet_shard(const Outbox& out) {
   DatagramHeader header;
   header.type = DatagramType::kHello;
   header.epoch = epoch_;
-  link_.send(header, ByteSpan(extension).first(bytes), {}, job_.shard, out.sink());
-  out.count(Event::kSent);
+  CountedSink up(out);
+  link_.send(header, ByteSpan(extension).first(bytes), {}, job_.shard, up);
 }
 
 void CombineJob::from_shard(const Datagram& datagram, const Outbox& out) {
@@ -166,16 +166,23 @@ void CombineJob::from_shard(const Datagram& datagram, const Outbox& out) {
 void CombineJob::doubt_shard(const Outbox& out) {
   if (uplink_ != Uplink::kWelcome || out.now() - asked_at_ < kAskGaps * options_->answer_gap_ns) return;
   asked_at_ = out.now();
-  link_.request_challenge(epoch_, out.sink());
-  out.count(Event::kSent);
+  CountedSink up(out);
+  link_.request_challenge(epoch_, up);
+}
+
+/// A turn whose sum went up, or whose units do, is open at the shard, if anywhere.
+uint32_t CombineJob::slots_in_use() const {
+  uint32_t gathering = 0;
+  for (uint32_t number = 0; number < slots_.size(); ++number)
+    gathering += cells_[number].state == CellState::kGathering && slot(number).open ? 1 : 0;
+  return gathering;
 }
 
 std::optional<RackStatus> CombineJob::rack_status() const {
-  RackStatus status{.uplink = uplink_};
+  RackStatus status{.uplink = uplink_, .gathering = slots_in_use()};
   for (uint32_t number = 0; number < slots_.size(); ++number) {
     const Cell& cell = cells_[number];
     if (slot(number).cur == 0) continue;
-    status.gathering += cell.state == CellState::kGathering && slot(number).open ? 1 : 0;
     status.in_flight += cell.state == CellState::kSent ? 1 : 0;
     status.raw += cell.state == CellState::kRaw ? 1 : 0;
   }

@@ -30,6 +30,7 @@ class CombineJob : public JobMachine {
 
   void receive(const protocol::Datagram& datagram, const protocol::Endpoint& from, const Outbox& out) override;
   void tick(const Outbox& out) override;
+  uint32_t slots_in_use() const override;
   std::optional<RackStatus> rack_status() const override;
 
  private:

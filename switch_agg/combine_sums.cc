@@ -296,8 +296,8 @@ uint64_t CombineJob::send_up(DatagramHeader header, const PartialTerms& terms, B
   put_partial_terms(terms, extension);
   const size_t bytes = kDatagramHeaderBytes + kPartialTermsBytes + payload.size() + kDatagramMacBytes;
   if (out.room(bytes).empty()) return 0;
-  const uint64_t sequence = link_.send(header, extension, payload, job_.shard, out.sink());
-  out.count(Event::kSent);
+  CountedSink up(out);
+  const uint64_t sequence = link_.send(header, extension, payload, job_.shard, up);
   out.count(Event::kSentUp);
   out.count(Event::kSentUpBytes, bytes);
   return sequence;

@@ -61,6 +61,12 @@ void JobMachine::begin_life(uint64_t life, TimeNs now) {
   forget();
 }
 
+uint32_t JobMachine::slots_in_use() const {
+  uint32_t in_use = 0;
+  for (const uint16_t number : slots_) in_use += (*pool_)[number].open ? 1 : 0;
+  return in_use;
+}
+
 bool JobMachine::lease_is_over(TimeNs now) const { return has_slots() && now - heard_ >= job_.lease_ns; }
 
 void JobMachine::challenge(const Datagram& datagram, const protocol::Endpoint& from, const Outbox& out) {

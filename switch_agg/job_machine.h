@@ -60,6 +60,8 @@ class JobMachine {
   void begin_life(uint64_t life, TimeNs now);
   virtual void receive(const protocol::Datagram& datagram, const protocol::Endpoint& from, const Outbox& out) = 0;
   virtual void tick(const Outbox& out) = 0;
+  /// Slots with an open turn; of a rack's aggregator, whose sum is not whole yet.
+  virtual uint32_t slots_in_use() const;
   /// Of a rack's aggregator.
   virtual std::optional<RackStatus> rack_status() const { return std::nullopt; }
 

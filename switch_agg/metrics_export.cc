@@ -18,6 +18,7 @@ constexpr std::array<std::string_view, 2> kLaneReason = {"lcore", "reason"};
 constexpr std::array<std::string_view, 2> kLaneEvent = {"lcore", "event"};
 constexpr std::array<std::string_view, 1> kLane = {"lcore"};
 constexpr std::array<std::string_view, 2> kJobEvent = {"job", "event"};
+constexpr std::array<std::string_view, 2> kJobDirection = {"job", "direction"};
 constexpr std::array<std::string_view, 1> kJob = {"job"};
 
 constexpr MetricInfo kPackets = {"millrace_switch_packets_total", MetricKind::kCounter, kLaneDirection,
@@ -31,13 +32,19 @@ constexpr MetricInfo kEvents = {"millrace_switch_events_total", MetricKind::kCou
 constexpr MetricInfo kRetransmissions = {"millrace_switch_retransmissions_total", MetricKind::kCounter, kLane,
                                          "Contributions that had come before: duplicates, of the turn before, of a "
                                          "closed turn"};
-constexpr MetricInfo kSlotsMax = {"millrace_switch_slots_max", MetricKind::kGauge, {}, "Slots of an lcore"};
-constexpr MetricInfo kSlots = {
-    "millrace_switch_slots_reserved", MetricKind::kGauge, {}, "Slots of an lcore that jobs have"};
+constexpr MetricInfo kSlotsMax = {"millrace_switch_slots_max", MetricKind::kGauge, {}, "Slots of all lcores"};
+constexpr MetricInfo kSlots = {"millrace_switch_slots_reserved", MetricKind::kGauge, {}, "Slots that jobs have"};
 constexpr MetricInfo kJobEvents = {"millrace_switch_job_events_total", MetricKind::kCounter, kJobEvent,
-                                   "The same by job, of all lcores, from where the packet's job is known"};
-constexpr MetricInfo kJobSlots = {"millrace_switch_job_slots", MetricKind::kGauge, kJob,
-                                  "Slots that a job has on an lcore"};
+                                   "The same by job, from where the packet's job is known"};
+constexpr MetricInfo kJobPackets = {"millrace_switch_job_packets_total", MetricKind::kCounter, kJobDirection,
+                                    "Datagrams in that name a job of this switch, and out"};
+constexpr MetricInfo kJobBytes = {"millrace_switch_job_bytes_total", MetricKind::kCounter, kJobDirection,
+                                  "Their UDP payload"};
+constexpr MetricInfo kJobRetransmissions = {"millrace_switch_job_retransmissions_total", MetricKind::kCounter, kJob,
+                                            "Contributions of a job that had come before"};
+constexpr MetricInfo kJobSlots = {"millrace_switch_job_slots", MetricKind::kGauge, kJob, "Slots that a job has"};
+constexpr MetricInfo kJobSlotsInUse = {"millrace_switch_job_slots_in_use", MetricKind::kGauge, kJob,
+                                       "Of these, slots whose turn is open now (role combine: whose sum is not whole)"};
 constexpr MetricInfo kJobWorkers = {"millrace_switch_job_workers", MetricKind::kGauge, kJob, "Workers of a job"};
 constexpr MetricInfo kPartialsInFlight = {
     "millrace_switch_partials_in_flight", MetricKind::kGauge, kJob,
@@ -45,11 +52,21 @@ constexpr MetricInfo kPartialsInFlight = {
 constexpr MetricInfo kUplinkWelcome = {"millrace_switch_uplink_welcome", MetricKind::kGauge, kJob,
                                        "Role combine: 1 while the aggregator that decides takes this rack's sums"};
 
-constexpr std::array kCatalog = {kPackets, kBytes,     kPortDropped, kEvents,     kRetransmissions,  kSlotsMax,
-                                 kSlots,   kJobEvents, kJobSlots,    kJobWorkers, kPartialsInFlight, kUplinkWelcome};
+constexpr std::array kCatalog = {
+    kPackets,       kBytes,      kPortDropped,      kEvents,       kRetransmissions,    kSlotsMax,
+    kSlots,         kJobEvents,  kJobPackets,       kJobBytes,     kJobRetransmissions, kJobSlots,
+    kJobSlotsInUse, kJobWorkers, kPartialsInFlight, kUplinkWelcome};
 
 void count(const CounterFamily& family, std::initializer_list<std::string_view> labels, uint64_t now, uint64_t before) {
   if (now > before) family.with(labels).increment(static_cast<double>(now - before));
+}
+
+/// What `now` is counted from. A job that was added anew since `before` began at 0: all that it says is new.
+AggregatorCounters base_of(const AggregatorCounters& now, const AggregatorCounters& before) {
+  for (size_t i = 0; i < kAggregatorEvents; ++i) {
+    if (now.events[i] < before.events[i]) return {};
+  }
+  return before;
 }
 
 }  // namespace
@@ -77,6 +94,30 @@ void MetricsExport::update_lane(const std::string& lane, const LaneReport& now, 
         retransmissions(before.aggregator));
 }
 
+void MetricsExport::update_job(const SwitchStatus::JobStatus& job, const AggregatorCounters& before) {
+  GaugeFamily(metrics_, kJobSlots).with({job.name}).set(job.slots_reserved);
+  GaugeFamily(metrics_, kJobSlotsInUse).with({job.name}).set(job.slots_in_use);
+  GaugeFamily(metrics_, kJobWorkers).with({job.name}).set(job.workers);
+  if (job.rack) {
+    GaugeFamily(metrics_, kPartialsInFlight).with({job.name}).set(job.rack->now.in_flight);
+    GaugeFamily(metrics_, kUplinkWelcome).with({job.name}).set(job.rack->now.uplink == RackUplink::kWelcome ? 1 : 0);
+  }
+  const AggregatorCounters& now = job.counters;
+  const CounterFamily events(metrics_, kJobEvents);
+  const CounterFamily packets(metrics_, kJobPackets);
+  const CounterFamily bytes(metrics_, kJobBytes);
+  for (size_t i = 0; i < kAggregatorEvents; ++i) {
+    const auto event = static_cast<AggregatorEvent>(i);
+    count(events, {job.name, aggregator_event_name(event)}, now[event], before[event]);
+  }
+  using Event = AggregatorEvent;
+  count(packets, {job.name, "in"}, now[Event::kReceived], before[Event::kReceived]);
+  count(packets, {job.name, "out"}, now[Event::kSent], before[Event::kSent]);
+  count(bytes, {job.name, "in"}, now[Event::kReceivedBytes], before[Event::kReceivedBytes]);
+  count(bytes, {job.name, "out"}, now[Event::kSentBytes], before[Event::kSentBytes]);
+  count(CounterFamily(metrics_, kJobRetransmissions), {job.name}, retransmissions(now), retransmissions(before));
+}
+
 void MetricsExport::update(const SwitchStatus& status) {
   before_.resize(status.lanes.size());
   for (size_t lane = 0; lane < status.lanes.size(); ++lane) {
@@ -86,23 +127,11 @@ void MetricsExport::update(const SwitchStatus& status) {
   double reserved = 0;
   std::map<std::string, AggregatorCounters> now_known;
   for (const SwitchStatus::JobStatus& job : status.jobs) {
-    GaugeFamily(metrics_, kJobSlots).with({job.name}).set(job.slots_reserved);
-    GaugeFamily(metrics_, kJobWorkers).with({job.name}).set(job.workers);
     reserved += job.slots_reserved;
-    if (job.rack) {
-      GaugeFamily(metrics_, kPartialsInFlight).with({job.name}).set(job.rack->now.in_flight);
-      GaugeFamily(metrics_, kUplinkWelcome).with({job.name}).set(job.rack->now.uplink == RackUplink::kWelcome ? 1 : 0);
-    }
     AggregatorCounters& before = now_known[monitoring::Metrics::label_text(job.name)];
     if (const auto known = jobs_.find(monitoring::Metrics::label_text(job.name)); known != jobs_.end())
       before = known->second;
-    const CounterFamily events(metrics_, kJobEvents);
-    for (size_t i = 0; i < kAggregatorEvents; ++i) {
-      const auto event = static_cast<AggregatorEvent>(i);
-      // A job that was added anew counts from 0: that much is new.
-      const uint64_t since = job.counters[event] < before[event] ? 0 : before[event];
-      count(events, {job.name, aggregator_event_name(event)}, job.counters[event], since);
-    }
+    update_job(job, base_of(job.counters, before));
     before = job.counters;
   }
   for (const auto& [gone, counters] : jobs_) {

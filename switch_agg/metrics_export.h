@@ -24,6 +24,7 @@ class MetricsExport {
 
  private:
   void update_lane(const std::string& lane, const LaneReport& now, const LaneReport& before);
+  void update_job(const SwitchStatus::JobStatus& job, const AggregatorCounters& before);
 
   monitoring::Metrics& metrics_;
   std::vector<LaneReport> before_;

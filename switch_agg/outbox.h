@@ -35,12 +35,10 @@ class Outbox {
     count(AggregatorEvent::kNoRoom);
     return {};
   }
-  /// For who signs and sends by itself; it counts what it sent.
-  protocol::PacketSink& sink() const { return *sink_; }
   /// Sends the first bytes of the last room.
   void send(size_t bytes, const protocol::Endpoint& to) const {
     sink_->send(bytes, to);
-    count(AggregatorEvent::kSent);
+    count_sent(1, bytes);
   }
   void send_copy(std::span<const uint8_t> packet, const protocol::Endpoint& to) const {
     const std::span<uint8_t> to_room = room(packet.size());
@@ -51,14 +49,32 @@ class Outbox {
   /// The same bytes to all of these.
   void send_to_each(std::span<const uint8_t> packet, std::span<const protocol::Endpoint> to) const {
     const size_t sent = sink_->send_to_each(packet, to);
-    count(AggregatorEvent::kSent, sent);
+    count_sent(sent, sent * packet.size());
     if (sent != to.size()) count(AggregatorEvent::kNoRoom, to.size() - sent);
   }
 
  private:
+  void count_sent(size_t packets, size_t bytes) const {
+    count(AggregatorEvent::kSent, packets);
+    count(AggregatorEvent::kSentBytes, bytes);
+  }
+
   protocol::PacketSink* sink_;
   TimeNs now_;
   EventBook book_;
+};
+
+/// The way out for who signs and sends by itself (protocol::SwitchLink): counted as everything else that goes out.
+class CountedSink final : public protocol::PacketSink {
+ public:
+  /// out  outlives this.
+  explicit CountedSink(const Outbox& out) : out_(&out) {}
+
+  std::span<uint8_t> room() override { return out_->room(1); }
+  void send(size_t bytes, const protocol::Endpoint& to) override { out_->send(bytes, to); }
+
+ private:
+  const Outbox* out_;
 };
 
 }  // namespace millrace::switch_agg

@@ -68,9 +68,14 @@ Json json_of_job(const SwitchStatus::JobStatus& job) {
                {"epoch", job.epoch},
                {"workers", job.workers},
                {"slots", job.slots_reserved},
+               {"slots_in_use", job.slots_in_use},
                {"slots_max", job.slots},
                {"window_indices", job.window_indices},
                {"reselect_k", job.reselect_k},
+               {"packets_in", job.counters[AggregatorEvent::kReceived]},
+               {"packets_out", job.counters[AggregatorEvent::kSent]},
+               {"bytes_in", job.counters[AggregatorEvent::kReceivedBytes]},
+               {"bytes_out", job.counters[AggregatorEvent::kSentBytes]},
                {"retransmissions", retransmissions(job.counters)},
                {"events", json_of_events(job.counters)}};
   add_racks(job, json);

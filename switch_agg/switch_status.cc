@@ -31,6 +31,7 @@ void add_job_reports(SwitchStatus& status) {
       for (const LaneReport::Job& one : lane.report.jobs) {
         if (one.status.job != job.job) continue;
         job.slots_reserved = first ? one.status.slots : std::min(job.slots_reserved, one.status.slots);
+        job.slots_in_use = first ? one.status.slots_in_use : std::max(job.slots_in_use, one.status.slots_in_use);
         if (first || one.status.phase < job.farthest_behind) {
           job.farthest_behind = one.status.phase;
           job.epoch = one.status.epoch;

@@ -25,6 +25,7 @@ struct SwitchStatus {
     uint32_t slots = 0;  ///< that it asks for, on each lane
     uint64_t reselect_k = 0;
     uint32_t slots_reserved = 0;  ///< that it has, on the lane with the fewest
+    uint32_t slots_in_use = 0;    ///< with an open turn, on the lane with the most
     SwitchPhase farthest_behind = SwitchPhase::kClosed;
     std::string phase{};            ///< of the lane that is farthest behind
     uint32_t epoch = 0;             ///< of the same

@@ -6,6 +6,7 @@ Takes the folder of the programs as its first argument."""
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from pathlib import Path
 
 PROGRAM = str(Path(sys.argv.pop(1) if len(sys.argv) > 1 else "build/dev/bin").resolve() / "millrace-switch")
 TIMEOUT_S = 60
+HEADER_AND_MAC_BYTES = 80
 JOB = {"name": "resnet", "job": 7, "key_file": "resnet.key", "role": "reduce", "workers": 4, "window_indices": 16384, "slots": 16}
 
 
@@ -106,6 +108,53 @@ class Switch(unittest.TestCase):
         metrics = self.get(line, "/metrics")
         self.assertIn('millrace_switch_port_dropped_total{lcore="0",reason="too_long"} 1', metrics)
         self.assertIn('millrace_switch_events_total{event="wrong_magic",lcore="0"} 1', metrics)
+
+    def metrics_of(self, line, job):
+        """The job's series, by name and what other label they have."""
+        series = {}
+        for name, labels, value in re.findall(r"^millrace_switch_job_(\w+){(.*)} (\S+)$", self.get(line, "/metrics"), re.MULTILINE):
+            labels = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+            if labels.pop("job") == job:
+                series[name, *labels.values()] = float(value)
+        return series
+
+    def test_PacketsAreCountedForTheirJobAlone(self):
+        key = self.folder / "load.key"
+        key.write_text(bytes(range(32)).hex() + "\n", encoding="utf-8")
+        key.chmod(0o600)
+        self.write_jobs([JOB | {"name": "load", "key_file": "load.key", "window_indices": 6400, "slots": 8}, JOB | {"job": 8}])
+        _, line = self.start()
+        address = line["addresses"][0]
+        load = run("load", "--to", address, "--workers", 4, "--slots", 8, "--window-indices", 6400, "--seconds", 0.5)
+        self.assertEqual(load.returncode, 0, load.stderr)
+        load = json.loads(load.stdout)
+        # What is of no job comes last: when it is counted, all before it is.
+        host, port = address.rsplit(":", 1)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.sendto(b"short", (host, int(port)))
+        status = self.status_when(line, lambda status: status["lcores"][0]["events"].get("too_short", 0) == 1)
+        lcore, (loaded, idle) = status["lcores"][0], status["jobs"]
+        self.assertEqual((loaded["name"], idle["name"]), ("load", "resnet"))
+        self.assertEqual(loaded["packets_in"], lcore["packets_in"] - 1)
+        self.assertEqual(loaded["bytes_in"], lcore["bytes_in"] - len(b"short"))
+        self.assertEqual((loaded["packets_out"], loaded["bytes_out"]), (lcore["packets_out"], lcore["bytes_out"]))
+        self.assertGreater(loaded["packets_in"], 4 * load["turns"], "a contribution of each worker, and handshakes")
+        self.assertGreater(loaded["packets_out"], 4 * load["turns"])
+        for direction in ("in", "out"):
+            self.assertGreaterEqual(loaded[f"bytes_{direction}"], HEADER_AND_MAC_BYTES * loaded[f"packets_{direction}"])
+            self.assertLessEqual(loaded[f"bytes_{direction}"], 1472 * loaded[f"packets_{direction}"])
+        again = ("duplicate", "previous", "current_closed")
+        self.assertEqual(loaded["retransmissions"], sum(loaded["events"].get(event, 0) for event in again))
+        self.assertLessEqual(loaded["slots_in_use"], 8)
+        for count in ("packets_in", "packets_out", "bytes_in", "bytes_out", "retransmissions", "slots_in_use"):
+            self.assertEqual(idle[count], 0, count)
+        metrics = self.metrics_of(line, "load")
+        for direction in ("in", "out"):
+            self.assertEqual(metrics["packets_total", direction], loaded[f"packets_{direction}"])
+            self.assertEqual(metrics["bytes_total", direction], loaded[f"bytes_{direction}"])
+        self.assertEqual(metrics.get(("retransmissions_total",), 0), loaded["retransmissions"])
+        self.assertLessEqual(metrics["slots_in_use",], metrics["slots",])
+        self.assertEqual(self.metrics_of(line, "resnet"), {("slots",): 16, ("slots_in_use",): 0, ("workers",): 4})
 
     def test_SeveralLcoresHaveOneAddressAndAJobEach(self):
         key = self.folder / "bench.key"

@@ -5,10 +5,12 @@
 """
 
 import json
+import signal
 import subprocess
 import tempfile
 import time
 import unittest
+import urllib.request
 from pathlib import Path
 
 from commands import PROGRAMS, TIMEOUT_S, WithServers, made_up_rows, run, start
@@ -39,10 +41,22 @@ class WithSwitch(WithServers):
         """The process and the address of its datagrams."""
         jobs = self.path("jobs.json", json.dumps({"jobs": [{
             "name": "train", "job": JOB, "key_file": str(self.key), "workers": WORKERS, "window_indices": WINDOW, "slots": SLOTS}]}))
-        process = subprocess.Popen([PROGRAMS / "millrace-switch", "run", "--listen", listen, "--jobs", jobs, "--json"],
+        process = subprocess.Popen([PROGRAMS / "millrace-switch", "run", "--listen", listen, "--jobs", jobs, "--http", "127.0.0.1:0", "--json"],
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.addCleanup(self.end_switch, process)
-        return process, json.loads(process.stdout.readline())["addresses"][0]
+        line = json.loads(process.stdout.readline())
+        self.switch_http = line["http"]
+        return process, line["addresses"][0]
+
+    def job_at_switch_when(self, holds):
+        """What the switch that was started last says of its job, as soon as `holds` says so."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            with urllib.request.urlopen(f"http://{self.switch_http}/status", timeout=TIMEOUT_S) as answer:
+                job = json.load(answer)["jobs"][0]
+            if holds(job):
+                return job
+            self.assertLess(time.monotonic(), deadline, job)
 
     def end_switch(self, process):
         if process.poll() is None:
@@ -120,6 +134,27 @@ class Switch(WithSwitch):
             self.assertGreaterEqual(result["switch"]["fallbacks"], 1)
             self.assertGreaterEqual(result["switch"]["came_back"], 1)
             self.assertTrue(result["switch"]["at_switch"])
+
+    def test_TheSwitchCountsWhatIsSentAgainAndTheTurnThatWaits(self):
+        _, address = self.start_switch()
+        workers = self.begin(address, "--epochs", 8, "--compute-ms", 5)
+        self.wait_for_line(workers[0], "all 3 workers have joined")
+        before = self.job_at_switch_when(lambda job: job["events"].get("closed", 0) > 2)
+        # The others' turn stays open without it, and they send again.
+        workers[2].send_signal(signal.SIGSTOP)
+        try:
+            held = self.job_at_switch_when(
+                lambda job: job["slots_in_use"] == SLOTS and job["retransmissions"] > before["retransmissions"])
+        finally:
+            workers[2].send_signal(signal.SIGCONT)
+        self.assertEqual(held["slots"], SLOTS)
+        self.end(workers)
+        ended = self.job_at_switch_when(lambda job: job["slots_in_use"] == 0)
+        self.assertGreater(ended["packets_in"], held["packets_in"])
+        self.assertGreater(ended["packets_in"], ended["retransmissions"])
+        for direction in ("in", "out"):
+            self.assertGreater(held[f"packets_{direction}"], 2 * WORKERS)
+            self.assertGreaterEqual(held[f"bytes_{direction}"], 80 * held[f"packets_{direction}"], "header and MAC")
 
     def test_AWorkerThatIsKilledIsLeftOut(self):
         _, address = self.start_switch()

@@ -230,10 +230,12 @@ TEST_F(Rack, CountsWhatGoesUp) {
   EXPECT_EQ(status.uplink, switch_agg::RackUplink::kWelcome);
   EXPECT_EQ(status.in_flight, 1);
   EXPECT_EQ(status.gathering, 0);
+  EXPECT_EQ(rig_.rack().status().front().slots_in_use, 0);
   EXPECT_FALSE(rig_.shard().status().front().rack.has_value());
   rig_.to_shard(2, {}, {{1, 1}});
   rig_.to_rack(0, {.turn = 2}, {{1, 5}});
   EXPECT_EQ(rig_.rack().status().front().rack->gathering, 1);
+  EXPECT_EQ(rig_.rack().status().front().slots_in_use, 1);
   EXPECT_EQ(rig_.rack().status().front().rack->in_flight, 0);
 }
 

@@ -164,6 +164,43 @@ TEST(SwitchStatus, AJobIsAsFarAsItsLastLane) {
   EXPECT_EQ(status.jobs[0].slots_reserved, 0u);
 }
 
+TEST(SwitchStatus, AJobsTrafficIsThatOfAllLanesAndItsSlotsThoseOfTheFullest) {
+  SwitchStatus status = example();
+  status.jobs[0].counters = {};
+  for (uint32_t lane = 0; lane < 2; ++lane) {
+    LaneReport::Job& job = status.lanes[lane].report.jobs[0];
+    job.status.slots_in_use = lane == 0 ? 9 : 2;
+    job.counters.add(AggregatorEvent::kReceived, 10 + lane);
+    job.counters.add(AggregatorEvent::kReceivedBytes, 1'000 + lane);
+    job.counters.add(AggregatorEvent::kSent, 20 + lane);
+    job.counters.add(AggregatorEvent::kSentBytes, 2'000 + lane);
+  }
+  add_job_reports(status);
+  const nlohmann::json job = nlohmann::json::parse(status_json(status))["jobs"][0];
+  EXPECT_EQ(job["packets_in"], 21);
+  EXPECT_EQ(job["bytes_in"], 2'001);
+  EXPECT_EQ(job["packets_out"], 41);
+  EXPECT_EQ(job["bytes_out"], 4'001);
+  EXPECT_EQ(job["slots_in_use"], 9);
+}
+
+TEST(SwitchMetrics, AJobThatWasAddedAnewCountsFromNothing) {
+  monitoring::Metrics metrics;
+  MetricsExport metrics_export(metrics);
+  SwitchStatus status = example();
+  status.jobs[0].counters = {};
+  status.jobs[0].counters.add(AggregatorEvent::kReceived, 10);
+  status.jobs[0].counters.add(AggregatorEvent::kDuplicate, 4);
+  metrics_export.update(status);
+  status.jobs[0].counters = {};
+  status.jobs[0].counters.add(AggregatorEvent::kReceived, 3);
+  status.jobs[0].counters.add(AggregatorEvent::kPrevious, 6);
+  metrics_export.update(status);
+  const std::string text = metrics.prometheus_text();
+  EXPECT_THAT(text, HasSubstr(R"(millrace_switch_job_packets_total{direction="in",job="resnet"} 13)"));
+  EXPECT_THAT(text, HasSubstr(R"(millrace_switch_job_retransmissions_total{job="resnet"} 10)"));
+}
+
 TEST(SwitchStatus, EveryDropOfThePortHasAReason) {
   PortCounters port;
   port.too_long = 1;
