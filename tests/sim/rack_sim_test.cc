@@ -28,10 +28,10 @@ void print(uint64_t seeds, const SwitchSimReport& sum) {
       number(sum.dead_in_results), number(sum.entries_checked), static_cast<double>(sum.took) / kNsPerS);
   std::printf(
       "racks: %llu groups sent (%llu cut), %llu again, %llu taken, %llu parts that overlapped, %llu too long, "
-      "%llu units raw, %llu sums flushed\n",
+      "%llu units raw, %llu sums flushed, %llu times no slots\n",
       number(sum.racks.groups_sent), number(sum.racks.groups_cut), number(sum.racks.groups_again),
       number(sum.racks.groups_added), number(sum.racks.group_overlaps), number(sum.racks.groups_too_long),
-      number(sum.racks.forwarded), number(sum.racks.flushed));
+      number(sum.racks.forwarded), number(sum.racks.flushed), number(sum.racks.no_slots));
 }
 
 TEST(RackSim, EverySeedKeepsTheLawAndEnds) {
@@ -55,12 +55,15 @@ TEST(RackSim, EverySeedKeepsTheLawAndEnds) {
   EXPECT_GT(sum.racks.groups_again, 0u);
   EXPECT_GT(sum.racks.group_overlaps, 0u);
   EXPECT_GT(sum.racks.groups_too_long, 0u);
+  EXPECT_GT(sum.racks.forwarded, 0u);
   EXPECT_GT(sum.racks.flushed, 0u);
+  EXPECT_GT(sum.racks.no_slots, 0u);
 }
 
 /// Nothing goes wrong: every contribution goes up in its rack's group, and nothing is sent again.
 TEST(RackSim, WithoutLossNothingGoesUpRaw) {
   SwitchScenario scenario = draw_rack_scenario(1);
+  scenario.slots_short = 0;
   scenario.jobs = {{.job = 5, .workers = 6, .slots = 4, .window_indices = 256, .windows = 8, .steps = 10}};
   scenario.racks = 2;
   scenario.in_order = true;  // what is out of order may be taken for lost, and sent again

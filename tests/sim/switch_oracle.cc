@@ -36,6 +36,11 @@ double returned_at(const Told& told, uint32_t index) {
   return found == told.returned.end() ? 0 : static_cast<double>(found->second);
 }
 
+int32_t integer_at(const std::map<uint32_t, int32_t>& integers, uint32_t index) {
+  const auto found = integers.find(index);
+  return found == integers.end() ? 0 : found->second;
+}
+
 /// One turn of which the survivors agree.
 class TurnCheck {
  public:
@@ -80,7 +85,7 @@ class TurnCheck {
       indices.push_back(static_cast<uint16_t>(at->first - begin));
       values.push_back(at->second);
     }
-    worker::ContributionTerms terms{.header = {}, .codecs = {}, .window_indices = terms_.window_indices};
+    worker::ContributionTerms terms{.header = {}, .codecs = terms_.codecs, .window_indices = terms_.window_indices};
     terms.payload_bytes_max = terms_.payload_bytes_max;
     terms.limit = terms_.limit;
     terms.header.exponent = static_cast<int8_t>(told_.exponent);
@@ -92,29 +97,42 @@ class TurnCheck {
   }
 
   void check_index(uint32_t index, bool in_update, int32_t sum) {
-    double applied_sum = 0;
+    int64_t applied_sum = 0;
     ++out_.entries;
     for (const SwitchRecord* record : records_) {
       const bool contributed = (told_.contributors >> record->worker & 1) != 0;
       const auto mine = record->told.find(turn_);
-      const double value = offered_at(*record, told_.step, index);
-      double applied = 0;
+      int32_t applied = 0;
       if (record->survived && mine != record->told.end()) {
-        applied = value - returned_at(mine->second, index);
+        applied = integer_at(mine->second.taken, index);
+        check_returned(*record, mine->second, index, applied);
       } else if (contributed && in_update && told_.kept(record->worker, index)) {
-        const auto& sent = sent_.at(record->worker);
-        const auto integer = sent.find(index);
-        if (integer != sent.end()) applied = std::ldexp(static_cast<double>(integer->second), told_.exponent);
+        applied = integer_at(sent_.at(record->worker), index);
       }
       if (applied != 0 && (!contributed || !in_update)) {
         fault(index, "worker " + std::to_string(record->worker) + " counts as applied what the update does not have");
       }
       applied_sum += applied;
     }
-    if (applied_sum != std::ldexp(static_cast<double>(sum), told_.exponent)) {
-      fault(index, "applied " + std::to_string(applied_sum) + ", the update has " +
-                       std::to_string(std::ldexp(static_cast<double>(sum), told_.exponent)));
+    if (applied_sum != sum) {
+      fault(index, "applied " + std::to_string(applied_sum) + ", the update has " + std::to_string(sum));
     }
+  }
+
+  /// What was offered is what was applied and what came back.
+  void check_returned(const SwitchRecord& record, const Told& mine, uint32_t index, int32_t applied) {
+    const double value = offered_at(record, told_.step, index);
+    const double back = returned_at(mine, index);
+    const double missing = value - back - std::ldexp(static_cast<double>(applied), told_.exponent);
+    const double rounding = is_lossy() ? std::ldexp(std::fabs(back), -24) : 0;
+    if (std::fabs(missing) <= rounding) return;
+    fault(index, "worker " + std::to_string(record.worker) + " offered " + std::to_string(value) + ", of which " +
+                     std::to_string(missing) + " is neither applied nor back");
+  }
+
+  bool is_lossy() const {
+    return terms_.codecs.value == protocol::WindowValueCodec::kQsgd8 ||
+           terms_.codecs.value == protocol::WindowValueCodec::kQsgd4;
   }
 
   void fault(uint32_t index, const std::string& what) {
@@ -171,6 +189,10 @@ void SwitchRecord::note(const worker::SettledWindow& settled) {
   entry.racks.assign(settled.racks.begin(), settled.racks.end());
   entry.sums.assign(settled.sums.begin(), settled.sums.end());
   settled.each_returned([&entry](uint32_t index, float value) { entry.returned[index] = value; });
+  const Buffer<int32_t> taken = settled.taken();
+  for (size_t i = 0; i < taken.size(); ++i) {
+    if (taken[i] != 0) entry.taken[settled.offered[i]] = taken[i];
+  }
 }
 
 SwitchLawResult check_switch_law(const std::vector<const SwitchRecord*>& records, const SwitchLawTerms& terms) {

@@ -21,6 +21,7 @@ struct SwitchRecord {
     std::vector<uint32_t> indices;
     std::vector<int32_t> sums;
     std::map<uint32_t, float> returned;
+    std::map<uint32_t, int32_t> taken;  ///< of what it offered, x 2^exponent: without zeros
     std::vector<worker::CutRack> racks;
     /// False: its rack cut the index off.
     bool kept(uint16_t who, uint32_t index) const;
@@ -35,6 +36,7 @@ struct SwitchRecord {
 };
 
 struct SwitchLawTerms {
+  protocol::WindowCodecs codecs{};  ///< of contributions; without a key
   uint32_t window_indices = 0;
   uint32_t steps = 0;  ///< with values; those after them only close
   int32_t limit = 0;
@@ -48,7 +50,8 @@ struct SwitchLawResult {
 };
 
 /// All survivors were told the same of every turn; and of every index, what was offered is the sum of what was applied and
-/// what came back: exactly, the integers of dead contributors reckoned from what they offered.
+/// what came back: exactly, the integers of dead contributors reckoned from what they offered. Where QSGD rounds to few bits what
+/// comes back is the nearest f32 of the rest (grid_remainder()), and the integers are exact all the same.
 SwitchLawResult check_switch_law(const std::vector<const SwitchRecord*>& records, const SwitchLawTerms& terms);
 
 }  // namespace millrace::testing

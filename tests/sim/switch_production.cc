@@ -17,8 +17,8 @@ constexpr uint32_t kNoRack = UINT32_MAX;
 /// A decider, or the switch of a rack.
 class Production : public SwitchDecider {
  public:
-  Production(const SwitchScenario& scenario, uint32_t rack, uint64_t life_seed, TimeNs now)
-      : aggregator_(options(scenario), life_seed), is_rack_(rack != kNoRack) {
+  Production(const SwitchScenario& scenario, uint32_t rack, uint32_t slots_short, uint64_t life_seed, TimeNs now)
+      : aggregator_(options(scenario, slots_short), life_seed), is_rack_(rack != kNoRack) {
     for (const SwitchSimJob& job : scenario.jobs) {
       switch_agg::SwitchJob out;
       out.job = job.job;
@@ -40,7 +40,8 @@ class Production : public SwitchDecider {
         out.shard = sim_endpoint(scenario.switches);
         if (out.rack == 0) continue;
       }
-      MILLRACE_CHECK(aggregator_.add_job(out, now).has_value());
+      const Status added = aggregator_.add_job(out, now);
+      MILLRACE_CHECK(added.has_value() || (slots_short > 0 && added.error().code == ErrorCode::kLimitExceeded));
     }
   }
   void receive(const protocol::ReceivedPacket& packet, TimeNs now, protocol::PacketSink& sink) override {
@@ -66,16 +67,16 @@ class Production : public SwitchDecider {
             .groups_again = count(AggregatorEvent::kGroupAgain),
             .groups_too_long = count(AggregatorEvent::kGroupTooLong),
             .forwarded = count(AggregatorEvent::kForwarded),
-            .flushed = count(AggregatorEvent::kFlushed)};
+            .flushed = count(AggregatorEvent::kFlushed),
+            .no_slots = count(AggregatorEvent::kNoSlots)};
   }
 
  private:
-  static switch_agg::AggregatorOptions options(const SwitchScenario& scenario) {
+  static switch_agg::AggregatorOptions options(const SwitchScenario& scenario, uint32_t slots_short) {
     switch_agg::AggregatorOptions out;
-    out.slots_max = 0;
+    out.slots_max = slots_wanted(scenario) - slots_short;
     out.window_indices_max = 64;
     for (const SwitchSimJob& job : scenario.jobs) {
-      out.slots_max += job.slots;
       out.window_indices_max = std::max(out.window_indices_max, job.window_indices);
     }
     out.packet_bytes_max = scenario.packet_bytes;
@@ -89,14 +90,15 @@ class Production : public SwitchDecider {
 }  // namespace
 
 MakeDecider production_decider() {
-  return [](const SwitchScenario& scenario, uint64_t life_seed, TimeNs now) {
-    return std::make_unique<Production>(scenario, kNoRack, life_seed, now);
+  return [](const SwitchScenario& scenario, uint32_t node, uint64_t life_seed, TimeNs now) {
+    const uint32_t slots_short = node == scenario.switches ? 0 : scenario.slots_short;
+    return std::make_unique<Production>(scenario, kNoRack, slots_short, life_seed, now);
   };
 }
 
 std::unique_ptr<SwitchDecider> make_rack(const SwitchScenario& scenario, uint32_t rack, uint64_t life_seed,
                                          TimeNs now) {
-  return std::make_unique<Production>(scenario, rack, life_seed, now);
+  return std::make_unique<Production>(scenario, rack, scenario.slots_short, life_seed, now);
 }
 
 uint32_t rack_of(const SwitchScenario& scenario, uint32_t worker) {
@@ -113,9 +115,9 @@ uint64_t rack_workers(const SwitchScenario& scenario, const SwitchSimJob& job, u
 }
 
 MakeDecider mixed_decider() {
-  return [](const SwitchScenario& scenario, uint64_t life_seed, TimeNs now) {
-    return life_seed % 2 == 0 ? production_decider()(scenario, life_seed, now)
-                              : reference_decider()(scenario, life_seed, now);
+  return [](const SwitchScenario& scenario, uint32_t node, uint64_t life_seed, TimeNs now) {
+    return life_seed % 2 == 0 ? production_decider()(scenario, node, life_seed, now)
+                              : reference_decider()(scenario, node, life_seed, now);
   };
 }
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <iterator>
 #include <string>
 
 #include "kernels/base/random.h"
@@ -38,6 +39,18 @@ SwitchSimJob draw_job(uint32_t number, Draw& draw) {
   return job;
 }
 
+/// Half of the jobs have other codecs than what jobs have unless told. QSGD rounds to the nearest, as clients do: that needs no
+/// key, so what a dead worker sent can be reckoned.
+void draw_codecs(SwitchSimJob& job, Draw& draw) {
+  using Index = protocol::WindowIndexCodec;
+  using Value = protocol::WindowValueCodec;
+  if (draw.chance(0.5)) return;
+  constexpr Index kIndex[] = {Index::kRaw, Index::kGap, Index::kBitmap, Index::kBloom};
+  constexpr Value kValue[] = {Value::kFixed16, Value::kFixed32, Value::kQsgd8, Value::kQsgd4};
+  job.codecs.index = kIndex[draw.between(0, std::size(kIndex) - 1)];
+  job.codecs.value = kValue[draw.between(0, std::size(kValue) - 1)];
+}
+
 }  // namespace
 
 SwitchScenario draw_switch_scenario(uint64_t seed) {
@@ -63,6 +76,10 @@ SwitchScenario draw_switch_scenario(uint64_t seed) {
   out.subset_kills = draw.chance(0.4) ? 0.02 + draw.unit() * 0.1 : 0;
   out.leavers = draw.chance(0.5) ? 0.5 : 0;
   out.calm_from = draw.between(50, 600) * kNsPerMs;
+  // Drawn apart: a seed's other numbers are what they were before there were these.
+  Draw later(seed ^ 0xC0DEC);
+  for (SwitchSimJob& job : out.jobs) draw_codecs(job, later);
+  if (later.chance(0.05)) out.slots_short = later.between(1, slots_wanted(out));
   return out;
 }
 
@@ -89,7 +106,14 @@ SwitchScenario draw_rack_scenario(uint64_t seed) {
     const uint32_t entries = job.windows * job.window_indices;
     job.rack_reselect_k = draw.chance(0.5) ? draw.between(1, 1 + entries / 4) : 0;
   }
+  out.slots_short = std::min(out.slots_short, slots_wanted(out));
   return out;
+}
+
+uint32_t slots_wanted(const SwitchScenario& scenario) {
+  uint32_t slots = 0;
+  for (const SwitchSimJob& job : scenario.jobs) slots += job.slots;
+  return slots;
 }
 
 std::string describe(const SwitchScenario& scenario) {
@@ -97,9 +121,12 @@ std::string describe(const SwitchScenario& scenario) {
   for (const SwitchSimJob& job : scenario.jobs) {
     out += " [workers " + std::to_string(job.workers) + "+" + std::to_string(job.joiners) + " slots " +
            std::to_string(job.slots) + " windows " + std::to_string(job.windows) + "x" +
-           std::to_string(job.window_indices) + " steps " + std::to_string(job.steps) + "]";
+           std::to_string(job.window_indices) + " steps " + std::to_string(job.steps) + " codecs " +
+           std::to_string(static_cast<int>(job.codecs.index)) + "+" +
+           std::to_string(static_cast<int>(job.codecs.value)) + "]";
   }
-  return out + " switches " + std::to_string(scenario.switches) + " loss " + std::to_string(scenario.loss) + " lease " +
+  return out + " switches " + std::to_string(scenario.switches) + " slots short " +
+         std::to_string(scenario.slots_short) + " loss " + std::to_string(scenario.loss) + " lease " +
          std::to_string(scenario.lease_ns / kNsPerMs) + " ms racks " + std::to_string(scenario.racks) +
          " rack restarts " + std::to_string(scenario.rack_restarts) + " restarts " + std::to_string(scenario.restarts) +
          " deaths " + std::to_string(scenario.deaths) + " paths " + std::to_string(scenario.path_changes) + " stalls " +
@@ -116,6 +143,7 @@ SwitchDecider::RackCounts& SwitchDecider::RackCounts::operator+=(const RackCount
   groups_too_long += other.groups_too_long;
   forwarded += other.forwarded;
   flushed += other.flushed;
+  no_slots += other.no_slots;
   return *this;
 }
 
@@ -133,6 +161,7 @@ SwitchSimReport& SwitchSimReport::operator+=(const SwitchSimReport& other) {
   resends += other.resends;
   dead_in_results += other.dead_in_results;
   entries_checked += other.entries_checked;
+  for (const auto& [codecs, count] : other.contributions) contributions[codecs] += count;
   racks += other.racks;
   bytes_to_decider += other.bytes_to_decider;
   bytes_to_worker += other.bytes_to_worker;

@@ -106,6 +106,7 @@ struct World {
   void plan_faults();
   bool over() const;
   std::string unfinished() const;
+  void listen(uint32_t to, ByteSpan packet);
   void run();
   void check();
   /// The same for all workers of a job.
@@ -144,6 +145,7 @@ worker::SwitchClientOptions client_options(const World& world, uint32_t job_inde
   out.slots = job.slots;
   out.packet_bytes_max = world.scenario.packet_bytes;
   out.exponent_initial = job.exponent_initial;
+  out.codecs = job.codecs;
   out.through_racks = world.scenario.racks > 0;
   out.nonce_seed = nonce_seed;
   out.round_trip.max_ns = world.scenario.timeout_max;
@@ -267,7 +269,7 @@ World::World(const SwitchScenario& scenario_given, const MakeDecider& make_given
 
 void World::start_decider(uint32_t node) {
   const uint64_t life_seed = scheduler.dice().next_u64();
-  deciders[node] = node < deciders_count() ? make(scenario, life_seed, scheduler.now())
+  deciders[node] = node < deciders_count() ? make(scenario, node, life_seed, scheduler.now())
                                            : make_rack(scenario, node - deciders_count(), life_seed, scheduler.now());
   network.attach(node, [this, node](const protocol::ReceivedPacket& packet) {
     deciders[node]->receive(packet, scheduler.now(), *decider_sinks[node]);
@@ -438,14 +440,20 @@ std::string World::unfinished() const {
   return out;
 }
 
+/// To every packet that is handed over.
+void World::listen(uint32_t to, ByteSpan packet) {
+  if (to >= aggregators_count()) return;
+  const auto datagram = protocol::parse_datagram(packet);
+  if (datagram && datagram->header.type == protocol::DatagramType::kContribution && datagram->header.entries > 0) {
+    ++report.contributions[{datagram->header.index_codec, datagram->header.value_codec}];
+  }
+  if (scenario.adds_up_unions && to >= deciders_count())
+    unions.take(to - deciders_count(), packet, scenario.jobs[0].window_indices);
+}
+
 void World::run() {
   plan_faults();
-  if (scenario.adds_up_unions) {
-    network.tap([this](uint32_t to, ByteSpan packet) {
-      if (to >= deciders_count() && to < aggregators_count())
-        unions.take(to - deciders_count(), packet, scenario.jobs[0].window_indices);
-    });
-  }
+  network.tap([this](uint32_t to, ByteSpan packet) { listen(to, packet); });
   const std::function<void()> tick = [&] {
     if (over()) return;
     watch_jobs();
@@ -481,10 +489,14 @@ void World::check() {
       if (counters.bad_payload > 0) fault("a worker met a payload that does not decode");
     }
     const SwitchSimJob& spec = scenario.jobs[job];
-    const int32_t limit = worker::grid_limit(protocol::WindowValueCodec::kFixed16, spec.workers + spec.joiners);
+    const int32_t limit = worker::grid_limit(spec.codecs.value, spec.workers + spec.joiners);
     const size_t payload = scenario.packet_bytes - protocol::kDatagramHeaderBytes - protocol::kDatagramMacBytes -
                            (scenario.racks > 0 ? protocol::kPartialTermsBytes : 0);
-    const SwitchLawResult law = check_switch_law(records, {spec.window_indices, spec.steps, limit, payload});
+    const SwitchLawResult law = check_switch_law(records, {.codecs = spec.codecs,
+                                                           .window_indices = spec.window_indices,
+                                                           .steps = spec.steps,
+                                                           .limit = limit,
+                                                           .payload_bytes_max = payload});
     for (const std::string& text : law.faults) fault(text);
     report.entries_checked += law.entries;
     report.dead_in_results += law.dead_in_results;
@@ -498,7 +510,7 @@ void World::check() {
 }  // namespace
 
 MakeDecider reference_decider(SwitchMutation mutation) {
-  return [mutation](const SwitchScenario& scenario, uint64_t life_seed, TimeNs now) {
+  return [mutation](const SwitchScenario& scenario, uint32_t, uint64_t life_seed, TimeNs now) {
     return std::make_unique<Reference>(scenario, life_seed, mutation, now);
   };
 }

@@ -2,12 +2,15 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/clock.h"
 #include "protocol/datagram/packet_sink.h"
+#include "protocol/datagram/window_code.h"
 #include "tests/sim/coded_union.h"
 #include "tests/support/switch_reference.h"
 
@@ -33,6 +36,7 @@ class SwitchDecider {
     uint64_t groups_too_long = 0;
     uint64_t forwarded = 0;
     uint64_t flushed = 0;
+    uint64_t no_slots = 0;  ///< at a decider as well: who asked was told that there are none
     RackCounts& operator+=(const RackCounts& other);
   };
   virtual RackCounts rack_counts() const { return {}; }
@@ -52,6 +56,7 @@ struct SwitchSimJob {
   uint64_t rack_reselect_k = 0;
   uint32_t cluster = 1;  ///< over 1: all workers offer the same runs of so many indices
   int exponent_initial = -6;
+  protocol::WindowCodecs codecs{};  ///< of contributions
   TimeNs think_max = 0;
 };
 
@@ -64,6 +69,7 @@ struct SwitchScenario {
   bool has_singles = true;      ///< false: worker w is in rack w % racks
   bool adds_up_unions = false;  ///< SwitchSimReport::unions, of one job without restarts
   uint32_t packet_bytes = 1232;
+  uint32_t slots_short = 0;  ///< so many fewer than all jobs want: at switches and racks, not at the shard
   TimeNs lease_ns = 10 * kNsPerS;
   TimeNs timeout_max = 500 * kNsPerMs;  ///< of workers
   double loss = 0;
@@ -85,6 +91,8 @@ struct SwitchScenario {
 SwitchScenario draw_switch_scenario(uint64_t seed);
 /// The same with racks: mostly at the shard.
 SwitchScenario draw_rack_scenario(uint64_t seed);
+/// Of all jobs together.
+uint32_t slots_wanted(const SwitchScenario& scenario);
 std::string describe(const SwitchScenario& scenario);
 
 struct SwitchSimReport {
@@ -101,6 +109,7 @@ struct SwitchSimReport {
   uint64_t resends = 0;
   uint64_t dead_in_results = 0;  ///< results that hold what a dead worker sent
   uint64_t entries_checked = 0;
+  std::map<std::pair<uint8_t, uint8_t>, uint64_t> contributions;  ///< with entries, by index and value codec
   SwitchDecider::RackCounts racks;
   uint64_t bytes_to_decider = 0;  ///< that of the first job's last epoch
   uint64_t bytes_to_worker = 0;   ///< the first of the first job
@@ -109,8 +118,9 @@ struct SwitchSimReport {
   SwitchSimReport& operator+=(const SwitchSimReport& other);
 };
 
-using MakeDecider =
-    std::function<std::unique_ptr<SwitchDecider>(const SwitchScenario& scenario, uint64_t life_seed, TimeNs now)>;
+/// At that address.
+using MakeDecider = std::function<std::unique_ptr<SwitchDecider>(const SwitchScenario& scenario, uint32_t node,
+                                                                 uint64_t life_seed, TimeNs now)>;
 /// The production slot machine, as the switch and as the shard.
 MakeDecider production_decider();
 /// One or the other, for each life anew.

@@ -33,27 +33,40 @@ void print(uint64_t seeds, const SwitchSimReport& sum) {
       "%llu seeds: %llu packets, %llu turns settled, %llu epochs, %llu restarts (%llu after a strict subset had a "
       "result), "
       "%llu deaths, %llu joined, %llu new lives, %llu results fetched, %llu resends, %llu results with a dead worker's "
-      "values, %llu entries checked, %.1f s of virtual time\n",
+      "values, %llu entries checked, %llu times no slots, %.1f s of virtual time\n",
       number(seeds), number(sum.packets), number(sum.turns), number(sum.epochs), number(sum.restarts),
       number(sum.subset_kills), number(sum.deaths), number(sum.joined), number(sum.new_lives), number(sum.fetches),
-      number(sum.resends), number(sum.dead_in_results), number(sum.entries_checked),
+      number(sum.resends), number(sum.dead_in_results), number(sum.entries_checked), number(sum.racks.no_slots),
       static_cast<double>(sum.took) / kNsPerS);
 }
 
-void expect_all_clean(uint64_t seeds, const MakeDecider& make) {
+SwitchSimReport expect_all_clean(uint64_t seeds, const MakeDecider& make) {
   const SwitchSimReport sum = run_seeds(seeds, make);
   for (const std::string& fault : sum.faults) ADD_FAILURE() << fault;
   print(seeds, sum);
-  if (seeds < 100) return;
+  if (seeds < 100) return sum;
   EXPECT_GT(sum.subset_kills, 0u);
   EXPECT_GT(sum.fetches, 0u);
   EXPECT_GT(sum.joined, 0u);
   EXPECT_GT(sum.deaths, 0u);
   EXPECT_GT(sum.dead_in_results, 0u);
+  for (const auto index : {protocol::WindowIndexCodec::kRaw, protocol::WindowIndexCodec::kGap,
+                           protocol::WindowIndexCodec::kBitmap, protocol::WindowIndexCodec::kBloom}) {
+    for (const auto value : {protocol::WindowValueCodec::kFixed16, protocol::WindowValueCodec::kFixed32,
+                             protocol::WindowValueCodec::kQsgd8, protocol::WindowValueCodec::kQsgd4}) {
+      const bool met = sum.contributions.contains({static_cast<uint8_t>(index), static_cast<uint8_t>(value)});
+      EXPECT_TRUE(met || seeds < 500) << static_cast<int>(index) << " with " << static_cast<int>(value);
+    }
+  }
+  return sum;
 }
 
 TEST(SwitchSim, EverySeedKeepsTheLawAndEndsWithTheProductionAggregator) {
-  expect_all_clean(number_from("MILLRACE_SIM_SEEDS", MILLRACE_SIM_SEEDS_DEFAULT), production_decider());
+  const uint64_t seeds = number_from("MILLRACE_SIM_SEEDS", MILLRACE_SIM_SEEDS_DEFAULT);
+  const SwitchSimReport sum = expect_all_clean(seeds, production_decider());
+  if (seeds >= 500) {
+    EXPECT_GT(sum.racks.no_slots, 0u);
+  }
 }
 
 TEST(SwitchSim, EverySeedKeepsTheLawAndEndsWithTheReference) {

@@ -173,6 +173,28 @@ TEST(EpochTest, AResultThatSomeLackIsFetchedAndGivenToThem) {
   EXPECT_EQ(rig.counted(Event::kAdded), 1);
 }
 
+TEST(EpochTest, AContributionWhileAResultIsFetchedIsToldToSayHelloAndNotAdded) {
+  SwitchRig rig;
+  Closed closed(rig);
+  rig.give(0, rig.worker(0).hello({.epoch = 2, .live = 7, .positions = {1, 1}}));
+  rig.give(1, rig.worker(1).hello({.epoch = 2, .live = 7, .positions = {2, 1}}));
+  rig.give(2, rig.worker(2).hello({.epoch = 2, .live = 7, .positions = {1, 1}}));
+  ASSERT_EQ(phase(rig), SwitchPhase::kFetching);
+  rig.since_now();
+  rig.give(1, rig.worker(1).contribution({.turn = 2, .epoch = 2, .window = 2}, {{5, 100}}));
+  EXPECT_EQ(rig.counted(Event::kNotOpen), 1);
+  EXPECT_EQ(protocol::read_notice(rig.only(1).extension)->code, NoticeCode::kSayHello);
+  rig.give(0, rig.worker(0).contribution({.turn = 1, .epoch = 2, .next = 2}, {{5, 100}}));
+  EXPECT_EQ(rig.counted(Event::kNotOpen), 2);
+  EXPECT_EQ(rig.counted(Event::kAdded), 0);
+  EXPECT_EQ(phase(rig), SwitchPhase::kFetching);
+
+  rig.give(1, kept_of(rig.worker(1), closed.result, 2));
+  ASSERT_EQ(phase(rig), SwitchPhase::kOpen);
+  rig.turn({.turn = 2, .epoch = 2, .window = 2}, {{{5, 1}}, {{5, 1}}, {{5, 1}}});
+  EXPECT_EQ(rig.result(0), (Entries{{5, 3}}));
+}
+
 TEST(EpochTest, AFetchIsRepeatedAndThenAskedOfAnotherThatHasIt) {
   SwitchRig rig;
   Closed closed(rig);

@@ -92,6 +92,7 @@ TEST(JobsTest, AJobOverTheQuotaIsToldAndTheOtherGoesOn) {
   ASSERT_TRUE(notice);
   EXPECT_EQ(notice->code, NoticeCode::kNoSlots);
   EXPECT_NE(notice->worker_nonce, protocol::Nonce{});
+  EXPECT_EQ((*rig.aggregator().counters(8))[Event::kNoSlots], 1);
   rig.turn({}, {{{5, 1}}, {{5, 1}}, {{5, 1}}});
   EXPECT_EQ(rig.result(0), (Entries{{5, 3}}));
 }

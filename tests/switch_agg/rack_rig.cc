@@ -22,9 +22,9 @@ protocol::Endpoint machine(uint16_t port) {
 const protocol::Endpoint kShard = machine(1);
 const protocol::Endpoint kRack = machine(2);
 
-switch_agg::AggregatorOptions options_of(uint32_t packet_bytes_max) {
-  return {.jobs_max = 1,
-          .slots_max = 4,
+switch_agg::AggregatorOptions options_of(uint32_t packet_bytes_max, uint32_t slots_max) {
+  return {.jobs_max = 2,
+          .slots_max = slots_max,
           .window_indices_max = 65'536,
           .packet_bytes_max = packet_bytes_max,
           .answer_gap_ns = kNsPerMs};
@@ -33,7 +33,8 @@ switch_agg::AggregatorOptions options_of(uint32_t packet_bytes_max) {
 }  // namespace
 
 RackRig::RackRig(const Shape& shape)
-    : options_(options_of(shape.packet_bytes_max)), rack_(options_of(shape.rack_packet_bytes_max), 77) {
+    : options_(options_of(shape.packet_bytes_max, 4)),
+      rack_(options_of(shape.rack_packet_bytes_max, shape.rack_slots_max), 77) {
   shard_job_.job = kJob;
   shard_job_.name = "rig";
   shard_job_.key = job_key(3);
@@ -46,7 +47,7 @@ RackRig::RackRig(const Shape& shape)
   rack_job_.rack = 3;
   rack_job_.shard = kShard;
   rack_job_.reselect_k = shape.rack_reselect_k;
-  MILLRACE_CHECK(rack_.add_job(rack_job_, now).has_value());
+  MILLRACE_CHECK(rack_.add_job(rack_job_, now).has_value() == (shape.rack_slots_max >= rack_job_.slots));
   restart_shard();
   for (uint16_t id = 0; id < 3; ++id) {
     at_shard_.emplace_back(kJob, shard_job_.key, id);

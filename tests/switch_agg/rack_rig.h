@@ -24,6 +24,7 @@ class RackRig {
     uint64_t rack_reselect_k = 0;
     uint32_t packet_bytes_max = 1472;
     uint32_t rack_packet_bytes_max = 1472;
+    uint32_t rack_slots_max = 4;
   };
   explicit RackRig(const Shape& shape);
   RackRig() : RackRig(Shape{}) {}
@@ -54,6 +55,7 @@ class RackRig {
   Entries told(uint32_t worker);
   switch_agg::Aggregator& shard() { return *shard_; }
   switch_agg::Aggregator& rack() { return rack_; }
+  const switch_agg::SwitchJob& rack_job() const { return rack_job_; }
 
   TimeNs now = 1'000'000'000;
   /// Of packets between rack and shard.

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "tests/switch_agg/made_up_rack.h"
 #include "tests/switch_agg/rack_rig.h"
 #include "tests/switch_agg/switch_rig.h"
 
@@ -468,45 +469,6 @@ TEST(RackCut, TheResultSaysWhatTheRackKeptAndAnUploadSaysItAgain) {
   EXPECT_TRUE(std::ranges::equal(told.extension, extension));
   EXPECT_TRUE(std::ranges::equal(told.payload, payload));
 }
-
-/// A shard to which the test speaks as the rack.
-class MadeUpRack : public Rack {
- protected:
-  void SetUp() override {
-    Rack::SetUp();
-    rig_.give_shard(rack_.challenge_request());
-    // The answer went to the true rack; the nonces of both are known here all the same.
-    ASSERT_NO_FATAL_FAILURE(shake_hands());
-  }
-  void shake_hands() {
-    KeepingSink sink;
-    rig_.shard().receive({.bytes = rack_.challenge_request(), .from = {}}, rig_.now, sink);
-    ASSERT_EQ(sink.sent.size(), 1);
-    ASSERT_TRUE(rack_.take_challenge(sink.sent[0].bytes));
-    rig_.give_shard(rack_.hello({.live = 7, .positions = {}}));
-  }
-  struct Part {
-    PartialTerms terms{.have = 3, .last = 0, .hash = 55};
-    uint8_t part = 0;
-    uint8_t flags = flag::kLast;
-    uint64_t turn = 1;
-    Entries entries;
-  };
-  void give(const Part& part) {
-    const MadeUpWorker::ContributionFields fields{.turn = part.turn, .fragment = part.part, .flags = part.flags};
-    const ByteBuffer unit = rig_.at_shard(0).contribution(fields, part.entries);
-    const Datagram datagram = *protocol::parse_datagram(unit);
-    protocol::DatagramHeader header = datagram.header;
-    header.type = DatagramType::kPartial;
-    header.life = rack_.life();
-    header.worker = rack_.id();
-    ByteBuffer extension(24);
-    protocol::put_partial_terms(part.terms, extension);
-    rig_.give_shard(rack_.sealed(header, extension, datagram.payload));
-  }
-  uint64_t counted(Event event) const { return rig_.counted_at_shard(event); }
-  MadeUpWorker rack_{RackRig::kJob, job_key(3), 0x8000};
-};
 
 TEST_F(MadeUpRack, PartsOfTwoGroupsAreNeverTogether) {
   give({.part = 0, .flags = 0, .entries = {{1, 5}}});

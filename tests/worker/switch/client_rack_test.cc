@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <optional>
 
 #include "tests/worker/switch/scripted_switch.h"
 
@@ -42,6 +43,40 @@ TEST_F(ClientRack, ContributionsGoToTheRackUnderItsSession) {
     EXPECT_EQ(packet.header().life, rig_.rack.life());
     EXPECT_EQ(packet.header().flags & flag::kFlush, 0);
   }
+}
+
+/// The job has no slots there: past it, and the way to the decider is as good as it was. It asks again later, and goes there
+/// once there are slots.
+TEST(ClientRackSlots, ARackWithoutSlotsIsPassedUntilItHasSome) {
+  ClientRig rig(ClientRig::options());
+  rig.epoch.role = SwitchRole::kCombine;
+  ASSERT_NO_FATAL_FAILURE(rig.run_from_start());
+  ASSERT_TRUE(rig.rack_request.has_value());
+  const auto asked = protocol::read_challenge_request(rig.rack_request->datagram().extension);
+  ASSERT_TRUE(asked.has_value());
+  rig.hand_from_rack(rig.rack.notice(protocol::NoticeCode::kNoSlots, 0, asked->worker_nonce));
+  EXPECT_FALSE(rig.client.at_rack());
+  EXPECT_FALSE(rig.client.path_suspect());
+  rig.sink.take();
+  rig.begin(0, {{3, 1.0F}});
+  auto sent = rig.sink.take(DatagramType::kContribution);
+  ASSERT_EQ(sent.size(), 2u);
+  for (const SentPacket& packet : sent) EXPECT_EQ(packet.to.port, 1000);
+  // Asks again; what it sends meanwhile, and sends again, goes past the rack.
+  std::optional<SentPacket> again;
+  for (int time = 0; time < 50 && !again; ++time) {
+    rig.now = rig.client.next_deadline();
+    rig.tick();
+    for (SentPacket& packet : rig.sink.take()) {
+      if (packet.to == rig.epoch.rack && packet.header().type == DatagramType::kChallengeRequest) again = packet;
+      if (packet.header().type != DatagramType::kContribution) continue;
+      EXPECT_EQ(packet.to.port, 1000);
+    }
+  }
+  ASSERT_TRUE(again.has_value());
+  rig.rack_request = again;
+  ASSERT_NO_FATAL_FAILURE(rig.welcome_by_rack());
+  EXPECT_TRUE(rig.client.at_rack());
 }
 
 TEST_F(ClientRack, ItsHelloToTheRackHasNoPositions) {
