@@ -5,6 +5,7 @@
 #include <deque>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "protocol/datagram/extensions.h"
 #include "protocol/datagram/header.h"
@@ -72,8 +73,9 @@ class MadeUpAggregator {
   ByteBuffer to_all(protocol::DatagramHeader header, ByteSpan extension, ByteSpan payload) {
     header.worker = protocol::kAllWorkers;
     header.sequence = ++sequence_to_all_;
-    return seal(header, extension, payload,
-                protocol::DatagramKey(key_, protocol::KeyScope::to_all(job_, header.life)));
+    if (std::exchange(all_life_, header.life) != header.life)
+      all_.derive(key_, protocol::KeyScope::to_all(job_, header.life));
+    return seal(header, extension, payload, all_);
   }
   ByteBuffer as_hint(protocol::DatagramHeader header, ByteSpan extension, ByteSpan payload) {
     header.sequence = 0;
@@ -82,7 +84,8 @@ class MadeUpAggregator {
   /// Whether the peer signed it, with keys of any session that there may have been.
   bool verifies(const protocol::Datagram& datagram) const {
     if (datagram.header.sequence == 0) return handshake_.verify(datagram);
-    return std::ranges::any_of(made_, [&](const Keys& keys) { return keys.up.verify(datagram); });
+    // The last ones first: they are it, mostly.
+    return std::any_of(made_.rbegin(), made_.rend(), [&](const Keys& keys) { return keys.up.verify(datagram); });
   }
 
  private:
@@ -110,6 +113,8 @@ class MadeUpAggregator {
   uint32_t nonces_ = 0;
   std::deque<Keys> made_;  ///< addresses hold
   const protocol::DatagramKey* down_ = nullptr;
+  protocol::DatagramKey all_;
+  uint64_t all_life_ = 0;  ///< of all_; 0: none
   uint64_t sequence_ = 0;
   uint64_t sequence_to_all_ = 0;
 };
