@@ -84,7 +84,8 @@ class Ledger : public worker::SwitchOutcome {
     check_offered(window);
   }
   void step_done(uint32_t step) override {
-    MILLRACE_CHECK(step_ == step, step);
+    // One that has finished gives up a step that it only answered.
+    MILLRACE_CHECK(step_ == step || (abandons_ && !step_), step);
     MILLRACE_CHECK(abandons_ || std::ranges::find(settled_, false) == settled_.end(), step);
     step_.reset();
   }
@@ -188,19 +189,10 @@ class ClientFuzz {
       case 10: return settle_session();
       case 11: return source_.one_in(4) ? new_epoch() : settle_session();
       case 12: return source_.one_in(4) ? (source_.one_in(2) ? rack_ : decider_).restart() : tick();
-      case 13: return source_.one_in(4) ? rarely() : begin_step();
-      case 14:
-      case 15: return begin_step();
+      case 13: return source_.one_in(8) ? leave() : begin_step();
+      case 14: return source_.one_in(8) ? client_->pause() : begin_step();
+      case 15: return source_.one_in(8) ? client_->congestion_mark(now_) : begin_step();
       default: return result(static_cast<uint16_t>(source_.below(options_.slots)));
-    }
-  }
-  void rarely() {
-    switch (source_.below(5)) {
-      case 0: return client_->pause();
-      case 1: return (void)client_->finish(now_, empty_sink()), look();
-      case 2: return client_->congestion_mark(now_);
-      case 3: return take_over();
-      default: return leave();
     }
   }
   protocol::Endpoint drawn_endpoint() { return source_.one_in(2) ? epoch_.rack : epoch_.decider; }
@@ -223,6 +215,8 @@ class ClientFuzz {
     now_ += source_.one_in(8) ? kNsPerS : kNsPerMs * source_.byte();
     client_->tick(now_, empty_sink());
     look();
+    // What is due has been done: whoever waits until then does not turn in circles.
+    MILLRACE_CHECK(client_->next_deadline() > now_, now_, client_->next_deadline());
   }
   void damaged() {
     if (last_.empty()) return;
@@ -233,7 +227,12 @@ class ClientFuzz {
 
   // What its owner does.
   void begin_step() {
-    if (!ledger_.done()) return;
+    if (!ledger_.done()) return tick();
+    switch (source_.below(16)) {
+      case 0: return take_over();
+      case 1: return finish();
+      default: break;
+    }
     std::vector<uint32_t> indices;
     std::vector<float> values;
     const uint32_t stride = source_.one_in(16) ? 3 : 20 + source_.byte();
@@ -246,6 +245,10 @@ class ClientFuzz {
     const Status begun = client_->begin_step(step_, indices, values, now_, empty_sink());
     if (!begun) return ledger_.refused();
     ++step_;
+    look();
+  }
+  void finish() {
+    (void)client_->finish(now_, empty_sink());
     look();
   }
   void new_epoch() {
@@ -278,13 +281,8 @@ class ClientFuzz {
     for (worker::SwitchRemoval& removal : removals) {
       removal.gone.emplace_back(kWorker, uint64_t{source_.below(2)});
       for (const Out& out : out_) {
-        worker::SwitchRemoval::Slot& slot = removal.slots.emplace_back();
-        slot.turn = out.turn + source_.below(3) - std::min<uint64_t>(out.turn, 1);
-        const auto datagram = protocol::parse_datagram(last_);
-        if (!datagram || source_.one_in(2)) continue;
-        slot.result.push_back({.header = datagram->header,
-                               .extension = ByteBuffer(datagram->extension.begin(), datagram->extension.end()),
-                               .payload = ByteBuffer(datagram->payload.begin(), datagram->payload.end())});
+        const uint64_t turn = out.turn + source_.below(3) - std::min<uint64_t>(out.turn, 1);
+        removal.slots.push_back({.turn = turn, .result = out.result});
       }
     }
     for (uint64_t life = 0; life < 2; ++life) client_->abandon_step(life, removals);
@@ -368,6 +366,7 @@ class ClientFuzz {
 
   /// Of the turn that is out, in up to three fragments, near what is right.
   void result(uint16_t number) {
+    out_[number].result.clear();
     const Out out = out_[number];
     if (out.turn == 0) return settle_session();
     DatagramHeader header = decider_.header(DatagramType::kResult);
@@ -440,6 +439,8 @@ class ClientFuzz {
     if (source_.one_in(16)) change_field(source_, header);
     if (source_.one_in(16)) change_bytes(source_, payload);
     if (source_.one_in(16)) change_bytes(source_, extension);
+    if (header.slot < out_.size()) out_[header.slot].result.push_back({header, extension, payload});
+    if (source_.one_in(32)) return;  // lost
     give(epoch_.decider, source_.one_in(8) ? decider_.sealed(header, extension, payload)
                                            : decider_.to_all(header, extension, payload));
   }
@@ -468,7 +469,7 @@ class ClientFuzz {
     sequence_ = header.sequence;
     Out& out = out_[header.slot];
     MILLRACE_CHECK(header.turn >= out.turn, header.turn, out.turn);
-    if (header.turn > out.turn) out = {.turn = header.turn, .step = header.step, .window = header.window, .next = header.next, .exponent = header.exponent, .entries = {}, .packets = {}};
+    if (header.turn > out.turn) out = {.turn = header.turn, .step = header.step, .window = header.window, .next = header.next, .exponent = header.exponent, .entries = {}, .packets = {}, .result = {}};
     // Byte-identical on resend, but for who it is sent to and when.
     ByteBuffer body(datagram.signed_bytes.begin() + 40, datagram.signed_bytes.end());
     body.push_back(header.flags & static_cast<uint8_t>(~flag::kFlush));
@@ -485,6 +486,7 @@ class ClientFuzz {
     int8_t exponent = 0;
     Entries entries;
     std::map<uint8_t, ByteBuffer> packets;
+    std::vector<worker::SwitchFragment> result;  ///< as it was told last
   };
 
   ByteSource& source_;
