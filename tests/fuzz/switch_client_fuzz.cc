@@ -66,7 +66,8 @@ class Ledger : public worker::SwitchOutcome {
   uint64_t turns() const { return turns_; }
 
   void settled(const worker::SettledWindow& window) override {
-    MILLRACE_CHECK(window.window < kWindows && window.slot == window.window % last_turn_.size(), window.window, window.slot);
+    MILLRACE_CHECK(window.window < kWindows && window.slot == window.window % last_turn_.size(), window.window,
+                   window.slot);
     MILLRACE_CHECK(window.begin == window.window * kIndices);
     if (!abandons_) {
       MILLRACE_CHECK(window.turn > last_turn_[window.slot], window.slot, window.turn, last_turn_[window.slot]);
@@ -420,8 +421,8 @@ class ClientFuzz {
     header.entries = 0;
     if (!entries.empty()) {
       const auto index_codec = static_cast<protocol::WindowIndexCodec>(1 + source_.below(3));
-      const uint32_t taken = protocol::encode_window({indices, values}, {index_codec, protocol::WindowValueCodec::kFixed32},
-                                                     kIndices, header, payload, values);
+      const uint32_t taken = protocol::encode_window(
+          {indices, values}, {index_codec, protocol::WindowValueCodec::kFixed32}, kIndices, header, payload, values);
       MILLRACE_CHECK(taken == entries.size(), taken);
     }
     payload.resize(header.payload_bytes);
@@ -431,7 +432,8 @@ class ClientFuzz {
       std::fill_n(extension.begin() + static_cast<std::ptrdiff_t>(bytes), 8, uint8_t{0});
       extension[bytes] = static_cast<uint8_t>(rack);
       const size_t marks = protocol::KeptMarks::record_bytes(static_cast<uint32_t>(entries.size()));
-      for (size_t at = 0; at < entries.size(); ++at) extension[bytes + 8 + at / 8] |= marks_ >> (at % 8) & 1 ? 1u << (at % 8) : 0;
+      for (size_t at = 0; at < entries.size(); ++at)
+        extension[bytes + 8 + at / 8] |= marks_ >> (at % 8) & 1 ? 1u << (at % 8) : 0;
       marks_ = source_.byte();
       bytes += marks;
     }
@@ -441,8 +443,8 @@ class ClientFuzz {
     if (source_.one_in(16)) change_bytes(source_, extension);
     if (header.slot < out_.size()) out_[header.slot].result.push_back({header, extension, payload});
     if (source_.one_in(32)) return;  // lost
-    give(epoch_.decider, source_.one_in(8) ? decider_.sealed(header, extension, payload)
-                                           : decider_.to_all(header, extension, payload));
+    give(epoch_.decider,
+         source_.one_in(8) ? decider_.sealed(header, extension, payload) : decider_.to_all(header, extension, payload));
   }
 
   // What it sent.
@@ -469,7 +471,15 @@ class ClientFuzz {
     sequence_ = header.sequence;
     Out& out = out_[header.slot];
     MILLRACE_CHECK(header.turn >= out.turn, header.turn, out.turn);
-    if (header.turn > out.turn) out = {.turn = header.turn, .step = header.step, .window = header.window, .next = header.next, .exponent = header.exponent, .entries = {}, .packets = {}, .result = {}};
+    if (header.turn > out.turn)
+      out = {.turn = header.turn,
+             .step = header.step,
+             .window = header.window,
+             .next = header.next,
+             .exponent = header.exponent,
+             .entries = {},
+             .packets = {},
+             .result = {}};
     // Byte-identical on resend, but for who it is sent to and when.
     ByteBuffer body(datagram.signed_bytes.begin() + 40, datagram.signed_bytes.end());
     body.push_back(header.flags & static_cast<uint8_t>(~flag::kFlush));

@@ -183,8 +183,7 @@ class SwitchFuzz {
     const auto worker = static_cast<uint16_t>(source_.below(kWorkers));
     const Datagram datagram = *protocol::parse_datagram(keep(unit(workers_[worker])));
     const uint64_t have = uint64_t{1} << worker;
-    const PartialTerms terms{
-        .have = have, .last = (datagram.header.flags & flag::kLast) != 0 ? have : 0, .hash = 0};
+    const PartialTerms terms{.have = have, .last = (datagram.header.flags & flag::kLast) != 0 ? have : 0, .hash = 0};
     partial(rack, datagram.header, terms, datagram.payload);
   }
   /// A group of up to four parts, mostly all of them and in order.
@@ -279,11 +278,13 @@ class SwitchFuzz {
     const uint64_t taken = counted(AggregatorEvent::kAdded) + counted(AggregatorEvent::kGroupPart);
     const uint64_t dropped = dropped_packets(aggregator_.counters()) - dropped_packets(before_);
     // A group that is not right is told by its last part, which was taken.
-    const bool is_wrong_group = counted(AggregatorEvent::kGroupPart) == 1 && counted(AggregatorEvent::kMalformedPayload) == 1;
+    const bool is_wrong_group =
+        counted(AggregatorEvent::kGroupPart) == 1 && counted(AggregatorEvent::kMalformedPayload) == 1;
     MILLRACE_CHECK(taken + dropped <= (is_wrong_group ? 2u : 1u), taken, dropped);
     MILLRACE_CHECK(datagram || dropped == 1);
     if (!datagram) return;
-    const bool is_sum = datagram->header.type == DatagramType::kContribution || datagram->header.type == DatagramType::kPartial;
+    const bool is_sum =
+        datagram->header.type == DatagramType::kContribution || datagram->header.type == DatagramType::kPartial;
     MILLRACE_CHECK(!is_sum || taken + dropped >= 1);
     if (taken != 0) reckon_taken(*datagram);
     if (counted(AggregatorEvent::kClosed) != 0) reckon_closed(datagram->header);
@@ -416,7 +417,8 @@ class SwitchFuzz {
   };
   SumsReckoned sums_;
   std::map<std::pair<uint16_t, uint16_t>, Group> groups_;  ///< by slot and rack
-  std::map<uint16_t, std::map<uint64_t, std::set<uint16_t>>> cut_;  ///< by slot: racks that cut theirs, and what they kept
+  std::map<uint16_t, std::map<uint64_t, std::set<uint16_t>>>
+      cut_;  ///< by slot: racks that cut theirs, and what they kept
   std::map<uint16_t, uint64_t> cut_turns_;
   switch_agg::AggregatorCounters before_;
   uint64_t life_ = 0;

@@ -39,7 +39,8 @@ class RackFuzz {
 
   explicit RackFuzz(ByteSource& source)
       : source_(source),
-        aggregator_({.jobs_max = 1, .slots_max = 2, .window_indices_max = kIndices, .packet_bytes_max = kPacketBytes}, 1),
+        aggregator_({.jobs_max = 1, .slots_max = 2, .window_indices_max = kIndices, .packet_bytes_max = kPacketBytes},
+                    1),
         decider_(kJob, key(), protocol::kRackWorkers + 1, 100) {
     switch_agg::SwitchJob job{.job = kJob, .name = "fuzz", .key = key(), .role = switch_agg::Role::kCombine};
     job.workers = kWorkers + 1;
@@ -241,8 +242,8 @@ class RackFuzz {
     ByteBuffer extension(protocol::kExtensionBytesMax);
     extension.resize(protocol::put_notice(said, extension));
     const DatagramHeader header = header_of(DatagramType::kNotice);
-    give(decider_endpoint_, source_.one_in(8) ? decider_.as_hint(header, extension, {})
-                                              : decider_.sealed(header, extension, {}));
+    give(decider_endpoint_,
+         source_.one_in(8) ? decider_.as_hint(header, extension, {}) : decider_.sealed(header, extension, {}));
   }
   /// RESULT, KEPT, FETCH and the rest, which no rack is sent.
   void anything_of_decider() {
@@ -250,8 +251,8 @@ class RackFuzz {
     ByteBuffer extension = source_.bytes(48);
     extension.resize(extension.size() / 8 * 8);
     const ByteBuffer payload = source_.bytes(100);
-    give(decider_endpoint_, source_.one_in(2) ? decider_.sealed(header, extension, payload)
-                                              : decider_.to_all(header, extension, payload));
+    give(decider_endpoint_,
+         source_.one_in(2) ? decider_.sealed(header, extension, payload) : decider_.to_all(header, extension, payload));
   }
   DatagramHeader header_of(DatagramType type) {
     DatagramHeader header = decider_.header(type);
