@@ -1,16 +1,22 @@
-// Packets of all kinds into an aggregator: raw bytes of anybody, and well signed packets of workers of the job whose every
-// field may be anything. It never aborts; what it sends is well formed and signed; a turn that it closed has, in the same epoch
-// and life, one result, whoever is told it and however often.
+// Packets of all kinds into an aggregator that decides: raw bytes of anybody, and well signed packets of workers of the job, and
+// of the racks in front of it, whose every field may be anything. It never aborts; what it sends is well formed and signed; a
+// turn that it closed has, in the same epoch and life, one result, whoever is told it and however often; and that result is the
+// sum of what it said that it took, of each unit once.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <map>
 #include <optional>
+#include <set>
 #include <tuple>
 #include <vector>
 
 #include "kernels/base/check.h"
 #include "switch_agg/aggregator.h"
 #include "tests/fuzz/byte_source.h"
+#include "tests/fuzz/counted.h"
+#include "tests/fuzz/drawn_window.h"
+#include "tests/fuzz/sums_reckoned.h"
 #include "tests/switch_agg/made_up_worker.h"
 
 namespace millrace::testing {
@@ -19,6 +25,9 @@ namespace {
 using protocol::Datagram;
 using protocol::DatagramHeader;
 using protocol::DatagramType;
+using protocol::PartialTerms;
+using switch_agg::AggregatorEvent;
+namespace flag = protocol::datagram_flag;
 
 class SwitchFuzz {
  public:
@@ -34,9 +43,14 @@ class SwitchFuzz {
         .job = kJob, .name = "fuzz", .workers = kWorkers, .window_indices = kIndices, .slots = kSlots};
     job.key.fill(1);
     if (source_.one_in(2)) job.reselect_k = 1 + source_.below(8);
+    racks_ = std::array<std::vector<uint64_t>, 3>{{{}, {3}, {3, 4}}}[source_.below(3)];
+    job.racks = racks_;
     MILLRACE_CHECK(aggregator_.add_job(job, now_).has_value());
     for (uint16_t id = 0; id < kWorkers; ++id) workers_.emplace_back(kJob, job.key, id);
-    for (uint32_t at = 0; at < kWorkers; ++at) shake_hands(at);
+    for (uint16_t rack = 0; rack < racks_.size(); ++rack)
+      workers_.emplace_back(kJob, job.key, static_cast<uint16_t>(protocol::kRackWorkers + rack));
+    for (uint32_t at = 0; at < workers_.size(); ++at) shake_hands(at);
+    for (uint32_t rack = 0; rack < racks_.size(); ++rack) rack_hello(rack);
     if (!source_.one_in(8)) greet(1 + source_.below(2), 1);
   }
 
@@ -46,8 +60,9 @@ class SwitchFuzz {
 
  private:
   void step() {
-    const uint32_t at = source_.below(kWorkers);
-    switch (source_.below(16)) {
+    // Of a rack now and then where a worker's is meant.
+    const uint32_t at = source_.below(source_.one_in(16) ? static_cast<uint32_t>(workers_.size()) : kWorkers);
+    switch (source_.below(20)) {
       case 0: return give(at, source_.bytes(200));
       case 1: return shake_hands(at);
       case 2: return greet(static_cast<uint32_t>(source_.number(4)), source_.number(4));
@@ -56,6 +71,12 @@ class SwitchFuzz {
       case 5: return kept(at);
       case 6: return damaged();
       case 7: return tick();
+      case 8:
+      case 9:
+      case 10: return racks_.empty() ? contribution(at) : group();
+      case 11:
+      case 12: return racks_.empty() ? contribution(at) : rack_unit();
+      case 13: return racks_.empty() ? contribution(at) : rack_hello(source_.below(rack_count()));
       default: return contribution(at);
     }
   }
@@ -67,23 +88,28 @@ class SwitchFuzz {
     return sink_;
   }
   void give(uint32_t from, ByteSpan packet) {
-    last_.assign(packet.begin(), packet.end());
+    last_ = ByteBuffer(packet.begin(), packet.end());
     KeepingSink& sink = empty_sink();
     if (source_.one_in(32)) sink.rooms_left = source_.below(3);
-    aggregator_.receive({.bytes = packet, .from = workers_[from].endpoint()}, now_, sink);
+    has_room_ = sink.rooms_left > 3;
+    before_ = aggregator_.counters();
+    aggregator_.receive({.bytes = last_, .from = workers_[from].endpoint()}, now_, sink);
+    reckon();
     look(sink);
   }
   void tick() {
     now_ += source_.one_in(8) ? 11 * kNsPerS : kNsPerMs * source_.byte();
     KeepingSink& sink = empty_sink();
+    before_ = aggregator_.counters();
     aggregator_.tick(now_, sink);
+    MILLRACE_CHECK(counted(AggregatorEvent::kSent) == sink.sent.size(), sink.sent.size());
     look(sink);
   }
   void damaged() {
     if (last_.empty()) return;
     ByteBuffer packet = last_;
     packet[source_.byte() % packet.size()] ^= source_.byte();
-    give(source_.below(kWorkers), packet);
+    give(source_.below(static_cast<uint32_t>(workers_.size())), packet);
   }
 
   void shake_hands(uint32_t at) {
@@ -105,8 +131,16 @@ class SwitchFuzz {
     }
   }
 
+  /// A rack's session: it says nothing of epochs.
+  void rack_hello(uint32_t rack) {
+    shake_hands(kWorkers + rack);
+    const uint32_t epoch = source_.one_in(4) ? static_cast<uint32_t>(source_.number(4)) : 1;
+    give(kWorkers + rack, workers_[kWorkers + rack].hello({.epoch = epoch, .live = 7, .positions = {}}));
+  }
+  uint32_t rack_count() const { return static_cast<uint32_t>(racks_.size()); }
+
   /// Near what the aggregator expects, so that turns close.
-  void contribution(uint32_t at) {
+  MadeUpWorker::ContributionFields expected_fields() {
     MadeUpWorker::ContributionFields fields{.window_indices = kIndices};
     fields.slot = static_cast<uint16_t>(source_.below(kSlots));
     const Known& known = known_[fields.slot];
@@ -118,15 +152,79 @@ class SwitchFuzz {
     if (source_.one_in(16)) fields.window = static_cast<uint32_t>(source_.number(8));
     fields.next = source_.one_in(2) ? protocol::kNoWindow : fields.window + kSlots * (1 + source_.below(2));
     fields.exponent = static_cast<int8_t>(source_.one_in(32) ? source_.byte() : 0);
-    if (source_.one_in(8)) return give(at, workers_[at].empty(fields));
+    fields.codecs = drawn_codecs(source_);
+    return fields;
+  }
+  /// As a worker sends it.
+  ByteBuffer unit(MadeUpWorker& worker) {
+    MadeUpWorker::ContributionFields fields = expected_fields();
+    if (source_.one_in(8)) {
+      if (source_.one_in(2)) fields.flags |= flag::kFin;
+      if (source_.one_in(2)) fields.next = protocol::kNoWindow;
+      return worker.empty(fields);
+    }
     if (source_.one_in(8)) fields.fragment = static_cast<uint8_t>(source_.below(3));
     if (source_.one_in(8)) fields.flags = source_.byte() & 0x7F;
-    Entries entries;
-    for (uint32_t count = 1 + source_.below(12); count > 0; --count) {
-      const auto value = static_cast<int32_t>(source_.number(50)) << (source_.one_in(8) ? 24 : 0);
-      entries[static_cast<uint16_t>(source_.byte() % kIndices)] = std::max(value, -INT32_MAX);
+    return worker.contribution(fields, drawn_entries(source_, kIndices));
+  }
+  void contribution(uint32_t at) {
+    const ByteBuffer packet = unit(workers_[at]);
+    if (!source_.one_in(4)) return give(at, packet);
+    const Datagram datagram = *protocol::parse_datagram(packet);
+    DatagramHeader header = datagram.header;
+    ByteBuffer payload(datagram.payload.begin(), datagram.payload.end());
+    source_.one_in(2) ? change_field(source_, header) : change_bytes(source_, payload);
+    give(at, workers_[at].sealed(header, {}, payload));
+  }
+
+  /// A unit that a rack hands on.
+  void rack_unit() {
+    const uint32_t rack = source_.below(rack_count());
+    const auto worker = static_cast<uint16_t>(source_.below(kWorkers));
+    const Datagram datagram = *protocol::parse_datagram(keep(unit(workers_[worker])));
+    const uint64_t have = uint64_t{1} << worker;
+    const PartialTerms terms{.have = have, .last = (datagram.header.flags & flag::kLast) != 0 ? have : 0, .hash = 0};
+    partial(rack, datagram.header, terms, datagram.payload);
+  }
+  /// A group of up to four parts, mostly all of them and in order.
+  void group() {
+    const uint32_t rack = source_.below(rack_count());
+    MadeUpWorker::ContributionFields fields = expected_fields();
+    const auto parts = static_cast<uint8_t>(1 + source_.below(source_.one_in(2) ? 4 : 1));
+    const uint8_t flags = source_.one_in(2) ? flag::kReselected : uint8_t{0};
+    const PartialTerms terms{.have = racks_[rack] & aggregator_.status()[0].live,
+                             .last = source_.one_in(4) ? source_.byte() % uint64_t{8} : 0,
+                             .hash = 1 + source_.below(3)};
+    std::vector<Entries> pieces(parts);
+    for (const auto& [index, value] : drawn_entries(source_, kIndices))
+      pieces[index * size_t{parts} / kIndices][index] = value;
+    for (uint8_t part = 0; part < parts; ++part) {
+      if (source_.one_in(16)) continue;
+      fields.fragment = part;
+      fields.flags = flags | (part + 1 == parts ? flag::kLast : uint8_t{0});
+      if (pieces[part].empty() && part + 1 == parts) fields.flags |= flag::kEmpty;
+      const Datagram datagram = *protocol::parse_datagram(keep(workers_[0].contribution(fields, pieces[part])));
+      partial(rack, datagram.header, terms, datagram.payload);
     }
-    give(at, workers_[at].contribution(fields, entries));
+  }
+  ByteSpan keep(ByteBuffer packet) { return kept_packet_ = std::move(packet); }
+  /// header, payload  of a CONTRIB.
+  void partial(uint32_t rack, DatagramHeader header, PartialTerms terms, ByteSpan payload) {
+    MadeUpWorker& sender = workers_[kWorkers + rack];
+    const DatagramHeader own = sender.header(DatagramType::kPartial);
+    header.type = own.type;
+    header.life = own.life;
+    header.worker = own.worker;
+    ByteBuffer body(payload.begin(), payload.end());
+    if (source_.one_in(8)) change_field(source_, header);
+    if (source_.one_in(16)) change_bytes(source_, body);
+    if (source_.one_in(16)) terms.have = source_.number(9);
+    if (source_.one_in(16)) terms.last = source_.number(9);
+    if (source_.one_in(16)) terms.hash = source_.number(4);
+    ByteBuffer extension(protocol::kPartialTermsBytes);
+    protocol::put_partial_terms(terms, extension);
+    if (source_.one_in(64)) extension.resize(source_.below(5) * size_t{8});
+    give(kWorkers + rack, sender.sealed(header, extension, body));
   }
   void anything(uint32_t at) {
     DatagramHeader header = workers_[at].header(static_cast<DatagramType>(source_.byte() % 13));
@@ -164,6 +262,96 @@ class SwitchFuzz {
     give(at, workers_[at].sealed(header, result->extension, result->payload));
   }
 
+  uint64_t counted(AggregatorEvent event) const { return aggregator_.counters()[event] - before_[event]; }
+
+  /// What became of the packet that was given last.
+  void reckon() {
+    MILLRACE_CHECK(counted(AggregatorEvent::kReceived) == 1);
+    MILLRACE_CHECK(counted(AggregatorEvent::kSent) == sink_.sent.size(), sink_.sent.size());
+    const switch_agg::SwitchJobStatus status = aggregator_.status()[0];
+    if (std::exchange(life_, status.life) != status.life || std::exchange(epoch_, status.epoch) != status.epoch) {
+      sums_.forget();
+      groups_.clear();
+      cut_.clear();
+    }
+    const auto datagram = protocol::parse_datagram(last_);
+    const uint64_t taken = counted(AggregatorEvent::kAdded) + counted(AggregatorEvent::kGroupPart);
+    const uint64_t dropped = dropped_packets(aggregator_.counters()) - dropped_packets(before_);
+    // A group that is not right is told by its last part, which was taken.
+    const bool is_wrong_group =
+        counted(AggregatorEvent::kGroupPart) == 1 && counted(AggregatorEvent::kMalformedPayload) == 1;
+    MILLRACE_CHECK(taken + dropped <= (is_wrong_group ? 2u : 1u), taken, dropped);
+    MILLRACE_CHECK(datagram || dropped == 1);
+    if (!datagram) return;
+    const bool is_sum =
+        datagram->header.type == DatagramType::kContribution || datagram->header.type == DatagramType::kPartial;
+    MILLRACE_CHECK(!is_sum || taken + dropped >= 1);
+    if (taken != 0) reckon_taken(*datagram);
+    if (counted(AggregatorEvent::kClosed) != 0) reckon_closed(datagram->header);
+  }
+  void reckon_taken(const Datagram& datagram) {
+    const DatagramHeader& header = datagram.header;
+    const Entries entries = entries_of(datagram, kIndices);
+    const auto terms = protocol::read_partial_terms(datagram.extension);
+    if (counted(AggregatorEvent::kAdded) != 0) {
+      const auto worker = terms ? static_cast<uint16_t>(std::countr_zero(terms->have)) : header.worker;
+      return sums_.unit(header.slot, header.turn, worker, header.fragment, entries);
+    }
+    Group& group = groups_[{header.slot, header.worker}];
+    if (group.turn != header.turn || group.hash != terms->hash) group = {header.turn, terms->hash, {}};
+    MILLRACE_CHECK(group.parts.emplace(header.fragment, entries).second, header.fragment);
+    if (counted(AggregatorEvent::kGroupAdded) != 0) {
+      SumsReckoned::Sums sums;
+      std::set<uint16_t>* kept = nullptr;
+      if (std::exchange(cut_turns_[header.slot], header.turn) != header.turn) cut_[header.slot].clear();
+      if ((header.flags & flag::kReselected) != 0) kept = &cut_[header.slot][terms->have];
+      for (const auto& [part, said] : group.parts) {
+        for (const auto& [index, value] : said) {
+          MILLRACE_CHECK(sums.emplace(index, value).second, index);
+          if (kept != nullptr) kept->insert(index);
+        }
+      }
+      sums_.group(header.slot, header.turn, terms->have, sums);
+    }
+    if (counted(AggregatorEvent::kGroupAdded) + counted(AggregatorEvent::kMalformedPayload) != 0) group.parts.clear();
+  }
+  /// The turn of the packet that was given last is closed.
+  void reckon_closed(const DatagramHeader& by) {
+    if (!has_room_) return;
+    Entries said;
+    std::optional<protocol::ResultTerms> terms;
+    for (const Sent& packet : sink_.sent) {
+      const Datagram datagram = *protocol::parse_datagram(packet.bytes);
+      const DatagramHeader& header = datagram.header;
+      if (header.type != DatagramType::kResult || header.slot != by.slot || header.turn != by.turn) continue;
+      terms = protocol::read_result_terms(datagram.extension);
+      said.merge(entries_of(datagram, kIndices));
+    }
+    MILLRACE_CHECK(terms.has_value());
+    const uint64_t left = sums_.check(by.slot, by.turn, terms->contributors, said);
+    const uint64_t omitted = counted(AggregatorEvent::kOmittedOverflow) + counted(AggregatorEvent::kOmittedNoRoom);
+    MILLRACE_CHECK(left >= omitted, left, omitted);
+    MILLRACE_CHECK(left == omitted || counted(AggregatorEvent::kReselected) == 1, left, omitted);
+    if (cut_turns_[by.slot] != by.turn) cut_[by.slot].clear();
+    uint64_t selected = 0;
+    for (const auto& [workers, indices] : cut_[by.slot]) selected |= workers;
+    MILLRACE_CHECK(terms->selected == selected, terms->selected, selected);
+  }
+  /// What each rack kept, said of each entry of a result of an open slot's last turn.
+  void look_at_marks(const Datagram& datagram, const Entries& entries) {
+    const auto marks = protocol::KeptMarks::read(datagram.extension, static_cast<uint32_t>(entries.size()));
+    MILLRACE_CHECK(marks.has_value());
+    const auto cut = cut_.find(datagram.header.slot);
+    if (counted(AggregatorEvent::kClosed) == 0 || cut == cut_.end()) return;
+    for (size_t rack = 0; rack < marks->racks(); ++rack) {
+      const auto kept = cut->second.find(marks->workers(rack));
+      MILLRACE_CHECK(kept != cut->second.end(), marks->workers(rack));
+      uint32_t at = 0;
+      for (const auto& [index, value] : entries)
+        MILLRACE_CHECK(marks->is_kept(rack, at++) == kept->second.contains(index), index);
+    }
+  }
+
   void look(const KeepingSink& sink) {
     for (const Sent& packet : sink.sent) {
       const auto datagram = protocol::parse_datagram(packet.bytes);
@@ -178,7 +366,7 @@ class SwitchFuzz {
     const DatagramHeader& header = datagram.header;
     MILLRACE_CHECK(header.slot < kSlots && header.turn > 0, header.slot, header.turn);
     MILLRACE_CHECK(protocol::read_result_terms(datagram.extension).has_value());
-    (void)entries_of(datagram, kIndices);
+    look_at_marks(datagram, entries_of(datagram, kIndices));
     const Key key{header.life, header.epoch, header.slot, header.turn, header.fragment};
     const auto [known, is_new] = results_.emplace(key, packet);
     ByteBuffer before = known->second;
@@ -198,7 +386,9 @@ class SwitchFuzz {
   }
   void look_at_welcome(const Datagram& datagram) {
     const auto welcome = protocol::read_welcome(datagram.extension);
-    MILLRACE_CHECK(welcome && welcome->slots == kSlots);
+    const bool is_rack = datagram.header.worker >= protocol::kRackWorkers;
+    MILLRACE_CHECK(welcome && welcome->slots == (is_rack ? 0 : kSlots));
+    if (is_rack) return;
     for (uint32_t slot = 0; slot < kSlots; ++slot) {
       if (welcome->turns[slot] == known_[slot].turn) continue;
       known_[slot] = {.turn = welcome->turns[slot], .step = known_[slot].step, .window = slot};
@@ -218,6 +408,23 @@ class SwitchFuzz {
   std::vector<MadeUpWorker> workers_;
   std::array<Known, kSlots> known_{Known{0, 0, 0}, Known{0, 0, 1}};
   std::map<Key, ByteBuffer> results_;
+  std::vector<uint64_t> racks_;
+  // Reckoned by the packets and the counters.
+  struct Group {
+    uint64_t turn = 0;
+    uint64_t hash = 0;
+    std::map<uint8_t, Entries> parts;
+  };
+  SumsReckoned sums_;
+  std::map<std::pair<uint16_t, uint16_t>, Group> groups_;  ///< by slot and rack
+  std::map<uint16_t, std::map<uint64_t, std::set<uint16_t>>>
+      cut_;  ///< by slot: racks that cut theirs, and what they kept
+  std::map<uint16_t, uint64_t> cut_turns_;
+  switch_agg::AggregatorCounters before_;
+  uint64_t life_ = 0;
+  uint32_t epoch_ = 0;
+  bool has_room_ = true;
+  ByteBuffer kept_packet_;
   ByteBuffer last_;
   KeepingSink sink_;
 };
