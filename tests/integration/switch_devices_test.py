@@ -3,12 +3,14 @@
 MTU of 9000 (net_af_packet). What a device refuses is said with what to do.
 
 Takes the folder of the programs. Exits 77 (skipped, for ctest) where there are no namespaces, or no DPDK; the tests of net_af_xdp
-skip by themselves, with the driver's own words, where the kernel refuses a bare AF_XDP socket."""
+skip by themselves, with the kernel's words, where it refuses a bare AF_XDP socket or its BPF map."""
 
+import ctypes
 import json
 import os
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -49,6 +51,14 @@ def no_af_xdp():
         socket.socket(AF_XDP, socket.SOCK_RAW, 0).close()
     except OSError as error:
         return f"this kernel gives no AF_XDP socket: {error}"
+    # BPF_MAP_CREATE of an XSKMAP of one entry: what the driver's program looks sockets up in.
+    number = {"x86_64": 321, "aarch64": 280}.get(os.uname().machine)
+    wanted = ctypes.create_string_buffer(struct.pack("=5I", 17, 4, 4, 1, 0), 120)
+    libc = ctypes.CDLL(None, use_errno=True)
+    made = libc.syscall(number, 0, wanted, len(wanted)) if number else -1
+    if made < 0:
+        return f"this kernel makes no BPF map for AF_XDP sockets: {os.strerror(ctypes.get_errno())}"
+    os.close(made)
     return None
 
 
