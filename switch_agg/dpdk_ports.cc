@@ -22,13 +22,17 @@ Result<std::vector<std::unique_ptr<PacketPort>>> open_dpdk_ports(const DpdkOptio
     return fail(
         ErrorCode::kInvalidArgument,
         fmt::format("DPDK found no device '{}': give a driver and its arguments, as net_af_packet,iface=eth1, or "
-                    "a PCI address bound to vfio-pci; its own words are above",
-                    options.device));
+                    "a PCI address bound to vfio-pci; its own words are above{}",
+                    options.device, device_advice(options)));
   }
+  const std::shared_ptr<const void> use = use_device(static_cast<uint16_t>(device));
   Result<std::vector<DpdkLane>> lanes = set_up_device(static_cast<uint16_t>(device), options);
   if (!lanes) return std::unexpected(lanes.error());
   std::vector<std::unique_ptr<PacketPort>> ports;
-  for (DpdkLane& lane : *lanes) ports.push_back(std::make_unique<DpdkPort>(std::move(lane)));
+  for (DpdkLane& lane : *lanes) {
+    lane.device_use = use;
+    ports.push_back(std::make_unique<DpdkPort>(std::move(lane)));
+  }
   return ports;
 }
 

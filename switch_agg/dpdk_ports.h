@@ -29,6 +29,7 @@ struct DpdkOptions {
   std::optional<Ipv4Address> gateway{};
   uint16_t port = 0;  ///< UDP, of all lanes
   uint32_t lanes = 1;
+  /// Above 1472 the device's MTU must hold it: asked for of a device of DPDK's own, found of an interface of the kernel.
   size_t packet_bytes_max = 1472;
   DpdkMemory memory = DpdkMemory::kPlain;
   uint32_t memory_mib = 512;

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "kernels/base/result.h"
@@ -29,9 +30,17 @@ struct DpdkLane {
   rte_ring* outbox = nullptr;      ///< frames of the lanes without a queue, which lane 0 sends
   WireAddress self;
   DpdkOptions options;
+  std::shared_ptr<const void> device_use{};  ///< of all lanes: the last one stops the device; empty: nobody does
 };
 
-/// Gives a device its memory, queues and rings, and starts it. What it takes stays until the process ends: DPDK's own
+/// What may be wrong with a device of that driver that does not open, for a sentence's end: empty, or from "; " on.
+std::string device_advice(const DpdkOptions& options);
+
+/// Stops and closes the device where the last copy goes. A driver of the kernel's interfaces leaves a program at its interface
+/// otherwise (net_af_xdp).
+std::shared_ptr<const void> use_device(uint16_t device);
+
+/// Gives a device its memory, queues and rings, and starts it. The memory and the rings stay until the process ends: DPDK's own
 /// objects have no owner but the environment.
 Result<std::vector<DpdkLane>> set_up_device(uint16_t device, const DpdkOptions& options);
 

@@ -187,7 +187,8 @@ LoadReport Load::run() {
 }  // namespace
 
 Result<LoadReport> run_load(const LoadOptions& options) {
-  auto port = UdpPort::open({.listen = options.from});
+  // Results are as long as the switch's packets are, not as its workers'.
+  auto port = UdpPort::open({.listen = options.from, .packet_bytes_max = options.packet_bytes > 1472 ? 8972u : 1472u});
   if (!port) return std::unexpected(port.error());
   Load load(options, **port);
   if (const Status joined = load.join(); !joined) return std::unexpected(joined.error());
@@ -201,6 +202,8 @@ std::string load_json(const LoadOptions& options, const LoadReport& report) {
                                        {"workers", options.workers},
                                        {"slots", options.slots},
                                        {"window_indices", options.window_indices},
+                                       {"packet_bytes", options.packet_bytes},
+                                       {"density", options.density},
                                        {"seconds", report.seconds},
                                        {"sent", report.sent},
                                        {"received", report.received},

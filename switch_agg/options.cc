@@ -28,6 +28,8 @@ constexpr const char* kFooter =
     "    millrace-switch run --listen 127.0.0.1:7700 --jobs jobs.json --http 127.0.0.1:9091\n"
     "  On two cores and an interface of the kernel that DPDK reads and writes by itself (root):\n"
     "    millrace-switch run --listen 10.0.0.1:7700 --jobs jobs.json --pmd net_af_packet,iface=eth1 --lcores 2\n"
+    "  The same past the kernel's own stack (AF_XDP; packets for other programs still reach it on other queues):\n"
+    "    millrace-switch run --listen 10.0.0.1:7700 --jobs jobs.json --pmd net_af_xdp,iface=eth1\n"
     "  On a network card that vfio-pci has, with huge pages (deploy/switch-host.sh says how):\n"
     "    millrace-switch run --listen 10.0.0.1:7700 --jobs jobs.json --pmd 0000:01:00.0 --huge-pages --lcores 4\n"
     "  A rack's aggregator: rack.json has a job of \"role\": \"combine\" with its \"rack\" (workers), \"rack_number\" "
@@ -95,7 +97,8 @@ void add_limits(CLI::App& run, RunOptions& options) {
       ->check(CLI::Range(64u, protocol::kWindowIndicesMax))
       ->group(group)
       ->capture_default_str();
-  run.add_option("--packet-bytes-max", options.limits.packet_bytes_max, "UDP payload that the path's MTU takes")
+  run.add_option("--packet-bytes-max", options.limits.packet_bytes_max,
+                 "UDP payload that the path's MTU takes: 1472 of 1500, 8972 of 9000")
       ->check(CLI::Range(1200u, 8972u))
       ->group(group)
       ->capture_default_str();
@@ -205,6 +208,12 @@ void add_load(CLI::App& load, LoadOptions& options, std::string& to, std::string
   load.add_option("--window-indices", options.window_indices, "Of a window, as the switch's job has it")
       ->check(CLI::Range(64u, protocol::kWindowIndicesMax))
       ->capture_default_str();
+  load.add_option("--packet-bytes", options.packet_bytes, "UDP payload of a contribution at most")
+      ->check(CLI::Range(576u, 8972u))
+      ->capture_default_str();
+  load.add_option("--density", options.density, "Part of a window's indices that each worker sends")
+      ->check(CLI::Range(1e-4, 0.5))
+      ->capture_default_str();
   load.add_option("--seconds", options.seconds, "So long")->check(CLI::Range(0.1, 3600.0))->capture_default_str();
 }
 
@@ -214,8 +223,6 @@ std::string refuse_together(const RunOptions& options) {
   if (options.limits.window_indices_max % 64 != 0) return "--window-indices-max: must be a multiple of 64";
   if (!kernel && !ipv4_of(options.listen)) return "--listen: with DPDK the address must be IPv4";
   if (!kernel && options.listen.port == 0) return "--listen: with DPDK nobody chooses a free port, give one";
-  if (!kernel && options.limits.packet_bytes_max > 1472)
-    return "--packet-bytes-max: with DPDK frames have up to 1514 bytes, so at most 1472";
   return {};
 }
 

@@ -20,8 +20,12 @@ constexpr uint16_t kPort = 7700;
 const WireAddress kWorker = {{0x02, 0, 0, 0, 0, 0x77}, {10, 0, 0, 7}};
 constexpr Ipv4Address kSwitchIp = {10, 0, 0, 1};
 
-std::unique_ptr<DpdkRingWire> open_wire(uint32_t lanes = 1) {
-  auto wire = DpdkRingWire::open({.address = kSwitchIp, .port = kPort, .lanes = lanes, .memory_mib = 1024});
+std::unique_ptr<DpdkRingWire> open_wire(uint32_t lanes = 1, size_t packet_bytes_max = 1472) {
+  auto wire = DpdkRingWire::open({.address = kSwitchIp,
+                                  .port = kPort,
+                                  .lanes = lanes,
+                                  .packet_bytes_max = packet_bytes_max,
+                                  .memory_mib = 1536});
   static bool started = false;
   if (wire) {
     started = true;
@@ -252,6 +256,35 @@ TEST(DpdkPort, WhatIsNotForItIsDroppedAndCounted) {
   EXPECT_EQ(port.counters().too_long, 1u);
   port.flush();
   EXPECT_TRUE(frames_sent(*wire).empty());
+}
+
+TEST(DpdkPort, PacketsOfAnMtuOf9000PassBothWaysAndLongerOnesAreCounted) {
+  OPEN_OR_SKIP(wire, 1, 8972);
+  PacketPort& port = *wire->ports().front();
+  EXPECT_EQ(port.room().size(), 8972u);
+  for (const size_t bytes : {1473, 8971, 8972}) {
+    const Bytes frame = udp_frame(*wire, bytes);
+    ASSERT_TRUE(wire->inject_frame(frame));
+    const auto burst = port.receive();
+    ASSERT_EQ(burst.size(), 1u) << bytes;
+    EXPECT_TRUE(std::ranges::equal(burst[0].bytes, ByteSpan(frame).subspan(kUdpHeadersBytes))) << bytes;
+    Bytes answer(bytes);
+    std::iota(answer.begin(), answer.end(), uint8_t{7});
+    send(port, answer, burst[0].from);
+    EXPECT_EQ(port.send_to_each(answer, std::vector(3, burst[0].from)), 3u);
+    port.flush();
+    const std::vector<Bytes> sent = frames_sent(*wire);
+    ASSERT_EQ(sent.size(), 4u) << bytes;
+    for (const Bytes& one : sent) {
+      const auto udp = parse_udp_frame(one);
+      ASSERT_TRUE(udp) << bytes;
+      EXPECT_TRUE(std::ranges::equal(udp->payload, answer)) << bytes;
+    }
+  }
+  ASSERT_TRUE(wire->inject_frame(udp_frame(*wire, 8973)));
+  EXPECT_TRUE(port.receive().empty());
+  EXPECT_EQ(port.counters().too_long, 1u);
+  EXPECT_EQ(port.counters().packets_in, 3u);
 }
 
 TEST(DpdkPort, EveryTruncatedFrameIsDropped) {

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+/// What --pmd names, as text: a PCI address, or a driver with its arguments, as "net_af_packet,iface=eth1,qpairs=2". Pure.
+namespace millrace::switch_agg {
+
+/// A driver's name has no colon, a PCI address always.
+bool is_pci_address(std::string_view device);
+
+/// "net_af_packet,iface=eth1" -> "net_af_packet0,iface=eth1": DPDK numbers its virtual devices.
+std::string numbered_device(std::string_view device);
+
+/// Whether it is that driver, with or without a number.
+bool has_driver(std::string_view device, std::string_view driver);
+
+/// The value of an argument; empty where it is not there. With digits alone: argument_number().
+std::optional<std::string_view> device_argument(std::string_view device, std::string_view key);
+std::optional<size_t> argument_number(std::string_view device, std::string_view key);
+
+/// What net_af_packet has to be told for frames of packets so long: its own frames hold an MTU of 1500. As it was for every
+/// other driver, for shorter packets, and where the user has named a framesz or blocksz.
+std::string with_room_for(std::string_view device, size_t packet_bytes_max);
+
+/// Bytes of a frame that net_af_packet copies into a buffer at most, without asking whether they fit: 0 for any other driver.
+size_t copied_bytes_max(std::string_view device);
+
+}  // namespace millrace::switch_agg

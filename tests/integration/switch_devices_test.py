@@ -1,0 +1,183 @@
+#!/usr/bin/env python3
+"""millrace-switch on the interfaces that the kernel lends to DPDK, between network namespaces: AF_XDP sockets (net_af_xdp), and frames of an
+MTU of 9000 (net_af_packet). What a device refuses is said with what to do.
+
+Takes the folder of the programs. Exits 77 (skipped, for ctest) where there are no namespaces, or no DPDK; the tests of net_af_xdp
+skip by themselves, with the kernel's words, where it refuses a bare AF_XDP socket or its BPF map."""
+
+import ctypes
+import json
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+PROGRAM = str(Path(sys.argv.pop(1) if len(sys.argv) > 1 else "build/dev/bin").resolve() / "millrace-switch")
+TIMEOUT_S = 60
+NEAR, FAR = f"mxd{os.getpid()}-near", f"mxd{os.getpid()}-far"
+SLOTS = 32
+AF_XDP = 44
+
+
+def command(*arguments):
+    return subprocess.run([*map(str, arguments)], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+
+
+def inside(host, *arguments):
+    return ["ip", "netns", "exec", host, *map(str, arguments)]
+
+
+def cannot_run():
+    """Why not; None where it can."""
+    if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("ethtool"):
+        return "it needs root, ip and ethtool"
+    if "with DPDK" not in command(PROGRAM, "--version").stdout:
+        return "this build has no DPDK"
+    if command("ip", "netns", "add", NEAR).returncode != 0:
+        return "network namespaces cannot be made here"
+    command("ip", "netns", "del", NEAR)
+    return None
+
+
+def no_af_xdp():
+    """Why this kernel has no AF_XDP sockets; None where it has."""
+    try:
+        socket.socket(AF_XDP, socket.SOCK_RAW, 0).close()
+    except OSError as error:
+        return f"this kernel gives no AF_XDP socket: {error}"
+    # BPF_MAP_CREATE of an XSKMAP of one entry: what the driver's program looks sockets up in.
+    number = {"x86_64": 321, "aarch64": 280}.get(os.uname().machine)
+    wanted = ctypes.create_string_buffer(struct.pack("=5I", 17, 4, 4, 1, 0), 120)
+    libc = ctypes.CDLL(None, use_errno=True)
+    made = libc.syscall(number, 0, wanted, len(wanted)) if number else -1
+    if made < 0:
+        return f"this kernel makes no BPF map for AF_XDP sockets: {os.strerror(ctypes.get_errno())}"
+    os.close(made)
+    return None
+
+
+class Devices(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        key = self.folder / "bench.key"
+        key.write_text("".join(f"{byte:02x}" for byte in range(32)) + "\n", encoding="utf-8")
+        key.chmod(0o600)
+
+    def make_link(self, mtu):
+        for host in (NEAR, FAR):
+            self.addCleanup(command, "ip", "netns", "del", host)
+            self.assertEqual(command("ip", "netns", "add", host).returncode, 0)
+        for line in (f"-n {NEAR} link add near mtu {mtu} type veth peer name far mtu {mtu} netns {FAR}",
+                     f"-n {NEAR} addr add 10.78.0.2/24 dev near", f"-n {NEAR} link set near up", f"-n {FAR} link set far up",
+                     f"-n {FAR} link set lo up"):
+            made = command("ip", *line.split())
+            self.assertEqual(made.returncode, 0, made.stderr)
+        # Nobody fills in checksums between namespaces.
+        command(*inside(NEAR, "ethtool", "-K", "near", "tx", "off"))
+
+    def start(self, *arguments):
+        process = subprocess.Popen([*map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(self.end, process)
+        return process
+
+    def end(self, process):
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=TIMEOUT_S)
+
+    def switch(self, device, *flags, window=40960):
+        """A switch at the far end, and its first line."""
+        job = {"name": "bench", "job": 7, "key_file": "bench.key", "workers": 4, "window_indices": window, "slots": SLOTS}
+        (self.folder / "jobs.json").write_text(json.dumps({"jobs": [job]}), encoding="utf-8")
+        switch = self.start(*inside(FAR, PROGRAM, "run", "--listen", "10.78.0.1:7700", "--jobs", self.folder / "jobs.json", "--pmd",
+                                    device, "--http", "127.0.0.1:0", "--json", *flags))
+        return switch, json.loads(switch.stdout.readline())
+
+    def load(self, address, *flags, window=40960):
+        return self.start(*inside(NEAR, PROGRAM, "load", "--to", address, "--from", "10.78.0.2:0", "--slots", SLOTS, "--window-indices",
+                                  window, "--seconds", 2, *flags))
+
+    def serve(self, device, *flags, load=(), window=40960):
+        """Each lcore's status after all have served a load."""
+        switch, line = self.switch(device, *flags, window=window)
+        if line["event"] != "listening":
+            self.fail(f"{line['error']}\n{switch.stderr.read()}")
+        loads = [self.load(address, *load, window=window) for address in line["addresses"]]
+        for one in loads:
+            out, err = one.communicate(timeout=TIMEOUT_S)
+            self.assertEqual(one.returncode, 0, err)
+            self.assertGreater(json.loads(out)["turns"], SLOTS, "no slot went on")
+        time.sleep(0.3)  # lanes say what they have counted ten times a second
+        program = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=30).read().decode())"
+        said = command(*inside(FAR, sys.executable, "-c", program, f"http://{line['http']}/status"))
+        self.assertEqual(said.returncode, 0, said.stderr)
+        lcores = json.loads(said.stdout)["lcores"]
+        switch.terminate()
+        self.assertEqual(switch.wait(timeout=TIMEOUT_S), 0)
+        for lcore in lcores:
+            self.assertGreater(lcore["packets_in"], 4 * SLOTS)
+            self.assertGreater(lcore["events"]["closed"], SLOTS)
+            for fault in ("bad_mac", "replay", "wrong_binding", "malformed_payload", "stranger"):
+                self.assertNotIn(fault, lcore["events"])
+            for drop in ("too_long", "malformed_frame", "no_buffer"):
+                self.assertNotIn(drop, lcore["dropped"])
+        return lcores
+
+    def refused(self, device, *flags):
+        switch, line = self.switch(device, *flags)
+        self.assertEqual(line["event"], "failed", line)
+        self.assertNotEqual(switch.wait(timeout=TIMEOUT_S), 0)
+        return line["error"]
+
+    def test_AfXdpServesALoadAndLeavesNoProgramAtTheInterface(self):
+        if reason := no_af_xdp():
+            self.skipTest(reason)
+        self.make_link(1500)
+        self.serve("net_af_xdp,iface=far")
+        self.assertNotIn("xdp", command("ip", "-n", FAR, "link", "show", "far").stdout)
+
+    def test_AfXdpHandsPacketsToASecondLcore(self):
+        if reason := no_af_xdp():
+            self.skipTest(reason)
+        self.make_link(1500)
+        self.serve("net_af_xdp,iface=far", "--lcores", 2)
+
+    def test_AfXdpSaysHowLongItsFramesAre(self):
+        if reason := no_af_xdp():
+            self.skipTest(reason)
+        self.make_link(1500)
+        error = self.refused("net_af_xdp,iface=far", "--packet-bytes-max", 8972)
+        self.assertRegex(error, r"needs an MTU of 9000: the driver of 'net_af_xdp,iface=far' takes \d+ at most, or --packet-bytes-max \d+")
+
+    def test_AfPacketCarriesPacketsOfAnMtuOf9000(self):
+        self.make_link(9000)
+        # 4 % of a window's indices fill one such packet, and would six of the usual ones.
+        for lcore in self.serve("net_af_packet,iface=far", "--packet-bytes-max", 8972, window=65472,
+                                load=("--packet-bytes", 8972, "--density", 0.04)):
+            for way in ("in", "out"):
+                self.assertGreater(lcore[f"bytes_{way}"], 4000 * lcore[f"packets_{way}"], f"packets {way} were short")
+
+    def test_AnInterfaceOfASmallerMtuIsSaid(self):
+        self.make_link(1500)
+        error = self.refused("net_af_packet,iface=far", "--packet-bytes-max", 8972)
+        self.assertIn("needs an MTU of 9000: the interface 'far' has 1500; 'ip link set far mtu 9000'", error)
+        self.assertIn("--packet-bytes-max 1472", error)
+
+    def test_AnInterfaceThatIsNotThereIsSaid(self):
+        self.make_link(1500)
+        self.assertIn("there is no interface 'near' here", self.refused("net_af_xdp,iface=near"))
+
+
+if __name__ == "__main__":
+    if reason := cannot_run():
+        print(f"skipped: {reason}")
+        sys.exit(77)
+    unittest.main()

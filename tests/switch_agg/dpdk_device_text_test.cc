@@ -1,0 +1,60 @@
+#include "switch_agg/dpdk_device_text.h"
+
+#include <gtest/gtest.h>
+
+namespace millrace::switch_agg {
+namespace {
+
+TEST(DpdkDeviceText, PciAddressesAndDriversAreToldApart) {
+  EXPECT_TRUE(is_pci_address("0000:01:00.0"));
+  EXPECT_TRUE(is_pci_address("01:00.0,rx_queues=4"));
+  EXPECT_FALSE(is_pci_address("net_af_xdp,iface=eth1"));
+  EXPECT_FALSE(is_pci_address("net_tap,mac=00:64:74:61:70:31"));
+  EXPECT_FALSE(is_pci_address(""));
+}
+
+TEST(DpdkDeviceText, VirtualDevicesGetANumber) {
+  EXPECT_EQ(numbered_device("net_af_xdp,iface=eth1"), "net_af_xdp0,iface=eth1");
+  EXPECT_EQ(numbered_device("net_af_xdp3,iface=eth1"), "net_af_xdp3,iface=eth1");
+  EXPECT_EQ(numbered_device("net_null"), "net_null0");
+  EXPECT_EQ(numbered_device(""), "");
+}
+
+TEST(DpdkDeviceText, DriversGoByNameWithoutTheNumber) {
+  EXPECT_TRUE(has_driver("net_af_xdp,iface=eth1", "net_af_xdp"));
+  EXPECT_TRUE(has_driver("net_af_xdp12", "net_af_xdp"));
+  EXPECT_FALSE(has_driver("net_af_xdpe,iface=eth1", "net_af_xdp"));
+  EXPECT_FALSE(has_driver("net_af_packet,iface=net_af_xdp", "net_af_xdp"));
+  EXPECT_FALSE(has_driver("", "net_af_xdp"));
+}
+
+TEST(DpdkDeviceText, ArgumentsAreFoundByTheirWholeName) {
+  const char* const device = "net_af_packet,qpairs=2,iface=eth1,framesz=4096,blocksz=,framecnt=1x";
+  EXPECT_EQ(device_argument(device, "iface"), "eth1");
+  EXPECT_EQ(device_argument(device, "face"), std::nullopt);
+  EXPECT_EQ(device_argument(device, "blocksz"), "");
+  EXPECT_EQ(device_argument("net_af_packet", "iface"), std::nullopt);
+  EXPECT_EQ(device_argument("iface=eth1", "iface"), std::nullopt);
+  EXPECT_EQ(argument_number(device, "framesz"), 4096u);
+  EXPECT_EQ(argument_number(device, "blocksz"), std::nullopt);
+  EXPECT_EQ(argument_number(device, "framecnt"), std::nullopt);
+  EXPECT_EQ(argument_number(device, "iface"), std::nullopt);
+}
+
+TEST(DpdkDeviceText, AfPacketGetsLongSlotsForLongPacketsUnlessTheUserChose) {
+  EXPECT_EQ(with_room_for("net_af_packet,iface=far", 1472), "net_af_packet,iface=far");
+  EXPECT_EQ(with_room_for("net_af_packet,iface=far", 8972), "net_af_packet,iface=far,framesz=9216,blocksz=36864");
+  EXPECT_EQ(with_room_for("net_af_packet,iface=far,framesz=4096", 3000), "net_af_packet,iface=far,framesz=4096");
+  EXPECT_EQ(with_room_for("net_af_packet,iface=far,blocksz=8192", 8972), "net_af_packet,iface=far,blocksz=8192");
+  EXPECT_EQ(with_room_for("net_af_xdp,iface=far", 8972), "net_af_xdp,iface=far");
+  EXPECT_EQ(with_room_for("0000:01:00.0", 8972), "0000:01:00.0");
+}
+
+TEST(DpdkDeviceText, WhatAfPacketCopiesIsASlot) {
+  EXPECT_EQ(copied_bytes_max("net_af_packet,iface=far"), 2048u);
+  EXPECT_EQ(copied_bytes_max("net_af_packet,iface=far,framesz=9216,blocksz=36864"), 9216u);
+  EXPECT_EQ(copied_bytes_max("net_af_xdp,iface=far"), 0u);
+}
+
+}  // namespace
+}  // namespace millrace::switch_agg
