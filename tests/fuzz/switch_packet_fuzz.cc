@@ -196,8 +196,11 @@ class SwitchFuzz {
                              .last = source_.one_in(4) ? source_.byte() % uint64_t{8} : 0,
                              .hash = 1 + source_.below(3)};
     std::vector<Entries> pieces(parts);
-    for (const auto& [index, value] : drawn_entries(source_, kIndices))
-      pieces[index * size_t{parts} / kIndices][index] = value;
+    const bool is_right = !source_.one_in(4);  // else indices in any order, and some twice
+    for (const auto& [index, value] : drawn_entries(source_, kIndices)) {
+      pieces[is_right ? index * size_t{parts} / kIndices : source_.below(parts)][index] = value;
+      if (!is_right && source_.one_in(4)) pieces[0][index] = value;
+    }
     for (uint8_t part = 0; part < parts; ++part) {
       if (source_.one_in(16)) continue;
       fields.fragment = part;

@@ -33,7 +33,7 @@ class RackFuzz {
   static constexpr uint32_t kWorkers = 3;  // of the rack; the job has a fourth
   static constexpr uint64_t kRack = 7;
   static constexpr uint32_t kSlots = 2;
-  static constexpr uint32_t kIndices = 1024;
+  static constexpr uint32_t kIndices = 8192;
   static constexpr uint32_t kJob = 7;
   static constexpr uint32_t kPacketBytes = 1200;
 
@@ -167,7 +167,7 @@ class RackFuzz {
   Entries many() {
     Entries entries;
     const uint32_t stride = 1 + source_.below(4);
-    for (uint32_t index = source_.below(8); index < kIndices; index += stride)
+    for (uint32_t index = source_.below(8); index < 1024; index += stride)
       entries[static_cast<uint16_t>(index)] = static_cast<int32_t>(index << 12);
     return entries;
   }
@@ -185,13 +185,22 @@ class RackFuzz {
     source_.one_in(2) ? change_field(source_, header) : change_bytes(source_, payload);
     give(endpoint(at), workers_[at].sealed(header, {}, payload));
   }
-  /// All that a turn takes, one after the other: a group goes up.
+  /// All that a turn takes, one after the other: a group goes up, or it is too long for that.
   void whole_turn() {
     turn_over();
-    const MadeUpWorker::ContributionFields fields = expected_fields();
+    MadeUpWorker::ContributionFields fields = expected_fields();
+    const bool is_long = source_.one_in(16);
+    if (is_long) fields.codecs = {protocol::WindowIndexCodec::kGap, protocol::WindowValueCodec::kFixed32};
     for (uint32_t at = 0; at < kWorkers; ++at) {
-      if (workers_[at].life() != 0 && !source_.one_in(16)) give(endpoint(at), unit(at, fields));
+      if (workers_[at].life() == 0 || source_.one_in(16)) continue;
+      give(endpoint(at), is_long ? workers_[at].contribution(fields, run_of(at)) : unit(at, fields));
     }
+  }
+  /// Of all three workers together more than 16 parts hold.
+  static Entries run_of(uint32_t at) {
+    Entries entries;
+    for (uint32_t index = 0; index < 1700; ++index) entries[static_cast<uint16_t>(at * 1700 + index)] = 1 << 24;
+    return entries;
   }
   void anything(uint32_t at) {
     if (workers_[at].life() == 0) return;
