@@ -22,6 +22,7 @@ PROGRAM = str(Path(sys.argv.pop(1) if len(sys.argv) > 1 else "build/dev/bin").re
 TIMEOUT_S = 60
 NEAR, FAR = f"mxd{os.getpid()}-near", f"mxd{os.getpid()}-far"
 SLOTS = 32
+JOBS = 6, 7  # of the first lcore and of the second
 AF_XDP = 44
 
 
@@ -95,22 +96,23 @@ class Devices(unittest.TestCase):
 
     def switch(self, device, *flags, window=40960):
         """A switch at the far end, and its first line."""
-        job = {"name": "bench", "job": 7, "key_file": "bench.key", "workers": 4, "window_indices": window, "slots": SLOTS}
-        (self.folder / "jobs.json").write_text(json.dumps({"jobs": [job]}), encoding="utf-8")
+        jobs = [{"name": f"bench {number}", "job": number, "key_file": "bench.key", "workers": 4, "window_indices": window, "slots": SLOTS}
+                for number in JOBS]
+        (self.folder / "jobs.json").write_text(json.dumps({"jobs": jobs}), encoding="utf-8")
         switch = self.start(*inside(FAR, PROGRAM, "run", "--listen", "10.78.0.1:7700", "--jobs", self.folder / "jobs.json", "--pmd",
                                     device, "--http", "127.0.0.1:0", "--json", *flags))
         return switch, json.loads(switch.stdout.readline())
 
-    def load(self, address, *flags, window=40960):
-        return self.start(*inside(NEAR, PROGRAM, "load", "--to", address, "--from", "10.78.0.2:0", "--slots", SLOTS, "--window-indices",
+    def load(self, address, job, *flags, window=40960):
+        return self.start(*inside(NEAR, PROGRAM, "load", "--to", address, "--job", job, "--from", "10.78.0.2:0", "--slots", SLOTS, "--window-indices",
                                   window, "--seconds", 2, *flags))
 
-    def serve(self, device, *flags, load=(), window=40960):
-        """Each lcore's status after all have served a load."""
+    def serve(self, device, *flags, load=(), window=40960, jobs=JOBS[:1]):
+        """Each lcore's status after all jobs have served a load."""
         switch, line = self.switch(device, *flags, window=window)
         if line["event"] != "listening":
             self.fail(f"{line['error']}\n{switch.stderr.read()}")
-        loads = [self.load(address, *load, window=window) for address in line["addresses"]]
+        loads = [self.load(line["addresses"][0], job, *load, window=window) for job in jobs]
         for one in loads:
             out, err = one.communicate(timeout=TIMEOUT_S)
             self.assertEqual(one.returncode, 0, err)
@@ -148,7 +150,7 @@ class Devices(unittest.TestCase):
         if reason := no_af_xdp():
             self.skipTest(reason)
         self.make_link(1500)
-        self.serve("net_af_xdp,iface=far", "--lcores", 2)
+        self.serve("net_af_xdp,iface=far", "--lcores", 2, jobs=JOBS)
 
     def test_AfXdpSaysHowLongItsFramesAre(self):
         if reason := no_af_xdp():

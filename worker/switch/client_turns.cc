@@ -184,6 +184,7 @@ void SwitchClient::State::send_lost_packet(protocol::SentLog::Packet packet, Way
                                            protocol::PacketSink& sink) {
   Slot& slot = slots[packet.slot];
   if (slot.state != SlotState::kWaiting || slot.turn != packet.turn) return;
+  if (packet.fragment >= slot.sent.fragments.size()) return;  // of a step that was abandoned
   if (slot.sends == 1) congestion.lost(now, round_trip.smoothed());
   transmit_fragment(packet.slot, packet.fragment, 0, way, sink);
   lossy_steps = kLossySteps;
