@@ -21,11 +21,8 @@ const WireAddress kWorker = {{0x02, 0, 0, 0, 0, 0x77}, {10, 0, 0, 7}};
 constexpr Ipv4Address kSwitchIp = {10, 0, 0, 1};
 
 std::unique_ptr<DpdkRingWire> open_wire(uint32_t lanes = 1, size_t packet_bytes_max = 1472) {
-  auto wire = DpdkRingWire::open({.address = kSwitchIp,
-                                  .port = kPort,
-                                  .lanes = lanes,
-                                  .packet_bytes_max = packet_bytes_max,
-                                  .memory_mib = 1536});
+  auto wire = DpdkRingWire::open(
+      {.address = kSwitchIp, .port = kPort, .lanes = lanes, .packet_bytes_max = packet_bytes_max, .memory_mib = 1536});
   static bool started = false;
   if (wire) {
     started = true;
