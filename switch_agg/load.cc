@@ -90,8 +90,8 @@ class Load {
   struct SlotState {
     size_t first_packet = 0;
     uint64_t turn = 0;
-    uint32_t awaited =
-        0;  ///< packets of the turn that are to come; 0: a result's last one has yet to say how many it has
+    /// Packets of the turn that are to come; 0: a result's last one has yet to say how many it has.
+    uint32_t awaited = 0;
     uint32_t taken = 0;     ///< packets of the turn that have come
     bool is_again = false;  ///< the turn was sent again
     TimeNs resend_at = 0;

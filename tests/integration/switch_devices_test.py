@@ -8,42 +8,13 @@ skip by themselves, with the kernel's words, where it refuses a bare AF_XDP sock
 import ctypes
 import json
 import os
-import shutil
 import socket
 import struct
-import subprocess
-import sys
-import tempfile
 import time
-import unittest
-from pathlib import Path
 
-PROGRAM = str(Path(sys.argv.pop(1) if len(sys.argv) > 1 else "build/dev/bin").resolve() / "millrace-switch")
-TIMEOUT_S = 60
-NEAR, FAR = f"mxd{os.getpid()}-near", f"mxd{os.getpid()}-far"
-SLOTS = 32
-JOBS = 6, 7  # of the first lcore and of the second
+from switch_lab import FAR, JOBS, NEAR, PROGRAM, SLOTS, TIMEOUT_S, OnDevice, command, inside, main
+
 AF_XDP = 44
-
-
-def command(*arguments):
-    return subprocess.run([*map(str, arguments)], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-
-
-def inside(host, *arguments):
-    return ["ip", "netns", "exec", host, *map(str, arguments)]
-
-
-def cannot_run():
-    """Why not; None where it can."""
-    if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("ethtool"):
-        return "it needs root, ip and ethtool"
-    if "with DPDK" not in command(PROGRAM, "--version").stdout:
-        return "this build has no DPDK"
-    if command("ip", "netns", "add", NEAR).returncode != 0:
-        return "network namespaces cannot be made here"
-    command("ip", "netns", "del", NEAR)
-    return None
 
 
 def no_af_xdp():
@@ -63,42 +34,10 @@ def no_af_xdp():
     return None
 
 
-class Devices(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
-        key = self.folder / "bench.key"
-        key.write_text("".join(f"{byte:02x}" for byte in range(32)) + "\n", encoding="utf-8")
-        key.chmod(0o600)
-
-    def make_link(self, mtu):
-        for host in (NEAR, FAR):
-            self.addCleanup(command, "ip", "netns", "del", host)
-            self.assertEqual(command("ip", "netns", "add", host).returncode, 0)
-        for line in (f"-n {NEAR} link add near mtu {mtu} type veth peer name far mtu {mtu} netns {FAR}",
-                     f"-n {NEAR} addr add 10.78.0.2/24 dev near", f"-n {NEAR} link set near up", f"-n {FAR} link set far up",
-                     f"-n {FAR} link set lo up"):
-            made = command("ip", *line.split())
-            self.assertEqual(made.returncode, 0, made.stderr)
-        # Nobody fills in checksums between namespaces.
-        command(*inside(NEAR, "ethtool", "-K", "near", "tx", "off"))
-
-    def start(self, *arguments):
-        process = subprocess.Popen([*map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self.addCleanup(self.end, process)
-        return process
-
-    def end(self, process):
-        if process.poll() is None:
-            process.kill()
-        process.communicate(timeout=TIMEOUT_S)
-
+class Devices(OnDevice):
     def switch(self, device, *flags, window=40960):
         """A switch at the far end, and its first line."""
-        jobs = [{"name": f"bench {number}", "job": number, "key_file": "bench.key", "workers": 4, "window_indices": window, "slots": SLOTS}
-                for number in JOBS]
-        (self.folder / "jobs.json").write_text(json.dumps({"jobs": jobs}), encoding="utf-8")
+        self.write_jobs(window)
         switch = self.start(*inside(FAR, PROGRAM, "run", "--listen", "10.78.0.1:7700", "--jobs", self.folder / "jobs.json", "--pmd",
                                     device, "--http", "127.0.0.1:0", "--json", *flags))
         return switch, json.loads(switch.stdout.readline())
@@ -118,10 +57,7 @@ class Devices(unittest.TestCase):
             self.assertEqual(one.returncode, 0, err)
             self.assertGreater(json.loads(out)["turns"], SLOTS, "no slot went on")
         time.sleep(0.3)  # lanes say what they have counted ten times a second
-        program = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=30).read().decode())"
-        said = command(*inside(FAR, sys.executable, "-c", program, f"http://{line['http']}/status"))
-        self.assertEqual(said.returncode, 0, said.stderr)
-        lcores = json.loads(said.stdout)["lcores"]
+        lcores = self.status(line["http"])["lcores"]
         switch.terminate()
         self.assertEqual(switch.wait(timeout=TIMEOUT_S), 0)
         for lcore in lcores:
@@ -179,7 +115,4 @@ class Devices(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if reason := cannot_run():
-        print(f"skipped: {reason}")
-        sys.exit(77)
-    unittest.main()
+    main()

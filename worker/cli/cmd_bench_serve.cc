@@ -117,10 +117,8 @@ Command add_bench_serve(CLI::App& bench) {
       ->check(not_empty());
   app->add_option("--loss", options.loss,
                   "the chance that a packet is lost on its way to a host, with --rate (0.01); needs nft. Rows are "
-                  "measured without "
-                  "it, with bursts lost whole (+burst-loss), over links that carry packets one by one (+single), and "
-                  "those with it "
-                  "(+loss)")
+                  "measured without it, with bursts lost whole (+burst-loss), over links that carry packets one by "
+                  "one (+single), and those with it (+loss)")
       ->check(in_range(0.0, 0.2));
   app->add_option("--rows", options.rows, "what to measure: lossless, qsgd4, qsgd8")
       ->delimiter(',')
