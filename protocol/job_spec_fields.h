@@ -80,6 +80,7 @@ void visit_switch(Visitor& v, Spec& spec) {
   v.field("address", spec.address);
   v.field("job", spec.job);
   v.field("slots", spec.slots);
+  v.field("lanes", spec.lanes);
   v.field("packet_bytes_max", spec.packet_bytes_max);
   v.field("index", spec.index);
   v.field("value", spec.value);

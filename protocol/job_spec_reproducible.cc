@@ -75,7 +75,7 @@ Status check_codec(const CodecSpec& codec, std::string_view which, const std::st
   return {};
 }
 
-Status check_reselection(const BucketLayout& bucket, size_t buckets) {
+Status check_reselection(const BucketLayout& bucket, size_t buckets, uint32_t lanes) {
   if (bucket.reselect.reselect == Reselect::kNone) return {};
   if (buckets > 1) {
     return refuse(
@@ -83,6 +83,12 @@ Status check_reselection(const BucketLayout& bucket, size_t buckets) {
                     "of them by one; a job of one tensor re-selects (or of small ones that travel together), or set "
                     "reselect none",
                     buckets));
+  }
+  if (lanes > 1) {
+    return refuse(fmt::format(
+        "reproducible with reselect topk and {} lanes at the switch: each lane cuts its own windows, shards "
+        "cut all of them by one threshold; set lanes to 1, or reselect none",
+        lanes));
   }
   if (bucket.reselect.threshold_period != 1) {
     return refuse(
@@ -142,7 +148,7 @@ Status check_reproducible(const JobSpec& spec) {
     const std::string where = layout.buckets.size() > 1 ? bucket_text(spec, bucket) + ": " : "";
     if (Status s = check_codec(bucket.codec_up, "codec_up", where); !s) return s;
     if (Status s = check_codec(bucket.codec_down, "codec_down", where); !s) return s;
-    if (Status s = check_reselection(bucket, layout.buckets.size()); !s) return s;
+    if (Status s = check_reselection(bucket, layout.buckets.size(), spec.switch_path.lanes); !s) return s;
   }
   return {};
 }

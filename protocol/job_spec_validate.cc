@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string_view>
 #include <unordered_set>
 
@@ -366,6 +367,14 @@ Status check_switch(const JobSpec& spec) {
   if (at.slots < 1 || at.slots > kSlotsMax) {
     return refuse(fmt::format("switch: {} slots, it takes 1 to {}", at.slots, kSlotsMax));
   }
+  if (at.lanes < 1 || at.lanes > kLanesMax || at.slots % at.lanes != 0) {
+    return refuse(fmt::format("switch: {} slots on {} lanes, it takes 1 to {} lanes of as many slots each", at.slots,
+                              at.lanes, kLanesMax));
+  }
+  if (at.job > std::numeric_limits<uint32_t>::max() - (at.lanes - 1)) {
+    return refuse(fmt::format("switch: job {} of {} lanes: each lane has a number, from the job's on, of 32 bits",
+                              at.job, at.lanes));
+  }
   if (at.packet_bytes_max < kSwitchPacketBytesMin || at.packet_bytes_max > kDatagramBytesMax) {
     return refuse(
         fmt::format("switch: packets of {} bytes, they take {} to {}: 1472 fits an MTU of 1500, 8972 one of 9000",
@@ -437,6 +446,26 @@ Status check_tensors(const JobSpec& spec) {
   return {};
 }
 
+Status check_switch_layout(const SwitchLayout& layout) {
+  if (layout.dimension > kSwitchDimensionMax) {
+    return refuse(fmt::format(
+        "path switch takes up to 2^32 - 1 indices of all tensors together, each bucket from a new window on; these are "
+        "{}: set path server",
+        layout.dimension));
+  }
+  if (layout.windows < layout.lanes) {
+    return refuse(
+        fmt::format("switch: {} lanes, and the job has {} windows of {} indices: fewer lanes, or smaller "
+                    "blocks of the grid",
+                    layout.lanes, layout.windows, layout.window_indices));
+  }
+  if (layout.reselect_k != 0 && layout.reselect_k < layout.lanes) {
+    return refuse(fmt::format("switch: {} lanes, and an update has {} entries, which they share: fewer lanes",
+                              layout.lanes, layout.reselect_k));
+  }
+  return {};
+}
+
 /// What can only be seen once small tensors are fused.
 Status check_buckets(const JobSpec& spec) {
   if (spec.parts_per_shard > kPartsPerShardMax) {
@@ -451,12 +480,8 @@ Status check_buckets(const JobSpec& spec) {
                 fmt::format("parts_per_shard {} of {} buckets are over {} parts: 0 lets it follow the expected entries",
                             spec.parts_per_shard, layout.buckets.size(), kPartsMax));
   }
-  if (const uint64_t indices = plan_switch_layout(spec, layout).dimension;
-      spec.path == Path::kSwitch && indices > kSwitchDimensionMax) {
-    return refuse(fmt::format(
-        "path switch takes up to 2^32 - 1 indices of all tensors together, each bucket from a new window on; these are "
-        "{}: set path server",
-        indices));
+  if (spec.path == Path::kSwitch) {
+    if (const Status fits = check_switch_layout(plan_switch_layout(spec, layout)); !fits) return fits;
   }
   for (const BucketLayout& bucket : layout.buckets) {
     for (const CodecSpec& codec : {bucket.codec_up, bucket.codec_down}) {

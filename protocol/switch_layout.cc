@@ -8,7 +8,7 @@ namespace millrace::protocol {
 
 SwitchLayout plan_switch_layout(const JobSpec& spec, const JobLayout& layout) {
   const uint64_t window = spec.grid.block_indices;
-  MILLRACE_CHECK(window >= 1, window);
+  MILLRACE_CHECK(window >= 1 && spec.switch_path.lanes >= 1, window, spec.switch_path.lanes);
   SwitchLayout planned;
   planned.window_indices = spec.grid.block_indices;
   uint64_t windows = 0;
@@ -19,7 +19,8 @@ SwitchLayout plan_switch_layout(const JobSpec& spec, const JobLayout& layout) {
     if (bucket.reselect.reselect == Reselect::kTopK) planned.reselect_k += entries_down(bucket);
   }
   planned.windows = static_cast<uint32_t>(windows);
-  planned.slots = static_cast<uint32_t>(std::min<uint64_t>(spec.switch_path.slots, windows));
+  planned.lanes = spec.switch_path.lanes;
+  planned.slots = switch_slots(spec.switch_path.slots, windows, planned.lanes);
   return planned;
 }
 

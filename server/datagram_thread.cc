@@ -12,6 +12,7 @@
 #include "protocol/datagram/header.h"
 #include "switch_agg/aggregator_counters.h"
 #include "switch_agg/endpoint_text.h"
+#include "switch_agg/job_lanes.h"
 #include "switch_agg/racks_file.h"
 
 namespace millrace::server {
@@ -39,7 +40,7 @@ std::string_view phase_text(switch_agg::SwitchPhase phase) {
 
 switch_agg::AggregatorOptions options_of(const protocol::JobSpec& spec, const protocol::SwitchLayout& layout) {
   switch_agg::AggregatorOptions options;
-  options.jobs_max = 1;
+  options.jobs_max = layout.lanes;
   options.slots_max = layout.slots;
   options.window_indices_max = layout.window_indices;
   options.packet_bytes_max = spec.switch_path.packet_bytes_max;
@@ -54,7 +55,8 @@ uint64_t aggregator_bytes(const protocol::JobSpec& spec, const protocol::SwitchL
   const uint64_t window = layout.window_indices;
   const uint64_t results = 2 * protocol::kFragmentsMax * uint64_t{spec.switch_path.packet_bytes_max};
   const uint64_t groups = racks * (results / 2 + window / 8);
-  return layout.slots * (window * 4 + window / 4 + results + groups + kSlotBytes) + 10 * window + kJobBytes;
+  return layout.slots * (window * 4 + window / 4 + results + groups + kSlotBytes) + 10 * window +
+         layout.lanes * kJobBytes;
 }
 
 Result<std::unique_ptr<DatagramThread>> DatagramThread::start(const DatagramOptions& options, uint64_t life_seed) {
@@ -87,10 +89,13 @@ DatagramThread::~DatagramThread() {
 
 SwitchPathStatus::Aggregator DatagramThread::report_of(const Served& served) {
   SwitchPathStatus::Aggregator report;
-  for (const switch_agg::SwitchJobStatus& job : served.aggregator.status()) {
-    report.phase = phase_text(job.phase);
-    report.epoch = job.epoch;
-    report.slots = job.slots;
+  std::optional<switch_agg::SwitchPhase> farthest_behind;
+  for (const switch_agg::SwitchJobStatus& lane : served.aggregator.status()) {
+    report.slots += lane.slots;
+    if (farthest_behind && lane.phase >= *farthest_behind) continue;
+    farthest_behind = lane.phase;
+    report.phase = phase_text(lane.phase);
+    report.epoch = lane.epoch;
   }
   const switch_agg::AggregatorCounters& counters = served.aggregator.counters();
   report.memory_bytes = served.memory_bytes;
@@ -143,20 +148,23 @@ Status DatagramThread::begin(uint64_t job, const protocol::JobSpec& spec, const 
   Result<std::vector<uint64_t>> racks = racks_of(spec.switch_path.job);
   if (!racks) return std::unexpected(racks.error());
   const uint64_t bytes = aggregator_bytes(spec, layout, racks->size());
-  auto served =
-      std::make_unique<Served>(Served{job, spec.switch_path.job, bytes, static_cast<uint32_t>(racks->size()),
-                                      switch_agg::Aggregator(options_of(spec, layout), life_seed_ + begun_++)});
+  auto served = std::make_unique<Served>(
+      Served{job, spec.switch_path.job, layout.lanes, bytes, static_cast<uint32_t>(racks->size()),
+             switch_agg::Aggregator(options_of(spec, layout), life_seed_ + begun_++)});
   switch_agg::SwitchJob asked;
   asked.job = spec.switch_path.job;
   asked.name = spec.name;
   asked.key = *key;
   asked.workers = spec.workers;
   asked.window_indices = layout.window_indices;
+  asked.lanes = layout.lanes;
   asked.slots = layout.slots;
   asked.reselect_k = layout.reselect_k;
   asked.lease_ns = kNoLease;
   asked.racks = std::move(*racks);
-  if (const Status added = served->aggregator.add_job(asked, monotonic_now_ns()); !added) return added;
+  for (const switch_agg::SwitchJob& lane : switch_agg::split_by_lanes(asked)) {
+    if (const Status added = served->aggregator.add_job(lane, monotonic_now_ns()); !added) return added;
+  }
   const std::lock_guard lock(mutex_);
   reports_[job] = report_of(*served);
   wishes_.push_back({job, std::move(served)});
@@ -204,7 +212,7 @@ size_t DatagramThread::serve_burst(TimeNs now) {
     uint32_t number = 0;
     std::memcpy(&number, packet.bytes.data() + kJobOffset, sizeof number);
     const auto served =
-        std::ranges::find_if(served_, [number](const std::unique_ptr<Served>& one) { return one->number == number; });
+        std::ranges::find_if(served_, [number](const std::unique_ptr<Served>& one) { return one->has(number); });
     if (served == served_.end()) continue;
     (*served)->received_bytes += packet.bytes.size();
     (*served)->aggregator.receive(packet, now, *port_);
@@ -222,7 +230,7 @@ void DatagramThread::carry_out_wishes() {
   }
   for (Wish& wish : wishes) {
     std::erase_if(served_, [&wish](const std::unique_ptr<Served>& one) {
-      return one->job == wish.job || (wish.served && one->number == wish.served->number);
+      return one->job == wish.job || (wish.served && (one->has(wish.served->number) || wish.served->has(one->number)));
     });
     if (wish.served) served_.push_back(std::move(wish.served));
   }

@@ -62,10 +62,13 @@ class DatagramThread {
   struct Served {
     uint64_t job = 0;
     uint32_t number = 0;  ///< at the switch
+    uint32_t lanes = 1;   ///< and so many numbers from there on
     uint64_t memory_bytes = 0;
     uint32_t racks = 0;
     switch_agg::Aggregator aggregator;
     uint64_t received_bytes = 0;
+
+    bool has(uint32_t asked) const { return asked - number < lanes; }  // below its number: a large one
   };
   /// What the loop asks of the thread.
   struct Wish {

@@ -334,16 +334,26 @@ Job* ShardCore::open_job(uint64_t number, const protocol::JobSpec& spec, protoco
   return job;
 }
 
+namespace {
+
+/// Each lane has one, from the job's on; a distance the other way round is a large number.
+bool share_a_number(const protocol::SwitchSpec& a, const protocol::SwitchSpec& b) {
+  return a.job - b.job < b.lanes || b.job - a.job < a.lanes;
+}
+
+}  // namespace
+
 /// Shard 0 stands in for the job's switch: it has the job's key and room, or the job is not begun.
 Status ShardCore::judge_datagrams(const protocol::JobSpec& spec, const protocol::JobLayout& layout) const {
   if (spec.path != protocol::Path::kSwitch || !config_.datagrams.judge) return {};
   for (const auto& [number, job] : jobs_) {
-    if (job->spec().path != protocol::Path::kSwitch || job->spec().switch_path.job != spec.switch_path.job) continue;
+    if (job->spec().path != protocol::Path::kSwitch || !share_a_number(job->spec().switch_path, spec.switch_path))
+      continue;
     return fail(
         ErrorCode::kIdentityInUse,
         fmt::format("job '{}' has number {} at its switch, as this one: shard {} tells their datagrams apart by it; "
-                    "give each its own (switch_job)",
-                    job->spec().name, spec.switch_path.job, config_.shard));
+                    "give each its own (switch_job; a job of several switch_lanes has as many, from there on)",
+                    job->spec().name, std::max(job->spec().switch_path.job, spec.switch_path.job), config_.shard));
   }
   return config_.datagrams.judge(spec, protocol::plan_switch_layout(spec, layout));
 }

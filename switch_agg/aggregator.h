@@ -24,6 +24,8 @@ enum class Role : uint8_t {
 /// One job as the switch is told of it (its configuration, never a packet).
 struct SwitchJob {
   uint32_t job = 0;
+  /// As its owner sees it: over 1 it has as many numbers, from `job` on, each a job of its own here (split_by_lanes()).
+  uint32_t lanes = 1;
   std::string name;
   protocol::JobKey key{};
   Role role = Role::kReduce;
@@ -91,7 +93,7 @@ class Aggregator {
   ~Aggregator();
   Aggregator(Aggregator&&) noexcept;
 
-  /// Reserves the job's slots.
+  /// Reserves the job's slots. REQUIRES: of one lane.
   /// Errors   invalid_argument; limit_exceeded: too many jobs, or no slots
   /// left: then
   ///          the job is known all the same, its workers are told NO_SLOTS, and get slots where they ask again and some

@@ -26,10 +26,10 @@ using protocol::WindowIndexCodec;
 constexpr size_t kNameBytesMax = 200;
 constexpr uint64_t kLeaseSecondsMax = 86'400;
 
-constexpr std::array<std::string_view, 14> kFields = {
-    "name",        "job",        "key_file",           "role",          "workers", "window_indices",
-    "slots",       "reselect_k", "result_index_codec", "lease_seconds", "shard",   "rack",
-    "rack_number", "racks"};
+constexpr std::array<std::string_view, 15> kFields = {
+    "name",           "job",   "key_file", "role",        "workers",
+    "window_indices", "slots", "lanes",    "reselect_k",  "result_index_codec",
+    "lease_seconds",  "shard", "rack",     "rack_number", "racks"};
 constexpr std::array<std::pair<std::string_view, Role>, 2> kRoles = {
     {{"reduce", Role::kReduce}, {"combine", Role::kCombine}}};
 constexpr std::array<std::pair<std::string_view, WindowIndexCodec>, 3> kIndexCodecs = {
@@ -169,7 +169,13 @@ Result<SwitchJob> read_job(const Json& object, size_t number, const std::string&
   job.window_indices = static_cast<uint32_t>(reader.number("window_indices", 64, protocol::kWindowIndicesMax));
   if (job.window_indices % 64 != 0) reader.refuse("\"window_indices\" must be a multiple of 64");
   job.slots = static_cast<uint32_t>(reader.number("slots", 1, protocol::kSlotsMax));
+  job.lanes = static_cast<uint32_t>(reader.number("lanes", 1, protocol::kLanesMax, 1));
+  if (job.slots % job.lanes != 0) reader.refuse("\"slots\" must be a multiple of \"lanes\": each has as many");
+  if (job.job > kU32 - (job.lanes - 1))
+    reader.refuse("needs a number for each of its \"lanes\", and they end at 2^32 - 1");
   job.reselect_k = reader.number("reselect_k", 0, std::numeric_limits<int64_t>::max(), 0);
+  if (job.reselect_k != 0 && job.reselect_k < job.lanes)
+    reader.refuse("\"reselect_k\" must be 0 or at least \"lanes\", which share it");
   job.result_codecs.index = reader.word("result_index_codec", kIndexCodecs, job.result_codecs.index);
   job.lease_ns = static_cast<TimeNs>(reader.number("lease_seconds", 1, kLeaseSecondsMax, 10)) * kNsPerS;
   read_rack(reader, job);
@@ -208,6 +214,10 @@ Result<std::string> read_text(const std::string& path) {
   return text;
 }
 
+bool share_a_number(const SwitchJob& a, const SwitchJob& b) {
+  return a.job - b.job < b.lanes || b.job - a.job < a.lanes;  // a distance the other way round is a large number
+}
+
 std::unexpected<Error> refuse_at(size_t line, const Error& error) {
   return fail(error.code, fmt::format("line {}: {}", line, error.message));
 }
@@ -226,11 +236,13 @@ Result<std::vector<SwitchJob>> parse_jobs(std::string_view text, const std::stri
     Result<SwitchJob> job = read_job(object, jobs.size(), folder);
     if (!job) return refuse_at(line_of_job(text, jobs.size()), job.error());
     for (const SwitchJob& other : jobs) {
-      if (other.job != job->job && other.name != job->name) continue;
+      if (!share_a_number(other, *job) && other.name != job->name) continue;
       return refuse_at(
           line_of_job(text, jobs.size()),
           {ErrorCode::kInvalidArgument,
-           fmt::format("jobs '{}' and '{}' have the same name or number: give each its own", other.name, job->name)});
+           fmt::format("jobs '{}' and '{}' have the same name or number: give each its own (a job of several lanes has "
+                       "as many numbers, from \"job\" on)",
+                       other.name, job->name)});
     }
     jobs.push_back(std::move(*job));
   }

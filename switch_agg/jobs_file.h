@@ -14,7 +14,8 @@ namespace millrace::switch_agg {
 ///   {"jobs": [{"name": "resnet", "job": 7, "key_file": "resnet.key", "role": "reduce", "workers": 4,
 ///              "window_indices": 16384, "slots": 64}]}
 ///
-/// and where wanted: "reselect_k", "result_index_codec" (raw, gap, bitmap), "lease_seconds"; with "role": "combine" also
+/// and where wanted: "lanes" (lcores that share its windows, each with a job number, from "job" on), "reselect_k",
+/// "result_index_codec" (raw, gap, bitmap), "lease_seconds"; with "role": "combine" also
 /// "shard": "192.0.2.9:7600" and "rack": [0, 1, 2, 3], its workers, and "rack_number" (0), its place in the shard's list; with
 /// "role": "reduce", where racks' switches add up in front of it, "racks": [[0, 1, 2, 3], [4, 5, 6, 7]].
 /// A name of a key file is relative to the folder of this file.

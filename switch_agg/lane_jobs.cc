@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "switch_agg/job_lanes.h"
 #include "switch_agg/lane_of.h"
 
 namespace millrace::switch_agg {
@@ -20,8 +21,12 @@ bool same(const SwitchJob& a, const SwitchJob& b) {
 }  // namespace
 
 std::vector<SwitchJob> jobs_of_lane(const std::vector<SwitchJob>& jobs, uint32_t lane, uint32_t lanes) {
-  std::vector<SwitchJob> its = jobs;
-  std::erase_if(its, [=](const SwitchJob& job) { return lane_of_job(job.job, lanes) != lane; });
+  std::vector<SwitchJob> its;
+  for (const SwitchJob& job : jobs) {
+    for (const SwitchJob& one : split_by_lanes(job)) {
+      if (lane_of_job(one.job, lanes) == lane) its.push_back(one);
+    }
+  }
   return its;
 }
 

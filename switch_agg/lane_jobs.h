@@ -7,7 +7,7 @@
 
 namespace millrace::switch_agg {
 
-/// The jobs that lane `lane` of `lanes` has (lane_of.h).
+/// The jobs that lane `lane` of `lanes` has (lane_of.h), and those of its jobs' lanes that are here.
 std::vector<SwitchJob> jobs_of_lane(const std::vector<SwitchJob>& jobs, uint32_t lane, uint32_t lanes);
 
 /// What a new list of jobs changes: a job with another field is removed and added.

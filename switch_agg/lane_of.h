@@ -4,7 +4,7 @@
 
 #include "protocol/datagram/header.h"
 
-/// A job is on one lane.
+/// A job is on one lane; one of several lanes has as many numbers, one behind the other, and so is on as many (job_lanes.h).
 namespace millrace::switch_agg {
 
 /// The lane, of `lanes`, that has a job.

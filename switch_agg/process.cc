@@ -85,6 +85,7 @@ class SwitchProcess::Impl {
   std::string http_address_;
 
  private:
+  Status fit(const std::vector<SwitchJob>& jobs) const;
   Status open_http();
   void reload();
   SwitchStatus status() const;
@@ -102,14 +103,23 @@ class SwitchProcess::Impl {
   std::unique_ptr<monitoring::HttpPort> http_;  ///< last: its threads ask the others
 };
 
+/// On each lcore as many jobs, or lanes of one, as it has room for.
+Status SwitchProcess::Impl::fit(const std::vector<SwitchJob>& jobs) const {
+  for (uint32_t lane = 0; lane < options_.lcores; ++lane) {
+    const size_t here = jobs_of_lane(jobs, lane, options_.lcores).size();
+    if (here <= options_.limits.jobs_max) continue;
+    return fail(ErrorCode::kLimitExceeded, fmt::format("{} jobs (or lanes of one) on lcore {}, and --jobs-max is {}",
+                                                       here, lane, options_.limits.jobs_max));
+  }
+  return {};
+}
+
 Status SwitchProcess::Impl::open() {
   Result<std::vector<SwitchJob>> jobs = read_jobs_file(options_.jobs_file);
   if (!jobs) return std::unexpected(jobs.error());
   jobs_ = std::move(*jobs);
-  if (jobs_.size() > options_.limits.jobs_max) {
-    return fail(ErrorCode::kLimitExceeded, fmt::format("{}: {} jobs, and --jobs-max is {}", options_.jobs_file,
-                                                       jobs_.size(), options_.limits.jobs_max));
-  }
+  if (const Status fits = fit(jobs_); !fits)
+    return fail(fits.error().code, fmt::format("{}: {}", options_.jobs_file, fits.error().message));
   Result<uint64_t> seed = random_seed();
   if (!seed) return std::unexpected(seed.error());
   wake_ = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -156,7 +166,7 @@ SwitchStatus SwitchProcess::Impl::status() const {
   }
   const std::lock_guard lock(jobs_mutex_);
   for (const SwitchJob& job : jobs_) {
-    status.jobs.push_back({job.name, job.job, job.role == Role::kReduce ? "reduce" : "combine", job.workers,
+    status.jobs.push_back({job.name, job.job, job.lanes, job.role == Role::kReduce ? "reduce" : "combine", job.workers,
                            job.window_indices, job.slots, job.reselect_k});
     status.jobs.back().racks = job.racks;
     if (job.role != Role::kCombine) continue;
@@ -178,8 +188,7 @@ std::optional<std::string> SwitchProcess::Impl::unhealthy() const {
 
 void SwitchProcess::Impl::reload() {
   Result<std::vector<SwitchJob>> jobs = read_jobs_file(options_.jobs_file);
-  if (jobs && jobs->size() > options_.limits.jobs_max)
-    jobs = fail(ErrorCode::kLimitExceeded, fmt::format("{} jobs are more than --jobs-max", jobs->size()));
+  if (const Status fits = jobs ? fit(*jobs) : Status(); !fits) jobs = std::unexpected(fits.error());
   if (!jobs) {
     monitoring::say(fmt::format("millrace-switch: {}; the jobs stay as they are", jobs.error().message));
     return;

@@ -63,6 +63,7 @@ void add_racks(const SwitchStatus::JobStatus& job, Json& json) {
 Json json_of_job(const SwitchStatus::JobStatus& job) {
   Json json = {{"name", job.name},
                {"job", job.job},
+               {"lanes", job.lanes},
                {"role", job.role},
                {"phase", job.phase},
                {"epoch", job.epoch},

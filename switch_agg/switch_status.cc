@@ -24,22 +24,37 @@ std::string_view uplink_name(RackUplink uplink) {
   return "none";
 }
 
+namespace {
+
+void add_rack(const RackStatus& one, bool first, RackStatus& all) {
+  all.uplink = first ? one.uplink : std::min(all.uplink, one.uplink);
+  all.gathering += one.gathering;
+  all.in_flight += one.in_flight;
+  all.raw += one.raw;
+}
+
+/// What one lane of the job says.
+void add_report(const LaneReport::Job& one, bool first, SwitchStatus::JobStatus& job) {
+  job.slots_reserved += one.status.slots;
+  job.slots_in_use += one.status.slots_in_use;
+  if (first || one.status.phase < job.farthest_behind) {
+    job.farthest_behind = one.status.phase;
+    job.epoch = one.status.epoch;
+  }
+  if (job.rack && one.status.rack) add_rack(*one.status.rack, first, job.rack->now);
+  for (size_t event = 0; event < kAggregatorEvents; ++event) job.counters.events[event] += one.counters.events[event];
+}
+
+}  // namespace
+
 void add_job_reports(SwitchStatus& status) {
   for (SwitchStatus::JobStatus& job : status.jobs) {
     bool first = true;
     for (const SwitchStatus::LaneStatus& lane : status.lanes) {
       for (const LaneReport::Job& one : lane.report.jobs) {
-        if (one.status.job != job.job) continue;
-        job.slots_reserved = first ? one.status.slots : std::min(job.slots_reserved, one.status.slots);
-        job.slots_in_use = first ? one.status.slots_in_use : std::max(job.slots_in_use, one.status.slots_in_use);
-        if (first || one.status.phase < job.farthest_behind) {
-          job.farthest_behind = one.status.phase;
-          job.epoch = one.status.epoch;
-        }
+        if (one.status.job - job.job >= job.lanes) continue;  // below the job's number: a large one
+        add_report(one, first, job);
         first = false;
-        if (job.rack && one.status.rack) job.rack->now = *one.status.rack;
-        for (size_t event = 0; event < kAggregatorEvents; ++event)
-          job.counters.events[event] += one.counters.events[event];
       }
     }
     job.phase = phase_name(job.farthest_behind);

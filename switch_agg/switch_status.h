@@ -19,24 +19,25 @@ struct SwitchStatus {
   struct JobStatus {
     std::string name;
     uint32_t job = 0;
+    uint32_t lanes = 1;  ///< of the job: numbers from `job` on
     std::string role;
     uint32_t workers = 0;
     uint32_t window_indices = 0;
-    uint32_t slots = 0;  ///< that it asks for, on each lane
+    uint32_t slots = 0;  ///< that it asks for
     uint64_t reselect_k = 0;
-    uint32_t slots_reserved = 0;  ///< that it has, on the lane with the fewest
-    uint32_t slots_in_use = 0;    ///< with an open turn, on the lane with the most
+    uint32_t slots_reserved = 0;  ///< that it has
+    uint32_t slots_in_use = 0;    ///< with an open turn
     SwitchPhase farthest_behind = SwitchPhase::kClosed;
-    std::string phase{};            ///< of the lane that is farthest behind
+    std::string phase{};            ///< of the lane of the job that is farthest behind
     uint32_t epoch = 0;             ///< of the same
-    AggregatorCounters counters{};  ///< of all lanes
+    AggregatorCounters counters{};  ///< of all its lanes
     std::vector<uint64_t> racks{};  ///< role reduce: workers of each rack in front of it
     /// Role combine: which rack it is, and how it fares.
     struct Rack {
       uint16_t number = 0;
       uint64_t workers = 0;
       std::string shard;
-      RackStatus now{};  ///< of the one lane that has it
+      RackStatus now{};  ///< of all its lanes; uplink: of the one that is farthest behind
     };
     std::optional<Rack> rack{};
   };

@@ -266,7 +266,8 @@ class ClientFuzz {
   void take_over() {
     if (!client_->at_rest() || !ledger_.done()) return;
     const ByteBuffer bytes = encode_handover(client_->handover());
-    const auto handover = worker::decode_handover(bytes, options_.slots, options_.tensor_windows.size());
+    const auto handover =
+        worker::decode_handover(bytes, {.slots = options_.slots, .groups = options_.tensor_windows.size()});
     MILLRACE_CHECK(handover.has_value());
     MILLRACE_CHECK(encode_handover(*handover) == bytes);
     ++options_.nonce_seed;
@@ -278,7 +279,9 @@ class ClientFuzz {
     left_ = true;
     client_->leave();
     ledger_.abandon();
-    std::vector<worker::SwitchRemoval> removals(source_.below(3));
+    worker::SwitchHandover known;
+    std::vector<worker::SwitchRemoval>& removals = known.lanes.emplace_back().removals;
+    removals.resize(source_.below(3));
     for (worker::SwitchRemoval& removal : removals) {
       removal.gone.emplace_back(kWorker, uint64_t{source_.below(2)});
       for (const Out& out : out_) {
@@ -286,7 +289,7 @@ class ClientFuzz {
         removal.slots.push_back({.turn = turn, .result = out.result});
       }
     }
-    for (uint64_t life = 0; life < 2; ++life) client_->abandon_step(life, removals);
+    for (uint64_t life = 0; life < 2; ++life) client_->abandon_step(life, known);
     MILLRACE_CHECK(client_->at_rest());
   }
 

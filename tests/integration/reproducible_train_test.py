@@ -98,8 +98,8 @@ class Reproducible(unittest.TestCase):
                 flags = ["--reproducible", "--batch", 40, "--lr", 0.05, *more]
                 self.assertEqual(self.model(1, *flags), self.model(3, *flags))
 
-    def start_switch(self, job, reselect_k):
-        """The address of a switch that has this job, as its default grid wants it."""
+    def start_switch(self, job, reselect_k, lanes=1):
+        """The address of a switch that has this job, as its default grid wants it, and as many lcores as the job lanes."""
         keys = Path(self.folder.name) / "keys"
         keys.mkdir(exist_ok=True)
         key = keys / f"{job}.key"
@@ -108,9 +108,9 @@ class Reproducible(unittest.TestCase):
         windows = (FEATURES + 1 + GRID_BLOCK - 1) // GRID_BLOCK
         jobs = Path(self.folder.name) / "jobs.json"
         jobs.write_text(json.dumps({"jobs": [{"name": "same", "job": job, "key_file": str(key), "workers": WORKERS,
-                                              "window_indices": GRID_BLOCK, "slots": windows,
+                                              "window_indices": GRID_BLOCK, "slots": windows, "lanes": lanes,
                                               **({"reselect_k": reselect_k} if reselect_k else {})}]}), encoding="utf-8")
-        switch = subprocess.Popen([PROGRAMS / "millrace-switch", "run", "--listen", "127.0.0.1:0", "--jobs", jobs, "--json"],
+        switch = subprocess.Popen([PROGRAMS / "millrace-switch", "run", "--listen", "127.0.0.1:0", "--jobs", jobs, "--lcores", str(lanes), "--json"],
                                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         self.addCleanup(switch.communicate, timeout=TIMEOUT_S)
         self.addCleanup(switch.kill)
@@ -139,6 +139,10 @@ class Reproducible(unittest.TestCase):
                 address, key = self.start_switch(40 + number, math.ceil(reselect * (FEATURES + 1)))
                 models["switch"] = self.model(2, *run_flags, "--path", f"switch:{address}", "--switch-job", 40 + number,
                                               "--switch-key", key)
+                if reselect == 0:
+                    address, key = self.start_switch(50 + number, 0, lanes=2)
+                    models["two lanes"] = self.model(2, *run_flags, "--path", f"switch:{address}", "--switch-job", 50 + number,
+                                                     "--switch-key", key, "--switch-lanes", 2)
                 if peers_are_here():
                     models["peers"] = self.model_of_peers(by_rank, *flags)
                 for name, model in models.items():

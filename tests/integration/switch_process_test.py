@@ -89,6 +89,18 @@ class Switch(unittest.TestCase):
         self.assertEqual(process.wait(timeout=TIMEOUT_S), 0)
         self.assertEqual(process.stderr.read(), "")
 
+    def test_AJobOfSeveralLanesHasSlotsOnAsManyLcores(self):
+        self.jobs = self.write_jobs([JOB | {"lanes": 2}])
+        _, line = self.start("--lcores", "2", "--slots-max", "8")
+        status = self.status_when(line, lambda status: status["jobs"][0]["slots"] == 16)
+        self.assertEqual(status["jobs"][0]["lanes"], 2)
+        self.assertEqual(status["slots_max"], 16)
+        self.jobs = self.write_jobs([JOB | {"lanes": 3}])
+        self.refused(2, '"slots" must be a multiple of "lanes"', "run", "--listen", "127.0.0.1:0", "--jobs", self.jobs)
+        self.jobs = self.write_jobs([JOB | {"lanes": 4}])
+        self.refused(2, "2 jobs (or lanes of one) on lcore 0, and --jobs-max is 1", "run", "--listen", "127.0.0.1:0", "--jobs", self.jobs,
+                     "--lcores", "2", "--jobs-max", "1")
+
     def test_EndsOnSigintToo(self):
         process, _ = self.start()
         process.send_signal(signal.SIGINT)

@@ -19,6 +19,7 @@ JOB = 21
 WORKERS = 3
 WINDOW = 64
 SLOTS = 1  # 41 parameters are one window
+LANES = 2
 
 
 def tearDownModule():
@@ -37,23 +38,27 @@ class WithSwitch(WithServers):
         cls.key.chmod(0o600)
         super().setUpClass()
 
-    def start_switch(self, listen="127.0.0.1:0"):
-        """The process and the address of its datagrams."""
+    def start_switch(self, listen="127.0.0.1:0", window=WINDOW, slots=SLOTS, lanes=1):
+        """The process and the address of its datagrams. As many lcores as the job has lanes."""
         jobs = self.path("jobs.json", json.dumps({"jobs": [{
-            "name": "train", "job": JOB, "key_file": str(self.key), "workers": WORKERS, "window_indices": WINDOW, "slots": SLOTS}]}))
-        process = subprocess.Popen([PROGRAMS / "millrace-switch", "run", "--listen", listen, "--jobs", jobs, "--http", "127.0.0.1:0", "--json"],
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            "name": "train", "job": JOB, "key_file": str(self.key), "workers": WORKERS, "window_indices": window, "slots": slots,
+            "lanes": lanes}]}))
+        process = subprocess.Popen([PROGRAMS / "millrace-switch", "run", "--listen", listen, "--jobs", jobs, "--lcores", str(lanes),
+                                    "--http", "127.0.0.1:0", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.addCleanup(self.end_switch, process)
         line = json.loads(process.stdout.readline())
         self.switch_http = line["http"]
         return process, line["addresses"][0]
 
+    def status_of_switch(self):
+        with urllib.request.urlopen(f"http://{self.switch_http}/status", timeout=TIMEOUT_S) as answer:
+            return json.load(answer)
+
     def job_at_switch_when(self, holds):
         """What the switch that was started last says of its job, as soon as `holds` says so."""
         deadline = time.monotonic() + TIMEOUT_S
         while True:
-            with urllib.request.urlopen(f"http://{self.switch_http}/status", timeout=TIMEOUT_S) as answer:
-                job = json.load(answer)["jobs"][0]
+            job = self.status_of_switch()["jobs"][0]
             if holds(job):
                 return job
             self.assertLess(time.monotonic(), deadline, job)
@@ -90,11 +95,13 @@ class WithSwitch(WithServers):
     def wait_for_line(self, process, words):
         """Reads the worker's log until a line has `words`."""
         deadline = time.monotonic() + TIMEOUT_S
+        before = ""
         while True:
             line = process.stderr.readline()
             if words in line:
                 return
-            self.assertNotEqual(line, "", f"the worker ended without '{words}'")
+            self.assertNotEqual(line, "", f"the worker ended without '{words}': {before}")
+            before = line
             self.assertLess(time.monotonic(), deadline)
 
 
@@ -155,6 +162,35 @@ class Switch(WithSwitch):
         for direction in ("in", "out"):
             self.assertGreater(held[f"packets_{direction}"], 2 * WORKERS)
             self.assertGreaterEqual(held[f"bytes_{direction}"], 80 * held[f"packets_{direction}"], "header and MAC")
+
+    def test_AJobOfTwoLanesIsOnTwoLcoresAndOutlivesTheSwitchAndAWorker(self):
+        # 1,000 features are 16 windows: eight in each lane.
+        data, test = (self.path(name, "\n".join(f"{row} 1000:0.01" for row in made_up_rows(count, seed).splitlines()) + "\n")
+                      for name, count, seed in (("lanes.svm", 900, 5), ("lanes.test.svm", 200, 6)))
+        of_two = {"slots": 4, "lanes": LANES}
+        switch, address = self.start_switch(**of_two)
+        flags = ["--train", data, "--test", test, "--batch", 2, "--lr", 0.5, "--audit", "--path", f"switch:{address}", "--switch-job", JOB,
+                 "--switch-key", self.key, "--switch-slots", 4, "--switch-lanes", LANES, "--grid", f"{WINDOW}:-12", "--switch-return-after-ms",
+                 500, "--epochs", 12, "--compute-ms", 5]
+        begin = lambda worker, *more: start("train", *self.flags(worker, WORKERS, None), "--json", "-v", *flags, *more)
+        workers = [begin(worker) for worker in range(WORKERS)]
+        self.wait_for_line(workers[0], "all 3 workers have joined")
+        job = self.job_at_switch_when(lambda job: job["events"].get("closed", 0) > 20)
+        self.assertEqual((job["lanes"], job["slots"]), (LANES, 4))
+        for lcore in self.status_of_switch()["lcores"]:
+            self.assertGreater(lcore["events"]["closed"], 2, "both lcores have windows of the job")
+        switch.kill()
+        switch.communicate()
+        self.wait_for_line(workers[0], "is left: shard 0 decides")
+        self.start_switch(listen=address, **of_two)
+        self.wait_for_line(workers[0], "decides again")
+        workers[2].kill()
+        workers[2].communicate()
+        workers[2] = begin(2, "--state", self.path("lanes.state"))
+        results, said = self.end(workers)
+        self.assertIn("this worker goes on from there", said[2])
+        for result in results:
+            self.assertTrue(result["switch"]["at_switch"])
 
     def test_AWorkerThatIsKilledIsLeftOut(self):
         _, address = self.start_switch()

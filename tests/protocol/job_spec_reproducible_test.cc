@@ -87,6 +87,12 @@ std::vector<Refused> refused_reproducible() {
          s.tensors.resize(1);
          s.reselect = {.reselect = Reselect::kTopK, .k = 10, .threshold_period = 2};
        })},
+      {"reproducible-reselect", kImpossible, "2 lanes at the switch", over_switch_but([](JobSpec& s) {
+         s.tensors.resize(1);
+         s.tensors[0].dimension = 100'000;
+         s.reselect = {.reselect = Reselect::kTopK, .k = 10};
+         s.switch_path.lanes = 2;
+       })},
       {"reproducible-switch", kImpossible, "fixed32",
        over_switch_but([](JobSpec& s) { s.switch_path.value = WindowValueCodec::kFixed16; })},
       {"reproducible-switch", kImpossible, "fixed32",
@@ -114,6 +120,10 @@ TEST(ReproducibleJob, WhatIsSoundIsAccepted) {
          s.reselect = {.reselect = Reselect::kTopK, .k = 10};
        })},
       {"reproducible, over a switch", over_switch_but([](JobSpec&) {})},
+      {"reproducible, over several lanes of a switch", over_switch_but([](JobSpec& s) {
+         s.tensors[0].dimension = 100'000;
+         s.switch_path.lanes = 2;
+       })},
   };
   for (const auto& [what, make] : accepted) {
     JobSpec spec = example_spec();

@@ -90,6 +90,14 @@ std::vector<Refused> refused_switch_options() {
        [](JobSpec& s) { s = with_switch(s), s.switch_path.address.clear(); }},
       {"switch-options", kImpossible, "0 slots", [](JobSpec& s) { s = with_switch(s), s.switch_path.slots = 0; }},
       {"switch-options", kImpossible, "129 slots", [](JobSpec& s) { s = with_switch(s), s.switch_path.slots = 129; }},
+      {"switch-options", kImpossible, "16 slots on 0 lanes",
+       [](JobSpec& s) { s = with_switch(s), s.switch_path.lanes = 0; }},
+      {"switch-options", kImpossible, "16 slots on 3 lanes",
+       [](JobSpec& s) { s = with_switch(s), s.switch_path.lanes = 3; }},
+      {"switch-options", kImpossible, "34 slots on 17 lanes",
+       [](JobSpec& s) { s = with_switch(s), s.switch_path.lanes = 17, s.switch_path.slots = 34; }},
+      {"switch-options", kImpossible, "job 4294967295 of 2 lanes",
+       [](JobSpec& s) { s = with_switch(s), s.switch_path.lanes = 2, s.switch_path.job = UINT32_MAX; }},
       {"switch-options", kImpossible, "packets of 1199 bytes",
        [](JobSpec& s) { s = with_switch(s), s.switch_path.packet_bytes_max = 1199; }},
       {"switch-options", kImpossible, "packets of 8973 bytes",
@@ -130,6 +138,19 @@ std::vector<Refused> refused_switch_combinations() {
        [](JobSpec& s) { s = with_switch(s), s.initial_weights = InitialWeights::kFirst; }},
       {"switch-reselect", kImpossible, "tensor 'bias': path switch re-selects",
        [](JobSpec& s) { s = with_switch(s), s.tensors[1].reselect = ReselectSpec{}; }},
+      {"switch-lanes", kImpossible, "2 lanes, and the job has 1 windows of 64 indices",
+       [](JobSpec& s) {
+         s = with_switch(without_reselection(s));
+         s.grid.block_indices = 64, s.switch_path.lanes = 2;
+         s.tensors.resize(1), s.tensors[0].dimension = 64;
+       }},
+      {"switch-lanes", kImpossible, "8 lanes, and an update has 7 entries",
+       [](JobSpec& s) {
+         s = with_switch(s);
+         s.grid.block_indices = 64, s.switch_path.lanes = 8;
+         s.tensors.resize(1), s.tensors[0].dimension = 4'096;
+         s.reselect = {.reselect = Reselect::kTopK, .k = 7};
+       }},
       {"switch-indices", kImpossible, "these are 4294967360",
        [](JobSpec& s) {
          s = with_switch(s);

@@ -36,6 +36,23 @@ TEST(SwitchLayout, BucketsBeginWithAWindowOfTheirOwn) {
   EXPECT_EQ(layout.window_indices, 64u);
 }
 
+TEST(SwitchLayout, LanesHaveAsManySlotsEachAndShareK) {
+  JobSpec spec = spec_of({64 * 7}, 64, 16);
+  spec.switch_path.lanes = 4;
+  EXPECT_EQ(plan(spec).slots, 4u) << "7 windows: as many slots, less what no lane has alone";
+  EXPECT_EQ(plan(spec).lanes, 4u);
+  spec.tensors[0].dimension = 64 * 100;
+  EXPECT_EQ(plan(spec).slots, 16u);
+  for (const uint64_t k : {4u, 9u, 10u, 1'000'003u}) {
+    uint64_t all = 0;
+    for (uint32_t lane = 0; lane < 4; ++lane) {
+      EXPECT_GE(lane_share(k, lane, 4), k / 4);
+      all += lane_share(k, lane, 4);
+    }
+    EXPECT_EQ(all, k);
+  }
+}
+
 TEST(SwitchLayout, EveryIndexOfEveryBucketIsInAWindowOfThatBucketAlone) {
   RandomSequence random(RandomKey::from(11));
   for (int round = 0; round < 200; ++round) {

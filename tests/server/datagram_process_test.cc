@@ -74,6 +74,7 @@ struct DatagramServer : ::testing::Test {
     options.dimension = static_cast<uint32_t>(layout.dimension);
     options.window_indices = layout.window_indices;
     options.slots = layout.slots;
+    options.lanes = layout.lanes;
     options.exponent_initial = -8;  // on whose grid 16 bits hold what the test sends
     options.nonce_seed = 1000u + worker;
     return options;
@@ -106,7 +107,14 @@ void run_steps(worker::SwitchStepper& stepper, uint32_t worker, std::vector<std:
   if (const Status finished = stepper.finish(kPatience); !finished) faults.push_back(finished.error().message);
 }
 
-TEST_F(DatagramServer, StandsInForASilentSwitchAndTheSumsAreExact) {
+/// Of one lane and of several, whose numbers the thread has as well.
+struct DatagramServerOfLanes : DatagramServer, ::testing::WithParamInterface<uint32_t> {
+  DatagramServerOfLanes() { spec.switch_path.lanes = GetParam(); }
+};
+
+INSTANTIATE_TEST_SUITE_P(Lanes, DatagramServerOfLanes, ::testing::Values(1, 4));
+
+TEST_P(DatagramServerOfLanes, StandsInForASilentSwitchAndTheSumsAreExact) {
   write_key();
   const nlohmann::json line = start();
   ASSERT_TRUE(line.is_object());

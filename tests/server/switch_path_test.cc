@@ -446,5 +446,22 @@ TEST(SwitchPathHello, NumberAtTheSwitchIsOfOneOpenJob) {
   EXPECT_THAT(refusal.sentence, HasSubstr("job 'job' has number 7 at its switch"));
 }
 
+TEST(SwitchPathHello, NumbersOfAJobsLanesAreItsOwn) {
+  ScriptedCluster cluster(switch_job(1), 1, {}, {}, kDatagrams);
+  cluster.join_all();
+  protocol::Hello hello = cluster.hello(0);
+  hello.spec.name = "other";
+  hello.spec.grid.block_indices = 64;
+  hello.spec.tensors[0].dimension = 64 * 4;
+  hello.spec.switch_path.slots = 4;
+  hello.spec.switch_path.lanes = 2;
+  hello.layout_hash = protocol::layout_hash(protocol::plan_layout(hello.spec, 1));
+  hello.spec.switch_path.job = 6;
+  const auto refusal = expect_body<Refuse>(cluster.say_hello(0, hello));
+  EXPECT_THAT(refusal.sentence, HasSubstr("job 'job' has number 7 at its switch"));
+  hello.spec.switch_path.job = 8;
+  expect_body<Welcome>(cluster.say_hello(0, hello));
+}
+
 }  // namespace
 }  // namespace millrace::server

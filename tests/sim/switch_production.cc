@@ -4,6 +4,7 @@
 #include "kernels/base/check.h"
 #include "switch_agg/aggregator.h"
 #include "switch_agg/aggregator_counters.h"
+#include "switch_agg/job_lanes.h"
 #include "tests/sim/switch_network.h"
 #include "tests/sim/switch_sim.h"
 
@@ -27,6 +28,7 @@ class Production : public SwitchDecider {
       out.workers = job.workers + job.joiners;
       out.window_indices = job.window_indices;
       out.slots = job.slots;
+      out.lanes = job.lanes;
       out.reselect_k = job.reselect_k;
       out.lease_ns = scenario.lease_ns;
       for (uint32_t at = 0; rack == kNoRack && at < scenario.racks; ++at) {
@@ -40,8 +42,10 @@ class Production : public SwitchDecider {
         out.shard = sim_endpoint(scenario.switches);
         if (out.rack == 0) continue;
       }
-      const Status added = aggregator_.add_job(out, now);
-      MILLRACE_CHECK(added.has_value() || (slots_short > 0 && added.error().code == ErrorCode::kLimitExceeded));
+      for (const switch_agg::SwitchJob& lane : switch_agg::split_by_lanes(out)) {
+        const Status added = aggregator_.add_job(lane, now);
+        MILLRACE_CHECK(added.has_value() || (slots_short > 0 && added.error().code == ErrorCode::kLimitExceeded));
+      }
     }
   }
   void receive(const protocol::ReceivedPacket& packet, TimeNs now, protocol::PacketSink& sink) override {

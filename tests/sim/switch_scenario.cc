@@ -24,7 +24,7 @@ class Draw {
 
 SwitchSimJob draw_job(uint32_t number, Draw& draw) {
   SwitchSimJob job;
-  job.job = 100 + number;
+  job.job = 100 + (16 * number);  // as many numbers as a job can have lanes
   for (uint8_t& byte : job.key) byte = static_cast<uint8_t>(draw.word());
   job.workers = draw.between(1, draw.chance(0.2) ? 8 : 4);
   job.joiners = draw.chance(0.3) ? draw.between(1, 2) : 0;
@@ -49,6 +49,16 @@ void draw_codecs(SwitchSimJob& job, Draw& draw) {
   constexpr Value kValue[] = {Value::kFixed16, Value::kFixed32, Value::kQsgd8, Value::kQsgd4};
   job.codecs.index = kIndex[draw.between(0, std::size(kIndex) - 1)];
   job.codecs.value = kValue[draw.between(0, std::size(kValue) - 1)];
+}
+
+/// As many slots in each lane, each with a window and a share of k at least.
+void fit_lanes(SwitchSimJob& job) {
+  job.lanes = std::min(job.lanes, job.windows);
+  job.slots = std::clamp(job.slots, job.lanes, job.windows);
+  job.slots -= job.slots % job.lanes;
+  for (uint64_t* k : {&job.reselect_k, &job.rack_reselect_k}) {
+    if (*k != 0) *k = std::max<uint64_t>(*k, job.lanes);
+  }
 }
 
 }  // namespace
@@ -79,6 +89,11 @@ SwitchScenario draw_switch_scenario(uint64_t seed) {
   // Drawn apart: a seed's other numbers are what they were before there were these.
   Draw later(seed ^ 0xC0DEC);
   for (SwitchSimJob& job : out.jobs) draw_codecs(job, later);
+  Draw lanes(seed ^ 0x1A7E5);
+  for (SwitchSimJob& job : out.jobs) {
+    if (lanes.chance(0.3)) job.lanes = lanes.between(2, 4);
+    fit_lanes(job);
+  }
   if (later.chance(0.05)) out.slots_short = later.between(1, slots_wanted(out));
   return out;
 }
@@ -105,6 +120,7 @@ SwitchScenario draw_rack_scenario(uint64_t seed) {
     }
     const uint32_t entries = job.windows * job.window_indices;
     job.rack_reselect_k = draw.chance(0.5) ? draw.between(1, 1 + entries / 4) : 0;
+    fit_lanes(job);
   }
   out.slots_short = std::min(out.slots_short, slots_wanted(out));
   return out;
@@ -120,9 +136,9 @@ std::string describe(const SwitchScenario& scenario) {
   std::string out = "seed " + std::to_string(scenario.seed) + ":";
   for (const SwitchSimJob& job : scenario.jobs) {
     out += " [workers " + std::to_string(job.workers) + "+" + std::to_string(job.joiners) + " slots " +
-           std::to_string(job.slots) + " windows " + std::to_string(job.windows) + "x" +
-           std::to_string(job.window_indices) + " steps " + std::to_string(job.steps) + " codecs " +
-           std::to_string(static_cast<int>(job.codecs.index)) + "+" +
+           std::to_string(job.slots) + " lanes " + std::to_string(job.lanes) + " windows " +
+           std::to_string(job.windows) + "x" + std::to_string(job.window_indices) + " steps " +
+           std::to_string(job.steps) + " codecs " + std::to_string(static_cast<int>(job.codecs.index)) + "+" +
            std::to_string(static_cast<int>(job.codecs.value)) + "]";
   }
   return out + " switches " + std::to_string(scenario.switches) + " slots short " +

@@ -20,7 +20,9 @@ class Reference : public SwitchDecider {
   Reference(const SwitchScenario& scenario, uint64_t life_seed, SwitchMutation mutation, TimeNs now)
       : reference_(life_seed, scenario.packet_bytes, mutation) {
     for (const SwitchSimJob& job : scenario.jobs) {
-      reference_.add_job({job.job, job.key, job.window_indices, job.slots, scenario.lease_ns}, now);
+      for (uint32_t lane = 0; lane < job.lanes; ++lane)
+        reference_.add_job({job.job + lane, job.key, job.window_indices, job.slots / job.lanes, scenario.lease_ns},
+                           now);
     }
   }
   void receive(const protocol::ReceivedPacket& packet, TimeNs now, protocol::PacketSink& sink) override {
@@ -143,6 +145,7 @@ worker::SwitchClientOptions client_options(const World& world, uint32_t job_inde
   out.window_indices = job.window_indices;
   out.dimension = job.window_indices * job.windows - 5;
   out.slots = job.slots;
+  out.lanes = job.lanes;
   out.packet_bytes_max = world.scenario.packet_bytes;
   out.exponent_initial = job.exponent_initial;
   out.codecs = job.codecs;

@@ -126,7 +126,7 @@ class JobTraffic : public ::testing::Test {
     status.lanes[0].report.aggregator = aggregator_.counters();
     for (const Job* job : {&first_, &second_}) {
       status.lanes[0].report.jobs.push_back({this->status(*job), counters(*job)});
-      status.jobs.push_back({job->job.name, job->job.job, "reduce", job->job.workers, 256, job->job.slots, 0});
+      status.jobs.push_back({job->job.name, job->job.job, 1, "reduce", job->job.workers, 256, job->job.slots, 0});
     }
     add_job_reports(status);
     return status;

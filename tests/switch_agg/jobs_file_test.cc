@@ -82,6 +82,29 @@ TEST_F(JobsFile, EveryFieldIsRead) {
   EXPECT_EQ(job.rack_number, 5u);
 }
 
+TEST_F(JobsFile, LanesShareSlotsAndNumbers) {
+  const auto jobs = read(with(R"("lanes": 4, "reselect_k": 4)"));
+  ASSERT_TRUE(jobs) << jobs.error().message;
+  EXPECT_EQ(jobs->front().lanes, 4u);
+  EXPECT_EQ(read(list(kWhole))->front().lanes, 1u);
+  EXPECT_THAT(refusal(with(R"("lanes": 0)")), HasSubstr("\"lanes\" must be a number from 1 to 16"));
+  EXPECT_THAT(refusal(with(R"("lanes": 17)")), HasSubstr("\"lanes\" must be a number from 1 to 16"));
+  EXPECT_THAT(refusal(with(R"("lanes": 3)")), HasSubstr("\"slots\" must be a multiple of \"lanes\""));
+  EXPECT_THAT(refusal(with(R"("lanes": 4, "reselect_k": 3)")),
+              HasSubstr("\"reselect_k\" must be 0 or at least \"lanes\""));
+  const auto two = [](const std::string& first, const std::string& second) {
+    std::string other = std::string(kWhole);
+    other.replace(other.find("\"a\""), 3, "\"b\"").replace(other.find("7,"), 2, second + ",");
+    return "{\"jobs\": [{" + std::string(kWhole) + ", " + first + "}, {" + other + "}]}";
+  };
+  EXPECT_THAT(refusal(two(R"("lanes": 4)", "10")), HasSubstr("a job of several lanes has as many numbers"));
+  EXPECT_TRUE(read(two(R"("lanes": 4)", "11")));
+  EXPECT_TRUE(read(two(R"("lanes": 4)", "6")));
+  std::string last = std::string(kWhole) + R"(, "lanes": 2)";
+  last.replace(last.find("7,"), 2, "4294967295,");
+  EXPECT_THAT(refusal(list(last)), HasSubstr("needs a number for each of its \"lanes\""));
+}
+
 TEST_F(JobsFile, RacksInFrontOfADeciderAreRead) {
   const auto jobs = read(with(R"("racks": [[0, 2], [1]])"));
   ASSERT_TRUE(jobs) << jobs.error().message;

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "switch_agg/job_lanes.h"
 #include "switch_agg/lane_jobs.h"
 #include "switch_agg/lane_of.h"
 #include "switch_agg/metrics_export.h"
@@ -31,10 +32,11 @@ SwitchStatus example() {
   status.lanes[0].report.aggregator.add(AggregatorEvent::kDuplicate, 4);
   status.lanes[0].report.aggregator.add(AggregatorEvent::kPrevious, 1);
   status.lanes[1].address = "127.0.0.1:7701";
-  status.jobs.push_back({"resnet", 7, "reduce", 4, 16'384, 64, 0});
-  for (SwitchStatus::LaneStatus& lane : status.lanes) {
+  status.jobs.push_back({"resnet", 7, 2, "reduce", 4, 16'384, 64, 0});
+  for (uint32_t at = 0; at < 2; ++at) {
+    SwitchStatus::LaneStatus& lane = status.lanes[at];
     LaneReport::Job job;
-    job.status = {.job = 7, .slots = 64, .epoch = 3, .phase = SwitchPhase::kOpen};
+    job.status = {.job = 7 + at, .slots = 32, .epoch = 3, .phase = SwitchPhase::kOpen};
     job.counters.add(AggregatorEvent::kAdded, 50);
     lane.report.jobs.push_back(job);
   }
@@ -98,12 +100,20 @@ TEST(SwitchStatus, IsJsonWithoutZeros) {
   EXPECT_EQ(json["jobs"][0]["events"], (nlohmann::json{{"added", 100}}));
 }
 
-/// One lane has the job of a rack, the other one none of it.
+/// What was added up is to be added up once more.
+void forget_reports(SwitchStatus::JobStatus& job) {
+  job.counters = {};
+  job.slots_reserved = job.slots_in_use = 0;
+  if (job.rack) job.rack->now = {};
+}
+
+/// Of one lane.
 SwitchStatus example_of_a_rack() {
   SwitchStatus status = example();
+  status.jobs.front().lanes = 1;
   status.jobs.front().role = "combine";
   status.jobs.front().rack = SwitchStatus::JobStatus::Rack{1, 0b1100, "192.0.2.9:7600"};
-  status.jobs.front().counters = {};
+  forget_reports(status.jobs.front());
   LaneReport::Job& job = status.lanes[0].report.jobs.front();
   job.status.rack = RackStatus{.uplink = RackUplink::kWelcome, .gathering = 2, .in_flight = 5, .raw = 1};
   job.counters.add(AggregatorEvent::kSentUp, 12);
@@ -154,19 +164,25 @@ TEST(SwitchMetrics, ARackCountsItsPartialsAndItsUplink) {
 
 TEST(SwitchStatus, AJobIsAsFarAsItsLastLane) {
   SwitchStatus status = example();
-  status.jobs[0].counters = {};
+  forget_reports(status.jobs[0]);
   status.lanes[1].report.jobs[0].status.phase = SwitchPhase::kCollecting;
   status.lanes[1].report.jobs[0].status.epoch = 4;
   status.lanes[1].report.jobs[0].status.slots = 0;
   add_job_reports(status);
   EXPECT_EQ(status.jobs[0].phase, "collecting");
   EXPECT_EQ(status.jobs[0].epoch, 4u);
-  EXPECT_EQ(status.jobs[0].slots_reserved, 0u);
+  EXPECT_EQ(status.jobs[0].slots_reserved, 32u);
 }
 
-TEST(SwitchStatus, AJobsTrafficIsThatOfAllLanesAndItsSlotsThoseOfTheFullest) {
+TEST(SwitchStatus, AJobsTrafficAndSlotsAreThoseOfAllItsLanes) {
   SwitchStatus status = example();
-  status.jobs[0].counters = {};
+  forget_reports(status.jobs[0]);
+  LaneReport::Job stranger;
+  stranger.status = {.job = 6, .slots = 5, .slots_in_use = 5};
+  stranger.counters.add(AggregatorEvent::kReceived, 1);
+  status.lanes[0].report.jobs.push_back(stranger);
+  stranger.status.job = 9;
+  status.lanes[1].report.jobs.push_back(stranger);
   for (uint32_t lane = 0; lane < 2; ++lane) {
     LaneReport::Job& job = status.lanes[lane].report.jobs[0];
     job.status.slots_in_use = lane == 0 ? 9 : 2;
@@ -181,7 +197,26 @@ TEST(SwitchStatus, AJobsTrafficIsThatOfAllLanesAndItsSlotsThoseOfTheFullest) {
   EXPECT_EQ(job["bytes_in"], 2'001);
   EXPECT_EQ(job["packets_out"], 41);
   EXPECT_EQ(job["bytes_out"], 4'001);
-  EXPECT_EQ(job["slots_in_use"], 9);
+  EXPECT_EQ(job["slots_in_use"], 11);
+  EXPECT_EQ(job["slots"], 64);
+  EXPECT_EQ(job["lanes"], 2);
+}
+
+TEST(SwitchStatus, ARackOfSeveralLanesIsAsFarAsItsLast) {
+  SwitchStatus status = example_of_a_rack();
+  status.jobs.front().lanes = 2;
+  forget_reports(status.jobs.front());
+  LaneReport::Job other;
+  other.status = {.job = 8,
+                  .slots = 32,
+                  .rack = RackStatus{.uplink = RackUplink::kHello, .gathering = 1, .in_flight = 2, .raw = 3}};
+  status.lanes[1].report.jobs.push_back(other);
+  add_job_reports(status);
+  const nlohmann::json rack = nlohmann::json::parse(status_json(status))["jobs"][0]["rack"];
+  EXPECT_EQ(rack["uplink"], "hello");
+  EXPECT_EQ(rack["gathering"], 3);
+  EXPECT_EQ(rack["partials_in_flight"], 7);
+  EXPECT_EQ(rack["raw"], 4);
 }
 
 TEST(SwitchMetrics, AJobThatWasAddedAnewCountsFromNothing) {
@@ -234,6 +269,40 @@ TEST(LaneJobs, EachJobIsWholeOnOneLaneWhicheverRoleItHas) {
   }
   EXPECT_EQ(found, jobs.size());
   EXPECT_EQ(jobs_of_lane(jobs, 0, 1).size(), jobs.size());
+}
+
+TEST(LaneJobs, AJobOfSeveralLanesIsOnAsManyLcoresAndSharesWhatItHas) {
+  SwitchJob job;
+  job.job = 5;
+  job.name = "resnet";
+  job.lanes = 4;
+  job.slots = 8;
+  job.reselect_k = 10;
+  std::vector<uint64_t> shares;
+  for (uint32_t lane = 0; lane < 3; ++lane) {
+    for (const SwitchJob& one : jobs_of_lane({job}, lane, 3)) {
+      EXPECT_EQ(one.job % 3, lane);
+      EXPECT_EQ(one.lanes, 1u);
+      EXPECT_EQ(one.name, "resnet");
+      EXPECT_EQ(one.slots, 2u);
+      shares.push_back(one.reselect_k);
+    }
+  }
+  EXPECT_THAT(shares, testing::UnorderedElementsAre(3, 3, 2, 2));
+  EXPECT_EQ(jobs_of_lane({job}, 2, 3).size(), 2u) << "5 and 8";
+  job.reselect_k = 0;
+  for (const SwitchJob& one : split_by_lanes(job)) EXPECT_EQ(one.reselect_k, 0u) << "the whole sum";
+}
+
+TEST(LaneJobs, AJobWhoseLanesChangedIsAnother) {
+  SwitchJob before;
+  before.job = 5;
+  before.slots = 8;
+  SwitchJob after = before;
+  after.lanes = 2;
+  const JobChanges changes = job_changes(jobs_of_lane({before}, 0, 1), jobs_of_lane({after}, 0, 1));
+  EXPECT_THAT(changes.removed, testing::ElementsAre(5));
+  EXPECT_EQ(changes.added.size(), 2u);
 }
 
 TEST(LaneJobs, ADatagramIsItsJobsLanes) {

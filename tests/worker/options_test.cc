@@ -175,16 +175,20 @@ TEST(Options, ThePathIsASwitchsAddressWithWhatItWasToldOfTheJob) {
   job.path = "switch:192.0.2.7:7600";
   job.switch_job = 9;
   job.switch_slots = 8;
+  job.switch_lanes = 2;
   job.switch_packet_bytes = 8972;
   job.switch_codec = "bitmap+qsgd8";
   job.switch_return_after_ms = 700;
   job.grid = "4096:-9";
-  const auto spec = spec_from_options(job, kTensors);
+  std::vector<TensorOptions> tensors = kTensors;
+  tensors[0].dimension = 8'192;  // a window for each lane
+  const auto spec = spec_from_options(job, tensors);
   ASSERT_TRUE(spec.has_value()) << spec.error().message;
   EXPECT_EQ(spec->path, protocol::Path::kSwitch);
   EXPECT_EQ(spec->switch_path, (protocol::SwitchSpec{.address = "192.0.2.7:7600",
                                                      .job = 9,
                                                      .slots = 8,
+                                                     .lanes = 2,
                                                      .packet_bytes_max = 8972,
                                                      .index = protocol::WindowIndexCodec::kBitmap,
                                                      .value = protocol::WindowValueCodec::kQsgd8,

@@ -12,6 +12,7 @@
 #include "protocol/switch_layout.h"
 #include "switch_agg/aggregator.h"
 #include "switch_agg/endpoint_text.h"
+#include "switch_agg/job_lanes.h"
 #include "switch_agg/udp_port.h"
 #include "tests/worker/fake_cluster.h"
 #include "tests/worker/temporary_folder.h"
@@ -40,7 +41,9 @@ class UdpAggregator {
     job.workers = spec.workers;
     job.window_indices = spec.grid.block_indices;
     job.slots = protocol::plan_switch_layout(spec, protocol::plan_layout(spec, 2)).slots;
-    EXPECT_TRUE(aggregator_.add_job(job, monotonic_now_ns()).has_value());
+    job.lanes = spec.switch_path.lanes;
+    for (const switch_agg::SwitchJob& lane : switch_agg::split_by_lanes(job))
+      EXPECT_TRUE(aggregator_.add_job(lane, monotonic_now_ns()).has_value());
     thread_ = std::thread([this] { serve(); });
   }
   ~UdpAggregator() {
@@ -96,6 +99,7 @@ class SessionSwitch : public ::testing::Test {
     job.path = "switch:127.0.0.1:9";
     job.switch_job = kSwitchJob;
     job.switch_slots = 8;
+    job.switch_lanes = 2;
     job.switch_return_after_ms = 500;
     job.grid = "1024:-8";
     job.audit = true;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "switch_agg/job_lanes.h"
+
 namespace millrace::testing {
 namespace {
 
@@ -44,6 +46,7 @@ SwitchCluster::SwitchCluster(const Options& options) : options_(options), random
   spec.switch_path.address = options_.address;
   spec.switch_path.job = kSwitchJob;
   spec.switch_path.slots = options_.slots;
+  spec.switch_path.lanes = options_.lanes;
   spec.switch_path.return_after_ms = 1'000;
   spec.grid.block_indices = options_.window_indices;
   spec.grid.exponent_initial = -6;
@@ -97,7 +100,7 @@ void SwitchCluster::start_core(uint32_t worker) {
 
 void SwitchCluster::start_aggregator(uint16_t port) {
   switch_agg::AggregatorOptions options;
-  options.jobs_max = 2;
+  options.jobs_max = std::max(2U, options_.lanes);
   options.slots_max = 16;
   options.window_indices_max = 1'024;
   Decider decider;
@@ -121,8 +124,11 @@ void SwitchCluster::start_aggregator(uint16_t port) {
     job.shard = endpoint(decides);
     job.reselect_k = options_.rack_reselect_k;
   }
-  const Status added = decider.aggregator->add_job(job, now_);
-  EXPECT_TRUE(added.has_value()) << added.error().message;
+  job.lanes = options_.lanes;
+  for (const switch_agg::SwitchJob& lane : switch_agg::split_by_lanes(job)) {
+    const Status added = decider.aggregator->add_job(lane, now_);
+    EXPECT_TRUE(added.has_value()) << added.error().message;
+  }
   aggregators_.insert_or_assign(port, std::move(decider));
 }
 

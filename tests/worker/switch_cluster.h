@@ -32,6 +32,7 @@ class SwitchCluster {
     double loss = 0;
     double copies = 0;
     uint32_t slots = 4;
+    uint32_t lanes = 1;
     uint32_t window_indices = 64;
     uint64_t reselect_k = 0;
     bool has_fallback = true;

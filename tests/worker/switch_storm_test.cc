@@ -69,6 +69,8 @@ class Storm {
     options.loss = 0.1;
     options.copies = 0.05;
     options.slots = 1 + static_cast<uint32_t>(random.next_below(4));
+    // Some on several lanes: as many windows and slots at least.
+    if (seed % 3 == 2 && dimensions[0] >= 128) options.lanes = 2, options.slots += options.slots % 2;
     if (racks == Racks::kNone) return options;
     // Of two workers both are in one rack; of more the last may be in none.
     options.racks = {0b0011};

@@ -82,6 +82,10 @@ void add_path_flags(CLI::App& app, ServeBenchOptions& options) {
   app.add_option("--switch-slots", options.switch_slots, "path switch: windows under way at a time")
       ->capture_default_str()
       ->check(in_range(1, 128));
+  app.add_option("--switch-lanes", options.switch_lanes,
+                 "path switch: lcores of the switch that share the job's windows; --switch-slots is a multiple")
+      ->capture_default_str()
+      ->check(in_range(1, 16));
   app.add_option("--switch-codec", options.switch_codec, "path switch: of datagrams, INDEX+VALUE")
       ->capture_default_str();
   app.add_option(

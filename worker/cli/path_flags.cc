@@ -21,6 +21,11 @@ void add_path_flags(CLI::App& app, PathOptions& options) {
                  "windows under way at a time, as the switch has reserved; fewer where the job has fewer windows")
       ->capture_default_str()
       ->check(in_range(1, 128));
+  app.add_option("--switch-lanes", options.switch_lanes,
+                 "cores of the switch that share the job's windows, as the switch has it (lanes): it has as many job "
+                 "numbers, from --switch-job on; --switch-slots is a multiple")
+      ->capture_default_str()
+      ->check(in_range(1, 16));
   app.add_option("--switch-packet-bytes", options.switch_packet_bytes,
                  "UDP payload of the path: 1472 in an MTU of 1500, 8972 in one of 9000")
       ->capture_default_str()

@@ -12,6 +12,7 @@ struct PathOptions {
   std::string path = "server";
   uint32_t switch_job = 0;
   uint32_t switch_slots = 16;
+  uint32_t switch_lanes = 1;
   uint32_t switch_packet_bytes = 1472;
   std::string switch_codec = "auto";
   uint32_t switch_return_after_ms = 5'000;

@@ -423,7 +423,9 @@ bool is_synchronous(const TrainOptions& options) { return options.mode == "sync"
 
 Outcome check_job(const TrainOptions& options, uint64_t features) {
   try {
-    Session::check(job_options(options), {tensor_options(features + 1)});
+    JobOptions job = job_options(options);
+    if (features == 0) job.switch_lanes = 1;  // whether there are as many windows the data will say
+    Session::check(job, {tensor_options(features + 1)});
     return {};
   } catch (const JobError& error) {
     return fail_with(ExitCode::kUsage, error.what());

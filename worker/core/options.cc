@@ -76,6 +76,7 @@ Status set_path(const JobOptions& job, protocol::JobSpec& spec) {
   }
   at.job = job.switch_job;
   at.slots = job.switch_slots;
+  at.lanes = job.switch_lanes;
   at.packet_bytes_max = job.switch_packet_bytes;
   at.return_after_ms = job.switch_return_after_ms;
   // Integers of a reproducible job have the bits of an f32's, and a switch sends all of them.

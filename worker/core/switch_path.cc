@@ -36,6 +36,7 @@ SwitchClientOptions client_options(const protocol::JobSpec& spec, const protocol
   options.dimension = static_cast<uint32_t>(layout.dimension);
   options.window_indices = layout.window_indices;
   options.slots = layout.slots;
+  options.lanes = layout.lanes;
   options.packet_bytes_max = spec.switch_path.packet_bytes_max;
   options.codecs = {.index = spec.switch_path.index, .value = spec.switch_path.value};
   options.exponent_initial = spec.grid.exponent_initial;
@@ -169,10 +170,12 @@ void SwitchPath::replace_client(const SwitchHandover& handover) {
 SwitchClientCounters SwitchPath::client_counters() const { return sum_of(counted_, client_->counters()); }
 
 Result<uint64_t> SwitchPath::take_over(ByteSpan handover, uint64_t life) {
-  const auto taken = decode_handover(handover, client_options_.slots, client_options_.tensor_windows.size());
+  const auto taken = decode_handover(handover, {.lanes = client_options_.lanes,
+                                                .slots = client_options_.slots,
+                                                .groups = client_options_.tensor_windows.size()});
   if (!taken) return std::unexpected(taken.error());
   SwitchClient& left = left_ ? *left_ : *client_;
-  for (const SwitchRevoked& revoked : left.abandon_step(life, taken->removals)) {
+  for (const SwitchRevoked& revoked : left.abandon_step(life, *taken)) {
     for (size_t at = 0; at < revoked.indices.size(); ++at) {
       if (revoked.integers[at] == 0) continue;
       revoked_.emplace_back(revoked.indices[at],
@@ -188,7 +191,8 @@ void SwitchPath::begin_anew(uint64_t step) {
   SwitchHandover own;
   own.next_step = static_cast<uint32_t>(step);
   own.exponents = ExponentTable(client_options_.exponent_initial, 1, client_options_.tensor_windows).state();
-  own.slots.resize(client_options_.slots);
+  own.lanes.resize(client_options_.lanes);
+  for (SwitchHandover::Lane& lane : own.lanes) lane.slots.resize(client_options_.slots / client_options_.lanes);
   replace_client(own);
   left_.reset();
   revoked_.clear();  // what it took for applied is in the weights that the job goes on with

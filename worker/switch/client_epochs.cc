@@ -17,33 +17,23 @@ constexpr uint32_t kHelloDoublingsMax = 4;
 
 }  // namespace
 
-void SwitchClient::State::set_epoch(const SwitchEpoch& given, TimeNs now, protocol::PacketSink& sink) {
-  if (has_epoch && given.epoch <= epoch.epoch) return;
-  has_epoch = true;
-  note_lives(given);
-  epoch = given;
-  epoch_seen = std::max(epoch_seen, given.epoch);
+/// The client's epoch is another one.
+void SwitchClient::Lane::enter_epoch(TimeNs now, protocol::PacketSink& sink) {
   refused = false;
   silent_timeouts = 0;
   leave_life();
-  if ((given.live >> options.worker & 1) == 0) {
-    return go_outside();
-  }
+  if ((epoch.live >> options.worker & 1) == 0) return go_outside();
   begin_rack(now, sink);
-  link.aim(given.decider);
+  link.aim(epoch.decider);
   if (link.has_session()) {
     say_hello(now, sink);
   } else {
     ask_life(now, sink);
   }
-  // After the hello: its positions are those of before.
-  paused = false;
-  if (unopened) open_step(now, sink);
-  if (finished) go_on_finishing(now, sink);
 }
 
 /// Nothing is due any more, of the rack's session neither.
-void SwitchClient::State::go_outside() {
+void SwitchClient::Lane::go_outside() {
   phase = SwitchPhase::kOutside;
   rack_phase = RackPhase::kNone;
   rack_doubted = false;
@@ -51,7 +41,7 @@ void SwitchClient::State::go_outside() {
 
 /// No result of the epoch or life before is taken any more, not even the rest of one that has begun to come in. What was sent,
 /// the last results and the positions stay.
-void SwitchClient::State::leave_life() {
+void SwitchClient::Lane::leave_life() {
   hello_timeouts = 0;
   stood_off_at = INT64_MIN;
   for (Slot& slot : slots) {
@@ -61,7 +51,7 @@ void SwitchClient::State::leave_life() {
   }
 }
 
-void SwitchClient::State::ask_life(TimeNs now, protocol::PacketSink& sink) {
+void SwitchClient::Lane::ask_life(TimeNs now, protocol::PacketSink& sink) {
   phase = SwitchPhase::kAsking;
   link.request_challenge(epoch.epoch, sink);
   ++counters.challenge_requests;
@@ -69,7 +59,7 @@ void SwitchClient::State::ask_life(TimeNs now, protocol::PacketSink& sink) {
   hello_due = now + round_trip.timeout(std::min(hello_timeouts, kHelloDoublingsMax));
 }
 
-void SwitchClient::State::say_hello(TimeNs now, protocol::PacketSink& sink) {
+void SwitchClient::Lane::say_hello(TimeNs now, protocol::PacketSink& sink) {
   phase = SwitchPhase::kHello;
   protocol::HelloTerms hello{
       .membership = epoch.membership_hash, .live = epoch.live, .worker_nonce = link.session_nonce()};
@@ -85,36 +75,28 @@ void SwitchClient::State::say_hello(TimeNs now, protocol::PacketSink& sink) {
   hello_due = now + round_trip.timeout(std::min(hello_timeouts, kHelloDoublingsMax));
 }
 
-void SwitchClient::State::receive(const protocol::ReceivedPacket& packet, TimeNs now, protocol::PacketSink& sink) {
-  const auto datagram = protocol::parse_datagram(packet.bytes);
-  if (!datagram) {
-    ++counters.malformed;
-    return;
-  }
-  if (datagram->header.job != options.job) {
-    ++counters.wrong_job;
-    return;
-  }
+void SwitchClient::Lane::receive(const Datagram& datagram, const protocol::Endpoint& from, TimeNs now,
+                                 protocol::PacketSink& sink) {
   if (phase == SwitchPhase::kOutside) {
     ++counters.not_running;
     return;
   }
-  if (is_from_rack(*datagram, packet.from)) return on_rack_packet(*datagram, now, sink);
-  if (datagram->header.type == DatagramType::kChallenge) return on_challenge(*datagram, now, sink);
-  const bool is_hint = SwitchLink::is_hint(*datagram);
-  if (is_hint ? datagram->header.type != DatagramType::kNotice : datagram->header.life != link.life()) {
+  if (is_from_rack(datagram, from)) return on_rack_packet(datagram, now, sink);
+  if (datagram.header.type == DatagramType::kChallenge) return on_challenge(datagram, now, sink);
+  const bool is_hint = SwitchLink::is_hint(datagram);
+  if (is_hint ? datagram.header.type != DatagramType::kNotice : datagram.header.life != link.life()) {
     ++counters.wrong_life;
     return;
   }
-  const SwitchLink::Verdict verdict = link.judge(*datagram);
+  const SwitchLink::Verdict verdict = link.judge(datagram);
   if (verdict == SwitchLink::Verdict::kForged) ++counters.forged;
   if (verdict == SwitchLink::Verdict::kReplayed) ++counters.replayed;
   if (verdict != SwitchLink::Verdict::kGood) return;
   if (!is_hint) heard(now);
-  on_session_packet(*datagram, now, sink);
+  on_session_packet(datagram, now, sink);
 }
 
-void SwitchClient::State::on_session_packet(const Datagram& datagram, TimeNs now, protocol::PacketSink& sink) {
+void SwitchClient::Lane::on_session_packet(const Datagram& datagram, TimeNs now, protocol::PacketSink& sink) {
   const DatagramHeader& header = datagram.header;
   if (header.type == DatagramType::kNotice) return on_notice(datagram, now, sink);
   if (header.epoch != epoch.epoch) {
@@ -134,7 +116,7 @@ void SwitchClient::State::on_session_packet(const Datagram& datagram, TimeNs now
   }
 }
 
-void SwitchClient::State::on_challenge(const Datagram& datagram, TimeNs now, protocol::PacketSink& sink) {
+void SwitchClient::Lane::on_challenge(const Datagram& datagram, TimeNs now, protocol::PacketSink& sink) {
   const SwitchLink::Renew renew =
       phase == SwitchPhase::kRunning ? SwitchLink::Renew::kNewLifeOnly : SwitchLink::Renew::kAlways;
   const SwitchLink::Challenge told = link.take_challenge(datagram, renew);
@@ -151,7 +133,7 @@ void SwitchClient::State::on_challenge(const Datagram& datagram, TimeNs now, pro
   say_hello(now, sink);
 }
 
-void SwitchClient::State::on_welcome(const Datagram& datagram, TimeNs now, protocol::PacketSink& sink) {
+void SwitchClient::Lane::on_welcome(const Datagram& datagram, TimeNs now, protocol::PacketSink& sink) {
   const std::optional<protocol::WelcomeTerms> welcome = protocol::read_welcome(datagram.extension);
   if (!welcome || welcome->slots != slots.size() || welcome->window_indices != options.window_indices) {
     ++counters.contradiction;
@@ -180,7 +162,7 @@ void SwitchClient::State::on_welcome(const Datagram& datagram, TimeNs now, proto
 }
 
 /// The aggregator lacks the result that this worker has: it gets it as it came.
-void SwitchClient::State::on_fetch(const Datagram& datagram, protocol::PacketSink& sink) {
+void SwitchClient::Lane::on_fetch(const Datagram& datagram, protocol::PacketSink& sink) {
   const DatagramHeader& asked = datagram.header;
   if (asked.slot >= slots.size()) {
     ++counters.contradiction;
@@ -201,19 +183,19 @@ void SwitchClient::State::on_fetch(const Datagram& datagram, protocol::PacketSin
 
 /// The hello is not taken: the aggregator is in a newer epoch, which the table will say, or still with another job of this
 /// number.
-void SwitchClient::State::note_standing_off(protocol::NoticeCode code, TimeNs now) {
+void SwitchClient::Lane::note_standing_off(protocol::NoticeCode code, TimeNs now) {
   const bool says_so = code == protocol::NoticeCode::kOldEpoch || code == protocol::NoticeCode::kOtherMembership;
   if (says_so && phase == SwitchPhase::kHello && stood_off_at == INT64_MIN) stood_off_at = now;
 }
 
-void SwitchClient::State::on_notice(const Datagram& datagram, TimeNs now, protocol::PacketSink& sink) {
+void SwitchClient::Lane::on_notice(const Datagram& datagram, TimeNs now, protocol::PacketSink& sink) {
   const std::optional<protocol::Notice> notice = protocol::read_notice(datagram.extension);
   if (!notice) {
     ++counters.malformed;
     return;
   }
   const bool is_hint = SwitchLink::is_hint(datagram);
-  if (!is_hint) epoch_seen = std::max(epoch_seen, notice->epoch);
+  if (!is_hint) steps.epoch_seen = std::max(steps.epoch_seen, notice->epoch);
   // Where another process's session stands the answer is a hint, and names the hello's session.
   if (!is_hint || notice->worker_nonce == link.session_nonce()) note_standing_off(notice->code, now);
   switch (notice->code) {

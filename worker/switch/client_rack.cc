@@ -17,7 +17,7 @@ constexpr uint32_t kRackDoublingsMax = 6;
 
 }  // namespace
 
-void SwitchClient::State::begin_rack(TimeNs now, protocol::PacketSink& sink) {
+void SwitchClient::Lane::begin_rack(TimeNs now, protocol::PacketSink& sink) {
   rack_phase = RackPhase::kNone;
   rack_doubted = false;
   rack_timeouts = 0;
@@ -27,7 +27,7 @@ void SwitchClient::State::begin_rack(TimeNs now, protocol::PacketSink& sink) {
   ask_rack(now, sink);
 }
 
-void SwitchClient::State::ask_rack(TimeNs now, protocol::PacketSink& sink) {
+void SwitchClient::Lane::ask_rack(TimeNs now, protocol::PacketSink& sink) {
   rack_phase = RackPhase::kAsking;
   rack_link.request_challenge(epoch.epoch, sink);
   ++counters.challenge_requests;
@@ -35,7 +35,7 @@ void SwitchClient::State::ask_rack(TimeNs now, protocol::PacketSink& sink) {
   rack_due = now + round_trip.timeout(std::min(rack_timeouts, kRackDoublingsMax));
 }
 
-void SwitchClient::State::greet_rack(TimeNs now, protocol::PacketSink& sink) {
+void SwitchClient::Lane::greet_rack(TimeNs now, protocol::PacketSink& sink) {
   rack_phase = RackPhase::kHello;
   const protocol::HelloTerms hello{.membership = epoch.membership_hash,
                                    .live = epoch.live,
@@ -53,14 +53,14 @@ void SwitchClient::State::greet_rack(TimeNs now, protocol::PacketSink& sink) {
 }
 
 /// A hint is of nobody's session: who sent it is all that tells whose it is, and all that it can do is make this worker ask.
-bool SwitchClient::State::is_from_rack(const Datagram& datagram, const protocol::Endpoint& from) const {
+bool SwitchClient::Lane::is_from_rack(const Datagram& datagram, const protocol::Endpoint& from) const {
   if (rack_phase == RackPhase::kNone) return false;
   if (datagram.header.type == DatagramType::kChallenge) return rack_link.expects(datagram);
   if (SwitchLink::is_hint(datagram)) return from == epoch.rack;
   return rack_link.has_session() && datagram.header.life == rack_link.life();
 }
 
-void SwitchClient::State::on_rack_packet(const Datagram& datagram, TimeNs now, protocol::PacketSink& sink) {
+void SwitchClient::Lane::on_rack_packet(const Datagram& datagram, TimeNs now, protocol::PacketSink& sink) {
   const DatagramHeader& header = datagram.header;
   if (header.type == DatagramType::kChallenge) return on_rack_challenge(datagram, now, sink);
   if (header.type != DatagramType::kWelcome && header.type != DatagramType::kNotice) {
@@ -79,7 +79,7 @@ void SwitchClient::State::on_rack_packet(const Datagram& datagram, TimeNs now, p
   on_rack_welcome(datagram);
 }
 
-void SwitchClient::State::on_rack_challenge(const Datagram& datagram, TimeNs now, protocol::PacketSink& sink) {
+void SwitchClient::Lane::on_rack_challenge(const Datagram& datagram, TimeNs now, protocol::PacketSink& sink) {
   const SwitchLink::Renew renew =
       rack_phase == RackPhase::kWelcome ? SwitchLink::Renew::kNewLifeOnly : SwitchLink::Renew::kAlways;
   const SwitchLink::Challenge told = rack_link.take_challenge(datagram, renew);
@@ -93,7 +93,7 @@ void SwitchClient::State::on_rack_challenge(const Datagram& datagram, TimeNs now
   greet_rack(now, sink);
 }
 
-void SwitchClient::State::on_rack_welcome(const Datagram& datagram) {
+void SwitchClient::Lane::on_rack_welcome(const Datagram& datagram) {
   const std::optional<protocol::WelcomeTerms> welcome = protocol::read_welcome(datagram.extension);
   if (!welcome || welcome->slots != slots.size() || welcome->window_indices != options.window_indices) {
     ++counters.refused;
@@ -109,7 +109,7 @@ void SwitchClient::State::on_rack_welcome(const Datagram& datagram) {
   ++counters.rack_welcomes;
 }
 
-void SwitchClient::State::on_rack_notice(const Datagram& datagram, TimeNs now, protocol::PacketSink& sink) {
+void SwitchClient::Lane::on_rack_notice(const Datagram& datagram, TimeNs now, protocol::PacketSink& sink) {
   const std::optional<protocol::Notice> notice = protocol::read_notice(datagram.extension);
   if (!notice) {
     ++counters.malformed;
@@ -124,7 +124,7 @@ void SwitchClient::State::on_rack_notice(const Datagram& datagram, TimeNs now, p
     rack_asked_at = now;
     return;
   }
-  epoch_seen = std::max(epoch_seen, notice->epoch);
+  steps.epoch_seen = std::max(steps.epoch_seen, notice->epoch);
   if (notice->code == protocol::NoticeCode::kLost) {
     const bool is_current = phase == SwitchPhase::kRunning && datagram.header.epoch == epoch.epoch;
     if (is_current && rack_phase == RackPhase::kWelcome) send_lost(*notice, Way::kRack, now, sink);
@@ -136,14 +136,14 @@ void SwitchClient::State::on_rack_notice(const Datagram& datagram, TimeNs now, p
   rack_due = now + round_trip.timeout(0);
 }
 
-void SwitchClient::State::leave_rack(RackPhase then) {
+void SwitchClient::Lane::leave_rack(RackPhase then) {
   if (rack_phase == RackPhase::kWelcome) ++counters.rack_lost;
   rack_phase = then;
   rack_doubted = false;
 }
 
 /// Turns time out: the decider's other workers are slow, or the rack is gone. A challenge tells.
-void SwitchClient::State::doubt_rack(TimeNs now, protocol::PacketSink& sink) {
+void SwitchClient::Lane::doubt_rack(TimeNs now, protocol::PacketSink& sink) {
   if (rack_phase != RackPhase::kWelcome || rack_doubted) return;
   rack_doubted = true;
   rack_link.request_challenge(epoch.epoch, sink);
@@ -152,7 +152,7 @@ void SwitchClient::State::doubt_rack(TimeNs now, protocol::PacketSink& sink) {
   rack_due = now + 2 * round_trip.timeout(0);
 }
 
-void SwitchClient::State::tick_rack(TimeNs now, protocol::PacketSink& sink) {
+void SwitchClient::Lane::tick_rack(TimeNs now, protocol::PacketSink& sink) {
   if (now < rack_deadline()) return;
   ++rack_timeouts;
   leave_rack(RackPhase::kAsking);
@@ -160,7 +160,7 @@ void SwitchClient::State::tick_rack(TimeNs now, protocol::PacketSink& sink) {
   ask_rack(now, sink);
 }
 
-TimeNs SwitchClient::State::rack_deadline() const {
+TimeNs SwitchClient::Lane::rack_deadline() const {
   const bool waits = rack_phase == RackPhase::kAsking || rack_phase == RackPhase::kHello || rack_doubted;
   return waits ? rack_due : std::numeric_limits<TimeNs>::max();
 }

@@ -33,7 +33,7 @@ std::optional<std::vector<uint16_t>> kept_of(const Gathering& result, uint16_t w
 }  // namespace
 
 /// RESULT of the turn that is out, in this epoch and life. Everything else is ignored.
-bool SwitchClient::State::fits_turn(const DatagramHeader& header) {
+bool SwitchClient::Lane::fits_turn(const DatagramHeader& header) {
   if (header.slot >= slots.size()) {
     ++counters.contradiction;
     return false;
@@ -47,21 +47,21 @@ bool SwitchClient::State::fits_turn(const DatagramHeader& header) {
 }
 
 /// What an authentic result must be for this worker to go on by it.
-bool SwitchClient::State::keeps_the_rules(const Slot& slot, uint16_t number, const DatagramHeader& header) const {
-  if (header.step != step || header.window != slot.window) return false;
+bool SwitchClient::Lane::keeps_the_rules(const Slot& slot, uint16_t number, const DatagramHeader& header) const {
+  if (header.step != steps.step || header.window != slot.window) return false;
   if (header.exponent != slot.sent.fragments.front().header.exponent) return false;
   if (header.next > slot.next) return false;  // a window that this worker asked for would be left out
   if (header.next == protocol::kNoWindow) return true;
   return header.next > slot.window && header.next < windows && header.next % slots.size() == number;
 }
 
-void SwitchClient::State::count_taken(Gathering::Taken taken) {
+void SwitchClient::Lane::count_taken(Gathering::Taken taken) {
   if (taken == Gathering::Taken::kDuplicate) ++counters.duplicates;
   if (taken == Gathering::Taken::kContradiction) ++counters.contradiction;
   if (taken == Gathering::Taken::kBadPayload) ++counters.bad_payload;
 }
 
-void SwitchClient::State::on_result(const Datagram& datagram, TimeNs now, protocol::PacketSink& sink) {
+void SwitchClient::Lane::on_result(const Datagram& datagram, TimeNs now, protocol::PacketSink& sink) {
   if (!fits_turn(datagram.header)) return;
   const uint16_t number = datagram.header.slot;
   Slot& slot = slots[number];
@@ -85,14 +85,14 @@ void SwitchClient::State::on_result(const Datagram& datagram, TimeNs now, protoc
 }
 
 /// Settles the turn once its result is whole: once, and all of it.
-bool SwitchClient::State::settle_if_whole(uint16_t number, TimeNs now) {
+bool SwitchClient::Lane::settle_if_whole(uint16_t number, TimeNs now) {
   Slot& slot = slots[number];
   if (!slot.result.whole()) return false;
   slot.result.take_packets(slot.kept);
   const protocol::ResultTerms terms = *protocol::read_result_terms(slot.kept.front().extension);
   const bool contributed = (terms.contributors >> options.worker & 1) != 0;
   const std::optional<std::vector<uint16_t>> kept = kept_of(slot.result, options.worker);
-  exponents.observe(slot.window, slot.result.header().exponent, slot.result.integers());
+  steps.exponents.observe(window_of_all(slot.window), slot.result.header().exponent, slot.result.integers());
   note_result_of_removal(number);
   if (slot.window == number) {
     slot.ended = (slot.result.header().flags & flag::kFin) != 0;
@@ -114,7 +114,7 @@ bool SwitchClient::State::settle_if_whole(uint16_t number, TimeNs now) {
   settled.sums = slot.result.integers();
   settled.racks = slot.result.racks();
   if (contributed) settled.applied = kept ? *kept : slot.result.indices();
-  outcome.settled(settled);
+  steps.outcome.settled(settled);
   keep_applied(slot, settled.applied);
   slot.result.drop_entries();
   ++slot.turn;
@@ -122,52 +122,40 @@ bool SwitchClient::State::settle_if_whole(uint16_t number, TimeNs now) {
 }
 
 /// What the owner is told of these entries of the step where nothing came of them.
-SettledWindow SwitchClient::State::settled_window(uint16_t number, uint32_t window, size_t first, size_t last) const {
+SettledWindow SwitchClient::Lane::settled_window(uint16_t number, uint32_t window, size_t first, size_t last) const {
   SettledWindow settled;
-  settled.step = step;
-  settled.window = window;
-  settled.slot = number;
+  settled.step = steps.step;
+  settled.window = window_of_all(window);
+  settled.slot = static_cast<uint16_t>(number * options.lanes + lane);
   settled.turn = slots[number].turn;
-  settled.begin = window * options.window_indices;
+  settled.begin = settled.window * options.window_indices;
   settled.first = first;
-  settled.offered = offer->entries.view.indices.subspan(first, last - first);
-  settled.values = offer->entries.view.values.subspan(first, last - first);
-  settled.sent = std::span<const int32_t>(offer->sent).subspan(first, last - first);
+  settled.offered = steps.offer->entries.view.indices.subspan(first, last - first);
+  settled.values = steps.offer->entries.view.values.subspan(first, last - first);
+  settled.sent = std::span<const int32_t>(steps.offer->sent).subspan(first, last - first);
   return settled;
 }
 
-void SwitchClient::State::keep_applied(Slot& slot, std::span<const uint16_t> where) {
+void SwitchClient::Lane::keep_applied(Slot& slot, std::span<const uint16_t> where) {
   std::swap(slot.applied[0], slot.applied[1]);
   Applied& applied = slot.applied[0];
   applied.exponent = exponent_of(slot.result.header());
-  applied.begin = slot.window * options.window_indices;
-  applied.offer = offer;
+  applied.begin = window_of_all(slot.window) * options.window_indices;
+  applied.offer = steps.offer;
   applied.first = slot.first;
   applied.last = slot.last;
   applied.applied.assign(where.begin(), where.end());
 }
 
 /// The turn after a settled one: at once, or with the next step.
-void SwitchClient::State::advance(uint16_t number, uint32_t next, TimeNs now, protocol::PacketSink& sink) {
+void SwitchClient::Lane::advance(uint16_t number, uint32_t next, TimeNs now, protocol::PacketSink& sink) {
   if (next != protocol::kNoWindow) {
     open_turn(number, next, now, sink);
   } else {
     slots[number].state = SlotState::kDone;
-    end_step_if_over(now, sink);
+    steps.end_step_if_over(now, sink);
   }
   send_held(now, sink);
-}
-
-void SwitchClient::State::end_step_if_over(TimeNs now, protocol::PacketSink& sink) {
-  if (!std::ranges::all_of(slots, [](const Slot& slot) { return slot.state == SlotState::kDone; })) return;
-  stepping = false;
-  if (options.sums == SwitchSums::kExactInF32) {
-    exponents.end_step_of_nonzero();
-  } else {
-    exponents.end_step();
-  }
-  if (!finishing) return outcome.step_done(step);
-  go_on_finishing(now, sink);
 }
 
 }  // namespace millrace::worker

@@ -10,24 +10,8 @@
 /// have been counted (SWITCH.md 6.8) is kept, and settles its step when it comes back.
 namespace millrace::worker {
 
-void SwitchClient::State::begin_or_wait(TimeNs now, protocol::PacketSink& sink) {
-  if (paused) {
-    unopened = true;
-  } else {
-    open_step(now, sink);
-  }
-}
-
-void SwitchClient::State::note_lives(const SwitchEpoch& given) {
-  for (uint32_t worker = 0; worker < protocol::kSwitchWorkersMax; ++worker) {
-    if ((given.live >> worker & 1) == 0) continue;
-    const bool was_live = (epoch.live >> worker & 1) != 0;
-    if (!was_live || given.lives[worker] != epoch.lives[worker]) live_since[worker] = given.epoch;
-  }
-}
-
 /// What the opening was without: the workers of the last one that are no more, or have another life.
-void SwitchClient::State::note_removal(const protocol::WelcomeTerms& welcome) {
+void SwitchClient::Lane::note_removal(const protocol::WelcomeTerms& welcome) {
   SwitchRemoval removal{.epoch = epoch.epoch, .gone = {}, .slots = {}};
   for (uint16_t worker = 0; worker < protocol::kSwitchWorkersMax; ++worker) {
     if ((opened_live >> worker & 1) == 0) continue;
@@ -54,8 +38,25 @@ void SwitchClient::State::note_removal(const protocol::WelcomeTerms& welcome) {
   if (removals.size() > kSwitchRemovalsMax) removals.pop_back();
 }
 
+SwitchHandover::Lane SwitchClient::Lane::handover() const {
+  SwitchHandover::Lane out{.slots = {}, .removals = removals, .opened_live = opened_live, .opened_lives = opened_lives};
+  for (const Slot& slot : slots) out.slots.push_back({slot.turn, slot.kept});
+  return out;
+}
+
+void SwitchClient::Lane::take_over(const SwitchHandover::Lane& handover) {
+  MILLRACE_CHECK(handover.slots.size() == slots.size(), handover.slots.size(), slots.size());
+  for (size_t at = 0; at < slots.size(); ++at) {
+    slots[at].turn = handover.slots[at].turn;
+    slots[at].kept = handover.slots[at].last_result;
+  }
+  removals = handover.removals;
+  opened_live = handover.opened_live;
+  opened_lives = handover.opened_lives;
+}
+
 /// The slot's turn is settled, and not counted up yet.
-void SwitchClient::State::note_result_of_removal(uint16_t number) {
+void SwitchClient::Lane::note_result_of_removal(uint16_t number) {
   for (SwitchRemoval& removal : removals) {
     SwitchRemoval::Slot& of = removal.slots[number];
     if (of.turn == slots[number].turn && of.result.empty()) of.result = slots[number].kept;
@@ -63,26 +64,17 @@ void SwitchClient::State::note_result_of_removal(uint16_t number) {
 }
 
 /// Everybody has said FIN, in the life that it has now: one that came in later has not.
-bool SwitchClient::State::all_ended() const {
+bool SwitchClient::Lane::all_ended() const {
   return std::ranges::all_of(slots, [this](const Slot& slot) {
     if (!slot.ended || (epoch.live & ~slot.ended_by) != 0) return false;
     for (uint64_t left = epoch.live; left != 0; left &= left - 1) {
-      if (live_since[static_cast<size_t>(std::countr_zero(left))] > slot.ended_epoch) return false;
+      if (steps.live_since[static_cast<size_t>(std::countr_zero(left))] > slot.ended_epoch) return false;
     }
     return true;
   });
 }
 
-/// A step of one that only answers is over.
-void SwitchClient::State::go_on_finishing(TimeNs now, protocol::PacketSink& sink) {
-  finished = all_ended();
-  if (finished) return;
-  const Status begun = begin_step(next_step, std::make_shared<StepOffer>());
-  MILLRACE_CHECK(begun.has_value());
-  begin_or_wait(now, sink);
-}
-
-SwitchRevoked SwitchClient::State::revoke(const Applied& applied) {
+SwitchRevoked SwitchClient::Lane::revoke(const Applied& applied) {
   SwitchRevoked revoked;
   revoked.exponent = applied.exponent;
   if (!applied.offer) return revoked;
@@ -95,33 +87,29 @@ SwitchRevoked SwitchClient::State::revoke(const Applied& applied) {
   return revoked;
 }
 
-std::vector<SwitchRevoked> SwitchClient::State::abandon_step(uint64_t life, const std::vector<SwitchRemoval>& known) {
-  const std::pair<uint16_t, uint64_t> own{options.worker, life};
-  const auto removal = std::ranges::find_if(
-      known, [&](const SwitchRemoval& one) { return std::ranges::find(one.gone, own) != one.gone.end(); });
-  std::vector<SwitchRevoked> revoked;
-  for (uint16_t number = 0; number < slot_count() && removal != known.end(); ++number) {
+/// removal  the one that names the life with which this worker left.
+void SwitchClient::Lane::revoke_behind(const SwitchRemoval& removal, std::vector<SwitchRevoked>& revoked) {
+  for (uint16_t number = 0; number < slot_count(); ++number) {
     // It has results behind T, and nobody else who is left: of one turn where it alone had it, of two where who else had the one
     // before was removed later.
     std::array<Applied, 2>& applied = slots[number].applied;
-    const uint64_t behind = slots[number].turn - std::min(slots[number].turn, removal->slots[number].turn + 1);
+    const uint64_t behind = slots[number].turn - std::min(slots[number].turn, removal.slots[number].turn + 1);
     for (uint64_t at = 0; at < std::min<uint64_t>(behind, applied.size()); ++at)
       revoked.push_back(revoke(std::exchange(applied[at], {})));
   }
-  if (!stepping) return revoked;
+}
+
+/// removal  as above; null: nobody knows of one.
+void SwitchClient::Lane::abandon_turns(const SwitchRemoval* removal) {
   for (uint16_t number = 0; number < slot_count(); ++number) {
-    if (!unopened && slots[number].state != SlotState::kDone)
-      abandon_turn(number, removal == known.end() ? nullptr : &*removal);
+    if (!steps.unopened && slots[number].state != SlotState::kDone) abandon_turn(number, removal);
     return_pieces(number);
     slots[number].state = SlotState::kDone;
   }
-  stepping = unopened = false;
-  outcome.step_done(step);
-  return revoked;
 }
 
 /// A turn that was out, or was about to be. REQUIRES: the slot is not done.
-void SwitchClient::State::abandon_turn(uint16_t number, const SwitchRemoval* removal) {
+void SwitchClient::Lane::abandon_turn(uint16_t number, const SwitchRemoval* removal) {
   Slot& slot = slots[number];
   const auto returns_all = [&] { return_window(number, slot.window, slot.first, slot.last); };
   if (slot.sends == 0) return returns_all();
@@ -138,19 +126,19 @@ void SwitchClient::State::abandon_turn(uint16_t number, const SwitchRemoval* rem
 }
 
 /// What has not had its turn in this step.
-void SwitchClient::State::return_pieces(uint16_t number) {
+void SwitchClient::Lane::return_pieces(uint16_t number) {
   Slot& slot = slots[number];
   for (; slot.piece < slot.pieces.size(); ++slot.piece) {
-    const Piece& piece = pieces[slot.pieces[slot.piece]];
+    const State::Piece& piece = steps.pieces[slot.pieces[slot.piece]];
     return_window(number, piece.window, piece.first, piece.last);
   }
 }
 
 /// first, last  of the step's entries.
-void SwitchClient::State::return_window(uint16_t number, uint32_t window, size_t first, size_t last) {
-  std::fill(offer->sent.begin() + static_cast<std::ptrdiff_t>(first),
-            offer->sent.begin() + static_cast<std::ptrdiff_t>(last), 0);
-  outcome.settled(settled_window(number, window, first, last));
+void SwitchClient::Lane::return_window(uint16_t number, uint32_t window, size_t first, size_t last) {
+  std::fill(steps.offer->sent.begin() + static_cast<std::ptrdiff_t>(first),
+            steps.offer->sent.begin() + static_cast<std::ptrdiff_t>(last), 0);
+  steps.outcome.settled(settled_window(number, window, first, last));
 }
 
 }  // namespace millrace::worker

@@ -3,196 +3,49 @@
 #include <array>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <vector>
 
-#include "protocol/datagram/sent_log.h"
-#include "protocol/datagram/switch_link.h"
-#include "worker/switch/grid.h"
-#include "worker/switch/round_trip.h"
+#include "worker/switch/client_lane.h"
 #include "worker/switch/switch_client.h"
-#include "worker/switch/turn.h"
 
 namespace millrace::worker {
 
-using protocol::SwitchLink;
-
-/// The client's insides. One concern a file: client_turns.cc (steps, turns, what is sent), client_results.cc (what comes of
-/// a turn), client_epochs.cc (challenge, hello, welcome), client_returns.cc (removals, pauses),
-/// client_rack.cc (the session with the rack),
-/// client_timers.cc (time-outs, silence, congestion).
+/// The client's insides: steps, and what all lanes share (client_steps.cc). A step is over when it is over in all lanes, and the
+/// next one begins in all of them at once: so exponents are of whole steps, and positions of two lanes belong together.
 struct SwitchClient::State {
   State(const SwitchClientOptions& options_given, SwitchOutcome& outcome_given);
 
-  enum class SlotState : uint8_t {
-    kDone,     ///< this step is over here; begin_step() starts the next turn
-    kHeld,     ///< the answer is made and not sent: congestion, or a hello comes first
-    kWaiting,  ///< sent; the result is out
-  };
-
-  /// What was sent in a turn, and where its update has it.
-  struct Applied {
-    int exponent = 0;
-    uint32_t begin = 0;                      ///< of the window
-    std::shared_ptr<const StepOffer> offer;  ///< null: nothing
-    size_t first = 0;                        ///< of its entries
-    size_t last = 0;
-    std::vector<uint16_t> applied;  ///< SettledWindow's
-  };
-  static SwitchRevoked revoke(const Applied& applied);
-
-  /// What is looked at in all slots at every result stands first, within a line of the cache.
-  struct alignas(64) Slot {
-    SlotState state = SlotState::kDone;
-    uint32_t sends = 0;      ///< of this turn, in all epochs and lives
-    uint64_t order = 0;      ///< of its last transmission, or of its waiting, among all slots'
-    uint32_t overtaken = 0;  ///< turns that were sent later and are back already
-    bool hastened = false;   ///< its result is lost, and it is asked for
-    uint32_t timeouts = 0;
-    TimeNs sent_at = 0;  ///< first
-    TimeNs last_sent_at = 0;
-    TimeNs due = 0;       ///< kWaiting: time-out; kHeld: goes out at the latest
-    uint64_t turn = 1;    ///< the position of SWITCH.md: the turn that is sent next, or was
-    uint32_t window = 0;  ///< of that turn
-    uint32_t next = protocol::kNoWindow;
-    size_t piece = 0;  ///< of pieces: the first whose window has not had its turn
-    std::vector<uint32_t> pieces;
-    size_t first = 0;  ///< of the step's entries: what is offered in this turn
-    size_t last = 0;
-    Contribution sent;
-    Gathering result;
-    std::vector<Fragment> kept;  ///< the whole result of turn - 1
-    // This step's opening said FIN of all its contributors:
-    bool ended = false;
-    uint64_t ended_by = 0;           ///< these
-    uint32_t ended_epoch = 0;        ///< in this epoch
-    std::array<Applied, 2> applied;  ///< in turns - 1 and - 2: what would be revoked
-  };
-
   /// A step's entries of one window.
   struct Piece {
-    uint32_t window = 0;
+    uint32_t window = 0;  ///< as its lane numbers it
     size_t first = 0;
     size_t last = 0;
   };
 
-  // client_turns.cc
   Status begin_step(uint32_t number, std::shared_ptr<StepOffer> own_offer);
   void share_out_pieces();
-  SettledWindow settled_window(uint16_t number, uint32_t window, size_t first, size_t last) const;
-  void open_step(TimeNs now, protocol::PacketSink& sink);
-  void open_turn(uint16_t number, uint32_t window, TimeNs now, protocol::PacketSink& sink);
-  void send_or_hold(uint16_t number, TimeNs now, protocol::PacketSink& sink);
-  void send_turn(uint16_t number, TimeNs now, protocol::PacketSink& sink);
-  enum class Way : uint8_t { kRack, kDecider };
-  void transmit(uint16_t number, uint8_t flags, Way way, protocol::PacketSink& sink);
-  void transmit_fragment(uint16_t number, uint16_t at, uint8_t flags, Way way, protocol::PacketSink& sink);
-  void send_lost(const protocol::Notice& notice, Way way, TimeNs now, protocol::PacketSink& sink);
-  void send_lost_packet(protocol::SentLog::Packet packet, Way way, TimeNs now, protocol::PacketSink& sink);
-  void note_sent(Slot& slot, TimeNs now);
-  void send_held(TimeNs now, protocol::PacketSink& sink);
-  void note_overtaken(uint64_t order, TimeNs now);
-  void hasten_results(TimeNs now);
-  uint32_t waiting() const;
-
-  // client_results.cc
-  void on_result(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
-  bool fits_turn(const protocol::DatagramHeader& header);
-  bool keeps_the_rules(const Slot& slot, uint16_t number, const protocol::DatagramHeader& header) const;
-  void count_taken(Gathering::Taken taken);
-  bool settle_if_whole(uint16_t number, TimeNs now);
-  void keep_applied(Slot& slot, std::span<const uint16_t> where);
-  void advance(uint16_t number, uint32_t next, TimeNs now, protocol::PacketSink& sink);
-  void end_step_if_over(TimeNs now, protocol::PacketSink& sink);
-
-  // client_epochs.cc
-  void set_epoch(const SwitchEpoch& given, TimeNs now, protocol::PacketSink& sink);
-  void receive(const protocol::ReceivedPacket& packet, TimeNs now, protocol::PacketSink& sink);
-  void go_outside();
-  void leave_life();
-  void say_hello(TimeNs now, protocol::PacketSink& sink);
-  void ask_life(TimeNs now, protocol::PacketSink& sink);
-  void on_challenge(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
-  void on_session_packet(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
-  void on_welcome(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
-  void on_fetch(const protocol::Datagram& datagram, protocol::PacketSink& sink);
-  void on_notice(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
-  void note_standing_off(protocol::NoticeCode code, TimeNs now);
-  void heard(TimeNs now);
-
-  // client_returns.cc
   void begin_or_wait(TimeNs now, protocol::PacketSink& sink);
-  void note_lives(const SwitchEpoch& given);
-  void note_removal(const protocol::WelcomeTerms& welcome);
-  void note_result_of_removal(uint16_t number);
-  bool all_ended() const;
+  void open_step(TimeNs now, protocol::PacketSink& sink);
+  void end_step_if_over(TimeNs now, protocol::PacketSink& sink);
   void go_on_finishing(TimeNs now, protocol::PacketSink& sink);
   bool at_rest() const { return !stepping || unopened; }
-  std::vector<SwitchRevoked> abandon_step(uint64_t life, const std::vector<SwitchRemoval>& known);
-  void abandon_turn(uint16_t number, const SwitchRemoval* removal);
-  void return_pieces(uint16_t number);
-  void return_window(uint16_t number, uint32_t window, size_t first, size_t last);
-
-  // client_rack.cc
-  enum class RackPhase : uint8_t {
-    kNone,  ///< no rack in this epoch, or one of another shape
-    kAsking,
-    kHello,
-    kWelcome,  ///< contributions go there first
-  };
-  void begin_rack(TimeNs now, protocol::PacketSink& sink);
-  void ask_rack(TimeNs now, protocol::PacketSink& sink);
-  void greet_rack(TimeNs now, protocol::PacketSink& sink);
-  bool is_from_rack(const protocol::Datagram& datagram, const protocol::Endpoint& from) const;
-  void on_rack_packet(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
-  void on_rack_challenge(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
-  void on_rack_welcome(const protocol::Datagram& datagram);
-  void on_rack_notice(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
-  void leave_rack(RackPhase then);
-  void doubt_rack(TimeNs now, protocol::PacketSink& sink);
-  void tick_rack(TimeNs now, protocol::PacketSink& sink);
-  TimeNs rack_deadline() const;
-
-  // client_timers.cc
-  void tick(TimeNs now, protocol::PacketSink& sink);
-  TimeNs next_deadline() const;
-  TimeNs turn_deadline() const;
-  void time_out(uint16_t number, TimeNs now, protocol::PacketSink& sink);
-  void note_silence(TimeNs now, protocol::PacketSink& sink);
-  void probe_still(TimeNs now, protocol::PacketSink& sink);
-  bool may_probe(const Slot& slot) const;
-  TimeNs still_patience() const;
-  TimeNs still_due() const;
-  TimeNs still_min() const { return lossy_steps != 0 ? kStillMinLossy : kStillMin; }
-  bool idle() const;
-  TimeNs idle_probe_due() const;
-  void probe_idly(TimeNs now, protocol::PacketSink& sink);
-
-  static constexpr uint32_t kHastySendsMax = 3;  ///< of a turn: so often it is sent again before a time-out
-  static constexpr uint32_t kOvertakenMax = 3;   ///< as duplicate acknowledgements of TCP (RFC 5681)
-  /// A worker that has lost its core is not a lost packet; where packets are lost in every step it may well be one.
-  static constexpr TimeNs kStillMin = 5 * kNsPerMs;
-  static constexpr TimeNs kStillMinLossy = 2 * kNsPerMs;
-  static constexpr uint32_t kLossySteps = 3;  ///< from a loss on
-
-  uint16_t slot_count() const { return static_cast<uint16_t>(slots.size()); }
+  std::vector<SwitchRevoked> abandon_step(uint64_t life, const SwitchHandover& known);
+  void set_epoch(const SwitchEpoch& given, TimeNs now, protocol::PacketSink& sink);
+  void note_lives(const SwitchEpoch& given);
+  void receive(const protocol::ReceivedPacket& packet, TimeNs now, protocol::PacketSink& sink);
+  SwitchHandover handover() const;
+  void take_over(const SwitchHandover& handover);
 
   SwitchClientOptions options;
   SwitchOutcome& outcome;
   int32_t limit;
-  uint32_t windows;
-  SwitchLink link;
-  SwitchLink rack_link;
-  RoundTrip round_trip;
-  CongestionWindow congestion;
   ExponentTable exponents;
   SwitchClientCounters counters;
 
   SwitchEpoch epoch{};
   bool has_epoch = false;
   uint32_t epoch_seen = 0;
-  SwitchPhase phase = SwitchPhase::kOutside;
-  std::vector<Slot> slots;
+  std::array<uint32_t, protocol::kSwitchWorkersMax> live_since{};  ///< epochs: of each worker's present life
 
   uint32_t next_step = 0;  ///< begin_step()'s
   uint32_t step = 0;       ///< under way, or the last
@@ -204,33 +57,7 @@ struct SwitchClient::State {
   std::shared_ptr<StepOffer> offer = std::make_shared<StepOffer>();
   std::vector<Piece> pieces;
 
-  std::array<uint32_t, protocol::kSwitchWorkersMax> live_since{};  ///< epochs: of each worker's present life
-  SwitchLives opened_lives{};                                      ///< of the last epoch that was opened
-  uint64_t opened_live = 0;
-  std::vector<SwitchRemoval> removals;  ///< the latest first
-
-  RackPhase rack_phase = RackPhase::kNone;
-  bool rack_doubted = false;  ///< kWelcome: a CHALREQ is out
-  TimeNs rack_due = 0;
-  TimeNs rack_asked_at = INT64_MIN;
-  uint32_t rack_timeouts = 0;
-
-  uint64_t orders = 0;  ///< transmissions and answers held back, counted
-  protocol::SentLog decider_log;
-  protocol::SentLog rack_log;
-  uint32_t lossy_steps = 0;       ///< so many more, this one among them, count as ones that lose packets
-  uint32_t results_lost = 0;      ///< packets to all that have not come, and no slot has been found that lacks them
-  bool step_is_answered = false;  ///< a turn of this step is back: all workers have begun it
-  TimeNs moved_at = 0;            ///< when a turn came back last, or what was out was sent again
-
-  uint32_t silent_timeouts = 0;
-  bool refused = false;             ///< NO_SLOTS, or what no resend cures, in this epoch
-  TimeNs stood_off_at = INT64_MIN;  ///< since when the aggregator has said that it is with another job or epoch; never
-  TimeNs hello_due = 0;             ///< kAsking, kHello
-  uint32_t hello_timeouts = 0;
-  TimeNs asked_at = INT64_MIN;  ///< never, or when
-  TimeNs silence_counted_at = 0;
-  TimeNs heard_at = 0;
+  std::vector<std::unique_ptr<Lane>> lanes;
 };
 
 }  // namespace millrace::worker

@@ -6,7 +6,7 @@
 /// Time-outs of turns and hellos, an aggregator's silence.
 namespace millrace::worker {
 
-void SwitchClient::State::tick(TimeNs now, protocol::PacketSink& sink) {
+void SwitchClient::Lane::tick(TimeNs now, protocol::PacketSink& sink) {
   if (phase == SwitchPhase::kOutside) return;
   tick_rack(now, sink);
   if (phase == SwitchPhase::kAsking || phase == SwitchPhase::kHello) {
@@ -40,7 +40,7 @@ void SwitchClient::State::tick(TimeNs now, protocol::PacketSink& sink) {
 
 /// Of a step's last turns none is overtaken, and no number shows a gap. So where nothing comes back, what is out for longer than
 /// a turn takes is sent again, without a judgement of the network (as the tail loss probe of RFC 8985).
-void SwitchClient::State::probe_still(TimeNs now, protocol::PacketSink& sink) {
+void SwitchClient::Lane::probe_still(TimeNs now, protocol::PacketSink& sink) {
   const TimeNs patience = still_patience();
   moved_at = now;
   for (uint16_t number = 0; number < slot_count(); ++number) {
@@ -50,16 +50,16 @@ void SwitchClient::State::probe_still(TimeNs now, protocol::PacketSink& sink) {
   }
 }
 
-bool SwitchClient::State::may_probe(const Slot& slot) const {
+bool SwitchClient::Lane::may_probe(const Slot& slot) const {
   return step_is_answered && slot.state == SlotState::kWaiting && slot.sends <= kHastySendsMax;
 }
 
-TimeNs SwitchClient::State::still_patience() const {
+TimeNs SwitchClient::Lane::still_patience() const {
   const TimeNs expected = round_trip.expected(waiting(), slot_count());
   return std::max(expected + expected / 2, still_min());
 }
 
-TimeNs SwitchClient::State::still_due() const {
+TimeNs SwitchClient::Lane::still_due() const {
   TimeNs oldest = std::numeric_limits<TimeNs>::max();
   for (const Slot& slot : slots) {
     if (may_probe(slot)) oldest = std::min(oldest, slot.last_sent_at);
@@ -68,7 +68,7 @@ TimeNs SwitchClient::State::still_due() const {
   return std::max(oldest + still_patience(), moved_at + still_min());
 }
 
-void SwitchClient::State::time_out(uint16_t number, TimeNs now, protocol::PacketSink& sink) {
+void SwitchClient::Lane::time_out(uint16_t number, TimeNs now, protocol::PacketSink& sink) {
   Slot& slot = slots[number];
   // No turn of this step is back, so somebody has not begun it: that is no congestion, and one slot asks for all.
   const auto asks = std::ranges::find(slots, SlotState::kWaiting, &Slot::state);
@@ -85,7 +85,7 @@ void SwitchClient::State::time_out(uint16_t number, TimeNs now, protocol::Packet
 }
 
 /// Nothing authentic has come for several time-outs: slow workers, or a dead aggregator. A challenge tells.
-void SwitchClient::State::note_silence(TimeNs now, protocol::PacketSink& sink) {
+void SwitchClient::Lane::note_silence(TimeNs now, protocol::PacketSink& sink) {
   // Slots time out together: that is one silence.
   if (now - silence_counted_at < round_trip.timeout(0) / 2) return;
   silence_counted_at = now;
@@ -96,19 +96,19 @@ void SwitchClient::State::note_silence(TimeNs now, protocol::PacketSink& sink) {
   asked_at = now;
 }
 
-void SwitchClient::State::heard(TimeNs now) {
+void SwitchClient::Lane::heard(TimeNs now) {
   silent_timeouts = 0;
   heard_at = now;
 }
 
-bool SwitchClient::State::idle() const {
+bool SwitchClient::Lane::idle() const {
   return std::ranges::all_of(slots, [](const Slot& slot) { return slot.state == SlotState::kDone; });
 }
 
-TimeNs SwitchClient::State::idle_probe_due() const { return std::max(heard_at, asked_at) + options.idle_probe_ns; }
+TimeNs SwitchClient::Lane::idle_probe_due() const { return std::max(heard_at, asked_at) + options.idle_probe_ns; }
 
 /// Between steps, or finished, nothing of this worker's times out: but a restarted aggregator waits for the hellos of all.
-void SwitchClient::State::probe_idly(TimeNs now, protocol::PacketSink& sink) {
+void SwitchClient::Lane::probe_idly(TimeNs now, protocol::PacketSink& sink) {
   if (now < idle_probe_due()) return;
   if (asked_at > heard_at) ++silent_timeouts;
   link.request_challenge(epoch.epoch, sink);
@@ -116,9 +116,9 @@ void SwitchClient::State::probe_idly(TimeNs now, protocol::PacketSink& sink) {
   asked_at = now;
 }
 
-TimeNs SwitchClient::State::next_deadline() const { return std::min(turn_deadline(), rack_deadline()); }
+TimeNs SwitchClient::Lane::next_deadline() const { return std::min(turn_deadline(), rack_deadline()); }
 
-TimeNs SwitchClient::State::turn_deadline() const {
+TimeNs SwitchClient::Lane::turn_deadline() const {
   constexpr TimeNs kNever = std::numeric_limits<TimeNs>::max();
   if (phase == SwitchPhase::kOutside) return kNever;
   if (phase != SwitchPhase::kRunning) return hello_due;

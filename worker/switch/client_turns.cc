@@ -5,7 +5,7 @@
 #include "kernels/base/check.h"
 #include "worker/switch/client_state.h"
 
-/// Steps and turns: what is offered, in which order windows have their turns, what is sent.
+/// Turns: in which order windows have theirs, what is sent, and again.
 namespace millrace::worker {
 
 namespace flag = protocol::datagram_flag;
@@ -21,6 +21,13 @@ std::span<const uint16_t> in_window(IndexSpan indices, uint32_t begin) {
   return room;
 }
 
+constexpr uint64_t kRackNonces = 0x4E5C'0DE5'0F5A'7AC5;  // the two links' nonces differ
+constexpr uint64_t kLaneNonces = 0xA0761D6478BD642F;     // ... and those of lanes
+
+uint64_t nonce_seed(const SwitchClientOptions& options, uint32_t lane) {
+  return options.nonce_seed + lane * kLaneNonces;
+}
+
 /// The payload's room in a packet: a contribution has no extension; a rack that hands it on gives it one.
 size_t payload_room(const SwitchClientOptions& options) {
   const size_t spared = options.through_racks ? protocol::kPartialTermsBytes : 0;
@@ -29,61 +36,46 @@ size_t payload_room(const SwitchClientOptions& options) {
 
 }  // namespace
 
-Status SwitchClient::State::begin_step(uint32_t number, std::shared_ptr<StepOffer> own_offer) {
-  const auto refuse = [](const char* sentence) {
-    return std::unexpected(Error{ErrorCode::kInvalidArgument, sentence});
-  };
-  if (stepping) return refuse("the step before is not over");
-  if (number != next_step) return refuse("another step than the next");
-  if (number == UINT32_MAX) return refuse("steps are numbered in 32 bits, and these are used up");
-  const StreamView<float>& entries = own_offer->entries.view;
-  MILLRACE_CHECK(entries.indices.size() == entries.values.size() && own_offer->sent.size() == entries.indices.size(),
-                 entries.indices.size(), entries.values.size(), own_offer->sent.size());
-  step = number;
-  next_step = number + 1;
-  stepping = true;
-  offer = std::move(own_offer);
-  share_out_pieces();
-  return {};
-}
-
-/// Each slot its windows.
-void SwitchClient::State::share_out_pieces() {
-  const IndexSpan indices = offer->entries.view.indices;
-  pieces.clear();
-  for (Slot& slot : slots) {
-    slot.pieces.clear();
-    slot.piece = 0;
-  }
-  for (size_t first = 0; first < indices.size();) {
-    const uint32_t window = indices[first] / options.window_indices;
-    const uint64_t end = (uint64_t{window} + 1) * options.window_indices;
-    const auto rest = indices.subspan(first, std::min<size_t>(indices.size() - first, options.window_indices));
-    const auto beyond = std::ranges::lower_bound(rest, end, {}, [](uint32_t index) { return uint64_t{index}; });
-    const size_t last = first + static_cast<size_t>(beyond - rest.begin());
-    slots[window % options.slots].pieces.push_back(static_cast<uint32_t>(pieces.size()));
-    pieces.push_back({.window = window, .first = first, .last = last});
-    first = last;
-  }
-}
-
-void SwitchClient::State::open_step(TimeNs now, protocol::PacketSink& sink) {
+void SwitchClient::Lane::open_step(TimeNs now, protocol::PacketSink& sink) {
   step_is_answered = false;
   results_lost = 0;
   if (lossy_steps != 0) --lossy_steps;
-  unopened = false;
   for (uint16_t number = 0; number < slot_count(); ++number) {
     slots[number].ended = false;
     open_turn(number, number, now, sink);
   }
 }
 
-void SwitchClient::State::open_turn(uint16_t number, uint32_t window, TimeNs now, protocol::PacketSink& sink) {
+SwitchClient::Lane::Lane(State& steps_given, uint32_t lane_given)
+    : steps(steps_given),
+      options(steps.options),
+      counters(steps.counters),
+      epoch(steps.epoch),
+      lane(lane_given),
+      windows(((options.dimension - 1) / options.window_indices + options.lanes - lane) / options.lanes),
+      link({.job = options.job + lane,
+            .key = options.key,
+            .worker = options.worker,
+            .nonce_seed = nonce_seed(options, lane)}),
+      rack_link({.job = options.job + lane,
+                 .key = options.key,
+                 .worker = options.worker,
+                 .nonce_seed = nonce_seed(options, lane) ^ kRackNonces}),
+      round_trip(options.round_trip),
+      congestion(options.slots / options.lanes),
+      slots(options.slots / options.lanes) {}
+
+bool SwitchClient::Lane::step_is_over() const {
+  return std::ranges::all_of(slots, [](const Slot& slot) { return slot.state == SlotState::kDone; });
+}
+
+void SwitchClient::Lane::open_turn(uint16_t number, uint32_t window, TimeNs now, protocol::PacketSink& sink) {
   Slot& slot = slots[number];
   slot.window = window;
   slot.first = slot.last = 0;
+  const std::vector<State::Piece>& pieces = steps.pieces;
   if (slot.piece < slot.pieces.size() && pieces[slot.pieces[slot.piece]].window == window) {
-    const Piece& piece = pieces[slot.pieces[slot.piece++]];
+    const State::Piece& piece = pieces[slot.pieces[slot.piece++]];
     slot.first = piece.first;
     slot.last = piece.last;
   }
@@ -92,20 +84,21 @@ void SwitchClient::State::open_turn(uint16_t number, uint32_t window, TimeNs now
 
   ContributionTerms terms{.header = {}, .codecs = options.codecs, .window_indices = options.window_indices};
   terms.payload_bytes_max = payload_room(options);
-  terms.limit = limit;
+  terms.limit = steps.limit;
   terms.header.type = protocol::DatagramType::kContribution;
-  terms.header.flags = finishing && window == number ? flag::kFin : uint8_t{0};
+  terms.header.flags = steps.finishing && window == number ? flag::kFin : uint8_t{0};
   terms.header.turn = slot.turn;
-  terms.header.step = step;
+  terms.header.step = steps.step;
   terms.header.window = window;
   terms.header.next = slot.next;
   terms.header.slot = number;
-  terms.header.exponent = static_cast<int8_t>(exponents.of(window));
-  const StreamView<float>& entries = offer->entries.view;
+  terms.header.exponent = static_cast<int8_t>(steps.exponents.of(window_of_all(window)));
+  const StreamView<float>& entries = steps.offer->entries.view;
   const size_t count = slot.last - slot.first;
-  const auto indices = in_window(entries.indices.subspan(slot.first, count), window * options.window_indices);
+  const auto indices =
+      in_window(entries.indices.subspan(slot.first, count), window_of_all(window) * options.window_indices);
   make_contribution({indices, entries.values.subspan(slot.first, count)}, terms,
-                    std::span(offer->sent).subspan(slot.first, count), slot.sent);
+                    std::span(steps.offer->sent).subspan(slot.first, count), slot.sent);
   counters.entries_left_over += slot.sent.left_over;
   counters.entries_saturated += slot.sent.saturated;
   slot.result.clear();
@@ -114,11 +107,11 @@ void SwitchClient::State::open_turn(uint16_t number, uint32_t window, TimeNs now
   send_or_hold(number, now, sink);
 }
 
-uint32_t SwitchClient::State::waiting() const {
+uint32_t SwitchClient::Lane::waiting() const {
   return static_cast<uint32_t>(std::ranges::count(slots, SlotState::kWaiting, &Slot::state));
 }
 
-void SwitchClient::State::send_or_hold(uint16_t number, TimeNs now, protocol::PacketSink& sink) {
+void SwitchClient::Lane::send_or_hold(uint16_t number, TimeNs now, protocol::PacketSink& sink) {
   Slot& slot = slots[number];
   slot.state = SlotState::kHeld;
   slot.order = ++orders;
@@ -127,7 +120,7 @@ void SwitchClient::State::send_or_hold(uint16_t number, TimeNs now, protocol::Pa
   if (slot.state == SlotState::kHeld) ++counters.held_back;
 }
 
-void SwitchClient::State::send_turn(uint16_t number, TimeNs now, protocol::PacketSink& sink) {
+void SwitchClient::Lane::send_turn(uint16_t number, TimeNs now, protocol::PacketSink& sink) {
   Slot& slot = slots[number];
   slot.state = SlotState::kWaiting;
   // In a rack the second time-out asks for what the switch has, and from the third on every other resend goes past it.
@@ -137,7 +130,7 @@ void SwitchClient::State::send_turn(uint16_t number, TimeNs now, protocol::Packe
   note_sent(slot, now);
 }
 
-void SwitchClient::State::note_sent(Slot& slot, TimeNs now) {
+void SwitchClient::Lane::note_sent(Slot& slot, TimeNs now) {
   slot.order = ++orders;
   slot.overtaken = 0;
   slot.hastened = false;
@@ -146,13 +139,13 @@ void SwitchClient::State::note_sent(Slot& slot, TimeNs now) {
   slot.due = now + round_trip.timeout(slot.timeouts);
 }
 
-void SwitchClient::State::transmit(uint16_t number, uint8_t flags, Way way, protocol::PacketSink& sink) {
+void SwitchClient::Lane::transmit(uint16_t number, uint8_t flags, Way way, protocol::PacketSink& sink) {
   const auto fragments = static_cast<uint16_t>(slots[number].sent.fragments.size());
   for (uint16_t at = 0; at < fragments; ++at) transmit_fragment(number, at, flags, way, sink);
 }
 
-void SwitchClient::State::transmit_fragment(uint16_t number, uint16_t at, uint8_t flags, Way way,
-                                            protocol::PacketSink& sink) {
+void SwitchClient::Lane::transmit_fragment(uint16_t number, uint16_t at, uint8_t flags, Way way,
+                                           protocol::PacketSink& sink) {
   const Slot& slot = slots[number];
   const Fragment& fragment = slot.sent.fragments[at];
   protocol::DatagramHeader header = fragment.header;
@@ -171,7 +164,7 @@ void SwitchClient::State::transmit_fragment(uint16_t number, uint16_t at, uint8_
 
 /// What an aggregator lacks is sent again at once: it names the packets, so that no other worker sends anything, and nobody waits
 /// for a time-out.
-void SwitchClient::State::send_lost(const protocol::Notice& notice, Way way, TimeNs now, protocol::PacketSink& sink) {
+void SwitchClient::Lane::send_lost(const protocol::Notice& notice, Way way, TimeNs now, protocol::PacketSink& sink) {
   const protocol::SentLog& log = way == Way::kRack ? rack_log : decider_log;
   protocol::lost_of(notice).for_each([&](uint64_t sequence) {
     const protocol::SentLog::Packet* packet = log.find(sequence);
@@ -180,8 +173,8 @@ void SwitchClient::State::send_lost(const protocol::Notice& notice, Way way, Tim
 }
 
 /// packet  a copy: what is sent again may take its place in the log.
-void SwitchClient::State::send_lost_packet(protocol::SentLog::Packet packet, Way way, TimeNs now,
-                                           protocol::PacketSink& sink) {
+void SwitchClient::Lane::send_lost_packet(protocol::SentLog::Packet packet, Way way, TimeNs now,
+                                          protocol::PacketSink& sink) {
   Slot& slot = slots[packet.slot];
   if (slot.state != SlotState::kWaiting || slot.turn != packet.turn) return;
   if (packet.fragment >= slot.sent.fragments.size()) return;  // of a step that was abandoned
@@ -192,7 +185,7 @@ void SwitchClient::State::send_lost_packet(protocol::SentLog::Packet packet, Way
   note_sent(slot, now);
 }
 
-void SwitchClient::State::send_held(TimeNs now, protocol::PacketSink& sink) {
+void SwitchClient::Lane::send_held(TimeNs now, protocol::PacketSink& sink) {
   if (phase != SwitchPhase::kRunning) return;
   for (uint32_t under_way = waiting(); under_way < congestion.active(); ++under_way) {
     // Who has waited longest goes first: other workers see turns come back in the order in which they sent them.
@@ -209,7 +202,7 @@ void SwitchClient::State::send_held(TimeNs now, protocol::PacketSink& sink) {
 /// order in which their last contributions come: what was sent before and is still out has lost a packet. This worker's own is
 /// named by a notice; another worker's is that one's concern; what is left, its result, shows in the numbers of those to all. So
 /// a turn that is overtaken waits for a round trip, and is sent again then (no notice may come), but where a result is lost.
-void SwitchClient::State::note_overtaken(uint64_t order, TimeNs now) {
+void SwitchClient::Lane::note_overtaken(uint64_t order, TimeNs now) {
   for (Slot& slot : slots) {
     if (slot.state != SlotState::kWaiting || slot.sends > kHastySendsMax || slot.order > order) continue;
     if (++slot.overtaken != kOvertakenMax) continue;
@@ -220,7 +213,7 @@ void SwitchClient::State::note_overtaken(uint64_t order, TimeNs now) {
 
 /// Packets to all are lost: which turns' they were nobody says. One that has come in part, or else the one that is out for
 /// longest.
-void SwitchClient::State::hasten_results(TimeNs now) {
+void SwitchClient::Lane::hasten_results(TimeNs now) {
   results_lost += link.take_lost();
   for (; results_lost != 0; --results_lost) {
     Slot* lacking = nullptr;

@@ -92,22 +92,9 @@ SwitchRemoval read_removal(FieldReader& in, size_t slots) {
   return removal;
 }
 
-}  // namespace
-
-ByteBuffer encode_handover(const SwitchHandover& handover) {
-  ByteBuffer bytes;
-  ByteWriter writer(bytes);
-  writer.put(protocol::kHandoverMagic);
-  writer.put(uint64_t{0});
-  writer.put(handover.next_step);
-  writer.put(static_cast<uint32_t>(handover.slots.size()));
-  for (const SwitchHandover::Slot& slot : handover.slots) {
-    writer.put(slot.turn);
-    put_fragments(writer, slot.last_result);
-  }
-  put_exponents(writer, handover.exponents);
-  writer.put(static_cast<uint32_t>(handover.removals.size()));
-  for (const SwitchRemoval& removal : handover.removals) {
+void put_lane_history(ByteWriter& writer, const SwitchHandover::Lane& lane) {
+  writer.put(static_cast<uint32_t>(lane.removals.size()));
+  for (const SwitchRemoval& removal : lane.removals) {
     writer.put(removal.epoch);
     writer.put(static_cast<uint32_t>(removal.gone.size()));
     for (const auto& [worker, life] : removal.gone) {
@@ -119,33 +106,59 @@ ByteBuffer encode_handover(const SwitchHandover& handover) {
       put_fragments(writer, slot.result);
     }
   }
-  writer.put(handover.opened_live);
-  writer.put_array<uint64_t>(handover.opened_lives);
+  writer.put(lane.opened_live);
+  writer.put_array<uint64_t>(lane.opened_lives);
+}
+
+void read_lane_history(FieldReader& in, SwitchHandover::Lane& lane) {
+  const uint32_t removals = in.count(2 * sizeof(uint32_t), kSwitchRemovalsMax);
+  for (uint32_t at = 0; at < removals && in.good(); ++at) lane.removals.push_back(read_removal(in, lane.slots.size()));
+  in >> lane.opened_live;
+  for (uint64_t& life : lane.opened_lives) in >> life;
+}
+
+}  // namespace
+
+ByteBuffer encode_handover(const SwitchHandover& handover) {
+  ByteBuffer bytes;
+  ByteWriter writer(bytes);
+  writer.put(protocol::kHandoverMagic);
+  writer.put(uint64_t{0});
+  writer.put(handover.next_step);
+  size_t slots = 0;
+  for (const SwitchHandover::Lane& lane : handover.lanes) slots += lane.slots.size();
+  writer.put(static_cast<uint32_t>(slots));
+  for (const SwitchHandover::Lane& lane : handover.lanes) {
+    for (const SwitchHandover::Slot& slot : lane.slots) {
+      writer.put(slot.turn);
+      put_fragments(writer, slot.last_result);
+    }
+  }
+  put_exponents(writer, handover.exponents);
+  for (const SwitchHandover::Lane& lane : handover.lanes) put_lane_history(writer, lane);
   bytes.resize((bytes.size() + 7) / 8 * 8, 0);
   const uint64_t all = bytes.size();
   std::memcpy(bytes.data() + sizeof(protocol::kHandoverMagic), &all, sizeof all);
   return bytes;
 }
 
-Result<SwitchHandover> decode_handover(ByteSpan bytes, size_t slots, size_t groups) {
+Result<SwitchHandover> decode_handover(ByteSpan bytes, const SwitchHandoverShape& shape) {
   FieldReader in(bytes);
   in.expect(in.get<uint64_t>() == protocol::kHandoverMagic);
   in.expect(in.get<uint64_t>() == bytes.size());
   SwitchHandover handover;
   in >> handover.next_step;
   in.expect(handover.next_step < UINT32_MAX);  // steps are numbered below it
-  in.expect(in.get<uint32_t>() == slots);
-  for (size_t at = 0; at < slots && in.good(); ++at) {
-    SwitchHandover::Slot& slot = handover.slots.emplace_back();
+  in.expect(in.get<uint32_t>() == shape.slots);
+  handover.lanes.resize(shape.lanes);
+  for (size_t at = 0; at < shape.slots && in.good(); ++at) {
+    SwitchHandover::Slot& slot = handover.lanes[at * shape.lanes / shape.slots].slots.emplace_back();
     in >> slot.turn;
     in.expect(slot.turn >= 1);
     slot.last_result = read_fragments(in);
   }
-  handover.exponents = read_exponents(in, groups);
-  const uint32_t removals = in.count(2 * sizeof(uint32_t), kSwitchRemovalsMax);
-  for (uint32_t at = 0; at < removals && in.good(); ++at) handover.removals.push_back(read_removal(in, slots));
-  in >> handover.opened_live;
-  for (uint64_t& life : handover.opened_lives) in >> life;
+  handover.exponents = read_exponents(in, shape.groups);
+  for (SwitchHandover::Lane& lane : handover.lanes) read_lane_history(in, lane);
   if (!in.good()) return fail(ErrorCode::kMalformed, "a handover is cut off, or of another job's switch");
   return handover;
 }

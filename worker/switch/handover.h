@@ -35,18 +35,22 @@ struct SwitchRemoval {
 
 /// What another worker needs to go on beside this one, taken between two steps.
 struct SwitchHandover {
-  uint32_t next_step = 0;
-  ExponentTable::State exponents;
   using Fragment = SwitchFragment;
   struct Slot {
     uint64_t turn = 1;
     std::vector<SwitchFragment> last_result;
   };
-  std::vector<Slot> slots;
-  std::vector<SwitchRemoval> removals;  ///< the last few, the latest first
-  /// Of the last epoch that was opened: by these a joiner sees who is gone at its first opening.
-  uint64_t opened_live = 0;
-  std::array<uint64_t, protocol::kSwitchWorkersMax> opened_lives{};
+  /// Each is a job of the protocol, with openings of its own.
+  struct Lane {
+    std::vector<Slot> slots;
+    std::vector<SwitchRemoval> removals;  ///< the last few, the latest first
+    /// Of the last epoch that was opened: by these a joiner sees who is gone at its first opening.
+    uint64_t opened_live = 0;
+    std::array<uint64_t, protocol::kSwitchWorkersMax> opened_lives{};
+  };
+  uint32_t next_step = 0;
+  ExponentTable::State exponents;
+  std::vector<Lane> lanes;
 };
 
 /// What a worker took for applied of its own, in a turn whose result nobody who is left has: it was computed again.
@@ -65,7 +69,14 @@ inline constexpr size_t kSwitchRemovalsMax = 8;
 /// The bytes of a handover, a multiple of 8: "MLRHAND1", u64 of all bytes, fields, zeros (DESIGN.md has the grammar).
 ByteBuffer encode_handover(const SwitchHandover& handover);
 
-/// Errors  malformed: not such bytes, or of other slots or groups of windows than asked for.
-Result<SwitchHandover> decode_handover(ByteSpan bytes, size_t slots, size_t groups);
+/// What a job's handovers have of each.
+struct SwitchHandoverShape {
+  size_t lanes = 1;
+  size_t slots = 0;   ///< of all lanes, which have as many each
+  size_t groups = 1;  ///< of windows (tensors)
+};
+
+/// Errors  malformed: not such bytes, or of another shape.
+Result<SwitchHandover> decode_handover(ByteSpan bytes, const SwitchHandoverShape& shape);
 
 }  // namespace millrace::worker

@@ -14,13 +14,15 @@ namespace {
 
 Error invalid(const char* sentence) { return Error{ErrorCode::kInvalidArgument, sentence}; }
 
-int32_t limit_of(const SwitchClientOptions& options) {
-  const int32_t of_codec = grid_limit(options.codecs.value, options.workers);
-  return options.sums == SwitchSums::kExactInF32 ? std::min(of_codec, exact_f32_limit(options.workers)) : of_codec;
+/// Of what is said of each lane, the least.
+template <typename State, typename Say>
+auto least(const State& state, const Say& say) {
+  auto out = say(*state.lanes.front());
+  for (const auto& lane : state.lanes) out = std::min(out, say(*lane));
+  return out;
 }
 
-constexpr uint64_t kRackNonces = 0x4E5C'0DE5'0F5A'7AC5;  // the two links' nonces differ
-constexpr uint32_t kPacketBytesMin = 1280 - 48;          // what any IPv6 path carries; a HELLO of 128 slots fits
+constexpr uint32_t kPacketBytesMin = 1280 - 48;  // what any IPv6 path carries; a HELLO of 128 slots fits
 
 }  // namespace
 
@@ -45,6 +47,12 @@ Status SwitchClient::validate(const SwitchClientOptions& options) {
   if (options.slots < 1 || options.slots > protocol::kSlotsMax || options.slots > windows) {
     return std::unexpected(invalid("slots: 1 to 128, at most one a window of the tensor"));
   }
+  if (options.lanes < 1 || options.lanes > protocol::kLanesMax || options.slots % options.lanes != 0) {
+    return std::unexpected(invalid("lanes: 1 to 16, and as many slots in each"));
+  }
+  if (options.job > UINT32_MAX - (options.lanes - 1)) {
+    return std::unexpected(invalid("a job of several lanes has as many numbers, and the last one is 2^32 - 1"));
+  }
   if (options.packet_bytes_max < kPacketBytesMin || options.packet_bytes_max > protocol::kDatagramBytesMax) {
     return std::unexpected(invalid("packets hold 1232 to 8972 bytes"));
   }
@@ -58,21 +66,6 @@ Status SwitchClient::validate(const SwitchClientOptions& options) {
   return {};
 }
 
-SwitchClient::State::State(const SwitchClientOptions& options_given, SwitchOutcome& outcome_given)
-    : options(options_given),
-      outcome(outcome_given),
-      limit(limit_of(options)),
-      windows((options.dimension - 1) / options.window_indices + 1),
-      link({.job = options.job, .key = options.key, .worker = options.worker, .nonce_seed = options.nonce_seed}),
-      rack_link({.job = options.job,
-                 .key = options.key,
-                 .worker = options.worker,
-                 .nonce_seed = options.nonce_seed ^ kRackNonces}),
-      round_trip(options.round_trip),
-      congestion(options.slots),
-      exponents(options.exponent_initial, limit, options.tensor_windows),
-      slots(options.slots) {}
-
 SwitchClient::SwitchClient(const SwitchClientOptions& options, SwitchOutcome& outcome) {
   MILLRACE_CHECK(validate(options).has_value());
   state_ = std::make_unique<State>(options, outcome);
@@ -80,16 +73,7 @@ SwitchClient::SwitchClient(const SwitchClientOptions& options, SwitchOutcome& ou
 
 SwitchClient::SwitchClient(const SwitchClientOptions& options, SwitchOutcome& outcome, const SwitchHandover& handover)
     : SwitchClient(options, outcome) {
-  MILLRACE_CHECK(handover.slots.size() == options.slots, handover.slots.size(), options.slots);
-  state_->next_step = handover.next_step;
-  state_->exponents.restore(handover.exponents);
-  for (size_t i = 0; i < handover.slots.size(); ++i) {
-    state_->slots[i].turn = handover.slots[i].turn;
-    state_->slots[i].kept = handover.slots[i].last_result;
-  }
-  state_->removals = handover.removals;
-  state_->opened_live = handover.opened_live;
-  state_->opened_lives = handover.opened_lives;
+  state_->take_over(handover);
 }
 
 SwitchClient::~SwitchClient() = default;
@@ -138,51 +122,61 @@ void SwitchClient::pause() { state_->paused = true; }
 bool SwitchClient::at_rest() const { return state_->at_rest(); }
 
 void SwitchClient::leave() {
-  state_->leave_life();
-  state_->go_outside();
+  for (const std::unique_ptr<Lane>& lane : state_->lanes) {
+    lane->leave_life();
+    lane->go_outside();
+  }
 }
 
-std::vector<SwitchRevoked> SwitchClient::abandon_step(uint64_t life, const std::vector<SwitchRemoval>& removals) {
-  return state_->abandon_step(life, removals);
+std::vector<SwitchRevoked> SwitchClient::abandon_step(uint64_t life, const SwitchHandover& known) {
+  return state_->abandon_step(life, known);
 }
 
 void SwitchClient::receive(const protocol::ReceivedPacket& packet, TimeNs now, protocol::PacketSink& sink) {
   state_->receive(packet, now, sink);
 }
 
-void SwitchClient::tick(TimeNs now, protocol::PacketSink& sink) { state_->tick(now, sink); }
+void SwitchClient::tick(TimeNs now, protocol::PacketSink& sink) {
+  for (const std::unique_ptr<Lane>& lane : state_->lanes) lane->tick(now, sink);
+}
 
-TimeNs SwitchClient::next_deadline() const { return state_->next_deadline(); }
+TimeNs SwitchClient::next_deadline() const {
+  return least(*state_, [](const Lane& lane) { return lane.next_deadline(); });
+}
 
-void SwitchClient::congestion_mark(TimeNs now) { state_->congestion.backed_off(now, state_->round_trip.smoothed()); }
+void SwitchClient::congestion_mark(TimeNs now) {
+  for (const std::unique_ptr<Lane>& lane : state_->lanes) lane->congestion.backed_off(now, lane->round_trip.smoothed());
+}
 
-SwitchPhase SwitchClient::phase() const { return state_->phase; }
+SwitchPhase SwitchClient::phase() const {
+  return least(*state_, [](const Lane& lane) { return lane.phase; });
+}
 
-bool SwitchClient::at_rack() const { return state_->rack_phase == State::RackPhase::kWelcome; }
+bool SwitchClient::at_rack() const {
+  return least(*state_, [](const Lane& lane) { return lane.rack_phase == Lane::RackPhase::kWelcome; });
+}
 
 bool SwitchClient::path_suspect() const {
-  return state_->refused || state_->silent_timeouts >= state_->options.silent_timeouts_to_suspect;
+  return !least(*state_, [](const Lane& lane) {
+    return !lane.refused && lane.silent_timeouts < lane.options.silent_timeouts_to_suspect;
+  });
 }
 
 TimeNs SwitchClient::stood_off_for(TimeNs now) const {
-  return state_->stood_off_at == INT64_MIN ? 0 : now - state_->stood_off_at;
+  const TimeNs since =
+      least(*state_, [now](const Lane& lane) { return lane.stood_off_at == INT64_MIN ? now : lane.stood_off_at; });
+  return now - since;
 }
 
 uint32_t SwitchClient::epoch_seen() const { return state_->epoch_seen; }
 
-SwitchHandover SwitchClient::handover() const {
-  MILLRACE_CHECK(state_->at_rest());
-  SwitchHandover out{.next_step = state_->unopened ? state_->step : state_->next_step,
-                     .exponents = state_->exponents.state(),
-                     .slots = {},
-                     .removals = state_->removals,
-                     .opened_live = state_->opened_live,
-                     .opened_lives = state_->opened_lives};
-  for (const State::Slot& slot : state_->slots) out.slots.push_back({slot.turn, slot.kept});
-  return out;
-}
+SwitchHandover SwitchClient::handover() const { return state_->handover(); }
 
-uint32_t SwitchClient::active_slots() const { return state_->congestion.active(); }
+uint32_t SwitchClient::active_slots() const {
+  uint32_t active = 0;
+  for (const std::unique_ptr<Lane>& lane : state_->lanes) active += lane->congestion.active();
+  return active;
+}
 
 const SwitchClientCounters& SwitchClient::counters() const { return state_->counters; }
 

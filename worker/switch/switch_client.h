@@ -36,7 +36,10 @@ struct SwitchClientOptions {
   uint32_t workers = 1;         ///< of the whole job, ever at once: the headroom of sums
   uint32_t dimension = 0;       ///< of the tensor, in indices
   uint32_t window_indices = 0;  ///< a multiple of 64, <= kWindowIndicesMax
-  uint32_t slots = 1;           ///< as the aggregator reserves for the job; <= windows of the tensor, <= kSlotsMax
+  uint32_t slots =
+      1;  ///< as the aggregator reserves for the job; <= windows of the tensor, <= kSlotsMax; a multiple of `lanes`
+  /// Of a job on several cores of its aggregator: window w is in lane w % lanes, which is the job of number `job` + lane there.
+  uint32_t lanes = 1;
   uint32_t packet_bytes_max = 1472;
   protocol::WindowCodecs codecs{};
   int exponent_initial = -20;  ///< of all windows, before any result
@@ -84,7 +87,7 @@ struct StepOffer {
 struct SettledWindow {
   uint32_t step = 0;
   uint32_t window = 0;
-  uint16_t slot = 0;
+  uint16_t slot = 0;  ///< of all lanes' slots: window % slots
   uint64_t turn = 0;
   int exponent = 0;
   uint64_t contributors = 0;
@@ -121,7 +124,7 @@ class SwitchOutcome {
   virtual ~SwitchOutcome() = default;
   /// Once for each turn: the update and what goes back to the residual belong together.
   virtual void settled(const SettledWindow& window) = 0;
-  /// Every slot has finished the step. begin_step() may follow, not from here.
+  /// Every slot of every lane has finished the step. begin_step() may follow, not from here.
   virtual void step_done(uint32_t step) = 0;
 };
 
@@ -213,8 +216,8 @@ class SwitchClient {
   ///
   /// Returns   what of the step before, or of this one, it had taken for applied and is not.
   /// life      the one that it was removed with.
-  /// removals  of the handover that it goes on with.
-  std::vector<SwitchRevoked> abandon_step(uint64_t life, const std::vector<SwitchRemoval>& removals);
+  /// known     the handover that it goes on with: of its removals. REQUIRES: as many lanes.
+  std::vector<SwitchRevoked> abandon_step(uint64_t life, const SwitchHandover& known);
 
   /// Takes one packet, hostile ones among them.
   void receive(const protocol::ReceivedPacket& packet, TimeNs now, protocol::PacketSink& sink);
@@ -224,8 +227,9 @@ class SwitchClient {
   /// The network marked a packet (ECN): as a time-out, without a resend.
   void congestion_mark(TimeNs now);
 
+  /// Of several lanes the one that lacks most.
   SwitchPhase phase() const;
-  /// Contributions go to this worker's rack first at present.
+  /// Contributions go to this worker's rack first at present, of all lanes.
   bool at_rack() const;
   /// The aggregator has been silent for long, or refused the job: the table should raise the epoch with another path.
   bool path_suspect() const;
@@ -241,6 +245,7 @@ class SwitchClient {
 
  private:
   struct State;
+  struct Lane;
   std::unique_ptr<State> state_;
 };
 

@@ -21,19 +21,27 @@ SwitchFragment fragment(uint8_t payload) {
   return one;
 }
 
+SwitchHandover::Lane example_lane(uint32_t epoch) {
+  SwitchHandover::Lane lane;
+  lane.slots = {{.turn = 8, .last_result = {fragment(5)}}, {.turn = 1, .last_result = {}}};
+  SwitchRemoval removal{.epoch = epoch, .gone = {{2, 77}, {5, 1}}, .slots = {}};
+  removal.slots = {{.turn = 7, .result = {fragment(9), fragment(0)}}, {.turn = 0, .result = {}}};
+  lane.removals = {removal, removal};
+  lane.opened_live = 5;
+  lane.opened_lives[2] = 99;
+  return lane;
+}
+
 SwitchHandover example() {
   SwitchHandover handover;
   handover.next_step = 12;
   handover.exponents.whole = {-20, 4};
   handover.exponents.blocks = {{0, -3}, {9, 90}};
-  handover.slots = {{.turn = 8, .last_result = {fragment(5)}}, {.turn = 1, .last_result = {}}};
-  SwitchRemoval removal{.epoch = 6, .gone = {{2, 77}, {5, 1}}, .slots = {}};
-  removal.slots = {{.turn = 7, .result = {fragment(9), fragment(0)}}, {.turn = 0, .result = {}}};
-  handover.removals = {removal, removal};
-  handover.opened_live = 5;
-  handover.opened_lives[2] = 99;
+  handover.lanes = {example_lane(6)};
   return handover;
 }
+
+constexpr SwitchHandoverShape kShape = {.lanes = 1, .slots = 2, .groups = 2};
 
 void expect_equal(const std::vector<SwitchFragment>& got, const std::vector<SwitchFragment>& wanted) {
   ASSERT_EQ(got.size(), wanted.size());
@@ -44,48 +52,71 @@ void expect_equal(const std::vector<SwitchFragment>& got, const std::vector<Swit
   }
 }
 
+void expect_equal(const SwitchHandover::Lane& got, const SwitchHandover::Lane& wanted) {
+  ASSERT_EQ(got.slots.size(), wanted.slots.size());
+  for (size_t slot = 0; slot < wanted.slots.size(); ++slot) {
+    EXPECT_EQ(got.slots[slot].turn, wanted.slots[slot].turn);
+    expect_equal(got.slots[slot].last_result, wanted.slots[slot].last_result);
+  }
+  EXPECT_EQ(got.opened_live, wanted.opened_live);
+  EXPECT_EQ(got.opened_lives, wanted.opened_lives);
+  ASSERT_EQ(got.removals.size(), wanted.removals.size());
+  for (size_t at = 0; at < wanted.removals.size(); ++at) {
+    EXPECT_EQ(got.removals[at].epoch, wanted.removals[at].epoch);
+    EXPECT_EQ(got.removals[at].gone, wanted.removals[at].gone);
+    ASSERT_EQ(got.removals[at].slots.size(), wanted.removals[at].slots.size());
+    for (size_t slot = 0; slot < wanted.slots.size(); ++slot) {
+      EXPECT_EQ(got.removals[at].slots[slot].turn, wanted.removals[at].slots[slot].turn);
+      expect_equal(got.removals[at].slots[slot].result, wanted.removals[at].slots[slot].result);
+    }
+  }
+}
+
 TEST(Handover, ComesOutAsItWentIn) {
   const SwitchHandover wanted = example();
+  const SwitchHandover::Lane& lane = wanted.lanes.front();
   const ByteBuffer bytes = encode_handover(wanted);
   EXPECT_EQ(bytes.size() % 8, 0u);
   EXPECT_EQ(std::string(bytes.begin(), bytes.begin() + 8), "MLRHAND1");
-  const auto got = decode_handover(bytes, 2, 2);
+  const auto got = decode_handover(bytes, kShape);
   ASSERT_TRUE(got.has_value()) << got.error().message;
   EXPECT_EQ(got->next_step, 12u);
   EXPECT_EQ(got->exponents, wanted.exponents);
-  for (size_t slot = 0; slot < 2; ++slot) {
-    EXPECT_EQ(got->slots[slot].turn, wanted.slots[slot].turn);
-    expect_equal(got->slots[slot].last_result, wanted.slots[slot].last_result);
-  }
-  EXPECT_EQ(got->opened_live, 5u);
-  EXPECT_EQ(got->opened_lives, wanted.opened_lives);
-  ASSERT_EQ(got->removals.size(), 2u);
-  for (const SwitchRemoval& removal : got->removals) {
-    EXPECT_EQ(removal.epoch, 6u);
-    EXPECT_EQ(removal.gone, wanted.removals[0].gone);
-    EXPECT_EQ(removal.slots[0].turn, 7u);
-    expect_equal(removal.slots[0].result, wanted.removals[0].slots[0].result);
-  }
+  ASSERT_EQ(got->lanes.size(), 1u);
+  expect_equal(got->lanes.front(), lane);
+}
+
+TEST(Handover, OfSeveralLanesHasTheSlotsFirstAndThenTheHistoryOfEach) {
+  SwitchHandover wanted = example();
+  wanted.lanes.push_back(example_lane(9));
+  wanted.lanes.back().slots.front().turn = 80;
+  const ByteBuffer bytes = encode_handover(wanted);
+  const auto got = decode_handover(bytes, {.lanes = 2, .slots = 4, .groups = 2});
+  ASSERT_TRUE(got.has_value()) << got.error().message;
+  ASSERT_EQ(got->lanes.size(), 2u);
+  for (size_t lane = 0; lane < 2; ++lane) expect_equal(got->lanes[lane], wanted.lanes[lane]);
+  EXPECT_FALSE(decode_handover(bytes, {.lanes = 1, .slots = 4, .groups = 2}).has_value());
+  EXPECT_FALSE(decode_handover(bytes, {.lanes = 4, .slots = 4, .groups = 2}).has_value());
 }
 
 TEST(Handover, BlocksTwiceOrOutOfOrderAreRefused) {
   for (const uint32_t second : {3u, 9u, 10u}) {
     SwitchHandover handover = example();
     handover.exponents.blocks = {{9, -3}, {second, 90}};
-    EXPECT_EQ(decode_handover(encode_handover(handover), 2, 2).has_value(), second > 9) << second;
+    EXPECT_EQ(decode_handover(encode_handover(handover), kShape).has_value(), second > 9) << second;
   }
 }
 
 TEST(Handover, OfAnotherJobsSlotsOrTensorsIsRefused) {
   const ByteBuffer bytes = encode_handover(example());
-  EXPECT_FALSE(decode_handover(bytes, 3, 2).has_value());
-  EXPECT_FALSE(decode_handover(bytes, 2, 1).has_value());
+  EXPECT_FALSE(decode_handover(bytes, {.lanes = 1, .slots = 3, .groups = 2}).has_value());
+  EXPECT_FALSE(decode_handover(bytes, {.lanes = 1, .slots = 2, .groups = 1}).has_value());
 }
 
 TEST(Handover, EveryTruncationIsRefused) {
   const ByteBuffer bytes = encode_handover(example());
   for (size_t size = 0; size < bytes.size(); ++size)
-    EXPECT_FALSE(decode_handover(ByteSpan(bytes).first(size), 2, 2).has_value()) << size;
+    EXPECT_FALSE(decode_handover(ByteSpan(bytes).first(size), kShape).has_value()) << size;
 }
 
 TEST(Handover, EveryChangedByteIsRefusedOrWithinBounds) {
@@ -94,11 +125,12 @@ TEST(Handover, EveryChangedByteIsRefusedOrWithinBounds) {
     for (const uint8_t flip : {uint8_t{1}, uint8_t{0x80}, uint8_t{0xFF}}) {
       ByteBuffer bytes = good;
       bytes[at] ^= flip;
-      const auto got = decode_handover(bytes, 2, 2);
+      const auto got = decode_handover(bytes, kShape);
       if (!got) continue;
-      EXPECT_EQ(got->slots.size(), 2u);
-      EXPECT_LE(got->removals.size(), kSwitchRemovalsMax);
-      for (const SwitchRemoval& removal : got->removals) EXPECT_EQ(removal.slots.size(), 2u);
+      const SwitchHandover::Lane& lane = got->lanes.front();
+      EXPECT_EQ(lane.slots.size(), 2u);
+      EXPECT_LE(lane.removals.size(), kSwitchRemovalsMax);
+      for (const SwitchRemoval& removal : lane.removals) EXPECT_EQ(removal.slots.size(), 2u);
     }
   }
 }

@@ -13,11 +13,13 @@
 #include "kernels/base/random.h"
 #include "kernels/base/words.h"
 #include "kernels/stream/stream.h"
+#include "protocol/switch_layout.h"
 #include "worker/cli/bench/serve_compare.h"
 #include "worker/cli/bench/serve_racks.h"
 #include "worker/cli/bench/serve_raw.h"
 #include "worker/cli/bench/serve_row.h"
 #include "worker/cli/bench/serve_shared.h"
+#include "worker/cli/bench/serve_switch.h"
 #include "worker/cli/bench/serve_wait.h"
 #include "worker/cli/bench/serve_worker.h"
 #include "worker/cli/interruption.h"
@@ -78,12 +80,10 @@ Result<Plan> make_plan(const ServeBenchOptions& options) {
       options.n > kDimensionMax) {
     return fail(ErrorCode::kInvalidArgument, "workers, shards, rounds and n must be at least 1, n at most 2^32");
   }
-  if (!(options.density > 0 && options.density <= 0.25)) {
+  if (!(options.density > 0 && options.density <= 0.25))
     return fail(ErrorCode::kInvalidArgument, "density must be over 0 and at most 0.25");
-  }
-  if (!(options.loss >= 0 && options.loss <= kLossMax) || (options.loss > 0 && options.rate.empty())) {
+  if (!(options.loss >= 0 && options.loss <= kLossMax) || (options.loss > 0 && options.rate.empty()))
     return fail(ErrorCode::kInvalidArgument, "loss is 0 to 0.2, and of links behind a rate");
-  }
   if (options.mtu != 1500 && options.rate.empty())
     return fail(ErrorCode::kInvalidArgument, "--mtu is of links behind a rate (--rate)");
   plan.k = std::max<uint64_t>(1, static_cast<uint64_t>(std::llround(options.density * static_cast<double>(options.n))));
@@ -94,6 +94,8 @@ Result<Plan> make_plan(const ServeBenchOptions& options) {
   if (options.grid == "auto") plan.options.grid = is_sparse || options.mtu >= kJumboMin ? "65536:-12" : "32768:-12";
   if (options.racks > options.workers)
     return fail(ErrorCode::kInvalidArgument, "--racks: a rack has a worker at least");
+  if (options.switch_lanes == 0 || options.switch_slots % options.switch_lanes != 0)
+    return fail(ErrorCode::kInvalidArgument, "--switch-slots must be a multiple of --switch-lanes");
   if (options.racks > 0 && options.path == ServePath::kServer)
     return fail(ErrorCode::kInvalidArgument, "--racks: racks' switches are of path switch (--path)");
   if (options.racks > 0) {
@@ -257,6 +259,7 @@ PathOptions path_options(const Plan& plan, const RowSetup& row, const SwitchAddr
   return {.path = "switch:" + at.address,
           .switch_job = kSwitchJob,
           .switch_slots = plan.options.switch_slots,
+          .switch_lanes = plan.options.switch_lanes,
           .switch_packet_bytes = datagram_bytes_max(plan),
           .switch_codec = plan.options.switch_codec,
           .grid = plan.options.grid,
@@ -313,27 +316,21 @@ struct RowRuns {
   }
 };
 
-/// The grid's words, as the session reads them: block and first exponent.
-uint32_t window_indices(const Plan& plan) {
-  uint32_t indices = 0;
-  const std::string& grid = plan.options.grid;
-  (void)assign_number(std::string_view(grid).substr(0, grid.find(':')), indices);
-  return indices;
-}
-
 /// On the `number`-th of the hosts whose links have no limit.
 SwitchProcessOptions switch_options(const Plan& plan, const Hosts& hosts, const std::string& files, uint32_t number) {
   const auto& options = plan.options;
   const uint32_t host = options.shards + options.workers + number;
-  const uint64_t windows = (options.n + window_indices(plan) - 1) / window_indices(plan);
+  const uint32_t window = grid_block(options.grid);
+  const uint64_t windows = (options.n + window - 1) / window;
   return {.host = hosts.address(host),
           .network_namespace = hosts.network_namespace(host),
           .folder = plan.directory,
           .log = files + "-switch" + std::to_string(number) + ".log",
           .job = kSwitchJob,
           .workers = options.workers,
-          .window_indices = window_indices(plan),
-          .slots = static_cast<uint32_t>(std::min<uint64_t>(options.switch_slots, windows)),
+          .window_indices = window,
+          .slots = protocol::switch_slots(options.switch_slots, windows, options.switch_lanes),
+          .lanes = options.switch_lanes,
           .reselect_k = std::max<uint64_t>(plan.k, 2),
           .packet_bytes = datagram_bytes_max(plan),
           .key_seed = options.seed,
@@ -402,7 +399,7 @@ void add_racks(const Plan& plan, const RowSetup& row, ServeShared& shared, json&
   (void)assign_number(std::string_view(grid).substr(grid.find(':') + 1), exponent);
   for (uint32_t round = 0; round < looked; ++round) {
     const CodedUnion united = coded_union(job, rack_members(plan.options.workers, plan.options.racks),
-                                          plan.options.warmup_rounds + round, window_indices(plan), exponent);
+                                          plan.options.warmup_rounds + round, grid_block(plan.options.grid), exponent);
     bytes += static_cast<double>(united.bytes) / looked;
     entries += static_cast<double>(united.entries) / looked;
   }

@@ -38,6 +38,7 @@ struct ServeBenchOptions {
   /// decides. Three rows: without them, with their whole sums, with each cutting its sums to its share of k. 0: none.
   uint32_t racks = 0;
   uint32_t switch_slots = 64;
+  uint32_t switch_lanes = 1;
   std::string switch_codec = "gap+fixed16";
   uint32_t mtu = 1500;  ///< of the links behind a rate, whichever the path: 1500 to 9000
   /// Of path switch: the values are normal, and fit 16 bits on it. auto: 32768:-12, with an MTU of 4,096 and more 65536:-12.

@@ -5,6 +5,8 @@
 #include <functional>
 #include <vector>
 
+#include "kernels/base/words.h"
+
 namespace millrace::cli {
 namespace {
 
@@ -14,6 +16,12 @@ constexpr double kWellOver = 1.2;       ///< of the k-th largest magnitude
 constexpr double kMissingShare = 0.01;  ///< of those: what a window had no room for
 
 }  // namespace
+
+uint32_t grid_block(std::string_view grid) {
+  uint32_t indices = 0;
+  (void)assign_number(grid.substr(0, grid.find(':')), indices);
+  return indices;
+}
 
 ServeVerdict judge_switch_update(const ServeJob& job, uint32_t round, const StreamView<float>& update) {
   const Stream<float> sum = serve_sum(job, round);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "kernels/stream/stream.h"
 #include "worker/cli/bench/serve_oracle.h"
@@ -13,5 +14,8 @@ namespace millrace::cli {
 ///
 /// Source   switch_agg/DESIGN.md, "Re-selection".
 ServeVerdict judge_switch_update(const ServeJob& job, uint32_t round, const StreamView<float>& update);
+
+/// Indices of a block, of a grid's words as a session reads them ("65536:-12"); 0: they are none.
+uint32_t grid_block(std::string_view grid);
 
 }  // namespace millrace::cli

@@ -48,7 +48,7 @@ Result<SwitchProcess> SwitchProcess::start(const SwitchProcessOptions& options) 
   nlohmann::json job = {
       {"name", "bench"},        {"job", options.job},         {"key_file", *key_file},
       {"role", "reduce"},       {"workers", options.workers}, {"window_indices", options.window_indices},
-      {"slots", options.slots}, {"lease_seconds", 60}};
+      {"slots", options.slots}, {"lanes", options.lanes},     {"lease_seconds", 60}};
   if (options.reselect_k != 0) job["reselect_k"] = options.reselect_k;
   if (!options.rack.empty()) {
     job["role"] = "combine";
@@ -67,6 +67,8 @@ Result<SwitchProcess> SwitchProcess::start(const SwitchProcessOptions& options) 
                 jobs_file,
                 "--packet-bytes-max",
                 std::to_string(options.packet_bytes),
+                "--lcores",
+                std::to_string(options.lanes),
                 "--json"};
   spawn.network_namespace = options.network_namespace;
   spawn.stderr_path = options.log;

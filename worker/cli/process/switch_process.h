@@ -18,6 +18,7 @@ struct SwitchProcessOptions {
   uint32_t workers = 1;
   uint32_t window_indices = 16'384;
   uint32_t slots = 16;
+  uint32_t lanes = 1;       ///< of the job, and as many lcores
   uint64_t reselect_k = 0;  ///< 0: the whole sum
   /// A rack's (role combine), of this number and these workers, in front of the aggregator at `shard`; empty: it decides.
   std::vector<uint32_t> rack = {};

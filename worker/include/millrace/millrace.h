@@ -133,10 +133,12 @@ struct JobOptions {
   // are sent, and sums are exact. Needs codecs without loss and mode "synchronous".
   bool reproducible = false;
   // "server": the shards add up. "switch:HOST:PORT": a switch does, by datagrams, and a shard in its place while it does not
-  // answer. At most 64 workers, mode "synchronous"; switch_job, switch_slots and the key as the switch was told.
+  // answer. At most 64 workers, mode "synchronous"; switch_job, switch_slots, switch_lanes and the key as the
+  // switch was told.
   std::string path = "server";
   uint32_t switch_job = 0;              ///< the job's number at the switch
   uint32_t switch_slots = 16;           ///< windows under way at a time
+  uint32_t switch_lanes = 1;            ///< cores of the switch that share the windows, each with a job number
   uint32_t switch_packet_bytes = 1472;  ///< of UDP payload: 1472 in an MTU of 1500, 8972 in one of 9000
   std::string switch_codec = "auto";    ///< gap+fixed16, in reproducible jobs gap+fixed32; or raw, gap, bitmap, bloom +
                                         ///< fixed16, fixed32, qsgd8, qsgd4
