@@ -99,7 +99,7 @@ void SwitchClient::State::receive(const protocol::ReceivedPacket& packet, TimeNs
     ++counters.not_running;
     return;
   }
-  if (is_from_rack(*datagram, packet.from)) return on_rack_packet(*datagram, now, sink);
+  if (is_from_rack(*datagram, packet.from)) return on_rack_packet(*datagram, packet.ecn, now, sink);
   if (datagram->header.type == DatagramType::kChallenge) return on_challenge(*datagram, now, sink);
   const bool is_hint = SwitchLink::is_hint(*datagram);
   if (is_hint ? datagram->header.type != DatagramType::kNotice : datagram->header.life != link.life()) {
@@ -110,7 +110,10 @@ void SwitchClient::State::receive(const protocol::ReceivedPacket& packet, TimeNs
   if (verdict == SwitchLink::Verdict::kForged) ++counters.forged;
   if (verdict == SwitchLink::Verdict::kReplayed) ++counters.replayed;
   if (verdict != SwitchLink::Verdict::kGood) return;
-  if (!is_hint) heard(now);
+  if (!is_hint) {
+    heard(now);
+    note_mark(packet.ecn, now);
+  }
   on_session_packet(*datagram, now, sink);
 }
 

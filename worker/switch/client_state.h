@@ -144,7 +144,7 @@ struct SwitchClient::State {
   void ask_rack(TimeNs now, protocol::PacketSink& sink);
   void greet_rack(TimeNs now, protocol::PacketSink& sink);
   bool is_from_rack(const protocol::Datagram& datagram, const protocol::Endpoint& from) const;
-  void on_rack_packet(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
+  void on_rack_packet(const protocol::Datagram& datagram, protocol::Ecn ecn, TimeNs now, protocol::PacketSink& sink);
   void on_rack_challenge(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
   void on_rack_welcome(const protocol::Datagram& datagram);
   void on_rack_notice(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
@@ -159,6 +159,7 @@ struct SwitchClient::State {
   TimeNs turn_deadline() const;
   void time_out(uint16_t number, TimeNs now, protocol::PacketSink& sink);
   void note_silence(TimeNs now, protocol::PacketSink& sink);
+  void note_mark(protocol::Ecn ecn, TimeNs now);
   void probe_still(TimeNs now, protocol::PacketSink& sink);
   bool may_probe(const Slot& slot) const;
   TimeNs still_patience() const;

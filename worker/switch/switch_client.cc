@@ -154,8 +154,6 @@ void SwitchClient::tick(TimeNs now, protocol::PacketSink& sink) { state_->tick(n
 
 TimeNs SwitchClient::next_deadline() const { return state_->next_deadline(); }
 
-void SwitchClient::congestion_mark(TimeNs now) { state_->congestion.backed_off(now, state_->round_trip.smoothed()); }
-
 SwitchPhase SwitchClient::phase() const { return state_->phase; }
 
 bool SwitchClient::at_rack() const { return state_->rack_phase == State::RackPhase::kWelcome; }
