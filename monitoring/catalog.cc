@@ -121,7 +121,8 @@ constexpr std::array<MetricInfo, 25> kWorkerMetrics = {{
     {"millrace_worker_reconnects_total", MetricKind::kCounter, kShard, "Connections to a shard opened again"},
     {"millrace_worker_resends_total", MetricKind::kCounter, kJob, "Contributions sent again"},
     {"millrace_worker_switch_total", MetricKind::kCounter, kJobEvent,
-     "Path switch: turns settled, packets sent again, time-outs, fallbacks to a shard, returns to the switch"},
+     "Path switch: turns settled, packets sent again, time-outs, fallbacks to a shard, returns to the switch, packets "
+     "with a mark of congestion"},
     {"millrace_worker_steps_total", MetricKind::kCounter, kJob, "Steps completed"},
     {"millrace_worker_step_seconds", MetricKind::kHistogram, kJob, "From sending a contribution to the complete update",
      kSeconds},

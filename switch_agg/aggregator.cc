@@ -151,7 +151,7 @@ void Aggregator::receive(const protocol::ReceivedPacket& packet, TimeNs now, pro
   State::Entry& entry = *state_->jobs[at];
   entry.counters.add(Event::kReceived);
   entry.counters.add(Event::kReceivedBytes, packet.bytes.size());
-  const Outbox out(sink, now, state_->book(entry));
+  const Outbox out(sink, now, state_->book(entry), packet.ecn);
   entry.machine->receive(*datagram, packet.from, out);
   if (!entry.machine->is_to_begin_anew()) return;
   entry.machine->begin_life(state_->draw_life(), now);

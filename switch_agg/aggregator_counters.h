@@ -77,7 +77,8 @@ enum class AggregatorEvent : uint8_t {
   kEntriesCut,    ///< indices that re-selection left out: back to the rack's workers
   kNoticeSent,
   kNoticeLimited,
-  kLostTold,  ///< packets of workers and racks that have not come, as notices say
+  kLostTold,        ///< packets of workers and racks that have not come, as notices say
+  kCongestionMark,  ///< authentic packets that the network marked (ECN): results say so
   kEventCount,
 };
 

@@ -1,6 +1,7 @@
 // What becomes of a unit at a rack: it is added up, or goes up as it is.
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "kernels/base/check.h"
 #include "kernels/base/hash.h"
@@ -297,7 +298,9 @@ uint64_t CombineJob::send_up(DatagramHeader header, const PartialTerms& terms, B
   const size_t bytes = kDatagramHeaderBytes + kPartialTermsBytes + payload.size() + kDatagramMacBytes;
   if (out.room(bytes).empty()) return 0;
   CountedSink up(out);
+  if (std::exchange(marked_, false)) out.set_ecn(protocol::Ecn::kCe);
   const uint64_t sequence = link_.send(header, extension, payload, job_.shard, up);
+  out.set_ecn(protocol::Ecn::kEct0);
   out.count(Event::kSentUp);
   out.count(Event::kSentUpBytes, bytes);
   return sequence;

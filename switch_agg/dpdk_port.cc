@@ -94,7 +94,7 @@ void DpdkPort::take_udp(rte_mbuf* frame, const UdpFrame& udp, Origin origin) {
   }
   neighbours_.learn(udp.from);
   held_[taken_] = frame;
-  received_[taken_] = {udp.payload, {mapped_address(udp.from.ip), udp.from_port}};
+  received_[taken_] = {udp.payload, {mapped_address(udp.from.ip), udp.from_port}, udp.ecn};
   counters_.bytes_in += udp.payload.size();
   ++taken_;
 }
@@ -188,7 +188,7 @@ std::optional<UdpRoute> DpdkPort::route_to(const protocol::Endpoint& to) {
     ask_for(next_hop(*ip));
     return std::nullopt;
   }
-  return UdpRoute{lane_.self, {*mac, *ip}, lane_.options.port, to.port};
+  return UdpRoute{lane_.self, {*mac, *ip}, lane_.options.port, to.port, ecn_};
 }
 
 void DpdkPort::send(size_t bytes, const protocol::Endpoint& to) {

@@ -25,6 +25,7 @@ class DpdkPort final : public PacketPort {
   void send(size_t bytes, const protocol::Endpoint& to) override;
   /// One buffer for all, behind headers for each, where the device sends frames in pieces.
   size_t send_to_each(ByteSpan packet, std::span<const protocol::Endpoint> to) override;
+  void set_ecn(protocol::Ecn ecn) override { ecn_ = ecn; }
   void flush() override;
   void wait(int) override {}
 
@@ -50,6 +51,7 @@ class DpdkPort final : public PacketPort {
   std::array<protocol::ReceivedPacket, kBurst> received_;
   size_t taken_ = 0;
   rte_mbuf* room_ = nullptr;
+  protocol::Ecn ecn_ = protocol::Ecn::kEct0;  ///< of what is sent next
   std::array<rte_mbuf*, kBurst> out_{};
   uint16_t gathered_ = 0;
   uint64_t ask_again_cycles_ = 0;

@@ -16,6 +16,7 @@ constexpr uint8_t kProtocolUdp = 17;
 constexpr uint8_t kTimeToLive = 64;
 constexpr uint16_t kDontFragment = 0x4000;
 constexpr uint16_t kMoreFragmentsOrOffset = 0x3FFF;
+constexpr uint8_t kEcnBits = 3;  ///< of TOS
 constexpr size_t kIcmpEchoBytes = 8;
 constexpr uint8_t kEchoRequest = 8;
 
@@ -61,6 +62,7 @@ struct Ipv4Frame {
   WireAddress from;
   WireAddress to;
   uint8_t protocol = 0;
+  protocol::Ecn ecn = protocol::Ecn::kNotEct;
   ByteSpan header;
   ByteSpan payload;
 };
@@ -80,22 +82,29 @@ std::expected<Ipv4Frame, FrameFault> parse_ipv4_frame(ByteSpan frame) {
   return Ipv4Frame{{array_at<6>(frame, 6), array_at<4>(packet, 12)},
                    {array_at<6>(frame, 0), array_at<4>(packet, 16)},
                    packet[9],
+                   static_cast<protocol::Ecn>(packet[1] & kEcnBits),
                    header,
                    packet.subspan(header_bytes, total_bytes - header_bytes)};
 }
 
-void put_ipv4_header(const Ipv4Address& from, const Ipv4Address& to, uint8_t protocol, size_t total_bytes,
-                     std::span<uint8_t> out) {
+struct Ipv4Route {
+  Ipv4Address from;
+  Ipv4Address to;
+  uint8_t protocol = 0;
+  protocol::Ecn ecn = protocol::Ecn::kNotEct;
+};
+
+void put_ipv4_header(const Ipv4Route& route, size_t total_bytes, std::span<uint8_t> out) {
   out[0] = 0x45;
-  out[1] = 0;
+  out[1] = static_cast<uint8_t>(route.ecn);
   put_word(out, 2, static_cast<uint16_t>(total_bytes));
   put_word(out, 4, 0);  // no identification: it is never fragmented (RFC 6864)
   put_word(out, 6, kDontFragment);
   out[8] = kTimeToLive;
-  out[9] = protocol;
+  out[9] = route.protocol;
   put_word(out, 10, 0);
-  put_array(out, 12, from);
-  put_array(out, 16, to);
+  put_array(out, 12, route.from);
+  put_array(out, 16, route.to);
   put_word(out, 10, internet_checksum(internet_sum(out.first(kIpv4Bytes))));
 }
 
@@ -145,8 +154,9 @@ std::expected<UdpFrame, FrameFault> parse_udp_frame(ByteSpan frame) {
   if (udp.size() < kUdpBytes) return std::unexpected(FrameFault::kMalformed);
   const size_t udp_bytes = word_at(udp, 4);
   if (udp_bytes < kUdpBytes || udp_bytes > udp.size()) return std::unexpected(FrameFault::kMalformed);
-  return UdpFrame{packet->from, packet->to, word_at(udp, 0), word_at(udp, 2),
-                  udp.subspan(kUdpBytes, udp_bytes - kUdpBytes)};
+  return UdpFrame{
+      packet->from, packet->to, word_at(udp, 0), word_at(udp, 2), udp.subspan(kUdpBytes, udp_bytes - kUdpBytes),
+      packet->ecn};
 }
 
 void build_udp_headers(const UdpRoute& route, std::span<uint8_t> frame) {
@@ -161,7 +171,7 @@ void build_udp_headers_apart(const UdpRoute& route, size_t payload_bytes, uint64
   MILLRACE_CHECK(headers.size() == kUdpHeadersBytes && kIpv4Bytes + udp_bytes <= 65'535, headers.size(), payload_bytes);
   put_ethernet(route.to.mac, route.from.mac, kEtherIpv4, headers);
   const std::span<uint8_t> packet = headers.subspan(kEthernetBytes);
-  put_ipv4_header(route.from.ip, route.to.ip, kProtocolUdp, kIpv4Bytes + udp_bytes, packet);
+  put_ipv4_header({route.from.ip, route.to.ip, kProtocolUdp, route.ecn}, kIpv4Bytes + udp_bytes, packet);
   const std::span<uint8_t> udp = packet.subspan(kIpv4Bytes);
   put_word(udp, 0, route.from_port);
   put_word(udp, 2, route.to_port);
@@ -219,7 +229,8 @@ std::optional<size_t> answer_echo(ByteSpan frame, const WireAddress& self, std::
   const size_t bytes = kEthernetBytes + kIpv4Bytes + echo.size();  // options of the question are not sent back
   if (bytes > out.size()) return std::nullopt;
   put_ethernet(packet->from.mac, self.mac, kEtherIpv4, out);
-  put_ipv4_header(self.ip, packet->from.ip, kProtocolIcmp, bytes - kEthernetBytes, out.subspan(kEthernetBytes));
+  put_ipv4_header({self.ip, packet->from.ip, kProtocolIcmp, protocol::Ecn::kNotEct}, bytes - kEthernetBytes,
+                  out.subspan(kEthernetBytes));
   const std::span<uint8_t> answer = out.subspan(kEthernetBytes + kIpv4Bytes, echo.size());
   std::ranges::copy(echo, answer.begin());
   answer[0] = 0;  // echo reply

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "kernels/base/buffer.h"
+#include "protocol/datagram/packet_sink.h"
 
 /// Ethernet, ARP, IPv4, ICMP echo and UDP as bytes, for ports that own their device (DPDK). Pure functions over spans; every
 /// frame is hostile. Without VLAN tags, IPv6 and fragments: those are told apart from what is malformed, and dropped.
@@ -42,6 +43,7 @@ struct UdpFrame {
   uint16_t from_port = 0;
   uint16_t to_port = 0;
   ByteSpan payload;
+  protocol::Ecn ecn = protocol::Ecn::kNotEct;
 };
 
 /// Finds the UDP payload of an Ethernet frame. Padding after it is cut off. The UDP checksum is not looked at: what is in the
@@ -57,6 +59,7 @@ struct UdpRoute {
   WireAddress to;
   uint16_t from_port = 0;
   uint16_t to_port = 0;
+  protocol::Ecn ecn = protocol::Ecn::kEct0;
 };
 void build_udp_headers(const UdpRoute& route, std::span<uint8_t> frame);
 /// The same for a payload that lies elsewhere: `payload_sum` is its internet_sum(), which is the same for all receivers.

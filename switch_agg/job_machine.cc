@@ -92,6 +92,10 @@ bool JobMachine::admit(const Datagram& datagram, const Outbox& out) {
   note(verdict, out);
   if (verdict != WorkerSessions::Verdict::kGood) return false;
   if (phase_ != Phase::kClosed && datagram.header.epoch == epoch_) heard_ = out.now();
+  if (out.ecn() == protocol::Ecn::kCe) {
+    marked_ = true;
+    out.count(Event::kCongestionMark);
+  }
   return true;
 }
 

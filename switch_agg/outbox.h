@@ -23,9 +23,13 @@ struct EventBook {
 /// The time and the way out of one call: lives as long as that call.
 class Outbox {
  public:
-  Outbox(protocol::PacketSink& sink, TimeNs now, EventBook book) : sink_(&sink), now_(now), book_(book) {}
+  Outbox(protocol::PacketSink& sink, TimeNs now, EventBook book, protocol::Ecn ecn = protocol::Ecn::kNotEct)
+      : sink_(&sink), now_(now), book_(book), ecn_(ecn) {}
 
   TimeNs now() const { return now_; }
+  /// Of the packet that this call is about.
+  protocol::Ecn ecn() const { return ecn_; }
+  void set_ecn(protocol::Ecn ecn) const { sink_->set_ecn(ecn); }
   void count(AggregatorEvent event, uint64_t times = 1) const { book_.add(event, times); }
 
   /// Room for a packet of so many bytes; empty where there is none: counted, and lost as if the wire had lost it.
@@ -62,6 +66,7 @@ class Outbox {
   protocol::PacketSink* sink_;
   TimeNs now_;
   EventBook book_;
+  protocol::Ecn ecn_;
 };
 
 /// The way out for who signs and sends by itself (protocol::SwitchLink): counted as everything else that goes out.

@@ -2,6 +2,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "kernels/base/check.h"
 #include "switch_agg/reduce_job.h"
@@ -55,11 +56,13 @@ void ReduceJob::send_to_all(KeptResult& result, const Outbox& out) {
   for (uint64_t left = live_; left != 0; left &= left - 1) {
     to[receivers++] = sessions_.endpoint(static_cast<uint16_t>(std::countr_zero(left)));
   }
+  if (std::exchange(marked_, false)) out.set_ecn(protocol::Ecn::kCe);
   for (uint32_t fragment = 0; fragment < result.fragments(); ++fragment) {
     const std::span<uint8_t> packet = result.packet(fragment);
     const size_t bytes = sessions_.seal_to_all(result.header(fragment), packet);
     out.send_to_each(packet.first(bytes), std::span(to).first(receivers));
   }
+  out.set_ecn(protocol::Ecn::kEct0);
 }
 
 void ReduceJob::send_kept(Slot& slot, uint64_t turn, uint16_t worker, const Outbox& out) {

@@ -44,6 +44,8 @@ size_t UdpPort::send_to_each(ByteSpan packet, std::span<const protocol::Endpoint
   return bursts_->send_to_each(packet, to);
 }
 
+void UdpPort::set_ecn(protocol::Ecn ecn) { bursts_->set_ecn(ecn); }
+
 void UdpPort::flush() {
   bursts_->flush();
   take_counts();

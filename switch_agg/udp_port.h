@@ -35,6 +35,7 @@ class UdpPort final : public PacketPort {
   std::span<uint8_t> room() override;
   void send(size_t bytes, const protocol::Endpoint& to) override;
   size_t send_to_each(ByteSpan packet, std::span<const protocol::Endpoint> to) override;
+  void set_ecn(protocol::Ecn ecn) override;
   void flush() override;
   void wait(int timeout_ms) override;
 

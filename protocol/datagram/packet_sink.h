@@ -17,6 +17,10 @@ struct Endpoint {
   bool operator==(const Endpoint&) const = default;
 };
 
+/// What an IP header says of congestion: the low two bits of TOS or traffic class (RFC 3168, section 5). Routers that would drop
+/// a packet of kEct0 may mark it kCe instead.
+enum class Ecn : uint8_t { kNotEct = 0, kEct1 = 1, kEct0 = 2, kCe = 3 };
+
 /// Where a state machine puts the packets it sends: it writes them in place (an mbuf, a slice of a sendmmsg batch).
 class PacketSink {
  public:
@@ -37,12 +41,16 @@ class PacketSink {
     }
     return to.size();
   }
+  /// What is sent from now on leaves so; until then as kEct0. kCe: whoever sends what came of marked packets hands the mark on.
+  /// Nothing where there are no IP headers (memory, simulations).
+  virtual void set_ecn(Ecn) {}
 };
 
 /// One packet as it came.
 struct ReceivedPacket {
   ByteSpan bytes;
   Endpoint from;
+  Ecn ecn = Ecn::kNotEct;  ///< no MAC covers it: who forwards a packet may set it
 };
 
 }  // namespace millrace::protocol

@@ -74,11 +74,30 @@ Endpoint read_address(const sockaddr_storage& from) {
   return endpoint;
 }
 
-/// Room for one number that goes beside a message.
-template <typename T>
+/// Room for what goes beside a message, each way: a segment's length, and a TOS or traffic class.
 struct Control {
-  alignas(cmsghdr) std::array<uint8_t, CMSG_SPACE(sizeof(T))> bytes{};
+  alignas(cmsghdr) std::array<uint8_t, 2 * CMSG_SPACE(sizeof(int))> bytes{};
 };
+
+struct ControlKind {
+  int level = 0;
+  int type = 0;
+};
+
+/// Puts one more number beside a message; msg_controllen counts those that are there.
+template <typename T>
+void put_control(msghdr& message, Control& control, ControlKind kind, T value) {
+  const size_t at = message.msg_controllen;
+  MILLRACE_CHECK(at + CMSG_SPACE(sizeof value) <= control.bytes.size(), at);
+  cmsghdr header{};
+  header.cmsg_level = kind.level;
+  header.cmsg_type = kind.type;
+  header.cmsg_len = CMSG_LEN(sizeof value);
+  std::memcpy(control.bytes.data() + at, &header, sizeof header);
+  std::memcpy(control.bytes.data() + at + CMSG_LEN(0), &value, sizeof value);
+  message.msg_control = control.bytes.data();
+  message.msg_controllen = at + CMSG_SPACE(sizeof value);
+}
 
 struct In {
   In() : bytes(kMessagesIn * kMessageBytes), received(kReceivedMax) {
@@ -94,7 +113,7 @@ struct In {
 
   ByteBuffer bytes;
   std::array<sockaddr_storage, kMessagesIn> addresses{};
-  std::array<Control<int>, kMessagesIn> controls{};
+  std::array<Control, kMessagesIn> controls{};
   std::array<iovec, kMessagesIn> pieces{};
   std::array<mmsghdr, kMessagesIn> messages{};
   std::vector<ReceivedPacket> received;
@@ -108,6 +127,7 @@ struct Out {
     size_t buffer = 0;
     size_t bytes = 0;
     size_t next = 0;  ///< to the same destination; kNone: the last
+    Ecn ecn = Ecn::kEct0;
   };
   struct Destination {
     Endpoint at{};
@@ -125,20 +145,48 @@ struct Out {
 
   std::vector<SocketName> names;
   std::vector<iovec> pieces;
-  std::vector<Control<uint16_t>> controls;
+  std::vector<Control> controls;
   std::vector<mmsghdr> messages;
   std::vector<size_t> message_packets;
 };
 
-/// The segment's length of a message that is several datagrams; 0: it is one.
-size_t segment_of(msghdr& message) {
+/// What the system says beside a message.
+struct Said {
+  size_t segment = 0;      ///< its length, of a message that is several datagrams; 0: it is one
+  Ecn ecn = Ecn::kNotEct;  ///< of all of them: the system puts none together that differ
+};
+
+Said read_controls(msghdr& message) {
+  constexpr uint8_t kEcnBits = 3;
+  Said said;
   for (cmsghdr* control = CMSG_FIRSTHDR(&message); control != nullptr; control = CMSG_NXTHDR(&message, control)) {
-    if (control->cmsg_level != SOL_UDP || control->cmsg_type != UDP_GRO) continue;
-    int segment = 0;
-    std::memcpy(&segment, CMSG_DATA(control), sizeof segment);
-    return segment > 0 ? static_cast<size_t>(segment) : 0;
+    const auto is = [control](int level, int type) {
+      return control->cmsg_level == level && control->cmsg_type == type;
+    };
+    int number = 0;
+    if (is(SOL_UDP, UDP_GRO)) {
+      std::memcpy(&number, CMSG_DATA(control), sizeof number);
+      said.segment = number > 0 ? static_cast<size_t>(number) : 0;
+    } else if (is(IPPROTO_IP, IP_TOS)) {
+      said.ecn = static_cast<Ecn>(*CMSG_DATA(control) & kEcnBits);  // one byte, unlike all others
+    } else if (is(IPPROTO_IPV6, IPV6_TCLASS)) {
+      std::memcpy(&number, CMSG_DATA(control), sizeof number);
+      said.ecn = static_cast<Ecn>(number & kEcnBits);
+    }
   }
-  return 0;
+  return said;
+}
+
+/// What is sent may be marked where it would else be dropped, and what comes says whether it was. A socket of both families has
+/// both protocols' options. A system without them loses packets as it always did: nothing to fail for.
+void speak_of_congestion(int socket, int family) {
+  const int on = 1;
+  const auto ect = static_cast<int>(Ecn::kEct0);
+  ::setsockopt(socket, IPPROTO_IP, IP_TOS, &ect, sizeof ect);
+  ::setsockopt(socket, IPPROTO_IP, IP_RECVTOS, &on, sizeof on);
+  if (family != AF_INET6) return;
+  ::setsockopt(socket, IPPROTO_IPV6, IPV6_TCLASS, &ect, sizeof ect);
+  ::setsockopt(socket, IPPROTO_IPV6, IPV6_RECVTCLASS, &on, sizeof on);
 }
 
 /// A system or a path that does not take several datagrams in one piece.
@@ -162,13 +210,14 @@ struct UdpBursts::State {
   Out::Destination& destination(const Endpoint& to);
   bool gather(size_t buffer, size_t bytes, const Endpoint& to);
   void lay_out(const Out::Destination& to);
-  size_t lay_out_piece(size_t first, SocketName& name, socklen_t name_bytes);
+  size_t lay_out_piece(size_t first, SocketName& name, socklen_t name_bytes, ControlKind traffic_class);
   void send_messages();
-  void take(ByteSpan packet, const Endpoint& from);
+  void take(const ReceivedPacket& packet);
 
   int socket = -1;
   int family = AF_INET;
   bool segments = true;  ///< the system takes pieces
+  Ecn ecn = Ecn::kEct0;  ///< of what is sent next
   size_t packet_bytes;
   Endpoint address;
   Counters counters;
@@ -197,6 +246,7 @@ Status UdpBursts::State::bind_to(const Endpoint& listen, int socket_buffer_bytes
   ::setsockopt(socket, SOL_SOCKET, SO_RCVBUF, &socket_buffer_bytes, sizeof socket_buffer_bytes);
   ::setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &socket_buffer_bytes, sizeof socket_buffer_bytes);
   ::setsockopt(socket, SOL_UDP, UDP_GRO, &on, sizeof on);
+  speak_of_congestion(socket, family);
   SocketName name{};
   socklen_t name_bytes = fill_address(listen, family, name.storage);
   if (::bind(socket, &name.any, name_bytes) != 0) return failed("cannot bind");
@@ -283,24 +333,24 @@ std::span<const ReceivedPacket> UdpBursts::receive() {
     mmsghdr& message = state.in.messages[at];
     const Endpoint from = read_address(state.in.addresses[at]);
     ByteSpan whole = ByteSpan(state.in.bytes).subspan(at * kMessageBytes, message.msg_len);
-    const size_t segment = segment_of(message.msg_hdr);
+    const Said said = read_controls(message.msg_hdr);
     do {
-      const size_t bytes = segment == 0 ? whole.size() : std::min(segment, whole.size());
-      state.take(whole.first(bytes), from);
+      const size_t bytes = said.segment == 0 ? whole.size() : std::min(said.segment, whole.size());
+      state.take({.bytes = whole.first(bytes), .from = from, .ecn = said.ecn});
       whole = whole.subspan(bytes);
     } while (!whole.empty());
   }
   return std::span(state.in.received).first(state.taken);
 }
 
-void UdpBursts::State::take(ByteSpan packet, const Endpoint& from) {
-  if (packet.size() > packet_bytes || taken == in.received.size()) {
+void UdpBursts::State::take(const ReceivedPacket& packet) {
+  if (packet.bytes.size() > packet_bytes || taken == in.received.size()) {
     ++counters.too_long;
     return;
   }
-  in.received[taken++] = {packet, from};
+  in.received[taken++] = packet;
   ++counters.packets_in;
-  counters.bytes_in += packet.size();
+  counters.bytes_in += packet.bytes.size();
 }
 
 std::span<uint8_t> UdpBursts::room() {
@@ -312,6 +362,8 @@ std::span<uint8_t> UdpBursts::room() {
 void UdpBursts::send(size_t bytes, const Endpoint& to) {
   if (state_->gather(state_->out.next_buffer, bytes, to)) ++state_->out.next_buffer;
 }
+
+void UdpBursts::set_ecn(Ecn ecn) { state_->ecn = ecn; }
 
 size_t UdpBursts::send_to_each(ByteSpan packet, std::span<const Endpoint> to) {
   Out& out = state_->out;
@@ -347,7 +399,7 @@ bool UdpBursts::State::gather(size_t buffer, size_t bytes, const Endpoint& to) {
   }
   Out::Destination& chain = destination(to);
   const size_t at = out.packets.size();
-  out.packets.push_back({.buffer = buffer, .bytes = bytes, .next = Out::kNone});
+  out.packets.push_back({.buffer = buffer, .bytes = bytes, .next = Out::kNone, .ecn = ecn});
   (chain.first == Out::kNone ? chain.first : out.packets[chain.last].next) = at;
   chain.last = at;
   ++counters.packets_out;
@@ -356,7 +408,9 @@ bool UdpBursts::State::gather(size_t buffer, size_t bytes, const Endpoint& to) {
 }
 
 /// Messages of the datagrams from `first` on to one destination, as many as one piece takes; returns the first that is not in.
-size_t UdpBursts::State::lay_out_piece(size_t first, SocketName& name, socklen_t name_bytes) {
+size_t UdpBursts::State::lay_out_piece(size_t first, SocketName& name, socklen_t name_bytes,
+                                       ControlKind traffic_class) {
+  const Ecn ecn_of_all = out.packets[first].ecn;
   size_t count = 0;
   size_t longest = 0;
   size_t shortest = SIZE_MAX;
@@ -365,7 +419,8 @@ size_t UdpBursts::State::lay_out_piece(size_t first, SocketName& name, socklen_t
     const size_t bytes = out.packets[end].bytes;
     const size_t segment = std::max(longest, bytes);
     // What follows datagrams is a quarter of them at most.
-    const bool fits = segment * (count + 1) <= kPieceBytesMax && std::min(shortest, bytes) * 4 >= segment * 3;
+    const bool fits = out.packets[end].ecn == ecn_of_all && segment * (count + 1) <= kPieceBytesMax &&
+                      std::min(shortest, bytes) * 4 >= segment * 3;
     if (count > 0 && (!segments || count == kSegmentsMax || !fits)) break;
     longest = segment;
     shortest = std::min(shortest, bytes);
@@ -382,16 +437,11 @@ size_t UdpBursts::State::lay_out_piece(size_t first, SocketName& name, socklen_t
   message.msg_hdr.msg_iov = out.pieces.data() + pieces_first;
   message.msg_hdr.msg_name = &name;
   message.msg_hdr.msg_namelen = name_bytes;
-  if (count > 1) {
-    Control<uint16_t>& control = out.controls.emplace_back();
-    message.msg_hdr.msg_control = control.bytes.data();
-    message.msg_hdr.msg_controllen = control.bytes.size();
-    cmsghdr* const header = CMSG_FIRSTHDR(&message.msg_hdr);
-    header->cmsg_level = SOL_UDP;
-    header->cmsg_type = UDP_SEGMENT;
-    header->cmsg_len = CMSG_LEN(sizeof(uint16_t));
-    const auto segment = static_cast<uint16_t>(longest);
-    std::memcpy(CMSG_DATA(header), &segment, sizeof segment);
+  const bool is_usual = ecn_of_all == Ecn::kEct0;  // the socket's own
+  if (count > 1 || !is_usual) {
+    Control& control = out.controls.emplace_back();
+    if (count > 1) put_control(message.msg_hdr, control, {SOL_UDP, UDP_SEGMENT}, static_cast<uint16_t>(longest));
+    if (!is_usual) put_control(message.msg_hdr, control, traffic_class, static_cast<int>(ecn_of_all));
   }
   out.messages.push_back(message);
   out.message_packets.push_back(count);
@@ -401,7 +451,9 @@ size_t UdpBursts::State::lay_out_piece(size_t first, SocketName& name, socklen_t
 void UdpBursts::State::lay_out(const Out::Destination& to) {
   SocketName& name = out.names.emplace_back();
   const socklen_t name_bytes = fill_address(to.at, family, name.storage);
-  for (size_t at = to.first; at != Out::kNone;) at = lay_out_piece(at, name, name_bytes);
+  const ControlKind traffic_class =
+      is_ipv4(to.at) ? ControlKind{IPPROTO_IP, IP_TOS} : ControlKind{IPPROTO_IPV6, IPV6_TCLASS};
+  for (size_t at = to.first; at != Out::kNone;) at = lay_out_piece(at, name, name_bytes, traffic_class);
 }
 
 void UdpBursts::State::send_messages() {

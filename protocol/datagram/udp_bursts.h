@@ -16,7 +16,8 @@ namespace millrace::protocol {
 /// A UDP socket whose datagrams go in bursts. What is gathered for one destination goes to the kernel in one piece where it
 /// can be (UDP_SEGMENT), and such a piece comes in as one (UDP_GRO): the way through the kernel costs a datagram by itself
 /// several times what its bytes do. Segments of a piece are of one length, so shorter datagrams are followed by zeros: a
-/// datagram says its own length, and receivers look no further (WIRE_FORMAT.md, "Datagrams").
+/// datagram says its own length, and receivers look no further (WIRE_FORMAT.md, "Datagrams"). All leave as ECT(0), IPv4 and
+/// IPv6, and what comes in has its mark.
 ///
 /// Memory   all of it is taken when it is made: 0.5 MB and 128 datagrams.
 /// Threads  one at a time.
@@ -59,6 +60,7 @@ class UdpBursts {
   std::span<uint8_t> room();
   void send(size_t bytes, const Endpoint& to);
   size_t send_to_each(ByteSpan packet, std::span<const Endpoint> to);
+  void set_ecn(Ecn ecn);
   /// What is gathered goes out; of what the system does not take nothing is kept.
   void flush();
   /// What is there, without waiting; good until the next call.

@@ -192,7 +192,7 @@ class ClientFuzz {
       case 12: return source_.one_in(4) ? (source_.one_in(2) ? rack_ : decider_).restart() : tick();
       case 13: return source_.one_in(8) ? leave() : begin_step();
       case 14: return source_.one_in(8) ? client_->pause() : begin_step();
-      case 15: return source_.one_in(8) ? client_->congestion_mark(now_) : begin_step();
+      case 15: return source_.one_in(8) ? mark_next() : begin_step();
       default: return result(static_cast<uint16_t>(source_.below(options_.slots)));
     }
   }
@@ -207,11 +207,13 @@ class ClientFuzz {
     last_ = ByteBuffer(packet.begin(), packet.end());
     const uint64_t told = ledger_.turns();
     const uint64_t counted = client_->counters().results;
-    client_->receive({.bytes = last_, .from = from}, now_, empty_sink());
+    const protocol::Ecn ecn = std::exchange(ecn_next_, protocol::Ecn::kEct0);
+    client_->receive({.bytes = last_, .from = from, .ecn = ecn}, now_, empty_sink());
     MILLRACE_CHECK(ledger_.turns() - told == client_->counters().results - counted);
     MILLRACE_CHECK(ledger_.turns() - told <= 1);
     look();
   }
+  void mark_next() { ecn_next_ = protocol::Ecn::kCe; }
   void tick() {
     now_ += source_.one_in(8) ? kNsPerS : kNsPerMs * source_.byte();
     client_->tick(now_, empty_sink());
@@ -512,6 +514,7 @@ class ClientFuzz {
   TimeNs now_ = kNsPerS;
   KeepingSink sink_;
   ByteBuffer last_;
+  protocol::Ecn ecn_next_ = protocol::Ecn::kEct0;
   uint32_t step_ = 0;  ///< the next
   int drawn_scale_ = 0;
   bool left_ = false;

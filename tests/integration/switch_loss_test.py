@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""`millrace train --path switch:HOST:PORT --reproducible` over links that lose packets: the same model, to the bit, as without loss,
-and as by the servers.
+"""`millrace train --path switch:HOST:PORT --reproducible` over links that lose packets, or mark them: the same model, to the bit, as
+without, and as by the servers.
 
     switch_loss_test.py FOLDER_OF_PROGRAMS [unittest arguments]
 
@@ -129,17 +129,42 @@ class SwitchLoss(unittest.TestCase):
         for result in results:
             self.assertTrue(result["switch"]["at_switch"])
             self.assertEqual(result["switch"]["fallbacks"], 0)
-        return model, sum(result["switch"]["resends"] for result in results)
+        return model, [result["switch"] for result in results]
+
+    def mark(self, hosts):
+        """From now on to the end of the test half of what comes to these hosts by UDP and may be marked (RFC 3168) is."""
+        rules = """table inet marks {
+  chain marks {
+    type filter hook input priority 0;
+    meta l4proto udp ip ecn ect0 numgen random mod 2 < 1 ip ecn set ce
+  }
+}"""
+        for host in hosts:
+            self.addCleanup(subprocess.run, on_host(host, "nft", "delete", "table", "inet", "marks"), check=False, stderr=subprocess.DEVNULL)
+            made = subprocess.run(on_host(host, "nft", "-f", "-"), input=rules, capture_output=True, text=True, check=False)
+            self.assertEqual(made.returncode, 0, made.stderr)
 
     def test_LossChangesNoBitOfTheModel(self):
         by_servers, _ = self.model(0)
-        without_loss, _ = self.by_switch(0)
+        without_loss, switch = self.by_switch(0)
         self.assertEqual(without_loss, by_servers, "by the switch, and by the servers")
+        self.assertEqual([worker["congestion_marks"] for worker in switch], [0] * WORKERS)
         for loss in (0.01, 0.05, "0.05 bursts"):
             with self.subTest(loss=loss):
-                model, resends = self.by_switch(loss)
+                model, switch = self.by_switch(loss)
                 self.assertGreater(self.lost, 0, "nothing was lost: this run says nothing")
-                self.assertGreater(resends, 0)
+                self.assertGreater(sum(worker["resends"] for worker in switch), 0)
+                self.assertEqual(model, by_servers)
+
+    def test_MarksAreHeardByAllWorkersAndChangeNoBit(self):
+        by_servers, _ = self.model(0)
+        for way, hosts in {"to the switch": [SWITCH], "to the workers": range(FIRST_WORKER, HOSTS + 1)}.items():
+            with self.subTest(way=way):
+                self.mark(hosts)
+                model, switch = self.by_switch(0)
+                self.doCleanups()
+                for worker in switch:
+                    self.assertGreater(worker["congestion_marks"], worker["turns"] // 20, worker)
                 self.assertEqual(model, by_servers)
 
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "protocol/datagram/header.h"
@@ -87,6 +88,40 @@ TEST(DpdkPort, APacketIsReceivedAndAnsweredToWhereItCameFrom) {
   EXPECT_EQ(answer->from_port, kPort);
   EXPECT_EQ(answer->to_port, 4000);
   EXPECT_THAT(answer->payload, testing::ElementsAre(1, 2, 3));
+}
+
+TEST(DpdkPort, MarksOfTheNetworkAreReadAndHandedOn) {
+  using protocol::Ecn;
+  OPEN_OR_SKIP(wire);
+  PacketPort& port = *wire->ports().front();
+  port.enter_thread();
+  std::vector<protocol::Endpoint> to;
+  for (const Ecn ecn : {Ecn::kNotEct, Ecn::kEct0, Ecn::kCe}) {
+    Bytes frame = udp_frame(*wire, 100);
+    build_udp_headers({kWorker, wire->address(), 4000, kPort, ecn}, frame);
+    ASSERT_TRUE(wire->inject_frame(frame));
+    const auto burst = port.receive();
+    ASSERT_EQ(burst.size(), 1u);
+    EXPECT_EQ(burst[0].ecn, ecn);
+    to.push_back(burst[0].from);
+  }
+  send(port, {1}, to[0]);
+  port.send_to_each(Bytes{2}, to);
+  port.set_ecn(Ecn::kCe);
+  send(port, {3}, to[0]);
+  port.send_to_each(Bytes{4}, to);
+  port.set_ecn(Ecn::kEct0);
+  send(port, {5}, to[0]);
+  std::vector<std::pair<int, Ecn>> seen;
+  for (const Bytes& frame : frames_sent(*wire)) {
+    const auto udp = parse_udp_frame(frame);
+    ASSERT_TRUE(udp);
+    seen.emplace_back(udp->payload[0], udp->ecn);
+  }
+  const std::vector<std::pair<int, Ecn>> expected = {{1, Ecn::kEct0}, {2, Ecn::kEct0}, {2, Ecn::kEct0},
+                                                     {2, Ecn::kEct0}, {3, Ecn::kCe},   {4, Ecn::kCe},
+                                                     {4, Ecn::kCe},   {4, Ecn::kCe},   {5, Ecn::kEct0}};
+  EXPECT_EQ(seen, expected);
 }
 
 TEST(DpdkPort, ManyBurstsLoseNothingAndLeakNothing) {

@@ -92,7 +92,7 @@ TEST(UdpFrame, IsReadAsItWasBuilt) {
 TEST(UdpFrame, HasTheseBytes) {
   const Bytes frame = udp_frame({'h', 'i'});
   const Bytes golden = {0x02, 0,    0,    0,    0, 0x01, 0x02, 0,    0,   0,  0,    0x77, 0x08, 0,  //
-                        0x45, 0,    0,    30,   0, 0,    0x40, 0,    64,  17, 0x26, 0xC8, 10,   0,
+                        0x45, 2,    0,    30,   0, 0,    0x40, 0,    64,  17, 0x26, 0xC6, 10,   0,
                         0,    7,    10,   0,    0, 1,  //
                         0x0F, 0xA0, 0x1E, 0x14, 0, 10,   0x55, 0xB5, 'h', 'i'};
   EXPECT_EQ(frame, golden);
@@ -107,6 +107,27 @@ TEST(UdpFrame, ChecksumsAreRight) {
     pseudo.insert(pseudo.end(), {0, 17, packet[24], packet[25]});
     pseudo.insert(pseudo.end(), packet.begin() + kIpv4Bytes, packet.end());
     EXPECT_EQ(slow_checksum(pseudo), 0) << bytes;
+  }
+}
+
+TEST(UdpFrame, SaysThatItMayBeMarkedAndWhetherItWas) {
+  using protocol::Ecn;
+  EXPECT_EQ(udp_frame({1, 2, 3})[kEthernetBytes + 1], 2) << "ECT(0), no class of service";
+  for (const Ecn ecn : {Ecn::kNotEct, Ecn::kEct1, Ecn::kEct0, Ecn::kCe}) {
+    Bytes frame(kUdpHeadersBytes + 3);
+    build_udp_headers({kWorker, kSwitch, 4000, 7700, ecn}, frame);
+    const std::span<uint8_t> header = std::span(frame).subspan(kEthernetBytes, kIpv4Bytes);
+    EXPECT_EQ(slow_checksum(header), 0);
+    ASSERT_TRUE(parse_udp_frame(frame));
+    EXPECT_EQ(parse_udp_frame(frame)->ecn, ecn);
+    // A class of service beside it, as a network's border may set one (RFC 2474).
+    header[1] |= 0xB8;
+    header[10] = header[11] = 0;
+    const uint16_t sum = slow_checksum(header);
+    header[10] = static_cast<uint8_t>(sum >> 8);
+    header[11] = static_cast<uint8_t>(sum);
+    ASSERT_TRUE(parse_udp_frame(frame));
+    EXPECT_EQ(parse_udp_frame(frame)->ecn, ecn);
   }
 }
 

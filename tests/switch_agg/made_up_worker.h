@@ -20,6 +20,7 @@ using Entries = std::map<uint16_t, int32_t>;
 struct Sent {
   ByteBuffer bytes;
   protocol::Endpoint to;
+  protocol::Ecn ecn = protocol::Ecn::kEct0;
 };
 
 /// A sink that keeps what it is given. `rooms_left` below what is asked for: it has none.
@@ -31,13 +32,15 @@ class KeepingSink : public protocol::PacketSink {
   }
   void send(size_t bytes, const protocol::Endpoint& to) override {
     --rooms_left;
-    sent.push_back({ByteBuffer(room_.begin(), room_.begin() + static_cast<std::ptrdiff_t>(bytes)), to});
+    sent.push_back({ByteBuffer(room_.begin(), room_.begin() + static_cast<std::ptrdiff_t>(bytes)), to, ecn_});
   }
+  void set_ecn(protocol::Ecn ecn) override { ecn_ = ecn; }
   std::vector<Sent> sent;
   uint64_t rooms_left = UINT64_MAX;
 
  private:
   std::vector<uint8_t> room_ = std::vector<uint8_t>(9000);
+  protocol::Ecn ecn_ = protocol::Ecn::kEct0;
 };
 
 /// What a worker is told of its job, and what it sends, packet by packet: no state machine, every field is the test's

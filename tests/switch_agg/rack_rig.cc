@@ -73,17 +73,17 @@ void RackRig::carry(KeepingSink& from) {
     if (datagram.header.type == DatagramType::kPartial) partials_.push_back(packet.bytes);
     if (lost(datagram)) continue;
     if (packet.to == kShard) {
-      shard_->receive({.bytes = packet.bytes, .from = kRack}, now, shard_sink_);
+      shard_->receive({.bytes = packet.bytes, .from = kRack, .ecn = packet.ecn}, now, shard_sink_);
       carry(shard_sink_);
     } else {
-      rack_.receive({.bytes = packet.bytes, .from = kShard}, now, rack_sink_);
+      rack_.receive({.bytes = packet.bytes, .from = kShard, .ecn = packet.ecn}, now, rack_sink_);
       carry(rack_sink_);
     }
   }
 }
 
-void RackRig::give_rack(ByteSpan packet) {
-  rack_.receive({.bytes = packet, .from = at_rack_[0].endpoint()}, now, rack_sink_);
+void RackRig::give_rack(ByteSpan packet, protocol::Ecn ecn) {
+  rack_.receive({.bytes = packet, .from = at_rack_[0].endpoint(), .ecn = ecn}, now, rack_sink_);
   carry(rack_sink_);
 }
 

@@ -40,7 +40,7 @@ class RackRig {
   /// One contribution of a worker, to its rack or past it.
   void to_rack(uint32_t worker, const Fields& fields, const Entries& entries);
   void to_shard(uint32_t worker, const Fields& fields, const Entries& entries);
-  void give_rack(ByteSpan packet);
+  void give_rack(ByteSpan packet, protocol::Ecn ecn = protocol::Ecn::kEct0);
   void give_shard(ByteSpan packet);
   void tick_rack();
 
@@ -52,6 +52,8 @@ class RackRig {
   std::vector<protocol::Datagram> partials();
   /// Results to that worker since the last call of this or of told(): fragments, and what they say together.
   std::vector<ByteBuffer> results(uint32_t worker);
+  /// Everything that workers were sent, and nothing of it was asked for yet.
+  const std::vector<Sent>& to_workers() const { return to_workers_; }
   Entries told(uint32_t worker);
   switch_agg::Aggregator& shard() { return *shard_; }
   switch_agg::Aggregator& rack() { return rack_; }

@@ -33,9 +33,9 @@ SwitchRig::SwitchRig(const Shape& shape)
   for (uint32_t id = 0; id < shape.workers; ++id) workers_.emplace_back(kJob, job_.key, static_cast<uint16_t>(id));
 }
 
-void SwitchRig::give(uint32_t from, ByteSpan packet) {
+void SwitchRig::give(uint32_t from, ByteSpan packet, protocol::Ecn ecn) {
   sink_.sent.clear();
-  aggregator_.receive({.bytes = packet, .from = workers_[from].endpoint()}, now, sink_);
+  aggregator_.receive({.bytes = packet, .from = workers_[from].endpoint(), .ecn = ecn}, now, sink_);
 }
 
 void SwitchRig::tick() {

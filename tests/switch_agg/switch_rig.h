@@ -32,7 +32,7 @@ class SwitchRig {
   switch_agg::SwitchJob job() const { return job_; }
 
   /// Hands a packet in as coming from that worker; what was sent is in sent().
-  void give(uint32_t from, ByteSpan packet);
+  void give(uint32_t from, ByteSpan packet, protocol::Ecn ecn = protocol::Ecn::kEct0);
   void tick();
   /// What the last give() or tick() sent.
   const std::vector<Sent>& sent() const { return sink_.sent; }

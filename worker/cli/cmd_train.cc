@@ -186,11 +186,6 @@ nlohmann::json audit_json(const AuditStats& audit) {
           {"imbalance", audit.imbalance}, {"checks", audit.checks}};
 }
 
-nlohmann::json switch_json(const SwitchStats& path) {
-  return {{"at_switch", path.at_switch}, {"turns", path.turns},         {"resends", path.resends},
-          {"timeouts", path.timeouts},   {"fallbacks", path.fallbacks}, {"came_back", path.came_back}};
-}
-
 void print_audit(const AuditStats& audit) {
   fmt::print("audit: entered {:.6g} = residual {:.6g} + in flight {:.6g} + carried {:.6g} + lost {:.6g}; {}\n",
              audit.entered, audit.residual, audit.in_flight, audit.carried, audit.lost,

@@ -39,9 +39,20 @@ void count_switch(monitoring::WorkerMetrics& exported, const std::string& job, c
   events.with({job, "timeout"}).increment(grown(now.timeouts, before.timeouts));
   events.with({job, "fallback"}).increment(grown(now.fallbacks, before.fallbacks));
   events.with({job, "return"}).increment(grown(now.came_back, before.came_back));
+  events.with({job, "congestion_mark"}).increment(grown(now.congestion_marks, before.congestion_marks));
 }
 
 }  // namespace
+
+nlohmann::json switch_json(const SwitchStats& path) {
+  return {{"at_switch", path.at_switch},
+          {"turns", path.turns},
+          {"resends", path.resends},
+          {"timeouts", path.timeouts},
+          {"fallbacks", path.fallbacks},
+          {"came_back", path.came_back},
+          {"congestion_marks", path.congestion_marks}};
+}
 
 Result<std::unique_ptr<WorkerPort>> WorkerPort::start(const std::string& address, Identity identity) {
   std::unique_ptr<WorkerPort> worker(new WorkerPort(std::move(identity)));
@@ -120,10 +131,7 @@ void WorkerPort::update(const Stats& stats) {
                            {"blocked_seconds", stats.time_blocked_s},
                            {"communication_seconds", stats.time_in_communication_s}};
   if (audit.audits) status["audit"] = std::move(audited);
-  if (const SwitchStats& path = stats.by_switch; path.used) {
-    status["switch"] = {{"at_switch", path.at_switch}, {"turns", path.turns},         {"resends", path.resends},
-                        {"timeouts", path.timeouts},   {"fallbacks", path.fallbacks}, {"came_back", path.came_back}};
-  }
+  if (stats.by_switch.used) status["switch"] = switch_json(stats.by_switch);
   constexpr size_t kListedMax = 64;  // nobody reads more
   for (const TensorStats& tensor : stats.tensors) {
     if (tensor.codec_choice.empty() || status["codecs_up"].size() >= kListedMax) continue;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "kernels/base/result.h"
@@ -12,6 +13,9 @@
 #include "monitoring/metrics.h"
 
 namespace millrace::cli {
+
+/// What a worker of path switch says of it, in its status and at the end.
+nlohmann::json switch_json(const SwitchStats& path);
 
 /// A training worker's HTTP port: /metrics, /healthz and /status of one session.
 ///

@@ -68,7 +68,8 @@ SwitchStats switch_stats(const SessionCore& core) {
           .resends = path->client.resends,
           .timeouts = path->client.timeouts,
           .fallbacks = path->fallbacks,
-          .came_back = path->came_back};
+          .came_back = path->came_back,
+          .congestion_marks = path->client.congestion_marks};
 }
 
 double l2_norm(std::span<const float> values) {

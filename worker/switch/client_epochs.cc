@@ -75,13 +75,14 @@ void SwitchClient::Lane::say_hello(TimeNs now, protocol::PacketSink& sink) {
   hello_due = now + round_trip.timeout(std::min(hello_timeouts, kHelloDoublingsMax));
 }
 
-void SwitchClient::Lane::receive(const Datagram& datagram, const protocol::Endpoint& from, TimeNs now,
+/// packet  the one that the datagram came in.
+void SwitchClient::Lane::receive(const Datagram& datagram, const protocol::ReceivedPacket& packet, TimeNs now,
                                  protocol::PacketSink& sink) {
   if (phase == SwitchPhase::kOutside) {
     ++counters.not_running;
     return;
   }
-  if (is_from_rack(datagram, from)) return on_rack_packet(datagram, now, sink);
+  if (is_from_rack(datagram, packet.from)) return on_rack_packet(datagram, packet.ecn, now, sink);
   if (datagram.header.type == DatagramType::kChallenge) return on_challenge(datagram, now, sink);
   const bool is_hint = SwitchLink::is_hint(datagram);
   if (is_hint ? datagram.header.type != DatagramType::kNotice : datagram.header.life != link.life()) {
@@ -92,7 +93,10 @@ void SwitchClient::Lane::receive(const Datagram& datagram, const protocol::Endpo
   if (verdict == SwitchLink::Verdict::kForged) ++counters.forged;
   if (verdict == SwitchLink::Verdict::kReplayed) ++counters.replayed;
   if (verdict != SwitchLink::Verdict::kGood) return;
-  if (!is_hint) heard(now);
+  if (!is_hint) {
+    heard(now);
+    note_mark(packet.ecn, now);
+  }
   on_session_packet(datagram, now, sink);
 }
 

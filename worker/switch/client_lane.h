@@ -99,7 +99,7 @@ struct SwitchClient::Lane {
 
   // client_epochs.cc
   void enter_epoch(TimeNs now, protocol::PacketSink& sink);
-  void receive(const protocol::Datagram& datagram, const protocol::Endpoint& from, TimeNs now,
+  void receive(const protocol::Datagram& datagram, const protocol::ReceivedPacket& packet, TimeNs now,
                protocol::PacketSink& sink);
   void go_outside();
   void leave_life();
@@ -136,7 +136,7 @@ struct SwitchClient::Lane {
   void ask_rack(TimeNs now, protocol::PacketSink& sink);
   void greet_rack(TimeNs now, protocol::PacketSink& sink);
   bool is_from_rack(const protocol::Datagram& datagram, const protocol::Endpoint& from) const;
-  void on_rack_packet(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
+  void on_rack_packet(const protocol::Datagram& datagram, protocol::Ecn ecn, TimeNs now, protocol::PacketSink& sink);
   void on_rack_challenge(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
   void on_rack_welcome(const protocol::Datagram& datagram);
   void on_rack_notice(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
@@ -151,6 +151,7 @@ struct SwitchClient::Lane {
   TimeNs turn_deadline() const;
   void time_out(uint16_t number, TimeNs now, protocol::PacketSink& sink);
   void note_silence(TimeNs now, protocol::PacketSink& sink);
+  void note_mark(protocol::Ecn ecn, TimeNs now);
   void probe_still(TimeNs now, protocol::PacketSink& sink);
   bool may_probe(const Slot& slot) const;
   TimeNs still_patience() const;

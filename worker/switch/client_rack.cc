@@ -60,7 +60,8 @@ bool SwitchClient::Lane::is_from_rack(const Datagram& datagram, const protocol::
   return rack_link.has_session() && datagram.header.life == rack_link.life();
 }
 
-void SwitchClient::Lane::on_rack_packet(const Datagram& datagram, TimeNs now, protocol::PacketSink& sink) {
+void SwitchClient::Lane::on_rack_packet(const Datagram& datagram, protocol::Ecn ecn, TimeNs now,
+                                        protocol::PacketSink& sink) {
   const DatagramHeader& header = datagram.header;
   if (header.type == DatagramType::kChallenge) return on_rack_challenge(datagram, now, sink);
   if (header.type != DatagramType::kWelcome && header.type != DatagramType::kNotice) {
@@ -71,6 +72,7 @@ void SwitchClient::Lane::on_rack_packet(const Datagram& datagram, TimeNs now, pr
   if (verdict == SwitchLink::Verdict::kForged) ++counters.forged;
   if (verdict == SwitchLink::Verdict::kReplayed) ++counters.replayed;
   if (verdict != SwitchLink::Verdict::kGood) return;
+  if (!SwitchLink::is_hint(datagram)) note_mark(ecn, now);
   if (header.type == DatagramType::kNotice) return on_rack_notice(datagram, now, sink);
   if (header.epoch != epoch.epoch) {
     ++counters.wrong_epoch;

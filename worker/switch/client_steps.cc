@@ -152,7 +152,7 @@ void SwitchClient::State::receive(const protocol::ReceivedPacket& packet, TimeNs
     ++counters.wrong_job;
     return;
   }
-  lanes[lane]->receive(*datagram, packet.from, now, sink);
+  lanes[lane]->receive(*datagram, packet, now, sink);
 }
 
 SwitchHandover SwitchClient::State::handover() const {

@@ -96,6 +96,14 @@ void SwitchClient::Lane::note_silence(TimeNs now, protocol::PacketSink& sink) {
   asked_at = now;
 }
 
+/// Of authentic packets that are neither replays nor hints: whoever else could slow this worker down. The mark may be of this
+/// worker's way from the aggregator, or of somebody's way there, which the aggregator passes on: a turn waits for all.
+void SwitchClient::Lane::note_mark(protocol::Ecn ecn, TimeNs now) {
+  if (ecn != protocol::Ecn::kCe) return;
+  ++counters.congestion_marks;
+  congestion.marked(now, round_trip.smoothed());
+}
+
 void SwitchClient::Lane::heard(TimeNs now) {
   silent_timeouts = 0;
   heard_at = now;

@@ -37,6 +37,7 @@ TimeNs RoundTrip::timeout(uint32_t timeouts) const {
 }
 
 void CongestionWindow::clean_result() {
+  if (std::exchange(marked_, false)) return;
   if (++clean_ < active_) return;
   clean_ = 0;
   lost_ = 0;
@@ -47,6 +48,11 @@ void CongestionWindow::lost(TimeNs now, TimeNs round_trip) {
   constexpr uint32_t kFewest = 8;  // so many alone say nothing
   ++lost_;
   if (lost_ < kFewest || lost_ * 4 < active_) return;
+  backed_off(now, round_trip);
+}
+
+void CongestionWindow::marked(TimeNs now, TimeNs round_trip) {
+  marked_ = true;
   backed_off(now, round_trip);
 }
 

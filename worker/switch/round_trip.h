@@ -51,6 +51,9 @@ class CongestionWindow {
   uint32_t active() const { return active_; }
   void clean_result();
   void backed_off(TimeNs now, TimeNs round_trip);
+  /// The network marked a packet instead of dropping it. The next result is not clean: with one slot the window would open by
+  /// every marked result.
+  void marked(TimeNs now, TimeNs round_trip);
   /// A packet of a turn is lost, of those from or to this worker. A network that merely loses some packets does this all the
   /// time. Only where a quarter of the turns are so it is congestion.
   void lost(TimeNs now, TimeNs round_trip);
@@ -59,6 +62,7 @@ class CongestionWindow {
   uint32_t slots_;
   uint32_t active_;
   uint32_t clean_ = 0;
+  bool marked_ = false;
   uint32_t lost_ = 0;  ///< turns, since the window last moved
   TimeNs halved_at_ = INT64_MIN;
 };

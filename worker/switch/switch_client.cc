@@ -144,10 +144,6 @@ TimeNs SwitchClient::next_deadline() const {
   return least(*state_, [](const Lane& lane) { return lane.next_deadline(); });
 }
 
-void SwitchClient::congestion_mark(TimeNs now) {
-  for (const std::unique_ptr<Lane>& lane : state_->lanes) lane->congestion.backed_off(now, lane->round_trip.smoothed());
-}
-
 SwitchPhase SwitchClient::phase() const {
   return least(*state_, [](const Lane& lane) { return lane.phase; });
 }

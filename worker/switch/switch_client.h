@@ -153,6 +153,7 @@ struct SwitchClientCounters {
   uint64_t challenge_requests = 0;
   uint64_t new_lives = 0;
   uint64_t fetches_answered = 0;
+  uint64_t congestion_marks = 0;   ///< authentic packets of a session that the network marked (ECN)
   uint64_t held_back = 0;          ///< answers that waited for the congestion window
   uint64_t entries_left_over = 0;  ///< did not fit 16 fragments; they went back
   uint64_t entries_saturated = 0;
@@ -224,8 +225,6 @@ class SwitchClient {
   /// Does what is due. Call it at next_deadline(), or every millisecond or so.
   void tick(TimeNs now, protocol::PacketSink& sink);
   TimeNs next_deadline() const;
-  /// The network marked a packet (ECN): as a time-out, without a resend.
-  void congestion_mark(TimeNs now);
 
   /// Of several lanes the one that lacks most.
   SwitchPhase phase() const;

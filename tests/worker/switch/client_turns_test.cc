@@ -270,11 +270,6 @@ TEST(ClientResends, WhatIsOvertakenAgainIsSentAgainThreeTimesAtMost) {
   EXPECT_EQ(rig.client.counters().timeouts, 0u);
 }
 
-TEST_F(ClientTurns, AMarkedPacketHalvesToo) {
-  rig_.client.congestion_mark(rig_.now);
-  EXPECT_EQ(rig_.client.active_slots(), 1u);
-}
-
 TEST_F(ClientTurns, StepsThatCannotBeAreRefused) {
   const std::vector<uint32_t> indices{4, 9};
   const std::vector<float> values{1.0F, 2.0F};

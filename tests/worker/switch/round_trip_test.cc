@@ -65,6 +65,17 @@ TEST(CongestionWindow, HalvesOnceInARoundTripAndNotBelowOne) {
   EXPECT_EQ(window.active(), 1u);
 }
 
+TEST(CongestionWindow, AMarkIsABackOffAndTheNextResultIsNotClean) {
+  CongestionWindow window(8);
+  window.marked(100, 10);
+  window.marked(105, 10);
+  EXPECT_EQ(window.active(), 4u);
+  for (int i = 0; i < 4; ++i) window.clean_result();
+  EXPECT_EQ(window.active(), 4u);
+  window.clean_result();
+  EXPECT_EQ(window.active(), 5u);
+}
+
 TEST(CongestionWindow, ClosesWhereAQuarterOfTheTurnsLosePacketsAndNotWhereFewDo) {
   CongestionWindow few(64);
   for (int turn = 0; turn < 64 * 5; ++turn) {

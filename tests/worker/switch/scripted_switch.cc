@@ -188,10 +188,12 @@ ClientRig::ClientRig(const SwitchClientOptions& given)
   epoch.rack = endpoint(2000);
 }
 
-void ClientRig::hand(const ByteBuffer& bytes) { client.receive({.bytes = bytes, .from = endpoint(1000)}, now, sink); }
+void ClientRig::hand(const ByteBuffer& bytes, protocol::Ecn ecn) {
+  client.receive({.bytes = bytes, .from = endpoint(1000), .ecn = ecn}, now, sink);
+}
 
-void ClientRig::hand_from_rack(const ByteBuffer& bytes) {
-  client.receive({.bytes = bytes, .from = endpoint(2000)}, now, sink);
+void ClientRig::hand_from_rack(const ByteBuffer& bytes, protocol::Ecn ecn) {
+  client.receive({.bytes = bytes, .from = endpoint(2000), .ecn = ecn}, now, sink);
 }
 
 void ClientRig::welcome_by_rack() {

@@ -105,9 +105,9 @@ struct ClientRig {
 
   /// Challenge, hello, welcome of turns T = position - 1 in all slots.
   void run_from_start();
-  void hand(const ByteBuffer& bytes);
+  void hand(const ByteBuffer& bytes, protocol::Ecn ecn = protocol::Ecn::kNotEct);
   /// From the rack's address.
-  void hand_from_rack(const ByteBuffer& bytes);
+  void hand_from_rack(const ByteBuffer& bytes, protocol::Ecn ecn = protocol::Ecn::kNotEct);
   /// The rack answers its challenge and welcomes.
   void welcome_by_rack();
   /// begin_step() with entries; fails the test where it is refused.

@@ -296,13 +296,14 @@ struct AuditStats {
 
 /// Of a job of path switch: how its datagrams fare.
 struct SwitchStats {
-  bool used = false;       ///< the job's path is a switch; else all of these are 0
-  bool at_switch = false;  ///< it decides the steps at present, not a shard in its place
-  uint64_t turns = 0;      ///< results of windows that were settled
-  uint64_t resends = 0;    ///< packets that were sent again
-  uint64_t timeouts = 0;   ///< turns that no result came for in time
-  uint64_t fallbacks = 0;  ///< how often the job went on by a shard
-  uint64_t came_back = 0;  ///< ... and by the switch again
+  bool used = false;              ///< the job's path is a switch; else all of these are 0
+  bool at_switch = false;         ///< it decides the steps at present, not a shard in its place
+  uint64_t turns = 0;             ///< results of windows that were settled
+  uint64_t resends = 0;           ///< packets that were sent again
+  uint64_t timeouts = 0;          ///< turns that no result came for in time
+  uint64_t fallbacks = 0;         ///< how often the job went on by a shard
+  uint64_t came_back = 0;         ///< ... and by the switch again
+  uint64_t congestion_marks = 0;  ///< packets that say that the network is congested (ECN)
 };
 
 /// Sums since connect(). Tensors that share a bucket share its counts, given with the first of them.
