@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""millrace-switch on the interfaces that the kernel lends to DPDK, between network namespaces: AF_XDP sockets (net_af_xdp), and frames of an
-MTU of 9000 (net_af_packet). What a device refuses is said with what to do.
+"""millrace-switch on the interfaces that the kernel lends to DPDK, between network namespaces: AF_XDP sockets (net_af_xdp), frames of an
+MTU of 9000 (net_af_packet), and buffers in huge pages. What a device refuses is said with what to do.
 
 Takes the folder of the programs. Exits 77 (skipped, for ctest) where there are no namespaces, or no DPDK; the tests of net_af_xdp
 skip by themselves, with the kernel's words, where it refuses a bare AF_XDP socket or its BPF map."""
@@ -8,13 +8,17 @@ skip by themselves, with the kernel's words, where it refuses a bare AF_XDP sock
 import ctypes
 import json
 import os
+import re
 import socket
 import struct
 import time
+from pathlib import Path
 
 from switch_lab import FAR, JOBS, NEAR, PROGRAM, SLOTS, TIMEOUT_S, OnDevice, command, inside, main
 
 AF_XDP = 44
+PAGES = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
+PAGES_WANTED = 256
 
 
 def no_af_xdp():
@@ -46,8 +50,8 @@ class Devices(OnDevice):
         return self.start(*inside(NEAR, PROGRAM, "load", "--to", address, "--job", job, "--from", "10.78.0.2:0", "--slots", SLOTS, "--window-indices",
                                   window, "--seconds", 2, *flags))
 
-    def serve(self, device, *flags, load=(), window=40960, jobs=JOBS[:1]):
-        """Each lcore's status after all jobs have served a load."""
+    def serve(self, device, *flags, load=(), window=40960, jobs=JOBS[:1], look=lambda pid: None):
+        """Each lcore's status after all jobs have served a load. look: at the switch, while it runs."""
         switch, line = self.switch(device, *flags, window=window)
         if line["event"] != "listening":
             self.fail(f"{line['error']}\n{switch.stderr.read()}")
@@ -58,6 +62,7 @@ class Devices(OnDevice):
             self.assertGreater(json.loads(out)["turns"], SLOTS, "no slot went on")
         time.sleep(0.3)  # lanes say what they have counted ten times a second
         lcores = self.status(line["http"])["lcores"]
+        look(switch.pid)
         switch.terminate()
         self.assertEqual(switch.wait(timeout=TIMEOUT_S), 0)
         for lcore in lcores:
@@ -102,6 +107,32 @@ class Devices(OnDevice):
                                 load=("--packet-bytes", 8972, "--density", 0.04)):
             for way in ("in", "out"):
                 self.assertGreater(lcore[f"bytes_{way}"], 4000 * lcore[f"packets_{way}"], f"packets {way} were short")
+
+    def huge_kib(self, pid):
+        """Of a process, in pages that the kernel reserved as huge ones."""
+        smaps = Path(f"/proc/{pid}/smaps").read_text(encoding="ascii")
+        return sum(int(kib) for kib in re.findall(r"^(?:Private|Shared)_Hugetlb: +(\d+) kB$", smaps, re.MULTILINE))
+
+    def test_BuffersAreInHugePages(self):
+        if not PAGES.exists():
+            self.skipTest("this kernel has no huge pages of 2 MiB")
+        before = int(PAGES.read_text(encoding="ascii"))
+        self.addCleanup(PAGES.write_text, f"{before}\n", encoding="ascii")
+        try:
+            PAGES.write_text(f"{before + PAGES_WANTED}\n", encoding="ascii")
+        except OSError as error:
+            self.skipTest(f"no huge pages can be reserved here: {error}")
+        if int(PAGES.read_text(encoding="ascii")) < before + PAGES_WANTED:
+            self.skipTest("this machine has no memory in one piece for huge pages")
+        self.make_link(1500)
+        self.serve("net_af_packet,iface=far", "--huge-pages", look=lambda pid: self.assertGreater(self.huge_kib(pid), 16 << 10))
+        self.serve("net_af_packet,iface=far", look=lambda pid: self.assertEqual(self.huge_kib(pid), 0))
+
+    def test_WithoutHugePagesWhatToDoIsSaid(self):
+        if PAGES.exists() and PAGES.read_text(encoding="ascii").strip() != "0":
+            self.skipTest("this machine has huge pages")
+        self.make_link(1500)
+        self.assertIn("deploy/switch-host.sh", self.refused("net_af_packet,iface=far", "--huge-pages"))
 
     def test_AnInterfaceOfASmallerMtuIsSaid(self):
         self.make_link(1500)
