@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <utility>
@@ -39,6 +40,11 @@ class KeepingSink : public protocol::PacketSink {
  private:
   std::vector<uint8_t> room_ = std::vector<uint8_t>(9000);
 };
+
+/// Around each call of a machine, with the sink that it writes to: for who counts what machines do.
+using AroundCall =
+    std::function<void(protocol::PacketSink& sink, const std::function<void(protocol::PacketSink& sink)>& call)>;
+inline const AroundCall kNothingAround = [](protocol::PacketSink& sink, const auto& call) { call(sink); };
 
 /// What a worker is told of its job, and what it sends, packet by packet: no state machine, every field is the test's
 /// to choose.
