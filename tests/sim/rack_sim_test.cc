@@ -58,6 +58,7 @@ TEST(RackSim, EverySeedKeepsTheLawAndEnds) {
   EXPECT_GT(sum.racks.forwarded, 0u);
   EXPECT_GT(sum.racks.flushed, 0u);
   EXPECT_GT(sum.racks.no_slots, 0u);
+  EXPECT_GT(sum.crowds, 0u);
 }
 
 /// Nothing goes wrong: every contribution goes up in its rack's group, and nothing is sent again.

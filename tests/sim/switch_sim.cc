@@ -502,6 +502,7 @@ void World::check() {
     report.dead_in_results += law.dead_in_results;
   }
   report.packets = network.sent();
+  report.crowds = scenario.jobs.size() >= kCrowdJobsMin ? 1 : 0;
   report.bytes_to_decider = network.bytes_to(tables[0].path);
   if (scenario.adds_up_unions) report.unions = unions.bytes(scenario.jobs[0].window_indices, scenario.packet_bytes);
   report.bytes_to_worker = network.bytes_to(workers[0][0]->node);
