@@ -192,6 +192,7 @@ SwitchSimReport& SwitchSimReport::operator+=(const SwitchSimReport& other) {
   racks += other.racks;
   bytes_to_decider += other.bytes_to_decider;
   bytes_to_worker += other.bytes_to_worker;
+  sends_most = std::max(sends_most, other.sends_most);
   took += other.took;
   return *this;
 }

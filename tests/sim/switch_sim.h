@@ -118,6 +118,7 @@ struct SwitchSimReport {
   uint64_t bytes_to_decider = 0;  ///< that of the first job's last epoch
   uint64_t bytes_to_worker = 0;   ///< the first of the first job
   CodedUnion::Bytes unions;       ///< what came to racks, summed up and coded
+  uint32_t sends_most = 0;        ///< of one turn, while all was quiet (SwitchRounds)
   TimeNs took = 0;
   SwitchSimReport& operator+=(const SwitchSimReport& other);
 };

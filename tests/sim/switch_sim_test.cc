@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
@@ -33,11 +34,12 @@ void print(uint64_t seeds, const SwitchSimReport& sum) {
       "%llu seeds: %llu packets, %llu turns settled, %llu epochs, %llu restarts (%llu after a strict subset had a "
       "result), "
       "%llu deaths, %llu joined, %llu new lives, %llu results fetched, %llu resends, %llu results with a dead worker's "
-      "values, %llu entries checked, %llu times no slots, %llu of many jobs, %.1f s of virtual time\n",
+      "values, %llu entries checked, %llu times no slots, %llu of many jobs, at most %u sends of a turn in quiet, "
+      "%.1f s of virtual time\n",
       number(seeds), number(sum.packets), number(sum.turns), number(sum.epochs), number(sum.restarts),
       number(sum.subset_kills), number(sum.deaths), number(sum.joined), number(sum.new_lives), number(sum.fetches),
       number(sum.resends), number(sum.dead_in_results), number(sum.entries_checked), number(sum.racks.no_slots),
-      number(sum.crowds), static_cast<double>(sum.took) / kNsPerS);
+      number(sum.crowds), sum.sends_most, static_cast<double>(sum.took) / kNsPerS);
 }
 
 SwitchSimReport expect_all_clean(uint64_t seeds, const MakeDecider& make) {
@@ -50,6 +52,7 @@ SwitchSimReport expect_all_clean(uint64_t seeds, const MakeDecider& make) {
   EXPECT_GT(sum.joined, 0u);
   EXPECT_GT(sum.deaths, 0u);
   EXPECT_GT(sum.dead_in_results, 0u);
+  EXPECT_GT(sum.sends_most, 1u);
   for (const auto index : {protocol::WindowIndexCodec::kRaw, protocol::WindowIndexCodec::kGap,
                            protocol::WindowIndexCodec::kBitmap, protocol::WindowIndexCodec::kBloom}) {
     for (const auto value : {protocol::WindowValueCodec::kFixed16, protocol::WindowValueCodec::kFixed32,
@@ -118,6 +121,14 @@ class SwitchSimMutation : public ::testing::TestWithParam<SwitchMutation> {};
 TEST_P(SwitchSimMutation, IsFoundOut) {
   const SwitchSimReport sum = run_seeds(MILLRACE_SIM_MUTATION_SEEDS, reference_decider(GetParam()));
   EXPECT_FALSE(sum.faults.empty());
+}
+
+/// One that only takes its time breaks no law, and mostly ends before patience does: the rounds show it.
+TEST(SwitchSim, AnswersThatTakeTooManyRoundsAreFoundOut) {
+  const SwitchSimReport sum =
+      run_seeds(MILLRACE_SIM_MUTATION_SEEDS, reference_decider(SwitchMutation::kSeldomKeptResult));
+  EXPECT_TRUE(
+      std::ranges::any_of(sum.faults, [](const std::string& fault) { return fault.contains("rounds: a turn took"); }));
 }
 
 INSTANTIATE_TEST_SUITE_P(Rules, SwitchSimMutation,
