@@ -45,9 +45,10 @@ SwitchLink::Challenge SwitchLink::take_challenge(const Datagram& datagram, Renew
   if (!answer || !pending_ || answer->worker_nonce != *pending_) return Challenge::kRefused;
   if (!is_hint(datagram) || !handshake_.verify(datagram)) return Challenge::kRefused;
   const uint64_t life = datagram.header.life;
-  if (std::ranges::find(left_, std::pair(aggregator_, life)) != left_.end()) return Challenge::kRefused;
+  if (std::ranges::find(left_, Left{.aggregator = aggregator_, .life = life}) != left_.end())
+    return Challenge::kRefused;
   const bool is_new = life_ != life;
-  if (is_new && life_) left_.emplace_back(aggregator_, *life_);
+  if (is_new && life_) left_[lives_left_++ % kLivesLeftMax] = {.aggregator = aggregator_, .life = *life_};
   if (is_new) all_seen_ = {};
   if (is_new || renew == Renew::kAlways) begin_session(life, answer->aggregator_nonce);
   pending_.reset();
@@ -59,17 +60,16 @@ bool SwitchLink::answers_request(const Notice& notice) const { return pending_ &
 void SwitchLink::begin_session(uint64_t life, const Nonce& theirs) {
   life_ = life;
   session_nonce_ = *pending_;
-  const auto key = [&](KeyUse use) {
-    return DatagramKey(identity_.key, {.use = use,
-                                       .job = identity_.job,
-                                       .life = life,
-                                       .worker = identity_.worker,
-                                       .worker_nonce = session_nonce_,
-                                       .aggregator_nonce = theirs});
-  };
-  up_ = key(KeyUse::kWorkerToAggregator);
-  down_ = key(KeyUse::kAggregatorToWorker);
-  all_.emplace(identity_.key, KeyScope::to_all(identity_.job, life));
+  KeyScope scope{.use = KeyUse::kWorkerToAggregator,
+                 .job = identity_.job,
+                 .life = life,
+                 .worker = identity_.worker,
+                 .worker_nonce = session_nonce_,
+                 .aggregator_nonce = theirs};
+  up_.derive(identity_.key, scope);
+  scope.use = KeyUse::kAggregatorToWorker;
+  down_.derive(identity_.key, scope);
+  all_.derive(identity_.key, KeyScope::to_all(identity_.job, life));
   down_seen_ = {};
 }
 
@@ -77,7 +77,7 @@ uint64_t SwitchLink::send(DatagramHeader header, ByteSpan extension, ByteSpan pa
                           PacketSink& sink) {
   MILLRACE_CHECK(life_.has_value());
   header.life = *life_;
-  return write(header, extension, payload, *up_, to, sink);
+  return write(header, extension, payload, up_, to, sink);
 }
 
 uint64_t SwitchLink::write(DatagramHeader header, ByteSpan extension, ByteSpan payload, const DatagramKey& key,
@@ -116,7 +116,7 @@ SwitchLink::Verdict SwitchLink::judge(const Datagram& datagram) {
     return handshake_.verify(datagram) ? Verdict::kGood : Verdict::kForged;
   }
   if (!life_) return Verdict::kForged;
-  if (!(to_all ? *all_ : *down_).verify(datagram)) return Verdict::kForged;
+  if (!(to_all ? all_ : down_).verify(datagram)) return Verdict::kForged;
   return (to_all ? all_seen_ : down_seen_).accept(sequence) ? Verdict::kGood : Verdict::kReplayed;
 }
 

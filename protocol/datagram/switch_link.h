@@ -1,9 +1,9 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <utility>
-#include <vector>
 
 #include "kernels/base/random.h"
 #include "protocol/datagram/extensions.h"
@@ -18,7 +18,7 @@ namespace millrace::protocol {
 /// session's keys, sequence numbers,
 /// replay windows. Which life is right, nobody is asked but the aggregator itself, by a nonce that was never used before
 /// (SWITCH.md, section 6.6).
-/// Threads  one at a time.
+/// Threads  one at a time; no allocation after the constructor.
 class SwitchLink {
  public:
   struct Identity {
@@ -67,6 +67,8 @@ class SwitchLink {
   static bool is_hint(const Datagram& datagram);
 
  private:
+  static constexpr size_t kLivesLeftMax = 16;
+
   uint64_t write(DatagramHeader header, ByteSpan extension, ByteSpan payload, const DatagramKey& key,
                  const Endpoint& to, PacketSink& sink);
   void begin_session(uint64_t life, const Nonce& theirs);
@@ -77,14 +79,23 @@ class SwitchLink {
   std::optional<Nonce> pending_;  ///< of the CHALREQ that is not answered
   std::optional<uint64_t> life_;
   Nonce session_nonce_{};
-  std::optional<DatagramKey> up_;
-  std::optional<DatagramKey> down_;
-  std::optional<DatagramKey> all_;
+  // Of the session, if there is one: a new one derives them in place.
+  DatagramKey up_;
+  DatagramKey down_;
+  DatagramKey all_;
   DatagramKey handshake_;
   ReplayWindow down_seen_;
   ReplayWindow all_seen_;
   uint64_t sequence_ = 0;
-  std::vector<std::pair<Endpoint, uint64_t>> left_;  ///< lives that are over
+  struct Left {
+    Endpoint aggregator;
+    uint64_t life = 0;  ///< no life is 0
+    bool operator==(const Left&) const = default;
+  };
+  /// The latest lives that are over. A challenge answers a nonce that was drawn after all of them were left, so that none can
+  /// come again; where one does all the same, it is refused.
+  std::array<Left, kLivesLeftMax> left_{};
+  size_t lives_left_ = 0;
 };
 
 }  // namespace millrace::protocol

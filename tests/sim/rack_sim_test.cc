@@ -22,10 +22,11 @@ void print(uint64_t seeds, const SwitchSimReport& sum) {
       "%llu seeds: %llu packets, %llu turns settled, %llu epochs, %llu restarts (%llu after a strict subset had a "
       "result), %llu deaths, %llu results fetched, %llu resends, %llu results with a dead worker's values, %llu "
       "entries "
-      "checked, %.1f s of virtual time\n",
+      "checked, at most %u sends of a turn in quiet, %.1f s of virtual time\n",
       number(seeds), number(sum.packets), number(sum.turns), number(sum.epochs), number(sum.restarts),
       number(sum.subset_kills), number(sum.deaths), number(sum.fetches), number(sum.resends),
-      number(sum.dead_in_results), number(sum.entries_checked), static_cast<double>(sum.took) / kNsPerS);
+      number(sum.dead_in_results), number(sum.entries_checked), sum.sends_most,
+      static_cast<double>(sum.took) / kNsPerS);
   std::printf(
       "racks: %llu groups sent (%llu cut), %llu again, %llu taken, %llu parts that overlapped, %llu too long, "
       "%llu units raw, %llu sums flushed, %llu times no slots\n",
@@ -58,6 +59,8 @@ TEST(RackSim, EverySeedKeepsTheLawAndEnds) {
   EXPECT_GT(sum.racks.forwarded, 0u);
   EXPECT_GT(sum.racks.flushed, 0u);
   EXPECT_GT(sum.racks.no_slots, 0u);
+  EXPECT_GT(sum.crowds, 0u);
+  EXPECT_GT(sum.sends_most, 1u);
 }
 
 /// Nothing goes wrong: every contribution goes up in its rack's group, and nothing is sent again.

@@ -31,6 +31,10 @@ class SwitchNetwork {
   void lose_from(uint32_t node) { ++lost_before_[node]; }
   /// Shown every packet that is handed over.
   void tap(std::function<void(uint32_t to, ByteSpan packet)> listener) { tap_ = std::move(listener); }
+  /// Shown every packet that is sent.
+  void tap_sent(std::function<void(uint32_t from, uint32_t to, ByteSpan packet)> listener) {
+    tap_sent_ = std::move(listener);
+  }
   uint64_t sent() const { return sent_; }
   /// Of packets handed over at that node.
   uint64_t bytes_to(uint32_t node) const {
@@ -49,6 +53,7 @@ class SwitchNetwork {
   std::map<uint32_t, uint64_t> lost_before_;
   std::map<uint32_t, uint64_t> bytes_to_;
   std::function<void(uint32_t, ByteSpan)> tap_;
+  std::function<void(uint32_t, uint32_t, ByteSpan)> tap_sent_;
   uint64_t sent_ = 0;
 };
 

@@ -61,6 +61,31 @@ void fit_lanes(SwitchSimJob& job) {
   }
 }
 
+SwitchSimJob draw_small_job(uint32_t number, Draw& draw) {
+  SwitchSimJob job = draw_job(number, draw);
+  job.workers = draw.between(1, 3);
+  job.joiners = draw.chance(0.2) ? 1 : 0;
+  job.window_indices = 64;
+  job.windows = draw.between(1, 4);
+  job.slots = draw.between(1, std::min(job.windows, 2U));
+  job.steps = draw.between(2, 4);
+  job.reselect_k = draw.chance(0.4) ? draw.between(1, 1 + job.windows * job.window_indices / 4) : 0;
+  draw_codecs(job, draw);
+  return job;
+}
+
+/// In place of the jobs that were drawn: many at the same aggregators, and faults for more than a few of them.
+void draw_crowd(SwitchScenario& out, Draw& draw) {
+  out.jobs.clear();
+  const uint32_t jobs = draw.between(kCrowdJobsMin, 16);
+  for (uint32_t i = 0; i < jobs; ++i) out.jobs.push_back(draw_small_job(i, draw));
+  out.deaths *= 3;
+  out.path_changes *= 3;
+  out.slots_short = std::min(out.slots_short, slots_wanted(out));
+}
+
+bool is_crowd(const SwitchScenario& scenario) { return scenario.jobs.size() >= kCrowdJobsMin; }
+
 }  // namespace
 
 SwitchScenario draw_switch_scenario(uint64_t seed) {
@@ -89,12 +114,14 @@ SwitchScenario draw_switch_scenario(uint64_t seed) {
   // Drawn apart: a seed's other numbers are what they were before there were these.
   Draw later(seed ^ 0xC0DEC);
   for (SwitchSimJob& job : out.jobs) draw_codecs(job, later);
+  if (later.chance(0.05)) out.slots_short = later.between(1, slots_wanted(out));
+  if (later.chance(0.03)) draw_crowd(out, later);
   Draw lanes(seed ^ 0x1A7E5);
   for (SwitchSimJob& job : out.jobs) {
     if (lanes.chance(0.3)) job.lanes = lanes.between(2, 4);
     fit_lanes(job);
   }
-  if (later.chance(0.05)) out.slots_short = later.between(1, slots_wanted(out));
+  out.slots_short = std::min(out.slots_short, slots_wanted(out));
   return out;
 }
 
@@ -109,8 +136,8 @@ SwitchScenario draw_rack_scenario(uint64_t seed) {
   out.lease_ns = draw.chance(0.3) ? draw.between(150, 400) * kNsPerMs : 10 * kNsPerS;
   out.timeout_max = 40 * kNsPerMs;
   for (SwitchSimJob& job : out.jobs) {
-    job.workers = draw.between(2, draw.chance(0.2) ? 9 : 6);
-    if (draw.chance(0.3)) {
+    job.workers = draw.between(2, is_crowd(out) ? 4 : (draw.chance(0.2) ? 9 : 6));
+    if (!is_crowd(out) && draw.chance(0.3)) {
       // Several fragments a unit, and now and then more than a group can have.
       job.window_indices = 64 * draw.between(16, draw.chance(0.1) ? 200 : 48);
       job.windows = draw.between(1, 2);
@@ -177,10 +204,12 @@ SwitchSimReport& SwitchSimReport::operator+=(const SwitchSimReport& other) {
   resends += other.resends;
   dead_in_results += other.dead_in_results;
   entries_checked += other.entries_checked;
+  crowds += other.crowds;
   for (const auto& [codecs, count] : other.contributions) contributions[codecs] += count;
   racks += other.racks;
   bytes_to_decider += other.bytes_to_decider;
   bytes_to_worker += other.bytes_to_worker;
+  sends_most = std::max(sends_most, other.sends_most);
   took += other.took;
   return *this;
 }

@@ -7,13 +7,16 @@
 #include "kernels/base/check.h"
 #include "tests/sim/switch_network.h"
 #include "tests/sim/switch_oracle.h"
+#include "tests/sim/switch_rounds.h"
 #include "worker/switch/switch_client.h"
 
 namespace millrace::testing {
 namespace {
 
-constexpr TimeNs kPatience = 30 * kNsPerS;  ///< virtual, after the faults: more than any chain of capped time-outs
+constexpr TimeNs kPatience =
+    30 * kNsPerS;  ///< virtual, after the faults: that it ends; check_rounds() has in how many rounds
 constexpr TimeNs kTick = kNsPerMs;
+constexpr TimeNs kTableUnreadMax = 60 * kNsPerMs;  ///< a worker looks at the table so often
 
 class Reference : public SwitchDecider {
  public:
@@ -109,8 +112,10 @@ struct World {
   bool over() const;
   std::string unfinished() const;
   void listen(uint32_t to, ByteSpan packet);
+  void watch_rounds(uint32_t from, uint32_t to, ByteSpan packet);
   void run();
   void check();
+  void check_rounds();
   /// The same for all workers of a job.
   bool is_in_cluster(const SwitchSimJob& spec, uint32_t step, uint32_t index) const {
     RandomSequence random(random_key(scenario.seed, step, index / spec.cluster));
@@ -131,6 +136,8 @@ struct World {
   std::vector<std::vector<std::unique_ptr<SimSwitchWorker>>> workers;  ///< by job, in the order of their numbers
   std::set<std::pair<uint64_t, uint64_t>> results_seen;  ///< (job and slot, turn) whose first result has arrived
   uint32_t nodes = 0;
+  SwitchRounds rounds;
+  std::vector<uint32_t> suspicions;  ///< by job: paths left though all was quiet
   SwitchSimReport report;
 };
 
@@ -222,7 +229,7 @@ void SimSwitchWorker::read_table() {
   const bool told = client_->epoch_seen() > world.tables[job].epoch.epoch;
   if (told) world.fault("an aggregator spoke of an epoch that the table does not have");
   if (now < reads_table_at_) return;
-  reads_table_at_ = now + world.scheduler.draw(kNsPerMs, world.scheduler.chance(0.1) ? 60 * kNsPerMs : 8 * kNsPerMs);
+  reads_table_at_ = now + world.scheduler.draw(kNsPerMs, world.scheduler.chance(0.1) ? kTableUnreadMax : 8 * kNsPerMs);
   worker::SwitchEpoch epoch = world.tables[job].epoch;
   const uint32_t rack = rack_of(world.scenario, number);
   if (world.through_racks(world.tables[job].path) && rack < world.scenario.racks) {
@@ -263,6 +270,7 @@ World::World(const SwitchScenario& scenario_given, const MakeDecider& make_given
   }
   tables.resize(scenario.jobs.size());
   workers.resize(scenario.jobs.size());
+  suspicions.resize(scenario.jobs.size());
   for (uint32_t job = 0; job < scenario.jobs.size(); ++job) {
     const uint32_t count = scenario.jobs[job].workers;
     for (uint32_t number = 0; number < count; ++number) add_worker(job, static_cast<uint16_t>(number), nullptr);
@@ -291,6 +299,7 @@ void World::restart_decider(uint32_t node, TimeNs down) {
   look_at_decider(node);
   deciders[node].reset();
   network.detach(node);
+  rounds.disturbed_until(scheduler.now() + down);
   scheduler.after(down, [this, node] { start_decider(node); });
 }
 
@@ -324,6 +333,7 @@ void World::raise(uint32_t job, uint64_t live, uint32_t path) {
   table.epoch.role = through_racks(path) ? worker::SwitchRole::kCombine : worker::SwitchRole::kReduce;
   table.path = path;
   table.raised_at = scheduler.now();
+  rounds.disturbed_until(scheduler.now() + kTableUnreadMax + 10 * kTick);
   ++report.epochs;
 }
 
@@ -371,6 +381,7 @@ void World::stall() {
   for (const auto& worker : workers[job]) {
     if (all || scheduler.chance(0.3)) worker->stalled_until = until;
   }
+  rounds.disturbed_until(until);
 }
 
 /// The table's watch: who is gone is taken out, a path that its workers suspect is left.
@@ -389,6 +400,7 @@ void World::watch_jobs() {
     if (stay != table.epoch.live && scheduler.chance(0.2)) {
       raise(job, stay, table.path);
     } else if (suspect && scheduler.now() - table.raised_at > 100 * kNsPerMs) {
+      if (rounds.is_quiet(scheduler.now())) ++suspicions[job];
       change_path(job);
     }
   }
@@ -454,9 +466,20 @@ void World::listen(uint32_t to, ByteSpan packet) {
     unions.take(to - deciders_count(), packet, scenario.jobs[0].window_indices);
 }
 
+/// To every packet that is sent.
+void World::watch_rounds(uint32_t from, uint32_t to, ByteSpan packet) {
+  const TimeNs now = scheduler.now();
+  const auto datagram = protocol::parse_datagram(packet);
+  if (!datagram) return;
+  if (from < deciders_count()) rounds.sent_by_decider(from, datagram->header, now);
+  if (from >= aggregators_count()) rounds.sent_by_worker(from, to, datagram->header, now);
+}
+
 void World::run() {
   plan_faults();
   network.tap([this](uint32_t to, ByteSpan packet) { listen(to, packet); });
+  rounds.disturbed_until(scenario.calm_from + scenario.slow_max + kTick);
+  network.tap_sent([this](uint32_t from, uint32_t to, ByteSpan packet) { watch_rounds(from, to, packet); });
   const std::function<void()> tick = [&] {
     if (over()) return;
     watch_jobs();
@@ -475,7 +498,34 @@ void World::run() {
   check();
 }
 
+/// DESIGN.md, "Rounds".
+void World::check_rounds() {
+  const uint32_t sends_max = SwitchRounds::sends_max(scenario.timeout_max);
+  report.sends_most = rounds.sends_most();
+  if (rounds.sends_most() > sends_max) {
+    fault("rounds: a turn took " + std::to_string(rounds.sends_most()) + " sends of a worker, " +
+          std::to_string(sends_max) + " are the most");
+  }
+  const bool leases_outlast = scenario.lease_ns > SwitchRounds::silence_max(scenario.timeout_max);
+  if (leases_outlast && rounds.lives_begun() > 0) fault("rounds: a decider began a life though its workers speak");
+  for (uint32_t job = 0; job < workers.size(); ++job) {
+    if (scenario.slots_short == 0 && suspicions[job] > 1) {
+      fault("rounds: job " + std::to_string(job) + " left " + std::to_string(suspicions[job]) + " paths that live");
+    }
+    const SwitchSimJob& spec = scenario.jobs[job];
+    for (const auto& worker : workers[job]) {
+      const bool beyond = std::ranges::any_of(worker->record.told, [&spec](const auto& told) {
+        const auto& [slot, turn] = told.first;
+        const uint32_t stripe = (spec.windows - slot + spec.slots - 1) / spec.slots;
+        return turn > uint64_t{spec.steps} * stripe + 1;
+      });
+      if (beyond) fault("rounds: worker " + std::to_string(worker->number) + " had turns after the closing one");
+    }
+  }
+}
+
 void World::check() {
+  check_rounds();
   for (uint32_t node = 0; node < aggregators_count(); ++node) {
     if (deciders[node] != nullptr) look_at_decider(node);
   }
@@ -505,6 +555,7 @@ void World::check() {
     report.dead_in_results += law.dead_in_results;
   }
   report.packets = network.sent();
+  report.crowds = scenario.jobs.size() >= kCrowdJobsMin ? 1 : 0;
   report.bytes_to_decider = network.bytes_to(tables[0].path);
   if (scenario.adds_up_unions) report.unions = unions.bytes(scenario.jobs[0].window_indices, scenario.packet_bytes);
   report.bytes_to_worker = network.bytes_to(workers[0][0]->node);

@@ -89,6 +89,9 @@ struct SwitchScenario {
   TimeNs calm_from = 0;     ///< nothing goes wrong any more
 };
 
+/// So many jobs at the same aggregators are a crowd: a few percent of the seeds have one, of 8 to 16 small jobs.
+constexpr uint32_t kCrowdJobsMin = 8;
+
 SwitchScenario draw_switch_scenario(uint64_t seed);
 /// The same with racks: mostly at the shard.
 SwitchScenario draw_rack_scenario(uint64_t seed);
@@ -110,11 +113,13 @@ struct SwitchSimReport {
   uint64_t resends = 0;
   uint64_t dead_in_results = 0;  ///< results that hold what a dead worker sent
   uint64_t entries_checked = 0;
+  uint64_t crowds = 0;                                            ///< runs of kCrowdJobsMin jobs or more
   std::map<std::pair<uint8_t, uint8_t>, uint64_t> contributions;  ///< with entries, by index and value codec
   SwitchDecider::RackCounts racks;
   uint64_t bytes_to_decider = 0;  ///< that of the first job's last epoch
   uint64_t bytes_to_worker = 0;   ///< the first of the first job
   CodedUnion::Bytes unions;       ///< what came to racks, summed up and coded
+  uint32_t sends_most = 0;        ///< of one turn, while all was quiet (SwitchRounds)
   TimeNs took = 0;
   SwitchSimReport& operator+=(const SwitchSimReport& other);
 };

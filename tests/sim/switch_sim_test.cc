@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
@@ -33,11 +34,12 @@ void print(uint64_t seeds, const SwitchSimReport& sum) {
       "%llu seeds: %llu packets, %llu turns settled, %llu epochs, %llu restarts (%llu after a strict subset had a "
       "result), "
       "%llu deaths, %llu joined, %llu new lives, %llu results fetched, %llu resends, %llu results with a dead worker's "
-      "values, %llu entries checked, %llu times no slots, %.1f s of virtual time\n",
+      "values, %llu entries checked, %llu times no slots, %llu of many jobs, at most %u sends of a turn in quiet, "
+      "%.1f s of virtual time\n",
       number(seeds), number(sum.packets), number(sum.turns), number(sum.epochs), number(sum.restarts),
       number(sum.subset_kills), number(sum.deaths), number(sum.joined), number(sum.new_lives), number(sum.fetches),
       number(sum.resends), number(sum.dead_in_results), number(sum.entries_checked), number(sum.racks.no_slots),
-      static_cast<double>(sum.took) / kNsPerS);
+      number(sum.crowds), sum.sends_most, static_cast<double>(sum.took) / kNsPerS);
 }
 
 SwitchSimReport expect_all_clean(uint64_t seeds, const MakeDecider& make) {
@@ -50,6 +52,7 @@ SwitchSimReport expect_all_clean(uint64_t seeds, const MakeDecider& make) {
   EXPECT_GT(sum.joined, 0u);
   EXPECT_GT(sum.deaths, 0u);
   EXPECT_GT(sum.dead_in_results, 0u);
+  EXPECT_GT(sum.sends_most, 1u);
   for (const auto index : {protocol::WindowIndexCodec::kRaw, protocol::WindowIndexCodec::kGap,
                            protocol::WindowIndexCodec::kBitmap, protocol::WindowIndexCodec::kBloom}) {
     for (const auto value : {protocol::WindowValueCodec::kFixed16, protocol::WindowValueCodec::kFixed32,
@@ -66,6 +69,7 @@ TEST(SwitchSim, EverySeedKeepsTheLawAndEndsWithTheProductionAggregator) {
   const SwitchSimReport sum = expect_all_clean(seeds, production_decider());
   if (seeds >= 500) {
     EXPECT_GT(sum.racks.no_slots, 0u);
+    EXPECT_GT(sum.crowds, 0u);
   }
 }
 
@@ -86,12 +90,45 @@ TEST(SwitchSim, EqualSeedsGiveEqualRuns) {
   EXPECT_EQ(one.entries_checked, other.entries_checked);
 }
 
+/// Some of the seeds that the tests above run, and few: they are drawn so, and the aggregators then have that many jobs at once.
+TEST(SwitchSim, AFewPercentOfTheSeedsHaveManySmallJobs) {
+  constexpr uint64_t kSeeds = 1000;
+  uint64_t crowds = 0;
+  uint64_t with_racks = 0;
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    const auto is_crowd = [](const SwitchScenario& scenario) {
+      if (scenario.jobs.size() < kCrowdJobsMin) return false;
+      EXPECT_LE(scenario.jobs.size(), 16u);
+      EXPECT_LE(scenario.slots_short, slots_wanted(scenario));
+      for (const SwitchSimJob& job : scenario.jobs) {
+        EXPECT_LE(job.steps * job.windows * job.window_indices, 4u * 4 * 64);
+        EXPECT_LE(job.slots, job.windows);
+        EXPECT_LE(job.workers + job.joiners, 5u);
+      }
+      return true;
+    };
+    crowds += is_crowd(draw_switch_scenario(seed)) ? 1 : 0;
+    with_racks += is_crowd(draw_rack_scenario(seed)) ? 1 : 0;
+  }
+  EXPECT_GE(crowds, kSeeds / 100);
+  EXPECT_LE(crowds, kSeeds / 20);
+  EXPECT_EQ(with_racks, crowds);
+}
+
 /// A decider that breaks a rule is found out within a few seeds: the simulation can fail.
 class SwitchSimMutation : public ::testing::TestWithParam<SwitchMutation> {};
 
 TEST_P(SwitchSimMutation, IsFoundOut) {
   const SwitchSimReport sum = run_seeds(MILLRACE_SIM_MUTATION_SEEDS, reference_decider(GetParam()));
   EXPECT_FALSE(sum.faults.empty());
+}
+
+/// One that only takes its time breaks no law, and mostly ends before patience does: the rounds show it.
+TEST(SwitchSim, AnswersThatTakeTooManyRoundsAreFoundOut) {
+  const SwitchSimReport sum =
+      run_seeds(MILLRACE_SIM_MUTATION_SEEDS, reference_decider(SwitchMutation::kSeldomKeptResult));
+  EXPECT_TRUE(
+      std::ranges::any_of(sum.faults, [](const std::string& fault) { return fault.contains("rounds: a turn took"); }));
 }
 
 INSTANTIATE_TEST_SUITE_P(Rules, SwitchSimMutation,

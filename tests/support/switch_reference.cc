@@ -298,7 +298,10 @@ void SwitchReference::on_contribution(JobState& job, const Datagram& datagram, P
   if (header.turn < slot.current || (header.turn == slot.current && current.closed)) {
     if (mutation_ == SwitchMutation::kNoKeptResult) return;
     const auto closed = slot.turns.find(header.turn);
-    if (closed != slot.turns.end()) send_result(job, closed->second, header.worker, sink);
+    if (closed == slot.turns.end()) return;
+    const bool answers =
+        mutation_ != SwitchMutation::kSeldomKeptResult || ++closed->second.asked[header.worker] % 32 == 0;
+    if (answers) send_result(job, closed->second, header.worker, sink);
     return;
   }
   const bool claims = header.turn == slot.current + 1 && current.closed;

@@ -27,6 +27,7 @@ enum class SwitchMutation : uint8_t {
   kKeepSumsOverEpochs,  ///< open sums survive a change of epoch
   kNoFetch,             ///< nobody is asked for the result that a laggard lacks: the turn is computed again
   kNoKeptResult,        ///< closed turns are not answered again
+  kSeldomKeptResult,    ///< they are, to every 32nd packet that asks: nothing hangs, it only takes long
 };
 
 /// The decider of role reduce, slow and obvious: keeps every entry of every packet, adds up when a turn closes. What
@@ -72,6 +73,7 @@ class SwitchReference {
     std::map<uint16_t, bool> fin;
     bool closed = false;
     std::vector<Packet> result;
+    std::map<uint16_t, uint32_t> asked;  ///< how often, by worker
   };
   struct Slot {
     uint64_t current = 0;  ///< the largest turn; closed or not

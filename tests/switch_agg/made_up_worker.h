@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <utility>
@@ -42,6 +43,11 @@ class KeepingSink : public protocol::PacketSink {
   std::vector<uint8_t> room_ = std::vector<uint8_t>(9000);
   protocol::Ecn ecn_ = protocol::Ecn::kEct0;
 };
+
+/// Around each call of a machine, with the sink that it writes to: for who counts what machines do.
+using AroundCall =
+    std::function<void(protocol::PacketSink& sink, const std::function<void(protocol::PacketSink& sink)>& call)>;
+inline const AroundCall kNothingAround = [](protocol::PacketSink& sink, const auto& call) { call(sink); };
 
 /// What a worker is told of its job, and what it sends, packet by packet: no state machine, every field is the test's
 /// to choose.

@@ -73,25 +73,31 @@ void RackRig::carry(KeepingSink& from) {
     if (datagram.header.type == DatagramType::kPartial) partials_.push_back(packet.bytes);
     if (lost(datagram)) continue;
     if (packet.to == kShard) {
-      shard_->receive({.bytes = packet.bytes, .from = kRack, .ecn = packet.ecn}, now, shard_sink_);
-      carry(shard_sink_);
+      hand_to_shard({.bytes = packet.bytes, .from = kRack, .ecn = packet.ecn});
     } else {
-      rack_.receive({.bytes = packet.bytes, .from = kShard, .ecn = packet.ecn}, now, rack_sink_);
-      carry(rack_sink_);
+      hand_to_rack({.bytes = packet.bytes, .from = kShard, .ecn = packet.ecn});
     }
   }
 }
 
-void RackRig::give_rack(ByteSpan packet, protocol::Ecn ecn) {
-  rack_.receive({.bytes = packet, .from = at_rack_[0].endpoint(), .ecn = ecn}, now, rack_sink_);
+void RackRig::hand_to_rack(const protocol::ReceivedPacket& packet) {
+  around(rack_sink_, [&](protocol::PacketSink& sink) { rack_.receive(packet, now, sink); });
   carry(rack_sink_);
+}
+
+void RackRig::hand_to_shard(const protocol::ReceivedPacket& packet) {
+  around(shard_sink_, [&](protocol::PacketSink& sink) { shard_->receive(packet, now, sink); });
+  carry(shard_sink_);
+}
+
+void RackRig::give_rack(ByteSpan packet, protocol::Ecn ecn) {
+  hand_to_rack({.bytes = packet, .from = at_rack_[0].endpoint(), .ecn = ecn});
 }
 
 void RackRig::give_shard(ByteSpan packet) {
   const auto worker = protocol::parse_datagram(packet)->header.worker;
   const bool is_worker = worker < at_shard_.size();
-  shard_->receive({.bytes = packet, .from = is_worker ? at_shard_[worker].endpoint() : kRack}, now, shard_sink_);
-  carry(shard_sink_);
+  hand_to_shard({.bytes = packet, .from = is_worker ? at_shard_[worker].endpoint() : kRack});
 }
 
 void RackRig::shake_hands_with_shard() {
@@ -142,8 +148,13 @@ void RackRig::to_rack(uint32_t worker, const Fields& fields, const Entries& entr
 }
 
 void RackRig::tick_rack() {
-  rack_.tick(now, rack_sink_);
+  around(rack_sink_, [&](protocol::PacketSink& sink) { rack_.tick(now, sink); });
   carry(rack_sink_);
+}
+
+void RackRig::tick_shard() {
+  around(shard_sink_, [&](protocol::PacketSink& sink) { shard_->tick(now, sink); });
+  carry(shard_sink_);
 }
 
 void RackRig::to_shard(uint32_t worker, const Fields& fields, const Entries& entries) {

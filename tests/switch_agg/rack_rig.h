@@ -43,6 +43,7 @@ class RackRig {
   void give_rack(ByteSpan packet, protocol::Ecn ecn = protocol::Ecn::kEct0);
   void give_shard(ByteSpan packet);
   void tick_rack();
+  void tick_shard();
 
   MadeUpWorker& at_rack(uint32_t worker) { return at_rack_[worker]; }
   MadeUpWorker& at_shard(uint32_t worker) { return at_shard_[worker]; }
@@ -60,11 +61,14 @@ class RackRig {
   const switch_agg::SwitchJob& rack_job() const { return rack_job_; }
 
   TimeNs now = 1'000'000'000;
+  AroundCall around = kNothingAround;
   /// Of packets between rack and shard.
   std::function<bool(const protocol::Datagram&)> lost = [](const protocol::Datagram&) { return false; };
 
  private:
   void carry(KeepingSink& from);
+  void hand_to_rack(const protocol::ReceivedPacket& packet);
+  void hand_to_shard(const protocol::ReceivedPacket& packet);
 
   switch_agg::SwitchJob shard_job_;
   switch_agg::SwitchJob rack_job_;

@@ -35,12 +35,13 @@ SwitchRig::SwitchRig(const Shape& shape)
 
 void SwitchRig::give(uint32_t from, ByteSpan packet, protocol::Ecn ecn) {
   sink_.sent.clear();
-  aggregator_.receive({.bytes = packet, .from = workers_[from].endpoint(), .ecn = ecn}, now, sink_);
+  const protocol::ReceivedPacket received{.bytes = packet, .from = workers_[from].endpoint(), .ecn = ecn};
+  around(sink_, [&](protocol::PacketSink& sink) { aggregator_.receive(received, now, sink); });
 }
 
 void SwitchRig::tick() {
   sink_.sent.clear();
-  aggregator_.tick(now, sink_);
+  around(sink_, [&](protocol::PacketSink& sink) { aggregator_.tick(now, sink); });
 }
 
 void SwitchRig::shake_hands(uint32_t at) {

@@ -61,6 +61,7 @@ class SwitchRig {
   void turn(MadeUpWorker::ContributionFields fields, const std::vector<Entries>& by_worker);
 
   TimeNs now = 1'000'000'000;
+  AroundCall around = kNothingAround;
 
  private:
   switch_agg::SwitchJob job_;
