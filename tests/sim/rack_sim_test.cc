@@ -60,6 +60,7 @@ TEST(RackSim, EverySeedKeepsTheLawAndEnds) {
   EXPECT_GT(sum.racks.flushed, 0u);
   EXPECT_GT(sum.racks.no_slots, 0u);
   EXPECT_GT(sum.crowds, 0u);
+  EXPECT_GT(sum.jobs_of_lanes, 0u);
   EXPECT_GT(sum.sends_most, 1u);
 }
 

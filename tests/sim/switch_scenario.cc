@@ -205,6 +205,7 @@ SwitchSimReport& SwitchSimReport::operator+=(const SwitchSimReport& other) {
   dead_in_results += other.dead_in_results;
   entries_checked += other.entries_checked;
   crowds += other.crowds;
+  jobs_of_lanes += other.jobs_of_lanes;
   for (const auto& [codecs, count] : other.contributions) contributions[codecs] += count;
   racks += other.racks;
   bytes_to_decider += other.bytes_to_decider;

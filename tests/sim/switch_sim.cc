@@ -553,6 +553,7 @@ void World::check() {
     for (const std::string& text : law.faults) fault(text);
     report.entries_checked += law.entries;
     report.dead_in_results += law.dead_in_results;
+    report.jobs_of_lanes += spec.lanes > 1 ? 1 : 0;
   }
   report.packets = network.sent();
   report.crowds = scenario.jobs.size() >= kCrowdJobsMin ? 1 : 0;

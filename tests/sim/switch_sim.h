@@ -114,6 +114,7 @@ struct SwitchSimReport {
   uint64_t dead_in_results = 0;  ///< results that hold what a dead worker sent
   uint64_t entries_checked = 0;
   uint64_t crowds = 0;                                            ///< runs of kCrowdJobsMin jobs or more
+  uint64_t jobs_of_lanes = 0;                                     ///< of two or more
   std::map<std::pair<uint8_t, uint8_t>, uint64_t> contributions;  ///< with entries, by index and value codec
   SwitchDecider::RackCounts racks;
   uint64_t bytes_to_decider = 0;  ///< that of the first job's last epoch

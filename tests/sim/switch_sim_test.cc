@@ -34,12 +34,13 @@ void print(uint64_t seeds, const SwitchSimReport& sum) {
       "%llu seeds: %llu packets, %llu turns settled, %llu epochs, %llu restarts (%llu after a strict subset had a "
       "result), "
       "%llu deaths, %llu joined, %llu new lives, %llu results fetched, %llu resends, %llu results with a dead worker's "
-      "values, %llu entries checked, %llu times no slots, %llu of many jobs, at most %u sends of a turn in quiet, "
+      "values, %llu entries checked, %llu times no slots, %llu of many jobs, %llu jobs of several lanes, at most %u "
+      "sends of a turn in quiet, "
       "%.1f s of virtual time\n",
       number(seeds), number(sum.packets), number(sum.turns), number(sum.epochs), number(sum.restarts),
       number(sum.subset_kills), number(sum.deaths), number(sum.joined), number(sum.new_lives), number(sum.fetches),
       number(sum.resends), number(sum.dead_in_results), number(sum.entries_checked), number(sum.racks.no_slots),
-      number(sum.crowds), sum.sends_most, static_cast<double>(sum.took) / kNsPerS);
+      number(sum.crowds), number(sum.jobs_of_lanes), sum.sends_most, static_cast<double>(sum.took) / kNsPerS);
 }
 
 SwitchSimReport expect_all_clean(uint64_t seeds, const MakeDecider& make) {
@@ -52,6 +53,7 @@ SwitchSimReport expect_all_clean(uint64_t seeds, const MakeDecider& make) {
   EXPECT_GT(sum.joined, 0u);
   EXPECT_GT(sum.deaths, 0u);
   EXPECT_GT(sum.dead_in_results, 0u);
+  EXPECT_GT(sum.jobs_of_lanes, seeds / 10);
   EXPECT_GT(sum.sends_most, 1u);
   for (const auto index : {protocol::WindowIndexCodec::kRaw, protocol::WindowIndexCodec::kGap,
                            protocol::WindowIndexCodec::kBitmap, protocol::WindowIndexCodec::kBloom}) {
