@@ -57,7 +57,7 @@ struct SwitchSpec {
   std::string address;  ///< "host:port" of its datagrams
   uint32_t job = 0;     ///< the job's number there, and in the file of its key
   uint32_t slots =
-      16;  ///< windows under way at a time, <= kSlotsMax; a job of fewer windows has as many slots as windows
+      16;  ///< windows under way at a time, <= kSlotsMax, a multiple of lanes; a job of fewer windows has fewer: switch_slots()
   uint32_t lanes =
       1;  ///< cores of the switch that share the windows, <= kLanesMax: job numbers `job` to `job` + lanes - 1
   uint32_t packet_bytes_max = 1472;  ///< UDP payload of the path's MTU

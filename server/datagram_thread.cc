@@ -51,12 +51,14 @@ switch_agg::AggregatorOptions options_of(const protocol::JobSpec& spec, const pr
 
 uint64_t aggregator_bytes(const protocol::JobSpec& spec, const protocol::SwitchLayout& layout, size_t racks) {
   constexpr uint64_t kSlotBytes = 3 << 10;
-  constexpr uint64_t kJobBytes = (64 * 600) + (73 << 10) + 108'000;
+  constexpr uint64_t kSessionBytes = 600;
+  constexpr uint64_t kHistogramBytes = 73 << 10;
+  constexpr uint64_t kScratchBytes = 108'000;
   const uint64_t window = layout.window_indices;
   const uint64_t results = 2 * protocol::kFragmentsMax * uint64_t{spec.switch_path.packet_bytes_max};
   const uint64_t groups = racks * (results / 2 + window / 8);
-  return layout.slots * (window * 4 + window / 4 + results + groups + kSlotBytes) + 10 * window +
-         layout.lanes * kJobBytes;
+  return layout.slots * (window * 4 + window / 4 + results + groups + kSlotBytes) + 10 * window + kScratchBytes +
+         layout.lanes * (kHistogramBytes + kSessionBytes * (protocol::kSwitchWorkersMax + racks));
 }
 
 Result<std::unique_ptr<DatagramThread>> DatagramThread::start(const DatagramOptions& options, uint64_t life_seed) {
@@ -133,10 +135,11 @@ Status DatagramThread::judge(const protocol::JobSpec& spec, const protocol::Swit
   if (!racks) return std::unexpected(racks.error());
   const uint64_t bytes = aggregator_bytes(spec, layout, racks->size());
   if (bytes > options_.memory_bytes_max) {
-    return fail(ErrorCode::kLimitExceeded,
-                fmt::format("{} slots of {} indices take {} bytes of shard 0, over its limit of {} "
-                            "(--job-memory-bytes-max); fewer switch_slots, or smaller blocks of the grid",
-                            layout.slots, layout.window_indices, bytes, options_.memory_bytes_max));
+    return fail(
+        ErrorCode::kLimitExceeded,
+        fmt::format("{} slots of {} indices take {} bytes of shard 0, over its limit of {} "
+                    "(--job-memory-bytes-max); fewer switch_slots or switch_lanes, or smaller blocks of the grid",
+                    layout.slots, layout.window_indices, bytes, options_.memory_bytes_max));
   }
   const Result<protocol::JobKey> key = key_of(spec.switch_path.job);
   return key ? Status() : Status(std::unexpected(key.error()));

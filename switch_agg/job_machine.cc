@@ -92,11 +92,15 @@ bool JobMachine::admit(const Datagram& datagram, const Outbox& out) {
   note(verdict, out);
   if (verdict != WorkerSessions::Verdict::kGood) return false;
   if (phase_ != Phase::kClosed && datagram.header.epoch == epoch_) heard_ = out.now();
-  if (out.ecn() == protocol::Ecn::kCe) {
-    marked_ = true;
-    out.count(Event::kCongestionMark);
-  }
+  note_mark(out);
   return true;
+}
+
+/// Of an authentic packet.
+void JobMachine::note_mark(const Outbox& out) {
+  if (out.ecn() != protocol::Ecn::kCe) return;
+  marked_ = true;
+  out.count(Event::kCongestionMark);
 }
 
 void JobMachine::note(WorkerSessions::Verdict verdict, const Outbox& out) const {
@@ -176,6 +180,7 @@ std::optional<protocol::HelloTerms> JobMachine::admit_hello(const Datagram& data
     return std::nullopt;
   }
   if (datagram.header.worker < protocol::kSwitchWorkersMax) heard_ = out.now();
+  note_mark(out);
   return hello;
 }
 

@@ -85,6 +85,7 @@ class JobMachine {
   void stand_off(const protocol::Datagram& datagram, const protocol::HelloTerms& hello, WorkerSessions::Verdict verdict,
                  const protocol::Endpoint& from, const Outbox& out);
   void note(WorkerSessions::Verdict verdict, const Outbox& out) const;
+  void note_mark(const Outbox& out);
   void notice(uint16_t worker, protocol::NoticeCode code, const Outbox& out);
   /// Tells a worker which of its packets have not come, so that it need not wait for a time-out: at most one answer for each
   /// of the worker's own.

@@ -11,7 +11,7 @@ namespace {
 
 bool same(const SwitchJob& a, const SwitchJob& b) {
   const auto fields = [](const SwitchJob& job) {
-    return std::tie(job.job, job.name, job.key, job.role, job.workers, job.window_indices, job.slots,
+    return std::tie(job.job, job.lanes, job.name, job.key, job.role, job.workers, job.window_indices, job.slots,
                     job.result_codecs.index, job.result_codecs.value, job.reselect_k, job.lease_ns, job.rack,
                     job.rack_number, job.racks);
   };
@@ -30,17 +30,16 @@ std::vector<SwitchJob> jobs_of_lane(const std::vector<SwitchJob>& jobs, uint32_t
   return its;
 }
 
-JobChanges job_changes(const std::vector<SwitchJob>& before, const std::vector<SwitchJob>& after) {
-  const auto is_in = [](const std::vector<SwitchJob>& list, const SwitchJob& job) {
-    return std::ranges::any_of(list, [&](const SwitchJob& other) { return same(job, other); });
+JobChanges job_changes(const std::vector<SwitchJob>& before, const std::vector<SwitchJob>& after, uint32_t lane,
+                       uint32_t lanes) {
+  const auto without = [&](std::vector<SwitchJob> jobs, const std::vector<SwitchJob>& those) {
+    std::erase_if(jobs, [&](const SwitchJob& job) {
+      return std::ranges::any_of(those, [&](const SwitchJob& other) { return same(job, other); });
+    });
+    return jobs_of_lane(jobs, lane, lanes);
   };
-  JobChanges changes;
-  for (const SwitchJob& job : before) {
-    if (!is_in(after, job)) changes.removed.push_back(job.job);
-  }
-  for (const SwitchJob& job : after) {
-    if (!is_in(before, job)) changes.added.push_back(job);
-  }
+  JobChanges changes{.removed = {}, .added = without(after, before)};
+  for (const SwitchJob& job : without(before, after)) changes.removed.push_back(job.job);
   return changes;
 }
 

@@ -61,12 +61,24 @@ void count(const CounterFamily& family, std::initializer_list<std::string_view> 
   if (now > before) family.with(labels).increment(static_cast<double>(now - before));
 }
 
-/// What `now` is counted from. A job that was added anew since `before` began at 0: all that it says is new.
+/// What `now` is counted from. A lane that was added anew since `before` began at 0: all that it says is new.
 AggregatorCounters base_of(const AggregatorCounters& now, const AggregatorCounters& before) {
   for (size_t i = 0; i < kAggregatorEvents; ++i) {
     if (now.events[i] < before.events[i]) return {};
   }
   return before;
+}
+
+/// Of all lanes together, since `before`.
+AggregatorCounters new_events(const std::map<uint32_t, AggregatorCounters>& now,
+                              const std::map<uint32_t, AggregatorCounters>& before) {
+  AggregatorCounters sum;
+  for (const auto& [lane, counters] : now) {
+    const auto known = before.find(lane);
+    const AggregatorCounters base = known == before.end() ? AggregatorCounters{} : base_of(counters, known->second);
+    for (size_t i = 0; i < kAggregatorEvents; ++i) sum.events[i] += counters.events[i] - base.events[i];
+  }
+  return sum;
 }
 
 }  // namespace
@@ -94,7 +106,7 @@ void MetricsExport::update_lane(const std::string& lane, const LaneReport& now, 
         retransmissions(before.aggregator));
 }
 
-void MetricsExport::update_job(const SwitchStatus::JobStatus& job, const AggregatorCounters& before) {
+void MetricsExport::update_job(const SwitchStatus::JobStatus& job, const AggregatorCounters& new_events) {
   GaugeFamily(metrics_, kJobSlots).with({job.name}).set(job.slots_reserved);
   GaugeFamily(metrics_, kJobSlotsInUse).with({job.name}).set(job.slots_in_use);
   GaugeFamily(metrics_, kJobWorkers).with({job.name}).set(job.workers);
@@ -102,20 +114,19 @@ void MetricsExport::update_job(const SwitchStatus::JobStatus& job, const Aggrega
     GaugeFamily(metrics_, kPartialsInFlight).with({job.name}).set(job.rack->now.in_flight);
     GaugeFamily(metrics_, kUplinkWelcome).with({job.name}).set(job.rack->now.uplink == RackUplink::kWelcome ? 1 : 0);
   }
-  const AggregatorCounters& now = job.counters;
   const CounterFamily events(metrics_, kJobEvents);
   const CounterFamily packets(metrics_, kJobPackets);
   const CounterFamily bytes(metrics_, kJobBytes);
   for (size_t i = 0; i < kAggregatorEvents; ++i) {
     const auto event = static_cast<AggregatorEvent>(i);
-    count(events, {job.name, aggregator_event_name(event)}, now[event], before[event]);
+    count(events, {job.name, aggregator_event_name(event)}, new_events[event], 0);
   }
   using Event = AggregatorEvent;
-  count(packets, {job.name, "in"}, now[Event::kReceived], before[Event::kReceived]);
-  count(packets, {job.name, "out"}, now[Event::kSent], before[Event::kSent]);
-  count(bytes, {job.name, "in"}, now[Event::kReceivedBytes], before[Event::kReceivedBytes]);
-  count(bytes, {job.name, "out"}, now[Event::kSentBytes], before[Event::kSentBytes]);
-  count(CounterFamily(metrics_, kJobRetransmissions), {job.name}, retransmissions(now), retransmissions(before));
+  count(packets, {job.name, "in"}, new_events[Event::kReceived], 0);
+  count(packets, {job.name, "out"}, new_events[Event::kSent], 0);
+  count(bytes, {job.name, "in"}, new_events[Event::kReceivedBytes], 0);
+  count(bytes, {job.name, "out"}, new_events[Event::kSentBytes], 0);
+  count(CounterFamily(metrics_, kJobRetransmissions), {job.name}, retransmissions(new_events), 0);
 }
 
 void MetricsExport::update(const SwitchStatus& status) {
@@ -125,14 +136,12 @@ void MetricsExport::update(const SwitchStatus& status) {
     before_[lane] = status.lanes[lane].report;
   }
   double reserved = 0;
-  std::map<std::string, AggregatorCounters> now_known;
+  decltype(jobs_) now_known;
   for (const SwitchStatus::JobStatus& job : status.jobs) {
     reserved += job.slots_reserved;
-    AggregatorCounters& before = now_known[monitoring::Metrics::label_text(job.name)];
-    if (const auto known = jobs_.find(monitoring::Metrics::label_text(job.name)); known != jobs_.end())
-      before = known->second;
-    update_job(job, base_of(job.counters, before));
-    before = job.counters;
+    const std::string label = monitoring::Metrics::label_text(job.name);
+    now_known[label] = job.lane_counters;
+    update_job(job, new_events(job.lane_counters, jobs_[label]));
   }
   for (const auto& [gone, counters] : jobs_) {
     if (!now_known.contains(gone)) metrics_.forget("job", gone);

@@ -24,11 +24,13 @@ class MetricsExport {
 
  private:
   void update_lane(const std::string& lane, const LaneReport& now, const LaneReport& before);
-  void update_job(const SwitchStatus::JobStatus& job, const AggregatorCounters& before);
+  /// new_events  since the last update.
+  void update_job(const SwitchStatus::JobStatus& job, const AggregatorCounters& new_events);
 
   monitoring::Metrics& metrics_;
   std::vector<LaneReport> before_;
-  std::map<std::string, AggregatorCounters> jobs_;  ///< that have series, by label text, and what is counted in them
+  /// Jobs that have series, by label text, and what is counted in them: by lane, each of which begins anew by itself.
+  std::map<std::string, std::map<uint32_t, AggregatorCounters>> jobs_;
 };
 
 }  // namespace millrace::switch_agg

@@ -195,8 +195,7 @@ void SwitchProcess::Impl::reload() {
   }
   const std::lock_guard lock(jobs_mutex_);
   for (uint32_t lane = 0; lane < lanes_.size(); ++lane) {
-    JobChanges changes =
-        job_changes(jobs_of_lane(jobs_, lane, options_.lcores), jobs_of_lane(*jobs, lane, options_.lcores));
+    JobChanges changes = job_changes(jobs_, *jobs, lane, options_.lcores);
     lanes_[lane]->change_jobs(std::move(changes.removed), std::move(changes.added));
   }
   jobs_ = std::move(*jobs);

@@ -43,6 +43,7 @@ void add_report(const LaneReport::Job& one, bool first, SwitchStatus::JobStatus&
   }
   if (job.rack && one.status.rack) add_rack(*one.status.rack, first, job.rack->now);
   for (size_t event = 0; event < kAggregatorEvents; ++event) job.counters.events[event] += one.counters.events[event];
+  job.lane_counters[one.status.job] = one.counters;
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,10 +29,11 @@ struct SwitchStatus {
     uint32_t slots_reserved = 0;  ///< that it has
     uint32_t slots_in_use = 0;    ///< with an open turn
     SwitchPhase farthest_behind = SwitchPhase::kClosed;
-    std::string phase{};            ///< of the lane of the job that is farthest behind
-    uint32_t epoch = 0;             ///< of the same
-    AggregatorCounters counters{};  ///< of all its lanes
-    std::vector<uint64_t> racks{};  ///< role reduce: workers of each rack in front of it
+    std::string phase{};                                     ///< of the lane of the job that is farthest behind
+    uint32_t epoch = 0;                                      ///< of the same
+    AggregatorCounters counters{};                           ///< of all its lanes
+    std::map<uint32_t, AggregatorCounters> lane_counters{};  ///< by number
+    std::vector<uint64_t> racks{};                           ///< role reduce: workers of each rack in front of it
     /// Role combine: which rack it is, and how it fares.
     struct Rack {
       uint16_t number = 0;

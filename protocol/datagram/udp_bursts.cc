@@ -119,7 +119,8 @@ struct In {
   std::vector<ReceivedPacket> received;
 };
 
-/// What was gathered, in order; of each destination a chain.
+/// What was gathered, in order; of each destination a chain. A job there is a destination: a receiver with several sockets on one
+/// port has a piece go whole to the one of its first datagram's job (open_group()).
 struct Out {
   explicit Out(size_t packet_bytes) : slot_bytes(packet_bytes), bytes(packet_bytes * kBuffers) {}
 
@@ -131,6 +132,7 @@ struct Out {
   };
   struct Destination {
     Endpoint at{};
+    uint32_t job = 0;  ///< that the datagrams name
     size_t first = 0;
     size_t last = 0;
   };
@@ -207,7 +209,7 @@ struct UdpBursts::State {
   State& operator=(const State&) = delete;
 
   Status bind_to(const Endpoint& listen, int socket_buffer_bytes, bool is_shared);
-  Out::Destination& destination(const Endpoint& to);
+  Out::Destination& destination(const Endpoint& to, uint32_t job);
   bool gather(size_t buffer, size_t bytes, const Endpoint& to);
   void lay_out(const Out::Destination& to);
   size_t lay_out_piece(size_t first, SocketName& name, socklen_t name_bytes, ControlKind traffic_class);
@@ -378,16 +380,16 @@ size_t UdpBursts::send_to_each(ByteSpan packet, std::span<const Endpoint> to) {
   return to.size();
 }
 
-Out::Destination& UdpBursts::State::destination(const Endpoint& to) {
+Out::Destination& UdpBursts::State::destination(const Endpoint& to, uint32_t job) {
   const size_t known = out.destinations.size();
   for (size_t i = 1; i <= known; ++i) {
     const size_t at = (out.last_destination + i) % known;
-    if (out.destinations[at].at != to) continue;
+    if (out.destinations[at].at != to || out.destinations[at].job != job) continue;
     out.last_destination = at;
     return out.destinations[at];
   }
   out.last_destination = known;
-  return out.destinations.emplace_back(Out::Destination{to, Out::kNone, Out::kNone});
+  return out.destinations.emplace_back(Out::Destination{to, job, Out::kNone, Out::kNone});
 }
 
 bool UdpBursts::State::gather(size_t buffer, size_t bytes, const Endpoint& to) {
@@ -397,7 +399,8 @@ bool UdpBursts::State::gather(size_t buffer, size_t bytes, const Endpoint& to) {
     ++counters.send_refused;
     return false;
   }
-  Out::Destination& chain = destination(to);
+  const ByteSpan packet = ByteSpan(out.bytes).subspan(buffer * out.slot_bytes, bytes);
+  Out::Destination& chain = destination(to, job_number_of(packet).value_or(0));
   const size_t at = out.packets.size();
   out.packets.push_back({.buffer = buffer, .bytes = bytes, .next = Out::kNone, .ecn = ecn});
   (chain.first == Out::kNone ? chain.first : out.packets[chain.last].next) = at;

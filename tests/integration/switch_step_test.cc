@@ -4,8 +4,10 @@
 #include <atomic>
 #include <cmath>
 #include <map>
+#include <set>
 #include <thread>
 
+#include "protocol/datagram/header.h"
 #include "switch_agg/aggregator.h"
 #include "worker/switch/udp_port.h"
 
@@ -78,6 +80,52 @@ void work(uint16_t worker, const protocol::Endpoint& decider, Books& books) {
   }
   const Status finished = (*stepper)->finish(60 * kNsPerS);
   if (!finished) books.error = finished.error().message;
+}
+
+TEST(SwitchStep, EachLaneOfAWorkerHasASocketOfItsOwn) {
+  constexpr uint32_t kJob = 40;
+  constexpr uint32_t kLanes = 3;
+  auto there = SwitchUdpPort::open(loopback(1), 1472);
+  auto here = SwitchUdpPort::open(loopback(1), 1472, {.job = kJob, .lanes = kLanes});
+  ASSERT_TRUE(there.has_value() && here.has_value());
+  const auto write = [](SwitchUdpPort& port, uint32_t job, const protocol::Endpoint& to) {
+    protocol::DatagramHeader header;
+    header.job = job;
+    protocol::put_header(header, port.room());
+    port.send(200, to);
+  };
+  // In one burst, lane by lane and once more; what names no lane goes by the first.
+  for (const uint32_t job : {kJob, kJob + 1, kJob + 2, kJob, kJob + 1, kJob + 2, kJob + 3})
+    write(**here, job, loopback((*there)->local_port()));
+  (*here)->flush();
+  EXPECT_EQ((*here)->bytes_out(), 7u * 200);
+  std::map<uint32_t, std::set<uint16_t>> ports;
+  for (size_t seen = 0; seen < 7;) {
+    (*there)->wait(10 * kNsPerS);
+    const auto packets = (*there)->receive();
+    ASSERT_FALSE(packets.empty()) << seen;
+    for (const protocol::ReceivedPacket& packet : packets) {
+      const uint32_t job = protocol::job_number_of(packet.bytes).value();
+      ports[job].insert(packet.from.port);
+      write(**there, job, packet.from);
+      ++seen;
+    }
+  }
+  (*there)->flush();
+  for (uint32_t lane = 0; lane < kLanes; ++lane)
+    EXPECT_EQ(ports[kJob + lane], (std::set<uint16_t>{(*here)->local_port(lane)}));
+  EXPECT_EQ(ports[kJob + kLanes], (std::set<uint16_t>{(*here)->local_port(0)}));
+  EXPECT_EQ((std::set<uint16_t>{(*here)->local_port(0), (*here)->local_port(1), (*here)->local_port(2)}).size(), 3u);
+  std::map<uint32_t, size_t> answers;
+  for (size_t seen = 0; seen < 7;) {
+    (*here)->wait(10 * kNsPerS);
+    const auto packets = (*here)->receive();
+    ASSERT_FALSE(packets.empty()) << seen;
+    for (const protocol::ReceivedPacket& packet : packets) ++answers[protocol::job_number_of(packet.bytes).value()];
+    seen += packets.size();
+  }
+  EXPECT_EQ(answers, (std::map<uint32_t, size_t>{{kJob, 2}, {kJob + 1, 2}, {kJob + 2, 2}, {kJob + 3, 1}}));
+  EXPECT_EQ((*here)->bytes_in(), 7u * 200);
 }
 
 TEST(SwitchStep, WorkersOverSocketsGetTheSameUpdatesAndKeepTheLaw) {

@@ -179,6 +179,7 @@ class Switch(WithSwitch):
         self.assertEqual((job["lanes"], job["slots"]), (LANES, 4))
         for lcore in self.status_of_switch()["lcores"]:
             self.assertGreater(lcore["events"]["closed"], 2, "both lcores have windows of the job")
+            self.assertNotIn("wrong_job", lcore["events"], "and each packet came to the one of its lane")
         switch.kill()
         switch.communicate()
         self.wait_for_line(workers[0], "is left: shard 0 decides")

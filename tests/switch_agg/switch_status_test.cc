@@ -103,6 +103,7 @@ TEST(SwitchStatus, IsJsonWithoutZeros) {
 /// What was added up is to be added up once more.
 void forget_reports(SwitchStatus::JobStatus& job) {
   job.counters = {};
+  job.lane_counters.clear();
   job.slots_reserved = job.slots_in_use = 0;
   if (job.rack) job.rack->now = {};
 }
@@ -219,21 +220,51 @@ TEST(SwitchStatus, ARackOfSeveralLanesIsAsFarAsItsLast) {
   EXPECT_EQ(rack["raw"], 4);
 }
 
+/// What the job's lanes have counted since they were added.
+void count_anew(SwitchStatus& status, uint32_t lane,
+                std::initializer_list<std::pair<AggregatorEvent, uint64_t>> events) {
+  AggregatorCounters& counters = status.lanes[lane].report.jobs[0].counters;
+  counters = {};
+  for (const auto& [event, times] : events) counters.add(event, times);
+  forget_reports(status.jobs[0]);
+  add_job_reports(status);
+}
+
 TEST(SwitchMetrics, AJobThatWasAddedAnewCountsFromNothing) {
+  using Event = AggregatorEvent;
   monitoring::Metrics metrics;
   MetricsExport metrics_export(metrics);
   SwitchStatus status = example();
-  status.jobs[0].counters = {};
-  status.jobs[0].counters.add(AggregatorEvent::kReceived, 10);
-  status.jobs[0].counters.add(AggregatorEvent::kDuplicate, 4);
+  count_anew(status, 0, {{Event::kReceived, 10}, {Event::kDuplicate, 4}});
   metrics_export.update(status);
-  status.jobs[0].counters = {};
-  status.jobs[0].counters.add(AggregatorEvent::kReceived, 3);
-  status.jobs[0].counters.add(AggregatorEvent::kPrevious, 6);
+  count_anew(status, 0, {{Event::kReceived, 3}, {Event::kPrevious, 6}});
   metrics_export.update(status);
   const std::string text = metrics.prometheus_text();
   EXPECT_THAT(text, HasSubstr(R"(millrace_switch_job_packets_total{direction="in",job="resnet"} 13)"));
   EXPECT_THAT(text, HasSubstr(R"(millrace_switch_job_retransmissions_total{job="resnet"} 10)"));
+}
+
+TEST(SwitchMetrics, ALaneThatBeginsAnewDoesNotHaveTheOthersCountedAgain) {
+  using Event = AggregatorEvent;
+  monitoring::Metrics metrics;
+  MetricsExport metrics_export(metrics);
+  SwitchStatus status = example();
+  count_anew(status, 0, {{Event::kReceived, 10}});
+  count_anew(status, 1, {{Event::kReceived, 1'000}});
+  metrics_export.update(status);
+  count_anew(status, 0, {{Event::kReceived, 3}});
+  metrics_export.update(status);
+  // Lcore 1 has taken the job off and says nothing of it yet.
+  const LaneReport::Job second = status.lanes[1].report.jobs[0];
+  status.lanes[1].report.jobs.clear();
+  forget_reports(status.jobs[0]);
+  add_job_reports(status);
+  metrics_export.update(status);
+  status.lanes[1].report.jobs = {second};
+  count_anew(status, 1, {{Event::kReceived, 7}});
+  metrics_export.update(status);
+  EXPECT_THAT(metrics.prometheus_text(),
+              HasSubstr(R"(millrace_switch_job_packets_total{direction="in",job="resnet"} 1020)"));
 }
 
 TEST(SwitchStatus, EveryDropOfThePortHasAReason) {
@@ -300,9 +331,24 @@ TEST(LaneJobs, AJobWhoseLanesChangedIsAnother) {
   before.slots = 8;
   SwitchJob after = before;
   after.lanes = 2;
-  const JobChanges changes = job_changes(jobs_of_lane({before}, 0, 1), jobs_of_lane({after}, 0, 1));
+  const JobChanges changes = job_changes({before}, {after}, 0, 1);
   EXPECT_THAT(changes.removed, testing::ElementsAre(5));
   EXPECT_EQ(changes.added.size(), 2u);
+}
+
+TEST(LaneJobs, AChangeOfOneLanesShareBeginsAllOfThemAnew) {
+  SwitchJob before;
+  before.job = 5;
+  before.lanes = 2;
+  before.slots = 8;
+  before.reselect_k = 100;
+  SwitchJob after = before;
+  after.reselect_k = 101;  // of which the second lane has 50, as before
+  for (uint32_t lane = 0; lane < 2; ++lane) {
+    const JobChanges changes = job_changes({before}, {after}, lane, 2);
+    EXPECT_EQ(changes.removed.size(), 1u);
+    EXPECT_EQ(changes.added.size(), 1u);
+  }
 }
 
 TEST(LaneJobs, ADatagramIsItsJobsLanes) {
@@ -323,9 +369,9 @@ TEST(LaneJobs, OnlyWhatChangedIsChanged) {
   b.job = 2;
   SwitchJob changed = b;
   changed.workers = 9;
-  EXPECT_TRUE(job_changes({a, b}, {b, a}).added.empty());
-  EXPECT_TRUE(job_changes({a, b}, {b, a}).removed.empty());
-  const JobChanges changes = job_changes({a, b}, {changed});
+  EXPECT_TRUE(job_changes({a, b}, {b, a}, 0, 1).added.empty());
+  EXPECT_TRUE(job_changes({a, b}, {b, a}, 0, 1).removed.empty());
+  const JobChanges changes = job_changes({a, b}, {changed}, 0, 1);
   EXPECT_THAT(changes.removed, testing::ElementsAre(1, 2));
   ASSERT_EQ(changes.added.size(), 1u);
   EXPECT_EQ(changes.added.front().workers, 9u);

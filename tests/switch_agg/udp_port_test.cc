@@ -209,6 +209,31 @@ TEST(UdpPort, LanesOfOneAddressGetThePacketsOfTheirJobs) {
   EXPECT_EQ(next_burst(*(*lanes)[0]).size(), 1u) << "too short for a job's number";
 }
 
+/// A burst goes to the system in pieces of several datagrams, and one of those goes whole to one socket.
+TEST(UdpPort, JobsOfOneBurstComeToTheirLanesAll) {
+  constexpr uint32_t kLanes = 2;
+  auto lanes = UdpPort::open_lanes({.listen = parse_endpoint("127.0.0.1:0").value()}, kLanes);
+  ASSERT_TRUE(lanes) << lanes.error().message;
+  const auto worker = open("127.0.0.1:0");
+  for (uint32_t number = 0; number < 12; ++number) {
+    protocol::DatagramHeader header;
+    header.job = 40 + number / 3 % 2;
+    protocol::put_header(header, worker->room());
+    worker->send(400, (*lanes)[0]->address());
+  }
+  worker->flush();
+  for (uint32_t lane = 0; lane < kLanes; ++lane) {
+    size_t count = 0;
+    for (; count < 6;) {
+      const auto burst = next_burst(*(*lanes)[lane]);
+      ASSERT_FALSE(burst.empty()) << "lane " << lane << " has " << count;
+      for (const protocol::ReceivedPacket& packet : burst) EXPECT_EQ(protocol::job_number_of(packet.bytes), 40 + lane);
+      count += burst.size();
+    }
+    EXPECT_EQ(count, 6u);
+  }
+}
+
 TEST(UdpPort, APortThatLanesShareIsInUseForOthers) {
   const auto lanes = UdpPort::open_lanes({.listen = parse_endpoint("127.0.0.1:0").value()}, 2);
   ASSERT_TRUE(lanes) << lanes.error().message;

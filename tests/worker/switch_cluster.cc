@@ -126,6 +126,7 @@ void SwitchCluster::start_aggregator(uint16_t port) {
   }
   job.lanes = options_.lanes;
   for (const switch_agg::SwitchJob& lane : switch_agg::split_by_lanes(job)) {
+    if (port == kSwitchPort && lane.job - job.job >= lanes_at_switch) continue;
     const Status added = decider.aggregator->add_job(lane, now_);
     EXPECT_TRUE(added.has_value()) << added.error().message;
   }

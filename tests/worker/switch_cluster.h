@@ -76,6 +76,8 @@ class SwitchCluster {
   void kill(uint32_t worker) { nodes_[worker]->alive = false; }
   void hear(uint32_t worker, uint32_t shard, protocol::Body body);
 
+  /// The switch that is started next knows so many lanes of the job only.
+  uint32_t lanes_at_switch = UINT32_MAX;
   void stop_aggregator(uint16_t port) { aggregators_.erase(port); }
   void start_aggregator(uint16_t port);
   bool has_aggregator(uint16_t port) const { return aggregators_.contains(port); }

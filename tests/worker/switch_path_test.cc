@@ -342,6 +342,36 @@ TEST(SwitchPath, ASilentSwitchIsToldOfToShard0AndSoIsOneThatAnswersAgain) {
   }
 }
 
+TEST(SwitchPath, ASwitchThatAnswersInSomeLanesOnlyIsNotGoneBackTo) {
+  SwitchCluster::Options options = options_for(2, {300});
+  options.lanes = 2;
+  SwitchCluster cluster(options);
+  cluster.join_all();
+  cluster.push(0, 0, {{3, 1.0f}});
+  cluster.push(1, 0, {{3, 1.0f}});
+  cluster.run_until([&] { return cluster.all_applied(1); });
+  cluster.stop_aggregator(SwitchCluster::kSwitchPort);
+  cluster.set_path(protocol::Path::kServer);
+  using Word = protocol::Heartbeat::Switch;
+  const auto says_that_it_answers = [&] {
+    const auto heartbeats = cluster.sent<protocol::Heartbeat>(0);
+    return std::ranges::any_of(heartbeats, [](const auto& one) { return one.second.switch_state == Word::kAnswers; });
+  };
+  cluster.lanes_at_switch = 1;
+  cluster.start_aggregator(SwitchCluster::kSwitchPort);
+  cluster.forget_sent(0);
+  cluster.pass(20 * kNsPerS);  // the job's return_after_ms is one second
+  EXPECT_FALSE(says_that_it_answers());
+  cluster.lanes_at_switch = 2;
+  cluster.start_aggregator(SwitchCluster::kSwitchPort);
+  cluster.run_until(says_that_it_answers);
+  cluster.set_path(protocol::Path::kSwitch);
+  cluster.push(0, 0, {{3, 1.0f}});
+  cluster.push(1, 0, {{3, 1.0f}});
+  cluster.run_until([&] { return cluster.all_applied(2); });
+  expect_balanced(cluster);
+}
+
 TEST(SwitchPath, WithoutADeciderNothingIsTakenAndItIsSaid) {
   SwitchCluster::Options options = options_for(2, {300});
   options.has_fallback = false;

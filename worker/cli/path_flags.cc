@@ -18,7 +18,8 @@ void add_path_flags(CLI::App& app, PathOptions& options) {
                  "file of the job's key at the switch: 64 hexadecimal digits, readable by its owner alone")
       ->check(not_empty());
   app.add_option("--switch-slots", options.switch_slots,
-                 "windows under way at a time, as the switch has reserved; fewer where the job has fewer windows")
+                 "windows under way at a time, as the switch has reserved; where the job has fewer windows as many as "
+                 "those, or the multiple of --switch-lanes below")
       ->capture_default_str()
       ->check(in_range(1, 128));
   app.add_option("--switch-lanes", options.switch_lanes,

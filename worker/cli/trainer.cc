@@ -424,7 +424,9 @@ bool is_synchronous(const TrainOptions& options) { return options.mode == "sync"
 Outcome check_job(const TrainOptions& options, uint64_t features) {
   try {
     JobOptions job = job_options(options);
-    if (features == 0) job.switch_lanes = 1;  // whether there are as many windows the data will say
+    // Whether there are as many windows the data will say.
+    const bool lanes_fit = job.switch_lanes > 0 && job.switch_slots % job.switch_lanes == 0 && job.path != "server";
+    if (features == 0 && lanes_fit) job.switch_lanes = 1;
     Session::check(job, {tensor_options(features + 1)});
     return {};
   } catch (const JobError& error) {

@@ -52,10 +52,10 @@ SwitchClientOptions client_options(const protocol::JobSpec& spec, const protocol
   return options;
 }
 
-SwitchProbeOptions probe_options(const protocol::JobSpec& spec, uint32_t worker, const SwitchAccess& access,
-                                 uint64_t nonce_seed) {
+SwitchProbeOptions probe_options(const protocol::JobSpec& spec, uint32_t lane, uint32_t worker,
+                                 const SwitchAccess& access, uint64_t nonce_seed) {
   SwitchProbeOptions options;
-  options.identity = {.job = spec.switch_path.job,
+  options.identity = {.job = spec.switch_path.job + lane,
                       .key = access.key,
                       .worker = static_cast<uint16_t>(worker),
                       .nonce_seed = nonce_seed ^ kProbeNonces};
@@ -93,9 +93,10 @@ SwitchPath::SwitchPath(const protocol::JobSpec& spec, const protocol::JobLayout&
       switch_address_(spec.switch_path.address),
       access_(std::move(access)),
       client_options_(client_options(spec, layout_, worker, access_, nonce_seed)),
-      client_(std::make_unique<SwitchClient>(client_options_, static_cast<SwitchOutcome&>(*this))),
-      probe_(probe_options(spec, worker, access_, nonce_seed)) {
+      client_(std::make_unique<SwitchClient>(client_options_, static_cast<SwitchOutcome&>(*this))) {
   MILLRACE_CHECK(access_.sink != nullptr);
+  for (uint32_t lane = 0; lane < layout_.lanes; ++lane)
+    probes_.emplace_back(probe_options(spec, lane, worker, access_, nonce_seed));
 }
 
 Result<protocol::Endpoint> SwitchPath::find(const std::string& text) {
@@ -146,10 +147,12 @@ Result<std::string> SwitchPath::follow(const protocol::JobView& view, TimeNs now
                        : "the switch at " + switch_address_ + " decides again";
     }
     if (path_) ++(fell_back ? fallbacks_ : came_back_);
-    if (at_switch) {
-      probe_.stop(now);
-    } else {
-      probe_.start(fell_back ? SwitchProbe::Cause::kFellBack : SwitchProbe::Cause::kBegan, now);
+    for (SwitchProbe& probe : probes_) {
+      if (at_switch) {
+        probe.stop(now);
+      } else {
+        probe.start(fell_back ? SwitchProbe::Cause::kFellBack : SwitchProbe::Cause::kBegan, now);
+      }
     }
     path_ = view.path;
   }
@@ -224,19 +227,24 @@ Status SwitchPath::begin_step(uint64_t step, const HeldStream<float>& entries, T
 }
 
 void SwitchPath::receive(const protocol::ReceivedPacket& packet, TimeNs now) {
-  if (probe_.probes()) {
+  if (probes_.front().probes()) {
     const auto datagram = protocol::parse_datagram(packet.bytes);
-    if (datagram && probe_.receive(*datagram, now)) return;
+    const auto takes = [&](SwitchProbe& probe) { return probe.receive(*datagram, now); };
+    if (datagram && std::ranges::any_of(probes_, takes)) return;
   }
   client_->receive(packet, now, *access_.sink);
 }
 
 void SwitchPath::tick(TimeNs now) {
-  probe_.tick(now, *access_.sink);
+  for (SwitchProbe& probe : probes_) probe.tick(now, *access_.sink);
   if (now >= client_->next_deadline()) client_->tick(now, *access_.sink);
 }
 
-TimeNs SwitchPath::next_deadline() const { return std::min(client_->next_deadline(), probe_.next_deadline()); }
+TimeNs SwitchPath::next_deadline() const {
+  TimeNs soonest = client_->next_deadline();
+  for (const SwitchProbe& probe : probes_) soonest = std::min(soonest, probe.next_deadline());
+  return soonest;
+}
 
 void SwitchPath::settled(const SettledWindow& window) {
   if (!stepping_) return;  // of a step after this worker's last
@@ -280,7 +288,8 @@ protocol::Heartbeat::Switch SwitchPath::word(TimeNs now) const {
   using Word = protocol::Heartbeat::Switch;
   if (!path_) return Word::kNoWord;
   if (path_ == protocol::Path::kSwitch) return client_->path_suspect() ? Word::kSilent : Word::kNoWord;
-  return probe_.answers(now) ? Word::kAnswers : Word::kNoWord;
+  const auto answers = [now](const SwitchProbe& probe) { return probe.answers(now); };
+  return std::ranges::all_of(probes_, answers) ? Word::kAnswers : Word::kNoWord;
 }
 
 /// A newer epoch is known here soon: what lasts is another job.

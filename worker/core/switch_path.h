@@ -159,7 +159,7 @@ class SwitchPath final : private SwitchOutcome {
   uint64_t clients_ = 0;          ///< before this one
   SwitchClientCounters counted_;  ///< by those
   std::vector<std::pair<uint32_t, double>> revoked_;
-  SwitchProbe probe_;
+  std::vector<SwitchProbe> probes_;  ///< of each lane: the switch answers where all do
   std::map<std::string, protocol::Endpoint, std::less<>> found_;
   std::optional<protocol::Path> path_;  ///< of the present epoch; none yet
   std::string decider_;                 ///< its name

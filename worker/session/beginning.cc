@@ -79,7 +79,8 @@ Status open_datagrams(const JobOptions& job, const protocol::JobSpec& spec, Begi
     }
     beginning.rack = *rack;
   }
-  auto port = SwitchUdpPort::open(*at, spec.switch_path.packet_bytes_max);
+  auto port = SwitchUdpPort::open(*at, spec.switch_path.packet_bytes_max,
+                                  {.job = spec.switch_path.job, .lanes = spec.switch_path.lanes});
   if (!port) return std::unexpected(port.error());
   beginning.switch_key = *key;
   beginning.datagrams = std::move(*port);

@@ -14,7 +14,8 @@ SwitchStepper::~SwitchStepper() = default;
 
 Result<std::unique_ptr<SwitchStepper>> SwitchStepper::open(const SwitchClientOptions& options, ReadEpoch epoch) {
   auto stepper = std::unique_ptr<SwitchStepper>(new SwitchStepper());
-  auto port = SwitchUdpPort::open(epoch().decider, options.packet_bytes_max);
+  auto port =
+      SwitchUdpPort::open(epoch().decider, options.packet_bytes_max, {.job = options.job, .lanes = options.lanes});
   if (!port) return std::unexpected(port.error());
   stepper->port_ = std::move(*port);
   stepper->read_epoch_ = std::move(epoch);

@@ -1,9 +1,14 @@
 #include "worker/switch/udp_port.h"
 
 #include <poll.h>
+#include <sys/epoll.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 
+#include "kernels/base/check.h"
+#include "protocol/datagram/header.h"
 #include "protocol/datagram/udp_bursts.h"
 
 namespace millrace::worker {
@@ -15,44 +20,101 @@ constexpr std::array<uint8_t, kMappedAt> kMappedPrefix{0, 0, 0, 0, 0, 0, 0, 0, 0
 
 }  // namespace
 
-SwitchUdpPort::SwitchUdpPort(std::unique_ptr<protocol::UdpBursts> bursts) : bursts_(std::move(bursts)) {}
-SwitchUdpPort::~SwitchUdpPort() = default;
+SwitchUdpPort::SwitchUdpPort(const JobNumbers& of, size_t packet_bytes_max) : of_(of) {
+  if (of_.lanes > 1) room_.resize(packet_bytes_max);
+}
 
-Result<std::unique_ptr<SwitchUdpPort>> SwitchUdpPort::open(const protocol::Endpoint& peer, size_t packet_bytes_max) {
+SwitchUdpPort::~SwitchUdpPort() {
+  if (poll_ >= 0) ::close(poll_);
+}
+
+Result<std::unique_ptr<SwitchUdpPort>> SwitchUdpPort::open(const protocol::Endpoint& peer, size_t packet_bytes_max,
+                                                           const JobNumbers& of) {
+  MILLRACE_CHECK(of.lanes >= 1 && of.lanes <= protocol::kLanesMax, of.lanes);
   protocol::Endpoint any;
   if (std::ranges::equal(kMappedPrefix, std::span(peer.address).first(kMappedAt))) {
     std::ranges::copy(kMappedPrefix, any.address.begin());
   }
-  auto bursts = protocol::UdpBursts::open(any, packet_bytes_max, kSocketBufferBytes);
-  if (!bursts) return fail(ErrorCode::kIo, "cannot open a UDP socket: " + bursts.error().message);
-  return std::unique_ptr<SwitchUdpPort>(new SwitchUdpPort(std::move(*bursts)));
+  auto port = std::unique_ptr<SwitchUdpPort>(new SwitchUdpPort(of, packet_bytes_max));
+  for (uint32_t lane = 0; lane < of.lanes; ++lane) {
+    auto bursts = protocol::UdpBursts::open(any, packet_bytes_max, kSocketBufferBytes);
+    if (!bursts) return fail(ErrorCode::kIo, "cannot open a UDP socket: " + bursts.error().message);
+    port->sockets_.push_back(std::move(*bursts));
+  }
+  if (of.lanes > 1) {
+    if (const Status polled = port->poll_all(); !polled) return std::unexpected(polled.error());
+  }
+  return port;
 }
 
-std::span<uint8_t> SwitchUdpPort::room() { return bursts_->room(); }
+/// One descriptor that is readable where one of the sockets is.
+Status SwitchUdpPort::poll_all() {
+  poll_ = ::epoll_create1(EPOLL_CLOEXEC);
+  bool polled = poll_ >= 0;
+  for (uint32_t lane = 0; polled && lane < of_.lanes; ++lane) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.u32 = lane;
+    polled = ::epoll_ctl(poll_, EPOLL_CTL_ADD, sockets_[lane]->descriptor(), &event) == 0;
+  }
+  if (polled) return {};
+  return fail(ErrorCode::kIo, "cannot wait for several UDP sockets (epoll): no file descriptor is left? (ulimit -n)");
+}
 
-void SwitchUdpPort::send(size_t bytes, const protocol::Endpoint& to) { bursts_->send(bytes, to); }
+std::span<uint8_t> SwitchUdpPort::room() { return of_.lanes == 1 ? sockets_.front()->room() : std::span(room_); }
 
-void SwitchUdpPort::flush() { bursts_->flush(); }
+void SwitchUdpPort::send(size_t bytes, const protocol::Endpoint& to) {
+  if (of_.lanes == 1) return sockets_.front()->send(bytes, to);
+  const ByteSpan packet = ByteSpan(room_).first(bytes);
+  const uint32_t lane = protocol::job_number_of(packet).value_or(of_.job) - of_.job;
+  protocol::UdpBursts& socket = *sockets_[lane < of_.lanes ? lane : 0];
+  std::ranges::copy(packet, socket.room().begin());
+  socket.send(bytes, to);
+}
 
-std::span<const protocol::ReceivedPacket> SwitchUdpPort::receive() { return bursts_->receive(); }
+void SwitchUdpPort::flush() {
+  for (const auto& socket : sockets_) socket->flush();
+}
+
+std::span<const protocol::ReceivedPacket> SwitchUdpPort::receive() {
+  if (of_.lanes == 1) return sockets_.front()->receive();
+  received_.clear();
+  std::array<epoll_event, protocol::kLanesMax> ready;
+  const int count = ::epoll_wait(poll_, ready.data(), static_cast<int>(ready.size()), 0);
+  for (int at = 0; at < count; ++at) {
+    const auto packets = sockets_[ready[static_cast<size_t>(at)].data.u32]->receive();
+    received_.insert(received_.end(), packets.begin(), packets.end());
+  }
+  return received_;
+}
 
 void SwitchUdpPort::wait(TimeNs at_most) {
-  pollfd readable{bursts_->descriptor(), POLLIN, 0};
+  pollfd readable{descriptor(), POLLIN, 0};
   const TimeNs bounded = std::max<TimeNs>(at_most, 0);
   const timespec time{.tv_sec = bounded / kNsPerS, .tv_nsec = bounded % kNsPerS};
   ::ppoll(&readable, 1, &time, nullptr);
 }
 
 uint64_t SwitchUdpPort::packets_lost() const {
-  return bursts_->counters().send_full + bursts_->counters().send_refused;
+  uint64_t lost = 0;
+  for (const auto& socket : sockets_) lost += socket->counters().send_full + socket->counters().send_refused;
+  return lost;
 }
 
-uint64_t SwitchUdpPort::bytes_out() const { return bursts_->counters().bytes_out; }
+uint64_t SwitchUdpPort::bytes_out() const {
+  uint64_t bytes = 0;
+  for (const auto& socket : sockets_) bytes += socket->counters().bytes_out;
+  return bytes;
+}
 
-uint64_t SwitchUdpPort::bytes_in() const { return bursts_->counters().bytes_in; }
+uint64_t SwitchUdpPort::bytes_in() const {
+  uint64_t bytes = 0;
+  for (const auto& socket : sockets_) bytes += socket->counters().bytes_in;
+  return bytes;
+}
 
-int SwitchUdpPort::descriptor() const { return bursts_->descriptor(); }
+int SwitchUdpPort::descriptor() const { return of_.lanes == 1 ? sockets_.front()->descriptor() : poll_; }
 
-uint16_t SwitchUdpPort::local_port() const { return bursts_->address().port; }
+uint16_t SwitchUdpPort::local_port(uint32_t lane) const { return sockets_[lane]->address().port; }
 
 }  // namespace millrace::worker

@@ -14,13 +14,24 @@
 
 namespace millrace::worker {
 
-/// A UDP socket for one worker: bursts (UdpBursts), no thread of its own.
+/// A job's numbers at its aggregator: one for each lane, from `job` on.
+struct JobNumbers {
+  uint32_t job = 0;
+  uint32_t lanes = 1;
+};
+
+/// A worker's UDP sockets, one for each lane of its job: bursts (UdpBursts), no thread of its own.
+///
+/// Why one a lane   what a device or the kernel makes of a burst (a piece of several datagrams on the way out, or put together on
+///                  the way in; the queue that a card's RSS chooses) goes by addresses and ports. Lanes of one socket would come
+///                  to one core of their aggregator, whichever it is.
 /// Threads  one at a time.
 class SwitchUdpPort final : public protocol::PacketSink {
  public:
-  /// A free port of any local address of the family that `peer` has.
+  /// A free port each of any local address of the family that `peer` has.
   /// Errors   io.
-  static Result<std::unique_ptr<SwitchUdpPort>> open(const protocol::Endpoint& peer, size_t packet_bytes_max);
+  static Result<std::unique_ptr<SwitchUdpPort>> open(const protocol::Endpoint& peer, size_t packet_bytes_max,
+                                                     const JobNumbers& of = {});
   ~SwitchUdpPort() override;
   SwitchUdpPort(const SwitchUdpPort&) = delete;
   SwitchUdpPort& operator=(const SwitchUdpPort&) = delete;
@@ -36,12 +47,19 @@ class SwitchUdpPort final : public protocol::PacketSink {
   uint64_t bytes_out() const;  ///< UDP payload handed to the system
   uint64_t bytes_in() const;
   int descriptor() const;  ///< for a poll: readable where receive() has something
-  /// The port's number on this machine.
-  uint16_t local_port() const;
+  /// The port's number on this machine, of a lane.
+  uint16_t local_port(uint32_t lane = 0) const;
 
  private:
-  explicit SwitchUdpPort(std::unique_ptr<protocol::UdpBursts> bursts);
-  std::unique_ptr<protocol::UdpBursts> bursts_;
+  SwitchUdpPort(const JobNumbers& of, size_t packet_bytes_max);
+  Status poll_all();
+
+  JobNumbers of_;
+  std::vector<std::unique_ptr<protocol::UdpBursts>> sockets_;  ///< by lane
+  // Of several: a packet is written here, since only then its lane is known; what all of them have received.
+  std::vector<uint8_t> room_;
+  std::vector<protocol::ReceivedPacket> received_;
+  int poll_ = -1;  ///< an epoll of all of them
 };
 
 /// A step's whole update, and what of the worker's own values is not in it.
