@@ -151,9 +151,12 @@ Status DatagramThread::begin(uint64_t job, const protocol::JobSpec& spec, const 
   Result<std::vector<uint64_t>> racks = racks_of(spec.switch_path.job);
   if (!racks) return std::unexpected(racks.error());
   const uint64_t bytes = aggregator_bytes(spec, layout, racks->size());
-  auto served = std::make_unique<Served>(
-      Served{job, spec.switch_path.job, layout.lanes, bytes, static_cast<uint32_t>(racks->size()),
-             switch_agg::Aggregator(options_of(spec, layout), life_seed_ + begun_++)});
+  auto served =
+      std::make_unique<Served>(Served{job,
+                                      {spec.switch_path.job, layout.lanes},
+                                      bytes,
+                                      static_cast<uint32_t>(racks->size()),
+                                      switch_agg::Aggregator(options_of(spec, layout), life_seed_ + begun_++)});
   switch_agg::SwitchJob asked;
   asked.job = spec.switch_path.job;
   asked.name = spec.name;
@@ -214,8 +217,8 @@ size_t DatagramThread::serve_burst(TimeNs now) {
     if (packet.bytes.size() < protocol::kDatagramHeaderBytes) continue;
     uint32_t number = 0;
     std::memcpy(&number, packet.bytes.data() + kJobOffset, sizeof number);
-    const auto served =
-        std::ranges::find_if(served_, [number](const std::unique_ptr<Served>& one) { return one->has(number); });
+    const auto served = std::ranges::find_if(
+        served_, [number](const std::unique_ptr<Served>& one) { return one->numbers.lane_of(number).has_value(); });
     if (served == served_.end()) continue;
     (*served)->received_bytes += packet.bytes.size();
     (*served)->aggregator.receive(packet, now, *port_);
@@ -233,7 +236,7 @@ void DatagramThread::carry_out_wishes() {
   }
   for (Wish& wish : wishes) {
     std::erase_if(served_, [&wish](const std::unique_ptr<Served>& one) {
-      return one->job == wish.job || (wish.served && (one->has(wish.served->number) || wish.served->has(one->number)));
+      return one->job == wish.job || (wish.served && one->numbers.overlap(wish.served->numbers));
     });
     if (wish.served) served_.push_back(std::move(wish.served));
   }

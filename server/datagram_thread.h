@@ -12,6 +12,7 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/result.h"
+#include "protocol/datagram/job_numbers.h"
 #include "protocol/job_spec.h"
 #include "protocol/switch_layout.h"
 #include "server/status.h"
@@ -61,14 +62,11 @@ class DatagramThread {
   /// One job's machine, and what it takes.
   struct Served {
     uint64_t job = 0;
-    uint32_t number = 0;  ///< at the switch
-    uint32_t lanes = 1;   ///< and so many numbers from there on
+    protocol::JobNumbers numbers;  ///< at the switch
     uint64_t memory_bytes = 0;
     uint32_t racks = 0;
     switch_agg::Aggregator aggregator;
     uint64_t received_bytes = 0;
-
-    bool has(uint32_t asked) const { return asked - number < lanes; }  // below its number: a large one
   };
   /// What the loop asks of the thread.
   struct Wish {

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "protocol/datagram/job_numbers.h"
 #include "protocol/handshake.h"
 #include "protocol/shard_map.h"
 #include "protocol/switch_layout.h"
@@ -334,26 +335,18 @@ Job* ShardCore::open_job(uint64_t number, const protocol::JobSpec& spec, protoco
   return job;
 }
 
-namespace {
-
-/// Each lane has one, from the job's on; a distance the other way round is a large number.
-bool share_a_number(const protocol::SwitchSpec& a, const protocol::SwitchSpec& b) {
-  return a.job - b.job < b.lanes || b.job - a.job < a.lanes;
-}
-
-}  // namespace
-
 /// Shard 0 stands in for the job's switch: it has the job's key and room, or the job is not begun.
 Status ShardCore::judge_datagrams(const protocol::JobSpec& spec, const protocol::JobLayout& layout) const {
   if (spec.path != protocol::Path::kSwitch || !config_.datagrams.judge) return {};
+  const protocol::JobNumbers numbers{spec.switch_path.job, spec.switch_path.lanes};
   for (const auto& [number, job] : jobs_) {
-    if (job->spec().path != protocol::Path::kSwitch || !share_a_number(job->spec().switch_path, spec.switch_path))
-      continue;
+    const protocol::SwitchSpec& other = job->spec().switch_path;
+    if (job->spec().path != protocol::Path::kSwitch || !numbers.overlap({other.job, other.lanes})) continue;
     return fail(
         ErrorCode::kIdentityInUse,
         fmt::format("job '{}' has number {} at its switch, as this one: shard {} tells their datagrams apart by it; "
                     "give each its own (switch_job; a job of several switch_lanes has as many, from there on)",
-                    job->spec().name, std::max(job->spec().switch_path.job, spec.switch_path.job), config_.shard));
+                    job->spec().name, std::max(other.job, numbers.job), config_.shard));
   }
   return config_.datagrams.judge(spec, protocol::plan_switch_layout(spec, layout));
 }

@@ -40,6 +40,7 @@ Status validate(const SwitchJob& job, const AggregatorOptions& options) {
     return refuse("window indices must be a multiple of 64, at most " + std::to_string(options.window_indices_max));
   }
   if (job.slots == 0 || job.slots > protocol::kSlotsMax) return refuse("give 1 to 128 slots");
+  if (job.lanes != 1) return refuse("each of its lanes is a job of its own here (split_by_lanes())");
   // What is in a result counts as applied at every worker: its indices and values must be the sum's own.
   const WindowIndexCodec index = job.result_codecs.index;
   if (index != WindowIndexCodec::kRaw && index != WindowIndexCodec::kGap && index != WindowIndexCodec::kBitmap) {

@@ -93,7 +93,7 @@ class Aggregator {
   ~Aggregator();
   Aggregator(Aggregator&&) noexcept;
 
-  /// Reserves the job's slots. REQUIRES: of one lane.
+  /// Reserves the slots of a job of one lane (split_by_lanes()).
   /// Errors   invalid_argument; limit_exceeded: too many jobs, or no slots
   /// left: then
   ///          the job is known all the same, its workers are told NO_SLOTS, and get slots where they ask again and some

@@ -14,6 +14,7 @@
 #include <system_error>
 #include <utility>
 
+#include "protocol/datagram/job_numbers.h"
 #include "switch_agg/endpoint_text.h"
 #include "switch_agg/jobs_file_place.h"
 
@@ -214,10 +215,6 @@ Result<std::string> read_text(const std::string& path) {
   return text;
 }
 
-bool share_a_number(const SwitchJob& a, const SwitchJob& b) {
-  return a.job - b.job < b.lanes || b.job - a.job < a.lanes;  // a distance the other way round is a large number
-}
-
 std::unexpected<Error> refuse_at(size_t line, const Error& error) {
   return fail(error.code, fmt::format("line {}: {}", line, error.message));
 }
@@ -236,7 +233,8 @@ Result<std::vector<SwitchJob>> parse_jobs(std::string_view text, const std::stri
     Result<SwitchJob> job = read_job(object, jobs.size(), folder);
     if (!job) return refuse_at(line_of_job(text, jobs.size()), job.error());
     for (const SwitchJob& other : jobs) {
-      if (!share_a_number(other, *job) && other.name != job->name) continue;
+      const protocol::JobNumbers numbers{other.job, other.lanes};
+      if (!numbers.overlap({job->job, job->lanes}) && other.name != job->name) continue;
       return refuse_at(
           line_of_job(text, jobs.size()),
           {ErrorCode::kInvalidArgument,

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "protocol/datagram/job_numbers.h"
+
 namespace millrace::switch_agg {
 
 std::string_view phase_name(SwitchPhase phase) {
@@ -33,6 +35,13 @@ void add_rack(const RackStatus& one, bool first, RackStatus& all) {
   all.raw += one.raw;
 }
 
+void forget_reports(SwitchStatus::JobStatus& job) {
+  job.slots_reserved = job.slots_in_use = 0;
+  job.counters = {};
+  job.lane_counters.clear();
+  if (job.rack) job.rack->now = {};
+}
+
 /// What one lane of the job says.
 void add_report(const LaneReport::Job& one, bool first, SwitchStatus::JobStatus& job) {
   job.slots_reserved += one.status.slots;
@@ -50,10 +59,12 @@ void add_report(const LaneReport::Job& one, bool first, SwitchStatus::JobStatus&
 
 void add_job_reports(SwitchStatus& status) {
   for (SwitchStatus::JobStatus& job : status.jobs) {
+    const protocol::JobNumbers numbers{job.job, job.lanes};
+    forget_reports(job);
     bool first = true;
     for (const SwitchStatus::LaneStatus& lane : status.lanes) {
       for (const LaneReport::Job& one : lane.report.jobs) {
-        if (one.status.job - job.job >= job.lanes) continue;  // below the job's number: a large one
+        if (!numbers.lane_of(one.status.job)) continue;
         add_report(one, first, job);
         first = false;
       }

@@ -50,7 +50,7 @@ struct SwitchStatus {
   std::vector<JobStatus> jobs;
 };
 
-/// Fills in what lanes report of the jobs in `status.jobs`.
+/// Fills in what lanes report of the jobs in `status.jobs`, in place of what is there.
 void add_job_reports(SwitchStatus& status);
 
 std::string_view phase_name(SwitchPhase phase);

@@ -22,8 +22,8 @@ inline constexpr size_t kDatagramHeaderBytes = 64;
 inline constexpr size_t kDatagramMacBytes = 16;
 inline constexpr size_t kFragmentsMax = 16;
 inline constexpr uint32_t kSlotsMax = 128;
-inline constexpr uint32_t kLanesMax =
-    16;  ///< of a job on several cores of its aggregator: each has a job number of its own
+/// Of a job on several cores of its aggregator: each has a job number of its own.
+inline constexpr uint32_t kLanesMax = 16;
 inline constexpr uint32_t kSwitchWorkersMax = 64;  ///< live workers of an epoch: one bit each of a u64
 inline constexpr uint32_t kNoWindow = 0xFFFFFFFF;
 inline constexpr uint16_t kAllWorkers = 0xFFFF;   ///< header.worker of what goes to all workers of a job

@@ -8,6 +8,7 @@
 
 #include "protocol/datagram/extensions.h"
 #include "protocol/datagram/header.h"
+#include "protocol/datagram/job_numbers.h"
 
 namespace millrace::protocol {
 namespace {
@@ -52,6 +53,18 @@ TEST(DatagramHeader, ItsBytesAreThoseOfTheFormat) {
                                          0x24, 0x2b, 0x2a, 0x29, 0x28, 0x2f, 0x2e, 0x2d, 0x2c, 0x31, 0x30, 127,  0,
                                          0x35, 0x34, 5,    0,    0x38, 0x39, 0xfd, 2,    0,    0,    0,    0};
   EXPECT_EQ(std::vector<uint8_t>(packet.begin(), packet.begin() + 64), expected);
+}
+
+TEST(JobNumbers, AreOneForEachLaneUpToTheLast) {
+  const JobNumbers numbers{.job = 40, .lanes = 3};
+  EXPECT_EQ(numbers.lane_of(40), 0u);
+  EXPECT_EQ(numbers.lane_of(42), 2u);
+  for (const uint32_t other : {0u, 39u, 43u, UINT32_MAX}) EXPECT_FALSE(numbers.lane_of(other)) << other;
+  EXPECT_TRUE(numbers.overlap({42, 1}) && JobNumbers({42, 1}).overlap(numbers) && numbers.overlap({38, 3}));
+  EXPECT_FALSE(numbers.overlap({43, 2}) || numbers.overlap({38, 2}));
+  const JobNumbers last{.job = UINT32_MAX - 1, .lanes = 2};
+  EXPECT_EQ(last.lane_of(UINT32_MAX), 1u);
+  EXPECT_FALSE(last.lane_of(0) || last.overlap({0, 16}));
 }
 
 TEST(DatagramHeader, IsTakenApartWhereItLies) {

@@ -56,6 +56,7 @@ TEST(JobsTest, JobsThatCannotBeAreRefused) {
   EXPECT_EQ(code_of([](SwitchJob& job) { job.window_indices = 320; }), invalid);
   EXPECT_EQ(code_of([](SwitchJob& job) { job.slots = 0; }), invalid);
   EXPECT_EQ(code_of([](SwitchJob& job) { job.slots = 129; }), invalid);
+  EXPECT_EQ(code_of([](SwitchJob& job) { job.lanes = 2; }), invalid) << "it is split before";
   EXPECT_EQ(code_of([](SwitchJob& job) { job.lease_ns = 0; }), invalid);
   EXPECT_EQ(code_of([](SwitchJob& job) { job.result_codecs.index = WindowIndexCodec::kBloom; }), invalid);
   EXPECT_EQ(code_of([](SwitchJob& job) { job.result_codecs.value = WindowValueCodec::kQsgd8; }), invalid);

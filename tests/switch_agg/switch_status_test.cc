@@ -100,21 +100,12 @@ TEST(SwitchStatus, IsJsonWithoutZeros) {
   EXPECT_EQ(json["jobs"][0]["events"], (nlohmann::json{{"added", 100}}));
 }
 
-/// What was added up is to be added up once more.
-void forget_reports(SwitchStatus::JobStatus& job) {
-  job.counters = {};
-  job.lane_counters.clear();
-  job.slots_reserved = job.slots_in_use = 0;
-  if (job.rack) job.rack->now = {};
-}
-
 /// Of one lane.
 SwitchStatus example_of_a_rack() {
   SwitchStatus status = example();
   status.jobs.front().lanes = 1;
   status.jobs.front().role = "combine";
   status.jobs.front().rack = SwitchStatus::JobStatus::Rack{1, 0b1100, "192.0.2.9:7600"};
-  forget_reports(status.jobs.front());
   LaneReport::Job& job = status.lanes[0].report.jobs.front();
   job.status.rack = RackStatus{.uplink = RackUplink::kWelcome, .gathering = 2, .in_flight = 5, .raw = 1};
   job.counters.add(AggregatorEvent::kSentUp, 12);
@@ -165,7 +156,6 @@ TEST(SwitchMetrics, ARackCountsItsPartialsAndItsUplink) {
 
 TEST(SwitchStatus, AJobIsAsFarAsItsLastLane) {
   SwitchStatus status = example();
-  forget_reports(status.jobs[0]);
   status.lanes[1].report.jobs[0].status.phase = SwitchPhase::kCollecting;
   status.lanes[1].report.jobs[0].status.epoch = 4;
   status.lanes[1].report.jobs[0].status.slots = 0;
@@ -177,7 +167,6 @@ TEST(SwitchStatus, AJobIsAsFarAsItsLastLane) {
 
 TEST(SwitchStatus, AJobsTrafficAndSlotsAreThoseOfAllItsLanes) {
   SwitchStatus status = example();
-  forget_reports(status.jobs[0]);
   LaneReport::Job stranger;
   stranger.status = {.job = 6, .slots = 5, .slots_in_use = 5};
   stranger.counters.add(AggregatorEvent::kReceived, 1);
@@ -206,7 +195,6 @@ TEST(SwitchStatus, AJobsTrafficAndSlotsAreThoseOfAllItsLanes) {
 TEST(SwitchStatus, ARackOfSeveralLanesIsAsFarAsItsLast) {
   SwitchStatus status = example_of_a_rack();
   status.jobs.front().lanes = 2;
-  forget_reports(status.jobs.front());
   LaneReport::Job other;
   other.status = {.job = 8,
                   .slots = 32,
@@ -226,7 +214,6 @@ void count_anew(SwitchStatus& status, uint32_t lane,
   AggregatorCounters& counters = status.lanes[lane].report.jobs[0].counters;
   counters = {};
   for (const auto& [event, times] : events) counters.add(event, times);
-  forget_reports(status.jobs[0]);
   add_job_reports(status);
 }
 
@@ -257,7 +244,6 @@ TEST(SwitchMetrics, ALaneThatBeginsAnewDoesNotHaveTheOthersCountedAgain) {
   // Lcore 1 has taken the job off and says nothing of it yet.
   const LaneReport::Job second = status.lanes[1].report.jobs[0];
   status.lanes[1].report.jobs.clear();
-  forget_reports(status.jobs[0]);
   add_job_reports(status);
   metrics_export.update(status);
   status.lanes[1].report.jobs = {second};

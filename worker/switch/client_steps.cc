@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "protocol/datagram/job_numbers.h"
 #include "worker/switch/client_state.h"
 
 /// Steps, through all lanes: what begins, what is over, who may leave, what is handed over.
@@ -147,12 +149,13 @@ void SwitchClient::State::receive(const protocol::ReceivedPacket& packet, TimeNs
     ++counters.malformed;
     return;
   }
-  const uint32_t lane = datagram->header.job - options.job;  // below the job's number: a large one
-  if (lane >= lanes.size()) {
+  const protocol::JobNumbers numbers{.job = options.job, .lanes = options.lanes};
+  const std::optional<uint32_t> lane = numbers.lane_of(datagram->header.job);
+  if (!lane) {
     ++counters.wrong_job;
     return;
   }
-  lanes[lane]->receive(*datagram, packet, now, sink);
+  lanes[*lane]->receive(*datagram, packet, now, sink);
 }
 
 SwitchHandover SwitchClient::State::handover() const {

@@ -20,7 +20,7 @@ constexpr std::array<uint8_t, kMappedAt> kMappedPrefix{0, 0, 0, 0, 0, 0, 0, 0, 0
 
 }  // namespace
 
-SwitchUdpPort::SwitchUdpPort(const JobNumbers& of, size_t packet_bytes_max) : of_(of) {
+SwitchUdpPort::SwitchUdpPort(const protocol::JobNumbers& of, size_t packet_bytes_max) : of_(of) {
   if (of_.lanes > 1) room_.resize(packet_bytes_max);
 }
 
@@ -29,7 +29,7 @@ SwitchUdpPort::~SwitchUdpPort() {
 }
 
 Result<std::unique_ptr<SwitchUdpPort>> SwitchUdpPort::open(const protocol::Endpoint& peer, size_t packet_bytes_max,
-                                                           const JobNumbers& of) {
+                                                           const protocol::JobNumbers& of) {
   MILLRACE_CHECK(of.lanes >= 1 && of.lanes <= protocol::kLanesMax, of.lanes);
   protocol::Endpoint any;
   if (std::ranges::equal(kMappedPrefix, std::span(peer.address).first(kMappedAt))) {
@@ -66,8 +66,8 @@ std::span<uint8_t> SwitchUdpPort::room() { return of_.lanes == 1 ? sockets_.fron
 void SwitchUdpPort::send(size_t bytes, const protocol::Endpoint& to) {
   if (of_.lanes == 1) return sockets_.front()->send(bytes, to);
   const ByteSpan packet = ByteSpan(room_).first(bytes);
-  const uint32_t lane = protocol::job_number_of(packet).value_or(of_.job) - of_.job;
-  protocol::UdpBursts& socket = *sockets_[lane < of_.lanes ? lane : 0];
+  const uint32_t lane = of_.lane_of(protocol::job_number_of(packet).value_or(of_.job)).value_or(0);
+  protocol::UdpBursts& socket = *sockets_[lane];
   std::ranges::copy(packet, socket.room().begin());
   socket.send(bytes, to);
 }

@@ -8,17 +8,12 @@
 #include <vector>
 
 #include "kernels/base/result.h"
+#include "protocol/datagram/job_numbers.h"
 #include "protocol/datagram/packet_sink.h"
 #include "protocol/datagram/udp_bursts.h"
 #include "worker/switch/switch_client.h"
 
 namespace millrace::worker {
-
-/// A job's numbers at its aggregator: one for each lane, from `job` on.
-struct JobNumbers {
-  uint32_t job = 0;
-  uint32_t lanes = 1;
-};
 
 /// A worker's UDP sockets, one for each lane of its job: bursts (UdpBursts), no thread of its own.
 ///
@@ -31,7 +26,7 @@ class SwitchUdpPort final : public protocol::PacketSink {
   /// A free port each of any local address of the family that `peer` has.
   /// Errors   io.
   static Result<std::unique_ptr<SwitchUdpPort>> open(const protocol::Endpoint& peer, size_t packet_bytes_max,
-                                                     const JobNumbers& of = {});
+                                                     const protocol::JobNumbers& of = {});
   ~SwitchUdpPort() override;
   SwitchUdpPort(const SwitchUdpPort&) = delete;
   SwitchUdpPort& operator=(const SwitchUdpPort&) = delete;
@@ -51,10 +46,10 @@ class SwitchUdpPort final : public protocol::PacketSink {
   uint16_t local_port(uint32_t lane = 0) const;
 
  private:
-  SwitchUdpPort(const JobNumbers& of, size_t packet_bytes_max);
+  SwitchUdpPort(const protocol::JobNumbers& of, size_t packet_bytes_max);
   Status poll_all();
 
-  JobNumbers of_;
+  protocol::JobNumbers of_;
   std::vector<std::unique_ptr<protocol::UdpBursts>> sockets_;  ///< by lane
   // Of several: a packet is written here, since only then its lane is known; what all of them have received.
   std::vector<uint8_t> room_;
