@@ -7,8 +7,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
-
 say() { printf 'demo: %s\n' "$*" >&2; }
 
 deploy/setup.sh
