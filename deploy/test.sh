@@ -3,43 +3,54 @@
 #
 #   deploy/test.sh                 all stages, in this order:
 #                                    setup  installs what is missing (deploy/setup.sh --tests)
-#                                    build  the dev preset, and every header alone
-#                                    asan   AddressSanitizer and UBSan over the unit and simulation tests
-#                                    tsan   ThreadSanitizer over the tests labelled tsan (server, worker, simulation)
-#                                    fuzz   every fuzzer, 15 seconds each, two at a time
-#                                    lint   clang-format and clang-tidy (Millrace's own lint is a test of the dev build)
-#                                    punish kills and restarts workers and shards of a job, 60 seconds of it
-#                                    dev    every test of the dev build, but those labelled perf
+#                                    build  the dev preset: every program, and the tests of stage dev
+#                                    asan   AddressSanitizer and UBSan over the unit tests and, with fewer seeds, the simulations
+#                                    tsan   ThreadSanitizer over the tests that have threads
+#                                    fuzz   every fuzzer, 8 seconds each, two at a time
+#                                    lint   clang-format; clang-tidy and headers alone, on what changed since the last green commit
+#                                    models the models of the protocols, if they changed since the last green commit
+#                                    punish kills and restarts workers and shards of a job, 30 seconds of it
+#                                    dev    vector kernels on every instruction set, simulations, lint rules, integration tests
 #   deploy/test.sh --quick         setup, build, dev
-#   deploy/test.sh --stage NAME    that stage alone (repeatable); also: perf, the tests labelled perf
+#   deploy/test.sh --release       all stages, and in each what CI leaves out: all unit tests in all three builds, everything under
+#                                  lint, the models, fuzzers for 60 seconds each, the punisher for ten minutes. Two hours.
+#   deploy/test.sh --stage NAME    that stage alone (repeatable)
 #
-# Environment: MILLRACE_JOBS (default: the number of cores), MILLRACE_FUZZ_SECONDS (default: 15), MILLRACE_PUNISH_SECONDS
-# (default: 60).
+# A stage has a budget of time on two cores, with an empty compiler cache; one that took longer is marked in the table, not failed.
+# Environment: MILLRACE_JOBS (default: the number of cores), MILLRACE_FUZZ_SECONDS, MILLRACE_PUNISH_SECONDS.
 # Logs stay in build/logs/STAGE.log. Exit codes: 0 all passed, 1 a stage failed, 2 usage.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-readonly ALL_STAGES=(setup build asan tsan fuzz lint punish dev)
+readonly ALL_STAGES=(setup build asan tsan fuzz lint models punish dev)
 readonly QUICK_STAGES=(setup build dev)
+# Seconds; 25 minutes in all.
+declare -rA BUDGETS=([setup]=20 [build]=360 [asan]=420 [tsan]=150 [fuzz]=120 [lint]=60 [models]=20 [punish]=50 [dev]=300)
 readonly LOGS=build/logs
+readonly GREEN=tests/lint/green_commit.txt
 readonly JOBS=${MILLRACE_JOBS:-$(nproc)}
-readonly FUZZ_SECONDS=${MILLRACE_FUZZ_SECONDS:-15}
-readonly PUNISH_SECONDS=${MILLRACE_PUNISH_SECONDS:-60}
 readonly SUMMARY_LINES=40
+release=no
 
 stage_setup() { deploy/setup.sh --tests; }
 
-stage_build() { cmake --preset dev && cmake --build --preset dev -j "$JOBS"; }
-
-stage_asan() {
-  cmake --preset asan && cmake --build --preset asan -j "$JOBS" --target millrace_asan_tests &&
-    ctest --preset asan -j "$JOBS" -L '^(unit|sim)$' -LE '^perf$' --no-tests=error
+# build_and_test PRESET TARGET CTEST-OPTIONS…: with --release, all tests of the preset.
+build_and_test() {
+  local preset=$1 target=$2
+  shift 2
+  if [ "$release" = yes ]; then
+    target=all
+    set -- -LE '^(integration|model)$'
+  fi
+  cmake --preset "$preset" && cmake --build --preset "$preset" -j "$JOBS" --target "$target" &&
+    ctest --preset "$preset" -j "$JOBS" "$@" --no-tests=error
 }
 
-stage_tsan() {
-  cmake --preset tsan && cmake --build --preset tsan -j "$JOBS" --target millrace_tsan_tests &&
-    ctest --preset tsan -j "$JOBS" -L '^tsan$' -LE '^perf$' --no-tests=ignore
-}
+stage_build() { cmake --preset dev && cmake --build --preset dev -j "$JOBS" --target "$([ "$release" = yes ] && echo all || echo millrace_dev_tests)"; }
+
+stage_asan() { build_and_test asan millrace_asan_tests -L '^(only_asan|sim)$'; }
+
+stage_tsan() { build_and_test tsan millrace_tsan_tests -L '^only_tsan$'; }
 
 # One fuzzer for FUZZ_SECONDS. New inputs go to the build folder; tests/fuzz/corpus/NAME only seeds.
 fuzz_one() {
@@ -60,7 +71,7 @@ fuzz_one() {
   fi
 }
 export -f fuzz_one
-export LOGS FUZZ_SECONDS
+export LOGS
 
 stage_fuzz() {
   cmake --preset fuzz && cmake --build --preset fuzz -j "$JOBS" || return 1
@@ -71,8 +82,19 @@ stage_fuzz() {
 stage_lint() {
   local failed=0
   deploy/lint.sh --only format || failed=1
-  deploy/lint.sh --only tidy || failed=1
+  deploy/lint.sh --only tidy $([ "$release" = no ] || echo --all) || failed=1
   return "$failed"
+}
+
+# Nothing but tests/models decides about the models.
+stage_models() {
+  local green
+  green=$(grep -v '^#' "$GREEN" 2>/dev/null | head -n 1)
+  if [ "$release" = no ] && git cat-file -e "$green^{commit}" 2>/dev/null && git diff --quiet "$green" -- tests/models; then
+    echo "models: unchanged since $green, for which they passed"
+    return 0
+  fi
+  cmake --preset dev && cmake --build --preset dev -j "$JOBS" --target millrace_models && ctest --preset dev -j "$JOBS" -L '^model$' --no-tests=error
 }
 
 # Of another mode every time: the seed is the time's, and printed.
@@ -82,16 +104,21 @@ stage_punish() {
       --seconds "$PUNISH_SECONDS"
 }
 
-# Those that time something or start processes run alone (RUN_SERIAL).
-stage_dev() { ctest --preset dev -j "$JOBS" -LE '^perf$' --no-tests=error; }
+# Processes wait for each other more than they compute: one more test than there are cores. What cannot share the machine has a
+# lock (RESOURCE_LOCK in tests/CMakeLists.txt).
+stage_dev() {
+  if [ "$release" = yes ]; then
+    ctest --preset dev -j $((JOBS + 1)) -LE '^model$' --no-tests=error
+  else
+    ctest --preset dev -j $((JOBS + 1)) -LE '^(only_asan|only_tsan|model)$' --no-tests=error
+  fi
+}
 
-stage_perf() { ctest --preset dev -j 1 -L '^perf$' --no-tests=error; }
-
-usage() { sed -n '2,18p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,/^set -/{/^#/p}' "$0" | sed 's/^# \{0,1\}//'; }
 
 known_stage() {
   local stage
-  for stage in "${ALL_STAGES[@]}" perf; do
+  for stage in "${ALL_STAGES[@]}"; do
     [ "$stage" != "$1" ] || return 0
   done
   return 1
@@ -105,7 +132,7 @@ show_failure() {
 
 # run_stage NAME: its output goes to the log; a failure shows the end of it.
 run_stage() {
-  local stage=$1 started=$SECONDS result=passed
+  local stage=$1 started=$SECONDS result=passed took mark=
   printf '=== %s …\n' "$stage"
   if ! "stage_$stage" >"$LOGS/$stage.log" 2>&1 </dev/null; then
     result=FAILED
@@ -116,8 +143,10 @@ run_stage() {
   elif [ "$stage" != dev ]; then
     tail -n 3 "$LOGS/$stage.log"
   fi
-  table+=("$(printf '  %-6s %-7s %4d s' "$stage" "$result" $((SECONDS - started)))")
-  printf '=== %s %s in %d s\n' "$stage" "$result" $((SECONDS - started))
+  took=$((SECONDS - started))
+  [ "$release" = yes ] || [ "$took" -le "${BUDGETS[$stage]}" ] || mark='  OVER ITS BUDGET'
+  table+=("$(printf '  %-6s %-7s %4d s of %4d s%s' "$stage" "$result" "$took" "${BUDGETS[$stage]}" "$mark")")
+  printf '=== %s %s in %d s%s\n' "$stage" "$result" "$took" "$mark"
 }
 
 main() {
@@ -125,8 +154,9 @@ main() {
   while [ $# -gt 0 ]; do
     case "$1" in
       --quick) stages=("${QUICK_STAGES[@]}") ;;
+      --release) release=yes ;;
       --stage)
-        known_stage "${2:-}" || { echo "test: no stage '${2:-}': ${ALL_STAGES[*]} perf" >&2; exit 2; }
+        known_stage "${2:-}" || { echo "test: no stage '${2:-}': ${ALL_STAGES[*]}" >&2; exit 2; }
         stages+=("$2")
         shift
         ;;
@@ -136,15 +166,20 @@ main() {
     shift
   done
   [ "${#stages[@]}" -gt 0 ] || stages=("${ALL_STAGES[@]}")
+  FUZZ_SECONDS=${MILLRACE_FUZZ_SECONDS:-$([ "$release" = yes ] && echo 60 || echo 8)}
+  PUNISH_SECONDS=${MILLRACE_PUNISH_SECONDS:-$([ "$release" = yes ] && echo 600 || echo 30)}
+  export FUZZ_SECONDS
   mkdir -p "$LOGS"
+  local begun=$SECONDS
   for stage in "${stages[@]}"; do
     run_stage "$stage"
   done
   printf 'Stages:\n'
   printf '%s\n' "${table[@]}"
+  printf '  %-6s %-7s %4d s\n' all '' $((SECONDS - begun))
   [ "${#failed[@]}" -eq 0 ] || printf 'Failed: %s (logs in %s/)\n' "${failed[*]}" "$LOGS"
   # Last, ctest's own words on the last stage that ran tests.
-  [[ $stage != dev && $stage != perf ]] || tail -n "$SUMMARY_LINES" "$LOGS/$stage.log"
+  [ "$stage" != dev ] || tail -n "$SUMMARY_LINES" "$LOGS/$stage.log"
   [ "${#failed[@]}" -eq 0 ]
 }
 

@@ -15,11 +15,11 @@ namespace {
 
 constexpr std::array<uint8_t, 4> kMagic = {'M', 'R', 'C', '1'};
 constexpr uint8_t kFlagDense = 1;
-constexpr uint64_t kChecksumAt = 56;
+constexpr uint64_t kContainerChecksumAt = 56;
 
 /// XXH3-64 of the sections, seeded by that of the header's fields before the checksum.
 uint64_t checksum_of(ByteSpan container) {
-  return hash64(container.subspan(kContainerHeaderBytes), hash64(container.first(kChecksumAt)));
+  return hash64(container.subspan(kContainerHeaderBytes), hash64(container.first(kContainerChecksumAt)));
 }
 
 ByteBuffer header_bytes(const ContainerHeader& header) {
@@ -43,28 +43,29 @@ ByteBuffer header_bytes(const ContainerHeader& header) {
   return bytes;
 }
 
-std::unexpected<Error> malformed(const char* what) {
+std::unexpected<Error> malformed_container(const char* what) {
   return fail(ErrorCode::kMalformed, std::string("codec container: ") + what);
 }
 
 /// Fields that contradict each other.
 Status check_fields(const ContainerHeader& header) {
-  if (header.dimension == 0 || header.dimension > kDimensionMax) return malformed("dimension 0 or over 2^32");
-  if (header.count > header.dimension) return malformed("more entries than the dimension has");
+  if (header.dimension == 0 || header.dimension > kDimensionMax) return malformed_container("dimension 0 or over 2^32");
+  if (header.count > header.dimension) return malformed_container("more entries than the dimension has");
   if (header.dense != (header.index_codec == IndexCodecId::kNone))
-    return malformed("dense and an index codec, or neither");
+    return malformed_container("dense and an index codec, or neither");
   if (header.dense && (header.count != header.dimension || header.index_bytes != 0)) {
-    return malformed("dense, but with an index section or not every entry");
+    return malformed_container("dense, but with an index section or not every entry");
   }
   return {};
 }
 
-Status check_limits(const ContainerHeader& header, uint64_t bytes, ValueType type, const ContainerLimits& limits) {
+Status check_container_limits(const ContainerHeader& header, uint64_t bytes, ValueType type,
+                              const ContainerLimits& limits) {
   if (bytes > limits.bytes_max) {
     return fail(ErrorCode::kLimitExceeded, "codec container of " + std::to_string(bytes) + " bytes; the limit is " +
                                                std::to_string(limits.bytes_max));
   }
-  if (header.value_type != type) return malformed("another value type than expected");
+  if (header.value_type != type) return malformed_container("another value type than expected");
   if (limits.dimension != 0 && header.dimension != limits.dimension) {
     return fail(ErrorCode::kMalformed, "codec container of dimension " + std::to_string(header.dimension) +
                                            "; expected " + std::to_string(limits.dimension));
@@ -97,7 +98,7 @@ PlainContainer plain_container(const StreamView<float>& entries, uint64_t base, 
   moved_down(entries.indices.data(), count, static_cast<uint32_t>(base), indices);
   if (count > 0) std::memcpy(values, entries.values.data(), entries.values.size_bytes());
   const uint64_t checksum = checksum_of(bytes);
-  std::memcpy(bytes.data() + kChecksumAt, &checksum, sizeof(checksum));
+  std::memcpy(bytes.data() + kContainerChecksumAt, &checksum, sizeof(checksum));
   return {SharedBytes::from(std::move(bytes)), {dimension, false, {indices, count}, {values, count}}};
 }
 
@@ -130,7 +131,7 @@ Result<EncodedContainer<T>> encode_container(const StreamView<T>& selected, cons
   const ByteBuffer head = header_bytes(header);
   std::memcpy(encoded.bytes.data(), head.data(), head.size());
   const uint64_t checksum = checksum_of(encoded.bytes);
-  std::memcpy(encoded.bytes.data() + kChecksumAt, &checksum, sizeof(checksum));
+  std::memcpy(encoded.bytes.data() + kContainerChecksumAt, &checksum, sizeof(checksum));
   encoded.count = coding->count;
   encoded.exact = coding->exact;
   encoded.decoded = std::move(coding->decoded);
@@ -139,8 +140,8 @@ Result<EncodedContainer<T>> encode_container(const StreamView<T>& selected, cons
 }
 
 Result<uint64_t> container_identity(ByteSpan container) {
-  if (container.size() < kContainerHeaderBytes) return malformed("shorter than its header");
-  return *ByteReader(container.subspan(kChecksumAt)).get<uint64_t>();
+  if (container.size() < kContainerHeaderBytes) return malformed_container("shorter than its header");
+  return *ByteReader(container.subspan(kContainerChecksumAt)).get<uint64_t>();
 }
 
 uint64_t container_checksum(ByteSpan container) {
@@ -148,10 +149,10 @@ uint64_t container_checksum(ByteSpan container) {
 }
 
 Result<ContainerHeader> read_container_header(ByteSpan bytes) {
-  if (bytes.size() < kContainerHeaderBytes) return malformed("shorter than its header");
+  if (bytes.size() < kContainerHeaderBytes) return malformed_container("shorter than its header");
   ByteReader reader(bytes);
   const ByteSpan magic = *reader.get_bytes(kMagic.size());
-  if (std::memcmp(magic.data(), kMagic.data(), kMagic.size()) != 0) return malformed("wrong magic");
+  if (std::memcmp(magic.data(), kMagic.data(), kMagic.size()) != 0) return malformed_container("wrong magic");
   if (*reader.get<uint8_t>() != kContainerVersion)
     return fail(ErrorCode::kUnsupported, "codec container: unknown version");
   ContainerHeader header;
@@ -161,13 +162,13 @@ Result<ContainerHeader> read_container_header(ByteSpan bytes) {
   }
   header.value_type = static_cast<ValueType>(value_type);
   const uint8_t flags = *reader.get<uint8_t>();
-  if ((flags & ~kFlagDense) != 0) return malformed("unknown flags");
+  if ((flags & ~kFlagDense) != 0) return malformed_container("unknown flags");
   header.dense = flags == kFlagDense;
   header.index_codec = static_cast<IndexCodecId>(*reader.get<uint8_t>());
   header.value_codec = static_cast<ValueCodecId>(*reader.get<uint8_t>());
   const ByteSpan reserved = *reader.get_bytes(7);
   for (const uint8_t zero : reserved) {
-    if (zero != 0) return malformed("reserved bytes are not 0");
+    if (zero != 0) return malformed_container("reserved bytes are not 0");
   }
   header.dimension = *reader.get<uint64_t>();
   header.count = *reader.get<uint64_t>();
@@ -177,10 +178,10 @@ Result<ContainerHeader> read_container_header(ByteSpan bytes) {
   header.checksum = *reader.get<uint64_t>();
   uint64_t rest = reader.remaining();
   for (const uint64_t section : {header.index_bytes, header.value_bytes, header.coupling_bytes}) {
-    if (section > rest) return malformed("sections longer than the bytes");
+    if (section > rest) return malformed_container("sections longer than the bytes");
     rest -= section;
   }
-  if (rest != 0) return malformed("bytes behind the sections");
+  if (rest != 0) return malformed_container("bytes behind the sections");
   if (auto valid = check_fields(header); !valid) return std::unexpected(valid.error());
   return header;
 }
@@ -197,10 +198,10 @@ struct CheckedContainer {
 Result<CheckedContainer> check_container(ByteSpan bytes, ValueType type, const ContainerLimits& limits) {
   const auto header = read_container_header(bytes);
   if (!header) return std::unexpected(header.error());
-  if (auto within = check_limits(*header, bytes.size(), type, limits); !within) {
+  if (auto within = check_container_limits(*header, bytes.size(), type, limits); !within) {
     return std::unexpected(within.error());
   }
-  if (checksum_of(bytes) != header->checksum) return malformed("the checksum is wrong");
+  if (checksum_of(bytes) != header->checksum) return malformed_container("the checksum is wrong");
   if (header->coupling_bytes != 0) return fail(ErrorCode::kUnsupported, "codec container: a coupling section");
   return CheckedContainer{*header, bytes.subspan(kContainerHeaderBytes, header->index_bytes),
                           bytes.subspan(kContainerHeaderBytes + header->index_bytes, header->value_bytes)};
@@ -266,7 +267,7 @@ Result<StreamView<T>> view_container(ByteSpan bytes, const ContainerLimits& limi
   if (!is_plain<T>(header, bytes)) return fail(ErrorCode::kUnsupported, "codec container: not plain, cannot be viewed");
   if (checked->index_code.size() != (header.dense ? 0 : header.count * sizeof(uint32_t)) ||
       checked->value_code.size() != header.count * sizeof(T)) {
-    return malformed("the sections are not as long as raw entries are");
+    return malformed_container("the sections are not as long as raw entries are");
   }
   StreamView<T> view{header.dimension, header.dense, {}, {}};
   // The sender's arrays, of types without a representation that is not a value, at their alignment.

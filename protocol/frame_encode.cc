@@ -23,7 +23,7 @@ constexpr size_t kFirstSegmentWords = 256;
 
 capnp::Data::Reader data_of(ByteSpan bytes) { return {bytes.data(), bytes.size()}; }
 
-capnp::Text::Reader text_of(const std::string& text) { return {text.c_str(), text.size()}; }
+capnp::Text::Reader frame_text_of(const std::string& text) { return {text.c_str(), text.size()}; }
 
 std::string sentence_of(const std::string& sentence) { return plain_text_of(sentence, kSentenceBytesMax); }
 
@@ -52,9 +52,9 @@ void write(const JobView& view, wire::View::Builder out) {
   }
   auto shards = out.initShards(list_size(view.shards, kShardsMax));
   for (unsigned i = 0; i < shards.size(); ++i) {
-    shards[i].setAddress(text_of(view.shards[i].address));
+    shards[i].setAddress(frame_text_of(view.shards[i].address));
     shards[i].setLife(view.shards[i].life);
-    shards[i].setDatagrams(text_of(view.shards[i].datagrams));
+    shards[i].setDatagrams(frame_text_of(view.shards[i].datagrams));
   }
   auto activations = out.initActivations(list_size(view.activations, kActivationsMax));
   for (unsigned i = 0; i < activations.size(); ++i) {
@@ -121,7 +121,7 @@ struct BodyWriter {
     out.setNonce(body.nonce);
     out.setLayoutHash(body.layout_hash);
     out.setShardCount(body.shard_count);
-    out.setSoftware(text_of(plain_text_of(body.software, kSoftwareBytesMax)));
+    out.setSoftware(frame_text_of(plain_text_of(body.software, kSoftwareBytesMax)));
     const ByteBuffer spec = encode_job_spec(body.spec);
     out.setSpec(data_of(spec));
     out.setSpecHash(hash64(ByteSpan(spec)));
@@ -136,7 +136,7 @@ struct BodyWriter {
     out.setHeartbeatMs(body.heartbeat_ms);
     out.setDeadAfterMs(body.dead_after_ms);
     out.setMessageBytesMax(body.message_bytes_max);
-    out.setSoftware(text_of(plain_text_of(body.software, kSoftwareBytesMax)));
+    out.setSoftware(frame_text_of(plain_text_of(body.software, kSoftwareBytesMax)));
     write(body.view, out.initView());
   }
   void operator()(const Refuse& body) {
@@ -146,7 +146,7 @@ struct BodyWriter {
     out.setAboutContribution(body.about_contribution);
     out.setPart(body.part);
     out.setStep(body.step);
-    out.setSentence(text_of(sentence_of(body.sentence)));
+    out.setSentence(frame_text_of(sentence_of(body.sentence)));
   }
   void operator()(const ViewChange& body) {
     auto out = envelope.initViewChange();
@@ -220,7 +220,7 @@ struct BodyWriter {
     out.setVersionMin(body.version_min);
     out.setVersionMax(body.version_max);
     out.setShardMapHash(body.shard_map_hash);
-    out.setSoftware(text_of(plain_text_of(body.software, kSoftwareBytesMax)));
+    out.setSoftware(frame_text_of(plain_text_of(body.software, kSoftwareBytesMax)));
   }
   void operator()(const ThresholdHistogram& body) {
     auto out = envelope.initThresholdHistogram();
@@ -231,12 +231,12 @@ struct BodyWriter {
   void operator()(const Goodbye& body) {
     auto out = envelope.initGoodbye();
     out.setReason(static_cast<uint8_t>(body.reason));
-    out.setSentence(text_of(sentence_of(body.sentence)));
+    out.setSentence(frame_text_of(sentence_of(body.sentence)));
   }
   void operator()(const Abort& body) {
     auto out = envelope.initAbort();
     out.setCode(static_cast<uint16_t>(body.code));
-    out.setSentence(text_of(sentence_of(body.sentence)));
+    out.setSentence(frame_text_of(sentence_of(body.sentence)));
   }
   void operator()(const Collect&) { envelope.setCollect(); }
   void operator()(const State& body) {
@@ -309,7 +309,7 @@ struct BodyWriter {
     out.setN(body.n);
     out.setPayloadHash(body.payload_hash);
     out.setCode(body.code ? static_cast<uint16_t>(*body.code) : uint16_t{0});
-    out.setSentence(text_of(sentence_of(body.sentence)));
+    out.setSentence(frame_text_of(sentence_of(body.sentence)));
   }
   void operator()(const Place& body) {
     auto out = envelope.initPlace();

@@ -15,12 +15,12 @@ namespace {
 constexpr size_t kIndexCodecAt = 7;
 constexpr size_t kIndexBytesAt = 32;
 constexpr size_t kCouplingBytesAt = 48;
-constexpr size_t kChecksumAt = 56;
+constexpr size_t kHistoryPayloadChecksumAt = 56;
 
 /// The coupling section: the plain container's index codec, 7 bytes 0, its checksum.
 constexpr uint64_t kCouplingBytes = 16;
 
-std::unexpected<Error> malformed(const char* what) {
+std::unexpected<Error> malformed_history_payload(const char* what) {
   return fail(ErrorCode::kMalformed, std::string("shortened container: ") + what);
 }
 
@@ -36,7 +36,7 @@ void finish(ByteBuffer& bytes, IndexCodecId codec, uint64_t index_bytes, uint64_
   bytes[kIndexCodecAt] = static_cast<uint8_t>(codec);
   put(bytes, kIndexBytesAt, index_bytes);
   put(bytes, kCouplingBytesAt, coupling_bytes);
-  put(bytes, kChecksumAt, container_checksum(bytes));
+  put(bytes, kHistoryPayloadChecksumAt, container_checksum(bytes));
 }
 
 struct Coupling {
@@ -52,12 +52,13 @@ std::optional<Coupling> read_coupling(ByteSpan bytes) {
   return Coupling{static_cast<IndexCodecId>(codec), *reader.get<uint64_t>()};
 }
 
-Status check_limits(const ContainerHeader& header, uint64_t bytes, const IndexHistory& history,
-                    const ContainerLimits& limits) {
+Status check_history_payload_limits(const ContainerHeader& header, uint64_t bytes, const IndexHistory& history,
+                                    const ContainerLimits& limits) {
   if (bytes > limits.bytes_max) return fail(ErrorCode::kLimitExceeded, "shortened container: too many bytes");
   if (header.count > limits.count_max) return fail(ErrorCode::kLimitExceeded, "shortened container: too many entries");
   const bool expected = limits.dimension == 0 || header.dimension == limits.dimension;
-  if (!expected || header.dimension != history.dimension()) return malformed("another dimension than expected");
+  if (!expected || header.dimension != history.dimension())
+    return malformed_history_payload("another dimension than expected");
   return {};
 }
 
@@ -95,13 +96,13 @@ Result<ByteBuffer> restore_by_history(ByteSpan bytes, const IndexHistory& histor
   const auto header = read_container_header(bytes);
   if (!header) return std::unexpected(header.error());
   if (header->index_codec != kHistoryIndexCodec) return fail(ErrorCode::kUnsupported, "not a shortened container");
-  if (Status within = check_limits(*header, bytes.size(), history, limits); !within) {
+  if (Status within = check_history_payload_limits(*header, bytes.size(), history, limits); !within) {
     return std::unexpected(within.error());
   }
-  if (container_checksum(bytes) != header->checksum) return malformed("the checksum is wrong");
+  if (container_checksum(bytes) != header->checksum) return malformed_history_payload("the checksum is wrong");
   const ByteSpan sections = bytes.subspan(kContainerHeaderBytes);
   const std::optional<Coupling> coupling = read_coupling(sections.last(header->coupling_bytes));
-  if (!coupling) return malformed("its coupling section is none of a history");
+  if (!coupling) return malformed_history_payload("its coupling section is none of a history");
   const IndexCodec* const codec = lossless_codec(coupling->codec);
   if (codec == nullptr || codec->dimension_max() < header->dimension) {
     return fail(ErrorCode::kUnsupported, "shortened container: of an index codec that this build does not know");
@@ -118,7 +119,8 @@ Result<ByteBuffer> restore_by_history(ByteSpan bytes, const IndexHistory& histor
   ByteWriter(plain).put_bytes(sections.subspan(header->index_bytes, header->value_bytes));
   if (plain.size() > limits.bytes_max) return fail(ErrorCode::kLimitExceeded, "restored container: too many bytes");
   finish(plain, coupling->codec, index_bytes, 0);
-  if (container_identity(plain).value() != coupling->checksum) return malformed("what it stands for is another one");
+  if (container_identity(plain).value() != coupling->checksum)
+    return malformed_history_payload("what it stands for is another one");
   return plain;
 }
 

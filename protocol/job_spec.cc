@@ -13,18 +13,18 @@
 namespace millrace::protocol {
 namespace {
 
-std::string text_of(const std::string& value) { return fmt::format("'{}'", value); }
-std::string text_of(bool value) { return value ? "on" : "off"; }
-std::string text_of(double value) { return fmt::format("{}", value); }
-std::string text_of(Mode value) { return std::string(mode_name(value)); }
-std::string text_of(Combine value) { return std::string(combine_name(value)); }
-std::string text_of(Reselect value) { return std::string(reselect_name(value)); }
-std::string text_of(CodecError value) { return std::string(codec_error_name(value)); }
-std::string text_of(Momentum value) { return std::string(momentum_name(value)); }
-std::string text_of(NonFinite value) { return std::string(non_finite_name(value)); }
-std::string text_of(InitialWeights value) { return std::string(initial_weights_name(value)); }
-std::string text_of(Path value) { return std::string(path_name(value)); }
-std::string text_of(WindowIndexCodec value) {
+std::string job_spec_text_of(const std::string& value) { return fmt::format("'{}'", value); }
+std::string job_spec_text_of(bool value) { return value ? "on" : "off"; }
+std::string job_spec_text_of(double value) { return fmt::format("{}", value); }
+std::string job_spec_text_of(Mode value) { return std::string(mode_name(value)); }
+std::string job_spec_text_of(Combine value) { return std::string(combine_name(value)); }
+std::string job_spec_text_of(Reselect value) { return std::string(reselect_name(value)); }
+std::string job_spec_text_of(CodecError value) { return std::string(codec_error_name(value)); }
+std::string job_spec_text_of(Momentum value) { return std::string(momentum_name(value)); }
+std::string job_spec_text_of(NonFinite value) { return std::string(non_finite_name(value)); }
+std::string job_spec_text_of(InitialWeights value) { return std::string(initial_weights_name(value)); }
+std::string job_spec_text_of(Path value) { return std::string(path_name(value)); }
+std::string job_spec_text_of(WindowIndexCodec value) {
   switch (value) {
     case WindowIndexCodec::kRaw: return "raw";
     case WindowIndexCodec::kGap: return "gap";
@@ -34,7 +34,7 @@ std::string text_of(WindowIndexCodec value) {
   }
   return "unknown";
 }
-std::string text_of(WindowValueCodec value) {
+std::string job_spec_text_of(WindowValueCodec value) {
   switch (value) {
     case WindowValueCodec::kFixed16: return "fixed16";
     case WindowValueCodec::kFixed32: return "fixed32";
@@ -44,23 +44,23 @@ std::string text_of(WindowValueCodec value) {
   }
   return "unknown";
 }
-std::string text_of(ValueType value) { return value == ValueType::kF32 ? "f32" : "f64"; }
-std::string text_of(Selection value) { return std::string(selection_name(value)); }
-std::string text_of(WarmUp value) { return std::string(warm_up_name(value)); }
-std::string text_of(Optimizer value) { return std::string(optimizer_name(value)); }
-std::string text_of(StoreBegin value) { return std::string(store_begin_name(value)); }
-std::string text_of(IndexCodecId value) {
+std::string job_spec_text_of(ValueType value) { return value == ValueType::kF32 ? "f32" : "f64"; }
+std::string job_spec_text_of(Selection value) { return std::string(selection_name(value)); }
+std::string job_spec_text_of(WarmUp value) { return std::string(warm_up_name(value)); }
+std::string job_spec_text_of(Optimizer value) { return std::string(optimizer_name(value)); }
+std::string job_spec_text_of(StoreBegin value) { return std::string(store_begin_name(value)); }
+std::string job_spec_text_of(IndexCodecId value) {
   const IndexCodec* codec = find_index_codec(value);
   return codec == nullptr ? "none" : std::string(codec->name());
 }
-std::string text_of(ValueCodecId value) {
+std::string job_spec_text_of(ValueCodecId value) {
   const ValueCodec* codec = find_value_codec(value);
   return codec == nullptr ? "unknown" : std::string(codec->name());
 }
 // Numbers only: an enum without words of its own does not compile.
 template <typename T>
   requires std::is_integral_v<T>
-std::string text_of(T value) {
+std::string job_spec_text_of(T value) {
   return fmt::format("{}", value);
 }
 
@@ -80,7 +80,7 @@ class Lister {
   template <typename T>
   void field(std::string_view name, const T& value) {
     if constexpr (kNamesItsGroup<T>) name = {};
-    entries_.push_back({fmt::format("{}{}{}", prefix_, name, name.empty() ? "" : " "), text_of(value)});
+    entries_.push_back({fmt::format("{}{}{}", prefix_, name, name.empty() ? "" : " "), job_spec_text_of(value)});
   }
   template <typename T, typename Visit>
   void group(std::string_view name, const T& part, Visit visit) {

@@ -20,7 +20,9 @@
 namespace millrace::protocol {
 namespace {
 
-std::unexpected<Error> refuse(std::string sentence) { return fail(ErrorCode::kInvalidArgument, std::move(sentence)); }
+std::unexpected<Error> refuse_spec(std::string sentence) {
+  return fail(ErrorCode::kInvalidArgument, std::move(sentence));
+}
 std::unexpected<Error> reserved(std::string sentence) { return fail(ErrorCode::kUnsupported, std::move(sentence)); }
 
 bool name_holds(const std::string& name) {
@@ -39,11 +41,11 @@ Status check_enums(const JobSpec& spec) {
 Status check_asynchronous(const JobSpec& spec) {
   if (spec.mode != Mode::kAsynchronous) return {};
   if (spec.quorum != 0) {
-    return refuse(
+    return refuse_spec(
         "quorum belongs to mode partial: in mode asynchronous each contribution is a step of its own; set it to 0");
   }
   if (spec.deadline_ms != 0) {
-    return refuse("deadline_ms belongs to mode partial: in mode asynchronous nobody is waited for; set it to 0");
+    return refuse_spec("deadline_ms belongs to mode partial: in mode asynchronous nobody is waited for; set it to 0");
   }
   return {};
 }
@@ -52,29 +54,29 @@ Status check_asynchronous(const JobSpec& spec) {
 Status check_absence(const JobSpec& spec) {
   const uint32_t expected = spec.participants != 0 ? spec.participants : spec.workers;
   if (spec.quorum > expected) {
-    return refuse(fmt::format("quorum {} is over the {} {}: no step would ever be decided", spec.quorum, expected,
-                              spec.participants != 0 ? "participants of a step" : "workers"));
+    return refuse_spec(fmt::format("quorum {} is over the {} {}: no step would ever be decided", spec.quorum, expected,
+                                   spec.participants != 0 ? "participants of a step" : "workers"));
   }
   if (spec.participants != 0 && spec.mode != Mode::kPartial) {
-    return refuse(
+    return refuse_spec(
         "participants belongs to mode partial: the other modes take contributions of every worker; set it to 0");
   }
   if (spec.participants != 0 && spec.staleness != 0) {
-    return refuse(
+    return refuse_spec(
         "participants with staleness: who is not drawn for a step must not be past it when a death draws it after all; "
         "set staleness to 0");
   }
   if (spec.participants > spec.workers) {
-    return refuse(fmt::format("participants {} is over workers {}", spec.participants, spec.workers));
+    return refuse_spec(fmt::format("participants {} is over workers {}", spec.participants, spec.workers));
   }
   if (spec.mode == Mode::kBoundedStaleness && spec.staleness == 0) {
-    return refuse(
+    return refuse_spec(
         "mode bounded_staleness with staleness 0 would wait for everybody in every step: that is mode synchronous");
   }
   const bool waits = spec.quorum != 0 || spec.deadline_ms != 0 || spec.participants != 0;
   const bool leaves_out = spec.mode == Mode::kBoundedStaleness || spec.mode == Mode::kPartial;
   if (leaves_out && !waits) {
-    return refuse(fmt::format(
+    return refuse_spec(fmt::format(
         "mode {} needs a quorum or a deadline_ms (or, in mode partial, participants): the first contribution would "
         "decide every step alone; a quorum of all workers but one, for example, leaves out the slowest",
         mode_name(spec.mode)));
@@ -84,21 +86,21 @@ Status check_absence(const JobSpec& spec) {
 
 Status check_mode(const JobSpec& spec) {
   if (spec.staleness > kStalenessMax) {
-    return refuse(fmt::format("staleness {} is over the limit of {}: a worker that far ahead needs another mode",
-                              spec.staleness, kStalenessMax));
+    return refuse_spec(fmt::format("staleness {} is over the limit of {}: a worker that far ahead needs another mode",
+                                   spec.staleness, kStalenessMax));
   }
   if (spec.mode == Mode::kSynchronous && spec.quorum != 0) {
-    return refuse("quorum belongs to mode partial: mode synchronous waits for every live worker; set it to 0");
+    return refuse_spec("quorum belongs to mode partial: mode synchronous waits for every live worker; set it to 0");
   }
   if (spec.mode == Mode::kSynchronous && spec.deadline_ms != 0) {
-    return refuse(
+    return refuse_spec(
         "deadline_ms belongs to mode partial: mode synchronous waits for every live worker (see dead_after_ms); set it "
         "to 0");
   }
   if (const Status valid = check_asynchronous(spec); !valid) return valid;
   if (const Status valid = check_absence(spec); !valid) return valid;
   if (spec.history && (spec.mode == Mode::kAsynchronous || spec.staleness != 0)) {
-    return refuse(
+    return refuse_spec(
         "history codes a step's indices against the updates of all steps before it, and who runs ahead lacks some: "
         "it needs staleness 0, and no mode asynchronous");
   }
@@ -107,20 +109,20 @@ Status check_mode(const JobSpec& spec) {
 
 Status check_workers(const JobSpec& spec) {
   if (spec.workers < 1 || spec.workers > kWorkersMax) {
-    return refuse(fmt::format("workers is {}: a job has 1 to {}", spec.workers, kWorkersMax));
+    return refuse_spec(fmt::format("workers is {}: a job has 1 to {}", spec.workers, kWorkersMax));
   }
   if (spec.apply_after_acks > spec.workers) {
-    return refuse(fmt::format("apply_after_acks {} is over workers {}: no update could ever have so many",
-                              spec.apply_after_acks, spec.workers));
+    return refuse_spec(fmt::format("apply_after_acks {} is over workers {}: no update could ever have so many",
+                                   spec.apply_after_acks, spec.workers));
   }
   if (spec.workers_min < 1)
-    return refuse("workers_min is 0: without a live worker there is no job, set it to 1 or more");
+    return refuse_spec("workers_min is 0: without a live worker there is no job, set it to 1 or more");
   if (spec.workers_min > spec.workers) {
-    return refuse(fmt::format("workers_min {} is over workers {}: the job would end before it starts", spec.workers_min,
-                              spec.workers));
+    return refuse_spec(fmt::format("workers_min {} is over workers {}: the job would end before it starts",
+                                   spec.workers_min, spec.workers));
   }
   if (spec.apply_after_acks > spec.workers_min) {
-    return refuse(fmt::format(
+    return refuse_spec(fmt::format(
         "apply_after_acks {} is over workers_min {}: with fewer workers living the job would stand still, since no "
         "update could have so many acknowledgements; raise workers_min",
         spec.apply_after_acks, spec.workers_min));
@@ -130,16 +132,16 @@ Status check_workers(const JobSpec& spec) {
 
 Status check_times(const JobSpec& spec) {
   if (spec.heartbeat_ms == 0)
-    return refuse("heartbeat_ms is 0: silence could not be told from death, set it to 1 or more");
+    return refuse_spec("heartbeat_ms is 0: silence could not be told from death, set it to 1 or more");
   if (uint64_t{spec.heartbeat_ms} * 3 > spec.dead_after_ms) {
-    return refuse(
+    return refuse_spec(
         fmt::format("dead_after_ms {} is under three heartbeats of {} ms: two lost in a row would remove a live "
                     "worker, raise it or lower heartbeat_ms",
                     spec.dead_after_ms, spec.heartbeat_ms));
   }
   if (spec.exchange_timeout_ms < 1 || spec.exchange_timeout_ms > kExchangeTimeoutMsMax) {
-    return refuse(fmt::format("exchange_timeout_ms is {}: shards wait 1 to {} ms for each other's histograms",
-                              spec.exchange_timeout_ms, kExchangeTimeoutMsMax));
+    return refuse_spec(fmt::format("exchange_timeout_ms is {}: shards wait 1 to {} ms for each other's histograms",
+                                   spec.exchange_timeout_ms, kExchangeTimeoutMsMax));
   }
   return {};
 }
@@ -148,7 +150,7 @@ Status check_select(const SelectionSpec& spec, std::string_view where) {
   if (!known(spec.selection))
     return reserved(fmt::format("{}select: a selection that this version does not know", where));
   if (!std::isfinite(spec.density) || !std::isfinite(spec.threshold) || !std::isfinite(spec.variance)) {
-    return refuse(fmt::format("{}select: density, threshold and variance must be finite numbers", where));
+    return refuse_spec(fmt::format("{}select: density, threshold and variance must be finite numbers", where));
   }
   if (const Status valid = millrace::validate(spec); !valid) {
     return fail(valid.error().code, fmt::format("{}select: {}", where, valid.error().message));
@@ -158,25 +160,26 @@ Status check_select(const SelectionSpec& spec, std::string_view where) {
 
 Status check_reselect(const JobSpec& job, const ReselectSpec& spec, std::string_view where) {
   if (!known(spec.reselect)) return reserved(fmt::format("{}reselect: a kind that this version does not know", where));
-  if (!std::isfinite(spec.density)) return refuse(fmt::format("{}reselect: density must be a finite number", where));
+  if (!std::isfinite(spec.density))
+    return refuse_spec(fmt::format("{}reselect: density must be a finite number", where));
   if (spec.reselect == Reselect::kNone) return {};
   if (job.mode == Mode::kAsynchronous) {
-    return refuse(fmt::format(
+    return refuse_spec(fmt::format(
         "{}reselect: in mode asynchronous an update is one worker's contribution, and shards' logs have no steps in "
         "common that a threshold could be for; set reselect none, and select fewer entries",
         where));
   }
   if (spec.k == 0 && !(spec.density > 0 && spec.density <= 1)) {
-    return refuse(fmt::format("{}reselect: topk needs k, or a density in (0, 1]", where));
+    return refuse_spec(fmt::format("{}reselect: topk needs k, or a density in (0, 1]", where));
   }
   if (spec.threshold_period == 0) {
-    return refuse(fmt::format(
+    return refuse_spec(fmt::format(
         "{}reselect: threshold_period is 0, the threshold would never be agreed on; 1 agrees at every step", where));
   }
   return {};
 }
 
-Status check_codec(const CodecSpec& spec, std::string_view which, std::string_view where) {
+Status check_spec_codec(const CodecSpec& spec, std::string_view which, std::string_view where) {
   if (!known(spec.index) || !known(spec.value)) {
     return reserved(fmt::format("{}{}: a codec that this version does not know", where, which));
   }
@@ -193,7 +196,7 @@ Status check_codec_up(const JobSpec& spec, const CodecSpec& up, std::string_view
   if (!value.contraction(up)) {
     CodecSpec by_maximum = up;
     by_maximum.qsgd_scale_max = true;
-    return refuse(fmt::format(
+    return refuse_spec(fmt::format(
         "{}codec_up: {} is no contraction, under codec_error retain its error feeds on itself and the residual "
         "explodes, or stays at several gradients; {}set codec_error drop",
         where, value.text(up),
@@ -201,7 +204,7 @@ Status check_codec_up(const JobSpec& spec, const CodecSpec& up, std::string_view
   }
   const PickingIndexCodec* picking = picking_codec(*find_index_codec(up.index));
   if (picking != nullptr && picking->by_position()) {
-    return refuse(
+    return refuse_spec(
         fmt::format("{}codec_up: {} sends values to other indices than theirs and is no contraction, under codec_error "
                     "retain its error feeds on itself; use bloom_p0, or set codec_error drop",
                     where, picking->name()));
@@ -212,14 +215,14 @@ Status check_codec_up(const JobSpec& spec, const CodecSpec& up, std::string_view
 Status check_codec_down(const CodecSpec& down, std::string_view where) {
   const ValueCodec& value = *find_value_codec(down.value);
   if (!value.unbiased(down)) {
-    return refuse(fmt::format(
+    return refuse_spec(fmt::format(
         "{}codec_down: {} rounds with a bias, and nobody would take back what it loses; use raw or qsgd8, whose "
         "error is 0 in expectation",
         where, value.text(down)));
   }
   const IndexCodec& index = *find_index_codec(down.index);
   if (picking_codec(index) == nullptr) return {};
-  return refuse(fmt::format(
+  return refuse_spec(fmt::format(
       "{}codec_down: {} leaves out entries of the update, and nobody would take them back; use it on the way "
       "up, or bloom_p0",
       where, index.name()));
@@ -231,32 +234,32 @@ Status check_unbiased(const JobSpec& spec, const SelectionSpec& select, const Re
   const SelectionUse use = find_selection(select.selection)->use;
   if (!spec.unbiased) {
     if (use != SelectionUse::kUnbiased) return {};
-    return refuse(fmt::format(
+    return refuse_spec(fmt::format(
         "{}select: {} sends more than an entry's value where it draws it, to make up for when it does not; a "
         "residual would make up for it a second time; set unbiased on",
         where, selection_name(select.selection)));
   }
   if (use == SelectionUse::kKeepsRest) {
-    return refuse(fmt::format(
+    return refuse_spec(fmt::format(
         "{}select: {} sends the largest and keeps the rest in a residual, an unbiased job keeps none: what "
         "is left out would be lost, always the small ones; set select none, or one that draws (random, gspar), or "
         "unbiased off",
         where, selection_name(select.selection)));
   }
   if (reselect.reselect != Reselect::kNone) {
-    return refuse(
+    return refuse_spec(
         fmt::format("{}reselect: what an update leaves out would have to go back into a residual, an unbiased job "
                     "keeps none; set reselect none, or unbiased off",
                     where));
   }
   if (!find_value_codec(up.value)->unbiased(up)) {
-    return refuse(fmt::format(
+    return refuse_spec(fmt::format(
         "{}codec_up: {} rounds with a bias: what is sent would not be the gradient in expectation; use qsgd4 or "
         "terngrad, or set unbiased off",
         where, find_value_codec(up.value)->text(up)));
   }
   if (!find_index_codec(up.index)->lossless()) {
-    return refuse(
+    return refuse_spec(
         fmt::format("{}codec_up: {} takes along entries that no draw chose, unscaled: what is sent would not be the "
                     "gradient in expectation; use gap",
                     where, find_index_codec(up.index)->name()));
@@ -268,21 +271,21 @@ Status check_unbiased(const JobSpec& spec, const SelectionSpec& select, const Re
 Status check_entering(const JobSpec& spec) {
   const MomentumSpec& momentum = spec.momentum;
   if (momentum.momentum != Momentum::kNone && !(momentum.factor > 0 && momentum.factor < 1)) {
-    return refuse(
+    return refuse_spec(
         fmt::format("momentum: factor {} is not in (0, 1): from 1 on what has entered never fades", momentum.factor));
   }
-  if (!std::isfinite(momentum.factor)) return refuse("momentum: factor must be a finite number");
+  if (!std::isfinite(momentum.factor)) return refuse_spec("momentum: factor must be a finite number");
   if (!(spec.clip >= 0) || !std::isfinite(spec.clip)) {
-    return refuse(fmt::format("clip is {}: the norm to clip at is a positive number, 0 does not clip", spec.clip));
+    return refuse_spec(fmt::format("clip is {}: the norm to clip at is a positive number, 0 does not clip", spec.clip));
   }
   if (!spec.unbiased) return {};
   if (spec.codec_error == CodecError::kRetain) {
-    return refuse(
+    return refuse_spec(
         "codec_error retain keeps the quantizer's error in a residual, an unbiased job keeps none; set codec_error "
         "drop, or unbiased off");
   }
   if (momentum.momentum != Momentum::kNone && momentum.masked) {
-    return refuse(
+    return refuse_spec(
         "momentum with masking in an unbiased job: what is masked follows the draws, so that what is sent is no longer "
         "the momentum in expectation; use it unmasked, or set unbiased off");
   }
@@ -298,16 +301,16 @@ Status check_store(const JobSpec& job) {
     return fail(valid.error().code, fmt::format("store: {}", valid.error().message));
   }
   if (spec.optimizer.optimizer == Optimizer::kNone && spec.begin != StoreBegin::kZeros) {
-    return refuse(fmt::format("store_begin {} without a store: name the store's optimizer, as sgd:0.1",
-                              store_begin_name(spec.begin)));
+    return refuse_spec(fmt::format("store_begin {} without a store: name the store's optimizer, as sgd:0.1",
+                                   store_begin_name(spec.begin)));
   }
   if (spec.optimizer.optimizer != Optimizer::kNone && holds_updates(job)) {
-    return refuse(
+    return refuse_spec(
         "apply_after_acks with a store: its weights have an update as soon as it is decided, before any worker has "
         "acknowledged it, and may be pulled; set apply_after_acks 0, or no store");
   }
   if (spec.optimizer.momentum > 0 && entering.momentum != Momentum::kNone) {
-    return refuse(fmt::format(
+    return refuse_spec(fmt::format(
         "store {} with momentum {}: what the workers send is a momentum already, and would be averaged twice; "
         "set momentum none, or the store to sgd or adagrad",
         optimizer_name(spec.optimizer.optimizer), momentum_name(entering.momentum)));
@@ -318,34 +321,36 @@ Status check_store(const JobSpec& job) {
 /// What a switch has no place for: it holds the open turns and no history, and waits for every live worker.
 Status check_switch_combination(const JobSpec& spec) {
   if (spec.workers > kSwitchWorkersMax) {
-    return refuse(fmt::format("path switch takes up to {} workers (a bit each in every result), this job has {}",
-                              kSwitchWorkersMax, spec.workers));
+    return refuse_spec(fmt::format("path switch takes up to {} workers (a bit each in every result), this job has {}",
+                                   kSwitchWorkersMax, spec.workers));
   }
   if (spec.mode != Mode::kSynchronous || spec.staleness != 0) {
-    return refuse(
+    return refuse_spec(
         "path switch is for mode synchronous with staleness 0: a switch closes a turn when every live worker has "
         "answered; set path server");
   }
   if (spec.combine == Combine::kWeightedMean) {
-    return refuse(
+    return refuse_spec(
         "path switch with combine weighted_mean: datagrams carry no weights; set combine mean, or path server");
   }
   if (spec.unbiased) {
-    return refuse(
+    return refuse_spec(
         "path switch rounds to a grid and keeps the rest in a residual, an unbiased job keeps none; set path server");
   }
-  if (spec.has_store()) return refuse("path switch with a store: the shards do not see the updates; set path server");
-  if (spec.history) return refuse("path switch with history: datagrams have index codes of their own; set history off");
+  if (spec.has_store())
+    return refuse_spec("path switch with a store: the shards do not see the updates; set path server");
+  if (spec.history)
+    return refuse_spec("path switch with history: datagrams have index codes of their own; set history off");
   if (holds_updates(spec))
-    return refuse("path switch with apply_after_acks: there are no acknowledgements; set it to 0");
+    return refuse_spec("path switch with apply_after_acks: there are no acknowledgements; set it to 0");
   if (spec.initial_weights != InitialWeights::kOwn) {
-    return refuse(
+    return refuse_spec(
         "path switch with initial_weights first: not in this version; begin with equal weights, or set path server");
   }
   const auto own = std::ranges::find_if(
       spec.tensors, [&](const TensorSpec& tensor) { return tensor.reselect && *tensor.reselect != spec.reselect; });
   if (own != spec.tensors.end()) {
-    return refuse(fmt::format(
+    return refuse_spec(fmt::format(
         "tensor '{}': path switch re-selects over all tensors by one threshold; leave out the reselect of its own",
         own->name));
   }
@@ -358,30 +363,30 @@ Status check_switch(const JobSpec& spec) {
     return reserved("path, or a codec of the switch, has a number that this version does not know");
   }
   if (spec.path == Path::kServer && !(at == SwitchSpec{})) {
-    return refuse("the switch's options are given and path is server: set path switch, or leave them out");
+    return refuse_spec("the switch's options are given and path is server: set path switch, or leave them out");
   }
   if (spec.path == Path::kServer) return {};
   if (at.address.empty() || at.address.size() > kAddressBytesMax || !is_plain_text(at.address)) {
-    return refuse("path switch needs the switch's address, as 192.0.2.7:7600");
+    return refuse_spec("path switch needs the switch's address, as 192.0.2.7:7600");
   }
   if (at.slots < 1 || at.slots > kSlotsMax) {
-    return refuse(fmt::format("switch: {} slots, it takes 1 to {}", at.slots, kSlotsMax));
+    return refuse_spec(fmt::format("switch: {} slots, it takes 1 to {}", at.slots, kSlotsMax));
   }
   if (at.lanes < 1 || at.lanes > kLanesMax || at.slots % at.lanes != 0) {
-    return refuse(fmt::format("switch: {} slots on {} lanes, it takes 1 to {} lanes of as many slots each", at.slots,
-                              at.lanes, kLanesMax));
+    return refuse_spec(fmt::format("switch: {} slots on {} lanes, it takes 1 to {} lanes of as many slots each",
+                                   at.slots, at.lanes, kLanesMax));
   }
   if (at.job > std::numeric_limits<uint32_t>::max() - (at.lanes - 1)) {
-    return refuse(fmt::format("switch: job {} of {} lanes: each lane has a number, from the job's on, of 32 bits",
-                              at.job, at.lanes));
+    return refuse_spec(fmt::format("switch: job {} of {} lanes: each lane has a number, from the job's on, of 32 bits",
+                                   at.job, at.lanes));
   }
   if (at.packet_bytes_max < kSwitchPacketBytesMin || at.packet_bytes_max > kDatagramBytesMax) {
-    return refuse(
+    return refuse_spec(
         fmt::format("switch: packets of {} bytes, they take {} to {}: 1472 fits an MTU of 1500, 8972 one of 9000",
                     at.packet_bytes_max, kSwitchPacketBytesMin, kDatagramBytesMax));
   }
   if (at.index == WindowIndexCodec::kDense || at.value == WindowValueCodec::kNone) {
-    return refuse(
+    return refuse_spec(
         "switch: the index codec is raw, gap, bitmap or bloom, the value codec fixed16, fixed32, qsgd8 or qsgd4");
   }
   return check_switch_combination(spec);
@@ -391,8 +396,8 @@ Status check_switch(const JobSpec& spec) {
 Status check_defaults(const JobSpec& spec) {
   if (Status s = check_select(spec.select, ""); !s) return s;
   if (Status s = check_reselect(spec, spec.reselect, ""); !s) return s;
-  if (Status s = check_codec(spec.codec_up, "codec_up", ""); !s) return s;
-  if (Status s = check_codec(spec.codec_down, "codec_down", ""); !s) return s;
+  if (Status s = check_spec_codec(spec.codec_up, "codec_up", ""); !s) return s;
+  if (Status s = check_spec_codec(spec.codec_down, "codec_down", ""); !s) return s;
   if (Status s = check_codec_up(spec, spec.codec_up, ""); !s) return s;
   if (Status s = check_codec_down(spec.codec_down, ""); !s) return s;
   if (Status s = check_entering(spec); !s) return s;
@@ -402,8 +407,8 @@ Status check_defaults(const JobSpec& spec) {
 Status check_tensor(const JobSpec& spec, const TensorSpec& tensor) {
   const std::string where = fmt::format("tensor '{}': ", tensor.name);
   if (tensor.dimension < 1 || tensor.dimension > kDimensionMax) {
-    return refuse(fmt::format("{}dimension {} is not in 1 to 2^32: indices are 32 bits, split a larger tensor", where,
-                              tensor.dimension));
+    return refuse_spec(fmt::format("{}dimension {} is not in 1 to 2^32: indices are 32 bits, split a larger tensor",
+                                   where, tensor.dimension));
   }
   if (tensor.value_type != ValueType::kF32) {
     return reserved(fmt::format("{}value type f64 is reserved: the workers of this version push and pull f32", where));
@@ -415,11 +420,11 @@ Status check_tensor(const JobSpec& spec, const TensorSpec& tensor) {
     if (Status s = check_reselect(spec, *tensor.reselect, where); !s) return s;
   }
   if (tensor.codec_down) {
-    if (Status s = check_codec(*tensor.codec_down, "codec_down", where); !s) return s;
+    if (Status s = check_spec_codec(*tensor.codec_down, "codec_down", where); !s) return s;
     if (Status s = check_codec_down(*tensor.codec_down, where); !s) return s;
   }
   if (tensor.codec_up) {
-    if (Status s = check_codec(*tensor.codec_up, "codec_up", where); !s) return s;
+    if (Status s = check_spec_codec(*tensor.codec_up, "codec_up", where); !s) return s;
     if (Status s = check_codec_up(spec, *tensor.codec_up, where); !s) return s;
   }
   return check_unbiased(spec, tensor.select.value_or(spec.select), tensor.reselect.value_or(spec.reselect),
@@ -427,7 +432,7 @@ Status check_tensor(const JobSpec& spec, const TensorSpec& tensor) {
 }
 
 Status check_tensors(const JobSpec& spec) {
-  if (spec.tensors.empty()) return refuse("the job has no tensors: name at least one");
+  if (spec.tensors.empty()) return refuse_spec("the job has no tensors: name at least one");
   if (spec.tensors.size() > kTensorsMax) {
     return fail(ErrorCode::kLimitExceeded,
                 fmt::format("{} tensors, the limit is {}", spec.tensors.size(), kTensorsMax));
@@ -436,10 +441,10 @@ Status check_tensors(const JobSpec& spec) {
   for (size_t i = 0; i < spec.tensors.size(); ++i) {
     const TensorSpec& tensor = spec.tensors[i];
     if (!name_holds(tensor.name)) {
-      return refuse(fmt::format("tensor {}: its name must be printable text of 1 to {} bytes", i, kNameBytesMax));
+      return refuse_spec(fmt::format("tensor {}: its name must be printable text of 1 to {} bytes", i, kNameBytesMax));
     }
     if (!names.insert(tensor.name).second) {
-      return refuse(fmt::format("two tensors have the name '{}': a name stands for one tensor", tensor.name));
+      return refuse_spec(fmt::format("two tensors have the name '{}': a name stands for one tensor", tensor.name));
     }
     if (Status s = check_tensor(spec, tensor); !s) return s;
   }
@@ -448,20 +453,20 @@ Status check_tensors(const JobSpec& spec) {
 
 Status check_switch_layout(const SwitchLayout& layout) {
   if (layout.dimension > kSwitchDimensionMax) {
-    return refuse(fmt::format(
+    return refuse_spec(fmt::format(
         "path switch takes up to 2^32 - 1 indices of all tensors together, each bucket from a new window on; these are "
         "{}: set path server",
         layout.dimension));
   }
   if (layout.windows < layout.lanes) {
-    return refuse(
+    return refuse_spec(
         fmt::format("switch: {} lanes, and the job has {} windows of {} indices: fewer lanes, or smaller "
                     "blocks of the grid",
                     layout.lanes, layout.windows, layout.window_indices));
   }
   if (layout.reselect_k != 0 && layout.reselect_k < layout.lanes) {
-    return refuse(fmt::format("switch: {} lanes, and an update has {} entries, which they share: fewer lanes",
-                              layout.lanes, layout.reselect_k));
+    return refuse_spec(fmt::format("switch: {} lanes, and an update has {} entries, which they share: fewer lanes",
+                                   layout.lanes, layout.reselect_k));
   }
   return {};
 }
@@ -469,8 +474,8 @@ Status check_switch_layout(const SwitchLayout& layout) {
 /// What can only be seen once small tensors are fused.
 Status check_buckets(const JobSpec& spec) {
   if (spec.parts_per_shard > kPartsPerShardMax) {
-    return refuse(fmt::format("parts_per_shard {} is over the limit of {}: 0 lets it follow the expected entries",
-                              spec.parts_per_shard, kPartsPerShardMax));
+    return refuse_spec(fmt::format("parts_per_shard {} is over the limit of {}: 0 lets it follow the expected entries",
+                                   spec.parts_per_shard, kPartsPerShardMax));
   }
   JobSpec planned = spec;
   planned.parts_per_shard = 1;  // the buckets are asked for, not the parts
@@ -487,7 +492,7 @@ Status check_buckets(const JobSpec& spec) {
     for (const CodecSpec& codec : {bucket.codec_up, bucket.codec_down}) {
       const IndexCodec& index = *find_index_codec(codec.index);
       if (bucket.dimension <= index.dimension_max()) continue;
-      return refuse(fmt::format(
+      return refuse_spec(fmt::format(
           "tensor '{}'{}: index codec {} takes dimensions up to {}, this is {}: its decoder asks for every index; use "
           "gap",
           spec.tensors[bucket.members.front().tensor].name, bucket.members.size() > 1 ? " and those fused with it" : "",
@@ -501,7 +506,7 @@ Status check_buckets(const JobSpec& spec) {
 
 Status validate(const JobSpec& spec) {
   if (!name_holds(spec.name)) {
-    return refuse(fmt::format("a job's name must be printable text of 1 to {} bytes", kNameBytesMax));
+    return refuse_spec(fmt::format("a job's name must be printable text of 1 to {} bytes", kNameBytesMax));
   }
   if (Status s = check_enums(spec); !s) return s;
   if (Status s = check_workers(spec); !s) return s;

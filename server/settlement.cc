@@ -23,7 +23,7 @@ constexpr int64_t kGiverHeartbeats = 2;
 constexpr int64_t kRest = 9;
 constexpr int64_t kRestHeartbeatPart = 4;
 
-std::string_view name_of(Settle::Weights weights) {
+std::string_view settlement_name_of(Settle::Weights weights) {
   switch (weights) {
     case Settle::Weights::kOwn: return "own";
     case Settle::Weights::kSnapshot: return "snapshot";
@@ -136,7 +136,7 @@ void Settlement::settle(const protocol::Member& who, Joiner& joiner, const PartR
   if (const protocol::SummaryEntry* counted = part.counted_of(who.worker)) body.counted = *counted;
   setup_.members.send(who, std::move(body), actions);
   if (weights != Settle::Weights::kNone) setup_.rounds.settle(number, who.worker);
-  count(Metric::kSettled, name_of(weights), 1, actions);
+  count(Metric::kSettled, settlement_name_of(weights), 1, actions);
 }
 
 std::optional<uint32_t> Settlement::giver_for(Joiner& joiner, uint32_t worker) const {

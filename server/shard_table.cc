@@ -18,7 +18,7 @@ constexpr TimeNs kTableSaidAgain = 10 * kNsPerS;
 /// At shutdown the table is told the ends of jobs for so long at least, whatever is left of the drain time.
 constexpr TimeNs kEndingMin = kNsPerS;
 
-std::string_view name_of(Leaving leaving) {
+std::string_view shard_table_name_of(Leaving leaving) {
   switch (leaving) {
     case Leaving::kFinished: return "";
     case Leaving::kFailed: return "failed";
@@ -227,7 +227,7 @@ void ShardCore::remove(Job& job, std::span<const protocol::Member> members, Leav
   }
   if (!removed.empty()) {
     actions.metrics.push_back({leaving == Leaving::kFinished ? Metric::kMembersFinished : Metric::kMembersRemoved,
-                               job.spec().name, name_of(leaving), static_cast<double>(removed.size())});
+                               job.spec().name, shard_table_name_of(leaving), static_cast<double>(removed.size())});
   }
   for (const uint32_t worker : removed) {
     if (leaving == Leaving::kFinished || leaving == Leaving::kFailed) break;

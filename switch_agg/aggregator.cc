@@ -11,12 +11,13 @@
 #include "switch_agg/slot.h"
 
 namespace millrace::switch_agg {
-namespace {
 
 using protocol::DatagramFault;
 using protocol::WindowIndexCodec;
 using protocol::WindowValueCodec;
 using Event = AggregatorEvent;
+
+namespace {
 
 constexpr uint32_t kPacketBytesMin = 1200;  ///< a WELCOME of kSlotsMax slots fits
 

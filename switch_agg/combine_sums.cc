@@ -30,7 +30,7 @@ constexpr uint32_t kRawTurns = 15;
 /// between two turns.
 constexpr TimeNs kAgainGapsMax = 8;
 
-bool is_over(const WindowEntries& entries, int32_t headroom) {
+bool combine_sums_is_over(const WindowEntries& entries, int32_t headroom) {
   for (const int32_t value : entries.values) {
     if (value > headroom || value < -headroom) return true;
   }
@@ -93,7 +93,7 @@ void CombineJob::gather(const Datagram& datagram, const Outbox& out) {
   const bool is_in = (slot.have[header.fragment] & bit) != 0;
   const bool flushes = (header.flags & flag::kFlush) != 0;
   if (is_in && !flushes) return out.count(Event::kDuplicate);
-  if (is_in || is_over(entries, headroom_)) {
+  if (is_in || combine_sums_is_over(entries, headroom_)) {
     flush(slot, cell, CellState::kRaw, out);
     return forward(datagram, out);
   }

@@ -6,10 +6,10 @@
 namespace millrace::switch_agg {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-Json json_of_events(const AggregatorCounters& counters) {
-  Json events = Json::object();
+OrderedJson json_of_events(const AggregatorCounters& counters) {
+  OrderedJson events = OrderedJson::object();
   for (size_t i = 0; i < kAggregatorEvents; ++i) {
     const auto event = static_cast<AggregatorEvent>(i);
     if (counters[event] != 0) events[std::string(aggregator_event_name(event))] = counters[event];
@@ -17,9 +17,9 @@ Json json_of_events(const AggregatorCounters& counters) {
   return events;
 }
 
-Json json_of_lane(const SwitchStatus::LaneStatus& lane) {
+OrderedJson json_of_lane(const SwitchStatus::LaneStatus& lane) {
   const LaneReport& report = lane.report;
-  Json dropped = Json::object();
+  OrderedJson dropped = OrderedJson::object();
   for (const ReasonCount& one : port_drops(report.port)) {
     if (one.count != 0) dropped[std::string(one.reason)] = one.count;
   }
@@ -36,14 +36,14 @@ Json json_of_lane(const SwitchStatus::LaneStatus& lane) {
           {"events", json_of_events(report.aggregator)}};
 }
 
-Json json_of_workers(uint64_t bits) {
-  Json workers = Json::array();
+OrderedJson json_of_workers(uint64_t bits) {
+  OrderedJson workers = OrderedJson::array();
   for (uint64_t left = bits; left != 0; left &= left - 1) workers.push_back(std::countr_zero(left));
   return workers;
 }
 
 /// Where `job` is in role combine, or has racks in front of it.
-void add_racks(const SwitchStatus::JobStatus& job, Json& json) {
+void add_racks(const SwitchStatus::JobStatus& job, OrderedJson& json) {
   for (const uint64_t workers : job.racks) json["racks"].push_back(json_of_workers(workers));
   if (!job.rack) return;
   const AggregatorCounters& counters = job.counters;
@@ -60,25 +60,25 @@ void add_racks(const SwitchStatus::JobStatus& job, Json& json) {
                   {"entries_cut", counters[AggregatorEvent::kEntriesCut]}};
 }
 
-Json json_of_job(const SwitchStatus::JobStatus& job) {
-  Json json = {{"name", job.name},
-               {"job", job.job},
-               {"lanes", job.lanes},
-               {"role", job.role},
-               {"phase", job.phase},
-               {"epoch", job.epoch},
-               {"workers", job.workers},
-               {"slots", job.slots_reserved},
-               {"slots_in_use", job.slots_in_use},
-               {"slots_max", job.slots},
-               {"window_indices", job.window_indices},
-               {"reselect_k", job.reselect_k},
-               {"packets_in", job.counters[AggregatorEvent::kReceived]},
-               {"packets_out", job.counters[AggregatorEvent::kSent]},
-               {"bytes_in", job.counters[AggregatorEvent::kReceivedBytes]},
-               {"bytes_out", job.counters[AggregatorEvent::kSentBytes]},
-               {"retransmissions", retransmissions(job.counters)},
-               {"events", json_of_events(job.counters)}};
+OrderedJson json_of_job(const SwitchStatus::JobStatus& job) {
+  OrderedJson json = {{"name", job.name},
+                      {"job", job.job},
+                      {"lanes", job.lanes},
+                      {"role", job.role},
+                      {"phase", job.phase},
+                      {"epoch", job.epoch},
+                      {"workers", job.workers},
+                      {"slots", job.slots_reserved},
+                      {"slots_in_use", job.slots_in_use},
+                      {"slots_max", job.slots},
+                      {"window_indices", job.window_indices},
+                      {"reselect_k", job.reselect_k},
+                      {"packets_in", job.counters[AggregatorEvent::kReceived]},
+                      {"packets_out", job.counters[AggregatorEvent::kSent]},
+                      {"bytes_in", job.counters[AggregatorEvent::kReceivedBytes]},
+                      {"bytes_out", job.counters[AggregatorEvent::kSentBytes]},
+                      {"retransmissions", retransmissions(job.counters)},
+                      {"events", json_of_events(job.counters)}};
   add_racks(job, json);
   return json;
 }
@@ -86,18 +86,18 @@ Json json_of_job(const SwitchStatus::JobStatus& job) {
 }  // namespace
 
 std::string status_json(const SwitchStatus& status) {
-  Json lanes = Json::array();
+  OrderedJson lanes = OrderedJson::array();
   for (const SwitchStatus::LaneStatus& lane : status.lanes) lanes.push_back(json_of_lane(lane));
-  Json jobs = Json::array();
+  OrderedJson jobs = OrderedJson::array();
   uint64_t slots = 0;
   for (const SwitchStatus::JobStatus& job : status.jobs) {
     jobs.push_back(json_of_job(job));
     slots += job.slots_reserved;
   }
-  const Json json = {
+  const OrderedJson json = {
       {"pmd", status.pmd},          {"dpdk", status.dpdk},    {"slots", slots}, {"slots_max", status.slots_max},
       {"lcores", std::move(lanes)}, {"jobs", std::move(jobs)}};
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 }  // namespace millrace::switch_agg

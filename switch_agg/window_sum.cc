@@ -19,7 +19,7 @@ uint32_t magnitude(int32_t value) {
 }
 
 /// 1 where |value| > headroom, without a branch.
-uint32_t is_over(int32_t value, int32_t headroom) {
+uint32_t window_sum_is_over(int32_t value, int32_t headroom) {
   const auto room = static_cast<uint32_t>(headroom);
   return static_cast<uint32_t>(static_cast<uint32_t>(value) + room > 2 * room);
 }
@@ -90,7 +90,7 @@ uint32_t WindowSum::add_run(uint32_t first, std::span<const int32_t> values, int
   uint32_t overflow = 0;
   uint32_t over = 0;
   for (size_t at = 0; at < values.size(); ++at) {
-    over |= is_over(values[at], headroom);
+    over |= window_sum_is_over(values[at], headroom);
     sums[at] = wrapping_sum(sums[at], values[at], overflow);
   }
   set_run(memory_.present, first, static_cast<uint32_t>(values.size()));
@@ -114,7 +114,7 @@ uint32_t WindowSum::add_scattered(const WindowEntries& entries, int32_t headroom
   uint32_t over = 0;
   for (size_t at = 0; at < entries.indices.size(); ++at) {
     const uint32_t index = indices[at];
-    over |= is_over(values[at], headroom);
+    over |= window_sum_is_over(values[at], headroom);
     present[index / 64] |= uint64_t{1} << (index % 64);
     // Costs a branch that is predicted: only a hostile sender makes it taken.
     if (__builtin_add_overflow(sums[index], values[at], &sums[index])) [[unlikely]]

@@ -56,7 +56,7 @@ constexpr uint32_t kOwnWeight = 20;
 /// Bins above those with one of their own that share one; those beyond share the last.
 constexpr uint32_t kNearBins = 6;
 /// No symbol is more frequent, so that every index takes some of a bit.
-constexpr uint32_t kFrequencyMax = kAdaptiveStates / 8 * 7;
+constexpr uint32_t kAdaptiveTablesFrequencyMax = kAdaptiveStates / 8 * 7;
 
 /// Frequencies by weight, 1 at least; what rounding leaves over goes to the most frequent, of several to the first.
 void set_frequencies(AdaptiveAlphabet& alphabet, const std::array<uint32_t, kAdaptiveBins>& weights) {
@@ -73,10 +73,10 @@ void set_frequencies(AdaptiveAlphabet& alphabet, const std::array<uint32_t, kAda
   uint32_t& largest = alphabet.symbols[most].frequency;
   MILLRACE_CHECK(largest + kAdaptiveStates > sum, largest, sum);
   largest = largest + kAdaptiveStates - sum;
-  if (largest <= kFrequencyMax) return;
+  if (largest <= kAdaptiveTablesFrequencyMax) return;
   const size_t neighbour = most + 1 < alphabet.count ? most + 1 : most - 1;
-  alphabet.symbols[neighbour].frequency += largest - kFrequencyMax;
-  largest = kFrequencyMax;
+  alphabet.symbols[neighbour].frequency += largest - kAdaptiveTablesFrequencyMax;
+  largest = kAdaptiveTablesFrequencyMax;
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 namespace millrace {
 namespace {
 
-constexpr size_t kHeaderBytes = 12;
+constexpr size_t kBloomBlockedHeaderBytes = 12;
 constexpr double kBlockBits = 256;
 
 /// The rate at which a filter of so many bits an index knows one that is not in it: a block holds a number of indices with
@@ -87,7 +87,8 @@ class BloomBlockedIndexCodec final : public IndexCodec {
   bool takes_rate() const override { return true; }
 
   uint64_t bytes_estimate(uint64_t count, uint64_t, const CodecSpec& spec) const override {
-    return kHeaderBytes + blocks_for(count, spec.bloom_false_positive_rate) * kBlockedWords * sizeof(uint32_t);
+    return kBloomBlockedHeaderBytes +
+           blocks_for(count, spec.bloom_false_positive_rate) * kBlockedWords * sizeof(uint32_t);
   }
 
   Status encode(IndexSpan indices, uint64_t dimension, const EncodeOptions& options, ByteBuffer& out,

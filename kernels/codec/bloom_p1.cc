@@ -5,14 +5,14 @@
 namespace millrace {
 namespace {
 
-constexpr uint64_t kPickStream = 0x7031;  // "p1": apart from the hash functions, which the same seed draws
+constexpr uint64_t kBloomP1PickStream = 0x7031;  // "p1": apart from the hash functions, which the same seed draws
 
 /// Each of the positives with the chance that is left over the number that is left (Knuth 3.4.2, algorithm S): every set of
 /// `count` is as likely, and one pass and no memory suffice.
 class RandomPicker final : public BloomPicker {
  public:
   explicit RandomPicker(const BloomPickInput& input)
-      : random_(RandomKey::from(input.seed), kPickStream), left_(input.positives), wanted_(input.count) {}
+      : random_(RandomKey::from(input.seed), kBloomP1PickStream), left_(input.positives), wanted_(input.count) {}
   bool takes_next() override {
     const bool taken = random_.next_below(left_--) < wanted_;
     wanted_ -= taken ? 1 : 0;

@@ -10,7 +10,7 @@
 namespace millrace {
 namespace {
 
-constexpr uint64_t kPickStream = 0x7032;  // "p2": apart from the hash functions, which the same seed draws
+constexpr uint64_t kBloomP2PickStream = 0x7032;  // "p2": apart from the hash functions, which the same seed draws
 
 /// DeepReduce, algorithm 1. Every bit of the filter has a conflict set: the positives that it was set by, or seems to be. A
 /// set of one is no false positive. Smallest sets first, one index is drawn from each, again and again.
@@ -72,7 +72,7 @@ class ConflictPicker final : public BloomPicker {
 
   /// A draw that meets an index that is taken already removes it: every member is met once at most.
   void draw(const BloomPickInput& input) {
-    RandomSequence random(RandomKey::from(input.seed), kPickStream);
+    RandomSequence random(RandomKey::from(input.seed), kBloomP2PickStream);
     uint64_t wanted = input.count;
     while (wanted > 0 && !sets_.empty()) {
       size_t kept = 0;

@@ -8,22 +8,22 @@
 namespace millrace {
 namespace {
 
-constexpr size_t kHeaderBytes = 12;
+constexpr size_t kBloomPolicyHeaderBytes = 12;
 
-std::unexpected<Error> malformed(std::string_view name, const char* what) {
+std::unexpected<Error> malformed_bloom_policy(std::string_view name, const char* what) {
   return fail(ErrorCode::kMalformed, std::string(name) + ": " + what);
 }
 
 }  // namespace
 
 uint64_t BloomPolicyCodec::bytes_estimate(uint64_t count, uint64_t, const CodecSpec& spec) const {
-  return kHeaderBytes + BloomFilter::bytes(count, spec.bloom_false_positive_rate);
+  return kBloomPolicyHeaderBytes + BloomFilter::bytes(count, spec.bloom_false_positive_rate);
 }
 
 Status BloomPolicyCodec::pick(const BloomPickInput& input, IndexBuffer& indices) const {
   indices.clear();
   const std::unique_ptr<BloomPicker> choice = picker(input);
-  if (choice == nullptr) return malformed(name(), "more positives than a filter of so many indices has");
+  if (choice == nullptr) return malformed_bloom_policy(name(), "more positives than a filter of so many indices has");
   uint64_t positives = 0;
   input.filter.scan(input.dimension, [&](IndexSpan some) {
     positives += some.size();
@@ -36,7 +36,7 @@ Status BloomPolicyCodec::pick(const BloomPickInput& input, IndexBuffer& indices)
     return true;
   });
   if (positives != input.positives || indices.size() != input.count) {
-    return malformed(name(), "the filter does not know the stated number of indices");
+    return malformed_bloom_policy(name(), "the filter does not know the stated number of indices");
   }
   return {};
 }
@@ -64,15 +64,17 @@ Status BloomPolicyCodec::encode(IndexSpan indices, uint64_t dimension, const Enc
 
 Status BloomPolicyCodec::decode(ByteSpan bytes, uint64_t dimension, uint64_t count, IndexBuffer& indices) const {
   if (dimension > kBloomDimensionMax || count > dimension) {
-    return malformed(name(), "dimension over 2^28, or more indices than the dimension has");
+    return malformed_bloom_policy(name(), "dimension over 2^28, or more indices than the dimension has");
   }
   ByteReader reader(bytes);
   const auto seed = reader.get<uint64_t>();
   const auto positives = reader.get<uint32_t>();
-  const auto filter =
-      seed && positives ? BloomFilter::take(*seed, bytes.subspan(kHeaderBytes), {count, count}) : std::nullopt;
-  if (!filter) return malformed(name(), "no filter of so many indices");
-  if (*positives < count || *positives > dimension) return malformed(name(), "a number of positives that cannot be");
+  const auto filter = seed && positives
+                          ? BloomFilter::take(*seed, bytes.subspan(kBloomPolicyHeaderBytes), {count, count})
+                          : std::nullopt;
+  if (!filter) return malformed_bloom_policy(name(), "no filter of so many indices");
+  if (*positives < count || *positives > dimension)
+    return malformed_bloom_policy(name(), "a number of positives that cannot be");
   return pick({*filter, *seed, dimension, *positives, count}, indices);
 }
 

@@ -17,7 +17,7 @@ uint64_t count_nonzero(std::span<const T> values) {
 
 /// Appends an entry `gap` indices behind the last one.
 template <typename T>
-void append(StreamSample<T>& sample, uint64_t gap, T value) {
+void append_choice_sample(StreamSample<T>& sample, uint64_t gap, T value) {
   const uint64_t index = sample.indices.empty() ? gap : uint64_t{sample.indices.back()} + 1 + gap;
   if (index >= kDimensionMax) return;
   sample.indices.push_back(static_cast<uint32_t>(index));
@@ -33,7 +33,7 @@ void sample_sparse(const StreamView<T>& stream, StreamSample<T>& sample) {
     const size_t begin = runs == 1 ? 0 : (count - length) * run / (runs - 1);
     for (size_t at = begin; at < begin + length; ++at) {
       const uint64_t before = at == 0 ? 0 : uint64_t{stream.indices[at - 1]} + 1;
-      append(sample, stream.indices[at] - before, stream.values[at]);
+      append_choice_sample(sample, stream.indices[at] - before, stream.values[at]);
     }
   }
 }
@@ -47,7 +47,7 @@ void sample_dense(const StreamView<T>& stream, StreamSample<T>& sample) {
     uint64_t before = size * run / runs;
     for (size_t at = before; at < size && sample.indices.size() < most; ++at) {
       if (stream.values[at] == T{0}) continue;
-      append(sample, at - before, stream.values[at]);
+      append_choice_sample(sample, at - before, stream.values[at]);
       before = at + 1;
     }
   }
@@ -66,7 +66,7 @@ StreamSample<T> sample_stream(const StreamView<T>& stream) {
   } else {
     sample_sparse(stream, sample);
   }
-  if (sample.indices.empty()) append(sample, 0, T{0});  // all zeros
+  if (sample.indices.empty()) append_choice_sample(sample, 0, T{0});  // all zeros
   sample.count = std::max<uint64_t>(sample.count, 1);
   // As far behind the last entry as the stream's own end is on average.
   const bool whole = sample.indices.size() == sample.count;

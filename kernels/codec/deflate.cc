@@ -21,16 +21,16 @@ constexpr uint64_t kDeflateRatioMax = 1032;  // a match of 258 bytes takes 2 bit
 
 /// Which planes are deflated, and to how many bytes; the others are as they are.
 template <typename T>
-struct Header {
+struct DeflateHeader {
   static constexpr size_t kPlanes = sizeof(T);
   std::array<std::optional<uint32_t>, kPlanes> deflated;
 
   /// Takes the header off `bytes`. Empty: no code of `count` values.
-  static std::optional<Header> take(ByteSpan& bytes, uint64_t count) {
+  static std::optional<DeflateHeader> take(ByteSpan& bytes, uint64_t count) {
     ByteReader reader(bytes);
     const auto planes = reader.get<uint8_t>();
     if (!planes || *planes >> (kPlanes - 1) > 1 || count > kDimensionMax) return std::nullopt;
-    Header header;
+    DeflateHeader header;
     uint64_t code_bytes = 0;
     for (size_t plane = 0; plane < kPlanes; ++plane) {
       code_bytes += count;
@@ -65,7 +65,7 @@ double entropy_of(ByteSpan plane) {
   return bits / static_cast<double>(plane.size());
 }
 
-Status malformed() {
+Status malformed_deflate() {
   return fail(ErrorCode::kMalformed, "deflate: cut off, no Deflate code, or not as long as the values");
 }
 
@@ -84,9 +84,9 @@ class DeflateValueCodec final : public TypedValueCodec<DeflateValueCodec> {
     return 1 + planes * (sizeof(uint32_t) + count);
   }
   Status check(ByteSpan bytes, uint64_t count, ValueType type) const override {
-    const bool fits = type == ValueType::kF32 ? Header<float>::take(bytes, count).has_value()
-                                              : Header<double>::take(bytes, count).has_value();
-    return fits ? Status{} : malformed();
+    const bool fits = type == ValueType::kF32 ? DeflateHeader<float>::take(bytes, count).has_value()
+                                              : DeflateHeader<double>::take(bytes, count).has_value();
+    return fits ? Status{} : malformed_deflate();
   }
 
   template <typename T>
@@ -126,8 +126,8 @@ class DeflateValueCodec final : public TypedValueCodec<DeflateValueCodec> {
 
   template <typename T>
   Status decode_values(ByteSpan bytes, std::span<T> out) const {
-    const auto header = Header<T>::take(bytes, out.size());
-    if (!header) return malformed();
+    const auto header = DeflateHeader<T>::take(bytes, out.size());
+    if (!header) return malformed_deflate();
     const std::unique_ptr<libdeflate_decompressor, FreeDecompressor> decompressor(libdeflate_alloc_decompressor());
     if (decompressor == nullptr) return fail(ErrorCode::kLimitExceeded, "deflate: no memory for the decompressor");
     std::array<ByteBuffer, sizeof(T)> inflated;
@@ -144,7 +144,7 @@ class DeflateValueCodec final : public TypedValueCodec<DeflateValueCodec> {
       if (libdeflate_deflate_decompress_ex(decompressor.get(), code.data(), code.size(), inflated[plane].data(),
                                            out.size(), &read, nullptr) != LIBDEFLATE_SUCCESS ||
           read != code.size()) {
-        return malformed();
+        return malformed_deflate();
       }
     }
     from_planes(planes.data(), out);

@@ -14,7 +14,7 @@ constexpr uint32_t kFlagsAByte = 4;
 
 uint32_t bytes_of(uint32_t delta) { return delta == 0 ? 1 : (static_cast<uint32_t>(std::bit_width(delta)) + 7) / 8; }
 
-std::unexpected<Error> malformed(const char* what) {
+std::unexpected<Error> malformed_delta_binary(const char* what) {
   return fail(ErrorCode::kMalformed, std::string("delta_binary: ") + what);
 }
 
@@ -59,26 +59,26 @@ class DeltaBinaryIndexCodec final : public IndexCodec {
   }
 
   Status decode(ByteSpan bytes, uint64_t dimension, uint64_t count, IndexBuffer& indices) const override {
-    if (count > dimension) return malformed("more indices than the dimension");
+    if (count > dimension) return malformed_delta_binary("more indices than the dimension");
     const uint64_t flags = (count + kFlagsAByte - 1) / kFlagsAByte;
-    if (bytes.size() < flags + count) return malformed("cut off");
+    if (bytes.size() < flags + count) return malformed_delta_binary("cut off");
     if (count % kFlagsAByte != 0 && bytes[flags - 1] >> (count % kFlagsAByte * 2) != 0)
-      return malformed("padding that is not 0");
+      return malformed_delta_binary("padding that is not 0");
     indices.resize(count);
     uint64_t at = flags;
     uint64_t last = 0;
     for (uint64_t i = 0; i < count; ++i) {
       const uint32_t length = 1 + (bytes[i / kFlagsAByte] >> (i % kFlagsAByte * 2) & 3);
-      if (bytes.size() - at < length) return malformed("cut off");
+      if (bytes.size() - at < length) return malformed_delta_binary("cut off");
       uint32_t delta = 0;
       std::memcpy(&delta, bytes.data() + at, length);
       at += length;
       if ((delta == 0 && i > 0) || last + delta >= dimension)
-        return malformed("not strictly increasing below the dimension");
+        return malformed_delta_binary("not strictly increasing below the dimension");
       last += delta;
       indices[i] = static_cast<uint32_t>(last);
     }
-    return at == bytes.size() ? Status{} : Status(malformed("bytes left over"));
+    return at == bytes.size() ? Status{} : Status(malformed_delta_binary("bytes left over"));
   }
 };
 

@@ -13,7 +13,7 @@ namespace {
 
 // floor(log2) of 1 to 2^32.
 constexpr size_t kPrefixes = 33;
-constexpr uint32_t kLengthBits = 6;
+constexpr uint32_t kDeltaHuffmanLengthBits = 6;
 
 uint32_t prefix_of(uint64_t delta) { return static_cast<uint32_t>(std::bit_width(delta)) - 1; }
 
@@ -39,17 +39,17 @@ struct DeltaHuffman {
   void put_header(ByteBuffer& out) const {
     ByteWriter(out).put(static_cast<uint8_t>(code.symbols));
     BitWriter writer(out);
-    for (uint32_t n = 0; n < code.symbols; ++n) writer.put(code.lengths[n], kLengthBits);
+    for (uint32_t n = 0; n < code.symbols; ++n) writer.put(code.lengths[n], kDeltaHuffmanLengthBits);
     writer.finish();
   }
   static std::optional<DeltaHuffman> take_header(ByteSpan& bytes) {
     if (bytes.empty() || bytes[0] == 0 || bytes[0] > kPrefixes) return std::nullopt;
     const uint32_t symbols = bytes[0];
-    const size_t length_bytes = (symbols * kLengthBits + 7) / 8;
+    const size_t length_bytes = (symbols * kDeltaHuffmanLengthBits + 7) / 8;
     if (bytes.size() - 1 < length_bytes) return std::nullopt;
     BitReader reader(bytes.subspan(1, length_bytes));
     std::array<uint8_t, kPrefixes> lengths;
-    for (uint32_t n = 0; n < symbols; ++n) lengths[n] = static_cast<uint8_t>(reader.take(kLengthBits));
+    for (uint32_t n = 0; n < symbols; ++n) lengths[n] = static_cast<uint8_t>(reader.take(kDeltaHuffmanLengthBits));
     const auto used = std::span(lengths).first(symbols);
     if (!reader.at_end() || used.back() == 0 || !huffman_lengths_hold(used)) return std::nullopt;
     bytes = bytes.subspan(1 + length_bytes);

@@ -15,7 +15,7 @@
 namespace millrace {
 namespace {
 
-constexpr size_t kHeaderBytes = 4;
+constexpr size_t kF16HeaderBytes = 4;
 
 /// Exponents for which what a half stands for is a value of the type, exactly and without overflow; of f32 a normal one, since
 /// arithmetic with others is many times slower, and whoever writes the bytes could ask for it.
@@ -27,7 +27,7 @@ constexpr int kExponentMax = sizeof(T) == 4 ? kF16ExponentMax : 1008;
 /// Of a stream, so that its largest magnitude comes as near to f16's as it can: all 40 binades of f16 are below it. Empty: the
 /// magnitude is beyond what the type can hold in 11 bits.
 template <typename T>
-std::optional<int> exponent_of(T largest) {
+std::optional<int> f16_exponent_of(T largest) {
   if (largest == 0) return 0;
   constexpr int kHighestPower = 15;
   int exponent = std::max(std::ilogb(largest) - kHighestPower, kExponentMin<T>);
@@ -74,7 +74,7 @@ class F16ValueCodec final : public TypedValueCodec<F16ValueCodec> {
   bool contraction(const CodecSpec&) const override { return true; }
   bool unbiased(const CodecSpec&) const override { return true; }
   uint64_t bytes_max(uint64_t count, ValueType, const CodecSpec&) const override {
-    return kHeaderBytes + count * sizeof(uint16_t);
+    return kF16HeaderBytes + count * sizeof(uint16_t);
   }
   Status check(ByteSpan bytes, uint64_t count, ValueType type) const override {
     ByteReader reader(bytes);
@@ -93,7 +93,7 @@ class F16ValueCodec final : public TypedValueCodec<F16ValueCodec> {
                        std::span<T> decoded) const {
     const MagnitudeKey<T> largest = max_key(values);
     if (largest >= kInfinityKey<T>) return fail(ErrorCode::kNonFinite, "f16: NaN or infinity among the values");
-    const auto exponent = exponent_of(magnitude_of_key<T>(largest));
+    const auto exponent = f16_exponent_of(magnitude_of_key<T>(largest));
     if (!exponent) return fail(ErrorCode::kLimitExceeded, "f16: a value that cannot be rounded up without overflow");
     ByteWriter writer(out);
     writer.put(static_cast<int16_t>(*exponent));
@@ -117,7 +117,7 @@ class F16ValueCodec final : public TypedValueCodec<F16ValueCodec> {
     std::atomic<bool> finite = true;
     for_each_chunk(out.size(), [&](uint64_t first, uint64_t count) {
       std::array<uint16_t, kQuantizeChunk> codes;
-      std::memcpy(codes.data(), bytes.data() + kHeaderBytes + first * sizeof(uint16_t), count * sizeof(uint16_t));
+      std::memcpy(codes.data(), bytes.data() + kF16HeaderBytes + first * sizeof(uint16_t), count * sizeof(uint16_t));
       if (!f16_all_finite(codes.data(), count)) finite = false;
       values_chunk(codes.data(), exponent, out.subspan(first, count));
     });

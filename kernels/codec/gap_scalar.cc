@@ -11,7 +11,7 @@ using Gaps = std::array<uint32_t, kGapBlock>;
 /// Bit `bit` of lane's stream of u32 words, the 8 lanes' words interleaved: its place in the low bits of a block.
 size_t low_bit_place(size_t lane, size_t bit) { return (bit / 32 * kGapLanes + lane) * 32 + bit % 32; }
 
-uint64_t cost(const Gaps& gaps, uint32_t shift) {
+uint64_t gap_scalar_cost(const Gaps& gaps, uint32_t shift) {
   uint64_t bits = uint64_t{kGapBlock} * shift;
   for (const uint32_t gap : gaps) bits += gap >> shift;
   return bits;
@@ -21,7 +21,7 @@ uint64_t cost(const Gaps& gaps, uint32_t shift) {
 uint32_t best_shift(const Gaps& gaps) {
   uint32_t best = 0;
   for (uint32_t shift = 1; shift <= kGapShiftMax; ++shift) {
-    if (cost(gaps, shift) < cost(gaps, best)) best = shift;
+    if (gap_scalar_cost(gaps, shift) < gap_scalar_cost(gaps, best)) best = shift;
   }
   return best;
 }

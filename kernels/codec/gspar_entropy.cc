@@ -20,15 +20,15 @@
 namespace millrace {
 namespace {
 
-constexpr uint64_t kHeaderBytes = 12;
+constexpr uint64_t kGsparEntropyHeaderBytes = 12;
 constexpr uint32_t kFrequencyBits = 14;
 constexpr uint32_t kFrequencies = 1u << kFrequencyBits;
 // A symbol takes 0.02 bits at least, so that a count can be checked against the bytes before memory is taken for it.
-constexpr uint32_t kFrequencyMax = kFrequencies / 64 * 63;
+constexpr uint32_t kGsparEntropyFrequencyMax = kFrequencies / 64 * 63;
 constexpr uint64_t kEntriesPerByte = 512;
 constexpr uint32_t kStateMin = 1u << 16;
 
-std::unexpected<Error> malformed(const char* what) {
+std::unexpected<Error> malformed_gspar_entropy(const char* what) {
   return fail(ErrorCode::kMalformed, std::string("gspar_entropy: ") + what);
 }
 
@@ -51,21 +51,21 @@ struct Model {
       if (frequencies[s] > frequencies[most]) most = s;
     }
     frequencies[most] = frequencies[most] + kFrequencies - sum;
-    if (frequencies[most] > kFrequencyMax) {
-      frequencies[(most + 1) % 3] += frequencies[most] - kFrequencyMax;
-      frequencies[most] = kFrequencyMax;
+    if (frequencies[most] > kGsparEntropyFrequencyMax) {
+      frequencies[(most + 1) % 3] += frequencies[most] - kGsparEntropyFrequencyMax;
+      frequencies[most] = kGsparEntropyFrequencyMax;
     }
     return {frequencies[0], frequencies[1]};
   }
 };
 
-struct Header {
+struct GsparEntropyHeader {
   bool all_exact = false;
   Model model;
   uint64_t exact = 0;
 
   /// And checks the length of the code, as far as `count` says it.
-  static std::optional<Header> parse(ByteSpan bytes, uint64_t count, uint64_t value_bytes) {
+  static std::optional<GsparEntropyHeader> parse(ByteSpan bytes, uint64_t count, uint64_t value_bytes) {
     ByteReader reader(bytes);
     const auto mode = reader.get<uint8_t>();
     const auto zero = reader.get<uint8_t>();
@@ -78,15 +78,15 @@ struct Header {
     if (*mode == 0) {
       if (*minus != 0 || *plus != 0 || *exact != 0) return std::nullopt;
       if (reader.remaining() != count * value_bytes) return std::nullopt;
-      return Header{true, {}, count};
+      return GsparEntropyHeader{true, {}, count};
     }
-    if (*minus > kFrequencyMax || *plus > kFrequencyMax || *exact >= count) return std::nullopt;
-    if (*minus + *plus > kFrequencies || *minus + *plus < kFrequencies - kFrequencyMax) return std::nullopt;
+    if (*minus > kGsparEntropyFrequencyMax || *plus > kGsparEntropyFrequencyMax || *exact >= count) return std::nullopt;
+    if (*minus + *plus > kFrequencies || *minus + *plus < kFrequencies - kGsparEntropyFrequencyMax) return std::nullopt;
     const uint64_t other = value_bytes + uint64_t{*exact} * value_bytes;
     if (reader.remaining() < other + sizeof(uint32_t)) return std::nullopt;
     const uint64_t symbols = reader.remaining() - other;
     if (symbols % 2 != 0 || count > symbols * kEntriesPerByte) return std::nullopt;
-    return Header{false, {*minus, *plus}, *exact};
+    return GsparEntropyHeader{false, {*minus, *plus}, *exact};
   }
 };
 
@@ -119,12 +119,12 @@ uint32_t code_symbols(std::span<const T> values, ValueBits<T> scale, const Model
 template <typename T>
 void append_all_exact(std::span<const T> values, ByteBuffer& out) {
   ByteWriter writer(out);
-  writer.put(std::array<uint8_t, kHeaderBytes>{});
+  writer.put(std::array<uint8_t, kGsparEntropyHeaderBytes>{});
   writer.put_array(values);
 }
 
 template <typename T>
-Status encode_values(std::span<const T> values, ByteBuffer& out) {
+Status encode_gspar_entropy_values(std::span<const T> values, ByteBuffer& out) {
   const auto scale = find_gspar_scale(values);
   if (!scale) return std::unexpected(scale.error());
   // A part of two entries or fewer saves less than it takes to say so.
@@ -191,22 +191,23 @@ const char* read_symbols(ByteSpan words, ByteSpan exact, uint32_t state, const M
 }
 
 template <typename T>
-Status decode_values(ByteSpan bytes, std::span<T> out) {
-  const auto header = Header::parse(bytes, out.size(), sizeof(T));
-  if (!header) return malformed("the length or the header is not that of the values");
+Status decode_gspar_entropy_values(ByteSpan bytes, std::span<T> out) {
+  const auto header = GsparEntropyHeader::parse(bytes, out.size(), sizeof(T));
+  if (!header) return malformed_gspar_entropy("the length or the header is not that of the values");
   if (header->all_exact) {
-    if (!take_finite(bytes.data() + kHeaderBytes, out)) return malformed("values that are not finite");
+    if (!take_finite(bytes.data() + kGsparEntropyHeaderBytes, out))
+      return malformed_gspar_entropy("values that are not finite");
     return {};
   }
-  const auto scale = take_scale<T>(bytes.data() + kHeaderBytes);
+  const auto scale = take_scale<T>(bytes.data() + kGsparEntropyHeaderBytes);
   uint32_t state = 0;
-  std::memcpy(&state, bytes.data() + kHeaderBytes + sizeof(T), sizeof(state));
-  if (!scale || state < kStateMin) return malformed("a scale or a state that cannot be");
-  const uint64_t words_at = kHeaderBytes + sizeof(T) + sizeof(state);
+  std::memcpy(&state, bytes.data() + kGsparEntropyHeaderBytes + sizeof(T), sizeof(state));
+  if (!scale || state < kStateMin) return malformed_gspar_entropy("a scale or a state that cannot be");
+  const uint64_t words_at = kGsparEntropyHeaderBytes + sizeof(T) + sizeof(state);
   const uint64_t exact_at = bytes.size() - header->exact * sizeof(T);
   const char* wrong = read_symbols<T>(bytes.subspan(words_at, exact_at - words_at), bytes.subspan(exact_at), state,
                                       header->model, *scale, out);
-  return wrong == nullptr ? Status{} : malformed(wrong);
+  return wrong == nullptr ? Status{} : malformed_gspar_entropy(wrong);
 }
 
 class GsparEntropyValueCodec final : public ValueCodec {
@@ -216,23 +217,27 @@ class GsparEntropyValueCodec final : public ValueCodec {
   std::string_view paper() const override { return "GSpar 2.3"; }
   bool lossless(const CodecSpec&) const override { return true; }
   uint64_t bytes_max(uint64_t count, ValueType type, const CodecSpec&) const override {
-    return kHeaderBytes + count * (type == ValueType::kF32 ? 4 : 8);
+    return kGsparEntropyHeaderBytes + count * (type == ValueType::kF32 ? 4 : 8);
   }
   Status check(ByteSpan bytes, uint64_t count, ValueType type) const override {
-    if (Header::parse(bytes, count, type == ValueType::kF32 ? 4 : 8)) return {};
-    return malformed("the length or the header is not that of the values");
+    if (GsparEntropyHeader::parse(bytes, count, type == ValueType::kF32 ? 4 : 8)) return {};
+    return malformed_gspar_entropy("the length or the header is not that of the values");
   }
 
   Status encode(IndexSpan, std::span<const float> values, const EncodeOptions&, ByteBuffer& out,
                 std::span<float>) const override {
-    return encode_values(values, out);
+    return encode_gspar_entropy_values(values, out);
   }
   Status encode(IndexSpan, std::span<const double> values, const EncodeOptions&, ByteBuffer& out,
                 std::span<double>) const override {
-    return encode_values(values, out);
+    return encode_gspar_entropy_values(values, out);
   }
-  Status decode(ByteSpan bytes, IndexSpan, std::span<float> out) const override { return decode_values(bytes, out); }
-  Status decode(ByteSpan bytes, IndexSpan, std::span<double> out) const override { return decode_values(bytes, out); }
+  Status decode(ByteSpan bytes, IndexSpan, std::span<float> out) const override {
+    return decode_gspar_entropy_values(bytes, out);
+  }
+  Status decode(ByteSpan bytes, IndexSpan, std::span<double> out) const override {
+    return decode_gspar_entropy_values(bytes, out);
+  }
 };
 
 }  // namespace

@@ -17,22 +17,22 @@
 namespace millrace {
 namespace {
 
-constexpr uint64_t kHeaderBytes = 8;
+constexpr uint64_t kGsparHybridHeaderBytes = 8;
 
 enum class Marks : uint8_t { kAllExact = 0, kBitmap = 1, kExact = 2, kSigned = 3 };
 
-std::unexpected<Error> malformed(const char* what) {
+std::unexpected<Error> malformed_gspar_hybrid(const char* what) {
   return fail(ErrorCode::kMalformed, std::string("gspar_hybrid: ") + what);
 }
 
-uint64_t bytes_of_bits(uint64_t bits) { return (bits + 7) / 8; }
+uint64_t gspar_hybrid_bytes_of_bits(uint64_t bits) { return (bits + 7) / 8; }
 
 uint64_t marks_bytes(Marks marks, uint64_t count, uint64_t exact) {
   switch (marks) {
     case Marks::kAllExact: return 0;
-    case Marks::kBitmap: return bytes_of_bits(count);
-    case Marks::kExact: return bytes_of_bits(exact * number_bits(count));
-    case Marks::kSigned: return bytes_of_bits((count - exact) * number_bits(count));
+    case Marks::kBitmap: return gspar_hybrid_bytes_of_bits(count);
+    case Marks::kExact: return gspar_hybrid_bytes_of_bits(exact * number_bits(count));
+    case Marks::kSigned: return gspar_hybrid_bytes_of_bits((count - exact) * number_bits(count));
   }
   return 0;
 }
@@ -44,9 +44,9 @@ struct Layout {
   uint64_t exact = 0;
   uint64_t value_bytes = 4;
 
-  uint64_t marks_at() const { return kHeaderBytes + (marks == Marks::kAllExact ? 0 : value_bytes); }
+  uint64_t marks_at() const { return kGsparHybridHeaderBytes + (marks == Marks::kAllExact ? 0 : value_bytes); }
   uint64_t signs_at() const { return marks_at() + marks_bytes(marks, count, exact); }
-  uint64_t values_at() const { return signs_at() + bytes_of_bits(count - exact); }
+  uint64_t values_at() const { return signs_at() + gspar_hybrid_bytes_of_bits(count - exact); }
   uint64_t bytes() const { return values_at() + exact * value_bytes; }
 
   static std::optional<Layout> parse(ByteSpan bytes, uint64_t count, uint64_t value_bytes) {
@@ -119,7 +119,7 @@ void append_signs(std::span<const T> values, const GsparScale<T>& scale, ByteBuf
 }
 
 template <typename T>
-Status encode_values(std::span<const T> values, ByteBuffer& out) {
+Status encode_gspar_hybrid_values(std::span<const T> values, ByteBuffer& out) {
   const auto scale = find_gspar_scale(values);
   if (!scale) return std::unexpected(scale.error());
   const uint64_t exact = values.size() - scale->entries;
@@ -207,8 +207,8 @@ bool each_position(ByteSpan marks, const Layout& layout, const Take& take) {
 
 template <typename T>
 Status decode_parts(ByteSpan bytes, const Layout& layout, std::span<T> out) {
-  const auto scale = take_scale<T>(bytes.data() + kHeaderBytes);
-  if (!scale) return malformed("the scale is no finite magnitude");
+  const auto scale = take_scale<T>(bytes.data() + kGsparHybridHeaderBytes);
+  if (!scale) return malformed_gspar_hybrid("the scale is no finite magnitude");
   Merge<T> merge(bytes, layout, *scale, out);
   const bool list_signed = layout.marks == Marks::kSigned;
   uint64_t listed = list_signed ? layout.count - layout.exact : layout.exact;
@@ -228,22 +228,24 @@ Status decode_parts(ByteSpan bytes, const Layout& layout, std::span<T> out) {
     }
     return true;
   });
-  if (!increasing || listed != 0) return malformed("the marks are not those of that many entries");
+  if (!increasing || listed != 0) return malformed_gspar_hybrid("the marks are not those of that many entries");
   const uint64_t rest = layout.count - merge.place();
   if (list_signed) {
     merge.put_exact(rest);
   } else {
     merge.put_signed(rest);
   }
-  return merge.finished() ? Status{} : malformed("values that are not finite, or signs that are no entry's");
+  return merge.finished() ? Status{}
+                          : malformed_gspar_hybrid("values that are not finite, or signs that are no entry's");
 }
 
 template <typename T>
-Status decode_values(ByteSpan bytes, std::span<T> out) {
+Status decode_gspar_hybrid_values(ByteSpan bytes, std::span<T> out) {
   const auto layout = Layout::parse(bytes, out.size(), sizeof(T));
-  if (!layout || layout->bytes() != bytes.size()) return malformed("the length is not that of the values");
+  if (!layout || layout->bytes() != bytes.size()) return malformed_gspar_hybrid("the length is not that of the values");
   if (layout->marks != Marks::kAllExact) return decode_parts(bytes, *layout, out);
-  if (!take_finite(bytes.data() + kHeaderBytes, out)) return malformed("values that are not finite");
+  if (!take_finite(bytes.data() + kGsparHybridHeaderBytes, out))
+    return malformed_gspar_hybrid("values that are not finite");
   return {};
 }
 
@@ -254,24 +256,29 @@ class GsparHybridValueCodec final : public ValueCodec {
   std::string_view paper() const override { return "GSpar 2.3"; }
   bool lossless(const CodecSpec&) const override { return true; }
   uint64_t bytes_max(uint64_t count, ValueType type, const CodecSpec&) const override {
-    return kHeaderBytes + count * (type == ValueType::kF32 ? 4 : 8);
+    return kGsparHybridHeaderBytes + count * (type == ValueType::kF32 ? 4 : 8);
   }
   Status check(ByteSpan bytes, uint64_t count, ValueType type) const override {
     const auto layout = Layout::parse(bytes, count, type == ValueType::kF32 ? 4 : 8);
-    if (!layout || layout->bytes() != bytes.size()) return malformed("the length is not that of the values");
+    if (!layout || layout->bytes() != bytes.size())
+      return malformed_gspar_hybrid("the length is not that of the values");
     return {};
   }
 
   Status encode(IndexSpan, std::span<const float> values, const EncodeOptions&, ByteBuffer& out,
                 std::span<float>) const override {
-    return encode_values(values, out);
+    return encode_gspar_hybrid_values(values, out);
   }
   Status encode(IndexSpan, std::span<const double> values, const EncodeOptions&, ByteBuffer& out,
                 std::span<double>) const override {
-    return encode_values(values, out);
+    return encode_gspar_hybrid_values(values, out);
   }
-  Status decode(ByteSpan bytes, IndexSpan, std::span<float> out) const override { return decode_values(bytes, out); }
-  Status decode(ByteSpan bytes, IndexSpan, std::span<double> out) const override { return decode_values(bytes, out); }
+  Status decode(ByteSpan bytes, IndexSpan, std::span<float> out) const override {
+    return decode_gspar_hybrid_values(bytes, out);
+  }
+  Status decode(ByteSpan bytes, IndexSpan, std::span<double> out) const override {
+    return decode_gspar_hybrid_values(bytes, out);
+  }
 };
 
 }  // namespace

@@ -15,7 +15,7 @@
 namespace millrace {
 namespace {
 
-constexpr size_t kHeaderBytes = 4;
+constexpr size_t kOnebitHeaderBytes = 4;
 
 /// What the bits of a bucket stand for: the mean of those that are not below 0, and the mean magnitude of those that are.
 template <typename T>
@@ -29,7 +29,7 @@ struct Means {
 };
 
 template <typename T>
-BucketLayout layout_of(uint64_t count, uint32_t bucket_size) {
+BucketLayout onebit_layout_of(uint64_t count, uint32_t bucket_size) {
   return {.count = count, .bucket_size = bucket_size, .head_bytes = sizeof(Means<T>), .codes_bits = 1};
 }
 
@@ -41,19 +41,19 @@ Means<T> means_at(const uint8_t* bytes) {
 }
 
 template <typename T>
-Status check_code(ByteSpan bytes, uint64_t count) {
+Status check_onebit_code(ByteSpan bytes, uint64_t count) {
   const auto bucket_size = ByteReader(bytes).get<uint32_t>();
   if (!bucket_size || *bucket_size == 0 || *bucket_size > kBucketSizeMax) {
     return fail(ErrorCode::kMalformed, "onebit: no bucket size");
   }
-  if (count > kDimensionMax || bytes.size() - kHeaderBytes != layout_of<T>(count, *bucket_size).bytes()) {
+  if (count > kDimensionMax || bytes.size() - kOnebitHeaderBytes != onebit_layout_of<T>(count, *bucket_size).bytes()) {
     return fail(ErrorCode::kMalformed, "onebit: the length is not that of the values");
   }
   return {};
 }
 
 template <typename T>
-Status check_buckets(ByteSpan bytes, const BucketLayout& layout) {
+Status check_onebit_buckets(ByteSpan bytes, const BucketLayout& layout) {
   for (uint64_t bucket = 0; bucket < layout.buckets(); ++bucket) {
     const uint8_t* at = bytes.data() + layout.byte(bucket);
     if (!means_at<T>(at).hold()) {
@@ -68,7 +68,7 @@ Status check_buckets(ByteSpan bytes, const BucketLayout& layout) {
 }
 
 template <typename T>
-void encode_bucket(std::span<const T> values, uint8_t* bytes, T* decoded) {
+void encode_onebit_bucket(std::span<const T> values, uint8_t* bytes, T* decoded) {
   const T largest = magnitude_of_key<T>(max_key(values));
   const auto sign_means = SignMeans::of(values, largest);
   const SignSums& sums = sign_means.sums;
@@ -96,12 +96,12 @@ class OneBitValueCodec final : public TypedValueCodec<OneBitValueCodec> {
   std::string text(const CodecSpec& spec) const override { return bucket_text(name(), spec); }
   std::string words() const override { return "onebit[:BUCKET]"; }
   uint64_t bytes_max(uint64_t count, ValueType type, const CodecSpec& spec) const override {
-    const auto layout = type == ValueType::kF32 ? layout_of<float>(count, spec.bucket_size)
-                                                : layout_of<double>(count, spec.bucket_size);
-    return kHeaderBytes + layout.bytes();
+    const auto layout = type == ValueType::kF32 ? onebit_layout_of<float>(count, spec.bucket_size)
+                                                : onebit_layout_of<double>(count, spec.bucket_size);
+    return kOnebitHeaderBytes + layout.bytes();
   }
   Status check(ByteSpan bytes, uint64_t count, ValueType type) const override {
-    return type == ValueType::kF32 ? check_code<float>(bytes, count) : check_code<double>(bytes, count);
+    return type == ValueType::kF32 ? check_onebit_code<float>(bytes, count) : check_onebit_code<double>(bytes, count);
   }
 
   template <typename T>
@@ -111,24 +111,24 @@ class OneBitValueCodec final : public TypedValueCodec<OneBitValueCodec> {
       return fail(ErrorCode::kNonFinite, "onebit: NaN or infinity among the values");
     }
     const uint32_t bucket_size = options.spec.bucket_size;
-    const BucketLayout layout = layout_of<T>(values.size(), bucket_size);
+    const BucketLayout layout = onebit_layout_of<T>(values.size(), bucket_size);
     ByteWriter(out).put(bucket_size);
     const size_t begin = out.size();
     out.resize(begin + layout.bytes());
     for_each_bucket(layout, [&](uint64_t bucket) {
       const uint64_t first = layout.first(bucket);
-      encode_bucket<T>(values.subspan(first, layout.size(bucket)), out.data() + begin + layout.byte(bucket),
-                       decoded.data() + first);
+      encode_onebit_bucket<T>(values.subspan(first, layout.size(bucket)), out.data() + begin + layout.byte(bucket),
+                              decoded.data() + first);
     });
     return {};
   }
 
   template <typename T>
   Status decode_values(ByteSpan bytes, std::span<T> out) const {
-    if (const Status sized = check_code<T>(bytes, out.size()); !sized) return sized;
-    const BucketLayout layout = layout_of<T>(out.size(), *ByteReader(bytes).get<uint32_t>());
-    bytes = bytes.subspan(kHeaderBytes);
-    if (const Status valid = check_buckets<T>(bytes, layout); !valid) return valid;
+    if (const Status sized = check_onebit_code<T>(bytes, out.size()); !sized) return sized;
+    const BucketLayout layout = onebit_layout_of<T>(out.size(), *ByteReader(bytes).get<uint32_t>());
+    bytes = bytes.subspan(kOnebitHeaderBytes);
+    if (const Status valid = check_onebit_buckets<T>(bytes, layout); !valid) return valid;
     for_each_bucket(layout, [&](uint64_t bucket) {
       const uint8_t* at = bytes.data() + layout.byte(bucket);
       const auto means = means_at<T>(at);

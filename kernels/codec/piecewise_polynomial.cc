@@ -104,7 +104,7 @@ struct GramPolynomials {
 
 /// A power of two near the largest magnitude.
 template <typename T>
-int exponent_of(std::span<const T> points) {
+int polynomial_exponent_of(std::span<const T> points) {
   double largest = 0;
   for (const T point : points) largest = std::max(largest, std::abs(static_cast<double>(point)));
   return largest == 0 ? 0 : std::max(std::ilogb(largest), -1000);
@@ -172,7 +172,7 @@ std::vector<Piece> segment_curve(std::span<const T> points, size_t count) {
 template <typename T>
 std::array<double, kCoefficients> fit_polynomial(std::span<const T> points) {
   MILLRACE_CHECK(!points.empty());
-  const int exponent = exponent_of(points);
+  const int exponent = polynomial_exponent_of(points);
   const std::array<double, kCoefficients> moments = moments_of(points, std::ldexp(1.0, -exponent));
   const GramPolynomials gram(static_cast<double>(points.size()));
   std::array<double, kCoefficients> coefficients{};

@@ -7,7 +7,7 @@ namespace millrace {
 namespace {
 
 template <typename T>
-void append(std::span<const T> values, ByteBuffer& out) {
+void append_raw_value(std::span<const T> values, ByteBuffer& out) {
   const size_t at = out.size();
   out.resize(at + values.size_bytes());
   if (!values.empty()) std::memcpy(out.data() + at, values.data(), values.size_bytes());
@@ -41,12 +41,12 @@ class RawValueCodec final : public ValueCodec {
 
   Status encode(IndexSpan, std::span<const float> values, const EncodeOptions&, ByteBuffer& out,
                 std::span<float>) const override {
-    append(values, out);
+    append_raw_value(values, out);
     return {};
   }
   Status encode(IndexSpan, std::span<const double> values, const EncodeOptions&, ByteBuffer& out,
                 std::span<double>) const override {
-    append(values, out);
+    append_raw_value(values, out);
     return {};
   }
   Status decode(ByteSpan bytes, IndexSpan, std::span<float> out) const override { return take(bytes, out); }

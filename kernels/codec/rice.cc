@@ -12,7 +12,7 @@ namespace {
 constexpr uint32_t kShiftMax = 31;
 
 /// Bits of the gaps under parameter `shift`, without the terminators that every parameter needs.
-uint64_t cost(IndexSpan indices, uint32_t shift) {
+uint64_t rice_cost(IndexSpan indices, uint32_t shift) {
   uint64_t quotients = indices[0] >> shift;
   for (size_t j = 1; j < indices.size(); ++j) quotients += (indices[j] - indices[j - 1] - 1) >> shift;
   return quotients + uint64_t{shift} * indices.size();
@@ -26,15 +26,15 @@ struct Rice {
   static Rice choose(IndexSpan indices) {
     const uint64_t mean = (uint64_t{indices.back()} + 1 - indices.size()) / indices.size();
     auto shift = std::min<uint32_t>(static_cast<uint32_t>(std::bit_width(mean)), kShiftMax);
-    uint64_t least = cost(indices, shift);
+    uint64_t least = rice_cost(indices, shift);
     const uint32_t guess = shift;
     for (; shift > 0; --shift) {
-      const uint64_t below = cost(indices, shift - 1);
+      const uint64_t below = rice_cost(indices, shift - 1);
       if (below > least) break;
       least = below;
     }
     for (; shift >= guess && shift < kShiftMax; ++shift) {
-      const uint64_t above = cost(indices, shift + 1);
+      const uint64_t above = rice_cost(indices, shift + 1);
       if (above >= least) break;
       least = above;
     }

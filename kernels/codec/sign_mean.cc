@@ -15,13 +15,13 @@ enum class Signs : uint8_t { kPositive = 0, kNegative = 1, kMixed = 2 };
 
 /// signs u8, zeros to the size of a value, the mean.
 template <typename T>
-struct Header {
+struct SignMeanHeader {
   Signs signs = Signs::kPositive;
   T mean = 0;
 
   static constexpr size_t kBytes = 2 * sizeof(T);
 
-  static std::optional<Header> parse(ByteSpan bytes) {
+  static std::optional<SignMeanHeader> parse(ByteSpan bytes) {
     ByteReader reader(bytes);
     const auto signs = reader.get<uint8_t>();
     const auto zeros = reader.get_bytes(sizeof(T) - 1);
@@ -31,7 +31,7 @@ struct Header {
       if (zero != 0) return std::nullopt;
     }
     if (!std::isfinite(*mean) || std::signbit(*mean)) return std::nullopt;
-    return Header{static_cast<Signs>(*signs), *mean};
+    return SignMeanHeader{static_cast<Signs>(*signs), *mean};
   }
   void put(ByteBuffer& out) const {
     const size_t begin = out.size();
@@ -45,10 +45,10 @@ struct Header {
 uint64_t sign_bytes(uint64_t count, Signs signs) { return signs == Signs::kMixed ? (count + 7) / 8 : 0; }
 
 template <typename T>
-Status check_code(ByteSpan bytes, uint64_t count) {
-  const auto header = Header<T>::parse(bytes);
+Status check_sign_mean_code(ByteSpan bytes, uint64_t count) {
+  const auto header = SignMeanHeader<T>::parse(bytes);
   if (!header) return fail(ErrorCode::kMalformed, "sign_mean: no mean, or signs that are unknown");
-  if (count > kDimensionMax || bytes.size() - Header<T>::kBytes != sign_bytes(count, header->signs)) {
+  if (count > kDimensionMax || bytes.size() - SignMeanHeader<T>::kBytes != sign_bytes(count, header->signs)) {
     return fail(ErrorCode::kMalformed, "sign_mean: the length is not that of the values");
   }
   if (header->signs == Signs::kMixed && count % 8 != 0 && bytes.back() >> (count % 8) != 0) {
@@ -70,11 +70,12 @@ class SignMeanValueCodec final : public TypedValueCodec<SignMeanValueCodec> {
   bool lossless(const CodecSpec&) const override { return false; }
   bool contraction(const CodecSpec&) const override { return true; }
   uint64_t bytes_max(uint64_t count, ValueType type, const CodecSpec&) const override {
-    return (type == ValueType::kF32 ? Header<float>::kBytes : Header<double>::kBytes) +
+    return (type == ValueType::kF32 ? SignMeanHeader<float>::kBytes : SignMeanHeader<double>::kBytes) +
            sign_bytes(count, Signs::kMixed);
   }
   Status check(ByteSpan bytes, uint64_t count, ValueType type) const override {
-    return type == ValueType::kF32 ? check_code<float>(bytes, count) : check_code<double>(bytes, count);
+    return type == ValueType::kF32 ? check_sign_mean_code<float>(bytes, count)
+                                   : check_sign_mean_code<double>(bytes, count);
   }
 
   template <typename T>
@@ -83,7 +84,7 @@ class SignMeanValueCodec final : public TypedValueCodec<SignMeanValueCodec> {
     if (key >= kInfinityKey<T>) return fail(ErrorCode::kNonFinite, "sign_mean: NaN or infinity among the values");
     const T largest = magnitude_of_key<T>(key);
     const auto means = SignMeans::of(values, largest);
-    Header<T> header;
+    SignMeanHeader<T> header;
     if (means.sums.negatives > 0) header.signs = means.sums.positives > 0 ? Signs::kMixed : Signs::kNegative;
     if (!values.empty()) header.mean = means.mean(means.sums.positive + means.sums.negative, values.size(), largest);
     header.put(out);
@@ -102,13 +103,13 @@ class SignMeanValueCodec final : public TypedValueCodec<SignMeanValueCodec> {
 
   template <typename T>
   Status decode_values(ByteSpan bytes, std::span<T> out) const {
-    if (const Status sized = check_code<T>(bytes, out.size()); !sized) return sized;
-    const Header<T> header = *Header<T>::parse(bytes);
+    if (const Status sized = check_sign_mean_code<T>(bytes, out.size()); !sized) return sized;
+    const SignMeanHeader<T> header = *SignMeanHeader<T>::parse(bytes);
     if (header.signs != Signs::kMixed) {
       std::ranges::fill(out, header.signs == Signs::kNegative ? -header.mean : header.mean);
       return {};
     }
-    const uint8_t* signs = bytes.data() + Header<T>::kBytes;
+    const uint8_t* signs = bytes.data() + SignMeanHeader<T>::kBytes;
     for_each_chunk(out.size(), [&](uint64_t first, uint64_t count) {
       sign_values(signs + first / 8, count, header.mean, -header.mean, out.data() + first);
     });

@@ -11,9 +11,9 @@ namespace millrace {
 namespace {
 
 constexpr uint32_t kSymbolsMax = 32;
-constexpr uint32_t kLengthBits = 5;
+constexpr uint32_t kSkcompressLengthBits = 5;
 
-uint64_t length_bytes(uint32_t symbols) { return (symbols * kLengthBits + 7) / 8; }
+uint64_t length_bytes(uint32_t symbols) { return (symbols * kSkcompressLengthBits + 7) / 8; }
 
 /// SKCompress: SketchML's values with the cells of the sketch in a Huffman code. Quantile buckets are all met equally often, and
 /// would have no use for one; the smallest of those that meet in a cell is mostly a small one. One code for all groups, since the
@@ -29,7 +29,7 @@ class SkcompressValueCodec final : public SketchValueCodec {
  protected:
   // No Huffman code takes more than one of five bits each.
   uint64_t cell_bytes_max(uint64_t cells) const override {
-    return 1 + length_bytes(kSymbolsMax) + (cells * kLengthBits + 7) / 8;
+    return 1 + length_bytes(kSymbolsMax) + (cells * kSkcompressLengthBits + 7) / 8;
   }
   void put_cells(const SketchCells&, MinMaxSketch& sketch, ByteBuffer& out) const override {
     std::array<uint64_t, kSymbolsMax> counts{};
@@ -45,7 +45,7 @@ class SkcompressValueCodec final : public SketchValueCodec {
     huffman_lengths(std::span(counts).first(symbols), used);
     ByteWriter(out).put(static_cast<uint8_t>(symbols));
     BitWriter length_writer(out);
-    for (uint32_t symbol = 0; symbol < symbols; ++symbol) length_writer.put(lengths[symbol], kLengthBits);
+    for (uint32_t symbol = 0; symbol < symbols; ++symbol) length_writer.put(lengths[symbol], kSkcompressLengthBits);
     length_writer.finish();
     const HuffmanCode code(used);
     BitWriter writer(out);
@@ -65,7 +65,7 @@ class SkcompressValueCodec final : public SketchValueCodec {
     BitReader length_reader(bytes.subspan(1, length_bytes(symbols)));
     std::array<uint8_t, kSymbolsMax> lengths;
     for (uint32_t symbol = 0; symbol < symbols; ++symbol) {
-      lengths[symbol] = static_cast<uint8_t>(length_reader.take(kLengthBits));
+      lengths[symbol] = static_cast<uint8_t>(length_reader.take(kSkcompressLengthBits));
     }
     const auto used = std::span(lengths).first(symbols);
     if (!length_reader.at_end() || used.back() == 0 || !huffman_lengths_hold(used)) return false;

@@ -16,13 +16,13 @@
 namespace millrace {
 namespace {
 
-constexpr uint64_t kHeaderBytes = 12;
+constexpr uint64_t kSketchValuesHeaderBytes = 12;
 constexpr uint32_t kBucketsMax = 128;    // of a sign
 constexpr uint64_t kValuesABucket = 16;  // at least, but in the last one
 constexpr uint32_t kTagBits = 3;
 constexpr uint8_t kZeroTag = 255;
 
-uint64_t bytes_of_bits(uint64_t bits) { return bits / 8 + (bits % 8 != 0); }
+uint64_t sketch_values_bytes_of_bits(uint64_t bits) { return bits / 8 + (bits % 8 != 0); }
 
 /// Index of value i: its place in a dense stream.
 uint32_t index_of(IndexSpan indices, size_t i) { return indices.empty() ? static_cast<uint32_t>(i) : indices[i]; }
@@ -170,7 +170,7 @@ std::optional<Parsed<T>> take_apart(ByteSpan bytes, uint64_t count) {
   parsed.cells.buckets.of_sign = {*positive, *negative};
   uint64_t coded = count;
   if (*zeros == 1) {
-    const auto which = reader.get_bytes(bytes_of_bits(count));
+    const auto which = reader.get_bytes(sketch_values_bytes_of_bits(count));
     if (!which) return std::nullopt;
     const auto set = count_set(*which, count);
     if (!set || *set == count) return std::nullopt;
@@ -179,7 +179,7 @@ std::optional<Parsed<T>> take_apart(ByteSpan bytes, uint64_t count) {
   }
   const auto bounds = reader.get_bytes((uint64_t{*positive} + *negative) * sizeof(T));
   if (!bounds) return std::nullopt;
-  const auto tags = reader.get_bytes(bytes_of_bits(coded * kTagBits));
+  const auto tags = reader.get_bytes(sketch_values_bytes_of_bits(coded * kTagBits));
   if (!tags || !count_tags(*tags, coded, parsed.cells)) return std::nullopt;
   parsed.bounds = *bounds;
   parsed.tags = *tags;
@@ -225,8 +225,8 @@ uint64_t SketchValueCodec::bytes_max(uint64_t count, ValueType type, const Codec
   if (count == 0) return 0;
   const uint64_t bounds = std::min<uint64_t>(2 * kBucketsMax, count / kValuesABucket + 2);
   const uint64_t cells = (3 * count / 10 + kSketchTags) * kSketchRows;
-  return kHeaderBytes + bytes_of_bits(count) + bounds * (type == ValueType::kF32 ? 4 : 8) +
-         bytes_of_bits(count * kTagBits) + cell_bytes_max(cells);
+  return kSketchValuesHeaderBytes + sketch_values_bytes_of_bits(count) + bounds * (type == ValueType::kF32 ? 4 : 8) +
+         sketch_values_bytes_of_bits(count * kTagBits) + cell_bytes_max(cells);
 }
 
 Status SketchValueCodec::check(ByteSpan bytes, uint64_t count, ValueType type) const {

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <limits>
 #include <type_traits>
 
 #include "kernels/base/check.h"
 #include "kernels/codec/bit_stream.h"
 #include "kernels/stream/index_sort.h"
+#include "kernels/stream/stream.h"
 
 namespace millrace {
 namespace {
@@ -22,14 +22,6 @@ Bits<T> descending_key(T value) {
   constexpr auto kSign = Bits<T>{1} << (8 * sizeof(T) - 1);
   const auto bits = std::bit_cast<Bits<T>>(value);
   return (bits & kSign) != 0 ? bits : ~(bits | kSign);
-}
-
-template <typename T>
-bool all_finite(std::span<const T> values) {
-  constexpr auto kInfinity = std::bit_cast<Bits<T>>(std::numeric_limits<T>::infinity());
-  Bits<T> largest = 0;
-  for (const T value : values) largest = std::max<Bits<T>>(largest, std::bit_cast<Bits<T>>(value) << 1);
-  return largest < kInfinity << 1;
 }
 
 /// Entries whose keys agree in the upper half, by all of the key.

@@ -12,12 +12,12 @@
 namespace millrace {
 namespace {
 
-constexpr size_t kHeaderBytes = 4;
+constexpr size_t kTerngradHeaderBytes = 4;
 constexpr uint32_t kSignAndLevel = 2;  // bits of the code of one level
 constexpr size_t kDigits = 5;          // base 3, a byte: 3^5 = 243
 constexpr uint32_t kDigitsEnd = 243;
 
-BucketLayout layout_of(uint64_t count, uint32_t bucket_size) {
+BucketLayout terngrad_layout_of(uint64_t count, uint32_t bucket_size) {
   return {.count = count,
           .bucket_size = bucket_size,
           .head_bytes = sizeof(float),
@@ -57,7 +57,7 @@ void unpack_digits(const uint8_t* bytes, size_t count, uint8_t* codes) {
   }
 }
 
-Status check_buckets(ByteSpan bytes, const BucketLayout& layout) {
+Status check_terngrad_buckets(ByteSpan bytes, const BucketLayout& layout) {
   for (uint64_t bucket = 0; bucket < layout.buckets(); ++bucket) {
     const ByteSpan digits = bytes.subspan(layout.byte(bucket) + sizeof(float), layout.code_bytes(layout.size(bucket)));
     float scale;
@@ -77,7 +77,8 @@ Status check_buckets(ByteSpan bytes, const BucketLayout& layout) {
 }
 
 template <typename T>
-void encode_bucket(std::span<const T> values, const EncodeOptions& options, uint64_t word, uint8_t* bytes, T* decoded) {
+void encode_terngrad_bucket(std::span<const T> values, const EncodeOptions& options, uint64_t word, uint8_t* bytes,
+                            T* decoded) {
   const QsgdBucket bucket = qsgd_bucket_of_values(values, kSignAndLevel, QsgdScale::kMax);
   std::memcpy(bytes, &bucket.scale, sizeof(float));
   bytes += sizeof(float);
@@ -121,14 +122,15 @@ class TernGradValueCodec final : public TypedValueCodec<TernGradValueCodec> {
   std::string text(const CodecSpec& spec) const override { return bucket_text(name(), spec); }
   std::string words() const override { return "terngrad[:BUCKET]"; }
   uint64_t bytes_max(uint64_t count, ValueType, const CodecSpec& spec) const override {
-    return kHeaderBytes + layout_of(count, spec.bucket_size).bytes();
+    return kTerngradHeaderBytes + terngrad_layout_of(count, spec.bucket_size).bytes();
   }
   Status check(ByteSpan bytes, uint64_t count, ValueType) const override {
     const auto bucket_size = ByteReader(bytes).get<uint32_t>();
     if (!bucket_size || *bucket_size == 0 || *bucket_size > kBucketSizeMax) {
       return fail(ErrorCode::kMalformed, "terngrad: no bucket size");
     }
-    if (count > kDimensionMax || bytes.size() - kHeaderBytes != layout_of(count, *bucket_size).bytes()) {
+    if (count > kDimensionMax ||
+        bytes.size() - kTerngradHeaderBytes != terngrad_layout_of(count, *bucket_size).bytes()) {
       return fail(ErrorCode::kMalformed, "terngrad: the length is not that of the values");
     }
     return {};
@@ -139,14 +141,14 @@ class TernGradValueCodec final : public TypedValueCodec<TernGradValueCodec> {
                        std::span<T> decoded) const {
     if (const Status valid = qsgd_check_values(values, name()); !valid) return valid;
     const uint32_t bucket_size = options.spec.bucket_size;
-    const BucketLayout layout = layout_of(values.size(), bucket_size);
+    const BucketLayout layout = terngrad_layout_of(values.size(), bucket_size);
     ByteWriter(out).put(bucket_size);
     const size_t begin = out.size();
     out.resize(begin + layout.bytes());
     for_each_bucket(layout, [&](uint64_t bucket) {
       const uint64_t first = layout.first(bucket);
-      encode_bucket<T>(values.subspan(first, layout.size(bucket)), options, options.index_base + first,
-                       out.data() + begin + layout.byte(bucket), decoded.data() + first);
+      encode_terngrad_bucket<T>(values.subspan(first, layout.size(bucket)), options, options.index_base + first,
+                                out.data() + begin + layout.byte(bucket), decoded.data() + first);
     });
     return {};
   }
@@ -154,9 +156,9 @@ class TernGradValueCodec final : public TypedValueCodec<TernGradValueCodec> {
   template <typename T>
   Status decode_values(ByteSpan bytes, std::span<T> out) const {
     if (const Status sized = check(bytes, out.size(), kValueTypeOf<T>); !sized) return sized;
-    const BucketLayout layout = layout_of(out.size(), *ByteReader(bytes).get<uint32_t>());
-    bytes = bytes.subspan(kHeaderBytes);
-    if (const Status valid = check_buckets(bytes, layout); !valid) return valid;
+    const BucketLayout layout = terngrad_layout_of(out.size(), *ByteReader(bytes).get<uint32_t>());
+    bytes = bytes.subspan(kTerngradHeaderBytes);
+    if (const Status valid = check_terngrad_buckets(bytes, layout); !valid) return valid;
     for_each_bucket(layout, [&](uint64_t bucket) {
       decode_bucket<T>(bytes.data() + layout.byte(bucket), out.subspan(layout.first(bucket), layout.size(bucket)));
     });

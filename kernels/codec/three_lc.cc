@@ -46,7 +46,7 @@ size_t code_runs(std::span<uint8_t> bytes) {
 }
 
 template <typename T>
-Status encode_values(std::span<const T> values, double multiplier, ByteBuffer& out, std::span<T> decoded) {
+Status encode_three_lc_values(std::span<const T> values, double multiplier, ByteBuffer& out, std::span<T> decoded) {
   MILLRACE_CHECK(values.size() == decoded.size(), values.size(), decoded.size());
   const MagnitudeKey<T> largest = max_key(values);
   if (largest >= kInfinityKey<T>) return fail(ErrorCode::kNonFinite, "three_lc: NaN or infinity among the values");
@@ -65,7 +65,7 @@ Status encode_values(std::span<const T> values, double multiplier, ByteBuffer& o
   return {};
 }
 
-std::unexpected<Error> malformed(const char* what) {
+std::unexpected<Error> malformed_three_lc(const char* what) {
   return fail(ErrorCode::kMalformed, std::string("three_lc: ") + what);
 }
 
@@ -117,23 +117,24 @@ class Unpacker {
 };
 
 template <typename T>
-Status decode_values(ByteSpan bytes, std::span<T> out) {
-  if (out.empty()) return bytes.empty() ? Status{} : Status(malformed("bytes for no values"));
+Status decode_three_lc_values(ByteSpan bytes, std::span<T> out) {
+  if (out.empty()) return bytes.empty() ? Status{} : Status(malformed_three_lc("bytes for no values"));
   const auto scale = ByteReader(bytes).get<T>();
-  if (!scale || !std::isfinite(*scale) || std::signbit(*scale)) return malformed("a scale that is no magnitude");
+  if (!scale || !std::isfinite(*scale) || std::signbit(*scale))
+    return malformed_three_lc("a scale that is no magnitude");
   Unpacker<T> unpacker(*scale, out);
   for (const uint8_t byte : bytes.subspan(sizeof(T))) {
     const size_t run = byte < kRunFirst ? 1 : byte - kRunFirst + kRunMin;
-    if (run > unpacker.left()) return malformed("more digits than values");
+    if (run > unpacker.left()) return malformed_three_lc("more digits than values");
     if (byte >= kRunFirst) {
       unpacker.put_zeros(run);
     } else if (*scale == 0 && byte != kQuarticZeros) {
-      return malformed("digits without a scale");
+      return malformed_three_lc("digits without a scale");
     } else if (!unpacker.put(byte)) {
-      return malformed("padding that is not 0");
+      return malformed_three_lc("padding that is not 0");
     }
   }
-  return unpacker.left() == 0 ? Status{} : Status(malformed("cut off"));
+  return unpacker.left() == 0 ? Status{} : Status(malformed_three_lc("cut off"));
 }
 
 /// 3LC, made for dense streams and for codec_error retain, which is its error accumulation buffer. With M the scale, values of
@@ -174,25 +175,29 @@ class ThreeLcValueCodec final : public ValueCodec {
     return count == 0 ? 0 : scale_bytes(type) + quartic_bytes(count);
   }
   Status check(ByteSpan bytes, uint64_t count, ValueType type) const override {
-    if (count == 0) return bytes.empty() ? Status{} : Status(malformed("bytes for no values"));
+    if (count == 0) return bytes.empty() ? Status{} : Status(malformed_three_lc("bytes for no values"));
     const uint64_t digits = quartic_bytes(count);
     if (bytes.size() <= scale_bytes(type) || bytes.size() - scale_bytes(type) > digits ||
         (bytes.size() - scale_bytes(type)) * kRunMax < digits) {
-      return malformed("the length is not that of the values");
+      return malformed_three_lc("the length is not that of the values");
     }
     return {};
   }
 
   Status encode(IndexSpan, std::span<const float> values, const EncodeOptions& options, ByteBuffer& out,
                 std::span<float> decoded) const override {
-    return encode_values(values, options.spec.sparsity_multiplier, out, decoded);
+    return encode_three_lc_values(values, options.spec.sparsity_multiplier, out, decoded);
   }
   Status encode(IndexSpan, std::span<const double> values, const EncodeOptions& options, ByteBuffer& out,
                 std::span<double> decoded) const override {
-    return encode_values(values, options.spec.sparsity_multiplier, out, decoded);
+    return encode_three_lc_values(values, options.spec.sparsity_multiplier, out, decoded);
   }
-  Status decode(ByteSpan bytes, IndexSpan, std::span<float> out) const override { return decode_values(bytes, out); }
-  Status decode(ByteSpan bytes, IndexSpan, std::span<double> out) const override { return decode_values(bytes, out); }
+  Status decode(ByteSpan bytes, IndexSpan, std::span<float> out) const override {
+    return decode_three_lc_values(bytes, out);
+  }
+  Status decode(ByteSpan bytes, IndexSpan, std::span<double> out) const override {
+    return decode_three_lc_values(bytes, out);
+  }
 
  private:
   static uint64_t scale_bytes(ValueType type) { return type == ValueType::kF32 ? 4 : 8; }

@@ -5,11 +5,11 @@
 namespace millrace {
 namespace {
 
-constexpr double kEpsilon = 1e-10;  // torch.optim.Adagrad's
+constexpr double kAdagradEpsilon = 1e-10;  // torch.optim.Adagrad's
 
-constexpr std::array<OptimizerParameter, 2> kParameters = {{
+constexpr std::array<OptimizerParameter, 2> kAdagradParameters = {{
     {"rate", &OptimizerSpec::rate, OptimizerParameter::Range::kAboveZero, std::nullopt},
-    {"epsilon", &OptimizerSpec::epsilon, OptimizerParameter::Range::kAboveZero, kEpsilon},
+    {"epsilon", &OptimizerSpec::epsilon, OptimizerParameter::Range::kAboveZero, kAdagradEpsilon},
 }};
 
 bool step_of_adagrad(const OptimizerStep& step) {
@@ -31,7 +31,7 @@ bool step_of_adagrad(const OptimizerStep& step) {
 OptimizerEntry adagrad_optimizer() {
   return {{Optimizer::kAdagrad, "adagrad", "adagrad:RATE[:EPSILON]", "Duchi, Hazan and Singer 2011, figure 1, diagonal",
            "a += g^2; w -= rate g / (sqrt(a) + epsilon)", 1},
-          kParameters,
+          kAdagradParameters,
           step_of_adagrad};
 }
 

@@ -8,13 +8,13 @@ namespace {
 // Kingma and Ba 2015, algorithm 1.
 constexpr double kBeta1 = 0.9;
 constexpr double kBeta2 = 0.999;
-constexpr double kEpsilon = 1e-8;
+constexpr double kAdamEpsilon = 1e-8;
 
-constexpr std::array<OptimizerParameter, 4> kParameters = {{
+constexpr std::array<OptimizerParameter, 4> kAdamParameters = {{
     {"rate", &OptimizerSpec::rate, OptimizerParameter::Range::kAboveZero, std::nullopt},
     {"beta 1", &OptimizerSpec::momentum, OptimizerParameter::Range::kShare, kBeta1},
     {"beta 2", &OptimizerSpec::decay, OptimizerParameter::Range::kShare, kBeta2},
-    {"epsilon", &OptimizerSpec::epsilon, OptimizerParameter::Range::kAboveZero, kEpsilon},
+    {"epsilon", &OptimizerSpec::epsilon, OptimizerParameter::Range::kAboveZero, kAdamEpsilon},
 }};
 
 /// base^exponent by squaring: the same bits on every machine, which std::pow does not promise.
@@ -56,7 +56,7 @@ OptimizerEntry adam_optimizer() {
   return {{Optimizer::kAdam, "adam", "adam:RATE[:BETA1[:BETA2[:EPSILON]]]",
            "Kingma and Ba 2015, algorithm 1; lazy as torch.optim.SparseAdam",
            "moments of g and g^2, bias-corrected; w -= rate m / (sqrt(v) + epsilon)", 2},
-          kParameters,
+          kAdamParameters,
           step_of_adam};
 }
 

@@ -5,7 +5,7 @@
 namespace millrace {
 namespace {
 
-constexpr std::array<OptimizerParameter, 1> kParameters = {{
+constexpr std::array<OptimizerParameter, 1> kSgdParameters = {{
     {"rate", &OptimizerSpec::rate, OptimizerParameter::Range::kAboveZero, std::nullopt},
 }};
 
@@ -22,7 +22,8 @@ bool step_of_sgd(const OptimizerStep& step) {
 }  // namespace
 
 OptimizerEntry sgd_optimizer() {
-  return {{Optimizer::kSgd, "sgd", "sgd:RATE", "Robbins and Monro 1951", "w -= rate g", 0}, kParameters, step_of_sgd};
+  return {
+      {Optimizer::kSgd, "sgd", "sgd:RATE", "Robbins and Monro 1951", "w -= rate g", 0}, kSgdParameters, step_of_sgd};
 }
 
 }  // namespace millrace

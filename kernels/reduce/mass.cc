@@ -210,10 +210,10 @@ HWY_EXPORT(AccumulateDense);
 
 namespace {
 
-constexpr size_t kPrefetchAhead = 128;
-constexpr int kSecondLevel = 2;
+constexpr size_t kMassPrefetchAhead = 128;
+constexpr int kMassSecondLevel = 2;
 // Where one stream has so many times the entries of the other, these are searched for.
-constexpr size_t kSearchRatio = 16;
+constexpr size_t kMassSearchRatio = 16;
 
 double rounding_of(float a, float b) { return static_cast<double>(rounded_sum(a, b).off); }
 
@@ -259,7 +259,8 @@ Accumulated accumulate(std::span<float> target, const StreamView<float>& stream,
   const size_t entries = stream.count();
   const uint32_t* const index = stream.indices.data();
   for (size_t i = 0; i < entries; ++i) {
-    if (i + kPrefetchAhead < entries) __builtin_prefetch(&target[index[i + kPrefetchAhead]], 0, kSecondLevel);
+    if (i + kMassPrefetchAhead < entries)
+      __builtin_prefetch(&target[index[i + kMassPrefetchAhead]], 0, kMassSecondLevel);
     const Rounded<float> added = rounded_sum(target[index[i]], stream.values[i]);
     target[index[i]] = added.sum;
     all.rounded.count(static_cast<double>(added.off));
@@ -271,8 +272,8 @@ Mass rounded_off(const StreamView<float>& a, const StreamView<float>& b) {
   MILLRACE_CHECK(a.dimension == b.dimension, a.dimension, b.dimension);
   if (a.dense) return rounded_off_dense(a.values, b);
   if (b.dense) return rounded_off_dense(b.values, a);
-  if (a.count() / kSearchRatio > b.count()) return rounded_off_searched(a, b);
-  if (b.count() / kSearchRatio > a.count()) return rounded_off_searched(b, a);
+  if (a.count() / kMassSearchRatio > b.count()) return rounded_off_searched(a, b);
+  if (b.count() / kMassSearchRatio > a.count()) return rounded_off_searched(b, a);
   Mass off;
   size_t i = 0, j = 0;
   while (i < a.count() && j < b.count()) {

@@ -13,12 +13,12 @@ constexpr size_t kChunk = 2048;
 constexpr uint64_t kBitmapWidth = uint64_t{1} << 18;
 
 // One binary search an entry beats walking over so many carried entries.
-constexpr size_t kSearchRatio = 64;
+constexpr size_t kSettleSearchRatio = 64;
 
 // Entries ahead whose cache line is asked for, into the second level: what the first one misses at a time is few, and a
 // machine that looks ahead has asked for that many by itself.
-constexpr size_t kPrefetchAhead = 128;
-constexpr int kSecondLevel = 2;
+constexpr size_t kSettlePrefetchAhead = 128;
+constexpr int kSettleSecondLevel = 2;
 
 using Bitmap = Buffer<uint64_t>;
 
@@ -87,7 +87,7 @@ Stream<T> not_carried_sparse(const StreamView<T>& sent, IndexSpan carried) {
     const IndexSpan within = carried.subspan(first, last - first);
     carried = carried.subspan(last);
     const uint64_t width = uint64_t{sent.indices[end - 1]} - sent.indices[begin] + 1;
-    if (within.size() / kSearchRatio >= end - begin) {
+    if (within.size() / kSettleSearchRatio >= end - begin) {
       settle_by_search(sent, begin, end, within, out, kept);
     } else if (width <= kBitmapWidth && !within.empty()) {
       if (bitmap.empty()) bitmap.resize(kBitmapWidth / 64, 0);
@@ -122,8 +122,8 @@ void add_scaled(std::span<T> target, const StreamView<T>& stream, T scale) {
   const uint32_t* const index = stream.indices.data();
   size_t i = 0;
   // The indices are far apart: every entry is a cache miss.
-  for (; i + kPrefetchAhead < count; ++i) {
-    __builtin_prefetch(&target[index[i + kPrefetchAhead]], 0, kSecondLevel);
+  for (; i + kSettlePrefetchAhead < count; ++i) {
+    __builtin_prefetch(&target[index[i + kSettlePrefetchAhead]], 0, kSettleSecondLevel);
     target[index[i]] += scale * stream.values[i];
   }
   for (; i < count; ++i) target[index[i]] += scale * stream.values[i];

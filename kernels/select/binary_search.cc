@@ -94,7 +94,7 @@ class BinarySearchSelector final : public Selector<T> {
 };
 
 template <typename T>
-std::unique_ptr<Selector<T>> make(const SelectionSpec& spec, uint64_t dimension) {
+std::unique_ptr<Selector<T>> make_binary_search(const SelectionSpec& spec, uint64_t dimension) {
   return std::make_unique<BinarySearchSelector<T>>(k_of(spec, dimension));
 }
 
@@ -131,8 +131,8 @@ SelectionEntry binary_search_selection() {
       {Selection::kBinarySearch, "binary_search", "RedSync 2.1", "a threshold by bisection; between k and 2k entries",
        SelectionAmount::kShare, SelectionExtra::kNone, SelectionUse::kKeepsRest, true},
       validate_density_or_k,
-      make<float>,
-      make<double>};
+      make_binary_search<float>,
+      make_binary_search<double>};
 }
 
 template Result<uint32_t> select_k_to_2k<float>(std::span<const float>, uint64_t, IndexBuffer&);

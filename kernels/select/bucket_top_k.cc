@@ -112,7 +112,7 @@ class BucketTopKSelector final : public Selector<T> {
 };
 
 template <typename T>
-std::unique_ptr<Selector<T>> make(const SelectionSpec& spec, uint64_t dimension) {
+std::unique_ptr<Selector<T>> make_bucket_top_k(const SelectionSpec& spec, uint64_t dimension) {
   const double density = spec.density > 0 ? spec.density : static_cast<double>(spec.k) / static_cast<double>(dimension);
   const uint64_t k = k_of({.density = density}, spec.bucket_size);
   return std::make_unique<BucketTopKSelector<T>>(k, spec.bucket_size);
@@ -132,8 +132,8 @@ SelectionEntry bucket_top_k_selection() {
   return {{Selection::kBucketTopK, "bucket_topk", "SparCML 8.3", "the largest of every bucket of consecutive indices",
            SelectionAmount::kShare, SelectionExtra::kBucketSize, SelectionUse::kKeepsRest, false, "bucket"},
           validate_bucket,
-          make<float>,
-          make<double>};
+          make_bucket_top_k<float>,
+          make_bucket_top_k<double>};
 }
 
 }  // namespace millrace

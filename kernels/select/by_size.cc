@@ -23,7 +23,7 @@ Selection selection_for(uint64_t dimension) {
 
 /// The selection that the paper has for a tensor of the size: everything, radix, trimmed or binary_search.
 template <typename T>
-std::unique_ptr<Selector<T>> make(const SelectionSpec& spec, uint64_t dimension) {
+std::unique_ptr<Selector<T>> make_by_size(const SelectionSpec& spec, uint64_t dimension) {
   SelectionSpec chosen{.selection = selection_for(dimension)};
   if (chosen.selection != Selection::kNone) {
     chosen.density = spec.density;
@@ -38,8 +38,8 @@ SelectionEntry by_size_selection() {
   return {{Selection::kBySize, "by_size", "RedSync 2.1", "none, radix, trimmed or binary_search, by the tensor's size",
            SelectionAmount::kShare, SelectionExtra::kNone, SelectionUse::kKeepsRest, true},
           validate_density_or_k,
-          make<float>,
-          make<double>};
+          make_by_size<float>,
+          make_by_size<double>};
 }
 
 }  // namespace millrace

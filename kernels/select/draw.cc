@@ -11,7 +11,7 @@ namespace millrace {
 namespace {
 
 template <typename T>
-struct Chunk {
+struct DrawChunk {
   IndexBuffer positions;
   Buffer<T> drawn;
   size_t used = 0;
@@ -39,7 +39,7 @@ size_t candidates_of(const T* values, const uint32_t* words, size_t count, T mag
 }
 
 template <typename T>
-void draw_block(const T* values, size_t count, uint64_t first, T magnitude, RandomKey key, Chunk<T>& out) {
+void draw_block(const T* values, size_t count, uint64_t first, T magnitude, RandomKey key, DrawChunk<T>& out) {
   std::array<uint32_t, kScanBlock> words;
   std::array<uint32_t, kScanBlock + kScanSlack> candidates;
   random_fill(key, first, std::span(words).first(count), kDrawStream);
@@ -68,7 +68,7 @@ void draw_block(const T* values, size_t count, uint64_t first, T magnitude, Rand
 
 template <typename T>
 void draw_by_size(std::span<const T> values, T magnitude, RandomKey key, IndexBuffer& positions, Buffer<T>& drawn) {
-  std::vector<Chunk<T>> chunks((values.size() + kDrawChunk - 1) / kDrawChunk);
+  std::vector<DrawChunk<T>> chunks((values.size() + kDrawChunk - 1) / kDrawChunk);
   for_chunks(chunks.size(), [&](size_t chunk) {
     const size_t end = std::min(values.size(), (chunk + 1) * kDrawChunk);
     for (size_t at = chunk * kDrawChunk; at < end; at += kScanBlock) {
@@ -76,11 +76,11 @@ void draw_by_size(std::span<const T> values, T magnitude, RandomKey key, IndexBu
     }
   });
   size_t total = 0;
-  for (const Chunk<T>& chunk : chunks) total += chunk.used;
+  for (const DrawChunk<T>& chunk : chunks) total += chunk.used;
   positions.resize(total);
   drawn.resize(total);
   size_t used = 0;
-  for (const Chunk<T>& chunk : chunks) {
+  for (const DrawChunk<T>& chunk : chunks) {
     std::copy_n(chunk.positions.begin(), chunk.used, positions.begin() + static_cast<ptrdiff_t>(used));
     std::copy_n(chunk.drawn.begin(), chunk.used, drawn.begin() + static_cast<ptrdiff_t>(used));
     used += chunk.used;

@@ -102,7 +102,7 @@ class GaussianSelector final : public Selector<T> {
 };
 
 template <typename T>
-std::unique_ptr<Selector<T>> make(const SelectionSpec& spec, uint64_t dimension) {
+std::unique_ptr<Selector<T>> make_gaussian(const SelectionSpec& spec, uint64_t dimension) {
   return std::make_unique<GaussianSelector<T>>(k_of(spec, dimension));
 }
 
@@ -112,8 +112,8 @@ SelectionEntry gaussian_selection() {
   return {{Selection::kGaussian, "gaussian", "Ok-Topk 5.4 (Gaussian-k)",
            "a threshold from the values' mean and deviation, scaled until at least 3k/4 are selected, 2k at most"},
           validate_density_or_k,
-          make<float>,
-          make<double>};
+          make_gaussian<float>,
+          make_gaussian<double>};
 }
 
 }  // namespace millrace

@@ -53,7 +53,7 @@ class GsparSelector final : public DrawingSelector<T> {
 };
 
 template <typename T>
-std::unique_ptr<Selector<T>> make(const SelectionSpec& spec, uint64_t dimension) {
+std::unique_ptr<Selector<T>> make_gspar(const SelectionSpec& spec, uint64_t dimension) {
   return std::make_unique<GsparSelector<T>>(k_of(spec, dimension), spec.iterations);
 }
 
@@ -69,8 +69,8 @@ SelectionEntry gspar_selection() {
            "drawn with probabilities by size, greedy; about k entries, unbiased", SelectionAmount::kShare,
            SelectionExtra::kIterations, SelectionUse::kUnbiased},
           validate_gspar,
-          make<float>,
-          make<double>};
+          make_gspar<float>,
+          make_gspar<double>};
 }
 
 }  // namespace millrace

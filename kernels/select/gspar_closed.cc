@@ -68,7 +68,7 @@ class GsparClosedSelector final : public DrawingSelector<T> {
 };
 
 template <typename T>
-std::unique_ptr<Selector<T>> make(const SelectionSpec& spec, uint64_t) {
+std::unique_ptr<Selector<T>> make_gspar_closed(const SelectionSpec& spec, uint64_t) {
   return std::make_unique<GsparClosedSelector<T>>(spec.variance);
 }
 
@@ -84,8 +84,8 @@ SelectionEntry gspar_closed_selection() {
            "drawn with probabilities by size; the fewest entries for a variance of (1 + VARIANCE), unbiased",
            SelectionAmount::kVariance, SelectionExtra::kNone, SelectionUse::kUnbiased},
           validate_gspar_closed,
-          make<float>,
-          make<double>};
+          make_gspar_closed<float>,
+          make_gspar_closed<double>};
 }
 
 }  // namespace millrace

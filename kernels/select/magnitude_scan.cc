@@ -56,7 +56,7 @@ ScanEnd scan_range(std::span<const T> values, size_t begin, size_t end, Magnitud
 }
 
 template <typename T>
-struct Chunk {
+struct MagnitudeScanChunk {
   IndexBuffer positions;
   Buffer<MagnitudeKey<T>> keys;
   ScanEnd end = ScanEnd::kComplete;
@@ -77,16 +77,16 @@ ScanEnd collect(std::span<const T> values, MagnitudeKey<T> key_min, uint64_t lim
   // A few chunks a thread even out what the machine takes away; whole blocks each.
   const size_t blocks = (values.size() + kScanBlock - 1) / kScanBlock;
   const size_t chunk_entries = ((blocks + 4 * threads - 1) / (4 * threads)) * kScanBlock;
-  std::vector<Chunk<T>> chunks((values.size() + chunk_entries - 1) / chunk_entries);
+  std::vector<MagnitudeScanChunk<T>> chunks((values.size() + chunk_entries - 1) / chunk_entries);
   tbb::parallel_for(size_t{0}, chunks.size(), [&](size_t c) {
-    Chunk<T>& chunk = chunks[c];
+    MagnitudeScanChunk<T>& chunk = chunks[c];
     const size_t begin = c * chunk_entries;
     chunk.end = scan_range(values, begin, std::min(values.size(), begin + chunk_entries), key_min, limit,
                            chunk.positions, keys != nullptr ? &chunk.keys : nullptr);
   });
   uint64_t total = 0;
   ScanEnd end = ScanEnd::kComplete;
-  for (const Chunk<T>& chunk : chunks) {
+  for (const MagnitudeScanChunk<T>& chunk : chunks) {
     total += chunk.positions.size();
     end = std::max(end, chunk.end);
   }
@@ -96,7 +96,7 @@ ScanEnd collect(std::span<const T> values, MagnitudeKey<T> key_min, uint64_t lim
   if (end != ScanEnd::kComplete) return end;
   positions.reserve(total);
   if (keys != nullptr) keys->reserve(total);
-  for (const Chunk<T>& chunk : chunks) {
+  for (const MagnitudeScanChunk<T>& chunk : chunks) {
     append(positions, chunk.positions);
     if (keys != nullptr) append(*keys, chunk.keys);
   }

@@ -16,7 +16,7 @@ class EverythingSelector final : public Selector<T> {
 };
 
 template <typename T>
-std::unique_ptr<Selector<T>> make(const SelectionSpec&, uint64_t) {
+std::unique_ptr<Selector<T>> make_none(const SelectionSpec&, uint64_t) {
   return std::make_unique<EverythingSelector<T>>();
 }
 
@@ -28,8 +28,8 @@ SelectionEntry none_selection() {
   return {{Selection::kNone, "none", "SparCML 8.2", "every stored entry that is not zero (naturally sparse gradients)",
            SelectionAmount::kNone, SelectionExtra::kNone, SelectionUse::kBoth},
           accept,
-          make<float>,
-          make<double>};
+          make_none<float>,
+          make_none<double>};
 }
 
 }  // namespace millrace

@@ -27,7 +27,7 @@ class RadixSelector final : public Selector<T> {
 };
 
 template <typename T>
-std::unique_ptr<Selector<T>> make(const SelectionSpec& spec, uint64_t dimension) {
+std::unique_ptr<Selector<T>> make_radix(const SelectionSpec& spec, uint64_t dimension) {
   return std::make_unique<RadixSelector<T>>(k_of(spec, dimension));
 }
 
@@ -37,8 +37,8 @@ SelectionEntry radix_selection() {
   return {{Selection::kRadix, "radix", "RedSync 2.1", "exactly k, by radix select over all entries",
            SelectionAmount::kShare, SelectionExtra::kNone, SelectionUse::kKeepsRest, true},
           validate_density_or_k,
-          make<float>,
-          make<double>};
+          make_radix<float>,
+          make_radix<double>};
 }
 
 }  // namespace millrace

@@ -117,7 +117,7 @@ class RandomSelector final : public Selector<T> {
 };
 
 template <typename T>
-std::unique_ptr<Selector<T>> make(const SelectionSpec& spec, uint64_t dimension) {
+std::unique_ptr<Selector<T>> make_random(const SelectionSpec& spec, uint64_t dimension) {
   return std::make_unique<RandomSelector<T>>(k_of(spec, dimension));
 }
 
@@ -128,8 +128,8 @@ SelectionEntry random_selection() {
            "k entries whatever their size; in unbiased jobs scaled up", SelectionAmount::kShare, SelectionExtra::kNone,
            SelectionUse::kBoth},
           validate_density_or_k,
-          make<float>,
-          make<double>};
+          make_random<float>,
+          make_random<double>};
 }
 
 }  // namespace millrace

@@ -50,7 +50,7 @@ class SampledSelector final : public Selector<T> {
 };
 
 template <typename T>
-std::unique_ptr<Selector<T>> make(const SelectionSpec& spec, uint64_t dimension) {
+std::unique_ptr<Selector<T>> make_sampled(const SelectionSpec& spec, uint64_t dimension) {
   return std::make_unique<SampledSelector<T>>(k_of(spec, dimension), spec.period);
 }
 
@@ -66,8 +66,8 @@ SelectionEntry sampled_selection() {
   return {{Selection::kSampled, "sampled", "RedSync 2.1", "the threshold of binary_search, reused for a period",
            SelectionAmount::kShare, SelectionExtra::kPeriod},
           validate_sampled,
-          make<float>,
-          make<double>};
+          make_sampled<float>,
+          make_sampled<double>};
 }
 
 }  // namespace millrace

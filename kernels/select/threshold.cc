@@ -29,7 +29,7 @@ class ThresholdSelector final : public Selector<T> {
 };
 
 template <typename T>
-std::unique_ptr<Selector<T>> make(const SelectionSpec& spec, uint64_t) {
+std::unique_ptr<Selector<T>> make_threshold(const SelectionSpec& spec, uint64_t) {
   return std::make_unique<ThresholdSelector<T>>(rounded_up<T>(spec.threshold));
 }
 
@@ -60,8 +60,8 @@ SelectionEntry threshold_selection() {
   return {{Selection::kThreshold, "threshold", "Strom 2015 (RedSync 1)", "every entry with |x| >= a fixed threshold",
            SelectionAmount::kMagnitude, SelectionExtra::kNone, SelectionUse::kKeepsRest, true, "fixed"},
           validate_threshold,
-          make<float>,
-          make<double>};
+          make_threshold<float>,
+          make_threshold<double>};
 }
 
 template Status select_threshold<float>(std::span<const float>, float, uint64_t, IndexBuffer&);

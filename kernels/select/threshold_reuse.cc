@@ -90,7 +90,7 @@ class ThresholdReuseSelector final : public Selector<T> {
 };
 
 template <typename T>
-std::unique_ptr<Selector<T>> make(const SelectionSpec& spec, uint64_t dimension) {
+std::unique_ptr<Selector<T>> make_threshold_reuse(const SelectionSpec& spec, uint64_t dimension) {
   return std::make_unique<ThresholdReuseSelector<T>>(k_of(spec, dimension), spec.period);
 }
 
@@ -106,8 +106,8 @@ SelectionEntry threshold_reuse_selection() {
            "the exact k-th magnitude once a period, reused in between; about k entries", SelectionAmount::kShare,
            SelectionExtra::kPeriod},
           validate_reuse,
-          make<float>,
-          make<double>};
+          make_threshold_reuse<float>,
+          make_threshold_reuse<double>};
 }
 
 }  // namespace millrace

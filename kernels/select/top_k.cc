@@ -54,7 +54,7 @@ class TopKSelector final : public Selector<T> {
 };
 
 template <typename T>
-std::unique_ptr<Selector<T>> make(const SelectionSpec& spec, uint64_t dimension) {
+std::unique_ptr<Selector<T>> make_top_k(const SelectionSpec& spec, uint64_t dimension) {
   return std::make_unique<TopKSelector<T>>(k_of(spec, dimension));
 }
 
@@ -91,8 +91,8 @@ SelectionEntry top_k_selection() {
   return {{Selection::kTopK, "topk", "SparCML 2.2", "the k entries of largest magnitude, exactly",
            SelectionAmount::kShare, SelectionExtra::kNone, SelectionUse::kKeepsRest, true, "exact"},
           validate_density_or_k,
-          make<float>,
-          make<double>};
+          make_top_k<float>,
+          make_top_k<double>};
 }
 
 #define MILLRACE_INSTANTIATE(T)                                                        \

@@ -96,7 +96,7 @@ class TrimmedSelector final : public Selector<T> {
 };
 
 template <typename T>
-std::unique_ptr<Selector<T>> make(const SelectionSpec& spec, uint64_t dimension) {
+std::unique_ptr<Selector<T>> make_trimmed(const SelectionSpec& spec, uint64_t dimension) {
   return std::make_unique<TrimmedSelector<T>>(k_of(spec, dimension));
 }
 
@@ -107,8 +107,8 @@ SelectionEntry trimmed_selection() {
       {Selection::kTrimmed, "trimmed", "RedSync 2.1", "exactly k: radix select above a threshold from mean and maximum",
        SelectionAmount::kShare, SelectionExtra::kNone, SelectionUse::kKeepsRest, true},
       validate_density_or_k,
-      make<float>,
-      make<double>};
+      make_trimmed<float>,
+      make_trimmed<double>};
 }
 
 }  // namespace millrace

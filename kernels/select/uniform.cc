@@ -44,7 +44,7 @@ class UniformSelector final : public DrawingSelector<T> {
 };
 
 template <typename T>
-std::unique_ptr<Selector<T>> make(const SelectionSpec& spec, uint64_t dimension) {
+std::unique_ptr<Selector<T>> make_uniform(const SelectionSpec& spec, uint64_t dimension) {
   return std::make_unique<UniformSelector<T>>(static_cast<double>(k_of(spec, dimension)) /
                                               static_cast<double>(dimension));
 }
@@ -56,8 +56,8 @@ SelectionEntry uniform_selection() {
            "each entry drawn with one probability and scaled up; about k entries, unbiased", SelectionAmount::kShare,
            SelectionExtra::kNone, SelectionUse::kUnbiased},
           validate_density_or_k,
-          make<float>,
-          make<double>};
+          make_uniform<float>,
+          make_uniform<double>};
 }
 
 }  // namespace millrace

@@ -17,7 +17,7 @@ namespace millrace::protocol {
 namespace {
 
 /// ::ffff:0:0/96
-constexpr std::array<uint8_t, 12> kMappedPrefix = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF};
+constexpr std::array<uint8_t, 12> kNameMappedPrefix = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF};
 
 std::optional<Endpoint> endpoint_of(const addrinfo& found, uint16_t port) {
   Endpoint endpoint;
@@ -25,8 +25,8 @@ std::optional<Endpoint> endpoint_of(const addrinfo& found, uint16_t port) {
   if (found.ai_family == AF_INET) {
     sockaddr_in address;
     std::memcpy(&address, found.ai_addr, sizeof address);
-    std::ranges::copy(kMappedPrefix, endpoint.address.begin());
-    std::memcpy(endpoint.address.data() + kMappedPrefix.size(), &address.sin_addr, sizeof address.sin_addr);
+    std::ranges::copy(kNameMappedPrefix, endpoint.address.begin());
+    std::memcpy(endpoint.address.data() + kNameMappedPrefix.size(), &address.sin_addr, sizeof address.sin_addr);
     return endpoint;
   }
   if (found.ai_family != AF_INET6) return std::nullopt;

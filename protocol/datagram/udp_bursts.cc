@@ -28,10 +28,10 @@ constexpr size_t kReceivedMax = 2048;
 /// leaves a queue of a loopback device, and the receiver's timer costs a thousand times as much.
 constexpr int kSendTries = 3;
 constexpr size_t kMappedAt = 12;  ///< where an IPv4 address begins
-constexpr std::array<uint8_t, kMappedAt> kMappedPrefix{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF};
+constexpr std::array<uint8_t, kMappedAt> kUdpMappedPrefix{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF};
 
 bool is_ipv4(const Endpoint& endpoint) {
-  return std::equal(kMappedPrefix.begin(), kMappedPrefix.end(), endpoint.address.begin());
+  return std::equal(kUdpMappedPrefix.begin(), kUdpMappedPrefix.end(), endpoint.address.begin());
 }
 
 /// The system's interface takes every kind of address as a sockaddr.
@@ -62,7 +62,7 @@ Endpoint read_address(const sockaddr_storage& from) {
   if (from.ss_family == AF_INET) {
     sockaddr_in address;
     std::memcpy(&address, &from, sizeof address);
-    std::ranges::copy(kMappedPrefix, endpoint.address.begin());
+    std::ranges::copy(kUdpMappedPrefix, endpoint.address.begin());
     std::memcpy(endpoint.address.data() + kMappedAt, &address.sin_addr, sizeof address.sin_addr);
     endpoint.port = ntohs(address.sin_port);
     return endpoint;

@@ -16,7 +16,7 @@
 namespace millrace::protocol {
 namespace {
 
-constexpr size_t kHeadBytes = 6;
+constexpr size_t kWindowBloomHeadBytes = 6;
 
 struct Head {
   uint16_t first = 0;
@@ -24,7 +24,7 @@ struct Head {
   uint8_t probes = 0;
   uint8_t reserved = 0;
 };
-static_assert(sizeof(Head) == kHeadBytes);
+static_assert(sizeof(Head) == kWindowBloomHeadBytes);
 
 constexpr size_t kWordsMax = kDatagramBytesMax / sizeof(uint32_t);
 
@@ -64,7 +64,7 @@ BloomShape shape_of(IndexSpan16 indices) {
 }
 
 bool fits(size_t positives, const BloomShape& shape, WindowValueCodec values, size_t capacity) {
-  return *window_value_bytes(values, positives) + kHeadBytes + shape.bits / 8 <= capacity;
+  return *window_value_bytes(values, positives) + kWindowBloomHeadBytes + shape.bits / 8 <= capacity;
 }
 
 }  // namespace
@@ -92,19 +92,19 @@ BloomCut cut_bloom(IndexSpan16 indices, WindowValueCodec values, size_t capacity
     }
     const size_t positives = scan(head, filter, known.first(kFragmentEntriesTaken));
     if (positives <= kFragmentEntriesTaken && fits(positives, shape, values, capacity)) {
-      std::memcpy(out.data(), &head, kHeadBytes);
-      std::memcpy(out.data() + kHeadBytes, filter.data(), filter.size_bytes());
-      return {taken, static_cast<uint32_t>(positives), kHeadBytes + filter.size_bytes()};
+      std::memcpy(out.data(), &head, kWindowBloomHeadBytes);
+      std::memcpy(out.data() + kWindowBloomHeadBytes, filter.data(), filter.size_bytes());
+      return {taken, static_cast<uint32_t>(positives), kWindowBloomHeadBytes + filter.size_bytes()};
     }
     MILLRACE_CHECK(taken > 1, positives, capacity);  // one index is the whole of its range
   }
 }
 
 IndexFault read_bloom(ByteSpan bytes, uint32_t window_indices, std::span<uint16_t> out) {
-  if (bytes.size() < kHeadBytes + sizeof(uint32_t)) return std::unexpected(WindowFault::kTruncated);
+  if (bytes.size() < kWindowBloomHeadBytes + sizeof(uint32_t)) return std::unexpected(WindowFault::kTruncated);
   Head head;
-  std::memcpy(&head, bytes.data(), kHeadBytes);
-  const ByteSpan filter = bytes.subspan(kHeadBytes);
+  std::memcpy(&head, bytes.data(), kWindowBloomHeadBytes);
+  const ByteSpan filter = bytes.subspan(kWindowBloomHeadBytes);
   if (filter.size() % sizeof(uint32_t) != 0) return std::unexpected(WindowFault::kTrailingBytes);
   if (head.probes == 0 || head.probes > kBloomProbesMax || head.reserved != 0 || filter.size() > kDatagramBytesMax) {
     return std::unexpected(WindowFault::kBadParameter);

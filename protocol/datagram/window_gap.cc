@@ -11,12 +11,12 @@
 namespace millrace::protocol {
 namespace {
 
-constexpr size_t kHeadBytes = 3;
+constexpr size_t kWindowGapHeadBytes = 3;
 static_assert(kFragmentEntriesTaken <= kRiceCountMax && kDatagramBytesMax <= kRiceBytesMax &&
               kRiceSlack <= kWindowSlack);
 
-size_t bytes_of(size_t count, uint32_t shift, uint64_t quotients) {
-  return kHeadBytes + (count * shift + 7) / 8 + (count + quotients + 7) / 8;
+size_t window_gap_bytes_of(size_t count, uint32_t shift, uint64_t quotients) {
+  return kWindowGapHeadBytes + (count * shift + 7) / 8 + (count + quotients + 7) / 8;
 }
 
 /// Sum of the gaps of the first n.
@@ -61,7 +61,7 @@ Rice best_shift(IndexSpan16 indices) {
 /// As many as certainly fit: quotients add up to no more than the sum of the gaps, shifted.
 uint32_t certain_fit(IndexSpan16 indices, WindowValueCodec values, uint32_t shift, size_t capacity) {
   return largest_fitting(indices.size(), [&](uint32_t n) {
-    return *window_value_bytes(values, n) + bytes_of(n, shift, gap_sum(indices, n) >> shift) <= capacity;
+    return *window_value_bytes(values, n) + window_gap_bytes_of(n, shift, gap_sum(indices, n) >> shift) <= capacity;
   });
 }
 
@@ -79,30 +79,30 @@ GapFit fit_gap(IndexSpan16 indices, WindowValueCodec values, size_t capacity) {
   }
   for (; taken < most; ++taken) {
     const uint64_t more = quotients + ((indices[taken] - indices[taken - 1] - 1u) >> shift);
-    if (*window_value_bytes(values, taken + 1) + bytes_of(taken + 1, shift, more) > capacity) break;
+    if (*window_value_bytes(values, taken + 1) + window_gap_bytes_of(taken + 1, shift, more) > capacity) break;
     quotients = more;
   }
-  return {taken, shift, bytes_of(taken, shift, quotients)};
+  return {taken, shift, window_gap_bytes_of(taken, shift, quotients)};
 }
 
 void put_gap(IndexSpan16 indices, uint32_t shift, std::span<uint8_t> out) {
   const RiceGaps code{indices[0], shift, static_cast<uint32_t>(indices.size())};
   std::array<uint8_t, kRiceBytesMax> bytes;  // the encoder writes some words behind its code
   const size_t written = rice_gaps_encode(code, indices, bytes.data());
-  MILLRACE_CHECK(written + kHeadBytes == out.size(), written, out.size());
+  MILLRACE_CHECK(written + kWindowGapHeadBytes == out.size(), written, out.size());
   std::memcpy(out.data(), &indices[0], sizeof(uint16_t));
   out[2] = static_cast<uint8_t>(code.shift);
-  std::memcpy(out.data() + kHeadBytes, bytes.data(), written);
+  std::memcpy(out.data() + kWindowGapHeadBytes, bytes.data(), written);
 }
 
 IndexFault read_gap(ByteSpan bytes, uint32_t window_indices, std::span<uint16_t> out) {
-  if (bytes.size() < kHeadBytes) return std::unexpected(WindowFault::kTruncated);
+  if (bytes.size() < kWindowGapHeadBytes) return std::unexpected(WindowFault::kTruncated);
   uint16_t first;
   std::memcpy(&first, bytes.data(), sizeof(first));
   const RiceGaps code{first, bytes[2], static_cast<uint32_t>(out.size())};
   if (code.shift > kRiceShiftMax) return std::unexpected(WindowFault::kBadParameter);
-  if (bytes.size() - kHeadBytes > kRiceBytesMax) return std::unexpected(WindowFault::kTrailingBytes);
-  const auto last = rice_gaps_decode(code, bytes.subspan(kHeadBytes), out.data());
+  if (bytes.size() - kWindowGapHeadBytes > kRiceBytesMax) return std::unexpected(WindowFault::kTrailingBytes);
+  const auto last = rice_gaps_decode(code, bytes.subspan(kWindowGapHeadBytes), out.data());
   if (!last) return std::unexpected(WindowFault::kWrongCount);
   if (*last >= window_indices) return std::unexpected(WindowFault::kIndexOutOfWindow);
   return {};

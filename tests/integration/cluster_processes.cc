@@ -8,6 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "tests/support/tree_paths.h"
+
 namespace millrace::testing {
 namespace {
 
@@ -54,7 +56,7 @@ void ClusterProcesses::TearDown() {
 
 cli::ChildProcess ClusterProcesses::spawn_server(uint32_t shard, uint32_t shards, const std::string& listen) {
   cli::SpawnOptions options;
-  options.argv = {MILLRACE_SERVER_PROGRAM,
+  options.argv = {built_file("bin/millrace-server"),
                   "--json",
                   "--table",
                   path("table.db"),
@@ -103,8 +105,8 @@ std::string ClusterProcesses::addresses() const {
 cli::ChildProcess ClusterProcesses::start_worker(uint32_t worker, uint32_t workers, uint64_t steps,
                                                  const std::vector<std::string>& settings) {
   cli::SpawnOptions options;
-  options.argv = {MILLRACE_TEST_WORKER_PROGRAM, addresses(), std::to_string(worker), std::to_string(workers),
-                  std::to_string(steps)};
+  options.argv = {built_file("tests/integration/test_worker"), addresses(), std::to_string(worker),
+                  std::to_string(workers), std::to_string(steps)};
   options.argv.insert(options.argv.end(), settings.begin(), settings.end());
   options.stderr_path = path("worker-" + std::to_string(worker) + "-" + std::to_string(logs_++) + ".log");
   auto child = cli::ChildProcess::spawn(options);

@@ -13,6 +13,7 @@
 #include "protocol/layout.h"
 #include "protocol/transport.h"
 #include "tests/protocol/temporary_directory.h"
+#include "tests/support/tree_paths.h"
 #include "worker/cli/process/child_process.h"
 
 /// Hellos at a real millrace-server: whoever cannot be admitted is told why, never left waiting.
@@ -21,12 +22,20 @@ namespace {
 
 constexpr int kWaitMs = 10'000;
 
-class HandshakeProcess : public testing::Test {
+class HandshakeProcess : public ::testing::Test {
  protected:
   void SetUp() override {
     cli::SpawnOptions spawn;
-    spawn.argv = {MILLRACE_SERVER, "--listen", "tcp://127.0.0.1:0", "--table", directory_.file("db"), "--json",
-                  "--shard",       "0",        "--shards",          "1"};
+    spawn.argv = {built_file("bin/millrace-server"),
+                  "--listen",
+                  "tcp://127.0.0.1:0",
+                  "--table",
+                  directory_.file("db"),
+                  "--json",
+                  "--shard",
+                  "0",
+                  "--shards",
+                  "1"};
     spawn.stderr_path = directory_.file("log");
     auto child = cli::ChildProcess::spawn(spawn);
     ASSERT_TRUE(child) << child.error().message;
@@ -73,7 +82,7 @@ class HandshakeProcess : public testing::Test {
     const Refuse& refuse = std::get<Refuse>(body);
     EXPECT_EQ(refuse.code, code) << refuse.sentence;
     EXPECT_FALSE(refuse.retry);
-    EXPECT_THAT(refuse.sentence, testing::HasSubstr(says));
+    EXPECT_THAT(refuse.sentence, ::testing::HasSubstr(says));
   }
 
   TemporaryDirectory directory_;
@@ -118,7 +127,7 @@ TEST_F(HandshakeProcess, AnotherShardCountIsRefused) {
 }
 
 /// `millrace train` as a process of its own, at a shard of another version: this test, with the real transport.
-class WorkerProcess : public testing::Test {
+class WorkerProcess : public ::testing::Test {
  protected:
   void SetUp() override {
     listener_ = Listener::bind(context_, "tcp://127.0.0.1:0").value();
@@ -126,7 +135,7 @@ class WorkerProcess : public testing::Test {
     const std::string data = directory_.file("data.svm");
     std::ofstream(data) << "1 1:1\n0 2:1\n";
     cli::SpawnOptions spawn;
-    spawn.argv = {MILLRACE_PROGRAM, "train", "--train", data, "--servers", listener_->address()};
+    spawn.argv = {built_file("bin/millrace"), "train", "--train", data, "--servers", listener_->address()};
     spawn.stderr_path = directory_.file("stderr");
     worker_ = std::make_unique<cli::ChildProcess>(cli::ChildProcess::spawn(spawn).value());
   }
@@ -148,7 +157,7 @@ class WorkerProcess : public testing::Test {
     EXPECT_EQ(report->exit_code, kRefused);
     std::ifstream file(directory_.file("stderr"));
     const std::string said((std::istreambuf_iterator<char>(file)), {});
-    EXPECT_THAT(said, testing::HasSubstr(says));
+    EXPECT_THAT(said, ::testing::HasSubstr(says));
     EXPECT_EQ(std::ranges::count(said, '\n'), 1) << said;
   }
 

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 import time
 import unittest
 
@@ -26,9 +27,25 @@ def result_of(ended):
     return json.loads(ended.stdout.strip().split("\n")[-1])
 
 
+def results_of_cases(ranks, arguments, cases):
+    """The results of the cases, measured in one start of MPI: {line of the case: result}."""
+    with tempfile.NamedTemporaryFile("w", suffix=".cases") as file:
+        file.write("".join(line + "\n" for line in cases))
+        file.flush()
+        ended = run(ranks, [*arguments, "--cases", file.name])
+    if ended.returncode != 0:
+        raise AssertionError(f"exit code {ended.returncode}: {ended.stderr}")
+    results = {result["case"]: result for result in map(json.loads, ended.stdout.strip().split("\n"))}
+    if list(results) != list(cases):
+        raise AssertionError(f"{list(results)} and not {cases}")
+    return results
+
+
 class Sums(unittest.TestCase):
     def check(self, ended, ranks):
-        result = result_of(ended)
+        return self.check_result(result_of(ended), ranks)
+
+    def check_result(self, result, ranks):
         self.assertEqual(result["ranks"], ranks)
         for row in result["rows"]:
             self.assertTrue(row["correct"], row)
@@ -42,10 +59,15 @@ class Sums(unittest.TestCase):
                 self.assertIn("openmpi_dense", rows)
                 self.assertGreater(len(rows), 1)
 
-    def test_EveryDistribution(self):
-        for shape in ("clustered", "same", "disjoint", "one_region"):
-            with self.subTest(shape=shape):
-                self.check(run(3, [*SMALL, "--distribution", shape]), 3)
+    def test_EveryDistributionAndWhatACodecLosesIsKept(self):
+        cases = ["--distribution " + shape for shape in ("clustered", "same", "disjoint", "one_region")]
+        cases += ["--codec " + codec for codec in ("gap+raw", "gap+qsgd4")]
+        cases.append("--n 3000000 --density 0.4 --repeats 2")
+        for line, result in results_of_cases(3, SMALL, cases).items():
+            with self.subTest(case=line):
+                rows = self.check_result(result, 3)
+        # Bodies of megabytes, and sums that become dense.
+        self.assertGreater(max(row.get("bytes_sent_max", 0) for row in rows.values()), 8_000_000)
 
     def test_PooledBoundariesHalveWhatOktopkSendsWhereRanksAreNotAlike(self):
         # Every rank has its entries in a part of its own: averaged boundaries give each part to one rank.
@@ -58,24 +80,16 @@ class Sums(unittest.TestCase):
         self.assertNotEqual(ended.returncode, 0)
         self.assertIn("pooled", ended.stderr)
 
-    def test_WhatACodecLosesIsKept(self):
-        for codec in ("gap+raw", "gap+qsgd4"):
-            with self.subTest(codec=codec):
-                self.check(run(3, [*SMALL, "--codec", codec]), 3)
-
-    def test_BodiesOfMegabytesAndSumsThatBecomeDense(self):
-        rows = self.check(run(3, ["bench", "--n", "3000000", "--density", "0.4", "--repeats", "2", "--json"]), 3)
-        self.assertGreater(max(row.get("bytes_sent_max", 0) for row in rows.values()), 8_000_000)
-
     def test_BodiesAreSharedWithinAMachineAndSentWhereAskedTo(self):
         large = ["bench", "--n", "2000000", "--density", "0.05", "--repeats", "2", "--json"]
         entries = {}
-        for shared_bytes in (1 << 26, 0, 1 << 21):
+        sizes = (1 << 26, 0, 1 << 21)
+        results = results_of_cases(4, large, [f"--shared-bytes {size}" for size in sizes])
+        for shared_bytes, result in zip(sizes, results.values()):
             with self.subTest(shared_bytes=shared_bytes):
-                ended = run(4, [*large, "--shared-bytes", str(shared_bytes)])
-                rows = self.check(ended, 4)
+                rows = self.check_result(result, 4)
                 entries[shared_bytes] = {name: row["entries"] for name, row in rows.items()}
-                shared = result_of(ended)["shared_bodies"]
+                shared = result["shared_bodies"]
                 self.assertEqual(shared["in_place"] > 0, shared_bytes > 0, shared)
                 # With so little there is not room for all: those are sent.
                 self.assertEqual(shared["without_room"] > 0, shared_bytes == 1 << 21, shared)
@@ -85,14 +99,13 @@ class Sums(unittest.TestCase):
     def test_SumsOfBodiesThatAreSharedAreRight(self):
         # Long enough to be shared: every algorithm, each distribution, ranks that are no power of two.
         large = ["bench", "--n", "300000", "--density", "0.1", "--repeats", "2", "--warmup", "1", "--json"]
-        cases = [(ranks, ["--distribution", "uniform"]) for ranks in (2, 5, 8)]
-        cases += [(3, ["--distribution", shape]) for shape in ("clustered", "same", "disjoint", "one_region")]
-        cases += [(3, ["--codec", codec]) for codec in ("gap+raw", "gap+qsgd4")]
-        for ranks, options in cases:
-            with self.subTest(ranks=ranks, options=options):
-                ended = run(ranks, [*large, *options])
-                self.check(ended, ranks)
-                self.assertGreater(result_of(ended)["shared_bodies"]["in_place"], 0)
+        shapes = ["--distribution " + shape for shape in ("clustered", "same", "disjoint", "one_region")]
+        codecs = ["--codec " + codec for codec in ("gap+raw", "gap+qsgd4")]
+        for ranks, cases in ((2, ["--seed 1"]), (3, shapes + codecs), (5, ["--seed 1"]), (8, ["--seed 1"])):
+            for line, result in results_of_cases(ranks, large, cases).items():
+                with self.subTest(ranks=ranks, case=line):
+                    self.check_result(result, ranks)
+                    self.assertGreater(result["shared_bodies"]["in_place"], 0)
 
     def test_BodiesAreSharedWithinAHostAndNeverBetweenHosts(self):
         large = ["bench", "--n", "300000", "--density", "0.1", "--repeats", "2", "--json"]
@@ -205,10 +218,20 @@ class Failures(unittest.TestCase):
 
     def test_UsageIsSaidBeforeMpiStarts(self):
         for arguments, word in ((["--algorithm", "no_such"], "ssar_recursive_doubling"), (["--density", "2"], "density"),
-                                (["--codec", "auto"], "codec")):
+                                (["--codec", "auto"], "codec"), (["--cases", "/no/such/file"], "/no/such/file")):
             ended = subprocess.run([PROGRAM, "bench", *arguments], capture_output=True, text=True, timeout=30, check=False)
-            self.assertEqual(ended.returncode, 2, ended.stderr)
+            self.assertEqual(ended.returncode, 6 if "--cases" in arguments else 2, ended.stderr)
             self.assertIn(word, ended.stderr)
+
+    def test_AWrongCaseIsNamedByItsLineBeforeMpiStarts(self):
+        for text, word in (("--n 20000\n--density 7\n", ":2: "), ("# none\n\n", "has no cases"), ("--json\n", "--json"),
+                           ("--mpi-threads single\n", "--mpi-threads"), ("--codec no_such\n", ":1: "), ("--n\n", ":1: ")):
+            with self.subTest(text=text), tempfile.NamedTemporaryFile("w", suffix=".cases") as file:
+                file.write(text)
+                file.flush()
+                ended = subprocess.run([PROGRAM, "bench", "--cases", file.name], capture_output=True, text=True, timeout=30, check=False)
+                self.assertEqual(ended.returncode, 2, ended.stderr)
+                self.assertIn(word, ended.stderr)
 
 
 if __name__ == "__main__":

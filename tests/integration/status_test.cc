@@ -7,6 +7,7 @@
 
 #include "kernels/base/clock.h"
 #include "tests/integration/cluster_processes.h"
+#include "tests/support/tree_paths.h"
 
 namespace millrace::testing {
 namespace {
@@ -27,7 +28,7 @@ class StatusCommand : public ClusterProcesses {
 
   Said ask(const std::vector<std::string>& flags) {
     cli::SpawnOptions options;
-    options.argv = {MILLRACE_PROGRAM, "status", "--json", "--still-after", "0.3"};
+    options.argv = {built_file("bin/millrace"), "status", "--json", "--still-after", "0.3"};
     options.argv.insert(options.argv.end(), flags.begin(), flags.end());
     options.stderr_path = path("status-" + std::to_string(logs_++) + ".log");
     auto child = cli::ChildProcess::spawn(options);

@@ -6,6 +6,7 @@
 #include "kernels/base/random.h"
 #include "millrace/millrace.h"
 #include "tests/integration/cluster_processes.h"
+#include "tests/support/tree_paths.h"
 #include "worker/cli/libsvm.h"
 #include "worker/cli/linear_model.h"
 
@@ -20,7 +21,7 @@ constexpr uint64_t kHeldOutEvery = 5;
 
 std::string data_path() {
   const char* shared = std::getenv("MILLRACE_SHARED");
-  return (shared != nullptr ? std::string(shared) : std::string(MILLRACE_SHARED_DEFAULT)) + "/data/w8a.svm.gz";
+  return (shared != nullptr ? std::string(shared) : source_file("../shared")) + "/data/w8a.svm.gz";
 }
 
 /// Rows whose number leaves `remainder` (or, with `others`, anything else) modulo kHeldOutEvery.

@@ -16,14 +16,14 @@ namespace {
 
 using testing::IndexSet;
 
-ByteBuffer encoded(const IndexSet& set) {
+ByteBuffer adaptive_encoded(const IndexSet& set) {
   ByteBuffer bytes;
   EXPECT_TRUE(adaptive_index_codec().encode(set.indices, set.dimension, {}, bytes, nullptr)) << set.name;
   return bytes;
 }
 
 double bits_per_index(const IndexSet& set) {
-  return 8.0 * static_cast<double>(encoded(set).size()) / static_cast<double>(set.indices.size());
+  return 8.0 * static_cast<double>(adaptive_encoded(set).size()) / static_cast<double>(set.indices.size());
 }
 
 TEST(AdaptiveTables, EveryAlphabetStandsForEveryGapAndFillsTheStates) {
@@ -83,7 +83,7 @@ TEST(AdaptiveTables, WhatIsExpectedStaysAContext) {
 }
 
 /// Bits of a code from the lowest of the first byte, zeros behind the end.
-struct Bits {
+struct AdaptiveBits {
   ByteSpan bytes;
   uint64_t at = 0;
   uint64_t take(uint64_t count) {
@@ -98,7 +98,7 @@ struct Bits {
 
 /// One symbol, as WIRE_FORMAT.md says it: state x stands for the symbol of its place in the spread; with the j-th place of a
 /// symbol of frequency f (from 0) the state behind is (f + j) * 2^n + n bits - 1024, n the smallest that makes it at least 0.
-uint64_t oracle_gap(uint32_t shape, uint32_t context, uint64_t& state, Bits& bits) {
+uint64_t oracle_gap(uint32_t shape, uint32_t context, uint64_t& state, AdaptiveBits& bits) {
   const AdaptiveAlphabet alphabet = adaptive_alphabet(shape, context);
   const auto spread = adaptive_spread(alphabet);
   const AdaptiveSymbol& symbol = alphabet.symbols[spread[state]];
@@ -118,7 +118,7 @@ IndexBuffer oracle_decode(ByteSpan bytes, uint64_t dimension, uint64_t count) {
   while (indices.size() < count) {
     const uint64_t entries = std::min<uint64_t>(kAdaptiveBlock, count - indices.size());
     const uint64_t streams = entries < 256 ? 1 : 4;
-    Bits bits{bytes};
+    AdaptiveBits bits{bytes};
     const uint64_t shape = bits.take(5);
     const uint64_t padding = bits.take(3);
     EXPECT_EQ(bits.take(padding), 0u);
@@ -147,10 +147,10 @@ IndexBuffer oracle_decode(ByteSpan bytes, uint64_t dimension, uint64_t count) {
 TEST(AdaptiveCode, BytesAreAsDocumented) {
   for (const uint64_t count : {1, 2, 5, 255, 256, 257, 258, 259, 700}) {
     const IndexSet set{std::to_string(count), 100'000, testing::clustered_indices(100'000, count, count)};
-    EXPECT_EQ(oracle_decode(encoded(set), set.dimension, set.indices.size()), set.indices) << set.name;
+    EXPECT_EQ(oracle_decode(adaptive_encoded(set), set.dimension, set.indices.size()), set.indices) << set.name;
   }
   const IndexSet far{"far apart", uint64_t{1} << 32, {0, 1, 0x80000000u, 0xffffffffu}};
-  EXPECT_EQ(oracle_decode(encoded(far), far.dimension, 4), far.indices);
+  EXPECT_EQ(oracle_decode(adaptive_encoded(far), far.dimension, 4), far.indices);
 }
 
 TEST(AdaptiveCode, BlocksFollowOneAnother) {
@@ -159,9 +159,9 @@ TEST(AdaptiveCode, BlocksFollowOneAnother) {
     ASSERT_GE(indices.size(), count);
     indices.resize(count);
     const IndexSet set{"", 1 << 22, std::move(indices)};
-    const ByteBuffer bytes = encoded(set);
+    const ByteBuffer bytes = adaptive_encoded(set);
     testing::for_each_isa([&](const std::string& isa) {
-      EXPECT_EQ(encoded(set), bytes) << isa;
+      EXPECT_EQ(adaptive_encoded(set), bytes) << isa;
       IndexBuffer decoded;
       ASSERT_TRUE(adaptive_index_codec().decode(bytes, set.dimension, count, decoded)) << isa;
       EXPECT_EQ(decoded, set.indices) << isa;
@@ -181,7 +181,7 @@ TEST(AdaptiveCode, AnySetComesBack) {
       }
     }
     const uint64_t dimension = indices.empty() ? 1 : uint64_t{indices.back()} + 1;
-    const ByteBuffer bytes = encoded({"", dimension, indices});
+    const ByteBuffer bytes = adaptive_encoded({"", dimension, indices});
     IndexBuffer decoded;
     RC_ASSERT(adaptive_index_codec().decode(bytes, dimension, indices.size(), decoded).has_value());
     RC_ASSERT(decoded == indices);
@@ -206,7 +206,7 @@ TEST(AdaptiveCode, TakesLessThanBlocksOfRiceCodesWhereIndicesCluster) {
 
 TEST(AdaptiveCode, AnUnknownShapeAndFirstBitsThatAreNot0AreErrors) {
   const IndexSet set{"", 5000, testing::uniform_indices(5000, 0.1, 3)};
-  ByteBuffer bytes = encoded(set);
+  ByteBuffer bytes = adaptive_encoded(set);
   IndexBuffer decoded;
   ASSERT_TRUE(adaptive_index_codec().decode(bytes, set.dimension, set.indices.size(), decoded));
   const uint8_t first = bytes[0];

@@ -15,9 +15,9 @@ namespace {
 
 using testing::bloom_options;
 using testing::field;
-using Coded = testing::BloomCode;
+using BloomCoded = testing::BloomCode;
 
-Coded encoded(IndexSpan indices, uint64_t dimension, const EncodeOptions& options) {
+BloomCoded bloom_encoded(IndexSpan indices, uint64_t dimension, const EncodeOptions& options) {
   return testing::bloom_code(bloom_p0_index_codec(), indices, dimension, options);
 }
 
@@ -30,11 +30,11 @@ TEST(BloomCodec, DecodesWhatTheEncoderSaidOnEveryInstructionSet) {
   for (const double rate : {0.5, 0.05, 0.001}) {
     for (const double density : {0.0, 0.002, 0.2, 1.0}) {
       const IndexBuffer indices = testing::uniform_indices(dimension, density, 3);
-      const Coded first = encoded(indices, dimension, bloom_options(rate));
+      const BloomCoded first = bloom_encoded(indices, dimension, bloom_options(rate));
       const IndexBuffer expected = oracle_scan(first.bytes, dimension);
       testing::for_each_isa([&](const std::string& isa) {
         SCOPED_TRACE(isa + ", rate " + std::to_string(rate) + ", density " + std::to_string(density));
-        const Coded coded = encoded(indices, dimension, bloom_options(rate));
+        const BloomCoded coded = bloom_encoded(indices, dimension, bloom_options(rate));
         EXPECT_EQ(coded.bytes, first.bytes);
         EXPECT_EQ(coded.decoded, expected);
         EXPECT_TRUE(std::includes(expected.begin(), expected.end(), indices.begin(), indices.end()));
@@ -50,7 +50,7 @@ TEST(BloomCodec, SizeFollowsTheOptimalFormula) {
   const IndexBuffer indices = testing::uniform_indices(1 << 18, 0.01, 4);
   const double n = static_cast<double>(indices.size());
   for (const double rate : {0.5, 0.1, 0.01, 0.001, 1e-6}) {
-    const ByteBuffer bytes = encoded(indices, 1 << 18, bloom_options(rate)).bytes;
+    const ByteBuffer bytes = bloom_encoded(indices, 1 << 18, bloom_options(rate)).bytes;
     const double optimal = -n * std::log(rate) / (std::log(2.0) * std::log(2.0));
     EXPECT_GE(field<uint32_t>(bytes, 8), optimal);
     EXPECT_LE(field<uint32_t>(bytes, 8), optimal + 33);
@@ -78,7 +78,7 @@ TEST(BloomCodec, FalsePositivesComeAtTheFormulasRate) {
       double found = 0;
       double expected = 0;
       for (const uint64_t seed : {1, 2, 3}) {
-        const Coded coded = encoded(set.indices, dimension, bloom_options(rate, seed));
+        const BloomCoded coded = bloom_encoded(set.indices, dimension, bloom_options(rate, seed));
         const double n = static_cast<double>(set.indices.size());
         const double bits = field<uint32_t>(coded.bytes, 8);
         const double probes = field<uint32_t>(coded.bytes, 12);
@@ -95,14 +95,14 @@ TEST(BloomCodec, FalsePositivesComeAtTheFormulasRate) {
 
 TEST(BloomCodec, AnotherSeedGivesOtherFalsePositives) {
   const IndexBuffer indices = testing::uniform_indices(1 << 16, 0.02, 4);
-  const Coded one = encoded(indices, 1 << 16, bloom_options(0.01, 1));
-  const Coded two = encoded(indices, 1 << 16, bloom_options(0.01, 2));
-  const Coded again = encoded(indices, 1 << 16, bloom_options(0.01, 1));
+  const BloomCoded one = bloom_encoded(indices, 1 << 16, bloom_options(0.01, 1));
+  const BloomCoded two = bloom_encoded(indices, 1 << 16, bloom_options(0.01, 2));
+  const BloomCoded again = bloom_encoded(indices, 1 << 16, bloom_options(0.01, 1));
   EXPECT_NE(one.decoded, two.decoded);
   EXPECT_EQ(one.bytes, again.bytes);
   EncodeOptions elsewhere = bloom_options(0.01, 1);
   elsewhere.index_base = 1 << 16;
-  EXPECT_NE(encoded(indices, 1 << 16, elsewhere).decoded, one.decoded);
+  EXPECT_NE(bloom_encoded(indices, 1 << 16, elsewhere).decoded, one.decoded);
 }
 
 TEST(BloomCodec, DimensionsOver2To28AreRefusedBothWays) {
@@ -113,13 +113,13 @@ TEST(BloomCodec, DimensionsOver2To28AreRefusedBothWays) {
       bloom_p0_index_codec().encode(indices, (uint64_t{1} << 28) + 1, bloom_options(0.01), bytes, &decoded);
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code, ErrorCode::kLimitExceeded);
-  const Coded coded = encoded(indices, 100, bloom_options(0.01));
+  const BloomCoded coded = bloom_encoded(indices, 100, bloom_options(0.01));
   EXPECT_FALSE(bloom_p0_index_codec().decode(coded.bytes, (uint64_t{1} << 28) + 1, coded.decoded.size(), decoded));
 }
 
 TEST(BloomCodec, AFilterOfAllOnesTakesNoMemoryBeyondTheCount) {
   const IndexBuffer indices = testing::uniform_indices(1 << 20, 0.001, 4);
-  ByteBuffer bytes = encoded(indices, 1 << 20, bloom_options(0.01)).bytes;
+  ByteBuffer bytes = bloom_encoded(indices, 1 << 20, bloom_options(0.01)).bytes;
   std::fill(bytes.begin() + 16, bytes.end(), 0xff);
   IndexBuffer decoded;
   EXPECT_FALSE(bloom_p0_index_codec().decode(bytes, 1 << 20, indices.size(), decoded));
@@ -130,7 +130,7 @@ TEST(BloomCodec, AFilterOfAllOnesTakesNoMemoryBeyondTheCount) {
 TEST(BloomCodec, AFilterOfMoreIndicesThanAreDecodedIsRefusedAndSoIsOneThatIsTooFull) {
   const uint64_t dimension = 1 << 16;
   const IndexBuffer indices = testing::uniform_indices(dimension, 0.01, 4);
-  Coded coded = encoded(indices, dimension, bloom_options(0.01));
+  BloomCoded coded = bloom_encoded(indices, dimension, bloom_options(0.01));
   IndexBuffer decoded;
   for (const uint32_t probes : {1, 2, 5, 6, 8, 9, 16, 32}) {  // of 7: the shape is another rate's, for other counts
     ByteBuffer other = coded.bytes;
@@ -194,7 +194,7 @@ TEST(BloomShapes, AreOptimalForTheCountsThatTheyAreMadeOf) {
 
 TEST(BloomCodec, EveryTruncationAndHeaderCorruptionIsAnErrorOrAValidSet) {
   const uint64_t dimension = 3000;
-  const Coded coded = encoded(testing::uniform_indices(dimension, 0.02, 4), dimension, bloom_options(0.01));
+  const BloomCoded coded = bloom_encoded(testing::uniform_indices(dimension, 0.02, 4), dimension, bloom_options(0.01));
   IndexBuffer decoded;
   for (size_t length = 0; length < coded.bytes.size(); ++length) {
     const ByteBuffer cut(coded.bytes.begin(), coded.bytes.begin() + static_cast<std::ptrdiff_t>(length));
@@ -212,7 +212,7 @@ TEST(BloomCodec, EveryTruncationAndHeaderCorruptionIsAnErrorOrAValidSet) {
 }
 
 TEST(BloomCodec, AnotherCountIsAnError) {
-  const Coded coded = encoded(testing::uniform_indices(5000, 0.02, 4), 5000, bloom_options(0.01));
+  const BloomCoded coded = bloom_encoded(testing::uniform_indices(5000, 0.02, 4), 5000, bloom_options(0.01));
   IndexBuffer decoded;
   for (const uint64_t count : {uint64_t{0}, coded.decoded.size() - 1, coded.decoded.size() + 1, uint64_t{5001}}) {
     EXPECT_FALSE(bloom_p0_index_codec().decode(coded.bytes, 5000, count, decoded)) << count;

@@ -20,7 +20,7 @@ using testing::Pattern;
 using testing::values_of;
 
 template <typename T>
-ByteBuffer code_of(const std::vector<T>& values) {
+ByteBuffer deflate_code_of(const std::vector<T>& values) {
   return code_values<T>(deflate_value_codec(), {.value = deflate_value_codec().id()}, values).bytes;
 }
 
@@ -42,7 +42,7 @@ std::vector<uint8_t> inflated(ByteSpan code, size_t count) {
 
 template <typename T>
 void expect_planes(const std::vector<T>& values) {
-  const ByteBuffer bytes = code_of(values);
+  const ByteBuffer bytes = deflate_code_of(values);
   ByteReader reader(bytes);
   const uint32_t flags = *reader.get<uint8_t>();
   std::vector<size_t> lengths(sizeof(T), values.size());
@@ -76,10 +76,10 @@ TEST(Deflate, ThePlanesAreTheValuesBytesToAnotherLibraryToo) {
 
 TEST(Deflate, PlanesOfNoiseStayAsTheyAreAndTheOthersShrink) {
   const auto values = values_of<float>(Pattern::kGaussian, 10'000, 2);
-  const ByteBuffer bytes = code_of(values);
+  const ByteBuffer bytes = deflate_code_of(values);
   EXPECT_EQ(bytes[0], 0x08);  // all but sign and upper exponent is noise
   EXPECT_LT(8 * bytes.size(), 28 * values.size());
-  EXPECT_LE(code_of(std::vector<float>(10'000, 1.5F)).size(), 4u * 40);
+  EXPECT_LE(deflate_code_of(std::vector<float>(10'000, 1.5F)).size(), 4u * 40);
 }
 
 TEST(Deflate, EveryBitPatternIsKept) {
@@ -87,7 +87,7 @@ TEST(Deflate, EveryBitPatternIsKept) {
   for (uint32_t bits = 0; bits < 70'000; ++bits) values.push_back(std::bit_cast<float>(bits * 0x9E3779B9u));
   values.push_back(std::numeric_limits<float>::quiet_NaN());
   values.push_back(-std::numeric_limits<float>::infinity());
-  const ByteBuffer bytes = code_of(values);
+  const ByteBuffer bytes = deflate_code_of(values);
   EXPECT_LE(bytes.size(), 1 + 4 * values.size());
   std::vector<float> received(values.size());
   ASSERT_TRUE(decode_values<float>(deflate_value_codec(), bytes, received));
@@ -106,7 +106,7 @@ ByteBuffer with_high_plane(const std::vector<uint8_t>& plane, uint32_t said_leng
 }
 
 TEST(Deflate, APlaneThatInflatesToMoreOrLessOrEndsEarlyIsMalformed) {
-  const auto good = code_of(std::vector<float>(1000, 1.5F));
+  const auto good = deflate_code_of(std::vector<float>(1000, 1.5F));
   std::vector<uint8_t> plane(good.end() - 8, good.end());
   // The last plane's own length is behind the flags and the lengths of those before.
   ByteReader reader(ByteSpan(good).subspan(1 + 3 * 4));

@@ -20,13 +20,13 @@ using testing::packed;
 constexpr IndexCodecId kBinary{21};
 constexpr IndexCodecId kHuffman{22};
 
-std::vector<uint8_t> encode(IndexCodecId id, IndexSpan indices) {
+std::vector<uint8_t> encode_delta(IndexCodecId id, IndexSpan indices) {
   ByteBuffer bytes;
   EXPECT_TRUE(find_index_codec(id)->encode(indices, uint64_t{1} << 32, {}, bytes, nullptr));
   return {bytes.begin(), bytes.end()};
 }
 
-Status decode(IndexCodecId id, const std::vector<uint8_t>& bytes, uint64_t dimension, uint64_t count) {
+Status decode_delta(IndexCodecId id, const std::vector<uint8_t>& bytes, uint64_t dimension, uint64_t count) {
   IndexBuffer indices;
   return find_index_codec(id)->decode(bytes, dimension, count, indices);
 }
@@ -97,15 +97,15 @@ std::vector<IndexBuffer> sets() {
 TEST(DeltaCodes, BytesAreThoseOfTheDefinitions) {
   for (const IndexBuffer& indices : sets()) {
     SCOPED_TRACE("count " + std::to_string(indices.size()));
-    EXPECT_EQ(encode(kBinary, indices), binary_oracle(indices));
-    EXPECT_EQ(encode(kHuffman, indices), huffman_oracle(indices));
+    EXPECT_EQ(encode_delta(kBinary, indices), binary_oracle(indices));
+    EXPECT_EQ(encode_delta(kHuffman, indices), huffman_oracle(indices));
   }
 }
 
 TEST(DeltaCodes, GoldenBytes) {
-  EXPECT_EQ(encode(kBinary, IndexBuffer{3, 4, 300}), (std::vector<uint8_t>{0x10, 3, 1, 0x28, 0x01}));
+  EXPECT_EQ(encode_delta(kBinary, IndexBuffer{3, 4, 300}), (std::vector<uint8_t>{0x10, 3, 1, 0x28, 0x01}));
   // v = 4, 1, 1: prefix 2 once, 0 twice. Lengths 1, 0, 1: codes 0 and 1. Bits 1 00, 0, 0.
-  EXPECT_EQ(encode(kHuffman, IndexBuffer{3, 4, 5}), (std::vector<uint8_t>{3, 0x01, 0x10, 0x00, 0x01}));
+  EXPECT_EQ(encode_delta(kHuffman, IndexBuffer{3, 4, 5}), (std::vector<uint8_t>{3, 0x01, 0x10, 0x00, 0x01}));
 }
 
 TEST(DeltaCodes, SizesOfUniformKeysAreAsEstimatedAndTheHuffmanPrefixIsWithinATenthOfTheEntropy) {
@@ -116,7 +116,7 @@ TEST(DeltaCodes, SizesOfUniformKeysAreAsEstimatedAndTheHuffmanPrefixIsWithinATen
     const double entropy =
         (-std::log2(density) * density - std::log2(1 - density) * (1 - density)) / density;  // bits a key
     for (const IndexCodecId id : {kBinary, kHuffman}) {
-      const auto bytes = static_cast<double>(encode(id, indices).size());
+      const auto bytes = static_cast<double>(encode_delta(id, indices).size());
       const auto estimate = static_cast<double>(find_index_codec(id)->bytes_estimate(indices.size(), dimension, {}));
       EXPECT_NEAR(bytes / estimate, 1, 0.06) << static_cast<int>(id) << ' ' << density;
       if (id == kHuffman) {
@@ -129,16 +129,16 @@ TEST(DeltaCodes, SizesOfUniformKeysAreAsEstimatedAndTheHuffmanPrefixIsWithinATen
 }
 
 TEST(DeltaCodes, WhatCannotBeIsMalformed) {
-  const auto binary = encode(kBinary, IndexBuffer{3, 4, 300});
-  EXPECT_TRUE(decode(kBinary, binary, 301, 3));
-  EXPECT_FALSE(decode(kBinary, binary, 300, 3)) << "past the dimension";
-  EXPECT_FALSE(decode(kBinary, {0x50, 3, 1, 0x28, 0x01}, 301, 3)) << "padding of the flags";
-  EXPECT_FALSE(decode(kBinary, {0x10, 3, 0, 0x28, 0x01}, 301, 3)) << "twice the same";
-  EXPECT_TRUE(decode(kBinary, {0x01, 0, 0}, 301, 1)) << "longer than need be";
-  EXPECT_FALSE(decode(kBinary, {0x01, 0}, 301, 1));
-  const std::vector<uint8_t> huffman = encode(kHuffman, IndexBuffer{3, 4, 5});
-  EXPECT_TRUE(decode(kHuffman, huffman, 6, 3));
-  EXPECT_FALSE(decode(kHuffman, huffman, 5, 3));
+  const auto binary = encode_delta(kBinary, IndexBuffer{3, 4, 300});
+  EXPECT_TRUE(decode_delta(kBinary, binary, 301, 3));
+  EXPECT_FALSE(decode_delta(kBinary, binary, 300, 3)) << "past the dimension";
+  EXPECT_FALSE(decode_delta(kBinary, {0x50, 3, 1, 0x28, 0x01}, 301, 3)) << "padding of the flags";
+  EXPECT_FALSE(decode_delta(kBinary, {0x10, 3, 0, 0x28, 0x01}, 301, 3)) << "twice the same";
+  EXPECT_TRUE(decode_delta(kBinary, {0x01, 0, 0}, 301, 1)) << "longer than need be";
+  EXPECT_FALSE(decode_delta(kBinary, {0x01, 0}, 301, 1));
+  const std::vector<uint8_t> huffman = encode_delta(kHuffman, IndexBuffer{3, 4, 5});
+  EXPECT_TRUE(decode_delta(kHuffman, huffman, 6, 3));
+  EXPECT_FALSE(decode_delta(kHuffman, huffman, 5, 3));
   for (const std::vector<uint8_t>& bad :
        std::vector<std::vector<uint8_t>>{{0, 0x01},                          // no prefixes
                                          {34, 0x01, 0x10, 0x00, 0x01},       // too many
@@ -148,7 +148,7 @@ TEST(DeltaCodes, WhatCannotBeIsMalformed) {
                                          {3, 0x01, 0x10, 0x04, 0x01},        // padding of the lengths
                                          {3, 0x01, 0x10, 0x00, 0x01, 0x00},  // a byte left over
                                          {3, 0x01, 0x10, 0x00, 0x21}}) {     // a bit left over
-    EXPECT_FALSE(decode(kHuffman, bad, 6, 3)) << static_cast<int>(bad[1]);
+    EXPECT_FALSE(decode_delta(kHuffman, bad, 6, 3)) << static_cast<int>(bad[1]);
   }
 }
 

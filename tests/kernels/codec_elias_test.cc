@@ -27,7 +27,7 @@ CodecSpec elias(uint32_t bits, bool scale_max, uint32_t bucket_size) {
 }
 
 /// Bits one by one.
-struct Bits {
+struct EliasBits {
   std::vector<bool> bits;
 
   void put(uint64_t value, uint32_t count) {
@@ -39,7 +39,7 @@ struct Bits {
     put(uint64_t{1} << n, n + 1);
     put(value - (uint64_t{1} << n), n);
   }
-  void add(const Bits& more) { bits.insert(bits.end(), more.bits.begin(), more.bits.end()); }
+  void add(const EliasBits& more) { bits.insert(bits.end(), more.bits.begin(), more.bits.end()); }
   std::vector<uint8_t> bytes() const {
     std::vector<uint8_t> all((bits.size() + 7) / 8);
     for (size_t i = 0; i < bits.size(); ++i) all[i / 8] = static_cast<uint8_t>(all[i / 8] | (bits[i] ? 1 : 0) << i % 8);
@@ -51,7 +51,7 @@ struct Bits {
 std::vector<uint8_t> slow_code(const std::vector<float>& values, const CodecSpec& spec, RandomKey random,
                                uint64_t base) {
   const QsgdScale scale = spec.qsgd_scale_max ? QsgdScale::kMax : QsgdScale::kL2;
-  Bits all;
+  EliasBits all;
   all.put(spec.qsgd_bits, 8);
   all.put(static_cast<uint8_t>(scale), 8);
   all.put(0, 16);
@@ -64,8 +64,8 @@ std::vector<uint8_t> slow_code(const std::vector<float>& values, const CodecSpec
     uint32_t scale_bits;
     std::memcpy(&scale_bits, bucket.bytes.data(), 4);
     const auto sign_bit = 1u << (spec.qsgd_bits - 1);
-    Bits every;
-    Bits gaps;
+    EliasBits every;
+    EliasBits gaps;
     uint64_t zeros = 0;
     for (size_t i = 0; i < size; ++i) {
       uint32_t code = 0;
@@ -96,7 +96,7 @@ std::vector<uint8_t> slow_code(const std::vector<float>& values, const CodecSpec
 
 /// A code with 4 values a bucket, from the parameters on.
 std::vector<uint8_t> with_parameters(uint32_t bits, uint32_t scale, const std::string& text) {
-  Bits wanted;
+  EliasBits wanted;
   wanted.put(bits | 2 << 8, 32);
   wanted.put(4, 32);
   wanted.put(scale, 32);
@@ -200,7 +200,7 @@ TEST(QsgdElias, AsManyLevelsAsTheRootOfNTakeNoMoreThanThePapersBits) {
 
 TEST(QsgdElias, ALevelOverTheLargestAndAGapOverTheEndAreMalformed) {
   const auto code_of = [](const char* text) {
-    Bits code;
+    EliasBits code;
     code.put(3 | 2 << 8, 32);
     code.put(16, 32);
     code.put(0x3F800000, 32);

@@ -20,28 +20,29 @@ namespace {
 using testing::kPatterns;
 using testing::values_of;
 
-constexpr const char* kNames[] = {"fit_poly", "fit_dexp"};
+constexpr const char* kFitNames[] = {"fit_poly", "fit_dexp"};
 
-const ValueCodec& codec_of(const std::string& name) {
+const ValueCodec& fit_codec_of(const std::string& name) {
   return *find_value_codec(codec_from_text("gap+" + name).value().value);
 }
 
 template <typename T>
-struct Coded {
+struct FitCoded {
   ByteBuffer bytes;
   std::vector<T> said;
 };
 
 template <typename T>
-Coded<T> code_of(const std::string& name, const std::vector<T>& values) {
-  Coded<T> coded{{}, std::vector<T>(values.size(), T{9})};
-  const Status done = codec_of(name).encode({}, std::span<const T>(values), {}, coded.bytes, std::span<T>(coded.said));
+FitCoded<T> fit_code_of(const std::string& name, const std::vector<T>& values) {
+  FitCoded<T> coded{{}, std::vector<T>(values.size(), T{9})};
+  const Status done =
+      fit_codec_of(name).encode({}, std::span<const T>(values), {}, coded.bytes, std::span<T>(coded.said));
   EXPECT_TRUE(done.has_value()) << done.error().message;
   return coded;
 }
 
 template <typename T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+bool fit_same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
@@ -100,20 +101,20 @@ TYPED_TEST(FitCodec, TheCurveIsTheSortedValuesAndTheMapLeadsBack) {
 }
 
 TYPED_TEST(FitCodec, WhatTheEncoderSaysIsWhatIsDecodedBitForBitAndWithinHalfOfTheValues) {
-  for (const char* name : kNames) {
-    const ValueCodec& codec = codec_of(name);
+  for (const char* name : kFitNames) {
+    const ValueCodec& codec = fit_codec_of(name);
     EXPECT_TRUE(codec.contraction({}));
     EXPECT_FALSE(codec.unbiased({}));
     for (const auto pattern : kPatterns) {
       for (const size_t n : {0, 1, 2, 3, 5, 6, 7, 12, 31, 32, 33, 100, 255, 256, 257, 1000, 5000}) {
         SCOPED_TRACE(std::string(name) + ' ' + testing::name_of(pattern, n, 0));
         const auto values = values_of<TypeParam>(pattern, n, n + 1);
-        const auto coded = code_of(name, values);
+        const auto coded = fit_code_of(name, values);
         ASSERT_LE(coded.bytes.size(), codec.bytes_max(n, kValueTypeOf<TypeParam>, {}));
         ASSERT_TRUE(codec.check(coded.bytes, n, kValueTypeOf<TypeParam>));
         std::vector<TypeParam> decoded(n);
         ASSERT_TRUE(codec.decode(coded.bytes, {}, std::span<TypeParam>(decoded)));
-        ASSERT_TRUE(same_bits(decoded, coded.said));
+        ASSERT_TRUE(fit_same_bits(decoded, coded.said));
         ASSERT_LE(relative_error(values, decoded), 0.5 + 1e-9);
         for (const TypeParam value : decoded) ASSERT_TRUE(std::isfinite(value));
       }
@@ -122,13 +123,14 @@ TYPED_TEST(FitCodec, WhatTheEncoderSaysIsWhatIsDecodedBitForBitAndWithinHalfOfTh
 }
 
 TYPED_TEST(FitCodec, ValuesMayBeDecodedInPlaceAndTheCodeIsAppended) {
-  for (const char* name : kNames) {
+  for (const char* name : kFitNames) {
     for (const size_t n : {3, 2000}) {
       auto values = selected_values<TypeParam>(n, 2.3, 1, 3);
-      const auto apart = code_of(name, values);
+      const auto apart = fit_code_of(name, values);
       ByteBuffer out = {9, 9};
-      ASSERT_TRUE(codec_of(name).encode({}, std::span<const TypeParam>(values), {}, out, std::span<TypeParam>(values)));
-      EXPECT_TRUE(same_bits(values, apart.said));
+      ASSERT_TRUE(
+          fit_codec_of(name).encode({}, std::span<const TypeParam>(values), {}, out, std::span<TypeParam>(values)));
+      EXPECT_TRUE(fit_same_bits(values, apart.said));
       EXPECT_TRUE(std::equal(out.begin() + 2, out.end(), apart.bytes.begin(), apart.bytes.end()));
     }
   }
@@ -136,9 +138,9 @@ TYPED_TEST(FitCodec, ValuesMayBeDecodedInPlaceAndTheCodeIsAppended) {
 
 // DeepReduce 5.1: the map puts back what the sort moved, so that nothing but the fit is lost (lemma 11's angles are 0).
 TYPED_TEST(FitCodec, TheOrderOfTheEntriesPlaysNoPart) {
-  for (const char* name : kNames) {
+  for (const char* name : kFitNames) {
     const auto values = selected_values<TypeParam>(3000, 2.3, 1.5, 4);
-    const auto coded = code_of(name, values);
+    const auto coded = fit_code_of(name, values);
     ASSERT_EQ(coded.bytes[0], 1);
     std::vector<size_t> order(values.size());
     std::iota(order.begin(), order.end(), size_t{0});
@@ -146,7 +148,7 @@ TYPED_TEST(FitCodec, TheOrderOfTheEntriesPlaysNoPart) {
     for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.next_below(i)]);
     std::vector<TypeParam> shuffled(values.size());
     for (size_t i = 0; i < order.size(); ++i) shuffled[i] = values[order[i]];
-    const auto other = code_of(name, shuffled);
+    const auto other = fit_code_of(name, shuffled);
     for (size_t i = 0; i < order.size(); ++i) ASSERT_EQ(other.said[i], coded.said[order[i]]);
     const auto curve = sort_curve<TypeParam>(values).value();
     std::vector<TypeParam> fitted(values.size());
@@ -157,13 +159,13 @@ TYPED_TEST(FitCodec, TheOrderOfTheEntriesPlaysNoPart) {
 }
 
 TYPED_TEST(FitCodec, AScaleThatIsAPowerOfTwoScalesWhatIsDecoded) {
-  for (const char* name : kNames) {
+  for (const char* name : kFitNames) {
     const auto values = selected_values<TypeParam>(1000, 2.3, 1, 5);
-    const auto coded = code_of(name, values);
+    const auto coded = fit_code_of(name, values);
     for (const int exponent : {-40, 1, 60}) {
       auto scaled = values;
       for (TypeParam& value : scaled) value = std::ldexp(value, exponent);
-      const auto other = code_of(name, scaled);
+      const auto other = fit_code_of(name, scaled);
       ASSERT_EQ(other.bytes.size(), coded.bytes.size());
       for (size_t i = 0; i < values.size(); ++i) ASSERT_EQ(other.said[i], std::ldexp(coded.said[i], exponent));
     }
@@ -176,8 +178,8 @@ TYPED_TEST(FitCodec, AScaleThatIsAPowerOfTwoScalesWhatIsDecoded) {
 TEST(FitSizes, TheMapTakesTheLogarithmOfTheCountAndTheCoefficientsLittleBesides) {
   const auto values = selected_values<float>(369, 2.576, 1, 6);
   const size_t map = (369 * 9 + 7) / 8;
-  const auto poly = code_of("fit_poly", values);
-  const auto dexp = code_of("fit_dexp", values);
+  const auto poly = fit_code_of("fit_poly", values);
+  const auto dexp = fit_code_of("fit_dexp", values);
   EXPECT_EQ(poly.bytes.size(), 4 + size_t{poly.bytes[2]} * 28 + map);
   EXPECT_EQ(dexp.bytes.size(), 60 + map);
   EXPECT_LE(dexp.bytes.size(), poly.bytes.size());
@@ -192,8 +194,8 @@ TEST(FitSizes, TheMapTakesTheLogarithmOfTheCountAndTheCoefficientsLittleBesides)
 }
 
 TYPED_TEST(FitCodec, WhatWouldBeNoShorterIsSentAsItIs) {
-  for (const char* name : kNames) {
-    const auto coded = code_of<TypeParam>(name, {1, -2, 3});
+  for (const char* name : kFitNames) {
+    const auto coded = fit_code_of<TypeParam>(name, {1, -2, 3});
     ByteBuffer wanted(4, uint8_t{0});
     for (const TypeParam value : {TypeParam{1}, TypeParam{-2}, TypeParam{3}}) {
       wanted.resize(wanted.size() + sizeof(value));
@@ -201,7 +203,7 @@ TYPED_TEST(FitCodec, WhatWouldBeNoShorterIsSentAsItIs) {
     }
     EXPECT_EQ(coded.bytes, wanted);
     EXPECT_EQ(coded.said, (std::vector<TypeParam>{1, -2, 3}));
-    EXPECT_EQ(code_of<TypeParam>(name, {}).bytes, ByteBuffer(4, uint8_t{0}));
+    EXPECT_EQ(fit_code_of<TypeParam>(name, {}).bytes, ByteBuffer(4, uint8_t{0}));
   }
 }
 
@@ -215,9 +217,9 @@ TYPED_TEST(FitCodec, WhatCannotBeFittedIsSentAsItIs) {
     denormal[i] = Limits::denorm_min() * static_cast<TypeParam>(1 + i);
     huge[i] = Limits::max() * (i % 2 == 0 ? TypeParam(1) : TypeParam(-0.9));
   }
-  for (const char* name : kNames) {
+  for (const char* name : kFitNames) {
     for (const auto& values : {denormal, huge}) {
-      const auto coded = code_of(name, values);
+      const auto coded = fit_code_of(name, values);
       EXPECT_EQ(coded.bytes[0], 0);
       EXPECT_EQ(coded.said, values);
     }
@@ -226,7 +228,7 @@ TYPED_TEST(FitCodec, WhatCannotBeFittedIsSentAsItIs) {
 
 TYPED_TEST(FitCodec, NanAndInfinityAreRefused) {
   using Limits = std::numeric_limits<TypeParam>;
-  for (const char* name : kNames) {
+  for (const char* name : kFitNames) {
     for (const TypeParam bad : {Limits::quiet_NaN(), -Limits::quiet_NaN(), Limits::infinity(), -Limits::infinity()}) {
       for (const size_t n : {1, 600}) {
         std::vector<TypeParam> values(n, TypeParam(1));
@@ -234,7 +236,7 @@ TYPED_TEST(FitCodec, NanAndInfinityAreRefused) {
         ByteBuffer bytes;
         auto said = values;
         const Status done =
-            codec_of(name).encode({}, std::span<const TypeParam>(values), {}, bytes, std::span<TypeParam>(said));
+            fit_codec_of(name).encode({}, std::span<const TypeParam>(values), {}, bytes, std::span<TypeParam>(said));
         ASSERT_FALSE(done);
         EXPECT_EQ(done.error().code, ErrorCode::kNonFinite);
       }
@@ -243,10 +245,10 @@ TYPED_TEST(FitCodec, NanAndInfinityAreRefused) {
 }
 
 TYPED_TEST(FitCodec, AnyOtherLengthIsMalformed) {
-  for (const char* name : kNames) {
-    const ValueCodec& codec = codec_of(name);
+  for (const char* name : kFitNames) {
+    const ValueCodec& codec = fit_codec_of(name);
     for (const size_t n : {5, 300}) {
-      auto bytes = code_of(name, selected_values<TypeParam>(n, 2.3, 1, 7)).bytes;
+      auto bytes = fit_code_of(name, selected_values<TypeParam>(n, 2.3, 1, 7)).bytes;
       ASSERT_EQ(bytes[0], n == 5 ? 0 : 1);
       std::vector<TypeParam> out(n);
       for (size_t length = 0; length < bytes.size(); ++length) {
@@ -264,9 +266,9 @@ TYPED_TEST(FitCodec, AnyOtherLengthIsMalformed) {
 }
 
 TYPED_TEST(FitCodec, EveryCorruptionOfAByteIsMalformedOrFiniteValues) {
-  for (const char* name : kNames) {
-    const ValueCodec& codec = codec_of(name);
-    const auto bytes = code_of(name, selected_values<TypeParam>(101, 2.3, 1, 7)).bytes;
+  for (const char* name : kFitNames) {
+    const ValueCodec& codec = fit_codec_of(name);
+    const auto bytes = fit_code_of(name, selected_values<TypeParam>(101, 2.3, 1, 7)).bytes;
     ASSERT_EQ(bytes[0], 1);
     size_t errors = 0;
     for (size_t at = 0; at < bytes.size(); ++at) {

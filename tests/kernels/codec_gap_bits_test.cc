@@ -64,7 +64,7 @@ std::string golomb_text(uint64_t gap, uint64_t divisor) {
   return text + bits_of((remainder + shorter) / 2, bits - 1) + bits_of((remainder + shorter) % 2, 1);
 }
 
-ByteBuffer bytes_of(const std::string& bits, ByteBuffer header) {
+ByteBuffer gap_bits_bytes_of(const std::string& bits, ByteBuffer header) {
   for (size_t i = 0; i < bits.size(); i += 8) {
     uint8_t byte = 0;
     for (size_t b = 0; b < 8 && i + b < bits.size(); ++b) byte = static_cast<uint8_t>(byte | (bits[i + b] - '0') << b);
@@ -73,7 +73,7 @@ ByteBuffer bytes_of(const std::string& bits, ByteBuffer header) {
   return header;
 }
 
-ByteBuffer encoded(const IndexCodec& codec, IndexSpan indices, uint64_t dimension) {
+ByteBuffer gap_bits_encoded(const IndexCodec& codec, IndexSpan indices, uint64_t dimension) {
   ByteBuffer bytes;
   EXPECT_TRUE(codec.encode(indices, dimension, {}, bytes, nullptr));
   return bytes;
@@ -98,7 +98,7 @@ ByteBuffer reference(const IndexCodec& codec, IndexSpan indices, const ByteBuffe
     if (codec.name() == "rice") bits += rice_text(gap, parameter);
     if (codec.name() == "golomb") bits += golomb_text(gap, parameter);
   }
-  return bytes_of(bits, std::move(header));
+  return gap_bits_bytes_of(bits, std::move(header));
 }
 
 class GapBits : public ::testing::TestWithParam<const IndexCodec*> {};
@@ -107,7 +107,7 @@ TEST_P(GapBits, BytesAreThoseOfTheDefinition) {
   std::vector<testing::IndexSet> sets = testing::awkward_index_sets(uint64_t{1} << 32);
   for (auto& set : testing::random_index_sets(20'000, 5)) sets.push_back(std::move(set));
   for (const testing::IndexSet& set : sets) {
-    const ByteBuffer bytes = encoded(*GetParam(), set.indices, set.dimension);
+    const ByteBuffer bytes = gap_bits_encoded(*GetParam(), set.indices, set.dimension);
     EXPECT_EQ(bytes, reference(*GetParam(), set.indices, bytes)) << set.name;
   }
 }
@@ -122,7 +122,7 @@ TEST_P(GapBits, AnySetComesBack) {
       indices.push_back(static_cast<uint32_t>(next++));
     }
     const uint64_t dimension = indices.empty() ? 1 : uint64_t{indices.back()} + 1;
-    const ByteBuffer bytes = encoded(*GetParam(), indices, dimension);
+    const ByteBuffer bytes = gap_bits_encoded(*GetParam(), indices, dimension);
     IndexBuffer decoded;
     RC_ASSERT(GetParam()->decode(bytes, dimension, indices.size(), decoded).has_value());
     RC_ASSERT(decoded == indices);
@@ -135,7 +135,7 @@ TEST_P(GapBits, TheEstimateIsNearTheSizeOfUniformIndices) {
   const uint64_t n = 1 << 22;
   for (const double density : {0.0001, 0.001, 0.01, 0.1}) {
     const IndexBuffer indices = testing::uniform_indices(n, density, 3);
-    const auto bytes = static_cast<double>(encoded(*GetParam(), indices, n).size());
+    const auto bytes = static_cast<double>(gap_bits_encoded(*GetParam(), indices, n).size());
     const auto estimate = static_cast<double>(GetParam()->bytes_estimate(indices.size(), n, {}));
     EXPECT_GE(estimate, 0.99 * bytes) << density;
     EXPECT_LE(estimate, 1.5 * bytes + 16) << density;
@@ -153,14 +153,14 @@ TEST(EliasCodes, ShortOnesAreAsInThePaper) {
   EXPECT_EQ(gamma_text(17),
             "0000110"
             "00");
-  EXPECT_EQ(encoded(elias_gamma_index_codec(), indices, 32).size(), (1 + 3 + 5 + 7 + 9 + 7) / 8u);
+  EXPECT_EQ(gap_bits_encoded(elias_gamma_index_codec(), indices, 32).size(), (1 + 3 + 5 + 7 + 9 + 7) / 8u);
   EXPECT_EQ(delta_text(17).size(), 9u);
-  EXPECT_EQ(encoded(elias_delta_index_codec(), indices, 32).size(), (1 + 4 + 5 + 8 + 9 + 7) / 8u);
+  EXPECT_EQ(gap_bits_encoded(elias_delta_index_codec(), indices, 32).size(), (1 + 4 + 5 + 8 + 9 + 7) / 8u);
 }
 
 TEST(RiceCode, TakesTheBestParameter) {
   for (const testing::IndexSet& set : testing::random_index_sets(50'000, 9)) {
-    const ByteBuffer bytes = encoded(rice_index_codec(), set.indices, set.dimension);
+    const ByteBuffer bytes = gap_bits_encoded(rice_index_codec(), set.indices, set.dimension);
     uint64_t best = ~uint64_t{0};
     for (uint32_t shift = 0; shift < 32; ++shift) {
       uint64_t bits = 0;
@@ -176,7 +176,7 @@ TEST(GolombCode, StaysWithinTwoPercentOfTheEntropyOfUniformIndices) {
   for (const double density : {0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1}) {
     const IndexBuffer indices = testing::uniform_indices(n, density, 17);
     const auto k = static_cast<double>(indices.size());
-    const double bits = 8.0 * static_cast<double>(encoded(golomb_index_codec(), indices, n).size()) / k;
+    const double bits = 8.0 * static_cast<double>(gap_bits_encoded(golomb_index_codec(), indices, n).size()) / k;
     EXPECT_LE(bits, 1.02 * entropy_bits_per_index(n, indices.size())) << density;
   }
 }
@@ -184,7 +184,7 @@ TEST(GolombCode, StaysWithinTwoPercentOfTheEntropyOfUniformIndices) {
 TEST(GapBits, HostileNumbersThatWouldWrapAreErrors) {
   IndexBuffer decoded;
   const auto refused = [&](const IndexCodec& codec, const std::string& bits, ByteBuffer header, uint64_t count) {
-    const ByteBuffer bytes = bytes_of(bits, std::move(header));
+    const ByteBuffer bytes = gap_bits_bytes_of(bits, std::move(header));
     const Status status = codec.decode(bytes, uint64_t{1} << 32, count, decoded);
     EXPECT_FALSE(status) << codec.name();
     EXPECT_EQ(status.error().code, ErrorCode::kMalformed);

@@ -16,24 +16,24 @@ namespace {
 using testing::kPatterns;
 using testing::values_of;
 
-constexpr const char* kNames[] = {"gspar_hybrid", "gspar_entropy"};
+constexpr const char* kGsparNames[] = {"gspar_hybrid", "gspar_entropy"};
 
-const ValueCodec& codec_of(const std::string& name) {
+const ValueCodec& gspar_codec_of(const std::string& name) {
   return *find_value_codec(codec_from_text("gap+" + name).value().value);
 }
 
 template <typename T>
-ByteBuffer code_of(const std::string& name, const std::vector<T>& values) {
+ByteBuffer gspar_code_of(const std::string& name, const std::vector<T>& values) {
   ByteBuffer bytes;
-  const Status done = codec_of(name).encode({}, std::span<const T>(values), {}, bytes, std::span<T>());
+  const Status done = gspar_codec_of(name).encode({}, std::span<const T>(values), {}, bytes, std::span<T>());
   EXPECT_TRUE(done.has_value());
   return bytes;
 }
 
-std::vector<int> listed(const ByteBuffer& bytes) { return {bytes.begin(), bytes.end()}; }
+std::vector<int> gspar_listed(const ByteBuffer& bytes) { return {bytes.begin(), bytes.end()}; }
 
 /// What GSpar draws of Gaussian gradients: entries of [0, dimension) with p = min(lambda |g|, 1), as g / p. Proposition 1.
-struct Draw {
+struct GsparDraw {
   uint64_t dimension = 0;
   IndexBuffer indices;
   std::vector<float> values;
@@ -42,9 +42,9 @@ struct Draw {
   double plus = 0;
 };
 
-Draw draw_of(uint64_t dimension, double lambda, uint64_t seed) {
+GsparDraw draw_of(uint64_t dimension, double lambda, uint64_t seed) {
   RandomSequence random(RandomKey::from(seed));
-  Draw draw{dimension, {}, {}};
+  GsparDraw draw{dimension, {}, {}};
   const auto scale = static_cast<float>(1 / lambda);
   for (uint64_t i = 0; i < dimension; ++i) {
     const auto gradient = static_cast<float>(std::pow(random.next_normal(), 3));
@@ -59,20 +59,20 @@ Draw draw_of(uint64_t dimension, double lambda, uint64_t seed) {
 
 TEST(GsparHybrid, GoldenBytesOfEveryMode) {
   // Nothing repeats; a bitmap; few exact entries; few of the sign part.
-  EXPECT_EQ(listed(code_of<float>("gspar_hybrid", {1, -2})),
+  EXPECT_EQ(gspar_listed(gspar_code_of<float>("gspar_hybrid", {1, -2})),
             (std::vector<int>{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0}));
   EXPECT_EQ(
-      listed(code_of<float>("gspar_hybrid", {1, -2, -1, 1, 4, -1})),
+      gspar_listed(gspar_code_of<float>("gspar_hybrid", {1, -2, -1, 1, 4, -1})),
       (std::vector<int>{1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0x80, 0x3f, 0b010010, 0b1010, 0, 0, 0, 0xc0, 0, 0, 0x80, 0x40}));
   std::vector<float> values(40, -0.5F);
   values[33] = 3;
   EXPECT_EQ(
-      listed(code_of("gspar_hybrid", values)),
+      gspar_listed(gspar_code_of("gspar_hybrid", values)),
       (std::vector<int>{2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0x3f, 33, 0xff, 0xff, 0xff, 0xff, 0x7f, 0, 0, 0x40, 0x40}));
   for (size_t i = 0; i < 40; ++i) values[i] = static_cast<float>(i + 2);
   values[3] = 1;
   values[39] = -1;
-  const auto few = listed(code_of("gspar_hybrid", values));
+  const auto few = gspar_listed(gspar_code_of("gspar_hybrid", values));
   EXPECT_EQ(std::vector<int>(few.begin(), few.begin() + 15),
             (std::vector<int>{3, 0, 0, 0, 38, 0, 0, 0, 0, 0, 0x80, 0x3f, 0xc3, 0x09, 2}));
   EXPECT_EQ(few.size(), 15u + 38 * 4);
@@ -86,7 +86,7 @@ TEST(GsparHybrid, OfAllModesTheSmallestIsTaken) {
       const auto width = static_cast<size_t>(std::ceil(std::log2(count)));
       const size_t marks = std::min({(count + 7) / 8, (exact * width + 7) / 8, ((count - exact) * width + 7) / 8});
       const size_t parts = 16 + marks + (count - exact + 7) / 8 + 8 * exact;
-      EXPECT_EQ(code_of("gspar_hybrid", values).size(), std::min(parts, 8 + 8 * count)) << count << ' ' << exact;
+      EXPECT_EQ(gspar_code_of("gspar_hybrid", values).size(), std::min(parts, 8 + 8 * count)) << count << ' ' << exact;
     }
   }
 }
@@ -96,7 +96,7 @@ TEST(GsparEntropy, GoldenBytes) {
   const std::vector<float> values = {1,  2,  3,  -1, 4,  5,  1,  6,  7, -1, 8,  9,  1,  10, 11, -1,
                                      12, 13, 14, 1,  15, -1, 16, 17, 1, 18, 19, -1, 20, 21, 22, 23};
   ASSERT_EQ(values.size(), 32u);
-  const auto bytes = listed(code_of("gspar_entropy", values));
+  const auto bytes = gspar_listed(gspar_code_of("gspar_entropy", values));
   EXPECT_EQ(std::vector<int>(bytes.begin(), bytes.begin() + 16),
             (std::vector<int>{1, 0, 0, 0x0a, 0, 0x0a, 0, 0, 22, 0, 0, 0, 0, 0, 0x80, 0x3f}));
 }
@@ -146,9 +146,9 @@ std::vector<float> entropy_oracle(const ByteBuffer& bytes, size_t count) {
 
 TEST(GsparEntropy, IsReadAsTheWireFormatSaysIt) {
   for (const double lambda : {0.1, 0.5, 2.0}) {
-    const Draw draw = draw_of(20'000, lambda, 5);
+    const GsparDraw draw = draw_of(20'000, lambda, 5);
     ASSERT_GT(draw.exact, 10);
-    const auto bytes = code_of("gspar_entropy", draw.values);
+    const auto bytes = gspar_code_of("gspar_entropy", draw.values);
     ASSERT_EQ(bytes[0], 1);
     EXPECT_EQ(entropy_oracle(bytes, draw.values.size()), draw.values);
   }
@@ -160,34 +160,34 @@ using ValueTypes = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(GsparCodec, ValueTypes);
 
 template <typename T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+bool gspar_same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
 template <typename T>
-void expect_round_trip(const std::string& name, const std::vector<T>& values) {
-  const ValueCodec& codec = codec_of(name);
-  const ByteBuffer bytes = code_of(name, values);
+void expect_gspar_round_trip(const std::string& name, const std::vector<T>& values) {
+  const ValueCodec& codec = gspar_codec_of(name);
+  const ByteBuffer bytes = gspar_code_of(name, values);
   EXPECT_LE(bytes.size(), codec.bytes_max(values.size(), kValueTypeOf<T>, {}));
   ASSERT_TRUE(codec.check(bytes, values.size(), kValueTypeOf<T>));
   std::vector<T> decoded(values.size(), T{7});
   const Status done = codec.decode(bytes, {}, std::span<T>(decoded));
   ASSERT_TRUE(done.has_value()) << done.error().message;
-  EXPECT_TRUE(same_bits(decoded, values));
+  EXPECT_TRUE(gspar_same_bits(decoded, values));
 }
 
 TYPED_TEST(GsparCodec, GivesBackEveryBitOfAnyFiniteStream) {
-  for (const char* name : kNames) {
+  for (const char* name : kGsparNames) {
     SCOPED_TRACE(name);
     for (const auto pattern : kPatterns) {
       for (const size_t n : {0, 1, 2, 3, 7, 8, 9, 31, 32, 33, 47, 48, 49, 63, 64, 65, 96, 97, 1000, 4097}) {
-        expect_round_trip(name, values_of<TypeParam>(pattern, n, n));
+        expect_gspar_round_trip(name, values_of<TypeParam>(pattern, n, n));
         if (this->HasFatalFailure()) return;
       }
     }
     for (const double lambda : {0.05, 0.3, 1.0, 5.0}) {
-      const Draw draw = draw_of(10'000, lambda, 2);
-      expect_round_trip(name, std::vector<TypeParam>(draw.values.begin(), draw.values.end()));
+      const GsparDraw draw = draw_of(10'000, lambda, 2);
+      expect_gspar_round_trip(name, std::vector<TypeParam>(draw.values.begin(), draw.values.end()));
     }
   }
 }
@@ -195,27 +195,27 @@ TYPED_TEST(GsparCodec, GivesBackEveryBitOfAnyFiniteStream) {
 TYPED_TEST(GsparCodec, StreamsWithoutARepeatedMagnitudeAreAsTheyAre) {
   std::vector<TypeParam> values(100);
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<TypeParam>(i + 1) * (i % 2 == 0 ? 1 : -1);
-  EXPECT_EQ(code_of("gspar_hybrid", values).size(), 8 + 100 * sizeof(TypeParam));
-  EXPECT_EQ(code_of("gspar_entropy", values).size(), 12 + 100 * sizeof(TypeParam));
+  EXPECT_EQ(gspar_code_of("gspar_hybrid", values).size(), 8 + 100 * sizeof(TypeParam));
+  EXPECT_EQ(gspar_code_of("gspar_entropy", values).size(), 12 + 100 * sizeof(TypeParam));
 }
 
 TYPED_TEST(GsparCodec, TheScaleIsFoundBelowSmallerEntriesWhereHalfHaveIt) {
   // What a Bloom filter with policy P0 does to the stream: it adds what was not drawn.
   std::vector<TypeParam> values(300, TypeParam(-0.5));
   for (size_t i = 0; i < values.size(); i += 3) values[i] = static_cast<TypeParam>(0.0001 * static_cast<double>(i + 1));
-  EXPECT_LT(code_of("gspar_hybrid", values).size(), 100 * sizeof(TypeParam) + 100);
-  EXPECT_LT(code_of("gspar_entropy", values).size(), 100 * sizeof(TypeParam) + 100);
+  EXPECT_LT(gspar_code_of("gspar_hybrid", values).size(), 100 * sizeof(TypeParam) + 100);
+  EXPECT_LT(gspar_code_of("gspar_entropy", values).size(), 100 * sizeof(TypeParam) + 100);
 }
 
 TYPED_TEST(GsparCodec, NanAndInfinityAreRefused) {
   using Limits = std::numeric_limits<TypeParam>;
-  for (const char* name : kNames) {
+  for (const char* name : kGsparNames) {
     for (const TypeParam bad : {Limits::quiet_NaN(), -Limits::quiet_NaN(), Limits::infinity(), -Limits::infinity()}) {
       std::vector<TypeParam> values(50, TypeParam(1));
       values[49] = bad;
       ByteBuffer bytes;
       const Status done =
-          codec_of(name).encode({}, std::span<const TypeParam>(values), {}, bytes, std::span<TypeParam>());
+          gspar_codec_of(name).encode({}, std::span<const TypeParam>(values), {}, bytes, std::span<TypeParam>());
       ASSERT_FALSE(done);
       EXPECT_EQ(done.error().code, ErrorCode::kNonFinite);
     }
@@ -241,11 +241,11 @@ std::vector<std::vector<T>> streams_of_every_mode() {
 
 TYPED_TEST(GsparCodec, EveryModeOccursAndAnyOtherLengthIsAnError) {
   std::vector<bool> seen(4);
-  for (const char* name : kNames) {
+  for (const char* name : kGsparNames) {
     for (const auto& values : streams_of_every_mode<TypeParam>()) {
-      const ValueCodec& codec = codec_of(name);
-      ByteBuffer bytes = code_of(name, values);
-      if (name == kNames[0]) seen[bytes[0]] = true;
+      const ValueCodec& codec = gspar_codec_of(name);
+      ByteBuffer bytes = gspar_code_of(name, values);
+      if (name == kGsparNames[0]) seen[bytes[0]] = true;
       std::vector<TypeParam> out(values.size());
       for (size_t length = 0; length < bytes.size(); ++length) {
         const ByteBuffer cut(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(length));
@@ -264,11 +264,11 @@ TYPED_TEST(GsparCodec, EveryModeOccursAndAnyOtherLengthIsAnError) {
 }
 
 TYPED_TEST(GsparCodec, EveryCorruptionOfAByteIsAnErrorOrFiniteValues) {
-  for (const char* name : kNames) {
-    const ValueCodec& codec = codec_of(name);
+  for (const char* name : kGsparNames) {
+    const ValueCodec& codec = gspar_codec_of(name);
     size_t errors = 0;
     for (const auto& values : streams_of_every_mode<TypeParam>()) {
-      const ByteBuffer bytes = code_of(name, values);
+      const ByteBuffer bytes = gspar_code_of(name, values);
       for (size_t at = 0; at < bytes.size(); ++at) {
         for (int value = 0; value < 256; value += at < 24 ? 1 : 5) {
           ByteBuffer broken = bytes;
@@ -292,10 +292,10 @@ TYPED_TEST(GsparCodec, EveryCorruptionOfAByteIsAnErrorOrFiniteValues) {
 TYPED_TEST(GsparCodec, WhatTheHeaderCannotSayIsMalformed) {
   const auto refused = [](const char* name, size_t at, int value) {
     const auto values = streams_of_every_mode<TypeParam>()[2];
-    ByteBuffer bytes = code_of(name, values);
+    ByteBuffer bytes = gspar_code_of(name, values);
     bytes.at(at) = static_cast<uint8_t>(value);
     std::vector<TypeParam> out(values.size());
-    return !codec_of(name).decode(bytes, {}, std::span<TypeParam>(out)).has_value();
+    return !gspar_codec_of(name).decode(bytes, {}, std::span<TypeParam>(out)).has_value();
   };
   const size_t sign_of_scale = sizeof(TypeParam) - 1;
   for (const auto& [at, value] :
@@ -318,7 +318,7 @@ double plogp(double part, double all) { return part == 0 ? 0 : part * std::log2(
 
 TEST(GsparSizes, TheEntropyCodedVectorTakesWhatThePaperSaysAndNeverMoreThanTwoBitsACoordinate) {
   for (const double lambda : {0.02, 0.1, 1.0}) {
-    const Draw draw = draw_of(400'000, lambda, 11);
+    const GsparDraw draw = draw_of(400'000, lambda, 11);
     const auto d = static_cast<double>(draw.dimension);
     const auto k = static_cast<double>(draw.values.size());
     const double paper = plogp(d - k, d) + plogp(draw.minus, d) + plogp(draw.plus, d) + plogp(draw.exact, d);
@@ -326,7 +326,7 @@ TEST(GsparSizes, TheEntropyCodedVectorTakesWhatThePaperSaysAndNeverMoreThanTwoBi
     EXPECT_NEAR(paper, plogp(d - k, d) + plogp(k, d) + symbols, 1e-6 * paper);
     EXPECT_LE(paper, 2 * d);
 
-    const double code = 8 * static_cast<double>(code_of("gspar_entropy", draw.values).size()) - 32 * draw.exact;
+    const double code = 8 * static_cast<double>(gspar_code_of("gspar_entropy", draw.values).size()) - 32 * draw.exact;
     EXPECT_LE(code, 1.001 * symbols + 8 * (12 + 4 + 4)) << lambda;
     EXPECT_GE(code, symbols) << lambda;  // no code is below the entropy
     ByteBuffer index_bytes;
@@ -353,9 +353,9 @@ TEST(GsparSizes, NoFourShareOfTheDimensionTakeMoreThanTwoBits) {
 TEST(GsparSizes, OneSymbolAloneTakesAFiftiethOfABitAndPassesTheCheck) {
   for (const float sign : {-1.0F, 1.0F}) {
     const std::vector<float> values(1'000'000, 3 * sign);
-    const auto bytes = code_of("gspar_entropy", values);
+    const auto bytes = gspar_code_of("gspar_entropy", values);
     EXPECT_LE(bytes.size(), 0.0228 * 1e6 / 8 + 40);
-    expect_round_trip("gspar_entropy", values);
+    expect_gspar_round_trip("gspar_entropy", values);
   }
 }
 
@@ -363,7 +363,7 @@ TEST(GsparSizes, OneSymbolAloneTakesAFiftiethOfABitAndPassesTheCheck) {
 // With an entropy-near index code the hybrid is below its first form (coordinates for both parts), the signs included.
 TEST(GsparSizes, TheHybridWithAnIndexCodeIsBelowTheCoordinatesOfThePaper) {
   for (const double lambda : {0.02, 0.1, 1.0}) {
-    const Draw draw = draw_of(400'000, lambda, 12);
+    const GsparDraw draw = draw_of(400'000, lambda, 12);
     const double log_d = std::log2(static_cast<double>(draw.dimension));
     const double signed_part = draw.minus + draw.plus;
     const double theorem = draw.exact * (32 + log_d) + signed_part * log_d + 32;
@@ -372,11 +372,11 @@ TEST(GsparSizes, TheHybridWithAnIndexCodeIsBelowTheCoordinatesOfThePaper) {
     ASSERT_TRUE(find_index_codec(golomb.spec.index)
                     ->encode(draw.indices, draw.dimension, golomb, index_bytes, nullptr)
                     .has_value());
-    const size_t hybrid = code_of("gspar_hybrid", draw.values).size();
+    const size_t hybrid = gspar_code_of("gspar_hybrid", draw.values).size();
     EXPECT_LE(8 * static_cast<double>(index_bytes.size() + hybrid), theorem + signed_part) << lambda;
     EXPECT_GT(signed_part, 1000);
     // The entropy code saves on marks and signs, both of which the hybrid writes out.
-    EXPECT_LE(code_of("gspar_entropy", draw.values).size(), hybrid + 16) << lambda;
+    EXPECT_LE(gspar_code_of("gspar_entropy", draw.values).size(), hybrid + 16) << lambda;
   }
 }
 

@@ -18,7 +18,7 @@ namespace {
 
 using testing::IndexSet;
 
-ByteBuffer encoded(const IndexHistory& history, IndexSpan indices) {
+ByteBuffer history_encoded(const IndexHistory& history, IndexSpan indices) {
   ByteBuffer bytes;
   history_encode(history, indices, bytes);
   return bytes;
@@ -107,7 +107,7 @@ TEST(IndexHistory, WhoComesLaterHasTheSameAfterSixWholePeriods) {
       if (late.complete()) {
         ASSERT_EQ(late.name(), always.name()) << step;
         if (step % 29 == 0) {
-          ASSERT_EQ(encoded(late, log[step]), encoded(always, log[step])) << step;
+          ASSERT_EQ(history_encoded(late, log[step]), history_encoded(always, log[step])) << step;
         }
       }
       late.advance(log[step]);
@@ -129,7 +129,7 @@ TEST(IndexHistory, WhatWasMissedBeforeARestartIsForgotten) {
   }
   ASSERT_TRUE(gap.complete());
   EXPECT_EQ(gap.name(), always.name());
-  EXPECT_EQ(encoded(gap, log[352]), encoded(always, log[352]));
+  EXPECT_EQ(history_encoded(gap, log[352]), history_encoded(always, log[352]));
 }
 
 TEST(IndexHistory, NamesTellDimensionPositionAndEveryUpdateThatMatters) {
@@ -160,7 +160,7 @@ TEST(HistoryCode, DecodesWhatWasEncodedOnEveryInstructionSet) {
       ByteBuffer first;
       testing::for_each_isa([&](const std::string& isa) {
         SCOPED_TRACE(set.name + " on " + isa);
-        const ByteBuffer bytes = encoded(history, set.indices);
+        const ByteBuffer bytes = history_encoded(history, set.indices);
         if (first.empty()) first = bytes;
         EXPECT_EQ(bytes, first) << "instruction sets disagree about the bytes";
         IndexBuffer decoded;
@@ -178,7 +178,7 @@ TEST(HistoryCode, WithoutUpdatesItIsTheNameAndTheAdaptiveCode) {
   ByteBuffer expected;
   ByteWriter(expected).put(history.name());
   ASSERT_TRUE(adaptive_index_codec().encode(set.indices, set.dimension, {}, expected, nullptr));
-  EXPECT_EQ(encoded(history, set.indices), expected);
+  EXPECT_EQ(history_encoded(history, set.indices), expected);
 }
 
 TEST(HistoryCode, BytesAreAsDocumented) {
@@ -187,7 +187,7 @@ TEST(HistoryCode, BytesAreAsDocumented) {
   history.advance(IndexBuffer{2, 9});
   history.advance(IndexBuffer{5, 9});
   const IndexBuffer indices{5, 6, 9};
-  const ByteBuffer bytes = encoded(history, indices);
+  const ByteBuffer bytes = history_encoded(history, indices);
   EXPECT_EQ(bytes, (ByteBuffer{0x26, 0xac, 0xb2, 0x9c, 0x9b, 0x1a, 0x73, 0xb9, 0x83, 0x80, 0x27, 0x5f}));
   ByteBuffer ranks;
   ASSERT_TRUE(adaptive_index_codec().encode(IndexBuffer{4, 14, 15}, 16, {}, ranks, nullptr));
@@ -202,7 +202,7 @@ TEST(HistoryCode, LargeDimensionsAreWalkedInGroups) {
   history.advance(IndexBuffer{4'095, 16'777'220});
   testing::for_each_isa([&](const std::string& isa) {
     IndexBuffer decoded;
-    ASSERT_TRUE(history_decode(encoded(history, indices), history, indices.size(), decoded)) << isa;
+    ASSERT_TRUE(history_decode(history_encoded(history, indices), history, indices.size(), decoded)) << isa;
     EXPECT_EQ(decoded, indices) << isa;
   });
 }
@@ -211,7 +211,7 @@ TEST(HistoryCode, AnotherHistoryIsToldAndNothingIsDecoded) {
   constexpr uint64_t kDimension = 2'000;
   const std::vector<IndexBuffer> log = testing::update_log(kDimension, 300, 9);
   const IndexHistory history = testing::history_after(log, 100, kDimension);
-  const ByteBuffer bytes = encoded(history, log[100]);
+  const ByteBuffer bytes = history_encoded(history, log[100]);
   std::vector<IndexBuffer> changed = log;
   changed[99].pop_back();
   const std::array others = {testing::history_after(log, 99, kDimension),
@@ -232,7 +232,7 @@ TEST(HistoryCode, AnotherHistoryIsToldAndNothingIsDecoded) {
 }
 
 /// Anything that is accepted must be a strictly increasing set of the right size.
-void expect_error_or_valid(const IndexHistory& history, ByteSpan bytes, uint64_t count) {
+void expect_error_or_valid_history(const IndexHistory& history, ByteSpan bytes, uint64_t count) {
   const ByteBuffer exact(bytes.begin(), bytes.end());  // so that a sanitizer sees a read behind the end
   IndexBuffer decoded;
   const Status status = history_decode(exact, history, count, decoded);
@@ -253,7 +253,7 @@ TEST(HistoryCode, EveryTruncationIsAnErrorAndEveryCorruptByteAnErrorOrAValidSet)
   const IndexHistory history = testing::history_after(log, 49, kDimension);
   for (const uint64_t wanted : {1, 100, 256, 600}) {
     const IndexBuffer indices = testing::clustered_indices(kDimension, wanted, wanted);
-    const ByteBuffer bytes = encoded(history, indices);
+    const ByteBuffer bytes = history_encoded(history, indices);
     IndexBuffer decoded;
     for (size_t length = 0; length < bytes.size(); ++length) {
       EXPECT_FALSE(history_decode(ByteSpan(bytes).first(length), history, indices.size(), decoded)) << length;
@@ -270,7 +270,7 @@ TEST(HistoryCode, EveryTruncationIsAnErrorAndEveryCorruptByteAnErrorOrAValidSet)
           ASSERT_FALSE(status);
           EXPECT_EQ(status.error().code, ErrorCode::kStale);
         } else {
-          expect_error_or_valid(history, broken, indices.size());
+          expect_error_or_valid_history(history, broken, indices.size());
         }
       }
     }
@@ -291,7 +291,7 @@ TEST(HistoryCode, RandomBytesAreAnErrorOrAValidSetAndLargeClaimsTakeNoMemory) {
     for (uint64_t left = random.next_below(300); left > 0; --left) {
       writer.put(static_cast<uint8_t>(random.next_u32() & (round % 3 == 0 ? 0xffu : 0x11u)));
     }
-    expect_error_or_valid(history, bytes, random.next_below(400));
+    expect_error_or_valid_history(history, bytes, random.next_below(400));
     IndexBuffer decoded;
     EXPECT_FALSE(history_decode(bytes, history, uint64_t{1} << 40, decoded));
     EXPECT_LE(decoded.capacity(), 1024u);
@@ -316,7 +316,7 @@ TEST(HistoryCode, TakesFewerBitsThanAdaptiveWhereSelectionsComeBack) {
   const IndexBuffer indices = draw();
   ByteBuffer alone;
   ASSERT_TRUE(adaptive_index_codec().encode(indices, kDimension, {}, alone, nullptr));
-  EXPECT_LT(static_cast<double>(encoded(history, indices).size()), 0.8 * static_cast<double>(alone.size()));
+  EXPECT_LT(static_cast<double>(history_encoded(history, indices).size()), 0.8 * static_cast<double>(alone.size()));
 }
 
 }  // namespace

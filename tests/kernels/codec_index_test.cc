@@ -24,7 +24,7 @@ std::vector<IndexSet> sets_for(const IndexCodec& codec) {
   return sets;
 }
 
-ByteBuffer encoded(const IndexCodec& codec, const IndexSet& set) {
+ByteBuffer index_encoded(const IndexCodec& codec, const IndexSet& set) {
   ByteBuffer bytes;
   EXPECT_TRUE(codec.encode(set.indices, set.dimension, {}, bytes, nullptr)) << set.name;
   return bytes;
@@ -38,7 +38,7 @@ TEST_P(LosslessIndexCodec, DecodesWhatWasEncodedOnEveryInstructionSet) {
     ByteBuffer first;
     testing::for_each_isa([&](const std::string& isa) {
       SCOPED_TRACE(set.name + " on " + isa);
-      const ByteBuffer bytes = encoded(codec, set);
+      const ByteBuffer bytes = index_encoded(codec, set);
       if (first.empty()) first = bytes;
       EXPECT_EQ(bytes, first) << "instruction sets disagree about the bytes";
       IndexBuffer decoded;
@@ -51,7 +51,7 @@ TEST_P(LosslessIndexCodec, DecodesWhatWasEncodedOnEveryInstructionSet) {
 
 TEST_P(LosslessIndexCodec, AppendsToWhatIsThere) {
   const IndexSet set{"", 1000, testing::uniform_indices(1000, 0.4, 5)};
-  const ByteBuffer alone = encoded(*GetParam(), set);
+  const ByteBuffer alone = index_encoded(*GetParam(), set);
   ByteBuffer out{1, 2, 3};
   ASSERT_TRUE(GetParam()->encode(set.indices, set.dimension, {}, out, nullptr));
   ASSERT_EQ(out.size(), alone.size() + 3);
@@ -60,7 +60,7 @@ TEST_P(LosslessIndexCodec, AppendsToWhatIsThere) {
 }
 
 /// Anything that decode() accepts must be a strictly increasing set of the right size.
-void expect_error_or_valid(const IndexCodec& codec, ByteSpan bytes, uint64_t dimension, uint64_t count) {
+void expect_error_or_valid_index(const IndexCodec& codec, ByteSpan bytes, uint64_t dimension, uint64_t count) {
   const Buffer<uint8_t> exact(bytes.begin(), bytes.end());  // so that a sanitizer sees a read behind the end
   IndexBuffer decoded;
   const Status status = codec.decode(exact, dimension, count, decoded);
@@ -79,7 +79,7 @@ TEST_P(LosslessIndexCodec, EveryTruncationIsAnError) {
   const IndexCodec& codec = *GetParam();
   for (const uint64_t count : {1, 100, 256, 300, 600}) {
     const IndexSet set{"", 2000, testing::clustered_indices(2000, count, count)};
-    const ByteBuffer bytes = encoded(codec, set);
+    const ByteBuffer bytes = index_encoded(codec, set);
     testing::for_each_isa([&](const std::string& isa) {
       for (size_t length = 0; length < bytes.size(); ++length) {
         const ByteBuffer cut(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(length));
@@ -97,12 +97,12 @@ TEST_P(LosslessIndexCodec, EveryTruncationIsAnError) {
 TEST_P(LosslessIndexCodec, EveryCorruptByteIsAnErrorOrAValidSet) {
   const IndexCodec& codec = *GetParam();
   const IndexSet set{"", 3000, testing::clustered_indices(3000, 600, 3)};
-  const ByteBuffer bytes = encoded(codec, set);
+  const ByteBuffer bytes = index_encoded(codec, set);
   for (size_t at = 0; at < bytes.size(); ++at) {
     for (const uint32_t flip : {0x01, 0x10, 0x80, 0xff}) {
       ByteBuffer broken = bytes;
       broken[at] = static_cast<uint8_t>(broken[at] ^ flip);
-      expect_error_or_valid(codec, broken, set.dimension, set.indices.size());
+      expect_error_or_valid_index(codec, broken, set.dimension, set.indices.size());
     }
   }
 }
@@ -117,7 +117,7 @@ TEST_P(LosslessIndexCodec, RandomBytesAreAnErrorOrAValidSetTheSameOnEveryInstruc
         round % 3 == 0 ? bytes.size() * 8 + 1 : 1 + (random.next_u64() >> (32 + random.next_below(30)));
     std::optional<bool> accepted;
     testing::for_each_isa([&](const std::string& isa) {
-      expect_error_or_valid(*GetParam(), bytes, dimension, count);
+      expect_error_or_valid_index(*GetParam(), bytes, dimension, count);
       IndexBuffer decoded;
       const bool now = GetParam()->decode(bytes, dimension, count, decoded).has_value();
       EXPECT_EQ(accepted.value_or(now), now) << isa;
@@ -129,12 +129,12 @@ TEST_P(LosslessIndexCodec, RandomBytesAreAnErrorOrAValidSetTheSameOnEveryInstruc
 TEST_P(LosslessIndexCodec, AnotherCountOrDimensionIsAnError) {
   const IndexCodec& codec = *GetParam();
   const IndexSet set{"", 1001, {3, 4, 900, 1000}};
-  const ByteBuffer bytes = encoded(codec, set);
+  const ByteBuffer bytes = index_encoded(codec, set);
   IndexBuffer decoded;
   EXPECT_FALSE(codec.decode(bytes, set.dimension, 3, decoded));
   EXPECT_FALSE(codec.decode(bytes, set.dimension, 5, decoded));
   if (codec.name() == "huffman") {  // its code follows the dimension: other indices may stand there
-    expect_error_or_valid(codec, bytes, 1000, 4);
+    expect_error_or_valid_index(codec, bytes, 1000, 4);
   } else {
     EXPECT_FALSE(codec.decode(bytes, 1000, 4, decoded));
   }
@@ -166,7 +166,7 @@ TEST(GapCode, StaysWithinThreePercentOfTheEntropyOfUniformIndices) {
     const IndexSet set{"", n, testing::uniform_indices(n, density, 17)};
     const double k = static_cast<double>(set.indices.size());
     ASSERT_NEAR(k, density * static_cast<double>(n), 5 * std::sqrt(density * static_cast<double>(n)));
-    const double bits = 8.0 * static_cast<double>(encoded(gap_index_codec(), set).size()) / k;
+    const double bits = 8.0 * static_cast<double>(index_encoded(gap_index_codec(), set).size()) / k;
     EXPECT_LE(bits, 1.03 * entropy_bits_per_index(n, set.indices.size())) << density;
   }
 }
@@ -178,26 +178,27 @@ TEST(GapCode, TakesFewerBitsThanUniformIndicesWouldWhereTheDensityVaries) {
     if (index > set.indices.back()) set.indices.push_back(index);
   }
   const double k = static_cast<double>(set.indices.size());
-  const double bits = 8.0 * static_cast<double>(encoded(gap_index_codec(), set).size()) / k;
+  const double bits = 8.0 * static_cast<double>(index_encoded(gap_index_codec(), set).size()) / k;
   EXPECT_LT(bits, 0.75 * entropy_bits_per_index(n, set.indices.size()));
 }
 
 TEST(GapCode, ConsecutiveIndicesTakeABitEach) {
   const uint64_t n = 256 * 8;
-  EXPECT_EQ(encoded(gap_index_codec(), {"", n, testing::uniform_indices(n, 1.0, 1)}).size(), n / 8 + n / kGapBlock);
+  EXPECT_EQ(index_encoded(gap_index_codec(), {"", n, testing::uniform_indices(n, 1.0, 1)}).size(),
+            n / 8 + n / kGapBlock);
 }
 
 TEST(GapCode, BytesAreAsDocumented) {
   // Gaps 3, 0, 5 in a block of three: parameter 1 (cost 3 + 1 + 0 + 2 = 6; 0 costs 8, 2 costs 7), low bits 1 0 1, quotients
   // 1 0 2 in unary: 0 1, 1, 0 0 1 from the lowest bit.
-  EXPECT_EQ(encoded(gap_index_codec(), {"", 100, {3, 4, 10}}), (ByteBuffer{1, 0b101, 0b100110}));
+  EXPECT_EQ(index_encoded(gap_index_codec(), {"", 100, {3, 4, 10}}), (ByteBuffer{1, 0b101, 0b100110}));
   // A full block of gaps 3: parameters 1 and 2 cost 512, the smaller is taken; low bits and quotients all 1.
   IndexBuffer fourths;
   for (uint32_t i = 0; i < kGapBlock; ++i) fourths.push_back(3 + 4 * i);
   ByteBuffer expected{1};
   expected.insert(expected.end(), 32, 0xff);
   expected.insert(expected.end(), 64, 0xaa);
-  EXPECT_EQ(encoded(gap_index_codec(), {"", 1024, fourths}), expected);
+  EXPECT_EQ(index_encoded(gap_index_codec(), {"", 1024, fourths}), expected);
 }
 
 TEST(GapCode, LowBitsOfAFullBlockAreInterleavedByEight) {
@@ -208,7 +209,7 @@ TEST(GapCode, LowBitsOfAFullBlockAreInterleavedByEight) {
     at += i / 8 == 5 ? 100 : 64;
     indices.push_back(at++);
   }
-  const ByteBuffer bytes = encoded(gap_index_codec(), {"", 1 << 20, indices});
+  const ByteBuffer bytes = index_encoded(gap_index_codec(), {"", 1 << 20, indices});
   const uint32_t shift = bytes[0];
   ASSERT_EQ(shift, 6u);  // 64 = 1 << 6 + 0; 100 = 1 << 6 + 36
   for (size_t lane = 0; lane < 8; ++lane) {

@@ -17,9 +17,10 @@ namespace millrace {
 namespace {
 
 using testing::field;
-using Coded = testing::BloomCode;
+using PolicyCoded = testing::BloomCode;
 
-Coded encoded(const IndexCodec& codec, IndexSpan indices, uint64_t dimension, double rate, uint64_t seed = 5) {
+PolicyCoded policy_encoded(const IndexCodec& codec, IndexSpan indices, uint64_t dimension, double rate,
+                           uint64_t seed = 5) {
   return testing::bloom_code(codec, indices, dimension, testing::bloom_options(rate, seed));
 }
 
@@ -44,13 +45,13 @@ TEST_P(BloomPolicy, DecodesAsManyPositivesAsWereSelectedAndWhatTheEncoderSaid) {
       for (const double density : {0.0, 0.002, 0.2, 1.0}) {
         SCOPED_TRACE("rate " + std::to_string(rate) + ", density " + std::to_string(density));
         const IndexBuffer indices = testing::uniform_indices(dimension, density, 3);
-        const Coded first = encoded(*GetParam(), indices, dimension, rate);
+        const PolicyCoded first = policy_encoded(*GetParam(), indices, dimension, rate);
         const OracleFilter filter(first.bytes, dimension);
         EXPECT_EQ(field<uint32_t>(first.bytes, 8), filter.positives.size());
         EXPECT_EQ(first.decoded.size(), indices.size());
         EXPECT_TRUE(std::ranges::includes(filter.positives, first.decoded));
         testing::for_each_isa([&](const std::string& isa) {
-          const Coded coded = encoded(*GetParam(), indices, dimension, rate);
+          const PolicyCoded coded = policy_encoded(*GetParam(), indices, dimension, rate);
           EXPECT_EQ(coded.bytes, first.bytes) << isa;
           IndexBuffer decoded;
           ASSERT_TRUE(GetParam()->decode(coded.bytes, dimension, indices.size(), decoded)) << isa;
@@ -64,7 +65,7 @@ TEST_P(BloomPolicy, DecodesAsManyPositivesAsWereSelectedAndWhatTheEncoderSaid) {
 TEST_P(BloomPolicy, TruncationsAreErrorsAndCorruptBytesErrorsOrValidSets) {
   const uint64_t dimension = 3000;
   const IndexBuffer indices = testing::uniform_indices(dimension, 0.02, 4);
-  const Coded coded = encoded(*GetParam(), indices, dimension, 0.05);
+  const PolicyCoded coded = policy_encoded(*GetParam(), indices, dimension, 0.05);
   IndexBuffer decoded;
   for (size_t length = 0; length < coded.bytes.size(); ++length) {
     const ByteBuffer cut(coded.bytes.begin(), coded.bytes.begin() + static_cast<std::ptrdiff_t>(length));
@@ -89,7 +90,7 @@ TEST_P(BloomPolicy, TruncationsAreErrorsAndCorruptBytesErrorsOrValidSets) {
 
 TEST_P(BloomPolicy, HostileFiltersThatKnowEverythingTakeNoMemoryForMoreThanTheyMay) {
   const uint64_t dimension = 1 << 20;
-  Coded coded = encoded(*GetParam(), IndexBuffer{7}, dimension, 0.001);
+  PolicyCoded coded = policy_encoded(*GetParam(), IndexBuffer{7}, dimension, 0.001);
   std::fill(coded.bytes.begin() + 20, coded.bytes.end(), 0xff);
   IndexBuffer decoded;
   EXPECT_FALSE(GetParam()->decode(coded.bytes, dimension, 1, decoded));
@@ -101,7 +102,7 @@ TEST_P(BloomPolicy, HostileFiltersThatKnowEverythingTakeNoMemoryForMoreThanTheyM
 }
 
 TEST_P(BloomPolicy, AFilterOfManyMoreIndicesThanAreDecodedIsRefused) {
-  Coded coded = encoded(*GetParam(), {}, 1000, 0.001);
+  PolicyCoded coded = policy_encoded(*GetParam(), {}, 1000, 0.001);
   IndexBuffer decoded;
   EXPECT_TRUE(GetParam()->decode(coded.bytes, 1000, 0, decoded));
   const uint32_t bits = 1 << 20;  // conflict sets took 24 bytes for each of them
@@ -115,7 +116,7 @@ TEST(BloomP2, RefusesMoreMembersThanTheDimensionAllowsBeforeItHoldsThem) {
   // As full as may be: 0.83 of the bits. Three in five indices are then positives, in 3 sets each.
   const uint64_t dimension = 1 << 20;
   const IndexBuffer indices = testing::uniform_indices(dimension, 0.001, 3);
-  Coded coded = encoded(bloom_p2_index_codec(), indices, dimension, 0.125);
+  PolicyCoded coded = policy_encoded(bloom_p2_index_codec(), indices, dimension, 0.125);
   ASSERT_EQ(field<uint32_t>(coded.bytes, 16), 3u);
   const auto stated = static_cast<uint32_t>(dimension);
   std::memcpy(coded.bytes.data() + 8, &stated, sizeof(stated));
@@ -131,7 +132,7 @@ TEST(BloomPolicies, DeterministicOnesTakeTheirEndOrTheMiddle) {
   const uint64_t dimension = 20'000;
   const IndexBuffer indices = testing::uniform_indices(dimension, 0.02, 3);
   const auto part = [&](const IndexCodec& codec, auto begin_of) {
-    const Coded coded = encoded(codec, indices, dimension, 0.05);
+    const PolicyCoded coded = policy_encoded(codec, indices, dimension, 0.05);
     const IndexBuffer positives = OracleFilter(coded.bytes, dimension).positives;
     ASSERT_GT(positives.size(), indices.size() + 500);
     const auto begin = positives.begin() + static_cast<std::ptrdiff_t>(begin_of(positives.size() - indices.size()));
@@ -159,7 +160,7 @@ TEST(BloomP1, EveryPositiveIsAsLikely) {
   double mean_place = 0;
   constexpr int kSeeds = 300;
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
-    const Coded coded = encoded(bloom_p1_index_codec(), indices, dimension, 0.1, seed);
+    const PolicyCoded coded = policy_encoded(bloom_p1_index_codec(), indices, dimension, 0.1, seed);
     const IndexBuffer positives = OracleFilter(coded.bytes, dimension).positives;
     const auto p = static_cast<double>(positives.size());
     hits += static_cast<double>(common(coded.decoded, indices));
@@ -212,7 +213,7 @@ TEST(BloomP2, IsAlgorithm1WithoutDrawsFromEmptySets) {
   for (const double rate : {0.5, 0.1, 0.01}) {
     for (const double density : {0.01, 0.1, 0.4}) {
       const IndexBuffer indices = testing::uniform_indices(dimension, density, 3);
-      const Coded coded = encoded(bloom_p2_index_codec(), indices, dimension, rate);
+      const PolicyCoded coded = policy_encoded(bloom_p2_index_codec(), indices, dimension, rate);
       EXPECT_EQ(coded.decoded, oracle_p2(OracleFilter(coded.bytes, dimension), indices.size()))
           << rate << ' ' << density;
     }
@@ -223,7 +224,7 @@ TEST(BloomP2, WhatIsAloneInASetIsDecodedAndMoreIsRightThanUnderP1) {
   const uint64_t dimension = 40'000;
   const IndexBuffer indices = testing::uniform_indices(dimension, 0.02, 3);
   for (const uint64_t seed : {1, 2, 3}) {
-    const Coded coded = encoded(bloom_p2_index_codec(), indices, dimension, 0.01, seed);
+    const PolicyCoded coded = policy_encoded(bloom_p2_index_codec(), indices, dimension, 0.01, seed);
     const OracleFilter filter(coded.bytes, dimension);
     std::map<uint32_t, std::vector<uint32_t>> sets;
     for (const uint32_t index : filter.positives) {
@@ -240,7 +241,7 @@ TEST(BloomP2, WhatIsAloneInASetIsDecodedAndMoreIsRightThanUnderP1) {
       EXPECT_TRUE(std::ranges::binary_search(coded.decoded, set[0]));
     }
     EXPECT_GT(alone, 500u);
-    const Coded random = encoded(bloom_p1_index_codec(), indices, dimension, 0.01, seed);
+    const PolicyCoded random = policy_encoded(bloom_p1_index_codec(), indices, dimension, 0.01, seed);
     EXPECT_GT(common(coded.decoded, indices), common(random.decoded, indices));
   }
 }
@@ -255,7 +256,7 @@ TEST(DeepReduceLemmas, Lemma5BoundsTheMeanAndNotEveryDraw) {
   constexpr int kSeeds = 100;
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     const auto positives =
-        static_cast<double>(encoded(bloom_p0_index_codec(), indices, dimension, 0.05, seed).decoded.size());
+        static_cast<double>(policy_encoded(bloom_p0_index_codec(), indices, dimension, 0.05, seed).decoded.size());
     over += positives > bound ? 1 : 0;
     mean += positives / kSeeds;
   }
@@ -304,12 +305,12 @@ TEST(BlockedBloom, DecodesWhatTheEncoderSaidOnEveryInstructionSet) {
     for (const double rate : {0.5, 0.01, 1e-6}) {
       for (const double density : {0.0, 0.01, 1.0}) {
         const IndexBuffer indices = testing::uniform_indices(dimension, density, 3);
-        const Coded first = encoded(bloom_blocked_index_codec(), indices, dimension, rate);
+        const PolicyCoded first = policy_encoded(bloom_blocked_index_codec(), indices, dimension, rate);
         const IndexBuffer expected = oracle_blocked(first.bytes, dimension);
         EXPECT_TRUE(std::ranges::includes(expected, indices));
         testing::for_each_isa([&](const std::string& isa) {
           SCOPED_TRACE(isa);
-          const Coded coded = encoded(bloom_blocked_index_codec(), indices, dimension, rate);
+          const PolicyCoded coded = policy_encoded(bloom_blocked_index_codec(), indices, dimension, rate);
           EXPECT_EQ(coded.bytes, first.bytes);
           EXPECT_EQ(coded.decoded, expected);
           IndexBuffer decoded;
@@ -330,7 +331,7 @@ TEST(BlockedBloom, FalsePositivesComeAtTheRate) {
       double found = 0;
       double expected = 0;
       for (const uint64_t seed : {1, 2, 3}) {
-        const Coded coded = encoded(bloom_blocked_index_codec(), indices, dimension, rate, seed);
+        const PolicyCoded coded = policy_encoded(bloom_blocked_index_codec(), indices, dimension, rate, seed);
         found += static_cast<double>(coded.decoded.size() - indices.size());
         expected += static_cast<double>(dimension - indices.size()) * rate;
       }
@@ -343,7 +344,7 @@ TEST(BlockedBloom, FalsePositivesComeAtTheRate) {
 TEST(BlockedBloom, TruncationsAreErrorsAndAFilterOfOnesTakesNoMemoryBeyondTheCount) {
   const uint64_t dimension = 1 << 18;
   const IndexBuffer indices = testing::uniform_indices(dimension, 0.002, 4);
-  Coded coded = encoded(bloom_blocked_index_codec(), indices, dimension, 0.01);
+  PolicyCoded coded = policy_encoded(bloom_blocked_index_codec(), indices, dimension, 0.01);
   IndexBuffer decoded;
   for (size_t length = 0; length < coded.bytes.size(); ++length) {
     const ByteBuffer cut(coded.bytes.begin(), coded.bytes.begin() + static_cast<std::ptrdiff_t>(length));

@@ -49,7 +49,7 @@ double squares_of(std::span<const float> values) {
   return sum;
 }
 
-double error_of(std::span<const float> values, std::span<const float> said) {
+double sign_error_of(std::span<const float> values, std::span<const float> said) {
   double sum = 0;
   for (size_t i = 0; i < values.size(); ++i) sum += std::pow(double{values[i]} - double{said[i]}, 2);
   return sum;
@@ -106,8 +106,8 @@ TEST(SignMean, TheErrorIsTheSquaresLessTheMeansSquare) {
     const auto said = same_sign(values).said;
     const double mean = std::abs(said[0]);
     const double squares = squares_of(values);
-    EXPECT_NEAR(error_of(values, said) / squares, 1 - 2000 * mean * mean / squares, 1e-6);
-    EXPECT_LE(error_of(values, said), squares * (1 - 1.0 / 2000 + 1e-6));
+    EXPECT_NEAR(sign_error_of(values, said) / squares, 1 - 2000 * mean * mean / squares, 1e-6);
+    EXPECT_LE(sign_error_of(values, said), squares * (1 - 1.0 / 2000 + 1e-6));
   }
 }
 
@@ -168,8 +168,8 @@ TEST(OneBit, TheErrorIsTheSquaresLessThoseOfTheMeansInEveryBucket) {
       const auto bucket = std::span(values).subspan(begin, 128);
       const auto of_bucket = std::span(said).subspan(begin, 128);
       const double squares = squares_of(bucket);
-      EXPECT_NEAR(error_of(bucket, of_bucket), squares - squares_of(of_bucket), 1e-6 * squares);
-      EXPECT_LE(error_of(bucket, of_bucket), squares * (1 - 1.0 / 128 + 1e-6));
+      EXPECT_NEAR(sign_error_of(bucket, of_bucket), squares - squares_of(of_bucket), 1e-6 * squares);
+      EXPECT_LE(sign_error_of(bucket, of_bucket), squares * (1 - 1.0 / 128 + 1e-6));
     }
   }
 }
@@ -178,7 +178,8 @@ TEST(OneBit, TwoMeansAreNoWorseThanOneForAll) {
   for (const Pattern pattern : kSome) {
     if (pattern == Pattern::kDenormal) continue;
     const auto values = values_of<float>(pattern, 900, 5);
-    EXPECT_LE(error_of(values, one_bit(values, 1024).said), error_of(values, same_sign(values).said) * (1 + 1e-6));
+    EXPECT_LE(sign_error_of(values, one_bit(values, 1024).said),
+              sign_error_of(values, same_sign(values).said) * (1 + 1e-6));
   }
 }
 

@@ -29,14 +29,14 @@ constexpr ValueCodecId kSkcompress{16};
 constexpr ValueCodecId kBoth[] = {kSketchml, kSkcompress};
 
 template <typename T>
-struct Coded {
+struct SketchCoded {
   std::vector<uint8_t> bytes;
   std::vector<T> decoded;
 };
 
 template <typename T>
-Coded<T> encode(ValueCodecId id, IndexSpan indices, const std::vector<T>& values, uint64_t seed = 3) {
-  Coded<T> coded;
+SketchCoded<T> encode_sketch(ValueCodecId id, IndexSpan indices, const std::vector<T>& values, uint64_t seed = 3) {
+  SketchCoded<T> coded;
   coded.decoded.resize(values.size());
   ByteBuffer bytes;
   EncodeOptions options;
@@ -49,12 +49,12 @@ Coded<T> encode(ValueCodecId id, IndexSpan indices, const std::vector<T>& values
 }
 
 template <typename T>
-Status decode(ValueCodecId id, const std::vector<uint8_t>& bytes, IndexSpan indices, std::vector<T>& out) {
+Status decode_sketch(ValueCodecId id, const std::vector<uint8_t>& bytes, IndexSpan indices, std::vector<T>& out) {
   return find_value_codec(id)->decode(bytes, indices, std::span<T>(out));
 }
 
 template <typename T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+bool sketch_same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
@@ -228,15 +228,15 @@ TYPED_TEST(SketchCodec, BytesAndValuesAreThoseOfTheDefinitions) {
         IndexBuffer sparse = testing::uniform_indices(uint64_t{1} << 32, 3e-6, n);
         sparse.resize(n);
         for (const IndexSpan indices : {IndexSpan(), IndexSpan(sparse)}) {
-          const auto coded = encode(id, indices, values);
+          const auto coded = encode_sketch(id, indices, values);
           const Oracle<TypeParam> wanted(id, seed_of(coded.bytes), indices, values);
           ASSERT_EQ(coded.bytes, wanted.bytes);
-          ASSERT_TRUE(same_bits(coded.decoded, wanted.decoded));
+          ASSERT_TRUE(sketch_same_bits(coded.decoded, wanted.decoded));
           ASSERT_LE(coded.bytes.size(), codec.bytes_max(n, kValueTypeOf<TypeParam>, {}));
           ASSERT_TRUE(codec.check(coded.bytes, n, kValueTypeOf<TypeParam>));
           std::vector<TypeParam> received(n, 42);
-          ASSERT_TRUE(decode(id, coded.bytes, indices, received));
-          ASSERT_TRUE(same_bits(received, coded.decoded));
+          ASSERT_TRUE(decode_sketch(id, coded.bytes, indices, received));
+          ASSERT_TRUE(sketch_same_bits(received, coded.decoded));
         }
       }
     }
@@ -266,7 +266,7 @@ TYPED_TEST(SketchCodec, SpecialValuesAreRefusedAndNothingIsWritten) {
 TYPED_TEST(SketchCodec, MagnitudesShrinkNoneVanishesAndNoSignChanges) {
   for (const Pattern pattern : kPatterns) {
     const auto values = values_of<TypeParam>(pattern, 5000, 8);
-    const auto coded = encode(kSketchml, {}, values);
+    const auto coded = encode_sketch(kSketchml, {}, values);
     for (size_t i = 0; i < values.size(); ++i) {
       ASSERT_LE(std::abs(coded.decoded[i]), std::abs(values[i]));
       ASSERT_EQ(coded.decoded[i] == 0, values[i] == 0);
@@ -278,7 +278,7 @@ TYPED_TEST(SketchCodec, MagnitudesShrinkNoneVanishesAndNoSignChanges) {
 TEST(SketchClaims, ABucketIsNeverOverWhatWasInsertedAndNeverLeavesItsGroup) {
   // SketchML 3.3: with g groups of q buckets the error is q / g buckets at most, always towards 0.
   const auto values = values_of<float>(Pattern::kGaussian, 40'000, 8);
-  const auto coded = encode(kSketchml, {}, values);
+  const auto coded = encode_sketch(kSketchml, {}, values);
   const Oracle<float> oracle(kSketchml, seed_of(coded.bytes), {}, values);
   ASSERT_EQ(oracle.bounds[0].size(), 128u);
   uint64_t smaller = 0;
@@ -292,7 +292,7 @@ TEST(SketchClaims, ABucketIsNeverOverWhatWasInsertedAndNeverLeavesItsGroup) {
 
 TEST(SketchClaims, BucketsHoldEquallyManyValues) {
   const auto values = values_of<float>(Pattern::kGaussian, 51'200, 2);
-  const auto coded = encode(kSketchml, {}, values);
+  const auto coded = encode_sketch(kSketchml, {}, values);
   const Oracle<float> oracle(kSketchml, seed_of(coded.bytes), {}, values);
   std::map<std::pair<uint32_t, uint32_t>, uint64_t> held;
   std::map<uint32_t, uint64_t> of_sign;
@@ -315,7 +315,7 @@ TEST(SketchClaims, AQueryIsExactAsOftenAsTheHashTablesLetExpect) {
   double variance = 0;
   for (uint64_t seed = 0; seed < 20; ++seed) {
     const auto values = values_of<float>(Pattern::kGaussian, 20'000, seed);
-    const auto coded = encode(kSketchml, {}, values, seed + 100);
+    const auto coded = encode_sketch(kSketchml, {}, values, seed + 100);
     const Oracle<float> oracle(kSketchml, seed_of(coded.bytes), {}, values);
     std::map<uint32_t, std::map<uint32_t, uint64_t>> members;
     for (size_t j = 0; j < oracle.tags.size(); ++j) ++members[oracle.tags[j]][oracle.inserted[j]];
@@ -357,7 +357,7 @@ TEST(SketchClaims, TheMeanOfABucketsBoundsWouldEnlargeTheNormItsSmallestMagnitud
   double of_mean = 0;
   for (const float value : values) of_mean += std::pow((0.01 + 1) / 2 - value, 2);
   EXPECT_GT(of_mean, 3 * norm_of(values));
-  const auto coded = encode(kSketchml, {}, values);
+  const auto coded = encode_sketch(kSketchml, {}, values);
   std::vector<float> error;
   for (size_t i = 0; i < values.size(); ++i) error.push_back(values[i] - coded.decoded[i]);
   EXPECT_LT(norm_of(error), norm_of(values));
@@ -373,7 +373,7 @@ TEST(SketchClaims, AnEntryFarLargerThanAllOthersStaysInAResidualSoThatItIsNoCont
       const auto gradient = values_of<float>(Pattern::kGaussian, kCount, step);
       for (size_t i = 0; i < kCount; ++i) accumulator[i] += gradient[i];
       accumulator[7] += 1000;
-      const auto coded = encode(id, {}, accumulator, step);
+      const auto coded = encode_sketch(id, {}, accumulator, step);
       for (size_t i = 0; i < kCount; ++i) accumulator[i] -= coded.decoded[i];
     }
     EXPECT_GT(accumulator[7], 0.9 * 1000 * kSteps);
@@ -389,7 +389,7 @@ TEST(SketchClaims, AResidualOfLikeEntriesSettles) {
     for (uint64_t step = 0; step < 400; ++step) {
       const auto gradient = values_of<float>(Pattern::kGaussian, kCount, step);
       for (size_t i = 0; i < kCount; ++i) accumulator[i] += gradient[i];
-      const auto coded = encode(id, {}, accumulator, step);
+      const auto coded = encode_sketch(id, {}, accumulator, step);
       for (size_t i = 0; i < kCount; ++i) accumulator[i] -= coded.decoded[i];
       const double ratio = std::sqrt(norm_of(accumulator) / norm_of(gradient));
       largest = std::max(largest, ratio);
@@ -402,8 +402,8 @@ TEST(SketchClaims, AResidualOfLikeEntriesSettles) {
 
 TEST(SketchClaims, AHuffmanCodeOfTheSketchSavesWhatCellsAreSmallerThanBuckets) {
   const auto values = values_of<float>(Pattern::kGaussian, 100'000, 8);
-  const auto plain = encode(kSketchml, {}, values);
-  const auto coded = encode(kSkcompress, {}, values);
+  const auto plain = encode_sketch(kSketchml, {}, values);
+  const auto coded = encode_sketch(kSkcompress, {}, values);
   EXPECT_EQ(plain.decoded, coded.decoded);
   // 3 bits of tag, 0.6 cells of 5 bits; the tables are 0.08 bits a value here.
   EXPECT_NEAR(static_cast<double>(plain.bytes.size()) * 8 / 100'000, 6.08, 0.02);
@@ -416,24 +416,24 @@ TYPED_TEST(SketchCodec, OtherLengthsAreErrors) {
   for (const ValueCodecId id : kBoth) {
     const ValueCodec& codec = *find_value_codec(id);
     for (const Pattern pattern : {Pattern::kGaussian, Pattern::kMostlyZero, Pattern::kAllZero}) {
-      const auto coded = encode(id, {}, values_of<TypeParam>(pattern, 300, 3));
+      const auto coded = encode_sketch(id, {}, values_of<TypeParam>(pattern, 300, 3));
       std::vector<TypeParam> out(300);
       for (size_t length = 0; length < coded.bytes.size(); ++length) {
         const std::vector<uint8_t> cut(coded.bytes.begin(), coded.bytes.begin() + static_cast<std::ptrdiff_t>(length));
-        ASSERT_FALSE(decode(id, cut, {}, out)) << length;
+        ASSERT_FALSE(decode_sketch(id, cut, {}, out)) << length;
       }
       auto longer = coded.bytes;
       longer.push_back(0);
-      EXPECT_FALSE(decode(id, longer, {}, out));
+      EXPECT_FALSE(decode_sketch(id, longer, {}, out));
       for (const uint64_t count : {uint64_t{0}, uint64_t{4000}, uint64_t{1} << 32, ~uint64_t{0}}) {
         EXPECT_FALSE(codec.check(coded.bytes, count, kValueTypeOf<TypeParam>)) << count;
       }
       std::vector<TypeParam> fewer(100);
-      EXPECT_FALSE(decode(id, coded.bytes, {}, fewer));
+      EXPECT_FALSE(decode_sketch(id, coded.bytes, {}, fewer));
     }
     std::vector<TypeParam> none;
-    EXPECT_TRUE(decode(id, {}, {}, none));
-    EXPECT_FALSE(decode(id, {0}, {}, none));
+    EXPECT_TRUE(decode_sketch(id, {}, {}, none));
+    EXPECT_FALSE(decode_sketch(id, {0}, {}, none));
   }
 }
 
@@ -441,14 +441,14 @@ TYPED_TEST(SketchCodec, EveryCorruptionOfAByteIsAnErrorOrFiniteValues) {
   for (const ValueCodecId id : kBoth) {
     for (const Pattern pattern : {Pattern::kGaussian, Pattern::kFewDistinct}) {
       constexpr size_t kCount = 90;
-      const auto coded = encode(id, {}, values_of<TypeParam>(pattern, kCount, 7));
+      const auto coded = encode_sketch(id, {}, values_of<TypeParam>(pattern, kCount, 7));
       size_t errors = 0;
       for (size_t at = 0; at < coded.bytes.size(); ++at) {
         for (int byte = 0; byte < 256; ++byte) {
           auto broken = coded.bytes;
           broken[at] = static_cast<uint8_t>(byte);
           std::vector<TypeParam> out(kCount);
-          const Status done = decode(id, broken, {}, out);
+          const Status done = decode_sketch(id, broken, {}, out);
           if (!done) {
             ASSERT_EQ(done.error().code, ErrorCode::kMalformed);
             ++errors;
@@ -465,12 +465,12 @@ TYPED_TEST(SketchCodec, EveryCorruptionOfAByteIsAnErrorOrFiniteValues) {
 
 TEST(SketchBytes, WhatCannotBeIsMalformedByName) {
   const auto values = values_of<float>(Pattern::kGaussian, 4000, 7);
-  const auto coded = encode(kSketchml, {}, values);
+  const auto coded = encode_sketch(kSketchml, {}, values);
   std::vector<float> out(values.size());
   const auto refusal = [&](size_t at, uint8_t byte) {
     auto broken = coded.bytes;
     broken[at] = byte;
-    const Status done = decode(kSketchml, broken, {}, out);
+    const Status done = decode_sketch(kSketchml, broken, {}, out);
     return done ? std::string("none") : done.error().message;
   };
   EXPECT_EQ(refusal(8, 129), "sketchml: parameters that cannot be, or cut off");

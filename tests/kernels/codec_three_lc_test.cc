@@ -31,14 +31,14 @@ EncodeOptions options_of(double multiplier) {
 }
 
 template <typename T>
-struct Coded {
+struct ThreeLcCoded {
   std::vector<uint8_t> bytes;
   std::vector<T> decoded;
 };
 
 template <typename T>
-Coded<T> encode(const std::vector<T>& values, double multiplier) {
-  Coded<T> coded;
+ThreeLcCoded<T> encode_three_lc(const std::vector<T>& values, double multiplier) {
+  ThreeLcCoded<T> coded;
   coded.decoded.resize(values.size());
   ByteBuffer bytes;
   const Status done =
@@ -49,14 +49,14 @@ Coded<T> encode(const std::vector<T>& values, double multiplier) {
 }
 
 template <typename T>
-Status decode(const std::vector<uint8_t>& bytes, std::vector<T>& out) {
+Status decode_three_lc(const std::vector<uint8_t>& bytes, std::vector<T>& out) {
   return codec().decode(bytes, {}, std::span<T>(out));
 }
 
 /// The paper's steps one after the other: equations 1 to 3, quartic encoding, zero-run encoding.
 template <typename T>
-Coded<T> oracle(const std::vector<T>& values, double multiplier) {
-  Coded<T> coded;
+ThreeLcCoded<T> oracle(const std::vector<T>& values, double multiplier) {
+  ThreeLcCoded<T> coded;
   if (values.empty()) return coded;
   T largest = 0;
   for (const T value : values) largest = std::max(largest, std::abs(value));
@@ -89,7 +89,7 @@ Coded<T> oracle(const std::vector<T>& values, double multiplier) {
 }
 
 template <typename T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+bool three_lc_same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
@@ -106,14 +106,14 @@ TYPED_TEST(ThreeLc, EqualsThePapersStepsOnEveryInstructionSet) {
           SCOPED_TRACE(isa + ", pattern " + std::to_string(static_cast<int>(pattern)) + ", n " + std::to_string(n));
           const auto values = values_of<TypeParam>(pattern, n, n);
           const auto wanted = oracle(values, multiplier);
-          const auto coded = encode(values, multiplier);
+          const auto coded = encode_three_lc(values, multiplier);
           ASSERT_EQ(coded.bytes, wanted.bytes);
-          ASSERT_TRUE(same_bits(coded.decoded, wanted.decoded));
+          ASSERT_TRUE(three_lc_same_bits(coded.decoded, wanted.decoded));
           ASSERT_LE(coded.bytes.size(), codec().bytes_max(n, kValueTypeOf<TypeParam>, {}));
           ASSERT_TRUE(codec().check(coded.bytes, n, kValueTypeOf<TypeParam>));
           std::vector<TypeParam> received(n, 42);
-          ASSERT_TRUE(decode(coded.bytes, received));
-          ASSERT_TRUE(same_bits(received, wanted.decoded));
+          ASSERT_TRUE(decode_three_lc(coded.bytes, received));
+          ASSERT_TRUE(three_lc_same_bits(received, wanted.decoded));
         }
       }
     }
@@ -142,7 +142,7 @@ TYPED_TEST(ThreeLc, TheSmallestAndTheLargestMagnitudesAreKept) {
   using Limits = std::numeric_limits<TypeParam>;
   for (const TypeParam largest : {Limits::denorm_min(), 3 * Limits::denorm_min(), Limits::min(), Limits::max()}) {
     for (const double multiplier : {1.0, 1.75, std::nextafter(2.0, 0.0)}) {
-      const auto coded = encode<TypeParam>({largest, -largest, 0}, multiplier);
+      const auto coded = encode_three_lc<TypeParam>({largest, -largest, 0}, multiplier);
       EXPECT_GE(coded.decoded[0], largest);
       EXPECT_TRUE(std::isfinite(coded.decoded[0]));
       EXPECT_LT(coded.decoded[0] - largest, largest) << "no contraction";
@@ -156,16 +156,16 @@ TEST(ThreeLcBytes, GoldenBytes) {
   std::vector<float> values(80, 0.0F);
   values[0] = 0.3F;
   values[16] = -0.3F;
-  const auto coded = encode(values, 1);
+  const auto coded = encode_three_lc(values, 1);
   // 16 bytes: 2 * 81 + 0 * 27 + 9 + 3 + 1, then a run of 14 and one of 1.
   EXPECT_EQ(coded.bytes, (std::vector<uint8_t>{0x9a, 0x99, 0x99, 0x3e, 175, 255, 121}));
 }
 
 TEST(ThreeLcBytes, ZerosTakeABytePerSeventyValuesAndNoneTakesOverABytePerFive) {
   // The paper's 280 times less than f32, for a tensor of zeros.
-  const auto coded = encode(std::vector<float>(70'000, 0.0F), 1.75);
+  const auto coded = encode_three_lc(std::vector<float>(70'000, 0.0F), 1.75);
   EXPECT_EQ(coded.bytes.size(), 4u + 1000);
-  const auto dense = encode(std::vector<float>(70'000, 1.0F), 1.75);
+  const auto dense = encode_three_lc(std::vector<float>(70'000, 1.0F), 1.75);
   EXPECT_EQ(dense.bytes.size(), 4u + 14'000);  // 1.6 bits a value
 }
 
@@ -174,7 +174,7 @@ TEST(ThreeLcClaims, NoErrorIsOverHalfTheScaleNorOverTheValue) {
   for (const Pattern pattern : kPatterns) {
     for (const double multiplier : {1.0, 1.5, 1.9}) {
       const auto values = values_of<float>(pattern, 3000, 5);
-      const auto coded = encode(values, multiplier);
+      const auto coded = encode_three_lc(values, multiplier);
       float scale;
       std::memcpy(&scale, coded.bytes.data(), sizeof(scale));
       double error = 0;
@@ -200,7 +200,7 @@ TEST(ThreeLcClaims, AGreaterMultiplierSendsFewerValuesInFewerBytes) {
   size_t bytes = SIZE_MAX;
   int64_t sent = INT64_MAX;
   for (const double multiplier : {1.0, 1.25, 1.5, 1.75, 1.9}) {
-    const auto coded = encode(values, multiplier);
+    const auto coded = encode_three_lc(values, multiplier);
     const int64_t kept = std::ranges::count_if(coded.decoded, [](float value) { return value != 0; });
     EXPECT_LT(coded.bytes.size(), bytes);
     EXPECT_LT(kept, sent);
@@ -222,7 +222,7 @@ TEST(ThreeLcClaims, AResidualStaysWithinItsBoundAndReachesMostOfItWhereAllAreLar
         gradient_max = std::max(gradient_max, std::abs(gradient));
         value += gradient;
       }
-      const auto coded = encode(accumulator, s);
+      const auto coded = encode_three_lc(accumulator, s);
       for (size_t i = 0; i < kCount; ++i) {
         accumulator[i] -= coded.decoded[i];
         residual_max = std::max(residual_max, std::abs(accumulator[i]));
@@ -246,34 +246,35 @@ TEST(ThreeLcText, TheMultiplierIsInTheText) {
 
 TYPED_TEST(ThreeLc, OtherLengthsAreErrors) {
   for (const size_t n : {1, 4, 5, 23, 150}) {
-    const auto coded = encode(values_of<TypeParam>(Pattern::kMostlyZero, n, 3), 1);
+    const auto coded = encode_three_lc(values_of<TypeParam>(Pattern::kMostlyZero, n, 3), 1);
     std::vector<TypeParam> out(n);
     for (size_t length = 0; length < coded.bytes.size(); ++length) {
-      EXPECT_FALSE(decode({coded.bytes.begin(), coded.bytes.begin() + static_cast<std::ptrdiff_t>(length)}, out));
+      EXPECT_FALSE(
+          decode_three_lc({coded.bytes.begin(), coded.bytes.begin() + static_cast<std::ptrdiff_t>(length)}, out));
     }
     for (const int more : {0, 121, 242, 243, 255}) {
       auto longer = coded.bytes;
       longer.push_back(static_cast<uint8_t>(more));
-      EXPECT_FALSE(decode(longer, out));
+      EXPECT_FALSE(decode_three_lc(longer, out));
     }
     for (const uint64_t count : {uint64_t{0}, uint64_t{n} * 80, uint64_t{1} << 32, ~uint64_t{0}}) {
       EXPECT_FALSE(codec().check(coded.bytes, count, kValueTypeOf<TypeParam>)) << n << ' ' << count;
     }
   }
   std::vector<TypeParam> none;
-  EXPECT_TRUE(decode({}, none));
-  EXPECT_FALSE(decode({0}, none));
+  EXPECT_TRUE(decode_three_lc({}, none));
+  EXPECT_FALSE(decode_three_lc({0}, none));
 }
 
 TYPED_TEST(ThreeLc, EveryCorruptionOfAByteIsAnErrorOrValuesOfOneMagnitude) {
-  const auto coded = encode(values_of<TypeParam>(Pattern::kMostlyZero, 43, 7), 1);
+  const auto coded = encode_three_lc(values_of<TypeParam>(Pattern::kMostlyZero, 43, 7), 1);
   size_t errors = 0;
   for (size_t at = 0; at < coded.bytes.size(); ++at) {
     for (int byte = 0; byte < 256; ++byte) {
       auto broken = coded.bytes;
       broken[at] = static_cast<uint8_t>(byte);
       std::vector<TypeParam> out(43, 42);
-      const Status done = decode(broken, out);
+      const Status done = decode_three_lc(broken, out);
       if (!done) {
         ASSERT_EQ(done.error().code, ErrorCode::kMalformed);
         ++errors;
@@ -294,15 +295,15 @@ TYPED_TEST(ThreeLc, AScaleThatIsNoMagnitudePaddingAndDigitsWithoutAScaleAreMalfo
   for (const TypeParam scale : {Limits::quiet_NaN(), Limits::infinity(), TypeParam{-1}, -TypeParam{0}}) {
     std::vector<uint8_t> bytes(sizeof(scale) + 2, 121);
     std::memcpy(bytes.data(), &scale, sizeof(scale));
-    EXPECT_FALSE(decode(bytes, out));
+    EXPECT_FALSE(decode_three_lc(bytes, out));
   }
   // Values 6 and 7 are digits 3 of bytes 0 and 1; digit 3 of byte 1 and digits 4 are padding.
-  auto bytes = encode(std::vector<TypeParam>{1, -1, 1, -1, 1, -1, 1}, 1).bytes;
-  EXPECT_TRUE(decode(bytes, out));
+  auto bytes = encode_three_lc(std::vector<TypeParam>{1, -1, 1, -1, 1, -1, 1}, 1).bytes;
+  EXPECT_TRUE(decode_three_lc(bytes, out));
   bytes[sizeof(TypeParam)] += 1;
-  EXPECT_EQ(decode(bytes, out).error().message, "three_lc: padding that is not 0");
+  EXPECT_EQ(decode_three_lc(bytes, out).error().message, "three_lc: padding that is not 0");
   std::vector<uint8_t> zero(sizeof(TypeParam) + 2, 0);
-  EXPECT_EQ(decode(zero, out).error().message, "three_lc: digits without a scale");
+  EXPECT_EQ(decode_three_lc(zero, out).error().message, "three_lc: digits without a scale");
 }
 
 }  // namespace

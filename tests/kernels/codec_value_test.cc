@@ -28,7 +28,7 @@ using ValueTypes = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(ValueCodecs, ValueTypes);
 
 template <typename T>
-void expect_round_trip(const ValueCodec& codec, const CodecSpec& spec, const std::vector<T>& values) {
+void expect_value_round_trip(const ValueCodec& codec, const CodecSpec& spec, const std::vector<T>& values) {
   const auto coded = code_values<T>(codec, spec, values);
   ASSERT_TRUE(coded.status) << coded.status.error().message;
   EXPECT_LE(coded.bytes.size(), codec.bytes_max(values.size(), kValueTypeOf<T>, spec));
@@ -45,7 +45,7 @@ TYPED_TEST(ValueCodecs, WhatTheEncoderSaysIsDecodedBitForBit) {
       if (pattern == Pattern::kHuge) continue;
       for (const size_t n : {0, 1, 2, 3, 5, 8, 9, 64, 515, 1300}) {
         SCOPED_TRACE(testing::name_of(pattern, n, 0));
-        expect_round_trip(codec, spec, values_of<TypeParam>(pattern, n, n + 1));
+        expect_value_round_trip(codec, spec, values_of<TypeParam>(pattern, n, n + 1));
         if (::testing::Test::HasFatalFailure()) return;
       }
     }
@@ -65,7 +65,7 @@ TYPED_TEST(ValueCodecs, HugeValuesAreCodedOrRefused) {
         continue;
       }
       for (const TypeParam value : coded.said) ASSERT_TRUE(std::isfinite(value));
-      expect_round_trip(codec, spec, values);
+      expect_value_round_trip(codec, spec, values);
     }
   });
 }
@@ -80,7 +80,7 @@ TYPED_TEST(ValueCodecs, WhatIsNotFiniteIsRefusedUnlessAllBitsAreKept) {
         values[at] = bad;
         const auto coded = code_values<TypeParam>(codec, spec, values);
         if (codec.lossless(spec) && coded.status) {
-          expect_round_trip(codec, spec, values);
+          expect_value_round_trip(codec, spec, values);
           continue;
         }
         ASSERT_FALSE(coded.status);
@@ -311,7 +311,7 @@ TEST(ValueCodecs, WhatClaimsToBeAContractionShrinksEveryPatternInSomeNorm) {
 }
 
 /// The residual's norm over a gradient's after so many steps of error feedback; infinite where it cannot be coded any more.
-double residual_after(const ValueCodec& codec, const CodecSpec& spec, int steps) {
+double value_residual_after(const ValueCodec& codec, const CodecSpec& spec, int steps) {
   constexpr size_t kCount = 512;
   RandomSequence random(random_key(5));
   std::vector<float> accumulator(kCount);
@@ -335,11 +335,11 @@ TEST(ValueCodecs, AContractionsErrorMayBeFedBackAndTheL2NormsExplodes) {
   for_each_value_codec([](const ValueCodec& codec, const CodecSpec& spec) {
     if (codec.lossless(spec)) return;
     if (codec.contraction(spec)) {
-      EXPECT_LT(residual_after(codec, spec, 200), 20);
+      EXPECT_LT(value_residual_after(codec, spec, 200), 20);
     }
     const bool by_norm = codec.name().starts_with("qsgd") && !spec.qsgd_scale_max && spec.bucket_size == 512;
     if (by_norm && spec.qsgd_bits <= 4) {
-      EXPECT_GT(residual_after(codec, spec, 200), 100);
+      EXPECT_GT(value_residual_after(codec, spec, 200), 100);
     }
   });
 }

@@ -35,8 +35,8 @@ TEST(DropZeros, LeavesEveryOtherEntryAsItWasInItsPlace) {
     }
     Stream<float> stream = sparse(indices, values);
     drop_zeros(stream);
-    EXPECT_THAT(stream.indices, testing::ElementsAreArray(expected_indices)) << zeros;
-    EXPECT_THAT(stream.values, testing::ElementsAreArray(expected_values)) << zeros;
+    EXPECT_THAT(stream.indices, ::testing::ElementsAreArray(expected_indices)) << zeros;
+    EXPECT_THAT(stream.values, ::testing::ElementsAreArray(expected_values)) << zeros;
     EXPECT_EQ(stream.dimension, 100u);
     EXPECT_TRUE(validate(std::as_const(stream).view()));
   }
@@ -46,7 +46,7 @@ TEST(DropZeros, KeepsWhatIsNotZero) {
   const float least = std::numeric_limits<float>::denorm_min();
   Stream<float> stream = sparse({1, 2, 3, 4}, {least, -least, std::numeric_limits<float>::infinity(), NAN});
   drop_zeros(stream);
-  EXPECT_THAT(stream.indices, testing::ElementsAre(1, 2, 3, 4));
+  EXPECT_THAT(stream.indices, ::testing::ElementsAre(1, 2, 3, 4));
 }
 
 TEST(DropZeros, LeavesADenseStreamAlone) {

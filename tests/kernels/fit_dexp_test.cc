@@ -16,7 +16,7 @@ namespace {
 
 /// |fit - points| / |points| in L2, of the magnitudes as they are decoded.
 template <typename T>
-double error_of(const std::vector<T>& points, const DoubleExponential& fit) {
+double fit_dexp_error_of(const std::vector<T>& points, const DoubleExponential& fit) {
   std::vector<T> fitted(points.size());
   evaluate_double_exponential<T>(fit, fitted);
   double error = 0;
@@ -57,7 +57,7 @@ double grid_error(const std::vector<double>& points) {
   return std::sqrt(best / yy);
 }
 
-std::vector<double> descending(size_t n, double power, uint64_t seed) {
+std::vector<double> fit_dexp_descending(size_t n, double power, uint64_t seed) {
   RandomSequence random(RandomKey::from(seed));
   std::vector<double> values;
   while (values.size() < n) {
@@ -80,13 +80,13 @@ TEST(DoubleExponential, IsFoundWhereTheCurveIsOne) {
         const double x = static_cast<double>(i) / static_cast<double>(n);
         points[i] = model.a * std::exp(model.b * x) + model.c * std::exp(model.d * x);
       }
-      EXPECT_LT(error_of(points, fit_double_exponential<double>(points, CurveStart::kFirst)), 2e-3)
+      EXPECT_LT(fit_dexp_error_of(points, fit_double_exponential<double>(points, CurveStart::kFirst)), 2e-3)
           << model.b << ' ' << model.d << ' ' << n;
       std::ranges::reverse(points);
       for (double& point : points) point = -point;
       const DoubleExponential other = fit_double_exponential<double>(points, CurveStart::kLast);
       std::ranges::reverse(points);
-      EXPECT_LT(error_of(points, other), 2e-3);
+      EXPECT_LT(fit_dexp_error_of(points, other), 2e-3);
     }
   }
 }
@@ -94,8 +94,8 @@ TEST(DoubleExponential, IsFoundWhereTheCurveIsOne) {
 TEST(DoubleExponential, IsAsGoodAsAnyPairOfAGridOfRatesAndCloseToWhatASelectionLeaves) {
   for (const size_t n : {100, 1000}) {
     for (const double power : {0.5, 1.0, 3.0, 6.0}) {
-      const auto points = descending(n, power, n);
-      const double error = error_of(points, fit_double_exponential<double>(points, CurveStart::kFirst));
+      const auto points = fit_dexp_descending(n, power, n);
+      const double error = fit_dexp_error_of(points, fit_double_exponential<double>(points, CurveStart::kFirst));
       EXPECT_LE(error, grid_error(points) * 1.02) << n << ' ' << power;
       EXPECT_LT(error, power <= 1 ? 0.02 : 0.2) << n << ' ' << power;
     }
@@ -104,11 +104,12 @@ TEST(DoubleExponential, IsAsGoodAsAnyPairOfAGridOfRatesAndCloseToWhatASelectionL
 
 TEST(DoubleExponential, FewPointsAndEqualOnesAndOneSpikeAreFitted) {
   for (const auto& points : {std::vector<double>{3}, {3, 3}, {4, 1}, {5, 2, 1}, std::vector<double>(1000, 0.125)}) {
-    EXPECT_LT(error_of(points, fit_double_exponential<double>(points, CurveStart::kFirst)), 1e-6) << points.size();
+    EXPECT_LT(fit_dexp_error_of(points, fit_double_exponential<double>(points, CurveStart::kFirst)), 1e-6)
+        << points.size();
   }
   std::vector<double> spike(1000, 1.0);
   spike[0] = 1000;
-  EXPECT_LT(error_of(spike, fit_double_exponential<double>(spike, CurveStart::kFirst)), 0.05);
+  EXPECT_LT(fit_dexp_error_of(spike, fit_double_exponential<double>(spike, CurveStart::kFirst)), 0.05);
   const DoubleExponential none = fit_double_exponential<double>(std::vector<double>(5, 0.0), CurveStart::kFirst);
   EXPECT_EQ(none.a, 0);
   EXPECT_EQ(none.c, 0);
@@ -131,20 +132,20 @@ TEST(DoubleExponential, WhatIsNoMagnitudeIsDecodedAsOne) {
 
 const ValueCodec& fit_dexp() { return *find_value_codec(codec_from_text("gap+fit_dexp").value().value); }
 
-struct Coded {
+struct FitDexpCoded {
   ByteBuffer bytes;
   std::vector<float> said;
 };
 
-Coded code_of(const std::vector<float>& values) {
-  Coded coded{{}, std::vector<float>(values.size())};
+FitDexpCoded fit_dexp_code_of(const std::vector<float>& values) {
+  FitDexpCoded coded{{}, std::vector<float>(values.size())};
   EXPECT_TRUE(fit_dexp().encode({}, std::span<const float>(values), {}, coded.bytes, std::span<float>(coded.said)));
   return coded;
 }
 
 std::vector<float> values_with_zeros(size_t n) {
   std::vector<float> values;
-  for (const double magnitude : descending(n, 1, n)) values.push_back(static_cast<float>(magnitude));
+  for (const double magnitude : fit_dexp_descending(n, 1, n)) values.push_back(static_cast<float>(magnitude));
   RandomSequence random(RandomKey::from(n));
   for (size_t i = n; i > 1; --i) std::swap(values[i - 1], values[random.next_below(i)]);
   for (size_t i = 0; i < n; ++i) values[i] *= i % 7 == 0 ? 0.0F : i % 3 == 0 ? -1.0F : 1.0F;
@@ -152,7 +153,7 @@ std::vector<float> values_with_zeros(size_t n) {
 }
 
 /// The code read as WIRE_FORMAT.md says it, bit by bit.
-std::vector<float> read_slowly(const ByteBuffer& bytes, size_t count) {
+std::vector<float> read_slowly_fit_dexp(const ByteBuffer& bytes, size_t count) {
   const auto number = [&](size_t at, size_t size) {
     uint64_t value = 0;
     for (size_t b = 0; b < size; ++b) value += uint64_t{bytes.at(at + b)} << 8 * b;
@@ -196,25 +197,25 @@ std::vector<float> read_slowly(const ByteBuffer& bytes, size_t count) {
 TEST(FitDexp, IsReadAsTheWireFormatSaysIt) {
   for (const size_t n : {64, 500, 5000}) {
     const auto values = values_with_zeros(n);
-    const Coded coded = code_of(values);
+    const FitDexpCoded coded = fit_dexp_code_of(values);
     ASSERT_EQ(coded.bytes[0], 1);
-    EXPECT_EQ(read_slowly(coded.bytes, n), coded.said);
+    EXPECT_EQ(read_slowly_fit_dexp(coded.bytes, n), coded.said);
     for (size_t i = 0; i < n; ++i) ASSERT_GE(coded.said[i] * values[i], 0) << i;  // no sign is lost
   }
 }
 
 TEST(FitDexp, ZerosAloneAndOneSignAloneAreFitted) {
-  const Coded zeros = code_of(std::vector<float>(1000, 0.0F));
+  const FitDexpCoded zeros = fit_dexp_code_of(std::vector<float>(1000, 0.0F));
   EXPECT_EQ(zeros.bytes[0], 1);
   EXPECT_EQ(zeros.said, std::vector<float>(1000, 0.0F));
-  const Coded negative = code_of(std::vector<float>(1000, -0.5F));
+  const FitDexpCoded negative = fit_dexp_code_of(std::vector<float>(1000, -0.5F));
   EXPECT_EQ(negative.bytes[0], 1);
   for (const float value : negative.said) EXPECT_NEAR(value, -0.5F, 1e-6F);
 }
 
 TEST(FitDexp, CountsCoefficientsAndRatesThatCannotBeAreMalformed) {
   const auto values = values_with_zeros(300);
-  const Coded coded = code_of(values);
+  const FitDexpCoded coded = fit_dexp_code_of(values);
   ASSERT_EQ(coded.bytes[0], 1);
   std::vector<float> out(values.size());
   const auto decodes_with = [&](size_t at, auto number) {

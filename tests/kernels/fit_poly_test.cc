@@ -29,7 +29,7 @@ long double value_at(const Powers& powers, double t) {
 }
 
 /// Descending positive values: what a selection leaves of a Gaussian to a power.
-std::vector<double> descending(size_t n, double power, uint64_t seed) {
+std::vector<double> fit_poly_descending(size_t n, double power, uint64_t seed) {
   RandomSequence random(RandomKey::from(seed));
   std::vector<double> values;
   while (values.size() < n) {
@@ -79,7 +79,7 @@ struct SlowFit {
 TEST(FitPolynomial, IsTheLeastSquaresFitOfAnyNumberOfPoints) {
   for (const size_t n : {1, 2, 3, 4, 5, 6, 7, 8, 13, 100, 1001, 20'000}) {
     for (const double power : {1.0, 4.0}) {
-      const auto values = descending(n, power, n);
+      const auto values = fit_poly_descending(n, power, n);
       const Powers powers = fit_polynomial<double>(values);
       const SlowFit slow(values);
       for (size_t i = 0; i < n; ++i) {
@@ -127,7 +127,7 @@ TEST(PieceCount, IsTwiceTheRootOfTheChangeOfTheSlopeOverTheUnitIntervalInUnitsOf
   EXPECT_EQ(piece_count<double>(values), 16u);
   EXPECT_EQ(piece_count<double>(std::vector<double>(1000, 2.0)), 1u);
   EXPECT_EQ(piece_count<double>(std::vector<double>(1000, 0.0)), 1u);
-  for (size_t n = 1; n < 6; ++n) EXPECT_EQ(piece_count<double>(descending(n, 3, 1)), 1u);
+  for (size_t n = 1; n < 6; ++n) EXPECT_EQ(piece_count<double>(fit_poly_descending(n, 3, 1)), 1u);
 }
 
 /// The segmentation by its definition: all pieces are searched again for every cut.
@@ -159,7 +159,7 @@ std::vector<std::pair<size_t, size_t>> slow_segments(const std::vector<double>& 
 TEST(SegmentCurve, CutsWhereTheCurveIsFurthestFromItsChord) {
   for (const size_t n : {1, 2, 11, 12, 13, 30, 500, 3000}) {
     for (const size_t count : {1, 2, 8, 60}) {
-      const auto values = descending(n, 3, n + count);
+      const auto values = fit_poly_descending(n, 3, n + count);
       std::vector<std::pair<size_t, size_t>> pieces;
       for (const Piece& piece : segment_curve<double>(values, count)) pieces.emplace_back(piece.begin, piece.length);
       EXPECT_EQ(pieces, slow_segments(values, count)) << n << ' ' << count;
@@ -232,7 +232,7 @@ TEST(DeepReduceLemma1, HoldsForSortedGradientsWithTheFactorThatTheProofLoses) {
 }
 
 std::vector<float> both_signs(size_t n, double power, uint64_t seed) {
-  const auto magnitudes = descending(n, power, seed);
+  const auto magnitudes = fit_poly_descending(n, power, seed);
   RandomSequence random(random_key(seed, 2));
   std::vector<float> values;
   for (const double magnitude : magnitudes) {
@@ -242,21 +242,21 @@ std::vector<float> both_signs(size_t n, double power, uint64_t seed) {
   return values;
 }
 
-struct Coded {
+struct FitPolyCoded {
   ByteBuffer bytes;
   std::vector<float> said;
 };
 
 const ValueCodec& fit_poly() { return *find_value_codec(codec_from_text("gap+fit_poly").value().value); }
 
-Coded code_of(const std::vector<float>& values) {
-  Coded coded{{}, std::vector<float>(values.size())};
+FitPolyCoded fit_poly_code_of(const std::vector<float>& values) {
+  FitPolyCoded coded{{}, std::vector<float>(values.size())};
   EXPECT_TRUE(fit_poly().encode({}, std::span<const float>(values), {}, coded.bytes, std::span<float>(coded.said)));
   return coded;
 }
 
 /// The code read as WIRE_FORMAT.md says it, bit by bit.
-std::vector<float> read_slowly(const ByteBuffer& bytes, size_t count) {
+std::vector<float> read_slowly_fit_poly(const ByteBuffer& bytes, size_t count) {
   const auto number = [&](size_t at, size_t size) {
     uint64_t value = 0;
     for (size_t b = 0; b < size; ++b) value += uint64_t{bytes.at(at + b)} << 8 * b;
@@ -295,16 +295,16 @@ std::vector<float> read_slowly(const ByteBuffer& bytes, size_t count) {
 TEST(FitPoly, IsReadAsTheWireFormatSaysIt) {
   for (const size_t n : {64, 257, 5000}) {
     const auto values = both_signs(n, 3, n);
-    const Coded coded = code_of(values);
+    const FitPolyCoded coded = fit_poly_code_of(values);
     ASSERT_EQ(coded.bytes[0], 1);
-    EXPECT_EQ(read_slowly(coded.bytes, n), coded.said);
+    EXPECT_EQ(read_slowly_fit_poly(coded.bytes, n), coded.said);
   }
 }
 
 TEST(FitPoly, GoldenBytesOfALine) {
   std::vector<float> values(40);
   for (size_t i = 0; i < 40; ++i) values[i] = static_cast<float>(i) + 0.5F;
-  const Coded coded = code_of(values);
+  const FitPolyCoded coded = fit_poly_code_of(values);
   EXPECT_EQ(coded.said, values);
   const std::vector<uint8_t> wanted = {1, 0, 1, 0, 40, 0, 0, 0, 0, 0, 0xa0, 0x41, 0, 0, 0xa0, 0xc1};
   ASSERT_EQ(coded.bytes.size(), 4 + 28 + 30u);
@@ -318,7 +318,7 @@ TEST(FitPoly, GoldenBytesOfALine) {
 // one piece leaves where the tail is heavy.
 TEST(FitPoly, IsCloseToWhatASelectionLeaves) {
   const auto error_of = [](const std::vector<float>& values) {
-    const Coded coded = code_of(values);
+    const FitPolyCoded coded = fit_poly_code_of(values);
     EXPECT_EQ(coded.bytes[0], 1);
     double error = 0;
     double norm = 0;
@@ -337,7 +337,7 @@ TEST(FitPoly, IsCloseToWhatASelectionLeaves) {
 TEST(FitPoly, TheSignsAndTheZerosAreApart) {
   auto values = both_signs(900, 1, 4);
   for (size_t i = 0; i < values.size(); i += 3) values[i] = i % 2 == 0 ? 0.0F : -0.0F;
-  const Coded coded = code_of(values);
+  const FitPolyCoded coded = fit_poly_code_of(values);
   ASSERT_EQ(coded.bytes[0], 1);
   for (size_t i = 0; i < values.size(); ++i) {
     if (values[i] == 0) {
@@ -350,7 +350,7 @@ TEST(FitPoly, TheSignsAndTheZerosAreApart) {
 
 TEST(FitPoly, PiecesAndCoefficientsThatCannotBeAreMalformed) {
   const auto values = both_signs(300, 1, 4);
-  const Coded coded = code_of(values);
+  const FitPolyCoded coded = fit_poly_code_of(values);
   ASSERT_EQ(coded.bytes[0], 1);
   std::vector<float> out(values.size());
   const auto decodes_with = [&](size_t at, uint32_t number) {

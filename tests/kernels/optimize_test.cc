@@ -58,7 +58,7 @@ Stream<float> sparse_of(const std::map<uint32_t, float>& entries, uint64_t dimen
   return stream;
 }
 
-bool same_bits(std::span<const float> a, std::span<const float> b) {
+bool optimize_same_bits(std::span<const float> a, std::span<const float> b) {
   return std::ranges::equal(a, b,
                             [](float x, float y) { return std::bit_cast<uint32_t>(x) == std::bit_cast<uint32_t>(y); });
 }
@@ -94,10 +94,11 @@ TEST(Optimize, EveryRuleIsTheOracleToTheBit) {
           ASSERT_TRUE(arrays.step(stream.view(), denominator).has_value());
           oracle.step(sum, denominator);
         }
-        EXPECT_TRUE(same_bits(arrays.weights, oracle.weights())) << text << ", " << dimension << ", " << density;
+        EXPECT_TRUE(optimize_same_bits(arrays.weights, oracle.weights()))
+            << text << ", " << dimension << ", " << density;
         const size_t states = optimizer_states(arrays.spec.optimizer);
-        EXPECT_TRUE(states < 1 || same_bits(arrays.states[0], oracle.first())) << text;
-        EXPECT_TRUE(states < 2 || same_bits(arrays.states[1], oracle.second())) << text;
+        EXPECT_TRUE(states < 1 || optimize_same_bits(arrays.states[0], oracle.first())) << text;
+        EXPECT_TRUE(states < 2 || optimize_same_bits(arrays.states[1], oracle.second())) << text;
       }
     }
   }
@@ -113,9 +114,9 @@ TEST(Optimize, TheFormOfTheStreamChangesNoBit) {
       ASSERT_TRUE(sparse.step(sum.view(), 2).has_value());
       ASSERT_TRUE(dense.step(to_dense(sum.view()).view(), 2).has_value());
     }
-    EXPECT_TRUE(same_bits(sparse.weights, dense.weights)) << text;
-    EXPECT_TRUE(same_bits(sparse.states[0], dense.states[0])) << text;
-    EXPECT_TRUE(same_bits(sparse.states[1], dense.states[1])) << text;
+    EXPECT_TRUE(optimize_same_bits(sparse.weights, dense.weights)) << text;
+    EXPECT_TRUE(optimize_same_bits(sparse.states[0], dense.states[0])) << text;
+    EXPECT_TRUE(optimize_same_bits(sparse.states[1], dense.states[1])) << text;
   }
 }
 
@@ -150,10 +151,10 @@ TEST(OptimizeDense, EveryRuleIsTheOracleOfAllEntriesToTheBitInEitherForm) {
         oracle.step_all(sum, 3);
       }
       for (const Arrays* arrays : {&sparse, &dense}) {
-        EXPECT_TRUE(same_bits(arrays->weights, oracle.weights())) << text << ", " << density;
+        EXPECT_TRUE(optimize_same_bits(arrays->weights, oracle.weights())) << text << ", " << density;
         const size_t states = optimizer_states(arrays->spec.optimizer);
-        EXPECT_TRUE(states < 1 || same_bits(arrays->states[0], oracle.first())) << text;
-        EXPECT_TRUE(states < 2 || same_bits(arrays->states[1], oracle.second())) << text;
+        EXPECT_TRUE(states < 1 || optimize_same_bits(arrays->states[0], oracle.first())) << text;
+        EXPECT_TRUE(states < 2 || optimize_same_bits(arrays->states[1], oracle.second())) << text;
       }
     }
   }
@@ -181,7 +182,7 @@ TEST(Optimize, SgdIsAnUpdateScaledByMinusTheRate) {
       ASSERT_TRUE(arrays.step(sum.view(), denominator).has_value());
       const float scale = -static_cast<float>(arrays.spec.rate);
       add_scaled<float>(plain, sum.view(), static_cast<float>(static_cast<double>(scale) / denominator));
-      EXPECT_TRUE(same_bits(arrays.weights, plain)) << rate << ", " << denominator;
+      EXPECT_TRUE(optimize_same_bits(arrays.weights, plain)) << rate << ", " << denominator;
     }
   }
 }

@@ -25,7 +25,7 @@ using testing::values_of;
 constexpr uint32_t kBits[] = {2, 3, 4, 5, 6, 7, 8};
 constexpr QsgdScale kScales[] = {QsgdScale::kL2, QsgdScale::kMax};
 
-std::vector<uint8_t> listed(const ByteBuffer& bytes) { return {bytes.begin(), bytes.end()}; }
+std::vector<uint8_t> qsgd_listed(const ByteBuffer& bytes) { return {bytes.begin(), bytes.end()}; }
 
 template <typename T>
 struct Encoded {
@@ -34,7 +34,7 @@ struct Encoded {
 };
 
 template <typename T>
-Encoded<T> encode(const std::vector<T>& values, const QsgdOptions& options) {
+Encoded<T> encode_qsgd(const std::vector<T>& values, const QsgdOptions& options) {
   Encoded<T> encoded;
   encoded.decoded.resize(values.size());
   const Status done = qsgd_encode<T>(values, options, encoded.bytes, encoded.decoded);
@@ -52,8 +52,8 @@ void expect_same_bits(const std::vector<float>& got, const std::vector<float>& w
 
 void expect_as_oracle(const std::vector<float>& values, const QsgdOptions& options) {
   const QsgdOracle wanted(values, options);
-  const auto encoded = encode(values, options);
-  ASSERT_EQ(listed(encoded.bytes), wanted.bytes);
+  const auto encoded = encode_qsgd(values, options);
+  ASSERT_EQ(qsgd_listed(encoded.bytes), wanted.bytes);
   ASSERT_EQ(encoded.bytes.size(), qsgd_encoded_bytes(values.size(), options.bits, options.bucket_size));
   expect_same_bits(encoded.decoded, wanted.decoded);
   std::vector<float> received(values.size());
@@ -99,17 +99,19 @@ TEST(Qsgd, EqualsTheOracleOnEveryPatternAndAcrossChunks) {
 
 TEST(Qsgd, GoldenBytesOfExactLevels) {
   // Values that are levels: what is drawn does not matter.
-  const auto four = encode<float>({7, -3, 0, 1, -14}, {.bits = 4, .bucket_size = 4, .scale = QsgdScale::kMax});
-  EXPECT_EQ(listed(four.bytes),
+  const auto four = encode_qsgd<float>({7, -3, 0, 1, -14}, {.bits = 4, .bucket_size = 4, .scale = QsgdScale::kMax});
+  EXPECT_EQ(qsgd_listed(four.bytes),
             (std::vector<uint8_t>{0x00, 0x00, 0xE0, 0x40, 0xB7, 0x10, 0x00, 0x00, 0x60, 0x41, 0x0F}));
   EXPECT_EQ(four.decoded, (std::vector<float>{7, -3, 0, 1, -14}));
-  const auto two = encode<float>({1, -1, 0, 1, 1}, {.bits = 2, .bucket_size = 512, .scale = QsgdScale::kMax});
-  EXPECT_EQ(listed(two.bytes), (std::vector<uint8_t>{0x00, 0x00, 0x80, 0x3F, 0x4D, 0x01}));
-  const auto eight = encode<float>({127, -127, 64, -1, 0}, {.bits = 8, .bucket_size = 512, .scale = QsgdScale::kMax});
-  EXPECT_EQ(listed(eight.bytes), (std::vector<uint8_t>{0x00, 0x00, 0xFE, 0x42, 0x7F, 0xFF, 0x40, 0x81, 0x00}));
-  const auto three = encode<float>({3, -3, 2, -1, 0, 3, 1, 1, -2}, {.bits = 3, .bucket_size = 512});
-  EXPECT_EQ(listed(three.bytes), (std::vector<uint8_t>{0x00, 0x00, 0x40, 0x40, 0xBB, 0x8A, 0x25, 0x06}));
-  const auto norm = encode<float>({3, -4}, {.bits = 2, .bucket_size = 512, .scale = QsgdScale::kL2, .random = {1, 2}});
+  const auto two = encode_qsgd<float>({1, -1, 0, 1, 1}, {.bits = 2, .bucket_size = 512, .scale = QsgdScale::kMax});
+  EXPECT_EQ(qsgd_listed(two.bytes), (std::vector<uint8_t>{0x00, 0x00, 0x80, 0x3F, 0x4D, 0x01}));
+  const auto eight =
+      encode_qsgd<float>({127, -127, 64, -1, 0}, {.bits = 8, .bucket_size = 512, .scale = QsgdScale::kMax});
+  EXPECT_EQ(qsgd_listed(eight.bytes), (std::vector<uint8_t>{0x00, 0x00, 0xFE, 0x42, 0x7F, 0xFF, 0x40, 0x81, 0x00}));
+  const auto three = encode_qsgd<float>({3, -3, 2, -1, 0, 3, 1, 1, -2}, {.bits = 3, .bucket_size = 512});
+  EXPECT_EQ(qsgd_listed(three.bytes), (std::vector<uint8_t>{0x00, 0x00, 0x40, 0x40, 0xBB, 0x8A, 0x25, 0x06}));
+  const auto norm =
+      encode_qsgd<float>({3, -4}, {.bits = 2, .bucket_size = 512, .scale = QsgdScale::kL2, .random = {1, 2}});
   EXPECT_EQ(std::vector<uint8_t>(norm.bytes.begin(), norm.bytes.begin() + 4),
             (std::vector<uint8_t>{0x00, 0x00, 0xA0, 0x40}));
 }
@@ -117,21 +119,21 @@ TEST(Qsgd, GoldenBytesOfExactLevels) {
 TEST(Qsgd, GoldenBytesOfWhatIsDrawn) {
   std::vector<float> values(16, -2.5f);
   values[0] = 7;
-  const auto encoded =
-      encode(values, {.bits = 4, .bucket_size = 16, .scale = QsgdScale::kMax, .random = {1, 2}, .counter_base = 5});
-  EXPECT_EQ(listed(encoded.bytes),
+  const auto encoded = encode_qsgd(
+      values, {.bits = 4, .bucket_size = 16, .scale = QsgdScale::kMax, .random = {1, 2}, .counter_base = 5});
+  EXPECT_EQ(qsgd_listed(encoded.bytes),
             (std::vector<uint8_t>{0x00, 0x00, 0xE0, 0x40, 0xB7, 0xBA, 0xBB, 0xBA, 0xBB, 0xAB, 0xAB, 0xAB}));
 }
 
 // The mean over many draws is the value: at each position within 5 standard errors, and over all positions the squared
 // deviations sum up as chance has it (rounding to nearest, or always up, fails both).
-void expect_unbiased(const QsgdOptions& options_in, const std::vector<float>& values) {
+void expect_qsgd_unbiased(const QsgdOptions& options_in, const std::vector<float>& values) {
   constexpr int kTrials = 3000;
   QsgdOptions options = options_in;
   std::vector<double> sums(values.size()), squares(values.size());
   for (int trial = 0; trial < kTrials; ++trial) {
     options.random = random_key(11, static_cast<uint64_t>(trial));
-    const auto encoded = encode(values, options);
+    const auto encoded = encode_qsgd(values, options);
     for (size_t i = 0; i < values.size(); ++i) {
       const double error = static_cast<double>(encoded.decoded[i]) - static_cast<double>(values[i]);
       sums[i] += error;
@@ -156,7 +158,7 @@ TEST(Qsgd, IsUnbiasedWithEitherScale) {
   for (const uint32_t bits : kBits) {
     for (const QsgdScale scale : kScales) {
       SCOPED_TRACE("bits " + std::to_string(bits) + " scale " + std::to_string(static_cast<int>(scale)));
-      expect_unbiased({.bits = bits, .bucket_size = 64, .scale = scale}, values);
+      expect_qsgd_unbiased({.bits = bits, .bucket_size = 64, .scale = scale}, values);
     }
   }
 }
@@ -165,7 +167,7 @@ TEST(Qsgd, NoValueMovesByMoreThanAUnitAndTheLargestStays) {
   for (const Pattern pattern : {Pattern::kGaussian, Pattern::kHeavyTail, Pattern::kPeriodic}) {
     for (const uint32_t bits : kBits) {
       const auto values = values_of<float>(pattern, 512, 9);
-      const auto encoded = encode(values, {.bits = bits, .scale = QsgdScale::kMax, .random = {5, 6}});
+      const auto encoded = encode_qsgd(values, {.bits = bits, .scale = QsgdScale::kMax, .random = {5, 6}});
       float largest = 0;
       for (const float value : values) largest = std::max(largest, std::abs(value));
       const float unit = largest / static_cast<float>((1 << (bits - 1)) - 1);
@@ -188,10 +190,10 @@ TEST(Qsgd, VarianceIsWithinThePapersBound) {
     double error = 0;
     constexpr int kTrials = 500;
     for (int trial = 0; trial < kTrials; ++trial) {
-      const auto encoded = encode(values, {.bits = bits,
-                                           .bucket_size = 256,
-                                           .scale = QsgdScale::kL2,
-                                           .random = random_key(2, static_cast<uint64_t>(trial))});
+      const auto encoded = encode_qsgd(values, {.bits = bits,
+                                                .bucket_size = 256,
+                                                .scale = QsgdScale::kL2,
+                                                .random = random_key(2, static_cast<uint64_t>(trial))});
       for (size_t i = 0; i < values.size(); ++i)
         error += std::pow(static_cast<double>(encoded.decoded[i]) - values[i], 2);
     }
@@ -202,7 +204,7 @@ TEST(Qsgd, VarianceIsWithinThePapersBound) {
 }
 
 // The largest residual of the last steps, gradient after gradient fed back; infinite once it overflows.
-float residual_after(const QsgdOptions& options_in, int steps, float& gradient_max) {
+float qsgd_residual_after(const QsgdOptions& options_in, int steps, float& gradient_max) {
   constexpr size_t kCount = 1024;
   QsgdOptions options = options_in;
   RandomSequence random(random_key(5));
@@ -228,18 +230,18 @@ float residual_after(const QsgdOptions& options_in, int steps, float& gradient_m
 TEST(Qsgd, TheErrorMayBeFedBackWithTheMaximumAndExplodesWithTheNorm) {
   for (const uint32_t bits : {3u, 4u, 5u, 6u, 7u, 8u}) {
     float gradient_max = 0;
-    const float residual = residual_after({.bits = bits, .scale = QsgdScale::kMax}, 200, gradient_max);
+    const float residual = qsgd_residual_after({.bits = bits, .scale = QsgdScale::kMax}, 200, gradient_max);
     const float s = static_cast<float>((1 << (bits - 1)) - 1);
     EXPECT_LE(residual, gradient_max / (s - 1));
   }
   float gradient_max = 0;
-  EXPECT_GT(residual_after({.bits = 4, .scale = QsgdScale::kL2}, 100, gradient_max), 100 * gradient_max);
+  EXPECT_GT(qsgd_residual_after({.bits = 4, .scale = QsgdScale::kL2}, 100, gradient_max), 100 * gradient_max);
 }
 
 TEST(Qsgd, PiecesThatEndOnBucketsAreThePartsOfTheWhole) {
   const auto values = values_of<float>(Pattern::kGaussian, 1000, 9);
   const QsgdOptions options{.bits = 4, .bucket_size = 64, .random = {7, 8}, .counter_base = 1'000'003};
-  const auto whole = encode(values, options);
+  const auto whole = encode_qsgd(values, options);
   ByteBuffer pieces;
   std::vector<float> decoded(values.size());
   for (const auto& [begin, end] : {std::pair<size_t, size_t>{0, 192}, {192, 640}, {640, 1000}}) {
@@ -248,31 +250,31 @@ TEST(Qsgd, PiecesThatEndOnBucketsAreThePartsOfTheWhole) {
     ASSERT_TRUE(qsgd_encode<float>(std::span(values).subspan(begin, end - begin), piece, pieces,
                                    std::span(decoded).subspan(begin, end - begin)));
   }
-  EXPECT_EQ(listed(pieces), listed(whole.bytes));
+  EXPECT_EQ(qsgd_listed(pieces), qsgd_listed(whole.bytes));
   EXPECT_EQ(decoded, whole.decoded);
 }
 
 TEST(Qsgd, ValuesMayBeDecodedInPlaceAndTheCodeIsAppended) {
   auto values = values_of<float>(Pattern::kGaussian, 777, 9);
-  const auto apart = encode(values, {.random = {1, 1}});
+  const auto apart = encode_qsgd(values, {.random = {1, 1}});
   ByteBuffer out = {9, 9};
   ASSERT_TRUE(qsgd_encode<float>(values, {.random = {1, 1}}, out, values).has_value());
   EXPECT_EQ(values, apart.decoded);
   std::vector<uint8_t> wanted = {9, 9};
   wanted.insert(wanted.end(), apart.bytes.begin(), apart.bytes.end());
-  EXPECT_EQ(listed(out), wanted);
+  EXPECT_EQ(qsgd_listed(out), wanted);
 }
 
 TEST(Qsgd, TheNumberOfThreadsDoesNotChangeTheResult) {
   const auto values = values_of<float>(Pattern::kGaussian, 300'007, 9);
   const tbb::global_control four(tbb::global_control::max_allowed_parallelism, 4);
-  const auto together = encode(values, {.bits = 2, .scale = QsgdScale::kL2, .random = {1, 1}});
+  const auto together = encode_qsgd(values, {.bits = 2, .scale = QsgdScale::kL2, .random = {1, 1}});
   std::vector<float> received(values.size());
   ASSERT_TRUE(qsgd_decode<float>(together.bytes, 2, 512, received).has_value());
   EXPECT_EQ(received, together.decoded);
   const tbb::global_control one(tbb::global_control::max_allowed_parallelism, 1);
-  const auto alone = encode(values, {.bits = 2, .scale = QsgdScale::kL2, .random = {1, 1}});
-  EXPECT_EQ(listed(alone.bytes), listed(together.bytes));
+  const auto alone = encode_qsgd(values, {.bits = 2, .scale = QsgdScale::kL2, .random = {1, 1}});
+  EXPECT_EQ(qsgd_listed(alone.bytes), qsgd_listed(together.bytes));
   EXPECT_EQ(alone.decoded, together.decoded);
 }
 
@@ -281,9 +283,9 @@ TEST(Qsgd, DoublesAreThoseOfTheirFloats) {
   const std::vector<float> narrow(wide.begin(), wide.end());
   for (const QsgdScale scale : kScales) {
     const QsgdOptions options{.bits = 8, .bucket_size = 1500, .scale = scale, .random = {1, 3}};
-    const auto of_wide = encode(wide, options);
-    const auto of_narrow = encode(narrow, options);
-    EXPECT_EQ(listed(of_wide.bytes), listed(of_narrow.bytes));
+    const auto of_wide = encode_qsgd(wide, options);
+    const auto of_narrow = encode_qsgd(narrow, options);
+    EXPECT_EQ(qsgd_listed(of_wide.bytes), qsgd_listed(of_narrow.bytes));
     std::vector<double> received(wide.size());
     ASSERT_TRUE(qsgd_decode<double>(of_wide.bytes, 8, 1500, received).has_value());
     EXPECT_EQ(received, of_wide.decoded);
@@ -294,8 +296,8 @@ TEST(Qsgd, DoublesAreThoseOfTheirFloats) {
 TEST(Qsgd, ZerosAndWhatIsTooSmallForAScaleAreSentAsZeros) {
   for (const QsgdScale scale : kScales) {
     for (const float value : {0.0f, -0.0f, 1e-40f, -1e-38f}) {
-      const auto encoded = encode(std::vector<float>(5, value), {.bits = 4, .bucket_size = 8, .scale = scale});
-      EXPECT_EQ(listed(encoded.bytes), std::vector<uint8_t>(7, 0));
+      const auto encoded = encode_qsgd(std::vector<float>(5, value), {.bits = 4, .bucket_size = 8, .scale = scale});
+      EXPECT_EQ(qsgd_listed(encoded.bytes), std::vector<uint8_t>(7, 0));
       expect_same_bits(encoded.decoded, std::vector<float>(5, 0.0f));
     }
   }
@@ -306,7 +308,7 @@ TEST(Qsgd, TheLargestFloatsStayFinite) {
   values[3] = -values[3];
   for (const uint32_t bits : kBits) {
     for (const QsgdScale scale : kScales) {
-      const auto encoded = encode(values, {.bits = bits, .scale = scale});
+      const auto encoded = encode_qsgd(values, {.bits = bits, .scale = scale});
       EXPECT_EQ(encoded.decoded, values);
     }
   }
@@ -322,7 +324,7 @@ TEST(Qsgd, WhatCannotBeEncodedIsRefusedAndNothingIsWritten) {
       std::vector<float> decoded(600, 42);
       ByteBuffer out = {1};
       EXPECT_EQ(qsgd_encode<float>(values, {}, out, decoded).error().code, ErrorCode::kNonFinite);
-      EXPECT_EQ(listed(out), std::vector<uint8_t>{1});
+      EXPECT_EQ(qsgd_listed(out), std::vector<uint8_t>{1});
       EXPECT_EQ(decoded, std::vector<float>(600, 42));
     }
   }
@@ -341,7 +343,7 @@ TEST(Qsgd, WhatCannotBeEncodedIsRefusedAndNothingIsWritten) {
 
 TEST(Qsgd, AnyOtherLengthIsMalformed) {
   for (const uint32_t bits : kBits) {
-    auto bytes = encode(values_of<float>(Pattern::kGaussian, 21, 9), {.bits = bits, .bucket_size = 8}).bytes;
+    auto bytes = encode_qsgd(values_of<float>(Pattern::kGaussian, 21, 9), {.bits = bits, .bucket_size = 8}).bytes;
     std::vector<float> out(21, 42);
     for (size_t length = 0; length < bytes.size(); ++length) {
       EXPECT_EQ(qsgd_decode<float>(ByteSpan(bytes).first(length), bits, 8, out).error().code, ErrorCode::kMalformed);
@@ -354,7 +356,7 @@ TEST(Qsgd, AnyOtherLengthIsMalformed) {
 
 TEST(Qsgd, AScaleThatIsNotAMagnitudeIsMalformedInAnyBucket) {
   const float infinity = std::numeric_limits<float>::infinity();
-  const auto bytes = encode(values_of<float>(Pattern::kGaussian, 21, 9), {.bucket_size = 8}).bytes;
+  const auto bytes = encode_qsgd(values_of<float>(Pattern::kGaussian, 21, 9), {.bucket_size = 8}).bytes;
   for (const float scale : {std::numeric_limits<float>::quiet_NaN(), infinity, -infinity, -1.0f, -0.0f}) {
     for (size_t bucket = 0; bucket < 3; ++bucket) {
       ByteBuffer broken = bytes;
@@ -368,7 +370,7 @@ TEST(Qsgd, AScaleThatIsNotAMagnitudeIsMalformedInAnyBucket) {
 
 TEST(Qsgd, EveryCorruptionOfAByteIsAnErrorOrAFiniteValueWithinTheScale) {
   for (const uint32_t bits : kBits) {
-    const auto bytes = encode(values_of<float>(Pattern::kGaussian, 21, 9), {.bits = bits, .bucket_size = 9}).bytes;
+    const auto bytes = encode_qsgd(values_of<float>(Pattern::kGaussian, 21, 9), {.bits = bits, .bucket_size = 9}).bytes;
     size_t padding_errors = 0;
     for (size_t at = 0; at < bytes.size(); ++at) {
       for (int value = 0; value < 256; ++value) {

@@ -32,27 +32,27 @@ constexpr SelectionSpec kDrawing[] = {{.selection = Selection::kRandom, .density
                                       {.selection = Selection::kGsparClosed, .variance = 2}};
 
 template <typename T>
-StreamView<T> dense_view(const std::vector<T>& values) {
+StreamView<T> draw_dense_view(const std::vector<T>& values) {
   return {values.size(), true, {}, values};
 }
 
 template <typename T>
-std::unique_ptr<Selector<T>> selector_for(const SelectionSpec& spec, uint64_t dimension) {
+std::unique_ptr<Selector<T>> draw_selector_for(const SelectionSpec& spec, uint64_t dimension) {
   auto made = make_selector<T>(spec, dimension);
   EXPECT_TRUE(made.has_value()) << made.error().message;
   return std::move(*made);
 }
 
 template <typename T>
-class Draw : public ::testing::Test {};
+class SelectDraw : public ::testing::Test {};
 using ValueTypes = ::testing::Types<float, double>;
-TYPED_TEST_SUITE(Draw, ValueTypes);
+TYPED_TEST_SUITE(SelectDraw, ValueTypes);
 
 /// Of the positions that may be drawn, the deviations of the means over their standard errors: what normal ones would be.
 template <typename T>
-void expect_unbiased(const SelectionSpec& spec, const std::vector<T>& values, uint64_t seed) {
+void expect_draw_unbiased(const SelectionSpec& spec, const std::vector<T>& values, uint64_t seed) {
   SCOPED_TRACE(std::string(selection_name(spec.selection)));
-  const auto selector = selector_for<T>(spec, values.size());
+  const auto selector = draw_selector_for<T>(spec, values.size());
   const DrawnSums sums = draw_many(*selector, values, 3'000, seed);
   double worst = 0;
   double squares = 0;
@@ -74,16 +74,16 @@ void expect_unbiased(const SelectionSpec& spec, const std::vector<T>& values, ui
   EXPECT_NEAR(squares / random_ones, 1, 0.35);
 }
 
-TYPED_TEST(Draw, WhatIsSentIsTheValueInExpectation) {
+TYPED_TEST(SelectDraw, WhatIsSentIsTheValueInExpectation) {
   const auto values = values_of<TypeParam>(Pattern::kGaussian, 256, 3);
-  for (const SelectionSpec& spec : kDrawing) expect_unbiased<TypeParam>(spec, values, 17);
+  for (const SelectionSpec& spec : kDrawing) expect_draw_unbiased<TypeParam>(spec, values, 17);
 }
 
-TYPED_TEST(Draw, ManyZerosAndHeavyTailsAreUnbiasedToo) {
+TYPED_TEST(SelectDraw, ManyZerosAndHeavyTailsAreUnbiasedToo) {
   auto values = values_of<TypeParam>(Pattern::kHeavyTail, 300, 4);
   for (size_t i = 0; i < values.size(); i += 3) values[i] = 0;
   for (const SelectionSpec& spec : kDrawing) {
-    const auto selector = selector_for<TypeParam>(spec, values.size());
+    const auto selector = draw_selector_for<TypeParam>(spec, values.size());
     const DrawnSums sums = draw_many(*selector, values, 2'000, 5);
     double total = 0;
     for (size_t i = 0; i < values.size(); ++i) {
@@ -103,7 +103,7 @@ TYPED_TEST(Draw, ManyZerosAndHeavyTailsAreUnbiasedToo) {
   }
 }
 
-TYPED_TEST(Draw, PositionsIncreaseValuesKeepTheirSignsAndZerosStayOut) {
+TYPED_TEST(SelectDraw, PositionsIncreaseValuesKeepTheirSignsAndZerosStayOut) {
   for (const SelectionSpec& spec : kDrawing) {
     for (const Pattern pattern : kPatterns) {
       if (pattern == Pattern::kHuge) continue;
@@ -111,8 +111,8 @@ TYPED_TEST(Draw, PositionsIncreaseValuesKeepTheirSignsAndZerosStayOut) {
         const auto values = values_of<TypeParam>(pattern, n, 8);
         IndexBuffer positions = {9};
         Buffer<TypeParam> sent = {1};
-        const auto selector = selector_for<TypeParam>(spec, n);
-        ASSERT_TRUE(selector->draw(dense_view(values), {0, random_key(6)}, positions, sent).has_value())
+        const auto selector = draw_selector_for<TypeParam>(spec, n);
+        ASSERT_TRUE(selector->draw(draw_dense_view(values), {0, random_key(6)}, positions, sent).has_value())
             << testing::name_of(pattern, n, 0);
         ASSERT_EQ(positions.size(), sent.size());
         for (size_t i = 0; i < positions.size(); ++i) {
@@ -129,7 +129,7 @@ TYPED_TEST(Draw, PositionsIncreaseValuesKeepTheirSignsAndZerosStayOut) {
   }
 }
 
-TYPED_TEST(Draw, NaNAndInfinityAreRefusedAndNothingIsDrawn) {
+TYPED_TEST(SelectDraw, NaNAndInfinityAreRefusedAndNothingIsDrawn) {
   for (const SelectionSpec& spec : kDrawing) {
     for (const size_t n : {1, 17, 300}) {
       for (size_t at = 0; at < n; at += 1 + n / 40) {
@@ -139,7 +139,7 @@ TYPED_TEST(Draw, NaNAndInfinityAreRefusedAndNothingIsDrawn) {
           values[at] = bad;
           IndexBuffer positions = {1, 2};
           Buffer<TypeParam> sent = {1};
-          const auto done = selector_for<TypeParam>(spec, n)->draw(dense_view(values), {}, positions, sent);
+          const auto done = draw_selector_for<TypeParam>(spec, n)->draw(draw_dense_view(values), {}, positions, sent);
           ASSERT_FALSE(done.has_value()) << selection_name(spec.selection) << " n " << n << " at " << at;
           ASSERT_EQ(done.error().code, ErrorCode::kNonFinite);
           ASSERT_TRUE(positions.empty() && sent.empty());
@@ -149,12 +149,12 @@ TYPED_TEST(Draw, NaNAndInfinityAreRefusedAndNothingIsDrawn) {
   }
 }
 
-TYPED_TEST(Draw, NothingIsDrawnOfNothingAndOfZeros) {
+TYPED_TEST(SelectDraw, NothingIsDrawnOfNothingAndOfZeros) {
   const std::vector<TypeParam> zeros(5000, TypeParam(-0.0));
   const StreamView<TypeParam> empty{5000, false, {}, {}};
   for (const SelectionSpec& spec : kDrawing) {
-    const auto selector = selector_for<TypeParam>(spec, 5000);
-    for (const auto& view : {dense_view(zeros), empty}) {
+    const auto selector = draw_selector_for<TypeParam>(spec, 5000);
+    for (const auto& view : {draw_dense_view(zeros), empty}) {
       IndexBuffer positions = {3};
       Buffer<TypeParam> sent = {1};
       ASSERT_TRUE(selector->draw(view, {}, positions, sent).has_value());
@@ -163,16 +163,16 @@ TYPED_TEST(Draw, NothingIsDrawnOfNothingAndOfZeros) {
   }
 }
 
-TYPED_TEST(Draw, WhatWouldOverflowIsSentWithinTheRangeOrRefused) {
+TYPED_TEST(SelectDraw, WhatWouldOverflowIsSentWithinTheRangeOrRefused) {
   const TypeParam most = std::numeric_limits<TypeParam>::max();
   auto values = values_of<TypeParam>(Pattern::kHuge, 4000, 2);
   values[7] = most;
   values[8] = -most;
   for (const SelectionSpec& spec : kDrawing) {
-    const auto selector = selector_for<TypeParam>(spec, values.size());
+    const auto selector = draw_selector_for<TypeParam>(spec, values.size());
     IndexBuffer positions;
     Buffer<TypeParam> sent;
-    const auto done = selector->draw(dense_view(values), {0, random_key(1)}, positions, sent);
+    const auto done = selector->draw(draw_dense_view(values), {0, random_key(1)}, positions, sent);
     if (spec.selection == Selection::kRandom || spec.selection == Selection::kUniform) {
       ASSERT_FALSE(done.has_value());
       EXPECT_EQ(done.error().code, ErrorCode::kNonFinite);
@@ -185,24 +185,24 @@ TYPED_TEST(Draw, WhatWouldOverflowIsSentWithinTheRangeOrRefused) {
   }
 }
 
-TYPED_TEST(Draw, ASparseAccumulatorIsDrawnFromAsItsValuesAlone) {
+TYPED_TEST(SelectDraw, ASparseAccumulatorIsDrawnFromAsItsValuesAlone) {
   const auto values = values_of<TypeParam>(Pattern::kGaussian, 1000, 2);
   IndexBuffer indices;
   for (uint32_t i = 0; i < values.size(); ++i) indices.push_back(7 * i + 3);
   const StreamView<TypeParam> sparse{10'000, false, indices, values};
   for (const SelectionSpec& spec : kDrawing) {
-    const auto selector = selector_for<TypeParam>(spec, 10'000);
+    const auto selector = draw_selector_for<TypeParam>(spec, 10'000);
     IndexBuffer positions, wanted;
     Buffer<TypeParam> sent, wanted_sent;
     ASSERT_TRUE(selector->draw(sparse, {0, random_key(2)}, positions, sent).has_value());
-    ASSERT_TRUE(selector->draw(dense_view(values), {0, random_key(2)}, wanted, wanted_sent).has_value());
+    ASSERT_TRUE(selector->draw(draw_dense_view(values), {0, random_key(2)}, wanted, wanted_sent).has_value());
     EXPECT_GT(positions.size(), 0u);
     EXPECT_EQ(positions, wanted);
     EXPECT_EQ(sent, wanted_sent);
   }
 }
 
-TYPED_TEST(Draw, EveryInstructionSetAndNumberOfThreadsDrawsTheSame) {
+TYPED_TEST(SelectDraw, EveryInstructionSetAndNumberOfThreadsDrawsTheSame) {
   const size_t n = (size_t{1} << 20) + 517;
   const auto values = values_of<TypeParam>(Pattern::kGaussian, n, 2);
   for (const SelectionSpec& spec : kDrawing) {
@@ -210,29 +210,30 @@ TYPED_TEST(Draw, EveryInstructionSetAndNumberOfThreadsDrawsTheSame) {
     Buffer<TypeParam> wanted_sent;
     {
       const tbb::global_control one(tbb::global_control::max_allowed_parallelism, 1);
-      ASSERT_TRUE(selector_for<TypeParam>(spec, n)
-                      ->draw(dense_view(values), {0, random_key(3)}, wanted, wanted_sent)
+      ASSERT_TRUE(draw_selector_for<TypeParam>(spec, n)
+                      ->draw(draw_dense_view(values), {0, random_key(3)}, wanted, wanted_sent)
                       .has_value());
     }
     testing::for_each_isa([&](const std::string& isa) {
       IndexBuffer positions;
       Buffer<TypeParam> sent;
-      ASSERT_TRUE(
-          selector_for<TypeParam>(spec, n)->draw(dense_view(values), {0, random_key(3)}, positions, sent).has_value());
+      ASSERT_TRUE(draw_selector_for<TypeParam>(spec, n)
+                      ->draw(draw_dense_view(values), {0, random_key(3)}, positions, sent)
+                      .has_value());
       EXPECT_TRUE(positions == wanted && sent == wanted_sent) << isa << " " << selection_name(spec.selection);
     });
   }
 }
 
-TYPED_TEST(Draw, StepsDrawApartAndTheSameKeyDrawsTheSame) {
+TYPED_TEST(SelectDraw, StepsDrawApartAndTheSameKeyDrawsTheSame) {
   const auto values = values_of<TypeParam>(Pattern::kGaussian, 3000, 2);
   for (const SelectionSpec& spec : kDrawing) {
-    const auto selector = selector_for<TypeParam>(spec, values.size());
+    const auto selector = draw_selector_for<TypeParam>(spec, values.size());
     std::map<uint64_t, IndexBuffer> of_key;
     for (const uint64_t key : {1, 2, 1}) {
       IndexBuffer positions;
       Buffer<TypeParam> sent;
-      ASSERT_TRUE(selector->draw(dense_view(values), {0, random_key(key)}, positions, sent).has_value());
+      ASSERT_TRUE(selector->draw(draw_dense_view(values), {0, random_key(key)}, positions, sent).has_value());
       const auto [at, fresh] = of_key.try_emplace(key, positions);
       EXPECT_EQ(at->second, positions);
     }
@@ -240,12 +241,12 @@ TYPED_TEST(Draw, StepsDrawApartAndTheSameKeyDrawsTheSame) {
   }
 }
 
-TYPED_TEST(Draw, SelectingIsRefusedByThoseThatOnlyDraw) {
+TYPED_TEST(SelectDraw, SelectingIsRefusedByThoseThatOnlyDraw) {
   const auto values = values_of<TypeParam>(Pattern::kGaussian, 30, 2);
   for (const SelectionSpec& spec : kDrawing) {
     if (find_selection(spec.selection)->use == SelectionUse::kBoth) continue;
     IndexBuffer positions = {1};
-    const auto done = selector_for<TypeParam>(spec, 30)->select(dense_view(values), {}, positions);
+    const auto done = draw_selector_for<TypeParam>(spec, 30)->select(draw_dense_view(values), {}, positions);
     ASSERT_FALSE(done.has_value());
     EXPECT_EQ(done.error().code, ErrorCode::kUnsupported);
     EXPECT_TRUE(positions.empty());
@@ -254,7 +255,7 @@ TYPED_TEST(Draw, SelectingIsRefusedByThoseThatOnlyDraw) {
 
 // --- draw_by_size ----------------------------------------------------------------------------------------------------
 
-TYPED_TEST(Draw, BySizeIsTheSlowDrawAtEveryLengthAndScale) {
+TYPED_TEST(SelectDraw, BySizeIsTheSlowDrawAtEveryLengthAndScale) {
   for (const Pattern pattern : kPatterns) {
     for (const size_t n : {0, 1, 15, 16, 17, 4095, 4096, 4097, 9000}) {
       const auto values = values_of<TypeParam>(pattern, n, 5);
@@ -282,7 +283,7 @@ TYPED_TEST(Draw, BySizeIsTheSlowDrawAtEveryLengthAndScale) {
   }
 }
 
-TYPED_TEST(Draw, ProbabilitiesBelowAWordOf32BitsAreAsSmallAsTheyShouldBe) {
+TYPED_TEST(SelectDraw, ProbabilitiesBelowAWordOf32BitsAreAsSmallAsTheyShouldBe) {
   // Keys whose word at the position is 0 (one in 2^32 is), found by looking: then the next 32 bits decide, and are these of
   // 2^32.
   struct Found {
@@ -304,15 +305,15 @@ TYPED_TEST(Draw, ProbabilitiesBelowAWordOf32BitsAreAsSmallAsTheyShouldBe) {
 
 // --- random, uniform -------------------------------------------------------------------------------------------------
 
-TYPED_TEST(Draw, RandomSelectsExactlyKOfThoseThatAreNotZero) {
+TYPED_TEST(SelectDraw, RandomSelectsExactlyKOfThoseThatAreNotZero) {
   for (const Pattern pattern : {Pattern::kGaussian, Pattern::kMostlyZero, Pattern::kFewDistinct, Pattern::kHuge}) {
     for (const size_t n : {1, 2, 17, 5000, 9000}) {
       const auto values = values_of<TypeParam>(pattern, n, 9);
       const auto present = static_cast<uint64_t>(std::ranges::count_if(values, [](TypeParam x) { return x != 0; }));
       for (const uint64_t k : {uint64_t{1}, uint64_t{2}, uint64_t{n / 3 + 1}, uint64_t{n - n / 4}, uint64_t{n}}) {
         IndexBuffer positions;
-        const auto selector = selector_for<TypeParam>({.selection = Selection::kRandom, .k = k}, n);
-        ASSERT_TRUE(selector->select(dense_view(values), {0, random_key(k)}, positions).has_value());
+        const auto selector = draw_selector_for<TypeParam>({.selection = Selection::kRandom, .k = k}, n);
+        ASSERT_TRUE(selector->select(draw_dense_view(values), {0, random_key(k)}, positions).has_value());
         ASSERT_EQ(positions.size(), std::min(k, present)) << testing::name_of(pattern, n, k);
         for (size_t i = 0; i < positions.size(); ++i) {
           ASSERT_LT(positions[i], n);
@@ -324,16 +325,16 @@ TYPED_TEST(Draw, RandomSelectsExactlyKOfThoseThatAreNotZero) {
   }
 }
 
-TYPED_TEST(Draw, RandomTakesEverySetOfKAsOften) {
+TYPED_TEST(SelectDraw, RandomTakesEverySetOfKAsOften) {
   // Of 6 entries and a zero between: 15 pairs, and 15 sets of four.
   const std::vector<TypeParam> values = {1, -2, 0, 3, 4, -5, 6};
   for (const uint64_t k : {2, 4}) {
-    const auto selector = selector_for<TypeParam>({.selection = Selection::kRandom, .k = k}, values.size());
+    const auto selector = draw_selector_for<TypeParam>({.selection = Selection::kRandom, .k = k}, values.size());
     std::map<std::vector<uint32_t>, double> times;
     constexpr double kDraws = 30'000;
     for (uint64_t draw = 0; draw < static_cast<uint64_t>(kDraws); ++draw) {
       IndexBuffer positions;
-      ASSERT_TRUE(selector->select(dense_view(values), {draw, random_key(8, draw)}, positions).has_value());
+      ASSERT_TRUE(selector->select(draw_dense_view(values), {draw, random_key(8, draw)}, positions).has_value());
       times[listed(positions)] += 1;
     }
     ASSERT_EQ(times.size(), 15u);
@@ -344,10 +345,10 @@ TYPED_TEST(Draw, RandomTakesEverySetOfKAsOften) {
   }
 }
 
-TYPED_TEST(Draw, WhatRandomLeavesOutIsRemarkOnesShareOfTheNorm) {
+TYPED_TEST(SelectDraw, WhatRandomLeavesOutIsRemarkOnesShareOfTheNorm) {
   // E|g - random_k(g)|^2 = (1 - k/d) |g|^2, DeepReduce 10.2, remark 1.
   const auto values = values_of<TypeParam>(Pattern::kGaussian, 400, 6);
-  const auto selector = selector_for<TypeParam>({.selection = Selection::kRandom, .k = 100}, values.size());
+  const auto selector = draw_selector_for<TypeParam>({.selection = Selection::kRandom, .k = 100}, values.size());
   double square = 0;
   for (const TypeParam value : values) square += static_cast<double>(value) * static_cast<double>(value);
   double left = 0;
@@ -355,7 +356,7 @@ TYPED_TEST(Draw, WhatRandomLeavesOutIsRemarkOnesShareOfTheNorm) {
   constexpr double kDraws = 4'000;
   for (uint64_t draw = 0; draw < static_cast<uint64_t>(kDraws); ++draw) {
     IndexBuffer positions;
-    ASSERT_TRUE(selector->select(dense_view(values), {draw, random_key(8, draw)}, positions).has_value());
+    ASSERT_TRUE(selector->select(draw_dense_view(values), {draw, random_key(8, draw)}, positions).has_value());
     double taken = 0;
     for (const uint32_t at : positions) taken += static_cast<double>(values[at]) * static_cast<double>(values[at]);
     left += (square - taken) / square;
@@ -365,20 +366,21 @@ TYPED_TEST(Draw, WhatRandomLeavesOutIsRemarkOnesShareOfTheNorm) {
   EXPECT_NEAR(mean, 0.75, 5 * std::sqrt((left_squared / kDraws - mean * mean) / kDraws));
 }
 
-TYPED_TEST(Draw, RandomSendsEachScaledByHowManyThereAreOverK) {
+TYPED_TEST(SelectDraw, RandomSendsEachScaledByHowManyThereAreOverK) {
   auto values = values_of<TypeParam>(Pattern::kGaussian, 100, 6);
   for (size_t i = 0; i < 20; ++i) values[5 * i] = 0;
-  const auto selector = selector_for<TypeParam>({.selection = Selection::kRandom, .k = 16}, values.size());
+  const auto selector = draw_selector_for<TypeParam>({.selection = Selection::kRandom, .k = 16}, values.size());
   IndexBuffer positions;
   Buffer<TypeParam> sent;
-  ASSERT_TRUE(selector->draw(dense_view(values), {0, random_key(1)}, positions, sent).has_value());
+  ASSERT_TRUE(selector->draw(draw_dense_view(values), {0, random_key(1)}, positions, sent).has_value());
   ASSERT_EQ(positions.size(), 16u);
   for (size_t i = 0; i < sent.size(); ++i) EXPECT_EQ(sent[i], 5 * values[positions[i]]);
 }
 
-TYPED_TEST(Draw, UniformDrawsEachApartWithOneProbability) {
+TYPED_TEST(SelectDraw, UniformDrawsEachApartWithOneProbability) {
   const auto values = values_of<TypeParam>(Pattern::kGaussian, 500, 6);
-  const auto selector = selector_for<TypeParam>({.selection = Selection::kUniform, .density = 0.05}, values.size());
+  const auto selector =
+      draw_selector_for<TypeParam>({.selection = Selection::kUniform, .density = 0.05}, values.size());
   const DrawnSums sums = draw_many(*selector, values, 4'000, 3);
   EXPECT_NEAR(sums.mean_count(), 25, 5 * sums.count_error());
   // Each apart from the others: the count is binomial, its variance n p (1 - p).
@@ -394,12 +396,12 @@ TYPED_TEST(Draw, UniformDrawsEachApartWithOneProbability) {
   EXPECT_NEAR(sums.mean_norm() / square, 20, 5 * sums.norm_error() / square);
 }
 
-TYPED_TEST(Draw, UniformWithProbabilityOneSendsEverythingAsItIs) {
+TYPED_TEST(SelectDraw, UniformWithProbabilityOneSendsEverythingAsItIs) {
   const auto values = values_of<TypeParam>(Pattern::kMostlyZero, 500, 6);
-  const auto selector = selector_for<TypeParam>({.selection = Selection::kUniform, .density = 1}, values.size());
+  const auto selector = draw_selector_for<TypeParam>({.selection = Selection::kUniform, .density = 1}, values.size());
   IndexBuffer positions;
   Buffer<TypeParam> sent;
-  ASSERT_TRUE(selector->draw(dense_view(values), {0, random_key(1)}, positions, sent).has_value());
+  ASSERT_TRUE(selector->draw(draw_dense_view(values), {0, random_key(1)}, positions, sent).has_value());
   EXPECT_EQ(listed(positions),
             testing::without_zeros<TypeParam>(values, testing::top_k_oracle<TypeParam>(values, 500)));
   for (size_t i = 0; i < sent.size(); ++i) EXPECT_EQ(sent[i], values[positions[i]]);

@@ -27,21 +27,21 @@ using testing::values_of;
 using testing::without_zeros;
 
 template <typename T>
-StreamView<T> dense_view(const std::vector<T>& values) {
+StreamView<T> redsync_dense_view(const std::vector<T>& values) {
   return {values.size(), true, {}, values};
 }
 
 template <typename T>
-std::unique_ptr<Selector<T>> selector_for(const SelectionSpec& spec, uint64_t dimension) {
+std::unique_ptr<Selector<T>> redsync_selector_for(const SelectionSpec& spec, uint64_t dimension) {
   auto made = make_selector<T>(spec, dimension);
   EXPECT_TRUE(made.has_value()) << made.error().message;
   return std::move(*made);
 }
 
 template <typename T>
-std::vector<uint32_t> selected_by(Selector<T>& selector, const std::vector<T>& values, uint64_t step = 0) {
+std::vector<uint32_t> redsync_selected_by(Selector<T>& selector, const std::vector<T>& values, uint64_t step = 0) {
   IndexBuffer positions = {7};
-  const auto done = selector.select(dense_view(values), {.step = step}, positions);
+  const auto done = selector.select(redsync_dense_view(values), {.step = step}, positions);
   EXPECT_TRUE(done.has_value()) << done.error().message;
   return listed(positions);
 }
@@ -83,8 +83,8 @@ TYPED_TEST(SelectRedSync, TrimmedAndRadixAreTheSortedOracleWithoutZeros) {
         for (const uint64_t k : std::set<uint64_t>{1, 1 + n / 100, 1 + n / 3, n}) {
           const auto wanted = without_zeros<TypeParam>(values, top_k_oracle<TypeParam>(values, k));
           for (const Selection selection : {Selection::kTrimmed, Selection::kRadix}) {
-            const auto selector = selector_for<TypeParam>({.selection = selection, .k = k}, n);
-            ASSERT_EQ(selected_by(*selector, values), wanted)
+            const auto selector = redsync_selector_for<TypeParam>({.selection = selection, .k = k}, n);
+            ASSERT_EQ(redsync_selected_by(*selector, values), wanted)
                 << selection_name(selection) << " " << testing::name_of(pattern, n, k);
           }
         }
@@ -99,8 +99,8 @@ TYPED_TEST(SelectRedSync, TrimmedAndRadixAreTheSortedOracleOfLargeAdversarialArr
     for (const uint64_t k : {1, 70, 700, 50'000}) {
       const auto wanted = without_zeros<TypeParam>(values, top_k_oracle<TypeParam>(values, k));
       for (const Selection selection : {Selection::kTrimmed, Selection::kRadix}) {
-        const auto selector = selector_for<TypeParam>({.selection = selection, .k = k}, values.size());
-        ASSERT_EQ(selected_by(*selector, values), wanted)
+        const auto selector = redsync_selector_for<TypeParam>({.selection = selection, .k = k}, values.size());
+        ASSERT_EQ(redsync_selected_by(*selector, values), wanted)
             << selection_name(selection) << " " << testing::name_of(pattern, values.size(), k);
       }
     }
@@ -160,8 +160,8 @@ TYPED_TEST(SelectRedSync, BinarySearchTakesExactlyKWhereTiesLeaveNoThreshold) {
   for (const size_t n : {100, 9000}) {
     std::vector<TypeParam> values(n, TypeParam(-2));
     values[n - 1] = 5;
-    const auto selector = selector_for<TypeParam>({.selection = Selection::kBinarySearch, .k = 10}, n);
-    EXPECT_EQ(selected_by(*selector, values), top_k_oracle<TypeParam>(values, 10));
+    const auto selector = redsync_selector_for<TypeParam>({.selection = Selection::kBinarySearch, .k = 10}, n);
+    EXPECT_EQ(redsync_selected_by(*selector, values), top_k_oracle<TypeParam>(values, 10));
     IndexBuffer positions;
     EXPECT_EQ(*select_k_to_2k<TypeParam>(values, 10, positions), 0u);
   }
@@ -213,7 +213,7 @@ TEST(SelectRedSyncPaper, BisectingARatioMayEndWithoutAnAnswer) {
 TYPED_TEST(SelectRedSync, SampledSearchesOncePerPeriodAndReusesTheThresholdInBetween) {
   const size_t n = 20'000;
   const SelectionSpec spec{.selection = Selection::kSampled, .k = 200, .period = 5};
-  const auto sampled = selector_for<TypeParam>(spec, n);
+  const auto sampled = redsync_selector_for<TypeParam>(spec, n);
   uint64_t reused = 0;
   MagnitudeKey<TypeParam> key = 0;
   for (uint64_t step = 0; step < 20; ++step) {
@@ -223,14 +223,14 @@ TYPED_TEST(SelectRedSync, SampledSearchesOncePerPeriodAndReusesTheThresholdInBet
     const auto now = select_k_to_2k<TypeParam>(values, 200, fresh);
     if (step % 5 == 0) {
       key = *now;
-      ASSERT_EQ(selected_by(*sampled, values), listed(fresh));
+      ASSERT_EQ(redsync_selected_by(*sampled, values), listed(fresh));
       continue;
     }
     std::vector<uint32_t> wanted;
     for (uint32_t i = 0; i < n; ++i) {
       if (magnitude_key(values[i]) >= key) wanted.push_back(i);
     }
-    ASSERT_EQ(selected_by(*sampled, values), wanted);
+    ASSERT_EQ(redsync_selected_by(*sampled, values), wanted);
     reused += wanted == listed(fresh) ? 0 : 1;
   }
   EXPECT_GT(reused, 0u);  // else this would hold of a search in every step
@@ -239,22 +239,23 @@ TYPED_TEST(SelectRedSync, SampledSearchesOncePerPeriodAndReusesTheThresholdInBet
 TYPED_TEST(SelectRedSync, SampledSearchesAtOnceWhereTheThresholdLeavesFarTooManyOrTooFew) {
   const size_t n = 20'000;
   const auto base = values_of<TypeParam>(Pattern::kGaussian, n, 1);
-  const auto selector = selector_for<TypeParam>({.selection = Selection::kSampled, .k = 200, .period = 1000}, n);
+  const auto selector =
+      redsync_selector_for<TypeParam>({.selection = Selection::kSampled, .k = 200, .period = 1000}, n);
   for (uint64_t step = 0; step < 12; ++step) {
     const TypeParam scale = step % 3 == 0 ? TypeParam(1) : step % 3 == 1 ? TypeParam(40) : TypeParam(0.02);
     std::vector<TypeParam> values(n);
     for (size_t i = 0; i < n; ++i) values[i] = base[i] * scale;
-    const auto got = selected_by(*selector, values, step);
+    const auto got = redsync_selected_by(*selector, values, step);
     ASSERT_GE(got.size(), 200u);
     ASSERT_LE(got.size(), 400u);
   }
 }
 
 TYPED_TEST(SelectRedSync, SampledNeverSelectsMoreThanFourTimesK) {
-  const auto selector = selector_for<TypeParam>({.selection = Selection::kSampled, .k = 50, .period = 7}, 5000);
+  const auto selector = redsync_selector_for<TypeParam>({.selection = Selection::kSampled, .k = 50, .period = 7}, 5000);
   for (uint64_t step = 0; step < 80; ++step) {
     const auto values = values_of<TypeParam>(kPatterns[step % std::size(kPatterns)], 5000, step);
-    const auto got = selected_by(*selector, values, step);
+    const auto got = redsync_selected_by(*selector, values, step);
     ASSERT_LE(got.size(), 200u);
     ASSERT_GE(got.size(), std::min<size_t>(25, count_of_nonzero(values)));
     for (const uint32_t position : got) ASSERT_NE(values[position], 0);
@@ -266,9 +267,9 @@ TYPED_TEST(SelectRedSync, SampledNeverSelectsMoreThanFourTimesK) {
 TEST(SelectBySize, EachSizeHasThePapersSelection) {
   const auto as = [](Selection selection, size_t n) {
     const auto values = values_of<float>(Pattern::kGaussian, n, n);
-    const auto by_size = selector_for<float>({.selection = Selection::kBySize, .density = 0.001}, n);
-    const auto named = selector_for<float>({.selection = selection, .density = 0.001}, n);
-    EXPECT_EQ(selected_by(*by_size, values), selected_by(*named, values)) << n;
+    const auto by_size = redsync_selector_for<float>({.selection = Selection::kBySize, .density = 0.001}, n);
+    const auto named = redsync_selector_for<float>({.selection = selection, .density = 0.001}, n);
+    EXPECT_EQ(redsync_selected_by(*by_size, values), redsync_selected_by(*named, values)) << n;
   };
   as(Selection::kNone, 64);
   as(Selection::kNone, 4096);

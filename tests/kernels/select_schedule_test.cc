@@ -26,21 +26,21 @@ using testing::values_of;
 using testing::without_zeros;
 
 template <typename T>
-StreamView<T> dense_view(const std::vector<T>& values) {
+StreamView<T> schedule_dense_view(const std::vector<T>& values) {
   return {values.size(), true, {}, values};
 }
 
 template <typename T>
-std::unique_ptr<Selector<T>> selector_for(const SelectionSpec& spec, uint64_t dimension) {
+std::unique_ptr<Selector<T>> schedule_selector_for(const SelectionSpec& spec, uint64_t dimension) {
   auto made = make_selector<T>(spec, dimension);
   EXPECT_TRUE(made.has_value()) << made.error().message;
   return std::move(*made);
 }
 
 template <typename T>
-std::vector<uint32_t> selected_by(Selector<T>& selector, const std::vector<T>& values, uint64_t step) {
+std::vector<uint32_t> schedule_selected_by(Selector<T>& selector, const std::vector<T>& values, uint64_t step) {
   IndexBuffer positions = {7};
-  const auto done = selector.select(dense_view(values), {.step = step}, positions);
+  const auto done = selector.select(schedule_dense_view(values), {.step = step}, positions);
   EXPECT_TRUE(done.has_value()) << done.error().message;
   return listed(positions);
 }
@@ -94,13 +94,14 @@ TYPED_TEST(SelectSchedule, EverySelectionThatMayAlternateSelectsAsIfTheOtherSign
     if (!info.may_alternate_signs) continue;
     ++seen;
     SelectionSpec spec = example_of(info);
-    const auto plain = selector_for<TypeParam>(spec, 6000);
+    const auto plain = schedule_selector_for<TypeParam>(spec, 6000);
     spec.alternate_signs = true;
-    const auto alternating = selector_for<TypeParam>(spec, 6000);
+    const auto alternating = schedule_selector_for<TypeParam>(spec, 6000);
     for (const Pattern pattern : kPatterns) {
       const auto values = values_of<TypeParam>(pattern, 6000, 11);
       for (const uint64_t step : {0, 1, 2, 7}) {
-        ASSERT_EQ(selected_by(*alternating, values, step), selected_by(*plain, of_one_sign(values, step), step))
+        ASSERT_EQ(schedule_selected_by(*alternating, values, step),
+                  schedule_selected_by(*plain, of_one_sign(values, step), step))
             << info.name << " step " << step << " " << testing::name_of(pattern, 6000, 300);
       }
     }
@@ -110,12 +111,13 @@ TYPED_TEST(SelectSchedule, EverySelectionThatMayAlternateSelectsAsIfTheOtherSign
 
 TYPED_TEST(SelectSchedule, AlternatingTopKIsTheLargestKAndThenTheSmallestK) {
   const auto values = values_of<TypeParam>(Pattern::kGaussian, 5000, 3);
-  auto selector = selector_for<TypeParam>({.selection = Selection::kTopK, .k = 40, .alternate_signs = true}, 5000);
+  auto selector =
+      schedule_selector_for<TypeParam>({.selection = Selection::kTopK, .k = 40, .alternate_signs = true}, 5000);
   std::vector<TypeParam> sorted = values;
   std::sort(sorted.begin(), sorted.end());
   for (const uint64_t step : {4, 5}) {
     std::vector<TypeParam> got;
-    for (const uint32_t position : selected_by(*selector, values, step)) got.push_back(values[position]);
+    for (const uint32_t position : schedule_selected_by(*selector, values, step)) got.push_back(values[position]);
     std::sort(got.begin(), got.end());
     const auto begin = step % 2 == 0 ? sorted.end() - 40 : sorted.begin();
     EXPECT_EQ(got, std::vector<TypeParam>(begin, begin + 40));
@@ -135,7 +137,8 @@ TYPED_TEST(SelectSchedule, AlternatingFindsNaNAndInfinityOfEitherSignInEveryStep
           auto values = values_of<TypeParam>(Pattern::kGaussian, n, 1);
           values[n / 2] = bad;
           IndexBuffer positions = {1};
-          const auto done = selector_for<TypeParam>(spec, n)->select(dense_view(values), {.step = step}, positions);
+          const auto done =
+              schedule_selector_for<TypeParam>(spec, n)->select(schedule_dense_view(values), {.step = step}, positions);
           ASSERT_FALSE(done.has_value()) << info.name;
           ASSERT_EQ(done.error().code, ErrorCode::kNonFinite);
           ASSERT_TRUE(positions.empty());
@@ -149,7 +152,8 @@ TYPED_TEST(SelectSchedule, AlternatingOfASparseAccumulatorGivesPositionsOfIts) {
   const std::vector<TypeParam> values = {3, -5, 0, 1, -1, 2};
   const IndexBuffer indices = {1, 10, 100, 1000, 10'000, 99'999};
   const StreamView<TypeParam> view{100'000, false, indices, values};
-  auto selector = selector_for<TypeParam>({.selection = Selection::kTopK, .k = 2, .alternate_signs = true}, 100'000);
+  auto selector =
+      schedule_selector_for<TypeParam>({.selection = Selection::kTopK, .k = 2, .alternate_signs = true}, 100'000);
   IndexBuffer positions;
   ASSERT_TRUE(selector->select(view, {.step = 0}, positions).has_value());
   EXPECT_EQ(listed(positions), (std::vector<uint32_t>{0, 5}));
@@ -192,17 +196,17 @@ TYPED_TEST(SelectSchedule, EverySelectionWarmsUpDenseAndThenIsAsWithout) {
   for (const SelectionInfo& info : selections()) {
     if (info.selection == Selection::kNone || info.use == SelectionUse::kUnbiased) continue;
     SelectionSpec spec = example_of(info);
-    const auto plain = selector_for<TypeParam>(spec, n);
+    const auto plain = schedule_selector_for<TypeParam>(spec, n);
     spec.warm_up = WarmUp::kDense;
     spec.warm_up_steps = 3;
-    const auto warming = selector_for<TypeParam>(spec, n);
+    const auto warming = schedule_selector_for<TypeParam>(spec, n);
     for (uint64_t step = 0; step < 9; ++step) {
       const auto values = values_of<TypeParam>(Pattern::kFewDistinct, n, step);
-      const auto got = selected_by(*warming, values, step);
+      const auto got = schedule_selected_by(*warming, values, step);
       if (step < 3) {
         ASSERT_EQ(got, without_zeros<TypeParam>(values, top_k_oracle<TypeParam>(values, n))) << info.name;
       } else {
-        ASSERT_EQ(got, selected_by(*plain, values, step)) << info.name << " step " << step;
+        ASSERT_EQ(got, schedule_selected_by(*plain, values, step)) << info.name << " step " << step;
       }
     }
   }
@@ -216,15 +220,16 @@ TYPED_TEST(SelectSchedule, ExponentialWarmUpSelectsAsTheStagesDensity) {
     std::vector<std::unique_ptr<Selector<TypeParam>>> stages;
     for (const double density : {0.25, 0.0625, 0.05}) {
       spec.density = density;
-      stages.push_back(selector_for<TypeParam>(spec, n));
+      stages.push_back(schedule_selector_for<TypeParam>(spec, n));
     }
     spec.warm_up = WarmUp::kExponential;
     spec.warm_up_steps = 6;
-    const auto warming = selector_for<TypeParam>(spec, n);
+    const auto warming = schedule_selector_for<TypeParam>(spec, n);
     for (uint64_t step = 0; step < 12; ++step) {
       const auto values = values_of<TypeParam>(Pattern::kGaussian, n, step);
       Selector<TypeParam>& stage = *stages[std::min<uint64_t>(step / 3, 2)];
-      ASSERT_EQ(selected_by(*warming, values, step), selected_by(stage, values, step)) << info.name << " " << step;
+      ASSERT_EQ(schedule_selected_by(*warming, values, step), schedule_selected_by(stage, values, step))
+          << info.name << " " << step;
     }
   }
 }
@@ -235,17 +240,17 @@ TYPED_TEST(SelectSchedule, AWarmUpOfASelectionThatDrawsDrawsEverythingOnceAndThe
   for (const SelectionInfo& info : selections()) {
     if (info.selection == Selection::kNone) continue;
     SelectionSpec spec = example_of(info);
-    const auto plain = selector_for<TypeParam>(spec, n);
+    const auto plain = schedule_selector_for<TypeParam>(spec, n);
     spec.warm_up = WarmUp::kDense;
     spec.warm_up_steps = 1;
-    const auto warming = selector_for<TypeParam>(spec, n);
+    const auto warming = schedule_selector_for<TypeParam>(spec, n);
     IndexBuffer positions, wanted_positions;
     Buffer<TypeParam> drawn, wanted;
-    ASSERT_TRUE(warming->draw(dense_view(values), {.step = 0}, positions, drawn).has_value());
+    ASSERT_TRUE(warming->draw(schedule_dense_view(values), {.step = 0}, positions, drawn).has_value());
     EXPECT_EQ(listed(positions), without_zeros<TypeParam>(values, top_k_oracle<TypeParam>(values, n)));
     for (size_t i = 0; i < positions.size(); ++i) ASSERT_EQ(drawn[i], values[positions[i]]);
-    const auto as_plain = plain->draw(dense_view(values), {.step = 1}, wanted_positions, wanted);
-    const auto done = warming->draw(dense_view(values), {.step = 1}, positions, drawn);
+    const auto as_plain = plain->draw(schedule_dense_view(values), {.step = 1}, wanted_positions, wanted);
+    const auto done = warming->draw(schedule_dense_view(values), {.step = 1}, positions, drawn);
     ASSERT_EQ(done.has_value(), info.use != SelectionUse::kKeepsRest) << info.name;
     ASSERT_EQ(done.has_value(), as_plain.has_value());
     EXPECT_EQ(positions, wanted_positions);
@@ -260,9 +265,9 @@ TYPED_TEST(SelectSchedule, ADenseWarmUpWithAlternatingSignsIsOfOneSign) {
                            .alternate_signs = true,
                            .warm_up = WarmUp::kDense,
                            .warm_up_steps = 2};
-  const auto selector = selector_for<TypeParam>(spec, 900);
+  const auto selector = schedule_selector_for<TypeParam>(spec, 900);
   for (const uint64_t step : {0, 1}) {
-    const auto got = selected_by(*selector, values, step);
+    const auto got = schedule_selected_by(*selector, values, step);
     EXPECT_EQ(got, without_zeros<TypeParam>(of_one_sign(values, step),
                                             top_k_oracle<TypeParam>(of_one_sign(values, step), 900)));
     EXPECT_GT(got.size(), 300u);
@@ -272,12 +277,12 @@ TYPED_TEST(SelectSchedule, ADenseWarmUpWithAlternatingSignsIsOfOneSign) {
 TYPED_TEST(SelectSchedule, AWarmUpFindsWhatIsNotFinite) {
   const SelectionSpec spec{
       .selection = Selection::kTopK, .density = 0.01, .warm_up = WarmUp::kDense, .warm_up_steps = 2};
-  const auto selector = selector_for<TypeParam>(spec, 50);
+  const auto selector = schedule_selector_for<TypeParam>(spec, 50);
   std::vector<TypeParam> values(50, 1);
   values[49] = std::numeric_limits<TypeParam>::quiet_NaN();
   for (uint64_t step = 0; step < 4; ++step) {
     IndexBuffer positions = {1};
-    const auto done = selector->select(dense_view(values), {.step = step}, positions);
+    const auto done = selector->select(schedule_dense_view(values), {.step = step}, positions);
     ASSERT_FALSE(done.has_value());
     EXPECT_EQ(done.error().code, ErrorCode::kNonFinite);
     EXPECT_TRUE(positions.empty());

@@ -32,7 +32,7 @@ Indices some_indices(size_t count, uint32_t window, RandomSequence& random) {
 }
 
 /// The code by its definition: a string of bits.
-ByteBuffer bytes_of(const std::string& bits) {
+ByteBuffer window_bytes_of(const std::string& bits) {
   ByteBuffer bytes((bits.size() + 7) / 8);
   std::fill(bytes.begin(), bytes.end(), uint8_t{0});
   for (size_t i = 0; i < bits.size(); ++i) {
@@ -51,8 +51,8 @@ ByteBuffer oracle_code(const Indices& indices, uint32_t first, uint32_t shift) {
     quotients += std::string(gap >> shift, '0') + '1';
     next = index + 1u;
   }
-  ByteBuffer bytes = bytes_of(lows);
-  const ByteBuffer tail = bytes_of(quotients);
+  ByteBuffer bytes = window_bytes_of(lows);
+  const ByteBuffer tail = window_bytes_of(quotients);
   bytes.insert(bytes.end(), tail.begin(), tail.end());
   return bytes;
 }
@@ -124,8 +124,8 @@ TEST(RiceGaps, SumsBeyondTheWindowAreReportedAndDoNotWrap) {
   // 17,000 gaps of 2^15 - 1 with parameter 15.
   const RiceGaps code{65'535, 15, 4'000};
   std::string lows(size_t{15} * code.count, '1');
-  ByteBuffer bytes = bytes_of(lows);
-  const ByteBuffer tail = bytes_of(std::string(code.count, '1'));
+  ByteBuffer bytes = window_bytes_of(lows);
+  const ByteBuffer tail = window_bytes_of(std::string(code.count, '1'));
   bytes.insert(bytes.end(), tail.begin(), tail.end());
   std::vector<uint16_t> out(code.count + kRiceSlack);
   testing::for_each_isa([&](const std::string& isa) {

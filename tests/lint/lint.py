@@ -16,6 +16,7 @@ import sys
 from dataclasses import dataclass
 
 import cpp_text
+import local_names
 
 FOLDERS = ("kernels", "protocol", "monitoring", "server", "worker", "switch_agg", "tests", "deploy")
 CPP = (".h", ".cc")
@@ -23,6 +24,11 @@ TEXT = CPP + (".py", ".sh", ".txt", ".cmake", ".md", ".capnp", ".json", ".yaml",
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 600
 COMMENT_COLUMNS_MAX = 130  # clang-format breaks code at 120; comments it leaves alone
+
+# Folders where each file is a program of its own: their files never meet in a unit.
+# A Highway file is a unit by itself.
+ONE_UNIT = "hwy/foreach_target.h"
+PROGRAM_FOLDERS = ("tests/bench", "tests/fuzz", "tests/integration", "tests/integration/punisher", "tests/integration/consumer")
 
 # folder -> prefixes of the project's own headers that it may include (DESIGN.md, "The house").
 LAYERS = {
@@ -102,6 +108,7 @@ RULES = {
     "whitespace": "no trailing blanks, tabs or carriage returns; one newline at the end",
     "allowed": "every line of allowed.txt is used",
     "ratchet": "long_functions.txt only shrinks",
+    "local-name": "a name that a source file keeps to itself is unique within its folder (unity builds compile several files as one)",
 } | {name: sentence for name, _, _, _, sentence in BANNED}
 
 
@@ -222,6 +229,14 @@ def lint_text(path, text, ratchet=None):
     return findings
 
 
+def check_local_names(texts):
+    """Findings of names that two source files of one folder keep to themselves; texts is {path: text}."""
+    sources = {path: local_names.local_names(text) for path, text in texts.items()
+               if path.endswith(".cc") and os.path.dirname(path) not in PROGRAM_FOLDERS and ONE_UNIT not in text}
+    for path, name, other in local_names.clashes(sources):
+        yield Finding(path, name.line, "local-name", f"{name.name} is a name of {other} too: rename one, or share it in a header")
+
+
 def read_allowed(text):
     """Lines `rule path-pattern reason…`; # starts a comment."""
     allowed = []
@@ -305,13 +320,10 @@ def main():
     if arguments.update_ratchet:
         update_ratchet(arguments.root, ratchet_path, ratchet)
         return 0
-    findings = []
-    count = 0
-    for path in files_of(arguments.root):
-        # The lint's own files name what they ban.
-        if not path.startswith("tests/lint/"):
-            findings += lint_text(path, read(os.path.join(arguments.root, path)), ratchet)
-            count += 1
+    # The lint's own files name what they ban.
+    texts = {path: read(os.path.join(arguments.root, path)) for path in files_of(arguments.root) if not path.startswith("tests/lint/")}
+    findings = [finding for path, text in texts.items() for finding in lint_text(path, text, ratchet)]
+    findings += check_local_names(texts)
     findings += [
         Finding(path, 1, "ratchet", f"{name}: the file is gone, run --update-ratchet")
         for path, name in ratchet if not os.path.exists(os.path.join(arguments.root, path))
@@ -319,7 +331,7 @@ def main():
     findings = take_out_allowed(findings, read_allowed(read(os.path.join(here, "allowed.txt"))))
     for finding in findings:
         print(finding)
-    print(f"lint: {count} files, {len(findings)} findings")
+    print(f"lint: {len(texts)} files, {len(findings)} findings")
     return 1 if findings else 0
 
 

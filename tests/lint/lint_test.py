@@ -9,6 +9,7 @@ from pathlib import Path
 
 import cpp_text
 import lint
+import local_names
 
 HEADER = "#pragma once\n"
 
@@ -56,7 +57,7 @@ class EachRule(unittest.TestCase):
                 self.assertEqual(rules_of(path, text, ratchet), [rule])
 
     def test_HasASnippet(self):
-        self.assertEqual(set(lint.RULES) - set(CAUGHT), {"allowed"})
+        self.assertEqual(set(lint.RULES) - set(CAUGHT), {"allowed", "local-name"})
 
 
 class Includes(unittest.TestCase):
@@ -135,6 +136,39 @@ class FunctionLengths(unittest.TestCase):
         self.assertEqual(self.names("const int kTable[] = {f(1), f(2)};\nauto x = S{1, 2};\nenum class E { kA = f(1) };\n"), [])
 
 
+class LocalNames(unittest.TestCase):
+    def names(self, text):
+        return [name.name for name in local_names.local_names(text)]
+
+    def clashing(self, **texts):
+        return [(finding.path, finding.line) for finding in lint.check_local_names({f"{name}.cc": text for name, text in texts.items()})]
+
+    def test_EveryKindOfDeclarationIsFound(self):
+        text = ("namespace a {\nnamespace {\n#define X {\nconstexpr int kOne = f(1);\nconst std::array<int, 2> kTwo{{1, 2}};\n"
+                "struct Three {\n  int member() const { return kOne; }\n  int four_{};\n};\nenum class Four { kA, kB };\n"
+                "template <typename T = std::vector<int>>\nvoid five(T x = {}) {\n  int local = 1;\n}\nusing Six = int;\n"
+                "[[nodiscard]] int seven(int);\nbool operator==(Three, Three) { return true; }\nint kEight[3] = {1, 2, 3};\n"
+                "TEST_F(Nine, IsATest) {\n}\nnamespace inner {\nint not_at_its_level;\n}\n}  // namespace\n"
+                "static std::function<void(int)> ten() { return {}; }\nint exported() { return 2; }\nint Three::member() { return 3; }\n}\n")
+        self.assertEqual(self.names(text), ["kOne", "kTwo", "Three", "Four", "five", "Six", "seven", "operator==", "kEight", "Nine.IsATest", "ten"])
+
+    def test_TwoFilesOfAFolderMayNotKeepTheSameName(self):
+        one, other = "namespace {\nint limit = 1;\n}\n", "namespace {\n\nstatic int limit() { return 2; }\n}\n"
+        self.assertEqual(self.clashing(**{"server/a": one, "server/b": other}), [("server/b.cc", 3)])
+        self.assertEqual(self.clashing(**{"server/a": one, "worker/b": other}), [])
+        self.assertEqual(self.clashing(**{"server/a": one + one}), [])
+        self.assertEqual(self.clashing(**{"tests/fuzz/a": one, "tests/fuzz/b": other}), [])
+
+    def test_AliasesOfOneTypeMayMeet(self):
+        alias = "namespace {\nusing Json = nlohmann::json;\n}\n"
+        self.assertEqual(self.clashing(**{"server/a": alias, "server/b": alias}), [])
+        self.assertEqual(self.clashing(**{"server/a": alias, "server/b": alias.replace("json;", "ordered_json;")}), [("server/b.cc", 2)])
+
+    def test_PrintersForGoogleTestAreOverloads(self):
+        printer = "namespace {\nvoid PrintTo(const A&, std::ostream*) {}\n}\n"
+        self.assertEqual(self.clashing(**{"tests/a": printer, "tests/b": printer}), [])
+
+
 class Exceptions(unittest.TestCase):
     FINDING = lint.Finding("server/main.cc", 3, "print", "x")
 
@@ -156,7 +190,7 @@ class CommandLine(unittest.TestCase):
             lint_folder = Path(root) / "tests/lint"
             lint_folder.mkdir(parents=True)
             here = Path(__file__).parent
-            for name in ("lint.py", "cpp_text.py"):
+            for name in ("lint.py", "cpp_text.py", "local_names.py"):
                 (lint_folder / name).write_text((here / name).read_text())
             (lint_folder / "allowed.txt").write_text("")
             (lint_folder / "long_functions.txt").write_text("# head\n")
@@ -169,6 +203,12 @@ class CommandLine(unittest.TestCase):
         run = self.run_on({"kernels/a.cc": "int x;\nint f() { return rand(); }\n"})
         self.assertEqual(run.returncode, 1)
         self.assertIn("kernels/a.cc:2: rand:", run.stdout)
+
+    def test_AClashOfLocalNamesFailsTheRun(self):
+        text = "namespace {\nint x;\n}\n"
+        run = self.run_on({"kernels/a.cc": text, "kernels/b.cc": text})
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("kernels/b.cc:2: local-name:", run.stdout)
 
     def test_ACleanTreePasses(self):
         run = self.run_on({"kernels/a.cc": "int x;\n", "kernels/a.h": HEADER})

@@ -1,4 +1,5 @@
 #include "monitoring/catalog.h"
+#include "tests/support/tree_paths.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,7 +16,7 @@ namespace {
 using ::testing::HasSubstr;
 
 std::string file_text(const std::string& name) {
-  std::ifstream file(std::string(MILLRACE_MONITORING_DIR) + "/" + name);
+  std::ifstream file(source_file("monitoring/" + name));
   std::stringstream text;
   text << file.rdbuf();
   return text.str();

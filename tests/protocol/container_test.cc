@@ -13,6 +13,7 @@
 #include "tests/support/index_sets.h"
 #include "tests/support/replaced_new.h"
 #include "tests/support/stream_oracle.h"
+#include "tests/support/tree_paths.h"
 
 namespace millrace {
 namespace {
@@ -60,7 +61,7 @@ void expect_same_view(ByteSpan bytes, const Result<Stream<T>>& read, const Conta
 }
 
 template <typename T>
-ErrorCode refusal(const ByteBuffer& bytes, const ContainerLimits& limits = {}) {
+ErrorCode container_refusal(const ByteBuffer& bytes, const ContainerLimits& limits = {}) {
   const auto stream = read_container<T>(bytes, limits);
   expect_same_view<T>(bytes, stream, limits);
   EXPECT_FALSE(stream);
@@ -224,11 +225,11 @@ TYPED_TEST(Container, EveryTruncationIsMalformed) {
     const auto bytes = container_of(some_stream<TypeParam>(400, 0.1), text);
     for (size_t length = 0; length < bytes.size(); ++length) {
       const ByteBuffer cut(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(length));
-      ASSERT_EQ(refusal<TypeParam>(cut), ErrorCode::kMalformed) << text << ' ' << length;
+      ASSERT_EQ(container_refusal<TypeParam>(cut), ErrorCode::kMalformed) << text << ' ' << length;
     }
     ByteBuffer longer = bytes;
     longer.push_back(0);
-    EXPECT_EQ(refusal<TypeParam>(longer), ErrorCode::kMalformed);
+    EXPECT_EQ(container_refusal<TypeParam>(longer), ErrorCode::kMalformed);
   }
 }
 
@@ -274,9 +275,9 @@ TYPED_TEST(Container, LimitsAreKept) {
   const auto bytes = container_of(stream, "gap");
   EXPECT_TRUE(
       read_container<TypeParam>(bytes, {.dimension = 1000, .count_max = stream.count(), .bytes_max = bytes.size()}));
-  EXPECT_EQ(refusal<TypeParam>(bytes, {.dimension = 1001}), ErrorCode::kMalformed);
-  EXPECT_EQ(refusal<TypeParam>(bytes, {.count_max = stream.count() - 1}), ErrorCode::kLimitExceeded);
-  EXPECT_EQ(refusal<TypeParam>(bytes, {.bytes_max = bytes.size() - 1}), ErrorCode::kLimitExceeded);
+  EXPECT_EQ(container_refusal<TypeParam>(bytes, {.dimension = 1001}), ErrorCode::kMalformed);
+  EXPECT_EQ(container_refusal<TypeParam>(bytes, {.count_max = stream.count() - 1}), ErrorCode::kLimitExceeded);
+  EXPECT_EQ(container_refusal<TypeParam>(bytes, {.bytes_max = bytes.size() - 1}), ErrorCode::kLimitExceeded);
 }
 
 TYPED_TEST(Container, NonFiniteValuesAreRefusedUnlessAccepted) {
@@ -285,7 +286,7 @@ TYPED_TEST(Container, NonFiniteValuesAreRefusedUnlessAccepted) {
     auto stream = some_stream<TypeParam>(1000, 0.1);
     stream.values[stream.values.size() / 2] = bad;
     const auto bytes = container_of(stream, "gap");
-    EXPECT_EQ(refusal<TypeParam>(bytes), ErrorCode::kNonFinite);
+    EXPECT_EQ(container_refusal<TypeParam>(bytes), ErrorCode::kNonFinite);
     const auto accepted = read_container<TypeParam>(bytes, {.non_finite = NonFinitePolicy::kAccept});
     ASSERT_TRUE(accepted);
     EXPECT_TRUE(testing::same_bits(accepted->view(), stream.view()));
@@ -295,7 +296,7 @@ TYPED_TEST(Container, NonFiniteValuesAreRefusedUnlessAccepted) {
 TYPED_TEST(Container, TheOtherValueTypeIsRefused) {
   const auto bytes = container_of(some_stream<TypeParam>(100, 0.1), "raw");
   using Other = std::conditional_t<sizeof(TypeParam) == 4, double, float>;
-  EXPECT_EQ(refusal<Other>(bytes), ErrorCode::kMalformed);
+  EXPECT_EQ(container_refusal<Other>(bytes), ErrorCode::kMalformed);
 }
 
 /// A stream of the largest claims in 100 bytes.
@@ -338,7 +339,7 @@ TEST(ContainerClaims, SectionLengthsThatOverflowAreMalformed) {
       ByteBuffer bytes = claims(IndexCodecId::kRaw, ValueCodecId::kRaw, 4, false);
       set_field(bytes, field, length);
       sign(bytes);
-      EXPECT_EQ(refusal<float>(bytes), ErrorCode::kMalformed);
+      EXPECT_EQ(container_refusal<float>(bytes), ErrorCode::kMalformed);
     }
   }
 }
@@ -349,13 +350,13 @@ TEST(ContainerFields, WhatThisBuildDoesNotKnowIsUnsupported) {
     ByteBuffer bytes = good;
     bytes[at] = value;
     sign(bytes);
-    EXPECT_EQ(refusal<float>(bytes), ErrorCode::kUnsupported) << at;
+    EXPECT_EQ(container_refusal<float>(bytes), ErrorCode::kUnsupported) << at;
   }
   ByteBuffer coupled = good;
   coupled.push_back(1);
   set_field(coupled, 48, uint64_t{1});
   sign(coupled);
-  EXPECT_EQ(refusal<float>(coupled), ErrorCode::kUnsupported);
+  EXPECT_EQ(container_refusal<float>(coupled), ErrorCode::kUnsupported);
 }
 
 TEST(ContainerFields, ContradictionsAreMalformed) {
@@ -366,16 +367,16 @@ TEST(ContainerFields, ContradictionsAreMalformed) {
     sign(bytes);
     return bytes;
   };
-  EXPECT_EQ(refusal<float>(with(sparse, 0, uint8_t{'m'})), ErrorCode::kMalformed);
-  EXPECT_EQ(refusal<float>(with(sparse, 6, uint8_t{2})), ErrorCode::kMalformed);
-  EXPECT_EQ(refusal<float>(with(sparse, 6, uint8_t{1})), ErrorCode::kMalformed);
-  EXPECT_EQ(refusal<float>(with(sparse, 7, uint8_t{0})), ErrorCode::kMalformed);
-  EXPECT_EQ(refusal<float>(with(sparse, 12, uint8_t{1})), ErrorCode::kMalformed);
-  EXPECT_EQ(refusal<float>(with(sparse, 16, uint64_t{0})), ErrorCode::kMalformed);
-  EXPECT_EQ(refusal<float>(with(sparse, 16, (uint64_t{1} << 32) + 1)), ErrorCode::kMalformed);
-  EXPECT_EQ(refusal<float>(with(sparse, 24, uint64_t{101})), ErrorCode::kMalformed);
-  EXPECT_EQ(refusal<float>(with(dense, 24, uint64_t{99})), ErrorCode::kMalformed);
-  EXPECT_EQ(refusal<float>(with(dense, 7, uint8_t{1})), ErrorCode::kMalformed);
+  EXPECT_EQ(container_refusal<float>(with(sparse, 0, uint8_t{'m'})), ErrorCode::kMalformed);
+  EXPECT_EQ(container_refusal<float>(with(sparse, 6, uint8_t{2})), ErrorCode::kMalformed);
+  EXPECT_EQ(container_refusal<float>(with(sparse, 6, uint8_t{1})), ErrorCode::kMalformed);
+  EXPECT_EQ(container_refusal<float>(with(sparse, 7, uint8_t{0})), ErrorCode::kMalformed);
+  EXPECT_EQ(container_refusal<float>(with(sparse, 12, uint8_t{1})), ErrorCode::kMalformed);
+  EXPECT_EQ(container_refusal<float>(with(sparse, 16, uint64_t{0})), ErrorCode::kMalformed);
+  EXPECT_EQ(container_refusal<float>(with(sparse, 16, (uint64_t{1} << 32) + 1)), ErrorCode::kMalformed);
+  EXPECT_EQ(container_refusal<float>(with(sparse, 24, uint64_t{101})), ErrorCode::kMalformed);
+  EXPECT_EQ(container_refusal<float>(with(dense, 24, uint64_t{99})), ErrorCode::kMalformed);
+  EXPECT_EQ(container_refusal<float>(with(dense, 7, uint8_t{1})), ErrorCode::kMalformed);
 }
 
 TEST(ContainerFields, AStreamWithoutADimensionIsNotEncoded) {
@@ -386,7 +387,7 @@ TEST(ContainerFields, AStreamWithoutADimensionIsNotEncoded) {
 
 /// The bytes of the block that starts with ```hex NAME in WIRE_FORMAT.md; what follows '#' on a line is a comment.
 ByteBuffer documented_bytes(const std::string& name) {
-  std::ifstream file(std::string(MILLRACE_SOURCE_DIR) + "/protocol/WIRE_FORMAT.md");
+  std::ifstream file(source_file("protocol/WIRE_FORMAT.md"));
   EXPECT_TRUE(file);
   std::string line;
   while (std::getline(file, line) && line != "```hex " + name) {

@@ -24,19 +24,19 @@ JobKey job_key(uint8_t first) {
   return key;
 }
 
-Nonce nonce_of(uint8_t first) {
+Nonce datagram_key_nonce_of(uint8_t first) {
   Nonce nonce;
   std::iota(nonce.begin(), nonce.end(), first);
   return nonce;
 }
 
-KeyScope example_scope(KeyUse use = KeyUse::kWorkerToAggregator) {
+KeyScope datagram_key_example_scope(KeyUse use = KeyUse::kWorkerToAggregator) {
   return {.use = use,
           .job = 7,
           .life = 0x1122334455667788,
           .worker = 3,
-          .worker_nonce = nonce_of(1),
-          .aggregator_nonce = nonce_of(101)};
+          .worker_nonce = datagram_key_nonce_of(1),
+          .aggregator_nonce = datagram_key_nonce_of(101)};
 }
 
 ByteBuffer some_bytes(size_t count) {
@@ -46,7 +46,7 @@ ByteBuffer some_bytes(size_t count) {
 }
 
 TEST(DatagramKey, VerifiesWhatTheSameKeySignedAtEveryLength) {
-  for (const KeyScope& scope : {example_scope(), KeyScope::handshake(7, 3), KeyScope::to_all(7, 5)}) {
+  for (const KeyScope& scope : {datagram_key_example_scope(), KeyScope::handshake(7, 3), KeyScope::to_all(7, 5)}) {
     const DatagramKey one(job_key(0), scope);
     const DatagramKey other(job_key(0), scope);
     for (size_t length = 0; length < 300; ++length) {
@@ -62,7 +62,7 @@ TEST(DatagramKey, VerifiesWhatTheSameKeySignedAtEveryLength) {
 
 TEST(DatagramKey, EveryFlippedBitIsFound) {
   const ByteBuffer bytes = some_bytes(150);
-  for (const KeyScope& scope : {example_scope(), KeyScope::handshake(7, 3)}) {
+  for (const KeyScope& scope : {datagram_key_example_scope(), KeyScope::handshake(7, 3)}) {
     const DatagramKey key(job_key(0), scope);
     const Mac mac = key.sign(bytes, 9);
     for (size_t bit = 0; bit < bytes.size() * 8; ++bit) {
@@ -85,7 +85,7 @@ TEST(DatagramKey, EveryFlippedBitIsFound) {
 
 TEST(DatagramKey, AnotherSequenceIsAnotherMacInASessionAndTheSameInAHandshake) {
   const ByteBuffer bytes = some_bytes(100);
-  const DatagramKey session(job_key(0), example_scope());
+  const DatagramKey session(job_key(0), datagram_key_example_scope());
   const Mac mac = session.sign(bytes, 9);
   EXPECT_FALSE(session.verify(bytes, 10, mac));
   EXPECT_FALSE(session.verify(bytes, uint64_t{9} << 32, mac));
@@ -99,34 +99,34 @@ TEST(DatagramKey, EverythingThatItDerivesFromMakesAnotherKey) {
   const auto add = [&](const JobKey& key, const KeyScope& scope) {
     macs.insert(DatagramKey(key, scope).sign(bytes, 9));
   };
-  add(job_key(0), example_scope());
-  add(job_key(1), example_scope());
+  add(job_key(0), datagram_key_example_scope());
+  add(job_key(1), datagram_key_example_scope());
   for (const KeyUse use : {KeyUse::kAggregatorToWorker, KeyUse::kAggregatorToAll, KeyUse::kHandshake}) {
-    add(job_key(0), example_scope(use));
+    add(job_key(0), datagram_key_example_scope(use));
   }
-  KeyScope scope = example_scope();
+  KeyScope scope = datagram_key_example_scope();
   scope.job = 8;
   add(job_key(0), scope);
-  scope = example_scope();
+  scope = datagram_key_example_scope();
   scope.life ^= uint64_t{1} << 63;
   add(job_key(0), scope);
-  scope = example_scope();
+  scope = datagram_key_example_scope();
   scope.worker = 4;
   add(job_key(0), scope);
-  scope = example_scope();
+  scope = datagram_key_example_scope();
   scope.worker_nonce[15] ^= 1;
   add(job_key(0), scope);
-  scope = example_scope();
+  scope = datagram_key_example_scope();
   scope.aggregator_nonce[0] ^= 1;
   add(job_key(0), scope);
-  scope = example_scope();
+  scope = datagram_key_example_scope();
   std::swap(scope.worker_nonce, scope.aggregator_nonce);
   add(job_key(0), scope);
   EXPECT_EQ(macs.size(), 11u);
 }
 
 TEST(DatagramKey, SealsAWholeDatagramAroundWhatIsInIt) {
-  const DatagramKey key(job_key(0), example_scope());
+  const DatagramKey key(job_key(0), datagram_key_example_scope());
   DatagramHeader header;
   header.type = DatagramType::kContribution;
   header.sequence = 5;
@@ -146,25 +146,25 @@ TEST(DatagramKey, SealsAWholeDatagramAroundWhatIsInIt) {
 TEST(DatagramKey, DerivedInPlaceIsAsMadeAnew) {
   const ByteBuffer bytes = some_bytes(64);
   DatagramKey key;
-  for (const KeyScope& scope : {example_scope(), KeyScope::handshake(7, 3), KeyScope::to_all(7, 5)}) {
+  for (const KeyScope& scope : {datagram_key_example_scope(), KeyScope::handshake(7, 3), KeyScope::to_all(7, 5)}) {
     key.derive(job_key(0), scope);
     EXPECT_EQ(key.sign(bytes, 4), DatagramKey(job_key(0), scope).sign(bytes, 4));
   }
 }
 
 TEST(DatagramKey, CanBeMoved) {
-  DatagramKey key(job_key(0), example_scope());
+  DatagramKey key(job_key(0), datagram_key_example_scope());
   const ByteBuffer bytes = some_bytes(64);
   const Mac mac = key.sign(bytes, 1);
   DatagramKey moved(std::move(key));
   EXPECT_TRUE(moved.verify(bytes, 1, mac));
-  moved = DatagramKey(job_key(1), example_scope());
+  moved = DatagramKey(job_key(1), datagram_key_example_scope());
   EXPECT_FALSE(moved.verify(bytes, 1, mac));
 }
 
 TEST(Nonces, AChallengeIsAFunctionOfAllThatItIsAnsweredTo) {
   const auto of = [](uint8_t key, uint32_t job, uint64_t life, uint16_t worker, uint8_t nonce, uint64_t sessions) {
-    return challenge_nonce(job_key(key), job, life, worker, nonce_of(nonce), sessions);
+    return challenge_nonce(job_key(key), job, life, worker, datagram_key_nonce_of(nonce), sessions);
   };
   EXPECT_EQ(of(0, 7, 5, 3, 1, 0), of(0, 7, 5, 3, 1, 0));
   const std::set<Nonce> different = {of(0, 7, 5, 3, 1, 0), of(1, 7, 5, 3, 1, 0), of(0, 8, 5, 3, 1, 0),
@@ -228,12 +228,13 @@ ByteBuffer hello_packet(const Nonce& worker, const Nonce& aggregator, uint64_t s
 
 TEST(Handshake, ASecondSessionLocksTheFirstOut) {
   Door door;
-  const ByteBuffer first = hello_packet(nonce_of(1), door.answer(nonce_of(1)), 1);
+  const ByteBuffer first = hello_packet(datagram_key_nonce_of(1), door.answer(datagram_key_nonce_of(1)), 1);
   EXPECT_TRUE(door.hello(first));
   EXPECT_FALSE(door.hello(first)) << "a replay within the session";
-  const ByteBuffer again = hello_packet(nonce_of(1), challenge_nonce(job_key(0), 7, 5, 3, nonce_of(1), 0), 2);
+  const ByteBuffer again =
+      hello_packet(datagram_key_nonce_of(1), challenge_nonce(job_key(0), 7, 5, 3, datagram_key_nonce_of(1), 0), 2);
   EXPECT_TRUE(door.hello(again)) << "the session goes on under its key";
-  const ByteBuffer second = hello_packet(nonce_of(50), door.answer(nonce_of(50)), 1);
+  const ByteBuffer second = hello_packet(datagram_key_nonce_of(50), door.answer(datagram_key_nonce_of(50)), 1);
   EXPECT_TRUE(door.hello(second));
   EXPECT_FALSE(door.hello(first)) << "a replay of the session before";
   EXPECT_FALSE(door.hello(again));
@@ -242,15 +243,15 @@ TEST(Handshake, ASecondSessionLocksTheFirstOut) {
 
 TEST(Handshake, ChallengeRequestsBetweenChangeNothing) {
   Door door;
-  const Nonce answer = door.answer(nonce_of(1));
-  for (uint8_t n = 2; n < 20; ++n) EXPECT_NE(door.answer(nonce_of(n)), answer);
-  EXPECT_EQ(door.answer(nonce_of(1)), answer);
-  EXPECT_TRUE(door.hello(hello_packet(nonce_of(1), answer, 1)));
+  const Nonce answer = door.answer(datagram_key_nonce_of(1));
+  for (uint8_t n = 2; n < 20; ++n) EXPECT_NE(door.answer(datagram_key_nonce_of(n)), answer);
+  EXPECT_EQ(door.answer(datagram_key_nonce_of(1)), answer);
+  EXPECT_TRUE(door.hello(hello_packet(datagram_key_nonce_of(1), answer, 1)));
 }
 
 TEST(Handshake, AHelloUnderAMadeUpNonceIsRefused) {
   Door door;
-  EXPECT_FALSE(door.hello(hello_packet(nonce_of(1), nonce_of(2), 1)));
+  EXPECT_FALSE(door.hello(hello_packet(datagram_key_nonce_of(1), datagram_key_nonce_of(2), 1)));
 }
 
 /// The obvious oracle: everything remembered.

@@ -14,7 +14,7 @@ namespace millrace::protocol {
 namespace {
 
 /// Every field another number, each byte of each field too.
-DatagramHeader example_header() {
+DatagramHeader datagram_example_header() {
   DatagramHeader header;
   header.type = DatagramType::kContribution;
   header.flags = datagram_flag::kLast | datagram_flag::kFin;
@@ -46,7 +46,7 @@ ByteBuffer example_datagram(const DatagramHeader& header) {
 }
 
 TEST(DatagramHeader, ItsBytesAreThoseOfTheFormat) {
-  const ByteBuffer packet = example_datagram(example_header());
+  const ByteBuffer packet = example_datagram(datagram_example_header());
   const std::vector<uint8_t> expected = {0xa1, 7,    17,   15,   0x07, 0x06, 0x05, 0x04, 0x0f, 0x0e, 0x0d, 0x0c, 0x0b,
                                          0x0a, 0x09, 0x08, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11, 0x10, 0x1f, 0x1e,
                                          0x1d, 0x1c, 0x1b, 0x1a, 0x19, 0x18, 0x23, 0x22, 0x21, 0x20, 0x27, 0x26, 0x25,
@@ -68,10 +68,10 @@ TEST(JobNumbers, AreOneForEachLaneUpToTheLast) {
 }
 
 TEST(DatagramHeader, IsTakenApartWhereItLies) {
-  const ByteBuffer packet = example_datagram(example_header());
+  const ByteBuffer packet = example_datagram(datagram_example_header());
   const auto datagram = parse_datagram(packet);
   ASSERT_TRUE(datagram);
-  EXPECT_EQ(datagram->header, example_header());
+  EXPECT_EQ(datagram->header, datagram_example_header());
   EXPECT_EQ(datagram->extension.data(), packet.data() + 64);
   EXPECT_EQ(datagram->extension.size(), 16u);
   EXPECT_EQ(datagram->payload.data(), packet.data() + 80);
@@ -82,7 +82,7 @@ TEST(DatagramHeader, IsTakenApartWhereItLies) {
 }
 
 TEST(DatagramHeader, EveryShorterLengthIsRefused) {
-  const ByteBuffer packet = example_datagram(example_header());
+  const ByteBuffer packet = example_datagram(datagram_example_header());
   for (size_t length = 0; length < packet.size(); ++length) {
     const ByteBuffer cut(packet.begin(), packet.begin() + static_cast<std::ptrdiff_t>(length));
     const auto datagram = parse_datagram(cut);
@@ -92,7 +92,7 @@ TEST(DatagramHeader, EveryShorterLengthIsRefused) {
 }
 
 TEST(DatagramHeader, WhatFollowsADatagramIsNoPartOfIt) {
-  const ByteBuffer packet = example_datagram(example_header());
+  const ByteBuffer packet = example_datagram(datagram_example_header());
   ByteBuffer longer = packet;
   longer.insert(longer.end(), {7, 0, 9});
   const auto alone = parse_datagram(packet);
@@ -104,7 +104,7 @@ TEST(DatagramHeader, WhatFollowsADatagramIsNoPartOfIt) {
 }
 
 TEST(DatagramHeader, TheLongestDatagramIsReadAndOneByteMoreIsNot) {
-  DatagramHeader header = example_header();
+  DatagramHeader header = datagram_example_header();
   header.payload_bytes = static_cast<uint16_t>(kDatagramBytesMax - 64 - 16 - 16);
   EXPECT_TRUE(parse_datagram(example_datagram(header)));
   ++header.payload_bytes;
@@ -113,7 +113,7 @@ TEST(DatagramHeader, TheLongestDatagramIsReadAndOneByteMoreIsNot) {
 
 TEST(DatagramHeader, FieldsBeyondTheirBoundsAreRefused) {
   const auto fault_of = [](const std::function<void(DatagramHeader&)>& change) {
-    DatagramHeader header = example_header();
+    DatagramHeader header = datagram_example_header();
     change(header);
     const auto datagram = parse_datagram(example_datagram(header));
     return datagram ? -1 : static_cast<int>(datagram.error());
@@ -135,7 +135,7 @@ TEST(DatagramHeader, FieldsBeyondTheirBoundsAreRefused) {
 }
 
 TEST(DatagramHeader, EveryChangedByteGivesAFaultOrADatagramWithinItsBytes) {
-  const ByteBuffer packet = example_datagram(example_header());
+  const ByteBuffer packet = example_datagram(datagram_example_header());
   size_t refused = 0;
   size_t shorter = 0;
   for (size_t at = 0; at < packet.size(); ++at) {
@@ -159,14 +159,14 @@ TEST(DatagramHeader, EveryChangedByteGivesAFaultOrADatagramWithinItsBytes) {
   EXPECT_EQ(refused, 255u + 245 + 128 + 240 + 128 + 255 + 3 * 255 + 4 * 255 - shorter);
 }
 
-Nonce nonce_of(uint8_t first) {
+Nonce datagram_nonce_of(uint8_t first) {
   Nonce nonce;
   std::iota(nonce.begin(), nonce.end(), first);
   return nonce;
 }
 
 HelloTerms example_hello(uint32_t slots) {
-  HelloTerms hello{.membership = 0x1111, .live = 7, .worker_nonce = nonce_of(1), .slots = slots};
+  HelloTerms hello{.membership = 0x1111, .live = 7, .worker_nonce = datagram_nonce_of(1), .slots = slots};
   for (uint32_t s = 0; s < slots; ++s) hello.positions[s] = 1000 + s;
   return hello;
 }
@@ -192,8 +192,8 @@ ByteBuffer check(const Extension& extension, size_t (*put)(const Extension&, std
 }
 
 TEST(Extensions, EachIsReadAsItWasWritten) {
-  check(ChallengeRequest{nonce_of(1)}, put_challenge_request, read_challenge_request);
-  check(Challenge{nonce_of(1), nonce_of(100)}, put_challenge, read_challenge);
+  check(ChallengeRequest{datagram_nonce_of(1)}, put_challenge_request, read_challenge_request);
+  check(Challenge{datagram_nonce_of(1), datagram_nonce_of(100)}, put_challenge, read_challenge);
   for (const uint32_t slots : {0u, 1u, 5u, kSlotsMax}) {
     check(example_hello(slots), put_hello, read_hello);
     check(example_welcome(slots), put_welcome, read_welcome);
@@ -201,7 +201,7 @@ TEST(Extensions, EachIsReadAsItWasWritten) {
   check(ResultTerms{~uint64_t{0}, 0, 9}, put_result_terms, read_result_terms);
   check(PartialTerms{7, 5, 3}, put_partial_terms, read_partial_terms);
   for (uint32_t code = 1; code <= 7; ++code) {
-    check(Notice{static_cast<NoticeCode>(code), 4, 5, nonce_of(6)}, put_notice, read_notice);
+    check(Notice{static_cast<NoticeCode>(code), 4, 5, datagram_nonce_of(6)}, put_notice, read_notice);
   }
 }
 
@@ -228,10 +228,11 @@ TEST(Extensions, EveryOtherLengthIsRefused) {
     return accepted;
   };
   const auto only = [](size_t length) { return std::vector<size_t>{length}; };
-  EXPECT_EQ(lengths(check(ChallengeRequest{nonce_of(1)}, put_challenge_request, read_challenge_request),
+  EXPECT_EQ(lengths(check(ChallengeRequest{datagram_nonce_of(1)}, put_challenge_request, read_challenge_request),
                     read_challenge_request),
             only(32));
-  EXPECT_EQ(lengths(check(Challenge{nonce_of(1), nonce_of(2)}, put_challenge, read_challenge), read_challenge),
+  EXPECT_EQ(lengths(check(Challenge{datagram_nonce_of(1), datagram_nonce_of(2)}, put_challenge, read_challenge),
+                    read_challenge),
             only(32));
   EXPECT_EQ(lengths(check(example_welcome(5), put_welcome, read_welcome), read_welcome), only(8 + 5 * 8));
   EXPECT_EQ(lengths(check(ResultTerms{1, 0, 3}, put_result_terms, read_result_terms), read_result_terms), only(24));
@@ -243,7 +244,7 @@ TEST(Extensions, EveryOtherLengthIsRefused) {
 }
 
 TEST(Extensions, WhatCannotBeIsRefused) {
-  ByteBuffer request = check(ChallengeRequest{nonce_of(1)}, put_challenge_request, read_challenge_request);
+  ByteBuffer request = check(ChallengeRequest{datagram_nonce_of(1)}, put_challenge_request, read_challenge_request);
   request[31] = 1;
   EXPECT_FALSE(read_challenge_request(request)) << "what fills it up must be 0";
   ByteBuffer welcome = check(example_welcome(5), put_welcome, read_welcome);

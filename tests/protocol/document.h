@@ -8,12 +8,13 @@
 #include <vector>
 
 #include "kernels/base/buffer.h"
+#include "tests/support/tree_paths.h"
 
 namespace millrace::protocol {
 
-/// The lines of a document of this folder. MILLRACE_SOURCE_DIR comes from CMake.
+/// The lines of a document of this folder.
 inline std::vector<std::string> document_lines(const std::string& name) {
-  std::ifstream file(std::string(MILLRACE_SOURCE_DIR) + "/protocol/" + name);
+  std::ifstream file(source_file("protocol/" + name));
   EXPECT_TRUE(file) << name;
   std::vector<std::string> lines;
   for (std::string line; std::getline(file, line);) lines.push_back(line);

@@ -19,10 +19,10 @@
 namespace millrace::protocol {
 namespace {
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kFrameHostileNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-ByteBuffer bytes_of(capnp::MessageBuilder& builder) {
+ByteBuffer frame_hostile_bytes_of(capnp::MessageBuilder& builder) {
   ByteBuffer bytes(capnp::computeSerializedSizeInWords(builder) * sizeof(capnp::word));
   kj::ArrayOutputStream stream(kj::arrayPtr(bytes.data(), bytes.size()));
   capnp::writeMessage(stream, builder);
@@ -32,41 +32,46 @@ ByteBuffer bytes_of(capnp::MessageBuilder& builder) {
 using Build = std::function<void(wire::Envelope::Builder)>;
 
 /// The error code of an envelope built by hand; kInternal (which no decoder gives) where it is accepted.
-ErrorCode refusal(const Build& build, const SharedBytes& payload = {}) {
+ErrorCode frame_hostile_refusal(const Build& build, const SharedBytes& payload = {}) {
   capnp::MallocMessageBuilder builder;
   auto envelope = builder.initRoot<wire::Envelope>();
   envelope.setPayloadBytes(payload.bytes.size());
   build(envelope);
-  const auto decoded = decode_message(bytes_of(builder), payload, {});
+  const auto decoded = decode_message(frame_hostile_bytes_of(builder), payload, {});
   return decoded ? ErrorCode::kInternal : decoded.error().code;
 }
 
 TEST(HostileFrame, KindsOfLaterVersionsAreUnsupported) {
-  EXPECT_EQ(refusal([](auto e) { e.initLater(); }), ErrorCode::kUnsupported);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initLater(); }), ErrorCode::kUnsupported);
 }
 
 TEST(HostileFrame, EnumsOutOfRangeAreRefused) {
   for (const int code : {0, 19, 65535}) {
-    EXPECT_EQ(refusal([&](auto e) { e.initRefuse().setCode(static_cast<uint16_t>(code)); }), ErrorCode::kUnsupported)
+    EXPECT_EQ(frame_hostile_refusal([&](auto e) { e.initRefuse().setCode(static_cast<uint16_t>(code)); }),
+              ErrorCode::kUnsupported)
         << code;
-    EXPECT_EQ(refusal([&](auto e) { e.initAbort().setCode(static_cast<uint16_t>(code)); }), ErrorCode::kUnsupported)
+    EXPECT_EQ(frame_hostile_refusal([&](auto e) { e.initAbort().setCode(static_cast<uint16_t>(code)); }),
+              ErrorCode::kUnsupported)
         << code;
   }
   for (const int reason : {0, 4, 255}) {
-    EXPECT_EQ(refusal([&](auto e) { e.initGoodbye().setReason(static_cast<uint8_t>(reason)); }), ErrorCode::kMalformed);
+    EXPECT_EQ(frame_hostile_refusal([&](auto e) { e.initGoodbye().setReason(static_cast<uint8_t>(reason)); }),
+              ErrorCode::kMalformed);
   }
   for (const int state : {0, 3, 255}) {
-    EXPECT_EQ(
-        refusal([&](auto e) { e.initViewChange().initView().initMembers(1)[0].setState(static_cast<uint8_t>(state)); }),
-        ErrorCode::kMalformed);
+    EXPECT_EQ(frame_hostile_refusal([&](auto e) {
+                e.initViewChange().initView().initMembers(1)[0].setState(static_cast<uint8_t>(state));
+              }),
+              ErrorCode::kMalformed);
   }
 }
 
 TEST(HostileFrame, FloatsThatAreNotFiniteAreRefused) {
-  for (const double bad : {kNan, kInfinity, -kInfinity}) {
-    EXPECT_EQ(refusal([&](auto e) { e.initContribution().setWeight(bad); }, example_payload()), ErrorCode::kNonFinite);
+  for (const double bad : {kFrameHostileNan, kInfinity, -kInfinity}) {
+    EXPECT_EQ(frame_hostile_refusal([&](auto e) { e.initContribution().setWeight(bad); }, example_payload()),
+              ErrorCode::kNonFinite);
     const auto contribution = [&](auto set) {
-      return refusal(
+      return frame_hostile_refusal(
           [&](auto e) {
             auto c = e.initContribution();
             c.setWeight(1);
@@ -78,23 +83,25 @@ TEST(HostileFrame, FloatsThatAreNotFiniteAreRefused) {
     EXPECT_EQ(contribution([&](auto c) { c.setLost(bad); }), ErrorCode::kNonFinite);
     EXPECT_EQ(contribution([&](auto c) { c.setImbalance(bad); }), ErrorCode::kNonFinite);
     EXPECT_EQ(contribution([&](auto) {}), ErrorCode::kInternal);
-    EXPECT_EQ(refusal([&](auto e) { e.initUpdate().setWeightSum(bad); }, example_payload()), ErrorCode::kNonFinite);
-    EXPECT_EQ(refusal([&](auto e) { e.initUpdate().initSummary().setThreshold(bad); }, example_payload()),
+    EXPECT_EQ(frame_hostile_refusal([&](auto e) { e.initUpdate().setWeightSum(bad); }, example_payload()),
               ErrorCode::kNonFinite);
-    EXPECT_EQ(
-        refusal([&](auto e) { e.initUpdate().initSummary().initWorkers(1)[0].setEntered(bad); }, example_payload()),
-        ErrorCode::kNonFinite);
-    EXPECT_EQ(
-        refusal([&](auto e) { e.initUpdate().initSummary().initWorkers(1)[0].setCarried(bad); }, example_payload()),
-        ErrorCode::kNonFinite);
-    EXPECT_EQ(refusal([&](auto e) { e.initUpdate().initSummary().initWorkers(1)[0].setLost(bad); }, example_payload()),
+    EXPECT_EQ(frame_hostile_refusal([&](auto e) { e.initUpdate().initSummary().setThreshold(bad); }, example_payload()),
+              ErrorCode::kNonFinite);
+    EXPECT_EQ(frame_hostile_refusal([&](auto e) { e.initUpdate().initSummary().initWorkers(1)[0].setEntered(bad); },
+                                    example_payload()),
+              ErrorCode::kNonFinite);
+    EXPECT_EQ(frame_hostile_refusal([&](auto e) { e.initUpdate().initSummary().initWorkers(1)[0].setCarried(bad); },
+                                    example_payload()),
+              ErrorCode::kNonFinite);
+    EXPECT_EQ(frame_hostile_refusal([&](auto e) { e.initUpdate().initSummary().initWorkers(1)[0].setLost(bad); },
+                                    example_payload()),
               ErrorCode::kNonFinite);
   }
 }
 
 TEST(HostileFrame, MergedStepsThatCannotBeAreRefused) {
   const auto merged = [](uint64_t step, unsigned steps, auto change) {
-    return refusal(
+    return frame_hostile_refusal(
         [&](auto e) {
           auto update = e.initUpdate();
           update.setStep(step);
@@ -110,66 +117,84 @@ TEST(HostileFrame, MergedStepsThatCannotBeAreRefused) {
   EXPECT_EQ(merged(1, 3, nothing), ErrorCode::kMalformed) << "more steps than there were";
   EXPECT_EQ(merged(1, 2, [](auto update) { update.initContributors(1); }), ErrorCode::kMalformed);
   EXPECT_EQ(merged(1, 2, [](auto update) { update.getMerged()[1].setWeight(-1); }), ErrorCode::kMalformed);
-  EXPECT_EQ(merged(1, 2, [](auto update) { update.getMerged()[1].setWeight(kNan); }), ErrorCode::kNonFinite);
+  EXPECT_EQ(merged(1, 2, [](auto update) { update.getMerged()[1].setWeight(kFrameHostileNan); }),
+            ErrorCode::kNonFinite);
   EXPECT_EQ(merged(1, 2, [](auto update) { update.getMerged()[0].getContributor().setWorker(kWorkersMax); }),
             ErrorCode::kMalformed);
 }
 
 TEST(HostileFrame, WeightsAndThresholdsBelowZeroAreRefused) {
-  EXPECT_EQ(refusal([](auto e) { e.initContribution().setWeight(0); }, example_payload()), ErrorCode::kInternal);
-  EXPECT_EQ(refusal([](auto e) { e.initContribution().setWeight(-1); }, example_payload()), ErrorCode::kMalformed);
-  EXPECT_EQ(refusal([](auto e) { e.initUpdate().setWeightSum(-1); }, example_payload()), ErrorCode::kMalformed);
-  EXPECT_EQ(refusal([](auto e) { e.initUpdate().initSummary().setThreshold(-1); }, example_payload()),
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initContribution().setWeight(0); }, example_payload()),
+            ErrorCode::kInternal);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initContribution().setWeight(-1); }, example_payload()),
+            ErrorCode::kMalformed);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initUpdate().setWeightSum(-1); }, example_payload()),
+            ErrorCode::kMalformed);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initUpdate().initSummary().setThreshold(-1); }, example_payload()),
             ErrorCode::kMalformed);
 }
 
 TEST(HostileFrame, ListsAndTextsOverTheirLimitsAreRefused) {
-  EXPECT_EQ(refusal([](auto e) { e.initViewChange().initView().initMembers(kWorkersMax + 1); }),
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initViewChange().initView().initMembers(kWorkersMax + 1); }),
             ErrorCode::kLimitExceeded);
-  EXPECT_EQ(refusal([](auto e) { e.initViewChange().initView().initShards(kShardsMax + 1); }),
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initViewChange().initView().initShards(kShardsMax + 1); }),
             ErrorCode::kLimitExceeded);
-  EXPECT_EQ(refusal([](auto e) { e.initViewChange().initView().initActivations(kActivationsMax + 1); }),
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initViewChange().initView().initActivations(kActivationsMax + 1); }),
             ErrorCode::kLimitExceeded);
-  EXPECT_EQ(refusal([](auto e) { e.initViewChange().initDecided(kPartsMax + 1); }), ErrorCode::kLimitExceeded);
-  EXPECT_EQ(refusal([](auto e) { e.initState().initParts(kStatePartsMax + 1); }), ErrorCode::kLimitExceeded);
-  EXPECT_EQ(refusal([](auto e) { e.initSnapshotRequest().initParts(kStatePartsMax + 1); }), ErrorCode::kLimitExceeded);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initViewChange().initDecided(kPartsMax + 1); }),
+            ErrorCode::kLimitExceeded);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initState().initParts(kStatePartsMax + 1); }),
+            ErrorCode::kLimitExceeded);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initSnapshotRequest().initParts(kStatePartsMax + 1); }),
+            ErrorCode::kLimitExceeded);
+  EXPECT_EQ(frame_hostile_refusal(
+                [](auto e) { e.initFetched().initSummary().initWorkers(1)[0].initEarlierLives(kEarlierLivesMax + 1); }),
+            ErrorCode::kLimitExceeded);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initUpdate().initContributors(kWorkersMax + 1); }, example_payload()),
+            ErrorCode::kLimitExceeded);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initUpdate().initSummary().initWorkers(kWorkersMax + 1); },
+                                  example_payload()),
+            ErrorCode::kLimitExceeded);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initUpdate().initSummary().initEpochs(kSummaryEpochsMax + 1); },
+                                  example_payload()),
+            ErrorCode::kLimitExceeded);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initUpdate().initMerged(kMergedStepsMax + 1); }, example_payload()),
+            ErrorCode::kLimitExceeded);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initAck().initEntries(kAckEntriesMax + 1); }),
+            ErrorCode::kLimitExceeded);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initHeartbeat().initWaitedFor(kWorkersMax + 1); }),
+            ErrorCode::kLimitExceeded);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initHeartbeat().initDigests(kHeartbeatPartsMax + 1); }),
+            ErrorCode::kLimitExceeded);
   EXPECT_EQ(
-      refusal([](auto e) { e.initFetched().initSummary().initWorkers(1)[0].initEarlierLives(kEarlierLivesMax + 1); }),
+      frame_hostile_refusal([](auto e) { e.initAbort().setCode(1), e.getAbort().initSentence(kSentenceBytesMax + 1); }),
       ErrorCode::kLimitExceeded);
-  EXPECT_EQ(refusal([](auto e) { e.initUpdate().initContributors(kWorkersMax + 1); }, example_payload()),
-            ErrorCode::kLimitExceeded);
-  EXPECT_EQ(refusal([](auto e) { e.initUpdate().initSummary().initWorkers(kWorkersMax + 1); }, example_payload()),
-            ErrorCode::kLimitExceeded);
-  EXPECT_EQ(refusal([](auto e) { e.initUpdate().initSummary().initEpochs(kSummaryEpochsMax + 1); }, example_payload()),
-            ErrorCode::kLimitExceeded);
-  EXPECT_EQ(refusal([](auto e) { e.initUpdate().initMerged(kMergedStepsMax + 1); }, example_payload()),
-            ErrorCode::kLimitExceeded);
-  EXPECT_EQ(refusal([](auto e) { e.initAck().initEntries(kAckEntriesMax + 1); }), ErrorCode::kLimitExceeded);
-  EXPECT_EQ(refusal([](auto e) { e.initHeartbeat().initWaitedFor(kWorkersMax + 1); }), ErrorCode::kLimitExceeded);
-  EXPECT_EQ(refusal([](auto e) { e.initHeartbeat().initDigests(kHeartbeatPartsMax + 1); }), ErrorCode::kLimitExceeded);
-  EXPECT_EQ(refusal([](auto e) { e.initAbort().setCode(1), e.getAbort().initSentence(kSentenceBytesMax + 1); }),
-            ErrorCode::kLimitExceeded);
-  EXPECT_EQ(refusal([](auto e) { e.initViewChange().initView().initShards(1)[0].initAddress(kAddressBytesMax + 1); }),
+  EXPECT_EQ(frame_hostile_refusal(
+                [](auto e) { e.initViewChange().initView().initShards(1)[0].initAddress(kAddressBytesMax + 1); }),
             ErrorCode::kLimitExceeded);
 }
 
 TEST(HostileFrame, NumbersOfWorkersAndShardsOverTheirLimitsAreRefused) {
-  EXPECT_EQ(refusal([](auto e) { e.setWorker(kWorkersMax), e.initDuplicate(); }), ErrorCode::kMalformed);
-  EXPECT_EQ(refusal([](auto e) { e.setShard(kShardsMax), e.initDuplicate(); }), ErrorCode::kMalformed);
-  EXPECT_EQ(refusal([](auto e) { e.initUpdate().initContributors(1)[0].setWorker(kWorkersMax); }, example_payload()),
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.setWorker(kWorkersMax), e.initDuplicate(); }), ErrorCode::kMalformed);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.setShard(kShardsMax), e.initDuplicate(); }), ErrorCode::kMalformed);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initUpdate().initContributors(1)[0].setWorker(kWorkersMax); },
+                                  example_payload()),
             ErrorCode::kMalformed);
-  EXPECT_EQ(refusal([](auto e) { e.initHeartbeat().initWaitedFor(1).set(0, kWorkersMax); }), ErrorCode::kMalformed);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initHeartbeat().initWaitedFor(1).set(0, kWorkersMax); }),
+            ErrorCode::kMalformed);
 }
 
 TEST(HostileFrame, ListsOutOfOrderAreRefused) {
   const auto twice_zero = [](auto list) { return list.size(); };
-  EXPECT_EQ(refusal([&](auto e) { twice_zero(e.initUpdate().initContributors(2)); }, example_payload()),
+  EXPECT_EQ(frame_hostile_refusal([&](auto e) { twice_zero(e.initUpdate().initContributors(2)); }, example_payload()),
             ErrorCode::kMalformed);
-  EXPECT_EQ(refusal([&](auto e) { twice_zero(e.initUpdate().initSummary().initWorkers(2)); }, example_payload()),
+  EXPECT_EQ(frame_hostile_refusal([&](auto e) { twice_zero(e.initUpdate().initSummary().initWorkers(2)); },
+                                  example_payload()),
             ErrorCode::kMalformed);
-  EXPECT_EQ(refusal([&](auto e) { twice_zero(e.initUpdate().initSummary().initEpochs(2)); }, example_payload()),
-            ErrorCode::kMalformed);
-  EXPECT_EQ(refusal([](auto e) {
+  EXPECT_EQ(
+      frame_hostile_refusal([&](auto e) { twice_zero(e.initUpdate().initSummary().initEpochs(2)); }, example_payload()),
+      ErrorCode::kMalformed);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) {
               auto members = e.initViewChange().initView().initMembers(2);
               members[0].setState(1), members[1].setState(1);
             }),
@@ -177,55 +202,64 @@ TEST(HostileFrame, ListsOutOfOrderAreRefused) {
 }
 
 TEST(HostileFrame, StatesAndSettlementsThatCannotBeAreRefused) {
-  EXPECT_EQ(refusal([](auto e) { e.initState().initParts(1)[0].setN(3); }), ErrorCode::kInternal);
-  EXPECT_EQ(refusal([](auto e) { e.initState().initParts(1)[0].setKeptFrom(1); }), ErrorCode::kMalformed)
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initState().initParts(1)[0].setN(3); }), ErrorCode::kInternal);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initState().initParts(1)[0].setKeptFrom(1); }), ErrorCode::kMalformed)
       << "keeps more than it has";
-  EXPECT_EQ(refusal([](auto e) { e.initState().initParts(2); }), ErrorCode::kMalformed) << "one part twice";
-  EXPECT_EQ(refusal([](auto e) { e.initSnapshotRequest().initParts(2); }), ErrorCode::kMalformed);
-  EXPECT_EQ(refusal([](auto e) { e.initSettle().setWeights(3); }), ErrorCode::kInternal);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initState().initParts(2); }), ErrorCode::kMalformed)
+      << "one part twice";
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initSnapshotRequest().initParts(2); }), ErrorCode::kMalformed);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initSettle().setWeights(3); }), ErrorCode::kInternal);
   for (const int weights : {0, 4, 255}) {
-    EXPECT_EQ(refusal([&](auto e) { e.initSettle().setWeights(static_cast<uint8_t>(weights)); }), ErrorCode::kMalformed)
+    EXPECT_EQ(frame_hostile_refusal([&](auto e) { e.initSettle().setWeights(static_cast<uint8_t>(weights)); }),
+              ErrorCode::kMalformed)
         << weights;
   }
-  EXPECT_EQ(refusal([](auto e) { e.initSnapshot().setPayloadHash(1); }), ErrorCode::kMalformed) << "without values";
-  EXPECT_EQ(refusal([](auto e) { e.setCollect(); }, example_payload()), ErrorCode::kMalformed) << "with values";
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initSnapshot().setPayloadHash(1); }), ErrorCode::kMalformed)
+      << "without values";
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.setCollect(); }, example_payload()), ErrorCode::kMalformed)
+      << "with values";
 }
 
 SharedBytes words(size_t count) { return SharedBytes::from(ByteBuffer(count * sizeof(uint32_t))); }
 
 TEST(HostileFrame, PullsThatCannotBeAreRefused) {
-  EXPECT_EQ(refusal([](auto e) { e.initPull(); }), ErrorCode::kInternal) << "asks for n alone";
-  EXPECT_EQ(refusal([](auto e) { e.initPull().setCount(kPullValuesMax); }), ErrorCode::kInternal);
-  EXPECT_EQ(refusal([](auto e) { e.initPull().setCount(kPullValuesMax + 1); }), ErrorCode::kLimitExceeded);
-  EXPECT_EQ(refusal([](auto e) { e.initPull().setOffset(kDimensionMax + 1); }), ErrorCode::kMalformed);
-  EXPECT_EQ(refusal([](auto e) { e.initPull().setIndices(2); }, words(2)), ErrorCode::kInternal);
-  EXPECT_EQ(refusal([](auto e) { e.initPull().setIndices(2); }, words(3)), ErrorCode::kMalformed);
-  EXPECT_EQ(refusal([](auto e) { e.initPull().setIndices(2); }), ErrorCode::kMalformed);
-  EXPECT_EQ(refusal([](auto e) { e.initPull().setIndices(kPullValuesMax + 1); }, words(kPullValuesMax + 1)),
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initPull(); }), ErrorCode::kInternal) << "asks for n alone";
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initPull().setCount(kPullValuesMax); }), ErrorCode::kInternal);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initPull().setCount(kPullValuesMax + 1); }),
             ErrorCode::kLimitExceeded);
-  EXPECT_EQ(refusal([](auto e) { e.initPull().setIndices(2), e.getPull().setCount(1); }, words(2)),
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initPull().setOffset(kDimensionMax + 1); }), ErrorCode::kMalformed);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initPull().setIndices(2); }, words(2)), ErrorCode::kInternal);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initPull().setIndices(2); }, words(3)), ErrorCode::kMalformed);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initPull().setIndices(2); }), ErrorCode::kMalformed);
+  EXPECT_EQ(
+      frame_hostile_refusal([](auto e) { e.initPull().setIndices(kPullValuesMax + 1); }, words(kPullValuesMax + 1)),
+      ErrorCode::kLimitExceeded);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initPull().setIndices(2), e.getPull().setCount(1); }, words(2)),
             ErrorCode::kMalformed)
       << "both";
 }
 
 TEST(HostileFrame, PulledAndPlacedWeightsMustBeAsManyAsTheySay) {
-  EXPECT_EQ(refusal([](auto e) { e.initPulled().setValues(2); }, words(2)), ErrorCode::kInternal);
-  EXPECT_EQ(refusal([](auto e) { e.initPulled().setValues(2); }, words(1)), ErrorCode::kMalformed);
-  EXPECT_EQ(refusal([](auto e) { e.initPulled(); }, words(1)), ErrorCode::kMalformed);
-  EXPECT_EQ(refusal([](auto e) { e.initPulled().setCode(1); }), ErrorCode::kInternal);
-  EXPECT_EQ(refusal([](auto e) { e.initPulled().setCode(60'000); }), ErrorCode::kUnsupported);
-  EXPECT_EQ(refusal([](auto e) { e.initPulled().setValues(1), e.getPulled().setCode(1); }, words(1)),
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initPulled().setValues(2); }, words(2)), ErrorCode::kInternal);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initPulled().setValues(2); }, words(1)), ErrorCode::kMalformed);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initPulled(); }, words(1)), ErrorCode::kMalformed);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initPulled().setCode(1); }), ErrorCode::kInternal);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initPulled().setCode(60'000); }), ErrorCode::kUnsupported);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initPulled().setValues(1), e.getPulled().setCode(1); }, words(1)),
             ErrorCode::kMalformed);
-  EXPECT_EQ(refusal([](auto e) { e.initPlace(); }, words(1)), ErrorCode::kInternal);
-  EXPECT_EQ(refusal([](auto e) { e.initPlace(); }), ErrorCode::kMalformed);
-  EXPECT_EQ(refusal([](auto e) { e.initPlace(); }, example_payload()), ErrorCode::kMalformed) << "5 bytes";
-  EXPECT_EQ(refusal([](auto e) { e.initPlace(); }, words(kSnapshotRunBytes / 4 + 1)), ErrorCode::kMalformed);
-  EXPECT_EQ(refusal([](auto e) { e.initPlace().setOffset(kDimensionMax); }, words(1)), ErrorCode::kMalformed);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initPlace(); }, words(1)), ErrorCode::kInternal);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initPlace(); }), ErrorCode::kMalformed);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initPlace(); }, example_payload()), ErrorCode::kMalformed)
+      << "5 bytes";
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initPlace(); }, words(kSnapshotRunBytes / 4 + 1)),
+            ErrorCode::kMalformed);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initPlace().setOffset(kDimensionMax); }, words(1)),
+            ErrorCode::kMalformed);
 }
 
 TEST(HostileFrame, LivesThatDoNotComeBeforeTheLastAreRefused) {
   const auto summary = [](uint64_t life, uint64_t step) {
-    return refusal([&](auto e) {
+    return frame_hostile_refusal([&](auto e) {
       auto entry = e.initFetched().initSummary().initWorkers(1)[0];
       entry.setLife(3), entry.setLastStep(9);
       entry.initEarlierLives(1)[0].setLife(life), entry.getEarlierLives()[0].setLastStep(step);
@@ -238,7 +272,7 @@ TEST(HostileFrame, LivesThatDoNotComeBeforeTheLastAreRefused) {
 
 TEST(HostileFrame, AViewWhoseLineagesCannotBeIsRefused) {
   const auto view = [](uint64_t lineage, uint64_t parent, uint32_t shard, uint64_t cut) {
-    return refusal([&](auto e) {
+    return frame_hostile_refusal([&](auto e) {
       auto out = e.initViewChange().initView();
       out.initShards(1), out.setLineages(2), out.setEpoch(5), out.setCut(cut);
       auto activation = out.initActivations(1)[0];
@@ -253,8 +287,9 @@ TEST(HostileFrame, AViewWhoseLineagesCannotBeIsRefused) {
 }
 
 TEST(HostileFrame, AnAddressWithControlCharactersIsRefused) {
-  EXPECT_EQ(refusal([](auto e) { e.initViewChange().initView().initShards(1)[0].setAddress("tcp://a\n:1"); }),
-            ErrorCode::kMalformed);
+  EXPECT_EQ(
+      frame_hostile_refusal([](auto e) { e.initViewChange().initView().initShards(1)[0].setAddress("tcp://a\n:1"); }),
+      ErrorCode::kMalformed);
 }
 
 wire::Hello::Builder init_hello(wire::Envelope::Builder envelope, const ByteBuffer& spec) {
@@ -269,19 +304,22 @@ wire::Hello::Builder init_hello(wire::Envelope::Builder envelope, const ByteBuff
 
 TEST(HostileFrame, AHelloMustHoldTogether) {
   const ByteBuffer spec = encode_job_spec(example_spec());
-  EXPECT_EQ(refusal([&](auto e) { init_hello(e, spec); }), ErrorCode::kInternal);
-  EXPECT_EQ(refusal([&](auto e) { init_hello(e, spec).setSpecHash(1); }), ErrorCode::kMalformed);
-  EXPECT_EQ(refusal([&](auto e) { init_hello(e, spec).setShardCount(0); }), ErrorCode::kMalformed);
-  EXPECT_EQ(refusal([&](auto e) { init_hello(e, spec).setShardCount(kShardsMax + 1); }), ErrorCode::kMalformed);
-  EXPECT_EQ(refusal([&](auto e) { init_hello(e, spec).setVersionMin(2); }), ErrorCode::kMalformed);
-  EXPECT_EQ(refusal([&](auto e) { init_hello(e, spec).initAuth(kAuthBytesMax + 1); }), ErrorCode::kLimitExceeded);
-  EXPECT_EQ(refusal([&](auto e) { init_hello(e, ByteBuffer{1, 0, 3}); }), ErrorCode::kMalformed);
-  EXPECT_EQ(refusal([&](auto e) { init_hello(e, ByteBuffer(kJobSpecBytesMax + 1)); }), ErrorCode::kLimitExceeded);
+  EXPECT_EQ(frame_hostile_refusal([&](auto e) { init_hello(e, spec); }), ErrorCode::kInternal);
+  EXPECT_EQ(frame_hostile_refusal([&](auto e) { init_hello(e, spec).setSpecHash(1); }), ErrorCode::kMalformed);
+  EXPECT_EQ(frame_hostile_refusal([&](auto e) { init_hello(e, spec).setShardCount(0); }), ErrorCode::kMalformed);
+  EXPECT_EQ(frame_hostile_refusal([&](auto e) { init_hello(e, spec).setShardCount(kShardsMax + 1); }),
+            ErrorCode::kMalformed);
+  EXPECT_EQ(frame_hostile_refusal([&](auto e) { init_hello(e, spec).setVersionMin(2); }), ErrorCode::kMalformed);
+  EXPECT_EQ(frame_hostile_refusal([&](auto e) { init_hello(e, spec).initAuth(kAuthBytesMax + 1); }),
+            ErrorCode::kLimitExceeded);
+  EXPECT_EQ(frame_hostile_refusal([&](auto e) { init_hello(e, ByteBuffer{1, 0, 3}); }), ErrorCode::kMalformed);
+  EXPECT_EQ(frame_hostile_refusal([&](auto e) { init_hello(e, ByteBuffer(kJobSpecBytesMax + 1)); }),
+            ErrorCode::kLimitExceeded);
 }
 
 TEST(HostileFrame, AWelcomeInAVersionThatWasNotOfferedIsRefused) {
-  EXPECT_EQ(refusal([](auto e) { e.initWelcome().setVersion(2); }), ErrorCode::kVersionMismatch);
-  EXPECT_EQ(refusal([](auto e) { e.initWelcome().setVersion(0); }), ErrorCode::kVersionMismatch);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initWelcome().setVersion(2); }), ErrorCode::kVersionMismatch);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initWelcome().setVersion(0); }), ErrorCode::kVersionMismatch);
 }
 
 TEST(HostileFrame, PointersThatShareTheirTargetDoNotAmplify) {
@@ -290,7 +328,7 @@ TEST(HostileFrame, PointersThatShareTheirTargetDoNotAmplify) {
   auto envelope = builder.initRoot<wire::Envelope>();
   auto shards = envelope.initViewChange().initView().initShards(kShardsMax);
   shards[0].initAddress(kAddressBytesMax);
-  ByteBuffer bytes = bytes_of(builder);
+  ByteBuffer bytes = frame_hostile_bytes_of(builder);
   // Each element is (life, pointer): give every pointer the first one's target by an offset that counts back.
   const size_t words = bytes.size() / 8;
   std::vector<uint64_t> word(words);

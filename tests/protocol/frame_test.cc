@@ -148,7 +148,7 @@ TEST(Frame, SentencesAreCutAndMadePrintableBySenders) {
   ASSERT_TRUE(decoded);
   const std::string& sentence = std::get<Abort>(decoded->body).sentence;
   EXPECT_EQ(sentence.size(), kSentenceBytesMax);
-  EXPECT_THAT(sentence, testing::StartsWith("a?b"));
+  EXPECT_THAT(sentence, ::testing::StartsWith("a?b"));
 }
 
 TEST(Frame, AHelloOfAnotherVersionIsHandedOnWithItsVersionsForARefusalByName) {

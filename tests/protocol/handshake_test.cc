@@ -34,8 +34,8 @@ TEST(Handshake, RefusesWithoutAVersionInCommonNamesBothAndDoesNotAskForARetry) {
     EXPECT_EQ(refused.error().code, ErrorCode::kVersionMismatch);
     EXPECT_FALSE(refused.error().retry);
     EXPECT_THAT(refused.error().sentence,
-                testing::AllOf(testing::HasSubstr("millrace 9"), testing::HasSubstr("millrace 5"),
-                               testing::HasSubstr("2 to 5")));
+                ::testing::AllOf(::testing::HasSubstr("millrace 9"), ::testing::HasSubstr("millrace 5"),
+                                 ::testing::HasSubstr("2 to 5")));
   }
 }
 

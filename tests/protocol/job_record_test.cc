@@ -5,7 +5,7 @@
 namespace millrace::protocol {
 namespace {
 
-JobRecord example() {
+JobRecord job_record_example() {
   JobRecord record;
   record.name = "train";
   record.view.job = 3;
@@ -24,23 +24,23 @@ JobRecord example() {
 }
 
 TEST(JobRecordBytes, GoRoundTrip) {
-  const auto decoded = decode_job_record(encode_job_record(example()));
+  const auto decoded = decode_job_record(encode_job_record(job_record_example()));
   ASSERT_TRUE(decoded) << decoded.error().message;
-  EXPECT_EQ(decoded->name, example().name);
-  EXPECT_EQ(decoded->view, example().view);
-  EXPECT_EQ(decoded->spec, example().spec);
-  EXPECT_EQ(decoded->last_lives, example().last_lives);
+  EXPECT_EQ(decoded->name, job_record_example().name);
+  EXPECT_EQ(decoded->view, job_record_example().view);
+  EXPECT_EQ(decoded->spec, job_record_example().spec);
+  EXPECT_EQ(decoded->last_lives, job_record_example().last_lives);
 }
 
 TEST(JobRecordBytes, EveryTruncationIsRefused) {
-  const ByteBuffer bytes = encode_job_record(example());
+  const ByteBuffer bytes = encode_job_record(job_record_example());
   for (size_t size = 0; size < bytes.size(); ++size) {
     EXPECT_FALSE(decode_job_record(ByteSpan(bytes).first(size))) << size;
   }
 }
 
 TEST(JobRecordBytes, EverySingleByteCorruptionIsRefused) {
-  const ByteBuffer bytes = encode_job_record(example());
+  const ByteBuffer bytes = encode_job_record(job_record_example());
   for (size_t at = 0; at < bytes.size(); ++at) {
     for (const uint8_t flip : std::initializer_list<uint8_t>{0x01, 0x80, 0xFF}) {
       ByteBuffer damaged = bytes;

@@ -12,11 +12,11 @@
 namespace millrace::protocol {
 namespace {
 
-CodecSpec qsgd(bool scale_max) {
+CodecSpec reproducible_qsgd(bool scale_max) {
   return {.index = IndexCodecId::kGap, .value = ValueCodecId::kQsgd, .qsgd_scale_max = scale_max};
 }
 
-CodecSpec bloom() { return {.index = IndexCodecId::kBloom}; }
+CodecSpec reproducible_bloom() { return {.index = IndexCodecId::kBloom}; }
 
 /// A reproducible job with that changed.
 std::function<void(JobSpec&)> reproducible_but(const std::function<void(JobSpec&)>& change) {
@@ -75,13 +75,13 @@ std::vector<Refused> refused_reproducible() {
          s.store.optimizer = {.optimizer = Optimizer::kSgd, .rate = 0.1};
        })},
       {"reproducible-codec", kImpossible, "codec_up: qsgd",
-       reproducible_but([](JobSpec& s) { s.codec_up = qsgd(true); })},
+       reproducible_but([](JobSpec& s) { s.codec_up = reproducible_qsgd(true); })},
       {"reproducible-codec", kImpossible, "codec_down: qsgd",
-       reproducible_but([](JobSpec& s) { s.codec_down = qsgd(false); })},
+       reproducible_but([](JobSpec& s) { s.codec_down = reproducible_qsgd(false); })},
       {"reproducible-codec", kImpossible, "codec_up: bloom_p0",
-       reproducible_but([](JobSpec& s) { s.codec_up = bloom(); })},
+       reproducible_but([](JobSpec& s) { s.codec_up = reproducible_bloom(); })},
       {"reproducible-codec", kImpossible, "codec_down: bloom_p0",
-       reproducible_but([](JobSpec& s) { s.tensors[1].codec_down = bloom(); })},
+       reproducible_but([](JobSpec& s) { s.tensors[1].codec_down = reproducible_bloom(); })},
       {"reproducible-reselect", kImpossible, "2 buckets", reproducible_but(of_two)},
       {"reproducible-reselect", kImpossible, "threshold_period", reproducible_but([](JobSpec& s) {
          s.tensors.resize(1);

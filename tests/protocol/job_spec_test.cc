@@ -170,7 +170,7 @@ TEST(JobSpecBytes, AnUnknownNumberOfAnEnumIsUnsupportedAndNamed) {
   const auto decoded = decode_job_spec(encode_job_spec(spec));
   ASSERT_FALSE(decoded);
   EXPECT_EQ(decoded.error().code, ErrorCode::kUnsupported);
-  EXPECT_THAT(decoded.error().message, testing::AllOf(testing::HasSubstr("mode"), testing::HasSubstr("99")));
+  EXPECT_THAT(decoded.error().message, ::testing::AllOf(::testing::HasSubstr("mode"), ::testing::HasSubstr("99")));
 }
 
 TEST(JobSpecBytes, NumbersThatAreNotFiniteAreMalformed) {
@@ -199,7 +199,7 @@ TEST(FirstDifference, NamesTheFieldAndBothValuesForEveryField) {
   for (const Change& change : every_change()) {
     JobSpec spec = example_spec();
     change.make(spec);
-    EXPECT_THAT(first_difference(example_spec(), spec), testing::HasSubstr(change.field));
+    EXPECT_THAT(first_difference(example_spec(), spec), ::testing::HasSubstr(change.field));
   }
 }
 

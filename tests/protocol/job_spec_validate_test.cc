@@ -14,13 +14,13 @@
 namespace millrace::protocol {
 namespace {
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kSpecNan = std::numeric_limits<double>::quiet_NaN();
 
-CodecSpec qsgd(bool scale_max) {
+CodecSpec validate_qsgd(bool scale_max) {
   return {.index = IndexCodecId::kGap, .value = ValueCodecId::kQsgd, .qsgd_scale_max = scale_max};
 }
 
-CodecSpec bloom() { return {.index = IndexCodecId::kBloom}; }
+CodecSpec validate_bloom() { return {.index = IndexCodecId::kBloom}; }
 
 JobSpec without_reselection(JobSpec spec) {
   spec.reselect = {};
@@ -245,9 +245,9 @@ std::vector<Refused> refused_methods() {
       {"select", kImpossible, "select: ", [](JobSpec& s) { s.select.density = 0; }},
       {"select", kImpossible, "select: ", [](JobSpec& s) { s.select.density = 1.5; }},
       {"select", kImpossible, "select: ", [](JobSpec& s) { s.select.density = -0.5; }},
-      {"select", kImpossible, "finite", [](JobSpec& s) { s.select.density = kNan; }},
-      {"select", kImpossible, "finite", [](JobSpec& s) { s.select.threshold = kNan; }},
-      {"select", kImpossible, "finite", [](JobSpec& s) { s.select.variance = kNan; }},
+      {"select", kImpossible, "finite", [](JobSpec& s) { s.select.density = kSpecNan; }},
+      {"select", kImpossible, "finite", [](JobSpec& s) { s.select.threshold = kSpecNan; }},
+      {"select", kImpossible, "finite", [](JobSpec& s) { s.select.variance = kSpecNan; }},
       {"select", kImpossible, "select: a variance budget",
        [](JobSpec& s) { s.select = {.selection = Selection::kGsparClosed, .variance = -1}; }},
       {"select", kImpossible, "select: gspar iterates",
@@ -258,7 +258,7 @@ std::vector<Refused> refused_methods() {
        [](JobSpec& s) { s.tensors[1].select = SelectionSpec{.selection = Selection::kTopK}; }},
       {"reselect", kImpossible, "reselect: topk needs k", [](JobSpec& s) { s.reselect.density = 0; }},
       {"reselect", kImpossible, "reselect: topk needs k", [](JobSpec& s) { s.reselect.density = 1.1; }},
-      {"reselect", kImpossible, "finite", [](JobSpec& s) { s.reselect.density = kNan; }},
+      {"reselect", kImpossible, "finite", [](JobSpec& s) { s.reselect.density = kSpecNan; }},
       {"reselect", kImpossible, "tensor 'bias': reselect: topk needs k",
        [](JobSpec& s) { s.tensors[1].reselect = ReselectSpec{.reselect = Reselect::kTopK}; }},
       {"threshold-period", kImpossible, "threshold_period", [](JobSpec& s) { s.reselect.threshold_period = 0; }},
@@ -270,10 +270,10 @@ std::vector<Refused> refused_methods() {
        }},
       {"l2-retain", kImpossible, "codec_error drop",
        [](JobSpec& s) {
-         s.codec_up = qsgd(false);
+         s.codec_up = validate_qsgd(false);
          s.codec_up.automatic = true;
        }},
-      {"codec", kImpossible, "codec_down: ", [](JobSpec& s) { s.codec_down.bloom_false_positive_rate = kNan; }},
+      {"codec", kImpossible, "codec_down: ", [](JobSpec& s) { s.codec_down.bloom_false_positive_rate = kSpecNan; }},
       {"codec", kImpossible, "codec_down: ", [](JobSpec& s) { s.codec_down.bucket_size = 0; }},
       {"codec", kImpossible, "tensor 'bias': codec_up: ", [](JobSpec& s) { s.tensors[1].codec_up->qsgd_bits = 1; }},
       {"codec", kImpossible, "codec_up: ", [](JobSpec& s) { s.codec_up.index = IndexCodecId::kNone; }},
@@ -282,7 +282,7 @@ std::vector<Refused> refused_methods() {
       {"unknown-number", kReserved, "store: an optimizer",
        [](JobSpec& s) { s.store.begin = static_cast<StoreBegin>(9); }},
       {"store", kImpossible, "store: adagrad: rate", [](JobSpec& s) { s.store.optimizer.rate = 0; }},
-      {"store", kImpossible, "store: adagrad: epsilon", [](JobSpec& s) { s.store.optimizer.epsilon = kNan; }},
+      {"store", kImpossible, "store: adagrad: epsilon", [](JobSpec& s) { s.store.optimizer.epsilon = kSpecNan; }},
       {"store", kImpossible, "store: sgd has a parameter set that belongs to another optimizer",
        [](JobSpec& s) { s.store.optimizer.optimizer = Optimizer::kSgd; }},
       {"store-momentum", kImpossible, "would be averaged twice",
@@ -297,9 +297,9 @@ std::vector<Refused> refused_methods() {
 /// What one way or the job's rules cannot bear of a codec.
 std::vector<Refused> refused_codecs() {
   return {
-      {"l2-retain", kImpossible, "codec_error drop", [](JobSpec& s) { s.codec_up = qsgd(false); }},
+      {"l2-retain", kImpossible, "codec_error drop", [](JobSpec& s) { s.codec_up = validate_qsgd(false); }},
       {"l2-retain", kImpossible, "tensor 'bias': codec_up: qsgd4:l2 is no contraction",
-       [](JobSpec& s) { s.tensors[1].codec_up = qsgd(false); }},
+       [](JobSpec& s) { s.tensors[1].codec_up = validate_qsgd(false); }},
       {"no-contraction", kImpossible, "codec_up: terngrad is no contraction",
        [](JobSpec& s) { s.codec_up = codec_from_text("gap+terngrad").value(); }},
       {"no-contraction", kImpossible, "codec_up: qsgd2 is no contraction",
@@ -344,12 +344,12 @@ std::vector<Refused> refused_entering() {
       {"momentum", kImpossible, "momentum: factor 1 is not in (0, 1)", [](JobSpec& s) { s.momentum.factor = 1; }},
       {"momentum", kImpossible, "momentum: factor 0 is not in (0, 1)", [](JobSpec& s) { s.momentum.factor = 0; }},
       {"momentum", kImpossible, "momentum: factor -0.5", [](JobSpec& s) { s.momentum.factor = -0.5; }},
-      {"momentum", kImpossible, "momentum: factor", [](JobSpec& s) { s.momentum.factor = kNan; }},
+      {"momentum", kImpossible, "momentum: factor", [](JobSpec& s) { s.momentum.factor = kSpecNan; }},
       {"momentum", kImpossible, "momentum: factor must be a finite number",
-       [](JobSpec& s) { s.momentum = {.momentum = Momentum::kNone, .factor = kNan}; }},
+       [](JobSpec& s) { s.momentum = {.momentum = Momentum::kNone, .factor = kSpecNan}; }},
       {"clip", kImpossible, "clip is -1", [](JobSpec& s) { s.clip = -1; }},
       {"clip", kImpossible, "clip is inf", [](JobSpec& s) { s.clip = std::numeric_limits<double>::infinity(); }},
-      {"clip", kImpossible, "clip is ", [](JobSpec& s) { s.clip = kNan; }},
+      {"clip", kImpossible, "clip is ", [](JobSpec& s) { s.clip = kSpecNan; }},
       {"unknown-number", kReserved, "does not know",
        [](JobSpec& s) { s.momentum.momentum = static_cast<Momentum>(4); }},
       {"unbiased-select", kImpossible, "select: topk sends the largest",
@@ -380,9 +380,9 @@ std::vector<Refused> refused_entering() {
       {"unbiased-codec", kImpossible, "tensor 'bias': codec_up: sign_mean rounds with a bias",
        unbiased_but([](JobSpec& s) { s.tensors[1].codec_up = codec_from_text("gap+sign_mean").value(); })},
       {"unbiased-bloom", kImpossible, "codec_up: bloom_p0 takes along",
-       unbiased_but([](JobSpec& s) { s.codec_up = bloom(); })},
+       unbiased_but([](JobSpec& s) { s.codec_up = validate_bloom(); })},
       {"unbiased-bloom", kImpossible, "tensor 'bias': codec_up: bloom_p0 takes along",
-       unbiased_but([](JobSpec& s) { s.tensors[1].codec_up = bloom(); })},
+       unbiased_but([](JobSpec& s) { s.tensors[1].codec_up = validate_bloom(); })},
       {"unbiased-masked", kImpossible, "use it unmasked", unbiased_but([](JobSpec& s) { s.momentum.masked = true; })},
   };
 }
@@ -404,16 +404,16 @@ std::vector<Refused> refused_tensors() {
       {"bloom-dimension", kImpossible, "use gap",
        [](JobSpec& s) {
          s.tensors[0].dimension = (uint64_t{1} << 28) + 1;
-         s.codec_up = bloom();
+         s.codec_up = validate_bloom();
        }},
       {"bloom-dimension", kImpossible, "tensor 'embedding.weight'",
        [](JobSpec& s) {
          s.tensors[0].dimension = (uint64_t{1} << 28) + 1;
-         s.tensors[0].codec_down = bloom();
+         s.tensors[0].codec_down = validate_bloom();
        }},
       {"bloom-dimension", kImpossible, "fused with it",
        [](JobSpec& s) {
-         s.codec_up = bloom();
+         s.codec_up = validate_bloom();
          s.fuse_below = UINT64_MAX;
          s.tensors = {};
          for (const char* name : {"a", "b"}) {
@@ -470,7 +470,7 @@ std::vector<Accepted> accepted_codecs() {
          s.codec_down = codec_from_text("auto+qsgd8").value();
        }},
       {"auto for a tensor", [](JobSpec& s) { s.tensors[1].codec_up = codec_from_text("auto").value(); }},
-      {"bloom both ways", [](JobSpec& s) { s.codec_up = s.codec_down = bloom(); }},
+      {"bloom both ways", [](JobSpec& s) { s.codec_up = s.codec_down = validate_bloom(); }},
       {"bloom by conflict sets up", [](JobSpec& s) { s.codec_up = codec_from_text("bloom_p2").value(); }},
       {"bloom naive up, the error dropped",
        [](JobSpec& s) {
@@ -480,12 +480,12 @@ std::vector<Accepted> accepted_codecs() {
       {"bloom at its largest dimension",
        [](JobSpec& s) {
          s.tensors[0].dimension = uint64_t{1} << 28;
-         s.tensors[0].codec_up = bloom();
+         s.tensors[0].codec_up = validate_bloom();
        }},
-      {"QSGD scaled by the maximum, retained", [](JobSpec& s) { s.codec_up = qsgd(true); }},
+      {"QSGD scaled by the maximum, retained", [](JobSpec& s) { s.codec_up = validate_qsgd(true); }},
       {"QSGD scaled by the L2 norm, dropped",
-       [](JobSpec& s) { s.codec_up = qsgd(false), s.codec_error = CodecError::kDrop; }},
-      {"QSGD scaled by the L2 norm on the way down", [](JobSpec& s) { s.codec_down = qsgd(false); }},
+       [](JobSpec& s) { s.codec_up = validate_qsgd(false), s.codec_error = CodecError::kDrop; }},
+      {"QSGD scaled by the L2 norm on the way down", [](JobSpec& s) { s.codec_down = validate_qsgd(false); }},
       {"same-sign means and 1 bit up, halves down",
        [](JobSpec& s) {
          s.codec_up = codec_from_text("gap+sign_mean").value();
@@ -520,7 +520,7 @@ std::vector<Accepted> accepted_jobs() {
        [](JobSpec& s) { s.select = {.selection = Selection::kRandom, .density = 0.01}; }},
       {"unbiased, in 4 bits by the L2 norm, with steps that leave workers out", unbiased_but([](JobSpec& s) {
          s.momentum = {};
-         s.codec_up = s.codec_down = qsgd(false);
+         s.codec_up = s.codec_down = validate_qsgd(false);
          s.mode = Mode::kPartial;
          s.quorum = 1;
        })},
@@ -564,7 +564,7 @@ TEST(ValidateJobSpec, EveryRefusalNamesItsReason) {
     const Status status = validate(spec);
     ASSERT_FALSE(status) << refused.row << ", " << refused.says;
     EXPECT_EQ(status.error().code, refused.code) << status.error().message;
-    EXPECT_THAT(status.error().message, testing::HasSubstr(refused.says)) << refused.row;
+    EXPECT_THAT(status.error().message, ::testing::HasSubstr(refused.says)) << refused.row;
   }
 }
 

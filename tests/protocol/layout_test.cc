@@ -10,7 +10,7 @@
 namespace millrace::protocol {
 namespace {
 
-JobSpec spec_of(std::vector<uint64_t> dimensions) {
+JobSpec layout_spec_of(std::vector<uint64_t> dimensions) {
   JobSpec spec;
   spec.name = "train";
   spec.workers = 1;
@@ -58,7 +58,7 @@ TEST(Layout, CoversEveryIndexOnceForManyShapes) {
   for (int round = 0; round < 300; ++round) {
     std::vector<uint64_t> dimensions(1 + random.next_below(20));
     for (uint64_t& dimension : dimensions) dimension = 1 + random.next_below(uint64_t{1} << random.next_below(33));
-    JobSpec spec = spec_of(dimensions);
+    JobSpec spec = layout_spec_of(dimensions);
     spec.parts_per_shard = static_cast<uint32_t>(random.next_below(17));
     spec.select = {.selection = Selection::kTopK, .density = 0.01};
     const auto shards = static_cast<uint32_t>(1 + random.next_below(9));
@@ -67,7 +67,7 @@ TEST(Layout, CoversEveryIndexOnceForManyShapes) {
 }
 
 TEST(Layout, SmallNeighboursShareABucket) {
-  const JobLayout layout = plan_layout(spec_of({100, 200, 50'000, 300, 400}), 1);
+  const JobLayout layout = plan_layout(layout_spec_of({100, 200, 50'000, 300, 400}), 1);
   ASSERT_EQ(layout.buckets.size(), 3u);
   EXPECT_EQ(layout.buckets[0].members.size(), 2u);
   EXPECT_EQ(layout.buckets[1].members.size(), 1u);
@@ -76,26 +76,26 @@ TEST(Layout, SmallNeighboursShareABucket) {
 }
 
 TEST(Layout, TensorsWithOverridesOtherTypesOrOtherPrioritiesKeepABucketOfTheirOwn) {
-  JobSpec spec = spec_of({100, 100, 100, 100});
+  JobSpec spec = layout_spec_of({100, 100, 100, 100});
   spec.tensors[1].codec_up = CodecSpec{.index = IndexCodecId::kRaw};
   spec.tensors[3].priority = 1;
   const JobLayout layout = plan_layout(spec, 1);
   ASSERT_EQ(layout.buckets.size(), 4u);
   EXPECT_EQ(layout.buckets[1].codec_up.index, IndexCodecId::kRaw);
   EXPECT_EQ(layout.buckets[3].priority, 1);
-  spec = spec_of({100, 100});
+  spec = layout_spec_of({100, 100});
   spec.tensors[1].value_type = ValueType::kF64;
   EXPECT_EQ(plan_layout(spec, 1).buckets.size(), 2u);
 }
 
 TEST(Layout, NothingIsFusedWhenFuseBelowIsZero) {
-  JobSpec spec = spec_of({1, 1, 1});
+  JobSpec spec = layout_spec_of({1, 1, 1});
   spec.fuse_below = 0;
   EXPECT_EQ(plan_layout(spec, 1).buckets.size(), 3u);
 }
 
 TEST(Layout, AFusedBucketNeverGrowsPastTheIndexType) {
-  JobSpec spec = spec_of({kDimensionMax - 1, 1, 1});
+  JobSpec spec = layout_spec_of({kDimensionMax - 1, 1, 1});
   spec.fuse_below = UINT64_MAX;
   const JobLayout layout = plan_layout(spec, 1);
   ASSERT_EQ(layout.buckets.size(), 2u);
@@ -103,7 +103,7 @@ TEST(Layout, AFusedBucketNeverGrowsPastTheIndexType) {
 }
 
 TEST(Layout, AnAbsoluteKIsPerTensorSoAFusedBucketHasTheSum) {
-  JobSpec spec = spec_of({100, 5, 200});
+  JobSpec spec = layout_spec_of({100, 5, 200});
   spec.select = {.selection = Selection::kTopK, .k = 10};
   spec.reselect = {.reselect = Reselect::kTopK, .k = 20};
   const JobLayout layout = plan_layout(spec, 1);
@@ -113,24 +113,24 @@ TEST(Layout, AnAbsoluteKIsPerTensorSoAFusedBucketHasTheSum) {
 }
 
 TEST(Layout, ALargeBucketIsSplitEvenlyOverAllShards) {
-  const JobLayout layout = plan_layout(spec_of({1'000'000}), 3);
+  const JobLayout layout = plan_layout(layout_spec_of({1'000'000}), 3);
   std::vector<uint64_t> entries(3);
   for (const PartLayout& part : layout.parts) entries[part.shard] += part.end - part.begin;
   for (const uint64_t on_shard : entries) EXPECT_NEAR(static_cast<double>(on_shard), 1e6 / 3, 64);
 }
 
 TEST(Layout, SmallBucketsGoRoundTheShards) {
-  JobSpec spec = spec_of({100, 100, 100, 100});
+  JobSpec spec = layout_spec_of({100, 100, 100, 100});
   spec.fuse_below = 0;
   const JobLayout layout = plan_layout(spec, 3);
   std::vector<uint32_t> shards;
   for (const PartLayout& part : layout.parts) shards.push_back(part.shard);
-  EXPECT_THAT(shards, testing::ElementsAre(0, 1, 2, 0));
+  EXPECT_THAT(shards, ::testing::ElementsAre(0, 1, 2, 0));
 }
 
 TEST(Layout, PartsFollowTheExpectedEntriesFromOneToSixteenAShard) {
   const auto parts = [](uint64_t dimension, double density, uint32_t shards) {
-    JobSpec spec = spec_of({dimension});
+    JobSpec spec = layout_spec_of({dimension});
     if (density > 0) spec.select = {.selection = Selection::kTopK, .density = density};
     return plan_layout(spec, shards).parts.size();
   };
@@ -141,27 +141,27 @@ TEST(Layout, PartsFollowTheExpectedEntriesFromOneToSixteenAShard) {
 }
 
 TEST(Layout, PartsPerShardIsTakenAsAskedButNoPartIsEmpty) {
-  JobSpec spec = spec_of({1'000'000});
+  JobSpec spec = layout_spec_of({1'000'000});
   spec.parts_per_shard = 5;
   EXPECT_EQ(plan_layout(spec, 2).parts.size(), 10u);
-  spec = spec_of({3});
+  spec = layout_spec_of({3});
   spec.parts_per_shard = 5;
   EXPECT_EQ(plan_layout(spec, 2).parts.size(), 3u);
 }
 
 TEST(Layout, BoundariesOfLargeBucketsFallOnMultiplesOf64) {
-  JobSpec spec = spec_of({1'000'003});
+  JobSpec spec = layout_spec_of({1'000'003});
   spec.parts_per_shard = 7;
   for (const PartLayout& part : plan_layout(spec, 3).parts) EXPECT_EQ(part.begin % 64, 0u);
 }
 
 TEST(LayoutHash, IsEqualForEqualPlansAndTellsOthersApart) {
-  const JobSpec spec = spec_of({100, 1'000'000});
+  const JobSpec spec = layout_spec_of({100, 1'000'000});
   const uint64_t hash = layout_hash(plan_layout(spec, 2));
   EXPECT_EQ(hash, layout_hash(plan_layout(spec, 2)));
   EXPECT_NE(hash, layout_hash(plan_layout(spec, 3)));
-  EXPECT_NE(hash, layout_hash(plan_layout(spec_of({100, 1'000'001}), 2)));
-  EXPECT_NE(hash, layout_hash(plan_layout(spec_of({101, 1'000'000}), 2)));
+  EXPECT_NE(hash, layout_hash(plan_layout(layout_spec_of({100, 1'000'001}), 2)));
+  EXPECT_NE(hash, layout_hash(plan_layout(layout_spec_of({101, 1'000'000}), 2)));
 }
 
 }  // namespace

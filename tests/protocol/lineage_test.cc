@@ -7,7 +7,7 @@ namespace {
 
 /// Shard 0 was started anew twice from the beginning (1 is a branch that came to nothing), then the job was cut to a state of
 /// lineage 2: that is 3, for both shards.
-JobView example() {
+JobView lineage_example() {
   JobView view;
   view.epoch = 9;
   view.shards = {{"a", 3}, {"b", 1}};
@@ -17,7 +17,7 @@ JobView example() {
 }
 
 TEST(Lineage, IsThatOfTheShardsLastActivation) {
-  JobView view = example();
+  JobView view = lineage_example();
   EXPECT_EQ(lineage_of(view, 0), 3u);
   EXPECT_EQ(lineage_of(view, 1), 3u);
   view.activations.resize(2);
@@ -26,7 +26,7 @@ TEST(Lineage, IsThatOfTheShardsLastActivation) {
 }
 
 TEST(Lineage, ThePathGoesThroughParentsAndKnowsNoOtherBranch) {
-  const JobView view = example();
+  const JobView view = lineage_example();
   EXPECT_TRUE(is_on_path(view, 0, 3));
   EXPECT_TRUE(is_on_path(view, 0, 2));
   EXPECT_FALSE(is_on_path(view, 0, 1));
@@ -38,9 +38,9 @@ TEST(Lineage, ThePathGoesThroughParentsAndKnowsNoOtherBranch) {
 
 TEST(Lineage, ActivationsThatCannotBeAreTold) {
   EXPECT_TRUE(activations_make_sense(JobView{}));
-  EXPECT_TRUE(activations_make_sense(example()));
+  EXPECT_TRUE(activations_make_sense(lineage_example()));
   const auto with = [](auto change) {
-    JobView view = example();
+    JobView view = lineage_example();
     change(view);
     return view;
   };

@@ -5,24 +5,24 @@
 namespace millrace::protocol {
 namespace {
 
-constexpr uint32_t kWaitMs = 20;
+constexpr uint32_t kLockPatienceWaitMs = 20;
 
 TEST(LockPatience, OthersThatComeAndGoAreWaitedForEveryTime) {
-  LockPatience patience(kWaitMs);
+  LockPatience patience(kLockPatienceWaitMs);
   TimeNs now = 0;
   for (int turn = 0; turn < 100; ++turn) {
     for (uint32_t in_vain = 1; in_vain < LockPatience::kInVainMax; ++in_vain) {
-      ASSERT_EQ(patience.wait_ms(now), kWaitMs) << turn;
-      now += kWaitMs * kNsPerMs;
+      ASSERT_EQ(patience.wait_ms(now), kLockPatienceWaitMs) << turn;
+      now += kLockPatienceWaitMs * kNsPerMs;
       patience.waited_in_vain(now);
     }
-    ASSERT_EQ(patience.wait_ms(now), kWaitMs) << turn;
+    ASSERT_EQ(patience.wait_ms(now), kLockPatienceWaitMs) << turn;
     patience.had_it();
   }
 }
 
 TEST(LockPatience, AStoppedHolderCostsThreeWaitsAndThenAnEleventhOfTheTime) {
-  LockPatience patience(kWaitMs);
+  LockPatience patience(kLockPatienceWaitMs);
   constexpr TimeNs kCall = 50 * kNsPerUs;  // one that does not wait
   TimeNs now = 0;
   TimeNs waited = 0;
@@ -31,17 +31,17 @@ TEST(LockPatience, AStoppedHolderCostsThreeWaitsAndThenAnEleventhOfTheTime) {
     now += kCall + wait;
     waited += wait;
     if (wait != 0) patience.waited_in_vain(now);
-    ASSERT_LE(waited, (3 * kWaitMs) * kNsPerMs + now / 11) << call;
+    ASSERT_LE(waited, (3 * kLockPatienceWaitMs) * kNsPerMs + now / 11) << call;
   }
   EXPECT_GE(waited, now / 12) << "it may come back";
 }
 
 TEST(LockPatience, AHolderThatCameBackIsWaitedForAgain) {
-  LockPatience patience(kWaitMs);
+  LockPatience patience(kLockPatienceWaitMs);
   for (int in_vain = 0; in_vain < 5; ++in_vain) patience.waited_in_vain(0);
   EXPECT_EQ(patience.wait_ms(1), 0u);
   patience.had_it();
-  EXPECT_EQ(patience.wait_ms(1), kWaitMs);
+  EXPECT_EQ(patience.wait_ms(1), kLockPatienceWaitMs);
 }
 
 }  // namespace

@@ -9,7 +9,7 @@ namespace millrace::protocol {
 namespace {
 
 /// Every tensor a bucket of its own.
-JobSpec spec_of(std::vector<uint64_t> dimensions, uint32_t block_indices, uint32_t slots = 16) {
+JobSpec switch_layout_spec_of(std::vector<uint64_t> dimensions, uint32_t block_indices, uint32_t slots = 16) {
   JobSpec spec;
   spec.name = "train";
   spec.workers = 2;
@@ -29,15 +29,15 @@ SwitchLayout plan(const JobSpec& spec, uint32_t shards = 1) {
 }
 
 TEST(SwitchLayout, BucketsBeginWithAWindowOfTheirOwn) {
-  const SwitchLayout layout = plan(spec_of({64, 65, 1, 129}, 64));
-  EXPECT_THAT(layout.bucket_begin, testing::ElementsAre(0, 64, 192, 256));
+  const SwitchLayout layout = plan(switch_layout_spec_of({64, 65, 1, 129}, 64));
+  EXPECT_THAT(layout.bucket_begin, ::testing::ElementsAre(0, 64, 192, 256));
   EXPECT_EQ(layout.dimension, 256u + 129);
   EXPECT_EQ(layout.windows, 7u);
   EXPECT_EQ(layout.window_indices, 64u);
 }
 
 TEST(SwitchLayout, LanesHaveAsManySlotsEachAndShareK) {
-  JobSpec spec = spec_of({64 * 7}, 64, 16);
+  JobSpec spec = switch_layout_spec_of({64 * 7}, 64, 16);
   spec.switch_path.lanes = 4;
   EXPECT_EQ(plan(spec).slots, 4u) << "7 windows: as many slots, less what no lane has alone";
   EXPECT_EQ(plan(spec).lanes, 4u);
@@ -59,7 +59,7 @@ TEST(SwitchLayout, EveryIndexOfEveryBucketIsInAWindowOfThatBucketAlone) {
     std::vector<uint64_t> dimensions(1 + random.next_below(12));
     for (uint64_t& dimension : dimensions) dimension = 1 + random.next_below(500);
     const auto block = static_cast<uint32_t>(64 * (1 + random.next_below(3)));
-    const SwitchLayout layout = plan(spec_of(dimensions, block));
+    const SwitchLayout layout = plan(switch_layout_spec_of(dimensions, block));
     std::vector<uint32_t> owner(layout.windows, UINT32_MAX);
     for (uint32_t bucket = 0; bucket < dimensions.size(); ++bucket) {
       for (uint64_t index = 0; index < dimensions[bucket]; ++index) {
@@ -77,14 +77,14 @@ TEST(SwitchLayout, EveryIndexOfEveryBucketIsInAWindowOfThatBucketAlone) {
 }
 
 TEST(SwitchLayout, SlotsAreNoMoreThanWindows) {
-  EXPECT_EQ(plan(spec_of({64, 64, 64}, 64, 2)).slots, 2u);
-  EXPECT_EQ(plan(spec_of({64, 64, 64}, 64, 3)).slots, 3u);
-  EXPECT_EQ(plan(spec_of({64, 64, 64}, 64, 128)).slots, 3u);
-  EXPECT_EQ(plan(spec_of({64, 64, 65}, 64, 128)).slots, 4u);
+  EXPECT_EQ(plan(switch_layout_spec_of({64, 64, 64}, 64, 2)).slots, 2u);
+  EXPECT_EQ(plan(switch_layout_spec_of({64, 64, 64}, 64, 3)).slots, 3u);
+  EXPECT_EQ(plan(switch_layout_spec_of({64, 64, 64}, 64, 128)).slots, 3u);
+  EXPECT_EQ(plan(switch_layout_spec_of({64, 64, 65}, 64, 128)).slots, 4u);
 }
 
 TEST(SwitchLayout, ShardsChangeNothing) {
-  const JobSpec spec = spec_of({100'000, 7, 30'000}, 4'096);
+  const JobSpec spec = switch_layout_spec_of({100'000, 7, 30'000}, 4'096);
   const SwitchLayout one = plan(spec, 1);
   const SwitchLayout five = plan(spec, 5);
   EXPECT_EQ(one.bucket_begin, five.bucket_begin);
@@ -93,14 +93,14 @@ TEST(SwitchLayout, ShardsChangeNothing) {
 }
 
 TEST(SwitchLayout, FusedTensorsShareTheirWindows) {
-  JobSpec spec = spec_of({64, 64, 1'000}, 64);
+  JobSpec spec = switch_layout_spec_of({64, 64, 1'000}, 64);
   spec.fuse_below = 100;
   const SwitchLayout layout = plan(spec);
-  EXPECT_THAT(layout.bucket_begin, testing::ElementsAre(0, 128));
+  EXPECT_THAT(layout.bucket_begin, ::testing::ElementsAre(0, 128));
 }
 
 TEST(SwitchLayout, ReselectionIsOfAllBucketsTogether) {
-  JobSpec spec = spec_of({1'000, 50, 333}, 64);
+  JobSpec spec = switch_layout_spec_of({1'000, 50, 333}, 64);
   EXPECT_EQ(plan(spec).reselect_k, 0u) << "none: the whole sum";
   spec.reselect = {.reselect = Reselect::kTopK, .density = 0.01};
   EXPECT_EQ(plan(spec).reselect_k, 10u + 1 + 4) << "rounded up for each";
@@ -109,7 +109,7 @@ TEST(SwitchLayout, ReselectionIsOfAllBucketsTogether) {
 }
 
 TEST(SwitchLayout, TheLargestTensorFits) {
-  const SwitchLayout layout = plan(spec_of({kSwitchDimensionMax}, 64));
+  const SwitchLayout layout = plan(switch_layout_spec_of({kSwitchDimensionMax}, 64));
   EXPECT_EQ(layout.dimension, kSwitchDimensionMax);
   EXPECT_EQ(layout.windows, uint32_t{1} << 26);
 }

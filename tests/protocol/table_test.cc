@@ -17,7 +17,7 @@ namespace {
 using Open = std::function<std::unique_ptr<MembershipTable>()>;
 
 /// The same behaviours of every implementation. `open` gives another object on the same table.
-class MembershipTables : public testing::TestWithParam<std::string> {
+class MembershipTables : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     if (GetParam() == "memory") {
@@ -39,7 +39,7 @@ class MembershipTables : public testing::TestWithParam<std::string> {
   std::unique_ptr<MembershipTable> table_;
 };
 
-INSTANTIATE_TEST_SUITE_P(, MembershipTables, testing::Values("memory", "sqlite"),
+INSTANTIATE_TEST_SUITE_P(, MembershipTables, ::testing::Values("memory", "sqlite"),
                          [](const auto& test) { return test.param; });
 
 /// A process that was stopped in the middle of a write: its lock stays.
@@ -100,14 +100,14 @@ TEST_P(MembershipTables, EveryStartOfAShardIsANewLife) {
   EXPECT_EQ(open_()->start_shard(0, 2, "tcp://a:2"), 2u);
   const auto map = table_->shard_map();
   ASSERT_TRUE(map);
-  EXPECT_THAT(*map, testing::ElementsAre(ShardEntry{"tcp://a:2", 2}, ShardEntry{"tcp://b:1", 1}));
+  EXPECT_THAT(*map, ::testing::ElementsAre(ShardEntry{"tcp://a:2", 2}, ShardEntry{"tcp://b:1", 1}));
 }
 
 TEST_P(MembershipTables, EveryStartSaysWhereItsDatagramsGo) {
   ASSERT_TRUE(table_->start_shard(0, 2, "tcp://a:1", "192.0.2.1:7800"));
   ASSERT_TRUE(table_->start_shard(1, 2, "tcp://b:1"));
   EXPECT_THAT(*open_()->shard_map(),
-              testing::ElementsAre(ShardEntry{"tcp://a:1", 1, "192.0.2.1:7800"}, ShardEntry{"tcp://b:1", 1, ""}));
+              ::testing::ElementsAre(ShardEntry{"tcp://a:1", 1, "192.0.2.1:7800"}, ShardEntry{"tcp://b:1", 1, ""}));
   EXPECT_EQ(table_->create_job("train", spec_bytes())->view.shards[0].datagrams, "192.0.2.1:7800");
   ASSERT_TRUE(table_->start_shard(0, 2, "tcp://a:1"));
   EXPECT_EQ(table_->shard_map()->front(), (ShardEntry{"tcp://a:1", 2, ""})) << "a start without one has none";
@@ -126,9 +126,9 @@ TEST_P(MembershipTables, JobBeginsWithThePathItWasCreatedWithAndASwapChangesIt) 
 }
 
 TEST_P(MembershipTables, ShardsThatNeverStartedAreEmptyInTheMap) {
-  EXPECT_THAT(*table_->shard_map(), testing::IsEmpty());
+  EXPECT_THAT(*table_->shard_map(), ::testing::IsEmpty());
   ASSERT_TRUE(table_->start_shard(1, 3, "tcp://b:1"));
-  EXPECT_THAT(*table_->shard_map(), testing::ElementsAre(ShardEntry{}, ShardEntry{"tcp://b:1", 1}, ShardEntry{}));
+  EXPECT_THAT(*table_->shard_map(), ::testing::ElementsAre(ShardEntry{}, ShardEntry{"tcp://b:1", 1}, ShardEntry{}));
 }
 
 TEST_P(MembershipTables, AnotherShardCountIsRefusedAndSaysWhatToDo) {
@@ -136,7 +136,7 @@ TEST_P(MembershipTables, AnotherShardCountIsRefusedAndSaysWhatToDo) {
   const auto refused = table_->start_shard(0, 3, "tcp://a:1");
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kShardMapMismatch);
-  EXPECT_THAT(refused.error().message, testing::HasSubstr("2 shards"));
+  EXPECT_THAT(refused.error().message, ::testing::HasSubstr("2 shards"));
 }
 
 TEST_P(MembershipTables, ImpossibleShardsAreRefused) {
@@ -145,7 +145,7 @@ TEST_P(MembershipTables, ImpossibleShardsAreRefused) {
   EXPECT_EQ(table_->start_shard(0, 1'000'000, "tcp://a:1").error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(table_->start_shard(0, 1, std::string(256, 'a')).error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(table_->start_shard(0, 1, "tcp://a\n:1").error().code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(*table_->shard_map(), testing::IsEmpty());
+  EXPECT_THAT(*table_->shard_map(), ::testing::IsEmpty());
 }
 
 TEST_P(MembershipTables, WhoeverCreatesAJobFirstWinsAndTheOtherGetsIt) {
@@ -155,7 +155,7 @@ TEST_P(MembershipTables, WhoeverCreatesAJobFirstWinsAndTheOtherGetsIt) {
   EXPECT_EQ(first->view.job, 1u);
   EXPECT_EQ(first->view.epoch, 1u);
   EXPECT_EQ(first->spec, spec_bytes());
-  EXPECT_THAT(first->view.shards, testing::ElementsAre(ShardEntry{"tcp://a:1", 1}));
+  EXPECT_THAT(first->view.shards, ::testing::ElementsAre(ShardEntry{"tcp://a:1", 1}));
   const auto second = open_()->create_job("train", ByteBuffer{9});
   ASSERT_TRUE(second);
   EXPECT_EQ(second->view, first->view);
@@ -263,7 +263,7 @@ TEST(SqliteTable, AFileOfAnEarlierSchemaIsRefusedAndSaysWhatToDo) {
   const auto refused = open_sqlite_table(path);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
-  EXPECT_THAT(refused.error().message, testing::HasSubstr("name a new file"));
+  EXPECT_THAT(refused.error().message, ::testing::HasSubstr("name a new file"));
 }
 
 TEST(SqliteTable, AFileThatIsNoDatabaseIsAnErrorThatNamesIt) {
@@ -273,16 +273,16 @@ TEST(SqliteTable, AFileThatIsNoDatabaseIsAnErrorThatNamesIt) {
   const auto refused = open_sqlite_table(path);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kIo);
-  EXPECT_THAT(refused.error().message, testing::HasSubstr(path));
-  EXPECT_THAT(refused.error().message, testing::HasSubstr("name another file"));
+  EXPECT_THAT(refused.error().message, ::testing::HasSubstr(path));
+  EXPECT_THAT(refused.error().message, ::testing::HasSubstr("name another file"));
 }
 
 TEST(SqliteTable, AFolderThatIsNotThereIsAnErrorThatNamesTheFile) {
   const auto refused = open_sqlite_table("no/such/folder/table.db");
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kIo);
-  EXPECT_THAT(refused.error().message, testing::HasSubstr("no/such/folder/table.db"));
-  EXPECT_THAT(refused.error().message, testing::HasSubstr("name a file in a folder that exists"));
+  EXPECT_THAT(refused.error().message, ::testing::HasSubstr("no/such/folder/table.db"));
+  EXPECT_THAT(refused.error().message, ::testing::HasSubstr("name a file in a folder that exists"));
 }
 
 TEST(SqliteTable, ADamagedRecordIsAnErrorNotACrash) {

@@ -12,7 +12,7 @@ namespace millrace::protocol {
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {
-    std::string pattern = testing::TempDir() + "millrace-XXXXXX";
+    std::string pattern = ::testing::TempDir() + "millrace-XXXXXX";
     path_ = mkdtemp(pattern.data());
   }
   ~TemporaryDirectory() {

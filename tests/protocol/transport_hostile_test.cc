@@ -20,11 +20,11 @@
 namespace millrace::protocol {
 namespace {
 
-constexpr int kWaitMs = 5'000;
+constexpr int kTransportHostileWaitMs = 5'000;
 
 template <typename Receiver>
 std::optional<Received> wait_for_message(Poller& poller, Receiver& receiver) {
-  const TimeNs deadline = monotonic_now_ns() + kWaitMs * kNsPerMs;
+  const TimeNs deadline = monotonic_now_ns() + kTransportHostileWaitMs * kNsPerMs;
   while (monotonic_now_ns() < deadline) {
     if (std::optional<Received> received = receiver.receive()) return received;
     poller.wait(50);
@@ -40,7 +40,7 @@ uint16_t port_of(const std::string& address) {
 class RawDealer {
  public:
   explicit RawDealer(const std::string& address) : context_(zmq_ctx_new()), socket_(zmq_socket(context_, ZMQ_DEALER)) {
-    const int linger = kWaitMs;
+    const int linger = kTransportHostileWaitMs;
     zmq_setsockopt(socket_, ZMQ_LINGER, &linger, sizeof(linger));
     EXPECT_EQ(zmq_connect(socket_, address.c_str()), 0);
   }
@@ -63,7 +63,7 @@ class RawDealer {
   void* socket_;
 };
 
-class HostileTransport : public testing::Test {
+class HostileTransport : public ::testing::Test {
  protected:
   void SetUp() override {
     auto bound = Listener::bind(context_, "tcp://127.0.0.1:0");
@@ -152,7 +152,7 @@ TEST_F(HostileTransport, AConnectionComesBackAfterItsListenerRestartedOnThePort)
   const auto connection = Connection::connect(context_, address).value();
   Poller poller;
   poller.add(*connection);
-  const TimeNs deadline = monotonic_now_ns() + kWaitMs * kNsPerMs;
+  const TimeNs deadline = monotonic_now_ns() + kTransportHostileWaitMs * kNsPerMs;
   const auto wait_for = [&](ConnectionState wanted) {
     while (connection->state() != wanted && monotonic_now_ns() < deadline) poller.wait(50);
     return connection->state() == wanted;

@@ -16,7 +16,7 @@ namespace {
 
 using millrace::testing::FailingAllocation;
 
-constexpr int kWaitMs = 5'000;
+constexpr int kTransportMemoryWaitMs = 5'000;
 constexpr uint64_t kAllocationsMax = 200;
 
 class StarvedTransport : public ::testing::Test {
@@ -28,7 +28,7 @@ class StarvedTransport : public ::testing::Test {
   }
 
   std::optional<Received> wait_for_message() {
-    const TimeNs deadline = monotonic_now_ns() + kWaitMs * kNsPerMs;
+    const TimeNs deadline = monotonic_now_ns() + kTransportMemoryWaitMs * kNsPerMs;
     while (monotonic_now_ns() < deadline) {
       if (std::optional<Received> received = listener_->receive()) return received;
       poller_.wait(50);
@@ -60,7 +60,7 @@ TEST_F(StarvedTransport, AMessageThatMemoryDoesNotSufficeToReceiveIsLostAndTheNe
   for (uint64_t at = 0; at < kAllocationsMax && !came_to_an_end; ++at) {
     ASSERT_EQ(connection_->send(numbered(2 * at)), SendResult::kSent);
     ASSERT_EQ(connection_->send(numbered(2 * at + 1)), SendResult::kSent);
-    ASSERT_TRUE(poller_.wait(kWaitMs));
+    ASSERT_TRUE(poller_.wait(kTransportMemoryWaitMs));
     std::optional<Received> first;
     try {
       const FailingAllocation failing(at, FailingAllocation::Then::kGoesOn);
@@ -143,7 +143,7 @@ TEST_F(StarvedTransport, TheEndOfAConnectionIsSeenWithoutMemory) {
   ASSERT_EQ(step_of(wait_for_message()), 1u);
   ASSERT_EQ(connection_->state(), ConnectionState::kConnected);
   listener_.reset();
-  const TimeNs deadline = monotonic_now_ns() + kWaitMs * kNsPerMs;
+  const TimeNs deadline = monotonic_now_ns() + kTransportMemoryWaitMs * kNsPerMs;
   ConnectionState state = ConnectionState::kConnected;
   while (state == ConnectionState::kConnected && monotonic_now_ns() < deadline) {
     const FailingAllocation failing(0, FailingAllocation::Then::kStaysOut);

@@ -14,14 +14,16 @@
 namespace millrace::protocol {
 namespace {
 
-constexpr int kWaitMs = 5'000;
+constexpr int kTransportWaitMs = 5'000;
 
-SharedBytes bytes_of(const std::string& text) { return SharedBytes::from(ByteBuffer(text.begin(), text.end())); }
+SharedBytes transport_bytes_of(const std::string& text) {
+  return SharedBytes::from(ByteBuffer(text.begin(), text.end()));
+}
 std::string text_of(const SharedBytes& bytes) { return {bytes.bytes.begin(), bytes.bytes.end()}; }
 
 template <typename Receiver>
 ReceivedFrames wait_for_frames(Poller& poller, Receiver& receiver) {
-  const TimeNs deadline = monotonic_now_ns() + kWaitMs * kNsPerMs;
+  const TimeNs deadline = monotonic_now_ns() + kTransportWaitMs * kNsPerMs;
   while (monotonic_now_ns() < deadline) {
     if (auto frames = receiver.receive_frames()) return std::move(*frames);
     poller.wait(100);
@@ -31,7 +33,7 @@ ReceivedFrames wait_for_frames(Poller& poller, Receiver& receiver) {
 }
 
 ConnectionState wait_for_state(Poller& poller, Connection& connection, ConnectionState wanted) {
-  const TimeNs deadline = monotonic_now_ns() + kWaitMs * kNsPerMs;
+  const TimeNs deadline = monotonic_now_ns() + kTransportWaitMs * kNsPerMs;
   while (connection.state() != wanted && monotonic_now_ns() < deadline) poller.wait(100);
   return connection.state();
 }
@@ -49,12 +51,13 @@ struct Pair {
 
 TEST(Transport, FramesTravelBothWays) {
   Pair pair;
-  ASSERT_EQ(pair.connection->send_frames(bytes_of("envelope"), bytes_of("payload")), SendResult::kSent);
+  ASSERT_EQ(pair.connection->send_frames(transport_bytes_of("envelope"), transport_bytes_of("payload")),
+            SendResult::kSent);
   const auto up = wait_for_frames(pair.poller, *pair.listener);
   ASSERT_EQ(up.frames.size(), 2u);
   EXPECT_EQ(text_of(up.frames[0]), "envelope");
   EXPECT_EQ(text_of(up.frames[1]), "payload");
-  ASSERT_EQ(pair.listener->send_frames(up.peer, bytes_of("answer"), {}), SendResult::kSent);
+  ASSERT_EQ(pair.listener->send_frames(up.peer, transport_bytes_of("answer"), {}), SendResult::kSent);
   const auto down = wait_for_frames(pair.poller, *pair.connection);
   ASSERT_EQ(down.frames.size(), 2u);
   EXPECT_EQ(text_of(down.frames[0]), "answer");
@@ -66,7 +69,8 @@ TEST(Transport, ALargePayloadIsNotCopiedAndItsOwnerIsReleased) {
   std::weak_ptr<const ByteBuffer> watched = kept;
   {
     Pair pair;
-    ASSERT_EQ(pair.connection->send_frames(bytes_of("e"), SharedBytes{kept, ByteSpan(*kept)}), SendResult::kSent);
+    ASSERT_EQ(pair.connection->send_frames(transport_bytes_of("e"), SharedBytes{kept, ByteSpan(*kept)}),
+              SendResult::kSent);
     const auto up = wait_for_frames(pair.poller, *pair.listener);
     ASSERT_EQ(up.frames.size(), 2u);
     EXPECT_EQ(up.frames[1].bytes.size(), 16u << 20);
@@ -78,7 +82,7 @@ TEST(Transport, ALargePayloadIsNotCopiedAndItsOwnerIsReleased) {
 
 TEST(Transport, ASendToAnUnknownPeerIsSaid) {
   Pair pair;
-  EXPECT_EQ(pair.listener->send_frames(PeerId{"nobody"}, bytes_of("e"), {}), SendResult::kUnknownPeer);
+  EXPECT_EQ(pair.listener->send_frames(PeerId{"nobody"}, transport_bytes_of("e"), {}), SendResult::kUnknownPeer);
 }
 
 TEST(Transport, APortInUseIsOneClearSentence) {
@@ -102,7 +106,7 @@ TEST(Transport, NobodyListeningShowsAsDisconnectedAndReconnectTriesAgain) {
   EXPECT_EQ(wait_for_state(poller, *connection, ConnectionState::kDisconnected), ConnectionState::kDisconnected);
 
   Result<std::unique_ptr<Listener>> listener = fail(ErrorCode::kIo, "not bound yet");
-  const TimeNs deadline = monotonic_now_ns() + kWaitMs * kNsPerMs;
+  const TimeNs deadline = monotonic_now_ns() + kTransportWaitMs * kNsPerMs;
   while (!listener && monotonic_now_ns() < deadline)
     listener = Listener::bind(context, address);  // the old socket closes in the background
   ASSERT_TRUE(listener.has_value()) << listener.error().message;
@@ -124,7 +128,7 @@ TEST(Transport, WhoTakesAConnectionAndSpeaksAnotherProtocolHasAcceptedItAndNoMor
   Poller poller;
   poller.add(*connection);
   EXPECT_FALSE(connection->accepted());
-  const TimeNs deadline = monotonic_now_ns() + kWaitMs * kNsPerMs;
+  const TimeNs deadline = monotonic_now_ns() + kTransportWaitMs * kNsPerMs;
   for (; !connection->accepted() && monotonic_now_ns() < deadline; connection->state()) poller.wait(100);
   EXPECT_TRUE(connection->accepted());
   EXPECT_EQ(connection->state(), ConnectionState::kConnecting);
@@ -151,13 +155,13 @@ TEST(Transport, WhatWasQueuedForAnOldConnectionDoesNotReachTheNewOne) {
   rest.add(*pair.connection);
   pair.listener.reset();
   ASSERT_EQ(wait_for_state(rest, *pair.connection, ConnectionState::kDisconnected), ConnectionState::kDisconnected);
-  pair.connection->send_frames(bytes_of("old"), {});
+  pair.connection->send_frames(transport_bytes_of("old"), {});
   Result<std::unique_ptr<Listener>> again = fail(ErrorCode::kIo, "not bound yet");
-  const TimeNs deadline = monotonic_now_ns() + kWaitMs * kNsPerMs;
+  const TimeNs deadline = monotonic_now_ns() + kTransportWaitMs * kNsPerMs;
   while (!again && monotonic_now_ns() < deadline) again = Listener::bind(pair.context, address);
   ASSERT_TRUE(again.has_value());
   ASSERT_TRUE(pair.connection->reconnect().has_value());
-  ASSERT_EQ(pair.connection->send_frames(bytes_of("new"), {}), SendResult::kSent);
+  ASSERT_EQ(pair.connection->send_frames(transport_bytes_of("new"), {}), SendResult::kSent);
   Poller both;
   both.add(**again);
   both.add(*pair.connection);
@@ -167,8 +171,9 @@ TEST(Transport, WhatWasQueuedForAnOldConnectionDoesNotReachTheNewOne) {
 TEST(Transport, MalformedFramesAreErrorsOfTheirPeerAndDisturbNobody) {
   Pair pair;
   auto other = Connection::connect(pair.context, pair.listener->address()).value();
-  ASSERT_EQ(pair.connection->send_frames(bytes_of("garbage"), bytes_of("more garbage")), SendResult::kSent);
-  const TimeNs deadline = monotonic_now_ns() + kWaitMs * kNsPerMs;
+  ASSERT_EQ(pair.connection->send_frames(transport_bytes_of("garbage"), transport_bytes_of("more garbage")),
+            SendResult::kSent);
+  const TimeNs deadline = monotonic_now_ns() + kTransportWaitMs * kNsPerMs;
   std::optional<Received> received;
   while (!received && monotonic_now_ns() < deadline) {
     pair.poller.wait(100);
@@ -176,7 +181,7 @@ TEST(Transport, MalformedFramesAreErrorsOfTheirPeerAndDisturbNobody) {
   }
   ASSERT_TRUE(received.has_value());
   EXPECT_FALSE(received->message.has_value());
-  ASSERT_EQ(other->send_frames(bytes_of("fine"), bytes_of("fine")), SendResult::kSent);
+  ASSERT_EQ(other->send_frames(transport_bytes_of("fine"), transport_bytes_of("fine")), SendResult::kSent);
   EXPECT_EQ(text_of(wait_for_frames(pair.poller, *pair.listener).frames.at(0)), "fine");
 }
 
@@ -185,10 +190,10 @@ TEST(Transport, AMessageArrivesWithItsPayload) {
   Message message;
   message.header = {.job = 7, .epoch = 3, .worker = 2, .life = 5, .shard = 1, .shard_life = 9};
   message.body = Contribution{.part = 4, .step = 11, .payload_hash = 42};
-  message.payload = bytes_of("the payload");
+  message.payload = transport_bytes_of("the payload");
   ASSERT_EQ(pair.connection->send(message), SendResult::kSent);
   std::optional<Received> received;
-  const TimeNs deadline = monotonic_now_ns() + kWaitMs * kNsPerMs;
+  const TimeNs deadline = monotonic_now_ns() + kTransportWaitMs * kNsPerMs;
   while (!received && monotonic_now_ns() < deadline) {
     pair.poller.wait(100);
     received = pair.listener->receive();
@@ -204,7 +209,7 @@ TEST(Transport, AConnectionEventEndsOneWaitOnly) {
   Pair pair;
   ASSERT_EQ(wait_for_state(pair.poller, *pair.connection, ConnectionState::kConnected), ConnectionState::kConnected);
   ASSERT_TRUE(pair.connection->reconnect().has_value());
-  const TimeNs deadline = monotonic_now_ns() + kWaitMs * kNsPerMs;
+  const TimeNs deadline = monotonic_now_ns() + kTransportWaitMs * kNsPerMs;
   while (pair.poller.wait(100) && monotonic_now_ns() < deadline) {
   }
   EXPECT_FALSE(pair.poller.wait(0));
@@ -216,7 +221,7 @@ TEST(Transport, AWakerEndsAWaitFromAnotherThread) {
   Poller poller;
   poller.add(waker);
   std::thread other([&waker] { waker.wake(); });
-  EXPECT_TRUE(poller.wait(kWaitMs));
+  EXPECT_TRUE(poller.wait(kTransportWaitMs));
   other.join();
   EXPECT_FALSE(poller.wait(0));
 }

@@ -16,22 +16,22 @@ JobKey example_job_key() {
   return key;
 }
 
-Nonce nonce_of(uint8_t first) {
+Nonce window_format_nonce_of(uint8_t first) {
   Nonce nonce;
   std::iota(nonce.begin(), nonce.end(), first);
   return nonce;
 }
 
-KeyScope example_scope() {
+KeyScope window_format_example_scope() {
   return {.use = KeyUse::kWorkerToAggregator,
           .job = 7,
           .life = 0x1122334455667788,
           .worker = 3,
-          .worker_nonce = nonce_of(0x20),
-          .aggregator_nonce = nonce_of(0x40)};
+          .worker_nonce = window_format_nonce_of(0x20),
+          .aggregator_nonce = window_format_nonce_of(0x40)};
 }
 
-DatagramHeader example_header() {
+DatagramHeader window_format_example_header() {
   DatagramHeader header;
   header.type = DatagramType::kContribution;
   header.flags = datagram_flag::kLast;
@@ -54,24 +54,24 @@ const Entries kExample{{100, 109, 300}, {5, -2, 7}};
 
 TEST(WireFormatDocument, TheWorkedDatagramIsWhatTheCodeWritesAndReads) {
   const ByteBuffer documented = documented_bytes("datagram-example");
-  DatagramHeader header = example_header();
+  DatagramHeader header = window_format_example_header();
   ByteBuffer packet(200);
   std::vector<int32_t> decoded(3);
   const uint32_t taken = encode_window(kExample.view(), {}, 1024, header, std::span(packet).subspan(64), decoded);
   ASSERT_EQ(taken, 3u);
-  packet.resize(DatagramKey(example_job_key(), example_scope()).seal(header, packet));
+  packet.resize(DatagramKey(example_job_key(), window_format_example_scope()).seal(header, packet));
   EXPECT_EQ(std::vector<int>(packet.begin(), packet.end()), std::vector<int>(documented.begin(), documented.end()));
 
   const auto datagram = parse_datagram(documented);
   ASSERT_TRUE(datagram);
   EXPECT_EQ(datagram->header, header);
-  EXPECT_TRUE(DatagramKey(example_job_key(), example_scope()).verify(*datagram));
+  EXPECT_TRUE(DatagramKey(example_job_key(), window_format_example_scope()).verify(*datagram));
   EXPECT_EQ(Decoder().decode(datagram->header, datagram->payload, 1024), kExample);
 }
 
 TEST(WireFormatDocument, TheWorkedChallengeIsWhatTheCodeComputes) {
   const ByteBuffer documented = documented_bytes("challenge-example");
-  const Nonce nonce = challenge_nonce(example_job_key(), 7, 0x1122334455667788, 3, nonce_of(0x20), 1);
+  const Nonce nonce = challenge_nonce(example_job_key(), 7, 0x1122334455667788, 3, window_format_nonce_of(0x20), 1);
   EXPECT_EQ(std::vector<int>(nonce.begin(), nonce.end()), std::vector<int>(documented.begin(), documented.end()));
 }
 

@@ -10,10 +10,10 @@ using protocol::Welcome;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-protocol::JobSpec job(uint32_t workers = 2) { return ScriptedCluster::small_job(workers); }
+protocol::JobSpec admission_job(uint32_t workers = 2) { return ScriptedCluster::small_job(workers); }
 
 TEST(Admission, WelcomeNamesTheMemberAndTheJobStartsWithTheLastJoin) {
-  ScriptedCluster cluster(job());
+  ScriptedCluster cluster(admission_job());
   const auto first = expect_body<Welcome>(cluster.join(0));
   EXPECT_FALSE(first.view.started);
   EXPECT_EQ(first.view.members.size(), 1u);
@@ -26,7 +26,7 @@ TEST(Admission, WelcomeNamesTheMemberAndTheJobStartsWithTheLastJoin) {
 }
 
 TEST(Admission, RepeatedHelloIsTheSameIncarnation) {
-  ScriptedCluster cluster(job());
+  ScriptedCluster cluster(admission_job());
   cluster.join_all();
   const auto again = expect_body<Welcome>(cluster.join(1));
   ASSERT_EQ(again.view.members.size(), 2u);
@@ -35,7 +35,7 @@ TEST(Admission, RepeatedHelloIsTheSameIncarnation) {
 }
 
 TEST(Admission, SecondProcessUnderOneIdentityIsRefusedByName) {
-  ScriptedCluster cluster(job());
+  ScriptedCluster cluster(admission_job());
   cluster.join(0);
   protocol::Hello other = cluster.hello(0);
   other.nonce = 99;
@@ -45,12 +45,12 @@ TEST(Admission, SecondProcessUnderOneIdentityIsRefusedByName) {
 }
 
 TEST(Admission, WorkerBeyondTheJobIsRefused) {
-  ScriptedCluster cluster(job());
+  ScriptedCluster cluster(admission_job());
   EXPECT_EQ(expect_body<Refuse>(cluster.join(2)).code, ErrorCode::kInvalidArgument);
 }
 
 TEST(Admission, NewcomerToARunningJobJoinsIfItCanTakeWeights) {
-  ScriptedCluster cluster(job(3));
+  ScriptedCluster cluster(admission_job(3));
   cluster.join_all();
   cluster.send(ScriptedCluster::peer(2), 0, {cluster.header(2), protocol::Goodbye{}, {}});
   const auto refusal = expect_body<Refuse>(cluster.join(2));
@@ -68,7 +68,7 @@ TEST(Admission, NewcomerToARunningJobJoinsIfItCanTakeWeights) {
 }
 
 TEST(Admission, AGoodbyeBehindAHelloIsOfWhomTheHelloLetIn) {
-  ScriptedCluster cluster(job(3));
+  ScriptedCluster cluster(admission_job(3));
   expect_body<Welcome>(cluster.join(0));
   const auto members = [&] {
     const auto row = cluster.table().read_job("job");
@@ -91,7 +91,7 @@ TEST(Admission, AGoodbyeBehindAHelloIsOfWhomTheHelloLetIn) {
 }
 
 TEST(Admission, HelloOfARemovedWorkerThatDoesNotKnowItIsNoReturn) {
-  ScriptedCluster cluster(job(3));
+  ScriptedCluster cluster(admission_job(3));
   cluster.join_all();
   const protocol::Header known = cluster.header(2);
   cluster.send(ScriptedCluster::peer(2), 0, {known, protocol::Goodbye{protocol::Goodbye::Reason::kFailed, ""}, {}});
@@ -108,7 +108,7 @@ TEST(Admission, HelloOfARemovedWorkerThatDoesNotKnowItIsNoReturn) {
 }
 
 TEST(Admission, OtherSpecificationIsRefusedWithTheDifference) {
-  ScriptedCluster cluster(job());
+  ScriptedCluster cluster(admission_job());
   cluster.join(0);
   protocol::Hello other = cluster.hello(1);
   other.spec.tensors[0].dimension = 65;
@@ -119,14 +119,14 @@ TEST(Admission, OtherSpecificationIsRefusedWithTheDifference) {
 }
 
 TEST(Admission, VersionsWithoutOverlapAreRefused) {
-  ScriptedCluster cluster(job());
+  ScriptedCluster cluster(admission_job());
   protocol::Hello hello = cluster.hello(0);
   hello.version_min = hello.version_max = protocol::kProtocolVersion + 1;
   EXPECT_EQ(expect_body<Refuse>(cluster.say_hello(0, hello)).code, ErrorCode::kVersionMismatch);
 }
 
 TEST(Admission, OtherShardMapOrLayoutIsRefused) {
-  ScriptedCluster cluster(job());
+  ScriptedCluster cluster(admission_job());
   protocol::Hello hello = cluster.hello(0);
   hello.shard_count = 2;
   EXPECT_EQ(expect_body<Refuse>(cluster.say_hello(0, hello)).code, ErrorCode::kShardMapMismatch);
@@ -139,7 +139,7 @@ TEST(Admission, OtherShardMapOrLayoutIsRefused) {
 }
 
 TEST(Admission, ReconnectToAJobThatHasEndedDoesNotOpenANewOne) {
-  ScriptedCluster cluster(job());
+  ScriptedCluster cluster(admission_job());
   cluster.join_all();
   protocol::Header head = cluster.header(0);
   for (uint32_t worker = 0; worker < 2; ++worker) {
@@ -155,7 +155,7 @@ TEST(Admission, ReconnectToAJobThatHasEndedDoesNotOpenANewOne) {
 }
 
 TEST(Admission, NameIsFreeOnceAllMembersHaveFinished) {
-  ScriptedCluster cluster(job());
+  ScriptedCluster cluster(admission_job());
   cluster.join_all();
   const uint64_t first = cluster.core().status(cluster.now).jobs[0].job;
   for (uint32_t worker = 0; worker < 2; ++worker) {
@@ -166,7 +166,7 @@ TEST(Admission, NameIsFreeOnceAllMembersHaveFinished) {
 }
 
 TEST(Lives, MemberThatDiesBeforeTheStartMayComeBackUnderANewLife) {
-  ScriptedCluster cluster(job(3));
+  ScriptedCluster cluster(admission_job(3));
   cluster.join(0);
   cluster.join(1);
   for (int second = 0; second < 12; ++second) {
@@ -181,7 +181,7 @@ TEST(Lives, MemberThatDiesBeforeTheStartMayComeBackUnderANewLife) {
 }
 
 TEST(Lives, JobWhoseWorkersAreTooFewEndsForAllShards) {
-  protocol::JobSpec spec = job(3);
+  protocol::JobSpec spec = admission_job(3);
   spec.workers_min = 3;
   ScriptedCluster cluster(spec, 2);
   cluster.join_all();
@@ -195,7 +195,7 @@ TEST(Lives, JobWhoseWorkersAreTooFewEndsForAllShards) {
 }
 
 TEST(Lives, LastWorkerIsNeverRemovedForSilenceButAnAbandonedJobEnds) {
-  ScriptedCluster cluster(job(1));
+  ScriptedCluster cluster(admission_job(1));
   cluster.join_all();
   cluster.pass(30'000);
   EXPECT_EQ(cluster.core().status(cluster.now).jobs.size(), 1u);
@@ -205,7 +205,7 @@ TEST(Lives, LastWorkerIsNeverRemovedForSilenceButAnAbandonedJobEnds) {
 }
 
 TEST(Lives, NobodyIsBlamedForTimeInWhichTheShardItselfStoodStill) {
-  ScriptedCluster cluster(job());
+  ScriptedCluster cluster(admission_job());
   cluster.join_all();
   cluster.now += 60 * kNsPerS;  // suspended: no tick in between
   cluster.tick();
@@ -214,7 +214,7 @@ TEST(Lives, NobodyIsBlamedForTimeInWhichTheShardItselfStoodStill) {
 }
 
 TEST(ShardLife, RestartedShardTakesTheRunningJobUpAgain) {
-  ScriptedCluster cluster(job());
+  ScriptedCluster cluster(admission_job());
   const auto first = expect_body<Welcome>(cluster.join(0));
   cluster.join(1);
   cluster.start_shard(0, 1);
@@ -225,9 +225,9 @@ TEST(ShardLife, RestartedShardTakesTheRunningJobUpAgain) {
 }
 
 TEST(ShardLife, RunOfDeadWorkersGivesItsNameToAnotherRunOfTheSameSpecification) {
-  ScriptedCluster cluster(job());
+  ScriptedCluster cluster(admission_job());
   cluster.join_all();
-  const uint64_t job = cluster.core().status(cluster.now).jobs.at(0).job;
+  const uint64_t admission_job = cluster.core().status(cluster.now).jobs.at(0).job;
   cluster.start_shard(0, 1);  // killed with everything on the machine
   protocol::Hello fresh = cluster.hello(0);
   fresh.nonce = 5;
@@ -235,12 +235,12 @@ TEST(ShardLife, RunOfDeadWorkersGivesItsNameToAnotherRunOfTheSameSpecification) 
   EXPECT_EQ(wait.code, ErrorCode::kUnavailable) << wait.sentence;
   EXPECT_TRUE(wait.retry);
   cluster.pass(11'000);
-  EXPECT_GT(expect_body<Welcome>(cluster.say_hello(0, fresh)).view.job, job);
+  EXPECT_GT(expect_body<Welcome>(cluster.say_hello(0, fresh)).view.job, admission_job);
 }
 
 TEST(ShardLife, RowOfACrashedRunDoesNotKeepItsNameFromAnotherSpecification) {
   for (const bool started : {false, true}) {
-    ScriptedCluster cluster(job());
+    ScriptedCluster cluster(admission_job());
     if (started) {
       cluster.join_all();
     } else {
@@ -265,7 +265,7 @@ TEST(ShardLife, RowOfACrashedRunDoesNotKeepItsNameFromAnotherSpecification) {
 }
 
 TEST(ShardLife, RowFromBeforeARestartIsNotEndedWhileItsWorkersComeBack) {
-  ScriptedCluster cluster(job());
+  ScriptedCluster cluster(admission_job());
   const auto first = expect_body<Welcome>(cluster.join(0));
   cluster.start_shard(0, 1);
   protocol::Hello other = cluster.hello(0);
@@ -281,7 +281,7 @@ TEST(ShardLife, RowFromBeforeARestartIsNotEndedWhileItsWorkersComeBack) {
 }
 
 TEST(ShardLife, JobWhoseEndTheTableCouldNotBeToldIsNotOpenedAnew) {
-  ScriptedCluster cluster(job());
+  ScriptedCluster cluster(admission_job());
   cluster.join_all();
   cluster.push(0, 0, std::vector<float>(64, 3e38F));
   cluster.fail_table_writes(true);
@@ -302,7 +302,7 @@ TEST(ShardLife, JobWhoseEndTheTableCouldNotBeToldIsNotOpenedAnew) {
 }
 
 TEST(Ends, AGoodbyeWhileTheTableCannotBeWrittenIsNotForgotten) {
-  ScriptedCluster cluster(job());
+  ScriptedCluster cluster(admission_job());
   cluster.join_all();
   cluster.fail_table_writes(true);
   for (const uint32_t worker : {0u, 1u}) {
@@ -322,7 +322,7 @@ TEST(Ends, AGoodbyeWhileTheTableCannotBeWrittenIsNotForgotten) {
 }
 
 TEST(Ends, AFailingTableAndWhoIsSilentMeanwhileAreNotSaidAtEveryPoll) {
-  ScriptedCluster cluster(job());
+  ScriptedCluster cluster(admission_job());
   cluster.join_all();
   cluster.pass(9'000);
   cluster.send(ScriptedCluster::peer(0), 0, {cluster.header(0), protocol::Heartbeat{}, {}});
@@ -337,7 +337,7 @@ TEST(Ends, AFailingTableAndWhoIsSilentMeanwhileAreNotSaidAtEveryPoll) {
 }
 
 TEST(ShardLife, ShardThatStartsAfterTheJoinsTakesItsPlaceInTheMap) {
-  ScriptedCluster cluster(job(), 2);
+  ScriptedCluster cluster(admission_job(), 2);
   cluster.join(0, 0);
   cluster.join(1, 0);
   EXPECT_TRUE(std::holds_alternative<Welcome>(cluster.join(0, 1)));
@@ -345,7 +345,7 @@ TEST(ShardLife, ShardThatStartsAfterTheJoinsTakesItsPlaceInTheMap) {
 }
 
 TEST(Shards, HelloWithAnotherShardMapIsRefused) {
-  ScriptedCluster cluster(job(), 2);
+  ScriptedCluster cluster(admission_job(), 2);
   protocol::ShardHello hello;
   hello.shard_map_hash = 1;
   protocol::Header head;
@@ -358,7 +358,7 @@ TEST(Shards, HelloWithAnotherShardMapIsRefused) {
 }
 
 TEST(Shards, AShardHelloThatIsRefusedWithRetryIsSaidAgain) {
-  ScriptedCluster cluster(job(), 2);
+  ScriptedCluster cluster(admission_job(), 2);
   const auto believed = [&] { return cluster.core(1).status(cluster.now).peers.at(0).heard; };
   ASSERT_TRUE(believed());
   cluster.start_shard(1, 2);
@@ -374,7 +374,7 @@ TEST(Shards, AShardHelloThatIsRefusedWithRetryIsSaidAgain) {
 }
 
 TEST(Shards, OneThatMovesIsConnectedToAtItsNewAddress) {
-  ScriptedCluster cluster(job(), 2);
+  ScriptedCluster cluster(admission_job(), 2);
   EXPECT_EQ(cluster.connected_to(0, 1), "tcp://shard:1");
   cluster.start_shard(1, 2, "elsewhere");
   cluster.pass(100);
@@ -384,7 +384,7 @@ TEST(Shards, OneThatMovesIsConnectedToAtItsNewAddress) {
 }
 
 TEST(Shards, HistogramsOfStrangersAreDropped) {
-  ScriptedCluster cluster(job(), 2);
+  ScriptedCluster cluster(admission_job(), 2);
   cluster.join_all();
   protocol::Header head;
   head.shard = 1;
@@ -395,7 +395,7 @@ TEST(Shards, HistogramsOfStrangersAreDropped) {
 }
 
 TEST(Shutdown, RoundsInFlightFinishAndMembersAreTold) {
-  ScriptedCluster cluster(job());
+  ScriptedCluster cluster(admission_job());
   cluster.join_all();
   const std::vector<float> ones(64, 1);
   cluster.push(0, 0, ones);
@@ -422,7 +422,7 @@ TEST(Shutdown, RoundsInFlightFinishAndMembersAreTold) {
 TEST(Shutdown, DrainingIsBounded) {
   Limits limits;
   limits.drain_ms = 2'000;
-  ScriptedCluster cluster(job(), 1, limits);
+  ScriptedCluster cluster(admission_job(), 1, limits);
   cluster.join_all();
   cluster.push(0, 0, std::vector<float>(64, 1));
   cluster.shut_down();
@@ -433,7 +433,7 @@ TEST(Shutdown, DrainingIsBounded) {
 }
 
 TEST(Shutdown, TheEndOfAJobIsToldAgainWhileTheTableCannotBeWritten) {
-  ScriptedCluster cluster(job());
+  ScriptedCluster cluster(admission_job());
   cluster.join_all();
   cluster.fail_table_writes(true);
   cluster.shut_down();
@@ -454,7 +454,7 @@ TEST(Shutdown, AJobThatTheTableCannotBeToldOfIsNamedWhenTheTimeIsOver) {
   for (const uint32_t drain_ms : {0u, 5'000u}) {
     Limits limits;
     limits.drain_ms = drain_ms;
-    ScriptedCluster cluster(job(), 1, limits);
+    ScriptedCluster cluster(admission_job(), 1, limits);
     cluster.join_all();
     cluster.fail_table_writes(true);
     cluster.shut_down();
@@ -478,7 +478,7 @@ TEST(Shutdown, AJobThatTheTableCannotBeToldOfIsNamedWhenTheTimeIsOver) {
 }
 
 TEST(Shutdown, AJobThatEndedBeforeIsToldTooWhileTheTableCannotBeWritten) {
-  ScriptedCluster cluster(job());
+  ScriptedCluster cluster(admission_job());
   cluster.join_all();
   cluster.push(0, 0, std::vector<float>(64, 3e38F));
   cluster.fail_table_writes(true);
@@ -494,7 +494,7 @@ TEST(Shutdown, AJobThatEndedBeforeIsToldTooWhileTheTableCannotBeWritten) {
 }
 
 TEST(StatusReport, SaysWhoIsMissingAndWhy) {
-  ScriptedCluster cluster(job(3));
+  ScriptedCluster cluster(admission_job(3));
   cluster.join(1);
   JobStatus status = cluster.core().status(cluster.now).jobs.at(0);
   EXPECT_THAT(status.waited_for, ElementsAre(0, 2));

@@ -15,7 +15,7 @@ using ::testing::IsEmpty;
 using ::testing::Pair;
 using ::testing::SizeIs;
 
-std::vector<float> constant(float value) { return std::vector<float>(64, value); }
+std::vector<float> asynchronous_constant(float value) { return std::vector<float>(64, value); }
 
 protocol::JobSpec asynchronous(protocol::JobSpec spec, uint32_t staleness = 1) {
   spec.mode = Mode::kAsynchronous;
@@ -46,10 +46,10 @@ struct Asynchronous : ::testing::Test {
 
 TEST_F(Asynchronous, EveryContributionIsAStepAndEverybodyGetsIt) {
   start(asynchronous(ScriptedCluster::small_job(3)));
-  cluster->push(1, 0, constant(4));
+  cluster->push(1, 0, asynchronous_constant(4));
   EXPECT_THAT(named(0), ElementsAre("1/0"));
-  cluster->push(1, 1, constant(5));
-  cluster->push(0, 0, constant(6));
+  cluster->push(1, 1, asynchronous_constant(5));
+  cluster->push(0, 0, asynchronous_constant(6));
   EXPECT_THAT(named(0), ElementsAre("1/1", "0/0"));
   EXPECT_THAT(named(2), ElementsAre("1/0", "1/1", "0/0")) << "who sends nothing holds up nobody";
 }
@@ -58,30 +58,30 @@ TEST_F(Asynchronous, AnUpdateIsTheContributionItself) {
   protocol::JobSpec spec = asynchronous(ScriptedCluster::small_job(2));
   spec.combine = protocol::Combine::kMean;
   start(spec);
-  cluster->push(1, 0, constant(4));
+  cluster->push(1, 0, asynchronous_constant(4));
   const ScriptedCluster::Gathered got = cluster->gather(0, 0);
   EXPECT_EQ(got.entries, 64u);
-  EXPECT_EQ(got.dense, constant(4));
+  EXPECT_EQ(got.dense, asynchronous_constant(4));
 }
 
 TEST_F(Asynchronous, WhatOvertookIsCountedAfterTheOneBeforeIt) {
   start(asynchronous(ScriptedCluster::small_job(2)));
-  cluster->push(0, 1, constant(2));
+  cluster->push(0, 1, asynchronous_constant(2));
   EXPECT_THAT(named(1), IsEmpty());
-  cluster->push(1, 0, constant(3));
+  cluster->push(1, 0, asynchronous_constant(3));
   EXPECT_THAT(named(1), ElementsAre("1/0")) << "only its own life waits";
-  cluster->push(0, 0, constant(1));
+  cluster->push(0, 0, asynchronous_constant(1));
   EXPECT_THAT(named(1), ElementsAre("0/0", "0/1"));
 }
 
 TEST_F(Asynchronous, ALateCopyIsAnsweredAndNotCountedAgain) {
   start(asynchronous(ScriptedCluster::small_job(2)));
-  cluster->push(0, 0, constant(1));
-  cluster->push(0, 1, constant(2));
+  cluster->push(0, 0, asynchronous_constant(1));
+  cluster->push(0, 1, asynchronous_constant(2));
   EXPECT_THAT(named(1), SizeIs(2));
   cluster->take(0);
-  cluster->push(0, 0, constant(1));
-  cluster->push(0, 0, constant(7));
+  cluster->push(0, 0, asynchronous_constant(1));
+  cluster->push(0, 0, asynchronous_constant(7));
   EXPECT_THAT(cluster->take_of<Duplicate>(0), ElementsAre(Duplicate{0, 0}, Duplicate{0, 0}));
   EXPECT_THAT(named(1), IsEmpty());
   EXPECT_EQ(cluster->counted(Metric::kDuplicates), 2);
@@ -89,8 +89,8 @@ TEST_F(Asynchronous, ALateCopyIsAnsweredAndNotCountedAgain) {
 
 TEST_F(Asynchronous, OtherBytesUnderOneNumberAreRefusedWhileTheFirstWait) {
   start(asynchronous(ScriptedCluster::small_job(2)));
-  cluster->push(0, 1, constant(1));
-  cluster->push(0, 1, constant(2));
+  cluster->push(0, 1, asynchronous_constant(1));
+  cluster->push(0, 1, asynchronous_constant(2));
   const auto refused = cluster->take_of<Refuse>(0);
   ASSERT_THAT(refused, SizeIs(1));
   EXPECT_EQ(refused[0].code, ErrorCode::kConflict);
@@ -99,7 +99,7 @@ TEST_F(Asynchronous, OtherBytesUnderOneNumberAreRefusedWhileTheFirstWait) {
 
 TEST_F(Asynchronous, TooFarAheadIsRefusedByName) {
   start(asynchronous(ScriptedCluster::small_job(2), 1));
-  cluster->push(0, 3, constant(1));
+  cluster->push(0, 3, asynchronous_constant(1));
   const auto refused = cluster->take_of<Refuse>(0);
   ASSERT_THAT(refused, SizeIs(1));
   EXPECT_FALSE(refused[0].retry);
@@ -109,17 +109,17 @@ TEST_F(Asynchronous, TooFarAheadIsRefusedByName) {
 
 TEST_F(Asynchronous, WhatDoesNotDecodeIsRefusedAndWhatFollowsItWaits) {
   start(asynchronous(ScriptedCluster::small_job(2)));
-  SharedBytes damaged = cluster->payload(constant(1));
+  SharedBytes damaged = cluster->payload(asynchronous_constant(1));
   ByteBuffer bytes(damaged.bytes.begin(), damaged.bytes.end());
   bytes.back() ^= 1;
-  cluster->push(0, 1, constant(2));
+  cluster->push(0, 1, asynchronous_constant(2));
   cluster->send(ScriptedCluster::peer(0), 0, cluster->contribution(0, 0, 0, SharedBytes::from(std::move(bytes))));
   const auto refused = cluster->take_of<Refuse>(0);
   ASSERT_THAT(refused, SizeIs(1));
   EXPECT_EQ(refused[0].step, 0u);
   EXPECT_TRUE(refused[0].retry);
   EXPECT_THAT(named(1), IsEmpty());
-  cluster->push(0, 0, constant(1));
+  cluster->push(0, 0, asynchronous_constant(1));
   EXPECT_THAT(named(1), ElementsAre("0/0", "0/1"));
 }
 
@@ -131,7 +131,7 @@ TEST_F(Asynchronous, WhatIsQueuedIsAheadAndMayFillHalfOfTheMemory) {
   uint64_t sent = 0;
   std::vector<Refuse> refused;
   while (refused.empty() && sent < 9) {
-    cluster->push(0, sent++, constant(1));
+    cluster->push(0, sent++, asynchronous_constant(1));
     refused = cluster->take_of<Refuse>(0);
   }
   ASSERT_THAT(refused, SizeIs(1));
@@ -148,9 +148,9 @@ TEST_F(Asynchronous, WhileItDrainsNothingMoreBegins) {
   limits.drain_ms = 2'000;
   start(asynchronous(ScriptedCluster::small_job(2)), limits);
   cluster->hold_tasks = true;
-  cluster->push(0, 0, constant(1));
+  cluster->push(0, 0, asynchronous_constant(1));
   cluster->shut_down();
-  cluster->push(0, 1, constant(2));
+  cluster->push(0, 1, asynchronous_constant(2));
   const auto refused = cluster->take_of<Refuse>(0);
   ASSERT_THAT(refused, SizeIs(1));
   EXPECT_TRUE(refused[0].sentence.contains("shutting down")) << refused[0].sentence;
@@ -162,8 +162,8 @@ TEST_F(Asynchronous, WhileItDrainsNothingMoreBegins) {
 TEST_F(Asynchronous, WhoComesBackIsCountedFromZeroAndWhatItHadSentIsNot) {
   ReturningCluster jobs(asynchronous(ReturningCluster::job(2), 2));
   jobs.join_all_with_weights();
-  jobs.push(1, 0, constant(1));
-  jobs.push(1, 2, constant(3));  // waits for number 1
+  jobs.push(1, 0, asynchronous_constant(1));
+  jobs.push(1, 2, asynchronous_constant(3));  // waits for number 1
   for (const uint32_t worker : {0u, 1u}) jobs.deliver_all(worker);
   EXPECT_EQ(jobs.holds(0).n, 1u);
   jobs.live({0}, 1'100);
@@ -176,10 +176,10 @@ TEST_F(Asynchronous, WhoComesBackIsCountedFromZeroAndWhatItHadSentIsNot) {
   EXPECT_EQ(settled[0].counted->sequence, 1u);
   jobs.say(1, protocol::Synced{});
   for (const uint32_t worker : {0u, 1u}) jobs.deliver_all(worker);
-  jobs.push(1, 1, constant(2));
+  jobs.push(1, 1, asynchronous_constant(2));
   jobs.deliver_all(0);
   EXPECT_EQ(jobs.holds(0).n, 1u) << "neither of the old life, nor out of order";
-  jobs.push(1, 0, constant(5));
+  jobs.push(1, 0, asynchronous_constant(5));
   jobs.deliver_all(0);
   EXPECT_EQ(jobs.holds(0).n, 3u);
   const protocol::SummaryEntry& entry = jobs.holds(0).summary.workers.at(0);

@@ -21,17 +21,17 @@ namespace millrace::server {
 namespace {
 
 using protocol::Heartbeat;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-constexpr uint32_t kDimension = 1'000;
-constexpr uint32_t kWorkers = 2;
-constexpr TimeNs kPatience = 20 * kNsPerS;
+constexpr uint32_t kDatagramProcessDimension = 1'000;
+constexpr uint32_t kDatagramProcessWorkers = 2;
+constexpr TimeNs kDatagramProcessPatience = 20 * kNsPerS;
 
 struct DatagramServer : ::testing::Test {
   DatagramServer() {
     spec.name = "by switch";
-    spec.workers = kWorkers;
-    spec.tensors.push_back({.name = "w", .dimension = kDimension});
+    spec.workers = kDatagramProcessWorkers;
+    spec.tensors.push_back({.name = "w", .dimension = kDatagramProcessDimension});
     spec.path = protocol::Path::kSwitch;
     spec.switch_path.address = "127.0.0.1:9";  // nobody
     spec.switch_path.job = 7;
@@ -70,7 +70,7 @@ struct DatagramServer : ::testing::Test {
     options.job = spec.switch_path.job;
     options.key = key;
     options.worker = worker;
-    options.workers = kWorkers;
+    options.workers = kDatagramProcessWorkers;
     options.dimension = static_cast<uint32_t>(layout.dimension);
     options.window_indices = layout.window_indices;
     options.slots = layout.slots;
@@ -93,7 +93,7 @@ void run_steps(worker::SwitchStepper& stepper, uint32_t worker, std::vector<std:
   for (uint32_t step = 0; step < kSteps; ++step) {
     const std::vector<uint32_t> indices = {1 + worker, 500 + step, 900};
     const std::vector<float> values = {0.25f, 0.5f + static_cast<float>(worker), 0.125f};
-    const Result<worker::SwitchStep> done = stepper.run_step(step, indices, values, kPatience);
+    const Result<worker::SwitchStep> done = stepper.run_step(step, indices, values, kDatagramProcessPatience);
     if (!done) return faults.push_back(done.error().message);
     std::map<uint32_t, double> sums;
     for (const worker::SwitchStep::Window& window : done->windows) {
@@ -104,7 +104,8 @@ void run_steps(worker::SwitchStepper& stepper, uint32_t worker, std::vector<std:
     if (sums != expected) faults.push_back("step " + std::to_string(step) + ": other sums");
     if (!done->returned_indices.empty()) faults.push_back("step " + std::to_string(step) + ": something came back");
   }
-  if (const Status finished = stepper.finish(kPatience); !finished) faults.push_back(finished.error().message);
+  if (const Status finished = stepper.finish(kDatagramProcessPatience); !finished)
+    faults.push_back(finished.error().message);
 }
 
 /// Of one lane and of several, whose numbers the thread has as well.
@@ -123,7 +124,7 @@ TEST_P(DatagramServerOfLanes, StandsInForASilentSwitchAndTheSumsAreExact) {
   EXPECT_NE(datagrams, "127.0.0.1:0") << "as bound";
   std::vector<std::unique_ptr<HandWorker>> workers;
   std::vector<protocol::Header> headers;
-  for (uint32_t worker = 0; worker < kWorkers; ++worker) {
+  for (uint32_t worker = 0; worker < kDatagramProcessWorkers; ++worker) {
     workers.push_back(std::make_unique<HandWorker>(context, line.value("address", "")));
     workers.back()->send(hello(worker));
     const auto welcome = workers.back()->next<protocol::Welcome>();
@@ -145,22 +146,22 @@ TEST_P(DatagramServerOfLanes, StandsInForASilentSwitchAndTheSumsAreExact) {
   } while (view.path == protocol::Path::kSwitch);
 
   const worker::SwitchEpoch epoch{.epoch = static_cast<uint32_t>(view.epoch),
-                                  .live = (uint64_t{1} << kWorkers) - 1,
+                                  .live = (uint64_t{1} << kDatagramProcessWorkers) - 1,
                                   .membership_hash = 42,
                                   .decider = switch_agg::parse_endpoint(view.shards.at(0).datagrams).value()};
   std::vector<std::unique_ptr<worker::SwitchStepper>> steppers;
-  for (uint16_t worker = 0; worker < kWorkers; ++worker) {
+  for (uint16_t worker = 0; worker < kDatagramProcessWorkers; ++worker) {
     auto opened = worker::SwitchStepper::open(client_options(worker), [epoch] { return epoch; });
     ASSERT_TRUE(opened.has_value());
     steppers.push_back(std::move(*opened));
   }
-  std::vector<std::vector<std::string>> faults(kWorkers);
+  std::vector<std::vector<std::string>> faults(kDatagramProcessWorkers);
   {
     std::vector<std::jthread> threads;
-    for (uint32_t worker = 0; worker < kWorkers; ++worker)
+    for (uint32_t worker = 0; worker < kDatagramProcessWorkers; ++worker)
       threads.emplace_back([&, worker] { run_steps(*steppers[worker], worker, faults[worker]); });
   }
-  for (const auto& of_one : faults) EXPECT_THAT(of_one, testing::IsEmpty());
+  for (const auto& of_one : faults) EXPECT_THAT(of_one, ::testing::IsEmpty());
 
   program->signal(SIGTERM);
   EXPECT_TRUE(workers[0]->next<protocol::Goodbye>().has_value());

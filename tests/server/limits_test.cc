@@ -10,7 +10,7 @@ using protocol::Refuse;
 using protocol::Welcome;
 using ::testing::HasSubstr;
 
-protocol::JobSpec job(uint32_t workers = 2, uint64_t dimension = 64) {
+protocol::JobSpec limits_job(uint32_t workers = 2, uint64_t dimension = 64) {
   return ScriptedCluster::small_job(workers, dimension);
 }
 
@@ -23,31 +23,31 @@ void expect_limit(const protocol::Body& answer, const std::string& flag) {
 TEST(Limits, WorkersTensorsPartsAndDeathAreBoundedByName) {
   Limits limits;
   limits.workers_max = 1;
-  ScriptedCluster workers(job(2), 1, limits);
+  ScriptedCluster workers(limits_job(2), 1, limits);
   expect_limit(workers.join(0), "--workers-max");
 
   limits = Limits{};
   limits.tensors_max = 0;
-  ScriptedCluster tensors(job(2), 1, limits);
+  ScriptedCluster tensors(limits_job(2), 1, limits);
   expect_limit(tensors.join(0), "--tensors-max");
 
   limits = Limits{};
   limits.parts_max = 1;
-  protocol::JobSpec spec = job(2, 1'000'000);
+  protocol::JobSpec spec = limits_job(2, 1'000'000);
   spec.parts_per_shard = 4;
   ScriptedCluster parts(spec, 1, limits);
   expect_limit(parts.join(0), "--parts-max");
 
   limits = Limits{};
   limits.dead_after_ms_min = 60'000;
-  ScriptedCluster death(job(2), 1, limits);
+  ScriptedCluster death(limits_job(2), 1, limits);
   expect_limit(death.join(0), "--dead-after-ms-min");
 }
 
 TEST(Limits, JobsAreBounded) {
   Limits limits;
   limits.jobs_max = 1;
-  ScriptedCluster cluster(job(), 1, limits);
+  ScriptedCluster cluster(limits_job(), 1, limits);
   cluster.join_all();
   protocol::Hello other = cluster.hello(0);
   other.spec.name = "another";
@@ -55,7 +55,7 @@ TEST(Limits, JobsAreBounded) {
 }
 
 TEST(Limits, HugePartsPerShardIsRefusedBeforeItIsPlanned) {
-  ScriptedCluster cluster(job());
+  ScriptedCluster cluster(limits_job());
   protocol::Hello hello = cluster.hello(0);
   hello.spec.parts_per_shard = UINT32_MAX;
   hello.spec.tensors[0].dimension = kDimensionMax;
@@ -66,7 +66,7 @@ TEST(Limits, HugePartsPerShardIsRefusedBeforeItIsPlanned) {
 TEST(Limits, MessageOverTheLimitIsRefusedWithTheFlag) {
   Limits limits;
   limits.message_bytes_max = 100;
-  ScriptedCluster cluster(job(), 1, limits);
+  ScriptedCluster cluster(limits_job(), 1, limits);
   cluster.join_all();
   cluster.push(0, 0, std::vector<float>(64, 1));
   const std::vector<Refuse> refusals = cluster.take_of<Refuse>(0);
@@ -78,7 +78,7 @@ TEST(Limits, MessageOverTheLimitIsRefusedWithTheFlag) {
 TEST(Limits, FullJobRefusesWithRetryAndGoesOnOnceThereIsRoom) {
   Limits limits;
   limits.job_memory_bytes_max = 6'500;  // two contributions of the step to decide fit, no step ahead
-  protocol::JobSpec spec = job(2, 256);
+  protocol::JobSpec spec = limits_job(2, 256);
   ScriptedCluster cluster(spec, 1, limits);
   cluster.join_all();
   const std::vector<float> ones(256, 1);
@@ -96,10 +96,10 @@ TEST(Limits, FullJobRefusesWithRetryAndGoesOnOnceThereIsRoom) {
 TEST(Limits, FullJobDoesNotMakeAnotherJobWait) {
   Limits limits;
   limits.shard_memory_bytes_max = 20'000;
-  ScriptedCluster cluster(job(2, 1'024), 1, limits);
+  ScriptedCluster cluster(limits_job(2, 1'024), 1, limits);
   cluster.join_all();
   protocol::Hello second = cluster.hello(0);
-  second.spec = job(1, 256);
+  second.spec = limits_job(1, 256);
   second.spec.name = "second";
   second.layout_hash = protocol::layout_hash(protocol::plan_layout(second.spec, 1));
   ASSERT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(7, [&] {
@@ -118,7 +118,7 @@ TEST(Limits, FullJobDoesNotMakeAnotherJobWait) {
 
 TEST(Limits, ContributionThatIsReadInPlaceIsChargedOnceAndForAsLongAsItIsOpen) {
   const uint64_t dimension = 20'000;
-  ScriptedCluster cluster(job(2, dimension));
+  ScriptedCluster cluster(limits_job(2, dimension));
   cluster.join_all();
   const std::vector<float> ones(dimension, 1);
   const auto used = [&] { return cluster.core().status(cluster.now).memory_bytes; };
@@ -145,7 +145,7 @@ TEST(Limits, MemoryThatCanNeverSufficeEndsTheJobWithTheFlags) {
   Limits limits;
   limits.job_memory_bytes_max = 4'500;  // one decoded contribution and a payload, not two
   limits.abandon_ms = 5'000;
-  protocol::JobSpec spec = job(2, 256);
+  protocol::JobSpec spec = limits_job(2, 256);
   ScriptedCluster cluster(spec, 1, limits);
   cluster.join_all();
   const std::vector<float> ones(256, 1);
@@ -165,10 +165,10 @@ TEST(Limits, StepThatOnceHadNoRoomIsNotEndedBecauseAWorkerIsSlow) {
   Limits limits;
   limits.shard_memory_bytes_max = 30'000;
   limits.abandon_ms = 5'000;
-  ScriptedCluster cluster(job(2, 1'024), 1, limits);
+  ScriptedCluster cluster(limits_job(2, 1'024), 1, limits);
   cluster.join_all();
   protocol::Hello second = cluster.hello(7);
-  second.spec = job(8, 256);
+  second.spec = limits_job(8, 256);
   second.spec.name = "second";
   second.layout_hash = protocol::layout_hash(protocol::plan_layout(second.spec, 1));
   ASSERT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(7, second)));
@@ -191,7 +191,7 @@ TEST(Limits, StepThatOnceHadNoRoomIsNotEndedBecauseAWorkerIsSlow) {
 TEST(Limits, DecisionsAreHeldBackUntilKeptUpdatesAreAcknowledged) {
   Limits limits;
   limits.job_memory_bytes_max = 4'000;
-  ScriptedCluster cluster(job(2, 256), 1, limits);
+  ScriptedCluster cluster(limits_job(2, 256), 1, limits);
   cluster.join_all();
   std::vector<float> few(256, 0.0f);
   std::fill_n(few.begin(), 32, 1.0f);  // 320 bytes coded

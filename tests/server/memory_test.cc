@@ -11,17 +11,17 @@ using protocol::Goodbye;
 using protocol::Refuse;
 using protocol::Update;
 
-constexpr uint64_t kAllocationsMax = 2'000;
+constexpr uint64_t kMemoryAllocationsMax = 2'000;
 
 /// Calls `run` with 0, 1, 2, ... for the number of the allocation that fails, until one returns false: none has failed.
 void at_every_allocation(const std::function<bool(uint64_t at)>& run) {
   uint64_t at = 0;
-  while (at < kAllocationsMax && run(at)) {
+  while (at < kMemoryAllocationsMax && run(at)) {
     if (::testing::Test::HasFatalFailure()) return;
     ++at;
   }
   EXPECT_GT(at, 0u) << "nothing was tried";
-  EXPECT_LT(at, kAllocationsMax) << "it does not come to an end";
+  EXPECT_LT(at, kMemoryAllocationsMax) << "it does not come to an end";
 }
 
 /// Runs `work` with that allocation failing. True: it was asked for.

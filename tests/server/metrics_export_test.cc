@@ -10,11 +10,11 @@
 namespace millrace::server {
 namespace {
 
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 /// A shard whose jobs open, count and end; gauges every second, as the process does it.
-class MetricsExportTest : public testing::Test {
+class MetricsExportTest : public ::testing::Test {
  protected:
   void open(const std::string& job) {
     status_.jobs.emplace_back().name = job;

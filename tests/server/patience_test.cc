@@ -12,7 +12,7 @@ using protocol::Update;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-std::vector<float> constant(float value) { return std::vector<float>(64, value); }
+std::vector<float> patience_constant(float value) { return std::vector<float>(64, value); }
 
 protocol::JobSpec partial_job(uint32_t workers, uint32_t quorum, uint32_t deadline_ms) {
   protocol::JobSpec spec = ScriptedCluster::small_job(workers);
@@ -49,9 +49,9 @@ struct Modes : ::testing::Test {
 
 TEST_F(Modes, QuorumDecidesAndNamesThoseWhoWereIn) {
   start(partial_job(3, 2, 0));
-  cluster->push(2, 0, constant(4));
+  cluster->push(2, 0, patience_constant(4));
   EXPECT_THAT(contributors(), IsEmpty()) << "one of two is no quorum";
-  cluster->push(0, 0, constant(1));
+  cluster->push(0, 0, patience_constant(1));
   const std::vector<protocol::Message> got = cluster->take(1);
   ASSERT_EQ(got.size(), 1u) << "who was left out gets the update too";
   EXPECT_THAT(std::get<Update>(got[0].body).contributors, ElementsAre(ContributorId{0, 1}, ContributorId{2, 1}));
@@ -61,34 +61,34 @@ TEST_F(Modes, QuorumDecidesAndNamesThoseWhoWereIn) {
 
 TEST_F(Modes, ContributionThatCrossedTheUpdateIsNotAnsweredAndOneThatAsksAgainIs) {
   start(partial_job(3, 2, 0));
-  cluster->push(0, 0, constant(1));
-  cluster->push(2, 0, constant(4));
+  cluster->push(0, 0, patience_constant(1));
+  cluster->push(2, 0, patience_constant(4));
   cluster->take(1);
-  cluster->push(1, 0, constant(2));
+  cluster->push(1, 0, patience_constant(2));
   EXPECT_THAT(cluster->take(1), IsEmpty());
   EXPECT_EQ(cluster->counted(Metric::kLate, "crossed"), 1);
-  cluster->push(1, 0, constant(2));
-  EXPECT_EQ(cluster->gather(1, 0).dense, constant(5)) << "without its own";
+  cluster->push(1, 0, patience_constant(2));
+  EXPECT_EQ(cluster->gather(1, 0).dense, patience_constant(5)) << "without its own";
 }
 
 TEST_F(Modes, DeadlineIsWaitedForAfterTheQuorumAndNotWhenAllAreIn) {
   start(partial_job(3, 2, 100));
-  cluster->push(0, 0, constant(1));
-  cluster->push(1, 0, constant(2));
+  cluster->push(0, 0, patience_constant(1));
+  cluster->push(1, 0, patience_constant(2));
   cluster->pass(90);
   EXPECT_THAT(contributors(), IsEmpty());
   cluster->pass(20);
   EXPECT_THAT(contributors(), ElementsAre(ElementsAre(0, 1)));
-  for (uint32_t worker = 0; worker < 3; ++worker) cluster->push(worker, 1, constant(1));
+  for (uint32_t worker = 0; worker < 3; ++worker) cluster->push(worker, 1, patience_constant(1));
   EXPECT_THAT(contributors(), ElementsAre(ElementsAre(0, 1, 2))) << "no time has passed";
 }
 
 TEST_F(Modes, DeadlineWithoutItsQuorumDecidesNothing) {
   start(partial_job(3, 2, 100));
-  cluster->push(0, 0, constant(1));
+  cluster->push(0, 0, patience_constant(1));
   cluster->pass(1'000);
   EXPECT_THAT(contributors(), IsEmpty());
-  cluster->push(2, 0, constant(1));
+  cluster->push(2, 0, patience_constant(1));
   EXPECT_THAT(contributors(), ElementsAre(ElementsAre(0, 2))) << "the deadline has passed: the quorum is enough";
 }
 
@@ -96,21 +96,21 @@ TEST_F(Modes, DeadlineCountsFromWhenTheStepBeforeWasDecided) {
   protocol::JobSpec spec = partial_job(3, 2, 100);
   spec.staleness = 1;
   start(spec);
-  cluster->push(0, 1, constant(1));  // ahead
-  cluster->push(1, 1, constant(1));
+  cluster->push(0, 1, patience_constant(1));  // ahead
+  cluster->push(1, 1, patience_constant(1));
   cluster->pass(300);
-  cluster->push(0, 0, constant(1));
-  cluster->push(1, 0, constant(1));
+  cluster->push(0, 0, patience_constant(1));
+  cluster->push(1, 0, patience_constant(1));
   cluster->pass(110);
   EXPECT_THAT(contributors(), ElementsAre(ElementsAre(0, 1)));
-  cluster->push(2, 1, constant(1));
+  cluster->push(2, 1, patience_constant(1));
   EXPECT_THAT(contributors(), ElementsAre(ElementsAre(0, 1, 2))) << "the others of step 1 have waited for it";
 }
 
 TEST_F(Modes, WhatIsBeingDecodedIsCountedInBeforeTheStepIsDecided) {
   start(partial_job(3, 2, 0));
   cluster->hold_tasks = true;
-  for (uint32_t worker = 0; worker < 3; ++worker) cluster->push(worker, 0, constant(1));
+  for (uint32_t worker = 0; worker < 3; ++worker) cluster->push(worker, 0, patience_constant(1));
   cluster->hold_tasks = false;
   cluster->run_held_tasks();
   EXPECT_THAT(contributors(), ElementsAre(ElementsAre(0, 1, 2)));
@@ -119,9 +119,9 @@ TEST_F(Modes, WhatIsBeingDecodedIsCountedInBeforeTheStepIsDecided) {
 TEST_F(Modes, PayloadThatDoesNotDecodeIsNotWaitedForOnceItsPlaceIsEmpty) {
   start(partial_job(3, 2, 0));
   cluster->hold_tasks = true;
-  cluster->push(0, 0, constant(1));
-  cluster->push(1, 0, constant(1));
-  SharedBytes broken = cluster->payload(constant(1));
+  cluster->push(0, 0, patience_constant(1));
+  cluster->push(1, 0, patience_constant(1));
+  SharedBytes broken = cluster->payload(patience_constant(1));
   ByteBuffer bytes(broken.bytes.begin(), broken.bytes.end());
   bytes.back() ^= 1;
   broken = SharedBytes::from(std::move(bytes));
@@ -135,24 +135,24 @@ TEST_F(Modes, PayloadThatDoesNotDecodeIsNotWaitedForOnceItsPlaceIsEmpty) {
 TEST_F(Modes, BoundedStalenessLeavesOutTheSlowForSoManyStepsInARowAndThenWaits) {
   start(bounded_job(3, 2, 2));
   for (uint64_t step = 0; step < 3; ++step) {
-    cluster->push(0, step, constant(1));
-    cluster->push(1, step, constant(1));
+    cluster->push(0, step, patience_constant(1));
+    cluster->push(1, step, patience_constant(1));
   }
   EXPECT_THAT(contributors(), ElementsAre(ElementsAre(0, 1), ElementsAre(0, 1))) << "steps 0 and 1; step 2 waits";
   cluster->pass(5'000);
   EXPECT_THAT(contributors(), IsEmpty());
-  cluster->push(2, 2, constant(1));
+  cluster->push(2, 2, patience_constant(1));
   EXPECT_THAT(contributors(), ElementsAre(ElementsAre(0, 1, 2)));
-  cluster->push(0, 3, constant(1));
-  cluster->push(1, 3, constant(1));
+  cluster->push(0, 3, patience_constant(1));
+  cluster->push(1, 3, patience_constant(1));
   EXPECT_THAT(contributors(), ElementsAre(ElementsAre(0, 1))) << "its two steps begin anew";
 }
 
 TEST_F(Modes, LostUpdateIsServedAgainToWhoAsksForIt) {
   start(partial_job(3, 2, 0));
   for (uint64_t step = 0; step < 2; ++step) {
-    cluster->push(0, step, constant(1));
-    cluster->push(1, step, constant(2));
+    cluster->push(0, step, patience_constant(1));
+    cluster->push(1, step, patience_constant(2));
   }
   cluster->take(2);
   protocol::Ack ask;
@@ -171,12 +171,12 @@ TEST_F(Modes, LostUpdateIsServedAgainToWhoAsksForIt) {
 
 TEST_F(Modes, MemberThatIsRemovedIsNotWaitedForAndItsContributionNotCounted) {
   start(partial_job(4, 3, 0));
-  cluster->push(0, 0, constant(1));
-  cluster->push(3, 0, constant(8));
+  cluster->push(0, 0, patience_constant(1));
+  cluster->push(3, 0, patience_constant(8));
   cluster->send(ScriptedCluster::peer(3), 0, {cluster->header(3), protocol::Goodbye{}, {}});
-  cluster->push(1, 0, constant(2));
+  cluster->push(1, 0, patience_constant(2));
   EXPECT_THAT(contributors(), IsEmpty()) << "two of the three that are left";
-  cluster->push(2, 0, constant(4));
+  cluster->push(2, 0, patience_constant(4));
   EXPECT_THAT(contributors(), ElementsAre(ElementsAre(0, 1, 2)));
 }
 
@@ -188,10 +188,10 @@ TEST_F(Modes, ParticipantsAreWaitedForAndOthersAreNot) {
   for (uint64_t step = 0; step < 8; ++step) {
     const std::vector<uint32_t> drawn = protocol::participants_of(spec, members, step);
     ASSERT_EQ(drawn.size(), 2u);
-    cluster->push(drawn[1], step, constant(1));
+    cluster->push(drawn[1], step, patience_constant(1));
     cluster->pass(1'000);
     EXPECT_THAT(contributors(), IsEmpty()) << "no quorum and no deadline: both are waited for";
-    cluster->push(drawn[0], step, constant(1));
+    cluster->push(drawn[0], step, patience_constant(1));
     EXPECT_THAT(contributors(), ElementsAre(drawn));
   }
 }

@@ -29,7 +29,7 @@
 namespace millrace::server {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 /// One GET over a socket of its own: everything that comes back.
 std::string http_get(uint16_t port, const std::string& path) {

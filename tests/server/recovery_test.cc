@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-std::vector<float> constant(float value) { return std::vector<float>(64, value); }
+std::vector<float> recovery_constant(float value) { return std::vector<float>(64, value); }
 
 struct Recovering : ::testing::Test {
   explicit Recovering(uint32_t workers = 2, uint32_t shards = 1, uint32_t parts = 1, Limits limits = {})
@@ -84,7 +84,8 @@ TEST_F(Recovering, HalfDeliveredUpdateIsFoundAndServedAgainAndOnlyThenContributi
   cluster.step({0, 1});
   const std::vector<uint32_t> both = {0, 1};
   for (const uint32_t worker : both) {
-    cluster.send(ScriptedCluster::peer(worker), 0, cluster.contribution(worker, 0, 1, cluster.payload(constant(5))));
+    cluster.send(ScriptedCluster::peer(worker), 0,
+                 cluster.contribution(worker, 0, 1, cluster.payload(recovery_constant(5))));
   }
   cluster.deliver_all(0);
   cluster.take(1);  // lost: worker 1 has step 0 only
@@ -95,7 +96,7 @@ TEST_F(Recovering, HalfDeliveredUpdateIsFoundAndServedAgainAndOnlyThenContributi
   EXPECT_THAT(ReturningCluster::of<Collect>(cluster.take(1)), SizeIs(1));
   cluster.say_state(1, true);
   EXPECT_THAT(cluster.take(0), IsEmpty()) << "one has not answered";
-  cluster.send(ScriptedCluster::peer(1), 0, cluster.contribution(1, 0, 1, cluster.payload(constant(5))));
+  cluster.send(ScriptedCluster::peer(1), 0, cluster.contribution(1, 0, 1, cluster.payload(recovery_constant(5))));
   EXPECT_EQ(cluster.counted(Metric::kDropped, "recovering"), 1);
   const uint64_t epoch = cluster.view().epoch;
   cluster.say_state(0, true);
@@ -140,7 +141,8 @@ TEST_F(Recovering, StepsGoOnAfterItWithTheSummaryOfBefore) {
 TEST_F(Recovering, StepThatNobodyReceivedIsOpenAgain) {
   cluster.step({0, 1});
   for (const uint32_t worker : {0u, 1u}) {
-    cluster.send(ScriptedCluster::peer(worker), 0, cluster.contribution(worker, 0, 1, cluster.payload(constant(5))));
+    cluster.send(ScriptedCluster::peer(worker), 0,
+                 cluster.contribution(worker, 0, 1, cluster.payload(recovery_constant(5))));
     cluster.take(worker);
   }
   restart({0, 1});
@@ -225,7 +227,7 @@ TEST_F(Recovering, StatesThatCannotBeAreNoAnswer) {
 }
 
 TEST_F(Recovering, MessageForTheEarlierStartIsAnsweredByAskingForAHello) {
-  const protocol::Message old = cluster.contribution(0, 0, 0, cluster.payload(constant(1)));
+  const protocol::Message old = cluster.contribution(0, 0, 0, cluster.payload(recovery_constant(1)));
   cluster.start_shard(0, 1);
   cluster.take(0);
   cluster.send(ScriptedCluster::peer(0), 0, old);

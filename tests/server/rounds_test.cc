@@ -13,7 +13,7 @@ using protocol::Update;
 using protocol::ViewChange;
 using ::testing::ElementsAre;
 
-std::vector<float> constant(float value, size_t dimension = 64) { return std::vector<float>(dimension, value); }
+std::vector<float> rounds_constant(float value, size_t dimension = 64) { return std::vector<float>(dimension, value); }
 
 struct Rounds : ::testing::Test {
   explicit Rounds(uint32_t workers = 2) : cluster(ScriptedCluster::small_job(workers)) { cluster.join_all(); }
@@ -21,45 +21,45 @@ struct Rounds : ::testing::Test {
 };
 
 TEST_F(Rounds, UpdateIsTheSumOfAllMembersAndNamesThem) {
-  cluster.push(1, 0, constant(2));
+  cluster.push(1, 0, rounds_constant(2));
   EXPECT_TRUE(cluster.take(0).empty());
-  cluster.push(0, 0, constant(1));
+  cluster.push(0, 0, rounds_constant(1));
   const std::vector<Update> updates = cluster.take_of<Update>(0);
   ASSERT_EQ(updates.size(), 1u);
   EXPECT_THAT(updates[0].contributors, ElementsAre(protocol::ContributorId{0, 1}, protocol::ContributorId{1, 1}));
   EXPECT_EQ(updates[0].weight_sum, 2);
   EXPECT_TRUE(updates[0].whole_sum);
   const auto got = cluster.gather(1, 0);
-  EXPECT_EQ(got.dense, constant(3));
+  EXPECT_EQ(got.dense, rounds_constant(3));
 }
 
 TEST_F(Rounds, DuplicateContributionIsAcknowledgedAndNotAdded) {
-  cluster.push(0, 0, constant(1));
-  cluster.push(0, 0, constant(1));
+  cluster.push(0, 0, rounds_constant(1));
+  cluster.push(0, 0, rounds_constant(1));
   EXPECT_EQ(cluster.take_of<Duplicate>(0).size(), 1u);
-  cluster.push(1, 0, constant(2));
-  EXPECT_EQ(cluster.gather(0, 0).dense, constant(3));
+  cluster.push(1, 0, rounds_constant(2));
+  EXPECT_EQ(cluster.gather(0, 0).dense, rounds_constant(3));
   EXPECT_EQ(cluster.counted(Metric::kDuplicates), 1);
 }
 
 TEST_F(Rounds, DuplicateIsRecognisedWhileTheFirstIsStillBeingDecoded) {
   cluster.hold_tasks = true;
-  cluster.push(0, 0, constant(1));
-  cluster.push(0, 0, constant(1));
-  cluster.push(1, 0, constant(2));
+  cluster.push(0, 0, rounds_constant(1));
+  cluster.push(0, 0, rounds_constant(1));
+  cluster.push(1, 0, rounds_constant(2));
   EXPECT_EQ(cluster.take_of<Duplicate>(0).size(), 1u);
   cluster.run_held_tasks();
-  EXPECT_EQ(cluster.gather(0, 0).dense, constant(3));
+  EXPECT_EQ(cluster.gather(0, 0).dense, rounds_constant(3));
 }
 
 TEST_F(Rounds, LateContributionIsAnsweredWithTheKeptUpdate) {
-  cluster.push(0, 0, constant(1));
-  cluster.push(1, 0, constant(2));
+  cluster.push(0, 0, rounds_constant(1));
+  cluster.push(1, 0, rounds_constant(2));
   cluster.take(0);
-  cluster.push(0, 0, constant(1));
+  cluster.push(0, 0, rounds_constant(1));
   const auto got = cluster.gather(0, 0);
   EXPECT_EQ(got.parts, 1u);
-  EXPECT_EQ(got.dense, constant(3));
+  EXPECT_EQ(got.dense, rounds_constant(3));
   EXPECT_EQ(cluster.counted(Metric::kLate, "update"), 1);
 }
 
@@ -71,7 +71,8 @@ TEST(RoundsOfTwoBuckets, AHeartbeatNamesThePartsThatAreAheadAndNotAcknowledged) 
   cluster.join_all();
   ASSERT_EQ(cluster.layout().parts.size(), 2u);
   for (const uint32_t worker : {0u, 1u}) {
-    cluster.send(ScriptedCluster::peer(worker), 0, cluster.contribution(worker, 0, 0, cluster.payload(constant(1))));
+    cluster.send(ScriptedCluster::peer(worker), 0,
+                 cluster.contribution(worker, 0, 0, cluster.payload(rounds_constant(1))));
   }
   const auto answer = [&](uint32_t worker) {
     cluster.take(worker);
@@ -87,13 +88,13 @@ TEST(RoundsOfTwoBuckets, AHeartbeatNamesThePartsThatAreAheadAndNotAcknowledged) 
 
 TEST_F(Rounds, ForgottenStepIsAnsweredFromTheSummary) {
   for (uint64_t step = 0; step < 2; ++step) {
-    cluster.push(0, step, constant(1));
-    cluster.push(1, step, constant(2));
+    cluster.push(0, step, rounds_constant(1));
+    cluster.push(1, step, rounds_constant(2));
     cluster.ack(0, step + 1);
     cluster.ack(1, step + 1);
   }
   cluster.take(0);
-  cluster.push(0, 1, constant(1));
+  cluster.push(0, 1, rounds_constant(1));
   const std::vector<Settled> settled = cluster.take_of<Settled>(0);
   ASSERT_EQ(settled.size(), 1u);
   EXPECT_EQ(settled[0].step, 1u);
@@ -101,11 +102,11 @@ TEST_F(Rounds, ForgottenStepIsAnsweredFromTheSummary) {
 }
 
 TEST_F(Rounds, UpdateIsKeptUntilEveryMemberHasAcknowledgedIt) {
-  cluster.push(0, 0, constant(1));
-  cluster.push(1, 0, constant(2));
+  cluster.push(0, 0, rounds_constant(1));
+  cluster.push(1, 0, rounds_constant(2));
   cluster.ack(0, 1);
   cluster.take(1);
-  cluster.push(1, 0, constant(2));
+  cluster.push(1, 0, rounds_constant(2));
   EXPECT_EQ(cluster.gather(1, 0).parts, 1u) << "worker 1 has not acknowledged";
   const uint64_t before = cluster.core().status(cluster.now).memory_bytes;
   cluster.ack(1, 1);
@@ -114,7 +115,7 @@ TEST_F(Rounds, UpdateIsKeptUntilEveryMemberHasAcknowledgedIt) {
 
 TEST_F(Rounds, WeightsWhoseSumWouldBeInfiniteAreRefusedAndTheirPlaceStaysEmpty) {
   const auto push_weighing = [this](uint32_t worker, double weight) {
-    protocol::Message message = cluster.contribution(worker, 0, 0, cluster.payload(constant(1)));
+    protocol::Message message = cluster.contribution(worker, 0, 0, cluster.payload(rounds_constant(1)));
     std::get<protocol::Contribution>(message.body).weight = weight;
     cluster.send(ScriptedCluster::peer(worker), 0, std::move(message));
   };
@@ -137,47 +138,47 @@ TEST_F(Rounds, WeightsWhoseSumWouldBeInfiniteAreRefusedAndTheirPlaceStaysEmpty) 
 }
 
 TEST_F(Rounds, SameIdentityOtherHashIsRefused) {
-  cluster.push(0, 0, constant(1));
-  cluster.push(0, 0, constant(5));
+  cluster.push(0, 0, rounds_constant(1));
+  cluster.push(0, 0, rounds_constant(5));
   const std::vector<Refuse> refusals = cluster.take_of<Refuse>(0);
   ASSERT_EQ(refusals.size(), 1u);
   EXPECT_EQ(refusals[0].code, ErrorCode::kConflict);
   EXPECT_TRUE(refusals[0].about_contribution);
-  cluster.push(1, 0, constant(2));
-  EXPECT_EQ(cluster.gather(0, 0).dense, constant(3)) << "the first bytes stand";
+  cluster.push(1, 0, rounds_constant(2));
+  EXPECT_EQ(cluster.gather(0, 0).dense, rounds_constant(3)) << "the first bytes stand";
 }
 
 TEST_F(Rounds, StepBeyondTheStalenessWindowIsRefused) {
-  cluster.push(0, 2, constant(1));
+  cluster.push(0, 2, rounds_constant(1));
   const std::vector<Refuse> refusals = cluster.take_of<Refuse>(0);
   ASSERT_EQ(refusals.size(), 1u);
   EXPECT_EQ(refusals[0].code, ErrorCode::kInvalidArgument);
 }
 
 TEST_F(Rounds, NextStepIsTakenBeforeTheOthersHaveReachedIt) {
-  cluster.push(0, 0, constant(1));
-  cluster.push(0, 1, constant(10));
-  cluster.push(1, 0, constant(2));
-  EXPECT_EQ(cluster.gather(0, 0).dense, constant(3));
-  cluster.push(1, 1, constant(20));
-  EXPECT_EQ(cluster.gather(0, 1).dense, constant(30));
+  cluster.push(0, 0, rounds_constant(1));
+  cluster.push(0, 1, rounds_constant(10));
+  cluster.push(1, 0, rounds_constant(2));
+  EXPECT_EQ(cluster.gather(0, 0).dense, rounds_constant(3));
+  cluster.push(1, 1, rounds_constant(20));
+  EXPECT_EQ(cluster.gather(0, 1).dense, rounds_constant(30));
 }
 
 TEST_F(Rounds, PayloadThatDoesNotDecodeLeavesTheSlotEmpty) {
-  protocol::Message bad = cluster.contribution(0, 0, 0, cluster.payload(constant(1)));
+  protocol::Message bad = cluster.contribution(0, 0, 0, cluster.payload(rounds_constant(1)));
   ByteBuffer bytes(bad.payload.bytes.begin(), bad.payload.bytes.end());
   bytes.back() ^= 1;
   bad.payload = SharedBytes::from(std::move(bytes));
   std::get<protocol::Contribution>(bad.body).payload_hash = container_identity(bad.payload.bytes).value_or(0);
   cluster.send(ScriptedCluster::peer(0), 0, bad);
   ASSERT_EQ(cluster.take_of<Refuse>(0).size(), 1u);
-  cluster.push(0, 0, constant(1));
-  cluster.push(1, 0, constant(2));
-  EXPECT_EQ(cluster.gather(0, 0).dense, constant(3));
+  cluster.push(0, 0, rounds_constant(1));
+  cluster.push(1, 0, rounds_constant(2));
+  EXPECT_EQ(cluster.gather(0, 0).dense, rounds_constant(3));
 }
 
 TEST_F(Rounds, PayloadWithAnotherHashThanAnnouncedIsRefused) {
-  protocol::Message bad = cluster.contribution(0, 0, 0, cluster.payload(constant(1)));
+  protocol::Message bad = cluster.contribution(0, 0, 0, cluster.payload(rounds_constant(1)));
   std::get<protocol::Contribution>(bad.body).payload_hash ^= 1;
   cluster.send(ScriptedCluster::peer(0), 0, bad);
   const std::vector<Refuse> refusals = cluster.take_of<Refuse>(0);
@@ -186,14 +187,14 @@ TEST_F(Rounds, PayloadWithAnotherHashThanAnnouncedIsRefused) {
 }
 
 TEST_F(Rounds, OtherDimensionIsRefused) {
-  cluster.send(ScriptedCluster::peer(0), 0, cluster.contribution(0, 0, 0, cluster.payload(constant(1, 32))));
+  cluster.send(ScriptedCluster::peer(0), 0, cluster.contribution(0, 0, 0, cluster.payload(rounds_constant(1, 32))));
   const std::vector<Refuse> refusals = cluster.take_of<Refuse>(0);
   ASSERT_EQ(refusals.size(), 1u);
   EXPECT_EQ(refusals[0].code, ErrorCode::kMalformed);
 }
 
 TEST_F(Rounds, NonFiniteContributionIsRefused) {
-  std::vector<float> values = constant(1);
+  std::vector<float> values = rounds_constant(1);
   values[7] = std::numeric_limits<float>::quiet_NaN();
   cluster.push(0, 0, values);
   const std::vector<Refuse> refusals = cluster.take_of<Refuse>(0);
@@ -202,26 +203,26 @@ TEST_F(Rounds, NonFiniteContributionIsRefused) {
 }
 
 TEST_F(Rounds, UnknownPartIsRefused) {
-  cluster.send(ScriptedCluster::peer(0), 0, cluster.contribution(0, 99, 0, cluster.payload(constant(1))));
+  cluster.send(ScriptedCluster::peer(0), 0, cluster.contribution(0, 99, 0, cluster.payload(rounds_constant(1))));
   const std::vector<Refuse> refusals = cluster.take_of<Refuse>(0);
   ASSERT_EQ(refusals.size(), 1u);
   EXPECT_EQ(refusals[0].code, ErrorCode::kInvalidArgument);
 }
 
 TEST_F(Rounds, AcknowledgingWhatWasNeverDecidedChangesNothing) {
-  cluster.push(0, 0, constant(1));
-  cluster.push(1, 0, constant(2));
+  cluster.push(0, 0, rounds_constant(1));
+  cluster.push(1, 0, rounds_constant(2));
   cluster.ack(0, 1'000'000);
   cluster.ack(1, 1);
   EXPECT_EQ(cluster.counted(Metric::kDropped, "impossible_ack"), 1);
   cluster.take(0);
-  cluster.push(0, 0, constant(1));
+  cluster.push(0, 0, rounds_constant(1));
   EXPECT_EQ(cluster.gather(0, 0).parts, 1u) << "still kept for worker 0";
 }
 
 TEST_F(Rounds, SumThatOverflowsEndsTheJobWithASentence) {
-  cluster.push(0, 0, constant(3e38f));
-  cluster.push(1, 0, constant(3e38f));
+  cluster.push(0, 0, rounds_constant(3e38f));
+  cluster.push(1, 0, rounds_constant(3e38f));
   const std::vector<protocol::Abort> aborts = cluster.take_of<protocol::Abort>(0);
   ASSERT_EQ(aborts.size(), 1u);
   EXPECT_EQ(aborts[0].code, ErrorCode::kNonFinite);
@@ -240,24 +241,24 @@ struct ThreeWorkers : Rounds {
 };
 
 TEST_F(ThreeWorkers, RemovedWorkersOpenContributionIsDropped) {
-  cluster.push(0, 0, constant(1));
-  cluster.push(2, 0, constant(100));
+  cluster.push(0, 0, rounds_constant(1));
+  cluster.push(2, 0, rounds_constant(100));
   keep_alive({0, 1}, 12'000);
   const std::vector<ViewChange> changes = cluster.take_of<ViewChange>(0);
   ASSERT_FALSE(changes.empty());
   EXPECT_EQ(changes.back().view.members.size(), 2u);
-  cluster.push(1, 0, constant(2));
+  cluster.push(1, 0, rounds_constant(2));
   const auto got = cluster.gather(0, 0);
-  EXPECT_EQ(got.dense, constant(3)) << "without the removed worker's 100";
+  EXPECT_EQ(got.dense, rounds_constant(3)) << "without the removed worker's 100";
   EXPECT_EQ(cluster.counted(Metric::kDropped, "removed_worker"), 1);
   EXPECT_EQ(cluster.counted(Metric::kMembersRemoved, "silent"), 1);
 }
 
 TEST_F(ThreeWorkers, DecisionUnderWayIsBegunAgainWhenAContributorIsRemoved) {
-  cluster.push(0, 0, constant(1));
-  cluster.push(1, 0, constant(2));
+  cluster.push(0, 0, rounds_constant(1));
+  cluster.push(1, 0, rounds_constant(2));
   cluster.hold_tasks = true;
-  cluster.push(2, 0, constant(100));
+  cluster.push(2, 0, rounds_constant(100));
   cluster.run_held_tasks_until(Task::Kind::kReduce);
   keep_alive({0, 1}, 12'000);  // worker 2 is removed while the three are summed
   EXPECT_EQ(cluster.counted(Metric::kRestarted), 1);
@@ -266,7 +267,7 @@ TEST_F(ThreeWorkers, DecisionUnderWayIsBegunAgainWhenAContributorIsRemoved) {
   const std::vector<Update> updates = cluster.take_of<Update>(1);
   ASSERT_EQ(updates.size(), 1u);
   EXPECT_EQ(updates[0].contributors.size(), 2u);
-  EXPECT_EQ(cluster.gather(0, 0).dense, constant(3));
+  EXPECT_EQ(cluster.gather(0, 0).dense, rounds_constant(3));
 }
 
 TEST_F(ThreeWorkers, RemovedWorkerIsToldByAViewWithoutIt) {
@@ -280,9 +281,9 @@ TEST_F(ThreeWorkers, RemovedWorkerIsToldByAViewWithoutIt) {
 }
 
 TEST_F(ThreeWorkers, KeptUpdatesAreServedAgainInTheNewEpoch) {
-  cluster.push(0, 0, constant(1));
-  cluster.push(1, 0, constant(2));
-  cluster.push(2, 0, constant(4));
+  cluster.push(0, 0, rounds_constant(1));
+  cluster.push(1, 0, rounds_constant(2));
+  cluster.push(2, 0, rounds_constant(4));
   cluster.ack(0, 1);
   cluster.take(0);
   cluster.take(1);
@@ -302,7 +303,7 @@ TEST_F(ThreeWorkers, KeptUpdatesAreServedAgainInTheNewEpoch) {
 }
 
 TEST_F(ThreeWorkers, AHeartbeatOfAnEarlierEpochAcknowledgesNothing) {
-  for (const uint32_t worker : {0u, 1u, 2u}) cluster.push(worker, 0, constant(1));
+  for (const uint32_t worker : {0u, 1u, 2u}) cluster.push(worker, 0, rounds_constant(1));
   cluster.ack(0, 1);
   const protocol::Header before = cluster.header(1);
   cluster.send(ScriptedCluster::peer(2), 0, {cluster.header(2), protocol::Goodbye{}, {}});
@@ -319,9 +320,9 @@ TEST_F(ThreeWorkers, AHeartbeatOfAnEarlierEpochAcknowledgesNothing) {
 TEST_F(ThreeWorkers, FinishingWorkerIsNotWaitedForAndNotADeath) {
   cluster.send(ScriptedCluster::peer(2), 0, {cluster.header(2), protocol::Goodbye{}, {}});
   EXPECT_EQ(cluster.counted(Metric::kMembersFinished), 1);
-  cluster.push(0, 0, constant(1));
-  cluster.push(1, 0, constant(2));
-  EXPECT_EQ(cluster.gather(0, 0).dense, constant(3));
+  cluster.push(0, 0, rounds_constant(1));
+  cluster.push(1, 0, rounds_constant(2));
+  EXPECT_EQ(cluster.gather(0, 0).dense, rounds_constant(3));
 }
 
 TEST(BoundedStaleness, StepsAreDecidedInOrderWithinTheWindow) {
@@ -329,11 +330,11 @@ TEST(BoundedStaleness, StepsAreDecidedInOrderWithinTheWindow) {
   spec.staleness = 2;
   ScriptedCluster cluster(spec);
   cluster.join_all();
-  for (uint64_t step = 0; step < 4; ++step) cluster.push(0, step, constant(1));
+  for (uint64_t step = 0; step < 4; ++step) cluster.push(0, step, rounds_constant(1));
   EXPECT_TRUE(cluster.take_of<Refuse>(0).empty());
-  cluster.push(0, 4, constant(1));
+  cluster.push(0, 4, rounds_constant(1));
   EXPECT_EQ(cluster.take_of<Refuse>(0).size(), 1u);
-  for (uint64_t step = 0; step < 4; ++step) cluster.push(1, 3 - step, constant(2));
+  for (uint64_t step = 0; step < 4; ++step) cluster.push(1, 3 - step, rounds_constant(2));
   const std::vector<Update> updates = cluster.take_of<Update>(1);
   ASSERT_EQ(updates.size(), 4u);
   for (uint64_t step = 0; step < 4; ++step) EXPECT_EQ(updates[step].step, step);

@@ -17,6 +17,7 @@
 
 #include "kernels/base/clock.h"
 #include "protocol/transport.h"
+#include "tests/support/tree_paths.h"
 
 extern char** environ;
 
@@ -37,7 +38,7 @@ struct TemporaryFolder {
 class Program {
  public:
   explicit Program(std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), MILLRACE_SERVER_PROGRAM);
+    arguments.insert(arguments.begin(), built_file("bin/millrace-server"));
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);

@@ -21,7 +21,7 @@ using ::testing::IsEmpty;
 using ::testing::Pair;
 using ::testing::SizeIs;
 
-std::vector<float> constant(float value) { return std::vector<float>(64, value); }
+std::vector<float> settlement_constant(float value) { return std::vector<float>(64, value); }
 
 struct Joining : ::testing::Test {
   explicit Joining(uint32_t parts = 1, Limits limits = {}, uint32_t staleness = 0)
@@ -70,7 +70,7 @@ TEST_F(Joining, AJoinerIsNotWaitedForAndItsContributionsAreDropped) {
   cluster.step({0, 1, 2});
   leave();
   join_fresh();
-  cluster.send(ScriptedCluster::peer(2), 0, cluster.contribution(2, 0, 1, cluster.payload(constant(100))));
+  cluster.send(ScriptedCluster::peer(2), 0, cluster.contribution(2, 0, 1, cluster.payload(settlement_constant(100))));
   EXPECT_EQ(cluster.counted(Metric::kDropped, "joining"), 1);
   cluster.step({0, 1}, 3);
   const std::vector<Update> none = cluster.take_of<Update>(2);
@@ -434,7 +434,7 @@ TEST_F(Joining, ALiveProcessIsNotReplacedAndASilentOneIsAtOnce) {
 
 TEST_F(Joining, OpenContributionOfTheLifeBeforeIsDropped) {
   cluster.step({0, 1, 2});
-  cluster.send(ScriptedCluster::peer(2), 0, cluster.contribution(2, 0, 1, cluster.payload(constant(100))));
+  cluster.send(ScriptedCluster::peer(2), 0, cluster.contribution(2, 0, 1, cluster.payload(settlement_constant(100))));
   cluster.live({0, 1}, 1'100);
   ASSERT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(2, cluster.returning(2, 77))));
   EXPECT_EQ(cluster.counted(Metric::kDropped, "removed_worker"), 1);
@@ -469,7 +469,7 @@ TEST_F(JoiningStale, SummaryTellsUnderWhichLifeAStepWasCounted) {
   // What was counted under an earlier life was not under this one.
   ack_all({0, 1, 2});
   cluster.take(2);
-  cluster.send(ScriptedCluster::peer(2), 0, cluster.contribution(2, 0, 3, cluster.payload(constant(1))));
+  cluster.send(ScriptedCluster::peer(2), 0, cluster.contribution(2, 0, 3, cluster.payload(settlement_constant(1))));
   const auto settled = cluster.take_of<protocol::Settled>(2);
   ASSERT_EQ(settled.size(), 1u);
   EXPECT_TRUE(settled[0].counted);

@@ -15,8 +15,8 @@ namespace {
 
 using millrace::testing::FailingAllocation;
 
-constexpr uint64_t kAllocationsMax = 1'000;
-constexpr TimeNs kPatience = 20 * kNsPerS;
+constexpr uint64_t kShardLinksAllocationsMax = 1'000;
+constexpr TimeNs kShardLinksPatience = 20 * kNsPerS;
 
 class ShardLinksTest : public ::testing::Test {
  protected:
@@ -33,7 +33,7 @@ class ShardLinksTest : public ::testing::Test {
   /// As the loop does it: links are made again when they are due, and a new connection takes a ShardHello first. True: the
   /// listener has got one.
   bool hello_arrives() {
-    const TimeNs until = monotonic_now_ns() + kPatience;
+    const TimeNs until = monotonic_now_ns() + kShardLinksPatience;
     while (monotonic_now_ns() < until) {
       const TimeNs now = monotonic_now_ns();
       while (links_.watch(now)) links_.send(hello());
@@ -91,7 +91,7 @@ TEST_F(ShardLinksTest, AnAddressThatCannotBeUsedIsTriedAgain) {
 TEST_F(ShardLinksTest, AConnectionThatWasRefusedIsMadeAgain) {
   links_.connect({1, "tcp://127.0.0.1:1"}, monotonic_now_ns());
   EXPECT_TRUE(links_.send(hello())) << "queued for a connection that is never made";
-  const TimeNs until = monotonic_now_ns() + kPatience;
+  const TimeNs until = monotonic_now_ns() + kShardLinksPatience;
   TimeNs now = 0;
   while (!links_.deadline() && now < until) {
     poller_.wait(5);
@@ -117,7 +117,7 @@ TEST_F(ShardLinksTest, AConnectionThatMemoryDidNotSufficeToOpenIsOpenedLater) {
   listen();
   bool failed = true;
   uint64_t at = 0;
-  for (; failed && at < kAllocationsMax; ++at) {
+  for (; failed && at < kShardLinksAllocationsMax; ++at) {
     ConnectShard to{1, listener_->address()};
     try {
       const FailingAllocation failing(at, FailingAllocation::Then::kGoesOn);

@@ -15,14 +15,14 @@
 namespace millrace::server {
 namespace {
 
-constexpr uint64_t kDimension = 13'000;
+constexpr uint64_t kStepCutRoundsDimension = 13'000;
 constexpr uint32_t kBlock = 512;
-constexpr uint32_t kWorkers = 3;
+constexpr uint32_t kStepCutRoundsWorkers = 3;
 constexpr uint64_t kK = 400;
 constexpr uint64_t kSteps = 6;
 
-protocol::JobSpec job(uint32_t parts_per_shard) {
-  protocol::JobSpec spec = ScriptedCluster::small_job(kWorkers, kDimension);
+protocol::JobSpec step_cut_rounds_job(uint32_t parts_per_shard) {
+  protocol::JobSpec spec = ScriptedCluster::small_job(kStepCutRoundsWorkers, kStepCutRoundsDimension);
   spec.select = {.selection = Selection::kTopK, .density = 0.1};
   spec.reselect = {.reselect = protocol::Reselect::kTopK, .k = kK};
   spec.parts_per_shard = parts_per_shard;
@@ -32,9 +32,9 @@ protocol::JobSpec job(uint32_t parts_per_shard) {
 }
 
 /// On a grid, with few magnitudes: many ties at the boundary.
-std::vector<float> gradient(uint32_t worker, uint64_t step) {
+std::vector<float> step_cut_rounds_gradient(uint32_t worker, uint64_t step) {
   RandomSequence random(random_key(3, worker, step));
-  std::vector<float> values(kDimension);
+  std::vector<float> values(kStepCutRoundsDimension);
   for (float& value : values) {
     if (random.next_below(10) != 0) continue;
     value = std::ldexp(static_cast<float>(random.next_below(9)) - 4, -static_cast<int>(random.next_below(4)));
@@ -43,9 +43,9 @@ std::vector<float> gradient(uint32_t worker, uint64_t step) {
 }
 
 std::vector<float> sum_of(uint64_t step) {
-  std::vector<float> sum(kDimension);
-  for (uint32_t worker = 0; worker < kWorkers; ++worker) {
-    const std::vector<float> one = gradient(worker, step);
+  std::vector<float> sum(kStepCutRoundsDimension);
+  for (uint32_t worker = 0; worker < kStepCutRoundsWorkers; ++worker) {
+    const std::vector<float> one = step_cut_rounds_gradient(worker, step);
     for (size_t i = 0; i < sum.size(); ++i) sum[i] += one[i];
   }
   return sum;
@@ -82,14 +82,14 @@ std::vector<float> expected_update(uint64_t step) {
 /// Pushes a step's contributions in a random order, and runs what comes of them in another.
 void push_all(ScriptedCluster& cluster, uint64_t step, RandomSequence& random) {
   std::vector<std::pair<uint32_t, uint32_t>> order;
-  for (uint32_t worker = 0; worker < kWorkers; ++worker) {
+  for (uint32_t worker = 0; worker < kStepCutRoundsWorkers; ++worker) {
     for (const protocol::PartLayout& part : cluster.layout().parts) order.emplace_back(worker, part.part);
   }
   for (size_t at = order.size(); at > 1; --at) std::swap(order[at - 1], order[random.next_below(at)]);
   cluster.hold_tasks = true;
   for (const auto& [worker, number] : order) {
     const protocol::PartLayout& part = cluster.layout().parts[number];
-    const std::vector<float> all = gradient(worker, step);
+    const std::vector<float> all = step_cut_rounds_gradient(worker, step);
     const std::vector<float> range(all.begin() + static_cast<ptrdiff_t>(part.begin),
                                    all.begin() + static_cast<ptrdiff_t>(part.end));
     cluster.send(ScriptedCluster::peer(worker), part.shard,
@@ -102,7 +102,7 @@ TEST(StepCutRounds, UpdatesAreTheSameForAnyShardsPartsAndOrder) {
   for (const uint32_t shards : {1U, 2U, 3U}) {
     for (const uint32_t parts : {1U, 2U, 3U, 7U}) {
       SCOPED_TRACE(std::to_string(shards) + " shards of " + std::to_string(parts) + " parts");
-      ScriptedCluster cluster(job(parts), shards);
+      ScriptedCluster cluster(step_cut_rounds_job(parts), shards);
       ASSERT_NO_FATAL_FAILURE(cluster.join_all());
       for (const protocol::PartLayout& part : cluster.layout().parts) ASSERT_EQ(part.begin % kBlock, 0U);
       RandomSequence random(random_key(8, shards, parts));
@@ -114,7 +114,7 @@ TEST(StepCutRounds, UpdatesAreTheSameForAnyShardsPartsAndOrder) {
         if (step > 0) {
           ASSERT_LT(gathered.entries, 3 * kK);
         }
-        for (uint32_t worker = 0; worker < kWorkers; ++worker) {
+        for (uint32_t worker = 0; worker < kStepCutRoundsWorkers; ++worker) {
           cluster.gather(worker, step);
           cluster.ack(worker, step + 1);
         }
@@ -126,7 +126,7 @@ TEST(StepCutRounds, UpdatesAreTheSameForAnyShardsPartsAndOrder) {
 TEST(StepCutRounds, WithoutTheOptionTheNumberOfShardsShows) {
   std::vector<std::vector<float>> updates;
   for (const uint32_t shards : {1U, 3U}) {
-    protocol::JobSpec spec = job(1);
+    protocol::JobSpec spec = step_cut_rounds_job(1);
     spec.reproducible = false;
     spec.grid = {};
     ScriptedCluster cluster(spec, shards);
@@ -139,7 +139,7 @@ TEST(StepCutRounds, WithoutTheOptionTheNumberOfShardsShows) {
 }
 
 TEST(StepCutRounds, AShardThatIsNotHeardIsWaitedForAndComesAgain) {
-  ScriptedCluster cluster(job(2), 3);
+  ScriptedCluster cluster(step_cut_rounds_job(2), 3);
   ASSERT_NO_FATAL_FAILURE(cluster.join_all());
   RandomSequence random(random_key(10));
   cluster.mute.insert(1);

@@ -28,7 +28,7 @@ StoreFile example() {
   return file;
 }
 
-ByteBuffer bytes_of(const StoreFile& file) {
+ByteBuffer encoded_file(const StoreFile& file) {
   ByteBuffer bytes(store_file_magic().begin(), store_file_magic().end());
   StoreRecord record = encode_store_header(file.header);
   const auto add = [&bytes](const StoreRecord& one) { bytes.insert(bytes.end(), one.bytes.begin(), one.bytes.end()); };
@@ -54,17 +54,17 @@ Result<StoreFile> read(ByteSpan bytes) {
 }
 
 TEST(StoreFileTest, GoesRoundTrip) {
-  const auto file = read(bytes_of(example()));
+  const auto file = read(encoded_file(example()));
   ASSERT_TRUE(file.has_value()) << file.error().message;
   EXPECT_EQ(*file, example());
   StoreFile none = example();
   none.header.parts = 0;
   none.parts.clear();
-  EXPECT_EQ(read(bytes_of(none)).value(), none) << "a shard without parts of the job";
+  EXPECT_EQ(read(encoded_file(none)).value(), none) << "a shard without parts of the job";
 }
 
 TEST(StoreFileTest, EveryTruncationIsFound) {
-  const ByteBuffer bytes = bytes_of(example());
+  const ByteBuffer bytes = encoded_file(example());
   for (size_t size = 0; size < bytes.size(); ++size) {
     const auto file = read(ByteSpan(bytes).first(size));
     ASSERT_FALSE(file.has_value()) << size;
@@ -73,7 +73,7 @@ TEST(StoreFileTest, EveryTruncationIsFound) {
 }
 
 TEST(StoreFileTest, EveryChangedByteIsFound) {
-  const ByteBuffer bytes = bytes_of(example());
+  const ByteBuffer bytes = encoded_file(example());
   for (size_t at = 0; at < bytes.size(); ++at) {
     for (const uint8_t flip : std::initializer_list<uint8_t>{0x01, 0x80}) {
       ByteBuffer damaged = bytes;
@@ -86,8 +86,8 @@ TEST(StoreFileTest, EveryChangedByteIsFound) {
 TEST(StoreFileTest, RecordsOfTwoSavesDoNotMakeOne) {
   StoreFile other = example();
   other.parts[0].arrays.weights[0] = 2;
-  const ByteBuffer a = bytes_of(example());
-  const ByteBuffer b = bytes_of(other);
+  const ByteBuffer a = encoded_file(example());
+  const ByteBuffer b = encoded_file(other);
   ASSERT_EQ(a.size(), b.size());
   const StoreRecord header = encode_store_header(example().header);
   const size_t first = store_file_magic().size() + header.bytes.size();
@@ -102,7 +102,7 @@ TEST(StoreFileTest, WhatDoesNotHoldTogetherIsRefused) {
   const auto refusal = [](const std::function<void(StoreFile&)>& change) {
     StoreFile file = example();
     change(file);
-    const auto got = read(bytes_of(file));
+    const auto got = read(encoded_file(file));
     return got ? std::string("none") : got.error().message;
   };
   EXPECT_THAT(refusal([](StoreFile& f) { f.parts[1].part = 1; }), HasSubstr("out of order"));
@@ -120,7 +120,7 @@ TEST(StoreFileTest, WhatDoesNotHoldTogetherIsRefused) {
 }
 
 TEST(StoreFileTest, LaterVersionsAreUnsupportedAndOtherFilesMalformed) {
-  ByteBuffer bytes = bytes_of(example());
+  ByteBuffer bytes = encoded_file(example());
   ++bytes[7];
   EXPECT_EQ(read(bytes).error().code, ErrorCode::kUnsupported);
   bytes[0] = 'X';

@@ -15,8 +15,8 @@ using ::testing::HasSubstr;
 constexpr uint64_t kJob = 7;
 
 /// A store of one part, sgd with rate 1, and the log that it finds: steps of epoch 2, each of which adds -1 to every weight.
-struct Recovering : ::testing::Test {
-  explicit Recovering(protocol::JobSpec spec = store_job(1, "sgd:1"))
+struct StoreRecovering : ::testing::Test {
+  explicit StoreRecovering(protocol::JobSpec spec = store_job(1, "sgd:1"))
       : spec_(std::move(spec)), layout_(protocol::plan_layout(spec_, 1)), codec_(spec_) {}
 
   static Update body(uint64_t step) {
@@ -110,7 +110,7 @@ struct Recovering : ::testing::Test {
   std::unique_ptr<JobStore> store_;
 };
 
-TEST_F(Recovering, TheSaveAndTheUpdatesAfterItAreTheWeights) {
+TEST_F(StoreRecovering, TheSaveAndTheUpdatesAfterItAreTheWeights) {
   log(9, 4);
   come_back(save_of(6, 100));
   expect_at(9, 97);
@@ -121,7 +121,7 @@ TEST_F(Recovering, TheSaveAndTheUpdatesAfterItAreTheWeights) {
   expect_at(10, 96);
 }
 
-TEST_F(Recovering, WhatCameAfterTheSaveIsNeededUntilTheNextOne) {
+TEST_F(StoreRecovering, WhatCameAfterTheSaveIsNeededUntilTheNextOne) {
   open(JobStore::Begin::kFresh);
   run();
   EXPECT_EQ(store_->needs_from(0), 0u) << "from the zeros on";
@@ -137,7 +137,7 @@ TEST_F(Recovering, WhatCameAfterTheSaveIsNeededUntilTheNextOne) {
   EXPECT_FALSE(store_->status().survives_restart);
 }
 
-TEST_F(Recovering, ManyUpdatesThatAreKeptAreReasonToSaveAndTooManyAreForgotten) {
+TEST_F(StoreRecovering, ManyUpdatesThatAreKeptAreReasonToSaveAndTooManyAreForgotten) {
   constexpr uint64_t kMost = JobStore::kKeptBytesMin;
   open(JobStore::Begin::kFresh);
   run();
@@ -171,19 +171,19 @@ TEST_F(Recovering, ManyUpdatesThatAreKeptAreReasonToSaveAndTooManyAreForgotten) 
   EXPECT_EQ(store_->needs_from(0), UINT64_MAX);
 }
 
-TEST_F(Recovering, ASaveAtTheEndOfTheLogNeedsNoUpdates) {
+TEST_F(StoreRecovering, ASaveAtTheEndOfTheLogNeedsNoUpdates) {
   log(9, 0);
   come_back(save_of(9, 100));
   expect_at(9, 100);
 }
 
-TEST_F(Recovering, ASaveNeverMakesTheLogLonger) {
+TEST_F(StoreRecovering, ASaveNeverMakesTheLogLonger) {
   log(9, 9);
   come_back(save_of(10, 100));
   expect_at(9, -9);
 }
 
-TEST_F(Recovering, ASaveThatIsNotOnTheLogGivesNoWeights) {
+TEST_F(StoreRecovering, ASaveThatIsNotOnTheLogGivesNoWeights) {
   log(9, 9);
   StoreFile other = save_of(6, 100);
   ++other.parts[0].position.summary.log_digest;
@@ -199,7 +199,7 @@ TEST_F(Recovering, ASaveThatIsNotOnTheLogGivesNoWeights) {
   expect_at(9, -9);
 }
 
-TEST_F(Recovering, WhereNothingReachesTheJobEndsAndSaysWhatWouldHaveHelped) {
+TEST_F(StoreRecovering, WhereNothingReachesTheJobEndsAndSaysWhatWouldHaveHelped) {
   log(9, 2);
   come_back(save_of(6, 100));
   ASSERT_TRUE(store_->failure().has_value());
@@ -207,7 +207,7 @@ TEST_F(Recovering, WhereNothingReachesTheJobEndsAndSaysWhatWouldHaveHelped) {
   EXPECT_THAT(store_->failure()->message, HasSubstr("--store-save-seconds"));
 }
 
-TEST_F(Recovering, WithoutSavesTheBeginningIsReplayedWhereItIsKept) {
+TEST_F(StoreRecovering, WithoutSavesTheBeginningIsReplayedWhereItIsKept) {
   log(3, 3);
   open(JobStore::Begin::kSuccessor, {});
   store_->drop();
@@ -221,13 +221,13 @@ TEST_F(Recovering, WithoutSavesTheBeginningIsReplayedWhereItIsKept) {
   EXPECT_THAT(store_->failure()->message, HasSubstr("--store-dir"));
 }
 
-TEST_F(Recovering, ASaveThatCannotBeReadIsAsNone) {
+TEST_F(StoreRecovering, ASaveThatCannotBeReadIsAsNone) {
   log(3, 3);
   come_back(fail(ErrorCode::kIo, "gone"));
   expect_at(3, -3);
 }
 
-TEST_F(Recovering, AShardThatLivesThroughACutKeepsItsWeightsIfTheyAreOnTheLog) {
+TEST_F(StoreRecovering, AShardThatLivesThroughACutKeepsItsWeightsIfTheyAreOnTheLog) {
   open(JobStore::Begin::kFresh);
   run();
   store_->restore(0, position(6), save_of(6, 100).parts[0].arrays, actions_);
@@ -248,7 +248,7 @@ TEST_F(Recovering, AShardThatLivesThroughACutKeepsItsWeightsIfTheyAreOnTheLog) {
   expect_at(7, 49);
 }
 
-TEST_F(Recovering, WhatWasBeingAppliedWhenTheLogChangedIsOfNoLog) {
+TEST_F(StoreRecovering, WhatWasBeingAppliedWhenTheLogChangedIsOfNoLog) {
   open(JobStore::Begin::kFresh, {});
   run();
   store_->decided(body(0), codec_.payload(constant(50)), actions_);
@@ -263,7 +263,7 @@ TEST_F(Recovering, WhatWasBeingAppliedWhenTheLogChangedIsOfNoLog) {
   expect_at(1, -1);
 }
 
-TEST_F(Recovering, AnswersForASaveThatWasGivenUpAreNotThoseOfTheNext) {
+TEST_F(StoreRecovering, AnswersForASaveThatWasGivenUpAreNotThoseOfTheNext) {
   open(JobStore::Begin::kFresh);
   run();
   log(0, 0);
@@ -281,8 +281,8 @@ TEST_F(Recovering, AnswersForASaveThatWasGivenUpAreNotThoseOfTheNext) {
   EXPECT_EQ(actions_.store_requests.size(), 3u);
 }
 
-struct RecoveringPlaced : Recovering {
-  RecoveringPlaced() : Recovering(job()) {}
+struct RecoveringPlaced : StoreRecovering {
+  RecoveringPlaced() : StoreRecovering(job()) {}
   static protocol::JobSpec job() {
     protocol::JobSpec spec = store_job(1, "sgd:1");
     spec.store.begin = StoreBegin::kWorker;
@@ -306,8 +306,8 @@ TEST_F(RecoveringPlaced, FirstWeightsComeFromTheSaveThatWasMadeOfThem) {
   expect_at(2, 98);
 }
 
-struct RecoveringSaved : Recovering {
-  RecoveringSaved() : Recovering(job()) {}
+struct RecoveringSaved : StoreRecovering {
+  RecoveringSaved() : StoreRecovering(job()) {}
   static protocol::JobSpec job() {
     protocol::JobSpec spec = store_job(1, "sgd:1");
     spec.store.begin = StoreBegin::kSaved;

@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-std::vector<float> constant(float value) { return std::vector<float>(64, value); }
+std::vector<float> store_return_constant(float value) { return std::vector<float>(64, value); }
 
 /// Two workers that forget as they are told, and a shard that keeps saves; sgd with rate 1, so that a step of both with the
 /// value v takes 2 v from every weight.
@@ -69,7 +69,7 @@ struct StoreReturns : ::testing::Test {
       EXPECT_EQ(pulled->n, cluster.holds(0, part).n);
       std::vector<float> values(64);
       if (!values.empty()) std::memcpy(values.data(), message.payload.bytes.data(), message.payload.bytes.size());
-      EXPECT_EQ(values, constant(values[0]));
+      EXPECT_EQ(values, store_return_constant(values[0]));
       return values[0];
     }
     return NAN;
@@ -245,7 +245,7 @@ TEST_F(StoreReturns, ASaveCountsOnceEverybodyHasAcknowledgedItsSteps) {
   step(1);
   save();
   EXPECT_EQ(cluster.counted(Metric::kStoreSaves, "written"), 1);
-  for (const uint32_t worker : {0u, 1u}) cluster.push(worker, 1, constant(50));
+  for (const uint32_t worker : {0u, 1u}) cluster.push(worker, 1, store_return_constant(50));
   for (const uint32_t worker : {0u, 1u}) cluster.take(worker);  // the update is lost
   EXPECT_EQ(status().steps_decided, 2u);
   save();

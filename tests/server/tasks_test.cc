@@ -12,12 +12,12 @@
 namespace millrace::server {
 namespace {
 
-constexpr uint64_t kDimension = 40'000;
+constexpr uint64_t kTasksDimension = 40'000;
 
 Stream<float> some_sum() {
   RandomSequence random(random_key(7));
-  Stream<float> sum = Stream<float>::empty(kDimension);
-  for (uint32_t index = 3; index < kDimension; index += 1 + static_cast<uint32_t>(random.next_below(20))) {
+  Stream<float> sum = Stream<float>::empty(kTasksDimension);
+  for (uint32_t index = 3; index < kTasksDimension; index += 1 + static_cast<uint32_t>(random.next_below(20))) {
     sum.indices.push_back(index);
     sum.values.push_back(static_cast<float>(random.next_normal()));
   }

@@ -15,12 +15,12 @@ namespace {
 using testing::Entries;
 using testing::stream_of;
 
-constexpr uint64_t kDimension = 300'000;  // several blocks
+constexpr uint64_t kUpdateAuditDimension = 300'000;  // several blocks
 
-Stream<float> gradient(uint64_t seed, double density) {
+Stream<float> update_audit_gradient(uint64_t seed, double density) {
   RandomSequence random(random_key(seed, 1));
-  Stream<float> stream = Stream<float>::empty(kDimension);
-  for (uint32_t index = 0; index < kDimension; ++index) {
+  Stream<float> stream = Stream<float>::empty(kUpdateAuditDimension);
+  for (uint32_t index = 0; index < kUpdateAuditDimension; ++index) {
     if (random.next_unit() >= density) continue;
     stream.indices.push_back(index);
     stream.values.push_back(static_cast<float>(random.next_normal()));
@@ -30,7 +30,7 @@ Stream<float> gradient(uint64_t seed, double density) {
 
 struct Round {
   Round(size_t workers, double density) {
-    for (size_t worker = 0; worker < workers; ++worker) contributions.push_back(gradient(worker, density));
+    for (size_t worker = 0; worker < workers; ++worker) contributions.push_back(update_audit_gradient(worker, density));
     sum = *sum_many<float>(views());
   }
   std::vector<StreamView<float>> views() const {

@@ -19,7 +19,7 @@ std::string who(uint32_t worker, uint64_t life) { return std::to_string(worker) 
 
 Result<Stream<float>> decode_payload(ByteSpan bytes) { return read_container<float>(bytes, {}); }
 
-void add_to(std::vector<float>& sum, const StreamView<float>& stream) {
+void add_to_cluster_oracle(std::vector<float>& sum, const StreamView<float>& stream) {
   for (size_t i = 0; i < stream.values.size(); ++i) sum[stream.dense ? i : stream.indices[i]] += stream.values[i];
 }
 
@@ -232,11 +232,11 @@ void ClusterOracle::on_merged(const protocol::Message& message, const protocol::
     }
     const DecidedStep* decided = find(body.part, place);
     if (decided == nullptr) return fault(at(body.part, single.step) + " is merged, and was never decided");
-    add_to(sum, decided->update.view());
+    add_to_cluster_oracle(sum, decided->update.view());
   }
   const auto update = decode_payload(message.payload.bytes);
   std::vector<float> told(sum.size(), 0.0F);
-  if (update && update->dimension == told.size()) add_to(told, update->view());
+  if (update && update->dimension == told.size()) add_to_cluster_oracle(told, update->view());
   if (!update || told != sum)
     fault(at(body.part, body.step) + ": an update of " + std::to_string(body.merged.size()) +
           " steps is not their sum");

@@ -16,22 +16,22 @@
 namespace millrace::testing {
 namespace {
 
-uint64_t number_from(const char* variable, uint64_t otherwise) {
+uint64_t cluster_sim_number_from(const char* variable, uint64_t otherwise) {
   const char* text = std::getenv(variable);
   return text == nullptr || *text == '\0' ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
 SimTrace trace_asked_for() {
-  return number_from("MILLRACE_SIM_TRACE", 0) != 0 ? SimTrace::kPrinted : SimTrace::kSilent;
+  return cluster_sim_number_from("MILLRACE_SIM_TRACE", 0) != 0 ? SimTrace::kPrinted : SimTrace::kSilent;
 }
 
 /// How a seed becomes a scenario, and what `--seed` needs before it to make the same one of it.
-struct Draw {
+struct ClusterSimDraw {
   Scenario (*of)(uint64_t seed);
   const char* environment;
 };
-constexpr Draw kMixed = {draw_scenario, ""};
-constexpr Draw kAsynchronous = {draw_asynchronous, "MILLRACE_SIM_ASYNCHRONOUS=1 "};
+constexpr ClusterSimDraw kMixed = {draw_scenario, ""};
+constexpr ClusterSimDraw kAsynchronous = {draw_asynchronous, "MILLRACE_SIM_ASYNCHRONOUS=1 "};
 
 std::string faults_text(const Scenario& scenario, const SimReport& report) {
   std::string text = describe(scenario);
@@ -40,12 +40,12 @@ std::string faults_text(const Scenario& scenario, const SimReport& report) {
 }
 
 /// Begins with the command that repeats it.
-std::string failure_text(const Draw& draw, const Scenario& scenario, const SimReport& report) {
+std::string failure_text(const ClusterSimDraw& draw, const Scenario& scenario, const SimReport& report) {
   return draw.environment + ("cluster_sim_test --seed " + std::to_string(scenario.seed)) + "\n" +
          faults_text(scenario, report);
 }
 
-SimReport expect_clean(const Draw& draw, uint64_t seed, SimTrace trace = trace_asked_for()) {
+SimReport expect_clean(const ClusterSimDraw& draw, uint64_t seed, SimTrace trace = trace_asked_for()) {
   const Scenario scenario = draw.of(seed);
   const SimReport report = run_cluster(scenario, trace);
   EXPECT_TRUE(report.faults.empty()) << failure_text(draw, scenario, report);
@@ -53,8 +53,8 @@ SimReport expect_clean(const Draw& draw, uint64_t seed, SimTrace trace = trace_a
 }
 
 /// Seeds from MILLRACE_SIM_FIRST_SEED on; what happened in all of them together.
-SimReport run_seeds(uint64_t seeds, const Draw& draw) {
-  const uint64_t first = number_from("MILLRACE_SIM_FIRST_SEED", 1);
+SimReport run_cluster_sim_seeds(uint64_t seeds, const ClusterSimDraw& draw) {
+  const uint64_t first = cluster_sim_number_from("MILLRACE_SIM_FIRST_SEED", 1);
   uint64_t failed = 0;
   SimReport sum;
   for (uint64_t seed = first; seed < first + seeds && failed < 10; ++seed) {
@@ -118,8 +118,8 @@ void expect_eventful(const SimReport& sum, uint64_t seeds, uint64_t returns_leas
 
 TEST(ClusterSim, EverySeedKeepsTheLawAndMakesProgress) {
   if (std::getenv("MILLRACE_SIM_SEED") != nullptr) GTEST_SKIP() << "one seed is asked for";
-  const uint64_t seeds = number_from("MILLRACE_SIM_SEEDS", MILLRACE_SIM_SEEDS_DEFAULT);
-  const SimReport sum = run_seeds(seeds, kMixed);
+  const uint64_t seeds = cluster_sim_number_from("MILLRACE_SIM_SEEDS", MILLRACE_SIM_SEEDS_DEFAULT);
+  const SimReport sum = run_cluster_sim_seeds(seeds, kMixed);
   expect_eventful(sum, seeds, seeds / 20);
   if (seeds >= 100) {
     EXPECT_GT(sum.shortened, seeds);
@@ -128,14 +128,14 @@ TEST(ClusterSim, EverySeedKeepsTheLawAndMakesProgress) {
 
 TEST(ClusterSim, EverythingAsynchronousKeepsTheLawAndMakesProgress) {
   if (std::getenv("MILLRACE_SIM_SEED") != nullptr) GTEST_SKIP() << "one seed is asked for";
-  const uint64_t seeds = number_from("MILLRACE_SIM_SEEDS", MILLRACE_SIM_SEEDS_DEFAULT / 3);
-  expect_eventful(run_seeds(seeds, kAsynchronous), seeds, seeds / 40);  // these jobs are over sooner
+  const uint64_t seeds = cluster_sim_number_from("MILLRACE_SIM_SEEDS", MILLRACE_SIM_SEEDS_DEFAULT / 3);
+  expect_eventful(run_cluster_sim_seeds(seeds, kAsynchronous), seeds, seeds / 40);  // these jobs are over sooner
 }
 
 TEST(ClusterSim, TheSeedThatIsAskedFor) {
   if (std::getenv("MILLRACE_SIM_SEED") == nullptr) GTEST_SKIP() << "MILLRACE_SIM_SEED is not set";
-  const bool asynchronous = number_from("MILLRACE_SIM_ASYNCHRONOUS", 0) != 0;
-  expect_clean(asynchronous ? kAsynchronous : kMixed, number_from("MILLRACE_SIM_SEED", 1));
+  const bool asynchronous = cluster_sim_number_from("MILLRACE_SIM_ASYNCHRONOUS", 0) != 0;
+  expect_clean(asynchronous ? kAsynchronous : kMixed, cluster_sim_number_from("MILLRACE_SIM_SEED", 1));
 }
 
 TEST(ClusterSim, EqualSeedsGiveEqualRuns) {

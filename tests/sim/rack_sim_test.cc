@@ -11,12 +11,12 @@
 namespace millrace::testing {
 namespace {
 
-uint64_t number_from(const char* variable, uint64_t otherwise) {
+uint64_t rack_sim_number_from(const char* variable, uint64_t otherwise) {
   const char* text = std::getenv(variable);
   return text == nullptr || *text == '\0' ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
-void print(uint64_t seeds, const SwitchSimReport& sum) {
+void print_rack_sim(uint64_t seeds, const SwitchSimReport& sum) {
   const auto number = [](uint64_t value) { return static_cast<unsigned long long>(value); };
   std::printf(
       "%llu seeds: %llu packets, %llu turns settled, %llu epochs, %llu restarts (%llu after a strict subset had a "
@@ -36,8 +36,8 @@ void print(uint64_t seeds, const SwitchSimReport& sum) {
 }
 
 TEST(RackSim, EverySeedKeepsTheLawAndEnds) {
-  const uint64_t first = number_from("MILLRACE_SIM_FIRST_SEED", 1);
-  const uint64_t seeds = number_from("MILLRACE_SIM_SEEDS", MILLRACE_SIM_SEEDS_DEFAULT);
+  const uint64_t first = rack_sim_number_from("MILLRACE_SIM_FIRST_SEED", 1);
+  const uint64_t seeds = rack_sim_number_from("MILLRACE_SIM_SEEDS", MILLRACE_SIM_SEEDS_DEFAULT);
   SwitchSimReport sum;
   for (uint64_t seed = first; seed < first + seeds && sum.faults.size() < 10; ++seed) {
     const SwitchScenario scenario = draw_rack_scenario(seed);
@@ -46,7 +46,7 @@ TEST(RackSim, EverySeedKeepsTheLawAndEnds) {
     sum += report;
   }
   for (const std::string& fault : sum.faults) ADD_FAILURE() << fault;
-  print(seeds, sum);
+  print_rack_sim(seeds, sum);
   if (seeds < 500) return;
   EXPECT_GT(sum.subset_kills, 0u);
   EXPECT_GT(sum.fetches, 0u);

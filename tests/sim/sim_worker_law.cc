@@ -6,7 +6,7 @@
 namespace millrace::testing {
 namespace {
 
-void add_to(std::vector<double>& target, const StreamView<float>& stream, uint64_t begin) {
+void add_to_sim_worker_law(std::vector<double>& target, const StreamView<float>& stream, uint64_t begin) {
   for (size_t i = 0; i < stream.values.size(); ++i)
     target[begin + (stream.dense ? i : stream.indices[i])] += static_cast<double>(stream.values[i]);
 }
@@ -15,8 +15,8 @@ bool same_entries(const StreamView<float>& a, const StreamView<float>& b) {
   std::vector<double> left(a.dimension, 0.0);
   std::vector<double> right(a.dimension, 0.0);
   if (a.dimension != b.dimension) return false;
-  add_to(left, a, 0);
-  add_to(right, b, 0);
+  add_to_sim_worker_law(left, a, 0);
+  add_to_sim_worker_law(right, b, 0);
   return left == right;
 }
 
@@ -74,7 +74,7 @@ void SimWorker::check_law() {
 
 void SimWorker::add_outstanding(uint32_t bucket, std::vector<double>& whole) {
   for (const auto& out : core_->outstanding(bucket)) {
-    add_to(whole, out.sent, out.begin);
+    add_to_sim_worker_law(whole, out.sent, out.begin);
     const Stream<float>* seen = world_.oracle.contribution(out.part, out.step, worker_, out.life);
     if (seen != nullptr && !same_entries(out.sent, seen->view()))
       world_.fault(name() + " part " + std::to_string(out.part) + " step " + std::to_string(out.step) +
@@ -87,7 +87,7 @@ bool SimWorker::accounts_agree(uint32_t bucket, std::string& why) {
   const std::vector<double>& entered = entered_[bucket];
   std::vector<double> held(entered.size(), 0.0);
   const Stream<float> residual = core_->residual(bucket);
-  add_to(held, residual.view(), 0);
+  add_to_sim_worker_law(held, residual.view(), 0);
   add_outstanding(bucket, held);
   const std::vector<double>& carried = credited_[bucket];
   const auto ledger = core_->ledger(bucket);
@@ -175,7 +175,7 @@ void SimWorker::check_opening(uint32_t part) {
   const std::string where = name() + " part " + std::to_string(part);
   std::vector<double> saved(world_.layout.buckets[range.bucket].dimension, 0.0);
   for (const auto& member : world_.layout.buckets[range.bucket].members)
-    add_to(saved, loaded_->state.tensors[member.tensor].residual.view(), member.offset);
+    add_to_sim_worker_law(saved, loaded_->state.tensors[member.tensor].residual.view(), member.offset);
   const auto opening = core_->opening_residual(range.bucket);
   bool all = true, none = true;
   for (uint64_t i = range.begin; i < range.end; ++i) {
@@ -202,12 +202,12 @@ void SimWorker::check_saved_state() {
   for (const auto& bucket : world_.layout.buckets) {
     std::vector<double> whole(bucket.dimension, 0.0);
     const Stream<float> residual = core_->residual(bucket.bucket);
-    add_to(whole, residual.view(), 0);
+    add_to_sim_worker_law(whole, residual.view(), 0);
     add_outstanding(bucket.bucket, whole);
     std::vector<double> saved(bucket.dimension, 0.0);
     for (const auto& member : bucket.members) {
       const auto& tensor = decoded->tensors[member.tensor];
-      add_to(saved, tensor.residual.view(), member.offset);
+      add_to_sim_worker_law(saved, tensor.residual.view(), member.offset);
       const uint64_t before = loaded_ ? loaded_->state.tensors[member.tensor].steps_pushed : 0;
       if (tensor.steps_pushed != before + pushed_[member.tensor])
         return world_.fault(name() + ": the saved state has another number of steps pushed");

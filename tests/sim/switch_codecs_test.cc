@@ -79,7 +79,7 @@ TEST_P(SwitchCodecs, TheLawHoldsWithWhatTheDeadSent) {
   EXPECT_GT(report.dead_in_results, 0u) << report.deaths << " deaths, " << report.turns << " turns, " << report.took;
 }
 
-std::string name_of(const ::testing::TestParamInfo<Pair>& info) {
+std::string switch_codecs_name_of(const ::testing::TestParamInfo<Pair>& info) {
   constexpr const char* kIndex[] = {"", "Raw", "Gap", "Bitmap", "Bloom"};
   constexpr const char* kValue[] = {"", "Fixed16", "Fixed32", "Qsgd8", "Qsgd4"};
   return std::string(kIndex[static_cast<size_t>(std::get<0>(info.param))]) +
@@ -91,7 +91,7 @@ INSTANTIATE_TEST_SUITE_P(Pairs, SwitchCodecs,
                                                               WindowIndexCodec::kBitmap, WindowIndexCodec::kBloom),
                                             ::testing::Values(WindowValueCodec::kFixed16, WindowValueCodec::kFixed32,
                                                               WindowValueCodec::kQsgd8, WindowValueCodec::kQsgd4)),
-                         name_of);
+                         switch_codecs_name_of);
 
 }  // namespace
 }  // namespace millrace::testing

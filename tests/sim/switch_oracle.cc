@@ -12,7 +12,7 @@ namespace {
 using Turn = std::pair<uint16_t, uint64_t>;
 using Told = SwitchRecord::Told;
 
-std::string name_of(const Turn& turn) {
+std::string switch_oracle_name_of(const Turn& turn) {
   return "slot " + std::to_string(turn.first) + " turn " + std::to_string(turn.second);
 }
 
@@ -137,7 +137,7 @@ class TurnCheck {
 
   void fault(uint32_t index, const std::string& what) {
     if (out_.faults.size() < 10) {
-      out_.faults.push_back("law: " + name_of(turn_) + " step " + std::to_string(told_.step) + " index " +
+      out_.faults.push_back("law: " + switch_oracle_name_of(turn_) + " step " + std::to_string(told_.step) + " index " +
                             std::to_string(index) + ": " + what);
     }
   }
@@ -206,7 +206,7 @@ SwitchLawResult check_switch_law(const std::vector<const SwitchRecord*>& records
       if (is_first || same(*at->second, told)) continue;
       // The closing turn of who has left already may be decided again without it: it holds nothing.
       if (told.step >= terms.steps && told.indices.empty() && at->second->indices.empty()) continue;
-      if (out.faults.size() < 10) out.faults.push_back("results differ: " + name_of(turn));
+      if (out.faults.size() < 10) out.faults.push_back("results differ: " + switch_oracle_name_of(turn));
     }
   }
   for (const auto& [turn, told] : agreed) {

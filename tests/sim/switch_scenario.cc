@@ -8,9 +8,9 @@
 namespace millrace::testing {
 namespace {
 
-class Draw {
+class SwitchScenarioDraw {
  public:
-  explicit Draw(uint64_t seed) : random_(random_key(seed, 0x5717)) {}
+  explicit SwitchScenarioDraw(uint64_t seed) : random_(random_key(seed, 0x5717)) {}
   uint32_t between(uint32_t low, uint32_t high) {
     return low + static_cast<uint32_t>(random_.next_below(uint64_t{high} - low + 1));
   }
@@ -22,7 +22,7 @@ class Draw {
   RandomSequence random_;
 };
 
-SwitchSimJob draw_job(uint32_t number, Draw& draw) {
+SwitchSimJob draw_job(uint32_t number, SwitchScenarioDraw& draw) {
   SwitchSimJob job;
   job.job = 100 + (16 * number);  // as many numbers as a job can have lanes
   for (uint8_t& byte : job.key) byte = static_cast<uint8_t>(draw.word());
@@ -41,7 +41,7 @@ SwitchSimJob draw_job(uint32_t number, Draw& draw) {
 
 /// Half of the jobs have other codecs than what jobs have unless told. QSGD rounds to the nearest, as clients do: that needs no
 /// key, so what a dead worker sent can be reckoned.
-void draw_codecs(SwitchSimJob& job, Draw& draw) {
+void draw_codecs(SwitchSimJob& job, SwitchScenarioDraw& draw) {
   using Index = protocol::WindowIndexCodec;
   using Value = protocol::WindowValueCodec;
   if (draw.chance(0.5)) return;
@@ -61,7 +61,7 @@ void fit_lanes(SwitchSimJob& job) {
   }
 }
 
-SwitchSimJob draw_small_job(uint32_t number, Draw& draw) {
+SwitchSimJob draw_small_job(uint32_t number, SwitchScenarioDraw& draw) {
   SwitchSimJob job = draw_job(number, draw);
   job.workers = draw.between(1, 3);
   job.joiners = draw.chance(0.2) ? 1 : 0;
@@ -75,7 +75,7 @@ SwitchSimJob draw_small_job(uint32_t number, Draw& draw) {
 }
 
 /// In place of the jobs that were drawn: many at the same aggregators, and faults for more than a few of them.
-void draw_crowd(SwitchScenario& out, Draw& draw) {
+void draw_crowd(SwitchScenario& out, SwitchScenarioDraw& draw) {
   out.jobs.clear();
   const uint32_t jobs = draw.between(kCrowdJobsMin, 16);
   for (uint32_t i = 0; i < jobs; ++i) out.jobs.push_back(draw_small_job(i, draw));
@@ -89,7 +89,7 @@ bool is_crowd(const SwitchScenario& scenario) { return scenario.jobs.size() >= k
 }  // namespace
 
 SwitchScenario draw_switch_scenario(uint64_t seed) {
-  Draw draw(seed);
+  SwitchScenarioDraw draw(seed);
   SwitchScenario out;
   out.seed = seed;
   const uint32_t jobs = draw.chance(0.3) ? draw.between(2, 3) : 1;
@@ -112,11 +112,11 @@ SwitchScenario draw_switch_scenario(uint64_t seed) {
   out.leavers = draw.chance(0.5) ? 0.5 : 0;
   out.calm_from = draw.between(50, 600) * kNsPerMs;
   // Drawn apart: a seed's other numbers are what they were before there were these.
-  Draw later(seed ^ 0xC0DEC);
+  SwitchScenarioDraw later(seed ^ 0xC0DEC);
   for (SwitchSimJob& job : out.jobs) draw_codecs(job, later);
   if (later.chance(0.05)) out.slots_short = later.between(1, slots_wanted(out));
   if (later.chance(0.03)) draw_crowd(out, later);
-  Draw lanes(seed ^ 0x1A7E5);
+  SwitchScenarioDraw lanes(seed ^ 0x1A7E5);
   for (SwitchSimJob& job : out.jobs) {
     if (lanes.chance(0.3)) job.lanes = lanes.between(2, 4);
     fit_lanes(job);
@@ -127,7 +127,7 @@ SwitchScenario draw_switch_scenario(uint64_t seed) {
 
 SwitchScenario draw_rack_scenario(uint64_t seed) {
   SwitchScenario out = draw_switch_scenario(seed);
-  Draw draw(seed ^ 0x4AC4);
+  SwitchScenarioDraw draw(seed ^ 0x4AC4);
   out.racks = draw.between(1, 2);
   out.switches = 1;
   out.rack_restarts = draw.chance(0.5) ? draw.between(1, 4) : 0;

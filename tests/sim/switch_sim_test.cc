@@ -11,13 +11,13 @@
 namespace millrace::testing {
 namespace {
 
-uint64_t number_from(const char* variable, uint64_t otherwise) {
+uint64_t switch_sim_number_from(const char* variable, uint64_t otherwise) {
   const char* text = std::getenv(variable);
   return text == nullptr || *text == '\0' ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
-SwitchSimReport run_seeds(uint64_t seeds, const MakeDecider& make) {
-  const uint64_t first = number_from("MILLRACE_SIM_FIRST_SEED", 1);
+SwitchSimReport run_switch_sim_seeds(uint64_t seeds, const MakeDecider& make) {
+  const uint64_t first = switch_sim_number_from("MILLRACE_SIM_FIRST_SEED", 1);
   SwitchSimReport sum;
   for (uint64_t seed = first; seed < first + seeds && sum.faults.size() < 10; ++seed) {
     const SwitchScenario scenario = draw_switch_scenario(seed);
@@ -28,7 +28,7 @@ SwitchSimReport run_seeds(uint64_t seeds, const MakeDecider& make) {
   return sum;
 }
 
-void print(uint64_t seeds, const SwitchSimReport& sum) {
+void print_switch_sim(uint64_t seeds, const SwitchSimReport& sum) {
   const auto number = [](uint64_t value) { return static_cast<unsigned long long>(value); };
   std::printf(
       "%llu seeds: %llu packets, %llu turns settled, %llu epochs, %llu restarts (%llu after a strict subset had a "
@@ -44,9 +44,9 @@ void print(uint64_t seeds, const SwitchSimReport& sum) {
 }
 
 SwitchSimReport expect_all_clean(uint64_t seeds, const MakeDecider& make) {
-  const SwitchSimReport sum = run_seeds(seeds, make);
+  const SwitchSimReport sum = run_switch_sim_seeds(seeds, make);
   for (const std::string& fault : sum.faults) ADD_FAILURE() << fault;
-  print(seeds, sum);
+  print_switch_sim(seeds, sum);
   if (seeds < 100) return sum;
   EXPECT_GT(sum.subset_kills, 0u);
   EXPECT_GT(sum.fetches, 0u);
@@ -67,7 +67,7 @@ SwitchSimReport expect_all_clean(uint64_t seeds, const MakeDecider& make) {
 }
 
 TEST(SwitchSim, EverySeedKeepsTheLawAndEndsWithTheProductionAggregator) {
-  const uint64_t seeds = number_from("MILLRACE_SIM_SEEDS", MILLRACE_SIM_SEEDS_DEFAULT);
+  const uint64_t seeds = switch_sim_number_from("MILLRACE_SIM_SEEDS", MILLRACE_SIM_SEEDS_DEFAULT);
   const SwitchSimReport sum = expect_all_clean(seeds, production_decider());
   if (seeds >= 500) {
     EXPECT_GT(sum.racks.no_slots, 0u);
@@ -76,11 +76,11 @@ TEST(SwitchSim, EverySeedKeepsTheLawAndEndsWithTheProductionAggregator) {
 }
 
 TEST(SwitchSim, EverySeedKeepsTheLawAndEndsWithTheReference) {
-  expect_all_clean(number_from("MILLRACE_SIM_SEEDS", MILLRACE_SIM_SEEDS_DEFAULT) / 2, reference_decider());
+  expect_all_clean(switch_sim_number_from("MILLRACE_SIM_SEEDS", MILLRACE_SIM_SEEDS_DEFAULT) / 2, reference_decider());
 }
 
 TEST(SwitchSim, EverySeedKeepsTheLawAndEndsWhereOneFollowsTheOther) {
-  expect_all_clean(number_from("MILLRACE_SIM_SEEDS", MILLRACE_SIM_SEEDS_DEFAULT) / 2, mixed_decider());
+  expect_all_clean(switch_sim_number_from("MILLRACE_SIM_SEEDS", MILLRACE_SIM_SEEDS_DEFAULT) / 2, mixed_decider());
 }
 
 TEST(SwitchSim, EqualSeedsGiveEqualRuns) {
@@ -121,14 +121,14 @@ TEST(SwitchSim, AFewPercentOfTheSeedsHaveManySmallJobs) {
 class SwitchSimMutation : public ::testing::TestWithParam<SwitchMutation> {};
 
 TEST_P(SwitchSimMutation, IsFoundOut) {
-  const SwitchSimReport sum = run_seeds(MILLRACE_SIM_MUTATION_SEEDS, reference_decider(GetParam()));
+  const SwitchSimReport sum = run_switch_sim_seeds(MILLRACE_SIM_MUTATION_SEEDS, reference_decider(GetParam()));
   EXPECT_FALSE(sum.faults.empty());
 }
 
 /// One that only takes its time breaks no law, and mostly ends before patience does: the rounds show it.
 TEST(SwitchSim, AnswersThatTakeTooManyRoundsAreFoundOut) {
   const SwitchSimReport sum =
-      run_seeds(MILLRACE_SIM_MUTATION_SEEDS, reference_decider(SwitchMutation::kSeldomKeptResult));
+      run_switch_sim_seeds(MILLRACE_SIM_MUTATION_SEEDS, reference_decider(SwitchMutation::kSeldomKeptResult));
   EXPECT_TRUE(
       std::ranges::any_of(sum.faults, [](const std::string& fault) { return fault.contains("rounds: a turn took"); }));
 }

@@ -48,7 +48,7 @@ TEST(BenchWorkers, TheirSumIsToldFromEveryOther) {
       indices.push_back(index);
       values.push_back(value);
     }
-    EXPECT_TRUE(workers.is_sum(9, 2, indices, values)) << static_cast<int>(draw) << testing::PrintToString(sum);
+    EXPECT_TRUE(workers.is_sum(9, 2, indices, values)) << static_cast<int>(draw) << ::testing::PrintToString(sum);
     EXPECT_FALSE(workers.is_sum(8, 2, indices, values)) << "of another turn";
     EXPECT_FALSE(workers.is_sum(9, 1, indices, values)) << "of another slot";
     EXPECT_FALSE(workers.is_sum(9, 2, std::span(indices).first(indices.size() - 1), values)) << "an index is missing";

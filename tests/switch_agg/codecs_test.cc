@@ -20,7 +20,7 @@ using Event = switch_agg::AggregatorEvent;
 using Fields = MadeUpWorker::ContributionFields;
 namespace flag = protocol::datagram_flag;
 
-constexpr uint32_t kIndices = 1024;
+constexpr uint32_t kCodecsIndices = 1024;
 constexpr WindowIndexCodec kIndexCodecs[] = {WindowIndexCodec::kRaw, WindowIndexCodec::kGap, WindowIndexCodec::kBitmap,
                                              WindowIndexCodec::kBloom, WindowIndexCodec::kDense};
 constexpr WindowValueCodec kValueCodecs[] = {WindowValueCodec::kFixed16, WindowValueCodec::kFixed32,
@@ -56,7 +56,7 @@ class Contributions {
       std::advance(to, at + 1 == count ? std::distance(from, entries.end()) : std::ssize(entries) / count);
       fields.fragment = at;
       fields.flags = at + 1 == count ? flag::kLast : uint8_t{0};
-      fields.window_indices = kIndices;
+      fields.window_indices = kCodecsIndices;
       fields.codecs = draw_codecs();
       out.packets.push_back(worker.contribution(fields, Entries(from, to)));
       read(out, Entries(from, to), fields.codecs.value);
@@ -79,11 +79,11 @@ class Contributions {
  private:
   /// Nothing, some entries, or most of the window; small and large values. No sum is over the headroom of four workers.
   Entries draw() {
-    constexpr uint64_t kCounts[] = {0, 120, 120, 3 * kIndices};
+    constexpr uint64_t kCounts[] = {0, 120, 120, 3 * kCodecsIndices};
     const int shift = below(2) == 0 ? 4 : 20;
     Entries entries;
     for (uint64_t left = below(1 + kCounts[below(4)]); left > 0; --left) {
-      entries[static_cast<uint16_t>(below(kIndices))] = static_cast<int32_t>(random_.next_u32()) >> shift;
+      entries[static_cast<uint16_t>(below(kCodecsIndices))] = static_cast<int32_t>(random_.next_u32()) >> shift;
     }
     return entries;
   }
@@ -103,7 +103,7 @@ class Contributions {
   void read(Unit& out, const Entries& meant, WindowValueCodec value) {
     const protocol::Datagram datagram = *protocol::parse_datagram(out.packets.back());
     seen_.emplace(datagram.header.index_codec, datagram.header.value_codec);
-    const Entries decoded = entries_of(datagram, kIndices);
+    const Entries decoded = entries_of(datagram, kCodecsIndices);
     EXPECT_TRUE(std::ranges::equal(decoded, meant, {}, &Entries::value_type::first, &Entries::value_type::first));
     if (value == WindowValueCodec::kFixed32) {
       EXPECT_EQ(decoded, meant);
@@ -128,7 +128,7 @@ ByteBuffer flushed(MadeUpWorker& worker, const ByteBuffer& packet) {
 }
 
 TEST(CodecsTest, ManyTurnsAreTheSumsOfWhatThePacketsDecodeTo) {
-  SwitchRig rig({.workers = 4, .slots = 2, .window_indices = kIndices, .slots_max = 4});
+  SwitchRig rig({.workers = 4, .slots = 2, .window_indices = kCodecsIndices, .slots_max = 4});
   rig.open();
   Contributions contributions(12);
   for (uint64_t turn = 1; turn < 400; ++turn) {
@@ -149,7 +149,7 @@ TEST(CodecsTest, ManyTurnsAreTheSumsOfWhatThePacketsDecodeTo) {
 
 TEST(CodecsTest, AddedUpByARackOrHandedOnByItTheSumsAreTheSame) {
   // A forced run of 32-bit values is as long as the window.
-  RackRig rig({.window_indices = kIndices, .packet_bytes_max = 8000, .rack_packet_bytes_max = 8000});
+  RackRig rig({.window_indices = kCodecsIndices, .packet_bytes_max = 8000, .rack_packet_bytes_max = 8000});
   rig.open();
   Contributions contributions(13);
   for (uint64_t turn = 1; turn < 300; ++turn) {

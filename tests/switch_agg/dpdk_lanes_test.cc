@@ -163,7 +163,7 @@ void sums_are_right_with(uint32_t queues) {
   SharedWire shared(**wire, queues);
   std::array<LaneJob, kLanes> jobs = {LaneJob(shared, 0), LaneJob(shared, 1)};
   for (LaneJob& job : jobs) job.join();
-  while (!testing::Test::HasFatalFailure() && !(jobs[0].done() && jobs[1].done())) {
+  while (!::testing::Test::HasFatalFailure() && !(jobs[0].done() && jobs[1].done())) {
     for (LaneJob& job : jobs) job.go_on();
   }
   for (const auto& lane : lanes) lane->request_stop();

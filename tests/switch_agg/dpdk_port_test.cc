@@ -18,7 +18,7 @@ namespace {
 using Bytes = std::vector<uint8_t>;
 
 constexpr uint16_t kPort = 7700;
-const WireAddress kWorker = {{0x02, 0, 0, 0, 0, 0x77}, {10, 0, 0, 7}};
+const WireAddress kDpdkPortWorker = {{0x02, 0, 0, 0, 0, 0x77}, {10, 0, 0, 7}};
 constexpr Ipv4Address kSwitchIp = {10, 0, 0, 1};
 
 std::unique_ptr<DpdkRingWire> open_wire(uint32_t lanes = 1, size_t packet_bytes_max = 1472) {
@@ -39,10 +39,10 @@ std::unique_ptr<DpdkRingWire> open_wire(uint32_t lanes = 1, size_t packet_bytes_
   const auto wire = open_wire(__VA_ARGS__); \
   if (!wire) GTEST_SKIP() << "DPDK cannot start here"
 
-Bytes udp_frame(const DpdkRingWire& wire, size_t payload_bytes, uint16_t to_port = kPort) {
+Bytes dpdk_port_udp_frame(const DpdkRingWire& wire, size_t payload_bytes, uint16_t to_port = kPort) {
   Bytes frame(kUdpHeadersBytes + payload_bytes);
   std::iota(frame.begin() + kUdpHeadersBytes, frame.end(), uint8_t{0});
-  build_udp_headers({kWorker, wire.address(), 4000, to_port}, frame);
+  build_udp_headers({kDpdkPortWorker, wire.address(), 4000, to_port}, frame);
   return frame;
 }
 
@@ -50,7 +50,7 @@ Bytes udp_frame(const DpdkRingWire& wire, size_t payload_bytes, uint16_t to_port
 Bytes lanes_frame(const DpdkRingWire& wire, size_t payload_bytes, uint32_t lane) {
   Bytes frame(kUdpHeadersBytes + payload_bytes);
   frame[kUdpHeadersBytes + protocol::kJobNumberAt] = static_cast<uint8_t>(lane);
-  build_udp_headers({kWorker, wire.address(), 4000, kPort}, frame);
+  build_udp_headers({kDpdkPortWorker, wire.address(), 4000, kPort}, frame);
   return frame;
 }
 
@@ -60,7 +60,7 @@ std::vector<Bytes> frames_sent(DpdkRingWire& wire) {
   return frames;
 }
 
-void send(PacketPort& port, const Bytes& bytes, const protocol::Endpoint& to) {
+void send_dpdk_port(PacketPort& port, const Bytes& bytes, const protocol::Endpoint& to) {
   const std::span<uint8_t> room = port.room();
   ASSERT_GE(room.size(), bytes.size());
   std::ranges::copy(bytes, room.begin());
@@ -72,22 +72,22 @@ TEST(DpdkPort, APacketIsReceivedAndAnsweredToWhereItCameFrom) {
   OPEN_OR_SKIP(wire);
   PacketPort& port = *wire->ports().front();
   port.enter_thread();
-  const Bytes frame = udp_frame(*wire, 1400);
+  const Bytes frame = dpdk_port_udp_frame(*wire, 1400);
   ASSERT_TRUE(wire->inject_frame(frame));
   const auto burst = port.receive();
   ASSERT_EQ(burst.size(), 1u);
   EXPECT_TRUE(std::ranges::equal(burst[0].bytes, ByteSpan(frame).subspan(kUdpHeadersBytes)));
-  EXPECT_EQ(burst[0].from, (protocol::Endpoint{mapped_address(kWorker.ip), 4000}));
-  send(port, {1, 2, 3}, burst[0].from);
+  EXPECT_EQ(burst[0].from, (protocol::Endpoint{mapped_address(kDpdkPortWorker.ip), 4000}));
+  send_dpdk_port(port, {1, 2, 3}, burst[0].from);
   const std::vector<Bytes> sent = frames_sent(*wire);
   ASSERT_EQ(sent.size(), 1u);
   const auto answer = parse_udp_frame(sent[0]);
   ASSERT_TRUE(answer);
   EXPECT_EQ(answer->from, wire->address());
-  EXPECT_EQ(answer->to, kWorker);
+  EXPECT_EQ(answer->to, kDpdkPortWorker);
   EXPECT_EQ(answer->from_port, kPort);
   EXPECT_EQ(answer->to_port, 4000);
-  EXPECT_THAT(answer->payload, testing::ElementsAre(1, 2, 3));
+  EXPECT_THAT(answer->payload, ::testing::ElementsAre(1, 2, 3));
 }
 
 TEST(DpdkPort, MarksOfTheNetworkAreReadAndHandedOn) {
@@ -97,21 +97,21 @@ TEST(DpdkPort, MarksOfTheNetworkAreReadAndHandedOn) {
   port.enter_thread();
   std::vector<protocol::Endpoint> to;
   for (const Ecn ecn : {Ecn::kNotEct, Ecn::kEct0, Ecn::kCe}) {
-    Bytes frame = udp_frame(*wire, 100);
-    build_udp_headers({kWorker, wire->address(), 4000, kPort, ecn}, frame);
+    Bytes frame = dpdk_port_udp_frame(*wire, 100);
+    build_udp_headers({kDpdkPortWorker, wire->address(), 4000, kPort, ecn}, frame);
     ASSERT_TRUE(wire->inject_frame(frame));
     const auto burst = port.receive();
     ASSERT_EQ(burst.size(), 1u);
     EXPECT_EQ(burst[0].ecn, ecn);
     to.push_back(burst[0].from);
   }
-  send(port, {1}, to[0]);
+  send_dpdk_port(port, {1}, to[0]);
   port.send_to_each(Bytes{2}, to);
   port.set_ecn(Ecn::kCe);
-  send(port, {3}, to[0]);
+  send_dpdk_port(port, {3}, to[0]);
   port.send_to_each(Bytes{4}, to);
   port.set_ecn(Ecn::kEct0);
-  send(port, {5}, to[0]);
+  send_dpdk_port(port, {5}, to[0]);
   std::vector<std::pair<int, Ecn>> seen;
   for (const Bytes& frame : frames_sent(*wire)) {
     const auto udp = parse_udp_frame(frame);
@@ -127,7 +127,7 @@ TEST(DpdkPort, MarksOfTheNetworkAreReadAndHandedOn) {
 TEST(DpdkPort, ManyBurstsLoseNothingAndLeakNothing) {
   OPEN_OR_SKIP(wire);
   PacketPort& port = *wire->ports().front();
-  const Bytes frame = udp_frame(*wire, 1400);
+  const Bytes frame = dpdk_port_udp_frame(*wire, 1400);
   size_t received = 0;
   // More than the pool has: a buffer that is not given back would be missed.
   for (int round = 0; round < 300; ++round) {
@@ -152,11 +152,11 @@ TEST(DpdkPort, OneBufferGoesToManyAndComesBack) {
   OPEN_OR_SKIP(wire);
   PacketPort& port = *wire->ports().front();
   port.enter_thread();
-  ASSERT_TRUE(wire->inject_frame(udp_frame(*wire, 10)));  // the neighbour is known now
+  ASSERT_TRUE(wire->inject_frame(dpdk_port_udp_frame(*wire, 10)));  // the neighbour is known now
   ASSERT_EQ(port.receive().size(), 1u);
   const protocol::Endpoint stranger{mapped_address({10, 0, 0, 99}), 5000};
   std::vector<protocol::Endpoint> to;
-  for (uint16_t i = 0; i < 6; ++i) to.push_back({mapped_address(kWorker.ip), static_cast<uint16_t>(4000 + i)});
+  for (uint16_t i = 0; i < 6; ++i) to.push_back({mapped_address(kDpdkPortWorker.ip), static_cast<uint16_t>(4000 + i)});
   to.insert(to.begin() + 2, stranger);
   Bytes packet(1301);
   // More than the pools have: a buffer that is not given back would be missed.
@@ -169,15 +169,15 @@ TEST(DpdkPort, OneBufferGoesToManyAndComesBack) {
     wire->take_frames([&](ByteSpan frame) {
       const auto udp = parse_udp_frame(frame);
       if (!udp) {
-        questions += read_arp(frame, kWorker).has_value();
+        questions += read_arp(frame, kDpdkPortWorker).has_value();
         return;
       }
       EXPECT_EQ(udp->to_port, receiver++);
-      EXPECT_EQ(udp->to, kWorker);
+      EXPECT_EQ(udp->to, kDpdkPortWorker);
       EXPECT_TRUE(std::ranges::equal(udp->payload, packet));
       if (round > 0) return;
       Bytes whole(frame.begin(), frame.end());
-      build_udp_headers({wire->address(), kWorker, kPort, udp->to_port}, whole);
+      build_udp_headers({wire->address(), kDpdkPortWorker, kPort, udp->to_port}, whole);
       EXPECT_TRUE(std::ranges::equal(frame, whole)) << "headers are those of a frame in one piece";
     });
     ASSERT_EQ(receiver, 4006) << round;
@@ -192,7 +192,7 @@ TEST(DpdkPort, OneBufferGoesToManyAndComesBack) {
 TEST(DpdkPort, WhatIsSharedIsGivenBackWhereTheQueueIsFull) {
   OPEN_OR_SKIP(wire);
   PacketPort& port = *wire->ports().front();
-  ASSERT_TRUE(wire->inject_frame(udp_frame(*wire, 10)));
+  ASSERT_TRUE(wire->inject_frame(dpdk_port_udp_frame(*wire, 10)));
   const auto burst = port.receive();
   ASSERT_EQ(burst.size(), 1u);
   const std::vector<protocol::Endpoint> to(40, burst[0].from);
@@ -214,18 +214,18 @@ TEST(DpdkPort, ArpAndEchoAreAnswered) {
   OPEN_OR_SKIP(wire);
   PacketPort& port = *wire->ports().front();
   Bytes question(kArpFrameBytes);
-  build_arp_question(kWorker, kSwitchIp, question);
+  build_arp_question(kDpdkPortWorker, kSwitchIp, question);
   ASSERT_TRUE(wire->inject_frame(question));
   EXPECT_TRUE(port.receive().empty());
   port.flush();
   std::vector<Bytes> sent = frames_sent(*wire);
   ASSERT_EQ(sent.size(), 1u);
-  const auto arp = read_arp(sent[0], kWorker);
+  const auto arp = read_arp(sent[0], kDpdkPortWorker);
   ASSERT_TRUE(arp);
   EXPECT_EQ(arp->sender, wire->address());
   EXPECT_EQ(sent[0].size(), 60u);
 
-  Bytes echo = udp_frame(*wire, 56);
+  Bytes echo = dpdk_port_udp_frame(*wire, 56);
   echo[kEthernetBytes + 9] = 1;  // ICMP
   const std::span<uint8_t> icmp = std::span(echo).subspan(kEthernetBytes + kIpv4Bytes);
   std::ranges::copy(Bytes{8, 0, 0, 0, 0, 1, 0, 1}, icmp.begin());
@@ -250,36 +250,36 @@ TEST(DpdkPort, ArpAndEchoAreAnswered) {
 TEST(DpdkPort, AnUnknownNeighbourIsAskedForAndKnownThen) {
   OPEN_OR_SKIP(wire);
   PacketPort& port = *wire->ports().front();
-  const protocol::Endpoint shard{mapped_address(kWorker.ip), 9000};
-  send(port, {1}, shard);
+  const protocol::Endpoint shard{mapped_address(kDpdkPortWorker.ip), 9000};
+  send_dpdk_port(port, {1}, shard);
   std::vector<Bytes> sent = frames_sent(*wire);
   ASSERT_EQ(sent.size(), 1u);
-  const auto asked = read_arp(sent[0], kWorker);
+  const auto asked = read_arp(sent[0], kDpdkPortWorker);
   ASSERT_TRUE(asked);
   EXPECT_TRUE(asked->asks_for_self);
   EXPECT_EQ(port.counters().no_neighbour, 1u);
   Bytes answer(kArpFrameBytes);
-  build_arp_answer(kWorker, wire->address(), answer);
+  build_arp_answer(kDpdkPortWorker, wire->address(), answer);
   ASSERT_TRUE(wire->inject_frame(answer));
   EXPECT_TRUE(port.receive().empty());
-  send(port, {2}, shard);
+  send_dpdk_port(port, {2}, shard);
   sent = frames_sent(*wire);
   ASSERT_EQ(sent.size(), 1u);
-  EXPECT_EQ(parse_udp_frame(sent[0])->to, kWorker);
+  EXPECT_EQ(parse_udp_frame(sent[0])->to, kDpdkPortWorker);
 }
 
 TEST(DpdkPort, WhatIsNotForItIsDroppedAndCounted) {
   OPEN_OR_SKIP(wire);
   PacketPort& port = *wire->ports().front();
-  Bytes other_host = udp_frame(*wire, 10);
-  build_udp_headers({kWorker, {wire->address().mac, {10, 0, 0, 2}}, 4000, kPort}, other_host);
-  Bytes malformed = udp_frame(*wire, 10);
+  Bytes other_host = dpdk_port_udp_frame(*wire, 10);
+  build_udp_headers({kDpdkPortWorker, {wire->address().mac, {10, 0, 0, 2}}, 4000, kPort}, other_host);
+  Bytes malformed = dpdk_port_udp_frame(*wire, 10);
   malformed[kEthernetBytes] = 0x41;
-  Bytes ipv6 = udp_frame(*wire, 10);
+  Bytes ipv6 = dpdk_port_udp_frame(*wire, 10);
   ipv6[12] = 0x86;
   ipv6[13] = 0xDD;
-  for (const Bytes& frame : {other_host, malformed, ipv6, udp_frame(*wire, 10, kPort + 1),
-                             udp_frame(*wire, 10, kPort - 1), udp_frame(*wire, 1473)})
+  for (const Bytes& frame : {other_host, malformed, ipv6, dpdk_port_udp_frame(*wire, 10, kPort + 1),
+                             dpdk_port_udp_frame(*wire, 10, kPort - 1), dpdk_port_udp_frame(*wire, 1473)})
     ASSERT_TRUE(wire->inject_frame(frame));
   EXPECT_TRUE(port.receive().empty());
   EXPECT_EQ(port.counters().other_destination, 3u);
@@ -295,14 +295,14 @@ TEST(DpdkPort, PacketsOfAnMtuOf9000PassBothWaysAndLongerOnesAreCounted) {
   PacketPort& port = *wire->ports().front();
   EXPECT_EQ(port.room().size(), 8972u);
   for (const size_t bytes : {1473, 8971, 8972}) {
-    const Bytes frame = udp_frame(*wire, bytes);
+    const Bytes frame = dpdk_port_udp_frame(*wire, bytes);
     ASSERT_TRUE(wire->inject_frame(frame));
     const auto burst = port.receive();
     ASSERT_EQ(burst.size(), 1u) << bytes;
     EXPECT_TRUE(std::ranges::equal(burst[0].bytes, ByteSpan(frame).subspan(kUdpHeadersBytes))) << bytes;
     Bytes answer(bytes);
     std::iota(answer.begin(), answer.end(), uint8_t{7});
-    send(port, answer, burst[0].from);
+    send_dpdk_port(port, answer, burst[0].from);
     EXPECT_EQ(port.send_to_each(answer, std::vector(3, burst[0].from)), 3u);
     port.flush();
     const std::vector<Bytes> sent = frames_sent(*wire);
@@ -313,7 +313,7 @@ TEST(DpdkPort, PacketsOfAnMtuOf9000PassBothWaysAndLongerOnesAreCounted) {
       EXPECT_TRUE(std::ranges::equal(udp->payload, answer)) << bytes;
     }
   }
-  ASSERT_TRUE(wire->inject_frame(udp_frame(*wire, 8973)));
+  ASSERT_TRUE(wire->inject_frame(dpdk_port_udp_frame(*wire, 8973)));
   EXPECT_TRUE(port.receive().empty());
   EXPECT_EQ(port.counters().too_long, 1u);
   EXPECT_EQ(port.counters().packets_in, 3u);
@@ -322,7 +322,7 @@ TEST(DpdkPort, PacketsOfAnMtuOf9000PassBothWaysAndLongerOnesAreCounted) {
 TEST(DpdkPort, EveryTruncatedFrameIsDropped) {
   OPEN_OR_SKIP(wire);
   PacketPort& port = *wire->ports().front();
-  const Bytes frame = udp_frame(*wire, 30);
+  const Bytes frame = dpdk_port_udp_frame(*wire, 30);
   for (size_t bytes = 1; bytes < frame.size(); ++bytes) {
     ASSERT_TRUE(wire->inject_frame(ByteSpan(frame).first(bytes)));
     EXPECT_TRUE(port.receive().empty()) << bytes;
@@ -356,11 +356,11 @@ TEST(DpdkPort, ArpAnswersReachLanesThatHaveNoQueue) {
   OPEN_OR_SKIP(wire, 2);
   std::vector<std::unique_ptr<PacketPort>>& ports = wire->ports();
   Bytes answer(kArpFrameBytes);
-  build_arp_answer(kWorker, wire->address(), answer);
+  build_arp_answer(kDpdkPortWorker, wire->address(), answer);
   ASSERT_TRUE(wire->inject_frame(answer));
   ports[0]->receive();
   ports[1]->receive();
-  send(*ports[1], {1}, {mapped_address(kWorker.ip), 9000});
+  send_dpdk_port(*ports[1], {1}, {mapped_address(kDpdkPortWorker.ip), 9000});
   ports[0]->receive();
   ports[0]->flush();
   EXPECT_EQ(frames_sent(*wire).size(), 1u);

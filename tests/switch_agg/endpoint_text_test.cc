@@ -30,7 +30,7 @@ TEST(EndpointText, OtherTextsAreRefusedWithAnExample) {
     const auto endpoint = parse_endpoint(text);
     ASSERT_FALSE(endpoint) << text;
     EXPECT_EQ(endpoint.error().code, ErrorCode::kInvalidArgument);
-    EXPECT_THAT(endpoint.error().message, testing::HasSubstr("192.0.2.1:7700"));
+    EXPECT_THAT(endpoint.error().message, ::testing::HasSubstr("192.0.2.1:7700"));
   }
 }
 

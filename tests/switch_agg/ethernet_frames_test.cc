@@ -15,7 +15,7 @@ namespace {
 using Bytes = std::vector<uint8_t>;
 
 const WireAddress kSwitch = {{0x02, 0, 0, 0, 0, 0x01}, {10, 0, 0, 1}};
-const WireAddress kWorker = {{0x02, 0, 0, 0, 0, 0x77}, {10, 0, 0, 7}};
+const WireAddress kEthernetFramesWorker = {{0x02, 0, 0, 0, 0, 0x77}, {10, 0, 0, 7}};
 
 /// RFC 1071, a byte at a time.
 uint16_t slow_checksum(ByteSpan bytes) {
@@ -31,7 +31,8 @@ Bytes payload_of(size_t bytes) {
   return payload;
 }
 
-Bytes udp_frame(const Bytes& payload, const WireAddress& from = kWorker, const WireAddress& to = kSwitch) {
+Bytes ethernet_frames_udp_frame(const Bytes& payload, const WireAddress& from = kEthernetFramesWorker,
+                                const WireAddress& to = kSwitch) {
   Bytes frame(kUdpHeadersBytes + payload.size());
   std::ranges::copy(payload, frame.begin() + kUdpHeadersBytes);
   build_udp_headers({from, to, 4000, 7700}, frame);
@@ -40,7 +41,7 @@ Bytes udp_frame(const Bytes& payload, const WireAddress& from = kWorker, const W
 
 /// An echo request of `data` bytes, built by hand.
 Bytes echo_request(size_t data) {
-  Bytes frame = udp_frame(payload_of(data));
+  Bytes frame = ethernet_frames_udp_frame(payload_of(data));
   frame[kEthernetBytes + 9] = 1;
   const std::span<uint8_t> icmp = std::span(frame).subspan(kEthernetBytes + kIpv4Bytes);
   std::ranges::copy(Bytes{8, 0, 0, 0, 0x12, 0x34, 0, 9}, icmp.begin());
@@ -78,19 +79,19 @@ TEST(InternetChecksum, KeepsEveryCarry) {
 TEST(UdpFrame, IsReadAsItWasBuilt) {
   for (const size_t bytes : {0, 1, 2, 63, 64, 1472}) {
     const Bytes payload = payload_of(bytes);
-    const Bytes frame = udp_frame(payload);
+    const Bytes frame = ethernet_frames_udp_frame(payload);
     const auto parsed = parse_udp_frame(frame);
     ASSERT_TRUE(parsed) << bytes;
-    EXPECT_EQ(parsed->from, kWorker);
+    EXPECT_EQ(parsed->from, kEthernetFramesWorker);
     EXPECT_EQ(parsed->to, kSwitch);
     EXPECT_EQ(parsed->from_port, 4000);
     EXPECT_EQ(parsed->to_port, 7700);
-    EXPECT_THAT(parsed->payload, testing::ElementsAreArray(payload));
+    EXPECT_THAT(parsed->payload, ::testing::ElementsAreArray(payload));
   }
 }
 
 TEST(UdpFrame, HasTheseBytes) {
-  const Bytes frame = udp_frame({'h', 'i'});
+  const Bytes frame = ethernet_frames_udp_frame({'h', 'i'});
   const Bytes golden = {0x02, 0,    0,    0,    0, 0x01, 0x02, 0,    0,   0,  0,    0x77, 0x08, 0,  //
                         0x45, 2,    0,    30,   0, 0,    0x40, 0,    64,  17, 0x26, 0xC6, 10,   0,
                         0,    7,    10,   0,    0, 1,  //
@@ -100,7 +101,7 @@ TEST(UdpFrame, HasTheseBytes) {
 
 TEST(UdpFrame, ChecksumsAreRight) {
   for (const size_t bytes : {0, 1, 7, 1400}) {
-    const Bytes frame = udp_frame(payload_of(bytes));
+    const Bytes frame = ethernet_frames_udp_frame(payload_of(bytes));
     const ByteSpan packet = ByteSpan(frame).subspan(kEthernetBytes);
     EXPECT_EQ(slow_checksum(packet.first(kIpv4Bytes)), 0);
     Bytes pseudo(packet.begin() + 12, packet.begin() + 20);  // addresses, then 0, protocol, length, then all of UDP
@@ -112,10 +113,10 @@ TEST(UdpFrame, ChecksumsAreRight) {
 
 TEST(UdpFrame, SaysThatItMayBeMarkedAndWhetherItWas) {
   using protocol::Ecn;
-  EXPECT_EQ(udp_frame({1, 2, 3})[kEthernetBytes + 1], 2) << "ECT(0), no class of service";
+  EXPECT_EQ(ethernet_frames_udp_frame({1, 2, 3})[kEthernetBytes + 1], 2) << "ECT(0), no class of service";
   for (const Ecn ecn : {Ecn::kNotEct, Ecn::kEct1, Ecn::kEct0, Ecn::kCe}) {
     Bytes frame(kUdpHeadersBytes + 3);
-    build_udp_headers({kWorker, kSwitch, 4000, 7700, ecn}, frame);
+    build_udp_headers({kEthernetFramesWorker, kSwitch, 4000, 7700, ecn}, frame);
     const std::span<uint8_t> header = std::span(frame).subspan(kEthernetBytes, kIpv4Bytes);
     EXPECT_EQ(slow_checksum(header), 0);
     ASSERT_TRUE(parse_udp_frame(frame));
@@ -132,15 +133,15 @@ TEST(UdpFrame, SaysThatItMayBeMarkedAndWhetherItWas) {
 }
 
 TEST(UdpFrame, PaddingIsNoPayload) {
-  Bytes frame = udp_frame({1, 2, 3});
+  Bytes frame = ethernet_frames_udp_frame({1, 2, 3});
   frame.resize(60);
   const auto parsed = parse_udp_frame(frame);
   ASSERT_TRUE(parsed);
-  EXPECT_THAT(parsed->payload, testing::ElementsAre(1, 2, 3));
+  EXPECT_THAT(parsed->payload, ::testing::ElementsAre(1, 2, 3));
 }
 
 TEST(UdpFrame, EveryTruncationIsRefused) {
-  const Bytes frame = udp_frame(payload_of(100));
+  const Bytes frame = ethernet_frames_udp_frame(payload_of(100));
   for (size_t bytes = 0; bytes < frame.size(); ++bytes) {
     const auto parsed = parse_udp_frame(ByteSpan(frame).first(bytes));
     ASSERT_FALSE(parsed) << bytes;
@@ -149,7 +150,7 @@ TEST(UdpFrame, EveryTruncationIsRefused) {
 }
 
 TEST(UdpFrame, EveryCorruptionOfTheHeadersStaysInsideTheFrame) {
-  const Bytes whole = udp_frame(payload_of(100));
+  const Bytes whole = ethernet_frames_udp_frame(payload_of(100));
   for (size_t at = 0; at < kUdpHeadersBytes; ++at) {
     for (int value = 0; value < 256; ++value) {
       Bytes frame = whole;
@@ -167,7 +168,7 @@ TEST(UdpFrame, EveryCorruptionOfTheHeadersStaysInsideTheFrame) {
 }
 
 TEST(UdpFrame, OptionsOfIpv4AreSkipped) {
-  Bytes frame = udp_frame({5, 6});
+  Bytes frame = ethernet_frames_udp_frame({5, 6});
   frame.insert(frame.begin() + kEthernetBytes + kIpv4Bytes, {1, 1, 1, 0});
   const std::span<uint8_t> header = std::span(frame).subspan(kEthernetBytes, kIpv4Bytes + 4);
   header[0] = 0x46;
@@ -178,12 +179,12 @@ TEST(UdpFrame, OptionsOfIpv4AreSkipped) {
   header[11] = static_cast<uint8_t>(sum);
   const auto parsed = parse_udp_frame(frame);
   ASSERT_TRUE(parsed);
-  EXPECT_THAT(parsed->payload, testing::ElementsAre(5, 6));
+  EXPECT_THAT(parsed->payload, ::testing::ElementsAre(5, 6));
 }
 
 TEST(UdpFrame, OthersProtocolsAreToldFromMalformedFrames) {
   const auto fault_with = [](size_t at, std::initializer_list<uint8_t> bytes) {
-    Bytes frame = udp_frame(payload_of(10));
+    Bytes frame = ethernet_frames_udp_frame(payload_of(10));
     std::ranges::copy(bytes, frame.begin() + static_cast<ptrdiff_t>(at));
     const std::span<uint8_t> header = std::span(frame).subspan(kEthernetBytes, kIpv4Bytes);
     header[10] = header[11] = 0;
@@ -210,7 +211,7 @@ TEST(UdpFrame, OthersProtocolsAreToldFromMalformedFrames) {
 TEST(Arp, QuestionForSelfIsAnswered) {
   const auto seen = read_arp(kArpQuestion, kSwitch);
   ASSERT_TRUE(seen);
-  EXPECT_EQ(seen->sender, kWorker);
+  EXPECT_EQ(seen->sender, kEthernetFramesWorker);
   EXPECT_TRUE(seen->asks_for_self);
   Bytes answer(kArpFrameBytes);
   build_arp_answer(kSwitch, seen->sender, answer);
@@ -218,7 +219,7 @@ TEST(Arp, QuestionForSelfIsAnswered) {
                         0,    1, 8, 0, 6, 4,    0,    2,                                //
                         0x02, 0, 0, 0, 0, 0x01, 10,   0, 0, 1, 0x02, 0,    0,    0,    0, 0x77, 10, 0, 0, 7};
   EXPECT_EQ(answer, golden);
-  const auto learned = read_arp(answer, kWorker);
+  const auto learned = read_arp(answer, kEthernetFramesWorker);
   ASSERT_TRUE(learned);
   EXPECT_EQ(learned->sender, kSwitch);
   EXPECT_FALSE(learned->asks_for_self);
@@ -226,7 +227,7 @@ TEST(Arp, QuestionForSelfIsAnswered) {
 
 TEST(Arp, OwnQuestionIsTheSameAsAnybodys) {
   Bytes question(kArpFrameBytes);
-  build_arp_question(kWorker, kSwitch.ip, question);
+  build_arp_question(kEthernetFramesWorker, kSwitch.ip, question);
   EXPECT_EQ(question, kArpQuestion);
 }
 
@@ -273,12 +274,12 @@ TEST(Echo, IsAnsweredWithItsOwnData) {
     ASSERT_TRUE(bytes) << data;
     ASSERT_EQ(*bytes, request.size());
     answer.resize(*bytes);
-    EXPECT_TRUE(std::ranges::equal(std::span(answer).first(6), kWorker.mac));
+    EXPECT_TRUE(std::ranges::equal(std::span(answer).first(6), kEthernetFramesWorker.mac));
     EXPECT_TRUE(std::ranges::equal(std::span(answer).subspan(6, 6), kSwitch.mac));
     const ByteSpan packet = ByteSpan(answer).subspan(kEthernetBytes);
     EXPECT_EQ(slow_checksum(packet.first(kIpv4Bytes)), 0);
     EXPECT_TRUE(std::ranges::equal(packet.subspan(12, 4), kSwitch.ip));
-    EXPECT_TRUE(std::ranges::equal(packet.subspan(16, 4), kWorker.ip));
+    EXPECT_TRUE(std::ranges::equal(packet.subspan(16, 4), kEthernetFramesWorker.ip));
     const ByteSpan icmp = packet.subspan(kIpv4Bytes);
     EXPECT_EQ(icmp[0], 0);
     EXPECT_EQ(slow_checksum(icmp), 0);
@@ -292,9 +293,9 @@ TEST(Echo, NothingElseIsAnswered) {
   ASSERT_TRUE(answer_echo(request, kSwitch, out));
   for (size_t bytes = 0; bytes < request.size(); ++bytes)
     EXPECT_FALSE(answer_echo(ByteSpan(request).first(bytes), kSwitch, out)) << bytes;
-  EXPECT_FALSE(answer_echo(request, kWorker, out)) << "sent to another host";
+  EXPECT_FALSE(answer_echo(request, kEthernetFramesWorker, out)) << "sent to another host";
   EXPECT_FALSE(answer_echo(request, kSwitch, std::span(out).first(request.size() - 1))) << "no room";
-  EXPECT_FALSE(answer_echo(udp_frame(payload_of(56)), kSwitch, out)) << "UDP";
+  EXPECT_FALSE(answer_echo(ethernet_frames_udp_frame(payload_of(56)), kSwitch, out)) << "UDP";
   for (size_t at = kEthernetBytes + kIpv4Bytes; at < request.size(); ++at) {
     Bytes broken = request;
     broken[at] ^= 0x10;
@@ -307,7 +308,7 @@ TEST(Echo, ItsOwnAnswerIsNotAnswered) {
   Bytes answer(2000);
   answer.resize(answer_echo(request, kSwitch, answer).value());
   Bytes out(2000);
-  EXPECT_FALSE(answer_echo(answer, kWorker, out));
+  EXPECT_FALSE(answer_echo(answer, kEthernetFramesWorker, out));
 }
 
 }  // namespace

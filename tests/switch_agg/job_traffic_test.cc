@@ -22,8 +22,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using Event = switch_agg::AggregatorEvent;
 
-constexpr uint32_t kFirst = 7;
-constexpr uint32_t kSecond = 8;
+constexpr uint32_t kJobTrafficFirst = 7;
+constexpr uint32_t kJobTrafficSecond = 8;
 /// Header, two nonces and MAC of a CHALLENGE; a CHALREQ is filled up to the same length, so that nobody gets more than he sent.
 constexpr size_t kChallengeBytes = 112;
 
@@ -56,8 +56,8 @@ class JobTraffic : public ::testing::Test {
   };
 
   JobTraffic() {
-    add(first_, kFirst, 2);
-    add(second_, kSecond, 1);
+    add(first_, kJobTrafficFirst, 2);
+    add(second_, kJobTrafficSecond, 1);
   }
 
   void add(Job& job, uint32_t number, uint16_t workers) {

@@ -13,9 +13,9 @@
 namespace millrace::switch_agg {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-class JobsFile : public testing::Test {
+class JobsFile : public ::testing::Test {
  protected:
   JobsFile() {
     std::string pattern = (std::filesystem::temp_directory_path() / "millrace-switch-XXXXXX").string();
@@ -131,8 +131,8 @@ TEST_F(JobsFile, WhatIsNoListIsRefused) {
 
 TEST_F(JobsFile, WhereTextIsNoJsonIsSaid) {
   EXPECT_THAT(refusal("{\"jobs\": [\n  {\"name\": \"a\",\n   \"job\": 7,}\n]}"),
-              testing::AllOf(HasSubstr("jobs.json: line 3, column 13: "), HasSubstr("unexpected '}'"),
-                             HasSubstr("must be JSON of the form {\"jobs\": [")));
+              ::testing::AllOf(HasSubstr("jobs.json: line 3, column 13: "), HasSubstr("unexpected '}'"),
+                               HasSubstr("must be JSON of the form {\"jobs\": [")));
 }
 
 TEST_F(JobsFile, TheLineOfAWrongJobIsSaid) {

@@ -21,8 +21,8 @@ using switch_agg::SwitchPhase;
 using Event = switch_agg::AggregatorEvent;
 
 /// Another job on the rig's switch, with workers of its own.
-struct SecondJob {
-  SecondJob(SwitchRig& on, uint32_t slots) : rig(on) {
+struct JobsSecondJob {
+  JobsSecondJob(SwitchRig& on, uint32_t slots) : rig(on) {
     job = rig.job();
     job.job = 8;
     job.key = job_key(9);
@@ -79,7 +79,7 @@ TEST(JobsTest, TooManyJobsAreRefused) {
 TEST(JobsTest, AJobOverTheQuotaIsToldAndTheOtherGoesOn) {
   SwitchRig rig({.slots = 2, .slots_max = 3});
   rig.open();
-  SecondJob second(rig, 2);
+  JobsSecondJob second(rig, 2);
   const Status added = rig.aggregator().add_job(second.job, rig.now);
   ASSERT_FALSE(added.has_value());
   EXPECT_EQ(added.error().code, ErrorCode::kLimitExceeded);
@@ -101,7 +101,7 @@ TEST(JobsTest, AJobOverTheQuotaIsToldAndTheOtherGoesOn) {
 TEST(JobsTest, AJobThatWaitedGetsTheSlotsOfOneThatLeft) {
   SwitchRig rig({.slots = 2, .slots_max = 3});
   rig.open();
-  SecondJob second(rig, 2);
+  JobsSecondJob second(rig, 2);
   EXPECT_FALSE(rig.aggregator().add_job(second.job, rig.now).has_value());
   rig.aggregator().remove_job(SwitchRig::kJob);
   second.give(second.worker.challenge_request());
@@ -119,7 +119,7 @@ TEST(JobsTest, AJobThatWaitedGetsTheSlotsOfOneThatLeft) {
 TEST(JobsTest, AJobThatStallsHoldsNobodyUp) {
   SwitchRig rig({.slots = 2, .slots_max = 4});
   rig.open();
-  SecondJob second(rig, 2);
+  JobsSecondJob second(rig, 2);
   ASSERT_TRUE(rig.aggregator().add_job(second.job, rig.now).has_value());
   rig.give(0, rig.worker(0).contribution({}, {{5, 1}}));  // and nothing more
   second.give(second.worker.challenge_request());
@@ -136,7 +136,7 @@ TEST(JobsTest, AJobThatStallsHoldsNobodyUp) {
 TEST(JobsTest, APacketOfOneJobIsNoneOfAnother) {
   SwitchRig rig({.slots = 2, .slots_max = 4});
   rig.open();
-  SecondJob second(rig, 2);
+  JobsSecondJob second(rig, 2);
   ASSERT_TRUE(rig.aggregator().add_job(second.job, rig.now).has_value());
   ByteBuffer packet = rig.worker(0).contribution({}, {{5, 1}});
   packet[4] = 8;  // another job's number, the same life: lives differ

@@ -60,7 +60,7 @@ TEST(Lane, CountsTakesJobsAndEnds) {
   lane.change_jobs({}, {large});
   std::vector<std::string> refusals;
   EXPECT_TRUE(becomes_true([&] { return !(refusals = lane.take_refusals()).empty(); }));
-  EXPECT_THAT(refusals, testing::ElementsAre(testing::HasSubstr("job 'large'")));
+  EXPECT_THAT(refusals, ::testing::ElementsAre(::testing::HasSubstr("job 'large'")));
   lane.change_jobs({7}, {});
   EXPECT_TRUE(becomes_true([&] {
     const LaneReport report = lane.report();
@@ -74,13 +74,13 @@ TEST(Lane, JobsThatCannotBeAreNamed) {
   SwitchJob job = bench_job(2, 4, 100);
   const Status added = lane.add_jobs({job}, 0);
   ASSERT_FALSE(added);
-  EXPECT_THAT(added.error().message, testing::HasSubstr("job 'bench'"));
+  EXPECT_THAT(added.error().message, ::testing::HasSubstr("job 'bench'"));
 }
 
 TEST(Lane, JobsWithoutSlotsAreTold) {
   Lane lane(std::make_unique<EndlessPort>(), {.slots_max = 3}, 1);
   EXPECT_TRUE(lane.add_jobs({bench_job(2, 4, 640)}, 0));
-  EXPECT_THAT(lane.take_refusals(), testing::ElementsAre(testing::HasSubstr("job 'bench'")));
+  EXPECT_THAT(lane.take_refusals(), ::testing::ElementsAre(::testing::HasSubstr("job 'bench'")));
   EXPECT_TRUE(lane.take_refusals().empty());
 }
 

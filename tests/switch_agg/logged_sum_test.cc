@@ -18,32 +18,34 @@ using switch_agg::LoggedSum;
 using switch_agg::WindowMemory;
 using switch_agg::WindowSum;
 
-constexpr uint32_t kIndices = 512;
+constexpr uint32_t kLoggedSumIndices = 512;
 
 struct Memory {
-  std::vector<int32_t> sums = std::vector<int32_t>(kIndices);
-  std::vector<uint64_t> bits = std::vector<uint64_t>(kIndices / 64 * 2);
+  std::vector<int32_t> sums = std::vector<int32_t>(kLoggedSumIndices);
+  std::vector<uint64_t> bits = std::vector<uint64_t>(kLoggedSumIndices / 64 * 2);
 
-  WindowMemory window() { return {sums, std::span(bits).first(kIndices / 64), std::span(bits).subspan(kIndices / 64)}; }
+  WindowMemory window() {
+    return {sums, std::span(bits).first(kLoggedSumIndices / 64), std::span(bits).subspan(kLoggedSumIndices / 64)};
+  }
   bool is_zero() const {
     return std::ranges::all_of(sums, [](int32_t at) { return at == 0; }) &&
            std::ranges::all_of(bits, [](uint64_t at) { return at == 0; });
   }
 };
 
-struct Entries {
+struct LoggedEntries {
   std::vector<uint16_t> indices;
   std::vector<int32_t> values;
 };
 
-Entries draw(RandomSequence& random, size_t count_max, int32_t value_max) {
+LoggedEntries draw(RandomSequence& random, size_t count_max, int32_t value_max) {
   std::set<uint16_t> indices;
   const bool is_run = random.next_below(8) == 0;
-  const uint64_t first = random.next_below(kIndices - count_max);
+  const uint64_t first = random.next_below(kLoggedSumIndices - count_max);
   const uint64_t count = random.next_below(count_max);
   for (uint64_t at = 0; at < count; ++at)
-    indices.insert(static_cast<uint16_t>(is_run ? first + at : random.next_below(kIndices)));
-  Entries entries;
+    indices.insert(static_cast<uint16_t>(is_run ? first + at : random.next_below(kLoggedSumIndices)));
+  LoggedEntries entries;
   for (const uint16_t index : indices) {
     entries.indices.push_back(index);
     const auto value = static_cast<int64_t>(random.next_below(2 * static_cast<uint64_t>(value_max))) - value_max;
@@ -56,20 +58,20 @@ class LoggedSumTest : public ::testing::Test {
  protected:
   static constexpr size_t kLog = 100;
 
-  void add(const Entries& entries, int32_t headroom) {
+  void add(const LoggedEntries& entries, int32_t headroom) {
     at_once_.add({entries.indices, entries.values}, headroom);
     logged_.add({entries.indices, entries.values}, headroom);
   }
   /// Both taken are equal, and nothing is left. Returns how many were omitted.
   uint32_t expect_same() {
-    Entries expected = {std::vector<uint16_t>(kIndices), std::vector<int32_t>(kIndices)};
-    Entries taken = expected;
+    LoggedEntries expected = {std::vector<uint16_t>(kLoggedSumIndices), std::vector<int32_t>(kLoggedSumIndices)};
+    LoggedEntries taken = expected;
     const WindowSum::Taken a = at_once_.take(expected.indices, expected.values);
     const WindowSum::Taken b = logged_.take(taken.indices, taken.values);
     EXPECT_EQ(b.count, a.count);
     EXPECT_EQ(b.omitted, a.omitted);
     EXPECT_EQ(b.magnitude_or, a.magnitude_or);
-    for (Entries* entries : {&expected, &taken}) {
+    for (LoggedEntries* entries : {&expected, &taken}) {
       entries->indices.resize(a.count);
       entries->values.resize(a.count);
     }
@@ -82,8 +84,8 @@ class LoggedSumTest : public ::testing::Test {
 
   Memory plain_;
   Memory own_;
-  std::vector<uint64_t> shared_present_ = std::vector<uint64_t>(kIndices / 64);
-  std::vector<uint16_t> shared_ranks_ = std::vector<uint16_t>(kIndices / 64);
+  std::vector<uint64_t> shared_present_ = std::vector<uint64_t>(kLoggedSumIndices / 64);
+  std::vector<uint16_t> shared_ranks_ = std::vector<uint16_t>(kLoggedSumIndices / 64);
   std::vector<uint16_t> log_indices_ = std::vector<uint16_t>(kLog);
   std::vector<int32_t> log_values_ = std::vector<int32_t>(kLog);
   WindowSum at_once_{plain_.window()};
@@ -123,7 +125,7 @@ TEST_F(LoggedSumTest, SetsThatComeAgainAreSummedAsAtOnce) {
   RandomSequence random(RandomKey::from(3));
   uint32_t omitted = 0;
   for (int turn = 0; turn < 5000; ++turn) {
-    std::vector<Entries> sets = {draw(random, 8, 1000), draw(random, 8, 1000), draw(random, 8, 1000), {{7}, {1}}};
+    std::vector<LoggedEntries> sets = {draw(random, 8, 1000), draw(random, 8, 1000), draw(random, 8, 1000), {{7}, {1}}};
     if (random.next_below(2) == 0) {
       for (uint16_t& index : sets[0].indices) index = static_cast<uint16_t>(index / 4);
       sets[0].indices.erase(std::ranges::unique(sets[0].indices).begin(), sets[0].indices.end());
@@ -135,7 +137,7 @@ TEST_F(LoggedSumTest, SetsThatComeAgainAreSummedAsAtOnce) {
     const std::array<int32_t, 4> headrooms = {kMost, kMost / 2, kMost / 4, 100};
     const int32_t headroom = headrooms[random.next_below(headrooms.size())];
     for (uint64_t parts = random.next_below(9); parts > 0; --parts) {
-      Entries next = sets[random.next_below(sets.size())];
+      LoggedEntries next = sets[random.next_below(sets.size())];
       for (int32_t& value : next.values) {
         const auto under = static_cast<int32_t>(random.next_below(3));
         value = random.next_below(2) == 0 ? headroom - under : under - headroom;
@@ -206,8 +208,8 @@ TEST_F(LoggedSumTest, SeveralPartsThatLookLikeOneRunAreNone) {
 }
 
 TEST_F(LoggedSumTest, ALogIsFilledToItsLastEntry) {
-  Entries half;
-  Entries other;
+  LoggedEntries half;
+  LoggedEntries other;
   for (uint16_t at = 0; at < kLog / 2; ++at) {
     half.indices.push_back(static_cast<uint16_t>(3 * at));
     half.values.push_back(at);

@@ -49,7 +49,7 @@ TEST(MemoryPort, WhatIsSentIsThereAfterTheFlush) {
   EXPECT_TRUE(port.sent().empty());
   port.flush();
   ASSERT_EQ(port.sent().size(), 1u);
-  EXPECT_THAT(port.sent()[0].bytes, testing::ElementsAre(7));
+  EXPECT_THAT(port.sent()[0].bytes, ::testing::ElementsAre(7));
   EXPECT_EQ(port.sent()[0].to, endpoint(5));
   port.room()[0] = 8;
   port.send(1, endpoint(6));
@@ -70,13 +70,13 @@ TEST(MemoryPort, WhatGoesToSeveralIsOneBuffer) {
   port.send(1, endpoint(4));
   port.flush();
   ASSERT_EQ(port.sent().size(), 4u);
-  EXPECT_THAT(port.sent()[0].bytes, testing::ElementsAre(1));
+  EXPECT_THAT(port.sent()[0].bytes, ::testing::ElementsAre(1));
   for (const size_t at : {1, 2}) {
-    EXPECT_THAT(port.sent()[at].bytes, testing::ElementsAre(7, 8));
+    EXPECT_THAT(port.sent()[at].bytes, ::testing::ElementsAre(7, 8));
     EXPECT_EQ(port.sent()[at].to, endpoint(static_cast<uint16_t>(1 + at)));
   }
   EXPECT_EQ(port.sent()[1].bytes.data(), port.sent()[2].bytes.data());
-  EXPECT_THAT(port.sent()[3].bytes, testing::ElementsAre(9));
+  EXPECT_THAT(port.sent()[3].bytes, ::testing::ElementsAre(9));
   EXPECT_EQ(port.counters().packets_out, 4u);
   EXPECT_EQ(port.counters().bytes_out, 6u);
 }

@@ -11,7 +11,7 @@
 namespace millrace::switch_agg {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 struct Parsed {
   std::variant<RunOptions, BenchOptions, LoadOptions, int> result;
@@ -21,11 +21,11 @@ struct Parsed {
 
 Parsed parse(std::vector<const char*> arguments) {
   arguments.insert(arguments.begin(), "millrace-switch");
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
   auto result = parse_options(static_cast<int>(arguments.size()), arguments.data());
-  std::string out = testing::internal::GetCapturedStdout();
-  return {std::move(result), std::move(out), testing::internal::GetCapturedStderr()};
+  std::string out = ::testing::internal::GetCapturedStdout();
+  return {std::move(result), std::move(out), ::testing::internal::GetCapturedStderr()};
 }
 
 /// The arguments are wrong: exit code 2, one line on stderr with `sentence`.
@@ -34,7 +34,7 @@ void expect_usage(std::vector<const char*> arguments, const char* sentence) {
   ASSERT_TRUE(std::holds_alternative<int>(parsed.result)) << sentence;
   EXPECT_EQ(std::get<int>(parsed.result), 2);
   EXPECT_THAT(parsed.error, HasSubstr(sentence));
-  EXPECT_THAT(parsed.error, testing::EndsWith("; see millrace-switch --help\n"));
+  EXPECT_THAT(parsed.error, ::testing::EndsWith("; see millrace-switch --help\n"));
   EXPECT_EQ(std::ranges::count(parsed.error, '\n'), 1);
 }
 

@@ -10,7 +10,7 @@
 namespace millrace::switch_agg {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 TEST(RacksFile, IsAListOfWorkersForEachRack) {
   const auto racks = parse_racks(R"({"racks": [[0, 1], [2, 63], [5]]})");

@@ -17,8 +17,8 @@ using switch_agg::SwitchPhase;
 using Event = switch_agg::AggregatorEvent;
 namespace flag = protocol::datagram_flag;
 
-constexpr uint64_t kFirst = 77;   ///< membership of the job before
-constexpr uint64_t kSecond = 78;  ///< ... and of the one that comes
+constexpr uint64_t kSecondJobFirst = 77;   ///< membership of the job before
+constexpr uint64_t kSecondJobSecond = 78;  ///< ... and of the one that comes
 
 /// The rig's workers are the job before; these are processes of the one that comes, under the same numbers.
 class SecondJob {
@@ -55,7 +55,7 @@ class SecondJob {
   /// Handshakes, HELLOs, and a first turn of two of its workers and the third: what comes of it is theirs alone.
   void begins(uint32_t epoch) {
     ASSERT_NO_FATAL_FAILURE(shake_hands());
-    for (uint32_t at = 0; at < 3; ++at) hello(at, {.epoch = epoch, .positions = {}, .membership = kSecond});
+    for (uint32_t at = 0; at < 3; ++at) hello(at, {.epoch = epoch, .positions = {}, .membership = kSecondJobSecond});
     ASSERT_EQ(rig_.aggregator().status()[0].phase, SwitchPhase::kOpen);
     ASSERT_EQ(rig_.aggregator().status()[0].epoch, epoch);
     for (uint32_t at = 0; at < 3; ++at)
@@ -88,8 +88,9 @@ TEST(SecondJobTest, BeginsAtOnceWhereTheOneBeforeHasEndedAndIsQuiet) {
     uint64_t membership;
     NoticeCode told;
   };
-  for (const Case& one : {Case{5, 1, kSecond, NoticeCode::kOldEpoch}, Case{1, 1, kSecond, NoticeCode::kOtherMembership},
-                          Case{1, 1, kFirst, NoticeCode::kOtherMembership}}) {
+  for (const Case& one :
+       {Case{5, 1, kSecondJobSecond, NoticeCode::kOldEpoch}, Case{1, 1, kSecondJobSecond, NoticeCode::kOtherMembership},
+        Case{1, 1, kSecondJobFirst, NoticeCode::kOtherMembership}}) {
     SwitchRig rig;
     rig.open();
     if (one.epoch_before != 1) rig.greet(one.epoch_before, {1, 1, 1});
@@ -120,7 +121,7 @@ TEST(SecondJobTest, BeginsWhereTheOneBeforeHasEndedAndNotAllGreetInItsLastEpoch)
   SecondJob second(rig);
   ASSERT_NO_FATAL_FAILURE(second.shake_hands());
   rig.now += kNsPerS;
-  second.hello(0, {.epoch = 1, .positions = {}, .membership = kSecond});
+  second.hello(0, {.epoch = 1, .positions = {}, .membership = kSecondJobSecond});
   EXPECT_EQ(rig.counted(Event::kBegunAnew), 1);
   ASSERT_NO_FATAL_FAILURE(second.begins(1));
 }
@@ -133,7 +134,7 @@ TEST(SecondJobTest, WaitsWhileTheOneBeforeHasMoreToSend) {
   SecondJob second(rig);
   ASSERT_NO_FATAL_FAILURE(second.shake_hands());
   rig.now += 5 * kNsPerS;
-  second.hello(0, {.positions = {}, .membership = kSecond});
+  second.hello(0, {.positions = {}, .membership = kSecondJobSecond});
   EXPECT_EQ(second.told(0), NoticeCode::kOtherMembership);
   EXPECT_EQ(rig.counted(Event::kBegunAnew), 0);
 }
@@ -149,13 +150,13 @@ TEST(SecondJobTest, AJobThatRunsKeepsItsSessionsAndItsEpoch) {
   ASSERT_NO_FATAL_FAILURE(second.shake_hands());
   rig.now += 5 * kNsPerS;  // it computes for long
   for (uint32_t at = 0; at < 3; ++at) {
-    second.hello(at, {.positions = {}, .membership = kSecond});
+    second.hello(at, {.positions = {}, .membership = kSecondJobSecond});
     EXPECT_EQ(second.told(at), NoticeCode::kOtherMembership);
   }
   // Of the same hash as well, by where it stands or because its name has contributed.
-  second.hello(0, {.positions = {}, .membership = kFirst});
+  second.hello(0, {.positions = {}, .membership = kSecondJobFirst});
   rig.now += kNsPerMs;
-  second.hello(2, {.positions = {7, 7}, .membership = kFirst});
+  second.hello(2, {.positions = {7, 7}, .membership = kSecondJobFirst});
   EXPECT_EQ(second.told(2), NoticeCode::kOtherMembership);
   EXPECT_EQ(rig.counted(Event::kHelloRefused), 5);
   EXPECT_EQ(life(rig), before);
@@ -174,7 +175,7 @@ TEST(SecondJobTest, BeginsWhenTheLeaseOfAKilledJobIsOver) {
     ASSERT_NO_FATAL_FAILURE(second.shake_hands());
     for (int time = 0; time < 19; ++time) {
       rig.now += kNsPerS / 2;
-      second.hello(0, {.positions = {}, .membership = kSecond});
+      second.hello(0, {.positions = {}, .membership = kSecondJobSecond});
       rig.tick();
     }
     EXPECT_EQ(rig.counted(Event::kLeaseExpired), 0);
@@ -244,15 +245,15 @@ TEST(SecondJobTest, BeginsAtARackThatIsQuiet) {
   const uint64_t before = rig.rack().status()[0].life;
   rig.to_rack(0, {}, {{1, 5}});
   ASSERT_NO_FATAL_FAILURE(rig.shake_hands_with_rack());
-  rig.greet_rack(1, 7, kSecond);
+  rig.greet_rack(1, 7, kSecondJobSecond);
   EXPECT_EQ(rig.rack().status()[0].life, before);
   EXPECT_EQ(rig.counted_at_rack(Event::kHelloRefused), 2);
   rig.now += kNsPerS;
-  rig.greet_rack(1, 7, kSecond);
+  rig.greet_rack(1, 7, kSecondJobSecond);
   EXPECT_NE(rig.rack().status()[0].life, before);
   EXPECT_EQ(rig.counted_at_rack(Event::kBegunAnew), 1);
   ASSERT_NO_FATAL_FAILURE(rig.shake_hands_with_rack());
-  rig.greet_rack(1, 7, kSecond);
+  rig.greet_rack(1, 7, kSecondJobSecond);
   rig.partials();
   rig.to_rack(1, {}, {{1, 7}});
   EXPECT_TRUE(rig.partials().empty()) << "what worker 0 of the job before sent is in no sum";

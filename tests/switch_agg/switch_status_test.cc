@@ -12,12 +12,13 @@
 #include "switch_agg/lane_of.h"
 #include "switch_agg/metrics_export.h"
 #include "switch_agg/status_json.h"
+#include "tests/support/tree_paths.h"
 
 namespace millrace::switch_agg {
 namespace {
 
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 SwitchStatus example() {
   SwitchStatus status;
@@ -75,7 +76,7 @@ TEST(SwitchMetrics, AJobThatIsGoneHasNoSeries) {
 }
 
 TEST(SwitchMetrics, AreTheOnesOfTheTable) {
-  std::ifstream file(MILLRACE_SWITCH_IO_MD);
+  std::ifstream file(source_file("switch_agg/IO.md"));
   std::stringstream text;
   text << file.rdbuf();
   for (const monitoring::MetricInfo& info : switch_metric_catalog()) {
@@ -305,7 +306,7 @@ TEST(LaneJobs, AJobOfSeveralLanesIsOnAsManyLcoresAndSharesWhatItHas) {
       shares.push_back(one.reselect_k);
     }
   }
-  EXPECT_THAT(shares, testing::UnorderedElementsAre(3, 3, 2, 2));
+  EXPECT_THAT(shares, ::testing::UnorderedElementsAre(3, 3, 2, 2));
   EXPECT_EQ(jobs_of_lane({job}, 2, 3).size(), 2u) << "5 and 8";
   job.reselect_k = 0;
   for (const SwitchJob& one : split_by_lanes(job)) EXPECT_EQ(one.reselect_k, 0u) << "the whole sum";
@@ -318,7 +319,7 @@ TEST(LaneJobs, AJobWhoseLanesChangedIsAnother) {
   SwitchJob after = before;
   after.lanes = 2;
   const JobChanges changes = job_changes({before}, {after}, 0, 1);
-  EXPECT_THAT(changes.removed, testing::ElementsAre(5));
+  EXPECT_THAT(changes.removed, ::testing::ElementsAre(5));
   EXPECT_EQ(changes.added.size(), 2u);
 }
 
@@ -358,7 +359,7 @@ TEST(LaneJobs, OnlyWhatChangedIsChanged) {
   EXPECT_TRUE(job_changes({a, b}, {b, a}, 0, 1).added.empty());
   EXPECT_TRUE(job_changes({a, b}, {b, a}, 0, 1).removed.empty());
   const JobChanges changes = job_changes({a, b}, {changed}, 0, 1);
-  EXPECT_THAT(changes.removed, testing::ElementsAre(1, 2));
+  EXPECT_THAT(changes.removed, ::testing::ElementsAre(1, 2));
   ASSERT_EQ(changes.added.size(), 1u);
   EXPECT_EQ(changes.added.front().workers, 9u);
 }

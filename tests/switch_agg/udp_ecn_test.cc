@@ -21,9 +21,9 @@ namespace {
 
 using protocol::Ecn;
 
-constexpr int kPatienceMs = 10'000;
+constexpr int kUdpEcnPatienceMs = 10'000;
 
-std::unique_ptr<UdpPort> open(const char* address) {
+std::unique_ptr<UdpPort> open_udp_ecn(const char* address) {
   auto port = UdpPort::open({.listen = parse_endpoint(address).value()});
   return port ? std::move(*port) : nullptr;
 }
@@ -66,7 +66,7 @@ class BareSocket {
   /// TOS or traffic class of the next datagram; empty: none comes.
   std::optional<int> next_traffic_class() const {
     pollfd readable{socket_, POLLIN, 0};
-    if (::poll(&readable, 1, kPatienceMs) != 1) return std::nullopt;
+    if (::poll(&readable, 1, kUdpEcnPatienceMs) != 1) return std::nullopt;
     std::array<uint8_t, 2048> data;
     alignas(cmsghdr) std::array<uint8_t, 256> control;
     iovec piece{data.data(), data.size()};
@@ -120,7 +120,7 @@ struct Way {
 class UdpEcn : public ::testing::TestWithParam<Way> {
  protected:
   void SetUp() override {
-    port_ = open(GetParam().listen);
+    port_ = open_udp_ecn(GetParam().listen);
     if (!port_) GTEST_SKIP() << "no IPv6 on this machine";
     at_ = parse_endpoint(GetParam().reached_at).value();
     at_.port = port_->address().port;
@@ -135,7 +135,7 @@ class UdpEcn : public ::testing::TestWithParam<Way> {
   std::vector<Ecn> seen(size_t count) {
     std::vector<Ecn> out;
     while (out.size() < count) {
-      port_->wait(kPatienceMs);
+      port_->wait(kUdpEcnPatienceMs);
       const auto burst = port_->receive();
       if (burst.empty()) break;
       for (const protocol::ReceivedPacket& packet : burst) out.push_back(packet.ecn);
@@ -177,7 +177,7 @@ TEST_P(UdpEcn, WhatTheNetworkSaidIsReadWithoutTheRestOfTheByte) {
   for (const int traffic_class : {0, 1, 2, 3, 0xB8 | 3, 0xB8}) {
     worker.set_traffic_class(traffic_class);
     worker.send({1, 2, 3}, at_);
-    EXPECT_THAT(seen(1), testing::ElementsAre(static_cast<Ecn>(traffic_class & 3))) << traffic_class;
+    EXPECT_THAT(seen(1), ::testing::ElementsAre(static_cast<Ecn>(traffic_class & 3))) << traffic_class;
   }
 }
 
@@ -199,13 +199,13 @@ TEST_P(UdpEcn, AMarkIsOfItsOwnPacketAlone) {
   BareSocket plain(GetParam().family);
   marked.send({1}, at_);
   plain.send({2}, at_);
-  EXPECT_THAT(seen(2), testing::ElementsAre(Ecn::kCe, Ecn::kNotEct));
+  EXPECT_THAT(seen(2), ::testing::ElementsAre(Ecn::kCe, Ecn::kNotEct));
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, UdpEcn,
-                         testing::Values(Way{"127.0.0.1:0", "127.0.0.1:0", AF_INET},
-                                         Way{"[::1]:0", "[::1]:0", AF_INET6}, Way{"[::]:0", "[::1]:0", AF_INET6},
-                                         Way{"[::]:0", "127.0.0.1:0", AF_INET}));
+                         ::testing::Values(Way{"127.0.0.1:0", "127.0.0.1:0", AF_INET},
+                                           Way{"[::1]:0", "[::1]:0", AF_INET6}, Way{"[::]:0", "[::1]:0", AF_INET6},
+                                           Way{"[::]:0", "127.0.0.1:0", AF_INET}));
 
 }  // namespace
 }  // namespace millrace::switch_agg

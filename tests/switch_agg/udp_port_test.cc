@@ -14,15 +14,15 @@
 namespace millrace::switch_agg {
 namespace {
 
-constexpr int kPatienceMs = 10'000;
+constexpr int kUdpPortPatienceMs = 10'000;
 
-std::unique_ptr<UdpPort> open(const char* address, size_t packet_bytes_max = 1472) {
+std::unique_ptr<UdpPort> open_udp_port(const char* address, size_t packet_bytes_max = 1472) {
   auto port = UdpPort::open({.listen = parse_endpoint(address).value(), .packet_bytes_max = packet_bytes_max});
   EXPECT_TRUE(port) << port.error().message;
   return port ? std::move(*port) : nullptr;
 }
 
-void send(UdpPort& port, const std::vector<uint8_t>& bytes, const protocol::Endpoint& to) {
+void send_udp_port(UdpPort& port, const std::vector<uint8_t>& bytes, const protocol::Endpoint& to) {
   const std::span<uint8_t> room = port.room();
   ASSERT_GE(room.size(), bytes.size());
   std::ranges::copy(bytes, room.begin());
@@ -33,7 +33,7 @@ void send(UdpPort& port, const std::vector<uint8_t>& bytes, const protocol::Endp
 std::span<const protocol::ReceivedPacket> next_burst(UdpPort& port) {
   std::span<const protocol::ReceivedPacket> burst = port.receive();
   if (burst.empty()) {
-    port.wait(kPatienceMs);
+    port.wait(kUdpPortPatienceMs);
     burst = port.receive();
   }
   return burst;
@@ -44,13 +44,13 @@ TEST(UdpPort, PacketsComeWithTheirSendersAddress) {
     auto opened = UdpPort::open({.listen = parse_endpoint(address).value()});
     if (!opened) continue;  // a machine without IPv6
     UdpPort& a = **opened;
-    const auto b = open(address);
+    const auto b = open_udp_port(address);
     ASSERT_TRUE(b);
-    send(a, {1, 2, 3}, b->address());
+    send_udp_port(a, {1, 2, 3}, b->address());
     a.flush();
     const auto burst = next_burst(*b);
     ASSERT_EQ(burst.size(), 1u) << address;
-    EXPECT_THAT(burst[0].bytes, testing::ElementsAre(1, 2, 3));
+    EXPECT_THAT(burst[0].bytes, ::testing::ElementsAre(1, 2, 3));
     EXPECT_EQ(burst[0].from, a.address());
     EXPECT_EQ(a.counters().packets_out, 1u);
     EXPECT_EQ(a.counters().bytes_out, 3u);
@@ -62,10 +62,10 @@ TEST(UdpPort, PacketsComeWithTheirSendersAddress) {
 TEST(UdpPort, ASocketForAllAddressesTakesIpv4) {
   auto both = UdpPort::open({.listen = parse_endpoint("[::]:0").value()});
   if (!both) GTEST_SKIP() << "no IPv6 on this machine: " << both.error().message;
-  const auto four = open("127.0.0.1:0");
+  const auto four = open_udp_port("127.0.0.1:0");
   protocol::Endpoint to = parse_endpoint("127.0.0.1:0").value();
   to.port = (*both)->address().port;
-  send(*four, {9}, to);
+  send_udp_port(*four, {9}, to);
   four->flush();
   const auto burst = next_burst(**both);
   ASSERT_EQ(burst.size(), 1u);
@@ -73,29 +73,29 @@ TEST(UdpPort, ASocketForAllAddressesTakesIpv4) {
 }
 
 TEST(UdpPort, MoreThanABurstIsSentAndReceived) {
-  const auto a = open("127.0.0.1:0");
-  const auto b = open("127.0.0.1:0");
+  const auto a = open_udp_port("127.0.0.1:0");
+  const auto b = open_udp_port("127.0.0.1:0");
   constexpr uint8_t kPackets = 150;
-  for (uint8_t i = 0; i < kPackets; ++i) send(*a, {i}, b->address());
+  for (uint8_t i = 0; i < kPackets; ++i) send_udp_port(*a, {i}, b->address());
   a->flush();
   uint8_t seen = 0;
   while (seen < kPackets) {
     const auto burst = next_burst(*b);
     ASSERT_FALSE(burst.empty()) << int{seen};
-    for (const protocol::ReceivedPacket& packet : burst) EXPECT_THAT(packet.bytes, testing::ElementsAre(seen++));
+    for (const protocol::ReceivedPacket& packet : burst) EXPECT_THAT(packet.bytes, ::testing::ElementsAre(seen++));
   }
   EXPECT_TRUE(b->receive().empty());
 }
 
 TEST(UdpPort, BytesForSeveralStayWhatTheyAreOverFullBursts) {
-  const auto a = open("127.0.0.1:0");
-  const auto b = open("127.0.0.1:0");
+  const auto a = open_udp_port("127.0.0.1:0");
+  const auto b = open_udp_port("127.0.0.1:0");
   // Of three receivers one is refused. 70 times 2 packets and one between them: buffers go round while others are gathered.
   const std::vector<protocol::Endpoint> to = {b->address(), parse_endpoint("[2001:db8::1]:9").value(), b->address()};
   std::vector<int> expected;
   for (uint8_t i = 0; i < 70; ++i) {
     EXPECT_EQ(a->send_to_each(std::vector<uint8_t>{i}, to), 3u);
-    send(*a, {static_cast<uint8_t>(100 + i)}, b->address());
+    send_udp_port(*a, {static_cast<uint8_t>(100 + i)}, b->address());
     for (const int byte : {i + 0, i + 0, 100 + i}) expected.push_back(byte);
   }
   a->flush();
@@ -112,15 +112,15 @@ TEST(UdpPort, BytesForSeveralStayWhatTheyAreOverFullBursts) {
 
 // Several are one piece for the kernel, whose segments have one length: what follows the shorter ones is zeros.
 TEST(UdpPort, DatagramsOfAnyLengthsComeWholeAndInOrder) {
-  const auto a = open("127.0.0.1:0");
-  const auto b = open("127.0.0.1:0");
-  const auto c = open("127.0.0.1:0");
+  const auto a = open_udp_port("127.0.0.1:0");
+  const auto b = open_udp_port("127.0.0.1:0");
+  const auto c = open_udp_port("127.0.0.1:0");
   std::vector<std::vector<uint8_t>> sent;
   for (int i = 0; i < 300; ++i) {
     const int length = 80 + i * 37 % 120 + (i % 7 == 0 ? 1000 : 0);
     sent.push_back(std::vector<uint8_t>(static_cast<size_t>(length), static_cast<uint8_t>(1 + i % 250)));
-    send(*a, sent.back(), b->address());
-    send(*a, sent.back(), c->address());
+    send_udp_port(*a, sent.back(), b->address());
+    send_udp_port(*a, sent.back(), c->address());
   }
   a->flush();
   EXPECT_EQ(a->counters().packets_out, 600u);
@@ -141,38 +141,38 @@ TEST(UdpPort, DatagramsOfAnyLengthsComeWholeAndInOrder) {
 }
 
 TEST(UdpPort, APacketThatIsTooLongIsDroppedAndCounted) {
-  const auto a = open("127.0.0.1:0", 200);
-  const auto b = open("127.0.0.1:0", 100);
-  send(*a, std::vector<uint8_t>(101, 1), b->address());
-  send(*a, std::vector<uint8_t>(100, 2), b->address());
+  const auto a = open_udp_port("127.0.0.1:0", 200);
+  const auto b = open_udp_port("127.0.0.1:0", 100);
+  send_udp_port(*a, std::vector<uint8_t>(101, 1), b->address());
+  send_udp_port(*a, std::vector<uint8_t>(100, 2), b->address());
   a->flush();
   std::vector<size_t> sizes;
   while (b->counters().packets_in + b->counters().too_long < 2) {
     for (const protocol::ReceivedPacket& packet : next_burst(*b)) sizes.push_back(packet.bytes.size());
   }
-  EXPECT_THAT(sizes, testing::ElementsAre(100));
+  EXPECT_THAT(sizes, ::testing::ElementsAre(100));
   EXPECT_EQ(b->counters().too_long, 1u);
 }
 
 TEST(UdpPort, OneDestinationThatIsRefusedDoesNotHoldUpOthers) {
-  const auto a = open("127.0.0.1:0");
-  const auto b = open("127.0.0.1:0");
-  send(*a, {1}, parse_endpoint("255.255.255.255:9").value());  // without SO_BROADCAST: not permitted
-  send(*a, {2}, parse_endpoint("[2001:db8::1]:9").value());    // of another family
-  send(*a, {3}, b->address());
+  const auto a = open_udp_port("127.0.0.1:0");
+  const auto b = open_udp_port("127.0.0.1:0");
+  send_udp_port(*a, {1}, parse_endpoint("255.255.255.255:9").value());  // without SO_BROADCAST: not permitted
+  send_udp_port(*a, {2}, parse_endpoint("[2001:db8::1]:9").value());    // of another family
+  send_udp_port(*a, {3}, b->address());
   a->flush();
   const auto burst = next_burst(*b);
   ASSERT_EQ(burst.size(), 1u);
-  EXPECT_THAT(burst[0].bytes, testing::ElementsAre(3));
+  EXPECT_THAT(burst[0].bytes, ::testing::ElementsAre(3));
   EXPECT_EQ(a->counters().send_refused, 2u);
 }
 
 TEST(UdpPort, APortInUseIsSaid) {
-  const auto a = open("127.0.0.1:0");
+  const auto a = open_udp_port("127.0.0.1:0");
   const auto again = UdpPort::open({.listen = a->address()});
   ASSERT_FALSE(again);
   EXPECT_EQ(again.error().code, ErrorCode::kIo);
-  EXPECT_THAT(again.error().message, testing::HasSubstr(endpoint_text(a->address())));
+  EXPECT_THAT(again.error().message, ::testing::HasSubstr(endpoint_text(a->address())));
 }
 
 TEST(UdpPort, AnAddressOfAnotherMachineIsSaid) {
@@ -185,9 +185,9 @@ TEST(UdpPort, LanesOfOneAddressGetThePacketsOfTheirJobs) {
   constexpr uint32_t kLanes = 3;
   auto lanes = UdpPort::open_lanes({.listen = parse_endpoint("127.0.0.1:0").value()}, kLanes);
   ASSERT_TRUE(lanes) << lanes.error().message;
-  const auto worker = open("127.0.0.1:0");
+  const auto worker = open_udp_port("127.0.0.1:0");
   const protocol::Endpoint to = (*lanes)[0]->address();
-  const auto send = [&](std::span<const uint8_t> bytes) {
+  const auto send_udp_port = [&](std::span<const uint8_t> bytes) {
     std::ranges::copy(bytes, worker->room().begin());
     worker->send(bytes.size(), to);
     worker->flush();
@@ -197,7 +197,7 @@ TEST(UdpPort, LanesOfOneAddressGetThePacketsOfTheirJobs) {
     protocol::DatagramHeader header;
     header.job = job;
     protocol::put_header(header, packet);
-    send(packet);
+    send_udp_port(packet);
     UdpPort& lane = *(*lanes)[lane_of_job(job, kLanes)];
     EXPECT_EQ(lane.address(), to);
     const auto burst = next_burst(lane);
@@ -205,7 +205,7 @@ TEST(UdpPort, LanesOfOneAddressGetThePacketsOfTheirJobs) {
     EXPECT_EQ(burst[0].bytes.size(), packet.size());
     EXPECT_EQ(protocol::job_number_of(burst[0].bytes), job);
   }
-  send(std::array<uint8_t, 7>{1, 2, 3, 4, 5, 6, 7});
+  send_udp_port(std::array<uint8_t, 7>{1, 2, 3, 4, 5, 6, 7});
   EXPECT_EQ(next_burst(*(*lanes)[0]).size(), 1u) << "too short for a job's number";
 }
 
@@ -214,7 +214,7 @@ TEST(UdpPort, JobsOfOneBurstComeToTheirLanesAll) {
   constexpr uint32_t kLanes = 2;
   auto lanes = UdpPort::open_lanes({.listen = parse_endpoint("127.0.0.1:0").value()}, kLanes);
   ASSERT_TRUE(lanes) << lanes.error().message;
-  const auto worker = open("127.0.0.1:0");
+  const auto worker = open_udp_port("127.0.0.1:0");
   for (uint32_t number = 0; number < 12; ++number) {
     protocol::DatagramHeader header;
     header.job = 40 + number / 3 % 2;

@@ -15,7 +15,7 @@ using testing::Entries;
 using testing::MadeUpWorker;
 using testing::SwitchRig;
 
-constexpr int kPatienceMs = 10'000;
+constexpr int kUdpSwitchPatienceMs = 10'000;
 constexpr size_t kJumboBytes = 8972;
 
 /// One worker's socket and the aggregator's, one packet after the other.
@@ -35,12 +35,12 @@ class JumboSwitch {
     std::ranges::copy(packet, room.begin());
     client_->send(packet.size(), server_->address());
     client_->flush();
-    server_->wait(kPatienceMs);
+    server_->wait(kUdpSwitchPatienceMs);
     for (const protocol::ReceivedPacket& one : server_->receive()) rig_.aggregator().receive(one, rig_.now, *server_);
     server_->flush();
     std::vector<ByteBuffer> heard;
     while (heard.size() < count) {
-      client_->wait(kPatienceMs);
+      client_->wait(kUdpSwitchPatienceMs);
       const auto burst = client_->receive();
       if (burst.empty()) break;
       for (const protocol::ReceivedPacket& one : burst) heard.emplace_back(one.bytes.begin(), one.bytes.end());

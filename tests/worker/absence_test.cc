@@ -8,14 +8,14 @@ namespace {
 using protocol::Ack;
 using protocol::Contribution;
 using protocol::Heartbeat;
-using Entries = std::vector<std::pair<uint32_t, float>>;
+using AbsenceEntries = std::vector<std::pair<uint32_t, float>>;
 
 struct Absence : testing::ScriptedCore {
   Absence() {
     config_.spec.mode = protocol::Mode::kPartial;
     config_.spec.quorum = 1;
   }
-  void hear_without_me(uint32_t part, uint64_t step, const Entries& entries) {
+  void hear_without_me(uint32_t part, uint64_t step, const AbsenceEntries& entries) {
     protocol::Update update = update_of(part, step);
     update.contributors = {{1, 1}};
     hear(part, update, sum_of(entries, part_dimension(part)));
@@ -62,12 +62,12 @@ TEST_F(Absence, WhatAPartHasDecidedStaysHereAndTheOthersGetTheirs) {
   const auto sent = take_sent<Contribution>();
   ASSERT_EQ(sent.size(), 1u) << "part 0 has nothing to wait for";
   EXPECT_EQ(sent[0].first, 1u);
-  EXPECT_EQ(residual(), (Entries{{5, 1}}));
+  EXPECT_EQ(residual(), (AbsenceEntries{{5, 1}}));
   hear_update(1, 0, {{50'000, 2}});
   EXPECT_EQ(core().steps_allowed(0), 2u) << "the push is answered";
   push({}, {});
   EXPECT_EQ(steps_sent(), (std::vector<uint64_t>{1, 1}));
-  EXPECT_EQ(residual(), Entries{}) << "what stayed went with the next push";
+  EXPECT_EQ(residual(), AbsenceEntries{}) << "what stayed went with the next push";
 }
 
 TEST_F(Absence, LateContributionComesBackFromTheUpdateThatDoesNotNameIt) {
@@ -75,7 +75,7 @@ TEST_F(Absence, LateContributionComesBackFromTheUpdateThatDoesNotNameIt) {
   push({5}, {1});
   hear_without_me(0, 0, {{5, 7}});
   hear_without_me(1, 0, {});
-  EXPECT_EQ(residual(), (Entries{{5, 1}}));
+  EXPECT_EQ(residual(), (AbsenceEntries{{5, 1}}));
   EXPECT_EQ(core().counters().not_counted, 2u);
 }
 

@@ -11,8 +11,8 @@
 namespace millrace::worker {
 namespace {
 
-constexpr uint64_t kDimension = 64;
-constexpr uint64_t kHalf = kDimension / 2;
+constexpr uint64_t kAttachedWeightsDimension = 64;
+constexpr uint64_t kHalf = kAttachedWeightsDimension / 2;
 
 /// An arrival for half of the tensor that begins at `begin`, with `value` at every index.
 Arrival arrival(uint64_t begin, uint64_t push, uint64_t step, float value) {
@@ -40,7 +40,7 @@ class AttachedWeightsTest : public ::testing::Test {
   }
   AttachedWeights& weights() { return *weights_; }
   std::vector<float> copy() {
-    std::vector<float> out(kDimension);
+    std::vector<float> out(kAttachedWeightsDimension);
     weights().copy_run(0, std::span(out).first(kHalf));
     weights().copy_run(kHalf, std::span(out).last(kHalf));
     return out;
@@ -54,7 +54,7 @@ class AttachedWeightsTest : public ::testing::Test {
     return {array_[0], array_[kHalf]};
   }
 
-  std::vector<float> array_ = std::vector<float>(kDimension, 0.0f);
+  std::vector<float> array_ = std::vector<float>(kAttachedWeightsDimension, 0.0f);
   std::unique_ptr<AttachedWeights> weights_ = std::make_unique<AttachedWeights>();
 };
 
@@ -77,7 +77,7 @@ TEST_F(AttachedWeightsTest, ACopyHasWhatIsYetToArriveAndTheArrayDoesNot) {
 }
 
 TEST_F(AttachedWeightsTest, WhatIsAddedIsScaledByTheDenominator) {
-  array_.assign(kDimension, 1.0f);
+  array_.assign(kAttachedWeightsDimension, 1.0f);
   attach(ApplyWhen::kOnArrival, -0.5f);
   const std::vector<uint32_t> indices = {0, 2};
   const std::vector<float> values = {3, 6};
@@ -128,7 +128,7 @@ TEST_F(AttachedWeightsTest, OnArrivalWhatNoPushWaitsForIsNotWrittenBehindTheCall
 TEST_F(AttachedWeightsTest, WhatReplacesWaitsForItsCallerAndLaterStepsComeAfterIt) {
   for (const ApplyWhen when : {ApplyWhen::kOnArrival, ApplyWhen::kOnAwait}) {
     weights_ = std::make_unique<AttachedWeights>();
-    array_.assign(kDimension, 1.0f);
+    array_.assign(kAttachedWeightsDimension, 1.0f);
     attach(when);
     weights().arrive(arrival(kHalf, 5, 3, 2), 5);
     weights().arrive(replacement(kHalf, 10, 32), 5);
@@ -136,7 +136,7 @@ TEST_F(AttachedWeightsTest, WhatReplacesWaitsForItsCallerAndLaterStepsComeAfterI
     weights().arrive(arrival(0, 7, 11, 4), 5);
     EXPECT_EQ(halves(), Halves(1, 1));
     EXPECT_FALSE(weights().take_replaced());
-    std::vector<float> expected(kDimension, 96.0f);
+    std::vector<float> expected(kAttachedWeightsDimension, 96.0f);
     std::fill_n(expected.begin(), kHalf, 5.0f);
     EXPECT_EQ(copy(), expected);
     weights().take_over();
@@ -185,7 +185,7 @@ TEST_F(AttachedWeightsTest, ACopyIsToTheBitWhatTheArrayWillBe) {
   const std::vector<float> ahead = copy();
   EXPECT_NE(ahead, array_);
   weights().catch_up_whole();
-  EXPECT_EQ(std::memcmp(ahead.data(), array_.data(), kDimension * sizeof(float)), 0);
+  EXPECT_EQ(std::memcmp(ahead.data(), array_.data(), kAttachedWeightsDimension * sizeof(float)), 0);
 }
 
 TEST_F(AttachedWeightsTest, TheScheduleIsAskedOnceForEveryStepAndRunOfTheArray) {
@@ -217,7 +217,7 @@ TEST_F(AttachedWeightsTest, WhatCameBeforeAnArrayIsItsOnlyWhereItsPushWasNotMade
 TEST_F(AttachedWeightsTest, OneThreadBringsAndCopiesWhileAnotherCatchesUp) {
   for (const ApplyWhen when : {ApplyWhen::kOnArrival, ApplyWhen::kOnAwait}) {
     weights_ = std::make_unique<AttachedWeights>();
-    array_.assign(kDimension, 0.0f);
+    array_.assign(kAttachedWeightsDimension, 0.0f);
     attach(when);
     constexpr uint64_t kSteps = 3'000;
     std::atomic<bool> done = false;
@@ -241,7 +241,7 @@ TEST_F(AttachedWeightsTest, OneThreadBringsAndCopiesWhileAnotherCatchesUp) {
         }
       }
       if (step % 10 == 0) {
-        EXPECT_EQ(copy(), std::vector<float>(kDimension, static_cast<float>(step + 1)));
+        EXPECT_EQ(copy(), std::vector<float>(kAttachedWeightsDimension, static_cast<float>(step + 1)));
       }
     }
     done = true;

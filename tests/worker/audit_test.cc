@@ -92,7 +92,7 @@ struct AuditedBucket {
 };
 
 /// Half of what was sent comes back, the other half was carried.
-void answer(AuditedBucket& job, size_t at) {
+void audit_answer(AuditedBucket& job, size_t at) {
   Stream<float> sent = std::move(job.in_flight[at].back());
   job.in_flight[at].pop_back();
   Stream<float> back = Stream<float>::empty(sent.dimension);
@@ -167,7 +167,7 @@ TEST(Audit, RealGradientsBalanceWhateverTheJobDoesToThem) {
         const float weight = step % 3 == 1 ? 0.3f : 1.0f;
         job.push(pushed, dense, step, weight);
         job.expect_balance(name + " in flight, step " + std::to_string(step));
-        for (size_t at = 0; at < job.layout.parts.size(); ++at) answer(job, at);
+        for (size_t at = 0; at < job.layout.parts.size(); ++at) audit_answer(job, at);
         job.expect_balance(name + " answered, step " + std::to_string(step));
       }
       // f32 rounds: it is in the books as such, and a check that did not count it would see it.

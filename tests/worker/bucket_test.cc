@@ -17,13 +17,13 @@
 namespace millrace::worker {
 namespace {
 
-constexpr uint64_t kDimension = 20'000;
+constexpr uint64_t kBucketDimension = 20'000;
 
 /// A job of one tensor in several parts that sends 4-bit values.
 struct QuantizedJob {
   explicit QuantizedJob(protocol::CodecError codec_error, const SelectionSpec& select = {}) {
     spec.name = "bucket";
-    spec.tensors.push_back({.name = "w", .dimension = kDimension});
+    spec.tensors.push_back({.name = "w", .dimension = kBucketDimension});
     spec.select = select;
     spec.parts_per_shard = 3;
     spec.codec_up = codec_from_text("gap+qsgd4").value();
@@ -57,8 +57,8 @@ struct QuantizedJob {
 
 Stream<float> some_gradient() {
   RandomSequence random(random_key(3));
-  Stream<float> stream = Stream<float>::empty(kDimension);
-  for (uint32_t index = 0; index < kDimension; index += 1 + static_cast<uint32_t>(random.next_below(9))) {
+  Stream<float> stream = Stream<float>::empty(kBucketDimension);
+  for (uint32_t index = 0; index < kBucketDimension; index += 1 + static_cast<uint32_t>(random.next_below(9))) {
     stream.indices.push_back(index);
     stream.values.push_back(static_cast<float>(random.next_normal()));
   }
@@ -145,7 +145,7 @@ class OverlappingSteps {
     for (size_t at = 0; at < job_.layout.parts.size(); ++at) update(at);
     look();
     // The first half is taken, the rest stays.
-    const Stream<float> taken = bucket().take_residual(0, kDimension / 2);
+    const Stream<float> taken = bucket().take_residual(0, kBucketDimension / 2);
     take_down(taken);
     look();
   }
@@ -157,8 +157,8 @@ class OverlappingSteps {
   Bucket& bucket() { return *job_.bucket; }
 
   void push() {
-    Stream<float> gradient = Stream<float>::empty(kDimension);
-    for (uint32_t index = 0; index < kDimension; index += 1 + static_cast<uint32_t>(random_.next_below(19))) {
+    Stream<float> gradient = Stream<float>::empty(kBucketDimension);
+    for (uint32_t index = 0; index < kBucketDimension; index += 1 + static_cast<uint32_t>(random_.next_below(19))) {
       gradient.indices.push_back(index);
       gradient.values.push_back(static_cast<float>(random_.next_normal()));
     }

@@ -23,7 +23,7 @@ Result<Dataset> parse(std::string_view text, const LibsvmOptions& options = {}) 
   return parse_libsvm(text, "a.svm", options);
 }
 
-std::string refusal(std::string_view text, const LibsvmOptions& options = {}) {
+std::string libsvm_refusal(std::string_view text, const LibsvmOptions& options = {}) {
   const auto data = parse(text, options);
   if (data) return "accepted";
   EXPECT_EQ(data.error().code, ErrorCode::kMalformed);
@@ -46,8 +46,8 @@ TEST(Libsvm, RowsLabelsAndEntriesAreReadAndIndicesCountFromZero) {
 
 TEST(Libsvm, AByteOrderMarkAtTheBeginningIsNoPartOfTheFirstLabel) {
   EXPECT_EQ(parse("\xEF\xBB\xBF+1 1:1\r\n-1 2:1\r\n")->rows(), 2U);
-  EXPECT_THAT(refusal("1 1:1\n\xEF\xBB\xBF"
-                      "0 1:1\n"),
+  EXPECT_THAT(libsvm_refusal("1 1:1\n\xEF\xBB\xBF"
+                             "0 1:1\n"),
               HasSubstr("a.svm:2: the label"));
 }
 
@@ -94,18 +94,18 @@ TEST(Libsvm, WhatIsWrongIsNamedWithFileAndLine) {
       {"", "a.svm: it holds no rows"},
       {"\n# nothing\n", "a.svm: it holds no rows"},
   };
-  for (const auto& [text, sentence] : cases) EXPECT_THAT(refusal(text), HasSubstr(sentence)) << text;
+  for (const auto& [text, sentence] : cases) EXPECT_THAT(libsvm_refusal(text), HasSubstr(sentence)) << text;
 }
 
 TEST(Libsvm, TokensOfHostileFilesAreShortenedAndMadePrintable) {
-  const std::string sentence = refusal("1 " + std::string(10'000, '\x1b') + "\n");
+  const std::string sentence = libsvm_refusal("1 " + std::string(10'000, '\x1b') + "\n");
   EXPECT_LT(sentence.size(), 120U);
   EXPECT_EQ(sentence.find('\x1b'), std::string::npos);
 }
 
 TEST(Libsvm, AnIndexPastTheDimensionIsRefusedAndTheLastOneIsNot) {
   EXPECT_EQ(parse("1 10:1\n0 1:1\n", {.dimension = 10})->dimension, 10U);
-  EXPECT_EQ(refusal("1 1:1\n0 11:1\n", {.dimension = 10}),
+  EXPECT_EQ(libsvm_refusal("1 1:1\n0 11:1\n", {.dimension = 10}),
             "a.svm:2: index 11 is past the dimension, 10; train with a larger --dimension");
 }
 
@@ -130,7 +130,7 @@ TEST(Libsvm, PartsShareOutTheRowsAndAgreeOnDimensionAndLabels) {
 }
 
 TEST(Libsvm, AFaultInAnotherPartsRowIsStillAFault) {
-  EXPECT_THAT(refusal("1 1:1\n0 1:nan\n", {.part = 0, .parts = 2}), StartsWith("a.svm:2:"));
+  EXPECT_THAT(libsvm_refusal("1 1:1\n0 1:nan\n", {.part = 0, .parts = 2}), StartsWith("a.svm:2:"));
 }
 
 /// Random rows, written and read again.

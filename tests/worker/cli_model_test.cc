@@ -25,14 +25,14 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr uint64_t kDimension = 12;
+constexpr uint64_t kModelDimension = 12;
 
 Dataset random_data(uint64_t seed, size_t rows) {
   RandomSequence random(RandomKey::from(seed));
   Dataset data;
-  data.dimension = kDimension;
+  data.dimension = kModelDimension;
   for (size_t row = 0; row < rows; ++row) {
-    for (uint32_t index = 0; index < kDimension; ++index) {
+    for (uint32_t index = 0; index < kModelDimension; ++index) {
       if (random.next_below(2) == 0) continue;
       data.indices.push_back(index);
       data.values.push_back(static_cast<float>(random.next_normal()));
@@ -44,7 +44,7 @@ Dataset random_data(uint64_t seed, size_t rows) {
 }
 
 LinearModel random_model(Loss loss, uint64_t seed, float spread) {
-  LinearModel model(loss, kDimension);
+  LinearModel model(loss, kModelDimension);
   RandomSequence random(RandomKey::from(seed));
   for (float& value : model.values()) value = spread * static_cast<float>(random.next_normal());
   return model;
@@ -57,7 +57,7 @@ std::vector<uint32_t> all_rows(const Dataset& data) {
 }
 
 /// The definition, in long double: mean loss of a dense parameter vector, the intercept last.
-long double mean_loss(Loss loss, const std::vector<long double>& parameters, const Dataset& data) {
+long double model_mean_loss(Loss loss, const std::vector<long double>& parameters, const Dataset& data) {
   long double sum = 0;
   for (size_t at = 0; at < data.rows(); ++at) {
     const RowView row = data.row(at);
@@ -87,7 +87,8 @@ TEST(BatchGradient, AgreesWithFiniteDifferencesOfTheLoss) {
       std::vector<long double> down = parameters;
       up[index] += kStep;
       down[index] -= kStep;
-      const auto slope = static_cast<double>((mean_loss(loss, up, data) - mean_loss(loss, down, data)) / (2 * kStep));
+      const auto slope =
+          static_cast<double>((model_mean_loss(loss, up, data) - model_mean_loss(loss, down, data)) / (2 * kStep));
       EXPECT_NEAR(static_cast<double>(dense.values[index]), slope, 1e-5) << loss_name(loss) << ' ' << index;
     }
   }
@@ -110,14 +111,14 @@ TEST(Loss, NamesAndTheMostThatItIsCurved) {
 TEST(BatchGradient, HoldsTouchedFeaturesAndTheInterceptOnly) {
   const Dataset data = random_data(5, 2);
   const std::vector<uint32_t> first = {0};
-  const Stream<float> gradient = batch_gradient(LinearModel(Loss::kLogistic, kDimension), data, first).gradient;
+  const Stream<float> gradient = batch_gradient(LinearModel(Loss::kLogistic, kModelDimension), data, first).gradient;
   std::vector<uint32_t> touched(data.row(0).indices.begin(), data.row(0).indices.end());
-  touched.push_back(kDimension);
+  touched.push_back(kModelDimension);
   EXPECT_THAT(gradient.indices, ::testing::ElementsAreArray(touched));
 }
 
 TEST(BatchGradient, OfNoRowsIsEmpty) {
-  EXPECT_EQ(batch_gradient(LinearModel(Loss::kHinge, kDimension), random_data(5, 2), {}).gradient.count(), 0U);
+  EXPECT_EQ(batch_gradient(LinearModel(Loss::kHinge, kModelDimension), random_data(5, 2), {}).gradient.count(), 0U);
 }
 
 TEST(BatchGradient, StaysFiniteAtExtremeMargins) {
@@ -135,7 +136,7 @@ Descent descent_of(double rate, double l2, uint64_t steps_per_epoch = 100, uint3
                   .l2 = l2,
                   .steps_per_epoch = steps_per_epoch,
                   .epochs = epochs,
-                  .intercept = kDimension});
+                  .intercept = kModelDimension});
 }
 
 TEST(Descent, IsOneStepOfL2OnWeightsAndLeavesTheIntercept) {
@@ -149,11 +150,11 @@ TEST(Descent, IsOneStepOfL2OnWeightsAndLeavesTheIntercept) {
     model.set_scale(descent.scale_after(step + 1));
     factor *= 1 - descent.rate(step) * 0.2;
     if (step % 50 != 49) continue;
-    for (uint64_t index = 0; index < kDimension; ++index) {
+    for (uint64_t index = 0; index < kModelDimension; ++index) {
       const double want = static_cast<double>(before[index]) * factor;
       EXPECT_NEAR(model.weight(index), want, 1e-4 * std::abs(want)) << step;
     }
-    EXPECT_NEAR(model.weight(kDimension), static_cast<double>(before[kDimension]), 1e-4);
+    EXPECT_NEAR(model.weight(kModelDimension), static_cast<double>(before[kModelDimension]), 1e-4);
     EXPECT_GT(model.scale(), 0x1p-41F);
   }
   EXPECT_TRUE(descent.folds_before(700));
@@ -161,7 +162,7 @@ TEST(Descent, IsOneStepOfL2OnWeightsAndLeavesTheIntercept) {
 
 TEST(Descent, SumsCountAsMuchAsTheRateSays) {
   const Descent descent = descent_of(0.5, 0.01, 10, 3);
-  std::vector<float> values(kDimension + 1, 0.0F);
+  std::vector<float> values(kModelDimension + 1, 0.0F);
   for (const auto& [step, rate] :
        std::vector<std::pair<uint64_t, double>>{{0, 0.5}, {9, 0.5}, {10, 0.5 / 1.5}, {29, 0.25}, {50, 0.25}}) {
     EXPECT_DOUBLE_EQ(descent.rate(step), rate) << step;
@@ -186,7 +187,7 @@ TEST(Descent, PartsOneAfterTheOtherAreTheWhole) {
 
 TEST(Descent, TheStrongestL2StaysFinite) {
   const Descent descent = descent_of(1, 0.999999, 1'000, 100);
-  std::vector<float> values(kDimension + 1, 1.0F);
+  std::vector<float> values(kModelDimension + 1, 1.0F);
   for (const uint64_t step : {uint64_t{0}, uint64_t{1}, uint64_t{5'000}, uint64_t{99'999}}) {
     EXPECT_TRUE(std::isfinite(descent.before_step(step, 0, values)));
     EXPECT_GT(descent.scale_after(step), 0x1p-41F);
@@ -244,8 +245,8 @@ TEST(Evaluate, CountsRowsOnTheRightSideAndBothLosses) {
   std::vector<long double> parameters;
   for (uint64_t index = 0; index < model.tensor_dimension(); ++index) parameters.push_back(model.weight(index));
   const Evaluation result = evaluate(model, data);
-  EXPECT_NEAR(result.mean_loss, static_cast<double>(mean_loss(Loss::kHinge, parameters, data)), 1e-9);
-  EXPECT_NEAR(result.log_loss, static_cast<double>(mean_loss(Loss::kLogistic, parameters, data)), 1e-9);
+  EXPECT_NEAR(result.mean_loss, static_cast<double>(model_mean_loss(Loss::kHinge, parameters, data)), 1e-9);
+  EXPECT_NEAR(result.log_loss, static_cast<double>(model_mean_loss(Loss::kLogistic, parameters, data)), 1e-9);
   double right = 0;
   for (size_t at = 0; at < data.rows(); ++at)
     right += (model.margin(data.row(at)) > 0) == (data.labels[at] > 0) ? 1 : 0;

@@ -21,7 +21,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 
 constexpr double kStillAfterS = 5;
-constexpr uint64_t kDimension = 8'192;  // over two shards
+constexpr uint64_t kStatusDimension = 8'192;  // over two shards
 
 struct Status : ::testing::Test {
   void start(const protocol::JobSpec& spec, uint32_t shards = 2, server::Limits limits = {}) {
@@ -34,7 +34,7 @@ struct Status : ::testing::Test {
     cluster->join_all();
   }
   static protocol::JobSpec job(uint32_t workers) {
-    protocol::JobSpec spec = ScriptedCluster::small_job(workers, kDimension);
+    protocol::JobSpec spec = ScriptedCluster::small_job(workers, kStatusDimension);
     spec.dead_after_ms = 15'000;
     return spec;
   }
@@ -71,7 +71,9 @@ struct Status : ::testing::Test {
       cluster->pass(500);
     }
   }
-  void push(uint32_t worker, uint64_t step) const { cluster->push(worker, step, std::vector<float>(kDimension, 1)); }
+  void push(uint32_t worker, uint64_t step) const {
+    cluster->push(worker, step, std::vector<float>(kStatusDimension, 1));
+  }
 
   std::unique_ptr<ScriptedCluster> cluster;
   uint32_t shard_count = 0;
@@ -223,7 +225,7 @@ TEST_F(Status, RefusedWorkerIsNamedWithTheFieldThatDiffers) {
   cluster->join(0, 0);
   cluster->join(0, 1);
   protocol::Hello other = cluster->hello(1);
-  other.spec.tensors[0].dimension = kDimension - 1;
+  other.spec.tensors[0].dimension = kStatusDimension - 1;
   for (int again = 0; again < 3; ++again) cluster->say_hello(1, other);
   cluster->pass(300);
   const JobPicture got = the_job();

@@ -13,14 +13,15 @@
 namespace millrace::testing {
 namespace {
 
-constexpr float kGrid = 1.0f / 8;
+constexpr float kConservationGrid = 1.0f / 8;
 
-float grid_value(RandomSequence& random) {
-  return kGrid * static_cast<float>(static_cast<int64_t>(random.next_below(65)) - 32);
+float conservation_grid_value(RandomSequence& random) {
+  return kConservationGrid * static_cast<float>(static_cast<int64_t>(random.next_below(65)) - 32);
 }
 
 /// Pushes a random gradient, dense or sparse with duplicates, wherever the core allows it.
-void push_something(ToyCluster& cluster, uint32_t worker, uint32_t tensor, RandomSequence& random, double dense_rate) {
+void push_something_conservation(ToyCluster& cluster, uint32_t worker, uint32_t tensor, RandomSequence& random,
+                                 double dense_rate) {
   worker::SessionCore& core = cluster.core(worker);
   if (core.error() || core.steps_pushed(tensor) >= core.steps_allowed(tensor)) return;
   // A neighbour in the bucket is still to be pushed for the step before.
@@ -29,21 +30,21 @@ void push_something(ToyCluster& cluster, uint32_t worker, uint32_t tensor, Rando
   Result<uint64_t> pushed;
   if (random.next_unit() < dense_rate) {
     std::vector<float> gradient(dimension);
-    for (float& value : gradient) value = random.next_below(3) == 0 ? grid_value(random) : 0.0f;
+    for (float& value : gradient) value = random.next_below(3) == 0 ? conservation_grid_value(random) : 0.0f;
     pushed = core.push_dense(tensor, gradient, 1, cluster.now());
   } else {
     std::vector<uint32_t> indices;
     std::vector<float> values;
     for (uint64_t i = random.next_below(std::min<uint64_t>(dimension, 40)); i > 0; --i) {
       indices.push_back(static_cast<uint32_t>(random.next_below(dimension)));
-      values.push_back(grid_value(random));
+      values.push_back(conservation_grid_value(random));
     }
     pushed = core.push_sparse(tensor, indices, values, 1, cluster.now());
   }
   ASSERT_TRUE(pushed.has_value()) << pushed.error().message;
 }
 
-struct Case {
+struct ConservationCase {
   const char* name;
   void (*bend)(ToyClusterOptions& options);
   double dense_rate = 0.3;
@@ -52,7 +53,7 @@ struct Case {
   uint64_t steps = 25'000;
 };
 
-void PrintTo(const Case& test_case, std::ostream* out) { *out << test_case.name; }
+void PrintTo(const ConservationCase& test_case, std::ostream* out) { *out << test_case.name; }
 
 void bend_shards(ToyCluster& cluster, RandomSequence& random) {
   for (uint32_t shard = 0; shard < cluster.table().view.shards.size(); ++shard) {
@@ -67,14 +68,14 @@ void bend_shards(ToyCluster& cluster, RandomSequence& random) {
   }
 }
 
-void expect_balanced(const ToyCluster& cluster, uint32_t bucket, double tolerance) {
+void expect_conservation_balanced(const ToyCluster& cluster, uint32_t bucket, double tolerance) {
   const std::vector<double> imbalance = cluster.imbalance(bucket);
   for (size_t i = 0; i < imbalance.size(); ++i) {
     ASSERT_LE(std::abs(imbalance[i]), tolerance) << "bucket " << bucket << ", index " << i << ": " << imbalance[i];
   }
 }
 
-class Conservation : public ::testing::TestWithParam<Case> {};
+class Conservation : public ::testing::TestWithParam<ConservationCase> {};
 
 TEST_P(Conservation, HoldsExactlyAfterEveryKindOfStep) {
   for (uint64_t seed = 1; seed <= 2; ++seed) {
@@ -94,12 +95,13 @@ TEST_P(Conservation, HoldsExactlyAfterEveryKindOfStep) {
     for (uint64_t i = 0; i < GetParam().steps; ++i) {
       cluster.step();
       if (i % 5 == 0) {
-        push_something(cluster, static_cast<uint32_t>(random.next_below(cluster.workers())),
-                       static_cast<uint32_t>(random.next_below(options.spec.tensors.size())), random,
-                       GetParam().dense_rate);
+        push_something_conservation(cluster, static_cast<uint32_t>(random.next_below(cluster.workers())),
+                                    static_cast<uint32_t>(random.next_below(options.spec.tensors.size())), random,
+                                    GetParam().dense_rate);
       }
       if (i % 499 == 0) {
-        for (uint32_t bucket = 0; bucket < buckets; ++bucket) expect_balanced(cluster, bucket, GetParam().tolerance);
+        for (uint32_t bucket = 0; bucket < buckets; ++bucket)
+          expect_conservation_balanced(cluster, bucket, GetParam().tolerance);
       }
       if (HasFatalFailure()) return;
     }
@@ -112,7 +114,8 @@ TEST_P(Conservation, HoldsExactlyAfterEveryKindOfStep) {
     for (uint64_t i = 0; i < 400'000; ++i) {
       for (uint32_t worker = 0; worker < cluster.workers(); ++worker) {
         for (uint32_t tensor = 0; tensor < options.spec.tensors.size(); ++tensor) {
-          if (cluster.core(worker).steps_pushed(tensor) < most) push_something(cluster, worker, tensor, random, 0.0);
+          if (cluster.core(worker).steps_pushed(tensor) < most)
+            push_something_conservation(cluster, worker, tensor, random, 0.0);
         }
       }
       if (cluster.quiet()) break;
@@ -120,7 +123,8 @@ TEST_P(Conservation, HoldsExactlyAfterEveryKindOfStep) {
     }
     ASSERT_TRUE(cluster.settle());
     EXPECT_GT(most, 20u) << "the case must exchange something to say something";
-    for (uint32_t bucket = 0; bucket < buckets; ++bucket) expect_balanced(cluster, bucket, GetParam().tolerance);
+    for (uint32_t bucket = 0; bucket < buckets; ++bucket)
+      expect_conservation_balanced(cluster, bucket, GetParam().tolerance);
     EXPECT_EQ(cluster.complaints(), std::vector<std::string>());
     for (uint32_t worker = 0; worker < cluster.workers(); ++worker) {
       EXPECT_FALSE(cluster.core(worker).error()) << cluster.core(worker).error()->message;
@@ -158,8 +162,8 @@ TEST(Settling, AtNoMomentShowsInTheResidualTheLedgerOrWhatIsSent) {
     for (size_t i = 0; i < rates.size(); ++i) {
       clusters[i]->step();
       if (at % 5 == 0) {
-        push_something(*clusters[i], static_cast<uint32_t>(random[i].next_below(2)),
-                       static_cast<uint32_t>(random[i].next_below(2)), random[i], 0.1);
+        push_something_conservation(*clusters[i], static_cast<uint32_t>(random[i].next_below(2)),
+                                    static_cast<uint32_t>(random[i].next_below(2)), random[i], 0.1);
       }
     }
     for (uint32_t worker = 0; worker < 2; ++worker) {
@@ -211,139 +215,142 @@ TEST(Settling, LeavesTheLawExactOffTheGridTooFromThePushToTheLastUpdate) {
 INSTANTIATE_TEST_SUITE_P(
     Jobs, Conservation,
     ::testing::Values(
-        Case{"TopK", [](ToyClusterOptions&) {}}, Case{"TopKSparseOnly", [](ToyClusterOptions&) {}, 0.0},
-        Case{"NothingSelected", [](ToyClusterOptions& o) { o.spec.select = {}; }},
-        Case{"NothingSelectedSparseOnly", [](ToyClusterOptions& o) { o.spec.select = {}; }, 0.0},
-        Case{"ShardsLeaveOut", [](ToyClusterOptions&) {}, 0.3, true},
-        Case{"ShardsLeaveOutSparseOnly", [](ToyClusterOptions&) {}, 0.0, true},
-        Case{"NothingSelectedShardsLeaveOut", [](ToyClusterOptions& o) { o.spec.select = {}; }, 0.3, true},
-        Case{"Staleness", [](ToyClusterOptions& o) { o.spec.staleness = 3; }, 0.3, true},
-        Case{"StalenessSparseOnly", [](ToyClusterOptions& o) { o.spec.staleness = 2; }, 0.0, true},
-        Case{"Breaks", [](ToyClusterOptions& o) { o.disconnect_rate = 0.002; }, 0.3, true},
-        Case{"BreaksAndEpochs",
-             [](ToyClusterOptions& o) {
-               o.disconnect_rate = 0.002;
-               o.epoch_rate = 0.002;
-               o.spec.staleness = 1;
-             },
-             0.3, true},
-        Case{"Threshold",
-             [](ToyClusterOptions& o) { o.spec.select = {.selection = Selection::kThreshold, .threshold = 2.0}; }, 0.3,
-             true},
-        Case{"BucketTopK",
-             [](ToyClusterOptions& o) {
-               o.spec.select = {.selection = Selection::kBucketTopK, .density = 0.05, .bucket_size = 64};
-             },
-             0.3, true},
-        Case{"OneSignAStepAfterAWarmUp",
-             [](ToyClusterOptions& o) {
-               o.spec.select = {.selection = Selection::kTrimmed,
-                                .density = 0.05,
-                                .alternate_signs = true,
-                                .warm_up = WarmUp::kExponential,
-                                .warm_up_steps = 8};
-             },
-             0.3, true},
-        Case{"SampledThresholdAfterDenseSteps",
-             [](ToyClusterOptions& o) {
-               o.spec.select = {.selection = Selection::kSampled,
-                                .density = 0.05,
-                                .period = 5,
-                                .warm_up = WarmUp::kDense,
-                                .warm_up_steps = 4};
-             },
-             0.3, true},
-        Case{"BloomUp",
-             [](ToyClusterOptions& o) {
-               o.spec.codec_up = {.index = IndexCodecId::kBloom, .bloom_false_positive_rate = 0.1};
-             },
-             0.3, true},
-        Case{"BloomUpSparseOnly",
-             [](ToyClusterOptions& o) {
-               o.spec.codec_up = {.index = IndexCodecId::kBloom, .bloom_false_positive_rate = 0.1};
-               o.disconnect_rate = 0.001;
-             },
-             0.0, true},
-        Case{"UnbiasedShardsLeaveOut",
-             [](ToyClusterOptions& o) {
-               o.spec.unbiased = true;
-               o.spec.select = {};
-               o.spec.codec_error = protocol::CodecError::kDrop;
-               o.disconnect_rate = 0.002;
-             },
-             0.3, true},
-        Case{"UnbiasedDraws",
-             [](ToyClusterOptions& o) {
-               o.spec.unbiased = true;
-               o.spec.select = {.selection = Selection::kGspar, .density = 0.05};
-               o.spec.codec_error = protocol::CodecError::kDrop;
-               o.disconnect_rate = 0.002;
-             },
-             0.3, true, 0.05},
+        ConservationCase{"TopK", [](ToyClusterOptions&) {}},
+        ConservationCase{"TopKSparseOnly", [](ToyClusterOptions&) {}, 0.0},
+        ConservationCase{"NothingSelected", [](ToyClusterOptions& o) { o.spec.select = {}; }},
+        ConservationCase{"NothingSelectedSparseOnly", [](ToyClusterOptions& o) { o.spec.select = {}; }, 0.0},
+        ConservationCase{"ShardsLeaveOut", [](ToyClusterOptions&) {}, 0.3, true},
+        ConservationCase{"ShardsLeaveOutSparseOnly", [](ToyClusterOptions&) {}, 0.0, true},
+        ConservationCase{"NothingSelectedShardsLeaveOut", [](ToyClusterOptions& o) { o.spec.select = {}; }, 0.3, true},
+        ConservationCase{"Staleness", [](ToyClusterOptions& o) { o.spec.staleness = 3; }, 0.3, true},
+        ConservationCase{"StalenessSparseOnly", [](ToyClusterOptions& o) { o.spec.staleness = 2; }, 0.0, true},
+        ConservationCase{"Breaks", [](ToyClusterOptions& o) { o.disconnect_rate = 0.002; }, 0.3, true},
+        ConservationCase{"BreaksAndEpochs",
+                         [](ToyClusterOptions& o) {
+                           o.disconnect_rate = 0.002;
+                           o.epoch_rate = 0.002;
+                           o.spec.staleness = 1;
+                         },
+                         0.3, true},
+        ConservationCase{
+            "Threshold",
+            [](ToyClusterOptions& o) { o.spec.select = {.selection = Selection::kThreshold, .threshold = 2.0}; }, 0.3,
+            true},
+        ConservationCase{"BucketTopK",
+                         [](ToyClusterOptions& o) {
+                           o.spec.select = {.selection = Selection::kBucketTopK, .density = 0.05, .bucket_size = 64};
+                         },
+                         0.3, true},
+        ConservationCase{"OneSignAStepAfterAWarmUp",
+                         [](ToyClusterOptions& o) {
+                           o.spec.select = {.selection = Selection::kTrimmed,
+                                            .density = 0.05,
+                                            .alternate_signs = true,
+                                            .warm_up = WarmUp::kExponential,
+                                            .warm_up_steps = 8};
+                         },
+                         0.3, true},
+        ConservationCase{"SampledThresholdAfterDenseSteps",
+                         [](ToyClusterOptions& o) {
+                           o.spec.select = {.selection = Selection::kSampled,
+                                            .density = 0.05,
+                                            .period = 5,
+                                            .warm_up = WarmUp::kDense,
+                                            .warm_up_steps = 4};
+                         },
+                         0.3, true},
+        ConservationCase{"BloomUp",
+                         [](ToyClusterOptions& o) {
+                           o.spec.codec_up = {.index = IndexCodecId::kBloom, .bloom_false_positive_rate = 0.1};
+                         },
+                         0.3, true},
+        ConservationCase{"BloomUpSparseOnly",
+                         [](ToyClusterOptions& o) {
+                           o.spec.codec_up = {.index = IndexCodecId::kBloom, .bloom_false_positive_rate = 0.1};
+                           o.disconnect_rate = 0.001;
+                         },
+                         0.0, true},
+        ConservationCase{"UnbiasedShardsLeaveOut",
+                         [](ToyClusterOptions& o) {
+                           o.spec.unbiased = true;
+                           o.spec.select = {};
+                           o.spec.codec_error = protocol::CodecError::kDrop;
+                           o.disconnect_rate = 0.002;
+                         },
+                         0.3, true},
+        ConservationCase{"UnbiasedDraws",
+                         [](ToyClusterOptions& o) {
+                           o.spec.unbiased = true;
+                           o.spec.select = {.selection = Selection::kGspar, .density = 0.05};
+                           o.spec.codec_error = protocol::CodecError::kDrop;
+                           o.disconnect_rate = 0.002;
+                         },
+                         0.3, true, 0.05},
         // Half of what there is, scaled by 2: on the grid.
-        Case{"UnbiasedUniform",
-             [](ToyClusterOptions& o) {
-               o.spec.unbiased = true;
-               o.spec.select = {.selection = Selection::kUniform, .density = 0.5};
-               o.spec.codec_error = protocol::CodecError::kDrop;
-               o.disconnect_rate = 0.002;
-             },
-             0.3, true},
-        Case{"RandomK",
-             [](ToyClusterOptions& o) { o.spec.select = {.selection = Selection::kRandom, .density = 0.05}; }, 0.3,
-             true},
+        ConservationCase{"UnbiasedUniform",
+                         [](ToyClusterOptions& o) {
+                           o.spec.unbiased = true;
+                           o.spec.select = {.selection = Selection::kUniform, .density = 0.5};
+                           o.spec.codec_error = protocol::CodecError::kDrop;
+                           o.disconnect_rate = 0.002;
+                         },
+                         0.3, true},
+        ConservationCase{
+            "RandomK", [](ToyClusterOptions& o) { o.spec.select = {.selection = Selection::kRandom, .density = 0.05}; },
+            0.3, true},
         // Off the grid f32 rounds: the bound is 2^-24 of the magnitudes met, times the additions. Velocities
         // leave it after some steps.
-        Case{"Momentum",
-             [](ToyClusterOptions& o) {
-               o.spec.momentum = {protocol::Momentum::kCorrection, 0.75, true};
-               o.spec.staleness = 1;
-               o.disconnect_rate = 0.002;
-               o.epoch_rate = 0.002;
-             },
-             0.3, true, 0.05},
-        Case{"NesterovClippedSparseOnly",
-             [](ToyClusterOptions& o) {
-               o.spec.momentum = {protocol::Momentum::kNesterov, 0.5, true};
-               o.spec.clip = 20;
-               o.disconnect_rate = 0.002;
-             },
-             0.0, true, 0.05},
+        ConservationCase{"Momentum",
+                         [](ToyClusterOptions& o) {
+                           o.spec.momentum = {protocol::Momentum::kCorrection, 0.75, true};
+                           o.spec.staleness = 1;
+                           o.disconnect_rate = 0.002;
+                           o.epoch_rate = 0.002;
+                         },
+                         0.3, true, 0.05},
+        ConservationCase{"NesterovClippedSparseOnly",
+                         [](ToyClusterOptions& o) {
+                           o.spec.momentum = {protocol::Momentum::kNesterov, 0.5, true};
+                           o.spec.clip = 20;
+                           o.disconnect_rate = 0.002;
+                         },
+                         0.0, true, 0.05},
         // A grid as coarse as 2, on which the values of the test round, and one so fine that they saturate.
-        Case{"ReproducibleCoarse",
-             [](ToyClusterOptions& o) {
-               o.spec.reproducible = true;
-               o.spec.grid = {.block_indices = 64, .exponent_initial = 1};
-             }},
-        Case{"ReproducibleFine",
-             [](ToyClusterOptions& o) {
-               o.spec.reproducible = true;
-               o.spec.grid = {.block_indices = 128, .exponent_initial = -23};
-               o.spec.momentum = {.momentum = protocol::Momentum::kCorrection, .factor = 0.5};
-             },
-             0.3, false, 1e-4},
-        Case{"ReproducibleShardsLeaveOut",
-             [](ToyClusterOptions& o) {
-               o.spec.reproducible = true;
-               o.spec.grid = {.block_indices = 64, .exponent_initial = 2};
-               o.disconnect_rate = 0.002;
-             },
-             0.3, true},
-        Case{"ReproducibleNothingSelected",
-             [](ToyClusterOptions& o) {
-               o.spec.reproducible = true;
-               o.spec.select = {};
-               o.spec.grid = {.block_indices = 64, .exponent_initial = 0};
-             },
-             0.3, true},
-        Case{"QuantizedRetain", [](ToyClusterOptions& o) { o.spec.codec_up = {.value = ValueCodecId::kQsgd}; }, 0.3,
-             false, 0.05},
-        Case{"QuantizedDrop",
-             [](ToyClusterOptions& o) {
-               o.spec.codec_up = {.value = ValueCodecId::kQsgd};
-               o.spec.codec_error = protocol::CodecError::kDrop;
-             },
-             0.3, false, 0.05}),
+        ConservationCase{"ReproducibleCoarse",
+                         [](ToyClusterOptions& o) {
+                           o.spec.reproducible = true;
+                           o.spec.grid = {.block_indices = 64, .exponent_initial = 1};
+                         }},
+        ConservationCase{"ReproducibleFine",
+                         [](ToyClusterOptions& o) {
+                           o.spec.reproducible = true;
+                           o.spec.grid = {.block_indices = 128, .exponent_initial = -23};
+                           o.spec.momentum = {.momentum = protocol::Momentum::kCorrection, .factor = 0.5};
+                         },
+                         0.3, false, 1e-4},
+        ConservationCase{"ReproducibleShardsLeaveOut",
+                         [](ToyClusterOptions& o) {
+                           o.spec.reproducible = true;
+                           o.spec.grid = {.block_indices = 64, .exponent_initial = 2};
+                           o.disconnect_rate = 0.002;
+                         },
+                         0.3, true},
+        ConservationCase{"ReproducibleNothingSelected",
+                         [](ToyClusterOptions& o) {
+                           o.spec.reproducible = true;
+                           o.spec.select = {};
+                           o.spec.grid = {.block_indices = 64, .exponent_initial = 0};
+                         },
+                         0.3, true},
+        ConservationCase{"QuantizedRetain",
+                         [](ToyClusterOptions& o) { o.spec.codec_up = {.value = ValueCodecId::kQsgd}; }, 0.3, false,
+                         0.05},
+        ConservationCase{"QuantizedDrop",
+                         [](ToyClusterOptions& o) {
+                           o.spec.codec_up = {.value = ValueCodecId::kQsgd};
+                           o.spec.codec_error = protocol::CodecError::kDrop;
+                         },
+                         0.3, false, 0.05}),
     [](const auto& of_case) { return std::string(of_case.param.name); });
 
 }  // namespace

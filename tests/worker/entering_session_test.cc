@@ -15,11 +15,11 @@
 namespace millrace::testing {
 namespace {
 
-constexpr std::chrono::milliseconds kSoon{120'000};
-constexpr uint32_t kWorkers = 4;
-constexpr uint64_t kSteps = 8;
-const std::vector<TensorOptions> kTensors = {{.name = "large", .dimension = 20'000},
-                                             {.name = "small", .dimension = 100, .priority = 1}};
+constexpr std::chrono::milliseconds kEnteringSessionSoon{120'000};
+constexpr uint32_t kEnteringSessionWorkers = 4;
+constexpr uint64_t kEnteringSessionSteps = 8;
+const std::vector<TensorOptions> kEnteringSessionTensors = {{.name = "large", .dimension = 20'000},
+                                                            {.name = "small", .dimension = 100, .priority = 1}};
 
 float only_value(const TensorUpdate& update, uint64_t index) {
   float value = 0;
@@ -33,7 +33,7 @@ float only_value(const TensorUpdate& update, uint64_t index) {
 
 /// One worker: a thread a tensor, and one that asks and saves meanwhile. The norm over both tensors is 5, it may be 2.5.
 void run_worker(const JobOptions& job, const std::string& path) {
-  auto session = Session::connect(job, kTensors);
+  auto session = Session::connect(job, kEnteringSessionTensors);
   std::atomic<bool> done = false;
   std::thread asks([&] {
     while (!done.load()) {
@@ -43,14 +43,16 @@ void run_worker(const JobOptions& job, const std::string& path) {
   });
   const auto push_and_await = [&](size_t tensor, uint64_t index, float value) {
     float velocity = 0;
-    std::vector<float> gradient(kTensors[tensor].dimension, 0.0f);
+    std::vector<float> gradient(kEnteringSessionTensors[tensor].dimension, 0.0f);
     gradient[index] = value;
-    for (uint64_t step = 0; step < kSteps; ++step) {
+    for (uint64_t step = 0; step < kEnteringSessionSteps; ++step) {
       const uint64_t pushed = step % 2 == 0 ? session->push(tensor, gradient)
                                             : session->push_sparse(tensor, std::vector<uint32_t>{uint32_t(index)},
                                                                    std::vector<float>{value});
       velocity = velocity / 2 + value / 2;
-      EXPECT_EQ(only_value(session->await(tensor, pushed, kSoon), index), kWorkers * velocity) << step;
+      EXPECT_EQ(only_value(session->await(tensor, pushed, kEnteringSessionSoon), index),
+                kEnteringSessionWorkers * velocity)
+          << step;
     }
   };
   std::thread large([&] { push_and_await(0, 19'999, 3); });
@@ -58,26 +60,26 @@ void run_worker(const JobOptions& job, const std::string& path) {
   large.join();
   done = true;
   asks.join();
-  session->finish(kSoon);
+  session->finish(kEnteringSessionSoon);
 }
 
 TEST(SessionWithMomentum, EntersTheClippedGradientsOfTensorsThatThreadsPushAlone) {
   JobOptions job;
   job.name = "entering";
-  job.workers = kWorkers;
+  job.workers = kEnteringSessionWorkers;
   job.select = "none";
   job.momentum = "correction:0.5";
   job.clip = 5;
   job.heartbeat_ms = 100;
-  job.connect_timeout_ms = static_cast<uint32_t>(kSoon.count());
+  job.connect_timeout_ms = static_cast<uint32_t>(kEnteringSessionSoon.count());
   job.shards = {"tcp://127.0.0.1:1"};
-  const auto spec = worker::spec_from_options(job, kTensors);
+  const auto spec = worker::spec_from_options(job, kEnteringSessionTensors);
   ASSERT_TRUE(spec.has_value()) << spec.error().message;
   FakeCluster cluster(*spec, 2);
   job.shards = cluster.addresses();
   const TemporaryFolder folder;
   std::vector<std::thread> workers;
-  for (uint32_t worker = 0; worker < kWorkers; ++worker) {
+  for (uint32_t worker = 0; worker < kEnteringSessionWorkers; ++worker) {
     workers.emplace_back([&, worker] {
       JobOptions own = job;
       own.worker = worker;

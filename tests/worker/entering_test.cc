@@ -18,9 +18,9 @@ namespace {
 using protocol::Contribution;
 using protocol::Momentum;
 using testing::Algorithm4;
-using Entries = std::vector<std::pair<uint32_t, float>>;
+using EnteringEntries = std::vector<std::pair<uint32_t, float>>;
 
-std::vector<float> dense_of(const StreamView<float>& stream) {
+std::vector<float> entering_dense_of(const StreamView<float>& stream) {
   const Stream<float> dense = to_dense(stream);
   return {dense.values.begin(), dense.values.end()};
 }
@@ -113,11 +113,11 @@ class ClusterAndOracles {
     const SavedState saved = core.saved_state();
     for (const protocol::BucketLayout& bucket : layout().buckets) {
       const Algorithm4& oracle = *oracles_[{worker, bucket.bucket}];
-      EXPECT_EQ(dense_of(core.residual(bucket.bucket).view()), oracle.residual);
+      EXPECT_EQ(entering_dense_of(core.residual(bucket.bucket).view()), oracle.residual);
       std::vector<float> velocity;
       for (const protocol::BucketMember& member : bucket.members) {
         ASSERT_TRUE(saved.tensors[member.tensor].momentum.has_value());
-        const std::vector<float> own = dense_of(saved.tensors[member.tensor].momentum->view());
+        const std::vector<float> own = entering_dense_of(saved.tensors[member.tensor].momentum->view());
         velocity.insert(velocity.end(), own.begin(), own.end());
       }
       EXPECT_EQ(velocity, oracle.velocity);
@@ -149,9 +149,9 @@ struct MomentumCore : testing::ScriptedCore {
     config_.spec.momentum = {Momentum::kCorrection, 0.5, true};
     config_.spec.audit = true;
   }
-  Entries velocity() const {
+  EnteringEntries velocity() const {
     const Stream<float> all = to_sparse(core_->saved_state().tensors[0].momentum->view());
-    Entries entries;
+    EnteringEntries entries;
     for (size_t i = 0; i < all.values.size(); ++i) entries.emplace_back(all.indices[i], all.values[i]);
     return entries;
   }
@@ -164,18 +164,18 @@ TEST_F(MomentumCore, AContributionThatCameTooLateKeepsItsVelocityAndOneThatIsApp
   make_running();
   push({5, 6}, {4, 1});
   push({6}, {1});
-  EXPECT_EQ(velocity(), (Entries{{5, 2}, {6, 1.5f}}));
+  EXPECT_EQ(velocity(), (EnteringEntries{{5, 2}, {6, 1.5f}}));
   // Step 0 was decided without this worker: 5 comes back, with its velocity.
   protocol::Update late = update_of(0, 0);
   late.contributors = {{1, 1}};
   hear(0, late, sum_of({{9, 1}}, part_dimension(0)));
   hear_update(1, 0, {});
-  EXPECT_EQ(velocity(), (Entries{{5, 2}, {6, 1.5f}}));
+  EXPECT_EQ(velocity(), (EnteringEntries{{5, 2}, {6, 1.5f}}));
   // Step 1 counted it: 6 was sent (1 + 1.5), nothing else.
   hear_update(0, 1, {{6, 2.5f}});
   hear_update(1, 1, {});
-  EXPECT_EQ(velocity(), (Entries{{5, 2}}));
-  EXPECT_EQ(residual(), (Entries{{5, 6}})) << "4 came back, 2 entered with the second push";
+  EXPECT_EQ(velocity(), (EnteringEntries{{5, 2}}));
+  EXPECT_EQ(residual(), (EnteringEntries{{5, 6}})) << "4 came back, 2 entered with the second push";
 }
 
 TEST_F(MomentumCore, AnUpdateThatComesAfterTheNextPushMasksThatPushToo) {
@@ -183,12 +183,12 @@ TEST_F(MomentumCore, AnUpdateThatComesAfterTheNextPushMasksThatPushToo) {
   make_running();
   push({5}, {4});
   push({5}, {1});  // U = 3, sent at once; step 0 is not answered yet
-  EXPECT_EQ(velocity(), (Entries{{5, 3}}));
+  EXPECT_EQ(velocity(), (EnteringEntries{{5, 3}}));
   hear_update(0, 0, {{5, 4}});
   hear_update(1, 0, {});
-  EXPECT_EQ(velocity(), Entries()) << "the update says that 5 was applied";
+  EXPECT_EQ(velocity(), EnteringEntries()) << "the update says that 5 was applied";
   push({5}, {1});
-  EXPECT_EQ(velocity(), (Entries{{5, 1}}));
+  EXPECT_EQ(velocity(), (EnteringEntries{{5, 1}}));
 }
 
 TEST_F(MomentumCore, TheAuditCountsWhatEntersAfterMomentum) {
@@ -215,13 +215,13 @@ TEST_F(MomentumCore, WhatIsPushedAndHasNotEnteredIsSavedAsIfItHad) {
   hear(0, nothing, sum_of({}, part_dimension(0)));
   hear_update(1, 0, {});
   ASSERT_TRUE(core().slot(0).add_sparse(std::vector<uint32_t>{5, 6}, std::vector<float>{1, 2}, 1));
-  EXPECT_EQ(residual(), (Entries{{5, 4}})) << "before the selection nothing has entered";
+  EXPECT_EQ(residual(), (EnteringEntries{{5, 4}})) << "before the selection nothing has entered";
   const SavedState saved = core().saved_state();
   EXPECT_EQ(saved.tensors[0].residual.indices, (IndexBuffer{5, 6}));
   EXPECT_EQ(saved.tensors[0].residual.values, (Buffer<float>{4 + 3, 2}));
   EXPECT_EQ(saved.tensors[0].momentum->indices, (IndexBuffer{5, 6}));
   EXPECT_EQ(saved.tensors[0].momentum->values, (Buffer<float>{3, 2}));
-  EXPECT_EQ(residual(), (Entries{{5, 4}})) << "saving changes nothing";
+  EXPECT_EQ(residual(), (EnteringEntries{{5, 4}})) << "saving changes nothing";
 }
 
 protocol::JobSpec clipped_spec() {
@@ -271,7 +271,7 @@ struct ClippedCore : testing::ScriptedCore {
     ASSERT_EQ(core_->phase(), Phase::kRunning);
     actions_.clear();
   }
-  void push_into(uint32_t tensor, const Entries& entries, float weight = 1) {
+  void push_into(uint32_t tensor, const EnteringEntries& entries, float weight = 1) {
     std::vector<uint32_t> indices;
     std::vector<float> values;
     for (const auto& [index, value] : entries) indices.push_back(index), values.push_back(value);
@@ -280,8 +280,8 @@ struct ClippedCore : testing::ScriptedCore {
     }
   }
   /// What is sent, by bucket.
-  std::map<uint32_t, Entries> sent() {
-    std::map<uint32_t, Entries> all;
+  std::map<uint32_t, EnteringEntries> sent() {
+    std::map<uint32_t, EnteringEntries> all;
     for (uint32_t bucket = 0; bucket < 2; ++bucket) {
       for (const OutstandingView& out : core_->outstanding(bucket)) {
         for (size_t i = 0; i < out.sent.values.size(); ++i)
@@ -304,7 +304,7 @@ TEST_F(ClippedCore, AStepGoesOutWhenEveryTensorIsPushedScaledByTheNormOfAll) {
   ASSERT_FALSE(early);
   EXPECT_EQ(early.error().code, ErrorCode::kInvalidArgument);
   push_into(1, {{2, -4}});
-  EXPECT_EQ(sent(), (std::map<uint32_t, Entries>{{0, {{1, 1.5f}}}, {1, {{2, -2}}}}));
+  EXPECT_EQ(sent(), (std::map<uint32_t, EnteringEntries>{{0, {{1, 1.5f}}}, {1, {{2, -2}}}}));
   EXPECT_EQ(core().entered(0)[1], 1.5);
   EXPECT_EQ(core().entered(1)[2], -2.0);
   EXPECT_EQ(core().waiting_for().find("has not been pushed"), std::string::npos);
@@ -315,7 +315,7 @@ TEST_F(ClippedCore, AShortGradientIsLeftAsItIsAndTheWeightComesAfterTheNorm) {
   make_running_two_tensors();
   push_into(0, {{1, 1.5f}}, 8);
   push_into(1, {{2, 2}}, 8);
-  EXPECT_EQ(sent(), (std::map<uint32_t, Entries>{{0, {{1, 12}}}, {1, {{2, 16}}}}));
+  EXPECT_EQ(sent(), (std::map<uint32_t, EnteringEntries>{{0, {{1, 12}}}, {1, {{2, 16}}}}));
 }
 
 TEST_F(ClippedCore, MomentumComesAfterClipping) {
@@ -329,7 +329,7 @@ TEST_F(ClippedCore, MomentumComesAfterClipping) {
       hear(core().layout().parts[part].shard, update_of(part, 0), sum_of({{1, 1}}, part_dimension(part)));
     }
   }
-  EXPECT_EQ(sent(), (std::map<uint32_t, Entries>{{0, {{1, 1.5f + 0.75f}}}, {1, {{2, 2 + 1}}}}));
+  EXPECT_EQ(sent(), (std::map<uint32_t, EnteringEntries>{{0, {{1, 1.5f + 0.75f}}}, {1, {{2, 2 + 1}}}}));
 }
 
 }  // namespace

@@ -15,13 +15,13 @@ namespace {
 
 using millrace::testing::FailingAllocation;
 
-constexpr uint64_t kDimension = 500;
+constexpr uint64_t kMemoryDimension = 500;
 constexpr uint64_t kAllocationsMax = 100;
 
 struct OneTensor {
   OneTensor() {
     spec.name = "starved";
-    spec.tensors.push_back({.name = "w", .dimension = kDimension});
+    spec.tensors.push_back({.name = "w", .dimension = kMemoryDimension});
     spec.select.selection = Selection::kNone;
     layout = protocol::plan_layout(spec, 1);
     bucket = std::make_unique<Bucket>(spec, layout.buckets.at(0), layout.parts, LedgerMode::kPerIndex);
@@ -70,7 +70,7 @@ void expect_all_or_nothing(Before before, Push push, double amount) {
 }
 
 TEST(StarvedPush, TakesAllOrNothing) {
-  const std::vector<float> dense(kDimension, 1.0f);
+  const std::vector<float> dense(kMemoryDimension, 1.0f);
   const std::vector<uint32_t> indices = {400, 3, 3, 70};  // unsorted, with a duplicate
   const std::vector<float> values = {1, 2, 4, 8};
   const auto nothing = [](OneTensor&) {};
@@ -85,9 +85,9 @@ TEST(StarvedPush, TakesAllOrNothing) {
   };
   const auto push_dense = [&](PushSlot& slot) { return slot.add_dense(dense, 1).has_value(); };
   const auto push_sparse = [&](PushSlot& slot) { return slot.add_sparse(indices, values, 1).has_value(); };
-  expect_all_or_nothing(nothing, push_dense, kDimension);
+  expect_all_or_nothing(nothing, push_dense, kMemoryDimension);
   expect_all_or_nothing(nothing, push_sparse, 15);
-  expect_all_or_nothing(something_sparse, push_dense, kDimension);
+  expect_all_or_nothing(something_sparse, push_dense, kMemoryDimension);
   expect_all_or_nothing(something_sparse, push_sparse, 15);
 }
 

@@ -11,7 +11,7 @@
 namespace millrace::worker {
 namespace {
 
-JobOptions job_of(const Method& method) {
+JobOptions methods_job_of(const Method& method) {
   JobOptions job;
   job.name = "job";
   job.shards = {"tcp://localhost:1"};
@@ -34,7 +34,7 @@ TEST(Methods, EachIsAJobThatHoldsAndSaysWhatItWasGiven) {
     EXPECT_EQ(find_method(method.name), &method);
     EXPECT_FALSE(method.paper.empty() || method.summary.empty());
     const auto spec =
-        spec_from_options(job_of(method), std::vector<TensorOptions>{{.name = "w", .dimension = 1'000'000}});
+        spec_from_options(methods_job_of(method), std::vector<TensorOptions>{{.name = "w", .dimension = 1'000'000}});
     ASSERT_TRUE(spec) << spec.error().message;
     EXPECT_EQ(codec_text(spec->codec_up), codec_text(codec_from_text(method.codec_up).value()));
     EXPECT_TRUE(check_method(method, method.select, method.codec_up));

@@ -21,8 +21,8 @@ constexpr uint64_t kFeatures = 2'000;
 constexpr uint64_t kRows = 6'000;
 constexpr uint64_t kRowFeatures = 12;
 constexpr uint64_t kBatch = 16;
-constexpr uint32_t kWorkers = 4;
-constexpr uint64_t kSteps = 300;
+constexpr uint32_t kMomentumConvergenceWorkers = 4;
+constexpr uint64_t kMomentumConvergenceSteps = 300;
 constexpr double kMomentum = 0.9;
 
 struct Row {
@@ -54,7 +54,7 @@ std::vector<Row> rows_of(uint64_t seed) {
   return rows;
 }
 
-double mean_loss(const std::vector<Row>& rows, const std::vector<float>& weights) {
+double momentum_convergence_mean_loss(const std::vector<Row>& rows, const std::vector<float>& weights) {
   double sum = 0;
   for (const Row& row : rows) {
     const auto margin = static_cast<double>(row.label * margin_of(row, weights));
@@ -72,22 +72,22 @@ enum class Way {
 
 /// The loss after kSteps.
 double train(const std::vector<Row>& rows, Way way, double density, double rate) {
-  protocol::JobSpec spec = testing::toy_spec(kWorkers, {kFeatures});
+  protocol::JobSpec spec = testing::toy_spec(kMomentumConvergenceWorkers, {kFeatures});
   spec.select = {.selection = Selection::kTopK, .density = density};
   spec.parts_per_shard = 1;
   if (way == Way::kCorrection) spec.momentum = {protocol::Momentum::kCorrection, kMomentum, true};
   const protocol::JobLayout layout = protocol::plan_layout(spec, 1);
   std::vector<std::unique_ptr<Bucket>> buckets;
   std::vector<RandomSequence> draws;
-  for (uint32_t worker = 0; worker < kWorkers; ++worker) {
+  for (uint32_t worker = 0; worker < kMomentumConvergenceWorkers; ++worker) {
     buckets.push_back(std::make_unique<Bucket>(spec, layout.buckets.at(0), layout.parts, LedgerMode::kSums));
     draws.emplace_back(random_key(worker));
   }
   std::vector<float> weights(kFeatures, 0.0f);
   std::vector<float> velocity(kFeatures, 0.0f);
-  for (uint64_t step = 0; step < kSteps; ++step) {
+  for (uint64_t step = 0; step < kMomentumConvergenceSteps; ++step) {
     std::vector<float> sum(kFeatures, 0.0f);
-    for (uint32_t worker = 0; worker < kWorkers; ++worker) {
+    for (uint32_t worker = 0; worker < kMomentumConvergenceWorkers; ++worker) {
       std::vector<float> gradient(kFeatures, 0.0f);
       for (uint64_t i = 0; i < kBatch; ++i) {
         const Row& row = rows[draws[worker].next_below(rows.size())];
@@ -98,7 +98,7 @@ double train(const std::vector<Row>& rows, Way way, double density, double rate)
       EXPECT_TRUE(buckets[worker]->select(step));
       const auto coded = buckets[worker]->code(0, {});
       EXPECT_TRUE(coded);
-      add_scaled<float>(sum, coded->sent.view, 1.0f / kWorkers);
+      add_scaled<float>(sum, coded->sent.view, 1.0f / kMomentumConvergenceWorkers);
       buckets[worker]->mask_applied(0, coded->sent, nullptr);
     }
     for (uint64_t i = 0; i < kFeatures; ++i) {
@@ -106,7 +106,7 @@ double train(const std::vector<Row>& rows, Way way, double density, double rate)
       weights[i] -= static_cast<float>(rate) * velocity[i];
     }
   }
-  return mean_loss(rows, weights);
+  return momentum_convergence_mean_loss(rows, weights);
 }
 
 /// Over the seeds, at the best of the rates.

@@ -24,9 +24,9 @@ using protocol::Momentum;
 using testing::Algorithm4;
 
 constexpr float kFactor = 0.5f;
-constexpr uint64_t kSteps = 12;
+constexpr uint64_t kMomentumSteps = 12;
 
-std::vector<float> dense_of(const StreamView<float>& stream) {
+std::vector<float> momentum_dense_of(const StreamView<float>& stream) {
   const Stream<float> dense = to_dense(stream);
   return {dense.values.begin(), dense.values.end()};
 }
@@ -164,11 +164,11 @@ class Twin {
   }
 
   void compare() {
-    EXPECT_EQ(dense_of(bucket_->residual().view()), oracle_->residual);
+    EXPECT_EQ(momentum_dense_of(bucket_->residual().view()), oracle_->residual);
     const BucketState state = bucket_->state(1);
     ASSERT_TRUE(state.velocity.has_value());
-    EXPECT_EQ(dense_of(state.velocity->view()), oracle_->velocity);
-    EXPECT_EQ(dense_of(state.residual.view()), oracle_->residual);
+    EXPECT_EQ(momentum_dense_of(state.velocity->view()), oracle_->velocity);
+    EXPECT_EQ(momentum_dense_of(state.residual.view()), oracle_->residual);
     EXPECT_TRUE(std::ranges::equal(bucket_->entered(), entered_)) << "what enters is the gradient after momentum";
   }
 
@@ -189,7 +189,7 @@ TEST_P(MomentumRuns, AreTheAlgorithmsStepByStep) {
   uint64_t returned = 0;
   for (uint64_t seed = 1; seed <= 20 && !HasFailure(); ++seed) {
     Twin twin(GetParam(), seed);
-    for (uint64_t step = 0; step < kSteps && !HasFailure(); ++step) twin.step(step);
+    for (uint64_t step = 0; step < kMomentumSteps && !HasFailure(); ++step) twin.step(step);
     returned += twin.returned();
   }
   const bool some_return = GetParam().carried_rate < 1 || GetParam().counted_rate < 1;
@@ -221,7 +221,7 @@ TEST(Momentum, WithEverythingAppliedItIsAlgorithm4AsPrinted) {
   for (uint64_t seed = 1; seed <= 10; ++seed) {
     Twin twin({.name = "as printed"}, seed);
     Algorithm4 printed(twin.dimension(), twin.k(), kFactor, false);
-    for (uint64_t step = 0; step < kSteps; ++step) twin.step_as_printed(step, printed);
+    for (uint64_t step = 0; step < kMomentumSteps; ++step) twin.step_as_printed(step, printed);
   }
 }
 
@@ -237,7 +237,7 @@ std::vector<std::vector<float>> all_sent(Momentum momentum, const std::vector<st
     EXPECT_TRUE(bucket.select(step));
     const auto coded = bucket.code(0, {});
     EXPECT_TRUE(coded);
-    sent.push_back(dense_of(coded->sent.view));
+    sent.push_back(momentum_dense_of(coded->sent.view));
     bucket.mask_applied(0, coded->sent, nullptr);
   }
   return sent;
@@ -292,7 +292,7 @@ TEST(Momentum, AnEntryOfWhichNothingWasAppliedKeepsItsVelocity) {
     // A quantizer sent index 1 as 0; a dense stream has 0 where nothing was selected.
     Stream<float> sent = dense ? Stream<float>{4, true, {}, {8, 0, 0, 0}} : Stream<float>{4, false, {0, 1}, {8, 0}};
     velocity.applied(0, HeldStream<float>::from(std::move(sent)), nullptr);
-    EXPECT_EQ(dense_of(velocity.values().view()), (std::vector<float>{0, 4, 2, 1})) << dense;
+    EXPECT_EQ(momentum_dense_of(velocity.values().view()), (std::vector<float>{0, 4, 2, 1})) << dense;
   }
 }
 
@@ -305,7 +305,8 @@ TEST(Momentum, TurnsDenseWhereThatIsSmaller) {
   Stream<float> next = Stream<float>::empty(8);
   next.indices = {1};
   next.values = {2};
-  EXPECT_EQ(dense_of(velocity.enter(std::move(next)).view()), (std::vector<float>{.5f, 2, .5f, 0, .5f, .5f, 0, .5f}));
+  EXPECT_EQ(momentum_dense_of(velocity.enter(std::move(next)).view()),
+            (std::vector<float>{.5f, 2, .5f, 0, .5f, .5f, 0, .5f}));
   EXPECT_TRUE(velocity.values().dense);
 }
 

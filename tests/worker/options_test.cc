@@ -12,9 +12,9 @@ JobOptions good_job() {
   return job;
 }
 
-const std::vector<TensorOptions> kTensors = {{.name = "w", .dimension = 1'000}};
+const std::vector<TensorOptions> kOptionsTensors = {{.name = "w", .dimension = 1'000}};
 
-std::string refusal(const JobOptions& job, const std::vector<TensorOptions>& tensors = kTensors) {
+std::string options_refusal(const JobOptions& job, const std::vector<TensorOptions>& tensors = kOptionsTensors) {
   const auto spec = spec_from_options(job, tensors);
   EXPECT_FALSE(spec.has_value());
   return spec ? "" : spec.error().message;
@@ -72,13 +72,13 @@ TEST(Options, AnUnbiasedJobIsAskedForInOneWordAndItsPartsByName) {
   job.unbiased = true;
   job.select = "none";
   job.codec_up = "gap+qsgd4";
-  EXPECT_NE(refusal(job).find("set codec_error drop"), std::string::npos) << refusal(job);
+  EXPECT_NE(options_refusal(job).find("set codec_error drop"), std::string::npos) << options_refusal(job);
   job.codec_error = "drop";
-  const auto spec = spec_from_options(job, kTensors);
+  const auto spec = spec_from_options(job, kOptionsTensors);
   ASSERT_TRUE(spec.has_value()) << spec.error().message;
   EXPECT_TRUE(spec->unbiased);
   job.clip = -1;
-  EXPECT_NE(refusal(job).find("clip is -1"), std::string::npos) << refusal(job);
+  EXPECT_NE(options_refusal(job).find("clip is -1"), std::string::npos) << options_refusal(job);
 }
 
 TEST(Options, EveryFieldReachesTheSpecification) {
@@ -146,32 +146,34 @@ TEST(Options, EveryFieldReachesTheSpecification) {
 TEST(Options, WhatIsWrongIsSaidWithTheOptionsName) {
   JobOptions job = good_job();
   job.combine = "average";
-  EXPECT_NE(refusal(job).find("combine = 'average': known are 'sum', 'mean', 'weighted_mean'"), std::string::npos)
-      << refusal(job);
+  EXPECT_NE(options_refusal(job).find("combine = 'average': known are 'sum', 'mean', 'weighted_mean'"),
+            std::string::npos)
+      << options_refusal(job);
   job = good_job();
   job.codec_up = "zip";
-  EXPECT_NE(refusal(job).find("codec_up: "), std::string::npos) << refusal(job);
+  EXPECT_NE(options_refusal(job).find("codec_up: "), std::string::npos) << options_refusal(job);
   job = good_job();
   job.store = "rmsprop:1";
-  EXPECT_NE(refusal(job).find("store: 'rmsprop:1' is not an optimizer"), std::string::npos) << refusal(job);
+  EXPECT_NE(options_refusal(job).find("store: 'rmsprop:1' is not an optimizer"), std::string::npos)
+      << options_refusal(job);
   job = good_job();
   job.store_begin = "saved";
-  EXPECT_NE(refusal(job).find("store_begin saved without a store"), std::string::npos) << refusal(job);
+  EXPECT_NE(options_refusal(job).find("store_begin saved without a store"), std::string::npos) << options_refusal(job);
   job = good_job();
   job.worker = 1;
-  EXPECT_NE(refusal(job).find("worker 1 of 1 workers"), std::string::npos) << refusal(job);
+  EXPECT_NE(options_refusal(job).find("worker 1 of 1 workers"), std::string::npos) << options_refusal(job);
   job = good_job();
   job.shards.clear();
-  EXPECT_NE(refusal(job).find("no shards"), std::string::npos) << refusal(job);
-  EXPECT_NE(refusal(good_job(), {{.name = "v", .dimension = 5, .select = "topk"}}).find("tensor 'v': select: "),
+  EXPECT_NE(options_refusal(job).find("no shards"), std::string::npos) << options_refusal(job);
+  EXPECT_NE(options_refusal(good_job(), {{.name = "v", .dimension = 5, .select = "topk"}}).find("tensor 'v': select: "),
             std::string::npos);
-  EXPECT_FALSE(refusal(good_job(), {}).empty()) << "a job without tensors";
-  EXPECT_FALSE(refusal(good_job(), {{.name = "v", .dimension = 0}}).empty());
+  EXPECT_FALSE(options_refusal(good_job(), {}).empty()) << "a job without tensors";
+  EXPECT_FALSE(options_refusal(good_job(), {{.name = "v", .dimension = 0}}).empty());
 }
 
 TEST(Options, ThePathIsASwitchsAddressWithWhatItWasToldOfTheJob) {
   JobOptions job = good_job();
-  EXPECT_EQ(spec_from_options(job, kTensors)->path, protocol::Path::kServer);
+  EXPECT_EQ(spec_from_options(job, kOptionsTensors)->path, protocol::Path::kServer);
   job.path = "switch:192.0.2.7:7600";
   job.switch_job = 9;
   job.switch_slots = 8;
@@ -180,7 +182,7 @@ TEST(Options, ThePathIsASwitchsAddressWithWhatItWasToldOfTheJob) {
   job.switch_codec = "bitmap+qsgd8";
   job.switch_return_after_ms = 700;
   job.grid = "4096:-9";
-  std::vector<TensorOptions> tensors = kTensors;
+  std::vector<TensorOptions> tensors = kOptionsTensors;
   tensors[0].dimension = 8'192;  // a window for each lane
   const auto spec = spec_from_options(job, tensors);
   ASSERT_TRUE(spec.has_value()) << spec.error().message;
@@ -200,9 +202,9 @@ TEST(Options, AWorkersRackIsItsOwnAndInNoSpecification) {
   JobOptions job = good_job();
   job.path = "switch:192.0.2.7:7600";
   job.switch_job = 9;
-  const auto alone = spec_from_options(job, kTensors);
+  const auto alone = spec_from_options(job, kOptionsTensors);
   job.path += ",rack:[2001:db8::1]:7700";
-  const auto in_rack = spec_from_options(job, kTensors);
+  const auto in_rack = spec_from_options(job, kOptionsTensors);
   ASSERT_TRUE(in_rack.has_value()) << in_rack.error().message;
   EXPECT_EQ(*in_rack, *alone) << "workers of different racks are of one job";
   EXPECT_EQ(switch_addresses(job.path)->decider, "192.0.2.7:7600");
@@ -213,7 +215,8 @@ TEST(Options, AWorkersRackIsItsOwnAndInNoSpecification) {
        {"switch:a:1,rack:", "switch:a:1,b:2", "switch:a:1,rack:b:2,rack:c:3", "switch:a:1,", "rack:a:1"}) {
     EXPECT_FALSE(switch_addresses(wrong).has_value()) << wrong;
     job.path = wrong;
-    EXPECT_NE(refusal(job).find("'switch:HOST:PORT,rack:HOST:PORT'"), std::string::npos) << refusal(job);
+    EXPECT_NE(options_refusal(job).find("'switch:HOST:PORT,rack:HOST:PORT'"), std::string::npos)
+        << options_refusal(job);
   }
 }
 
@@ -229,12 +232,12 @@ TEST(Options, AReproducibleJobThatNamesNoGridHasTheSameOneOnEveryPath) {
         job.workers = workers;
         job.worker = 0;
         job.reproducible = true;
-        const auto spec = spec_from_options(job, kTensors);
+        const auto spec = spec_from_options(job, kOptionsTensors);
         ASSERT_TRUE(spec) << spec.error().message;
         EXPECT_EQ(spec->grid, (protocol::GridSpec{.block_indices = 4096, .exponent_initial = -20}));
         EXPECT_TRUE(!by_switch || spec->switch_path.value == protocol::WindowValueCodec::kFixed32);
         job.reproducible = false;
-        const auto other = spec_from_options(job, kTensors);
+        const auto other = spec_from_options(job, kOptionsTensors);
         ASSERT_TRUE(other) << other.error().message;
         EXPECT_EQ(other->grid, protocol::GridSpec{});
         EXPECT_EQ(other->switch_path.value, protocol::WindowValueCodec::kFixed16);
@@ -248,7 +251,7 @@ TEST(Options, AWrongPathIsRefusedWithWhatIsWanted) {
     JobOptions job = good_job();
     job.path = "switch:192.0.2.7:7600";
     bend(job);
-    return refusal(job);
+    return options_refusal(job);
   };
   const auto holds = [](const std::string& sentence, const std::string& words) {
     EXPECT_NE(sentence.find(words), std::string::npos) << sentence;

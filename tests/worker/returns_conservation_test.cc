@@ -13,14 +13,14 @@ namespace {
 
 constexpr uint64_t kSeeds = 6;
 
-struct Case {
+struct ReturnsConservationCase {
   const char* name;
   void (*bend)(ToyClusterOptions& options);
 };
 
-void PrintTo(const Case& test_case, std::ostream* out) { *out << test_case.name; }
+void PrintTo(const ReturnsConservationCase& test_case, std::ostream* out) { *out << test_case.name; }
 
-class ReturnsConservation : public ::testing::TestWithParam<Case> {
+class ReturnsConservation : public ::testing::TestWithParam<ReturnsConservationCase> {
  protected:
   static ToyClusterOptions options_of(uint64_t seed) {
     ToyClusterOptions options;
@@ -131,36 +131,36 @@ TEST_P(ReturnsConservation, HoldsAtEveryMomentAndAllComeBack) {
   EXPECT_EQ(faults.worker_crashes > 0, bent.worker_crash_rate > 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Faults, ReturnsConservation,
-                         ::testing::Values(Case{"Removals", [](ToyClusterOptions& o) { o.remove_rate = 0.002; }},
-                                           Case{"RemovalsAhead",
-                                                [](ToyClusterOptions& o) {
-                                                  o.remove_rate = 0.002;
-                                                  o.spec.staleness = 2;
-                                                  o.spec.reselect = {.reselect = protocol::Reselect::kTopK, .k = 5};
-                                                }},
-                                           Case{"ShardCrashes",
-                                                [](ToyClusterOptions& o) { o.shard_crash_rate = 0.002; }},
-                                           Case{"RemovalsAndShardCrashes",
-                                                [](ToyClusterOptions& o) {
-                                                  o.remove_rate = o.shard_crash_rate = 0.001;
-                                                  o.spec.staleness = 1;
-                                                  o.disconnect_rate = 0.002;
-                                                }},
-                                           Case{"WorkerCrashes",
-                                                [](ToyClusterOptions& o) {
-                                                  o.worker_crash_rate = 0.001;
-                                                  o.save_rate = 0.003;
-                                                }},
-                                           Case{"Everything",
-                                                [](ToyClusterOptions& o) {
-                                                  o.remove_rate = o.shard_crash_rate = o.worker_crash_rate = 0.0007;
-                                                  o.save_rate = 0.003;
-                                                  o.disconnect_rate = o.epoch_rate = 0.001;
-                                                  o.spec.staleness = 1;
-                                                  o.spec.reselect = {.reselect = protocol::Reselect::kTopK, .k = 5};
-                                                }}),
-                         [](const auto& of_case) { return std::string(of_case.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Faults, ReturnsConservation,
+    ::testing::Values(ReturnsConservationCase{"Removals", [](ToyClusterOptions& o) { o.remove_rate = 0.002; }},
+                      ReturnsConservationCase{"RemovalsAhead",
+                                              [](ToyClusterOptions& o) {
+                                                o.remove_rate = 0.002;
+                                                o.spec.staleness = 2;
+                                                o.spec.reselect = {.reselect = protocol::Reselect::kTopK, .k = 5};
+                                              }},
+                      ReturnsConservationCase{"ShardCrashes", [](ToyClusterOptions& o) { o.shard_crash_rate = 0.002; }},
+                      ReturnsConservationCase{"RemovalsAndShardCrashes",
+                                              [](ToyClusterOptions& o) {
+                                                o.remove_rate = o.shard_crash_rate = 0.001;
+                                                o.spec.staleness = 1;
+                                                o.disconnect_rate = 0.002;
+                                              }},
+                      ReturnsConservationCase{"WorkerCrashes",
+                                              [](ToyClusterOptions& o) {
+                                                o.worker_crash_rate = 0.001;
+                                                o.save_rate = 0.003;
+                                              }},
+                      ReturnsConservationCase{"Everything",
+                                              [](ToyClusterOptions& o) {
+                                                o.remove_rate = o.shard_crash_rate = o.worker_crash_rate = 0.0007;
+                                                o.save_rate = 0.003;
+                                                o.disconnect_rate = o.epoch_rate = 0.001;
+                                                o.spec.staleness = 1;
+                                                o.spec.reselect = {.reselect = protocol::Reselect::kTopK, .k = 5};
+                                              }}),
+    [](const auto& of_case) { return std::string(of_case.param.name); });
 
 }  // namespace
 }  // namespace millrace::testing

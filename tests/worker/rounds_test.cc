@@ -12,7 +12,7 @@ namespace {
 using protocol::Ack;
 using protocol::Contribution;
 using worker::Phase;
-using Entries = std::vector<std::pair<uint32_t, float>>;
+using RoundsEntries = std::vector<std::pair<uint32_t, float>>;
 
 class Rounds : public ScriptedCore {
  protected:
@@ -156,7 +156,7 @@ TEST_F(Rounds, AnUpdateIsDeliveredSettledAndAcknowledgedOnceAPoll) {
   EXPECT_TRUE(actions_.delivered[1].step_complete);
   EXPECT_EQ(actions_.delivered[1].begin, second_part());
   EXPECT_TRUE(core().outstanding(0).empty());
-  EXPECT_EQ(residual(), Entries()) << "the update says that it is the whole sum";
+  EXPECT_EQ(residual(), RoundsEntries()) << "the update says that it is the whole sum";
   core().end_turn(now_, actions_);
   core().end_turn(now_, actions_);
   const auto acks = take_sent<Ack>();
@@ -171,7 +171,7 @@ TEST_F(Rounds, EntriesThatWereSentAndAreNotInTheUpdateComeBack) {
   protocol::Update update = update_of(0, 0);
   update.whole_sum = false;
   hear(0, update, sum_of({{4, 1}, {6, 8}}, part_dimension(0)));
-  EXPECT_EQ(residual(), (Entries{{5, 1}, {9, 3}}));
+  EXPECT_EQ(residual(), (RoundsEntries{{5, 1}, {9, 3}}));
   EXPECT_TRUE(!core().settled() && core().settle_one() && core().settled());
   EXPECT_EQ(core().bucket_counters(0).entries_returned, 2u);
   hear_update(1, 0, {});
@@ -190,7 +190,7 @@ TEST_F(Rounds, WhoIsNotAmongTheContributorsTakesAllBack) {
     protocol::Update update = update_of(0, 0);
     update.contributors = {other};  // somebody else; or this worker in a life that did not send this
     hear(0, update, sum_of({{5, 7}}, part_dimension(0)));
-    EXPECT_EQ(residual(), (Entries{{5, 1}, {6, 2}}));
+    EXPECT_EQ(residual(), (RoundsEntries{{5, 1}, {6, 2}}));
     EXPECT_EQ(core().counters().not_counted, 1u);
     EXPECT_FALSE(actions_.delivered.back().counted);
     EXPECT_EQ(core().part_steps_applied(0), 1u) << "the sum is applied all the same";
@@ -444,12 +444,12 @@ TEST_F(Rounds, AForgottenUpdateEndsTheSessionAndTheContributionIsKeptOrInTheLedg
   push({5}, {1});
   hear(0, protocol::Settled{0, 0, false});
   expect_ended(ErrorCode::kStale, "needs a resync");
-  EXPECT_EQ(residual(), (Entries{{5, 1}}));
+  EXPECT_EQ(residual(), (RoundsEntries{{5, 1}}));
   make_running();
   push({5}, {1});
   hear(0, protocol::Settled{0, 0, true});
   expect_ended(ErrorCode::kStale, "needs a resync");
-  EXPECT_EQ(residual(), Entries());
+  EXPECT_EQ(residual(), RoundsEntries());
   EXPECT_EQ(core().ledger(0)[5], 1.0);
 }
 

@@ -10,7 +10,7 @@
 namespace millrace::worker {
 namespace {
 
-constexpr std::chrono::milliseconds kSoon{120'000};
+constexpr std::chrono::milliseconds kSessionCodecSoon{120'000};
 
 TEST(SessionWithCodecAuto, HasTheSpeedsOfCodecsBeforeTheFirstStepAndNotFromItsOwnThread) {
   JobOptions job;
@@ -18,7 +18,7 @@ TEST(SessionWithCodecAuto, HasTheSpeedsOfCodecsBeforeTheFirstStepAndNotFromItsOw
   job.workers = 1;
   job.select = "none";
   job.codec_up = "auto";
-  job.connect_timeout_ms = static_cast<uint32_t>(kSoon.count());
+  job.connect_timeout_ms = static_cast<uint32_t>(kSessionCodecSoon.count());
   job.shards = {"tcp://127.0.0.1:1"};
   const std::vector<TensorOptions> tensors = {{.name = "w", .dimension = 1000}};
   auto spec = spec_from_options(job, tensors);
@@ -35,7 +35,7 @@ TEST(SessionWithCodecAuto, HasTheSpeedsOfCodecsBeforeTheFirstStepAndNotFromItsOw
   const auto pushed = session.push(0, 1, SessionShell::Patience::kWait,
                                    [](PushSlot& slot) { return slot.add_dense(std::vector<float>(1000, 1.0f), 1); });
   EXPECT_TRUE(pushed.has_value()) << pushed.error().message;
-  EXPECT_TRUE(session.finish(kSoon).has_value());
+  EXPECT_TRUE(session.finish(kSessionCodecSoon).has_value());
 }
 
 }  // namespace

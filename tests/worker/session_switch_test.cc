@@ -22,7 +22,7 @@
 namespace millrace::testing {
 namespace {
 
-constexpr std::chrono::milliseconds kSoon{120'000};
+constexpr std::chrono::milliseconds kSessionSwitchSoon{120'000};
 constexpr uint32_t kSwitchJob = 5;
 constexpr int kWaitMs = 1;
 
@@ -73,8 +73,8 @@ class UdpAggregator {
   std::thread thread_;
 };
 
-const std::vector<TensorOptions> kTwoTensors = {{.name = "large", .dimension = 20'000},
-                                                {.name = "small", .dimension = 100}};
+const std::vector<TensorOptions> kSessionSwitchTwoTensors = {{.name = "large", .dimension = 20'000},
+                                                             {.name = "small", .dimension = 100}};
 
 class SessionSwitch : public ::testing::Test {
  protected:
@@ -94,7 +94,7 @@ class SessionSwitch : public ::testing::Test {
     job.name = "session-switch";
     job.workers = workers;
     job.heartbeat_ms = 50;
-    job.connect_timeout_ms = static_cast<uint32_t>(kSoon.count());
+    job.connect_timeout_ms = static_cast<uint32_t>(kSessionSwitchSoon.count());
     job.shards = {"tcp://127.0.0.1:1"};
     job.path = "switch:127.0.0.1:9";
     job.switch_job = kSwitchJob;
@@ -108,14 +108,14 @@ class SessionSwitch : public ::testing::Test {
   }
 
   static protocol::JobSpec spec_of(const JobOptions& job) {
-    auto spec = worker::spec_from_options(job, kTwoTensors);
+    auto spec = worker::spec_from_options(job, kSessionSwitchTwoTensors);
     EXPECT_TRUE(spec.has_value()) << spec.error().message;
     return *spec;
   }
 
   std::string refused(const JobOptions& job) const {
     try {
-      Session::connect(job, kTwoTensors);
+      Session::connect(job, kSessionSwitchTwoTensors);
     } catch (const JobError& error) {
       EXPECT_EQ(error.code(), JobErrorCode::kInvalidArgument) << error.what();
       return error.what();
@@ -133,7 +133,7 @@ float value_of(uint32_t worker, uint64_t step, uint32_t index) {
 }
 
 /// What all workers pushed, kept back and got, by index of the large tensor: on a binary grid, so exact.
-struct Books {
+struct SessionSwitchBooks {
   std::mutex mutex;
   std::map<uint32_t, double> entered;
   std::map<uint32_t, double> kept;
@@ -155,7 +155,7 @@ struct Books {
 };
 
 /// One step of both tensors.
-void run_step(Session& session, uint32_t worker, uint64_t step, Books& books) {
+void run_step(Session& session, uint32_t worker, uint64_t step, SessionSwitchBooks& books) {
   std::vector<uint32_t> indices;
   std::vector<float> values;
   for (auto index = static_cast<uint32_t>(step); index < 20'000; index += 500) {
@@ -165,8 +165,8 @@ void run_step(Session& session, uint32_t worker, uint64_t step, Books& books) {
   session.push_sparse(0, indices, values);
   const std::vector<uint32_t> one{7};
   session.push_sparse(1, one, std::vector<float>{1.0f});
-  const TensorUpdate update = session.await(0, step, kSoon);
-  session.await(1, step, kSoon);
+  const TensorUpdate update = session.await(0, step, kSessionSwitchSoon);
+  session.await(1, step, kSessionSwitchSoon);
   const std::lock_guard lock(books.mutex);
   for (size_t i = 0; i < indices.size(); ++i) books.count(books.entered, indices[i], values[i]);
   for (const UpdatePiece& piece : update.pieces) {
@@ -175,9 +175,9 @@ void run_step(Session& session, uint32_t worker, uint64_t step, Books& books) {
   }
 }
 
-void finish(Session& session, Books& books) {
+void finish(Session& session, SessionSwitchBooks& books) {
   const SparseEntries kept = session.take_residual(0);
-  session.finish(kSoon);
+  session.finish(kSessionSwitchSoon);
   const std::lock_guard lock(books.mutex);
   for (size_t i = 0; i < kept.indices.size(); ++i) books.count(books.kept, kept.indices[i], kept.values[i]);
 }
@@ -189,14 +189,14 @@ TEST_F(SessionSwitch, SumsComeByTheSwitch) {
   FakeCluster cluster(spec_of(options), 2);
   cluster.run_there([&] { cluster.table().view.path = protocol::Path::kSwitch; });
   options.shards = cluster.addresses();
-  Books books;
+  SessionSwitchBooks books;
   std::vector<std::thread> threads;
   for (uint32_t worker = 0; worker < 3; ++worker) {
     threads.emplace_back([&, worker] {
       JobOptions own = options;
       own.worker = worker;
       try {
-        auto session = Session::connect(own, kTwoTensors);
+        auto session = Session::connect(own, kSessionSwitchTwoTensors);
         for (uint64_t step = 0; step < 20; ++step) run_step(*session, worker, step, books);
         finish(*session, books);
         const Stats stats = session->stats();
@@ -244,14 +244,14 @@ TEST_F(SessionSwitch, AJobGoesOnByAShardAndBackToTheSwitch) {
   std::atomic<int> steps_of_first = 0;
   // Worker 1 is a step behind at most: it hears of the last one in time.
   std::atomic<uint64_t> last_step = UINT64_MAX;
-  Books books;
+  SessionSwitchBooks books;
   std::vector<std::thread> threads;
   for (uint32_t worker = 0; worker < 2; ++worker) {
     threads.emplace_back([&, worker] {
       JobOptions own = options;
       own.worker = worker;
       try {
-        auto session = Session::connect(own, kTwoTensors);
+        auto session = Session::connect(own, kSessionSwitchTwoTensors);
         // Both push equally often: worker 0 says after which step to end.
         for (uint64_t step = 0; step <= last_step; ++step) {
           run_step(*session, worker, step, books);

@@ -19,22 +19,22 @@ namespace {
 
 using std::chrono::milliseconds;
 /// A limit for what must happen, on a machine that is busy with other things too; nothing waits for it when all is well.
-constexpr milliseconds kSoon{120'000};
+constexpr milliseconds kSessionSoon{120'000};
 
-JobOptions job_of(uint32_t workers) {
+JobOptions session_job_of(uint32_t workers) {
   JobOptions job;
   job.name = "session-test";
   job.workers = workers;
   job.select = "none";
   job.heartbeat_ms = 100;
-  job.connect_timeout_ms = static_cast<uint32_t>(kSoon.count());
+  job.connect_timeout_ms = static_cast<uint32_t>(kSessionSoon.count());
   return job;
 }
 
-const std::vector<TensorOptions> kTwoTensors = {{.name = "large", .dimension = 20'000},
-                                                {.name = "small", .dimension = 100}};
+const std::vector<TensorOptions> kSessionTwoTensors = {{.name = "large", .dimension = 20'000},
+                                                       {.name = "small", .dimension = 100}};
 
-protocol::JobSpec spec_of(JobOptions job, const std::vector<TensorOptions>& tensors) {
+protocol::JobSpec session_spec_of(JobOptions job, const std::vector<TensorOptions>& tensors) {
   job.shards = {"tcp://127.0.0.1:1"};
   auto spec = worker::spec_from_options(job, tensors);
   EXPECT_TRUE(spec.has_value()) << spec.error().message;
@@ -43,7 +43,7 @@ protocol::JobSpec spec_of(JobOptions job, const std::vector<TensorOptions>& tens
 
 /// Runs `body` expecting a JobError of that code; returns its sentence.
 template <typename Body>
-std::string sentence_of(JobErrorCode code, Body body) {
+std::string session_sentence_of(JobErrorCode code, Body body) {
   try {
     body();
   } catch (const JobError& error) {
@@ -55,7 +55,7 @@ std::string sentence_of(JobErrorCode code, Body body) {
 }
 
 /// The sum at each index of a tensor's update.
-std::map<uint64_t, float> entries_of(const TensorUpdate& update) {
+std::map<uint64_t, float> session_entries_of(const TensorUpdate& update) {
   std::map<uint64_t, float> entries;
   for (const UpdatePiece& piece : update.pieces) {
     for (size_t i = 0; i < piece.values.size(); ++i) {
@@ -85,21 +85,21 @@ void run_workers(const JobOptions& job, const std::vector<TensorOptions>& tensor
 }
 
 TEST(Session, SumsSparseGradientsOfAllWorkersAndFinishes) {
-  JobOptions job = job_of(3);
-  FakeCluster cluster(spec_of(job, kTwoTensors), 2);
+  JobOptions job = session_job_of(3);
+  FakeCluster cluster(session_spec_of(job, kSessionTwoTensors), 2);
   job.shards = cluster.addresses();
-  run_workers(job, kTwoTensors, [&](uint32_t worker, Session& session) {
+  run_workers(job, kSessionTwoTensors, [&](uint32_t worker, Session& session) {
     for (uint32_t i = 0; i < 20; ++i) {
       const std::vector<uint32_t> indices = {19'999, worker, 5'000, 5'000};  // unsorted, with a duplicate
       const std::vector<float> values = {1, 2, 0.5f, 0.25f};
       const uint64_t large = session.push_sparse(0, indices, values);
       const uint64_t small = session.push_sparse(1, std::vector<uint32_t>{7}, std::vector<float>{1});
       EXPECT_EQ(large, i);
-      const auto got = entries_of(session.await(0, large, kSoon));
+      const auto got = session_entries_of(session.await(0, large, kSessionSoon));
       EXPECT_EQ(got, (std::map<uint64_t, float>{{0, 2}, {1, 2}, {2, 2}, {5'000, 2.25f}, {19'999, 3}}));
-      EXPECT_EQ(entries_of(session.await(1, small, kSoon)), (std::map<uint64_t, float>{{7, 3}}));
+      EXPECT_EQ(session_entries_of(session.await(1, small, kSessionSoon)), (std::map<uint64_t, float>{{7, 3}}));
     }
-    session.finish(kSoon);
+    session.finish(kSessionSoon);
     const Stats stats = session.stats();
     EXPECT_EQ(stats.rounds, 20u * session.bucket_count());
     EXPECT_GT(stats.bytes_up, 0u);
@@ -116,11 +116,11 @@ TEST(Session, SumsSparseGradientsOfAllWorkersAndFinishes) {
 }
 
 TEST(Session, AppliesMeansToAttachedWeightsOnArrivalAndOnAwait) {
-  JobOptions job = job_of(2);
+  JobOptions job = session_job_of(2);
   job.combine = "mean";
-  FakeCluster cluster(spec_of(job, kTwoTensors), 2);
+  FakeCluster cluster(session_spec_of(job, kSessionTwoTensors), 2);
   job.shards = cluster.addresses();
-  run_workers(job, kTwoTensors, [&](uint32_t worker, Session& session) {
+  run_workers(job, kSessionTwoTensors, [&](uint32_t worker, Session& session) {
     std::vector<float> large(20'000, 1.0f);
     std::vector<float> small(100, 1.0f);
     session.attach_weights(0, large, -0.5f, ApplyWhen::kOnArrival);
@@ -129,48 +129,48 @@ TEST(Session, AppliesMeansToAttachedWeightsOnArrivalAndOnAwait) {
     gradient[11] = worker == 0 ? 4.0f : 2.0f;
     session.push(0, gradient);
     session.push(1, std::vector<float>(100, 2.0f));
-    EXPECT_TRUE(session.await(0, 0, kSoon).applied);
+    EXPECT_TRUE(session.await(0, 0, kSessionSoon).applied);
     EXPECT_EQ(large[11], 1.0f - 0.5f * 3.0f);
     EXPECT_EQ(large[12], 1.0f);
     EXPECT_EQ(small[5], 1.0f) << "nothing before await";
-    EXPECT_EQ(session.await(1, 0, kSoon).pieces.front().denominator, 2.0);
+    EXPECT_EQ(session.await(1, 0, kSessionSoon).pieces.front().denominator, 2.0);
     EXPECT_EQ(small[5], 0.0f);
     session.set_scale(1, 1.0f);
     session.push(0, gradient);
     session.push(1, std::vector<float>(100, 3.0f));
-    session.await(1, 1, kSoon);
+    session.await(1, 1, kSessionSoon);
     EXPECT_EQ(small[99], 3.0f);
-    session.finish(kSoon);
+    session.finish(kSessionSoon);
   });
 }
 
 TEST(Session, TensorsThatShareABucketAreSentTogether) {
-  JobOptions job = job_of(1);
+  JobOptions job = session_job_of(1);
   const std::vector<TensorOptions> tensors = {
       {.name = "a", .dimension = 10}, {.name = "b", .dimension = 20}, {.name = "c", .dimension = 30}};
-  FakeCluster cluster(spec_of(job, tensors), 1);
+  FakeCluster cluster(session_spec_of(job, tensors), 1);
   job.shards = cluster.addresses();
   auto session = Session::connect(job, tensors);
   EXPECT_EQ(session->bucket_count(), 1u);
   session->push(0, std::vector<float>(10, 1.0f));
   session->push_sparse(2, std::vector<uint32_t>{29}, std::vector<float>{3});
-  sentence_of(JobErrorCode::kInvalidArgument, [&] { session->push(0, std::vector<float>(10, 1.0f)); });
+  session_sentence_of(JobErrorCode::kInvalidArgument, [&] { session->push(0, std::vector<float>(10, 1.0f)); });
   EXPECT_FALSE(session->ready(0, 0));
-  sentence_of(JobErrorCode::kTimeout, [&] { session->await(0, 0, milliseconds(1)); });
+  session_sentence_of(JobErrorCode::kTimeout, [&] { session->await(0, 0, milliseconds(1)); });
   session->push_sparse(1, std::vector<uint32_t>{}, std::vector<float>{});
-  EXPECT_EQ(entries_of(session->await(0, 0, kSoon)).size(), 10u);
-  EXPECT_EQ(entries_of(session->await(1, 0, kSoon)).size(), 0u);
-  EXPECT_EQ(entries_of(session->await(2, 0, kSoon)), (std::map<uint64_t, float>{{29, 3}}));
-  session->finish(kSoon);
+  EXPECT_EQ(session_entries_of(session->await(0, 0, kSessionSoon)).size(), 10u);
+  EXPECT_EQ(session_entries_of(session->await(1, 0, kSessionSoon)).size(), 0u);
+  EXPECT_EQ(session_entries_of(session->await(2, 0, kSessionSoon)), (std::map<uint64_t, float>{{29, 3}}));
+  session->finish(kSessionSoon);
 }
 
 TEST(Session, ThreadsPushTheirOwnTensorsWhileOthersAskAndSave) {
-  JobOptions job = job_of(2);
+  JobOptions job = session_job_of(2);
   job.staleness = 2;
   job.select = "topk:0.5";
   const std::vector<TensorOptions> tensors = {{.name = "a", .dimension = 20'000}, {.name = "b", .dimension = 30'000}};
   const std::string path = ::testing::TempDir() + "millrace_threads_" + std::to_string(::getpid());
-  FakeCluster cluster(spec_of(job, tensors), 2);
+  FakeCluster cluster(session_spec_of(job, tensors), 2);
   job.shards = cluster.addresses();
   constexpr uint64_t kSteps = 40;
   run_workers(job, tensors, [&](uint32_t worker, Session& session) {
@@ -191,7 +191,7 @@ TEST(Session, ThreadsPushTheirOwnTensorsWhileOthersAskAndSave) {
                                 std::vector<float>{0.5f, 1});
           }
         }
-        session.await(tensor, kSteps - 1, kSoon);
+        session.await(tensor, kSteps - 1, kSessionSoon);
         --pushing;
       });
     }
@@ -200,7 +200,7 @@ TEST(Session, ThreadsPushTheirOwnTensorsWhileOthersAskAndSave) {
       session.save(path + std::to_string(worker));
     }
     for (std::thread& thread : threads) thread.join();
-    session.finish(kSoon);
+    session.finish(kSessionSoon);
     for (size_t tensor = 0; tensor < 2; ++tensor) {
       for (uint64_t step = 0; step < kSteps; ++step) EXPECT_EQ(weights[tensor][step], 2.0f) << tensor << " " << step;
       EXPECT_EQ(weights[tensor][1'000], 20.0f);
@@ -211,10 +211,10 @@ TEST(Session, ThreadsPushTheirOwnTensorsWhileOthersAskAndSave) {
 }
 
 TEST(Session, AResidualTakenWhileAnotherThreadPushesLosesAndDoublesNothing) {
-  JobOptions job = job_of(1);
+  JobOptions job = session_job_of(1);
   job.select = "topk:0.01";
   const std::vector<TensorOptions> tensors = {{.name = "a", .dimension = 20'000}};
-  FakeCluster cluster(spec_of(job, tensors), 1);
+  FakeCluster cluster(session_spec_of(job, tensors), 1);
   job.shards = cluster.addresses();
   constexpr uint64_t kSteps = 60;
   run_workers(job, tensors, [&](uint32_t, Session& session) {
@@ -224,7 +224,7 @@ TEST(Session, AResidualTakenWhileAnotherThreadPushesLosesAndDoublesNothing) {
     std::thread pusher([&] {
       const std::vector<float> ones(20'000, 1.0f);
       for (uint64_t step = 0; step < kSteps; ++step) session.push(0, ones);
-      session.await(0, kSteps - 1, kSoon);
+      session.await(0, kSteps - 1, kSessionSoon);
       pushing = false;
     });
     double taken = 0;
@@ -241,15 +241,15 @@ TEST(Session, AResidualTakenWhileAnotherThreadPushesLosesAndDoublesNothing) {
     double applied = 0;
     for (const float value : weights) applied += static_cast<double>(value);
     EXPECT_EQ(applied + taken, 20'000.0 * kSteps);
-    session.finish(kSoon);
+    session.finish(kSessionSoon);
   });
 }
 
 TEST(Session, TwoThreadsThatWaitToPushOneTensorDoNotFillItTogether) {
-  JobOptions job = job_of(1);
-  FakeCluster cluster(spec_of(job, kTwoTensors), 1);
+  JobOptions job = session_job_of(1);
+  FakeCluster cluster(session_spec_of(job, kSessionTwoTensors), 1);
   job.shards = cluster.addresses();
-  auto session = Session::connect(job, kTwoTensors);
+  auto session = Session::connect(job, kSessionTwoTensors);
   std::vector<float> weights(20'000, 0.0f);
   session->attach_weights(0, weights, 1.0f, ApplyWhen::kOnArrival);
   constexpr int kPushesEach = 100;
@@ -272,17 +272,17 @@ TEST(Session, TwoThreadsThatWaitToPushOneTensorDoNotFillItTogether) {
   std::thread other(push_all);
   push_all();
   other.join();
-  session->await(0, pushed - 1, kSoon);
+  session->await(0, pushed - 1, kSessionSoon);
   EXPECT_EQ(weights[7], static_cast<float>(pushed * ones.size()));
-  session->finish(kSoon);
+  session->finish(kSessionSoon);
 }
 
 TEST(Session, AConnectionLostWithAContributionOnItCountsItOnce) {
-  JobOptions job = job_of(1);
+  JobOptions job = session_job_of(1);
   job.heartbeat_ms = 3'000;  // no pause of the shard's thread may look like another lost connection
   int contributions = 0;
   FakeCluster cluster(
-      spec_of(job, kTwoTensors), 1,
+      session_spec_of(job, kSessionTwoTensors), 1,
       [&](FakeCluster& self, uint32_t shard, const protocol::PeerId&, const protocol::Message& message) {
         if (!std::holds_alternative<protocol::Contribution>(message.body)) return false;
         ++contributions;
@@ -299,22 +299,22 @@ TEST(Session, AConnectionLostWithAContributionOnItCountsItOnce) {
         return false;
       });
   job.shards = cluster.addresses();
-  auto session = Session::connect(job, kTwoTensors);
+  auto session = Session::connect(job, kSessionTwoTensors);
   std::vector<float> weights(20'000, 0.0f);
   session->attach_weights(0, weights, 1.0f, ApplyWhen::kOnArrival);
   for (uint64_t step = 0; step < 8; ++step) {
     session->push_sparse(0, std::vector<uint32_t>{3}, std::vector<float>{1});
-    session->await(0, step, kSoon);
+    session->await(0, step, kSessionSoon);
   }
   EXPECT_EQ(weights[3], 8.0f);
-  session->finish(kSoon);
+  session->finish(kSessionSoon);
   EXPECT_EQ(session->stats().reconnects, 2u);
   EXPECT_GE(session->stats().resends, 2u);
   cluster.run_there([&] { EXPECT_EQ(cluster.shard(0).complaints, std::vector<std::string>()); });
 }
 
 TEST(Session, AnUnreachableShardIsNamedWithHowLongItWasTried) {
-  JobOptions job = job_of(1);
+  JobOptions job = session_job_of(1);
   job.connect_timeout_ms = 300;
   protocol::TransportContext context;
   std::string closed;
@@ -322,10 +322,11 @@ TEST(Session, AnUnreachableShardIsNamedWithHowLongItWasTried) {
     auto listener = protocol::Listener::bind(context, "tcp://127.0.0.1:0");
     closed = (*listener)->address();
   }
-  FakeCluster cluster(spec_of(job, kTwoTensors), 2);
+  FakeCluster cluster(session_spec_of(job, kSessionTwoTensors), 2);
   // It comes first: on a busy machine the other one may not be reached in so short a time either.
   job.shards = {closed, cluster.addresses()[1]};
-  const std::string sentence = sentence_of(JobErrorCode::kUnavailable, [&] { Session::connect(job, kTwoTensors); });
+  const std::string sentence =
+      session_sentence_of(JobErrorCode::kUnavailable, [&] { Session::connect(job, kSessionTwoTensors); });
   EXPECT_NE(sentence.find("shard 0 (" + closed + ")"), std::string::npos) << sentence;
   const std::string tried = "tried for ";
   ASSERT_NE(sentence.find(tried), std::string::npos) << sentence;
@@ -337,8 +338,8 @@ TEST(Session, AShardThatRefusesEndsTheAttemptWithItsSentence) {
                                            std::pair(ErrorCode::kJobMismatch, JobErrorCode::kJobMismatch),
                                            std::pair(ErrorCode::kIdentityInUse, JobErrorCode::kIdentityInUse),
                                            std::pair(ErrorCode::kShardLost, JobErrorCode::kShardLost)}) {
-    JobOptions job = job_of(1);
-    FakeCluster cluster(spec_of(job, kTwoTensors), 1,
+    JobOptions job = session_job_of(1);
+    FakeCluster cluster(session_spec_of(job, kSessionTwoTensors), 1,
                         [&, wire = refused_with](FakeCluster& self, uint32_t shard, const protocol::PeerId& from,
                                                  const protocol::Message& message) {
                           if (!std::holds_alternative<protocol::Hello>(message.body)) return false;
@@ -346,132 +347,133 @@ TEST(Session, AShardThatRefusesEndsTheAttemptWithItsSentence) {
                           return true;
                         });
     job.shards = cluster.addresses();
-    const std::string sentence = sentence_of(code, [&] { Session::connect(job, kTwoTensors); });
+    const std::string sentence = session_sentence_of(code, [&] { Session::connect(job, kSessionTwoTensors); });
     EXPECT_NE(sentence.find("the shard's own words"), std::string::npos) << sentence;
     EXPECT_NE(sentence.find(job.shards[0]), std::string::npos) << sentence;
   }
 }
 
 TEST(Session, ARefusalThatAllowsTryingAgainIsTriedAgain) {
-  JobOptions job = job_of(1);
+  JobOptions job = session_job_of(1);
   int hellos = 0;
   FakeCluster cluster(
-      spec_of(job, kTwoTensors), 1,
+      session_spec_of(job, kSessionTwoTensors), 1,
       [&](FakeCluster& self, uint32_t shard, const protocol::PeerId& from, const protocol::Message& message) {
         if (!std::holds_alternative<protocol::Hello>(message.body) || ++hellos > 2) return false;
         self.reply(shard, from, protocol::Refuse{ErrorCode::kUnavailable, "still starting", true});
         return true;
       });
   job.shards = cluster.addresses();
-  auto session = Session::connect(job, kTwoTensors);
-  session->finish(kSoon);
+  auto session = Session::connect(job, kSessionTwoTensors);
+  session->finish(kSessionSoon);
   cluster.run_there([&] { EXPECT_EQ(hellos, 3); });
 }
 
 TEST(Session, AJobThatDoesNotStartSaysWhoIsMissing) {
-  JobOptions job = job_of(4);
+  JobOptions job = session_job_of(4);
   job.worker = 2;
   job.start_timeout_ms = 200;
-  FakeCluster cluster(spec_of(job, kTwoTensors), 2);
+  FakeCluster cluster(session_spec_of(job, kSessionTwoTensors), 2);
   job.shards = cluster.addresses();
-  const std::string sentence = sentence_of(JobErrorCode::kTimeout, [&] { Session::connect(job, kTwoTensors); });
+  const std::string sentence =
+      session_sentence_of(JobErrorCode::kTimeout, [&] { Session::connect(job, kSessionTwoTensors); });
   EXPECT_NE(sentence.find("0, 1, 3"), std::string::npos) << sentence;
 }
 
 TEST(Session, ShardsInTheWrongOrderAreToldApart) {
-  JobOptions job = job_of(1);
-  FakeCluster cluster(spec_of(job, kTwoTensors), 2);
+  JobOptions job = session_job_of(1);
+  FakeCluster cluster(session_spec_of(job, kSessionTwoTensors), 2);
   job.shards = {cluster.addresses()[1], cluster.addresses()[0]};
   const std::string sentence =
-      sentence_of(JobErrorCode::kShardMapMismatch, [&] { Session::connect(job, kTwoTensors); });
+      session_sentence_of(JobErrorCode::kShardMapMismatch, [&] { Session::connect(job, kSessionTwoTensors); });
   EXPECT_NE(sentence.find("stands at place"), std::string::npos) << sentence;
 }
 
 TEST(Session, WhatIsWrongWithAGradientIsSaidAndNothingOfItIsTaken) {
-  JobOptions job = job_of(1);
-  FakeCluster cluster(spec_of(job, kTwoTensors), 1);
+  JobOptions job = session_job_of(1);
+  FakeCluster cluster(session_spec_of(job, kSessionTwoTensors), 1);
   job.shards = cluster.addresses();
-  auto session = Session::connect(job, kTwoTensors);
+  auto session = Session::connect(job, kSessionTwoTensors);
   std::vector<float> gradient(100, 1.0f);
   gradient[99] = std::numeric_limits<float>::quiet_NaN();
-  sentence_of(JobErrorCode::kNonFinite, [&] { session->push(1, gradient); });
+  session_sentence_of(JobErrorCode::kNonFinite, [&] { session->push(1, gradient); });
   const float infinity = std::numeric_limits<float>::infinity();
-  sentence_of(JobErrorCode::kNonFinite,
-              [&] { session->push_sparse(1, std::vector<uint32_t>{1, 2}, std::vector<float>{1, infinity}); });
-  sentence_of(JobErrorCode::kInvalidArgument, [&] { session->push(1, std::vector<float>(99)); });
-  sentence_of(JobErrorCode::kInvalidArgument,
-              [&] { session->push_sparse(1, std::vector<uint32_t>{1}, std::vector<float>{1, 2}); });
-  const std::string range = sentence_of(JobErrorCode::kInvalidArgument, [&] {
+  session_sentence_of(JobErrorCode::kNonFinite,
+                      [&] { session->push_sparse(1, std::vector<uint32_t>{1, 2}, std::vector<float>{1, infinity}); });
+  session_sentence_of(JobErrorCode::kInvalidArgument, [&] { session->push(1, std::vector<float>(99)); });
+  session_sentence_of(JobErrorCode::kInvalidArgument,
+                      [&] { session->push_sparse(1, std::vector<uint32_t>{1}, std::vector<float>{1, 2}); });
+  const std::string range = session_sentence_of(JobErrorCode::kInvalidArgument, [&] {
     session->push_sparse(1, std::vector<uint32_t>{3, 100}, std::vector<float>{1, 2});
   });
   EXPECT_NE(range.find("index 100"), std::string::npos) << range;
-  sentence_of(JobErrorCode::kInvalidArgument, [&] { session->push(9, gradient); });
-  sentence_of(JobErrorCode::kInvalidArgument, [&] { session->push(1, std::vector<float>(100), 2.0); });
-  sentence_of(JobErrorCode::kInvalidArgument, [&] { session->await(1, 0, kSoon); });
+  session_sentence_of(JobErrorCode::kInvalidArgument, [&] { session->push(9, gradient); });
+  session_sentence_of(JobErrorCode::kInvalidArgument, [&] { session->push(1, std::vector<float>(100), 2.0); });
+  session_sentence_of(JobErrorCode::kInvalidArgument, [&] { session->await(1, 0, kSessionSoon); });
   const uint64_t step = session->push_sparse(1, std::vector<uint32_t>{4}, std::vector<float>{1});
-  EXPECT_EQ(entries_of(session->await(1, step, kSoon)), (std::map<uint64_t, float>{{4, 1}}));
-  sentence_of(JobErrorCode::kInvalidArgument, [&] { session->await(1, step, kSoon); });
-  session->finish(kSoon);
-  sentence_of(JobErrorCode::kInvalidArgument, [&] { session->push(1, std::vector<float>(100)); });
+  EXPECT_EQ(session_entries_of(session->await(1, step, kSessionSoon)), (std::map<uint64_t, float>{{4, 1}}));
+  session_sentence_of(JobErrorCode::kInvalidArgument, [&] { session->await(1, step, kSessionSoon); });
+  session->finish(kSessionSoon);
+  session_sentence_of(JobErrorCode::kInvalidArgument, [&] { session->push(1, std::vector<float>(100)); });
 }
 
 TEST(Session, NonFiniteEntriesAreDroppedAndCountedWhereTheJobSaysSo) {
-  JobOptions job = job_of(1);
+  JobOptions job = session_job_of(1);
   job.non_finite = "drop";
-  FakeCluster cluster(spec_of(job, kTwoTensors), 1);
+  FakeCluster cluster(session_spec_of(job, kSessionTwoTensors), 1);
   job.shards = cluster.addresses();
-  auto session = Session::connect(job, kTwoTensors);
+  auto session = Session::connect(job, kSessionTwoTensors);
   const float infinity = std::numeric_limits<float>::infinity();
   session->push_sparse(1, std::vector<uint32_t>{1, 2, 3}, std::vector<float>{1, infinity, 3});
-  EXPECT_EQ(entries_of(session->await(1, 0, kSoon)), (std::map<uint64_t, float>{{1, 1}, {3, 3}}));
+  EXPECT_EQ(session_entries_of(session->await(1, 0, kSessionSoon)), (std::map<uint64_t, float>{{1, 1}, {3, 3}}));
   EXPECT_EQ(session->stats().tensors[1].non_finite_dropped, 1u);
 }
 
 TEST(Session, TryPushIsEmptyUntilTheUpdateIsHere) {
-  JobOptions job = job_of(1);
+  JobOptions job = session_job_of(1);
   bool hold = true;
-  FakeCluster cluster(spec_of(job, kTwoTensors), 1,
+  FakeCluster cluster(session_spec_of(job, kSessionTwoTensors), 1,
                       [&](FakeCluster&, uint32_t, const protocol::PeerId&, const protocol::Message& message) {
                         return hold &&
                                std::holds_alternative<protocol::Contribution>(message.body);  // read, never answered
                       });
   job.shards = cluster.addresses();
   job.resend_after_ms = 50;
-  auto session = Session::connect(job, kTwoTensors);
+  auto session = Session::connect(job, kSessionTwoTensors);
   const std::vector<float> gradient(100, 1.0f);
   ASSERT_TRUE(session->try_push(1, gradient).has_value());
   EXPECT_FALSE(session->try_push(1, gradient).has_value());
   EXPECT_FALSE(session->ready(1, 0));
   cluster.run_there([&] { hold = false; });  // the resend is answered
-  session->await(1, 0, kSoon);
+  session->await(1, 0, kSessionSoon);
   EXPECT_EQ(session->try_push(1, gradient), std::optional<uint64_t>(1));
-  session->await(1, 1, kSoon);
-  session->finish(kSoon);
+  session->await(1, 1, kSessionSoon);
+  session->finish(kSessionSoon);
 }
 
 TEST(Session, UpdatesThatNobodyAwaitsAreKeptUpToTheLimit) {
-  JobOptions job = job_of(1);
+  JobOptions job = session_job_of(1);
   job.updates_kept_max = 3;
-  FakeCluster cluster(spec_of(job, kTwoTensors), 1);
+  FakeCluster cluster(session_spec_of(job, kSessionTwoTensors), 1);
   job.shards = cluster.addresses();
-  auto session = Session::connect(job, kTwoTensors);
+  auto session = Session::connect(job, kSessionTwoTensors);
   for (int i = 0; i < 3; ++i) session->push_sparse(0, std::vector<uint32_t>{1}, std::vector<float>{1});
-  session->await(0, 2, kSoon);
+  session->await(0, 2, kSessionSoon);
   session->push_sparse(0, std::vector<uint32_t>{1}, std::vector<float>{1});
-  session->await(0, 3, kSoon);
+  session->await(0, 3, kSessionSoon);
   session->push_sparse(0, std::vector<uint32_t>{1}, std::vector<float>{1});
-  const std::string sentence = sentence_of(JobErrorCode::kLimitExceeded, [&] {
+  const std::string sentence = session_sentence_of(JobErrorCode::kLimitExceeded, [&] {
     for (int i = 0; i < 2; ++i) session->push_sparse(0, std::vector<uint32_t>{1}, std::vector<float>{1});
   });
   EXPECT_NE(sentence.find("updates_kept_max"), std::string::npos) << sentence;
-  EXPECT_EQ(entries_of(session->await(0, 0, kSoon)), (std::map<uint64_t, float>{{1, 1}}));
+  EXPECT_EQ(session_entries_of(session->await(0, 0, kSessionSoon)), (std::map<uint64_t, float>{{1, 1}}));
 }
 
 TEST(Session, ADestroyedSessionSaysThatItLeaves) {
-  JobOptions job = job_of(1);
-  FakeCluster cluster(spec_of(job, kTwoTensors), 1);
+  JobOptions job = session_job_of(1);
+  FakeCluster cluster(session_spec_of(job, kSessionTwoTensors), 1);
   job.shards = cluster.addresses();
-  Session::connect(job, kTwoTensors).reset();
+  Session::connect(job, kSessionTwoTensors).reset();
   cluster.wait_until([&] { return !cluster.goodbyes.empty(); });
   EXPECT_EQ(cluster.goodbyes[0].reason, protocol::Goodbye::Reason::kShutdown);
 }
@@ -481,12 +483,12 @@ class SessionEnds : public ::testing::Test {
  protected:
   void SetUp() override {
     path_ = ::testing::TempDir() + "millrace_session_ends_" + std::to_string(::getpid());
-    job_ = job_of(1);
+    job_ = session_job_of(1);
     job_.save_path = path_;
     job_.shard_silence_ms = 60'000;
     job_.log = [this](LogLevel, std::string_view line) { log_ += std::string(line) + "\n"; };
     cluster_ = std::make_unique<FakeCluster>(
-        spec_of(job_, kTwoTensors), 1,
+        session_spec_of(job_, kSessionTwoTensors), 1,
         [](FakeCluster&, uint32_t, const protocol::PeerId&, const protocol::Message& message) {
           return std::holds_alternative<protocol::Contribution>(message.body);
         });
@@ -495,7 +497,7 @@ class SessionEnds : public ::testing::Test {
   void TearDown() override { std::filesystem::remove(path_); }
 
   void start() {
-    session_ = Session::connect(job_, kTwoTensors);
+    session_ = Session::connect(job_, kSessionTwoTensors);
     session_->push_sparse(0, std::vector<uint32_t>{5, 6}, std::vector<float>{1, 2});
   }
   /// The saved state holds what was in flight.
@@ -529,10 +531,11 @@ TEST_F(SessionEnds, WithTheShardsAbortAndASavedState) {
       cluster_->say(0, worker, protocol::Abort{ErrorCode::kUnavailable, "too few workers are left"});
     }
   });
-  const std::string sentence = sentence_of(JobErrorCode::kUnavailable, [&] { session_->await(0, 0, kSoon); });
+  const std::string sentence =
+      session_sentence_of(JobErrorCode::kUnavailable, [&] { session_->await(0, 0, kSessionSoon); });
   EXPECT_NE(sentence.find("too few workers are left"), std::string::npos) << sentence;
-  sentence_of(JobErrorCode::kUnavailable, [&] { session_->push(0, std::vector<float>(20'000)); });
-  sentence_of(JobErrorCode::kUnavailable, [&] { session_->finish(kSoon); });
+  session_sentence_of(JobErrorCode::kUnavailable, [&] { session_->push(0, std::vector<float>(20'000)); });
+  session_sentence_of(JobErrorCode::kUnavailable, [&] { session_->finish(kSessionSoon); });
   EXPECT_EQ(session_->stats().rounds, 0u);
   expect_saved();
   EXPECT_NE(log_.find("state saved"), std::string::npos) << log_;
@@ -545,7 +548,8 @@ TEST_F(SessionEnds, WhenAShardThatWasStartedAgainRefuses) {
     cluster_->shard(0).refuses = protocol::Refuse{ErrorCode::kShardLost, "the job has ended without this shard", false};
     cluster_->break_connections(0);
   });
-  const std::string sentence = sentence_of(JobErrorCode::kShardLost, [&] { session_->await(0, 0, kSoon); });
+  const std::string sentence =
+      session_sentence_of(JobErrorCode::kShardLost, [&] { session_->await(0, 0, kSessionSoon); });
   EXPECT_NE(sentence.find("shard 0 (" + job_.shards[0] + ") refuses: the job has ended"), std::string::npos)
       << sentence;
   expect_saved();
@@ -555,7 +559,8 @@ TEST_F(SessionEnds, WhenAShardIsSilentForTooLong) {
   job_.shard_silence_ms = 3'000;  // more than a pause of the shard's thread before it falls silent
   start();
   cluster_->run_there([&] { cluster_->fall_silent(0); });
-  const std::string sentence = sentence_of(JobErrorCode::kUnavailable, [&] { session_->await(0, 0, kSoon); });
+  const std::string sentence =
+      session_sentence_of(JobErrorCode::kUnavailable, [&] { session_->await(0, 0, kSessionSoon); });
   EXPECT_NE(sentence.find("shard 0 (" + job_.shards[0] + ") has been silent"), std::string::npos) << sentence;
   expect_saved();
 }
@@ -566,7 +571,8 @@ TEST_F(SessionEnds, WhenTheWorkerIsRemoved) {
     cluster_->table().remove(0);
     cluster_->adopt_views();
   });
-  const std::string sentence = sentence_of(JobErrorCode::kNotAMember, [&] { session_->await(0, 0, kSoon); });
+  const std::string sentence =
+      session_sentence_of(JobErrorCode::kNotAMember, [&] { session_->await(0, 0, kSessionSoon); });
   EXPECT_NE(sentence.find("worker 0 was removed"), std::string::npos) << sentence;
   expect_saved();
 }
@@ -574,8 +580,8 @@ TEST_F(SessionEnds, WhenTheWorkerIsRemoved) {
 TEST_F(SessionEnds, WithAnErrorInsteadOfABlockedPush) {
   start();
   std::thread pusher([&] {
-    sentence_of(JobErrorCode::kInternal,
-                [&] { session_->push_sparse(0, std::vector<uint32_t>{1}, std::vector<float>{1}); });
+    session_sentence_of(JobErrorCode::kInternal,
+                        [&] { session_->push_sparse(0, std::vector<uint32_t>{1}, std::vector<float>{1}); });
   });
   cluster_->run_there([&] { cluster_->say(0, 0, protocol::Abort{ErrorCode::kInternal, "end"}); });
   pusher.join();
@@ -586,7 +592,7 @@ TEST_F(SessionEnds, AndSavesOnDemandWhileItRuns) {
   session_->save(path_);
   expect_saved();
   const std::string nowhere = path_ + "/no/such/folder";
-  const std::string sentence = sentence_of(JobErrorCode::kIo, [&] { session_->save(nowhere); });
+  const std::string sentence = session_sentence_of(JobErrorCode::kIo, [&] { session_->save(nowhere); });
   EXPECT_NE(sentence.find(nowhere), std::string::npos) << sentence;
 }
 

@@ -41,7 +41,8 @@ std::vector<float> values_of(const SharedBytes& payload) {
   return values;
 }
 
-protocol::Message answer(uint64_t id, const std::vector<float>& values, uint64_t n = 0, uint32_t part = 0) {
+protocol::Message store_client_answer(uint64_t id, const std::vector<float>& values, uint64_t n = 0,
+                                      uint32_t part = 0) {
   ByteBuffer bytes(values.size() * sizeof(float));
   if (!values.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
   Pulled body;
@@ -78,26 +79,26 @@ TEST_F(Client, APullIsSentOnceAndAnswered) {
   EXPECT_EQ(actions.sends[0].message.header, *reach_of(2).shards[1]);
   EXPECT_EQ(sent<Pull>(actions)[0], (Pull{id, 5, 0, 3, 10, 2}));
   EXPECT_TRUE(turn(reach_of(2)).sends.empty());
-  const auto done = hear(answer(id, {1, 2}, 3, 5));
+  const auto done = hear(store_client_answer(id, {1, 2}, 3, 5));
   ASSERT_EQ(done.size(), 1u);
   EXPECT_EQ(done[0].n, 3u);
   EXPECT_THAT(values_of(done[0].values), ElementsAre(1, 2));
   EXPECT_TRUE(client.idle());
-  EXPECT_TRUE(hear(answer(id, {1, 2}, 3, 5)).empty()) << "again";
+  EXPECT_TRUE(hear(store_client_answer(id, {1, 2}, 3, 5)).empty()) << "again";
 }
 
 TEST_F(Client, AnswersThatDoNotFitAreNotTaken) {
   const uint64_t id =
       client.ask({.part = 0, .shard = 0, .at_least = 3, .offset = 0, .count = 2, .indices = {}, .place = {}});
   turn(reach_of(1));
-  EXPECT_TRUE(hear(answer(id, {1, 2, 3}, 3)).empty()) << "too many";
-  EXPECT_TRUE(hear(answer(id, {1, 2}, 2)).empty()) << "an earlier step";
-  EXPECT_TRUE(hear(answer(id, {1, 2}, 3, 1)).empty()) << "another part";
-  EXPECT_TRUE(hear(answer(id + 1, {1, 2}, 3)).empty()) << "another pull";
-  protocol::Message damaged = answer(id, {1, 2}, 3);
+  EXPECT_TRUE(hear(store_client_answer(id, {1, 2, 3}, 3)).empty()) << "too many";
+  EXPECT_TRUE(hear(store_client_answer(id, {1, 2}, 2)).empty()) << "an earlier step";
+  EXPECT_TRUE(hear(store_client_answer(id, {1, 2}, 3, 1)).empty()) << "another part";
+  EXPECT_TRUE(hear(store_client_answer(id + 1, {1, 2}, 3)).empty()) << "another pull";
+  protocol::Message damaged = store_client_answer(id, {1, 2}, 3);
   std::get<Pulled>(damaged.body).payload_hash ^= 1;
   EXPECT_TRUE(hear(damaged).empty());
-  EXPECT_EQ(hear(answer(id, {1, 2}, 4)).size(), 1u);
+  EXPECT_EQ(hear(store_client_answer(id, {1, 2}, 4)).size(), 1u);
 }
 
 TEST_F(Client, WhatIsNotAnsweredIsAskedForAgain) {
@@ -141,7 +142,7 @@ TEST_F(Client, AsManyAreInFlightAsAShardLetsWait) {
   }
   EXPECT_EQ(turn(reach_of(1)).sends.size(), StoreClient::kInFlightMax);
   EXPECT_TRUE(turn(reach_of(1)).sends.empty());
-  hear(answer(ids[3], {1}));
+  hear(store_client_answer(ids[3], {1}));
   client.cancel(ids[4]);
   const std::vector<Pull> more = sent<Pull>(turn(reach_of(1)));
   ASSERT_EQ(more.size(), 2u);
@@ -176,7 +177,7 @@ TEST_F(Client, TheLowestWorkerPlacesAndTheOthersWaitForTheirTurn) {
   EXPECT_EQ(sent<Pull>(actions).size(), 1u) << "after them";
   EXPECT_TRUE(std::holds_alternative<Pull>(actions.sends[3].message.body));
   EXPECT_TRUE(turn(reach).sends.empty());
-  EXPECT_EQ(hear(answer(id, {}, 0, 4)).size(), 1u);
+  EXPECT_EQ(hear(store_client_answer(id, {}, 0, 4)).size(), 1u);
 }
 
 }  // namespace

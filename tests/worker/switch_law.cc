@@ -12,7 +12,7 @@
 namespace millrace::testing {
 namespace {
 
-constexpr float kGrid = 1.0f / 8;
+constexpr float kSwitchLawGrid = 1.0f / 8;
 
 /// Within a factor of two, and of one sign: whatever is summed, one worker's next value does not saturate on its window's
 /// grid, so that a dead one's is counted whole or not at all.
@@ -20,21 +20,21 @@ std::map<uint32_t, float> some_entries(uint64_t dimension, RandomSequence& rando
   std::map<uint32_t, float> entries;
   for (int i = 0; i < 30; ++i) {
     entries[static_cast<uint32_t>(random.next_below(dimension))] =
-        kGrid * static_cast<float>(32 + random.next_below(33));
+        kSwitchLawGrid * static_cast<float>(32 + random.next_below(33));
   }
   return entries;
 }
 
-using Entries = Offers::Entries;
+using SwitchLawEntries = Offers::Entries;
 
 /// What a process knows to have been applied of its own; `open`: what it held at the end, in flight.
-struct Books {
+struct SwitchLawBooks {
   std::vector<double> applied;
-  Entries open;
+  SwitchLawEntries open;
 };
 
-Books books_of(const worker::SessionCore& core, uint32_t bucket) {
-  Books books;
+SwitchLawBooks books_of(const worker::SessionCore& core, uint32_t bucket) {
+  SwitchLawBooks books;
   const auto entered = core.entered(bucket);
   const std::vector<double> ledger = core.ledger(bucket);
   for (size_t i = 0; i < entered.size(); ++i) books.applied.push_back(entered[i] - ledger[i]);
@@ -53,9 +53,10 @@ Books books_of(const worker::SessionCore& core, uint32_t bucket) {
 
 /// Whether a window's difference is what some of the dead had out in it: all of what one had, or nothing; or had taken for
 /// applied without anybody else.
-bool is_of_dead(const std::vector<double>& difference, uint32_t begin, uint32_t end, const std::vector<Entries>& dead) {
-  std::vector<const Entries*> had;
-  for (const Entries& one : dead) {
+bool is_of_dead(const std::vector<double>& difference, uint32_t begin, uint32_t end,
+                const std::vector<SwitchLawEntries>& dead) {
+  std::vector<const SwitchLawEntries*> had;
+  for (const SwitchLawEntries& one : dead) {
     const auto first = one.lower_bound(begin);
     if (first != one.end() && first->first < end) had.push_back(&one);
   }
@@ -75,13 +76,13 @@ bool is_of_dead(const std::vector<double>& difference, uint32_t begin, uint32_t 
 }
 
 std::string text_of(const std::vector<double>& difference, uint32_t begin, uint32_t end,
-                    const std::vector<Entries>& dead) {
+                    const std::vector<SwitchLawEntries>& dead) {
   std::string text;
   for (uint32_t i = begin; i < std::min(begin + kLawWindow, end); ++i) {
-    const bool any = std::ranges::any_of(dead, [i](const Entries& one) { return one.contains(i); });
+    const bool any = std::ranges::any_of(dead, [i](const SwitchLawEntries& one) { return one.contains(i); });
     if (difference[i] == 0 && !any) continue;
     text += "\n  " + std::to_string(i) + ": " + std::to_string(difference[i]) + " of";
-    for (const Entries& one : dead) text += one.contains(i) ? " " + std::to_string(one.at(i)) : " -";
+    for (const SwitchLawEntries& one : dead) text += one.contains(i) ? " " + std::to_string(one.at(i)) : " -";
   }
   return text;
 }
@@ -130,11 +131,11 @@ void run_steps(SwitchCluster& cluster, uint64_t until, RandomSequence& random) {
 }
 
 void Offers::note(const worker::SessionCore& core) {
-  std::array<std::vector<Entries>, 3>& mine = offers_[&core];
+  std::array<std::vector<SwitchLawEntries>, 3>& mine = offers_[&core];
   std::ranges::rotate(mine, mine.begin() + 2);
   mine[0].clear();
   for (uint32_t bucket = 0; bucket < core.layout().buckets.size(); ++bucket) {
-    Entries& entries = mine[0].emplace_back();
+    SwitchLawEntries& entries = mine[0].emplace_back();
     for (const worker::OutstandingView& out : core.outstanding(bucket)) {
       for (size_t i = 0; i < out.sent.values.size(); ++i)
         entries[static_cast<uint32_t>(out.begin + out.sent.indices[i])] = static_cast<double>(out.sent.values[i]);
@@ -146,7 +147,7 @@ std::vector<Offers::Entries> Offers::last_done(const worker::SessionCore& core, 
   const auto mine = offers_.find(&core);
   if (mine == offers_.end()) return {};
   const size_t first = core.outstanding(0).empty() ? 0 : 1;
-  std::vector<Entries> done;
+  std::vector<SwitchLawEntries> done;
   for (size_t at = first; at < first + 2; ++at) {
     if (!mine->second[at].empty()) done.push_back(mine->second[at][bucket]);
   }
@@ -157,14 +158,14 @@ void expect_the_law(SwitchCluster& cluster, const Offers& offers) {
   for (uint32_t bucket = 0; bucket < cluster.core(0).layout().buckets.size(); ++bucket) {
     const std::vector<float>& weights = cluster.weights(0)[bucket];
     std::vector<double> difference(weights.begin(), weights.end());
-    std::vector<Entries> dead;
+    std::vector<SwitchLawEntries> dead;
     for (uint32_t worker = 0; worker < cluster.workers(); ++worker) {
-      const Books books = books_of(cluster.core(worker), bucket);
+      const SwitchLawBooks books = books_of(cluster.core(worker), bucket);
       for (size_t i = 0; i < difference.size(); ++i) difference[i] -= books.applied[i];
     }
     // More removals ago than anybody remembers: what was out is lost by name, whether it was counted or not.
     const auto note_unknown = [&](const worker::SessionCore& core) {
-      Entries unknown;
+      SwitchLawEntries unknown;
       const std::vector<double> ledger = core.ledger(bucket);
       for (uint32_t i = 0; i < ledger.size(); ++i) {
         if (ledger[i] != 0) unknown.emplace(i, ledger[i]);
@@ -174,10 +175,10 @@ void expect_the_law(SwitchCluster& cluster, const Offers& offers) {
     for (uint32_t worker = 0; worker < cluster.workers(); ++worker) note_unknown(cluster.core(worker));
     for (const auto& core : cluster.gone()) {
       note_unknown(*core);
-      const Books books = books_of(*core, bucket);
+      const SwitchLawBooks books = books_of(*core, bucket);
       for (size_t i = 0; i < difference.size(); ++i) difference[i] -= books.applied[i];
       dead.push_back(books.open);
-      for (Entries& revoked : offers.last_done(*core, bucket)) {
+      for (SwitchLawEntries& revoked : offers.last_done(*core, bucket)) {
         for (auto& [index, value] : revoked) value = -value;
         dead.push_back(std::move(revoked));
       }

@@ -13,9 +13,9 @@
 namespace millrace::testing {
 namespace {
 
-constexpr float kGrid = 1.0f / 8;
+constexpr float kSwitchPathGrid = 1.0f / 8;
 
-SwitchCluster::Options options_for(uint32_t workers, const std::vector<uint64_t>& dimensions) {
+SwitchCluster::Options switch_path_options_for(uint32_t workers, const std::vector<uint64_t>& dimensions) {
   SwitchCluster::Options options;
   options.spec = toy_spec(workers, dimensions);
   options.spec.fuse_below = 0;
@@ -23,32 +23,33 @@ SwitchCluster::Options options_for(uint32_t workers, const std::vector<uint64_t>
   return options;
 }
 
-float grid_value(RandomSequence& random) {
-  return kGrid * static_cast<float>(static_cast<int64_t>(random.next_below(129)) - 64);
+float switch_path_grid_value(RandomSequence& random) {
+  return kSwitchPathGrid * static_cast<float>(static_cast<int64_t>(random.next_below(129)) - 64);
 }
 
 /// Some gradient: nothing at all now and then, dense now and then.
-void push_something(SwitchCluster& cluster, uint32_t worker, uint32_t tensor, RandomSequence& random) {
+void push_something_switch_path(SwitchCluster& cluster, uint32_t worker, uint32_t tensor, RandomSequence& random) {
   const uint64_t dimension = cluster.core(worker).spec().tensors[tensor].dimension;
   if (random.next_below(5) == 0) return cluster.push(worker, tensor, {});
   if (random.next_below(4) == 0) {
     std::vector<float> gradient(dimension);
-    for (float& value : gradient) value = random.next_below(3) == 0 ? grid_value(random) : 0.0f;
+    for (float& value : gradient) value = random.next_below(3) == 0 ? switch_path_grid_value(random) : 0.0f;
     return cluster.push_dense(worker, tensor, gradient);
   }
   std::map<uint32_t, float> entries;
-  for (int i = 0; i < 30; ++i) entries[static_cast<uint32_t>(random.next_below(dimension))] = grid_value(random);
+  for (int i = 0; i < 30; ++i)
+    entries[static_cast<uint32_t>(random.next_below(dimension))] = switch_path_grid_value(random);
   cluster.push(worker, tensor, entries);
 }
 
 void push_step(SwitchCluster& cluster, RandomSequence& random) {
   for (uint32_t worker = 0; worker < cluster.workers(); ++worker) {
     for (uint32_t tensor = 0; tensor < cluster.core(worker).spec().tensors.size(); ++tensor)
-      push_something(cluster, worker, tensor, random);
+      push_something_switch_path(cluster, worker, tensor, random);
   }
 }
 
-void expect_balanced(SwitchCluster& cluster) {
+void expect_switch_path_balanced(SwitchCluster& cluster) {
   for (uint32_t bucket = 0; bucket < cluster.core(0).layout().buckets.size(); ++bucket) {
     const std::vector<double> imbalance = cluster.imbalance(bucket);
     for (size_t i = 0; i < imbalance.size(); ++i) ASSERT_EQ(imbalance[i], 0) << "bucket " << bucket << ", index " << i;
@@ -66,7 +67,7 @@ void expect_equal_weights(SwitchCluster& cluster) {
     EXPECT_EQ(cluster.weights(worker), cluster.weights(0)) << "worker " << worker;
 }
 
-uint64_t entries_of(const std::vector<std::vector<float>>& weights) {
+uint64_t switch_path_entries_of(const std::vector<std::vector<float>>& weights) {
   uint64_t count = 0;
   for (const auto& bucket : weights) {
     for (const float value : bucket) count += value != 0;
@@ -76,7 +77,7 @@ uint64_t entries_of(const std::vector<std::vector<float>>& weights) {
 
 TEST(SwitchPath, WorkersGetEqualSumsAndTheLawHoldsExactly) {
   for (uint64_t seed = 1; seed <= 4; ++seed) {
-    SwitchCluster::Options options = options_for(3, {500, 70, 1'000});
+    SwitchCluster::Options options = switch_path_options_for(3, {500, 70, 1'000});
     options.seed = seed;
     options.loss = seed % 2 == 0 ? 0.1 : 0;
     options.copies = 0.05;
@@ -87,12 +88,12 @@ TEST(SwitchPath, WorkersGetEqualSumsAndTheLawHoldsExactly) {
     cluster.join_all();
     for (uint64_t step = 0; step < 12; ++step) {
       push_step(cluster, random);
-      expect_balanced(cluster);
+      expect_switch_path_balanced(cluster);
       cluster.run_until([&] { return cluster.all_applied(step + 1); });
-      expect_balanced(cluster);
+      expect_switch_path_balanced(cluster);
     }
     expect_equal_weights(cluster);
-    EXPECT_GT(entries_of(cluster.weights(0)), 100u);
+    EXPECT_GT(switch_path_entries_of(cluster.weights(0)), 100u);
     if (seed == 1) {
       // Wide enough for these values from the first step on: nothing at all is left behind.
       EXPECT_EQ(cluster.core(0).bucket_counters(0).entries_returned, 0u);
@@ -101,7 +102,7 @@ TEST(SwitchPath, WorkersGetEqualSumsAndTheLawHoldsExactly) {
 }
 
 TEST(SwitchPath, AnUpdateIsTheSumOfWhatWasPushed) {
-  SwitchCluster cluster(options_for(2, {300}));
+  SwitchCluster cluster(switch_path_options_for(2, {300}));
   cluster.join_all();
   cluster.push(0, 0, {{3, 1.5f}, {64, -2.0f}, {299, 0.25f}});
   cluster.push(1, 0, {{3, 0.5f}, {200, 4.0f}});
@@ -126,7 +127,7 @@ TEST(SwitchPath, AnUpdateIsTheSumOfWhatWasPushed) {
 }
 
 TEST(SwitchPath, WhatTheSwitchDidNotCarryGoesBackToItsWorkers) {
-  SwitchCluster::Options options = options_for(2, {600});
+  SwitchCluster::Options options = switch_path_options_for(2, {600});
   options.reselect_k = 5;
   SwitchCluster cluster(options);
   RandomSequence random(random_key(5));
@@ -134,11 +135,12 @@ TEST(SwitchPath, WhatTheSwitchDidNotCarryGoesBackToItsWorkers) {
   for (uint64_t step = 0; step < 6; ++step) {
     for (uint32_t worker = 0; worker < 2; ++worker) {
       std::map<uint32_t, float> entries;
-      for (int i = 0; i < 30; ++i) entries[static_cast<uint32_t>(random.next_below(600))] = grid_value(random);
+      for (int i = 0; i < 30; ++i)
+        entries[static_cast<uint32_t>(random.next_below(600))] = switch_path_grid_value(random);
       cluster.push(worker, 0, entries);
     }
     cluster.run_until([&] { return cluster.all_applied(step + 1); });
-    expect_balanced(cluster);
+    expect_switch_path_balanced(cluster);
   }
   expect_equal_weights(cluster);
   EXPECT_GT(cluster.core(0).bucket_counters(0).entries_returned, 0u);
@@ -155,7 +157,7 @@ TEST(SwitchPath, OffersAreSettledInQuietMomentsOrWhereSomethingDependsOnThem) {
   };
   // pieces  so many are settled after a step, at most; the rest when the next one is selected.
   const auto run = [&unsettled_met](uint64_t pieces) {
-    SwitchCluster::Options options = options_for(2, {600, 300});
+    SwitchCluster::Options options = switch_path_options_for(2, {600, 300});
     options.reselect_k = 5;
     SwitchCluster cluster(options);
     RandomSequence random(random_key(6));
@@ -175,7 +177,7 @@ TEST(SwitchPath, OffersAreSettledInQuietMomentsOrWhereSomethingDependsOnThem) {
       end.indices.insert(end.indices.end(), left.indices.begin(), left.indices.end());
       end.values.insert(end.values.end(), left.values.begin(), left.values.end());
     }
-    expect_balanced(cluster);
+    expect_switch_path_balanced(cluster);
     return end;
   };
   const End never = run(0);
@@ -186,7 +188,7 @@ TEST(SwitchPath, OffersAreSettledInQuietMomentsOrWhereSomethingDependsOnThem) {
 }
 
 TEST(SwitchPath, AStepBeginsWhenEveryTensorWasPushed) {
-  SwitchCluster cluster(options_for(2, {300, 100}));
+  SwitchCluster cluster(switch_path_options_for(2, {300, 100}));
   cluster.join_all();
   for (uint32_t worker = 0; worker < 2; ++worker) cluster.push(worker, 0, {{1, 1.0f}});
   cluster.pass(50 * kNsPerMs);
@@ -194,7 +196,7 @@ TEST(SwitchPath, AStepBeginsWhenEveryTensorWasPushed) {
   EXPECT_EQ(cluster.core(0).switch_status()->client.results, 0u);
   EXPECT_NE(cluster.core(0).waiting_for().find("'t1'"), std::string::npos) << cluster.core(0).waiting_for();
   EXPECT_FALSE(cluster.core(0).finish(cluster.now(), cluster.actions(0)).has_value());
-  expect_balanced(cluster);
+  expect_switch_path_balanced(cluster);
   for (uint32_t worker = 0; worker < 2; ++worker) cluster.push(worker, 1, {{2, 2.0f}});
   cluster.run_until([&] { return cluster.all_applied(1); });
   EXPECT_EQ(cluster.weights(0)[0][1], 2.0f);
@@ -202,7 +204,7 @@ TEST(SwitchPath, AStepBeginsWhenEveryTensorWasPushed) {
 }
 
 TEST(SwitchPath, ShardsSeeNoStepAtAll) {
-  SwitchCluster cluster(options_for(2, {3'000}));
+  SwitchCluster cluster(switch_path_options_for(2, {3'000}));
   RandomSequence random(random_key(9));
   cluster.join_all();
   for (uint64_t step = 0; step < 3; ++step) {
@@ -231,7 +233,7 @@ TEST(SwitchPath, ShardsSeeNoStepAtAll) {
 }
 
 TEST(SwitchPath, AnUpdateOfAShardIsNotApplied) {
-  SwitchCluster cluster(options_for(2, {300}));
+  SwitchCluster cluster(switch_path_options_for(2, {300}));
   cluster.join_all();
   cluster.push(0, 0, {{3, 1.0f}});
   protocol::Update update;
@@ -246,7 +248,7 @@ TEST(SwitchPath, ADeadWorkersOpenWindowsAreClosedWithoutIt) {
   bool some_with = false;
   bool some_without = false;
   for (uint64_t seed = 1; seed <= 8; ++seed) {
-    SwitchCluster::Options options = options_for(3, {1'000});
+    SwitchCluster::Options options = switch_path_options_for(3, {1'000});
     options.seed = seed;
     options.slots = 2;
     options.spec.combine = protocol::Combine::kMean;
@@ -275,7 +277,7 @@ TEST(SwitchPath, ADeadWorkersOpenWindowsAreClosedWithoutIt) {
 
 TEST(SwitchPath, APathToTheShardAndBackLosesNothingAndCountsNothingTwice) {
   for (uint64_t seed = 1; seed <= 6; ++seed) {
-    SwitchCluster::Options options = options_for(3, {900, 200});
+    SwitchCluster::Options options = switch_path_options_for(3, {900, 200});
     options.seed = seed;
     options.loss = 0.05;
     options.slots = 3;
@@ -299,13 +301,13 @@ TEST(SwitchPath, APathToTheShardAndBackLosesNothingAndCountsNothingTwice) {
     cluster.blocked = {};
     cluster.set_path(protocol::Path::kServer);
     cluster.run_until([&] { return cluster.all_applied(4); });
-    expect_balanced(cluster);
+    expect_switch_path_balanced(cluster);
     push_step(cluster, random);
     cluster.run_until([&] { return cluster.core(1).switch_status()->client.results % 2 == 1; });
     cluster.start_aggregator(SwitchCluster::kSwitchPort);
     cluster.set_path(protocol::Path::kSwitch);
     cluster.run_until([&] { return cluster.all_applied(5); });
-    expect_balanced(cluster);
+    expect_switch_path_balanced(cluster);
     expect_equal_weights(cluster);
     EXPECT_EQ(cluster.core(0).switch_status()->fallbacks, 1u);
     EXPECT_EQ(cluster.core(0).switch_status()->came_back, 1u);
@@ -313,7 +315,7 @@ TEST(SwitchPath, APathToTheShardAndBackLosesNothingAndCountsNothingTwice) {
 }
 
 TEST(SwitchPath, ASilentSwitchIsToldOfToShard0AndSoIsOneThatAnswersAgain) {
-  SwitchCluster cluster(options_for(2, {300}));
+  SwitchCluster cluster(switch_path_options_for(2, {300}));
   cluster.join_all();
   cluster.push(0, 0, {{3, 1.0f}});
   cluster.push(1, 0, {{3, 1.0f}});
@@ -343,7 +345,7 @@ TEST(SwitchPath, ASilentSwitchIsToldOfToShard0AndSoIsOneThatAnswersAgain) {
 }
 
 TEST(SwitchPath, ASwitchThatAnswersInSomeLanesOnlyIsNotGoneBackTo) {
-  SwitchCluster::Options options = options_for(2, {300});
+  SwitchCluster::Options options = switch_path_options_for(2, {300});
   options.lanes = 2;
   SwitchCluster cluster(options);
   cluster.join_all();
@@ -369,11 +371,11 @@ TEST(SwitchPath, ASwitchThatAnswersInSomeLanesOnlyIsNotGoneBackTo) {
   cluster.push(0, 0, {{3, 1.0f}});
   cluster.push(1, 0, {{3, 1.0f}});
   cluster.run_until([&] { return cluster.all_applied(2); });
-  expect_balanced(cluster);
+  expect_switch_path_balanced(cluster);
 }
 
 TEST(SwitchPath, WithoutADeciderNothingIsTakenAndItIsSaid) {
-  SwitchCluster::Options options = options_for(2, {300});
+  SwitchCluster::Options options = switch_path_options_for(2, {300});
   options.has_fallback = false;
   SwitchCluster cluster(options);
   cluster.join_all();
@@ -389,11 +391,11 @@ TEST(SwitchPath, WithoutADeciderNothingIsTakenAndItIsSaid) {
   EXPECT_TRUE(std::ranges::any_of(cluster.log(0), says));
   cluster.set_path(protocol::Path::kSwitch);
   cluster.run_until([&] { return cluster.all_applied(1); });
-  expect_balanced(cluster);
+  expect_switch_path_balanced(cluster);
 }
 
 TEST(SwitchPath, WhoIsRemovedAndHasNoWeightsToTakeOverEnds) {
-  SwitchCluster::Options options = options_for(3, {300});
+  SwitchCluster::Options options = switch_path_options_for(3, {300});
   options.has_weights = false;
   SwitchCluster cluster(options);
   cluster.join_all();
@@ -403,7 +405,7 @@ TEST(SwitchPath, WhoIsRemovedAndHasNoWeightsToTakeOverEnds) {
 }
 
 TEST(SwitchPath, EpochsBeyond32BitsEndTheSession) {
-  SwitchCluster cluster(options_for(2, {300}));
+  SwitchCluster cluster(switch_path_options_for(2, {300}));
   cluster.join_all();
   cluster.raise([](protocol::JobView& view) { view.epoch = uint64_t{1} << 32; });
   ASSERT_EQ(cluster.core(0).phase(), worker::Phase::kEnded);
@@ -411,7 +413,7 @@ TEST(SwitchPath, EpochsBeyond32BitsEndTheSession) {
 }
 
 TEST(SwitchPath, WhatIsNotFiniteIsRefusedAndNothingOfItGoesOut) {
-  SwitchCluster cluster(options_for(2, {300}));
+  SwitchCluster cluster(switch_path_options_for(2, {300}));
   cluster.join_all();
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const std::vector<uint32_t> index{3};
@@ -420,16 +422,16 @@ TEST(SwitchPath, WhatIsNotFiniteIsRefusedAndNothingOfItGoesOut) {
   cluster.push(1, 0, {{3, 1.0f}});
   cluster.run_until([&] { return cluster.all_applied(1); });
   EXPECT_EQ(cluster.weights(0)[0][3], 2.0f);
-  expect_balanced(cluster);
+  expect_switch_path_balanced(cluster);
 }
 
 TEST(SwitchPath, ValuesFarOverTheGridSaturateAndTheRestComesLater) {
-  SwitchCluster cluster(options_for(2, {300}));
+  SwitchCluster cluster(switch_path_options_for(2, {300}));
   cluster.join_all();
   cluster.push(0, 0, {{3, 1048576.0f}, {4, 0.125f}});
   cluster.push(1, 0, {{3, -8.0f}});
   cluster.run_until([&] { return cluster.all_applied(1); });
-  expect_balanced(cluster);
+  expect_switch_path_balanced(cluster);
   EXPECT_LT(cluster.weights(0)[0][3], 1'000.0f);
   for (uint64_t step = 1; step < 12; ++step) {
     cluster.push(0, 0, {});
@@ -438,11 +440,11 @@ TEST(SwitchPath, ValuesFarOverTheGridSaturateAndTheRestComesLater) {
   }
   EXPECT_EQ(cluster.weights(0)[0][3], 1048568.0f);
   EXPECT_EQ(cluster.weights(0)[0][4], 0.125f);
-  expect_balanced(cluster);
+  expect_switch_path_balanced(cluster);
 }
 
 TEST(SwitchPath, AWorkerLeavesWhenAllHaveFinished) {
-  SwitchCluster cluster(options_for(3, {300}));
+  SwitchCluster cluster(switch_path_options_for(3, {300}));
   cluster.join_all();
   const auto finish = [&](uint32_t worker) {
     ASSERT_TRUE(cluster.core(worker).finish(cluster.now(), cluster.actions(worker)).has_value());
@@ -470,7 +472,7 @@ TEST(SwitchPath, AWorkerLeavesWhenAllHaveFinished) {
 }
 
 TEST(SwitchPath, AWorkerLeavesAllTheSameWhenNothingMoves) {
-  SwitchCluster cluster(options_for(2, {300}));
+  SwitchCluster cluster(switch_path_options_for(2, {300}));
   cluster.join_all();
   ASSERT_TRUE(cluster.core(0).finish(cluster.now(), cluster.actions(0)).has_value());
   cluster.kill(1);
@@ -481,7 +483,7 @@ TEST(SwitchPath, AWorkerLeavesAllTheSameWhenNothingMoves) {
 }
 
 TEST(SwitchPath, ASavedStateHasWhatIsInFlight) {
-  SwitchCluster cluster(options_for(2, {300}));
+  SwitchCluster cluster(switch_path_options_for(2, {300}));
   cluster.join_all();
   cluster.push(0, 0, {{3, 1.5f}});
   const worker::SavedState state = cluster.core(0).saved_state();
@@ -490,7 +492,7 @@ TEST(SwitchPath, ASavedStateHasWhatIsInFlight) {
 }
 
 TEST(SwitchPath, VelocityEndsWhereAnEntryWasAppliedAndNowhereElse) {
-  SwitchCluster::Options options = options_for(2, {300});
+  SwitchCluster::Options options = switch_path_options_for(2, {300});
   options.spec.momentum = {protocol::Momentum::kCorrection, 0.5, true};
   options.spec.select = {.selection = Selection::kTopK, .k = 1};
   SwitchCluster cluster(options);

@@ -15,7 +15,7 @@ namespace {
 
 using Event = switch_agg::AggregatorEvent;
 
-constexpr float kGrid = 1.0f / 8;
+constexpr float kSwitchRacksGrid = 1.0f / 8;
 constexpr uint16_t kRack = SwitchCluster::kRackPort;
 
 SwitchCluster::Options two_racks(uint64_t dimension) {
@@ -39,7 +39,7 @@ class Training {
       std::map<uint32_t, float> entries;
       for (int i = 0; i < 40; ++i)
         entries[static_cast<uint32_t>(random_.next_below(dimension_))] =
-            kGrid * static_cast<float>(static_cast<int64_t>(random_.next_below(129)) - 64);
+            kSwitchRacksGrid * static_cast<float>(static_cast<int64_t>(random_.next_below(129)) - 64);
       cluster.push(worker, 0, entries);
     }
   }

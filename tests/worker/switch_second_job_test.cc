@@ -15,11 +15,11 @@ namespace {
 
 using Event = switch_agg::AggregatorEvent;
 
-constexpr uint32_t kDimension = 500;
+constexpr uint32_t kSwitchSecondJobDimension = 500;
 
-SwitchCluster::Options options_for(uint64_t seed, bool through_racks) {
+SwitchCluster::Options switch_second_job_options_for(uint64_t seed, bool through_racks) {
   SwitchCluster::Options options;
-  options.spec = toy_spec(through_racks ? 4 : 3, {kDimension});
+  options.spec = toy_spec(through_racks ? 4 : 3, {kSwitchSecondJobDimension});
   options.spec.fuse_below = 0;
   options.spec.audit = true;
   options.seed = seed;
@@ -32,10 +32,10 @@ SwitchCluster::Options options_for(uint64_t seed, bool through_racks) {
 /// Each worker pushes `value` everywhere: so every window of a step closes with a sum that tells whose job it is of.
 void push_all(SwitchCluster& cluster, float value) {
   for (uint32_t worker = 0; worker < cluster.workers(); ++worker)
-    cluster.push_dense(worker, 0, std::vector<float>(kDimension, value));
+    cluster.push_dense(worker, 0, std::vector<float>(kSwitchSecondJobDimension, value));
 }
 
-void expect_balanced(SwitchCluster& cluster) {
+void expect_switch_second_job_balanced(SwitchCluster& cluster) {
   const std::vector<double> imbalance = cluster.imbalance(0);
   EXPECT_EQ(std::ranges::count_if(imbalance, [](double one) { return one != 0; }), 0);
 }
@@ -45,9 +45,9 @@ void expect_second_job_whole(SwitchCluster& cluster, uint64_t steps) {
   for (uint64_t step = 0; step < steps; ++step) {
     push_all(cluster, 0.25f);
     ASSERT_NO_FATAL_FAILURE(cluster.run_until([&] { return cluster.all_applied(step + 1); }));
-    expect_balanced(cluster);
+    expect_switch_second_job_balanced(cluster);
   }
-  const std::vector<float> wanted(kDimension, 0.25f * static_cast<float>(cluster.workers() * steps));
+  const std::vector<float> wanted(kSwitchSecondJobDimension, 0.25f * static_cast<float>(cluster.workers() * steps));
   for (uint32_t worker = 0; worker < cluster.workers(); ++worker)
     ASSERT_EQ(cluster.weights(worker)[0], wanted) << "worker " << worker;
 }
@@ -80,7 +80,7 @@ TEST_P(SwitchSecondJob, GetsNothingOfOneThatWasKilledInItsFirstTurns) {
   uint64_t half = 0;
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    SwitchCluster cluster(options_for(seed, GetParam()));
+    SwitchCluster cluster(switch_second_job_options_for(seed, GetParam()));
     ASSERT_NO_FATAL_FAILURE(begin_and_kill(cluster, 20 + 7 * seed));
     half += cluster.counted_at(SwitchCluster::kSwitchPort, Event::kAdded) > 0 ? 1 : 0;
     cluster.begin_job_anew();
@@ -92,7 +92,7 @@ TEST_P(SwitchSecondJob, GetsNothingOfOneThatWasKilledInItsFirstTurns) {
 TEST_P(SwitchSecondJob, BeginsSoonBehindOneThatHasEnded) {
   for (uint64_t seed = 1; seed <= 3; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    SwitchCluster cluster(options_for(seed, GetParam()));
+    SwitchCluster cluster(switch_second_job_options_for(seed, GetParam()));
     cluster.join_all();
     push_all(cluster, 2.0f);
     ASSERT_NO_FATAL_FAILURE(cluster.run_until([&] { return cluster.all_applied(1); }));
@@ -115,7 +115,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, SwitchSecondJob, ::testing::Values(false, true),
 
 /// Its lease is long; what a user sees meanwhile.
 TEST(SwitchSecondJobWaits, TellsItsUserWhatFor) {
-  SwitchCluster cluster(options_for(1, false));
+  SwitchCluster cluster(switch_second_job_options_for(1, false));
   cluster.join_all();
   push_all(cluster, 2.0f);
   ASSERT_NO_FATAL_FAILURE(cluster.run_until([&] { return cluster.all_applied(1); }));
@@ -133,12 +133,12 @@ TEST(SwitchSecondJobWaits, TellsItsUserWhatFor) {
   ASSERT_NO_FATAL_FAILURE(cluster.run_until([&] { return cluster.all_applied(1); }));
   EXPECT_EQ(says(), 1);
   EXPECT_EQ(cluster.core(0).waiting_for().find("another job"), std::string::npos);
-  expect_balanced(cluster);
+  expect_switch_second_job_balanced(cluster);
 }
 
 /// An epoch that the table has not told yet is no other job.
 TEST(SwitchSecondJobWaits, ANewerEpochIsNoOtherJob) {
-  SwitchCluster cluster(options_for(1, false));
+  SwitchCluster cluster(switch_second_job_options_for(1, false));
   cluster.join_all();
   for (int time = 0; time < 5; ++time) {
     cluster.raise([](protocol::JobView&) {});

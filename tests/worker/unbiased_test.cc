@@ -15,7 +15,7 @@
 namespace millrace::worker {
 namespace {
 
-using Entries = std::vector<std::pair<uint32_t, float>>;
+using UnbiasedEntries = std::vector<std::pair<uint32_t, float>>;
 
 protocol::JobSpec unbiased(protocol::JobSpec spec, const std::string& codec_up) {
   spec.unbiased = true;
@@ -198,7 +198,7 @@ TEST(Unbiased, ADrawThatWouldOverflowIsRefusedAndNothingIsLost) {
 
 struct UnbiasedCore : testing::ScriptedCore {
   UnbiasedCore() { config_.spec = unbiased(config_.spec, "gap+raw"); }
-  void hear_without_me(uint32_t part, uint64_t step, const Entries& entries) {
+  void hear_without_me(uint32_t part, uint64_t step, const UnbiasedEntries& entries) {
     protocol::Update update = update_of(part, step);
     update.contributors = {{1, 1}};
     hear(part, update, sum_of(entries, part_dimension(part)));

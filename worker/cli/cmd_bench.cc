@@ -27,7 +27,7 @@ struct BenchFlags {
   bool json = false;
 };
 
-Outcome print_result(const nlohmann::json& result, bool json) {
+Outcome print_bench_result(const nlohmann::json& result, bool json) {
   if (json) {
     fmt::print("{}\n", result.dump());
   } else {
@@ -73,7 +73,7 @@ Command add_select(CLI::App& bench) {
   return {app, [flags]() -> Outcome {
             const auto result = bench_select(flags->options);
             if (!result) return fail_with(result.error());
-            return print_result(*result, flags->json);
+            return print_bench_result(*result, flags->json);
           }};
 }
 
@@ -102,7 +102,7 @@ void add_auto_flags(CLI::App& app, AutoFlags& flags) {
 
 Outcome bench_auto(AutoFlags flags, const CodecBenchOptions& common, bool json) {
   keep_freed_memory();
-  if (flags.grid) return print_result(codec_auto_grid({.repeats = common.repeats, .seed = common.seed}), json);
+  if (flags.grid) return print_bench_result(codec_auto_grid({.repeats = common.repeats, .seed = common.seed}), json);
   flags.options.n = common.n;
   flags.options.density = common.density;
   flags.options.repeats = common.repeats;
@@ -112,7 +112,7 @@ Outcome bench_auto(AutoFlags flags, const CodecBenchOptions& common, bool json) 
   const auto result = explain_codec(flags.options);
   if (!result) return fail_with(result.error());
   if (!json) fmt::print("{}\n\n", result->at("why").get<std::string>());
-  return print_result(*result, json);
+  return print_bench_result(*result, json);
 }
 
 Command add_codec(CLI::App& bench) {
@@ -145,7 +145,7 @@ Command add_codec(CLI::App& bench) {
             if (of_auto->explain || of_auto->grid) return bench_auto(*of_auto, flags->options, flags->json);
             const auto result = *hostile ? bench_codec_hostile(flags->options) : bench_codec(flags->options);
             if (!result) return fail_with(result.error());
-            return print_result(*result, flags->json);
+            return print_bench_result(*result, flags->json);
           }};
 }
 
@@ -159,7 +159,7 @@ Command add_reduce(CLI::App& bench) {
   app->footer(
       "Example:\n"
       "  millrace bench reduce --n 16777216 --density 0.01 --workers 4 --json");
-  return {app, [flags] { return print_result(bench_reduce(flags->options), flags->json); }};
+  return {app, [flags] { return print_bench_result(bench_reduce(flags->options), flags->json); }};
 }
 
 Command add_worker(CLI::App& bench) {
@@ -178,7 +178,7 @@ Command add_worker(CLI::App& bench) {
       "beforehand: carrying all that was sent, or every second entry, so that twice as many are sent as are pushed.\n\n"
       "Example:\n"
       "  millrace bench worker --n 16777216 --density 0.01 --json");
-  return {app, [flags] { return print_result(bench_worker(flags->options), flags->json); }};
+  return {app, [flags] { return print_bench_result(bench_worker(flags->options), flags->json); }};
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ struct ConvergeFlags {
   bool json = false;
 };
 
-void print_rows(const nlohmann::json& result) {
+void print_converge_rows(const nlohmann::json& result) {
   std::vector<std::vector<std::string>> table = {{"mode", "log-loss", "/ dense", "rounds", "contributors", "kB up",
                                                   "kB down", "dense bytes / this", "rounds/s", "/ synchronous"}};
   const auto number = [](const nlohmann::json& row, const char* key, const char* form, double scale = 1) {
@@ -69,7 +69,7 @@ Outcome run_converge(ConvergeFlags& flags) {
   if (flags.json) {
     fmt::print("{}\n", result->dump());
   } else {
-    print_rows(*result);
+    print_converge_rows(*result);
   }
   return {};
 }

@@ -19,7 +19,7 @@ struct CrowdFlags {
   bool json = false;
 };
 
-void print_rows(const nlohmann::json& result) {
+void print_crowd_rows(const nlohmann::json& result) {
   std::vector<std::vector<std::string>> table = {{"workers", "round ms", "p99 ms", "kB up", "kB down", "MB a round",
                                                   "time a byte / first", "shard MB", "kB a worker", "/ stream",
                                                   "/ here", "start s", "checked"}};
@@ -50,7 +50,7 @@ Outcome run_crowd(const CrowdFlags& flags) {
   if (flags.json) {
     fmt::print("{}\n", result->dump());
   } else {
-    print_rows(*result);
+    print_crowd_rows(*result);
   }
   return {};
 }

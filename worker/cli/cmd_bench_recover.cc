@@ -19,7 +19,7 @@ struct RecoverFlags {
   bool json = false;
 };
 
-void print_result(const nlohmann::json& result) {
+void print_recover_result(const nlohmann::json& result) {
   const auto number = [](const nlohmann::json& row, const char* key, const char* form) {
     return fmt::format(fmt::runtime(form), row[key].get<double>());
   };
@@ -51,7 +51,7 @@ Outcome run_recover(const RecoverFlags& flags) {
   if (flags.json) {
     fmt::print("{}\n", result->dump());
   } else {
-    print_result(*result);
+    print_recover_result(*result);
   }
   const bool exact =
       (*result)["steps_lost"] == 0 && (*result)["double_counted"] == 0 && (*result)["wrong_weights"] == 0;

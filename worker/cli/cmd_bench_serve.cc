@@ -12,7 +12,7 @@
 namespace millrace::cli {
 namespace {
 
-struct ServeFlags {
+struct BenchServeFlags {
   ServeBenchOptions options;
   bool json = false;
 };
@@ -57,7 +57,7 @@ void print_table(const nlohmann::json& result) {
   fmt::print("bare ZeroMQ carries {:.2f} Gbit/s on the busiest link\n", result["raw_zmq_gbit_s"].get<double>());
 }
 
-Outcome run_serve(const ServeFlags& flags) {
+Outcome run_bench_serve(const BenchServeFlags& flags) {
   const auto result =
       run_cluster_bench("serve", [&flags](const SayLine& say) { return bench_serve(flags.options, say); });
   if (!result) return std::unexpected(result.error());
@@ -102,7 +102,7 @@ void add_path_flags(CLI::App& app, ServeBenchOptions& options) {
 }  // namespace
 
 Command add_bench_serve(CLI::App& bench) {
-  auto flags = std::make_shared<ServeFlags>();
+  auto flags = std::make_shared<BenchServeFlags>();
   auto& options = flags->options;
   CLI::App* app = bench.add_subcommand("serve", "whole rounds of real shards and workers against bare ZeroMQ");
   add_cluster_flags(*app, {options.workers, 1, 48, options.shards});
@@ -158,7 +158,7 @@ Command add_bench_serve(CLI::App& bench) {
       "  millrace bench serve --workers 8 --rate 1gbit --loss 0.01 --path switch\n"
       "  millrace bench serve --n 4294967296 --density 1e-5 --rows lossless\n\n" +
       exit_code_table());
-  return {app, [flags] { return run_serve(*flags); }};
+  return {app, [flags] { return run_bench_serve(*flags); }};
 }
 
 }  // namespace millrace::cli

@@ -46,7 +46,7 @@ void print_kills(const DemoResult& result) {
   }
 }
 
-void print_result(const DemoResult& result) {
+void print_demo_result(const DemoResult& result) {
   std::vector<std::vector<std::string>> table = {{"what is sent", "steps", "accuracy", "log-loss", "entries up",
                                                   "bytes up", "bytes down", "time a step", "dense / this"}};
   const DemoRow& dense = result.rows.back();
@@ -104,7 +104,7 @@ Outcome run_demo_command(DemoFlags& flags) {
     return fail_with(ExitCode::kInterrupted, "interrupted; every process of the demonstration is ended");
   if (!result) return std::unexpected(result.error());
   if (!flags.json) {
-    print_result(*result);
+    print_demo_result(*result);
     return {};
   }
   nlohmann::json rows = nlohmann::json::array();

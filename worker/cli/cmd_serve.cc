@@ -27,7 +27,7 @@
 namespace millrace::cli {
 namespace {
 
-constexpr int kLookEveryMs = 200;
+constexpr int kServeLookEveryMs = 200;
 constexpr int kLookAtEndEveryMs = 20;
 
 struct ServeFlags {
@@ -155,7 +155,7 @@ Outcome run_serve(const ServeFlags& flags) {
   if (!shards) return std::unexpected(start_failure(shards.error()));
   Outcome outcome = announce(flags, *shards);
   while (requests.count() == 0 && outcome) {
-    ::poll(nullptr, 0, kLookEveryMs);
+    ::poll(nullptr, 0, kServeLookEveryMs);
     if (save_requested.exchange(false)) {
       for (ShardProcess& shard : *shards) shard.process().send_signal(SIGUSR2);
     }

@@ -19,7 +19,7 @@
 namespace millrace::cli {
 namespace {
 
-constexpr int kLookEveryMs = 50;
+constexpr int kStatusLookEveryMs = 50;
 
 struct StatusFlags {
   std::vector<std::string> addresses;
@@ -84,8 +84,9 @@ Outcome run_status(const StatusFlags& flags) {
     }
     (void)show(flags, *addresses);  // what it shows says it; watching goes on
     if (const Status written = monitoring::flush_output(); !written) return fail_with(written.error());
-    for (double waited_ms = 0; waited_ms < flags.watch * 1e3 && requests.count() == 0; waited_ms += kLookEveryMs) {
-      ::poll(nullptr, 0, kLookEveryMs);
+    for (double waited_ms = 0; waited_ms < flags.watch * 1e3 && requests.count() == 0;
+         waited_ms += kStatusLookEveryMs) {
+      ::poll(nullptr, 0, kStatusLookEveryMs);
     }
   }
   return {};

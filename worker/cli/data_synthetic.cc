@@ -10,7 +10,7 @@
 namespace millrace::cli {
 namespace {
 
-constexpr uint64_t kProgressRows = 1024;
+constexpr uint64_t kDataSyntheticProgressRows = 1024;
 constexpr uint64_t kWeightStream = 1;       // ground truth: counter = feature
 constexpr uint64_t kCalibrationStream = 2;  // rows that only set the median
 constexpr uint64_t kRowStream = 3;
@@ -104,7 +104,7 @@ Result<SyntheticDataSummary> make_synthetic_data(const SyntheticDataOptions& opt
     const double drawn = static_cast<double>(random_words(split, row, kSplitStream)[0]) * 0x1p-32;
     LibsvmWriter& writer = drawn < options.held_out_share ? *held : *train;
     if (Status status = writer.row(label, indices, values); !status) return std::unexpected(status.error());
-    if (options.progress && (row + 1) % kProgressRows == 0) options.progress(row + 1);
+    if (options.progress && (row + 1) % kDataSyntheticProgressRows == 0) options.progress(row + 1);
   }
   if (Status status = train->commit(); !status) return std::unexpected(status.error());
   if (Status status = held->commit(); !status) return std::unexpected(status.error());

@@ -16,8 +16,8 @@
 namespace millrace::cli {
 namespace {
 
-constexpr uint64_t kProgressRows = 4096;
-constexpr size_t kReadBytes = size_t{1} << 18;
+constexpr uint64_t kLibsvmProgressRows = 4096;
+constexpr size_t kLibsvmReadBytes = size_t{1} << 18;
 
 /// The token at the front of `text`, cut off it; empty at the end.
 std::string_view next_token(std::string_view& text) {
@@ -100,7 +100,7 @@ Status LibsvmParser::line(std::string_view text) {
   }
   if (kept()) data_.row_begin.push_back(data_.indices.size());
   ++rows_;
-  if (options_.progress && rows_ % kProgressRows == 0) options_.progress(rows_);
+  if (options_.progress && rows_ % kLibsvmProgressRows == 0) options_.progress(rows_);
   return {};
 }
 
@@ -209,9 +209,9 @@ namespace {
 /// Hands the lines of an open file to the parser. `lines` counts those that were whole, for errors of the file itself.
 Status feed(gzFile file, const std::string& path, LibsvmParser& parser, uint64_t& lines) {
   std::string rest;
-  auto block = std::make_unique<char[]>(kReadBytes);
+  auto block = std::make_unique<char[]>(kLibsvmReadBytes);
   for (;;) {
-    const int got = gzread(file, block.get(), static_cast<unsigned>(kReadBytes));
+    const int got = gzread(file, block.get(), static_cast<unsigned>(kLibsvmReadBytes));
     int code = Z_OK;
     const char* reason = gzerror(file, &code);
     if (got < 0 || (got == 0 && code != Z_OK && code != Z_STREAM_END)) {
@@ -247,7 +247,7 @@ Result<Dataset> read_libsvm(const std::string& path, const LibsvmOptions& option
   errno = 0;
   const GzHandle file(gzopen(path.c_str(), "rb"));
   if (!file) return fail(ErrorCode::kIo, path + ": " + (errno != 0 ? std::strerror(errno) : "cannot be opened"));
-  gzbuffer(file.get(), static_cast<unsigned>(kReadBytes));
+  gzbuffer(file.get(), static_cast<unsigned>(kLibsvmReadBytes));
   // gzdirect() looks at the first bytes: true where they are not gzip's.
   const bool plain = gzdirect(file.get()) != 0;
   if (plain && path.ends_with(".gz")) {

@@ -20,7 +20,7 @@ constexpr uint32_t kVersion = 1;
 constexpr uint32_t kDense = 0;
 constexpr uint32_t kSparse = 1;
 
-constexpr size_t kReadBytes = size_t{1} << 20;
+constexpr size_t kModelFileReadBytes = size_t{1} << 20;
 
 struct CloseFile {
   void operator()(FILE* file) const { std::fclose(file); }
@@ -127,10 +127,10 @@ Result<LinearModel> read_model(const std::string& path) {
   const std::unique_ptr<FILE, CloseFile> file(std::fopen(path.c_str(), "rb"));
   if (!file) return refuse();
   ByteBuffer bytes;
-  for (size_t got = kReadBytes; got == kReadBytes;) {
+  for (size_t got = kModelFileReadBytes; got == kModelFileReadBytes;) {
     const size_t held = bytes.size();
-    bytes.resize(held + kReadBytes);
-    got = std::fread(bytes.data() + held, 1, kReadBytes, file.get());
+    bytes.resize(held + kModelFileReadBytes);
+    got = std::fread(bytes.data() + held, 1, kModelFileReadBytes, file.get());
     bytes.resize(held + got);
     if (!begins_as_a_model(bytes)) break;  // what else it is may have no end
   }

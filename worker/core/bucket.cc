@@ -13,7 +13,7 @@ namespace {
 // Sets a selection's random numbers apart from those of the codec, whose keys are of part and step as well.
 constexpr uint64_t kDrawsOfSelection = uint64_t{1} << 63;
 
-Stream<float> must_sum(const StreamView<float>& a, const StreamView<float>& b) {
+Stream<float> must_sum_bucket(const StreamView<float>& a, const StreamView<float>& b) {
   auto sum = sum_two(a, b);
   MILLRACE_CHECK(sum.has_value(), a.dimension, b.dimension);
   return std::move(*sum);
@@ -87,7 +87,7 @@ void Bucket::add_to_residual(Stream<float>&& stream) {
     residual_ = std::move(stream);
   } else {
     if (spec_.audit) book_rounding(residual_.view(), stream.view());
-    residual_ = must_sum(residual_.view(), stream.view());
+    residual_ = must_sum_bucket(residual_.view(), stream.view());
   }
 }
 

@@ -21,9 +21,9 @@ uint64_t count_within(const StreamView<float>& stream, uint64_t begin, uint64_t 
 }
 
 /// The entries in [begin, end), counted from there.
-class Piece {
+class AuditPiece {
  public:
-  Piece(const StreamView<float>& stream, uint64_t begin, uint64_t end) {
+  AuditPiece(const StreamView<float>& stream, uint64_t begin, uint64_t end) {
     const auto [first, last] =
         stream.dense ? std::pair<size_t, size_t>(begin, end) : range_of(stream.indices, begin, end);
     view_ = {end - begin, stream.dense, {}, stream.values.subspan(first, last - first)};
@@ -115,21 +115,21 @@ void Bucket::add_in_f32(std::span<float> target, const StreamView<float>& stream
 void Bucket::add_all_in_f32(std::span<float> target, const StreamView<float>& stream) {
   for (size_t at = 0; at < parts_.size(); ++at) {
     const protocol::PartLayout& part = parts_[at];
-    const Piece piece(stream, part.begin, part.end);
+    const AuditPiece piece(stream, part.begin, part.end);
     add_in_f32(target.subspan(part.begin, part.end - part.begin), piece.view(), at);
   }
 }
 
 void Bucket::book_rounding(const StreamView<float>& a, const StreamView<float>& b) {
   for (size_t at = 0; at < parts_.size(); ++at) {
-    const Piece left(a, parts_[at].begin, parts_[at].end);
-    const Piece right(b, parts_[at].begin, parts_[at].end);
+    const AuditPiece left(a, parts_[at].begin, parts_[at].end);
+    const AuditPiece right(b, parts_[at].begin, parts_[at].end);
     rounded_[at].add_rounded(rounded_off(left.view(), right.view()));
   }
 }
 
 void Bucket::book_rounding(size_t at, const StreamView<float>& piece) {
-  const Piece here(residual_.view(), parts_[at].begin, parts_[at].end);
+  const AuditPiece here(residual_.view(), parts_[at].begin, parts_[at].end);
   rounded_[at].add_rounded(rounded_off(here.view(), piece));
 }
 

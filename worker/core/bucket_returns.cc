@@ -35,7 +35,7 @@ void subtract_exactly(std::span<const float> had, std::span<const float> gone, B
 }
 
 /// In f64, in an order that fits vectors.
-double sum_of(std::span<const float> values) {
+double bucket_returns_sum_of(std::span<const float> values) {
   constexpr size_t kLanes = 8;
   std::array<double, kLanes> sums{};
   size_t i = 0;
@@ -97,7 +97,7 @@ void Bucket::give_back_rest(size_t at, HeldStream<float>&& sent, const HeldStrea
 
 void Bucket::discard(size_t at, const StreamView<float>& stream) {
   counters_.entries_discarded += stream.count();
-  counters_.discarded += sum_of(stream.values);
+  counters_.discarded += bucket_returns_sum_of(stream.values);
   if (spec_.audit) book_lost(at, mass_of(stream.values));
   book(at, stream, stream.values, lost_);
 }
@@ -119,7 +119,7 @@ Bucket::WorkedOut Bucket::work_out(const Returning& piece) {
 
 void Bucket::count(const Returning& piece, const WorkedOut& found, BucketCounters& counters) {
   if (std::holds_alternative<Rest>(piece.what)) counters.entries_returned += found.back.count();
-  counters.dropped_error += sum_of(found.beyond);
+  counters.dropped_error += bucket_returns_sum_of(found.beyond);
   counters.dropped_magnitude += magnitude_of(found.beyond);
 }
 
@@ -253,7 +253,7 @@ void Bucket::drop_error(size_t at, const StreamView<float>& selected, const Stre
   Buffer<float> beyond;
   subtract_exactly(selected.values, sent.values, error, beyond);
   for (const Buffer<float>& amounts : {std::cref(beyond), std::cref(error)}) {
-    counters_.dropped_error += sum_of(amounts);
+    counters_.dropped_error += bucket_returns_sum_of(amounts);
     counters_.dropped_magnitude += magnitude_of(amounts);
     if (spec_.audit) book_lost(at, mass_of(amounts));
     book(at, selected, amounts, lost_);

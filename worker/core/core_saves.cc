@@ -8,7 +8,7 @@
 namespace millrace::worker {
 namespace {
 
-Stream<float> must_sum(const std::vector<Stream<float>>& streams) {
+Stream<float> must_sum_core_saves(const std::vector<Stream<float>>& streams) {
   std::vector<StreamView<float>> views;
   for (const Stream<float>& stream : streams) views.push_back(stream.view());
   auto sum = sum_many<float>(views);
@@ -28,7 +28,7 @@ void SessionCore::Impl::load(SavedState& saved) {
       std::optional<Stream<float>> velocity = std::exchange(saved.tensors[member.tensor].momentum, std::nullopt);
       if (velocity) velocities.push_back(rebased(velocity->view(), member.offset, planned.dimension));
     }
-    if (!velocities.empty()) buckets[bucket].bucket->load_velocity(must_sum(velocities));
+    if (!velocities.empty()) buckets[bucket].bucket->load_velocity(must_sum_core_saves(velocities));
     if (planned.members.size() == 1) {
       buckets[bucket].bucket->set_aside_loaded(std::move(saved.tensors[planned.members[0].tensor].residual));
       continue;
@@ -38,7 +38,7 @@ void SessionCore::Impl::load(SavedState& saved) {
       const Stream<float> residual = std::exchange(saved.tensors[member.tensor].residual, {});
       streams.push_back(rebased(residual.view(), member.offset, planned.dimension));
     }
-    buckets[bucket].bucket->set_aside_loaded(must_sum(streams));
+    buckets[bucket].bucket->set_aside_loaded(must_sum_core_saves(streams));
   }
 }
 
@@ -96,7 +96,7 @@ SavedState SessionCore::Impl::saved_state() const {
       for (const Outstanding& out : parts[part].outstanding)
         streams.push_back(rebased(out.sent.view, parts[part].layout.begin, bucket.dimension()));
     }
-    const Stream<float> whole = must_sum(streams);
+    const Stream<float> whole = must_sum_core_saves(streams);
     for (const protocol::BucketMember& member : layout.buckets[number].members) {
       SavedTensor& saved = state.tensors[member.tensor];
       const protocol::TensorSpec& spec = config.spec.tensors[member.tensor];

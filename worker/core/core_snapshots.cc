@@ -11,7 +11,7 @@
 namespace millrace::worker {
 namespace {
 
-constexpr size_t kRunValues = protocol::kSnapshotRunBytes / sizeof(float);
+constexpr size_t kCoreSnapshotsRunValues = protocol::kSnapshotRunBytes / sizeof(float);
 
 }  // namespace
 
@@ -23,8 +23,8 @@ void SessionCore::Impl::give_weights(const GiveWeights& asked, std::span<const f
   ByteBuffer copy(weights.size_bytes());
   std::memcpy(copy.data(), weights.data(), weights.size_bytes());
   const SharedBytes whole = SharedBytes::from(std::move(copy));
-  for (size_t at = 0; at < weights.size(); at += kRunValues) {
-    const size_t values = std::min(kRunValues, weights.size() - at);
+  for (size_t at = 0; at < weights.size(); at += kCoreSnapshotsRunValues) {
+    const size_t values = std::min(kCoreSnapshotsRunValues, weights.size() - at);
     protocol::Snapshot run;
     run.part = asked.part;
     run.for_worker = asked.for_worker;

@@ -11,11 +11,11 @@
 namespace millrace::worker {
 namespace {
 
-constexpr TimeNs kNever = INT64_MAX;
-constexpr size_t kRunValues = protocol::kSnapshotRunBytes / sizeof(float);
+constexpr TimeNs kNeverAsked = INT64_MAX;
+constexpr size_t kStoreClientRunValues = protocol::kSnapshotRunBytes / sizeof(float);
 
 template <typename T>
-SharedBytes bytes_of(std::span<const T> values) {
+SharedBytes bytes_of_run(std::span<const T> values) {
   ByteBuffer bytes(values.size_bytes());
   if (!bytes.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
   return SharedBytes::from(std::move(bytes));
@@ -58,9 +58,9 @@ void StoreClient::send(uint64_t id, Pending& pending, const Reach& reach, TimeNs
   const bool places = reach.places && !request.place.empty();
   uint64_t offset = 0;
   for (const std::span<const float> weights : places ? request.place : std::vector<std::span<const float>>()) {
-    for (size_t at = 0; at < weights.size(); at += kRunValues) {
-      const auto run = weights.subspan(at, std::min(kRunValues, weights.size() - at));
-      SharedBytes bytes = bytes_of(run);
+    for (size_t at = 0; at < weights.size(); at += kStoreClientRunValues) {
+      const auto run = weights.subspan(at, std::min(kStoreClientRunValues, weights.size() - at));
+      SharedBytes bytes = bytes_of_run(run);
       const protocol::Place place{request.part, offset, hash64(bytes.bytes)};
       offset += run.size();
       actions.sends.push_back({request.shard, {header, place, std::move(bytes)}});
@@ -73,7 +73,8 @@ void StoreClient::send(uint64_t id, Pending& pending, const Reach& reach, TimeNs
   body.offset = request.offset;
   body.count = request.count;
   body.indices = static_cast<uint32_t>(request.indices.size());
-  SharedBytes indices = request.indices.empty() ? SharedBytes{} : bytes_of(std::span<const uint32_t>(request.indices));
+  SharedBytes indices =
+      request.indices.empty() ? SharedBytes{} : bytes_of_run(std::span<const uint32_t>(request.indices));
   actions.sends.push_back({request.shard, {header, body, std::move(indices)}});
   pending.sent = true;
   pending.placed = places;
@@ -112,7 +113,7 @@ void StoreClient::turn(const Reach& reach, TimeNs now, Actions& actions) {
 }
 
 TimeNs StoreClient::next_deadline() const {
-  TimeNs next = kNever;
+  TimeNs next = kNeverAsked;
   for (const auto& [id, pending] : pending_) {
     if (pending.sent) next = std::min(next, pending.again_at);
   }

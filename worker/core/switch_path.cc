@@ -76,7 +76,7 @@ uint64_t membership_hash(const protocol::JobView& view, uint64_t live) {
   return hash64(bytes);
 }
 
-SwitchClientCounters sum_of(const SwitchClientCounters& a, const SwitchClientCounters& b) {
+SwitchClientCounters switch_path_sum_of(const SwitchClientCounters& a, const SwitchClientCounters& b) {
   using Words = std::array<uint64_t, sizeof(SwitchClientCounters) / sizeof(uint64_t)>;
   auto sums = std::bit_cast<Words>(a);
   const auto more = std::bit_cast<Words>(b);
@@ -170,7 +170,7 @@ void SwitchPath::replace_client(const SwitchHandover& handover) {
   finishing_ = false;
 }
 
-SwitchClientCounters SwitchPath::client_counters() const { return sum_of(counted_, client_->counters()); }
+SwitchClientCounters SwitchPath::client_counters() const { return switch_path_sum_of(counted_, client_->counters()); }
 
 Result<uint64_t> SwitchPath::take_over(ByteSpan handover, uint64_t life) {
   const auto taken = decode_handover(handover, {.lanes = client_options_.lanes,

@@ -37,7 +37,7 @@ Round round_of(uint32_t number, uint32_t rank, uint32_t size) {
   return {number, (rank + size - held) % size, rank, from, from, std::min(held, size - held)};
 }
 
-uint64_t padded(uint64_t bytes) { return (bytes + 7) / 8 * 8; }
+uint64_t allgather_padded(uint64_t bytes) { return (bytes + 7) / 8 * 8; }
 
 /// A table of (form, length), and the bodies that are small, each padded to 8 bytes.
 Packet bundle_of(const std::vector<Packet>& packets, const Round& round) {
@@ -45,7 +45,7 @@ Packet bundle_of(const std::vector<Packet>& packets, const Round& round) {
   uint64_t bytes = round.count * sizeof(uint64_t);
   for (uint32_t i = 0; i < round.count; ++i) {
     const uint64_t length = packets[(round.send_first + i) % size].body.bytes.size();
-    if (length < kBundledBytesMax) bytes += padded(length);
+    if (length < kBundledBytesMax) bytes += allgather_padded(length);
   }
   ByteBuffer bundle;
   bundle.reserve(bytes);
@@ -59,7 +59,7 @@ Packet bundle_of(const std::vector<Packet>& packets, const Round& round) {
     const ByteSpan body = packets[(round.send_first + i) % size].body.bytes;
     if (body.size() >= kBundledBytesMax) continue;
     out.put_bytes(body);
-    out.put_bytes(ByteSpan(kPadding).first(padded(body.size()) - body.size()));
+    out.put_bytes(ByteSpan(kPadding).first(allgather_padded(body.size()) - body.size()));
   }
   return {BodyForm::kNumbers, SharedBytes::from(std::move(bundle))};
 }
@@ -94,7 +94,7 @@ Result<std::vector<uint32_t>> open_bundle(const Packet& bundle, const Round& rou
       alone.push_back(at);
       continue;
     }
-    const std::optional<ByteSpan> body = in.get_bytes(padded(length));
+    const std::optional<ByteSpan> body = in.get_bytes(allgather_padded(length));
     if (!body) return bad_bundle(round.from);
     packets[at] = {static_cast<BodyForm>(form), {bundle.body.owner, body->first(length)}};
   }

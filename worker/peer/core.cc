@@ -12,7 +12,7 @@
 namespace millrace::peer {
 namespace {
 
-constexpr TimeNs kNever = std::numeric_limits<TimeNs>::max();
+constexpr TimeNs kCoreNever = std::numeric_limits<TimeNs>::max();
 constexpr int kAsksASilence = 4;  ///< how often one is asked while it may be silent
 constexpr size_t kTextBytesMax = 4096;
 constexpr size_t kDoneMax = 64;
@@ -27,7 +27,7 @@ ByteBuffer bytes_of(const std::string& text) {
   return bytes;
 }
 
-std::string text_of(ByteSpan bytes) {
+std::string core_text_of(ByteSpan bytes) {
   std::string text(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(std::min(bytes.size(), kTextBytesMax)));
   std::ranges::replace_if(text, [](char c) { return c < ' ' || c > '~'; }, '?');
   return text;
@@ -250,8 +250,8 @@ void PeerCore::on_differs(uint32_t from, const PeerMessage& message) {
                            : done != done_.end() ? done->second
                                                  : "another collective";
   end_group({{ErrorCode::kJobMismatch, "collective " + std::to_string(message.collective) + " is '" +
-                                           text_of(message.body.bytes) + "' on " + rank_text(from) + " and '" + here +
-                                           "' on " + rank_text(rank_) + ": all ranks must start the same"},
+                                           core_text_of(message.body.bytes) + "' on " + rank_text(from) + " and '" +
+                                           here + "' on " + rank_text(rank_) + ": all ranks must start the same"},
              from},
             Tell::kAll);
 }
@@ -263,7 +263,8 @@ void PeerCore::on_abort(uint32_t from, const PeerMessage& message) {
   GroupFailure failure{{ErrorCode::kUnavailable, rank_text(from) + " ended the group"}, std::nullopt};
   if (code && at_fault) {
     const std::string_view name = error_code_name(static_cast<ErrorCode>(*code));
-    failure.error = {error_code_by_name(name), text_of(message.body.bytes.subspan(sizeof(*code) + sizeof(*at_fault)))};
+    failure.error = {error_code_by_name(name),
+                     core_text_of(message.body.bytes.subspan(sizeof(*code) + sizeof(*at_fault)))};
     if (*at_fault != 0 && *at_fault <= size_) failure.rank = *at_fault - 1;
   }
   end_group(std::move(failure), Tell::kNobody);
@@ -355,7 +356,7 @@ void PeerCore::look_after(const Running& running) {
 }
 
 TimeNs PeerCore::next_deadline() const {
-  TimeNs next = kNever;
+  TimeNs next = kCoreNever;
   const TimeNs between = ns(options_.silence_ms_max) / kAsksASilence;
   for (const auto& [number, running] : running_) {
     const auto& waiting = running->channel.waiting();

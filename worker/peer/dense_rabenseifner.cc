@@ -20,16 +20,16 @@
 namespace millrace::peer {
 namespace {
 
-constexpr uint32_t kFold = 0;
+constexpr uint32_t kRabenseifnerFold = 0;
 constexpr uint32_t kHalve = 1;
-constexpr uint32_t kGather = 64;
+constexpr uint32_t kRabenseifnerGather = 64;
 constexpr uint32_t kPieces = 1u << 30;  // those after the first one of a half
 constexpr uint32_t kLevels = 32;
 
-constexpr uint64_t kPieceValues = uint64_t{1} << 17;
+constexpr uint64_t kRabenseifnerPieceValues = uint64_t{1} << 17;
 
 /// Values [begin, end) of a half, in pieces.
-struct Pieces {
+struct RabenseifnerPieces {
   uint64_t begin = 0;
   uint64_t end = 0;
   uint64_t each = 0;
@@ -58,7 +58,7 @@ class DenseRabenseifner final : public Allreduce<T> {
     if (Status status = co_await halve(channel, slices, sum); !status) co_return std::unexpected(status.error());
     Result<Packed<T>> packed = pack(dense_of(sum), settings_.wire.sums, {});
     if (!packed) co_return std::unexpected(packed.error());
-    const GatherOptions options{kGather, AllgatherWay::kDoubling, JoinAs::kDense};
+    const GatherOptions options{kRabenseifnerGather, AllgatherWay::kDoubling, JoinAs::kDense};
     Result<HeldStream<T>> all =
         co_await gather_slices(channel, std::move(*packed), slices, settings_.op, options, memory_);
     if (!all) co_return std::unexpected(all.error());
@@ -81,12 +81,12 @@ class DenseRabenseifner final : public Allreduce<T> {
     const uint32_t rank = channel.rank();
     const uint32_t paired = slices.count();
     if (rank >= paired) {
-      channel.send(rank - paired, kFold, pack_range(dense_of(sum).view, 0, settings_.dimension));
+      channel.send(rank - paired, kRabenseifnerFold, pack_range(dense_of(sum).view, 0, settings_.dimension));
       sum = {};
       co_return Status{};
     }
     if (rank + paired < channel.size()) {
-      const Packet folded = co_await channel.receive(rank + paired, kFold);
+      const Packet folded = co_await channel.receive(rank + paired, kRabenseifnerFold);
       const Result<HeldStream<T>> theirs = unpack<T>(folded, settings_.dimension, settings_.op);
       if (!theirs) co_return std::unexpected(theirs.error());
       if (Status status = add(channel, sum, theirs->view, Order::kOwnFirst); !status) co_return status;
@@ -98,8 +98,8 @@ class DenseRabenseifner final : public Allreduce<T> {
       // What this rank holds begins at slice `first`, of 2 * half.
       const uint64_t middle = slices.begin(first + half) - slices.begin(first);
       const uint64_t end = slices.begin(first + 2 * half) - slices.begin(first);
-      const uint64_t each = channel.size() > ResultMemory<T>::kKeptRanksMax ? kPieceValues : end + 1;
-      const Pieces low{0, middle, each}, high{middle, end, each};
+      const uint64_t each = channel.size() > ResultMemory<T>::kKeptRanksMax ? kRabenseifnerPieceValues : end + 1;
+      const RabenseifnerPieces low{0, middle, each}, high{middle, end, each};
       const Status status = co_await exchange(channel, sum, {partner, step, upper ? low : high, upper ? high : low});
       if (!status) co_return status;
       if (upper) first += half;
@@ -112,8 +112,8 @@ class DenseRabenseifner final : public Allreduce<T> {
   struct Exchange {
     uint32_t partner = 0;
     uint32_t level = 0;
-    Pieces given;
-    Pieces kept;
+    RabenseifnerPieces given;
+    RabenseifnerPieces kept;
   };
 
   /// Leaves the half that is kept, with the partner's added.

@@ -15,24 +15,24 @@
 namespace millrace::peer {
 namespace {
 
-constexpr uint32_t kReduceScatter = 0;
-constexpr uint32_t kGather = 1u << 31;
+constexpr uint32_t kDenseRingReduceScatter = 0;
+constexpr uint32_t kDenseRingGather = 1u << 31;
 
 /// 256 KiB of f32: with what is added to it, less than a second-level cache.
-constexpr uint64_t kPieceValues = uint64_t{1} << 16;
+constexpr uint64_t kDenseRingPieceValues = uint64_t{1} << 16;
 
 /// The slices in pieces; all ranks have the same.
-class Pieces {
+class DenseRingPieces {
  public:
-  explicit Pieces(const Slices& slices) : slices_(slices) {
+  explicit DenseRingPieces(const Slices& slices) : slices_(slices) {
     for (uint32_t at = 0; at < slices.count(); ++at) count_max_ = std::max(count_max_, count(at));
   }
 
   uint32_t count(uint32_t slice) const {
-    return static_cast<uint32_t>((slices_.dimension(slice) + kPieceValues - 1) / kPieceValues);
+    return static_cast<uint32_t>((slices_.dimension(slice) + kDenseRingPieceValues - 1) / kDenseRingPieceValues);
   }
   uint64_t begin(uint32_t slice, uint32_t piece) const {
-    return std::min(slices_.begin(slice) + piece * kPieceValues, slices_.end(slice));
+    return std::min(slices_.begin(slice) + piece * kDenseRingPieceValues, slices_.end(slice));
   }
   uint64_t end(uint32_t slice, uint32_t piece) const { return begin(slice, piece + 1); }
   uint32_t tag(uint32_t step, uint32_t piece) const { return step * count_max_ + piece; }
@@ -51,12 +51,12 @@ class DenseRing final : public Allreduce<T> {
 
   Task<Result<Reduced<T>>> run(Channel& channel, HeldStream<T> own) override {
     if (Status status = check_contribution(own.view, settings_); !status) co_return std::unexpected(status.error());
-    const bool in_pieces = channel.size() > 1 && settings_.dimension / channel.size() >= kPieceValues;
+    const bool in_pieces = channel.size() > 1 && settings_.dimension / channel.size() >= kDenseRingPieceValues;
     if (in_pieces) co_return co_await run_in_pieces(channel, std::move(own));
     Result<OwnSlice<T>> mine =
-        co_await ring_reduce_scatter(channel, std::move(own), settings_, kReduceScatter, JoinAs::kDense);
+        co_await ring_reduce_scatter(channel, std::move(own), settings_, kDenseRingReduceScatter, JoinAs::kDense);
     if (!mine) co_return std::unexpected(mine.error());
-    const GatherOptions options{kGather, AllgatherWay::kRing, JoinAs::kDense};
+    const GatherOptions options{kDenseRingGather, AllgatherWay::kRing, JoinAs::kDense};
     co_return co_await gather_sum(channel, std::move(*mine), settings_, options, memory_);
   }
 
@@ -64,7 +64,7 @@ class DenseRing final : public Allreduce<T> {
   Task<Result<Reduced<T>>> run_in_pieces(Channel& channel, HeldStream<T> own) {
     const Slices slices(settings_.dimension, channel.size());
     Stream<T> sum = memory_.take_dense(settings_.dimension);
-    const Pieces pieces(slices);
+    const DenseRingPieces pieces(slices);
     if (Status status = co_await reduce_scatter(channel, own, pieces, sum.values); !status) {
       co_return std::unexpected(status.error());
     }
@@ -76,18 +76,19 @@ class DenseRing final : public Allreduce<T> {
   }
 
   /// sum: this rank's slice of it; its pieces are on their way to the next rank, as those of the allgather.
-  Task<Status> reduce_scatter(Channel& channel, const HeldStream<T>& own, Pieces pieces, std::span<T> sum) const {
+  Task<Status> reduce_scatter(Channel& channel, const HeldStream<T>& own, DenseRingPieces pieces,
+                              std::span<T> sum) const {
     const uint32_t size = channel.size(), rank = channel.rank();
     const uint32_t next = (rank + 1) % size, previous = (rank + size - 1) % size;
     for (uint32_t piece = 0; piece < pieces.count(previous); ++piece) {
       const uint64_t begin = pieces.begin(previous, piece), end = pieces.end(previous, piece);
-      channel.send(next, kReduceScatter + pieces.tag(0, piece), dense_packet(part_of(own, begin, end)));
+      channel.send(next, kDenseRingReduceScatter + pieces.tag(0, piece), dense_packet(part_of(own, begin, end)));
     }
     for (uint32_t step = 0; step + 1 < size; ++step) {
       const uint32_t at = (rank + 2 * size - 2 - step) % size;
       for (uint32_t piece = 0; piece < pieces.count(at); ++piece) {
         const uint64_t begin = pieces.begin(at, piece), end = pieces.end(at, piece);
-        const Packet packet = co_await channel.receive(previous, kReduceScatter + pieces.tag(step, piece));
+        const Packet packet = co_await channel.receive(previous, kDenseRingReduceScatter + pieces.tag(step, piece));
         const Result<HeldStream<T>> partial = unpack_addend<T>(packet, end - begin, settings_.op);
         if (!partial) co_return std::unexpected(partial.error());
         const HeldStream<T> mine = part_of(own, begin, end);
@@ -100,27 +101,28 @@ class DenseRing final : public Allreduce<T> {
           std::ranges::copy(added->values, sum.begin() + static_cast<ptrdiff_t>(begin));
           channel.charge(reduce_time(end - begin));
         }
-        const uint32_t tag = is_last ? kGather + pieces.tag(rank, piece) : kReduceScatter + pieces.tag(step + 1, piece);
+        const uint32_t tag = is_last ? kDenseRingGather + pieces.tag(rank, piece)
+                                     : kDenseRingReduceScatter + pieces.tag(step + 1, piece);
         channel.send(next, tag, dense_packet(HeldStream<T>::from(std::move(*added))));
       }
     }
     co_return Status{};
   }
 
-  Task<Status> gather(Channel& channel, Pieces pieces, std::span<T> sum) const {
+  Task<Status> gather(Channel& channel, DenseRingPieces pieces, std::span<T> sum) const {
     const uint32_t size = channel.size(), rank = channel.rank();
     const uint32_t next = (rank + 1) % size, previous = (rank + size - 1) % size;
     for (uint32_t step = 0; step + 1 < size; ++step) {
       const uint32_t at = (previous + size - step) % size;
       for (uint32_t piece = 0; piece < pieces.count(at); ++piece) {
         const uint64_t begin = pieces.begin(at, piece), end = pieces.end(at, piece);
-        const Packet packet = co_await channel.receive(previous, kGather + pieces.tag(at, piece));
+        const Packet packet = co_await channel.receive(previous, kDenseRingGather + pieces.tag(at, piece));
         const Result<HeldStream<T>> theirs = unpack<T>(packet, end - begin, settings_.op);
         if (!theirs) co_return std::unexpected(theirs.error());
         if (!theirs->view.dense)
           co_return fail(ErrorCode::kMalformed, "dense_ring: a peer sent a piece that is sparse");
         std::ranges::copy(theirs->view.values, sum.begin() + static_cast<ptrdiff_t>(begin));
-        if (step + 2 < size) channel.send(next, kGather + pieces.tag(at, piece), packet);
+        if (step + 2 < size) channel.send(next, kDenseRingGather + pieces.tag(at, piece), packet);
         channel.charge(reduce_time(end - begin));
       }
     }

@@ -14,8 +14,8 @@
 namespace millrace::peer {
 namespace {
 
-constexpr uint32_t kSplit = 0;
-constexpr uint32_t kGather = 1;
+constexpr uint32_t kDsarSplit = 0;
+constexpr uint32_t kDsarGather = 1;
 
 template <typename T>
 class DsarSplitAllgather final : public Allreduce<T> {
@@ -26,12 +26,12 @@ class DsarSplitAllgather final : public Allreduce<T> {
 
   Task<Result<Reduced<T>>> run(Channel& channel, HeldStream<T> own) override {
     if (Status status = check_contribution(own.view, settings_); !status) co_return std::unexpected(status.error());
-    Result<OwnSlice<T>> mine = co_await split_and_combine(channel, std::move(own), settings_, kSplit);
+    Result<OwnSlice<T>> mine = co_await split_and_combine(channel, std::move(own), settings_, kDsarSplit);
     if (!mine) co_return std::unexpected(mine.error());
     const Slices slices(settings_.dimension, channel.size());
     Result<Packed<T>> packed = pack_own_sum(channel, *mine, settings_);
     if (!packed) co_return std::unexpected(packed.error());
-    const GatherOptions options{kGather, AllgatherWay::kDoubling, JoinAs::kDense};
+    const GatherOptions options{kDsarGather, AllgatherWay::kDoubling, JoinAs::kDense};
     Result<HeldStream<T>> sum =
         co_await gather_slices(channel, std::move(*packed), slices, settings_.op, options, memory_);
     if (!sum) co_return std::unexpected(sum.error());
@@ -44,7 +44,7 @@ class DsarSplitAllgather final : public Allreduce<T> {
 };
 
 template <typename T>
-Result<std::unique_ptr<Allreduce<T>>> make(const AllreduceSettings<T>& settings) {
+Result<std::unique_ptr<Allreduce<T>>> make_dsar(const AllreduceSettings<T>& settings) {
   const AlgorithmInfo& info = algorithm_info(AlgorithmId::kDsarSplitAllgather);
   if (Status status = check_sum_quantizer(settings, info.name); !status) return std::unexpected(status.error());
   return std::make_unique<DsarSplitAllgather<T>>(settings);
@@ -58,8 +58,8 @@ AlgorithmEntry dsar_split_allgather_entry() {
            .source = "sparcml.txt, section 5.3.3",
            .result = ResultKind::kExactSum,
            .bounded_volume = true},
-          make<float>,
-          make<double>};
+          make_dsar<float>,
+          make_dsar<double>};
 }
 
 }  // namespace millrace::peer

@@ -54,7 +54,7 @@ constexpr Pauses kIdlePauses{kNsPerMs, 5 * kNsPerUs, 50 * kNsPerUs};
 constexpr Pauses kBackgroundPauses{0, 20 * kNsPerUs, 100 * kNsPerUs};
 thread_local CoreShare core_share;
 
-std::string text_of(int code) {
+std::string mpi_communicator_text_of(int code) {
   std::array<char, MPI_MAX_ERROR_STRING> text{};
   int length = 0;
   MPI_Error_string(code, text.data(), &length);
@@ -63,7 +63,7 @@ std::string text_of(int code) {
 
 Status checked(int code, const char* what) {
   if (code == MPI_SUCCESS) return {};
-  return fail(ErrorCode::kIo, std::string(what) + ": " + text_of(code));
+  return fail(ErrorCode::kIo, std::string(what) + ": " + mpi_communicator_text_of(code));
 }
 
 bool mpi_is_there() {
@@ -309,7 +309,8 @@ class MpiCommunicator::Links {
     const int code =
         MPI_Isend(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, static_cast<int>(to), tag, comm_, &request);
     if (code != MPI_SUCCESS) {
-      return fail(ErrorCode::kUnavailable, "rank " + std::to_string(to) + " cannot be reached: " + text_of(code));
+      return fail(ErrorCode::kUnavailable,
+                  "rank " + std::to_string(to) + " cannot be reached: " + mpi_communicator_text_of(code));
     }
     int done = 0;
     MPI_Test(&request, &done, MPI_STATUS_IGNORE);

@@ -15,7 +15,7 @@ namespace {
 /// MPI counts in int; whole pages.
 constexpr size_t kReadBytesMax = size_t{1} << 30;
 
-std::string text_of(int code) {
+std::string mpi_file_text_of(int code) {
   std::array<char, MPI_MAX_ERROR_STRING> text{};
   int length = 0;
   MPI_Error_string(code, text.data(), &length);
@@ -49,11 +49,11 @@ Result<std::unique_ptr<MpiFile>> MpiFile::open(const std::string& path) {
   }
   MPI_File file = MPI_FILE_NULL;
   const int code = MPI_File_open(MPI_COMM_SELF, path.c_str(), MPI_MODE_RDONLY, MPI_INFO_NULL, &file);
-  if (code != MPI_SUCCESS) return fail(ErrorCode::kIo, path + ": " + text_of(code));
+  if (code != MPI_SUCCESS) return fail(ErrorCode::kIo, path + ": " + mpi_file_text_of(code));
   auto handle = std::make_unique<Handle>(file);
   MPI_Offset bytes = 0;
   if (const int got = MPI_File_get_size(file, &bytes); got != MPI_SUCCESS || bytes < 0) {
-    return fail(ErrorCode::kIo, path + ": " + text_of(got));
+    return fail(ErrorCode::kIo, path + ": " + mpi_file_text_of(got));
   }
   return std::unique_ptr<MpiFile>(new MpiFile(path, std::move(handle), static_cast<uint64_t>(bytes)));
 }
@@ -69,7 +69,7 @@ Status MpiFile::read_at(uint64_t at, std::span<uint8_t> into) {
     MPI_Status status;
     const int code = MPI_File_read_at(handle_->get(), static_cast<MPI_Offset>(at), into.data(),
                                       static_cast<int>(wanted), MPI_BYTE, &status);
-    if (code != MPI_SUCCESS) return fail(ErrorCode::kIo, path_ + ": " + text_of(code));
+    if (code != MPI_SUCCESS) return fail(ErrorCode::kIo, path_ + ": " + mpi_file_text_of(code));
     int count = 0;
     MPI_Get_count(&status, MPI_BYTE, &count);
     if (count <= 0) return fail(ErrorCode::kIo, path_ + ": it ends before byte " + std::to_string(at + into.size()));

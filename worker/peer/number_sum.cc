@@ -10,8 +10,8 @@
 namespace millrace::peer {
 namespace {
 
-constexpr uint32_t kFold = 0;
-constexpr uint32_t kUnfold = 1;
+constexpr uint32_t kNumberSumFold = 0;
+constexpr uint32_t kNumberSumUnfold = 1;
 constexpr uint32_t kHalving = 32;
 constexpr uint32_t kDoubling = 64;
 
@@ -35,7 +35,7 @@ Packet packet_of(const std::vector<uint64_t>& numbers, Range range) {
   return pack_numbers(std::span(numbers).subspan(range.begin, range.end - range.begin));
 }
 
-Status add(std::vector<uint64_t>& numbers, Range range, const Packet& packet) {
+Status add_number_sum(std::vector<uint64_t>& numbers, Range range, const Packet& packet) {
   const auto theirs = numbers_of<uint64_t>(packet, range.end - range.begin);
   if (!theirs) return std::unexpected(theirs.error());
   for (size_t i = 0; i < theirs->size(); ++i) numbers[range.begin + i] += (*theirs)[i];
@@ -61,7 +61,7 @@ Task<Status> sum_among(Channel& channel, std::vector<uint64_t>& numbers, uint32_
     channel.send(rank ^ bit, tag, packet_of(numbers, keeps_low ? high : low));
     const Packet theirs = co_await channel.receive(rank ^ bit, tag);
     ranges.push_back(keeps_low ? low : high);
-    if (Status status = add(numbers, ranges.back(), theirs); !status) co_return status;
+    if (Status status = add_number_sum(numbers, ranges.back(), theirs); !status) co_return status;
   }
   for (uint32_t bit = 1; bit < paired; bit *= 2) {
     const Range own = ranges.back();
@@ -84,20 +84,20 @@ Task<Result<std::vector<uint64_t>>> sum_numbers(Channel& channel, std::vector<ui
   const uint32_t paired = std::bit_floor(channel.size());
   const Range all{0, own.size()};
   if (rank >= paired) {
-    channel.send(rank - paired, first_tag + kFold, packet_of(own, all));
-    const Packet sums = co_await channel.receive(rank - paired, first_tag + kUnfold);
+    channel.send(rank - paired, first_tag + kNumberSumFold, packet_of(own, all));
+    const Packet sums = co_await channel.receive(rank - paired, first_tag + kNumberSumUnfold);
     if (Status status = take(own, all, sums); !status) co_return std::unexpected(status.error());
     co_return std::move(own);
   }
   const bool folds = rank + paired < channel.size();
   if (folds) {
-    const Packet folded = co_await channel.receive(rank + paired, first_tag + kFold);
-    if (Status status = add(own, all, folded); !status) co_return std::unexpected(status.error());
+    const Packet folded = co_await channel.receive(rank + paired, first_tag + kNumberSumFold);
+    if (Status status = add_number_sum(own, all, folded); !status) co_return std::unexpected(status.error());
   }
   if (Status status = co_await sum_among(channel, own, paired, first_tag); !status) {
     co_return std::unexpected(status.error());
   }
-  if (folds) channel.send(rank + paired, first_tag + kUnfold, packet_of(own, all));
+  if (folds) channel.send(rank + paired, first_tag + kNumberSumUnfold, packet_of(own, all));
   co_return std::move(own);
 }
 

@@ -48,9 +48,9 @@
 namespace millrace::peer {
 namespace {
 
-constexpr uint32_t kSplit = 0;
+constexpr uint32_t kOktopkSplit = 0;
 constexpr uint32_t kSizes = 0x100;  // and those after a threshold that had to be made anew
-constexpr uint32_t kGather = 0x400;
+constexpr uint32_t kOktopkGather = 0x400;
 constexpr uint32_t kRegions = 0x10000;
 constexpr uint32_t kThreshold = 0x20000;
 
@@ -144,7 +144,7 @@ class Oktopk final : public Allreduce<T> {
         const uint32_t to = (rank + step) % size, to_region = regions_.region[to];
         if (regions_.begin_of(to) == regions_.end_of(to)) continue;
         if (sent.empty()) {
-          channel.send(to, kSplit, std::move(packets[to_region]));
+          channel.send(to, kOktopkSplit, std::move(packets[to_region]));
         } else if (Status status = send_coded(channel, mine, to, sent); !status) {
           co_return std::unexpected(status.error());
         }
@@ -154,7 +154,7 @@ class Oktopk final : public Allreduce<T> {
         std::vector<HeldStream<T>> slices;
         slices.reserve(first - previous);
         for (uint32_t step = previous; step < first; ++step) {
-          const Packet packet = co_await channel.receive((rank + size - step) % size, kSplit);
+          const Packet packet = co_await channel.receive((rank + size - step) % size, kOktopkSplit);
           Result<HeldStream<T>> slice = unpack<T>(packet, end - begin);
           if (!slice) co_return std::unexpected(slice.error());
           slices.push_back(std::move(*slice));
@@ -173,13 +173,13 @@ class Oktopk final : public Allreduce<T> {
     sent[regions_.region[to]].dimension = end - begin;
     const HeldStream<T> slice = HeldStream<T>::from(cut(mine, begin, end));
     if (slice.view.count() == 0) {
-      channel.send(to, kSplit, {BodyForm::kPairs, {}});
+      channel.send(to, kOktopkSplit, {BodyForm::kPairs, {}});
       return {};
     }
     const RandomKey random = random_key_of(settings_.wire.random, channel);
     Result<Packed<T>> packed = pack(slice, settings_.wire.contribution, random, begin, channel.bodies());
     if (!packed) return std::unexpected(packed.error());
-    channel.send(to, kSplit, std::move(packed->packet));
+    channel.send(to, kOktopkSplit, std::move(packed->packet));
     sent[regions_.region[to]] = packed->decoded.copy();
     return {};
   }
@@ -224,7 +224,7 @@ class Oktopk final : public Allreduce<T> {
     const auto base = static_cast<uint32_t>(regions_.cuts[own]);
     for (uint32_t& index : kept.indices) index += base;
     const GatherPlan plan = plan_gather(counts, settings_.balance_ratio);
-    co_return co_await gather_by_plan<T>(channel, settings_, plan, regions_, kept.view(), kGather);
+    co_return co_await gather_by_plan<T>(channel, settings_, plan, regions_, kept.view(), kOktopkGather);
   }
 
   Reached reached_in(const StreamView<T>& region) const {

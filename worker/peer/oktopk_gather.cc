@@ -30,7 +30,9 @@ using Spans = std::array<Span, 2>;
 uint64_t count_of(const Spans& spans) { return spans[0].count() + spans[1].count(); }
 
 Span held_by(const GatherPlan& plan, uint32_t region) { return {plan.starts[region], plan.starts[region + 1]}; }
-Span share_of(const GatherPlan& plan, size_t member) { return {plan.cuts[member], plan.cuts[member + 1]}; }
+Span oktopk_gather_share_of(const GatherPlan& plan, size_t member) {
+  return {plan.cuts[member], plan.cuts[member + 1]};
+}
 
 /// The shares of `count` members from `first` on, around.
 Spans shares_of(std::span<const uint64_t> cuts, size_t first, size_t count) {
@@ -58,7 +60,7 @@ std::vector<uint64_t> like_shares(uint64_t total, uint64_t members) {
 
 /// Of the member's share, what the excused rank does not hold.
 Spans lacked(const GatherPlan& plan, size_t member) {
-  const Span share = share_of(plan, member), held = held_by(plan, *plan.excused);
+  const Span share = oktopk_gather_share_of(plan, member), held = held_by(plan, *plan.excused);
   return {Span{share.begin, std::min(share.end, held.begin)}, Span{std::max(share.begin, held.end), share.end}};
 }
 
@@ -82,7 +84,7 @@ class Gathering {
     std::ranges::copy(own.values, all_.values.begin() + static_cast<ptrdiff_t>(held.begin));
     for (size_t i = 0; i < plan_.members.size(); ++i) {
       if (plan_.members[i] == region) continue;
-      const Spans moved{overlap(held, share_of(plan_, i)), Span{}};
+      const Spans moved{overlap(held, oktopk_gather_share_of(plan_, i)), Span{}};
       if (Status status = send(plan_.members[i], kMove, moved); !status) co_return status;
     }
     if (plan_.excused == region) {
@@ -105,7 +107,7 @@ class Gathering {
     const std::vector<uint32_t>& members = plan_.members;
     const auto me = static_cast<size_t>(std::ranges::lower_bound(members, region) - members.begin());
     for (uint32_t other = 0; other < channel_.size(); ++other) {
-      const Spans moved{overlap(held_by(plan_, other), share_of(plan_, me)), Span{}};
+      const Spans moved{overlap(held_by(plan_, other), oktopk_gather_share_of(plan_, me)), Span{}};
       if (other == region || count_of(moved) == 0) continue;
       if (Status status = co_await receive(other, kMove, moved); !status) co_return status;
     }

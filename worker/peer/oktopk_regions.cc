@@ -29,7 +29,7 @@ uint64_t entries_below(IndexSpan selected, uint64_t index) {
 }
 
 /// whole * part / parts, rounded down, without overflow.
-uint64_t share_of(uint64_t whole, uint64_t part, uint64_t parts) {
+uint64_t oktopk_regions_share_of(uint64_t whole, uint64_t part, uint64_t parts) {
   return whole / parts * part + whole % parts * part / parts;
 }
 
@@ -48,7 +48,7 @@ Regions regions_of(std::vector<uint64_t> cuts, uint64_t dimension) {
 
 std::vector<uint64_t> even_cuts(uint64_t dimension, uint32_t size) {
   std::vector<uint64_t> cuts;
-  for (uint64_t j = 0; j <= size; ++j) cuts.push_back(share_of(dimension, j, size));
+  for (uint64_t j = 0; j <= size; ++j) cuts.push_back(oktopk_regions_share_of(dimension, j, size));
   return cuts;
 }
 
@@ -58,7 +58,8 @@ std::vector<Bin> bins_within(const std::vector<Bin>& wholes, uint64_t parts) {
     const uint64_t width = whole.end - whole.begin;
     const uint64_t count = std::min(parts, width);
     for (uint64_t i = 0; i < count; ++i) {
-      bins.push_back({whole.begin + share_of(width, i, count), whole.begin + share_of(width, i + 1, count), 0, 0});
+      bins.push_back({whole.begin + oktopk_regions_share_of(width, i, count),
+                      whole.begin + oktopk_regions_share_of(width, i + 1, count), 0, 0});
     }
   }
   return bins;
@@ -87,18 +88,18 @@ Task<Status> count_bins(Channel& channel, IndexSpan selected, const std::vector<
 }
 
 /// A boundary that is looked for: so many entries of all ranks shall lie below it.
-struct Wanted {
+struct WantedRegions {
   uint32_t cut = 0;
   uint64_t below = 0;
 };
 
 /// Sets the cuts whose bins are fine enough; keeps the others, and returns their bins.
-Result<std::vector<Bin>> settle(const std::vector<Bin>& bins, uint64_t tolerance, std::vector<Wanted>& wanted,
+Result<std::vector<Bin>> settle(const std::vector<Bin>& bins, uint64_t tolerance, std::vector<WantedRegions>& wanted,
                                 std::vector<uint64_t>& cuts) {
   std::vector<Bin> open;
-  std::vector<Wanted> left;
+  std::vector<WantedRegions> left;
   auto bin = bins.begin();
-  for (const Wanted& one : wanted) {
+  for (const WantedRegions& one : wanted) {
     while (bin != bins.end() && one.below >= bin->below + bin->count) ++bin;
     if (bin == bins.end() || one.below < bin->below) {
       return fail(ErrorCode::kMalformed, "histograms of selected indices do not add up");
@@ -126,8 +127,8 @@ Task<Result<std::vector<uint64_t>>> pooled_cuts(Channel& channel, IndexSpan sele
   const uint64_t total = bins.back().below + bins.back().count;
   std::vector<uint64_t> cuts = even_cuts(dimension, size);
   if (total == 0) co_return std::move(cuts);
-  std::vector<Wanted> wanted;
-  for (uint32_t j = 1; j < size; ++j) wanted.push_back({j, share_of(total, j, size)});
+  std::vector<WantedRegions> wanted;
+  for (uint32_t j = 1; j < size; ++j) wanted.push_back({j, oktopk_regions_share_of(total, j, size)});
   const uint64_t tolerance = total / size / kToleranceOf;
   for (;;) {
     Result<std::vector<Bin>> open = settle(bins, tolerance, wanted, cuts);
@@ -178,7 +179,7 @@ Task<Result<Regions>> averaged_regions(Channel& channel, IndexSpan selected, uin
   std::vector<uint64_t> numbers(size, 0);  // how many ranks have a say, and the sums of the P - 1 boundaries
   if (!selected.empty()) {
     numbers[0] = 1;
-    for (uint32_t j = 1; j < size; ++j) numbers[j] = selected[share_of(selected.size(), j, size)];
+    for (uint32_t j = 1; j < size; ++j) numbers[j] = selected[oktopk_regions_share_of(selected.size(), j, size)];
   }
   const Result<std::vector<uint64_t>> sums = co_await sum_numbers(channel, std::move(numbers), first_tag);
   if (!sums) co_return std::unexpected(sums.error());

@@ -9,8 +9,8 @@
 namespace millrace::peer {
 namespace {
 
-constexpr uint32_t kFold = 1;
-constexpr uint32_t kUnfold = 2;
+constexpr uint32_t kRecursiveDoublingFold = 1;
+constexpr uint32_t kRecursiveDoublingUnfold = 2;
 constexpr uint32_t kStep = 16;
 
 enum class Order : uint8_t { kOwnFirst = 1, kTheirsFirst = 2 };
@@ -19,8 +19,8 @@ enum class Next : uint8_t { kSent = 1, kKept = 2 };
 
 /// sum.decoded = that and what `theirs` holds; ready to send where somebody waits for it.
 template <typename T>
-Status add(Packed<T>& sum, const Packet& theirs, Order order, Next next, Channel& channel,
-           const AllreduceSettings<T>& settings) {
+Status add_recursive_doubling(Packed<T>& sum, const Packet& theirs, Order order, Next next, Channel& channel,
+                              const AllreduceSettings<T>& settings) {
   const Result<HeldStream<T>> other = unpack<T>(theirs, settings.dimension, settings.op);
   if (!other) return std::unexpected(other.error());
   std::array<StreamView<T>, 2> both{sum.decoded.view, other->view};
@@ -43,16 +43,16 @@ Task<Result<HeldStream<T>>> recursive_doubling(Channel& channel, Packed<T> own, 
   const uint32_t rank = channel.rank();
   const uint32_t paired = std::bit_floor(channel.size());
   if (rank >= paired) {
-    channel.send(rank - paired, kFold, std::move(own.packet));
-    const Packet packet = co_await channel.receive(rank - paired, kUnfold);
+    channel.send(rank - paired, kRecursiveDoublingFold, std::move(own.packet));
+    const Packet packet = co_await channel.receive(rank - paired, kRecursiveDoublingUnfold);
     co_return unpack<T>(packet, settings.dimension, settings.op);
   }
   // Until it was added to, what this rank has is its contribution as it was coded.
   Packed<T> sum = std::move(own);
   const bool folds = rank + paired < channel.size();
   if (folds) {
-    const Packet folded = co_await channel.receive(rank + paired, kFold);
-    const Status status = add(sum, folded, Order::kOwnFirst, Next::kSent, channel, settings);
+    const Packet folded = co_await channel.receive(rank + paired, kRecursiveDoublingFold);
+    const Status status = add_recursive_doubling(sum, folded, Order::kOwnFirst, Next::kSent, channel, settings);
     if (!status) co_return std::unexpected(status.error());
   }
   for (uint32_t bit = 1, step = 0; bit < paired; bit *= 2, ++step) {
@@ -62,10 +62,10 @@ Task<Result<HeldStream<T>>> recursive_doubling(Channel& channel, Packed<T> own, 
     const Order order = rank < partner ? Order::kOwnFirst : Order::kTheirsFirst;
     // Nobody waits for the last sum, but for who was folded.
     const Next next = 2 * bit == paired && !folds ? Next::kKept : Next::kSent;
-    const Status status = add(sum, theirs, order, next, channel, settings);
+    const Status status = add_recursive_doubling(sum, theirs, order, next, channel, settings);
     if (!status) co_return std::unexpected(status.error());
   }
-  if (folds) channel.send(rank + paired, kUnfold, sum.packet);
+  if (folds) channel.send(rank + paired, kRecursiveDoublingUnfold, sum.packet);
   co_return std::move(sum.decoded);
 }
 

@@ -12,9 +12,9 @@ Task<Result<Reduced<T>>> allgather_and_combine(Channel& channel, const Allreduce
   if (!coded) co_return std::unexpected(coded.error());
   own = {};
   if (channel.size() == 1) co_return Reduced<T>{std::move(coded->sent), std::move(coded->returned), {}};
-  constexpr uint32_t kFirstTag = 0;
+  constexpr uint32_t kPacketTag = 0;
   const Result<std::vector<Packet>> packets =
-      co_await allgather(channel, std::move(coded->packet), kFirstTag, AllgatherWay::kDoubling);
+      co_await allgather(channel, std::move(coded->packet), kPacketTag, AllgatherWay::kDoubling);
   if (!packets) co_return std::unexpected(packets.error());
   std::vector<HeldStream<T>> held;
   std::vector<StreamView<T>> views;

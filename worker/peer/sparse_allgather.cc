@@ -6,7 +6,7 @@
 namespace millrace::peer {
 namespace {
 
-constexpr uint32_t kGather = 0;
+constexpr uint32_t kSparseAllgatherGather = 0;
 
 }  // namespace
 
@@ -18,7 +18,7 @@ Task<Result<Gathered<T>>> sparse_allgather(Channel& channel, HeldStream<T> own, 
   Result<CodedContribution<T>> coded = code_contribution(own, coding, channel);
   if (!coded) co_return std::unexpected(coded.error());
   const Result<std::vector<Packet>> packets =
-      co_await allgather(channel, std::move(coded->packet), kGather, AllgatherWay::kDoubling);
+      co_await allgather(channel, std::move(coded->packet), kSparseAllgatherGather, AllgatherWay::kDoubling);
   if (!packets) co_return std::unexpected(packets.error());
   Gathered<T> all;
   all.returned = std::move(coded->returned);

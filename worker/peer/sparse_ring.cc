@@ -12,8 +12,8 @@
 namespace millrace::peer {
 namespace {
 
-constexpr uint32_t kReduceScatter = 0;
-constexpr uint32_t kGather = 1u << 31;
+constexpr uint32_t kSparseRingReduceScatter = 0;
+constexpr uint32_t kSparseRingGather = 1u << 31;
 
 template <typename T>
 class SparseRing final : public Allreduce<T> {
@@ -25,9 +25,9 @@ class SparseRing final : public Allreduce<T> {
   Task<Result<Reduced<T>>> run(Channel& channel, HeldStream<T> own) override {
     if (Status status = check_contribution(own.view, settings_); !status) co_return std::unexpected(status.error());
     Result<OwnSlice<T>> mine =
-        co_await ring_reduce_scatter(channel, std::move(own), settings_, kReduceScatter, JoinAs::kSmaller);
+        co_await ring_reduce_scatter(channel, std::move(own), settings_, kSparseRingReduceScatter, JoinAs::kSmaller);
     if (!mine) co_return std::unexpected(mine.error());
-    const GatherOptions options{kGather, AllgatherWay::kRing, JoinAs::kSmaller};
+    const GatherOptions options{kSparseRingGather, AllgatherWay::kRing, JoinAs::kSmaller};
     co_return co_await gather_sum(channel, std::move(*mine), settings_, options, memory_);
   }
 

@@ -15,8 +15,8 @@
 namespace millrace::peer {
 namespace {
 
-constexpr uint32_t kSplit = 0;
-constexpr uint32_t kGather = 1;
+constexpr uint32_t kSsarSplit = 0;
+constexpr uint32_t kSsarGather = 1;
 
 template <typename T>
 class SsarSplitAllgather final : public Allreduce<T> {
@@ -27,9 +27,9 @@ class SsarSplitAllgather final : public Allreduce<T> {
 
   Task<Result<Reduced<T>>> run(Channel& channel, HeldStream<T> own) override {
     if (Status status = check_contribution(own.view, settings_); !status) co_return std::unexpected(status.error());
-    Result<OwnSlice<T>> mine = co_await split_and_combine(channel, std::move(own), settings_, kSplit);
+    Result<OwnSlice<T>> mine = co_await split_and_combine(channel, std::move(own), settings_, kSsarSplit);
     if (!mine) co_return std::unexpected(mine.error());
-    const GatherOptions options{kGather, AllgatherWay::kDoubling, JoinAs::kSmaller};
+    const GatherOptions options{kSsarGather, AllgatherWay::kDoubling, JoinAs::kSmaller};
     Result<Packed<T>> packed = pack_own_sum(channel, *mine, settings_);
     if (!packed) co_return std::unexpected(packed.error());
     mine->sum = {};
@@ -46,7 +46,7 @@ class SsarSplitAllgather final : public Allreduce<T> {
 };
 
 template <typename T>
-Result<std::unique_ptr<Allreduce<T>>> make(const AllreduceSettings<T>& settings) {
+Result<std::unique_ptr<Allreduce<T>>> make_ssar(const AllreduceSettings<T>& settings) {
   const AlgorithmInfo& info = algorithm_info(AlgorithmId::kSsarSplitAllgather);
   if (Status status = check_sum_quantizer(settings, info.name); !status) return std::unexpected(status.error());
   return std::make_unique<SsarSplitAllgather<T>>(settings);
@@ -59,8 +59,8 @@ AlgorithmEntry ssar_split_allgather_entry() {
            .name = "ssar_split_allgather",
            .source = "sparcml.txt, section 5.3.2",
            .result = ResultKind::kExactSum},
-          make<float>,
-          make<double>};
+          make_ssar<float>,
+          make_ssar<double>};
 }
 
 }  // namespace millrace::peer

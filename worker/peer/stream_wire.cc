@@ -93,7 +93,7 @@ struct SlicePlace {
 };
 
 /// A body begins at a multiple of 8.
-constexpr size_t padded(size_t bytes) { return (bytes + 7) / 8 * 8; }
+constexpr size_t stream_wire_padded(size_t bytes) { return (bytes + 7) / 8 * 8; }
 
 /// The first position from `from` on whose index is `bound` or more: found in steps that double, since the next slice's begin is
 /// near where there are many.
@@ -117,7 +117,7 @@ std::vector<SlicePlace> places_of(IndexSpan indices, std::span<const uint64_t> b
     SlicePlace& place = places[i];
     place.first = before.last;
     place.last = position_of(indices, place.first, bounds[i + 1]);
-    place.begin = before.begin + padded(before.length);
+    place.begin = before.begin + stream_wire_padded(before.length);
     const uint64_t dimension = bounds[i + 1] - bounds[i];
     const size_t count = place.last - place.first;
     place.dense = form == SliceForm::kSmaller && count != 0 && count >= dense_from_count<T>(dimension);
@@ -175,7 +175,8 @@ std::vector<Packet> pack_slices(const HeldStream<T>& stream, std::span<const uin
     return packets;
   }
   const std::vector<SlicePlace> places = places_of<T>(view.indices, bounds, form);
-  WritableBody body = memory.take_body(places.empty() ? 0 : places.back().begin + padded(places.back().length));
+  WritableBody body =
+      memory.take_body(places.empty() ? 0 : places.back().begin + stream_wire_padded(places.back().length));
   for (size_t i = 0; i < packets.size(); ++i) {
     const SlicePlace& place = places[i];
     uint8_t* const out = body.bytes.data() + place.begin;

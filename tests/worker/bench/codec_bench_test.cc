@@ -19,7 +19,7 @@
 namespace millrace::cli {
 namespace {
 
-nlohmann::json row_of(const nlohmann::json& report, const std::string& algorithm) {
+nlohmann::json codec_bench_row_of(const nlohmann::json& report, const std::string& algorithm) {
   for (const nlohmann::json& row : report.at("rows")) {
     if (row.at("algorithm") == algorithm) return row;
   }
@@ -63,32 +63,33 @@ TEST(CodecBenchTest, EveryRowHasItsFiguresForAwkwardSizesToo) {
 
 TEST(CodecBenchTest, SizesAndErrorsAreThoseOfTheCodecs) {
   const nlohmann::json report = bench_codec({.n = 1 << 20, .density = 0.01, .repeats = 1}).value();
-  const double entropy = row_of(report, "gap").at("entropy_bits_per_index");
+  const double entropy = codec_bench_row_of(report, "gap").at("entropy_bits_per_index");
   EXPECT_NEAR(entropy, 8.08, 0.1);  // H(0.01) / 0.01
-  EXPECT_EQ(row_of(report, "raw").at("bits_per_index"), 32.0);
-  EXPECT_LE(row_of(report, "gap").at("bits_per_index").get<double>(), 1.03 * entropy);
-  EXPECT_GT(row_of(report, "bloom_p0").at("decoded_over_k").get<double>(), 1.05);  // 0.001 of the others: 1.1
-  EXPECT_EQ(row_of(report, "f32").at("relative_error"), 0.0);
+  EXPECT_EQ(codec_bench_row_of(report, "raw").at("bits_per_index"), 32.0);
+  EXPECT_LE(codec_bench_row_of(report, "gap").at("bits_per_index").get<double>(), 1.03 * entropy);
+  EXPECT_GT(codec_bench_row_of(report, "bloom_p0").at("decoded_over_k").get<double>(),
+            1.05);  // 0.001 of the others: 1.1
+  EXPECT_EQ(codec_bench_row_of(report, "f32").at("relative_error"), 0.0);
   double last = 2;
   for (const char* algorithm : {"qsgd2", "qsgd4", "qsgd8"}) {
-    const double error = row_of(report, algorithm).at("relative_error");
+    const double error = codec_bench_row_of(report, algorithm).at("relative_error");
     EXPECT_LT(error, last) << algorithm;
     EXPECT_GT(error, 0) << algorithm;
     last = error;
   }
-  EXPECT_EQ(row_of(report, "deflate").at("relative_error"), 0.0);
-  EXPECT_LT(row_of(report, "f16").at("relative_error"), 1e-3);
-  EXPECT_LT(row_of(report, "bf16").at("relative_error"), 8e-3);
-  EXPECT_NEAR(row_of(report, "onebit").at("relative_error"), std::sqrt(1 - 2 / M_PI), 0.01);
-  EXPECT_NEAR(row_of(report, "sign_mean").at("relative_error"), std::sqrt(1 - 2 / M_PI), 0.01);
+  EXPECT_EQ(codec_bench_row_of(report, "deflate").at("relative_error"), 0.0);
+  EXPECT_LT(codec_bench_row_of(report, "f16").at("relative_error"), 1e-3);
+  EXPECT_LT(codec_bench_row_of(report, "bf16").at("relative_error"), 8e-3);
+  EXPECT_NEAR(codec_bench_row_of(report, "onebit").at("relative_error"), std::sqrt(1 - 2 / M_PI), 0.01);
+  EXPECT_NEAR(codec_bench_row_of(report, "sign_mean").at("relative_error"), std::sqrt(1 - 2 / M_PI), 0.01);
   for (const char* contraction : {"f16", "bf16", "sign_mean", "onebit"}) {
-    EXPECT_LT(row_of(report, contraction).at("residual_over_gradient"), 1.0) << contraction;
+    EXPECT_LT(codec_bench_row_of(report, contraction).at("residual_over_gradient"), 1.0) << contraction;
   }
-  EXPECT_GT(row_of(report, "terngrad").at("residual_over_gradient"), 3.0);
+  EXPECT_GT(codec_bench_row_of(report, "terngrad").at("residual_over_gradient"), 3.0);
   // README's limit of error feedback with 2 bits, and that 4 and 8 do not have it.
-  EXPECT_GT(row_of(report, "qsgd2").at("residual_over_gradient"), 3.0);
-  EXPECT_LT(row_of(report, "qsgd4").at("residual_over_gradient"), 1.0);
-  EXPECT_LT(row_of(report, "qsgd8").at("residual_over_gradient"), 0.1);
+  EXPECT_GT(codec_bench_row_of(report, "qsgd2").at("residual_over_gradient"), 3.0);
+  EXPECT_LT(codec_bench_row_of(report, "qsgd4").at("residual_over_gradient"), 1.0);
+  EXPECT_LT(codec_bench_row_of(report, "qsgd8").at("residual_over_gradient"), 0.1);
 }
 
 TEST(CodecBenchTest, MethodsAreMeasuredWithTheirTablesAndHeadersOnTheSameEntries) {
@@ -144,7 +145,7 @@ TEST_F(TraceTest, ARowOfTheArrayIsReadAndBenched) {
   for (int shift = 0; shift < 32; ++shift)
     best = std::min(best, 30.0 * (1 + shift) + (240 >> shift) + 29 * (1 >> shift));
   EXPECT_DOUBLE_EQ(report.at("rice_blocks_bits_per_index").get<double>(), (best + 5) / 30);
-  const nlohmann::json& rice = row_of(report, "rice");
+  const nlohmann::json& rice = codec_bench_row_of(report, "rice");
   EXPECT_DOUBLE_EQ(rice.at("bits_per_index").get<double>() * 30, 8 + 8 * std::ceil(best / 8));
   EXPECT_DOUBLE_EQ(rice.at("over_rice_blocks").get<double>(), (8 + 8 * std::ceil(best / 8)) / (best + 5));
 }

@@ -10,7 +10,7 @@ namespace millrace::cli {
 namespace {
 
 using nlohmann::json;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 json printed(uint64_t steps, double rounds_per_s, json curve = nullptr) {
   json worker = {{"steps", steps},
@@ -95,7 +95,7 @@ TEST(SummariseRow, WithoutASlowWorkerTakesTheRateOfAll) {
   EXPECT_FALSE(row.contains("slow_steps"));
 }
 
-json row_of(const char* name, double log_loss, double bytes, double rate) {
+json converge_row_of(const char* name, double log_loss, double bytes, double rate) {
   return {{"algorithm", name},
           {"title", name},
           {"log_loss", log_loss},
@@ -106,7 +106,8 @@ json row_of(const char* name, double log_loss, double bytes, double rate) {
 }
 
 TEST(CompareRows, ComparesLossAndBytesWithDenseAndTheRateWithSynchronous) {
-  json rows = {row_of("dense", 0.25, 1024, 4), row_of("synchronous", 0.25, 256, 8), row_of("quorum", 0.5, 128, 32)};
+  json rows = {converge_row_of("dense", 0.25, 1024, 4), converge_row_of("synchronous", 0.25, 256, 8),
+               converge_row_of("quorum", 0.5, 128, 32)};
   compare_rows(rows);
   EXPECT_EQ(rows[2]["log_loss_over_dense"], 2.0);
   EXPECT_EQ(rows[2]["dense_bytes_over_this"], 8.0);
@@ -115,14 +116,14 @@ TEST(CompareRows, ComparesLossAndBytesWithDenseAndTheRateWithSynchronous) {
 }
 
 TEST(CompareRows, LeavesOutWhatHasNoPartner) {
-  json rows = json::array({row_of("quorum", 0.5, 128, 32)});
+  json rows = json::array({converge_row_of("quorum", 0.5, 128, 32)});
   compare_rows(rows);
   EXPECT_FALSE(rows[0].contains("log_loss_over_dense"));
   EXPECT_FALSE(rows[0].contains("rate_over_synchronous"));
 }
 
 TEST(ConvergeSvg, ShowsEveryRowAgainstRoundsAndAgainstBytes) {
-  const json rows = {row_of("dense", 0.25, 1024, 4), row_of("half", 0.5, 256, 8)};
+  const json rows = {converge_row_of("dense", 0.25, 1024, 4), converge_row_of("half", 0.5, 256, 8)};
   const json result = {
       {"data", "a"}, {"workers", 4}, {"shards", 2}, {"slow_worker", {{"worker", 3}, {"factor", 10.0}}}, {"rows", rows}};
   const std::string svg = converge_svg(result);

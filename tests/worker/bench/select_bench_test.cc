@@ -19,7 +19,7 @@ nlohmann::json report_of(const SelectBenchOptions& options) {
   return report.value_or(nlohmann::json());
 }
 
-nlohmann::json row_of(const nlohmann::json& report, const std::string& algorithm) {
+nlohmann::json select_bench_row_of(const nlohmann::json& report, const std::string& algorithm) {
   for (const nlohmann::json& row : report.at("rows")) {
     if (row.at("algorithm") == algorithm) return row;
   }
@@ -44,16 +44,17 @@ TEST(SelectBenchTest, EveryRowHasItsFiguresForAwkwardSizesToo) {
     EXPECT_THAT(algorithms, ::testing::IsSupersetOf({"read_pass", "exact", "trimmed", "binary_search", "sampled",
                                                      "radix", "threshold_reuse", "bucket", "fixed", "by_size"}));
     for (const char* exact : {"exact", "trimmed", "radix", "fixed"}) {
-      EXPECT_EQ(row_of(report, exact).at("selected_over_k"), 1.0) << exact;
+      EXPECT_EQ(select_bench_row_of(report, exact).at("selected_over_k"), 1.0) << exact;
     }
-    const double between = row_of(report, "binary_search").at("selected_over_k");
+    const double between = select_bench_row_of(report, "binary_search").at("selected_over_k");
     EXPECT_GE(between, 1.0);
     EXPECT_LE(between, 2.0);
   }
 }
 
 TEST(SelectBenchTest, ReuseStaysNearKOverEveryStepOfTheDrift) {
-  const nlohmann::json reuse = row_of(report_of({.n = 200'000, .density = 0.01, .repeats = 1}), "threshold_reuse");
+  const nlohmann::json reuse =
+      select_bench_row_of(report_of({.n = 200'000, .density = 0.01, .repeats = 1}), "threshold_reuse");
   EXPECT_EQ(reuse.at("steps"), 68);
   EXPECT_EQ(reuse.at("exact_steps"), 3);
   EXPECT_GE(reuse.at("selected_over_k_min").get<double>(), 0.85);
@@ -76,8 +77,8 @@ TEST(SelectBenchTest, ATraceIsRepeatedUpToN) {
   EXPECT_EQ(report.at("trace_n"), 1000);
   EXPECT_EQ(report.at("k"), 11);
   // 6 of the first and 5 of the second: what reaches the threshold of the 11-th largest is these, and nothing else.
-  EXPECT_EQ(row_of(report, "fixed").at("selected_over_k"), 1.0);
-  EXPECT_EQ(row_of(report, "exact").at("selected_over_k"), 1.0);
+  EXPECT_EQ(select_bench_row_of(report, "fixed").at("selected_over_k"), 1.0);
+  EXPECT_EQ(select_bench_row_of(report, "exact").at("selected_over_k"), 1.0);
 }
 
 TEST(SelectBenchTest, ATraceThatIsNotThereOrNotFiniteIsAnError) {

@@ -10,9 +10,9 @@
 namespace millrace::cli {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 size_t count_of(const std::string& text, const std::string& what) {
   size_t count = 0;

@@ -10,7 +10,7 @@
 namespace millrace::peer::testing {
 namespace {
 
-constexpr uint32_t kTag = 100;
+constexpr uint32_t kAllgatherTag = 100;
 
 /// Bytes that only this rank has.
 Packet packet_of(uint32_t rank, uint64_t bytes) {
@@ -21,9 +21,9 @@ Packet packet_of(uint32_t rank, uint64_t bytes) {
 
 using Packets = std::vector<Packet>;
 
-std::vector<Result<Packets>> gather(Pump& pump, AllgatherWay way, const std::vector<uint64_t>& bytes) {
+std::vector<Result<Packets>> gather_allgather(Pump& pump, AllgatherWay way, const std::vector<uint64_t>& bytes) {
   return run_on_all<Packets>(pump, "allgather", [&](uint32_t rank, Channel& channel) {
-    return allgather(channel, packet_of(rank, bytes[rank]), kTag, way);
+    return allgather(channel, packet_of(rank, bytes[rank]), kAllgatherTag, way);
   });
 }
 
@@ -53,7 +53,7 @@ TEST_P(AllgatherWays, EveryRankHasEveryPacketWhateverItsLength) {
     for (const auto& bytes : {small, mixed}) {
       SCOPED_TRACE("ranks " + std::to_string(size));
       Pump pump(size, size);
-      expect_all(gather(pump, GetParam(), bytes), bytes);
+      expect_all(gather_allgather(pump, GetParam(), bytes), bytes);
     }
   }
 }
@@ -70,7 +70,7 @@ TEST(Allgather, DoublingTakesAMessageARoundAndATableOfEightBytesAPacket) {
     constexpr uint64_t kBytes = 800;
     Pump pump(size, 1);
     const std::vector<uint64_t> bytes(size, kBytes);
-    expect_all(gather(pump, AllgatherWay::kDoubling, bytes), bytes);
+    expect_all(gather_allgather(pump, AllgatherWay::kDoubling, bytes), bytes);
     const auto rounds = static_cast<uint64_t>(std::bit_width(size - 1));
     EXPECT_EQ(pump.messages, rounds * size);
     for (uint32_t rank = 0; rank < size; ++rank) {
@@ -85,7 +85,7 @@ TEST(Allgather, ALargeBodyIsPassedOnByItself) {
   Pump pump(kSize, 1);
   std::vector<uint64_t> bytes(kSize, 0);
   bytes[5] = kBundledBytesMax;
-  expect_all(gather(pump, AllgatherWay::kDoubling, bytes), bytes);
+  expect_all(gather_allgather(pump, AllgatherWay::kDoubling, bytes), bytes);
   EXPECT_EQ(pump.messages, 3 * kSize + (kSize - 1));
   // Its owner does not send it to everybody: as often as there are rounds.
   EXPECT_EQ(pump.body_bytes[5], 3 * kBundledBytesMax + (kSize - 1) * 8);
@@ -94,7 +94,7 @@ TEST(Allgather, ALargeBodyIsPassedOnByItself) {
 TEST(Allgather, TheRingSendsTheBodiesAndNothingElse) {
   Pump pump(7, 1);
   const std::vector<uint64_t> bytes(7, 800);
-  expect_all(gather(pump, AllgatherWay::kRing, bytes), bytes);
+  expect_all(gather_allgather(pump, AllgatherWay::kRing, bytes), bytes);
   EXPECT_EQ(pump.messages, 42u);
   for (const uint64_t sent : pump.body_bytes) EXPECT_EQ(sent, 4800u);
 }
@@ -104,7 +104,7 @@ TEST(Allgather, NumbersOfAnyCount) {
     Pump pump(size, 3);
     using Numbers = std::vector<std::vector<uint64_t>>;
     const auto results = run_on_all<Numbers>(pump, "numbers", [](uint32_t rank, Channel& channel) {
-      return allgather_numbers<uint64_t>(channel, std::vector<uint64_t>(rank % 3, rank), kTag);
+      return allgather_numbers<uint64_t>(channel, std::vector<uint64_t>(rank % 3, rank), kAllgatherTag);
     });
     for (const auto& result : results) {
       ASSERT_TRUE(result.has_value());
@@ -117,12 +117,12 @@ TEST(Allgather, NumbersOfAnyCount) {
 Result<Packets> with_bundle(const ByteBuffer& bundle) {
   Pump pump(4, 1);
   return run_on_all<Packets>(pump, "allgather", [&](uint32_t rank, Channel& channel) -> Task<Result<Packets>> {
-    if (rank != 2) return allgather(channel, packet_of(rank, 16), kTag, AllgatherWay::kDoubling);
+    if (rank != 2) return allgather(channel, packet_of(rank, 16), kAllgatherTag, AllgatherWay::kDoubling);
     const auto hostile = [](Channel& to, ByteBuffer bytes) -> Task<Result<Packets>> {
       ByteBuffer first;
       ByteWriter(first).put(uint64_t{3} << 56);
-      to.send(3, kTag, {BodyForm::kNumbers, SharedBytes::from(std::move(first))});
-      to.send(0, kTag + 1, {BodyForm::kNumbers, SharedBytes::from(std::move(bytes))});
+      to.send(3, kAllgatherTag, {BodyForm::kNumbers, SharedBytes::from(std::move(first))});
+      to.send(0, kAllgatherTag + 1, {BodyForm::kNumbers, SharedBytes::from(std::move(bytes))});
       co_return Packets{};
     };
     return hostile(channel, bundle);

@@ -59,7 +59,7 @@ struct Case {
 };
 
 template <typename T>
-AllreduceSettings<T> settings_of(const Case& one) {
+AllreduceSettings<T> allreduce_grid_settings_of(const Case& one) {
   AllreduceSettings<T> settings;
   settings.dimension = one.dimension;
   settings.k = std::clamp<uint64_t>(one.count, 1, one.dimension);
@@ -72,9 +72,9 @@ AllreduceSettings<T> settings_of(const Case& one) {
 
 /// Steps of one allreduce: the same bits on all ranks, and the law of conservation, exactly.
 template <typename T>
-void check(const AlgorithmInfo& info, const Case& one, int steps) {
+void check_allreduce_grid(const AlgorithmInfo& info, const Case& one, int steps) {
   SCOPED_TRACE(std::string(info.name) + ": " + one.text());
-  PumpedAllreduce<T> all(one.size, info.id, settings_of<T>(one), one.seed);
+  PumpedAllreduce<T> all(one.size, info.id, allreduce_grid_settings_of<T>(one), one.seed);
   for (int step = 0; step < steps; ++step) {
     std::vector<HeldStream<T>> own;
     Sums entered;
@@ -110,7 +110,7 @@ TEST_P(AllreduceGrid, AllRanksHaveTheSameSumAndNothingIsLost) {
   for (uint32_t size = 1; size <= 9; ++size) {
     for (const Spread spread : kSpreads) {
       for (const uint64_t count : {uint64_t{0}, uint64_t{1}, uint64_t{40}}) {
-        check<float>(GetParam(), {size, 1000, count, spread, size * 10 + count, {}}, 5);
+        check_allreduce_grid<float>(GetParam(), {size, 1000, count, spread, size * 10 + count, {}}, 5);
       }
     }
   }
@@ -119,23 +119,27 @@ TEST_P(AllreduceGrid, AllRanksHaveTheSameSumAndNothingIsLost) {
 TEST_P(AllreduceGrid, AwkwardDimensions) {
   for (const uint32_t size : {1u, 2u, 3u, 5u, 8u}) {
     for (const uint64_t dimension : {uint64_t{1}, uint64_t{2}, uint64_t{7}, uint64_t{65'537}}) {
-      check<float>(GetParam(), {size, dimension, std::min<uint64_t>(dimension, 300), Spread::kUniform, 7, {}}, 2);
+      check_allreduce_grid<float>(GetParam(),
+                                  {size, dimension, std::min<uint64_t>(dimension, 300), Spread::kUniform, 7, {}}, 2);
     }
   }
 }
 
 TEST_P(AllreduceGrid, SumsThatFillUpBecomeDense) {
-  for (const uint32_t size : {2u, 4u, 7u}) check<float>(GetParam(), {size, 512, 300, Spread::kUniform, 3, {}}, 2);
+  for (const uint32_t size : {2u, 4u, 7u})
+    check_allreduce_grid<float>(GetParam(), {size, 512, 300, Spread::kUniform, 3, {}}, 2);
 }
 
 TEST_P(AllreduceGrid, Doubles) {
-  for (const uint32_t size : {2u, 3u, 6u}) check<double>(GetParam(), {size, 5000, 100, Spread::kClustered, 5, {}}, 3);
+  for (const uint32_t size : {2u, 3u, 6u})
+    check_allreduce_grid<double>(GetParam(), {size, 5000, 100, Spread::kClustered, 5, {}}, 3);
 }
 
 TEST_P(AllreduceGrid, LosslessCodecs) {
   for (const char* codec : {"gap+raw", "adaptive+raw", "bitmap+raw"}) {
     for (const uint32_t size : {2u, 5u}) {
-      check<float>(GetParam(), {size, 4096, 200, Spread::kClustered, 11, codec_from_text(codec).value()}, 3);
+      check_allreduce_grid<float>(GetParam(), {size, 4096, 200, Spread::kClustered, 11, codec_from_text(codec).value()},
+                                  3);
     }
   }
 }
@@ -144,7 +148,8 @@ TEST_P(AllreduceGrid, LosslessCodecs) {
 TEST_P(AllreduceGrid, LossyCodecs) {
   for (const char* codec : {"gap+bf16", "bloom_p0+raw", "bloom_p2+bf16"}) {
     for (const uint32_t size : {1u, 2u, 5u, 6u}) {
-      check<float>(GetParam(), {size, 4096, 200, Spread::kClustered, 13, codec_from_text(codec).value()}, 3);
+      check_allreduce_grid<float>(GetParam(), {size, 4096, 200, Spread::kClustered, 13, codec_from_text(codec).value()},
+                                  3);
     }
   }
 }
@@ -152,8 +157,8 @@ TEST_P(AllreduceGrid, LossyCodecs) {
 TEST_P(AllreduceGrid, DenseContributions) {
   for (const uint32_t size : {1u, 3u, 4u, 7u}) {
     for (const Spread spread : {Spread::kUniform, Spread::kDisjoint}) {
-      check<float>(GetParam(), {size, 2000, 100, spread, 17, {}, true}, 5);
-      check<double>(GetParam(), {size, 2000, 2000, spread, 19, {}, true}, 2);
+      check_allreduce_grid<float>(GetParam(), {size, 2000, 100, spread, 17, {}, true}, 5);
+      check_allreduce_grid<double>(GetParam(), {size, 2000, 2000, spread, 19, {}, true}, 2);
     }
   }
 }

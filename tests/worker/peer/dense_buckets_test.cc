@@ -92,7 +92,7 @@ void expect_sums(const DenseBuckets<T>& buckets, std::span<const uint64_t> layer
 }
 
 template <typename Rank>
-void on_all(ThreadNetwork& network, uint32_t ranks, Progress progress, Rank rank_does) {
+void dense_buckets_on_all(ThreadNetwork& network, uint32_t ranks, Progress progress, Rank rank_does) {
   std::vector<std::jthread> threads;
   for (uint32_t rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
@@ -110,7 +110,7 @@ void expect_all_orders_sum(AlgorithmId algorithm, uint32_t ranks, Progress progr
     SCOPED_TRACE(std::string(algorithm_info(algorithm).name) + ' ' + std::to_string(ranks) + ' ' +
                  std::to_string(bucket_bytes));
     ThreadNetwork network(ranks);
-    on_all(network, ranks, progress, [&](PeerGroup& group) {
+    dense_buckets_on_all(network, ranks, progress, [&](PeerGroup& group) {
       auto buckets = DenseBuckets<T>::make(group, {layers, bucket_bytes, algorithm}).value();
       RandomSequence draws(RandomKey::from(kSeed), group.rank());  // each rank its own order
       for (uint64_t step = 0; step < 3; ++step) {
@@ -164,7 +164,7 @@ TEST(DenseBuckets, WhatCannotBeIsRefusedAndTheStepGoesOn) {
 TEST(DenseBuckets, ARankThatGivesUpInTheMiddleOfAStepEndsTheOthers) {
   for (const Progress progress : {Progress::kByCaller, Progress::kByThread}) {
     ThreadNetwork network(3);
-    on_all(network, 3, progress, [&](PeerGroup& group) {
+    dense_buckets_on_all(network, 3, progress, [&](PeerGroup& group) {
       auto buckets = DenseBuckets<float>::make(group, {.layers = {1'000, 1'000}, .bucket_bytes = 1}).value();
       const std::vector<float> layer(1'000, 1.0F);
       Status status = buckets->ready(0, layer);
@@ -179,7 +179,7 @@ TEST(DenseBuckets, ARankThatGivesUpInTheMiddleOfAStepEndsTheOthers) {
 
 TEST(DenseBuckets, RanksWithOtherLayersAreToldBoth) {
   ThreadNetwork network(2);
-  on_all(network, 2, Progress::kByCaller, [&](PeerGroup& group) {
+  dense_buckets_on_all(network, 2, Progress::kByCaller, [&](PeerGroup& group) {
     const uint64_t values = group.rank() == 0 ? 30 : 20;
     auto buckets = DenseBuckets<float>::make(group, {.layers = {values}}).value();
     Status status = buckets->ready(0, std::vector<float>(values));

@@ -11,9 +11,9 @@
 namespace millrace::peer::testing {
 namespace {
 
-constexpr uint64_t kPiece = uint64_t{1} << 16;
+constexpr uint64_t kDenseRingPiece = uint64_t{1} << 16;
 
-std::vector<HeldStream<float>> contributions(uint32_t size, uint64_t dimension) {
+std::vector<HeldStream<float>> dense_ring_contributions(uint32_t size, uint64_t dimension) {
   std::vector<HeldStream<float>> own;
   for (uint32_t rank = 0; rank < size; ++rank) {
     own.push_back(contribution_of<float>(Spread::kUniform, rank, size, dimension, 3'000, 7));
@@ -23,7 +23,7 @@ std::vector<HeldStream<float>> contributions(uint32_t size, uint64_t dimension) 
   return own;
 }
 
-AllreduceSettings<float> settings_of(uint64_t dimension) {
+AllreduceSettings<float> dense_ring_settings_of(uint64_t dimension) {
   AllreduceSettings<float> settings;
   settings.dimension = dimension;
   return settings;
@@ -35,10 +35,11 @@ INSTANTIATE_TEST_SUITE_P(Ranks, DenseRingPieces, ::testing::Values(2, 3, 4, 7));
 TEST_P(DenseRingPieces, GiveTheSumInWhateverOrderTheyCome) {
   const uint32_t size = GetParam();
   // Slices of a piece, of a piece and some values, and of one value more on some ranks than on others.
-  for (const uint64_t dimension : {size * kPiece, size * (2 * kPiece + 5), size * (kPiece + 1) - 1}) {
+  for (const uint64_t dimension :
+       {size * kDenseRingPiece, size * (2 * kDenseRingPiece + 5), size * (kDenseRingPiece + 1) - 1}) {
     SCOPED_TRACE("dimension " + std::to_string(dimension));
-    PumpedAllreduce<float> all(size, AlgorithmId::kDenseRing, settings_of(dimension), dimension);
-    const std::vector<HeldStream<float>> own = contributions(size, dimension);
+    PumpedAllreduce<float> all(size, AlgorithmId::kDenseRing, dense_ring_settings_of(dimension), dimension);
+    const std::vector<HeldStream<float>> own = dense_ring_contributions(size, dimension);
     std::vector<float> expected(dimension);
     for (const HeldStream<float>& one : own) {
       const Stream<float> dense = to_dense(one.view);
@@ -58,23 +59,24 @@ TEST_P(DenseRingPieces, GiveTheSumInWhateverOrderTheyCome) {
 
 TEST(DenseRing, PiecesAreTheSlicesBytes) {
   constexpr uint32_t kSize = 3;
-  constexpr uint64_t kDimension = kSize * 2 * kPiece;
-  PumpedAllreduce<float> all(kSize, AlgorithmId::kDenseRing, settings_of(kDimension), 1);
-  for (const auto& result : all.step(contributions(kSize, kDimension))) ASSERT_TRUE(result.has_value());
+  constexpr uint64_t kDimension = kSize * 2 * kDenseRingPiece;
+  PumpedAllreduce<float> all(kSize, AlgorithmId::kDenseRing, dense_ring_settings_of(kDimension), 1);
+  for (const auto& result : all.step(dense_ring_contributions(kSize, kDimension))) ASSERT_TRUE(result.has_value());
   EXPECT_EQ(all.pump.messages, kSize * 2 * (kSize - 1) * 2u);
-  for (const uint64_t sent : all.pump.body_bytes) EXPECT_EQ(sent, 2 * (kSize - 1) * 2 * kPiece * sizeof(float));
+  for (const uint64_t sent : all.pump.body_bytes)
+    EXPECT_EQ(sent, 2 * (kSize - 1) * 2 * kDenseRingPiece * sizeof(float));
 }
 
 TEST(DenseRing, MaximaOfPiecesHaveTheNeutralElementWhereNobodyHasAnEntry) {
   constexpr uint32_t kSize = 3;
-  constexpr uint64_t kDimension = kSize * kPiece + 10;
-  AllreduceSettings<float> settings = settings_of(kDimension);
+  constexpr uint64_t kDimension = kSize * kDenseRingPiece + 10;
+  AllreduceSettings<float> settings = dense_ring_settings_of(kDimension);
   settings.op = max_op<float>();
   PumpedAllreduce<float> all(kSize, AlgorithmId::kDenseRing, settings, 5);
   std::vector<HeldStream<float>> own;
   for (uint32_t rank = 0; rank < kSize; ++rank) {
     Stream<float> stream = Stream<float>::empty(kDimension);
-    stream.indices = {rank, kPiece + 3};
+    stream.indices = {rank, kDenseRingPiece + 3};
     stream.values = {-1, static_cast<float>(rank) - 10};
     own.push_back(HeldStream<float>::from(std::move(stream)));
   }
@@ -82,17 +84,17 @@ TEST(DenseRing, MaximaOfPiecesHaveTheNeutralElementWhereNobodyHasAnEntry) {
     ASSERT_TRUE(result.has_value()) << result.error().message;
     const std::span<const float> values = result->sum.view.values;
     EXPECT_EQ(values[0], -1);
-    EXPECT_EQ(values[kPiece + 3], -8);
-    EXPECT_EQ(values[kPiece + 4], -std::numeric_limits<float>::infinity());
+    EXPECT_EQ(values[kDenseRingPiece + 3], -8);
+    EXPECT_EQ(values[kDenseRingPiece + 4], -std::numeric_limits<float>::infinity());
   }
 }
 
 TEST(DenseRing, APieceThatIsNoneIsAnError) {
   constexpr uint32_t kSize = 3;
-  constexpr uint64_t kDimension = kSize * kPiece;
-  const std::vector<HeldStream<float>> own = contributions(kSize, kDimension);
+  constexpr uint64_t kDimension = kSize * kDenseRingPiece;
+  const std::vector<HeldStream<float>> own = dense_ring_contributions(kSize, kDimension);
   const auto error_of = [&own](int message, const std::function<void(PeerMessage&)>& damage) {
-    PumpedAllreduce<float> all(kSize, AlgorithmId::kDenseRing, settings_of(kDimension), 1);
+    PumpedAllreduce<float> all(kSize, AlgorithmId::kDenseRing, dense_ring_settings_of(kDimension), 1);
     all.pump.tamper = [&, at = 0](Outgoing& out) mutable {
       if (at++ == message) damage(out.message);
     };

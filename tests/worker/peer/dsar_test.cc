@@ -14,20 +14,20 @@
 namespace millrace::peer::testing {
 namespace {
 
-constexpr uint64_t kDimension = 6'000;
+constexpr uint64_t kDsarDimension = 6'000;
 
 AllreduceSettings<float> quantized(const char* codec) {
   AllreduceSettings<float> settings;
-  settings.dimension = kDimension;
+  settings.dimension = kDsarDimension;
   settings.dense_quantizer = codec_from_text(codec).value();
   settings.wire.random = RandomKey::from(3);
   return settings;
 }
 
-std::vector<HeldStream<float>> contributions(uint32_t size, uint64_t count) {
+std::vector<HeldStream<float>> dsar_contributions(uint32_t size, uint64_t count) {
   std::vector<HeldStream<float>> own;
   for (uint32_t rank = 0; rank < size; ++rank) {
-    own.push_back(contribution_of<float>(Spread::kUniform, rank, size, kDimension, count, size));
+    own.push_back(contribution_of<float>(Spread::kUniform, rank, size, kDsarDimension, count, size));
   }
   return own;
 }
@@ -44,14 +44,14 @@ TEST_P(QuantizedSums, WhatTheOwnerRoundsOffASumComesBackToIt) {
   for (const uint64_t count : {uint64_t{4'000}, uint64_t{40}}) {
     const AllreduceSettings<float> settings = quantized("gap+qsgd4");
     PumpedAllreduce<float> all(size, algorithm, settings, size);
-    const std::vector<HeldStream<float>> own = contributions(size, count);
+    const std::vector<HeldStream<float>> own = dsar_contributions(size, count);
     std::map<uint32_t, double> exact;
     for (const HeldStream<float>& one : own) {
       for (size_t i = 0; i < one.view.count(); ++i) exact[one.view.indices[i]] += one.view.values[i];
     }
     const auto results = all.step(own);
     std::map<uint32_t, double> returned;
-    const Slices slices(kDimension, size);
+    const Slices slices(kDsarDimension, size);
     for (uint32_t rank = 0; rank < size; ++rank) {
       ASSERT_TRUE(results[rank].has_value()) << results[rank].error().message;
       ASSERT_TRUE(millrace::testing::same_bits(results[rank]->sum.view, results[0]->sum.view));
@@ -65,9 +65,9 @@ TEST_P(QuantizedSums, WhatTheOwnerRoundsOffASumComesBackToIt) {
       }
     }
     // The sums are exact; what is subtracted of them is rounded once.
-    EXPECT_EQ(results[0]->sum.view.dense, algorithm == AlgorithmId::kDsarSplitAllgather || count > kDimension / 2);
+    EXPECT_EQ(results[0]->sum.view.dense, algorithm == AlgorithmId::kDsarSplitAllgather || count > kDsarDimension / 2);
     const Stream<float> sum = to_dense(results[0]->sum.view);
-    for (uint32_t index = 0; index < kDimension; ++index) {
+    for (uint32_t index = 0; index < kDsarDimension; ++index) {
       const double error = returned.contains(index) ? returned[index] : 0;
       ASSERT_LE(std::abs(exact[index] - (sum.values[index] + error)), std::abs(error) * std::ldexp(1.0, -24))
           << "index " << index;
@@ -78,7 +78,7 @@ TEST_P(QuantizedSums, WhatTheOwnerRoundsOffASumComesBackToIt) {
 TEST(Ssar, AQuantizedSumKeepsItsSparseFormAndSendsFourBitsAValue) {
   constexpr uint32_t kSize = 4;
   constexpr uint64_t kCount = 100;
-  const std::vector<HeldStream<float>> own = contributions(kSize, kCount);
+  const std::vector<HeldStream<float>> own = dsar_contributions(kSize, kCount);
   const auto gathered_by_all = [&own](const std::optional<CodecSpec>& quantizer) {
     AllreduceSettings<float> settings = quantized("raw+qsgd4");
     settings.dense_quantizer = quantizer;
@@ -94,7 +94,7 @@ TEST(Ssar, AQuantizedSumKeepsItsSparseFormAndSendsFourBitsAValue) {
 
 TEST(Dsar, QuantizedSlicesAreAnEighthOfDenseOnes) {
   constexpr uint32_t kSize = 4;
-  const std::vector<HeldStream<float>> own = contributions(kSize, 4'000);
+  const std::vector<HeldStream<float>> own = dsar_contributions(kSize, 4'000);
   const auto sent_by_all = [&own](const AllreduceSettings<float>& settings) {
     PumpedAllreduce<float> all(kSize, AlgorithmId::kDsarSplitAllgather, settings, 1);
     for (const auto& result : all.step(own)) EXPECT_TRUE(result.has_value());
@@ -102,7 +102,7 @@ TEST(Dsar, QuantizedSlicesAreAnEighthOfDenseOnes) {
   };
   AllreduceSettings<float> lossless = quantized("gap+qsgd4");
   lossless.dense_quantizer.reset();
-  const uint64_t gathered = (kSize - 1) * kDimension * sizeof(float);
+  const uint64_t gathered = (kSize - 1) * kDsarDimension * sizeof(float);
   const uint64_t saved = sent_by_all(lossless) - sent_by_all(quantized("gap+qsgd4"));
   // 4 bits a value, a scale of 32 bits for 512 of them, and a container's 64 bytes for each slice.
   EXPECT_GE(saved, gathered - gathered / 8 - gathered / 512 - (kSize - 1) * kSize * 128);
@@ -111,9 +111,9 @@ TEST(Dsar, QuantizedSlicesAreAnEighthOfDenseOnes) {
 TEST(Dsar, LosslessSlicesTravelInTheSmallerForm) {
   constexpr uint32_t kSize = 4;
   AllreduceSettings<float> settings;
-  settings.dimension = kDimension;
+  settings.dimension = kDsarDimension;
   PumpedAllreduce<float> all(kSize, AlgorithmId::kDsarSplitAllgather, settings, 1);
-  const std::vector<HeldStream<float>> own = contributions(kSize, 20);
+  const std::vector<HeldStream<float>> own = dsar_contributions(kSize, 20);
   const auto results = all.step(own);
   for (const auto& result : results) {
     ASSERT_TRUE(result.has_value());

@@ -15,7 +15,7 @@
 namespace millrace::peer::testing {
 namespace {
 
-AllreduceSettings<float> settings_of(uint64_t dimension) {
+AllreduceSettings<float> group_settings_of(uint64_t dimension) {
   AllreduceSettings<float> settings;
   settings.dimension = dimension;
   return settings;
@@ -35,7 +35,7 @@ Stream<float> expected_sum(uint32_t size, uint64_t dimension, uint64_t seed) {
 }
 
 template <typename Rank>
-void on_all(uint32_t size, Rank rank) {
+void group_on_all(uint32_t size, Rank rank) {
   std::vector<std::jthread> threads;
   for (uint32_t at = 0; at < size; ++at) threads.emplace_back([&rank, at] { rank(at); });
 }
@@ -47,14 +47,14 @@ TEST_P(PeerGroupThreads, SeveralAllreducesInFlight) {
   constexpr uint64_t kDimension = 20'000;
   constexpr int kInFlight = 4;
   ThreadNetwork network(kSize);
-  on_all(kSize, [&](uint32_t rank) {
+  group_on_all(kSize, [&](uint32_t rank) {
     PeerGroup group(network.communicator(rank), {}, GetParam());
     std::vector<std::unique_ptr<Allreduce<float>>> made;
     std::vector<Pending<Reduced<float>>> pending;
     for (int i = 0; i < kInFlight; ++i) {
-      made.push_back(make_allreduce(AlgorithmId::kSsarRecursiveDoubling, settings_of(kDimension)).value());
+      made.push_back(make_allreduce(AlgorithmId::kSsarRecursiveDoubling, group_settings_of(kDimension)).value());
       pending.push_back(group
-                            .start_allreduce(*made.back(), settings_of(kDimension),
+                            .start_allreduce(*made.back(), group_settings_of(kDimension),
                                              own_of(rank, kSize, kDimension, static_cast<uint64_t>(i)))
                             .value());
     }
@@ -70,11 +70,11 @@ TEST_P(PeerGroupThreads, SeveralAllreducesInFlight) {
 TEST_P(PeerGroupThreads, ALostRankIsNamedOnAllOthers) {
   constexpr uint32_t kSize = 4;
   ThreadNetwork network(kSize);
-  on_all(kSize, [&](uint32_t rank) {
+  group_on_all(kSize, [&](uint32_t rank) {
     if (rank == 3) return network.lose(3);
     PeerGroup group(network.communicator(rank), {}, GetParam());
-    auto allreduce = make_allreduce(AlgorithmId::kSsarRecursiveDoubling, settings_of(1'000)).value();
-    auto pending = group.start_allreduce(*allreduce, settings_of(1'000), own_of(rank, kSize, 1'000, 1));
+    auto allreduce = make_allreduce(AlgorithmId::kSsarRecursiveDoubling, group_settings_of(1'000)).value();
+    auto pending = group.start_allreduce(*allreduce, group_settings_of(1'000), own_of(rank, kSize, 1'000, 1));
     const auto result = pending ? pending->wait() : Result<Reduced<float>>(std::unexpected(pending.error()));
     ASSERT_FALSE(result.has_value());
     EXPECT_NE(result.error().message.find("rank 3"), std::string::npos) << result.error().message;
@@ -85,18 +85,19 @@ TEST_P(PeerGroupThreads, ALostRankIsNamedOnAllOthers) {
 TEST_P(PeerGroupThreads, ARankThatLeavesInTheMiddleEndsTheGroup) {
   constexpr uint32_t kSize = 3;
   ThreadNetwork network(kSize);
-  on_all(kSize, [&](uint32_t rank) {
+  group_on_all(kSize, [&](uint32_t rank) {
     PeerGroup group(network.communicator(rank), {}, GetParam());
     if (rank == 1) {
       const auto stuck = [](Channel& channel) -> Task<Result<int>> {
         co_await channel.receive(0, 99);
         co_return 1;
       };
-      auto pending = group.start<int>(description_of(AlgorithmId::kSsarRecursiveDoubling, settings_of(1'000)), stuck);
+      auto pending =
+          group.start<int>(description_of(AlgorithmId::kSsarRecursiveDoubling, group_settings_of(1'000)), stuck);
       return;  // and the group is destroyed
     }
-    auto allreduce = make_allreduce(AlgorithmId::kSsarRecursiveDoubling, settings_of(1'000)).value();
-    auto pending = group.start_allreduce(*allreduce, settings_of(1'000), own_of(rank, kSize, 1'000, 1));
+    auto allreduce = make_allreduce(AlgorithmId::kSsarRecursiveDoubling, group_settings_of(1'000)).value();
+    auto pending = group.start_allreduce(*allreduce, group_settings_of(1'000), own_of(rank, kSize, 1'000, 1));
     const auto result = pending ? pending->wait() : Result<Reduced<float>>(std::unexpected(pending.error()));
     ASSERT_FALSE(result.has_value());
     EXPECT_NE(result.error().message.find("rank 1"), std::string::npos) << result.error().message;
@@ -135,7 +136,7 @@ TEST(PeerGroups, TheirThreadWaitsInTheBackgroundUnlessSomebodyWaitsForIt) {
   ThreadNetwork network(2);
   Noting noting(network.communicator(0));
   PeerGroup group(noting, {}, Progress::kByThread);
-  const auto settings = settings_of(1'000);
+  const auto settings = group_settings_of(1'000);
   auto allreduce = make_allreduce(AlgorithmId::kSsarRecursiveDoubling, settings).value();
   auto pending = group.start_allreduce(*allreduce, settings, own_of(0, 2, 1'000, 1)).value();
   // Whoever has started it may compute now.
@@ -158,14 +159,14 @@ TEST(PeerGroups, TheirThreadWaitsInTheBackgroundUnlessSomebodyWaitsForIt) {
 TEST(PeerGroups, EveryAlgorithmOverThreadsStepsInFlightOfSeveralTensors) {
   constexpr uint32_t kRanks = 4;
   constexpr uint64_t kDimension = 5'000, kTensors = 3, kSteps = 3;
-  AllreduceSettings<float> settings = settings_of(kDimension);
+  AllreduceSettings<float> settings = group_settings_of(kDimension);
   settings.k = 100;
   settings.boundaries = AllreduceSettings<float>::Boundaries::kPooled;
   for (const AlgorithmInfo& algorithm : algorithms()) {
     SCOPED_TRACE(algorithm.name);
     ThreadNetwork network(kRanks);
     std::vector<std::vector<Stream<float>>> sums(kRanks);
-    on_all(kRanks, [&](uint32_t rank) {
+    group_on_all(kRanks, [&](uint32_t rank) {
       PeerGroup group(network.communicator(rank), {}, Progress::kByThread);
       std::vector<std::unique_ptr<Allreduce<float>>> tensors;
       for (uint64_t i = 0; i < kTensors; ++i) tensors.push_back(make_allreduce(algorithm.id, settings).value());

@@ -19,7 +19,7 @@ std::vector<uint32_t> slow_positions(const IndexBuffer& one, const IndexBuffer& 
   return positions;
 }
 
-IndexBuffer drawn(RandomSequence& draws, uint64_t bound, size_t count) {
+IndexBuffer index_intersection_drawn(RandomSequence& draws, uint64_t bound, size_t count) {
   std::set<uint32_t> all;
   while (all.size() < count) all.insert(static_cast<uint32_t>(draws.next_below(bound)));
   return {all.begin(), all.end()};
@@ -30,7 +30,8 @@ TEST(PositionsInBoth, AreThoseOfASearchForEach) {
   for (const size_t left : {0u, 1u, 2u, 3u, 4u, 5u, 7u, 40u, 97u}) {
     for (const size_t right : {0u, 1u, 3u, 8u, 50u, 99u}) {
       for (const uint64_t bound : {100u, 300u, 100'000u}) {
-        const IndexBuffer one = drawn(draws, bound, left), other = drawn(draws, bound, right);
+        const IndexBuffer one = index_intersection_drawn(draws, bound, left),
+                          other = index_intersection_drawn(draws, bound, right);
         const IndexBuffer positions = positions_in_both(one, other);
         EXPECT_EQ(std::vector(positions.begin(), positions.end()), slow_positions(one, other)) << left << " " << right;
       }

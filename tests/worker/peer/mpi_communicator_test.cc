@@ -18,7 +18,7 @@ namespace {
 
 MpiJob* job = nullptr;
 
-ByteBuffer body_of(uint32_t from, uint32_t tag, size_t bytes) {
+ByteBuffer mpi_communicator_body_of(uint32_t from, uint32_t tag, size_t bytes) {
   ByteBuffer body(bytes);
   for (size_t i = 0; i < bytes; ++i) body[i] = static_cast<uint8_t>(from * 31 + tag * 7 + i);
   return body;
@@ -30,7 +30,7 @@ PeerMessage message_of(uint32_t from, uint32_t tag, size_t bytes) {
   message.collective = from;
   message.tag = tag;
   message.signature = 0x1122334455667788;
-  message.body = SharedBytes::from(body_of(from, tag, bytes));
+  message.body = SharedBytes::from(mpi_communicator_body_of(from, tag, bytes));
   return message;
 }
 
@@ -38,7 +38,7 @@ PeerMessage message_of(uint32_t from, uint32_t tag, size_t bytes) {
 constexpr size_t kLengths[] = {0, 1, 7, 4064, 8191, 8192, 8193, 65'536, 3'000'001};
 
 /// Every rank sends all lengths to every other, again and again; each message has a tag of its own.
-void exchange(Communicator& communicator, uint32_t rounds) {
+void exchange_mpi_communicator(Communicator& communicator, uint32_t rounds) {
   const uint32_t tags = rounds * static_cast<uint32_t>(std::size(kLengths));
   const auto length_of = [](uint32_t tag) { return kLengths[tag % std::size(kLengths)]; };
   for (uint32_t tag = 0; tag < tags; ++tag) {
@@ -60,7 +60,7 @@ void exchange(Communicator& communicator, uint32_t rounds) {
     EXPECT_TRUE(seen[from].insert(message.tag).second);
     EXPECT_EQ(message.collective, from);
     EXPECT_EQ(message.signature, 0x1122334455667788u);
-    const ByteBuffer expected = body_of(from, message.tag, length_of(message.tag));
+    const ByteBuffer expected = mpi_communicator_body_of(from, message.tag, length_of(message.tag));
     EXPECT_TRUE(std::ranges::equal(message.body.bytes, expected)) << "tag " << message.tag;
     EXPECT_EQ(std::bit_cast<uintptr_t>(message.body.bytes.data()) % 8, 0u);
     --left;
@@ -75,7 +75,7 @@ TEST(MpiCommunicatorTest, MessagesOfAllLengthsArriveOnceAndWhole) {
     auto communicator = MpiCommunicator::over_world({.shared_bytes_max = shared_bytes});
     ASSERT_TRUE(communicator.has_value());
     constexpr uint32_t kRounds = 20;
-    exchange(**communicator, kRounds);
+    exchange_mpi_communicator(**communicator, kRounds);
     const Traffic traffic = (*communicator)->traffic();
     EXPECT_EQ(traffic.messages_sent, kRounds * std::size(kLengths) * (job->size() - 1));
     EXPECT_EQ(traffic.bytes_sent, traffic.bytes_received);
@@ -90,7 +90,7 @@ TEST(MpiCommunicatorTest, MessagesOfAllLengthsArriveOnceAndWhole) {
 TEST(MpiCommunicatorTest, WhereOneRankSharesNoMemoryNoneDoes) {
   auto communicator = MpiCommunicator::over_world({.shared_bytes_max = job->rank() == 1 ? 0 : kSharedBytes[0]});
   ASSERT_TRUE(communicator.has_value());
-  exchange(**communicator, 2);
+  exchange_mpi_communicator(**communicator, 2);
   EXPECT_EQ((*communicator)->counters().shared.copied, 0u);
 }
 
@@ -118,7 +118,7 @@ TEST(MpiCommunicatorTest, ABodyThatGoesAroundIsWrittenOnce) {
     ASSERT_EQ(received.from, previous);
     const uint32_t origin = (rank + job->size() - step) % job->size();
     ASSERT_EQ(received.message.collective, origin);
-    EXPECT_TRUE(std::ranges::equal(received.message.body.bytes, body_of(origin, 0, kBytes)));
+    EXPECT_TRUE(std::ranges::equal(received.message.body.bytes, mpi_communicator_body_of(origin, 0, kBytes)));
     if (step + 1 == job->size()) break;
     ASSERT_TRUE((*communicator)->send(next, std::move(received.message)).has_value());
   }
@@ -138,7 +138,7 @@ TEST(MpiCommunicatorTest, BodiesAreReadAfterTheCommunicatorOfTheirSenderHasEnded
   for (uint32_t left = job->size() - 1; left > 0; --left) received.push_back(next_message(**communicator));
   communicator->reset();
   for (const ReceivedMessage& one : received) {
-    EXPECT_TRUE(std::ranges::equal(one.message.body.bytes, body_of(one.from, 3, kBytes)));
+    EXPECT_TRUE(std::ranges::equal(one.message.body.bytes, mpi_communicator_body_of(one.from, 3, kBytes)));
   }
 }
 
@@ -146,8 +146,8 @@ TEST(MpiCommunicatorTest, TwoCommunicatorsDoNotHearEachOther) {
   auto first = MpiCommunicator::over_world();
   auto second = MpiCommunicator::over_world();
   ASSERT_TRUE(first.has_value() && second.has_value());
-  exchange(**second, 1);
-  exchange(**first, 1);
+  exchange_mpi_communicator(**second, 1);
+  exchange_mpi_communicator(**first, 1);
 }
 
 TEST(MpiCommunicatorTest, ABodyThatMpiCannotCarryIsRefused) {

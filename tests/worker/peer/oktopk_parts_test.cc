@@ -15,7 +15,7 @@
 namespace millrace::peer::testing {
 namespace {
 
-constexpr uint32_t kTag = 7;
+constexpr uint32_t kOktopkPartsTag = 7;
 
 TEST(NumberSum, OfAnyRanksAndCounts) {
   for (uint32_t size = 1; size <= 17; ++size) {
@@ -26,7 +26,7 @@ TEST(NumberSum, OfAnyRanksAndCounts) {
       const auto results = run_on_all<std::vector<uint64_t>>(pump, "sum", [&](uint32_t rank, Channel& channel) {
         std::vector<uint64_t> own;
         for (size_t i = 0; i < count; ++i) own.push_back(number(rank, i));
-        return sum_numbers(channel, std::move(own), kTag);
+        return sum_numbers(channel, std::move(own), kOktopkPartsTag);
       });
       std::vector<uint64_t> expected(count, 0);
       for (uint32_t rank = 0; rank < size; ++rank) {
@@ -45,7 +45,7 @@ TEST(NumberSum, GatheringIsByRank) {
     Pump pump(size, size);
     const auto results = run_on_all<std::vector<uint32_t>>(pump, "gather", [](uint32_t rank, Channel& channel) {
       std::vector<uint32_t> own{rank, rank * rank};
-      return gather_numbers(channel, std::move(own), kTag);
+      return gather_numbers(channel, std::move(own), kOktopkPartsTag);
     });
     for (const auto& result : results) {
       ASSERT_TRUE(result.has_value()) << result.error().message;
@@ -63,7 +63,7 @@ TEST(NumberSum, AnotherCountIsAnErrorOnAllRanks) {
   Pump pump(4, 1);
   const auto results = run_on_all<std::vector<uint64_t>>(pump, "sum", [](uint32_t rank, Channel& channel) {
     std::vector<uint64_t> own(rank == 2 ? 5 : 8, 1);
-    return sum_numbers(channel, std::move(own), kTag);
+    return sum_numbers(channel, std::move(own), kOktopkPartsTag);
   });
   for (const auto& result : results) EXPECT_FALSE(result.has_value());
 }
@@ -86,7 +86,7 @@ void expect_kth(uint32_t size, uint64_t each, uint64_t k, uint64_t distinct) {
   const MagnitudeKey<T> expected = all.size() <= k ? 1 : magnitude_key(all[k - 1]);
   Pump pump(size, 1);
   const auto results = run_on_all<MagnitudeKey<T>>(pump, "threshold", [&](uint32_t rank, Channel& channel) {
-    return kth_largest_of_all<T>(channel, values[rank], k, kTag);
+    return kth_largest_of_all<T>(channel, values[rank], k, kOktopkPartsTag);
   });
   for (const auto& result : results) {
     ASSERT_TRUE(result.has_value()) << result.error().message;
@@ -118,7 +118,7 @@ void expect_shares(const std::vector<IndexBuffer>& indices, uint64_t dimension) 
   const auto size = static_cast<uint32_t>(indices.size());
   Pump pump(size, 3);
   const auto results = run_on_all<Regions>(pump, "regions", [&](uint32_t rank, Channel& channel) {
-    return pooled_regions(channel, indices[rank], dimension, kTag);
+    return pooled_regions(channel, indices[rank], dimension, kOktopkPartsTag);
   });
   double total = 0;
   for (const IndexBuffer& one : indices) total += static_cast<double>(one.size());
@@ -168,7 +168,7 @@ TEST(PooledRegions, RanksThatLieApartGetTheRegionOfTheirOwn) {
     std::ranges::reverse(indices);
     Pump pump(size, 3);
     const auto results = run_on_all<Regions>(pump, "regions", [&](uint32_t rank, Channel& channel) {
-      return pooled_regions(channel, indices[rank], 100'000, kTag);
+      return pooled_regions(channel, indices[rank], 100'000, kOktopkPartsTag);
     });
     for (uint32_t rank = 0; rank < size; ++rank) {
       ASSERT_TRUE(results[rank].has_value());
@@ -181,7 +181,7 @@ TEST(AveragedRegions, AreTheMeanOfTheRanksBoundaries) {
   const std::vector<IndexBuffer> indices{{0, 10, 20, 30}, {}, {100, 110, 120, 130}};
   Pump pump(3, 3);
   const auto results = run_on_all<Regions>(pump, "regions", [&](uint32_t rank, Channel& channel) {
-    return averaged_regions(channel, indices[rank], 1000, kTag);
+    return averaged_regions(channel, indices[rank], 1000, kOktopkPartsTag);
   });
   for (const auto& result : results) {
     ASSERT_TRUE(result.has_value()) << result.error().message;
@@ -212,7 +212,7 @@ void expect_gathered(const std::vector<uint64_t>& counts, const std::optional<Co
   const GatherPlan plan = plan_gather(counts, 4);
   Pump pump(size, 11);
   const auto results = run_on_all<Stream<float>>(pump, "gather", [&](uint32_t rank, Channel& channel) {
-    return gather_by_plan<float>(channel, settings, plan, regions, own[regions.region[rank]].view(), kTag);
+    return gather_by_plan<float>(channel, settings, plan, regions, own[regions.region[rank]].view(), kOktopkPartsTag);
   });
   for (uint32_t rank = 0; rank < size; ++rank) {
     ASSERT_TRUE(results[rank].has_value()) << results[rank].error().message;

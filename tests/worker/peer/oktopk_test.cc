@@ -17,7 +17,7 @@ namespace {
 using Boundaries = AllreduceSettings<float>::Boundaries;
 using Streams = std::vector<HeldStream<float>>;
 
-AllreduceSettings<float> settings_of(uint64_t dimension, uint64_t k, Boundaries boundaries) {
+AllreduceSettings<float> oktopk_settings_of(uint64_t dimension, uint64_t k, Boundaries boundaries) {
   AllreduceSettings<float> settings;
   settings.dimension = dimension;
   settings.k = k;
@@ -26,17 +26,17 @@ AllreduceSettings<float> settings_of(uint64_t dimension, uint64_t k, Boundaries 
 }
 
 /// What one step took, in words of 4 bytes.
-struct Volume {
+struct OktopkVolume {
   double sent_max = 0;
   double received_max = 0;
   double k = 0;  ///< as selected: the most that a rank contributes, or that the result has
 };
 
-Volume step_volume(PumpedAllreduce<float>& all, const Streams& own) {
+OktopkVolume step_volume(PumpedAllreduce<float>& all, const Streams& own) {
   std::ranges::fill(all.pump.body_bytes, 0);
   std::ranges::fill(all.pump.body_bytes_received, 0);
   const auto results = all.step(own);
-  Volume volume;
+  OktopkVolume volume;
   for (uint32_t rank = 0; rank < own.size(); ++rank) {
     if (!results[rank]) throw std::runtime_error(results[rank].error().message);
     volume.k = std::max(volume.k, static_cast<double>(own[rank].view.count()));
@@ -49,8 +49,8 @@ Volume step_volume(PumpedAllreduce<float>& all, const Streams& own) {
 
 enum class Ranks { kInOrder, kReversed };
 
-Streams contributions(Spread spread, uint32_t size, uint64_t dimension, uint64_t k, uint64_t seed,
-                      Ranks ranks = Ranks::kInOrder) {
+Streams oktopk_contributions(Spread spread, uint32_t size, uint64_t dimension, uint64_t k, uint64_t seed,
+                             Ranks ranks = Ranks::kInOrder) {
   Streams own;
   for (uint32_t rank = 0; rank < size; ++rank)
     own.push_back(contribution_of<float>(spread, rank, size, dimension, k, seed));
@@ -58,18 +58,19 @@ Streams contributions(Spread spread, uint32_t size, uint64_t dimension, uint64_t
   return own;
 }
 
-constexpr uint32_t kSizes[] = {2, 3, 4, 5, 8, 16, 31, 64};
-constexpr uint64_t kDimension = 1'000'000;
+constexpr uint32_t kOktopkSizes[] = {2, 3, 4, 5, 8, 16, 31, 64};
+constexpr uint64_t kOktopkDimension = 1'000'000;
 constexpr uint64_t kK = 2000;
 
 double bound(double k, uint32_t size) { return 6 * k * (size - 1) / size; }
 
 void expect_bounded(Spread spread, Boundaries boundaries, Ranks ranks) {
-  for (const uint32_t size : kSizes) {
+  for (const uint32_t size : kOktopkSizes) {
     SCOPED_TRACE(std::string(name_of(spread)) + ", ranks " + std::to_string(size));
-    PumpedAllreduce<float> all(size, AlgorithmId::kOktopk, settings_of(kDimension, kK, boundaries), 1);
+    PumpedAllreduce<float> all(size, AlgorithmId::kOktopk, oktopk_settings_of(kOktopkDimension, kK, boundaries), 1);
     for (uint64_t step = 0; step < 3; ++step) {
-      const Volume volume = step_volume(all, contributions(spread, size, kDimension, kK, 10 + step, ranks));
+      const OktopkVolume volume =
+          step_volume(all, oktopk_contributions(spread, size, kOktopkDimension, kK, 10 + step, ranks));
       if (step == 0) continue;  // thresholds and regions are made: apart
       EXPECT_LE(volume.sent_max, bound(volume.k, size)) << "step " << step << ", k " << volume.k;
       EXPECT_LE(volume.received_max, bound(volume.k, size)) << "step " << step << ", k " << volume.k;
@@ -94,9 +95,11 @@ TEST(OktopkVolume, PooledBoundariesForEveryDistribution) {
 TEST(OktopkVolume, EqualBoundariesWhereIndicesAreUniformOnly) {
   expect_bounded(Spread::kUniform, Boundaries::kEqual, Ranks::kInOrder);
   constexpr uint32_t kRanks = 16;
-  PumpedAllreduce<float> all(kRanks, AlgorithmId::kOktopk, settings_of(kDimension, kK, Boundaries::kEqual), 1);
+  PumpedAllreduce<float> all(kRanks, AlgorithmId::kOktopk, oktopk_settings_of(kOktopkDimension, kK, Boundaries::kEqual),
+                             1);
   for (uint64_t step = 0; step < 3; ++step) {
-    const Volume volume = step_volume(all, contributions(Spread::kOneRegion, kRanks, kDimension, kK, step));
+    const OktopkVolume volume =
+        step_volume(all, oktopk_contributions(Spread::kOneRegion, kRanks, kOktopkDimension, kK, step));
     if (step == 0) continue;
     EXPECT_GT(volume.received_max, bound(volume.k, kRanks)) << "step " << step;
   }
@@ -106,9 +109,11 @@ TEST(OktopkVolume, WhatIsSentIsBoundedWhateverTheBoundariesAre) {
   for (const Spread spread : {Spread::kDisjoint, Spread::kTwoEnds}) {
     for (const uint32_t size : {3u, 4u, 7u, 16u, 64u}) {
       SCOPED_TRACE(std::string(name_of(spread)) + ", ranks " + std::to_string(size));
-      PumpedAllreduce<float> all(size, AlgorithmId::kOktopk, settings_of(kDimension, kK, Boundaries::kAveraged), 1);
+      PumpedAllreduce<float> all(size, AlgorithmId::kOktopk,
+                                 oktopk_settings_of(kOktopkDimension, kK, Boundaries::kAveraged), 1);
       for (uint64_t step = 0; step < 3; ++step) {
-        const Volume volume = step_volume(all, contributions(spread, size, kDimension, kK, step, Ranks::kReversed));
+        const OktopkVolume volume =
+            step_volume(all, oktopk_contributions(spread, size, kOktopkDimension, kK, step, Ranks::kReversed));
         if (step == 0) continue;
         EXPECT_LE(volume.sent_max, bound(volume.k, size)) << "step " << step;
       }
@@ -122,11 +127,11 @@ Streams hot_region(uint32_t size, uint32_t region, uint64_t seed) {
   Streams own;
   for (uint32_t rank = 0; rank < size; ++rank) {
     RandomSequence draws(RandomKey::from(seed), rank);
-    Stream<float> stream = Stream<float>::empty(kDimension);
-    const uint64_t apart = kDimension / kK;
+    Stream<float> stream = Stream<float>::empty(kOktopkDimension);
+    const uint64_t apart = kOktopkDimension / kK;
     for (uint64_t i = 0; i < kK; ++i) {
       const uint64_t index = i * apart + draws.next_below(apart / size) * size + rank;
-      const bool hot = index * size / kDimension == region;
+      const bool hot = index * size / kOktopkDimension == region;
       stream.indices.push_back(static_cast<uint32_t>(index));
       stream.values.push_back(static_cast<float>(1 + draws.next_unit()) * (hot ? 1000.0f : 1.0f));
     }
@@ -136,11 +141,12 @@ Streams hot_region(uint32_t size, uint32_t region, uint64_t seed) {
 }
 
 TEST(OktopkVolume, AllOfTheResultInOneRegionWhoseOwnerHasNoMoreOfItThanOthers) {
-  for (const uint32_t size : kSizes) {
+  for (const uint32_t size : kOktopkSizes) {
     SCOPED_TRACE("ranks " + std::to_string(size));
-    PumpedAllreduce<float> all(size, AlgorithmId::kOktopk, settings_of(kDimension, kK, Boundaries::kPooled), 1);
+    PumpedAllreduce<float> all(size, AlgorithmId::kOktopk,
+                               oktopk_settings_of(kOktopkDimension, kK, Boundaries::kPooled), 1);
     for (uint64_t step = 0; step < 3; ++step) {
-      const Volume volume = step_volume(all, hot_region(size, size / 2, step));
+      const OktopkVolume volume = step_volume(all, hot_region(size, size / 2, step));
       if (step == 0) continue;
       const double beside = 2 * (size - 1) + 2 * size;  // sizes, and uneven shares
       EXPECT_LE(volume.sent_max, bound(volume.k, size) + beside) << "step " << step;
@@ -150,13 +156,14 @@ TEST(OktopkVolume, AllOfTheResultInOneRegionWhoseOwnerHasNoMoreOfItThanOthers) {
 }
 
 TEST(OktopkVolume, OneRankHasEverything) {
-  for (const uint32_t size : kSizes) {
+  for (const uint32_t size : kOktopkSizes) {
     SCOPED_TRACE("ranks " + std::to_string(size));
-    PumpedAllreduce<float> all(size, AlgorithmId::kOktopk, settings_of(kDimension, kK, Boundaries::kPooled), 1);
+    PumpedAllreduce<float> all(size, AlgorithmId::kOktopk,
+                               oktopk_settings_of(kOktopkDimension, kK, Boundaries::kPooled), 1);
     for (uint64_t step = 0; step < 3; ++step) {
-      Streams own(size, HeldStream<float>::from(Stream<float>::empty(kDimension)));
-      own[size / 2] = contribution_of<float>(Spread::kUniform, 0, size, kDimension, kK, step);
-      const Volume volume = step_volume(all, own);
+      Streams own(size, HeldStream<float>::from(Stream<float>::empty(kOktopkDimension)));
+      own[size / 2] = contribution_of<float>(Spread::kUniform, 0, size, kOktopkDimension, kK, step);
+      const OktopkVolume volume = step_volume(all, own);
       if (step == 0) continue;
       EXPECT_LE(volume.sent_max, bound(volume.k, size)) << "step " << step;
       EXPECT_LE(volume.received_max, bound(volume.k, size)) << "step " << step;
@@ -168,10 +175,11 @@ TEST(OktopkVolume, OneRankHasEverything) {
 TEST(OktopkVolume, AmortisedOverThePeriods) {
   for (const uint32_t size : {4u, 16u}) {
     for (const Boundaries boundaries : {Boundaries::kAveraged, Boundaries::kPooled}) {
-      PumpedAllreduce<float> all(size, AlgorithmId::kOktopk, settings_of(kDimension, kK, boundaries), 1);
+      PumpedAllreduce<float> all(size, AlgorithmId::kOktopk, oktopk_settings_of(kOktopkDimension, kK, boundaries), 1);
       double exact = 0, reused = 0, k = 0;
       for (uint64_t step = 0; step < 64; ++step) {
-        const Volume volume = step_volume(all, contributions(Spread::kUniform, size, kDimension, kK, step));
+        const OktopkVolume volume =
+            step_volume(all, oktopk_contributions(Spread::kUniform, size, kOktopkDimension, kK, step));
         (step % 32 == 0 ? exact : reused) += volume.sent_max;
         k = std::max(k, volume.k);
       }
@@ -198,7 +206,7 @@ std::vector<float> dense_gradient(uint64_t dimension, uint32_t rank, uint64_t se
 TEST(Oktopk, AtExactThresholdsIsTopkOfTheSumOfTopk) {
   constexpr uint64_t kN = 5000, kTop = 100;
   for (const uint32_t size : {1u, 2u, 3u, 5u, 8u}) {
-    AllreduceSettings<float> settings = settings_of(kN, kTop, Boundaries::kAveraged);
+    AllreduceSettings<float> settings = oktopk_settings_of(kN, kTop, Boundaries::kAveraged);
     settings.thresholds_period = 1;
     PumpedAllreduce<float> all(size, AlgorithmId::kOktopk, settings, size);
     for (uint64_t step = 0; step < 3; ++step) {
@@ -228,7 +236,7 @@ TEST(Oktopk, AtExactThresholdsIsTopkOfTheSumOfTopk) {
 
 TEST(Oktopk, AReusedThresholdStaysNearKWhereTheScaleChanges) {
   constexpr uint64_t kN = 20'000, kTop = 200;
-  AllreduceSettings<float> settings = settings_of(kN, kTop, Boundaries::kPooled);
+  AllreduceSettings<float> settings = oktopk_settings_of(kN, kTop, Boundaries::kPooled);
   settings.thresholds_period = 1000;
   PumpedAllreduce<float> all(4, AlgorithmId::kOktopk, settings, 1);
   float scale = 1;
@@ -250,7 +258,7 @@ TEST(Oktopk, AReusedThresholdStaysNearKWhereTheScaleChanges) {
 TEST(Oktopk, OfManyEqualMagnitudesTheFirstKAreTaken) {
   for (const uint32_t size : {1u, 2u, 3u, 8u}) {
     constexpr uint64_t kN = 10'000, kTop = 50;
-    PumpedAllreduce<float> all(size, AlgorithmId::kOktopk, settings_of(kN, kTop, Boundaries::kPooled), 1);
+    PumpedAllreduce<float> all(size, AlgorithmId::kOktopk, oktopk_settings_of(kN, kTop, Boundaries::kPooled), 1);
     for (uint64_t step = 0; step < 4; ++step) {
       Streams own;
       for (uint32_t rank = 0; rank < size; ++rank) {
@@ -282,7 +290,7 @@ TEST(Oktopk, BucketsOfAnySizeGiveTheSameBits) {
   }
   std::optional<HeldStream<float>> first;
   for (const uint32_t in_flight : {1u, 2u, 6u, 100u}) {
-    AllreduceSettings<float> settings = settings_of(5000, 500, Boundaries::kAveraged);
+    AllreduceSettings<float> settings = oktopk_settings_of(5000, 500, Boundaries::kAveraged);
     settings.messages_in_flight = in_flight;
     PumpedAllreduce<float> all(kRanks, AlgorithmId::kOktopk, settings, in_flight);
     for (const auto& result : all.step(own)) {
@@ -297,12 +305,12 @@ TEST(Oktopk, NotFiniteAndOtherDimensionsAreErrorsOnAllRanks) {
   for (const AlgorithmId id :
        {AlgorithmId::kOktopk, AlgorithmId::kGtopk, AlgorithmId::kTopkA, AlgorithmId::kGaussianK}) {
     for (const bool finite : {true, false}) {
-      Streams own = contributions(Spread::kUniform, 3, 1000, 20, 3);
+      Streams own = oktopk_contributions(Spread::kUniform, 3, 1000, 20, 3);
       Stream<float> bad = Stream<float>::empty(finite ? 999 : 1000);
       bad.indices = {5};
       bad.values = {finite ? 1.0f : std::numeric_limits<float>::infinity()};
       own[1] = HeldStream<float>::from(std::move(bad));
-      PumpedAllreduce<float> all(3, id, settings_of(1000, 20, Boundaries::kPooled), 1);
+      PumpedAllreduce<float> all(3, id, oktopk_settings_of(1000, 20, Boundaries::kPooled), 1);
       for (const auto& result : all.step(own)) EXPECT_FALSE(result.has_value());
     }
   }
@@ -328,12 +336,12 @@ TEST(Oktopk, DamagedMessagesAreErrorsOrHarmless) {
     for (uint64_t seed = 1; seed <= 150; ++seed) {
       SCOPED_TRACE("seed " + std::to_string(seed));
       AllreduceSettings<float> settings =
-          settings_of(2000, 50, seed % 2 == 0 ? Boundaries::kPooled : Boundaries::kAveraged);
+          oktopk_settings_of(2000, 50, seed % 2 == 0 ? Boundaries::kPooled : Boundaries::kAveraged);
       if (seed % 3 == 0) settings.wire.contribution = settings.wire.sums = codec_from_text("gap+raw").value();
       PumpedAllreduce<float> all(5, id, settings, seed);
       RandomSequence draws(RandomKey::from(seed), 99);
       all.pump.tamper = [&draws](Outgoing& out) { damage(out.message, draws); };
-      for (const auto& result : all.step(contributions(Spread::kUniform, 5, 2000, 50, seed))) {
+      for (const auto& result : all.step(oktopk_contributions(Spread::kUniform, 5, 2000, 50, seed))) {
         EXPECT_TRUE(!result || validate(result->sum.view).has_value());
         errors += result ? 0 : 1;
       }
@@ -343,18 +351,20 @@ TEST(Oktopk, DamagedMessagesAreErrorsOrHarmless) {
 }
 
 TEST(Oktopk, ARankThatHasBegunAnewIsAnErrorOnAll) {
-  const auto settings = settings_of(kDimension, kK, Boundaries::kAveraged);
+  const auto settings = oktopk_settings_of(kOktopkDimension, kK, Boundaries::kAveraged);
   PumpedAllreduce<float> all(2, AlgorithmId::kOktopk, settings, 1);
-  for (const auto& result : all.step(contributions(Spread::kUniform, 2, kDimension, kK, 7)))
+  for (const auto& result : all.step(oktopk_contributions(Spread::kUniform, 2, kOktopkDimension, kK, 7)))
     ASSERT_TRUE(result.has_value());
   const auto anew = make_allreduce<float>(AlgorithmId::kOktopk, settings).value();
   EXPECT_NE(description_of(*all.ranks()[0], settings), description_of(*anew, settings));
 }
 
 TEST(Gtopk, ATreeOfKEntriesAMessage) {
-  for (const uint32_t size : kSizes) {
-    PumpedAllreduce<float> all(size, AlgorithmId::kGtopk, settings_of(kDimension, kK, Boundaries::kAveraged), 1);
-    const Volume volume = step_volume(all, contributions(Spread::kDisjoint, size, kDimension, kK, 7));
+  for (const uint32_t size : kOktopkSizes) {
+    PumpedAllreduce<float> all(size, AlgorithmId::kGtopk,
+                               oktopk_settings_of(kOktopkDimension, kK, Boundaries::kAveraged), 1);
+    const OktopkVolume volume =
+        step_volume(all, oktopk_contributions(Spread::kDisjoint, size, kOktopkDimension, kK, 7));
     const double steps = std::ceil(std::log2(size));
     EXPECT_LE(volume.sent_max, 2 * kK * (steps + 1));
     EXPECT_LE(volume.received_max, 2 * kK * (steps + 1));
@@ -363,11 +373,11 @@ TEST(Gtopk, ATreeOfKEntriesAMessage) {
 }
 
 TEST(Gtopk, WhereAllRanksSelectTheSameItIsTheExactSum) {
-  const Streams own = contributions(Spread::kSame, 6, 5000, 100, 7);
+  const Streams own = oktopk_contributions(Spread::kSame, 6, 5000, 100, 7);
   std::vector<StreamView<float>> views;
   for (const auto& one : own) views.push_back(one.view);
   const Stream<float> sum = sum_many<float>(views).value();
-  PumpedAllreduce<float> all(6, AlgorithmId::kGtopk, settings_of(5000, 100, Boundaries::kAveraged), 1);
+  PumpedAllreduce<float> all(6, AlgorithmId::kGtopk, oktopk_settings_of(5000, 100, Boundaries::kAveraged), 1);
   for (const auto& result : all.step(own)) {
     ASSERT_TRUE(result.has_value()) << result.error().message;
     for (size_t i = 0, at = 0; i < sum.indices.size(); ++i) {

@@ -28,8 +28,8 @@ ReduceOp<T> min_below_100() {
 }
 
 template <typename T>
-void check(const AlgorithmInfo& info, const ReduceOp<T>& op, uint32_t size, uint64_t dimension, uint64_t count,
-           Spread spread) {
+void check_operations(const AlgorithmInfo& info, const ReduceOp<T>& op, uint32_t size, uint64_t dimension,
+                      uint64_t count, Spread spread) {
   SCOPED_TRACE(std::string(info.name) + " " + op.name + ", ranks " + std::to_string(size) + ", n " +
                std::to_string(dimension) + ", count " + std::to_string(count) + ", " + std::string(name_of(spread)));
   AllreduceSettings<T> settings;
@@ -67,10 +67,10 @@ INSTANTIATE_TEST_SUITE_P(All, Operations, ::testing::ValuesIn(algorithms().begin
 template <typename T>
 void check_all(const AlgorithmInfo& info, const ReduceOp<T>& op) {
   for (const uint32_t size : {1u, 2u, 3u, 5u, 8u}) {
-    check(info, op, size, 2000, 30, Spread::kUniform);
-    check(info, op, size, 400, 200, Spread::kUniform);  // becomes dense
-    check(info, op, size, 2000, 100, Spread::kOneRegion);
-    check(info, op, size, 5, 2, Spread::kUniform);
+    check_operations(info, op, size, 2000, 30, Spread::kUniform);
+    check_operations(info, op, size, 400, 200, Spread::kUniform);  // becomes dense
+    check_operations(info, op, size, 2000, 100, Spread::kOneRegion);
+    check_operations(info, op, size, 5, 2, Spread::kUniform);
   }
 }
 

@@ -14,13 +14,13 @@
 namespace millrace::peer::testing {
 namespace {
 
-constexpr uint32_t kRanks = 2;
+constexpr uint32_t kResultMemoryRanks = 2;
 
 Piece<float> piece_of(Stream<float> stream, Checked entries = Checked::kNo) {
   return {HeldStream<float>::from(std::move(stream)), entries};
 }
 
-Stream<float> drawn(RandomSequence& draws, uint64_t dimension, uint64_t count) {
+Stream<float> result_memory_drawn(RandomSequence& draws, uint64_t dimension, uint64_t count) {
   std::map<uint32_t, float> entries;
   while (entries.size() < count) {
     const auto index = static_cast<uint32_t>(draws.next_below(dimension));
@@ -61,16 +61,16 @@ TEST(ResultMemory, ScattersWhatAVectorFilledAnewHas) {
     std::vector<Piece<float>> pieces;
     for (const uint64_t width : {part, dimension - part}) {
       const uint64_t count = draws.next_below(4) == 0 ? 0 : draws.next_below(width / (step % 7 == 0 ? 3 : 100));
-      pieces.push_back(piece_of(drawn(draws, width, count)));
+      pieces.push_back(piece_of(result_memory_drawn(draws, width, count)));
     }
-    const auto held = memory.hold_scattered(op, pieces, kRanks);
+    const auto held = memory.hold_scattered(op, pieces, kResultMemoryRanks);
     ASSERT_TRUE(held.has_value());
     ASSERT_EQ(values_of(*held), slow_sum(pieces, op.neutral)) << "step " << step;
     if (step % 11 == 0) {
       // Another kind of result between them: nothing is known of what it leaves.
       Stream<float> dense = memory.take_dense(dimension);
       std::ranges::fill(dense.values, 7.0F);
-      static_cast<void>(memory.hold(std::move(dense), kRanks));
+      static_cast<void>(memory.hold(std::move(dense), kResultMemoryRanks));
     }
   }
 }
@@ -78,9 +78,10 @@ TEST(ResultMemory, ScattersWhatAVectorFilledAnewHas) {
 TEST(ResultMemory, AResultThatSomebodyHoldsStaysAsItIs) {
   RandomSequence draws(RandomKey::from(10));
   ResultMemory<float> memory;
-  const std::vector first{piece_of(drawn(draws, 1'000, 10))}, second{piece_of(drawn(draws, 1'000, 10))};
-  const auto held = memory.hold_scattered(sum_op<float>(), std::span<const Piece<float>>(first), kRanks);
-  const auto later = memory.hold_scattered(sum_op<float>(), std::span<const Piece<float>>(second), kRanks);
+  const std::vector first{piece_of(result_memory_drawn(draws, 1'000, 10))},
+      second{piece_of(result_memory_drawn(draws, 1'000, 10))};
+  const auto held = memory.hold_scattered(sum_op<float>(), std::span<const Piece<float>>(first), kResultMemoryRanks);
+  const auto later = memory.hold_scattered(sum_op<float>(), std::span<const Piece<float>>(second), kResultMemoryRanks);
   EXPECT_EQ(values_of(*held), slow_sum(first, 0));
   EXPECT_EQ(values_of(*later), slow_sum(second, 0));
 }
@@ -88,18 +89,18 @@ TEST(ResultMemory, AResultThatSomebodyHoldsStaysAsItIs) {
 TEST(ResultMemory, OneNobodyHoldsIsWrittenOver) {
   RandomSequence draws(RandomKey::from(11));
   ResultMemory<float> memory;
-  const std::vector pieces{piece_of(drawn(draws, 1'000, 10))};
+  const std::vector pieces{piece_of(result_memory_drawn(draws, 1'000, 10))};
   const float* const first =
-      memory.hold_scattered(sum_op<float>(), std::span<const Piece<float>>(pieces), kRanks)->view.values.data();
-  EXPECT_EQ(memory.hold_scattered(sum_op<float>(), std::span<const Piece<float>>(pieces), kRanks)->view.values.data(),
+      memory.hold_scattered(sum_op<float>(), std::span<const Piece<float>>(pieces), kResultMemoryRanks)->view.values.data();
+  EXPECT_EQ(memory.hold_scattered(sum_op<float>(), std::span<const Piece<float>>(pieces), kResultMemoryRanks)->view.values.data(),
             first);
 }
 
 TEST(ResultMemory, HostilePiecesAreRefusedAndTheNextResultIsRight) {
   RandomSequence draws(RandomKey::from(12));
   ResultMemory<float> memory;
-  const std::vector good{piece_of(drawn(draws, 1'000, 10))};
-  static_cast<void>(memory.hold_scattered(sum_op<float>(), std::span<const Piece<float>>(good), kRanks));
+  const std::vector good{piece_of(result_memory_drawn(draws, 1'000, 10))};
+  static_cast<void>(memory.hold_scattered(sum_op<float>(), std::span<const Piece<float>>(good), kResultMemoryRanks));
   Stream<float> outside = Stream<float>::empty(1'000), infinite = outside;
   outside.indices = {5, 1'000};
   outside.values = {1, 2};
@@ -107,12 +108,12 @@ TEST(ResultMemory, HostilePiecesAreRefusedAndTheNextResultIsRight) {
   infinite.values = {std::numeric_limits<float>::infinity()};
   for (const auto& [bad, code] : {std::pair{outside, ErrorCode::kMalformed}, {infinite, ErrorCode::kNonFinite}}) {
     const std::vector pieces{piece_of(bad)};
-    const auto held = memory.hold_scattered(sum_op<float>(), std::span<const Piece<float>>(pieces), kRanks);
+    const auto held = memory.hold_scattered(sum_op<float>(), std::span<const Piece<float>>(pieces), kResultMemoryRanks);
     ASSERT_FALSE(held.has_value());
     EXPECT_EQ(held.error().code, code);
   }
-  const std::vector next{piece_of(drawn(draws, 1'000, 10))};
-  const auto held = memory.hold_scattered(sum_op<float>(), std::span<const Piece<float>>(next), kRanks);
+  const std::vector next{piece_of(result_memory_drawn(draws, 1'000, 10))};
+  const auto held = memory.hold_scattered(sum_op<float>(), std::span<const Piece<float>>(next), kResultMemoryRanks);
   EXPECT_EQ(values_of(*held), slow_sum(next, 0));
 }
 

@@ -18,7 +18,7 @@
 namespace millrace::peer::testing {
 namespace {
 
-constexpr uint64_t kPiece = SharedSegment::kPieceBytes;
+constexpr uint64_t kSharedBodiesPiece = SharedSegment::kPieceBytes;
 
 ByteBuffer bytes_from(uint8_t first, size_t count) {
   ByteBuffer bytes(count);
@@ -41,7 +41,7 @@ std::vector<std::unique_ptr<SharedBodies>> ranks_of(uint32_t count, uint64_t byt
 }
 
 TEST(SharedBodiesTest, ABodyIsReadWhereItLies) {
-  const auto ranks = ranks_of(2, kPiece);
+  const auto ranks = ranks_of(2, kSharedBodiesPiece);
   WritableBody body = ranks[0]->take(100'000).value();
   const ByteBuffer wanted = bytes_from(3, 100'000);
   std::ranges::copy(wanted, body.bytes.begin());
@@ -57,7 +57,7 @@ TEST(SharedBodiesTest, ABodyIsReadWhereItLies) {
 }
 
 TEST(SharedBodiesTest, ABodyFromElsewhereIsCopiedOnce) {
-  const auto ranks = ranks_of(2, kPiece);
+  const auto ranks = ranks_of(2, kSharedBodiesPiece);
   const ByteBuffer wanted = bytes_from(9, 20'001);
   const auto reference = ranks[0]->hold(wanted);
   ASSERT_TRUE(reference.has_value());
@@ -68,7 +68,7 @@ TEST(SharedBodiesTest, ABodyFromElsewhereIsCopiedOnce) {
 }
 
 TEST(SharedBodiesTest, WhatIsPassedOnStaysWhereItLiesUntilItsLastHolderLetsGo) {
-  const auto ranks = ranks_of(3, kPiece);
+  const auto ranks = ranks_of(3, kSharedBodiesPiece);
   const ByteBuffer wanted = bytes_from(1, 50'000);
   auto first = ranks[1]->body_of(ranks[0]->hold(wanted).value(), wanted.size());
   ASSERT_TRUE(first.has_value());
@@ -87,7 +87,7 @@ TEST(SharedBodiesTest, WhatIsPassedOnStaysWhereItLiesUntilItsLastHolderLetsGo) {
 }
 
 TEST(SharedBodiesTest, PartsOfOneBodyGoToSeveral) {
-  const auto ranks = ranks_of(3, kPiece);
+  const auto ranks = ranks_of(3, kSharedBodiesPiece);
   WritableBody body = ranks[0]->take(64'000).value();
   const ByteBuffer wanted = bytes_from(5, 64'000);
   std::ranges::copy(wanted, body.bytes.begin());
@@ -106,7 +106,7 @@ TEST(SharedBodiesTest, PartsOfOneBodyGoToSeveral) {
 }
 
 TEST(SharedBodiesTest, APartThatBeginsAtNoMultipleOfEightIsCopied) {
-  const auto ranks = ranks_of(2, kPiece);
+  const auto ranks = ranks_of(2, kSharedBodiesPiece);
   const WritableBody body = ranks[0]->take(1000).value();
   std::ranges::fill(body.bytes, uint8_t{7});
   const auto reference = ranks[0]->hold(ByteSpan(body.bytes).subspan(4, 500));
@@ -116,7 +116,7 @@ TEST(SharedBodiesTest, APartThatBeginsAtNoMultipleOfEightIsCopied) {
 }
 
 TEST(SharedBodiesTest, WhatReachesBeyondABodyIsCopied) {
-  const auto ranks = ranks_of(2, kPiece);
+  const auto ranks = ranks_of(2, kSharedBodiesPiece);
   const WritableBody first = ranks[0]->take(1024).value(), second = ranks[0]->take(1024).value();
   std::ranges::fill(first.bytes, uint8_t{1});
   std::ranges::fill(second.bytes, uint8_t{2});
@@ -127,8 +127,8 @@ TEST(SharedBodiesTest, WhatReachesBeyondABodyIsCopied) {
 }
 
 TEST(SharedBodiesTest, WhereThereIsNoRoomNothingIsHeldAndRoomComesBack) {
-  const auto ranks = ranks_of(2, kPiece);
-  const ByteBuffer half = bytes_from(0, kPiece / 2);
+  const auto ranks = ranks_of(2, kSharedBodiesPiece);
+  const ByteBuffer half = bytes_from(0, kSharedBodiesPiece / 2);
   std::vector<SharedBytes> held;
   for (int i = 0; i < 2; ++i) held.push_back(ranks[1]->body_of(ranks[0]->hold(half).value(), half.size()).value());
   EXPECT_FALSE(ranks[0]->hold(half).has_value());
@@ -138,26 +138,26 @@ TEST(SharedBodiesTest, WhereThereIsNoRoomNothingIsHeldAndRoomComesBack) {
   EXPECT_TRUE(ranks[0]->take(half.size()).has_value());
   held.clear();
   // What is free again is one piece again.
-  EXPECT_TRUE(ranks[0]->take(kPiece).has_value());
+  EXPECT_TRUE(ranks[0]->take(kSharedBodiesPiece).has_value());
 }
 
 TEST(SharedBodiesTest, FreedNeighboursJoinWhateverTheOrder) {
-  const auto ranks = ranks_of(1, kPiece);
+  const auto ranks = ranks_of(1, kSharedBodiesPiece);
   const std::vector<std::vector<size_t>> orders = {{0, 1, 2, 3}, {3, 2, 1, 0}, {1, 3, 0, 2}, {2, 0, 3, 1}};
   for (const std::vector<size_t>& order : orders) {
     std::vector<std::optional<WritableBody>> bodies;
-    for (int i = 0; i < 4; ++i) bodies.push_back(ranks[0]->take(kPiece / 4));
+    for (int i = 0; i < 4; ++i) bodies.push_back(ranks[0]->take(kSharedBodiesPiece / 4));
     for (const size_t at : order) {
       ASSERT_TRUE(bodies[at].has_value());
       bodies[at].reset();
       EXPECT_LE(ranks[0]->held_slots(), 3u);
     }
-    EXPECT_TRUE(ranks[0]->take(kPiece).has_value());
+    EXPECT_TRUE(ranks[0]->take(kSharedBodiesPiece).has_value());
   }
 }
 
 TEST(SharedBodiesTest, ThereAreAsManyBodiesAsSlots) {
-  const auto ranks = ranks_of(1, kPiece);
+  const auto ranks = ranks_of(1, kSharedBodiesPiece);
   std::vector<std::optional<WritableBody>> bodies;
   for (uint32_t i = 0; i < SharedSegment::kSlots; ++i) bodies.push_back(ranks[0]->take(8));
   EXPECT_TRUE(std::ranges::all_of(bodies, [](const auto& body) { return body.has_value(); }));
@@ -167,7 +167,7 @@ TEST(SharedBodiesTest, ThereAreAsManyBodiesAsSlots) {
 }
 
 TEST(SharedBodiesTest, AReferenceThatPointsNowhereIsMalformed) {
-  const auto ranks = ranks_of(2, kPiece);
+  const auto ranks = ranks_of(2, kSharedBodiesPiece);
   const BodyReference good = ranks[0]->hold(bytes_from(0, 4096)).value();
   const auto refused = [&](const BodyReference& reference, uint64_t bytes) {
     const auto body = ranks[1]->body_of(reference, bytes);
@@ -179,8 +179,8 @@ TEST(SharedBodiesTest, AReferenceThatPointsNowhereIsMalformed) {
   EXPECT_TRUE(refused({0, SharedSegment::kSlots, good.offset}, 4096));
   EXPECT_TRUE(refused({0, good.slot + 1 == SharedSegment::kSlots ? 0 : good.slot + 1, good.offset}, 4096))
       << "nobody holds it";
-  EXPECT_TRUE(refused({0, good.slot, kPiece}, 1));
-  EXPECT_TRUE(refused({0, good.slot, kPiece - 8}, 9));
+  EXPECT_TRUE(refused({0, good.slot, kSharedBodiesPiece}, 1));
+  EXPECT_TRUE(refused({0, good.slot, kSharedBodiesPiece - 8}, 9));
   EXPECT_TRUE(refused({0, good.slot, 8}, kMax));
   EXPECT_TRUE(refused({0, good.slot, kMax - 7}, 16));
   EXPECT_TRUE(refused({0, good.slot, 4}, 16));
@@ -189,7 +189,7 @@ TEST(SharedBodiesTest, AReferenceThatPointsNowhereIsMalformed) {
 
 TEST(SharedBodiesTest, ARankOnAnotherMachineIsNotReached) {
   std::vector<std::shared_ptr<SharedSegment>> segments(3);
-  segments[0] = SharedSegment::create(kPiece).value();
+  segments[0] = SharedSegment::create(kSharedBodiesPiece).value();
   segments[2] = SharedSegment::open(segments[0]->name()).value();
   SharedBodies bodies(0, segments);
   EXPECT_FALSE(bodies.reaches(1));
@@ -198,7 +198,7 @@ TEST(SharedBodiesTest, ARankOnAnotherMachineIsNotReached) {
 }
 
 TEST(SharedBodiesTest, ABodyOutlivesWhoReceivedItAndWhoSentIt) {
-  auto ranks = ranks_of(2, kPiece);
+  auto ranks = ranks_of(2, kSharedBodiesPiece);
   const ByteBuffer wanted = bytes_from(2, 30'000);
   const SharedBytes received = ranks[1]->body_of(ranks[0]->hold(wanted).value(), wanted.size()).value();
   ranks.clear();
@@ -206,7 +206,7 @@ TEST(SharedBodiesTest, ABodyOutlivesWhoReceivedItAndWhoSentIt) {
 }
 
 TEST(SharedBodiesTest, BodiesAreLetGoOnOtherThreadsWhileNewOnesAreTaken) {
-  const auto ranks = ranks_of(2, 4 * kPiece);
+  const auto ranks = ranks_of(2, 4 * kSharedBodiesPiece);
   for (int round = 0; round < 50; ++round) {
     std::vector<SharedBytes> received;
     for (uint8_t i = 0; i < 8; ++i) {
@@ -223,7 +223,7 @@ TEST(SharedBodiesTest, BodiesAreLetGoOnOtherThreadsWhileNewOnesAreTaken) {
 }
 
 TEST(SharedSegmentTest, OnlyTheOwnerCanWrite) {
-  const auto own = SharedSegment::create(kPiece).value();
+  const auto own = SharedSegment::create(kSharedBodiesPiece).value();
   const auto theirs = SharedSegment::open(own->name()).value();
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   // Asked of the system, which would end the process: a read into memory that cannot be written fails.
@@ -235,13 +235,13 @@ TEST(SharedSegmentTest, OnlyTheOwnerCanWrite) {
 }
 
 TEST(SharedSegmentTest, WhatIsNotTheSegmentThatWasNamedIsRefused) {
-  const auto own = SharedSegment::create(kPiece).value();
+  const auto own = SharedSegment::create(kSharedBodiesPiece).value();
   SegmentName name = own->name();
   ASSERT_TRUE(SharedSegment::open(name).has_value());
   name.nonce ^= 1;
   EXPECT_FALSE(SharedSegment::open(name).has_value());
   name = own->name();
-  name.bytes += kPiece;
+  name.bytes += kSharedBodiesPiece;
   EXPECT_FALSE(SharedSegment::open(name).has_value());
   name = own->name();
   name.pid = 0;
@@ -249,14 +249,14 @@ TEST(SharedSegmentTest, WhatIsNotTheSegmentThatWasNamedIsRefused) {
   // One that may shrink would be a signal to who reads it.
   name = own->name();
   name.descriptor = ::memfd_create("another", MFD_CLOEXEC);
-  ASSERT_EQ(::ftruncate(name.descriptor, static_cast<off_t>(2 * kPiece)), 0);
+  ASSERT_EQ(::ftruncate(name.descriptor, static_cast<off_t>(2 * kSharedBodiesPiece)), 0);
   ASSERT_EQ(::pwrite(name.descriptor, &name.nonce, sizeof name.nonce, 0), static_cast<ssize_t>(sizeof name.nonce));
   EXPECT_FALSE(SharedSegment::open(name).has_value());
   ::close(name.descriptor);
 }
 
 TEST(SharedSegmentTest, NobodyFindsItOnceItsNameIsClosed) {
-  const auto own = SharedSegment::create(kPiece).value();
+  const auto own = SharedSegment::create(kSharedBodiesPiece).value();
   const SegmentName name = own->name();
   own->close_name();
   EXPECT_FALSE(SharedSegment::open(name).has_value());
@@ -268,7 +268,7 @@ TEST(SharedSegmentTest, WhatAKilledProcessHadIsReadableForWhoHasItAndGoneForOthe
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    const auto own = SharedSegment::create(kPiece).value();
+    const auto own = SharedSegment::create(kSharedBodiesPiece).value();
     if (!own->populate(0)) ::_exit(1);
     own->writable_bodies()[77] = 123;
     const SegmentName name = own->name();

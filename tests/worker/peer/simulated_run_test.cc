@@ -81,7 +81,7 @@ TEST(SampleStreams, LieWhereTheySay) {
   EXPECT_EQ(*run.rbegin() - *run.begin(), 63u);
 }
 
-SimulatedRunOptions options_of(uint32_t ranks, Distribution distribution) {
+SimulatedRunOptions simulated_run_options_of(uint32_t ranks, Distribution distribution) {
   SimulatedRunOptions options;
   options.network.ranks = ranks;
   options.settings.dimension = 20'000;
@@ -98,7 +98,7 @@ TEST(SimulatedRun, EveryAlgorithmAgreesOnEveryDistribution) {
     for (const DistributionName& one : distributions()) {
       for (const uint32_t ranks : {1u, 6u, 33u}) {
         SCOPED_TRACE(std::string(info.name) + ", " + std::string(one.name) + ", " + std::to_string(ranks) + " ranks");
-        const auto run = run_simulated(info.id, options_of(ranks, one.distribution));
+        const auto run = run_simulated(info.id, simulated_run_options_of(ranks, one.distribution));
         ASSERT_TRUE(run.has_value()) << run.error().message;
         ASSERT_EQ(run->steps.size(), 4u);
         uint64_t messages = 0;
@@ -134,7 +134,7 @@ TEST(SimulatedRun, RabenseifnerInPiecesAgreesAndSendsAsMuch) {
 }
 
 TEST(SimulatedRun, CountsWhatRecursiveDoublingSends) {
-  const auto run = run_simulated(AlgorithmId::kSsarRecursiveDoubling, options_of(8, Distribution::kSame));
+  const auto run = run_simulated(AlgorithmId::kSsarRecursiveDoubling, simulated_run_options_of(8, Distribution::kSame));
   ASSERT_TRUE(run.has_value());
   EXPECT_EQ(run->steps[0].messages_max, 3u);
   EXPECT_EQ(run->steps[0].bytes_max, 3 * (kMessageHeaderBytes + 200 * 8));

@@ -15,7 +15,7 @@ namespace {
 constexpr TimeNs kLatency = 1'000;
 constexpr double kRate = 1e9;  // a byte a nanosecond
 
-SimulationOptions options_of(uint32_t ranks) {
+SimulationOptions simulation_options_of(uint32_t ranks) {
   SimulationOptions options;
   options.ranks = ranks;
   options.latency = kLatency;
@@ -26,7 +26,7 @@ SimulationOptions options_of(uint32_t ranks) {
 /// Of a message with a body of so many bytes.
 constexpr TimeNs transfer(uint64_t body) { return kLatency + static_cast<TimeNs>(kMessageHeaderBytes + body); }
 
-Packet body_of(size_t bytes) { return {BodyForm::kNumbers, SharedBytes::from(ByteBuffer(bytes))}; }
+Packet simulation_body_of(size_t bytes) { return {BodyForm::kNumbers, SharedBytes::from(ByteBuffer(bytes))}; }
 
 using Body = Task<Status> (*)(Channel&);
 
@@ -84,15 +84,15 @@ TEST(Earliest, ManyAtOnceAreAsOneAfterTheOther) {
 }
 
 /// Two ranks send each other 100 bytes at once: both ports work in both directions.
-Task<Status> exchange(Channel& channel) {
-  channel.send(1 - channel.rank(), 1, body_of(100));
+Task<Status> exchange_simulation(Channel& channel) {
+  channel.send(1 - channel.rank(), 1, simulation_body_of(100));
   co_await channel.receive(1 - channel.rank(), 1);
   co_return Status{};
 }
 
 TEST(Simulation, AMessageTakesItsLatencyAndItsBytes) {
-  Simulation simulation(options_of(2));
-  start_all(simulation, exchange, 500);
+  Simulation simulation(simulation_options_of(2));
+  start_all(simulation, exchange_simulation, 500);
   ASSERT_TRUE(simulation.run().has_value());
   for (uint32_t rank = 0; rank < 2; ++rank) {
     EXPECT_EQ(end_of(simulation, rank), 500 + transfer(100));
@@ -125,7 +125,7 @@ Task<Status> send_long(Channel& channel) {
 }
 
 TEST(Simulation, BodiesOfTheSameBytesAreKeptOnce) {
-  Simulation simulation(options_of(4));
+  Simulation simulation(simulation_options_of(4));
   start_all(simulation, send_long);
   ASSERT_TRUE(simulation.run().has_value());
   EXPECT_EQ(end_of(simulation, 0), 3 * transfer(kLongBody));
@@ -133,10 +133,10 @@ TEST(Simulation, BodiesOfTheSameBytesAreKeptOnce) {
 }
 
 TEST(Simulation, PropagationKeepsNobodyBusy) {
-  SimulationOptions options = options_of(2);
+  SimulationOptions options = simulation_options_of(2);
   options.propagation = 7'000;
   Simulation simulation(options);
-  start_all(simulation, exchange);
+  start_all(simulation, exchange_simulation);
   ASSERT_TRUE(simulation.run().has_value());
   EXPECT_EQ(end_of(simulation, 0), 7'000 + transfer(100));
 }
@@ -144,7 +144,7 @@ TEST(Simulation, PropagationKeepsNobodyBusy) {
 /// All send to rank 0, which answers when it has everything.
 Task<Status> incast(Channel& channel) {
   if (channel.rank() != 0) {
-    channel.send(0, 1, body_of(400));
+    channel.send(0, 1, simulation_body_of(400));
     co_await channel.receive(0, 2);
     co_return Status{};
   }
@@ -154,7 +154,7 @@ Task<Status> incast(Channel& channel) {
 }
 
 TEST(Simulation, APortReceivesAndSendsOneMessageAtATime) {
-  Simulation simulation(options_of(4));
+  Simulation simulation(simulation_options_of(4));
   start_all(simulation, incast);
   ASSERT_TRUE(simulation.run().has_value());
   EXPECT_EQ(end_of(simulation, 0), 3 * transfer(400));
@@ -164,7 +164,7 @@ TEST(Simulation, APortReceivesAndSendsOneMessageAtATime) {
 }
 
 TEST(Simulation, ASlowLinkSlowsWhoUsesIt) {
-  SimulationOptions options = options_of(4);
+  SimulationOptions options = simulation_options_of(4);
   options.link_bytes_per_s = [](uint32_t from, uint32_t) { return from == 3 ? kRate / 10 : kRate; };
   Simulation simulation(options);
   start_all(simulation, incast);
@@ -187,14 +187,14 @@ Task<Status> works(Channel& channel) {
 }
 
 TEST(Simulation, WorkDelaysWhatFollowsIt) {
-  Simulation simulation(options_of(2));
+  Simulation simulation(simulation_options_of(2));
   start_all(simulation, works);
   ASSERT_TRUE(simulation.run().has_value());
   EXPECT_EQ(end_of(simulation, 0), 50'000);
   EXPECT_EQ(end_of(simulation, 1), transfer(0) + 100'000);
   EXPECT_EQ(simulation.counts(1).work, 100'000);
 
-  SimulationOptions slower = options_of(2);
+  SimulationOptions slower = simulation_options_of(2);
   slower.work_scale = 0.1;
   Simulation quick(slower);
   start_all(quick, works);
@@ -202,7 +202,7 @@ TEST(Simulation, WorkDelaysWhatFollowsIt) {
   EXPECT_EQ(end_of(quick, 1), transfer(0) + 10'000);
 }
 
-AllreduceSettings<float> settings_of(uint64_t dimension) {
+AllreduceSettings<float> simulation_settings_of(uint64_t dimension) {
   AllreduceSettings<float> settings;
   settings.dimension = dimension;
   return settings;
@@ -213,9 +213,9 @@ TEST(Simulation, RecursiveDoublingTakesWhatItsFormulaSays) {
   constexpr uint64_t kDimension = 100'000;
   constexpr uint64_t kCount = 50;
   for (const uint32_t ranks : {2u, 4u, 8u, 16u}) {
-    auto all =
-        SimulatedAllreduce<float>::make(options_of(ranks), AlgorithmId::kSsarRecursiveDoubling, settings_of(kDimension))
-            .value();
+    auto all = SimulatedAllreduce<float>::make(simulation_options_of(ranks), AlgorithmId::kSsarRecursiveDoubling,
+                                               simulation_settings_of(kDimension))
+                   .value();
     const auto own = [&](uint32_t rank) {
       return contribution_of<float>(Spread::kSame, rank, ranks, kDimension, kCount, 1);
     };
@@ -229,7 +229,7 @@ TEST(Simulation, RecursiveDoublingTakesWhatItsFormulaSays) {
 
 /// The times, counts and results of a few steps, as one number.
 uint64_t trace_of(AlgorithmId id, const SimulationOptions& options) {
-  AllreduceSettings<float> settings = settings_of(3'000);
+  AllreduceSettings<float> settings = simulation_settings_of(3'000);
   settings.k = 60;
   auto all = SimulatedAllreduce<float>::make(options, id, settings).value();
   uint64_t trace = 0;
@@ -252,7 +252,7 @@ uint64_t trace_of(AlgorithmId id, const SimulationOptions& options) {
 class SimulatedGrid : public ::testing::TestWithParam<AlgorithmInfo> {};
 
 TEST_P(SimulatedGrid, TheSameSeedGivesTheSameTimes) {
-  SimulationOptions options = options_of(6);
+  SimulationOptions options = simulation_options_of(6);
   options.jitter_max = 20'000;
   const uint64_t first = trace_of(GetParam().id, options);
   EXPECT_EQ(trace_of(GetParam().id, options), first);
@@ -266,13 +266,13 @@ TEST_P(SimulatedGrid, ReorderingChangesNoResult) {
   for (uint32_t ranks = 1; ranks <= 9; ++ranks) {
     for (const Spread spread : kSpreads) {
       SCOPED_TRACE(std::to_string(ranks) + " ranks, " + std::string(name_of(spread)));
-      AllreduceSettings<float> settings = settings_of(kDimension);
+      AllreduceSettings<float> settings = simulation_settings_of(kDimension);
       settings.k = 50;
       settings.thresholds_period = settings.boundaries_period = 2;
-      SimulationOptions reordering = options_of(ranks);
+      SimulationOptions reordering = simulation_options_of(ranks);
       reordering.jitter_max = 100 * kLatency;
       reordering.seed = ranks;
-      auto quiet = SimulatedAllreduce<float>::make(options_of(ranks), GetParam().id, settings).value();
+      auto quiet = SimulatedAllreduce<float>::make(simulation_options_of(ranks), GetParam().id, settings).value();
       auto jittery = SimulatedAllreduce<float>::make(reordering, GetParam().id, settings).value();
       for (uint64_t step = 0; step < 3; ++step) {
         millrace::testing::Entries<float> entered;
@@ -316,10 +316,10 @@ constexpr TimeNs kSilence = kSilenceMs * kNsPerMs;
 void check_fault(AlgorithmId id, uint32_t ranks, const SimulatedFault& fault, TimeNs within) {
   SCOPED_TRACE("of " + std::to_string(ranks) + " ranks, " + std::to_string(fault.rank) + " stops at " +
                std::to_string(fault.at));
-  SimulationOptions options = options_of(ranks);
+  SimulationOptions options = simulation_options_of(ranks);
   options.faults = {fault};
   options.group.silence_ms_max = kSilenceMs;
-  AllreduceSettings<float> settings = settings_of(3'000);
+  AllreduceSettings<float> settings = simulation_settings_of(3'000);
   settings.k = 60;
   auto all = SimulatedAllreduce<float>::make(options, id, settings).value();
   Simulation& simulation = all->simulation();
@@ -373,7 +373,7 @@ Task<Status> waits_for_ever(Channel& channel) {
 }
 
 TEST(Simulation, EndsWhereNothingComesOfIt) {
-  SimulationOptions options = options_of(3);
+  SimulationOptions options = simulation_options_of(3);
   options.end_at_max = 100 * kNsPerS;
   Simulation simulation(options);
   start_all(simulation, waits_for_ever);
@@ -387,7 +387,7 @@ TEST(Simulation, EndsWhereNothingComesOfIt) {
 TEST(Simulation, AChainOfWaitingRanksEndsNamingTheOneThatIsStuck) {
   // Rank 0 waits for 1, that for 2, ... and the last is stuck: only its neighbour asks in vain.
   constexpr uint32_t kRanks = 6;
-  SimulationOptions options = options_of(kRanks);
+  SimulationOptions options = simulation_options_of(kRanks);
   options.group.silence_ms_max = kSilenceMs;
   options.faults = {{kRanks - 1, 10, {}}};
   Simulation simulation(options);

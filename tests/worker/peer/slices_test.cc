@@ -12,10 +12,10 @@ namespace millrace::peer::testing {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr uint64_t kDimension = 50'000;
+constexpr uint64_t kSlicesDimension = 50'000;
 
 Stream<float> slice(uint64_t count, uint64_t seed) {
-  return contribution_of<float>(Spread::kUniform, 0, 1, kDimension, count, seed).copy();
+  return contribution_of<float>(Spread::kUniform, 0, 1, kSlicesDimension, count, seed).copy();
 }
 
 std::vector<Piece<float>> pieces_of(const std::vector<Stream<float>>& slices, Checked entries) {
@@ -56,7 +56,7 @@ TEST(Join, IndicesThatDoNotIncreaseOrAreOutOfRangeAreMalformed) {
       ASSERT_FALSE(twice.has_value()) << at;
       EXPECT_EQ(twice.error().code, ErrorCode::kMalformed);
     }
-    for (const uint32_t index : {static_cast<uint32_t>(kDimension), UINT32_MAX}) {
+    for (const uint32_t index : {static_cast<uint32_t>(kSlicesDimension), UINT32_MAX}) {
       std::vector<Stream<float>> wrong = good;
       wrong[0].indices.back() = index;
       const Result<Stream<float>> outside = joined(wrong, as);

@@ -13,8 +13,8 @@ namespace millrace::peer::testing {
 namespace {
 
 template <typename T>
-std::vector<Result<Gathered<T>>> gather(Pump& pump, const SparseAllgatherSettings& settings,
-                                        const std::vector<HeldStream<T>>& own) {
+std::vector<Result<Gathered<T>>> gather_sparse_allgather(Pump& pump, const SparseAllgatherSettings& settings,
+                                                         const std::vector<HeldStream<T>>& own) {
   return run_on_all<Gathered<T>>(pump, description_of<T>(settings), [&](uint32_t rank, Channel& channel) {
     return sparse_allgather<T>(channel, own[rank], settings);
   });
@@ -39,7 +39,7 @@ TEST(SparseAllgather, EveryRankHasEveryStream) {
       if (coded) settings.codec = codec_from_text("gap+raw").value();
       Pump pump(size, size);
       const auto own = owned<double>(size, settings.dimension);
-      for (const auto& result : gather(pump, settings, own)) {
+      for (const auto& result : gather_sparse_allgather(pump, settings, own)) {
         ASSERT_TRUE(result.has_value()) << result.error().message;
         ASSERT_EQ(result->streams.size(), size);
         EXPECT_EQ(result->returned.count(), 0u);
@@ -59,7 +59,7 @@ TEST(SparseAllgather, WhoSendsLossyBytesUsesTheirDecodingItself) {
   settings.codec = codec_from_text("gap+qsgd4").value();
   Pump pump(kSize, 1);
   const auto own = owned<float>(kSize, settings.dimension);
-  const auto results = gather(pump, settings, own);
+  const auto results = gather_sparse_allgather(pump, settings, own);
   for (uint32_t rank = 0; rank < kSize; ++rank) {
     ASSERT_TRUE(results[rank].has_value());
     for (uint32_t of = 0; of < kSize; ++of) {
@@ -78,7 +78,7 @@ TEST(SparseAllgather, AnotherDimensionIsRefused) {
   SparseAllgatherSettings settings;
   settings.dimension = 1'001;
   Pump pump(2, 1);
-  for (const auto& result : gather(pump, settings, owned<float>(2, 1'000))) {
+  for (const auto& result : gather_sparse_allgather(pump, settings, owned<float>(2, 1'000))) {
     ASSERT_FALSE(result.has_value());
     EXPECT_EQ(result.error().code, ErrorCode::kInvalidArgument);
   }

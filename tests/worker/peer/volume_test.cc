@@ -11,7 +11,7 @@
 namespace millrace::peer::testing {
 namespace {
 
-constexpr uint32_t kSizes[] = {2, 3, 4, 5, 6, 7, 8, 9, 16, 33};
+constexpr uint32_t kVolumeSizes[] = {2, 3, 4, 5, 6, 7, 8, 9, 16, 33};
 constexpr uint64_t kSlice = 420;
 constexpr uint64_t kEntries = 150;  ///< of a rank: fewer than would make a slice dense
 constexpr uint64_t kValue = sizeof(float);
@@ -54,7 +54,7 @@ Counted count(AlgorithmId id, uint32_t size, Spread spread, uint64_t entries) {
 uint64_t table_max(uint32_t size) { return 16 * uint64_t{size - 1}; }
 
 class Volume : public ::testing::TestWithParam<uint32_t> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, Volume, ::testing::ValuesIn(kSizes));
+INSTANTIATE_TEST_SUITE_P(Ranks, Volume, ::testing::ValuesIn(kVolumeSizes));
 
 TEST_P(Volume, SsarSplitAllgatherReachesItsLowerBoundWhereAllIndicesAreTheSame) {
   const uint32_t size = GetParam();

@@ -23,7 +23,7 @@ namespace millrace::cli {
 namespace {
 
 /// Uniform indices by geometric gaps.
-IndexBuffer uniform_indices(const CodecBenchOptions& options) {
+IndexBuffer codec_uniform_indices(const CodecBenchOptions& options) {
   RandomSequence random(RandomKey::from(options.seed));
   IndexBuffer indices;
   const double scale = options.density < 1.0 ? 1.0 / std::log1p(-options.density) : 0.0;
@@ -55,7 +55,7 @@ struct CodecBenchData {
 constexpr uint64_t kWholeMax = uint64_t{1} << 22;  // values drawn
 
 CodecBenchData drawn_data(const CodecBenchOptions& options) {
-  CodecBenchData data{options.n, uniform_indices(options), {}, {}};
+  CodecBenchData data{options.n, codec_uniform_indices(options), {}, {}};
   data.values = gaussian_values(data.indices.size(), options.seed);
   data.whole = gaussian_values(std::min(options.n, kWholeMax), options.seed + 1);
   return data;
@@ -78,7 +78,7 @@ Result<CodecBenchData> trace_data(const CodecBenchOptions& options) {
 
 /// Median time of `repeats` runs, in seconds.
 template <typename Run>
-double seconds(uint32_t repeats, const Run& run) {
+double codec_seconds(uint32_t repeats, const Run& run) {
   run();  // warms the buffers
   std::vector<double> times;
   for (uint32_t i = 0; i < repeats; ++i) {
@@ -90,21 +90,21 @@ double seconds(uint32_t repeats, const Run& run) {
   return times[times.size() / 2];
 }
 
-nlohmann::json index_row(const IndexCodec& codec, const CodecBenchData& data, const CodecBenchOptions& options) {
+nlohmann::json codec_index_row(const IndexCodec& codec, const CodecBenchData& data, const CodecBenchOptions& options) {
   const IndexSpan indices = data.indices;
   EncodeOptions encode;
   encode.spec.index = codec.id();
   encode.random = RandomKey::from(options.seed);
   ByteBuffer bytes;
   IndexBuffer added;
-  const double encode_s = seconds(options.repeats, [&] {
+  const double encode_s = codec_seconds(options.repeats, [&] {
     bytes.clear();
     const Status done = codec.encode(indices, data.n, encode, bytes, codec.lossless() ? nullptr : &added);
     MILLRACE_CHECK(done.has_value());
   });
   const IndexSpan said = codec.lossless() ? indices : IndexSpan(added);
   IndexBuffer decoded;
-  const double decode_s = seconds(options.repeats, [&] {
+  const double decode_s = codec_seconds(options.repeats, [&] {
     const Status done = codec.decode(bytes, data.n, said.size(), decoded);
     MILLRACE_CHECK(done.has_value());
   });
@@ -122,7 +122,7 @@ nlohmann::json index_row(const IndexCodec& codec, const CodecBenchData& data, co
   return row;
 }
 
-double relative_error(std::span<const float> values, std::span<const float> decoded) {
+double codec_relative_error(std::span<const float> values, std::span<const float> decoded) {
   double error = 0;
   double norm = 0;
   for (size_t i = 0; i < values.size(); ++i) {
@@ -169,13 +169,13 @@ std::vector<std::string> measured_words(const ValueCodec& codec) {
 /// Curves are fitted to values that were sorted: what sorting alone takes, by std::sort.
 double sort_seconds(std::span<const float> values, const CodecBenchOptions& options) {
   std::vector<float> sorted;
-  return seconds(options.repeats, [&] {
+  return codec_seconds(options.repeats, [&] {
     sorted.assign(values.begin(), values.end());
     std::ranges::sort(sorted);
   });
 }
 
-nlohmann::json value_row(const std::string& word, const CodecBenchData& data, const CodecBenchOptions& options) {
+nlohmann::json codec_value_row(const std::string& word, const CodecBenchData& data, const CodecBenchOptions& options) {
   const auto spec = codec_from_text("raw+" + word);
   MILLRACE_CHECK(spec.has_value(), word);
   const ValueCodec& codec = *find_value_codec(spec->value);
@@ -184,12 +184,12 @@ nlohmann::json value_row(const std::string& word, const CodecBenchData& data, co
   const bool lossless = codec.lossless(*spec);
   ByteBuffer bytes;
   Buffer<float> said(lossless ? 0 : values.size());
-  const double encode_s = seconds(options.repeats, [&] {
+  const double encode_s = codec_seconds(options.repeats, [&] {
     bytes.clear();
     MILLRACE_CHECK(codec.encode(data.indices, values, encode, bytes, std::span<float>(said)).has_value(), word);
   });
   Buffer<float> decoded(values.size());
-  const double decode_s = seconds(options.repeats, [&] {
+  const double decode_s = codec_seconds(options.repeats, [&] {
     MILLRACE_CHECK(codec.decode(bytes, data.indices, std::span<float>(decoded)).has_value(), word);
   });
   const double gb = static_cast<double>(values.size_bytes()) * 1e-9;
@@ -199,7 +199,7 @@ nlohmann::json value_row(const std::string& word, const CodecBenchData& data, co
       {"bits_per_value", 8.0 * static_cast<double>(bytes.size()) / static_cast<double>(values.size())},
       {"encode_gb_s", gb / encode_s},
       {"decode_gb_s", gb / decode_s},
-      {"relative_error", relative_error(values, decoded)},
+      {"relative_error", codec_relative_error(values, decoded)},
       {"residual_over_gradient", 0.0}};
   if (word.starts_with("fit_")) row["over_sort"] = encode_s / sort_seconds(values, options);
   constexpr size_t kFedBack = 8192;
@@ -212,7 +212,7 @@ nlohmann::json value_row(const std::string& word, const CodecBenchData& data, co
 nlohmann::json memcpy_row(IndexSpan indices, const CodecBenchOptions& options) {
   IndexBuffer copy(indices.size());
   uint64_t seen = 0;
-  const double copy_s = seconds(options.repeats, [&] {
+  const double copy_s = codec_seconds(options.repeats, [&] {
     std::memcpy(copy.data(), indices.data(), indices.size_bytes());
     seen += copy[copy.size() / 2];
   });
@@ -234,11 +234,11 @@ Result<nlohmann::json> bench_codec(const CodecBenchOptions& options) {
   nlohmann::json rows = nlohmann::json::array();
   rows.push_back(memcpy_row(data->indices, options));
   for (const IndexCodec* codec : index_codecs()) {
-    rows.push_back(index_row(*codec, *data, options));
+    rows.push_back(codec_index_row(*codec, *data, options));
     if (traced) rows.back()["over_rice_blocks"] = rows.back().at("bits_per_index").get<double>() / rice_blocks;
   }
   for (const ValueCodec* codec : value_codecs()) {
-    for (const std::string& word : measured_words(*codec)) rows.push_back(value_row(word, *data, options));
+    for (const std::string& word : measured_words(*codec)) rows.push_back(codec_value_row(word, *data, options));
   }
   for (nlohmann::json& row : method_rows({data->n, false, data->indices, data->values}, options)) {
     rows.push_back(std::move(row));

@@ -60,7 +60,7 @@ Result<Stream<float>> trace_stream(const CodecExplainOptions& options) {
   return stream;
 }
 
-struct Measured {
+struct ExplainMeasured {
   CodecCandidate candidate;
   CodingTimes best{std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity(), 0};
 
@@ -70,13 +70,13 @@ struct Measured {
 
 /// Candidates take turns, so that what else the machine does meets all of them, there and back: what the one before
 /// leaves in the caches counts as well.
-Result<std::vector<Measured>> measure_all(const StreamView<float>& stream, const CodecSpec& spec,
-                                          const std::vector<CodecCandidate>& candidates, uint32_t repeats) {
-  std::vector<Measured> all;
+Result<std::vector<ExplainMeasured>> measure_all(const StreamView<float>& stream, const CodecSpec& spec,
+                                                 const std::vector<CodecCandidate>& candidates, uint32_t repeats) {
+  std::vector<ExplainMeasured> all;
   for (const CodecCandidate& candidate : candidates) all.push_back({candidate});
   for (uint32_t i = 0; i <= repeats; ++i) {
     for (size_t turn = 0; turn < all.size(); ++turn) {
-      Measured& one = all[i % 2 == 0 ? turn : all.size() - 1 - turn];
+      ExplainMeasured& one = all[i % 2 == 0 ? turn : all.size() - 1 - turn];
       disturb_caches();
       const Result<CodingTimes> times = time_coding(stream, one.candidate, spec);
       if (!times) return std::unexpected(times.error());
@@ -89,12 +89,13 @@ Result<std::vector<Measured>> measure_all(const StreamView<float>& stream, const
   return all;
 }
 
-const Measured& fastest(const std::vector<Measured>& all, double link_bits_per_s) {
-  return *std::ranges::min_element(all, {}, [&](const Measured& one) { return one.total_ns(link_bits_per_s); });
+const ExplainMeasured& fastest(const std::vector<ExplainMeasured>& all, double link_bits_per_s) {
+  return *std::ranges::min_element(all, {}, [&](const ExplainMeasured& one) { return one.total_ns(link_bits_per_s); });
 }
 
-const Measured& of(const std::vector<Measured>& all, const CodecCandidate& candidate) {
-  const auto found = std::ranges::find_if(all, [&](const Measured& m) { return m.candidate.codes_as(candidate); });
+const ExplainMeasured& of(const std::vector<ExplainMeasured>& all, const CodecCandidate& candidate) {
+  const auto found =
+      std::ranges::find_if(all, [&](const ExplainMeasured& m) { return m.candidate.codes_as(candidate); });
   MILLRACE_CHECK(found != all.end());
   return *found;
 }
@@ -113,12 +114,12 @@ ChoiceInput input_of(const CodecSpec& spec, double link_bits_per_s, Detail detai
 constexpr size_t kFinalists = 6;
 constexpr uint32_t kFinalRepeats = 5;  ///< times the repeats
 
-Result<std::vector<Measured>> finalists(const StreamView<float>& stream, const CodecSpec& spec,
-                                        std::vector<Measured> all, const CodecCandidate& chosen, double rate,
-                                        uint32_t repeats) {
-  std::ranges::sort(all, {}, [rate](const Measured& one) { return one.total_ns(rate); });
+Result<std::vector<ExplainMeasured>> finalists(const StreamView<float>& stream, const CodecSpec& spec,
+                                               std::vector<ExplainMeasured> all, const CodecCandidate& chosen,
+                                               double rate, uint32_t repeats) {
+  std::ranges::sort(all, {}, [rate](const ExplainMeasured& one) { return one.total_ns(rate); });
   std::vector<CodecCandidate> last{chosen};
-  for (const Measured& one : all) {
+  for (const ExplainMeasured& one : all) {
     if (last.size() <= kFinalists && !one.candidate.codes_as(chosen)) last.push_back(one.candidate);
   }
   return measure_all(stream, spec, last, repeats * kFinalRepeats);
@@ -135,8 +136,8 @@ void add_cells(const StreamView<float>& stream, double density, Clustering clust
     const CodecChoice choice = choose_codecs(stream, input_of(spec, rate, Detail::kToChoose));
     const auto last = finalists(stream, spec, *all, choice.chosen, rate, options.repeats);
     MILLRACE_CHECK(last.has_value());
-    const Measured& chosen = of(*last, choice.chosen);
-    const Measured& best = fastest(*last, rate);
+    const ExplainMeasured& chosen = of(*last, choice.chosen);
+    const ExplainMeasured& best = fastest(*last, rate);
     rows.push_back({{"algorithm", candidate_text(chosen.candidate)},
                     {"best", candidate_text(best.candidate)},
                     {"n", stream.dimension},
@@ -169,7 +170,7 @@ Result<nlohmann::json> explain_codec(const CodecExplainOptions& options) {
   const auto all = measure_all(stream->view(), *spec, choice.candidates, options.repeats);
   if (!all) return std::unexpected(all.error());
   nlohmann::json rows = nlohmann::json::array();
-  for (const Measured& one : *all) {
+  for (const ExplainMeasured& one : *all) {
     rows.push_back({{"algorithm", candidate_text(one.candidate)},
                     {"expected_us", one.candidate.total_ns * 1e-3},
                     {"measured_us", one.total_ns(rate) * 1e-3},
@@ -179,7 +180,7 @@ Result<nlohmann::json> explain_codec(const CodecExplainOptions& options) {
                     {"expected_bytes", std::round(one.candidate.bytes)},
                     {"bytes", one.best.bytes}});
   }
-  const Measured& best = fastest(*all, rate);
+  const ExplainMeasured& best = fastest(*all, rate);
   return nlohmann::json{{"bench", "codec_explain"},
                         {"n", stream->dimension},
                         {"density", choice.density},

@@ -180,7 +180,7 @@ void add_good_indices(const IndexCodec& codec, size_t bytes, uint64_t n, Worst& 
   }
 }
 
-IndexBuffer uniform_indices(uint64_t n, uint64_t count, uint64_t seed) {
+IndexBuffer hostile_uniform_indices(uint64_t n, uint64_t count, uint64_t seed) {
   RandomSequence random(RandomKey::from(seed));
   IndexBuffer indices;
   uint64_t wanted = count;
@@ -192,13 +192,13 @@ IndexBuffer uniform_indices(uint64_t n, uint64_t count, uint64_t seed) {
   return indices;
 }
 
-nlohmann::json index_row(const IndexCodec& codec, uint64_t count, const CodecBenchOptions& options) {
+nlohmann::json hostile_index_row(const IndexCodec& codec, uint64_t count, const CodecBenchOptions& options) {
   const uint64_t n = options.n;
   const Decode decode = [&](ByteSpan bytes, uint64_t said, Output& out) {
     static_cast<void>(codec.decode(bytes, n, said, out.indices));
   };
-  const HostileCode good =
-      index_code(codec, uniform_indices(n, count, options.seed), n, CodecSpec().bloom_false_positive_rate, "uniform");
+  const HostileCode good = index_code(codec, hostile_uniform_indices(n, count, options.seed), n,
+                                      CodecSpec().bloom_false_positive_rate, "uniform");
   Worst good_ones(decode);
   good_ones.add(good);
   add_good_indices(codec, good.bytes.size(), n, good_ones);
@@ -239,8 +239,8 @@ HostileCode value_code(const ValueCodec& codec, const CodecSpec& spec, const Val
   return code;
 }
 
-nlohmann::json value_row(const ValueCodec& codec, const CodecSpec& spec, uint64_t count,
-                         const CodecBenchOptions& options) {
+nlohmann::json hostile_value_row(const ValueCodec& codec, const CodecSpec& spec, uint64_t count,
+                                 const CodecBenchOptions& options) {
   const Decode decode = [&](ByteSpan bytes, uint64_t said, Output& out) {
     if (!codec.check(bytes, said, ValueType::kF32)) return;  // asked before there is memory for the values
     out.values.resize(said);
@@ -268,11 +268,11 @@ Result<nlohmann::json> bench_codec_hostile(const CodecBenchOptions& options) {
   const tbb::global_control one_thread(tbb::global_control::max_allowed_parallelism, 1);
   const auto count = std::max<uint64_t>(1, static_cast<uint64_t>(options.density * static_cast<double>(options.n)));
   nlohmann::json rows = nlohmann::json::array();
-  for (const IndexCodec* codec : index_codecs()) rows.push_back(index_row(*codec, count, options));
+  for (const IndexCodec* codec : index_codecs()) rows.push_back(hostile_index_row(*codec, count, options));
   for (const ValueCodec* codec : value_codecs()) {
     const bool has_bits = codec->id() == ValueCodecId::kQsgd;
     for (const uint32_t bits : has_bits ? std::vector<uint32_t>{2, 4, 8} : std::vector<uint32_t>{4})
-      rows.push_back(value_row(*codec, {.value = codec->id(), .qsgd_bits = bits}, count, options));
+      rows.push_back(hostile_value_row(*codec, {.value = codec->id(), .qsgd_bits = bits}, count, options));
   }
   return nlohmann::json{{"bench", "codec_hostile"},
                         {"n", options.n},

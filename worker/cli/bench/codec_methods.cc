@@ -17,7 +17,7 @@ constexpr uint64_t kContainerHeaderBytes = 64;  // WIRE_FORMAT.md, "Codec contai
 
 /// Median time of `repeats` runs, in seconds.
 template <typename Run>
-double seconds(uint32_t repeats, const Run& run) {
+double methods_seconds(uint32_t repeats, const Run& run) {
   run();  // warms the buffers
   std::vector<double> times;
   for (uint32_t i = 0; i < repeats; ++i) {
@@ -29,7 +29,7 @@ double seconds(uint32_t repeats, const Run& run) {
 }
 
 /// Both sparse, or both dense.
-double relative_error(const StreamView<float>& selected, const StreamView<float>& decoded) {
+double methods_relative_error(const StreamView<float>& selected, const StreamView<float>& decoded) {
   const auto index_of = [](const StreamView<float>& stream, size_t at) {
     return stream.dense ? at : stream.indices[at];
   };
@@ -55,7 +55,7 @@ nlohmann::json method_row(const Method& method, const StreamView<float>& stream,
   MILLRACE_CHECK(spec.has_value(), std::string(method.codec_up));
   const EncodeOptions encode{*spec, RandomKey::from(options.seed), 0};
   CodedStream<float> coded;
-  const double encode_s = seconds(options.repeats, [&] {
+  const double encode_s = methods_seconds(options.repeats, [&] {
     auto result = encode_stream(stream, {}, encode);
     MILLRACE_CHECK(result.has_value(), std::string(method.name));
     coded = std::move(*result);
@@ -64,7 +64,7 @@ nlohmann::json method_row(const Method& method, const StreamView<float>& stream,
   Stream<float> received;
   received.dimension = stream.dimension;
   received.dense = stream.dense;
-  const double decode_s = seconds(options.repeats, [&] {
+  const double decode_s = methods_seconds(options.repeats, [&] {
     if (!coded.dense) {
       MILLRACE_CHECK(find_index_codec(coded.index_codec)
                          ->decode(coded.index_bytes, coded.dimension, coded.count, received.indices)
@@ -83,7 +83,7 @@ nlohmann::json method_row(const Method& method, const StreamView<float>& stream,
           {"bits_per_entry", 8.0 * static_cast<double>(bytes) / entries},
           {"encode_mentry_s", entries / encode_s * 1e-6},
           {"decode_mentry_s", entries / decode_s * 1e-6},
-          {"relative_error", relative_error(stream, received.view())}};
+          {"relative_error", methods_relative_error(stream, received.view())}};
 }
 
 }  // namespace

@@ -81,8 +81,8 @@ std::vector<std::string> worker_flags(const ConvergeOptions& options, const Trai
   return flags;
 }
 
-std::expected<json, Failure> run_row(TrainingCluster& cluster, const ConvergeOptions& options, const TrainingData& data,
-                                     const ConvergeRow& row, const Say& say) {
+std::expected<json, Failure> run_row_converge(TrainingCluster& cluster, const ConvergeOptions& options,
+                                              const TrainingData& data, const ConvergeRow& row, const Say& say) {
   say(row.title + " …");
   const auto outputs =
       cluster.train("converge-" + row.name, [&](uint32_t worker) { return worker_flags(options, data, row, worker); });
@@ -239,7 +239,7 @@ std::expected<json, Failure> bench_converge(const ConvergeOptions& options, cons
   json rows = json::array();
   for (const ConvergeRow& row : converge_rows(options)) {
     if (!wanted(options, row.name)) continue;
-    auto finished = run_row(*cluster, options, *data, row, say);
+    auto finished = run_row_converge(*cluster, options, *data, row, say);
     if (!finished) return std::unexpected(finished.error());
     rows.push_back(std::move(*finished));
   }

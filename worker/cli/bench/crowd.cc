@@ -23,10 +23,10 @@ namespace {
 using nlohmann::json;
 using Progress = std::function<void(const std::string&)>;
 
-constexpr int kLookEveryMs = 200;
+constexpr int kCrowdLookEveryMs = 200;
 constexpr int kBaseTimeoutMs = 120'000;
 constexpr int kRoundTimeoutMs = 10'000;
-constexpr double kMegabyte = 1e6;
+constexpr double kCrowdMegabyte = 1e6;
 
 /// A session takes some twenty descriptors: the common limit of 1,024 is soon reached.
 void raise_descriptor_limit() {
@@ -52,7 +52,7 @@ int run_threads(const ServeWorkerSetup& setup, uint32_t first, uint32_t stride, 
   return std::ranges::max(codes);
 }
 
-ServeWorkerSetup setup_of(const CrowdOptions& options, uint32_t workers, std::vector<std::string> shards) {
+ServeWorkerSetup crowd_setup_of(const CrowdOptions& options, uint32_t workers, std::vector<std::string> shards) {
   ServeWorkerSetup setup;
   setup.job = "crowd-" + std::to_string(workers);
   setup.workers = workers;
@@ -104,41 +104,43 @@ Outcome wait_for(std::vector<ChildProcess>& processes, const ServeWorkerSetup& s
       const bool ours = report->exit_code <= static_cast<int>(ExitCode::kJobEnded);
       return fail_with(ours ? static_cast<ExitCode>(report->exit_code) : ExitCode::kJobEnded, sentence);
     }
-    if (processes[done].wait(kLookEveryMs)) ++done;
+    if (processes[done].wait(kCrowdLookEveryMs)) ++done;
   }
   return {};
 }
 
-double quantile(std::vector<double> values, double q) {
+double crowd_quantile(std::vector<double> values, double q) {
   std::ranges::sort(values);
   return values[static_cast<size_t>(std::llround(q * static_cast<double>(values.size() - 1)))];
 }
 
-struct Measured {
+struct CrowdMeasured {
   CrowdRow row;
   json more;
 };
 
-Measured measured(const CrowdOptions& options, const ServeWorkerSetup& setup, ServeShared& shared, TimeNs started) {
-  Measured result;
+CrowdMeasured measured(const CrowdOptions& options, const ServeWorkerSetup& setup, ServeShared& shared,
+                       TimeNs started) {
+  CrowdMeasured result;
   CrowdRow& row = result.row;
   row.workers = setup.workers;
   std::vector<double> times;
   for (uint32_t round = options.warmup_rounds; round < setup.rounds; ++round) times.push_back(shared.round_ms(round));
-  row.round_ms = quantile(times, 0.5);
+  row.round_ms = crowd_quantile(times, 0.5);
   const double worker_rounds = static_cast<double>(setup.workers) * options.rounds;
   for (uint32_t worker = 0; worker < setup.workers; ++worker) {
     row.bytes_up += static_cast<double>(shared.report(worker).bytes_up) / worker_rounds;
     row.bytes_down += static_cast<double>(shared.report(worker).bytes_down) / worker_rounds;
   }
-  result.more = {{"round_p99_ms", quantile(times, 0.99)},
-                 {"round_min_ms", quantile(times, 0)},
+  result.more = {{"round_p99_ms", crowd_quantile(times, 0.99)},
+                 {"round_min_ms", crowd_quantile(times, 0)},
                  {"start_s", static_cast<double>(shared.start_ns(0, 0) - started) / static_cast<double>(kNsPerS)},
                  {"agrees_with_oracle", shared.report(0).check == 1}};
   return result;
 }
 
-std::expected<Measured, Failure> run_row(const CrowdOptions& options, uint32_t workers, const std::string& folder) {
+std::expected<CrowdMeasured, Failure> run_row_crowd(const CrowdOptions& options, uint32_t workers,
+                                                    const std::string& folder) {
   std::error_code problem;
   std::filesystem::create_directories(folder, problem);
   if (problem) return fail_with(ExitCode::kIo, "cannot make the folder " + folder + ": " + problem.message());
@@ -146,7 +148,7 @@ std::expected<Measured, Failure> run_row(const CrowdOptions& options, uint32_t w
   if (!shards) return std::unexpected(shards.error());
   std::vector<std::string> addresses;
   for (const ShardProcess& shard : *shards) addresses.push_back(shard.address());
-  const ServeWorkerSetup setup = setup_of(options, workers, std::move(addresses));
+  const ServeWorkerSetup setup = crowd_setup_of(options, workers, std::move(addresses));
   auto shared = ServeShared::create(workers, setup.rounds);
   if (!shared) return fail_with(shared.error());
   const TimeNs started = monotonic_now_ns();
@@ -161,7 +163,7 @@ std::expected<Measured, Failure> run_row(const CrowdOptions& options, uint32_t w
     return fail_with(done.error().code, std::to_string(workers) + " workers: " + done.error().message +
                                             " (servers' logs: " + folder + ")");
   }
-  Measured result = measured(options, setup, **shared, started);
+  CrowdMeasured result = measured(options, setup, **shared, started);
   double seconds = 0;
   for (ShardProcess& shard : *shards) {
     const ExitReport report = shard.stop();
@@ -173,14 +175,14 @@ std::expected<Measured, Failure> run_row(const CrowdOptions& options, uint32_t w
   return result;
 }
 
-json row_json(const Measured& measured, const CrowdRow& first, uint32_t shards) {
+json crowd_row_json(const CrowdMeasured& measured, const CrowdRow& first, uint32_t shards) {
   const CrowdRow& row = measured.row;
   json result = {{"algorithm", std::to_string(row.workers) + " workers"},
                  {"workers", row.workers},
                  {"round_ms", row.round_ms},
                  {"bytes_up", row.bytes_up},
                  {"bytes_down", row.bytes_down},
-                 {"shard_peak_mb", row.shard_memory_bytes / kMegabyte}};
+                 {"shard_peak_mb", row.shard_memory_bytes / kCrowdMegabyte}};
   result.update(measured.more);
   result.update(compare_crowd(row, first, shards));
   return result;
@@ -205,7 +207,8 @@ std::expected<json, Failure> bench_crowd(const CrowdOptions& options, const Prog
   interruption_requests();
   const std::vector<std::string> nobody(options.shards, "tcp://127.0.0.1:1");
   for (const uint32_t workers : options.workers) {
-    if (Status valid = check_serve_job(setup_of(options, workers, nobody)); !valid) return fail_with(valid.error());
+    if (Status valid = check_serve_job(crowd_setup_of(options, workers, nobody)); !valid)
+      return fail_with(valid.error());
   }
   if (options.workers.empty() || !std::ranges::is_sorted(options.workers, std::ranges::less_equal()))
     return fail_with(ExitCode::kUsage, "--workers: numbers that increase, at least one");
@@ -216,14 +219,14 @@ std::expected<json, Failure> bench_crowd(const CrowdOptions& options, const Prog
   CrowdRow first;
   for (const uint32_t workers : options.workers) {
     progress(std::to_string(workers) + " workers, " + std::to_string(options.rounds) + " rounds");
-    auto row = run_row(options, workers, *folder + "/" + std::to_string(workers));
+    auto row = run_row_crowd(options, workers, *folder + "/" + std::to_string(workers));
     if (!row) {
       // The servers' logs stay where the failure points to them, and nowhere else.
       if (row.error().code == ExitCode::kInterrupted) std::filesystem::remove_all(*folder, ignored);
       return std::unexpected(row.error());
     }
     if (rows.empty()) first = row->row;
-    rows.push_back(row_json(*row, first, options.shards));
+    rows.push_back(crowd_row_json(*row, first, options.shards));
   }
   std::filesystem::remove_all(*folder, ignored);
   return json{{"bench", "crowd"},       {"shards", options.shards},   {"processes", options.processes},

@@ -24,11 +24,11 @@ namespace {
 using nlohmann::json;
 using Progress = std::function<void(const std::string&)>;
 
-constexpr int kLookEveryMs = 1;
+constexpr int kRecoverLookEveryMs = 1;
 constexpr TimeNs kPatienceNs = 90 * kNsPerS;  ///< for any one thing to happen
 constexpr uint64_t kStepsToTheEnd = 20;       ///< so that nobody is beyond the end when it is said
 
-double seconds(TimeNs span) { return static_cast<double>(span) / static_cast<double>(kNsPerS); }
+double recover_seconds(TimeNs span) { return static_cast<double>(span) / static_cast<double>(kNsPerS); }
 double milliseconds(TimeNs span) { return static_cast<double>(span) / static_cast<double>(kNsPerMs); }
 
 double median(std::vector<double> values) {
@@ -142,8 +142,9 @@ class Recovering {
           return fail_with(ExitCode::kJobEnded, "shard " + std::to_string(shard) + " ended");
       }
       if (monotonic_now_ns() > deadline)
-        return fail_with(ExitCode::kJobEnded, fmt::format("not within {:.0f} s: {}", seconds(kPatienceNs), what));
-      ::poll(nullptr, 0, kLookEveryMs);
+        return fail_with(ExitCode::kJobEnded,
+                         fmt::format("not within {:.0f} s: {}", recover_seconds(kPatienceNs), what));
+      ::poll(nullptr, 0, kRecoverLookEveryMs);
     }
     return {};
   }
@@ -204,7 +205,9 @@ class Recovering {
     if (Outcome moved = wait_until("every worker has an update of the shard that was started again", all_moved); !moved)
       return std::unexpected(moved.error());
     if (Outcome more = wait_for_rounds(); !more) return std::unexpected(more.error());
-    return json{{"shard", shard}, {"ready_s", seconds(ready - killed)}, {"first_update_s", seconds(last - killed)}};
+    return json{{"shard", shard},
+                {"ready_s", recover_seconds(ready - killed)},
+                {"first_update_s", recover_seconds(last - killed)}};
   }
 
   /// Rounds of a worker that began in [from, to), in milliseconds.
@@ -246,8 +249,8 @@ class Recovering {
       std::ranges::copy(round_times(running.serial, started, counted), std::back_inserter(meanwhile));
     }
     if (meanwhile.empty()) return fail_with(ExitCode::kInternal, "no round began while the new process joined");
-    return json{{"has_weights_s", seconds(joiner.has_weights_ns - started)},
-                {"takes_part_s", seconds(counted - started)},
+    return json{{"has_weights_s", recover_seconds(joiner.has_weights_ns - started)},
+                {"takes_part_s", recover_seconds(counted - started)},
                 {"round_before_ms", median(before)},
                 {"round_meanwhile_ms", median(meanwhile)},
                 {"round_longest_ms", std::ranges::max(meanwhile)},
@@ -330,7 +333,7 @@ class Recovering {
   uint32_t next_serial_ = options_.workers;
 };
 
-std::expected<RecoverSetup, Failure> setup_of(const RecoverOptions& options) {
+std::expected<RecoverSetup, Failure> recover_setup_of(const RecoverOptions& options) {
   RecoverSetup setup;
   setup.job = "recover";
   setup.workers = options.workers;
@@ -352,7 +355,7 @@ std::expected<RecoverSetup, Failure> setup_of(const RecoverOptions& options) {
 
 std::expected<json, Failure> bench_recover(const RecoverOptions& options, const Progress& progress) {
   interruption_requests();
-  auto setup = setup_of(options);
+  auto setup = recover_setup_of(options);
   if (!setup) return std::unexpected(setup.error());
   const auto folder = make_scratch_folder("millrace-recover");
   if (!folder) return fail_with(folder.error());

@@ -11,9 +11,9 @@ namespace millrace::cli {
 namespace {
 
 // A busy machine must not make a job end that only comes back late: the benchmark has a limit of its own.
-constexpr uint32_t kPatienceMs = 120'000;
+constexpr uint32_t kRecoverWorkerPatienceMs = 120'000;
 
-JobOptions job_options(const RecoverSetup& setup, uint32_t worker) {
+JobOptions recover_worker_job_options(const RecoverSetup& setup, uint32_t worker) {
   JobOptions job;
   job.name = setup.job;
   job.worker = worker;
@@ -24,7 +24,7 @@ JobOptions job_options(const RecoverSetup& setup, uint32_t worker) {
   job.codec_down = setup.codec;
   job.parts_per_shard = setup.parts_per_shard;
   job.heartbeat_ms = setup.heartbeat_ms;
-  job.shard_silence_ms = kPatienceMs;
+  job.shard_silence_ms = kRecoverWorkerPatienceMs;
   job.returns = true;
   return job;
 }
@@ -42,7 +42,7 @@ class RecoverWorker {
  public:
   RecoverWorker(const RecoverSetup& setup, uint32_t worker, uint32_t serial, RecoverShared& shared)
       : setup_(setup), serial_(serial), shared_(shared), own_(shared.process(serial)), weights_(setup.marks.n, 0.0f) {
-    session_ = Session::connect(job_options(setup, worker), {tensor_options(setup, weights_)});
+    session_ = Session::connect(recover_worker_job_options(setup, worker), {tensor_options(setup, weights_)});
     own_.has_weights_ns = monotonic_now_ns();
   }
 
@@ -110,7 +110,8 @@ std::vector<std::pair<uint64_t, uint64_t>> recover_parts(const RecoverSetup& set
 }
 
 Status check_recover_job(const RecoverSetup& setup) {
-  if (Status valid = check_bench_job(job_options(setup, 0), {tensor_options(setup, {})}); !valid) return valid;
+  if (Status valid = check_bench_job(recover_worker_job_options(setup, 0), {tensor_options(setup, {})}); !valid)
+    return valid;
   return check_lossless(setup.codec, "every weight");
 }
 

@@ -47,7 +47,7 @@ struct Sample {
   double ms = 0;
 };
 
-class Measured {
+class SelectMeasured {
  public:
   template <typename Run>
   void add(const std::vector<float>& values, Run&& run) {
@@ -86,7 +86,7 @@ class Measured {
   std::vector<Sample> samples_;
 };
 
-nlohmann::json row(const std::string& algorithm, const Measured& measured, double selected_over_k) {
+nlohmann::json select_row(const std::string& algorithm, const SelectMeasured& measured, double selected_over_k) {
   return {{"algorithm", algorithm},
           {"ms", measured.ms()},
           {"ratio_to_read_pass", measured.ratio()},
@@ -168,11 +168,11 @@ double over_k(uint64_t selected, const SelectBenchOptions& options) {
 }
 
 nlohmann::json read_pass_row(const SelectBenchOptions& options, const std::vector<float>& values) {
-  Measured read_pass;
+  SelectMeasured read_pass;
   for (uint32_t repeat = 0; repeat < options.repeats; ++repeat) {
     read_pass.add(values, [&] { max_magnitude<float>(values); });
   }
-  nlohmann::json result = row("read_pass", read_pass, 0);
+  nlohmann::json result = select_row("read_pass", read_pass, 0);
   result["selected_over_k"] = nullptr;
   return result;
 }
@@ -180,11 +180,11 @@ nlohmann::json read_pass_row(const SelectBenchOptions& options, const std::vecto
 nlohmann::json stationary_row(const SelectionInfo& info, const SelectBenchOptions& options,
                               const std::vector<float>& values) {
   Benched benched(info, spec_for(info, options, values), options.n, options.seed);
-  Measured measured;
+  SelectMeasured measured;
   for (uint32_t repeat = 0; repeat < options.repeats; ++repeat) {
     measured.add(values, [&] { benched.run(values, repeat); });
   }
-  return row(std::string(word_of(info)), measured, over_k(benched.selected(), options));
+  return select_row(std::string(word_of(info)), measured, over_k(benched.selected(), options));
 }
 
 // Fresh normals every step would take longer than all that is measured: the noise is one array of them, read from another
@@ -208,7 +208,7 @@ nlohmann::json drifting_row(const SelectionInfo& info, const SelectBenchOptions&
   const std::vector<float> base = data.trace_n == 0 ? std::vector<float>() : data.values;
   std::vector<float> values = data.values;
   Benched benched(info, spec, options.n, options.seed);
-  Measured measured;
+  SelectMeasured measured;
   std::vector<double> counts;
   uint32_t exact_steps = 0;
   for (uint32_t step = 0; step < steps; ++step) {
@@ -218,7 +218,7 @@ nlohmann::json drifting_row(const SelectionInfo& info, const SelectBenchOptions&
     exact_steps += step % spec.period == 0 ? 1 : 0;
   }
   const auto [least, most] = std::minmax_element(counts.begin(), counts.end());
-  nlohmann::json result = row(std::string(word_of(info)), measured, median(counts));
+  nlohmann::json result = select_row(std::string(word_of(info)), measured, median(counts));
   result["selected_over_k_min"] = *least;
   result["selected_over_k_max"] = *most;
   result["ratio_mean"] = measured.ratio_mean();

@@ -38,7 +38,7 @@ using Progress = std::function<void(const std::string&)>;
 
 constexpr int kStartTimeoutMs = 30'000;
 constexpr int kStopGraceMs = 5'000;
-constexpr double kMegabyte = 1e6;
+constexpr double kServeMegabyte = 1e6;
 constexpr const char* kSwitchRow = "switch";
 constexpr const char* kRacksRow = "racks";
 constexpr const char* kCutRow = "racks+cut";
@@ -54,7 +54,7 @@ constexpr uint32_t kPartsLoopback = 3;
 constexpr uint32_t kPartsLimited = 9;
 constexpr uint32_t kPartsLimitedFewBits = 3;
 
-double quantile(std::vector<double> values, double q) {
+double serve_quantile(std::vector<double> values, double q) {
   std::sort(values.begin(), values.end());
   return values[static_cast<size_t>(std::llround(q * static_cast<double>(values.size() - 1)))];
 }
@@ -210,8 +210,8 @@ Result<RowSetup> row_setup(const Plan& plan, const std::string& name) {
   return fail(ErrorCode::kInvalidArgument, "unknown row '" + name + "': lossless, qsgd4 and qsgd8 are known");
 }
 
-json row_json(const Plan& plan, const RowSetup& row, ServeShared& shared, const std::vector<ExitReport>& workers,
-              const std::vector<ExitReport>& shards) {
+json serve_row_json(const Plan& plan, const RowSetup& row, ServeShared& shared, const std::vector<ExitReport>& workers,
+                    const std::vector<ExitReport>& shards) {
   double up = 0;
   double down = 0;
   uint64_t worker_peak = 0;
@@ -237,8 +237,8 @@ json row_json(const Plan& plan, const RowSetup& row, ServeShared& shared, const 
               {"checked_entries", checked.checked_count},
               {"agrees_with_oracle", checked.check == 1},
               {"relative_error", checked.relative_error},
-              {"worker_peak_mb", static_cast<double>(worker_peak) / kMegabyte},
-              {"shard_peak_mb", static_cast<double>(shard_peak) / kMegabyte}};
+              {"worker_peak_mb", static_cast<double>(worker_peak) / kServeMegabyte},
+              {"shard_peak_mb", static_cast<double>(shard_peak) / kServeMegabyte}};
 }
 
 /// Where the row's switch is; of a row of the server path nothing.
@@ -309,9 +309,9 @@ struct RowRuns {
 
   json with_times() const {
     json whole = row;
-    whole["round_ms"] = quantile(times, 0.5);
-    whole["round_p99_ms"] = quantile(times, 0.99);
-    whole["round_min_ms"] = quantile(times, 0);
+    whole["round_ms"] = serve_quantile(times, 0.5);
+    whole["round_p99_ms"] = serve_quantile(times, 0.99);
+    whole["round_min_ms"] = serve_quantile(times, 0);
     return whole;
   }
 };
@@ -372,7 +372,8 @@ Result<std::string> write_job_files(const Plan& plan, const Hosts& hosts, const 
 }
 
 /// As `worker` is told: its rack is its own.
-ServeWorkerSetup setup_of(const ServeWorkerSetup& setup, const std::vector<SwitchProcess>& switches, uint32_t worker) {
+ServeWorkerSetup serve_setup_of(const ServeWorkerSetup& setup, const std::vector<SwitchProcess>& switches,
+                                uint32_t worker) {
   ServeWorkerSetup own = setup;
   for (size_t rack = 0; rack < setup.racks.size(); ++rack) {
     if (std::ranges::binary_search(setup.racks[rack], worker)) own.path.path += ",rack:" + switches[rack].address();
@@ -411,7 +412,8 @@ void add_racks(const Plan& plan, const RowSetup& row, ServeShared& shared, json&
 }
 
 /// files  what the names of the table and of the logs begin with.
-Outcome run_row(const Plan& plan, const Hosts& hosts, const RowSetup& row, const std::string& files, RowRuns& runs) {
+Outcome run_row_serve(const Plan& plan, const Hosts& hosts, const RowSetup& row, const std::string& files,
+                      RowRuns& runs) {
   const auto& options = plan.options;
   auto shared = ServeShared::create(options.workers, plan.rounds_all);
   if (!shared) return fail_with(shared.error());
@@ -452,7 +454,7 @@ Outcome run_row(const Plan& plan, const Hosts& hosts, const RowSetup& row, const
   for (uint32_t worker = 0; worker < options.workers; ++worker) {
     const SpawnOptions where{{}, hosts.network_namespace(options.shards + worker), {}, {}};
     auto child = ChildProcess::fork_call(
-        where, [&, worker] { return run_serve_worker(setup_of(setup, *switches, worker), worker, **shared); });
+        where, [&, worker] { return run_serve_worker(serve_setup_of(setup, *switches, worker), worker, **shared); });
     if (!child) return fail_with(child.error());
     workers.push_back(std::move(*child));
   }
@@ -472,7 +474,7 @@ Outcome run_row(const Plan& plan, const Hosts& hosts, const RowSetup& row, const
   for (auto& shard : shards) shard_reports.push_back(shard.stop(kStopGraceMs));
   const std::vector<double> times = measured_ms(**shared, plan);
   runs.times.insert(runs.times.end(), times.begin(), times.end());
-  runs.row = row_json(plan, row, **shared, worker_reports, shard_reports);
+  runs.row = serve_row_json(plan, row, **shared, worker_reports, shard_reports);
   add_racks(plan, row, **shared, runs.row);
   return {};
 }
@@ -497,13 +499,13 @@ Outcome run_rows(const Plan& plan, const Hosts& hosts, RowSetup row, json& rows)
   for (size_t turn = 0; turn < turns.size(); ++turn) {
     row.audit = turns[turn];
     const std::string files = plan.directory + "/" + row.name + "-" + row.links + std::to_string(turn);
-    if (auto done = run_row(each, hosts, row, files, row.audit ? with : without); !done) return done;
+    if (auto done = run_row_serve(each, hosts, row, files, row.audit ? with : without); !done) return done;
   }
   if (!without.times.empty()) rows.push_back(without.with_times());
   if (with.times.empty()) return {};
   rows.push_back(with.with_times());
   if (without.times.empty()) return {};
-  rows.back()["audit_ratio"] = quantile(with.times, 0.5) / quantile(without.times, 0.5);
+  rows.back()["audit_ratio"] = serve_quantile(with.times, 0.5) / serve_quantile(without.times, 0.5);
   return {};
 }
 
@@ -534,9 +536,9 @@ double raw_gbit_s(const Plan& plan, double round_ms) {
 json raw_row(const char* name, const Plan& plan, const std::vector<double>& times) {
   return json{{"algorithm", name},
               {"parts_per_shard", plan.parts_or(kPartsLimited)},
-              {"round_ms", quantile(times, 0.5)},
-              {"round_p99_ms", quantile(times, 0.99)},
-              {"round_min_ms", quantile(times, 0)},
+              {"round_ms", serve_quantile(times, 0.5)},
+              {"round_p99_ms", serve_quantile(times, 0.99)},
+              {"round_min_ms", serve_quantile(times, 0)},
               {"bytes_up", plan.k * RawPlan::kPairBytes},
               {"bytes_down", plan.k * RawPlan::kPairBytes}};
 }
@@ -572,13 +574,13 @@ std::expected<json, Failure> bench_serve(const ServeBenchOptions& options, const
   raw->insert(raw->end(), raw_after->begin(), raw_after->end());
   auto tuned = run_raw(*plan, *hosts, RawAllocator::kTuned);
   if (!tuned) return std::unexpected(tuned.error());
-  const double raw_ms = quantile(*raw, 0.5);
+  const double raw_ms = serve_quantile(*raw, 0.5);
   const double gbit_s = raw_gbit_s(*plan, raw_ms);
   for (auto& row : rows) {
     row["raw_zmq_ms"] = raw_ms;
     row["raw_zmq_gbit_s"] = gbit_s;
     row["ratio_to_raw_zmq"] = row["round_ms"].get<double>() / raw_ms;
-    row["ratio_to_raw_zmq_tuned_allocator"] = row["round_ms"].get<double>() / quantile(*tuned, 0.5);
+    row["ratio_to_raw_zmq_tuned_allocator"] = row["round_ms"].get<double>() / serve_quantile(*tuned, 0.5);
   }
   compare_paths(rows);
   compare_racks(rows);

@@ -14,10 +14,10 @@
 namespace millrace::cli {
 namespace {
 
-constexpr double kErrorMax = 1e-3;      ///< as judge_switch_update()'s
-constexpr double kWellOver = 1.2;       ///< of a threshold
-constexpr double kMissingShare = 0.01;  ///< of what is well over both
-constexpr double kSizeOff = 0.25;       ///< of k
+constexpr double kServeRacksErrorMax = 1e-3;      ///< as judge_switch_update()'s
+constexpr double kServeRacksWellOver = 1.2;       ///< of a threshold
+constexpr double kServeRacksMissingShare = 0.01;  ///< of what is well over both
+constexpr double kServeRacksSizeOff = 0.25;       ///< of k
 constexpr int kStatusTimeoutMs = 10'000;
 
 /// The sum of these workers' inputs.
@@ -123,7 +123,7 @@ ServeVerdict judge_cut_update(const ServeJob& job, const std::vector<std::vector
   std::vector<double> least;
   for (const std::vector<uint32_t>& rack : racks) {
     sums.push_back(sum_of(job, rack, round));
-    least.push_back(kWellOver * threshold_of(sums.back(), share));
+    least.push_back(kServeRacksWellOver * threshold_of(sums.back(), share));
   }
   ServeVerdict verdict;
   double error = 0;
@@ -141,16 +141,16 @@ ServeVerdict judge_cut_update(const ServeJob& job, const std::vector<std::vector
     norm += wanted * wanted;
   }
   verdict.relative_error = norm > 0 ? std::sqrt(error / norm) : 0;
-  if (verdict.relative_error > kErrorMax) {
+  if (verdict.relative_error > kServeRacksErrorMax) {
     verdict.reason =
         "its entries are not sums of racks' sums: a relative error of " + std::to_string(verdict.relative_error);
     return verdict;
   }
-  if (static_cast<double>(update.values.size()) > (1 + kSizeOff) * static_cast<double>(job.k)) {
+  if (static_cast<double>(update.values.size()) > (1 + kServeRacksSizeOff) * static_cast<double>(job.k)) {
     verdict.reason = std::to_string(update.values.size()) + " entries, and k is " + std::to_string(job.k);
     return verdict;
   }
-  const double global = kWellOver * threshold_of(serve_sum(job, round), job.k);
+  const double global = kServeRacksWellOver * threshold_of(serve_sum(job, round), job.k);
   size_t large = 0;
   size_t missing = 0;
   for (size_t rack = 0; rack < sums.size(); ++rack) {
@@ -160,7 +160,7 @@ ServeVerdict judge_cut_update(const ServeJob& job, const std::vector<std::vector
       missing += std::ranges::binary_search(update.indices, sums[rack].indices[i]) ? 0 : 1;
     }
   }
-  verdict.agrees = large > 0 && static_cast<double>(missing) <= kMissingShare * static_cast<double>(large);
+  verdict.agrees = large > 0 && static_cast<double>(missing) <= kServeRacksMissingShare * static_cast<double>(large);
   if (!verdict.agrees)
     verdict.reason =
         std::to_string(missing) + " of the " + std::to_string(large) + " largest entries of racks are missing";

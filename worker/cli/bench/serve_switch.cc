@@ -10,10 +10,11 @@
 namespace millrace::cli {
 namespace {
 
-constexpr double kErrorMax = 1e-3;      ///< 16 bits for values up to 8: 2e-4 of a typical entry
-constexpr double kSizeOff = 0.25;       ///< of k: boundary bins of the histogram are an eighth of a power of two wide
-constexpr double kWellOver = 1.2;       ///< of the k-th largest magnitude
-constexpr double kMissingShare = 0.01;  ///< of those: what a window had no room for
+constexpr double kServeSwitchErrorMax = 1e-3;  ///< 16 bits for values up to 8: 2e-4 of a typical entry
+constexpr double kServeSwitchSizeOff =
+    0.25;  ///< of k: boundary bins of the histogram are an eighth of a power of two wide
+constexpr double kServeSwitchWellOver = 1.2;       ///< of the k-th largest magnitude
+constexpr double kServeSwitchMissingShare = 0.01;  ///< of those: what a window had no room for
 
 }  // namespace
 
@@ -42,20 +43,20 @@ ServeVerdict judge_switch_update(const ServeJob& job, uint32_t round, const Stre
     norm += wanted * wanted;
   }
   verdict.relative_error = norm > 0 ? std::sqrt(error / norm) : 0;
-  if (verdict.relative_error > kErrorMax) {
+  if (verdict.relative_error > kServeSwitchErrorMax) {
     verdict.reason = "its entries are not the sums: a relative error of " + std::to_string(verdict.relative_error);
     return verdict;
   }
   const auto k = static_cast<size_t>(std::min<uint64_t>(job.k, sum.values.size()));
   const auto off = std::abs(static_cast<double>(update.values.size()) - static_cast<double>(k));
-  if (round > 0 && off > kSizeOff * static_cast<double>(k)) {
+  if (round > 0 && off > kServeSwitchSizeOff * static_cast<double>(k)) {
     verdict.reason = std::to_string(update.values.size()) + " entries, and k is " + std::to_string(k);
     return verdict;
   }
   std::vector<float> magnitudes;
   for (const float value : sum.values) magnitudes.push_back(std::fabs(value));
   std::ranges::nth_element(magnitudes, magnitudes.begin() + static_cast<std::ptrdiff_t>(k) - 1, std::greater<>());
-  const double least = kWellOver * static_cast<double>(magnitudes[k - 1]);
+  const double least = kServeSwitchWellOver * static_cast<double>(magnitudes[k - 1]);
   size_t large = 0;
   size_t missing = 0;
   for (size_t i = 0; i < sum.values.size(); ++i) {
@@ -63,7 +64,7 @@ ServeVerdict judge_switch_update(const ServeJob& job, uint32_t round, const Stre
     ++large;
     missing += carried[i] ? 0 : 1;
   }
-  verdict.agrees = static_cast<double>(missing) <= kMissingShare * static_cast<double>(large);
+  verdict.agrees = static_cast<double>(missing) <= kServeSwitchMissingShare * static_cast<double>(large);
   if (!verdict.agrees) {
     verdict.reason = std::to_string(missing) + " of the " + std::to_string(large) + " largest entries are missing";
   }

@@ -27,14 +27,14 @@ constexpr uint64_t kWeightsMax = uint64_t{1} << 28;
 // Of a weight, in the round that is checked: -0 + x has other bits for every x that an update carries, 0 too.
 constexpr float kUntouched = -0.0f;
 constexpr size_t kHugePageBytes = size_t{2} << 20;
-constexpr uint32_t kPatienceMs = 120'000;
+constexpr uint32_t kServeWorkerPatienceMs = 120'000;
 // As long as a job may ask for: on a busy machine an exact step is to be late, not cut by an older threshold.
 constexpr uint32_t kExchangePatienceMs = 60'000;
 
 /// A bare count of 1 would read as a density.
 uint64_t reselected(const ServeWorkerSetup& setup) { return std::max<uint64_t>(setup.k, 2); }
 
-JobOptions job_options(const ServeWorkerSetup& setup, uint32_t worker) {
+JobOptions serve_worker_job_options(const ServeWorkerSetup& setup, uint32_t worker) {
   JobOptions job;
   job.name = setup.job;
   job.worker = worker;
@@ -50,7 +50,7 @@ JobOptions job_options(const ServeWorkerSetup& setup, uint32_t worker) {
   job.seed = setup.seed;
   job.parts_per_shard = setup.parts_per_shard;
   job.audit = setup.audit;
-  job.dead_after_ms = kPatienceMs;
+  job.dead_after_ms = kServeWorkerPatienceMs;
   job.exchange_timeout_ms = kExchangePatienceMs;
   set_path(setup.path, job);
   return job;
@@ -83,7 +83,7 @@ class ServeWorker {
       : setup_(setup),
         worker_(worker),
         shared_(shared),
-        session_(Session::connect(job_options(setup, worker), {{.name = "w", .dimension = setup.n}})) {
+        session_(Session::connect(serve_worker_job_options(setup, worker), {{.name = "w", .dimension = setup.n}})) {
     if (setup.n > kWeightsMax) return;
     // Aligned to huge pages and advised so, as tensor allocators do: the update touches nearly every page of it.
     const size_t bytes = (setup.n * sizeof(float) + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
@@ -184,7 +184,7 @@ class ServeWorker {
 }  // namespace
 
 Status check_serve_job(const ServeWorkerSetup& setup) {
-  if (Status valid = check_bench_job(job_options(setup, 0), {{.name = "w", .dimension = setup.n}}); !valid)
+  if (Status valid = check_bench_job(serve_worker_job_options(setup, 0), {{.name = "w", .dimension = setup.n}}); !valid)
     return valid;
   if (setup.error_max > 0) return {};
   return check_lossless(setup.codec, "the row lossless");

@@ -143,7 +143,7 @@ class LoneWorker {
   uint64_t entries_sent_last_ = 0;
 };
 
-nlohmann::json row(const WorkerBenchOptions& options, const char* algorithm, Carried carried) {
+nlohmann::json worker_row(const WorkerBenchOptions& options, const char* algorithm, Carried carried) {
   const auto pushed =
       std::max<uint64_t>(1, static_cast<uint64_t>(std::llround(options.density * static_cast<double>(options.n))));
   LoneWorker worker(options, carried);
@@ -174,8 +174,8 @@ nlohmann::json bench_worker(const WorkerBenchOptions& options) {
   MILLRACE_CHECK(options.n >= 64 && options.n <= kDimensionMax && options.repeats >= 1, options.n, options.repeats);
   MILLRACE_CHECK(options.density > 0 && options.density <= 0.25, options.density);
   nlohmann::json rows = nlohmann::json::array();
-  rows.push_back(row(options, "all_carried", Carried::kAll));
-  rows.push_back(row(options, "half_carried", Carried::kHalf));
+  rows.push_back(worker_row(options, "all_carried", Carried::kAll));
+  rows.push_back(worker_row(options, "half_carried", Carried::kHalf));
   return {{"bench", "worker"},
           {"n", options.n},
           {"density", options.density},

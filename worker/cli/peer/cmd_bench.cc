@@ -2,10 +2,12 @@
 
 #include <cmath>
 #include <exception>
+#include <fstream>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "monitoring/standard_streams.h"
 #include "worker/cli/flag_range.h"
@@ -18,7 +20,7 @@
 namespace millrace::cli {
 namespace {
 
-constexpr const char* kCommand = "millrace-peer bench";
+constexpr const char* kBenchCommand = "millrace-peer bench";
 
 struct BenchFlags {
   PeerBenchOptions options;
@@ -29,6 +31,7 @@ struct BenchFlags {
   std::string threads = "serialized";
   std::string compute = "cores";
   std::string boundaries = "averaged";
+  std::string cases;
   uint64_t shared_bytes_max = peer::MpiOptions{}.shared_bytes_max;
   bool overlap = false;
   bool without_dense = false;
@@ -39,7 +42,7 @@ struct BenchFlags {
 bool has_stated_bound(ValueCodecId codec) { return codec == ValueCodecId::kQsgd; }
 
 /// Errors   invalid_argument: words that mean nothing, and what no algorithm would take.
-Result<PeerBenchOptions> options_of(const BenchFlags& flags) {
+Result<PeerBenchOptions> bench_options_of(const BenchFlags& flags) {
   PeerBenchOptions options = flags.options;
   const double count = std::round(static_cast<double>(options.inputs.n) * flags.density);
   options.inputs.count = std::clamp<uint64_t>(static_cast<uint64_t>(count), 1, options.inputs.n);
@@ -69,35 +72,38 @@ Result<PeerBenchOptions> options_of(const BenchFlags& flags) {
   return options;
 }
 
-Outcome run_bench(const BenchFlags& flags) {
-  const Result<PeerBenchOptions> options = options_of(flags);
-  if (!options) return fail_with(options.error());
-  // One algorithm's dense vectors are not given back in the middle of another's time.
-  keep_freed_memory(std::numeric_limits<int>::max());
-  auto job = peer::MpiJob::begin(mpi_threads_of(flags.threads));
-  if (!job) return fail_with(job.error());
-  const bool speaks = (*job)->rank() == 0;
+/// One set of inputs and algorithms to measure.
+struct BenchCase {
+  std::string line;  ///< of --cases; empty: the command line's own
+  BenchFlags flags;
+  PeerBenchOptions options;
+};
+
+/// Measures one case and prints its result on rank 0. A failure ends the job.
+Outcome run_case(peer::MpiJob& job, const BenchCase& one) {
+  const bool speaks = job.rank() == 0;
   const SayProgress say = [speaks](const std::string& line) {
     if (speaks) monitoring::say("bench: " + line);
   };
-  const auto communicator = peer::MpiCommunicator::over_world({.shared_bytes_max = flags.shared_bytes_max});
-  if (!communicator) end_job(**job, kCommand, failure_of(communicator.error()));
+  const auto communicator = peer::MpiCommunicator::over_world({.shared_bytes_max = one.flags.shared_bytes_max});
+  if (!communicator) end_job(job, kBenchCommand, failure_of(communicator.error()));
   Result<nlohmann::json> result = fail(ErrorCode::kInternal, "");
   try {
-    result = options->overlap ? bench_overlap(**job, **communicator, *options, say)
-                              : bench_peers(**job, **communicator, *options, say);
+    result = one.options.overlap ? bench_overlap(job, **communicator, one.options, say)
+                                 : bench_peers(job, **communicator, one.options, say);
   } catch (const std::exception& exception) {
     result = fail(ErrorCode::kInternal, exception.what());
   }
-  if (!result) end_job(**job, kCommand, failure_of(result.error()));
+  if (!result) end_job(job, kBenchCommand, failure_of(result.error()));
   if (!speaks) return {};
   const peer::SharedBodiesCounters shared = (*communicator)->counters().shared;
   (*result)["shared_bodies"] = {
       {"in_place", shared.in_place}, {"copied", shared.copied}, {"without_room", shared.full}};
-  if (flags.json) {
+  if (!one.line.empty()) (*result)["case"] = one.line;
+  if (one.flags.json) {
     fmt::print("{}\n", result->dump());
   } else {
-    fmt::print("{}", bench_table(*result));
+    fmt::print("{}{}", one.line.empty() ? "" : fmt::format("{}:\n", one.line), bench_table(*result));
   }
   for (const auto& row : result->at("rows")) {
     if (!row.value("correct", true)) {
@@ -107,9 +113,61 @@ Outcome run_bench(const BenchFlags& flags) {
   return {};
 }
 
-void add_flags(CLI::App& app, BenchFlags& flags) {
+void add_case_flags(CLI::App& app, BenchFlags& flags);
+
+/// Reads the cases of --cases: the command line's options, and those of a line each. Skips empty lines, and lines that
+/// begin with #.
+/// Errors   io; invalid_argument: a line whose options are wrong, and a file without cases.
+Result<std::vector<BenchCase>> read_cases(const BenchFlags& flags) {
+  std::ifstream file(flags.cases);
+  if (!file) return fail(ErrorCode::kIo, "cannot read " + flags.cases);
+  std::vector<BenchCase> cases;
+  std::string line;
+  for (size_t number = 1; std::getline(file, line); ++number) {
+    if (line.empty() || line.front() == '#') continue;
+    BenchCase one{line, flags, {}};
+    CLI::App app;
+    add_case_flags(app, one.flags);
+    const auto where = [&](const std::string& what) {
+      return fail(ErrorCode::kInvalidArgument, fmt::format("{}:{}: {}", flags.cases, number, what));
+    };
+    try {
+      app.parse(line);
+    } catch (const CLI::ParseError& error) {
+      return where(error.what());
+    }
+    Result<PeerBenchOptions> options = bench_options_of(one.flags);
+    if (!options) return where(options.error().message);
+    one.options = *options;
+    cases.push_back(std::move(one));
+  }
+  if (cases.empty()) return fail(ErrorCode::kInvalidArgument, flags.cases + " has no cases");
+  return cases;
+}
+
+Result<std::vector<BenchCase>> cases_of(const BenchFlags& flags) {
+  if (!flags.cases.empty()) return read_cases(flags);
+  Result<PeerBenchOptions> options = bench_options_of(flags);
+  if (!options) return std::unexpected(options.error());
+  return std::vector<BenchCase>{{"", flags, *options}};
+}
+
+Outcome run_bench(const BenchFlags& flags) {
+  const Result<std::vector<BenchCase>> cases = cases_of(flags);
+  if (!cases) return fail_with(cases.error());
+  // One algorithm's dense vectors are not given back in the middle of another's time.
+  keep_freed_memory(std::numeric_limits<int>::max());
+  auto job = peer::MpiJob::begin(mpi_threads_of(flags.threads));
+  if (!job) return fail_with(job.error());
+  for (const BenchCase& one : *cases) {
+    if (Outcome outcome = run_case(**job, one); !outcome) return outcome;
+  }
+  return {};
+}
+
+/// The options that a line of --cases may have, too.
+void add_case_flags(CLI::App& app, BenchFlags& flags) {
   auto& options = flags.options;
-  options.inputs.n = uint64_t{1} << 24;
   app.add_option("--n", options.inputs.n, "dimension")
       ->capture_default_str()
       ->check(in_range(uint64_t{1}, uint64_t{1} << 31));
@@ -142,9 +200,6 @@ void add_flags(CLI::App& app, BenchFlags& flags) {
   app.add_option("--silence-ms", options.silence_ms_max, "a rank that does not answer for so long is taken for dead")
       ->capture_default_str()
       ->check(in_range(1, 3'600'000));
-  app.add_option("--mpi-threads", flags.threads, "MPI's thread level")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"single", "funneled", "serialized", "multiple"}));
   app.add_option("--shared-bytes", flags.shared_bytes_max,
                  "memory of each rank that ranks of one machine look into instead of sending; 0: none")
       ->capture_default_str()
@@ -162,7 +217,20 @@ void add_flags(CLI::App& app, BenchFlags& flags) {
       ->capture_default_str()
       ->check(in_range(uint64_t{1}, uint64_t{1} << 40))
       ->needs(overlap);
-  app.add_flag("--json", flags.json, "one JSON object as the last line, of rank 0");
+}
+
+void add_flags(CLI::App& app, BenchFlags& flags) {
+  flags.options.inputs.n = uint64_t{1} << 24;
+  add_case_flags(app, flags);
+  app.add_option(
+         "--cases", flags.cases,
+         "a file with a case a line, options of this command: measures them one after the other in one start of "
+         "MPI; the command line's options hold where a line does not say otherwise")
+      ->check(not_empty());
+  app.add_option("--mpi-threads", flags.threads, "MPI's thread level")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"single", "funneled", "serialized", "multiple"}));
+  app.add_flag("--json", flags.json, "one JSON object as the last line, of rank 0; with --cases, a line each");
 }
 
 }  // namespace
@@ -182,7 +250,9 @@ Command add_peer_bench_command(CLI::App& root) {
       "--json\n"
       "  mpirun -n 2 millrace-peer bench --algorithm ssar_recursive_doubling --codec gap+qsgd4\n"
       "  deploy/netlab.sh mpirun --ranks 4 --rate 1gbit -- millrace-peer bench --n 16777216 --density 0.00781\n"
-      "  mpirun -n 4 millrace-peer bench --overlap --compute elsewhere --json\n\n" +
+      "  mpirun -n 4 millrace-peer bench --overlap --compute elsewhere --json\n"
+      "  printf '%s\\n' '--density 0.001' '--density 0.01 --codec gap+raw' > cases.txt\n"
+      "  mpirun -n 4 millrace-peer bench --n 1000000 --cases cases.txt --json\n\n" +
       exit_code_table());
   return {app, [flags] { return run_bench(*flags); }};
 }

@@ -50,7 +50,7 @@ struct SimulateFlags {
 /// k entries of each rank; twice as many where the algorithm selects k of them by itself.
 constexpr uint64_t kEntriesOfSelecting = 2;
 
-std::expected<SimulatedRunOptions, Failure> options_of(const SimulateFlags& flags) {
+std::expected<SimulatedRunOptions, Failure> simulate_options_of(const SimulateFlags& flags) {
   SimulatedRunOptions options;
   options.network.ranks = flags.ranks;
   const auto latency = parse_duration(flags.latency);
@@ -200,7 +200,7 @@ void print_rows(const nlohmann::json& rows) {
 }
 
 Outcome run_simulate(const SimulateFlags& flags) {
-  const auto options = options_of(flags);
+  const auto options = simulate_options_of(flags);
   if (!options) return std::unexpected(options.error());
   const auto infos = chosen(flags);
   if (!infos) return std::unexpected(infos.error());

@@ -29,7 +29,7 @@
 namespace millrace::cli {
 namespace {
 
-constexpr const char* kCommand = "millrace-peer train";
+constexpr const char* kTrainCommand = "millrace-peer train";
 
 struct TrainFlags {
   PeerTrainOptions options;
@@ -137,7 +137,7 @@ Status read_exchange(const TrainFlags& flags, const OptimizerOptions& defaults, 
 }
 
 /// Errors   invalid_argument: words that mean nothing, and what the optimizer, the path or the algorithm does not take.
-Result<PeerTrainOptions> options_of(const TrainFlags& flags) {
+Result<PeerTrainOptions> train_options_of(const TrainFlags& flags) {
   PeerTrainOptions run = flags.options;
   OptimizerOptions& options = run.options;
   run.optimizer = find_optimizer(flags.optimizer);
@@ -237,7 +237,7 @@ class TrainCommand {
   /// Where the group has ended ranks may have failed for other reasons, or be stuck: each says its own, before it destroys
   /// anything.
   Outcome told(const peer::PeerGroup& group, const Outcome& outcome) {
-    if (!outcome && group.failure()) end_job(job_, kCommand, outcome.error());
+    if (!outcome && group.failure()) end_job(job_, kTrainCommand, outcome.error());
     return outcome;
   }
 
@@ -326,7 +326,7 @@ class TrainCommand {
 };
 
 Outcome run_train(const TrainFlags& flags) {
-  const Result<PeerTrainOptions> options = options_of(flags);
+  const Result<PeerTrainOptions> options = train_options_of(flags);
   if (!options) return fail_with(options.error());
   auto job = peer::MpiJob::begin(mpi_threads_of(flags.mpi_threads));
   if (!job) return fail_with(job.error());
@@ -339,11 +339,11 @@ Outcome run_train(const TrainFlags& flags) {
       outcome = TrainCommand(flags, *options, **job).run();
     }
   } catch (const std::exception& exception) {
-    end_job(**job, kCommand, {ExitCode::kInternal, exception.what()});
+    end_job(**job, kTrainCommand, {ExitCode::kInternal, exception.what()});
   }
   if (outcome) return outcome;
   // All ranks have come to the same end: one says so, before any has ended, since mpirun then sends SIGTERM to the others.
-  if ((*job)->rank() == 0) monitoring::say(fmt::format("{}: {}", kCommand, outcome.error().message));
+  if ((*job)->rank() == 0) monitoring::say(fmt::format("{}: {}", kTrainCommand, outcome.error().message));
   std::signal(SIGTERM, SIG_IGN);
   return fail_with(outcome.error().code, "");
 }

@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kDenseName = "openmpi_dense";
 
-double ms_since(TimeNs begin) { return static_cast<double>(monotonic_now_ns() - begin) * 1e-6; }
+double peer_bench_ms_since(TimeNs begin) { return static_cast<double>(monotonic_now_ns() - begin) * 1e-6; }
 
 /// One algorithm, or MPI's own, and what was measured of this rank.
 struct Contender {
@@ -142,7 +142,7 @@ class Bench {
     if (Status status = barrier(group_); !status) return status;
     const TimeNs begin = monotonic_now_ns();
     if (Status status = job_.sum_dense(dense_); !status) return status;
-    one.ms.push_back(ms_since(begin));
+    one.ms.push_back(peer_bench_ms_since(begin));
     if (Status status = barrier(group_); !status) return status;
     one.bytes.push_back(0);
     one.messages.push_back(0);
@@ -160,7 +160,7 @@ class Bench {
     if (!pending) return std::unexpected(pending.error());
     auto reduced = pending->wait();
     if (!reduced) return std::unexpected(reduced.error());
-    one.ms.push_back(ms_since(begin));
+    one.ms.push_back(peer_bench_ms_since(begin));
     const peer::Traffic after = group_.traffic();
     one.bytes.push_back(after.bytes_sent - before.bytes_sent);
     one.messages.push_back(after.messages_sent - before.messages_sent);

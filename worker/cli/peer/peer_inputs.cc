@@ -58,7 +58,7 @@ IndexBuffer draw_within(uint64_t begin, uint64_t end, uint64_t count, RandomSequ
   return indices;
 }
 
-IndexBuffer indices_of(const PeerInputs& inputs, uint32_t rank, uint32_t size) {
+IndexBuffer peer_inputs_indices_of(const PeerInputs& inputs, uint32_t rank, uint32_t size) {
   RandomSequence draws(RandomKey::from(inputs.seed), inputs.shape == InputShape::kSame ? 0 : rank);
   switch (inputs.shape) {
     case InputShape::kUniform:
@@ -85,7 +85,7 @@ std::optional<InputShape> input_shape_of(std::string_view name) {
 HeldStream<float> peer_input(const PeerInputs& inputs, uint32_t rank, uint32_t size) {
   MILLRACE_CHECK(inputs.count > 0 && inputs.count <= inputs.n && rank < size, inputs.count, inputs.n, rank, size);
   Stream<float> stream = Stream<float>::empty(inputs.n);
-  stream.indices = indices_of(inputs, rank, size);
+  stream.indices = peer_inputs_indices_of(inputs, rank, size);
   stream.values.resize(stream.indices.size());
   RandomSequence draws(RandomKey::from(inputs.seed + 1), rank);
   for (float& value : stream.values) {

@@ -20,7 +20,7 @@
 namespace millrace::cli {
 namespace {
 
-double ms_since(TimeNs begin) { return static_cast<double>(monotonic_now_ns() - begin) * 1e-6; }
+double peer_overlap_ms_since(TimeNs begin) { return static_cast<double>(monotonic_now_ns() - begin) * 1e-6; }
 
 /// Arithmetic on registers, so that what it takes is cores and not memory.
 double arithmetic(uint64_t rounds) {
@@ -88,7 +88,7 @@ class Overlap {
     if (Status status = barrier(group_); !status) return std::unexpected(status.error());
     const TimeNs begin = monotonic_now_ns();
     if (Status status = step(); !status) return std::unexpected(status.error());
-    const auto all = gather<double>(group_, "overlap", {ms_since(begin)});
+    const auto all = gather<double>(group_, "overlap", {peer_overlap_ms_since(begin)});
     if (!all) return std::unexpected(all.error());
     return std::ranges::max(*all);
   }

@@ -63,7 +63,7 @@ IndexBuffer clustered(RandomKey key, uint64_t dimension, uint64_t count) {
   return indices;
 }
 
-IndexBuffer indices_of(const SampleOptions& options, uint32_t rank, uint64_t step) {
+IndexBuffer sample_streams_indices_of(const SampleOptions& options, uint32_t rank, uint64_t step) {
   const uint64_t n = options.dimension;
   const bool same = options.distribution == Distribution::kSame;
   const RandomKey key = random_key(options.seed, step, same ? 0 : rank);
@@ -99,7 +99,7 @@ std::string_view name_of(Distribution distribution) {
 HeldStream<float> sample_contribution(const SampleOptions& options, uint32_t rank, uint64_t step) {
   MILLRACE_CHECK(rank < options.ranks && options.dimension >= 1, rank, options.ranks, options.dimension);
   Stream<float> stream = Stream<float>::empty(options.dimension);
-  stream.indices = indices_of(options, rank, step);
+  stream.indices = sample_streams_indices_of(options, rank, step);
   const std::vector<uint32_t> drawn = words(random_key(options.seed, step, rank), stream.indices.size(), kValueDraws);
   stream.values.resize(stream.indices.size());
   for (size_t i = 0; i < drawn.size(); ++i) {

@@ -17,10 +17,10 @@ using testing::toy_data;
 using testing::train;
 using testing::Trained;
 
-constexpr uint64_t kDimension = 40;
+constexpr uint64_t kCoordinateDescentDimension = 40;
 constexpr double kL2 = 0.01;
 
-PeerTrainOptions options_of(uint32_t coordinates, uint32_t epochs, Loss loss = Loss::kLogistic) {
+PeerTrainOptions coordinate_descent_options_of(uint32_t coordinates, uint32_t epochs, Loss loss = Loss::kLogistic) {
   PeerTrainOptions options;
   options.optimizer = find_optimizer("scd");
   options.options.coordinates = coordinates;
@@ -85,14 +85,14 @@ std::vector<double> whole_step(const Dataset& data, const std::vector<double>& w
 constexpr Loss kLosses[] = {Loss::kLogistic, Loss::kSquaredHinge};
 
 TEST(CoordinateDescent, AStepFollowsTheDerivativesOfTheObjective) {
-  const Dataset data = toy_data(80, kDimension, 21);
+  const Dataset data = toy_data(80, kCoordinateDescentDimension, 21);
   for (const Loss loss : kLosses) {
     SCOPED_TRACE(loss_name(loss));
-    std::vector<double> expected(kDimension + 1);
+    std::vector<double> expected(kCoordinateDescentDimension + 1);
     for (const uint32_t steps : {1u, 2u}) {
       expected = whole_step(data, expected, loss);
       for (const uint32_t ranks : {1u, 2u, 3u, 7u}) {
-        PeerTrainOptions options = options_of(1'000, steps, loss);
+        PeerTrainOptions options = coordinate_descent_options_of(1'000, steps, loss);
         options.threads = ranks % 3 + 1;
         const auto trained = train(ranks, options, [&](uint32_t rank) { return share_of(data, rank, ranks); });
         expect_alike(trained);
@@ -122,17 +122,17 @@ TEST(CoordinateDescent, TheObjectiveGoesDownToItsMinimumForEveryNumberOfRanks) {
     for (const uint32_t ranks : {1u, 3u, 9u}) {
       SCOPED_TRACE(std::string(loss_name(loss)) + ", " + std::to_string(ranks) + " ranks");
       // Where no row is short of its margin any more the squared hinge is less curved than its bound says: steps are small.
-      expect_minimum(data, ranks, options_of(1, loss == Loss::kLogistic ? 200 : 1'500, loss));
+      expect_minimum(data, ranks, coordinate_descent_options_of(1, loss == Loss::kLogistic ? 200 : 1'500, loss));
     }
   }
-  PeerTrainOptions options = options_of(1, 200);
+  PeerTrainOptions options = coordinate_descent_options_of(1, 200);
   options.options.codec = codec_from_text("gap+bf16").value();
   expect_minimum(data, 3, options);
 }
 
 TEST(CoordinateDescent, AsynchronousStepsComeToTheSameMinimum) {
   const Dataset data = toy_data(200, 12, 26);
-  PeerTrainOptions options = options_of(1, 200);
+  PeerTrainOptions options = coordinate_descent_options_of(1, 200);
   const auto share = [&](uint32_t rank) { return share_of(data, rank, 3); };
   const auto synchronous = train(3, options, share);
   options.options.asynchronous = 2;
@@ -145,7 +145,7 @@ TEST(CoordinateDescent, FeaturesThatNoRowHasAreLeftOut) {
   Dataset data = toy_data(60, 10, 23);
   data.dimension = 5'000'000;
   for (uint32_t& index : data.indices) index = index * 400'001 + 7;
-  PeerTrainOptions options = options_of(3, 5);
+  PeerTrainOptions options = coordinate_descent_options_of(3, 5);
   const auto trained = train(4, options, [&](uint32_t rank) { return share_of(data, rank, 4); });
   expect_alike(trained);
   // 11 coordinates of 4 ranks: 3 each at most, so one step an epoch.
@@ -156,24 +156,25 @@ TEST(CoordinateDescent, FeaturesThatNoRowHasAreLeftOut) {
 
 TEST(CoordinateDescent, RanksWithoutRowsOrCoordinatesTakePart) {
   const Dataset data = toy_data(5, 2, 24);
-  const auto trained = train(7, options_of(1, 3), [&](uint32_t rank) { return share_of(data, rank, 7); });
+  const auto trained =
+      train(7, coordinate_descent_options_of(1, 3), [&](uint32_t rank) { return share_of(data, rank, 7); });
   expect_alike(trained);
   EXPECT_LT(trained[0].epochs.back().objective, std::log(2.0));
 }
 
 TEST(CoordinateDescent, WhatItDoesNotTakeIsRefused) {
-  PeerTrainOptions options = options_of(1, 1);
+  PeerTrainOptions options = coordinate_descent_options_of(1, 1);
   EXPECT_TRUE(options.optimizer->check(options.options));
   options.options.loss = Loss::kHinge;
   EXPECT_FALSE(options.optimizer->check(options.options));
-  options = options_of(1, 1);
+  options = coordinate_descent_options_of(1, 1);
   options.options.select = selection_from_text("topk:0.1").value();
   EXPECT_FALSE(options.optimizer->check(options.options));
 }
 
 TEST(FeatureColumns, AreTheRowsTransposed) {
-  const Dataset data = toy_data(20, kDimension, 25);
-  std::vector<uint32_t> features(kDimension + 1);
+  const Dataset data = toy_data(20, kCoordinateDescentDimension, 25);
+  std::vector<uint32_t> features(kCoordinateDescentDimension + 1);
   std::iota(features.begin(), features.end(), 0U);
   const FeatureColumns columns(data, features);
   size_t entries = 0;
@@ -181,7 +182,7 @@ TEST(FeatureColumns, AreTheRowsTransposed) {
     const auto column = columns.column(at);
     entries += column.rows.size();
     for (size_t i = 0; i < column.rows.size(); ++i) {
-      if (at == kDimension) {
+      if (at == kCoordinateDescentDimension) {
         EXPECT_EQ(column.rows[i], i);
         EXPECT_EQ(column.values[i], 1.0F);
         continue;
@@ -194,7 +195,7 @@ TEST(FeatureColumns, AreTheRowsTransposed) {
   }
   EXPECT_EQ(entries, data.indices.size() + data.rows());
   EXPECT_EQ(columns.position_of(3), 3u);
-  EXPECT_EQ(columns.position_of(kDimension + 1), columns.count());
+  EXPECT_EQ(columns.position_of(kCoordinateDescentDimension + 1), columns.count());
 }
 
 }  // namespace

@@ -23,15 +23,15 @@ using ::testing::HasSubstr;
 using testing::on_ranks;
 using testing::Shards;
 
-constexpr uint64_t kDimension = 96;
-constexpr uint64_t kSteps = 10;
+constexpr uint64_t kExchangeDimension = 96;
+constexpr uint64_t kExchangeSteps = 10;
 using Values = std::vector<double>;
 
 /// A rank's gradient of a step: about a third of the entries, whole numbers from -30 to 30.
 Stream<float> gradient_of(uint32_t rank, uint64_t step) {
   RandomSequence random(random_key(77, rank, step));
-  Stream<float> gradient = Stream<float>::empty(kDimension);
-  for (uint32_t index = 0; index < kDimension; ++index) {
+  Stream<float> gradient = Stream<float>::empty(kExchangeDimension);
+  for (uint32_t index = 0; index < kExchangeDimension; ++index) {
     if (random.next_below(3) != 0) continue;
     gradient.indices.push_back(index);
     gradient.values.push_back(static_cast<float>(random.next_below(61)) - 30);
@@ -54,14 +54,14 @@ std::vector<size_t> selected(const Values& values, const SelectionSpec& spec, ui
   const bool everything =
       spec.selection == Selection::kNone || (spec.warm_up == WarmUp::kDense && step < spec.warm_up_steps);
   if (everything) {
-    take_largest(values, 0, kDimension, kDimension, taken);
+    take_largest(values, 0, kExchangeDimension, kExchangeDimension, taken);
   } else if (spec.selection == Selection::kBucketTopK) {
     const auto k = static_cast<size_t>(std::ceil(spec.density * spec.bucket_size));
-    for (size_t begin = 0; begin < kDimension; begin += spec.bucket_size) {
-      take_largest(values, begin, std::min<size_t>(begin + spec.bucket_size, kDimension), k, taken);
+    for (size_t begin = 0; begin < kExchangeDimension; begin += spec.bucket_size) {
+      take_largest(values, begin, std::min<size_t>(begin + spec.bucket_size, kExchangeDimension), k, taken);
     }
   } else {
-    take_largest(values, 0, kDimension, k_of(spec, kDimension), taken);
+    take_largest(values, 0, kExchangeDimension, k_of(spec, kExchangeDimension), taken);
   }
   return taken;
 }
@@ -70,7 +70,10 @@ std::vector<size_t> selected(const Values& values, const SelectionSpec& spec, ui
 class Oracle {
  public:
   Oracle(uint32_t ranks, const OptimizerOptions& options)
-      : options_(options), residual_(ranks, Values(kDimension)), velocity_(residual_), entered_(kDimension) {
+      : options_(options),
+        residual_(ranks, Values(kExchangeDimension)),
+        velocity_(residual_),
+        entered_(kExchangeDimension) {
     const std::string& text = options.momentum;
     if (text != "none") factor_ = std::stod(text.substr(text.find(':') + 1));
     nesterov_ = text.starts_with("nesterov");
@@ -78,13 +81,13 @@ class Oracle {
 
   /// The sum of the step; `largest` is what each rank's largest sent magnitude adds up to.
   Values step(uint64_t step, double& largest) {
-    Values sum(kDimension);
+    Values sum(kExchangeDimension);
     largest = 0;
     for (uint32_t rank = 0; rank < residual_.size(); ++rank) {
       Values& residual = residual_[rank];
       Values& velocity = velocity_[rank];
       const Stream<float> gradient = to_dense(gradient_of(rank, step).view());
-      for (size_t i = 0; i < kDimension; ++i) {
+      for (size_t i = 0; i < kExchangeDimension; ++i) {
         const auto g = static_cast<double>(gradient.values[i]);
         velocity[i] = factor_ * velocity[i] + g;
         const double enters = factor_ == 0 ? g : nesterov_ ? g + factor_ * velocity[i] : velocity[i];
@@ -114,11 +117,11 @@ class Oracle {
   Values entered_;
 };
 
-struct Books {
+struct ExchangeBooks {
   std::string error = "not run";
   std::vector<Values> sums = {};
   std::vector<double> denominators = {};
-  Values residual = Values(kDimension);
+  Values residual = Values(kExchangeDimension);
   ExchangeCounts counts = {};
 };
 
@@ -128,9 +131,9 @@ Values dense_values(const StreamView<float>& stream) {
 }
 
 /// All steps on one rank, options.asynchronous of them in flight.
-Books exchange_on(peer::PeerGroup& group, const OptimizerOptions& options) {
-  Books books;
-  auto exchange = make_exchange({group, kDimension}, options);
+ExchangeBooks exchange_on(peer::PeerGroup& group, const OptimizerOptions& options) {
+  ExchangeBooks books;
+  auto exchange = make_exchange({group, kExchangeDimension}, options);
   if (!exchange) return {.error = exchange.error().message};
   const auto finish_down_to = [&](size_t left) -> Status {
     while ((*exchange)->in_flight() > left) {
@@ -142,7 +145,7 @@ Books exchange_on(peer::PeerGroup& group, const OptimizerOptions& options) {
     return {};
   };
   Status status;
-  for (uint64_t step = 0; step < kSteps && status; ++step) {
+  for (uint64_t step = 0; step < kExchangeSteps && status; ++step) {
     status = (*exchange)->start(step, gradient_of(group.rank(), step));
     if (status) status = finish_down_to(options.asynchronous);
   }
@@ -159,45 +162,46 @@ Books exchange_on(peer::PeerGroup& group, const OptimizerOptions& options) {
 
 class BothPaths : public ::testing::Test {
  protected:
-  std::vector<Books> run(uint32_t ranks, ExchangePath path, OptimizerOptions options) {
+  std::vector<ExchangeBooks> run(uint32_t ranks, ExchangePath path, OptimizerOptions options) {
     options.path = path;
     if (path == ExchangePath::kServers) options.servers = shards_.addresses();
     options.job = "job " + std::to_string(++jobs_);
     EXPECT_TRUE(check_exchange(options));
     const auto progress = options.asynchronous > 0 ? peer::Progress::kByThread : peer::Progress::kByCaller;
-    return on_ranks<Books>(ranks, progress, [&](peer::PeerGroup& group) { return exchange_on(group, options); });
+    return on_ranks<ExchangeBooks>(ranks, progress,
+                                   [&](peer::PeerGroup& group) { return exchange_on(group, options); });
   }
 
   Shards shards_{2};
   int jobs_ = 0;
 };
 
-void expect_law(const std::vector<Books>& ranks, const Values& entered) {
-  for (size_t i = 0; i < kDimension; ++i) {
+void expect_law(const std::vector<ExchangeBooks>& ranks, const Values& entered) {
+  for (size_t i = 0; i < kExchangeDimension; ++i) {
     double left = entered[i];
     for (const Values& sum : ranks[0].sums) left -= sum[i];
-    for (const Books& books : ranks) left -= books.residual[i];
+    for (const ExchangeBooks& books : ranks) left -= books.residual[i];
     EXPECT_EQ(left, 0) << i;
   }
 }
 
 Values all_gradients(uint32_t ranks) {
-  Values entered(kDimension);
+  Values entered(kExchangeDimension);
   for (uint32_t rank = 0; rank < ranks; ++rank) {
-    for (uint64_t step = 0; step < kSteps; ++step) {
+    for (uint64_t step = 0; step < kExchangeSteps; ++step) {
       const Values gradient = dense_values(gradient_of(rank, step).view());
-      for (size_t i = 0; i < kDimension; ++i) entered[i] += gradient[i];
+      for (size_t i = 0; i < kExchangeDimension; ++i) entered[i] += gradient[i];
     }
   }
   return entered;
 }
 
-void expect_same_on_all(const std::vector<Books>& ranks) {
-  for (const Books& books : ranks) {
+void expect_same_on_all(const std::vector<ExchangeBooks>& ranks) {
+  for (const ExchangeBooks& books : ranks) {
     ASSERT_EQ(books.error, "");
-    ASSERT_EQ(books.sums.size(), kSteps);
+    ASSERT_EQ(books.sums.size(), kExchangeSteps);
     EXPECT_EQ(books.sums, ranks[0].sums);
-    EXPECT_EQ(books.denominators, std::vector<double>(kSteps, static_cast<double>(ranks.size())));
+    EXPECT_EQ(books.denominators, std::vector<double>(kExchangeSteps, static_cast<double>(ranks.size())));
   }
 }
 
@@ -222,11 +226,11 @@ TEST_F(BothPaths, SumsAndResidualsAreTheOraclesToTheBit) {
         OptimizerOptions options;
         options.select = selection_from_text(one.select).value();
         options.momentum = one.momentum;
-        const std::vector<Books> books = run(ranks, path, options);
+        const std::vector<ExchangeBooks> books = run(ranks, path, options);
         ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
         Oracle oracle(ranks, options);
         double largest = 0;
-        for (uint64_t step = 0; step < kSteps; ++step)
+        for (uint64_t step = 0; step < kExchangeSteps; ++step)
           EXPECT_EQ(books[0].sums[step], oracle.step(step, largest)) << step;
         for (uint32_t rank = 0; rank < ranks; ++rank) EXPECT_EQ(books[rank].residual, oracle.residual(rank)) << rank;
         expect_law(books, oracle.entered());
@@ -243,14 +247,14 @@ TEST_F(BothPaths, WhatAQuantizerDropsIsWithinItsStep) {
       SCOPED_TRACE(std::to_string(ranks) + ' ' + std::string(path_name(path)));
       OptimizerOptions options = default_options(*find_optimizer("topk_sgd"));
       options.select = selection_from_text("bucket_topk:0.125:16").value();
-      const std::vector<Books> books = run(ranks, path, options);
+      const std::vector<ExchangeBooks> books = run(ranks, path, options);
       ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
       Oracle oracle(ranks, options);
       size_t changed = 0;
-      for (uint64_t step = 0; step < kSteps; ++step) {
+      for (uint64_t step = 0; step < kExchangeSteps; ++step) {
         double largest = 0;
         const Values exact = oracle.step(step, largest);
-        for (size_t i = 0; i < kDimension; ++i) {
+        for (size_t i = 0; i < kExchangeDimension; ++i) {
           // 4 bits: 7 levels of the largest magnitude that a rank sends.
           EXPECT_LE(std::abs(books[0].sums[step][i] - exact[i]), largest / 7 * 1.0001) << step << ", " << i;
           changed += books[0].sums[step][i] != exact[i] ? 1 : 0;
@@ -272,7 +276,7 @@ TEST_F(BothPaths, OfOktopkNothingIsLostOrCountedTwice) {
         OptimizerOptions options = default_options(*find_optimizer("oktopk_sgd"));
         options.select = selection_from_text("topk:9").value();
         options.thresholds_period = period;
-        const std::vector<Books> books = run(ranks, path, options);
+        const std::vector<ExchangeBooks> books = run(ranks, path, options);
         ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
         expect_law(books, all_gradients(ranks));
         // Fewer come back than the ranks' own largest together.
@@ -280,7 +284,7 @@ TEST_F(BothPaths, OfOktopkNothingIsLostOrCountedTwice) {
         EXPECT_GT(carried, 0);
         EXPECT_LT(carried, 9 + 9);  // ties of whole numbers among them
         EXPECT_GT(books[0].counts.entries, 0u);
-        EXPECT_LT(books[0].counts.entries, 2 * 9 * kSteps);
+        EXPECT_LT(books[0].counts.entries, 2 * 9 * kExchangeSteps);
       }
     }
   }
@@ -293,7 +297,7 @@ TEST_F(BothPaths, WithStepsInFlightTheLawHolds) {
       OptimizerOptions options;
       options.select = selection_from_text(select).value();
       options.asynchronous = 3;
-      const std::vector<Books> books = run(3, path, options);
+      const std::vector<ExchangeBooks> books = run(3, path, options);
       ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
       expect_law(books, all_gradients(3));
     }
@@ -305,16 +309,17 @@ TEST_F(BothPaths, ClippingIsToTheThresholdOverTheRootOfTheRanks) {
   for (const ExchangePath path : {ExchangePath::kPeers, ExchangePath::kServers}) {
     OptimizerOptions options;
     options.clip = 10;  // gradients' norms are some 100
-    const std::vector<Books> books = run(kRanks, path, options);
+    const std::vector<ExchangeBooks> books = run(kRanks, path, options);
     ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
-    for (uint64_t step = 0; step < kSteps; ++step) {
-      Values expected(kDimension);
+    for (uint64_t step = 0; step < kExchangeSteps; ++step) {
+      Values expected(kExchangeDimension);
       for (uint32_t rank = 0; rank < kRanks; ++rank) {
         const Values gradient = dense_values(gradient_of(rank, step).view());
         const double norm = std::sqrt(std::inner_product(gradient.begin(), gradient.end(), gradient.begin(), 0.0));
-        for (size_t i = 0; i < kDimension; ++i) expected[i] += gradient[i] * std::min(1.0, 10 / std::sqrt(4.0) / norm);
+        for (size_t i = 0; i < kExchangeDimension; ++i)
+          expected[i] += gradient[i] * std::min(1.0, 10 / std::sqrt(4.0) / norm);
       }
-      for (size_t i = 0; i < kDimension; ++i) EXPECT_NEAR(books[0].sums[step][i], expected[i], 1e-5) << step;
+      for (size_t i = 0; i < kExchangeDimension; ++i) EXPECT_NEAR(books[0].sums[step][i], expected[i], 1e-5) << step;
     }
   }
 }
@@ -326,7 +331,7 @@ TEST_F(BothPaths, AGradientWithNanEndsAllRanksAndNamesOne) {
     options.servers = shards_.addresses();
     options.job = "not finite";
     const auto errors = on_ranks<std::string>(3, peer::Progress::kByCaller, [&](peer::PeerGroup& group) -> std::string {
-      auto exchange = make_exchange({group, kDimension}, options);
+      auto exchange = make_exchange({group, kExchangeDimension}, options);
       if (!exchange) return exchange.error().message;
       Stream<float> gradient = gradient_of(group.rank(), 0);
       if (group.rank() == 1) gradient.values[0] = std::nanf("");
@@ -345,7 +350,7 @@ TEST_F(BothPaths, ServersThatCannotBeReachedAreToldOnAllRanks) {
   options.servers = {"tcp://127.0.0.1:1"};
   options.connect_timeout_ms = 300;
   const auto errors = on_ranks<std::string>(2, peer::Progress::kByCaller, [&](peer::PeerGroup& group) -> std::string {
-    const auto exchange = make_exchange({group, kDimension}, options);
+    const auto exchange = make_exchange({group, kExchangeDimension}, options);
     return exchange ? "connected" : exchange.error().message;
   });
   for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("127.0.0.1:1"));

@@ -27,9 +27,9 @@ using testing::on_ranks;
 using testing::Shards;
 using testing::SwitchSteps;
 
-constexpr uint32_t kDimension = 13'001;  // three shards' least ranges, and a part of a block
+constexpr uint32_t kIdentityDimension = 13'001;  // three shards' least ranges, and a part of a block
 constexpr uint32_t kBlock = 512;
-constexpr uint64_t kSteps = 22;
+constexpr uint64_t kIdentitySteps = 22;
 constexpr const char* kGrid = "512:-20";
 
 /// What a rank pushes in a step.
@@ -40,8 +40,8 @@ float magnitude(double decimal) { return static_cast<float>(std::pow(10.0, decim
 /// From 1e-30 to 1e30, each block at a magnitude of its own that drifts and jumps; zeros and subnormals among them.
 Stream<float> wild(uint32_t rank, uint64_t step) {
   RandomSequence random(random_key(5, rank, step));
-  Stream<float> gradient = Stream<float>::empty(kDimension);
-  for (uint32_t index = 0; index < kDimension; ++index) {
+  Stream<float> gradient = Stream<float>::empty(kIdentityDimension);
+  for (uint32_t index = 0; index < kIdentityDimension; ++index) {
     if (random.next_below(12) != 0) continue;
     const uint32_t block = index / kBlock;
     RandomSequence of_block(random_key(6, block, step / 5));  // jumps every five steps
@@ -59,7 +59,7 @@ Stream<float> wild(uint32_t rank, uint64_t step) {
 /// All in a few indices, the same at all ranks, few distinct magnitudes: ties, and sums that are 0.
 Stream<float> clustered(uint32_t rank, uint64_t step) {
   RandomSequence random(random_key(7, rank, step));
-  Stream<float> gradient = Stream<float>::empty(kDimension);
+  Stream<float> gradient = Stream<float>::empty(kIdentityDimension);
   for (uint32_t index = 700; index < 1'700; index += 1 + static_cast<uint32_t>(step % 2)) {
     gradient.indices.push_back(index);
     gradient.values.push_back((static_cast<float>(random.next_below(5)) - 2) * 0x1p-6F);
@@ -70,8 +70,8 @@ Stream<float> clustered(uint32_t rank, uint64_t step) {
 /// Much of it, pushed by several ranks, nothing by others: with selection none sums and updates are dense.
 Stream<float> full(uint32_t rank, uint64_t step) {
   RandomSequence random(random_key(8, rank, step));
-  Stream<float> gradient = Stream<float>::empty(kDimension);
-  for (uint32_t index = 0; index < kDimension && (rank + step) % 4 != 3; ++index) {
+  Stream<float> gradient = Stream<float>::empty(kIdentityDimension);
+  for (uint32_t index = 0; index < kIdentityDimension && (rank + step) % 4 != 3; ++index) {
     if (random.next_below(10) == 0) continue;
     gradient.indices.push_back(index);
     gradient.values.push_back(static_cast<float>(random.next_normal()) * magnitude(-static_cast<double>(step) / 3));
@@ -80,11 +80,11 @@ Stream<float> full(uint32_t rank, uint64_t step) {
 }
 
 /// What came of all steps on one rank, in bits.
-struct Books {
+struct IdentityBooks {
   std::string error = "not run";
   std::vector<std::vector<uint32_t>> sums = {};
   std::vector<uint32_t> residual = {};
-  bool operator==(const Books&) const = default;
+  bool operator==(const IdentityBooks&) const = default;
 };
 
 std::vector<uint32_t> bits_of(const StreamView<float>& stream) {
@@ -112,7 +112,7 @@ constexpr Case kCases[] = {{"wild", wild, "topk:300", "none"},
                            {"momentum", clustered, "topk:200", "none", "correction:0.5"},
                            {"momentum, cut", full, "topk:0.1", "topk:0.1", "nesterov:0.5"}};
 
-OptimizerOptions options_of(const Case& one) {
+OptimizerOptions identity_options_of(const Case& one) {
   OptimizerOptions options;
   options.reproducible = true;
   options.grid = kGrid;
@@ -122,11 +122,11 @@ OptimizerOptions options_of(const Case& one) {
   return options;
 }
 
-Books exchange_on(peer::PeerGroup& group, const OptimizerOptions& options, Gradients gradients) {
-  Books books;
-  auto exchange = make_exchange({group, kDimension}, options);
+IdentityBooks identity_exchange_on(peer::PeerGroup& group, const OptimizerOptions& options, Gradients gradients) {
+  IdentityBooks books;
+  auto exchange = make_exchange({group, kIdentityDimension}, options);
   if (!exchange) return {.error = exchange.error().message};
-  for (uint64_t step = 0; step < kSteps; ++step) {
+  for (uint64_t step = 0; step < kIdentitySteps; ++step) {
     if (Status s = (*exchange)->start(step, gradients(group.rank(), step)); !s) return {.error = s.error().message};
     const auto sum = (*exchange)->finish_oldest();
     if (!sum) return {.error = sum.error().message};
@@ -140,26 +140,27 @@ Books exchange_on(peer::PeerGroup& group, const OptimizerOptions& options, Gradi
   return books;
 }
 
-std::vector<Books> over_peers(uint32_t ranks, const OptimizerOptions& options, Gradients gradients) {
+std::vector<IdentityBooks> over_peers(uint32_t ranks, const OptimizerOptions& options, Gradients gradients) {
   const Status valid = check_exchange(options);
-  if (!valid) return {Books{.error = valid.error().message}};
-  return on_ranks<Books>(ranks, peer::Progress::kByCaller,
-                         [&](peer::PeerGroup& group) { return exchange_on(group, options, gradients); });
+  if (!valid) return {IdentityBooks{.error = valid.error().message}};
+  return on_ranks<IdentityBooks>(ranks, peer::Progress::kByCaller, [&](peer::PeerGroup& group) {
+    return identity_exchange_on(group, options, gradients);
+  });
 }
 
 /// One worker of a job at shards, by the public interface alone.
-Books session_of(const JobOptions& job, Gradients gradients) {
-  Books books;
+IdentityBooks session_of(const JobOptions& job, Gradients gradients) {
+  IdentityBooks books;
   try {
-    const auto session = Session::connect(job, {TensorOptions{.name = "w", .dimension = kDimension}});
-    for (uint64_t step = 0; step < kSteps; ++step) {
+    const auto session = Session::connect(job, {TensorOptions{.name = "w", .dimension = kIdentityDimension}});
+    for (uint64_t step = 0; step < kIdentitySteps; ++step) {
       const Stream<float> gradient = gradients(job.worker, step);
       // Every other step as the whole array: what is selected, and so all else, is the same.
       const bool as_array = job.worker % 2 == 0 && step % 2 == 1;
       const uint64_t pushed = as_array ? session->push(0, to_dense(gradient.view()).values)
                                        : session->push_sparse(0, gradient.indices, gradient.values);
       const TensorUpdate update = session->await(0, pushed, std::chrono::seconds(120));
-      Stream<float> sum = Stream<float>::empty(kDimension);
+      Stream<float> sum = Stream<float>::empty(kIdentityDimension);
       for (const UpdatePiece& piece : update.pieces) {
         const Stream<float> sparse =
             piece.dense
@@ -173,7 +174,7 @@ Books session_of(const JobOptions& job, Gradients gradients) {
       books.sums.push_back(bits_of(sum.view()));
     }
     const SparseEntries left = session->take_residual(0);
-    Stream<float> residual = Stream<float>::empty(kDimension);
+    Stream<float> residual = Stream<float>::empty(kIdentityDimension);
     residual.indices.assign(left.indices.begin(), left.indices.end());
     residual.values.assign(left.values.begin(), left.values.end());
     books.residual = bits_of(residual.view());
@@ -185,7 +186,8 @@ Books session_of(const JobOptions& job, Gradients gradients) {
   return books;
 }
 
-std::vector<Books> over_shards(const Shards& shards, uint32_t workers, uint32_t parts_per_shard, const Case& one) {
+std::vector<IdentityBooks> over_shards(const Shards& shards, uint32_t workers, uint32_t parts_per_shard,
+                                       const Case& one) {
   static int jobs = 0;
   JobOptions job;
   job.name = "identity " + std::to_string(++jobs);
@@ -204,7 +206,7 @@ std::vector<Books> over_shards(const Shards& shards, uint32_t workers, uint32_t 
   job.audit = true;
   job.grid = kGrid;
   job.codec_up = parts_per_shard % 2 == 0 ? "gap+raw" : "auto";
-  std::vector<Books> books(workers);
+  std::vector<IdentityBooks> books(workers);
   {
     std::vector<std::jthread> threads;
     for (uint32_t worker = 0; worker < workers; ++worker) {
@@ -216,26 +218,26 @@ std::vector<Books> over_shards(const Shards& shards, uint32_t workers, uint32_t 
   return books;
 }
 
-std::vector<Books> over_switch(uint32_t workers, const Case& one) {
+std::vector<IdentityBooks> over_switch(uint32_t workers, const Case& one) {
   const SelectionSpec select = selection_from_text(one.select).value();
   uint64_t k = 0;
-  if (std::string(one.reselect) != "none") k = k_of(selection_from_text(one.reselect).value(), kDimension);
-  SwitchSteps steps({.workers = workers, .dimension = kDimension, .window_indices = kBlock, .reselect_k = k});
-  std::vector<Books> books(workers, Books{.error = ""});
+  if (std::string(one.reselect) != "none") k = k_of(selection_from_text(one.reselect).value(), kIdentityDimension);
+  SwitchSteps steps({.workers = workers, .dimension = kIdentityDimension, .window_indices = kBlock, .reselect_k = k});
+  std::vector<IdentityBooks> books(workers, IdentityBooks{.error = ""});
   std::vector<ErrorFeedback> feedback;
   for (uint32_t worker = 0; worker < workers; ++worker) {
     ErrorFeedbackOptions options;
-    options.dimension = kDimension;
+    options.dimension = kIdentityDimension;
     options.select = select;
     feedback.push_back(std::move(*ErrorFeedback::make(options)));
   }
-  for (uint64_t step = 0; step < kSteps; ++step) {
+  for (uint64_t step = 0; step < kIdentitySteps; ++step) {
     std::vector<Stream<float>> offers;
     for (uint32_t worker = 0; worker < workers; ++worker) {
       offers.push_back(feedback[worker].contribution(one.gradients(worker, step), step)->copy());
     }
     const auto results = steps.step(offers);
-    if (results.empty()) return {Books{.error = "the step does not end"}};
+    if (results.empty()) return {IdentityBooks{.error = "the step does not end"}};
     for (uint32_t worker = 0; worker < workers; ++worker) {
       feedback[worker].give_back(results[worker].returned.view());
       books[worker].sums.push_back(bits_of(results[worker].update.view()));
@@ -246,11 +248,11 @@ std::vector<Books> over_switch(uint32_t workers, const Case& one) {
   return books;
 }
 
-void expect_equal(const std::vector<Books>& found, const std::vector<Books>& expected) {
+void expect_equal(const std::vector<IdentityBooks>& found, const std::vector<IdentityBooks>& expected) {
   ASSERT_EQ(found.size(), expected.size()) << (found.empty() ? "" : found[0].error);
   for (size_t rank = 0; rank < found.size(); ++rank) {
     ASSERT_EQ(found[rank].error, "") << rank;
-    for (uint64_t step = 0; step < kSteps; ++step) {
+    for (uint64_t step = 0; step < kIdentitySteps; ++step) {
       ASSERT_TRUE(found[rank].sums[step] == expected[rank].sums[step]) << "rank " << rank << ", step " << step;
     }
     ASSERT_TRUE(found[rank].residual == expected[rank].residual) << "rank " << rank;
@@ -265,12 +267,12 @@ TEST_P(Identity, OfAllAlgorithmsShardsAndTheSwitch) {
   const Shards three(3);
   for (const uint32_t ranks : {2U, 3U, 5U, 8U}) {
     SCOPED_TRACE(std::to_string(ranks) + " ranks");
-    const OptimizerOptions options = options_of(GetParam());
-    const std::vector<Books> expected = over_peers(ranks, options, GetParam().gradients);
+    const OptimizerOptions options = identity_options_of(GetParam());
+    const std::vector<IdentityBooks> expected = over_peers(ranks, options, GetParam().gradients);
     ASSERT_EQ(expected[0].error, "");
     size_t carried = 0;
     for (const auto& sum : expected[0].sums) carried += sum.size() - static_cast<size_t>(std::ranges::count(sum, 0U));
-    ASSERT_GT(carried, kSteps);
+    ASSERT_GT(carried, kIdentitySteps);
     for (const peer::AlgorithmInfo& info : peer::algorithms()) {
       if (info.result != peer::ResultKind::kExactSum || info.selects) continue;
       SCOPED_TRACE(info.name);
@@ -299,7 +301,7 @@ INSTANTIATE_TEST_SUITE_P(Reproducible, Identity, ::testing::ValuesIn(kCases), []
 
 TEST(IdentityWithout, TheOptionAlgorithmsAndShardsDiffer) {
   Case one = kCases[0];
-  OptimizerOptions options = options_of(one);
+  OptimizerOptions options = identity_options_of(one);
   options.reproducible = false;
   const auto ring = [&] {
     options.algorithm = peer::AlgorithmId::kDenseRing;
@@ -314,8 +316,8 @@ TEST(IdentityWithout, TheOptionAlgorithmsAndShardsDiffer) {
 /// Values on which f32 additions are exact: over all ranks, what entered is what was summed and what stays.
 Stream<float> on_steps(uint32_t rank, uint64_t step) {
   RandomSequence random(random_key(9, rank, step));
-  Stream<float> gradient = Stream<float>::empty(kDimension);
-  for (uint32_t index = 0; index < kDimension; ++index) {
+  Stream<float> gradient = Stream<float>::empty(kIdentityDimension);
+  for (uint32_t index = 0; index < kIdentityDimension; ++index) {
     if (random.next_below(9) != 0) continue;
     // In every block: some that saturate at first (over 4), and some that are finer than the grid which the large ones need.
     const int scale = static_cast<int>(index % 3) * 6 - 12;
@@ -328,35 +330,35 @@ Stream<float> on_steps(uint32_t rank, uint64_t step) {
 TEST(IdentityLaw, NothingIsLostByRoundingAndSaturation) {
   for (const char* reselect : {"none", "topk:200"}) {
     const Case one{"law", on_steps, "topk:400", reselect};
-    const std::vector<Books> books = over_peers(4, options_of(one), one.gradients);
-    std::vector<double> left(kDimension, 0);
+    const std::vector<IdentityBooks> books = over_peers(4, identity_options_of(one), one.gradients);
+    std::vector<double> left(kIdentityDimension, 0);
     for (uint32_t rank = 0; rank < 4; ++rank) {
       ASSERT_EQ(books[rank].error, "");
-      for (uint64_t step = 0; step < kSteps; ++step) {
+      for (uint64_t step = 0; step < kIdentitySteps; ++step) {
         const Stream<float> gradient = on_steps(rank, step);
         for (size_t i = 0; i < gradient.indices.size(); ++i) {
           left[gradient.indices[i]] += static_cast<double>(gradient.values[i]);
         }
       }
-      for (uint32_t i = 0; i < kDimension; ++i) {
+      for (uint32_t i = 0; i < kIdentityDimension; ++i) {
         left[i] -= static_cast<double>(std::bit_cast<float>(books[rank].residual[i]));
       }
     }
     bool kept = false;
-    for (uint64_t step = 0; step < kSteps; ++step) {
-      for (uint32_t i = 0; i < kDimension; ++i) {
+    for (uint64_t step = 0; step < kIdentitySteps; ++step) {
+      for (uint32_t i = 0; i < kIdentityDimension; ++i) {
         left[i] -= static_cast<double>(std::bit_cast<float>(books[0].sums[step][i]));
         kept = kept || books[0].residual[i] != 0;
       }
     }
     EXPECT_TRUE(kept);
-    for (uint32_t i = 0; i < kDimension; ++i) ASSERT_EQ(left[i], 0) << i << ", " << reselect;
+    for (uint32_t i = 0; i < kIdentityDimension; ++i) ASSERT_EQ(left[i], 0) << i << ", " << reselect;
   }
 }
 
 TEST(IdentityRefuses, WhatCannotBeReproduced) {
   const auto says = [](auto change) {
-    OptimizerOptions options = options_of(kCases[0]);
+    OptimizerOptions options = identity_options_of(kCases[0]);
     change(options);
     const Status status = check_exchange(options);
     return status ? std::string() : status.error().message;

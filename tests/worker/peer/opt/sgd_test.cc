@@ -20,9 +20,9 @@ using testing::toy_data;
 using testing::train;
 using testing::Trained;
 
-constexpr uint64_t kDimension = 40;
+constexpr uint64_t kSgdDimension = 40;
 
-PeerTrainOptions options_of(peer::AlgorithmId algorithm = peer::AlgorithmId::kSsarSplitAllgather) {
+PeerTrainOptions sgd_options_of(peer::AlgorithmId algorithm = peer::AlgorithmId::kSsarSplitAllgather) {
   PeerTrainOptions options;
   options.optimizer = find_optimizer("sgd");
   options.options.algorithm = algorithm;
@@ -90,18 +90,18 @@ std::vector<std::vector<size_t>> batches_of(size_t rows_of_all, uint32_t ranks, 
 }
 
 TEST(WeightedGradient, IsTheSlopeOfTheLossByFiniteDifferences) {
-  const Dataset data = toy_data(50, kDimension, 3);
+  const Dataset data = toy_data(50, kSgdDimension, 3);
   const std::vector<uint32_t> rows = {0, 3, 7, 8, 9, 20, 31, 49};
   for (const Loss loss : {Loss::kLogistic, Loss::kHinge}) {
     for (const uint32_t count : {1u, 3u, 20u}) {
       ComputeThreads threads(count);
-      LinearModel model(loss, kDimension);
+      LinearModel model(loss, kSgdDimension);
       RandomSequence random(RandomKey::from(5));
       for (float& value : model.values()) value = static_cast<float>(0.05 * random.next_normal());
       const BatchGradient batch = weighted_gradient(threads, model, data, rows, 1.0 / static_cast<double>(rows.size()));
       const Stream<float> gradient = to_dense(batch.gradient.view());
       EXPECT_NEAR(batch.loss_sum / static_cast<double>(rows.size()), mean_loss(model, data, rows), 1e-9);
-      for (size_t i = 0; i <= kDimension; ++i) {
+      for (size_t i = 0; i <= kSgdDimension; ++i) {
         constexpr float kStep = 1.0F / 1024;
         const float before = model.values()[i];
         model.values()[i] = before + kStep;
@@ -117,10 +117,10 @@ TEST(WeightedGradient, IsTheSlopeOfTheLossByFiniteDifferences) {
 }
 
 TEST(PeerSgd, OneRankAndManyOnTheSameBatchesHaveTheSameModel) {
-  const Dataset data = toy_data(96, kDimension, 11);
+  const Dataset data = toy_data(96, kSgdDimension, 11);
   for (const uint32_t ranks : {1u, 2u, 3u, 5u}) {
     for (const Loss loss : {Loss::kLogistic, Loss::kHinge}) {
-      PeerTrainOptions options = options_of();
+      PeerTrainOptions options = sgd_options_of();
       options.options.loss = loss;
       options.options.l2 = 0.01;
       options.options.order = RowOrder::kFile;
@@ -137,11 +137,11 @@ TEST(PeerSgd, OneRankAndManyOnTheSameBatchesHaveTheSameModel) {
 }
 
 TEST(PeerSgd, AnAsynchronousStepIsOfTheModelSoManyStepsBefore) {
-  const Dataset data = toy_data(96, kDimension, 20);
+  const Dataset data = toy_data(96, kSgdDimension, 20);
   for (const uint32_t ranks : {1u, 3u, 4u}) {
     for (const uint32_t stale : {1u, 2u, 50u}) {
       SCOPED_TRACE(std::to_string(ranks) + " ranks, " + std::to_string(stale) + " steps");
-      PeerTrainOptions options = options_of();
+      PeerTrainOptions options = sgd_options_of();
       options.options.l2 = 0.01;
       options.options.order = RowOrder::kFile;
       options.options.batch_rows = 4;
@@ -158,7 +158,7 @@ TEST(PeerSgd, AnAsynchronousStepIsOfTheModelSoManyStepsBefore) {
 }
 
 TEST(PeerSgd, FullBatchesAreTheSameForEveryNumberOfRanksOrderAndExactAlgorithm) {
-  const Dataset data = toy_data(60, kDimension, 12);
+  const Dataset data = toy_data(60, kSgdDimension, 12);
   std::vector<size_t> all(data.rows());
   std::iota(all.begin(), all.end(), size_t{0});
   const std::vector<double> expected = slow_sgd(data, {all, all}, Loss::kLogistic, 0.2, 0);
@@ -166,7 +166,7 @@ TEST(PeerSgd, FullBatchesAreTheSameForEveryNumberOfRanksOrderAndExactAlgorithm) 
     if (info.result != peer::ResultKind::kExactSum) continue;
     for (const uint32_t ranks : {1u, 3u, 4u, 7u}) {
       SCOPED_TRACE(std::string(info.name) + " on " + std::to_string(ranks));
-      PeerTrainOptions options = options_of(info.id);
+      PeerTrainOptions options = sgd_options_of(info.id);
       options.options.batch_rows = 60;
       const auto trained = train(ranks, options, [&](uint32_t rank) { return share_of(data, rank, ranks); });
       expect_alike(trained);
@@ -176,9 +176,9 @@ TEST(PeerSgd, FullBatchesAreTheSameForEveryNumberOfRanksOrderAndExactAlgorithm) 
 }
 
 TEST(PeerSgd, RanksWithoutRowsTakePart) {
-  const Dataset data = toy_data(30, kDimension, 13);
+  const Dataset data = toy_data(30, kSgdDimension, 13);
   const auto trained =
-      train(3, options_of(), [&](uint32_t rank) { return share_of(data, rank == 1 ? 0 : 1, rank == 1 ? 1 : 99); });
+      train(3, sgd_options_of(), [&](uint32_t rank) { return share_of(data, rank == 1 ? 0 : 1, rank == 1 ? 1 : 99); });
   expect_alike(trained);
   EXPECT_LT(trained[0].epochs.back().train.loss, std::log(2.0));
 }
@@ -211,7 +211,7 @@ TEST(PeerSgd, LossGoesDownForEverySelectionAlgorithmAndCodec) {
     const double at_zero = loss == Loss::kLogistic ? std::log(2.0) : 1;
     for (const Case& one : cases) {
       SCOPED_TRACE(std::string(peer::algorithm_info(one.algorithm).name) + " " + one.select + " " + one.codec);
-      PeerTrainOptions options = options_of(one.algorithm);
+      PeerTrainOptions options = sgd_options_of(one.algorithm);
       options.options.loss = loss;
       options.options.select = selection_from_text(one.select).value();
       if (*one.codec != 0) options.options.codec = codec_from_text(one.codec).value();
@@ -235,10 +235,10 @@ TEST(PeerSgd, LossGoesDownForEverySelectionAlgorithmAndCodec) {
 }
 
 TEST(PeerSgd, AnotherSeedAnotherOrder) {
-  const Dataset data = toy_data(100, kDimension, 15);
+  const Dataset data = toy_data(100, kSgdDimension, 15);
   std::vector<std::vector<float>> weights;
   for (const uint64_t seed : {1u, 1u, 2u}) {
-    PeerTrainOptions options = options_of();
+    PeerTrainOptions options = sgd_options_of();
     options.options.seed = seed;
     weights.push_back(train(2, options, [&](uint32_t rank) { return share_of(data, rank, 2); })[0].weights);
   }
@@ -247,8 +247,8 @@ TEST(PeerSgd, AnotherSeedAnotherOrder) {
 }
 
 TEST(PeerSgd, AStopOfOneRankEndsAllAtTheSameStep) {
-  const Dataset data = toy_data(200, kDimension, 16);
-  PeerTrainOptions options = options_of();
+  const Dataset data = toy_data(200, kSgdDimension, 16);
+  PeerTrainOptions options = sgd_options_of();
   options.epochs = 1'000'000;
   const auto trained = train(3, options, [&](uint32_t rank) { return share_of(data, rank, 3); }, 1);
   expect_alike(trained);
@@ -259,8 +259,8 @@ TEST(PeerSgd, AStopOfOneRankEndsAllAtTheSameStep) {
 }
 
 TEST(PeerSgd, StepsMaxEndsInTheMiddleOfAnEpoch) {
-  const Dataset data = toy_data(200, kDimension, 17);
-  PeerTrainOptions options = options_of();
+  const Dataset data = toy_data(200, kSgdDimension, 17);
+  PeerTrainOptions options = sgd_options_of();
   options.steps_max = 7;  // of 5 an epoch
   const auto trained = train(3, options, [&](uint32_t rank) { return share_of(data, rank, 3); });
   expect_alike(trained);
@@ -270,10 +270,10 @@ TEST(PeerSgd, StepsMaxEndsInTheMiddleOfAnEpoch) {
 }
 
 TEST(PeerSgd, AGradientThatOverflowsEndsAllRanks) {
-  Dataset data = toy_data(30, kDimension, 18);
+  Dataset data = toy_data(30, kSgdDimension, 18);
   for (float& value : data.values) value = 3e38F;
   for (const uint32_t asynchronous : {0u, 3u}) {
-    PeerTrainOptions options = options_of();
+    PeerTrainOptions options = sgd_options_of();
     options.options.asynchronous = asynchronous;
     options.options.loss = Loss::kHinge;
     options.options.schedule.rate = 1e6;
@@ -284,9 +284,9 @@ TEST(PeerSgd, AGradientThatOverflowsEndsAllRanks) {
 }
 
 TEST(PeerSgd, RanksWithOtherOptionsAreToldBoth) {
-  const Dataset data = toy_data(30, kDimension, 19);
+  const Dataset data = toy_data(30, kSgdDimension, 19);
   const auto said = testing::on_ranks<std::string>(3, peer::Progress::kByThread, [&](peer::PeerGroup& group) {
-    PeerTrainOptions options = options_of();
+    PeerTrainOptions options = sgd_options_of();
     options.options.schedule.rate = group.rank() == 2 ? 0.5 : 0.25;
     const std::atomic<bool> stop = false;
     const Dataset share = share_of(data, group.rank(), 3);
@@ -303,7 +303,7 @@ TEST(PeerSgd, WhatCannotBeIsRefused) {
   const std::map<peer::AlgorithmId, const char*> selects = {
       {kOktopk, "none"}, {kGtopk, "topk:0.1:warm_up=50"}, {kTopkA, "bucket_topk:0.01"}, {kSparseRing, "uniform:0.1"}};
   for (const auto& [algorithm, select] : selects) {
-    PeerTrainOptions options = options_of(algorithm);
+    PeerTrainOptions options = sgd_options_of(algorithm);
     options.options.select = selection_from_text(select).value();
     EXPECT_FALSE(options.optimizer->check(options.options)) << select;
   }

@@ -12,20 +12,22 @@
 namespace millrace::cli {
 namespace {
 
-constexpr DescentForm kForm{
+constexpr DescentForm kAdamForm{
     .name = "adam", .rate = RateIn::kUpdate, .before = BeforeExchange::kClipping, .rule = Optimizer::kAdam};
 
-Result<std::unique_ptr<PeerOptimizer>> make(const OptimizerSetup& setup) { return make_gradient_descent(setup, kForm); }
-Status check(const OptimizerOptions& options) { return check_gradient_descent(options, kForm); }
+Result<std::unique_ptr<PeerOptimizer>> make_adam(const OptimizerSetup& setup) {
+  return make_gradient_descent(setup, kAdamForm);
+}
+Status check_adam(const OptimizerOptions& options) { return check_gradient_descent(options, kAdamForm); }
 
 }  // namespace
 
 OptimizerInfo adam_optimizer() {
-  return {.name = kForm.name,
+  return {.name = kAdamForm.name,
           .source = "oktopk.txt, section 5 (BERT); Kingma and Ba 2015, algorithm 1",
           .summary = "Adam after an allreduce of the largest gradients, dense, the same on all ranks (Ok-Topk's BERT)",
-          .make = &make,
-          .check = &check,
+          .make = &make_adam,
+          .check = &check_adam,
           .defaults = {.algorithm = "oktopk", .select = "topk:0.01"}};
 }
 

@@ -26,7 +26,7 @@
 namespace millrace::cli {
 namespace {
 
-double seconds_since(TimeNs begin) {
+double coordinate_descent_seconds_since(TimeNs begin) {
   return static_cast<double>(monotonic_now_ns() - begin) / static_cast<double>(kNsPerS);
 }
 
@@ -110,7 +110,7 @@ class CoordinateDescent final : public PeerOptimizer {
         });
     if (!pending) return std::unexpected(pending.error());
     in_flight_.push_back(std::move(*pending));
-    counts_.compute_s += seconds_since(begin);
+    counts_.compute_s += coordinate_descent_seconds_since(begin);
     return {};
   }
 
@@ -119,13 +119,13 @@ class CoordinateDescent final : public PeerOptimizer {
     peer::Pending<peer::Gathered<float>> oldest = std::move(in_flight_.front());
     in_flight_.pop_front();
     const auto gathered = oldest.wait();
-    counts_.waiting_s += seconds_since(begin);
+    counts_.waiting_s += coordinate_descent_seconds_since(begin);
     if (!gathered) return std::unexpected(gathered.error());
     const TimeNs applied = monotonic_now_ns();
     for (const HeldStream<float>& stream : gathered->streams) {
       if (Status status = apply(stream.view); !status) return end_group(setup_.group, status.error());
     }
-    counts_.compute_s += seconds_since(applied);
+    counts_.compute_s += coordinate_descent_seconds_since(applied);
     return {};
   }
 

@@ -18,7 +18,7 @@
 namespace millrace::cli {
 namespace {
 
-double seconds_since(TimeNs begin) {
+double gradient_descent_seconds_since(TimeNs begin) {
   return static_cast<double>(monotonic_now_ns() - begin) / static_cast<double>(kNsPerS);
 }
 
@@ -84,14 +84,14 @@ class GradientDescent final : public PeerOptimizer {
     if (Status status = exchange_->start(step, std::move(batch.gradient)); !status) return status;
     steps_in_flight_.push_back(step);
     ++counts_.steps;
-    counts_.compute_s += seconds_since(begin);
+    counts_.compute_s += gradient_descent_seconds_since(begin);
     return {};
   }
 
   Status finish_oldest() override {
     const TimeNs begin = monotonic_now_ns();
     const Result<StepSum> sum = exchange_->finish_oldest();
-    counts_.waiting_s += seconds_since(begin);
+    counts_.waiting_s += gradient_descent_seconds_since(begin);
     if (!sum) return std::unexpected(sum.error());
     const TimeNs applied = monotonic_now_ns();
     const double rate = rate_of(steps_in_flight_.front());
@@ -102,7 +102,7 @@ class GradientDescent final : public PeerOptimizer {
     } else {
       status = apply_rule(*sum, rate);
     }
-    counts_.compute_s += seconds_since(applied);
+    counts_.compute_s += gradient_descent_seconds_since(applied);
     return status;
   }
 

@@ -7,20 +7,22 @@
 namespace millrace::cli {
 namespace {
 
-constexpr DescentForm kForm{
+constexpr DescentForm kMomentumForm{
     .name = "momentum", .rate = RateIn::kUpdate, .before = BeforeExchange::kClipping, .rule = Optimizer::kMomentum};
 
-Result<std::unique_ptr<PeerOptimizer>> make(const OptimizerSetup& setup) { return make_gradient_descent(setup, kForm); }
-Status check(const OptimizerOptions& options) { return check_gradient_descent(options, kForm); }
+Result<std::unique_ptr<PeerOptimizer>> make_momentum(const OptimizerSetup& setup) {
+  return make_gradient_descent(setup, kMomentumForm);
+}
+Status check_momentum(const OptimizerOptions& options) { return check_gradient_descent(options, kMomentumForm); }
 
 }  // namespace
 
 OptimizerInfo momentum_optimizer() {
-  return {.name = kForm.name,
+  return {.name = kMomentumForm.name,
           .source = "Polyak 1964; kernels/optimize",
           .summary = "momentum SGD after the sum, of all weights, the same on all ranks (--beta1)",
-          .make = &make,
-          .check = &check};
+          .make = &make_momentum,
+          .check = &check_momentum};
 }
 
 }  // namespace millrace::cli

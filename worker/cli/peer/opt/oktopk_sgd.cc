@@ -8,19 +8,21 @@
 namespace millrace::cli {
 namespace {
 
-constexpr DescentForm kForm{.name = "oktopk_sgd"};
+constexpr DescentForm kOktopkSgdForm{.name = "oktopk_sgd"};
 
-Result<std::unique_ptr<PeerOptimizer>> make(const OptimizerSetup& setup) { return make_gradient_descent(setup, kForm); }
-Status check(const OptimizerOptions& options) { return check_gradient_descent(options, kForm); }
+Result<std::unique_ptr<PeerOptimizer>> make_oktopk_sgd(const OptimizerSetup& setup) {
+  return make_gradient_descent(setup, kOktopkSgdForm);
+}
+Status check_oktopk_sgd(const OptimizerOptions& options) { return check_gradient_descent(options, kOktopkSgdForm); }
 
 }  // namespace
 
 OptimizerInfo oktopk_sgd_optimizer() {
-  return {.name = kForm.name,
+  return {.name = kOktopkSgdForm.name,
           .source = "oktopk.txt, section 4, algorithm 2",
           .summary = "of the sum of residual + rate x gradient the k largest entries; what did not contribute stays",
-          .make = &make,
-          .check = &check,
+          .make = &make_oktopk_sgd,
+          .check = &check_oktopk_sgd,
           .defaults = {.algorithm = "oktopk", .select = "topk:0.01"}};
 }
 

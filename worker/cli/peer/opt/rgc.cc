@@ -10,19 +10,21 @@
 namespace millrace::cli {
 namespace {
 
-constexpr DescentForm kForm{.name = "rgc", .rate = RateIn::kUpdate, .before = BeforeExchange::kMomentumAndClipping};
+constexpr DescentForm kRgcForm{.name = "rgc", .rate = RateIn::kUpdate, .before = BeforeExchange::kMomentumAndClipping};
 
-Result<std::unique_ptr<PeerOptimizer>> make(const OptimizerSetup& setup) { return make_gradient_descent(setup, kForm); }
-Status check(const OptimizerOptions& options) { return check_gradient_descent(options, kForm); }
+Result<std::unique_ptr<PeerOptimizer>> make_rgc(const OptimizerSetup& setup) {
+  return make_gradient_descent(setup, kRgcForm);
+}
+Status check_rgc(const OptimizerOptions& options) { return check_gradient_descent(options, kRgcForm); }
 
 }  // namespace
 
 OptimizerInfo rgc_optimizer() {
-  return {.name = kForm.name,
+  return {.name = kRgcForm.name,
           .source = "redsync.txt, appendices B and C, algorithm 4",
           .summary = "RedSync: momentum correction with masking (--momentum), clipping (--clip), the largest 0.1 %",
-          .make = &make,
-          .check = &check,
+          .make = &make_rgc,
+          .check = &check_rgc,
           .defaults = {.algorithm = "redsync_allgather",
                        .select = "by_size:0.001",
                        .momentum = "correction:0.9",

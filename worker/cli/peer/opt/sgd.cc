@@ -7,19 +7,21 @@
 namespace millrace::cli {
 namespace {
 
-constexpr DescentForm kForm{.name = "sgd"};
+constexpr DescentForm kSgdForm{.name = "sgd"};
 
-Result<std::unique_ptr<PeerOptimizer>> make(const OptimizerSetup& setup) { return make_gradient_descent(setup, kForm); }
-Status check(const OptimizerOptions& options) { return check_gradient_descent(options, kForm); }
+Result<std::unique_ptr<PeerOptimizer>> make_sgd(const OptimizerSetup& setup) {
+  return make_gradient_descent(setup, kSgdForm);
+}
+Status check_sgd(const OptimizerOptions& options) { return check_gradient_descent(options, kSgdForm); }
 
 }  // namespace
 
 OptimizerInfo sgd_optimizer() {
-  return {.name = kForm.name,
+  return {.name = kSgdForm.name,
           .source = "sparcml.txt, sections 7 and 8.2",
           .summary = "mini-batch SGD, with what the other options say",
-          .make = &make,
-          .check = &check};
+          .make = &make_sgd,
+          .check = &check_sgd};
 }
 
 }  // namespace millrace::cli

@@ -9,20 +9,22 @@
 namespace millrace::cli {
 namespace {
 
-constexpr DescentForm kForm{.name = "topk_sgd"};
+constexpr DescentForm kTopkSgdForm{.name = "topk_sgd"};
 
-Result<std::unique_ptr<PeerOptimizer>> make(const OptimizerSetup& setup) { return make_gradient_descent(setup, kForm); }
-Status check(const OptimizerOptions& options) { return check_gradient_descent(options, kForm); }
+Result<std::unique_ptr<PeerOptimizer>> make_topk_sgd(const OptimizerSetup& setup) {
+  return make_gradient_descent(setup, kTopkSgdForm);
+}
+Status check_topk_sgd(const OptimizerOptions& options) { return check_gradient_descent(options, kTopkSgdForm); }
 
 }  // namespace
 
 OptimizerInfo topk_sgd_optimizer() {
   return {
-      .name = kForm.name,
+      .name = kTopkSgdForm.name,
       .source = "sparcml.txt, section 4, algorithm 1",
       .summary = "the k largest of every 512 entries of residual + rate x gradient, quantized to 4 bits",
-      .make = &make,
-      .check = &check,
+      .make = &make_topk_sgd,
+      .check = &check_topk_sgd,
       .defaults = {.select = "bucket_topk:0.015625:512", .codec = "gap+qsgd4", .codec_error = CodecError::kDropped}};
 }
 
