@@ -4,6 +4,8 @@
 #   deploy/setup.sh            what the build and the demo need
 #   deploy/setup.sh --tests    also what deploy/test.sh needs (clang 19, network tools, python3)
 #   deploy/setup.sh --papers   also what the experiments of tests/bench/papers/ need (numpy, matplotlib, PyTorch)
+#   deploy/setup.sh --roots    also what deploy/debian-root.sh needs (roots of other Debian releases)
+#   deploy/setup.sh --list     installs nothing: prints all packages of the groups that are asked for, one a line
 #   deploy/setup.sh --check    installs nothing: prints what is missing, one package a line, and exits 1 if anything is
 #
 # Exit codes: 0 done, 1 something is missing (--check), 2 usage, 3 not root, 4 not a Debian-like system, 5 apt failed.
@@ -65,11 +67,15 @@ readonly PAPER_PACKAGES=(
   python3-torch        # networks
   libopenblas0-pthread # an LSTM's gradient in a tenth of the time that reference BLAS takes
 )
+readonly ROOT_PACKAGES=(
+  mmdebstrap           # makes a root of another release
+  uidmap               # for users other than root
+)
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 
 usage() {
-  sed -n '2,9p' "$0" | sed 's/^# \{0,1\}//'
+  sed -n '2,11p' "$0" | sed 's/^# \{0,1\}//'
 }
 
 # Prints the packages of "$@" that dpkg does not have installed.
@@ -98,23 +104,29 @@ apt_retry() {
 }
 
 main() {
-  local packages=("${BUILD_PACKAGES[@]}") check=no argument
+  local packages=("${BUILD_PACKAGES[@]}") action=install argument
   for argument in "$@"; do
     case "$argument" in
       --tests) packages+=("${TEST_PACKAGES[@]}") ;;
       --papers) packages+=("${PAPER_PACKAGES[@]}") ;;
-      --check) check=yes ;;
+      --roots) packages+=("${ROOT_PACKAGES[@]}") ;;
+      --list) action=list ;;
+      --check) action=check ;;
       -h | --help) usage; exit 0 ;;
       *) say "unknown option '$argument'"; usage >&2; exit 2 ;;
     esac
   done
+  if [ "$action" = list ]; then
+    printf '%s\n' "${packages[@]}" | sort -u
+    exit 0
+  fi
   if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
     say "this is not a Debian-like system (no dpkg and apt-get): install the packages named in deploy/setup.sh by hand"
     exit 4
   fi
   local missing
   mapfile -t missing < <(missing_of "${packages[@]}")
-  if [ "$check" = yes ]; then
+  if [ "$action" = check ]; then
     [ "${#missing[@]}" -eq 0 ] && exit 0
     printf '%s\n' "${missing[@]}"
     exit 1
