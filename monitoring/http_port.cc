@@ -21,9 +21,15 @@ constexpr size_t kWaitingMax = 16;
 constexpr time_t kBeginSeconds = 1;
 constexpr time_t kTimeoutSeconds = 2;
 
+/// What the library wants to know of a job: nothing up to 0.14, later whether it was taken.
+using Taken = decltype(std::declval<httplib::TaskQueue&>().enqueue(nullptr));
+
 class RequestQueue : public httplib::TaskQueue {
  public:
-  void enqueue(std::function<void()> job) override { threads_.enqueue(std::move(job)); }
+  Taken enqueue(std::function<void()> job) override {
+    threads_.enqueue(std::move(job));
+    return static_cast<Taken>(true);
+  }
   void shutdown() override { threads_.shutdown(); }
 
  private:
