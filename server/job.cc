@@ -1,6 +1,7 @@
 #include "server/job.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 

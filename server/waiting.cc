@@ -1,6 +1,7 @@
 #include "server/waiting.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>

@@ -1,6 +1,7 @@
 #include "switch_agg/jobs_file.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,7 @@
 #include "worker/cli/status/report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 

@@ -1,8 +1,10 @@
 #include "worker/cli/status/verdict.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <tuple>
 
 namespace millrace::cli {
