@@ -1,6 +1,7 @@
 #include "kernels/codec/huffman_code.h"
 
 #include <algorithm>
+#include <functional>
 #include <queue>
 #include <tuple>
 #include <vector>

@@ -27,6 +27,7 @@
 #include <tbb/global_control.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdio>

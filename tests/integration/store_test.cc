@@ -2,6 +2,7 @@
 // were started anew.
 #include <poll.h>
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <csignal>

@@ -1,6 +1,7 @@
 // Header and extensions of datagrams.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <numeric>

@@ -2,6 +2,7 @@
 // cannot start.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <thread>

@@ -1,5 +1,6 @@
 #include "tests/switch_agg/made_up_worker.h"
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <span>

@@ -1,6 +1,7 @@
 // A rack's switch in front of a shard: what goes up when, and what the shard takes (switch_agg/DESIGN.md, "Role combine").
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "tests/switch_agg/made_up_rack.h"

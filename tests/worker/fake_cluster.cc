@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 namespace millrace::testing {
 
 FakeCluster::FakeCluster(const protocol::JobSpec& spec, uint32_t shard_count, Script script)

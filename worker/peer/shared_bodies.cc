@@ -1,6 +1,7 @@
 #include "worker/peer/shared_bodies.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <functional>
 #include <iterator>

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iostream>
+#include <stdexcept>
 
 #include "kernels/reduce/reduce.h"
 #include "kernels/select/top_k.h"
