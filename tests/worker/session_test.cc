@@ -17,7 +17,6 @@
 /// The public session against toy shards over loopback sockets.
 namespace millrace::testing {
 namespace {
-
 using std::chrono::milliseconds;
 /// A limit for what must happen, on a machine that is busy with other things too; nothing waits for it when all is well.
 constexpr milliseconds kSessionSoon{120'000};

@@ -91,8 +91,10 @@ TEST(ResultMemory, OneNobodyHoldsIsWrittenOver) {
   ResultMemory<float> memory;
   const std::vector pieces{piece_of(result_memory_drawn(draws, 1'000, 10))};
   const float* const first =
-      memory.hold_scattered(sum_op<float>(), std::span<const Piece<float>>(pieces), kResultMemoryRanks)->view.values.data();
-  EXPECT_EQ(memory.hold_scattered(sum_op<float>(), std::span<const Piece<float>>(pieces), kResultMemoryRanks)->view.values.data(),
+      memory.hold_scattered(sum_op<float>(), std::span<const Piece<float>>(pieces), kResultMemoryRanks)
+          ->view.values.data();
+  EXPECT_EQ(memory.hold_scattered(sum_op<float>(), std::span<const Piece<float>>(pieces), kResultMemoryRanks)
+                ->view.values.data(),
             first);
 }
 
