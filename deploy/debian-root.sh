@@ -2,10 +2,10 @@
 # Builds Millrace and runs its tests in a Debian root of another release. mmdebstrap makes the root once; later runs reuse it.
 #
 #   deploy/debian-root.sh trixie            Debian 13: four stages
-#                                             root   makes the root, unless it is there: about 3 minutes, 3 GB of disk
+#                                             root   makes the root, unless it is there: 5 minutes on a busy machine, 1.3 GB
 #                                             setup  deploy/setup.sh in the root: installs packages that the root lacks
-#                                             build  the dev preset, every target: 20 minutes on two idle cores, later runs seconds
-#                                             test   the unit tests and the lint rules: 5 minutes
+#                                             build  the dev preset, every target: a first run compiles everything
+#                                             test   the unit tests and the lint rules
 #   deploy/debian-root.sh forky --aptopt='Acquire::Check-Valid-Until "false"'
 #                                           Debian testing, from a mirror whose copy of it may be older than a week
 #   deploy/debian-root.sh trixie -- COMMAND…     runs COMMAND in the root, in the source folder ("-- bash" gives a shell)
