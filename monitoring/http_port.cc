@@ -21,7 +21,7 @@ constexpr size_t kWaitingMax = 16;
 constexpr time_t kBeginSeconds = 1;
 constexpr time_t kTimeoutSeconds = 2;
 
-/// What the library wants to know of a job: nothing up to 0.14, later whether it was taken.
+/// What the library wants to know of a job: nothing in some versions, in others whether it was taken.
 using Taken = decltype(std::declval<httplib::TaskQueue&>().enqueue(nullptr));
 
 class RequestQueue : public httplib::TaskQueue {
