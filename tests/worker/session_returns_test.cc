@@ -453,12 +453,34 @@ TEST_F(SessionLoads, NoWeightsFromAFileThatHasNone) {
   Model model;
   {
     std::vector<TensorOptions> bare = model.tensors();
-    for (TensorOptions& tensor : bare) tensor.weights = {};
+    for (TensorOptions& tensor : bare) tensor.weights = {}, tensor.scale = 0;
     job_.load_path = "";
     Session::connect(job_, bare)->save(path_);
     job_.load_path = path_;
   }
   EXPECT_NE(refusal(model).find("has no weights of tensor 'large'"), std::string::npos);
+}
+
+TEST_F(SessionLoads, NoFileWithWeightsThatNoArrayTakes) {
+  Model model;
+  std::vector<TensorOptions> tensors = model.tensors();
+  tensors[1].weights = {};
+  tensors[1].scale = 0;
+  const std::vector<float> before = model.large;
+  const std::string sentence =
+      session_returns_sentence_of(JobErrorCode::kJobMismatch, [&] { Session::connect(job_, tensors); });
+  EXPECT_NE(sentence.find("has weights of tensor 'small', and this session has no array"), std::string::npos)
+      << sentence;
+  EXPECT_EQ(model.large, before) << "nothing is written before all of it fits";
+}
+
+TEST_F(SessionLoads, NoWeightsThatWouldNeverMove) {
+  Model model;
+  std::vector<TensorOptions> tensors = model.tensors();
+  tensors[0].scale = 0;
+  const std::string sentence =
+      session_returns_sentence_of(JobErrorCode::kInvalidArgument, [&] { Session::connect(job_, tensors); });
+  EXPECT_NE(sentence.find("tensor 'large': the scale of the weights is 0"), std::string::npos) << sentence;
 }
 
 TEST_F(SessionLoads, AMissingFileOnlyWhereThisProcessMayBeTheFirst) {
@@ -483,16 +505,8 @@ TEST(SessionReturns, WhatCannotBeIsRefusedBeforeAShardIsAsked) {
     EXPECT_NE(sentence.find(words), std::string::npos) << sentence;
   };
   auto tensors = model.tensors();
-  tensors[1].weights = tensors[1].weights.first(99);
-  refused(tensors, "tensor 'small': 99 weights for a dimension of 100");
-  tensors = model.tensors();
-  tensors[2].scale = std::numeric_limits<float>::infinity();
-  refused(tensors, "tensor 'tiny': the scale");
-  tensors = model.tensors();
   tensors[0].weights = {};
-  tensors[0].schedule = [](uint64_t, uint64_t, std::span<float>) { return 1.0f; };
-  refused(tensors, "tensor 'large' has a schedule");
-  tensors[0].schedule = {};
+  tensors[0].scale = 0;
   job.returns = true;
   refused(tensors, "returns: ");
   job.returns = false;
@@ -508,10 +522,45 @@ TEST(SessionReturns, WhatCannotBeIsRefusedBeforeAShardIsAsked) {
   refused(tensors, "mode synchronous only");
 }
 
+TEST(SessionReturns, WeightsThatWouldNeverMoveAreRefusedByConnectAndByCheck) {
+  Model model;
+  JobOptions job = session_returns_job_of(1);
+  job.shards = {"tcp://127.0.0.1:1"};
+  const auto refused = [&](const std::vector<TensorOptions>& tensors, const std::string& words) {
+    for (const std::string& sentence :
+         {session_returns_sentence_of(JobErrorCode::kInvalidArgument, [&] { Session::connect(job, tensors); }),
+          session_returns_sentence_of(JobErrorCode::kInvalidArgument, [&] { Session::check(job, tensors); })}) {
+      EXPECT_NE(sentence.find(words), std::string::npos) << sentence;
+    }
+  };
+  auto tensors = model.tensors();
+  tensors[1].weights = tensors[1].weights.first(99);
+  refused(tensors, "tensor 'small': 99 weights for a dimension of 100");
+  for (const float scale : {0.0f, -0.0f}) {
+    tensors = model.tensors();
+    tensors[2].scale = scale;
+    refused(tensors, "tensor 'tiny': the scale of the weights is 0");
+  }
+  for (const float scale : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    tensors[2].scale = scale;
+    refused(tensors, "tensor 'tiny': the scale of the weights is not finite");
+  }
+  tensors = model.tensors();
+  tensors[0].weights = {};
+  refused(tensors, "tensor 'large' has a scale, and no weights for it");
+  tensors[0].schedule = [](uint64_t, uint64_t, std::span<float>) { return 1.0f; };
+  refused(tensors, "tensor 'large' has a schedule, and no weights for it");
+  tensors = model.tensors();
+  tensors[0].scale = 0;
+  tensors[0].schedule = [](uint64_t, uint64_t, std::span<float>) { return 0.0f; };
+  EXPECT_NO_THROW(Session::check(job, tensors)) << "a schedule may be 0";
+}
+
 TEST(SessionReturns, WeightsThatWereGivenToConnectStayAndTheirScaleIsASchedule) {
   JobOptions job = session_returns_job_of(1);
   Model model;
   std::vector<TensorOptions> tensors = model.tensors();
+  tensors[0].scale = 0;  // a schedule is in its place
   tensors[0].schedule = [](uint64_t step, uint64_t, std::span<float>) { return step == 0 ? 2.0f : 0.5f; };
   FakeCluster cluster(session_returns_spec_of(job, tensors), 1);
   job.shards = cluster.addresses();

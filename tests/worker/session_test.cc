@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -10,7 +9,7 @@
 
 #include "millrace/millrace.h"
 #include "tests/worker/fake_cluster.h"
-#include "worker/core/options.h"
+#include "tests/worker/session_jobs.h"
 #include "worker/core/saved_state.h"
 #include "worker/session/state_file.h"
 
@@ -18,71 +17,6 @@
 namespace millrace::testing {
 namespace {
 using std::chrono::milliseconds;
-/// A limit for what must happen, on a machine that is busy with other things too; nothing waits for it when all is well.
-constexpr milliseconds kSessionSoon{120'000};
-
-JobOptions session_job_of(uint32_t workers) {
-  JobOptions job;
-  job.name = "session-test";
-  job.workers = workers;
-  job.select = "none";
-  job.heartbeat_ms = 100;
-  job.connect_timeout_ms = static_cast<uint32_t>(kSessionSoon.count());
-  return job;
-}
-
-const std::vector<TensorOptions> kSessionTwoTensors = {{.name = "large", .dimension = 20'000},
-                                                       {.name = "small", .dimension = 100}};
-
-protocol::JobSpec session_spec_of(JobOptions job, const std::vector<TensorOptions>& tensors) {
-  job.shards = {"tcp://127.0.0.1:1"};
-  auto spec = worker::spec_from_options(job, tensors);
-  EXPECT_TRUE(spec.has_value()) << spec.error().message;
-  return *spec;
-}
-
-/// Runs `body` expecting a JobError of that code; returns its sentence.
-template <typename Body>
-std::string session_sentence_of(JobErrorCode code, Body body) {
-  try {
-    body();
-  } catch (const JobError& error) {
-    EXPECT_EQ(job_error_name(error.code()), job_error_name(code)) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "no error where " << job_error_name(code) << " was expected";
-  return {};
-}
-
-/// The sum at each index of a tensor's update.
-std::map<uint64_t, float> session_entries_of(const TensorUpdate& update) {
-  std::map<uint64_t, float> entries;
-  for (const UpdatePiece& piece : update.pieces) {
-    for (size_t i = 0; i < piece.values.size(); ++i) {
-      entries[piece.begin + (piece.dense ? i : piece.indices[i])] = piece.values[i];
-    }
-  }
-  return entries;
-}
-
-/// Each worker of the job in a thread of its own.
-template <typename Body>
-void run_workers(const JobOptions& job, const std::vector<TensorOptions>& tensors, Body body) {
-  std::vector<std::thread> threads;
-  for (uint32_t worker = 0; worker < job.workers; ++worker) {
-    threads.emplace_back([&, worker] {
-      JobOptions own = job;
-      own.worker = worker;
-      try {
-        auto session = Session::connect(own, tensors);
-        body(worker, *session);
-      } catch (const JobError& error) {
-        ADD_FAILURE() << "worker " << worker << ": " << error.what();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
 
 TEST(Session, SumsSparseGradientsOfAllWorkersAndFinishes) {
   JobOptions job = session_job_of(3);
@@ -112,35 +46,6 @@ TEST(Session, SumsSparseGradientsOfAllWorkersAndFinishes) {
     for (const auto& [worker, goodbye] : cluster.goodbyes)
       EXPECT_EQ(goodbye.reason, protocol::Goodbye::Reason::kFinished);
     for (uint32_t shard = 0; shard < 2; ++shard) EXPECT_EQ(cluster.shard(shard).complaints, std::vector<std::string>());
-  });
-}
-
-TEST(Session, AppliesMeansToAttachedWeightsOnArrivalAndOnAwait) {
-  JobOptions job = session_job_of(2);
-  job.combine = "mean";
-  FakeCluster cluster(session_spec_of(job, kSessionTwoTensors), 2);
-  job.shards = cluster.addresses();
-  run_workers(job, kSessionTwoTensors, [&](uint32_t worker, Session& session) {
-    std::vector<float> large(20'000, 1.0f);
-    std::vector<float> small(100, 1.0f);
-    session.attach_weights(0, large, -0.5f, ApplyWhen::kOnArrival);
-    session.attach_weights(1, small, -0.5f, ApplyWhen::kOnAwait);
-    std::vector<float> gradient(20'000, 0.0f);
-    gradient[11] = worker == 0 ? 4.0f : 2.0f;
-    session.push(0, gradient);
-    session.push(1, std::vector<float>(100, 2.0f));
-    EXPECT_TRUE(session.await(0, 0, kSessionSoon).applied);
-    EXPECT_EQ(large[11], 1.0f - 0.5f * 3.0f);
-    EXPECT_EQ(large[12], 1.0f);
-    EXPECT_EQ(small[5], 1.0f) << "nothing before await";
-    EXPECT_EQ(session.await(1, 0, kSessionSoon).pieces.front().denominator, 2.0);
-    EXPECT_EQ(small[5], 0.0f);
-    session.set_scale(1, 1.0f);
-    session.push(0, gradient);
-    session.push(1, std::vector<float>(100, 3.0f));
-    session.await(1, 1, kSessionSoon);
-    EXPECT_EQ(small[99], 3.0f);
-    session.finish(kSessionSoon);
   });
 }
 

@@ -35,6 +35,11 @@ void AttachedWeights::set_scale(float scale) {
   target_.scale = scale;
 }
 
+bool AttachedWeights::attached() {
+  const std::lock_guard array(array_);
+  return !target_.weights.empty();
+}
+
 AttachedWeights::Run& AttachedWeights::run_at(uint64_t begin) {
   const auto found = std::ranges::lower_bound(runs_, begin, {}, &Run::begin);
   MILLRACE_CHECK(found != runs_.end() && found->begin == begin, begin);

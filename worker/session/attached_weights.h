@@ -48,6 +48,8 @@ class AttachedWeights {
   /// next one is. REQUIRES: no push is in flight.
   void attach(Target target, uint64_t pushes_made);
   void set_scale(float scale);
+  /// Says whether there is an array.
+  bool attached();
 
   /// Takes note of an arrival, or adds it at once: with kOnArrival, where nothing before it is waiting and its push was made
   /// (between a push and its answer the caller keeps off the array). What replaces always waits.

@@ -14,17 +14,21 @@
 namespace millrace::worker {
 namespace {
 
-Status check_weights(const TensorOptions& tensor, protocol::Mode mode) {
+Status check_weights_of(const TensorOptions& tensor, protocol::Mode mode) {
   if (tensor.weights.empty()) {
-    if (!tensor.schedule) return {};
-    return fail(ErrorCode::kInvalidArgument, "tensor '" + tensor.name + "' has a schedule, and no weights for it");
+    if (!tensor.schedule && tensor.scale == 0) return {};
+    const std::string given = tensor.schedule ? "schedule" : "scale";
+    return fail(ErrorCode::kInvalidArgument, "tensor '" + tensor.name + "' has a " + given +
+                                                 ", and no weights for it: give connect() the array as well "
+                                                 "(TensorOptions::weights)");
   }
   if (tensor.weights.size() != tensor.dimension) {
     return fail(ErrorCode::kInvalidArgument, "tensor '" + tensor.name + "': " + std::to_string(tensor.weights.size()) +
                                                  " weights for a dimension of " + std::to_string(tensor.dimension));
   }
-  if (!std::isfinite(tensor.scale)) {
-    return fail(ErrorCode::kInvalidArgument, "tensor '" + tensor.name + "': the scale of its weights is not finite");
+  if (!tensor.schedule) {
+    if (auto valid = check_scale(tensor.scale); !valid)
+      return fail(valid.error().code, "tensor '" + tensor.name + "': " + valid.error().message);
   }
   return check_apply(tensor.apply, mode);
 }
@@ -49,6 +53,12 @@ Result<SavedState> load(const JobOptions& job, std::span<const TensorOptions> te
     if (tensors[i].weights.empty() || !state->tensors[i].weights.empty()) continue;
     return in_file({ErrorCode::kJobMismatch, "the saved state has no weights of tensor '" + tensors[i].name +
                                                  "': it was saved by a session without them"});
+  }
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!tensors[i].weights.empty() || state->tensors[i].weights.empty()) continue;
+    return in_file({ErrorCode::kJobMismatch, "the saved state has weights of tensor '" + tensors[i].name +
+                                                 "', and this session has no array for them: give connect() the array "
+                                                 "(TensorOptions::weights)"});
   }
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Buffer<float> saved = std::exchange(state->tensors[i].weights, {});
@@ -96,11 +106,26 @@ Status check_apply(ApplyWhen when, protocol::Mode mode) {
               "worker come at any time, also while it computes; attach with kOnAwait");
 }
 
+Status check_scale(float scale) {
+  if (!std::isfinite(scale)) return fail(ErrorCode::kInvalidArgument, "the scale of the weights is not finite");
+  if (scale != 0) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              "the scale of the weights is 0, so that no update would move them: give a scale, as -learning_rate, or "
+              "connect() a schedule (TensorOptions::schedule), which may be 0 in some steps");
+}
+
+Status check_weights(std::span<const TensorOptions> tensors, protocol::Mode mode) {
+  for (const TensorOptions& tensor : tensors) {
+    if (auto valid = check_weights_of(tensor, mode); !valid) return valid;
+  }
+  return {};
+}
+
 Result<Beginning> begin_with(const JobOptions& job, std::span<const TensorOptions> tensors,
                              const protocol::JobSpec& spec) {
   Beginning beginning;
+  if (auto valid = check_weights(tensors, spec.mode); !valid) return std::unexpected(valid.error());
   for (const TensorOptions& tensor : tensors) {
-    if (auto valid = check_weights(tensor, spec.mode); !valid) return std::unexpected(valid.error());
     beginning.targets.push_back({tensor.weights, tensor.scale, tensor.schedule, tensor.apply});
   }
   beginning.has_weights =

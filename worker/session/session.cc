@@ -54,7 +54,8 @@ std::unique_ptr<Session> Session::connect(const JobOptions& job, const std::vect
 }
 
 void Session::check(const JobOptions& job, const std::vector<TensorOptions>& tensors) {
-  take(worker::spec_from_options(job, tensors));
+  const auto spec = take(worker::spec_from_options(job, tensors));
+  must(worker::check_weights(tensors, spec.mode));
 }
 
 namespace {

@@ -226,6 +226,7 @@ Status SessionShell::attach_weights(size_t tensor, std::span<float> weights, flo
     return fail(ErrorCode::kInvalidArgument,
                 std::to_string(weights.size()) + " weights for a tensor of dimension " + std::to_string(dimension));
   }
+  if (auto valid = check_scale(scale); !valid) return valid;
   if (auto valid = check_apply(when, core_.spec().mode); !valid) return valid;
   std::unique_lock lock(mutex_);
   if (gates_[tensor].filling || gates_[tensor].steps_pushed != shelf_.steps_complete(tensor)) {
@@ -243,6 +244,11 @@ Status SessionShell::attach_weights(size_t tensor, std::span<float> weights, flo
 Status SessionShell::set_scale(size_t tensor, float scale) {
   if (auto valid = check_tensor(tensor); !valid) return valid;
   if (auto valid = check_not_given(tensor); !valid) return valid;
+  if (auto valid = check_scale(scale); !valid) return valid;
+  if (!weights_[tensor].attached()) {
+    return fail(ErrorCode::kInvalidArgument, "no weights are attached to tensor '" + core_.spec().tensors[tensor].name +
+                                                 "': attach_weights() takes the array and its scale");
+  }
   weights_[tensor].set_scale(scale);
   return {};
 }

@@ -29,10 +29,15 @@ JobOptions recover_worker_job_options(const RecoverSetup& setup, uint32_t worker
   return job;
 }
 
-TensorOptions tensor_options(const RecoverSetup& setup, std::span<float> weights) {
+TensorOptions bare_tensor(const RecoverSetup& setup) {
   TensorOptions tensor;
   tensor.name = "w";
   tensor.dimension = setup.marks.n;
+  return tensor;
+}
+
+TensorOptions tensor_options(const RecoverSetup& setup, std::span<float> weights) {
+  TensorOptions tensor = bare_tensor(setup);
   tensor.weights = weights;
   tensor.scale = 1;
   return tensor;
@@ -110,8 +115,7 @@ std::vector<std::pair<uint64_t, uint64_t>> recover_parts(const RecoverSetup& set
 }
 
 Status check_recover_job(const RecoverSetup& setup) {
-  if (Status valid = check_bench_job(recover_worker_job_options(setup, 0), {tensor_options(setup, {})}); !valid)
-    return valid;
+  if (Status valid = check_bench_job(recover_worker_job_options(setup, 0), {bare_tensor(setup)}); !valid) return valid;
   return check_lossless(setup.codec, "every weight");
 }
 

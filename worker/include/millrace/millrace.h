@@ -206,8 +206,8 @@ struct TensorOptions {
   // Mode asynchronous: steps come as one sum, where the worker is behind, only if all tensors of all workers have weights and a
   // `scale` here: a `schedule` may treat each step differently, so with one every step comes by itself.
   std::span<float> weights = {};  ///< [dimension]; the caller's, must outlive the session
-  float scale = 0;
-  Schedule schedule = {};                 ///< in place of `scale`
+  float scale = 0;                ///< needed with `weights`, as -learning_rate; 0 is refused: no update would move them
+  Schedule schedule = {};         ///< in place of `scale`, and may be 0 in some steps
   ApplyWhen apply = ApplyWhen::kOnAwait;  ///< kOnArrival: in mode synchronous only
 };
 
@@ -411,10 +411,14 @@ class MILLRACE_API Session {
   /// For callers that need neither joiners nor returns: those give their weights to connect().
   ///
   /// weights  [dimension]; the caller's, must outlive the session or the next attach.
+  /// scale    finite and not 0: no update would move the weights.
   /// Errors   invalid_argument: a step of the tensor is in flight (attach before a push, or after await of the last one);
   ///          kOnArrival in another mode than synchronous; weights were given to connect() (they stay, and their scale is a
   ///          function of the step: Schedule).
   void attach_weights(size_t tensor, std::span<float> weights, float scale, ApplyWhen when);
+  /// Changes the scale of weights that attach_weights() has attached, from the next update that is applied on.
+  ///
+  /// Errors   invalid_argument: as attach_weights() says of `scale`; no weights are attached.
   void set_scale(size_t tensor, float scale);
 
   /// Steps of the job in the attached weights: the least over the tensor's parts. A worker that joined or came back trains on
