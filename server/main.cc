@@ -1,11 +1,11 @@
 #include <fmt/format.h>
-#include <malloc.h>
 #include <sched.h>
 
 #include <csignal>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "kernels/base/allocator.h"
 #include "monitoring/standard_streams.h"
 #include "server/options.h"
 #include "server/process.h"
@@ -26,14 +26,6 @@ void take_signals() {
   sigaction(SIGUSR2, &action, nullptr);
   signal(SIGPIPE, SIG_IGN);
   signal(SIGXFSZ, SIG_IGN);  // a file that may not grow (ulimit -f) is an error of the call that meets it
-}
-
-/// A round's buffers are of the sizes of the round before: returning them to the system between rounds would cost a
-/// page fault a page.
-void keep_freed_memory() {
-  constexpr int kBytes = 256 << 20;
-  mallopt(M_MMAP_THRESHOLD, kBytes);
-  mallopt(M_TRIM_THRESHOLD, kBytes);
 }
 
 /// Threads that this process will start inherit it. A thread that has just been given work does not break into another that
@@ -87,7 +79,7 @@ int exit_code_of(millrace::ErrorCode code) {
 
 int main(int argc, char** argv) {
   millrace::monitoring::hold_standard_streams();
-  keep_freed_memory();
+  millrace::keep_freed_memory();
   const auto parsed = millrace::server::parse_options(argc, argv);
   if (const int* code = std::get_if<int>(&parsed)) return *code;
   const auto& options = std::get<millrace::server::Options>(parsed);

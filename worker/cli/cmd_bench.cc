@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/base/allocator.h"
 #include "worker/cli/bench/codec.h"
 #include "worker/cli/bench/codec_explain.h"
 #include "worker/cli/bench/codec_hostile.h"
@@ -14,7 +15,6 @@
 #include "worker/cli/bench/worker.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/flag_range.h"
-#include "worker/cli/process/allocator.h"
 #include "worker/cli/table.h"
 
 namespace millrace::cli {

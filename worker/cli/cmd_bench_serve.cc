@@ -52,7 +52,8 @@ void print_table(const nlohmann::json& result) {
       fmt::print("{:<26} {:.3f} times the round without audit\n", "", row["audit_ratio"].get<double>());
   }
   fmt::print(
-      "/ bare: against ZeroMQ with the allocator every program has; Millrace runs with a tuned one, as the last row "
+      "/ bare: against ZeroMQ with the allocator every program has; Millrace's programs run with a tuned one, as the "
+      "last row "
       "does\n");
   fmt::print("bare ZeroMQ carries {:.2f} Gbit/s on the busiest link\n", result["raw_zmq_gbit_s"].get<double>());
 }

@@ -74,6 +74,7 @@ JobOptions job_options(const TrainOptions& options) {
   job.returns = !options.state_path.empty();
   job.connect_timeout_ms = options.connect_timeout_ms;
   job.start_timeout_ms = options.start_timeout_ms;
+  job.keep_freed_memory = true;  // a process that does rounds and little else
   job.log = options.log;
   return job;
 }

@@ -1,12 +1,12 @@
 #include "worker/session/shell.h"
 
-#include <malloc.h>
 #include <sys/random.h>
 
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
+#include "kernels/base/allocator.h"
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
 #include "protocol/codec_speeds.h"
@@ -16,15 +16,6 @@
 /// Making a session, and what is asked of it from time to time: statistics, saved state.
 namespace millrace::worker {
 namespace {
-
-/// Received frames and decoded updates are blocks of some 100 KiB that come and go once a round. By default glibc returns them to
-/// the system at once and gets every page anew: measured, half of a worker's CPU and a third of the round.
-void keep_freed_memory() {
-  constexpr int kOwnMappingFrom = 32 << 20;  // the most that glibc accepts
-  constexpr int kKeptBytes = 128 << 20;
-  ::mallopt(M_MMAP_THRESHOLD, kOwnMappingFrom);
-  ::mallopt(M_TRIM_THRESHOLD, kKeptBytes);
-}
 
 uint64_t draw_nonce() {
   uint64_t nonce = 0;
@@ -108,7 +99,8 @@ SessionShell::SessionShell(const JobOptions& options, protocol::JobSpec spec, Be
       store_({.resend_after = TimeNs{options.resend_after_ms} * kNsPerMs}),
       weights_(core_.spec().tensors.size()),
       shelf_(core_.spec(), core_.layout()) {
-  if (options_.keep_freed_memory) keep_freed_memory();
+  if (options_.keep_freed_memory && !keep_freed_memory())
+    say(Severity::kWarning, "keep_freed_memory: this process's allocator does not take the advice");
   wires_.resize(options_.shards.size());
   gates_.resize(core_.spec().tensors.size());
   for (const protocol::BucketLayout& bucket : core_.layout().buckets) {

@@ -1,20 +1,52 @@
-// What an outside program can do without a server: see the library, ask for a job, be told in a JobError why there is none.
+// What an outside program can do without a server: see the library, ask for a job, be told in a JobError why there is none; and
+// what the library does to its process meanwhile.
 
+#include <malloc.h>
 #include <millrace/millrace.h>
 
+#include <cstdlib>
 #include <iostream>
 #include <string_view>
 
-int main() {
-  millrace::JobOptions job{.name = "consumer", .shards = {"tcp://127.0.0.1:1"}};
-  job.connect_timeout_ms = 50;
+namespace {
+
+// Whether malloc gives a block of 24 MiB a mapping of its own, as glibc does in a process that has not set its threshold and has
+// freed no such block (glibc raises the threshold by itself then: so this one is not freed).
+bool allocator_is_untouched() {
+  const size_t mapped_before = mallinfo2().hblks;
+  void* block = std::malloc(size_t{24} << 20);
+  *static_cast<volatile char*>(block) = 1;  // so that the compiler keeps the allocation
+  return mallinfo2().hblks > mapped_before;
+}
+
+// Whether connect() says that the shard cannot be reached, and names it.
+bool is_refused(const millrace::JobOptions& job) {
   try {
     millrace::Session::connect(job, {{.name = "w", .dimension = 10}});
   } catch (const millrace::JobError& error) {
     const bool named = std::string_view(error.what()).find("tcp://127.0.0.1:1") != std::string_view::npos;
     std::cout << "millrace " << millrace::version() << ": " << millrace::job_error_name(error.code()) << ": "
               << error.what() << "\n";
-    return error.code() == millrace::JobErrorCode::kUnavailable && named ? 0 : 1;
+    return error.code() == millrace::JobErrorCode::kUnavailable && named;
   }
+  return false;
+}
+
+int failed(const char* what) {
+  std::cerr << what << "\n";
   return 1;
+}
+
+}  // namespace
+
+int main() {
+  millrace::JobOptions job{.name = "consumer", .shards = {"tcp://127.0.0.1:1"}};
+  job.connect_timeout_ms = 50;
+  if (!allocator_is_untouched()) return failed("this process's allocator is not glibc's, as it comes");
+  if (!is_refused(job)) return failed("connect() did not name the shard that cannot be reached");
+  if (!allocator_is_untouched()) return failed("the library changed the allocator of its host process unasked");
+  job.keep_freed_memory = true;
+  if (!is_refused(job)) return failed("connect() did not name the shard that cannot be reached");
+  if (allocator_is_untouched()) return failed("keep_freed_memory was asked for, and the allocator is as it was");
+  return 0;
 }

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <exception>
 
+#include "kernels/base/allocator.h"
 #include "kernels/codec/codec.h"
 #include "worker/cli/job_failure.h"
-#include "worker/cli/process/allocator.h"
 
 namespace millrace::cli {
 

@@ -10,6 +10,7 @@
 #include <span>
 #include <utility>
 
+#include "kernels/base/allocator.h"
 #include "kernels/base/random.h"
 #include "kernels/base/words.h"
 #include "kernels/stream/stream.h"
@@ -23,7 +24,6 @@
 #include "worker/cli/bench/serve_wait.h"
 #include "worker/cli/bench/serve_worker.h"
 #include "worker/cli/interruption.h"
-#include "worker/cli/process/allocator.h"
 #include "worker/cli/process/child_process.h"
 #include "worker/cli/process/hosts.h"
 #include "worker/cli/process/shard_process.h"
@@ -146,7 +146,7 @@ RawPlan raw_plan(const Plan& plan) {
   return raw;
 }
 
-// With the allocator as every program has it, or tuned as Millrace's own processes are (process/allocator.h).
+// With the allocator as every program has it, or tuned as Millrace's own processes are (kernels/base/allocator.h).
 enum class RawAllocator : uint8_t { kDefault = 1, kTuned = 2 };
 
 std::expected<std::vector<double>, Failure> run_raw(const Plan& plan, const Hosts& hosts, RawAllocator allocator) {

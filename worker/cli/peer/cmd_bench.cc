@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "kernels/base/allocator.h"
 #include "monitoring/standard_streams.h"
 #include "worker/cli/flag_range.h"
 #include "worker/cli/peer/mpi_end.h"
 #include "worker/cli/peer/peer_bench.h"
 #include "worker/cli/peer/peer_commands.h"
-#include "worker/cli/process/allocator.h"
 #include "worker/cli/table.h"
 
 namespace millrace::cli {
@@ -156,7 +156,7 @@ Outcome run_bench(const BenchFlags& flags) {
   const Result<std::vector<BenchCase>> cases = cases_of(flags);
   if (!cases) return fail_with(cases.error());
   // One algorithm's dense vectors are not given back in the middle of another's time.
-  keep_freed_memory(std::numeric_limits<int>::max());
+  keep_freed_memory();
   auto job = peer::MpiJob::begin(mpi_threads_of(flags.threads));
   if (!job) return fail_with(job.error());
   for (const BenchCase& one : *cases) {

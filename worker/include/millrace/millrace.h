@@ -164,9 +164,10 @@ struct JobOptions {
   std::string switch_key_file = {};  ///< path switch: the job's key, 64 hexadecimal digits, as the switch has it
   uint32_t resend_after_ms = 2'000;  ///< an unanswered contribution is sent again; doubles to 30 s
   uint32_t updates_kept_max = 8;     ///< updates a tensor may have that nobody awaited (beyond the staleness)
-  bool keep_freed_memory =
-      true;  ///< tells malloc, for the whole process, to keep up to 128 MiB of what is freed instead
-             ///< of giving it back to the system every round: halves the CPU of large updates
+  /// Changes malloc's settings for the whole process: blocks below 256 MiB, and up to 256 MiB of freed memory, stay with it
+  /// instead of going back to the system every round. Halves the CPU of large updates. Off: the library leaves the process's
+  /// allocator alone.
+  bool keep_freed_memory = false;
   std::function<bool()> give_up = {};  ///< asked now and then while connect() waits; true ends it (timeout)
   bool returns = false;        ///< this process takes the place of an earlier one of this worker, as soon as that is
                                ///< silent; without, a second process of one worker is refused
