@@ -304,6 +304,33 @@ TEST_F(StoreProcesses, ShardsThatAreKilledAtRandomDoNotChangeTheWeights) {
   EXPECT_GE(kills, 4);
 }
 
+TEST_F(StoreProcesses, WeightsThatAreNotThereInTimeAreAResultAndTheCallMayBeRepeated) {
+  ASSERT_NO_FATAL_FAILURE(start_shards(2));
+  const std::vector<float> first = first_weights();
+  const std::vector<float> small(kSmall, 1.0F);
+  const std::vector<std::span<const float>> all = {first, small, small};
+  constexpr std::chrono::milliseconds kTooShort(50);
+  std::atomic<bool> waited = false;
+  work([&](uint32_t worker) {
+    JobOptions options = job(worker);
+    options.store_begin = "worker";
+    const auto session = Session::connect(options, tensors());
+    std::vector<float> out(kDimension);
+    if (worker == 1) {  // the lowest worker's are taken: this one waits for them
+      EXPECT_FALSE(session->try_place_weights(all, kTooShort));
+      EXPECT_FALSE(session->try_pull(0, out, {.timeout = kTooShort}).has_value());
+      waited = true;
+      EXPECT_TRUE(session->try_place_weights(all, kDefaultTimeout));
+    } else {
+      while (!waited) std::this_thread::yield();
+      EXPECT_TRUE(session->try_place_weights(all, kDefaultTimeout));
+    }
+    EXPECT_TRUE(session->try_pull(0, out).has_value());
+    EXPECT_EQ(out, first);
+    session->finish();
+  });
+}
+
 TEST_F(StoreProcesses, WhatCannotBePulledIsSaid) {
   ASSERT_NO_FATAL_FAILURE(start_shards(1));
   const auto reason = [](const std::function<void()>& call) {
@@ -330,6 +357,7 @@ TEST_F(StoreProcesses, WhatCannotBePulledIsSaid) {
          [&] { session->pull_indices(0, std::vector<uint32_t>{1, 2}, std::span(out).first(1)); });
   expect("not there within 50 ms",
          [&] { session->pull(0, out, {.at_least_step = 1, .timeout = std::chrono::milliseconds(50)}); });
+  EXPECT_FALSE(session->try_pull(0, out, {.at_least_step = 1, .timeout = std::chrono::milliseconds(50)}).has_value());
   expect("does not begin with a worker's weights",
          [&] { session->place_weights(std::vector<std::span<const float>>{out, out, out}); });
   session->pull(0, out);  // after all that the next one is answered

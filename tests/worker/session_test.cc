@@ -334,28 +334,6 @@ TEST(Session, NonFiniteEntriesAreDroppedAndCountedWhereTheJobSaysSo) {
   EXPECT_EQ(session->stats().tensors[1].non_finite_dropped, 1u);
 }
 
-TEST(Session, TryPushIsEmptyUntilTheUpdateIsHere) {
-  JobOptions job = session_job_of(1);
-  bool hold = true;
-  FakeCluster cluster(session_spec_of(job, kSessionTwoTensors), 1,
-                      [&](FakeCluster&, uint32_t, const protocol::PeerId&, const protocol::Message& message) {
-                        return hold &&
-                               std::holds_alternative<protocol::Contribution>(message.body);  // read, never answered
-                      });
-  job.shards = cluster.addresses();
-  job.resend_after_ms = 50;
-  auto session = Session::connect(job, kSessionTwoTensors);
-  const std::vector<float> gradient(100, 1.0f);
-  ASSERT_TRUE(session->try_push(1, gradient).has_value());
-  EXPECT_FALSE(session->try_push(1, gradient).has_value());
-  EXPECT_FALSE(session->ready(1, 0));
-  cluster.run_there([&] { hold = false; });  // the resend is answered
-  session->await(1, 0, kSessionSoon);
-  EXPECT_EQ(session->try_push(1, gradient), std::optional<uint64_t>(1));
-  session->await(1, 1, kSessionSoon);
-  session->finish(kSessionSoon);
-}
-
 TEST(Session, UpdatesThatNobodyAwaitsAreKeptUpToTheLimit) {
   JobOptions job = session_job_of(1);
   job.updates_kept_max = 3;

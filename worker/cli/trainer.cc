@@ -21,10 +21,10 @@
 namespace millrace::cli {
 namespace {
 
-/// await() is called in slices, so that an interruption is seen; this many of them are the time a step may take.
-constexpr std::chrono::milliseconds kAwaitSlice(500);
+/// What waits is called in slices, so that an interruption is seen. A pull that runs out of time begins anew, so its slices get
+/// longer.
+constexpr std::chrono::milliseconds kTrainSlice(500);
 constexpr TimeNs kStatsEvery = kNsPerS / 4;  // they cost a pass over the residual
-constexpr int kAwaitSlices = 1200;
 
 /// What a dense gradient holds where the batch touched nothing. The library sends a mostly zero array in its sparse form, which
 /// is what a dense exchange is to be compared with; this is no zero, and too small to change a weight.
@@ -170,7 +170,7 @@ class Run {
       const size_t end_row = std::min<size_t>(begin_row + options_.batch_rows, order.size());
       const auto rows = std::span(order).subspan(begin_row, end_row - begin_row);
       if (pulls() && !pull_for(rows)) return false;
-      report.loss += push(rows);
+      if (!push(rows, report.loss)) return false;
       rows_seen += rows.size();
       ++report.steps;
       while (must_await() || answer_is_here()) {
@@ -196,7 +196,9 @@ class Run {
 
   TrainResult finish() {
     if (curve_ && curve_->points().back().round < rounds_) take_point();
-    session_->finish();
+    // The model is complete: who interrupts this wait has the session leave at once.
+    in_slices("the job has not answered everything", SliceLength::kSame,
+              [this](std::chrono::milliseconds slice) { return session_->try_finish(slice); });
     const Stats stats = session_->stats();
     if (options_.on_stats) options_.on_stats(stats);
     session_.reset();
@@ -233,24 +235,29 @@ class Run {
 
   bool pulls() const { return options_.store != "none"; }
 
-  /// Calls it until it does not time out any more: in slices, so that an interruption is seen. False when stopped.
-  template <typename Call, typename Between>
-  bool in_slices(const Call& call, const Between& between) const {
-    for (int slice = 1; !stop_.load(); ++slice) {
-      try {
-        call();
-        return true;
-      } catch (const JobError& error) {
-        if (error.code() != JobErrorCode::kTimeout || slice >= kAwaitSlices) throw;
-        between();
+  enum class SliceLength : uint8_t { kSame = 1, kDoubled = 2 };
+
+  /// Repeats a call that is false where its slice of time has passed. False when stopped; after kDefaultTimeout `what` is an
+  /// error.
+  template <typename Attempt>
+  bool in_slices(const std::string& what, SliceLength length, const Attempt& attempt) {
+    std::chrono::milliseconds slice = kTrainSlice;
+    for (auto left = kDefaultTimeout; !stop_.load(); left -= slice) {
+      if (left.count() <= 0) {
+        throw JobError(JobErrorCode::kTimeout, fmt::format("{} within {} ms: {}", what, kDefaultTimeout.count(),
+                                                           session_->status().waiting_for));
       }
+      if (attempt(slice)) return true;
+      say_while_out();
+      if (length == SliceLength::kDoubled) slice *= 2;
     }
     return false;
   }
 
   bool pull_all() {
-    const auto pull = [this] { session_->pull(0, model_.values(), {.timeout = kAwaitSlice}); };
-    return in_slices(pull, [this] { say_while_out(); });
+    return in_slices("the weights were not there", SliceLength::kDoubled, [this](std::chrono::milliseconds slice) {
+      return session_->try_pull(0, model_.values(), {.timeout = slice}).has_value();
+    });
   }
 
   /// The weights that the rows touch.
@@ -264,31 +271,37 @@ class Run {
     std::ranges::sort(touched_);
     touched_.erase(std::unique(touched_.begin(), touched_.end()), touched_.end());
     pulled_.resize(touched_.size());
-    const auto pull = [this] { session_->pull_indices(0, touched_, pulled_, {.timeout = kAwaitSlice}); };
-    if (!in_slices(pull, [this] { say_while_out(); })) return false;
+    const auto pull = [this](std::chrono::milliseconds slice) {
+      return session_->try_pull_indices(0, touched_, pulled_, {.timeout = slice}).has_value();
+    };
+    if (!in_slices("the weights were not there", SliceLength::kDoubled, pull)) return false;
     for (size_t at = 0; at < touched_.size(); ++at) model_.values()[touched_[at]] = pulled_[at];
     return true;
   }
 
-  /// Returns the sum of the rows' losses.
-  double push(std::span<const uint32_t> rows) {
+  /// Adds the rows' losses to `loss`. False when stopped.
+  bool push(std::span<const uint32_t> rows, double& loss) {
     const TimeNs began = monotonic_now_ns();
     const BatchGradient batch = batch_gradient(model_, data_, rows);
     wait_until(began + options_.compute_ms * kNsPerMs);
     const Stream<float>& gradient = batch.gradient;
     const TimeNs pushed_at = monotonic_now_ns();
-    uint64_t number = 0;
-    if (options_.form == GradientForm::kSparse) {
-      number = session_->push_sparse(0, gradient.indices, gradient.values);
-    } else {
-      for (size_t at = 0; at < gradient.indices.size(); ++at) dense_[gradient.indices[at]] = gradient.values[at];
-      number = session_->push(0, dense_);
-      for (const uint32_t index : gradient.indices) dense_[index] = kUntouched;
-    }
-    in_flight_.push_back({number, pushed_at});
+    const bool sparse = options_.form == GradientForm::kSparse;
+    for (size_t at = 0; at < gradient.indices.size() && !sparse; ++at)
+      dense_[gradient.indices[at]] = gradient.values[at];
+    std::optional<uint64_t> number;
+    const auto attempt = [&](std::chrono::milliseconds slice) {
+      number = sparse ? session_->try_push_sparse(0, gradient.indices, gradient.values, 1, slice)
+                      : session_->try_push(0, dense_, 1, slice);
+      return number.has_value();
+    };
+    if (!in_slices("the next step could not be pushed", SliceLength::kSame, attempt)) return false;
+    for (size_t at = 0; at < gradient.indices.size() && !sparse; ++at) dense_[gradient.indices[at]] = kUntouched;
+    in_flight_.push_back({*number, pushed_at});
     ++position_;
     ++pushes_;
-    return batch.loss_sum;
+    loss += batch.loss_sum;
+    return true;
   }
 
   bool must_await() const { return in_flight_.size() > options_.staleness; }
@@ -302,8 +315,13 @@ class Run {
   /// Waits for the oldest step: weights have shrunk by L2 then, and the mean gradient is subtracted. False when stopped.
   bool await_oldest() {
     const InFlight oldest = in_flight_.front();
-    const auto take = [&] { count_rounds(session_->await(0, oldest.push, kAwaitSlice)); };
-    if (!in_slices(take, [this] { say_while_out(); })) return false;
+    std::optional<TensorUpdate> update;
+    const auto take = [&](std::chrono::milliseconds slice) {
+      update = session_->try_await(0, oldest.push, slice);
+      return update.has_value();
+    };
+    if (!in_slices("no update of step " + std::to_string(oldest.push), SliceLength::kSame, take)) return false;
+    count_rounds(*update);
     in_flight_.pop_front();
     follow_weights();
     follow_job();
@@ -366,7 +384,7 @@ class Run {
   /// In slices, so that an interruption is seen.
   void wait_until(TimeNs due) const {
     for (TimeNs now = monotonic_now_ns(); now < due && !stop_.load(); now = monotonic_now_ns()) {
-      const TimeNs slice = std::min<TimeNs>(due - now, kAwaitSlice.count() * kNsPerMs);
+      const TimeNs slice = std::min<TimeNs>(due - now, kTrainSlice.count() * kNsPerMs);
       const timespec wait{slice / kNsPerS, slice % kNsPerS};
       ::ppoll(nullptr, 0, &wait, nullptr);
     }

@@ -4,6 +4,7 @@
 
 #include <millrace/millrace.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -70,7 +71,8 @@ void train(const char* shard, uint32_t worker, uint32_t workers, int steps) {
     const double loss = gradient_of(rows, weights, gradient);
     const uint64_t step = session->push(0, gradient);
     // Work that does not need the new weights goes here: the exchange runs meanwhile.
-    session->await(0, step);
+    while (!session->try_await(0, step, std::chrono::seconds(5)))
+      std::printf("step %d: %s\n", i, session->status().waiting_for.c_str());
     if (i % 10 == 0) std::printf("step %d: loss %.6f\n", i, loss);
   }
   session->finish();

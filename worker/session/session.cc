@@ -60,44 +60,74 @@ void Session::check(const JobOptions& job, const std::vector<TensorOptions>& ten
 
 namespace {
 
+using std::chrono::milliseconds;
 using worker::PushSlot;
 using worker::SessionShell;
 
 std::optional<uint64_t> push_dense(SessionShell& shell, size_t tensor, std::span<const float> gradient, double weight,
-                                   SessionShell::Patience patience) {
-  return take(shell.push(tensor, weight, patience,
+                                   milliseconds timeout) {
+  return take(shell.push(tensor, weight, timeout,
                          [&](PushSlot& slot) { return slot.add_dense(gradient, static_cast<float>(weight)); }));
 }
 
 std::optional<uint64_t> push_entries(SessionShell& shell, size_t tensor, std::span<const uint32_t> indices,
-                                     std::span<const float> values, double weight, SessionShell::Patience patience) {
-  return take(shell.push(tensor, weight, patience,
+                                     std::span<const float> values, double weight, milliseconds timeout) {
+  return take(shell.push(tensor, weight, timeout,
                          [&](PushSlot& slot) { return slot.add_sparse(indices, values, static_cast<float>(weight)); }));
 }
 
+std::optional<PulledSteps> pull_whole(SessionShell& shell, size_t tensor, std::span<float> out,
+                                      const PullOptions& options) {
+  if (tensor < shell.tensor_count() && out.size() != shell.dimension_of(tensor)) {
+    raise({ErrorCode::kInvalidArgument, std::to_string(out.size()) + " places for a tensor of dimension " +
+                                            std::to_string(shell.dimension_of(tensor))});
+  }
+  return take(shell.pull(tensor, 0, out, options));
+}
+
+/// `what` has not happened in time: the forms without try_ say so in an exception.
+[[noreturn]] void raise_timeout(const SessionShell& shell, const std::string& what, milliseconds timeout) {
+  raise({ErrorCode::kTimeout,
+         what + " within " + std::to_string(timeout.count()) + " ms: " + shell.status().waiting_for});
+}
+
+template <typename T>
+T in_time(std::optional<T>&& result, const SessionShell& shell, const std::string& what, milliseconds timeout) {
+  if (!result) raise_timeout(shell, what, timeout);
+  return std::move(*result);
+}
+
+constexpr const char* kNoPush = "the next step could not be pushed";
+constexpr const char* kNoWeights = "the weights were not there";
+
 }  // namespace
 
-uint64_t Session::push(size_t tensor, std::span<const float> gradient, double weight) {
-  return *push_dense(*impl_, tensor, gradient, weight, SessionShell::Patience::kWait);
+uint64_t Session::push(size_t tensor, std::span<const float> gradient, double weight, milliseconds timeout) {
+  return in_time(push_dense(*impl_, tensor, gradient, weight, timeout), *impl_, kNoPush, timeout);
 }
 
 uint64_t Session::push_sparse(size_t tensor, std::span<const uint32_t> indices, std::span<const float> values,
-                              double weight) {
-  return *push_entries(*impl_, tensor, indices, values, weight, SessionShell::Patience::kWait);
+                              double weight, milliseconds timeout) {
+  return in_time(push_entries(*impl_, tensor, indices, values, weight, timeout), *impl_, kNoPush, timeout);
 }
 
-std::optional<uint64_t> Session::try_push(size_t tensor, std::span<const float> gradient, double weight) {
-  return push_dense(*impl_, tensor, gradient, weight, SessionShell::Patience::kTry);
+std::optional<uint64_t> Session::try_push(size_t tensor, std::span<const float> gradient, double weight,
+                                          milliseconds timeout) {
+  return push_dense(*impl_, tensor, gradient, weight, timeout);
 }
 
 std::optional<uint64_t> Session::try_push_sparse(size_t tensor, std::span<const uint32_t> indices,
-                                                 std::span<const float> values, double weight) {
-  return push_entries(*impl_, tensor, indices, values, weight, SessionShell::Patience::kTry);
+                                                 std::span<const float> values, double weight, milliseconds timeout) {
+  return push_entries(*impl_, tensor, indices, values, weight, timeout);
 }
 
 bool Session::ready(size_t tensor, uint64_t step) { return take(impl_->ready(tensor, step)); }
 
-TensorUpdate Session::await(size_t tensor, uint64_t step, std::chrono::milliseconds timeout) {
+TensorUpdate Session::await(size_t tensor, uint64_t step, milliseconds timeout) {
+  return in_time(try_await(tensor, step, timeout), *impl_, "no update of step " + std::to_string(step), timeout);
+}
+
+std::optional<TensorUpdate> Session::try_await(size_t tensor, uint64_t step, milliseconds timeout) {
   return take(impl_->await(tensor, step, timeout));
 }
 
@@ -116,24 +146,38 @@ SparseEntries Session::take_residual(size_t tensor) {
 }
 
 PulledSteps Session::pull(size_t tensor, std::span<float> out, const PullOptions& options) {
-  if (tensor < impl_->tensor_count() && out.size() != impl_->dimension_of(tensor)) {
-    raise({ErrorCode::kInvalidArgument, std::to_string(out.size()) + " places for a tensor of dimension " +
-                                            std::to_string(impl_->dimension_of(tensor))});
-  }
-  return take(impl_->pull(tensor, 0, out, options));
+  return in_time(pull_whole(*impl_, tensor, out, options), *impl_, kNoWeights, options.timeout);
 }
 
 PulledSteps Session::pull_range(size_t tensor, uint64_t begin, std::span<float> out, const PullOptions& options) {
-  return take(impl_->pull(tensor, begin, out, options));
+  return in_time(try_pull_range(tensor, begin, out, options), *impl_, kNoWeights, options.timeout);
 }
 
 PulledSteps Session::pull_indices(size_t tensor, std::span<const uint32_t> indices, std::span<float> out,
                                   const PullOptions& options) {
+  return in_time(try_pull_indices(tensor, indices, out, options), *impl_, kNoWeights, options.timeout);
+}
+
+std::optional<PulledSteps> Session::try_pull(size_t tensor, std::span<float> out, const PullOptions& options) {
+  return pull_whole(*impl_, tensor, out, options);
+}
+
+std::optional<PulledSteps> Session::try_pull_range(size_t tensor, uint64_t begin, std::span<float> out,
+                                                   const PullOptions& options) {
+  return take(impl_->pull(tensor, begin, out, options));
+}
+
+std::optional<PulledSteps> Session::try_pull_indices(size_t tensor, std::span<const uint32_t> indices,
+                                                     std::span<float> out, const PullOptions& options) {
   return take(impl_->pull_indices(tensor, indices, out, options));
 }
 
-void Session::place_weights(std::span<const std::span<const float>> weights, std::chrono::milliseconds timeout) {
-  must(impl_->place_weights(weights, timeout));
+void Session::place_weights(std::span<const std::span<const float>> weights, milliseconds timeout) {
+  if (!try_place_weights(weights, timeout)) raise_timeout(*impl_, "the store has no first weights", timeout);
+}
+
+bool Session::try_place_weights(std::span<const std::span<const float>> weights, milliseconds timeout) {
+  return take(impl_->place_weights(weights, timeout));
 }
 
 size_t Session::bucket_of(size_t tensor) const {
@@ -144,6 +188,11 @@ size_t Session::bucket_of(size_t tensor) const {
 size_t Session::bucket_count() const { return impl_->bucket_count(); }
 Stats Session::stats() { return impl_->stats(); }
 void Session::save(const std::string& path) { must(impl_->save(path)); }
-void Session::finish(std::chrono::milliseconds timeout) { must(impl_->finish(timeout)); }
+
+void Session::finish(milliseconds timeout) {
+  if (!try_finish(timeout)) raise_timeout(*impl_, "the job has not answered everything", timeout);
+}
+
+bool Session::try_finish(milliseconds timeout) { return take(impl_->finish(timeout)); }
 
 }  // namespace millrace

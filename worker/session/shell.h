@@ -40,13 +40,15 @@ class SessionShell {
   /// Starts the thread and waits until the job runs, and this worker takes part in it.
   Status join();
 
-  enum class Patience : uint8_t { kWait = 1, kTry = 2 };
-  /// Fills the slot of the tensor's next step by `fill` and hands it over. Empty (kTry only): the step may not be pushed yet.
+  // What waits has a time limit, 0 for none of it: empty, or false, where the time has passed. Nothing is changed then, and the
+  // call may be repeated.
+  /// Fills the slot of the tensor's next step by `fill` and hands it over, once the step may be pushed.
   using Fill = std::function<Status(PushSlot&)>;
-  Result<std::optional<uint64_t>> push(size_t tensor, double weight, Patience patience, const Fill& fill);
+  Result<std::optional<uint64_t>> push(size_t tensor, double weight, std::chrono::milliseconds timeout,
+                                       const Fill& fill);
 
   Result<bool> ready(size_t tensor, uint64_t step);
-  Result<TensorUpdate> await(size_t tensor, uint64_t step, std::chrono::milliseconds timeout);
+  Result<std::optional<TensorUpdate>> await(size_t tensor, uint64_t step, std::chrono::milliseconds timeout);
   Status attach_weights(size_t tensor, std::span<float> weights, float scale, ApplyWhen when);
   Status set_scale(size_t tensor, float scale);
   Result<uint64_t> steps_applied(size_t tensor);
@@ -54,14 +56,15 @@ class SessionShell {
   Result<Stream<float>> take_residual(size_t tensor);
   Stats stats();
   Status save(const std::string& path);
-  Status finish(std::chrono::milliseconds timeout);
+  Result<bool> finish(std::chrono::milliseconds timeout);
 
   // shell_store.cc: weights that the shards hold
   /// Of the tensor's range from `begin` on, as many as `out` has; or of the indices.
-  Result<PulledSteps> pull(size_t tensor, uint64_t begin, std::span<float> out, const PullOptions& options);
-  Result<PulledSteps> pull_indices(size_t tensor, std::span<const uint32_t> indices, std::span<float> out,
-                                   const PullOptions& options);
-  Status place_weights(std::span<const std::span<const float>> weights, std::chrono::milliseconds timeout);
+  Result<std::optional<PulledSteps>> pull(size_t tensor, uint64_t begin, std::span<float> out,
+                                          const PullOptions& options);
+  Result<std::optional<PulledSteps>> pull_indices(size_t tensor, std::span<const uint32_t> indices,
+                                                  std::span<float> out, const PullOptions& options);
+  Result<bool> place_weights(std::span<const std::span<const float>> weights, std::chrono::milliseconds timeout);
 
   size_t tensor_count() const { return gates_.size(); }
   uint64_t dimension_of(size_t tensor) const { return core_.spec().tensors[tensor].dimension; }
@@ -86,8 +89,11 @@ class SessionShell {
   Status check_tensor(size_t tensor) const;
   Status check_weight(const Gate& gate, double weight) const;
   Status check_not_given(size_t tensor) const;
-  /// Waits until the gate is open. REQUIRES: lock held. False: not open (kTry).
-  Result<bool> pass_gate(Gate& gate, Patience patience, std::unique_lock<std::mutex>& lock);
+  using Moment = std::chrono::steady_clock::time_point;
+  /// When a wait of `timeout` from now on is over. One that the clock cannot hold is for ever.
+  static Moment deadline_of(std::chrono::milliseconds timeout);
+  /// Waits until the gate is open. REQUIRES: lock held. False: it was not by then.
+  Result<bool> pass_gate(Gate& gate, Moment deadline, std::unique_lock<std::mutex>& lock);
   void post(Command command);
   /// Runs `command` on the session thread and waits for it.
   void run_there(const Command& command);
@@ -151,7 +157,7 @@ class SessionShell {
     std::span<float> out;
   };
   Status check_store(size_t tensor) const;
-  Result<PulledSteps> carry_out_pull(std::vector<PullPiece>&& pieces, const PullOptions& options);
+  Result<std::optional<PulledSteps>> carry_out_pull(std::vector<PullPiece>&& pieces, const PullOptions& options);
   void ask_stores(TimeNs now);
   void take_pulled();
   StoreClient::Reach reach() const;

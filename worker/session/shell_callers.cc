@@ -101,7 +101,12 @@ Status SessionShell::check_weight(const Gate& gate, double weight) const {
   return {};
 }
 
-Result<bool> SessionShell::pass_gate(Gate& gate, Patience patience, std::unique_lock<std::mutex>& lock) {
+SessionShell::Moment SessionShell::deadline_of(std::chrono::milliseconds timeout) {
+  constexpr std::chrono::milliseconds kForEver = std::chrono::hours(24 * 365 * 10);
+  return std::chrono::steady_clock::now() + std::clamp(timeout, std::chrono::milliseconds(0), kForEver);
+}
+
+Result<bool> SessionShell::pass_gate(Gate& gate, Moment deadline, std::unique_lock<std::mutex>& lock) {
   const auto open = [&] { return gate.steps_pushed < gate.steps_allowed && !fills_blocked_; };
   const auto neighbour_is_behind = [&] {
     return std::ranges::any_of(gates_, [&](const Gate& other) {
@@ -109,6 +114,7 @@ Result<bool> SessionShell::pass_gate(Gate& gate, Patience patience, std::unique_
     });
   };
   const TimeNs since = monotonic_now_ns();
+  bool in_time = true;
   for (;;) {
     if (error_) return std::unexpected(*error_);
     if (phase_ == Phase::kFinishing || phase_ == Phase::kFinished) {
@@ -122,19 +128,22 @@ Result<bool> SessionShell::pass_gate(Gate& gate, Patience patience, std::unique_
                   "this tensor was pushed for the step already, and tensors that travel with it "
                   "(fuse_below) were not");
     }
-    if (patience == Patience::kTry) return false;
-    changed_.wait(lock);
+    in_time = std::chrono::steady_clock::now() < deadline;
+    if (!in_time) break;
+    changed_.wait_until(lock, deadline);
   }
   blocked_s_ += static_cast<double>(monotonic_now_ns() - since) * 1e-9;
-  return true;
+  return in_time;
 }
 
-Result<std::optional<uint64_t>> SessionShell::push(size_t tensor, double weight, Patience patience, const Fill& fill) {
+Result<std::optional<uint64_t>> SessionShell::push(size_t tensor, double weight, std::chrono::milliseconds timeout,
+                                                   const Fill& fill) {
+  const Moment deadline = deadline_of(timeout);
   if (auto valid = check_tensor(tensor); !valid) return std::unexpected(valid.error());
   weights_[tensor].take_over();
   std::unique_lock lock(mutex_);
   Gate& gate = gates_[tensor];
-  const auto passed = pass_gate(gate, patience, lock);
+  const auto passed = pass_gate(gate, deadline, lock);
   if (!passed) return std::unexpected(passed.error());
   if (!*passed) return std::optional<uint64_t>();
   if (auto valid = check_weight(gate, weight); !valid) return std::unexpected(valid.error());
@@ -182,7 +191,8 @@ Result<bool> SessionShell::ready(size_t tensor, uint64_t step) {
   return shelf_.handed_out(tensor, step);
 }
 
-Result<TensorUpdate> SessionShell::await(size_t tensor, uint64_t step, std::chrono::milliseconds timeout) {
+Result<std::optional<TensorUpdate>> SessionShell::await(size_t tensor, uint64_t step,
+                                                        std::chrono::milliseconds timeout) {
   if (auto valid = check_tensor(tensor); !valid) return std::unexpected(valid.error());
   std::unique_lock lock(mutex_);
   if (step >= gates_[tensor].steps_pushed) {
@@ -190,7 +200,7 @@ Result<TensorUpdate> SessionShell::await(size_t tensor, uint64_t step, std::chro
   }
   const auto arrived = [&] { return shelf_.complete(tensor, step) || shelf_.handed_out(tensor, step); };
   const TimeNs since = monotonic_now_ns();
-  const bool in_time = changed_.wait_for(lock, timeout, [&] { return arrived() || error_; });
+  const bool in_time = changed_.wait_until(lock, deadline_of(timeout), [&] { return arrived() || error_; });
   blocked_s_ += static_cast<double>(monotonic_now_ns() - since) * 1e-9;
   if (shelf_.handed_out(tensor, step)) {
     return fail(ErrorCode::kInvalidArgument, "the update of step " + std::to_string(step) + " was handed out before");
@@ -198,8 +208,7 @@ Result<TensorUpdate> SessionShell::await(size_t tensor, uint64_t step, std::chro
   if (!shelf_.complete(tensor, step)) {
     if (error_) return std::unexpected(*error_);
     MILLRACE_CHECK(!in_time);
-    return fail(ErrorCode::kTimeout, "no update of step " + std::to_string(step) + " within " +
-                                         std::to_string(timeout.count()) + " ms: " + waiting_for_);
+    return std::optional<TensorUpdate>();
   }
   lock.unlock();
   weights_[tensor].catch_up(step);
@@ -295,20 +304,20 @@ Status SessionShell::save(const std::string& path) {
   return write_file_atomically(path, *bytes);
 }
 
-Status SessionShell::finish(std::chrono::milliseconds timeout) {
+Result<bool> SessionShell::finish(std::chrono::milliseconds timeout) {
+  const Moment deadline = deadline_of(timeout);
   Status asked;
   run_there([&] { asked = core_.finish(monotonic_now_ns(), actions_); });
-  if (!asked) return asked;
+  if (!asked) return std::unexpected(asked.error());
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, timeout, [&] { return phase_ == Phase::kFinished || error_; });
+  changed_.wait_until(lock, deadline, [&] { return phase_ == Phase::kFinished || error_; });
   if (phase_ == Phase::kFinished) {
     lock.unlock();
     for (AttachedWeights& weights : weights_) weights.take_over();
-    return {};
+    return true;
   }
   if (error_) return std::unexpected(*error_);
-  return fail(ErrorCode::kTimeout,
-              "the job has not answered everything within " + std::to_string(timeout.count()) + " ms: " + waiting_for_);
+  return false;
 }
 
 }  // namespace millrace::worker

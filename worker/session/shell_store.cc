@@ -46,8 +46,8 @@ Status SessionShell::check_store(size_t tensor) const {
               "the job has no store: its shards hold no weights; give JobOptions::store an optimizer, as sgd:0.1");
 }
 
-Result<PulledSteps> SessionShell::pull(size_t tensor, uint64_t begin, std::span<float> out,
-                                       const PullOptions& options) {
+Result<std::optional<PulledSteps>> SessionShell::pull(size_t tensor, uint64_t begin, std::span<float> out,
+                                                      const PullOptions& options) {
   if (auto valid = check_store(tensor); !valid) return std::unexpected(valid.error());
   const uint64_t dimension = dimension_of(tensor);
   if (begin > dimension || out.size() > dimension - begin) {
@@ -68,8 +68,8 @@ Result<PulledSteps> SessionShell::pull(size_t tensor, uint64_t begin, std::span<
   return carry_out_pull(std::move(pieces), options);
 }
 
-Result<PulledSteps> SessionShell::pull_indices(size_t tensor, std::span<const uint32_t> indices, std::span<float> out,
-                                               const PullOptions& options) {
+Result<std::optional<PulledSteps>> SessionShell::pull_indices(size_t tensor, std::span<const uint32_t> indices,
+                                                              std::span<float> out, const PullOptions& options) {
   if (auto valid = check_store(tensor); !valid) return std::unexpected(valid.error());
   const auto refuse = [](const std::string& why) { return fail(ErrorCode::kInvalidArgument, why); };
   if (indices.size() != out.size())
@@ -97,8 +97,9 @@ Result<PulledSteps> SessionShell::pull_indices(size_t tensor, std::span<const ui
   return carry_out_pull(std::move(pieces), options);
 }
 
-Status SessionShell::place_weights(std::span<const std::span<const float>> weights, std::chrono::milliseconds timeout) {
-  if (auto valid = check_store(0); !valid) return valid;
+Result<bool> SessionShell::place_weights(std::span<const std::span<const float>> weights,
+                                         std::chrono::milliseconds timeout) {
+  if (auto valid = check_store(0); !valid) return std::unexpected(valid.error());
   const auto refuse = [](const std::string& why) { return fail(ErrorCode::kInvalidArgument, why); };
   if (core_.spec().store.begin != protocol::StoreBegin::kWorker)
     return refuse("the store does not begin with a worker's weights: set JobOptions::store_begin to \"worker\"");
@@ -126,11 +127,14 @@ Status SessionShell::place_weights(std::span<const std::span<const float>> weigh
   std::vector<PullPiece> pieces;
   for (auto& [part, piece] : by_part) pieces.push_back(std::move(piece));
   const auto done = carry_out_pull(std::move(pieces), {.at_least_step = 0, .timeout = timeout});
-  return done ? Status() : std::unexpected(done.error());
+  if (!done) return std::unexpected(done.error());
+  return done->has_value();
 }
 
-Result<PulledSteps> SessionShell::carry_out_pull(std::vector<PullPiece>&& pieces, const PullOptions& options) {
+Result<std::optional<PulledSteps>> SessionShell::carry_out_pull(std::vector<PullPiece>&& pieces,
+                                                                const PullOptions& options) {
   if (pieces.empty()) return PulledSteps{};
+  const Moment deadline = deadline_of(options.timeout);
   PullCall call;
   call.left = pieces.size();
   call.steps.least = UINT64_MAX;
@@ -146,13 +150,11 @@ Result<PulledSteps> SessionShell::carry_out_pull(std::vector<PullPiece>&& pieces
   });
   std::unique_lock lock(mutex_);
   const auto over = [&] { return phase_ == Phase::kFinished || error_; };
-  changed_.wait_for(lock, options.timeout, [&] { return call.left == 0 || call.error || over(); });
+  changed_.wait_until(lock, deadline, [&] { return call.left == 0 || call.error || over(); });
   if (call.left == 0) return call.steps;
-  Error why{ErrorCode::kTimeout,
-            "the weights were not there within " + std::to_string(options.timeout.count()) + " ms: " + waiting_for_};
+  std::optional<Error> why;
   if (phase_ == Phase::kFinished) why = {ErrorCode::kInvalidArgument, "the session is finished: nothing can be pulled"};
   if (error_) why = *error_;
-  if (call.error) why = *call.error;
   lock.unlock();
   // Nothing is written to the caller's array any more once this has been carried out.
   run_there([&] {
@@ -161,7 +163,10 @@ Result<PulledSteps> SessionShell::carry_out_pull(std::vector<PullPiece>&& pieces
       pulling_.erase(id);
     }
   });
-  return std::unexpected(std::move(why));
+  if (call.error) return std::unexpected(*call.error);
+  if (call.left == 0) return call.steps;  // it came meanwhile
+  if (why) return std::unexpected(*why);
+  return std::optional<PulledSteps>();
 }
 
 StoreClient::Reach SessionShell::reach() const {

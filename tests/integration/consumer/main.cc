@@ -4,9 +4,15 @@
 #include <malloc.h>
 #include <millrace/millrace.h>
 
+#include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <iostream>
+#include <memory>
+#include <optional>
+#include <span>
 #include <string_view>
+#include <vector>
 
 namespace {
 
@@ -38,6 +44,17 @@ int failed(const char* what) {
 }
 
 }  // namespace
+
+// Both forms of what waits, as an outside program calls them. It is linked; no server is there to run it with.
+bool train_step(millrace::Session& session, std::span<const float> gradient, std::chrono::milliseconds limit) {
+  const std::optional<uint64_t> step = session.try_push(0, gradient, 1, limit);
+  if (!step) return false;
+  const std::optional<millrace::TensorUpdate> update = session.try_await(0, *step, limit);
+  if (!update) session.await(0, *step);
+  const std::vector<uint32_t> index = {0};
+  const uint64_t last = session.push_sparse(0, index, gradient.first(1), 1, millrace::kDefaultTimeout);
+  return session.ready(0, last) && session.try_finish(limit);
+}
 
 int main() {
   millrace::JobOptions job{.name = "consumer", .shards = {"tcp://127.0.0.1:1"}};

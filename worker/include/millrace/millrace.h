@@ -247,12 +247,15 @@ struct SparseEntries {
   std::vector<float> values;
 };
 
+/// The time limit of every call that waits, where the caller gives none.
+inline constexpr std::chrono::milliseconds kDefaultTimeout{600'000};
+
 /// How a pull waits.
 struct PullOptions {
   uint64_t at_least_step =
       0;  ///< weights with the updates of the job's steps below it. In any case with all that this worker
           ///< has received: what a pull shows does not go back behind await()
-  std::chrono::milliseconds timeout = std::chrono::milliseconds(60'000);
+  std::chrono::milliseconds timeout = kDefaultTimeout;
 };
 
 /// Steps in the weights that were pulled: of the part that has the fewest, and of the one that has the most.
@@ -332,7 +335,7 @@ struct Stats {
   /// their updates is gone): lost as well. What they sum to only `audit` says.
   uint64_t entries_void = 0;
   double time_in_communication_s = 0;  ///< first byte of a step handed to the socket .. its update complete, summed
-  double time_blocked_s = 0;           ///< callers' time in push() and await()
+  double time_blocked_s = 0;           ///< callers' time in push() and await(), also where it ran out
   AuditStats audit;
   SwitchStats by_switch;
   std::vector<TensorStats> tensors;
@@ -351,6 +354,11 @@ struct SessionStatus {
 /// Threads  one session thread does all coding and network; every method may be called from any thread. Different tensors may
 ///          be pushed at the same time; one tensor is pushed by one thread at a time.
 /// Errors   once the session has ended with an error, every method but stats() and save() throws that error.
+/// Waits    push, push_sparse, await, pull, pull_range, pull_indices, place_weights and finish have a time limit and two
+///          forms. When the time has passed, NAME throws the error timeout, with who the job waits for; try_NAME returns empty
+///          or false, and status().waiting_for says who. All else that goes wrong is an exception in either form. A call that
+///          ran out of time has changed nothing and may be repeated. A limit of 0 or less does not wait; milliseconds::max()
+///          waits for ever.
 class MILLRACE_API Session {
  public:
   /// Joins the job, or creates it, and waits until all workers have joined. Where the job runs already, or the weights are
@@ -376,26 +384,28 @@ class MILLRACE_API Session {
   ///
   /// gradient  [dimension]; read before push returns, not kept.
   /// weight    the worker's share in a weighted mean, finite and positive (the gradient is multiplied by it); 1 otherwise.
+  /// timeout   of the wait for the step's turn; taking the gradient comes on top.
   /// Returns   the step's number: 0, 1, ... per tensor. Tensors fused into one bucket are sent when the last of them is pushed.
-  /// Blocks    only while the staleness does not allow the step yet (update step - 1 - staleness not here), or the step before
-  ///           is still being coded; never for the network beyond that.
+  /// Waits     only while the staleness does not allow the step yet (update step - 1 - staleness not here), the step before is
+  ///           still being coded, or save() copies the residual; never for the network beyond that.
   /// Cost      one read pass (finite?) and one pass that adds, on the caller's thread.
   /// Errors    invalid_argument: wrong size; pushed twice before its fused neighbours; another weight, or one where the job has
   ///           none.
-  ///           non_finite: nothing of it is taken. limit_exceeded: updates_kept_max.
-  uint64_t push(size_t tensor, std::span<const float> gradient, double weight = 1);
+  ///           non_finite: nothing of it is taken. limit_exceeded: updates_kept_max. timeout: nothing of it is taken.
+  uint64_t push(size_t tensor, std::span<const float> gradient, double weight = 1,
+                std::chrono::milliseconds timeout = kDefaultTimeout);
+  [[nodiscard]] std::optional<uint64_t> try_push(size_t tensor, std::span<const float> gradient, double weight = 1,
+                                                 std::chrono::milliseconds timeout = {});
 
   /// The same for a gradient of a few entries: unsorted, duplicates are added up. Strictly increasing indices are fastest.
   /// A tensor that is only pushed sparse never costs memory by its dimension.
   uint64_t push_sparse(size_t tensor, std::span<const uint32_t> indices, std::span<const float> values,
-                       double weight = 1);
+                       double weight = 1, std::chrono::milliseconds timeout = kDefaultTimeout);
+  [[nodiscard]] std::optional<uint64_t> try_push_sparse(size_t tensor, std::span<const uint32_t> indices,
+                                                        std::span<const float> values, double weight = 1,
+                                                        std::chrono::milliseconds timeout = {});
 
-  /// As push and push_sparse, but empty instead of blocking; nothing is taken then.
-  std::optional<uint64_t> try_push(size_t tensor, std::span<const float> gradient, double weight = 1);
-  std::optional<uint64_t> try_push_sparse(size_t tensor, std::span<const uint32_t> indices,
-                                          std::span<const float> values, double weight = 1);
-
-  /// True when await(tensor, step) would not block.
+  /// True when await(tensor, step) would not wait. Takes nothing, unlike try_await().
   bool ready(size_t tensor, uint64_t step);
 
   /// Waits for the step's update and hands it out, once. An update is kept until awaited; one that went into attached weights on
@@ -404,8 +414,9 @@ class MILLRACE_API Session {
   /// Threads  one tensor's updates are awaited by one thread at a time.
   /// Errors  timeout: with who the shards wait for, where they said so. invalid_argument: a step that was not pushed, or was
   ///         handed out before.
-  TensorUpdate await(size_t tensor, uint64_t step,
-                     std::chrono::milliseconds timeout = std::chrono::milliseconds(600'000));
+  TensorUpdate await(size_t tensor, uint64_t step, std::chrono::milliseconds timeout = kDefaultTimeout);
+  [[nodiscard]] std::optional<TensorUpdate> try_await(size_t tensor, uint64_t step,
+                                                      std::chrono::milliseconds timeout = {});
 
   /// From the next update on: weights[i] += scale * sum[i] / denominator.
   ///
@@ -440,6 +451,8 @@ class MILLRACE_API Session {
   ///
   /// out      [dimension], any length, [indices]; the caller's, written until the call returns.
   /// indices  strictly increasing.
+  /// Waits    for the shards' answers, so that a limit of 0 is always too short. A pull that ran out of time begins anew when
+  ///          it is repeated, and may have written some of `out`.
   /// Errors   invalid_argument: the job has no store, a wrong size, an index behind the tensor. timeout: also where the step
   ///          never comes, or the store waits for its first weights.
   /// Threads  any number of pulls at a time.
@@ -447,6 +460,12 @@ class MILLRACE_API Session {
   PulledSteps pull_range(size_t tensor, uint64_t begin, std::span<float> out, const PullOptions& options = {});
   PulledSteps pull_indices(size_t tensor, std::span<const uint32_t> indices, std::span<float> out,
                            const PullOptions& options = {});
+  [[nodiscard]] std::optional<PulledSteps> try_pull(size_t tensor, std::span<float> out,
+                                                    const PullOptions& options = {});
+  [[nodiscard]] std::optional<PulledSteps> try_pull_range(size_t tensor, uint64_t begin, std::span<float> out,
+                                                          const PullOptions& options = {});
+  [[nodiscard]] std::optional<PulledSteps> try_pull_indices(size_t tensor, std::span<const uint32_t> indices,
+                                                            std::span<float> out, const PullOptions& options = {});
 
   /// The weights that the store begins with (store_begin "worker"), of all tensors at once: those of the lowest worker count, the
   /// others' calls wait until they are there. All workers should give the same, so that whoever is the lowest may leave.
@@ -454,7 +473,9 @@ class MILLRACE_API Session {
   /// weights  by tensor, [dimension] each, finite; read until the call returns.
   /// Errors   invalid_argument: the store begins with something else. timeout.
   void place_weights(std::span<const std::span<const float>> weights,
-                     std::chrono::milliseconds timeout = std::chrono::milliseconds(60'000));
+                     std::chrono::milliseconds timeout = kDefaultTimeout);
+  [[nodiscard]] bool try_place_weights(std::span<const std::span<const float>> weights,
+                                       std::chrono::milliseconds timeout);
 
   /// The indices of a tensor that fuse with others, as laid out: 0 .. bucket_count()-1 by tensor. For displays.
   size_t bucket_of(size_t tensor) const;
@@ -470,8 +491,11 @@ class MILLRACE_API Session {
   void save(const std::string& path);
 
   /// Waits until every push is answered and acknowledged, then leaves the job as finished. Fused tensors must be pushed equally
-  /// often. The session cannot be used afterwards (updates can still be awaited).
-  void finish(std::chrono::milliseconds timeout = std::chrono::milliseconds(60'000));
+  /// often. The session cannot be used afterwards (updates can still be awaited), nor pushed to once this was called.
+  ///
+  /// Errors   invalid_argument: some of the tensors that travel together were pushed, and others not. timeout.
+  void finish(std::chrono::milliseconds timeout = kDefaultTimeout);
+  [[nodiscard]] bool try_finish(std::chrono::milliseconds timeout = {});
 
  private:
   class Impl;

@@ -19,9 +19,9 @@
 namespace millrace::cli {
 namespace {
 
-/// await() is called in slices: in between the group is moved along, so that others find this rank alive, and hears of those
+/// What waits is called in slices: in between the group is moved along, so that others find this rank alive, and hears of those
 /// that are not.
-constexpr std::chrono::milliseconds kAwaitSlice(50);
+constexpr std::chrono::milliseconds kExchangeSlice(50);
 
 /// How long an error of the session's waits for one of the group's that explains it.
 constexpr int kLooksAtGroup = 20;
@@ -107,22 +107,21 @@ class ServerExchange final : public Exchange {
   }
 
   Status start(uint64_t /*step*/, Stream<float>&& gradient) override {
-    return guarded([&] {
-      const uint64_t number = gradient.dense ? session_->push(0, gradient.values)
-                                             : session_->push_sparse(0, gradient.indices, gradient.values);
-      in_flight_.push_back(number);
-    });
+    const auto push = [&] {
+      return gradient.dense ? session_->try_push(0, gradient.values, 1, kExchangeSlice)
+                            : session_->try_push_sparse(0, gradient.indices, gradient.values, 1, kExchangeSlice);
+    };
+    const Result<uint64_t> number = in_slices<uint64_t>(push);
+    if (!number) return std::unexpected(number.error());
+    in_flight_.push_back(*number);
+    return {};
   }
 
   Result<StepSum> finish_oldest() override {
     const uint64_t oldest = in_flight_.front();
     in_flight_.pop_front();
-    std::optional<TensorUpdate> update;
-    Status status = guarded([&] {
-      while (!update && !group_has_ended()) update = await_slice(oldest);
-    });
-    if (!status) return std::unexpected(status.error());
-    if (!update) return std::unexpected(setup_.group.failure()->error);
+    const auto update = in_slices<TensorUpdate>([&] { return session_->try_await(0, oldest, kExchangeSlice); });
+    if (!update) return std::unexpected(update.error());
     Result<StepSum> sum = sum_of(*update, setup_.dimension);
     if (!sum) return end_group(setup_.group, sum.error());
     return sum;
@@ -150,7 +149,9 @@ class ServerExchange final : public Exchange {
   }
 
   Status end() override {
-    return guarded([&] { session_->finish(); });
+    const auto finish = [&] { return session_->try_finish(kExchangeSlice) ? std::optional<bool>(true) : std::nullopt; };
+    const Result<bool> ended = in_slices<bool>(finish);
+    return ended ? Status() : std::unexpected(ended.error());
   }
 
  private:
@@ -173,14 +174,16 @@ class ServerExchange final : public Exchange {
     return setup_.group.failure().has_value();
   }
 
-  /// Nothing where the time has passed.
-  std::optional<TensorUpdate> await_slice(uint64_t step) {
-    try {
-      return session_->await(0, step, kAwaitSlice);
-    } catch (const JobError& error) {
-      if (error.code() != JobErrorCode::kTimeout) throw;
-      return std::nullopt;
-    }
+  /// Repeats a call that is empty where its slice of time has passed, until it has a value or the group has ended.
+  template <typename T, typename Attempt>
+  Result<T> in_slices(const Attempt& attempt) {
+    std::optional<T> value;
+    Status status = guarded([&] {
+      while (!value && !group_has_ended()) value = attempt();
+    });
+    if (!status) return std::unexpected(status.error());
+    if (!value) return std::unexpected(setup_.group.failure()->error);
+    return std::move(*value);
   }
 
   ExchangeSetup setup_;
