@@ -83,7 +83,7 @@ struct Hello {
   uint32_t version_min = kProtocolVersionMin;
   uint32_t version_max = kProtocolVersion;
   Capabilities capabilities = 0;
-  std::string software;  ///< "millrace 0.1.0"
+  std::string software;  ///< software_name()
   uint64_t nonce = 0;
   JobSpec spec;
   uint32_t shard_count = 0;  ///< the worker's idea of the shard map

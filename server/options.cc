@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/base/version.h"
 #include "monitoring/http_address.h"
 #include "monitoring/standard_streams.h"
 #include "switch_agg/endpoint_text.h"
@@ -171,6 +172,7 @@ std::variant<Options, int> parse_options(int argc, const char* const* argv) {
   Options options;
   CLI::App app(kDescription, "millrace-server");
   app.footer(kFooter);
+  app.set_version_flag("--version", "millrace-server " + std::string(project_version()));
   app.set_config("--config", "", "Reads flags from a TOML or INI file");
   app.allow_config_extras(CLI::config_extras_mode::error);  // a flag with a typing error is not to be left out silently
   app.add_option("--table", options.table, "Membership table: an SQLite file that all shards share; made if absent")

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
+#include "kernels/base/version.h"
 #include "monitoring/http_port.h"
 #include "monitoring/metrics.h"
 #include "protocol/codec_speeds.h"
@@ -33,8 +34,6 @@
 
 namespace millrace::server {
 namespace {
-
-constexpr const char* kSoftware = "millrace 0.1.0";
 
 /// Messages taken in before what they ask for is carried out; bounds how long a flood can hold up what is decided.
 constexpr int kMessagesPerTurn = 128;
@@ -210,7 +209,7 @@ Status ShardProcess::Loop::open() {
   core_ = std::make_unique<ShardCore>(ShardConfig{options_.shard,
                                                   options_.shards,
                                                   life_,
-                                                  kSoftware,
+                                                  software_name(),
                                                   options_.limits,
                                                   saves,
                                                   {speeds_so_far, options_.link_rate},

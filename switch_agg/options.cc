@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/base/version.h"
 #include "monitoring/http_address.h"
 #include "monitoring/standard_streams.h"
 #include "protocol/datagram/key.h"
@@ -228,7 +229,7 @@ std::string refuse_together(const RunOptions& options) {
 
 std::string version_text() {
   const std::string_view dpdk = dpdk_version();
-  return fmt::format("millrace-switch {} {}, MACs by {}", MILLRACE_VERSION,
+  return fmt::format("millrace-switch {} {}, MACs by {}", project_version(),
                      dpdk.empty() ? "without DPDK" : fmt::format("with DPDK {}", dpdk),
                      protocol::datagram_mac_library());
 }

@@ -3,6 +3,8 @@
 #include <bit>
 #include <nlohmann/json.hpp>
 
+#include "kernels/base/version.h"
+
 namespace millrace::switch_agg {
 namespace {
 
@@ -94,9 +96,9 @@ std::string status_json(const SwitchStatus& status) {
     jobs.push_back(json_of_job(job));
     slots += job.slots_reserved;
   }
-  const OrderedJson json = {
-      {"pmd", status.pmd},          {"dpdk", status.dpdk},    {"slots", slots}, {"slots_max", status.slots_max},
-      {"lcores", std::move(lanes)}, {"jobs", std::move(jobs)}};
+  const OrderedJson json = {{"pmd", status.pmd},      {"dpdk", status.dpdk},           {"software", software_name()},
+                            {"slots", slots},         {"slots_max", status.slots_max}, {"lcores", std::move(lanes)},
+                            {"jobs", std::move(jobs)}};
   return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 

@@ -1,6 +1,8 @@
 #include <CLI/CLI.hpp>
+#include <string>
 #include <vector>
 
+#include "kernels/base/version.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/outcome.h"
 #include "worker/cli/program.h"
@@ -11,7 +13,7 @@ int main(int argc, char** argv) {
   CLI::App root("Millrace: training over sharded servers with sparse, compressed gradients");
   root.name("millrace");
   cli::shape_help(root);
-  root.set_version_flag("--version", MILLRACE_VERSION);
+  root.set_version_flag("--version", "millrace " + std::string(millrace::project_version()));
   root.footer("Each command has its own help: millrace train --help\n\n" + cli::exit_code_table());
   const std::vector<cli::Command> commands = {cli::add_train_command(root),  cli::add_eval_command(root),
                                               cli::add_data_command(root),   cli::add_bench_command(root),

@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "kernels/base/version.h"
+
 namespace millrace::cli {
 namespace {
 
@@ -112,6 +114,7 @@ void WorkerPort::update(const Stats& stats) {
   nlohmann::json status = {{"job", job},
                            {"worker", identity_.worker},
                            {"workers", identity_.workers},
+                           {"software", software_name()},
                            {"rounds", stats.rounds},
                            {"sent_bytes", stats.bytes_up},
                            {"received_bytes", stats.bytes_down},

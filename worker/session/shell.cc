@@ -9,6 +9,7 @@
 #include "kernels/base/allocator.h"
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
+#include "kernels/base/version.h"
 #include "protocol/codec_speeds.h"
 #include "protocol/datagram/endpoint_name.h"
 #include "worker/session/state_file.h"
@@ -32,7 +33,7 @@ CoreConfig config_of(const JobOptions& options, protocol::JobSpec&& spec, Beginn
   config.spec = std::move(spec);
   config.shard_addresses = options.shards;
   config.random_seed = config.nonce;
-  config.software = "millrace " + std::string(version());
+  config.software = software_name();
   config.resend_after = TimeNs{options.resend_after_ms} * kNsPerMs;
   config.connect_timeout = TimeNs{options.connect_timeout_ms} * kNsPerMs;
   config.shard_silence = TimeNs{options.shard_silence_ms} * kNsPerMs;

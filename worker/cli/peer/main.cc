@@ -1,6 +1,8 @@
 #include <CLI/CLI.hpp>
+#include <string>
 #include <vector>
 
+#include "kernels/base/version.h"
 #include "worker/cli/outcome.h"
 #include "worker/cli/peer/peer_commands.h"
 #include "worker/cli/program.h"
@@ -11,7 +13,7 @@ int main(int argc, char** argv) {
   CLI::App root("Millrace's peer-to-peer mode: sparse allreduces among workers, without servers");
   root.name("millrace-peer");
   cli::shape_help(root);
-  root.set_version_flag("--version", MILLRACE_VERSION);
+  root.set_version_flag("--version", "millrace-peer " + std::string(millrace::project_version()));
   root.footer("Each command has its own help: millrace-peer bench --help\n\n" + cli::exit_code_table());
   const std::vector<cli::Command> commands = {
       cli::add_peer_bench_command(root),

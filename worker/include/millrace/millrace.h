@@ -503,7 +503,7 @@ class MILLRACE_API Session {
   std::unique_ptr<Impl> impl_;
 };
 
-/// "0.1.0".
+/// Returns the library's version: "MAJOR.MINOR.PATCH".
 MILLRACE_API std::string_view version();
 
 }  // namespace millrace
