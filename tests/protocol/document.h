@@ -21,21 +21,31 @@ inline std::vector<std::string> document_lines(const std::string& name) {
   return lines;
 }
 
-/// The bytes of the block that starts with ```hex NAME in WIRE_FORMAT.md; what follows '#' on a line is a comment.
-inline ByteBuffer documented_bytes(const std::string& block) {
-  ByteBuffer bytes;
+/// The words of the block that starts with ```BLOCK in WIRE_FORMAT.md, by line; what follows '#' on a line is a comment.
+inline std::vector<std::vector<std::string>> documented_words(const std::string& block) {
+  std::vector<std::vector<std::string>> lines;
   bool inside = false;
   for (const std::string& line : document_lines("WIRE_FORMAT.md")) {
-    if (line == "```hex " + block) {
+    if (line == "```" + block) {
       inside = true;
     } else if (line == "```") {
       inside = false;
     } else if (inside) {
       std::istringstream words(line.substr(0, line.find('#')));
-      for (std::string word; words >> word;) bytes.push_back(static_cast<uint8_t>(std::stoul(word, nullptr, 16)));
+      lines.emplace_back();
+      for (std::string word; words >> word;) lines.back().push_back(word);
     }
   }
-  EXPECT_FALSE(bytes.empty()) << "WIRE_FORMAT.md has no block " << block;
+  EXPECT_FALSE(lines.empty()) << "WIRE_FORMAT.md has no block " << block;
+  return lines;
+}
+
+/// The bytes of the block that starts with ```hex NAME.
+inline ByteBuffer documented_bytes(const std::string& block) {
+  ByteBuffer bytes;
+  for (const auto& line : documented_words("hex " + block)) {
+    for (const std::string& word : line) bytes.push_back(static_cast<uint8_t>(std::stoul(word, nullptr, 16)));
+  }
   return bytes;
 }
 

@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <cctype>
 #include <cstdio>
 #include <set>
+#include <string>
 
 #include "kernels/base/bytes.h"
 #include "kernels/base/hash.h"
@@ -70,6 +72,37 @@ TEST(WireFormatDocument, TheWorkedHashesAreWhatTheCodeComputes) {
   const ByteBuffer payload = documented_bytes("container-example");
   EXPECT_EQ(hex_of(little_endian(extend_log_digest(kLogDigestStart, update, payload))),
             hex_of(documented_bytes("log-digest-example")));
+}
+
+TEST(WireFormatDocument, TheWorkedLayoutsAreThoseOfTheRule) {
+  constexpr uint32_t kShards = 2;
+  JobLayout layout;
+  size_t next = 0;
+  size_t jobs = 0;
+  for (const auto& words : documented_words("layout layout-example")) {
+    ASSERT_EQ(words.size(), 3u);
+    if (!std::isdigit(static_cast<unsigned char>(words[0][0]))) {
+      EXPECT_EQ(next, layout.parts.size()) << "parts of the job before";
+      ++jobs;
+      JobSpec spec = smallest_spec();
+      spec.tensors[0].dimension = std::stoull(words[1]);
+      spec.grid.block_indices = static_cast<uint32_t>(std::stoul(words[2]));
+      spec.parts_per_shard = 5;
+      spec.reproducible = words[0] == "reproducible";
+      if (spec.reproducible) spec.reselect = {.reselect = Reselect::kTopK, .k = 100};
+      const auto valid = validate(spec);
+      EXPECT_TRUE(valid.has_value()) << valid.error().message;
+      layout = plan_layout(spec, kShards);
+      next = 0;
+      continue;
+    }
+    ASSERT_LT(next, layout.parts.size());
+    const PartLayout& part = layout.parts[next++];
+    EXPECT_EQ(std::to_string(part.shard) + " " + std::to_string(part.begin) + " " + std::to_string(part.end),
+              words[0] + " " + words[1] + " " + words[2]);
+  }
+  EXPECT_EQ(next, layout.parts.size());
+  EXPECT_EQ(jobs, 3u);
 }
 
 /// Of the checksum in a container's header.
