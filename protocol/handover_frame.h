@@ -7,8 +7,9 @@
 /// (WIRE_FORMAT.md, "Handover").
 namespace millrace::protocol {
 
-inline constexpr uint64_t kHandoverMagic = 0x31444E4148524C4D;  ///< "MLRHAND1"
-inline constexpr uint64_t kHandoverHeadBytes = 16;              ///< u64 magic, u64 of all bytes
+inline constexpr uint64_t kHandoverMagic =
+    0x31444E4148524C4D;  ///< "MLRHAND1"; the digit is the version (WIRE_FORMAT.md, "Versions")
+inline constexpr uint64_t kHandoverHeadBytes = 16;  ///< u64 magic, u64 of all bytes
 inline constexpr uint64_t kHandoverBytesMax = uint64_t{1} << 30;
 
 }  // namespace millrace::protocol

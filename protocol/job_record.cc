@@ -9,7 +9,7 @@
 namespace millrace::protocol {
 namespace {
 
-constexpr uint16_t kRecordVersion = 4;
+constexpr uint16_t kRecordVersion = 4;  ///< raised with every change of the bytes: WIRE_FORMAT.md, "Versions"
 constexpr size_t kChecksumBytes = sizeof(uint64_t);
 
 void put_view(const JobView& view, ByteWriter& writer) {

@@ -1,6 +1,7 @@
 @0xd45cfbdbe33da749;
 # The envelope of every message between workers and shards. Normative text: WIRE_FORMAT.md; limits: limits.h, job_spec.h, frame.h.
 #
+# Every change of this file raises kProtocolVersion (messages.h; WIRE_FORMAT.md, "Versions"); a test fails until that is done.
 # Rules of growth: ordinals are never reused and never change their meaning. A reader ignores fields that it does not know, a writer
 # leaves fields that are marked reserved at 0. A body that a reader does not know is refused as unsupported. Refuse keeps its
 # form in every version, so that any two versions can tell each other why they part.

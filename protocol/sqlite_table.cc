@@ -21,8 +21,9 @@ namespace {
 
 constexpr int kOpenWaitMs = static_cast<int>(kTableOpenWaitMs);
 constexpr int64_t kApplicationId = 0x4D4C5243;  // "MLRC" in the file's header: no other program's database is touched
-constexpr int64_t kSchemaVersion =
-    2;  ///< 2: datagrams of a shard. Another one's file is refused: its jobs' records are others too
+/// Raised with every change of the schema (WIRE_FORMAT.md, "Versions"). A file of another one is refused: the records of its jobs
+/// are others, too.
+constexpr int64_t kSchemaVersion = 2;
 
 constexpr const char* kSchema = R"sql(
   CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;

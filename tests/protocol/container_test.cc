@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "kernels/base/hash.h"
+#include "tests/support/format_versions.h"
 #include "tests/support/index_sets.h"
 #include "tests/support/replaced_new.h"
 #include "tests/support/stream_oracle.h"
@@ -66,6 +67,18 @@ ErrorCode container_refusal(const ByteBuffer& bytes, const ContainerLimits& limi
   expect_same_view<T>(bytes, stream, limits);
   EXPECT_FALSE(stream);
   return stream ? ErrorCode::kInternal : stream.error().code;
+}
+
+TEST(ContainerBytes, AreThoseOfTheirVersion) {
+  Stream<float> sparse = Stream<float>::empty(300);
+  for (const uint32_t index : {0u, 7u, 8u, 100u, 299u}) {
+    sparse.indices.push_back(index);
+    sparse.values.push_back(static_cast<float>(index) / 4 - 2);
+  }
+  testing::Fingerprint now;
+  for (const char* text : kAllCodecs) now.add(container_of(sparse, text));
+  now.add(container_of(to_dense(sparse.view()), "raw"));
+  testing::expect_format_version("container", kContainerVersion, now, "kContainerVersion in protocol/container.h");
 }
 
 template <typename T>

@@ -10,6 +10,8 @@
 #include "protocol/datagram/extensions.h"
 #include "protocol/datagram/header.h"
 #include "protocol/datagram/job_numbers.h"
+#include "tests/protocol/document.h"
+#include "tests/support/format_versions.h"
 
 namespace millrace::protocol {
 namespace {
@@ -270,6 +272,31 @@ TEST(Extensions, AHelloOfAllSlotsFitsInADatagramOfAnEthernetFrame) {
   ByteBuffer room(kExtensionBytesMax);
   header.extension_words = static_cast<uint8_t>(put_hello(example_hello(kSlotsMax), room) / 8);
   EXPECT_LE(datagram_bytes(header), 1472u);
+}
+
+/// The bytes of an extension.
+template <typename Extension>
+ByteBuffer bytes_of(size_t (*put)(const Extension&, std::span<uint8_t>), const Extension& extension) {
+  ByteBuffer room(kExtensionBytesMax);
+  room.resize(put(extension, room));
+  return room;
+}
+
+TEST(DatagramBytes, AreThoseOfTheirVersion) {
+  testing::Fingerprint now;
+  now.add(example_datagram(datagram_example_header()));
+  now.add(bytes_of(put_challenge_request, ChallengeRequest{datagram_nonce_of(1)}));
+  now.add(bytes_of(put_challenge, Challenge{datagram_nonce_of(1), datagram_nonce_of(100)}));
+  now.add(bytes_of(put_hello, example_hello(5)));
+  now.add(bytes_of(put_welcome, example_welcome(5)));
+  now.add(bytes_of(put_result_terms, ResultTerms{.contributors = 7, .selected = 3, .decided_epoch = 9}));
+  now.add(bytes_of(put_partial_terms, PartialTerms{.have = 7, .last = 3, .hash = 9}));
+  now.add(bytes_of(put_notice, Notice{NoticeCode::kOldEpoch, 4, 5, datagram_nonce_of(6)}));
+  // The payload's codes and the MAC.
+  for (const char* block : {"datagram-example", "challenge-example", "handshake-mac-example"})
+    now.add(documented_bytes(block));
+  testing::expect_format_version("datagrams", kDatagramMagic & 0x0f, now,
+                                 "the low half of kDatagramMagic in protocol/datagram/header.h");
 }
 
 }  // namespace

@@ -24,7 +24,8 @@ TEST(Handshake, TakesTheNewestVersionThatBothSpeak) {
 }
 
 TEST(Handshake, TakesTheCapabilitiesThatBothHave) {
-  EXPECT_EQ(negotiate(hello_of(1, 1, 0b0110), {.capabilities = 0b0011})->capabilities, 0b0010u);
+  const Hello hello = hello_of(kProtocolVersion, kProtocolVersion, 0b0110);
+  EXPECT_EQ(negotiate(hello, {.capabilities = 0b0011})->capabilities, 0b0010u);
 }
 
 TEST(Handshake, RefusesWithoutAVersionInCommonNamesBothAndDoesNotAskForARetry) {
@@ -37,6 +38,14 @@ TEST(Handshake, RefusesWithoutAVersionInCommonNamesBothAndDoesNotAskForARetry) {
                 ::testing::AllOf(::testing::HasSubstr("millrace 9"), ::testing::HasSubstr("millrace 5"),
                                  ::testing::HasSubstr("2 to 5")));
   }
+}
+
+TEST(Handshake, ABuildOfVersion1WhoseOrdinalsMovedIsRefused) {
+  const auto refused = negotiate(hello_of(1, 1), {.software = "this build"});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kVersionMismatch);
+  EXPECT_THAT(refused.error().sentence,
+              ::testing::HasSubstr("speaks protocol versions 1 to 1, this build speaks 2 to"));
 }
 
 TEST(Handshake, IsTheSameBetweenShards) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/format_versions.h"
+
 namespace millrace::protocol {
 namespace {
 
@@ -30,6 +32,12 @@ TEST(JobRecordBytes, GoRoundTrip) {
   EXPECT_EQ(decoded->view, job_record_example().view);
   EXPECT_EQ(decoded->spec, job_record_example().spec);
   EXPECT_EQ(decoded->last_lives, job_record_example().last_lives);
+}
+
+TEST(JobRecordBytes, AreThoseOfTheirVersion) {
+  const ByteBuffer bytes = encode_job_record(job_record_example());
+  testing::expect_format_version("job_record", bytes[0] + (uint64_t{bytes[1]} << 8), testing::Fingerprint().add(bytes),
+                                 "kRecordVersion in protocol/job_record.cc");
 }
 
 TEST(JobRecordBytes, EveryTruncationIsRefused) {

@@ -10,6 +10,7 @@
 
 #include "protocol/limits.h"
 #include "tests/protocol/temporary_directory.h"
+#include "tests/support/format_versions.h"
 
 namespace millrace::protocol {
 namespace {
@@ -41,6 +42,31 @@ class MembershipTables : public ::testing::TestWithParam<std::string> {
 
 INSTANTIATE_TEST_SUITE_P(, MembershipTables, ::testing::Values("memory", "sqlite"),
                          [](const auto& test) { return test.param; });
+
+/// What a query of one column answers, line by line.
+std::string sqlite_text_of(const std::string& path, const char* query) {
+  sqlite3* handle = nullptr;
+  std::string text;
+  EXPECT_EQ(sqlite3_open(path.c_str(), &handle), SQLITE_OK);
+  const auto add = [](void* to, int, char** values, char**) {
+    *static_cast<std::string*>(to) += std::string(values[0] == nullptr ? "" : values[0]) + "\n";
+    return 0;
+  };
+  EXPECT_EQ(sqlite3_exec(handle, query, add, &text, nullptr), SQLITE_OK);
+  sqlite3_close_v2(handle);
+  return text;
+}
+
+TEST(SqliteTable, ItsSchemaIsThatOfItsVersion) {
+  const TemporaryDirectory directory;
+  const std::string path = directory.file("table.db");
+  ASSERT_TRUE(open_sqlite_table(path).has_value());
+  const std::string schema = sqlite_text_of(path, "SELECT sql FROM sqlite_master ORDER BY name") +
+                             sqlite_text_of(path, "SELECT name FROM counters ORDER BY name");
+  const uint64_t version = std::stoull(sqlite_text_of(path, "PRAGMA user_version"));
+  testing::expect_format_version("membership_table", version, testing::Fingerprint().add_text(schema),
+                                 "kSchemaVersion in protocol/sqlite_table.cc");
+}
 
 /// A process that was stopped in the middle of a write: its lock stays.
 class StoppedWriter {

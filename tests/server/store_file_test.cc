@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "tests/protocol/example_messages.h"
+#include "tests/support/format_versions.h"
 
 namespace millrace::server {
 namespace {
@@ -61,6 +63,22 @@ TEST(StoreFileTest, GoesRoundTrip) {
   none.header.parts = 0;
   none.parts.clear();
   EXPECT_EQ(read(encoded_file(none)).value(), none) << "a shard without parts of the job";
+}
+
+TEST(StoreFileTest, ItsBytesAreThoseOfItsVersion) {
+  StoreFile file = example();
+  testing::Fingerprint now;
+  // Without the job specification, which has a version of its own, and without hashes, which are of it as well.
+  const ByteBuffer spec = protocol::encode_job_spec(file.header.spec);
+  const ByteBuffer header = encode_store_header(file.header).bytes;
+  const auto at = std::ranges::search(header, spec);
+  ASSERT_EQ(at.size(), spec.size());
+  now.add(ByteSpan(header).first(static_cast<size_t>(at.begin() - header.begin()) - sizeof(uint32_t)).subspan(8));
+  EXPECT_EQ(header.end() - at.end(), 8) << "only the hash follows the specification";
+  for (const StorePart& part : file.parts) now.add(encode_store_part(part.part, part.position, part.arrays, 0).bytes);
+  now.add(encode_store_end(2, 0).bytes);
+  testing::expect_format_version("store_file", store_file_magic().back() - uint64_t{'0'}, now,
+                                 "the last digit of kMagic in server/store_file.cc");
 }
 
 TEST(StoreFileTest, EveryTruncationIsFound) {

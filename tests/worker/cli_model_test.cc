@@ -15,6 +15,7 @@
 #include "kernels/base/bytes.h"
 #include "kernels/base/hash.h"
 #include "kernels/base/random.h"
+#include "tests/support/format_versions.h"
 #include "tests/worker/temporary_folder.h"
 #include "worker/cli/atomic_file.h"
 #include "worker/cli/descent.h"
@@ -272,6 +273,19 @@ TEST(ModelFile, RoundTripsDenseSparseAndScaled) {
   const ByteBuffer bytes = encode_model(sparse);
   EXPECT_LT(bytes.size(), 100U);
   expect_equal(sparse, *decode_model(bytes));
+}
+
+TEST(ModelFile, ItsBytesAreThoseOfItsVersion) {
+  testing::Fingerprint now;
+  ByteBuffer bytes;
+  for (const uint64_t dimension : {3U, 100U}) {  // a dense one and a sparse one
+    LinearModel model(Loss::kHinge, dimension);
+    model.values()[1] = 1;
+    model.values()[2] = -0.25F;
+    bytes = encode_model(model);
+    now.add(bytes);
+  }
+  testing::expect_format_version("model_file", bytes[8], now, "kVersion in worker/cli/model_file.cc");
 }
 
 TEST(ModelFile, EveryTruncationAndEveryFlippedByteIsRefused) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "kernels/base/hash.h"
+#include "tests/protocol/example_messages.h"
+#include "tests/support/format_versions.h"
 #include "worker/core/saved_state.h"
 
 namespace millrace::worker {
@@ -77,6 +79,15 @@ TEST(SavedState, GoldenBytes) {
   const std::vector<uint8_t> head = {'M', 'L', 'R', 'S', 'A', 'V', 'E', '3', 63, 0, 0, 0, 0, 0, 0, 0};
   ASSERT_EQ(bytes.size(), 16u + 63u + 8u);
   EXPECT_TRUE(std::equal(head.begin(), head.end(), bytes.begin()));
+}
+
+TEST(SavedState, ItsBytesAreThoseOfItsVersion) {
+  SavedState state = some_state();
+  state.tensors[0].weights.assign(100, 0.5f);
+  state.parts[1].summary = protocol::example_update().summary;
+  const ByteBuffer bytes = encode_saved_state(state);
+  testing::expect_format_version("saved_state", bytes[7] - uint64_t{'0'}, testing::Fingerprint().add(bytes),
+                                 "kVersion in worker/core/saved_state.cc");
 }
 
 TEST(SavedState, EveryTruncationIsRefused) {

@@ -16,7 +16,7 @@ namespace millrace::cli {
 namespace {
 
 constexpr std::array<char, 8> kMagic = {'M', 'R', 'L', 'I', 'N', 'E', 'A', 'R'};
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 1;  ///< raised with every change of the bytes: WIRE_FORMAT.md, "Versions"
 constexpr uint32_t kDense = 0;
 constexpr uint32_t kSparse = 1;
 
@@ -85,8 +85,8 @@ Result<LinearModel> decode_model(ByteSpan bytes) {
   ByteReader reader(bytes.subspan(kMagic.size(), bytes.size() - kMagic.size() - kChecksumBytes));
   const auto version = reader.get<uint32_t>();
   if (version && *version != kVersion) {
-    return fail(ErrorCode::kUnsupported,
-                "it has version " + std::to_string(*version) + "; this program reads version 1");
+    return fail(ErrorCode::kUnsupported, "it has version " + std::to_string(*version) +
+                                             "; this program reads version " + std::to_string(kVersion));
   }
   uint64_t checksum = 0;
   std::memcpy(&checksum, bytes.data() + bytes.size() - kChecksumBytes, kChecksumBytes);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "protocol/handover_frame.h"
+#include "tests/support/format_versions.h"
 
 /// A handover's bytes: what goes in comes out, and what is damaged is refused or is another handover, never a fault.
 namespace millrace::worker {
@@ -133,6 +134,12 @@ TEST(Handover, EveryChangedByteIsRefusedOrWithinBounds) {
       for (const SwitchRemoval& removal : lane.removals) EXPECT_EQ(removal.slots.size(), 2u);
     }
   }
+}
+
+TEST(Handover, ItsBytesAreThoseOfItsVersion) {
+  const ByteBuffer bytes = encode_handover(example());
+  testing::expect_format_version("switch_handover", bytes[7] - uint64_t{'0'}, testing::Fingerprint().add(bytes),
+                                 "the last digit of kHandoverMagic in protocol/handover_frame.h");
 }
 
 }  // namespace

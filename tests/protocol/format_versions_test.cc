@@ -1,0 +1,130 @@
+#include "tests/support/format_versions.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <regex>
+#include <set>
+
+#include "protocol/frame.h"
+#include "protocol/messages.h"
+#include "tests/protocol/document.h"
+#include "tests/protocol/example_messages.h"
+
+/// Formats that have a version: each is in the list, each is looked at by a test, and the messages' bytes are those of theirs.
+namespace millrace::protocol {
+namespace {
+
+std::string text_of_file(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+/// The source files of some folders, by their paths below the root.
+std::map<std::string, std::string> format_sources(const std::vector<std::string>& folders) {
+  const std::filesystem::path root = source_file("");
+  std::map<std::string, std::string> sources;
+  for (const std::string& folder : folders) {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(root / folder)) {
+      const std::string extension = entry.path().extension().string();
+      if (extension != ".h" && extension != ".cc") continue;
+      sources[std::filesystem::relative(entry.path(), root).generic_string()] = text_of_file(entry.path());
+    }
+  }
+  return sources;
+}
+
+TEST(FormatVersions, OfMessagesStandForTheSchemaAndItsFrames) {
+  testing::Fingerprint now;
+  now.add_source("protocol/messages.capnp", "#");
+  for (const Message& message : every_message()) {
+    // A Hello holds a job specification, which has a version of its own.
+    if (!std::holds_alternative<Hello>(message.body)) now.add(encode_envelope(message));
+  }
+  testing::expect_format_version("messages", kProtocolVersion, now, "kProtocolVersion in protocol/messages.h");
+  EXPECT_LE(kProtocolVersionMin, kProtocolVersion);
+}
+
+TEST(FormatVersions, OfTheJobSpecificationStandForItsFields) {
+  testing::Fingerprint now;
+  const ByteBuffer bytes = encode_job_spec(example_spec());
+  now.add_source("protocol/job_spec_fields.h", "//").add(bytes);
+  const uint64_t version = bytes[0] + (uint64_t{bytes[1]} << 8);
+  testing::expect_format_version("job_specification", version, now, "kSpecVersion in protocol/job_spec_bytes.cc");
+}
+
+TEST(FormatVersions, AreListedInOrderAndEachFormatHasATest) {
+  std::map<std::string, uint64_t> last;
+  for (const testing::KnownVersion& known : testing::known_versions()) {
+    EXPECT_GT(known.version, last[known.format]) << known.format << ": lines are appended, with a larger version";
+    last[known.format] = known.version;
+  }
+  std::set<std::string> tested;
+  const std::regex call("expect_format_version\\(\\s*\"(\\w+)\"");
+  for (const auto& [path, text] : format_sources({"tests"})) {
+    for (std::sregex_iterator at(text.begin(), text.end(), call); at != std::sregex_iterator(); ++at)
+      tested.insert((*at)[1]);
+  }
+  std::set<std::string> listed;
+  for (const auto& [format, version] : last) listed.insert(format);
+  EXPECT_EQ(listed, tested);
+}
+
+TEST(FormatVersions, AreThoseOfTheDocument) {
+  std::map<std::string, uint64_t> last;
+  for (const testing::KnownVersion& known : testing::known_versions()) last[known.format] = known.version;
+  std::map<std::string, uint64_t> documented;
+  bool inside = false;
+  const std::regex row("\\| ([a-z ]+) \\| (\\d+) \\|.*");
+  for (const std::string& line : document_lines("WIRE_FORMAT.md")) {
+    if (line.starts_with("## ")) inside = line == "## Versions";
+    std::smatch words;
+    if (!inside || !std::regex_match(line, words, row)) continue;
+    std::string format = words[1];
+    std::ranges::replace(format, ' ', '_');
+    documented[format] = std::stoull(words[2]);
+  }
+  EXPECT_EQ(documented, last);
+}
+
+/// A constant whose name says that bytes begin with it, or that it counts their versions. A new one needs a line in the list of
+/// formats and a test; then it has a place here.
+TEST(FormatVersions, NoConstantIsWithoutOne) {
+  const std::set<std::string> known = {
+      "protocol/container.cc kMagic",
+      "protocol/container.h kContainerVersion",
+      "protocol/datagram/header.h kDatagramMagic",
+      "protocol/handover_frame.h kHandoverMagic",
+      "protocol/job_record.cc kRecordVersion",
+      "protocol/job_spec_bytes.cc kSpecVersion",
+      "protocol/messages.h kProtocolVersion",
+      "protocol/messages.h kProtocolVersionMin",
+      "protocol/sqlite_table.cc kSchemaVersion",
+      "server/store_file.cc kMagic",
+      "worker/cli/model_file.cc kMagic",
+      "worker/cli/model_file.cc kVersion",
+      "worker/core/saved_state.cc kMagic",
+      "worker/core/saved_state.cc kVersion",
+      "worker/peer/message.cc kMagic",
+      "worker/peer/message.cc kVersion",
+      // Formats of others, which are only read: ZIP and numpy's arrays.
+      "worker/cli/bench/trace.cc kMagic",
+      "worker/cli/bench/trace.cc kMemberMagic",
+  };
+  std::set<std::string> found;
+  const std::regex constant("\\bconstexpr\\b[^;={]*\\b(k\\w*(?:Version|Magic)\\w*)\\s*[={]");
+  for (const auto& [path, text] :
+       format_sources({"kernels", "protocol", "monitoring", "server", "switch_agg", "worker"})) {
+    for (std::sregex_iterator at(text.begin(), text.end(), constant); at != std::sregex_iterator(); ++at)
+      found.insert(path + " " + (*at)[1].str());
+  }
+  EXPECT_EQ(found, known);
+}
+
+}  // namespace
+}  // namespace millrace::protocol
