@@ -21,8 +21,6 @@ constexpr std::array<std::string_view, 1> kCode = {"code"};
 constexpr std::array<std::string_view, 1> kMessage = {"message"};
 constexpr std::array<std::string_view, 1> kDirection = {"direction"};
 constexpr std::array<std::string_view, 2> kPeerOutcome = {"peer", "outcome"};
-constexpr std::array<std::string_view, 1> kOutcome = {"outcome"};
-constexpr std::array<std::string_view, 1> kShard = {"shard"};
 constexpr std::array<std::string_view, 2> kJobEvent = {"job", "event"};
 constexpr std::array<std::string_view, 2> kJobTerm = {"job", "term"};
 
@@ -34,7 +32,7 @@ constexpr std::array<double, 20> kSeconds = {5e-5,   1e-4,   2e-4,   4e-4,   8e-
 // 1: all contributions have the same entries; the number of workers: none has another's.
 constexpr std::array<double, 12> kRatios = {1, 1.25, 1.5, 2, 3, 4, 6, 8, 16, 32, 64, 128};
 
-constexpr std::array<MetricInfo, 49> kShardMetrics = {{
+constexpr std::array<MetricInfo, 53> kShardMetrics = {{
     {"millrace_shard_messages_total", MetricKind::kCounter, kMessage, "Messages received, by kind"},
     {"millrace_shard_network_bytes_total", MetricKind::kCounter, kDirection, "Bytes of whole messages, in and out"},
     {"millrace_shard_dropped_total", MetricKind::kCounter, kReason, "Messages dropped without an answer, by reason"},
@@ -46,6 +44,10 @@ constexpr std::array<MetricInfo, 49> kShardMetrics = {{
      "Contributions that were here before: acknowledged, not added"},
     {"millrace_shard_late_total", MetricKind::kCounter, kJobAnswer,
      "Contributions to decided steps, by what was answered"},
+    {"millrace_shard_served_again_total", MetricKind::kCounter, kJob,
+     "Kept updates sent again because a worker says that it lacks them"},
+    {"millrace_shard_left_out_total", MetricKind::kCounter, kJob,
+     "Contributions that steps were decided without, of modes that leave workers out"},
     {"millrace_shard_restarted_total", MetricKind::kCounter, kJob, "Decisions begun again because the members changed"},
     {"millrace_shard_rounds_total", MetricKind::kCounter, kJob, "Steps of parts decided"},
     {"millrace_shard_round_seconds", MetricKind::kHistogram, kJob,
@@ -94,6 +96,10 @@ constexpr std::array<MetricInfo, 49> kShardMetrics = {{
     {"millrace_shard_snapshot_bytes_total", MetricKind::kCounter, kJob, "Weights handed on to joining workers"},
     {"millrace_shard_path_changes_total", MetricKind::kCounter, kJobPath,
      "Jobs of path switch: changes of who decides, by who does from then on: server, switch"},
+    {"millrace_shard_datagram_events_total", MetricKind::kCounter, kJobEvent,
+     "Jobs of path switch while shard 0 stands in for the switch: what became of their datagrams, by event"},
+    {"millrace_shard_datagrams_dropped_total", MetricKind::kCounter, kReason,
+     "Datagrams that are of no job here, or that shard 0's port dropped, by reason"},
     {"millrace_shard_jobs_opened_total", MetricKind::kCounter, {}, "Jobs opened"},
     {"millrace_shard_jobs_ended_total", MetricKind::kCounter, kReason, "Jobs ended, by reason"},
     {"millrace_shard_table_errors_total", MetricKind::kCounter, kCode, "Errors of the membership table, by error code"},
@@ -113,16 +119,14 @@ constexpr std::array<MetricInfo, 49> kShardMetrics = {{
      "Audited jobs, over all workers: entered = carried + lost + held"},
 }};
 
-constexpr std::array<MetricInfo, 25> kWorkerMetrics = {{
+constexpr std::array<MetricInfo, 20> kWorkerMetrics = {{
     {"millrace_worker_network_bytes_total", MetricKind::kCounter, kDirection, "Bytes of whole messages, in and out"},
     {"millrace_worker_dropped_total", MetricKind::kCounter, kReason, "Messages dropped, by reason"},
-    {"millrace_worker_refused_total", MetricKind::kCounter, kCode, "Refusals received, by error code"},
-    {"millrace_worker_handshakes_total", MetricKind::kCounter, kOutcome, "Handshakes with shards, by outcome"},
-    {"millrace_worker_reconnects_total", MetricKind::kCounter, kShard, "Connections to a shard opened again"},
+    {"millrace_worker_reconnects_total", MetricKind::kCounter, kJob, "Connections to shards opened again"},
     {"millrace_worker_resends_total", MetricKind::kCounter, kJob, "Contributions sent again"},
     {"millrace_worker_switch_total", MetricKind::kCounter, kJobEvent,
      "Path switch: turns settled, packets sent again, time-outs, fallbacks to a shard, returns to the switch, packets "
-     "with a mark of congestion"},
+     "with a mark of congestion, packets lost or dropped and why, and what else was done, by event"},
     {"millrace_worker_steps_total", MetricKind::kCounter, kJob, "Steps completed"},
     {"millrace_worker_step_seconds", MetricKind::kHistogram, kJob, "From sending a contribution to the complete update",
      kSeconds},
@@ -133,7 +137,8 @@ constexpr std::array<MetricInfo, 25> kWorkerMetrics = {{
     {"millrace_worker_contribution_entries_total", MetricKind::kCounter, kJob,
      "Entries of contributions: the achieved k up"},
     {"millrace_worker_update_entries_total", MetricKind::kCounter, kJob, "Entries of updates: the achieved k down"},
-    {"millrace_worker_contribution_bytes_total", MetricKind::kCounter, kJob, "Encoded payload of contributions"},
+    {"millrace_worker_contribution_bytes_total", MetricKind::kCounter, kJob,
+     "Encoded payload of contributions, resends included"},
     {"millrace_worker_contribution_raw_bytes_total", MetricKind::kCounter, kJob,
      "The same contributions as pairs of index and value"},
     {"millrace_worker_update_bytes_total", MetricKind::kCounter, kJob, "Encoded payload of updates"},
@@ -143,11 +148,7 @@ constexpr std::array<MetricInfo, 25> kWorkerMetrics = {{
      "Entries that a Bloom filter made the worker send and nobody selected"},
     {"millrace_worker_codec_error_total", MetricKind::kCounter, kJob,
      "Sum of |accumulator - decoded| that a job with codec error 'drop' gave up"},
-    {"millrace_worker_stale_thresholds_total", MetricKind::kCounter, kJob,
-     "Selections by a threshold of an earlier step"},
     {"millrace_worker_residual_norm", MetricKind::kGauge, kJob, "Euclidean norm of the residuals"},
-    {"millrace_worker_epoch", MetricKind::kGauge, kJob, "The current epoch"},
-    {"millrace_worker_memory_bytes", MetricKind::kGauge, {}, "Memory of residuals, buffers and kept contributions"},
     {"millrace_worker_audit_imbalance", MetricKind::kGauge, kJob,
      "Audited jobs: what the conservation law misses; must be 0"},
     {"millrace_worker_audit_mass", MetricKind::kGauge, kJobTerm,
@@ -203,6 +204,8 @@ ShardMetrics::ShardMetrics(Metrics& metrics)
       contributions(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_contributions_total")]),
       duplicates(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_duplicates_total")]),
       late(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_late_total")]),
+      served_again(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_served_again_total")]),
+      left_out(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_left_out_total")]),
       restarted(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_restarted_total")]),
       rounds(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_rounds_total")]),
       round_seconds(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_round_seconds")]),
@@ -231,6 +234,8 @@ ShardMetrics::ShardMetrics(Metrics& metrics)
       settled_parts(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_settled_parts_total")]),
       snapshot_bytes(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_snapshot_bytes_total")]),
       path_changes(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_path_changes_total")]),
+      datagram_events(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_datagram_events_total")]),
+      datagrams_dropped(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_datagrams_dropped_total")]),
       jobs_opened(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_jobs_opened_total")]),
       jobs_ended(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_jobs_ended_total")]),
       table_errors(metrics, kShardMetrics[at(kShardMetrics, "millrace_shard_table_errors_total")]),
@@ -248,8 +253,6 @@ ShardMetrics::ShardMetrics(Metrics& metrics)
 WorkerMetrics::WorkerMetrics(Metrics& metrics)
     : network_bytes(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_network_bytes_total")]),
       dropped(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_dropped_total")]),
-      refused(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_refused_total")]),
-      handshakes(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_handshakes_total")]),
       reconnects(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_reconnects_total")]),
       resends(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_resends_total")]),
       switch_events(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_switch_total")]),
@@ -266,10 +269,7 @@ WorkerMetrics::WorkerMetrics(Metrics& metrics)
       update_raw_bytes(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_update_raw_bytes_total")]),
       bloom_false_positives(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_bloom_false_positives_total")]),
       codec_error(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_codec_error_total")]),
-      stale_thresholds(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_stale_thresholds_total")]),
       residual_norm(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_residual_norm")]),
-      epoch(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_epoch")]),
-      memory_bytes(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_memory_bytes")]),
       audit_imbalance(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_audit_imbalance")]),
       audit_mass(metrics, kWorkerMetrics[at(kWorkerMetrics, "millrace_worker_audit_mass")]) {}
 

@@ -68,6 +68,8 @@ struct ShardMetrics {
   CounterFamily contributions;           ///< [job] admitted
   CounterFamily duplicates;              ///< [job] acknowledged and not added
   CounterFamily late;                    ///< [job, answer] to decided steps
+  CounterFamily served_again;            ///< [job] kept updates sent again
+  CounterFamily left_out;                ///< [job] contributions that steps were decided without
   CounterFamily restarted;               ///< [job] decisions begun again because the members changed
   CounterFamily rounds;                  ///< [job] steps of parts decided
   HistogramFamily round_seconds;         ///< [job] first contribution to decision
@@ -96,6 +98,8 @@ struct ShardMetrics {
   CounterFamily settled_parts;           ///< [job, weights] of joining workers
   CounterFamily snapshot_bytes;          ///< [job] of weights, handed on to joining workers
   CounterFamily path_changes;            ///< [job, path] of jobs of path switch
+  CounterFamily datagram_events;         ///< [job, event] of jobs whose switch shard 0 stands in for
+  CounterFamily datagrams_dropped;       ///< [reason] by shard 0's port of datagrams
   CounterFamily jobs_opened;             ///< none
   CounterFamily jobs_ended;              ///< [reason]
   CounterFamily table_errors;            ///< [code] of the membership table
@@ -117,9 +121,7 @@ struct WorkerMetrics {
 
   CounterFamily network_bytes;           ///< [direction]
   CounterFamily dropped;                 ///< [reason]
-  CounterFamily refused;                 ///< [code] refusals received
-  CounterFamily handshakes;              ///< [outcome]
-  CounterFamily reconnects;              ///< [shard]
+  CounterFamily reconnects;              ///< [job]
   CounterFamily resends;                 ///< [job] contributions sent again
   CounterFamily switch_events;           ///< [job, event] of path switch
   CounterFamily steps;                   ///< [job] completed
@@ -134,10 +136,7 @@ struct WorkerMetrics {
   CounterFamily update_raw_bytes;        ///< [job]
   CounterFamily bloom_false_positives;   ///< [job] entries sent that nobody selected
   CounterFamily codec_error;             ///< [job] dropped by a job whose codec error is "drop"
-  CounterFamily stale_thresholds;        ///< [job] selections by a reused threshold
   GaugeFamily residual_norm;             ///< [job]
-  GaugeFamily epoch;                     ///< [job]
-  GaugeFamily memory_bytes;              ///< none
   GaugeFamily audit_imbalance;           ///< [job] of the law; must be 0
   GaugeFamily audit_mass;                ///< [job, term]
 };

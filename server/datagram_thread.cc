@@ -21,7 +21,6 @@ namespace {
 using switch_agg::AggregatorEvent;
 
 /// Where a datagram's header has its job.
-constexpr size_t kJobOffset = 4;
 /// The thread waits for packets so long: with jobs the timers of their epochs run beside it, without it looks for wishes.
 constexpr int kWaitMs = 1;
 constexpr int kIdleWaitMs = 20;
@@ -109,6 +108,11 @@ SwitchPathStatus::Aggregator DatagramThread::report_of(const Served& served) {
   report.resent = counters[AggregatorEvent::kDuplicate] + counters[AggregatorEvent::kPrevious] +
                   counters[AggregatorEvent::kCurrentClosed];
   report.rejected = counters[AggregatorEvent::kBadMac];
+  for (size_t at = 0; at < switch_agg::kAggregatorEvents; ++at) {
+    if (counters.events[at] == 0) continue;
+    const auto event = static_cast<AggregatorEvent>(at);
+    report.events.push_back({std::string(switch_agg::aggregator_event_name(event)), counters.events[at]});
+  }
   return report;
 }
 
@@ -191,6 +195,11 @@ std::optional<SwitchPathStatus::Aggregator> DatagramThread::report(uint64_t job)
   return at == reports_.end() ? std::nullopt : std::optional(at->second);
 }
 
+std::vector<NamedCount> DatagramThread::dropped() const {
+  const std::lock_guard lock(mutex_);
+  return dropped_;
+}
+
 void DatagramThread::run() {
   TimeNs next_tick = 0;
   TimeNs next_report = 0;
@@ -214,12 +223,17 @@ void DatagramThread::run() {
 size_t DatagramThread::serve_burst(TimeNs now) {
   const std::span<const protocol::ReceivedPacket> packets = port_->receive();
   for (const protocol::ReceivedPacket& packet : packets) {
-    if (packet.bytes.size() < protocol::kDatagramHeaderBytes) continue;
-    uint32_t number = 0;
-    std::memcpy(&number, packet.bytes.data() + kJobOffset, sizeof number);
+    const std::optional<uint32_t> number = protocol::job_number_of(packet.bytes);
+    if (!number || packet.bytes.size() < protocol::kDatagramHeaderBytes) {
+      ++too_short_;
+      continue;
+    }
     const auto served = std::ranges::find_if(
-        served_, [number](const std::unique_ptr<Served>& one) { return one->numbers.lane_of(number).has_value(); });
-    if (served == served_.end()) continue;
+        served_, [number](const std::unique_ptr<Served>& one) { return one->numbers.lane_of(*number).has_value(); });
+    if (served == served_.end()) {
+      ++wrong_job_;
+      continue;
+    }
     (*served)->received_bytes += packet.bytes.size();
     (*served)->aggregator.receive(packet, now, *port_);
   }
@@ -249,6 +263,13 @@ void DatagramThread::write_reports() {
     // One that has ended meanwhile has no report any more.
     const auto at = reports_.find(one->job);
     if (at != reports_.end()) at->second = report_of(*one);
+  }
+  const switch_agg::PortCounters& port = port_->counters();
+  dropped_.clear();
+  for (const auto& [reason, count] :
+       {std::pair("too_short", too_short_), std::pair("wrong_job", wrong_job_), std::pair("too_long", port.too_long),
+        std::pair("send_full", port.send_full), std::pair("send_refused", port.send_refused)}) {
+    if (count != 0) dropped_.push_back({reason, count});
   }
 }
 

@@ -54,6 +54,8 @@ class DatagramThread {
   void end(uint64_t job);
   /// At most kReportEvery old.
   std::optional<SwitchPathStatus::Aggregator> report(uint64_t job) const;
+  /// Datagrams that no job has seen, by reason; as old.
+  std::vector<NamedCount> dropped() const;
 
   static constexpr TimeNs kTickEvery = kNsPerMs;
   static constexpr TimeNs kReportEvery = 100 * kNsPerMs;
@@ -92,12 +94,15 @@ class DatagramThread {
   // The thread's.
   std::unique_ptr<switch_agg::UdpPort> port_;
   std::vector<std::unique_ptr<Served>> served_;
+  uint64_t too_short_ = 0;
+  uint64_t wrong_job_ = 0;
 
   std::atomic<bool> stop_ = false;
   std::atomic<bool> wished_ = false;
   mutable std::mutex mutex_;  ///< of what follows
   std::vector<Wish> wishes_;
   std::map<uint64_t, SwitchPathStatus::Aggregator> reports_;
+  std::vector<NamedCount> dropped_;
   std::thread thread_;  ///< last
 };
 

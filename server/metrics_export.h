@@ -35,6 +35,8 @@ class MetricsExport {
   bool record_of_job(const MetricEvent& event);
   JobSeries& series_of(const std::string& job);
   void forget_ended(const StatusReport& status, TimeNs now);
+  /// What shard 0's port of datagrams and its jobs' slot machines have counted since the last update.
+  void count_datagrams(const StatusReport& status);
 
   monitoring::Metrics& metrics_;
   monitoring::ShardMetrics shard_;
@@ -42,6 +44,9 @@ class MetricsExport {
   std::unordered_map<std::string, std::unique_ptr<JobSeries>> jobs_;
   std::unordered_map<std::string, std::optional<TimeNs>>
       counted_;  ///< all that have series, and when they were found ended
+  using Counts = std::unordered_map<std::string, uint64_t>;
+  std::unordered_map<std::string, Counts> datagram_events_;  ///< by label text: those that are exported already
+  Counts datagrams_dropped_;
 };
 
 }  // namespace millrace::server

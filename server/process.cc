@@ -265,6 +265,7 @@ StatusReport ShardProcess::Loop::status(TimeNs now) const {
   for (JobStatus& job : status.jobs) {
     if (job.switch_path && datagrams_) job.switch_path->aggregator = datagrams_->report(job.job);
   }
+  if (datagrams_) status.datagrams_dropped = datagrams_->dropped();
   return status;
 }
 

@@ -72,6 +72,12 @@ struct CodecStatus {
   uint64_t changes = 0;  ///< choices so far
 };
 
+/// How often something has happened, by its name.
+struct NamedCount {
+  std::string name;
+  uint64_t count = 0;
+};
+
 /// A job of path switch. What members say, and why, is known at shard 0 alone.
 struct SwitchPathStatus {
   struct Word {
@@ -86,11 +92,12 @@ struct SwitchPathStatus {
     uint64_t memory_bytes = 0;
     uint64_t received = 0;  ///< datagrams
     uint64_t received_bytes = 0;
-    uint32_t racks = 0;     ///< that may add up in front of it
-    uint64_t groups = 0;    ///< whole sums of racks that were taken
-    uint64_t closed = 0;    ///< turns
-    uint64_t resent = 0;    ///< contributions that had come before
-    uint64_t rejected = 0;  ///< datagrams that were not authentic: another key
+    uint32_t racks = 0;                   ///< that may add up in front of it
+    uint64_t groups = 0;                  ///< whole sums of racks that were taken
+    uint64_t closed = 0;                  ///< turns
+    uint64_t resent = 0;                  ///< contributions that had come before
+    uint64_t rejected = 0;                ///< datagrams that were not authentic: another key
+    std::vector<NamedCount> events = {};  ///< all that is counted, where it is not 0 (switch_agg/DESIGN.md, "Counters")
   };
   std::string decided_by;  ///< "switch", "server"
   std::string switch_address;
@@ -189,6 +196,8 @@ struct StatusReport {
   std::vector<PeerShardStatus> peers;
   std::vector<RefusalStatus> refusals;  ///< the latest first
   std::vector<EndedJobStatus> ended;    ///< the latest first
+  /// Of shard 0 in a switch's place: datagrams that are no job's, or that its port dropped, by reason, where it is not 0.
+  std::vector<NamedCount> datagrams_dropped = {};
   std::optional<TableTroubleStatus> table_trouble;
 };
 

@@ -31,6 +31,12 @@ Json json_of_disagreement(const DisagreementStatus& one) {
   return {{"worker", one.worker}, {"part", one.part}, {"steps", one.steps}, {"since_ms", one.since_ms}};
 }
 
+Json json_of_counts(const std::vector<NamedCount>& counts) {
+  Json json = Json::object();
+  for (const NamedCount& one : counts) json[one.name] = one.count;
+  return json;
+}
+
 Json json_of_path(const SwitchPathStatus& path) {
   Json json = {{"decided_by", path.decided_by}, {"switch", path.switch_address}, {"datagrams", path.datagrams},
                {"because", path.because},       {"since_ms", path.since_ms},     {"changes", path.changes}};
@@ -44,6 +50,7 @@ Json json_of_path(const SwitchPathStatus& path) {
                           {"rejected", at->rejected},    {"memory_bytes", at->memory_bytes},
                           {"bytes", at->received_bytes}, {"racks", at->racks},
                           {"groups", at->groups}};
+    json["aggregator"]["events"] = json_of_counts(at->events);
   }
   return json;
 }
@@ -144,6 +151,7 @@ std::string status_json(const StatusReport& report) {
                               {"first_ms", trouble->first_ms},
                               {"last_ms", trouble->last_ms}};
   }
+  if (!report.datagrams_dropped.empty()) json["datagrams_dropped"] = json_of_counts(report.datagrams_dropped);
   json["jobs"] = list_of(report.jobs, json_of_job);
   json["other_shards"] = list_of(report.peers, [](const PeerShardStatus& peer) -> Json {
     return {{"shard", peer.shard}, {"address", peer.address}, {"life", peer.life}, {"said_hello", peer.heard}};

@@ -316,6 +316,16 @@ Result<std::vector<std::unique_ptr<UdpBursts>>> UdpBursts::open_group(const Endp
 
 const Endpoint& UdpBursts::address() const { return state_->address; }
 int UdpBursts::descriptor() const { return state_->socket; }
+void UdpBursts::Counters::add(const Counters& other) {
+  packets_in += other.packets_in;
+  bytes_in += other.bytes_in;
+  packets_out += other.packets_out;
+  bytes_out += other.bytes_out;
+  too_long += other.too_long;
+  send_full += other.send_full;
+  send_refused += other.send_refused;
+}
+
 const UdpBursts::Counters& UdpBursts::counters() const { return state_->counters; }
 
 std::span<const ReceivedPacket> UdpBursts::receive() {

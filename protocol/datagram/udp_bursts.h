@@ -35,6 +35,8 @@ class UdpBursts {
     uint64_t too_long = 0;      ///< came, longer than packet_bytes_max
     uint64_t send_full = 0;     ///< the system took no more: lost as on the wire
     uint64_t send_refused = 0;  ///< by the system: no route, not permitted; or of another family
+
+    void add(const Counters& other);
   };
 
   /// Binds a socket. [::] takes both families.

@@ -47,6 +47,7 @@ class Sums(unittest.TestCase):
 
     def check_result(self, result, ranks):
         self.assertEqual(result["ranks"], ranks)
+        self.assertEqual(result["messages_unexpected"], 0)
         for row in result["rows"]:
             self.assertTrue(row["correct"], row)
             self.assertGreater(row["median_ms"], 0, row)

@@ -98,7 +98,7 @@ TEST(SwitchStep, EachLaneOfAWorkerHasASocketOfItsOwn) {
   for (const uint32_t job : {kJob, kJob + 1, kJob + 2, kJob, kJob + 1, kJob + 2, kJob + 3})
     write(**here, job, loopback((*there)->local_port()));
   (*here)->flush();
-  EXPECT_EQ((*here)->bytes_out(), 7u * 200);
+  EXPECT_EQ((*here)->counters().bytes_out, 7u * 200);
   std::map<uint32_t, std::set<uint16_t>> ports;
   for (size_t seen = 0; seen < 7;) {
     (*there)->wait(10 * kNsPerS);
@@ -125,7 +125,23 @@ TEST(SwitchStep, EachLaneOfAWorkerHasASocketOfItsOwn) {
     seen += packets.size();
   }
   EXPECT_EQ(answers, (std::map<uint32_t, size_t>{{kJob, 2}, {kJob + 1, 2}, {kJob + 2, 2}, {kJob + 3, 1}}));
-  EXPECT_EQ((*here)->bytes_in(), 7u * 200);
+  EXPECT_EQ((*here)->counters().bytes_in, 7u * 200);
+}
+
+TEST(SwitchUdpPorts, PacketsThatTheSystemDoesNotTakeAreCounted) {
+  constexpr uint32_t kLanes = 2;
+  auto port = SwitchUdpPort::open(loopback(1), 1472, {.job = 3, .lanes = kLanes});
+  ASSERT_TRUE(port.has_value()) << port.error().message;
+  const protocol::Endpoint other_family = switch_agg::parse_endpoint("[::1]:9").value();
+  for (const uint32_t job : {3u, 4u, 4u}) {
+    protocol::DatagramHeader header;
+    header.job = job;
+    protocol::put_header(header, (*port)->room());
+    (*port)->send(200, other_family);
+  }
+  (*port)->flush();
+  EXPECT_EQ((*port)->counters().send_refused, 3u) << "of both lanes' sockets";
+  EXPECT_EQ((*port)->counters().packets_out, 0u);
 }
 
 TEST(SwitchStep, WorkersOverSocketsGetTheSameUpdatesAndKeepTheLaw) {

@@ -105,7 +105,7 @@ TEST(CatalogTest, ShardsAndWorkersExportWhatTheCatalogSays) {
   shard.memory_bytes.with().set(4096);
   shard.handshakes.with({"worker", "accepted"}).increment();
   worker.residual_norm.with({"a job"}).set(0.5);
-  worker.reconnects.with({"1"}).increment();
+  worker.reconnects.with({"a job"}).increment();
   const std::string text = metrics.prometheus_text();
   for (const char* line :
        {"millrace_shard_rounds_total{job=\"a job\"} 3\n",
@@ -113,7 +113,7 @@ TEST(CatalogTest, ShardsAndWorkersExportWhatTheCatalogSays) {
         "millrace_shard_round_seconds_count{job=\"a job\"} 1\n",
         "millrace_shard_fill_in_ratio_bucket{job=\"a job\",le=\"3\"} 1\n", "millrace_shard_memory_bytes 4096\n",
         "millrace_shard_handshakes_total{outcome=\"accepted\",peer=\"worker\"} 1\n",
-        "millrace_worker_residual_norm{job=\"a job\"} 0.5\n", "millrace_worker_reconnects_total{shard=\"1\"} 1\n"}) {
+        "millrace_worker_residual_norm{job=\"a job\"} 0.5\n", "millrace_worker_reconnects_total{job=\"a job\"} 1\n"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
 }

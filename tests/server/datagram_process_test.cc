@@ -9,9 +9,12 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "kernels/base/clock.h"
 #include "protocol/datagram/key.h"
+#include "protocol/datagram/udp_bursts.h"
 #include "protocol/layout.h"
 #include "protocol/switch_layout.h"
+#include "server/datagram_thread.h"
 #include "switch_agg/endpoint_text.h"
 #include "tests/server/server_program.h"
 #include "worker/switch/udp_port.h"
@@ -184,6 +187,30 @@ TEST_F(DatagramServer, JobWithoutAKeyIsRefusedWithWhatToDo) {
   const auto open_to_others = worker.next<protocol::Refuse>();
   ASSERT_TRUE(open_to_others.has_value());
   EXPECT_THAT(std::get<protocol::Refuse>(open_to_others->body).sentence, HasSubstr("chmod 600"));
+}
+
+TEST(DatagramThreadTest, DatagramsOfNoJobAreCountedByReason) {
+  auto thread = DatagramThread::start({.listen = "127.0.0.1:0", .key_folder = "", .memory_bytes_max = 1 << 20}, 1);
+  ASSERT_TRUE(thread.has_value()) << thread.error().message;
+  const protocol::Endpoint to = switch_agg::parse_endpoint((*thread)->address()).value();
+  auto socket = protocol::UdpBursts::open(switch_agg::parse_endpoint("127.0.0.1:0").value(), 1472, 1 << 16);
+  ASSERT_TRUE(socket.has_value()) << socket.error().message;
+  const auto send = [&](size_t bytes) {
+    std::ranges::fill((*socket)->room().first(bytes), uint8_t{0});
+    (*socket)->send(bytes, to);
+    (*socket)->flush();
+  };
+  std::map<std::string, uint64_t> dropped;
+  const TimeNs deadline = monotonic_now_ns() + kDatagramProcessPatience;
+  while (dropped.size() < 2 && monotonic_now_ns() < deadline) {
+    send(3);    // too short to be of a job
+    send(200);  // of job 0, which is not here
+    for (const NamedCount& one : (*thread)->dropped()) dropped[one.name] = one.count;
+    std::this_thread::yield();
+  }
+  EXPECT_GT(dropped["too_short"], 0u);
+  EXPECT_GT(dropped["wrong_job"], 0u);
+  EXPECT_EQ(dropped.size(), 2u) << "and for no other reason";
 }
 
 TEST(DatagramOptions, WrongOnesAreRefusedBeforeAnythingStarts) {

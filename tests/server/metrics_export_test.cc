@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "monitoring/catalog.h"
 #include "monitoring/metrics.h"
 
 namespace millrace::server {
@@ -141,6 +142,45 @@ TEST_F(MetricsExportTest, AFloodOfJobsLeavesABoundedNumberOfSeries) {
   EXPECT_LE(series_of("millrace_shard_rounds_total"), MetricsExport::kEndedJobsMax + 1);
   EXPECT_THAT(text(), HasSubstr("millrace_shard_rounds_total{job=\"steady\"} 1\n"));
   EXPECT_THAT(text(), Not(HasSubstr("job=\"other\"")));
+}
+
+TEST_F(MetricsExportTest, EveryMetricOfTheCatalogIsSetBySomething) {
+  for (int metric = 0; metric <= static_cast<int>(Metric::kTableErrors); ++metric)
+    export_.record({static_cast<Metric>(metric), "job", "label", 1});
+  JobStatus& job = status_.jobs.emplace_back();
+  job.name = "job";
+  job.audit.emplace();
+  job.switch_path.emplace().aggregator.emplace().events = {{"bad_mac", 3}};
+  status_.datagrams_dropped = {{"send_full", 2}};
+  export_.count_network(1, 1);
+  export_.update_gauges(status_, now_);
+  const std::string exported = text();
+  for (const monitoring::MetricInfo* info : monitoring::metric_catalog()) {
+    if (!info->name.starts_with("millrace_shard_")) continue;
+    const std::string series = info->kind == monitoring::MetricKind::kHistogram ? "_count" : "";
+    EXPECT_THAT(exported, HasSubstr("\n" + std::string(info->name) + series)) << "nobody sets it";
+  }
+}
+
+TEST_F(MetricsExportTest, WhatBecameOfDatagramsIsCountedByGrowthAndFromTheStartWhereItBeganAnew) {
+  JobStatus& job = status_.jobs.emplace_back();
+  job.name = "by switch";
+  std::vector<NamedCount>& events = job.switch_path.emplace().aggregator.emplace().events;
+  const auto update = [&](uint64_t bad_macs, uint64_t too_short) {
+    events = {{"bad_mac", bad_macs}};
+    status_.datagrams_dropped = {{"too_short", too_short}};
+    export_.update_gauges(status_, now_);
+  };
+  update(3, 1);
+  update(5, 1);
+  update(5, 4);
+  EXPECT_THAT(text(), HasSubstr("millrace_shard_datagram_events_total{event=\"bad_mac\",job=\"by switch\"} 5\n"));
+  EXPECT_THAT(text(), HasSubstr("millrace_shard_datagrams_dropped_total{reason=\"too_short\"} 4\n"));
+  update(2, 4);  // another aggregator, for the job's next life
+  EXPECT_THAT(text(), HasSubstr("millrace_shard_datagram_events_total{event=\"bad_mac\",job=\"by switch\"} 7\n"));
+  status_.jobs.clear();
+  pass(MetricsExport::kEndedSeriesKept + 5 * kNsPerS);
+  EXPECT_THAT(text(), Not(HasSubstr("by switch")));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
+#include <vector>
 
 #include "kernels/base/version.h"
 
@@ -30,6 +31,13 @@ struct TensorSums {
   }
 };
 
+/// Of a job that audits; else none.
+std::vector<std::pair<const char*, double>> audit_terms(const AuditStats& audit) {
+  if (!audit.audits) return {};
+  return {{"entered", audit.entered}, {"residual", audit.residual}, {"in_flight", audit.in_flight},
+          {"carried", audit.carried}, {"lost", audit.lost},         {"rounded_off", audit.rounded_off}};
+}
+
 double grown(uint64_t now, uint64_t before) { return static_cast<double>(now - before); }
 
 void count_switch(monitoring::WorkerMetrics& exported, const std::string& job, const SwitchStats& now,
@@ -42,6 +50,11 @@ void count_switch(monitoring::WorkerMetrics& exported, const std::string& job, c
   events.with({job, "fallback"}).increment(grown(now.fallbacks, before.fallbacks));
   events.with({job, "return"}).increment(grown(now.came_back, before.came_back));
   events.with({job, "congestion_mark"}).increment(grown(now.congestion_marks, before.congestion_marks));
+  events.with({job, "packet_lost"}).increment(grown(now.packets_lost, before.packets_lost));
+  for (const auto& [event, count] : now.events) {
+    const auto known = before.events.find(event);
+    events.with({job, event}).increment(grown(count, known == before.events.end() ? 0 : known->second));
+  }
 }
 
 }  // namespace
@@ -53,7 +66,9 @@ nlohmann::json switch_json(const SwitchStats& path) {
           {"timeouts", path.timeouts},
           {"fallbacks", path.fallbacks},
           {"came_back", path.came_back},
-          {"congestion_marks", path.congestion_marks}};
+          {"congestion_marks", path.congestion_marks},
+          {"packets_lost", path.packets_lost},
+          {"events", path.events}};
 }
 
 Result<std::unique_ptr<WorkerPort>> WorkerPort::start(const std::string& address, Identity identity) {
@@ -78,6 +93,13 @@ std::string WorkerPort::status_json() {
 }
 
 void WorkerPort::update(const Stats& stats) {
+  count(stats);
+  const std::string status = status_of(stats);
+  const std::lock_guard lock(mutex_);
+  status_ = status;
+}
+
+void WorkerPort::count(const Stats& stats) {
   const std::string& job = identity_.job;
   const TensorSums now(stats);
   const TensorSums before(shown_);
@@ -86,32 +108,31 @@ void WorkerPort::update(const Stats& stats) {
   exported_.dropped.with({"stale"}).increment(grown(stats.updates_dropped_stale, shown_.updates_dropped_stale));
   exported_.dropped.with({"malformed"})
       .increment(grown(stats.updates_dropped_malformed, shown_.updates_dropped_malformed));
+  exported_.dropped.with({"unexpected"})
+      .increment(grown(stats.messages_dropped_unexpected, shown_.messages_dropped_unexpected));
+  exported_.reconnects.with({job}).increment(grown(stats.reconnects, shown_.reconnects));
   exported_.resends.with({job}).increment(grown(stats.resends, shown_.resends));
   exported_.steps.with({job}).increment(grown(stats.rounds, shown_.rounds));
   exported_.not_counted.with({job}).increment(grown(stats.not_counted, shown_.not_counted));
   exported_.discarded_entries.with({job}).increment(grown(now.entries_discarded, before.entries_discarded));
   exported_.contribution_entries.with({job}).increment(grown(now.entries_sent, before.entries_sent));
   exported_.update_entries.with({job}).increment(grown(now.entries_received, before.entries_received));
+  exported_.contribution_bytes.with({job}).increment(grown(stats.payload_bytes_up, shown_.payload_bytes_up));
+  exported_.update_bytes.with({job}).increment(grown(stats.payload_bytes_down, shown_.payload_bytes_down));
   exported_.contribution_raw_bytes.with({job}).increment(grown(stats.raw_bytes_up, shown_.raw_bytes_up));
   exported_.update_raw_bytes.with({job}).increment(grown(stats.raw_bytes_down, shown_.raw_bytes_down));
   exported_.bloom_false_positives.with({job}).increment(grown(now.false_positives, before.false_positives));
   exported_.codec_error.with({job}).increment(now.dropped_magnitude - before.dropped_magnitude);
   exported_.residual_norm.with({job}).set(now.residual_norm);
-  const AuditStats& audit = stats.audit;
-  const std::pair<const char*, double> terms[] = {{"entered", audit.entered},     {"residual", audit.residual},
-                                                  {"in_flight", audit.in_flight}, {"carried", audit.carried},
-                                                  {"lost", audit.lost},           {"rounded_off", audit.rounded_off}};
-  exported_.audit_imbalance.with({job}).set(audit.imbalance);
-  nlohmann::json audited = {{"imbalance", audit.imbalance}, {"checks", audit.checks}};
-  for (const auto& [term, mass] : terms) {
-    if (!audit.audits) break;
-    exported_.audit_mass.with({job, term}).set(mass);
-    audited[term] = mass;
-  }
+  exported_.audit_imbalance.with({job}).set(stats.audit.imbalance);
+  for (const auto& [term, mass] : audit_terms(stats.audit)) exported_.audit_mass.with({job, term}).set(mass);
   count_switch(exported_, job, stats.by_switch, shown_.by_switch);
   shown_ = stats;
+}
 
-  nlohmann::json status = {{"job", job},
+std::string WorkerPort::status_of(const Stats& stats) const {
+  const TensorSums now(stats);
+  nlohmann::json status = {{"job", identity_.job},
                            {"worker", identity_.worker},
                            {"workers", identity_.workers},
                            {"software", software_name()},
@@ -129,19 +150,26 @@ void WorkerPort::update(const Stats& stats) {
                            {"unreturnable", stats.unreturnable},
                            {"entries_void", stats.entries_void},
                            {"history_bytes_saved", stats.history_bytes_saved},
+                           {"history_shortened", stats.history_shortened},
+                           {"history_refused", stats.history_refused},
+                           {"duplicates", stats.duplicates},
+                           {"returns", stats.returns},
+                           {"returns_asked_for", stats.returns_asked_for},
                            {"resends", stats.resends},
                            {"reconnects", stats.reconnects},
                            {"blocked_seconds", stats.time_blocked_s},
                            {"communication_seconds", stats.time_in_communication_s}};
-  if (audit.audits) status["audit"] = std::move(audited);
+  if (stats.audit.audits) {
+    status["audit"] = {{"imbalance", stats.audit.imbalance}, {"checks", stats.audit.checks}};
+    for (const auto& [term, mass] : audit_terms(stats.audit)) status["audit"][term] = mass;
+  }
   if (stats.by_switch.used) status["switch"] = switch_json(stats.by_switch);
   constexpr size_t kListedMax = 64;  // nobody reads more
   for (const TensorStats& tensor : stats.tensors) {
     if (tensor.codec_choice.empty() || status["codecs_up"].size() >= kListedMax) continue;
     status["codecs_up"].push_back({{"tensor", tensor.name}, {"codec", tensor.codec_choice}});
   }
-  const std::lock_guard lock(mutex_);
-  status_ = status.dump();
+  return status.dump();
 }
 
 }  // namespace millrace::cli

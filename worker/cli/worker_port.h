@@ -45,6 +45,9 @@ class WorkerPort {
  private:
   explicit WorkerPort(Identity identity);
   std::string status_json();
+  /// Counts in the metrics what grew since the last call.
+  void count(const Stats& stats);
+  std::string status_of(const Stats& stats) const;
 
   Identity identity_;
   monitoring::Metrics metrics_;

@@ -19,8 +19,9 @@ struct ReceivedMessage {
 struct Traffic {
   uint64_t messages_sent = 0;
   uint64_t bytes_sent = 0;
-  uint64_t messages_received = 0;
   uint64_t bytes_received = 0;
+  uint64_t messages_unexpected =
+      0;  ///< dropped by the group: of no collective that can have them; 0, or a peer is at fault
 };
 
 /// Who waits.

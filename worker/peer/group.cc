@@ -160,7 +160,9 @@ std::optional<GroupFailure> PeerGroup::failure() const {
 
 Traffic PeerGroup::traffic() const {
   const std::lock_guard lock(mutex_);
-  return communicator_.traffic();
+  Traffic traffic = communicator_.traffic();
+  traffic.messages_unexpected = core_.unexpected_messages();
+  return traffic;
 }
 
 }  // namespace millrace::peer

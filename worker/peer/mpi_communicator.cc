@@ -214,7 +214,6 @@ class MpiCommunicator::Links {
         sched_yield();
         continue;
       }
-      ++sleeps_;
       const TimeNs pause = std::min(sleep, at_most - waited);
       pause_for(pause);
       if (as == WaitAs::kBackground) {
@@ -249,9 +248,9 @@ class MpiCommunicator::Links {
     return traffic_;
   }
 
-  MpiCounters counters() const {
+  SharedBodiesCounters counters() const {
     const std::lock_guard lock(mutex_);
-    return {polls_, sleeps_, shared_ ? shared_->counters() : SharedBodiesCounters{}};
+    return shared_ ? shared_->counters() : SharedBodiesCounters{};
   }
 
  private:
@@ -340,7 +339,6 @@ class MpiCommunicator::Links {
   /// Moves everything along; what goes wrong is kept for receive().
   void poll() {
     if (problem_) return;
-    ++polls_;
     try {
       Status status = take_heads();
       if (status) status = finish_receives();
@@ -496,7 +494,6 @@ class MpiCommunicator::Links {
   }
 
   void arrive(uint32_t from, PeerMessage message) {
-    ++traffic_.messages_received;
     traffic_.bytes_received += kMessageHeaderBytes + message.body.bytes.size();
     arrived_.push_back({from, std::move(message)});
   }
@@ -511,8 +508,6 @@ class MpiCommunicator::Links {
   const MpiThreads level_;
   const std::unique_ptr<SharedBodies> shared_;  ///< null: bodies are sent
   std::atomic<bool> woken_ = false;
-  std::atomic<uint64_t> polls_ = 0;
-  std::atomic<uint64_t> sleeps_ = 0;
 
   mutable std::mutex mutex_;
   std::deque<ReceivedMessage> arrived_;
@@ -573,6 +568,6 @@ Result<std::optional<ReceivedMessage>> MpiCommunicator::receive() { return links
 void MpiCommunicator::wait(TimeNs at_most, WaitAs as) { links_->wait(at_most, as); }
 void MpiCommunicator::wake() { links_->wake(); }
 Traffic MpiCommunicator::traffic() const { return links_->traffic(); }
-MpiCounters MpiCommunicator::counters() const { return links_->counters(); }
+SharedBodiesCounters MpiCommunicator::counters() const { return links_->counters(); }
 
 }  // namespace millrace::peer

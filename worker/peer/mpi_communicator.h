@@ -47,13 +47,6 @@ class MpiJob {
   MpiThreads threads_;
 };
 
-/// Counts of what went wrong in no rank's code.
-struct MpiCounters {
-  uint64_t polls = 0;   ///< looks for messages
-  uint64_t sleeps = 0;  ///< of wait()
-  SharedBodiesCounters shared;
-};
-
 struct MpiOptions {
   /// Memory that ranks of one machine share, of each rank, at most: bodies that lie there are looked into, not sent. Only what is
   /// used is taken. 0: none; then no rank of this machine has any.
@@ -89,7 +82,8 @@ class MpiCommunicator final : public Communicator {
   TimeNs now() const override { return monotonic_now_ns(); }
   Traffic traffic() const override;
 
-  MpiCounters counters() const;
+  /// What became of bodies that ranks of one machine share.
+  SharedBodiesCounters counters() const;
 
  private:
   class Links;

@@ -378,7 +378,6 @@ void Simulation::deliver(uint32_t to) {
   hot.delivery = hot.arriving.empty() ? kNever : hot.arriving.front().at;
   const uint64_t body = next.message.body.bytes.size();
   ++messages_;
-  ++hot.counts.traffic.messages_received;
   hot.counts.traffic.bytes_received += kMessageHeaderBytes + body;
   hot.counts.body_bytes_received += body;
   Actions actions;

@@ -31,7 +31,6 @@ class ThreadNetwork::Rank final : public Communicator {
     if (arrived_.empty()) return std::nullopt;
     ReceivedMessage message = std::move(arrived_.front());
     arrived_.pop_front();
-    ++traffic_.messages_received;
     traffic_.bytes_received += kMessageHeaderBytes + message.message.body.bytes.size();
     return message;
   }

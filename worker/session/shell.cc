@@ -51,17 +51,23 @@ CoreConfig config_of(const JobOptions& options, protocol::JobSpec&& spec, Beginn
   return config;
 }
 
-SwitchStats switch_stats(const SessionCore& core) {
+SwitchStats switch_stats(const SessionCore& core, const SwitchUdpPort* port) {
   const auto path = core.switch_status();
   if (!path) return {};
-  return {.used = true,
-          .at_switch = path->at_switch,
-          .turns = path->client.results,
-          .resends = path->client.resends,
-          .timeouts = path->client.timeouts,
-          .fallbacks = path->fallbacks,
-          .came_back = path->came_back,
-          .congestion_marks = path->client.congestion_marks};
+  SwitchStats stats{.used = true,
+                    .at_switch = path->at_switch,
+                    .turns = path->client.results,
+                    .resends = path->client.resends,
+                    .timeouts = path->client.timeouts,
+                    .fallbacks = path->fallbacks,
+                    .came_back = path->came_back,
+                    .congestion_marks = path->client.congestion_marks};
+  for (const NamedSwitchCount& one : named_counts(path->client)) stats.events[std::string(one.name)] = one.count;
+  for (const char* own_field : {"results", "resends", "timeouts", "congestion_marks"}) stats.events.erase(own_field);
+  if (port == nullptr) return stats;
+  const protocol::UdpBursts::Counters counters = port->counters();
+  stats.packets_lost = counters.send_full + counters.send_refused + counters.too_long;
+  return stats;
 }
 
 double l2_norm(std::span<const float> values) {
@@ -71,6 +77,8 @@ double l2_norm(std::span<const float> values) {
 }
 
 void put_counters(const CoreCounters& counters, Stats& stats) {
+  stats.payload_bytes_up = counters.payload_bytes_up;
+  stats.payload_bytes_down = counters.payload_bytes_down;
   stats.raw_bytes_up = counters.raw_bytes_up;
   stats.raw_bytes_down = counters.raw_bytes_down;
   stats.dense_bytes = counters.dense_bytes;
@@ -80,13 +88,17 @@ void put_counters(const CoreCounters& counters, Stats& stats) {
   stats.duplicates = counters.duplicates;
   stats.updates_dropped_stale = counters.dropped_stale + counters.dropped_early;
   stats.updates_dropped_malformed = counters.dropped_malformed;
+  stats.messages_dropped_unexpected = counters.dropped_unexpected;
   stats.not_counted = counters.not_counted;
   stats.returns = counters.returns;
+  stats.returns_asked_for = counters.resyncs;
   stats.lost_save_too_old = counters.lost_save_too_old;
   stats.lost_off_log = counters.lost_off_log;
   stats.lost_cut = counters.lost_cut;
   stats.entries_void = counters.entries_void;
   stats.history_bytes_saved = counters.history_bytes_saved;
+  stats.history_shortened = counters.history_shortened;
+  stats.history_refused = counters.history_refused;
   stats.unreturnable = counters.unreturnable;
   stats.time_in_communication_s = static_cast<double>(counters.time_in_communication) * 1e-9;
 }
@@ -201,10 +213,10 @@ Stats SessionShell::collect_stats() {
   stats.bytes_up = bytes_up_;
   stats.bytes_down = bytes_down_;
   if (datagrams_) {
-    stats.bytes_up += datagrams_->bytes_out();
-    stats.bytes_down += datagrams_->bytes_in();
+    stats.bytes_up += datagrams_->counters().bytes_out;
+    stats.bytes_down += datagrams_->counters().bytes_in;
   }
-  stats.by_switch = switch_stats(core_);
+  stats.by_switch = switch_stats(core_, datagrams_.get());
   put_counters(core_.counters(), stats);
   const StillFills still(*this);
   const AuditSums audit = core_.audit(actions_);

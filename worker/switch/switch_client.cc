@@ -1,6 +1,8 @@
 #include "worker/switch/switch_client.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <utility>
 
 #include "kernels/base/check.h"
@@ -172,6 +174,45 @@ uint32_t SwitchClient::active_slots() const {
   uint32_t active = 0;
   for (const std::unique_ptr<Lane>& lane : state_->lanes) active += lane->congestion.active();
   return active;
+}
+
+std::array<NamedSwitchCount, kSwitchClientCounters> named_counts(const SwitchClientCounters& counters) {
+  constexpr std::array<std::string_view, kSwitchClientCounters> kNames = {"malformed",
+                                                                          "wrong_job",
+                                                                          "unexpected_type",
+                                                                          "forged",
+                                                                          "replayed",
+                                                                          "wrong_life",
+                                                                          "wrong_epoch",
+                                                                          "not_running",
+                                                                          "other_turn",
+                                                                          "contradiction",
+                                                                          "duplicates",
+                                                                          "bad_payload",
+                                                                          "results",
+                                                                          "not_contributor",
+                                                                          "resends",
+                                                                          "timeouts",
+                                                                          "probes",
+                                                                          "overtaken",
+                                                                          "sent_on_notice",
+                                                                          "hellos",
+                                                                          "challenge_requests",
+                                                                          "new_lives",
+                                                                          "fetches_answered",
+                                                                          "congestion_marks",
+                                                                          "held_back",
+                                                                          "entries_left_over",
+                                                                          "entries_saturated",
+                                                                          "refused",
+                                                                          "rack_welcomes",
+                                                                          "rack_lost",
+                                                                          "sent_to_rack"};
+  static_assert(!kNames.back().empty(), "every counter has a name, in the order of the struct");
+  const auto words = std::bit_cast<std::array<uint64_t, kSwitchClientCounters>>(counters);
+  std::array<NamedSwitchCount, kSwitchClientCounters> named;
+  for (size_t at = 0; at < named.size(); ++at) named[at] = {kNames[at], words[at]};
+  return named;
 }
 
 const SwitchClientCounters& SwitchClient::counters() const { return state_->counters; }

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "kernels/base/buffer.h"
@@ -162,6 +164,14 @@ struct SwitchClientCounters {
   uint64_t rack_lost = 0;     ///< times that contributions stopped going to the rack
   uint64_t sent_to_rack = 0;  ///< contributions' packets; the others went to the decider
 };
+
+/// The counters by name, in their order; the names are those of metrics. A counter that is not in the list does not build.
+struct NamedSwitchCount {
+  std::string_view name;
+  uint64_t count = 0;
+};
+inline constexpr size_t kSwitchClientCounters = sizeof(SwitchClientCounters) / sizeof(uint64_t);
+std::array<NamedSwitchCount, kSwitchClientCounters> named_counts(const SwitchClientCounters& counters);
 
 enum class SwitchPhase : uint8_t {
   kOutside,  ///< no epoch yet, or one without this worker

@@ -95,22 +95,10 @@ void SwitchUdpPort::wait(TimeNs at_most) {
   ::ppoll(&readable, 1, &time, nullptr);
 }
 
-uint64_t SwitchUdpPort::packets_lost() const {
-  uint64_t lost = 0;
-  for (const auto& socket : sockets_) lost += socket->counters().send_full + socket->counters().send_refused;
-  return lost;
-}
-
-uint64_t SwitchUdpPort::bytes_out() const {
-  uint64_t bytes = 0;
-  for (const auto& socket : sockets_) bytes += socket->counters().bytes_out;
-  return bytes;
-}
-
-uint64_t SwitchUdpPort::bytes_in() const {
-  uint64_t bytes = 0;
-  for (const auto& socket : sockets_) bytes += socket->counters().bytes_in;
-  return bytes;
+protocol::UdpBursts::Counters SwitchUdpPort::counters() const {
+  protocol::UdpBursts::Counters sum;
+  for (const auto& socket : sockets_) sum.add(socket->counters());
+  return sum;
 }
 
 int SwitchUdpPort::descriptor() const { return of_.lanes == 1 ? sockets_.front()->descriptor() : poll_; }

@@ -38,9 +38,8 @@ class SwitchUdpPort final : public protocol::PacketSink {
   /// What is there, without waiting; good until the next call.
   std::span<const protocol::ReceivedPacket> receive();
   void wait(TimeNs at_most);
-  uint64_t packets_lost() const;
-  uint64_t bytes_out() const;  ///< UDP payload handed to the system
-  uint64_t bytes_in() const;
+  /// Of all sockets together.
+  protocol::UdpBursts::Counters counters() const;
   int descriptor() const;  ///< for a poll: readable where receive() has something
   /// The port's number on this machine, of a lane.
   uint16_t local_port(uint32_t lane = 0) const;

@@ -79,7 +79,7 @@ TEST(MpiCommunicatorTest, MessagesOfAllLengthsArriveOnceAndWhole) {
     const Traffic traffic = (*communicator)->traffic();
     EXPECT_EQ(traffic.messages_sent, kRounds * std::size(kLengths) * (job->size() - 1));
     EXPECT_EQ(traffic.bytes_sent, traffic.bytes_received);
-    const SharedBodiesCounters shared = (*communicator)->counters().shared;
+    const SharedBodiesCounters shared = (*communicator)->counters();
     EXPECT_EQ(shared.copied > 0, shared_bytes > 0);
     if (shared_bytes != kSharedBytes[0]) {
       EXPECT_EQ(shared.full > 0, shared_bytes > 0) << "a body of 3 MB has no room in 2 MiB";
@@ -91,7 +91,7 @@ TEST(MpiCommunicatorTest, WhereOneRankSharesNoMemoryNoneDoes) {
   auto communicator = MpiCommunicator::over_world({.shared_bytes_max = job->rank() == 1 ? 0 : kSharedBytes[0]});
   ASSERT_TRUE(communicator.has_value());
   exchange_mpi_communicator(**communicator, 2);
-  EXPECT_EQ((*communicator)->counters().shared.copied, 0u);
+  EXPECT_EQ((*communicator)->counters().copied, 0u);
 }
 
 ReceivedMessage next_message(Communicator& communicator) {
@@ -122,8 +122,8 @@ TEST(MpiCommunicatorTest, ABodyThatGoesAroundIsWrittenOnce) {
     if (step + 1 == job->size()) break;
     ASSERT_TRUE((*communicator)->send(next, std::move(received.message)).has_value());
   }
-  EXPECT_EQ((*communicator)->counters().shared.copied, 0u);
-  EXPECT_EQ((*communicator)->counters().shared.in_place, job->size() - 1);
+  EXPECT_EQ((*communicator)->counters().copied, 0u);
+  EXPECT_EQ((*communicator)->counters().in_place, job->size() - 1);
 }
 
 TEST(MpiCommunicatorTest, BodiesAreReadAfterTheCommunicatorOfTheirSenderHasEnded) {

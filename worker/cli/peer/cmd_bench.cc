@@ -96,7 +96,7 @@ Outcome run_case(peer::MpiJob& job, const BenchCase& one) {
   }
   if (!result) end_job(job, kBenchCommand, failure_of(result.error()));
   if (!speaks) return {};
-  const peer::SharedBodiesCounters shared = (*communicator)->counters().shared;
+  const peer::SharedBodiesCounters shared = (*communicator)->counters();
   (*result)["shared_bodies"] = {
       {"in_place", shared.in_place}, {"copied", shared.copied}, {"without_room", shared.full}};
   if (!one.line.empty()) (*result)["case"] = one.line;

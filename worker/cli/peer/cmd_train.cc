@@ -310,6 +310,7 @@ class TrainCommand {
                           {"asynchronous", options.asynchronous},
                           {"seed", options.seed},
                           {"steps", result.steps},
+                          {"messages_unexpected", result.messages_unexpected},
                           {"models_identical", true}};  // else it is an error
     if (options.path == ExchangePath::kPeers) all["algorithm"] = peer::algorithm_info(options.algorithm).name;
     if (options.path == ExchangePath::kServers) all["servers"] = options.servers.size();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <utility>
 
@@ -238,6 +239,9 @@ class Bench {
     result["codec"] = peer::wire_text(options_.codec);
     result["repeats"] = options_.repeats;
     result["mpi_threads"] = peer::name_of(job_.threads());
+    const auto unexpected = gather<uint64_t>(group_, "unexpected", {group_.traffic().messages_unexpected});
+    if (!unexpected) return std::unexpected(unexpected.error());
+    result["messages_unexpected"] = std::accumulate(unexpected->begin(), unexpected->end(), uint64_t{0});
     result["rows"] = std::move(rows);
     return result;
   }

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -308,15 +309,23 @@ struct SwitchStats {
   uint64_t fallbacks = 0;         ///< how often the job went on by a shard
   uint64_t came_back = 0;         ///< ... and by the switch again
   uint64_t congestion_marks = 0;  ///< packets that say that the network is congested (ECN)
+  uint64_t packets_lost =
+      0;  ///< on this machine: the system did not take them, or they came longer than packets may be
+  /// What else is counted, by name: why packets were dropped, and what was done (worker/switch/DESIGN.md, "Counters").
+  std::map<std::string, uint64_t> events = {};
 };
 
 /// Sums since connect(). Tensors that share a bucket share its counts, given with the first of them.
 struct Stats {
   uint64_t bytes_up = 0;  ///< containers, envelopes and datagrams, resends included
   uint64_t bytes_down = 0;
+  uint64_t payload_bytes_up = 0;  ///< of these, containers: contributions as coded, resends included; path switch: 0
+  uint64_t payload_bytes_down = 0;
   uint64_t raw_bytes_up = 0;  ///< the entries sent, as plain (u32, f32) pairs
   uint64_t raw_bytes_down = 0;
   int64_t history_bytes_saved = 0;  ///< of what went up, by option `history`
+  uint64_t history_shortened = 0;   ///< contributions that were sent shorter by it
+  uint64_t history_refused = 0;     ///< of these, ones that a shard could not read so: sent again as they are
   uint64_t dense_bytes = 0;         ///< what dense exchange would have moved, one way
   uint64_t rounds = 0;              ///< steps of buckets applied
   uint64_t resends = 0;
@@ -324,8 +333,10 @@ struct Stats {
   uint64_t duplicates = 0;             ///< contributions that a shard had already
   uint64_t updates_dropped_stale = 0;  ///< of an older epoch, or seen before
   uint64_t updates_dropped_malformed = 0;
-  uint64_t not_counted = 0;  ///< contributions that came back whole (unbiased: were discarded)
-  uint64_t returns = 0;      ///< how often this session was removed from the job, or left behind, and came back
+  uint64_t messages_dropped_unexpected = 0;  ///< of shards: of a kind, shard or part that cannot be here
+  uint64_t not_counted = 0;                  ///< contributions that came back whole (unbiased: were discarded)
+  uint64_t returns = 0;            ///< how often this session was removed from the job, or left behind, and came back
+  uint64_t returns_asked_for = 0;  ///< of these, by itself: an update that it needs was forgotten
   // What was lost by name: sums of |value|.
   double lost_save_too_old = 0;  ///< kept back when it was saved, and something of this worker was counted since
   double lost_off_log = 0;       ///< of a state that the job's log does not contain

@@ -63,7 +63,8 @@ class Run {
     if (!interrupted_) {
       if (Status status = optimizer_->end(); !status) return std::unexpected(status.error());
     }
-    return PeerTrainResult{optimizer_->model(), std::move(epochs), step_, interrupted_};
+    return PeerTrainResult{optimizer_->model(), std::move(epochs), step_, interrupted_,
+                           group_.traffic().messages_unexpected};
   }
 
  private:

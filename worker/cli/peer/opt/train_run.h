@@ -46,6 +46,8 @@ struct PeerTrainResult {
   std::vector<PeerEpoch> epochs;
   uint64_t steps = 0;
   bool interrupted = false;  ///< between two steps, the same ones on all ranks
+  uint64_t messages_unexpected =
+      0;  ///< of this rank: messages of other ranks that it dropped; 0, or a rank is at fault
 };
 
 /// Trains with all ranks of the group; each calls it. After every epoch the ranks compare their models, bit for bit.

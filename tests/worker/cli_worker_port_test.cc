@@ -1,0 +1,114 @@
+#include "worker/cli/worker_port.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "monitoring/catalog.h"
+#include "monitoring/http_client.h"
+
+/// What a training worker shows over HTTP: every number of its session that is counted, and every metric of the catalog.
+namespace millrace::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// Sums in which every number is another one.
+Stats worker_port_example() {
+  Stats stats;
+  stats.bytes_up = 1001;
+  stats.bytes_down = 1002;
+  stats.payload_bytes_up = 1003;
+  stats.payload_bytes_down = 1004;
+  stats.raw_bytes_up = 1005;
+  stats.raw_bytes_down = 1006;
+  stats.history_bytes_saved = 1007;
+  stats.history_shortened = 1008;
+  stats.history_refused = 1009;
+  stats.dense_bytes = 1010;
+  stats.rounds = 1011;
+  stats.resends = 1012;
+  stats.reconnects = 1013;
+  stats.duplicates = 1014;
+  stats.updates_dropped_stale = 1015;
+  stats.updates_dropped_malformed = 1016;
+  stats.messages_dropped_unexpected = 1017;
+  stats.not_counted = 1018;
+  stats.returns = 1019;
+  stats.returns_asked_for = 1020;
+  stats.entries_void = 1021;
+  stats.audit.audits = true;
+  stats.audit.checks = 1022;
+  stats.by_switch = {.used = true,
+                     .at_switch = true,
+                     .turns = 1023,
+                     .resends = 1024,
+                     .timeouts = 1025,
+                     .fallbacks = 1026,
+                     .came_back = 1027,
+                     .congestion_marks = 1028,
+                     .packets_lost = 1029,
+                     .events = {{"forged", 1030}, {"entries_left_over", 1031}}};
+  TensorStats& tensor = stats.tensors.emplace_back();
+  tensor.name = "w";
+  tensor.entries_sent = 1032;
+  tensor.entries_received = 1033;
+  tensor.false_positives = 1034;
+  tensor.entries_discarded = 1035;
+  tensor.dropped_magnitude = 1036;
+  tensor.residual_norm = 1037;
+  return stats;
+}
+
+std::string worker_port_answer(const WorkerPort& port, const std::string& path) {
+  constexpr int kLimitMs = 20'000;
+  const auto reply = monitoring::http_get("127.0.0.1:" + std::to_string(port.port()), path, kLimitMs);
+  EXPECT_TRUE(reply.has_value()) << reply.error().message;
+  return reply ? reply->body : std::string();
+}
+
+TEST(WorkerPort, ExportsEveryMetricOfTheCatalogAndEveryCount) {
+  auto port = WorkerPort::start("127.0.0.1:0", {.job = "train", .worker = 0, .workers = 1});
+  ASSERT_TRUE(port.has_value()) << port.error().message;
+  (*port)->update(worker_port_example());
+  (*port)->step_done(0.5);
+  const std::string metrics = worker_port_answer(**port, "/metrics");
+  for (const monitoring::MetricInfo* info : monitoring::metric_catalog()) {
+    if (!info->name.starts_with("millrace_worker_")) continue;
+    const std::string series = info->kind == monitoring::MetricKind::kHistogram ? "_count" : "";
+    EXPECT_THAT(metrics, HasSubstr("\n" + std::string(info->name) + series)) << "nobody sets it";
+  }
+  for (const char* line : {"millrace_worker_dropped_total{reason=\"unexpected\"} 1017\n",
+                           "millrace_worker_reconnects_total{job=\"train\"} 1013\n",
+                           "millrace_worker_contribution_bytes_total{job=\"train\"} 1003\n",
+                           "millrace_worker_update_bytes_total{job=\"train\"} 1004\n",
+                           "millrace_worker_switch_total{event=\"packet_lost\",job=\"train\"} 1029\n",
+                           "millrace_worker_switch_total{event=\"forged\",job=\"train\"} 1030\n"}) {
+    EXPECT_THAT(metrics, HasSubstr(line));
+  }
+  // What is no metric is in the status: each number once at least.
+  const std::string status = worker_port_answer(**port, "/status");
+  for (int number = 1001; number <= 1037; ++number) {
+    const std::string text = std::to_string(number);
+    EXPECT_TRUE(metrics.find(" " + text + "\n") != std::string::npos || status.find(":" + text) != std::string::npos)
+        << number;
+  }
+}
+
+TEST(WorkerPort, CountsWhatGrew) {
+  auto port = WorkerPort::start("127.0.0.1:0", {.job = "train", .worker = 0, .workers = 1});
+  ASSERT_TRUE(port.has_value()) << port.error().message;
+  Stats stats = worker_port_example();
+  (*port)->update(stats);
+  stats.by_switch.events["forged"] += 10;
+  stats.by_switch.events["replayed"] = 3;
+  (*port)->update(stats);
+  (*port)->update(stats);
+  const std::string metrics = worker_port_answer(**port, "/metrics");
+  EXPECT_THAT(metrics, HasSubstr("millrace_worker_switch_total{event=\"forged\",job=\"train\"} 1040\n"));
+  EXPECT_THAT(metrics, HasSubstr("millrace_worker_switch_total{event=\"replayed\",job=\"train\"} 3\n"));
+}
+
+}  // namespace
+}  // namespace millrace::cli
