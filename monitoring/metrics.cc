@@ -179,11 +179,4 @@ void Histogram::observe(double value) {
   if (std::isfinite(value)) static_cast<prometheus::Histogram*>(series_)->Observe(value);
 }
 
-std::vector<double> exponential_bounds(double base, double factor, size_t count) {
-  MILLRACE_CHECK(base > 0 && factor > 1, base, factor);
-  std::vector<double> bounds;
-  for (double bound = base; bounds.size() < count; bound *= factor) bounds.push_back(bound);
-  return bounds;
-}
-
 }  // namespace millrace::monitoring

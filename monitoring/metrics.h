@@ -91,7 +91,4 @@ class Metrics {
   std::unique_ptr<Impl> impl_;
 };
 
-/// {base, base * factor, ...}: `count` bucket bounds.
-std::vector<double> exponential_bounds(double base, double factor, size_t count);
-
 }  // namespace millrace::monitoring

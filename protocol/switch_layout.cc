@@ -24,11 +24,4 @@ SwitchLayout plan_switch_layout(const JobSpec& spec, const JobLayout& layout) {
   return planned;
 }
 
-uint32_t bucket_of_window(const SwitchLayout& layout, uint32_t window) {
-  MILLRACE_CHECK(window < layout.windows, window, layout.windows);
-  const uint64_t first = uint64_t{window} * layout.window_indices;
-  const auto next = std::ranges::upper_bound(layout.bucket_begin, first);
-  return static_cast<uint32_t>(next - layout.bucket_begin.begin()) - 1;
-}
-
 }  // namespace millrace::protocol

@@ -41,7 +41,4 @@ inline constexpr uint64_t kSwitchDimensionMax = UINT32_MAX;
 /// `windows` and `slots` are right where it holds.
 SwitchLayout plan_switch_layout(const JobSpec& spec, const JobLayout& layout);
 
-/// Whose window it is. REQUIRES: window < layout.windows.
-uint32_t bucket_of_window(const SwitchLayout& layout, uint32_t window);
-
 }  // namespace millrace::protocol

@@ -75,9 +75,5 @@ inline constexpr uint32_t kTableOpenWaitMs = 5'000;
 /// now      the clock of those ten times.
 Result<std::unique_ptr<MembershipTable>> open_sqlite_table(const std::string& path, uint32_t wait_ms = kTableOpenWaitMs,
                                                            std::function<TimeNs()> now = monotonic_now_ns);
-/// In memory, for simulations: tables made from one shared state see each other's changes.
-struct MemoryTableState;
-std::shared_ptr<MemoryTableState> make_memory_table_state();
-std::unique_ptr<MembershipTable> open_memory_table(std::shared_ptr<MemoryTableState> state);
 
 }  // namespace millrace::protocol

@@ -93,14 +93,6 @@ std::vector<protocol::Member> Members::silent(TimeNs now, TimeNs silence) const 
   return members;
 }
 
-std::optional<TimeNs> Members::first_silent(TimeNs silence) const {
-  std::optional<TimeNs> first;
-  for (const auto& [worker, link] : links_) {
-    if (!first || link.heard + silence < *first) first = link.heard + silence;
-  }
-  return first;
-}
-
 void Members::forgive(TimeNs paused) {
   for (auto& [worker, link] : links_) link.heard += paused;
 }

@@ -65,8 +65,6 @@ class Members {
 
   /// Members not heard for `silence`.
   std::vector<protocol::Member> silent(TimeNs now, TimeNs silence) const;
-  /// When the first member will have been silent for so long; nothing without members.
-  std::optional<TimeNs> first_silent(TimeNs silence) const;
   /// This process itself stood still for so long: nobody is to blame for that time.
   void forgive(TimeNs paused);
 

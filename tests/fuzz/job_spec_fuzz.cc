@@ -33,11 +33,12 @@ void check_switch_layout(const JobSpec& spec) {
   MILLRACE_CHECK(planned.slots >= 1 && planned.slots <= planned.windows, planned.slots, planned.windows);
   for (uint32_t bucket = 0; bucket < layout.buckets.size(); ++bucket) {
     const uint64_t begin = planned.bucket_begin[bucket];
-    const uint64_t last = begin + layout.buckets[bucket].dimension - 1;
-    for (const uint64_t index : {begin, last}) {
-      const auto window = static_cast<uint32_t>(index / planned.window_indices);
-      MILLRACE_CHECK(bucket_of_window(planned, window) == bucket, bucket, window);
-    }
+    const uint64_t end = begin + layout.buckets[bucket].dimension;
+    const bool is_last = bucket + 1 == layout.buckets.size();
+    const uint64_t next =
+        is_last ? uint64_t{planned.windows} * planned.window_indices : planned.bucket_begin[bucket + 1];
+    MILLRACE_CHECK(begin % planned.window_indices == 0, bucket, begin);
+    MILLRACE_CHECK(end <= next && next - end < planned.window_indices, bucket, end, next);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/stream/stream.h"
+#include "tests/support/libsvm_text.h"
 #include "worker/cli/libsvm.h"
 
 // What the parser accepts is well formed, whatever the text.
@@ -10,7 +11,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   using millrace::StreamView;
   const std::string_view text(reinterpret_cast<const char*>(bytes), size);
   for (const uint32_t parts : {1U, 2U}) {
-    const auto data = millrace::cli::parse_libsvm(text, "fuzz", {.part = parts - 1, .parts = parts});
+    const auto data = millrace::testing::parse_libsvm(text, "fuzz", {.part = parts - 1, .parts = parts});
     if (!data) continue;
     MILLRACE_CHECK(data->row_begin.size() == data->rows() + 1, data->row_begin.size(), data->rows());
     for (size_t at = 0; at < data->rows(); ++at) {

@@ -20,6 +20,7 @@
 #include "tests/fuzz/byte_source.h"
 #include "tests/fuzz/drawn_job.h"
 #include "tests/fuzz/fuzz_disk.h"
+#include "tests/support/memory_table.h"
 
 namespace millrace::testing {
 namespace {
@@ -27,7 +28,7 @@ namespace {
 class ShardFuzz {
  public:
   explicit ShardFuzz(ByteSource& source)
-      : source_(source), table_(protocol::open_memory_table(protocol::make_memory_table_state())) {
+      : source_(source), table_(millrace::testing::open_memory_table(millrace::testing::make_memory_table_state())) {
     spec_.name = "fuzz";
     spec_.workers = 2;
     spec_.tensors.resize(2);

@@ -148,10 +148,5 @@ TEST(MetricsDeathTest, BadNamesAndKindsAreBugs) {
   EXPECT_DEATH(metrics.histogram("millrace_h", "H", decreasing), "adjacent_find");
 }
 
-TEST(ExponentialBoundsTest, GrowByTheFactor) {
-  EXPECT_EQ(exponential_bounds(0.5, 2, 4), (std::vector<double>{0.5, 1, 2, 4}));
-  EXPECT_TRUE(exponential_bounds(1, 2, 0).empty());
-}
-
 }  // namespace
 }  // namespace millrace::monitoring

@@ -11,6 +11,7 @@
 #include "protocol/limits.h"
 #include "tests/protocol/temporary_directory.h"
 #include "tests/support/format_versions.h"
+#include "tests/support/memory_table.h"
 
 namespace millrace::protocol {
 namespace {
@@ -22,7 +23,7 @@ class MembershipTables : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     if (GetParam() == "memory") {
-      open_ = [state = make_memory_table_state()] { return open_memory_table(state); };
+      open_ = [state = testing::make_memory_table_state()] { return testing::open_memory_table(state); };
     } else {
       open_ = [path = directory_.file("table.db")] {
         auto table = open_sqlite_table(path);

@@ -17,6 +17,7 @@
 #include "server/datagram_thread.h"
 #include "switch_agg/endpoint_text.h"
 #include "tests/server/server_program.h"
+#include "tests/support/switch_stepper.h"
 #include "worker/switch/udp_port.h"
 
 /// A real millrace-server in a switch's place: membership by messages, sums by datagrams.
@@ -91,15 +92,15 @@ struct DatagramServer : ::testing::Test {
 };
 
 /// The sum of every step, entry by entry; the values are on the grid, so that f32 is exact.
-void run_steps(worker::SwitchStepper& stepper, uint32_t worker, std::vector<std::string>& faults) {
+void run_steps(worker::testing::SwitchStepper& stepper, uint32_t worker, std::vector<std::string>& faults) {
   constexpr uint32_t kSteps = 5;
   for (uint32_t step = 0; step < kSteps; ++step) {
     const std::vector<uint32_t> indices = {1 + worker, 500 + step, 900};
     const std::vector<float> values = {0.25f, 0.5f + static_cast<float>(worker), 0.125f};
-    const Result<worker::SwitchStep> done = stepper.run_step(step, indices, values, kDatagramProcessPatience);
+    const Result<worker::testing::SwitchStep> done = stepper.run_step(step, indices, values, kDatagramProcessPatience);
     if (!done) return faults.push_back(done.error().message);
     std::map<uint32_t, double> sums;
-    for (const worker::SwitchStep::Window& window : done->windows) {
+    for (const worker::testing::SwitchStep::Window& window : done->windows) {
       for (size_t at = window.first; at < window.last; ++at)
         sums[done->indices[at]] = std::ldexp(done->sums[at], window.exponent);
     }
@@ -152,9 +153,9 @@ TEST_P(DatagramServerOfLanes, StandsInForASilentSwitchAndTheSumsAreExact) {
                                   .live = (uint64_t{1} << kDatagramProcessWorkers) - 1,
                                   .membership_hash = 42,
                                   .decider = switch_agg::parse_endpoint(view.shards.at(0).datagrams).value()};
-  std::vector<std::unique_ptr<worker::SwitchStepper>> steppers;
+  std::vector<std::unique_ptr<worker::testing::SwitchStepper>> steppers;
   for (uint16_t worker = 0; worker < kDatagramProcessWorkers; ++worker) {
-    auto opened = worker::SwitchStepper::open(client_options(worker), [epoch] { return epoch; });
+    auto opened = worker::testing::SwitchStepper::open(client_options(worker), [epoch] { return epoch; });
     ASSERT_TRUE(opened.has_value());
     steppers.push_back(std::move(*opened));
   }

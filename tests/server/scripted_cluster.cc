@@ -11,7 +11,7 @@ ScriptedCluster::ScriptedCluster(protocol::JobSpec spec, uint32_t shard_count, L
       spec_(std::move(spec)),
       limits_(limits),
       saves_(saves),
-      state_(protocol::make_memory_table_state()) {
+      state_(millrace::testing::make_memory_table_state()) {
   layout_ = protocol::plan_layout(spec_, shard_count);
   tables_.resize(shard_count);
   shards_.resize(shard_count);
@@ -35,7 +35,7 @@ protocol::JobSpec ScriptedCluster::small_job(uint32_t workers, uint64_t dimensio
 void ScriptedCluster::start_shard(uint32_t shard, uint32_t shard_count, const std::string& host) {
   shards_[shard].reset();  // before the table that it uses
   std::erase_if(connected_, [shard](const auto& entry) { return entry.first.first == shard; });
-  tables_[shard] = std::make_unique<millrace::testing::FailingTable>(protocol::open_memory_table(state_));
+  tables_[shard] = std::make_unique<millrace::testing::FailingTable>(millrace::testing::open_memory_table(state_));
   const std::string datagrams = shard == 0 ? datagrams_of_shard_0 : "";
   const Result<uint64_t> life =
       tables_[shard]->start_shard(shard, shard_count, "tcp://" + host + ":" + std::to_string(shard), datagrams);

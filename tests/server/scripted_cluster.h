@@ -21,6 +21,7 @@
 #include "protocol/table.h"
 #include "server/shard_core.h"
 #include "tests/support/failing_table.h"
+#include "tests/support/memory_table.h"
 
 namespace millrace::server {
 
@@ -145,7 +146,7 @@ class ScriptedCluster {
   protocol::JobSpec spec_;
   Limits limits_;
   JobStore::Saves saves_;
-  std::shared_ptr<protocol::MemoryTableState> state_;
+  std::shared_ptr<millrace::testing::MemoryTableState> state_;
   protocol::JobLayout layout_;
   std::set<std::tuple<uint32_t, uint32_t, uint64_t>> pushed_;  ///< (worker, part, step): a second push says again
   std::vector<std::unique_ptr<millrace::testing::FailingTable>> tables_;

@@ -1,4 +1,5 @@
 #include "tests/server/returning_cluster.h"
+#include "tests/support/memory_table.h"
 
 /// Workers that come into a running job: rules 6, 9 and 10.
 namespace millrace::server {
@@ -546,7 +547,7 @@ TEST(MembershipChanges, TheChosenStateIsBeatenByNoOther) {
 }
 
 TEST(MembershipChanges, AChangeOfOneEpochIsNotMadeInAnother) {
-  const auto table = protocol::open_memory_table(protocol::make_memory_table_state());
+  const auto table = millrace::testing::open_memory_table(millrace::testing::make_memory_table_state());
   ASSERT_TRUE(table->start_shard(0, 1, "tcp://a:1").has_value());
   const uint64_t job = table->create_job("job", {}).value().view.job;
   const Transform raise = [](protocol::JobRecord& record) -> Result<Change> {

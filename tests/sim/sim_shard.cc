@@ -2,6 +2,7 @@
 
 #include "kernels/base/check.h"
 #include "tests/sim/sim_worker.h"
+#include "tests/support/memory_table.h"
 
 namespace millrace::testing {
 
@@ -10,7 +11,7 @@ SimShard::SimShard(SimWorld& world, uint32_t shard)
 
 void SimShard::start() {
   core_.reset();  // before the table that it uses
-  table_ = std::make_unique<FailingTable>(protocol::open_memory_table(world_.table_state));
+  table_ = std::make_unique<FailingTable>(millrace::testing::open_memory_table(world_.table_state));
   const auto life = table_->start_shard(shard_, world_.scenario.shards, "tcp://sim:" + std::to_string(7'000 + shard_));
   MILLRACE_CHECK(life.has_value(), shard_);
   life_ = *life;

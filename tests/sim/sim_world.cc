@@ -14,8 +14,8 @@ SimWorld::SimWorld(const Scenario& drawn)
       network(scheduler, drawn.shards + drawn.spec.workers),
       layout(protocol::plan_layout(drawn.spec, drawn.shards)),
       oracle(scenario, layout),
-      table_state(protocol::make_memory_table_state()),
-      table(protocol::open_memory_table(table_state)) {}
+      table_state(millrace::testing::make_memory_table_state()),
+      table(millrace::testing::open_memory_table(table_state)) {}
 
 SimWorld::~SimWorld() = default;
 

@@ -10,6 +10,7 @@
 #include "protocol/table.h"
 #include "tests/sim/cluster_oracle.h"
 #include "tests/sim/scenario.h"
+#include "tests/support/memory_table.h"
 #include "tests/support/sim_network.h"
 
 namespace millrace::testing {
@@ -36,7 +37,7 @@ struct SimWorld {
   SimNetwork network;
   protocol::JobLayout layout;
   ClusterOracle oracle;
-  std::shared_ptr<protocol::MemoryTableState> table_state;
+  std::shared_ptr<millrace::testing::MemoryTableState> table_state;
   std::unique_ptr<protocol::MembershipTable> table;
   std::vector<std::unique_ptr<SimShard>> shards;
   std::vector<std::unique_ptr<SimWorker>> workers;  ///< processes; the first are the job's own, others start later

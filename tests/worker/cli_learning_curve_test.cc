@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "tests/support/libsvm_text.h"
 #include "worker/cli/learning_curve.h"
 #include "worker/cli/libsvm.h"
 
@@ -7,7 +8,8 @@ namespace millrace::cli {
 namespace {
 
 Dataset held_out() {
-  auto data = parse_libsvm("+1 2:1 7:0.5\n-1 3:2\n+1 3:0.25 9:1\n-1 7:4\n", "held-out", {.dimension = 12});
+  auto data =
+      millrace::testing::parse_libsvm("+1 2:1 7:0.5\n-1 3:2\n+1 3:0.25 9:1\n-1 7:4\n", "held-out", {.dimension = 12});
   EXPECT_TRUE(data);
   return std::move(*data);
 }

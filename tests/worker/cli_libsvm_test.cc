@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/base/random.h"
+#include "tests/support/libsvm_text.h"
 #include "tests/worker/temporary_folder.h"
 #include "worker/cli/libsvm_writer.h"
 
@@ -20,7 +21,7 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 Result<Dataset> parse(std::string_view text, const LibsvmOptions& options = {}) {
-  return parse_libsvm(text, "a.svm", options);
+  return millrace::testing::parse_libsvm(text, "a.svm", options);
 }
 
 std::string libsvm_refusal(std::string_view text, const LibsvmOptions& options = {}) {

@@ -28,7 +28,6 @@ class AtomicFile {
   Status commit();
 
   const std::string& path() const { return path_; }
-  const std::string& temporary_path() const { return temporary_; }
 
  private:
   AtomicFile(std::string path, std::string temporary, int descriptor, int slot);

@@ -194,16 +194,6 @@ Result<Dataset> dataset_of(LibsvmRows rows, const LibsvmRows& whole, const std::
                                          "; write the two classes as 0 and 1, -1 and +1, or 1 and 2");
 }
 
-Result<Dataset> parse_libsvm(std::string_view text, const std::string& name, const LibsvmOptions& options) {
-  LibsvmParser parser(name, options);
-  while (!text.empty()) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    if (Status status = parser.line(text.substr(0, end)); !status) return std::unexpected(status.error());
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-  return std::move(parser).finish();
-}
-
 namespace {
 
 /// Hands the lines of an open file to the parser. `lines` counts those that were whole, for errors of the file itself.

@@ -75,9 +75,6 @@ class LibsvmParser {
   std::vector<double> row_labels_;                  ///< of kept rows
 };
 
-/// The dataset of LIBSVM text in memory. Errors as LibsvmParser.
-Result<Dataset> parse_libsvm(std::string_view text, const std::string& name, const LibsvmOptions& options);
-
 /// The dataset of a file, plain or gzip (told by its first bytes; a name that ends in .gz must be gzip).
 ///
 /// Errors  io: it cannot be opened or read. malformed: as LibsvmParser; truncated or damaged gzip, with the line it got to.

@@ -223,12 +223,6 @@ std::vector<PlannedCost> rank_algorithms(const SumShape& shape, const MachineSpe
   return ranking;
 }
 
-AlgorithmId choose_algorithm(const SumShape& shape, const MachineSpeeds& speeds, Wanted wanted) {
-  const std::vector<PlannedCost> ranking = rank_algorithms(shape, speeds, wanted);
-  MILLRACE_CHECK(!ranking.empty(), ranking.size());
-  return ranking.front().info.id;
-}
-
 std::string reason_of(const std::vector<PlannedCost>& ranking, const SumShape& shape) {
   if (shape.ranks == 1 || ranking.empty()) return "One rank has the sum already.";
   const auto first = [&ranking](bool dense) {

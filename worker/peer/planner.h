@@ -57,9 +57,6 @@ enum class Wanted : uint8_t {
 /// The registry's algorithms, the fastest first. Order  of equal times: the lower number.
 std::vector<PlannedCost> rank_algorithms(const SumShape& shape, const MachineSpeeds& speeds, Wanted wanted);
 
-/// `algorithm = auto`: the fastest for an exact sum, or for a top-k of k.
-AlgorithmId choose_algorithm(const SumShape& shape, const MachineSpeeds& speeds, Wanted wanted);
-
 /// Whether the dense or the sparse ones win here, and why, in a sentence or two for a person.
 std::string reason_of(const std::vector<PlannedCost>& ranking, const SumShape& shape);
 

@@ -135,11 +135,6 @@ Result<SharedBytes> SharedBodies::body_of(const BodyReference& reference, uint64
   return SharedBytes{Holdings::add(holdings_, segment, body, {.owner = reference.owner, .slot = reference.slot}), body};
 }
 
-uint32_t SharedBodies::held_slots() {
-  reclaim();
-  return static_cast<uint32_t>(blocks_.size());
-}
-
 /// The lowest place with room, so that memory is used again while it is in a cache; held once.
 std::optional<SharedBodies::Block> SharedBodies::allocate(size_t bytes) {
   const uint64_t length = aligned(std::max<size_t>(bytes, 1));

@@ -60,10 +60,9 @@ class SharedBodies {
   Result<SharedBytes> body_of(const BodyReference& reference, uint64_t bytes);
 
   SharedBodiesCounters counters() const { return counters_; }
-  /// Bodies of the own segment that somebody holds.
-  uint32_t held_slots();
 
  private:
+  friend struct SharedBodiesPeek;  ///< of tests
   class Holdings;
   struct Block {
     uint32_t slot = 0;

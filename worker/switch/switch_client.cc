@@ -170,12 +170,6 @@ uint32_t SwitchClient::epoch_seen() const { return state_->epoch_seen; }
 
 SwitchHandover SwitchClient::handover() const { return state_->handover(); }
 
-uint32_t SwitchClient::active_slots() const {
-  uint32_t active = 0;
-  for (const std::unique_ptr<Lane>& lane : state_->lanes) active += lane->congestion.active();
-  return active;
-}
-
 std::array<NamedSwitchCount, kSwitchClientCounters> named_counts(const SwitchClientCounters& counters) {
   constexpr std::array<std::string_view, kSwitchClientCounters> kNames = {"malformed",
                                                                           "wrong_job",

@@ -249,10 +249,10 @@ class SwitchClient {
   uint32_t epoch_seen() const;
   /// REQUIRES: at_rest().
   SwitchHandover handover() const;
-  uint32_t active_slots() const;
   const SwitchClientCounters& counters() const;
 
  private:
+  friend struct SwitchClientPeek;  ///< of tests
   struct State;
   struct Lane;
   std::unique_ptr<State> state_;

@@ -1,6 +1,5 @@
 #include "worker/switch/udp_port.h"
 
-#include <poll.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
@@ -88,13 +87,6 @@ std::span<const protocol::ReceivedPacket> SwitchUdpPort::receive() {
   return received_;
 }
 
-void SwitchUdpPort::wait(TimeNs at_most) {
-  pollfd readable{descriptor(), POLLIN, 0};
-  const TimeNs bounded = std::max<TimeNs>(at_most, 0);
-  const timespec time{.tv_sec = bounded / kNsPerS, .tv_nsec = bounded % kNsPerS};
-  ::ppoll(&readable, 1, &time, nullptr);
-}
-
 protocol::UdpBursts::Counters SwitchUdpPort::counters() const {
   protocol::UdpBursts::Counters sum;
   for (const auto& socket : sockets_) sum.add(socket->counters());
@@ -102,7 +94,5 @@ protocol::UdpBursts::Counters SwitchUdpPort::counters() const {
 }
 
 int SwitchUdpPort::descriptor() const { return of_.lanes == 1 ? sockets_.front()->descriptor() : poll_; }
-
-uint16_t SwitchUdpPort::local_port(uint32_t lane) const { return sockets_[lane]->address().port; }
 
 }  // namespace millrace::worker

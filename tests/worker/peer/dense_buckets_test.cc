@@ -7,9 +7,9 @@
 #include <numeric>
 #include <thread>
 
+#include "tests/support/thread_network.h"
 #include "tests/worker/peer/cases.h"
 #include "worker/peer/simulation.h"
-#include "worker/peer/thread_communicator.h"
 
 namespace millrace::peer::testing {
 namespace {

@@ -1,4 +1,5 @@
 #include "worker/peer/shared_bodies.h"
+#include "tests/support/shared_bodies_peek.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -80,10 +81,10 @@ TEST(SharedBodiesTest, WhatIsPassedOnStaysWhereItLiesUntilItsLastHolderLetsGo) {
   auto second = ranks[2]->body_of(*onward, wanted.size());
   ASSERT_TRUE(second.has_value());
   first->owner.reset();
-  EXPECT_EQ(ranks[0]->held_slots(), 1u);
+  EXPECT_EQ(SharedBodiesPeek::held_slots(*ranks[0]), 1u);
   EXPECT_TRUE(std::ranges::equal(second->bytes, wanted));
   second->owner.reset();
-  EXPECT_EQ(ranks[0]->held_slots(), 0u);
+  EXPECT_EQ(SharedBodiesPeek::held_slots(*ranks[0]), 0u);
 }
 
 TEST(SharedBodiesTest, PartsOfOneBodyGoToSeveral) {
@@ -100,9 +101,9 @@ TEST(SharedBodiesTest, PartsOfOneBodyGoToSeveral) {
   }
   EXPECT_EQ(ranks[0]->counters().copied, 0u);
   all = {};
-  EXPECT_EQ(ranks[0]->held_slots(), 1u);
+  EXPECT_EQ(SharedBodiesPeek::held_slots(*ranks[0]), 1u);
   parts.clear();
-  EXPECT_EQ(ranks[0]->held_slots(), 0u);
+  EXPECT_EQ(SharedBodiesPeek::held_slots(*ranks[0]), 0u);
 }
 
 TEST(SharedBodiesTest, APartThatBeginsAtNoMultipleOfEightIsCopied) {
@@ -150,7 +151,7 @@ TEST(SharedBodiesTest, FreedNeighboursJoinWhateverTheOrder) {
     for (const size_t at : order) {
       ASSERT_TRUE(bodies[at].has_value());
       bodies[at].reset();
-      EXPECT_LE(ranks[0]->held_slots(), 3u);
+      EXPECT_LE(SharedBodiesPeek::held_slots(*ranks[0]), 3u);
     }
     EXPECT_TRUE(ranks[0]->take(kSharedBodiesPiece).has_value());
   }
@@ -219,7 +220,7 @@ TEST(SharedBodiesTest, BodiesAreLetGoOnOtherThreadsWhileNewOnesAreTaken) {
     ASSERT_TRUE(own.has_value());
     std::ranges::fill(own->bytes, uint8_t{1});
   }
-  EXPECT_EQ(ranks[0]->held_slots(), 0u);
+  EXPECT_EQ(SharedBodiesPeek::held_slots(*ranks[0]), 0u);
 }
 
 TEST(SharedSegmentTest, OnlyTheOwnerCanWrite) {

@@ -1,6 +1,7 @@
 // Packets that the network marked instead of dropping them (ECN): SWITCH.md, section 5, "Congestion".
 #include <gtest/gtest.h>
 
+#include "tests/support/switch_client_peek.h"
 #include "tests/worker/switch/scripted_switch.h"
 
 namespace millrace::worker::testing {
@@ -28,13 +29,13 @@ class ClientMarks : public ::testing::Test {
 
 TEST_F(ClientMarks, AMarkHalvesTheActiveSlotsOnceInARoundTrip) {
   rig_.hand(result(0), Ecn::kCe);
-  EXPECT_EQ(rig_.client.active_slots(), 4u);
+  EXPECT_EQ(SwitchClientPeek::active_slots(rig_.client), 4u);
   rig_.hand(result(1), Ecn::kCe);
   rig_.hand(result(2), Ecn::kCe);
-  EXPECT_EQ(rig_.client.active_slots(), 4u) << "the same congestion";
+  EXPECT_EQ(SwitchClientPeek::active_slots(rig_.client), 4u) << "the same congestion";
   rig_.later(kNsPerS);
   rig_.hand(result(3), Ecn::kCe);
-  EXPECT_EQ(rig_.client.active_slots(), 2u);
+  EXPECT_EQ(SwitchClientPeek::active_slots(rig_.client), 2u);
   EXPECT_EQ(marks(), 4u);
   EXPECT_EQ(rig_.told.windows.size(), 4u) << "a marked result is a result";
   EXPECT_EQ(rig_.client.counters().resends, 0u) << "nothing is lost";
@@ -42,7 +43,7 @@ TEST_F(ClientMarks, AMarkHalvesTheActiveSlotsOnceInARoundTrip) {
 
 TEST_F(ClientMarks, WithoutAMarkNothingHappens) {
   for (const Ecn ecn : {Ecn::kNotEct, Ecn::kEct0, Ecn::kEct1}) rig_.hand(result(static_cast<uint16_t>(ecn)), ecn);
-  EXPECT_EQ(rig_.client.active_slots(), 8u);
+  EXPECT_EQ(SwitchClientPeek::active_slots(rig_.client), 8u);
   EXPECT_EQ(marks(), 0u);
 }
 
@@ -52,7 +53,7 @@ TEST_F(ClientMarks, AForgedPacketSlowsNobodyDown) {
   rig_.hand(forged, Ecn::kCe);
   EXPECT_EQ(rig_.client.counters().forged, 1u);
   rig_.hand({1, 2, 3}, Ecn::kCe);
-  EXPECT_EQ(rig_.client.active_slots(), 8u);
+  EXPECT_EQ(SwitchClientPeek::active_slots(rig_.client), 8u);
   EXPECT_EQ(marks(), 0u);
 }
 
@@ -61,7 +62,7 @@ TEST_F(ClientMarks, NorDoesAReplay) {
   rig_.hand(once);
   rig_.hand(once, Ecn::kCe);
   EXPECT_EQ(rig_.client.counters().replayed, 1u);
-  EXPECT_EQ(rig_.client.active_slots(), 8u);
+  EXPECT_EQ(SwitchClientPeek::active_slots(rig_.client), 8u);
   EXPECT_EQ(marks(), 0u);
 }
 
@@ -69,7 +70,7 @@ TEST_F(ClientMarks, NorDoesAReplay) {
 TEST_F(ClientMarks, NorDoesANoticeWithoutASession) {
   rig_.hand(rig_.aggregator.notice(protocol::NoticeCode::kUnknownLife, 0, {}), Ecn::kCe);
   EXPECT_EQ(rig_.client.counters().challenge_requests, 2u) << "it was taken, though";
-  EXPECT_EQ(rig_.client.active_slots(), 8u);
+  EXPECT_EQ(SwitchClientPeek::active_slots(rig_.client), 8u);
   EXPECT_EQ(marks(), 0u);
 }
 
@@ -77,14 +78,14 @@ TEST_F(ClientMarks, NorDoesALifeThatIsOver) {
   ScriptedSwitch former(rig_.client_options, 0xDEAD);
   rig_.hand(former.result(1, {.slot = 0, .turn = 1}), Ecn::kCe);
   EXPECT_EQ(rig_.client.counters().wrong_life, 1u);
-  EXPECT_EQ(rig_.client.active_slots(), 8u);
+  EXPECT_EQ(SwitchClientPeek::active_slots(rig_.client), 8u);
 }
 
 TEST_F(ClientMarks, AMarkedPacketOfATurnThatIsOverCounts) {
   rig_.hand(result(0));
   rig_.hand(rig_.aggregator.result(1, {.slot = 0, .turn = 1}), Ecn::kCe);
   EXPECT_EQ(rig_.client.counters().other_turn, 1u);
-  EXPECT_EQ(rig_.client.active_slots(), 4u);
+  EXPECT_EQ(SwitchClientPeek::active_slots(rig_.client), 4u);
 }
 
 TEST_F(ClientMarks, AfterAMarkAnswersAreHeldBack) {
@@ -95,7 +96,7 @@ TEST_F(ClientMarks, AfterAMarkAnswersAreHeldBack) {
   rig.begin(0, {});
   rig.sink.take();
   rig.hand(rig.aggregator.result(1, {.slot = 0, .turn = 1, .next = 2}), Ecn::kCe);
-  EXPECT_EQ(rig.client.active_slots(), 1u);
+  EXPECT_EQ(SwitchClientPeek::active_slots(rig.client), 1u);
   EXPECT_TRUE(rig.sink.take(DatagramType::kContribution).empty());
   EXPECT_EQ(rig.client.counters().held_back, 1u);
 }
@@ -110,7 +111,7 @@ TEST_F(ClientMarks, MarkedResultsDoNotOpenTheWindow) {
   for (uint64_t turn = 1; turn < 20; ++turn) {
     const auto window = static_cast<uint32_t>(2 * (turn - 1));
     rig.hand(rig.aggregator.result(1, {.slot = 0, .turn = turn, .window = window, .next = window + 2}), Ecn::kCe);
-    EXPECT_EQ(rig.client.active_slots(), 1u) << turn;
+    EXPECT_EQ(SwitchClientPeek::active_slots(rig.client), 1u) << turn;
     rig.later(kNsPerMs);
     rig.tick();
   }
@@ -122,7 +123,7 @@ TEST(ClientMarksAtRack, ThatOfTheRackCountsToo) {
   ASSERT_NO_FATAL_FAILURE(rig.run_from_start());
   ASSERT_NO_FATAL_FAILURE(rig.welcome_by_rack());
   rig.hand_from_rack(rig.rack.notice(protocol::NoticeCode::kOldEpoch, 1, {}), Ecn::kCe);
-  EXPECT_EQ(rig.client.active_slots(), 1u);
+  EXPECT_EQ(SwitchClientPeek::active_slots(rig.client), 1u);
   EXPECT_EQ(rig.client.counters().congestion_marks, 1u);
 }
 

@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "tests/support/switch_client_peek.h"
 #include "tests/worker/switch/scripted_switch.h"
 
 namespace millrace::worker::testing {
@@ -177,7 +178,7 @@ TEST_F(ClientTurns, ATimeoutHalvesTheActiveSlotsAndHeldAnswersStillGoOut) {
   rig_.now = rig_.client.next_deadline();
   rig_.tick();
   contributions();
-  EXPECT_EQ(rig_.client.active_slots(), 1u);
+  EXPECT_EQ(SwitchClientPeek::active_slots(rig_.client), 1u);
   rig_.hand(rig_.aggregator.result(1, {.slot = 1, .turn = 1, .window = 1}));
   rig_.begin(1, {});
   EXPECT_EQ(contributions().size(), 1u);  // the other answer is held back
@@ -200,7 +201,7 @@ TEST_F(ClientTurns, AStepThatNobodyElseHasBegunIsNoCongestionAndOneSlotAsks) {
     ASSERT_EQ(asked.size(), 1u);
     EXPECT_EQ(asked.front().header().slot, 0u);
   }
-  EXPECT_EQ(rig_.client.active_slots(), 2u);
+  EXPECT_EQ(SwitchClientPeek::active_slots(rig_.client), 2u);
   // The others are there now: what is still missing was lost, and asks for itself.
   rig_.hand(rig_.aggregator.result(1, {.slot = 0, .turn = 1}));
   rig_.now = rig_.client.next_deadline();
@@ -236,7 +237,7 @@ TEST(ClientResends, ATurnThatThreeLaterOnesOvertakeIsSentAgainWithoutItsTimeOut)
   EXPECT_EQ(sent.front().header().slot, 0u);
   EXPECT_EQ(rig.client.counters().overtaken, 1u);
   EXPECT_EQ(rig.client.counters().timeouts, 0u);
-  EXPECT_EQ(rig.client.active_slots(), 8u);  // a lossy network is no congestion
+  EXPECT_EQ(SwitchClientPeek::active_slots(rig.client), 8u);  // a lossy network is no congestion
 }
 
 /// What was sent again may be lost again: that shows in the same way, by turns that were sent after it.

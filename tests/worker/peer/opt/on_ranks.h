@@ -4,8 +4,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/thread_network.h"
 #include "worker/peer/group.h"
-#include "worker/peer/thread_communicator.h"
 
 namespace millrace::cli::testing {
 

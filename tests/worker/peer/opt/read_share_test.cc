@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <string>
 
+#include "tests/support/libsvm_text.h"
 #include "tests/worker/peer/opt/on_ranks.h"
 #include "worker/cli/libsvm.h"
 
@@ -51,7 +52,7 @@ TEST(ReadShare, TheRanksRowsTogetherAreTheFile) {
       text += (row % 3 == 0 ? "+1 " : "-1 ") + std::to_string(row + 1) + ":" + std::to_string(row) + ".5" + end;
       if (row % 7 == 0) text += end;
     }
-    const Read whole = parse_libsvm(text, "a.svm", {});
+    const Read whole = millrace::testing::parse_libsvm(text, "a.svm", {});
     ASSERT_TRUE(whole);
     for (uint32_t ranks = 1; ranks <= 9; ++ranks) {
       size_t row = 0;

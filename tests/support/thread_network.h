@@ -11,7 +11,7 @@
 
 namespace millrace::peer {
 
-/// The ranks of one process, a thread each: for tests, and jobs on one machine. Messages are handed over, not copied.
+/// The ranks of one process, a thread each. Messages are handed over, not copied.
 ///
 /// Threads  each rank's communicator as every communicator; different ranks at the same time.
 class ThreadNetwork {

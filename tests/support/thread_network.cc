@@ -1,4 +1,4 @@
-#include "worker/peer/thread_communicator.h"
+#include "tests/support/thread_network.h"
 
 #include <atomic>
 #include <chrono>

@@ -1,14 +1,38 @@
+#include "tests/support/switch_stepper.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
 #include <algorithm>
+#include <cstring>
+#include <utility>
 
-#include "worker/switch/udp_port.h"
-
-namespace millrace::worker {
+namespace millrace::worker::testing {
 namespace {
 
 constexpr TimeNs kEpochEvery = 10 * kNsPerMs;
 constexpr TimeNs kWaitMax = 10 * kNsPerMs;
 
 }  // namespace
+
+uint16_t port_number(const SwitchUdpPort& port) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  EXPECT_EQ(::getsockname(port.descriptor(), reinterpret_cast<sockaddr*>(&address), &length), 0);
+  in_port_t number = 0;  // at the same place for both families
+  std::memcpy(&number, reinterpret_cast<const uint8_t*>(&address) + offsetof(sockaddr_in, sin_port), sizeof number);
+  return ntohs(number);
+}
+
+void wait_for_packets(const SwitchUdpPort& port, TimeNs at_most) {
+  pollfd readable{port.descriptor(), POLLIN, 0};
+  const TimeNs bounded = std::max<TimeNs>(at_most, 0);
+  const timespec time{.tv_sec = bounded / kNsPerS, .tv_nsec = bounded % kNsPerS};
+  ::ppoll(&readable, 1, &time, nullptr);
+}
 
 SwitchStepper::~SwitchStepper() = default;
 
@@ -52,7 +76,7 @@ void SwitchStepper::turn(TimeNs wait_at_most) {
   for (const protocol::ReceivedPacket& packet : packets) client_->receive(packet, now, *port_);
   if (now >= client_->next_deadline()) client_->tick(now, *port_);
   port_->flush();
-  if (packets.empty()) port_->wait(std::min({wait_at_most, kWaitMax, client_->next_deadline() - now}));
+  if (packets.empty()) wait_for_packets(*port_, std::min({wait_at_most, kWaitMax, client_->next_deadline() - now}));
 }
 
 template <typename Done>
@@ -87,4 +111,4 @@ Status SwitchStepper::finish(TimeNs timeout) {
   return pump(timeout, [&] { return client_->finished(); });
 }
 
-}  // namespace millrace::worker
+}  // namespace millrace::worker::testing

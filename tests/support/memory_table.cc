@@ -1,11 +1,16 @@
+#include "tests/support/memory_table.h"
+
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include "kernels/base/check.h"
-#include "protocol/table.h"
 #include "protocol/table_rules.h"
 
-namespace millrace::protocol {
+namespace millrace::testing {
+
+using protocol::JobRecord;
+using protocol::ShardEntry;
 
 struct MemoryTableState {
   std::mutex mutex;
@@ -17,18 +22,18 @@ struct MemoryTableState {
 
 namespace {
 
-class MemoryTable : public MembershipTable {
+class MemoryTable : public protocol::MembershipTable {
  public:
   explicit MemoryTable(std::shared_ptr<MemoryTableState> state) : state_(std::move(state)) {}
 
   Result<uint64_t> start_shard(uint32_t shard, uint32_t shard_count, std::string_view address,
                                std::string_view datagrams) override {
     const std::lock_guard lock(state_->mutex);
-    if (Status checked = check_start_shard(shard, shard_count, address, datagrams); !checked)
+    if (Status checked = protocol::check_start_shard(shard, shard_count, address, datagrams); !checked)
       return std::unexpected(checked.error());
     if (state_->shards.empty()) state_->shards.resize(shard_count);
     if (state_->shards.size() != shard_count)
-      return std::unexpected(shard_count_error(state_->shards.size(), shard_count));
+      return std::unexpected(protocol::shard_count_error(state_->shards.size(), shard_count));
     ShardEntry& entry = state_->shards[shard];
     entry.address = address;
     entry.datagrams = datagrams;
@@ -52,14 +57,14 @@ class MemoryTable : public MembershipTable {
     return found == state_->jobs.end() ? std::nullopt : std::optional(found->second);
   }
 
-  Result<JobRecord> create_job(std::string_view name, ByteSpan spec, Path path) override {
+  Result<JobRecord> create_job(std::string_view name, ByteSpan spec, protocol::Path path) override {
     const std::lock_guard lock(state_->mutex);
-    if (Status checked = check_create_job(name, spec); !checked) return std::unexpected(checked.error());
+    if (Status checked = protocol::check_create_job(name, spec); !checked) return std::unexpected(checked.error());
     if (std::optional<JobRecord> open = find_open(name)) return *open;
-    JobRecord record = new_job_record(name, spec, path, ++state_->last_job, state_->shards);
+    JobRecord record = protocol::new_job_record(name, spec, path, ++state_->last_job, state_->shards);
     state_->jobs.emplace(record.view.job, record);
     std::erase_if(state_->jobs, [&](const auto& job) {
-      return job.second.view.finished && job.first + kFinishedJobsKept < record.view.job;
+      return job.second.view.finished && job.first + protocol::kFinishedJobsKept < record.view.job;
     });
     ++state_->changes;
     return record;
@@ -69,7 +74,7 @@ class MemoryTable : public MembershipTable {
     MILLRACE_CHECK(next.view.epoch == expected_epoch + 1, next.view.epoch, expected_epoch);
     const std::lock_guard lock(state_->mutex);
     const auto found = state_->jobs.find(next.view.job);
-    if (found == state_->jobs.end()) return std::unexpected(unknown_job_error(next.view.job));
+    if (found == state_->jobs.end()) return std::unexpected(protocol::unknown_job_error(next.view.job));
     if (found->second.view.epoch != expected_epoch) return false;
     JobRecord copy = next;  // a copy that breaks off for want of memory changes nothing
     found->second = std::move(copy);
@@ -97,8 +102,8 @@ class MemoryTable : public MembershipTable {
 
 std::shared_ptr<MemoryTableState> make_memory_table_state() { return std::make_shared<MemoryTableState>(); }
 
-std::unique_ptr<MembershipTable> open_memory_table(std::shared_ptr<MemoryTableState> state) {
+std::unique_ptr<protocol::MembershipTable> open_memory_table(std::shared_ptr<MemoryTableState> state) {
   return std::make_unique<MemoryTable>(std::move(state));
 }
 
-}  // namespace millrace::protocol
+}  // namespace millrace::testing

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstddef>
+
+#include "worker/peer/shared_bodies.h"
+
+namespace millrace::peer {
+
+/// What tests look at inside of shared bodies.
+struct SharedBodiesPeek {
+  /// Returns how many bodies of the own segment somebody holds.
+  static size_t held_slots(SharedBodies& bodies) {
+    bodies.reclaim();
+    return bodies.blocks_.size();
+  }
+};
+
+}  // namespace millrace::peer
