@@ -75,10 +75,11 @@ TEST(ContainerBytes, AreThoseOfTheirVersion) {
     sparse.indices.push_back(index);
     sparse.values.push_back(static_cast<float>(index) / 4 - 2);
   }
-  testing::Fingerprint now;
+  millrace::testing::Fingerprint now;
   for (const char* text : kAllCodecs) now.add(container_of(sparse, text));
   now.add(container_of(to_dense(sparse.view()), "raw"));
-  testing::expect_format_version("container", kContainerVersion, now, "kContainerVersion in protocol/container.h");
+  millrace::testing::expect_format_version("container", kContainerVersion, now,
+                                           "kContainerVersion in protocol/container.h");
 }
 
 template <typename T>

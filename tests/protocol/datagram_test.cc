@@ -283,7 +283,7 @@ ByteBuffer bytes_of(size_t (*put)(const Extension&, std::span<uint8_t>), const E
 }
 
 TEST(DatagramBytes, AreThoseOfTheirVersion) {
-  testing::Fingerprint now;
+  millrace::testing::Fingerprint now;
   now.add(example_datagram(datagram_example_header()));
   now.add(bytes_of(put_challenge_request, ChallengeRequest{datagram_nonce_of(1)}));
   now.add(bytes_of(put_challenge, Challenge{datagram_nonce_of(1), datagram_nonce_of(100)}));
@@ -295,8 +295,8 @@ TEST(DatagramBytes, AreThoseOfTheirVersion) {
   // The payload's codes and the MAC.
   for (const char* block : {"datagram-example", "challenge-example", "handshake-mac-example"})
     now.add(documented_bytes(block));
-  testing::expect_format_version("datagrams", kDatagramMagic & 0x0f, now,
-                                 "the low half of kDatagramMagic in protocol/datagram/header.h");
+  millrace::testing::expect_format_version("datagrams", kDatagramMagic & 0x0f, now,
+                                           "the low half of kDatagramMagic in protocol/datagram/header.h");
 }
 
 }  // namespace

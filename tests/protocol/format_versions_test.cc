@@ -40,22 +40,24 @@ std::map<std::string, std::string> format_sources(const std::vector<std::string>
 }
 
 TEST(FormatVersions, OfMessagesStandForTheSchemaAndItsFrames) {
-  testing::Fingerprint now;
+  millrace::testing::Fingerprint now;
   now.add_source("protocol/messages.capnp", "#");
   for (const Message& message : every_message()) {
     // A Hello holds a job specification, which has a version of its own.
     if (!std::holds_alternative<Hello>(message.body)) now.add(encode_envelope(message));
   }
-  testing::expect_format_version("messages", kProtocolVersion, now, "kProtocolVersion in protocol/messages.h");
+  millrace::testing::expect_format_version("messages", kProtocolVersion, now,
+                                           "kProtocolVersion in protocol/messages.h");
   EXPECT_LE(kProtocolVersionMin, kProtocolVersion);
 }
 
 TEST(FormatVersions, OfTheJobSpecificationStandForItsFields) {
-  testing::Fingerprint now;
+  millrace::testing::Fingerprint now;
   const ByteBuffer bytes = encode_job_spec(example_spec());
   now.add_source("protocol/job_spec_fields.h", "//").add(bytes);
   const uint64_t version = bytes[0] + (uint64_t{bytes[1]} << 8);
-  testing::expect_format_version("job_specification", version, now, "kSpecVersion in protocol/job_spec_bytes.cc");
+  millrace::testing::expect_format_version("job_specification", version, now,
+                                           "kSpecVersion in protocol/job_spec_bytes.cc");
 }
 
 TEST(FormatVersions, AreListedInOrderAndEachFormatHasATest) {

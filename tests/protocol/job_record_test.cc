@@ -36,8 +36,9 @@ TEST(JobRecordBytes, GoRoundTrip) {
 
 TEST(JobRecordBytes, AreThoseOfTheirVersion) {
   const ByteBuffer bytes = encode_job_record(job_record_example());
-  testing::expect_format_version("job_record", bytes[0] + (uint64_t{bytes[1]} << 8), testing::Fingerprint().add(bytes),
-                                 "kRecordVersion in protocol/job_record.cc");
+  millrace::testing::expect_format_version("job_record", bytes[0] + (uint64_t{bytes[1]} << 8),
+                                           millrace::testing::Fingerprint().add(bytes),
+                                           "kRecordVersion in protocol/job_record.cc");
 }
 
 TEST(JobRecordBytes, EveryTruncationIsRefused) {

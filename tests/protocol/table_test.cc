@@ -65,8 +65,9 @@ TEST(SqliteTable, ItsSchemaIsThatOfItsVersion) {
   const std::string schema = sqlite_text_of(path, "SELECT sql FROM sqlite_master ORDER BY name") +
                              sqlite_text_of(path, "SELECT name FROM counters ORDER BY name");
   const uint64_t version = std::stoull(sqlite_text_of(path, "PRAGMA user_version"));
-  testing::expect_format_version("membership_table", version, testing::Fingerprint().add_text(schema),
-                                 "kSchemaVersion in protocol/sqlite_table.cc");
+  millrace::testing::expect_format_version("membership_table", version,
+                                           millrace::testing::Fingerprint().add_text(schema),
+                                           "kSchemaVersion in protocol/sqlite_table.cc");
 }
 
 /// A process that was stopped in the middle of a write: its lock stays.

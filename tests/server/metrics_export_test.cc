@@ -150,7 +150,8 @@ TEST_F(MetricsExportTest, EveryMetricOfTheCatalogIsSetBySomething) {
   JobStatus& job = status_.jobs.emplace_back();
   job.name = "job";
   job.audit.emplace();
-  job.switch_path.emplace().aggregator.emplace().events = {{"bad_mac", 3}};
+  job.switch_path.emplace().aggregator = SwitchPathStatus::Aggregator{};
+  job.switch_path->aggregator->events = {{"bad_mac", 3}};
   status_.datagrams_dropped = {{"send_full", 2}};
   export_.count_network(1, 1);
   export_.update_gauges(status_, now_);
@@ -165,7 +166,8 @@ TEST_F(MetricsExportTest, EveryMetricOfTheCatalogIsSetBySomething) {
 TEST_F(MetricsExportTest, WhatBecameOfDatagramsIsCountedByGrowthAndFromTheStartWhereItBeganAnew) {
   JobStatus& job = status_.jobs.emplace_back();
   job.name = "by switch";
-  std::vector<NamedCount>& events = job.switch_path.emplace().aggregator.emplace().events;
+  job.switch_path.emplace().aggregator = SwitchPathStatus::Aggregator{};
+  std::vector<NamedCount>& events = job.switch_path->aggregator->events;
   const auto update = [&](uint64_t bad_macs, uint64_t too_short) {
     events = {{"bad_mac", bad_macs}};
     status_.datagrams_dropped = {{"too_short", too_short}};

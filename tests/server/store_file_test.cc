@@ -67,7 +67,7 @@ TEST(StoreFileTest, GoesRoundTrip) {
 
 TEST(StoreFileTest, ItsBytesAreThoseOfItsVersion) {
   StoreFile file = example();
-  testing::Fingerprint now;
+  millrace::testing::Fingerprint now;
   // Without the job specification, which has a version of its own, and without hashes, which are of it as well.
   const ByteBuffer spec = protocol::encode_job_spec(file.header.spec);
   const ByteBuffer header = encode_store_header(file.header).bytes;
@@ -77,8 +77,8 @@ TEST(StoreFileTest, ItsBytesAreThoseOfItsVersion) {
   EXPECT_EQ(header.end() - at.end(), 8) << "only the hash follows the specification";
   for (const StorePart& part : file.parts) now.add(encode_store_part(part.part, part.position, part.arrays, 0).bytes);
   now.add(encode_store_end(2, 0).bytes);
-  testing::expect_format_version("store_file", store_file_magic().back() - uint64_t{'0'}, now,
-                                 "the last digit of kMagic in server/store_file.cc");
+  millrace::testing::expect_format_version("store_file", store_file_magic().back() - uint64_t{'0'}, now,
+                                           "the last digit of kMagic in server/store_file.cc");
 }
 
 TEST(StoreFileTest, EveryTruncationIsFound) {

@@ -276,7 +276,7 @@ TEST(ModelFile, RoundTripsDenseSparseAndScaled) {
 }
 
 TEST(ModelFile, ItsBytesAreThoseOfItsVersion) {
-  testing::Fingerprint now;
+  millrace::testing::Fingerprint now;
   ByteBuffer bytes;
   for (const uint64_t dimension : {3U, 100U}) {  // a dense one and a sparse one
     LinearModel model(Loss::kHinge, dimension);
@@ -285,7 +285,7 @@ TEST(ModelFile, ItsBytesAreThoseOfItsVersion) {
     bytes = encode_model(model);
     now.add(bytes);
   }
-  testing::expect_format_version("model_file", bytes[8], now, "kVersion in worker/cli/model_file.cc");
+  millrace::testing::expect_format_version("model_file", bytes[8], now, "kVersion in worker/cli/model_file.cc");
 }
 
 TEST(ModelFile, EveryTruncationAndEveryFlippedByteIsRefused) {

@@ -86,8 +86,9 @@ TEST(SavedState, ItsBytesAreThoseOfItsVersion) {
   state.tensors[0].weights.assign(100, 0.5f);
   state.parts[1].summary = protocol::example_update().summary;
   const ByteBuffer bytes = encode_saved_state(state);
-  testing::expect_format_version("saved_state", bytes[7] - uint64_t{'0'}, testing::Fingerprint().add(bytes),
-                                 "kVersion in worker/core/saved_state.cc");
+  millrace::testing::expect_format_version("saved_state", bytes[7] - uint64_t{'0'},
+                                           millrace::testing::Fingerprint().add(bytes),
+                                           "kVersion in worker/core/saved_state.cc");
 }
 
 TEST(SavedState, EveryTruncationIsRefused) {

@@ -32,8 +32,8 @@ TEST(PeerMessageHeader, IsReadAsItWasWritten) {
 
 TEST(PeerMessageHeader, ItsBytesAreThoseOfItsVersion) {
   const MessageHeader bytes = encode_header(message_example());
-  testing::expect_format_version("peer_message", bytes[2], testing::Fingerprint().add(bytes),
-                                 "kVersion in worker/peer/message.cc");
+  millrace::testing::expect_format_version("peer_message", bytes[2], millrace::testing::Fingerprint().add(bytes),
+                                           "kVersion in worker/peer/message.cc");
 }
 
 TEST(PeerMessageHeader, AnotherVersionIsRefusedByName) {

@@ -138,8 +138,9 @@ TEST(Handover, EveryChangedByteIsRefusedOrWithinBounds) {
 
 TEST(Handover, ItsBytesAreThoseOfItsVersion) {
   const ByteBuffer bytes = encode_handover(example());
-  testing::expect_format_version("switch_handover", bytes[7] - uint64_t{'0'}, testing::Fingerprint().add(bytes),
-                                 "the last digit of kHandoverMagic in protocol/handover_frame.h");
+  millrace::testing::expect_format_version("switch_handover", bytes[7] - uint64_t{'0'},
+                                           millrace::testing::Fingerprint().add(bytes),
+                                           "the last digit of kHandoverMagic in protocol/handover_frame.h");
 }
 
 }  // namespace
